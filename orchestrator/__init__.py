@@ -1,0 +1,1 @@
+"""The face and the driver: sweep file, plan, Ray Tune, command line. Imports every other room."""

@@ -1,0 +1,168 @@
+"""The cells a sweep file asks for: axes multiplied out, plus `include`, minus `exclude`."""
+
+from __future__ import annotations
+
+import fnmatch
+from collections.abc import Iterable, Iterator
+from typing import Any, NamedTuple
+
+from lp_sweep.orchestrator.models import ModelInput
+from lp_sweep.orchestrator.resolve import Sweep
+from lp_sweep.orchestrator.spec import CellMatch, StrategyEntry
+from lp_sweep.orchestrator.wording import choose
+from lp_sweep.orchestrator.yamlfile import Location
+from lp_sweep.storage.errors import SpecError
+from lp_sweep.trials.select import CONTRIBUTION, STRATEGIES, STRATEGY_NAMES
+
+
+class Asked(NamedTuple):
+    """One point of what the user asked for. Contribution has a threshold, every other strategy K."""
+
+    model: str
+    procedure: str
+    strategy: str
+    k: int | None
+    threshold: float | None
+    task: str
+    seed: int
+
+
+def asked_cells(sweep: Sweep) -> list[Asked]:
+    """Every cell once, in the file's order. Raises SpecError for an impossible K.
+
+    Notes on cells that do not exist (a model's own K at which a strategy has no network) and on a
+    missing baseline are added to `sweep.notes`.
+    """
+    wanted = dict.fromkeys((*_multiplied(sweep), *_included(sweep)))
+    cells = [cell for cell in wanted if not any(_matches(m, cell) for m in sweep.spec.exclude)]
+    _note_idle_excludes(sweep, wanted)
+    _note_missing_baselines(sweep, cells)
+    if not cells:
+        raise SpecError(f"{sweep.document.name}: no cell is left: every one is excluded")
+    return cells
+
+
+def _multiplied(sweep: Sweep) -> Iterator[Asked]:
+    for position, model in enumerate(sweep.models):
+        for procedure in sweep.spec.procedures:
+            for index, strategy in enumerate(sweep.spec.strategies):
+                for k, threshold in _points(sweep, position, index, strategy):
+                    for task in sweep.tasks:
+                        for seed in sweep.spec.seeds:
+                            yield Asked(
+                                model.name, procedure, strategy.name, k, threshold, task, seed
+                            )
+
+
+def _points(
+    sweep: Sweep, position: int, index: int, strategy: StrategyEntry
+) -> Iterator[tuple[int | None, float | None]]:
+    """The (K, threshold) of one strategy for one model."""
+    if strategy.name == CONTRIBUTION:
+        yield from ((None, threshold) for threshold in strategy.threshold or ())
+        return
+    model = sweep.models[position]
+    possible = STRATEGIES[strategy.name].possible(model.depth)
+    own = sweep.spec.models[position].k
+    if own is None and strategy.k == "all":
+        yield from ((k, None) for k in possible)
+        return
+    location: Location = ("models", position, "k") if own else ("strategies", index, "k")
+    for k in own if own is not None else _numbers(strategy):
+        if k in possible:
+            yield k, None
+        elif own is not None and 0 <= k < model.depth:
+            _note(sweep, f"{model.name}: {strategy.name} has no network at K={k} (left out)")
+        else:
+            raise SpecError(_impossible(sweep, location, strategy.name, k, model))
+
+
+def _numbers(strategy: StrategyEntry) -> list[int]:
+    return strategy.k if isinstance(strategy.k, list) else []
+
+
+def _impossible(sweep: Sweep, location: Location, strategy: str, k: int, model: ModelInput) -> str:
+    rule = STRATEGIES[strategy]
+    possible = ", ".join(map(str, rule.possible(model.depth)))
+    return (
+        f"{sweep.document.where(location)}: {strategy} can't drop K={k} of the {model.depth} layers "
+        f"of {model.name} ({rule.rule}). Possible K: {possible}. "
+        f"To give this model its own: {{id: {model.name}, k: [...]}}."
+    )
+
+
+def _included(sweep: Sweep) -> Iterator[Asked]:
+    for index, entry in enumerate(sweep.spec.include):
+        where = sweep.document.where(("include", index))
+        try:
+            yield from _include(sweep, entry)
+        except ValueError as error:
+            raise SpecError(f"{where}: {error}") from None
+
+
+def _include(sweep: Sweep, entry: CellMatch) -> Iterator[Asked]:
+    models = {model.name: model for model in sweep.models}
+    for name in entry.strategy or ():
+        choose("strategy", name, STRATEGY_NAMES)
+    if not entry.strategy or (entry.k is None) == (entry.threshold is None):
+        raise ValueError("an included cell needs `strategy:` and `k:` (or `threshold:`)")
+    for model in entry.model or models:
+        depth = models[choose("model of this sweep", model, models)].depth
+        for procedure in entry.procedure or sweep.spec.procedures:
+            choose("procedure of this sweep", procedure, sweep.spec.procedures)
+            for strategy in entry.strategy:
+                for k, threshold in _included_points(strategy, entry, depth, model):
+                    for task in entry.task or sweep.tasks:
+                        choose("task of this sweep", task, sweep.tasks)
+                        for seed in entry.seed or sweep.spec.seeds:
+                            yield Asked(model, procedure, strategy, k, threshold, task, seed)
+
+
+def _included_points(
+    strategy: str, entry: CellMatch, depth: int, model: str
+) -> Iterator[tuple[int | None, float | None]]:
+    if (strategy == CONTRIBUTION) != (entry.threshold is not None):
+        raise ValueError("`threshold:` belongs to contribution, `k:` to every other strategy")
+    for k in entry.k or ():
+        if k not in STRATEGIES[strategy].possible(depth):
+            raise ValueError(f"{strategy} can't drop K={k} of the {depth} layers of {model}")
+        yield k, None
+    yield from ((None, threshold) for threshold in entry.threshold or ())
+
+
+def _matches(match: CellMatch, cell: Asked) -> bool:
+    return any(True for _ in match.model_fields_set) and all(
+        _fits(getattr(match, name), getattr(cell, name)) for name in match.model_fields_set
+    )
+
+
+def _fits(allowed: Iterable[Any] | None, value: Any) -> bool:
+    if allowed is None:
+        return True
+    if isinstance(value, str):
+        return any(fnmatch.fnmatchcase(value, str(pattern)) for pattern in allowed)
+    return value in allowed
+
+
+def _note_idle_excludes(sweep: Sweep, wanted: Iterable[Asked]) -> None:
+    cells = list(wanted)
+    for index, match in enumerate(sweep.spec.exclude):
+        if not any(_matches(match, cell) for cell in cells):
+            where = sweep.document.where(("exclude", index))
+            _note(sweep, f"{where}: this exclude matches no cell")
+
+
+def _note_missing_baselines(sweep: Sweep, cells: list[Asked]) -> None:
+    have = {cell.model for cell in cells if cell.k == 0}
+    for model in sweep.models:
+        if model.name not in have:
+            _note(
+                sweep,
+                f"{model.name} has no K=0 cell, so the tables have nothing to compare its pruned "
+                "networks with: add 0 to its k",
+            )
+
+
+def _note(sweep: Sweep, text: str) -> None:
+    if text not in sweep.notes:
+        sweep.notes.append(text)

@@ -1,0 +1,296 @@
+"""The command line: parse, call one function, print. Data goes to stdout, all else to stderr.
+
+Exit codes: 0 complete, 1 some trials failed, 2 usage or sweep file, 3 stopped and resumable,
+4 preflight (no data, no model, no space, no cluster), 130 interrupted.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated, Any
+
+import click
+import typer
+
+from lp_sweep.storage.errors import LpSweepError, SpecError
+
+app = typer.Typer(
+    name="lp-sweep",
+    help="How many layers of an encoder does your task need? Sweeps of layer-pruned, fine-tuned "
+    "networks on Ray; every number in SQL.",
+    no_args_is_help=True,
+    add_completion=True,
+    pretty_exceptions_enable=False,
+    rich_markup_mode=None,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+
+DEFAULT_STORE = Path("lp-sweep-store")
+BUILT_IN = "quickstart"
+
+
+class Format(StrEnum):
+    """How a table is printed."""
+
+    table = "table"
+    csv = "csv"
+    json = "json"
+    markdown = "markdown"
+    latex = "latex"
+
+
+class TableName(StrEnum):
+    """The tables that `lp-sweep table` prints."""
+
+    min_layers = "min-layers"
+    tasks = "tasks"
+    strategies = "strategies"
+    speed = "speed"
+
+
+class Unit(StrEnum):
+    """What a loss is counted in."""
+
+    points = "points"
+    percent = "percent"
+
+
+FileArgument = Annotated[
+    str, typer.Argument(help=f"Sweep file, or `{BUILT_IN}` for the built-in one.")
+]
+Overrides = Annotated[
+    list[str] | None,
+    typer.Argument(help="key=value, such as task=rte,mrpc seed=42,43 recipe.lr=3e-5"),
+]
+StoreOption = Annotated[
+    Path | None,
+    typer.Option("--store", envvar="LP_SWEEP_STORE", help="Folder of records. [lp-sweep-store]"),
+]
+DataDirOption = Annotated[
+    Path | None,
+    typer.Option(
+        "--data-dir", envvar="LP_SWEEP_DATA_DIR", help="GLUE as <task>/train.parquet, not the hub."
+    ),
+]
+OfflineOption = Annotated[
+    bool, typer.Option("--offline", envvar="LP_SWEEP_OFFLINE", help="Never ask the hub.")
+]
+JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+FormatOption = Annotated[Format, typer.Option("--format", "-f", help="How to print it.")]
+SweepOption = Annotated[
+    str | None, typer.Option("--sweep", help="Only this sweep of the store (its `name`).")
+]
+
+
+def main() -> None:
+    """Entry point: a user's mistake is one message and an exit code, a bug keeps its traceback."""
+    try:
+        code = app(standalone_mode=False)
+    except LpSweepError as error:
+        _complain(str(error))
+        code = error.exit_code
+    except click.ClickException as error:
+        error.show()
+        code = error.exit_code
+    except (click.Abort, KeyboardInterrupt):
+        code = 130
+    except BrokenPipeError:  # `lp-sweep query ... | head`
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        code = 0
+    sys.exit(code if isinstance(code, int) else 0)
+
+
+def _complain(message: str) -> None:
+    for line in message.splitlines():
+        print(f"error: {line}", file=sys.stderr)
+
+
+def _version(wanted: bool) -> None:
+    if wanted:
+        from importlib.metadata import version
+
+        print(f"lp-sweep {version('lp-sweep')}")
+        raise typer.Exit
+
+
+@app.callback()
+def _root(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version.")
+    ] = False,
+) -> None:
+    del version
+
+
+@app.command()
+def run(
+    file: FileArgument = "sweep.yaml",
+    overrides: Overrides = None,
+    store: StoreOption = None,
+    data_dir: DataDirOption = None,
+    offline: OfflineOption = False,
+    address: Annotated[
+        str | None, typer.Option("--address", envvar="RAY_ADDRESS", help="Ray cluster to join.")
+    ] = None,
+    cache_dir: Annotated[
+        Path | None,
+        typer.Option("--cache-dir", envvar="LP_SWEEP_CACHE_DIR", help="Tokens, on each node."),
+    ] = None,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only plan.")] = False,
+    as_json: JsonOption = False,
+) -> None:
+    """Do what a sweep file asks for and the store does not have yet.
+
+    Example: lp-sweep run sweep.yaml task=rte seed=42,43
+    """
+    from lp_sweep.orchestrator import commands
+
+    if dry_run:
+        plan(file, overrides, store, data_dir, offline, as_json)
+        return
+    code = commands.run(
+        commands.Request(file, overrides or [], store, data_dir, offline),
+        address=address,
+        cache_dir=cache_dir,
+        as_json=as_json,
+    )
+    raise typer.Exit(code)
+
+
+@app.command()
+def resume(
+    file: FileArgument = "sweep.yaml",
+    overrides: Overrides = None,
+    store: StoreOption = None,
+    data_dir: DataDirOption = None,
+    offline: OfflineOption = False,
+    address: Annotated[
+        str | None, typer.Option("--address", envvar="RAY_ADDRESS", help="Ray cluster to join.")
+    ] = None,
+    cache_dir: Annotated[
+        Path | None,
+        typer.Option("--cache-dir", envvar="LP_SWEEP_CACHE_DIR", help="Tokens, on each node."),
+    ] = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Go on with an interrupted sweep. The same as `run`, which always does what is missing.
+
+    Example: lp-sweep resume sweep.yaml
+    """
+    run(file, overrides, store, data_dir, offline, address, cache_dir, False, as_json)
+
+
+@app.command()
+def plan(
+    file: FileArgument = "sweep.yaml",
+    overrides: Overrides = None,
+    store: StoreOption = None,
+    data_dir: DataDirOption = None,
+    offline: OfflineOption = False,
+    as_json: JsonOption = False,
+) -> None:
+    """Show what a sweep file asks for, what the store has, and an estimate of the hours.
+
+    Example: lp-sweep plan sweep.yaml --json | jq .totals
+    """
+    from lp_sweep.orchestrator import commands
+
+    print(commands.plan(commands.Request(file, overrides or [], store, data_dir, offline), as_json))
+
+
+@app.command()
+def status(store: StoreOption = None, sweep: SweepOption = None, as_json: JsonOption = False) -> None:
+    """Say how far each sweep of a store is; works while one is running.
+
+    Example: lp-sweep status --store lp-sweep-store
+    """
+    from lp_sweep.orchestrator import commands
+
+    print(commands.status(store or DEFAULT_STORE, sweep, as_json))
+
+
+@app.command()
+def query(
+    sql: Annotated[str, typer.Argument(help="One SELECT over the views; `-` reads stdin.")],
+    store: StoreOption = None,
+    sweep: SweepOption = None,
+    form: FormatOption = Format.table,
+    as_json: JsonOption = False,
+) -> None:
+    """Ask the store in SQL (DuckDB, read-only). Views: trials cells epochs layers predictions
+    attempts min_layers task_table strategy_table speed_table.
+
+    Example: lp-sweep query "SELECT task, k, avg(score) FROM cells GROUP BY ALL"
+    """
+    from lp_sweep.orchestrator import commands
+
+    text = sys.stdin.read() if sql == "-" else sql
+    print(
+        commands.query(store or DEFAULT_STORE, sweep, text, Format.json if as_json else form), end=""
+    )
+
+
+@app.command()
+def table(
+    name: Annotated[TableName, typer.Argument(help="Which table.")],
+    store: StoreOption = None,
+    sweep: SweepOption = None,
+    form: FormatOption = Format.table,
+    as_json: JsonOption = False,
+    within: Annotated[
+        str, typer.Option("--within", help="min-layers: allowed losses, comma-separated.")
+    ] = "1,2,3",
+    unit: Annotated[
+        Unit, typer.Option("--unit", help="min-layers: points, or percent of the full score.")
+    ] = Unit.points,
+) -> None:
+    """Print a table of the paper from the store's records.
+
+    Example: lp-sweep table min-layers --within 1,2,3 --format markdown
+    """
+    from lp_sweep.orchestrator import commands
+
+    try:
+        deltas = tuple(float(part) for part in within.split(","))
+    except ValueError:
+        raise SpecError(f"--within {within!r}: numbers with commas, such as 1,2,3") from None
+    request: dict[str, Any] = {"deltas": deltas, "unit": unit.value}
+    form = Format.json if as_json else form
+    print(commands.table(store or DEFAULT_STORE, sweep, name.value, form, request), end="")
+
+
+@app.command()
+def init(
+    file: Annotated[Path, typer.Argument(help="File to write.")] = Path("sweep.yaml"),
+    force: Annotated[bool, typer.Option("--force", help="Overwrite it.")] = False,
+) -> None:
+    """Write a commented sweep file.
+
+    Example: lp-sweep init sweep.yaml
+    """
+    from importlib.resources import files
+
+    if file.exists() and not force:
+        raise SpecError(f"{file} exists. Name another file, or overwrite it with --force.")
+    text = (files("lp_sweep.orchestrator") / "templates" / "sweep.yaml").read_text(encoding="utf-8")
+    file.write_text(text, encoding="utf-8")
+    print(f"wrote {file}. Next: lp-sweep plan {file}", file=sys.stderr)
+
+
+@app.command()
+def schema() -> None:
+    """Print the JSON Schema of a sweep file.
+
+    Example: lp-sweep schema > sweep.schema.json
+    """
+    from lp_sweep.orchestrator.spec import SweepSpec
+
+    print(json.dumps(SweepSpec.model_json_schema(), indent=2))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,105 @@
+"""From a path and overrides to a checked SweepSpec, or to one error that lists every mistake."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+from types import UnionType
+from typing import Any, NamedTuple, get_args, get_origin
+
+from pydantic import BaseModel, ValidationError
+
+from lp_sweep.orchestrator.overrides import apply_overrides
+from lp_sweep.orchestrator.spec import SweepSpec
+from lp_sweep.orchestrator.wording import did_you_mean
+from lp_sweep.orchestrator.yamlfile import Document, Location, read_yaml
+from lp_sweep.storage.errors import SpecError
+
+
+class SweepFile(NamedTuple):
+    """A checked sweep, the folder its relative paths start from, and where its values stand."""
+
+    spec: SweepSpec
+    folder: Path
+    document: Document
+
+
+def load_sweep(path: Path, overrides: Sequence[str] = ()) -> SweepFile:
+    """Read, override and check a sweep file. Raises SpecError with `file:line` for each mistake."""
+    document = apply_overrides(read_yaml(path), overrides)
+    return SweepFile(check(document), path.absolute().parent, document)
+
+
+def check(document: Document) -> SweepSpec:
+    try:
+        return SweepSpec.model_validate(document.content)
+    except ValidationError as error:
+        lines = dict.fromkeys(_messages(error, document))  # unions repeat themselves
+        raise SpecError("\n".join(lines)) from None
+
+
+def _messages(error: ValidationError, document: Document) -> Iterator[str]:
+    for item in error.errors(include_url=False):
+        location = _in_file(item["loc"], document)
+        yield f"{document.where(location)}: {_message(item, location)}"
+
+
+def _in_file(loc: tuple[str | int, ...], document: Document) -> Location:
+    """pydantic's location without the parts that only name a union's branch."""
+    location: list[str | int] = []
+    content: Any = document.content
+    for part in loc:
+        if isinstance(content, dict) and part in content:
+            content = content[str(part)]
+        elif isinstance(content, list) and isinstance(part, int) and part < len(content):
+            content = content[part]
+        elif not isinstance(content, dict):
+            continue
+        location.append(part)
+    return tuple(location)
+
+
+def _message(item: Any, location: Location) -> str:
+    key = ".".join(str(part) for part in location)
+    kind, message = item["type"], item["msg"]
+    if kind == "extra_forbidden":
+        allowed = _allowed_keys(location[:-1])
+        return (
+            f"unknown key {location[-1]!r}{_inside(location[:-1])}. "
+            f"Allowed: {', '.join(allowed)}.{did_you_mean(str(location[-1]), allowed)}"
+        )
+    if kind == "missing":
+        return f"the key {location[-1]!r} is missing{_inside(location[:-1])}"
+    if kind == "value_error":
+        return str(message).removeprefix("Value error, ")
+    if location == ("schema_version",):
+        return f"schema_version is {item['input']!r}; this lp-sweep reads 1"
+    if location == ("name",):
+        return f"name {item['input']!r}: letters, digits, '.', '_' and '-', at most 100"
+    return f"{key}: {message[:1].lower()}{message[1:]}, got {_short(item['input'])}"
+
+
+def _short(value: Any) -> str:
+    text = repr(value)
+    return text if len(text) <= 80 else f"{text[:77]}..."
+
+
+def _inside(location: Location) -> str:
+    return f" in {'.'.join(map(str, location))}" if location else ""
+
+
+def _allowed_keys(location: Location) -> list[str]:
+    """The keys of the section at `location`."""
+    section: type[BaseModel] = SweepSpec
+    for part in location:
+        if isinstance(part, str) and part in section.model_fields:
+            section = next(_sections(section.model_fields[part].annotation), section)
+    return list(section.model_fields)
+
+
+def _sections(annotation: Any) -> Iterable[type[BaseModel]]:
+    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+        yield annotation
+    elif get_origin(annotation) is not None or isinstance(annotation, UnionType):
+        for argument in get_args(annotation):
+            yield from _sections(argument)

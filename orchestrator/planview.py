@@ -1,0 +1,115 @@
+"""A plan as people and programs read it."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from typing import Any
+
+from lp_sweep.orchestrator.estimate import Estimate, Rates
+from lp_sweep.orchestrator.plan import Cell, Plan
+from lp_sweep.orchestrator.progress import short_model
+
+_SHARED_SHOWN = 8
+
+
+def plan_json(plan: Plan, estimate: Estimate) -> dict[str, Any]:
+    """One object: `cells` (a list), `totals`, `estimate`, `profiles`, `notes`."""
+    return {
+        "sweep": plan.sweep.name,
+        "cells": [cell.row() for cell in plan.cells],
+        "totals": {**plan.totals(), "slot_hours": round(estimate.hours, 3)},
+        "estimate": estimate._asdict(),
+        "profiles": [
+            {
+                "profile_id": id_,
+                "model": work.model.name,
+                "task": work.task.name,
+                "state": "done" if id_ in plan.known.profiles else "pending",
+            }
+            for id_, work in plan.profiles.items()
+        ],
+        "notes": plan.sweep.notes,
+    }
+
+
+def plan_text(plan: Plan, estimate: Estimate, rates: Rates) -> str:
+    """A page: what is asked, what it takes, what is there already."""
+    totals = plan.totals()
+    lines = [
+        f"sweep {plan.sweep.name}",
+        f"  cells     {totals['cells']:>7,}   asked for: model x procedure x strategy x K x task x seed",
+        f"  trials    {totals['trials']:>7,}   networks to fine-tune, cells that are one network merged",
+        f"  done      {totals['trials_done']:>7,}   in the store already",
+        f"  failed    {totals['trials_failed']:>7,}   tried before; `run` tries them again",
+        f"  to do     {totals['trials_pending'] + totals['trials_failed']:>7,}",
+        f"  deferred  {totals['cells_deferred']:>7,}   cells whose layers a contribution profile decides"
+        f" ({totals['profiles_done']} of {totals['profiles']} profiles done)",
+        f"  estimate  {estimate.hours:>9.2f} slot-hours (one trial per GPU: GPU-hours; {estimate.basis})",
+    ]
+    if totals["cells_impossible"]:
+        lines.insert(-1, f"  impossible {totals['cells_impossible']:>6,}   no layer would stay")
+    lines += ["", *_matrix(plan), *_shared(plan), *_longest(plan, rates)]
+    lines += [f"note: {note}" for note in plan.sweep.notes]
+    return "\n".join(lines)
+
+
+def _matrix(plan: Plan) -> list[str]:
+    """Cells by model and strategy, with their K or thresholds."""
+    points: dict[tuple[str, str], dict[str, None]] = defaultdict(dict)
+    for cell in plan.cells:
+        point = cell.asked.k if cell.asked.threshold is None else cell.asked.threshold
+        points[cell.asked.model, cell.asked.strategy][str(point)] = None
+    width = max(len(short_model(model)) for model, _ in points)
+    return [
+        f"  {short_model(model):<{width}}  {strategy:<15} "
+        f"{'threshold' if strategy == 'contribution' else 'K'} {', '.join(values)}"
+        for (model, strategy), values in points.items()
+    ] + [
+        f"  tasks {', '.join(plan.sweep.tasks)}; seeds {', '.join(map(str, plan.sweep.spec.seeds))}",
+        "",
+    ]
+
+
+def _shared(plan: Plan) -> list[str]:
+    """Which cells are one network, over all tasks and seeds."""
+    by_network: dict[tuple[str, tuple[int, ...]], dict[str, None]] = defaultdict(dict)
+    for cell in plan.cells:
+        if cell.kept is not None:
+            by_network[cell.asked.model, cell.kept][_point(cell)] = None
+    shared = [(key, list(names)) for key, names in by_network.items() if len(names) > 1]
+    if not shared:
+        return []
+    lines = ["one network under several names (trained once):"]
+    for (model, kept), names in shared[:_SHARED_SHOWN]:
+        lines.append(f"  {short_model(model)} layers {_ranges(kept)}: {' = '.join(names)}")
+    if len(shared) > _SHARED_SHOWN:
+        lines.append(f"  and {len(shared) - _SHARED_SHOWN} more")
+    return [*lines, ""]
+
+
+def _point(cell: Cell) -> str:
+    asked = cell.asked
+    return f"{asked.strategy} {f'K={asked.k}' if asked.threshold is None else f'>{asked.threshold}'}"
+
+
+def _longest(plan: Plan, rates: Rates) -> list[str]:
+    missing = plan.missing_trials()
+    if not missing:
+        return []
+    longest = max(missing, key=rates.seconds)
+    return [
+        f"longest trial: {short_model(longest.model.name)} {longest.task.name}, "
+        f"about {rates.seconds(longest) / 60:.1f} min",
+        "",
+    ]
+
+
+def _ranges(layers: tuple[int, ...]) -> str:
+    """`1-4,6` for (1, 2, 3, 4, 6)."""
+    parts: list[list[int]] = []
+    for layer in layers:
+        if parts and parts[-1][1] == layer - 1:
+            parts[-1][1] = layer
+        else:
+            parts.append([layer, layer])
+    return ",".join(str(a) if a == b else f"{a}-{b}" for a, b in parts)

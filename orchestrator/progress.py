@@ -1,0 +1,199 @@
+"""What a person sees while a sweep runs, on stderr: a live display, or plain lines without a TTY."""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from collections import deque
+from typing import Protocol
+
+from rich.console import Console, Group, RenderableType
+from rich.live import Live
+from rich.markup import escape
+from rich.progress_bar import ProgressBar
+from rich.table import Table
+from rich.text import Text
+
+from lp_sweep.orchestrator.plan import Plan, Work
+from lp_sweep.orchestrator.workqueue import WorkQueue
+from lp_sweep.storage.identity import TrialSpec
+
+
+class Reporter(Protocol):
+    """Events of a run, in the order they happen; all are called in one thread."""
+
+    def planned(self, plan: Plan) -> None: ...
+    def opened(self, queue: WorkQueue, slots: int) -> None: ...
+    def started(self, work: Work) -> None: ...
+    def ended(self, id_: str, status: str, detail: str) -> None: ...
+    def closed(self) -> None: ...
+
+
+def make_reporter() -> Reporter:
+    console = Console(stderr=True)
+    plain = not console.is_terminal or os.environ.get("TERM") == "dumb"
+    return PlainReporter() if plain else LiveReporter(console)
+
+
+def describe(work: Work) -> str:
+    """`bert-base-cased 8/12 layers rte seed 42`, or a profile's model and task."""
+    if isinstance(work.spec, TrialSpec):
+        layers = f"{len(work.spec.kept_layers)}/{work.model.depth} layers"
+        return f"{short_model(work.model.name)} {layers} {work.task.name} seed {work.spec.seed}"
+    return f"{short_model(work.model.name)} contribution profile {work.task.name}"
+
+
+def short_model(name: str) -> str:
+    """A hub id as it is; of a folder its last two parts."""
+    parts = name.rstrip("/").split("/")
+    return name if len(parts) <= 2 else "/".join(parts[-2:])
+
+
+class Run:
+    """What is true now: shared by both displays."""
+
+    def __init__(self) -> None:
+        self.queue: WorkQueue | None = None
+        self.slots: list[Work | None] = []
+        self.begun: dict[str, float] = {}
+        self.started_at = time.monotonic()
+        self._finished_estimate = 0.0
+        self.cells_deferred = 0
+
+    def open(self, queue: WorkQueue, slots: int) -> None:
+        self.queue, self.slots = queue, [None] * slots
+        self.started_at = time.monotonic()
+
+    def start(self, work: Work) -> int:
+        """The slot that the work is on; a work that starts again keeps its slot."""
+        for index, occupant in enumerate(self.slots):
+            if occupant is not None and occupant.id == work.id:
+                return index
+        self.begun[work.id] = time.monotonic()
+        if None not in self.slots:
+            self.slots.append(None)
+        index = self.slots.index(None)
+        self.slots[index] = work
+        return index
+
+    def end(self, id_: str) -> Work | None:
+        for index, work in enumerate(self.slots):
+            if work is not None and work.id == id_:
+                self.slots[index] = None
+                if self.queue:
+                    self._finished_estimate += self.queue.rates.seconds(work)
+                return work
+        return None
+
+    def eta_seconds(self) -> float | None:
+        """Remaining work at the pace of this run so far; None before the first piece has ended."""
+        elapsed = time.monotonic() - self.started_at
+        if self.queue is None or not self._finished_estimate:
+            return None
+        return self.queue.remaining_seconds() * elapsed / self._finished_estimate
+
+
+def clock(seconds: float | None) -> str:
+    """`1:02:03`, `2:03`, or `--` when unknown."""
+    if seconds is None:
+        return "--"
+    minutes, rest = divmod(round(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"
+
+
+class PlainReporter:
+    """A line per event, for logs and pipes."""
+
+    def __init__(self) -> None:
+        self.run = Run()
+
+    def planned(self, plan: Plan) -> None:
+        self.run.cells_deferred = plan.totals()["cells_deferred"]
+
+    def opened(self, queue: WorkQueue, slots: int) -> None:
+        self.run.open(queue, slots)
+        self._print(f"{queue.waiting} to do on {slots} slots")
+
+    def started(self, work: Work) -> None:
+        slot = self.run.start(work)
+        self._print(f"slot {slot}  start   {describe(work)}")
+
+    def ended(self, id_: str, status: str, detail: str) -> None:
+        work = self.run.end(id_)
+        if work is not None and self.run.queue is not None:
+            left = self.run.queue.waiting + len(self.run.queue.live) - 1
+            self._print(
+                f"{status:<7} {describe(work)}: {detail.splitlines()[0]}"
+                f"  [{left} left, ETA {clock(self.run.eta_seconds())}]"
+            )
+
+    def closed(self) -> None:
+        pass
+
+    def _print(self, line: str) -> None:
+        print(f"[{clock(time.monotonic() - self.run.started_at)}] {line}", file=sys.stderr, flush=True)
+
+
+class LiveReporter:
+    """One screen that follows the run: a bar, the slots, and what ended last."""
+
+    def __init__(self, console: Console) -> None:
+        self.run = Run()
+        self.recent: deque[Text] = deque(maxlen=6)
+        self.live = Live(
+            console=console, get_renderable=self._render, refresh_per_second=4, transient=True
+        )
+
+    def planned(self, plan: Plan) -> None:
+        self.run.cells_deferred = plan.totals()["cells_deferred"]
+
+    def opened(self, queue: WorkQueue, slots: int) -> None:
+        self.run.open(queue, slots)
+        self.live.start()
+
+    def started(self, work: Work) -> None:
+        self.run.start(work)
+
+    def ended(self, id_: str, status: str, detail: str) -> None:
+        work = self.run.end(id_)
+        if work is None:
+            return
+        mark, style = ("✓", "green") if status == "done" else ("✗", "red")
+        line = Text(f"{mark} ", style=style)
+        line.append(f"{describe(work)}  {detail.splitlines()[0]}", style="default")
+        line.truncate(self.live.console.width - 1, overflow="ellipsis")
+        self.recent.append(line)
+
+    def closed(self) -> None:
+        self.live.stop()
+
+    def _render(self) -> RenderableType:
+        queue = self.run.queue
+        if queue is None:
+            return Text("")
+        done, failed = len(queue.done), len(queue.failed)
+        total = done + failed + len(queue.live) + queue.waiting
+        head = Table.grid(padding=(0, 2))
+        head.add_row(
+            Text(queue.plan.sweep.name, style="bold"),
+            ProgressBar(total=max(1, total), completed=done + failed, width=24),
+            f"{done + failed}/{total}",
+            f"[green]done {done}[/]  running {len(queue.live)}"
+            f"  [{'red' if failed else 'dim'}]failed {failed}[/]"
+            f"  deferred {self.run.cells_deferred}",
+            f"{clock(time.monotonic() - self.run.started_at)} elapsed",
+            f"ETA {clock(self.run.eta_seconds())}",
+        )
+        return Group(head, self._slot_table(), *self.recent)
+
+    def _slot_table(self) -> RenderableType:
+        rows = Table.grid(padding=(0, 2))
+        for index, work in enumerate(self.run.slots):
+            if work is None:
+                rows.add_row(f"slot {index}", "[dim]idle[/]", "")
+            else:
+                seconds = time.monotonic() - self.run.begun.get(work.id, time.monotonic())
+                rows.add_row(f"slot {index}", escape(describe(work)), clock(seconds))
+        return rows

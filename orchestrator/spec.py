@@ -1,0 +1,233 @@
+"""The sweep file: what a user may write, checked once, here, with file and line.
+
+Short forms are widened before the check (a model's id stands for `{id: ...}`), so that each key has
+one type and each message one meaning. What is checked here needs no model and no data; what does
+(depths, impossible K, missing files) is `resolve.py`'s.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from typing import Annotated, Any, Literal
+
+from pydantic import (
+    AliasChoices,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    PositiveInt,
+    field_validator,
+    model_validator,
+)
+
+from lp_sweep.orchestrator.wording import choose
+from lp_sweep.storage.identity import Precision, Recipe, Schedule, TaskKind
+from lp_sweep.trials.metrics import METRICS
+from lp_sweep.trials.select import CONTRIBUTION, STRATEGY_NAMES
+from lp_sweep.trials.tasks import TASKS, canonical_name
+
+PROCEDURES = ("direct",)
+
+_SEED_RANGE = re.compile(r"^\s*(\d+)\s*(?:-|\.\.)\s*(\d+)\s*$")
+
+
+class _Entry(BaseModel):
+    model_config = ConfigDict(extra="forbid", strict=True, frozen=True, populate_by_name=True)
+
+
+def _listed(value: Any) -> Any:
+    return value if isinstance(value, list) or value is None else [value]
+
+
+def _named(key: str) -> Callable[[Any], Any]:
+    def widen(value: Any) -> Any:
+        return {key: value} if isinstance(value, str) else value
+
+    return widen
+
+
+def _seeds(value: Any) -> Any:
+    """`42`, `[42, 43]`, `42-46` (both ends in), `{from: 42, to: 46}` or `{from: 42, count: 5}`."""
+    if isinstance(value, Mapping):
+        unknown = set(value) - {"from", "to", "count"}
+        if unknown or "from" not in value or ("to" in value) == ("count" in value):
+            raise ValueError("a range of seeds is {from: 42, to: 46} or {from: 42, count: 5}")
+        first = value["from"]
+        return list(range(first, value["to"] + 1 if "to" in value else first + value["count"]))
+    if isinstance(value, list):
+        return [seed for item in value for seed in _seeds(item)]
+    match = _SEED_RANGE.match(value) if isinstance(value, str) else None
+    return list(range(int(match[1]), int(match[2]) + 1)) if match else [value]
+
+
+Ints = Annotated[list[int], BeforeValidator(_listed)]
+Floats = Annotated[list[float], BeforeValidator(_listed)]
+Texts = Annotated[list[str], BeforeValidator(_listed)]
+
+
+class ModelEntry(_Entry):
+    """A pre-trained encoder: a hub id, or a folder in the layout of `save_pretrained`."""
+
+    id: str = Field(min_length=1, description="hub id, or a folder (relative to the sweep file)")
+    revision: str | None = Field(None, description="hub branch, tag or commit; a commit is exact")
+    k: Ints | None = Field(None, description="K for this model, in place of the strategies' own")
+    layers: PositiveInt | None = Field(None, description="depth, where it can't be looked up")
+
+
+class StrategyEntry(_Entry):
+    """Which layers to drop: a rule with its own K, or `contribution` with its thresholds."""
+
+    name: str
+    k: Ints | Literal["all"] | None = None
+    threshold: Floats | None = None
+    measured_on: str | None = Field(None, description="own, or the task that fixes the profile")
+
+    @field_validator("name")
+    @classmethod
+    def _known(cls, name: str) -> str:
+        return choose("strategy", name, STRATEGY_NAMES)
+
+    @model_validator(mode="after")
+    def _either(self) -> StrategyEntry:
+        wanted, other = ("threshold", "k") if self.name == CONTRIBUTION else ("k", "threshold")
+        if getattr(self, wanted) in (None, []):
+            raise ValueError(f"strategy {self.name!r} needs `{wanted}:`, a list of numbers")
+        if getattr(self, other) is not None:
+            raise ValueError(f"strategy {self.name!r} takes `{wanted}:`, not `{other}:`")
+        if any(not -1 <= value <= 1 for value in self.threshold or ()):
+            raise ValueError("a threshold is a cosine: from -1 to 1")
+        return self
+
+
+class TaskEntry(_Entry):
+    """A GLUE task by its name, or a user's own data: `train` and `dev` files, or a hub data set."""
+
+    name: str = Field(min_length=1)
+    train: str | None = Field(None, description="CSV, TSV, JSONL or Parquet file")
+    dev: str | None = None
+    dataset: str | None = Field(None, description="hub data set")
+    config: str | None = None
+    revision: str | None = None
+    train_split: str = "train"
+    dev_split: str = "validation"
+    text: Texts | None = Field(None, description="one or two text columns")
+    label: str = "label"
+    labels: Texts | None = Field(None, description="class names, in the order of their numbers")
+    kind: TaskKind = "classification"
+    metric: str | None = None
+
+    @model_validator(mode="after")
+    def _complete(self) -> TaskEntry:
+        if self.is_glue:
+            choose("task", self.name, TASKS, given=canonical_name(self.name) or self.name)
+        elif (self.train is None or self.dev is None) and self.dataset is None:
+            raise ValueError(f"task {self.name!r} needs `train:` and `dev:` files, or `dataset:`")
+        elif self.text is None or not 1 <= len(self.text) <= 2:
+            raise ValueError(f"task {self.name!r} needs `text:`, the name of one or two columns")
+        if self.metric is not None:
+            choose("metric", self.metric, METRICS)
+        return self
+
+    @property
+    def is_glue(self) -> bool:
+        return self.train is None and self.dev is None and self.dataset is None and not self.text
+
+
+class RecipeEntry(_Entry):
+    """How each network is fine-tuned. The defaults are the paper's."""
+
+    learning_rate: float = Field(
+        Recipe().learning_rate, gt=0, validation_alias=AliasChoices("learning_rate", "lr")
+    )
+    batch_size: PositiveInt = Recipe().batch_size
+    epochs: PositiveInt = Recipe().epochs
+    max_length: int = Field(Recipe().max_length, ge=4, le=8192)
+    weight_decay: float = Field(Recipe().weight_decay, ge=0)
+    adam_beta1: float = Field(Recipe().adam_beta1, ge=0, lt=1)
+    adam_beta2: float = Field(Recipe().adam_beta2, ge=0, lt=1)
+    adam_epsilon: float = Field(Recipe().adam_epsilon, gt=0)
+    max_grad_norm: float = Field(Recipe().max_grad_norm, gt=0)
+    warmup_ratio: float = Field(Recipe().warmup_ratio, ge=0, le=1)
+    schedule: Schedule = Recipe().schedule
+    precision: Precision = Recipe().precision
+    limit_train: PositiveInt | None = None
+    limit_dev: PositiveInt | None = None
+
+    def to_recipe(self) -> Recipe:
+        return Recipe(**self.model_dump())
+
+
+class CellMatch(_Entry):
+    """Cells by their values: each key a value or a list, texts with `*` and `?`."""
+
+    model: Texts | None = None
+    procedure: Texts | None = None
+    strategy: Texts | None = None
+    k: Ints | None = None
+    threshold: Floats | None = None
+    task: Texts | None = None
+    seed: Ints | None = None
+
+
+class ContributionEntry(_Entry):
+    """How the contribution of layers is measured, where a strategy does not say it itself."""
+
+    measured_on: str = Field("own", description="own (the trial's task), or one task for all")
+
+
+class Resources(_Entry):
+    """What one trial holds while it runs. Default: one GPU, or on a CPU machine a core group."""
+
+    cpu: float | None = Field(None, gt=0)
+    gpu: float | None = Field(None, ge=0)
+
+
+class SweepSpec(_Entry):
+    """A whole sweep file."""
+
+    schema_version: Literal[1]
+    name: str = Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,99}$")
+    models: Annotated[
+        list[Annotated[ModelEntry, BeforeValidator(_named("id"))]], BeforeValidator(_listed)
+    ] = Field(min_length=1)
+    procedures: Texts = Field(default=["direct"], min_length=1)
+    strategies: Annotated[
+        list[Annotated[StrategyEntry, BeforeValidator(_named("name"))]], BeforeValidator(_listed)
+    ] = Field(min_length=1)
+    tasks: Annotated[
+        list[Annotated[TaskEntry, BeforeValidator(_named("name"))]], BeforeValidator(_listed)
+    ] = Field(min_length=1)
+    seeds: Annotated[list[Annotated[int, Field(ge=0, lt=2**31)]], BeforeValidator(_seeds)] = Field(
+        default=[42], min_length=1
+    )
+    recipe: RecipeEntry = RecipeEntry()
+    contribution: ContributionEntry = ContributionEntry()
+    include: list[CellMatch] = []
+    exclude: list[CellMatch] = []
+    data_dir: str | None = Field(None, description="GLUE from a folder, not from the hub")
+    store: str | None = None
+    resources_per_trial: Resources = Resources()
+
+    @field_validator("procedures")
+    @classmethod
+    def _known(cls, names: list[str]) -> list[str]:
+        return [choose("procedure", name, PROCEDURES) for name in names]
+
+    @model_validator(mode="after")
+    def _consistent(self) -> SweepSpec:
+        tasks = [task.name for task in self.tasks]
+        for what, names in (
+            ("model", [model.id for model in self.models]),
+            ("task", tasks),
+            ("strategy", [strategy.name for strategy in self.strategies]),
+            ("seed", self.seeds),
+        ):
+            twice = {str(name) for name in names if names.count(name) > 1}
+            if twice:
+                raise ValueError(f"{what} {', '.join(sorted(twice))} stands twice")
+        for where in (self.contribution.measured_on, *(s.measured_on for s in self.strategies)):
+            if where not in (None, "own"):
+                choose("task to measure the contribution on", where, ["own", *tasks])
+        return self

@@ -1,0 +1,60 @@
+"""How far each sweep of a store is. A listing and the small plan files: no trial is opened."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import Any
+
+from lp_sweep.orchestrator.plan import attempted_work
+from lp_sweep.storage.errors import StoreError
+from lp_sweep.storage.store import Store
+
+
+def sweep_states(store: Store, only: str | None = None) -> list[dict[str, Any]]:
+    """One object a sweep: its cells and trials by state. Raises StoreError for an unknown name."""
+    names = sorted(store.names("sweeps"))
+    if only is not None and only not in names:
+        raise StoreError(f"no sweep {only!r} in {store.root}. It has: {', '.join(names) or 'none'}.")
+    done = store.names("trials")
+    failed = {attempted_work(name) for name in store.names("attempts")} - done
+    return [
+        _state(name, store.read("sweeps", name), done, failed)
+        for name in names
+        if only in (None, name)
+    ]
+
+
+def _state(
+    name: str, cells: list[dict[str, Any]], done: set[str], failed: set[str]
+) -> dict[str, Any]:
+    def state(trial: str | None) -> str:
+        if trial is None:
+            return "deferred"
+        return "done" if trial in done else "failed" if trial in failed else "pending"
+
+    trials = {cell["trial_id"] for cell in cells if cell["trial_id"] is not None}
+    by_cell, by_trial = Counter(state(c["trial_id"]) for c in cells), Counter(map(state, trials))
+    return {
+        "sweep": name,
+        "cells": len(cells),
+        "trials": len(trials),
+        **{f"trials_{key}": by_trial[key] for key in ("done", "failed", "pending")},
+        **{f"cells_{key}": by_cell[key] for key in ("done", "failed", "pending", "deferred")},
+    }
+
+
+def states_text(states: list[dict[str, Any]]) -> str:
+    if not states:
+        return "no sweep in this store yet"
+    width = max(len(state["sweep"]) for state in states)
+    lines = [
+        f"{'sweep':<{width}}  {'cells':>6} {'done':>6}   {'trials':>6} {'done':>6} {'failed':>6} "
+        f"{'pending':>7}   {'deferred cells':>14}"
+    ]
+    lines += [
+        f"{s['sweep']:<{width}}  {s['cells']:>6} {s['cells_done']:>6}   {s['trials']:>6} "
+        f"{s['trials_done']:>6} {s['trials_failed']:>6} {s['trials_pending']:>7}   "
+        f"{s['cells_deferred']:>14}"
+        for s in states
+    ]
+    return "\n".join(lines)

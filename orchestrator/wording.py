@@ -1,0 +1,25 @@
+"""The words of errors that more than one place uses."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable
+
+
+def did_you_mean(name: str, allowed: Iterable[str]) -> str:
+    """` Did you mean 'bottom'?`, or nothing when no name is near."""
+    near = difflib.get_close_matches(name, list(allowed), n=1, cutoff=0.6)
+    return f" Did you mean {near[0]!r}?" if near else ""
+
+
+def choose(what: str, name: str, allowed: Iterable[str], *, given: str | None = None) -> str:
+    """`name` when it is allowed (or when `given`, its canonical form, is).
+
+    Raises ValueError that says what is allowed and which name is near.
+    """
+    names = list(allowed)
+    if (given or name) in names:
+        return name
+    raise ValueError(
+        f"unknown {what} {name!r}. Choose one of: {', '.join(names)}.{did_you_mean(name, names)}"
+    )

@@ -1,0 +1,33 @@
+"""The Ray side of a trial: an actor that stays, so that torch is imported once per slot."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from ray import tune
+
+
+class TrialActor(tune.Trainable):  # type: ignore[misc]
+    """One `step` is one whole job. Ordinary failures are stored by `execute` and end the step
+    normally; what is raised means that the process itself is spent."""
+
+    def setup(self, config: dict[str, Any]) -> None:
+        self._job = config["job"]
+
+    def reset_config(self, new_config: dict[str, Any]) -> bool:
+        self._job = new_config["job"]
+        return True  # False would hang the sweep
+
+    def step(self) -> dict[str, Any]:
+        # heavy, and only workers need it: the driver imports this module too
+        from lp_sweep.trials.run import execute
+
+        job = json.loads(self._job)
+        return {**execute(job, job["store"]), "done": True}
+
+    def save_checkpoint(self, checkpoint_dir: str) -> None:
+        del checkpoint_dir  # the store is the only state
+
+    def load_checkpoint(self, checkpoint: Any) -> None:
+        del checkpoint

@@ -1,0 +1,134 @@
+"""YAML with line numbers: plain data, and where each value stands in the file.
+
+Floats follow YAML 1.2 (`2e-5` is a number, which PyYAML alone reads as text), and a key that stands
+twice is an error, not a silent overwrite.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from lp_sweep.storage.errors import SpecError
+
+Location = tuple[str | int, ...]
+
+_FLOAT = re.compile(
+    r"^[-+]?(?:(?:[0-9][0-9_]*)?\.[0-9_]+(?:[eE][-+]?[0-9]+)?|[0-9][0-9_]*\.?[eE][-+]?[0-9]+"
+    r"|[0-9][0-9_]*\.|\.(?:inf|Inf|INF)|\.(?:nan|NaN|NAN))$"
+)
+
+
+class _Loader(yaml.SafeLoader):
+    """SafeLoader with YAML 1.2 floats and without dates (a date is text here)."""
+
+
+# PyYAML keeps resolvers by first character, in a table that subclasses share unless copied
+_Loader.yaml_implicit_resolvers = {
+    first: [(tag, regexp) for tag, regexp in resolvers if not tag.endswith((":float", ":timestamp"))]
+    for first, resolvers in yaml.SafeLoader.yaml_implicit_resolvers.items()
+}
+_Loader.add_implicit_resolver("tag:yaml.org,2002:float", _FLOAT, list("-+0123456789."))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Document:
+    """Plain data and the origin of its values: `sweep.yaml:12`, or the override that set it."""
+
+    name: str
+    content: dict[str, Any]
+    origins: dict[Location, str] = field(default_factory=dict)
+
+    def where(self, location: Location) -> str:
+        """The origin of the value at `location`, or of the nearest thing that encloses it."""
+        for length in range(len(location), 0, -1):
+            if location[:length] in self.origins:
+                return self.origins[location[:length]]
+        return self.name
+
+
+def parse_value(text: str) -> Any:
+    """One value as it would stand in the file: `3e-5` is a number, `true` a truth value."""
+    try:
+        return yaml.load(text, Loader=_Loader)  # noqa: S506  a SafeLoader
+    except yaml.YAMLError as error:
+        raise SpecError(f"can't read {text!r} as a YAML value: {_first_line(error)}") from error
+
+
+def read_yaml(path: Path) -> Document:
+    """Parse a sweep file. Raises SpecError naming file and line."""
+    try:
+        text = path.read_text(encoding="utf-8")
+    except FileNotFoundError:
+        raise SpecError(
+            f"no sweep file at {path}. `lp-sweep init {path}` writes a commented one."
+        ) from None
+    except (OSError, UnicodeDecodeError) as error:
+        raise SpecError(f"can't read {path}: {error}") from error
+    return parse_yaml(text, str(path))
+
+
+def parse_yaml(text: str, name: str) -> Document:
+    try:
+        loader = _Loader(text)
+        node = loader.get_single_node()
+    except yaml.MarkedYAMLError as error:
+        line = f":{error.problem_mark.line + 1}" if error.problem_mark else ""
+        raise SpecError(f"{name}{line}: not valid YAML: {error.problem}") from error
+    except yaml.YAMLError as error:
+        raise SpecError(f"{name}: not valid YAML: {_first_line(error)}") from error
+    if not isinstance(node, yaml.MappingNode):
+        raise SpecError(f"{name}:1: a sweep file is a mapping of keys such as `models:`, `tasks:`")
+    origins: dict[Location, str] = {}
+    content = _construct(loader, node, (), name, origins)
+    return Document(name=name, content=content, origins=origins)
+
+
+def _construct(
+    loader: _Loader, node: yaml.Node, location: Location, name: str, origins: dict[Location, str]
+) -> Any:
+    origin = f"{name}:{node.start_mark.line + 1}"
+    origins.setdefault(location, origin)
+    if isinstance(node, yaml.SequenceNode):
+        return [
+            _construct(loader, item, (*location, index), name, origins)
+            for index, item in enumerate(node.value)
+        ]
+    if not isinstance(node, yaml.MappingNode):
+        return loader.construct_object(node)  # type: ignore[no-untyped-call]
+    content: dict[str, Any] = {}
+    for key_node, value_node in node.value:
+        key = str(loader.construct_object(key_node))  # type: ignore[no-untyped-call]
+        key_origin = f"{name}:{key_node.start_mark.line + 1}"
+        if key in content:
+            raise SpecError(f"{key_origin}: the key {key!r} stands twice. Keep one of them.")
+        origins[(*location, key)] = key_origin
+        content[key] = _construct(loader, value_node, (*location, key), name, origins)
+    return content
+
+
+def with_override(document: Document, location: Location, value: Any, origin: str) -> Document:
+    """The document with one value replaced; mappings on the way are made where missing."""
+    origins = {
+        at: where for at, where in document.origins.items() if at[: len(location)] != location
+    }
+    origins[location] = origin
+    content = _replaced(document.content, location, value)
+    return Document(name=document.name, content=content, origins=origins)
+
+
+def _replaced(content: Mapping[str, Any], location: Location, value: Any) -> dict[str, Any]:
+    key, rest = str(location[0]), location[1:]
+    if not rest:
+        return {**content, key: value}
+    inner = content.get(key)
+    return {**content, key: _replaced(inner if isinstance(inner, Mapping) else {}, rest, value)}
+
+
+def _first_line(error: Exception) -> str:
+    return str(error).splitlines()[0]

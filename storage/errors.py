@@ -1,0 +1,75 @@
+"""The error tree. Every error that is the user's to mend derives from LpSweepError.
+
+    LpSweepError
+    ├── SpecError               the sweep file or an override is wrong            exit 2
+    ├── QueryError              SQL that DuckDB or the catalog refuses            exit 2
+    ├── StoreError              the store can't be read or written                exit 4
+    ├── PreflightError          no data, no model, no cluster, no space           exit 4
+    └── TrialError              one trial can't be done; the sweep goes on
+        ├── UnsupportedModelError   the architecture can't be pruned like that
+        ├── MissingInputError       data or model not found, or not usable
+        ├── DivergedError           the loss is NaN or infinite
+        └── DeviceOutOfMemoryError  the device has no room for the batch
+
+The command line shows an LpSweepError as one message and its exit code; anything else is a bug
+and keeps its traceback.
+"""
+
+from __future__ import annotations
+
+
+class LpSweepError(Exception):
+    """Base of every error whose message is meant for the user."""
+
+    exit_code = 4
+
+
+class SpecError(LpSweepError):
+    """The sweep file, an override or an option is wrong."""
+
+    exit_code = 2
+
+
+class QueryError(LpSweepError):
+    """The SQL is wrong, or is more than reading."""
+
+    exit_code = 2
+
+
+class StoreError(LpSweepError):
+    """The store can't be read or written."""
+
+
+class PreflightError(LpSweepError):
+    """Something a sweep needs is missing before it starts: data, model, cluster, space."""
+
+
+class TrialError(LpSweepError):
+    """One trial can't be done. `kind` is the type that its attempt is stored under."""
+
+    kind = "bug"
+    exit_code = 1
+
+
+class UnsupportedModelError(TrialError):
+    """The architecture can't be pruned, or not in the way asked for."""
+
+    kind = "unsupported_model"
+
+
+class MissingInputError(TrialError):
+    """A data set or a model is not there, or is not usable as it is."""
+
+    kind = "missing_input"
+
+
+class DivergedError(TrialError):
+    """The training loss became NaN or infinite."""
+
+    kind = "diverged"
+
+
+class DeviceOutOfMemoryError(TrialError):
+    """The device has no room for a batch of this size."""
+
+    kind = "out_of_memory"

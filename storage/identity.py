@@ -1,0 +1,157 @@
+"""What determines a trial's result, and the identifier made from exactly that.
+
+`trial_id` is a versioned hash of canonical JSON. Fields at their default are left out, so a field
+that a later version adds (with a default that means what was done before) changes no identifier.
+Order, spelt-out defaults, names the user gave to a folder or a task, GPUs, concurrency and folders
+never change it. A golden test pins it: a change of any default here is a new `IDENTITY_VERSION`.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping
+from dataclasses import MISSING, dataclass, field, fields, is_dataclass, replace
+from typing import Any, Literal
+
+IDENTITY_VERSION = 1
+
+Precision = Literal["fp32", "bf16", "auto"]
+Schedule = Literal["linear", "constant"]
+TaskKind = Literal["classification", "regression"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Recipe:
+    """How a network is fine-tuned. The defaults are the paper's "GLUE recipe": AdamW at 2e-5,
+    batch 32, 3 epochs, no weight decay, clipping at 1.0, linear decay without warm-up."""
+
+    learning_rate: float = 2e-5
+    batch_size: int = 32
+    epochs: int = 3
+    max_length: int = 128  # tokens, special ones included; longer texts are truncated
+    weight_decay: float = 0.0  # not on biases and LayerNorms
+    adam_beta1: float = 0.9
+    adam_beta2: float = 0.999
+    adam_epsilon: float = 1e-8
+    max_grad_norm: float = 1.0
+    warmup_ratio: float = 0.0  # share of all steps
+    schedule: Schedule = "linear"
+    precision: Precision = "fp32"
+    limit_train: int | None = None  # a fixed random subset of the train rows, the same for each seed
+    limit_dev: int | None = None  # likewise of the dev rows
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TaskDefinition:
+    """How the rows of a data set become examples, and how predictions are scored."""
+
+    text_columns: tuple[str, ...]
+    label_column: str = "label"
+    kind: TaskKind = "classification"
+    metric: str = "accuracy"  # the main one; others are stored beside it
+    extra_metrics: tuple[str, ...] = ()
+    labels: tuple[str, ...] = ()  # class names; empty: the sorted classes of the train rows
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrialSpec:
+    """One network trained once.
+
+    kept_layers are 1-based original indices, ascending. model_fingerprint and data_fingerprint are
+    `hub:<id>@<revision>` or `sha256:<content>`.
+    """
+
+    model_fingerprint: str
+    kept_layers: tuple[int, ...]
+    task: TaskDefinition
+    data_fingerprint: str
+    seed: int
+    recipe: Recipe = field(default_factory=Recipe)
+    procedure: str = "direct"
+
+    def __post_init__(self) -> None:
+        if tuple(sorted(set(self.kept_layers))) != tuple(self.kept_layers):
+            object.__setattr__(self, "kept_layers", tuple(sorted(set(self.kept_layers))))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProfileSpec:
+    """The contribution of every layer of one pre-trained model over one task's dev set."""
+
+    model_fingerprint: str
+    task: TaskDefinition
+    data_fingerprint: str
+    max_length: int = 128
+    limit_dev: int | None = None
+    measure: str = "contribution"
+
+
+def canonical(value: Any) -> Any:
+    """Plain data with defaults left out: what is hashed."""
+    if is_dataclass(value):
+        return {
+            item.name: canonical(getattr(value, item.name))
+            for item in fields(value)
+            if getattr(value, item.name) != _default(item)
+        }
+    if isinstance(value, tuple | list):
+        return [canonical(item) for item in value]
+    if isinstance(value, float) and value.is_integer():
+        return int(value)  # 1 and 1.0 in a sweep file mean the same
+    return value
+
+
+def _default(item: Any) -> Any:
+    if item.default_factory is not MISSING:
+        return item.default_factory()
+    return item.default
+
+
+def content_hash(payload: Any) -> str:
+    text = json.dumps(payload, sort_keys=True, separators=(",", ":"), ensure_ascii=True)
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+def _identifier(prefix: str, spec: TrialSpec | ProfileSpec) -> str:
+    payload = {"identity": IDENTITY_VERSION, "kind": type(spec).__name__, "spec": canonical(spec)}
+    return f"{prefix}{IDENTITY_VERSION}-{content_hash(payload)[:20]}"
+
+
+def trial_id(spec: TrialSpec) -> str:
+    """`t1-` and 20 hex digits."""
+    return _identifier("t", spec)
+
+
+def profile_id(spec: ProfileSpec) -> str:
+    """`p1-` and 20 hex digits. For a contribution profile only the dev rows count, so a train
+    subset must not be in `spec`."""
+    return _identifier("p", spec)
+
+
+def trial_spec_from_plain(plain: Mapping[str, Any]) -> TrialSpec:
+    """The inverse of `dataclasses.asdict`."""
+    return TrialSpec(
+        **{
+            **plain,
+            "kept_layers": tuple(plain["kept_layers"]),
+            "task": task_from_plain(plain["task"]),
+            "recipe": Recipe(**plain["recipe"]),
+        }
+    )
+
+
+def profile_spec_from_plain(plain: Mapping[str, Any]) -> ProfileSpec:
+    """The inverse of `dataclasses.asdict`."""
+    return ProfileSpec(**{**plain, "task": task_from_plain(plain["task"])})
+
+
+def task_from_plain(plain: Mapping[str, Any]) -> TaskDefinition:
+    """The inverse of `dataclasses.asdict`."""
+    task = TaskDefinition(**plain)
+    return replace(
+        task,
+        text_columns=tuple(task.text_columns),
+        extra_metrics=tuple(task.extra_metrics),
+        labels=tuple(task.labels),
+    )

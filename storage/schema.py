@@ -1,0 +1,155 @@
+"""The Arrow schemas of everything a store holds. `docs/store.md` says what each column means.
+
+Every file carries `lp_sweep.table` and `lp_sweep.schema_version` in its metadata. A column that a
+later version adds reads as null in an older file.
+"""
+
+from __future__ import annotations
+
+import pyarrow as pa
+
+SCHEMA_VERSION = 1
+
+_text, _int, _float = pa.string(), pa.int64(), pa.float64()
+_time = pa.timestamp("us", tz="UTC")
+_layers = pa.list_(pa.int32())
+_epoch = pa.struct(
+    [("epoch", pa.int32()), ("split", _text), ("metric", _text), ("value", pa.float64())]
+)
+_layer_value = pa.struct([("layer", pa.int32()), ("value", pa.float64())])
+
+_WHERE = [
+    ("host", _text),
+    ("device_type", _text),  # cpu, cuda
+    ("device_name", _text),
+    ("threads", pa.int32()),
+    ("started_at", _time),
+    ("ended_at", _time),
+    ("versions", pa.map_(_text, _text)),  # lp_sweep, git, python, torch, transformers, ...
+]
+
+TRIALS = pa.schema(
+    [
+        ("trial_id", _text),
+        ("model", _text),
+        ("model_fingerprint", _text),
+        ("model_revision", _text),  # the commit that was loaded, where a hub names it
+        ("depth", pa.int32()),  # layers of the model before pruning
+        ("kept_layers", _layers),
+        ("dropped_layers", _layers),
+        ("k", pa.int32()),
+        ("procedure", _text),
+        ("task", _text),
+        ("data_fingerprint", _text),
+        ("seed", _int),
+        ("learning_rate", _float),
+        ("batch_size", pa.int32()),
+        ("epochs", pa.int32()),
+        ("max_length", pa.int32()),
+        ("weight_decay", _float),
+        ("adam_beta1", _float),
+        ("adam_beta2", _float),
+        ("adam_epsilon", _float),
+        ("max_grad_norm", _float),
+        ("warmup_ratio", _float),
+        ("schedule", _text),
+        ("precision", _text),  # as asked for
+        ("limit_train", _int),
+        ("limit_dev", _int),
+        ("precision_used", _text),  # fp32 or bf16
+        ("metric", _text),  # the main metric, that `last` and `best` are of
+        ("last", _float),  # after the last epoch: what every table uses
+        ("best", _float),  # best epoch on dev: for curiosity, it is chosen on what it reports
+        ("best_epoch", pa.int32()),
+        ("majority", _float),  # main metric of the constant answer, where it has one
+        ("epoch_metrics", pa.list_(_epoch)),
+        ("train_losses", pa.list_(_float)),  # mean loss of each epoch
+        ("train_examples", _int),
+        ("dev_examples", _int),
+        ("steps", _int),
+        ("params_total", _int),
+        ("params_encoder", _int),
+        ("params_embedding", _int),
+        ("seconds_load", _float),
+        ("seconds_tokenise", _float),
+        ("seconds_train", _float),
+        ("seconds_evaluate", _float),
+        ("seconds_total", _float),
+        ("train_examples_per_second", _float),
+        ("dev_examples_per_second", _float),
+        ("peak_memory_bytes", _int),  # CUDA: allocator peak; CPU: peak resident set of the process
+        *_WHERE,
+    ]
+)
+
+PROFILES = pa.schema(
+    [
+        ("profile_id", _text),
+        ("measure", _text),  # contribution
+        ("model", _text),
+        ("model_fingerprint", _text),
+        ("depth", pa.int32()),
+        ("task", _text),
+        ("data_fingerprint", _text),
+        ("max_length", pa.int32()),
+        ("limit_dev", _int),
+        ("layers", pa.list_(_layer_value)),  # 1-based layer, mean cosine before and after it
+        ("dev_examples", _int),
+        ("seconds_total", _float),
+        *_WHERE,
+    ]
+)
+
+PREDICTIONS = pa.schema(
+    [
+        ("trial_id", _text),
+        ("split", _text),  # validation, validation_mismatched, ...
+        ("example", pa.int32()),  # row number in that split
+        ("label", _float),
+        ("prediction", _float),
+        ("scores", pa.list_(pa.float32())),  # logits
+    ]
+)
+
+ATTEMPTS = pa.schema(
+    [
+        ("attempt_id", _text),
+        ("trial_id", _text),  # or a profile_id
+        ("model", _text),
+        ("task", _text),
+        ("seed", _int),
+        ("kept_layers", _layers),
+        ("error_type", _text),
+        ("message", _text),
+        ("traceback", _text),
+        *_WHERE,
+    ]
+)
+
+CELLS = pa.schema(
+    [
+        ("sweep", _text),
+        ("cell", pa.int32()),  # position in the plan
+        ("model", _text),
+        ("depth", pa.int32()),
+        ("procedure", _text),
+        ("strategy", _text),
+        ("k", pa.int32()),
+        ("threshold", _float),
+        ("task", _text),
+        ("seed", _int),
+        ("kept_layers", _layers),  # null while deferred
+        ("dropped_layers", _layers),
+        ("trial_id", _text),  # null while deferred
+        ("profile_id", _text),  # what a contribution cell hangs on
+    ]
+)
+
+# the folder of a store -> what its files hold
+TABLES: dict[str, pa.Schema] = {
+    "trials": TRIALS,
+    "profiles": PROFILES,
+    "predictions": PREDICTIONS,
+    "attempts": ATTEMPTS,
+    "sweeps": CELLS,
+}

@@ -1,0 +1,189 @@
+"""Columns of rows to texts and labels: every check of what they hold. Pure, reads nothing.
+
+Classes become names first, whatever the file holds (names, numbers, booleans, positions in a
+ClassLabel), and then positions in the task's `label_names`: files that number the same names
+differently agree.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from difflib import get_close_matches
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from lp_sweep.storage.errors import MissingInputError
+from lp_sweep.storage.identity import TaskDefinition
+
+Labels = npt.NDArray[np.int64] | npt.NDArray[np.float32]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rows:
+    """One split as it was read."""
+
+    where: str  # for messages
+    table: pa.Table
+
+
+def text_column(rows: Rows, name: str) -> pa.ChunkedArray:
+    """Raises MissingInputError on nulls and on what is no text."""
+    column = _plain_column(rows, name)
+    if not _is_text(column.type):
+        raise MissingInputError(
+            f"{rows.where}: column {name!r} holds {column.type}, not text. Name a column of texts."
+        )
+    return column
+
+
+def numbers(rows: Rows, definition: TaskDefinition) -> npt.NDArray[np.float32]:
+    """(n,) regression targets. Raises MissingInputError on nulls, NaN and what is no number."""
+    name = definition.label_column
+    column = _plain_column(rows, name)
+    try:
+        values = column.cast(pa.float64())
+    except pa.ArrowException as error:
+        raise MissingInputError(
+            f"{rows.where}: column {name!r} must hold numbers for regression: {error}. Name "
+            f"another label column, or set kind: classification."
+        ) from error
+    _refuse(rows, name, pc.invert(pc.is_finite(values)), "is not a finite number")
+    return np.asarray(values.to_numpy(), np.float32)
+
+
+def class_names(train: Rows, definition: TaskDefinition) -> tuple[str, ...]:
+    """The names of classes 0..n-1: the definition's, else those of the train file's ClassLabel,
+    else its sorted values (numbers by value). Raises MissingInputError, also if all train rows
+    are of one class."""
+    values = _class_column(train, definition).unique().to_pylist()
+    if len(values) < 2:
+        raise MissingInputError(
+            f"{train.where}: every row is of class {values[0]!r}. Training needs two classes or "
+            f"more: check the label column {definition.label_column!r} and the file."
+        )
+    names = definition.labels or _feature_names(train, definition.label_column)
+    if not names:
+        names = tuple(sorted(values, key=int if _all_whole(values) else str))
+    if "f1" in (definition.metric, *definition.extra_metrics) and len(names) != 2:
+        raise MissingInputError(
+            f"{train.where}: f1 is of two classes, this task has {len(names)}. Use macro_f1."
+        )
+    return names
+
+
+def class_codes(
+    rows: Rows, definition: TaskDefinition, names: tuple[str, ...]
+) -> npt.NDArray[np.int64]:
+    """(n,) positions in `names`. Raises MissingInputError on nulls and on an unknown class."""
+    column = _class_column(rows, definition)
+    values = column.unique().to_pylist()
+    known = list(names)
+    if definition.labels and not _any_whole(names) and _all_whole(values):
+        known = [str(position) for position in range(len(names))]
+    codes = pc.index_in(column, value_set=pa.array(known, pa.string()))
+    if codes.null_count:
+        _refuse_class(rows, definition, column, codes, known)
+    return np.asarray(codes.to_numpy(), np.int64)
+
+
+def _refuse_class(
+    rows: Rows,
+    definition: TaskDefinition,
+    column: pa.ChunkedArray,
+    codes: pa.ChunkedArray,
+    known: list[str],
+) -> None:
+    row = int(np.flatnonzero(codes.is_null().to_numpy())[0])
+    got = column[row].as_py()
+    near = get_close_matches(got, known, n=1)
+    raise MissingInputError(
+        f"{rows.where}: unknown class {got!r} in column {definition.label_column!r}, row {row + 1}."
+        f" Known: {', '.join(known[:20])}{', ...' if len(known) > 20 else ''}. Mend the rows, or "
+        f"list every class in the task's labels." + (f" Did you mean {near[0]!r}?" if near else "")
+    )
+
+
+def _class_column(rows: Rows, definition: TaskDefinition) -> pa.ChunkedArray:
+    """The classes as strings, none of them empty."""
+    name = definition.label_column
+    column = _plain_column(rows, name)
+    if pa.types.is_floating(column.type):
+        column = _whole(rows, name, column)
+    features = _feature_names(rows, name)
+    if features and pa.types.is_integer(column.type) and _same_names(features, definition.labels):
+        outside = pc.or_(pc.less(column, 0), pc.greater_equal(column, len(features)))
+        _refuse(rows, name, outside, f"is none of 0 to {len(features) - 1}")
+        column = pa.chunked_array([pa.array(features, pa.string()).take(column.combine_chunks())])
+    try:
+        column = column.cast(pa.string())
+    except pa.ArrowException as error:
+        raise MissingInputError(
+            f"{rows.where}: column {name!r} holds {column.type}, not classes. Name a column of "
+            f"names, whole numbers or booleans."
+        ) from error
+    _refuse(rows, name, pc.equal(column, ""), "is empty")
+    return column
+
+
+def _same_names(features: tuple[str, ...], labels: Sequence[str]) -> bool:
+    """Whether a ClassLabel's names mean the task's: then they count, not the numbers."""
+    return not labels or set(features) == set(labels)
+
+
+def _whole(rows: Rows, name: str, column: pa.ChunkedArray) -> pa.ChunkedArray:
+    try:
+        return column.cast(pa.int64())
+    except pa.ArrowException as error:
+        raise MissingInputError(
+            f"{rows.where}: column {name!r} holds fractions, not classes: {error}. Set kind: "
+            f"regression, or name another label column."
+        ) from error
+
+
+def _feature_names(rows: Rows, name: str) -> tuple[str, ...]:
+    """The names of a ClassLabel, as `datasets` writes them into the schema; () without."""
+    metadata = rows.table.schema.metadata or {}
+    try:
+        features = json.loads(metadata[b"huggingface"])["info"]["features"]
+        return tuple(features[name]["names"])
+    except (KeyError, TypeError, ValueError):
+        return ()
+
+
+def _any_whole(values: Sequence[str]) -> bool:
+    return any(re.fullmatch(r"-?\d+", value, re.ASCII) for value in values)
+
+
+def _all_whole(values: Sequence[str]) -> bool:
+    return all(re.fullmatch(r"-?\d+", value, re.ASCII) for value in values)
+
+
+def _plain_column(rows: Rows, name: str) -> pa.ChunkedArray:
+    """The column without nulls, its dictionary decoded."""
+    column = rows.table.column(name)
+    if pa.types.is_dictionary(column.type):
+        column = column.cast(column.type.value_type)
+    _refuse(rows, name, pc.is_null(column, nan_is_null=True), "is empty")
+    return column
+
+
+def _refuse(rows: Rows, name: str, bad: pa.ChunkedArray, what: str) -> None:
+    """Raises MissingInputError naming the first row (from 1) where `bad` is true."""
+    positions = np.flatnonzero(bad.to_numpy())
+    if len(positions):
+        raise MissingInputError(
+            f"{rows.where}: column {name!r} {what} in {len(positions)} of {len(bad)} rows, first "
+            f"in row {positions[0] + 1}. Fill in or remove these rows."
+        )
+
+
+def _is_text(kind: pa.DataType) -> bool:
+    return bool(
+        pa.types.is_string(kind) or pa.types.is_large_string(kind) or pa.types.is_string_view(kind)
+    )

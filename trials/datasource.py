@@ -1,0 +1,151 @@
+"""From where a task's rows are to texts and labels, and the fingerprint that stands for the rows.
+
+Checks here, once, everything about the rows that would otherwise break or silently falsify a
+training run. Tokenises nothing; `encode` does.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+
+from lp_sweep.storage.errors import MissingInputError
+from lp_sweep.storage.identity import TaskDefinition
+from lp_sweep.trials.columns import Labels, Rows, class_codes, class_names, numbers, text_column
+from lp_sweep.trials.readers import column_names, read_file, read_hub, require_columns
+from lp_sweep.trials.tasks import TaskSource, file_format
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Split:
+    """n examples: one or two lists of n texts, and n labels, int64 classes or float32 numbers."""
+
+    texts: tuple[list[str], ...]
+    labels: Labels
+
+    def __len__(self) -> int:
+        return len(self.labels)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LoadedTask:
+    """The rows of a task, and what they were made by. The first dev split is the main one."""
+
+    train: Split
+    dev: dict[str, Split]
+    label_names: tuple[str, ...]  # () for regression
+    definition: TaskDefinition
+    limit_train: int | None = None
+    limit_dev: int | None = None
+
+    @property
+    def num_labels(self) -> int:
+        """Outputs of the head: one for regression."""
+        return len(self.label_names) or 1
+
+    @property
+    def splits(self) -> dict[str, Split]:
+        """Train, then dev."""
+        return {"train": self.train, **self.dev}
+
+    @property
+    def main_split(self) -> str:
+        return next(iter(self.dev))
+
+
+def data_fingerprint(source: TaskSource, definition: TaskDefinition) -> str:
+    """`sha256:<digest>` of the files' bytes, or `hub:<id>@<revision>:<config>:<splits>`.
+
+    Names and folders don't count; which file trains and which one tests, and the format it is read
+    in, do. Raises MissingInputError if a file or a column of `definition` is missing, so that a
+    plan says so before anything runs.
+    """
+    if source.dataset is not None:
+        splits = ",".join(f"{ours}={theirs}" for ours, theirs in source.splits.items())
+        return f"hub:{source.dataset}@{source.revision}:{source.config or ''}:{splits}"
+    digest = hashlib.sha256()
+    for split, path in source.files.items():
+        require_columns(path, column_names(path), _columns(definition))
+        with Path(path).open("rb") as file:
+            content = hashlib.file_digest(file, "sha256").hexdigest()
+        digest.update(f"{split} {file_format(path)} {content}\n".encode())
+    return f"sha256:{digest.hexdigest()}"
+
+
+def load_task(
+    definition: TaskDefinition,
+    source: TaskSource,
+    *,
+    limit_train: int | None = None,
+    limit_dev: int | None = None,
+    offline: bool = False,
+) -> LoadedTask:
+    """Read, check and number the rows. Raises MissingInputError.
+
+    A limit takes a random subset, the same for every seed, in the file's order. Class labels are
+    looked up in `definition.labels`; whole numbers are positions in it unless its names are numbers
+    themselves. Without `definition.labels` the classes are those that the train file's ClassLabel
+    names, else its sorted values.
+    """
+    rows = {split: _read(source, split, definition, offline) for split in _split_names(source)}
+    train, *dev = rows
+    label_names: tuple[str, ...] = ()
+    if definition.kind == "classification":
+        label_names = class_names(rows[train], definition)
+    return LoadedTask(
+        train=_split(definition, label_names, rows[train], limit_train),
+        dev={name: _split(definition, label_names, rows[name], limit_dev) for name in dev},
+        label_names=label_names,
+        definition=definition,
+        limit_train=limit_train,
+        limit_dev=limit_dev,
+    )
+
+
+def _split_names(source: TaskSource) -> list[str]:
+    names = list(source.files or source.splits)
+    if len(names) < 2 or names[0] != "train":
+        raise MissingInputError(
+            f"a task needs a 'train' split and then one or more dev splits, got {names}."
+        )
+    return names
+
+
+def _columns(definition: TaskDefinition) -> list[str]:
+    return [*definition.text_columns, definition.label_column]
+
+
+def _read(source: TaskSource, split: str, definition: TaskDefinition, offline: bool) -> Rows:
+    columns = _columns(definition)
+    if source.dataset is None:
+        rows = Rows(where=source.files[split], table=read_file(source.files[split], columns))
+    else:
+        table = read_hub(source, split, columns, offline=offline)
+        rows = Rows(where=f"{source.dataset} {source.config or ''} {split}", table=table)
+    if not rows.table.num_rows:
+        raise MissingInputError(f"{rows.where}: has no rows. Give a file with examples.")
+    return rows
+
+
+def _split(
+    definition: TaskDefinition, label_names: tuple[str, ...], rows: Rows, limit: int | None
+) -> Split:
+    texts = [text_column(rows, name) for name in definition.text_columns]
+    labels: Labels
+    if definition.kind == "regression":
+        labels = numbers(rows, definition)
+    else:
+        labels = class_codes(rows, definition, label_names)
+    total = rows.table.num_rows
+    chosen = np.arange(total)
+    if limit is not None and limit < total:
+        chosen = np.sort(np.random.default_rng(0).permutation(total)[:limit])
+    try:
+        lists = tuple(column.take(pa.array(chosen)).to_pylist() for column in texts)
+    except UnicodeDecodeError as error:
+        raise MissingInputError(f"{rows.where}: {error}. Save it as UTF-8.") from error
+    return Split(texts=lists, labels=labels[chosen])

@@ -1,0 +1,79 @@
+"""The device a trial runs on, its precision and its memory. Nothing is probed at import."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import platform
+import resource
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import torch
+
+
+def pick_device(wanted: str = "auto") -> torch.device:
+    """The CUDA device that Ray (or CUDA_VISIBLE_DEVICES) shows this process, else the CPU."""
+    if wanted != "auto":
+        return torch.device(wanted)
+    return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+
+
+def device_name(device: torch.device) -> str:
+    """`NVIDIA H200`, or the processor's model name."""
+    if device.type == "cuda":
+        return torch.cuda.get_device_name(device)
+    with contextlib.suppress(OSError):
+        for line in Path("/proc/cpuinfo").read_text().splitlines():
+            if line.startswith("model name"):
+                return line.partition(":")[2].strip()
+    return platform.processor() or platform.machine()
+
+
+def precision_used(wanted: str, device: torch.device) -> str:
+    """`auto` is bf16 where the GPU has it, fp32 elsewhere."""
+    if wanted != "auto":
+        return wanted
+    has_bf16 = device.type == "cuda" and torch.cuda.is_bf16_supported()
+    return "bf16" if has_bf16 else "fp32"
+
+
+def autocast(precision: str, device: torch.device) -> contextlib.AbstractContextManager[object]:
+    """Weights stay fp32; with bf16 the matrix products run in it."""
+    if precision == "fp32":
+        return contextlib.nullcontext()
+    return torch.autocast(device.type, dtype=torch.bfloat16)
+
+
+def reset_peak_memory(device: torch.device) -> None:
+    if device.type == "cuda":
+        torch.cuda.empty_cache()
+        torch.cuda.reset_peak_memory_stats(device)
+
+
+def peak_memory_bytes(device: torch.device) -> int:
+    """CUDA: the allocator's peak since the reset. CPU: the peak resident set of the process, which
+    a worker that was reused carries over from earlier trials."""
+    if device.type == "cuda":
+        return torch.cuda.max_memory_allocated(device)
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return peak if sys.platform == "darwin" else peak * 1024
+
+
+@contextlib.contextmanager
+def reproducible(threads: int | None) -> Iterator[None]:
+    """Deterministic kernels and a fixed number of CPU threads, undone at the end: workers are
+    reused, and one trial's settings must not reach the next."""
+    before_threads = torch.get_num_threads()
+    before = torch.are_deterministic_algorithms_enabled()
+    # cuBLAS reads this when it starts
+    os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
+    torch.use_deterministic_algorithms(True, warn_only=True)
+    if threads:
+        torch.set_num_threads(threads)
+    try:
+        yield
+    finally:
+        torch.use_deterministic_algorithms(before)
+        torch.set_num_threads(before_threads)

@@ -1,0 +1,250 @@
+"""Texts to tokens, once per (tokenizer, rows, max_length), kept as memory-mapped flat arrays.
+
+A cache folder's name is a digest of everything that its content comes from, never the name of a
+model or data folder: two models of one name don't meet. It appears whole, by a rename; a lock keeps
+processes from doing the same work, and without one they would only waste it.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import uuid
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import numpy.typing as npt
+from filelock import FileLock, Timeout
+
+from lp_sweep.storage.errors import MissingInputError
+from lp_sweep.storage.identity import content_hash
+from lp_sweep.trials.columns import Labels
+from lp_sweep.trials.datasource import LoadedTask, Split
+from lp_sweep.trials.tokenizer import tokenizer_digest
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
+
+CACHE_VERSION = 1
+_META = "meta.json"
+_LOCK_SECONDS = 1800.0  # then do the work ourselves
+_CHUNK = 10_000  # texts tokenised at once: bounds the memory of Python lists
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class EncodedSplit:
+    """n examples of T tokens in all; example i is tokens[offsets[i] : offsets[i + 1]]."""
+
+    tokens: npt.NDArray[np.int32]  # (T,)
+    offsets: npt.NDArray[np.int64]  # (n + 1,)
+    token_types: npt.NDArray[np.uint8] | None  # (T,), None where the tokenizer has none
+    labels: Labels  # (n,) int64 classes or float32 numbers
+
+    def __len__(self) -> int:
+        return len(self.labels)
+
+    @property
+    def lengths(self) -> npt.NDArray[np.int64]:
+        """(n,) tokens of each example, special ones included."""
+        return np.diff(self.offsets)
+
+    def batch(
+        self, indices: npt.ArrayLike, *, pad_id: int, pad_left: bool, pad_type_id: int = 0
+    ) -> dict[str, npt.NDArray[np.int64]]:
+        """`input_ids`, `attention_mask` and, where there are any, `token_type_ids`.
+
+        Each (B, W): B indices, in their order, W the longest example among them.
+        """
+        rows = np.asarray(indices, np.int64)
+        starts = self.offsets[rows]
+        lengths = self.offsets[rows + 1] - starts  # (B,)
+        width = int(lengths.max(initial=0))
+        first = (width - lengths if pad_left else np.zeros_like(lengths))[:, None]  # (B, 1)
+        column = np.arange(width)
+        mask = (column >= first) & (column < first + lengths[:, None])  # (B, W)
+        ends = np.cumsum(lengths)
+        # where in `tokens` each token of the batch is, row by row: (sum of lengths,)
+        place = np.arange(int(lengths.sum())) + np.repeat(starts - ends + lengths, lengths)
+        padded = {
+            "input_ids": _padded(mask, self.tokens[place], pad_id),
+            "attention_mask": mask.astype(np.int64),
+        }
+        if self.token_types is not None:
+            padded["token_type_ids"] = _padded(mask, self.token_types[place], pad_type_id)
+        return padded
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class EncodedTask:
+    """A `LoadedTask` as tokens. The first dev split is the main one."""
+
+    train: EncodedSplit
+    dev: dict[str, EncodedSplit]
+    label_names: tuple[str, ...]
+    num_labels: int
+    from_cache: bool
+
+
+def encode_task(
+    tokenizer: PreTrainedTokenizerBase,
+    task: LoadedTask,
+    fingerprint: str,
+    max_length: int,
+    cache_dir: Path,
+) -> EncodedTask:
+    """Tokenise, or open what an earlier call or another process left in `cache_dir`.
+
+    `fingerprint` is `data_fingerprint` of the rows in `task`. Texts of more than `max_length`
+    tokens lose them from the longer of a pair first. Raises MissingInputError if the cache can't be
+    written.
+    """
+    folder = cache_dir / cache_key(tokenizer, task, fingerprint, max_length)
+    found = _open(folder, task)
+    if found is not None:
+        return found
+    try:
+        cache_dir.mkdir(parents=True, exist_ok=True)
+        with _one_at_a_time(folder):
+            return _open(folder, task) or _build(tokenizer, task, max_length, folder)
+    except OSError as error:
+        raise MissingInputError(
+            f"can't write tokens to {cache_dir}: {error}. Free space there or name another cache "
+            f"folder."
+        ) from error
+
+
+def cache_key(
+    tokenizer: PreTrainedTokenizerBase, task: LoadedTask, fingerprint: str, max_length: int
+) -> str:
+    """64 hex digits, of everything that decides the tokens and labels."""
+    return content_hash(
+        {
+            "version": CACHE_VERSION,
+            "tokenizer": tokenizer_digest(tokenizer),
+            "data": fingerprint,
+            "definition": asdict(task.definition),
+            "limits": [task.limit_train, task.limit_dev],
+            "max_length": max_length,
+        }
+    )
+
+
+def _padded(mask: npt.NDArray[np.bool_], values: npt.NDArray[Any], pad: int) -> Any:
+    filled = np.full(mask.shape, pad, np.int64)
+    filled[mask] = values  # row by row, as `values` is
+    return filled
+
+
+@contextmanager
+def _one_at_a_time(folder: Path) -> Iterator[None]:
+    lock = FileLock(folder.with_suffix(".lock"))
+    with suppress(Timeout):
+        lock.acquire(timeout=_LOCK_SECONDS)
+    try:
+        yield
+    finally:
+        lock.release()
+
+
+def _build(
+    tokenizer: PreTrainedTokenizerBase, task: LoadedTask, max_length: int, folder: Path
+) -> EncodedTask:
+    temporary = folder.with_name(f".new-{uuid.uuid4().hex}")
+    temporary.mkdir()
+    try:
+        sizes: dict[str, int] = {}
+        for position, split in enumerate(task.splits.values()):
+            for name, array in _arrays(tokenizer, split, max_length).items():
+                file = f"{position}.{name}.npy"
+                sizes[file] = _save(temporary / file, array)
+        meta = {"splits": list(task.splits), "bytes": sizes}
+        (temporary / _META).write_text(json.dumps(meta), encoding="utf-8")
+        built = _open(temporary, task)  # its maps stay good when the folder moves
+        assert built is not None, temporary
+        _publish(temporary, folder)
+        return replace(built, from_cache=False)
+    finally:
+        shutil.rmtree(temporary, ignore_errors=True)
+
+
+def _arrays(
+    tokenizer: PreTrainedTokenizerBase, split: Split, max_length: int
+) -> dict[str, npt.NDArray[Any]]:
+    has_types = "token_type_ids" in tokenizer.model_input_names
+    lengths, tokens, types = [], [], []
+    for start in range(0, len(split), _CHUNK):
+        chunk = tokenizer(
+            *(texts[start : start + _CHUNK] for texts in split.texts),
+            truncation="longest_first",
+            max_length=max_length,
+            return_attention_mask=False,
+            return_token_type_ids=has_types,
+        )
+        lengths.append(np.array([len(ids) for ids in chunk["input_ids"]], np.int64))
+        tokens.append(_flat(chunk["input_ids"], np.int32))
+        if has_types:
+            types.append(_flat(chunk["token_type_ids"], np.uint8))
+    arrays: dict[str, npt.NDArray[Any]] = {
+        "tokens": np.concatenate(tokens),
+        "offsets": np.concatenate([[0], np.cumsum(np.concatenate(lengths))]).astype(np.int64),
+        "labels": split.labels,
+    }
+    return arrays | ({"token_types": np.concatenate(types)} if has_types else {})
+
+
+def _flat(rows: list[list[int]], kind: type[np.integer[Any]]) -> npt.NDArray[Any]:
+    return np.fromiter((value for row in rows for value in row), kind)
+
+
+def _save(path: Path, array: npt.NDArray[Any]) -> int:
+    """The file's size in bytes."""
+    with path.open("wb") as file:
+        np.save(file, array, allow_pickle=False)
+        file.flush()
+        os.fsync(file.fileno())  # the rename must not reach the disk before the content
+        return file.tell()
+
+
+def _publish(temporary: Path, folder: Path) -> None:
+    """Put `temporary` in the place of `folder`, which at most holds what couldn't be opened."""
+    torn = folder.with_name(f".torn-{uuid.uuid4().hex}")
+    with suppress(FileNotFoundError):
+        folder.rename(torn)
+    with suppress(OSError):  # another process was first: its content is the same
+        temporary.rename(folder)
+    shutil.rmtree(torn, ignore_errors=True)
+
+
+def _open(folder: Path, task: LoadedTask) -> EncodedTask | None:
+    """What a folder holds, None where it is missing or torn."""
+    try:
+        meta = json.loads((folder / _META).read_text(encoding="utf-8"))
+        sizes: dict[str, int] = meta["bytes"]
+        if any((folder / name).stat().st_size != size for name, size in sizes.items()):
+            return None
+        splits = {name: _map_split(folder, i) for i, name in enumerate(meta["splits"])}
+    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+        return None
+    if list(splits) != list(task.splits):
+        return None
+    return EncodedTask(
+        train=splits.pop("train"),
+        dev=splits,
+        label_names=task.label_names,
+        num_labels=task.num_labels,
+        from_cache=True,
+    )
+
+
+def _map_split(folder: Path, position: int) -> EncodedSplit:
+    arrays = {
+        name: np.load(path, mmap_mode="r").view(np.ndarray)
+        for name in ("tokens", "offsets", "token_types", "labels")
+        if (path := folder / f"{position}.{name}.npy").exists()
+    }
+    return EncodedSplit(**{"token_types": None, **arrays})

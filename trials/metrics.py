@@ -1,0 +1,118 @@
+"""Scores of predictions, as fractions: 1.0 is perfect (0 to 1; mcc and correlations -1 to 1).
+
+A constant answer has no defined mcc or correlation; it counts as 0.0, what guessing scores, so that
+a network that learnt nothing still has a number. Imports scikit-learn and scipy when used.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from lp_sweep.storage.errors import DivergedError
+from lp_sweep.storage.identity import TaskDefinition
+
+Array = npt.NDArray[Any]
+
+
+def accuracy(labels: Array, predicted: Array) -> float:
+    return float(np.mean(labels == predicted))
+
+
+def f1(labels: Array, predicted: Array) -> float:
+    """F1 of class 1. 0.0 where no row is of class 1 or predicted so."""
+    from sklearn.metrics import f1_score
+
+    return float(f1_score(labels, predicted, pos_label=1, average="binary", zero_division=0.0))
+
+
+def macro_f1(labels: Array, predicted: Array) -> float:
+    """Mean of the F1 of each class that occurs among labels or predictions."""
+    from sklearn.metrics import f1_score
+
+    return float(f1_score(labels, predicted, average="macro", zero_division=0.0))
+
+
+def mcc(labels: Array, predicted: Array) -> float:
+    """Matthews correlation of classes; 0.0 where either side is constant."""
+    from sklearn.metrics import matthews_corrcoef
+
+    if _constant(labels) or _constant(predicted):
+        return 0.0
+    return float(matthews_corrcoef(labels, predicted))
+
+
+def pearson(labels: Array, predicted: Array) -> float:
+    """Linear correlation; 0.0 where either side is constant."""
+    from scipy.stats import pearsonr
+
+    return _correlation(pearsonr, labels, predicted)
+
+
+def spearman(labels: Array, predicted: Array) -> float:
+    """Rank correlation, ties at their mean rank; 0.0 where either side is constant."""
+    from scipy.stats import spearmanr
+
+    return _correlation(spearmanr, labels, predicted)
+
+
+METRICS: dict[str, Callable[[Array, Array], float]] = {
+    "accuracy": accuracy,
+    "f1": f1,
+    "macro_f1": macro_f1,
+    "mcc": mcc,
+    "pearson": pearson,
+    "spearman": spearman,
+}
+
+
+def predictions(definition: TaskDefinition, logits: Array) -> Array:
+    """(n, num_labels) logits -> (n,) int64 classes; (n, 1) or (n,) -> (n,) float64 numbers.
+
+    Raises DivergedError if a logit is not finite.
+    """
+    if not np.isfinite(logits).all():
+        raise DivergedError(
+            "the model's outputs on the dev set are NaN or infinite. Lower the learning rate, or "
+            "train with precision fp32."
+        )
+    if definition.kind == "regression":
+        return np.asarray(logits, np.float64).reshape(len(logits))
+    return np.asarray(logits.argmax(axis=1), np.int64)
+
+
+def score(definition: TaskDefinition, labels: Array, logits: Array) -> dict[str, float]:
+    """The main metric, then the extra ones, over (n,) labels. Raises DivergedError."""
+    predicted = predictions(definition, logits)
+    names = (definition.metric, *definition.extra_metrics)
+    return {name: METRICS[name](labels, predicted) for name in names}
+
+
+def majority_score(
+    definition: TaskDefinition, train_labels: Array, dev_labels: Array
+) -> float | None:
+    """Main metric on dev of the train rows' commonest class (the lowest of equals), or of their
+    mean: a correlation's 0.0. None without rows."""
+    if not len(train_labels) or not len(dev_labels):
+        return None
+    if definition.kind == "regression":
+        return 0.0
+    majority = int(np.bincount(train_labels).argmax())
+    return METRICS[definition.metric](dev_labels, np.full_like(dev_labels, majority))
+
+
+def _correlation(of: Callable[[Array, Array], Any], labels: Array, predicted: Array) -> float:
+    if _constant(labels) or _constant(predicted):
+        return 0.0
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # predictions nearly constant: the value still stands
+        value = float(of(np.asarray(labels, np.float64), np.asarray(predicted, np.float64))[0])
+    return value if np.isfinite(value) else 0.0
+
+
+def _constant(values: Array) -> bool:
+    return bool(np.all(values == values[:1]))

@@ -1,0 +1,295 @@
+"""One trial, start to finish: load, select, delete, seed, fine-tune, evaluate, record.
+
+Plain data in, plain data out; runs in a terminal as well as in a worker, and imports no Ray.
+"""
+
+from __future__ import annotations
+
+import time
+import traceback
+import uuid
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+
+from lp_sweep.storage.errors import StoreError, TrialError
+from lp_sweep.storage.identity import (
+    ProfileSpec,
+    TrialSpec,
+    profile_spec_from_plain,
+    trial_spec_from_plain,
+)
+from lp_sweep.storage.store import Store
+from lp_sweep.trials.contribution import contribution_profile
+from lp_sweep.trials.device import (
+    peak_memory_bytes,
+    pick_device,
+    precision_used,
+    reproducible,
+    reset_peak_memory,
+)
+from lp_sweep.trials.encode import EncodedTask, encode_task
+from lp_sweep.trials.finetune import EVALUATION_BATCH, Padding, Trained, finetune, to_device
+from lp_sweep.trials.metrics import majority_score, predictions
+from lp_sweep.trials.provenance import now, where
+from lp_sweep.trials.prune import load_pruned, parameter_counts
+from lp_sweep.trials.datasource import load_task
+from lp_sweep.trials.tasks import source_from_plain
+from lp_sweep.trials.tokenizer import load_tokenizer
+
+Job = Mapping[str, Any]
+
+
+class Data(NamedTuple):
+    """A task's tokens, and what the tokenizer says of padding."""
+
+    encoded: EncodedTask
+    padding: Padding
+    seconds: float
+
+
+def execute(job: Job, store_root: str) -> dict[str, Any]:
+    """Do one job and store what came of it. A failure is an outcome: it is stored and returned.
+
+    Only what leaves the process unfit for further work is raised: a CUDA error, and StoreError,
+    since then nothing can be kept.
+    """
+    store = Store(store_root)
+    started_at = now()
+    try:
+        run = run_profile if job["kind"] == "profile" else run_trial
+        result = run(job)
+    except torch.AcceleratorError:
+        raise
+    except Exception as error:
+        attempt = _attempt(job, error, started_at)
+        store.put("attempts", attempt["attempt_id"], [attempt])
+        return {
+            "id": job["id"],
+            "status": "failed",
+            "error_type": attempt["error_type"],
+            "message": attempt["message"],
+        }
+    if job["kind"] == "profile":
+        store.put("profiles", job["id"], [result["record"]])
+        return {"id": job["id"], "status": "done", "seconds": result["record"]["seconds_total"]}
+    # the record last: its presence means done
+    store.put("predictions", job["id"], result["predictions"])
+    store.put("trials", job["id"], [result["record"]])
+    record = result["record"]
+    return {
+        "id": job["id"],
+        "status": "done",
+        "seconds": record["seconds_total"],
+        "last": record["last"],
+        "metric": record["metric"],
+    }
+
+
+def run_trial(job: Job) -> dict[str, Any]:
+    """`{"record": one row of TRIALS, "predictions": rows of PREDICTIONS}`; writes nothing.
+
+    job: `kind`, `id`, `spec` (a TrialSpec as plain data), `model` (name, path, revision, depth),
+    `task` (name, source), `cache_dir`, and optionally `device`, `threads`, `offline`.
+    Raises TrialError for what is not a bug.
+    """
+    spec = trial_spec_from_plain(job["spec"])
+    started_at, begun = now(), time.perf_counter()
+    device = pick_device(job.get("device", "auto"))
+    with reproducible(job.get("threads")):
+        reset_peak_memory(device)
+        data = _data(job, spec)
+        loading = time.perf_counter()
+        model = load_pruned(
+            job["model"]["path"],
+            revision=job["model"]["revision"],
+            kept_layers=spec.kept_layers,
+            num_labels=data.encoded.num_labels,
+            problem_type=_problem_type(spec),
+            seed=spec.seed,
+            local_files_only=bool(job.get("offline")),
+        )
+        counts = parameter_counts(model)
+        seconds_load = time.perf_counter() - loading
+        precision = precision_used(spec.recipe.precision, device)
+        trained = finetune(
+            model,
+            data.encoded,
+            spec.task,
+            spec.recipe,
+            seed=spec.seed,
+            device=device,
+            padding=data.padding,
+            precision=precision,
+        )
+        record = {
+            **_identity_columns(job, spec),
+            **_score_columns(spec, data.encoded, trained),
+            "model_revision": getattr(model.config, "_commit_hash", None),
+            "precision_used": precision,
+            "params_total": counts.total,
+            "params_encoder": counts.encoder,
+            "params_embedding": counts.embedding,
+            "seconds_load": seconds_load,
+            "seconds_tokenise": data.seconds,
+            "peak_memory_bytes": peak_memory_bytes(device),
+            "seconds_total": time.perf_counter() - begun,
+            **where(device, started_at),
+        }
+    return {"record": record, "predictions": _prediction_rows(job["id"], spec, data, trained)}
+
+
+def run_profile(job: Job) -> dict[str, Any]:
+    """`{"record": one row of PROFILES}`: the contribution of every layer of the pre-trained model."""
+    spec = profile_spec_from_plain(job["spec"])
+    started_at, begun = now(), time.perf_counter()
+    device = pick_device(job.get("device", "auto"))
+    with reproducible(job.get("threads")):
+        data = _data(job, spec)
+        model = load_pruned(
+            job["model"]["path"],
+            revision=job["model"]["revision"],
+            kept_layers=None,
+            num_labels=data.encoded.num_labels,
+            problem_type=_problem_type(spec),
+            seed=0,
+            local_files_only=bool(job.get("offline")),
+        ).to(device)
+        split = next(iter(data.encoded.dev.values()))
+        order = np.argsort(split.lengths, kind="stable")
+        batches = (
+            to_device(split, order[start : start + EVALUATION_BATCH], data.padding, device)
+            for start in range(0, len(order), EVALUATION_BATCH)
+        )
+        cosines = contribution_profile(model, batches)
+        record = {
+            "profile_id": job["id"],
+            "measure": spec.measure,
+            "model": job["model"]["name"],
+            "model_fingerprint": spec.model_fingerprint,
+            "depth": len(cosines),
+            "task": job["task"]["name"],
+            "data_fingerprint": spec.data_fingerprint,
+            "max_length": spec.max_length,
+            "limit_dev": spec.limit_dev,
+            "layers": [{"layer": i, "value": value} for i, value in enumerate(cosines, start=1)],
+            "dev_examples": len(split),
+            "seconds_total": time.perf_counter() - begun,
+            **where(device, started_at),
+        }
+    return {"record": record}
+
+
+def _problem_type(spec: TrialSpec | ProfileSpec) -> Any:
+    return "regression" if spec.task.kind == "regression" else "single_label_classification"
+
+
+def _data(job: Job, spec: TrialSpec | ProfileSpec) -> Data:
+    """Tokens of the task, from the cache where they are there."""
+    begun = time.perf_counter()
+    offline = bool(job.get("offline"))
+    tokenizer = load_tokenizer(job["model"]["path"], job["model"]["revision"], offline)
+    if isinstance(spec, TrialSpec):
+        limits, length = (spec.recipe.limit_train, spec.recipe.limit_dev), spec.recipe.max_length
+    else:
+        limits, length = (None, spec.limit_dev), spec.max_length
+    task = load_task(
+        spec.task,
+        source_from_plain(job["task"]["source"]),
+        limit_train=limits[0],
+        limit_dev=limits[1],
+        offline=offline,
+    )
+    encoded = encode_task(tokenizer, task, spec.data_fingerprint, length, Path(job["cache_dir"]))
+    return Data(encoded, Padding.of(tokenizer), time.perf_counter() - begun)
+
+
+def _identity_columns(job: Job, spec: TrialSpec) -> dict[str, Any]:
+    depth = job["model"]["depth"]
+    dropped = [layer for layer in range(1, depth + 1) if layer not in spec.kept_layers]
+    return {
+        "trial_id": job["id"],
+        "model": job["model"]["name"],
+        "model_fingerprint": spec.model_fingerprint,
+        "depth": depth,
+        "kept_layers": list(spec.kept_layers),
+        "dropped_layers": dropped,
+        "k": len(dropped),
+        "procedure": spec.procedure,
+        "task": job["task"]["name"],
+        "data_fingerprint": spec.data_fingerprint,
+        "seed": spec.seed,
+        **{name: getattr(spec.recipe, name) for name in spec.recipe.__slots__},
+    }
+
+
+def _score_columns(spec: TrialSpec, data: EncodedTask, trained: Trained) -> dict[str, Any]:
+    main_split, main = next(iter(data.dev.items()))
+    curve = [
+        item.value
+        for item in trained.epoch_metrics
+        if item.split == main_split and item.metric == spec.task.metric
+    ]
+    best = max(range(len(curve)), key=curve.__getitem__)
+    dev_rows = sum(len(split) for split in data.dev.values())
+    epochs = spec.recipe.epochs
+    return {
+        "metric": spec.task.metric,
+        "last": curve[-1],
+        "best": curve[best],
+        "best_epoch": best + 1,
+        "majority": majority_score(spec.task, data.train.labels, main.labels),
+        "epoch_metrics": [item._asdict() for item in trained.epoch_metrics],
+        "train_losses": trained.train_losses,
+        "train_examples": len(data.train),
+        "dev_examples": dev_rows,
+        "steps": trained.steps,
+        "seconds_train": trained.seconds_train,
+        "seconds_evaluate": trained.seconds_evaluate,
+        "train_examples_per_second": epochs * len(data.train) / trained.seconds_train,
+        "dev_examples_per_second": epochs * dev_rows / trained.seconds_evaluate,
+    }
+
+
+def _prediction_rows(
+    trial: str, spec: TrialSpec, data: Data, trained: Trained
+) -> list[dict[str, Any]]:
+    rows = []
+    for name, split in data.encoded.dev.items():
+        logits = trained.logits[name]
+        answers = predictions(spec.task, logits)
+        rows += [
+            {
+                "trial_id": trial,
+                "split": name,
+                "example": index,
+                "label": float(label),
+                "prediction": float(answer),
+                "scores": scores,
+            }
+            for index, (label, answer, scores) in enumerate(
+                zip(split.labels, answers, logits.tolist(), strict=True)
+            )
+        ]
+    return rows
+
+
+def _attempt(job: Job, error: Exception, started_at: Any) -> dict[str, Any]:
+    """A row of ATTEMPTS; its identifier starts with that of the work it was a try at."""
+    if isinstance(error, StoreError):
+        raise error
+    return {
+        "attempt_id": f"{job['id']}.{uuid.uuid4().hex[:8]}",
+        "trial_id": job["id"],
+        "model": job["model"]["name"],
+        "task": job["task"]["name"],
+        "seed": job["spec"].get("seed"),
+        "kept_layers": job["spec"].get("kept_layers"),
+        "error_type": error.kind if isinstance(error, TrialError) else "bug",
+        "message": str(error) or type(error).__name__,
+        "traceback": "".join(traceback.format_exception(error)),
+        **where(pick_device(job.get("device", "auto")), started_at),
+    }

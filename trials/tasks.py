@@ -1,0 +1,250 @@
+"""What a task is and where its rows are: GLUE's nine tasks and users' own. Reads no rows.
+
+A `TaskDefinition` (columns, labels, metric) is part of a trial's identity. A `TaskSource` (files or
+a hub data set) is not, it only travels to the workers as plain data. `datasource` reads the rows
+and makes the fingerprint that stands for them in the identity. Planning imports this module, so
+torch, transformers and datasets stay out of it.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from difflib import get_close_matches
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from lp_sweep.storage.errors import MissingInputError, SpecError
+from lp_sweep.storage.identity import TaskDefinition
+
+GLUE_DATASET = "nyu-mll/glue"
+GLUE_REVISION = "bcdcba79d07bc864c1c254ccfcedcce55bcc9a8c"
+
+# suffix of a file -> how it is read
+FORMATS: dict[str, str] = {
+    ".parquet": "parquet",
+    ".csv": "csv",
+    ".tsv": "tsv",
+    ".jsonl": "jsonl",
+    ".json": "jsonl",
+}
+METRICS_OF_KIND: dict[str, tuple[str, ...]] = {
+    "classification": ("accuracy", "f1", "macro_f1", "mcc"),
+    "regression": ("pearson", "spearman"),
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GlueTask:
+    """One task of the GLUE benchmark. `config` is its name in `nyu-mll/glue` and its folder's."""
+
+    config: str
+    title: str  # as papers print it
+    definition: TaskDefinition
+    dev_splits: tuple[str, ...] = ("validation",)  # the first is the one that tables use
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TaskSource:
+    """Where a task's rows are: `files`, or a hub data set.
+
+    `files` and `splits` map our split names to a path or to the hub's split name: `train`, then
+    the dev splits, the main one first. `dataclasses.asdict` and `source_from_plain` are inverse.
+    """
+
+    files: dict[str, str] = field(default_factory=dict)
+    dataset: str | None = None
+    config: str | None = None
+    revision: str | None = None  # a commit: what a branch holds changes
+    splits: dict[str, str] = field(default_factory=dict)
+
+
+class UserTask(NamedTuple):
+    definition: TaskDefinition
+    source: TaskSource
+
+
+def source_from_plain(plain: Mapping[str, Any]) -> TaskSource:
+    """The inverse of `dataclasses.asdict`."""
+    return TaskSource(**plain)
+
+
+def _glue(
+    title: str,
+    text: str,
+    labels: str,
+    *,
+    metric: str = "accuracy",
+    extra: tuple[str, ...] = (),
+    dev: str = "validation",
+) -> GlueTask:
+    return GlueTask(
+        config=_normalised(title),
+        title=title,
+        definition=TaskDefinition(
+            text_columns=tuple(text.split()),
+            kind="classification" if labels else "regression",
+            metric=metric,
+            extra_metrics=extra,
+            labels=tuple(labels.split()),
+        ),
+        dev_splits=tuple(dev.split()),
+    )
+
+
+def _normalised(name: str) -> str:
+    return re.sub(r"[\s_-]", "", name.lower())
+
+
+_PAIR = "sentence1 sentence2"
+_MNLI_DEV = "validation_matched validation_mismatched"
+_ALL = (
+    _glue("SST-2", "sentence", "negative positive"),
+    _glue("MNLI", "premise hypothesis", "entailment neutral contradiction", dev=_MNLI_DEV),
+    _glue("QNLI", "question sentence", "entailment not_entailment"),
+    _glue("QQP", "question1 question2", "not_duplicate duplicate", extra=("f1",)),
+    _glue("STS-B", _PAIR, "", metric="pearson", extra=("spearman",)),
+    _glue("RTE", _PAIR, "entailment not_entailment"),
+    _glue("MRPC", _PAIR, "not_equivalent equivalent", extra=("f1",)),
+    _glue("CoLA", "sentence", "unacceptable acceptable", metric="mcc", extra=("accuracy",)),
+    _glue("WNLI", _PAIR, "not_entailment entailment"),
+)
+TASKS: dict[str, GlueTask] = {task.config: task for task in _ALL}
+
+
+def canonical_name(name: str) -> str | None:
+    """The key in `TASKS` of a GLUE task as anyone writes it ('SST-2', 'sts_b'), else None."""
+    normalised = _normalised(name)
+    return normalised if normalised in TASKS else None
+
+
+def glue_source(name: str, data_dir: Path | None) -> TaskSource:
+    """The rows of the GLUE task `name` (a key of `TASKS`).
+
+    With a `data_dir`: `<data_dir>/<name>/<split>.parquet`, and MissingInputError if a split isn't
+    there: other rows than the ones asked for are never taken. Without: the hub, at a fixed commit.
+    """
+    task = TASKS[name]
+    splits = ("train", *task.dev_splits)
+    if data_dir is None:
+        return TaskSource(
+            dataset=GLUE_DATASET,
+            config=task.config,
+            revision=GLUE_REVISION,
+            splits={split: split for split in splits},
+        )
+    files = {split: data_dir.absolute() / name / f"{split}.parquet" for split in splits}
+    missing = [str(path) for path in files.values() if not path.is_file()]
+    if missing:
+        raise MissingInputError(
+            f"task {name!r}: no file {', '.join(missing)}. A data folder holds "
+            f"{name}/{{{','.join(splits)}}}.parquet. Put the files there, name another data "
+            f"folder, or name none to take {GLUE_DATASET} from the Hugging Face hub."
+        )
+    return TaskSource(files={split: str(path) for split, path in files.items()})
+
+
+def file_format(path: str | Path) -> str:
+    """`parquet`, `csv`, `tsv` or `jsonl`. Raises MissingInputError on any other suffix."""
+    suffix = Path(path).suffix.lower()
+    if suffix not in FORMATS:
+        raise MissingInputError(
+            f"{path}: can't read a file whose name ends in {suffix!r}. Readable: "
+            f"{', '.join(FORMATS)}. Convert it, or give it the suffix of what it holds."
+        )
+    return FORMATS[suffix]
+
+
+def user_task(
+    *,
+    name: str,
+    text: str | Sequence[str],
+    label: str = "label",
+    kind: str = "classification",
+    metric: str | None = None,
+    extra_metrics: Sequence[str] = (),
+    labels: Sequence[object] = (),
+    train: str | Path | None = None,
+    dev: str | Path | None = None,
+    dataset: str | None = None,
+    config: str | None = None,
+    revision: str | None = None,
+    train_split: str = "train",
+    dev_split: str = "validation",
+    base_dir: Path | None = None,
+) -> UserTask:
+    """A task of the sweep file's own: either `train` and `dev` files, or a hub `dataset`.
+
+    Relative paths start at `base_dir`, the sweep file's folder. The metric is accuracy for classes
+    and pearson for numbers unless named. Raises SpecError; looks for no file yet.
+    """
+    if canonical_name(name):
+        raise SpecError(f"task {name!r}: a GLUE task has this name. Choose another.")
+    known_kind = _choice(name, "kind", kind, tuple(METRICS_OF_KIND))
+    allowed = METRICS_OF_KIND[known_kind]
+    definition = TaskDefinition(
+        text_columns=(text,) if isinstance(text, str) else tuple(text),
+        label_column=label,
+        kind="regression" if known_kind == "regression" else "classification",
+        metric=_choice(name, f"{kind} metric", metric or allowed[0], allowed),
+        extra_metrics=tuple(_choice(name, f"{kind} metric", m, allowed) for m in extra_metrics),
+        labels=tuple(_label_text(value) for value in labels),
+    )
+    _check_definition(name, definition)
+    if dataset is None:
+        return UserTask(definition, _file_source(name, train, dev, base_dir or Path()))
+    if train is not None or dev is not None:
+        raise SpecError(f"task {name!r}: has both files and a hub data set. Keep one of them.")
+    splits = {"train": train_split, "validation": dev_split}
+    _check_revision(name, dataset, revision)
+    source = TaskSource(dataset=dataset, config=config, revision=revision, splits=splits)
+    return UserTask(definition, source)
+
+
+def _check_revision(name: str, dataset: str, revision: str | None) -> None:
+    if not re.fullmatch(r"[0-9a-f]{40}", revision or ""):
+        raise SpecError(
+            f"task {name!r}: revision must be a commit of 40 hex digits, got {revision!r}: a "
+            f"branch moves. Copy one from https://huggingface.co/datasets/{dataset}/commits/main"
+        )
+
+
+def _file_source(
+    name: str, train: str | Path | None, dev: str | Path | None, base_dir: Path
+) -> TaskSource:
+    if train is None or dev is None:
+        raise SpecError(
+            f"task {name!r}: needs 'train' and 'dev', two files ({', '.join(FORMATS)}), or "
+            f"'dataset', a data set of the Hugging Face hub."
+        )
+    files = {"train": base_dir.absolute() / train, "validation": base_dir.absolute() / dev}
+    for path in files.values():
+        file_format(path)
+    return TaskSource(files={split: str(path) for split, path in files.items()})
+
+
+def _choice(task: str, what: str, got: str, allowed: Sequence[str]) -> str:
+    if got in allowed:
+        return got
+    hint = "".join(f" Did you mean {near!r}?" for near in get_close_matches(got, allowed, n=1))
+    raise SpecError(
+        f"task {task!r}: unknown {what} {got!r}. Use one of {', '.join(allowed)}.{hint}"
+    )
+
+
+def _label_text(value: object) -> str:
+    return str(value).lower() if isinstance(value, bool) else str(value)  # as Arrow writes them
+
+
+def _check_definition(name: str, definition: TaskDefinition) -> None:
+    columns = definition.text_columns
+    if not 1 <= len(columns) <= 2:
+        raise SpecError(f"task {name!r}: 'text' names one or two columns, got {list(columns)}.")
+    if len({*columns, definition.label_column}) != len(columns) + 1:
+        raise SpecError(f"task {name!r}: text and label columns must differ, got {definition}.")
+    labels = definition.labels
+    if labels and definition.kind == "regression":
+        raise SpecError(f"task {name!r}: regression has numbers, not 'labels'. Remove one.")
+    if len(set(labels)) != len(labels) or len(labels) == 1:
+        raise SpecError(f"task {name!r}: 'labels' must be two or more, all different: {labels}.")
