@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import fnmatch
+import itertools
 from collections.abc import Iterable, Iterator
 from typing import Any, NamedTuple
 
@@ -16,7 +17,7 @@ from lp_sweep.trials.select import CONTRIBUTION, STRATEGIES, STRATEGY_NAMES
 
 
 class Asked(NamedTuple):
-    """One point of what the user asked for. Contribution has a threshold, every other strategy K."""
+    """One point of what the user asked for: a threshold for contribution, else K."""
 
     model: str
     procedure: str
@@ -38,7 +39,8 @@ def asked_cells(sweep: Sweep) -> list[Asked]:
     _note_idle_excludes(sweep, wanted)
     _note_missing_baselines(sweep, cells)
     if not cells:
-        raise SpecError(f"{sweep.document.name}: no cell is left: every one is excluded")
+        where = sweep.document.where(("exclude",))
+        raise SpecError(f"{where}: no cell is left: every one is excluded")
     return cells
 
 
@@ -85,8 +87,8 @@ def _impossible(sweep: Sweep, location: Location, strategy: str, k: int, model: 
     rule = STRATEGIES[strategy]
     possible = ", ".join(map(str, rule.possible(model.depth)))
     return (
-        f"{sweep.document.where(location)}: {strategy} can't drop K={k} of the {model.depth} layers "
-        f"of {model.name} ({rule.rule}). Possible K: {possible}. "
+        f"{sweep.document.where(location)}: {strategy} can't drop K={k} of the {model.depth} "
+        f"layers of {model.name} ({rule.rule}). Possible K: {possible}. "
         f"To give this model its own: {{id: {model.name}, k: [...]}}."
     )
 
@@ -101,26 +103,28 @@ def _included(sweep: Sweep) -> Iterator[Asked]:
 
 
 def _include(sweep: Sweep, entry: CellMatch) -> Iterator[Asked]:
-    models = {model.name: model for model in sweep.models}
-    for name in entry.strategy or ():
-        choose("strategy", name, STRATEGY_NAMES)
     if not entry.strategy or (entry.k is None) == (entry.threshold is None):
         raise ValueError("an included cell needs `strategy:` and `k:` (or `threshold:`)")
-    for model in entry.model or models:
-        depth = models[choose("model of this sweep", model, models)].depth
-        for procedure in entry.procedure or sweep.spec.procedures:
-            choose("procedure of this sweep", procedure, sweep.spec.procedures)
-            for strategy in entry.strategy:
-                for k, threshold in _included_points(strategy, entry, depth, model):
-                    for task in entry.task or sweep.tasks:
-                        choose("task of this sweep", task, sweep.tasks)
-                        for seed in entry.seed or sweep.spec.seeds:
-                            yield Asked(model, procedure, strategy, k, threshold, task, seed)
+    depths = {model.name: model.depth for model in sweep.models}
+    models = _own("model", entry.model, depths)
+    procedures = _own("procedure", entry.procedure, sweep.spec.procedures)
+    tasks = _own("task", entry.task, sweep.tasks)
+    for model, procedure, strategy in itertools.product(models, procedures, entry.strategy):
+        for k, threshold in _included_points(strategy, entry, depths[model], model):
+            for task, seed in itertools.product(tasks, entry.seed or sweep.spec.seeds):
+                yield Asked(model, procedure, strategy, k, threshold, task, seed)
+
+
+def _own(what: str, named: list[str] | None, of_sweep: Iterable[str]) -> list[str]:
+    """The named ones, each of which the sweep must have; all of the sweep's where none is named."""
+    allowed = list(of_sweep)
+    return [choose(f"{what} of this sweep", name, allowed) for name in named or allowed]
 
 
 def _included_points(
     strategy: str, entry: CellMatch, depth: int, model: str
 ) -> Iterator[tuple[int | None, float | None]]:
+    choose("strategy", strategy, STRATEGY_NAMES)
     if (strategy == CONTRIBUTION) != (entry.threshold is not None):
         raise ValueError("`threshold:` belongs to contribution, `k:` to every other strategy")
     for k in entry.k or ():

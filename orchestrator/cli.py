@@ -13,7 +13,6 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Annotated, Any
 
-import click
 import typer
 
 from lp_sweep.storage.errors import LpSweepError, SpecError
@@ -89,19 +88,21 @@ SweepOption = Annotated[
 def main() -> None:
     """Entry point: a user's mistake is one message and an exit code, a bug keeps its traceback."""
     try:
-        code = app(standalone_mode=False)
+        app()  # leaves by SystemExit; a wrong option or command is shown there, Ctrl-C is 130
     except LpSweepError as error:
         _complain(str(error))
-        code = error.exit_code
-    except click.ClickException as error:
-        error.show()
-        code = error.exit_code
-    except (click.Abort, KeyboardInterrupt):
-        code = 130
-    except BrokenPipeError:  # `lp-sweep query ... | head`
+        sys.exit(error.exit_code)
+
+
+def _print(text: str, end: str = "\n") -> None:
+    """Data, to stdout. A reader that has gone (`lp-sweep query ... | head`) is no error."""
+    try:
+        print(text, end=end, flush=True)
+    except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        code = 0
-    sys.exit(code if isinstance(code, int) else 0)
+    except OSError as error:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        raise LpSweepError(f"can't write the answer: {error.strerror}") from None
 
 
 def _complain(message: str) -> None:
@@ -113,7 +114,7 @@ def _version(wanted: bool) -> None:
     if wanted:
         from importlib.metadata import version
 
-        print(f"lp-sweep {version('lp-sweep')}")
+        _print(f"lp-sweep {version('lp-sweep')}")
         raise typer.Exit
 
 
@@ -199,18 +200,21 @@ def plan(
     """
     from lp_sweep.orchestrator import commands
 
-    print(commands.plan(commands.Request(file, overrides or [], store, data_dir, offline), as_json))
+    request = commands.Request(file, overrides or [], store, data_dir, offline)
+    _print(commands.plan(request, as_json))
 
 
 @app.command()
-def status(store: StoreOption = None, sweep: SweepOption = None, as_json: JsonOption = False) -> None:
+def status(
+    store: StoreOption = None, sweep: SweepOption = None, as_json: JsonOption = False
+) -> None:
     """Say how far each sweep of a store is; works while one is running.
 
     Example: lp-sweep status --store lp-sweep-store
     """
     from lp_sweep.orchestrator import commands
 
-    print(commands.status(store or DEFAULT_STORE, sweep, as_json))
+    _print(commands.status(store or DEFAULT_STORE, sweep, as_json))
 
 
 @app.command()
@@ -229,9 +233,8 @@ def query(
     from lp_sweep.orchestrator import commands
 
     text = sys.stdin.read() if sql == "-" else sql
-    print(
-        commands.query(store or DEFAULT_STORE, sweep, text, Format.json if as_json else form), end=""
-    )
+    form = Format.json if as_json else form
+    _print(commands.query(store or DEFAULT_STORE, sweep, text, form), end="")
 
 
 @app.command()
@@ -260,7 +263,7 @@ def table(
         raise SpecError(f"--within {within!r}: numbers with commas, such as 1,2,3") from None
     request: dict[str, Any] = {"deltas": deltas, "unit": unit.value}
     form = Format.json if as_json else form
-    print(commands.table(store or DEFAULT_STORE, sweep, name.value, form, request), end="")
+    _print(commands.table(store or DEFAULT_STORE, sweep, name.value, form, request), end="")
 
 
 @app.command()
@@ -277,7 +280,10 @@ def init(
     if file.exists() and not force:
         raise SpecError(f"{file} exists. Name another file, or overwrite it with --force.")
     text = (files("lp_sweep.orchestrator") / "templates" / "sweep.yaml").read_text(encoding="utf-8")
-    file.write_text(text, encoding="utf-8")
+    try:
+        file.write_text(text, encoding="utf-8")
+    except OSError as error:
+        raise SpecError(f"can't write {file}: {error.strerror}. Name another file.") from None
     print(f"wrote {file}. Next: lp-sweep plan {file}", file=sys.stderr)
 
 
@@ -289,7 +295,7 @@ def schema() -> None:
     """
     from lp_sweep.orchestrator.spec import SweepSpec
 
-    print(json.dumps(SweepSpec.model_json_schema(), indent=2))
+    _print(json.dumps(SweepSpec.model_json_schema(), indent=2))
 
 
 if __name__ == "__main__":

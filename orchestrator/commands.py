@@ -61,9 +61,7 @@ def plan(request: Request, as_json: bool) -> str:
     return json.dumps(plan_json(made, hours)) if as_json else plan_text(made, hours, rates)
 
 
-def run(
-    request: Request, *, address: str | None, cache_dir: Path | None, as_json: bool
-) -> int:
+def run(request: Request, *, address: str | None, cache_dir: Path | None, as_json: bool) -> int:
     """Returns the exit code."""
     from lp_sweep.orchestrator import preflight
     from lp_sweep.orchestrator.driver import Options, run_sweep
@@ -106,7 +104,7 @@ def _farewell(outcome: Any, store: Store, again: str) -> int:
         _say(f"failed: {id_} ({error_type}) {_last_message(store, id_)}")
     if outcome.failed:
         _say(
-            f"{len(outcome.failed)} failed. Tracebacks: lp-sweep query \"SELECT * FROM attempts\" "
+            f'{len(outcome.failed)} failed. Tracebacks: lp-sweep query "SELECT * FROM attempts" '
             f"--store {store.root}. Try them again: {again}"
         )
         return 1
@@ -126,14 +124,15 @@ def _last_message(store: Store, id_: str) -> str:
 def _as_run(file: SweepFile) -> str:
     import yaml
 
-    return yaml.safe_dump(file.document.content, sort_keys=False, allow_unicode=True)
+    return str(yaml.safe_dump(file.document.content, sort_keys=False, allow_unicode=True))
 
 
 def status(store: Path, sweep: str | None, as_json: bool) -> str:
-    from lp_sweep.orchestrator.statusview import sweep_states, states_text
+    from lp_sweep.orchestrator.statusview import states_text, sweep_states
 
     states = sweep_states(Store(store), sweep)
-    return json.dumps(states) if as_json else states_text(states)
+    _warn_unreadable(states.unreadable)
+    return json.dumps(states.sweeps) if as_json else states_text(states.sweeps)
 
 
 def query(store: Path, sweep: str | None, sql: str, form: str) -> str:
@@ -141,8 +140,9 @@ def query(store: Path, sweep: str | None, sql: str, form: str) -> str:
     from lp_sweep.analysis.views import open_views
 
     catalog = open_views(Store(store), sweep=sweep)
-    _warn_unreadable(catalog.unreadable)
-    return render_rows(catalog.query(sql), form)
+    rows = catalog.query(sql)
+    _warn_unreadable(catalog.unreadable)  # predictions are read only when the query names them
+    return render_rows(rows, form)
 
 
 def table(store: Path, sweep: str | None, name: str, form: str, request: dict[str, Any]) -> str:

@@ -55,9 +55,9 @@ class Options(NamedTuple):
 
 
 class Slots(NamedTuple):
-    """How the cluster is cut: `count` trials at a time, each with these resources."""
+    """How the cluster is cut: `number` trials at a time, each with these resources."""
 
-    count: int
+    number: int
     cpus: float
     gpus: float
 
@@ -87,28 +87,25 @@ def run_sweep(sweep: Sweep, store: Store, options: Options, reporter: Reporter) 
     reporter.planned(plan)
     stopped_by = None
     with _signals() as received, _ray(options) as slots:
-        reporter.opened(queue, slots.count)
+        reporter.opened(queue, slots.number)
         try:
             _fit(queue, store, options, slots, reporter)
         except KeyboardInterrupt:
             stopped_by = received[0] if received else "SIGINT"
         finally:
             reporter.closed()
-    _publish(queue.plan, store)
-    return Outcome(queue.plan, len(queue.done), queue.failed, stopped_by)
+    after = make_plan(sweep, read_known(store))
+    _publish(after, store)
+    return Outcome(after, len(queue.done), queue.failed, stopped_by)
 
 
 def _publish(plan: Plan, store: Store) -> None:
-    """The sweep's cells, for the views; rewritten when a profile turns deferred cells into trials."""
+    """The sweep's cells, for the views; written again when a profile opens deferred cells."""
     rows = [
-        {
-            **cell.row(),
-            "sweep": plan.sweep.name,
-            "cell": index,
-        }
+        {**cell.row(), "sweep": plan.sweep.name, "cell": index}
         for index, cell in enumerate(plan.cells)
     ]
-    store.put("sweeps", plan.sweep.name, [{k: v for k, v in r.items() if k != "state"} for r in rows])
+    store.put("sweeps", plan.sweep.name, rows)
 
 
 @contextmanager
@@ -130,7 +127,7 @@ def _signals() -> Iterator[list[str]]:
 
 @contextmanager
 def _ray(options: Options) -> Iterator[Slots]:
-    """A connection to the cluster at `options.address` or RAY_ADDRESS, or a local Ray of our own."""
+    """Join the cluster at `options.address` or RAY_ADDRESS, or start a local Ray of our own."""
     os.environ.update({key: os.environ.get(key, value) for key, value in _TUNE_ENVIRONMENT.items()})
     import ray
 
@@ -181,8 +178,8 @@ def _slots(resources: Mapping[str, float], options: Options) -> Slots:
 def _fit(
     queue: WorkQueue, store: Store, options: Options, slots: Slots, reporter: Reporter
 ) -> None:
-    """Tuner.fit() until nothing is waiting. Ray's memory monitor aborts a fit; the next goes on
-    from the queue, and the work that it took with it counts as failed in this run."""
+    """Tuner.fit() until nothing is waiting: Ray's memory monitor aborts a fit when it kills a
+    worker, and the next goes on from the queue."""
     from ray import tune
 
     from lp_sweep.orchestrator.searcher import PlanSearcher
@@ -205,7 +202,7 @@ def _fit(
                     search_alg=searcher,
                     num_samples=-1,
                     reuse_actors=True,
-                    max_concurrent_trials=slots.count,
+                    max_concurrent_trials=slots.number,
                 ),
                 run_config=tune.RunConfig(
                     name=queue.plan.sweep.name,
@@ -219,19 +216,22 @@ def _fit(
             try:
                 tuner.fit()
             except RuntimeError as error:  # tune.TuneError is one
-                _give_up_live(queue, store, reporter, error)
+                _give_back_live(queue, store, reporter, error)
     finally:
         shutil.rmtree(scratch, ignore_errors=True)
 
 
-def _give_up_live(queue: WorkQueue, store: Store, reporter: Reporter, error: Exception) -> None:
-    """A fit that died takes its live trials with it: each becomes a failed attempt."""
+def _give_back_live(queue: WorkQueue, store: Store, reporter: Reporter, error: Exception) -> None:
+    """A fit that died takes its live trials with it: they are tried once more, then have failed."""
     if not queue.live:
         raise error
     for id_ in list(queue.live):
-        record_lost(store, queue, id_, str(error))
-        queue.ended(id_, "worker_lost")
-        reporter.ended(id_, "failed", "worker_lost")
+        reporter.ended(
+            id_, "lost", "the worker was killed: the node ran out of memory, or was lost"
+        )
+        if not queue.lost(id_):
+            record_lost(store, queue, id_, str(error))
+            queue.ended(id_, "worker_lost")
 
 
 def record_lost(store: Store, queue: WorkQueue, id_: str, message: str) -> None:

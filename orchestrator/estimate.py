@@ -6,15 +6,20 @@ others idle.
 
 from __future__ import annotations
 
+import os
 import statistics
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping
+from pathlib import Path
 from typing import Any, NamedTuple
 
+from lp_sweep.orchestrator.models import ModelInput
 from lp_sweep.orchestrator.plan import Plan, Work
-from lp_sweep.storage.identity import ProfileSpec
+from lp_sweep.orchestrator.resolve import TaskInput
+from lp_sweep.storage.identity import ProfileSpec, TrialSpec
 
-RULE_FLOPS = 1e13  # sustained by one mid-size GPU; used only before the store has a timing
+# FLOP/s that one slot sustains; used only before the store has a timing
+_GPU_FLOPS, _CPU_FLOPS = 1e13, 5e10
 _TOKENS = 64  # mean length after dynamic padding, likewise
 _LAYER_PARAMETERS = 7_077_888  # of bert-base
 _OVERHEAD_LAYERS = 1  # embeddings, head and optimiser, in layers
@@ -44,7 +49,11 @@ def work_size(work: Work) -> float:
 class Rates:
     """Seconds per example-layer, by model; measured where the store has trials of the model."""
 
-    def __init__(self, trials: Iterable[Mapping[str, Any]]) -> None:
+    def __init__(self, trials: Iterable[Mapping[str, Any]], *, gpu: bool | None = None) -> None:
+        gpu = has_gpu() if gpu is None else gpu
+        self._flops, self.rule = (
+            (_GPU_FLOPS, "a GPU of 10 TFLOP/s") if gpu else (_CPU_FLOPS, "a CPU core of 50 GFLOP/s")
+        )
         measured: dict[str, list[float]] = defaultdict(list)
         for row in trials:
             size = _recorded_size(row)
@@ -56,11 +65,16 @@ class Rates:
         rate = self._measured.get(work.model.fingerprint)
         if rate is None:
             parameters = work.model.layer_parameters or _LAYER_PARAMETERS
-            rate = 6 * parameters * _TOKENS / RULE_FLOPS
+            rate = 6 * parameters * _TOKENS / self._flops
         return work_size(work) * rate
 
     def knows(self, work: Work) -> bool:
         return work.model.fingerprint in self._measured
+
+
+def has_gpu() -> bool:
+    """Whether trials are likely to run on a GPU: this machine has one, or a cluster is named."""
+    return Path("/proc/driver/nvidia").exists() or bool(os.environ.get("RAY_ADDRESS"))
 
 
 def _recorded_size(row: Mapping[str, Any]) -> float:
@@ -71,18 +85,38 @@ def _recorded_size(row: Mapping[str, Any]) -> float:
     return float(examples * row["epochs"] * layers)
 
 
+def _deferred_seconds(plan: Plan, rates: Rates) -> float:
+    waiting = Counter(
+        (cell.asked.model, cell.asked.task) for cell in plan.cells if cell.state == "deferred"
+    )
+    models = {model.name: model for model in plan.sweep.models}
+    return sum(
+        count * rates.seconds(_whole_network(plan, models[model], plan.sweep.tasks[task]))
+        for (model, task), count in waiting.items()
+    )
+
+
+def _whole_network(plan: Plan, model: ModelInput, task: TaskInput) -> Work:
+    spec = TrialSpec(
+        model_fingerprint=model.fingerprint,
+        kept_layers=tuple(range(1, model.depth + 1)),
+        task=task.definition,
+        data_fingerprint=task.fingerprint,
+        seed=0,
+        recipe=plan.sweep.recipe,
+    )
+    return Work(id="", spec=spec, model=model, task=task)
+
+
 def estimate(plan: Plan, rates: Rates) -> Estimate:
     """Slot-hours of what is missing; a deferred cell counts as a network of full depth."""
     missing = [*plan.missing_profiles(), *plan.missing_trials()]
-    seconds = sum(rates.seconds(work) for work in missing)
-    deferred = sum(cell.state == "deferred" for cell in plan.cells)
-    if deferred and plan.trials:
-        seconds += deferred * max(rates.seconds(work) for work in plan.trials.values())
+    seconds = sum(rates.seconds(work) for work in missing) + _deferred_seconds(plan, rates)
     unknown = sum(not rates.knows(work) for work in missing)
     if not missing:
         basis = "nothing is missing"
     elif unknown:
-        basis = f"rule of thumb: a GPU that sustains {RULE_FLOPS / 1e12:.0f} TFLOP/s"
+        basis = f"rule of thumb, before the first timing: {rates.rule}"
     else:
         basis = "this store's own timings"
     return Estimate(seconds / 3600, basis)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+import re
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from types import UnionType
 from typing import Any, NamedTuple, get_args, get_origin
@@ -75,8 +76,30 @@ def _message(item: Any, location: Location) -> str:
     if location == ("schema_version",):
         return f"schema_version is {item['input']!r}; this lp-sweep reads 1"
     if location == ("name",):
-        return f"name {item['input']!r}: letters, digits, '.', '_' and '-', at most 100"
-    return f"{key}: {message[:1].lower()}{message[1:]}, got {_short(item['input'])}"
+        return (
+            f"name {item['input']!r}: a text of letters, digits, '.', '_' and '-', at most 100. "
+            "Quote a number."
+        )
+    return f"{key} {_must(item, location)}, got {_short(item['input'])}{_near(item)}"
+
+
+def _must(item: Any, location: Location) -> str:
+    """What should stand there, in the words of a sweep file."""
+    if item["type"] == "model_type":
+        return f"must be a mapping of {', '.join(_allowed_keys(location))}"
+    if item["type"] in ("too_short", "string_too_short"):
+        return "must not be empty"
+    must = str(item["msg"]).replace("Input should be", "must be").replace("a valid ", "a ")
+    must = must.replace("an integer", "a whole number").replace("a integer", "a whole number")
+    if item["loc"][-1] == "word":  # `k: all`, of AllOrInts
+        must += " or a list of whole numbers"
+    return must.replace("a string", "a text")
+
+
+def _near(item: Any) -> str:
+    """The nearest of the words that are allowed."""
+    words = re.findall("'([^']*)'", item.get("ctx", {}).get("expected", ""))
+    return f".{near}" if (near := did_you_mean(str(item["input"]), words)) else ""
 
 
 def _short(value: Any) -> str:
@@ -97,7 +120,7 @@ def _allowed_keys(location: Location) -> list[str]:
     return list(section.model_fields)
 
 
-def _sections(annotation: Any) -> Iterable[type[BaseModel]]:
+def _sections(annotation: Any) -> Iterator[type[BaseModel]]:
     if isinstance(annotation, type) and issubclass(annotation, BaseModel):
         yield annotation
     elif get_origin(annotation) is not None or isinstance(annotation, UnionType):

@@ -74,7 +74,7 @@ def find_model(
     name: str, *, revision: str | None, layers: int | None, folder: Path, offline: bool
 ) -> ModelInput:
     """Look a model up. Raises SpecError (unknown) or PreflightError (folder without weights)."""
-    local = (folder / Path(name).expanduser()).resolve()
+    local = _as_folder(name, folder)
     if local.is_dir():
         return _local_model(name, local)
     if name.startswith((".", "/", "~")):
@@ -86,13 +86,24 @@ def find_model(
         depth = _depth(config)
     if depth is None:
         raise SpecError(
-            f"unknown model {name!r}: it is neither a folder nor in the Hugging Face cache, and the "
-            f"hub did not give its config.{did_you_mean(name, KNOWN_DEPTHS)} "
+            f"unknown model {name!r}: it is neither a folder nor in the Hugging Face cache, and "
+            f"the hub did not give its config.{did_you_mean(name, KNOWN_DEPTHS)} "
             f"If the name is right, state its depth: {{id: {name}, layers: 12}}."
         )
     return ModelInput(
         name, name, revision, depth, f"hub:{name}@{revision or 'main'}", _layer_parameters(config)
     )
+
+
+def _as_folder(name: str, folder: Path) -> Path:
+    try:
+        local = (folder / Path(name).expanduser()).resolve()
+        local.stat()
+    except FileNotFoundError:
+        return local
+    except (OSError, RuntimeError, ValueError) as error:  # too long, ~nobody, a NUL
+        raise SpecError(f"model {name!r} is no name and no folder: {error}") from None
+    return local
 
 
 def _local_model(name: str, folder: Path) -> ModelInput:
@@ -124,7 +135,9 @@ def _fingerprint(folder: Path) -> str:
     paths = {path for pattern in _IDENTITY_FILES for path in folder.glob(pattern)}
     for path in sorted(paths, key=lambda path: path.name):
         with path.open("rb") as stream:
-            whole.update(f"{path.name}\0{hashlib.file_digest(stream, 'sha256').hexdigest()}".encode())
+            whole.update(
+                f"{path.name}\0{hashlib.file_digest(stream, 'sha256').hexdigest()}".encode()
+            )
     return f"sha256:{whole.hexdigest()}"
 
 
@@ -167,7 +180,7 @@ def _cached_config(name: str, revision: str | None) -> dict[str, Any] | None:
 def _hub_config(name: str, revision: str | None) -> dict[str, Any] | None:
     """The hub's config.json by one plain request: a download would retry for half a minute."""
     from huggingface_hub import get_session, hf_hub_url
-    from huggingface_hub.utils import build_hf_headers
+    from huggingface_hub.utils import build_hf_headers  # type: ignore[attr-defined]
 
     try:
         answer = get_session().get(
@@ -177,7 +190,9 @@ def _hub_config(name: str, revision: str | None) -> dict[str, Any] | None:
             follow_redirects=True,
         )
         config = answer.raise_for_status().json()
-    except Exception:  # many types: no network, no such id, no access; the caller names the next step
+    except (
+        Exception
+    ):  # many types: no network, no such id, no access; the caller names the next step
         return None
     return config if isinstance(config, dict) else None
 

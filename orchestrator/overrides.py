@@ -12,7 +12,7 @@ from typing import Any
 
 from lp_sweep.orchestrator.spec import SweepSpec
 from lp_sweep.orchestrator.wording import did_you_mean
-from lp_sweep.orchestrator.yamlfile import Document, parse_value, with_override
+from lp_sweep.orchestrator.yamlfile import Document, Location, parse_value, with_override
 from lp_sweep.storage.errors import SpecError
 from lp_sweep.trials.select import CONTRIBUTION
 
@@ -28,15 +28,20 @@ _AXES |= {key: (key, entry) for key, entry in _AXES.values()}
 
 
 def apply_overrides(document: Document, overrides: Sequence[str]) -> Document:
-    """The document with each `key=value` applied in order. Raises SpecError for an unknown key."""
-    for override in overrides:
+    """The document with each `key=value` applied in order, `k` and `threshold` after the axes that
+    they are for. Raises SpecError for an unknown key."""
+    for override in sorted(overrides, key=lambda one: _key(one) in ("k", "threshold")):
         document = _apply(document, override)
     return document
 
 
+def _key(override: str) -> str:
+    return override.partition("=")[0].strip()
+
+
 def _apply(document: Document, override: str) -> Document:
-    key, equals, text = override.partition("=")
-    key, origin = key.strip(), f"override {override!r}"
+    key, (_, equals, text) = _key(override), override.partition("=")
+    origin = f"override {override!r}"
     if not equals or not key:
         raise SpecError(f"{origin}: an override is key=value, such as task=rte,mrpc")
     if key in _AXES:
@@ -52,8 +57,8 @@ def _apply(document: Document, override: str) -> Document:
             f"{origin}: unknown key {key!r}. Allowed: "
             f"{', '.join(dict.fromkeys(allowed))}.{did_you_mean(key, allowed)}"
         )
-    if location[:1] == ("recipe",) and location[1:] == ("lr",):
-        location = ("recipe", "learning_rate")
+    if location in (("recipe", "lr"), ("recipe", "learning_rate")):  # the one that the file has
+        location = ("recipe", "lr" if "lr" in _section(document, "recipe") else "learning_rate")
     return with_override(document, location, parse_value(text), origin)
 
 
@@ -65,8 +70,7 @@ def _values(text: str) -> list[Any]:
 
 def _entry(document: Document, name: str, entry_key: str | None, item: Any) -> Any:
     """The file's own description of the named entry, or the bare name."""
-    entries = document.content.get(name)
-    for entry in entries if isinstance(entries, list) else []:
+    for entry in _listed(document.content.get(name)):
         if isinstance(entry, Mapping) and entry_key and entry.get(entry_key) == item:
             return entry
     return item
@@ -75,20 +79,37 @@ def _entry(document: Document, name: str, entry_key: str | None, item: Any) -> A
 def _for_each_strategy(document: Document, key: str, text: str, origin: str) -> Document:
     """`k=0,2` for every strategy with K; a model's own list of K gives way too."""
     value = text.strip() if text.strip() == "all" else _values(text)
-    for name in ("strategies", "models") if key == "k" else ("strategies",):
-        entries = document.content.get(name)
-        if not isinstance(entries, list):
-            continue
-        changed = [_changed(entry, key, name, value) for entry in entries]
-        if changed != entries:
-            document = with_override(document, (name,), changed, origin)
+    taken = False
+    for index, entry in enumerate(_listed(document.content.get("strategies"))):
+        name = entry.get("name") if isinstance(entry, Mapping) else entry
+        if (name == CONTRIBUTION) == (key == "threshold"):
+            document = _with_key(document, ("strategies", index), entry, key, value, origin)
+            taken = True
+    if not taken:
+        raise SpecError(f"{origin}: no strategy of {document.name} takes `{key}:`")
+    for index, entry in enumerate(_listed(document.content.get("models")) if key == "k" else []):
+        if isinstance(entry, Mapping) and "k" in entry:  # without it, the strategies' counts
+            document = _with_key(document, ("models", index), entry, "k", None, origin)
     return document
 
 
-def _changed(entry: Any, key: str, name: str, value: Any) -> Any:
+def _with_key(
+    document: Document, location: Location, entry: Any, key: str, value: Any, origin: str
+) -> Document:
+    """One key of a list's entry replaced. A single entry may stand without its list, by its name
+    alone too."""
+    axis = location[0]
+    if not isinstance(document.content[str(axis)], list):
+        location = (axis,)
     if not isinstance(entry, Mapping):
-        return entry
-    if name == "models":  # without its own K a model takes the strategies'
-        return {other: entry[other] for other in entry if other != "k"}
-    takes = (entry.get("name") == CONTRIBUTION) == (key == "threshold")
-    return {**entry, key: value} if takes else entry
+        return with_override(document, location, {"name": entry, key: value}, origin)
+    return with_override(document, (*location, key), value, origin)
+
+
+def _listed(value: Any) -> list[Any]:
+    return value if isinstance(value, list) else [] if value is None else [value]
+
+
+def _section(document: Document, key: str) -> Mapping[str, Any]:
+    section = document.content.get(key)
+    return section if isinstance(section, Mapping) else {}

@@ -108,7 +108,7 @@ class Work:
 
 @dataclass(slots=True, kw_only=True)
 class Plan:
-    """Cells in the file's order; trials and profiles by identifier, those that the store has too."""
+    """Cells in the file's order; trials and profiles by identifier, finished ones too."""
 
     sweep: Sweep
     cells: list[Cell] = field(default_factory=list)
@@ -161,10 +161,8 @@ class _Builder:
     def __init__(self, plan: Plan) -> None:
         self.plan = plan
         self.models = {model.name: model for model in plan.sweep.models}
-        self.measured_on = {
-            strategy.name: strategy.measured_on or plan.sweep.spec.contribution.measured_on
-            for strategy in plan.sweep.spec.strategies
-        }
+        own = {s.name: s.measured_on for s in plan.sweep.spec.strategies}
+        self.measured_on = own.get(CONTRIBUTION) or plan.sweep.spec.contribution.measured_on
         self._ids: dict[tuple[Any, ...], str] = {}
         self._profile_ids: dict[tuple[str, str], str] = {}
 
@@ -211,8 +209,8 @@ class _Builder:
         return self._ids[key]
 
     def _profile(self, asked: Asked) -> str:
-        measured_on = self.measured_on.get(CONTRIBUTION, "own")
-        on = asked.task if measured_on == "own" else canonical_name(measured_on) or measured_on
+        named = self.measured_on
+        on = asked.task if named == "own" else canonical_name(named) or named
         key = (asked.model, on)
         if key not in self._profile_ids:
             model, task = self.models[asked.model], self.plan.sweep.tasks[on]

@@ -35,19 +35,21 @@ def plan_json(plan: Plan, estimate: Estimate) -> dict[str, Any]:
 def plan_text(plan: Plan, estimate: Estimate, rates: Rates) -> str:
     """A page: what is asked, what it takes, what is there already."""
     totals = plan.totals()
+    profiles = f"{totals['profiles_done']} of {totals['profiles']} profiles done"
+    to_do = totals["trials_pending"] + totals["trials_failed"]
     lines = [
         f"sweep {plan.sweep.name}",
-        f"  cells     {totals['cells']:>7,}   asked for: model x procedure x strategy x K x task x seed",
-        f"  trials    {totals['trials']:>7,}   networks to fine-tune, cells that are one network merged",
-        f"  done      {totals['trials_done']:>7,}   in the store already",
-        f"  failed    {totals['trials_failed']:>7,}   tried before; `run` tries them again",
-        f"  to do     {totals['trials_pending'] + totals['trials_failed']:>7,}",
-        f"  deferred  {totals['cells_deferred']:>7,}   cells whose layers a contribution profile decides"
-        f" ({totals['profiles_done']} of {totals['profiles']} profiles done)",
-        f"  estimate  {estimate.hours:>9.2f} slot-hours (one trial per GPU: GPU-hours; {estimate.basis})",
+        _count("cells", totals["cells"], "asked for: one strategy, K, task and seed of a model"),
+        _count("trials", totals["trials"], "networks to fine-tune; cells of one network share it"),
+        _count("done", totals["trials_done"], "in the store already"),
+        _count("failed", totals["trials_failed"], "tried before; `run` tries them again"),
+        _count("to do", to_do, "failed ones included"),
+        _count("deferred", totals["cells_deferred"], f"cells that hang on a profile ({profiles})"),
+        f"  estimate   {estimate.hours:>9.2f}   slot-hours: GPU-hours at one trial a GPU"
+        f" ({estimate.basis})",
     ]
     if totals["cells_impossible"]:
-        lines.insert(-1, f"  impossible {totals['cells_impossible']:>6,}   no layer would stay")
+        lines.insert(-1, _count("impossible", totals["cells_impossible"], "no layer would stay"))
     lines += ["", *_matrix(plan), *_shared(plan), *_longest(plan, rates)]
     lines += [f"note: {note}" for note in plan.sweep.notes]
     return "\n".join(lines)
@@ -65,9 +67,14 @@ def _matrix(plan: Plan) -> list[str]:
         f"{'threshold' if strategy == 'contribution' else 'K'} {', '.join(values)}"
         for (model, strategy), values in points.items()
     ] + [
-        f"  tasks {', '.join(plan.sweep.tasks)}; seeds {', '.join(map(str, plan.sweep.spec.seeds))}",
+        f"  tasks {', '.join(plan.sweep.tasks)}",
+        f"  seeds {', '.join(map(str, plan.sweep.spec.seeds))}",
         "",
     ]
+
+
+def _count(name: str, count: int, meaning: str) -> str:
+    return f"  {name:<10} {count:>9,}   {meaning}"
 
 
 def _shared(plan: Plan) -> list[str]:
@@ -89,7 +96,9 @@ def _shared(plan: Plan) -> list[str]:
 
 def _point(cell: Cell) -> str:
     asked = cell.asked
-    return f"{asked.strategy} {f'K={asked.k}' if asked.threshold is None else f'>{asked.threshold}'}"
+    return (
+        f"{asked.strategy} {f'K={asked.k}' if asked.threshold is None else f'>{asked.threshold}'}"
+    )
 
 
 def _longest(plan: Plan, rates: Rates) -> list[str]:

@@ -1,4 +1,4 @@
-"""What a person sees while a sweep runs, on stderr: a live display, or plain lines without a TTY."""
+"""What a person sees while a sweep runs, on stderr: a live display, or lines without a TTY."""
 
 from __future__ import annotations
 
@@ -133,7 +133,9 @@ class PlainReporter:
         pass
 
     def _print(self, line: str) -> None:
-        print(f"[{clock(time.monotonic() - self.run.started_at)}] {line}", file=sys.stderr, flush=True)
+        print(
+            f"[{clock(time.monotonic() - self.run.started_at)}] {line}", file=sys.stderr, flush=True
+        )
 
 
 class LiveReporter:

@@ -42,6 +42,9 @@ class PlanSearcher(Searcher):  # type: ignore[misc]
             failed = result["status"] == "failed"
             self.queue.ended(work.id, str(result["error_type"]) if failed else None)
 
+    def __getstate__(self) -> dict[str, Any]:
+        return {}  # Tune pickles what it could restore; a plan of 100,000 cells is not for that
+
     def save(self, checkpoint_path: str) -> None:
         del checkpoint_path  # nothing of Tune's is ever restored
 

@@ -8,6 +8,7 @@ one type and each message one meaning. What is checked here needs no model and n
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Callable, Mapping
 from typing import Annotated, Any, Literal
 
@@ -16,8 +17,11 @@ from pydantic import (
     BaseModel,
     BeforeValidator,
     ConfigDict,
+    Discriminator,
     Field,
     PositiveInt,
+    Tag,
+    ValidationInfo,
     field_validator,
     model_validator,
 )
@@ -31,10 +35,13 @@ from lp_sweep.trials.tasks import TASKS, canonical_name
 PROCEDURES = ("direct",)
 
 _SEED_RANGE = re.compile(r"^\s*(\d+)\s*(?:-|\.\.)\s*(\d+)\s*$")
+_MOST_SEEDS = 10_000
 
 
 class _Entry(BaseModel):
-    model_config = ConfigDict(extra="forbid", strict=True, frozen=True, populate_by_name=True)
+    model_config = ConfigDict(
+        extra="forbid", strict=True, frozen=True, populate_by_name=True, allow_inf_nan=False
+    )
 
 
 def _listed(value: Any) -> Any:
@@ -50,21 +57,37 @@ def _named(key: str) -> Callable[[Any], Any]:
 
 def _seeds(value: Any) -> Any:
     """`42`, `[42, 43]`, `42-46` (both ends in), `{from: 42, to: 46}` or `{from: 42, count: 5}`."""
-    if isinstance(value, Mapping):
-        unknown = set(value) - {"from", "to", "count"}
-        if unknown or "from" not in value or ("to" in value) == ("count" in value):
-            raise ValueError("a range of seeds is {from: 42, to: 46} or {from: 42, count: 5}")
-        first = value["from"]
-        return list(range(first, value["to"] + 1 if "to" in value else first + value["count"]))
     if isinstance(value, list):
         return [seed for item in value for seed in _seeds(item)]
+    if isinstance(value, Mapping):
+        if set(value) not in ({"from", "to"}, {"from", "count"}) or not all(
+            type(number) is int for number in value.values()
+        ):
+            raise ValueError(
+                f"a range of seeds is {{from: 42, to: 46}} or {{from: 42, count: 5}}, got {value}"
+            )
+        first = value["from"]
+        return _seed_range(first, value["to"] if "to" in value else first + value["count"] - 1)
     match = _SEED_RANGE.match(value) if isinstance(value, str) else None
-    return list(range(int(match[1]), int(match[2]) + 1)) if match else [value]
+    return _seed_range(int(match[1]), int(match[2])) if match else [value]
 
 
-Ints = Annotated[list[int], BeforeValidator(_listed)]
-Floats = Annotated[list[float], BeforeValidator(_listed)]
-Texts = Annotated[list[str], BeforeValidator(_listed)]
+def _seed_range(first: int, last: int) -> list[int]:
+    if not first <= last < first + _MOST_SEEDS:
+        raise ValueError(
+            f"the seeds from {first} to {last} are not 1 to {_MOST_SEEDS} ascending numbers"
+        )
+    return list(range(first, last + 1))
+
+
+Ints = Annotated[list[int], Field(min_length=1), BeforeValidator(_listed)]
+Floats = Annotated[list[float], Field(min_length=1), BeforeValidator(_listed)]
+Texts = Annotated[list[str], Field(min_length=1), BeforeValidator(_listed)]
+# told apart by the type, so that a mistake is reported once
+AllOrInts = Annotated[
+    Annotated[Literal["all"], Tag("word")] | Annotated[Ints, Tag("numbers")],
+    Discriminator(lambda value: "word" if isinstance(value, str) else "numbers"),
+]
 
 
 class ModelEntry(_Entry):
@@ -80,7 +103,7 @@ class StrategyEntry(_Entry):
     """Which layers to drop: a rule with its own K, or `contribution` with its thresholds."""
 
     name: str
-    k: Ints | Literal["all"] | None = None
+    k: AllOrInts | None = None
     threshold: Floats | None = None
     measured_on: str | None = Field(None, description="own, or the task that fixes the profile")
 
@@ -89,15 +112,23 @@ class StrategyEntry(_Entry):
     def _known(cls, name: str) -> str:
         return choose("strategy", name, STRATEGY_NAMES)
 
+    @field_validator("threshold")
+    @classmethod
+    def _cosines(cls, thresholds: list[float] | None) -> list[float] | None:
+        for value in thresholds or ():
+            if not -1 <= value <= 1:
+                raise ValueError(f"a threshold is a cosine: from -1 to 1, got {value:g}")
+        return thresholds
+
     @model_validator(mode="after")
     def _either(self) -> StrategyEntry:
         wanted, other = ("threshold", "k") if self.name == CONTRIBUTION else ("k", "threshold")
-        if getattr(self, wanted) in (None, []):
+        if getattr(self, wanted) is None:
             raise ValueError(f"strategy {self.name!r} needs `{wanted}:`, a list of numbers")
         if getattr(self, other) is not None:
             raise ValueError(f"strategy {self.name!r} takes `{wanted}:`, not `{other}:`")
-        if any(not -1 <= value <= 1 for value in self.threshold or ()):
-            raise ValueError("a threshold is a cosine: from -1 to 1")
+        if self.measured_on is not None and self.name != CONTRIBUTION:
+            raise ValueError(f"strategy {self.name!r} measures nothing: remove `measured_on:`")
         return self
 
 
@@ -122,6 +153,7 @@ class TaskEntry(_Entry):
     def _complete(self) -> TaskEntry:
         if self.is_glue:
             choose("task", self.name, TASKS, given=canonical_name(self.name) or self.name)
+            self._only_named()
         elif (self.train is None or self.dev is None) and self.dataset is None:
             raise ValueError(f"task {self.name!r} needs `train:` and `dev:` files, or `dataset:`")
         elif self.text is None or not 1 <= len(self.text) <= 2:
@@ -129,6 +161,14 @@ class TaskEntry(_Entry):
         if self.metric is not None:
             choose("metric", self.metric, METRICS)
         return self
+
+    def _only_named(self) -> None:
+        fixed = sorted(self.model_fields_set - {"name"})
+        if fixed:
+            raise ValueError(
+                f"task {self.name!r} is GLUE's, its {', '.join(fixed)} can't be set. Remove the "
+                "key, or describe a task of your own under another name."
+            )
 
     @property
     def is_glue(self) -> bool:
@@ -155,6 +195,13 @@ class RecipeEntry(_Entry):
     limit_train: PositiveInt | None = None
     limit_dev: PositiveInt | None = None
 
+    @model_validator(mode="before")
+    @classmethod
+    def _one_name(cls, content: Any) -> Any:
+        if isinstance(content, Mapping) and {"lr", "learning_rate"} <= set(content):
+            raise ValueError("`lr` and `learning_rate` are one key. Keep one of them.")
+        return content
+
     def to_recipe(self) -> Recipe:
         return Recipe(**self.model_dump())
 
@@ -169,6 +216,11 @@ class CellMatch(_Entry):
     threshold: Floats | None = None
     task: Texts | None = None
     seed: Ints | None = None
+
+    @field_validator("task")
+    @classmethod
+    def _as_in_cells(cls, names: list[str] | None) -> list[str] | None:
+        return names and [canonical_name(name) or name for name in names]
 
 
 class ContributionEntry(_Entry):
@@ -193,11 +245,11 @@ class SweepSpec(_Entry):
         list[Annotated[ModelEntry, BeforeValidator(_named("id"))]], BeforeValidator(_listed)
     ] = Field(min_length=1)
     procedures: Texts = Field(default=["direct"], min_length=1)
-    strategies: Annotated[
-        list[Annotated[StrategyEntry, BeforeValidator(_named("name"))]], BeforeValidator(_listed)
-    ] = Field(min_length=1)
     tasks: Annotated[
         list[Annotated[TaskEntry, BeforeValidator(_named("name"))]], BeforeValidator(_listed)
+    ] = Field(min_length=1)
+    strategies: Annotated[  # after the tasks, that `measured_on` names
+        list[Annotated[StrategyEntry, BeforeValidator(_named("name"))]], BeforeValidator(_listed)
     ] = Field(min_length=1)
     seeds: Annotated[list[Annotated[int, Field(ge=0, lt=2**31)]], BeforeValidator(_seeds)] = Field(
         default=[42], min_length=1
@@ -215,19 +267,29 @@ class SweepSpec(_Entry):
     def _known(cls, names: list[str]) -> list[str]:
         return [choose("procedure", name, PROCEDURES) for name in names]
 
-    @model_validator(mode="after")
-    def _consistent(self) -> SweepSpec:
-        tasks = [task.name for task in self.tasks]
-        for what, names in (
-            ("model", [model.id for model in self.models]),
-            ("task", tasks),
-            ("strategy", [strategy.name for strategy in self.strategies]),
-            ("seed", self.seeds),
-        ):
-            twice = {str(name) for name in names if names.count(name) > 1}
-            if twice:
-                raise ValueError(f"{what} {', '.join(sorted(twice))} stands twice")
-        for where in (self.contribution.measured_on, *(s.measured_on for s in self.strategies)):
-            if where not in (None, "own"):
-                choose("task to measure the contribution on", where, ["own", *tasks])
-        return self
+    @field_validator("models", "tasks", "strategies", "seeds")
+    @classmethod
+    def _each_once(cls, entries: list[Any]) -> list[Any]:
+        counts = Counter(_name(entry) for entry in entries)
+        twice = [str(name) for name, count in counts.items() if count > 1]
+        if twice:
+            raise ValueError(f"{', '.join(twice)} stands twice. Keep one of them.")
+        return entries
+
+    @field_validator("strategies", "contribution")
+    @classmethod
+    def _measured(cls, value: Any, info: ValidationInfo) -> Any:
+        tasks = [_name(task) for task in info.data.get("tasks", ())]
+        for entry in value if isinstance(value, list) else [value]:
+            name = entry.measured_on or "own"
+            if tasks and name != "own":
+                given = canonical_name(name) or name
+                choose("task to measure the contribution on", name, ["own", *tasks], given=given)
+        return value
+
+
+def _name(entry: Any) -> Any:
+    """What the cells call an entry of an axis."""
+    if isinstance(entry, TaskEntry):
+        return canonical_name(entry.name) or entry.name
+    return entry.id if isinstance(entry, ModelEntry) else getattr(entry, "name", entry)

@@ -3,25 +3,34 @@
 from __future__ import annotations
 
 from collections import Counter
-from typing import Any
+from typing import Any, NamedTuple
 
 from lp_sweep.orchestrator.plan import attempted_work
-from lp_sweep.storage.errors import StoreError
-from lp_sweep.storage.store import Store
+from lp_sweep.storage.errors import SpecError
+from lp_sweep.storage.store import Store, Unreadable
 
 
-def sweep_states(store: Store, only: str | None = None) -> list[dict[str, Any]]:
-    """One object a sweep: its cells and trials by state. Raises StoreError for an unknown name."""
+class States(NamedTuple):
+    """One object a sweep: its cells and trials by state. And the files that tell of none."""
+
+    sweeps: list[dict[str, Any]]
+    unreadable: list[Unreadable]
+
+
+def sweep_states(store: Store, only: str | None = None) -> States:
+    """Raises SpecError for an unknown name."""
     names = sorted(store.names("sweeps"))
     if only is not None and only not in names:
-        raise StoreError(f"no sweep {only!r} in {store.root}. It has: {', '.join(names) or 'none'}.")
+        raise SpecError(f"no sweep {only!r} in {store.root}. It has: {', '.join(names) or 'none'}.")
     done = store.names("trials")
     failed = {attempted_work(name) for name in store.names("attempts")} - done
-    return [
-        _state(name, store.read("sweeps", name), done, failed)
-        for name in names
-        if only in (None, name)
-    ]
+    states = States([], [])
+    for name in names if only is None else [only]:
+        listing = store.read_all("sweeps", [name])
+        states.unreadable.extend(listing.unreadable)
+        if not listing.unreadable:
+            states.sweeps.append(_state(name, listing.rows.to_pylist(), done, failed))
+    return states
 
 
 def _state(

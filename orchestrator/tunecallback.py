@@ -20,6 +20,9 @@ class ReportingCallback(Callback):  # type: ignore[misc]
     def __init__(self, searcher: PlanSearcher, store: Store, reporter: Reporter) -> None:
         self.searcher, self.store, self.reporter = searcher, store, reporter
 
+    def __getstate__(self) -> dict[str, Any]:
+        return {}  # Tune pickles its callbacks, and a live display holds a lock
+
     def on_trial_start(self, iteration: int, trials: list[Any], trial: Any, **info: Any) -> None:
         work = self.searcher.works.get(trial.trial_id)
         if work is not None:

@@ -24,6 +24,7 @@ class WorkQueue:
         self.live: dict[str, Work] = {}
         self.done: set[str] = set()
         self.failed: dict[str, str] = {}  # identifier -> error type, of this run
+        self._lost: set[str] = set()
         self._on_plan = on_plan
         self._heap: list[tuple[int, float, str]] = []
         self._queued: set[str] = set()
@@ -34,7 +35,18 @@ class WorkQueue:
             for work in missing:
                 if work.id not in self._queued:
                     self._queued.add(work.id)
-                    heapq.heappush(self._heap, (rank, -self.rates.seconds(work), work.id))
+                    self._push(rank, work)
+
+    def _push(self, rank: int, work: Work) -> None:
+        heapq.heappush(self._heap, (rank, -self.rates.seconds(work), work.id))
+
+    def lost(self, id_: str) -> bool:
+        """A live piece whose worker was killed goes back, once. False: it was lost before."""
+        if id_ in self._lost:
+            return False
+        self._lost.add(id_)
+        self._push(int(id_ in self.plan.trials), self.live.pop(id_))
+        return True
 
     def take(self) -> Work | None:
         if not self._heap:

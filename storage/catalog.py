@@ -72,7 +72,9 @@ class Catalog:
         except duckdb.TransactionException as error:
             raise QueryError(f"the store is open read-only: {error}") from error
         except duckdb.PermissionException as error:
-            raise QueryError(f"the store is open read-only and files are out of reach: {error}") from error
+            raise QueryError(
+                f"the store is open read-only and files are out of reach: {error}"
+            ) from error
         except duckdb.Error as error:
             raise QueryError(str(error)) from error
         finally:

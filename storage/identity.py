@@ -38,8 +38,8 @@ class Recipe:
     warmup_ratio: float = 0.0  # share of all steps
     schedule: Schedule = "linear"
     precision: Precision = "fp32"
-    limit_train: int | None = None  # a fixed random subset of the train rows, the same for each seed
-    limit_dev: int | None = None  # likewise of the dev rows
+    limit_train: int | None = None  # a random subset of the rows, the same for every seed
+    limit_dev: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

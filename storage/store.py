@@ -14,6 +14,7 @@ schema is named in `Listing.unreadable` and never breaks a query.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import uuid
 from collections.abc import Iterable, Mapping, Sequence
@@ -76,7 +77,9 @@ class Store:
         if not folder.is_dir():
             return set()
         with os.scandir(folder) as entries:
-            return {e.name[: -len(".parquet")] for e in entries if e.name.endswith(".parquet")}
+            names = [entry.name for entry in entries]
+        # a leading dot is another program's: a file manager's, a synchroniser's
+        return {n[: -len(".parquet")] for n in names if n.endswith(".parquet") and n[0] != "."}
 
     def put(self, table: str, name: str, rows: Iterable[Mapping[str, Any]] | pa.Table) -> Path:
         """Write one file atomically. Raises StoreError; what was there before stays then."""
@@ -86,7 +89,7 @@ class Store:
         content = rows if isinstance(rows, pa.Table) else pa.Table.from_pylist(list(rows), schema)
         return self._publish(
             self.path(table, name),
-            lambda temporary: pq.write_table(content.cast(schema), temporary, compression="zstd"),
+            lambda temporary: _write_file(content.cast(schema), temporary),
         )
 
     def put_text(self, table: str, file_name: str, text: str) -> Path:
@@ -104,7 +107,8 @@ class Store:
         except OSError as error:
             raise StoreError(f"can't write {path}: {error}") from error
         finally:
-            temporary.unlink(missing_ok=True)
+            with contextlib.suppress(OSError):  # mostly it is gone: it was renamed
+                temporary.unlink()
         return path
 
     def read(self, table: str, name: str) -> list[dict[str, Any]]:
@@ -126,6 +130,11 @@ class Store:
         return Listing(pa.concat_tables([empty, *tables]), unreadable)
 
 
+def _write_file(rows: pa.Table, path: Path) -> None:
+    with path.open("wb") as stream:  # Arrow alone can't open every name that the system can
+        pq.write_table(rows, stream, compression="zstd")
+
+
 def _read_file(path: Path, table: str) -> pa.Table | Unreadable:
     """The file's rows in today's schema, or why it isn't one of ours."""
     try:
@@ -134,20 +143,24 @@ def _read_file(path: Path, table: str) -> pa.Table | Unreadable:
             metadata = file.schema_arrow.metadata or {}
             problem = _foreign(metadata, table)
             return Unreadable(path, problem) if problem else _conform(file.read(), TABLES[table])
-    except (OSError, pa.ArrowException) as error:
-        return Unreadable(path, f"not a whole Parquet file ({str(error).splitlines()[0]})")
+    except (OSError, pa.ArrowException, KeyError) as error:  # KeyError: a column that stands twice
+        reason = (str(error).splitlines() or [type(error).__name__])[0]
+        return Unreadable(path, f"not a whole Parquet file ({reason})")
 
 
 def _foreign(metadata: Mapping[bytes, bytes], table: str) -> str | None:
-    if metadata.get(_TABLE_KEY, b"").decode() != table:
+    version = metadata.get(_VERSION_KEY, b"")
+    if metadata.get(_TABLE_KEY) != table.encode() or not version.isdigit():
         return f"not written by lp-sweep as one of its {table}"
-    if int(metadata.get(_VERSION_KEY, b"0")) > SCHEMA_VERSION:
+    if int(version) > SCHEMA_VERSION:
         return "written by a newer lp-sweep: update this one"
     return None
 
 
 def _conform(rows: pa.Table, schema: pa.Schema) -> pa.Table:
     """Columns that an older version did not write become null; the order is the schema's."""
+    if rows.schema.equals(schema):  # nearly always, and casting is a third of reading
+        return rows.replace_schema_metadata(None)
     columns = [
         rows[item.name].cast(item.type)
         if item.name in rows.column_names

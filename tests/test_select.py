@@ -70,7 +70,9 @@ def test_the_k_at_which_each_strategy_exists(depth: int) -> None:
 
 
 @given(st.integers(3, 60), st.data())
-def test_symmetric_keeps_as_many_at_the_top_as_at_the_bottom(depth: int, data: st.DataObject) -> None:
+def test_symmetric_keeps_as_many_at_the_top_as_at_the_bottom(
+    depth: int, data: st.DataObject
+) -> None:
     k = data.draw(st.sampled_from([k for k in STRATEGIES["symmetric"].possible(depth) if k]))
     dropped = dropped_layers("symmetric", depth, k)
     assert dropped[0] - 1 == depth - dropped[-1]

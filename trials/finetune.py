@@ -144,7 +144,7 @@ def _train_epoch(
         with autocast(precision, device):
             logits = model(**to_device(split, rows, padding, device)).logits
         loss = _loss(logits.float(), split.labels[rows], definition)
-        loss.backward()
+        loss.backward()  # type: ignore[no-untyped-call]
         nn.utils.clip_grad_norm_(model.parameters(), recipe.max_grad_norm)
         optimizer.step()
         optimizer.zero_grad(set_to_none=True)
@@ -193,8 +193,7 @@ def to_device(
         rows, pad_id=padding.token_id, pad_left=padding.left, pad_type_id=padding.type_id
     )
     return {
-        name: torch.from_numpy(array).to(device, non_blocking=True)
-        for name, array in batch.items()
+        name: torch.from_numpy(array).to(device, non_blocking=True) for name, array in batch.items()
     }
 
 
@@ -217,7 +216,8 @@ def _loss(logits: torch.Tensor, labels: np.ndarray, definition: TaskDefinition) 
 
 def _optimizer(model: nn.Module, recipe: Recipe) -> torch.optim.AdamW:
     """AdamW; weight decay is not for biases and norms."""
-    decayed, plain = [], []
+    decayed: list[nn.Parameter] = []
+    plain: list[nn.Parameter] = []
     for module in model.modules():
         norm = "norm" in type(module).__name__.lower()
         for name, parameter in module.named_parameters(recurse=False):
@@ -239,7 +239,7 @@ def _optimizer(model: nn.Module, recipe: Recipe) -> torch.optim.AdamW:
     )
 
 
-class _memory_errors:  # noqa: N801  reads as a statement
+class _memory_errors:
     """Turns the device's out-of-memory into our typed error."""
 
     def __init__(self, batch_size: int) -> None:

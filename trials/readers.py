@@ -58,7 +58,6 @@ def read_file(path: str, columns: Sequence[str]) -> pa.Table:
     require_columns(path, column_names(path), columns)
     with _readable(path) as kind:
         if kind == "parquet":
-            # not read_table: that makes columns out of folders named `key=value`
             return pq.ParquetFile(path).read(columns=list(columns))
         if kind == "jsonl":
             rows = list(_json_rows(path))

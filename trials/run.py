@@ -24,6 +24,7 @@ from lp_sweep.storage.identity import (
 )
 from lp_sweep.storage.store import Store
 from lp_sweep.trials.contribution import contribution_profile
+from lp_sweep.trials.datasource import load_task
 from lp_sweep.trials.device import (
     peak_memory_bytes,
     pick_device,
@@ -36,7 +37,6 @@ from lp_sweep.trials.finetune import EVALUATION_BATCH, Padding, Trained, finetun
 from lp_sweep.trials.metrics import majority_score, predictions
 from lp_sweep.trials.provenance import now, where
 from lp_sweep.trials.prune import load_pruned, parameter_counts
-from lp_sweep.trials.datasource import load_task
 from lp_sweep.trials.tasks import source_from_plain
 from lp_sweep.trials.tokenizer import load_tokenizer
 
@@ -143,7 +143,7 @@ def run_trial(job: Job) -> dict[str, Any]:
 
 
 def run_profile(job: Job) -> dict[str, Any]:
-    """`{"record": one row of PROFILES}`: the contribution of every layer of the pre-trained model."""
+    """`{"record": one row of PROFILES}`: every layer's contribution in the pre-trained model."""
     spec = profile_spec_from_plain(job["spec"])
     started_at, begun = now(), time.perf_counter()
     device = pick_device(job.get("device", "auto"))

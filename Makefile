@@ -1,0 +1,61 @@
+# `make quickstart` shows it work; `make check test` is what CI runs.
+PYTHON ?= python3
+VENV ?= .venv
+BIN := $(VENV)/bin
+ROOMS := storage trials analysis orchestrator quickstart
+STORE ?= quickstart-store
+
+.PHONY: help setup quickstart quickstart-model fmt check test test-all clean
+
+help:
+	@echo "setup quickstart quickstart-model fmt check test test-all clean"
+
+setup: $(VENV)/.ready
+
+# torch first: the constraint picks a build that the registry offers for CPU, and nothing later moves it
+$(VENV)/.ready: pyproject.toml constraints.txt
+	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "lp-sweep needs Python 3.11 or newer")'
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt torch
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev]'
+	touch $@
+
+quickstart: setup
+	$(BIN)/lp-sweep run quickstart --store $(STORE)
+	$(BIN)/lp-sweep table tasks --store $(STORE)
+	$(BIN)/lp-sweep table strategies --store $(STORE)
+	$(BIN)/lp-sweep table min-layers --store $(STORE)
+	$(BIN)/lp-sweep table speed --store $(STORE)
+	@echo
+	@echo "Records (Parquet):  $(abspath $(STORE))"
+	@echo "The sweep file:     quickstart/sweep.yaml"
+	@echo "Ask in SQL:         $(BIN)/lp-sweep query \"SELECT * FROM min_layers\" --store $(STORE)"
+	@echo "Your own sweep:     $(BIN)/lp-sweep init sweep.yaml"
+
+quickstart-model: setup
+	$(BIN)/python -m lp_sweep.quickstart.build
+
+fmt: setup
+	$(BIN)/ruff format .
+	$(BIN)/ruff check --fix .
+
+# the folders as they are installed, for tools that read files and not the environment
+build/ns/.ready: Makefile
+	mkdir -p build/ns/lp_sweep
+	for room in $(ROOMS); do ln -sfn ../../../$$room build/ns/lp_sweep/$$room; done
+	touch $@
+
+check: setup build/ns/.ready
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/mypy $(addprefix -p lp_sweep.,$(ROOMS))
+	$(BIN)/lint-imports
+
+test: setup
+	$(BIN)/python -m pytest -m "not slow and not gpu"
+
+test-all: setup
+	$(BIN)/python -m pytest
+
+clean:
+	rm -rf build dist .mypy_cache .ruff_cache .pytest_cache *.egg-info

@@ -1,0 +1,179 @@
+"""How a row of a view is said in a table's cell. Pure: a row in, a short text out."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Literal
+
+Row = Mapping[str, Any]
+
+NOT_ASKED = "–"
+_METRICS = {
+    "f1": "F1",
+    "macro_f1": "macro F1",
+    "mcc": "MCC",
+    "pearson": "Pearson",
+    "spearman": "Spearman",
+}
+
+MIN_LAYERS_NOTES = (
+    "6 of 12 (−0.80) n=3: the fewest layers that stay within the loss, the change of the score at "
+    "that depth, seeds. The largest K that does it, even if a smaller one loses more.",
+    "4–6 of 12: cells that are missing or failed can still change the answer, which lies between "
+    "these; (m missing) says how many pairs of K and seed.",
+    "Loss: mean over seeds of the score with all layers minus the score, paired by seed.",
+)
+TASK_NOTES = (
+    "90.25 ±0.31 (−2.18) n=3: mean over seeds after the last epoch, sample standard deviation, "
+    "change against K=0 of the same seed, seeds. (?): no K=0 to compare with.",
+    "n=2/3: the mean is of the 2 seeds that are done. missing, failed, deferred: none is. "
+    f"{NOT_ASKED}: not asked for.",
+)
+STRATEGY_NOTES = (
+    "80.12 ±0.20 (−2.91) n=3: mean over tasks of their means over seeds, standard deviation of "
+    "that mean over seeds, change against K=0 of the same seeds, seeds.",
+    "t=0.9: every task has its own layers by that threshold; kept is their mean over tasks.",
+    "Stable tasks leave out RTE, MRPC, CoLA and WNLI, which move by points from seed to seed.",
+    "missing (5/7): only 5 of 7 tasks have every seed; a mean over fewer would compare nothing.",
+)
+SPEED_NOTES = (
+    "The trials' own timings, whatever else ran beside them: not a latency benchmark.",
+    "×: against K=0 of the same task on the same device, median over tasks; n trials. "
+    "tasks a/b: only a of b tasks have K=0 on that device.",
+)
+
+
+def signed(value: float, unit: str = "") -> str:
+    """+0.14, −2.18, 0.00, with a real minus sign."""
+    text = f"{value:+.2f}"
+    text = "0.00" if float(text) == 0 else text
+    return text.replace("-", "−") + unit
+
+
+def share(part: int, whole: int) -> str:
+    return str(part) if part == whole else f"{part}/{whole}"
+
+
+def heading(task: str, metric: str | None) -> str:
+    return f"{task} {_METRICS.get(metric, metric)}" if metric else task
+
+
+def allowed_loss(row: Row) -> str:
+    if row["unit"] == "percent":
+        return f"{row['delta']:g}%"
+    return f"{row['delta']:g} point{'' if row['delta'] == 1 else 's'}"
+
+
+def layers_needed(row: Row) -> str:
+    """`6 of 12 (−0.80) n=3`, or `4–6 of 12 (2 missing)`."""
+    depth = row["depth"]
+    if row["max_dropped"] is None:
+        low, high = depth - row["max_dropped_high"], depth - row["max_dropped_low"]
+        kept_layers = f"{low}" if low == high else f"{low}–{high}"
+        why = f"{row['n_missing']} missing" if row["n_missing"] else "no K=0"
+        return f"{kept_layers} of {depth} ({why})"
+    change = ""
+    if row["max_dropped"] and row["loss"] is not None:
+        change = f" ({signed(-row['loss'], '%' if row['unit'] == 'percent' else '')})"
+    return f"{row['min_layers_kept']} of {depth}{change} n={row['n_seeds']}"
+
+
+def task_score(row: Row) -> str:
+    """`90.25 ±0.31 (−2.18) n=3`, or why there is no number."""
+    if not row["n"]:
+        return f"{_absence(row)} (0/{row['n_expected']})"
+    parts = [f"{row['mean']:.2f}", _spread(row["sd"]), _change(row)]
+    count = f"n={share(row['n'], row['n_expected'])}"
+    if row["n_failed"]:
+        count += f", {row['n_failed']} failed"
+    return " ".join(part for part in (*parts, count) if part)
+
+
+def _absence(row: Row) -> str:
+    if row["n_failed"]:
+        return "failed"
+    return "deferred" if row["n_deferred"] == row["n_expected"] else "missing"
+
+
+def _spread(deviation: float | None) -> str:
+    return "" if deviation is None else f"±{deviation:.2f}"
+
+
+def _change(row: Row) -> str:
+    if row["k"] == 0:
+        return ""
+    if not row["n_paired"]:
+        return "(?)"
+    of = "" if row["n_paired"] == row["n"] else f" of {row['n_paired']}"
+    return f"({signed(row['change'])}{of})"
+
+
+def mean_over_tasks(row: Row, scope: Literal["all", "stable"]) -> str:
+    """`80.12 ±0.20 (−2.91) n=3`, or `missing (5/7)`."""
+    mean, change = row[f"mean_{scope}"], row[f"change_{scope}"]
+    count = "n_tasks" if scope == "all" else "n_stable"
+    expected = row[f"{count}_expected"]
+    if not expected:
+        return NOT_ASKED
+    if mean is None:
+        return f"missing ({row[count]}/{expected})"
+    against = "" if row["k"] == 0 else "(?)" if change is None else f"({signed(change)})"
+    parts = (f"{mean:.2f}", _spread(row[f"sd_{scope}"]), against, f"n={row[f'n_seeds_{scope}']}")
+    return " ".join(part for part in parts if part)
+
+
+def majorities(rows: Sequence[Row]) -> tuple[str, ...]:
+    """One note with the score of the constant answer on each task that has one."""
+    known = {row["task"]: row["majority"] for row in rows if row["majority"] is not None}
+    if not known:
+        return ()
+    listed = ", ".join(f"{task} {value:.2f}" for task, value in known.items())
+    return (f"The constant answer scores: {listed}.",)
+
+
+def strategy(row: Row) -> str:
+    """K=0 is one network, whichever strategy lists it."""
+    return "all layers" if row["k"] == 0 and row["threshold"] is None else str(row["strategy"])
+
+
+def setting(row: Row) -> str:
+    return str(row["k"]) if row["threshold"] is None else f"t={row['threshold']:g}"
+
+
+def kept(rows: Sequence[Row]) -> str:
+    """`6 of 12`; `8–10 of 12` where a threshold keeps more on one task than on another."""
+    depth = rows[0]["depth"]
+    counts = sorted({depth - row["k"] for row in rows if row["k"] is not None})
+    if not counts:
+        return f"? of {depth}"
+    span = str(counts[0]) if len(counts) == 1 else f"{counts[0]}–{counts[-1]}"
+    return f"{span} of {depth}"
+
+
+def kept_of_mean(row: Row) -> str:
+    if row["k_mean"] is None:
+        return f"? of {row['depth']}"
+    return f"{row['depth'] - row['k_mean']:.3g} of {row['depth']}"
+
+
+def device(row: Row) -> str:
+    name, threads = row["device_name"] or "unknown", row["threads"]
+    return name if threads is None else f"{name}, {threads} thread{'' if threads == 1 else 's'}"
+
+
+def parameters(count: int | None) -> str:
+    if count is None:
+        return "?"
+    return f"{count / 1e6:.1f} M" if count >= 100_000 else f"{count / 1e3:.1f} k"
+
+
+def percent(value: float | None) -> str:
+    return "?" if value is None else f"{value:.1f}%"
+
+
+def rate(value: float | None) -> str:
+    return "?" if value is None else f"{value:.1f}" if value < 100 else f"{value:.0f}"
+
+
+def times(value: float | None) -> str:
+    return "?" if value is None else f"×{value:.2f}"

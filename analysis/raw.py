@@ -1,0 +1,78 @@
+"""CSV and JSON of a query's result: raw values, for machines."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import math
+from collections.abc import Callable, Sequence
+from datetime import date, datetime, time
+from decimal import Decimal
+from typing import Any
+
+import pyarrow as pa
+
+
+def plain_values(column: Any) -> list[Any]:
+    """A column's values as JSON can say them: numbers that are not finite become null."""
+    return [_plain(value) for value in column.to_pylist(maps_as_pydicts="lossy")]
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {str(key): _plain(item) for key, item in value.items()}
+    if isinstance(value, list):
+        return [_plain(item) for item in value]
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    if isinstance(value, Decimal):  # DuckDB's sum of integers is one
+        return int(value) if value == value.to_integral_value() else float(value)
+    if isinstance(value, datetime | date | time):
+        return value.isoformat()
+    return value if isinstance(value, str | int | bool | None) else str(value)
+
+
+def _unique(names: Sequence[str]) -> list[str]:
+    """`a, a` becomes `a, a_2`: SQL allows it, an object does not."""
+    unique: list[str] = []
+    for name in names:
+        candidate, number = name, 1
+        while candidate in unique:
+            number += 1
+            candidate = f"{name}_{number}"
+        unique.append(candidate)
+    return unique
+
+
+def to_json(rows: pa.Table) -> str:
+    """An array of one object per row, a line each."""
+    names = _unique(rows.column_names)
+    columns = [plain_values(column) for column in rows.columns]
+    lines = (
+        json.dumps(dict(zip(names, row, strict=True)), ensure_ascii=False)
+        for row in zip(*columns, strict=True)
+    )
+    body = ",\n  ".join(lines)
+    return f"[\n  {body}\n]\n" if body else "[]\n"
+
+
+def to_csv(rows: pa.Table) -> str:
+    """A heading and a line per row; null is an empty field."""
+    out = io.StringIO()
+    writer = csv.writer(out, lineterminator="\n")
+    writer.writerow(_unique(rows.column_names))
+    columns = [plain_values(column) for column in rows.columns]
+    for row in zip(*columns, strict=True):
+        writer.writerow([_csv_field(value) for value in row])
+    return out.getvalue()
+
+
+def _csv_field(value: Any) -> Any:
+    """Numbers in full, null as an empty field, lists and objects as JSON."""
+    if isinstance(value, list | dict | bool):
+        return json.dumps(value, ensure_ascii=False)
+    return value
+
+
+RAW: dict[str, Callable[[pa.Table], str]] = {"csv": to_csv, "json": to_json}

@@ -1,0 +1,8 @@
+-- attempts: one row per try at a trial, or at a profile, that ended in a failure.
+--
+-- trial_id   what was tried; a profile's identifier starts with p.
+-- error_type out_of_memory, diverged, missing_input, unsupported_model, preempted, bug, ...
+-- A trial may have failed attempts and still be done: a later attempt went through.
+SELECT *
+FROM store.attempts
+QUALIFY row_number() OVER (PARTITION BY attempt_id ORDER BY ended_at DESC) = 1

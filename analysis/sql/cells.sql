@@ -1,0 +1,71 @@
+-- cells: one row per cell of each sweep: one point of what the user asked for. Cells share trials.
+--
+-- cell          position in the plan, within the sweep.
+-- depth         layers of the model before pruning; k layers were dropped, n_kept stay.
+-- kept_layers   1 is the layer next to the embeddings. Null, like k, until a deferred cell is
+-- dropped_layers  resolved.
+-- state         done      its trial has a record
+--               failed    no record, and an attempt at the trial, or at the profile it waits for,
+--                         failed (being preempted is no failure)
+--               deferred  its layers wait for a profile
+--               pending   none of these
+-- score         points (0..100), after the last epoch.
+-- score_full    points of K=0: the same sweep, model, procedure, task and seed with all layers kept,
+--               under whichever strategy it was listed.
+-- change        score - score_full, in points: negative is a loss.
+-- error_type    of the last failed attempt, where the cell failed.
+WITH listed AS (
+    SELECT * REPLACE (coalesce(k, depth - len(kept_layers)) AS k)
+    FROM store.sweeps
+    QUALIFY row_number() OVER (PARTITION BY sweep, cell) = 1  -- a copied sweep file
+),
+
+failures AS (
+    SELECT trial_id, count(*) AS n_failures, arg_max(error_type, ended_at) AS error_type
+    FROM attempts
+    WHERE error_type IS DISTINCT FROM 'preempted'
+      AND trial_id NOT IN (SELECT profile_id FROM store.profiles WHERE profile_id IS NOT NULL)
+    GROUP BY trial_id
+),
+
+full_depth AS (
+    SELECT
+        listed.sweep, listed.model, listed.procedure, listed.task, listed.seed,
+        any_value(trials.score) AS score_full
+    FROM listed
+    JOIN trials ON trials.trial_id = listed.trial_id
+    WHERE len(listed.kept_layers) = listed.depth
+    GROUP BY ALL
+)
+
+SELECT
+    listed.sweep, listed.cell, listed.model, listed.depth, listed.procedure, listed.strategy,
+    listed.k, listed.threshold, listed.task, listed.seed,
+    listed.kept_layers, listed.dropped_layers, len(listed.kept_layers) AS n_kept,
+    listed.trial_id, listed.profile_id,
+    CASE
+        WHEN trials.trial_id IS NOT NULL THEN 'done'
+        WHEN failures.trial_id IS NOT NULL THEN 'failed'
+        WHEN listed.trial_id IS NULL THEN 'deferred'
+        ELSE 'pending'
+    END AS state,
+    CASE WHEN trials.trial_id IS NULL THEN failures.error_type END AS error_type,
+    trials.metric,
+    trials.score,
+    full_depth.score_full,
+    trials.score - full_depth.score_full AS change,
+    100 * trials.majority AS majority,
+    trials.params_total,
+    trials.train_examples_per_second,
+    trials.dev_examples_per_second,
+    trials.seconds_total,
+    trials.device_name
+FROM listed
+LEFT JOIN trials ON trials.trial_id = listed.trial_id
+LEFT JOIN failures ON failures.trial_id = coalesce(listed.trial_id, listed.profile_id)
+LEFT JOIN full_depth
+    ON full_depth.sweep = listed.sweep
+    AND full_depth.model = listed.model
+    AND full_depth.procedure = listed.procedure
+    AND full_depth.task = listed.task
+    AND full_depth.seed = listed.seed

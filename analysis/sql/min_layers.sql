@@ -1,0 +1,102 @@
+-- min_layers: how many layers a task needs. One row per sweep, model, procedure, strategy, task,
+-- allowed loss (delta) and unit.
+--
+-- The answer is the LARGEST K whose loss is within delta, even if a smaller K loses more: a curve
+-- need not fall evenly, and the question is which network will do.
+--
+-- delta            the loss allowed, from `store.deltas` (--within), in `unit`:
+--                  points   mean over seeds of (score of K=0 - score), paired by seed
+--                  percent  100 * that / mean score of K=0
+-- max_dropped      the answer, K; null while the cells that are missing could change it, or without
+--                  K=0. min_layers_kept = depth - K.
+-- max_dropped_low, max_dropped_high
+--                  the answer lies between these (equal: it is known). A K with a missing seed
+--                  counts as one that might do; a deferred one might drop all but one layer.
+-- kept_layers, score_full, score_kept (points), loss (in `unit`), n_seeds (pairs)
+--                  of max_dropped_low.
+-- n_missing        pairs of K and seed that are listed here and can't be compared yet.
+-- K=0 is shared: a strategy that does not list it uses the one that another lists.
+WITH full_depth AS (
+    SELECT sweep, model, procedure, task, seed, any_value(score) AS score,
+        any_value(kept_layers) AS kept_layers, min(cell) AS cell
+    FROM cells
+    WHERE n_kept = depth
+    GROUP BY ALL
+),
+
+lists AS (
+    SELECT sweep, model, procedure, strategy, task, depth, min(cell) AS position
+    FROM cells
+    GROUP BY ALL
+),
+
+points AS (  -- a network per K and seed; two thresholds that chose one set count once
+    SELECT sweep, model, procedure, strategy, task, depth, k, seed,
+        any_value(kept_layers) AS kept_layers,
+        any_value(score) AS score,
+        any_value(score_full) AS score_full
+    FROM cells
+    WHERE n_kept IS DISTINCT FROM depth
+    GROUP BY sweep, model, procedure, strategy, task, depth, k, seed,
+        CASE WHEN k IS NULL THEN threshold END
+    UNION ALL
+    SELECT sweep, model, procedure, strategy, task, depth, 0, seed, kept_layers, score, score
+    FROM lists
+    JOIN full_depth USING (sweep, model, procedure, task)
+),
+
+curve AS (  -- what dropping K layers loses, in points
+    SELECT sweep, model, procedure, strategy, task, depth, k,
+        any_value(kept_layers) AS kept_layers,
+        avg(score_full) FILTER (WHERE score IS NOT NULL) AS score_full,
+        avg(score) FILTER (WHERE score_full IS NOT NULL) AS score_kept,
+        avg(score_full - score) AS loss,
+        count(score_full - score) AS n,
+        count(*) AS n_expected
+    FROM points
+    GROUP BY ALL
+),
+
+judged AS (
+    SELECT
+        *,
+        CASE
+            WHEN unit = 'points' THEN loss
+            WHEN score_full > 0 THEN 100 * loss / score_full
+            WHEN loss <= 0 THEN 0  -- no share of a score of zero: only no loss at all will do
+        END AS loss_in_unit,
+        k IS NULL OR n < n_expected AS undecided,
+        CASE
+            WHEN k = 0 THEN n > 0
+            ELSE NOT undecided AND coalesce(loss_in_unit <= delta + 1e-9, false)  -- float noise
+        END AS holds,
+        coalesce(k, depth - 1) AS k_at_most
+    FROM curve
+    CROSS JOIN store.deltas
+    CROSS JOIN (VALUES ('points'), ('percent')) AS units(unit)
+),
+
+answers AS (
+    SELECT
+        sweep, model, procedure, strategy, task, depth, delta, unit,
+        coalesce(bool_or(k = 0 AND holds), false) AS has_full,
+        coalesce(max(k) FILTER (WHERE holds), 0) AS max_dropped_low,
+        coalesce(max(k_at_most) FILTER (WHERE holds OR undecided), 0) AS max_dropped_high,
+        arg_max(kept_layers, k) FILTER (WHERE holds) AS kept_layers,
+        arg_max(score_full, k) FILTER (WHERE holds) AS score_full,
+        arg_max(score_kept, k) FILTER (WHERE holds) AS score_kept,
+        arg_max(loss_in_unit, k) FILTER (WHERE holds) AS loss,
+        coalesce(arg_max(n, k) FILTER (WHERE holds), 0) AS n_seeds,
+        sum(n_expected - n)::BIGINT AS n_missing
+    FROM judged
+    GROUP BY ALL
+)
+
+SELECT
+    sweep, model, procedure, strategy, task, delta, unit, depth,
+    CASE WHEN has_full AND max_dropped_low = max_dropped_high THEN max_dropped_low END AS max_dropped,
+    depth - max_dropped AS min_layers_kept,
+    max_dropped_low, max_dropped_high,
+    kept_layers, score_full, score_kept, loss, n_seeds, n_missing, position
+FROM answers
+JOIN lists USING (sweep, model, procedure, strategy, task, depth)

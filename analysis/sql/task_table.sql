@@ -1,0 +1,39 @@
+-- task_table: one row per sweep, model, procedure, strategy, K (or threshold) and task: over seeds.
+--
+-- mean, sd           points; sd is the sample standard deviation over seeds, null for one seed.
+-- n, n_expected      seeds with a score, seeds asked for. Where n < n_expected the mean is of the
+--                    seeds that are there.
+-- n_failed, n_deferred, n_pending   why the others are not.
+-- change, change_sd  points against K=0 of the same seed, over n_paired seeds that have both.
+-- majority           points of the constant answer, where the metric has one.
+-- k                  layers dropped; for a threshold what it came to, null while deferred.
+-- position           of the first of its cells in the plan: sort by it.
+WITH listed AS (  -- a cell that is listed twice counts once
+    SELECT *
+    FROM cells
+    QUALIFY row_number() OVER (
+        PARTITION BY sweep, model, procedure, strategy, k, threshold, task, seed ORDER BY cell
+    ) = 1
+)
+
+SELECT
+    sweep, model, procedure, strategy, max(k) AS k, threshold, task,
+    any_value(metric) AS metric,
+    any_value(depth) AS depth,
+    any_value(kept_layers) AS kept_layers,
+    avg(score) AS mean,
+    stddev_samp(score) AS sd,
+    count(score) AS n,
+    count(*) AS n_expected,
+    count(*) FILTER (WHERE state = 'failed') AS n_failed,
+    count(*) FILTER (WHERE state = 'deferred') AS n_deferred,
+    count(*) FILTER (WHERE state = 'pending') AS n_pending,
+    avg(change) AS change,
+    stddev_samp(change) AS change_sd,
+    count(change) AS n_paired,
+    avg(majority) AS majority,
+    min(cell) AS position
+FROM listed
+GROUP BY
+    sweep, model, procedure, strategy, threshold, task,
+    CASE WHEN threshold IS NULL THEN k END  -- the k of a threshold is a result, not a setting

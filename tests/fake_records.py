@@ -1,0 +1,190 @@
+"""Plausible records, written with the real Store: what a sweep leaves behind, without training.
+
+fake = FakeSweep(tmp_path)
+fake.cell(k=6, score=90.25)                     # done
+fake.cell(k=8, state="failed")                  # an attempt and no record
+fake.cell(strategy="contribution", threshold=0.9, state="deferred")
+catalog = open_views(fake.publish())
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+import hashlib
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any, Literal
+
+from lp_sweep.storage.store import Store
+from lp_sweep.trials.select import STRATEGIES
+
+State = Literal["done", "failed", "deferred", "pending"]
+STARTED = dt.datetime(2026, 1, 5, 9, 30, tzinfo=dt.UTC)
+FULL_SPEED = 100.0  # train examples a second at full depth
+
+
+def identifier(prefix: str, *parts: object) -> str:
+    return f"{prefix}1-{hashlib.sha256(repr(parts).encode()).hexdigest()[:20]}"
+
+
+class FakeSweep:
+    """Collects the cells of one sweep and writes their records as they come."""
+
+    def __init__(self, root: Path, name: str = "demo") -> None:
+        self.store = Store(root, create=True)
+        self.name = name
+        self.cells: list[dict[str, Any]] = []
+
+    def cell(
+        self,
+        *,
+        score: float | None = None,
+        state: State | None = None,
+        model: str = "bert",
+        procedure: str = "direct",
+        strategy: str = "top",
+        k: int | None = None,
+        threshold: float | None = None,
+        dropped: Iterable[int] | None = None,
+        task: str = "SST-2",
+        seed: int = 42,
+        depth: int = 12,
+        **record: Any,
+    ) -> dict[str, Any]:
+        """Add a cell: done with `score` (points), or in another `state`. Returns its row."""
+        state = state or ("pending" if score is None else "done")
+        if dropped is None and k is not None:
+            dropped = STRATEGIES[strategy].dropped(depth, k)
+        dropped_layers = None if dropped is None else sorted(dropped)
+        kept = (
+            None
+            if dropped_layers is None
+            else [layer for layer in range(1, depth + 1) if layer not in dropped_layers]
+        )
+        row = {
+            "sweep": self.name,
+            "cell": len(self.cells),
+            "model": model,
+            "depth": depth,
+            "procedure": procedure,
+            "strategy": strategy,
+            "k": k,
+            "threshold": threshold,
+            "task": task,
+            "seed": seed,
+            "kept_layers": kept,
+            "dropped_layers": dropped_layers,
+            "trial_id": identifier("t", model, procedure, kept, task, seed) if kept else None,
+            "profile_id": identifier("p", model, task) if threshold is not None else None,
+        }
+        self.cells.append(row)
+        if state == "done":
+            self.store.put("trials", row["trial_id"], [trial_record(row, score, **record)])
+        if state == "failed":
+            self.failure(row["trial_id"] or row["profile_id"], row)
+        return row
+
+    def curve(self, scores: dict[int, float], **axes: Any) -> None:
+        """One done cell per K."""
+        for k, score in scores.items():
+            self.cell(k=k, score=score, **axes)
+
+    def failure(self, id_: str, row: dict[str, Any], error_type: str = "out_of_memory") -> None:
+        attempt = f"{id_}.{len(self.store.names('attempts')):08d}"
+        self.store.put(
+            "attempts",
+            attempt,
+            [
+                {
+                    "attempt_id": attempt,
+                    "trial_id": id_,
+                    "model": row["model"],
+                    "task": row["task"],
+                    "seed": row["seed"],
+                    "kept_layers": row["kept_layers"],
+                    "error_type": error_type,
+                    "message": "the device has no room for a batch of 32",
+                    "traceback": "Traceback (most recent call last):\n  ...",
+                    "host": "node-1",
+                    "ended_at": STARTED,
+                }
+            ],
+        )
+
+    def profile(self, values: list[float], model: str = "bert", task: str = "SST-2") -> str:
+        id_ = identifier("p", model, task)
+        layers = [{"layer": i, "value": value} for i, value in enumerate(values, start=1)]
+        row = {
+            "profile_id": id_,
+            "measure": "contribution",
+            "model": model,
+            "depth": len(values),
+            "task": task,
+            "layers": layers,
+            "dev_examples": 872,
+            "ended_at": STARTED,
+        }
+        self.store.put("profiles", id_, [row])
+        return id_
+
+    def predictions(self, trial_id: str, right: Iterable[bool]) -> None:
+        rows = [
+            {
+                "trial_id": trial_id,
+                "split": "validation",
+                "example": index,
+                "label": float(index % 2),
+                "prediction": float(index % 2 if good else 1 - index % 2),
+                "scores": [0.25, -0.25],
+            }
+            for index, good in enumerate(right)
+        ]
+        self.store.put("predictions", trial_id, rows)
+
+    def publish(self) -> Store:
+        self.store.put("sweeps", self.name, self.cells)
+        return self.store
+
+
+def trial_record(row: dict[str, Any], score: float | None, **changes: Any) -> dict[str, Any]:
+    """A row of TRIALS for a cell; `changes` replace columns."""
+    share = None if score is None else score / 100
+    layers = len(row["kept_layers"])
+    speed = FULL_SPEED * row["depth"] / layers
+    metric = "pearson" if row["task"] == "STS-B" else "accuracy"
+    record = {
+        **{key: row[key] for key in ("trial_id", "model", "depth", "kept_layers", "procedure")},
+        **{key: row[key] for key in ("dropped_layers", "task", "seed")},
+        "k": row["depth"] - layers,
+        "learning_rate": 2e-5,
+        "batch_size": 32,
+        "epochs": 3,
+        "precision_used": "fp32",
+        "metric": metric,
+        "last": share,
+        "best": share,
+        "best_epoch": 3,
+        "majority": None if metric == "pearson" else 0.5,
+        "epoch_metrics": [
+            {"epoch": epoch, "split": "validation", "metric": metric, "value": share}
+            for epoch in (1, 2, 3)
+        ],
+        "train_losses": [0.6, 0.4, 0.3],
+        "train_examples": 3000,
+        "dev_examples": 872,
+        "params_total": 23_000_000 + 7_000_000 * layers,
+        "params_encoder": 7_000_000 * layers,
+        "params_embedding": 23_000_000,
+        "seconds_train": 9000 / speed,
+        "seconds_total": 10_000 / speed,
+        "train_examples_per_second": speed,
+        "dev_examples_per_second": 3 * speed,
+        "peak_memory_bytes": 2_000_000_000,
+        "host": "node-1",
+        "device_type": "cuda",
+        "device_name": "H200",
+        "started_at": STARTED,
+        "ended_at": STARTED + dt.timedelta(seconds=10_000 / speed),
+        "versions": {"lp_sweep": "0.1.0", "torch": "2.13.0"},
+    }
+    return {**record, **changes}

@@ -1,0 +1,181 @@
+"""Tiny models of every family, written down by hand: what the code finds out is compared with this.
+
+Not a test. Weights are random and the same in every run.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+from transformers import (
+    AutoConfig,
+    AutoModelForMaskedLM,
+    AutoModelForPreTraining,
+    PretrainedConfig,
+)
+
+VOCABULARY = 40
+DROPOUTS = (
+    "hidden_dropout_prob",
+    "attention_probs_dropout_prob",
+    "dropout",
+    "attention_dropout",
+    "seq_classif_dropout",
+    "summary_last_dropout",
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Family:
+    """One architecture: where its layers are, its name for the depth, and a tiny config."""
+
+    name: str
+    model_type: str
+    layers: str
+    embedding: str
+    depth_field: str = "num_hidden_layers"
+    settings: dict[str, Any] = field(default_factory=dict)
+    first_layer_stays: bool = False
+
+    def config(self, depth: int) -> PretrainedConfig:
+        settings = dict(self.settings) | {self.depth_field: depth, "vocab_size": VOCABULARY}
+        config = AutoConfig.for_model(self.model_type, **settings)
+        for name in DROPOUTS:
+            if hasattr(config, name):
+                setattr(config, name, 0.0)
+        return config
+
+
+BERT_LIKE = {
+    "hidden_size": 16,
+    "num_attention_heads": 2,
+    "intermediate_size": 24,
+    "max_position_embeddings": 40,
+    "pad_token_id": 1,
+}
+DEBERTA = BERT_LIKE | {
+    "relative_attention": True,
+    "position_buckets": 8,
+    "norm_rel_ebd": "layer_norm",
+    "share_att_key": True,
+    "pos_att_type": ["p2c", "c2p"],
+    "position_biased_input": False,
+    "type_vocab_size": 0,
+}
+
+FAMILIES = {
+    family.name: family
+    for family in (
+        Family(
+            name="bert",
+            model_type="bert",
+            layers="bert.encoder.layer",
+            embedding="bert.embeddings",
+            settings=BERT_LIKE,
+        ),
+        Family(
+            name="roberta",
+            model_type="roberta",
+            layers="roberta.encoder.layer",
+            embedding="roberta.embeddings",
+            settings=BERT_LIKE,
+        ),
+        Family(
+            name="xlm-roberta",
+            model_type="xlm-roberta",
+            layers="roberta.encoder.layer",
+            embedding="roberta.embeddings",
+            settings=BERT_LIKE,
+        ),
+        Family(
+            name="camembert",
+            model_type="camembert",
+            layers="roberta.encoder.layer",
+            embedding="roberta.embeddings",
+            settings=BERT_LIKE,
+        ),
+        Family(
+            name="electra",
+            model_type="electra",
+            layers="electra.encoder.layer",
+            embedding="electra.embeddings",
+            settings=BERT_LIKE | {"embedding_size": 8},
+        ),
+        Family(
+            name="mpnet",
+            model_type="mpnet",
+            layers="mpnet.encoder.layer",
+            embedding="mpnet.embeddings",
+            settings=BERT_LIKE,
+        ),
+        Family(
+            name="distilbert",
+            model_type="distilbert",
+            layers="distilbert.transformer.layer",
+            embedding="distilbert.embeddings",
+            depth_field="n_layers",
+            settings={
+                "dim": 16,
+                "n_heads": 2,
+                "hidden_dim": 24,
+                "max_position_embeddings": 40,
+                "pad_token_id": 1,
+            },
+        ),
+        Family(
+            name="xlnet",
+            model_type="xlnet",
+            layers="transformer.layer",
+            embedding="transformer.word_embedding",
+            depth_field="n_layer",
+            settings={"d_model": 16, "n_head": 2, "d_inner": 24, "mem_len": 8, "pad_token_id": 1},
+        ),
+        Family(
+            name="deberta-v2",
+            model_type="deberta-v2",
+            layers="deberta.encoder.layer",
+            embedding="deberta.embeddings",
+            settings=DEBERTA,
+        ),
+        Family(
+            name="deberta-v2-conv",
+            model_type="deberta-v2",
+            layers="deberta.encoder.layer",
+            embedding="deberta.embeddings",
+            settings=DEBERTA | {"conv_kernel_size": 3, "conv_act": "gelu"},
+        ),
+        Family(
+            name="modernbert",
+            model_type="modernbert",
+            layers="model.layers",
+            embedding="model.embeddings",
+            settings=BERT_LIKE
+            | {
+                "local_attention": 4,
+                "global_attn_every_n_layers": 3,
+                "bos_token_id": 2,
+                "eos_token_id": 3,
+                "cls_token_id": 2,
+                "sep_token_id": 3,
+            },
+            first_layer_stays=True,
+        ),
+    )
+}
+
+
+def save_pretrained(family: Family, depth: int, folder: Path) -> Path:
+    """Save a "pre-trained" masked-language model of this family: an encoder without our head."""
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(7)
+        by_type = (
+            AutoModelForPreTraining if family.name in ("bert", "xlnet") else AutoModelForMaskedLM
+        )
+        model = by_type.from_config(family.config(depth))
+        for parameter in model.parameters():  # larger than at initialisation: layers must matter
+            torch.nn.init.normal_(parameter, mean=0.1, std=0.3)
+    model.save_pretrained(folder)
+    return folder

@@ -1,0 +1,79 @@
+"""A sweep file with its inputs: a model folder and data that are enough to plan with.
+
+No weights that could be trained and no sentence that means anything: planning reads neither.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+from pyarrow import parquet as pq
+from safetensors.numpy import save_file
+
+from lp_sweep.orchestrator.load import load_sweep
+from lp_sweep.orchestrator.plan import Known, Plan, make_plan
+from lp_sweep.orchestrator.resolve import Sweep, resolve
+
+# the file of the README, as it stands
+DEMO = """\
+schema_version: 1
+name: demo
+models: [bert-base-cased, {id: distilbert-base-cased, k: [1, 2, 3]}, ./folder/of/a/model]
+tasks: [rte, mrpc]
+seeds: [42, 43]
+strategies:
+  - {name: top, k: [0, 2, 4, 6]}
+  - {name: contribution, threshold: [0.95, 0.925, 0.9]}
+recipe: {learning_rate: 2e-5, batch_size: 32, epochs: 3, max_length: 128}
+"""
+# one key a line, so that an error's line says which one it means
+PLAIN = """\
+schema_version: 1
+name: plain
+models:
+  - ./folder/of/a/model
+tasks: [rte, mrpc]
+seeds: [42, 43]
+strategies:
+  - {name: top, k: [0, 2]}
+"""
+
+
+def make_model(folder: Path, depth: int = 12, weight: float = 0.0) -> Path:
+    folder.mkdir(parents=True, exist_ok=True)
+    config = {"model_type": "bert", "num_hidden_layers": depth, "hidden_size": 8}
+    (folder / "config.json").write_text(json.dumps({**config, "intermediate_size": 16}))
+    save_file({"w": np.full(4, weight, np.float32)}, folder / "model.safetensors")
+    return folder
+
+
+def make_data(folder: Path, rows: int = 4) -> Path:
+    """RTE and MRPC in the layout of a data folder."""
+    texts = [f"a {row}" for row in range(rows)]
+    table = pa.table({"sentence1": texts, "sentence2": texts, "label": [0, 1] * (rows // 2)})
+    for task in ("rte", "mrpc"):
+        (folder / task).mkdir(parents=True, exist_ok=True)
+        for split in ("train", "validation"):
+            pq.write_table(table, folder / task / f"{split}.parquet")
+    return folder
+
+
+def make_inputs(folder: Path, text: str = PLAIN, depth: int = 12) -> Path:
+    """The sweep file in `folder`, with the model and the data (`glue`) beside it."""
+    make_model(folder / "folder/of/a/model", depth)
+    make_data(folder / "glue")
+    file = folder / "sweep.yaml"
+    file.write_text(text, encoding="utf-8")
+    return file
+
+
+def find(file: Path, overrides: Sequence[str] = ()) -> Sweep:
+    return resolve(load_sweep(file, overrides), data_dir=file.parent / "glue", offline=True)
+
+
+def planned(file: Path, *overrides: str, known: Known | None = None) -> Plan:
+    return make_plan(find(file, overrides), known or Known.nothing())

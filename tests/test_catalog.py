@@ -1,0 +1,248 @@
+"""SQL over a store can read and do nothing else, and no file in a store can break it."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from lp_sweep.analysis.views import VIEWS, open_views, view_sql
+from lp_sweep.storage.errors import QueryError, SpecError
+from lp_sweep.storage.schema import CELLS, TRIALS
+from lp_sweep.storage.store import Store
+from tests.fake_records import FakeSweep
+
+
+@pytest.fixture
+def fake(tmp_path: Path) -> FakeSweep:
+    fake = FakeSweep(tmp_path / "store")
+    fake.curve({0: 92.0, 6: 90.0})
+    fake.publish()
+    return fake
+
+
+READING = {
+    "select": "SELECT * FROM trials",
+    "from-first": "FROM cells",
+    "with": "WITH a AS (FROM cells) FROM a",
+    "values": "VALUES (1, 2)",
+    "semicolon-and-comments": "-- what I want\nSELECT 1; -- done",
+    "explain": "EXPLAIN SELECT * FROM min_layers",
+    "explain-analyze": "EXPLAIN ANALYZE SELECT * FROM trials",
+    "describe": "DESCRIBE trials",
+    "show": "SHOW TABLES",
+    "summarize": "SUMMARIZE trials",
+    "pivot": "PIVOT task_table ON task USING first(mean) GROUP BY model, k",
+    "pivot-in": "FROM task_table PIVOT (first(mean) FOR task IN ('SST-2')) ",
+    "raw-table": "FROM store.sweeps",
+    "semicolon-in-text": "SELECT 'a; DROP TABLE trials'",
+}
+
+
+@pytest.mark.parametrize("sql", READING.values(), ids=READING.keys())
+def test_reading_statements_are_accepted(fake: FakeSweep, sql: str) -> None:
+    assert isinstance(open_views(fake.store).query(sql), pa.Table)
+
+
+REFUSED = {
+    "create-table": "CREATE TABLE mine AS FROM trials",
+    "create-temp": "CREATE TEMP TABLE mine AS FROM trials",
+    "create-view": "CREATE OR REPLACE VIEW trials AS SELECT 1",
+    "create-macro": "CREATE MACRO f(x) AS x",
+    "create-secret": "CREATE SECRET s (TYPE s3)",
+    "insert": "INSERT INTO store.trials SELECT * FROM store.trials",
+    "update": "UPDATE store.trials SET last = 1",
+    "delete": "DELETE FROM store.trials",
+    "merge": "MERGE INTO store.trials USING store.trials ON true WHEN MATCHED THEN DELETE",
+    "drop": "DROP TABLE store.trials",
+    "alter": "ALTER TABLE store.trials DROP COLUMN last",
+    "attach": "ATTACH 'out.db'",
+    "detach": "DETACH memory",
+    "copy-to": "COPY trials TO 'out.csv'",
+    "copy-from": "COPY store.trials FROM '/etc/passwd'",
+    "export": "EXPORT DATABASE 'out'",
+    "import": "IMPORT DATABASE 'out'",
+    "install": "INSTALL httpfs",
+    "load": "LOAD httpfs",
+    "set": "SET enable_external_access = true",
+    "set-threads": "SET threads = 64",
+    "reset": "RESET lock_configuration",
+    "pragma": "PRAGMA enable_profiling",
+    "call": "CALL enable_logging()",
+    "checkpoint": "CHECKPOINT",
+    "vacuum": "VACUUM",
+    "use": "USE store",
+    "prepare": "PREPARE q AS SELECT 1",
+    "begin": "BEGIN TRANSACTION",
+    "read-csv": "FROM read_csv('/etc/passwd')",
+    "read-text": "SELECT content FROM read_text('/etc/passwd')",
+    "read-blob": "SELECT content FROM read_blob('/etc/passwd')",
+    "read-parquet": "FROM read_parquet('trials/*.parquet')",
+    "glob": "FROM glob('/etc/*')",
+    "sniff": "FROM sniff_csv('/etc/passwd')",
+    "remote": "FROM 'https://example.org/a.parquet'",
+    "explain-write": "EXPLAIN ANALYZE DELETE FROM store.trials",
+    "explain-copy": "EXPLAIN ANALYZE COPY trials TO 'out.csv'",
+    "copy-after-comment": "/* SELECT */ COPY trials TO 'out.csv'",
+}
+
+
+@pytest.mark.parametrize("sql", REFUSED.values(), ids=REFUSED.keys())
+def test_all_else_is_refused_as_read_only(
+    fake: FakeSweep, sql: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    catalog = open_views(fake.store)
+    before = sorted(tmp_path.rglob("*"))
+    with pytest.raises(QueryError, match="read-only"):
+        catalog.query(sql)
+    assert sorted(tmp_path.rglob("*")) == before
+    assert catalog.query("SELECT count(*) AS n, avg(score) AS score FROM trials").to_pylist() == [
+        {"n": 2, "score": 91.0}
+    ]
+
+
+WRONG = {
+    "syntax": ("SELEC 1", "syntax error"),
+    "column": ("SELECT nope FROM trials", "nope"),
+    "table": ("FROM nope", "nope does not exist"),
+    "file-as-table": ("FROM '/etc/passwd'", "does not exist"),
+    "python-variable": ("FROM python_variable", "does not exist"),
+    "cast": ("SELECT 'x'::INT", "Could not convert"),
+    "parameter": ("SELECT $nope", "nope"),
+    "empty": ("  ", "one statement at a time, this is 0"),
+    "two": ("SELECT 1; SELECT 2", "one statement at a time, this is 2"),
+    "no-text": ("SELECT '\udcff'", "surrogates not allowed"),
+    "settings-by-function": ("FROM enable_profiling(save_location='out.json')", "locked"),
+}
+
+
+@pytest.mark.parametrize(("sql", "message"), WRONG.values(), ids=WRONG.keys())
+def test_wrong_sql_gets_duckdbs_message(fake: FakeSweep, sql: str, message: str) -> None:
+    python_variable = pa.table({"secret": [1]})
+    catalog = open_views(fake.store)
+    with pytest.raises(QueryError, match=message):
+        catalog.query(sql)
+    assert python_variable.num_rows == 1
+    assert catalog.query("FROM trials").num_rows == 2  # an error leaves the catalog usable
+
+
+def test_an_empty_store_has_every_view_with_no_rows(tmp_path: Path) -> None:
+    catalog = open_views(Store(tmp_path, create=True))
+    for view in VIEWS:
+        if view != "unstable_tasks":
+            assert catalog.query(f"FROM {view}").num_rows == 0, view
+    assert catalog.unreadable == []
+
+
+def test_a_view_file_is_a_query_that_a_user_can_run(fake: FakeSweep) -> None:
+    catalog = open_views(fake.store)
+    for view in VIEWS:
+        text = view_sql(view)
+        assert text.startswith(f"-- {view}: "), "it says first what a row is"
+        rows, same = catalog.query(text), catalog.query(f"FROM {view}")
+        assert rows.schema == same.schema
+        assert rows.num_rows == same.num_rows
+
+
+def _zero_bytes(folder: Path, good: Path) -> None:
+    (folder / "bad.parquet").touch()
+
+
+def _torn(folder: Path, good: Path) -> None:
+    (folder / "bad.parquet").write_bytes(good.read_bytes()[:-200])
+
+
+def _foreign(folder: Path, good: Path) -> None:
+    pq.write_table(pa.table({"trial_id": ["t1-x"]}), folder / "bad.parquet")
+
+
+def _newer(folder: Path, good: Path) -> None:
+    rows = pq.read_table(good)
+    metadata = {**rows.schema.metadata, b"lp_sweep.schema_version": b"99"}
+    pq.write_table(rows.replace_schema_metadata(metadata), folder / "bad.parquet")
+
+
+def _text(folder: Path, good: Path) -> None:
+    (folder / "bad.parquet").write_text("trial_id,last\nt1-x,0.9\n")
+
+
+@pytest.mark.parametrize(
+    ("spoil", "reason"),
+    [
+        pytest.param(_zero_bytes, "not a whole Parquet file", id="zero-bytes"),
+        pytest.param(_torn, "not a whole Parquet file", id="torn"),
+        pytest.param(_text, "not a whole Parquet file", id="text"),
+        pytest.param(_foreign, "not written by lp-sweep", id="foreign"),
+        pytest.param(_newer, "newer lp-sweep", id="newer-schema"),
+    ],
+)
+def test_a_file_that_is_no_record_is_named_and_skipped(fake: FakeSweep, spoil, reason) -> None:
+    folder = fake.store.root / "trials"
+    spoil(folder, next(folder.glob("*.parquet")))
+    catalog = open_views(fake.store)
+    assert catalog.query("FROM trials").num_rows == 2
+    (unreadable,) = catalog.unreadable
+    assert unreadable.path == folder / "bad.parquet"
+    assert reason in unreadable.reason
+
+
+def test_copied_files_count_once(fake: FakeSweep) -> None:
+    for table in ("trials", "sweeps"):
+        source = next((fake.store.root / table).glob("*.parquet"))
+        shutil.copy(source, source.with_name(f"copy of {source.name}"))
+    catalog = open_views(fake.store)
+    assert catalog.query("FROM trials").num_rows == 2
+    assert catalog.query("FROM cells").num_rows == 2
+    assert set(catalog.query("FROM task_table")["n_expected"].to_pylist()) == {1}
+
+
+def test_a_sweep_by_name_leaves_out_all_that_is_only_others(fake: FakeSweep) -> None:
+    other = FakeSweep(fake.store.root, name="other")
+    other.cell(k=0, score=92.0)  # one trial, two sweeps
+    other.cell(k=2, score=91.0)
+    other.cell(k=4, state="failed", task="RTE")
+    other.publish()
+    both, one = open_views(fake.store), open_views(fake.store, sweep="demo")
+    assert both.query("FROM trials").num_rows == 3
+    assert one.query("FROM trials").num_rows == 2
+    assert both.query("FROM attempts").num_rows == 1
+    assert one.query("FROM attempts").num_rows == 0
+    assert one.query("SELECT DISTINCT sweep FROM cells")["sweep"].to_pylist() == ["demo"]
+    grouped = both.query("SELECT sweep, max(k) AS k FROM task_table GROUP BY ALL ORDER BY sweep")
+    assert grouped.to_pylist() == [{"sweep": "demo", "k": 6}, {"sweep": "other", "k": 4}]
+
+
+def test_an_unknown_sweep_is_the_users_error(fake: FakeSweep) -> None:
+    with pytest.raises(SpecError, match=r"no sweep named 'dmeo' .* It has: demo"):
+        open_views(fake.store, sweep="dmeo")
+
+
+def test_predictions_are_loaded_when_a_query_names_them(fake: FakeSweep) -> None:
+    done = fake.cells[0]["trial_id"]
+    fake.predictions(done, [True, True, False])
+    (fake.store.root / "predictions" / "bad.parquet").touch()
+    catalog = open_views(fake.store)
+    assert catalog.unreadable == [], "nothing was read yet"
+    right = "SELECT avg((label = prediction)::INT) AS share FROM Predictions GROUP BY trial_id"
+    assert catalog.query(right)["share"].to_pylist() == pytest.approx([2 / 3])
+    assert catalog.query("FROM predictions").num_rows == 3, "and only once"
+    assert len(catalog.unreadable) == 1
+
+
+def test_columns_of_the_schema_reach_the_views(fake: FakeSweep) -> None:
+    catalog = open_views(fake.store)
+    assert set(TRIALS.names) | {"score"} == set(catalog.query("FROM trials").column_names)
+    assert set(CELLS.names) <= set(catalog.query("FROM cells").column_names)
+
+
+def test_reading_a_store_needs_neither_torch_nor_ray() -> None:
+    modules = "lp_sweep.analysis.views, lp_sweep.analysis.tables, lp_sweep.analysis.render"
+    code = f"import sys, {modules}; print({{'torch', 'ray', 'transformers'}} & set(sys.modules))"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout == "set()\n"

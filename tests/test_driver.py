@@ -1,0 +1,267 @@
+"""The whole path on a real local Ray: run, run again, amend, fail, interrupt, go on."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import pty
+import re
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from lp_sweep.storage.store import Store
+from tests.toyworld import save_world
+
+pytestmark = pytest.mark.ray
+
+CONTRIBUTION = {"name": "contribution", "threshold": [0.2, 0.21, 0.999]}
+
+
+def lp_sweep(*arguments: str | Path) -> list[str]:
+    return [sys.executable, "-m", "lp_sweep.orchestrator.cli", *map(str, arguments)]
+
+
+def run(*arguments: str | Path, cwd: Path, code: int = 0) -> subprocess.CompletedProcess[str]:
+    done = subprocess.run(
+        lp_sweep(*arguments),
+        cwd=cwd,
+        capture_output=True,
+        text=True,
+        env=environment(cwd),
+        timeout=300,
+    )
+    assert done.returncode == code, done.stderr
+    return done
+
+
+def environment(cwd: Path) -> dict[str, str]:
+    return os.environ | {"LP_SWEEP_CACHE_DIR": str(cwd / "cache"), "OMP_NUM_THREADS": "1"}
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with a sweep of two seeds, two rules and a deferred strategy that has been run."""
+    folder = tmp_path_factory.mktemp("a 'sweep' with  spaces")
+    save_world(
+        folder,
+        seeds=[1, 2],
+        strategies=[{"name": "top", "k": [0, 2]}, {"name": "bottom", "k": [0, 1]}, CONTRIBUTION],
+    )
+    run("run", "sweep.yaml", cwd=folder)
+    return folder
+
+
+def cells(folder: Path, *overrides: str) -> list[dict[str, Any]]:
+    plan = json.loads(run("plan", "sweep.yaml", *overrides, "--json", cwd=folder).stdout)
+    return list(plan["cells"])
+
+
+def test_every_cell_is_done(finished: Path) -> None:
+    made = cells(finished)
+    assert len(made) == 2 * (2 + 2 + 3)
+    assert {cell["state"] for cell in made} <= {"done", "impossible"}
+    store = Store(finished / "lp-sweep-store")
+    wanted = {cell["trial_id"] for cell in made if cell["trial_id"]}
+    assert store.names("trials") == store.names("predictions") == wanted
+    assert len(store.names("profiles")) == 1
+
+
+def test_shared_networks_are_trained_once(finished: Path) -> None:
+    made = [cell for cell in cells(finished) if cell["trial_id"]]
+    networks = {(tuple(cell["kept_layers"]), cell["seed"]) for cell in made}
+    assert len(Store(finished / "lp-sweep-store").names("trials")) == len(networks) < len(made)
+
+
+def test_a_finished_sweep_is_a_no_op(finished: Path) -> None:
+    store = Store(finished / "lp-sweep-store")
+    before = {name: store.path("trials", name).stat().st_mtime for name in store.names("trials")}
+    done = run("resume", "sweep.yaml", cwd=finished)
+    assert "nothing was missing" in done.stderr
+    assert before == {
+        name: store.path("trials", name).stat().st_mtime for name in store.names("trials")
+    }
+
+
+def test_tables_and_sql_of_a_real_run(finished: Path) -> None:
+    rows = json.loads(
+        run(
+            "query",
+            "SELECT strategy, k, count(*) AS n FROM cells WHERE score IS NOT NULL GROUP BY ALL",
+            "--json",
+            cwd=finished,
+        ).stdout
+    )
+    assert {(row["strategy"], row["k"]): row["n"] for row in rows}["top", 2] == 2
+    table = run("table", "min-layers", cwd=finished).stdout
+    assert "of 4" in table
+    predicted = run(
+        "query",
+        "SELECT t.trial_id, max(abs(t.last - p.right)) AS off FROM trials t JOIN (SELECT trial_id, "
+        "avg((label = prediction)::int) AS right FROM predictions GROUP BY 1) p USING (trial_id) "
+        "GROUP BY 1",
+        "--json",
+        cwd=finished,
+    )
+    assert all(row["off"] < 1e-9 for row in json.loads(predicted.stdout))
+
+
+def test_workers_are_reused(finished: Path) -> None:
+    """More trials than slots, and no more worker processes than slots did them."""
+    store = Store(finished / "lp-sweep-store")
+    records = store.read_all("trials").rows.to_pylist()
+    slots = max(1, os.cpu_count() or 1)
+    # a fresh process takes seconds to import torch: between trials of a reused one nothing does
+    assert len(records) > slots
+    starts = sorted(record["started_at"] for record in records)
+    ends = sorted(record["ended_at"] for record in records)
+    gaps = [
+        (start - max(end for end in ends if end <= start)).total_seconds()
+        for start in starts[slots:]
+        if any(end <= start for end in ends)
+    ]
+    assert sorted(gaps)[len(gaps) // 2] < 2
+
+
+def test_an_amended_sweep_trains_the_difference(finished: Path) -> None:
+    store = Store(finished / "lp-sweep-store")
+    before = store.names("trials")
+    done = run("run", "sweep.yaml", "seed=1,2,3", "strategy=top", cwd=finished)
+    assert "2 done in this run" in done.stderr
+    added = store.names("trials") - before
+    assert {store.read("trials", name)[0]["seed"] for name in added} == {3}
+
+
+def test_a_failed_trial_does_not_stop_the_sweep(tmp_path: Path) -> None:
+    save_world(tmp_path, seeds=[1], recipe={"learning_rate": 1e30, "epochs": 1, "batch_size": 16})
+    first = run("run", "sweep.yaml", cwd=tmp_path, code=1)
+    assert first.stderr.count("(diverged)") == 2
+    assert "Try them again: lp-sweep run sweep.yaml" in first.stderr
+    assert "Traceback (most" not in first.stderr
+    store = Store(tmp_path / "lp-sweep-store")
+    assert len(store.names("attempts")) == 2
+    assert {cell["state"] for cell in cells(tmp_path)} == {"failed"}
+    status = json.loads(run("status", "--json", cwd=tmp_path).stdout)
+    assert status[0]["trials_failed"] == 2
+    assert "failed" in run("table", "tasks", cwd=tmp_path).stdout
+
+
+def test_an_interrupted_sweep_goes_on(tmp_path: Path) -> None:
+    save_world(tmp_path, seeds=list(range(6)), name="broken-off")
+    log = tmp_path / "log.txt"
+    with log.open("w") as stream:
+        process = subprocess.Popen(
+            lp_sweep("run", "sweep.yaml"),
+            cwd=tmp_path,
+            env=environment(tmp_path),
+            stderr=stream,
+            start_new_session=True,
+        )
+        wait_for(lambda: log.read_text().count("] done ") >= 2, process)
+        process.send_signal(signal.SIGINT)
+        assert process.wait(60) == 130, log.read_text()
+    assert "stopped by SIGINT" in log.read_text()
+    assert "Traceback (most" not in log.read_text()
+    store = Store(tmp_path / "lp-sweep-store")
+    kept = {name: store.path("trials", name).stat().st_mtime for name in store.names("trials")}
+    assert 2 <= len(kept) < 12
+    done = run("run", "sweep.yaml", cwd=tmp_path)
+    assert f"{12 - len(kept)} done in this run" in done.stderr
+    assert len(store.names("trials")) == 12
+    assert (
+        kept.items()
+        <= {
+            name: store.path("trials", name).stat().st_mtime for name in store.names("trials")
+        }.items()
+    )
+
+
+def test_a_lost_worker_is_a_failed_attempt_and_the_sweep_goes_on(tmp_path: Path) -> None:
+    """A worker that dies at each try: the model's folder holds a file that kills its reader."""
+    save_world(tmp_path, seeds=[1], strategies=[{"name": "top", "k": [0]}])
+    (tmp_path / "sitecustomize.py").write_text(
+        "import os, sys\n"
+        "if 'default_worker.py' in ' '.join(sys.orig_argv):\n"
+        "    import importlib.abc\n"
+        "    class Killer(importlib.abc.MetaPathFinder):\n"
+        "        def find_spec(self, name, path=None, target=None):\n"
+        "            if name == 'lp_sweep.trials.run':\n"
+        "                os._exit(9)\n"
+        "    sys.meta_path.insert(0, Killer())\n",
+        encoding="utf-8",
+    )
+    done = subprocess.run(
+        lp_sweep("run", "sweep.yaml"),
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        env=environment(tmp_path) | {"PYTHONPATH": str(tmp_path)},
+        timeout=300,
+    )
+    assert done.returncode == 1, done.stderr
+    assert "worker_lost" in done.stderr
+    store = Store(tmp_path / "lp-sweep-store")
+    row = store.read("attempts", next(iter(store.names("attempts"))))[0]
+    assert row["error_type"] == "worker_lost"
+    assert re.search("died|lost|exit", row["traceback"])
+
+
+def test_a_node_out_of_memory_ends_the_trial_and_not_the_sweep(tmp_path: Path) -> None:
+    """Ray's memory monitor kills the workers at once, each time: tried twice, then failed."""
+    save_world(tmp_path, seeds=[1], strategies=[{"name": "top", "k": [0]}])
+    pressed = {"RAY_memory_usage_threshold": "0.001", "RAY_memory_monitor_refresh_ms": "50"}
+    done = subprocess.run(
+        lp_sweep("run", "sweep.yaml"),
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        env=environment(tmp_path) | pressed,
+        timeout=300,
+    )
+    assert done.returncode == 1, done.stderr
+    assert "(worker_lost)" in done.stderr
+    assert "Traceback (most" not in done.stderr
+    assert len(Store(tmp_path / "lp-sweep-store").names("attempts")) == 1
+    run("run", "sweep.yaml", cwd=tmp_path)  # memory is there again
+
+
+def test_a_terminal_gets_the_live_display(tmp_path: Path) -> None:
+    """On a real pseudo-terminal: slots, counts and the end; stdout stays clean."""
+    save_world(tmp_path)
+    ours, theirs = pty.openpty()
+    process = subprocess.Popen(
+        lp_sweep("run", "sweep.yaml", "--json"),
+        cwd=tmp_path,
+        env=environment(tmp_path) | {"TERM": "xterm", "COLUMNS": "120", "LINES": "30"},
+        stdout=subprocess.PIPE,
+        stderr=theirs,
+    )
+    os.close(theirs)
+    screen = b""
+    with contextlib.suppress(OSError):  # the terminal ends with the process
+        while part := os.read(ours, 65536):
+            screen += part
+    output, _ = process.communicate(timeout=60)
+    os.close(ours)
+    assert process.returncode == 0, screen.decode()
+    shown = screen.decode()
+    for text in ("slot 0", "ETA", "running", "2 done in this run"):
+        assert text in shown, text
+    assert json.loads(output)["totals"]["trials_done"] == 2
+    assert json.loads(output)["done"] == 2
+
+
+def wait_for(condition: Any, process: subprocess.Popen[bytes], seconds: float = 120) -> None:
+    deadline = time.monotonic() + seconds
+    while time.monotonic() < deadline:
+        if condition():
+            return
+        assert process.poll() is None, "ended too early"
+        time.sleep(0.1)
+    raise AssertionError("waited in vain")

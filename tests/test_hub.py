@@ -1,0 +1,99 @@
+"""Rows of the Hugging Face hub: from its cache at the commit asked for, or a clear refusal."""
+
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+
+from lp_sweep.storage.errors import MissingInputError
+from lp_sweep.trials.datasource import load_task
+from lp_sweep.trials.tasks import GLUE_REVISION, TASKS, glue_source
+
+
+class Hub(NamedTuple):
+    cache: Path
+    asked: list[object]
+
+
+@pytest.fixture
+def hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Hub:
+    """An empty cache of the `datasets` library, and what it asks a hub that doesn't answer."""
+    from datasets import config, load
+
+    asked: list[object] = []
+
+    def no_network() -> None:
+        if not config.HF_HUB_OFFLINE:
+            asked.append("a hub call")
+        raise ConnectionError("no network")
+
+    monkeypatch.setattr(config, "HF_DATASETS_CACHE", str(tmp_path / "hub"))
+    monkeypatch.setattr(config, "HF_HUB_OFFLINE", False)
+    monkeypatch.setattr(load, "_raise_if_offline_mode_is_enabled", no_network)
+    return Hub(cache=tmp_path / "hub", asked=asked)
+
+
+def put_in_cache(cache: Path, revision: str, labels: list[int]) -> None:
+    """RTE as `datasets` leaves it behind."""
+    from datasets import ClassLabel, DatasetInfo, Features, SplitDict, SplitInfo, Value
+    from datasets.arrow_writer import ArrowWriter
+
+    folder = cache / "nyu-mll___glue" / "rte" / "0.0.0" / revision
+    folder.mkdir(parents=True)
+    text = Value("string")
+    label = ClassLabel(names=["entailment", "not_entailment"])
+    features = Features({"sentence1": text, "sentence2": text, "label": label})
+    splits = SplitDict(dataset_name="glue")
+    for split in ("train", "validation"):
+        with ArrowWriter(path=str(folder / f"glue-{split}.arrow"), features=features) as writer:
+            for row, value in enumerate(labels):
+                writer.write({"sentence1": f"{row}", "sentence2": split, "label": value})
+            writer.finalize()
+        splits.add(SplitInfo(split, num_examples=len(labels), dataset_name="glue"))
+    DatasetInfo(
+        features=features,
+        splits=splits,
+        builder_name="parquet",
+        dataset_name="glue",
+        config_name="rte",
+        version="0.0.0",
+    ).write_to_directory(str(folder))
+
+
+@pytest.mark.parametrize("offline", [True, False])
+def test_hub_rows_come_from_the_cache_without_a_network(hub: Hub, offline: bool) -> None:
+    put_in_cache(hub.cache, GLUE_REVISION, [1, 0, 1])
+    task = load_task(TASKS["rte"].definition, glue_source("rte", None), offline=offline)
+    assert task.train.texts == (["0", "1", "2"], ["train"] * 3)
+    assert task.dev["validation"].texts[1] == ["validation"] * 3
+    assert task.train.labels.tolist() == [1, 0, 1]
+    assert not hub.asked
+
+
+def test_another_cached_revision_is_refused(hub: Hub) -> None:
+    put_in_cache(hub.cache, "a" * 40, [1, 0])
+    with pytest.raises(MissingInputError, match=f"holds is revision {'a' * 40}"):
+        load_task(TASKS["rte"].definition, glue_source("rte", None), offline=True)
+
+
+def test_hub_task_that_is_not_cached(hub: Hub) -> None:
+    with pytest.raises(MissingInputError, match=r"can't load rte, split 'train', offline.*local"):
+        load_task(TASKS["rte"].definition, glue_source("rte", None), offline=True)
+
+
+def test_looking_in_the_cache_leaves_datasets_as_it_was(hub: Hub) -> None:
+    from datasets import config
+    from datasets.utils import logging
+
+    before = config.HF_HUB_OFFLINE, logging.get_verbosity()
+    test_hub_task_that_is_not_cached(hub)
+    assert (config.HF_HUB_OFFLINE, logging.get_verbosity()) == before
+    assert not hub.asked
+
+
+@pytest.mark.parametrize("name", ["rte", "wnli"])
+def test_hub_is_asked_for_what_is_not_cached(hub: Hub, name: str) -> None:
+    put_in_cache(hub.cache, "a" * 40, [1, 0])  # another revision of rte, nothing of wnli
+    with pytest.raises(MissingInputError, match="hub"):
+        load_task(TASKS[name].definition, glue_source(name, None))
+    assert hub.asked

@@ -1,0 +1,90 @@
+"""The words and figures of the progress display."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from lp_sweep.orchestrator.estimate import Rates
+from lp_sweep.orchestrator.load import load_sweep
+from lp_sweep.orchestrator.plan import Known, make_plan
+from lp_sweep.orchestrator.progress import PlainReporter, Run, clock, describe, short_model
+from lp_sweep.orchestrator.resolve import resolve
+from lp_sweep.orchestrator.workqueue import WorkQueue
+from lp_sweep.storage.store import Store
+from tests.toyworld import save_world
+
+
+@pytest.fixture
+def queue(tmp_path: Path) -> WorkQueue:
+    path = save_world(
+        tmp_path,
+        seeds=[1, 2],
+        strategies=[{"name": "top", "k": [0, 2]}, {"name": "contribution", "threshold": 0.5}],
+    )
+    plan = make_plan(resolve(load_sweep(path)), Known.nothing())
+    return WorkQueue(plan, Store(tmp_path / "s", create=True), Rates([]), lambda plan: None)
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"),
+    [(None, "--"), (0, "0:00"), (61.4, "1:01"), (3600, "1:00:00"), (93784, "26:03:04")],
+)
+def test_clock(seconds: float | None, text: str) -> None:
+    assert clock(seconds) == text
+
+
+def test_models_are_named_shortly() -> None:
+    assert short_model("bert-base-cased") == "bert-base-cased"
+    assert short_model("google/electra-base-discriminator") == "google/electra-base-discriminator"
+    assert short_model("/data/some where/models/mine") == "models/mine"
+
+
+def test_slots_fill_and_empty(queue: WorkQueue) -> None:
+    run = Run()
+    run.open(queue, 2)
+    profile, first, second = queue.take(), queue.take(), queue.take()
+    assert profile
+    assert first
+    assert second
+    assert describe(profile) == "./model contribution profile mood"
+    assert describe(first) == "./model 4/4 layers mood seed 1"
+    assert [run.start(profile), run.start(first)] == [0, 1]
+    assert run.start(first) == 1  # tried again on the slot it had
+    assert run.eta_seconds() is None
+    assert run.end(profile.id) == profile
+    assert run.start(second) == 0
+    assert run.end("not running") is None
+    queue.live.clear()
+    assert run.eta_seconds() is not None
+
+
+def test_a_lost_piece_comes_back_once(queue: WorkQueue) -> None:
+    queue.take()
+    work = queue.take()
+    assert work
+    waiting = queue.waiting
+    assert queue.lost(work.id)
+    assert queue.waiting == waiting + 1
+    again = queue.take()
+    assert again == work
+    assert not queue.lost(work.id)
+    queue.ended(work.id, "worker_lost")
+    assert queue.failed == {work.id: "worker_lost"}
+
+
+def test_plain_lines(queue: WorkQueue, capsys: pytest.CaptureFixture[str]) -> None:
+    reporter = PlainReporter()
+    reporter.planned(queue.plan)
+    reporter.opened(queue, 1)
+    work = queue.take()
+    assert work
+    reporter.started(work)
+    reporter.ended(work.id, "failed", "no such file\nand more")
+    captured = capsys.readouterr()
+    assert captured.out == ""
+    lines = captured.err.splitlines()
+    assert lines[0].endswith("5 to do on 1 slots")
+    assert lines[1].endswith("slot 0  start   ./model contribution profile mood")
+    assert "failed  ./model contribution profile mood: no such file  [4 left" in lines[2]

@@ -1,0 +1,301 @@
+"""The views behind the tables, and what the tables make of them: a missing number is a word."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from lp_sweep.analysis.tables import TABLES, Table, min_layers, speed, strategy_means, task_scores
+from lp_sweep.analysis.views import open_views
+from tests.fake_records import FakeSweep
+
+
+@pytest.fixture
+def fake(tmp_path: Path) -> FakeSweep:
+    return FakeSweep(tmp_path)
+
+
+def rows(fake: FakeSweep, sql: str) -> list[dict[str, Any]]:
+    with open_views(fake.publish()) as catalog:
+        return catalog.query(sql).to_pylist()
+
+
+def lines(table: Table) -> list[dict[str, str]]:
+    return [dict(zip(table.columns, row, strict=True)) for row in table.rows]
+
+
+# --- cells
+
+
+def test_a_cell_is_done_failed_deferred_or_pending(fake: FakeSweep) -> None:
+    fake.cell(k=0, score=92.0)
+    fake.cell(k=2, state="failed")
+    fake.cell(k=4)
+    fake.cell(strategy="contribution", threshold=0.9, state="deferred")
+    preempted = fake.cell(k=6)
+    fake.failure(preempted["trial_id"], preempted, error_type="preempted")
+    recovered = fake.cell(k=8, score=80.0)
+    fake.failure(recovered["trial_id"], recovered)
+    found = rows(fake, "SELECT state, error_type, k FROM cells ORDER BY cell")
+    assert [(row["state"], row["error_type"], row["k"]) for row in found] == [
+        ("done", None, 0),
+        ("failed", "out_of_memory", 2),
+        ("pending", None, 4),
+        ("deferred", None, None),
+        ("pending", None, 6),  # being preempted is no failure
+        ("done", None, 8),  # a later attempt went through
+    ]
+
+
+def test_a_cell_whose_profile_failed_is_failed_until_there_is_one(fake: FakeSweep) -> None:
+    fake.cell(strategy="contribution", threshold=0.9, state="failed", task="RTE")
+    assert rows(fake, "FROM cells")[0]["state"] == "failed"
+    fake.profile([0.5] * 12, task="RTE")
+    assert rows(fake, "FROM cells")[0]["state"] == "deferred"
+
+
+def test_a_change_is_against_the_same_sweep_model_procedure_task_and_seed(fake: FakeSweep) -> None:
+    other = FakeSweep(fake.store.root, name="other")
+    axes = [
+        {},
+        {"model": "xlnet"},
+        {"procedure": "iterative"},
+        {"task": "RTE"},
+        {"seed": 43},
+    ]
+    for loss, axis in enumerate(axes, start=1):
+        fake.curve({0: 90.0 + loss, 6: 90.0}, **axis)
+    other.curve({6: 90.0})
+    other.publish()
+    found = rows(fake, "SELECT sweep, change FROM cells WHERE k = 6 ORDER BY sweep, cell")
+    assert [row["change"] for row in found] == pytest.approx([-1, -2, -3, -4, -5, None])
+
+
+def test_a_score_that_is_no_number_is_missing(fake: FakeSweep) -> None:
+    fake.cell(k=0, score=88.0, task="STS-B")
+    fake.cell(k=6, score=float("nan"), task="STS-B")
+    (row,) = rows(fake, "FROM task_table WHERE k = 6")
+    assert (row["mean"], row["n"], row["n_expected"]) == (None, 0, 1)
+
+
+def test_layers_and_epochs_are_long(fake: FakeSweep) -> None:
+    fake.profile([0.9, 0.8, 0.7])
+    fake.cell(k=0, score=90.0)
+    layers = rows(fake, "SELECT layer, value FROM layers ORDER BY layer")
+    assert [(row["layer"], row["value"]) for row in layers] == [(1, 0.9), (2, 0.8), (3, 0.7)]
+    epochs = rows(fake, "SELECT epoch, split, metric, value FROM epochs ORDER BY epoch")
+    assert [row["epoch"] for row in epochs] == [1, 2, 3]
+    assert epochs[0] | {"epoch": 1} == {
+        "epoch": 1,
+        "split": "validation",
+        "metric": "accuracy",
+        "value": 0.9,
+    }
+
+
+# --- tasks
+
+
+def test_a_threshold_that_is_resolved_for_some_seeds_stays_one_row(fake: FakeSweep) -> None:
+    fake.cell(strategy="contribution", threshold=0.9, dropped=(3, 5), score=89.0)
+    fake.cell(strategy="contribution", threshold=0.9, seed=43, state="deferred")
+    (row,) = rows(fake, "FROM task_table")
+    assert (row["k"], row["n"], row["n_expected"], row["n_deferred"]) == (2, 1, 2, 1)
+
+
+def three_seeds(fake: FakeSweep) -> None:
+    for seed, full, six in ((42, 92.0, 90.0), (43, 93.0, 90.5), (44, 92.5, 90.25)):
+        fake.curve({0: full, 6: six}, seed=seed)
+
+
+def test_a_task_row_has_mean_spread_n_and_paired_change(fake: FakeSweep) -> None:
+    three_seeds(fake)
+    (row,) = rows(fake, "FROM task_table WHERE k = 6")
+    assert row["mean"] == pytest.approx(90.25)
+    assert row["sd"] == pytest.approx(0.25)
+    assert row["change"] == pytest.approx(-2.25)
+    assert row["change_sd"] == pytest.approx(0.25)
+    assert (row["n"], row["n_expected"], row["n_paired"]) == (3, 3, 3)
+    assert row["kept_layers"] == [1, 2, 3, 4, 5, 6]
+    assert (row["metric"], row["majority"]) == ("accuracy", 50)
+
+
+def test_the_task_table_for_people(fake: FakeSweep) -> None:
+    three_seeds(fake)
+    fake.cell(k=0, task="STS-B", score=88.79)
+    fake.cell(k=6, task="STS-B", score=88.93)
+    fake.cell(k=6, task="STS-B", seed=43, state="failed")
+    fake.cell(k=0, task="RTE")
+    fake.cell(k=6, task="RTE", state="failed")
+    fake.cell(strategy="contribution", threshold=0.9, task="RTE", state="deferred")
+    table = task_scores(open_views(fake.publish()))
+    assert table.columns == (
+        *("model", "strategy", "K", "kept"),
+        *("SST-2 accuracy", "STS-B Pearson", "RTE"),  # its metric is not known yet
+    )
+    full, six, contribution = lines(table)
+    assert full["strategy"] == "all layers"
+    assert full["SST-2 accuracy"] == "92.50 ±0.50 n=3"
+    assert full["RTE"] == "missing (0/1)"
+    assert (six["strategy"], six["K"], six["kept"]) == ("top", "6", "6 of 12")
+    assert six["SST-2 accuracy"] == "90.25 ±0.25 (−2.25) n=3"
+    assert six["STS-B Pearson"] == "88.93 (+0.14) n=1/2, 1 failed"
+    assert six["RTE"] == "failed (0/1)"
+    assert (contribution["K"], contribution["kept"]) == ("t=0.9", "? of 12")
+    assert contribution["RTE"] == "deferred (0/1)"
+    assert contribution["SST-2 accuracy"] == "–"
+    assert "SST-2 50.00" in table.notes[-1]
+
+
+def test_a_change_without_full_depth_is_a_question_mark(fake: FakeSweep) -> None:
+    fake.curve({2: 90.0})
+    (line,) = lines(task_scores(open_views(fake.publish())))
+    assert line["SST-2 accuracy"] == "90.00 (?) n=1"
+
+
+def test_full_depth_is_one_row_whichever_strategies_list_it(fake: FakeSweep) -> None:
+    fake.cell(strategy="bottom", k=0, score=92.0)
+    for seed in (42, 43):
+        fake.cell(strategy="top", k=0, score=92.0, seed=seed)
+    catalog = open_views(fake.publish())
+    (line,) = lines(task_scores(catalog))
+    assert line["SST-2 accuracy"] == "92.00 ±0.00 n=2"
+    assert len(lines(strategy_means(catalog))) == 1
+    assert task_scores(catalog).long.num_rows == 2, "the long form leaves nothing out"
+
+
+def test_thresholds_that_keep_different_layers_share_a_row(fake: FakeSweep) -> None:
+    for task, dropped in (("SST-2", (3, 5)), ("RTE", (3, 5, 8, 9))):
+        fake.cell(k=0, task=task, score=90.0)
+        fake.cell(strategy="contribution", threshold=0.9, task=task, dropped=dropped, score=89.0)
+    catalog = open_views(fake.publish())
+    assert lines(task_scores(catalog))[1]["kept"] == "8–10 of 12"
+    (row,) = rows(fake, "FROM strategy_table WHERE threshold = 0.9")
+    assert (row["k"], row["k_mean"], row["change_all"]) == (None, 3, -1)
+
+
+# --- strategies
+
+
+def test_strategies_are_means_over_tasks_with_stable_ones_apart(fake: FakeSweep) -> None:
+    for seed, extra in ((42, 0), (43, 1)):
+        for task, full, pruned in (("toy", 90, 88), ("SST-2", 92, 91), ("rte", 60, 66)):
+            fake.curve({0: full + extra, 6: pruned + extra}, task=task, seed=seed)
+    (row,) = rows(fake, "FROM strategy_table WHERE k = 6")
+    assert row["mean_all"] == pytest.approx((88 + 91 + 66) / 3 + 0.5)
+    assert row["change_all"] == pytest.approx((-2 - 1 + 6) / 3)
+    assert row["mean_stable"] == pytest.approx(90)
+    assert row["change_stable"] == pytest.approx(-1.5)
+    assert row["sd_all"] == pytest.approx(0.5**0.5)
+    assert (row["n_tasks"], row["n_stable"], row["n_stable_expected"]) == (3, 2, 2)
+    assert (row["n_seeds_all"], row["n_seeds_stable"], row["missing_tasks"]) == (2, 2, None)
+
+
+def test_a_missing_task_is_never_averaged_away(fake: FakeSweep) -> None:
+    for seed in (42, 43):
+        fake.curve({0: 90.0, 6: 88.0}, seed=seed)
+        fake.curve({0: 60.0}, task="RTE", seed=seed)
+    fake.cell(k=6, task="RTE", score=58.0, seed=42)
+    fake.cell(k=6, task="RTE", seed=43, state="failed")
+    fake.curve({6: 80.0}, strategy="bottom")  # it lists SST-2 and one seed only
+    top, bottom = rows(fake, "FROM strategy_table WHERE k = 6 ORDER BY position")
+    assert (top["mean_all"], top["change_all"], top["missing_tasks"]) == (None, None, "RTE")
+    assert (top["n_tasks"], top["n_tasks_expected"]) == (1, 2)
+    assert (top["n_seeds_all"], top["sd_all"]) == (1, None), "seed 43 has not every task"
+    assert (top["mean_stable"], top["change_stable"]) == (88, -2)
+    assert (bottom["mean_all"], bottom["missing_tasks"]) == (None, "RTE")
+    line = lines(strategy_means(open_views(fake.store)))[1]
+    assert (line["all tasks"], line["missing"]) == ("missing (1/2)", "RTE")
+    assert line["stable tasks"] == "88.00 ±0.00 (−2.00) n=2"
+
+
+def test_only_unstable_tasks_leave_nothing_to_say_of_stable_ones(fake: FakeSweep) -> None:
+    fake.curve({0: 60.0, 6: 58.0}, task="CoLA")
+    line = lines(strategy_means(open_views(fake.publish())))[1]
+    assert (line["all tasks"], line["stable tasks"]) == ("58.00 (−2.00) n=1", "–")
+
+
+# --- speed
+
+
+def test_speed_is_against_full_depth_on_the_same_device(fake: FakeSweep) -> None:
+    fake.cell(k=0, score=92.0)
+    fake.cell(k=6, score=90.0)
+    fake.cell(k=6, score=90.0, seed=43, device_name="A100", train_examples_per_second=50.0)
+    h200, a100 = rows(fake, "FROM speed_table WHERE k = 6 ORDER BY device_name DESC")
+    assert (h200["train_speedup"], h200["dev_speedup"], h200["n_compared"]) == (2, 2, 1)
+    assert (a100["train_speedup"], a100["train_examples_per_second"]) == (None, 50)
+    assert h200["params_percent"] == pytest.approx(100 * 65 / 107)
+    assert a100["params_percent"] == h200["params_percent"], "size is the same on every device"
+    line = lines(speed(open_views(fake.store)))[0]
+    assert (line["device"], line["train ×"], line["tasks"]) == ("A100", "?", "0/1")
+
+
+def test_speed_takes_medians_over_seeds_then_tasks_and_each_trial_once(fake: FakeSweep) -> None:
+    for task, factor in (("SST-2", 2.0), ("QQP", 2.2), ("RTE", 9.0)):
+        fake.cell(k=0, task=task, score=90.0, train_examples_per_second=10.0)
+        for seed, noise in ((42, 0.0), (43, 1.0), (44, -1.0)):
+            speed_ = 10 * factor + noise
+            fake.cell(k=6, task=task, score=89, seed=seed, train_examples_per_second=speed_)
+    fake.cell(strategy="bottom", k=0, task="QQP", score=90.0, train_examples_per_second=10.0)
+    full, six = rows(fake, "FROM speed_table ORDER BY k")
+    assert six["train_speedup"] == pytest.approx(2.2)
+    assert (full["n"], full["n_tasks"]) == (3, 3), "a trial that two cells share counts once"
+    assert (six["n"], six["n_compared"]) == (9, 3)
+
+
+def test_threads_are_part_of_a_cpu(fake: FakeSweep) -> None:
+    cpu = {"device_type": "cpu", "device_name": "EPYC"}
+    fake.cell(k=0, score=92.0, threads=2, **cpu)
+    fake.cell(k=6, score=90.0, threads=8, **cpu)
+    found = rows(fake, "SELECT k, threads, train_speedup FROM speed_table ORDER BY k")
+    assert [tuple(row.values()) for row in found] == [(0, 2, 1.0), (6, 8, None)]
+    assert lines(speed(open_views(fake.store)))[1]["device"] == "EPYC, 8 threads"
+
+
+# --- layout
+
+
+def test_the_min_layers_table_for_people(fake: FakeSweep) -> None:
+    fake.curve({0: 90.0, 2: 89.2, 4: 80.0})
+    fake.curve({0: 70.0, 2: 69.5}, task="QQP")
+    fake.cell(k=4, task="QQP", state="failed")
+    fake.curve({2: 50.0}, task="QNLI")
+    catalog = open_views(fake.publish(), deltas=(0.5, 1))
+    half, one = lines(min_layers(catalog))
+    assert (half["loss ≤"], one["loss ≤"]) == ("0.5 points", "1 point")
+    assert half["SST-2"] == "12 of 12 n=1"
+    assert one["SST-2"] == "10 of 12 (−0.80) n=1"
+    assert one["QQP"] == "8–10 of 12 (1 missing)"
+    assert one["QNLI"] == "10–12 of 12 (1 missing)"
+    percent = lines(min_layers(catalog, unit="percent"))[1]
+    assert (percent["loss ≤"], percent["SST-2"]) == ("1%", "10 of 12 (−0.89%) n=1")
+
+
+def test_sweep_and_procedure_are_columns_only_where_there_are_several(fake: FakeSweep) -> None:
+    fake.curve({0: 90.0, 2: 89.2})
+    assert task_scores(open_views(fake.publish())).columns[0] == "model"
+    fake.curve({0: 90.0}, procedure="iterative")
+    other = FakeSweep(fake.store.root, name="other")
+    other.curve({0: 91.0, 2: 80.0})
+    other.publish()
+    table = task_scores(open_views(fake.publish()))
+    assert table.columns[:3] == ("sweep", "model", "procedure")
+    assert len(table.rows) == 5
+
+
+@pytest.mark.parametrize("name", TABLES)
+def test_tables_narrow_to_models(fake: FakeSweep, name: str) -> None:
+    fake.curve({0: 90.0, 2: 89.2})
+    fake.curve({0: 90.0, 2: 89.2}, model='it\'s a "model"')
+    table = TABLES[name](open_views(fake.publish()), models=['it\'s a "model"'])
+    assert {line["model"] for line in lines(table)} == {'it\'s a "model"'}
+
+
+def test_tables_narrow_to_strategies(fake: FakeSweep) -> None:
+    fake.curve({0: 90.0, 2: 89.2})
+    fake.curve({2: 89.2}, strategy="bottom")
+    table = min_layers(open_views(fake.publish()), strategies=["bottom"])
+    assert [line["strategy"] for line in lines(table)] == ["bottom"] * 3
