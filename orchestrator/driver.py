@@ -137,6 +137,7 @@ def _ray(options: Options) -> Iterator[Slots]:
     quiet: dict[str, Any] = {"logging_level": "ERROR", "log_to_driver": False}
     try:
         if address:
+            _knock(address)
             ray.init(address=address, **quiet)
         else:
             ray.init(
@@ -155,6 +156,13 @@ def _ray(options: Options) -> Iterator[Slots]:
         yield _slots(ray.cluster_resources(), options)
     finally:
         ray.shutdown()
+
+
+def _knock(address: str) -> None:
+    """Raises OSError where nothing listens: Ray itself would try for minutes."""
+    host, _, port = address.rpartition("://")[2].partition(":")
+    if port.isdigit():
+        socket.create_connection((host, int(port)), timeout=10).close()
 
 
 def _slots(resources: Mapping[str, float], options: Options) -> Slots:

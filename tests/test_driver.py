@@ -212,6 +212,28 @@ def test_a_lost_worker_is_a_failed_attempt_and_the_sweep_goes_on(tmp_path: Path)
     assert re.search("died|lost|exit", row["traceback"])
 
 
+def test_a_cluster_is_joined_and_runs_one_trial_per_gpu(tmp_path: Path) -> None:
+    """Two nodes, the head without a GPU, the other with two (fake) ones: two slots there."""
+    from ray.cluster_utils import Cluster
+
+    save_world(tmp_path, seeds=[1, 2])
+    cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 1, "num_gpus": 0})
+    try:
+        cluster.add_node(num_cpus=2, num_gpus=2)
+        done = run("run", "sweep.yaml", "--address", cluster.address, cwd=tmp_path)
+    finally:
+        cluster.shutdown()
+    assert "4 to do on 2 slots" in done.stderr
+    assert "4 done in this run" in done.stderr
+
+
+def test_an_address_without_a_cluster_is_a_preflight_error(tmp_path: Path) -> None:
+    save_world(tmp_path)
+    done = run("run", "sweep.yaml", "--address", "127.0.0.1:1", cwd=tmp_path, code=4)
+    assert "no Ray at 127.0.0.1:1" in done.stderr
+    assert "Check --address or RAY_ADDRESS" in done.stderr
+
+
 def test_a_node_out_of_memory_ends_the_trial_and_not_the_sweep(tmp_path: Path) -> None:
     """Ray's memory monitor kills the workers at once, each time: tried twice, then failed."""
     save_world(tmp_path, seeds=[1], strategies=[{"name": "top", "k": [0]}])

@@ -1,0 +1,228 @@
+"""Identifiers: pinned, and made from exactly what determines a result."""
+
+import json
+from dataclasses import MISSING, asdict, fields, replace
+from typing import Any
+
+import pytest
+
+from lp_sweep.storage.identity import (
+    ProfileSpec,
+    Recipe,
+    TaskDefinition,
+    TrialSpec,
+    profile_id,
+    profile_spec_from_plain,
+    trial_id,
+    trial_spec_from_plain,
+)
+from lp_sweep.trials.tasks import TASKS
+
+TASK = TaskDefinition(text_columns=("sentence",))
+TRIAL = TrialSpec(
+    model_fingerprint="hub:bert-base-cased@main",
+    kept_layers=tuple(range(1, 13)),
+    task=TASK,
+    data_fingerprint="sha256:00",
+    seed=42,
+)
+PRUNED = replace(
+    TRIAL,
+    kept_layers=(1, 2, 3),
+    seed=7,
+    recipe=Recipe(learning_rate=3e-5, epochs=1, limit_train=3000),
+    task=TASKS["stsb"].definition,
+)
+MNLI = replace(
+    TRIAL,
+    task=TASKS["mnli"].definition,
+    data_fingerprint="hub:nyu-mll/glue@x:mnli:train=train",
+)
+PROFILE = ProfileSpec(
+    model_fingerprint="hub:bert-base-cased@main", task=TASK, data_fingerprint="sha256:00"
+)
+# a value that is not the default, for every field there is
+OTHER: dict[type, dict[str, Any]] = {
+    TrialSpec: {
+        "model_fingerprint": "hub:roberta-base@main",
+        "kept_layers": (1, 2),
+        "task": TASKS["rte"].definition,
+        "data_fingerprint": "sha256:01",
+        "seed": 43,
+        "recipe": Recipe(epochs=4),
+        "procedure": "gradual",
+    },
+    Recipe: {
+        "learning_rate": 3e-5,
+        "batch_size": 16,
+        "epochs": 4,
+        "max_length": 64,
+        "weight_decay": 0.01,
+        "adam_beta1": 0.8,
+        "adam_beta2": 0.98,
+        "adam_epsilon": 1e-6,
+        "max_grad_norm": 0.5,
+        "warmup_ratio": 0.1,
+        "schedule": "constant",
+        "precision": "bf16",
+        "limit_train": 100,
+        "limit_dev": 100,
+    },
+    TaskDefinition: {
+        "text_columns": ("sentence1",),
+        "label_column": "y",
+        "kind": "regression",
+        "metric": "f1",
+        "extra_metrics": ("mcc",),
+        "labels": ("a", "b"),
+    },
+    ProfileSpec: {
+        "model_fingerprint": "hub:roberta-base@main",
+        "task": TASKS["rte"].definition,
+        "data_fingerprint": "sha256:01",
+        "max_length": 64,
+        "limit_dev": 100,
+        "measure": "similarity",
+    },
+}
+
+
+def changes(kind: type) -> list[Any]:
+    return [
+        pytest.param(item.name, OTHER[kind].get(item.name), id=f"{kind.__name__}.{item.name}")
+        for item in fields(kind)
+    ]
+
+
+@pytest.mark.parametrize(
+    ("spec", "expected"),
+    [
+        pytest.param(TRIAL, "t1-72276f5f4fdb84be709f", id="all-defaults"),
+        pytest.param(PRUNED, "t1-a22a3c3391611101245f", id="pruned-regression-own-recipe"),
+        pytest.param(MNLI, "t1-601db23a482b71ec7dd7", id="labels-and-two-dev-splits"),
+    ],
+)
+def test_trial_id_is_pinned(spec: TrialSpec, expected: str) -> None:
+    # records are found by these: a change that breaks this one needs a new IDENTITY_VERSION
+    assert trial_id(spec) == expected
+
+
+@pytest.mark.parametrize(
+    ("spec", "expected"),
+    [
+        pytest.param(PROFILE, "p1-6c7ab1a624a0a3ea12a7", id="all-defaults"),
+        pytest.param(
+            replace(PROFILE, task=TASKS["rte"].definition, max_length=64, limit_dev=100),
+            "p1-495f93ced428e6af4705",
+            id="rte-limited",
+        ),
+    ],
+)
+def test_profile_id_is_pinned(spec: ProfileSpec, expected: str) -> None:
+    assert profile_id(spec) == expected
+
+
+def test_defaults_are_pinned() -> None:
+    """A default is left out of the hash, so another default is another meaning of old records."""
+    defaults = {
+        kind.__name__: {
+            item.name: item.default for item in fields(kind) if item.default is not MISSING
+        }
+        for kind in OTHER
+    }
+    assert defaults == {
+        "TrialSpec": {"procedure": "direct"},
+        "Recipe": {
+            "learning_rate": 2e-5,
+            "batch_size": 32,
+            "epochs": 3,
+            "max_length": 128,
+            "weight_decay": 0.0,
+            "adam_beta1": 0.9,
+            "adam_beta2": 0.999,
+            "adam_epsilon": 1e-8,
+            "max_grad_norm": 1.0,
+            "warmup_ratio": 0.0,
+            "schedule": "linear",
+            "precision": "fp32",
+            "limit_train": None,
+            "limit_dev": None,
+        },
+        "TaskDefinition": {
+            "label_column": "label",
+            "kind": "classification",
+            "metric": "accuracy",
+            "extra_metrics": (),
+            "labels": (),
+        },
+        "ProfileSpec": {"max_length": 128, "limit_dev": None, "measure": "contribution"},
+    }
+    assert TRIAL.recipe == Recipe()
+
+
+@pytest.mark.parametrize(
+    "same",
+    [
+        pytest.param(replace(TRIAL, kept_layers=tuple(range(12, 0, -1))), id="layers-unordered"),
+        pytest.param(replace(TRIAL, kept_layers=(*range(1, 13), 12)), id="layer-twice"),
+        pytest.param(replace(TRIAL, procedure="direct", recipe=Recipe(epochs=3)), id="spelt-out"),
+        pytest.param(
+            replace(TRIAL, recipe=Recipe(max_grad_norm=1, weight_decay=0)), id="int-for-float"
+        ),
+        pytest.param(
+            replace(TRIAL, task=replace(TASK, extra_metrics=(), labels=())), id="empty-tuples"
+        ),
+    ],
+)
+def test_spelling_does_not_matter(same: TrialSpec) -> None:
+    assert trial_id(same) == trial_id(TRIAL)
+
+
+def test_int_and_float_are_one_value_off_the_default_too() -> None:
+    one, other = Recipe(max_grad_norm=2), Recipe(max_grad_norm=2.0)
+    assert trial_id(replace(TRIAL, recipe=one)) == trial_id(replace(TRIAL, recipe=other))
+
+
+@pytest.mark.parametrize(("name", "value"), changes(TrialSpec))
+def test_every_field_of_a_trial_matters(name: str, value: Any) -> None:
+    assert trial_id(replace(TRIAL, **{name: value})) != trial_id(TRIAL)
+
+
+@pytest.mark.parametrize(("name", "value"), changes(Recipe))
+def test_every_field_of_the_recipe_matters(name: str, value: Any) -> None:
+    # off the default already, so that the change itself must tell and not the recipe's presence
+    base = Recipe(batch_size=8) if name == "epochs" else Recipe(epochs=9)
+    changed = replace(base, **{name: value})
+    assert trial_id(replace(TRIAL, recipe=changed)) != trial_id(replace(TRIAL, recipe=base))
+
+
+@pytest.mark.parametrize(("name", "value"), changes(TaskDefinition))
+def test_every_field_of_the_task_matters(name: str, value: Any) -> None:
+    task = replace(TASK, **{name: value})
+    assert trial_id(replace(TRIAL, task=task)) != trial_id(TRIAL)
+    assert profile_id(replace(PROFILE, task=task)) != profile_id(PROFILE)
+
+
+@pytest.mark.parametrize(("name", "value"), changes(ProfileSpec))
+def test_every_field_of_a_profile_matters(name: str, value: Any) -> None:
+    assert profile_id(replace(PROFILE, **{name: value})) != profile_id(PROFILE)
+
+
+def test_text_order_and_field_borders_matter() -> None:
+    def id_of(*columns: str) -> str:
+        return trial_id(replace(TRIAL, task=replace(TASK, text_columns=columns)))
+
+    assert len({id_of("a", "b"), id_of("b", "a"), id_of("ab"), id_of("a,b")}) == 4
+
+
+@pytest.mark.parametrize("spec", [TRIAL, PRUNED, MNLI], ids=["default", "pruned", "mnli"])
+def test_trial_round_trip(spec: TrialSpec) -> None:
+    again = trial_spec_from_plain(json.loads(json.dumps(asdict(spec))))
+    assert again == spec
+    assert trial_id(again) == trial_id(spec)
+
+
+def test_profile_round_trip() -> None:
+    again = profile_spec_from_plain(json.loads(json.dumps(asdict(PROFILE))))
+    assert again == PROFILE
+    assert profile_id(again) == profile_id(PROFILE)
