@@ -26,7 +26,8 @@ MIN_LAYERS_NOTES = (
 TASK_NOTES = (
     "90.25 ±0.31 (−2.18) n=3: mean over seeds after the last epoch, sample standard deviation, "
     "change against K=0 of the same seed, seeds. (?): no K=0 to compare with.",
-    "n=2/3: the mean is of the 2 seeds that are done. missing, failed, deferred: none is. "
+    "n=2/3: the mean is of the 2 seeds that are done. missing, failed, deferred, "
+    "impossible (no layer would stay): none is. "
     f"{NOT_ASKED}: not asked for.",
 )
 STRATEGY_NOTES = (
@@ -92,7 +93,10 @@ def task_score(row: Row) -> str:
 def _absence(row: Row) -> str:
     if row["n_failed"]:
         return "failed"
-    return "deferred" if row["n_deferred"] == row["n_expected"] else "missing"
+    for state in ("deferred", "impossible"):
+        if row[f"n_{state}"] == row["n_expected"]:
+            return state
+    return "missing"
 
 
 def _spread(deviation: float | None) -> str:

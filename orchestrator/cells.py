@@ -7,9 +7,9 @@ import itertools
 from collections.abc import Iterable, Iterator
 from typing import Any, NamedTuple
 
+from lp_sweep.orchestrator.entries import CellMatch, StrategyEntry
 from lp_sweep.orchestrator.models import ModelInput
 from lp_sweep.orchestrator.resolve import Sweep
-from lp_sweep.orchestrator.spec import CellMatch, StrategyEntry
 from lp_sweep.orchestrator.wording import choose
 from lp_sweep.orchestrator.yamlfile import Location
 from lp_sweep.storage.errors import SpecError

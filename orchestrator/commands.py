@@ -64,7 +64,8 @@ def plan(request: Request, as_json: bool) -> str:
 def run(request: Request, *, address: str | None, cache_dir: Path | None, as_json: bool) -> int:
     """Returns the exit code."""
     from lp_sweep.orchestrator import preflight
-    from lp_sweep.orchestrator.driver import Options, run_sweep
+    from lp_sweep.orchestrator.cluster import Options
+    from lp_sweep.orchestrator.driver import run_sweep
     from lp_sweep.orchestrator.progress import make_reporter
 
     file = _sweep_file(request)

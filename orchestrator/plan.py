@@ -60,7 +60,7 @@ class Cell:
 
     asked: Asked
     depth: int
-    kept: tuple[int, ...] | None = None  # None while deferred
+    kept: tuple[int, ...] | None = None  # None while deferred, () where no layer would stay
     dropped: tuple[int, ...] | None = None
     trial_id: str | None = None
     profile_id: str | None = None
@@ -176,7 +176,14 @@ class _Builder:
             try:
                 dropped = contribution_dropped(cosines, asked.threshold)
             except ValueError:  # no layer would stay
-                return Cell(asked=asked, depth=depth, profile_id=profile, state="impossible")
+                return Cell(
+                    asked=asked,
+                    depth=depth,
+                    kept=(),
+                    dropped=kept_layers(depth, ()),
+                    profile_id=profile,
+                    state="impossible",
+                )
         else:
             dropped = dropped_layers(asked.strategy, depth, asked.k or 0)
         kept = kept_layers(depth, dropped)

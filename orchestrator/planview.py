@@ -81,7 +81,7 @@ def _shared(plan: Plan) -> list[str]:
     """Which cells are one network, over all tasks and seeds."""
     by_network: dict[tuple[str, tuple[int, ...]], dict[str, None]] = defaultdict(dict)
     for cell in plan.cells:
-        if cell.kept is not None:
+        if cell.kept:
             by_network[cell.asked.model, cell.kept][_point(cell)] = None
     shared = [(key, list(names)) for key, names in by_network.items() if len(names) > 1]
     if not shared:

@@ -14,9 +14,10 @@ from typing import NamedTuple
 
 import pyarrow.parquet as pq
 
+from lp_sweep.orchestrator.entries import TaskEntry
 from lp_sweep.orchestrator.load import SweepFile
 from lp_sweep.orchestrator.models import ModelInput, find_model
-from lp_sweep.orchestrator.spec import SweepSpec, TaskEntry
+from lp_sweep.orchestrator.spec import SweepSpec
 from lp_sweep.orchestrator.yamlfile import Document, Location
 from lp_sweep.storage.errors import LpSweepError, PreflightError, TrialError
 from lp_sweep.storage.identity import Recipe, TaskDefinition

@@ -17,6 +17,9 @@ class States(NamedTuple):
     unreadable: list[Unreadable]
 
 
+STATES = ("done", "failed", "pending", "deferred", "impossible")
+
+
 def sweep_states(store: Store, only: str | None = None) -> States:
     """Raises SpecError for an unknown name."""
     names = sorted(store.names("sweeps"))
@@ -36,19 +39,22 @@ def sweep_states(store: Store, only: str | None = None) -> States:
 def _state(
     name: str, cells: list[dict[str, Any]], done: set[str], failed: set[str]
 ) -> dict[str, Any]:
-    def state(trial: str | None) -> str:
-        if trial is None:
-            return "deferred"
+    def of_trial(trial: str) -> str:
         return "done" if trial in done else "failed" if trial in failed else "pending"
 
+    def of_cell(cell: dict[str, Any]) -> str:
+        if cell["trial_id"] is not None:
+            return of_trial(cell["trial_id"])
+        return "impossible" if cell["kept_layers"] == [] else "deferred"
+
     trials = {cell["trial_id"] for cell in cells if cell["trial_id"] is not None}
-    by_cell, by_trial = Counter(state(c["trial_id"]) for c in cells), Counter(map(state, trials))
+    by_cell, by_trial = Counter(map(of_cell, cells)), Counter(map(of_trial, trials))
     return {
         "sweep": name,
         "cells": len(cells),
         "trials": len(trials),
         **{f"trials_{key}": by_trial[key] for key in ("done", "failed", "pending")},
-        **{f"cells_{key}": by_cell[key] for key in ("done", "failed", "pending", "deferred")},
+        **{f"cells_{key}": by_cell[key] for key in STATES},
     }
 
 

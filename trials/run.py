@@ -6,16 +6,13 @@ Plain data in, plain data out; runs in a terminal as well as in a worker, and im
 from __future__ import annotations
 
 import time
-import traceback
-import uuid
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 
-from lp_sweep.storage.errors import StoreError, TrialError
+from lp_sweep.storage.errors import StoreError
 from lp_sweep.storage.identity import (
     ProfileSpec,
     TrialSpec,
@@ -33,14 +30,18 @@ from lp_sweep.trials.device import (
     reset_peak_memory,
 )
 from lp_sweep.trials.encode import EncodedTask, encode_task
-from lp_sweep.trials.finetune import EVALUATION_BATCH, Padding, Trained, finetune, to_device
-from lp_sweep.trials.metrics import majority_score, predictions
+from lp_sweep.trials.finetune import EVALUATION_BATCH, Padding, finetune, to_device
 from lp_sweep.trials.provenance import now, where
 from lp_sweep.trials.prune import load_pruned, parameter_counts
+from lp_sweep.trials.record import (
+    Job,
+    attempt_row,
+    identity_columns,
+    prediction_rows,
+    score_columns,
+)
 from lp_sweep.trials.tasks import source_from_plain
 from lp_sweep.trials.tokenizer import load_tokenizer
-
-Job = Mapping[str, Any]
 
 
 class Data(NamedTuple):
@@ -62,10 +63,10 @@ def execute(job: Job, store_root: str) -> dict[str, Any]:
     try:
         run = run_profile if job["kind"] == "profile" else run_trial
         result = run(job)
-    except torch.AcceleratorError:
+    except (torch.AcceleratorError, StoreError):
         raise
     except Exception as error:
-        attempt = _attempt(job, error, started_at)
+        attempt = attempt_row(job, error, started_at)
         store.put("attempts", attempt["attempt_id"], [attempt])
         return {
             "id": job["id"],
@@ -126,8 +127,8 @@ def run_trial(job: Job) -> dict[str, Any]:
             precision=precision,
         )
         record = {
-            **_identity_columns(job, spec),
-            **_score_columns(spec, data.encoded, trained),
+            **identity_columns(job, spec),
+            **score_columns(spec, data.encoded, trained),
             "model_revision": getattr(model.config, "_commit_hash", None),
             "precision_used": precision,
             "params_total": counts.total,
@@ -139,7 +140,10 @@ def run_trial(job: Job) -> dict[str, Any]:
             "seconds_total": time.perf_counter() - begun,
             **where(device, started_at),
         }
-    return {"record": record, "predictions": _prediction_rows(job["id"], spec, data, trained)}
+    return {
+        "record": record,
+        "predictions": prediction_rows(job["id"], spec, data.encoded, trained),
+    }
 
 
 def run_profile(job: Job) -> dict[str, Any]:
@@ -205,91 +209,3 @@ def _data(job: Job, spec: TrialSpec | ProfileSpec) -> Data:
     )
     encoded = encode_task(tokenizer, task, spec.data_fingerprint, length, Path(job["cache_dir"]))
     return Data(encoded, Padding.of(tokenizer), time.perf_counter() - begun)
-
-
-def _identity_columns(job: Job, spec: TrialSpec) -> dict[str, Any]:
-    depth = job["model"]["depth"]
-    dropped = [layer for layer in range(1, depth + 1) if layer not in spec.kept_layers]
-    return {
-        "trial_id": job["id"],
-        "model": job["model"]["name"],
-        "model_fingerprint": spec.model_fingerprint,
-        "depth": depth,
-        "kept_layers": list(spec.kept_layers),
-        "dropped_layers": dropped,
-        "k": len(dropped),
-        "procedure": spec.procedure,
-        "task": job["task"]["name"],
-        "data_fingerprint": spec.data_fingerprint,
-        "seed": spec.seed,
-        **{name: getattr(spec.recipe, name) for name in spec.recipe.__slots__},
-    }
-
-
-def _score_columns(spec: TrialSpec, data: EncodedTask, trained: Trained) -> dict[str, Any]:
-    main_split, main = next(iter(data.dev.items()))
-    curve = [
-        item.value
-        for item in trained.epoch_metrics
-        if item.split == main_split and item.metric == spec.task.metric
-    ]
-    best = max(range(len(curve)), key=curve.__getitem__)
-    dev_rows = sum(len(split) for split in data.dev.values())
-    epochs = spec.recipe.epochs
-    return {
-        "metric": spec.task.metric,
-        "last": curve[-1],
-        "best": curve[best],
-        "best_epoch": best + 1,
-        "majority": majority_score(spec.task, data.train.labels, main.labels),
-        "epoch_metrics": [item._asdict() for item in trained.epoch_metrics],
-        "train_losses": trained.train_losses,
-        "train_examples": len(data.train),
-        "dev_examples": dev_rows,
-        "steps": trained.steps,
-        "seconds_train": trained.seconds_train,
-        "seconds_evaluate": trained.seconds_evaluate,
-        "train_examples_per_second": epochs * len(data.train) / trained.seconds_train,
-        "dev_examples_per_second": epochs * dev_rows / trained.seconds_evaluate,
-    }
-
-
-def _prediction_rows(
-    trial: str, spec: TrialSpec, data: Data, trained: Trained
-) -> list[dict[str, Any]]:
-    rows = []
-    for name, split in data.encoded.dev.items():
-        logits = trained.logits[name]
-        answers = predictions(spec.task, logits)
-        rows += [
-            {
-                "trial_id": trial,
-                "split": name,
-                "example": index,
-                "label": float(label),
-                "prediction": float(answer),
-                "scores": scores,
-            }
-            for index, (label, answer, scores) in enumerate(
-                zip(split.labels, answers, logits.tolist(), strict=True)
-            )
-        ]
-    return rows
-
-
-def _attempt(job: Job, error: Exception, started_at: Any) -> dict[str, Any]:
-    """A row of ATTEMPTS; its identifier starts with that of the work it was a try at."""
-    if isinstance(error, StoreError):
-        raise error
-    return {
-        "attempt_id": f"{job['id']}.{uuid.uuid4().hex[:8]}",
-        "trial_id": job["id"],
-        "model": job["model"]["name"],
-        "task": job["task"]["name"],
-        "seed": job["spec"].get("seed"),
-        "kept_layers": job["spec"].get("kept_layers"),
-        "error_type": error.kind if isinstance(error, TrialError) else "bug",
-        "message": str(error) or type(error).__name__,
-        "traceback": "".join(traceback.format_exception(error)),
-        **where(pick_device(job.get("device", "auto")), started_at),
-    }

@@ -8,6 +8,7 @@
 --               failed    no record, and an attempt at the trial, or at the profile it waits for,
 --                         failed (being preempted is no failure)
 --               deferred  its layers wait for a profile
+--               impossible  by its profile and threshold no layer would stay
 --               pending   none of these
 -- score         points (0..100), after the last epoch.
 -- score_full    points of K=0: the same sweep, model, procedure, task and seed with all layers kept,
@@ -46,6 +47,7 @@ SELECT
     CASE
         WHEN trials.trial_id IS NOT NULL THEN 'done'
         WHEN failures.trial_id IS NOT NULL THEN 'failed'
+        WHEN len(listed.kept_layers) = 0 THEN 'impossible'
         WHEN listed.trial_id IS NULL THEN 'deferred'
         ELSE 'pending'
     END AS state,

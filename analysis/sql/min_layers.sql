@@ -36,7 +36,7 @@ points AS (  -- a network per K and seed; two thresholds that chose one set coun
         any_value(score) AS score,
         any_value(score_full) AS score_full
     FROM cells
-    WHERE n_kept IS DISTINCT FROM depth
+    WHERE n_kept IS DISTINCT FROM depth AND state <> 'impossible'
     GROUP BY sweep, model, procedure, strategy, task, depth, k, seed,
         CASE WHEN k IS NULL THEN threshold END
     UNION ALL

@@ -3,7 +3,7 @@
 -- mean, sd           points; sd is the sample standard deviation over seeds, null for one seed.
 -- n, n_expected      seeds with a score, seeds asked for. Where n < n_expected the mean is of the
 --                    seeds that are there.
--- n_failed, n_deferred, n_pending   why the others are not.
+-- n_failed, n_deferred, n_impossible, n_pending   why the others are not.
 -- change, change_sd  points against K=0 of the same seed, over n_paired seeds that have both.
 -- majority           points of the constant answer, where the metric has one.
 -- k                  layers dropped; for a threshold what it came to, null while deferred.
@@ -27,6 +27,7 @@ SELECT
     count(*) AS n_expected,
     count(*) FILTER (WHERE state = 'failed') AS n_failed,
     count(*) FILTER (WHERE state = 'deferred') AS n_deferred,
+    count(*) FILTER (WHERE state = 'impossible') AS n_impossible,
     count(*) FILTER (WHERE state = 'pending') AS n_pending,
     avg(change) AS change,
     stddev_samp(change) AS change_sd,

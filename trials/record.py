@@ -1,0 +1,110 @@
+"""Rows of the store's tables, made from what a trial found. Computes nothing on a device."""
+
+from __future__ import annotations
+
+import traceback
+import uuid
+from collections.abc import Mapping
+from datetime import datetime
+from typing import Any
+
+from lp_sweep.storage.errors import TrialError
+from lp_sweep.storage.identity import TrialSpec
+from lp_sweep.trials.device import pick_device
+from lp_sweep.trials.encode import EncodedTask
+from lp_sweep.trials.finetune import Trained
+from lp_sweep.trials.metrics import majority_score, predictions
+from lp_sweep.trials.provenance import where
+
+Job = Mapping[str, Any]
+
+
+def identity_columns(job: Job, spec: TrialSpec) -> dict[str, Any]:
+    depth = job["model"]["depth"]
+    dropped = [layer for layer in range(1, depth + 1) if layer not in spec.kept_layers]
+    return {
+        "trial_id": job["id"],
+        "model": job["model"]["name"],
+        "model_fingerprint": spec.model_fingerprint,
+        "depth": depth,
+        "kept_layers": list(spec.kept_layers),
+        "dropped_layers": dropped,
+        "k": len(dropped),
+        "procedure": spec.procedure,
+        "task": job["task"]["name"],
+        "data_fingerprint": spec.data_fingerprint,
+        "seed": spec.seed,
+        **{name: getattr(spec.recipe, name) for name in spec.recipe.__slots__},
+    }
+
+
+def score_columns(spec: TrialSpec, data: EncodedTask, trained: Trained) -> dict[str, Any]:
+    main_split, main = next(iter(data.dev.items()))
+    curve = [
+        item.value
+        for item in trained.epoch_metrics
+        if item.split == main_split and item.metric == spec.task.metric
+    ]
+    best = max(range(len(curve)), key=curve.__getitem__)
+    dev_rows = sum(len(split) for split in data.dev.values())
+    epochs = spec.recipe.epochs
+    return {
+        "metric": spec.task.metric,
+        "last": curve[-1],
+        "best": curve[best],
+        "best_epoch": best + 1,
+        "majority": majority_score(spec.task, data.train.labels, main.labels),
+        "epoch_metrics": [item._asdict() for item in trained.epoch_metrics],
+        "train_losses": trained.train_losses,
+        "train_examples": len(data.train),
+        "dev_examples": dev_rows,
+        "steps": trained.steps,
+        "seconds_train": trained.seconds_train,
+        "seconds_evaluate": trained.seconds_evaluate,
+        "train_examples_per_second": epochs * len(data.train) / trained.seconds_train,
+        "dev_examples_per_second": epochs * dev_rows / trained.seconds_evaluate,
+    }
+
+
+def prediction_rows(
+    trial: str, spec: TrialSpec, data: EncodedTask, trained: Trained
+) -> list[dict[str, Any]]:
+    rows = []
+    for name, split in data.dev.items():
+        logits = trained.logits[name]
+        answers = predictions(spec.task, logits)
+        rows += [
+            {
+                "trial_id": trial,
+                "split": name,
+                "example": index,
+                "label": float(label),
+                "prediction": float(answer),
+                "scores": scores,
+            }
+            for index, (label, answer, scores) in enumerate(
+                zip(split.labels, answers, logits.tolist(), strict=True)
+            )
+        ]
+    return rows
+
+
+def attempt_row(job: Job, error: Exception, started_at: datetime) -> dict[str, Any]:
+    """A row of ATTEMPTS; its identifier starts with that of the work it was a try at."""
+    return {
+        "attempt_id": f"{job['id']}.{uuid.uuid4().hex[:8]}",
+        "trial_id": job["id"],
+        "model": job["model"]["name"],
+        "task": job["task"]["name"],
+        "seed": job["spec"].get("seed"),
+        "kept_layers": job["spec"].get("kept_layers"),
+        "error_type": error.kind if isinstance(error, TrialError) else "bug",
+        "message": _storable(str(error)) or type(error).__name__,
+        "traceback": _storable("".join(traceback.format_exception(error))),
+        **where(pick_device(job.get("device", "auto")), started_at),
+    }
+
+
+def _storable(text: str) -> str:
+    """Without the lone surrogates that a file name of another encoding leaves in a message."""
+    return text.encode("utf-8", "replace").decode()
