@@ -27,7 +27,7 @@ class Request(NamedTuple):
 
 def _sweep_file(request: Request) -> SweepFile:
     """The file; `quickstart` is the built-in one where no such file exists."""
-    if request.file == "quickstart" and not Path(request.file).exists():
+    if request.file == "quickstart" and not Path(request.file).is_file():
         with as_file(files("lp_sweep.quickstart")) as folder:
             return load_sweep(folder / "sweep.yaml", request.overrides)
     return load_sweep(Path(request.file), request.overrides)

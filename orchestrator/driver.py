@@ -51,7 +51,7 @@ def run_sweep(sweep: Sweep, store: Store, options: Options, reporter: Reporter) 
         return Outcome(plan, 0, {}, None)
     reporter.planned(plan)
     stopped_by = None
-    with _signals() as received, cluster(options) as slots:
+    with cluster(options) as slots, _signals() as received:  # Ray sets its own handler at init
         reporter.opened(queue, slots.number)
         try:
             _fit(queue, store, options, slots, reporter)

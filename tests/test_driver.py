@@ -152,7 +152,10 @@ def test_a_failed_trial_does_not_stop_the_sweep(tmp_path: Path) -> None:
     assert "failed" in run("table", "tasks", cwd=tmp_path).stdout
 
 
-def test_an_interrupted_sweep_goes_on(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 3)], ids=["ctrl-c", "terminated"]
+)
+def test_an_interrupted_sweep_goes_on(tmp_path: Path, number: signal.Signals, code: int) -> None:
     save_world(tmp_path, seeds=list(range(6)), name="broken-off")
     log = tmp_path / "log.txt"
     with log.open("w") as stream:
@@ -162,11 +165,13 @@ def test_an_interrupted_sweep_goes_on(tmp_path: Path) -> None:
             env=environment(tmp_path),
             stderr=stream,
             start_new_session=True,
+            # a shell's background job inherits an ignored SIGINT; a terminal's job does not
+            preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),
         )
         wait_for(lambda: log.read_text().count("] done ") >= 2, process)
-        process.send_signal(signal.SIGINT)
-        assert process.wait(60) == 130, log.read_text()
-    assert "stopped by SIGINT" in log.read_text()
+        process.send_signal(number)
+        assert process.wait(60) == code, log.read_text()
+    assert f"stopped by {number.name}" in log.read_text()
     assert "Traceback (most" not in log.read_text()
     store = Store(tmp_path / "lp-sweep-store")
     kept = {name: store.path("trials", name).stat().st_mtime for name in store.names("trials")}
