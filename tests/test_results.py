@@ -1,0 +1,29 @@
+"""The tables in docs/results are what their commands print from the records beside them."""
+
+from __future__ import annotations
+
+import re
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parent.parent
+TEXT = (ROOT / "docs" / "results" / "README.md").read_text(encoding="utf-8")
+COMMANDS = re.findall(r"^(lp-sweep (?:table|query) .*--format markdown)$", TEXT, re.MULTILINE)
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_a_table_is_what_its_command_prints(command: str) -> None:
+    arguments = [sys.executable, "-m", "lp_sweep.orchestrator.cli", *shlex.split(command)[1:]]
+    done = subprocess.run(arguments, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    table = "\n".join(line for line in done.stdout.splitlines() if line.startswith("|"))
+    assert table
+    assert table in TEXT
+
+
+def test_there_are_tables() -> None:
+    assert len(COMMANDS) >= 5
