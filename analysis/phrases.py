@@ -17,22 +17,23 @@ _METRICS = {
 }
 
 MIN_LAYERS_NOTES = (
-    "6 of 12 (−0.80) n=3: the fewest layers that stay within the loss, the change of the score at "
-    "that depth, seeds. The largest K that does it, even if a smaller one loses more.",
+    "Read 6 of 12 (−0.80) n=3 as: the fewest layers, among the K that were asked for, that stay "
+    "within the loss; the change of the score at that depth; seeds. It is the largest K that does "
+    "it, even if a smaller one loses more.",
     "4–6 of 12: cells that are missing or failed can still change the answer, which lies between "
     "these; (m missing) says how many pairs of K and seed.",
     "Loss: mean over seeds of the score with all layers minus the score, paired by seed.",
 )
 TASK_NOTES = (
-    "90.25 ±0.31 (−2.18) n=3: mean over seeds after the last epoch, sample standard deviation, "
-    "change against K=0 of the same seed, seeds. (?): no K=0 to compare with.",
+    "Read 90.25 ±0.31 (−2.18) n=3 as: mean over seeds after the last epoch, sample standard "
+    "deviation, change against K=0 of the same seed, seeds. (?): no K=0 to compare with.",
     "n=2/3: the mean is of the 2 seeds that are done. missing, failed, deferred, "
     "impossible (no layer would stay): none is. "
     f"{NOT_ASKED}: not asked for.",
 )
 STRATEGY_NOTES = (
-    "80.12 ±0.20 (−2.91) n=3: mean over tasks of their means over seeds, standard deviation of "
-    "that mean over seeds, change against K=0 of the same seeds, seeds.",
+    "Read 80.12 ±0.20 (−2.91) n=3 as: mean over tasks of their means over seeds, standard "
+    "deviation of that mean over seeds, change against K=0 of the same seeds, seeds.",
     "t=0.9: every task has its own layers by that threshold; kept is their mean over tasks.",
     "Stable tasks leave out RTE, MRPC, CoLA and WNLI, which move by points from seed to seed.",
     "missing (5/7): only 5 of 7 tasks have every seed; a mean over fewer would compare nothing.",

@@ -185,7 +185,7 @@ def query(
     """Ask the store in SQL (DuckDB, read-only). Views: trials cells epochs layers predictions
     attempts min_layers task_table strategy_table speed_table.
 
-    Example: lp-sweep query "SELECT task, k, avg(score) FROM cells GROUP BY ALL"
+    Example: lp-sweep query "SELECT strategy, k, avg(score) FROM cells GROUP BY ALL"
     """
     from lp_sweep.orchestrator import commands
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import os
 import socket
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -26,7 +26,7 @@ _TUNE_ENVIRONMENT = {
     "RAY_USAGE_STATS_ENABLED": "0",
     "TOKENIZERS_PARALLELISM": "false",
 }
-_MAX_SLOT_CORES = 8  # a small encoder on a CPU does not use more
+_MOST_CORES = 8  # of a CPU slot, and CPU slots of the largest node where it has no more than 64
 
 
 class Options(NamedTuple):
@@ -37,6 +37,7 @@ class Options(NamedTuple):
     cpus_per_trial: float | None = None
     gpus_per_trial: float | None = None
     offline: bool = False
+    part: bool = False  # of a sweep whose other cells stay listed
 
 
 class Slots(NamedTuple):
@@ -75,7 +76,7 @@ def cluster(options: Options) -> Iterator[Slots]:
             "without either a Ray of this machine's own is started."
         ) from error
     try:
-        yield _slots(ray.cluster_resources(), options)
+        yield _slots(ray.nodes(), options)
     finally:
         ray.shutdown()
 
@@ -87,19 +88,28 @@ def _knock(address: str) -> None:
         socket.create_connection((host, int(port)), timeout=10).close()
 
 
-def _slots(resources: Mapping[str, float], options: Options) -> Slots:
-    """One trial per GPU; on a CPU cluster one per core group."""
-    cores, devices = resources.get("CPU", 0), resources.get("GPU", 0)
+def _slots(nodes: Sequence[Mapping[str, Any]], options: Options) -> Slots:
+    """One trial per GPU; on a CPU cluster one per core group. A trial fits into one node."""
+    sizes = [
+        (node["Resources"].get("CPU", 0.0), node["Resources"].get("GPU", 0.0))
+        for node in nodes
+        if node["Alive"]
+    ]
     gpus = options.gpus_per_trial
     if gpus is None:
-        gpus = 1.0 if devices >= 1 else 0.0
+        gpus = 1.0 if any(devices >= 1 for _, devices in sizes) else 0.0
     cpus = options.cpus_per_trial
     if cpus is None:
-        cpus = 1.0 if gpus else float(max(1, int(cores) // _MAX_SLOT_CORES))
-    fits = [int(cores / cpus)] + ([int(devices / gpus)] if gpus else [])
-    if min(fits) < 1:
+        most = max((cores for cores, _ in sizes), default=0)
+        cpus = 1.0 if gpus else float(min(_MOST_CORES, max(1, int(most) // _MOST_CORES)))
+    number = sum(
+        min(int(cores / cpus), int(devices / gpus) if gpus else int(cores / cpus))
+        for cores, devices in sizes
+    )
+    if number < 1:
+        have = ", ".join(f"{cores:g} CPU and {devices:g} GPU" for cores, devices in sizes)
         raise PreflightError(
-            f"no slot: a trial asks for {cpus:g} CPU and {gpus:g} GPU, the cluster has {cores:g} "
-            f"and {devices:g}. Lower resources_per_trial, or wait for the cluster's nodes."
+            f"no slot: a trial asks for {cpus:g} CPU and {gpus:g} GPU on one node; the nodes have "
+            f"{have or 'nothing'}. Lower resources_per_trial, or wait for the cluster's nodes."
         )
-    return Slots(min(fits), cpus, gpus)
+    return Slots(number, cpus, gpus)

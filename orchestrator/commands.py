@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 import sys
 from importlib.resources import as_file, files
 from pathlib import Path
@@ -12,7 +13,8 @@ from lp_sweep.orchestrator.estimate import Rates, estimate
 from lp_sweep.orchestrator.load import SweepFile, load_sweep
 from lp_sweep.orchestrator.plan import Known, Plan, make_plan, read_known
 from lp_sweep.orchestrator.resolve import Sweep, resolve
-from lp_sweep.storage.store import Store
+from lp_sweep.storage.errors import StoreError
+from lp_sweep.storage.store import Store, is_store
 
 
 class Request(NamedTuple):
@@ -44,7 +46,7 @@ def _store_path(request: Request, file: SweepFile) -> Path:
 
 def _plan(request: Request, file: SweepFile, sweep: Sweep) -> tuple[Plan, Rates]:
     path = _store_path(request, file)
-    if not path.is_dir():
+    if not is_store(path):
         return make_plan(sweep, Known.nothing()), Rates([])
     store = Store(path)
     return make_plan(sweep, read_known(store)), Rates(store.read_all("trials").rows.to_pylist())
@@ -66,6 +68,7 @@ def run(request: Request, *, address: str | None, cache_dir: Path | None, as_jso
     from lp_sweep.orchestrator import preflight
     from lp_sweep.orchestrator.cluster import Options
     from lp_sweep.orchestrator.driver import run_sweep
+    from lp_sweep.orchestrator.overrides import is_part
     from lp_sweep.orchestrator.progress import make_reporter
 
     file = _sweep_file(request)
@@ -86,32 +89,46 @@ def run(request: Request, *, address: str | None, cache_dir: Path | None, as_jso
             cpus_per_trial=resources.cpu,
             gpus_per_trial=resources.gpu,
             offline=request.offline,
+            part=is_part(request.overrides),
         ),
         make_reporter(),
     )
-    again = f"lp-sweep run {' '.join([request.file, *request.overrides])}"
+    again = _again(request, store, address, cache_dir)
     totals = outcome.plan.totals()
     if as_json:
         print(json.dumps({"totals": totals, "done": outcome.done, "failed": outcome.failed}))
     return _farewell(outcome, store, again)
 
 
+def _again(request: Request, store: Store, address: str | None, cache_dir: Path | None) -> str:
+    """The command that goes on: with every option that decides what is trained, and where."""
+    options = {"--store": store.root, "--data-dir": request.data_dir} | {
+        "--address": address,
+        "--cache-dir": cache_dir,
+    }
+    words = ["lp-sweep", "run", request.file, *request.overrides]
+    for name, value in options.items():
+        words += [name, str(value)] if value is not None else []
+    return shlex.join([*words, "--offline"] if request.offline else words)
+
+
 def _farewell(outcome: Any, store: Store, again: str) -> int:
     """Says how the run ended and what to do next; gives the exit code."""
+    where = shlex.quote(str(store.root))
+    for id_, error_type in outcome.failed.items():
+        _say(f"failed: {id_} ({error_type}) {_last_message(store, id_)}")
     if outcome.stopped_by:
         _say(f"stopped by {outcome.stopped_by}: {outcome.done} done in this run. Go on: {again}")
         return 130 if outcome.stopped_by == "SIGINT" else 3
-    for id_, error_type in outcome.failed.items():
-        _say(f"failed: {id_} ({error_type}) {_last_message(store, id_)}")
     if outcome.failed:
         _say(
             f'{len(outcome.failed)} failed. Tracebacks: lp-sweep query "SELECT * FROM attempts" '
-            f"--store {store.root}. Try them again: {again}"
+            f"--store {where}. Try them again: {again}"
         )
         return 1
     what = f"{outcome.done} done in this run" if outcome.done else "nothing was missing"
     _say(f"complete: {what}. Records: {store.root}")
-    _say(f"next: lp-sweep table min-layers --store {store.root}")
+    _say(f"next: lp-sweep table min-layers --store {where}")
     return 0
 
 
@@ -128,10 +145,18 @@ def _as_run(file: SweepFile) -> str:
     return str(yaml.safe_dump(file.document.content, sort_keys=False, allow_unicode=True))
 
 
+def _existing(path: Path) -> Store:
+    """The store to read. Raises StoreError for a folder that is none: a wrong --store, mostly."""
+    store = Store(path)
+    if not is_store(store.root):
+        raise StoreError(f"no store at {store.root}: the folder has no records of lp-sweep.")
+    return store
+
+
 def status(store: Path, sweep: str | None, as_json: bool) -> str:
     from lp_sweep.orchestrator.statusview import states_text, sweep_states
 
-    states = sweep_states(Store(store), sweep)
+    states = sweep_states(_existing(store), sweep)
     _warn_unreadable(states.unreadable)
     return json.dumps(states.sweeps) if as_json else states_text(states.sweeps)
 
@@ -140,7 +165,7 @@ def query(store: Path, sweep: str | None, sql: str, form: str) -> str:
     from lp_sweep.analysis.render import render_rows
     from lp_sweep.analysis.views import open_views
 
-    catalog = open_views(Store(store), sweep=sweep)
+    catalog = open_views(_existing(store), sweep=sweep)
     rows = catalog.query(sql)
     _warn_unreadable(catalog.unreadable)  # predictions are read only when the query names them
     return render_rows(rows, form)
@@ -151,7 +176,7 @@ def table(store: Path, sweep: str | None, name: str, form: str, request: dict[st
     from lp_sweep.analysis.tables import TABLES
     from lp_sweep.analysis.views import open_views
 
-    catalog = open_views(Store(store), sweep=sweep, deltas=request["deltas"])
+    catalog = open_views(_existing(store), sweep=sweep, deltas=request["deltas"])
     _warn_unreadable(catalog.unreadable)
     return render(TABLES[name](catalog, unit=request["unit"]), form)
 

@@ -11,10 +11,10 @@ import signal
 import socket
 import tempfile
 import uuid
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from lp_sweep.orchestrator.cluster import Options, Slots, cluster
 from lp_sweep.orchestrator.estimate import Rates
@@ -39,11 +39,11 @@ class Outcome(NamedTuple):
 def run_sweep(sweep: Sweep, store: Store, options: Options, reporter: Reporter) -> Outcome:
     """Do what is missing. Raises PreflightError when no cluster can be had."""
     plan = make_plan(sweep, read_known(store))
-    _publish(plan, store)
+    _publish(plan, store, options.part)
     rates = Rates(store.read_all("trials").rows.to_pylist())
 
     def replanned(newer: Plan) -> None:
-        _publish(newer, store)
+        _publish(newer, store, options.part)
         reporter.planned(newer)
 
     queue = WorkQueue(plan, store, rates, replanned)
@@ -60,17 +60,31 @@ def run_sweep(sweep: Sweep, store: Store, options: Options, reporter: Reporter) 
         finally:
             reporter.closed()
     after = make_plan(sweep, read_known(store))
-    _publish(after, store)
+    _publish(after, store, options.part)
     return Outcome(after, len(queue.done), queue.failed, stopped_by)
 
 
-def _publish(plan: Plan, store: Store) -> None:
-    """The sweep's cells, for the views; written again when a profile opens deferred cells."""
-    rows = [
-        {**cell.row(), "sweep": plan.sweep.name, "cell": index}
-        for index, cell in enumerate(plan.cells)
-    ]
-    store.put("sweeps", plan.sweep.name, rows)
+def _publish(plan: Plan, store: Store, part: bool) -> None:
+    """The sweep's cells, for the views; written again when a profile opens deferred cells.
+
+    A run of a part of the sweep leaves the other cells listed.
+    """
+    name = plan.sweep.name
+    cells = {_point(row): row for row in (cell.row() for cell in plan.cells)}
+    listed = store.read("sweeps", name) if part and store.has("sweeps", name) else []
+    merged = {_point(row): row for row in listed} | cells
+    store.put(
+        "sweeps",
+        name,
+        [{**row, "sweep": name, "cell": index} for index, row in enumerate(merged.values())],
+    )
+
+
+def _point(row: Mapping[str, Any]) -> tuple[Any, ...]:
+    """What was asked for; the k of a threshold is a result."""
+    setting = row["k"] if row["threshold"] is None else None
+    axes = ("model", "procedure", "strategy", "threshold", "task", "seed")
+    return (setting, *(row[axis] for axis in axes))
 
 
 @contextmanager
@@ -106,6 +120,7 @@ def _fit(
         "cache_dir": str(options.cache_dir),
         "offline": options.offline,
         "threads": int(slots.cpus) if not slots.gpus else None,
+        "device": "auto" if slots.gpus else "cpu",  # a slot without a GPU must not share one
     }
     scratch = Path(tempfile.mkdtemp(prefix="lp-sweep-tune-"))
     try:
@@ -130,7 +145,7 @@ def _fit(
             )
             try:
                 tuner.fit()
-            except RuntimeError as error:  # tune.TuneError is one
+            except (RuntimeError, tune.TuneError) as error:
                 _give_back_live(queue, store, reporter, error)
     finally:
         shutil.rmtree(scratch, ignore_errors=True)
@@ -141,6 +156,10 @@ def _give_back_live(queue: WorkQueue, store: Store, reporter: Reporter, error: E
     if not queue.live:
         raise error
     for id_ in list(queue.live):
+        if store.has("profiles" if id_ in queue.plan.profiles else "trials", id_):
+            queue.ended(id_, None)  # it had come to its end before
+            reporter.ended(id_, "done", "recorded")
+            continue
         reporter.ended(
             id_, "lost", "the worker was killed: the node ran out of memory, or was lost"
         )

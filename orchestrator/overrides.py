@@ -39,6 +39,12 @@ def _key(override: str) -> str:
     return override.partition("=")[0].strip()
 
 
+def is_part(overrides: Sequence[str]) -> bool:
+    """Whether they only choose along the axes, so that the rest of the sweep is still asked for."""
+    keys = {override.partition("=")[0].strip() for override in overrides}
+    return bool(keys) and keys <= {*_AXES, "k", "threshold"}
+
+
 def _apply(document: Document, override: str) -> Document:
     key, (_, equals, text) = _key(override), override.partition("=")
     origin = f"override {override!r}"

@@ -46,7 +46,7 @@ def read_known(store: Store) -> Known:
         for row in store.read_all("profiles").rows.to_pylist()
     }
     attempted = {attempted_work(name) for name in store.names("attempts")}
-    return Known(store.names("trials"), attempted, profiles)
+    return Known(store.names("trials", finished=True), attempted, profiles)
 
 
 def attempted_work(attempt_id: str) -> str:

@@ -25,7 +25,7 @@ def sweep_states(store: Store, only: str | None = None) -> States:
     names = sorted(store.names("sweeps"))
     if only is not None and only not in names:
         raise SpecError(f"no sweep {only!r} in {store.root}. It has: {', '.join(names) or 'none'}.")
-    done = store.names("trials")
+    done = store.names("trials", finished=True)
     failed = {attempted_work(name) for name in store.names("attempts")} - done
     states = States([], [])
     for name in names if only is None else [only]:

@@ -45,6 +45,11 @@ class Listing(NamedTuple):
     unreadable: list[Unreadable]
 
 
+def is_store(root: Path) -> bool:
+    """Whether a folder has at least one of a store's own folders."""
+    return any((root / table).is_dir() for table in TABLES)
+
+
 class Store:
     """Read and write records below one folder. Cheap to make; holds no open file."""
 
@@ -69,15 +74,20 @@ class Store:
         return self.root / table / f"{name}.parquet"
 
     def has(self, table: str, name: str) -> bool:
-        return self.path(table, name).is_file()
+        """Whether the record is there. An empty file is what a crash of the machine leaves."""
+        try:
+            return self.path(table, name).stat().st_size > 0
+        except OSError:
+            return False
 
-    def names(self, table: str) -> set[str]:
-        """The identifiers of every record of a table: a listing, no file is opened."""
+    def names(self, table: str, *, finished: bool = False) -> set[str]:
+        """The identifiers of every record of a table: a listing, no file is opened. `finished`
+        leaves out empty files, whose work is to be done again."""
         folder = self.root / table
         if not folder.is_dir():
             return set()
         with os.scandir(folder) as entries:
-            names = [entry.name for entry in entries]
+            names = [e.name for e in entries if not finished or e.stat().st_size > 0]
         # a leading dot is another program's: a file manager's, a synchroniser's
         return {n[: -len(".parquet")] for n in names if n.endswith(".parquet") and n[0] != "."}
 
@@ -133,6 +143,8 @@ class Store:
 def _write_file(rows: pa.Table, path: Path) -> None:
     with path.open("wb") as stream:  # Arrow alone can't open every name that the system can
         pq.write_table(rows, stream, compression="zstd")
+        stream.flush()
+        os.fsync(stream.fileno())  # before the rename: presence means done
 
 
 def _read_file(path: Path, table: str) -> pa.Table | Unreadable:

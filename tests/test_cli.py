@@ -245,8 +245,15 @@ def test_status(world: Path) -> None:
     assert text.stdout.splitlines()[1].split() == ["demo", "6", "3", "5", "3", "1", "1", "1"]
 
 
+def test_a_folder_that_is_no_store_is_said_so(tmp_path: Path) -> None:
+    for command in (["status"], ["table", "tasks"], ["query", "SELECT 1"]):
+        done = sweep(*command, "--store", ".", cwd=tmp_path)
+        assert done.returncode == 4
+        assert "no store at" in done.stderr
+
+
 def test_status_of_an_empty_store(tmp_path: Path) -> None:
-    (tmp_path / "store").mkdir()
+    (tmp_path / "store" / "trials").mkdir(parents=True)
     assert (
         sweep("status", "--store", "store", cwd=tmp_path).stdout == "no sweep in this store yet\n"
     )

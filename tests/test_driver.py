@@ -138,11 +138,32 @@ def test_an_amended_sweep_trains_the_difference(finished: Path) -> None:
     assert {store.read("trials", name)[0]["seed"] for name in added} == {3}
 
 
+def test_a_part_of_a_sweep_leaves_the_other_cells_listed(tmp_path: Path) -> None:
+    save_world(tmp_path, seeds=[1, 2])
+    run("run", "sweep.yaml", "seed=1", "k=0", cwd=tmp_path)
+    run("run", "sweep.yaml", "seed=2", "k=0", cwd=tmp_path)
+    status = json.loads(run("status", "--json", cwd=tmp_path).stdout)
+    assert (status[0]["cells"], status[0]["cells_done"]) == (2, 2)
+    run("run", "sweep.yaml", cwd=tmp_path)
+    status = json.loads(run("status", "--json", cwd=tmp_path).stdout)
+    assert (status[0]["cells"], status[0]["cells_done"]) == (4, 4)
+
+
+def test_a_record_that_a_crash_emptied_is_made_again(tmp_path: Path) -> None:
+    save_world(tmp_path, strategies=[{"name": "top", "k": [0]}])
+    run("run", "sweep.yaml", cwd=tmp_path)
+    store = Store(tmp_path / "lp-sweep-store")
+    path = store.path("trials", next(iter(store.names("trials"))))
+    path.write_bytes(b"")
+    assert "1 done in this run" in run("run", "sweep.yaml", cwd=tmp_path).stderr
+    assert path.stat().st_size > 0
+
+
 def test_a_failed_trial_does_not_stop_the_sweep(tmp_path: Path) -> None:
     save_world(tmp_path, seeds=[1], recipe={"learning_rate": 1e30, "epochs": 1, "batch_size": 16})
     first = run("run", "sweep.yaml", cwd=tmp_path, code=1)
     assert first.stderr.count("(diverged)") == 2
-    assert "Try them again: lp-sweep run sweep.yaml" in first.stderr
+    assert "Try them again: lp-sweep run sweep.yaml --store " in first.stderr
     assert "Traceback (most" not in first.stderr
     store = Store(tmp_path / "lp-sweep-store")
     assert len(store.names("attempts")) == 2

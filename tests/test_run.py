@@ -190,6 +190,34 @@ def test_execute_stores_the_record_last(world: Path, tmp_path: Path) -> None:
     assert not store.names("attempts")
 
 
+def test_a_recorded_trial_is_not_done_again(world: Path, tmp_path: Path) -> None:
+    job = jobs(world, "k=2", "recipe.epochs=1")[0]
+    first = execute(job, str(tmp_path))
+    written = Store(tmp_path).path("trials", job["id"]).stat().st_mtime_ns
+    assert execute(job, str(tmp_path)) == first
+    assert Store(tmp_path).path("trials", job["id"]).stat().st_mtime_ns == written
+
+
+@pytest.mark.parametrize("planned", [3, 5])
+def test_a_depth_that_is_not_the_models_is_refused(
+    world: Path, tmp_path: Path, planned: int
+) -> None:
+    job = jobs(world, "k=0")[0]
+    job["model"] = {**job["model"], "depth": planned}
+    answer = execute(job, str(tmp_path))
+    assert answer["error_type"] == "missing_input"
+    assert f"has 4 layers, the plan counted on {planned}" in answer["message"]
+
+
+def test_texts_longer_than_the_models_positions_are_refused(tmp_path: Path) -> None:
+    world = save_world(tmp_path)
+    line = "good " * 100
+    (tmp_path / "train.csv").write_text(f"text,label\n{line},pos\nbad,neg\n", encoding="utf-8")
+    answer = execute(jobs(world, "k=0", "recipe.max_length=100")[0], str(tmp_path))
+    assert answer["error_type"] == "missing_input"
+    assert "a text has 100 tokens and model './model' takes 64" in answer["message"]
+
+
 @pytest.mark.parametrize(
     ("override", "error_type", "message"),
     [

@@ -35,7 +35,7 @@ def precision_used(wanted: str, device: torch.device) -> str:
     """`auto` is bf16 where the GPU has it, fp32 elsewhere."""
     if wanted != "auto":
         return wanted
-    has_bf16 = device.type == "cuda" and torch.cuda.is_bf16_supported()
+    has_bf16 = device.type == "cuda" and torch.cuda.is_bf16_supported(including_emulation=False)
     return "bf16" if has_bf16 else "fp32"
 
 

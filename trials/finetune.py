@@ -75,7 +75,8 @@ def finetune(
     Raises DivergedError when an epoch's mean loss is not finite, DeviceOutOfMemoryError when a
     batch does not fit.
     """
-    model.to(device)
+    with _memory_errors(recipe.batch_size):
+        model.to(device)
     optimizer = _optimizer(model, recipe)
     steps_per_epoch = math.ceil(len(data.train) / recipe.batch_size)
     total = steps_per_epoch * recipe.epochs

@@ -6,6 +6,7 @@ how to mend it; datasets (and the network) are imported only for a hub source.
 
 from __future__ import annotations
 
+import csv as plain_csv
 import json
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -45,8 +46,7 @@ def column_names(path: str) -> list[str]:
             return list(pq.read_schema(path).names)
         if kind == "jsonl":
             return list(next(_json_rows(path), {}))
-        with csv.open_csv(path, **_csv_options(kind)) as reader:
-            return list(reader.schema.names)
+        return _header(path, kind)
 
 
 def read_file(path: str, columns: Sequence[str]) -> pa.Table:
@@ -139,10 +139,24 @@ def _readable(path: str) -> Iterator[str]:
     try:
         yield kind
     except (pa.ArrowException, OSError, ValueError) as error:
-        reason = str(error)
+        reason = f"not UTF-8: {error}" if isinstance(error, UnicodeError) else str(error)
         encoding = isinstance(error, UnicodeError) or "UTF8" in reason.upper().replace("-", "")
         mend = "Save it as UTF-8." if encoding else f"Check that it is a whole {kind} file."
         raise MissingInputError(f"{path}: can't be read as {kind}: {reason}. {mend}") from error
+
+
+def _header(path: str, kind: str) -> list[str]:
+    """The first record. Not by Arrow's streaming reader: it reads ahead in a thread of its own,
+    which a program that ends at once can abort on."""
+    with Path(path).open(encoding="utf-8-sig", newline="") as lines:
+        if kind == "tsv":
+            reader = plain_csv.reader(lines, delimiter="\t", quoting=plain_csv.QUOTE_NONE)
+        else:
+            reader = plain_csv.reader(lines)
+        names = next((row for row in reader if row), None)
+    if names is None:
+        raise ValueError("Empty file")
+    return names
 
 
 def _csv_options(kind: str) -> dict[str, Any]:

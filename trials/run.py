@@ -6,13 +6,14 @@ Plain data in, plain data out; runs in a terminal as well as in a worker, and im
 from __future__ import annotations
 
 import time
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 
-from lp_sweep.storage.errors import StoreError
+from lp_sweep.storage.errors import MissingInputError, StoreError
 from lp_sweep.storage.identity import (
     ProfileSpec,
     TrialSpec,
@@ -60,6 +61,8 @@ def execute(job: Job, store_root: str) -> dict[str, Any]:
     """
     store = Store(store_root)
     started_at = now()
+    if store.has("profiles" if job["kind"] == "profile" else "trials", job["id"]):
+        return _stored(job, store)  # by another run on this store, or before a worker was lost
     try:
         run = run_profile if job["kind"] == "profile" else run_trial
         result = run(job)
@@ -76,18 +79,39 @@ def execute(job: Job, store_root: str) -> dict[str, Any]:
         }
     if job["kind"] == "profile":
         store.put("profiles", job["id"], [result["record"]])
-        return {"id": job["id"], "status": "done", "seconds": result["record"]["seconds_total"]}
-    # the record last: its presence means done
-    store.put("predictions", job["id"], result["predictions"])
-    store.put("trials", job["id"], [result["record"]])
-    record = result["record"]
-    return {
-        "id": job["id"],
-        "status": "done",
-        "seconds": record["seconds_total"],
-        "last": record["last"],
-        "metric": record["metric"],
-    }
+    else:  # the record last: its presence means done
+        store.put("predictions", job["id"], result["predictions"])
+        store.put("trials", job["id"], [result["record"]])
+    return _done(job, result["record"])
+
+
+def _stored(job: Job, store: Store) -> dict[str, Any]:
+    table = "profiles" if job["kind"] == "profile" else "trials"
+    return _done(job, store.read(table, job["id"])[0])
+
+
+def _done(job: Job, record: Mapping[str, Any]) -> dict[str, Any]:
+    told = {"id": job["id"], "status": "done", "seconds": record["seconds_total"]}
+    if job["kind"] == "trial":
+        told |= {"last": record["last"], "metric": record["metric"]}
+    return told
+
+
+def _check_fit(job: Job, config: Any, data: EncodedTask) -> None:
+    """The plan's depth is the model's, and no row is longer than the model's positions."""
+    planned, found = job["model"]["depth"], getattr(config, "lp_sweep_original_depth", None)
+    if found is not None and found != planned:
+        raise MissingInputError(
+            f"model {job['model']['name']!r} has {found} layers, the plan counted on {planned}. "
+            f"Give the right depth: {{id: {job['model']['name']}, layers: {found}}}."
+        )
+    positions = getattr(config, "max_position_embeddings", None)
+    longest = max(int(split.lengths.max()) for split in (data.train, *data.dev.values()))
+    if isinstance(positions, int) and 0 < positions < longest:
+        raise MissingInputError(
+            f"a text has {longest} tokens and model {job['model']['name']!r} takes {positions}. "
+            f"Set recipe.max_length to {positions} or less."
+        )
 
 
 def run_trial(job: Job) -> dict[str, Any]:
@@ -113,6 +137,7 @@ def run_trial(job: Job) -> dict[str, Any]:
             seed=spec.seed,
             local_files_only=bool(job.get("offline")),
         )
+        _check_fit(job, model.config, data.encoded)
         counts = parameter_counts(model)
         seconds_load = time.perf_counter() - loading
         precision = precision_used(spec.recipe.precision, device)
@@ -156,12 +181,14 @@ def run_profile(job: Job) -> dict[str, Any]:
         model = load_pruned(
             job["model"]["path"],
             revision=job["model"]["revision"],
-            kept_layers=None,
+            kept_layers=range(1, job["model"]["depth"] + 1),
             num_labels=data.encoded.num_labels,
             problem_type=_problem_type(spec),
             seed=0,
             local_files_only=bool(job.get("offline")),
-        ).to(device)
+        )
+        _check_fit(job, model.config, data.encoded)
+        model = model.to(device)
         split = next(iter(data.encoded.dev.values()))
         order = np.argsort(split.lengths, kind="stable")
         batches = (
