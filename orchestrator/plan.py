@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Set
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, field
 from typing import Any, Literal, NamedTuple
 
 from lp_sweep.orchestrator.cells import Asked, asked_cells
@@ -238,8 +238,3 @@ def _state(id_: str, known: Known) -> State:
     if id_ in known.trials:
         return "done"
     return "failed" if id_ in known.failed else "pending"
-
-
-def with_state(cell: Cell, known: Known) -> Cell:
-    """The cell as a newer look at the store sees it; a deferred one needs a new plan."""
-    return cell if cell.trial_id is None else replace(cell, state=_state(cell.trial_id, known))
