@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 
 from lp_sweep.orchestrator.estimate import Rates, estimate
 from lp_sweep.orchestrator.load import SweepFile, load_sweep
+from lp_sweep.orchestrator.options import BUILT_IN, DEFAULT_STORE
 from lp_sweep.orchestrator.plan import Known, Plan, make_plan, read_known
 from lp_sweep.orchestrator.resolve import Sweep, resolve
 from lp_sweep.storage.errors import StoreError
@@ -29,7 +30,7 @@ class Request(NamedTuple):
 
 def _sweep_file(request: Request) -> SweepFile:
     """The file; `quickstart` is the built-in one where no such file exists."""
-    if request.file == "quickstart" and not Path(request.file).is_file():
+    if request.file == BUILT_IN and not Path(request.file).is_file():
         with as_file(files("lp_sweep.quickstart")) as folder:
             return load_sweep(folder / "sweep.yaml", request.overrides)
     return load_sweep(Path(request.file), request.overrides)
@@ -41,7 +42,7 @@ def _store_path(request: Request, file: SweepFile) -> Path:
         return request.store
     if file.spec.store is not None:
         return file.folder / Path(file.spec.store).expanduser()
-    return Path("lp-sweep-store")
+    return DEFAULT_STORE
 
 
 def _plan(request: Request, file: SweepFile, sweep: Sweep) -> tuple[Plan, Rates]:

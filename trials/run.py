@@ -61,8 +61,9 @@ def execute(job: Job, store_root: str) -> dict[str, Any]:
     """
     store = Store(store_root)
     started_at = now()
-    if store.has("profiles" if job["kind"] == "profile" else "trials", job["id"]):
-        return _stored(job, store)  # by another run on this store, or before a worker was lost
+    table = "profiles" if job["kind"] == "profile" else "trials"
+    if store.has(table, job["id"]):  # by another run on it, or before a worker was lost
+        return _done(job, store.read(table, job["id"])[0])
     try:
         run = run_profile if job["kind"] == "profile" else run_trial
         result = run(job)
@@ -77,17 +78,10 @@ def execute(job: Job, store_root: str) -> dict[str, Any]:
             "error_type": attempt["error_type"],
             "message": attempt["message"],
         }
-    if job["kind"] == "profile":
-        store.put("profiles", job["id"], [result["record"]])
-    else:  # the record last: its presence means done
+    if "predictions" in result:
         store.put("predictions", job["id"], result["predictions"])
-        store.put("trials", job["id"], [result["record"]])
+    store.put(table, job["id"], [result["record"]])  # last: its presence means done
     return _done(job, result["record"])
-
-
-def _stored(job: Job, store: Store) -> dict[str, Any]:
-    table = "profiles" if job["kind"] == "profile" else "trials"
-    return _done(job, store.read(table, job["id"])[0])
 
 
 def _done(job: Job, record: Mapping[str, Any]) -> dict[str, Any]:
