@@ -16,7 +16,35 @@ import pyarrow as pa
 
 def plain_values(column: Any) -> list[Any]:
     """A column's values as JSON can say them: numbers that are not finite become null."""
-    return [_plain(value) for value in column.to_pylist(maps_as_pydicts="lossy")]
+    try:
+        values = column.to_pylist(maps_as_pydicts="lossy")
+    except (OverflowError, ValueError):  # SQL's dates go on where Python's end: infinity, 44 BC
+        values = column.cast(_with_times_as_text(column.type)).to_pylist(maps_as_pydicts="lossy")
+    return [_plain(value) for value in values]
+
+
+def finite(value: Any) -> Any:
+    """The same with null for each number that JSON has no word for: NaN, infinity."""
+    if isinstance(value, dict):
+        return {key: finite(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [finite(item) for item in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value
+
+
+def _with_times_as_text(kind: Any) -> Any:
+    """The type with text in the place of each date and time inside."""
+    if pa.types.is_temporal(kind):
+        return pa.string()
+    if pa.types.is_struct(kind):
+        return pa.struct([(field.name, _with_times_as_text(field.type)) for field in kind])
+    if pa.types.is_map(kind):
+        return pa.map_(_with_times_as_text(kind.key_type), _with_times_as_text(kind.item_type))
+    if pa.types.is_fixed_size_list(kind):
+        return pa.list_(_with_times_as_text(kind.value_type), kind.list_size)
+    if pa.types.is_list(kind):
+        return pa.list_(_with_times_as_text(kind.value_type))
+    return kind
 
 
 def _plain(value: Any) -> Any:
@@ -45,12 +73,19 @@ def _unique(names: Sequence[str]) -> list[str]:
     return unique
 
 
+def _escaped(line: str) -> str:
+    """The same JSON, its control characters and bidirectional overrides as `\\u` escapes."""
+    if line.isprintable():
+        return line
+    return "".join(c if c.isprintable() else json.dumps(c)[1:-1] for c in line)
+
+
 def to_json(rows: pa.Table) -> str:
     """An array of one object per row, a line each."""
     names = _unique(rows.column_names)
     columns = [plain_values(column) for column in rows.columns]
     lines = (
-        json.dumps(dict(zip(names, row, strict=True)), ensure_ascii=False)
+        _escaped(json.dumps(dict(zip(names, row, strict=True)), ensure_ascii=False))
         for row in zip(*columns, strict=True)
     )
     body = ",\n  ".join(lines)

@@ -20,6 +20,7 @@ import pyarrow as pa
 from lp_sweep.analysis.raw import RAW, plain_values
 from lp_sweep.analysis.tables import Table
 from lp_sweep.storage.errors import SpecError
+from lp_sweep.storage.printable import printable
 
 
 class _Sheet(NamedTuple):
@@ -41,7 +42,7 @@ def render(
     otherwise it is plain and as wide as it needs. Raises SpecError for an unknown format.
     """
     if _known(format) in RAW:
-        return RAW[format](table.long)
+        return _raw(table.long, format, terminal)
     numeric = [False] * len(table.columns)
     sheet = _Sheet(table.title, table.columns, table.rows, table.notes, numeric)
     return _laid_out(sheet, format, terminal, width)
@@ -52,11 +53,18 @@ def render_rows(
 ) -> str:
     """A query's result; otherwise as `render`."""
     if _known(format) in RAW:
-        return RAW[format](rows)
+        return _raw(rows, format, terminal)
     columns = [plain_values(column) for column in rows.columns]
     lines = [[_shown(value) for value in line] for line in zip(*columns, strict=True)]
     numeric = [_is_number(column.type) for column in rows.columns]
     return _laid_out(_Sheet("", rows.column_names, lines, (), numeric), format, terminal, width)
+
+
+def _raw(rows: pa.Table, format: str, terminal: bool | None) -> str:
+    """As it is for a file or a pipe; a terminal would obey an escape sequence in a value."""
+    text = RAW[format](rows)
+    shown = sys.stdout.isatty() if terminal is None else terminal
+    return printable(text, keep="\n") if shown else text
 
 
 def _known(format: str) -> str:
@@ -92,17 +100,10 @@ def _short_number(value: float) -> str:
     return f"{value:.4g}"
 
 
-def _printable(text: str) -> str:
-    """Control characters, line breaks and bidirectional overrides spelt out."""
-    if text.isprintable():
-        return text
-    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
-
-
 def _text(sheet: _Sheet) -> str:
     from rich.cells import cell_len  # a CJK character is two columns wide
 
-    grid = [[_printable(cell) for cell in line] for line in (sheet.columns, *sheet.rows)]
+    grid = [[printable(cell) for cell in line] for line in (sheet.columns, *sheet.rows)]
     widths = [max(cell_len(cell) for cell in column) for column in zip(*grid, strict=True)]
 
     def pad(cell: str, width: int, right: bool) -> str:
@@ -115,9 +116,9 @@ def _text(sheet: _Sheet) -> str:
 
 
 def _framed(sheet: _Sheet, lines: Sequence[str], escape: Callable[[str], str]) -> list[str]:
-    title = [escape(_printable(sheet.title)), ""] if sheet.title else []
+    title = [escape(printable(sheet.title)), ""] if sheet.title else []
     empty = [] if sheet.rows else ["(no rows)"]
-    notes = ["", *(escape(_printable(note)) for note in sheet.notes)] if sheet.notes else []
+    notes = ["", *(escape(printable(note)) for note in sheet.notes)] if sheet.notes else []
     return [*title, *lines, *empty, *notes]
 
 
@@ -127,16 +128,16 @@ def _rich(sheet: _Sheet, width: int) -> str:
     from rich.table import Table as RichTable
     from rich.text import Text
 
-    drawn = RichTable(box=SIMPLE_HEAD, title=Text(_printable(sheet.title)), title_justify="left")
+    drawn = RichTable(box=SIMPLE_HEAD, title=Text(printable(sheet.title)), title_justify="left")
     for name, right in zip(sheet.columns, sheet.numeric, strict=True):
-        drawn.add_column(Text(_printable(name)), justify="right" if right else "left")
+        drawn.add_column(Text(printable(name)), justify="right" if right else "left")
     for row in sheet.rows:
-        drawn.add_row(*(Text(_printable(cell)) for cell in row))  # Text: `[red]` is no markup
+        drawn.add_row(*(Text(printable(cell)) for cell in row))  # Text: `[red]` is no markup
     out = io.StringIO()
     console = Console(file=out, force_terminal=True, width=width)
     console.print(drawn)
     for note in sheet.notes if sheet.rows else ("(no rows)",):
-        console.print(Text(_printable(note), style="dim"))
+        console.print(Text(printable(note), style="dim"))
     return out.getvalue().rstrip("\n")
 
 
@@ -149,12 +150,12 @@ def _markdown_escape(text: str) -> str:
 
 def _markdown(sheet: _Sheet) -> str:
     def line(cells: Sequence[str]) -> str:
-        return "| " + " | ".join(_markdown_escape(_printable(cell)) for cell in cells) + " |"
+        return "| " + " | ".join(_markdown_escape(printable(cell)) for cell in cells) + " |"
 
     rule = "|" + "|".join("---:" if right else "---" for right in sheet.numeric) + "|"
     lines = [line(sheet.columns), rule, *(line(row) for row in sheet.rows)]
-    title = [f"**{_markdown_escape(_printable(sheet.title))}**", ""] if sheet.title else []
-    notes = [f"- {_markdown_escape(_printable(note))}" for note in sheet.notes]
+    title = [f"**{_markdown_escape(printable(sheet.title))}**", ""] if sheet.title else []
+    notes = [f"- {_markdown_escape(printable(note))}" for note in sheet.notes]
     return "\n".join([*title, *lines, *([""] if notes else []), *notes])
 
 
@@ -184,7 +185,7 @@ _LATEX = {
 
 
 def _latex_escape(text: str) -> str:
-    return "".join(_LATEX.get(character, character) for character in _printable(text))
+    return "".join(_LATEX.get(character, character) for character in printable(text))
 
 
 def _latex(sheet: _Sheet) -> str:
@@ -194,7 +195,7 @@ def _latex(sheet: _Sheet) -> str:
         return " & ".join(_latex_escape(cell) for cell in cells) + r" \\"
 
     kinds = "".join("r" if right else "l" for right in sheet.numeric)
-    comments = [f"% {_printable(text)}" for text in (sheet.title, *sheet.notes) if text]
+    comments = [f"% {printable(text)}" for text in (sheet.title, *sheet.notes) if text]
     body = [r"\toprule", line(sheet.columns), r"\midrule", *map(line, sheet.rows), r"\bottomrule"]
     return "\n".join([*comments, f"\\begin{{tabular}}{{{kinds}}}", *body, r"\end{tabular}"])
 

@@ -11,9 +11,11 @@ from lp_sweep.orchestrator.entries import CellMatch, StrategyEntry
 from lp_sweep.orchestrator.models import ModelInput
 from lp_sweep.orchestrator.resolve import Sweep
 from lp_sweep.orchestrator.wording import choose
-from lp_sweep.orchestrator.yamlfile import Location
+from lp_sweep.orchestrator.yamldata import Location
 from lp_sweep.storage.errors import SpecError
 from lp_sweep.trials.select import CONTRIBUTION, STRATEGIES, STRATEGY_NAMES
+
+_MOST_CELLS = 500_000  # half a minute of planning and a gigabyte
 
 
 class Asked(NamedTuple):
@@ -34,13 +36,21 @@ def asked_cells(sweep: Sweep) -> list[Asked]:
     Notes on cells that do not exist (a model's own K at which a strategy has no network) and on a
     missing baseline are added to `sweep.notes`.
     """
-    wanted = dict.fromkeys((*_multiplied(sweep), *_included(sweep)))
+    asked = itertools.chain(_multiplied(sweep), _included(sweep))
+    wanted = dict.fromkeys(itertools.islice(asked, _MOST_CELLS))
+    if next(asked, None) is not None:
+        raise SpecError(
+            f"{sweep.document.where(())}: asks for more than {_MOST_CELLS:,} cells. Split the "
+            "sweep: sweeps over one store share their trials."
+        )
     cells = [cell for cell in wanted if not any(_matches(m, cell) for m in sweep.spec.exclude)]
     _note_idle_excludes(sweep, wanted)
     _note_missing_baselines(sweep, cells)
     if not cells:
         where = sweep.document.where(("exclude",))
-        raise SpecError(f"{where}: no cell is left: every one is excluded")
+        raise SpecError(
+            f"{where}: no cell is left: every one is excluded, or has no network at its K"
+        )
     return cells
 
 

@@ -1,34 +1,39 @@
 """The command line: parse, call one function, print. Data goes to stdout, all else to stderr.
 
 Exit codes: 0 complete, 1 some trials failed, 2 usage or sweep file, 3 stopped and resumable,
-4 preflight (no data, no model, no space, no cluster), 130 interrupted.
+4 preflight (no data, no model, no space, no cluster), 130 interrupted. `storecli` holds the
+commands that need no sweep file.
 """
 
 from __future__ import annotations
 
 import json
-import os
+import re
 import sys
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
+from lp_sweep.orchestrator import storecli
 from lp_sweep.orchestrator.options import (
-    DEFAULT_STORE,
+    AddressOption,
+    CacheDirOption,
     DataDirOption,
+    FailFastOption,
     FileArgument,
-    Format,
-    FormatOption,
     JsonOption,
+    ManifestOption,
+    MaxFailuresOption,
     OfflineOption,
     Overrides,
     StoreOption,
-    SweepOption,
-    TableName,
-    Unit,
 )
+from lp_sweep.orchestrator.output import complain, emit, say
 from lp_sweep.storage.errors import LpSweepError, SpecError
+from lp_sweep.storage.places import is_file
+
+_IDENTIFIER = re.compile(r"^[tp]\d+-[0-9a-f]*$")
 
 app = typer.Typer(
     name="lp-sweep",
@@ -47,31 +52,15 @@ def main() -> None:
     try:
         app()  # leaves by SystemExit; a wrong option or command is shown there, Ctrl-C is 130
     except LpSweepError as error:
-        _complain(str(error))
+        complain(str(error))
         sys.exit(error.exit_code)
-
-
-def _print(text: str, end: str = "\n") -> None:
-    """Data, to stdout. A reader that has gone (`lp-sweep query ... | head`) is no error."""
-    try:
-        print(text, end=end, flush=True)
-    except BrokenPipeError:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-    except OSError as error:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        raise LpSweepError(f"can't write the answer: {error.strerror}") from None
-
-
-def _complain(message: str) -> None:
-    for line in message.splitlines():
-        print(f"error: {line}", file=sys.stderr)
 
 
 def _version(wanted: bool) -> None:
     if wanted:
         from importlib.metadata import version
 
-        _print(f"lp-sweep {version('lp-sweep')}")
+        emit(f"lp-sweep {version('lp-sweep')}")
         raise typer.Exit
 
 
@@ -91,13 +80,11 @@ def run(
     store: StoreOption = None,
     data_dir: DataDirOption = None,
     offline: OfflineOption = False,
-    address: Annotated[
-        str | None, typer.Option("--address", envvar="RAY_ADDRESS", help="Ray cluster to join.")
-    ] = None,
-    cache_dir: Annotated[
-        Path | None,
-        typer.Option("--cache-dir", envvar="LP_SWEEP_CACHE_DIR", help="Tokens, on each node."),
-    ] = None,
+    address: AddressOption = None,
+    cache_dir: CacheDirOption = None,
+    fail_fast: FailFastOption = False,
+    max_failures: MaxFailuresOption = None,
+    manifest: ManifestOption = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Only plan.")] = False,
     as_json: JsonOption = False,
 ) -> None:
@@ -105,18 +92,16 @@ def run(
 
     Example: lp-sweep run sweep.yaml task=rte seed=42,43
     """
-    from lp_sweep.orchestrator import commands
-
     if dry_run:
-        plan(file, overrides, store, data_dir, offline, as_json)
+        plan(file, overrides, store, data_dir, offline, manifest, as_json)
         return
-    code = commands.run(
-        commands.Request(file, overrides or [], store, data_dir, offline),
-        address=address,
-        cache_dir=cache_dir,
-        as_json=as_json,
-    )
-    raise typer.Exit(code)
+    from lp_sweep.orchestrator import running
+    from lp_sweep.orchestrator.policy import Limits
+    from lp_sweep.orchestrator.request import Request
+
+    request = Request(file, overrides or [], store, data_dir, offline, manifest)
+    how = running.How(address, cache_dir, Limits(fail_fast, max_failures), as_json)
+    raise typer.Exit(running.run(request, how))
 
 
 @app.command()
@@ -126,20 +111,60 @@ def resume(
     store: StoreOption = None,
     data_dir: DataDirOption = None,
     offline: OfflineOption = False,
-    address: Annotated[
-        str | None, typer.Option("--address", envvar="RAY_ADDRESS", help="Ray cluster to join.")
-    ] = None,
-    cache_dir: Annotated[
-        Path | None,
-        typer.Option("--cache-dir", envvar="LP_SWEEP_CACHE_DIR", help="Tokens, on each node."),
-    ] = None,
+    address: AddressOption = None,
+    cache_dir: CacheDirOption = None,
+    fail_fast: FailFastOption = False,
+    max_failures: MaxFailuresOption = None,
+    manifest: ManifestOption = None,
     as_json: JsonOption = False,
 ) -> None:
     """Go on with an interrupted sweep. The same as `run`, which always does what is missing.
 
     Example: lp-sweep resume sweep.yaml
     """
-    run(file, overrides, store, data_dir, offline, address, cache_dir, False, as_json)
+    options = locals()
+    run(**options, dry_run=False)
+
+
+@app.command()
+def retry(
+    what: Annotated[
+        list[str] | None,
+        typer.Argument(help="[sweep file] [failed trials] [key=value]; default sweep.yaml, all."),
+    ] = None,
+    failed: Annotated[bool, typer.Option("--failed", help="All that failed: the default.")] = False,
+    error_type: Annotated[
+        str | None, typer.Option("--type", help="Only failures of this type, such as bug.")
+    ] = None,
+    store: StoreOption = None,
+    data_dir: DataDirOption = None,
+    offline: OfflineOption = False,
+    address: AddressOption = None,
+    cache_dir: CacheDirOption = None,
+    fail_fast: FailFastOption = False,
+    max_failures: MaxFailuresOption = None,
+    manifest: ManifestOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Try again what has failed; `run` leaves alone what would only fail in the same way.
+
+    Example: lp-sweep retry sweep.yaml --type out_of_memory
+    """
+    from lp_sweep.orchestrator import running
+    from lp_sweep.orchestrator.policy import Limits
+    from lp_sweep.orchestrator.request import Request
+
+    words = what or []
+    names = [word for word in words if _IDENTIFIER.match(word)]
+    overrides = [word for word in words if "=" in word]
+    files = [word for word in words if word not in (*names, *overrides)]
+    if len(files) > 1:
+        raise SpecError(f"two sweep files: {', '.join(files)}. A trial is named t1-0c1f...")
+    if names and (error_type or failed):
+        raise SpecError("name trials, or choose them with --failed or --type: not both.")
+    request = Request((files or ["sweep.yaml"])[0], overrides, store, data_dir, offline, manifest)
+    how = running.How(address, cache_dir, Limits(fail_fast, max_failures), as_json)
+    raise typer.Exit(running.retry(request, how, names, error_type))
 
 
 @app.command()
@@ -149,6 +174,7 @@ def plan(
     store: StoreOption = None,
     data_dir: DataDirOption = None,
     offline: OfflineOption = False,
+    manifest: ManifestOption = None,
     as_json: JsonOption = False,
 ) -> None:
     """Show what a sweep file asks for, what the store has, and an estimate of the hours.
@@ -156,71 +182,32 @@ def plan(
     Example: lp-sweep plan sweep.yaml --json | jq .totals
     """
     from lp_sweep.orchestrator import commands
+    from lp_sweep.orchestrator.request import Request
 
-    request = commands.Request(file, overrides or [], store, data_dir, offline)
-    _print(commands.plan(request, as_json))
-
-
-@app.command()
-def status(
-    store: StoreOption = None, sweep: SweepOption = None, as_json: JsonOption = False
-) -> None:
-    """Say how far each sweep of a store is; works while one is running.
-
-    Example: lp-sweep status --store lp-sweep-store
-    """
-    from lp_sweep.orchestrator import commands
-
-    _print(commands.status(store or DEFAULT_STORE, sweep, as_json))
+    request = Request(file, overrides or [], store, data_dir, offline, manifest)
+    emit(commands.plan(request, as_json))
 
 
 @app.command()
-def query(
-    sql: Annotated[str, typer.Argument(help="One SELECT over the views; `-` reads stdin.")],
-    store: StoreOption = None,
-    sweep: SweepOption = None,
-    form: FormatOption = Format.table,
+def prefetch(
+    file: FileArgument = "sweep.yaml",
+    overrides: Overrides = None,
+    data_dir: DataDirOption = None,
+    manifest: ManifestOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Ask the store in SQL (DuckDB, read-only). Views: trials cells epochs layers predictions
-    attempts min_layers task_table strategy_table speed_table.
+    """Download the models and data sets of a sweep at pinned revisions, for `run --offline`.
 
-    Example: lp-sweep query "SELECT strategy, k, avg(score) FROM cells GROUP BY ALL"
+    Example: lp-sweep prefetch sweep.yaml
     """
     from lp_sweep.orchestrator import commands
+    from lp_sweep.orchestrator.request import Request
 
-    text = sys.stdin.read() if sql == "-" else sql
-    form = Format.json if as_json else form
-    _print(commands.query(store or DEFAULT_STORE, sweep, text, form), end="")
+    request = Request(file, overrides or [], None, data_dir, False, manifest)
+    emit(commands.prefetch(request, as_json))
 
 
-@app.command()
-def table(
-    name: Annotated[TableName, typer.Argument(help="Which table.")],
-    store: StoreOption = None,
-    sweep: SweepOption = None,
-    form: FormatOption = Format.table,
-    as_json: JsonOption = False,
-    within: Annotated[
-        str, typer.Option("--within", help="min-layers: allowed losses, comma-separated.")
-    ] = "1,2,3",
-    unit: Annotated[
-        Unit, typer.Option("--unit", help="min-layers: points, or percent of the full score.")
-    ] = Unit.points,
-) -> None:
-    """Print a table of the paper from the store's records.
-
-    Example: lp-sweep table min-layers --within 1,2,3 --format markdown
-    """
-    from lp_sweep.orchestrator import commands
-
-    try:
-        deltas = tuple(float(part) for part in within.split(","))
-    except ValueError:
-        raise SpecError(f"--within {within!r}: numbers with commas, such as 1,2,3") from None
-    request: dict[str, Any] = {"deltas": deltas, "unit": unit.value}
-    form = Format.json if as_json else form
-    _print(commands.table(store or DEFAULT_STORE, sweep, name.value, form, request), end="")
+app.add_typer(storecli.app)
 
 
 @app.command()
@@ -234,14 +221,14 @@ def init(
     """
     from importlib.resources import files
 
-    if file.exists() and not force:
+    if is_file(file) and not force:
         raise SpecError(f"{file} exists. Name another file, or overwrite it with --force.")
     text = (files("lp_sweep.orchestrator") / "templates" / "sweep.yaml").read_text(encoding="utf-8")
     try:
         file.write_text(text, encoding="utf-8")
-    except OSError as error:
-        raise SpecError(f"can't write {file}: {error.strerror}. Name another file.") from None
-    print(f"wrote {file}. Next: lp-sweep plan {file}", file=sys.stderr)
+    except (OSError, ValueError) as error:  # ValueError: a NUL in the name
+        raise SpecError(f"can't write {file}: {error}. Name another file.") from None
+    say(f"wrote {file}. Next: lp-sweep plan {file}")
 
 
 @app.command()
@@ -252,7 +239,7 @@ def schema() -> None:
     """
     from lp_sweep.orchestrator.spec import SweepSpec
 
-    _print(json.dumps(SweepSpec.model_json_schema(), indent=2))
+    emit(json.dumps(SweepSpec.model_json_schema(), indent=2))
 
 
 if __name__ == "__main__":

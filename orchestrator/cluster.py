@@ -7,9 +7,9 @@ import os
 import socket
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from pathlib import Path
 from typing import Any, NamedTuple
 
+from lp_sweep.orchestrator.runoptions import Options
 from lp_sweep.storage.errors import PreflightError
 
 # What we measured of Tune, and what follows: no snapshots, no loggers, no new console output, and
@@ -27,17 +27,6 @@ _TUNE_ENVIRONMENT = {
     "TOKENIZERS_PARALLELISM": "false",
 }
 _MOST_CORES = 8  # of a CPU slot, and CPU slots of the largest node where it has no more than 64
-
-
-class Options(NamedTuple):
-    """Where and how, never what: nothing here changes a trial's identity."""
-
-    cache_dir: Path
-    address: str | None = None
-    cpus_per_trial: float | None = None
-    gpus_per_trial: float | None = None
-    offline: bool = False
-    part: bool = False  # of a sweep whose other cells stay listed
 
 
 class Slots(NamedTuple):

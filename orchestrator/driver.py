@@ -5,129 +5,131 @@
 
 from __future__ import annotations
 
-import datetime as dt
 import shutil
-import signal
-import socket
 import tempfile
-import uuid
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from lp_sweep.orchestrator.cluster import Options, Slots, cluster
+from lp_sweep.orchestrator.cluster import Slots, cluster
 from lp_sweep.orchestrator.estimate import Rates
-from lp_sweep.orchestrator.plan import Plan, make_plan, read_known
+from lp_sweep.orchestrator.loss import Loss
+from lp_sweep.orchestrator.plan import Plan, make_plan
 from lp_sweep.orchestrator.progress import Reporter
-from lp_sweep.orchestrator.resolve import Sweep
+from lp_sweep.orchestrator.raycompat import keep_sigterm
+from lp_sweep.orchestrator.recorder import Recorder
+from lp_sweep.orchestrator.runoptions import Options
+from lp_sweep.orchestrator.stopsignals import StopSignals
 from lp_sweep.orchestrator.workqueue import WorkQueue
+from lp_sweep.storage.errors import StoreError
+from lp_sweep.storage.runs import Presence
 from lp_sweep.storage.store import Store
-
-_WORKER_RETRIES = 1  # a lost process gets a second try
 
 
 class Outcome(NamedTuple):
-    """What a run did. `failed`: identifier -> error type."""
+    """What a run did. `failed`: identifier -> error type; `spooled`: identifier -> why its record
+    waits on a node for the store."""
 
     plan: Plan
     done: int
+    done_elsewhere: int  # by other runs, meanwhile
     failed: dict[str, str]
-    stopped_by: str | None  # SIGINT, SIGTERM or None
+    spooled: dict[str, str]
+    stopped_by: str | None  # SIGINT, SIGTERM, failures, store or None
+    store_error: str | None = None  # what the store answered last
 
 
-def run_sweep(sweep: Sweep, store: Store, options: Options, reporter: Reporter) -> Outcome:
-    """Do what is missing. Raises PreflightError when no cluster can be had."""
-    plan = make_plan(sweep, read_known(store))
-    _publish(plan, store, options.part)
-    rates = Rates(store.read_all("trials").rows.to_pylist())
+def run_sweep(
+    plan: Plan, rates: Rates, store: Store, options: Options, reporter: Reporter
+) -> Outcome:
+    """Do what is missing. Raises PreflightError when no cluster can be had, StoreError when the
+    store refuses before the first trial; later that is a reason to stop."""
+    recorder = Recorder(store, part=options.part, command=options.command)
+    recorder.cells(plan)
 
     def replanned(newer: Plan) -> None:
-        _publish(newer, store, options.part)
+        recorder.cells(newer)
         reporter.planned(newer)
 
-    queue = WorkQueue(plan, store, rates, replanned)
-    if not queue.waiting:
-        return Outcome(plan, 0, {}, None)
+    queue = WorkQueue(plan, store, rates, replanned, selection=options.selection)
+    if not queue.open:
+        return Outcome(plan, 0, 0, {}, {}, None)
     reporter.planned(plan)
-    stopped_by = None
-    with cluster(options) as slots, _signals() as received:  # Ray sets its own handler at init
-        reporter.opened(queue, slots.number)
+    presence = Presence(store, plan.sweep.name, queue.progress)
+    with presence.announced(), StopSignals().caught() as signals:
+        queue.claims = presence
+        for run in presence.others():
+            reporter.note(
+                f"another run works on this store, and this one shares it: {run.sentence()}"
+            )
+        _work(queue, recorder, options, reporter, signals)
+    after = make_plan(queue.plan.sweep, queue.known())
+    if queue.stopped != "store":
         try:
-            _fit(queue, store, options, slots, reporter)
-        except KeyboardInterrupt:
-            stopped_by = received[0] if received else "SIGINT"
-        finally:
-            reporter.closed()
-    after = make_plan(sweep, read_known(store))
-    _publish(after, store, options.part)
-    return Outcome(after, len(queue.done), queue.failed, stopped_by)
-
-
-def _publish(plan: Plan, store: Store, part: bool) -> None:
-    """The sweep's cells, for the views; written again when a profile opens deferred cells.
-
-    A run of a part of the sweep leaves the other cells listed.
-    """
-    name = plan.sweep.name
-    cells = {_point(row): row for row in (cell.row() for cell in plan.cells)}
-    listed = store.read("sweeps", name) if part and store.has("sweeps", name) else []
-    merged = {_point(row): row for row in listed} | cells
-    store.put(
-        "sweeps",
-        name,
-        [{**row, "sweep": name, "cell": index} for index, row in enumerate(merged.values())],
+            recorder.cells(after)
+        except StoreError as error:
+            queue.refused(str(error))
+    return Outcome(
+        after,
+        len(queue.done - queue.done_elsewhere),
+        len(queue.done_elsewhere),
+        queue.failed,
+        queue.spooled,
+        queue.stopped,
+        queue.store_error,
     )
 
 
-def _point(row: Mapping[str, Any]) -> tuple[Any, ...]:
-    """What was asked for; the k of a threshold is a result."""
-    setting = row["k"] if row["threshold"] is None else None
-    axes = ("model", "procedure", "strategy", "threshold", "task", "seed")
-    return (setting, *(row[axis] for axis in axes))
-
-
-@contextmanager
-def _signals() -> Iterator[list[str]]:
-    """SIGTERM ends a run as Ctrl-C does; the list says which one came."""
-    received: list[str] = []
-
-    def stop(number: int, frame: object) -> None:
-        del frame
-        received.append(signal.Signals(number).name)
-        raise KeyboardInterrupt
-
-    before = signal.signal(signal.SIGTERM, stop)
+def _work(
+    queue: WorkQueue,
+    recorder: Recorder,
+    options: Options,
+    reporter: Reporter,
+    signals: StopSignals,
+) -> None:
+    """On a cluster, until nothing is left or something stops it: `queue.stopped` says what."""
     try:
-        yield received
-    finally:
-        signal.signal(signal.SIGTERM, before)
+        keep_sigterm()
+        with cluster(options) as slots:
+            _look_at_nodes(queue, options, slots, reporter)
+            reporter.opened(queue, slots.number)
+            try:
+                _fit(queue, recorder, options, slots, reporter, signals)
+            finally:
+                reporter.closed()
+    except KeyboardInterrupt:  # --fail-fast's too: its queue has stopped before
+        queue.stopped = queue.stopped or (signals.received or ["SIGINT"])[0]
 
 
 def _fit(
-    queue: WorkQueue, store: Store, options: Options, slots: Slots, reporter: Reporter
+    queue: WorkQueue,
+    recorder: Recorder,
+    options: Options,
+    slots: Slots,
+    reporter: Reporter,
+    signals: StopSignals,
 ) -> None:
-    """Tuner.fit() until nothing is waiting: Ray's memory monitor aborts a fit when it kills a
-    worker, and the next goes on from the queue."""
+    """Tuner.fit() until nothing is left: each takes some thousand pieces, since Tune forgets none;
+    and one that dies with its live trials is followed by another."""
     from ray import tune
 
-    from lp_sweep.orchestrator.searcher import PlanSearcher
-    from lp_sweep.orchestrator.tunecallback import ReportingCallback
+    from lp_sweep.orchestrator.everynode import alive_nodes
+    from lp_sweep.orchestrator.nodes import Nodes
+    from lp_sweep.orchestrator.raycompat import keep_fit_alive
+    from lp_sweep.orchestrator.searcher import PlanSearcher, resources
+    from lp_sweep.orchestrator.tunecallback import WorkCallback
     from lp_sweep.orchestrator.worker import TrialActor
 
-    transport = {
-        "store": str(store.root),
-        "cache_dir": str(options.cache_dir),
-        "offline": options.offline,
-        "threads": int(slots.cpus) if not slots.gpus else None,
-        "device": "auto" if slots.gpus else "cpu",  # a slot without a GPU must not share one
-    }
+    keep_fit_alive()
+    signals.arm()
+    nodes = Nodes(alive_nodes)
     scratch = Path(tempfile.mkdtemp(prefix="lp-sweep-tune-"))
     try:
-        while queue.waiting:
-            searcher = PlanSearcher(queue, transport)
+        while queue.open:
+            searcher = PlanSearcher(queue, _transport(recorder.store, options, slots), nodes)
+            callback = WorkCallback(searcher, recorder, reporter, options.limits)
             tuner = tune.Tuner(
-                tune.with_resources(TrialActor, {"cpu": slots.cpus, "gpu": slots.gpus}),
+                tune.with_resources(TrialActor, partial(resources, slots)),
                 tune_config=tune.TuneConfig(
                     search_alg=searcher,
                     num_samples=-1,
@@ -138,56 +140,74 @@ def _fit(
                     name=queue.plan.sweep.name,
                     storage_path=str(scratch),
                     verbose=0,
-                    failure_config=tune.FailureConfig(max_failures=_WORKER_RETRIES),
                     checkpoint_config=tune.CheckpointConfig(checkpoint_at_end=False),
-                    callbacks=[ReportingCallback(searcher, store, reporter)],
+                    callbacks=[callback],
                 ),
             )
             try:
                 tuner.fit()
             except (RuntimeError, tune.TuneError) as error:
-                _give_back_live(queue, store, reporter, error)
+                try:
+                    _lose_live(queue, callback, error)
+                except StoreError as refusal:
+                    queue.refused(str(refusal))
+            shutil.rmtree(scratch, ignore_errors=True)
     finally:
         shutil.rmtree(scratch, ignore_errors=True)
 
 
-def _give_back_live(queue: WorkQueue, store: Store, reporter: Reporter, error: Exception) -> None:
-    """A fit that died takes its live trials with it: they are tried once more, then have failed."""
+def _look_at_nodes(queue: WorkQueue, options: Options, slots: Slots, reporter: Reporter) -> None:
+    """Before the first trial: room on the GPUs, and what earlier runs left on the cluster's nodes;
+    a worker then finds its record in the store. Raises PreflightError."""
+    from lp_sweep.orchestrator.everynode import on_each_node
+    from lp_sweep.orchestrator.gpumemory import check_gpus, local_gpus
+
+    if slots.gpus:
+        gpus = [gpu for found in on_each_node(local_gpus).values() for gpu in found]
+        for note in check_gpus(queue.plan, gpus):
+            reporter.note(note)
+    if options.address:
+        sent = on_each_node(send_spool, queue.store.location, str(options.cache_dir)).values()
+        if any(sent):
+            reporter.note(f"{sum(sent)} finished trials that waited on nodes are stored now")
+
+
+def send_spool(location: str, cache_dir: str) -> int:
+    """On a node: how many records went from its spool to the store."""
+    from lp_sweep.storage.spool import flush
+
+    try:
+        return flush(Store(location), cache_dir).sent
+    except StoreError:  # the driver meets the same, and says so
+        return 0
+
+
+def _transport(store: Store, options: Options, slots: Slots) -> dict[str, Any]:
+    """What a worker must know besides the work itself."""
+    return {
+        "store": store.location,
+        "store_patience": options.store_patience,
+        "cache_dir": str(options.cache_dir),
+        "offline": options.offline,
+        "threads": int(slots.cpus) if not slots.gpus else None,
+        "device": "auto" if slots.gpus else "cpu",  # a slot without a GPU must not share one
+        "checkpoint_every": options.checkpoint_every,
+        "keep": options.keep,
+        "command": options.command,
+    }
+
+
+def _lose_live(queue: WorkQueue, callback: Any, error: Exception) -> None:
+    """A fit that died takes its live trials with it."""
     if not queue.live:
         raise error
-    for id_ in list(queue.live):
-        if store.has("profiles" if id_ in queue.plan.profiles else "trials", id_):
+    reason = (str(error).strip().splitlines() or [type(error).__name__])[-1]
+    callback.reporter.note(f"Ray Tune ended, and is started again: {reason}")
+    for id_, work in list(queue.live.items()):
+        table = "profiles" if id_ in queue.plan.profiles else "trials"
+        if queue.store.find(table, id_) is not None:
             queue.ended(id_, None)  # it had come to its end before
-            reporter.ended(id_, "done", "recorded")
-            continue
-        reporter.ended(
-            id_, "lost", "the worker was killed: the node ran out of memory, or was lost"
-        )
-        if not queue.lost(id_):
-            record_lost(store, queue, id_, str(error))
-            queue.ended(id_, "worker_lost")
-
-
-def record_lost(store: Store, queue: WorkQueue, id_: str, message: str) -> None:
-    """An attempt whose worker could not write one itself."""
-    work = queue.live.get(id_) or queue.plan.trials.get(id_) or queue.plan.profiles[id_]
-    attempt = f"{id_}.{uuid.uuid4().hex[:8]}"
-    store.put(
-        "attempts",
-        attempt,
-        [
-            {
-                "attempt_id": attempt,
-                "trial_id": id_,
-                "model": work.model.name,
-                "task": work.task.name,
-                "seed": getattr(work.spec, "seed", None),
-                "kept_layers": getattr(work.spec, "kept_layers", None),
-                "error_type": "worker_lost",
-                "message": message.strip().splitlines()[-1] if message.strip() else "no message",
-                "traceback": message,
-                "host": socket.gethostname(),
-                "ended_at": dt.datetime.now(dt.UTC),
-            }
-        ],
-    )
+            callback.reporter.ended(id_, "done", "recorded")
+        else:
+            message = "Ray Tune ended with its live trials"
+            callback.lost(work, Loss("worker_lost", message, str(error), None))

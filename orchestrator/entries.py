@@ -23,14 +23,18 @@ from pydantic import (
     model_validator,
 )
 
+from lp_sweep.orchestrator.weights import DEEPEST
 from lp_sweep.orchestrator.wording import choose
 from lp_sweep.storage.identity import Precision, Recipe, Schedule, TaskKind
+from lp_sweep.storage.printable import shown
 from lp_sweep.trials.metrics import METRICS
 from lp_sweep.trials.select import CONTRIBUTION, STRATEGY_NAMES
 from lp_sweep.trials.tasks import TASKS, canonical_name
 
-_SEED_RANGE = re.compile(r"^\s*(\d+)\s*(?:-|\.\.)\s*(\d+)\s*$")
+_SEED_RANGE = re.compile(r"^\s*(\d{1,18})\s*(?:-|\.\.)\s*(\d{1,18})\s*$")
 _MOST_SEEDS = 10_000
+_DURATION = re.compile(r"^\s*(\d+(?:\.\d+)?)\s*([smh]?)\s*$")
+_UNIT_SECONDS = {"": 1, "s": 1, "m": 60, "h": 3600}
 
 
 class Entry(BaseModel):
@@ -50,16 +54,32 @@ def named(key: str) -> Callable[[Any], Any]:
     return widen
 
 
+def duration(value: Any) -> Any:
+    """Seconds of `90`, `90s`, `5m` or `1h`; None of `off` (which YAML reads as false)."""
+    if value is None or value is False or value == "off":
+        return None
+    match = _DURATION.match(str(value)) if type(value) in (int, float, str) else None
+    if match is None or not float(match[1]):
+        raise ValueError(f"a time is 30s, 5m, 1h or off, got {shown(value)}")
+    return float(match[1]) * _UNIT_SECONDS[match[2]]
+
+
 def seed_list(value: Any) -> Any:
     """`42`, `[42, 43]`, `42-46` (both ends in), `{from: 42, to: 46}` or `{from: 42, count: 5}`."""
     if isinstance(value, list):
-        return [seed for item in value for seed in seed_list(item)]
+        seeds: list[Any] = []
+        for item in value:
+            seeds += seed_list(item)
+            if len(seeds) > _MOST_SEEDS:
+                raise ValueError(f"more than {_MOST_SEEDS} seeds. Split the sweep.")
+        return seeds
     if isinstance(value, Mapping):
         if set(value) not in ({"from", "to"}, {"from", "count"}) or not all(
             type(number) is int for number in value.values()
         ):
             raise ValueError(
-                f"a range of seeds is {{from: 42, to: 46}} or {{from: 42, count: 5}}, got {value}"
+                "a range of seeds is {from: 42, to: 46} or {from: 42, count: 5}, got "
+                f"{shown(dict(value))}"
             )
         first = value["from"]
         return _seed_range(first, value["to"] if "to" in value else first + value["count"] - 1)
@@ -91,7 +111,9 @@ class ModelEntry(Entry):
     id: str = Field(min_length=1, description="hub id, or a folder (relative to the sweep file)")
     revision: str | None = Field(None, description="hub branch, tag or commit; a commit is exact")
     k: Ints | None = Field(None, description="K for this model, in place of the strategies' own")
-    layers: PositiveInt | None = Field(None, description="depth, where it can't be looked up")
+    layers: int | None = Field(
+        None, gt=0, le=DEEPEST, description="depth, where it can't be looked up"
+    )
 
 
 class StrategyEntry(Entry):
@@ -150,9 +172,13 @@ class TaskEntry(Entry):
             choose("task", self.name, TASKS, given=canonical_name(self.name) or self.name)
             self._only_named()
         elif (self.train is None or self.dev is None) and self.dataset is None:
-            raise ValueError(f"task {self.name!r} needs `train:` and `dev:` files, or `dataset:`")
+            raise ValueError(
+                f"task {shown(self.name)} needs `train:` and `dev:` files, or `dataset:`"
+            )
         elif self.text is None or not 1 <= len(self.text) <= 2:
-            raise ValueError(f"task {self.name!r} needs `text:`, the name of one or two columns")
+            raise ValueError(
+                f"task {shown(self.name)} needs `text:`, the name of one or two columns"
+            )
         if self.metric is not None:
             choose("metric", self.metric, METRICS)
         return self
@@ -161,8 +187,8 @@ class TaskEntry(Entry):
         fixed = sorted(self.model_fields_set - {"name"})
         if fixed:
             raise ValueError(
-                f"task {self.name!r} is GLUE's, its {', '.join(fixed)} can't be set. Remove the "
-                "key, or describe a task of your own under another name."
+                f"task {shown(self.name)} is GLUE's, its {', '.join(fixed)} can't be set. Remove "
+                "the key, or describe a task of your own under another name."
             )
 
     @property
@@ -176,8 +202,8 @@ class RecipeEntry(Entry):
     learning_rate: float = Field(
         Recipe().learning_rate, gt=0, validation_alias=AliasChoices("learning_rate", "lr")
     )
-    batch_size: PositiveInt = Recipe().batch_size
-    epochs: PositiveInt = Recipe().epochs
+    batch_size: int = Field(Recipe().batch_size, gt=0, lt=2**31)
+    epochs: int = Field(Recipe().epochs, gt=0, lt=2**31)
     max_length: int = Field(Recipe().max_length, ge=4, le=8192)
     weight_decay: float = Field(Recipe().weight_decay, ge=0)
     adam_beta1: float = Field(Recipe().adam_beta1, ge=0, lt=1)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Sequence
+from itertools import islice
 from pathlib import Path
 from types import UnionType
 from typing import Any, NamedTuple, get_args, get_origin
@@ -13,8 +14,12 @@ from pydantic import BaseModel, ValidationError
 from lp_sweep.orchestrator.overrides import apply_overrides
 from lp_sweep.orchestrator.spec import SweepSpec
 from lp_sweep.orchestrator.wording import did_you_mean
-from lp_sweep.orchestrator.yamlfile import Document, Location, read_yaml
+from lp_sweep.orchestrator.yamldata import Location
+from lp_sweep.orchestrator.yamlfile import Document, read_yaml
 from lp_sweep.storage.errors import SpecError
+from lp_sweep.storage.printable import shown
+
+_MOST_MISTAKES = 20
 
 
 class SweepFile(NamedTuple):
@@ -35,7 +40,10 @@ def check(document: Document) -> SweepSpec:
     try:
         return SweepSpec.model_validate(document.content)
     except ValidationError as error:
-        lines = dict.fromkeys(_messages(error, document))  # unions repeat themselves
+        messages = islice(_messages(error, document), _MOST_MISTAKES)
+        lines = [*dict.fromkeys(messages)]  # unions repeat themselves
+        if (more := error.error_count() - _MOST_MISTAKES) > 0:
+            lines.append(f"{document.where(())}: and {more} more. Mend these first.")
         raise SpecError("\n".join(lines)) from None
 
 
@@ -66,7 +74,7 @@ def _message(item: Any, location: Location) -> str:
     if kind == "extra_forbidden":
         allowed = _allowed_keys(location[:-1])
         return (
-            f"unknown key {location[-1]!r}{_inside(location[:-1])}. "
+            f"unknown key {shown(location[-1])}{_inside(location[:-1])}. "
             f"Allowed: {', '.join(allowed)}.{did_you_mean(str(location[-1]), allowed)}"
         )
     if kind == "missing":
@@ -74,13 +82,13 @@ def _message(item: Any, location: Location) -> str:
     if kind == "value_error":
         return str(message).removeprefix("Value error, ")
     if location == ("schema_version",):
-        return f"schema_version is {item['input']!r}; this lp-sweep reads 1"
+        return f"schema_version is {shown(item['input'])}; this lp-sweep reads 1"
     if location == ("name",):
         return (
-            f"name {item['input']!r}: a text of letters, digits, '.', '_' and '-', at most 100. "
-            "Quote a number."
+            f"name {shown(item['input'])}: a text of letters, digits, '.', '_' and '-', at most "
+            "100. Quote a number."
         )
-    return f"{key} {_must(item, location)}, got {_short(item['input'])}{_near(item)}"
+    return f"{key} {_must(item, location)}, got {shown(item['input'])}{_near(item)}"
 
 
 def _must(item: Any, location: Location) -> str:
@@ -100,11 +108,6 @@ def _near(item: Any) -> str:
     """The nearest of the words that are allowed."""
     words = re.findall("'([^']*)'", item.get("ctx", {}).get("expected", ""))
     return f".{near}" if (near := did_you_mean(str(item["input"]), words)) else ""
-
-
-def _short(value: Any) -> str:
-    text = repr(value)
-    return text if len(text) <= 80 else f"{text[:77]}..."
 
 
 def _inside(location: Location) -> str:

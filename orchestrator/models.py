@@ -1,6 +1,7 @@
 """What a plan must know of a model without loading it: its depth, and what identifies its weights.
 
-Reads `config.json` only (a folder's, the Hugging Face cache's, or the hub's); imports no torch.
+Reads `config.json` (a folder's, the Hugging Face cache's, or the hub's) and the headers of weights
+that are on this machine; imports no torch.
 """
 
 from __future__ import annotations
@@ -11,10 +12,12 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from lp_sweep.orchestrator import hub
+from lp_sweep.orchestrator.pins import Pins
+from lp_sweep.orchestrator.weights import DEEPEST, DEPTH_FIELDS, count_parameters
 from lp_sweep.orchestrator.wording import did_you_mean
 from lp_sweep.storage.errors import PreflightError, SpecError
-
-DEPTH_FIELDS = ("num_hidden_layers", "n_layers", "n_layer", "num_layers")
+from lp_sweep.trials.tasks import is_commit
 
 # depth of well-known encoders, so that a plan needs neither a network nor a download
 KNOWN_DEPTHS = {
@@ -64,38 +67,80 @@ class ModelInput(NamedTuple):
 
     name: str  # as the user wrote it
     path: str  # hub id, or absolute folder
-    revision: str | None
+    revision: str | None  # of a hub model: the commit, or a branch while that is all that is known
     depth: int
     fingerprint: str
     layer_parameters: int | None  # rough size of one layer, for estimates
+    parameters: int | None = None  # of the encoder and its embeddings, where the weights are here
+    hidden: int | None = None  # width
+    why_not_pinned: str | None = None
+
+    @property
+    def of_hub(self) -> bool:
+        return self.fingerprint.startswith("hub:")
+
+    @property
+    def pinned(self) -> bool:
+        """Whether its weights can't come to be others."""
+        return not self.of_hub or is_commit(self.revision)
 
 
 def find_model(
-    name: str, *, revision: str | None, layers: int | None, folder: Path, offline: bool
+    name: str, *, revision: str | None, layers: int | None, folder: Path, pins: Pins
 ) -> ModelInput:
     """Look a model up. Raises SpecError (unknown) or PreflightError (folder without weights)."""
-    local = _as_folder(name, folder)
+    local = as_folder(name, folder)
     if local.is_dir():
         return _local_model(name, local)
     if name.startswith((".", "/", "~")):
         raise SpecError(f"no model folder at {local}. {_near_folders(local)}".rstrip())
-    config = _cached_config(name, revision)
-    depth = layers or _depth(config) or KNOWN_DEPTHS.get(name)
-    if depth is None and not offline:
-        config = _hub_config(name, revision)
-        depth = _depth(config)
+    return _hub_model(name, revision, layers, pins)
+
+
+def _hub_model(name: str, revision: str | None, layers: int | None, pins: Pins) -> ModelInput:
+    pin = pins.find("model", name, revision)
+    snapshot = hub.snapshot("model", name, pin.revision) if is_commit(pin.revision) else None
+    config = read_config(snapshot / "config.json") if snapshot else None
+    depth = layers or config_depth(config) or KNOWN_DEPTHS.get(name)
+    why_unknown = pin.why_not or pins.unreachable
+    if depth is None and why_unknown is None:
+        config, why_unknown = _hub_config(name, pin.revision)
+        depth = config_depth(config)
+    if depth is None and snapshot and pins.unreachable:
+        raise PreflightError(
+            f"model {name!r}: config.json of commit {pin.revision} is not in the Hugging Face "
+            f"cache, and {pins.unreachable}. `lp-sweep prefetch` fetches it where there is a "
+            f"network."
+        )
     if depth is None:
         raise SpecError(
-            f"unknown model {name!r}: it is neither a folder nor in the Hugging Face cache, and "
-            f"the hub did not give its config.{did_you_mean(name, KNOWN_DEPTHS)} "
+            f"unknown model {name!r}: it is no folder, the Hugging Face cache has no config of it, "
+            f"and from the hub: {why_unknown}.{did_you_mean(name, KNOWN_DEPTHS)} "
             f"If the name is right, state its depth: {{id: {name}, layers: 12}}."
         )
+    _agree(name, layers, config_depth(config))
     return ModelInput(
-        name, name, revision, depth, f"hub:{name}@{revision or 'main'}", _layer_parameters(config)
+        name=name,
+        path=name,
+        revision=pin.revision,
+        depth=depth,
+        fingerprint=f"hub:{name}@{pin.revision}",
+        layer_parameters=_layer_parameters(config),
+        parameters=count_parameters(snapshot) if snapshot else None,
+        hidden=_hidden(config),
+        why_not_pinned=pin.why_not,
     )
 
 
-def _as_folder(name: str, folder: Path) -> Path:
+def _agree(name: str, stated: int | None, found: int | None) -> None:
+    if stated and found and stated != found:
+        raise SpecError(
+            f"model {name!r}: `layers: {stated}`, and its config.json says {found}. "
+            "Remove `layers:`."
+        )
+
+
+def as_folder(name: str, folder: Path) -> Path:
     try:
         local = (folder / Path(name).expanduser()).resolve()
         local.stat()
@@ -107,13 +152,13 @@ def _as_folder(name: str, folder: Path) -> Path:
 
 
 def _local_model(name: str, folder: Path) -> ModelInput:
-    config = _read_config(folder / "config.json")
+    config = read_config(folder / "config.json")
     if config is None:
         raise SpecError(
             f"model {name!r}: {folder} has no readable config.json. A model folder is what "
             "`save_pretrained` writes: config.json, model.safetensors, tokenizer files."
         )
-    depth = _depth(config)
+    depth = config_depth(config)
     if depth is None:
         raise SpecError(
             f"model {name!r}: its config.json has none of {', '.join(DEPTH_FIELDS)}; "
@@ -125,7 +170,14 @@ def _local_model(name: str, folder: Path) -> ModelInput:
             "model once where you trust it and call save_pretrained(folder)."
         )
     return ModelInput(
-        name, str(folder), None, depth, _fingerprint(folder), _layer_parameters(config)
+        name=name,
+        path=str(folder),
+        revision=None,
+        depth=depth,
+        fingerprint=_fingerprint(folder),
+        layer_parameters=_layer_parameters(config),
+        parameters=count_parameters(folder),
+        hidden=_hidden(config),
     )
 
 
@@ -141,60 +193,42 @@ def _fingerprint(folder: Path) -> str:
     return f"sha256:{whole.hexdigest()}"
 
 
-def _read_config(path: Path) -> dict[str, Any] | None:
+def read_config(path: Path) -> dict[str, Any] | None:
     try:
         config = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError):
+    except (OSError, ValueError, RecursionError):
         return None
     return config if isinstance(config, dict) else None
 
 
-def _depth(config: dict[str, Any] | None) -> int | None:
+def config_depth(config: dict[str, Any] | None) -> int | None:
     values = (config.get(name) for name in DEPTH_FIELDS) if config else ()
-    return next((value for value in values if isinstance(value, int) and value > 0), None)
+    return next((n for n in values if type(n) is int and 0 < n <= DEEPEST), None)
 
 
 def _layer_parameters(config: dict[str, Any] | None) -> int | None:
     """Attention and feed-forward weights of one layer: 4 h^2 + 2 h f."""
     if not config:
         return None
-    hidden = _first_int(config, ("hidden_size", "dim", "d_model"))
+    hidden = _hidden(config)
     inner = _first_int(config, ("intermediate_size", "hidden_dim", "d_inner"))
     return 4 * hidden * hidden + 2 * hidden * inner if hidden and inner else None
+
+
+def _hidden(config: dict[str, Any] | None) -> int | None:
+    return _first_int(config or {}, ("hidden_size", "dim", "d_model"))
 
 
 def _first_int(config: dict[str, Any], names: Iterable[str]) -> int | None:
     return next((config[name] for name in names if isinstance(config.get(name), int)), None)
 
 
-def _cached_config(name: str, revision: str | None) -> dict[str, Any] | None:
-    from huggingface_hub import try_to_load_from_cache
-
+def _hub_config(name: str, commit: str) -> tuple[dict[str, Any] | None, str]:
+    """The config, and why no depth is known if it states none."""
     try:
-        path = try_to_load_from_cache(name, "config.json", revision=revision)
-    except ValueError:  # not a valid repository id
-        return None
-    return _read_config(Path(path)) if isinstance(path, str) else None
-
-
-def _hub_config(name: str, revision: str | None) -> dict[str, Any] | None:
-    """The hub's config.json by one plain request: a download would retry for half a minute."""
-    from huggingface_hub import get_session, hf_hub_url
-    from huggingface_hub.utils import build_hf_headers  # type: ignore[attr-defined]
-
-    try:
-        answer = get_session().get(
-            hf_hub_url(name, "config.json", revision=revision),
-            headers=build_hf_headers(),
-            timeout=5,
-            follow_redirects=True,
-        )
-        config = answer.raise_for_status().json()
-    except (
-        Exception
-    ):  # many types: no network, no such id, no access; the caller names the next step
-        return None
-    return config if isinstance(config, dict) else None
+        return hub.read_json(name, "config.json", commit), "it has no config.json with a depth"
+    except hub.Refused as error:
+        return None, str(error)
 
 
 def _near_folders(missing: Path) -> str:

@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-DEFAULT_STORE = Path("lp-sweep-store")
+DEFAULT_STORE = "lp-sweep-store"
 BUILT_IN = "quickstart"
 
 
@@ -46,8 +46,12 @@ Overrides = Annotated[
     typer.Argument(help="key=value, such as task=rte,mrpc seed=42,43 recipe.lr=3e-5"),
 ]
 StoreOption = Annotated[
-    Path | None,
-    typer.Option("--store", envvar="LP_SWEEP_STORE", help="Folder of records. [lp-sweep-store]"),
+    str | None,
+    typer.Option(
+        "--store",
+        envvar="LP_SWEEP_STORE",
+        help="Records: a folder or s3://bucket/prefix. [lp-sweep-store]",
+    ),
 ]
 DataDirOption = Annotated[
     Path | None,
@@ -58,8 +62,29 @@ DataDirOption = Annotated[
 OfflineOption = Annotated[
     bool, typer.Option("--offline", envvar="LP_SWEEP_OFFLINE", help="Never ask the hub.")
 ]
+AddressOption = Annotated[
+    str | None, typer.Option("--address", envvar="RAY_ADDRESS", help="Ray cluster to join.")
+]
+CacheDirOption = Annotated[
+    Path | None,
+    typer.Option("--cache-dir", envvar="LP_SWEEP_CACHE_DIR", help="Tokens, on each node."),
+]
+ManifestOption = Annotated[
+    Path | None,
+    typer.Option("--manifest", help="Pinned revisions. [sweep.manifest.json beside sweep.yaml]"),
+]
+FailFastOption = Annotated[
+    bool, typer.Option("--fail-fast", help="Stop at once when a trial has failed.")
+]
+MaxFailuresOption = Annotated[
+    int | None,
+    typer.Option("--max-failures", min=1, help="Start nothing more after N failed trials."),
+]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 FormatOption = Annotated[Format, typer.Option("--format", "-f", help="How to print it.")]
 SweepOption = Annotated[
     str | None, typer.Option("--sweep", help="Only this sweep of the store (its `name`).")
+]
+TrialArgument = Annotated[
+    str, typer.Argument(help="A trial's or profile's identifier, or the beginning of one.")
 ]

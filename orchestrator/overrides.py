@@ -12,8 +12,10 @@ from typing import Any
 
 from lp_sweep.orchestrator.spec import SweepSpec
 from lp_sweep.orchestrator.wording import did_you_mean
-from lp_sweep.orchestrator.yamlfile import Document, Location, parse_value, with_override
+from lp_sweep.orchestrator.yamldata import Location
+from lp_sweep.orchestrator.yamlfile import Document, parse_value, with_override
 from lp_sweep.storage.errors import SpecError
+from lp_sweep.storage.printable import shown
 from lp_sweep.trials.select import CONTRIBUTION
 
 # the override's name -> the file's key, and the key that names an entry of it
@@ -24,6 +26,7 @@ _AXES = {
     "procedure": ("procedures", None),
     "seed": ("seeds", None),
 }
+_DEEPEST = 5  # dots in a key
 _AXES |= {key: (key, entry) for key, entry in _AXES.values()}
 
 
@@ -47,30 +50,30 @@ def is_part(overrides: Sequence[str]) -> bool:
 
 def _apply(document: Document, override: str) -> Document:
     key, (_, equals, text) = _key(override), override.partition("=")
-    origin = f"override {override!r}"
+    origin = f"override {shown(override)}"
     if not equals or not key:
         raise SpecError(f"{origin}: an override is key=value, such as task=rte,mrpc")
     if key in _AXES:
         name, entry_key = _AXES[key]
-        value = [_entry(document, name, entry_key, item) for item in _values(text)]
+        value = [_entry(document, name, entry_key, item) for item in _values(text, origin)]
         return with_override(document, (name,), value, origin)
     if key in ("k", "threshold"):
         return _for_each_strategy(document, key, text, origin)
-    location = tuple(key.split("."))
+    location = tuple(key.split(".", _DEEPEST))
     if location[0] not in SweepSpec.model_fields:
         allowed = [*_AXES, "k", "threshold", *SweepSpec.model_fields, "recipe.learning_rate"]
         raise SpecError(
-            f"{origin}: unknown key {key!r}. Allowed: "
+            f"{origin}: unknown key {shown(key)}. Allowed: "
             f"{', '.join(dict.fromkeys(allowed))}.{did_you_mean(key, allowed)}"
         )
     if location in (("recipe", "lr"), ("recipe", "learning_rate")):  # the one that the file has
         location = ("recipe", "lr" if "lr" in _section(document, "recipe") else "learning_rate")
-    return with_override(document, location, parse_value(text), origin)
+    return with_override(document, location, parse_value(text, origin), origin)
 
 
-def _values(text: str) -> list[Any]:
+def _values(text: str, origin: str) -> list[Any]:
     stripped = text.strip()
-    value = parse_value(stripped if stripped.startswith(("[", "{")) else f"[{stripped}]")
+    value = parse_value(stripped if stripped.startswith(("[", "{")) else f"[{stripped}]", origin)
     return list(value) if isinstance(value, list) else [value]
 
 
@@ -84,7 +87,7 @@ def _entry(document: Document, name: str, entry_key: str | None, item: Any) -> A
 
 def _for_each_strategy(document: Document, key: str, text: str, origin: str) -> Document:
     """`k=0,2` for every strategy with K; a model's own list of K gives way too."""
-    value = text.strip() if text.strip() == "all" else _values(text)
+    value = text.strip() if text.strip() == "all" else _values(text, origin)
     taken = False
     for index, entry in enumerate(_listed(document.content.get("strategies"))):
         name = entry.get("name") if isinstance(entry, Mapping) else entry

@@ -7,15 +7,14 @@ amended file or on a finished sweep is the same code: it does what the plan says
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Set
 from dataclasses import asdict, dataclass, field
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal
 
 from lp_sweep.orchestrator.cells import Asked, asked_cells
+from lp_sweep.orchestrator.known import Known
 from lp_sweep.orchestrator.models import ModelInput
 from lp_sweep.orchestrator.resolve import Sweep, TaskInput
 from lp_sweep.storage.identity import ProfileSpec, TrialSpec, profile_id, trial_id
-from lp_sweep.storage.store import Store
 from lp_sweep.trials.select import (
     CONTRIBUTION,
     contribution_dropped,
@@ -25,33 +24,6 @@ from lp_sweep.trials.select import (
 from lp_sweep.trials.tasks import canonical_name
 
 State = Literal["done", "failed", "pending", "deferred", "impossible"]
-
-
-class Known(NamedTuple):
-    """What a store says: identifiers of finished and of failed work, and finished profiles."""
-
-    trials: Set[str]
-    failed: Set[str]
-    profiles: Mapping[str, Mapping[int, float]]  # profile -> 1-based layer -> cosine
-
-    @classmethod
-    def nothing(cls) -> Known:
-        return cls(frozenset(), frozenset(), {})
-
-
-def read_known(store: Store) -> Known:
-    """A listing of trials and attempts, and the (few) profiles themselves."""
-    profiles = {
-        row["profile_id"]: {item["layer"]: item["value"] for item in row["layers"]}
-        for row in store.read_all("profiles").rows.to_pylist()
-    }
-    attempted = {attempted_work(name) for name in store.names("attempts")}
-    return Known(store.names("trials", finished=True), attempted, profiles)
-
-
-def attempted_work(attempt_id: str) -> str:
-    """`t1-0123abcd.7f3e` -> the trial (or profile) that the attempt was one try at."""
-    return attempt_id.partition(".")[0]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

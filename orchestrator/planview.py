@@ -8,6 +8,8 @@ from typing import Any
 from lp_sweep.orchestrator.estimate import Estimate, Rates
 from lp_sweep.orchestrator.plan import Cell, Plan
 from lp_sweep.orchestrator.progress import short_model
+from lp_sweep.orchestrator.selection import Selection
+from lp_sweep.storage.printable import printable
 
 _SHARED_SHOWN = 8
 
@@ -36,14 +38,18 @@ def plan_text(plan: Plan, estimate: Estimate, rates: Rates) -> str:
     """A page: what is asked, what it takes, what is there already."""
     totals = plan.totals()
     profiles = f"{totals['profiles_done']} of {totals['profiles']} profiles done"
-    to_do = totals["trials_pending"] + totals["trials_failed"]
+    selection = Selection()
+    again = [k for i, k in plan.known.failed.items() if i in plan.trials and selection.wants(i, k)]
+    to_do = totals["trials_pending"] + len(again)
     lines = [
         f"sweep {plan.sweep.name}",
         _count("cells", totals["cells"], "asked for: one strategy, K, task and seed of a model"),
         _count("trials", totals["trials"], "networks to fine-tune; cells of one network share it"),
         _count("done", totals["trials_done"], "in the store already"),
-        _count("failed", totals["trials_failed"], "tried before; `run` tries them again"),
-        _count("to do", to_do, "failed ones included"),
+        _count(
+            "failed", totals["trials_failed"], "tried before: `lp-sweep retry` tries them again"
+        ),
+        _count("to do", to_do, _with_failed(len(again))),
         _count("deferred", totals["cells_deferred"], f"cells that hang on a profile ({profiles})"),
         f"  estimate   {estimate.hours:>9.2f}   slot-hours: GPU-hours at one trial a GPU"
         f" ({estimate.basis})",
@@ -52,7 +58,12 @@ def plan_text(plan: Plan, estimate: Estimate, rates: Rates) -> str:
         lines.insert(-1, _count("impossible", totals["cells_impossible"], "no layer would stay"))
     lines += ["", *_matrix(plan), *_shared(plan), *_longest(plan, rates)]
     lines += [f"note: {note}" for note in plan.sweep.notes]
-    return "\n".join(lines)
+    return "\n".join(map(printable, lines))  # a name may hold anything, a line break too
+
+
+def _with_failed(again: int) -> str:
+    """A lost worker, or an input that was missing, may be mended by now."""
+    return f"with {again} that failed and may go through now" if again else "by `lp-sweep run`"
 
 
 def _matrix(plan: Plan) -> list[str]:

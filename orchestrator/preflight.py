@@ -1,59 +1,92 @@
-"""What must be true before the first trial starts: data readable, models at hand, room to write."""
+"""What must be true before the first trial starts: data readable, models at hand, room to write.
+
+Says all that is wrong at once, imports no torch, and leaves nothing behind.
+"""
 
 from __future__ import annotations
 
-import shutil
+import contextlib
+import os
+import uuid
 from pathlib import Path
 
+from lp_sweep.orchestrator.inputs import check_inputs, needed
 from lp_sweep.orchestrator.plan import Plan
-from lp_sweep.orchestrator.resolve import TaskInput
-from lp_sweep.storage.errors import PreflightError, TrialError
+from lp_sweep.orchestrator.space import needs, space_problems
+from lp_sweep.storage.errors import PreflightError, StoreError
 from lp_sweep.storage.store import Store
-from lp_sweep.trials.datasource import load_task
-
-_MIN_FREE_BYTES = 200 * 2**20
+from lp_sweep.trials.offline import go_offline
 
 
-def check(plan: Plan, store: Store, *, offline: bool) -> None:
-    """Raises PreflightError that lists everything that is missing, before any GPU starts."""
-    missing = [*plan.missing_profiles(), *plan.missing_trials()]
-    tasks = {work.task.fingerprint: work.task for work in missing}
-    deferred = {cell.asked.task for cell in plan.cells if cell.state == "deferred"}
-    tasks |= {plan.sweep.tasks[name].fingerprint: plan.sweep.tasks[name] for name in deferred}
-    problems = [problem for task in tasks.values() if (problem := _task_problem(task, offline))]
+def check(plan: Plan, location: str, cache_dir: Path, *, offline: bool) -> None:
+    """Raises PreflightError that lists everything that is missing, before any GPU starts.
+
+    offline: from here on this process, and those it starts, ask no hub. A finished sweep needs
+    nothing, and nothing is checked.
+    """
     if offline:
-        models = {work.model.name: work.model for work in missing}
-        problems += [
-            f"model {model.name!r} is not in the Hugging Face cache, and --offline is set"
-            for model in models.values()
-            if model.fingerprint.startswith("hub:") and not _cached(model.path, model.revision)
-        ]
-    free = shutil.disk_usage(store.root).free
-    if free < _MIN_FREE_BYTES:
-        problems.append(f"only {free // 2**20} MiB are free at the store, {store.root}")
+        go_offline()
+    wanted = needed(plan)
+    if not wanted.models and not wanted.tasks:
+        return
+    found = check_inputs(plan.sweep, wanted, offline=offline)
+    problems = [
+        *found.problems,
+        *space_problems(needs(plan, location, cache_dir, found.download_bytes)),
+        *_write_problems(location),
+        *_folder_problems(cache_dir),
+    ]
     if problems:
         raise PreflightError("\n".join(problems))
 
 
-def _task_problem(task: TaskInput, offline: bool) -> str | None:
-    """Reads the data once, as a trial will: columns, labels, encoding."""
+def _write_problems(location: str) -> list[str]:
+    """A probe is put into the store and taken away, and so is the store if it is new."""
+    made = [] if "://" in location else _absent_folders(Path(location).expanduser().absolute())
+    name = f"probe-{uuid.uuid4().hex}.txt"
     try:
-        load_task(task.definition, task.source, offline=offline)
-    except TrialError as error:
-        return str(error)
-    return None
+        store = Store(location, create=True)
+        store.put_text("runs", name, "")
+        store.delete("runs", name)
+    except StoreError as error:
+        return [str(error)]
+    finally:
+        _remove_empty(made)
+    return []
 
 
-def _cached(name: str, revision: str | None) -> bool:
-    from huggingface_hub import try_to_load_from_cache
+def _folder_problems(folder: Path) -> list[str]:
+    made = _absent_folders(folder.absolute())
+    probe = folder / f".probe-{uuid.uuid4().hex}"
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        probe.write_bytes(b"")
+        probe.unlink()
+    except OSError as error:
+        return [
+            f"can't write to {folder}: {error.strerror}. Tokens are kept there between trials; "
+            "name another folder with --cache-dir."
+        ]
+    finally:
+        _remove_empty(made)
+    return []
 
-    return isinstance(try_to_load_from_cache(name, "config.json", revision=revision), str)
+
+def _absent_folders(folder: Path) -> list[Path]:
+    """The folder and those above it that are not there, the lowest first."""
+    return [path for path in (folder, *folder.parents) if not path.exists()]
+
+
+def _remove_empty(folders: list[Path]) -> None:
+    """What making a store left behind; a folder that holds anything stays."""
+    below = sorted(folders[0].rglob("*"), reverse=True) if folders else []
+    with contextlib.suppress(OSError):
+        for folder in (*below, *folders):
+            folder.rmdir()
 
 
 def default_cache_dir() -> Path:
     """Where tokens are kept between trials: node-local, safe to delete."""
-    import os
-
     base = os.environ.get("LP_SWEEP_CACHE_DIR") or os.environ.get("XDG_CACHE_HOME")
     if os.environ.get("LP_SWEEP_CACHE_DIR"):
         return Path(str(base)).expanduser()

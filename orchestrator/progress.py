@@ -18,6 +18,9 @@ from rich.text import Text
 from lp_sweep.orchestrator.plan import Plan, Work
 from lp_sweep.orchestrator.workqueue import WorkQueue
 from lp_sweep.storage.identity import TrialSpec
+from lp_sweep.storage.printable import printable
+
+_QUIET_SECONDS = 60.0
 
 
 class Reporter(Protocol):
@@ -27,6 +30,8 @@ class Reporter(Protocol):
     def opened(self, queue: WorkQueue, slots: int) -> None: ...
     def started(self, work: Work) -> None: ...
     def ended(self, id_: str, status: str, detail: str) -> None: ...
+    def note(self, text: str) -> None: ...
+    def tick(self) -> None: ...
     def closed(self) -> None: ...
 
 
@@ -38,16 +43,21 @@ def make_reporter() -> Reporter:
 
 def describe(work: Work) -> str:
     """`bert-base-cased 8/12 layers rte seed 42`, or a profile's model and task."""
+    task = printable(work.task.name)
     if isinstance(work.spec, TrialSpec):
         layers = f"{len(work.spec.kept_layers)}/{work.model.depth} layers"
-        return f"{short_model(work.model.name)} {layers} {work.task.name} seed {work.spec.seed}"
-    return f"{short_model(work.model.name)} contribution profile {work.task.name}"
+        return f"{short_model(work.model.name)} {layers} {task} seed {work.spec.seed}"
+    return f"{short_model(work.model.name)} contribution profile {task}"
 
 
 def short_model(name: str) -> str:
     """A hub id as it is; of a folder its last two parts."""
-    parts = name.rstrip("/").split("/")
-    return name if len(parts) <= 2 else "/".join(parts[-2:])
+    parts = printable(name).rstrip("/").split("/")
+    return "/".join(parts if len(parts) <= 2 else parts[-2:])
+
+
+def _first_line(text: str) -> str:
+    return printable(text.partition("\n")[0])
 
 
 class Run:
@@ -108,6 +118,7 @@ class PlainReporter:
 
     def __init__(self) -> None:
         self.run = Run()
+        self._told = time.monotonic()
 
     def planned(self, plan: Plan) -> None:
         self.run.cells_deferred = plan.totals()["cells_deferred"]
@@ -123,16 +134,28 @@ class PlainReporter:
     def ended(self, id_: str, status: str, detail: str) -> None:
         work = self.run.end(id_)
         if work is not None and self.run.queue is not None:
-            left = self.run.queue.waiting + len(self.run.queue.live) - 1
+            left = self.run.queue.progress().left
             self._print(
-                f"{status:<7} {describe(work)}: {detail.splitlines()[0]}"
+                f"{status:<7} {describe(work)}: {_first_line(detail)}"
                 f"  [{left} left, ETA {clock(self.run.eta_seconds())}]"
             )
+
+    def note(self, text: str) -> None:
+        self._print(f"note    {printable(text)}")
+
+    def tick(self) -> None:
+        """Called often; a line a minute, so that a log of long trials shows life."""
+        queue = self.run.queue
+        if queue is None or time.monotonic() - self._told < _QUIET_SECONDS:
+            return
+        left = queue.progress().left
+        self._print(f"running {len(queue.live)}, {left} left, ETA {clock(self.run.eta_seconds())}")
 
     def closed(self) -> None:
         pass
 
     def _print(self, line: str) -> None:
+        self._told = time.monotonic()
         print(
             f"[{clock(time.monotonic() - self.run.started_at)}] {line}", file=sys.stderr, flush=True
         )
@@ -164,9 +187,16 @@ class LiveReporter:
             return
         mark, style = ("✓", "green") if status == "done" else ("✗", "red")
         line = Text(f"{mark} ", style=style)
-        line.append(f"{describe(work)}  {detail.splitlines()[0]}", style="default")
+        line.append(f"{describe(work)}  {_first_line(detail)}", style="default")
         line.truncate(self.live.console.width - 1, overflow="ellipsis")
         self.recent.append(line)
+
+    def note(self, text: str) -> None:
+        """Stays above the display."""
+        self.live.console.print(Text(f"note: {printable(text)}", style="yellow"))
+
+    def tick(self) -> None:
+        """The display refreshes itself."""
 
     def closed(self) -> None:
         self.live.stop()
@@ -176,7 +206,8 @@ class LiveReporter:
         if queue is None:
             return Text("")
         done, failed = len(queue.done), len(queue.failed)
-        total = done + failed + len(queue.live) + queue.waiting
+        total = done + failed + queue.progress().left
+        elsewhere = f"  in other runs {len(queue.elsewhere)}" if queue.elsewhere else ""
         head = Table.grid(padding=(0, 2))
         head.add_row(
             Text(queue.plan.sweep.name, style="bold"),
@@ -184,7 +215,7 @@ class LiveReporter:
             f"{done + failed}/{total}",
             f"[green]done {done}[/]  running {len(queue.live)}"
             f"  [{'red' if failed else 'dim'}]failed {failed}[/]"
-            f"  deferred {self.run.cells_deferred}",
+            f"  deferred {self.run.cells_deferred}{elsewhere}",
             f"{clock(time.monotonic() - self.run.started_at)} elapsed",
             f"ETA {clock(self.run.eta_seconds())}",
         )

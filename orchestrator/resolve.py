@@ -7,7 +7,7 @@ no torch, no Ray.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple
@@ -16,13 +16,25 @@ import pyarrow.parquet as pq
 
 from lp_sweep.orchestrator.entries import TaskEntry
 from lp_sweep.orchestrator.load import SweepFile
+from lp_sweep.orchestrator.manifest import Manifest, manifest_path, read_manifest
 from lp_sweep.orchestrator.models import ModelInput, find_model
+from lp_sweep.orchestrator.pins import DEFAULT_REVISION, Pins
 from lp_sweep.orchestrator.spec import SweepSpec
-from lp_sweep.orchestrator.yamlfile import Document, Location
+from lp_sweep.orchestrator.yamldata import Location
+from lp_sweep.orchestrator.yamlfile import Document
 from lp_sweep.storage.errors import LpSweepError, PreflightError, TrialError
 from lp_sweep.storage.identity import Recipe, TaskDefinition
+from lp_sweep.storage.places import expanded
+from lp_sweep.storage.printable import short
 from lp_sweep.trials.datasource import data_fingerprint
-from lp_sweep.trials.tasks import TASKS, TaskSource, canonical_name, glue_source, user_task
+from lp_sweep.trials.tasks import (
+    TASKS,
+    TaskSource,
+    canonical_name,
+    glue_source,
+    is_commit,
+    user_task,
+)
 
 # rows of the official GLUE splits: train, dev (MNLI: matched and mismatched)
 _GLUE_ROWS = {
@@ -48,6 +60,13 @@ class TaskInput(NamedTuple):
     fingerprint: str
     train_rows: int
     dev_rows: int
+    asked: str | None = None  # of a hub data set: the revision that the user wrote
+    why_not_pinned: str | None = None
+
+    @property
+    def pinned(self) -> bool:
+        """Whether its rows can't come to be others."""
+        return self.source.dataset is None or is_commit(self.source.revision)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,20 +79,35 @@ class Sweep:
     tasks: dict[str, TaskInput]  # in the file's order
     recipe: Recipe
     notes: list[str] = field(default_factory=list)
+    manifest: Manifest | None = None
+    manifest_file: Path | None = None  # where one is, or would be
 
     @property
     def name(self) -> str:
         return self.spec.name
 
 
-def resolve(file: SweepFile, *, data_dir: Path | None = None, offline: bool = False) -> Sweep:
+def resolve(
+    file: SweepFile,
+    *,
+    data_dir: Path | None = None,
+    offline: bool = False,
+    manifest: Path | None = None,
+    pins: Pins | None = None,
+) -> Sweep:
     """Find every model and data set. Raises SpecError or PreflightError with `file:line`.
 
     data_dir (GLUE in the layout <task>/train.parquet) overrides the file's own `data_dir`.
+    manifest: where the pinned revisions are, else beside the sweep file. pins: another way to look
+    revisions up. A revision that can't be pinned now is a note, and `run` refuses it.
     """
     spec, document = file.spec, file.document
     if data_dir is None and spec.data_dir is not None:
-        data_dir = file.folder / Path(spec.data_dir).expanduser()
+        with _at(document, ("data_dir",)):
+            data_dir = file.folder / expanded(spec.data_dir)
+    manifest = manifest or manifest_path(file)
+    held = read_manifest(manifest) if pins is None else None
+    pins = pins or Pins(held, offline=offline)
     models = []
     for index, entry in enumerate(spec.models):
         with _at(document, ("models", index)):
@@ -83,13 +117,13 @@ def resolve(file: SweepFile, *, data_dir: Path | None = None, offline: bool = Fa
                     revision=entry.revision,
                     layers=entry.layers,
                     folder=file.folder,
-                    offline=offline,
+                    pins=pins,
                 )
             )
     tasks = {}
     for index, task in enumerate(spec.tasks):
         with _at(document, ("tasks", index)):
-            found = _find_task(task, data_dir, file.folder)
+            found = _find_task(task, data_dir, file.folder, pins)
             tasks[found.name] = found
     return Sweep(
         spec=spec,
@@ -97,7 +131,20 @@ def resolve(file: SweepFile, *, data_dir: Path | None = None, offline: bool = Fa
         models=tuple(models),
         tasks=tasks,
         recipe=spec.recipe.to_recipe(),
+        notes=_unpinned(models, tasks.values()),
+        manifest=held,
+        manifest_file=manifest,
     )
+
+
+def _unpinned(models: Iterable[ModelInput], tasks: Iterable[TaskInput]) -> list[str]:
+    return [
+        f"{what} {item.name!r} is not pinned to a commit yet ({item.why_not_pinned}): its trials "
+        "will have other identifiers, and `run` asks for the commit"
+        for what, items in (("model", models), ("task", tasks))
+        for item in items
+        if not item.pinned
+    ]
 
 
 @contextlib.contextmanager
@@ -106,24 +153,27 @@ def _at(document: Document, location: Location) -> Iterator[None]:
     try:
         yield
     except TrialError as error:
-        raise PreflightError(f"{document.where(location)}: {error}") from None
+        raise PreflightError(f"{document.where(location)}: {short(str(error), 1000)}") from None
     except LpSweepError as error:
-        raise type(error)(f"{document.where(location)}: {error}") from None
+        raise type(error)(f"{document.where(location)}: {short(str(error), 1000)}") from None
 
 
-def _find_task(entry: TaskEntry, data_dir: Path | None, folder: Path) -> TaskInput:
+def _find_task(entry: TaskEntry, data_dir: Path | None, folder: Path, pins: Pins) -> TaskInput:
+    revision, why_not = entry.revision, None
     if entry.is_glue:
         name = canonical_name(entry.name) or entry.name
         definition, source = TASKS[name].definition, glue_source(name, data_dir)
     else:
         name = entry.name
+        if entry.dataset is not None:
+            revision, why_not = pins.find("dataset", entry.dataset, entry.revision)
         definition, source = user_task(
             name=name,
             train=entry.train,
             dev=entry.dev,
             dataset=entry.dataset,
             config=entry.config,
-            revision=entry.revision,
+            revision=revision,
             train_split=entry.train_split,
             dev_split=entry.dev_split,
             text=entry.text or [],
@@ -134,7 +184,10 @@ def _find_task(entry: TaskEntry, data_dir: Path | None, folder: Path) -> TaskInp
             base_dir=folder,
         )
     fingerprint = data_fingerprint(source, definition)
-    return TaskInput(name, definition, source, fingerprint, *_rows(name, source))
+    asked = entry.revision or DEFAULT_REVISION if entry.dataset else source.revision
+    return TaskInput(
+        name, definition, source, fingerprint, *_rows(name, source), asked, why_not_pinned=why_not
+    )
 
 
 def _rows(name: str, source: TaskSource) -> tuple[int, int]:

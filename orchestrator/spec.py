@@ -26,11 +26,13 @@ from lp_sweep.orchestrator.entries import (
     StrategyEntry,
     TaskEntry,
     Texts,
+    duration,
     listed,
     named,
     seed_list,
 )
 from lp_sweep.orchestrator.wording import choose
+from lp_sweep.storage.printable import listed as listed_names
 from lp_sweep.trials.tasks import canonical_name
 
 PROCEDURES = ("direct",)
@@ -61,6 +63,12 @@ class SweepSpec(Entry):
     data_dir: str | None = Field(None, description="GLUE from a folder, not from the hub")
     store: str | None = None
     resources_per_trial: Resources = Resources()
+    checkpoint_every: Annotated[
+        float | None, BeforeValidator(duration, json_schema_input_type=float | str | None)
+    ] = Field(300.0, description="30s, 5m, 1h or off; a shorter trial writes none")
+    keep: Literal["none", "best", "all"] = Field(
+        "none", description="trained weights to keep: best is the best seed of each network"
+    )
 
     @field_validator("procedures")
     @classmethod
@@ -73,7 +81,7 @@ class SweepSpec(Entry):
         counts = Counter(_name(entry) for entry in entries)
         twice = [str(name) for name, count in counts.items() if count > 1]
         if twice:
-            raise ValueError(f"{', '.join(twice)} stands twice. Keep one of them.")
+            raise ValueError(f"{listed_names(twice)} stands twice. Keep one of them.")
         return entries
 
     @field_validator("strategies", "contribution")

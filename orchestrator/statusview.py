@@ -1,19 +1,23 @@
-"""How far each sweep of a store is. A listing and the small plan files: no trial is opened."""
+"""How far each sweep of a store is, and who works on it. No trial's record is opened."""
 
 from __future__ import annotations
 
 from collections import Counter
 from typing import Any, NamedTuple
 
-from lp_sweep.orchestrator.plan import attempted_work
+from lp_sweep.orchestrator.known import failures
 from lp_sweep.storage.errors import SpecError
+from lp_sweep.storage.printable import printable
+from lp_sweep.storage.runs import Announcement, Observer
 from lp_sweep.storage.store import Store, Unreadable
 
 
 class States(NamedTuple):
-    """One object a sweep: its cells and trials by state. And the files that tell of none."""
+    """One object a sweep: its cells and trials by state. The runs at work on the store, and the
+    files that tell of none."""
 
     sweeps: list[dict[str, Any]]
+    runs: list[Announcement]
     unreadable: list[Unreadable]
 
 
@@ -24,10 +28,14 @@ def sweep_states(store: Store, only: str | None = None) -> States:
     """Raises SpecError for an unknown name."""
     names = sorted(store.names("sweeps"))
     if only is not None and only not in names:
-        raise SpecError(f"no sweep {only!r} in {store.root}. It has: {', '.join(names) or 'none'}.")
+        raise SpecError(
+            f"no sweep {only!r} in {store.location}. It has: {', '.join(names) or 'none'}."
+        )
     done = store.names("trials", finished=True)
-    failed = {attempted_work(name) for name in store.names("attempts")} - done
-    states = States([], [])
+    attempts = store.read_all("attempts")
+    failed = set(failures(attempts.rows, done))
+    runs = [run for run in Observer(store).living() if only in (None, run.sweep)]
+    states = States([], runs, list(attempts.unreadable))
     for name in names if only is None else [only]:
         listing = store.read_all("sweeps", [name])
         states.unreadable.extend(listing.unreadable)
@@ -58,10 +66,18 @@ def _state(
     }
 
 
-def states_text(states: list[dict[str, Any]]) -> str:
-    if not states:
+def states_json(states: States) -> list[dict[str, Any]]:
+    """A list of sweeps; `running` are the runs at work on it."""
+    return [
+        {**sweep, "running": [r._asdict() for r in states.runs if r.sweep == sweep["sweep"]]}
+        for sweep in states.sweeps
+    ]
+
+
+def states_text(states: States) -> str:
+    if not states.sweeps:
         return "no sweep in this store yet"
-    width = max(len(state["sweep"]) for state in states)
+    width = max(len(state["sweep"]) for state in states.sweeps)
     lines = [
         f"{'sweep':<{width}}  {'cells':>6} {'done':>6}   {'trials':>6} {'done':>6} {'failed':>6} "
         f"{'pending':>7}   {'deferred cells':>14}"
@@ -70,6 +86,7 @@ def states_text(states: list[dict[str, Any]]) -> str:
         f"{s['sweep']:<{width}}  {s['cells']:>6} {s['cells_done']:>6}   {s['trials']:>6} "
         f"{s['trials_done']:>6} {s['trials_failed']:>6} {s['trials_pending']:>7}   "
         f"{s['cells_deferred']:>14}"
-        for s in states
+        for s in states.sweeps
     ]
-    return "\n".join(lines)
+    lines += [f"running: {run.sentence()}" for run in states.runs]
+    return "\n".join(map(printable, lines))

@@ -5,10 +5,12 @@ from __future__ import annotations
 import difflib
 from collections.abc import Iterable
 
+from lp_sweep.storage.printable import shown
+
 
 def did_you_mean(name: str, allowed: Iterable[str]) -> str:
     """` Did you mean 'bottom'?`, or nothing when no name is near."""
-    near = difflib.get_close_matches(name, list(allowed), n=1, cutoff=0.6)
+    near = difflib.get_close_matches(name[:80], list(allowed), n=1, cutoff=0.6)
     return f" Did you mean {near[0]!r}?" if near else ""
 
 
@@ -21,5 +23,6 @@ def choose(what: str, name: str, allowed: Iterable[str], *, given: str | None = 
     if (given or name) in names:
         return name
     raise ValueError(
-        f"unknown {what} {name!r}. Choose one of: {', '.join(names)}.{did_you_mean(name, names)}"
+        f"unknown {what} {shown(name)}. Choose one of: {', '.join(names)}."
+        f"{did_you_mean(name, names)}"
     )

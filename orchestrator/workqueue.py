@@ -1,63 +1,163 @@
 """What is missing, handed out one piece at a time, longest first; profiles before trials.
 
 Pure bookkeeping over a plan: no Ray, no clock. When a profile ends, the cells that waited for it
-become trials.
+become trials. What another run on the store holds is left to it, and looked at again at the end.
 """
 
 from __future__ import annotations
 
 import heapq
-from collections.abc import Callable
+from collections import Counter
+from collections.abc import Callable, Iterable
+from typing import Protocol
 
 from lp_sweep.orchestrator.estimate import Rates
-from lp_sweep.orchestrator.plan import Known, Plan, Work, make_plan
+from lp_sweep.orchestrator.known import Known, failures
+from lp_sweep.orchestrator.plan import Plan, Work, make_plan
+from lp_sweep.orchestrator.policy import policy
+from lp_sweep.orchestrator.selection import Selection
+from lp_sweep.storage.errors import StoreError
+from lp_sweep.storage.runs import Announcement, Progress
 from lp_sweep.storage.store import Store
+
+
+class Claims(Protocol):
+    """How work is kept apart from that of other runs: `storage.runs.Presence`, or nothing.
+    `shared`: others have been seen, so what the plan says is missing may be done by now."""
+
+    shared: bool
+
+    def claim(self, work_id: str) -> Announcement | None: ...
+    def release(self, work_id: str) -> None: ...
+    def others(self) -> list[Announcement]: ...
 
 
 class WorkQueue:
     """`take` gives the next piece or None; `live` is what was taken and has not ended."""
 
     def __init__(
-        self, plan: Plan, store: Store, rates: Rates, on_plan: Callable[[Plan], None]
+        self,
+        plan: Plan,
+        store: Store,
+        rates: Rates,
+        on_plan: Callable[[Plan], None],
+        *,
+        selection: Selection | None = None,
+        claims: Claims | None = None,
     ) -> None:
         self.plan, self.store, self.rates = plan, store, rates
+        self.claims = claims
         self.live: dict[str, Work] = {}
+        self.elsewhere: dict[str, Announcement] = {}  # held by another run
         self.done: set[str] = set()
+        self.done_elsewhere: set[str] = set()  # of `done`, by another run
         self.failed: dict[str, str] = {}  # identifier -> error type, of this run
-        self._lost: set[str] = set()
+        self.spooled: dict[str, str] = {}  # recorded on a node, and the store did not take it
+        self.stopped: str | None = None  # why nothing more is handed out
+        self.store_error: str | None = None
+        self._selection = selection or Selection()
+        self._tries: Counter[tuple[str, str]] = Counter()
         self._on_plan = on_plan
         self._heap: list[tuple[int, float, str]] = []
         self._queued: set[str] = set()
         self._fill()
 
     def _fill(self) -> None:
-        for rank, missing in enumerate((self.plan.missing_profiles(), self.plan.missing_trials())):
+        failed = self.plan.known.failed
+        for missing in (self.plan.missing_profiles(), self.plan.missing_trials()):
             for work in missing:
-                if work.id not in self._queued:
+                wanted = self._selection.wants(work.id, failed.get(work.id))
+                if wanted and work.id not in self._queued:
                     self._queued.add(work.id)
-                    self._push(rank, work)
+                    self._push(work.id)
 
-    def _push(self, rank: int, work: Work) -> None:
-        heapq.heappush(self._heap, (rank, -self.rates.seconds(work), work.id))
+    def _work(self, id_: str) -> Work:
+        return self.plan.profiles.get(id_) or self.plan.trials[id_]
 
-    def lost(self, id_: str) -> bool:
-        """A live piece whose worker was killed goes back, once. False: it was lost before."""
-        if id_ in self._lost:
-            return False
-        self._lost.add(id_)
-        self._push(int(id_ in self.plan.trials), self.live.pop(id_))
-        return True
+    def _push(self, id_: str) -> None:
+        rank = int(id_ in self.plan.trials)
+        heapq.heappush(self._heap, (rank, -self.rates.seconds(self._work(id_)), id_))
 
     def take(self) -> Work | None:
-        if not self._heap:
-            return None
-        id_ = heapq.heappop(self._heap)[2]
-        work = self.live[id_] = self.plan.profiles.get(id_) or self.plan.trials[id_]
-        return work
+        """Raises StoreError: to take is to say so in the store."""
+        while self._heap and not self.stopped:
+            id_ = self._heap[0][2]
+            holder = self.claims.claim(id_) if self.claims else None
+            heapq.heappop(self._heap)
+            if holder is not None:
+                self.elsewhere[id_] = holder
+                continue
+            if self._found_done(id_):
+                self._settle_elsewhere(id_)
+                continue
+            work = self.live[id_] = self._work(id_)
+            return work
+        return None
+
+    def _found_done(self, id_: str) -> bool:
+        """Of work that was just claimed: whether another run has recorded it since the plan was
+        made. Raises StoreError, with the work back in the queue."""
+        if self.claims is None or not self.claims.shared:
+            return False
+        done = False
+        try:
+            done = self._recorded(id_)
+        except StoreError:
+            self._push(id_)
+            self.claims.release(id_)
+            raise
+        if done:
+            self.claims.release(id_)
+        return done
+
+    def _recorded(self, id_: str) -> bool:
+        table = "profiles" if id_ in self.plan.profiles else "trials"
+        return self.store.find(table, id_) is not None
 
     def ended(self, id_: str, error_type: str | None) -> None:
-        """A piece of work came to its end: a record (error_type None) or a failure."""
+        """A piece of work came to its end: a record (error_type None) or a failure for good."""
+        self._let_go(id_)
+        self._settle(id_, error_type)
+
+    def lost(self, id_: str, error_type: str) -> bool:
+        """A live piece failed in a way that may pass. True: it was put back; False: it has had its
+        tries, and has failed."""
+        self._tries[id_, error_type] += 1
+        self._let_go(id_)
+        if self._tries[id_, error_type] > policy(error_type).retries:
+            self._settle(id_, error_type)
+            return False
+        self._push(id_)
+        return True
+
+    def not_stored(self, id_: str, why: str, *, spooled: bool) -> None:
+        """Trained, and the store did not take the record: hand out nothing more. In the spool of
+        its node it waits for the next run; with that refused too it is to be trained again."""
+        self._let_go(id_)
+        if spooled:
+            self.spooled[id_] = why
+        self.refused(why)
+
+    def refused(self, why: str) -> None:
+        """The store was away for longer than a run waits for it."""
+        self.stopped, self.store_error = self.stopped or "store", why
+
+    def again(self, ids: Iterable[str]) -> None:
+        """Work that failed for a reason that was not its own."""
+        for id_ in ids:
+            if self.failed.pop(id_, None) is not None:
+                self._push(id_)
+
+    def halvings(self, id_: str) -> int:
+        """How often the piece took a whole host's memory: it starts with smaller micro-batches."""
+        return self._tries[id_, "out_of_memory"]
+
+    def _let_go(self, id_: str) -> None:
         del self.live[id_]
+        if self.claims:
+            self.claims.release(id_)
+
+    def _settle(self, id_: str, error_type: str | None) -> None:
         if error_type is not None:
             self.failed[id_] = error_type
             return
@@ -65,20 +165,69 @@ class WorkQueue:
         if id_ in self.plan.profiles:
             self._open_deferred(id_)
 
+    def _settle_elsewhere(self, id_: str) -> None:
+        self.done_elsewhere.add(id_)
+        self._settle(id_, None)
+
+    def look_elsewhere(self) -> None:
+        """What became of the work that other runs held: done, failed, or ours to do after all.
+        Raises StoreError."""
+        if not self.elsewhere or not self.claims:
+            return
+        held = {id_ for run in self.claims.others() for id_ in run.held}
+        free = [id_ for id_ in self.elsewhere if id_ not in held]
+        if not free:
+            return
+        done = self.store.names("trials", finished=True) | self.store.names("profiles")
+        failed = self._failed_elsewhere([id_ for id_ in free if id_ not in done])
+        for id_ in free:
+            del self.elsewhere[id_]
+            if id_ in done and self._recorded(id_):
+                self._settle_elsewhere(id_)
+            elif id_ in failed:
+                self._settle(id_, failed[id_])
+            else:
+                self._push(id_)
+
+    def _failed_elsewhere(self, ids: list[str]) -> dict[str, str]:
+        """Those that failed for good in another run, as this run would leave them alone."""
+        wanted = set(ids)
+        names = [n for n in self.store.names("attempts") if n.partition(".")[0] in wanted]
+        found = failures(self.store.read_all("attempts", names).rows, set()) if names else {}
+        return {id_: kind for id_, kind in found.items() if not self._selection.wants(id_, kind)}
+
     def _open_deferred(self, profile: str) -> None:
         row = self.store.read("profiles", profile)[0]
         cosines = {item["layer"]: item["value"] for item in row["layers"]}
         known = self.plan.known
         self.plan = make_plan(
-            self.plan.sweep,
-            Known(known.trials, known.failed, {**known.profiles, profile: cosines}),
+            self.plan.sweep, known._replace(profiles={**known.profiles, profile: cosines})
         )
         self._on_plan(self.plan)
         self._fill()
 
+    def known(self) -> Known:
+        """What is known by now."""
+        known = self.plan.known
+        failed = {**known.failed, **self.failed}
+        return known._replace(
+            trials=known.trials | self.done,
+            failed={id_: kind for id_, kind in failed.items() if id_ not in self.done},
+        )
+
     @property
     def waiting(self) -> int:
         return len(self._heap)
+
+    @property
+    def open(self) -> bool:
+        """Whether anything is left to hand out, or to wait for in another run."""
+        return not self.stopped and bool(self._heap or self.elsewhere)
+
+    def progress(self) -> Progress:
+        """Called by another thread too."""
+        left = len(self._heap) + len(self.live) + len(self.elsewhere)
+        return Progress(len(self.done), len(self.failed), left)
 
     def remaining_seconds(self) -> float:
         """Slot-seconds of all that is waiting or live, by the estimate."""

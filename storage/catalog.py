@@ -2,10 +2,7 @@
 
 The raw tables are `store.trials`, `store.profiles`, `store.attempts`, `store.sweeps`,
 `store.predictions` and `store.deltas`; the views over them are handed in as text, so that this
-module knows nothing of what they say. Three locks, each enough by itself against a careless
-statement: only statements that read are accepted, they run in a read-only transaction that is
-rolled back, and DuckDB has no access to files, the network, extensions or Python's variables, with
-its configuration locked.
+module knows nothing of what they say. `reading` is what confines the queries.
 """
 
 from __future__ import annotations
@@ -19,25 +16,11 @@ import duckdb
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from lp_sweep.storage import reading
 from lp_sweep.storage.errors import QueryError, SpecError
 from lp_sweep.storage.schema import TABLES
 from lp_sweep.storage.store import Store, Unreadable
 
-_CONFINED: dict[str, str | bool | int | float | list[str]] = {
-    "enable_external_access": "false",
-    "autoinstall_known_extensions": "false",
-    "autoload_known_extensions": "false",
-    "allow_community_extensions": "false",
-    "python_enable_replacements": "false",  # `FROM name` must not find a Python variable
-    "temp_directory": "",  # no spilling into the working directory
-}
-# MULTI is how DuckDB types a PIVOT without an IN list: the read-only transaction guards it
-_READING = {
-    duckdb.StatementType.SELECT,
-    duckdb.StatementType.EXPLAIN,
-    duckdb.StatementType.MULTI,
-}
-_ALLOWED = "allowed: SELECT, FROM, WITH, PIVOT, EXPLAIN, DESCRIBE, SHOW, SUMMARIZE"
 _PREDICTIONS = re.compile(r"\bpredictions\b", re.IGNORECASE)
 
 
@@ -62,35 +45,11 @@ class Catalog:
 
         Raises QueryError with DuckDB's own message, or one that says what is allowed.
         """
-        self._check(sql)
+        reading.check(self._connection, sql)
         if not self._predictions_loaded and _PREDICTIONS.search(sql):
             _load(self._connection, "predictions", self._records.read("predictions"))
             self._predictions_loaded = True
-        self._connection.execute("BEGIN TRANSACTION READ ONLY")
-        try:
-            return self._connection.sql(sql, params=dict(parameters or {})).to_arrow_table()
-        except duckdb.TransactionException as error:
-            raise QueryError(f"the store is open read-only: {error}") from error
-        except duckdb.PermissionException as error:
-            raise QueryError(
-                f"the store is open read-only and files are out of reach: {error}"
-            ) from error
-        except duckdb.Error as error:
-            raise QueryError(str(error)) from error
-        finally:
-            self._connection.execute("ROLLBACK")
-
-    def _check(self, sql: str) -> None:
-        try:
-            sql.encode()  # bytes that were no text reach us as lone surrogates
-            statements = self._connection.extract_statements(sql)
-        except (duckdb.Error, UnicodeError) as error:
-            raise QueryError(str(error)) from error
-        if len(statements) != 1:
-            raise QueryError(f"one statement at a time, this is {len(statements)}. {_ALLOWED}.")
-        kind = statements[0].type
-        if kind not in _READING:
-            raise QueryError(f"the store is open read-only: {kind.name} is refused; {_ALLOWED}.")
+        return reading.run(self._connection, sql, parameters or {})
 
     def close(self) -> None:
         self._connection.close()
@@ -121,9 +80,8 @@ def open_catalog(
     that the store does not have, QueryError for a view that DuckDB refuses.
     """
     records = _Records(store, sweep)
-    connection = duckdb.connect(":memory:", config=_CONFINED)
+    connection = reading.connect()
     try:
-        connection.execute("SET TimeZone = 'UTC'")
         connection.execute("CREATE SCHEMA store")
         for table in TABLES:
             rows = TABLES[table].empty_table() if table == "predictions" else records.read(table)
@@ -134,7 +92,7 @@ def open_catalog(
         )
         for name, select in views.items():
             connection.execute(f'CREATE VIEW "{name}" AS {select}')
-        connection.execute("SET lock_configuration = true")
+        reading.lock(connection)
     except duckdb.Error as error:
         connection.close()
         raise QueryError(f"a view can't be made: {error}") from error
@@ -148,6 +106,11 @@ def _load(
     try:
         verb = f"CREATE TABLE store.{table} AS" if create else f"INSERT INTO store.{table}"
         connection.execute(f"{verb} FROM incoming_rows")
+    except duckdb.OutOfMemoryException as error:
+        raise QueryError(
+            f"the {table} of this store don't fit into memory: {error}. Name one --sweep, or read "
+            "the store's Parquet files with a program of your own."
+        ) from error
     finally:
         connection.unregister("incoming_rows")
 
@@ -168,7 +131,7 @@ class _Records:
         if self._sweep not in known:
             have = ", ".join(sorted(known)) or "none"
             raise SpecError(
-                f"no sweep named {self._sweep!r} in {self._store.root}. It has: {have}."
+                f"no sweep named {self._sweep!r} in {self._store.location}. It has: {have}."
             )
         return self._read("sweeps", [self._sweep])
 
@@ -182,7 +145,7 @@ class _Records:
             return rows.filter(
                 pc.is_in(rows["trial_id"], pa.array(sorted(self._wanted()), pa.string()))
             )
-        return self._read(table, self._wanted() & self._store.names(table))
+        return self._read(table, self._wanted())
 
     def _wanted(self) -> set[str]:
         """The trials and profiles that the sweep's cells name."""

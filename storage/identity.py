@@ -108,6 +108,11 @@ def _default(item: Any) -> Any:
     return item.default
 
 
+def canonical_json(value: Any) -> str:
+    """`canonical` as text: sorted, without blanks, ASCII. What a record keeps as its `spec`."""
+    return json.dumps(canonical(value), sort_keys=True, separators=(",", ":"), ensure_ascii=True)
+
+
 def content_hash(payload: Any) -> str:
     text = json.dumps(payload, sort_keys=True, separators=(",", ":"), ensure_ascii=True)
     return hashlib.sha256(text.encode()).hexdigest()
@@ -137,6 +142,23 @@ def trial_spec_from_plain(plain: Mapping[str, Any]) -> TrialSpec:
             "kept_layers": tuple(plain["kept_layers"]),
             "task": task_from_plain(plain["task"]),
             "recipe": Recipe(**plain["recipe"]),
+        }
+    )
+
+
+def trial_spec_from_canonical(text: str) -> TrialSpec:
+    """The inverse of `canonical_json`: `trial_id` of it is the identifier that the text is of.
+
+    What the text leaves out is at its default. Raises KeyError, TypeError or ValueError for
+    other text.
+    """
+    plain = json.loads(text)
+    return TrialSpec(
+        **{
+            **plain,
+            "kept_layers": tuple(plain["kept_layers"]),
+            "task": task_from_plain(plain["task"]),
+            "recipe": Recipe(**plain.get("recipe", {})),
         }
     )
 

@@ -31,6 +31,8 @@ _WHERE = [
 TRIALS = pa.schema(
     [
         ("trial_id", _text),
+        ("identity_version", pa.int32()),  # of the rule that made the identifier
+        ("spec", _text),  # canonical JSON of what the identifier is a hash of
         ("model", _text),
         ("model_fingerprint", _text),
         ("model_revision", _text),  # the commit that was loaded, where a hub names it
@@ -67,6 +69,9 @@ TRIALS = pa.schema(
         ("train_examples", _int),
         ("dev_examples", _int),
         ("steps", _int),
+        ("micro_batch", pa.int32()),  # examples of one forward pass
+        ("out_of_memory_retries", pa.int32()),  # how often the micro-batch was halved
+        ("resumed_from_step", _int),  # the checkpoint it went on from; 0: none
         ("params_total", _int),
         ("params_encoder", _int),
         ("params_embedding", _int),
@@ -78,6 +83,7 @@ TRIALS = pa.schema(
         ("train_examples_per_second", _float),
         ("dev_examples_per_second", _float),
         ("peak_memory_bytes", _int),  # CUDA: allocator peak; CPU: peak resident set of the process
+        ("command", _text),  # the command line of the run, without secrets
         *_WHERE,
     ]
 )
@@ -120,8 +126,12 @@ ATTEMPTS = pa.schema(
         ("seed", _int),
         ("kept_layers", _layers),
         ("error_type", _text),
+        ("final", pa.bool_()),  # no further try in that run; null (an older file): true
         ("message", _text),
         ("traceback", _text),
+        ("log", _text),  # the end of what the worker printed
+        ("micro_batch", pa.int32()),
+        ("command", _text),
         *_WHERE,
     ]
 )

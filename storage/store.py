@@ -1,182 +1,274 @@
-"""A store: a folder of Parquet files, one per record, each written whole or not at all.
+"""A store: Parquet files in a folder or a bucket, each written whole or not at all.
 
-    <root>/trials/<trial_id>.parquet          one row: what came of a trial
-    <root>/predictions/<trial_id>.parquet     one row per dev example
-    <root>/profiles/<profile_id>.parquet      one row: the contribution of every layer
-    <root>/attempts/<attempt_id>.parquet      one row: a try that ended in a failure
-    <root>/sweeps/<name>.parquet              the cells that a sweep asked for
-    <root>/sweeps/<name>.yaml                 the sweep file as it was run
+    <location>/trials/<trial_id>.parquet          one row: what came of a trial
+    <location>/predictions/<trial_id>.parquet     one row per dev example
+    <location>/profiles/<profile_id>.parquet      one row: the contribution of every layer
+    <location>/attempts/<attempt_id>.parquet      one row: a try that ended in a failure
+    <location>/sweeps/<name>.parquet              the cells that a sweep asked for
+    <location>/sweeps/<name>.yaml                 the sweep file as it was run
+    <location>/<table>/packs/*.parquet            many records in one file (packs.py)
 
-Presence of a trial's file means done. Writing one twice is harmless: the name follows from the
-content's identity, and the last complete file wins. A file that is torn, foreign or of a newer
-schema is named in `Listing.unreadable` and never breaks a query.
+Presence of a readable trial's record means done. Writing one twice is harmless: the name follows
+from the content's identity, and the last complete file wins. A file that is torn, foreign or of a
+newer schema is named in `Listing.unreadable` and never breaks a query.
 """
 
 from __future__ import annotations
 
-import contextlib
-import os
-import uuid
-from collections.abc import Iterable, Mapping, Sequence
+import shlex
+from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, TypeVar
 
 import pyarrow as pa
-import pyarrow.parquet as pq
 
+from lp_sweep.storage import parquet
 from lp_sweep.storage.errors import StoreError
-from lp_sweep.storage.schema import SCHEMA_VERSION, TABLES
+from lp_sweep.storage.files import FileInfo, PermanentError, open_files
+from lp_sweep.storage.gather import Listing, Unreadable
+from lp_sweep.storage.parquet import NotARecordError
+from lp_sweep.storage.retry import Deadline
+from lp_sweep.storage.schema import TABLES
+from lp_sweep.storage.tablefiles import SUFFIX, THREADS, Contents, TableFiles
 
-_TABLE_KEY, _VERSION_KEY = b"lp_sweep.table", b"lp_sweep.schema_version"
+__all__ = ["Listing", "Store", "Unreadable", "is_store"]
 
-
-class Unreadable(NamedTuple):
-    """A file in the store that is not one of its records, and why."""
-
-    path: Path
-    reason: str
-
-
-class Listing(NamedTuple):
-    """All rows of one of the store's tables."""
-
-    rows: pa.Table
-    unreadable: list[Unreadable]
+T = TypeVar("T")
 
 
-def is_store(root: Path) -> bool:
-    """Whether a folder has at least one of a store's own folders."""
-    return any((root / table).is_dir() for table in TABLES)
+def is_store(location: str | Path) -> bool:
+    """Whether a place has at least one of a store's own folders. Raises StoreError where that
+    can't be found out."""
+    files = open_files(location)
+    try:
+        return bool(files.folders() & set(TABLES))
+    except OSError as error:
+        raise StoreError(f"can't read the store {files.location}: {error}") from error
 
 
 class Store:
-    """Read and write records below one folder. Cheap to make; holds no open file."""
+    """Read and write records in one place. Cheap to make; holds no open file.
 
-    def __init__(self, root: Path | str, *, create: bool = False) -> None:
-        self.root = Path(root).expanduser().absolute()
+    patience: seconds over which an operation that fails is tried again, after 0.2 s, then twice as
+    long, up to 10 s. What is not there, or is there and unreadable, is not tried again.
+    Every method raises StoreError when the place can't be read or written.
+    """
+
+    def __init__(
+        self, location: str | Path, *, create: bool = False, patience: float = 0.0
+    ) -> None:
+        self.patience = patience
+        self.files = open_files(location)
+        self._tables: dict[str, TableFiles] = {}
         if create:
-            self._create()
-        elif not self.root.is_dir():
+            try:
+                self.perform(f"make a store at {self.location}", lambda: self.files.create(TABLES))
+            except FileNotFoundError as error:  # /proc has no room for folders
+                raise StoreError(f"can't make a store at {self.location}: {error}") from error
+        elif not self._is_there():
             raise StoreError(
-                f"no store at {self.root}. `lp-sweep run FILE --store {root}` makes one; "
+                f"no store at {self.location}. `lp-sweep run FILE --store "
+                f"{shlex.quote(str(location))}` makes one; "
                 "or name another with --store or LP_SWEEP_STORE."
             )
 
-    def _create(self) -> None:
-        try:
-            for table in TABLES:
-                (self.root / table).mkdir(parents=True, exist_ok=True)
-        except OSError as error:
-            raise StoreError(f"can't make a store at {self.root}: {error}") from error
+    @property
+    def location(self) -> str:
+        """An absolute folder, or s3://bucket/prefix: what --store takes."""
+        return self.files.location
 
-    def path(self, table: str, name: str) -> Path:
-        return self.root / table / f"{name}.parquet"
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _reopen, (self.location, self.patience)
+
+    def _is_there(self) -> bool:
+        def look() -> None:
+            if not self.files.exists():
+                raise _NotThereError if self.files.is_folder else _NeverThereError
+
+        try:
+            self.perform(f"read the store {self.location}", look)
+        except StoreError as error:
+            if isinstance(error.__cause__, _NotThereError | _NeverThereError):
+                return False
+            raise
+        return True
+
+    def perform(self, what: str, action: Callable[[], T], deadline: Deadline | None = None) -> T:
+        """The action's result. Raises FileNotFoundError, and StoreError for another OSError."""
+        try:
+            return (deadline or Deadline(self.patience)).persist(action)
+        except FileNotFoundError:
+            raise
+        except OSError as error:
+            raise StoreError(f"can't {what}: {error}") from error
+
+    # -- one record
+
+    def put(self, table: str, name: str, rows: Iterable[Mapping[str, Any]] | pa.Table) -> str:
+        """Write one record, whole or not at all; what was there before stays on an error.
+
+        Returns where it is. Raises pa.ArrowException for a value that does not fit its column.
+        """
+        return self.write(_path(table, name + SUFFIX), parquet.encode(table, rows))
+
+    def put_text(self, table: str, file_name: str, text: str) -> str:
+        return self.write(_path(table, file_name), text.encode())
+
+    def write(self, path: str, content: bytes) -> str:
+        """`path` is below the location, with slashes. Returns where it is."""
+        where = self.files.where(path)
+        try:
+            self.perform(f"write {where}", lambda: self.files.write(path, content))
+        except FileNotFoundError as error:
+            raise StoreError(f"can't write {where}: {error}") from error
+        return where
 
     def has(self, table: str, name: str) -> bool:
         """Whether the record is there. An empty file is what a crash of the machine leaves."""
+        _path(table, name)
+        return self._of_table(table, lambda files, deadline: files.has(name, deadline))
+
+    def find(self, table: str, name: str) -> list[dict[str, Any]] | None:
+        """The rows of a record; None where it is missing or unreadable: then it is to be made."""
         try:
-            return self.path(table, name).stat().st_size > 0
-        except OSError:
-            return False
-
-    def names(self, table: str, *, finished: bool = False) -> set[str]:
-        """The identifiers of every record of a table: a listing, no file is opened. `finished`
-        leaves out empty files, whose work is to be done again."""
-        folder = self.root / table
-        if not folder.is_dir():
-            return set()
-        with os.scandir(folder) as entries:
-            names = [e.name for e in entries if not finished or e.stat().st_size > 0]
-        # a leading dot is another program's: a file manager's, a synchroniser's
-        return {n[: -len(".parquet")] for n in names if n.endswith(".parquet") and n[0] != "."}
-
-    def put(self, table: str, name: str, rows: Iterable[Mapping[str, Any]] | pa.Table) -> Path:
-        """Write one file atomically. Raises StoreError; what was there before stays then."""
-        schema = TABLES[table].with_metadata(
-            {_TABLE_KEY: table.encode(), _VERSION_KEY: str(SCHEMA_VERSION).encode()}
-        )
-        content = rows if isinstance(rows, pa.Table) else pa.Table.from_pylist(list(rows), schema)
-        return self._publish(
-            self.path(table, name),
-            lambda temporary: _write_file(content.cast(schema), temporary),
-        )
-
-    def put_text(self, table: str, file_name: str, text: str) -> Path:
-        return self._publish(
-            self.root / table / file_name, lambda path: path.write_text(text, encoding="utf-8")
-        )
-
-    def _publish(self, path: Path, write: Any) -> Path:
-        # the temporary name starts with a dot and ends otherwise: no listing takes it for a record
-        temporary = path.with_name(f".{path.name}.{uuid.uuid4().hex}.tmp")
-        try:
-            path.parent.mkdir(parents=True, exist_ok=True)
-            write(temporary)
-            temporary.replace(path)
-        except OSError as error:
-            raise StoreError(f"can't write {path}: {error}") from error
-        finally:
-            with contextlib.suppress(OSError):  # mostly it is gone: it was renamed
-                temporary.unlink()
-        return path
+            return self._rows(table, name)
+        except (FileNotFoundError, NotARecordError):
+            return None
 
     def read(self, table: str, name: str) -> list[dict[str, Any]]:
-        """The rows of one file. Raises StoreError when it is missing or not readable."""
-        result = _read_file(self.path(table, name), table)
-        if isinstance(result, Unreadable):
-            raise StoreError(f"can't read {result.path}: {result.reason}")
-        rows: list[dict[str, Any]] = result.to_pylist()
+        """The rows of one record. Raises StoreError, too, when it is missing or unreadable."""
+        where = self.files.where(_path(table, name + SUFFIX))
+        try:
+            return self._rows(table, name)
+        except FileNotFoundError as error:
+            raise StoreError(f"can't read {where}: No such file") from error
+        except NotARecordError as error:
+            raise StoreError(f"can't read {where}: {error}") from error
+
+    def _rows(self, table: str, name: str) -> list[dict[str, Any]]:
+        _path(table, name)
+        found = self._of_table(table, lambda files, deadline: files.record(name, deadline))
+        rows: list[dict[str, Any]] = found.to_pylist()
         return rows
 
-    def read_all(self, table: str, names: Sequence[str] | None = None) -> Listing:
-        """All rows of a table, or those of the files `names`, in the order of the names."""
-        paths = [self.path(table, n) for n in sorted(self.names(table) if names is None else names)]
-        with ThreadPoolExecutor(max_workers=16) as pool:
-            results = list(pool.map(lambda path: _read_file(path, table), paths))
-        tables = [result for result in results if isinstance(result, pa.Table)]
-        unreadable = [result for result in results if isinstance(result, Unreadable)]
-        empty = TABLES[table].empty_table()
-        return Listing(pa.concat_tables([empty, *tables]), unreadable)
+    # -- a whole table
+
+    def _of_table(self, table: str, action: Callable[[TableFiles, Deadline], T]) -> T:
+        """Each look at a file is tried again by itself; all of them together have one patience."""
+        files = self._tables.setdefault(table, TableFiles(self.files, table))
+        deadline = Deadline(self.patience)
+        try:
+            return action(files, deadline)
+        except FileNotFoundError:
+            raise
+        except OSError as error:
+            raise StoreError(f"can't read {self.files.where(table)}: {error}") from error
+
+    def names(self, table: str, *, finished: bool = False) -> set[str]:
+        """The identifiers of every record of a table. `finished` leaves out the files that are
+        empty or cut off, whose work is to be done again."""
+        return self._of_table(
+            table, lambda files, deadline: files.names(deadline, finished=finished)
+        )
+
+    def read_all(self, table: str, names: Iterable[str] | None = None) -> Listing:
+        """All rows of a table, or those of the records `names` that are there, in the order of the
+        names (predictions: by file). No record counts twice."""
+        return self._of_table(table, lambda files, deadline: files.read(names, deadline))
+
+    def contents(self, table: str) -> Contents:
+        """The files of a table: for those who work on files, not on records."""
+        return self._of_table(table, lambda files, deadline: files.contents(deadline))
+
+    def pack_ids(self, table: str, contents: Contents) -> dict[str, frozenset[str]]:
+        """The identifiers in each pack, by its path; none for an unreadable one. Raises
+        FileNotFoundError when a pack is gone."""
+        return self._of_table(table, lambda files, deadline: files.pack_ids(contents, deadline))
+
+    # -- other files
+
+    def read_text(self, table: str, file_name: str) -> str | None:
+        """A text as put_text wrote it, None where there is none."""
+        path = _path(table, file_name)
+        try:
+            content = self.perform(f"read {self.files.where(path)}", lambda: self.files.read(path))
+        except FileNotFoundError:
+            return None
+        return content.decode(errors="replace")
+
+    def texts(self, table: str) -> dict[str, str]:
+        """Every text of a folder whose name ends in .json, by file name."""
+        names = sorted(info.name for info in self.listing(table) if info.name.endswith(".json"))
+        with ThreadPoolExecutor(THREADS) as pool:
+            texts = list(pool.map(lambda name: self.read_text(table, name), names))
+        return {name: text for name, text in zip(names, texts, strict=True) if text is not None}
+
+    def listing(self, folder: str) -> list[FileInfo]:
+        """The files of a folder, by name; those being written are left out."""
+        where = self.files.where(_folder(folder))
+        infos = self.perform(f"list {where}", lambda: self.files.list(folder))
+        return sorted(info for info in infos if not info.name.startswith("."))
+
+    def put_file(self, folder: str, name: str, source: Path) -> str:
+        """Copy a local file into the store, whole or not at all."""
+        path = _path(folder, name)
+        where = self.files.where(path)
+        try:
+            self.perform(f"write {where}", lambda: self.files.upload(source, path))
+        except FileNotFoundError as error:
+            raise StoreError(f"can't write {where}: {error}") from error
+        return where
+
+    def fetch_file(self, folder: str, name: str, target: Path) -> bool:
+        """Copy a file of the store to `target`, whole or not at all. False: it is not there."""
+        path = _path(folder, name)
+        try:
+            self.perform(
+                f"read {self.files.where(path)}", lambda: self.files.download(path, target)
+            )
+        except FileNotFoundError:
+            return False
+        return True
+
+    def delete(self, folder: str, name: str) -> None:
+        """What is not there is fine."""
+        self.remove(_path(folder, name))
+
+    def remove(self, path: str) -> None:
+        """`path` is below the location, with slashes."""
+        self.perform(f"delete {self.files.where(path)}", lambda: self.files.delete(path))
+
+    def free_bytes(self) -> int | None:
+        """Room left in the store, None where nobody can say."""
+        return self.perform(f"ask for the room at {self.location}", self.files.free_bytes)
 
 
-def _write_file(rows: pa.Table, path: Path) -> None:
-    with path.open("wb") as stream:  # Arrow alone can't open every name that the system can
-        pq.write_table(rows, stream, compression="zstd")
-        stream.flush()
-        os.fsync(stream.fileno())  # before the rename: presence means done
+class _NotThereError(OSError):
+    """Nothing is there: a wrong name, or a mount that is away and may come back."""
 
 
-def _read_file(path: Path, table: str) -> pa.Table | Unreadable:
-    """The file's rows in today's schema, or why it isn't one of ours."""
-    try:
-        with path.open("rb") as stream:
-            file = pq.ParquetFile(stream)
-            metadata = file.schema_arrow.metadata or {}
-            problem = _foreign(metadata, table)
-            return Unreadable(path, problem) if problem else _conform(file.read(), TABLES[table])
-    except (OSError, pa.ArrowException, KeyError) as error:  # KeyError: a column that stands twice
-        reason = (str(error).splitlines() or [type(error).__name__])[0]
-        return Unreadable(path, f"not a whole Parquet file ({reason})")
+class _NeverThereError(PermanentError):
+    """Nothing is there, and a bucket does not come and go."""
 
 
-def _foreign(metadata: Mapping[bytes, bytes], table: str) -> str | None:
-    version = metadata.get(_VERSION_KEY, b"")
-    if metadata.get(_TABLE_KEY) != table.encode() or not version.isdigit():
-        return f"not written by lp-sweep as one of its {table}"
-    if int(version) > SCHEMA_VERSION:
-        return "written by a newer lp-sweep: update this one"
-    return None
+def _reopen(location: str, patience: float) -> Store:
+    return Store(location, patience=patience)
 
 
-def _conform(rows: pa.Table, schema: pa.Schema) -> pa.Table:
-    """Columns that an older version did not write become null; the order is the schema's."""
-    if rows.schema.equals(schema):  # nearly always, and casting is a third of reading
-        return rows.replace_schema_metadata(None)
-    columns = [
-        rows[item.name].cast(item.type)
-        if item.name in rows.column_names
-        else pa.nulls(len(rows), item.type)
-        for item in schema
-    ]
-    return pa.table(columns, schema=schema)
+def _path(folder: str, file_name: str) -> str:
+    """Raises StoreError for a name that would be a path, or that no listing shows."""
+    if not file_name or file_name[0] == "." or set(file_name) & set("/\\\0"):
+        raise StoreError(
+            f"{file_name!r} can't be the name of a file in {folder}: it starts with a dot or has "
+            "a slash or a backslash. Choose a plain name."
+        )
+    return f"{_folder(folder)}/{file_name}"
+
+
+def _folder(folder: str) -> str:
+    """Raises StoreError for one that leads out of the store: a record may say anything."""
+    for part in folder.split("/"):
+        if part in ("", ".", "..") or set(part) & set("\\\0"):
+            raise StoreError(f"{folder!r} can't be a folder of a store: it has the part {part!r}.")
+    return folder

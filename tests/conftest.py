@@ -1,11 +1,46 @@
-"""What every test runs under: no hub, no user's own settings, few threads."""
+"""What every test runs under: no hub, no user's own settings, few threads; and a store of each
+kind for the tests of what a store promises."""
 
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
 
 os.environ["HF_HUB_OFFLINE"] = "1"  # read when huggingface_hub is imported
 os.environ["HF_HUB_DISABLE_PROGRESS_BARS"] = "1"
 os.environ["TOKENIZERS_PARALLELISM"] = "false"
 for name in ("LP_SWEEP_STORE", "LP_SWEEP_CACHE_DIR", "LP_SWEEP_OFFLINE", "RAY_ADDRESS"):
     os.environ.pop(name, None)
+os.environ["AWS_EC2_METADATA_DISABLED"] = "true"
+for name in ("AWS_ENDPOINT_URL", "AWS_ENDPOINT_URL_S3", "AWS_PROFILE", "AWS_REGION"):
+    os.environ.pop(name, None)
+if "LP_SWEEP_TEST_S3" not in os.environ:  # see s3server.py
+    os.environ |= {"AWS_ACCESS_KEY_ID": "testing", "AWS_SECRET_ACCESS_KEY": "testing"}
+
+
+@pytest.fixture(scope="session")
+def s3_endpoint(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    from tests import s3server  # loads boto3, which few tests need
+
+    with s3server.endpoint(tmp_path_factory.mktemp("s3") / "server.log") as endpoint:
+        yield endpoint
+
+
+@pytest.fixture
+def s3_location(s3_endpoint: str) -> Iterator[str]:
+    """A store's location in a bucket, for this test alone; nothing is there yet."""
+    from tests import s3server
+
+    with s3server.fresh_prefix(s3_endpoint) as location:
+        yield location
+
+
+@pytest.fixture(params=["folder", "s3"])
+def location(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    """Where a store can be made: a test that takes this runs over every kind of store."""
+    if request.param == "s3":
+        return str(request.getfixturevalue("s3_location"))
+    return str(tmp_path / "store")

@@ -30,7 +30,7 @@ def identifier(prefix: str, *parts: object) -> str:
 class FakeSweep:
     """Collects the cells of one sweep and writes their records as they come."""
 
-    def __init__(self, root: Path, name: str = "demo") -> None:
+    def __init__(self, root: Path | str, name: str = "demo") -> None:
         self.store = Store(root, create=True)
         self.name = name
         self.cells: list[dict[str, Any]] = []
@@ -89,7 +89,13 @@ class FakeSweep:
         for k, score in scores.items():
             self.cell(k=k, score=score, **axes)
 
-    def failure(self, id_: str, row: dict[str, Any], error_type: str = "out_of_memory") -> None:
+    def failure(
+        self,
+        id_: str,
+        row: dict[str, Any],
+        error_type: str = "out_of_memory",
+        final: bool | None = None,  # as in a file of before the column
+    ) -> None:
         attempt = f"{id_}.{len(self.store.names('attempts')):08d}"
         self.store.put(
             "attempts",
@@ -103,6 +109,7 @@ class FakeSweep:
                     "seed": row["seed"],
                     "kept_layers": row["kept_layers"],
                     "error_type": error_type,
+                    "final": final,
                     "message": "the device has no room for a batch of 32",
                     "traceback": "Traceback (most recent call last):\n  ...",
                     "host": "node-1",

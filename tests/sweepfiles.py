@@ -14,8 +14,9 @@ import pyarrow as pa
 from pyarrow import parquet as pq
 from safetensors.numpy import save_file
 
+from lp_sweep.orchestrator.known import Known
 from lp_sweep.orchestrator.load import load_sweep
-from lp_sweep.orchestrator.plan import Known, Plan, make_plan
+from lp_sweep.orchestrator.plan import Plan, make_plan
 from lp_sweep.orchestrator.resolve import Sweep, resolve
 
 # the file of the README, as it stands

@@ -183,18 +183,18 @@ def _text(folder: Path, good: Path) -> None:
     ],
 )
 def test_a_file_that_is_no_record_is_named_and_skipped(fake: FakeSweep, spoil, reason) -> None:
-    folder = fake.store.root / "trials"
+    folder = Path(fake.store.location) / "trials"
     spoil(folder, next(folder.glob("*.parquet")))
     catalog = open_views(fake.store)
     assert catalog.query("FROM trials").num_rows == 2
     (unreadable,) = catalog.unreadable
-    assert unreadable.path == folder / "bad.parquet"
+    assert unreadable.location == str(folder / "bad.parquet")
     assert reason in unreadable.reason
 
 
 def test_copied_files_count_once(fake: FakeSweep) -> None:
     for table in ("trials", "sweeps"):
-        source = next((fake.store.root / table).glob("*.parquet"))
+        source = next((Path(fake.store.location) / table).glob("*.parquet"))
         shutil.copy(source, source.with_name(f"copy of {source.name}"))
     catalog = open_views(fake.store)
     assert catalog.query("FROM trials").num_rows == 2
@@ -203,7 +203,7 @@ def test_copied_files_count_once(fake: FakeSweep) -> None:
 
 
 def test_a_sweep_by_name_leaves_out_all_that_is_only_others(fake: FakeSweep) -> None:
-    other = FakeSweep(fake.store.root, name="other")
+    other = FakeSweep(Path(fake.store.location), name="other")
     other.cell(k=0, score=92.0)  # one trial, two sweeps
     other.cell(k=2, score=91.0)
     other.cell(k=4, state="failed", task="RTE")
@@ -226,7 +226,7 @@ def test_an_unknown_sweep_is_the_users_error(fake: FakeSweep) -> None:
 def test_predictions_are_loaded_when_a_query_names_them(fake: FakeSweep) -> None:
     done = fake.cells[0]["trial_id"]
     fake.predictions(done, [True, True, False])
-    (fake.store.root / "predictions" / "bad.parquet").touch()
+    (Path(fake.store.location) / "predictions" / "bad.parquet").touch()
     catalog = open_views(fake.store)
     assert catalog.unreadable == [], "nothing was read yet"
     right = "SELECT avg((label = prediction)::INT) AS share FROM Predictions GROUP BY trial_id"

@@ -21,7 +21,7 @@ from lp_sweep.orchestrator.cli import app, main
 from tests.fake_records import FakeSweep
 from tests.sweepfiles import DEMO, PLAIN, make_inputs
 
-COMMANDS = ("run", "resume", "plan", "status", "query", "table", "init", "schema")
+COMMANDS = tuple(get_command(app).commands)  # type: ignore[attr-defined]
 CELL_KEYS = {
     "model", "strategy", "k", "threshold", "task", "seed", "procedure",
     "kept_layers", "dropped_layers", "trial_id", "state",
@@ -99,7 +99,7 @@ def test_plan_json_is_one_object_on_stdout(tmp_path: Path) -> None:
             depth = 6 if cell["model"].startswith("distil") else 12
             assert sorted(cell["kept_layers"] + cell["dropped_layers"]) == [*range(1, depth + 1)]
             assert len(cell["dropped_layers"]) == cell["k"]
-    assert answer["notes"][0].startswith("distilbert-base-cased has no K=0")
+    assert any(note.startswith("distilbert-base-cased has no K=0") for note in answer["notes"])
 
 
 def test_plan_text_and_dry_run_agree(world: Path) -> None:
@@ -237,7 +237,7 @@ def test_status(world: Path) -> None:
             "sweep": "demo", "cells": 6, "trials": 5,
             "trials_done": 3, "trials_failed": 1, "trials_pending": 1,
             "cells_done": 3, "cells_failed": 1, "cells_pending": 1, "cells_deferred": 1,
-            "cells_impossible": 0,
+            "cells_impossible": 0, "running": [],
         }
     ]  # fmt: skip
     text = sweep("status", "--store", "store", cwd=world)

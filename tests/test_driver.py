@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 
 from lp_sweep.storage.store import Store
-from tests.toyworld import save_world
+from tests.toyworld import RECIPE, save_world
 
 pytestmark = pytest.mark.ray
 
@@ -58,6 +58,10 @@ def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+def record_path(store: Store, name: str) -> Path:
+    return Path(store.location, "trials", f"{name}.parquet")
+
+
 def cells(folder: Path, *overrides: str) -> list[dict[str, Any]]:
     plan = json.loads(run("plan", "sweep.yaml", *overrides, "--json", cwd=folder).stdout)
     return list(plan["cells"])
@@ -81,11 +85,11 @@ def test_shared_networks_are_trained_once(finished: Path) -> None:
 
 def test_a_finished_sweep_is_a_no_op(finished: Path) -> None:
     store = Store(finished / "lp-sweep-store")
-    before = {name: store.path("trials", name).stat().st_mtime for name in store.names("trials")}
+    before = {name: record_path(store, name).stat().st_mtime for name in store.names("trials")}
     done = run("resume", "sweep.yaml", cwd=finished)
     assert "nothing was missing" in done.stderr
     assert before == {
-        name: store.path("trials", name).stat().st_mtime for name in store.names("trials")
+        name: record_path(store, name).stat().st_mtime for name in store.names("trials")
     }
 
 
@@ -138,6 +142,7 @@ def test_an_amended_sweep_trains_the_difference(finished: Path) -> None:
     assert {store.read("trials", name)[0]["seed"] for name in added} == {3}
 
 
+@pytest.mark.slow
 def test_a_part_of_a_sweep_leaves_the_other_cells_listed(tmp_path: Path) -> None:
     save_world(tmp_path, seeds=[1, 2])
     run("run", "sweep.yaml", "seed=1", "k=0", cwd=tmp_path)
@@ -149,11 +154,12 @@ def test_a_part_of_a_sweep_leaves_the_other_cells_listed(tmp_path: Path) -> None
     assert (status[0]["cells"], status[0]["cells_done"]) == (4, 4)
 
 
+@pytest.mark.slow
 def test_a_record_that_a_crash_emptied_is_made_again(tmp_path: Path) -> None:
     save_world(tmp_path, strategies=[{"name": "top", "k": [0]}])
     run("run", "sweep.yaml", cwd=tmp_path)
     store = Store(tmp_path / "lp-sweep-store")
-    path = store.path("trials", next(iter(store.names("trials"))))
+    path = record_path(store, next(iter(store.names("trials"))))
     path.write_bytes(b"")
     assert "1 done in this run" in run("run", "sweep.yaml", cwd=tmp_path).stderr
     assert path.stat().st_size > 0
@@ -163,7 +169,7 @@ def test_a_failed_trial_does_not_stop_the_sweep(tmp_path: Path) -> None:
     save_world(tmp_path, seeds=[1], recipe={"learning_rate": 1e30, "epochs": 1, "batch_size": 16})
     first = run("run", "sweep.yaml", cwd=tmp_path, code=1)
     assert first.stderr.count("(diverged)") == 2
-    assert "Try them again: lp-sweep run sweep.yaml --store " in first.stderr
+    assert "Try the failed again: lp-sweep retry sweep.yaml --store " in first.stderr
     assert "Traceback (most" not in first.stderr
     store = Store(tmp_path / "lp-sweep-store")
     assert len(store.names("attempts")) == 2
@@ -174,7 +180,11 @@ def test_a_failed_trial_does_not_stop_the_sweep(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 3)], ids=["ctrl-c", "terminated"]
+    ("number", "code"),
+    [
+        pytest.param(signal.SIGINT, 130, id="ctrl-c"),
+        pytest.param(signal.SIGTERM, 3, id="terminated", marks=pytest.mark.slow),
+    ],
 )
 def test_an_interrupted_sweep_goes_on(tmp_path: Path, number: signal.Signals, code: int) -> None:
     save_world(tmp_path, seeds=list(range(6)), name="broken-off")
@@ -195,7 +205,7 @@ def test_an_interrupted_sweep_goes_on(tmp_path: Path, number: signal.Signals, co
     assert f"stopped by {number.name}" in log.read_text()
     assert "Traceback (most" not in log.read_text()
     store = Store(tmp_path / "lp-sweep-store")
-    kept = {name: store.path("trials", name).stat().st_mtime for name in store.names("trials")}
+    kept = {name: record_path(store, name).stat().st_mtime for name in store.names("trials")}
     assert 2 <= len(kept) < 12
     done = run("run", "sweep.yaml", cwd=tmp_path)
     assert f"{12 - len(kept)} done in this run" in done.stderr
@@ -203,9 +213,25 @@ def test_an_interrupted_sweep_goes_on(tmp_path: Path, number: signal.Signals, co
     assert (
         kept.items()
         <= {
-            name: store.path("trials", name).stat().st_mtime for name in store.names("trials")
+            name: record_path(store, name).stat().st_mtime for name in store.names("trials")
         }.items()
     )
+
+
+@pytest.mark.parametrize("seconds", [0.0, 1.5], ids=["at once", "while Ray starts"])
+def test_a_signal_while_ray_starts(tmp_path: Path, seconds: float) -> None:
+    """Ray's own handler would end the process at once, with the number of the signal."""
+    save_world(tmp_path)
+    with (tmp_path / "log.txt").open("w") as stream:
+        process = subprocess.Popen(
+            lp_sweep("run", "sweep.yaml"), cwd=tmp_path, env=environment(tmp_path), stderr=stream
+        )
+        announced = tmp_path / "lp-sweep-store" / "runs"
+        wait_for(lambda: list(announced.glob("*.json")), process)
+        time.sleep(seconds)
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(60) == 3, (tmp_path / "log.txt").read_text()
+    assert "stopped by SIGTERM" in (tmp_path / "log.txt").read_text()
 
 
 def test_a_lost_worker_is_a_failed_attempt_and_the_sweep_goes_on(tmp_path: Path) -> None:
@@ -233,9 +259,94 @@ def test_a_lost_worker_is_a_failed_attempt_and_the_sweep_goes_on(tmp_path: Path)
     assert done.returncode == 1, done.stderr
     assert "worker_lost" in done.stderr
     store = Store(tmp_path / "lp-sweep-store")
-    row = store.read("attempts", next(iter(store.names("attempts"))))[0]
-    assert row["error_type"] == "worker_lost"
-    assert re.search("died|lost|exit", row["traceback"])
+    rows = store.read_all("attempts").rows.to_pylist()
+    assert {row["error_type"] for row in rows} == {"worker_lost"}
+    assert sorted(row["final"] for row in rows) == [False, False, False, True]
+    assert re.search("died|lost|exit", rows[0]["traceback"])
+
+
+BREAKS = """
+import importlib.abc, os, sys
+class Breaks(importlib.abc.MetaPathFinder):
+    def find_spec(self, name, path=None, target=None):
+        if name == "lp_sweep.trials.finetune":
+            raise RuntimeError("this node has a broken driver")
+if os.environ.get("LP_SWEEP_TEST_BROKEN"):
+    sys.meta_path.insert(0, Breaks())
+"""
+
+
+@pytest.mark.slow
+def test_a_node_on_which_trials_fail_in_a_row_is_set_aside(tmp_path: Path) -> None:
+    """Of two nodes one fails at each trial; the sweep is done on the other, complete."""
+    from ray.cluster_utils import Cluster
+
+    # long enough that the bad node fails thrice, each time in a new process, before all is done
+    save_world(tmp_path, seeds=[1, 2, 3, 4], recipe=RECIPE | {"epochs": 25})
+    (tmp_path / "sitecustomize.py").write_text(BREAKS, encoding="utf-8")
+    broken = {"LP_SWEEP_TEST_BROKEN": "1", "PYTHONPATH": str(tmp_path)}
+    cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 1, "num_gpus": 0})
+    try:
+        cluster.add_node(num_cpus=1, num_gpus=1)
+        cluster.add_node(num_cpus=1, num_gpus=1, env_vars=broken)
+        done = run("run", "sweep.yaml", "--address", cluster.address, cwd=tmp_path)
+    finally:
+        cluster.shutdown()
+    assert "is set aside: 3 different trials failed on it in a row" in done.stderr
+    assert "8 done in this run" in done.stderr
+    store = Store(tmp_path / "lp-sweep-store")
+    assert len(store.names("trials")) == 8
+    attempts = store.read_all("attempts").rows.to_pylist()
+    assert all("broken driver" in row["traceback"] for row in attempts)
+
+
+def diverging(folder: Path) -> None:
+    """Six trials, of which each diverges."""
+    recipe = {"learning_rate": 1e30, "epochs": 1, "batch_size": 16}
+    save_world(folder, seeds=[1, 2, 3], recipe=recipe)
+
+
+@pytest.mark.parametrize(
+    ("options", "fewest", "most"),
+    [
+        pytest.param(["--fail-fast"], 1, 1, id="fail-fast"),
+        pytest.param(["--max-failures", "2"], 2, 3, id="max-failures", marks=pytest.mark.slow),
+    ],
+)
+def test_a_limit_of_failures_stops_the_run(
+    tmp_path: Path, options: list[str], fewest: int, most: int
+) -> None:
+    diverging(tmp_path)
+    done = run("run", "sweep.yaml", *options, cwd=tmp_path, code=1)
+    assert re.search(
+        f"stopped after [{fewest}-{most}] failures. Go on with the rest: lp-sweep run", done.stderr
+    )
+    attempts = Store(tmp_path / "lp-sweep-store").read_all("attempts").rows
+    assert fewest <= len(set(attempts["trial_id"].to_pylist())) <= most + 1
+
+
+def test_retry_logs_and_show(tmp_path: Path) -> None:
+    diverging(tmp_path)
+    run("run", "sweep.yaml", cwd=tmp_path, code=1)
+    store = Store(tmp_path / "lp-sweep-store")
+    assert len(store.names("attempts")) == 6
+    again = run("run", "sweep.yaml", cwd=tmp_path, code=1)  # it would only diverge again
+    assert "0 done in this run; of the sweep 6 have failed" in again.stderr
+    assert len(store.names("attempts")) == 6
+    trial = sorted(row["trial_id"] for row in store.read_all("attempts").rows.to_pylist())[0]
+    run("retry", "sweep.yaml", trial[:12], cwd=tmp_path, code=1)
+    assert len(store.names("attempts")) == 7
+    run("retry", "sweep.yaml", "--type", "bug", cwd=tmp_path, code=1)
+    assert len(store.names("attempts")) == 7
+    logs = run("logs", trial, cwd=tmp_path).stdout
+    assert logs.count("  diverged on ") == 2
+    assert logs.count("DivergedError: ") == 2
+    shown = json.loads(run("show", trial[:12], "--json", cwd=tmp_path).stdout)
+    assert shown["id"] == trial
+    assert shown["record"] is None
+    assert len(shown["attempts"]) == 2
+    command = shown["attempts"][-1]["command"]
+    assert command == f"lp-sweep retry sweep.yaml {trial[:12]}"
 
 
 def test_a_cluster_is_joined_and_runs_one_trial_per_gpu(tmp_path: Path) -> None:
@@ -260,8 +371,10 @@ def test_an_address_without_a_cluster_is_a_preflight_error(tmp_path: Path) -> No
     assert "Check --address or RAY_ADDRESS" in done.stderr
 
 
+@pytest.mark.slow
 def test_a_node_out_of_memory_ends_the_trial_and_not_the_sweep(tmp_path: Path) -> None:
-    """Ray's memory monitor kills the workers at once, each time: tried twice, then failed."""
+    """Ray's memory monitor kills the workers at once, each time: tried with three smaller
+    micro-batches, then failed; `run` leaves it alone then, `retry` does not."""
     save_world(tmp_path, seeds=[1], strategies=[{"name": "top", "k": [0]}])
     pressed = {"RAY_memory_usage_threshold": "0.001", "RAY_memory_monitor_refresh_ms": "50"}
     done = subprocess.run(
@@ -273,10 +386,15 @@ def test_a_node_out_of_memory_ends_the_trial_and_not_the_sweep(tmp_path: Path) -
         timeout=300,
     )
     assert done.returncode == 1, done.stderr
-    assert "(worker_lost)" in done.stderr
+    assert "(out_of_memory)" in done.stderr
     assert "Traceback (most" not in done.stderr
-    assert len(Store(tmp_path / "lp-sweep-store").names("attempts")) == 1
-    run("run", "sweep.yaml", cwd=tmp_path)  # memory is there again
+    attempts = Store(tmp_path / "lp-sweep-store").read_all("attempts").rows.to_pylist()
+    assert {row["error_type"] for row in attempts} == {"out_of_memory"}
+    assert sorted(row["final"] for row in attempts) == [False, False, False, True]
+    again = run("run", "sweep.yaml", cwd=tmp_path, code=1)
+    assert "0 done in this run; of the sweep 1 have failed" in again.stderr
+    run("retry", "sweep.yaml", "--type", "out_of_memory", cwd=tmp_path)  # memory is there again
+    assert json.loads(run("status", "--json", cwd=tmp_path).stdout)[0]["trials_failed"] == 0
 
 
 def test_a_terminal_gets_the_live_display(tmp_path: Path) -> None:

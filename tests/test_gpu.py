@@ -3,11 +3,17 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 
-from lp_sweep.trials.run import run_trial
+from lp_sweep.storage.store import Store
+from lp_sweep.trials import checkpoint
+from lp_sweep.trials import finetune as finetuning
+from lp_sweep.trials import steps as stepping
+from lp_sweep.trials.batches import to_device
+from lp_sweep.trials.run import execute, run_trial
 from tests.test_run import jobs
 from tests.toyworld import save_world
 
@@ -33,3 +39,45 @@ def test_auto_precision_is_bf16_where_the_gpu_has_it(tmp_path: Path) -> None:
     expected = "bf16" if torch.cuda.is_bf16_supported(including_emulation=False) else "fp32"
     assert record["precision_used"] == expected
     assert record["last"] > record["majority"]
+
+
+def test_out_of_memory_on_cuda_halves_the_micro_batch(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(split: Any, rows: Any, *rest: Any) -> Any:
+        if len(rows) > 8:
+            torch.empty(2**50, device="cuda")  # a real refusal of the allocator
+        return to_device(split, rows, *rest)
+
+    monkeypatch.setattr(stepping, "to_device", full)
+    store = Store(tmp_path / "store", create=True)
+    job = {**jobs(save_world(tmp_path), "k=2", "recipe.epochs=1")[0], "device": "cuda"}
+    assert execute(job, store.location)["status"] == "done"
+    record = store.read("trials", job["id"])[0]
+    assert (record["micro_batch"], record["out_of_memory_retries"]) == (8, 1)
+    assert dict(record["versions"])["nvidia_driver"]
+
+
+def test_a_checkpoint_on_cuda_goes_on_with_the_same_result(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    job = {**jobs(save_world(tmp_path), "k=2")[0], "device": "cuda", "checkpoint_every": 3600.0}
+    undisturbed = run_trial(job)
+    store, real, last = Store(tmp_path / "store", create=True), finetuning.train_step, [0]
+
+    def train_step(*args: Any) -> Any:
+        last[0] = args[4]
+        if last[0] == 21:
+            raise KeyboardInterrupt
+        return real(*args)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(finetuning, "train_step", train_step)
+        patch.setattr(checkpoint.Checkpoints, "due", lambda self: last[0] == 20)
+        with pytest.raises(KeyboardInterrupt):
+            execute(job, store.location)
+    execute(job, store.location)
+    record = store.read("trials", job["id"])[0]
+    assert record["resumed_from_step"] == 21
+    assert record["train_losses"] == undisturbed["record"]["train_losses"]
+    assert store.read("predictions", job["id"]) == undisturbed["predictions"]

@@ -1,5 +1,7 @@
 """Rows of the Hugging Face hub: from its cache at the commit asked for, or a clear refusal."""
 
+import dataclasses
+import os
 from pathlib import Path
 from typing import NamedTuple
 
@@ -33,12 +35,12 @@ def hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Hub:
     return Hub(cache=tmp_path / "hub", asked=asked)
 
 
-def put_in_cache(cache: Path, revision: str, labels: list[int]) -> None:
-    """RTE as `datasets` leaves it behind."""
+def put_in_cache(cache: Path, revision: str, labels: list[int], config: str = "rte") -> Path:
+    """RTE as `datasets` leaves it behind; gives the folder."""
     from datasets import ClassLabel, DatasetInfo, Features, SplitDict, SplitInfo, Value
     from datasets.arrow_writer import ArrowWriter
 
-    folder = cache / "nyu-mll___glue" / "rte" / "0.0.0" / revision
+    folder = cache / "nyu-mll___glue" / config / "0.0.0" / revision
     folder.mkdir(parents=True)
     text = Value("string")
     label = ClassLabel(names=["entailment", "not_entailment"])
@@ -55,9 +57,10 @@ def put_in_cache(cache: Path, revision: str, labels: list[int]) -> None:
         splits=splits,
         builder_name="parquet",
         dataset_name="glue",
-        config_name="rte",
+        config_name=config,
         version="0.0.0",
     ).write_to_directory(str(folder))
+    return folder
 
 
 @pytest.mark.parametrize("offline", [True, False])
@@ -74,6 +77,69 @@ def test_another_cached_revision_is_refused(hub: Hub) -> None:
     put_in_cache(hub.cache, "a" * 40, [1, 0])
     with pytest.raises(MissingInputError, match=f"holds is revision {'a' * 40}"):
         load_task(TASKS["rte"].definition, glue_source("rte", None), offline=True)
+
+
+@pytest.mark.parametrize("offline", [True, False])
+def test_the_wanted_revision_is_found_beside_a_newer_one(hub: Hub, offline: bool) -> None:
+    """`datasets` by itself would take the latest."""
+    wanted = put_in_cache(hub.cache, GLUE_REVISION, [1, 0, 1])
+    os.utime(wanted, (1, 1))
+    put_in_cache(hub.cache, "a" * 40, [0, 0, 0])
+    task = load_task(TASKS["rte"].definition, glue_source("rte", None), offline=offline)
+    assert task.train.labels.tolist() == [1, 0, 1]
+    assert not hub.asked
+
+
+def test_fewer_rows_than_were_once_written(hub: Hub) -> None:
+    """Arrow reads a stream that was cut between two batches as a shorter one."""
+    folder = put_in_cache(hub.cache, GLUE_REVISION, [1, 0, 1])
+    shorter = put_in_cache(hub.cache, "a" * 40, [1, 0])
+    (shorter / "glue-train.arrow").replace(folder / "glue-train.arrow")
+    with pytest.raises(MissingInputError, match=r"holds 2 rows .* should hold 3: it is torn"):
+        load_task(TASKS["rte"].definition, glue_source("rte", None), offline=True)
+
+
+def default_config(offline: bool = True) -> list[int]:
+    source = dataclasses.replace(glue_source("rte", None), config=None)
+    return load_task(TASKS["rte"].definition, source, offline=offline).train.labels.tolist()
+
+
+CARDS = {
+    "named": ("rte", "configs:\n- {config_name: cola, data_files: x}\n"
+              "- {config_name: rte, data_files: y, default: true}\n"),
+    "only-one": ("rte", "configs:\n- {config_name: rte, data_files: y}\n"),
+    "none": ("default", "license: mit\n"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("config", "card"), CARDS.values(), ids=CARDS)
+def test_the_default_configuration_is_the_cards(
+    hub: Hub, monkeypatch: pytest.MonkeyPatch, config: str, card: str
+) -> None:
+    from huggingface_hub import constants
+
+    monkeypatch.setattr(constants, "HF_HUB_CACHE", str(hub.cache / "hub"))
+    snapshot = hub.cache / "hub" / "datasets--nyu-mll--glue" / "snapshots" / GLUE_REVISION
+    snapshot.mkdir(parents=True)
+    (snapshot / "README.md").write_text(f"---\n{card}---\n# GLUE\n")
+    put_in_cache(hub.cache, GLUE_REVISION, [0, 0, 0], config="cola")
+    put_in_cache(hub.cache, GLUE_REVISION, [1, 0, 1], config=config)
+    assert default_config() == [1, 0, 1]
+
+
+def test_a_configuration_is_not_guessed(hub: Hub) -> None:
+    put_in_cache(hub.cache, GLUE_REVISION, [0, 0, 0], config="cola")
+    with pytest.raises(MissingInputError, match="Name it in the task: config: cola"):
+        default_config()
+
+
+@pytest.mark.parametrize("revision", [None, "main", "v1.0", "abc123"])
+def test_rows_of_a_branch_are_not_read(hub: Hub, revision: str | None) -> None:
+    put_in_cache(hub.cache, GLUE_REVISION, [1, 0])
+    source = dataclasses.replace(glue_source("rte", None), revision=revision)
+    with pytest.raises(MissingInputError, match=r"a branch moves.*lp-sweep prefetch"):
+        load_task(TASKS["rte"].definition, source)
+    assert not hub.asked
 
 
 def test_hub_task_that_is_not_cached(hub: Hub) -> None:

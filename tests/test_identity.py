@@ -5,15 +5,21 @@ from dataclasses import MISSING, asdict, fields, replace
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from lp_sweep.storage.identity import (
+    IDENTITY_VERSION,
     ProfileSpec,
     Recipe,
     TaskDefinition,
     TrialSpec,
+    canonical_json,
+    content_hash,
     profile_id,
     profile_spec_from_plain,
     trial_id,
+    trial_spec_from_canonical,
     trial_spec_from_plain,
 )
 from lp_sweep.trials.tasks import TASKS
@@ -220,6 +226,50 @@ def test_trial_round_trip(spec: TrialSpec) -> None:
     again = trial_spec_from_plain(json.loads(json.dumps(asdict(spec))))
     assert again == spec
     assert trial_id(again) == trial_id(spec)
+
+
+SPECS = st.builds(
+    TrialSpec,
+    model_fingerprint=st.text(),
+    kept_layers=st.sets(st.integers(1, 48), min_size=1).map(lambda kept: tuple(sorted(kept))),
+    task=st.builds(
+        TaskDefinition,
+        text_columns=st.tuples(st.text()),
+        label_column=st.text(),
+        kind=st.sampled_from(["classification", "regression"]),
+        metric=st.text(),
+        extra_metrics=st.lists(st.text()).map(tuple),
+        labels=st.lists(st.text()).map(tuple),
+    ),
+    data_fingerprint=st.text(),
+    seed=st.integers(),
+    recipe=st.builds(
+        Recipe,
+        learning_rate=st.floats(allow_nan=False, allow_infinity=False),
+        weight_decay=st.floats(0, 1) | st.integers(0, 1),
+        batch_size=st.integers(1),
+        limit_train=st.none() | st.integers(1),
+    ),
+    procedure=st.sampled_from(["direct", "gradual"]),
+)
+
+
+@given(spec=SPECS)
+def test_the_stored_text_of_a_spec_gives_it_back(spec: TrialSpec) -> None:
+    text = canonical_json(spec)
+    again = trial_spec_from_canonical(text)
+    assert again == spec
+    assert trial_id(again) == trial_id(spec)
+    assert canonical_json(again) == text
+    # the identifier is a hash of nothing but this text and the version
+    payload = {"identity": IDENTITY_VERSION, "kind": "TrialSpec", "spec": json.loads(text)}
+    assert trial_id(spec) == f"t1-{content_hash(payload)[:20]}"
+
+
+@pytest.mark.parametrize("text", ["", "[]", "{}", "null", '{"kept_layers": [1], "task": 3}'])
+def test_another_text_is_no_spec(text: str) -> None:
+    with pytest.raises((KeyError, TypeError, ValueError)):
+        trial_spec_from_canonical(text)
 
 
 def test_profile_round_trip() -> None:

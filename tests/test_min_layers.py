@@ -154,7 +154,7 @@ def test_sweeps_models_and_procedures_are_not_mixed(fake: FakeSweep) -> None:
     fake.curve({0: 90.0, 2: 89.9})
     fake.curve({0: 95.0, 2: 89.9}, model="xlnet")
     fake.curve({0: 80.0, 2: 70.0}, procedure="iterative")
-    other = FakeSweep(fake.store.root, name="other")
+    other = FakeSweep(Path(fake.store.location), name="other")
     other.curve({2: 89.9}, model="roberta")
     other.publish()
     found = {(r["sweep"], r["model"], r["procedure"]): r["max_dropped"] for r in answers(fake)}

@@ -12,9 +12,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from lp_sweep.orchestrator.estimate import Rates, estimate
+from lp_sweep.orchestrator.known import Known, read_ledger
 from lp_sweep.orchestrator.load import check
 from lp_sweep.orchestrator.models import ModelInput
-from lp_sweep.orchestrator.plan import Known, Plan, make_plan, read_known
+from lp_sweep.orchestrator.plan import Plan, make_plan
 from lp_sweep.orchestrator.planview import plan_json, plan_text
 from lp_sweep.orchestrator.resolve import Sweep, TaskInput
 from lp_sweep.orchestrator.workqueue import WorkQueue
@@ -36,7 +37,7 @@ def cosines(depth: int = 12, above: tuple[int, ...] = (), value: float = 0.95) -
 
 
 def with_profiles(plan: Plan, values: dict[int, float]) -> Known:
-    return Known(frozenset(), frozenset(), dict.fromkeys(plan.profiles, values))
+    return Known(frozenset(), {}, dict.fromkeys(plan.profiles, values))
 
 
 def ids(plan: Plan) -> list[str | None]:
@@ -152,7 +153,7 @@ def test_states_from_a_store(tmp_path: Path) -> None:
     profile = next(id_ for id_, work in blank.profiles.items() if work.task.name == "rte")
     layers = [{"layer": n, "value": value} for n, value in cosines(above=(1,)).items()]
     store.put("profiles", profile, [{"profile_id": profile, "layers": layers}])
-    plan = planned(file, "seed=42", known=read_known(store))
+    plan = planned(file, "seed=42", known=read_ledger(store).known)
     states = {cell.trial_id: cell.state for cell in plan.cells if cell.asked.threshold is None}
     assert [states[id_] for id_ in blank.trials] == ["done", "failed", "done", "pending"]
     contribution = {c.asked.task: c for c in plan.cells if c.asked.threshold is not None}
@@ -169,8 +170,8 @@ def test_a_torn_profile_is_measured_again(tmp_path: Path) -> None:
     file = make_inputs(tmp_path, CONTRIBUTION)
     store = Store(tmp_path / "store", create=True)
     for id_ in planned(file).profiles:
-        store.path("profiles", id_).write_bytes(b"PAR1")
-    plan = planned(file, known=read_known(store))
+        Path(store.location, "profiles", f"{id_}.parquet").write_bytes(b"PAR1")
+    plan = planned(file, known=read_ledger(store).known)
     assert len(plan.missing_profiles()) == 2
 
 
@@ -254,8 +255,8 @@ def test_the_estimate_falls_as_the_store_fills(tmp_path: Path) -> None:
     assert first.hours > 0
     assert "rule of thumb" in first.basis
     half = frozenset(list(plan.trials)[:4])
-    assert 0 < estimate(planned(file, known=Known(half, frozenset(), {})), CPU).hours < first.hours
-    whole = Known(frozenset(plan.trials), frozenset(), {})
+    assert 0 < estimate(planned(file, known=Known(half, {}, {})), CPU).hours < first.hours
+    whole = Known(frozenset(plan.trials), {}, {})
     assert estimate(planned(file, known=whole), CPU) == (0.0, "nothing is missing")
 
 
@@ -327,7 +328,7 @@ def test_the_queue_gives_profiles_then_the_longest(tmp_path: Path) -> None:
 
 def test_a_finished_sweep_leaves_nothing_to_take(tmp_path: Path) -> None:
     file = make_inputs(tmp_path)
-    known = Known(frozenset(planned(file).trials), frozenset(), {})
+    known = Known(frozenset(planned(file).trials), {}, {})
     queue = WorkQueue(planned(file, known=known), Store(tmp_path), CPU, lambda plan: None)
     assert queue.take() is None
 
@@ -391,7 +392,7 @@ def test_a_plan_is_a_pure_function_and_its_layers_add_up(
         }
         for id_, work in blank.profiles.items()
     }
-    known = Known(frozenset(), frozenset(), values)
+    known = Known(frozenset(), {}, values)
     plan = make_plan(sweep, known)
     assert make_plan(sweep_of(depths, strategies), known).cells == plan.cells
     networks: dict[tuple[object, ...], set[str | None]] = {}

@@ -2,14 +2,24 @@
 
 from __future__ import annotations
 
+import io
 from pathlib import Path
 
 import pytest
+from rich.console import Console
 
 from lp_sweep.orchestrator.estimate import Rates
+from lp_sweep.orchestrator.known import Known
 from lp_sweep.orchestrator.load import load_sweep
-from lp_sweep.orchestrator.plan import Known, make_plan
-from lp_sweep.orchestrator.progress import PlainReporter, Run, clock, describe, short_model
+from lp_sweep.orchestrator.plan import make_plan
+from lp_sweep.orchestrator.progress import (
+    LiveReporter,
+    PlainReporter,
+    Run,
+    clock,
+    describe,
+    short_model,
+)
 from lp_sweep.orchestrator.resolve import resolve
 from lp_sweep.orchestrator.workqueue import WorkQueue
 from lp_sweep.storage.store import Store
@@ -60,18 +70,14 @@ def test_slots_fill_and_empty(queue: WorkQueue) -> None:
     assert run.eta_seconds() is not None
 
 
-def test_a_lost_piece_comes_back_once(queue: WorkQueue) -> None:
-    queue.take()
-    work = queue.take()
-    assert work
-    waiting = queue.waiting
-    assert queue.lost(work.id)
-    assert queue.waiting == waiting + 1
-    again = queue.take()
-    assert again == work
-    assert not queue.lost(work.id)
-    queue.ended(work.id, "worker_lost")
-    assert queue.failed == {work.id: "worker_lost"}
+def test_notes_and_failures_stand_above_the_display(queue: WorkQueue) -> None:
+    screen = io.StringIO()
+    reporter = LiveReporter(Console(file=screen, width=100))
+    reporter.planned(queue.plan)
+    reporter.opened(queue, 1)
+    reporter.note("node [bold]abc[/] is set aside")
+    reporter.closed()
+    assert "note: node [bold]abc[/] is set aside" in screen.getvalue()
 
 
 def test_plain_lines(queue: WorkQueue, capsys: pytest.CaptureFixture[str]) -> None:
@@ -81,6 +87,7 @@ def test_plain_lines(queue: WorkQueue, capsys: pytest.CaptureFixture[str]) -> No
     work = queue.take()
     assert work
     reporter.started(work)
+    queue.ended(work.id, "missing_input")
     reporter.ended(work.id, "failed", "no such file\nand more")
     captured = capsys.readouterr()
     assert captured.out == ""

@@ -11,15 +11,18 @@ import numpy as np
 import pytest
 import torch
 
+from lp_sweep.orchestrator.known import Known
 from lp_sweep.orchestrator.load import load_sweep
-from lp_sweep.orchestrator.plan import Known, make_plan
+from lp_sweep.orchestrator.plan import make_plan
 from lp_sweep.orchestrator.resolve import resolve
 from lp_sweep.storage.errors import DivergedError
 from lp_sweep.storage.identity import Recipe
 from lp_sweep.storage.schema import PREDICTIONS, PROFILES, TRIALS
 from lp_sweep.storage.store import Store
 from lp_sweep.trials import finetune as finetuning
-from lp_sweep.trials.finetune import decay
+from lp_sweep.trials import steps as stepping
+from lp_sweep.trials.batches import to_device
+from lp_sweep.trials.optimizer import decay, make_optimizer
 from lp_sweep.trials.run import execute, run_profile, run_trial
 from tests.toyworld import save_model, save_world
 
@@ -43,7 +46,7 @@ def outcome(world: Path) -> dict[str, Any]:
 def test_the_record_has_every_column(outcome: dict[str, Any]) -> None:
     record = outcome["record"]
     assert set(record) == set(TRIALS.names)
-    may_be_null = {"model_revision", "limit_train", "limit_dev"}
+    may_be_null = {"model_revision", "limit_train", "limit_dev", "command"}
     assert {name for name, value in record.items() if value is None} <= may_be_null
     assert record["kept_layers"] == [1, 2, 3, 4]
     assert record["steps"] == 48  # 256 rows, batch 16, 3 epochs
@@ -105,22 +108,20 @@ def test_data_order_and_head_do_not_depend_on_depth(
     """The rows of each step and the random state at its start, for two depths."""
     seen: dict[int, list[tuple[Any, ...]]] = {}
     heads: dict[int, torch.Tensor] = {}
-    real = finetuning.to_device
-    optimizer = finetuning._optimizer
 
     for k in (0, 2):
         steps: list[tuple[Any, ...]] = []
 
         def spy(split: Any, rows: Any, *rest: Any, steps: list[Any] = steps) -> Any:
             steps.append((rows.tolist(), torch.random.get_rng_state().sum().item()))
-            return real(split, rows, *rest)
+            return to_device(split, rows, *rest)
 
         def look(model: Any, recipe: Any, k: int = k) -> Any:
             heads[k] = model.classifier.weight.detach().clone()
-            return optimizer(model, recipe)
+            return make_optimizer(model, recipe)
 
-        monkeypatch.setattr(finetuning, "to_device", spy)
-        monkeypatch.setattr(finetuning, "_optimizer", look)
+        monkeypatch.setattr(stepping, "to_device", spy)
+        monkeypatch.setattr(finetuning, "make_optimizer", look)
         run_trial(jobs(world, f"k={k}")[0])
         seen[k] = [step for step in steps if len(step[0]) == 16 and len(steps) > 1]
     training = 16  # steps of an epoch
@@ -193,9 +194,28 @@ def test_execute_stores_the_record_last(world: Path, tmp_path: Path) -> None:
 def test_a_recorded_trial_is_not_done_again(world: Path, tmp_path: Path) -> None:
     job = jobs(world, "k=2", "recipe.epochs=1")[0]
     first = execute(job, str(tmp_path))
-    written = Store(tmp_path).path("trials", job["id"]).stat().st_mtime_ns
+    written = (tmp_path / "trials" / f"{job['id']}.parquet").stat().st_mtime_ns
     assert execute(job, str(tmp_path)) == first
-    assert Store(tmp_path).path("trials", job["id"]).stat().st_mtime_ns == written
+    assert (tmp_path / "trials" / f"{job['id']}.parquet").stat().st_mtime_ns == written
+
+
+def test_what_a_lost_worker_left_beside_its_record_goes(world: Path, tmp_path: Path) -> None:
+    store = Store(tmp_path, create=True)
+    job = jobs(world, "k=2", "recipe.epochs=1")[0]
+    execute(job, str(tmp_path))
+    (tmp_path / "left").write_bytes(b"x")
+    store.put_file("checkpoints", f"{job['id']}.safetensors", tmp_path / "left")
+    assert execute(job, str(tmp_path))["status"] == "done"
+    assert store.listing("checkpoints") == []
+
+
+def test_a_torn_record_is_made_again(world: Path, tmp_path: Path) -> None:
+    job = jobs(world, "k=2", "recipe.epochs=1")[0]
+    first = execute(job, str(tmp_path))
+    path = tmp_path / "trials" / f"{job['id']}.parquet"
+    path.write_bytes(path.read_bytes()[:-30])
+    assert execute(job, str(tmp_path))["last"] == first["last"]
+    assert Store(tmp_path).read("trials", job["id"])[0]["last"] == first["last"]
 
 
 @pytest.mark.parametrize("planned", [3, 5])
@@ -255,10 +275,10 @@ def test_out_of_memory_is_typed(
     def full(*args: Any) -> Any:
         raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2 GiB")
 
-    monkeypatch.setattr(finetuning, "to_device", full)
+    monkeypatch.setattr(stepping, "to_device", full)
     answer = execute(jobs(world, "k=0")[0], str(tmp_path))
     assert answer["error_type"] == "out_of_memory"
-    assert "a batch of 16 does not fit" in answer["message"]
+    assert "a batch of 2 does not fit" in answer["message"]
 
 
 def test_a_diverged_loss_names_the_epoch(world: Path) -> None:
@@ -278,9 +298,9 @@ def test_evaluation_is_in_the_splits_order(world: Path) -> None:
     captured: dict[str, Any] = {}
     real = finetuning.evaluate
 
-    def spy(model: Any, split: Any, padding: Any, *, precision: str) -> Any:
+    def spy(model: Any, split: Any, padding: Any, **settings: Any) -> Any:
         captured.update(model=model, split=split, padding=padding)
-        return real(model, split, padding, precision=precision)
+        return real(model, split, padding, **settings)
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(finetuning, "evaluate", spy)
@@ -288,9 +308,7 @@ def test_evaluation_is_in_the_splits_order(world: Path) -> None:
     model, split = captured["model"].eval(), captured["split"]
     with torch.inference_mode():
         for index in (0, 7, 59):
-            batch = finetuning.to_device(
-                split, np.array([index]), captured["padding"], torch.device("cpu")
-            )
+            batch = to_device(split, np.array([index]), captured["padding"], torch.device("cpu"))
             alone = model(**batch).logits[0].tolist()
             assert result["predictions"][index]["scores"] == pytest.approx(alone, abs=1e-5)
 
@@ -314,7 +332,7 @@ def test_weight_decay_spares_biases_and_norms(tmp_path: Path) -> None:
         problem_type="single_label_classification",
         seed=0,
     )
-    groups = finetuning._optimizer(model, Recipe(weight_decay=0.1)).param_groups
+    groups = make_optimizer(model, Recipe(weight_decay=0.1)).param_groups
     assert [group["weight_decay"] for group in groups] == [0.1, 0.0]
     assert all(parameter.dim() > 1 for parameter in groups[0]["params"])
     assert all(parameter.dim() == 1 for parameter in groups[1]["params"])

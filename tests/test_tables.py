@@ -35,7 +35,7 @@ def test_a_cell_is_done_failed_deferred_or_pending(fake: FakeSweep) -> None:
     fake.cell(k=4)
     fake.cell(strategy="contribution", threshold=0.9, state="deferred")
     preempted = fake.cell(k=6)
-    fake.failure(preempted["trial_id"], preempted, error_type="preempted")
+    fake.failure(preempted["trial_id"], preempted, error_type="preempted", final=False)
     recovered = fake.cell(k=8, score=80.0)
     fake.failure(recovered["trial_id"], recovered)
     found = rows(fake, "SELECT state, error_type, k FROM cells ORDER BY cell")
@@ -44,7 +44,7 @@ def test_a_cell_is_done_failed_deferred_or_pending(fake: FakeSweep) -> None:
         ("failed", "out_of_memory", 2),
         ("pending", None, 4),
         ("deferred", None, None),
-        ("pending", None, 6),  # being preempted is no failure
+        ("pending", None, 6),  # it is tried again
         ("done", None, 8),  # a later attempt went through
     ]
 
@@ -57,7 +57,7 @@ def test_a_cell_whose_profile_failed_is_failed_until_there_is_one(fake: FakeSwee
 
 
 def test_a_change_is_against_the_same_sweep_model_procedure_task_and_seed(fake: FakeSweep) -> None:
-    other = FakeSweep(fake.store.root, name="other")
+    other = FakeSweep(Path(fake.store.location), name="other")
     axes = [
         {},
         {"model": "xlnet"},
@@ -278,7 +278,7 @@ def test_sweep_and_procedure_are_columns_only_where_there_are_several(fake: Fake
     fake.curve({0: 90.0, 2: 89.2})
     assert task_scores(open_views(fake.publish())).columns[0] == "model"
     fake.curve({0: 90.0}, procedure="iterative")
-    other = FakeSweep(fake.store.root, name="other")
+    other = FakeSweep(Path(fake.store.location), name="other")
     other.curve({0: 91.0, 2: 80.0})
     other.publish()
     table = task_scores(open_views(fake.publish()))

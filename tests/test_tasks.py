@@ -157,8 +157,6 @@ HUB = {"dataset": "x/y", "revision": COMMIT}
         ({"train": "a.csv"}, "needs 'train' and 'dev'"),
         ({}, "needs 'train' and 'dev'"),
         ({**FILES, **HUB}, "both files and a hub data set"),
-        ({**HUB, "revision": "main"}, "40 hex digits"),
-        ({**HUB, "revision": None}, "commits/main"),
     ],
 )
 def test_wrong_user_tasks(options: dict[str, object], message: str) -> None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import re
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
@@ -20,6 +21,10 @@ import pyarrow.compute as pc
 
 from lp_sweep.storage.errors import MissingInputError
 from lp_sweep.storage.identity import TaskDefinition
+from lp_sweep.storage.printable import listed, short, shown
+from lp_sweep.trials.readers import first_failing
+
+_WHOLE = re.compile(r"-?\d{1,18}", re.ASCII)  # longer ones are names
 
 Labels = npt.NDArray[np.int64] | npt.NDArray[np.float32]
 
@@ -37,7 +42,8 @@ def text_column(rows: Rows, name: str) -> pa.ChunkedArray:
     column = _plain_column(rows, name)
     if not _is_text(column.type):
         raise MissingInputError(
-            f"{rows.where}: column {name!r} holds {column.type}, not text. Name a column of texts."
+            f"{rows.where}: column {name!r} holds {short(str(column.type), 80)}, not text. Name a "
+            "column of texts."
         )
     return column
 
@@ -49,12 +55,16 @@ def numbers(rows: Rows, definition: TaskDefinition) -> npt.NDArray[np.float32]:
     try:
         values = column.cast(pa.float64())
     except pa.ArrowException as error:
+        row = first_failing(len(column), lambda count: column.slice(0, count).cast(pa.float64()))
         raise MissingInputError(
-            f"{rows.where}: column {name!r} must hold numbers for regression: {error}. Name "
-            f"another label column, or set kind: classification."
+            f"{rows.where}: column {name!r} must hold numbers for regression, and row {row + 1} "
+            f"holds {shown(column[row].as_py())}. Mend it, name another label column, or set "
+            "kind: classification."
         ) from error
-    _refuse(rows, name, pc.invert(pc.is_finite(values)), "is not a finite number")
-    return np.asarray(values.to_numpy(), np.float32)
+    with np.errstate(over="ignore"):
+        targets = np.asarray(values.to_numpy(), np.float32)
+    _refuse(rows, name, pa.chunked_array([~np.isfinite(targets)]), "is not a finite number")
+    return targets
 
 
 def class_names(train: Rows, definition: TaskDefinition) -> tuple[str, ...]:
@@ -64,11 +74,12 @@ def class_names(train: Rows, definition: TaskDefinition) -> tuple[str, ...]:
     values = _class_column(train, definition).unique().to_pylist()
     if len(values) < 2:
         raise MissingInputError(
-            f"{train.where}: every row is of class {values[0]!r}. Training needs two classes or "
-            f"more: check the label column {definition.label_column!r} and the file."
+            f"{train.where}: every row is of class {shown(values[0])}. Training needs two classes "
+            f"or more: check the label column {definition.label_column!r} and the file."
         )
     names = definition.labels or _feature_names(train, definition.label_column)
     if not names:
+        _refuse_lookalikes(train, definition.label_column, values)
         names = tuple(sorted(values, key=int if _all_whole(values) else str))
     if "f1" in (definition.metric, *definition.extra_metrics) and len(names) != 2:
         raise MissingInputError(
@@ -92,6 +103,22 @@ def class_codes(
     return np.asarray(codes.to_numpy(), np.int64)
 
 
+def _refuse_lookalikes(train: Rows, name: str, values: Sequence[str]) -> None:
+    """Names that no one would give two classes, or any: nobody has said that they are meant."""
+    nothing = [value for value in values if value.strip().lower() in ("nan", "<na>", "")]
+    bare = Counter(value.strip() for value in values)
+    spaced = [value for value in values if bare[value.strip()] > 1]
+    for same, why in (
+        (nothing, "a missing value written as text"),
+        (spaced, "alike but for spaces"),
+    ):
+        if same:
+            raise MissingInputError(
+                f"{train.where}: column {name!r} holds {', '.join(map(shown, same[:2]))}: {why}. "
+                "Mend the rows, or list every class in the task's labels if it is meant."
+            )
+
+
 def _refuse_class(
     rows: Rows,
     definition: TaskDefinition,
@@ -101,11 +128,11 @@ def _refuse_class(
 ) -> None:
     row = int(np.flatnonzero(codes.is_null().to_numpy())[0])
     got = column[row].as_py()
-    near = get_close_matches(got, known, n=1)
+    near = get_close_matches(got[:80], known[:100], n=1)
     raise MissingInputError(
-        f"{rows.where}: unknown class {got!r} in column {definition.label_column!r}, row {row + 1}."
-        f" Known: {', '.join(known[:20])}{', ...' if len(known) > 20 else ''}. Mend the rows, or "
-        f"list every class in the task's labels." + (f" Did you mean {near[0]!r}?" if near else "")
+        f"{rows.where}: unknown class {shown(got)} in column {definition.label_column!r}, "
+        f"row {row + 1}. Known: {listed(known)}. Mend the rows, or list every class in the task's "
+        "labels." + (f" Did you mean {shown(near[0])}?" if near else "")
     )
 
 
@@ -124,8 +151,8 @@ def _class_column(rows: Rows, definition: TaskDefinition) -> pa.ChunkedArray:
         column = column.cast(pa.string())
     except pa.ArrowException as error:
         raise MissingInputError(
-            f"{rows.where}: column {name!r} holds {column.type}, not classes. Name a column of "
-            f"names, whole numbers or booleans."
+            f"{rows.where}: column {name!r} holds {short(str(column.type), 80)}, not classes. Name "
+            "a column of names, whole numbers or booleans."
         ) from error
     _refuse(rows, name, pc.equal(column, ""), "is empty")
     return column
@@ -141,8 +168,8 @@ def _whole(rows: Rows, name: str, column: pa.ChunkedArray) -> pa.ChunkedArray:
         return column.cast(pa.int64())
     except pa.ArrowException as error:
         raise MissingInputError(
-            f"{rows.where}: column {name!r} holds fractions, not classes: {error}. Set kind: "
-            f"regression, or name another label column."
+            f"{rows.where}: column {name!r} holds fractions, not classes: {short(str(error), 80)}. "
+            "Set kind: regression, or name another label column."
         ) from error
 
 
@@ -150,25 +177,28 @@ def _feature_names(rows: Rows, name: str) -> tuple[str, ...]:
     """The names of a ClassLabel, as `datasets` writes them into the schema; () without."""
     metadata = rows.table.schema.metadata or {}
     try:
-        features = json.loads(metadata[b"huggingface"])["info"]["features"]
-        return tuple(features[name]["names"])
-    except (KeyError, TypeError, ValueError):
+        names = json.loads(metadata[b"huggingface"])["info"]["features"][name]["names"]
+    except (KeyError, TypeError, ValueError, RecursionError):
         return ()
+    texts = isinstance(names, list) and all(isinstance(item, str) and item for item in names)
+    return tuple(names) if texts and len(set(names)) == len(names) else ()
 
 
 def _any_whole(values: Sequence[str]) -> bool:
-    return any(re.fullmatch(r"-?\d+", value, re.ASCII) for value in values)
+    return any(_WHOLE.fullmatch(value) for value in values)
 
 
 def _all_whole(values: Sequence[str]) -> bool:
-    return all(re.fullmatch(r"-?\d+", value, re.ASCII) for value in values)
+    return all(_WHOLE.fullmatch(value) for value in values)
 
 
 def _plain_column(rows: Rows, name: str) -> pa.ChunkedArray:
-    """The column without nulls, its dictionary decoded."""
+    """The column without nulls, its dictionary decoded; of a kind that Arrow can take rows of."""
     column = rows.table.column(name)
     if pa.types.is_dictionary(column.type):
         column = column.cast(column.type.value_type)
+    if pa.types.is_string_view(column.type):
+        column = column.cast(pa.large_string())
     _refuse(rows, name, pc.is_null(column, nan_is_null=True), "is empty")
     return column
 
@@ -184,6 +214,4 @@ def _refuse(rows: Rows, name: str, bad: pa.ChunkedArray, what: str) -> None:
 
 
 def _is_text(kind: pa.DataType) -> bool:
-    return bool(
-        pa.types.is_string(kind) or pa.types.is_large_string(kind) or pa.types.is_string_view(kind)
-    )
+    return bool(pa.types.is_string(kind) or pa.types.is_large_string(kind))

@@ -2,256 +2,161 @@
 
 Data order, dropout and head initialisation do not depend on a network's depth: rows are permuted by
 (seed, epoch) alone, and the random stream starts anew at each step from (seed, step), so that two
-depths see the same masks as far down as they share layers. It imports no Ray and writes no file.
+depths see the same masks as far down as they share layers. For the same reason a training that goes
+on from a checkpoint, between two steps, is the one that would have been. It imports no Ray; the
+only file it causes to be written is a checkpoint.
 """
 
 from __future__ import annotations
 
 import math
 import time
-from collections.abc import Iterator
-from typing import Any, NamedTuple
+from typing import NamedTuple, Protocol
 
 import numpy as np
 import torch
 from torch import nn
 
-from lp_sweep.storage.errors import DeviceOutOfMemoryError, DivergedError
-from lp_sweep.storage.identity import Recipe, TaskDefinition
-from lp_sweep.trials.device import autocast
-from lp_sweep.trials.encode import EncodedSplit, EncodedTask
+from lp_sweep.storage.errors import DivergedError
+from lp_sweep.trials.encode import EncodedTask
+from lp_sweep.trials.evaluate import evaluate
 from lp_sweep.trials.metrics import score
-
-EVALUATION_BATCH = 64
-
-
-class Padding(NamedTuple):
-    """How a tokenizer fills a batch up to its longest row."""
-
-    token_id: int
-    type_id: int
-    left: bool
-
-    @classmethod
-    def of(cls, tokenizer: Any) -> Padding:
-        return cls(
-            tokenizer.pad_token_id or 0,
-            tokenizer.pad_token_type_id,
-            tokenizer.padding_side == "left",
-        )
-
-
-class EpochMetric(NamedTuple):
-    epoch: int  # from 1
-    split: str
-    metric: str
-    value: float  # a fraction, not points
+from lp_sweep.trials.optimizer import make_optimizer, set_rate
+from lp_sweep.trials.progress import EpochMetric, Progress
+from lp_sweep.trials.steps import Setting, train_step
 
 
 class Trained(NamedTuple):
     """What came of fine-tuning: every metric at every epoch, and the last epoch's logits."""
 
-    epoch_metrics: list[EpochMetric]
-    train_losses: list[float]  # mean over the steps of each epoch
+    progress: Progress
     logits: dict[str, np.ndarray]  # split -> (rows, classes) float32, in the split's order
-    steps: int
-    seconds_train: float
-    seconds_evaluate: float
 
 
-def finetune(
-    model: nn.Module,
-    data: EncodedTask,
-    definition: TaskDefinition,
-    recipe: Recipe,
-    *,
-    seed: int,
-    device: torch.device,
-    padding: Padding,
-    precision: str,
-) -> Trained:
-    """Train `model` in place, on `device`, and evaluate it after every epoch.
+class Saver(Protocol):
+    """Where a long training keeps its state: `trials.checkpoint`, or nowhere."""
 
-    Raises DivergedError when an epoch's mean loss is not finite, DeviceOutOfMemoryError when a
-    batch does not fit.
+    def find(self, halvings: int) -> int:
+        """Look for the state of an earlier try; how often the micro-batch is halved, then."""
+
+    def restore(self, model: nn.Module, optimizer: torch.optim.Optimizer) -> Progress:
+        """Put back what was found, if anything was, and say how far it is."""
+
+    def due(self) -> bool:
+        """Whether it is time to save."""
+
+    def save(
+        self, model: nn.Module, optimizer: torch.optim.Optimizer, progress: Progress
+    ) -> None: ...
+
+    def close(self) -> None: ...
+
+
+class NoSaver:
+    """For a training that always starts at its first step."""
+
+    def find(self, halvings: int) -> int:
+        return halvings
+
+    def restore(self, model: nn.Module, optimizer: torch.optim.Optimizer) -> Progress:
+        return Progress()
+
+    def due(self) -> bool:
+        return False
+
+    def save(
+        self, model: nn.Module, optimizer: torch.optim.Optimizer, progress: Progress
+    ) -> None: ...
+
+    def close(self) -> None: ...
+
+
+def finetune(model: nn.Module, data: EncodedTask, setting: Setting, saver: Saver) -> Trained:
+    """Train `model` in place, on the setting's device, and evaluate it after every epoch.
+
+    Raises DivergedError when an epoch's mean loss is not finite.
     """
-    with _memory_errors(recipe.batch_size):
-        model.to(device)
-    optimizer = _optimizer(model, recipe)
-    steps_per_epoch = math.ceil(len(data.train) / recipe.batch_size)
-    total = steps_per_epoch * recipe.epochs
-    metrics: list[EpochMetric] = []
-    losses: list[float] = []
+    model.to(setting.device)
+    run = _Run(model, data, setting, saver)
     logits: dict[str, np.ndarray] = {}
-    seconds_train = seconds_evaluate = 0.0
-    for epoch in range(recipe.epochs):
+    while run.progress.epoch < setting.recipe.epochs:
+        logits = run.epoch()
+    return Trained(run.progress, logits)
+
+
+class _Run:
+    """A network, its optimiser, and how far they are."""
+
+    def __init__(self, model: nn.Module, data: EncodedTask, setting: Setting, saver: Saver) -> None:
+        self.model, self.data, self.setting, self.saver = model, data, setting, saver
+        self.optimizer = make_optimizer(model, setting.recipe)
+        self.steps_per_epoch = math.ceil(len(data.train) / setting.recipe.batch_size)
+        self.progress = saver.restore(model, self.optimizer)
+
+    def epoch(self) -> dict[str, np.ndarray]:
+        """What is left of the epoch under way, then its evaluation: the logits."""
+        mean = self._train()
         begun = time.perf_counter()
-        with _memory_errors(recipe.batch_size):
-            losses.append(
-                _train_epoch(
-                    model,
-                    optimizer,
-                    data.train,
-                    definition,
-                    recipe,
-                    _Epoch(epoch, steps_per_epoch, total, seed),
-                    padding,
-                    precision,
-                )
+        logits = {
+            name: evaluate(
+                self.model,
+                split,
+                self.setting.padding,
+                precision=self.setting.precision,
+                batch_size=self.setting.batches.evaluation,
             )
-        trained = time.perf_counter()
-        with _memory_errors(EVALUATION_BATCH):
-            logits = {
-                name: evaluate(model, split, padding, precision=precision)
-                for name, split in data.dev.items()
-            }
-        for name, split in data.dev.items():
-            for metric, value in score(definition, split.labels, logits[name]).items():
-                metrics.append(EpochMetric(epoch + 1, name, metric, value))
-        seconds_train += trained - begun
-        seconds_evaluate += time.perf_counter() - trained
-    return Trained(metrics, losses, logits, total, seconds_train, seconds_evaluate)
-
-
-class _Epoch(NamedTuple):
-    number: int  # from 0
-    steps: int
-    total_steps: int
-    seed: int
-
-
-def _train_epoch(
-    model: nn.Module,
-    optimizer: torch.optim.Optimizer,
-    split: EncodedSplit,
-    definition: TaskDefinition,
-    recipe: Recipe,
-    epoch: _Epoch,
-    padding: Padding,
-    precision: str,
-) -> float:
-    """One pass over the rows; the mean loss of its steps. The host waits for the device only at
-    the end."""
-    model.train()
-    device = next(model.parameters()).device
-    order = np.random.default_rng((epoch.seed, epoch.number)).permutation(len(split))
-    losses = torch.zeros(epoch.steps, device=device)
-    for index in range(epoch.steps):
-        step = epoch.number * epoch.steps + index
-        rows = order[index * recipe.batch_size : (index + 1) * recipe.batch_size]
-        for group in optimizer.param_groups:
-            group["lr"] = recipe.learning_rate * decay(recipe, step, epoch.total_steps)
-        torch.manual_seed(_stream(epoch.seed, step))
-        with autocast(precision, device):
-            logits = model(**to_device(split, rows, padding, device)).logits
-        loss = _loss(logits.float(), split.labels[rows], definition)
-        loss.backward()  # type: ignore[no-untyped-call]
-        nn.utils.clip_grad_norm_(model.parameters(), recipe.max_grad_norm)
-        optimizer.step()
-        optimizer.zero_grad(set_to_none=True)
-        losses[index] = loss.detach()
-    mean = float(losses.mean())
-    if not math.isfinite(mean):
-        raise DivergedError(
-            f"the training loss of epoch {epoch.number + 1} is {mean} at learning rate "
-            f"{recipe.learning_rate:g}. Lower recipe.learning_rate, or use precision: fp32."
-        )
-    return mean
-
-
-def decay(recipe: Recipe, step: int, total: int) -> float:
-    """Factor on the learning rate at `step` (from 0): warm-up, then linear to 0 or constant."""
-    warmup = math.ceil(recipe.warmup_ratio * total)
-    if step < warmup:
-        return step / warmup
-    if recipe.schedule == "constant":
-        return 1.0
-    return (total - step) / max(1, total - warmup)
-
-
-def evaluate(
-    model: nn.Module, split: EncodedSplit, padding: Padding, *, precision: str
-) -> np.ndarray:
-    """Logits (rows, classes) float32 in the split's order; computed sorted by length."""
-    model.eval()
-    device = next(model.parameters()).device
-    order = np.argsort(split.lengths, kind="stable")[::-1]
-    parts = []
-    with torch.inference_mode(), autocast(precision, device):
-        for rows in _chunks(order, EVALUATION_BATCH):
-            parts.append(model(**to_device(split, rows, padding, device)).logits.float())
-    values = torch.cat(parts).cpu().numpy()
-    result = np.empty_like(values)
-    result[order] = values
-    return result
-
-
-def to_device(
-    split: EncodedSplit, rows: np.ndarray, padding: Padding, device: torch.device
-) -> dict[str, torch.Tensor]:
-    """The rows padded to their own longest: each (B, T) int64 on `device`."""
-    batch = split.batch(
-        rows, pad_id=padding.token_id, pad_left=padding.left, pad_type_id=padding.type_id
-    )
-    return {
-        name: torch.from_numpy(array).to(device, non_blocking=True) for name, array in batch.items()
-    }
-
-
-def _chunks(order: np.ndarray, size: int) -> Iterator[np.ndarray]:
-    for start in range(0, len(order), size):
-        yield order[start : start + size]
-
-
-def _stream(seed: int, step: int) -> int:
-    """A 63-bit seed for one step's dropout, the same for every depth."""
-    return int(np.random.SeedSequence((seed, step)).generate_state(1, np.uint64)[0] >> 1)
-
-
-def _loss(logits: torch.Tensor, labels: np.ndarray, definition: TaskDefinition) -> torch.Tensor:
-    target = torch.from_numpy(np.asarray(labels)).to(logits.device)
-    if definition.kind == "regression":
-        return nn.functional.mse_loss(logits.squeeze(-1), target.float())
-    return nn.functional.cross_entropy(logits, target.long())
-
-
-def _optimizer(model: nn.Module, recipe: Recipe) -> torch.optim.AdamW:
-    """AdamW; weight decay is not for biases and norms."""
-    decayed: list[nn.Parameter] = []
-    plain: list[nn.Parameter] = []
-    for module in model.modules():
-        norm = "norm" in type(module).__name__.lower()
-        for name, parameter in module.named_parameters(recurse=False):
-            (plain if norm or name == "bias" else decayed).append(parameter)
-    seen: set[int] = set()  # tied weights stand once
-    groups = [
-        {
-            "params": [p for p in parameters if not (id(p) in seen or seen.add(id(p)))],  # type: ignore[func-returns-value]
-            "weight_decay": weight_decay,
+            for name, split in self.data.dev.items()
         }
-        for parameters, weight_decay in ((decayed, recipe.weight_decay), (plain, 0.0))
-    ]
-    return torch.optim.AdamW(
-        [group for group in groups if group["params"]],
-        lr=recipe.learning_rate,
-        betas=(recipe.adam_beta1, recipe.adam_beta2),
-        eps=recipe.adam_epsilon,
-        fused=True,
-    )
+        for name, split in self.data.dev.items():
+            for metric, value in score(self.setting.definition, split.labels, logits[name]).items():
+                self.progress.epoch_metrics.append(
+                    EpochMetric(self.progress.epoch + 1, name, metric, value)
+                )
+        self.progress.train_losses.append(mean)
+        self.progress.seconds_evaluate += time.perf_counter() - begun
+        return logits
 
+    def _train(self) -> float:
+        """The rest of the epoch's steps; the mean loss of all of them. The host waits for the
+        device only at the end, and for a checkpoint."""
+        progress, setting, batch = self.progress, self.setting, self.setting.recipe.batch_size
+        self.model.train()
+        order = np.random.default_rng((setting.seed, progress.epoch)).permutation(
+            len(self.data.train)
+        )
+        first = progress.epoch * self.steps_per_epoch
+        losses = torch.zeros(self.steps_per_epoch, device=setting.device)
+        losses[: progress.step - first] = progress.step_losses[: progress.step - first]
+        progress.step_losses = losses
+        begun = time.perf_counter()
+        while (index := progress.step - first) < self.steps_per_epoch:
+            total = self.steps_per_epoch * setting.recipe.epochs
+            set_rate(self.optimizer, setting.recipe, progress.step, total)
+            losses[index] = train_step(
+                self.model,
+                self.optimizer,
+                self.data.train,
+                order[index * batch : (index + 1) * batch],
+                progress.step,
+                setting,
+            )
+            progress.step += 1
+            if self.saver.due():
+                begun = self._save(begun)
+        mean = float(losses.mean())
+        progress.seconds_train += time.perf_counter() - begun
+        if not math.isfinite(mean):
+            raise DivergedError(
+                f"the training loss of epoch {progress.epoch + 1} is {mean} at learning rate "
+                f"{setting.recipe.learning_rate:g}. Lower recipe.learning_rate, or use "
+                "precision: fp32."
+            )
+        return mean
 
-class _memory_errors:
-    """Turns the device's out-of-memory into our typed error."""
-
-    def __init__(self, batch_size: int) -> None:
-        self.batch_size = batch_size
-
-    def __enter__(self) -> None:
-        return None
-
-    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
-        if isinstance(error, torch.OutOfMemoryError):
-            raise DeviceOutOfMemoryError(
-                f"a batch of {self.batch_size} does not fit: {str(error).splitlines()[0]} "
-                "Lower recipe.batch_size or recipe.max_length."
-            ) from error
+    def _save(self, begun: float) -> float:
+        """Save, and the moment from which training time counts again: writing is not training."""
+        if self.setting.device.type == "cuda":
+            torch.cuda.synchronize(self.setting.device)
+        self.progress.seconds_train += time.perf_counter() - begun
+        self.saver.save(self.model, self.optimizer, self.progress)
+        return time.perf_counter()

@@ -65,7 +65,7 @@ def load_encoder(
         config = AutoConfig.from_pretrained(str(path), trust_remote_code=False, **source)
     refuse_family(config)
     _describe_task(config, num_labels, problem_type, id2label)
-    with _quiet(), _loading_errors(path, NOT_SAFETENSORS):
+    with quiet(), _loading_errors(path, NOT_SAFETENSORS):
         model, info = AutoModelForSequenceClassification.from_pretrained(
             str(path),
             config=config,
@@ -142,7 +142,7 @@ def _loading_errors(path: str | Path, problem: str) -> Iterator[None]:
 
 
 @contextmanager
-def _quiet() -> Iterator[None]:
+def quiet() -> Iterator[None]:
     """Without the library's bars and its report of new weights: a new head is what we ask for."""
     verbosity, bar = logging.get_verbosity(), logging.is_progress_bar_enabled()
     logging.set_verbosity_error()

@@ -1,25 +1,27 @@
-"""Rows of one split as an Arrow table: parquet, csv, tsv and jsonl files, and hub data sets.
+"""Rows of one split as an Arrow table: parquet, csv, tsv and jsonl files.
 
 Knows columns by name, not what they mean. Whatever can't be read is a MissingInputError that says
-how to mend it; datasets (and the network) are imported only for a hub source.
+how to mend it. Rows of the hub are `hubrows`' matter.
 """
 
 from __future__ import annotations
 
 import csv as plain_csv
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from difflib import get_close_matches
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import pyarrow as pa
 from pyarrow import csv
 from pyarrow import parquet as pq
 
 from lp_sweep.storage.errors import MissingInputError
-from lp_sweep.trials.tasks import TaskSource, file_format
+from lp_sweep.storage.printable import listed, short, shown
+from lp_sweep.trials.firstbytes import first_bad_line, other_than
+from lp_sweep.trials.tasks import file_format
 
 _BLOCK_BYTES = 1 << 24  # one csv row must fit in a block
 
@@ -30,11 +32,13 @@ def require_columns(where: str, present: Sequence[str], wanted: Sequence[str]) -
         count = present.count(column)
         if count == 1:
             continue
-        near = get_close_matches(column, present, n=1)
-        hint = f" Did you mean {near[0]!r}?" if near else ""
+        near = get_close_matches(column, present[:1000], n=1)
+        hint = f" Did you mean {shown(near[0])}?" if near and not count else ""
+        if len(present) == 1 and set(present[0]) & {";", "\t"}:
+            hint = " Fields are kept apart by commas in a .csv file, by tabs in a .tsv file."
         raise MissingInputError(
-            f"{where}: {'two columns' if count else 'no column'} {column!r}. Columns: "
-            f"{', '.join(present)}. Name the task's columns as the file does, or rename them "
+            f"{where}: {'two columns' if count else 'no column'} {shown(column)}. Columns: "
+            f"{listed(present)}. Name the task's columns as the file does, or rename them "
             f"there.{hint}"
         )
 
@@ -45,7 +49,7 @@ def column_names(path: str) -> list[str]:
         if kind == "parquet":
             return list(pq.read_schema(path).names)
         if kind == "jsonl":
-            return list(next(_json_rows(path), {}))
+            return list(next(_json_rows(path)).content)
         return _header(path, kind)
 
 
@@ -58,91 +62,45 @@ def read_file(path: str, columns: Sequence[str]) -> pa.Table:
     require_columns(path, column_names(path), columns)
     with _readable(path) as kind:
         if kind == "parquet":
-            return pq.ParquetFile(path).read(columns=list(columns))
+            table = pq.ParquetFile(path).read(columns=list(columns))
+            table.validate(full=True)  # that texts are UTF-8, of which a file is not asked
+            return table
         if kind == "jsonl":
             rows = list(_json_rows(path))
-            return pa.table({name: [row.get(name) for row in rows] for name in columns})
-        convert = csv.ConvertOptions(
-            include_columns=list(columns), column_types=dict.fromkeys(columns, pa.string())
-        )
-        return csv.read_csv(path, convert_options=convert, **_csv_options(kind))
-
-
-def read_hub(source: TaskSource, split: str, columns: Sequence[str], *, offline: bool) -> pa.Table:
-    """The `columns` of a split of a hub data set; from the cache, without asking, if it is there.
-
-    Never another revision than `source.revision`: `datasets` falls back to the latest cached one
-    (or a folder of this name) when the hub doesn't answer, and that is refused here.
-    """
-    where = f"{source.dataset}@{source.revision}"
-    try:
-        builder = _hub_builder(source, offline)
-        if builder.hash == source.revision:
-            builder.download_and_prepare()
-            table = builder.as_dataset(split=source.splits[split]).with_format("arrow")[:]
-    except Exception as error:  # the hub's clients raise dozens of types, from three libraries
-        raise MissingInputError(
-            f"{where}: can't load {source.config or 'the default configuration'}, split "
-            f"{source.splits[split]!r}, {'offline ' if offline else ''}from the Hugging Face hub: "
-            f"{type(error).__name__}: {error}. Check the names and the network, load it once on "
-            f"this machine, or use local files."
-        ) from error
-    if builder.hash != source.revision:
-        raise MissingInputError(
-            f"{where}: the hub wasn't asked or didn't answer, and what the cache or a folder of "
-            f"this name holds is revision {builder.hash}. Load the wanted one while online."
-        )
-    require_columns(where, table.column_names, columns)
-    return table.select(list(columns))
-
-
-def _hub_builder(source: TaskSource, offline: bool) -> Any:
-    import datasets
-
-    def find() -> Any:
-        return datasets.load_dataset_builder(
-            source.dataset, source.config, revision=source.revision
-        )
-
-    try:
-        with _cache_only():
-            cached = find()
-    except Exception:  # not cached, in whatever words
-        if offline:
-            raise
-        return find()
-    return cached if offline or cached.hash == source.revision else find()
-
-
-@contextmanager
-def _cache_only() -> Iterator[None]:
-    """Keeps `datasets` off the network, and from warning that it is."""
-    from datasets import config
-    from datasets.utils import logging
-
-    before, verbosity = config.HF_HUB_OFFLINE, logging.get_verbosity()
-    config.HF_HUB_OFFLINE = True
-    logging.set_verbosity_error()
-    try:
-        yield
-    finally:
-        config.HF_HUB_OFFLINE = before
-        logging.set_verbosity(verbosity)
+            return pa.table({name: _json_column(rows, name) for name in columns})
+        try:
+            return csv.read_csv(path, **_csv_options(kind, columns))
+        except pa.ArrowInvalid:  # only in one thread does Arrow say which row it is
+            return csv.read_csv(path, **_csv_options(kind, columns, threads=False))
 
 
 @contextmanager
 def _readable(path: str) -> Iterator[str]:
     """The file's format; what its reader raises becomes a MissingInputError."""
     kind = file_format(path)
-    if not Path(path).is_file():
-        raise MissingInputError(f"{path}: no such file. Check the task's paths and folders.")
     try:
+        _require_file(Path(path), kind)
         yield kind
-    except (pa.ArrowException, OSError, ValueError) as error:
-        reason = f"not UTF-8: {error}" if isinstance(error, UnicodeError) else str(error)
-        encoding = isinstance(error, UnicodeError) or "UTF8" in reason.upper().replace("-", "")
-        mend = "Save it as UTF-8." if encoding else f"Check that it is a whole {kind} file."
+    except (pa.ArrowException, OSError, ValueError, plain_csv.Error) as error:
+        reason = short(str(error))
+        mend = f"Check that it is a whole {kind} file."
+        if isinstance(error, UnicodeError) or "UTF8" in reason.upper().replace("-", ""):
+            line = first_bad_line(Path(path)) if kind != "parquet" else ""
+            reason, mend = f"not UTF-8: {line or reason}", "Save it as UTF-8."
+        elif str(error).count('"') % 2 or isinstance(error, plain_csv.Error):
+            mend = "A quotation mark that opens and never closes takes in what follows: close it."
         raise MissingInputError(f"{path}: can't be read as {kind}: {reason}. {mend}") from error
+
+
+def _require_file(path: Path, kind: str) -> None:
+    if path.is_dir():
+        raise MissingInputError(f"{path}: is a folder. Name a {kind} file.")
+    if not path.is_file():
+        raise MissingInputError(f"{path}: no such file. Check the task's paths and folders.")
+    if path.stat().st_size == 0:
+        raise MissingInputError(f"{path}: is an empty file. Give a {kind} file with examples.")
+    if other := other_than(path, kind):
+        raise MissingInputError(f"{path}: can't be read as {kind}: it {other}.")
 
 
 def _header(path: str, kind: str) -> list[str]:
@@ -155,28 +113,76 @@ def _header(path: str, kind: str) -> list[str]:
             reader = plain_csv.reader(lines)
         names = next((row for row in reader if row), None)
     if names is None:
-        raise ValueError("Empty file")
+        raise ValueError("it holds empty lines only")
     return names
 
 
-def _csv_options(kind: str) -> dict[str, Any]:
+def _csv_options(kind: str, columns: Sequence[str], *, threads: bool = True) -> dict[str, Any]:
     parse = (
         csv.ParseOptions(delimiter="\t", quote_char=False)
         if kind == "tsv"
         else csv.ParseOptions(newlines_in_values=True)
     )
-    return {"parse_options": parse, "read_options": csv.ReadOptions(block_size=_BLOCK_BYTES)}
+    return {
+        "parse_options": parse,
+        "read_options": csv.ReadOptions(block_size=_BLOCK_BYTES, use_threads=threads),
+        "convert_options": csv.ConvertOptions(
+            include_columns=list(columns), column_types=dict.fromkeys(columns, pa.string())
+        ),
+    }
 
 
-def _json_rows(path: str) -> Iterator[dict[str, Any]]:
+class _JsonRow(NamedTuple):
+    line: int  # from 1
+    content: dict[str, Any]
+
+
+def _json_rows(path: str) -> Iterator[_JsonRow]:
+    """At least one. Raises ValueError with the line."""
+    empty = True
     with Path(path).open(encoding="utf-8-sig", newline="\n") as lines:
         for number, line in enumerate(lines, start=1):
             if not line.strip():
                 continue
             try:
                 row = json.loads(line)
-            except json.JSONDecodeError as error:
+            except (ValueError, RecursionError) as error:  # too many brackets
                 raise ValueError(f"line {number} is not JSON: {error}") from error
             if not isinstance(row, dict):
                 raise ValueError(f"line {number} is no JSON object, one a line")
-            yield row
+            yield _JsonRow(number, row)
+            empty = False
+    if empty:
+        raise ValueError("it holds empty lines only")
+
+
+def _json_column(rows: Sequence[_JsonRow], name: str) -> pa.Array:
+    """Raises ValueError with the first line whose value is not like those before it."""
+    values = [row.content.get(name) for row in rows]
+    try:
+        return pa.array(values)
+    except (pa.ArrowException, OverflowError, UnicodeEncodeError) as error:
+        bad = first_failing(len(values), lambda count: pa.array(values[:count]))
+        why = "a value of another kind than those before it. Write all as texts, or all as numbers"
+        if isinstance(error, UnicodeEncodeError):
+            why = "which ends in half a character. Write the whole one"
+        elif isinstance(error, OverflowError):
+            why = "a number of more than 64 bits. Write it as a text"
+        raise ValueError(
+            f"line {rows[bad].line}: {shown(name)} is {shown(values[bad])}, {why}"
+        ) from None
+
+
+def first_failing(count: int, try_first: Callable[[int], object]) -> int:
+    """The position of the first of `count` values that makes `try_first(n)`, a conversion of the
+    first n, fail. By halving: a conversion is quick, and its error rarely says where."""
+    good, bad = 0, count  # the first `good` convert, the first `bad` don't
+    while bad - good > 1:
+        middle = (good + bad) // 2
+        try:
+            try_first(middle)
+        except (pa.ArrowException, OverflowError, UnicodeEncodeError):
+            bad = middle
+        else:
+            good = middle
+    return bad - 1

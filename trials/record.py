@@ -6,10 +6,11 @@ import traceback
 import uuid
 from collections.abc import Mapping
 from datetime import datetime
-from typing import Any
+from typing import Any, NamedTuple
 
 from lp_sweep.storage.errors import TrialError
-from lp_sweep.storage.identity import TrialSpec
+from lp_sweep.storage.identity import IDENTITY_VERSION, TrialSpec, canonical_json
+from lp_sweep.storage.redact import redact_text
 from lp_sweep.trials.device import pick_device
 from lp_sweep.trials.encode import EncodedTask
 from lp_sweep.trials.finetune import Trained
@@ -24,6 +25,8 @@ def identity_columns(job: Job, spec: TrialSpec) -> dict[str, Any]:
     dropped = [layer for layer in range(1, depth + 1) if layer not in spec.kept_layers]
     return {
         "trial_id": job["id"],
+        "identity_version": IDENTITY_VERSION,
+        "spec": canonical_json(spec),
         "model": job["model"]["name"],
         "model_fingerprint": spec.model_fingerprint,
         "depth": depth,
@@ -40,9 +43,10 @@ def identity_columns(job: Job, spec: TrialSpec) -> dict[str, Any]:
 
 def score_columns(spec: TrialSpec, data: EncodedTask, trained: Trained) -> dict[str, Any]:
     main_split, main = next(iter(data.dev.items()))
+    done = trained.progress
     curve = [
         item.value
-        for item in trained.epoch_metrics
+        for item in done.epoch_metrics
         if item.split == main_split and item.metric == spec.task.metric
     ]
     best = max(range(len(curve)), key=curve.__getitem__)
@@ -54,15 +58,15 @@ def score_columns(spec: TrialSpec, data: EncodedTask, trained: Trained) -> dict[
         "best": curve[best],
         "best_epoch": best + 1,
         "majority": majority_score(spec.task, data.train.labels, main.labels),
-        "epoch_metrics": [item._asdict() for item in trained.epoch_metrics],
-        "train_losses": trained.train_losses,
+        "epoch_metrics": [item._asdict() for item in done.epoch_metrics],
+        "train_losses": done.train_losses,
         "train_examples": len(data.train),
         "dev_examples": dev_rows,
-        "steps": trained.steps,
-        "seconds_train": trained.seconds_train,
-        "seconds_evaluate": trained.seconds_evaluate,
-        "train_examples_per_second": epochs * len(data.train) / trained.seconds_train,
-        "dev_examples_per_second": epochs * dev_rows / trained.seconds_evaluate,
+        "steps": done.step,
+        "seconds_train": done.seconds_train,
+        "seconds_evaluate": done.seconds_evaluate,
+        "train_examples_per_second": epochs * len(data.train) / done.seconds_train,
+        "dev_examples_per_second": epochs * dev_rows / done.seconds_evaluate,
     }
 
 
@@ -89,7 +93,25 @@ def prediction_rows(
     return rows
 
 
-def attempt_row(job: Job, error: Exception, started_at: datetime) -> dict[str, Any]:
+class Failure(NamedTuple):
+    """How one try ended without a record. Holds text only: no frame, and so no network."""
+
+    error_type: str
+    message: str
+    traceback: str
+
+    @classmethod
+    def of(cls, error: BaseException) -> Failure:
+        return cls(
+            error.kind if isinstance(error, TrialError) else "bug",
+            _storable(str(error)) or type(error).__name__,
+            _storable("".join(traceback.format_exception(error))),
+        )
+
+
+def attempt_row(
+    job: Job, failure: Failure, started_at: datetime, *, final: bool, micro_batch: int, log: str
+) -> dict[str, Any]:
     """A row of ATTEMPTS; its identifier starts with that of the work it was a try at."""
     return {
         "attempt_id": f"{job['id']}.{uuid.uuid4().hex[:8]}",
@@ -98,13 +120,16 @@ def attempt_row(job: Job, error: Exception, started_at: datetime) -> dict[str, A
         "task": job["task"]["name"],
         "seed": job["spec"].get("seed"),
         "kept_layers": job["spec"].get("kept_layers"),
-        "error_type": error.kind if isinstance(error, TrialError) else "bug",
-        "message": _storable(str(error)) or type(error).__name__,
-        "traceback": _storable("".join(traceback.format_exception(error))),
+        **failure._asdict(),
+        "final": final,
+        "log": log,
+        "micro_batch": micro_batch,
+        "command": job.get("command"),
         **where(pick_device(job.get("device", "auto")), started_at),
     }
 
 
 def _storable(text: str) -> str:
-    """Without the lone surrogates that a file name of another encoding leaves in a message."""
-    return text.encode("utf-8", "replace").decode()
+    """Without secrets, and without the lone surrogates that a file name of another encoding leaves
+    in a message."""
+    return redact_text(text.encode("utf-8", "replace").decode())

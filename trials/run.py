@@ -1,232 +1,162 @@
-"""One trial, start to finish: load, select, delete, seed, fine-tune, evaluate, record.
+"""One job, whatever comes: done before, done now, or a failure that is stored.
 
-Plain data in, plain data out; runs in a terminal as well as in a worker, and imports no Ray.
+`execute` is what a worker calls, and all that it calls. Imports no Ray.
 """
 
 from __future__ import annotations
 
-import time
+import contextlib
+import warnings
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import numpy as np
 import torch
 
-from lp_sweep.storage.errors import MissingInputError, StoreError
-from lp_sweep.storage.identity import (
-    ProfileSpec,
-    TrialSpec,
-    profile_spec_from_plain,
-    trial_spec_from_plain,
-)
-from lp_sweep.storage.store import Store
-from lp_sweep.trials.contribution import contribution_profile
-from lp_sweep.trials.datasource import load_task
-from lp_sweep.trials.device import (
-    peak_memory_bytes,
-    pick_device,
-    precision_used,
-    reproducible,
-    reset_peak_memory,
-)
-from lp_sweep.trials.encode import EncodedTask, encode_task
-from lp_sweep.trials.finetune import EVALUATION_BATCH, Padding, finetune, to_device
-from lp_sweep.trials.provenance import now, where
-from lp_sweep.trials.prune import load_pruned, parameter_counts
-from lp_sweep.trials.record import (
-    Job,
-    attempt_row,
-    identity_columns,
-    prediction_rows,
-    score_columns,
-)
-from lp_sweep.trials.tasks import source_from_plain
-from lp_sweep.trials.tokenizer import load_tokenizer
+from lp_sweep.storage.errors import StoreError
+from lp_sweep.storage.identity import IDENTITY_VERSION, canonical_json, trial_spec_from_plain
+from lp_sweep.storage.outbox import Outbox
+from lp_sweep.storage.spool import Record
+from lp_sweep.trials.batches import EVALUATION_BATCH, MAX_HALVINGS, BatchSizes
+from lp_sweep.trials.checkpoint import FOLDER, Checkpoints, Subject, file_name
+from lp_sweep.trials.device import pick_device, precision_used
+from lp_sweep.trials.finetune import NoSaver, Saver
+from lp_sweep.trials.keep import Keeper
+from lp_sweep.trials.logtail import recorded
+from lp_sweep.trials.memory import forget_frames, free_memory
+from lp_sweep.trials.profile import run_profile
+from lp_sweep.trials.provenance import now
+from lp_sweep.trials.record import Failure, Job, attempt_row
+from lp_sweep.trials.trial import Try, run_trial
+
+# after these a training that starts where it was would end the same way
+_HOPELESS = ("diverged", "out_of_memory")
 
 
-class Data(NamedTuple):
-    """A task's tokens, and what the tokenizer says of padding."""
+class _Tried(NamedTuple):
+    """One try: what `run_trial` or `run_profile` gave, or a row of ATTEMPTS."""
 
-    encoded: EncodedTask
-    padding: Padding
-    seconds: float
+    found: dict[str, Any] | None
+    attempt: dict[str, Any] | None
+    halvings: int
 
 
-def execute(job: Job, store_root: str) -> dict[str, Any]:
+def execute(job: Job, store_location: str) -> dict[str, Any]:
     """Do one job and store what came of it. A failure is an outcome: it is stored and returned.
 
-    Only what leaves the process unfit for further work is raised: a CUDA error, and StoreError,
-    since then nothing can be kept.
+    `{"id", "status": "done" | "failed" | "spooled", ...}`. A record that the store has is not made
+    again. One that the store refuses waits in this node's spool. Running out of memory halves the
+    micro-batch, at most three times in all. Only what leaves the process unfit for further work is
+    raised: torch.AcceleratorError, and StoreError when neither the store nor the spool takes the
+    record.
     """
-    store = Store(store_root)
+    outbox = Outbox(store_location, Path(job["cache_dir"]), float(job.get("store_patience") or 0))
+    table = "profiles" if _is_profile(job) else "trials"
+    keeper = Keeper(job.get("keep") or "none", outbox)
+    stored = outbox.find(table, job["id"])
+    if stored:
+        return _finished(job, outbox, keeper, stored[0])
+    tried = _try(job, outbox, keeper, min(int(job.get("halvings") or 0), MAX_HALVINGS))
+    while tried.attempt is not None:
+        _send_attempt(outbox, tried.attempt)
+        if tried.attempt["final"]:
+            return _failed(job, outbox, tried.attempt)
+        tried = _try(job, outbox, keeper, tried.halvings + 1)
+    assert tried.found is not None
+    return _publish(job, outbox, keeper, table, tried.found)
+
+
+def _try(job: Job, outbox: Outbox, keeper: Keeper, halvings: int) -> _Tried:
     started_at = now()
-    table = "profiles" if job["kind"] == "profile" else "trials"
-    if store.has(table, job["id"]):  # by another run on it, or before a worker was lost
-        return _done(job, store.read(table, job["id"])[0])
+    free_memory()
+    with recorded() as tail:
+        try:
+            with contextlib.closing(_saver(job, outbox)) as saver:
+                halvings = saver.find(halvings)
+                attempt = Try(halvings=halvings, saver=saver, keep=keeper.keep)
+                return _Tried(_run(job, attempt), None, halvings)
+        except torch.AcceleratorError:
+            raise
+        except Exception as error:
+            forget_frames(error)  # before anything else asks for memory
+            failure = Failure.of(error)
+    final = failure.error_type != "out_of_memory" or halvings >= MAX_HALVINGS
+    micro_batch = BatchSizes.halved(_batch_size(job), halvings).training
+    row = attempt_row(
+        job, failure, started_at, final=final, micro_batch=micro_batch, log=tail.text()
+    )
+    return _Tried(None, row, halvings)
+
+
+def _run(job: Job, attempt: Try) -> dict[str, Any]:
+    return run_profile(job, attempt.halvings) if _is_profile(job) else run_trial(job, attempt)
+
+
+def _saver(job: Job, outbox: Outbox) -> Saver:
+    every = job.get("checkpoint_every")
+    if not every or _is_profile(job):
+        return NoSaver()
+    spec = trial_spec_from_plain(job["spec"])
+    device = pick_device(job.get("device", "auto"))
+    subject = Subject(
+        job["id"],
+        IDENTITY_VERSION,
+        canonical_json(spec),
+        precision_used(spec.recipe.precision, device),
+        device.type,
+    )
+    return Checkpoints(
+        outbox.location,
+        outbox.cache_dir,
+        subject,
+        every=float(every),
+        batch_size=spec.recipe.batch_size,
+        patience=outbox.patience,
+    )
+
+
+def _send_attempt(outbox: Outbox, row: dict[str, Any]) -> None:
     try:
-        run = run_profile if job["kind"] == "profile" else run_trial
-        result = run(job)
-    except (torch.AcceleratorError, StoreError):
-        raise
-    except Exception as error:
-        attempt = attempt_row(job, error, started_at)
-        store.put("attempts", attempt["attempt_id"], [attempt])
-        return {
-            "id": job["id"],
-            "status": "failed",
-            "error_type": attempt["error_type"],
-            "message": attempt["message"],
-        }
-    if "predictions" in result:
-        store.put("predictions", job["id"], result["predictions"])
-    store.put(table, job["id"], [result["record"]])  # last: its presence means done
-    return _done(job, result["record"])
+        outbox.send(Record("attempts", row["attempt_id"], [row]))
+    except StoreError as error:  # what failed has failed, and is told to the driver all the same
+        warnings.warn(str(error), stacklevel=2)
 
 
-def _done(job: Job, record: Mapping[str, Any]) -> dict[str, Any]:
+def _failed(job: Job, outbox: Outbox, row: Mapping[str, Any]) -> dict[str, Any]:
+    if row["error_type"] in _HOPELESS:
+        outbox.delete(FOLDER, file_name(job["id"]))
+    told = {name: row[name] for name in ("error_type", "message")}
+    return {"id": job["id"], "status": "failed", **told}
+
+
+def _publish(
+    job: Job, outbox: Outbox, keeper: Keeper, table: str, found: dict[str, Any]
+) -> dict[str, Any]:
+    records = [Record(table, job["id"], [found["record"]])]  # last: its presence means done
+    if "predictions" in found:
+        records.insert(0, Record("predictions", job["id"], found["predictions"]))
+    outbox.send(*records)
+    return _finished(job, outbox, keeper, found["record"])
+
+
+def _finished(job: Job, outbox: Outbox, keeper: Keeper, record: dict[str, Any]) -> dict[str, Any]:
+    """What is told of a record, and what it makes superfluous goes: also what a worker left that
+    was lost right after its record."""
     told = {"id": job["id"], "status": "done", "seconds": record["seconds_total"]}
-    if job["kind"] == "trial":
+    if not _is_profile(job):
         told |= {"last": record["last"], "metric": record["metric"]}
+    if outbox.refusal is not None:
+        return told | {"status": "spooled", "message": outbox.refusal}
+    if not _is_profile(job):
+        keeper.settle(record)
+        outbox.delete(FOLDER, file_name(job["id"]))
     return told
 
 
-def _check_fit(job: Job, config: Any, data: EncodedTask) -> None:
-    """The plan's depth is the model's, and no row is longer than the model's positions."""
-    planned, found = job["model"]["depth"], getattr(config, "lp_sweep_original_depth", None)
-    if found is not None and found != planned:
-        raise MissingInputError(
-            f"model {job['model']['name']!r} has {found} layers, the plan counted on {planned}. "
-            f"Give the right depth: {{id: {job['model']['name']}, layers: {found}}}."
-        )
-    positions = getattr(config, "max_position_embeddings", None)
-    longest = max(int(split.lengths.max()) for split in (data.train, *data.dev.values()))
-    if isinstance(positions, int) and 0 < positions < longest:
-        raise MissingInputError(
-            f"a text has {longest} tokens and model {job['model']['name']!r} takes {positions}. "
-            f"Set recipe.max_length to {positions} or less."
-        )
+def _is_profile(job: Job) -> bool:
+    return bool(job["kind"] == "profile")
 
 
-def run_trial(job: Job) -> dict[str, Any]:
-    """`{"record": one row of TRIALS, "predictions": rows of PREDICTIONS}`; writes nothing.
-
-    job: `kind`, `id`, `spec` (a TrialSpec as plain data), `model` (name, path, revision, depth),
-    `task` (name, source), `cache_dir`, and optionally `device`, `threads`, `offline`.
-    Raises TrialError for what is not a bug.
-    """
-    spec = trial_spec_from_plain(job["spec"])
-    started_at, begun = now(), time.perf_counter()
-    device = pick_device(job.get("device", "auto"))
-    with reproducible(job.get("threads")):
-        reset_peak_memory(device)
-        data = _data(job, spec)
-        loading = time.perf_counter()
-        model = load_pruned(
-            job["model"]["path"],
-            revision=job["model"]["revision"],
-            kept_layers=spec.kept_layers,
-            num_labels=data.encoded.num_labels,
-            problem_type=_problem_type(spec),
-            seed=spec.seed,
-            local_files_only=bool(job.get("offline")),
-        )
-        _check_fit(job, model.config, data.encoded)
-        counts = parameter_counts(model)
-        seconds_load = time.perf_counter() - loading
-        precision = precision_used(spec.recipe.precision, device)
-        trained = finetune(
-            model,
-            data.encoded,
-            spec.task,
-            spec.recipe,
-            seed=spec.seed,
-            device=device,
-            padding=data.padding,
-            precision=precision,
-        )
-        record = {
-            **identity_columns(job, spec),
-            **score_columns(spec, data.encoded, trained),
-            "model_revision": getattr(model.config, "_commit_hash", None),
-            "precision_used": precision,
-            "params_total": counts.total,
-            "params_encoder": counts.encoder,
-            "params_embedding": counts.embedding,
-            "seconds_load": seconds_load,
-            "seconds_tokenise": data.seconds,
-            "peak_memory_bytes": peak_memory_bytes(device),
-            "seconds_total": time.perf_counter() - begun,
-            **where(device, started_at),
-        }
-    return {
-        "record": record,
-        "predictions": prediction_rows(job["id"], spec, data.encoded, trained),
-    }
-
-
-def run_profile(job: Job) -> dict[str, Any]:
-    """`{"record": one row of PROFILES}`: every layer's contribution in the pre-trained model."""
-    spec = profile_spec_from_plain(job["spec"])
-    started_at, begun = now(), time.perf_counter()
-    device = pick_device(job.get("device", "auto"))
-    with reproducible(job.get("threads")):
-        data = _data(job, spec)
-        model = load_pruned(
-            job["model"]["path"],
-            revision=job["model"]["revision"],
-            kept_layers=range(1, job["model"]["depth"] + 1),
-            num_labels=data.encoded.num_labels,
-            problem_type=_problem_type(spec),
-            seed=0,
-            local_files_only=bool(job.get("offline")),
-        )
-        _check_fit(job, model.config, data.encoded)
-        model = model.to(device)
-        split = next(iter(data.encoded.dev.values()))
-        order = np.argsort(split.lengths, kind="stable")
-        batches = (
-            to_device(split, order[start : start + EVALUATION_BATCH], data.padding, device)
-            for start in range(0, len(order), EVALUATION_BATCH)
-        )
-        cosines = contribution_profile(model, batches)
-        record = {
-            "profile_id": job["id"],
-            "measure": spec.measure,
-            "model": job["model"]["name"],
-            "model_fingerprint": spec.model_fingerprint,
-            "depth": len(cosines),
-            "task": job["task"]["name"],
-            "data_fingerprint": spec.data_fingerprint,
-            "max_length": spec.max_length,
-            "limit_dev": spec.limit_dev,
-            "layers": [{"layer": i, "value": value} for i, value in enumerate(cosines, start=1)],
-            "dev_examples": len(split),
-            "seconds_total": time.perf_counter() - begun,
-            **where(device, started_at),
-        }
-    return {"record": record}
-
-
-def _problem_type(spec: TrialSpec | ProfileSpec) -> Any:
-    return "regression" if spec.task.kind == "regression" else "single_label_classification"
-
-
-def _data(job: Job, spec: TrialSpec | ProfileSpec) -> Data:
-    """Tokens of the task, from the cache where they are there."""
-    begun = time.perf_counter()
-    offline = bool(job.get("offline"))
-    tokenizer = load_tokenizer(job["model"]["path"], job["model"]["revision"], offline)
-    if isinstance(spec, TrialSpec):
-        limits, length = (spec.recipe.limit_train, spec.recipe.limit_dev), spec.recipe.max_length
-    else:
-        limits, length = (None, spec.limit_dev), spec.max_length
-    task = load_task(
-        spec.task,
-        source_from_plain(job["task"]["source"]),
-        limit_train=limits[0],
-        limit_dev=limits[1],
-        offline=offline,
-    )
-    encoded = encode_task(tokenizer, task, spec.data_fingerprint, length, Path(job["cache_dir"]))
-    return Data(encoded, Padding.of(tokenizer), time.perf_counter() - begun)
+def _batch_size(job: Job) -> int:
+    """A profile only evaluates."""
+    return EVALUATION_BATCH if _is_profile(job) else int(job["spec"]["recipe"]["batch_size"])

@@ -17,6 +17,7 @@ from typing import Any, NamedTuple
 
 from lp_sweep.storage.errors import MissingInputError, SpecError
 from lp_sweep.storage.identity import TaskDefinition
+from lp_sweep.storage.places import is_file
 
 GLUE_DATASET = "nyu-mll/glue"
 GLUE_REVISION = "bcdcba79d07bc864c1c254ccfcedcce55bcc9a8c"
@@ -113,6 +114,11 @@ _ALL = (
 TASKS: dict[str, GlueTask] = {task.config: task for task in _ALL}
 
 
+def is_commit(revision: str | None) -> bool:
+    """Whether it is a whole commit hash: the only revision that can't move."""
+    return bool(re.fullmatch(r"[0-9a-f]{40}", revision or ""))
+
+
 def canonical_name(name: str) -> str | None:
     """The key in `TASKS` of a GLUE task as anyone writes it ('SST-2', 'sts_b'), else None."""
     normalised = _normalised(name)
@@ -135,7 +141,7 @@ def glue_source(name: str, data_dir: Path | None) -> TaskSource:
             splits={split: split for split in splits},
         )
     files = {split: data_dir.absolute() / name / f"{split}.parquet" for split in splits}
-    missing = [str(path) for path in files.values() if not path.is_file()]
+    missing = [str(path) for path in files.values() if not is_file(path)]
     if missing:
         raise MissingInputError(
             f"task {name!r}: no file {', '.join(missing)}. A data folder holds "
@@ -177,7 +183,8 @@ def user_task(
     """A task of the sweep file's own: either `train` and `dev` files, or a hub `dataset`.
 
     Relative paths start at `base_dir`, the sweep file's folder. The metric is accuracy for classes
-    and pearson for numbers unless named. Raises SpecError; looks for no file yet.
+    and pearson for numbers unless named. A `revision` that is no commit can be planned with and not
+    read. Raises SpecError; looks for no file yet.
     """
     if canonical_name(name):
         raise SpecError(f"task {name!r}: a GLUE task has this name. Choose another.")
@@ -197,17 +204,8 @@ def user_task(
     if train is not None or dev is not None:
         raise SpecError(f"task {name!r}: has both files and a hub data set. Keep one of them.")
     splits = {"train": train_split, "validation": dev_split}
-    _check_revision(name, dataset, revision)
     source = TaskSource(dataset=dataset, config=config, revision=revision, splits=splits)
     return UserTask(definition, source)
-
-
-def _check_revision(name: str, dataset: str, revision: str | None) -> None:
-    if not re.fullmatch(r"[0-9a-f]{40}", revision or ""):
-        raise SpecError(
-            f"task {name!r}: revision must be a commit of 40 hex digits, got {revision!r}: a "
-            f"branch moves. Copy one from https://huggingface.co/datasets/{dataset}/commits/main"
-        )
 
 
 def _file_source(

@@ -1,7 +1,9 @@
 -- attempts: one row per try at a trial, or at a profile, that ended in a failure.
 --
 -- trial_id   what was tried; a profile's identifier starts with p.
--- error_type out_of_memory, diverged, missing_input, unsupported_model, preempted, bug, ...
+-- error_type out_of_memory, diverged, missing_input, unsupported_model, worker_lost, device_error,
+--            node_lost, preempted, bug
+-- final      false: it was tried again in the same run; null, in files of before: true
 -- A trial may have failed attempts and still be done: a later attempt went through.
 SELECT *
 FROM store.attempts

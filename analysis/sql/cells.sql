@@ -6,7 +6,7 @@
 -- dropped_layers  resolved.
 -- state         done      its trial has a record
 --               failed    no record, and an attempt at the trial, or at the profile it waits for,
---                         failed (being preempted is no failure)
+--                         failed for good (a lost worker, or a preemption, is tried again)
 --               deferred  its layers wait for a profile
 --               impossible  by its profile and threshold no layer would stay
 --               pending   none of these
@@ -24,7 +24,7 @@ WITH listed AS (
 failures AS (
     SELECT trial_id, count(*) AS n_failures, arg_max(error_type, ended_at) AS error_type
     FROM attempts
-    WHERE error_type IS DISTINCT FROM 'preempted'
+    WHERE coalesce(final, true)  -- null: a file of before this column
       AND trial_id NOT IN (SELECT profile_id FROM store.profiles WHERE profile_id IS NOT NULL)
     GROUP BY trial_id
 ),

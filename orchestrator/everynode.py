@@ -1,0 +1,75 @@
+"""Runs a plain function once on each node of the connected cluster."""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Callable
+from typing import Any
+
+_SECONDS = 120  # for a process to start and the function to end
+_SECONDS_TO_ANSWER = 10
+_SECONDS_SILENT = 60.0
+_silent: dict[str, float] = {}  # node -> when it last did not answer
+
+
+def on_each_node(function: Callable[..., Any], *arguments: Any) -> dict[str, Any]:
+    """Node id -> what the function gave there. A node that does not answer is left out."""
+    nodes = [node["NodeID"] for node in _nodes() if node["Alive"]]
+    return _ask(nodes, function, arguments, _SECONDS)
+
+
+def answers(node: str | None) -> bool:
+    """Whether a node still does work; what the cluster believes of it lags by a minute. One that
+    was silent is not asked again for that minute: each of its trials is lost in turn."""
+    if not node or time.monotonic() - _silent.get(node, -_SECONDS_SILENT) < _SECONDS_SILENT:
+        return False
+    answered = bool(_ask([node], _here, (), _SECONDS_TO_ANSWER))
+    if not answered:
+        _silent[node] = time.monotonic()
+    return answered
+
+
+def _here() -> bool:
+    return True
+
+
+def _ask(
+    nodes: list[str], function: Callable[..., Any], arguments: tuple[Any, ...], seconds: float
+) -> dict[str, Any]:
+    import ray
+    from ray.exceptions import RayError
+    from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+
+    # a task without a GPU of its own must still see which ones the node has
+    see = {"env_vars": {"RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0"}}
+    remote = ray.remote(num_cpus=0, max_retries=0, runtime_env=see)(lambda: function(*arguments))
+    tasks = {
+        remote.options(
+            scheduling_strategy=NodeAffinitySchedulingStrategy(node, soft=False)
+        ).remote(): node
+        for node in nodes
+    }
+    ready, late = ray.wait(list(tasks), num_returns=len(tasks), timeout=seconds)
+    for task in late:
+        ray.cancel(task, force=True)
+    found = {}
+    for task in ready:
+        with contextlib.suppress(RayError):
+            found[tasks[task]] = ray.get(task)
+    return found
+
+
+def _nodes() -> list[dict[str, Any]]:
+    import ray
+
+    return list(ray.nodes())
+
+
+def alive_nodes() -> set[str]:
+    """The ids of the nodes that could do work now."""
+    return {
+        node["NodeID"]
+        for node in _nodes()
+        if node["Alive"] and (node["Resources"].get("CPU") or node["Resources"].get("GPU"))
+    }

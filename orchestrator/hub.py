@@ -1,0 +1,160 @@
+"""What the Hugging Face cache of this machine holds, and what the hub itself says: commits, sizes,
+small files. Downloads nothing into the cache (`prefetch` does); imports no torch.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import uuid
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, Literal, NamedTuple
+
+from lp_sweep.trials.tasks import is_commit
+
+Kind = Literal["model", "dataset"]
+
+_SECONDS = 5.0  # that an answer may take: a plan must not hang on a network that drops packets
+
+
+class Refused(Exception):
+    """The hub gave no answer, or this one: nothing of that name, no access. For messages."""
+
+    def __init__(self, reason: str, *, reached: bool) -> None:
+        super().__init__(reason)
+        self.reached = reached
+
+
+class RemoteFile(NamedTuple):
+    """A file of a repository, as the hub lists it."""
+
+    name: str
+    bytes: int
+    sha256: str | None  # None where the hub keeps it as plain git does
+
+
+class Listing(NamedTuple):
+    """A repository at one commit."""
+
+    commit: str
+    files: tuple[RemoteFile, ...]
+
+
+def repo_folder(kind: Kind, repo_id: str) -> Path:
+    """Where the cache keeps a repository: `refs/`, `snapshots/<commit>/`, `blobs/`."""
+    from huggingface_hub import constants
+
+    return Path(constants.HF_HUB_CACHE) / "--".join([f"{kind}s", *repo_id.split("/")])
+
+
+def snapshot(kind: Kind, repo_id: str, commit: str) -> Path:
+    """The cache's folder of one commit, whether or not it is there."""
+    return repo_folder(kind, repo_id) / "snapshots" / commit
+
+
+def cached_commit(kind: Kind, repo_id: str, revision: str) -> str | None:
+    """The commit that the cache knows a branch or tag by."""
+    try:
+        text = _ref(kind, repo_id, revision).read_text(encoding="utf-8").strip()
+    except (OSError, ValueError):
+        return None
+    return text if is_commit(text) else None
+
+
+def remember_commit(kind: Kind, repo_id: str, revision: str, commit: str) -> None:
+    """So that the next plan on this machine means the same commit, and needs no network."""
+    # a cache that can't be written, a name that is no file's: then the next plan asks again
+    with contextlib.suppress(OSError, ValueError):
+        path = _ref(kind, repo_id, revision)
+        temporary = path.with_name(f"{path.name}.{uuid.uuid4().hex[:8]}.tmp")
+        path.parent.mkdir(parents=True, exist_ok=True)
+        temporary.write_text(commit, encoding="utf-8")
+        temporary.replace(path)
+
+
+def _ref(kind: Kind, repo_id: str, revision: str) -> Path:
+    """Raises ValueError for a revision that would lead out of the folder."""
+    folder = repo_folder(kind, repo_id) / "refs"
+    path = folder / revision
+    if ".." in path.parts or not path.is_relative_to(folder) or path == folder:
+        raise ValueError(f"not a revision: {revision!r}")
+    return path
+
+
+def listing(kind: Kind, repo_id: str, revision: str) -> Listing:
+    """One request: the commit behind a revision, and its files. Raises Refused."""
+    from huggingface_hub import HfApi
+
+    api = HfApi()
+    ask: Any = api.model_info if kind == "model" else api.dataset_info
+    with _refusals(kind, repo_id, revision):
+        info = _twice(
+            lambda: ask(repo_id, revision=revision, files_metadata=True, timeout=_SECONDS)
+        )
+    if not is_commit(info.sha):
+        raise Refused(f"the hub names no commit for {revision!r}", reached=True)
+    files = (_remote_file(sibling) for sibling in info.siblings or ())
+    return Listing(str(info.sha), tuple(sorted(files)))
+
+
+def _remote_file(sibling: Any) -> RemoteFile:
+    return RemoteFile(
+        sibling.rfilename, int(sibling.size or 0), sibling.lfs.sha256 if sibling.lfs else None
+    )
+
+
+def read_json(repo_id: str, name: str, commit: str) -> dict[str, Any] | None:
+    """A model's small file by one plain request; None when there is none. Raises Refused."""
+    from huggingface_hub import get_session, hf_hub_url
+    from huggingface_hub.utils import build_hf_headers  # type: ignore[attr-defined]
+
+    with _refusals("model", repo_id, commit):
+        answer = _twice(
+            lambda: get_session().get(
+                hf_hub_url(repo_id, name, revision=commit),
+                headers=build_hf_headers(),
+                timeout=_SECONDS,
+                follow_redirects=True,
+            )
+        )
+        if answer.status_code == 404:
+            return None
+        content = json.loads(answer.raise_for_status().content)
+    return content if isinstance(content, dict) else None
+
+
+def _twice(request: Callable[[], Any]) -> Any:
+    """Once more when the connection broke; not when there was none, which costs the whole wait."""
+    try:
+        return request()
+    except Exception as error:
+        if type(error).__name__ not in ("RemoteProtocolError", "ReadError"):
+            raise
+        return request()
+
+
+@contextlib.contextmanager
+def _refusals(kind: Kind, repo_id: str, revision: str) -> Any:
+    """The client's many errors as one sentence each, without what they say of tokens and hosts."""
+    from huggingface_hub import errors
+
+    try:
+        yield
+    except errors.OfflineModeIsEnabled:
+        raise Refused("HF_HUB_OFFLINE is set: the hub is not asked", reached=False) from None
+    except errors.GatedRepoError:
+        raise Refused(
+            "the hub asks for an accepted licence: accept it there and set HF_TOKEN", reached=True
+        ) from None
+    except errors.RevisionNotFoundError:
+        raise Refused(f"the hub has no revision {revision!r} of it", reached=True) from None
+    except (errors.RepositoryNotFoundError, errors.HFValidationError):
+        raise Refused(
+            f"the hub has no {kind} {repo_id!r}, or it is private: check the name and HF_TOKEN",
+            reached=True,
+        ) from None
+    except Exception as error:  # no network, a proxy's page: types of three libraries
+        status = getattr(getattr(error, "response", None), "status_code", None)
+        what = f"answered {status}" if status else f"did not answer ({type(error).__name__})"
+        raise Refused(f"the hub {what}", reached=status is not None) from None

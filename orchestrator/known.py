@@ -1,0 +1,63 @@
+"""What a store says of work: what is done, what has failed for good, and what was measured.
+
+Done is what has a record that can be read: a torn one is work to be done again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence, Set
+from typing import Any, NamedTuple
+
+import pyarrow as pa
+
+from lp_sweep.storage.store import Store, Unreadable
+
+_TIMING = ("model_fingerprint", "kept_layers", "train_examples", "dev_examples", "epochs")
+
+
+class Known(NamedTuple):
+    """Identifiers of finished and of failed work (with the error type), and finished profiles."""
+
+    trials: Set[str]
+    failed: Mapping[str, str]
+    profiles: Mapping[str, Mapping[int, float]]  # profile -> 1-based layer -> cosine
+
+    @classmethod
+    def nothing(cls) -> Known:
+        return cls(frozenset(), {}, {})
+
+
+class Ledger(NamedTuple):
+    """All that a run must read of a store before it starts."""
+
+    known: Known
+    timings: Sequence[Mapping[str, Any]]  # of finished trials: what an estimate needs
+    unreadable: Sequence[Unreadable]
+
+
+def read_ledger(store: Store) -> Ledger:
+    """Reads every trial, profile and attempt. Raises StoreError."""
+    trials, profiles = store.read_all("trials"), store.read_all("profiles")
+    done = set(trials.rows["trial_id"].to_pylist())
+    measured = {
+        row["profile_id"]: {item["layer"]: item["value"] for item in row["layers"]}
+        for row in profiles.rows.select(["profile_id", "layers"]).to_pylist()
+    }
+    attempts = store.read_all("attempts")
+    return Ledger(
+        Known(done, failures(attempts.rows, done | set(measured)), measured),
+        trials.rows.select([*_TIMING, "seconds_total"]).to_pylist(),
+        [*trials.unreadable, *profiles.unreadable, *attempts.unreadable],
+    )
+
+
+def failures(attempts: pa.Table, done: Set[str]) -> dict[str, str]:
+    """Work -> error type of its last failed attempt. A try that was followed by another by the
+    rules, as after a preemption, is no failure; nor is one at work that is done by now."""
+    columns = ["trial_id", "error_type", "final", "ended_at"]
+    rows = sorted(attempts.select(columns).to_pylist(), key=lambda row: str(row["ended_at"]))
+    return {
+        row["trial_id"]: row["error_type"] or "bug"
+        for row in rows
+        if row["final"] is not False and row["trial_id"] not in done
+    }

@@ -1,0 +1,37 @@
+"""How the command line prints: data to stdout, all else to stderr."""
+
+from __future__ import annotations
+
+import os
+import sys
+
+from lp_sweep.storage.errors import LpSweepError
+from lp_sweep.storage.printable import printable
+
+
+def emit(text: str, end: str = "\n") -> None:
+    """Data, to stdout. A reader that has gone (`lp-sweep query ... | head`) is no error."""
+    try:
+        print(_encodable(text), end=end, flush=True)
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    except OSError as error:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        raise LpSweepError(f"can't write the answer: {error.strerror}") from None
+
+
+def _encodable(text: str) -> str:
+    """What a terminal of another encoding can't show is spelt out, as it is on stderr."""
+    encoding = getattr(sys.stdout, "encoding", None) or "utf-8"
+    return text.encode(encoding, "backslashreplace").decode(encoding)
+
+
+def complain(message: str) -> None:
+    """An error, line by line. What it quotes may be anyone's, escape sequences too."""
+    for line in printable(message, keep="\n").splitlines():
+        print(f"error: {line}", file=sys.stderr)
+
+
+def say(text: str) -> None:
+    """A note or a warning, to stderr."""
+    print(printable(text, keep="\n"), file=sys.stderr, flush=True)

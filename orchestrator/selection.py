@@ -1,0 +1,62 @@
+"""Which of the missing work a run takes on: all but what failed for good, or just what failed."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import NamedTuple
+
+from lp_sweep.orchestrator.plan import Plan
+from lp_sweep.orchestrator.policy import POLICIES, policy
+from lp_sweep.storage.errors import SpecError
+
+_SHORT = {"oom": "out_of_memory"}
+
+
+class Selection(NamedTuple):
+    """`run` takes what was never tried, and failures that time may have mended; `retry` takes
+    failures only: all, those of a type, or those named."""
+
+    retry: bool = False
+    error_type: str | None = None
+    ids: frozenset[str] = frozenset()
+
+    def wants(self, id_: str, failed_with: str | None) -> bool:
+        if not self.retry:
+            return failed_with is None or policy(failed_with).by_itself
+        if failed_with is None:
+            return False
+        if self.ids:
+            return id_ in self.ids
+        return self.error_type in (None, failed_with)
+
+
+def retry_selection(error_type: str | None, names: list[str], plan: Plan) -> Selection:
+    """What `retry` was asked for. Raises SpecError for a trial that has not failed, or an unknown
+    type; a name may be the beginning of an identifier."""
+    error_type = _SHORT.get(error_type or "", error_type)
+    if error_type is not None and error_type not in POLICIES:
+        raise SpecError(f"unknown type of failure {error_type!r}. Choose: {', '.join(POLICIES)}.")
+    failed = {id_: kind for id_, kind in plan.known.failed.items() if _in_plan(plan, id_)}
+    return Selection(True, error_type, frozenset(_failed_id(name, failed, plan) for name in names))
+
+
+def _in_plan(plan: Plan, id_: str) -> bool:
+    return id_ in plan.trials or id_ in plan.profiles
+
+
+def _failed_id(name: str, failed: Mapping[str, str], plan: Plan) -> str:
+    matches = [id_ for id_ in failed if id_.startswith(name)]
+    if len(matches) == 1:
+        return matches[0]
+    if matches:
+        raise SpecError(f"{name!r} is the beginning of {len(matches)} failed trials. Give more.")
+    others = [id_ for id_ in (*plan.trials, *plan.profiles) if id_.startswith(name)]
+    if others:
+        done = others[0] in plan.known.trials or others[0] in plan.known.profiles
+        state = "is done" if done else "has not been tried yet: `lp-sweep run` does it"
+        raise SpecError(f"{others[0]} has not failed: it {state}.")
+    have = f"Failed: {', '.join(sorted(failed)[:5])}" if failed else "Nothing of it has failed."
+    raise SpecError(
+        f"no trial {name!r} in this sweep. {have} (A trial belongs to the sweep file and the "
+        "overrides that it ran with: give the same ones.)"
+    )

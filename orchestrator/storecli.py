@@ -1,0 +1,154 @@
+"""The commands over a store that need no sweep file: ask it, and keep it in order."""
+
+from __future__ import annotations
+
+import sys
+from typing import Annotated, Any
+
+import typer
+
+from lp_sweep.orchestrator.options import (
+    DEFAULT_STORE,
+    Format,
+    FormatOption,
+    JsonOption,
+    StoreOption,
+    SweepOption,
+    TableName,
+    TrialArgument,
+    Unit,
+)
+from lp_sweep.orchestrator.output import emit
+from lp_sweep.storage.errors import SpecError
+
+app = typer.Typer()
+
+
+@app.command()
+def status(
+    store: StoreOption = None, sweep: SweepOption = None, as_json: JsonOption = False
+) -> None:
+    """Say how far each sweep of a store is, and which runs work on it.
+
+    Example: lp-sweep status --store lp-sweep-store
+    """
+    from lp_sweep.orchestrator import commands
+
+    emit(commands.status(store or DEFAULT_STORE, sweep, as_json))
+
+
+@app.command()
+def query(
+    sql: Annotated[str, typer.Argument(help="One SELECT over the views; `-` reads stdin.")],
+    store: StoreOption = None,
+    sweep: SweepOption = None,
+    form: FormatOption = Format.table,
+    as_json: JsonOption = False,
+) -> None:
+    """Ask the store in SQL (DuckDB, read-only). Views: trials cells epochs layers predictions
+    attempts min_layers task_table strategy_table speed_table.
+
+    Example: lp-sweep query "SELECT strategy, k, avg(score) FROM cells GROUP BY ALL"
+    """
+    from lp_sweep.orchestrator import commands
+
+    try:
+        text = sys.stdin.read() if sql == "-" else sql
+    except UnicodeDecodeError as error:
+        raise SpecError(f"can't read the SQL on stdin: {error}. Send UTF-8.") from None
+    form = Format.json if as_json else form
+    emit(commands.query(store or DEFAULT_STORE, sweep, text, form), end="")
+
+
+@app.command()
+def table(
+    name: Annotated[TableName, typer.Argument(help="Which table.")],
+    store: StoreOption = None,
+    sweep: SweepOption = None,
+    form: FormatOption = Format.table,
+    as_json: JsonOption = False,
+    within: Annotated[
+        str, typer.Option("--within", help="min-layers: allowed losses, comma-separated.")
+    ] = "1,2,3",
+    unit: Annotated[
+        Unit, typer.Option("--unit", help="min-layers: points, or percent of the full score.")
+    ] = Unit.points,
+) -> None:
+    """Print a table of the paper from the store's records.
+
+    Example: lp-sweep table min-layers --within 1,2,3 --format markdown
+    """
+    from lp_sweep.orchestrator import commands
+
+    try:
+        deltas = tuple(float(part) for part in within.split(","))
+    except ValueError:
+        raise SpecError(f"--within {within!r}: numbers with commas, such as 1,2,3") from None
+    request: dict[str, Any] = {"deltas": deltas, "unit": unit.value}
+    form = Format.json if as_json else form
+    emit(commands.table(store or DEFAULT_STORE, sweep, name.value, form, request), end="")
+
+
+@app.command()
+def show(trial: TrialArgument, store: StoreOption = None, as_json: JsonOption = False) -> None:
+    """Print all that is stored of a trial: scores, recipe, data, model, versions, machine, command.
+
+    Example: lp-sweep show t1-0c1f --store lp-sweep-store
+    """
+    from lp_sweep.orchestrator import commands, ledgerview
+
+    found = ledgerview.history(commands.existing(store or DEFAULT_STORE), trial)
+    emit(ledgerview.history_json(found) if as_json else ledgerview.show_text(found))
+
+
+@app.command()
+def logs(trial: TrialArgument, store: StoreOption = None, as_json: JsonOption = False) -> None:
+    """Print how a trial went: each failed attempt with its traceback, then its epochs.
+
+    Example: lp-sweep logs t1-0c1f
+    """
+    from lp_sweep.orchestrator import commands, ledgerview
+
+    found = ledgerview.history(commands.existing(store or DEFAULT_STORE), trial)
+    emit(ledgerview.history_json(found) if as_json else ledgerview.logs_text(found))
+
+
+@app.command()
+def compact(store: StoreOption = None, as_json: JsonOption = False) -> None:
+    """Merge small records into large files, so that queries read fewer. Safe while a sweep runs.
+
+    Example: lp-sweep compact --store lp-sweep-store
+    """
+    from lp_sweep.orchestrator import upkeep
+
+    emit(upkeep.compact(store or DEFAULT_STORE, as_json))
+
+
+@app.command()
+def doctor(
+    store: StoreOption = None,
+    fix: Annotated[
+        bool, typer.Option("--fix", help="Set damaged files aside, in the store's set-aside/.")
+    ] = False,
+    as_json: JsonOption = False,
+) -> None:
+    """Name the files of a store that are torn, foreign or litter; exit 1 while there are some.
+
+    Example: lp-sweep doctor --fix
+    """
+    from lp_sweep.orchestrator import upkeep
+
+    report = upkeep.doctor(store or DEFAULT_STORE, fix=fix, as_json=as_json)
+    emit(report.text)
+    raise typer.Exit(report.exit_code)
+
+
+@app.command()
+def migrate(store: StoreOption = None, as_json: JsonOption = False) -> None:
+    """Give the records of an older lp-sweep the identifiers of this one; the old ones stay.
+
+    Example: lp-sweep migrate --store lp-sweep-store
+    """
+    from lp_sweep.orchestrator import upkeep
+
+    emit(upkeep.migrate(store or DEFAULT_STORE, as_json))

@@ -1,0 +1,253 @@
+"""A store's files in an S3 bucket, or in any object store that speaks its protocol.
+
+Credentials come from where every AWS program takes them: the environment, ~/.aws, the machine's
+role. None is ever part of a location, of a record or of a message. No bucket is ever made.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import shutil
+import uuid
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from functools import cached_property
+from pathlib import Path
+from typing import Any, TypeVar
+
+import pyarrow.fs as arrow_fs
+
+from lp_sweep.storage.files import FileInfo, PermanentError, UnreachableError
+from lp_sweep.storage.s3url import find_endpoint, parse_url
+
+_CONNECT_SECONDS, _SILENCE_SECONDS, _TRIES = 5, 30, 2  # the store's own patience is what counts
+_ONE_PUT = 5 * 2**20  # bytes; up to here Arrow sends one request, whole or not at all
+_CHUNK = 8 * 2**20
+_ERROR = re.compile(r"AWS Error ([A-Z_]+)(?: \(HTTP status (\d+)\))?")
+_REFUSED = {
+    *("ACCESS_DENIED", "INVALID_ACCESS_KEY_ID", "SIGNATURE_DOES_NOT_MATCH", "UNRECOGNIZED_CLIENT"),
+    *("MISSING_AUTHENTICATION_TOKEN", "INVALID_CLIENT_TOKEN_ID", "403"),
+}
+
+T = TypeVar("T")
+
+
+class Bucket:
+    """Whole or not at all: one PUT; above 5 MiB under another name, then copied by the server."""
+
+    is_folder = False
+
+    def __init__(self, location: str) -> None:
+        self._url = parse_url(location)
+        self._endpoint = find_endpoint(self._url.options)
+        self._root = f"{self._url.bucket}/{self._url.prefix}".rstrip("/")
+
+    @property
+    def location(self) -> str:
+        return self._url.location
+
+    def where(self, path: str) -> str:
+        return f"s3://{self._root}/{path}"
+
+    @cached_property
+    def _fs(self) -> arrow_fs.S3FileSystem:
+        options = self._url.options
+        region = (
+            options.get("region")
+            or os.environ.get("AWS_REGION")
+            or os.environ.get("AWS_DEFAULT_REGION")
+        )
+        if region is None:
+            own = self._endpoint.host is not None
+            region = "us-east-1" if own else arrow_fs.resolve_s3_region(self._url.bucket)
+        return arrow_fs.S3FileSystem(
+            region=region,
+            scheme=self._endpoint.scheme,
+            endpoint_override=self._endpoint.host,
+            connect_timeout=_CONNECT_SECONDS,
+            request_timeout=_SILENCE_SECONDS,
+            retry_strategy=arrow_fs.AwsStandardS3RetryStrategy(max_attempts=_TRIES),
+            background_writes=False,
+            allow_delayed_open=True,  # so that a small file is one request
+        )
+
+    # -- the place
+
+    def exists(self) -> bool:
+        with self._explained():
+            if self._type(self._root) == arrow_fs.FileType.NotFound:
+                self._check_bucket()
+                return False
+            return True
+
+    def create(self, folders: Iterable[str]) -> None:
+        """Marks the prefix as a store, where it is not one."""
+        wanted = list(folders)
+        if not self.folders() & set(wanted):
+            with self._explained():
+                self._check_bucket()
+                self._fs.create_dir(f"{self._root}/{wanted[0]}", recursive=True)
+
+    def folders(self, below: str = "") -> set[str]:
+        return {
+            info.base_name
+            for info in self._children(f"{self._root}/{below}".rstrip("/"))
+            if info.type == arrow_fs.FileType.Directory
+        }
+
+    def _children(self, path: str) -> list[Any]:
+        with self._explained():
+            try:
+                found: list[Any] = self._fs.get_file_info(arrow_fs.FileSelector(path))
+            except FileNotFoundError:  # also where the whole bucket is missing
+                self._check_bucket()
+                return []
+            return found
+
+    def _type(self, path: str) -> Any:
+        return self._fs.get_file_info(path).type
+
+    def _check_bucket(self) -> None:
+        if self._type(self._url.bucket) == arrow_fs.FileType.NotFound:
+            raise PermanentError(self._no_bucket())
+
+    def _no_bucket(self) -> str:
+        return (
+            f"there is no bucket {self._url.bucket!r} at {self._endpoint}. Make it, or name "
+            "another: lp-sweep never makes a bucket."
+        )
+
+    # -- files
+
+    def list(self, folder: str) -> list[FileInfo]:
+        return [
+            FileInfo(info.base_name, info.size, (info.mtime_ns or 0) / 1e9)
+            for info in self._children(f"{self._root}/{folder}")
+            if info.type == arrow_fs.FileType.File
+        ]
+
+    def size(self, path: str) -> int | None:
+        with self._explained():
+            info = self._fs.get_file_info(f"{self._root}/{path}")
+            if info.type == arrow_fs.FileType.File:
+                return int(info.size)
+            self._check_bucket()
+            return None
+
+    def read(self, path: str) -> bytes:
+        with self._explained(), self.open(path) as stream:
+            return bytes(stream.read())
+
+    def open(self, path: str) -> Any:
+        with self._explained():
+            try:
+                return self._fs.open_input_file(f"{self._root}/{path}")
+            except FileNotFoundError:
+                self._check_bucket()
+                raise
+
+    def write(self, path: str, content: bytes) -> None:
+        with self._explained():
+            if len(content) <= _ONE_PUT:
+                _uninterrupted(lambda: self._put(f"{self._root}/{path}", content))
+            else:
+                self._publish(path, [content])
+
+    def upload(self, source: Path, path: str) -> None:
+        with source.open("rb") as stream:
+            if source.stat().st_size <= _ONE_PUT:
+                self.write(path, stream.read())
+                return
+            with self._explained():
+                self._publish(path, iter(lambda: stream.read(_CHUNK), b""))
+
+    def _put(self, key: str, content: bytes) -> None:
+        with self._fs.open_output_stream(key) as stream:
+            stream.write(content)
+
+    def _publish(self, path: str, chunks: Iterable[bytes]) -> None:
+        """Arrow's stream publishes what it has when it is closed, after an error too. So it writes
+        under another name, and the server copies what arrived whole."""
+        folder, _, _ = path.rpartition("/")
+        temporary = f"{self._root}/{folder}/.{uuid.uuid4().hex}.tmp"
+        sent = 0
+        try:
+            with self._fs.open_output_stream(temporary) as stream:
+                for chunk in chunks:
+                    stream.write(chunk)
+                    sent += len(chunk)
+            arrived = self._fs.get_file_info(temporary).size
+            if arrived != sent:
+                raise OSError(f"of {sent} bytes {arrived} arrived")
+            self._fs.copy_file(temporary, f"{self._root}/{path}")
+        finally:
+            with contextlib.suppress(OSError):
+                self._fs.delete_file(temporary)
+
+    def download(self, path: str, target: Path) -> None:
+        """The target, too, is whole or not there."""
+        temporary = target.with_name(f".{uuid.uuid4().hex}.tmp")
+        try:
+            with self.open(path) as reading, temporary.open("wb") as stream, self._explained():
+                shutil.copyfileobj(reading, stream, _CHUNK)
+                size = reading.size()
+            if temporary.stat().st_size != size:
+                raise UnreachableError(f"{self.where(path)} was cut off on its way")
+            temporary.replace(target)
+        finally:
+            with contextlib.suppress(OSError):
+                temporary.unlink()
+
+    def delete(self, path: str) -> None:
+        with self._explained(), contextlib.suppress(FileNotFoundError):
+            self._fs.delete_file(f"{self._root}/{path}")
+
+    def move(self, path: str, target: str) -> None:
+        with self._explained():
+            self._fs.copy_file(f"{self._root}/{path}", f"{self._root}/{target}")
+            self._fs.delete_file(f"{self._root}/{path}")
+
+    def free_bytes(self) -> int | None:
+        return None
+
+    @contextlib.contextmanager
+    def _explained(self) -> Iterator[None]:
+        """Arrow's errors are OSErrors with AWS's words in them: made ours, with a next step."""
+        try:
+            yield
+        except (FileNotFoundError, PermanentError, UnreachableError):
+            raise
+        except OSError as error:
+            raise self._explain(error) from error
+
+    def _explain(self, error: OSError) -> OSError:
+        text = re.sub(r"\s*\(Request ID:.*", "", str(error).splitlines()[0] if str(error) else "")
+        words = _ERROR.findall(text)  # the last one: what stands before is a file's name
+        codes = set(words[-1]) if words else set()
+        if codes & {"NO_SUCH_KEY", "RESOURCE_NOT_FOUND", "404"}:
+            return FileNotFoundError(text)
+        if "NO_SUCH_BUCKET" in codes or text.startswith("Bucket '"):
+            return PermanentError(f"{self._no_bucket()} ({text})")
+        if codes & _REFUSED:
+            return PermanentError(
+                f"{self._endpoint} denies access to s3://{self._root}. Check the credentials "
+                "(AWS_ACCESS_KEY_ID with AWS_SECRET_ACCESS_KEY, ~/.aws, the machine's role) and "
+                f"that they may list, read, write and delete there. ({text})"
+            )
+        if codes & {"301", "PERMANENT_REDIRECT"}:
+            return PermanentError(
+                f"the bucket {self._url.bucket!r} is in another region. Name it: "
+                f"s3://{self._root}?region=REGION, or AWS_REGION. ({text})"
+            )
+        return UnreachableError(
+            f"{self._endpoint} does not answer as it should. Check the network and the endpoint "
+            f"(?endpoint_override=HOST:PORT&scheme=http, or AWS_ENDPOINT_URL_S3). ({text})"
+        )
+
+
+def _uninterrupted(action: Callable[[], T]) -> T:
+    """Ctrl-C must not end a stream between its opening and its content: closing publishes it."""
+    with ThreadPoolExecutor(1) as pool:  # signals reach the main thread only
+        return pool.submit(action).result()

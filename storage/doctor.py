@@ -1,0 +1,203 @@
+"""What in a store is not as it should be, and putting it right without deleting any data.
+
+`examine` only reads. `fix` moves what is no record to `set-aside/<table>/`, where nothing reads
+it; what it deletes are files that a stopped write left, halves of networks among them, and
+checkpoints of finished trials. A file of a newer lp-sweep is named and never touched.
+"""
+
+from __future__ import annotations
+
+import time
+import uuid
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from typing import Literal, NamedTuple
+
+import pyarrow as pa
+
+from lp_sweep.storage import packfile, parquet
+from lp_sweep.storage.files import FileInfo
+from lp_sweep.storage.networks import CONFIG, WEIGHTS
+from lp_sweep.storage.parquet import NotARecordError
+from lp_sweep.storage.schema import TABLES
+from lp_sweep.storage.store import Store
+from lp_sweep.storage.tablefiles import SUFFIX, THREADS, record_name
+
+SET_ASIDE, CHECKPOINTS = "set-aside", "checkpoints"
+_OTHER_FOLDERS = (CHECKPOINTS, "runs", WEIGHTS)
+_STALE_SECONDS = 3600.0
+_HALF_SECONDS = 86_400.0  # without a new file: no network takes so long to send
+_TEXTS = {"sweeps": (".yaml",)}  # what a table's folder has besides records
+
+Action = Literal["set aside", "delete", "split", "salvage", "leave"]
+_REMEDIES: dict[Action, str] = {
+    "set aside": "--fix moves it to set-aside/",
+    "delete": "--fix deletes it",
+    "split": "--fix stores its records under their own names and moves the file to set-aside/",
+    "salvage": "--fix stores the readable rows in a new pack and moves the file to set-aside/",
+    "leave": "--fix leaves it as it is",
+}
+
+
+class Finding(NamedTuple):
+    """One file that is not as it should be, and what `fix` does about it."""
+
+    location: str
+    reason: str
+    remedy: str
+    path: str  # below the store's location
+    action: Action
+
+
+def examine(store: Store) -> list[Finding]:
+    """Reads every record once. Raises StoreError when the store can't be read."""
+    found: list[Finding] = []
+    for table in TABLES:
+        found += _examine_table(store, table)
+    for folder in _OTHER_FOLDERS:
+        found += _stale(store, folder)
+    for trial in sorted(store.perform(f"list {WEIGHTS}", lambda: store.files.folders(WEIGHTS))):
+        found += _look_at_network(store, f"{WEIGHTS}/{trial}")
+    return found + _orphans(store)
+
+
+def _examine_table(store: Store, table: str) -> Iterator[Finding]:
+    for folder in (table, f"{table}/{packfile.FOLDER}"):
+        yield from _stale(store, folder)
+        infos = store.listing(folder)
+        with ThreadPoolExecutor(THREADS) as pool:
+            looks = pool.map(partial(_look, store, folder), infos)
+            yield from (finding for finding in looks if finding is not None)
+
+
+def _finding(store: Store, path: str, reason: str, action: Action) -> Finding:
+    return Finding(store.files.where(path), reason, _REMEDIES[action], path, action)
+
+
+def _stale(store: Store, folder: str) -> list[Finding]:
+    """What a write that was stopped left behind."""
+    oldest = time.time() - _STALE_SECONDS
+    infos = store.perform(f"list {folder}", lambda: store.files.list(folder))
+    return [
+        _finding(store, f"{folder}/{info.name}", "left by a write that was stopped", "delete")
+        for info in sorted(infos)
+        if info.name.startswith(".") and info.name.endswith(".tmp") and info.modified < oldest
+    ]
+
+
+def _look_at_network(store: Store, folder: str) -> list[Finding]:
+    """What is left of one that was sent or deleted by half."""
+    infos = store.listing(folder)
+    whole = any(info.name == CONFIG for info in infos)
+    half = [] if whole or any(_is_young(info) for info in infos) else infos
+    reason = f"of a network without its {CONFIG}"
+    halves = [_finding(store, f"{folder}/{info.name}", reason, "delete") for info in half]
+    return _stale(store, folder) + halves
+
+
+def _is_young(info: FileInfo) -> bool:
+    return info.modified > time.time() - _HALF_SECONDS
+
+
+def _look(store: Store, folder: str, info: FileInfo) -> Finding | None:
+    """What is wrong with one file of a table; None: nothing, or it is gone."""
+    table, _, packs = folder.partition("/")
+    path = f"{folder}/{info.name}"
+    name = record_name(info.name)
+    if name is None:
+        if not packs and info.name.endswith(_TEXTS.get(table, ())) and table in _TEXTS:
+            return None
+        return _finding(store, path, "not a file of lp-sweep", "set aside")
+    if info.size == 0:
+        return _finding(store, path, "empty", "set aside")
+    try:
+        if packs:
+            return _look_at_pack(store, path, table)
+        return _look_at_record(store, path, table, name)
+    except FileNotFoundError:
+        return None
+    except NotARecordError as error:
+        return _finding(store, path, str(error), "leave" if error.newer else "set aside")
+
+
+def _read(store: Store, path: str) -> bytes:
+    return store.perform(f"read {store.files.where(path)}", lambda: store.files.read(path))
+
+
+def _look_at_pack(store: Store, path: str, table: str) -> Finding | None:
+    found = store.perform(
+        f"read {store.files.where(path)}", lambda: packfile.read_rows(store.files, path, table)
+    )
+    if found.problem is None:
+        return None
+    return _finding(store, path, found.problem, "salvage" if len(found.rows) else "set aside")
+
+
+def _look_at_record(store: Store, path: str, table: str, name: str) -> Finding | None:
+    rows = parquet.decode(_read(store, path), table)
+    ids = _ids(rows, table)
+    if ids == [name] or (not ids and table in ("predictions", "sweeps")):
+        return None
+    if not ids:
+        return _finding(store, path, "a record without a row", "set aside")
+    others = ", ".join(map(str, ids[:3])) + ("" if len(ids) <= 3 else f" and {len(ids) - 3} more")
+    return _finding(store, path, f"its name is not that of its content, {others}", "split")
+
+
+def _ids(rows: pa.Table, table: str) -> list[str | None]:
+    ids: list[str | None] = rows[parquet.id_column(table)].unique().to_pylist()
+    return ids
+
+
+def _orphans(store: Store) -> list[Finding]:
+    names = [info.name for info in store.listing(CHECKPOINTS)]
+    if not names:
+        return []
+    rows = store.read_all("trials", {name.partition(".")[0] for name in names}).rows
+    finished = set(_ids(rows, "trials"))
+    return [
+        _finding(store, f"{CHECKPOINTS}/{name}", "the checkpoint of a finished trial", "delete")
+        for name in names
+        if name.partition(".")[0] in finished
+    ]
+
+
+def fix(store: Store, findings: list[Finding]) -> None:
+    """Do what each finding's remedy says. A file that is in order by now, or gone, stays so.
+
+    Raises StoreError when the store can't be written; running it again goes on.
+    """
+    for finding in findings:
+        folder, _, file_name = finding.path.rpartition("/")
+        if finding.action == "delete":
+            store.remove(finding.path)
+        elif finding.action != "leave":
+            size = store.perform(f"read {folder}", partial(store.files.size, finding.path))
+            info = FileInfo(file_name, size or 0, 0.0)
+            if size is not None and (now := _look(store, folder, info)) is not None:
+                _mend(store, now, folder.partition("/")[0])
+
+
+def _mend(store: Store, finding: Finding, table: str) -> None:
+    if finding.action == "split":
+        rows = parquet.decode(_read(store, finding.path), table)
+        for name in _ids(rows, table):
+            if name is not None and store.find(table, name) is None:
+                store.put(table, name, packfile.only(rows, table, [name]))
+    if finding.action == "salvage":
+        rows = packfile.read_rows(store.files, finding.path, table).rows
+        pack = f"{table}/{packfile.FOLDER}/{uuid.uuid4().hex}{SUFFIX}"
+        store.write(pack, packfile.encode_pack(table, rows))
+    if finding.action != "leave":
+        _set_aside(store, finding.path)
+
+
+def _set_aside(store: Store, path: str) -> None:
+    target = f"{SET_ASIDE}/{path}"
+    if store.perform(f"look at {target}", lambda: store.files.size(target)) is not None:
+        target = f"{target}.{uuid.uuid4().hex[:8]}"
+    try:
+        store.perform(f"move {path}", lambda: store.files.move(path, target))
+    except FileNotFoundError:  # another doctor was faster
+        return

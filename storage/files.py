@@ -1,0 +1,110 @@
+"""Where a store's files lie: the little that a store needs of a folder or of a bucket.
+
+    Files                a place that holds small files in folders
+    ├── folder.Folder    a folder of this machine or of a network mount
+    └── bucket.Bucket    a prefix of an S3 bucket
+
+Errors are OSErrors, as the system or the server gave them; `store.Store` makes StoreErrors of them
+and decides what is tried again.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from pathlib import Path
+from typing import IO, Any, NamedTuple, Protocol
+
+from lp_sweep.storage.errors import StoreError
+from lp_sweep.storage.printable import shown
+
+_OTHER_URL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:/")
+
+
+class FileInfo(NamedTuple):
+    """One file of a folder of the store."""
+
+    name: str
+    size: int  # bytes
+    modified: float  # seconds since 1970, by the clock of whoever holds the file
+
+
+class PermanentError(OSError):
+    """Waiting does not mend this: a wrong name, no such bucket, no right to it."""
+
+
+class UnreachableError(OSError):
+    """The place itself is away: unmounted, renamed, no connection. It may come back."""
+
+
+class Files(Protocol):
+    """Folders of files below one place. A path is `folder/name`, with slashes.
+
+    A write is there whole or not at all, whatever happens meanwhile to this process. What is not
+    there raises FileNotFoundError; another OSError may pass by itself, save PermanentError.
+    """
+
+    @property
+    def location(self) -> str:
+        """As a user writes it: an absolute folder, or `s3://bucket/prefix`."""
+
+    @property
+    def is_folder(self) -> bool:
+        """Then a crash of the machine can leave half a file, and a mount can be away."""
+
+    def exists(self) -> bool:
+        """Whether the place is there; no statement of what it holds."""
+
+    def create(self, folders: Iterable[str]) -> None:
+        """Make the place. Never makes a bucket."""
+
+    def folders(self, below: str = "") -> set[str]:
+        """Names of the folders right below the place, or below a folder of it."""
+
+    def list(self, folder: str) -> list[FileInfo]:
+        """The files right below a folder, [] where there is no such folder."""
+
+    def size(self, path: str) -> int | None:
+        """Bytes, None where there is no such file."""
+
+    def read(self, path: str) -> bytes: ...
+
+    def open(self, path: str) -> IO[bytes] | Any:
+        """A seekable binary file, for reading parts of it."""
+
+    def write(self, path: str, content: bytes) -> None: ...
+
+    def upload(self, source: Path, path: str) -> None: ...
+
+    def download(self, path: str, target: Path) -> None: ...
+
+    def delete(self, path: str) -> None:
+        """What is not there is fine."""
+
+    def move(self, path: str, target: str) -> None: ...
+
+    def free_bytes(self) -> int | None:
+        """Room left, None where nobody can say."""
+
+    def where(self, path: str) -> str:
+        """The file as a user would look for it."""
+
+
+def is_url(location: str | Path) -> bool:
+    """Whether this names an object store, not a folder."""
+    return isinstance(location, str) and location.startswith("s3://")
+
+
+def open_files(location: str | Path) -> Files:
+    """Nothing is asked of the place yet. Raises StoreError for a location that can't be one."""
+    if is_url(location):
+        from lp_sweep.storage.bucket import Bucket  # loading Arrow's S3 client takes a while
+
+        return Bucket(str(location))
+    if _OTHER_URL.match(str(location)):  # a folder named `gs:` is nobody's wish
+        raise StoreError(
+            f"can't keep a store at {shown(str(location))}: it is a folder or s3://BUCKET/PREFIX."
+        )
+    from lp_sweep.storage.folder import Folder
+
+    return Folder(location)

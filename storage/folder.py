@@ -1,0 +1,165 @@
+"""A store's files in a folder, local or on a network mount."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import uuid
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import IO, Any
+
+from lp_sweep.storage.files import FileInfo, UnreachableError
+from lp_sweep.storage.places import expanded
+
+_CHUNK = 8 * 2**20
+
+
+class Folder:
+    """Whole or not at all: a file is written under another name, synced, then renamed.
+
+    A folder that was there once and is gone raises UnreachableError, and no write makes it anew: a
+    mount that comes back must not find a second store begun below its mount point.
+    """
+
+    is_folder = True
+
+    def __init__(self, location: str | Path, *, durable: bool = True) -> None:
+        """durable: what was written survives a loss of power, for some milliseconds a file."""
+        self._durable = durable
+        self.root = expanded(location).absolute()
+        self._seen: set[str] = set()
+
+    @property
+    def location(self) -> str:
+        return str(self.root)
+
+    def where(self, path: str) -> str:
+        return str(self.root / path)
+
+    def exists(self) -> bool:
+        return self.root.is_dir()
+
+    def create(self, folders: Iterable[str]) -> None:
+        for folder in folders:
+            (self.root / folder).mkdir(parents=True, exist_ok=True)
+            self._seen.add(folder)
+
+    def folders(self, below: str = "") -> set[str]:
+        try:
+            with os.scandir(self.root / below) as entries:
+                return {entry.name for entry in entries if entry.is_dir()}
+        except (FileNotFoundError, NotADirectoryError):
+            return set()
+
+    def list(self, folder: str) -> list[FileInfo]:
+        found = []
+        try:
+            with os.scandir(self.root / folder) as entries:
+                self._seen.add(folder)
+                for entry in entries:
+                    with contextlib.suppress(FileNotFoundError):  # gone since the listing began
+                        if entry.is_file():
+                            status = entry.stat()
+                            found.append(FileInfo(entry.name, status.st_size, status.st_mtime))
+        except (FileNotFoundError, NotADirectoryError):
+            self._check_there(folder)
+        return found
+
+    def _check_there(self, folder: str) -> None:
+        if not self.root.is_dir():
+            raise UnreachableError(f"the folder {self.root} is gone")
+        if folder in self._seen and not (self.root / folder).is_dir():
+            raise UnreachableError(f"the folder {self.root / folder} was there and is gone")
+
+    def size(self, path: str) -> int | None:
+        try:
+            return (self.root / path).stat().st_size
+        except (FileNotFoundError, NotADirectoryError):
+            self._check_there(path.rpartition("/")[0])
+            return None
+
+    def read(self, path: str) -> bytes:
+        with self.open(path) as stream:
+            return stream.read()
+
+    def open(self, path: str) -> IO[bytes]:
+        try:
+            return (self.root / path).open("rb")
+        except FileNotFoundError:
+            self._check_there(path.rpartition("/")[0])
+            raise
+
+    def write(self, path: str, content: bytes) -> None:
+        self._publish(path, lambda stream: stream.write(content))
+
+    def upload(self, source: Path, path: str) -> None:
+        with source.open("rb") as reading:
+            self._publish(path, lambda stream: shutil.copyfileobj(reading, stream, _CHUNK))
+
+    def _publish(self, path: str, fill: Callable[[IO[bytes]], Any]) -> None:
+        final = self.root / path
+        # the temporary name starts with a dot and ends otherwise: no listing takes it for a record
+        temporary = final.with_name(f".{uuid.uuid4().hex}.tmp")
+        self._make_folder(path.rpartition("/")[0])
+        try:
+            with temporary.open("wb") as stream:
+                fill(stream)
+                if self._durable:
+                    stream.flush()
+                    os.fsync(stream.fileno())  # before the rename: presence means done
+            temporary.replace(final)
+            if self._durable:
+                _sync_folder(final.parent)
+        except FileNotFoundError as error:  # between two steps: it may come back
+            raise UnreachableError(f"the folder {final.parent} is gone") from error
+        finally:
+            with contextlib.suppress(OSError):  # mostly it is gone: it was renamed
+                temporary.unlink()
+
+    def _make_folder(self, folder: str) -> None:
+        if (self.root / folder).is_dir():
+            self._seen.add(folder)
+            return
+        self._check_there(folder)
+        (self.root / folder).mkdir(parents=True, exist_ok=True)
+        self._seen.add(folder)
+
+    def download(self, path: str, target: Path) -> None:
+        """The target, too, is whole or not there."""
+        temporary = target.with_name(f".{uuid.uuid4().hex}.tmp")
+        try:
+            with self.open(path) as reading, temporary.open("wb") as stream:
+                shutil.copyfileobj(reading, stream, _CHUNK)
+            temporary.replace(target)
+        finally:
+            with contextlib.suppress(OSError):
+                temporary.unlink()
+
+    def delete(self, path: str) -> None:
+        try:
+            (self.root / path).unlink(missing_ok=True)
+        except NotADirectoryError:
+            return
+        if path.count("/") > 1:  # weights/<trial>/: an empty one looks like a network
+            with contextlib.suppress(OSError):
+                (self.root / path).parent.rmdir()
+                self._seen.discard(path.rpartition("/")[0])
+
+    def move(self, path: str, target: str) -> None:
+        self._make_folder(target.rpartition("/")[0])
+        (self.root / path).replace(self.root / target)
+
+    def free_bytes(self) -> int | None:
+        return shutil.disk_usage(self.root).free
+
+
+def _sync_folder(folder: Path) -> None:
+    """The rename survives a loss of power, too, where the file system can promise that."""
+    with contextlib.suppress(OSError):
+        handle = os.open(folder, os.O_RDONLY)
+        try:
+            os.fsync(handle)
+        finally:
+            os.close(handle)

@@ -1,0 +1,128 @@
+"""The kept networks of a store, `weights/<trial_id>/`: whose they are, and which of them go.
+
+`keep: best` keeps one of each group of trials that differ in nothing but the seed. What `keep: all`
+kept is never deleted here: a text beside the weights tells the two apart. Loads no network.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import defaultdict
+from typing import Any, NamedTuple
+
+from lp_sweep.storage.identity import content_hash
+from lp_sweep.storage.store import Store
+
+WEIGHTS = "weights"
+CONFIG = "config.json"  # the last file of a kept network: its presence means complete
+KEPT_BY = "kept-by.txt"  # `best` or `all`; a network without it stays
+BEST, ALL = "best", "all"
+
+_ROWS_READ = 500  # records at once: bounds what a large store's take of memory
+
+
+class Sibling(NamedTuple):
+    """One record of a group. The best has the highest score; of equals, the lowest seed."""
+
+    score: float
+    minus_seed: int
+    trial_id: str
+
+
+class _Known:
+    """What decides, of the records that were read: records never change, so each is read once by a
+    worker, which does many trials."""
+
+    def __init__(self) -> None:
+        self.trials: set[str] = set()
+        self.groups: dict[bytes, set[Sibling]] = defaultdict(set)
+
+    def add(self, row: dict[str, Any]) -> None:
+        self.trials.add(row["trial_id"])
+        group = _group(row)
+        if group is not None:
+            self.groups[group].add(_sibling(row))
+
+
+_KNOWN: dict[str, _Known] = defaultdict(_Known)  # by the store's location
+
+
+def is_best(store: Store, record: dict[str, Any]) -> bool:
+    """Whether no stored record of its group is better. Raises StoreError."""
+    group = _group(record)
+    if group is None:
+        return True
+    _look(store)
+    own = _sibling(record)
+    return max(_KNOWN[store.location].groups.get(group, set()) | {own}) == own
+
+
+def settle(store: Store, record: dict[str, Any], *, look: bool = True) -> None:
+    """Of the networks of its group that a `best` kept, only that of the best record stays. The
+    last of several that end at once sees them all.
+
+    `look`: whether other records may have come since `is_best` was asked. Raises StoreError.
+    """
+    group = _group(record)
+    if group is None:
+        return
+    if look:
+        _look(store)
+    siblings = _KNOWN[store.location].groups.get(group, set()) | {_sibling(record)}
+    for sibling in sorted(siblings - {max(siblings)}):
+        if kept_by(store, sibling.trial_id) == BEST:
+            delete_network(store, sibling.trial_id)
+
+
+def kept_by(store: Store, trial: str) -> str | None:
+    """BEST, ALL, or None for no network and one that does not say. Raises StoreError."""
+    text = store.read_text(f"{WEIGHTS}/{trial}", KEPT_BY)
+    return None if text is None else text.strip()
+
+
+def is_for_good(store: Store, trial: str) -> bool:
+    """Whether there is a network that no `best` may take for its own. Raises StoreError."""
+    by = kept_by(store, trial)
+    if by is not None:
+        return by != BEST
+    return any(item.name == CONFIG for item in store.listing(f"{WEIGHTS}/{trial}"))
+
+
+def keep_for_good(store: Store, trial: str) -> None:
+    """A network that a `best` kept stays from now on. Raises StoreError."""
+    if kept_by(store, trial) == BEST:
+        store.put_text(f"{WEIGHTS}/{trial}", KEPT_BY, f"{ALL}\n")
+
+
+def delete_network(store: Store, trial: str) -> None:
+    """The config first: without it the rest counts as nothing. Whose it was last: what a stopped
+    deletion leaves can be deleted by the next. Raises StoreError."""
+    names = [item.name for item in store.listing(f"{WEIGHTS}/{trial}")]
+    for name in sorted(names, key=lambda name: (name != CONFIG, name == KEPT_BY, name)):
+        store.delete(f"{WEIGHTS}/{trial}", name)
+
+
+def _look(store: Store) -> None:
+    """Read the records that are new."""
+    known = _KNOWN[store.location]
+    new = sorted(store.names("trials") - known.trials)
+    for start in range(0, len(new), _ROWS_READ):
+        rows = store.read_all("trials", new[start : start + _ROWS_READ]).rows
+        for row in rows.select(["trial_id", "spec", "seed", "last"]).to_pylist():
+            known.add(row)
+
+
+def _sibling(row: dict[str, Any]) -> Sibling:
+    return Sibling(row["last"], -row["seed"], row["trial_id"])
+
+
+def _group(row: dict[str, Any]) -> bytes | None:
+    """A hash of what siblings share; None for a record that can't be compared: of before records
+    had their spec, or not ours."""
+    names = ("trial_id", "spec", "seed", "last")
+    if any(row[name] is None for name in names) or row["last"] != row["last"]:  # not a number
+        return None
+    try:
+        return bytes.fromhex(content_hash(json.loads(row["spec"]) | {"seed": None}))[:16]
+    except (ValueError, TypeError, RecursionError):  # whoever wrote it
+        return None

@@ -1,0 +1,184 @@
+"""Compaction: many single-record files become few packs, while runs go on and others read.
+
+Killed at any moment it loses and doubles nothing, and two at once are harmless:
+
+- a pack is published, and read back, before anything that is in it is deleted;
+- readers count each identifier once, and look again when a file that they saw is gone;
+- a row that is in a pack stays in one: a pack is deleted only after it was merged into another by
+  the same compactor, never because another pack seems to hold its rows too.
+
+A file that is damaged, or whose name is not that of its record, is left alone: `doctor` names it.
+"""
+
+from __future__ import annotations
+
+import time
+import uuid
+from collections.abc import Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from typing import NamedTuple
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from lp_sweep.storage import packfile, parquet
+from lp_sweep.storage.parquet import NotARecordError
+from lp_sweep.storage.store import Store
+from lp_sweep.storage.tablefiles import SUFFIX, THREADS, Contents
+
+PACKED = ("trials", "profiles", "predictions", "attempts")
+PACK_BYTES = 64 * 2**20  # of rows in memory; on disk a fifth of it or less
+_LARGE_FILE = 8 * 2**20  # bytes on disk: alone it is no burden to a listing
+_SLICE = 256  # files read at a time
+# A pack younger than this is not merged again: a reader whose listing missed it finds it in the
+# next one, which is all that readers rely on.
+SETTLE_SECONDS = 60.0
+
+
+class Compacted(NamedTuple):
+    """Records that went from single files into packs, and the files of the tables."""
+
+    records: int
+    files_before: int
+    files_after: int
+
+
+class _Piece(NamedTuple):
+    """Rows of one file that is to be merged."""
+
+    path: str
+    rows: pa.Table
+    is_pack: bool
+
+
+def compact(store: Store, *, settle: float = SETTLE_SECONDS) -> Compacted:
+    """Merge what can be merged. Raises StoreError when the store can't be read or written."""
+    before = _count_files(store)
+    records = sum(_compact_table(store, table, settle) for table in PACKED)
+    return Compacted(records, before, _count_files(store))
+
+
+def _count_files(store: Store) -> int:
+    contents = [store.contents(table) for table in PACKED]
+    return sum(len(item.singles) + len(item.packs) for item in contents)
+
+
+def _compact_table(store: Store, table: str, settle: float) -> int:
+    contents = store.contents(table)
+    records = _drop_packed(store, table, contents)
+    pieces = _pieces(store, table, contents, settle)
+    for batch in _batches(pieces):
+        if len(batch) > 1:
+            records += _merge(store, table, batch)
+    return records
+
+
+def _drop_packed(store: Store, table: str, contents: Contents) -> int:
+    """Delete the single files that a compactor killed in mid-work left beside their pack."""
+    dropped: set[str] = set()
+    try:
+        packs = store.pack_ids(table, contents)
+    except FileNotFoundError:  # another compactor is at work: what is packed twice counts once
+        return 0
+    for path, ids in packs.items():
+        both = sorted((ids & contents.singles.keys()) - dropped)
+        if both and _is_sound(store, table, path):
+            _delete(store, [f"{table}/{name}{SUFFIX}" for name in both])
+            dropped.update(both)
+    for name in dropped:
+        del contents.singles[name]
+    return len(dropped)
+
+
+def _is_sound(store: Store, table: str, path: str) -> bool:
+    try:
+        return _pack_rows(store, table, path).problem is None
+    except (FileNotFoundError, NotARecordError):
+        return False
+
+
+def _pieces(store: Store, table: str, contents: Contents, settle: float) -> Iterator[_Piece]:
+    """Packs that are not full, then the single files, in the order of their names."""
+    for path, info in contents.packs.items():
+        if time.time() - info.modified >= settle:
+            yield from _pack_piece(store, table, path)
+    names = sorted(n for n, info in contents.singles.items() if 0 < info.size <= _LARGE_FILE)
+    for start in range(0, len(names), _SLICE):
+        with ThreadPoolExecutor(THREADS) as pool:
+            read = pool.map(
+                lambda name: _single_piece(store, table, name), names[start : start + _SLICE]
+            )
+            yield from (piece for piece in read if piece is not None)
+
+
+def _pack_piece(store: Store, table: str, path: str) -> Iterator[_Piece]:
+    try:
+        size = partial(packfile.raw_bytes, store.files, path, table)
+        if store.perform(f"read {path}", size) < PACK_BYTES // 2:
+            found = _pack_rows(store, table, path)
+            if found.problem is None:
+                yield _Piece(path, found.rows, True)
+    except (FileNotFoundError, NotARecordError):  # merged by another compactor, or damaged
+        return
+
+
+def _single_piece(store: Store, table: str, name: str) -> _Piece | None:
+    path = f"{table}/{name}{SUFFIX}"
+    try:
+        rows = parquet.decode(_read(store, path), table)
+    except (FileNotFoundError, NotARecordError):
+        return None
+    mine = rows[parquet.id_column(table)].unique().to_pylist() == [name]
+    return _Piece(path, rows, False) if mine else None
+
+
+def _batches(pieces: Iterable[_Piece]) -> Iterator[list[_Piece]]:
+    batch: list[_Piece] = []
+    size = 0
+    for piece in pieces:
+        if batch and size + piece.rows.nbytes > PACK_BYTES:
+            yield batch
+            batch, size = [], 0
+        batch.append(piece)
+        size += piece.rows.nbytes
+    yield batch
+
+
+def _merge(store: Store, table: str, batch: list[_Piece]) -> int:
+    path = f"{table}/{packfile.FOLDER}/{uuid.uuid4().hex}{SUFFIX}"
+    content = packfile.encode_pack(table, _once(table, batch))
+    store.write(path, content)
+    try:
+        if _read(store, path) != content:  # what is deleted must be there: `doctor` names the pack
+            return 0
+    except FileNotFoundError:  # merged into another already, by a compactor that does not settle
+        return 0
+    _delete(store, [piece.path for piece in batch])
+    return sum(not piece.is_pack for piece in batch)
+
+
+def _once(table: str, batch: list[_Piece]) -> pa.Table:
+    """Every identifier's rows from one piece only: two compactors may have packed the same."""
+    column = parquet.id_column(table)
+    seen: set[str] = set()
+    parts = []
+    for piece in batch:
+        ids = set(piece.rows[column].unique().to_pylist())
+        fresh = pc.is_in(piece.rows[column], pa.array(sorted(ids - seen), pa.string()))
+        parts.append(piece.rows if not ids & seen else piece.rows.filter(fresh))
+        seen |= ids
+    return pa.concat_tables(parts).combine_chunks()
+
+
+def _pack_rows(store: Store, table: str, path: str) -> packfile.PackRows:
+    return store.perform(f"read {path}", partial(packfile.read_rows, store.files, path, table))
+
+
+def _read(store: Store, path: str) -> bytes:
+    return store.perform(f"read {store.files.where(path)}", lambda: store.files.read(path))
+
+
+def _delete(store: Store, paths: list[str]) -> None:
+    with ThreadPoolExecutor(THREADS) as pool:
+        list(pool.map(store.remove, paths))

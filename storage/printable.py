@@ -1,0 +1,40 @@
+"""Text that anyone may have written (names, values, messages), fit for a message and a screen."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+_WIDEST = 80  # characters of a value in a message
+
+
+def printable(text: str, *, keep: str = "") -> str:
+    """The text with control characters, escape sequences, bidirectional overrides and half
+    characters spelt out (`\\x1b`), line breaks too unless they are in `keep`."""
+    if text.isprintable():
+        return text
+    return "".join(
+        c if c in keep or c.isprintable() else c.encode("unicode_escape").decode() for c in text
+    )
+
+
+def shown(value: Any) -> str:
+    """A value as a message quotes it: its repr, which spells control characters out, in one line
+    of bounded length."""
+    try:
+        text = repr(value[: 2 * _WIDEST] if isinstance(value, str | bytes) else value)
+    except ValueError:  # a whole number of thousands of digits
+        text = f"a huge {type(value).__name__}"
+    return text if len(text) <= _WIDEST else f"{text[: _WIDEST - 3]}..."
+
+
+def short(text: str, most: int = 300) -> str:
+    """What a library says, in one line of bounded length."""
+    line = printable(text[: 2 * most])
+    return line if len(line) <= most else f"{line[: most - 3]}..."
+
+
+def listed(names: Iterable[object], most: int = 20) -> str:
+    """Names with commas, the first of many."""
+    parts = [short(str(name), _WIDEST) for name in names]
+    return ", ".join(parts[:most]) + (", ..." if len(parts) > most else "")

@@ -1,0 +1,129 @@
+"""One reading statement on a DuckDB that can do nothing else: checked before, bounded while it
+runs, stoppable at any time.
+
+Three locks, each enough by itself against a careless statement: only statements that read are
+accepted, they run in a read-only transaction that is rolled back, and DuckDB has no access to
+files, the network, extensions, secrets or Python's variables, with its configuration locked.
+Memory is bounded twice: DuckDB's own to half of what it would take, a result's to 256 MiB.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import re
+import time
+from collections.abc import Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import Any
+
+import duckdb
+import pyarrow as pa
+
+from lp_sweep.storage.errors import QueryError
+from lp_sweep.storage.printable import shown
+
+_CONFINED: dict[str, str | bool | int | float | list[str]] = {
+    "enable_external_access": "false",
+    "autoinstall_known_extensions": "false",
+    "autoload_known_extensions": "false",
+    "allow_community_extensions": "false",
+    "allow_persistent_secrets": "false",
+    "python_enable_replacements": "false",  # `FROM name` must not find a Python variable
+    "temp_directory": "",  # no spilling into the working directory
+}
+_LARGEST_RESULT = 256 * 2**20  # bytes in Arrow; ten times that as text
+_BATCH_ROWS = 100_000
+_LONGEST = 200_000  # characters; subqueries of megabytes overflow the stack of DuckDB
+_READING = {duckdb.StatementType.SELECT}
+# MULTI is how DuckDB types whatever holds a PIVOT without an IN list
+_PERHAPS_READING = {duckdb.StatementType.EXPLAIN, duckdb.StatementType.MULTI}
+_COMMENTS = re.compile(r"(?:\s|--[^\n]*|/\*.*?\*/)*", re.DOTALL)
+_EXPLAIN = re.compile(r"EXPLAIN\b\s*(?:ANALYZE\b)?\s*(?:\([^()]*\))?\s*", re.IGNORECASE)
+_READING_WORD = re.compile(r"\(|(?:SELECT|FROM|WITH|PIVOT|PIVOT_WIDER|SUMMARIZE)\b", re.IGNORECASE)
+_ALLOWED = "allowed: SELECT, FROM, WITH, PIVOT, EXPLAIN, DESCRIBE, SHOW, SUMMARIZE"
+
+
+def connect() -> duckdb.DuckDBPyConnection:
+    """An empty database in memory, confined. `lock` it when its tables are made."""
+    connection = duckdb.connect(":memory:", config=_CONFINED)
+    connection.execute("SET TimeZone = 'UTC'")
+    connection.execute("SET enable_progress_bar = false")  # it would print among the data
+    size, unit = connection.sql("SELECT current_setting('memory_limit')").fetchall()[0][0].split()
+    connection.execute(f"SET memory_limit = '{float(size) / 2}{unit}'")
+    return connection
+
+
+def lock(connection: duckdb.DuckDBPyConnection) -> None:
+    connection.execute("SET lock_configuration = true")
+
+
+def check(connection: duckdb.DuckDBPyConnection, sql: str) -> None:
+    """Raises QueryError unless it is one statement, and one that reads."""
+    if len(sql) > _LONGEST:
+        raise QueryError(f"a statement has at most {_LONGEST:,} characters, this has {len(sql):,}")
+    try:
+        sql.encode()  # bytes that were no text reach us as lone surrogates
+        statements = connection.extract_statements(sql)
+    except (duckdb.Error, UnicodeError) as error:
+        raise QueryError(str(error)) from error
+    if len(statements) != 1:
+        raise QueryError(f"one statement at a time, this is {len(statements)}. {_ALLOWED}.")
+    try:
+        kind = statements[0].type
+    except ValueError:  # a kind that DuckDB's own Python package doesn't know
+        raise QueryError(f"the store is open read-only: this is refused; {_ALLOWED}.") from None
+    if kind in _READING:
+        return
+    text = sql[_COMMENTS.match(sql).end() :]  # type: ignore[union-attr]
+    explained = _EXPLAIN.match(text) if kind in _PERHAPS_READING else None
+    if explained:  # EXPLAIN ANALYZE does what it explains, a COMMIT too
+        check(connection, text[explained.end() :])
+    elif kind not in _PERHAPS_READING or not _READING_WORD.match(text):
+        raise QueryError(f"the store is open read-only: {kind.name} is refused; {_ALLOWED}.")
+
+
+def run(connection: duckdb.DuckDBPyConnection, sql: str, parameters: Mapping[str, Any]) -> pa.Table:
+    """The result of a checked statement. Raises QueryError with DuckDB's own message.
+
+    In a thread of its own, since only so Ctrl-C is seen while DuckDB computes.
+    """
+    with ThreadPoolExecutor(max_workers=1, thread_name_prefix="query") as pool:
+        future: Future[pa.Table] = pool.submit(_read, connection, sql, dict(parameters))
+        try:
+            return future.result()
+        except (duckdb.PermissionException, duckdb.TransactionException) as error:
+            raise QueryError(
+                f"the store is open read-only and files are out of reach: {error}"
+            ) from error
+        except (duckdb.Error, pa.ArrowException, OSError, RuntimeError) as error:
+            raise QueryError(str(error)) from error  # the last three: from amid a result
+        finally:
+            while not future.done():  # Ctrl-C; it may be between two steps, so more than once
+                connection.interrupt()
+                time.sleep(0.05)
+
+
+def _read(connection: duckdb.DuckDBPyConnection, sql: str, parameters: dict[str, Any]) -> pa.Table:
+    connection.execute("BEGIN TRANSACTION READ ONLY")
+    try:
+        relation = connection.sql(sql, params=parameters)
+        if relation is None:
+            raise QueryError(f"{shown(sql)} gives no rows; {_ALLOWED}.")
+        with relation.to_arrow_reader(_BATCH_ROWS) as reader:
+            return _bounded(reader)
+    finally:
+        with contextlib.suppress(duckdb.Error):  # a statement that ended it has changed nothing
+            connection.execute("ROLLBACK")
+
+
+def _bounded(reader: pa.RecordBatchReader) -> pa.Table:
+    batches, size = [], 0
+    for batch in reader:
+        batches.append(batch)
+        size += batch.nbytes
+        if size > _LARGEST_RESULT:
+            raise QueryError(
+                f"the result has more than {_LARGEST_RESULT // 2**20} MiB. Ask for less (LIMIT, "
+                "an aggregate), or read the store's Parquet files with your own DuckDB."
+            )
+    return pa.Table.from_batches(batches, schema=reader.schema)

@@ -1,0 +1,243 @@
+"""What the runs on one store tell each other, so that no two of them do the same work.
+
+Each run keeps one small JSON file, `runs/<run id>.json`: who it is, how far it is, and which work
+it holds. To take a piece of work a run first writes that it holds it and only then reads the
+others: of two that want one piece at the same moment at least one sees the other and stands back.
+No lock, no clock that two machines must share, and it works on object storage too.
+
+A run that was killed stops to count: at once on its own machine, elsewhere when its file has not
+changed for a minute. Two runs that can't see each other would do the work twice; the store's
+records stay whole even then.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import copy
+import datetime as dt
+import hashlib
+import json
+import os
+import socket
+import threading
+import time
+import uuid
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from lp_sweep.storage.errors import StoreError
+from lp_sweep.storage.store import Store
+
+FOLDER = "runs"
+BEAT_SECONDS = 15.0
+_STALE_SECONDS = 60.0  # without a change, as seen by the reader's own clock
+_LONGEST_GAP = 5.0  # between two looks; more than that was not spent looking
+_FORGOTTEN_SECONDS = 3600.0  # by its own clock: too long for any difference between two clocks
+
+
+class Announcement(NamedTuple):
+    """What a run says of itself. `machine` and `process` tell whether it lives, on one machine."""
+
+    run_id: str
+    sweep: str
+    host: str
+    machine: str
+    pid: int
+    process: str
+    started_at: str  # ISO 8601, UTC
+    updated_at: str
+    beat: int
+    held: tuple[str, ...] = ()  # identifiers of work
+    done: int = 0
+    failed: int = 0
+    left: int = 0  # waiting or held
+
+    def sentence(self) -> str:
+        """`sweep 'glue' on node-3 (pid 71) since 2026-11-21 10:02 UTC: 5 done, 12 left, ...`"""
+        since = self.started_at[:16].replace("T", " ")
+        failed = f", {self.failed} failed" if self.failed else ""
+        return (
+            f"sweep {self.sweep!r} on {self.host} (pid {self.pid}) since {since} UTC: "
+            f"{self.done} done{failed}, {self.left} left, {len(self.held)} running"
+        )
+
+
+class _Sight(NamedTuple):
+    """What was last seen of another run, and for how many seconds it has not changed."""
+
+    beat: int
+    unchanged: float
+    looked: float
+
+
+class Progress(NamedTuple):
+    """How far a run is, in pieces of work."""
+
+    done: int
+    failed: int
+    left: int
+
+
+class Observer:
+    """Tells which of a store's announced runs are alive, from what it sees of them over time."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+        self._seen: dict[str, _Sight] = {}
+
+    def living(self, *, besides: str | None = None) -> list[Announcement]:
+        """The runs that live, oldest first. Raises StoreError."""
+        found = [_parse(text) for text in self._store.texts(FOLDER).values()]
+        alive = [run for run in found if run and run.run_id != besides and self._lives(run)]
+        return sorted(alive, key=lambda run: (run.started_at, run.run_id))
+
+    def dead(self, *, besides: str) -> list[str]:
+        """Identifiers of the runs that were killed: their files are litter."""
+        found = [_parse(text) for text in self._store.texts(FOLDER).values()]
+        return [r.run_id for r in found if r and r.run_id != besides and not self._lives(r)]
+
+    def _lives(self, run: Announcement) -> bool:
+        if run.machine and run.machine == _machine():
+            return _process(run.pid) == run.process
+        now, before = time.monotonic(), self._seen.get(run.run_id)
+        if before is None or before.beat != run.beat:
+            self._seen[run.run_id] = _Sight(run.beat, 0.0, now)
+            return _age(run.updated_at) < _FORGOTTEN_SECONDS
+        # while nobody could write, nobody's file could change: long gaps are the store's
+        unchanged = before.unchanged + min(now - before.looked, _LONGEST_GAP)
+        self._seen[run.run_id] = _Sight(run.beat, unchanged, now)
+        return unchanged < _STALE_SECONDS
+
+
+class Presence:
+    """This run's announcement: kept fresh by a thread, gone when the run ends."""
+
+    def __init__(self, store: Store, sweep: str, progress: Callable[[], Progress]) -> None:
+        self._store, self._progress = store, progress
+        self._once = copy.copy(store)  # what can wait for the next beat is not insisted on
+        self._once.patience = 0
+        self._observer = Observer(store)
+        self.shared = False  # whether another run has been seen
+        self._held: set[str] = set()
+        self._beat = 0
+        self._lock = threading.Lock()
+        self._ended = threading.Event()
+        self._thread = threading.Thread(target=self._keep_fresh, daemon=True)
+        self._me = Announcement(
+            run_id=uuid.uuid4().hex,
+            sweep=sweep,
+            host=socket.gethostname(),
+            machine=_machine(),
+            pid=os.getpid(),
+            process=_process(os.getpid()),
+            started_at=_now(),
+            updated_at=_now(),
+            beat=0,
+        )
+
+    @contextlib.contextmanager
+    def announced(self) -> Iterator[Presence]:
+        """While inside, other runs see this one."""
+        self._write()
+        for run_id in self._observer.dead(besides=self._me.run_id):
+            self._store.delete(FOLDER, f"{run_id}.json")
+        self._thread.start()
+        try:
+            yield self
+        finally:
+            self._ended.set()
+            self._thread.join(BEAT_SECONDS)
+            with contextlib.suppress(StoreError):  # others find it dead soon enough
+                self._once.delete(FOLDER, f"{self._me.run_id}.json")
+
+    def others(self) -> list[Announcement]:
+        """The other runs that live on this store. Raises StoreError."""
+        found = self._observer.living(besides=self._me.run_id)
+        self.shared = self.shared or bool(found)
+        return found
+
+    def claim(self, work_id: str) -> Announcement | None:
+        """Take a piece of work: None when it is ours, else who has it. Raises StoreError."""
+        self._held.add(work_id)
+        self._write()  # before the others are read: two can't both see nobody
+        holder = next((run for run in self.others() if work_id in run.held), None)
+        if holder is not None:
+            self._held.discard(work_id)
+            self._write()
+        return holder
+
+    def release(self, work_id: str) -> None:
+        """It has ended; the next announcement says so."""
+        self._held.discard(work_id)
+
+    def _write(self, store: Store | None = None) -> None:
+        with self._lock:
+            self._beat += 1
+            progress = self._progress()
+            mine = self._me._replace(
+                beat=self._beat,
+                updated_at=_now(),
+                held=tuple(sorted(self._held)),
+                done=progress.done,
+                failed=progress.failed,
+                left=progress.left,
+            )
+            text = json.dumps(mine._asdict())
+            (store or self._store).put_text(FOLDER, f"{self._me.run_id}.json", text)
+
+    def _keep_fresh(self) -> None:
+        while not self._ended.wait(BEAT_SECONDS):
+            with contextlib.suppress(StoreError):  # the main thread meets the same, and says so
+                self._write(self._once)
+
+
+def _parse(text: str) -> Announcement | None:
+    """None for a file that is none of ours, or of a later version."""
+    try:
+        plain: dict[str, Any] = json.loads(text)
+        found = Announcement(**{**plain, "held": tuple(plain["held"])})
+    except (ValueError, TypeError, KeyError, RecursionError):
+        return None
+    texts = (found.run_id, found.sweep, found.host, found.machine, found.process, *found.held)
+    numbers = (found.pid, found.beat, found.done, found.failed, found.left)
+    sound = all(isinstance(text, str) for text in (*texts, found.started_at, found.updated_at))
+    return found if sound and all(type(number) is int for number in numbers) else None
+
+
+def _now() -> str:
+    return dt.datetime.now(dt.UTC).isoformat(timespec="seconds")
+
+
+def _age(moment: str) -> float:
+    try:
+        then = dt.datetime.fromisoformat(moment)
+        return abs((dt.datetime.now(dt.UTC) - then).total_seconds())
+    except (ValueError, TypeError):
+        return _FORGOTTEN_SECONDS
+
+
+def machine_key() -> str:
+    """`_machine` for a file name; "" where that can't be known."""
+    machine = _machine()
+    return hashlib.sha256(machine.encode()).hexdigest()[:16] if machine else ""
+
+
+def _machine() -> str:
+    """This boot and this process namespace, where a process id means one process; "" where that
+    can't be known."""
+    try:
+        boot = Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
+        return f"{boot} {Path('/proc/self/ns/pid').readlink()}"
+    except OSError:
+        return ""
+
+
+def _process(pid: int) -> str:
+    """When it started, which sets it apart from a later one with its number; "" if it is gone."""
+    try:
+        text = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return ""
+    state, *rest = text.rpartition(")")[2].split()
+    return "" if state in "ZX" else rest[18]

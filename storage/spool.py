@@ -1,0 +1,196 @@
+"""A node's own copies of what is on its way to a store: a finished trial is not lost with it.
+
+    <cache_dir>/spool/<hash of the store's location>/
+      location.txt                  which store that is
+      <table>/<name>.parquet        records
+      weights/<trial_id>/...        kept networks, a folder each, moved here when it is complete
+
+A record is written here before the store is tried, and removed when the store has it. Several
+workers of a node share one spool, and any of them may send what another left: the store's writes
+are idempotent, and what is gone from the spool meanwhile was sent.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import shutil
+import time
+import uuid
+import warnings
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pyarrow as pa
+
+from lp_sweep.storage import parquet
+from lp_sweep.storage.errors import StoreError
+from lp_sweep.storage.folder import Folder
+from lp_sweep.storage.networks import BEST, CONFIG, KEPT_BY, WEIGHTS, is_for_good, kept_by, settle
+from lp_sweep.storage.store import Store
+
+# in the order that they are sent: a trial's record is last, its presence means done
+_ORDER = ("predictions", "profiles", "trials", "attempts")
+
+
+class Record(NamedTuple):
+    """Rows on their way to a file of one of the store's tables."""
+
+    table: str
+    name: str
+    rows: Sequence[Mapping[str, Any]] | pa.Table
+
+    def to_list(self) -> list[dict[str, Any]]:
+        rows = self.rows.to_pylist() if isinstance(self.rows, pa.Table) else self.rows
+        return [dict(row) for row in rows]
+
+
+class Flushed(NamedTuple):
+    """Records and networks that went to the store, and that still wait."""
+
+    sent: int
+    waiting: int
+
+
+class Spool:
+    """What waits on this node for one store."""
+
+    def __init__(self, cache_dir: Path, location: str) -> None:
+        key = hashlib.sha256(location.encode("utf-8", "surrogateescape")).hexdigest()[:16]
+        self.root = cache_dir.expanduser().absolute() / "spool" / key
+        self.location = location
+        self._files = Folder(self.root, durable=False)  # for a store that is away, not a power cut
+
+    def put(self, record: Record) -> bool:
+        """Whether this node's disk took it."""
+        try:
+            self._files.create([record.table])
+            self._files.write("location.txt", f"{self.location}\n".encode("utf-8", "replace"))
+            self._files.write(_path(record), parquet.encode(record.table, record.rows))
+        except OSError as error:
+            warnings.warn(f"can't write to this node's spool {self.root}: {error}", stacklevel=2)
+            return False
+        return True
+
+    def find(self, table: str, name: str) -> Record | None:
+        """A whole record; one that is torn is moved out of the way."""
+        path = f"{table}/{name}.parquet"
+        try:
+            return Record(table, name, parquet.decode(self._files.read(path), table))
+        except OSError:
+            return None
+        except parquet.NotARecordError as error:
+            warnings.warn(f"set aside {self.root / path}: {error}", stacklevel=2)
+            with contextlib.suppress(OSError):
+                self._files.move(path, f"set-aside/{table}.{name}.parquet")
+            return None
+
+    def put_network(self, name: str, save: Callable[[Path], None]) -> None:
+        """A kept network's folder, filled by `save`; there when it is complete. Raises OSError."""
+        folder = self.root / WEIGHTS
+        temporary, final = folder / f".new-{uuid.uuid4().hex}", folder / name
+        self._files.create([WEIGHTS])
+        try:
+            temporary.mkdir()
+            save(temporary)
+            shutil.rmtree(final, ignore_errors=True)
+            temporary.rename(final)
+        finally:
+            shutil.rmtree(temporary, ignore_errors=True)
+
+    def drop(self, record: Record) -> None:
+        with contextlib.suppress(OSError):
+            self._files.delete(_path(record))
+
+    def names(self, table: str, older_than: float = 0.0) -> list[str]:
+        """What waits, for longer than so many seconds."""
+        latest = time.time() - older_than
+        try:
+            found = self._files.list(table)
+        except OSError:  # removed just now
+            return []
+        return sorted(
+            item.name.removesuffix(".parquet")
+            for item in found
+            if item.name.endswith(".parquet") and item.name[0] != "." and item.modified <= latest
+        )
+
+    def networks(self, older_than: float = 0.0) -> list[Path]:
+        """The folders of complete networks that wait, for longer than so many seconds."""
+        latest = time.time() - older_than
+        found = []
+        for path in (self.root / WEIGHTS).glob("[!.]*"):
+            with contextlib.suppress(OSError):  # sent just now
+                if path.stat().st_mtime <= latest:
+                    found.append(path)
+        return sorted(found)
+
+
+def flush(store: Store, cache_dir: str | Path, *, older_than: float = 0.0) -> Flushed:
+    """Send what waits on this node for the store; stops where the store refuses.
+
+    `older_than` seconds: leaves alone what another worker is just sending itself.
+    """
+    spool = Spool(Path(cache_dir), store.location)
+    sent = 0
+    with contextlib.suppress(StoreError):
+        for _ in _sending(store, spool, older_than):
+            sent += 1
+    waiting = sum(len(spool.names(table)) for table in _ORDER) + len(spool.networks())
+    return Flushed(sent, waiting)
+
+
+def _sending(store: Store, spool: Spool, older_than: float) -> Iterator[None]:
+    for network in spool.networks(older_than):
+        if send_network(store, network):
+            yield
+    for table in _ORDER:
+        for name in spool.names(table, older_than):
+            record = spool.find(table, name)
+            if record is None:
+                continue
+            if store.find(table, name) is None:  # a record is never rewritten
+                store.put(table, name, record.rows)
+            if table == "trials":
+                store.delete("checkpoints", f"{name}.safetensors")
+                _settle(store, record)
+            spool.drop(record)
+            yield
+
+
+def _settle(store: Store, record: Record) -> None:
+    """Its network may be worse than one that came meanwhile, or better. Never fails a trial."""
+    try:
+        if kept_by(store, record.name) == BEST:
+            settle(store, record.to_list()[0])
+    except Exception as error:  # the next trial of that group does it
+        warnings.warn(f"networks beside {record.name}: {error}", stacklevel=2)
+
+
+def send_network(store: Store, network: Path) -> bool:
+    """A kept network's files to the store, then away with the folder. False: another process did
+    so meanwhile."""
+    target = f"{WEIGHTS}/{network.name}"
+    try:
+        for path in sorted(network.iterdir(), key=lambda path: (path.name == CONFIG, path.name)):
+            if path.name != KEPT_BY or not _is_settled(store, path):
+                store.put_file(target, path.name, path)
+        done = network.with_name(f".sent-{uuid.uuid4().hex}")
+        network.rename(done)  # in one step: nobody finds half of it
+    except (StoreError, OSError) as error:
+        if not network.exists():
+            return False
+        raise StoreError(f"can't send the network {network}: {error}") from error
+    shutil.rmtree(done, ignore_errors=True)
+    return True
+
+
+def _is_settled(store: Store, marker: Path) -> bool:
+    """Whether the store's network is another's that stays, which a `best` must not make its own."""
+    by_best = marker.read_text(encoding="utf-8").strip() == BEST
+    return by_best and is_for_good(store, marker.parent.name)
+
+
+def _path(record: Record) -> str:
+    return f"{record.table}/{record.name}.parquet"

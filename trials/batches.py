@@ -1,0 +1,60 @@
+"""Rows of a split as tensors on a device, and how many of them go through a network at once."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+
+from lp_sweep.trials.encode import EncodedSplit
+
+EVALUATION_BATCH = 64
+MAX_HALVINGS = 3
+
+
+class Padding(NamedTuple):
+    """How a tokenizer fills a batch up to its longest row."""
+
+    token_id: int
+    type_id: int
+    left: bool
+
+    @classmethod
+    def of(cls, tokenizer: Any) -> Padding:
+        return cls(
+            tokenizer.pad_token_id or 0,
+            tokenizer.pad_token_type_id,
+            tokenizer.padding_side == "left",
+        )
+
+
+class BatchSizes(NamedTuple):
+    """Examples of one forward pass. The recipe's batch, of one optimiser step, stays what it is."""
+
+    training: int
+    evaluation: int
+
+    @classmethod
+    def halved(cls, batch_size: int, times: int) -> BatchSizes:
+        return cls(math.ceil(batch_size / 2**times), EVALUATION_BATCH // 2**times)
+
+
+def to_device(
+    split: EncodedSplit, rows: np.ndarray, padding: Padding, device: torch.device
+) -> dict[str, torch.Tensor]:
+    """The rows padded to their own longest: each (B, T) int64 on `device`."""
+    batch = split.batch(
+        rows, pad_id=padding.token_id, pad_left=padding.left, pad_type_id=padding.type_id
+    )
+    return {
+        name: torch.from_numpy(array).to(device, non_blocking=True) for name, array in batch.items()
+    }
+
+
+def chunks(order: np.ndarray, size: int) -> Iterator[np.ndarray]:
+    """`order` in pieces of `size`, the last one as long as it is."""
+    for start in range(0, len(order), size):
+        yield order[start : start + size]

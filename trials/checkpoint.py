@@ -1,0 +1,218 @@
+"""The state of a long training, in the store: another try goes on from it with the same result.
+
+A checkpoint is one file, `checkpoints/<trial_id>.safetensors`. One that is torn or of something
+else is ignored with a warning, and one that can't be written is a warning too: neither ever fails
+a trial.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+import warnings
+from contextlib import suppress
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import NamedTuple
+
+import torch
+from torch import nn
+
+from lp_sweep.storage.runs import machine_key
+from lp_sweep.storage.store import Store
+from lp_sweep.trials import statefile
+from lp_sweep.trials.batches import MAX_HALVINGS, BatchSizes
+from lp_sweep.trials.progress import EpochMetric, Progress
+
+FOLDER = "checkpoints"
+_ABANDONED_SECONDS = 86_400.0  # no try needs its local copy for so long
+FORMAT = 1  # another one where what is saved, or the arithmetic of training, changes
+
+
+def file_name(trial: str) -> str:
+    return f"{trial}.safetensors"
+
+
+class Subject(NamedTuple):
+    """What a checkpoint must be of, to be gone on from."""
+
+    trial_id: str
+    identity_version: int
+    spec: str  # canonical JSON
+    precision: str  # as used: `auto` is not the same on every device
+    device_type: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Header:
+    """What a checkpoint says of itself, as JSON in the file."""
+
+    format: int
+    subject: Subject
+    halvings: int  # of the micro-batch
+    micro_batch: int
+    step: int
+    epoch: int  # under way, from 0
+    train_losses: list[float]
+    epoch_metrics: list[EpochMetric]
+    seconds_train: float
+    seconds_evaluate: float
+    seconds_total: float
+
+    @classmethod
+    def parse(cls, text: str) -> Header:
+        """Raises ValueError, TypeError or KeyError for what is not a header of this format."""
+        plain = json.loads(text)
+        if plain["format"] != FORMAT:
+            raise ValueError(f"it is of format {plain['format']!r}, this lp-sweep reads {FORMAT}")
+        if plain["halvings"] not in range(MAX_HALVINGS + 1):
+            raise ValueError(f"it has {plain['halvings']!r} halvings")
+        subject = Subject(*plain["subject"])
+        metrics = [EpochMetric(*item) for item in plain["epoch_metrics"]]
+        return cls(**plain | {"subject": subject, "epoch_metrics": metrics})
+
+
+class Checkpoints:
+    """Reads and writes the checkpoint of one trial, for one try at it.
+
+    `every`: seconds of training before the first and between two. `batch_size`: the recipe's.
+    `patience`: seconds to wait for the store when reading; a training does not wait to write.
+    """
+
+    def __init__(
+        self,
+        location: str,
+        cache_dir: Path,
+        subject: Subject,
+        *,
+        every: float,
+        batch_size: int,
+        patience: float = 0.0,
+    ) -> None:
+        self.location, self.subject, self.every = location, subject, every
+        self._batch_size, self._halvings, self._patience = batch_size, 0, patience
+        self._begun = self._last = time.monotonic()
+        self._before = 0.0
+        self._folder = cache_dir / FOLDER
+        self._name = file_name(subject.trial_id)
+        self._local = self._folder / f"{machine_key()}.{os.getpid()}.{self._name}"
+        self._found: Header | None = None
+
+    def find(self, halvings: int) -> int:
+        """Look for a stored checkpoint that is whole, of this trial, and of no larger micro-batch
+        than this try's: one record is of one micro-batch. How often it is halved, then."""
+        self._halvings, header = halvings, self._fetch()
+        if header is not None and header.halvings >= halvings:
+            self._found, self._halvings = header, header.halvings
+        return self._halvings
+
+    def _fetch(self) -> Header | None:
+        with suppress(OSError):
+            self._folder.mkdir(parents=True, exist_ok=True)
+            _remove_orphans(self._folder)
+        try:
+            store = Store(self.location, patience=self._patience)
+            if not store.fetch_file(FOLDER, self._name, self._local):
+                return None
+            header = Header.parse(statefile.read_text(self._local))
+            _check_subject(header.subject, self.subject)
+        except Exception as error:  # whatever a file or a network can do
+            self._warn("ignored, the training starts anew", error)
+            return None
+        return header
+
+    def restore(self, model: nn.Module, optimizer: torch.optim.Optimizer) -> Progress:
+        """The state that `find` found, put back into both; where there is none, the start."""
+        header, self._found = self._found, None
+        self._last = time.monotonic()  # a training shorter than `every` writes nothing
+        if header is None:
+            return Progress()
+        try:
+            step_losses = statefile.load(self._local, model, optimizer)
+        except (ValueError, OSError) as error:
+            self._warn("ignored, the training starts anew", error)
+            return Progress()
+        finally:
+            self.close()
+        self._before = header.seconds_total
+        return Progress(
+            step=header.step,
+            train_losses=list(header.train_losses),
+            epoch_metrics=list(header.epoch_metrics),
+            step_losses=step_losses,
+            seconds_train=header.seconds_train,
+            seconds_evaluate=header.seconds_evaluate,
+            seconds_before=header.seconds_total,
+            resumed_from_step=header.step,
+        )
+
+    def due(self) -> bool:
+        return time.monotonic() - self._last >= self.every
+
+    def save(self, model: nn.Module, optimizer: torch.optim.Optimizer, progress: Progress) -> None:
+        """Write the state. Whatever is in the way is a warning: the training is not harmed."""
+        text = json.dumps(asdict(self._header(progress)))
+        try:
+            self._folder.mkdir(parents=True, exist_ok=True)
+            statefile.write(self._local, text, model, optimizer, progress.step_losses)
+            Store(self.location).put_file(FOLDER, self._name, self._local)
+        except torch.AcceleratorError:
+            raise
+        except Exception as error:
+            self._warn("not written", error)
+        finally:
+            self.close()
+        self._last = time.monotonic()
+
+    def _header(self, progress: Progress) -> Header:
+        return Header(
+            format=FORMAT,
+            subject=self.subject,
+            halvings=self._halvings,
+            micro_batch=BatchSizes.halved(self._batch_size, self._halvings).training,
+            step=progress.step,
+            epoch=progress.epoch,
+            train_losses=progress.train_losses,
+            epoch_metrics=progress.epoch_metrics,
+            seconds_train=progress.seconds_train,
+            seconds_evaluate=progress.seconds_evaluate,
+            seconds_total=self._before + time.monotonic() - self._begun,
+        )
+
+    def close(self) -> None:
+        """Remove this try's local copy."""
+        with suppress(OSError):
+            self._local.unlink(missing_ok=True)
+
+    def _warn(self, what: str, error: Exception) -> None:
+        said = (str(error).splitlines() or [type(error).__name__])[0]
+        warnings.warn(f"checkpoint of {self.subject.trial_id}: {what}: {said}", stacklevel=3)
+
+
+def _check_subject(found: Subject, wanted: Subject) -> None:
+    for name, there, here in zip(Subject._fields, found, wanted, strict=True):
+        if there != here:
+            raise ValueError(f"its {name} is {there!r}, this try's is {here!r}")
+
+
+def _remove_orphans(folder: Path) -> None:
+    """Local copies, and halves of them, whose process was killed. Machines may share the folder:
+    of another one's processes nobody here knows whether they live."""
+    latest, here = time.time() - _ABANDONED_SECONDS, machine_key()
+    for path in (*folder.glob("*.safetensors"), *folder.glob(".*.tmp")):
+        machine, pid, *_ = path.name.split(".")
+        dead = here and machine == here and pid.isdigit() and not _alive(int(pid))
+        with suppress(OSError):  # gone meanwhile
+            if dead or path.stat().st_mtime < latest:
+                path.unlink()
+
+
+def _alive(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except OSError:
+        return True
+    return True

@@ -1,0 +1,83 @@
+"""Which trained networks stay, and in what form: `none`, `best` or `all`.
+
+A kept network is a folder of the store, `weights/<trial_id>/`, that plain transformers loads:
+safetensors, the pruned config, the tokenizer. `storage/networks.py` says which of them stay.
+"""
+
+from __future__ import annotations
+
+import warnings
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from lp_sweep.storage.networks import ALL, BEST, KEPT_BY, is_best, keep_for_good, settle
+from lp_sweep.storage.outbox import Outbox
+from lp_sweep.trials.inputs import Inputs
+from lp_sweep.trials.load import quiet
+
+
+class Keeper:
+    """What becomes of one trial's network."""
+
+    def __init__(self, mode: str, outbox: Outbox) -> None:
+        if mode not in ("none", BEST, ALL):
+            raise ValueError(f"keep: {mode!r}. Use none, best or all.")
+        self.mode, self.outbox = mode, outbox
+        self._is_beaten = False  # of the trial just trained: then nothing of it was saved
+
+    def keep(self, inputs: Inputs, record: dict[str, Any]) -> None:
+        """Save the trained network to the node's spool, if it is to be kept. A network that can't
+        be saved is a warning: the record is worth more."""
+        self._is_beaten = self.mode == BEST and self._beaten(record)
+        if self.mode == "none" or self._is_beaten:
+            return
+
+        def save(folder: Path) -> None:
+            save_network(inputs, folder)
+            (folder / KEPT_BY).write_text(f"{self.mode}\n", encoding="utf-8")
+
+        try:
+            self.outbox.spool.put_network(record["trial_id"], save)
+        except torch.AcceleratorError:
+            raise
+        except Exception as error:
+            warnings.warn(f"network of {record['trial_id']} not kept: {error}", stacklevel=2)
+
+    def _beaten(self, record: dict[str, Any]) -> bool:
+        if self.outbox.store is None:
+            return False
+        try:
+            return not is_best(self.outbox.store, record)
+        except torch.AcceleratorError:
+            raise
+        except Exception:
+            return False  # it can be deleted later
+
+    def settle(self, record: dict[str, Any]) -> None:
+        """Once the record is in the store: what of its group is to go goes, what is to stay stays.
+        Whatever is in the way is a warning: the trial is done."""
+        store = self.outbox.store
+        if self.mode == "none" or store is None:
+            return
+        try:
+            if self.mode == ALL:
+                keep_for_good(store, record["trial_id"])
+            else:
+                settle(store, record, look=not self._is_beaten)
+        except torch.AcceleratorError:
+            raise
+        except Exception as error:
+            warnings.warn(f"networks beside {record['trial_id']}: {error}", stacklevel=2)
+
+
+def save_network(inputs: Inputs, folder: Path) -> None:
+    """Config, weights and tokenizer, as plain transformers loads them."""
+    config = inputs.model.config
+    if config.problem_type != "regression" and inputs.encoded.label_names:
+        config.id2label = dict(enumerate(inputs.encoded.label_names))
+        config.label2id = {label: index for index, label in config.id2label.items()}
+    with quiet():
+        inputs.model.save_pretrained(folder)
+        inputs.tokenizer.save_pretrained(folder)

@@ -1,0 +1,68 @@
+"""One optimiser step: the recipe's batch, in as many forward passes as its micro-batches need.
+
+The gradient is that of the whole batch's mean loss, whatever the micro-batch. The random stream
+starts anew at each step from (seed, step), and runs on through the micro-batches.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import nn
+
+from lp_sweep.storage.identity import Recipe, TaskDefinition
+from lp_sweep.trials.batches import BatchSizes, Padding, chunks, to_device
+from lp_sweep.trials.device import autocast
+from lp_sweep.trials.encode import EncodedSplit
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Setting:
+    """How one try at a trial trains: the same for all its steps."""
+
+    definition: TaskDefinition
+    recipe: Recipe
+    seed: int
+    device: torch.device
+    padding: Padding
+    precision: str  # fp32 or bf16
+    batches: BatchSizes
+
+
+def train_step(
+    model: nn.Module,
+    optimizer: torch.optim.Optimizer,
+    split: EncodedSplit,
+    rows: np.ndarray,
+    step: int,
+    setting: Setting,
+) -> torch.Tensor:
+    """Learn from `rows`; their mean loss, a scalar that is still on the device."""
+    torch.manual_seed(stream(setting.seed, step))
+    total = torch.zeros((), device=setting.device)
+    for part in chunks(rows, setting.batches.training):
+        with autocast(setting.precision, setting.device):
+            inputs = to_device(split, part, setting.padding, setting.device)
+            logits = model(**inputs).logits
+        loss = _loss(logits.float(), split.labels[part], setting.definition)
+        share = loss * (len(part) / len(rows))  # a whole batch's is times 1.0: the same bits
+        share.backward()  # type: ignore[no-untyped-call]
+        total += share.detach()
+    nn.utils.clip_grad_norm_(model.parameters(), setting.recipe.max_grad_norm)
+    optimizer.step()
+    optimizer.zero_grad(set_to_none=True)
+    return total
+
+
+def stream(seed: int, step: int) -> int:
+    """A 63-bit seed for one step's dropout, the same for every depth."""
+    return int(np.random.SeedSequence((seed, step)).generate_state(1, np.uint64)[0] >> 1)
+
+
+def _loss(logits: torch.Tensor, labels: np.ndarray, definition: TaskDefinition) -> torch.Tensor:
+    target = torch.from_numpy(np.asarray(labels)).to(logits.device)
+    if definition.kind == "regression":
+        return nn.functional.mse_loss(logits.squeeze(-1), target.float())
+    return nn.functional.cross_entropy(logits, target.long())

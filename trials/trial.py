@@ -1,0 +1,102 @@
+"""One trial, from its specification to its record: load, select, delete, seed, fine-tune, evaluate.
+
+Plain data in, plain data out; runs in a terminal as well as in a worker, and imports no Ray.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+from lp_sweep.storage.identity import TrialSpec, trial_spec_from_plain
+from lp_sweep.trials.batches import BatchSizes
+from lp_sweep.trials.device import (
+    peak_memory_bytes,
+    pick_device,
+    precision_used,
+    reproducible,
+    reset_peak_memory,
+)
+from lp_sweep.trials.finetune import NoSaver, Saver, Trained, finetune
+from lp_sweep.trials.inputs import Inputs, load_inputs
+from lp_sweep.trials.memory import memory_errors
+from lp_sweep.trials.provenance import now, where
+from lp_sweep.trials.prune import parameter_counts
+from lp_sweep.trials.record import Job, identity_columns, prediction_rows, score_columns
+from lp_sweep.trials.steps import Setting
+
+# what may be done with the trained network before it is let go: (inputs, the record)
+Keep = Callable[[Inputs, dict[str, Any]], None]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Try:
+    """What differs between the tries at one trial."""
+
+    halvings: int = 0  # of the micro-batch, since the whole batch found no memory
+    saver: Saver = field(default_factory=NoSaver)
+    keep: Keep | None = None
+
+
+def run_trial(job: Job, attempt: Try = Try()) -> dict[str, Any]:
+    """`{"record": one row of TRIALS, "predictions": rows of PREDICTIONS}`.
+
+    job: `kind`, `id`, `spec` (a TrialSpec as plain data), `model` (name, path, revision, depth),
+    `task` (name, source), `cache_dir`, and optionally `device`, `threads`, `offline`, `command`.
+    Raises TrialError for what is not a bug.
+    """
+    spec = trial_spec_from_plain(job["spec"])
+    batches = BatchSizes.halved(spec.recipe.batch_size, attempt.halvings)
+    with reproducible(job.get("threads")), memory_errors(batches):
+        return _run_trial(job, spec, batches, attempt)
+
+
+def _run_trial(job: Job, spec: TrialSpec, batches: BatchSizes, attempt: Try) -> dict[str, Any]:
+    started_at, begun = now(), time.perf_counter()
+    device = pick_device(job.get("device", "auto"))
+    reset_peak_memory(device)
+    inputs = load_inputs(job, spec, spec.kept_layers, spec.seed)
+    setting = Setting(
+        definition=spec.task,
+        recipe=spec.recipe,
+        seed=spec.seed,
+        device=device,
+        padding=inputs.padding,
+        precision=precision_used(spec.recipe.precision, device),
+        batches=batches,
+    )
+    trained = finetune(inputs.model, inputs.encoded, setting, attempt.saver)
+    record = {
+        **identity_columns(job, spec),
+        **score_columns(spec, inputs.encoded, trained),
+        **_run_columns(job, inputs, setting, trained),
+        "out_of_memory_retries": attempt.halvings,
+        "seconds_total": time.perf_counter() - begun + trained.progress.seconds_before,
+        **where(device, started_at),
+    }
+    if attempt.keep:
+        attempt.keep(inputs, record)
+    return {
+        "record": record,
+        "predictions": prediction_rows(job["id"], spec, inputs.encoded, trained),
+    }
+
+
+def _run_columns(job: Job, inputs: Inputs, setting: Setting, trained: Trained) -> dict[str, Any]:
+    """How it was trained: what is not identity and not a score."""
+    counts = parameter_counts(inputs.model)
+    return {
+        "model_revision": job["model"]["revision"],  # a commit: a run refuses less
+        "precision_used": setting.precision,
+        "params_total": counts.total,
+        "params_encoder": counts.encoder,
+        "params_embedding": counts.embedding,
+        "micro_batch": setting.batches.training,
+        "resumed_from_step": trained.progress.resumed_from_step,
+        "seconds_load": inputs.seconds_load,
+        "seconds_tokenise": inputs.seconds_tokenise,
+        "peak_memory_bytes": peak_memory_bytes(setting.device),
+        "command": job.get("command"),
+    }
