@@ -20,9 +20,11 @@ from lp_sweep.orchestrator.output import complain, emit, say
 from lp_sweep.orchestrator.plan import Plan, make_plan
 from lp_sweep.orchestrator.planview import plan_json, plan_text
 from lp_sweep.orchestrator.progress import PlainReporter
+from lp_sweep.orchestrator.statusview import STATES, States, states_text
 from lp_sweep.orchestrator.workqueue import WorkQueue
 from lp_sweep.storage.errors import LpSweepError, StoreError
 from lp_sweep.storage.printable import listed, printable, short, shown
+from lp_sweep.storage.runs import Announcement
 from lp_sweep.storage.store import Store
 from tests.fake_records import FakeSweep
 from tests.fuzzing import AWKWARD, awkward, fuzz
@@ -160,6 +162,16 @@ def test_no_name_reaches_the_screen_raw(
     assert (
         json.loads(json.dumps(plan_json(plan, estimate(plan, rates))))["cells"][0]["task"] == name
     )
+
+
+def test_a_store_of_hostile_sweeps_and_hosts_is_shown_in_plain() -> None:
+    names = ("cells", "trials", *(f"trials_{state}" for state in STATES))
+    sweeps = [dict.fromkeys((*names, *(f"cells_{state}" for state in STATES)), 1)]
+    run = Announcement(**RUN | {"held": ()})
+    text = states_text(States([{"sweep": "\x1b[31mred\n", **sweeps[0]}], [run], []))
+    assert not ESCAPES.search(text)
+    assert "\\x1b[31mred\\n" in text
+    assert len(text.splitlines()) == 3
 
 
 def shortened(folder: Path, text: str, number: int) -> None:

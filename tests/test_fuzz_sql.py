@@ -238,6 +238,18 @@ def test_a_state_that_outgrows_memory_is_the_querys_error() -> None:
     assert reading.run(connection, "SELECT 1 AS a", {}).to_pylist() == [{"a": 1}]
 
 
+def test_a_statement_that_ends_the_transaction_leaves_the_next_one_alone() -> None:
+    """None gets this far, as `check` refuses them."""
+    connection = reading.connect()
+    connection.execute("CREATE TABLE t AS SELECT 1 AS a")
+    reading.lock(connection)
+    reading.run(connection, "EXPLAIN ANALYZE COMMIT", {})
+    assert reading.run(connection, "FROM t", {}).to_pylist() == [{"a": 1}]
+    with pytest.raises(QueryError, match="read-only"):
+        reading.run(connection, "DELETE FROM t", {})
+    assert reading.run(connection, "FROM t", {}).num_rows == 1
+
+
 ENDLESS = {
     "recursion": "WITH RECURSIVE t AS (SELECT 1 AS n UNION ALL SELECT n + 1 FROM t) FROM t",
     "product": "SELECT sum(a.range * b.range) FROM range(100000000) a, range(100000000) b",

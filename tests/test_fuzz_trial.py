@@ -13,7 +13,9 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
+from hypothesis import strategies as st
 
 from lp_sweep.analysis.views import open_views
 from lp_sweep.orchestrator.known import Known
@@ -21,7 +23,9 @@ from lp_sweep.orchestrator.load import load_sweep
 from lp_sweep.orchestrator.plan import make_plan
 from lp_sweep.orchestrator.resolve import resolve
 from lp_sweep.storage.store import Store
+from lp_sweep.trials.metrics import METRICS
 from lp_sweep.trials.run import execute
+from tests.fuzzing import fuzz
 from tests.toyworld import rows, save_model, sweep_content
 
 RECIPE = {"learning_rate": 2e-3, "batch_size": 8, "epochs": 2, "max_length": 16}
@@ -176,6 +180,23 @@ def test_what_can_not_be_trained_is_a_missing_input(
     assert (answer["status"], answer["error_type"]) == ("failed", "missing_input")
     assert message in answer["message"]
     assert not Store(tmp_path / "store").names("trials")
+
+
+def finite_score(folder: Path, pairs: list[tuple[float, float]], metric: str) -> None:
+    """Any finite predictions have a score that is a number."""
+    labels, predicted = (np.array(column) for column in zip(*pairs, strict=True))
+    value = METRICS[metric](labels, predicted)
+    assert -1.000001 <= value <= 1.000001
+
+
+numbers = st.floats(allow_nan=False, allow_infinity=False) | st.sampled_from([0.0, 1.0, 1e308])
+test_correlations = fuzz(
+    finite_score,
+    150,
+    5_000,
+    pairs=st.lists(st.tuples(numbers, numbers), min_size=1, max_size=6),
+    metric=st.sampled_from(["pearson", "spearman"]),
+)
 
 
 # -- names
