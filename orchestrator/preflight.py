@@ -14,6 +14,7 @@ from lp_sweep.orchestrator.inputs import check_inputs, needed
 from lp_sweep.orchestrator.plan import Plan
 from lp_sweep.orchestrator.space import needs, space_problems
 from lp_sweep.storage.errors import PreflightError, StoreError
+from lp_sweep.storage.places import expanded
 from lp_sweep.storage.store import Store
 from lp_sweep.trials.offline import go_offline
 
@@ -86,8 +87,8 @@ def _remove_empty(folders: list[Path]) -> None:
 
 
 def default_cache_dir() -> Path:
-    """Where tokens are kept between trials: node-local, safe to delete."""
+    """Node-local: tokens, safe to delete, and the spool of records that a store has not taken."""
     base = os.environ.get("LP_SWEEP_CACHE_DIR") or os.environ.get("XDG_CACHE_HOME")
     if os.environ.get("LP_SWEEP_CACHE_DIR"):
-        return Path(str(base)).expanduser()
+        return expanded(str(base))
     return (Path(base) if base else Path.home() / ".cache") / "lp-sweep"

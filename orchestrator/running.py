@@ -18,6 +18,7 @@ from lp_sweep.orchestrator.request import Planned, Request, planned
 from lp_sweep.orchestrator.runoptions import STORE_PATIENCE, Options
 from lp_sweep.orchestrator.selection import Selection, retry_selection
 from lp_sweep.storage.errors import SpecError
+from lp_sweep.storage.places import expanded
 from lp_sweep.storage.store import Store, is_store
 
 _FAILURES_SHOWN = 10
@@ -36,7 +37,7 @@ class How(NamedTuple):
         """On each node: tokens, and finished records on their way to the store."""
         from lp_sweep.orchestrator.preflight import default_cache_dir
 
-        return self.cache_dir or default_cache_dir()
+        return expanded(self.cache_dir) if self.cache_dir else default_cache_dir()
 
 
 def run(request: Request, how: How) -> int:

@@ -28,6 +28,7 @@ from lp_sweep.storage import parquet
 from lp_sweep.storage.errors import StoreError
 from lp_sweep.storage.folder import Folder
 from lp_sweep.storage.networks import BEST, CONFIG, KEPT_BY, WEIGHTS, is_for_good, kept_by, settle
+from lp_sweep.storage.places import expanded
 from lp_sweep.storage.store import Store
 
 # in the order that they are sent: a trial's record is last, its presence means done
@@ -58,7 +59,7 @@ class Spool:
 
     def __init__(self, cache_dir: Path, location: str) -> None:
         key = hashlib.sha256(location.encode("utf-8", "surrogateescape")).hexdigest()[:16]
-        self.root = cache_dir.expanduser().absolute() / "spool" / key
+        self.root = expanded(cache_dir).absolute() / "spool" / key
         self.location = location
         self._files = Folder(self.root, durable=False)  # for a store that is away, not a power cut
 

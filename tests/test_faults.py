@@ -87,7 +87,7 @@ def test_a_driver_killed_twenty_times_loses_nothing(world: Path, tmp_path: Path)
     assert_equal(Store(tmp_path / "store"), Store(world / "undisturbed"))
 
 
-@pytest.mark.parametrize("kills", [2, pytest.param(10, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("kills", [2, pytest.param(8, marks=pytest.mark.slow)])
 def test_killed_workers_are_replaced(world: Path, tmp_path: Path, kills: int) -> None:
     store, draw = tmp_path / "store", random.Random(kills)
     with sweep(world, "sweep.yaml", "--store", store) as run:
@@ -97,6 +97,8 @@ def test_killed_workers_are_replaced(world: Path, tmp_path: Path, kills: int) ->
                 lambda done=done: run.process.poll() is not None or len(finished(store)) > done,
                 "a record",
             )
+            if len(finished(store)) > 8:
+                break  # of the last few one might be hit four times: it has failed then, rightly
             time.sleep(draw.uniform(0, 0.5))
             kill_one(run.workers(), draw)
         assert run.wait() == 0, run.text()

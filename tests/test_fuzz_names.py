@@ -122,6 +122,16 @@ def test_a_plan_of_any_name(world: Path, place: str) -> None:
     assert tree(world.parents[1]) == before
 
 
+@pytest.mark.parametrize("name", ["~no-such-user/x", "a\0b"], ids=ascii)
+def test_a_cache_folder_that_can_be_none_is_refused_before_a_run(world: Path, name: str) -> None:
+    before = tree(world.parents[1])
+    given = ("--data-dir", "glue", "--cache-dir", name)
+    done = sweep("run", "sweep.yaml", *given, cwd=world)
+    assert done.returncode in (2, 4), done
+    assert not ESCAPES.search(done.stderr)
+    assert tree(world.parents[1]) == before
+
+
 # -- on the screen
 
 
