@@ -170,7 +170,7 @@ def test_a_sweep_on_object_storage(
             assert run.wait() == 0, run.text()
         assert "secret-of-the-test" not in run.text()
         assert_equal(Store(store), Store(world / "undisturbed"))
-        sql = "SELECT count(*) AS n, sum(last) AS total FROM trials"
+        sql = "SELECT count(*) AS n, round(sum(last), 6) AS total FROM trials"
         before = ask("query", sql, "--json", "--store", store)
         assert "files before" in ask("compact", "--store", store)
         assert ask("query", sql, "--json", "--store", store) == before
