@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from pathlib import Path
 from typing import Any
 
 from lp_sweep.orchestrator.options import BUILT_IN
@@ -30,7 +29,7 @@ def prefetch(request: Request, as_json: bool) -> str:
     from lp_sweep.orchestrator.overrides import is_part
     from lp_sweep.orchestrator.prefetch import prefetch as fetch
 
-    if request.file == BUILT_IN and not Path(request.file).is_file():
+    if request.is_built_in:
         raise SpecError(f"{BUILT_IN} needs nothing fetched: it brings its model and its data.")
     fetched = fetch(
         request.sweep_file(),

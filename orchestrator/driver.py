@@ -204,8 +204,7 @@ def _lose_live(queue: WorkQueue, callback: Any, error: Exception) -> None:
     reason = (str(error).strip().splitlines() or [type(error).__name__])[-1]
     callback.reporter.note(f"Ray Tune ended, and is started again: {reason}")
     for id_, work in list(queue.live.items()):
-        table = "profiles" if id_ in queue.plan.profiles else "trials"
-        if queue.store.find(table, id_) is not None:
+        if queue.recorded(id_):
             queue.ended(id_, None)  # it had come to its end before
             callback.reporter.ended(id_, "done", "recorded")
         else:

@@ -51,6 +51,11 @@ def read_ledger(store: Store) -> Ledger:
     )
 
 
+def attempted_work(attempt_id: str) -> str:
+    """`t1-0123abcd.7f3e` -> the trial (or profile) that the attempt was one try at."""
+    return attempt_id.partition(".")[0]
+
+
 def failures(attempts: pa.Table, done: Set[str]) -> dict[str, str]:
     """Work -> error type of its last failed attempt. A try that was followed by another by the
     rules, as after a preemption, is no failure; nor is one at work that is done by now."""

@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 from lp_sweep.analysis.raw import finite
+from lp_sweep.orchestrator.known import attempted_work
 from lp_sweep.storage.errors import StoreError
 from lp_sweep.storage.printable import printable
 from lp_sweep.storage.store import Store
@@ -37,7 +38,7 @@ def history(store: Store, name: str) -> History:
     id_ = _find(store, name)
     table = "profiles" if id_.startswith("p") else "trials"
     rows = store.find(table, id_)
-    names = [item for item in store.names("attempts") if item.startswith(f"{id_}.")]
+    names = [item for item in store.names("attempts") if attempted_work(item) == id_]
     attempts = store.read_all("attempts", names).rows.to_pylist()
     return History(id_, rows[0] if rows else None, sorted(attempts, key=_when))
 
@@ -47,7 +48,7 @@ def _when(attempt: Mapping[str, Any]) -> str:
 
 
 def _find(store: Store, name: str) -> str:
-    attempted = {item.partition(".")[0] for item in store.names("attempts")}
+    attempted = {attempted_work(item) for item in store.names("attempts")}
     known = store.names("trials") | store.names("profiles") | attempted
     if name in known:
         return name

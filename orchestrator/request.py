@@ -28,9 +28,14 @@ class Request(NamedTuple):
     offline: bool
     manifest: Path | None = None  # of pinned revisions, where it is not beside the file
 
+    @property
+    def is_built_in(self) -> bool:
+        """`quickstart`, where no file has that name."""
+        return self.file == BUILT_IN and not Path(self.file).is_file()
+
     def sweep_file(self) -> SweepFile:
         """The file; `quickstart` is the built-in one where no such file exists."""
-        if self.file == BUILT_IN and not Path(self.file).is_file():
+        if self.is_built_in:
             with as_file(files("lp_sweep.quickstart")) as folder:
                 return load_sweep(folder / "sweep.yaml", self.overrides)
         return load_sweep(Path(self.file), self.overrides)

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable
 from typing import Protocol
 
 from lp_sweep.orchestrator.estimate import Rates
-from lp_sweep.orchestrator.known import Known, failures
+from lp_sweep.orchestrator.known import Known, attempted_work, failures
 from lp_sweep.orchestrator.plan import Plan, Work, make_plan
 from lp_sweep.orchestrator.policy import policy
 from lp_sweep.orchestrator.selection import Selection
@@ -101,7 +101,7 @@ class WorkQueue:
             return False
         done = False
         try:
-            done = self._recorded(id_)
+            done = self.recorded(id_)
         except StoreError:
             self._push(id_)
             self.claims.release(id_)
@@ -110,7 +110,8 @@ class WorkQueue:
             self.claims.release(id_)
         return done
 
-    def _recorded(self, id_: str) -> bool:
+    def recorded(self, id_: str) -> bool:
+        """Whether the store has its record. Raises StoreError."""
         table = "profiles" if id_ in self.plan.profiles else "trials"
         return self.store.find(table, id_) is not None
 
@@ -182,7 +183,7 @@ class WorkQueue:
         failed = self._failed_elsewhere([id_ for id_ in free if id_ not in done])
         for id_ in free:
             del self.elsewhere[id_]
-            if id_ in done and self._recorded(id_):
+            if id_ in done and self.recorded(id_):
                 self._settle_elsewhere(id_)
             elif id_ in failed:
                 self._settle(id_, failed[id_])
@@ -192,7 +193,7 @@ class WorkQueue:
     def _failed_elsewhere(self, ids: list[str]) -> dict[str, str]:
         """Those that failed for good in another run, as this run would leave them alone."""
         wanted = set(ids)
-        names = [n for n in self.store.names("attempts") if n.partition(".")[0] in wanted]
+        names = [n for n in self.store.names("attempts") if attempted_work(n) in wanted]
         found = failures(self.store.read_all("attempts", names).rows, set()) if names else {}
         return {id_: kind for id_, kind in found.items() if not self._selection.wants(id_, kind)}
 

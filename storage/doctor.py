@@ -121,10 +121,6 @@ def _look(store: Store, folder: str, info: FileInfo) -> Finding | None:
         return _finding(store, path, str(error), "leave" if error.newer else "set aside")
 
 
-def _read(store: Store, path: str) -> bytes:
-    return store.perform(f"read {store.files.where(path)}", lambda: store.files.read(path))
-
-
 def _look_at_pack(store: Store, path: str, table: str) -> Finding | None:
     found = store.perform(
         f"read {store.files.where(path)}", lambda: packfile.read_rows(store.files, path, table)
@@ -135,7 +131,7 @@ def _look_at_pack(store: Store, path: str, table: str) -> Finding | None:
 
 
 def _look_at_record(store: Store, path: str, table: str, name: str) -> Finding | None:
-    rows = parquet.decode(_read(store, path), table)
+    rows = parquet.decode(store.content(path), table)
     ids = _ids(rows, table)
     if ids == [name] or (not ids and table in ("predictions", "sweeps")):
         return None
@@ -181,7 +177,7 @@ def fix(store: Store, findings: list[Finding]) -> None:
 
 def _mend(store: Store, finding: Finding, table: str) -> None:
     if finding.action == "split":
-        rows = parquet.decode(_read(store, finding.path), table)
+        rows = parquet.decode(store.content(finding.path), table)
         for name in _ids(rows, table):
             if name is not None and store.find(table, name) is None:
                 store.put(table, name, packfile.only(rows, table, [name]))

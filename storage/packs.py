@@ -126,7 +126,7 @@ def _pack_piece(store: Store, table: str, path: str) -> Iterator[_Piece]:
 def _single_piece(store: Store, table: str, name: str) -> _Piece | None:
     path = f"{table}/{name}{SUFFIX}"
     try:
-        rows = parquet.decode(_read(store, path), table)
+        rows = parquet.decode(store.content(path), table)
     except (FileNotFoundError, NotARecordError):
         return None
     mine = rows[parquet.id_column(table)].unique().to_pylist() == [name]
@@ -150,7 +150,7 @@ def _merge(store: Store, table: str, batch: list[_Piece]) -> int:
     content = packfile.encode_pack(table, _once(table, batch))
     store.write(path, content)
     try:
-        if _read(store, path) != content:  # what is deleted must be there: `doctor` names the pack
+        if store.content(path) != content:  # what is deleted must be there: `doctor` names the pack
             return 0
     except FileNotFoundError:  # merged into another already, by a compactor that does not settle
         return 0
@@ -173,10 +173,6 @@ def _once(table: str, batch: list[_Piece]) -> pa.Table:
 
 def _pack_rows(store: Store, table: str, path: str) -> packfile.PackRows:
     return store.perform(f"read {path}", partial(packfile.read_rows, store.files, path, table))
-
-
-def _read(store: Store, path: str) -> bytes:
-    return store.perform(f"read {store.files.where(path)}", lambda: store.files.read(path))
 
 
 def _delete(store: Store, paths: list[str]) -> None:

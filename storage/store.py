@@ -117,12 +117,19 @@ class Store:
 
     def write(self, path: str, content: bytes) -> str:
         """`path` is below the location, with slashes. Returns where it is."""
+        return self._publish(path, lambda: self.files.write(path, content))
+
+    def _publish(self, path: str, write: Callable[[], None]) -> str:
         where = self.files.where(path)
         try:
-            self.perform(f"write {where}", lambda: self.files.write(path, content))
+            self.perform(f"write {where}", write)
         except FileNotFoundError as error:
             raise StoreError(f"can't write {where}: {error}") from error
         return where
+
+    def content(self, path: str) -> bytes:
+        """`path` as for `write`. Raises FileNotFoundError where there is no such file."""
+        return self.perform(f"read {self.files.where(path)}", lambda: self.files.read(path))
 
     def has(self, table: str, name: str) -> bool:
         """Whether the record is there. An empty file is what a crash of the machine leaves."""
@@ -213,12 +220,7 @@ class Store:
     def put_file(self, folder: str, name: str, source: Path) -> str:
         """Copy a local file into the store, whole or not at all."""
         path = _path(folder, name)
-        where = self.files.where(path)
-        try:
-            self.perform(f"write {where}", lambda: self.files.upload(source, path))
-        except FileNotFoundError as error:
-            raise StoreError(f"can't write {where}: {error}") from error
-        return where
+        return self._publish(path, lambda: self.files.upload(source, path))
 
     def fetch_file(self, folder: str, name: str, target: Path) -> bool:
         """Copy a file of the store to `target`, whole or not at all. False: it is not there."""
