@@ -61,8 +61,8 @@ def run_killed_once(folder: Path, trials: int) -> tuple[list[tuple[int, int]], s
     return samples, run.text()
 
 
-def test_a_few_hundred_trials(tmp_path: Path) -> None:
-    run_killed_once(tmp_path, 200)
+def test_a_hundred_trials(tmp_path: Path) -> None:
+    run_killed_once(tmp_path, 100)
 
 
 @pytest.mark.slow
