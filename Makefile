@@ -51,11 +51,13 @@ check: setup build/ns/.ready
 	$(BIN)/mypy $(addprefix -p lp_sweep.,$(ROOMS))
 	$(BIN)/lint-imports
 
+# a Ray takes the whole machine: those tests run one at a time
 test: setup
-	$(BIN)/python -m pytest -m "not slow and not gpu"
+	$(BIN)/python -m pytest -m "not slow and not gpu and not ray" -n auto
+	$(BIN)/python -m pytest -m "not slow and not gpu and ray"
 
-test-all: setup
-	$(BIN)/python -m pytest
+test-all: test
+	$(BIN)/python -m pytest -m "slow or gpu"
 
 clean:
 	rm -rf build dist .mypy_cache .ruff_cache .pytest_cache *.egg-info

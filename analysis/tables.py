@@ -87,7 +87,7 @@ def strategy_means(
     long = _read(catalog, "strategy_table", models, strategies, order=order)
     rows = _merge_full_depth(long.to_pylist(), by=lambda row: (row["n_tasks"], row["n_seeds_all"]))
     keys = {
-        **_context(rows),
+        **context(rows),
         "K": phrases.setting,
         "kept": phrases.kept_of_mean,
         "strategy": phrases.strategy,
@@ -106,10 +106,12 @@ def speed(
     strategies: Sequence[str] = (),
 ) -> Table:
     """Parameters and speed: a row per model, K and device."""
-    long = _read(catalog, "speed_table", models, (), order="procedure, device_name, threads, k")
+    long = _read(
+        catalog, "speed_table", models, (), order="procedure, feed_forward, device_name, threads, k"
+    )
     rows = long.to_pylist()
     keys = {
-        **_context(rows),
+        **context(rows),
         "K": lambda row: str(row["k"]),
         "kept": lambda row: f"{row['n_kept']} of {row['depth']}",
         "device": phrases.device,
@@ -170,7 +172,7 @@ def _pivot(
     """Rows by `keys`, a column per task in the order of the plan."""
     rows = long.to_pylist()
     tasks = {row["task"]: heading(row) for row in sorted(rows, key=lambda row: row["position"])}
-    every_key = {**_context(rows), **keys}
+    every_key = {**context(rows), **keys}
     lines: dict[tuple[str, ...], dict[str, Row]] = {}
     for row in rows:
         line = lines.setdefault(tuple(show(row) for show in every_key.values()), {})
@@ -200,12 +202,12 @@ def _flat(
     return Table(title=title, columns=tuple(keys), rows=shown, notes=notes, long=long)
 
 
-def _context(rows: Sequence[Row]) -> dict[str, Callable[[Row], str]]:
-    """The leading columns: the model always, sweep and procedure only where there are several."""
+def context(rows: Sequence[Row]) -> dict[str, Callable[[Row], str]]:
+    """The leading columns: the model always, the others only where there are several."""
     return {
-        name: _text(name)
-        for name in ("sweep", "model", "procedure")
-        if name == "model" or len({row[name] for row in rows}) > 1
+        name.replace("_", "-"): _text(name)
+        for name in ("sweep", "model", "procedure", "feed_forward")
+        if name == "model" or len({row.get(name) for row in rows}) > 1
     }
 
 
@@ -217,7 +219,7 @@ def _merge_full_depth(rows: Sequence[Row], *, by: Callable[[Row], Any]) -> list[
     """K=0 is one network, whichever strategies list it: its most complete row stands for all."""
     merged: dict[tuple[Any, ...], Row] = {}
     for row in rows:
-        key = (row["sweep"], row["model"], row["procedure"], *_setting_key(row)[3:])
+        key = _setting_key(row)
         if key not in merged or by(row) > by(merged[key]):
             merged[key] = row
     return list(merged.values())
@@ -225,8 +227,11 @@ def _merge_full_depth(rows: Sequence[Row], *, by: Callable[[Row], Any]) -> list[
 
 def _setting_key(row: Row) -> tuple[Any, ...]:
     fixed = row["k"] if row["threshold"] is None else None
-    place = (row["sweep"], row["model"], row["procedure"])
-    return (*place, phrases.strategy(row), fixed, row["threshold"])
+    return (*_place(row), phrases.strategy(row), fixed, row["threshold"])
+
+
+def _place(row: Row) -> tuple[Any, ...]:
+    return (row["sweep"], row["model"], row["procedure"], row["feed_forward"])
 
 
 def _kept_by_setting(rows: Sequence[Row]) -> dict[tuple[Any, ...], list[Row]]:

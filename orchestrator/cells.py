@@ -7,13 +7,20 @@ import itertools
 from collections.abc import Iterable, Iterator
 from typing import Any, NamedTuple
 
-from lp_sweep.orchestrator.entries import CellMatch, StrategyEntry
+from lp_sweep.orchestrator.axes import StrategyEntry, canonical_strategy
+from lp_sweep.orchestrator.entries import CellMatch
 from lp_sweep.orchestrator.models import ModelInput
 from lp_sweep.orchestrator.resolve import Sweep
 from lp_sweep.orchestrator.wording import choose
 from lp_sweep.orchestrator.yamldata import Location
 from lp_sweep.storage.errors import SpecError
-from lp_sweep.trials.select import CONTRIBUTION, STRATEGIES, STRATEGY_NAMES
+from lp_sweep.trials.select import (
+    CONTRIBUTION,
+    STRATEGY_NAMES,
+    is_strategy,
+    possible_k,
+    rule_text,
+)
 
 _MOST_CELLS = 500_000  # half a minute of planning and a gigabyte
 
@@ -28,6 +35,7 @@ class Asked(NamedTuple):
     threshold: float | None
     task: str
     seed: int
+    feed_forward: str = "none"
 
 
 def asked_cells(sweep: Sweep) -> list[Asked]:
@@ -55,26 +63,28 @@ def asked_cells(sweep: Sweep) -> list[Asked]:
 
 
 def _multiplied(sweep: Sweep) -> Iterator[Asked]:
+    spec = sweep.spec
     for position, model in enumerate(sweep.models):
-        for procedure in sweep.spec.procedures:
-            for index, strategy in enumerate(sweep.spec.strategies):
-                for k, threshold in _points(sweep, position, index, strategy):
-                    for task in sweep.tasks:
-                        for seed in sweep.spec.seeds:
+        for procedure, feed_forward in itertools.product(spec.procedures, spec.feed_forward):
+            for index, strategy in enumerate(spec.strategies):
+                for name in strategy.names:
+                    for k, threshold in _points(sweep, position, index, name):
+                        for task, seed in itertools.product(sweep.tasks, spec.seeds):
                             yield Asked(
-                                model.name, procedure, strategy.name, k, threshold, task, seed
+                                model.name, procedure, name, k, threshold, task, seed, feed_forward
                             )
 
 
 def _points(
-    sweep: Sweep, position: int, index: int, strategy: StrategyEntry
+    sweep: Sweep, position: int, index: int, name: str
 ) -> Iterator[tuple[int | None, float | None]]:
     """The (K, threshold) of one strategy for one model."""
-    if strategy.name == CONTRIBUTION:
+    strategy = sweep.spec.strategies[index]
+    if name == CONTRIBUTION:
         yield from ((None, threshold) for threshold in strategy.threshold or ())
         return
     model = sweep.models[position]
-    possible = STRATEGIES[strategy.name].possible(model.depth)
+    possible = possible_k(name, model.depth)
     own = sweep.spec.models[position].k
     if own is None and strategy.k == "all":
         yield from ((k, None) for k in possible)
@@ -84,9 +94,9 @@ def _points(
         if k in possible:
             yield k, None
         elif own is not None and 0 <= k < model.depth:
-            _note(sweep, f"{model.name}: {strategy.name} has no network at K={k} (left out)")
+            _note(sweep, f"{model.name}: {name} has no network at K={k} (left out)")
         else:
-            raise SpecError(_impossible(sweep, location, strategy.name, k, model))
+            raise SpecError(_impossible(sweep, location, name, k, model))
 
 
 def _numbers(strategy: StrategyEntry) -> list[int]:
@@ -94,11 +104,10 @@ def _numbers(strategy: StrategyEntry) -> list[int]:
 
 
 def _impossible(sweep: Sweep, location: Location, strategy: str, k: int, model: ModelInput) -> str:
-    rule = STRATEGIES[strategy]
-    possible = ", ".join(map(str, rule.possible(model.depth)))
+    possible = ", ".join(map(str, possible_k(strategy, model.depth))) or "none"
     return (
         f"{sweep.document.where(location)}: {strategy} can't drop K={k} of the {model.depth} "
-        f"layers of {model.name} ({rule.rule}). Possible K: {possible}. "
+        f"layers of {model.name} ({rule_text(strategy)}). Possible K: {possible}. "
         f"To give this model its own: {{id: {model.name}, k: [...]}}."
     )
 
@@ -119,10 +128,14 @@ def _include(sweep: Sweep, entry: CellMatch) -> Iterator[Asked]:
     models = _own("model", entry.model, depths)
     procedures = _own("procedure", entry.procedure, sweep.spec.procedures)
     tasks = _own("task", entry.task, sweep.tasks)
-    for model, procedure, strategy in itertools.product(models, procedures, entry.strategy):
+    feed_forwards = _own("feed_forward", entry.feed_forward, sweep.spec.feed_forward)
+    strategies = [canonical_strategy(name) for name in entry.strategy]
+    for model, procedure, strategy in itertools.product(models, procedures, strategies):
         for k, threshold in _included_points(strategy, entry, depths[model], model):
-            for task, seed in itertools.product(tasks, entry.seed or sweep.spec.seeds):
-                yield Asked(model, procedure, strategy, k, threshold, task, seed)
+            for feed_forward, task, seed in itertools.product(
+                feed_forwards, tasks, entry.seed or sweep.spec.seeds
+            ):
+                yield Asked(model, procedure, strategy, k, threshold, task, seed, feed_forward)
 
 
 def _own(what: str, named: list[str] | None, of_sweep: Iterable[str]) -> list[str]:
@@ -134,11 +147,13 @@ def _own(what: str, named: list[str] | None, of_sweep: Iterable[str]) -> list[st
 def _included_points(
     strategy: str, entry: CellMatch, depth: int, model: str
 ) -> Iterator[tuple[int | None, float | None]]:
-    choose("strategy", strategy, STRATEGY_NAMES)
+    if not is_strategy(strategy):
+        choose("strategy", strategy, STRATEGY_NAMES)
+        raise ValueError(f"strategy {strategy!r}: name one, such as `random 3` or `drop 3+5`")
     if (strategy == CONTRIBUTION) != (entry.threshold is not None):
         raise ValueError("`threshold:` belongs to contribution, `k:` to every other strategy")
     for k in entry.k or ():
-        if k not in STRATEGIES[strategy].possible(depth):
+        if k not in possible_k(strategy, depth):
             raise ValueError(f"{strategy} can't drop K={k} of the {depth} layers of {model}")
         yield k, None
     yield from ((None, threshold) for threshold in entry.threshold or ())
@@ -167,7 +182,7 @@ def _note_idle_excludes(sweep: Sweep, wanted: Iterable[Asked]) -> None:
 
 
 def _note_missing_baselines(sweep: Sweep, cells: list[Asked]) -> None:
-    have = {cell.model for cell in cells if cell.k == 0}
+    have = {cell.model for cell in cells if cell.k == 0 and cell.feed_forward == "none"}
     for model in sweep.models:
         if model.name not in have:
             _note(

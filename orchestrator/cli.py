@@ -207,6 +207,32 @@ def prefetch(
     emit(commands.prefetch(request, as_json))
 
 
+@app.command()
+def cka(
+    first: Annotated[str, typer.Argument(help="A trial whose network was kept.")],
+    second: Annotated[str, typer.Argument(help="Another, or `pretrained`.")],
+    file: Annotated[str, typer.Option("--file", help="The sweep that they are of.")] = "sweep.yaml",
+    store: StoreOption = None,
+    data_dir: DataDirOption = None,
+    offline: OfflineOption = False,
+    cache_dir: CacheDirOption = None,
+    manifest: ManifestOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Compare two kept networks of one task, layer by layer: linear CKA on the dev set.
+
+    Example: lp-sweep cka t1-0c1f t1-77ab --file sweep.yaml
+    """
+    from lp_sweep.orchestrator import cka as view
+    from lp_sweep.orchestrator.policy import Limits
+    from lp_sweep.orchestrator.request import Request
+    from lp_sweep.orchestrator.running import How
+
+    request = Request(file, [], store, data_dir, offline, manifest)
+    folder = How(None, cache_dir, Limits(False, None), as_json).node_folder
+    emit(view.compare(request, (first, second), folder, as_json))
+
+
 app.add_typer(storecli.app)
 
 

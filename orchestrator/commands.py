@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import json
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from lp_sweep.orchestrator.options import BUILT_IN
 from lp_sweep.orchestrator.output import say
 from lp_sweep.orchestrator.request import Request, planned
 from lp_sweep.storage.errors import SpecError, StoreError
 from lp_sweep.storage.store import Store, is_store
+
+if TYPE_CHECKING:
+    from lp_sweep.storage.catalog import Catalog
 
 
 def plan(request: Request, as_json: bool) -> str:
@@ -66,14 +69,25 @@ def query(location: str, sweep: str | None, sql: str, form: str) -> str:
     return render_rows(rows, form)
 
 
+def opened(location: str, sweep: str | None) -> Catalog:
+    """The store in SQL; what can't be read is named."""
+    from lp_sweep.analysis.views import open_views
+
+    catalog = open_views(existing(location), sweep=sweep)
+    _warn_unreadable(catalog.unreadable)
+    return catalog
+
+
 def table(location: str, sweep: str | None, name: str, form: str, request: dict[str, Any]) -> str:
     from lp_sweep.analysis.render import render
+    from lp_sweep.analysis.statistics.tables import STATISTICS
     from lp_sweep.analysis.tables import TABLES
     from lp_sweep.analysis.views import open_views
 
     catalog = open_views(existing(location), sweep=sweep, deltas=request["deltas"])
     _warn_unreadable(catalog.unreadable)
-    return render(TABLES[name](catalog, unit=request["unit"]), form)
+    made = {**TABLES, **STATISTICS}[name](catalog, unit=request["unit"])
+    return render(made, form)
 
 
 def _warn_unreadable(files: Any) -> None:

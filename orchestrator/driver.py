@@ -13,8 +13,9 @@ from typing import Any, NamedTuple
 
 from lp_sweep.orchestrator.cluster import Slots, cluster
 from lp_sweep.orchestrator.estimate import Rates
-from lp_sweep.orchestrator.loss import Loss
-from lp_sweep.orchestrator.plan import Plan, make_plan
+from lp_sweep.orchestrator.loss import Loss, blocked_by
+from lp_sweep.orchestrator.plan import Plan, Work
+from lp_sweep.orchestrator.planning import make_plan
 from lp_sweep.orchestrator.progress import Reporter
 from lp_sweep.orchestrator.raycompat import keep_sigterm
 from lp_sweep.orchestrator.recorder import Recorder
@@ -22,6 +23,7 @@ from lp_sweep.orchestrator.runoptions import Options
 from lp_sweep.orchestrator.stopsignals import StopSignals
 from lp_sweep.orchestrator.workqueue import WorkQueue
 from lp_sweep.storage.errors import StoreError
+from lp_sweep.storage.networks import WEIGHTS, release
 from lp_sweep.storage.runs import Presence
 from lp_sweep.storage.store import Store
 
@@ -51,10 +53,23 @@ def run_sweep(
         recorder.cells(newer)
         reporter.planned(newer)
 
-    queue = WorkQueue(plan, store, rates, replanned, selection=options.selection)
+    def blocked(work: Work, need: str) -> None:
+        recorder.lost(work, blocked_by(need), final=True)
+        reporter.ended(work.id, "failed", f"missing_input: it goes on from {need}, which failed")
+
+    queue = WorkQueue(
+        plan, store, rates, replanned, selection=options.selection, on_blocked=blocked
+    )
     if not queue.open:
-        return Outcome(plan, 0, 0, {}, {}, None)
+        plan = make_plan(plan.sweep, queue.known()) if queue.failed else plan
+        release_networks(store, plan, keep_best=options.keep == "best")
+        return Outcome(plan, 0, 0, queue.failed, {}, None)
     reporter.planned(plan)
+    if again := plan.trained_again():
+        reporter.note(
+            f"{len(again)} finished trials are trained again, for networks that were not kept and "
+            "that others go on from or that are to be measured; their records stay"
+        )
     presence = Presence(store, plan.sweep.name, queue.progress)
     with presence.announced(), StopSignals().caught() as signals:
         queue.claims = presence
@@ -67,6 +82,7 @@ def run_sweep(
     if queue.stopped != "store":
         try:
             recorder.cells(after)
+            release_networks(store, after, keep_best=options.keep == "best")
         except StoreError as error:
             queue.refused(str(error))
     return Outcome(
@@ -78,6 +94,15 @@ def run_sweep(
         queue.stopped,
         queue.store_error,
     )
+
+
+def release_networks(store: Store, plan: Plan, *, keep_best: bool) -> None:
+    """What was kept only for others to go on from, and no work of the plan still needs. Raises
+    StoreError."""
+    idle = plan.sources() - plan.needed_networks()
+    for id_ in idle & store.folders(WEIGHTS) if idle else ():
+        if row := store.find("trials", id_):
+            release(store, row[0], keep_best=keep_best)
 
 
 def _work(

@@ -1,4 +1,4 @@
-"""The parts of a sweep file: a model, a task, a strategy, a recipe, and their short forms.
+"""The parts of a sweep file: a model, a task, a recipe, and their short forms.
 
 Short forms are widened before the check (a model's id stands for `{id: ...}`), so that each key has
 one type and each message one meaning.
@@ -28,7 +28,6 @@ from lp_sweep.orchestrator.wording import choose
 from lp_sweep.storage.identity import Precision, Recipe, Schedule, TaskKind
 from lp_sweep.storage.printable import shown
 from lp_sweep.trials.metrics import METRICS
-from lp_sweep.trials.select import CONTRIBUTION, STRATEGY_NAMES
 from lp_sweep.trials.tasks import TASKS, canonical_name
 
 _SEED_RANGE = re.compile(r"^\s*(\d{1,18})\s*(?:-|\.\.)\s*(\d{1,18})\s*$")
@@ -116,39 +115,6 @@ class ModelEntry(Entry):
     )
 
 
-class StrategyEntry(Entry):
-    """Which layers to drop: a rule with its own K, or `contribution` with its thresholds."""
-
-    name: str
-    k: AllOrInts | None = None
-    threshold: Floats | None = None
-    measured_on: str | None = Field(None, description="own, or the task that fixes the profile")
-
-    @field_validator("name")
-    @classmethod
-    def _known(cls, name: str) -> str:
-        return choose("strategy", name, STRATEGY_NAMES)
-
-    @field_validator("threshold")
-    @classmethod
-    def _cosines(cls, thresholds: list[float] | None) -> list[float] | None:
-        for value in thresholds or ():
-            if not -1 <= value <= 1:
-                raise ValueError(f"a threshold is a cosine: from -1 to 1, got {value:g}")
-        return thresholds
-
-    @model_validator(mode="after")
-    def _either(self) -> StrategyEntry:
-        wanted, other = ("threshold", "k") if self.name == CONTRIBUTION else ("k", "threshold")
-        if getattr(self, wanted) is None:
-            raise ValueError(f"strategy {self.name!r} needs `{wanted}:`, a list of numbers")
-        if getattr(self, other) is not None:
-            raise ValueError(f"strategy {self.name!r} takes `{wanted}:`, not `{other}:`")
-        if self.measured_on is not None and self.name != CONTRIBUTION:
-            raise ValueError(f"strategy {self.name!r} measures nothing: remove `measured_on:`")
-        return self
-
-
 class TaskEntry(Entry):
     """A GLUE task by its name, or a user's own data: `train` and `dev` files, or a hub data set."""
 
@@ -196,6 +162,15 @@ class TaskEntry(Entry):
         return self.train is None and self.dev is None and self.dataset is None and not self.text
 
 
+class FreezeEntry(Entry):
+    """What does not learn, in every network of the sweep."""
+
+    embeddings: bool = False
+    layers: Annotated[list[Annotated[int, Field(gt=0, le=DEEPEST)]], BeforeValidator(listed)] = (
+        Field(default=[], description="1-based, of the pre-trained model")
+    )
+
+
 class RecipeEntry(Entry):
     """How each network is fine-tuned. The defaults are the paper's."""
 
@@ -215,6 +190,7 @@ class RecipeEntry(Entry):
     precision: Precision = Recipe().precision
     limit_train: PositiveInt | None = None
     limit_dev: PositiveInt | None = None
+    freeze: FreezeEntry = FreezeEntry()
 
     @model_validator(mode="before")
     @classmethod
@@ -224,7 +200,12 @@ class RecipeEntry(Entry):
         return content
 
     def to_recipe(self) -> Recipe:
-        return Recipe(**self.model_dump())
+        plain = self.model_dump(exclude={"freeze"})
+        return Recipe(
+            **plain,
+            freeze_embeddings=self.freeze.embeddings,
+            freeze_layers=tuple(self.freeze.layers),
+        )
 
 
 class CellMatch(Entry):
@@ -232,6 +213,7 @@ class CellMatch(Entry):
 
     model: Texts | None = None
     procedure: Texts | None = None
+    feed_forward: Texts | None = None
     strategy: Texts | None = None
     k: Ints | None = None
     threshold: Floats | None = None

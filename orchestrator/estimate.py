@@ -17,6 +17,7 @@ from lp_sweep.orchestrator.models import ModelInput
 from lp_sweep.orchestrator.plan import Plan, Work
 from lp_sweep.orchestrator.resolve import TaskInput
 from lp_sweep.storage.identity import ProfileSpec, TrialSpec
+from lp_sweep.trials.procedures import ITERATIVE, phases
 
 # FLOP/s that one slot sustains; used only before the store has a timing
 _GPU_FLOPS, _CPU_FLOPS = 1e13, 5e10
@@ -24,6 +25,7 @@ _TOKENS = 64  # mean length after dynamic padding, likewise
 _LAYER_PARAMETERS = 7_077_888  # of bert-base
 _OVERHEAD_LAYERS = 1  # embeddings, head and optimiser, in layers
 _FORWARD_SHARE = 1 / 3  # a forward pass is a third of a training step
+HELD_OUT_SHARE, HELD_OUT_MOST = 0.1, 2000  # of trials/greedy.py, which imports torch
 
 
 class Estimate(NamedTuple):
@@ -37,13 +39,32 @@ def work_size(work: Work) -> float:
     """Example-layers, a forward pass counting a third of a training step."""
     dev = work.task.dev_rows
     if isinstance(work.spec, ProfileSpec):
-        return min(dev, work.spec.limit_dev or dev) * work.model.depth * _FORWARD_SHARE
+        return _profile_size(work, work.spec)
     recipe = work.spec.recipe
     train = work.task.train_rows
     rows = min(train, recipe.limit_train or train)
     scored = min(dev, recipe.limit_dev or dev)
-    layers = len(work.spec.kept_layers) + _OVERHEAD_LAYERS
-    return (rows + scored * _FORWARD_SHARE) * recipe.epochs * layers
+    layer_epochs = sum(
+        phase.epochs * (len(phase.kept_layers) + _OVERHEAD_LAYERS)
+        for phase in phases(work.spec, work.model.depth)
+    )
+    return (rows + scored * _FORWARD_SHARE) * layer_epochs
+
+
+def _profile_size(work: Work, spec: ProfileSpec) -> float:
+    """A pass over the dev rows; of probes one over their train rows too; of a greedy selection a
+    training of the full network, and as many passes as it tries layers."""
+    depth, dev, train = work.model.depth, work.task.dev_rows, work.task.train_rows
+    rows = min(dev, spec.limit_dev or dev)
+    learned = min(train, spec.limit_train or train)
+    if spec.recipe is not None:
+        held_out = min(HELD_OUT_MOST, learned * HELD_OUT_SHARE)
+        tried = sum(left * (left - 1 + _OVERHEAD_LAYERS) for left in range(2, depth + 1))
+        trained = (learned - held_out) * spec.recipe.epochs * (depth + _OVERHEAD_LAYERS)
+        return trained + held_out * tried * _FORWARD_SHARE
+    if spec.rows is not None:
+        rows += min(learned, spec.rows)
+    return rows * depth * _FORWARD_SHARE
 
 
 class Rates:
@@ -78,7 +99,7 @@ def has_gpu() -> bool:
 
 
 def _recorded_size(row: Mapping[str, Any]) -> float:
-    if not row["train_examples"]:
+    if not row["train_examples"] or row["procedure"] == ITERATIVE:
         return 0.0
     layers = len(row["kept_layers"]) + _OVERHEAD_LAYERS
     examples = row["train_examples"] + row["dev_examples"] * _FORWARD_SHARE

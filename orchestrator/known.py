@@ -9,18 +9,26 @@ from collections.abc import Mapping, Sequence, Set
 from typing import Any, NamedTuple
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
+from lp_sweep.storage.networks import has_network
 from lp_sweep.storage.store import Store, Unreadable
+from lp_sweep.trials.select import Measured
 
-_TIMING = ("model_fingerprint", "kept_layers", "train_examples", "dev_examples", "epochs")
+_TIMING = (
+    *("model_fingerprint", "kept_layers", "procedure"),
+    *("train_examples", "dev_examples", "epochs"),
+)
 
 
 class Known(NamedTuple):
-    """Identifiers of finished and of failed work (with the error type), and finished profiles."""
+    """Identifiers of finished and of failed work (with the error type), finished profiles, and
+    those of the trials asked about (`with_networks`) whose networks the store has."""
 
     trials: Set[str]
     failed: Mapping[str, str]
-    profiles: Mapping[str, Mapping[int, float]]  # profile -> 1-based layer -> cosine
+    profiles: Mapping[str, Measured]
+    networks: Set[str] = frozenset()
 
     @classmethod
     def nothing(cls) -> Known:
@@ -39,16 +47,40 @@ def read_ledger(store: Store) -> Ledger:
     """Reads every trial, profile and attempt. Raises StoreError."""
     trials, profiles = store.read_all("trials"), store.read_all("profiles")
     done = set(trials.rows["trial_id"].to_pylist())
-    measured = {
-        row["profile_id"]: {item["layer"]: item["value"] for item in row["layers"]}
-        for row in profiles.rows.select(["profile_id", "layers"]).to_pylist()
-    }
+    measured = measurements(profiles.rows)
     attempts = store.read_all("attempts")
     return Ledger(
-        Known(done, failures(attempts.rows, done | set(measured)), measured),
+        Known(
+            done,
+            failures(attempts.rows, done | set(measured)),
+            measured,
+        ),
         trials.rows.select([*_TIMING, "seconds_total"]).to_pylist(),
         [*trials.unreadable, *profiles.unreadable, *attempts.unreadable],
     )
+
+
+def with_networks(known: Known, store: Store, trials: Set[str]) -> Known:
+    """Looks for the networks of these trials. Raises StoreError."""
+    return known._replace(networks={id_ for id_ in trials if has_network(store, id_)})
+
+
+def measurements(profiles: pa.Table) -> dict[str, Measured]:
+    """Profile -> what a strategy can select by: nothing, for most of those of trained networks."""
+    blocks: dict[str, dict[tuple[int, int], float]] = {}
+    ends = profiles.filter(pc.equal(profiles["measure"], "angular"))
+    for row in ends.select(["profile_id", "values"]).to_pylist():
+        blocks[row["profile_id"]] = {
+            (item["layer"], item["other"] - item["layer"] + 1): item["value"]
+            for item in row["values"] or ()
+        }
+    return {
+        row["profile_id"]: Measured(
+            {item["layer"]: item["value"] for item in row["layers"] or ()},
+            blocks.get(row["profile_id"], {}),
+        )
+        for row in profiles.select(["profile_id", "layers"]).to_pylist()
+    }
 
 
 def attempted_work(attempt_id: str) -> str:

@@ -11,6 +11,7 @@ from typing import Any, NamedTuple, get_args, get_origin
 
 from pydantic import BaseModel, ValidationError
 
+from lp_sweep.orchestrator.axes import FeedForwardEntry, ProcedureEntry
 from lp_sweep.orchestrator.overrides import apply_overrides
 from lp_sweep.orchestrator.spec import SweepSpec
 from lp_sweep.orchestrator.wording import did_you_mean
@@ -20,6 +21,11 @@ from lp_sweep.storage.errors import SpecError
 from lp_sweep.storage.printable import shown
 
 _MOST_MISTAKES = 20
+# sections that become a text, so that no annotation names them
+_WIDENED: dict[str, type[BaseModel]] = {
+    "procedures": ProcedureEntry,
+    "feed_forward": FeedForwardEntry,
+}
 
 
 class SweepFile(NamedTuple):
@@ -117,6 +123,8 @@ def _inside(location: Location) -> str:
 def _allowed_keys(location: Location) -> list[str]:
     """The keys of the section at `location`."""
     section: type[BaseModel] = SweepSpec
+    if len(location) > 1 and location[0] in _WIDENED:
+        return list(_WIDENED[str(location[0])].model_fields)
     for part in location:
         if isinstance(part, str) and part in section.model_fields:
             section = next(_sections(section.model_fields[part].annotation), section)

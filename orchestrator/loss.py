@@ -28,6 +28,12 @@ class Loss(NamedTuple):
     node: str | None
 
 
+def blocked_by(need: str) -> Loss:
+    """Of a trial that was never begun: what it goes on from has failed."""
+    message = f"it needs the network of {need}, which failed: see `lp-sweep logs {need}`"
+    return Loss("missing_input", message, message, None)
+
+
 def loss_of(trial: Any) -> Loss:
     """What ended a Tune trial whose worker could not report it itself."""
     error = _error(trial)

@@ -29,6 +29,9 @@ class TableName(StrEnum):
     tasks = "tasks"
     strategies = "strategies"
     speed = "speed"
+    intervals = "intervals"
+    significance = "significance"
+    min_layers_interval = "min-layers-interval"
 
 
 class Unit(StrEnum):

@@ -16,7 +16,7 @@ from lp_sweep.orchestrator.yamldata import Location
 from lp_sweep.orchestrator.yamlfile import Document, parse_value, with_override
 from lp_sweep.storage.errors import SpecError
 from lp_sweep.storage.printable import shown
-from lp_sweep.trials.select import CONTRIBUTION
+from lp_sweep.trials.select import CONTRIBUTION, DROP
 
 # the override's name -> the file's key, and the key that names an entry of it
 _AXES = {
@@ -24,6 +24,7 @@ _AXES = {
     "task": ("tasks", "name"),
     "strategy": ("strategies", "name"),
     "procedure": ("procedures", None),
+    "feed_forward": ("feed_forward", None),
     "seed": ("seeds", None),
 }
 _DEEPEST = 5  # dots in a key
@@ -91,6 +92,8 @@ def _for_each_strategy(document: Document, key: str, text: str, origin: str) -> 
     taken = False
     for index, entry in enumerate(_listed(document.content.get("strategies"))):
         name = entry.get("name") if isinstance(entry, Mapping) else entry
+        if _names_its_layers(name):
+            continue
         if (name == CONTRIBUTION) == (key == "threshold"):
             document = _with_key(document, ("strategies", index), entry, key, value, origin)
             taken = True
@@ -100,6 +103,11 @@ def _for_each_strategy(document: Document, key: str, text: str, origin: str) -> 
         if isinstance(entry, Mapping) and "k" in entry:  # without it, the strategies' counts
             document = _with_key(document, ("models", index), entry, "k", None, origin)
     return document
+
+
+def _names_its_layers(name: Any) -> bool:
+    """`drop 3+5` has one K, its own."""
+    return isinstance(name, str) and name.strip().partition(" ")[0] == DROP
 
 
 def _with_key(

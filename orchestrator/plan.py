@@ -1,27 +1,19 @@
-"""The plan: cells, the trials they share, what the store has, what waits for a profile.
+"""The plan: cells, the trials they share, what the store has, what waits for what.
 
-A pure function of a resolved sweep and of what the store holds, so `run` after a break, with an
-amended file or on a finished sweep is the same code: it does what the plan says is missing.
+Plain data and questions about it; `planning.py` makes it.
 """
 
 from __future__ import annotations
 
 from collections import Counter
 from dataclasses import asdict, dataclass, field
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
-from lp_sweep.orchestrator.cells import Asked, asked_cells
+from lp_sweep.orchestrator.cells import Asked
 from lp_sweep.orchestrator.known import Known
 from lp_sweep.orchestrator.models import ModelInput
 from lp_sweep.orchestrator.resolve import Sweep, TaskInput
-from lp_sweep.storage.identity import ProfileSpec, TrialSpec, profile_id, trial_id
-from lp_sweep.trials.select import (
-    CONTRIBUTION,
-    contribution_dropped,
-    dropped_layers,
-    kept_layers,
-)
-from lp_sweep.trials.tasks import canonical_name
+from lp_sweep.storage.identity import ProfileSpec, TrialSpec
 
 State = Literal["done", "failed", "pending", "deferred", "impossible"]
 
@@ -61,9 +53,10 @@ class Work:
     spec: TrialSpec | ProfileSpec
     model: ModelInput
     task: TaskInput
+    start: str | None = None  # the trial whose network it goes on from
 
     def job(self) -> dict[str, Any]:
-        """Plain data for `lp_sweep.trials.run`."""
+        """Plain data for `lp_sweep.trials.run`; `Plan.job` adds what others want of it."""
         return {
             "id": self.id,
             "kind": "profile" if isinstance(self.spec, ProfileSpec) else "trial",
@@ -75,7 +68,15 @@ class Work:
                 "depth": self.model.depth,
             },
             "task": {"name": self.task.name, "source": asdict(self.task.source)},
+            "start": self.start,
         }
+
+
+class Measure(NamedTuple):
+    """A measurement of a trial's network, taken by the trial's own worker."""
+
+    id: str
+    spec: ProfileSpec
 
 
 @dataclass(slots=True, kw_only=True)
@@ -84,19 +85,74 @@ class Plan:
 
     sweep: Sweep
     cells: list[Cell] = field(default_factory=list)
-    trials: dict[str, Work] = field(default_factory=dict)
-    profiles: dict[str, Work] = field(default_factory=dict)
+    trials: dict[str, Work] = field(default_factory=dict)  # with those that no cell names: stages
+    profiles: dict[str, Work] = field(default_factory=dict)  # of pre-trained networks
+    measures: dict[str, list[Measure]] = field(default_factory=dict)  # of a trial's network
     known: Known = field(default_factory=Known.nothing)
 
     def missing_profiles(self) -> list[Work]:
         return [work for id_, work in self.profiles.items() if id_ not in self.known.profiles]
 
     def missing_trials(self) -> list[Work]:
-        return [work for id_, work in self.trials.items() if id_ not in self.known.trials]
+        """Also those that have a record and lack a measurement, or a network that others need."""
+        needed = self.needed_networks()
+        return [
+            work
+            for id_, work in self.trials.items()
+            if self.incomplete(id_) or (id_ in needed and id_ not in self.known.networks)
+        ]
+
+    def incomplete(self, id_: str) -> bool:
+        """Whether a trial has no record, or lacks a measurement."""
+        return id_ not in self.known.trials or bool(self.missing_measures(id_))
+
+    def missing_measures(self, id_: str) -> list[Measure]:
+        return [item for item in self.measures.get(id_, ()) if item.id not in self.known.profiles]
+
+    def needs(self, id_: str) -> set[str]:
+        """The trials whose networks a piece of work needs before it can begin."""
+        if id_ not in self.trials or not self.incomplete(id_):
+            return set()
+        kept = id_ in self.known.trials and id_ in self.known.networks  # only to be measured
+        start = None if kept else self.trials[id_].start
+        against = {item.spec.against for item in self.missing_measures(id_)}
+        return ({start} if start else set()) | (against - {""})
+
+    def trained_again(self) -> set[str]:
+        """The trials that have a record and whose networks are wanted and not there."""
+        wanted = self.needed_networks() | {id_ for id_ in self.trials if self.incomplete(id_)}
+        return (wanted & self.known.trials) - self.known.networks
+
+    def sources(self) -> set[str]:
+        """The trials whose networks any work needs or needed, done or not."""
+        starts = {work.start for work in self.trials.values() if work.start}
+        against = {m.spec.against for items in self.measures.values() for m in items}
+        return starts | (against - {""})
+
+    def needed_networks(self) -> set[str]:
+        """Of what is incomplete: the trials whose networks it needs."""
+        return set().union(*(self.needs(id_) for id_ in self.trials))
+
+    def failed_with(self, id_: str) -> str | None:
+        """The error type of work that failed for good: its own, or of all measurements it lacks."""
+        failed = self.known.failed
+        if id_ in self.known.trials:
+            types = [failed.get(item.id) for item in self.missing_measures(id_)]
+            return types[0] if types and all(types) else None
+        return failed.get(id_)
+
+    def job(self, work: Work, *, network: bool) -> dict[str, Any]:
+        """For a worker, with what is wanted beside the record: measurements, and with `network`
+        the trained network in the store."""
+        measures = [
+            {"id": item.id, "spec": asdict(item.spec)} for item in self.missing_measures(work.id)
+        ]
+        return {**work.job(), "measures": measures, "network": network}
 
     def totals(self) -> dict[str, int]:
         states = Counter(cell.state for cell in self.cells)
-        trials = Counter(self._trial_state(id_) for id_ in self.trials)
+        trials = Counter(state_of(id_, self.known) for id_ in self.trials)
+        measures = [item for items in self.measures.values() for item in items]
         return {
             "cells": len(self.cells),
             "trials": len(self.trials),
@@ -105,6 +161,8 @@ class Plan:
             ),
             "profiles": len(self.profiles),
             "profiles_done": len(self.profiles) - len(self.missing_profiles()),
+            "measures": len(measures),
+            "measures_done": sum(item.id in self.known.profiles for item in measures),
             **{f"trials_{state}": trials[state] for state in ("done", "failed", "pending")},
             **{
                 f"cells_{state}": states[state]
@@ -115,98 +173,8 @@ class Plan:
     def cells_per_trial(self) -> Counter[str]:
         return Counter(cell.trial_id for cell in self.cells if cell.trial_id is not None)
 
-    def _trial_state(self, id_: str) -> State:
-        return _state(id_, self.known)
 
-
-def make_plan(sweep: Sweep, known: Known) -> Plan:
-    """Raises SpecError for an impossible K."""
-    plan = Plan(sweep=sweep, known=known)
-    builder = _Builder(plan)
-    plan.cells = [builder.cell(asked) for asked in asked_cells(sweep)]
-    return plan
-
-
-class _Builder:
-    """Fills a plan; remembers what many cells share, so that 100,000 of them take seconds."""
-
-    def __init__(self, plan: Plan) -> None:
-        self.plan = plan
-        self.models = {model.name: model for model in plan.sweep.models}
-        own = {s.name: s.measured_on for s in plan.sweep.spec.strategies}
-        self.measured_on = own.get(CONTRIBUTION) or plan.sweep.spec.contribution.measured_on
-        self._ids: dict[tuple[Any, ...], str] = {}
-        self._profile_ids: dict[tuple[str, str], str] = {}
-
-    def cell(self, asked: Asked) -> Cell:
-        depth = self.models[asked.model].depth
-        profile = self._profile(asked) if asked.strategy == CONTRIBUTION else None
-        if asked.threshold is not None and profile is not None:
-            cosines = self.plan.known.profiles.get(profile)
-            if cosines is None:
-                return Cell(asked=asked, depth=depth, profile_id=profile, state="deferred")
-            try:
-                dropped = contribution_dropped(cosines, asked.threshold)
-            except ValueError:  # no layer would stay
-                return Cell(
-                    asked=asked,
-                    depth=depth,
-                    kept=(),
-                    dropped=kept_layers(depth, ()),
-                    profile_id=profile,
-                    state="impossible",
-                )
-        else:
-            dropped = dropped_layers(asked.strategy, depth, asked.k or 0)
-        kept = kept_layers(depth, dropped)
-        trial = self._trial(asked, kept)
-        return Cell(
-            asked=asked,
-            depth=depth,
-            kept=kept,
-            dropped=dropped,
-            trial_id=trial,
-            profile_id=profile,
-            state=_state(trial, self.plan.known),
-        )
-
-    def _trial(self, asked: Asked, kept: tuple[int, ...]) -> str:
-        key = (asked.model, asked.procedure, asked.task, asked.seed, kept)
-        if key not in self._ids:
-            model, task = self.models[asked.model], self.plan.sweep.tasks[asked.task]
-            spec = TrialSpec(
-                model_fingerprint=model.fingerprint,
-                kept_layers=kept,
-                task=task.definition,
-                data_fingerprint=task.fingerprint,
-                seed=asked.seed,
-                recipe=self.plan.sweep.recipe,
-                procedure=asked.procedure,
-            )
-            id_ = self._ids[key] = trial_id(spec)
-            self.plan.trials.setdefault(id_, Work(id=id_, spec=spec, model=model, task=task))
-        return self._ids[key]
-
-    def _profile(self, asked: Asked) -> str:
-        named = self.measured_on
-        on = asked.task if named == "own" else canonical_name(named) or named
-        key = (asked.model, on)
-        if key not in self._profile_ids:
-            model, task = self.models[asked.model], self.plan.sweep.tasks[on]
-            recipe = self.plan.sweep.recipe
-            spec = ProfileSpec(
-                model_fingerprint=model.fingerprint,
-                task=task.definition,
-                data_fingerprint=task.fingerprint,
-                max_length=recipe.max_length,
-                limit_dev=recipe.limit_dev,
-            )
-            id_ = self._profile_ids[key] = profile_id(spec)
-            self.plan.profiles.setdefault(id_, Work(id=id_, spec=spec, model=model, task=task))
-        return self._profile_ids[key]
-
-
-def _state(id_: str, known: Known) -> State:
+def state_of(id_: str, known: Known) -> State:
     if id_ in known.trials:
         return "done"
     return "failed" if id_ in known.failed else "pending"

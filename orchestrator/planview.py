@@ -10,6 +10,8 @@ from lp_sweep.orchestrator.plan import Cell, Plan
 from lp_sweep.orchestrator.progress import short_model
 from lp_sweep.orchestrator.selection import Selection
 from lp_sweep.storage.printable import printable
+from lp_sweep.trials.feedforward_rules import NONE
+from lp_sweep.trials.procedures import DIRECT
 
 _SHARED_SHOWN = 8
 
@@ -54,11 +56,22 @@ def plan_text(plan: Plan, estimate: Estimate, rates: Rates) -> str:
         f"  estimate   {estimate.hours:>9.2f}   slot-hours: GPU-hours at one trial a GPU"
         f" ({estimate.basis})",
     ]
+    if totals["measures"]:
+        done = f"of trained networks, by layer; {totals['measures_done']:,} done"
+        lines.insert(-1, _count("measures", totals["measures"], done))
     if totals["cells_impossible"]:
-        lines.insert(-1, _count("impossible", totals["cells_impossible"], "no layer would stay"))
+        lines.insert(-1, _count("impossible", totals["cells_impossible"], _impossible(plan)))
     lines += ["", *_matrix(plan), *_shared(plan), *_longest(plan, rates)]
     lines += [f"note: {note}" for note in plan.sweep.notes]
     return "\n".join(map(printable, lines))  # a name may hold anything, a line break too
+
+
+def _impossible(plan: Plan) -> str:
+    cells = [cell for cell in plan.cells if cell.state == "impossible"]
+    reasons = {"no layer would stay": False, "more feed-forwards to go than layers stay": False}
+    for cell in cells:
+        reasons[[*reasons][cell.asked.feed_forward != NONE]] = True
+    return ", or ".join(reason for reason, found in reasons.items() if found)
 
 
 def _with_failed(again: int) -> str:
@@ -73,15 +86,26 @@ def _matrix(plan: Plan) -> list[str]:
         point = cell.asked.k if cell.asked.threshold is None else cell.asked.threshold
         points[cell.asked.model, cell.asked.strategy][str(point)] = None
     width = max(len(short_model(model)) for model, _ in points)
-    return [
-        f"  {short_model(model):<{width}}  {strategy:<15} "
-        f"{'threshold' if strategy == 'contribution' else 'K'} {', '.join(values)}"
-        for (model, strategy), values in points.items()
-    ] + [
-        f"  tasks {', '.join(plan.sweep.tasks)}",
-        f"  seeds {', '.join(map(str, plan.sweep.spec.seeds))}",
-        "",
-    ]
+    return (
+        [
+            f"  {short_model(model):<{width}}  {strategy:<15} "
+            f"{'threshold' if strategy == 'contribution' else 'K'} {', '.join(values)}"
+            for (model, strategy), values in points.items()
+        ]
+        + [
+            f"  {name} {', '.join(labels)}"
+            for name, labels in (
+                ("procedures", plan.sweep.spec.procedures),
+                ("feed-forwards that go", plan.sweep.spec.feed_forward),
+            )
+            if labels not in ([DIRECT], [NONE])
+        ]
+        + [
+            f"  tasks {', '.join(plan.sweep.tasks)}",
+            f"  seeds {', '.join(map(str, plan.sweep.spec.seeds))}",
+            "",
+        ]
+    )
 
 
 def _count(name: str, count: int, meaning: str) -> str:
@@ -90,11 +114,17 @@ def _count(name: str, count: int, meaning: str) -> str:
 
 def _shared(plan: Plan) -> list[str]:
     """Which cells are one network, over all tasks and seeds."""
-    by_network: dict[tuple[str, tuple[int, ...]], dict[str, None]] = defaultdict(dict)
+    by_trial: dict[tuple[str, tuple[int, ...], str], dict[str, None]] = defaultdict(dict)
     for cell in plan.cells:
-        if cell.kept:
-            by_network[cell.asked.model, cell.kept][_point(cell)] = None
-    shared = [(key, list(names)) for key, names in by_network.items() if len(names) > 1]
+        if cell.kept and cell.trial_id:
+            by_trial[cell.asked.model, cell.kept, cell.trial_id][_point(cell)] = None
+    shared = list(
+        dict.fromkeys(
+            ((model, kept), tuple(names))
+            for (model, kept, _), names in by_trial.items()
+            if len(names) > 1
+        )
+    )
     if not shared:
         return []
     lines = ["one network under several names (trained once):"]
@@ -107,9 +137,11 @@ def _shared(plan: Plan) -> list[str]:
 
 def _point(cell: Cell) -> str:
     asked = cell.asked
-    return (
-        f"{asked.strategy} {f'K={asked.k}' if asked.threshold is None else f'>{asked.threshold}'}"
-    )
+    point = f"K={asked.k}" if asked.threshold is None else f">{asked.threshold}"
+    words = [asked.strategy, point]
+    words += [asked.procedure] if asked.procedure != DIRECT else []
+    words += [f"less {asked.feed_forward} feed-forwards"] if asked.feed_forward != NONE else []
+    return " ".join(words)
 
 
 def _longest(plan: Plan, rates: Rates) -> list[str]:

@@ -19,6 +19,7 @@ from lp_sweep.orchestrator.plan import Plan, Work
 from lp_sweep.orchestrator.workqueue import WorkQueue
 from lp_sweep.storage.identity import TrialSpec
 from lp_sweep.storage.printable import printable
+from lp_sweep.trials.procedures import DIRECT, Procedure
 
 _QUIET_SECONDS = 60.0
 
@@ -43,11 +44,19 @@ def make_reporter() -> Reporter:
 
 def describe(work: Work) -> str:
     """`bert-base-cased 8/12 layers rte seed 42`, or a profile's model and task."""
-    task = printable(work.task.name)
+    model, task = short_model(work.model.name), printable(work.task.name)
     if isinstance(work.spec, TrialSpec):
-        layers = f"{len(work.spec.kept_layers)}/{work.model.depth} layers"
-        return f"{short_model(work.model.name)} {layers} {task} seed {work.spec.seed}"
-    return f"{short_model(work.model.name)} contribution profile {task}"
+        layers = f"{len(work.spec.kept_layers)}/{work.model.depth} layers{_manner(work.spec)}"
+        return f"{model} {layers} {task} seed {work.spec.seed}"
+    return f"{model} {work.spec.measure.replace('_', '-')} profile {task}"
+
+
+def _manner(spec: TrialSpec) -> str:
+    """How it is trained, and what else of it goes: nothing for the most usual."""
+    label = Procedure(spec.procedure, spec.freeze_dropped, spec.epochs_per_layer).label
+    procedure = "" if label == DIRECT else f" {label}"
+    gone = len(spec.removed_feed_forwards)
+    return procedure + (f" less {gone} feed-forward{'s' * (gone > 1)}" if gone else "")
 
 
 def short_model(name: str) -> str:

@@ -61,5 +61,5 @@ class Recorder:
 def _point(row: Mapping[str, Any]) -> tuple[Any, ...]:
     """What was asked for; the k of a threshold is a result."""
     setting = row["k"] if row["threshold"] is None else None
-    axes = ("model", "procedure", "strategy", "threshold", "task", "seed")
+    axes = ("model", "procedure", "feed_forward", "strategy", "threshold", "task", "seed")
     return (setting, *(row[axis] for axis in axes))

@@ -7,10 +7,11 @@ from importlib.resources import as_file, files
 from pathlib import Path
 from typing import NamedTuple
 
-from lp_sweep.orchestrator.known import Known, Ledger, read_ledger
+from lp_sweep.orchestrator.known import Known, Ledger, read_ledger, with_networks
 from lp_sweep.orchestrator.load import SweepFile, load_sweep
 from lp_sweep.orchestrator.options import BUILT_IN, DEFAULT_STORE
-from lp_sweep.orchestrator.plan import Plan, make_plan
+from lp_sweep.orchestrator.plan import Plan
+from lp_sweep.orchestrator.planning import make_plan
 from lp_sweep.orchestrator.resolve import Sweep, resolve
 from lp_sweep.storage.errors import SpecError
 from lp_sweep.storage.places import expanded
@@ -85,9 +86,13 @@ def planned(request: Request, *, patience: float = 0.0, cache_dir: Path | None =
     )
     location = request.location(file)
     ledger = Ledger(Known.nothing(), [], [])
+    store = None
     if is_store(location):
         store = Store(location, patience=patience)
         if cache_dir is not None:
             flush(store, cache_dir)
         ledger = read_ledger(store)
-    return Planned(file, sweep, location, ledger, make_plan(sweep, ledger.known))
+    plan = make_plan(sweep, ledger.known)
+    if store is not None and (wanted := plan.needed_networks() | plan.trained_again()):
+        plan.known = with_networks(plan.known, store, wanted)
+    return Planned(file, sweep, location, ledger, plan)

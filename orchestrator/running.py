@@ -153,8 +153,10 @@ def _farewell(outcome: Outcome, store: Store, request: Request, how: How) -> int
 
 def _left_failed(outcome: Outcome) -> int:
     totals = outcome.plan.totals()
-    profiles = sum(id_ in outcome.plan.known.failed for id_ in outcome.plan.profiles)
-    return totals["trials_failed"] + profiles
+    plan = outcome.plan
+    measures = (item.id for items in plan.measures.values() for item in items)
+    others = {*plan.profiles, *measures} & plan.known.failed.keys()
+    return totals["trials_failed"] + len(others - plan.known.profiles.keys())
 
 
 def _tell_failures(failed: dict[str, str], where: str) -> None:

@@ -35,7 +35,11 @@ class PlanSearcher(Searcher):  # type: ignore[misc]
     def suggest(self, trial_id: str) -> Any:  # Tune keeps the argument's name
         if len(self.works) < _PIECES_A_TUNER and (work := self._take()) is not None:
             self.works[trial_id] = work
-            job = {**work.job(), **self.transport, "halvings": self.queue.halvings(work.id)}
+            job = {
+                **self.queue.job(work),
+                **self.transport,
+                "halvings": self.queue.halvings(work.id),
+            }
             return {"job": json.dumps(job), "avoid": sorted(self.nodes.set_aside)}
         if self.queue.live:
             return None

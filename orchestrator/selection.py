@@ -23,31 +23,41 @@ class Selection(NamedTuple):
     def wants(self, id_: str, failed_with: str | None) -> bool:
         if not self.retry:
             return failed_with is None or policy(failed_with).by_itself
-        if failed_with is None:
-            return False
         if self.ids:
             return id_ in self.ids
-        return self.error_type in (None, failed_with)
+        return failed_with is not None and self.error_type in (None, failed_with)
 
 
 def retry_selection(error_type: str | None, names: list[str], plan: Plan) -> Selection:
     """What `retry` was asked for. Raises SpecError for a trial that has not failed, or an unknown
-    type; a name may be the beginning of an identifier."""
+    type; a name may be the beginning of an identifier, and that of a measurement of a trial's
+    network stands for the trial, whose worker takes it."""
     error_type = _SHORT.get(error_type or "", error_type)
     if error_type is not None and error_type not in POLICIES:
         raise SpecError(f"unknown type of failure {error_type!r}. Choose: {', '.join(POLICIES)}.")
-    failed = {id_: kind for id_, kind in plan.known.failed.items() if _in_plan(plan, id_)}
+    failed = _failed_work(plan)
     return Selection(True, error_type, frozenset(_failed_id(name, failed, plan) for name in names))
 
 
-def _in_plan(plan: Plan, id_: str) -> bool:
-    return id_ in plan.trials or id_ in plan.profiles
+def _failed_work(plan: Plan) -> dict[str, str]:
+    """What has failed of the plan -> the work that tries it again: itself, or for a measurement
+    the trial that it is of."""
+    failed = plan.known.failed
+    work = {id_: id_ for id_ in failed if id_ in plan.trials or id_ in plan.profiles}
+    for trial, measures in plan.measures.items():
+        for item in measures:
+            if item.id in failed:
+                work |= {item.id: trial, trial: trial}
+    return work
 
 
 def _failed_id(name: str, failed: Mapping[str, str], plan: Plan) -> str:
+    """The work to do again for what is named by its beginning. Raises SpecError."""
+    if name in failed:
+        return failed[name]
     matches = [id_ for id_ in failed if id_.startswith(name)]
     if len(matches) == 1:
-        return matches[0]
+        return failed[matches[0]]
     if matches:
         raise SpecError(f"{name!r} is the beginning of {len(matches)} failed trials. Give more.")
     others = [id_ for id_ in (*plan.trials, *plan.profiles) if id_.startswith(name)]

@@ -16,6 +16,7 @@ from pydantic import (
     field_validator,
 )
 
+from lp_sweep.orchestrator.axes import FeedForwards, MeasureEntry, Procedures, StrategyEntry
 from lp_sweep.orchestrator.entries import (
     CellMatch,
     ContributionEntry,
@@ -23,9 +24,7 @@ from lp_sweep.orchestrator.entries import (
     ModelEntry,
     RecipeEntry,
     Resources,
-    StrategyEntry,
     TaskEntry,
-    Texts,
     duration,
     listed,
     named,
@@ -34,8 +33,6 @@ from lp_sweep.orchestrator.entries import (
 from lp_sweep.orchestrator.wording import choose
 from lp_sweep.storage.printable import listed as listed_names
 from lp_sweep.trials.tasks import canonical_name
-
-PROCEDURES = ("direct",)
 
 
 class SweepSpec(Entry):
@@ -46,7 +43,10 @@ class SweepSpec(Entry):
     models: Annotated[
         list[Annotated[ModelEntry, BeforeValidator(named("id"))]], BeforeValidator(listed)
     ] = Field(min_length=1)
-    procedures: Texts = Field(default=["direct"], min_length=1)
+    procedures: Procedures = Field(default=["direct"], min_length=1)
+    feed_forward: FeedForwards = Field(
+        default=["none"], min_length=1, description="of which kept layers the feed-forward goes"
+    )
     tasks: Annotated[
         list[Annotated[TaskEntry, BeforeValidator(named("name"))]], BeforeValidator(listed)
     ] = Field(min_length=1)
@@ -58,6 +58,7 @@ class SweepSpec(Entry):
     )
     recipe: RecipeEntry = RecipeEntry()
     contribution: ContributionEntry = ContributionEntry()
+    measure: MeasureEntry = MeasureEntry()
     include: list[CellMatch] = Field(default=[])
     exclude: list[CellMatch] = Field(default=[])
     data_dir: str | None = Field(None, description="GLUE from a folder, not from the hub")
@@ -70,12 +71,7 @@ class SweepSpec(Entry):
         "none", description="trained weights to keep: best is the best seed of each network"
     )
 
-    @field_validator("procedures")
-    @classmethod
-    def _known(cls, names: list[str]) -> list[str]:
-        return [choose("procedure", name, PROCEDURES) for name in names]
-
-    @field_validator("models", "tasks", "strategies", "seeds")
+    @field_validator("models", "tasks", "procedures", "feed_forward", "strategies", "seeds")
     @classmethod
     def _each_once(cls, entries: list[Any]) -> list[Any]:
         counts = Counter(_name(entry) for entry in entries)
@@ -92,7 +88,7 @@ class SweepSpec(Entry):
             name = entry.measured_on or "own"
             if tasks and name != "own":
                 given = canonical_name(name) or name
-                choose("task to measure the contribution on", name, ["own", *tasks], given=given)
+                choose("task to measure layers on", name, ["own", *tasks], given=given)
         return value
 
 

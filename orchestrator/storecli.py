@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from pathlib import Path
 from typing import Annotated, Any
 
 import typer
@@ -18,7 +19,7 @@ from lp_sweep.orchestrator.options import (
     TrialArgument,
     Unit,
 )
-from lp_sweep.orchestrator.output import emit
+from lp_sweep.orchestrator.output import emit, say
 from lp_sweep.storage.errors import SpecError
 
 app = typer.Typer()
@@ -87,6 +88,44 @@ def table(
     request: dict[str, Any] = {"deltas": deltas, "unit": unit.value}
     form = Format.json if as_json else form
     emit(commands.table(store or DEFAULT_STORE, sweep, name.value, form, request), end="")
+
+
+@app.command()
+def paper(
+    store: StoreOption = None,
+    sweep: SweepOption = None,
+    number: Annotated[
+        list[int] | None, typer.Option("--table", help="1 to 6; default: all. May be repeated.")
+    ] = None,
+    check: Annotated[
+        bool, typer.Option("--check", help="Exit 1 where ours is outside the tolerance.")
+    ] = False,
+    model: Annotated[
+        list[str] | None,
+        typer.Option("--model", help="OURS=PAPER'S, such as ./bert=bert-base-cased."),
+    ] = None,
+    figures: Annotated[
+        Path | None, typer.Option("--figures", help="Write figures 2 to 5 into this folder, too.")
+    ] = None,
+    form: FormatOption = Format.table,
+    as_json: JsonOption = False,
+) -> None:
+    """Print the tables of Poor Man's BERT from the store, with the paper's number beside each.
+
+    Example: lp-sweep paper --table 1 --check --figures figures
+    """
+    from lp_sweep.orchestrator import commands, paperview
+
+    asked = paperview.Asked(
+        number or (), Format.json if as_json else form, paperview.model_names(model or ())
+    )
+    catalog = commands.opened(store or DEFAULT_STORE, sweep)
+    emit(paperview.tables_text(catalog, asked), end="")
+    for path in paperview.draw(catalog, figures) if figures else ():
+        say(f"wrote {path}")
+    if check and (found := paperview.outside(catalog, asked)):
+        paperview.tell_outside(found)
+        raise typer.Exit(1)
 
 
 @app.command()

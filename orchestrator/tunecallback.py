@@ -55,7 +55,7 @@ class WorkCallback(Callback):  # type: ignore[misc]
             self.reporter.ended(work.id, result["status"], str(result["message"]))
             return
         self.searcher.nodes.succeeded(node)
-        self._keep_store_errors(lambda: queue.ended(work.id, None))
+        self._keep_store_errors(lambda: queue.ended(work.id, None, result.get("measures_failed")))
         self.reporter.ended(work.id, "done", _score(result))
 
     def on_step_end(self, iteration: int, trials: list[Any], **info: Any) -> None:
@@ -76,7 +76,11 @@ class WorkCallback(Callback):  # type: ignore[misc]
     def lost(self, work: Work, loss: Loss) -> None:
         """A worker that could not report: put the piece back while its type's budget lasts."""
         queue = self.searcher.queue
-        put_back = queue.lost(work.id, loss.error_type)
+        put_back = False
+        try:
+            put_back = queue.lost(work.id, loss.error_type)
+        except StoreError as error:  # of what waited for it
+            queue.refused(str(error))
         self._keep_store_errors(lambda: self.recorder.lost(work, loss, final=not put_back))
         if put_back:
             self._blame(loss.node, work.id, loss.error_type)
@@ -86,7 +90,7 @@ class WorkCallback(Callback):  # type: ignore[misc]
         self._count(work.id, loss.error_type, loss.message, loss.node)
 
     def _failed(self, work: Work, error_type: str, message: str, node: str | None) -> None:
-        self.searcher.queue.ended(work.id, error_type)
+        self._keep_store_errors(lambda: self.searcher.queue.ended(work.id, error_type))
         self._count(work.id, error_type, message, node)
 
     def _count(self, id_: str, error_type: str, message: str, node: str | None) -> None:
@@ -123,6 +127,8 @@ class WorkCallback(Callback):  # type: ignore[misc]
 
 
 def _score(result: dict[str, Any]) -> str:
+    failed = result.get("measures_failed") or {}
+    lacks = "".join(f"; measurement {id_} failed: {kind}" for id_, kind in failed.items())
     if "last" not in result:
         return f"{result['seconds']:.0f} s"
-    return f"{result['metric']} {100 * result['last']:.2f}, {result['seconds']:.0f} s"
+    return f"{result['metric']} {100 * result['last']:.2f}, {result['seconds']:.0f} s{lacks}"

@@ -8,17 +8,26 @@ from __future__ import annotations
 
 import heapq
 from collections import Counter
-from collections.abc import Callable, Iterable
-from typing import Protocol
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, Protocol
 
+import pyarrow as pa
+
+from lp_sweep.orchestrator.blocked import Blocked
 from lp_sweep.orchestrator.estimate import Rates
-from lp_sweep.orchestrator.known import Known, attempted_work, failures
-from lp_sweep.orchestrator.plan import Plan, Work, make_plan
+from lp_sweep.orchestrator.known import Known, attempted_work, failures, measurements
+from lp_sweep.orchestrator.plan import Plan, Work
+from lp_sweep.orchestrator.planning import make_plan
 from lp_sweep.orchestrator.policy import policy
 from lp_sweep.orchestrator.selection import Selection
 from lp_sweep.storage.errors import StoreError
+from lp_sweep.storage.networks import has_network
 from lp_sweep.storage.runs import Announcement, Progress
+from lp_sweep.storage.schema import TABLES
 from lp_sweep.storage.store import Store
+from lp_sweep.trials.select import Measured
+
+_BLOCKED = "missing_input"  # how work fails that waits for a network of what failed
 
 
 class Claims(Protocol):
@@ -44,6 +53,7 @@ class WorkQueue:
         *,
         selection: Selection | None = None,
         claims: Claims | None = None,
+        on_blocked: Callable[[Work, str], None] = lambda work, need: None,
     ) -> None:
         self.plan, self.store, self.rates = plan, store, rates
         self.claims = claims
@@ -58,24 +68,84 @@ class WorkQueue:
         self._selection = selection or Selection()
         self._tries: Counter[tuple[str, str]] = Counter()
         self._on_plan = on_plan
+        self._on_blocked = on_blocked
         self._heap: list[tuple[int, float, str]] = []
         self._queued: set[str] = set()
+        self._measured: set[str] = set()  # of trained networks
+        self._needed: set[str] = set()  # whose networks other work needs
+        self._keeping: set[str] = set()  # begun as needed: their networks come to the store
+        self._networks: set[str] = set()  # that came to the store in this run
+        self._again: set[str] = set()  # done before, and queued for their networks
+        self._blocked = Blocked()
         self._fill()
 
     def _fill(self) -> None:
-        failed = self.plan.known.failed
-        for missing in (self.plan.missing_profiles(), self.plan.missing_trials()):
-            for work in missing:
-                wanted = self._selection.wants(work.id, failed.get(work.id))
-                if wanted and work.id not in self._queued:
-                    self._queued.add(work.id)
-                    self._push(work.id)
+        self._needed = self.plan.needed_networks()
+        missing = [*self.plan.missing_profiles(), *self.plan.missing_trials()]
+        wanted = [
+            work.id
+            for work in missing
+            if self.plan.incomplete(work.id)
+            and self._selection.wants(work.id, self.plan.failed_with(work.id))
+        ]
+        fresh = [id_ for id_ in self._with_needs(wanted) if id_ not in self._queued]
+        self._queued |= {*fresh}
+        for id_ in fresh:
+            self._put(id_)
+        for need in list(self._blocked.needs()):
+            if need not in self._queued or need in self.failed:
+                self._block(need)
+            elif need in self.done and need not in self._again:
+                self._once_more(need)
+
+    def _with_needs(self, wanted: list[str]) -> Iterable[str]:
+        """And the work whose networks it lacks. A retry takes that along, tried before or not."""
+        found, look = dict.fromkeys(wanted), [*wanted]
+        while look:
+            for need in sorted(self._lacking(look.pop())):
+                if need in found:  # `- found.keys()` would go through all of them
+                    continue
+                if self._selection.retry or self._selection.wants(
+                    need, self.plan.known.failed.get(need)
+                ):
+                    found[need] = None
+                    look.append(need)
+        return found
+
+    def _lacking(self, id_: str) -> set[str]:
+        return self.plan.needs(id_) - self.plan.known.networks - self._networks
+
+    def job(self, work: Work) -> dict[str, Any]:
+        """What a worker gets of it."""
+        return self.plan.job(work, network=work.id in self._needed)
+
+    def _once_more(self, need: str) -> None:
+        """It was done, or begun, before anything needed its network."""
+        self._again.add(need)
+        self._push(need)
+
+    def _block(self, need: str) -> None:
+        """A network will not come in this run: what needs it has failed too. An earlier run may
+        have said so."""
+        hopeless = self._blocked.lost(need)
+        for id_ in hopeless:
+            self._settle(id_, _BLOCKED)
+        for id_ in hopeless:
+            if self.plan.known.failed.get(id_) != _BLOCKED:
+                self._on_blocked(self._work(id_), need)
 
     def _work(self, id_: str) -> Work:
         return self.plan.profiles.get(id_) or self.plan.trials[id_]
 
+    def _put(self, id_: str) -> None:
+        """To be handed out, now or when what it lacks is there."""
+        if lacking := self._lacking(id_):
+            self._blocked.add(id_, lacking, self.rates.seconds(self._work(id_)))
+        else:
+            self._push(id_)
+
     def _push(self, id_: str) -> None:
-        rank = int(id_ in self.plan.trials)
+        rank = 0 if id_ in self.plan.profiles else 1 if id_ in self._needed else 2
         heapq.heappush(self._heap, (rank, -self.rates.seconds(self._work(id_)), id_))
 
     def take(self) -> Work | None:
@@ -91,6 +161,7 @@ class WorkQueue:
                 self._settle_elsewhere(id_)
                 continue
             work = self.live[id_] = self._work(id_)
+            self._keeping |= {id_} & self._needed
             return work
         return None
 
@@ -111,13 +182,23 @@ class WorkQueue:
         return done
 
     def recorded(self, id_: str) -> bool:
-        """Whether the store has its record. Raises StoreError."""
-        table = "profiles" if id_ in self.plan.profiles else "trials"
-        return self.store.find(table, id_) is not None
+        """Whether the store has its record, and what is wanted beside it. Raises StoreError."""
+        if id_ in self.plan.profiles:
+            return self.store.find("profiles", id_) is not None
+        if self.store.find("trials", id_) is None:
+            return False
+        if id_ in self._needed and not has_network(self.store, id_):
+            return False
+        measures = self.plan.missing_measures(id_)
+        return all(self.store.find("profiles", item.id) is not None for item in measures)
 
-    def ended(self, id_: str, error_type: str | None) -> None:
-        """A piece of work came to its end: a record (error_type None) or a failure for good."""
+    def ended(
+        self, id_: str, error_type: str | None, measures_failed: Mapping[str, str] | None = None
+    ) -> None:
+        """A piece of work came to its end: a record (error_type None) or a failure for good; of
+        its network's measurements some may have failed all the same."""
         self._let_go(id_)
+        self.failed |= measures_failed or {}
         self._settle(id_, error_type)
 
     def lost(self, id_: str, error_type: str) -> bool:
@@ -144,10 +225,14 @@ class WorkQueue:
         self.stopped, self.store_error = self.stopped or "store", why
 
     def again(self, ids: Iterable[str]) -> None:
-        """Work that failed for a reason that was not its own."""
-        for id_ in ids:
-            if self.failed.pop(id_, None) is not None:
-                self._push(id_)
+        """Work that failed for a reason that was not its own, and what failed for want of it."""
+        back = {id_ for id_ in ids if self.failed.pop(id_, None) is not None}
+        for id_ in back:
+            self._push(id_)
+        for id_ in [id_ for id_, kind in self.failed.items() if kind == _BLOCKED]:
+            if self.plan.needs(id_) & back:
+                del self.failed[id_]
+                self._put(id_)
 
     def halvings(self, id_: str) -> int:
         """How often the piece took a whole host's memory: it starts with smaller micro-batches."""
@@ -161,13 +246,24 @@ class WorkQueue:
     def _settle(self, id_: str, error_type: str | None) -> None:
         if error_type is not None:
             self.failed[id_] = error_type
+            self._block(id_)
             return
         self.done.add(id_)
+        self._again.discard(id_)
+        self._measured |= {item.id for item in self.plan.missing_measures(id_)}
+        if id_ in self._keeping:
+            self._networks.add(id_)
+            for free in self._blocked.came(id_):
+                self._push(free)
+        elif id_ in self._blocked.needs():  # begun before anything needed its network
+            self._once_more(id_)
         if id_ in self.plan.profiles:
             self._open_deferred(id_)
 
     def _settle_elsewhere(self, id_: str) -> None:
+        """Another run has recorded it, with its network if that is needed."""
         self.done_elsewhere.add(id_)
+        self._keeping |= {id_} & self._needed
         self._settle(id_, None)
 
     def look_elsewhere(self) -> None:
@@ -198,12 +294,13 @@ class WorkQueue:
         return {id_: kind for id_, kind in found.items() if not self._selection.wants(id_, kind)}
 
     def _open_deferred(self, profile: str) -> None:
-        row = self.store.read("profiles", profile)[0]
-        cosines = {item["layer"]: item["value"] for item in row["layers"]}
-        known = self.plan.known
-        self.plan = make_plan(
-            self.plan.sweep, known._replace(profiles={**known.profiles, profile: cosines})
-        )
+        rows = pa.Table.from_pylist(self.store.read("profiles", profile), TABLES["profiles"])
+        found = measurements(rows)
+        known = self.plan.known._replace(profiles={**self.plan.known.profiles, **found})
+        if not any(c.state == "deferred" and c.profile_id == profile for c in self.plan.cells):
+            self.plan.known = known
+            return
+        self.plan = make_plan(self.plan.sweep, known)
         self._on_plan(self.plan)
         self._fill()
 
@@ -213,12 +310,16 @@ class WorkQueue:
         failed = {**known.failed, **self.failed}
         return known._replace(
             trials=known.trials | self.done,
+            profiles={
+                **dict.fromkeys(self._measured - failed.keys(), Measured({})),
+                **known.profiles,
+            },
             failed={id_: kind for id_, kind in failed.items() if id_ not in self.done},
         )
 
     @property
     def waiting(self) -> int:
-        return len(self._heap)
+        return len(self._heap) + len(self._blocked)
 
     @property
     def open(self) -> bool:
@@ -227,10 +328,11 @@ class WorkQueue:
 
     def progress(self) -> Progress:
         """Called by another thread too."""
-        left = len(self._heap) + len(self.live) + len(self.elsewhere)
+        left = len(self._heap) + len(self._blocked) + len(self.live) + len(self.elsewhere)
         return Progress(len(self.done), len(self.failed), left)
 
     def remaining_seconds(self) -> float:
         """Slot-seconds of all that is waiting or live, by the estimate."""
         waiting = sum(-item[1] for item in self._heap)
-        return waiting + sum(self.rates.seconds(work) for work in self.live.values())
+        live = sum(self.rates.seconds(work) for work in self.live.values())
+        return waiting + self._blocked.seconds() + live

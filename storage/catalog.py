@@ -145,7 +145,25 @@ class _Records:
             return rows.filter(
                 pc.is_in(rows["trial_id"], pa.array(sorted(self._wanted()), pa.string()))
             )
+        if table == "profiles":  # of its trials and of its models too, which no cell names
+            return self._of_sweep(self._read(table, None))
         return self._read(table, self._wanted())
+
+    def _of_sweep(self, profiles: pa.Table) -> pa.Table:
+        wanted = pa.array(sorted(self._wanted()), pa.string())
+        pairs = self._cells.select(["model", "task"]).group_by(["model", "task"]).aggregate([])
+        asked = {(row["model"], row["task"]) for row in pairs.to_pylist()}
+        own = [
+            trial is None and (model, task) in asked
+            for trial, model, task in zip(
+                *(profiles[name].to_pylist() for name in ("trial_id", "model", "task")),
+                strict=True,
+            )
+        ]
+        named = pc.or_(
+            pc.is_in(profiles["profile_id"], wanted), pc.is_in(profiles["trial_id"], wanted)
+        )
+        return profiles.filter(pc.or_(named, pa.array(own, pa.bool_())))
 
     def _wanted(self) -> set[str]:
         """The trials and profiles that the sweep's cells name."""

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import MISSING, dataclass, field, fields, is_dataclass, replace
 from typing import Any, Literal
 
@@ -18,6 +18,7 @@ IDENTITY_VERSION = 1
 
 Precision = Literal["fp32", "bf16", "auto"]
 Schedule = Literal["linear", "constant"]
+SecondNorm = Literal["keep", "drop"]
 TaskKind = Literal["classification", "regression"]
 
 
@@ -40,6 +41,11 @@ class Recipe:
     precision: Precision = "fp32"
     limit_train: int | None = None  # a random subset of the rows, the same for every seed
     limit_dev: int | None = None
+    freeze_embeddings: bool = False
+    freeze_layers: tuple[int, ...] = ()  # 1-based original indices; those not kept don't matter
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "freeze_layers", _ascending(self.freeze_layers))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,8 +64,9 @@ class TaskDefinition:
 class TrialSpec:
     """One network trained once.
 
-    kept_layers are 1-based original indices, ascending. model_fingerprint and data_fingerprint are
-    `hub:<id>@<revision>` or `sha256:<content>`.
+    kept_layers and removed_feed_forwards are 1-based original indices, ascending.
+    model_fingerprint and data_fingerprint are `hub:<id>@<revision>` or `sha256:<content>`.
+    What a procedure has no use for is at its default, so that it makes no second identifier.
     """
 
     model_fingerprint: str
@@ -68,16 +75,36 @@ class TrialSpec:
     data_fingerprint: str
     seed: int
     recipe: Recipe = field(default_factory=Recipe)
-    procedure: str = "direct"
+    procedure: str = "direct"  # or finetune_then_drop, iterative: see trials/procedures.py
+    freeze_dropped: bool = False  # in the first stage of finetune_then_drop
+    epochs_per_layer: int = 2  # of iterative
+    removed_feed_forwards: tuple[int, ...] = ()
+    second_norm: SecondNorm = "keep"  # the LayerNorm after a removed feed-forward
 
     def __post_init__(self) -> None:
-        if tuple(sorted(set(self.kept_layers))) != tuple(self.kept_layers):
-            object.__setattr__(self, "kept_layers", tuple(sorted(set(self.kept_layers))))
+        kept = _ascending(self.kept_layers)
+        removed = tuple(i for i in _ascending(self.removed_feed_forwards) if i in kept)
+        object.__setattr__(self, "kept_layers", kept)
+        object.__setattr__(self, "removed_feed_forwards", removed)
+        if not removed:
+            object.__setattr__(self, "second_norm", "keep")
+        if self.procedure != "finetune_then_drop":
+            object.__setattr__(self, "freeze_dropped", False)
+        if self.procedure == "direct" or self.freeze_dropped:
+            # else a layer may learn before it is dropped
+            frozen = tuple(i for i in self.recipe.freeze_layers if i in kept)
+            object.__setattr__(self, "recipe", replace(self.recipe, freeze_layers=frozen))
+        if self.procedure != "iterative":
+            object.__setattr__(self, "epochs_per_layer", 2)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProfileSpec:
-    """The contribution of every layer of one pre-trained model over one task's dev set."""
+    """One measurement of every layer of a network over one task.
+
+    The network is the pre-trained one, or that of `trial`; `against` is the trial whose network
+    it is compared with, where it is not the pre-trained one.
+    """
 
     model_fingerprint: str
     task: TaskDefinition
@@ -85,6 +112,16 @@ class ProfileSpec:
     max_length: int = 128
     limit_dev: int | None = None
     measure: str = "contribution"
+    trial: str = ""  # a trial_id
+    against: str = ""  # a trial_id
+    limit_train: int | None = None  # of what learns from the train rows: probes, greedy
+    rows: int | None = None  # train rows of a probe
+    recipe: Recipe | None = None  # of what trains a network of its own: greedy
+    seed: int | None = None
+
+
+def _ascending(layers: Iterable[int]) -> tuple[int, ...]:
+    return tuple(sorted(set(layers)))
 
 
 def canonical(value: Any) -> Any:
@@ -135,13 +172,17 @@ def profile_id(spec: ProfileSpec) -> str:
 
 
 def trial_spec_from_plain(plain: Mapping[str, Any]) -> TrialSpec:
-    """The inverse of `dataclasses.asdict`."""
+    """The inverse of `dataclasses.asdict`, and of `canonical`: what is left out is at its default.
+
+    Raises KeyError, TypeError or ValueError for other data.
+    """
     return TrialSpec(
         **{
             **plain,
             "kept_layers": tuple(plain["kept_layers"]),
+            "removed_feed_forwards": tuple(plain.get("removed_feed_forwards", ())),
             "task": task_from_plain(plain["task"]),
-            "recipe": Recipe(**plain["recipe"]),
+            "recipe": recipe_from_plain(plain.get("recipe", {})),
         }
     )
 
@@ -149,23 +190,26 @@ def trial_spec_from_plain(plain: Mapping[str, Any]) -> TrialSpec:
 def trial_spec_from_canonical(text: str) -> TrialSpec:
     """The inverse of `canonical_json`: `trial_id` of it is the identifier that the text is of.
 
-    What the text leaves out is at its default. Raises KeyError, TypeError or ValueError for
-    other text.
+    Raises KeyError, TypeError or ValueError for other text.
     """
-    plain = json.loads(text)
-    return TrialSpec(
-        **{
-            **plain,
-            "kept_layers": tuple(plain["kept_layers"]),
-            "task": task_from_plain(plain["task"]),
-            "recipe": Recipe(**plain.get("recipe", {})),
-        }
-    )
+    return trial_spec_from_plain(json.loads(text))
 
 
 def profile_spec_from_plain(plain: Mapping[str, Any]) -> ProfileSpec:
     """The inverse of `dataclasses.asdict`."""
-    return ProfileSpec(**{**plain, "task": task_from_plain(plain["task"])})
+    recipe = plain.get("recipe")
+    return ProfileSpec(
+        **{
+            **plain,
+            "task": task_from_plain(plain["task"]),
+            "recipe": None if recipe is None else recipe_from_plain(recipe),
+        }
+    )
+
+
+def recipe_from_plain(plain: Mapping[str, Any]) -> Recipe:
+    """The inverse of `dataclasses.asdict`."""
+    return Recipe(**{**plain, "freeze_layers": tuple(plain.get("freeze_layers", ()))})
 
 
 def task_from_plain(plain: Mapping[str, Any]) -> TaskDefinition:

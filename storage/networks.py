@@ -1,13 +1,15 @@
 """The kept networks of a store, `weights/<trial_id>/`: whose they are, and which of them go.
 
-`keep: best` keeps one of each group of trials that differ in nothing but the seed. What `keep: all`
-kept is never deleted here: a text beside the weights tells the two apart. Loads no network.
+`keep: best` keeps one of each group of trials that differ in nothing but the seed. What other
+trials go on from stays until they are done. What `keep: all` kept is never deleted here: a text
+beside the weights tells them apart. Loads no network.
 """
 
 from __future__ import annotations
 
 import json
 from collections import defaultdict
+from pathlib import Path
 from typing import Any, NamedTuple
 
 from lp_sweep.storage.identity import content_hash
@@ -15,8 +17,9 @@ from lp_sweep.storage.store import Store
 
 WEIGHTS = "weights"
 CONFIG = "config.json"  # the last file of a kept network: its presence means complete
-KEPT_BY = "kept-by.txt"  # `best` or `all`; a network without it stays
+KEPT_BY = "kept-by.txt"  # `best`, `all` or `need`; a network without it stays
 BEST, ALL = "best", "all"
+NEED = "need"  # until the trials that go on from it are done: see `release`
 
 _ROWS_READ = 500  # records at once: bounds what a large store's take of memory
 
@@ -80,18 +83,50 @@ def kept_by(store: Store, trial: str) -> str | None:
     return None if text is None else text.strip()
 
 
-def is_for_good(store: Store, trial: str) -> bool:
-    """Whether there is a network that no `best` may take for its own. Raises StoreError."""
-    by = kept_by(store, trial)
-    if by is not None:
-        return by != BEST
+def has_network(store: Store, trial: str) -> bool:
+    """Whether a complete network of the trial is there. Raises StoreError."""
     return any(item.name == CONFIG for item in store.listing(f"{WEIGHTS}/{trial}"))
 
 
+def fetch_network(store: Store, trial: str, folder: Path) -> bool:
+    """Copy it into `folder`, which exists. False: it is not there, or not all of it any more.
+    Raises StoreError."""
+    if not has_network(store, trial):
+        return False
+    where = f"{WEIGHTS}/{trial}"
+    names = [item.name for item in store.listing(where)]
+    return all(store.fetch_file(where, name, folder / name) for name in names)
+
+
+def is_for_good(store: Store, trial: str) -> bool:
+    """Whether there is a network that no `best` may take for its own. Raises StoreError."""
+    by = kept_by(store, trial)
+    return by not in (BEST, NEED) if by is not None else has_network(store, trial)
+
+
 def keep_for_good(store: Store, trial: str) -> None:
-    """A network that a `best` kept stays from now on. Raises StoreError."""
-    if kept_by(store, trial) == BEST:
+    """A network that a `best` or a need kept stays from now on. Raises StoreError."""
+    if kept_by(store, trial) in (BEST, NEED):
         store.put_text(f"{WEIGHTS}/{trial}", KEPT_BY, f"{ALL}\n")
+
+
+def keep_while_needed(store: Store, trial: str) -> None:
+    """A network that a `best` kept is not deleted before `release`. Raises StoreError."""
+    if kept_by(store, trial) == BEST:
+        store.put_text(f"{WEIGHTS}/{trial}", KEPT_BY, f"{NEED}\n")
+
+
+def release(store: Store, record: dict[str, Any], *, keep_best: bool) -> None:
+    """Nothing goes on from it any more, so it goes, unless a `best` would keep it. Raises
+    StoreError."""
+    trial = record["trial_id"]
+    if kept_by(store, trial) != NEED:
+        return
+    if keep_best and is_best(store, record):
+        store.put_text(f"{WEIGHTS}/{trial}", KEPT_BY, f"{BEST}\n")
+        settle(store, record)
+    else:
+        delete_network(store, trial)
 
 
 def delete_network(store: Store, trial: str) -> None:

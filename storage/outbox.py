@@ -7,7 +7,7 @@ when the store is back.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -55,19 +55,21 @@ class Outbox:
             return waiting.to_list()
         return rows
 
-    def send(self, *records: Record) -> bool:
-        """Records in their order. False: they wait in the spool, and `refusal` says why. Raises
+    def send(self, *records: Record, network: str = "") -> bool:
+        """First the network of the trial `network` (else of the last record's), if one waits, then
+        records in their order. False: they wait in the spool, and `refusal` says why. Raises
         StoreError when neither takes them: then they are lost."""
         spooled = [self.spool.put(record) for record in records]
+        name = network or records[-1].name
         try:
-            self._send(*records)
+            self._send(records, name)
         except StoreError as error:
             self.refusal = str(error)
             if all(spooled):
                 return False
             raise StoreError(
                 f"neither the store nor this node's spool {self.spool.root} takes the record of "
-                f"{records[-1].name}, so it is lost. {error}"
+                f"{name}, so it is lost. {error}"
             ) from error
         self.refusal = None
         for record in records:
@@ -75,11 +77,11 @@ class Outbox:
         self._send_others()
         return True
 
-    def _send(self, *records: Record) -> None:
+    def _send(self, records: Sequence[Record], name: str) -> None:
         if self.store is None:
             self.store = Store(self.location, patience=self.patience)
         for network in self.spool.networks():
-            if network.name == records[-1].name:
+            if network.name == name:
                 send_network(self.store, network)
         for record in records:
             self.store.put(record.table, record.name, record.rows)

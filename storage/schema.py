@@ -17,6 +17,9 @@ _epoch = pa.struct(
     [("epoch", pa.int32()), ("split", _text), ("metric", _text), ("value", pa.float64())]
 )
 _layer_value = pa.struct([("layer", pa.int32()), ("value", pa.float64())])
+_named_value = pa.struct(
+    [("name", _text), ("layer", pa.int32()), ("other", pa.int32()), ("value", pa.float64())]
+)
 
 _WHERE = [
     ("host", _text),
@@ -58,6 +61,13 @@ TRIALS = pa.schema(
         ("precision", _text),  # as asked for
         ("limit_train", _int),
         ("limit_dev", _int),
+        ("freeze_embeddings", pa.bool_()),
+        ("freeze_layers", _layers),
+        ("freeze_dropped", pa.bool_()),  # in the first stage of finetune_then_drop
+        ("epochs_per_layer", pa.int32()),  # of iterative
+        ("removed_feed_forwards", _layers),
+        ("second_norm", _text),  # keep, drop
+        ("started_from", _text),  # the trial whose network this one went on from
         ("precision_used", _text),  # fp32 or bf16
         ("metric", _text),  # the main metric, that `last` and `best` are of
         ("last", _float),  # after the last epoch: what every table uses
@@ -91,7 +101,13 @@ TRIALS = pa.schema(
 PROFILES = pa.schema(
     [
         ("profile_id", _text),
-        ("measure", _text),  # contribution
+        ("measure", _text),  # contribution, probes, similarity, cka, ...
+        ("identity_version", pa.int32()),
+        ("spec", _text),  # canonical JSON of what the identifier is a hash of
+        ("trial_id", _text),  # whose network was measured; null: the pre-trained one
+        ("against", _text),  # whose it was compared with; null: the pre-trained one, or none
+        ("seed", _int),
+        ("kept_layers", _layers),
         ("model", _text),
         ("model_fingerprint", _text),
         ("depth", pa.int32()),
@@ -99,7 +115,8 @@ PROFILES = pa.schema(
         ("data_fingerprint", _text),
         ("max_length", pa.int32()),
         ("limit_dev", _int),
-        ("layers", pa.list_(_layer_value)),  # 1-based layer, mean cosine before and after it
+        ("layers", pa.list_(_layer_value)),  # what a strategy selects by: 1-based layer, value
+        ("values", pa.list_(_named_value)),  # all else: see docs/store.md
         ("dev_examples", _int),
         ("seconds_total", _float),
         *_WHERE,
@@ -143,6 +160,7 @@ CELLS = pa.schema(
         ("model", _text),
         ("depth", pa.int32()),
         ("procedure", _text),
+        ("feed_forward", _text),  # none, top 3, every 2nd, ...
         ("strategy", _text),
         ("k", pa.int32()),
         ("threshold", _float),

@@ -27,7 +27,16 @@ import pyarrow as pa
 from lp_sweep.storage import parquet
 from lp_sweep.storage.errors import StoreError
 from lp_sweep.storage.folder import Folder
-from lp_sweep.storage.networks import BEST, CONFIG, KEPT_BY, WEIGHTS, is_for_good, kept_by, settle
+from lp_sweep.storage.networks import (
+    BEST,
+    CONFIG,
+    KEPT_BY,
+    NEED,
+    WEIGHTS,
+    is_for_good,
+    kept_by,
+    settle,
+)
 from lp_sweep.storage.places import expanded
 from lp_sweep.storage.store import Store
 
@@ -188,9 +197,9 @@ def send_network(store: Store, network: Path) -> bool:
 
 
 def _is_settled(store: Store, marker: Path) -> bool:
-    """Whether the store's network is another's that stays, which a `best` must not make its own."""
-    by_best = marker.read_text(encoding="utf-8").strip() == BEST
-    return by_best and is_for_good(store, marker.parent.name)
+    """Whether the store's network stays, so that a `best` or a need must not make it its own."""
+    passing = marker.read_text(encoding="utf-8").strip() in (BEST, NEED)
+    return passing and is_for_good(store, marker.parent.name)
 
 
 def _path(record: Record) -> str:

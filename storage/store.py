@@ -217,6 +217,11 @@ class Store:
         infos = self.perform(f"list {where}", lambda: self.files.list(folder))
         return sorted(info for info in infos if not info.name.startswith("."))
 
+    def folders(self, below: str) -> set[str]:
+        """The names of the folders in a folder."""
+        where = self.files.where(_folder(below))
+        return self.perform(f"list {where}", lambda: self.files.folders(below))
+
     def put_file(self, folder: str, name: str, source: Path) -> str:
         """Copy a local file into the store, whole or not at all."""
         path = _path(folder, name)

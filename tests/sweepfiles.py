@@ -16,7 +16,8 @@ from safetensors.numpy import save_file
 
 from lp_sweep.orchestrator.known import Known
 from lp_sweep.orchestrator.load import load_sweep
-from lp_sweep.orchestrator.plan import Plan, make_plan
+from lp_sweep.orchestrator.plan import Plan
+from lp_sweep.orchestrator.planning import make_plan
 from lp_sweep.orchestrator.resolve import Sweep, resolve
 
 # the file of the README, as it stands

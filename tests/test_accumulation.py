@@ -14,6 +14,7 @@ from lp_sweep.storage.identity import Recipe, TaskDefinition
 from lp_sweep.storage.store import Store
 from lp_sweep.trials.batches import BatchSizes, Padding, to_device
 from lp_sweep.trials.encode import EncodedSplit
+from lp_sweep.trials.procedures import Phase
 from lp_sweep.trials.prune import load_pruned
 from lp_sweep.trials.run import execute, run_trial
 from lp_sweep.trials.steps import Setting, stream, train_step
@@ -64,6 +65,7 @@ def setting(definition: TaskDefinition, micro_batch: int, **recipe: Any) -> Sett
         padding=Padding(0, 0, False),
         precision="fp32",
         batches=BatchSizes(micro_batch, 64),
+        course=(Phase((1, 2), 1),),
     )
 
 

@@ -218,6 +218,22 @@ def test_a_sweep_by_name_leaves_out_all_that_is_only_others(fake: FakeSweep) -> 
     assert grouped.to_pylist() == [{"sweep": "demo", "k": 6}, {"sweep": "other", "k": 4}]
 
 
+def test_one_sweep_has_what_was_measured_of_its_networks(fake: FakeSweep) -> None:
+    """No cell names such a profile: its trial is a cell's, or its model and task are."""
+    mine = fake.cells[0]["trial_id"]
+    for name, own in {
+        "trained": {"trial_id": mine, "model": "bert", "task": "SST-2"},
+        "pre-trained": {"trial_id": None, "model": "bert", "task": "SST-2"},
+        "another trial": {"trial_id": "t1-00", "model": "bert", "task": "SST-2"},
+        "another task": {"trial_id": None, "model": "bert", "task": "RTE"},
+    }.items():
+        values = [{"name": "accuracy", "layer": 1, "other": None, "value": 0.5}]
+        row = {"profile_id": name, "measure": "probes", "values": values, **own}
+        fake.store.put("profiles", name, [row])
+    found = open_views(fake.store, sweep="demo").query("SELECT profile_id FROM layers")
+    assert set(found["profile_id"].to_pylist()) == {"trained", "pre-trained"}
+
+
 def test_an_unknown_sweep_is_the_users_error(fake: FakeSweep) -> None:
     with pytest.raises(SpecError, match=r"no sweep named 'dmeo' .* It has: demo"):
         open_views(fake.store, sweep="dmeo")

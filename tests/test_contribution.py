@@ -9,11 +9,9 @@ import pytest
 import torch
 from transformers import PreTrainedModel
 
-from lp_sweep.trials.contribution import contribution_profile
-from lp_sweep.trials.prune import load_pruned
-from tests.families import FAMILIES, VOCABULARY, Family, save_pretrained
-
-LENGTHS = (9, 3, 6, 2, 9)
+from lp_sweep.trials.measures.contribution import contribution_profile
+from tests.families import FAMILIES, Family
+from tests.sentences import LENGTHS, network, padded, sentences
 
 
 @pytest.fixture(params=FAMILIES.values(), ids=FAMILIES.keys())
@@ -24,28 +22,7 @@ def family(request: pytest.FixtureRequest) -> Family:
 
 @pytest.fixture
 def model(family: Family, tmp_path: Path) -> PreTrainedModel:
-    return load_pruned(
-        save_pretrained(family, 4, tmp_path),
-        kept_layers=None,
-        num_labels=2,
-        problem_type="single_label_classification",
-        seed=1,
-    )
-
-
-def sentences() -> list[torch.Tensor]:
-    generator = torch.Generator().manual_seed(3)
-    return [torch.randint(4, VOCABULARY, (length,), generator=generator) for length in LENGTHS]
-
-
-def padded(rows: list[torch.Tensor], left: bool) -> dict[str, torch.Tensor]:
-    width = max(map(len, rows))
-    ids, mask = torch.ones(2, len(rows), width, dtype=torch.long)
-    mask.zero_()
-    for i, row in enumerate(rows):
-        place = slice(width - len(row), None) if left else slice(len(row))
-        ids[i, place], mask[i, place] = row, 1
-    return {"input_ids": ids, "attention_mask": mask, "labels": torch.zeros(len(rows))}
+    return network(family.name, tmp_path)
 
 
 def by_hand(family: Family, model: PreTrainedModel) -> list[float]:

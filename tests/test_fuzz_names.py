@@ -17,7 +17,8 @@ from hypothesis import strategies as st
 from lp_sweep.orchestrator.estimate import Rates, estimate
 from lp_sweep.orchestrator.known import Known
 from lp_sweep.orchestrator.output import complain, emit, say
-from lp_sweep.orchestrator.plan import Plan, make_plan
+from lp_sweep.orchestrator.plan import Plan
+from lp_sweep.orchestrator.planning import make_plan
 from lp_sweep.orchestrator.planview import plan_json, plan_text
 from lp_sweep.orchestrator.progress import PlainReporter
 from lp_sweep.orchestrator.statusview import STATES, States, states_text

@@ -14,12 +14,13 @@ from hypothesis import strategies as st
 
 from lp_sweep.orchestrator.load import check
 from lp_sweep.orchestrator.models import ModelInput
-from lp_sweep.orchestrator.plan import Known, Plan, make_plan
+from lp_sweep.orchestrator.plan import Known, Plan
+from lp_sweep.orchestrator.planning import make_plan
 from lp_sweep.orchestrator.resolve import Sweep, TaskInput
 from lp_sweep.orchestrator.yamlfile import Document
 from lp_sweep.storage.errors import LpSweepError, SpecError
 from lp_sweep.storage.identity import profile_id, trial_id
-from lp_sweep.trials.select import STRATEGIES
+from lp_sweep.trials.select import STRATEGIES, Measured
 from lp_sweep.trials.tasks import TASKS, TaskSource
 from tests.fuzzing import AWKWARD, assert_good_message, awkward, fuzz, outcome
 from tests.sweepfiles import PLAIN, make_inputs, planned
@@ -107,7 +108,7 @@ def measured(plan: Plan, value: float) -> Known:
         frozenset(),
         {},
         {
-            id_: {i: value if i % 2 else -1.0 for i in range(1, work.model.depth + 1)}
+            id_: Measured({i: value if i % 2 else -1.0 for i in range(1, work.model.depth + 1)})
             for id_, work in plan.profiles.items()
         },
     )

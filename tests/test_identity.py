@@ -56,7 +56,11 @@ OTHER: dict[type, dict[str, Any]] = {
         "data_fingerprint": "sha256:01",
         "seed": 43,
         "recipe": Recipe(epochs=4),
-        "procedure": "gradual",
+        "procedure": "iterative",
+        "freeze_dropped": True,
+        "epochs_per_layer": 3,
+        "removed_feed_forwards": (3,),
+        "second_norm": "drop",
     },
     Recipe: {
         "learning_rate": 3e-5,
@@ -73,6 +77,8 @@ OTHER: dict[type, dict[str, Any]] = {
         "precision": "bf16",
         "limit_train": 100,
         "limit_dev": 100,
+        "freeze_embeddings": True,
+        "freeze_layers": (2,),
     },
     TaskDefinition: {
         "text_columns": ("sentence1",),
@@ -89,7 +95,19 @@ OTHER: dict[type, dict[str, Any]] = {
         "max_length": 64,
         "limit_dev": 100,
         "measure": "similarity",
+        "trial": "t1-00",
+        "against": "t1-01",
+        "limit_train": 100,
+        "rows": 1000,
+        "recipe": Recipe(epochs=4),
+        "seed": 1,
     },
+}
+# what else must be so for a field to matter at all
+NEEDS: dict[str, dict[str, Any]] = {
+    "freeze_dropped": {"procedure": "finetune_then_drop"},
+    "epochs_per_layer": {"procedure": "iterative"},
+    "second_norm": {"removed_feed_forwards": (1,)},
 }
 
 
@@ -137,7 +155,13 @@ def test_defaults_are_pinned() -> None:
         for kind in OTHER
     }
     assert defaults == {
-        "TrialSpec": {"procedure": "direct"},
+        "TrialSpec": {
+            "procedure": "direct",
+            "freeze_dropped": False,
+            "epochs_per_layer": 2,
+            "removed_feed_forwards": (),
+            "second_norm": "keep",
+        },
         "Recipe": {
             "learning_rate": 2e-5,
             "batch_size": 32,
@@ -153,6 +177,8 @@ def test_defaults_are_pinned() -> None:
             "precision": "fp32",
             "limit_train": None,
             "limit_dev": None,
+            "freeze_embeddings": False,
+            "freeze_layers": (),
         },
         "TaskDefinition": {
             "label_column": "label",
@@ -161,7 +187,17 @@ def test_defaults_are_pinned() -> None:
             "extra_metrics": (),
             "labels": (),
         },
-        "ProfileSpec": {"max_length": 128, "limit_dev": None, "measure": "contribution"},
+        "ProfileSpec": {
+            "max_length": 128,
+            "limit_dev": None,
+            "measure": "contribution",
+            "trial": "",
+            "against": "",
+            "limit_train": None,
+            "rows": None,
+            "recipe": None,
+            "seed": None,
+        },
     }
     assert TRIAL.recipe == Recipe()
 
@@ -191,7 +227,31 @@ def test_int_and_float_are_one_value_off_the_default_too() -> None:
 
 @pytest.mark.parametrize(("name", "value"), changes(TrialSpec))
 def test_every_field_of_a_trial_matters(name: str, value: Any) -> None:
-    assert trial_id(replace(TRIAL, **{name: value})) != trial_id(TRIAL)
+    base = replace(TRIAL, **NEEDS.get(name, {}))
+    assert trial_id(replace(base, **{name: value})) != trial_id(base)
+
+
+@pytest.mark.parametrize(
+    "idle",
+    [
+        pytest.param({"freeze_dropped": True}, id="freeze_dropped"),
+        pytest.param({"epochs_per_layer": 5}, id="epochs_per_layer"),
+        pytest.param({"second_norm": "drop"}, id="second_norm"),
+        pytest.param({"removed_feed_forwards": (13,)}, id="feed-forward of no kept layer"),
+        pytest.param({"recipe": Recipe(freeze_layers=(13,))}, id="no kept layer frozen"),
+    ],
+)
+def test_what_is_of_no_use_makes_no_second_identifier(idle: dict[str, Any]) -> None:
+    assert trial_id(replace(TRIAL, **idle)) == trial_id(TRIAL)
+
+
+def test_what_is_frozen_anyway_makes_no_second_identifier() -> None:
+    staged = replace(PRUNED, procedure="finetune_then_drop", freeze_dropped=True)
+    same = replace(staged, recipe=replace(staged.recipe, freeze_layers=(7,)))
+    assert trial_id(same) == trial_id(staged)
+    learns = replace(staged, freeze_dropped=False)
+    other = replace(learns, recipe=replace(learns.recipe, freeze_layers=(7,)))
+    assert trial_id(other) != trial_id(learns)
 
 
 @pytest.mark.parametrize(("name", "value"), changes(Recipe))
@@ -249,8 +309,14 @@ SPECS = st.builds(
         weight_decay=st.floats(0, 1) | st.integers(0, 1),
         batch_size=st.integers(1),
         limit_train=st.none() | st.integers(1),
+        freeze_embeddings=st.booleans(),
+        freeze_layers=st.sets(st.integers(1, 48)).map(tuple),
     ),
-    procedure=st.sampled_from(["direct", "gradual"]),
+    procedure=st.sampled_from(["direct", "finetune_then_drop", "iterative"]),
+    freeze_dropped=st.booleans(),
+    epochs_per_layer=st.integers(1, 4),
+    removed_feed_forwards=st.sets(st.integers(1, 48)).map(tuple),
+    second_norm=st.sampled_from(["keep", "drop"]),
 )
 
 
@@ -272,7 +338,12 @@ def test_another_text_is_no_spec(text: str) -> None:
         trial_spec_from_canonical(text)
 
 
-def test_profile_round_trip() -> None:
-    again = profile_spec_from_plain(json.loads(json.dumps(asdict(PROFILE))))
-    assert again == PROFILE
-    assert profile_id(again) == profile_id(PROFILE)
+@pytest.mark.parametrize(
+    "profile",
+    [PROFILE, replace(PROFILE, recipe=Recipe(freeze_layers=(1,)), seed=0)],
+    ids=["plain", "greedy"],
+)
+def test_profile_round_trip(profile: ProfileSpec) -> None:
+    again = profile_spec_from_plain(json.loads(json.dumps(asdict(profile))))
+    assert again == profile
+    assert profile_id(again) == profile_id(profile)

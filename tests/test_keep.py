@@ -6,7 +6,7 @@ import csv
 import json
 import pickle
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import pytest
@@ -94,11 +94,11 @@ def scored(
     real = running.run_trial
 
     def run_trial(job: Any, attempt: Any) -> Any:
-        def keep(inputs: Any, record: Any) -> None:
+        def afterwards(inputs: Any, record: Any, device: Any) -> None:
             record["last"] = score
-            attempt.keep(inputs, record)
+            attempt.afterwards(inputs, record, device)
 
-        return real(job, running.Try(keep=keep))
+        return real(job, running.Try(afterwards=cast(Any, afterwards)))
 
     with monkeypatch.context() as patch:
         patch.setattr(running, "run_trial", run_trial)

@@ -22,6 +22,7 @@ from lp_sweep.storage.store import Store
 from lp_sweep.trials import profile as profiling
 from lp_sweep.trials import steps as stepping
 from lp_sweep.trials.batches import BatchSizes, to_device
+from lp_sweep.trials.measures import registry as measuring
 from lp_sweep.trials.memory import forget_frames, is_out_of_memory, memory_errors
 from lp_sweep.trials.run import execute
 from tests.test_run import jobs
@@ -206,7 +207,7 @@ def test_a_profile_halves_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     job = next(job for job in jobs(sweep) if job["kind"] == "profile")
     store = Store(tmp_path / "store", create=True)
     whole = profiling.run_profile(job)["record"]
-    monkeypatch.setattr(profiling, "to_device", full)
+    monkeypatch.setattr(measuring, "to_device", full)
     assert execute(job, store.location)["status"] == "done"
     halved = store.read("profiles", job["id"])[0]
     assert [item["value"] for item in halved["layers"]] == pytest.approx(

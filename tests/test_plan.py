@@ -15,14 +15,15 @@ from lp_sweep.orchestrator.estimate import Rates, estimate
 from lp_sweep.orchestrator.known import Known, read_ledger
 from lp_sweep.orchestrator.load import check
 from lp_sweep.orchestrator.models import ModelInput
-from lp_sweep.orchestrator.plan import Plan, make_plan
+from lp_sweep.orchestrator.plan import Plan
+from lp_sweep.orchestrator.planning import make_plan
 from lp_sweep.orchestrator.planview import plan_json, plan_text
 from lp_sweep.orchestrator.resolve import Sweep, TaskInput
 from lp_sweep.orchestrator.workqueue import WorkQueue
 from lp_sweep.orchestrator.yamlfile import Document
 from lp_sweep.storage.identity import ProfileSpec, TrialSpec
 from lp_sweep.storage.store import Store
-from lp_sweep.trials.select import STRATEGIES
+from lp_sweep.trials.select import STRATEGIES, Measured
 from lp_sweep.trials.tasks import TASKS, TaskSource
 from tests.fake_records import FakeSweep
 from tests.sweepfiles import PLAIN, make_data, make_inputs, make_model, planned
@@ -37,7 +38,7 @@ def cosines(depth: int = 12, above: tuple[int, ...] = (), value: float = 0.95) -
 
 
 def with_profiles(plan: Plan, values: dict[int, float]) -> Known:
-    return Known(frozenset(), {}, dict.fromkeys(plan.profiles, values))
+    return Known(frozenset(), {}, dict.fromkeys(plan.profiles, Measured(values)))
 
 
 def ids(plan: Plan) -> list[str | None]:
@@ -392,7 +393,7 @@ def test_a_plan_is_a_pure_function_and_its_layers_add_up(
         }
         for id_, work in blank.profiles.items()
     }
-    known = Known(frozenset(), {}, values)
+    known = Known(frozenset(), {}, {id_: Measured(layers) for id_, layers in values.items()})
     plan = make_plan(sweep, known)
     assert make_plan(sweep_of(depths, strategies), known).cells == plan.cells
     networks: dict[tuple[object, ...], set[str | None]] = {}

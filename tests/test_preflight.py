@@ -26,7 +26,8 @@ from lp_sweep.orchestrator.gpumemory import (
 from lp_sweep.orchestrator.known import Known
 from lp_sweep.orchestrator.load import load_sweep
 from lp_sweep.orchestrator.models import ModelInput
-from lp_sweep.orchestrator.plan import Plan, make_plan
+from lp_sweep.orchestrator.plan import Plan
+from lp_sweep.orchestrator.planning import make_plan
 from lp_sweep.orchestrator.resolve import resolve
 from lp_sweep.orchestrator.space import Need, needs, space_problems
 from lp_sweep.storage.errors import PreflightError

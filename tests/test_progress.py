@@ -11,7 +11,7 @@ from rich.console import Console
 from lp_sweep.orchestrator.estimate import Rates
 from lp_sweep.orchestrator.known import Known
 from lp_sweep.orchestrator.load import load_sweep
-from lp_sweep.orchestrator.plan import make_plan
+from lp_sweep.orchestrator.planning import make_plan
 from lp_sweep.orchestrator.progress import (
     LiveReporter,
     PlainReporter,

@@ -13,7 +13,7 @@ import torch
 
 from lp_sweep.orchestrator.known import Known
 from lp_sweep.orchestrator.load import load_sweep
-from lp_sweep.orchestrator.plan import make_plan
+from lp_sweep.orchestrator.planning import make_plan
 from lp_sweep.orchestrator.resolve import resolve
 from lp_sweep.storage.errors import DivergedError
 from lp_sweep.storage.identity import Recipe
@@ -46,7 +46,7 @@ def outcome(world: Path) -> dict[str, Any]:
 def test_the_record_has_every_column(outcome: dict[str, Any]) -> None:
     record = outcome["record"]
     assert set(record) == set(TRIALS.names)
-    may_be_null = {"model_revision", "limit_train", "limit_dev", "command"}
+    may_be_null = {"model_revision", "limit_train", "limit_dev", "command", "started_from"}
     assert {name for name, value in record.items() if value is None} <= may_be_null
     assert record["kept_layers"] == [1, 2, 3, 4]
     assert record["steps"] == 48  # 256 rows, batch 16, 3 epochs

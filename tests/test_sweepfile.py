@@ -323,7 +323,7 @@ strategies: {name: top, k: 3}
 """
     asked = cells(make_inputs(tmp_path, text))
     assert [tuple(cell) for cell in asked] == [
-        ("./folder/of/a/model", "direct", "top", 3, None, "rte", 42)
+        ("./folder/of/a/model", "direct", "top", 3, None, "rte", 42, "none")
     ]
 
 

@@ -122,6 +122,10 @@ class Checkpoints:
             return None
         return header
 
+    @property
+    def epoch(self) -> int:
+        return self._found.epoch if self._found else 0
+
     def restore(self, model: nn.Module, optimizer: torch.optim.Optimizer) -> Progress:
         """The state that `find` found, put back into both; where there is none, the start."""
         header, self._found = self._found, None

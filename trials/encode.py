@@ -53,6 +53,19 @@ class EncodedSplit:
         """(n,) tokens of each example, special ones included."""
         return np.diff(self.offsets)
 
+    def take(self, indices: npt.ArrayLike) -> EncodedSplit:
+        """These examples, in this order, in memory of their own."""
+        rows = np.asarray(indices, np.int64)
+        lengths = self.lengths[rows]
+        offsets = np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64)
+        place = np.arange(offsets[-1]) + np.repeat(self.offsets[rows] - offsets[:-1], lengths)
+        return EncodedSplit(
+            tokens=self.tokens[place],
+            offsets=offsets,
+            token_types=None if self.token_types is None else self.token_types[place],
+            labels=self.labels[rows],
+        )
+
     def batch(
         self, indices: npt.ArrayLike, *, pad_id: int, pad_left: bool, pad_type_id: int = 0
     ) -> dict[str, npt.NDArray[np.int64]]:

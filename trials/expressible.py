@@ -18,6 +18,7 @@ from transformers import PretrainedConfig, PreTrainedModel
 
 from lp_sweep.storage.errors import UnsupportedModelError
 from lp_sweep.trials.families import LayerList, find_layers, scalars
+from lp_sweep.trials.reduced import take_out_as_configured
 
 # A layer's own position: follows the layer, so it is no difference in structure.
 POSITION_NAME = re.compile(r"(layer|block)_?(idx|id|index|num|number)")
@@ -99,7 +100,9 @@ def _without_weights(
 ) -> PreTrainedModel:
     """Build from what config.json will hold: reading it may derive fields from others."""
     with torch.device("meta"):
-        return model_class(type(config).from_dict(config.to_dict()))
+        model = model_class(type(config).from_dict(config.to_dict()))
+        take_out_as_configured(model)
+    return model
 
 
 def _structure(layer: nn.Module) -> Structure:

@@ -1,4 +1,5 @@
-"""The training loop: AdamW, linear decay, clipping, an evaluation after every epoch.
+"""The training loop: AdamW, linear decay, clipping, an evaluation after every epoch; layers may go
+on the way.
 
 Data order, dropout and head initialisation do not depend on a network's depth: rows are permuted by
 (seed, epoch) alone, and the random stream starts anew at each step from (seed, step), so that two
@@ -9,6 +10,7 @@ only file it causes to be written is a checkpoint.
 
 from __future__ import annotations
 
+import copy
 import math
 import time
 from typing import NamedTuple, Protocol
@@ -16,13 +18,17 @@ from typing import NamedTuple, Protocol
 import numpy as np
 import torch
 from torch import nn
+from transformers import PreTrainedModel
 
 from lp_sweep.storage.errors import DivergedError
 from lp_sweep.trials.encode import EncodedTask
 from lp_sweep.trials.evaluate import evaluate
+from lp_sweep.trials.freeze import freeze
 from lp_sweep.trials.metrics import score
 from lp_sweep.trials.optimizer import make_optimizer, set_rate
+from lp_sweep.trials.procedures import phase_at
 from lp_sweep.trials.progress import EpochMetric, Progress
+from lp_sweep.trials.prune import keep_original
 from lp_sweep.trials.steps import Setting, train_step
 
 
@@ -38,6 +44,10 @@ class Saver(Protocol):
 
     def find(self, halvings: int) -> int:
         """Look for the state of an earlier try; how often the micro-batch is halved, then."""
+
+    @property
+    def epoch(self) -> int:
+        """The epoch (from 0) that what was found is in; 0 where nothing was."""
 
     def restore(self, model: nn.Module, optimizer: torch.optim.Optimizer) -> Progress:
         """Put back what was found, if anything was, and say how far it is."""
@@ -55,6 +65,8 @@ class Saver(Protocol):
 class NoSaver:
     """For a training that always starts at its first step."""
 
+    epoch = 0
+
     def find(self, halvings: int) -> int:
         return halvings
 
@@ -71,15 +83,17 @@ class NoSaver:
     def close(self) -> None: ...
 
 
-def finetune(model: nn.Module, data: EncodedTask, setting: Setting, saver: Saver) -> Trained:
+def finetune(model: PreTrainedModel, data: EncodedTask, setting: Setting, saver: Saver) -> Trained:
     """Train `model` in place, on the setting's device, and evaluate it after every epoch.
 
+    It comes with the layers of the course's first phase and leaves with those of the last.
     Raises DivergedError when an epoch's mean loss is not finite.
     """
     model.to(setting.device)
     run = _Run(model, data, setting, saver)
     logits: dict[str, np.ndarray] = {}
-    while run.progress.epoch < setting.recipe.epochs:
+    while run.progress.epoch < setting.epochs:
+        run.enter(phase_at(setting.course, run.progress.epoch))
         logits = run.epoch()
     return Trained(run.progress, logits)
 
@@ -87,11 +101,38 @@ def finetune(model: nn.Module, data: EncodedTask, setting: Setting, saver: Saver
 class _Run:
     """A network, its optimiser, and how far they are."""
 
-    def __init__(self, model: nn.Module, data: EncodedTask, setting: Setting, saver: Saver) -> None:
+    def __init__(
+        self, model: PreTrainedModel, data: EncodedTask, setting: Setting, saver: Saver
+    ) -> None:
         self.model, self.data, self.setting, self.saver = model, data, setting, saver
-        self.optimizer = make_optimizer(model, setting.recipe)
         self.steps_per_epoch = math.ceil(len(data.train) / setting.recipe.batch_size)
+        self.phase = phase_at(setting.course, saver.epoch)
+        untouched = copy.deepcopy(model) if self.phase else None
+        self._shrink()
+        self.optimizer = self._optimizer()
         self.progress = saver.restore(model, self.optimizer)
+        if untouched is not None and not self.progress.step:  # it could not be put back after all
+            model.__dict__ = untouched.__dict__  # in place: others hold the network
+            self.phase = 0
+            self.optimizer = self._optimizer()
+
+    def enter(self, phase: int) -> None:
+        """Drop what the next phase is without; what stays learns on with its AdamW averages."""
+        if phase == self.phase:
+            return
+        self.phase, averages = phase, self.optimizer.state
+        self._shrink()
+        self.optimizer = self._optimizer()
+        for group in self.optimizer.param_groups:
+            for parameter in group["params"]:
+                self.optimizer.state[parameter] = averages[parameter]
+
+    def _shrink(self) -> None:
+        keep_original(self.model, self.setting.course[self.phase].kept_layers)
+
+    def _optimizer(self) -> torch.optim.Optimizer:
+        freeze(self.model, self.setting.recipe)
+        return make_optimizer(self.model, self.setting.recipe)
 
     def epoch(self) -> dict[str, np.ndarray]:
         """What is left of the epoch under way, then its evaluation: the logits."""
@@ -130,7 +171,7 @@ class _Run:
         progress.step_losses = losses
         begun = time.perf_counter()
         while (index := progress.step - first) < self.steps_per_epoch:
-            total = self.steps_per_epoch * setting.recipe.epochs
+            total = self.steps_per_epoch * setting.epochs
             set_rate(self.optimizer, setting.recipe, progress.step, total)
             losses[index] = train_step(
                 self.model,

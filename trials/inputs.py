@@ -33,9 +33,17 @@ class Inputs(NamedTuple):
 
 
 def load_inputs(
-    job: Job, spec: TrialSpec | ProfileSpec, kept_layers: Sequence[int], seed: int
+    job: Job,
+    spec: TrialSpec | ProfileSpec,
+    kept_layers: Sequence[int] | None,
+    seed: int,
+    start: Path | None = None,
 ) -> Inputs:
-    """Tokens come from the cache where they are there. Raises TrialError for what doesn't fit."""
+    """Tokens come from the cache where they are there. Raises TrialError for what doesn't fit.
+
+    `start`: the folder of a trained network to go on from, in place of the pre-trained model;
+    `kept_layers`: None keeps all that it has.
+    """
     begun = time.perf_counter()
     offline = bool(job.get("offline"))
     if offline:
@@ -45,13 +53,13 @@ def load_inputs(
     loading = time.perf_counter()
     regression = spec.task.kind == "regression"
     model = load_pruned(
-        job["model"]["path"],
-        revision=job["model"]["revision"],
+        start or job["model"]["path"],
+        revision=None if start else job["model"]["revision"],
         kept_layers=kept_layers,
         num_labels=encoded.num_labels,
         problem_type="regression" if regression else "single_label_classification",
         seed=seed,
-        local_files_only=offline,
+        local_files_only=offline or start is not None,
     )
     _check_fit(job, model.config, encoded)
     return Inputs(
@@ -64,11 +72,24 @@ def load_inputs(
     )
 
 
+def load_other(job: Job, inputs: Inputs, folder: Path | None) -> PreTrainedModel:
+    """A second network for the same task: the one in `folder`, else the pre-trained one."""
+    return load_pruned(
+        folder or job["model"]["path"],
+        revision=None if folder else job["model"]["revision"],
+        kept_layers=None,
+        num_labels=inputs.model.config.num_labels,
+        problem_type=inputs.model.config.problem_type,
+        seed=0,
+        local_files_only=bool(job.get("offline")) or folder is not None,
+    ).eval()
+
+
 def _encoded(job: Job, spec: TrialSpec | ProfileSpec, tokenizer: Any) -> EncodedTask:
     if isinstance(spec, TrialSpec):
         limits, length = (spec.recipe.limit_train, spec.recipe.limit_dev), spec.recipe.max_length
     else:
-        limits, length = (None, spec.limit_dev), spec.max_length
+        limits, length = (spec.limit_train, spec.limit_dev), spec.max_length
     task = load_task(
         spec.task,
         source_from_plain(job["task"]["source"]),

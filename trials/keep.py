@@ -12,20 +12,42 @@ from typing import Any
 
 import torch
 
-from lp_sweep.storage.networks import ALL, BEST, KEPT_BY, is_best, keep_for_good, settle
+from lp_sweep.storage.networks import (
+    ALL,
+    BEST,
+    KEPT_BY,
+    NEED,
+    has_network,
+    is_best,
+    keep_for_good,
+    keep_while_needed,
+    settle,
+)
 from lp_sweep.storage.outbox import Outbox
 from lp_sweep.trials.inputs import Inputs
 from lp_sweep.trials.load import quiet
 
 
 class Keeper:
-    """What becomes of one trial's network."""
+    """What becomes of one trial's network. `needed`: other trials go on from it."""
 
-    def __init__(self, mode: str, outbox: Outbox) -> None:
+    def __init__(self, mode: str, outbox: Outbox, *, needed: bool = False) -> None:
         if mode not in ("none", BEST, ALL):
             raise ValueError(f"keep: {mode!r}. Use none, best or all.")
-        self.mode, self.outbox = mode, outbox
+        self.needed = needed
+        self.mode = NEED if needed and mode != ALL else mode
+        self.outbox = outbox
         self._is_beaten = False  # of the trial just trained: then nothing of it was saved
+
+    def lacks(self, trial: str) -> bool:
+        """Whether a record alone is not enough, since the network that others need is not there.
+        What a `best` kept is held from now on. Raises StoreError."""
+        store = self.outbox.store
+        if not self.needed or store is None:
+            return False
+        if self.mode == NEED:
+            keep_while_needed(store, trial)
+        return not has_network(store, trial)
 
     def keep(self, inputs: Inputs, record: dict[str, Any]) -> None:
         """Save the trained network to the node's spool, if it is to be kept. A network that can't
@@ -64,7 +86,7 @@ class Keeper:
         try:
             if self.mode == ALL:
                 keep_for_good(store, record["trial_id"])
-            else:
+            elif self.mode == BEST:
                 settle(store, record, look=not self._is_beaten)
         except torch.AcceleratorError:
             raise
@@ -73,7 +95,8 @@ class Keeper:
 
 
 def save_network(inputs: Inputs, folder: Path) -> None:
-    """Config, weights and tokenizer, as plain transformers loads them."""
+    """Config, weights and tokenizer, as plain transformers loads them; without some of its
+    feed-forwards a network is for `feedforward.load_network`."""
     config = inputs.model.config
     if config.problem_type != "regression" and inputs.encoded.label_names:
         config.id2label = dict(enumerate(inputs.encoded.label_names))

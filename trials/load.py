@@ -10,12 +10,13 @@ import os
 from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import torch
 from huggingface_hub.errors import StrictDataclassError
 from safetensors import SafetensorError
 from transformers import (
+    MODEL_FOR_SEQUENCE_CLASSIFICATION_MAPPING,
     AutoConfig,
     AutoModelForSequenceClassification,
     PretrainedConfig,
@@ -25,6 +26,7 @@ from transformers.utils import logging
 
 from lp_sweep.storage.errors import MissingInputError, UnsupportedModelError
 from lp_sweep.trials.families import embedding_path, find_layers, refuse_family
+from lp_sweep.trials.reduced import reduced_class, removal_of
 
 NOT_SAFETENSORS = (
     "its weights can't be read as safetensors, and pickled weights are never loaded. Choose a "
@@ -54,19 +56,20 @@ def load_encoder(
 ) -> LoadedEncoder:
     """Load a checkpoint with a head for the task; `initialise_head` then gives the head its values.
 
-    A head of other sizes in the checkpoint is not used. Raises UnsupportedModelError for ALBERT,
+    A head of other sizes in the checkpoint is not used; feed-forwards removed from it stay removed.
+    Raises UnsupportedModelError for ALBERT,
     encoder-decoders, models that need code of their own, and models without a layer list;
     MissingInputError if the model isn't there, has no safetensors or lacks encoder weights.
     """
     # Else the hub's conversion bot may hand out a revision that is not the one recorded.
     os.environ.setdefault("DISABLE_SAFETENSORS_CONVERSION", "1")
     source = {"revision": revision, "local_files_only": local_files_only}
-    with _loading_errors(path, "it can't be found. Check the name, the revision and the network"):
+    with loading_errors(path, "it can't be found. Check the name, the revision and the network"):
         config = AutoConfig.from_pretrained(str(path), trust_remote_code=False, **source)
     refuse_family(config)
     _describe_task(config, num_labels, problem_type, id2label)
-    with quiet(), _loading_errors(path, NOT_SAFETENSORS):
-        model, info = AutoModelForSequenceClassification.from_pretrained(
+    with quiet(), loading_errors(path, NOT_SAFETENSORS):
+        model, info = _class_for(config).from_pretrained(
             str(path),
             config=config,
             dtype=torch.float32,
@@ -100,6 +103,13 @@ def initialise_head(model: PreTrainedModel, fresh: Collection[str], seed: int) -
         model.initialize_weights()
 
 
+def _class_for(config: PretrainedConfig) -> Any:
+    if removal_of(config) is None:
+        return AutoModelForSequenceClassification
+    # the plain class would put fresh random linears where the checkpoint has none
+    return reduced_class(MODEL_FOR_SEQUENCE_CLASSIFICATION_MAPPING[type(config)])
+
+
 def _describe_task(
     config: PretrainedConfig,
     num_labels: int,
@@ -129,7 +139,8 @@ def _refuse_incomplete(model: PreTrainedModel, fresh: Collection[str], path: str
 
 
 @contextmanager
-def _loading_errors(path: str | Path, problem: str) -> Iterator[None]:
+def loading_errors(path: str | Path, problem: str) -> Iterator[None]:
+    """What loading raises, as MissingInputError (naming `problem`) or UnsupportedModelError."""
     try:
         yield
     except (OSError, SafetensorError, StrictDataclassError) as error:

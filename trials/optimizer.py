@@ -11,13 +11,14 @@ from lp_sweep.storage.identity import Recipe
 
 
 def make_optimizer(model: nn.Module, recipe: Recipe) -> torch.optim.AdamW:
-    """AdamW; weight decay is not for biases and norms."""
+    """AdamW over what learns; weight decay is not for biases and norms."""
     decayed: list[nn.Parameter] = []
     plain: list[nn.Parameter] = []
     for module in model.modules():
         norm = "norm" in type(module).__name__.lower()
         for name, parameter in module.named_parameters(recurse=False):
-            (plain if norm or name == "bias" else decayed).append(parameter)
+            if parameter.requires_grad:
+                (plain if norm or name == "bias" else decayed).append(parameter)
     seen: set[int] = set()  # tied weights stand once
     groups = [
         {

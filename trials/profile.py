@@ -1,52 +1,89 @@
-"""One profile, from its specification to its record: what a strategy measures before it chooses."""
+"""One profile, from its specification to its record: a measurement of a network's layers."""
 
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
+from datetime import datetime
 from typing import Any
 
-import numpy as np
+import torch
+from transformers import PreTrainedModel
 
-from lp_sweep.storage.identity import profile_spec_from_plain
-from lp_sweep.trials.batches import EVALUATION_BATCH, BatchSizes, chunks, to_device
-from lp_sweep.trials.contribution import contribution_profile
+from lp_sweep.storage.identity import (
+    IDENTITY_VERSION,
+    ProfileSpec,
+    canonical_json,
+    profile_spec_from_plain,
+)
+from lp_sweep.trials.batches import EVALUATION_BATCH, BatchSizes
 from lp_sweep.trials.device import pick_device, reproducible
-from lp_sweep.trials.inputs import load_inputs
+from lp_sweep.trials.inputs import Inputs, load_inputs
+from lp_sweep.trials.measures.registry import MEASURES, Found, Subject
 from lp_sweep.trials.memory import memory_errors
 from lp_sweep.trials.provenance import now, where
 from lp_sweep.trials.record import Job
+from lp_sweep.trials.reduced import original_layers
 
 
 def run_profile(job: Job, halvings: int = 0) -> dict[str, Any]:
-    """`{"record": one row of PROFILES}`: every layer's contribution in the pre-trained model."""
-    batches = BatchSizes.halved(EVALUATION_BATCH, halvings)  # it only evaluates
+    """`{"record": one row of PROFILES}`: a measurement of the pre-trained network."""
+    batches = BatchSizes.halved(EVALUATION_BATCH, halvings)  # most only evaluate
     with reproducible(job.get("threads")), memory_errors(batches):
-        return _run_profile(job, batches.evaluation)
+        spec = profile_spec_from_plain(job["spec"])
+        started_at, begun = now(), time.perf_counter()
+        device = pick_device(job.get("device", "auto"))
+        inputs = load_inputs(job, spec, _all_layers(job), seed=spec.seed or 0)
+        subject = make_subject(inputs, device, batches.evaluation, lambda: inputs.model)
+        found = MEASURES[spec.measure](subject, spec)
+        row = profile_row(job, spec, subject, found, device, started_at)
+        return {"record": row | {"seconds_total": time.perf_counter() - begun}}
 
 
-def _run_profile(job: Job, batch_size: int) -> dict[str, Any]:
-    spec = profile_spec_from_plain(job["spec"])
-    started_at, begun = now(), time.perf_counter()
-    device = pick_device(job.get("device", "auto"))
-    inputs = load_inputs(job, spec, range(1, job["model"]["depth"] + 1), seed=0)
-    model = inputs.model.to(device)
-    split = next(iter(inputs.encoded.dev.values()))
-    order = np.argsort(split.lengths, kind="stable")
-    batches = (to_device(split, rows, inputs.padding, device) for rows in chunks(order, batch_size))
-    cosines = contribution_profile(model, batches)
-    record = {
+def _all_layers(job: Job) -> range:
+    return range(1, job["model"]["depth"] + 1)
+
+
+def make_subject(
+    inputs: Inputs, device: torch.device, batch_size: int, other: Callable[[], PreTrainedModel]
+) -> Subject:
+    return Subject(
+        model=inputs.model.to(device),
+        encoded=inputs.encoded,
+        padding=inputs.padding,
+        device=device,
+        batch_size=batch_size,
+        other=other,
+    )
+
+
+def profile_row(
+    job: Job,
+    spec: ProfileSpec,
+    subject: Subject,
+    found: Found,
+    device: torch.device,
+    started_at: datetime,
+) -> dict[str, Any]:
+    """A row of PROFILES, but for its identifier where that is not the job's, and its seconds."""
+    return {
         "profile_id": job["id"],
         "measure": spec.measure,
+        "identity_version": IDENTITY_VERSION,
+        "spec": canonical_json(spec),
+        "trial_id": spec.trial or None,
+        "against": spec.against or None,
+        "seed": job["spec"].get("seed") if spec.trial else spec.seed,
+        "kept_layers": list(original_layers(subject.model.config)),
         "model": job["model"]["name"],
         "model_fingerprint": spec.model_fingerprint,
-        "depth": len(cosines),
+        "depth": job["model"]["depth"],
         "task": job["task"]["name"],
         "data_fingerprint": spec.data_fingerprint,
         "max_length": spec.max_length,
         "limit_dev": spec.limit_dev,
-        "layers": [{"layer": i, "value": value} for i, value in enumerate(cosines, start=1)],
-        "dev_examples": len(split),
-        "seconds_total": time.perf_counter() - begun,
+        "layers": [{"layer": layer, "value": value} for layer, value in found.layers],
+        "values": [item._asdict() for item in found.values],
+        "dev_examples": len(subject.dev),
         **where(device, started_at),
     }
-    return {"record": record}

@@ -23,6 +23,7 @@ from lp_sweep.storage.errors import UnsupportedModelError
 from lp_sweep.trials.expressible import POSITION_NAME, Twins, build_twins, check_expressible
 from lp_sweep.trials.families import LayerList, embedding_path, find_layers, scalars
 from lp_sweep.trials.load import ProblemType, initialise_head, load_encoder
+from lp_sweep.trials.reduced import original_layers, removal_of, write_removal
 
 # By length alone DeBERTa's pos_att_type would be cut with a network of two layers.
 PER_LAYER_NAME = re.compile("layer|block|window")
@@ -93,6 +94,13 @@ def keep_layers(model: PreTrainedModel, kept: Sequence[int]) -> None:
     _adopt_settings(model, found, twins)
 
 
+def keep_original(model: PreTrainedModel, kept: Sequence[int]) -> None:
+    """`keep_layers` by the indices of the very first network; nothing happens where none goes."""
+    here = list(original_layers(model.config))
+    if here != list(kept):
+        keep_layers(model, [here.index(layer) + 1 for layer in kept])
+
+
 def parameter_counts(model: PreTrainedModel) -> ParameterCounts:
     """Count the parameters of the whole network, of its layers and of its embedding block."""
     return ParameterCounts(
@@ -119,12 +127,7 @@ def _prune_config(config: PretrainedConfig, depth_field: str, kept: Sequence[int
             f"{config.model_type}: its config overrides single layers (per_layer_config), which "
             "can't be pruned. Use a model whose layers are described in common."
         )
-    origin = getattr(config, "lp_sweep_kept_layers", None) or list(range(1, depth + 1))
-    if len(origin) != depth:
-        raise UnsupportedModelError(
-            f"{config.model_type}: the config's lp_sweep_kept_layers names {len(origin)} layers "
-            f"but {depth_field} is {depth}. Load the checkpoint as it was saved, config included."
-        )
+    origin, removal = original_layers(config), removal_of(config)
     for name, value in list(vars(config).items()):
         per_layer = isinstance(value, list | tuple) and len(value) == depth
         if per_layer and PER_LAYER_NAME.search(name):
@@ -132,6 +135,9 @@ def _prune_config(config: PretrainedConfig, depth_field: str, kept: Sequence[int
     config.lp_sweep_kept_layers = [origin[layer - 1] for layer in kept]
     config.lp_sweep_original_depth = getattr(config, "lp_sweep_original_depth", None) or depth
     setattr(config, depth_field, len(kept))
+    if removal is not None:  # what is gone with its layer is no longer a removed feed-forward
+        staying = [layer for layer in removal.layers if layer in config.lp_sweep_kept_layers]
+        write_removal(config, removal._replace(layers=tuple(staying)))
 
 
 def _adopt_settings(model: PreTrainedModel, found: LayerList, twins: Twins) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import traceback
 import uuid
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import Any, NamedTuple
 
@@ -15,6 +15,7 @@ from lp_sweep.trials.device import pick_device
 from lp_sweep.trials.encode import EncodedTask
 from lp_sweep.trials.finetune import Trained
 from lp_sweep.trials.metrics import majority_score, predictions
+from lp_sweep.trials.procedures import Phase
 from lp_sweep.trials.provenance import where
 
 Job = Mapping[str, Any]
@@ -37,11 +38,20 @@ def identity_columns(job: Job, spec: TrialSpec) -> dict[str, Any]:
         "task": job["task"]["name"],
         "data_fingerprint": spec.data_fingerprint,
         "seed": spec.seed,
+        "freeze_dropped": spec.freeze_dropped,
+        "epochs_per_layer": spec.epochs_per_layer,
+        "removed_feed_forwards": list(spec.removed_feed_forwards),
+        "second_norm": spec.second_norm,
         **{name: getattr(spec.recipe, name) for name in spec.recipe.__slots__},
+        "freeze_layers": list(spec.recipe.freeze_layers),
     }
 
 
-def score_columns(spec: TrialSpec, data: EncodedTask, trained: Trained) -> dict[str, Any]:
+def score_columns(
+    spec: TrialSpec, data: EncodedTask, trained: Trained, course: Sequence[Phase]
+) -> dict[str, Any]:
+    """`best` is of the epochs with the network's final layers; the speed of a training that dropped
+    layers on the way is that of no one network, and left out."""
     main_split, main = next(iter(data.dev.items()))
     done = trained.progress
     curve = [
@@ -49,9 +59,10 @@ def score_columns(spec: TrialSpec, data: EncodedTask, trained: Trained) -> dict[
         for item in done.epoch_metrics
         if item.split == main_split and item.metric == spec.task.metric
     ]
-    best = max(range(len(curve)), key=curve.__getitem__)
+    final = range(len(curve) - course[-1].epochs, len(curve))
+    best = max(final, key=curve.__getitem__)
     dev_rows = sum(len(split) for split in data.dev.values())
-    epochs = spec.recipe.epochs
+    rate = len(curve) if len(course) == 1 else None
     return {
         "metric": spec.task.metric,
         "last": curve[-1],
@@ -65,8 +76,8 @@ def score_columns(spec: TrialSpec, data: EncodedTask, trained: Trained) -> dict[
         "steps": done.step,
         "seconds_train": done.seconds_train,
         "seconds_evaluate": done.seconds_evaluate,
-        "train_examples_per_second": epochs * len(data.train) / done.seconds_train,
-        "dev_examples_per_second": epochs * dev_rows / done.seconds_evaluate,
+        "train_examples_per_second": rate and rate * len(data.train) / done.seconds_train,
+        "dev_examples_per_second": rate and rate * dev_rows / done.seconds_evaluate,
     }
 
 

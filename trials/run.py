@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import warnings
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -17,17 +18,19 @@ from lp_sweep.storage.errors import StoreError
 from lp_sweep.storage.identity import IDENTITY_VERSION, canonical_json, trial_spec_from_plain
 from lp_sweep.storage.outbox import Outbox
 from lp_sweep.storage.spool import Record
+from lp_sweep.trials.afterwards import Afterwards
 from lp_sweep.trials.batches import EVALUATION_BATCH, MAX_HALVINGS, BatchSizes
 from lp_sweep.trials.checkpoint import FOLDER, Checkpoints, Subject, file_name
 from lp_sweep.trials.device import pick_device, precision_used
 from lp_sweep.trials.finetune import NoSaver, Saver
 from lp_sweep.trials.keep import Keeper
+from lp_sweep.trials.kept import needed_network, stored_network
 from lp_sweep.trials.logtail import recorded
 from lp_sweep.trials.memory import forget_frames, free_memory
 from lp_sweep.trials.profile import run_profile
 from lp_sweep.trials.provenance import now
 from lp_sweep.trials.record import Failure, Job, attempt_row
-from lp_sweep.trials.trial import Try, run_trial
+from lp_sweep.trials.trial import Try, measure_trained, run_trial
 
 # after these a training that starts where it was would end the same way
 _HOPELESS = ("diverged", "out_of_memory")
@@ -39,42 +42,57 @@ class _Tried(NamedTuple):
     found: dict[str, Any] | None
     attempt: dict[str, Any] | None
     halvings: int
+    afterwards: Afterwards
 
 
 def execute(job: Job, store_location: str) -> dict[str, Any]:
     """Do one job and store what came of it. A failure is an outcome: it is stored and returned.
 
     `{"id", "status": "done" | "failed" | "spooled", ...}`. A record that the store has is not made
-    again. One that the store refuses waits in this node's spool. Running out of memory halves the
-    micro-batch, at most three times in all. Only what leaves the process unfit for further work is
-    raised: torch.AcceleratorError, and StoreError when neither the store nor the spool takes the
-    record.
+    again; what it lacks beside it (a network that others need, measurements) is. A record that the
+    store refuses waits in this node's spool. Running out of memory halves the micro-batch, at most
+    three times in all. Only what leaves the process unfit for further work is raised:
+    torch.AcceleratorError, and StoreError when neither the store nor the spool takes the record.
     """
     outbox = Outbox(store_location, Path(job["cache_dir"]), float(job.get("store_patience") or 0))
     table = "profiles" if _is_profile(job) else "trials"
-    keeper = Keeper(job.get("keep") or "none", outbox)
+    keeper = Keeper(job.get("keep") or "none", outbox, needed=bool(job.get("network")))
     stored = outbox.find(table, job["id"])
-    if stored:
-        return _finished(job, outbox, keeper, stored[0])
-    tried = _try(job, outbox, keeper, min(int(job.get("halvings") or 0), MAX_HALVINGS))
+    done = stored[0] if stored else None
+    if done is not None:
+        job = {**job, "measures": _missing_measures(job, outbox)}
+        if not job["measures"] and not keeper.lacks(job["id"]):
+            return _finished(job, outbox, keeper, done)
+    halvings = min(int(job.get("halvings") or 0), MAX_HALVINGS)
+    tried = _try(job, outbox, keeper, halvings, done)
     while tried.attempt is not None:
         _send_attempt(outbox, tried.attempt)
         if tried.attempt["final"]:
             return _failed(job, outbox, tried.attempt)
-        tried = _try(job, outbox, keeper, tried.halvings + 1)
+        tried = _try(job, outbox, keeper, tried.halvings + 1, done)
     assert tried.found is not None
-    return _publish(job, outbox, keeper, table, tried.found)
+    for row in tried.afterwards.attempts:
+        _send_attempt(outbox, row)
+    return _publish(job, outbox, keeper, table, tried)
 
 
-def _try(job: Job, outbox: Outbox, keeper: Keeper, halvings: int) -> _Tried:
+def _missing_measures(job: Job, outbox: Outbox) -> list[Mapping[str, Any]]:
+    wanted = job.get("measures") or ()
+    return [item for item in wanted if outbox.find("profiles", item["id"]) is None]
+
+
+def _try(
+    job: Job, outbox: Outbox, keeper: Keeper, halvings: int, done: Mapping[str, Any] | None
+) -> _Tried:
     started_at = now()
     free_memory()
     with recorded() as tail:
         try:
             with contextlib.closing(_saver(job, outbox)) as saver:
                 halvings = saver.find(halvings)
-                attempt = Try(halvings=halvings, saver=saver, keep=keeper.keep)
-                return _Tried(_run(job, attempt), None, halvings)
+                afterwards = Afterwards(job, outbox, keeper, halvings)
+                attempt = Try(halvings=halvings, saver=saver, afterwards=afterwards)
+                return _Tried(_run(job, outbox, attempt, done), None, halvings, afterwards)
         except torch.AcceleratorError:
             raise
         except Exception as error:
@@ -85,11 +103,23 @@ def _try(job: Job, outbox: Outbox, keeper: Keeper, halvings: int) -> _Tried:
     row = attempt_row(
         job, failure, started_at, final=final, micro_batch=micro_batch, log=tail.text()
     )
-    return _Tried(None, row, halvings)
+    return _Tried(None, row, halvings, Afterwards(job, outbox, keeper, halvings))
 
 
-def _run(job: Job, attempt: Try) -> dict[str, Any]:
-    return run_profile(job, attempt.halvings) if _is_profile(job) else run_trial(job, attempt)
+def _run(job: Job, outbox: Outbox, attempt: Try, done: Mapping[str, Any] | None) -> dict[str, Any]:
+    """`done`: the trial's record, where only what it lacks is wanted. The network is trained again
+    if the store does not have it; the record stays what it is."""
+    if _is_profile(job):
+        return run_profile(job, attempt.halvings)
+    if done is not None:
+        with stored_network(outbox, job["id"]) as folder:
+            if folder is not None:
+                measure_trained(job, attempt, folder)
+                return {"record": dict(done)}
+        warnings.warn(f"{job['id']} is trained again: its network was not kept", stacklevel=2)
+    with needed_network(outbox, job.get("start")) as start:
+        found = run_trial(job, replace(attempt, start=start))
+    return found if done is None else {"record": dict(done)}
 
 
 def _saver(job: Job, outbox: Outbox) -> Saver:
@@ -129,14 +159,17 @@ def _failed(job: Job, outbox: Outbox, row: Mapping[str, Any]) -> dict[str, Any]:
     return {"id": job["id"], "status": "failed", **told}
 
 
-def _publish(
-    job: Job, outbox: Outbox, keeper: Keeper, table: str, found: dict[str, Any]
-) -> dict[str, Any]:
-    records = [Record(table, job["id"], [found["record"]])]  # last: its presence means done
+def _publish(job: Job, outbox: Outbox, keeper: Keeper, table: str, tried: _Tried) -> dict[str, Any]:
+    found = tried.found or {}
+    records, is_new = list(tried.afterwards.records), _is_profile(job) or "predictions" in found
     if "predictions" in found:
         records.insert(0, Record("predictions", job["id"], found["predictions"]))
-    outbox.send(*records)
-    return _finished(job, outbox, keeper, found["record"])
+    if is_new or outbox.spool.find(table, job["id"]):  # what is in the store is never rewritten
+        records.append(Record(table, job["id"], [found["record"]]))
+    outbox.send(*records, network=job["id"])  # the work's own last: its presence means done
+    failed = {row["trial_id"]: row["error_type"] for row in tried.afterwards.attempts}
+    told = _finished(job, outbox, keeper, found["record"])
+    return told | {"measures_failed": failed} if failed else told
 
 
 def _finished(job: Job, outbox: Outbox, keeper: Keeper, record: dict[str, Any]) -> dict[str, Any]:

@@ -16,6 +16,7 @@ from lp_sweep.storage.identity import Recipe, TaskDefinition
 from lp_sweep.trials.batches import BatchSizes, Padding, chunks, to_device
 from lp_sweep.trials.device import autocast
 from lp_sweep.trials.encode import EncodedSplit
+from lp_sweep.trials.procedures import Phase
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -29,6 +30,12 @@ class Setting:
     padding: Padding
     precision: str  # fp32 or bf16
     batches: BatchSizes
+    course: tuple[Phase, ...]
+
+    @property
+    def epochs(self) -> int:
+        """Of all phases."""
+        return sum(phase.epochs for phase in self.course)
 
 
 def train_step(

@@ -6,9 +6,11 @@ Plain data in, plain data out; runs in a terminal as well as in a worker, and im
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any
+from pathlib import Path
+from typing import Any, Protocol
+
+import torch
 
 from lp_sweep.storage.identity import TrialSpec, trial_spec_from_plain
 from lp_sweep.trials.batches import BatchSizes
@@ -19,16 +21,23 @@ from lp_sweep.trials.device import (
     reproducible,
     reset_peak_memory,
 )
+from lp_sweep.trials.feedforward import remove_feed_forwards
 from lp_sweep.trials.finetune import NoSaver, Saver, Trained, finetune
 from lp_sweep.trials.inputs import Inputs, load_inputs
 from lp_sweep.trials.memory import memory_errors
+from lp_sweep.trials.procedures import FINETUNE_THEN_DROP, phases
 from lp_sweep.trials.provenance import now, where
 from lp_sweep.trials.prune import parameter_counts
 from lp_sweep.trials.record import Job, identity_columns, prediction_rows, score_columns
 from lp_sweep.trials.steps import Setting
 
-# what may be done with the trained network before it is let go: (inputs, the record)
-Keep = Callable[[Inputs, dict[str, Any]], None]
+
+class AfterTraining(Protocol):
+    """What is done with a trained network before it is let go: see `trials.afterwards`."""
+
+    def __call__(self, inputs: Inputs, record: dict[str, Any], device: torch.device) -> None: ...
+
+    def measure(self, inputs: Inputs, device: torch.device) -> None: ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,14 +46,16 @@ class Try:
 
     halvings: int = 0  # of the micro-batch, since the whole batch found no memory
     saver: Saver = field(default_factory=NoSaver)
-    keep: Keep | None = None
+    afterwards: AfterTraining | None = None
+    start: Path | None = None  # the folder of the network that stage one trained
 
 
 def run_trial(job: Job, attempt: Try = Try()) -> dict[str, Any]:
     """`{"record": one row of TRIALS, "predictions": rows of PREDICTIONS}`.
 
     job: `kind`, `id`, `spec` (a TrialSpec as plain data), `model` (name, path, revision, depth),
-    `task` (name, source), `cache_dir`, and optionally `device`, `threads`, `offline`, `command`.
+    `task` (name, source), `cache_dir`, and optionally `device`, `threads`, `offline`, `command`,
+    `start` (the trial that it goes on from; `attempt.start` is where its network is).
     Raises TrialError for what is not a bug.
     """
     spec = trial_spec_from_plain(job["spec"])
@@ -57,7 +68,11 @@ def _run_trial(job: Job, spec: TrialSpec, batches: BatchSizes, attempt: Try) -> 
     started_at, begun = now(), time.perf_counter()
     device = pick_device(job.get("device", "auto"))
     reset_peak_memory(device)
-    inputs = load_inputs(job, spec, spec.kept_layers, spec.seed)
+    if (spec.procedure == FINETUNE_THEN_DROP) != (attempt.start is not None):
+        raise ValueError(f"{job['id']}: {spec.procedure}, started from {attempt.start}")
+    course = phases(spec, job["model"]["depth"])
+    inputs = load_inputs(job, spec, course[0].kept_layers, spec.seed, attempt.start)
+    remove_feed_forwards(inputs.model, spec.removed_feed_forwards, second_norm=spec.second_norm)
     setting = Setting(
         definition=spec.task,
         recipe=spec.recipe,
@@ -66,22 +81,34 @@ def _run_trial(job: Job, spec: TrialSpec, batches: BatchSizes, attempt: Try) -> 
         padding=inputs.padding,
         precision=precision_used(spec.recipe.precision, device),
         batches=batches,
+        course=course,
     )
     trained = finetune(inputs.model, inputs.encoded, setting, attempt.saver)
     record = {
         **identity_columns(job, spec),
-        **score_columns(spec, inputs.encoded, trained),
+        **score_columns(spec, inputs.encoded, trained, course),
         **_run_columns(job, inputs, setting, trained),
         "out_of_memory_retries": attempt.halvings,
         "seconds_total": time.perf_counter() - begun + trained.progress.seconds_before,
         **where(device, started_at),
     }
-    if attempt.keep:
-        attempt.keep(inputs, record)
+    if attempt.afterwards:
+        attempt.afterwards(inputs, record, device)
     return {
         "record": record,
         "predictions": prediction_rows(job["id"], spec, inputs.encoded, trained),
     }
+
+
+def measure_trained(job: Job, attempt: Try, folder: Path) -> None:
+    """What is wanted beside a trial's record, of its trained network in `folder`."""
+    spec = trial_spec_from_plain(job["spec"])
+    batches = BatchSizes.halved(spec.recipe.batch_size, attempt.halvings)
+    with reproducible(job.get("threads")), memory_errors(batches):
+        device = pick_device(job.get("device", "auto"))
+        inputs = load_inputs(job, spec, None, spec.seed, folder)
+        if attempt.afterwards:
+            attempt.afterwards.measure(inputs, device)
 
 
 def _run_columns(job: Job, inputs: Inputs, setting: Setting, trained: Trained) -> dict[str, Any]:
@@ -94,6 +121,7 @@ def _run_columns(job: Job, inputs: Inputs, setting: Setting, trained: Trained) -
         "params_encoder": counts.encoder,
         "params_embedding": counts.embedding,
         "micro_batch": setting.batches.training,
+        "started_from": job.get("start"),
         "resumed_from_step": trained.progress.resumed_from_step,
         "seconds_load": inputs.seconds_load,
         "seconds_tokenise": inputs.seconds_tokenise,

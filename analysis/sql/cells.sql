@@ -11,12 +11,16 @@
 --               impossible  by its profile and threshold no layer would stay
 --               pending   none of these
 -- score         points (0..100), after the last epoch.
--- score_full    points of K=0: the same sweep, model, procedure, task and seed with all layers kept,
---               under whichever strategy it was listed.
+-- feed_forward  of which kept layers the feed-forward is removed: none, top 3, every 2nd, ...
+-- score_full    points of K=0: the same sweep, model, procedure, task and seed with all layers (and
+--               feed-forwards) kept, under whichever strategy it was listed.
 -- change        score - score_full, in points: negative is a loss.
 -- error_type    of the last failed attempt, where the cell failed.
 WITH listed AS (
-    SELECT * REPLACE (coalesce(k, depth - len(kept_layers)) AS k)
+    SELECT * REPLACE (
+        coalesce(k, depth - len(kept_layers)) AS k,
+        coalesce(feed_forward, 'none') AS feed_forward  -- null: a file of before this column
+    )
     FROM store.sweeps
     QUALIFY row_number() OVER (PARTITION BY sweep, cell) = 1  -- a copied sweep file
 ),
@@ -35,13 +39,13 @@ full_depth AS (
         any_value(trials.score) AS score_full
     FROM listed
     JOIN trials ON trials.trial_id = listed.trial_id
-    WHERE len(listed.kept_layers) = listed.depth
+    WHERE len(listed.kept_layers) = listed.depth AND listed.feed_forward = 'none'
     GROUP BY ALL
 )
 
 SELECT
-    listed.sweep, listed.cell, listed.model, listed.depth, listed.procedure, listed.strategy,
-    listed.k, listed.threshold, listed.task, listed.seed,
+    listed.sweep, listed.cell, listed.model, listed.depth, listed.procedure, listed.feed_forward,
+    listed.strategy, listed.k, listed.threshold, listed.task, listed.seed,
     listed.kept_layers, listed.dropped_layers, len(listed.kept_layers) AS n_kept,
     listed.trial_id, listed.profile_id,
     CASE

@@ -15,18 +15,23 @@
 -- kept_layers, score_full, score_kept (points), loss (in `unit`), n_seeds (pairs)
 --                  of max_dropped_low.
 -- n_missing        pairs of K and seed that are listed here and can't be compared yet.
+-- Networks without some of their feed-forwards are left out.
 -- K=0 is shared: a strategy that does not list it uses the one that another lists.
-WITH full_depth AS (
+WITH whole_layers AS (
+    SELECT * FROM cells WHERE feed_forward = 'none'
+),
+
+full_depth AS (
     SELECT sweep, model, procedure, task, seed, any_value(score) AS score,
         any_value(kept_layers) AS kept_layers, min(cell) AS cell
-    FROM cells
+    FROM whole_layers
     WHERE n_kept = depth
     GROUP BY ALL
 ),
 
 lists AS (
     SELECT sweep, model, procedure, strategy, task, depth, min(cell) AS position
-    FROM cells
+    FROM whole_layers
     GROUP BY ALL
 ),
 
@@ -35,7 +40,7 @@ points AS (  -- a network per K and seed; two thresholds that chose one set coun
         any_value(kept_layers) AS kept_layers,
         any_value(score) AS score,
         any_value(score_full) AS score_full
-    FROM cells
+    FROM whole_layers
     WHERE n_kept IS DISTINCT FROM depth AND state <> 'impossible'
     GROUP BY sweep, model, procedure, strategy, task, depth, k, seed,
         CASE WHEN k IS NULL THEN threshold END

@@ -1,4 +1,4 @@
--- speed_table: one row per sweep, model, procedure, K and device: size and speed.
+-- speed_table: one row per sweep, model, procedure, feed_forward, K and device: size and speed.
 --
 -- These are the timings that the trials took of themselves while they trained and evaluated,
 -- whatever else ran on the machine: good for ratios, not a latency benchmark.
@@ -13,7 +13,7 @@
 -- n, n_tasks, n_compared         trials; tasks; tasks that have K=0 on this device
 WITH ran AS (  -- a trial counts once, however many cells share it
     SELECT DISTINCT
-        cells.sweep, cells.model, cells.procedure, cells.task, cells.depth,
+        cells.sweep, cells.model, cells.procedure, cells.feed_forward, cells.task, cells.depth,
         cells.depth - cells.n_kept AS k,
         trials.trial_id, trials.device_name,
         CASE WHEN trials.device_type = 'cpu' THEN trials.threads END AS threads,
@@ -26,7 +26,7 @@ WITH ran AS (  -- a trial counts once, however many cells share it
 
 per_task AS (
     SELECT
-        sweep, model, procedure, task, depth, k, device_name, threads,
+        sweep, model, procedure, feed_forward, task, depth, k, device_name, threads,
         quantile_disc(params_total, 0.5) AS params_total,
         median(peak_memory_bytes) AS peak_memory_bytes,
         median(train_speed) AS train_speed,
@@ -39,7 +39,7 @@ per_task AS (
 full_params AS (
     SELECT sweep, model, procedure, task, quantile_disc(params_total, 0.5) AS params_full
     FROM ran
-    WHERE k = 0
+    WHERE k = 0 AND feed_forward = 'none'
     GROUP BY ALL
 ),
 
@@ -53,6 +53,7 @@ compared AS (
     LEFT JOIN full_params USING (sweep, model, procedure, task)
     LEFT JOIN per_task AS same_device
         ON same_device.k = 0
+        AND same_device.feed_forward = 'none'
         AND same_device.sweep = per_task.sweep
         AND same_device.model = per_task.model
         AND same_device.procedure = per_task.procedure
@@ -62,7 +63,7 @@ compared AS (
 )
 
 SELECT
-    sweep, model, procedure, depth, k, depth - k AS n_kept, device_name, threads,
+    sweep, model, procedure, feed_forward, depth, k, depth - k AS n_kept, device_name, threads,
     quantile_disc(params_total, 0.5) AS params_total,
     median(params_percent) AS params_percent,
     median(train_speed) AS train_examples_per_second,

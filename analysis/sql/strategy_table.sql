@@ -1,4 +1,5 @@
--- strategy_table: one row per sweep, model, procedure, strategy and K (or threshold): over tasks.
+-- strategy_table: one row per sweep, model, procedure, feed_forward, strategy and K (or threshold):
+-- over tasks.
 --
 -- mean_all, change_all        points: the mean over all tasks of the task's mean over seeds, and of
 --                             its change against K=0. Null while a task is missing: see the columns.
@@ -15,7 +16,7 @@ WITH task_rows AS (
 ),
 
 settings AS (
-    SELECT sweep, model, procedure, strategy, setting, threshold, min(position) AS position
+    SELECT sweep, model, procedure, feed_forward, strategy, setting, threshold, min(position) AS position
     FROM task_rows
     GROUP BY ALL
 ),
@@ -38,6 +39,7 @@ grid AS (  -- what a full comparison needs, and what of it is complete
         ON task_rows.sweep = settings.sweep
         AND task_rows.model = settings.model
         AND task_rows.procedure = settings.procedure
+        AND task_rows.feed_forward = settings.feed_forward
         AND task_rows.strategy = settings.strategy
         AND task_rows.setting IS NOT DISTINCT FROM settings.setting
         AND task_rows.threshold IS NOT DISTINCT FROM settings.threshold
@@ -46,7 +48,7 @@ grid AS (  -- what a full comparison needs, and what of it is complete
 
 over_tasks AS (
     SELECT
-        sweep, model, procedure, strategy, setting, threshold,
+        sweep, model, procedure, feed_forward, strategy, setting, threshold,
         CASE WHEN min(k) = max(k) AND count(k) = count(*) THEN min(k) ELSE setting END AS k,
         avg(k) AS k_mean,
         any_value(depth) AS depth,
@@ -63,12 +65,12 @@ over_tasks AS (
         count(*) FILTER (WHERE stable) AS n_stable_expected,
         min(position) AS position
     FROM grid
-    GROUP BY sweep, model, procedure, strategy, setting, threshold
+    GROUP BY sweep, model, procedure, feed_forward, strategy, setting, threshold
 ),
 
 seed_rows AS (
     SELECT
-        sweep, model, procedure, strategy, threshold, seed, task,
+        sweep, model, procedure, feed_forward, strategy, threshold, seed, task,
         CASE WHEN threshold IS NULL THEN k END AS setting,
         any_value(score) AS score,
         lower(task) NOT IN (SELECT task FROM unstable_tasks) AS stable
@@ -78,7 +80,7 @@ seed_rows AS (
 
 per_seed AS (
     SELECT
-        sweep, model, procedure, strategy, setting, threshold, seed,
+        sweep, model, procedure, feed_forward, strategy, setting, threshold, seed,
         avg(score) AS all_tasks,
         count(score) AS n_all,
         avg(score) FILTER (WHERE stable) AS stable_tasks,
@@ -99,6 +101,7 @@ JOIN per_seed
     ON per_seed.sweep = over_tasks.sweep
     AND per_seed.model = over_tasks.model
     AND per_seed.procedure = over_tasks.procedure
+    AND per_seed.feed_forward = over_tasks.feed_forward
     AND per_seed.strategy = over_tasks.strategy
     AND per_seed.setting IS NOT DISTINCT FROM over_tasks.setting
     AND per_seed.threshold IS NOT DISTINCT FROM over_tasks.threshold

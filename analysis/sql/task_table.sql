@@ -1,4 +1,5 @@
--- task_table: one row per sweep, model, procedure, strategy, K (or threshold) and task: over seeds.
+-- task_table: one row per sweep, model, procedure, feed_forward, strategy, K (or threshold) and
+-- task: over seeds.
 --
 -- mean, sd           points; sd is the sample standard deviation over seeds, null for one seed.
 -- n, n_expected      seeds with a score, seeds asked for. Where n < n_expected the mean is of the
@@ -12,12 +13,13 @@ WITH listed AS (  -- a cell that is listed twice counts once
     SELECT *
     FROM cells
     QUALIFY row_number() OVER (
-        PARTITION BY sweep, model, procedure, strategy, k, threshold, task, seed ORDER BY cell
+        PARTITION BY sweep, model, procedure, feed_forward, strategy, k, threshold, task, seed
+        ORDER BY cell
     ) = 1
 )
 
 SELECT
-    sweep, model, procedure, strategy, max(k) AS k, threshold, task,
+    sweep, model, procedure, feed_forward, strategy, max(k) AS k, threshold, task,
     any_value(metric) AS metric,
     any_value(depth) AS depth,
     any_value(kept_layers) AS kept_layers,
@@ -36,5 +38,5 @@ SELECT
     min(cell) AS position
 FROM listed
 GROUP BY
-    sweep, model, procedure, strategy, threshold, task,
+    sweep, model, procedure, feed_forward, strategy, threshold, task,
     CASE WHEN threshold IS NULL THEN k END  -- the k of a threshold is a result, not a setting

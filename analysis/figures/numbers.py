@@ -1,0 +1,250 @@
+"""The numbers of the figures, each a SELECT over the views. Draws nothing.
+
+A mean over tasks is null while one of the tasks is missing: a mean over fewer compares nothing.
+"""
+
+from __future__ import annotations
+
+import pyarrow as pa
+
+from lp_sweep.storage.catalog import Catalog
+
+# K=0 is one network, whichever strategies list it
+FULL = "all layers"
+_MERGED = f"CASE WHEN k = 0 AND threshold IS NULL THEN '{FULL}' ELSE strategy END"
+
+_BARS = f"""
+WITH bars AS (
+    SELECT sweep, model, depth, {_MERGED} AS strategy, k, k_mean, threshold, mean_all AS mean,
+        sd_all AS sd, n_seeds_all AS n_seeds, change_all AS change, n_tasks, n_tasks_expected,
+        missing_tasks, position
+    FROM strategy_table
+    WHERE procedure = 'direct' AND feed_forward = 'none'
+    QUALIFY row_number() OVER (
+        PARTITION BY sweep, model, {_MERGED}, k, threshold
+        ORDER BY n_tasks DESC, n_seeds_all DESC, position
+    ) = 1
+),
+task_sets AS (
+    SELECT sweep, model, list(DISTINCT lower(task) ORDER BY lower(task)) AS tasks
+    FROM task_table GROUP BY ALL
+),
+whole AS (SELECT * FROM bars JOIN task_sets USING (sweep, model) WHERE strategy = '{FULL}'),
+panels AS (
+    SELECT DISTINCT sweep, model, depth, tasks FROM bars JOIN task_sets USING (sweep, model)
+),
+beside AS (  -- whole models that are as deep as a pruned one of the panel, on the same tasks
+    SELECT panels.sweep, panels.model, panels.depth, whole.* EXCLUDE (sweep, model, depth),
+        whole.model AS reference
+    FROM panels JOIN whole
+        ON whole.tasks = panels.tasks AND whole.model <> panels.model AND whole.mean IS NOT NULL
+    WHERE whole.depth < panels.depth AND EXISTS (
+        FROM bars
+        WHERE bars.sweep = panels.sweep AND bars.model = panels.model
+            AND bars.k = panels.depth - whole.depth
+    )
+    QUALIFY row_number() OVER (
+        PARTITION BY panels.sweep, panels.model, whole.model
+        ORDER BY whole.sweep = panels.sweep DESC, whole.sweep
+    ) = 1
+)
+SELECT * EXCLUDE (position)
+FROM (
+    SELECT if(strategy = '{FULL}', 'full', 'pruned') AS role, NULL::VARCHAR AS reference, *
+    FROM bars
+    UNION ALL BY NAME
+    SELECT 'reference' AS role, * EXCLUDE (k, k_mean, tasks), depth - depth AS k FROM beside
+)
+WHERE (depth = 6) = $six
+ORDER BY sweep, model, role, reference, strategy = '{FULL}' DESC,
+    min(position) OVER (PARTITION BY sweep, model, role, strategy), k_mean, threshold DESC
+"""
+
+# Networks that a cell asked for, not the first stages of other procedures. K=0 is the same trial
+# in each of them.
+_NETWORKS = """
+networks AS (
+    SELECT DISTINCT trial_id, n_kept = depth AS whole
+    FROM cells
+    WHERE feed_forward = 'none' AND trial_id IS NOT NULL
+        AND (n_kept = depth OR procedure = 'direct')
+)"""
+
+# points: network, part, model, depth, task, seed, kept_layers, layer, value -> means over tasks.
+# `n_tasks` that are measured of a model's networks of that kind, of `n_tasks_asked` in the cells.
+_OVER_TASKS = """,
+runs AS (
+    SELECT * EXCLUDE (value), CASE WHEN count(value) = count(*) THEN avg(value) END AS value
+    FROM points GROUP BY ALL
+),
+expected AS (
+    SELECT network, part, model, count(DISTINCT task) AS n_tasks FROM points GROUP BY ALL
+),
+asked AS (SELECT model, count(DISTINCT lower(task)) AS n_tasks_asked FROM cells GROUP BY ALL),
+by_task AS (
+    SELECT network, part, model, depth, kept_layers, layer, task,
+        CASE WHEN count(value) = count(*) THEN avg(value) END AS mean
+    FROM runs GROUP BY ALL
+),
+by_seed AS (
+    SELECT network, part, model, kept_layers, layer, seed, avg(value) AS mean, count(value) AS n
+    FROM runs GROUP BY ALL
+),
+over_seeds AS (
+    SELECT network, part, model, kept_layers, layer, stddev_samp(mean) AS sd, min(mean) AS low,
+        max(mean) AS high, count(*) AS n_seeds
+    FROM by_seed JOIN expected USING (network, part, model)
+    WHERE n = n_tasks AND seed IS NOT NULL
+    GROUP BY ALL
+),
+over_tasks AS (
+    SELECT network, part, model, depth, kept_layers, layer, n_tasks,
+        CASE WHEN count(mean) = any_value(n_tasks) THEN avg(mean) END AS mean,
+        string_agg(task, ', ' ORDER BY task) FILTER (WHERE mean IS NOT NULL) AS tasks
+    FROM by_task JOIN expected USING (network, part, model)
+    GROUP BY ALL
+)
+SELECT network, part, model, depth, over_tasks.kept_layers, layer, mean, sd, low, high,
+    coalesce(n_seeds, 0) AS n_seeds, n_tasks, n_tasks_asked, tasks
+FROM over_tasks
+LEFT JOIN over_seeds USING (network, part, model, layer, kept_layers)
+LEFT JOIN asked USING (model)
+ORDER BY model, network, len(over_tasks.kept_layers) DESC, over_tasks.kept_layers, part, layer
+"""
+
+_PROBES = f"""
+WITH {_NETWORKS},
+metrics AS (
+    SELECT lower(task) AS task, min(metric) AS metric FROM trials GROUP BY ALL
+),
+measured AS (
+    SELECT *, CASE
+        WHEN bool_or(name = 'accuracy') OVER (PARTITION BY profile_id) THEN 'accuracy'
+        ELSE 'pearson' END AS usual
+    FROM layers WHERE measure = 'probes'
+),
+points AS (
+    SELECT
+        CASE WHEN measured.trial_id IS NULL THEN 'pretrained' WHEN whole THEN 'full'
+            ELSE 'pruned' END AS network,
+        'score' AS part,
+        model, depth, lower(measured.task) AS task, seed, kept_layers, layer, 100 * value AS value
+    FROM measured
+    LEFT JOIN networks USING (trial_id)
+    LEFT JOIN metrics ON metrics.task = lower(measured.task)
+    WHERE (measured.trial_id IS NULL OR whole IS NOT NULL) AND name = coalesce(metric, usual)
+)
+{_OVER_TASKS}"""
+
+_SIMILARITY = f"""
+WITH {_NETWORKS},
+points AS (
+    SELECT 'full' AS network, name AS part, model, depth, lower(task) AS task, seed, kept_layers,
+        layer, value
+    FROM layers JOIN networks USING (trial_id)
+    WHERE measure = 'similarity' AND whole
+)
+{_OVER_TASKS}"""
+
+_CONTRIBUTION = """
+WITH swept AS (
+    SELECT DISTINCT profile_id, threshold FROM cells
+    WHERE strategy = 'contribution' AND threshold IS NOT NULL
+)
+SELECT model, task, profile_id, layer, value, threshold,
+    CASE WHEN threshold IS NOT NULL THEN NOT coalesce(value > threshold, false) END AS kept
+FROM layers LEFT JOIN swept USING (profile_id)
+WHERE measure = 'contribution'
+ORDER BY model, task, profile_id, threshold DESC, layer
+"""
+
+_CKA = f"""
+WITH {_NETWORKS},
+points AS (
+    SELECT model, depth, kept_layers, against IS NULL AS with_pretrained, name AS part, layer,
+        other, value, profile_id, task, coalesce(whole, false) AS whole,
+        bool_or(coalesce(whole, false)) OVER () AS any_whole
+    FROM layers LEFT JOIN networks USING (trial_id)
+    WHERE measure = 'cka'
+        AND CASE WHEN $profile IS NULL THEN whole IS NOT NULL ELSE profile_id = $profile END
+)
+FROM (
+    SELECT model, depth, kept_layers, with_pretrained, part, layer, other,
+        CASE WHEN count(value) = count(*) THEN avg(value) END AS value,
+        count(DISTINCT profile_id) AS n_profiles, count(DISTINCT task) AS n_tasks
+    FROM points
+    WHERE $profile IS NOT NULL OR whole = any_whole
+    GROUP BY ALL
+)
+QUALIFY dense_rank() OVER (ORDER BY len(kept_layers) DESC, model, kept_layers, with_pretrained)
+    <= $most
+ORDER BY model, len(kept_layers) DESC, kept_layers, with_pretrained, part DESC, layer, other
+"""
+
+_FEED_FORWARD = f"""
+WITH settings AS (
+    SELECT sweep, model, depth, feed_forward, {_MERGED} AS strategy, k, mean_all AS mean,
+        sd_all AS sd, n_seeds_all AS n_seeds, n_tasks, n_tasks_expected, missing_tasks, position
+    FROM strategy_table
+    WHERE procedure = 'direct' AND threshold IS NULL AND k IS NOT NULL
+    QUALIFY row_number() OVER (
+        PARTITION BY sweep, model, feed_forward, {_MERGED}, k ORDER BY n_tasks DESC, position
+    ) = 1
+),
+sizes AS (
+    SELECT sweep, model, feed_forward, {_MERGED} AS strategy, k, avg(params_total) AS parameters
+    FROM cells WHERE procedure = 'direct' AND threshold IS NULL GROUP BY ALL
+),
+depths AS (  -- the deepest network of each model that has several settings
+    SELECT sweep, model, strategy, k, min(position) AS first
+    FROM settings GROUP BY ALL HAVING count(DISTINCT feed_forward) > 1
+),
+chosen AS (
+    FROM depths
+    QUALIFY row_number() OVER (PARTITION BY sweep, model ORDER BY k, first) = 1
+)
+SELECT settings.* EXCLUDE (position), parameters
+FROM settings
+SEMI JOIN chosen USING (sweep, model, strategy, k)
+LEFT JOIN sizes USING (sweep, model, feed_forward, strategy, k)
+ORDER BY sweep, model, feed_forward = 'none' DESC, position
+"""
+
+
+def strategies(catalog: Catalog, *, six: bool) -> pa.Table:
+    """Figures 2 and 3: a row per bar, points; `role` is pruned, full (K=0) or reference.
+
+    six: models of 6 layers, or all others. A reference is another whole model, as deep as one of
+    the pruned networks, on the same tasks.
+    """
+    return catalog.query(_BARS, {"six": six})
+
+
+def probes(catalog: Catalog) -> pa.Table:
+    """Figure 4: points by `network` (full, pretrained, pruned), kept layers and layer. The metric
+    is the task's main one, of any trial; accuracy, else pearson, where no trial says."""
+    return catalog.query(_PROBES)
+
+
+def similarity(catalog: Catalog) -> pa.Table:
+    """Figure 5: cosine by layer; `part` is sentence or tokens."""
+    return catalog.query(_SIMILARITY)
+
+
+def contribution(catalog: Catalog) -> pa.Table:
+    """A row per profile, layer and threshold of the cells that hang on it (null: none do)."""
+    return catalog.query(_CONTRIBUTION)
+
+
+def cka(catalog: Catalog, profile: str | None = None, most: int = 4) -> pa.Table:
+    """CKA by `part` (layer, attention), layer and other layer; means over profiles.
+
+    Of one profile; without, of `most` whole fine-tuned networks, else of the deepest pruned ones.
+    """
+    return catalog.query(_CKA, {"profile": profile, "most": most})
+
+
+def feed_forwards(catalog: Catalog) -> pa.Table:
+    """Mean score and parameters by feed_forward setting, at each model's smallest K that has
+    several."""
+    return catalog.query(_FEED_FORWARD)

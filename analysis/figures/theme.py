@@ -1,0 +1,123 @@
+"""How the figures look, and how they become files. Knows no store; matplotlib is imported when used
+and its global settings stay as they were.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from lp_sweep.storage.errors import SpecError
+from lp_sweep.storage.printable import printable
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+# Okabe & Ito's, which the colour-blind tell apart; yellow is kept for the shading
+COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
+YELLOW, GREY, LIGHT = "#F0E442", "#666666", "#DDDDDD"
+MARKERS = ("o", "s", "^", "D", "v", "P", "X")
+SMALL = 8  # points: the smallest text
+WIDTH = 6.9  # inches: the text of an A4 page
+MAP = "cividis"  # of many values in an order, for the colour-blind too
+MISSING_MARK: dict[str, Any] = {"marker": "x", "color": GREY, "linestyle": "none", "markersize": 5}
+FORMATS = ("svg", "png")
+_DOTS_PER_INCH = 200
+_LONGEST_NAME = 36
+
+_SETTINGS: dict[str, Any] = {
+    "text.parse_math": False,  # a model's name may have two dollars
+    "svg.fonttype": "none",  # text stays text: names of any script, and they can be searched
+    "svg.hashsalt": "lp-sweep",  # else identifiers are drawn at random
+    "font.size": 9,
+    "axes.titlesize": 9,
+    "axes.labelsize": 9,
+    "xtick.labelsize": SMALL,
+    "ytick.labelsize": SMALL,
+    "legend.fontsize": SMALL,
+    "legend.frameon": False,
+    "axes.grid": True,
+    "axes.axisbelow": True,
+    "grid.color": LIGHT,
+    "grid.linewidth": 0.6,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "axes.edgecolor": GREY,
+}
+
+
+def name(text: object) -> str:
+    """A name as a figure has it: one line that is not too long. Both ends of it tell the most."""
+    line = printable(str(text))
+    if len(line) <= _LONGEST_NAME:
+        return line
+    half = _LONGEST_NAME // 2
+    return f"{line[: half - 1]}…{line[-half:]}"
+
+
+def colour(index: int, count: int) -> Any:
+    """Of so many in an order."""
+    if count <= len(COLOURS):
+        return COLOURS[index]
+    from matplotlib import colormaps
+
+    return colormaps[MAP](index / (count - 1))
+
+
+@contextmanager
+def _settings() -> Iterator[None]:
+    """matplotlib's own defaults and ours, whatever the user's matplotlibrc says."""
+    try:
+        import matplotlib
+    except ImportError as error:
+        raise SpecError(
+            "figures are drawn with matplotlib, which is not installed: pip install matplotlib"
+        ) from error
+    plain = {
+        key: value
+        for key, value in matplotlib.rcParamsDefault.items()
+        if not key.startswith(("backend", "interactive", "toolbar"))
+    }
+    with warnings.catch_warnings(), matplotlib.rc_context({**plain, **_SETTINGS}):
+        # a PNG has a box for a letter that the font lacks, an SVG leaves it to the reader's fonts
+        warnings.filterwarnings("ignore", message="Glyph .* missing from font")
+        yield
+
+
+def write(
+    paint: Callable[[Figure], None],
+    files: Mapping[str, Path],
+    *,
+    title: str,
+    description: str,
+    height: float,
+) -> None:
+    """Paint once and write the figure to a file for each format, with no date inside."""
+    with _settings():
+        from matplotlib.backends.backend_agg import FigureCanvasAgg
+        from matplotlib.figure import Figure
+
+        figure = Figure(figsize=(WIDTH, height), layout="constrained")
+        FigureCanvasAgg(figure)
+        paint(figure)
+        text = {"Title": title, "Description": description}
+        for kind, path in files.items():
+            extra = {"Date": None, "Creator": None} if kind == "svg" else {"Software": None}
+            figure.savefig(path, format=kind, dpi=_DOTS_PER_INCH, metadata={**text, **extra})
+
+
+def legend(figure: Figure, entries: Mapping[str, Any]) -> None:
+    """Below all panels, where no number is."""
+    if entries:
+        columns = max(1, min(len(entries), 110 // (max(map(len, entries)) + 8)))
+        figure.legend(
+            list(entries.values()), list(entries), loc="outside lower center", ncols=columns
+        )
+
+
+def panels(figure: Figure, rows: int, columns: int = 1, **more: Any) -> list[Axes]:
+    return list(figure.subplots(rows, columns, squeeze=False, **more).flat)

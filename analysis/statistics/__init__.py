@@ -1,0 +1,1 @@
+"""How sure the numbers are: intervals, paired tests, the answer with its uncertainty."""

@@ -1,0 +1,119 @@
+"""`lp-sweep cka`: linear CKA between two networks that a store kept, without Ray."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from lp_sweep.orchestrator.commands import existing
+from lp_sweep.orchestrator.plan import Measure, Plan, Work
+from lp_sweep.orchestrator.request import Request, planned
+from lp_sweep.storage.errors import SpecError, StoreError
+from lp_sweep.storage.identity import ProfileSpec, TrialSpec, profile_id
+from lp_sweep.storage.networks import has_network
+from lp_sweep.storage.printable import printable
+from lp_sweep.storage.store import Store
+
+PRETRAINED = "pretrained"
+_SITES = {"layer": "layers' outputs", "attention": "attention blocks' outputs"}
+
+
+def compare(request: Request, names: tuple[str, str], cache_dir: Path, as_json: bool) -> str:
+    """Measures and stores it, unless the store has it; the matrix as text or JSON.
+
+    names: two trials of the sweep, or the second `pretrained`. Raises SpecError, StoreError.
+    """
+    made = planned(request)
+    store = existing(made.location)
+    first = _work(made.plan, names[0])
+    second = None if names[1] == PRETRAINED else _work(made.plan, names[1])
+    for work in filter(None, (first, second)):
+        _check_kept(store, work)
+    measure = _measure(first, second)
+    rows = store.find("profiles", measure.id) or _measured(store, first, measure, cache_dir)
+    return json.dumps(_plain(rows[0])) if as_json else _text(rows[0])
+
+
+def _work(plan: Plan, name: str) -> Work:
+    """The trial of the sweep whose identifier begins so."""
+    found = [work for id_, work in plan.trials.items() if id_.startswith(name)]
+    if len(found) == 1:
+        return found[0]
+    what = f"{len(found)} trials begin with" if found else "there is no trial"
+    raise SpecError(
+        f'{what} {name!r} in this sweep. `lp-sweep query "SELECT trial_id, strategy, k, task, seed '
+        f'FROM cells"` lists them; the second may be {PRETRAINED!r}.'
+    )
+
+
+def _check_kept(store: Store, work: Work) -> None:
+    if not has_network(store, work.id):
+        raise SpecError(
+            f"the network of {work.id} is not in {store.location}. Set `keep: all` in the sweep "
+            "file; or ask for `measure: {cka: pruned}`, which keeps none."
+        )
+
+
+def _measure(first: Work, second: Work | None) -> Measure:
+    if second is not None and (second.task.fingerprint, second.spec.task) != (
+        first.task.fingerprint,
+        first.spec.task,
+    ):
+        raise SpecError(f"{first.id} and {second.id} are of different tasks: choose two of one.")
+    assert isinstance(first.spec, TrialSpec)
+    recipe = first.spec.recipe
+    spec = ProfileSpec(
+        model_fingerprint=first.model.fingerprint,
+        task=first.spec.task,
+        data_fingerprint=first.task.fingerprint,
+        max_length=recipe.max_length,
+        limit_dev=recipe.limit_dev,
+        measure="cka",
+        trial=first.id,
+        against=second.id if second else "",
+    )
+    return Measure(profile_id(spec), spec)
+
+
+def _measured(store: Store, work: Work, measure: Measure, cache_dir: Path) -> list[dict[str, Any]]:
+    from lp_sweep.trials.run import execute
+
+    job = work.job() | {
+        "measures": [{"id": measure.id, "spec": asdict(measure.spec)}],
+        "cache_dir": str(cache_dir),
+    }
+    told = execute(job, store.location)
+    rows = store.find("profiles", measure.id)
+    if rows is None:
+        why = told.get("measures_failed") or told.get("message")
+        raise StoreError(f"no CKA of {work.id}: {why}. `lp-sweep logs {measure.id}` says more.")
+    return rows
+
+
+def _plain(row: dict[str, Any]) -> dict[str, Any]:
+    names = ("profile_id", "trial_id", "against", "model", "task", "dev_examples", "values")
+    return {name: row[name] for name in names}
+
+
+def _text(row: dict[str, Any]) -> str:
+    against = row["against"] or "the pre-trained network"
+    lines = [f"CKA of {row['trial_id']} (rows) with {against} (columns), sentence token"]
+    for site, what in _SITES.items():
+        values = {
+            (item["layer"], item["other"]): item["value"]
+            for item in row["values"]
+            if item["name"] == site
+        }
+        columns = sorted({other for _, other in values})
+        lines += ["", f"{what}:", "      " + "".join(f"{other:>6}" for other in columns)]
+        for layer in sorted({layer for layer, _ in values}):
+            cells = (values[layer, other] for other in columns)
+            lines.append(f"{layer:>6}" + "".join(_cell(value) for value in cells))
+    lines += ["", "0 is the embedding output; – where all examples are one point."]
+    return "\n".join(map(printable, lines))
+
+
+def _cell(value: float | None) -> str:
+    return f"{'–':>6}" if value is None else f"{value:>6.2f}"

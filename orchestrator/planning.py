@@ -1,0 +1,222 @@
+"""From a resolved sweep and what the store holds to a plan.
+
+A pure function, so `run` after a break, with an amended file or on a finished sweep is the same
+code: it does what the plan says is missing.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from lp_sweep.orchestrator.axes import FeedForward
+from lp_sweep.orchestrator.cells import Asked, asked_cells
+from lp_sweep.orchestrator.known import Known
+from lp_sweep.orchestrator.plan import Cell, Measure, Plan, Work, state_of
+from lp_sweep.orchestrator.resolve import Sweep, TaskInput
+from lp_sweep.storage.identity import ProfileSpec, TrialSpec, profile_id, trial_id
+from lp_sweep.trials.feedforward_rules import NONE, removed_feed_forwards
+from lp_sweep.trials.procedures import Procedure, full_layers, settled, stage_one
+from lp_sweep.trials.select import (
+    BY_MEASURE,
+    CONTRIBUTION,
+    Measured,
+    contribution_dropped,
+    dropped_layers,
+    kept_layers,
+)
+from lp_sweep.trials.tasks import canonical_name
+
+_GREEDY_SEED = 0  # of its own fine-tuning: every seed of the sweep has the layers that it chose
+
+
+def make_plan(sweep: Sweep, known: Known) -> Plan:
+    """Raises SpecError for an impossible K."""
+    plan = Plan(sweep=sweep, known=known)
+    builder = _Builder(plan)
+    plan.cells = [_cell(builder, asked) for asked in asked_cells(sweep)]
+    builder.pretrained_probes()
+    return plan
+
+
+def _cell(builder: _Builder, asked: Asked) -> Cell:
+    depth = builder.models[asked.model].depth
+    profile = builder.profile(asked)
+    known = builder.plan.known
+    found = known.profiles.get(profile) if profile else None
+    if profile is not None and found is None and asked.k != 0:
+        return Cell(asked=asked, depth=depth, profile_id=profile, state="deferred")
+    try:
+        dropped = _dropped(asked, depth, found)
+        kept = kept_layers(depth, dropped)
+        trial = builder.trial(asked, kept)
+    except ValueError:  # no layer would stay, or not as many as feed-forwards are to go
+        gone = kept_layers(depth, ()) if asked.feed_forward == NONE else None
+        return Cell(
+            asked=asked,
+            depth=depth,
+            kept=(),
+            dropped=gone,
+            profile_id=profile,
+            state="impossible",
+        )
+    return Cell(
+        asked=asked,
+        depth=depth,
+        kept=kept,
+        dropped=dropped,
+        trial_id=trial,
+        profile_id=profile,
+        state=state_of(trial, known),
+    )
+
+
+def _dropped(asked: Asked, depth: int, found: Measured | None) -> tuple[int, ...]:
+    """Raises ValueError where a threshold leaves no layer."""
+    if asked.threshold is not None and found is not None:
+        return contribution_dropped(found.layers, asked.threshold)
+    k = asked.k or 0
+    if asked.strategy in BY_MEASURE:
+        return BY_MEASURE[asked.strategy].dropped(found, k) if found and k else ()
+    return dropped_layers(asked.strategy, depth, k)
+
+
+class _Builder:
+    """Fills a plan; remembers what many cells share, so that 100,000 of them take seconds."""
+
+    def __init__(self, plan: Plan) -> None:
+        self.plan = plan
+        self.models = {model.name: model for model in plan.sweep.models}
+        spec = plan.sweep.spec
+        self.measured_on = {
+            entry.name: entry.measured_on or spec.contribution.measured_on
+            for entry in spec.strategies
+        }
+        self._ids: dict[tuple[Any, ...], str] = {}
+        self._profile_ids: dict[tuple[str, str, str], str] = {}
+
+    def trial(self, asked: Asked, kept: tuple[int, ...]) -> str:
+        """Its identifier; the trial and all that it stands on are in the plan then. Raises
+        ValueError for more feed-forwards to be removed than layers are kept."""
+        key = (asked.model, asked.procedure, asked.feed_forward, asked.task, asked.seed, kept)
+        if key not in self._ids:
+            self._ids[key] = self._planned(asked, self._spec(asked, kept))
+        return self._ids[key]
+
+    def _spec(self, asked: Asked, kept: tuple[int, ...]) -> TrialSpec:
+        model, task = self.models[asked.model], self.plan.sweep.tasks[asked.task]
+        procedure = Procedure.parse(asked.procedure)
+        removal = FeedForward.parse(asked.feed_forward)
+        spec = TrialSpec(
+            model_fingerprint=model.fingerprint,
+            kept_layers=kept,
+            task=task.definition,
+            data_fingerprint=task.fingerprint,
+            seed=asked.seed,
+            recipe=self.plan.sweep.recipe,
+            procedure=procedure.name,
+            freeze_dropped=procedure.freeze_dropped,
+            epochs_per_layer=procedure.epochs_per_layer,
+            removed_feed_forwards=removed_feed_forwards(removal.rule, kept),
+            second_norm=removal.second_norm,
+        )
+        return settled(spec, model.depth)
+
+    def _planned(self, asked: Asked, spec: TrialSpec) -> str:
+        id_ = trial_id(spec)
+        if id_ in self.plan.trials:
+            return id_
+        model, task = self.models[asked.model], self.plan.sweep.tasks[asked.task]
+        first = stage_one(spec, model.depth)
+        start = self._planned(asked, first) if first else None
+        self.plan.trials[id_] = Work(id=id_, spec=spec, model=model, task=task, start=start)
+        self._measure(id_, asked, spec)
+        return id_
+
+    def _measure(self, id_: str, asked: Asked, spec: TrialSpec) -> None:
+        """What the sweep wants measured of the trial's network."""
+        entry = self.plan.sweep.spec.measure
+        full = spec.kept_layers == full_layers(self.models[asked.model].depth)
+        whole = full and not spec.removed_feed_forwards
+        kind = "full" if whole else "pruned"
+        wanted = []
+        if kind in (entry.probes or ()):
+            wanted.append(
+                self._profile_spec(
+                    asked.model,
+                    asked.task,
+                    "probes",
+                    trial=id_,
+                    limit_train=spec.recipe.limit_train,
+                    rows=entry.probe_rows,
+                )
+            )
+        if kind in (entry.similarity or ()):
+            wanted.append(self._profile_spec(asked.model, asked.task, "similarity", trial=id_))
+        if kind in (entry.cka or ()):
+            against = "" if whole else self._full_network(asked)
+            wanted.append(
+                self._profile_spec(asked.model, asked.task, "cka", trial=id_, against=against)
+            )
+        if wanted:
+            self.plan.measures[id_] = [Measure(profile_id(item), item) for item in wanted]
+
+    def _full_network(self, asked: Asked) -> str:
+        everything = full_layers(self.models[asked.model].depth)
+        return self.trial(asked._replace(procedure="direct", feed_forward=NONE), everything)
+
+    def pretrained_probes(self) -> None:
+        """Of each model on each task, where the sweep asks for them."""
+        entry = self.plan.sweep.spec.measure
+        if "pretrained" not in (entry.probes or ()):
+            return
+        for model in self.models:
+            for task in self.plan.sweep.tasks:
+                limit = self.plan.sweep.recipe.limit_train
+                self._add_profile(
+                    self._profile_spec(
+                        model, task, "probes", limit_train=limit, rows=entry.probe_rows
+                    ),
+                    model,
+                    task,
+                )
+
+    def profile(self, asked: Asked) -> str | None:
+        """What the cell's layers are chosen by, if they are chosen by a measurement."""
+        chosen_by = BY_MEASURE.get(asked.strategy)
+        measure = chosen_by.measure if chosen_by else "contribution"
+        if chosen_by is None and asked.strategy != CONTRIBUTION:
+            return None
+        named = self.measured_on.get(asked.strategy, self.plan.sweep.spec.contribution.measured_on)
+        on = asked.task if named == "own" else canonical_name(named) or named
+        key = (asked.model, on, measure)
+        if key not in self._profile_ids:
+            spec = self._profile_spec(asked.model, on, measure)
+            self._profile_ids[key] = self._add_profile(spec, asked.model, on)
+        return self._profile_ids[key]
+
+    def _add_profile(self, spec: ProfileSpec, model: str, task: str) -> str:
+        id_ = profile_id(spec)
+        work = Work(id=id_, spec=spec, model=self.models[model], task=self._task(task))
+        self.plan.profiles.setdefault(id_, work)
+        return id_
+
+    def _task(self, name: str) -> TaskInput:
+        return self.plan.sweep.tasks[name]
+
+    def _profile_spec(self, model: str, task: str, measure: str, **settings: Any) -> ProfileSpec:
+        recipe = self.plan.sweep.recipe
+        if measure == "greedy":
+            settings |= {
+                "recipe": recipe,
+                "seed": _GREEDY_SEED,
+                "limit_train": recipe.limit_train,
+            }
+        return ProfileSpec(
+            model_fingerprint=self.models[model].fingerprint,
+            task=self._task(task).definition,
+            data_fingerprint=self._task(task).fingerprint,
+            max_length=recipe.max_length,
+            limit_dev=recipe.limit_dev,
+            measure=measure,
+            **settings,
+        )

@@ -1,0 +1,309 @@
+"""The figures from a store: their numbers against sums by hand, and files that never change."""
+
+from __future__ import annotations
+
+import math
+import sys
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import pyarrow.compute as pc
+import pytest
+
+from lp_sweep.analysis.figures import numbers, panels
+from lp_sweep.analysis.figures.drawings import FIGURES, Drawing, cka, nothing
+from lp_sweep.analysis.views import open_views
+from lp_sweep.storage.catalog import Catalog
+from lp_sweep.storage.errors import SpecError
+from tests.fake_records import STARTED, FakeSweep, identifier, trial_record
+
+matplotlib = pytest.importorskip("matplotlib")
+
+DEEP, SIX = "_big$x$_α\\beta", "模型/$small$_6"  # 8 layers, 6 layers
+TASKS = ("SST-2", "STS-B")
+FULL = {(DEEP, "SST-2"): 90.0, (DEEP, "STS-B"): 80.0, (SIX, "SST-2"): 70.0, (SIX, "STS-B"): 60.0}
+DEPTHS = {DEEP: 8, SIX: 6}
+
+
+def put_profile(
+    fake: FakeSweep,
+    measure: str,
+    values: Sequence[tuple[str, int, int | None, float | None]],
+    row: dict[str, Any],
+    *,
+    trained: bool = True,
+) -> str:
+    """A profile of a cell's network; not `trained`: of its pre-trained model."""
+    trial = row["trial_id"] if trained else None
+    id_ = identifier("p", measure, row["model"], row["task"], trial)
+    record = {
+        **{key: row[key] for key in ("model", "depth", "task", "kept_layers")},
+        "profile_id": id_,
+        "measure": measure,
+        "trial_id": trial,
+        "seed": row["seed"] if trained else None,
+        "layers": [],
+        "values": [
+            dict(zip(("name", "layer", "other", "value"), item, strict=True)) for item in values
+        ],
+        "ended_at": STARTED,
+    }
+    fake.store.put("profiles", id_, [record])
+    return id_
+
+
+def whole_networks(fake: FakeSweep) -> None:
+    """K=0 of both models on two tasks and seeds, with all that is measured of them."""
+    for (model, task), score in FULL.items():
+        depth = DEPTHS[model]
+        for seed in (1, 2):
+            row = fake.cell(k=0, score=score + seed, model=model, depth=depth, task=task, seed=seed)
+            main, other = ("pearson", "accuracy") if task == "STS-B" else ("accuracy", "f1")
+            gap = (model, task, seed) == (DEEP, "STS-B", 1)  # one layer of one run is not there
+            probes: list[tuple[str, int, int | None, float | None]] = [
+                (name, layer, None, value)
+                for layer in range(depth + 1)
+                for name, value in ((main, score / 200 + layer / 100 + seed / 50), (other, 0.01))
+                if not (gap and layer == 3)
+            ]
+            if gap:
+                probes.append((main, 3, None, None))
+            put_profile(fake, "probes", probes, row)
+            near = 1.0 if task == "SST-2" else 0.9
+            similarity = [
+                (name, layer, layer, near - step * layer - seed / 100)
+                for layer in range(depth + 1)
+                for name, step in (("sentence", 0.05), ("tokens", 0.02))
+            ]
+            put_profile(fake, "similarity", similarity, row)
+            put_profile(fake, "cka", [("layer", 0, 0, None), ("layer", 1, 0, seed / 4)], row)
+        put_profile(fake, "probes", [(main, 2, None, 0.5)], row, trained=False)
+
+
+def pruned_networks(fake: FakeSweep) -> None:
+    for task in TASKS:
+        for seed in (1, 2):
+            axes: dict[str, Any] = {"model": DEEP, "depth": 8, "task": task, "seed": seed}
+            row = fake.cell(k=2, score=70 + 2 * seed, **axes)
+            put_profile(fake, "probes", [("accuracy", 6, None, 0.4)], row)
+            here = None if (task, seed) == ("STS-B", 2) else 50.0
+            fake.cell(k=2, strategy="bottom", score=here, **axes)
+            dropped = (3,) if task == "SST-2" else (3, 5)
+            fake.cell(strategy="contribution", threshold=0.9, dropped=dropped, score=60.0, **axes)
+            fake.cell(k=1, score=60.0, **{**axes, "model": SIX, "depth": 6})
+        fake.profile([0.5, 0.6, 0.95, 0.9, 0.89, 0.7, 0.8, 0.85], model=DEEP, task=task)
+    first_stage: dict[str, Any] = dict(fake.cells[0], trial_id=identifier("t", "no cell's"))
+    put_profile(fake, "probes", [("accuracy", 1, None, 0.0)], first_stage)
+
+
+def without_feed_forwards(fake: FakeSweep) -> None:
+    for row in [row for row in fake.cells if row["model"] == SIX and row["k"] == 0]:
+        changed: dict[str, Any] = {
+            "feed_forward": "top 3",
+            "cell": len(fake.cells),
+            "trial_id": identifier("t", row["trial_id"], "top 3"),
+        }
+        fake.cells.append({**row, **changed})
+        record = trial_record(fake.cells[-1], 40.0 + row["seed"], params_total=10_000_000)
+        fake.store.put("trials", changed["trial_id"], [record])
+
+
+@pytest.fixture(scope="module")
+def catalog(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Catalog]:
+    fake = FakeSweep(tmp_path_factory.mktemp("figures") / "store")
+    whole_networks(fake)
+    pruned_networks(fake)
+    without_feed_forwards(fake)
+    with open_views(fake.publish()) as opened:
+        yield opened
+
+
+@pytest.fixture(scope="module")
+def drawings(catalog: Catalog) -> dict[str, Drawing]:
+    found = {name: draw(catalog) for name, draw in FIGURES.items()}
+    return {name: drawing for name, drawing in found.items() if drawing is not None}
+
+
+@pytest.fixture(scope="module")
+def folder(drawings: dict[str, Drawing], tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("drawn") / "new"
+    for drawing in drawings.values():
+        assert len(drawing.save(folder)) == 2
+    return folder
+
+
+def only(rows: Any, **wanted: Any) -> dict[str, Any]:
+    """The one row with these values."""
+    found = [
+        row for row in rows.to_pylist() if all(row[key] == value for key, value in wanted.items())
+    ]
+    assert len(found) == 1, found
+    return dict(found[0])
+
+
+def test_a_bar_is_the_mean_over_tasks_of_the_mean_over_seeds(catalog: Catalog) -> None:
+    rows = numbers.strategies(catalog, six=False)
+    assert set(rows["model"].to_pylist()) == {DEEP}
+    whole = only(rows, role="full")
+    assert whole["mean"] == pytest.approx((91 + 92 + 81 + 82) / 4)
+    assert whole["sd"] == pytest.approx(math.sqrt(0.5))  # seeds 86 and 87
+    assert only(rows, strategy="top")["mean"] == pytest.approx(73)
+
+
+def test_a_bar_without_all_its_cells_is_missing(catalog: Catalog) -> None:
+    row = only(numbers.strategies(catalog, six=False), strategy="bottom")
+    assert (row["mean"], row["missing_tasks"]) == (None, "STS-B")
+
+
+def test_a_threshold_that_differs_by_task_has_its_mean_k(catalog: Catalog) -> None:
+    row = only(numbers.strategies(catalog, six=False), threshold=0.9)
+    assert (row["k"], row["k_mean"], row["mean"]) == (None, 1.5, 60)
+
+
+def test_a_reference_is_as_deep_as_a_pruned_network(catalog: Catalog) -> None:
+    rows = numbers.strategies(catalog, six=False)
+    row = only(rows, role="reference")
+    assert (row["reference"], row["model"], row["mean"]) == (SIX, DEEP, pytest.approx(66.5))
+    six = numbers.strategies(catalog, six=True)
+    assert sorted(six["role"].to_pylist()) == ["full", "pruned"]
+
+
+def test_probes_are_of_the_main_metric_over_tasks(catalog: Catalog) -> None:
+    row = only(numbers.probes(catalog), network="full", model=DEEP, layer=4)
+    assert row["mean"] == pytest.approx((45 + 40) / 2 + 4 + 3)
+    assert (row["low"], row["high"]) == (pytest.approx(48.5), pytest.approx(50.5))
+    assert row["sd"] == pytest.approx(math.sqrt(2))
+    assert (row["n_seeds"], row["n_tasks"], row["n_tasks_asked"]) == (2, 2, 2)
+
+
+def test_a_layer_without_a_number_is_missing_and_a_gap_in_the_line(catalog: Catalog) -> None:
+    rows = numbers.probes(catalog)
+    row = only(rows, network="full", model=DEEP, layer=3)
+    assert (row["mean"], row["n_seeds"]) == (None, 1)
+    from matplotlib.figure import Figure
+
+    figure = Figure()
+    panels.probes(figure, rows.to_pylist())
+    lines: list[Any] = list(figure.axes[0].lines)
+    drawn = [list(line.get_ydata()) for line in lines]
+    (whole,) = [values for values in drawn if len(values) == 9 and not math.isnan(values[0])]
+    assert [math.isnan(value) for value in whole] == [layer == 3 for layer in range(9)]
+
+
+def test_pretrained_and_pruned_probes_stand_apart(catalog: Catalog) -> None:
+    rows = numbers.probes(catalog)
+    before = only(rows, network="pretrained", model=SIX)
+    assert (before["layer"], before["mean"], before["n_seeds"]) == (2, 50, 0)
+    rows = rows.filter(pc.equal(rows["network"], "pruned"))
+    after = only(rows)  # no row of the first stage of another procedure, which no cell has
+    assert (after["layer"], after["mean"], after["kept_layers"]) == (6, 40, [1, 2, 3, 4, 5, 6])
+    # STS-B's has no pearson
+    assert panels.curve_label(after) == f"{DEEP}, pruned (1 of 2 tasks)"
+
+
+def test_similarity_is_of_both_parts(catalog: Catalog) -> None:
+    rows = numbers.similarity(catalog)
+    for part, step in (("sentence", 0.05), ("tokens", 0.02)):
+        row = only(rows, part=part, model=DEEP, layer=8)
+        assert row["mean"] == pytest.approx(0.95 - 8 * step - 0.015)
+
+
+def test_a_threshold_keeps_what_is_not_above_it(catalog: Catalog) -> None:
+    rows = numbers.contribution(catalog).to_pylist()
+    kept = [row["layer"] for row in rows if row["task"] == "SST-2" and row["kept"]]
+    assert kept == [1, 2, 4, 5, 6, 7, 8]
+    assert {row["threshold"] for row in rows} == {0.9}
+
+
+def test_cka_is_a_mean_over_profiles_or_of_one(catalog: Catalog) -> None:
+    rows = numbers.cka(catalog)
+    row = only(rows, model=DEEP, layer=1)
+    assert (row["value"], row["n_profiles"], row["n_tasks"]) == (pytest.approx(0.375), 4, 2)
+    assert only(rows, model=DEEP, layer=0)["value"] is None
+    ids = catalog.query(
+        "SELECT min(profile_id) AS id FROM layers WHERE measure = 'cka' AND seed = 2"
+    )
+    one = cka(catalog, ids["id"][0].as_py())
+    assert one is not None
+    assert one.numbers["value"].to_pylist() == [None, 0.5]
+
+
+def test_feed_forwards_beside_none(catalog: Catalog) -> None:
+    rows = numbers.feed_forwards(catalog)
+    assert rows["feed_forward"].to_pylist() == ["none", "top 3"]
+    assert rows["mean"].to_pylist() == pytest.approx([66.5, 41.5])
+    assert rows["parameters"].to_pylist() == [23_000_000 + 6 * 7_000_000, 10_000_000]
+
+
+def test_every_figure_is_there_and_says_its_numbers(drawings: dict[str, Drawing]) -> None:
+    assert list(drawings) == list(FIGURES)
+    said = {name: drawing.alt for name, drawing in drawings.items()}
+    assert "all layers 86.50" in said["2"]
+    assert "beside 模型/$small$_6 66.50" in said["2"]
+    assert "1 of 3 not complete" in said["2"]
+    assert "lowest 0.535 at layer 8, below 0.7 at layers 5, 6, 7, 8" in said["5"]
+    assert "t=0.9 keeps 7 of 8" in said["contribution"]
+    assert "top 3 41.5 at 10 million" in said["feed-forward"]
+    assert all(text.endswith(".") and "\n" not in text for text in said.values())
+
+
+def settings_now() -> dict[str, Any]:
+    """But for the backend: asking for it loads pyplot."""
+    return {key: matplotlib.rcParams[key] for key in matplotlib.rcParams if key != "backend"}
+
+
+def test_files_are_the_same_again(
+    drawings: dict[str, Drawing], folder: Path, tmp_path: Path
+) -> None:
+    settings = settings_now()
+    with matplotlib.rc_context({"lines.linewidth": 9, "svg.fonttype": "path", "font.size": 30}):
+        for name in ("2", "4"):
+            for path in drawings[name].save(tmp_path):
+                assert path.read_bytes() == (folder / path.name).read_bytes(), path.name
+    assert settings_now() == settings
+    assert sorted(path.name for path in tmp_path.iterdir()) == [
+        "figure-2.png",
+        "figure-2.svg",
+        "figure-4.png",
+        "figure-4.svg",
+    ]
+    assert "matplotlib.pyplot" not in sys.modules
+
+
+@pytest.mark.parametrize("name", list(FIGURES))
+def test_names_are_written_as_they_are(folder: Path, name: str) -> None:
+    text = (folder / f"figure-{name}.svg").read_text(encoding="utf-8")
+    names = {"3": {SIX}, "feed-forward": {SIX}, "contribution": {DEEP}}.get(name, {DEEP, SIX})
+    assert all(f">{model}" in text for model in names)
+    assert "<dc:date>" not in text
+    assert (folder / f"figure-{name}.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_an_empty_store_has_no_figure_and_says_why(tmp_path: Path) -> None:
+    with open_views(FakeSweep(tmp_path).publish()) as empty:
+        assert [draw(empty) for draw in FIGURES.values()] == [None] * len(FIGURES)
+    assert nothing("4") == (
+        "figure 4: no probes in this store: add `measure: {probes: full}` to the sweep"
+    )
+    assert all(nothing(name).startswith(f"figure {name}: no ") for name in FIGURES)
+
+
+def test_a_format_that_there_is_not(drawings: dict[str, Drawing], tmp_path: Path) -> None:
+    with pytest.raises(SpecError, match="a figure as 'bmp': choose among svg, png"):
+        drawings["2"].save(tmp_path, ["svg", "bmp"])
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_place_that_can_not_be_written(drawings: dict[str, Drawing], tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(SpecError, match=r"can't write a figure into .*file"):
+        drawings["2"].save(tmp_path / "file")
+
+
+def test_without_matplotlib_it_says_what_to_install(
+    drawings: dict[str, Drawing], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "matplotlib", None)
+    with pytest.raises(SpecError, match="pip install matplotlib"):
+        drawings["2"].save(tmp_path)

@@ -1,0 +1,130 @@
+"""The numbers of the paper: all there, with their sources, and where they contradict each other."""
+
+from __future__ import annotations
+
+import math
+from collections import defaultdict
+from statistics import mean
+
+import pytest
+
+from lp_sweep.analysis.paper.numbers import DEPTHS, NUMBERS, TASKS, UNSTABLE, Number
+from lp_sweep.analysis.paper.printed import MISPRINTS
+from lp_sweep.trials.tasks import TASKS as GLUE
+
+DEV_ROWS = {"sst2": 872, "mnli": 9815, "qnli": 5463, "qqp": 40430, "rte": 277, "mrpc": 408}
+ROUNDING = 0.0051  # of two printed decimals
+
+
+def printed(table: int, quantity: str) -> list[Number]:
+    return [n for n in NUMBERS if n.table == table and n.quantity == quantity]
+
+
+def test_every_number_is_there_once_with_its_source() -> None:
+    counts: dict[int, int] = defaultdict(int)
+    for number in NUMBERS:
+        counts[number.table] += 1
+    assert counts == {1: 84 + 63, 2: 45, 3: 4 * 12 - 3, 4: 15, 5: 20, 6: 63 + 42}
+    assert len({n.source for n in NUMBERS}) == len(NUMBERS)
+    assert {n.task for n in NUMBERS} - {None} == set(TASKS)
+    assert all(GLUE[task].title == title for task, title in TASKS.items())
+
+
+def test_some_numbers_by_hand() -> None:
+    of = {n.source: n for n in NUMBERS}
+    one = of["Table 1, DistilBERT, drop 2, RTE, change"]
+    assert (one.model, one.k, one.task, one.value) == ("distilbert-base-cased", 2, "rte", 2.53)
+    two = of["Table 2, XLNet, 3%, QQP"]
+    assert (two.model, two.delta, two.value, two.quantity) == (
+        "xlnet-base-cased",
+        3,
+        9,
+        "max_dropped",
+    )
+    three = [of[f"Table 3, XLNet, drop 4, {column}"].value for column in (
+        "Loss", "Param.", "Fine-tuning speedup", "Inference time")]  # fmt: skip
+    assert three == [0.23, 86, 1.49, 32]
+    five = of["Table 5, XLNet-FT-6, MNLI"]
+    assert (five.procedure, five.k, five.value) == ("finetune_then_drop", 6, 83.75)
+
+
+def test_every_misprint_is_of_a_number() -> None:
+    sources = {n.source for n in NUMBERS if n.misprint}
+    assert sources == set(MISPRINTS)
+    quoted = {n.source for n in NUMBERS if n.not_comparable}
+    assert quoted == {f"Table 6, DistilRoBERTa, drop 0, {title}" for title in TASKS.values()}
+
+
+def test_a_change_is_the_score_minus_that_of_all_layers() -> None:
+    score = {(n.table, n.model, n.k, n.task): n.value for n in NUMBERS if n.quantity == "score"}
+    wrong = set()
+    for n in [*printed(1, "change"), *printed(6, "change")]:
+        change = score[n.table, n.model, n.k, n.task] - score[n.table, n.model, 0, n.task]
+        if abs(change - n.value) > ROUNDING:
+            wrong.add(n.source)
+            assert change == pytest.approx(n.best_value)
+    assert wrong == {"Table 6, RoBERTa, drop 2, STS-B, change"}
+
+
+def test_the_loss_is_the_mean_change_over_seven_tasks_and_not_over_five() -> None:
+    change: dict[tuple[str, int | None], dict[str, float]] = defaultdict(dict)
+    for n in printed(1, "change"):
+        change[n.model, n.k][str(n.task)] = n.value
+    losses = [n for n in printed(3, "loss") if n.k]
+    assert len(losses) == 9
+    for n in losses:
+        tasks = change[n.model, n.k]
+        assert -mean(tasks.values()) == pytest.approx(n.value, abs=ROUNDING)
+        stable = -mean(value for task, value in tasks.items() if task not in UNSTABLE)
+        assert stable != pytest.approx(n.value, abs=ROUNDING)
+
+
+def test_a_number_that_two_tables_print_is_one() -> None:
+    first = {(n.model, n.k, n.task): n.value for n in printed(1, "score")}
+    again = [n for t in (4, 5, 6) for n in printed(t, "score") if n.procedure == "direct"]
+    same = [n for n in again if (n.model, n.k, n.task) in first]
+    assert len(same) == 15 + 10 + 28
+    differ = {n.source for n in same if first[n.model, n.k, n.task] != n.value}
+    assert differ == {"Table 5, BERT-6, SST-2"}
+
+
+def test_a_score_is_a_share_of_the_dev_rows() -> None:
+    """Of accuracies, so not on STS-B. 4,917 of QNLI's 5,463 rows are 90.006, printed 90.00."""
+    scores = [n for n in NUMBERS if n.quantity == "score" and n.task != "stsb"]
+    none = set()
+    for n in (n for n in scores if not n.not_comparable):
+        rows = DEV_ROWS[str(n.task)]
+        right = n.value * rows / 100
+        shares = (100 * count / rows for count in (math.floor(right), math.ceil(right)))
+        if n.value not in {round(share, 2) for share in shares}:
+            none.add(n.source)
+    assert none == {"Table 5, BERT-6, SST-2", "Table 6, RoBERTa, drop 6, QNLI"}
+
+
+def test_no_speedup_but_the_known_one_is_beyond_what_the_layers_allow() -> None:
+    beyond = set()
+    for n in printed(3, "finetune_speedup"):
+        depth = DEPTHS[n.model]
+        if n.value > depth / (depth - int(n.k or 0)) + ROUNDING:
+            beyond.add(n.source)
+    assert beyond == {"Table 3, BERT, drop 2, Fine-tuning speedup"}
+
+
+def test_the_claims_of_the_text_that_the_tables_deny() -> None:
+    change = {n.source: n.value for n in NUMBERS if n.quantity == "change"}
+    assert change["Table 1, BERT, drop 4, MRPC, change"] == -8.58
+    assert change["Table 6, RoBERTa, drop 6, MNLI, change"] == -2.00
+    full = mean(n.value for n in printed(1, "score") if (n.model[:5], n.k) == ("xlnet", 0))
+    assert 100 * (1 - 1.81 / full) == pytest.approx(97.9, abs=0.05)
+
+
+def test_table_2_agrees_with_table_1() -> None:
+    """Whatever K both know: the answer is within delta, and no larger K of Table 1 is."""
+    scores: dict[tuple[str, str | None], dict[int, float]] = defaultdict(dict)
+    for n in printed(1, "score"):
+        scores[n.model, n.task][int(n.k or 0)] = n.value
+    for n in printed(2, "max_dropped"):
+        known = scores[n.model, n.task]
+        within = {k for k, score in known.items() if known[0] - score <= int(n.delta or 0) + 1e-9}
+        assert n.value >= max(within), n.source
+        assert n.value not in set(known) - within, n.source

@@ -1,0 +1,212 @@
+"""Resampled metrics are the metrics of the resamples, and the tests made of them are honest."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from statsmodels.stats.contingency_tables import mcnemar
+
+from lp_sweep.analysis.statistics.credible import credible_set
+from lp_sweep.analysis.statistics.intervals import over_seeds
+from lp_sweep.analysis.statistics.paired import holm, paired_test, seed_weights, two_sided_p
+from lp_sweep.analysis.statistics.resampling import METRICS, patterns_of, resampled_scores, scores
+from lp_sweep.trials import metrics
+
+CLASSES = {"accuracy": 3, "f1": 2, "macro_f1": 3, "mcc": 3}
+SEED = st.integers(0, 2**32 - 1)
+
+
+def random_answers(metric: str, n: int, networks: int, rng: np.random.Generator) -> Any:
+    """Few values: ties, and constants in a resample, are common."""
+    if metric in CLASSES:
+        return rng.integers(CLASSES[metric], size=(n, networks))
+    return rng.choice([0.0, 0.1, 0.3, 2.5, 5], size=(n, networks)) * rng.choice([1, 1e-6, 1e6])
+
+
+def test_every_metric_is_there() -> None:
+    assert METRICS.keys() == metrics.METRICS.keys()
+
+
+@pytest.mark.parametrize("metric", METRICS)
+@settings(max_examples=25, deadline=None)
+@given(n=st.integers(1, 12), seed=SEED)
+def test_a_metric_is_that_of_the_drawn_examples(metric: str, n: int, seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    labels = random_answers(metric, n, 1, rng)[:, 0]
+    predicted = random_answers(metric, n, 2, rng)
+    weights = rng.multinomial(n, np.full(n, 1 / n), size=3)
+    found = METRICS[metric](weights.astype(float), labels, predicted)
+    expected = [
+        [metrics.METRICS[metric](labels.repeat(w), predicted[:, i].repeat(w)) for i in range(2)]
+        for w in weights
+    ]
+    np.testing.assert_allclose(found, expected, atol=1e-9)
+
+
+@pytest.mark.parametrize("metric", METRICS)
+@settings(max_examples=20, deadline=None)
+@given(n=st.integers(1, 40), seed=SEED)
+def test_merging_examples_changes_no_score(metric: str, n: int, seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    labels = random_answers(metric, n, 1, rng)[:, 0]
+    predicted = random_answers(metric, n, 2, rng)
+    patterns = patterns_of(metric, labels, predicted)
+    assert patterns.counts.sum() == n
+    expected = [metrics.METRICS[metric](labels, column) for column in predicted.T]
+    np.testing.assert_allclose(scores(metric, patterns), expected, atol=1e-9)
+
+
+@pytest.mark.parametrize("merged", [True, False])
+def test_drawn_scores_spread_as_a_binomial(merged: bool) -> None:
+    labels = np.zeros(400)
+    predicted = (np.arange(400) < 100).astype(float)[:, None]
+    patterns = patterns_of("accuracy" if merged else "pearson", labels, predicted)
+    assert len(patterns.counts) == (2 if merged else 400)
+    drawn = resampled_scores("accuracy", patterns, 20_000, np.random.default_rng(1))[:, 0]
+    assert drawn.mean() == pytest.approx(0.75, abs=0.001)
+    assert drawn.std() == pytest.approx((0.75 * 0.25 / 400) ** 0.5, rel=0.03)
+
+
+def answers_of(both: int, b: int, c: int, neither: int) -> tuple[Any, Any, Any]:
+    """Labels, K=0 and the pruned network: how many examples each answers rightly."""
+    full = np.repeat([1, 1, 0, 0], [both, b, c, neither])
+    pruned = np.repeat([1, 0, 1, 0], [both, b, c, neither])
+    return np.ones(len(full)), full[:, None], pruned[:, None]
+
+
+@pytest.mark.parametrize(
+    ("table", "p"),
+    [
+        ((80, 10, 2, 8), 2 * (1 + 12 + 66) / 2**12),  # by hand: a binomial of 12 tosses
+        ((50, 5, 5, 40), 1.0),
+        ((90, 0, 0, 10), 1.0),
+    ],
+)
+def test_accuracy_of_one_seed_is_tested_by_mcnemar(table: Any, p: float) -> None:
+    both, b, c, neither = table
+    found = paired_test("accuracy", *answers_of(*table))
+    assert (found.test, found.b, found.c) == ("mcnemar", b, c)
+    assert found.p == pytest.approx(p)
+    assert found.p == pytest.approx(mcnemar([[both, b], [c, neither]], exact=True).pvalue)
+    assert found.change == pytest.approx(100 * (c - b) / sum(table))
+    assert found.low <= found.change <= found.high
+
+
+def test_the_bootstrap_agrees_with_mcnemar_on_many_examples() -> None:
+    labels, full, pruned = answers_of(700, 60, 40, 200)
+    exact = paired_test("accuracy", labels, full, pruned).p
+    twice = paired_test("accuracy", labels, full.repeat(2, axis=1), pruned.repeat(2, axis=1))
+    assert twice.test == "bootstrap over seeds"  # two seeds that say the same: examples are left
+    assert twice.p == pytest.approx(exact, abs=0.02)
+
+
+@pytest.mark.parametrize("metric", METRICS)
+def test_the_order_of_the_examples_does_not_matter_but_their_pairs_do(metric: str) -> None:
+    rng = np.random.default_rng(3)
+    labels = rng.integers(2, size=300).astype(float)
+    wrong = rng.random(300) < 0.3
+    noise = 0 if metric in CLASSES else rng.normal(0, 0.01, 300)
+    full = (np.where(wrong, 1 - labels, labels) + noise)[:, None]
+    pruned = full.copy()
+    pruned[:3] = 1 - pruned[:3]
+    order = rng.permutation(300)
+    paired = paired_test(metric, labels, full, pruned, resamples=2000)
+    shuffled = paired_test(metric, labels[order], full[order], pruned[order], resamples=2000)
+    close = {"abs": 0 if metric in CLASSES else 0.6}  # unmerged examples are drawn in their order
+    assert shuffled[:4] == pytest.approx(paired[:4], **close)
+    own = resampled_scores(metric, patterns_of(metric, labels, full), 2000, rng)[:, 0]
+    assert paired.high - paired.low < 100 * 2 * own.std(), "unpaired it would be five times that"
+
+
+def test_no_change_and_constant_answers() -> None:
+    labels = np.arange(20.0)
+    constant = np.ones((20, 1))
+    found = paired_test("pearson", labels, constant, constant)
+    assert found[:4] == (0, 0, 0, 1)
+
+
+def test_a_bootstrap_p_counts_both_sides_and_is_never_zero() -> None:
+    assert two_sided_p(np.array([-1.0] * 999)) == pytest.approx(2 / 1000)
+    assert two_sided_p(np.array([1.0] * 999)) == pytest.approx(2 / 1000)
+    assert two_sided_p(np.zeros(999)) == 1
+    assert two_sided_p(np.array([-1.0] * 949 + [1.0] * 50)) == pytest.approx(2 * 51 / 1000)
+
+
+def test_seeds_are_drawn_with_replacement() -> None:
+    weights = seed_weights(4, 20_000, np.random.default_rng(0))
+    np.testing.assert_allclose(weights.sum(axis=1), 1)
+    assert weights[:, 0].std() == pytest.approx((3 / 4 / 4 / 4) ** 0.5, rel=0.02)
+
+
+def test_seeds_that_disagree_widen_the_interval() -> None:
+    """One seed loses 10 points, the other nothing."""
+    labels, full, worse = answers_of(700, 200, 100, 0)
+    pruned = np.column_stack([worse, full[:, 0]])
+    alike = paired_test("accuracy", labels, full.repeat(2, axis=1), worse.repeat(2, axis=1))
+    apart = paired_test("accuracy", labels, full.repeat(2, axis=1), pruned)
+    assert (alike.change, apart.change) == (pytest.approx(-10), pytest.approx(-5))
+    assert alike.p < 0.001
+    assert apart.p > 0.1
+    assert apart.high - apart.low > 1.5 * (alike.high - alike.low)
+
+
+def test_holm_keeps_the_order_it_was_given() -> None:
+    assert holm([0.01, 0.04, 0.03]) == pytest.approx([0.03, 0.06, 0.06])
+    assert holm([]) == []
+
+
+def one_dev_set(rng: np.random.Generator, n: int = 300, seeds: int = 3) -> tuple[Any, Any, Any]:
+    """The pruned network loses 10% of the examples whatever the seed, wins 5%, and is 2% noise:
+    a true change of about -4.8 points, on which all seeds have the same dev set's luck."""
+    fate = rng.choice([-1, 0, 1], p=[0.1, 0.85, 0.05], size=n)[:, None]
+    full = np.where(fate == 1, 0, 1) ^ (rng.random((n, seeds)) < 0.02)
+    pruned = np.where(fate == -1, 0, 1) ^ (rng.random((n, seeds)) < 0.02)
+    return np.ones(n), full, pruned
+
+
+@pytest.mark.parametrize("seeds", [1, 3])
+def test_the_interval_of_a_change_holds_the_truth_about_as_often_as_it_says(seeds: int) -> None:
+    truth = -100 * 0.05 * 0.96
+    rng = np.random.default_rng(5)
+    tests = [
+        paired_test("accuracy", *one_dev_set(rng, seeds=seeds), resamples=400) for _ in range(250)
+    ]
+    covered = np.mean([test.low <= truth <= test.high for test in tests])
+    assert 0.90 <= covered <= 0.985  # seeds drawn with examples of their own cover 0.8
+
+
+def test_a_change_of_nothing_is_rarely_significant() -> None:
+    rng = np.random.default_rng(6)
+    ps = []
+    for _ in range(300):
+        labels, full, _ = one_dev_set(rng)
+        pruned = full ^ (rng.random(len(full)) < 0.05)[:, None]
+        pruned = np.where(rng.random((len(full), 1)) < 0.5, pruned, full)
+        swap = rng.random((len(full), 1)) < 0.5  # which is which is a toss: no change on average
+        first, second = np.where(swap, pruned, full), np.where(swap, full, pruned)
+        ps.append(paired_test("accuracy", labels, first, second, resamples=400).p)
+    assert np.mean(np.array(ps) <= 0.05) <= 0.09
+
+
+@pytest.mark.parametrize(
+    ("seeds", "least", "most"), [(2, 0.4, 0.6), (3, 0.65, 0.85), (5, 0.75, 0.95), (12, 0.85, 0.98)]
+)
+def test_an_interval_over_seeds_is_as_rough_as_the_notes_say(seeds, least, most) -> None:
+    rng = np.random.default_rng(7)
+    found = [over_seeds(rng.normal(90, 1, seeds)) for _ in range(200)]
+    assert {interval.method for interval in found} == {"bca" if seeds >= 5 else "percentile"}
+    assert least <= np.mean([i.low <= 90 <= i.high for i in found]) <= most
+
+
+def test_equal_seeds_have_an_interval_of_no_width() -> None:
+    assert over_seeds(np.full(6, 88.5))[:3] == (88.5, 88.5, "seeds")
+
+
+def test_the_fewest_k_that_have_enough() -> None:
+    assert credible_set({0: 0.05, 2: 0.5, 4: 0.05, 6: 0.4}) == [2, 6]
+    assert credible_set({0: 0.0, 2: 1.0}) == [2]
+    assert credible_set({0: 0.5, 2: 0.5}, enough=0.5) == [0], "the smaller K loses less"

@@ -1,0 +1,182 @@
+"""Random draws, explicit lists, and what is chosen by a measurement."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from lp_sweep.trials.select import (
+    BY_MEASURE,
+    Measured,
+    dropped_layers,
+    find_rule,
+    is_strategy,
+    kept_layers,
+    listed_name,
+    possible_k,
+    rule_text,
+)
+
+DEPTHS = st.integers(1, 48)
+DRAWS = st.integers(0, 10**9 - 1)
+# few values, so that ties are common
+VALUES = st.lists(st.sampled_from([0.1, 0.5, 0.9]), min_size=1, max_size=16)
+
+
+def by_layer(values: list[float]) -> Measured:
+    return Measured(dict(enumerate(values, start=1)))
+
+
+# -- random
+
+
+@pytest.mark.parametrize(
+    ("draw", "depth", "k", "dropped"),
+    [
+        (0, 12, 3, (4, 7, 9)),
+        (0, 12, 6, (3, 4, 7, 8, 9, 10)),
+        (1, 12, 6, (4, 5, 6, 7, 8, 11)),
+        (7, 24, 5, (3, 4, 7, 12, 20)),
+        (999_999_999, 4, 3, (1, 2, 3)),
+    ],
+)
+def test_random_sets_never_change(draw: int, depth: int, k: int, dropped: tuple[int, ...]) -> None:
+    assert dropped_layers(f"random {draw}", depth, k) == dropped
+
+
+@given(DRAWS, DEPTHS, st.data())
+def test_random_sets_hold_one_another(draw: int, depth: int, data: st.DataObject) -> None:
+    name = f"random {draw}"
+    k = data.draw(st.integers(0, depth - 1))
+    dropped = dropped_layers(name, depth, k)
+    assert len(set(dropped)) == k
+    assert list(dropped) == sorted(dropped)
+    assert set(dropped) <= set(range(1, depth + 1))
+    assert len(kept_layers(depth, dropped)) == depth - k
+    assert all(set(dropped_layers(name, depth, fewer)) < set(dropped) for fewer in range(k))
+    assert possible_k(name, depth) == tuple(range(depth))
+
+
+def test_draws_differ() -> None:
+    sets = {dropped_layers(f"random {draw}", 12, 6) for draw in range(100)}
+    assert len(sets) > 80
+
+
+@given(DRAWS, st.integers(2, 24))
+def test_a_deeper_network_draws_the_same_order(draw: int, depth: int) -> None:
+    """Of the layers that both have."""
+    name = f"random {draw}"
+    deeper = dropped_layers(name, 2 * depth, depth)
+    shared = [layer for layer in deeper if layer <= depth]
+    if len(shared) < depth:
+        assert dropped_layers(name, depth, len(shared)) == tuple(shared)
+
+
+def test_another_process_draws_the_same() -> None:
+    code = (
+        "from lp_sweep.trials.select import dropped_layers\n"
+        "print(dropped_layers('random 5', 24, 12))"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60
+    )
+    assert done.stdout.strip() == str(dropped_layers("random 5", 24, 12))
+
+
+@pytest.mark.parametrize(
+    "name", ["random", "random -1", "random x", "random 1234567890", "random1"]
+)
+def test_what_is_no_draw(name: str) -> None:
+    assert find_rule(name) is None
+    assert not is_strategy(name)
+    with pytest.raises(KeyError):
+        dropped_layers(name, 12, 2)
+
+
+# -- an explicit list
+
+
+@given(st.sets(st.integers(1, 40), min_size=1, max_size=10), DEPTHS)
+def test_a_list_drops_its_layers(layers: set[int], depth: int) -> None:
+    name = listed_name(list(layers))
+    if max(layers) <= depth and len(layers) < depth:
+        assert possible_k(name, depth) == (len(layers),)
+        assert dropped_layers(name, depth, len(layers)) == tuple(sorted(layers))
+        return
+    assert possible_k(name, depth) == ()
+    with pytest.raises(ValueError, match="possible K: none"):
+        dropped_layers(name, depth, len(layers))
+
+
+@pytest.mark.parametrize("name", ["drop", "drop 0", "drop 1+", "drop 1,2", "drop +1", "drop 12345"])
+def test_what_is_no_list(name: str) -> None:
+    assert not is_strategy(name)
+
+
+def test_a_lists_name_is_one_for_all_orders() -> None:
+    assert listed_name([5, 3, 3]) == "drop 3+5"
+    assert rule_text("drop 3+5") == "the layers 3, 5, of a deeper network"
+
+
+# -- chosen by a measurement
+
+
+@pytest.mark.parametrize("name", list(BY_MEASURE))
+def test_a_measured_strategy_has_no_rule(name: str) -> None:
+    assert is_strategy(name)
+    assert possible_k(name, 3) == (0, 1, 2)
+    with pytest.raises(KeyError):
+        dropped_layers(name, 3, 1)
+
+
+@given(VALUES, st.data())
+def test_block_influence_drops_what_changes_its_input_least(
+    values: list[float], data: st.DataObject
+) -> None:
+    found = by_layer(values)
+    k = data.draw(st.integers(0, len(values) - 1))
+    dropped = BY_MEASURE["block-influence"].dropped(found, k)
+    kept = kept_layers(len(values), dropped)
+    assert len(dropped) == k
+    for gone in dropped:
+        for stays in kept:  # a higher cosine goes first; of equals the higher layer
+            assert (found.layers[gone], gone) > (found.layers[stays], stays)
+
+
+def test_block_influence_of_equals_drops_the_highest() -> None:
+    dropped = BY_MEASURE["block-influence"].dropped(by_layer([0.9, 0.5, 0.9, 0.9]), 2)
+    assert dropped == (3, 4)
+
+
+@given(st.integers(2, 10), st.data())
+def test_angular_drops_a_run_of_layers_whose_ends_are_nearest(
+    depth: int, data: st.DataObject
+) -> None:
+    blocks = {
+        (start, length): data.draw(st.sampled_from([0.1, 0.2, 0.3]))
+        for length in range(1, depth)
+        for start in range(1, depth - length + 2)
+    }
+    k = data.draw(st.integers(1, depth - 1))
+    dropped = BY_MEASURE["angular"].dropped(Measured({}, blocks), k)
+    assert dropped == tuple(range(dropped[0], dropped[0] + k))
+    assert dropped[-1] <= depth
+    least = blocks[dropped[0], k]
+    for (start, length), value in blocks.items():
+        assert length != k or value > least or (value == least and start <= dropped[0])
+
+
+def test_angular_without_such_a_block_drops_nothing() -> None:
+    assert BY_MEASURE["angular"].dropped(Measured({}, {(1, 1): 0.5}), 2) == ()
+
+
+@given(st.permutations(range(1, 9)), st.integers(0, 7))
+def test_greedy_drops_in_its_own_order(order: list[int], k: int) -> None:
+    """The layer that is left at the end has no step."""
+    steps = {layer: float(step) for step, layer in enumerate(order[:-1], start=1)}
+    found = Measured(steps | {order[-1]: 0.0})
+    assert BY_MEASURE["greedy"].dropped(found, k) == tuple(sorted(order[:k]))

@@ -1,0 +1,99 @@
+"""Similarity of a pre-trained and a fine-tuned network, against a calculation by hand."""
+
+from __future__ import annotations
+
+import copy
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from transformers import PreTrainedModel
+
+from lp_sweep.trials.measures.similarity import similarity_profile
+from lp_sweep.trials.prune import keep_layers
+from tests.sentences import LENGTHS, batches, network, sentences, shaken
+
+KEPT = [1, 3, 4]
+
+
+@pytest.fixture(params=["bert", "distilbert", "xlnet"])
+def name(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
+
+
+@pytest.fixture
+def pretrained(name: str, tmp_path: Path) -> PreTrainedModel:
+    return network(name, tmp_path)
+
+
+@pytest.fixture
+def finetuned(pretrained: PreTrainedModel) -> PreTrainedModel:
+    model = copy.deepcopy(pretrained)
+    keep_layers(model, KEPT)
+    return shaken(model)
+
+
+def states(model: PreTrainedModel, row: torch.Tensor) -> list[torch.Tensor]:
+    """(T, H) each: these three families' hidden states are their layers' own."""
+    with torch.no_grad():
+        found = model(input_ids=row[None], output_hidden_states=True).hidden_states
+    return [state[0].double() for state in found]
+
+
+def test_similarity_is_the_calculation_by_hand(
+    name: str, pretrained: PreTrainedModel, finetuned: PreTrainedModel
+) -> None:
+    expected = np.zeros((4, 2))
+    for row in sentences():
+        old, new = states(pretrained, row), states(finetuned, row)
+        for place, layer in enumerate([0, *KEPT]):
+            cosines = torch.cosine_similarity(old[layer], new[place], dim=1)
+            sentence = float(cosines[-1 if name == "xlnet" else 0])
+            expected[place] += np.array([sentence, float(cosines.mean())]) / len(LENGTHS)
+    for size in (1, 2, 5):
+        found = similarity_profile(
+            pretrained,
+            finetuned,
+            KEPT[::-1],
+            lambda size=size: iter(batches(sentences(), size, left=name == "xlnet")),
+        )
+        assert [one.layer for one in found] == [0, *KEPT]
+        np.testing.assert_allclose([one[1:] for one in found], expected, atol=1e-5)
+    assert (np.abs(expected) < 0.999).all()
+
+
+def test_a_network_is_like_itself_up_to_the_first_layer_dropped(
+    name: str, pretrained: PreTrainedModel
+) -> None:
+    pruned = copy.deepcopy(pretrained)
+    keep_layers(pruned, KEPT)
+    found = similarity_profile(
+        pretrained, pruned, KEPT, lambda: batches(sentences(), 2, left=name == "xlnet")
+    )
+    for one in found:
+        assert (min(one.sentence, one.tokens) > 0.999999) == (one.layer <= 1), one
+        assert max(one.sentence, one.tokens) < 1.000001
+
+
+@pytest.mark.parametrize(
+    ("kept", "message"),
+    [
+        ([1, 3], "network of 3 layers"),
+        ([1, 3, 3], "network of 3 layers"),
+        ([1, 2, 3, 3], "network of 3 layers"),
+        ([1, 3, 5], r"out of range; layers are 1\.\.4"),
+        ([0, 3, 4], r"out of range; layers are 1\.\.4"),
+    ],
+    ids=["few", "twice", "twice-and-more", "high", "zero"],
+)
+def test_layers_that_do_not_fit(
+    pretrained: PreTrainedModel, finetuned: PreTrainedModel, kept: list[int], message: str
+) -> None:
+    with pytest.raises(ValueError, match=message):
+        similarity_profile(pretrained, finetuned, kept, lambda: batches(sentences(), 5))
+
+
+def test_no_examples(pretrained: PreTrainedModel, finetuned: PreTrainedModel) -> None:
+    with pytest.raises(ValueError, match="no examples"):
+        similarity_profile(pretrained, finetuned, KEPT, list)

@@ -1,0 +1,86 @@
+"""What is done with a trained network before it is let go: it may be kept, and measured.
+
+A measurement that fails is a failure of its own: the trial is none the worse for it.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from transformers import PreTrainedModel
+
+from lp_sweep.storage.identity import ProfileSpec, profile_spec_from_plain
+from lp_sweep.storage.outbox import Outbox
+from lp_sweep.storage.spool import Record
+from lp_sweep.trials.batches import EVALUATION_BATCH, BatchSizes
+from lp_sweep.trials.inputs import Inputs, load_other
+from lp_sweep.trials.keep import Keeper
+from lp_sweep.trials.kept import needed_network
+from lp_sweep.trials.measures.registry import MEASURES
+from lp_sweep.trials.memory import forget_frames, memory_errors
+from lp_sweep.trials.profile import make_subject, profile_row
+from lp_sweep.trials.provenance import now
+from lp_sweep.trials.record import Failure, Job, attempt_row
+
+
+class Afterwards:
+    """Of one try. `records`: the measurements, to be stored before the trial's own record;
+    `attempts`: those that failed."""
+
+    def __init__(self, job: Job, outbox: Outbox, keeper: Keeper, halvings: int) -> None:
+        self.job, self.outbox, self.keeper = job, outbox, keeper
+        self.batches = BatchSizes.halved(EVALUATION_BATCH, halvings)
+        self.records: list[Record] = []
+        self.attempts: list[dict[str, Any]] = []
+
+    def __call__(self, inputs: Inputs, record: dict[str, Any], device: torch.device) -> None:
+        self.keeper.keep(inputs, record)
+        self.measure(inputs, device)
+
+    def measure(self, inputs: Inputs, device: torch.device) -> None:
+        for item in self.job.get("measures") or ():
+            started_at = now()
+            try:
+                with memory_errors(self.batches):
+                    self.records.append(self._measured(item, inputs, device))
+            except torch.AcceleratorError:
+                raise
+            except Exception as error:
+                forget_frames(error)
+                self.attempts.append(
+                    attempt_row(
+                        {**self.job, "id": item["id"]},
+                        Failure.of(error),
+                        started_at,
+                        final=True,
+                        micro_batch=self.batches.evaluation,
+                        log="",
+                    )
+                )
+
+    def _measured(self, item: Mapping[str, Any], inputs: Inputs, device: torch.device) -> Record:
+        spec = profile_spec_from_plain(item["spec"])
+        started_at, begun = now(), time.perf_counter()
+        with self._other(spec, inputs, device) as other:
+            subject = make_subject(inputs, device, self.batches.evaluation, lambda: other)
+            found = MEASURES[spec.measure](subject, spec)
+        row = profile_row(self.job, spec, subject, found, device, started_at)
+        seconds = time.perf_counter() - begun
+        return Record(
+            "profiles", item["id"], [row | {"profile_id": item["id"], "seconds_total": seconds}]
+        )
+
+    @contextmanager
+    def _other(
+        self, spec: ProfileSpec, inputs: Inputs, device: torch.device
+    ) -> Iterator[PreTrainedModel]:
+        """What the network is compared with: that of another trial, else the pre-trained one."""
+        if spec.measure not in ("similarity", "cka"):
+            yield inputs.model
+            return
+        with needed_network(self.outbox, spec.against or None) as folder:
+            yield load_other(self.job, inputs, folder).to(device)

@@ -1,0 +1,91 @@
+"""Of which layers the feed-forward goes. Pure arithmetic on 1-based indices; imports no torch.
+
+A rule is one of `all`, `none`, `top N`, `bottom N`, `every 2nd` (3rd, 4th, ...), or a list of
+layers. It speaks about the layers that are kept; the result names them by their original index.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+
+ALLOWED = (
+    "Use all, none, top N, bottom N, every 2nd (3rd, 4th, ...), or a list of layers such as 9,10,11"
+)
+ALL, NONE, TOP, BOTTOM = "all", "none", "top", "bottom"
+
+Rule = str | Sequence[int]
+
+
+def removed_feed_forwards(rule: Rule, kept_layers: Sequence[int]) -> tuple[int, ...]:
+    """The kept layers that lose their feed-forward, as original indices, ascending.
+
+    `every 2nd` is the 2nd, 4th, ... kept layer counted from the bottom. Layers of a list that are
+    not kept are ignored.
+    Raises ValueError for what is no rule, and when `top` or `bottom` asks for more than is kept.
+    """
+    kept = _layers(kept_layers, "kept layers")
+    what = canonical_rule(rule)
+    if what == NONE:
+        return ()
+    if what == ALL:
+        return kept
+    word, _, rest = what.partition(" ")
+    if word in (TOP, BOTTOM):
+        return _end(what, kept)
+    if word == "every":
+        step = int(rest[:-2])
+        return kept[step - 1 :: step]
+    listed = {int(layer) for layer in what.split(",")}
+    return tuple(layer for layer in kept if layer in listed)
+
+
+def canonical_rule(rule: Rule) -> str:
+    """The rule as a short text for tables, the same for all its spellings; it is a rule itself.
+
+    "Top  3" -> "top 3", [11, 9, 10] -> "9,10,11", [] -> "none". Raises ValueError for no rule.
+    """
+    if not isinstance(rule, str):
+        return ",".join(map(str, _layers(rule, "feed-forwards"))) or NONE
+    text = " ".join(rule.lower().split())
+    if text in (ALL, NONE):
+        return text
+    if match := re.fullmatch(rf"({TOP}|{BOTTOM}) ([0-9]+)", text):
+        return f"{match[1]} {_at_least(1, match[2], rule)}"
+    if match := re.fullmatch(r"every ([0-9]+)(st|nd|rd|th)", text):
+        step = _at_least(2, match[1], rule)
+        return f"every {step}{_suffix(step)}"
+    if re.fullmatch(r"[0-9]+( ?, ?[0-9]+)*", text):
+        return canonical_rule([int(layer) for layer in text.split(",")])
+    raise ValueError(f"feed-forwards: {rule!r} is no rule. {ALLOWED}.")
+
+
+def _end(what: str, kept: tuple[int, ...]) -> tuple[int, ...]:
+    word, _, count = what.partition(" ")
+    if int(count) > len(kept):
+        raise ValueError(
+            f"feed-forwards: {what!r} of {len(kept)} kept layers; N is at most {len(kept)}."
+        )
+    return kept[-int(count) :] if word == TOP else kept[: int(count)]
+
+
+def _layers(layers: Sequence[int], what: str) -> tuple[int, ...]:
+    """Checked and ascending."""
+    for layer in layers:
+        if isinstance(layer, bool) or not isinstance(layer, int) or layer < 1:
+            raise ValueError(f"{what}: {layer!r} is no layer; layers are whole numbers from 1.")
+    if len(set(layers)) != len(layers):
+        raise ValueError(f"{what}: {list(layers)} names a layer twice; name each once.")
+    return tuple(sorted(layers))
+
+
+def _at_least(least: int, number: str, rule: str) -> int:
+    if int(number) < least:
+        raise ValueError(f"feed-forwards: {rule!r}: the number is {least} or more. {ALLOWED}.")
+    return int(number)
+
+
+def _suffix(number: int) -> str:
+    if number % 100 in (11, 12, 13):
+        return "th"
+    return {1: "st", 2: "nd", 3: "rd"}.get(number % 10, "th")

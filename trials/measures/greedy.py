@@ -1,0 +1,99 @@
+"""Greedy selection: fine-tune the full network, then drop the layer that hurts least, repeatedly.
+
+What hurts is judged on a part of the train rows that the fine-tuning did not see; the dev set takes
+no part. After each drop every layer that is left is tried anew, without further training.
+"""
+
+from __future__ import annotations
+
+import copy
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from transformers import PreTrainedModel
+
+from lp_sweep.storage.identity import ProfileSpec
+from lp_sweep.trials.batches import BatchSizes, Padding
+from lp_sweep.trials.device import precision_used
+from lp_sweep.trials.encode import EncodedSplit, EncodedTask
+from lp_sweep.trials.evaluate import evaluate
+from lp_sweep.trials.finetune import NoSaver, finetune
+from lp_sweep.trials.metrics import score
+from lp_sweep.trials.procedures import Phase, full_layers
+from lp_sweep.trials.prune import keep_original
+from lp_sweep.trials.steps import Setting
+
+HELD_OUT_SHARE, HELD_OUT_MOST = 0.1, 2000  # of the train rows; at most so many
+
+
+class Step(NamedTuple):
+    """The layer that went, and the score of what was left, on the rows held out."""
+
+    layer: int
+    score: float
+
+
+def greedy_order(
+    model: PreTrainedModel,
+    data: EncodedTask,
+    padding: Padding,
+    device: torch.device,
+    spec: ProfileSpec,
+) -> list[Step]:
+    """L - 1 steps. The network, which has all its layers, is trained in place.
+
+    spec: its `recipe` and `seed` are those of the fine-tuning.
+    """
+    assert spec.recipe is not None
+    assert spec.seed is not None
+    learned, held_out = _parted(data.train)
+    layers = full_layers(model.config.lp_sweep_original_depth)
+    setting = Setting(
+        definition=spec.task,
+        recipe=spec.recipe,
+        seed=spec.seed,
+        device=device,
+        padding=padding,
+        precision=precision_used(spec.recipe.precision, device),
+        batches=BatchSizes.halved(spec.recipe.batch_size, 0),
+        course=(Phase(layers, spec.recipe.epochs),),
+    )
+    part = EncodedTask(
+        train=learned,
+        dev={"held_out": held_out},
+        label_names=data.label_names,
+        num_labels=data.num_labels,
+        from_cache=data.from_cache,
+    )
+    finetune(model, part, setting, NoSaver())
+    return _dropped_one_by_one(model, layers, held_out, setting)
+
+
+def _dropped_one_by_one(
+    model: PreTrainedModel, layers: tuple[int, ...], rows: EncodedSplit, setting: Setting
+) -> list[Step]:
+    steps, left = [], list(layers)
+    while len(left) > 1:
+        scores = {layer: _score_without(model, left, layer, rows, setting) for layer in left}
+        # of equals the highest goes; no number is the worst
+        best = max(left, key=lambda layer: (np.nan_to_num(scores[layer], nan=-2.0), layer))
+        steps.append(Step(best, scores[best]))
+        left.remove(best)
+    return steps
+
+
+def _score_without(
+    model: PreTrainedModel, left: list[int], layer: int, rows: EncodedSplit, setting: Setting
+) -> float:
+    smaller = copy.deepcopy(model)
+    keep_original(smaller, [other for other in left if other != layer])
+    logits = evaluate(smaller, rows, setting.padding, precision=setting.precision)
+    return score(setting.definition, rows.labels, logits)[setting.definition.metric]
+
+
+def _parted(train: EncodedSplit) -> tuple[EncodedSplit, EncodedSplit]:
+    """Rows to learn from and rows held out, by an order that is the same for every network."""
+    order = np.random.default_rng(0).permutation(len(train))
+    count = min(HELD_OUT_MOST, max(1, int(len(train) * HELD_OUT_SHARE)))
+    return train.take(np.sort(order[count:])), train.take(np.sort(order[:count]))

@@ -1,0 +1,187 @@
+"""The measurements of a network's layers by name: what a profile may be of.
+
+Each takes a network that is on its device and gives numbers by layer; none changes the network but
+`greedy`, which trains it.
+`profile.py` runs them for a pre-trained network, `trial.py`'s afterwards for a trained one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from transformers import PreTrainedModel
+
+from lp_sweep.storage.identity import ProfileSpec
+from lp_sweep.trials.batches import Padding, chunks, to_device
+from lp_sweep.trials.encode import EncodedSplit, EncodedTask
+from lp_sweep.trials.measures.cka import network_cka
+from lp_sweep.trials.measures.contribution import contribution_profile
+from lp_sweep.trials.measures.greedy import greedy_order
+from lp_sweep.trials.measures.influence import angular_distances, block_influence
+from lp_sweep.trials.measures.probes import probe_scores, sentence_vectors
+from lp_sweep.trials.measures.similarity import similarity_profile
+from lp_sweep.trials.measures.states import Batch, Site
+from lp_sweep.trials.reduced import original_layers
+
+
+class NamedValue(NamedTuple):
+    """One number. `layer` and `other` are 1-based original indices, 0 the embedding output; of
+    greedy `other` is the step."""
+
+    name: str
+    layer: int
+    other: int | None
+    value: float | None  # None: not a number
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Found:
+    """`layers` is what a strategy selects by: (1-based layer, value)."""
+
+    layers: Sequence[tuple[int, float]] = ()
+    values: Sequence[NamedValue] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Subject:
+    """A network to be measured, and what with. `other` loads the network that it is compared
+    with, on the same device."""
+
+    model: PreTrainedModel
+    encoded: EncodedTask
+    padding: Padding
+    device: torch.device
+    batch_size: int
+    other: Callable[[], PreTrainedModel] = field(repr=False)
+
+    @property
+    def dev(self) -> EncodedSplit:
+        """The main dev split."""
+        return next(iter(self.encoded.dev.values()))
+
+    def batches(self, split: EncodedSplit, rows: np.ndarray | None = None) -> Iterator[Batch]:
+        """The rows (all where None) in their order of length: the same batches each time."""
+        rows = np.arange(len(split)) if rows is None else rows
+        order = rows[np.argsort(split.lengths[rows], kind="stable")]
+        for part in chunks(order, self.batch_size):
+            yield to_device(split, part, self.padding, self.device)
+
+    def dev_batches(self) -> Iterator[Batch]:
+        return self.batches(self.dev)
+
+
+def _contribution(subject: Subject, spec: ProfileSpec) -> Found:
+    del spec
+    return _by_layer(subject, contribution_profile(subject.model, subject.dev_batches()))
+
+
+def _block_influence(subject: Subject, spec: ProfileSpec) -> Found:
+    del spec
+    return _by_layer(subject, block_influence(subject.model, subject.dev_batches()))
+
+
+def _by_layer(subject: Subject, values: Sequence[float]) -> Found:
+    return Found(layers=list(zip(original_layers(subject.model.config), values, strict=True)))
+
+
+def _angular(subject: Subject, spec: ProfileSpec) -> Found:
+    """From `layer` to `other`, both in: how far the sentence token turns."""
+    del spec
+    distances = angular_distances(subject.model, subject.dev_batches())
+    numbers = _states(subject.model)
+    states = range(len(numbers))
+    return Found(
+        values=[
+            NamedValue(
+                "angular", numbers[before + 1], numbers[after], float(distances[before, after])
+            )
+            for before in states
+            for after in states
+            if before < after
+        ]
+    )
+
+
+def _greedy(subject: Subject, spec: ProfileSpec) -> Found:
+    """`layers` holds the step at which each layer went, from 1; the last one stays: 0."""
+    steps = greedy_order(subject.model, subject.encoded, subject.padding, subject.device, spec)
+    gone = {step.layer: number for number, step in enumerate(steps, start=1)}
+    everything = range(1, len(steps) + 2)
+    return Found(
+        layers=[(layer, float(gone.get(layer, 0))) for layer in everything],
+        values=[
+            NamedValue("score", step.layer, number, _number(step.score))
+            for number, step in enumerate(steps, start=1)
+        ],
+    )
+
+
+def _probes(subject: Subject, spec: ProfileSpec) -> Found:
+    train = subject.encoded.train
+    rows = np.random.default_rng(0).permutation(len(train))[: spec.rows]
+    splits = ((train, rows), (subject.dev, np.arange(len(subject.dev))))
+    vectors, labels = [], []
+    for split, chosen in splits:
+        order = chosen[np.argsort(split.lengths[chosen], kind="stable")]  # as `batches` has it
+        vectors.append(sentence_vectors(subject.model, subject.batches(split, chosen)))
+        labels.append(np.asarray(split.labels)[order])
+    scores = probe_scores(vectors[0], labels[0], vectors[1], labels[1], spec.task)
+    return Found(
+        values=[
+            NamedValue(metric, layer, None, _number(value))
+            for layer, metrics in zip(_states(subject.model), scores, strict=True)
+            for metric, value in metrics.items()
+        ]
+    )
+
+
+def _similarity(subject: Subject, spec: ProfileSpec) -> Found:
+    del spec
+    kept = original_layers(subject.model.config)
+    rows = similarity_profile(subject.other(), subject.model, kept, subject.dev_batches)
+    return Found(
+        values=[
+            NamedValue(name, row.layer, row.layer, _number(getattr(row, name)))
+            for row in rows
+            for name in ("sentence", "tokens")
+        ]
+    )
+
+
+def _cka(subject: Subject, spec: ProfileSpec) -> Found:
+    """`layer` of this network with `other` of the one that it is compared with."""
+    del spec
+    other = subject.other()
+    here, there = _states(subject.model), _states(other)
+    values = []
+    sites: tuple[tuple[Site, int], ...] = (("layer", 0), ("attention", 1))
+    for site, first in sites:  # attention has no embedding output
+        matrix = network_cka(subject.model, other, subject.dev_batches, site=site)
+        for i, layer in enumerate(here[first:]):
+            for j, opposite in enumerate(there[first:]):
+                values.append(NamedValue(site, layer, opposite, _number(float(matrix[i, j]))))
+    return Found(values=values)
+
+
+def _states(model: PreTrainedModel) -> list[int]:
+    """The original indices of a network's states, the embedding output first."""
+    return [0, *original_layers(model.config)]
+
+
+def _number(value: float) -> float | None:
+    return float(value) if np.isfinite(value) else None
+
+
+MEASURES: dict[str, Callable[[Subject, ProfileSpec], Found]] = {
+    "contribution": _contribution,
+    "block_influence": _block_influence,
+    "angular": _angular,
+    "greedy": _greedy,
+    "probes": _probes,
+    "similarity": _similarity,
+    "cka": _cka,
+}

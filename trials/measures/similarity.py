@@ -1,0 +1,81 @@
+"""How far fine-tuning moved each layer: Figure 5 of Poor Man's BERT (Sajjad et al. 2020).
+
+Compares two networks layer by original layer; trains and selects nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import NamedTuple
+
+import torch
+from transformers import PreTrainedModel
+
+from lp_sweep.trials.families import find_layers
+from lp_sweep.trials.measures.states import Batch, LayerStates, layer_states
+
+
+class LayerSimilarity(NamedTuple):
+    """Mean cosine between the pre-trained and the fine-tuned state of one layer."""
+
+    layer: int  # 1-based, in the pre-trained network; 0 is the embedding output
+    sentence: float  # of the sentence token
+    tokens: float  # of an example's real tokens, averaged, then of the examples
+
+
+def similarity_profile(
+    pretrained: PreTrainedModel,
+    finetuned: PreTrainedModel,
+    kept_layers: Sequence[int],
+    make_batches: Callable[[], Iterable[Batch]],
+) -> list[LayerSimilarity]:
+    """The embedding output's similarity and then each kept layer's, in ascending order.
+
+    `pretrained` has all its layers, `finetuned` those in `kept_layers` (1-based). `make_batches`
+    gives the same batches each time (see `layer_states`); it is called once for each network.
+    Sums are kept in float64, so batching doesn't matter.
+    Raises ValueError when `kept_layers` doesn't fit the networks or there is no example.
+    """
+    kept = _checked(kept_layers, pretrained, finetuned)
+    sums, examples = torch.zeros(0), 0
+    for before, after in zip(
+        layer_states(pretrained, make_batches()),
+        layer_states(finetuned, make_batches()),
+        strict=True,
+    ):
+        added = torch.stack(
+            [_cosines(before, layer, after, place) for place, layer in enumerate([0, *kept])]
+        )
+        sums = added + sums if examples else added
+        examples += len(before.mask)
+    if not examples:
+        raise ValueError("no examples to compare networks on; give at least one batch.")
+    return [
+        LayerSimilarity(layer, *means)
+        for layer, means in zip([0, *kept], (sums / examples).tolist(), strict=True)
+    ]
+
+
+def _cosines(before: LayerStates, layer: int, after: LayerStates, place: int) -> torch.Tensor:
+    """Sums over a batch's examples: (2,), of the sentence token and of the mean over tokens."""
+    old, new = before.layers[layer], after.layers[place].to(before.mask.device)
+    cosines = torch.cosine_similarity(old.double(), new.double(), dim=2)  # (B, T)
+    sentence = cosines.gather(1, before.sentence_at[:, None])
+    real = cosines.where(before.mask, 0.0)  # what is at padding may be nan
+    tokens = real.sum(dim=1) / before.mask.sum(dim=1)
+    return torch.stack([sentence.sum(), tokens.sum()])
+
+
+def _checked(
+    kept_layers: Sequence[int], pretrained: PreTrainedModel, finetuned: PreTrainedModel
+) -> list[int]:
+    kept = sorted(kept_layers)
+    depth, left = len(find_layers(pretrained).layers), len(find_layers(finetuned).layers)
+    if len(set(kept)) != left or len(kept) != left:
+        raise ValueError(
+            f"kept layers: {kept} given for a network of {left} layers; name each of its layers "
+            "once, by its number in the pre-trained network."
+        )
+    if kept[0] < 1 or kept[-1] > depth:
+        raise ValueError(f"kept layers: {kept} is out of range; layers are 1..{depth}.")
+    return kept
