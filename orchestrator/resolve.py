@@ -22,7 +22,7 @@ from lp_sweep.orchestrator.pins import DEFAULT_REVISION, Pins
 from lp_sweep.orchestrator.spec import SweepSpec
 from lp_sweep.orchestrator.yamldata import Location
 from lp_sweep.orchestrator.yamlfile import Document
-from lp_sweep.storage.errors import LpSweepError, PreflightError, TrialError
+from lp_sweep.storage.errors import LpSweepError, PreflightError, SpecError, TrialError
 from lp_sweep.storage.identity import Recipe, TaskDefinition
 from lp_sweep.storage.places import expanded
 from lp_sweep.storage.printable import short
@@ -120,6 +120,8 @@ def resolve(
                     pins=pins,
                 )
             )
+    with _at(document, ("recipe", "freeze")):
+        _check_frozen(spec.recipe.freeze.layers, models)
     tasks = {}
     for index, task in enumerate(spec.tasks):
         with _at(document, ("tasks", index)):
@@ -135,6 +137,16 @@ def resolve(
         manifest=held,
         manifest_file=manifest,
     )
+
+
+def _check_frozen(layers: Iterable[int], models: Iterable[ModelInput]) -> None:
+    """Raises SpecError for a layer that no model has."""
+    deepest = max(model.depth for model in models)
+    if absent := sorted(layer for layer in layers if layer > deepest):
+        raise SpecError(
+            f"freeze: no model has a layer {absent[0]}; the deepest has {deepest}. Layers are "
+            "counted from 1, next to the embeddings."
+        )
 
 
 def _unpinned(models: Iterable[ModelInput], tasks: Iterable[TaskInput]) -> list[str]:

@@ -428,3 +428,11 @@ def test_the_json_schema(section: str, value: Any, right: bool) -> None:
     content["tasks"] = [{"name": name} for name in content["tasks"]]
     errors = list(jsonschema.Draft202012Validator(schema).iter_errors(content))
     assert (errors == []) is right, errors
+
+
+def test_a_frozen_layer_that_no_model_has(tmp_path: Path) -> None:
+    text = PLAIN.replace("recipe: {", "recipe: {freeze: {layers: [1, 99]}, ")
+    text = text if "freeze" in text else PLAIN + "recipe: {freeze: {layers: [1, 99]}}\n"
+    message = told(tmp_path, text)
+    assert "freeze: no model has a layer 99; the deepest has 12" in message
+    assert message.startswith("sweep.yaml:")

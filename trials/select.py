@@ -136,8 +136,8 @@ BY_MEASURE: dict[str, MeasuredStrategy] = {
 
 RANDOM, DROP = "random", "drop"  # of families of rules: `random 3`, `drop 3+5`
 STRATEGY_NAMES = (*STRATEGIES, CONTRIBUTION, *BY_MEASURE, RANDOM, DROP)
-_RANDOM = re.compile(r"^random (\d{1,9})$")
-_DROP = re.compile(r"^drop (\d{1,4}(?:\+\d{1,4})*)$")
+_RANDOM = re.compile(r"random ([0-9]{1,9})")
+_DROP = re.compile(r"drop ([0-9]{1,4}(?:\+[0-9]{1,4})*)")
 
 
 def listed_name(layers: Sequence[int]) -> str:
@@ -147,9 +147,9 @@ def listed_name(layers: Sequence[int]) -> str:
 
 def find_rule(name: str) -> Strategy | None:
     """The rule of a strategy's full name; None for one that needs a measurement, or an unknown."""
-    if drawn := _RANDOM.match(name):
+    if drawn := _RANDOM.fullmatch(name):
         return _random(int(drawn[1]))
-    if listed := _DROP.match(name):
+    if listed := _DROP.fullmatch(name):
         layers = tuple(sorted({int(layer) for layer in listed[1].split("+")}))
         return _listed(layers) if layers[0] > 0 else None
     return STRATEGIES.get(name)
