@@ -105,12 +105,17 @@ def _spread(deviation: float | None) -> str:
 
 
 def _change(row: Row) -> str:
-    if row["k"] == 0:
+    if _is_full(row):
         return ""
     if not row["n_paired"]:
         return "(?)"
     of = "" if row["n_paired"] == row["n"] else f" of {row['n_paired']}"
     return f"({signed(row['change'])}{of})"
+
+
+def _is_full(row: Row) -> bool:
+    """Whether it is the network that the others are compared with."""
+    return bool(row["k"] == 0 and row["feed_forward"] == "none")
 
 
 def mean_over_tasks(row: Row, scope: Literal["all", "stable"]) -> str:
@@ -122,7 +127,7 @@ def mean_over_tasks(row: Row, scope: Literal["all", "stable"]) -> str:
         return NOT_ASKED
     if mean is None:
         return f"missing ({row[count]}/{expected})"
-    against = "" if row["k"] == 0 else "(?)" if change is None else f"({signed(change)})"
+    against = "" if _is_full(row) else "(?)" if change is None else f"({signed(change)})"
     parts = (f"{mean:.2f}", _spread(row[f"sd_{scope}"]), against, f"n={row[f'n_seeds_{scope}']}")
     return " ".join(part for part in parts if part)
 

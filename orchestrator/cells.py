@@ -14,6 +14,7 @@ from lp_sweep.orchestrator.resolve import Sweep
 from lp_sweep.orchestrator.wording import choose
 from lp_sweep.orchestrator.yamldata import Location
 from lp_sweep.storage.errors import SpecError
+from lp_sweep.trials.feedforward_rules import NONE
 from lp_sweep.trials.select import (
     CONTRIBUTION,
     STRATEGY_NAMES,
@@ -182,14 +183,20 @@ def _note_idle_excludes(sweep: Sweep, wanted: Iterable[Asked]) -> None:
 
 
 def _note_missing_baselines(sweep: Sweep, cells: list[Asked]) -> None:
-    have = {cell.model for cell in cells if cell.k == 0 and cell.feed_forward == "none"}
-    for model in sweep.models:
-        if model.name not in have:
-            _note(
-                sweep,
-                f"{model.name} has no K=0 cell, so the tables have nothing to compare its pruned "
-                "networks with: add 0 to its k",
-            )
+    """K=0 is one network, but the tables look for it in the rows of each procedure."""
+    full = [cell for cell in cells if cell.k == 0]
+    have = {(cell.model, cell.procedure) for cell in full if cell.feed_forward == NONE}
+    reduced = {(cell.model, cell.procedure) for cell in full} - have
+    for model, procedure in dict.fromkeys((cell.model, cell.procedure) for cell in cells):
+        if (model, procedure) in have:
+            continue
+        by = f" by {procedure}" if len(sweep.spec.procedures) > 1 else ""
+        mend = "add none to feed_forward" if (model, procedure) in reduced else "add 0 to its k"
+        _note(
+            sweep,
+            f"{model} has no K=0 cell{by}, so the tables have nothing to compare its pruned "
+            f"networks with: {mend}",
+        )
 
 
 def _note(sweep: Sweep, text: str) -> None:

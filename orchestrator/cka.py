@@ -32,7 +32,9 @@ def compare(request: Request, names: tuple[str, str], cache_dir: Path, as_json: 
     for work in filter(None, (first, second)):
         _check_kept(store, work)
     measure = _measure(first, second)
-    rows = store.find("profiles", measure.id) or _measured(store, first, measure, cache_dir)
+    rows = store.find("profiles", measure.id) or _measured(
+        store, first, measure, cache_dir, request.offline
+    )
     return json.dumps(_plain(rows[0])) if as_json else _text(rows[0])
 
 
@@ -51,8 +53,9 @@ def _work(plan: Plan, name: str) -> Work:
 def _check_kept(store: Store, work: Work) -> None:
     if not has_network(store, work.id):
         raise SpecError(
-            f"the network of {work.id} is not in {store.location}. Set `keep: all` in the sweep "
-            "file; or ask for `measure: {cka: pruned}`, which keeps none."
+            f"the network of {work.id} is not in {store.location}. `keep: all` keeps what is "
+            "trained from then on; `measure: {cka: pruned}` in the sweep file measures what was "
+            "trained before, too."
         )
 
 
@@ -77,7 +80,9 @@ def _measure(first: Work, second: Work | None) -> Measure:
     return Measure(profile_id(spec), spec)
 
 
-def _measured(store: Store, work: Work, measure: Measure, cache_dir: Path) -> list[dict[str, Any]]:
+def _measured(
+    store: Store, work: Work, measure: Measure, cache_dir: Path, offline: bool
+) -> list[dict[str, Any]]:
     from lp_sweep.trials.run import execute
 
     job = work.job() | {

@@ -20,10 +20,10 @@ from lp_sweep.orchestrator.progress import Reporter
 from lp_sweep.orchestrator.raycompat import keep_sigterm
 from lp_sweep.orchestrator.recorder import Recorder
 from lp_sweep.orchestrator.runoptions import Options
+from lp_sweep.orchestrator.sources import Sources
 from lp_sweep.orchestrator.stopsignals import StopSignals
 from lp_sweep.orchestrator.workqueue import WorkQueue
 from lp_sweep.storage.errors import StoreError
-from lp_sweep.storage.networks import WEIGHTS, release
 from lp_sweep.storage.runs import Presence
 from lp_sweep.storage.store import Store
 
@@ -51,6 +51,7 @@ def run_sweep(
 
     def replanned(newer: Plan) -> None:
         recorder.cells(newer)
+        sources.hold(newer)
         reporter.planned(newer)
 
     def blocked(work: Work, need: str) -> None:
@@ -58,11 +59,19 @@ def run_sweep(
         reporter.ended(work.id, "failed", f"missing_input: it goes on from {need}, which failed")
 
     queue = WorkQueue(
-        plan, store, rates, replanned, selection=options.selection, on_blocked=blocked
+        plan,
+        store,
+        rates,
+        replanned,
+        selection=options.selection,
+        on_blocked=blocked,
+        on_idle=lambda need: sources.release([need]),
     )
+    presence = Presence(store, plan.sweep.name, queue.progress)
+    sources = Sources(store, presence, keep_best=options.keep == "best")
     if not queue.open:
         plan = make_plan(plan.sweep, queue.known()) if queue.failed else plan
-        release_networks(store, plan, keep_best=options.keep == "best")
+        sources.release_idle(plan)
         return Outcome(plan, 0, 0, queue.failed, {}, None)
     reporter.planned(plan)
     if again := plan.trained_again():
@@ -70,7 +79,7 @@ def run_sweep(
             f"{len(again)} finished trials are trained again, for networks that were not kept and "
             "that others go on from or that are to be measured; their records stay"
         )
-    presence = Presence(store, plan.sweep.name, queue.progress)
+    sources.hold(plan)
     with presence.announced(), StopSignals().caught() as signals:
         queue.claims = presence
         for run in presence.others():
@@ -82,7 +91,7 @@ def run_sweep(
     if queue.stopped != "store":
         try:
             recorder.cells(after)
-            release_networks(store, after, keep_best=options.keep == "best")
+            sources.release_idle(after)
         except StoreError as error:
             queue.refused(str(error))
     return Outcome(
@@ -94,15 +103,6 @@ def run_sweep(
         queue.stopped,
         queue.store_error,
     )
-
-
-def release_networks(store: Store, plan: Plan, *, keep_best: bool) -> None:
-    """What was kept only for others to go on from, and no work of the plan still needs. Raises
-    StoreError."""
-    idle = plan.sources() - plan.needed_networks()
-    for id_ in idle & store.folders(WEIGHTS) if idle else ():
-        if row := store.find("trials", id_):
-            release(store, row[0], keep_best=keep_best)
 
 
 def _work(

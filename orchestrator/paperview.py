@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
-from lp_sweep.analysis.paper.compare import PAPER_TABLES, Compared, check, compare, paper_table
+from lp_sweep.analysis.paper.compare import PAPER_TABLES, check, compare, paper_table
 from lp_sweep.analysis.raw import RAW
 from lp_sweep.analysis.render import render, render_rows
 from lp_sweep.orchestrator.output import say
@@ -47,22 +47,26 @@ def tables_text(catalog: Catalog, asked: Asked) -> str:
     return "\n\n".join(render(table, asked.form).rstrip("\n") for table in made) + "\n"
 
 
-def outside(catalog: Catalog, asked: Asked) -> list[Compared]:
-    """The numbers that are further from the paper's than its tolerance."""
-    return [
-        item
-        for number in _numbers(asked)
-        for item in check(compare(catalog, number, names=asked.names))
+def checked(catalog: Catalog, asked: Asked) -> bool:
+    """Whether something was compared, and no number is further from the paper's than its tolerance.
+    Says what is."""
+    compared = [
+        item for number in _numbers(asked) for item in compare(catalog, number, names=asked.names)
     ]
-
-
-def tell_outside(found: Sequence[Compared]) -> None:
+    found = check(compared)
     for item in found:
         ours = "?" if item.ours is None else f"{item.ours:.2f}"
         say(
             f"outside: {item.source}: ours {ours}, paper {item.paper:g}, "
             f"tolerance {item.tolerance:.2f}, n={item.n}"
         )
+    if not any(item.verdict in ("within", "outside") for item in compared):
+        say(
+            "nothing was compared: the store has no network of the paper's models on its tasks. A "
+            "model of yours may stand for one: --model ./my-bert=bert-base-cased"
+        )
+        return False
+    return not found
 
 
 def draw(catalog: Catalog, folder: Path) -> list[Path]:

@@ -6,6 +6,7 @@ code: it does what the plan says is missing.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 from lp_sweep.orchestrator.axes import FeedForward
@@ -205,7 +206,8 @@ class _Builder:
 
     def _profile_spec(self, model: str, task: str, measure: str, **settings: Any) -> ProfileSpec:
         recipe = self.plan.sweep.recipe
-        if measure == "greedy":
+        if measure == "greedy":  # it sees no dev row
+            recipe = replace(recipe, limit_dev=None)
             settings |= {
                 "recipe": recipe,
                 "seed": _GREEDY_SEED,

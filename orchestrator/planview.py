@@ -140,7 +140,9 @@ def _point(cell: Cell) -> str:
     point = f"K={asked.k}" if asked.threshold is None else f">{asked.threshold}"
     words = [asked.strategy, point]
     words += [asked.procedure] if asked.procedure != DIRECT else []
-    words += [f"less {asked.feed_forward} feed-forwards"] if asked.feed_forward != NONE else []
+    words += (
+        [f"(feed-forwards removed: {asked.feed_forward})"] if asked.feed_forward != NONE else []
+    )
     return " ".join(words)
 
 

@@ -56,7 +56,7 @@ def _manner(spec: TrialSpec) -> str:
     label = Procedure(spec.procedure, spec.freeze_dropped, spec.epochs_per_layer).label
     procedure = "" if label == DIRECT else f" {label}"
     gone = len(spec.removed_feed_forwards)
-    return procedure + (f" less {gone} feed-forward{'s' * (gone > 1)}" if gone else "")
+    return procedure + (f" without {gone} feed-forward{'s' * (gone > 1)}" if gone else "")
 
 
 def short_model(name: str) -> str:

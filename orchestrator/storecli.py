@@ -123,8 +123,7 @@ def paper(
     emit(paperview.tables_text(catalog, asked), end="")
     for path in paperview.draw(catalog, figures) if figures else ():
         say(f"wrote {path}")
-    if check and (found := paperview.outside(catalog, asked)):
-        paperview.tell_outside(found)
+    if check and not paperview.checked(catalog, asked):
         raise typer.Exit(1)
 
 

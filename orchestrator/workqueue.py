@@ -54,6 +54,7 @@ class WorkQueue:
         selection: Selection | None = None,
         claims: Claims | None = None,
         on_blocked: Callable[[Work, str], None] = lambda work, need: None,
+        on_idle: Callable[[str], None] = lambda need: None,
     ) -> None:
         self.plan, self.store, self.rates = plan, store, rates
         self.claims = claims
@@ -68,7 +69,7 @@ class WorkQueue:
         self._selection = selection or Selection()
         self._tries: Counter[tuple[str, str]] = Counter()
         self._on_plan = on_plan
-        self._on_blocked = on_blocked
+        self._on_blocked, self._on_idle = on_blocked, on_idle
         self._heap: list[tuple[int, float, str]] = []
         self._queued: set[str] = set()
         self._measured: set[str] = set()  # of trained networks
@@ -77,6 +78,8 @@ class WorkQueue:
         self._networks: set[str] = set()  # that came to the store in this run
         self._again: set[str] = set()  # done before, and queued for their networks
         self._blocked = Blocked()
+        self._gone: set[str] = set()  # networks that will not come in this run
+        self._users: dict[str, set[str]] = {}  # a network -> the work that is still to use it
         self._fill()
 
     def _fill(self) -> None:
@@ -91,6 +94,8 @@ class WorkQueue:
         fresh = [id_ for id_ in self._with_needs(wanted) if id_ not in self._queued]
         self._queued |= {*fresh}
         for id_ in fresh:
+            for need in self.plan.needs(id_):
+                self._users.setdefault(need, set()).add(id_)
             self._put(id_)
         for need in list(self._blocked.needs()):
             if need not in self._queued or need in self.failed:
@@ -113,7 +118,14 @@ class WorkQueue:
         return found
 
     def _lacking(self, id_: str) -> set[str]:
-        return self.plan.needs(id_) - self.plan.known.networks - self._networks
+        """Without the network that it is only compared with a trial is worth having all the same:
+        that one it does not wait for in vain."""
+        start = self._start(id_)
+        absent = self.plan.needs(id_) - self.plan.known.networks - self._networks
+        return {need for need in absent if need == start or need not in self._gone}
+
+    def _start(self, id_: str) -> str | None:
+        return self.plan.trials[id_].start if id_ in self.plan.trials else None
 
     def job(self, work: Work) -> dict[str, Any]:
         """What a worker gets of it."""
@@ -127,7 +139,12 @@ class WorkQueue:
     def _block(self, need: str) -> None:
         """A network will not come in this run: what needs it has failed too. An earlier run may
         have said so."""
-        hopeless = self._blocked.lost(need)
+        self._gone.add(need)
+        waiting = self._blocked.lost(need)
+        hopeless = [id_ for id_ in waiting if self._start(id_) == need]
+        for id_ in waiting:
+            if self._start(id_) != need:
+                self._put(id_)
         for id_ in hopeless:
             self._settle(id_, _BLOCKED)
         for id_ in hopeless:
@@ -227,6 +244,7 @@ class WorkQueue:
     def again(self, ids: Iterable[str]) -> None:
         """Work that failed for a reason that was not its own, and what failed for want of it."""
         back = {id_ for id_ in ids if self.failed.pop(id_, None) is not None}
+        self._gone -= back
         for id_ in back:
             self._push(id_)
         for id_ in [id_ for id_, kind in self.failed.items() if kind == _BLOCKED]:
@@ -259,6 +277,18 @@ class WorkQueue:
             self._once_more(id_)
         if id_ in self.plan.profiles:
             self._open_deferred(id_)
+        else:
+            self._tell_idle(id_)
+
+    def _tell_idle(self, id_: str) -> None:
+        """Of the networks that it used: those that nothing will use any more."""
+        used = [need for need in self.plan.needs(id_) if id_ in self._users.get(need, ())]
+        for need in used:
+            self._users[need].discard(id_)
+        idle = [need for need in used if not self._users[need]]
+        if idle and not any(cell.state == "deferred" for cell in self.plan.cells):
+            for need in idle:
+                self._on_idle(need)
 
     def _settle_elsewhere(self, id_: str) -> None:
         """Another run has recorded it, with its network if that is needed."""

@@ -17,9 +17,11 @@ from lp_sweep.storage.store import Store
 
 WEIGHTS = "weights"
 CONFIG = "config.json"  # the last file of a kept network: its presence means complete
-KEPT_BY = "kept-by.txt"  # `best`, `all` or `need`; a network without it stays
+KEPT_BY = "kept-by.txt"  # one of the texts below; a network without it stays
 BEST, ALL = "best", "all"
 NEED = "need"  # until the trials that go on from it are done: see `release`
+NEED_BEST = "need, best"  # the same, and then it is a `best` again
+_PASSING = (BEST, NEED, NEED_BEST)
 
 _ROWS_READ = 500  # records at once: bounds what a large store's take of memory
 
@@ -78,7 +80,7 @@ def settle(store: Store, record: dict[str, Any], *, look: bool = True) -> None:
 
 
 def kept_by(store: Store, trial: str) -> str | None:
-    """BEST, ALL, or None for no network and one that does not say. Raises StoreError."""
+    """What keeps it; None for no network and one that does not say. Raises StoreError."""
     text = store.read_text(f"{WEIGHTS}/{trial}", KEPT_BY)
     return None if text is None else text.strip()
 
@@ -101,28 +103,29 @@ def fetch_network(store: Store, trial: str, folder: Path) -> bool:
 def is_for_good(store: Store, trial: str) -> bool:
     """Whether there is a network that no `best` may take for its own. Raises StoreError."""
     by = kept_by(store, trial)
-    return by not in (BEST, NEED) if by is not None else has_network(store, trial)
+    return by not in _PASSING if by is not None else has_network(store, trial)
 
 
 def keep_for_good(store: Store, trial: str) -> None:
     """A network that a `best` or a need kept stays from now on. Raises StoreError."""
-    if kept_by(store, trial) in (BEST, NEED):
+    if kept_by(store, trial) in _PASSING:
         store.put_text(f"{WEIGHTS}/{trial}", KEPT_BY, f"{ALL}\n")
 
 
 def keep_while_needed(store: Store, trial: str) -> None:
     """A network that a `best` kept is not deleted before `release`. Raises StoreError."""
     if kept_by(store, trial) == BEST:
-        store.put_text(f"{WEIGHTS}/{trial}", KEPT_BY, f"{NEED}\n")
+        store.put_text(f"{WEIGHTS}/{trial}", KEPT_BY, f"{NEED_BEST}\n")
 
 
 def release(store: Store, record: dict[str, Any], *, keep_best: bool) -> None:
     """Nothing goes on from it any more, so it goes, unless a `best` would keep it. Raises
     StoreError."""
     trial = record["trial_id"]
-    if kept_by(store, trial) != NEED:
+    by = kept_by(store, trial)
+    if by not in (NEED, NEED_BEST):
         return
-    if keep_best and is_best(store, record):
+    if by == NEED_BEST or (keep_best and is_best(store, record)):
         store.put_text(f"{WEIGHTS}/{trial}", KEPT_BY, f"{BEST}\n")
         settle(store, record)
     else:

@@ -32,6 +32,7 @@ from lp_sweep.storage.networks import (
     CONFIG,
     KEPT_BY,
     NEED,
+    NEED_BEST,
     WEIGHTS,
     is_for_good,
     kept_by,
@@ -198,7 +199,7 @@ def send_network(store: Store, network: Path) -> bool:
 
 def _is_settled(store: Store, marker: Path) -> bool:
     """Whether the store's network stays, so that a `best` or a need must not make it its own."""
-    passing = marker.read_text(encoding="utf-8").strip() in (BEST, NEED)
+    passing = marker.read_text(encoding="utf-8").strip() in (BEST, NEED, NEED_BEST)
     return passing and is_for_good(store, marker.parent.name)
 
 

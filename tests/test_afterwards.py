@@ -71,8 +71,11 @@ def test_a_network_that_is_needed_is_no_best_any_more(
     execute({**job, "keep": "best"}, store.location)
     assert networks.kept_by(store, job["id"]) == "best"
     execute({**job, "keep": "best", "network": True}, store.location)
-    assert networks.kept_by(store, job["id"]) == "need"
+    assert networks.kept_by(store, job["id"]) == "need, best"
     assert len(trainings) == 1
+    record = store.read("trials", job["id"])[0]
+    networks.release(store, record, keep_best=False)  # a run that keeps none gives it back
+    assert networks.kept_by(store, job["id"]) == "best"
 
 
 def test_a_kept_network_is_measured_without_training(

@@ -40,7 +40,9 @@ def test_check_is_an_exit_code(tmp_path: Path, off: float, code: int) -> None:
 def test_another_name_for_the_papers_model(tmp_path: Path) -> None:
     store(tmp_path, model="./mine", off=-20.0)
     asked = ("paper", "--table", "1", "--store", "store", "--check")
-    assert sweep(*asked, cwd=tmp_path).returncode == 0  # nothing of the paper's models is there
+    nothing = sweep(*asked, cwd=tmp_path)
+    assert nothing.returncode == 1
+    assert "nothing was compared: the store has no network of the paper's models" in nothing.stderr
     told = sweep(*asked, "--model", "./mine=bert-base-cased", cwd=tmp_path)
     assert told.returncode == 1
     assert "outside: " in told.stderr

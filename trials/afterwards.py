@@ -16,12 +16,12 @@ from transformers import PreTrainedModel
 from lp_sweep.storage.identity import ProfileSpec, profile_spec_from_plain
 from lp_sweep.storage.outbox import Outbox
 from lp_sweep.storage.spool import Record
-from lp_sweep.trials.batches import EVALUATION_BATCH, BatchSizes
+from lp_sweep.trials.batches import EVALUATION_BATCH, MAX_HALVINGS, BatchSizes
 from lp_sweep.trials.inputs import Inputs, load_other
 from lp_sweep.trials.keep import Keeper
 from lp_sweep.trials.kept import needed_network
 from lp_sweep.trials.measures.registry import MEASURES
-from lp_sweep.trials.memory import forget_frames, memory_errors
+from lp_sweep.trials.memory import forget_frames, free_memory, memory_errors
 from lp_sweep.trials.profile import make_subject, profile_row
 from lp_sweep.trials.provenance import now
 from lp_sweep.trials.record import Failure, Job, attempt_row
@@ -33,6 +33,7 @@ class Afterwards:
 
     def __init__(self, job: Job, outbox: Outbox, keeper: Keeper, halvings: int) -> None:
         self.job, self.outbox, self.keeper = job, outbox, keeper
+        self.halvings = halvings
         self.batches = BatchSizes.halved(EVALUATION_BATCH, halvings)
         self.records: list[Record] = []
         self.attempts: list[dict[str, Any]] = []
@@ -43,24 +44,36 @@ class Afterwards:
 
     def measure(self, inputs: Inputs, device: torch.device) -> None:
         for item in self.job.get("measures") or ():
-            started_at = now()
-            try:
-                with memory_errors(self.batches):
-                    self.records.append(self._measured(item, inputs, device))
-            except torch.AcceleratorError:
-                raise
-            except Exception as error:
-                forget_frames(error)
-                self.attempts.append(
-                    attempt_row(
-                        {**self.job, "id": item["id"]},
-                        Failure.of(error),
-                        started_at,
-                        final=True,
-                        micro_batch=self.batches.evaluation,
-                        log="",
-                    )
-                )
+            while not self._tried(item, inputs, device):
+                self.halvings += 1
+                self.batches = BatchSizes.halved(EVALUATION_BATCH, self.halvings)
+                free_memory()
+
+    def _tried(self, item: Mapping[str, Any], inputs: Inputs, device: torch.device) -> bool:
+        """Whether that was the last try: a smaller batch may find the memory."""
+        started_at = now()
+        try:
+            with memory_errors(self.batches):
+                self.records.append(self._measured(item, inputs, device))
+        except torch.AcceleratorError:
+            raise
+        except Exception as error:
+            forget_frames(error)
+            failure = Failure.of(error)
+        else:
+            return True
+        final = failure.error_type != "out_of_memory" or self.halvings >= MAX_HALVINGS
+        self.attempts.append(
+            attempt_row(
+                {**self.job, "id": item["id"]},
+                failure,
+                started_at,
+                final=final,
+                micro_batch=self.batches.evaluation,
+                log="",
+            )
+        )
+        return final
 
     def _measured(self, item: Mapping[str, Any], inputs: Inputs, device: torch.device) -> Record:
         spec = profile_spec_from_plain(item["spec"])

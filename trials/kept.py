@@ -31,18 +31,23 @@ def stored_network(outbox: Outbox, trial: str) -> Iterator[Path | None]:
 
 
 @contextmanager
-def needed_network(outbox: Outbox, trial: str | None) -> Iterator[Path | None]:
-    """The same for what a job needs; None where it needs none. Raises MissingInputError."""
-    if trial is None:
-        yield None
-        return
+def kept_network(outbox: Outbox, trial: str) -> Iterator[Path | None]:
+    """The same; a store that refuses is a MissingInputError: another run may find it there."""
     with contextlib.ExitStack() as stack:
         try:
             folder = stack.enter_context(stored_network(outbox, trial))
         except StoreError as error:
-            raise MissingInputError(
-                f"the network of trial {trial} can't be had. {error}"
-            ) from error
+            raise MissingInputError(f"the network of {trial} can't be had. {error}") from error
+        yield folder
+
+
+@contextmanager
+def needed_network(outbox: Outbox, trial: str | None) -> Iterator[Path | None]:
+    """That of the trial that a job needs; None where it needs none. Raises MissingInputError."""
+    if trial is None:
+        yield None
+        return
+    with kept_network(outbox, trial) as folder:
         if folder is None and outbox.store is None:
             raise MissingInputError(f"the network of {trial} can't be had. {outbox.refusal}")
         if folder is None:

@@ -24,7 +24,7 @@ from lp_sweep.trials.checkpoint import FOLDER, Checkpoints, Subject, file_name
 from lp_sweep.trials.device import pick_device, precision_used
 from lp_sweep.trials.finetune import NoSaver, Saver
 from lp_sweep.trials.keep import Keeper
-from lp_sweep.trials.kept import needed_network, stored_network
+from lp_sweep.trials.kept import kept_network, needed_network
 from lp_sweep.trials.logtail import recorded
 from lp_sweep.trials.memory import forget_frames, free_memory
 from lp_sweep.trials.profile import run_profile
@@ -73,7 +73,7 @@ def execute(job: Job, store_location: str) -> dict[str, Any]:
     assert tried.found is not None
     for row in tried.afterwards.attempts:
         _send_attempt(outbox, row)
-    return _publish(job, outbox, keeper, table, tried)
+    return _publish(job, outbox, keeper, table, tried, is_new=done is None)
 
 
 def _missing_measures(job: Job, outbox: Outbox) -> list[Mapping[str, Any]]:
@@ -112,7 +112,7 @@ def _run(job: Job, outbox: Outbox, attempt: Try, done: Mapping[str, Any] | None)
     if _is_profile(job):
         return run_profile(job, attempt.halvings)
     if done is not None:
-        with stored_network(outbox, job["id"]) as folder:
+        with kept_network(outbox, job["id"]) as folder:
             if folder is not None:
                 measure_trained(job, attempt, folder)
                 return {"record": dict(done)}
@@ -159,15 +159,19 @@ def _failed(job: Job, outbox: Outbox, row: Mapping[str, Any]) -> dict[str, Any]:
     return {"id": job["id"], "status": "failed", **told}
 
 
-def _publish(job: Job, outbox: Outbox, keeper: Keeper, table: str, tried: _Tried) -> dict[str, Any]:
+def _publish(
+    job: Job, outbox: Outbox, keeper: Keeper, table: str, tried: _Tried, *, is_new: bool
+) -> dict[str, Any]:
     found = tried.found or {}
-    records, is_new = list(tried.afterwards.records), _is_profile(job) or "predictions" in found
-    if "predictions" in found:
+    records = list(tried.afterwards.records)
+    if is_new and "predictions" in found:
         records.insert(0, Record("predictions", job["id"], found["predictions"]))
     if is_new or outbox.spool.find(table, job["id"]):  # what is in the store is never rewritten
         records.append(Record(table, job["id"], [found["record"]]))
     outbox.send(*records, network=job["id"])  # the work's own last: its presence means done
-    failed = {row["trial_id"]: row["error_type"] for row in tried.afterwards.attempts}
+    failed = {
+        row["trial_id"]: row["error_type"] for row in tried.afterwards.attempts if row["final"]
+    }
     told = _finished(job, outbox, keeper, found["record"])
     return told | {"measures_failed": failed} if failed else told
 

@@ -8,7 +8,8 @@
 --               failed    no record, and an attempt at the trial, or at the profile it waits for,
 --                         failed for good (a lost worker, or a preemption, is tried again)
 --               deferred  its layers wait for a profile
---               impossible  by its profile and threshold no layer would stay
+--               impossible  by its profile and threshold no layer would stay, or fewer than the
+--                           feed-forwards that are to go
 --               pending   none of these
 -- score         points (0..100), after the last epoch.
 -- feed_forward  of which kept layers the feed-forward is removed: none, top 3, every 2nd, ...

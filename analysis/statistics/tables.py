@@ -28,7 +28,7 @@ SIGNIFICANCE_NOTES = (
     "rightly. bootstrap: 10,000 draws of examples, and of seeds where there are several; its p is "
     "never below 0.0002, and too small with two or three seeds.",
     "p Holm: corrected for all the different tests of these rows together. To test less, ask for "
-    "less (--sweep, --model, --strategy), before looking.",
+    "less (--sweep), before looking.",
 )
 INTERVAL_NOTES = (
     "Over seeds: where the mean of other seeds would lie, on this dev set. Over examples (one "
