@@ -61,6 +61,7 @@ def run_to_the_end(folder: Path, *overrides: str) -> str:
         return run.text()
 
 
+@pytest.mark.slow
 def test_stages_measurements_and_a_kill_between_them(tmp_path: Path) -> None:
     save_world(tmp_path, **STAGED)
     wanted = plan(tmp_path)

@@ -61,6 +61,7 @@ def run_killed_once(folder: Path, trials: int) -> tuple[list[tuple[int, int]], s
     return samples, run.text()
 
 
+@pytest.mark.slow
 def test_a_hundred_trials(tmp_path: Path) -> None:
     run_killed_once(tmp_path, 100)
 
