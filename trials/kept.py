@@ -18,27 +18,19 @@ _ABANDONED_SECONDS = 86_400.0
 
 
 @contextmanager
-def stored_network(outbox: Outbox, trial: str) -> Iterator[Path | None]:
+def kept_network(outbox: Outbox, trial: str) -> Iterator[Path | None]:
     """The folder of a copy, which plain transformers loads; None where the store has no network of
-    the trial. Raises StoreError."""
+    the trial. Raises MissingInputError where the store refuses: another run may find it there."""
     scratch = outbox.cache_dir / "networks"
     scratch.mkdir(parents=True, exist_ok=True)
     _remove_abandoned(scratch)
     with tempfile.TemporaryDirectory(dir=scratch) as name:
         folder = Path(name)
-        found = outbox.store is not None and fetch_network(outbox.store, trial, folder)
-        yield folder if found else None
-
-
-@contextmanager
-def kept_network(outbox: Outbox, trial: str) -> Iterator[Path | None]:
-    """The same; a store that refuses is a MissingInputError: another run may find it there."""
-    with contextlib.ExitStack() as stack:
         try:
-            folder = stack.enter_context(stored_network(outbox, trial))
+            found = outbox.store is not None and fetch_network(outbox.store, trial, folder)
         except StoreError as error:
             raise MissingInputError(f"the network of {trial} can't be had. {error}") from error
-        yield folder
+        yield folder if found else None
 
 
 @contextmanager

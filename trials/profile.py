@@ -21,6 +21,7 @@ from lp_sweep.trials.device import pick_device, reproducible
 from lp_sweep.trials.inputs import Inputs, load_inputs
 from lp_sweep.trials.measures.registry import MEASURES, Found, Subject
 from lp_sweep.trials.memory import memory_errors
+from lp_sweep.trials.procedures import full_layers
 from lp_sweep.trials.provenance import now, where
 from lp_sweep.trials.record import Job
 from lp_sweep.trials.reduced import original_layers
@@ -33,15 +34,11 @@ def run_profile(job: Job, halvings: int = 0) -> dict[str, Any]:
         spec = profile_spec_from_plain(job["spec"])
         started_at, begun = now(), time.perf_counter()
         device = pick_device(job.get("device", "auto"))
-        inputs = load_inputs(job, spec, _all_layers(job), seed=spec.seed or 0)
+        inputs = load_inputs(job, spec, full_layers(job["model"]["depth"]), seed=spec.seed or 0)
         subject = make_subject(inputs, device, batches.evaluation, lambda: inputs.model)
         found = MEASURES[spec.measure](subject, spec)
         row = profile_row(job, spec, subject, found, device, started_at)
         return {"record": row | {"seconds_total": time.perf_counter() - begun}}
-
-
-def _all_layers(job: Job) -> range:
-    return range(1, job["model"]["depth"] + 1)
 
 
 def make_subject(
