@@ -81,7 +81,7 @@ def run_sweep(
         )
     sources.hold(plan)
     with presence.announced(), StopSignals().caught() as signals:
-        queue.claims = presence
+        queue.others.claims = presence
         for run in presence.others():
             reporter.note(
                 f"another run works on this store, and this one shares it: {run.sentence()}"
@@ -229,8 +229,9 @@ def _lose_live(queue: WorkQueue, callback: Any, error: Exception) -> None:
     reason = (str(error).strip().splitlines() or [type(error).__name__])[-1]
     callback.reporter.note(f"Ray Tune ended, and is started again: {reason}")
     for id_, work in list(queue.live.items()):
-        if queue.recorded(id_):
-            queue.ended(id_, None)  # it had come to its end before
+        measures_failed = queue.recorded(id_)
+        if measures_failed is not None:  # it had come to its end before
+            queue.ended(id_, None, measures_failed)
             callback.reporter.ended(id_, "done", "recorded")
         else:
             message = "Ray Tune ended with its live trials"

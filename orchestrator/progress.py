@@ -216,7 +216,8 @@ class LiveReporter:
             return Text("")
         done, failed = len(queue.done), len(queue.failed)
         total = done + failed + queue.progress().left
-        elsewhere = f"  in other runs {len(queue.elsewhere)}" if queue.elsewhere else ""
+        holding = queue.others.holding
+        elsewhere = f"  in other runs {len(holding)}" if holding else ""
         head = Table.grid(padding=(0, 2))
         head.add_row(
             Text(queue.plan.sweep.name, style="bold"),

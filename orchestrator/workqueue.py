@@ -9,36 +9,25 @@ from __future__ import annotations
 import heapq
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any, Protocol
+from typing import Any
 
 import pyarrow as pa
 
 from lp_sweep.orchestrator.blocked import Blocked
 from lp_sweep.orchestrator.estimate import Rates
-from lp_sweep.orchestrator.known import Known, attempted_work, failures, measurements
+from lp_sweep.orchestrator.known import Known, measurements
+from lp_sweep.orchestrator.others import Others
 from lp_sweep.orchestrator.plan import Plan, Work
 from lp_sweep.orchestrator.planning import make_plan
 from lp_sweep.orchestrator.policy import policy
 from lp_sweep.orchestrator.selection import Selection
 from lp_sweep.storage.errors import StoreError
-from lp_sweep.storage.networks import has_network
-from lp_sweep.storage.runs import Announcement, Progress
+from lp_sweep.storage.runs import Progress
 from lp_sweep.storage.schema import TABLES
 from lp_sweep.storage.store import Store
 from lp_sweep.trials.select import Measured
 
 _BLOCKED = "missing_input"  # how work fails that waits for a network of what failed
-
-
-class Claims(Protocol):
-    """How work is kept apart from that of other runs: `storage.runs.Presence`, or nothing.
-    `shared`: others have been seen, so what the plan says is missing may be done by now."""
-
-    shared: bool
-
-    def claim(self, work_id: str) -> Announcement | None: ...
-    def release(self, work_id: str) -> None: ...
-    def others(self) -> list[Announcement]: ...
 
 
 class WorkQueue:
@@ -52,21 +41,19 @@ class WorkQueue:
         on_plan: Callable[[Plan], None],
         *,
         selection: Selection | None = None,
-        claims: Claims | None = None,
         on_blocked: Callable[[Work, str], None] = lambda work, need: None,
         on_idle: Callable[[str], None] = lambda need: None,
     ) -> None:
         self.plan, self.store, self.rates = plan, store, rates
-        self.claims = claims
+        self._selection = selection or Selection()
+        self.others = Others(store, self._selection)
         self.live: dict[str, Work] = {}
-        self.elsewhere: dict[str, Announcement] = {}  # held by another run
         self.done: set[str] = set()
         self.done_elsewhere: set[str] = set()  # of `done`, by another run
         self.failed: dict[str, str] = {}  # identifier -> error type, of this run
         self.spooled: dict[str, str] = {}  # recorded on a node, and the store did not take it
         self.stopped: str | None = None  # why nothing more is handed out
         self.store_error: str | None = None
-        self._selection = selection or Selection()
         self._tries: Counter[tuple[str, str]] = Counter()
         self._on_plan = on_plan
         self._on_blocked, self._on_idle = on_blocked, on_idle
@@ -169,45 +156,36 @@ class WorkQueue:
         """Raises StoreError: to take is to say so in the store."""
         while self._heap and not self.stopped:
             id_ = self._heap[0][2]
-            holder = self.claims.claim(id_) if self.claims else None
+            ours = self.others.claim(id_)
             heapq.heappop(self._heap)
-            if holder is not None:
-                self.elsewhere[id_] = holder
+            if not ours:
                 continue
-            if self._found_done(id_):
-                self._settle_elsewhere(id_)
+            failed = self._done_by_now(id_)
+            if failed is not None:
+                self._settle_elsewhere(id_, failed)
                 continue
             work = self.live[id_] = self._work(id_)
             self._keeping |= {id_} & self._needed
             return work
         return None
 
-    def _found_done(self, id_: str) -> bool:
-        """Of work that was just claimed: whether another run has recorded it since the plan was
-        made. Raises StoreError, with the work back in the queue."""
-        if self.claims is None or not self.claims.shared:
-            return False
-        done = False
+    def _done_by_now(self, id_: str) -> Mapping[str, str] | None:
+        """Of work that was just claimed: another run may have recorded it since the plan was made.
+        Raises StoreError, with the work back in the queue."""
+        failed = None
         try:
-            done = self.recorded(id_)
+            failed = self.others.done_by_now(self.plan, id_, network=id_ in self._needed)
         except StoreError:
             self._push(id_)
-            self.claims.release(id_)
+            self.others.release(id_)
             raise
-        if done:
-            self.claims.release(id_)
-        return done
+        if failed is not None:
+            self.others.release(id_)
+        return failed
 
-    def recorded(self, id_: str) -> bool:
-        """Whether the store has its record, and what is wanted beside it. Raises StoreError."""
-        if id_ in self.plan.profiles:
-            return self.store.find("profiles", id_) is not None
-        if self.store.find("trials", id_) is None:
-            return False
-        if id_ in self._needed and not has_network(self.store, id_):
-            return False
-        measures = self.plan.missing_measures(id_)
-        return all(self.store.find("profiles", item.id) is not None for item in measures)
+    def recorded(self, id_: str) -> Mapping[str, str] | None:
+        """See `Others.recorded`. Raises StoreError."""
+        return self.others.recorded(self.plan, id_, network=id_ in self._needed)
 
     def ended(
         self, id_: str, error_type: str | None, measures_failed: Mapping[str, str] | None = None
@@ -258,8 +236,7 @@ class WorkQueue:
 
     def _let_go(self, id_: str) -> None:
         del self.live[id_]
-        if self.claims:
-            self.claims.release(id_)
+        self.others.release(id_)
 
     def _settle(self, id_: str, error_type: str | None) -> None:
         if error_type is not None:
@@ -290,38 +267,29 @@ class WorkQueue:
             for need in idle:
                 self._on_idle(need)
 
-    def _settle_elsewhere(self, id_: str) -> None:
+    def _settle_elsewhere(self, id_: str, measures_failed: Mapping[str, str]) -> None:
         """Another run has recorded it, with its network if that is needed."""
         self.done_elsewhere.add(id_)
         self._keeping |= {id_} & self._needed
+        self.failed |= measures_failed
         self._settle(id_, None)
 
     def look_elsewhere(self) -> None:
         """What became of the work that other runs held: done, failed, or ours to do after all.
         Raises StoreError."""
-        if not self.elsewhere or not self.claims:
-            return
-        held = {id_ for run in self.claims.others() for id_ in run.held}
-        free = [id_ for id_ in self.elsewhere if id_ not in held]
+        free = self.others.let_go()
         if not free:
             return
         done = self.store.names("trials", finished=True) | self.store.names("profiles")
-        failed = self._failed_elsewhere([id_ for id_ in free if id_ not in done])
+        failed = self.others.failed(id_ for id_ in free if id_ not in done)
         for id_ in free:
-            del self.elsewhere[id_]
-            if id_ in done and self.recorded(id_):
-                self._settle_elsewhere(id_)
+            measures_failed = self.recorded(id_) if id_ in done else None
+            if measures_failed is not None:
+                self._settle_elsewhere(id_, measures_failed)
             elif id_ in failed:
                 self._settle(id_, failed[id_])
             else:
                 self._push(id_)
-
-    def _failed_elsewhere(self, ids: list[str]) -> dict[str, str]:
-        """Those that failed for good in another run, as this run would leave them alone."""
-        wanted = set(ids)
-        names = [n for n in self.store.names("attempts") if attempted_work(n) in wanted]
-        found = failures(self.store.read_all("attempts", names).rows, set()) if names else {}
-        return {id_: kind for id_, kind in found.items() if not self._selection.wants(id_, kind)}
 
     def _open_deferred(self, profile: str) -> None:
         rows = pa.Table.from_pylist(self.store.read("profiles", profile), TABLES["profiles"])
@@ -354,11 +322,11 @@ class WorkQueue:
     @property
     def open(self) -> bool:
         """Whether anything is left to hand out, or to wait for in another run."""
-        return not self.stopped and bool(self._heap or self.elsewhere)
+        return not self.stopped and bool(self._heap or self.others.holding)
 
     def progress(self) -> Progress:
         """Called by another thread too."""
-        left = len(self._heap) + len(self._blocked) + len(self.live) + len(self.elsewhere)
+        left = len(self._heap) + len(self._blocked) + len(self.live) + len(self.others.holding)
         return Progress(len(self.done), len(self.failed), left)
 
     def remaining_seconds(self) -> float:

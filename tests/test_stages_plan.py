@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from lp_sweep.orchestrator.estimate import Rates, estimate, work_size
 from lp_sweep.orchestrator.known import Known, failures
 from lp_sweep.orchestrator.loss import blocked_by
+from lp_sweep.orchestrator.others import Claims
 from lp_sweep.orchestrator.plan import Plan, Work
 from lp_sweep.orchestrator.planning import make_plan
 from lp_sweep.orchestrator.planview import plan_text
@@ -226,12 +227,20 @@ def store(tmp_path: Path) -> Store:
 Told = list[tuple[str, str]]
 
 
-def queue_of(plan: Plan, store: Store, told: Told | None = None, **settings: Any) -> WorkQueue:
+def queue_of(
+    plan: Plan,
+    store: Store,
+    told: Told | None = None,
+    claims: Claims | None = None,
+    **settings: Any,
+) -> WorkQueue:
     def on_blocked(work: Work, need: str) -> None:
         if told is not None:
             told.append((work.id, need))
 
-    return WorkQueue(plan, store, CPU, lambda plan: None, on_blocked=on_blocked, **settings)
+    queue = WorkQueue(plan, store, CPU, lambda plan: None, on_blocked=on_blocked, **settings)
+    queue.others.claims = claims
+    return queue
 
 
 def record(store: Store, id_: str, *, network: bool = False) -> None:
@@ -389,7 +398,7 @@ def test_a_need_that_another_run_does_unblocks(tmp_path: Path, store: Store) -> 
         assert held.id == full
         taken = [work.id for work in iter(mine.take, None)]
         assert taken == [cell_trial(plan, procedure="direct")]
-        assert set(mine.elsewhere) == {full}
+        assert set(mine.others.holding) == {full}
         assert mine.open
         assert mine.progress().left == 3
         record(store, full, network=True)
@@ -476,6 +485,28 @@ def test_a_failed_measurement_is_left_alone_by_a_run(tmp_path: Path, store: Stor
     queue = queue_of(plan, store)
     assert not queue.open  # nor is the full network trained for it
     assert queue.progress() == Progress(0, 0, 0)
+
+
+def test_a_measurement_that_failed_in_another_run_is_left_alone(
+    tmp_path: Path, store: Store
+) -> None:
+    """The other run recorded the trial, and its measurement failed for good meanwhile."""
+    plan, _, measure = measured(tmp_path)
+    plan.known = Known(frozenset(), {}, {})
+    attempt = {"attempt_id": f"{measure}.1", "trial_id": measure, "error_type": "bug"}
+
+    def presence() -> Presence:
+        return Presence(store, "plain", lambda: Progress(0, 0, 1))
+
+    with presence().announced() as one, presence().announced():
+        queue = queue_of(plan, store, claims=one)
+        for id_ in plan.trials:
+            record(store, id_, network=True)
+        store.put("attempts", f"{measure}.1", [attempt | {"final": True}])
+        assert queue.take() is None
+        assert queue.done_elsewhere == set(plan.trials)
+        assert queue.failed == {measure: "bug"}
+        assert queue.known().failed == {measure: "bug"}
 
 
 def test_a_measurement_that_time_may_mend_is_tried_again(tmp_path: Path, store: Store) -> None:

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from lp_sweep.orchestrator.estimate import Rates
 from lp_sweep.orchestrator.nodes import Nodes
+from lp_sweep.orchestrator.others import Claims
 from lp_sweep.orchestrator.plan import Plan
 from lp_sweep.orchestrator.policy import POLICIES, Limits
 from lp_sweep.orchestrator.selection import Selection, retry_selection
@@ -37,7 +39,12 @@ Make = Callable[..., WorkQueue]
 
 @pytest.fixture
 def make(plan: Plan, store: Store) -> Make:
-    return lambda **settings: WorkQueue(plan, store, CPU, lambda plan: None, **settings)
+    def make(claims: Claims | None = None, **settings: Any) -> WorkQueue:
+        queue = WorkQueue(plan, store, CPU, lambda plan: None, **settings)
+        queue.others.claims = claims
+        return queue
+
+    return make
 
 
 def with_failures(plan: Plan, *types: str) -> dict[str, str]:
@@ -223,7 +230,7 @@ def test_two_runs_share_the_work(make: Make, store: Store, plan: Plan) -> None:
             if other := second.take():
                 taken.append(other.id)
         assert sorted(taken) == sorted(plan.trials)  # each once
-        assert set(first.elsewhere) == set(second.live)
+        assert set(first.others.holding) == set(second.live)
         assert first.open
         # the second run records one, fails at another, and drops the third
         done, failed, *dropped = list(second.live)
