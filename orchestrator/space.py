@@ -52,12 +52,14 @@ def needs(plan: Plan, location: str, cache_dir: Path, download_bytes: int) -> li
 def _store_bytes(plan: Plan) -> int:
     trials = plan.missing_trials()
     records = sum(_RECORD + work.task.dev_rows * _PREDICTION for work in trials)
-    weights = [(work.model.parameters or 0) * _WEIGHT for work in trials]
+    weights = {work.id: (work.model.parameters or 0) * _WEIGHT for work in trials}
+    needed = plan.needed_networks()  # by what comes after all of them: they are there at one time
     spec = plan.sweep.spec
-    kept = {"none": 0.0, "best": 1 / len(spec.seeds), "all": 1.0}[spec.keep]
+    share = {"none": 0.0, "best": 1 / len(spec.seeds), "all": 1.0}[spec.keep]
+    kept = sum(size if id_ in needed else share * size for id_, size in weights.items())
     # weights and both moments of one trial at a time, at least
-    checkpoint = 3 * max(weights, default=0) if spec.checkpoint_every else 0
-    return records + int(kept * sum(weights)) + checkpoint
+    checkpoint = 3 * max(weights.values(), default=0) if spec.checkpoint_every else 0
+    return records + int(kept) + checkpoint
 
 
 def space_problems(asked: Sequence[Need]) -> list[str]:

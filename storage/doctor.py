@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import time
 import uuid
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import Literal, NamedTuple
@@ -18,7 +18,7 @@ import pyarrow as pa
 
 from lp_sweep.storage import packfile, parquet
 from lp_sweep.storage.files import FileInfo
-from lp_sweep.storage.networks import CONFIG, WEIGHTS
+from lp_sweep.storage.networks import CONFIG, NEED, NEED_BEST, WEIGHTS, kept_by
 from lp_sweep.storage.parquet import NotARecordError
 from lp_sweep.storage.schema import TABLES
 from lp_sweep.storage.store import Store
@@ -27,7 +27,7 @@ from lp_sweep.storage.tablefiles import SUFFIX, THREADS, record_name
 SET_ASIDE, CHECKPOINTS = "set-aside", "checkpoints"
 _OTHER_FOLDERS = (CHECKPOINTS, "runs", WEIGHTS)
 _STALE_SECONDS = 3600.0
-_HALF_SECONDS = 86_400.0  # without a new file: no network takes so long to send
+_DAY = 86_400.0  # seconds without a new file: no network takes so long to send
 _TEXTS = {"sweeps": (".yaml",)}  # what a table's folder has besides records
 
 Action = Literal["set aside", "delete", "split", "salvage", "leave"]
@@ -93,11 +93,21 @@ def _look_at_network(store: Store, folder: str) -> list[Finding]:
     half = [] if whole or any(_is_young(info) for info in infos) else infos
     reason = f"of a network without its {CONFIG}"
     halves = [_finding(store, f"{folder}/{info.name}", reason, "delete") for info in half]
-    return _stale(store, folder) + halves
+    return _stale(store, folder) + halves + (_idle(store, folder, infos) if whole else [])
+
+
+def _idle(store: Store, folder: str, infos: Sequence[FileInfo]) -> list[Finding]:
+    """A network that waits for trials which no run has come to do."""
+    if any(_is_young(info) for info in infos):
+        return []
+    if kept_by(store, folder.removeprefix(f"{WEIGHTS}/")) not in (NEED, NEED_BEST):
+        return []
+    reason = "kept for trials that go on from it, for over a day; a run of its sweep releases it"
+    return [_finding(store, folder, reason, "leave")]
 
 
 def _is_young(info: FileInfo) -> bool:
-    return info.modified > time.time() - _HALF_SECONDS
+    return info.modified > time.time() - _DAY
 
 
 def _look(store: Store, folder: str, info: FileInfo) -> Finding | None:

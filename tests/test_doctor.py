@@ -209,12 +209,27 @@ def test_halves_of_networks_are_deleted_after_a_day(
     for path in ("t1-a/config.json", "t1-a/a", "t1-b/a", "t1-b/kept-by.txt"):
         store.files.write(f"weights/{path}", b"{}")
     assert examine(store) == []
-    monkeypatch.setattr(doctor, "_HALF_SECONDS", -60.0)
+    monkeypatch.setattr(doctor, "_DAY", -60.0)
     found = examine(store)
     assert [finding.path for finding in found] == ["weights/t1-b/a", "weights/t1-b/kept-by.txt"]
     fix(store, found)
     assert examine(store) == []
     assert len(store.listing("weights/t1-a")) == 2
+
+
+def test_networks_that_nothing_came_to_use_are_named_after_a_day(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for trial_id, by in (("t1-a", "need"), ("t1-b", "need, best"), ("t1-c", "best")):
+        store.files.write(f"weights/{trial_id}/config.json", b"{}")
+        store.files.write(f"weights/{trial_id}/kept-by.txt", by.encode())
+    assert examine(store) == []
+    monkeypatch.setattr(doctor, "_DAY", -60.0)
+    found = examine(store)
+    assert [finding.path for finding in found] == ["weights/t1-a", "weights/t1-b"]
+    assert "a run of its sweep releases it" in found[0].reason
+    fix(store, found)
+    assert examine(store) == found
 
 
 def test_findings_are_plain_data(store: Store) -> None:

@@ -212,6 +212,8 @@ def test_what_is_kept_is_counted(world: Path) -> None:
     assert records("keep=all", "checkpoint_every=off") - nothing == 4 * 4 * parameters
     assert records("keep=best", "checkpoint_every=off") - nothing == 4 * 2 * parameters
     assert records("keep=none", "checkpoint_every=5m") - nothing == 12 * parameters
+    compared = records("keep=none", "checkpoint_every=off", "measure.cka=pruned")
+    assert compared - nothing == 4 * 2 * parameters  # the full network of each seed waits
 
 
 def test_a_bucket_has_no_disk(world: Path) -> None:
