@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections import defaultdict
 from collections.abc import Callable
 from dataclasses import replace
@@ -16,8 +17,9 @@ from sklearn.linear_model import LogisticRegression
 from sklearn.preprocessing import StandardScaler
 
 from lp_sweep.orchestrator.known import measurements
-from lp_sweep.storage.identity import ProfileSpec, Recipe
+from lp_sweep.storage.identity import ProfileSpec, Recipe, canonical_json
 from lp_sweep.storage.schema import PROFILES
+from lp_sweep.trials.batches import BatchSizes
 from lp_sweep.trials.encode import EncodedSplit
 from lp_sweep.trials.inputs import Inputs, load_inputs
 from lp_sweep.trials.measures import greedy as greedily
@@ -27,6 +29,7 @@ from lp_sweep.trials.measures.states import layer_states
 from lp_sweep.trials.profile import make_subject
 from lp_sweep.trials.run import run_profile, run_trial
 from lp_sweep.trials.select import BY_MEASURE
+from lp_sweep.trials.steps import Setting
 from lp_sweep.trials.trial import Try
 from tests.staging import DEPTH, Job, made, spec_of
 from tests.test_run import jobs
@@ -61,7 +64,7 @@ def pretrained(job: Job) -> Inputs:
 
 
 def subject_of(inputs: Inputs, other: Inputs) -> Subject:
-    return make_subject(inputs, torch.device("cpu"), 16, lambda: other.model)
+    return make_subject(inputs, torch.device("cpu"), 2, lambda: other.model)
 
 
 @pytest.fixture(scope="module")
@@ -284,6 +287,19 @@ def test_greedy_judges_on_rows_that_it_did_not_learn_from(
     assert not rows["learned"] & rows["held out"]
     assert all(split == rows["held out"] for split in judged)
     assert len(judged) == 4 + 3 + 2
+
+
+def test_greedy_trains_in_batches_that_fit(job: Job, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of a profile that found no memory: the steps of its fine-tuning are halved too."""
+    tried: list[BatchSizes] = []
+
+    def finetune(model: Any, data: Any, setting: Setting, saver: Any) -> None:
+        tried.append(setting.batches)
+
+    monkeypatch.setattr(greedily, "finetune", finetune)
+    plain = json.loads(canonical_json(profile_spec(job, measure="greedy", **GREEDY)))
+    run_profile({**job, "kind": "profile", "spec": plain}, halvings=2)
+    assert tried == [BatchSizes.halved(plain["recipe"]["batch_size"], 2)]
 
 
 def _texts(split: EncodedSplit) -> set[bytes]:

@@ -79,7 +79,7 @@ class Afterwards:
         spec = profile_spec_from_plain(item["spec"])
         started_at, begun = now(), time.perf_counter()
         with self._other(spec, inputs, device) as other:
-            subject = make_subject(inputs, device, self.batches.evaluation, lambda: other)
+            subject = make_subject(inputs, device, self.halvings, lambda: other)
             found = MEASURES[spec.measure](subject, spec)
         row = profile_row(self.job, spec, subject, found, device, started_at)
         seconds = time.perf_counter() - begun

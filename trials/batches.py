@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -40,6 +40,12 @@ class BatchSizes(NamedTuple):
     @classmethod
     def halved(cls, batch_size: int, times: int) -> BatchSizes:
         return cls(math.ceil(batch_size / 2**times), EVALUATION_BATCH // 2**times)
+
+
+def whole_batch(spec: Mapping[str, Any]) -> int:
+    """The batch of a trial's or a profile's specification: what has no recipe only evaluates."""
+    recipe = spec.get("recipe")
+    return int(recipe["batch_size"]) if recipe else EVALUATION_BATCH
 
 
 def to_device(

@@ -16,7 +16,7 @@ from lp_sweep.storage.identity import (
     canonical_json,
     profile_spec_from_plain,
 )
-from lp_sweep.trials.batches import EVALUATION_BATCH, BatchSizes
+from lp_sweep.trials.batches import BatchSizes, whole_batch
 from lp_sweep.trials.device import pick_device, reproducible
 from lp_sweep.trials.inputs import Inputs, load_inputs
 from lp_sweep.trials.measures.registry import MEASURES, Found, Subject
@@ -29,27 +29,27 @@ from lp_sweep.trials.reduced import original_layers
 
 def run_profile(job: Job, halvings: int = 0) -> dict[str, Any]:
     """`{"record": one row of PROFILES}`: a measurement of the pre-trained network."""
-    batches = BatchSizes.halved(EVALUATION_BATCH, halvings)  # most only evaluate
+    spec = profile_spec_from_plain(job["spec"])
+    batches = BatchSizes.halved(whole_batch(job["spec"]), halvings)
     with reproducible(job.get("threads")), memory_errors(batches):
-        spec = profile_spec_from_plain(job["spec"])
         started_at, begun = now(), time.perf_counter()
         device = pick_device(job.get("device", "auto"))
         inputs = load_inputs(job, spec, full_layers(job["model"]["depth"]), seed=spec.seed or 0)
-        subject = make_subject(inputs, device, batches.evaluation, lambda: inputs.model)
+        subject = make_subject(inputs, device, halvings, lambda: inputs.model)
         found = MEASURES[spec.measure](subject, spec)
         row = profile_row(job, spec, subject, found, device, started_at)
         return {"record": row | {"seconds_total": time.perf_counter() - begun}}
 
 
 def make_subject(
-    inputs: Inputs, device: torch.device, batch_size: int, other: Callable[[], PreTrainedModel]
+    inputs: Inputs, device: torch.device, halvings: int, other: Callable[[], PreTrainedModel]
 ) -> Subject:
     return Subject(
         model=inputs.model.to(device),
         encoded=inputs.encoded,
         padding=inputs.padding,
         device=device,
-        batch_size=batch_size,
+        halvings=halvings,
         other=other,
     )
 

@@ -19,7 +19,7 @@ from lp_sweep.storage.identity import IDENTITY_VERSION, canonical_json, trial_sp
 from lp_sweep.storage.outbox import Outbox
 from lp_sweep.storage.spool import Record
 from lp_sweep.trials.afterwards import Afterwards
-from lp_sweep.trials.batches import EVALUATION_BATCH, MAX_HALVINGS, BatchSizes
+from lp_sweep.trials.batches import MAX_HALVINGS, BatchSizes, whole_batch
 from lp_sweep.trials.checkpoint import FOLDER, Checkpoints, Subject, file_name
 from lp_sweep.trials.device import pick_device, precision_used
 from lp_sweep.trials.finetune import NoSaver, Saver
@@ -99,7 +99,7 @@ def _try(
             forget_frames(error)  # before anything else asks for memory
             failure = Failure.of(error)
     final = failure.error_type != "out_of_memory" or halvings >= MAX_HALVINGS
-    micro_batch = BatchSizes.halved(_batch_size(job), halvings).training
+    micro_batch = BatchSizes.halved(whole_batch(job["spec"]), halvings).training
     row = attempt_row(
         job, failure, started_at, final=final, micro_batch=micro_batch, log=tail.text()
     )
@@ -192,8 +192,3 @@ def _finished(job: Job, outbox: Outbox, keeper: Keeper, record: dict[str, Any]) 
 
 def _is_profile(job: Job) -> bool:
     return bool(job["kind"] == "profile")
-
-
-def _batch_size(job: Job) -> int:
-    """A profile only evaluates."""
-    return EVALUATION_BATCH if _is_profile(job) else int(job["spec"]["recipe"]["batch_size"])

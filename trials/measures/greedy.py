@@ -40,10 +40,11 @@ def greedy_order(
     padding: Padding,
     device: torch.device,
     spec: ProfileSpec,
+    halvings: int,
 ) -> list[Step]:
     """L - 1 steps. The network, which has all its layers, is trained in place.
 
-    spec: its `recipe` and `seed` are those of the fine-tuning.
+    spec: its `recipe` and `seed` are those of the fine-tuning. halvings: of the micro-batch.
     """
     assert spec.recipe is not None
     assert spec.seed is not None
@@ -56,7 +57,7 @@ def greedy_order(
         device=device,
         padding=padding,
         precision=precision_used(spec.recipe.precision, device),
-        batches=BatchSizes.halved(spec.recipe.batch_size, 0),
+        batches=BatchSizes.halved(spec.recipe.batch_size, halvings),
         course=(Phase(layers, spec.recipe.epochs),),
     )
     part = EncodedTask(
@@ -88,7 +89,13 @@ def _score_without(
 ) -> float:
     smaller = copy.deepcopy(model)
     keep_original(smaller, [other for other in left if other != layer])
-    logits = evaluate(smaller, rows, setting.padding, precision=setting.precision)
+    logits = evaluate(
+        smaller,
+        rows,
+        setting.padding,
+        precision=setting.precision,
+        batch_size=setting.batches.evaluation,
+    )
     return score(setting.definition, rows.labels, logits)[setting.definition.metric]
 
 

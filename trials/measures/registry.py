@@ -16,7 +16,7 @@ import torch
 from transformers import PreTrainedModel
 
 from lp_sweep.storage.identity import ProfileSpec
-from lp_sweep.trials.batches import Padding, chunks, to_device
+from lp_sweep.trials.batches import EVALUATION_BATCH, BatchSizes, Padding, chunks, to_device
 from lp_sweep.trials.encode import EncodedSplit, EncodedTask
 from lp_sweep.trials.measures.cka import network_cka
 from lp_sweep.trials.measures.contribution import contribution_profile
@@ -55,7 +55,7 @@ class Subject:
     encoded: EncodedTask
     padding: Padding
     device: torch.device
-    batch_size: int
+    halvings: int  # of its batches, since whole ones found no memory
     other: Callable[[], PreTrainedModel] = field(repr=False)
 
     @property
@@ -65,9 +65,10 @@ class Subject:
 
     def batches(self, split: EncodedSplit, rows: np.ndarray | None = None) -> Iterator[Batch]:
         """The rows (all where None) in their order of length: the same batches each time."""
+        size = BatchSizes.halved(EVALUATION_BATCH, self.halvings).evaluation
         rows = np.arange(len(split)) if rows is None else rows
         order = rows[np.argsort(split.lengths[rows], kind="stable")]
-        for part in chunks(order, self.batch_size):
+        for part in chunks(order, size):
             yield to_device(split, part, self.padding, self.device)
 
     def dev_batches(self) -> Iterator[Batch]:
@@ -108,7 +109,9 @@ def _angular(subject: Subject, spec: ProfileSpec) -> Found:
 
 def _greedy(subject: Subject, spec: ProfileSpec) -> Found:
     """`layers` holds the step at which each layer went, from 1; the last one stays: 0."""
-    steps = greedy_order(subject.model, subject.encoded, subject.padding, subject.device, spec)
+    steps = greedy_order(
+        subject.model, subject.encoded, subject.padding, subject.device, spec, subject.halvings
+    )
     gone = {step.layer: number for number, step in enumerate(steps, start=1)}
     everything = range(1, len(steps) + 2)
     return Found(
