@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -17,6 +17,7 @@ from lp_sweep.orchestrator.pins import Pins
 from lp_sweep.orchestrator.weights import DEEPEST, DEPTH_FIELDS, count_parameters
 from lp_sweep.orchestrator.wording import did_you_mean
 from lp_sweep.storage.errors import PreflightError, SpecError
+from lp_sweep.trials.feedforward_rules import REMOVED
 from lp_sweep.trials.tasks import is_commit
 
 # depth of well-known encoders, so that a plan needs neither a network nor a download
@@ -119,6 +120,7 @@ def _hub_model(name: str, revision: str | None, layers: int | None, pins: Pins) 
             f"If the name is right, state its depth: {{id: {name}, layers: 12}}."
         )
     _agree(name, layers, config_depth(config))
+    _refuse_reduced(name, config)
     return ModelInput(
         name=name,
         path=name,
@@ -130,6 +132,14 @@ def _hub_model(name: str, revision: str | None, layers: int | None, pins: Pins) 
         hidden=_hidden(config),
         why_not_pinned=pin.why_not,
     )
+
+
+def _refuse_reduced(name: str, config: Mapping[str, Any] | None) -> None:
+    if config and config.get(REMOVED):
+        raise SpecError(
+            f"model {name!r} lost the feed-forwards of layers {config[REMOVED]} in a sweep, and "
+            "can't be the model of another. Name the model that it was made from."
+        )
 
 
 def _agree(name: str, stated: int | None, found: int | None) -> None:
@@ -164,6 +174,7 @@ def _local_model(name: str, folder: Path) -> ModelInput:
             f"model {name!r}: its config.json has none of {', '.join(DEPTH_FIELDS)}; "
             "lp-sweep prunes encoders that are a list of layers."
         )
+    _refuse_reduced(name, config)
     if not any(folder.glob("*.safetensors")):
         raise PreflightError(
             f"model {name!r}: no *.safetensors in {folder}. Pickled weights are not read; load the "

@@ -12,6 +12,8 @@ import pytest
 os.environ["HF_HUB_OFFLINE"] = "1"  # read when huggingface_hub is imported
 os.environ["HF_HUB_DISABLE_PROGRESS_BARS"] = "1"
 os.environ["TOKENIZERS_PARALLELISM"] = "false"
+for name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS"):  # two pytest workers share the cores
+    os.environ.setdefault(name, "1")
 for name in ("LP_SWEEP_STORE", "LP_SWEEP_CACHE_DIR", "LP_SWEEP_OFFLINE", "RAY_ADDRESS"):
     os.environ.pop(name, None)
 os.environ["AWS_EC2_METADATA_DISABLED"] = "true"

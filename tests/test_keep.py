@@ -14,6 +14,7 @@ import torch
 from transformers import AutoModelForSequenceClassification, AutoTokenizer
 
 from lp_sweep.storage import networks
+from lp_sweep.storage.errors import SpecError
 from lp_sweep.storage.spool import flush
 from lp_sweep.storage.store import Store
 from lp_sweep.trials import keep as keeping
@@ -68,6 +69,34 @@ def test_a_kept_network_is_the_one_that_was_scored(
     assert right == answer["last"]
     stored = [row["scores"] for row in store.read("predictions", job["id"])]
     np.testing.assert_allclose(logits.numpy(), np.array(stored), atol=1e-5)
+
+
+def test_a_kept_network_is_a_model_of_its_own(world: Path, store: Store) -> None:
+    """Another sweep may start from it: its layers are 1..L there, whatever they were before."""
+    job = {**jobs(world, "k=2", "strategies=[{name: bottom, k: [2]}]", "recipe.epochs=1")[0]}
+    execute({**job, "keep": "all"}, store.location)
+    assert store.read("trials", job["id"])[0]["kept_layers"] == [3, 4]
+    folder = Path(store.location) / "weights" / job["id"]
+    text = (world.parent / "sweep.yaml").read_text(encoding="utf-8")
+    again = world.parent / "again.yaml"
+    again.write_text(text.replace("./model", str(folder)), encoding="utf-8")
+    one = "strategies=[{name: bottom, k: [1]}]"
+    for job in jobs(again, one, "measure.similarity=pruned", "recipe.epochs=1"):
+        execute({**job, "keep": "all"}, store.location)
+        (record,) = store.read("trials", job["id"])
+        assert (record["depth"], record["kept_layers"]) == (2, [2])
+        config = json.loads(store.read_text(f"weights/{job['id']}", "config.json") or "")
+        assert config["lp_sweep_kept_layers"] == [2]
+        assert config["lp_sweep_original_depth"] == 2
+
+
+def test_a_network_without_feed_forwards_is_no_model_of_a_sweep(tmp_path: Path) -> None:
+    world = save_world(tmp_path)
+    config = tmp_path / "model" / "config.json"
+    plain = json.loads(config.read_text(encoding="utf-8"))
+    config.write_text(json.dumps(plain | {"lp_sweep_removed_feed_forwards": [3]}), encoding="utf-8")
+    with pytest.raises(SpecError, match=r"lost the feed-forwards of layers \[3\] in a sweep"):
+        jobs(world)
 
 
 @pytest.mark.parametrize("mode", ["none", None])

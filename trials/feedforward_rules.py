@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
+REMOVED = "lp_sweep_removed_feed_forwards"  # the field of a config that names them
 ALLOWED = (
     "Use all, none, top N, bottom N, every 2nd (3rd, 4th, ...), or a list of layers such as 9,10,11"
 )

@@ -60,6 +60,7 @@ def load_inputs(
         problem_type="regression" if regression else "single_label_classification",
         seed=seed,
         local_files_only=offline or start is not None,
+        from_here=start is None,
     )
     _check_fit(job, model.config, encoded)
     return Inputs(
@@ -82,6 +83,7 @@ def load_other(job: Job, inputs: Inputs, folder: Path | None) -> PreTrainedModel
         problem_type=inputs.model.config.problem_type,
         seed=0,
         local_files_only=bool(job.get("offline")) or folder is not None,
+        from_here=folder is None,
     ).eval()
 
 

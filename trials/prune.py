@@ -49,12 +49,13 @@ def load_pruned(
     local_files_only: bool = False,
     id2label: Mapping[int, str] | None = None,
     attn_implementation: str | None = None,
+    from_here: bool = False,
 ) -> PreTrainedModel:
     """A sequence classifier in float32 on the CPU, in eval mode, of the layers asked for.
 
     `path`: a folder or a hub id. `kept_layers`: 1-based, see `keep_layers`; None keeps them all.
     `seed` fixes the head alone: whatever the depth, one seed gives one head. The global random
-    state is left as it was.
+    state is left as it was. `from_here`: see `count_from_here`.
     Raises UnsupportedModelError, MissingInputError, or ValueError for a bad `kept_layers`.
     """
     with torch.random.fork_rng(devices=[]):  # loading draws, and the caller's seed must not notice
@@ -67,6 +68,8 @@ def load_pruned(
             id2label=id2label,
             attn_implementation=attn_implementation,
         )
+        if from_here:
+            count_from_here(loaded.model.config)
         if kept_layers is not None:
             keep_layers(loaded.model, kept_layers)
         initialise_head(loaded.model, loaded.fresh, seed)
@@ -92,6 +95,19 @@ def keep_layers(model: PreTrainedModel, kept: Sequence[int]) -> None:
         del found.layers[index]
     _prune_config(model.config, found.depth_field, kept)  # in place: modules share this object
     _adopt_settings(model, found, twins)
+
+
+def count_from_here(config: PretrainedConfig) -> None:
+    """Make it the config of the very first network, whose layers are 1..L, whatever it was pruned
+    from. Raises UnsupportedModelError for one that lost feed-forwards."""
+    if removal_of(config) is not None:
+        raise UnsupportedModelError(
+            f"{config.model_type}: this checkpoint lost feed-forwards in a sweep, and can't be the "
+            "model of another. Name the model that it was made from."
+        )
+    for name in ("lp_sweep_kept_layers", "lp_sweep_original_depth"):
+        if hasattr(config, name):
+            delattr(config, name)
 
 
 def keep_original(model: PreTrainedModel, kept: Sequence[int]) -> None:

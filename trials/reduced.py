@@ -17,9 +17,9 @@ from transformers import PretrainedConfig, PreTrainedModel
 
 from lp_sweep.storage.errors import UnsupportedModelError
 from lp_sweep.trials.families import depth_field, find_layers
+from lp_sweep.trials.feedforward_rules import REMOVED
 
 KEEP, DROP = "keep", "drop"
-REMOVED = "lp_sweep_removed_feed_forwards"
 SECOND_NORM = "lp_sweep_second_norm"
 
 
