@@ -8,7 +8,7 @@ module knows nothing of what they say. `reading` is what confines the queries.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from types import TracebackType
 from typing import Any, Self
 
@@ -140,37 +140,47 @@ class _Records:
             return self._cells
         if self._sweep is None:
             return self._read(table, None)
-        if table == "attempts":  # named by the attempt, not by the trial
-            rows = self._read(table, None)
-            return rows.filter(
-                pc.is_in(rows["trial_id"], pa.array(sorted(self._wanted()), pa.string()))
-            )
-        if table == "profiles":  # of its trials and of its models too, which no cell names
-            return self._of_sweep(self._read(table, None))
-        return self._read(table, self._wanted())
+        wanted = _named(self._cells)
+        if table == "attempts":
+            return self._attempts(self._read(table, None), wanted)
+        if table == "profiles":
+            return self._profiles(self._read(table, None), wanted)
+        return self._read(table, wanted)
 
-    def _of_sweep(self, profiles: pa.Table) -> pa.Table:
-        wanted = pa.array(sorted(self._wanted()), pa.string())
+    def _attempts(self, rows: pa.Table, wanted: set[str]) -> pa.Table:
+        """Those at its measurements and at the first stages of its trials too, which no cell of
+        any sweep names."""
+        elsewhere = _named(self._read("sweeps", self._store.names("sweeps"))) - wanted
+        return self._kept(rows, lambda id_, ours: id_ in wanted or (ours and id_ not in elsewhere))
+
+    def _profiles(self, rows: pa.Table, wanted: set[str]) -> pa.Table:
+        """Those of its models too, which no cell names."""
+        ids = pa.array(sorted(wanted), pa.string())
+        named = pc.is_in(rows["profile_id"], ids)
+        own = self._kept(
+            rows.filter(pc.invert(named)),
+            lambda trial, ours: trial in wanted or (ours and trial is None),
+        )
+        return pa.concat_tables([rows.filter(named), own])
+
+    def _kept(self, rows: pa.Table, keep: Callable[[str | None, bool], bool]) -> pa.Table:
+        """The rows for which `keep` is true of the trial and of whether the sweep has cells of the
+        row's model and task."""
         pairs = self._cells.select(["model", "task"]).group_by(["model", "task"]).aggregate([])
         asked = {(row["model"], row["task"]) for row in pairs.to_pylist()}
-        own = [
-            trial is None and (model, task) in asked
-            for trial, model, task in zip(
-                *(profiles[name].to_pylist() for name in ("trial_id", "model", "task")),
-                strict=True,
-            )
+        columns = (rows[name].to_pylist() for name in ("trial_id", "model", "task"))
+        chosen = [
+            keep(trial, (model, task) in asked) for trial, model, task in zip(*columns, strict=True)
         ]
-        named = pc.or_(
-            pc.is_in(profiles["profile_id"], wanted), pc.is_in(profiles["trial_id"], wanted)
-        )
-        return profiles.filter(pc.or_(named, pa.array(own, pa.bool_())))
-
-    def _wanted(self) -> set[str]:
-        """The trials and profiles that the sweep's cells name."""
-        columns = (self._cells["trial_id"], self._cells["profile_id"])
-        return {name for column in columns for name in column.to_pylist() if name is not None}
+        return rows.filter(pa.array(chosen, pa.bool_()))
 
     def _read(self, table: str, names: Iterable[str] | None) -> pa.Table:
         listing = self._store.read_all(table, None if names is None else sorted(names))
         self.unreadable.extend(listing.unreadable)
         return listing.rows
+
+
+def _named(cells: pa.Table) -> set[str]:
+    """The trials and profiles that cells name."""
+    columns = (cells["trial_id"], cells["profile_id"])
+    return {name for column in columns for name in column.to_pylist() if name is not None}

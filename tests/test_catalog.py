@@ -234,6 +234,23 @@ def test_one_sweep_has_what_was_measured_of_its_networks(fake: FakeSweep) -> Non
     assert set(found["profile_id"].to_pylist()) == {"trained", "pre-trained"}
 
 
+def test_one_sweep_has_the_attempts_that_no_cell_names(fake: FakeSweep) -> None:
+    """Those at a measurement of its networks, or at the first stage of a trial."""
+    other = FakeSweep(Path(fake.store.location), name="other")
+    other.cell(k=2, score=91.0)
+    other.publish()
+    theirs = other.cells[0]["trial_id"]
+    for name, row in {
+        "measurement": {"trial_id": "p1-cka", "model": "bert", "task": "SST-2"},
+        "stage one": {"trial_id": "t1-full", "model": "bert", "task": "SST-2"},
+        "another task's": {"trial_id": "p1-rte", "model": "bert", "task": "RTE"},
+        "another sweep's": {"trial_id": theirs, "model": "bert", "task": "SST-2"},
+    }.items():
+        fake.store.put("attempts", name, [{"attempt_id": name, "error_type": "bug", **row}])
+    found = open_views(fake.store, sweep="demo").query("FROM attempts")["attempt_id"]
+    assert set(found.to_pylist()) == {"measurement", "stage one"}
+
+
 def test_an_unknown_sweep_is_the_users_error(fake: FakeSweep) -> None:
     with pytest.raises(SpecError, match=r"no sweep named 'dmeo' .* It has: demo"):
         open_views(fake.store, sweep="dmeo")
