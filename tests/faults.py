@@ -112,7 +112,7 @@ def sweep(folder: Path, *arguments: str | Path, **environment: str) -> Iterator[
                 continue
 
 
-def wait_for(condition: Callable[[], Any], what: str, seconds: float = 120) -> None:
+def wait_for(condition: Callable[[], Any], what: str, seconds: float = 300) -> None:
     end = time.monotonic() + seconds
     while not condition():
         if time.monotonic() > end:

@@ -95,7 +95,7 @@ def test_killed_workers_are_replaced(world: Path, tmp_path: Path, kills: int) ->
             done = len(finished(store))
             wait_for(
                 lambda done=done: run.process.poll() is not None or len(finished(store)) > done,
-                "a record",
+                f"one more record than {done}: {run.text()}",
             )
             if len(finished(store)) > 8:
                 break  # of the last few one might be hit four times: it has failed then, rightly

@@ -16,10 +16,10 @@ from tests.families import FAMILIES
 from tests.sentences import LENGTHS, batches, network, sentences
 
 DEPTH = 4
-CHOSEN = ["bert", "xlnet", "modernbert", "deberta-v2-conv"]
+MORE = [pytest.param(name, marks=pytest.mark.slow) for name in ("modernbert", "deberta-v2-conv")]
 
 
-@pytest.fixture(params=CHOSEN)
+@pytest.fixture(params=["bert", "xlnet", *MORE])
 def name(request: pytest.FixtureRequest) -> str:
     return str(request.param)
 

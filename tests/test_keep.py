@@ -145,6 +145,7 @@ def test_the_best_seed_stays(world: Path, store: Store, monkeypatch: pytest.Monk
     assert store.listing(f"weights/{first}") == []  # nothing of it is left
 
 
+@pytest.mark.slow
 def test_of_equal_seeds_the_lowest_stays(
     world: Path, store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -154,6 +155,7 @@ def test_of_equal_seeds_the_lowest_stays(
     assert kept(store) == {third}
 
 
+@pytest.mark.slow
 def test_groups_do_not_compete(world: Path, store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     """Other layers, another recipe: another group."""
     one = scored(world, store, monkeypatch, 1, 0.9)

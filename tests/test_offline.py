@@ -91,6 +91,7 @@ def test_nothing_pickled_and_nothing_needless_is_fetched(fetched: World) -> None
     assert not [path for path in fetched.home.rglob("*.bin") if path.is_file()]
 
 
+@pytest.mark.slow
 def test_doing_it_again_fetches_and_writes_nothing(online: World) -> None:
     online.run("prefetch")
     path = online.folder / "sweep.manifest.json"
@@ -120,6 +121,7 @@ def padded(weights: bytes) -> bytes:
     return bytes(save(tensors, metadata={"format": "pt"}))
 
 
+@pytest.mark.slow
 def test_a_network_that_stays_broken(online: World) -> None:
     online.hub.cut["tokenizer.json"] = 100
     told = online.run("prefetch", code=4, env={"HF_HUB_DOWNLOAD_TIMEOUT": "2"}).stderr
@@ -131,6 +133,7 @@ def test_a_network_that_stays_broken(online: World) -> None:
     assert "model.safetensors" not in online.hub.downloads()[before:]
 
 
+@pytest.mark.slow
 def test_a_fetch_that_failed_goes_on_where_it_was(online: World) -> None:
     online.hub.push("model", MODEL, {**model_files(online.folder / "b"), "tokenizer.json": b"{"})
     told = online.run("prefetch", code=4).stderr
@@ -143,6 +146,7 @@ def test_a_fetch_that_failed_goes_on_where_it_was(online: World) -> None:
     assert online.hub.downloads()[before:] == ["config.json", "tokenizer.json"]  # of a new commit
 
 
+@pytest.mark.slow
 def test_fetching_mends_a_torn_cache(online: World) -> None:
     online.run("prefetch")
     model, _ = commits(online)
@@ -321,6 +325,7 @@ def test_everything_that_is_missing_is_one_message(away: World) -> None:
     assert str(away.home) in told
 
 
+@pytest.mark.slow
 def test_a_sweep_that_outgrew_its_manifest(away: World) -> None:
     away.write(name="grown")
     text = (away.folder / "sweep.yaml").read_text(encoding="utf-8")
@@ -369,6 +374,7 @@ def test_online_what_the_hub_lacks_is_told_before_ray_starts(online: World) -> N
     assert not (online.folder / "lp-sweep-store").exists()
 
 
+@pytest.mark.slow
 def test_a_depth_that_was_stated_wrongly(online: World) -> None:
     told = online.run("run", f"models=[{{id: {MODEL}, layers: 6}}]", code=4).stderr
     assert "config.json states 4 layers, the plan counts on 6" in told

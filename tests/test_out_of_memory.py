@@ -120,6 +120,7 @@ def test_the_micro_batch_is_halved_until_it_fits(world: Path, tmp_path: Path) ->
     assert short.after["status"] == "done"
 
 
+@pytest.mark.slow
 def test_where_nothing_fits_the_trial_has_failed_and_the_worker_lives(
     world: Path, tmp_path: Path
 ) -> None:
