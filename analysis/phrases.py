@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
+from lp_sweep.analysis.legend import Note
+
 Row = Mapping[str, Any]
 
 NOT_ASKED = "–"
@@ -17,31 +19,63 @@ _METRICS = {
 }
 
 MIN_LAYERS_NOTES = (
-    "Read 6 of 12 (−0.80) n=3 as: the fewest layers, among the K that were asked for, that stay "
-    "within the loss; the change of the score at that depth; seeds. It is the largest K that does "
-    "it, even if a smaller one loses more.",
-    "4–6 of 12: cells that are missing or failed can still change the answer, which lies between "
-    "these; (m missing) says how many pairs of K and seed.",
-    "Loss: mean over seeds of the score with all layers minus the score, paired by seed.",
+    Note(
+        "Read 6 of 12 (−0.80) n=3 as: the fewest layers, among the K that were asked for, that "
+        "stay within the loss; the change of the score at that depth; seeds. It is the largest K "
+        "that does it, even if a smaller one loses more."
+    ),
+    Note(
+        "4–6 of 12: cells that are missing or failed can still change the answer, which lies "
+        "between these; (m missing) says how many pairs of K and seed.",
+        r" missing\)$| \(no K=0\)$",
+    ),
+    Note("Loss: mean over seeds of the score with all layers minus the score, paired by seed."),
 )
 TASK_NOTES = (
-    "Read 90.25 ±0.31 (−2.18) n=3 as: mean over seeds after the last epoch, sample standard "
-    "deviation, change against K=0 of the same seed, seeds. (?): no K=0 to compare with.",
-    "n=2/3: the mean is of the 2 seeds that are done. missing, failed, deferred, "
-    "impossible (no layer would stay): none is. "
-    f"{NOT_ASKED}: not asked for.",
+    Note(
+        "Read 90.25 ±0.31 (−2.18) n=3 as: mean over seeds after the last epoch, sample standard "
+        "deviation, change against K=0 of the same seed, seeds."
+    ),
+    Note("(?): no K=0 to compare with.", r"\(\?\)"),
+    Note("n=2/3: the mean is of the 2 seeds that are done.", r"n=\d+/\d+"),
+    Note(
+        "missing, failed, deferred, impossible (no layer would stay): no seed is done.",
+        r"^(missing|failed|deferred|impossible) \(0/",
+    ),
+    Note(f"{NOT_ASKED}: not asked for.", f"^{NOT_ASKED}$"),
 )
 STRATEGY_NOTES = (
-    "Read 80.12 ±0.20 (−2.91) n=3 as: mean over tasks of their means over seeds, standard "
-    "deviation of that mean over seeds, change against K=0 of the same seeds, seeds.",
-    "t=0.9: every task has its own layers by that threshold; kept is their mean over tasks.",
-    "Stable tasks leave out RTE, MRPC, CoLA and WNLI, which move by points from seed to seed.",
-    "missing (5/7): only 5 of 7 tasks have every seed; a mean over fewer would compare nothing.",
+    Note(
+        "Read 80.12 ±0.20 (−2.91) n=3 as: mean over tasks of their means over seeds, standard "
+        "deviation of that mean over seeds, change against K=0 of the same seeds, seeds."
+    ),
+    Note(
+        "t=0.9: every task has its own layers by that threshold; kept is their mean over tasks.",
+        "^t=",
+    ),
+    Note(
+        "Stable tasks leave out RTE, MRPC, CoLA and WNLI, which move by points from seed to seed."
+    ),
+    Note(
+        "missing (5/7): only 5 of 7 tasks have every seed; a mean over fewer would compare "
+        "nothing.",
+        r"^missing \(",
+    ),
 )
+NOT_TIMED = "not timed"
 SPEED_NOTES = (
-    "The trials' own timings, whatever else ran beside them: not a latency benchmark.",
-    "×: against K=0 of the same task on the same device, median over tasks; n trials. "
-    "tasks a/b: only a of b tasks have K=0 on that device.",
+    Note("The trials' own timings, whatever else ran beside them: not a latency benchmark."),
+    Note("×: against K=0 of the same task on the same device, median over tasks; n trials."),
+    Note(
+        "tasks a/b: only a of b tasks can be compared, the others have no K=0 on that device or no "
+        "timing.",
+        r"^\d+/\d+$",
+    ),
+    Note(
+        f"{NOT_TIMED}: layers were dropped while the network trained (procedure iterative), so "
+        "that its time is that of no one network.",
+        f"^{NOT_TIMED}$",
+    ),
 )
 
 
@@ -132,13 +166,13 @@ def mean_over_tasks(row: Row, scope: Literal["all", "stable"]) -> str:
     return " ".join(part for part in parts if part)
 
 
-def majorities(rows: Sequence[Row]) -> tuple[str, ...]:
+def majorities(rows: Sequence[Row]) -> tuple[Note, ...]:
     """One note with the score of the constant answer on each task that has one."""
     known = {row["task"]: row["majority"] for row in rows if row["majority"] is not None}
     if not known:
         return ()
     listed = ", ".join(f"{task} {value:.2f}" for task, value in known.items())
-    return (f"The constant answer scores: {listed}.",)
+    return (Note(f"The constant answer scores: {listed}."),)
 
 
 def strategy(row: Row) -> str:
@@ -182,7 +216,7 @@ def percent(value: float | None) -> str:
 
 
 def rate(value: float | None) -> str:
-    return "?" if value is None else f"{value:.1f}" if value < 100 else f"{value:.0f}"
+    return NOT_TIMED if value is None else f"{value:.1f}" if value < 100 else f"{value:.0f}"
 
 
 def times(value: float | None) -> str:

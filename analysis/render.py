@@ -36,7 +36,7 @@ class _Sheet(NamedTuple):
 def render(
     table: Table, format: str = "table", *, terminal: bool | None = None, width: int | None = None
 ) -> str:
-    """One of the four tables, ending in a newline; CSV and JSON print its long form.
+    """One of the tables, ending in a newline; CSV and JSON print its long form.
 
     On a `terminal` (None: if stdout is one) format "table" is drawn by rich for `width` columns;
     otherwise it is plain and as wide as it needs. Raises SpecError for an unknown format.
@@ -136,7 +136,7 @@ def _rich(sheet: _Sheet, width: int) -> str:
     out = io.StringIO()
     console = Console(file=out, force_terminal=True, width=width)
     console.print(drawn)
-    for note in sheet.notes if sheet.rows else ("(no rows)",):
+    for note in (*(() if sheet.rows else ("(no rows)",)), *sheet.notes):
         console.print(Text(printable(note), style="dim"))
     return out.getvalue().rstrip("\n")
 

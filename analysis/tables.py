@@ -14,6 +14,8 @@ from typing import Any, Literal
 import pyarrow as pa
 
 from lp_sweep.analysis import phrases
+from lp_sweep.analysis.leftout import left_out
+from lp_sweep.analysis.legend import Note, legend
 from lp_sweep.storage.catalog import Catalog
 
 Row = Mapping[str, Any]
@@ -46,7 +48,7 @@ def min_layers(
         keys={"strategy": _text("strategy"), "loss ≤": phrases.allowed_loss},
         heading=lambda row: row["task"],
         cell=phrases.layers_needed,
-        notes=phrases.MIN_LAYERS_NOTES,
+        notes=(*phrases.MIN_LAYERS_NOTES, *left_out(catalog, models, strategies)),
     )
 
 
@@ -167,7 +169,7 @@ def _pivot(
     keys: Mapping[str, Callable[[Row], str]],
     heading: Callable[[Row], str],
     cell: Callable[[Row], str],
-    notes: tuple[str, ...],
+    notes: Sequence[Note],
 ) -> Table:
     """Rows by `keys`, a column per task in the order of the plan."""
     rows = long.to_pylist()
@@ -184,7 +186,8 @@ def _pivot(
         for key, line in lines.items()
     )
     columns = (*every_key, *tasks.values())
-    return Table(title=title, columns=columns, rows=shown, notes=notes, long=long)
+    said = legend(notes, shown)
+    return Table(title=title, columns=columns, rows=shown, notes=said, long=long)
 
 
 def _completeness(row: Row) -> tuple[int, int]:
@@ -196,10 +199,11 @@ def _flat(
     rows: Sequence[Row],
     title: str,
     keys: Mapping[str, Callable[[Row], str]],
-    notes: tuple[str, ...],
+    notes: Sequence[Note],
 ) -> Table:
     shown = tuple(tuple(show(row) for show in keys.values()) for row in rows)
-    return Table(title=title, columns=tuple(keys), rows=shown, notes=notes, long=long)
+    said = legend(notes, shown)
+    return Table(title=title, columns=tuple(keys), rows=shown, notes=said, long=long)
 
 
 def context(rows: Sequence[Row]) -> dict[str, Callable[[Row], str]]:

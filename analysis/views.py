@@ -25,6 +25,7 @@ VIEWS = (
     "cells",
     "task_table",
     "strategy_table",
+    "random_control",
     "min_layers",
     "speed_table",
 )

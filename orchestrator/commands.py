@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from lp_sweep.orchestrator.options import BUILT_IN
@@ -69,25 +70,13 @@ def query(location: str, sweep: str | None, sql: str, form: str) -> str:
     return render_rows(rows, form)
 
 
-def opened(location: str, sweep: str | None) -> Catalog:
+def opened(location: str, sweep: str | None, deltas: Sequence[float] = (1, 2, 3)) -> Catalog:
     """The store in SQL; what can't be read is named."""
     from lp_sweep.analysis.views import open_views
 
-    catalog = open_views(existing(location), sweep=sweep)
+    catalog = open_views(existing(location), sweep=sweep, deltas=deltas)
     _warn_unreadable(catalog.unreadable)
     return catalog
-
-
-def table(location: str, sweep: str | None, name: str, form: str, request: dict[str, Any]) -> str:
-    from lp_sweep.analysis.render import render
-    from lp_sweep.analysis.statistics.tables import STATISTICS
-    from lp_sweep.analysis.tables import TABLES
-    from lp_sweep.analysis.views import open_views
-
-    catalog = open_views(existing(location), sweep=sweep, deltas=request["deltas"])
-    _warn_unreadable(catalog.unreadable)
-    made = {**TABLES, **STATISTICS}[name](catalog, unit=request["unit"])
-    return render(made, form)
 
 
 def _warn_unreadable(files: Any) -> None:

@@ -32,6 +32,7 @@ class TableName(StrEnum):
     intervals = "intervals"
     significance = "significance"
     min_layers_interval = "min-layers-interval"
+    random_control = "random-control"
 
 
 class Unit(StrEnum):

@@ -7,6 +7,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from lp_sweep.analysis.paper.compare import PAPER_TABLES, check, compare, paper_table
+from lp_sweep.analysis.paper.models import stands
+from lp_sweep.analysis.paper.numbers import DEPTHS
+from lp_sweep.analysis.paper.ours import models
 from lp_sweep.analysis.raw import RAW
 from lp_sweep.analysis.render import render, render_rows
 from lp_sweep.orchestrator.output import say
@@ -38,13 +41,42 @@ def model_names(pairs: Sequence[str]) -> dict[str, str]:
 
 
 def tables_text(catalog: Catalog, asked: Asked) -> str:
-    """The tables one after another; CSV and JSON in one piece."""
+    """The tables one after another; CSV and JSON in one piece. Of a store without any of the
+    paper's models people get the tables that they name; the others would say `missing` throughout.
+    """
     import pyarrow as pa
 
-    made = [paper_table(catalog, number, names=asked.names) for number in _numbers(asked)]
+    numbers = _numbers(asked)
+    stranger = _stranger(catalog, asked.names)
+    if stranger:
+        say(stranger)
+        if not asked.tables and asked.form not in RAW:
+            return ""
+    made = [paper_table(catalog, number, names=asked.names) for number in numbers]
     if asked.form in RAW:
         return render_rows(pa.concat_tables(table.long for table in made), asked.form)
     return "\n\n".join(render(table, asked.form).rstrip("\n") for table in made) + "\n"
+
+
+def _stranger(catalog: Catalog, names: Mapping[str, str]) -> str:
+    """What is said of a store with none of the paper's models, and the next step; "" of others."""
+    found = models(catalog)
+    stand = stands(found.items(), names)
+    if stand.of:
+        return ""
+    have = ", ".join(f"{model} ({depth} layers)" for model, depth in found.items()) or "none"
+    fitting = (
+        f"{ours}={paper}"
+        for ours, own in found.items()
+        for paper, depth in DEPTHS.items()
+        if own == depth
+    )
+    pair = next(fitting, "./my-bert=bert-base-cased")
+    return (
+        f"the store has none of the paper's models ({', '.join(DEPTHS)}). It has: {have}. "
+        "`lp-sweep run examples/poor-mans-bert.yaml` trains the paper's. A model of as many layers "
+        f"may stand for one: --model {pair}. --table prints a table all the same."
+    )
 
 
 def checked(catalog: Catalog, asked: Asked) -> bool:
@@ -61,17 +93,15 @@ def checked(catalog: Catalog, asked: Asked) -> bool:
             f"tolerance {item.tolerance:.2f}, n={item.n}"
         )
     if not any(item.verdict in ("within", "outside") for item in compared):
-        say(
-            "nothing was compared: the store has no network of the paper's models on its tasks. A "
-            "model of yours may stand for one: --model ./my-bert=bert-base-cased"
-        )
+        say("nothing was compared: the store has no score of the paper's models on its tasks")
         return False
     return not found
 
 
 def draw(catalog: Catalog, folder: Path) -> list[Path]:
     """Figures 2 to 5 and those beside them, as SVG and PNG. Raises StoreError."""
-    from lp_sweep.analysis.figures.drawings import FIGURES, nothing
+    from lp_sweep.analysis.figures.absent import why_absent
+    from lp_sweep.analysis.figures.drawings import FIGURES
 
     written: list[Path] = []
     try:
@@ -79,7 +109,7 @@ def draw(catalog: Catalog, folder: Path) -> list[Path]:
         for name, make in FIGURES.items():
             drawing = make(catalog)
             if drawing is None:
-                say(nothing(name))
+                say(why_absent(catalog, name))
             else:
                 written += drawing.save(folder)
     except OSError as error:

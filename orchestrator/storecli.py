@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
@@ -47,7 +47,7 @@ def query(
     as_json: JsonOption = False,
 ) -> None:
     """Ask the store in SQL (DuckDB, read-only). Views: trials cells epochs layers predictions
-    attempts min_layers task_table strategy_table speed_table.
+    attempts min_layers task_table strategy_table random_control speed_table.
 
     Example: lp-sweep query "SELECT strategy, k, avg(score) FROM cells GROUP BY ALL"
     """
@@ -66,6 +66,13 @@ def table(
     name: Annotated[TableName, typer.Argument(help="Which table.")],
     store: StoreOption = None,
     sweep: SweepOption = None,
+    model: Annotated[
+        list[str] | None, typer.Option("--model", help="Only this model. May be repeated.")
+    ] = None,
+    strategy: Annotated[
+        list[str] | None,
+        typer.Option("--strategy", help="Only this one, or such as 'random*'. May be repeated."),
+    ] = None,
     form: FormatOption = Format.table,
     as_json: JsonOption = False,
     within: Annotated[
@@ -77,17 +84,18 @@ def table(
 ) -> None:
     """Print a table of the paper from the store's records.
 
-    Example: lp-sweep table min-layers --within 1,2,3 --format markdown
+    Example: lp-sweep table min-layers --within 1,2,3 --strategy top --format markdown
     """
-    from lp_sweep.orchestrator import commands
+    from lp_sweep.orchestrator import commands, tableview
 
     try:
         deltas = tuple(float(part) for part in within.split(","))
     except ValueError:
         raise SpecError(f"--within {within!r}: numbers with commas, such as 1,2,3") from None
-    request: dict[str, Any] = {"deltas": deltas, "unit": unit.value}
     form = Format.json if as_json else form
-    emit(commands.table(store or DEFAULT_STORE, sweep, name.value, form, request), end="")
+    asked = tableview.Asked(name.value, form, unit.value, model or (), strategy or ())
+    catalog = commands.opened(store or DEFAULT_STORE, sweep, deltas)
+    emit(tableview.table_text(catalog, asked), end="")
 
 
 @app.command()

@@ -10,7 +10,9 @@ from lp_sweep.storage.printable import shown
 
 def did_you_mean(name: str, allowed: Iterable[str]) -> str:
     """` Did you mean 'bottom'?`, or nothing when no name is near."""
-    near = difflib.get_close_matches(name[:80], list(allowed), n=1, cutoff=0.6)
+    names = list(allowed)
+    begun = [full for full in names if len(name) > 1 and full.startswith(name)]  # acc, of accuracy
+    near = begun or difflib.get_close_matches(name[:80], names, n=1, cutoff=0.6)
     return f" Did you mean {near[0]!r}?" if near else ""
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -11,8 +12,9 @@ from typing import Any
 import pyarrow.compute as pc
 import pytest
 
-from lp_sweep.analysis.figures import numbers, panels
-from lp_sweep.analysis.figures.drawings import FIGURES, Drawing, cka, nothing
+from lp_sweep.analysis.figures import layerwise, numbers, panels, reduced
+from lp_sweep.analysis.figures.absent import why_absent
+from lp_sweep.analysis.figures.drawings import FIGURES, Drawing, cka
 from lp_sweep.analysis.views import open_views
 from lp_sweep.storage.catalog import Catalog
 from lp_sweep.storage.errors import SpecError
@@ -24,6 +26,7 @@ DEEP, SIX = "_big$x$_α\\beta", "模型/$small$_6"  # 8 layers, 6 layers
 TASKS = ("SST-2", "STS-B")
 FULL = {(DEEP, "SST-2"): 90.0, (DEEP, "STS-B"): 80.0, (SIX, "SST-2"): 70.0, (SIX, "STS-B"): 60.0}
 DEPTHS = {DEEP: 8, SIX: 6}
+REDUCED = ("feed-forward", "feed-forward-layers")
 
 
 def put_profile(
@@ -33,15 +36,17 @@ def put_profile(
     row: dict[str, Any],
     *,
     trained: bool = True,
+    against: str | None = None,
 ) -> str:
     """A profile of a cell's network; not `trained`: of its pre-trained model."""
     trial = row["trial_id"] if trained else None
-    id_ = identifier("p", measure, row["model"], row["task"], trial)
+    id_ = identifier("p", measure, row["model"], row["task"], trial, against)
     record = {
         **{key: row[key] for key in ("model", "depth", "task", "kept_layers")},
         "profile_id": id_,
         "measure": measure,
         "trial_id": trial,
+        "against": against,
         "seed": row["seed"] if trained else None,
         "layers": [],
         "values": [
@@ -107,6 +112,19 @@ def without_feed_forwards(fake: FakeSweep) -> None:
         fake.cells.append({**row, **changed})
         record = trial_record(fake.cells[-1], 40.0 + row["seed"], params_total=10_000_000)
         fake.store.put("trials", changed["trial_id"], [record])
+        measured_without_feed_forwards(fake, fake.cells[-1], full=row["trial_id"])
+
+
+def measured_without_feed_forwards(fake: FakeSweep, row: dict[str, Any], full: str) -> None:
+    """Probes a tenth above the layer's; CKA with the full network, and with another."""
+    metric = "pearson" if row["task"] == "STS-B" else "accuracy"
+    put_profile(fake, "probes", [(metric, layer, None, layer / 10) for layer in range(7)], row)
+    same = [("attention", layer, layer, layer / 10 + row["seed"] / 50) for layer in range(1, 7)]
+    put_profile(
+        fake, "cka", [*same, ("attention", 1, 2, 0.0), ("layer", 1, 1, 0.0)], row, against=full
+    )
+    other = identifier("t", "another")
+    put_profile(fake, "cka", [("attention", 1, 1, 0.0)], row, against=other)
 
 
 @pytest.fixture(scope="module")
@@ -170,7 +188,7 @@ def test_a_reference_is_as_deep_as_a_pruned_network(catalog: Catalog) -> None:
 
 
 def test_probes_are_of_the_main_metric_over_tasks(catalog: Catalog) -> None:
-    row = only(numbers.probes(catalog), network="full", model=DEEP, layer=4)
+    row = only(layerwise.probes(catalog), network="full", model=DEEP, layer=4)
     assert row["mean"] == pytest.approx((45 + 40) / 2 + 4 + 3)
     assert (row["low"], row["high"]) == (pytest.approx(48.5), pytest.approx(50.5))
     assert row["sd"] == pytest.approx(math.sqrt(2))
@@ -178,7 +196,7 @@ def test_probes_are_of_the_main_metric_over_tasks(catalog: Catalog) -> None:
 
 
 def test_a_layer_without_a_number_is_missing_and_a_gap_in_the_line(catalog: Catalog) -> None:
-    rows = numbers.probes(catalog)
+    rows = layerwise.probes(catalog)
     row = only(rows, network="full", model=DEEP, layer=3)
     assert (row["mean"], row["n_seeds"]) == (None, 1)
     from matplotlib.figure import Figure
@@ -192,7 +210,7 @@ def test_a_layer_without_a_number_is_missing_and_a_gap_in_the_line(catalog: Cata
 
 
 def test_pretrained_and_pruned_probes_stand_apart(catalog: Catalog) -> None:
-    rows = numbers.probes(catalog)
+    rows = layerwise.probes(catalog)
     before = only(rows, network="pretrained", model=SIX)
     assert (before["layer"], before["mean"], before["n_seeds"]) == (2, 50, 0)
     rows = rows.filter(pc.equal(rows["network"], "pruned"))
@@ -203,7 +221,7 @@ def test_pretrained_and_pruned_probes_stand_apart(catalog: Catalog) -> None:
 
 
 def test_similarity_is_of_both_parts(catalog: Catalog) -> None:
-    rows = numbers.similarity(catalog)
+    rows = layerwise.similarity(catalog)
     for part, step in (("sentence", 0.05), ("tokens", 0.02)):
         row = only(rows, part=part, model=DEEP, layer=8)
         assert row["mean"] == pytest.approx(0.95 - 8 * step - 0.015)
@@ -217,7 +235,7 @@ def test_a_threshold_keeps_what_is_not_above_it(catalog: Catalog) -> None:
 
 
 def test_cka_is_a_mean_over_profiles_or_of_one(catalog: Catalog) -> None:
-    rows = numbers.cka(catalog)
+    rows = layerwise.cka(catalog)
     row = only(rows, model=DEEP, layer=1)
     assert (row["value"], row["n_profiles"], row["n_tasks"]) == (pytest.approx(0.375), 4, 2)
     assert only(rows, model=DEEP, layer=0)["value"] is None
@@ -236,6 +254,60 @@ def test_feed_forwards_beside_none(catalog: Catalog) -> None:
     assert rows["parameters"].to_pylist() == [23_000_000 + 6 * 7_000_000, 10_000_000]
 
 
+def test_layers_with_and_without_feed_forwards(catalog: Catalog) -> None:
+    rows = layerwise.feed_forward_layers(catalog)
+    assert set(rows["model"].to_pylist()) == {SIX}, "no network of the other lacks one"
+    without = only(rows, network="top 3", part="probes", layer=4)
+    assert (without["mean"], without["n_tasks"], without["n_seeds"]) == (pytest.approx(40), 2, 2)
+    whole = only(rows, network="none", part="probes", layer=4)
+    assert whole["mean"] == pytest.approx((35 + 30) / 2 + 4 + 3)
+    cka = only(rows, network="top 3", part="attention", layer=1)
+    assert cka["mean"] == pytest.approx(0.13), "with the full network of its seed, the same layer"
+    assert not [
+        row for row in rows.to_pylist() if (row["network"], row["part"]) == ("none", "attention")
+    ]
+
+
+def test_a_panel_that_nobody_measured_says_so(catalog: Catalog) -> None:
+    from matplotlib.figure import Figure
+
+    rows = layerwise.feed_forward_layers(catalog).to_pylist()
+    figure = Figure()
+    reduced.feed_forward_layers(figure, [row for row in rows if row["part"] == "probes"])
+    left, right = figure.axes
+    assert [text.get_text() for text in left.texts] == []
+    assert [text.get_text() for text in right.texts] == ["not measured"]
+    assert len(left.lines) == 2
+
+
+def test_cka_of_two_networks_by_hand_is_not_of_the_full_one(tmp_path: Path) -> None:
+    fake = FakeSweep(tmp_path)
+    full, top, bottom = (
+        fake.cell(k=k, strategy=s, score=90.0) for k, s in ((0, "top"), (2, "top"), (2, "bottom"))
+    )
+    put_profile(fake, "cka", [("layer", 1, 1, 0.9)], top, against=full["trial_id"])
+    put_profile(fake, "cka", [("layer", 1, 1, 0.1)], top, against=bottom["trial_id"])
+    with open_views(fake.publish()) as opened:
+        assert only(layerwise.cka(opened))["value"] == pytest.approx(0.9)
+
+
+@pytest.mark.parametrize(
+    ("name", "of"),
+    [
+        ("2", True),
+        ("3", True),
+        ("feed-forward", True),
+        ("feed-forward-layers", True),
+        ("4", True),
+        ("5", False),
+        ("contribution", False),
+    ],
+)
+def test_a_figure_of_one_procedure_says_which(folder: Path, name: str, of: bool) -> None:
+    text = (folder / f"figure-{name}.svg").read_text(encoding="utf-8")
+    assert ("rocedure direct" in text.split("</metadata>")[1]) is of
+
+
 def test_every_figure_is_there_and_says_its_numbers(drawings: dict[str, Drawing]) -> None:
     assert list(drawings) == list(FIGURES)
     said = {name: drawing.alt for name, drawing in drawings.items()}
@@ -245,6 +317,8 @@ def test_every_figure_is_there_and_says_its_numbers(drawings: dict[str, Drawing]
     assert "lowest 0.535 at layer 8, below 0.7 at layers 5, 6, 7, 8" in said["5"]
     assert "t=0.9 keeps 7 of 8" in said["contribution"]
     assert "top 3 41.5 at 10 million" in said["feed-forward"]
+    assert "top 3 removed, CKA 0.63 at layer 6" in said["feed-forward-layers"]
+    assert "procedure direct" in said["2"] + said["3"]
     assert all(text.endswith(".") and "\n" not in text for text in said.values())
 
 
@@ -274,19 +348,73 @@ def test_files_are_the_same_again(
 @pytest.mark.parametrize("name", list(FIGURES))
 def test_names_are_written_as_they_are(folder: Path, name: str) -> None:
     text = (folder / f"figure-{name}.svg").read_text(encoding="utf-8")
-    names = {"3": {SIX}, "feed-forward": {SIX}, "contribution": {DEEP}}.get(name, {DEEP, SIX})
+    names = {"3": {SIX}, "contribution": {DEEP}, **{key: {SIX} for key in REDUCED}}.get(
+        name, {DEEP, SIX}
+    )
     assert all(f">{model}" in text for model in names)
     assert "<dc:date>" not in text
     assert (folder / f"figure-{name}.png").read_bytes().startswith(b"\x89PNG")
 
 
-def test_an_empty_store_has_no_figure_and_says_why(tmp_path: Path) -> None:
+SETTINGS = {
+    "2": "examples/poor-mans-bert.yaml",
+    "3": "examples/poor-mans-bert.yaml",
+    "4": "`measure: {probes: full}`",
+    "5": "`measure: {similarity: full}`",
+    "contribution": "`{name: contribution, threshold: [0.95, 0.925, 0.9]}`",
+    "cka": "`measure: {cka: full}`",
+    "feed-forward": "`feed_forward: [none, top 3]`",
+    "feed-forward-layers": "`measure: {probes: [full, pruned], cka: pruned}`",
+}
+
+
+@pytest.mark.parametrize("name", list(FIGURES))
+def test_an_empty_store_has_no_figure_and_says_what_brings_it(tmp_path: Path, name: str) -> None:
     with open_views(FakeSweep(tmp_path).publish()) as empty:
-        assert [draw(empty) for draw in FIGURES.values()] == [None] * len(FIGURES)
-    assert nothing("4") == (
-        "figure 4: no probes in this store: add `measure: {probes: full}` to the sweep"
-    )
-    assert all(nothing(name).startswith(f"figure {name}: no ") for name in FIGURES)
+        assert FIGURES[name](empty) is None
+        told = why_absent(empty, name)
+    assert told.startswith(f"figure {name}: no ")
+    assert SETTINGS[name] in told
+    for example in re.findall(r"examples/[a-z-]+\.yaml", told):
+        assert (Path(__file__).parents[1] / example).is_file()
+
+
+def only_pending(fake: FakeSweep) -> None:
+    for depth in (6, 12):
+        fake.cell(k=2, depth=depth)
+        fake.cell(strategy="contribution", threshold=0.9, state="deferred", depth=depth)
+    fake.cells.append({**fake.cells[0], "feed_forward": "top 3", "cell": len(fake.cells)})
+
+
+def only_of_others(fake: FakeSweep) -> None:
+    """Measured of networks whose layers went by another procedure, with feed-forwards or not."""
+    for feed_forward in ("none", "top 3"):
+        row = fake.cell(k=2 + 2 * (feed_forward == "none"), score=80.0, procedure="iterative")
+        row["feed_forward"] = feed_forward
+        for measure, name in (("probes", "accuracy"), ("similarity", "tokens"), ("cka", "layer")):
+            put_profile(fake, measure, [(name, 1, 1, 0.5)], row)
+
+
+@pytest.mark.parametrize(
+    ("make", "name", "said"),
+    [
+        (only_pending, "2", "`lp-sweep status`"),
+        (only_pending, "3", "`lp-sweep status`"),
+        (only_pending, "contribution", "no contribution is measured yet: `lp-sweep status`"),
+        (only_pending, "feed-forward", "of the procedure direct: `lp-sweep status`"),
+        (only_of_others, "2", "by the procedure direct"),
+        (only_of_others, "4", "only of others (layers dropped by another procedure"),
+        (only_of_others, "5", "no similarity of full networks in this store, only of others"),
+        (only_of_others, "cka", "only of others (layers dropped by another procedure"),
+        (only_of_others, "feed-forward-layers", "add the procedure direct"),
+    ],
+)
+def test_a_figure_that_waits_says_for_what(tmp_path: Path, make: Any, name: str, said: str) -> None:
+    fake = FakeSweep(tmp_path)
+    make(fake)
+    with open_views(fake.publish()) as catalog:
+        assert FIGURES[name](catalog) is None
+        assert said in why_absent(catalog, name)
 
 
 def test_a_format_that_there_is_not(drawings: dict[str, Drawing], tmp_path: Path) -> None:

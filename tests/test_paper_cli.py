@@ -42,10 +42,43 @@ def test_another_name_for_the_papers_model(tmp_path: Path) -> None:
     asked = ("paper", "--table", "1", "--store", "store", "--check")
     nothing = sweep(*asked, cwd=tmp_path)
     assert nothing.returncode == 1
-    assert "nothing was compared: the store has no network of the paper's models" in nothing.stderr
+    assert "nothing was compared" in nothing.stderr
     told = sweep(*asked, "--model", "./mine=bert-base-cased", cwd=tmp_path)
     assert told.returncode == 1
     assert "outside: " in told.stderr
+
+
+def test_a_store_without_the_papers_models_is_told_once(tmp_path: Path) -> None:
+    store(tmp_path, model="./mine")
+    told = sweep("paper", "--store", "store", cwd=tmp_path)
+    assert (told.returncode, told.stdout) == (0, "")
+    assert told.stderr.count("the store has none of the paper's models (bert-base-cased, ") == 1
+    assert "It has: ./mine (12 layers)." in told.stderr
+    assert "lp-sweep run examples/poor-mans-bert.yaml" in told.stderr
+    assert "--model ./mine=bert-base-cased" in told.stderr
+    asked = sweep("paper", "--store", "store", "--table", "5", cwd=tmp_path)
+    assert (asked.returncode, asked.stdout.count("missing (paper")) == (0, 20)
+    assert "Table 6" in sweep("paper", "--store", "store", "--json", cwd=tmp_path).stdout
+
+
+def test_a_store_with_one_of_the_papers_models_is_told_nothing(tmp_path: Path) -> None:
+    store(tmp_path)
+    told = sweep("paper", "--store", "store", cwd=tmp_path)
+    assert (told.returncode, told.stderr) == (0, "")
+    assert "Table 6" in told.stdout
+    mine = store(tmp_path / "other", model="./mine")
+    named = sweep("paper", "--store", "store", "--model", "./mine=bert-base-cased", cwd=mine)
+    assert (named.returncode, named.stderr) == (0, "")
+    assert "paper 90.25" in named.stdout
+
+
+def test_nothing_to_compare_of_a_model_that_is_there(tmp_path: Path) -> None:
+    fake = FakeSweep(tmp_path / "store")
+    fake.cell(model="bert-base-cased", k=0, score=90.0, task="own")
+    fake.publish()
+    told = sweep("paper", "--store", "store", "--table", "1", "--check", cwd=tmp_path)
+    assert told.returncode == 1
+    assert "no score of the paper's models on its tasks" in told.stderr
 
 
 @pytest.mark.parametrize("pair", ["bert", "=bert-base-cased", "mine=", "mine=bort"])

@@ -191,6 +191,7 @@ def test_tables_narrow_and_render(fake: FakeSweep, tmp_path: Path, name: str) ->
         for strategy in ("top", "bottom"):
             network(fake, right(90), k=0, model=model, strategy=strategy)
             network(fake, right(80), k=2, model=model, strategy=strategy)
+        network(fake, right(70), k=2, model=model, strategy="random 0", dropped=(3, 5))
     table = STATISTICS[name](open_views(fake.publish()), models=["a|b"], strategies=["top"])
     found = {(row["model"], row["strategy"]) for row in table.long.to_pylist()}
     assert found == {("a|b", "top")}

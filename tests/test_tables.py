@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from lp_sweep.analysis.statistics.tables import min_layers_interval
 from lp_sweep.analysis.tables import TABLES, Table, min_layers, speed, strategy_means, task_scores
 from lp_sweep.analysis.views import open_views
 from tests.fake_records import FakeSweep
@@ -149,6 +151,25 @@ def test_the_task_table_for_people(fake: FakeSweep) -> None:
     assert "SST-2 50.00" in table.notes[-1]
 
 
+def test_a_note_is_there_where_a_cell_needs_it(fake: FakeSweep) -> None:
+    three_seeds(fake)
+    whole = task_scores(open_views(fake.publish())).notes
+    assert [note.partition(":")[0] for note in whole] == [
+        "Read 90.25 ±0.31 (−2.18) n=3 as",
+        "The constant answer scores",
+    ]
+    fake.cell(k=6, seed=45)
+    fake.cell(k=2, score=91.0, seed=46)
+    fake.cell(k=2, task="RTE")
+    every = [note.partition(":")[0] for note in task_scores(open_views(fake.publish())).notes]
+    assert every[1:-1] == [
+        "(?)",
+        "n=2/3",
+        "missing, failed, deferred, impossible (no layer would stay)",
+        "–",
+    ]
+
+
 def test_a_change_without_full_depth_is_a_question_mark(fake: FakeSweep) -> None:
     fake.curve({2: 90.0})
     (line,) = lines(task_scores(open_views(fake.publish())))
@@ -255,7 +276,40 @@ def test_threads_are_part_of_a_cpu(fake: FakeSweep) -> None:
     assert lines(speed(open_views(fake.store)))[1]["device"] == "EPYC, 8 threads"
 
 
+def test_layers_dropped_on_the_way_leave_no_timing_and_that_is_the_reason(fake: FakeSweep) -> None:
+    axes: dict[str, Any] = {"procedure": "iterative"}
+    fake.cell(k=0, score=92.0, **axes)
+    full = speed(open_views(fake.publish()))
+    assert not any("not timed" in note for note in full.notes)
+    untimed = {"train_examples_per_second": None, "dev_examples_per_second": None}
+    fake.cell(k=6, score=90.0, **axes, **untimed)
+    table = speed(open_views(fake.publish()))
+    line = lines(table)[1]
+    assert (line["train ex/s"], line["dev ex/s"], line["train ×"]) == (
+        "not timed",
+        "not timed",
+        "?",
+    )
+    assert line["tasks"] == "0/1"
+    assert "the others have no K=0 on that device or no timing" in table.notes[2]
+    assert "not timed: layers were dropped while the network trained" in table.notes[3]
+
+
 # --- layout
+
+
+@pytest.mark.parametrize("make", [min_layers, min_layers_interval])
+def test_networks_without_feed_forwards_are_left_out_aloud(fake: FakeSweep, make: Any) -> None:
+    fake.curve({0: 90.0, 2: 89.2})
+    assert not any("Left out" in note for note in make(open_views(fake.publish())).notes)
+    fake.cell(k=2, score=88.0, strategy="bottom")
+    fake.cells[-1]["feed_forward"] = "top 3"
+    catalog = open_views(fake.publish())
+    (note,) = [note for note in make(catalog).notes if "Left out" in note]
+    assert "(top 3)" in note
+    assert not any("Left out" in note for note in make(catalog, strategies=["top"]).notes)
+    (sql,) = re.findall(r'lp-sweep query "(.*?)"', note)
+    assert [row["strategy"] for row in catalog.query(sql).to_pylist()] == ["bottom"]
 
 
 def test_the_min_layers_table_for_people(fake: FakeSweep) -> None:

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from lp_sweep.analysis.figures import theme
-from lp_sweep.analysis.figures.panels import Row, groups, heading
+from lp_sweep.analysis.figures.panels import OF_DIRECT, PRUNED_OF_DIRECT, Row, groups, heading
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -93,6 +93,8 @@ def cka(figure: Figure, rows: Sequence[Row]) -> None:
             axes.patch.set(hatch="////", edgecolor=theme.GREY)
             if cells:
                 image = _heat(axes, cells)
+    if any(len(row["kept_layers"]) < row["depth"] for row in rows):
+        theme.caption(figure, PRUNED_OF_DIRECT)
     if image is not None:
         figure.colorbar(image, ax=drawn, label="linear CKA (hatched: not a number)", shrink=0.7)
 
@@ -140,6 +142,7 @@ def feed_forward(figure: Figure, rows: Sequence[Row]) -> None:
         left.set_xlabel("mean over tasks (points)")
         right.set_xlabel("parameters (million)")
     figure.supylabel("feed-forwards removed", fontsize=9)
+    theme.caption(figure, OF_DIRECT)
     theme.legend(figure, entries)
 
 

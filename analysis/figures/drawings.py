@@ -1,10 +1,10 @@
 """Figures 2 to 5 of Poor Man's BERT (Sajjad et al. 2020) from a store, and a few beside them.
 
     drawing = FIGURES["4"](catalog)
-    print(nothing("4") if drawing is None else drawing.save(folder))
+    print(why_absent(catalog, "4") if drawing is None else drawing.save(folder))
 
-The numbers are `numbers`'s; this only puts them together. A figure whose numbers are not in the
-store is None, never an empty frame.
+The numbers are those of `numbers` and `layerwise`; this only puts them together. A figure whose
+numbers are not in the store is None, never an empty frame; `absent` says why.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
-from lp_sweep.analysis.figures import beside, panels, text, theme
+from lp_sweep.analysis.figures import beside, layerwise, panels, reduced, text, theme
 from lp_sweep.analysis.figures import numbers as figure_numbers
 from lp_sweep.analysis.figures.panels import Row, groups
 from lp_sweep.storage.catalog import Catalog
@@ -85,7 +85,7 @@ def _strategies(catalog: Catalog, name: str, *, six: bool) -> Drawing | None:
         return None
     return _drawing(
         name,
-        "Mean score over tasks by strategy and layers dropped",
+        "Mean score over tasks by strategy and layers dropped, procedure direct",
         numbers,
         panels.bars,
         text.strategies,
@@ -105,7 +105,7 @@ def figure_3(catalog: Catalog) -> Drawing | None:
 
 def figure_4(catalog: Catalog) -> Drawing | None:
     """Score of a classifier on each layer: whole, pre-trained and pruned networks."""
-    numbers = figure_numbers.probes(catalog)
+    numbers = layerwise.probes(catalog)
     if not _any(numbers, "mean"):
         return None
     named = len({(row["model"], row["network"]) for row in numbers.to_pylist()})
@@ -121,7 +121,7 @@ def figure_4(catalog: Catalog) -> Drawing | None:
 
 def figure_5(catalog: Catalog) -> Drawing | None:
     """Cosine of each layer before and after fine-tuning."""
-    numbers = figure_numbers.similarity(catalog)
+    numbers = layerwise.similarity(catalog)
     if not _any(numbers, "mean"):
         return None
     title = "Similarity of pre-trained and fine-tuned layers"
@@ -146,7 +146,7 @@ def contribution(catalog: Catalog) -> Drawing | None:
 
 def cka(catalog: Catalog, profile: str | None = None) -> Drawing | None:
     """CKA between layers: of one profile, else means over tasks of the deepest networks."""
-    numbers = figure_numbers.cka(catalog, profile)
+    numbers = layerwise.cka(catalog, profile)
     if not _any(numbers, "value"):
         return None
     n = len(groups(numbers.to_pylist(), "model", "kept_layers", "with_pretrained"))
@@ -162,11 +162,27 @@ def feed_forward(catalog: Catalog) -> Drawing | None:
     rows = numbers.to_pylist()
     return _drawing(
         "feed-forward",
-        "Score and parameters by feed-forwards removed",
+        "Score and parameters by feed-forwards removed, procedure direct",
         numbers,
         beside.feed_forward,
         text.feed_forward,
         height=0.5 + 0.8 * len(groups(rows, "sweep", "model")) + 0.28 * len(rows),
+    )
+
+
+def feed_forward_layers(catalog: Catalog) -> Drawing | None:
+    """Probes and CKA of attention outputs by layer, with and without feed-forwards."""
+    numbers = layerwise.feed_forward_layers(catalog)
+    if not _any(numbers, "mean"):
+        return None
+    rows = numbers.to_pylist()
+    return _drawing(
+        "feed-forward-layers",
+        "Layers of networks with and without feed-forwards, procedure direct",
+        numbers,
+        reduced.feed_forward_layers,
+        text.feed_forward_layers,
+        height=0.7 + 2.4 * len(reduced.networks(rows)),
     )
 
 
@@ -182,24 +198,5 @@ FIGURES: dict[str, Callable[[Catalog], Drawing | None]] = {
     "contribution": contribution,
     "cka": cka,
     "feed-forward": feed_forward,
+    "feed-forward-layers": feed_forward_layers,
 }
-_NO_MEAN = (
-    "no pruned network{} has a score on every task and seed asked for (procedure direct): "
-    "`lp-sweep status` says what is missing"
-)
-_NOTHING = {
-    "2": _NO_MEAN.format(" of a model of other than 6 layers"),
-    "3": _NO_MEAN.format(" of a model of 6 layers"),
-    "4": "no probes in this store: add `measure: {probes: full}` to the sweep",
-    "5": "no similarity in this store: add `measure: {similarity: full}` to the sweep",
-    "contribution": "no contribution profile in this store: add the strategy "
-    "`{name: contribution, threshold: [0.95, 0.925, 0.9]}` to the sweep",
-    "cka": "no CKA in this store: add `measure: {cka: full}` to the sweep",
-    "feed-forward": "no two feed-forward settings of one network have a score on every task and "
-    "seed: add `feed_forward: [none, top 3]` to the sweep",
-}
-
-
-def nothing(name: str) -> str:
-    """Why a figure is None, and what would fill it: one line."""
-    return f"figure {name}: {_NOTHING[name]}"

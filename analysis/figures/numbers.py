@@ -1,4 +1,4 @@
-"""The numbers of the figures, each a SELECT over the views. Draws nothing.
+"""The numbers of the figures of scores, each a SELECT over the views. Draws nothing.
 
 A mean over tasks is null while one of the tasks is missing: a mean over fewer compares nothing.
 """
@@ -60,92 +60,6 @@ ORDER BY sweep, model, role, reference, strategy = '{FULL}' DESC,
     min(position) OVER (PARTITION BY sweep, model, role, strategy), k_mean, threshold DESC
 """
 
-# Networks that a cell asked for, not the first stages of other procedures. K=0 is the same trial
-# in each of them.
-_NETWORKS = """
-networks AS (
-    SELECT DISTINCT trial_id, n_kept = depth AS whole
-    FROM cells
-    WHERE feed_forward = 'none' AND trial_id IS NOT NULL
-        AND (n_kept = depth OR procedure = 'direct')
-)"""
-
-# points: network, part, model, depth, task, seed, kept_layers, layer, value -> means over tasks.
-# `n_tasks` that are measured of a model's networks of that kind, of `n_tasks_asked` in the cells.
-_OVER_TASKS = """,
-runs AS (
-    SELECT * EXCLUDE (value), CASE WHEN count(value) = count(*) THEN avg(value) END AS value
-    FROM points GROUP BY ALL
-),
-expected AS (
-    SELECT network, part, model, count(DISTINCT task) AS n_tasks FROM points GROUP BY ALL
-),
-asked AS (SELECT model, count(DISTINCT lower(task)) AS n_tasks_asked FROM cells GROUP BY ALL),
-by_task AS (
-    SELECT network, part, model, depth, kept_layers, layer, task,
-        CASE WHEN count(value) = count(*) THEN avg(value) END AS mean
-    FROM runs GROUP BY ALL
-),
-by_seed AS (
-    SELECT network, part, model, kept_layers, layer, seed, avg(value) AS mean, count(value) AS n
-    FROM runs GROUP BY ALL
-),
-over_seeds AS (
-    SELECT network, part, model, kept_layers, layer, stddev_samp(mean) AS sd, min(mean) AS low,
-        max(mean) AS high, count(*) AS n_seeds
-    FROM by_seed JOIN expected USING (network, part, model)
-    WHERE n = n_tasks AND seed IS NOT NULL
-    GROUP BY ALL
-),
-over_tasks AS (
-    SELECT network, part, model, depth, kept_layers, layer, n_tasks,
-        CASE WHEN count(mean) = any_value(n_tasks) THEN avg(mean) END AS mean,
-        string_agg(task, ', ' ORDER BY task) FILTER (WHERE mean IS NOT NULL) AS tasks
-    FROM by_task JOIN expected USING (network, part, model)
-    GROUP BY ALL
-)
-SELECT network, part, model, depth, over_tasks.kept_layers, layer, mean, sd, low, high,
-    coalesce(n_seeds, 0) AS n_seeds, n_tasks, n_tasks_asked, tasks
-FROM over_tasks
-LEFT JOIN over_seeds USING (network, part, model, layer, kept_layers)
-LEFT JOIN asked USING (model)
-ORDER BY model, network, len(over_tasks.kept_layers) DESC, over_tasks.kept_layers, part, layer
-"""
-
-_PROBES = f"""
-WITH {_NETWORKS},
-metrics AS (
-    SELECT lower(task) AS task, min(metric) AS metric FROM trials GROUP BY ALL
-),
-measured AS (
-    SELECT *, CASE
-        WHEN bool_or(name = 'accuracy') OVER (PARTITION BY profile_id) THEN 'accuracy'
-        ELSE 'pearson' END AS usual
-    FROM layers WHERE measure = 'probes'
-),
-points AS (
-    SELECT
-        CASE WHEN measured.trial_id IS NULL THEN 'pretrained' WHEN whole THEN 'full'
-            ELSE 'pruned' END AS network,
-        'score' AS part,
-        model, depth, lower(measured.task) AS task, seed, kept_layers, layer, 100 * value AS value
-    FROM measured
-    LEFT JOIN networks USING (trial_id)
-    LEFT JOIN metrics ON metrics.task = lower(measured.task)
-    WHERE (measured.trial_id IS NULL OR whole IS NOT NULL) AND name = coalesce(metric, usual)
-)
-{_OVER_TASKS}"""
-
-_SIMILARITY = f"""
-WITH {_NETWORKS},
-points AS (
-    SELECT 'full' AS network, name AS part, model, depth, lower(task) AS task, seed, kept_layers,
-        layer, value
-    FROM layers JOIN networks USING (trial_id)
-    WHERE measure = 'similarity' AND whole
-)
-{_OVER_TASKS}"""
-
 _CONTRIBUTION = """
 WITH swept AS (
     SELECT DISTINCT profile_id, threshold FROM cells
@@ -156,29 +70,6 @@ SELECT model, task, profile_id, layer, value, threshold,
 FROM layers LEFT JOIN swept USING (profile_id)
 WHERE measure = 'contribution'
 ORDER BY model, task, profile_id, threshold DESC, layer
-"""
-
-_CKA = f"""
-WITH {_NETWORKS},
-points AS (
-    SELECT model, depth, kept_layers, against IS NULL AS with_pretrained, name AS part, layer,
-        other, value, profile_id, task, coalesce(whole, false) AS whole,
-        bool_or(coalesce(whole, false)) OVER () AS any_whole
-    FROM layers LEFT JOIN networks USING (trial_id)
-    WHERE measure = 'cka'
-        AND CASE WHEN $profile IS NULL THEN whole IS NOT NULL ELSE profile_id = $profile END
-)
-FROM (
-    SELECT model, depth, kept_layers, with_pretrained, part, layer, other,
-        CASE WHEN count(value) = count(*) THEN avg(value) END AS value,
-        count(DISTINCT profile_id) AS n_profiles, count(DISTINCT task) AS n_tasks
-    FROM points
-    WHERE $profile IS NOT NULL OR whole = any_whole
-    GROUP BY ALL
-)
-QUALIFY dense_rank() OVER (ORDER BY len(kept_layers) DESC, model, kept_layers, with_pretrained)
-    <= $most
-ORDER BY model, len(kept_layers) DESC, kept_layers, with_pretrained, part DESC, layer, other
 """
 
 _FEED_FORWARD = f"""
@@ -220,28 +111,9 @@ def strategies(catalog: Catalog, *, six: bool) -> pa.Table:
     return catalog.query(_BARS, {"six": six})
 
 
-def probes(catalog: Catalog) -> pa.Table:
-    """Figure 4: points by `network` (full, pretrained, pruned), kept layers and layer. The metric
-    is the task's main one, of any trial; accuracy, else pearson, where no trial says."""
-    return catalog.query(_PROBES)
-
-
-def similarity(catalog: Catalog) -> pa.Table:
-    """Figure 5: cosine by layer; `part` is sentence or tokens."""
-    return catalog.query(_SIMILARITY)
-
-
 def contribution(catalog: Catalog) -> pa.Table:
     """A row per profile, layer and threshold of the cells that hang on it (null: none do)."""
     return catalog.query(_CONTRIBUTION)
-
-
-def cka(catalog: Catalog, profile: str | None = None, most: int = 4) -> pa.Table:
-    """CKA by `part` (layer, attention), layer and other layer; means over profiles.
-
-    Of one profile; without, of `most` whole fine-tuned networks, else of the deepest pruned ones.
-    """
-    return catalog.query(_CKA, {"profile": profile, "most": most})
 
 
 def feed_forwards(catalog: Catalog) -> pa.Table:

@@ -15,6 +15,8 @@ if TYPE_CHECKING:
 
 Row = Mapping[str, Any]
 FAR = 0.7  # a cosine below it is a layer that changed substantially (Figure 5 of the paper)
+OF_DIRECT = "Procedure direct: pruned first, then fine-tuned."
+PRUNED_OF_DIRECT = "Networks with fewer layers: of the procedure direct."
 _FEWEST = 14.0  # bars' widths of an axis, at least
 
 
@@ -49,6 +51,7 @@ def bars(figure: Figure, rows: Sequence[Row]) -> None:
         axes.set_ylabel("mean over tasks (points)" + (f",\naxis from {bottom:g}" if bottom else ""))
         _lines_across(axes, panel, entries)
         _bars_of(axes, [row for row in panel if row["role"] == "pruned"], colours, bottom, entries)
+    theme.caption(figure, OF_DIRECT)
     theme.legend(figure, dict(sorted(entries.items(), key=_k_first)))
 
 
@@ -163,6 +166,8 @@ def probes(figure: Figure, rows: Sequence[Row]) -> None:
     """Score by layer: whole networks with the span of their seeds, the others without."""
     (axes,) = theme.panels(figure, 1)
     axes.set_ylabel("classifier on the layer,\nmean over tasks (points)")
+    if any(row["network"] == "pruned" for row in rows):
+        theme.caption(figure, PRUNED_OF_DIRECT)
     theme.legend(figure, _curves(axes, rows))
 
 
@@ -226,6 +231,10 @@ def _values(at: Mapping[int, Row], layers: Sequence[int], column: str) -> list[f
 
 def curve_label(row: Row) -> str:
     kind = {"full": "", "pretrained": ", pre-trained", "pruned": ", pruned"}[row["network"]]
+    return f"{theme.name(row['model'])}{kind}{measured_tasks(row)}"
+
+
+def measured_tasks(row: Row) -> str:
+    """` (1 of 2 tasks)` where not all that the cells ask for are measured."""
     few = row["n_tasks_asked"] is not None and row["n_tasks"] < row["n_tasks_asked"]
-    tasks = f" ({row['n_tasks']} of {row['n_tasks_asked']} tasks)" if few else ""
-    return f"{theme.name(row['model'])}{kind}{tasks}"
+    return f" ({row['n_tasks']} of {row['n_tasks_asked']} tasks)" if few else ""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from lp_sweep.analysis.figures import theme
+from lp_sweep.analysis.figures import reduced, theme
 from lp_sweep.analysis.figures.beside import network_name
 from lp_sweep.analysis.figures.panels import FAR, Row, curve_label, groups
 
@@ -32,7 +32,9 @@ def strategies(rows: Sequence[Row]) -> str:
         if len(known) < len(pruned):
             said.append(f"{len(pruned) - len(known)} of {len(pruned)} not complete")
         parts.append(f"{theme.name(panel[0]['model'])} {', '.join(said)}")
-    return _sentence("Mean score over tasks in points by strategy and layers dropped", parts)
+    return _sentence(
+        "Mean score over tasks in points by strategy and layers dropped (procedure direct)", parts
+    )
 
 
 def _across(row: Row) -> str | None:
@@ -116,7 +118,27 @@ def feed_forward(rows: Sequence[Row]) -> str:
             for row in settings
         ]
         parts.append(f"{theme.name(settings[0]['model'])} {', '.join(said)}")
-    return _sentence("Mean score over tasks in points by feed-forwards removed", parts)
+    return _sentence(
+        "Mean score over tasks in points by feed-forwards removed (procedure direct)", parts
+    )
+
+
+def feed_forward_layers(rows: Sequence[Row]) -> str:
+    parts = []
+    for same_layers in reduced.networks(rows):
+        said = []
+        for curve in groups(same_layers, "network", "part"):
+            known = [row for row in curve if row["mean"] is not None]
+            if known:
+                what = {"probes": "classifier", "attention": "CKA"}[known[0]["part"]]
+                last = known[-1]
+                said.append(
+                    f"{reduced.setting_name(last)}, {what} {last['mean']:.4g} at layer "
+                    f"{last['layer']}"
+                )
+        parts.append(f"{reduced.network_name(same_layers[0])}, {', '.join(said)}")
+    start = "Classifier on each layer in points, and CKA of attention outputs with the full network"
+    return _sentence(f"{start}, by feed-forwards removed (procedure direct)", parts)
 
 
 def _number(value: float | None, unit: float) -> str:

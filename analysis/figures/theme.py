@@ -110,6 +110,11 @@ def write(
             figure.savefig(path, format=kind, dpi=_DOTS_PER_INCH, metadata={**text, **extra})
 
 
+def caption(figure: Figure, text: str) -> None:
+    """A small line above all panels: of which networks the figure is."""
+    figure.suptitle(text, x=0.01, ha="left", fontsize=SMALL, color=GREY)
+
+
 def legend(figure: Figure, entries: Mapping[str, Any]) -> None:
     """Below all panels, where no number is."""
     if entries:

@@ -96,14 +96,19 @@ class Ours:
         return {key[1] for key in self.runs if key[0] == model}
 
 
+def models(catalog: Catalog) -> dict[str, int]:
+    """The store's models, with their depths."""
+    found = catalog.query("SELECT DISTINCT model, depth FROM cells ORDER BY ALL").to_pylist()
+    return {row["model"]: row["depth"] for row in found}
+
+
 def load(catalog: Catalog, names: Mapping[str, str]) -> Ours:
     """Everything of the store that the paper has a number for.
 
     `names` says which of the store's models stands for which of the paper's; the others are found
     by name. Raises SpecError for a name that neither side has.
     """
-    found = catalog.query("SELECT DISTINCT model, depth FROM cells ORDER BY ALL").to_pylist()
-    stand = stands(((row["model"], row["depth"]) for row in found), names)
+    stand = stands(models(catalog).items(), names)
     wanted = {"models": list(stand.of), "tasks": list(TASKS)}
     rows = catalog.query(_RUNS, wanted).to_pylist()
     speeds = catalog.query(_SPEEDS, {"models": wanted["models"]}).to_pylist()

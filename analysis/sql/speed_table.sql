@@ -7,10 +7,11 @@
 -- number of threads), never across devices: median over seeds, then over tasks.
 --
 -- params_total, params_percent   parameters, and what share of K=0's they are
--- train_examples_per_second, dev_examples_per_second   median over tasks
--- train_speedup, dev_speedup     times K=0; null without a K=0 on this device
+-- train_examples_per_second, dev_examples_per_second   median over tasks; null where layers were
+--                                dropped on the way (iterative): the time is that of no one network
+-- train_speedup, dev_speedup     times K=0; null without a timing, or without a K=0 on this device
 -- peak_memory_bytes              median over tasks
--- n, n_tasks, n_compared         trials; tasks; tasks that have K=0 on this device
+-- n, n_tasks, n_compared         trials; tasks; tasks with a timing, and K=0's on this device
 WITH ran AS (  -- a trial counts once, however many cells share it
     SELECT DISTINCT
         cells.sweep, cells.model, cells.procedure, cells.feed_forward, cells.task, cells.depth,

@@ -1,7 +1,8 @@
-"""The three tables that say how sure a number is, laid out for people.
+"""The four tables that say how sure a number is, laid out for people.
 
-`lp-sweep table significance | intervals | min-layers-interval`. `Table.long` has the raw numbers;
-how they are made is said in `significance`, `intervals` and `credible`. Computes nothing itself.
+`lp-sweep table significance | intervals | min-layers-interval | random-control`. `Table.long` has
+the raw numbers; how they are made is said in `significance`, `intervals`, `credible` and
+`control`. Computes nothing itself.
 """
 
 from __future__ import annotations
@@ -12,6 +13,10 @@ from typing import Any
 import pyarrow as pa
 
 from lp_sweep.analysis import phrases
+from lp_sweep.analysis.leftout import left_out
+from lp_sweep.analysis.legend import Note, legend
+from lp_sweep.analysis.statistics import notes
+from lp_sweep.analysis.statistics.control import control_rows
 from lp_sweep.analysis.statistics.credible import min_layers_rows
 from lp_sweep.analysis.statistics.intervals import interval_rows
 from lp_sweep.analysis.statistics.significance import significance_rows
@@ -20,28 +25,6 @@ from lp_sweep.storage.catalog import Catalog
 
 Row = Mapping[str, Any]
 Columns = Mapping[str, Callable[[Row], str]]
-
-SIGNIFICANCE_NOTES = (
-    "Read −2.18 [−3.10, −1.26] as: change in points against K=0, 95% interval. A row is one seed, "
-    "which says nothing of other seeds; `all 3` is the network over its seeds.",
-    "mcnemar 31/11: exact, on the examples that only K=0 / only the pruned network answers "
-    "rightly. bootstrap: 10,000 draws of examples, and of seeds where there are several; its p is "
-    "never below 0.0002, and too small with two or three seeds.",
-    "p Holm: corrected for all the different tests of these rows together. To test less, ask for "
-    "less (--sweep), before looking.",
-)
-INTERVAL_NOTES = (
-    "Over seeds: where the mean of other seeds would lie, on this dev set. Over examples (one "
-    "seed): where this network's score on other examples would lie, blind to the seed.",
-    "Over few seeds it is rough, and too narrow: of 2 seeds it holds the true mean half of the "
-    "time, of 3 in 3 of 4 cases, whatever the 95% says.",
-)
-MIN_LAYERS_NOTES = (
-    "Each resample draws other seeds and other dev examples and asks again. agree: how often it "
-    "gives the same answer. 90%: the fewest answers that together have 90% of the resamples.",
-    "No probability that an answer is true: one seed says nothing of others, two or three say too "
-    "little, and of several K near the allowed loss the larger is favoured.",
-)
 
 
 def significance(
@@ -63,7 +46,7 @@ def significance(
         "p Holm": lambda row: _p(row["p_holm"]),
     }
     long = significance_rows(catalog, models=models, strategies=strategies)
-    return _flat("Change against K=0, in points", long, columns, SIGNIFICANCE_NOTES)
+    return _flat("Change against K=0, in points", long, columns, notes.SIGNIFICANCE)
 
 
 def intervals(
@@ -85,7 +68,7 @@ def intervals(
         "n": lambda row: phrases.share(row["n"], row["n_expected"]),
     }
     long = interval_rows(catalog, models=models, strategies=strategies)
-    return _flat("Scores and their 95% intervals, in points", long, columns, INTERVAL_NOTES)
+    return _flat("Scores and their 95% intervals, in points", long, columns, notes.INTERVAL)
 
 
 def min_layers_interval(
@@ -107,7 +90,31 @@ def min_layers_interval(
     }
     long = min_layers_rows(catalog, unit=unit, models=models, strategies=strategies)
     title = f"Layers needed to stay within a loss, in {unit}, and how sure that is"
-    return _flat(title, long, columns, MIN_LAYERS_NOTES)
+    said = (*notes.MIN_LAYERS, *left_out(catalog, models, strategies))
+    return _flat(title, long, columns, said)
+
+
+def random_control(
+    catalog: Catalog,
+    *,
+    unit: Unit = "points",
+    models: Sequence[str] = (),
+    strategies: Sequence[str] = (),
+) -> Table:
+    """Each strategy against as many layers dropped at random: a row per K, strategy and tasks."""
+    columns: Columns = {
+        "K": lambda row: str(row["k"]),
+        "kept": lambda row: f"{row['depth'] - row['k']} of {row['depth']}",
+        "tasks": lambda row: str(row["tasks"]),
+        "random": _draws,
+        "strategy": _beside,
+        "mean": lambda row: _points(row["mean"]) or ("missing" if row["strategy"] else ""),
+        "difference": lambda row: _signed(row["difference"]),
+        "above": _above,
+    }
+    long = control_rows(catalog, models=models, strategies=strategies)
+    title = "Strategies against layers dropped at random, in points"
+    return _flat(title, long, columns, notes.CONTROL)
 
 
 # the names that the command line uses, beside those of `tables.TABLES`
@@ -115,10 +122,11 @@ STATISTICS: dict[str, Callable[..., Table]] = {
     "significance": significance,
     "intervals": intervals,
     "min-layers-interval": min_layers_interval,
+    "random-control": random_control,
 }
 
 
-def _flat(title: str, long: pa.Table, columns: Columns, notes: tuple[str, ...]) -> Table:
+def _flat(title: str, long: pa.Table, columns: Columns, said: Sequence[Note]) -> Table:
     """A line per row; K=0 is one network, whichever strategies list it, and so one line."""
     rows = long.to_pylist()
     every: Columns = {
@@ -126,7 +134,8 @@ def _flat(title: str, long: pa.Table, columns: Columns, notes: tuple[str, ...]) 
         **columns,
     }
     shown = dict.fromkeys(tuple(show(row) for show in every.values()) for row in rows)
-    return Table(title=title, columns=tuple(every), rows=tuple(shown), notes=notes, long=long)
+    needed = legend(said, shown)
+    return Table(title=title, columns=tuple(every), rows=tuple(shown), notes=needed, long=long)
 
 
 def _text(column: str) -> Callable[[Row], str]:
@@ -167,3 +176,28 @@ def _credible(row: Row) -> str:
     if row["reason"]:
         return f"not asked: {row['reason']}"
     return " or ".join(str(row["depth"] - k) for k in reversed(row["credible"]))
+
+
+def _draws(row: Row) -> str:
+    """`78.20 ±1.10 n=5`, or `missing (0/5)`."""
+    if row["random_mean"] is None:
+        return f"missing (0/{row['n_draws_expected']})"
+    spread = "" if row["random_sd"] is None else f" ±{row['random_sd']:.2f}"
+    count = phrases.share(row["n_draws"], row["n_draws_expected"])
+    return f"{row['random_mean']:.2f}{spread} n={count}"
+
+
+def _beside(row: Row) -> str:
+    if row["strategy"] is None:
+        return phrases.NOT_ASKED
+    return (
+        row["strategy"] if row["threshold"] is None else f"{row['strategy']} t={row['threshold']:g}"
+    )
+
+
+def _signed(value: float | None) -> str:
+    return "" if value is None else phrases.signed(value)
+
+
+def _above(row: Row) -> str:
+    return "" if row["difference"] is None else f"{row['n_below']}/{row['n_draws']}"

@@ -1,0 +1,55 @@
+-- random_control: what dropping K layers at random scores, and what each other strategy scores beside
+-- it. One row per sweep, model, procedure, feed_forward, K with draws (`random 0`, `random 1`, ...),
+-- tasks and strategy of that K.
+--
+-- tasks          all, or stable: without those of `unstable_tasks`, where that makes a difference.
+-- random_mean, random_sd  points: mean and sample standard deviation over draws, each the draw's mean
+--                over tasks. Draws are independent: two may drop the same layers, and both count.
+-- n_draws, n_draws_expected  draws that have every task and seed, draws asked for. Where there are
+--                fewer, random_mean is of those that are there.
+-- strategy, threshold, mean  another strategy that drops K layers (on every task), and its mean over
+--                tasks; null where there is none, or where a task is missing.
+-- difference     mean - random_mean, in points: above 0 it is better than chance.
+-- n_below        draws whose own mean is below it.
+WITH scored AS (
+    SELECT
+        *, 'all' AS tasks, mean_all AS mean,
+        regexp_full_match(strategy, 'random [0-9]+') AS drawn
+    FROM strategy_table
+    WHERE k > 0
+    UNION ALL
+    SELECT
+        *, 'stable' AS tasks, mean_stable AS mean,
+        regexp_full_match(strategy, 'random [0-9]+') AS drawn
+    FROM strategy_table
+    WHERE k > 0 AND n_stable_expected BETWEEN 1 AND n_tasks_expected - 1
+),
+
+draws AS (
+    SELECT
+        sweep, model, procedure, feed_forward, depth, k, tasks,
+        avg(mean) AS random_mean,
+        stddev_samp(mean) AS random_sd,
+        count(mean) AS n_draws,
+        count(*) AS n_draws_expected,
+        list(mean) FILTER (WHERE mean IS NOT NULL) AS means
+    FROM scored
+    WHERE drawn
+    GROUP BY ALL
+),
+
+others AS (
+    SELECT
+        sweep, model, procedure, feed_forward, k, tasks, strategy, threshold, mean, position
+    FROM scored
+    WHERE NOT drawn
+)
+
+SELECT
+    draws.* EXCLUDE (means),
+    strategy, threshold, mean,
+    mean - random_mean AS difference,
+    CASE WHEN mean IS NOT NULL THEN len(list_filter(means, lambda drawn: drawn < mean)) END AS n_below,
+    position
+FROM draws
+LEFT JOIN others USING (sweep, model, procedure, feed_forward, k, tasks)
