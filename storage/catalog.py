@@ -47,7 +47,8 @@ class Catalog:
         """
         reading.check(self._connection, sql)
         if not self._predictions_loaded and _PREDICTIONS.search(sql):
-            _load(self._connection, "predictions", self._records.read("predictions"))
+            with reading.ctrl_c():
+                _load(self._connection, "predictions", self._records.read("predictions"))
             self._predictions_loaded = True
         return reading.run(self._connection, sql, parameters or {})
 
@@ -82,21 +83,29 @@ def open_catalog(
     records = _Records(store, sweep)
     connection = reading.connect()
     try:
-        connection.execute("CREATE SCHEMA store")
-        for table in TABLES:
-            rows = TABLES[table].empty_table() if table == "predictions" else records.read(table)
-            _load(connection, table, rows, create=True)
-        unique = sorted({float(delta) for delta in deltas})
-        _load(
-            connection, "deltas", pa.table({"delta": pa.array(unique, pa.float64())}), create=True
-        )
-        for name, select in views.items():
-            connection.execute(f'CREATE VIEW "{name}" AS {select}')
-        reading.lock(connection)
+        with reading.ctrl_c():
+            _fill(connection, records, views, deltas)
+            reading.lock(connection)
     except duckdb.Error as error:
         connection.close()
         raise QueryError(f"a view can't be made: {error}") from error
     return Catalog(connection, records)
+
+
+def _fill(
+    connection: duckdb.DuckDBPyConnection,
+    records: _Records,
+    views: Mapping[str, str],
+    deltas: Sequence[float],
+) -> None:
+    connection.execute("CREATE SCHEMA store")
+    for table in TABLES:
+        rows = TABLES[table].empty_table() if table == "predictions" else records.read(table)
+        _load(connection, table, rows, create=True)
+    unique = sorted({float(delta) for delta in deltas})
+    _load(connection, "deltas", pa.table({"delta": pa.array(unique, pa.float64())}), create=True)
+    for name, select in views.items():
+        connection.execute(f'CREATE VIEW "{name}" AS {select}')
 
 
 def _load(

@@ -12,7 +12,7 @@ from __future__ import annotations
 import contextlib
 import re
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any
 
@@ -80,6 +80,17 @@ def check(connection: duckdb.DuckDBPyConnection, sql: str) -> None:
         check(connection, text[explained.end() :])
     elif kind not in _PERHAPS_READING or not _READING_WORD.match(text):
         raise QueryError(f"the store is open read-only: {kind.name} is refused; {_ALLOWED}.")
+
+
+@contextlib.contextmanager
+def ctrl_c() -> Iterator[None]:
+    """For statements of the main thread: DuckDB turns its KeyboardInterrupt into another error."""
+    try:
+        yield
+    except RuntimeError as error:
+        if "interrupted" not in str(error):
+            raise
+        raise KeyboardInterrupt from error
 
 
 def run(connection: duckdb.DuckDBPyConnection, sql: str, parameters: Mapping[str, Any]) -> pa.Table:

@@ -3,9 +3,11 @@ there; no query takes all memory, and Ctrl-C ends each."""
 
 from __future__ import annotations
 
+import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Iterator
 
@@ -283,6 +285,19 @@ def test_ctrl_c_ends_an_endless_query(world: World, name: str) -> None:
     output, errors = running.communicate(timeout=30)
     assert (running.returncode, output) == (130, "")
     assert "Traceback" not in errors
+
+
+def test_ctrl_c_while_tables_load_is_ctrl_c() -> None:
+    """And no RuntimeError: `Query interrupted`, which is what DuckDB makes of it."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    timer = threading.Timer(0.3, os.kill, (os.getpid(), signal.SIGINT))
+    timer.start()
+    try:
+        with pytest.raises(KeyboardInterrupt), reading.ctrl_c():
+            duckdb.connect().execute(ENDLESS["product"])
+    finally:
+        timer.join()
+        signal.signal(signal.SIGINT, before)
 
 
 # -- the command line
