@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 from lp_sweep.orchestrator.axes import StrategyEntry, canonical_strategy
 from lp_sweep.orchestrator.entries import CellMatch
 from lp_sweep.orchestrator.models import ModelInput
+from lp_sweep.orchestrator.removals import Reduced, check_removals, empty_removals
 from lp_sweep.orchestrator.resolve import Sweep
 from lp_sweep.orchestrator.wording import choose
 from lp_sweep.orchestrator.yamldata import Location
@@ -40,11 +41,13 @@ class Asked(NamedTuple):
 
 
 def asked_cells(sweep: Sweep) -> list[Asked]:
-    """Every cell once, in the file's order. Raises SpecError for an impossible K.
+    """Every cell once, in the file's order. Raises SpecError for an impossible K, and for the
+    removal of feed-forwards that a model does not have.
 
-    Notes on cells that do not exist (a model's own K at which a strategy has no network) and on a
-    missing baseline are added to `sweep.notes`.
+    Notes on cells that do not exist (a model's own K at which a strategy has no network, a K that
+    leaves no feed-forward to remove) and on a missing baseline are added to `sweep.notes`.
     """
+    check_removals(sweep)
     asked = itertools.chain(_multiplied(sweep), _included(sweep))
     wanted = dict.fromkeys(itertools.islice(asked, _MOST_CELLS))
     if next(asked, None) is not None:
@@ -53,6 +56,8 @@ def asked_cells(sweep: Sweep) -> list[Asked]:
             "sweep: sweeps over one store share their trials."
         )
     cells = [cell for cell in wanted if not any(_matches(m, cell) for m in sweep.spec.exclude)]
+    empty = empty_removals(sweep, map(_reduced, cells))
+    cells = [cell for cell in cells if _reduced(cell) not in empty]
     _note_idle_excludes(sweep, wanted)
     _note_missing_baselines(sweep, cells)
     if not cells:
@@ -61,6 +66,10 @@ def asked_cells(sweep: Sweep) -> list[Asked]:
             f"{where}: no cell is left: every one is excluded, or has no network at its K"
         )
     return cells
+
+
+def _reduced(cell: Asked) -> Reduced:
+    return Reduced(cell.model, cell.strategy, cell.k, cell.feed_forward)
 
 
 def _multiplied(sweep: Sweep) -> Iterator[Asked]:

@@ -10,6 +10,7 @@ import os
 import statistics
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -17,6 +18,7 @@ from lp_sweep.orchestrator.models import ModelInput
 from lp_sweep.orchestrator.plan import Plan, Work
 from lp_sweep.orchestrator.resolve import TaskInput
 from lp_sweep.storage.identity import ProfileSpec, TrialSpec
+from lp_sweep.trials.measures.heldout import held_out_rows
 from lp_sweep.trials.procedures import ITERATIVE, phases
 
 # FLOP/s that one slot sustains; used only before the store has a timing
@@ -25,7 +27,6 @@ _TOKENS = 64  # mean length after dynamic padding, likewise
 _LAYER_PARAMETERS = 7_077_888  # of bert-base
 _OVERHEAD_LAYERS = 1  # embeddings, head and optimiser, in layers
 _FORWARD_SHARE = 1 / 3  # a forward pass is a third of a training step
-HELD_OUT_SHARE, HELD_OUT_MOST = 0.1, 2000  # of trials/greedy.py, which imports torch
 
 
 class Estimate(NamedTuple):
@@ -58,7 +59,7 @@ def _profile_size(work: Work, spec: ProfileSpec) -> float:
     rows = min(dev, spec.limit_dev or dev)
     learned = min(train, spec.limit_train or train)
     if spec.recipe is not None:
-        held_out = min(HELD_OUT_MOST, learned * HELD_OUT_SHARE)
+        held_out = held_out_rows(learned)
         tried = sum(left * (left - 1 + _OVERHEAD_LAYERS) for left in range(2, depth + 1))
         trained = (learned - held_out) * spec.recipe.epochs * (depth + _OVERHEAD_LAYERS)
         return trained + held_out * tried * _FORWARD_SHARE
@@ -129,10 +130,25 @@ def _whole_network(plan: Plan, model: ModelInput, task: TaskInput) -> Work:
     return Work(id="", spec=spec, model=model, task=task)
 
 
+def _measure_seconds(plan: Plan, rates: Rates, missing: Iterable[Work]) -> float:
+    """One kind of measurement takes as long for every network of a model on a task."""
+    counts: Counter[tuple[str, str, str]] = Counter()
+    works: dict[tuple[str, str, str], Work] = {}
+    for work in missing:
+        for item in plan.missing_measures(work.id):
+            kind = (work.model.name, work.task.name, item.spec.measure)
+            counts[kind] += 1
+            if kind not in works:
+                works[kind] = replace(work, spec=item.spec)
+    return sum(count * rates.seconds(works[kind]) for kind, count in counts.items())
+
+
 def estimate(plan: Plan, rates: Rates) -> Estimate:
-    """Slot-hours of what is missing; a deferred cell counts as a network of full depth."""
+    """Slot-hours of what is missing: measurements too, and the trials that are trained again for
+    them. A deferred cell counts as a network of full depth."""
     missing = [*plan.missing_profiles(), *plan.missing_trials()]
-    seconds = sum(rates.seconds(work) for work in missing) + _deferred_seconds(plan, rates)
+    seconds = sum(rates.seconds(work) for work in missing if not plan.has_network(work.id))
+    seconds += _measure_seconds(plan, rates, missing) + _deferred_seconds(plan, rates)
     unknown = sum(not rates.knows(work) for work in missing)
     if not missing:
         basis = "nothing is missing"

@@ -6,6 +6,7 @@ Done is what has a record that can be read: a torn one is work to be done again.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence, Set
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any, NamedTuple
 
 import pyarrow as pa
@@ -13,6 +14,7 @@ import pyarrow.compute as pc
 
 from lp_sweep.storage.networks import has_network
 from lp_sweep.storage.store import Store, Unreadable
+from lp_sweep.storage.tablefiles import THREADS
 from lp_sweep.trials.select import Measured
 
 _TIMING = (
@@ -62,7 +64,12 @@ def read_ledger(store: Store) -> Ledger:
 
 def with_networks(known: Known, store: Store, trials: Set[str]) -> Known:
     """Looks for the networks of these trials. Raises StoreError."""
-    return known._replace(networks={id_ for id_ in trials if has_network(store, id_)})
+    ids = sorted(trials)
+    with ThreadPoolExecutor(THREADS) as pool:  # a bucket takes its time for each
+        there = pool.map(lambda id_: has_network(store, id_), ids)
+        return known._replace(
+            networks={id_ for id_, is_there in zip(ids, there, strict=True) if is_there}
+        )
 
 
 def measurements(profiles: pa.Table) -> dict[str, Measured]:

@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 
 from lp_sweep.analysis.raw import finite
 from lp_sweep.orchestrator.known import attempted_work
+from lp_sweep.orchestrator.layertext import layers_text
 from lp_sweep.storage.errors import StoreError
 from lp_sweep.storage.printable import printable
 from lp_sweep.storage.store import Store
@@ -17,12 +18,13 @@ from lp_sweep.storage.store import Store
 _GROUPS = {
     "what": """trial_id profile_id identity_version model model_fingerprint model_revision depth
         kept_layers dropped_layers k procedure measure task data_fingerprint seed""",
-    "result": """metric last best best_epoch majority layers train_losses steps train_examples
+    "result": """metric last best best_epoch majority train_losses steps train_examples
         dev_examples params_total params_encoder params_embedding micro_batch out_of_memory_retries
         resumed_from_step""",
     "where": """host device_type device_name threads started_at ended_at command versions""",
 }
-_NOT_SHOWN = ("spec", "epoch_metrics")  # in the JSON; the epochs have a view of their own
+# in the JSON; the epochs have a view of their own, a profile's numbers a table of their own
+_NOT_SHOWN = ("spec", "epoch_metrics", "layers", "values")
 
 
 class History(NamedTuple):
@@ -77,6 +79,7 @@ def show_text(found: History) -> str:
             lines += [group, *(_line(name, shown.pop(name)) for name in known)]
         rest = {name: value for name, value in shown.items() if name not in _NOT_SHOWN}
         lines += ["recipe and times", *(_line(name, value) for name, value in rest.items())]
+        lines += ["", *layers_text(found.record)] if "measure" in found.record else []
     lines += [""] * bool(found.attempts) + [_attempt_line(attempt) for attempt in found.attempts]
     if found.attempts:
         lines.append(f"tracebacks: lp-sweep logs {found.id}")

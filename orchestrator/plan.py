@@ -113,15 +113,21 @@ class Plan:
         """The trials whose networks a piece of work needs before it can begin."""
         if id_ not in self.trials or not self.incomplete(id_):
             return set()
-        kept = id_ in self.known.trials and id_ in self.known.networks  # only to be measured
-        start = None if kept else self.trials[id_].start
+        start = None if self.has_network(id_) else self.trials[id_].start
         against = {item.spec.against for item in self.missing_measures(id_)}
         return ({start} if start else set()) | (against - {""})
 
+    def has_network(self, id_: str) -> bool:
+        """Whether a trial is done and its network is in the store: it can only be measured."""
+        return id_ in self.known.trials and id_ in self.known.networks
+
     def trained_again(self) -> set[str]:
         """The trials that have a record and whose networks are wanted and not there."""
-        wanted = self.needed_networks() | {id_ for id_ in self.trials if self.incomplete(id_)}
-        return (wanted & self.known.trials) - self.known.networks
+        without = (self.trials.keys() & self.known.trials) - self.known.networks
+        if not without:
+            return set()
+        needed = self.needed_networks()
+        return {id_ for id_ in without if id_ in needed or self.incomplete(id_)}
 
     def sources(self) -> set[str]:
         """The trials whose networks any work needs or needed, done or not."""
@@ -152,7 +158,9 @@ class Plan:
     def totals(self) -> dict[str, int]:
         states = Counter(cell.state for cell in self.cells)
         trials = Counter(state_of(id_, self.known) for id_ in self.trials)
-        measures = [item for items in self.measures.values() for item in items]
+        measures = Counter(
+            state_of(item.id, self.known) for items in self.measures.values() for item in items
+        )
         return {
             "cells": len(self.cells),
             "trials": len(self.trials),
@@ -161,8 +169,8 @@ class Plan:
             ),
             "profiles": len(self.profiles),
             "profiles_done": len(self.profiles) - len(self.missing_profiles()),
-            "measures": len(measures),
-            "measures_done": sum(item.id in self.known.profiles for item in measures),
+            "measures": measures.total(),
+            **{f"measures_{state}": measures[state] for state in ("done", "failed", "pending")},
             **{f"trials_{state}": trials[state] for state in ("done", "failed", "pending")},
             **{
                 f"cells_{state}": states[state]
@@ -175,6 +183,7 @@ class Plan:
 
 
 def state_of(id_: str, known: Known) -> State:
-    if id_ in known.trials:
+    """Of a trial or a profile."""
+    if id_ in known.trials or id_ in known.profiles:
         return "done"
     return "failed" if id_ in known.failed else "pending"

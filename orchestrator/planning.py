@@ -7,15 +7,16 @@ code: it does what the plan says is missing.
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any
+from typing import Any, NamedTuple
 
 from lp_sweep.orchestrator.axes import FeedForward
 from lp_sweep.orchestrator.cells import Asked, asked_cells
+from lp_sweep.orchestrator.garbage import collector_paused
 from lp_sweep.orchestrator.known import Known
 from lp_sweep.orchestrator.plan import Cell, Measure, Plan, Work, state_of
 from lp_sweep.orchestrator.resolve import Sweep, TaskInput
 from lp_sweep.storage.identity import ProfileSpec, TrialSpec, profile_id, trial_id
-from lp_sweep.trials.feedforward_rules import NONE, removed_feed_forwards
+from lp_sweep.trials.feedforward_rules import NONE, some_removed
 from lp_sweep.trials.procedures import Procedure, full_layers, settled, stage_one
 from lp_sweep.trials.select import (
     BY_MEASURE,
@@ -34,8 +35,9 @@ def make_plan(sweep: Sweep, known: Known) -> Plan:
     """Raises SpecError for an impossible K."""
     plan = Plan(sweep=sweep, known=known)
     builder = _Builder(plan)
-    plan.cells = [_cell(builder, asked) for asked in asked_cells(sweep)]
-    builder.pretrained_probes()
+    with collector_paused():
+        plan.cells = [_cell(builder, asked) for asked in asked_cells(sweep)]
+        builder.pretrained_probes()
     return plan
 
 
@@ -47,10 +49,9 @@ def _cell(builder: _Builder, asked: Asked) -> Cell:
     if profile is not None and found is None and asked.k != 0:
         return Cell(asked=asked, depth=depth, profile_id=profile, state="deferred")
     try:
-        dropped = _dropped(asked, depth, found)
-        kept = kept_layers(depth, dropped)
+        dropped, kept = builder.layers(asked, found)
         trial = builder.trial(asked, kept)
-    except ValueError:  # no layer would stay, or not as many as feed-forwards are to go
+    except ValueError:  # no layer would stay, or none for the feed-forwards to go from
         gone = kept_layers(depth, ()) if asked.feed_forward == NONE else None
         return Cell(
             asked=asked,
@@ -69,6 +70,11 @@ def _cell(builder: _Builder, asked: Asked) -> Cell:
         profile_id=profile,
         state=state_of(trial, known),
     )
+
+
+class _Layers(NamedTuple):
+    dropped: tuple[int, ...]
+    kept: tuple[int, ...]
 
 
 def _dropped(asked: Asked, depth: int, found: Measured | None) -> tuple[int, ...]:
@@ -93,17 +99,36 @@ class _Builder:
             for entry in spec.strategies
         }
         self._ids: dict[tuple[Any, ...], str] = {}
+        self._layers: dict[tuple[Any, ...], _Layers] = {}
+        self._specs: dict[tuple[Any, ...], TrialSpec] = {}  # without the seed
         self._profile_ids: dict[tuple[str, str, str], str] = {}
+
+    def layers(self, asked: Asked, found: Measured | None) -> _Layers:
+        """Raises ValueError where a threshold leaves none."""
+        own = asked.task if found else None  # what was measured may be the task's own
+        key = (asked.model, asked.strategy, asked.k, asked.threshold, own)
+        if key not in self._layers:
+            depth = self.models[asked.model].depth
+            dropped = _dropped(asked, depth, found)
+            self._layers[key] = _Layers(dropped, kept_layers(depth, dropped))
+        return self._layers[key]
 
     def trial(self, asked: Asked, kept: tuple[int, ...]) -> str:
         """Its identifier; the trial and all that it stands on are in the plan then. Raises
-        ValueError for more feed-forwards to be removed than layers are kept."""
+        ValueError where the kept layers are none for the feed-forwards to go from."""
         key = (asked.model, asked.procedure, asked.feed_forward, asked.task, asked.seed, kept)
         if key not in self._ids:
             self._ids[key] = self._planned(asked, self._spec(asked, kept))
         return self._ids[key]
 
     def _spec(self, asked: Asked, kept: tuple[int, ...]) -> TrialSpec:
+        key = (asked.model, asked.procedure, asked.feed_forward, asked.task, kept)
+        if key not in self._specs:
+            self._specs[key] = self._spec_of_seeds(asked, kept)
+        return replace(self._specs[key], seed=asked.seed)
+
+    def _spec_of_seeds(self, asked: Asked, kept: tuple[int, ...]) -> TrialSpec:
+        """Every seed's: another one changes nothing else."""
         model, task = self.models[asked.model], self.plan.sweep.tasks[asked.task]
         procedure = Procedure.parse(asked.procedure)
         removal = FeedForward.parse(asked.feed_forward)
@@ -117,7 +142,7 @@ class _Builder:
             procedure=procedure.name,
             freeze_dropped=procedure.freeze_dropped,
             epochs_per_layer=procedure.epochs_per_layer,
-            removed_feed_forwards=removed_feed_forwards(removal.rule, kept),
+            removed_feed_forwards=some_removed(removal.rule, kept),
             second_norm=removal.second_norm,
         )
         return settled(spec, model.depth)

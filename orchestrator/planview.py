@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections import defaultdict
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from lp_sweep.orchestrator.estimate import Estimate, Rates
-from lp_sweep.orchestrator.plan import Cell, Plan
-from lp_sweep.orchestrator.progress import short_model
-from lp_sweep.orchestrator.selection import Selection
+from lp_sweep.orchestrator.naming import ranges, short_model
+from lp_sweep.orchestrator.plan import Cell, Plan, Work
+from lp_sweep.orchestrator.selection import taken_on
 from lp_sweep.storage.printable import printable
 from lp_sweep.trials.feedforward_rules import NONE
 from lp_sweep.trials.procedures import DIRECT
@@ -21,7 +22,11 @@ def plan_json(plan: Plan, estimate: Estimate) -> dict[str, Any]:
     return {
         "sweep": plan.sweep.name,
         "cells": [cell.row() for cell in plan.cells],
-        "totals": {**plan.totals(), "slot_hours": round(estimate.hours, 3)},
+        "totals": {
+            **plan.totals(),
+            "to_do": len(taken_on(plan)),
+            "slot_hours": round(estimate.hours, 3),
+        },
         "estimate": estimate._asdict(),
         "profiles": [
             {
@@ -40,9 +45,7 @@ def plan_text(plan: Plan, estimate: Estimate, rates: Rates) -> str:
     """A page: what is asked, what it takes, what is there already."""
     totals = plan.totals()
     profiles = f"{totals['profiles_done']} of {totals['profiles']} profiles done"
-    selection = Selection()
-    again = [k for i, k in plan.known.failed.items() if i in plan.trials and selection.wants(i, k)]
-    to_do = totals["trials_pending"] + len(again)
+    to_do = taken_on(plan)
     lines = [
         f"sweep {plan.sweep.name}",
         _count("cells", totals["cells"], "asked for: one strategy, K, task and seed of a model"),
@@ -51,32 +54,56 @@ def plan_text(plan: Plan, estimate: Estimate, rates: Rates) -> str:
         _count(
             "failed", totals["trials_failed"], "tried before: `lp-sweep retry` tries them again"
         ),
-        _count("to do", to_do, _with_failed(len(again))),
+        _count("to do", len(to_do), _to_do(plan, to_do)),
         _count("deferred", totals["cells_deferred"], f"cells that hang on a profile ({profiles})"),
         f"  estimate   {estimate.hours:>9.2f}   slot-hours: GPU-hours at one trial a GPU"
         f" ({estimate.basis})",
     ]
     if totals["measures"]:
-        done = f"of trained networks, by layer; {totals['measures_done']:,} done"
-        lines.insert(-1, _count("measures", totals["measures"], done))
+        lines.insert(-1, _count("measures", totals["measures"], _measures(totals)))
     if totals["cells_impossible"]:
         lines.insert(-1, _count("impossible", totals["cells_impossible"], _impossible(plan)))
-    lines += ["", *_matrix(plan), *_shared(plan), *_longest(plan, rates)]
+    lines += ["", *_matrix(plan), *_shared(plan), *_longest(plan, to_do, rates)]
     lines += [f"note: {note}" for note in plan.sweep.notes]
     return "\n".join(map(printable, lines))  # a name may hold anything, a line break too
 
 
 def _impossible(plan: Plan) -> str:
     cells = [cell for cell in plan.cells if cell.state == "impossible"]
-    reasons = {"no layer would stay": False, "more feed-forwards to go than layers stay": False}
-    for cell in cells:
-        reasons[[*reasons][cell.asked.feed_forward != NONE]] = True
-    return ", or ".join(reason for reason, found in reasons.items() if found)
+    reasons = [
+        "no layer would stay",
+        "no layer would stay for the feed-forwards to go from",
+    ]
+    found = sorted({cell.asked.feed_forward != NONE for cell in cells})
+    return ", or ".join(reasons[of_feed_forwards] for of_feed_forwards in found)
 
 
-def _with_failed(again: int) -> str:
-    """A lost worker, or an input that was missing, may be mended by now."""
-    return f"with {again} that failed and may go through now" if again else "by `lp-sweep run`"
+def _measures(totals: Mapping[str, int]) -> str:
+    failed = f"{totals['measures_failed']:,} failed, " if totals["measures_failed"] else ""
+    return (
+        f"of trained networks, by layer: {totals['measures_done']:,} done, {failed}"
+        f"{totals['measures_pending']:,} missing"
+    )
+
+
+def _to_do(plan: Plan, work: Iterable[Work]) -> str:
+    """What the work is, where it is not all to fine-tune what never was. A lost worker, or an
+    input that was missing, may be mended by now."""
+    ids = {item.id for item in work}
+    again = ids & plan.trained_again()
+    measured = (ids & plan.known.trials) - again
+    profiles = ids & plan.profiles.keys()
+    failed = sum(plan.failed_with(id_) is not None for id_ in ids)
+    parts = {
+        "to fine-tune": len(ids - again - measured - profiles),
+        "done and to train again, as the network is needed and was not kept": len(again),
+        "done and to be measured": len(measured),
+        "pre-trained to be measured": len(profiles),
+    }
+    told = [f"{count:,} {what}" for what, count in parts.items() if count]
+    words = f": {', '.join(told)}" if again or measured or profiles else ""
+    mended = f", with {failed} that failed and may go through now" if failed else ""
+    return f"by `lp-sweep run`{words}{mended}"
 
 
 def _matrix(plan: Plan) -> list[str]:
@@ -129,7 +156,7 @@ def _shared(plan: Plan) -> list[str]:
         return []
     lines = ["one network under several names (trained once):"]
     for (model, kept), names in shared[:_SHARED_SHOWN]:
-        lines.append(f"  {short_model(model)} layers {_ranges(kept)}: {' = '.join(names)}")
+        lines.append(f"  {short_model(model)} layers {ranges(kept)}: {' = '.join(names)}")
     if len(shared) > _SHARED_SHOWN:
         lines.append(f"  and {len(shared) - _SHARED_SHOWN} more")
     return [*lines, ""]
@@ -146,24 +173,13 @@ def _point(cell: Cell) -> str:
     return " ".join(words)
 
 
-def _longest(plan: Plan, rates: Rates) -> list[str]:
-    missing = plan.missing_trials()
-    if not missing:
+def _longest(plan: Plan, to_do: Iterable[Work], rates: Rates) -> list[str]:
+    trained = [work for work in to_do if work.id in plan.trials and not plan.has_network(work.id)]
+    if not trained:
         return []
-    longest = max(missing, key=rates.seconds)
+    longest = max(trained, key=rates.seconds)
     return [
         f"longest trial: {short_model(longest.model.name)} {longest.task.name}, "
         f"about {rates.seconds(longest) / 60:.1f} min",
         "",
     ]
-
-
-def _ranges(layers: tuple[int, ...]) -> str:
-    """`1-4,6` for (1, 2, 3, 4, 6)."""
-    parts: list[list[int]] = []
-    for layer in layers:
-        if parts and parts[-1][1] == layer - 1:
-            parts[-1][1] = layer
-        else:
-            parts.append([layer, layer])
-    return ",".join(str(a) if a == b else f"{a}-{b}" for a, b in parts)

@@ -15,11 +15,10 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
+from lp_sweep.orchestrator.naming import describe
 from lp_sweep.orchestrator.plan import Plan, Work
 from lp_sweep.orchestrator.workqueue import WorkQueue
-from lp_sweep.storage.identity import TrialSpec
 from lp_sweep.storage.printable import printable
-from lp_sweep.trials.procedures import DIRECT, Procedure
 
 _QUIET_SECONDS = 60.0
 
@@ -40,29 +39,6 @@ def make_reporter() -> Reporter:
     console = Console(stderr=True)
     plain = not console.is_terminal or os.environ.get("TERM") == "dumb"
     return PlainReporter() if plain else LiveReporter(console)
-
-
-def describe(work: Work) -> str:
-    """`bert-base-cased 8/12 layers rte seed 42`, or a profile's model and task."""
-    model, task = short_model(work.model.name), printable(work.task.name)
-    if isinstance(work.spec, TrialSpec):
-        layers = f"{len(work.spec.kept_layers)}/{work.model.depth} layers{_manner(work.spec)}"
-        return f"{model} {layers} {task} seed {work.spec.seed}"
-    return f"{model} {work.spec.measure.replace('_', '-')} profile {task}"
-
-
-def _manner(spec: TrialSpec) -> str:
-    """How it is trained, and what else of it goes: nothing for the most usual."""
-    label = Procedure(spec.procedure, spec.freeze_dropped, spec.epochs_per_layer).label
-    procedure = "" if label == DIRECT else f" {label}"
-    gone = len(spec.removed_feed_forwards)
-    return procedure + (f" without {gone} feed-forward{'s' * (gone > 1)}" if gone else "")
-
-
-def short_model(name: str) -> str:
-    """A hub id as it is; of a folder its last two parts."""
-    parts = printable(name).rstrip("/").split("/")
-    return "/".join(parts if len(parts) <= 2 else parts[-2:])
 
 
 def _first_line(text: str) -> str:

@@ -17,6 +17,7 @@ from lp_sweep.orchestrator.policy import Limits
 from lp_sweep.orchestrator.request import Planned, Request, planned
 from lp_sweep.orchestrator.runoptions import STORE_PATIENCE, Options
 from lp_sweep.orchestrator.selection import Selection, retry_selection
+from lp_sweep.orchestrator.unkept import unkept_note
 from lp_sweep.storage.errors import SpecError
 from lp_sweep.storage.places import expanded
 from lp_sweep.storage.store import Store, is_store
@@ -77,8 +78,8 @@ def _run(request: Request, how: How, first: Planned, selection: Selection) -> in
     if store.read_text("sweeps", f"{first.sweep.name}.yaml") != as_run:
         store.put_text("sweeps", f"{first.sweep.name}.yaml", as_run)
     spec = first.sweep.spec
-    if spec.keep != "none" and (done := first.plan.totals()["trials_done"]):
-        say(f"note: keep: {spec.keep} is for what is trained from now on, not for {done} done ones")
+    if unkept := unkept_note(first.plan, store, spec.keep):
+        say(f"note: {unkept}")
     options = Options(
         cache_dir=how.node_folder,
         address=how.address,

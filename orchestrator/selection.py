@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import NamedTuple
 
-from lp_sweep.orchestrator.plan import Plan
+from lp_sweep.orchestrator.plan import Plan, Work
 from lp_sweep.orchestrator.policy import POLICIES, policy
 from lp_sweep.storage.errors import SpecError
 
@@ -26,6 +26,20 @@ class Selection(NamedTuple):
         if self.ids:
             return id_ in self.ids
         return failed_with is not None and self.error_type in (None, failed_with)
+
+
+def taken_on(plan: Plan) -> list[Work]:
+    """What a `run` does: the missing work that it wants, and again what this lacks the network
+    of."""
+    selection = Selection()
+    wanted = {
+        work.id: work
+        for work in (*plan.missing_profiles(), *plan.missing_trials())
+        if plan.incomplete(work.id) and selection.wants(work.id, plan.failed_with(work.id))
+    }
+    again = plan.trained_again() - wanted.keys()
+    needed = set[str]().union(*map(plan.needs, wanted)) if again else again
+    return [*wanted.values(), *(plan.trials[id_] for id_ in sorted(needed & again))]
 
 
 def retry_selection(error_type: str | None, names: list[str], plan: Plan) -> Selection:

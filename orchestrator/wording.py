@@ -9,10 +9,12 @@ from lp_sweep.storage.printable import shown
 
 
 def did_you_mean(name: str, allowed: Iterable[str]) -> str:
-    """` Did you mean 'bottom'?`, or nothing when no name is near."""
+    """` Did you mean 'bottom'?`, or nothing when no name is near. What was cut short (`acc`) is
+    nearest to the one name that goes on from it."""
     names = list(allowed)
-    begun = [full for full in names if len(name) > 1 and full.startswith(name)]  # acc, of accuracy
-    near = begun or difflib.get_close_matches(name[:80], names, n=1, cutoff=0.6)
+    longer = [other for other in names if name and other.startswith(name)]
+    near = difflib.get_close_matches(name[:80], names, n=1, cutoff=0.6)
+    near = longer if len(longer) == 1 else near
     return f" Did you mean {near[0]!r}?" if near else ""
 
 

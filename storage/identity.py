@@ -10,8 +10,9 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import MISSING, dataclass, field, fields, is_dataclass, replace
+from functools import cache
 from typing import Any, Literal
 
 IDENTITY_VERSION = 1
@@ -84,7 +85,8 @@ class TrialSpec:
     def __post_init__(self) -> None:
         kept = _ascending(self.kept_layers)
         removed = tuple(i for i in _ascending(self.removed_feed_forwards) if i in kept)
-        object.__setattr__(self, "kept_layers", kept)
+        if kept != self.kept_layers:  # else the object is shared, and so is its text
+            object.__setattr__(self, "kept_layers", kept)
         object.__setattr__(self, "removed_feed_forwards", removed)
         if not removed:
             object.__setattr__(self, "second_norm", "keep")
@@ -93,7 +95,8 @@ class TrialSpec:
         if self.procedure == "direct" or self.freeze_dropped:
             # else a layer may learn before it is dropped
             frozen = tuple(i for i in self.recipe.freeze_layers if i in kept)
-            object.__setattr__(self, "recipe", replace(self.recipe, freeze_layers=frozen))
+            if frozen != self.recipe.freeze_layers:
+                object.__setattr__(self, "recipe", replace(self.recipe, freeze_layers=frozen))
         if self.procedure != "iterative":
             object.__setattr__(self, "epochs_per_layer", 2)
 
@@ -127,11 +130,7 @@ def _ascending(layers: Iterable[int]) -> tuple[int, ...]:
 def canonical(value: Any) -> Any:
     """Plain data with defaults left out: what is hashed."""
     if is_dataclass(value):
-        return {
-            item.name: canonical(getattr(value, item.name))
-            for item in fields(value)
-            if getattr(value, item.name) != _default(item)
-        }
+        return {name: canonical(held) for name, held in _stated(value)}
     if isinstance(value, tuple | list):
         return [canonical(item) for item in value]
     if isinstance(value, float) and value.is_integer():
@@ -139,25 +138,59 @@ def canonical(value: Any) -> Any:
     return value
 
 
-def _default(item: Any) -> Any:
-    if item.default_factory is not MISSING:
-        return item.default_factory()
-    return item.default
+def _stated(value: Any) -> Iterator[tuple[str, Any]]:
+    """The fields that are not at their default, by name."""
+    for name, default in _defaults(type(value)):  # type: ignore[arg-type]  # a class is hashable
+        held = getattr(value, name)
+        if held != default:
+            yield name, held
+
+
+@cache
+def _defaults(kind: type) -> list[tuple[str, Any]]:
+    return sorted(
+        (item.name, item.default if item.default_factory is MISSING else item.default_factory())
+        for item in fields(kind)
+    )
 
 
 def canonical_json(value: Any) -> str:
     """`canonical` as text: sorted, without blanks, ASCII. What a record keeps as its `spec`."""
-    return json.dumps(canonical(value), sort_keys=True, separators=(",", ":"), ensure_ascii=True)
+    if not is_dataclass(value):
+        return _encode(canonical(value))
+    parts = (f'"{name}":{_part_json(held)}' for name, held in _stated(value))
+    return f"{{{','.join(parts)}}}"
+
+
+def _part_json(value: Any) -> str:
+    """Of one field. What thousands of specs share (a task, a recipe, layers) is written once."""
+    if isinstance(value, str | int):
+        return _encode(value)
+    known = _shared.get(id(value))
+    if known is None:
+        if len(_shared) >= _MOST_SHARED:
+            _shared.clear()
+        known = _shared[id(value)] = (value, canonical_json(value))  # held: no other has its id
+    return known[1]
+
+
+_encode = json.JSONEncoder(sort_keys=True, separators=(",", ":"), ensure_ascii=True).encode
+_shared: dict[int, tuple[Any, str]] = {}
+_MOST_SHARED = 1000
 
 
 def content_hash(payload: Any) -> str:
-    text = json.dumps(payload, sort_keys=True, separators=(",", ":"), ensure_ascii=True)
+    return _hash(_encode(payload))
+
+
+def _hash(text: str) -> str:
     return hashlib.sha256(text.encode()).hexdigest()
 
 
 def _identifier(prefix: str, spec: TrialSpec | ProfileSpec) -> str:
-    payload = {"identity": IDENTITY_VERSION, "kind": type(spec).__name__, "spec": canonical(spec)}
-    return f"{prefix}{IDENTITY_VERSION}-{content_hash(payload)[:20]}"
+    kind, text = type(spec).__name__, canonical_json(spec)
+    payload = f'{{"identity":{IDENTITY_VERSION},"kind":"{kind}","spec":{text}}}'
+    return f"{prefix}{IDENTITY_VERSION}-{_hash(payload)[:20]}"
 
 
 def trial_id(spec: TrialSpec) -> str:

@@ -146,6 +146,30 @@ def test_a_wrong_feed_forward(tmp_path: Path, written: str, message: str) -> Non
     assert told(tmp_path, f"{PLAIN}feed_forward: {written}\n") == f"sweep.yaml:9: {message}"
 
 
+@pytest.mark.parametrize(
+    ("written", "label", "needed"),
+    [
+        ("[none, {remove: top 13}]", "top 13", 13),
+        ("[none, bottom 99 no norm]", "bottom 99 no norm", 99),
+        ("[[9, 10, 13]]", "9,10,13", 13),
+        ("every 13th", "every 13th", 13),
+    ],
+)
+def test_feed_forwards_that_the_model_does_not_have(
+    tmp_path: Path, written: str, label: str, needed: int
+) -> None:
+    assert told(tmp_path, f"{PLAIN}feed_forward: {written}\n") == (
+        f"sweep.yaml:9: feed_forward {label!r} can't go from the 12 layers of "
+        f"./folder/of/a/model (it needs {needed}). Possible numbers: up to 12. A model of another "
+        "depth belongs in a sweep of its own: sweeps over one store share their trials."
+    )
+
+
+def test_all_feed_forwards_that_the_model_has(tmp_path: Path) -> None:
+    file = make_inputs(tmp_path, f"{PLAIN}feed_forward: [top 12, bottom 12, every 12th, '1,12']\n")
+    assert len({cell.asked.feed_forward for cell in planned(file, "k=0").cells}) == 4
+
+
 def test_an_unknown_key_of_a_feed_forward(tmp_path: Path) -> None:
     assert (
         "unknown key 'remov' in feed_forward.0. Allowed: remove, second_norm. "
@@ -335,13 +359,14 @@ def test_anything_else_is_a_spec_error(tmp_path: Path, key: str, value: Any) -> 
         "procedures: [direct {0}]",
         "feed_forward: {0}",
         "feed_forward: [top {1}]",
+        "feed_forward: [top {2}]",
         "feed_forward: [[{1}]]",
         "feed_forward: {{remove: {0}}}",
         "measure: {{probes: {0}}}",
     ],
 )
 def test_a_huge_value_is_quoted_in_part(tmp_path: Path, line: str) -> None:
-    message = told(tmp_path, PLAIN + line.format("x" * 50_000, "9" * 3000) + "\n")
+    message = told(tmp_path, PLAIN + line.format("x" * 50_000, "9" * 3000, "9" * 900) + "\n")
     assert message.startswith("sweep.yaml:9: ")
     assert len(message) < 700
 

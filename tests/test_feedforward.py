@@ -40,10 +40,11 @@ from lp_sweep.trials.feedforward import (
     remove_feed_forwards,
 )
 from lp_sweep.trials.feedforward_rules import canonical_rule, removed_feed_forwards
-from lp_sweep.trials.prune import keep_layers, load_pruned, parameter_counts
+from lp_sweep.trials.prune import keep_layers, parameter_counts
 from tests.families import DEBERTA, FAMILIES, VOCABULARY, Family, save_pretrained
+from tests.networks import batch, load, logits
 
-DEPTH, NUM_LABELS = 4, 3
+DEPTH = 4
 BERT_LINEARS = ("intermediate.dense", "output.dense")
 # both linears and the second norm, written down by hand
 PARTS = {
@@ -93,30 +94,6 @@ def checkpoints(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
 def family(request: pytest.FixtureRequest) -> Family:
     chosen: Family = request.param
     return chosen
-
-
-def load(path: Path, kept: Sequence[int] | None = None, **changes: Any) -> PreTrainedModel:
-    settings: dict[str, Any] = {
-        "kept_layers": kept,
-        "num_labels": NUM_LABELS,
-        "problem_type": "single_label_classification",
-        "seed": 1,
-        "local_files_only": True,
-    }
-    return load_pruned(path, **(settings | changes))
-
-
-def batch() -> dict[str, torch.Tensor]:
-    """Three sentences of 9, 6 and 2 tokens, padded on the right to (3, 9)."""
-    mask = (torch.arange(9) < torch.tensor([[9], [6], [2]])).long()
-    ids = torch.randint(4, VOCABULARY, (3, 9), generator=torch.Generator().manual_seed(3))
-    return {"input_ids": ids * mask + (1 - mask), "attention_mask": mask}  # 1 is padding
-
-
-def logits(model: nn.Module) -> torch.Tensor:
-    with torch.no_grad():
-        result: torch.Tensor = model.eval()(**batch()).logits
-    return result
 
 
 def layer_parts(family: Family) -> tuple[str, str, str]:

@@ -100,6 +100,15 @@ def test_deferred_cells_become_trials_when_the_profile_is_known(tmp_path: Path) 
     assert {cell.profile_id for cell in after.cells} == set(before.profiles)
 
 
+def test_each_task_has_the_layers_of_its_own_profile(tmp_path: Path) -> None:
+    file = make_inputs(tmp_path, CONTRIBUTION)
+    profiles = planned(file).profiles.items()
+    above = {"rte": (3, 7), "mrpc": (5,)}
+    known = {id_: Measured(cosines(above=above[work.task.name])) for id_, work in profiles}
+    plan = planned(file, known=Known(frozenset(), {}, known))
+    assert {(cell.asked.task, cell.dropped) for cell in plan.cells} == {*above.items()}
+
+
 def test_a_threshold_that_leaves_no_layer_is_impossible(tmp_path: Path) -> None:
     file = make_inputs(tmp_path, CONTRIBUTION)
     known = with_profiles(planned(file), cosines(above=tuple(range(1, 13))))

@@ -11,14 +11,13 @@ from rich.console import Console
 from lp_sweep.orchestrator.estimate import Rates
 from lp_sweep.orchestrator.known import Known
 from lp_sweep.orchestrator.load import load_sweep
+from lp_sweep.orchestrator.naming import describe, ranges, short_model
 from lp_sweep.orchestrator.planning import make_plan
 from lp_sweep.orchestrator.progress import (
     LiveReporter,
     PlainReporter,
     Run,
     clock,
-    describe,
-    short_model,
 )
 from lp_sweep.orchestrator.resolve import resolve
 from lp_sweep.orchestrator.workqueue import WorkQueue
@@ -51,6 +50,20 @@ def test_models_are_named_shortly() -> None:
     assert short_model("/data/some where/models/mine") == "models/mine"
 
 
+@pytest.mark.parametrize(
+    ("layers", "text"),
+    [
+        ((), ""),
+        ((7,), "7"),
+        ((1, 2, 3, 4, 6), "1-4,6"),
+        ((1, 3, 5, 6), "1,3,5-6"),
+        (tuple(range(1, 24, 2)), "1,3,5,..."),
+    ],
+)
+def test_layers_are_named_shortly(layers: tuple[int, ...], text: str) -> None:
+    assert ranges(layers, 3) == text
+
+
 def test_slots_fill_and_empty(queue: WorkQueue) -> None:
     run = Run()
     run.open(queue, 2)
@@ -59,7 +72,7 @@ def test_slots_fill_and_empty(queue: WorkQueue) -> None:
     assert first
     assert second
     assert describe(profile) == "./model contribution profile mood"
-    assert describe(first) == "./model 4/4 layers mood seed 1"
+    assert describe(first) == "./model all 4 layers mood seed 1"
     assert [run.start(profile), run.start(first)] == [0, 1]
     assert run.start(first) == 1  # tried again on the slot it had
     assert run.eta_seconds() is None

@@ -34,10 +34,10 @@ from transformers import (
 
 from lp_sweep.storage.errors import MissingInputError, UnsupportedModelError
 from lp_sweep.trials.families import find_layers, sentence_states, sentence_token_index
-from lp_sweep.trials.prune import keep_layers, load_pruned, parameter_counts
+from lp_sweep.trials.prune import keep_layers, parameter_counts
 from tests.families import FAMILIES, VOCABULARY, Family, save_pretrained
+from tests.networks import NUM_LABELS, batch, load, logits
 
-NUM_LABELS = 3
 KEPT = {  # (depth, layers kept), where the first layer may go
     "first-dropped-odd": (5, (2, 3, 4, 5)),
     "middle-dropped-odd": (5, (1, 2, 4, 5)),
@@ -74,31 +74,6 @@ def checkpoints(tmp_path_factory: pytest.TempPathFactory) -> dict[tuple[str, int
 def family(request: pytest.FixtureRequest) -> Family:
     chosen: Family = request.param
     return chosen
-
-
-def load(path: Path, kept: Sequence[int] | None = None, **changes: Any) -> PreTrainedModel:
-    settings: dict[str, Any] = {
-        "kept_layers": kept,
-        "num_labels": NUM_LABELS,
-        "problem_type": "single_label_classification",
-        "seed": 1,
-        "local_files_only": True,
-    }
-    return load_pruned(path, **(settings | changes))
-
-
-def batch() -> dict[str, torch.Tensor]:
-    """Three sentences of 9, 6 and 2 tokens, padded on the right to (3, 9)."""
-    lengths = torch.tensor([[9], [6], [2]])
-    mask = (torch.arange(9) < lengths).long()
-    ids = torch.randint(4, VOCABULARY, (3, 9), generator=torch.Generator().manual_seed(3))
-    return {"input_ids": ids * mask + (1 - mask), "attention_mask": mask}  # 1 is padding
-
-
-def logits(model: nn.Module) -> torch.Tensor:
-    with torch.no_grad():
-        result: torch.Tensor = model.eval()(**batch()).logits
-    return result
 
 
 def renumbered(

@@ -14,20 +14,20 @@ from hypothesis import strategies as st
 from lp_sweep.orchestrator.estimate import Rates, estimate, work_size
 from lp_sweep.orchestrator.known import Known, failures
 from lp_sweep.orchestrator.loss import blocked_by
+from lp_sweep.orchestrator.naming import describe, short_model
 from lp_sweep.orchestrator.others import Claims
 from lp_sweep.orchestrator.plan import Plan, Work
 from lp_sweep.orchestrator.planning import make_plan
-from lp_sweep.orchestrator.planview import plan_text
-from lp_sweep.orchestrator.progress import describe
+from lp_sweep.orchestrator.planview import plan_json, plan_text
 from lp_sweep.orchestrator.recorder import Recorder
-from lp_sweep.orchestrator.selection import Selection, retry_selection
+from lp_sweep.orchestrator.selection import Selection, retry_selection, taken_on
 from lp_sweep.orchestrator.workqueue import WorkQueue
 from lp_sweep.storage.errors import SpecError, StoreError
 from lp_sweep.storage.identity import TrialSpec
 from lp_sweep.storage.networks import CONFIG
 from lp_sweep.storage.runs import Presence, Progress
 from lp_sweep.storage.store import Store
-from lp_sweep.trials.measures import greedy
+from lp_sweep.trials.measures.heldout import held_out_rows
 from lp_sweep.trials.procedures import full_layers
 from lp_sweep.trials.select import Measured
 from tests.sweepfiles import PLAIN, make_inputs, planned
@@ -121,17 +121,32 @@ def test_feed_forwards_alone_are_a_second_stage(tmp_path: Path) -> None:
     assert spec(plan.trials[direct]).removed_feed_forwards == (11, 12)
 
 
-def test_more_feed_forwards_than_layers_stay_is_impossible(tmp_path: Path) -> None:
-    lines = "feed_forward: [none, top 2, top 3, '1,99']"
-    plan = plan_of(tmp_path, lines, "k=10")
-    states = {cell.asked.feed_forward: cell.state for cell in plan.cells}
-    assert states == {
-        "none": "pending",
-        "top 2": "pending",
-        "top 3": "impossible",
-        "1,99": "pending",
-    }
-    assert "more feed-forwards to go than layers stay" in plan_text(plan, estimate(plan, CPU), CPU)
+def test_cells_whose_feed_forwards_have_all_gone_are_left_out(tmp_path: Path) -> None:
+    lines = "feed_forward: [none, top 2, top 3, '9,11', every 3rd]"
+    plan = plan_of(tmp_path, lines, "k=0,3,10")
+    points = {(cell.asked.feed_forward, cell.asked.k) for cell in plan.cells}
+    assert {k for label, k in points if label in ("none", "top 2")} == {0, 3, 10}
+    assert {k for label, k in points if label in ("top 3", "every 3rd")} == {0, 3}
+    assert ("9,11", 3) in points  # of the listed layers one stays
+    model = "./folder/of/a/model: top leaves no network for feed_forward"
+    make_plan(plan.sweep, plan.known)  # a run plans several times, and says it once
+    assert plan.sweep.notes == [
+        f"{model} {label!r} at K=10 (left out)" for label in ("top 3", "9,11", "every 3rd")
+    ]
+
+
+@pytest.mark.parametrize("label", ["top 3", "11,12"])
+def test_a_measurement_may_leave_no_feed_forward_to_remove(tmp_path: Path, label: str) -> None:
+    text = PLAIN.replace("name: top, k: [0, 2]", "name: block-influence, k: [10]")
+    file = make_inputs(tmp_path, f"{text}feed_forward: [{label!r}]\n")
+    before = planned(file, *ONE)
+    assert [cell.state for cell in before.cells] == ["deferred"]
+    found = Measured({layer: layer / 20 for layer in FULL})  # the ten highest go
+    known = Known(frozenset(), {}, dict.fromkeys(before.profiles, found))
+    plan = planned(file, *ONE, known=known)
+    assert [cell.state for cell in plan.cells] == ["impossible"]
+    text = plan_text(plan, estimate(plan, CPU), CPU)
+    assert "no layer would stay for the feed-forwards to go from" in text
 
 
 # -- what is missing
@@ -188,7 +203,57 @@ def test_a_measurement_added_to_a_finished_sweep(tmp_path: Path) -> None:
     assert measure.spec.trial == full
     assert plan.job(plan.trials[full], network=False)["measures"][0]["id"] == measure.id
     text = plan_text(plan, estimate(plan, CPU), CPU)
-    assert "measures           1   of trained networks, by layer; 0 done" in text
+    assert "measures           1   of trained networks, by layer: 0 done, 1 missing\n" in text
+    assert (
+        "to do              1   by `lp-sweep run`: 1 done and to train again, as the network is "
+        "needed and was not kept\n"
+    ) in text
+    retrained = estimate(plan, CPU).hours
+    assert retrained > CPU.seconds(plan.trials[full]) / 3600
+    plan.known = plan.known._replace(networks={full})
+    text = plan_text(plan, estimate(plan, CPU), CPU)
+    assert "to do              1   by `lp-sweep run`: 1 done and to be measured\n" in text
+    assert "longest trial" not in text
+    assert 0 < estimate(plan, CPU).hours < retrained / 2
+    assert plan_json(plan, estimate(plan, CPU))["totals"] | {
+        "to_do": 1, "trials_pending": 0, "measures_done": 0, "measures_pending": 1,
+    } == plan_json(plan, estimate(plan, CPU))["totals"]  # fmt: skip
+
+
+def test_a_measurement_has_the_network_trained_again_that_it_is_compared_with(
+    tmp_path: Path, store: Store
+) -> None:
+    before = plan_of(tmp_path, "", "k=0,2")
+    plan = plan_of(tmp_path, "measure: {cka: pruned}", "k=0,2", known=done(before))
+    full, pruned = the_full(plan), cell_trial(plan, k=2)
+    trained = sum(CPU.seconds(plan.trials[id_]) for id_ in (full, pruned)) / 3600
+    assert estimate(plan, CPU).hours > trained
+    assert {work.id for work in taken_on(plan)} == {full, pruned}
+    assert queue_of(plan, store).waiting == 2  # a run does what the plan says
+    text = plan_text(plan, estimate(plan, CPU), CPU)
+    assert "to do              2   by `lp-sweep run`: 2 done and to train again, as" in text
+    plan.known = plan.known._replace(networks={full})
+    assert [work.id for work in taken_on(plan)] == [pruned]
+
+
+def test_what_is_to_do_and_of_what_kinds(tmp_path: Path) -> None:
+    lines = "measure: {probes: [pretrained, full, pruned]}"
+    before = plan_of(tmp_path, "", "k=0,2,3,4")
+    first, second, third = [cell.trial_id or "" for cell in before.cells][:3]
+    known = Known({first, second}, {third: "missing_input"}, {}, {second})
+    plan = plan_of(tmp_path, lines, "k=0,2,3,4", known=known)
+    assert (
+        "to do              5   by `lp-sweep run`: 2 to fine-tune, 1 done and to train again, as "
+        "the network is needed and was not kept, 1 done and to be measured, 1 pre-trained to "
+        "be measured, with 1 that failed and may go through now\n"
+    ) in plan_text(plan, estimate(plan, CPU), CPU)
+
+
+def test_a_measurement_that_failed_for_good_is_not_to_do(tmp_path: Path) -> None:
+    plan, *_ = measured(tmp_path)
+    text = plan_text(plan, estimate(plan, CPU), CPU)
+    assert "measures           1   of trained networks, by layer: 0 done, 1 failed, 0 miss" in text
+    assert "to do              0   by `lp-sweep run`\n" in text
 
 
 def test_cka_of_the_pruned_needs_the_full_network_that_no_cell_asks_for(tmp_path: Path) -> None:
@@ -564,15 +629,28 @@ def test_work_is_named_with_what_is_not_usual(tmp_path: Path) -> None:
     lines = ALL.replace("{cka: pruned}", "{probes: pretrained}")
     plan = plan_of(tmp_path, lines, "k=0,2")
     told = {describe(work) for work in [*plan.trials.values(), *plan.profiles.values()]}
-    name = "of/a/model" if "of/a/model 12/12 layers rte seed 42" in told else "a/model"
-    name = min(told).split(" ")[0] or name
-    assert f"{name} 12/12 layers rte seed 42" in told
-    assert f"{name} 12/12 layers without 1 feed-forward rte seed 42" in told
-    assert f"{name} 10/12 layers iterative rte seed 42" in told
-    assert (
-        f"{name} 10/12 layers finetune_then_drop frozen without 1 feed-forward rte seed 42" in told
+    name = short_model(plan.sweep.models[0].name)
+    assert told >= {
+        f"{name} all 12 layers rte seed 42",
+        f"{name} all 12 layers with 11-12 frozen rte seed 42",
+        f"{name} all 12 layers without feed-forward 12 rte seed 42",
+        f"{name} layers 1-10 of 12 iterative rte seed 42",
+        f"{name} layers 1-10 of 12 finetune_then_drop frozen without feed-forward 10 rte seed 42",
+        f"{name} probes profile rte",
+    }
+    assert len(told) == len(plan.trials) + len(plan.profiles)  # no two have one name
+
+
+def test_the_longest_name_of_work_fits_a_line(tmp_path: Path) -> None:
+    lines = "procedures: finetune_then_drop frozen\nfeed_forward: every 2nd no norm"
+    file = make_inputs(tmp_path, PLAIN.replace("name: top, k: [0, 2]", "name: odd-alternate, k: 12")
+                       + lines + "\n", depth=24)  # fmt: skip
+    plan = planned(file, *ONE)
+    work = plan.trials[plan.cells[0].trial_id or ""]
+    assert describe(work) == (
+        "a/model layers 2,4,6,8,... of 24 finetune_then_drop frozen without feed-forwards "
+        "4,8,12,16,... no norm rte seed 42"
     )
-    assert f"{name} probes profile rte" in told
 
 
 def test_a_plan_names_its_procedures_and_feed_forwards(tmp_path: Path) -> None:
@@ -607,14 +685,17 @@ def test_what_procedures_take(tmp_path: Path) -> None:
 
 
 def test_a_greedy_selection_takes_more_than_training_the_full_network(tmp_path: Path) -> None:
-    from lp_sweep.orchestrator import estimate as module
-
     text = PLAIN.replace("name: top, k: [0, 2]", "name: greedy, k: [0, 2]")
     plan = planned(make_inputs(tmp_path, text), *ONE)
     [profile] = plan.profiles.values()
     assert work_size(profile) > work_size(plan.trials[the_full(plan)])
-    assert module.HELD_OUT_SHARE == greedy.HELD_OUT_SHARE
-    assert module.HELD_OUT_MOST == greedy.HELD_OUT_MOST
+
+
+@pytest.mark.parametrize(
+    ("train_rows", "held_out"), [(0, 0), (1, 1), (9, 1), (100, 10), (20_000, 2000), (10**6, 2000)]
+)
+def test_a_greedy_selection_holds_out_a_tenth(train_rows: int, held_out: int) -> None:
+    assert held_out_rows(train_rows) == held_out
 
 
 def test_an_iterative_trials_time_is_no_rate(tmp_path: Path) -> None:

@@ -214,7 +214,7 @@ MISTAKES = [
     (TOP, "{name: botom, k: [0]}", 8, "unknown strategy 'botom'.*mean 'bottom'", "strategy"),
     (TASKS, f"{TASKS}\nprocedures: dirct", 6, "unknown procedure.*mean 'direct'", "procedure"),
     (TASKS, f"tasks: [{{{OWN}, text: t, metric: acuracy}}]", 5, "mean 'accuracy'", "metric"),
-    (TASKS, f"tasks: [{{{OWN}, text: t, metric: acc}}]", 5, "mean 'accuracy'", "metric begun"),
+    (TASKS, f"tasks: [{{{OWN}, text: t, metric: acc}}]", 5, "mean 'accuracy'", "cut-metric"),
     (TASKS, f"tasks: [{{{OWN}, text: t, kind: regresion}}]", 5, "mean 'regression'", "kind"),
     (TASKS, "tasks: [{name: rte, metric: f1}]", 5, "is GLUE's, its metric can't be set", "glue"),
     (TASKS, f"tasks: [{{{OWN}}}]", 5, "needs `text:`", "no-text"),

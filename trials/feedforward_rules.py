@@ -41,6 +41,22 @@ def removed_feed_forwards(rule: Rule, kept_layers: Sequence[int]) -> tuple[int, 
     return tuple(layer for layer in kept if layer in listed)
 
 
+def some_removed(rule: Rule, kept_layers: Sequence[int]) -> tuple[int, ...]:
+    """`removed_feed_forwards` of a rule that must find some, unless it is `none`: raises
+    ValueError where it finds none."""
+    removed = removed_feed_forwards(rule, kept_layers)
+    if not removed and canonical_rule(rule) != NONE:
+        raise ValueError(f"feed-forwards: {rule!r} takes none of the layers {list(kept_layers)}.")
+    return removed
+
+
+def needed_layers(rule: Rule) -> int:
+    """The least depth of a model that the rule fits: N of `top N` and of `every Nth`, the highest
+    of a list."""
+    numbers = re.findall(r"[0-9]+", canonical_rule(rule))
+    return max(map(int, numbers), default=0)
+
+
 def canonical_rule(rule: Rule) -> str:
     """The rule as a short text for tables, the same for all its spellings; it is a rule itself.
 

@@ -19,12 +19,11 @@ from lp_sweep.trials.device import precision_used
 from lp_sweep.trials.encode import EncodedSplit, EncodedTask
 from lp_sweep.trials.evaluate import evaluate
 from lp_sweep.trials.finetune import NoSaver, finetune
+from lp_sweep.trials.measures.heldout import held_out_rows
 from lp_sweep.trials.metrics import score
 from lp_sweep.trials.procedures import Phase, full_layers
 from lp_sweep.trials.prune import keep_original
 from lp_sweep.trials.steps import Setting
-
-HELD_OUT_SHARE, HELD_OUT_MOST = 0.1, 2000  # of the train rows; at most so many
 
 
 class Step(NamedTuple):
@@ -102,5 +101,5 @@ def _score_without(
 def _parted(train: EncodedSplit) -> tuple[EncodedSplit, EncodedSplit]:
     """Rows to learn from and rows held out, by an order that is the same for every network."""
     order = np.random.default_rng(0).permutation(len(train))
-    count = min(HELD_OUT_MOST, max(1, int(len(train) * HELD_OUT_SHARE)))
+    count = held_out_rows(len(train))
     return train.take(np.sort(order[count:])), train.take(np.sort(order[:count]))
