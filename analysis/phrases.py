@@ -39,7 +39,8 @@ TASK_NOTES = (
     Note("(?): no K=0 to compare with.", r"\(\?\)"),
     Note("n=2/3: the mean is of the 2 seeds that are done.", r"n=\d+/\d+"),
     Note(
-        "missing, failed, deferred, impossible (no layer would stay): no seed is done.",
+        "missing, failed, deferred, impossible: no seed is done. Impossible is where no layer "
+        "would stay, or none that a feed-forward could go from.",
         r"^(missing|failed|deferred|impossible) \(0/",
     ),
     Note(f"{NOT_ASKED}: not asked for.", f"^{NOT_ASKED}$"),

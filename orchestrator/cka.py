@@ -8,16 +8,15 @@ from pathlib import Path
 from typing import Any
 
 from lp_sweep.orchestrator.commands import existing
+from lp_sweep.orchestrator.layertext import layers_text
 from lp_sweep.orchestrator.plan import Measure, Plan, Work
 from lp_sweep.orchestrator.request import Request, planned
 from lp_sweep.storage.errors import SpecError, StoreError
 from lp_sweep.storage.identity import ProfileSpec, TrialSpec, profile_id
 from lp_sweep.storage.networks import has_network
-from lp_sweep.storage.printable import printable
 from lp_sweep.storage.store import Store
 
 PRETRAINED = "pretrained"
-_SITES = {"layer": "layers' outputs", "attention": "attention blocks' outputs"}
 
 
 def compare(request: Request, names: tuple[str, str], cache_dir: Path, as_json: bool) -> str:
@@ -103,22 +102,5 @@ def _plain(row: dict[str, Any]) -> dict[str, Any]:
 
 
 def _text(row: dict[str, Any]) -> str:
-    against = row["against"] or "the pre-trained network"
-    lines = [f"CKA of {row['trial_id']} (rows) with {against} (columns), sentence token"]
-    for site, what in _SITES.items():
-        values = {
-            (item["layer"], item["other"]): item["value"]
-            for item in row["values"]
-            if item["name"] == site
-        }
-        columns = sorted({other for _, other in values})
-        lines += ["", f"{what}:", "      " + "".join(f"{other:>6}" for other in columns)]
-        for layer in sorted({layer for layer, _ in values}):
-            cells = (values[layer, other] for other in columns)
-            lines.append(f"{layer:>6}" + "".join(_cell(value) for value in cells))
-    lines += ["", "0 is the embedding output; – where all examples are one point."]
-    return "\n".join(map(printable, lines))
-
-
-def _cell(value: float | None) -> str:
-    return f"{'–':>6}" if value is None else f"{value:>6.2f}"
+    note = "Of the sentence token. 0 is the embedding output; – where all examples are one point."
+    return "\n".join([*layers_text(row), "", note])

@@ -31,11 +31,13 @@ def layers_text(profile: Mapping[str, Any]) -> list[str]:
 
 
 def _measured_on(measure: str, profile: Mapping[str, Any]) -> str:
-    trial, against = profile["trial_id"], profile["against"]
+    trial, other = profile["trial_id"], profile["against"]
     network = f"the network of {trial}" if trial else f"{profile['model']}, pre-trained"
-    compared = f" (rows) with that of {against} (columns)" if against else ""
+    beside = f"that of {other}" if other else "the pre-trained one"
+    # a matrix has the layers of the first network below each other
+    compared = {"cka": f" (rows) with {beside} (columns)", "similarity": f" with {beside}"}
     rows = f"{profile['dev_examples']} dev rows of {profile['task']}"
-    return printable(f"{measure} of {network}{compared}, on {rows}")
+    return printable(f"{measure} of {network}{compared.get(measure, '')}, on {rows}")
 
 
 def _by_name(values: Iterable[Mapping[str, Any]]) -> dict[str, dict[Any, dict[Any, float | None]]]:

@@ -65,7 +65,7 @@ def test_it_is_stored_and_measured_once(world: World, monkeypatch: pytest.Monkey
     first = world.compare(full[:8], "pretrained")
     monkeypatch.setattr(cka, "_measured", lambda *_: pytest.fail("measured again"))
     assert world.compare(full, "pretrained") == first
-    assert f"CKA of {full} (rows) with the pre-trained network (columns)" in first
+    assert f"cka of the network of {full} (rows) with the pre-trained one (columns)" in first
     del pruned
 
 

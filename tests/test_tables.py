@@ -165,7 +165,7 @@ def test_a_note_is_there_where_a_cell_needs_it(fake: FakeSweep) -> None:
     assert every[1:-1] == [
         "(?)",
         "n=2/3",
-        "missing, failed, deferred, impossible (no layer would stay)",
+        "missing, failed, deferred, impossible",
         "–",
     ]
 
