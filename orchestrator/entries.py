@@ -25,7 +25,7 @@ from pydantic import (
 
 from lp_sweep.orchestrator.weights import DEEPEST
 from lp_sweep.orchestrator.wording import choose
-from lp_sweep.storage.identity import Precision, Recipe, Schedule, TaskKind
+from lp_sweep.storage.identity import Compute, Precision, Recipe, Schedule, TaskKind
 from lp_sweep.storage.printable import shown
 from lp_sweep.trials.metrics import METRICS
 from lp_sweep.trials.tasks import TASKS, canonical_name
@@ -188,6 +188,7 @@ class RecipeEntry(Entry):
     warmup_ratio: float = Field(Recipe().warmup_ratio, ge=0, le=1)
     schedule: Schedule = Recipe().schedule
     precision: Precision = Recipe().precision
+    compute: Compute = Field("fast", description="fast, or reference: the library's own forward")
     limit_train: PositiveInt | None = None
     limit_dev: PositiveInt | None = None
     freeze: FreezeEntry = FreezeEntry()

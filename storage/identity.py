@@ -19,6 +19,7 @@ IDENTITY_VERSION = 1
 
 Precision = Literal["fp32", "bf16", "auto"]
 Schedule = Literal["linear", "constant"]
+Compute = Literal["reference", "fast"]
 SecondNorm = Literal["keep", "drop"]
 TaskKind = Literal["classification", "regression"]
 
@@ -40,6 +41,7 @@ class Recipe:
     warmup_ratio: float = 0.0  # share of all steps
     schedule: Schedule = "linear"
     precision: Precision = "fp32"
+    compute: Compute = "reference"  # fast: over real tokens alone, with other dropout masks
     limit_train: int | None = None  # a random subset of the rows, the same for every seed
     limit_dev: int | None = None
     freeze_embeddings: bool = False

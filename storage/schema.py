@@ -59,6 +59,7 @@ TRIALS = pa.schema(
         ("warmup_ratio", _float),
         ("schedule", _text),
         ("precision", _text),  # as asked for
+        ("compute", _text),  # as asked for: reference, fast
         ("limit_train", _int),
         ("limit_dev", _int),
         ("freeze_embeddings", pa.bool_()),
@@ -69,6 +70,7 @@ TRIALS = pa.schema(
         ("second_norm", _text),  # keep, drop
         ("started_from", _text),  # the trial whose network this one went on from
         ("precision_used", _text),  # fp32 or bf16
+        ("compute_used", _text),  # unpadded, or padded: the family's own forward pass
         ("metric", _text),  # the main metric, that `last` and `best` are of
         ("last", _float),  # after the last epoch: what every table uses
         ("best", _float),  # best epoch on dev: for curiosity, it is chosen on what it reports

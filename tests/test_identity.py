@@ -175,6 +175,7 @@ def test_defaults_are_pinned() -> None:
             "warmup_ratio": 0.0,
             "schedule": "linear",
             "precision": "fp32",
+            "compute": "reference",
             "limit_train": None,
             "limit_dev": None,
             "freeze_embeddings": False,

@@ -22,6 +22,7 @@ from lp_sweep.storage.store import Store
 from lp_sweep.trials import finetune as finetuning
 from lp_sweep.trials import steps as stepping
 from lp_sweep.trials.batches import to_device
+from lp_sweep.trials.forward import forward
 from lp_sweep.trials.optimizer import decay, make_optimizer
 from lp_sweep.trials.run import execute, run_profile, run_trial
 from tests.toyworld import save_model, save_world
@@ -112,15 +113,15 @@ def test_data_order_and_head_do_not_depend_on_depth(
     for k in (0, 2):
         steps: list[tuple[Any, ...]] = []
 
-        def spy(split: Any, rows: Any, *rest: Any, steps: list[Any] = steps) -> Any:
+        def spy(model: Any, split: Any, rows: Any, *rest: Any, steps: list[Any] = steps) -> Any:
             steps.append((rows.tolist(), torch.random.get_rng_state().sum().item()))
-            return to_device(split, rows, *rest)
+            return forward(model, split, rows, *rest)
 
         def look(model: Any, recipe: Any, k: int = k) -> Any:
             heads[k] = model.classifier.weight.detach().clone()
             return make_optimizer(model, recipe)
 
-        monkeypatch.setattr(stepping, "to_device", spy)
+        monkeypatch.setattr(stepping, "forward", spy)
         monkeypatch.setattr(finetuning, "make_optimizer", look)
         run_trial(jobs(world, f"k={k}")[0])
         seen[k] = [step for step in steps if len(step[0]) == 16 and len(steps) > 1]
@@ -275,7 +276,7 @@ def test_out_of_memory_is_typed(
     def full(*args: Any) -> Any:
         raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2 GiB")
 
-    monkeypatch.setattr(stepping, "to_device", full)
+    monkeypatch.setattr(stepping, "forward", full)
     answer = execute(jobs(world, "k=0")[0], str(tmp_path))
     assert answer["error_type"] == "out_of_memory"
     assert "a batch of 2 does not fit" in answer["message"]

@@ -6,9 +6,11 @@ import numpy as np
 import torch
 from torch import nn
 
-from lp_sweep.trials.batches import EVALUATION_BATCH, Padding, chunks, to_device
+from lp_sweep.storage.identity import Compute
+from lp_sweep.trials.batches import EVALUATION_BATCH, Padding, chunks
 from lp_sweep.trials.device import autocast
 from lp_sweep.trials.encode import EncodedSplit
+from lp_sweep.trials.forward import forward
 
 
 def evaluate(
@@ -18,6 +20,7 @@ def evaluate(
     *,
     precision: str,
     batch_size: int = EVALUATION_BATCH,
+    compute: Compute = "reference",
 ) -> np.ndarray:
     """Logits (rows, classes) float32 in the split's order; computed sorted by length."""
     model.eval()
@@ -26,7 +29,7 @@ def evaluate(
     parts = []
     with torch.inference_mode(), autocast(precision, device):
         for rows in chunks(order, batch_size):
-            parts.append(model(**to_device(split, rows, padding, device)).logits.float())
+            parts.append(forward(model, split, rows, padding, device, compute).float())
     values = torch.cat(parts).cpu().numpy()
     result = np.empty_like(values)
     result[order] = values

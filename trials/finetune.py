@@ -145,6 +145,7 @@ class _Run:
                 self.setting.padding,
                 precision=self.setting.precision,
                 batch_size=self.setting.batches.evaluation,
+                compute=self.setting.recipe.compute,
             )
             for name, split in self.data.dev.items()
         }

@@ -13,9 +13,10 @@ import torch
 from torch import nn
 
 from lp_sweep.storage.identity import Recipe, TaskDefinition
-from lp_sweep.trials.batches import BatchSizes, Padding, chunks, to_device
+from lp_sweep.trials.batches import BatchSizes, Padding, chunks
 from lp_sweep.trials.device import autocast
 from lp_sweep.trials.encode import EncodedSplit
+from lp_sweep.trials.forward import forward
 from lp_sweep.trials.procedures import Phase
 
 
@@ -51,8 +52,9 @@ def train_step(
     total = torch.zeros((), device=setting.device)
     for part in chunks(rows, setting.batches.training):
         with autocast(setting.precision, setting.device):
-            inputs = to_device(split, part, setting.padding, setting.device)
-            logits = model(**inputs).logits
+            logits = forward(
+                model, split, part, setting.padding, setting.device, setting.recipe.compute
+            )
         loss = _loss(logits.float(), split.labels[part], setting.definition)
         share = loss * (len(part) / len(rows))  # a whole batch's is times 1.0: the same bits
         share.backward()  # type: ignore[no-untyped-call]

@@ -23,6 +23,7 @@ from lp_sweep.trials.device import (
 )
 from lp_sweep.trials.feedforward import remove_feed_forwards
 from lp_sweep.trials.finetune import NoSaver, Saver, Trained, finetune
+from lp_sweep.trials.forward import compute_used
 from lp_sweep.trials.inputs import Inputs, load_inputs
 from lp_sweep.trials.memory import memory_errors
 from lp_sweep.trials.procedures import FINETUNE_THEN_DROP, phases
@@ -117,6 +118,7 @@ def _run_columns(job: Job, inputs: Inputs, setting: Setting, trained: Trained) -
     return {
         "model_revision": job["model"]["revision"],  # a commit: a run refuses less
         "precision_used": setting.precision,
+        "compute_used": compute_used(inputs.model, setting.recipe.compute),
         "params_total": counts.total,
         "params_encoder": counts.encoder,
         "params_embedding": counts.embedding,

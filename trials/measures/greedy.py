@@ -94,6 +94,7 @@ def _score_without(
         setting.padding,
         precision=setting.precision,
         batch_size=setting.batches.evaluation,
+        compute=setting.recipe.compute,
     )
     return score(setting.definition, rows.labels, logits)[setting.definition.metric]
 

@@ -1,0 +1,68 @@
+"""The forward pass without padding against the network's own: logits, gradients, forty steps."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch.nn.functional import cross_entropy
+from transformers import PreTrainedModel
+
+from lp_sweep.trials.batches import Padding, to_device
+from lp_sweep.trials.encode import EncodedSplit
+from lp_sweep.trials.prune import load_pruned
+from lp_sweep.trials.unpadded.families import FAMILIES as FAST
+from lp_sweep.trials.unpadded.families import family_of, logits
+from lp_sweep.trials.unpadded.tokens import real_tokens
+from tests.families import FAMILIES, save_pretrained
+
+CPU = torch.device("cpu")
+NAMES = [name for name, family in FAMILIES.items() if family.model_type in FAST]
+PAD = 1
+
+
+def split_of(lengths: list[int], seed: int = 0) -> EncodedSplit:
+    draw = np.random.default_rng(seed)
+    count = sum(lengths)
+    return EncodedSplit(
+        tokens=draw.integers(4, 30, count).astype(np.int32),
+        offsets=np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64),
+        token_types=None,
+        labels=draw.integers(0, 2, len(lengths)),
+    )
+
+
+def network(name: str, folder: Path, depth: int = 3) -> PreTrainedModel:
+    return load_pruned(
+        save_pretrained(FAMILIES[name], depth, folder / name),
+        kept_layers=None,
+        num_labels=2,
+        problem_type="single_label_classification",
+        seed=0,
+    )
+
+
+def both(model: PreTrainedModel, split: EncodedSplit, rows: Any) -> tuple[Any, Any]:
+    assert family_of(model) is not None
+    fast = logits(model, real_tokens(split, rows, CPU))
+    return fast, model(**to_device(split, rows, Padding(PAD, 0, False), CPU)).logits
+
+
+@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("lengths", [[3, 9, 1, 5], [4, 4, 4], [7]], ids=["ragged", "even", "one"])
+def test_logits_and_gradients(name: str, lengths: list[int], tmp_path: Path) -> None:
+    model, split = network(name, tmp_path), split_of(lengths)
+    rows = np.arange(len(lengths))[::-1].copy()
+    fast, plain = both(model, split, rows)
+    torch.testing.assert_close(fast, plain, atol=1e-5, rtol=1e-5)
+    grads = []
+    for found in (fast, plain):
+        model.zero_grad()
+        cross_entropy(found, torch.from_numpy(split.labels[rows])).backward()
+        grads.append({n: p.grad.clone() for n, p in model.named_parameters() if p.grad is not None})
+    for parameter, grad in grads[1].items():
+        same = grads[0].get(parameter, torch.zeros_like(grad))
+        torch.testing.assert_close(same, grad, atol=2e-5, rtol=1e-3, msg=parameter)

@@ -1,0 +1,139 @@
+"""What each family's forward pass is made of, over tokens (N, H) in place of (B, T, H).
+
+The modules are the network's own, and do what they do in its own forward pass; only how they follow
+one another is said here again. By name, not from structure: others have children of these names and
+use them in another order.
+"""
+
+# mypy: disable-error-code="no-any-return"
+# (a network's own modules have no types)
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import torch
+from torch import nn
+
+from lp_sweep.trials.unpadded.attention import attend
+from lp_sweep.trials.unpadded.tokens import RealTokens
+
+Layer = Callable[[Any, torch.Tensor, RealTokens, torch.Tensor | None], torch.Tensor]
+
+
+class Family(NamedTuple):
+    """`embed` gives (N, H). A layer takes and gives (N, H), and with `only`, (B,), gives the (B, H)
+    of those tokens alone. `head` makes the logits (B, C) of the sentence tokens (B, H)."""
+
+    embed: Callable[[Any, RealTokens], torch.Tensor]
+    layers: Callable[[Any], nn.ModuleList]
+    layer: Layer
+    head: Callable[[Any, torch.Tensor], torch.Tensor]
+
+
+def _bert_embed(model: Any, tokens: RealTokens) -> torch.Tensor:
+    base = model.base_model
+    words = base.embeddings
+    first = getattr(words, "padding_idx", None)  # of the RoBERTas, whose positions follow it
+    offset = first + 1 if first is not None and model.config.model_type in _COUNTED else 0
+    types = torch.zeros_like(tokens.ids) if tokens.types is None else tokens.types
+    hidden = words(
+        input_ids=tokens.ids[None],
+        token_type_ids=types[None],
+        position_ids=(tokens.positions + offset)[None],
+    )
+    if hasattr(base, "embeddings_project"):
+        hidden = base.embeddings_project(hidden)
+    return hidden[0]
+
+
+def _bert_layer(
+    layer: Any, hidden: torch.Tensor, tokens: RealTokens, only: torch.Tensor | None
+) -> torch.Tensor:
+    own = layer.attention.self
+    asking = hidden if only is None else hidden.index_select(0, only)
+    mixed = attend(
+        tokens,
+        own.query(asking),
+        own.key(hidden),
+        own.value(hidden),
+        heads=own.num_attention_heads,
+        dropout=own.dropout.p if own.training else 0.0,
+    )
+    attended = layer.attention.output(mixed, asking)
+    return layer.output(layer.intermediate(attended), attended)
+
+
+def _bert_head(model: Any, sentence: torch.Tensor) -> torch.Tensor:
+    return model.classifier(model.dropout(model.bert.pooler(sentence[:, None])))
+
+
+def _roberta_head(model: Any, sentence: torch.Tensor) -> torch.Tensor:
+    return model.classifier(sentence[:, None])
+
+
+def _distilbert_embed(model: Any, tokens: RealTokens) -> torch.Tensor:
+    words = model.distilbert.embeddings
+    return words(input_ids=tokens.ids[None], position_ids=tokens.positions[None])[0]
+
+
+def _distilbert_layer(
+    layer: Any, hidden: torch.Tensor, tokens: RealTokens, only: torch.Tensor | None
+) -> torch.Tensor:
+    own = layer.attention
+    asking = hidden if only is None else hidden.index_select(0, only)
+    mixed = attend(
+        tokens,
+        own.q_lin(asking),
+        own.k_lin(hidden),
+        own.v_lin(hidden),
+        heads=own.n_heads,
+        dropout=own.dropout.p if own.training else 0.0,
+    )
+    attended = layer.sa_layer_norm(own.out_lin(mixed) + asking)
+    return layer.output_layer_norm(layer.ffn(attended) + attended)
+
+
+def _distilbert_head(model: Any, sentence: torch.Tensor) -> torch.Tensor:
+    pooled = nn.functional.relu(model.pre_classifier(sentence))
+    return model.classifier(model.dropout(pooled))
+
+
+def _encoder_layers(model: Any) -> nn.ModuleList:
+    return model.base_model.encoder.layer
+
+
+_COUNTED = ("roberta", "xlm-roberta", "camembert")  # positions count from after the padding's id
+_ROBERTA = Family(_bert_embed, _encoder_layers, _bert_layer, _roberta_head)
+FAMILIES = {
+    "bert": Family(_bert_embed, _encoder_layers, _bert_layer, _bert_head),
+    "roberta": _ROBERTA,
+    "xlm-roberta": _ROBERTA,
+    "camembert": _ROBERTA,
+    "electra": _ROBERTA,
+    "distilbert": Family(
+        _distilbert_embed,
+        lambda model: model.distilbert.transformer.layer,
+        _distilbert_layer,
+        _distilbert_head,
+    ),
+}
+
+
+def family_of(model: Any) -> Family | None:
+    """None: this network has no forward pass without padding."""
+    if getattr(model.config, "is_decoder", False):
+        return None
+    return FAMILIES.get(model.config.model_type)
+
+
+def logits(model: Any, tokens: RealTokens) -> torch.Tensor:
+    """(B, C). In the last layer only the sentence tokens ask, and go on: nothing else of it is
+    read. The network is one that `family_of` knows."""
+    family = FAMILIES[model.config.model_type]
+    hidden = family.embed(model, tokens)
+    *below, last = family.layers(model)
+    for layer in below:
+        hidden = family.layer(layer, hidden, tokens, None)
+    return family.head(model, family.layer(last, hidden, tokens, tokens.first))
