@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,9 +12,13 @@ import torch
 from torch.nn.functional import cross_entropy
 from transformers import PreTrainedModel
 
-from lp_sweep.trials.batches import Padding, to_device
-from lp_sweep.trials.encode import EncodedSplit
+from lp_sweep.storage.identity import Recipe, TaskDefinition
+from lp_sweep.trials.batches import BatchSizes, Padding, to_device
+from lp_sweep.trials.encode import EncodedSplit, EncodedTask
+from lp_sweep.trials.finetune import NoSaver, Trained, finetune
+from lp_sweep.trials.procedures import Phase
 from lp_sweep.trials.prune import load_pruned
+from lp_sweep.trials.steps import Setting
 from lp_sweep.trials.unpadded.families import FAMILIES as FAST
 from lp_sweep.trials.unpadded.families import family_of, logits
 from lp_sweep.trials.unpadded.tokens import real_tokens
@@ -66,3 +71,66 @@ def test_logits_and_gradients(name: str, lengths: list[int], tmp_path: Path) -> 
     for parameter, grad in grads[1].items():
         same = grads[0].get(parameter, torch.zeros_like(grad))
         torch.testing.assert_close(same, grad, atol=2e-5, rtol=1e-3, msg=parameter)
+
+
+RECIPE = Recipe(learning_rate=1e-2, batch_size=4, epochs=5, compute="fast")
+COURSE = (Phase((1, 2, 3), RECIPE.epochs),)
+
+
+def trained(model: PreTrainedModel, data: EncodedTask, recipe: Recipe) -> Trained:
+    setting = Setting(
+        definition=TaskDefinition(text_columns=("text",)),
+        recipe=recipe,
+        seed=1,
+        device=CPU,
+        padding=Padding(PAD, 0, False),
+        precision="fp32",
+        batches=BatchSizes.halved(recipe.batch_size, 0),
+        course=COURSE,
+    )
+    return finetune(model, data, setting, NoSaver())
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_forty_steps_without_dropout(name: str, tmp_path: Path) -> None:
+    """Words that no row has keep their weights; all else moves as in the reference."""
+    draw = np.random.default_rng(3)
+    data = EncodedTask(
+        train=split_of([int(n) for n in draw.integers(2, 12, 32)]),
+        dev={"validation": split_of([3, 8, 5], seed=4)},
+        label_names=("a", "b"),
+        num_labels=2,
+        from_cache=False,
+    )
+    found = {}
+    for compute in ("fast", "reference"):
+        model = without_dropout(network(name, tmp_path / compute))
+        before = model.get_input_embeddings().weight.detach().clone()
+        result = trained(model, data, replace(RECIPE, compute=compute, learning_rate=1e-4))
+        found[compute] = (result, model, before)
+    fast, model, before = found["fast"]
+    plain, other, _ = found["reference"]
+    assert fast.progress.step == 40
+    torch.testing.assert_close(
+        torch.tensor(fast.progress.train_losses),
+        torch.tensor(plain.progress.train_losses),
+        atol=1e-5,
+        rtol=0,
+    )
+    np.testing.assert_allclose(
+        fast.logits["validation"], plain.logits["validation"], atol=1e-5, rtol=0
+    )
+    named = set(data.train.tokens) | set(data.dev["validation"].tokens)
+    unnamed = sorted(set(range(len(before))) - named)
+    after = model.get_input_embeddings().weight
+    assert torch.equal(after[unnamed], before[unnamed])
+    assert not torch.equal(after, before)
+    assert model.state_dict().keys() == other.state_dict().keys()
+    assert after.shape == before.shape
+
+
+def without_dropout(model: PreTrainedModel) -> PreTrainedModel:
+    for module in model.modules():
+        if isinstance(module, torch.nn.Dropout):
+            module.p = 0.0
+    return model

@@ -13,6 +13,7 @@ from __future__ import annotations
 import copy
 import math
 import time
+from dataclasses import replace
 from typing import NamedTuple, Protocol
 
 import numpy as np
@@ -30,6 +31,7 @@ from lp_sweep.trials.procedures import phase_at
 from lp_sweep.trials.progress import EpochMetric, Progress
 from lp_sweep.trials.prune import keep_original
 from lp_sweep.trials.steps import Setting, train_step
+from lp_sweep.trials.vocabulary import may_be_cut, task_words
 
 
 class Trained(NamedTuple):
@@ -90,6 +92,13 @@ def finetune(model: PreTrainedModel, data: EncodedTask, setting: Setting, saver:
     Raises DivergedError when an epoch's mean loss is not finite.
     """
     model.to(setting.device)
+    if not may_be_cut(model, setting.recipe):
+        return _finetune(model, data, setting, saver)
+    with task_words(model, data, setting.padding) as (data, padding):
+        return _finetune(model, data, replace(setting, padding=padding), saver)
+
+
+def _finetune(model: PreTrainedModel, data: EncodedTask, setting: Setting, saver: Saver) -> Trained:
     run = _Run(model, data, setting, saver)
     logits: dict[str, np.ndarray] = {}
     while run.progress.epoch < setting.epochs:

@@ -1,0 +1,66 @@
+"""A network whose table of words has only the rows that a task's tokens name.
+
+The others have no gradient, and without weight decay AdamW leaves such rows where they are: the
+training is the same, and its optimiser has less to do (half of MiniLM's parameters are words).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+
+import numpy as np
+import torch
+from torch import nn
+from transformers import PreTrainedModel
+
+from lp_sweep.storage.identity import Recipe
+from lp_sweep.trials.batches import Padding
+from lp_sweep.trials.encode import EncodedSplit, EncodedTask
+from lp_sweep.trials.forward import UNPADDED, compute_used
+
+
+def may_be_cut(model: PreTrainedModel, recipe: Recipe) -> bool:
+    """Whether the rows that no token names would stay as they are, and nothing but the table of
+    words goes by a token's number: a padded forward pass may know the padding by it."""
+    learns = not recipe.weight_decay and not recipe.freeze_embeddings
+    return learns and compute_used(model, recipe.compute) == UNPADDED
+
+
+@contextmanager
+def task_words(
+    model: PreTrainedModel, data: EncodedTask, padding: Padding
+) -> Iterator[tuple[EncodedTask, Padding]]:
+    """While inside, the network knows the words of `data` (and the padding) alone, by the numbers
+    that the data and the padding have here. Afterwards it knows all of them again."""
+    words = model.get_input_embeddings()
+    assert isinstance(words, nn.Embedding)
+    whole, padding_row = words.weight, words.padding_idx
+    rows = _named(data, padding)
+    number = np.zeros(len(whole), np.int32)
+    number[rows] = np.arange(len(rows))
+    kept = torch.from_numpy(rows).to(whole.device)
+    words.weight = nn.Parameter(whole.detach()[kept], requires_grad=whole.requires_grad)
+    words.num_embeddings = len(rows)
+    words.padding_idx = None if padding_row not in rows else int(number[padding_row])
+    try:
+        yield _renamed(data, number), padding._replace(token_id=int(number[padding.token_id]))
+    finally:
+        with torch.no_grad():
+            whole[kept] = words.weight
+        words.weight, words.num_embeddings, words.padding_idx = whole, len(whole), padding_row
+
+
+def _named(data: EncodedTask, padding: Padding) -> np.ndarray:
+    """(R,) int64, ascending: the rows that any token, of train or dev, names."""
+    splits = (data.train, *data.dev.values())
+    return np.unique(np.concatenate([[padding.token_id], *(np.unique(s.tokens) for s in splits)]))
+
+
+def _renamed(data: EncodedTask, number: np.ndarray) -> EncodedTask:
+    def renamed(split: EncodedSplit) -> EncodedSplit:
+        return replace(split, tokens=number[split.tokens])
+
+    dev = {name: renamed(split) for name, split in data.dev.items()}
+    return replace(data, train=renamed(data.train), dev=dev)
