@@ -1,0 +1,201 @@
+"""Training steps of lp-sweep against those of the Hugging Face GLUE example, on one CPU thread.
+
+    pip install accelerate
+    python benchmarks/trial_cpu.py --model FOLDER --data-dir GLUE --out trial-cpu.json
+
+The baseline is what `run_glue.py` does: transformers' own Trainer, fp32, every example padded to
+128 tokens. Both train the same encoder on the same real rows with batches of 32. In each round the
+one runs, then the other; a ratio is of their CPU seconds a step, without the first of each run.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import statistics
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+os.environ.setdefault("HF_HUB_OFFLINE", "1")
+
+import numpy as np
+import pyarrow.parquet as pq
+import torch
+from datasets import Dataset
+from transformers import (
+    AutoModelForSequenceClassification,
+    AutoTokenizer,
+    Trainer,
+    TrainerCallback,
+    TrainingArguments,
+    default_data_collator,
+)
+
+from lp_sweep.storage.identity import Recipe, TaskDefinition
+from lp_sweep.trials.batches import BatchSizes, Padding
+from lp_sweep.trials.encode import EncodedSplit, EncodedTask
+from lp_sweep.trials.finetune import NoSaver, finetune
+from lp_sweep.trials.procedures import Phase
+from lp_sweep.trials.prune import load_pruned
+from lp_sweep.trials.steps import Setting
+
+TEXTS = {
+    "sst2": ["sentence"],
+    "qqp": ["question1", "question2"],
+    "stsb": ["sentence1", "sentence2"],
+    "mnli": ["premise", "hypothesis"],
+    "mrpc": ["sentence1", "sentence2"],
+    "qnli": ["question", "sentence"],
+    "rte": ["sentence1", "sentence2"],
+}
+BATCH, LENGTH = 32, 128
+
+
+class Clock(TrainerCallback):
+    """CPU seconds at the end of each step, batches made between steps counted."""
+
+    def __init__(self) -> None:
+        self.marks: list[float] = []
+
+    def on_step_end(self, *args: Any, **settings: Any) -> None:
+        self.marks.append(time.process_time())
+
+
+def rows_of(folder: Path, task: str, count: int) -> tuple[list[list[str]], np.ndarray]:
+    """Texts by column, and labels, of random rows of the train set."""
+    table = pq.read_table(sorted((folder / task).glob("train*.parquet"))[0])
+    chosen = np.sort(np.random.default_rng(0).permutation(table.num_rows)[:count])
+    table = table.take(chosen)
+    return [table[name].to_pylist() for name in TEXTS[task]], np.asarray(table["label"])
+
+
+def padded_trainer(model_folder: str, texts: Any, labels: np.ndarray, classes: int) -> list[float]:
+    """CPU seconds of each step but the first."""
+    tokenizer = AutoTokenizer.from_pretrained(model_folder)
+    model = AutoModelForSequenceClassification.from_pretrained(model_folder, num_labels=classes)
+    encoded = tokenizer(*texts, padding="max_length", max_length=LENGTH, truncation=True)
+    values = labels.astype(np.float32) if classes == 1 else labels.astype(np.int64)
+    dataset = Dataset.from_dict({**encoded, "label": values})
+    clock = Clock()
+    with tempfile.TemporaryDirectory() as folder:
+        arguments = TrainingArguments(
+            output_dir=folder,
+            per_device_train_batch_size=BATCH,
+            num_train_epochs=1,
+            learning_rate=2e-5,
+            use_cpu=True,
+            report_to=[],
+            save_strategy="no",
+            logging_strategy="no",
+            disable_tqdm=True,
+            seed=1,
+        )
+        trainer = Trainer(
+            model=model,
+            args=arguments,
+            train_dataset=dataset,
+            data_collator=default_data_collator,
+            callbacks=[clock],
+        )
+        trainer.train()
+    return list(np.diff(clock.marks))
+
+
+def lp_sweep(model_folder: str, texts: Any, labels: np.ndarray, classes: int) -> list[float]:
+    """The same, by the steps of a trial."""
+    tokenizer = AutoTokenizer.from_pretrained(model_folder)
+    encoded = tokenizer(*texts, max_length=LENGTH, truncation=True)
+    kind: Any = "regression" if classes == 1 else "classification"
+    lengths = [len(row) for row in encoded["input_ids"]]
+    types = encoded.get("token_type_ids")
+    split = EncodedSplit(
+        tokens=np.concatenate(encoded["input_ids"]).astype(np.int32),
+        offsets=np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64),
+        token_types=None if types is None else np.concatenate(types).astype(np.uint8),
+        labels=labels.astype(np.float32 if classes == 1 else np.int64),
+    )
+    dev = split.take(np.arange(1))
+    data = EncodedTask(
+        train=split, dev={"dev": dev}, label_names=(), num_labels=classes, from_cache=True
+    )
+    model = load_pruned(
+        model_folder,
+        kept_layers=None,
+        num_labels=classes,
+        problem_type="regression" if classes == 1 else "single_label_classification",
+        seed=1,
+        local_files_only=True,
+    )
+    clock = _Saver()
+    recipe = Recipe(learning_rate=2e-5, batch_size=BATCH, epochs=1, compute="fast")
+    depth = model.config.num_hidden_layers
+    setting = Setting(
+        definition=TaskDefinition(text_columns=("text",), kind=kind, metric="pearson")
+        if classes == 1
+        else TaskDefinition(text_columns=("text",)),
+        recipe=recipe,
+        seed=1,
+        device=torch.device("cpu"),
+        padding=Padding.of(tokenizer),
+        precision="fp32",
+        batches=BatchSizes.halved(BATCH, 0),
+        course=(Phase(tuple(range(1, depth + 1)), 1),),
+    )
+    finetune(model, data, setting, clock)
+    return list(np.diff(clock.marks))
+
+
+class _Saver(NoSaver):
+    """Asked after each step whether it is time to save: it only looks at the clock."""
+
+    def __init__(self) -> None:
+        self.marks: list[float] = []
+
+    def due(self) -> bool:
+        self.marks.append(time.process_time())
+        return False
+
+
+def compare(options: Any, task: str) -> dict[str, Any]:
+    texts, labels = rows_of(options.data_dir, task, BATCH * (options.steps + 1))
+    classes = 1 if task == "stsb" else int(labels.max()) + 1
+    ratios, seconds = [], []
+    for _ in range(options.rounds):
+        slow = statistics.median(padded_trainer(options.model, texts, labels, classes))
+        fast = statistics.median(lp_sweep(options.model, texts, labels, classes))
+        ratios.append(slow / fast)
+        seconds.append((slow, fast))
+        print(f"{task}: {slow:.3f} s, {fast:.3f} s a step: {ratios[-1]:.2f}x", flush=True)
+    return {
+        "median": statistics.median(ratios),
+        "min": min(ratios),
+        "max": max(ratios),
+        "cpu_seconds_a_step": seconds,
+    }
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--model", required=True)
+    parser.add_argument("--data-dir", type=Path, required=True)
+    parser.add_argument("--out", type=Path)
+    parser.add_argument("--tasks", nargs="+", default=list(TEXTS))
+    parser.add_argument("--steps", type=int, default=6)
+    parser.add_argument("--rounds", type=int, default=3)
+    options = parser.parse_args()
+    torch.set_num_threads(1)
+    found = {task: compare(options, task) for task in options.tasks}
+    settings = {"batch": BATCH, "padded_to": LENGTH, "steps": options.steps, "threads": 1}
+    settings |= {"torch": torch.__version__, "rounds": options.rounds}
+    if options.out:
+        options.out.parent.mkdir(parents=True, exist_ok=True)
+        text = json.dumps({"ratio_vs_padded_trainer": found, "settings": settings}, indent=2)
+        options.out.write_text(text + "\n", encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()
