@@ -57,7 +57,8 @@ test: setup
 	$(BIN)/python -m pytest -m "not slow and not gpu and ray"
 
 test-all: test
-	$(BIN)/python -m pytest -m "slow or gpu"
+	$(BIN)/python -m pytest -m "(slow or gpu) and not ray" -n auto
+	$(BIN)/python -m pytest -m "(slow or gpu) and ray"
 
 clean:
 	rm -rf build dist .mypy_cache .ruff_cache .pytest_cache *.egg-info
