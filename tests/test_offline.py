@@ -158,6 +158,7 @@ def test_fetching_mends_a_torn_cache(online: World) -> None:
     assert online.trial()["told"]["status"] == "done"
 
 
+@pytest.mark.slow
 def test_only_a_part_is_fetched_and_the_rest_stays_pinned(online: World) -> None:
     online.hub.push("model", "toy/second", model_files(online.folder / "second", depth=2))
     online.write(seeds=[1])
