@@ -51,13 +51,14 @@ check: setup build/ns/.ready
 	$(BIN)/mypy $(addprefix -p lp_sweep.,$(ROOMS))
 	$(BIN)/lint-imports
 
-# a Ray takes the whole machine: those tests run one at a time
+# a Ray takes the whole machine: of those tests no more than two run at a time
 test: setup
 	$(BIN)/python -m pytest -m "not slow and not gpu and not ray" -n auto
-	$(BIN)/python -m pytest -m "not slow and not gpu and ray"
+	$(BIN)/python -m pytest -m "not slow and not gpu and ray" -n 2 --dist loadfile
 
 test-all: test
-	$(BIN)/python -m pytest -m "slow or gpu"
+	$(BIN)/python -m pytest -m "(slow or gpu) and not ray" -n auto
+	$(BIN)/python -m pytest -m "(slow or gpu) and ray"
 
 clean:
 	rm -rf build dist .mypy_cache .ruff_cache .pytest_cache *.egg-info

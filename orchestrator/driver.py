@@ -16,7 +16,7 @@ from lp_sweep.orchestrator.estimate import Rates
 from lp_sweep.orchestrator.loss import Loss, blocked_by
 from lp_sweep.orchestrator.plan import Plan, Work
 from lp_sweep.orchestrator.planning import make_plan
-from lp_sweep.orchestrator.progress import Reporter
+from lp_sweep.orchestrator.progress import Reporter, told_of_measures
 from lp_sweep.orchestrator.raycompat import keep_sigterm
 from lp_sweep.orchestrator.recorder import Recorder
 from lp_sweep.orchestrator.runoptions import Options
@@ -232,7 +232,7 @@ def _lose_live(queue: WorkQueue, callback: Any, error: Exception) -> None:
         measures_failed = queue.recorded(id_)
         if measures_failed is not None:  # it had come to its end before
             queue.ended(id_, None, measures_failed)
-            callback.reporter.ended(id_, "done", "recorded")
+            callback.reporter.ended(id_, "done", f"recorded{told_of_measures(measures_failed)}")
         else:
             message = "Ray Tune ended with its live trials"
             callback.lost(work, Loss("worker_lost", message, str(error), None))

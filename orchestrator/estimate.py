@@ -17,6 +17,7 @@ from typing import Any, NamedTuple
 from lp_sweep.orchestrator.models import ModelInput
 from lp_sweep.orchestrator.plan import Plan, Work
 from lp_sweep.orchestrator.resolve import TaskInput
+from lp_sweep.orchestrator.selection import taken_on
 from lp_sweep.storage.identity import ProfileSpec, TrialSpec
 from lp_sweep.trials.measures.heldout import held_out_rows
 from lp_sweep.trials.procedures import ITERATIVE, phases
@@ -144,9 +145,9 @@ def _measure_seconds(plan: Plan, rates: Rates, missing: Iterable[Work]) -> float
 
 
 def estimate(plan: Plan, rates: Rates) -> Estimate:
-    """Slot-hours of what is missing: measurements too, and the trials that are trained again for
-    them. A deferred cell counts as a network of full depth."""
-    missing = [*plan.missing_profiles(), *plan.missing_trials()]
+    """Slot-hours of what a run takes on: measurements too, and the trials that are trained again
+    for them. A deferred cell counts as a network of full depth."""
+    missing = taken_on(plan)
     seconds = sum(rates.seconds(work) for work in missing if not plan.has_network(work.id))
     seconds += _measure_seconds(plan, rates, missing) + _deferred_seconds(plan, rates)
     unknown = sum(not rates.knows(work) for work in missing)

@@ -36,6 +36,10 @@ def _measured_on(measure: str, profile: Mapping[str, Any]) -> str:
     beside = f"that of {other}" if other else "the pre-trained one"
     # a matrix has the layers of the first network below each other
     compared = {"cka": f" (rows) with {beside} (columns)", "similarity": f" with {beside}"}
+    if measure == "greedy":
+        return printable(
+            f"greedy of {network}, after fine-tuning, on held-out train rows of {profile['task']}"
+        )
     rows = f"{profile['dev_examples']} dev rows of {profile['task']}"
     return printable(f"{measure} of {network}{compared.get(measure, '')}, on {rows}")
 

@@ -30,14 +30,14 @@ class Others:
     def __init__(self, store: Store, selection: Selection) -> None:
         self.store = store
         self.claims: Claims | None = None
-        self.holding: dict[str, Announcement] = {}  # work that was met in the hands of another
+        self.holding: set[str] = set()  # work that was met in the hands of another
         self._selection = selection
 
     def claim(self, id_: str) -> bool:
         """Whether it is ours now; what another run holds is kept in `holding`."""
         holder = self.claims.claim(id_) if self.claims else None
         if holder is not None:
-            self.holding[id_] = holder
+            self.holding.add(id_)
         return holder is None
 
     def release(self, id_: str) -> None:
@@ -45,14 +45,12 @@ class Others:
             self.claims.release(id_)
 
     def let_go(self) -> list[str]:
-        """Of what others held, the work that none of them holds any more."""
+        """Of what others held, the work that none of them holds any more: to be taken out of
+        `holding` when it is settled."""
         if not self.holding or not self.claims:
             return []
         held = {id_ for run in self.claims.others() for id_ in run.held}
-        free = [id_ for id_ in self.holding if id_ not in held]
-        for id_ in free:
-            del self.holding[id_]
-        return free
+        return sorted(self.holding - held)
 
     def done_by_now(self, plan: Plan, id_: str, *, network: bool) -> Mapping[str, str] | None:
         """`recorded`, for work that was just claimed; not looked up while we are alone."""
@@ -69,14 +67,27 @@ class Others:
             return None
         wanted = [item.id for item in plan.missing_measures(id_)]
         lacking = {item for item in wanted if self.store.find("profiles", item) is None}
-        failed = self.failed(lacking)
+        # a retry names the trial, whose worker takes the measurements
+        failed = {
+            item: kind
+            for item, kind in self._failures(lacking).items()
+            if not self._selection.wants(id_, kind)
+        }
         return failed if failed.keys() == lacking else None
 
     def failed(self, ids: Iterable[str]) -> dict[str, str]:
         """Those that failed for good in another run, as this run would leave them alone."""
-        wanted = set(ids)
+        found = self._failures(set(ids))
+        return {id_: kind for id_, kind in found.items() if not self._selection.wants(id_, kind)}
+
+    def failed_by_now(self, id_: str) -> str | None:
+        """`failed`, of work that was just claimed; not looked up while we are alone."""
+        if self.claims is None or not self.claims.shared:
+            return None
+        return self.failed([id_]).get(id_)
+
+    def _failures(self, wanted: set[str]) -> dict[str, str]:
         if not wanted:
             return {}
         names = [n for n in self.store.names("attempts") if attempted_work(n) in wanted]
-        found = failures(self.store.read_all("attempts", names).rows, set()) if names else {}
-        return {id_: kind for id_, kind in found.items() if not self._selection.wants(id_, kind)}
+        return failures(self.store.read_all("attempts", names).rows, set()) if names else {}

@@ -6,6 +6,7 @@ import os
 import sys
 import time
 from collections import deque
+from collections.abc import Mapping
 from typing import Protocol
 
 from rich.console import Console, Group, RenderableType
@@ -21,6 +22,11 @@ from lp_sweep.orchestrator.workqueue import WorkQueue
 from lp_sweep.storage.printable import printable
 
 _QUIET_SECONDS = 60.0
+
+
+def told_of_measures(failed: Mapping[str, str]) -> str:
+    """Behind a trial that is done: its network's measurements that failed, and how."""
+    return "".join(f"; measurement {id_} failed: {kind}" for id_, kind in failed.items())
 
 
 class Reporter(Protocol):

@@ -30,7 +30,7 @@ class Selection(NamedTuple):
 
 def taken_on(plan: Plan) -> list[Work]:
     """What a `run` does: the missing work that it wants, and again what this lacks the network
-    of."""
+    of; not what goes on from a network that will not come."""
     selection = Selection()
     wanted = {
         work.id: work
@@ -39,7 +39,13 @@ def taken_on(plan: Plan) -> list[Work]:
     }
     again = plan.trained_again() - wanted.keys()
     needed = set[str]().union(*map(plan.needs, wanted)) if again else again
-    return [*wanted.values(), *(plan.trials[id_] for id_ in sorted(needed & again))]
+    taken = wanted | {id_: plan.trials[id_] for id_ in sorted(needed & again)}
+    coming = plan.known.networks | taken.keys()
+    return [
+        work
+        for work in taken.values()
+        if work.start is None or work.start in coming or plan.has_network(work.id)
+    ]
 
 
 def retry_selection(error_type: str | None, names: list[str], plan: Plan) -> Selection:

@@ -10,7 +10,7 @@ from ray.tune import Callback
 from lp_sweep.orchestrator.loss import Loss, loss_of
 from lp_sweep.orchestrator.plan import Work
 from lp_sweep.orchestrator.policy import Limits
-from lp_sweep.orchestrator.progress import Reporter
+from lp_sweep.orchestrator.progress import Reporter, told_of_measures
 from lp_sweep.orchestrator.searcher import PlanSearcher
 from lp_sweep.storage.errors import StoreError
 
@@ -127,8 +127,7 @@ class WorkCallback(Callback):  # type: ignore[misc]
 
 
 def _score(result: dict[str, Any]) -> str:
-    failed = result.get("measures_failed") or {}
-    lacks = "".join(f"; measurement {id_} failed: {kind}" for id_, kind in failed.items())
+    lacks = told_of_measures(result.get("measures_failed") or {})
     if "last" not in result:
         return f"{result['seconds']:.0f} s"
     return f"{result['metric']} {100 * result['last']:.2f}, {result['seconds']:.0f} s{lacks}"

@@ -22,6 +22,7 @@ from lp_sweep.orchestrator.planning import make_plan
 from lp_sweep.orchestrator.policy import policy
 from lp_sweep.orchestrator.selection import Selection
 from lp_sweep.storage.errors import StoreError
+from lp_sweep.storage.networks import keep_while_needed
 from lp_sweep.storage.runs import Progress
 from lp_sweep.storage.schema import TABLES
 from lp_sweep.storage.store import Store
@@ -63,6 +64,7 @@ class WorkQueue:
         self._needed: set[str] = set()  # whose networks other work needs
         self._keeping: set[str] = set()  # begun as needed: their networks come to the store
         self._networks: set[str] = set()  # that came to the store in this run
+        self._begun: set[str] = set()  # ever handed out
         self._again: set[str] = set()  # done before, and queued for their networks
         self._blocked = Blocked()
         self._gone: set[str] = set()  # networks that will not come in this run
@@ -160,28 +162,34 @@ class WorkQueue:
             heapq.heappop(self._heap)
             if not ours:
                 continue
-            failed = self._done_by_now(id_)
-            if failed is not None:
-                self._settle_elsewhere(id_, failed)
+            if self._settled_by_now(id_):
                 continue
             work = self.live[id_] = self._work(id_)
             self._keeping |= {id_} & self._needed
             return work
         return None
 
-    def _done_by_now(self, id_: str) -> Mapping[str, str] | None:
-        """Of work that was just claimed: another run may have recorded it since the plan was made.
-        Raises StoreError, with the work back in the queue."""
-        failed = None
+    def _settled_by_now(self, id_: str) -> bool:
+        """Of work that was just claimed: another run may have recorded it, or failed at it, since
+        the plan was made. Raises StoreError, with the work back in the queue."""
+        kind = None
         try:
             failed = self.others.done_by_now(self.plan, id_, network=id_ in self._needed)
+            if failed is None and id_ not in self._begun:  # else the failures are our own
+                kind = self.others.failed_by_now(id_)
         except StoreError:
             self._push(id_)
             self.others.release(id_)
             raise
+        if failed is None and kind is None:
+            self._begun.add(id_)
+            return False
+        self.others.release(id_)
         if failed is not None:
-            self.others.release(id_)
-        return failed
+            self._settle_elsewhere(id_, failed)
+        else:
+            self._settle(id_, kind)
+        return True
 
     def recorded(self, id_: str) -> Mapping[str, str] | None:
         """See `Others.recorded`. Raises StoreError."""
@@ -272,6 +280,8 @@ class WorkQueue:
         self.done_elsewhere.add(id_)
         self._keeping |= {id_} & self._needed
         self.failed |= measures_failed
+        if id_ in self._needed:  # its network may be kept as another run's best
+            keep_while_needed(self.store, id_)
         self._settle(id_, None)
 
     def look_elsewhere(self) -> None:
@@ -284,6 +294,7 @@ class WorkQueue:
         failed = self.others.failed(id_ for id_ in free if id_ not in done)
         for id_ in free:
             measures_failed = self.recorded(id_) if id_ in done else None
+            self.others.holding.discard(id_)
             if measures_failed is not None:
                 self._settle_elsewhere(id_, measures_failed)
             elif id_ in failed:

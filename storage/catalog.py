@@ -157,9 +157,10 @@ class _Records:
         return self._read(table, wanted)
 
     def _attempts(self, rows: pa.Table, wanted: set[str]) -> pa.Table:
-        """Those at its measurements and at the first stages of its trials too, which no cell of
-        any sweep names."""
-        elsewhere = _named(self._read("sweeps", self._store.names("sweeps"))) - wanted
+        """With those at measurements and first stages, of this sweep or of others on the same model
+        and task: no cell of any sweep names them."""
+        others = self._store.names("sweeps") - {self._sweep}
+        elsewhere = _named(self._read("sweeps", others)) - wanted
         return self._kept(rows, lambda id_, ours: id_ in wanted or (ours and id_ not in elsewhere))
 
     def _profiles(self, rows: pa.Table, wanted: set[str]) -> pa.Table:

@@ -97,12 +97,15 @@ def _look_at_network(store: Store, folder: str) -> list[Finding]:
 
 
 def _idle(store: Store, folder: str, infos: Sequence[FileInfo]) -> list[Finding]:
-    """A network that waits for trials which no run has come to do."""
+    """A network that still waits to be gone on from."""
     if any(_is_young(info) for info in infos):
         return []
     if kept_by(store, folder.removeprefix(f"{WEIGHTS}/")) not in (NEED, NEED_BEST):
         return []
-    reason = "kept for trials that go on from it, for over a day; a run of its sweep releases it"
+    reason = (
+        "kept for over a day for trials that go on from it and are not done, have failed, or are "
+        "no longer asked for"
+    )
     return [_finding(store, folder, reason, "leave")]
 
 

@@ -5,9 +5,10 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
+
+from tests.stores import place_of
 
 os.environ["HF_HUB_OFFLINE"] = "1"  # read when huggingface_hub is imported
 os.environ["HF_HUB_DISABLE_PROGRESS_BARS"] = "1"
@@ -40,9 +41,8 @@ def s3_location(s3_endpoint: str) -> Iterator[str]:
         yield location
 
 
-@pytest.fixture(params=["folder", "s3"])
-def location(request: pytest.FixtureRequest, tmp_path: Path) -> str:
-    """Where a store can be made: a test that takes this runs over every kind of store."""
-    if request.param == "s3":
-        return str(request.getfixturevalue("s3_location"))
-    return str(tmp_path / "store")
+@pytest.fixture(params=["folder", pytest.param("s3", marks=pytest.mark.slow)])
+def location(request: pytest.FixtureRequest) -> str:
+    """Where a store can be made: a test that takes this runs over every kind of store. Every day
+    what a store promises is shown of each kind: `test_store_contract` has its own."""
+    return place_of(request)

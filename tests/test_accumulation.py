@@ -129,6 +129,7 @@ def test_halving(batch_size: int, times: int, expected: tuple[int, int]) -> None
     assert BatchSizes.halved(batch_size, times) == expected
 
 
+@pytest.mark.slow
 def test_a_trial_in_micro_batches_is_the_same_but_for_rounding(tmp_path: Path) -> None:
     world = save_world(tmp_path)
     save_model(tmp_path / "model", **NO_DROPOUT)

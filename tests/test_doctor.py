@@ -227,7 +227,7 @@ def test_networks_that_nothing_came_to_use_are_named_after_a_day(
     monkeypatch.setattr(doctor, "_DAY", -60.0)
     found = examine(store)
     assert [finding.path for finding in found] == ["weights/t1-a", "weights/t1-b"]
-    assert "a run of its sweep releases it" in found[0].reason
+    assert "for trials that go on from it" in found[0].reason
     fix(store, found)
     assert examine(store) == found
 

@@ -205,13 +205,8 @@ def test_an_interrupted_sweep_goes_on(tmp_path: Path, number: signal.Signals, co
     )
 
 
-@pytest.mark.parametrize(
-    "seconds",
-    [
-        pytest.param(0.0, id="at once", marks=pytest.mark.slow),
-        pytest.param(1.5, id="while Ray starts"),
-    ],
-)
+@pytest.mark.parametrize("seconds", [0.0, 1.5], ids=["at once", "while Ray starts"])
+@pytest.mark.slow
 def test_a_signal_while_ray_starts(tmp_path: Path, seconds: float) -> None:
     """Ray's own handler would end the process at once, with the number of the signal."""
     save_world(tmp_path)
@@ -227,6 +222,7 @@ def test_a_signal_while_ray_starts(tmp_path: Path, seconds: float) -> None:
     assert "stopped by SIGTERM" in (tmp_path / "log.txt").read_text()
 
 
+@pytest.mark.slow
 def test_a_lost_worker_is_a_failed_attempt_and_the_sweep_goes_on(tmp_path: Path) -> None:
     """A worker that dies at each try: the model's folder holds a file that kills its reader."""
     save_world(tmp_path, seeds=[1], strategies=[{"name": "top", "k": [0]}])
@@ -398,6 +394,7 @@ def test_a_node_out_of_memory_ends_the_trial_and_not_the_sweep(tmp_path: Path) -
     assert json.loads(run("status", "--json", cwd=tmp_path).stdout)[0]["trials_failed"] == 0
 
 
+@pytest.mark.slow
 def test_a_terminal_gets_the_live_display(tmp_path: Path) -> None:
     """On a real pseudo-terminal: slots, counts and the end; stdout stays clean."""
     save_world(tmp_path)

@@ -146,7 +146,10 @@ def fill(cache_dir: Path, barrier, results, lock: bool) -> None:
     results.put((encoded.from_cache, int(batch["input_ids"].sum())))
 
 
-@pytest.mark.parametrize("lock", [True, False], ids=["locked", "no lock"])
+@pytest.mark.parametrize(
+    "lock",
+    [pytest.param(True, id="locked", marks=pytest.mark.slow), pytest.param(False, id="no lock")],
+)
 def test_processes_that_fill_at_once(tmp_path: Path, lock: bool) -> None:
     context = multiprocessing.get_context("spawn")
     count = 3

@@ -74,6 +74,7 @@ def test_a_store_that_goes_away_for_a_while(world: Path, tmp_path: Path) -> None
     assert_equal(Store(store), Store(world / "undisturbed"))
 
 
+@pytest.mark.slow
 def test_a_full_disk_stops_the_run_and_what_was_trained_waits(world: Path, tmp_path: Path) -> None:
     """The disk is full after two records; finished trials wait in the node's spool, and the next
     run brings them to the store without training them again."""

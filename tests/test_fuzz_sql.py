@@ -3,11 +3,9 @@ there; no query takes all memory, and Ctrl-C ends each."""
 
 from __future__ import annotations
 
-import os
 import signal
 import subprocess
 import sys
-import threading
 import time
 from collections.abc import Iterator
 
@@ -265,12 +263,10 @@ cli.main()
 """
 
 
-@pytest.mark.parametrize(
-    "name", ["recursion", *(pytest.param(n, marks=pytest.mark.slow) for n in ("product", "sleep"))]
-)
-def test_ctrl_c_ends_an_endless_query(world: World, name: str) -> None:
+def interrupted(world: World, sql: str, seconds: float) -> tuple[int, str, str]:
+    """Ctrl-C so long after all is imported: exit code, output, errors."""
     running = subprocess.Popen(
-        [sys.executable, "-c", READY, "query", ENDLESS[name], "--store", "store"],
+        [sys.executable, "-c", READY, "query", sql, "--store", "store"],
         cwd=world.folder,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
@@ -279,25 +275,34 @@ def test_ctrl_c_ends_an_endless_query(world: World, name: str) -> None:
     )
     assert running.stdout is not None
     assert running.stdout.readline() == "ready\n"
-    time.sleep(1.5)
+    time.sleep(seconds)
     assert running.poll() is None
     running.send_signal(signal.SIGINT)
     output, errors = running.communicate(timeout=30)
-    assert (running.returncode, output) == (130, "")
+    return running.returncode, output, errors
+
+
+@pytest.mark.parametrize(
+    "name", ["recursion", *(pytest.param(n, marks=pytest.mark.slow) for n in ("product", "sleep"))]
+)
+def test_ctrl_c_ends_an_endless_query(world: World, name: str) -> None:
+    code, output, errors = interrupted(world, ENDLESS[name], 1.5)
+    assert (code, output) == (130, "")
     assert "Traceback" not in errors
 
 
-def test_ctrl_c_while_tables_load_is_ctrl_c() -> None:
-    """And no RuntimeError: `Query interrupted`, which is what DuckDB makes of it."""
-    before = signal.signal(signal.SIGINT, signal.default_int_handler)
-    timer = threading.Timer(0.3, os.kill, (os.getpid(), signal.SIGINT))
-    timer.start()
-    try:
-        with pytest.raises(KeyboardInterrupt), reading.ctrl_c():
-            duckdb.connect().execute(ENDLESS["product"])
-    finally:
-        timer.join()
-        signal.signal(signal.SIGINT, before)
+@pytest.mark.slow
+def test_ctrl_c_while_tables_load_ends_it_too(world: World) -> None:
+    for step in range(20):
+        code, _, errors = interrupted(world, ENDLESS["recursion"], 0.05 + 0.04 * step)
+        assert (code, "Traceback" in errors) == (130, False), errors
+
+
+def test_what_duckdb_makes_of_ctrl_c_is_ctrl_c_again() -> None:
+    with pytest.raises(KeyboardInterrupt), reading.ctrl_c():
+        raise RuntimeError("Query interrupted")
+    with pytest.raises(RuntimeError, match="something else"), reading.ctrl_c():
+        raise RuntimeError("something else")
 
 
 # -- the command line

@@ -19,6 +19,7 @@ from lp_sweep.storage.spool import flush
 from lp_sweep.storage.store import Store
 from lp_sweep.trials import keep as keeping
 from lp_sweep.trials import run as running
+from lp_sweep.trials.prune import load_pruned
 from lp_sweep.trials.run import execute
 from tests.test_run import jobs
 from tests.toyworld import save_world
@@ -88,6 +89,27 @@ def test_a_kept_network_is_a_model_of_its_own(world: Path, store: Store) -> None
         config = json.loads(store.read_text(f"weights/{job['id']}", "config.json") or "")
         assert config["lp_sweep_kept_layers"] == [2]
         assert config["lp_sweep_original_depth"] == 2
+
+
+def test_the_head_of_a_kept_network_is_not_a_sweeps(world: Path, store: Store) -> None:
+    """It knows another task, or the other layers: each seed draws a head."""
+    job = jobs(world, "k=2", "recipe.epochs=1")[0]
+    execute({**job, "keep": "all"}, store.location)
+    folder = Path(store.location) / "weights" / job["id"]
+
+    def head(seed: int, *, from_here: bool) -> torch.Tensor:
+        return load_pruned(
+            folder,
+            kept_layers=None,
+            num_labels=2,
+            problem_type="single_label_classification",
+            seed=seed,
+            from_here=from_here,
+        ).classifier.weight.detach()
+
+    assert torch.equal(head(1, from_here=False), head(2, from_here=False))
+    assert torch.equal(head(1, from_here=True), head(1, from_here=True))
+    assert not torch.equal(head(1, from_here=True), head(2, from_here=True))
 
 
 def test_a_network_without_feed_forwards_is_no_model_of_a_sweep(tmp_path: Path) -> None:

@@ -180,7 +180,7 @@ CURVES = st.dictionaries(
 )
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=30, deadline=None)
 @given(curve=CURVES, delta=st.sampled_from([0.5, 1, 2]), percent=st.booleans())
 def test_the_view_says_what_the_definition_says(
     curve: dict[int, dict[int, float | None]], delta: float, percent: bool

@@ -102,6 +102,7 @@ def test_doing_it_again_fetches_and_writes_nothing(online: World) -> None:
     assert len(online.hub.downloads()) == sent
 
 
+@pytest.mark.slow
 def test_a_connection_that_breaks_is_resumed(online: World) -> None:
     files = model_files(online.folder / "large")
     files["model.safetensors"] = padded(files["model.safetensors"])
@@ -157,6 +158,7 @@ def test_fetching_mends_a_torn_cache(online: World) -> None:
     assert online.trial()["told"]["status"] == "done"
 
 
+@pytest.mark.slow
 def test_only_a_part_is_fetched_and_the_rest_stays_pinned(online: World) -> None:
     online.hub.push("model", "toy/second", model_files(online.folder / "second", depth=2))
     online.write(seeds=[1])
@@ -190,6 +192,7 @@ def without(files: dict[str, bytes], name: str) -> dict[str, bytes]:
 # -- pinned revisions
 
 
+@pytest.mark.slow
 def test_the_manifest_holds_its_commit_when_the_branch_moves(online: World) -> None:
     online.run("prefetch")
     before = online.trial_ids()

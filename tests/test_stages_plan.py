@@ -3,7 +3,8 @@ out: what needs another trial's network waits for it, and fails with it."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -560,10 +561,7 @@ def test_a_measurement_that_failed_in_another_run_is_left_alone(
     plan.known = Known(frozenset(), {}, {})
     attempt = {"attempt_id": f"{measure}.1", "trial_id": measure, "error_type": "bug"}
 
-    def presence() -> Presence:
-        return Presence(store, "plain", lambda: Progress(0, 0, 1))
-
-    with presence().announced() as one, presence().announced():
+    with one_of_two(store) as one:
         queue = queue_of(plan, store, claims=one)
         for id_ in plan.trials:
             record(store, id_, network=True)
@@ -572,6 +570,49 @@ def test_a_measurement_that_failed_in_another_run_is_left_alone(
         assert queue.done_elsewhere == set(plan.trials)
         assert queue.failed == {measure: "bug"}
         assert queue.known().failed == {measure: "bug"}
+
+
+def test_a_retry_by_name_tries_it_again_beside_another_run(tmp_path: Path, store: Store) -> None:
+    plan, pruned, measure = measured(tmp_path)
+    for id_ in plan.trials:
+        record(store, id_, network=True)
+    attempt = {"attempt_id": f"{measure}.1", "trial_id": measure, "error_type": "bug"}
+    store.put("attempts", f"{measure}.1", [attempt | {"final": True}])
+    with one_of_two(store) as one:
+        chosen = retry_selection(None, [measure], plan)
+        queue = queue_of(plan, store, claims=one, selection=chosen)
+        assert [work.id for work in iter(queue.take, None)] == [pruned]
+
+
+def test_what_fails_in_another_run_before_its_turn_is_left_alone(
+    tmp_path: Path, store: Store
+) -> None:
+    plan = plan_of(tmp_path, "", "k=0,2")
+    with one_of_two(store) as one:
+        queue = queue_of(plan, store, claims=one)
+        mine, theirs = (work.id for work in queue.plan.trials.values())
+        taken = queue.take()
+        assert taken
+        other = ({mine, theirs} - {taken.id}).pop()
+        for id_ in (taken.id, other):
+            attempt = {"attempt_id": f"{id_}.1", "trial_id": id_, "error_type": "bug"}
+            store.put("attempts", f"{id_}.1", [attempt | {"final": True}])
+        assert queue.take() is None
+        assert queue.failed == {other: "bug"}
+        queue.ended(taken.id, "bug")
+        queue.again([taken.id])  # the node was at fault: the failure is our own, and no reason
+        assert queue.take() == taken
+
+
+@contextmanager
+def one_of_two(store: Store) -> Iterator[Presence]:
+    """A run that has seen another on the store."""
+
+    def presence() -> Presence:
+        return Presence(store, "plain", lambda: Progress(0, 0, 1))
+
+    with presence().announced() as one, presence().announced():
+        yield one
 
 
 def test_a_measurement_that_time_may_mend_is_tried_again(tmp_path: Path, store: Store) -> None:

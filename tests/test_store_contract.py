@@ -16,10 +16,16 @@ from pyarrow import parquet as pq
 from lp_sweep.storage.errors import StoreError
 from lp_sweep.storage.schema import SCHEMA_VERSION, TABLES
 from lp_sweep.storage.store import Store, is_store
+from tests.stores import place_of
 
 ROW: dict[str, Any] = {"trial_id": "t1-a", "model": "bert", "kept_layers": [1, 2], "last": 0.5}
 HOSTILE = ["a 0", "a'; echo foo", 'a "b"', "ünï 🙂", "100%", "a%20b", "s3:", "k=v", "a?b#c"]
 LARGE = 11 * 2**20  # bytes: more than an object store takes in one request
+
+
+@pytest.fixture(params=["folder", "s3"])
+def location(request: pytest.FixtureRequest) -> str:
+    return place_of(request)
 
 
 @pytest.fixture

@@ -292,8 +292,17 @@ FAULTS = {
 }
 
 
+EVERY_DAY = "the-second-part"
+
+
 @own_server
-@pytest.mark.parametrize("fails", FAULTS.values(), ids=FAULTS.keys())
+@pytest.mark.parametrize(
+    "fails",
+    [
+        pytest.param(fault, id=name, marks=[pytest.mark.slow] * (name != EVERY_DAY))
+        for name, fault in FAULTS.items()
+    ],
+)
 def test_a_large_write_that_is_cut_off_leaves_what_was_there(
     s3_location: str, s3_endpoint: str, tmp_path: Path, fails: Callable[[str, str], bool]
 ) -> None:

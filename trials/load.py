@@ -103,6 +103,16 @@ def initialise_head(model: PreTrainedModel, fresh: Collection[str], seed: int) -
         model.initialize_weights()
 
 
+def trained_head(model: PreTrainedModel) -> frozenset[str]:
+    """The parameters outside the encoder where the checkpoint was a classifier of some task: a
+    sweep starts from encoders, and its seeds draw the heads."""
+    kinds = model.config.architectures or ()
+    if not any(kind.endswith("ForSequenceClassification") for kind in kinds):
+        return frozenset()
+    encoder = f"{model.base_model_prefix}."
+    return frozenset(n for n, _ in model.named_parameters() if not n.startswith(encoder))
+
+
 def _class_for(config: PretrainedConfig) -> Any:
     if removal_of(config) is None:
         return AutoModelForSequenceClassification

@@ -22,7 +22,7 @@ from transformers import PretrainedConfig, PreTrainedModel
 from lp_sweep.storage.errors import UnsupportedModelError
 from lp_sweep.trials.expressible import POSITION_NAME, Twins, build_twins, check_expressible
 from lp_sweep.trials.families import LayerList, embedding_path, find_layers, scalars
-from lp_sweep.trials.load import ProblemType, initialise_head, load_encoder
+from lp_sweep.trials.load import ProblemType, initialise_head, load_encoder, trained_head
 from lp_sweep.trials.reduced import original_layers, removal_of, write_removal
 
 # By length alone DeBERTa's pos_att_type would be cut with a network of two layers.
@@ -55,7 +55,8 @@ def load_pruned(
 
     `path`: a folder or a hub id. `kept_layers`: 1-based, see `keep_layers`; None keeps them all.
     `seed` fixes the head alone: whatever the depth, one seed gives one head. The global random
-    state is left as it was. `from_here`: see `count_from_here`.
+    state is left as it was. `from_here`: it is what a sweep starts from, see
+    `count_from_here` and `trained_head`.
     Raises UnsupportedModelError, MissingInputError, or ValueError for a bad `kept_layers`.
     """
     with torch.random.fork_rng(devices=[]):  # loading draws, and the caller's seed must not notice
@@ -68,11 +69,13 @@ def load_pruned(
             id2label=id2label,
             attn_implementation=attn_implementation,
         )
+        fresh = loaded.fresh
         if from_here:
             count_from_here(loaded.model.config)
+            fresh |= trained_head(loaded.model)
         if kept_layers is not None:
             keep_layers(loaded.model, kept_layers)
-        initialise_head(loaded.model, loaded.fresh, seed)
+        initialise_head(loaded.model, fresh, seed)
     return loaded.model
 
 

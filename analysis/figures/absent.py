@@ -31,12 +31,12 @@ def _strategies(depths: str, models: str) -> _Absent:
     )
 
 
-def _measure(name: str, networks: str) -> _Absent:
+def _measure(name: str, networks: str, others: str = _OTHERS) -> _Absent:
     setting = f"`measure: {{{name}: full}}` to {_PAPER if name != 'cka' else 'the sweep file'}"
     return _Absent(
         f"FROM layers WHERE measure = '{name}'",
         f"no {name} in this store: add {setting}, and run it again",
-        f"no {name} of {networks} in this store, only of others {_OTHERS}, or no numbers: add "
+        f"no {name} of {networks} in this store, only of others {others}, or no numbers: add "
         f"{setting}, and run it again",
     )
 
@@ -45,7 +45,7 @@ _ABSENT = {
     "2": _strategies("depth <> 6", "a model of other than 6 layers"),
     "3": _strategies("depth = 6", "a model of 6 layers"),
     "4": _measure("probes", "networks that it shows"),
-    "5": _measure("similarity", "full networks"),
+    "5": _measure("similarity", "full networks", "(of pruned ones)"),
     "contribution": _Absent(
         "FROM cells WHERE strategy = 'contribution'",
         "no strategy contribution in this store: add `{name: contribution, threshold: [0.95, "

@@ -64,7 +64,7 @@ CONTROL = (
     ),
     Note(
         "Nothing to compare: it takes `{name: random, k: [2, 4], draws: 0-4}` among the strategies "
-        "of the sweep file, and another strategy of the same K.",
+        "of the sweep file, and another strategy of the same K (and of --strategy, if given).",
         r"\A\Z",
     ),
 )
