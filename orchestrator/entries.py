@@ -188,7 +188,9 @@ class RecipeEntry(Entry):
     warmup_ratio: float = Field(Recipe().warmup_ratio, ge=0, le=1)
     schedule: Schedule = Recipe().schedule
     precision: Precision = Recipe().precision
-    compute: Compute = Field("fast", description="fast, or reference: the library's own forward")
+    compute: Compute = Field(
+        Recipe().compute, description="reference: the library's own forward pass, or fast"
+    )
     limit_train: PositiveInt | None = None
     limit_dev: PositiveInt | None = None
     freeze: FreezeEntry = FreezeEntry()

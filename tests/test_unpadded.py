@@ -15,14 +15,21 @@ from transformers import PreTrainedModel
 from lp_sweep.storage.identity import Recipe, TaskDefinition
 from lp_sweep.trials.batches import BatchSizes, Padding, to_device
 from lp_sweep.trials.encode import EncodedSplit, EncodedTask
+from lp_sweep.trials.evaluate import evaluate
+from lp_sweep.trials.feedforward import remove_feed_forwards
 from lp_sweep.trials.finetune import NoSaver, Trained, finetune
+from lp_sweep.trials.forward import compute_used
 from lp_sweep.trials.procedures import Phase
 from lp_sweep.trials.prune import load_pruned
+from lp_sweep.trials.run import run_trial
 from lp_sweep.trials.steps import Setting
 from lp_sweep.trials.unpadded.families import FAMILIES as FAST
 from lp_sweep.trials.unpadded.families import family_of, logits
 from lp_sweep.trials.unpadded.tokens import real_tokens
+from lp_sweep.trials.vocabulary import may_be_cut
 from tests.families import FAMILIES, save_pretrained
+from tests.test_run import jobs
+from tests.toyworld import save_world
 
 CPU = torch.device("cpu")
 NAMES = [name for name, family in FAMILIES.items() if family.model_type in FAST]
@@ -134,3 +141,41 @@ def without_dropout(model: PreTrainedModel) -> PreTrainedModel:
         if isinstance(module, torch.nn.Dropout):
             module.p = 0.0
     return model
+
+
+def test_a_fast_trial_is_another_trial_and_says_how_it_ran(tmp_path: Path) -> None:
+    world = save_world(tmp_path)
+    (fast,) = jobs(world, "k=2", "recipe.epochs=1", "recipe.compute=fast")
+    (plain,) = jobs(world, "k=2", "recipe.epochs=1")
+    assert fast["id"] != plain["id"]
+    record = run_trial(fast)["record"]
+    assert (record["compute"], record["compute_used"]) == ("fast", "unpadded")
+    record = run_trial(plain)["record"]
+    assert (record["compute"], record["compute_used"]) == ("reference", "padded")
+
+
+@pytest.mark.parametrize("name", ["mpnet", "xlnet", "deberta-v2", "modernbert"])
+def test_another_family_is_padded(name: str, tmp_path: Path) -> None:
+    model = network(name, tmp_path)
+    assert family_of(model) is None
+    assert compute_used(model, "fast") == "padded"
+    assert not may_be_cut(model, RECIPE)
+
+
+@pytest.mark.parametrize("compute", ["fast", "reference"])
+def test_an_answer_is_in_the_splits_order(compute: Any, tmp_path: Path) -> None:
+    model, split = network("bert", tmp_path), split_of([3, 9, 1, 5, 9])
+    together = evaluate(model, split, Padding(PAD, 0, False), precision="fp32", compute=compute)
+    for row in range(len(split)):
+        alone = evaluate(
+            model, split.take([row]), Padding(PAD, 0, False), precision="fp32", compute=compute
+        )
+        np.testing.assert_allclose(together[row], alone[0], atol=1e-5)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_without_feed_forwards(name: str, tmp_path: Path) -> None:
+    model, split = network(name, tmp_path), split_of([3, 9, 1, 5])
+    remove_feed_forwards(model, (1, 3))
+    fast, plain = both(model, split, np.arange(4))
+    torch.testing.assert_close(fast, plain, atol=1e-5, rtol=1e-5)
