@@ -22,6 +22,7 @@ from lp_sweep.storage.store import Store
 from lp_sweep.trials import profile as profiling
 from lp_sweep.trials import steps as stepping
 from lp_sweep.trials.batches import BatchSizes, to_device
+from lp_sweep.trials.forward import forward
 from lp_sweep.trials.measures import registry as measuring
 from lp_sweep.trials.memory import forget_frames, is_out_of_memory, memory_errors
 from lp_sweep.trials.run import execute
@@ -184,12 +185,12 @@ def test_a_halving_of_before_is_counted(
 ) -> None:
     """A worker that was killed had used two of the three: 64 and 32 are not tried again."""
 
-    def full(split: Any, rows: Any, *rest: Any) -> Any:
+    def full(model: Any, split: Any, rows: Any, *rest: Any) -> Any:
         if len(rows) > 8:
             raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2 GiB")
-        return to_device(split, rows, *rest)
+        return forward(model, split, rows, *rest)
 
-    monkeypatch.setattr(stepping, "to_device", full)
+    monkeypatch.setattr(stepping, "forward", full)
     store = Store(tmp_path, create=True)
     job = {**jobs(world, "k=0", *LARGE)[0], "halvings": 2}
     assert execute(job, store.location)["status"] == "done"
