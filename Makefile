@@ -58,7 +58,7 @@ test: setup
 
 test-all: test
 	$(BIN)/python -m pytest -m "(slow or gpu) and not ray" -n auto
-	$(BIN)/python -m pytest -m "(slow or gpu) and ray"
+	$(BIN)/python -m pytest -m "(slow or gpu) and ray" -n 2 --dist loadfile
 
 clean:
 	rm -rf build dist .mypy_cache .ruff_cache .pytest_cache *.egg-info

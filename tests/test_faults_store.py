@@ -102,12 +102,13 @@ def test_a_full_disk_stops_the_run_and_what_was_trained_waits(world: Path, tmp_p
         assert_equal(Store(store), Store(world / "undisturbed"))
 
 
-def test_a_read_only_store_is_a_preflight_error(world: Path, tmp_path: Path) -> None:
+def test_a_read_only_store_is_a_preflight_error(tmp_path: Path) -> None:
+    save_world(tmp_path)
     disk = tmp_path / "disk"
     with small_disk(disk, "64m"):
         Store(disk / "store", create=True)
         subprocess.run(["mount", "-o", "remount,ro", disk], check=True)
-        with sweep(world, "sweep.yaml", "--store", disk / "store") as run:
+        with sweep(tmp_path, "sweep.yaml", "--store", disk / "store") as run:
             assert run.wait() == 4, run.text()
     assert "Read-only file system" in run.text()
     assert "Traceback" not in run.text()
@@ -156,6 +157,7 @@ def test_two_sweeps_share_the_trials_of_a_store(world: Path, tmp_path: Path) -> 
     assert Store(store).names("sweeps") == {"toy", "another"}
 
 
+@pytest.mark.slow
 def test_a_sweep_on_object_storage(
     world: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -12,7 +12,7 @@ from lp_sweep.storage.store import Store
 from lp_sweep.trials import checkpoint
 from lp_sweep.trials import finetune as finetuning
 from lp_sweep.trials import steps as stepping
-from lp_sweep.trials.batches import to_device
+from lp_sweep.trials.forward import forward
 from lp_sweep.trials.run import execute, run_trial
 from tests.test_run import jobs
 from tests.toyworld import save_world
@@ -44,12 +44,12 @@ def test_auto_precision_is_bf16_where_the_gpu_has_it(tmp_path: Path) -> None:
 def test_out_of_memory_on_cuda_halves_the_micro_batch(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def full(split: Any, rows: Any, *rest: Any) -> Any:
+    def full(model: Any, split: Any, rows: Any, *rest: Any) -> Any:
         if len(rows) > 8:
             torch.empty(2**50, device="cuda")  # a real refusal of the allocator
-        return to_device(split, rows, *rest)
+        return forward(model, split, rows, *rest)
 
-    monkeypatch.setattr(stepping, "to_device", full)
+    monkeypatch.setattr(stepping, "forward", full)
     store = Store(tmp_path / "store", create=True)
     job = {**jobs(save_world(tmp_path), "k=2", "recipe.epochs=1")[0], "device": "cuda"}
     assert execute(job, store.location)["status"] == "done"
