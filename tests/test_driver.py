@@ -195,7 +195,9 @@ def test_an_interrupted_sweep_goes_on(tmp_path: Path, number: signal.Signals, co
     kept = {name: record_path(store, name).stat().st_mtime for name in store.names("trials")}
     assert 2 <= len(kept) < 8
     done = run("run", "sweep.yaml", cwd=tmp_path)
-    assert f"{8 - len(kept)} done in this run" in done.stderr
+    told = re.search(r"(\d+) done in this run", done.stderr)
+    assert told
+    assert int(told[1]) <= 8 - len(kept)  # a worker may record its trial after the driver has ended
     assert len(store.names("trials")) == 8
     assert (
         kept.items()
