@@ -52,11 +52,10 @@ class Others:
         held = {id_ for run in self.claims.others() for id_ in run.held}
         return sorted(self.holding - held)
 
-    def done_by_now(self, plan: Plan, id_: str, *, network: bool) -> Mapping[str, str] | None:
-        """`recorded`, for work that was just claimed; not looked up while we are alone."""
-        if self.claims is None or not self.claims.shared:
-            return None
-        return self.recorded(plan, id_, network=network)
+    @property
+    def seen(self) -> bool:
+        """Whether there are any, or were: else nothing has been done but by this run."""
+        return self.claims is not None and self.claims.shared
 
     def recorded(self, plan: Plan, id_: str, *, network: bool) -> Mapping[str, str] | None:
         """None while the store lacks its record, or what is wanted beside it: its network, its
@@ -79,12 +78,6 @@ class Others:
         """Those that failed for good in another run, as this run would leave them alone."""
         found = self._failures(set(ids))
         return {id_: kind for id_, kind in found.items() if not self._selection.wants(id_, kind)}
-
-    def failed_by_now(self, id_: str) -> str | None:
-        """`failed`, of work that was just claimed; not looked up while we are alone."""
-        if self.claims is None or not self.claims.shared:
-            return None
-        return self.failed([id_]).get(id_)
 
     def _failures(self, wanted: set[str]) -> dict[str, str]:
         if not wanted:

@@ -172,11 +172,11 @@ class WorkQueue:
     def _settled_by_now(self, id_: str) -> bool:
         """Of work that was just claimed: another run may have recorded it, or failed at it, since
         the plan was made. Raises StoreError, with the work back in the queue."""
-        kind = None
+        failed = kind = None
         try:
-            failed = self.others.done_by_now(self.plan, id_, network=id_ in self._needed)
-            if failed is None and id_ not in self._begun:  # else the failures are our own
-                kind = self.others.failed_by_now(id_)
+            failed = self.recorded(id_) if self.others.seen else None
+            if self.others.seen and failed is None and id_ not in self._begun:  # else it is ours
+                kind = self.others.failed([id_]).get(id_)
         except StoreError:
             self._push(id_)
             self.others.release(id_)
