@@ -70,7 +70,7 @@ TRIALS = pa.schema(
         ("second_norm", _text),  # keep, drop
         ("started_from", _text),  # the trial whose network this one went on from
         ("precision_used", _text),  # fp32 or bf16
-        ("compute_used", _text),  # unpadded, or padded: the family's own forward pass
+        ("compute_used", _text),  # unpadded, grouped or padded: see trials/forward.py
         ("metric", _text),  # the main metric, that `last` and `best` are of
         ("last", _float),  # after the last epoch: what every table uses
         ("best", _float),  # best epoch on dev: for curiosity, it is chosen on what it reports

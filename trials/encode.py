@@ -53,6 +53,11 @@ class EncodedSplit:
         """(n,) tokens of each example, special ones included."""
         return np.diff(self.offsets)
 
+    def lengths_of(self, rows: npt.NDArray[np.integer]) -> npt.NDArray[np.int64]:
+        """(B,) tokens of each of B rows."""
+        found: npt.NDArray[np.int64] = self.offsets[rows + 1] - self.offsets[rows]
+        return found
+
     def take(self, indices: npt.ArrayLike) -> EncodedSplit:
         """These examples, in this order, in memory of their own."""
         rows = np.asarray(indices, np.int64)

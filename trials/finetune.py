@@ -10,6 +10,7 @@ only file it causes to be written is a checkpoint.
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import math
 import time
@@ -31,6 +32,7 @@ from lp_sweep.trials.procedures import phase_at
 from lp_sweep.trials.progress import EpochMetric, Progress
 from lp_sweep.trials.prune import keep_original
 from lp_sweep.trials.steps import Setting, train_step
+from lp_sweep.trials.unpadded.dropout import quick_dropout
 from lp_sweep.trials.vocabulary import may_be_cut, task_words
 
 
@@ -92,10 +94,13 @@ def finetune(model: PreTrainedModel, data: EncodedTask, setting: Setting, saver:
     Raises DivergedError when an epoch's mean loss is not finite.
     """
     model.to(setting.device)
-    if not may_be_cut(model, setting.recipe):
+    with contextlib.ExitStack() as inside:
+        if setting.recipe.compute == "fast":
+            inside.enter_context(quick_dropout(model))
+        if may_be_cut(model, setting.recipe):
+            data, padding = inside.enter_context(task_words(model, data, setting.padding))
+            setting = replace(setting, padding=padding)
         return _finetune(model, data, setting, saver)
-    with task_words(model, data, setting.padding) as (data, padding):
-        return _finetune(model, data, replace(setting, padding=padding), saver)
 
 
 def _finetune(model: PreTrainedModel, data: EncodedTask, setting: Setting, saver: Saver) -> Trained:

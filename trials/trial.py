@@ -118,7 +118,7 @@ def _run_columns(job: Job, inputs: Inputs, setting: Setting, trained: Trained) -
     return {
         "model_revision": job["model"]["revision"],  # a commit: a run refuses less
         "precision_used": setting.precision,
-        "compute_used": compute_used(inputs.model, setting.recipe.compute),
+        "compute_used": compute_used(inputs.model, setting.recipe.compute, setting.device),
         "params_total": counts.total,
         "params_encoder": counts.encoder,
         "params_embedding": counts.embedding,

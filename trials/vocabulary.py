@@ -25,7 +25,7 @@ def may_be_cut(model: PreTrainedModel, recipe: Recipe) -> bool:
     """Whether the rows that no token names would stay as they are, and nothing but the table of
     words goes by a token's number: a padded forward pass may know the padding by it."""
     learns = not recipe.weight_decay and not recipe.freeze_embeddings
-    return learns and compute_used(model, recipe.compute) == UNPADDED
+    return learns and compute_used(model, recipe.compute, model.device) == UNPADDED
 
 
 @contextmanager

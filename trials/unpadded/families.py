@@ -136,4 +136,5 @@ def logits(model: Any, tokens: RealTokens) -> torch.Tensor:
     *below, last = family.layers(model)
     for layer in below:
         hidden = family.layer(layer, hidden, tokens, None)
-    return family.head(model, family.layer(last, hidden, tokens, tokens.first))
+    sentence = family.layer(last, hidden, tokens, tokens.first)
+    return family.head(model, sentence.index_select(0, tokens.asked))

@@ -1,38 +1,42 @@
-"""The forward pass without padding against the network's own: logits, gradients, forty steps."""
+"""`compute: fast` against the reference, of every family: logits, gradients, forty steps."""
 
 from __future__ import annotations
 
 from dataclasses import replace
+from itertools import combinations
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from torch.nn.functional import cross_entropy
 from transformers import PreTrainedModel
 
 from lp_sweep.storage.identity import Recipe, TaskDefinition
-from lp_sweep.trials.batches import BatchSizes, Padding, to_device
+from lp_sweep.trials import forward as forward_module
+from lp_sweep.trials.batches import BatchSizes, Padding
 from lp_sweep.trials.encode import EncodedSplit, EncodedTask
 from lp_sweep.trials.evaluate import evaluate
 from lp_sweep.trials.feedforward import remove_feed_forwards
 from lp_sweep.trials.finetune import NoSaver, Trained, finetune
-from lp_sweep.trials.forward import compute_used
+from lp_sweep.trials.forward import compute_used, forward
+from lp_sweep.trials.groups import group_ends
 from lp_sweep.trials.procedures import Phase
 from lp_sweep.trials.prune import load_pruned
 from lp_sweep.trials.run import run_trial
 from lp_sweep.trials.steps import Setting
-from lp_sweep.trials.unpadded.families import FAMILIES as FAST
-from lp_sweep.trials.unpadded.families import family_of, logits
-from lp_sweep.trials.unpadded.tokens import real_tokens
+from lp_sweep.trials.unpadded import tokens as tokens_module
+from lp_sweep.trials.unpadded.dropout import dropped_out, quick_dropout
+from lp_sweep.trials.unpadded.families import family_of
 from lp_sweep.trials.vocabulary import may_be_cut
 from tests.families import FAMILIES, save_pretrained
 from tests.test_run import jobs
 from tests.toyworld import save_world
 
 CPU = torch.device("cpu")
-NAMES = [name for name, family in FAMILIES.items() if family.model_type in FAST]
 PAD = 1
 
 
@@ -58,13 +62,32 @@ def network(name: str, folder: Path, depth: int = 3) -> PreTrainedModel:
 
 
 def both(model: PreTrainedModel, split: EncodedSplit, rows: Any) -> tuple[Any, Any]:
-    assert family_of(model) is not None
-    fast = logits(model, real_tokens(split, rows, CPU))
-    return fast, model(**to_device(split, rows, Padding(PAD, 0, False), CPU)).logits
+    padding = Padding(PAD, 0, model.config.model_type == "xlnet")
+    fast = forward(model, split, rows, padding, CPU, "fast")
+    return fast, forward(model, split, rows, padding, CPU, "reference")
 
 
-@pytest.mark.parametrize("name", NAMES)
-@pytest.mark.parametrize("lengths", [[3, 9, 1, 5], [4, 4, 4], [7]], ids=["ragged", "even", "one"])
+def set_overhead(monkeypatch: pytest.MonkeyPatch, overhead: int) -> None:
+    """What a group more costs: toy rows are so short that more than one would never pay."""
+    for module in (tokens_module, forward_module):
+        monkeypatch.setattr(module, "_GROUP", overhead)
+
+
+@pytest.fixture
+def many_groups(monkeypatch: pytest.MonkeyPatch) -> None:
+    set_overhead(monkeypatch, 1)
+
+
+@pytest.fixture(params=[1, 10**6], ids=["many groups", "one group"])
+def groups(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    set_overhead(monkeypatch, request.param)
+
+
+@pytest.mark.usefixtures("groups")
+@pytest.mark.parametrize("name", FAMILIES)
+@pytest.mark.parametrize(
+    "lengths", [[3, 9, 1, 5, 9], [4, 4, 4], [7]], ids=["ragged", "even", "one"]
+)
 def test_logits_and_gradients(name: str, lengths: list[int], tmp_path: Path) -> None:
     model, split = network(name, tmp_path), split_of(lengths)
     rows = np.arange(len(lengths))[::-1].copy()
@@ -90,7 +113,7 @@ def trained(model: PreTrainedModel, data: EncodedTask, recipe: Recipe) -> Traine
         recipe=recipe,
         seed=1,
         device=CPU,
-        padding=Padding(PAD, 0, False),
+        padding=Padding(PAD, 0, model.config.model_type == "xlnet"),
         precision="fp32",
         batches=BatchSizes.halved(recipe.batch_size, 0),
         course=COURSE,
@@ -98,7 +121,8 @@ def trained(model: PreTrainedModel, data: EncodedTask, recipe: Recipe) -> Traine
     return finetune(model, data, setting, NoSaver())
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.usefixtures("many_groups")
+@pytest.mark.parametrize("name", FAMILIES)
 def test_forty_steps_without_dropout(name: str, tmp_path: Path) -> None:
     """Words that no row has keep their weights; all else moves as in the reference."""
     draw = np.random.default_rng(3)
@@ -127,7 +151,7 @@ def test_forty_steps_without_dropout(name: str, tmp_path: Path) -> None:
     np.testing.assert_allclose(
         fast.logits["validation"], plain.logits["validation"], atol=1e-5, rtol=0
     )
-    named = set(data.train.tokens) | set(data.dev["validation"].tokens)
+    named = {PAD} | set(data.train.tokens) | set(data.dev["validation"].tokens)
     unnamed = sorted(set(range(len(before))) - named)
     after = model.get_input_embeddings().weight
     assert torch.equal(after[unnamed], before[unnamed])
@@ -155,10 +179,11 @@ def test_a_fast_trial_is_another_trial_and_says_how_it_ran(tmp_path: Path) -> No
 
 
 @pytest.mark.parametrize("name", ["mpnet", "xlnet", "deberta-v2", "modernbert"])
-def test_another_family_is_padded(name: str, tmp_path: Path) -> None:
+def test_another_family_goes_in_groups_of_like_length(name: str, tmp_path: Path) -> None:
     model = network(name, tmp_path)
     assert family_of(model) is None
-    assert compute_used(model, "fast") == "padded"
+    assert compute_used(model, "fast", CPU) == "grouped"
+    assert compute_used(model, "fast", torch.device("cuda")) == "padded"
     assert not may_be_cut(model, RECIPE)
 
 
@@ -173,9 +198,64 @@ def test_an_answer_is_in_the_splits_order(compute: Any, tmp_path: Path) -> None:
         np.testing.assert_allclose(together[row], alone[0], atol=1e-5)
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.usefixtures("many_groups")
+@pytest.mark.parametrize("name", FAMILIES)
 def test_without_feed_forwards(name: str, tmp_path: Path) -> None:
     model, split = network(name, tmp_path), split_of([3, 9, 1, 5])
     remove_feed_forwards(model, (1, 3))
     fast, plain = both(model, split, np.arange(4))
     torch.testing.assert_close(fast, plain, atol=1e-5, rtol=1e-5)
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    costs=st.lists(st.integers(1, 200), min_size=1, max_size=9).map(
+        lambda found: sorted(found, reverse=True)
+    ),
+    overhead=st.integers(0, 500),
+)
+def test_groups_cost_the_least(costs: list[int], overhead: int) -> None:
+    """Against every way to cut the rows."""
+
+    def cost(ends: tuple[int, ...]) -> int:
+        begins = (0, *ends[:-1])
+        return sum(
+            costs[begin] * (end - begin) + overhead for begin, end in zip(begins, ends, strict=True)
+        )
+
+    cuts = range(1, len(costs))
+    every = [
+        (*chosen, len(costs)) for size in range(len(costs)) for chosen in combinations(cuts, size)
+    ]
+    found = tuple(group_ends(np.array(costs), overhead))
+    assert found in every
+    assert cost(found) == min(map(cost, every))
+
+
+@pytest.mark.parametrize("share", [0.1, 0.5])
+def test_dropout_takes_its_share_and_keeps_the_mean(share: float) -> None:
+    torch.manual_seed(5)
+    ones = torch.ones(1001, 999, requires_grad=True)
+    found = dropped_out(ones, share)
+    exact = round(share * 2**16) / 2**16
+    assert float((found == 0).double().mean()) == pytest.approx(share, abs=0.002)
+    assert found.unique().tolist() == pytest.approx([0, 1 / (1 - exact)])
+    found.sum().backward()
+    assert ones.grad is not None
+    assert torch.equal(ones.grad, found)
+    torch.manual_seed(5)
+    assert torch.equal(dropped_out(ones, share), found)
+
+
+def test_dropout_of_nothing_and_of_all() -> None:
+    ones = torch.ones(8)
+    assert torch.equal(dropped_out(ones, 0.0), ones)
+    assert not dropped_out(ones, 1.0).any()
+
+
+def test_the_networks_dropout_is_its_own_again(tmp_path: Path) -> None:
+    model = network("bert", tmp_path)
+    kinds = [type(module) for module in model.modules()]
+    with quick_dropout(model):
+        assert torch.nn.Dropout not in {type(module) for module in model.modules()}
+    assert [type(module) for module in model.modules()] == kinds
