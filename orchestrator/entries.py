@@ -191,6 +191,9 @@ class RecipeEntry(Entry):
     compute: Compute = Field(
         Recipe().compute, description="reference: the library's own forward pass, or fast"
     )
+    group_by_length: bool = Field(
+        Recipe().group_by_length, description="batches of rows of like length"
+    )
     limit_train: PositiveInt | None = None
     limit_dev: PositiveInt | None = None
     freeze: FreezeEntry = FreezeEntry()

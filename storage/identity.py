@@ -42,6 +42,7 @@ class Recipe:
     schedule: Schedule = "linear"
     precision: Precision = "fp32"
     compute: Compute = "reference"  # fast: over real tokens alone, with other dropout masks
+    group_by_length: bool = False  # rows of like length share a batch
     limit_train: int | None = None  # a random subset of the rows, the same for every seed
     limit_dev: int | None = None
     freeze_embeddings: bool = False

@@ -60,6 +60,7 @@ TRIALS = pa.schema(
         ("schedule", _text),
         ("precision", _text),  # as asked for
         ("compute", _text),  # as asked for: reference, fast
+        ("group_by_length", pa.bool_()),
         ("limit_train", _int),
         ("limit_dev", _int),
         ("freeze_embeddings", pa.bool_()),

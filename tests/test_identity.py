@@ -176,6 +176,7 @@ def test_defaults_are_pinned() -> None:
             "schedule": "linear",
             "precision": "fp32",
             "compute": "reference",
+            "group_by_length": False,
             "limit_train": None,
             "limit_dev": None,
             "freeze_embeddings": False,

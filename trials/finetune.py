@@ -28,6 +28,7 @@ from lp_sweep.trials.evaluate import evaluate
 from lp_sweep.trials.freeze import freeze
 from lp_sweep.trials.metrics import score
 from lp_sweep.trials.optimizer import make_optimizer, set_rate
+from lp_sweep.trials.order import epoch_order
 from lp_sweep.trials.procedures import phase_at
 from lp_sweep.trials.progress import EpochMetric, Progress
 from lp_sweep.trials.prune import keep_original
@@ -177,8 +178,12 @@ class _Run:
         device only at the end, and for a checkpoint."""
         progress, setting, batch = self.progress, self.setting, self.setting.recipe.batch_size
         self.model.train()
-        order = np.random.default_rng((setting.seed, progress.epoch)).permutation(
-            len(self.data.train)
+        order = epoch_order(
+            self.data.train.lengths,
+            seed=setting.seed,
+            epoch=progress.epoch,
+            batch_size=batch,
+            group_by_length=setting.recipe.group_by_length,
         )
         first = progress.epoch * self.steps_per_epoch
         losses = torch.zeros(self.steps_per_epoch, device=setting.device)
