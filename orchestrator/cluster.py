@@ -26,6 +26,7 @@ _TUNE_ENVIRONMENT = {
     "RAY_USAGE_STATS_ENABLED": "0",
     "TOKENIZERS_PARALLELISM": "false",
 }
+_SHARES = 10_000  # Ray counts in such parts: the shares of a GPU must not add up to more than one
 _MOST_CORES = 8  # of a CPU slot, and CPU slots of the largest node where it has no more than 64
 
 
@@ -65,7 +66,7 @@ def cluster(options: Options) -> Iterator[Slots]:
             "without either a Ray of this machine's own is started."
         ) from error
     try:
-        yield _slots(ray.nodes(), options)
+        yield cut(ray.nodes(), options)
     finally:
         ray.shutdown()
 
@@ -77,8 +78,9 @@ def _knock(address: str) -> None:
         socket.create_connection((host, int(port)), timeout=10).close()
 
 
-def _slots(nodes: Sequence[Mapping[str, Any]], options: Options) -> Slots:
-    """One trial per GPU; on a CPU cluster one per core group. A trial fits into one node."""
+def cut(nodes: Sequence[Mapping[str, Any]], options: Options) -> Slots:
+    """One trial per GPU, or as many as `trials_per_gpu` says; on a CPU cluster one per core group.
+    A trial fits into one node."""
     sizes = [
         (node["Resources"].get("CPU", 0.0), node["Resources"].get("GPU", 0.0))
         for node in nodes
@@ -86,7 +88,8 @@ def _slots(nodes: Sequence[Mapping[str, Any]], options: Options) -> Slots:
     ]
     gpus = options.gpus_per_trial
     if gpus is None:
-        gpus = 1.0 if any(devices >= 1 for _, devices in sizes) else 0.0
+        share = int(_SHARES / options.trials_per_gpu) / _SHARES
+        gpus = share if any(devices >= 1 for _, devices in sizes) else 0.0
     cpus = options.cpus_per_trial
     if cpus is None:
         most = max((cores for cores, _ in sizes), default=0)

@@ -66,7 +66,8 @@ def check_gpus(plan: Plan, gpus: Sequence[GpuInfo]) -> list[str]:
 
     Without GPUs, and for models whose size isn't known, nothing is said.
     """
-    share = min(plan.sweep.spec.resources_per_trial.gpu or 1.0, 1.0)
+    spec = plan.sweep.spec
+    share = min(spec.resources_per_trial.gpu or 1 / spec.trials_per_gpu, 1.0)
     largest = _largest_trials(plan)
     if not gpus or not largest:
         return []

@@ -85,6 +85,7 @@ def _run(request: Request, how: How, first: Planned, selection: Selection) -> in
         address=how.address,
         cpus_per_trial=spec.resources_per_trial.cpu,
         gpus_per_trial=spec.resources_per_trial.gpu,
+        trials_per_gpu=spec.trials_per_gpu,
         offline=request.offline,
         part=is_part(request.overrides),
         checkpoint_every=spec.checkpoint_every,

@@ -20,6 +20,7 @@ class Options(NamedTuple):
     address: str | None = None
     cpus_per_trial: float | None = None
     gpus_per_trial: float | None = None
+    trials_per_gpu: int = 1  # where `gpus_per_trial` is not said
     offline: bool = False
     part: bool = False  # of a sweep whose other cells stay listed
     checkpoint_every: float | None = None  # seconds

@@ -64,6 +64,7 @@ class SweepSpec(Entry):
     data_dir: str | None = Field(None, description="GLUE from a folder, not from the hub")
     store: str | None = None
     resources_per_trial: Resources = Resources()
+    trials_per_gpu: int = Field(1, ge=1, le=100, description="several small trials on one GPU")
     checkpoint_every: Annotated[
         float | None, BeforeValidator(duration, json_schema_input_type=float | str | None)
     ] = Field(300.0, description="30s, 5m, 1h or off; a shorter trial writes none")
@@ -79,6 +80,17 @@ class SweepSpec(Entry):
         if twice:
             raise ValueError(f"{listed_names(twice)} stands twice. Keep one of them.")
         return entries
+
+    @field_validator("trials_per_gpu")
+    @classmethod
+    def _one_share(cls, number: int, info: ValidationInfo) -> int:
+        resources = info.data.get("resources_per_trial")
+        if number > 1 and resources is not None and resources.gpu is not None:
+            raise ValueError(
+                f"trials_per_gpu is {number} and resources_per_trial.gpu {resources.gpu:g}: both "
+                "say what share of a GPU a trial gets. Keep one of them."
+            )
+        return number
 
     @field_validator("strategies", "contribution")
     @classmethod

@@ -321,6 +321,7 @@ def test_trials_that_share_a_gpu(world: Path) -> None:
     assert need
     size = gpu(need * 1.5 / GIB)
     assert "a share of 0.5" in toy_on(world, [size], "resources_per_trial.gpu=0.5")[0]
+    assert "a share of 0.5" in toy_on(world, [size], "trials_per_gpu=2")[0]
     assert "a share" not in " ".join(toy_on(world, [size]))
 
 

@@ -176,6 +176,14 @@ MISTAKES = [
     (LAST, LAST + "exclude:\n- {tsk: a}\n", 10, "'tsk' in exclude.0", "exclude-key"),
     (LAST, LAST + "contribution: {on: rte}\n", 9, "unknown key .*in contribution", "contr-key"),
     (LAST, LAST + "resources_per_trial: {gpus: 1}\n", 9, "mean 'gpu'", "resources-key"),
+    (
+        LAST,
+        LAST + "resources_per_trial: {gpu: 0.5}\ntrials_per_gpu: 2\n",
+        10,
+        "trials_per_gpu is 2 and resources_per_trial.gpu 0.5: .*Keep one",
+        "two-shares",
+    ),
+    (LAST, LAST + "trials_per_gpu: 0\n", 9, "trials_per_gpu must be", "no-trial"),
     # wrong types
     (f"models:\n{MODEL}", "models: 3", 3, "models must be a mapping of id, .*got 3", "models"),
     (f"models:\n{MODEL}", "models:", 3, "models must be a list, got None", "models-null"),

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import torch
@@ -34,28 +35,44 @@ def task_words(
 ) -> Iterator[tuple[EncodedTask, Padding]]:
     """While inside, the network knows the words of `data` (and the padding) alone, by the numbers
     that the data and the padding have here. Afterwards it knows all of them again."""
-    words = model.get_input_embeddings()
-    assert isinstance(words, nn.Embedding)
-    whole, padding_row = words.weight, words.padding_idx
-    rows = _named(data, padding)
+    words = _words(model)
+    whole: Any = words.weight
+    padding_row = words.padding_idx
+    rows = _named(data, padding, padding_row)
     number = np.zeros(len(whole), np.int32)
     number[rows] = np.arange(len(rows))
     kept = torch.from_numpy(rows).to(whole.device)
-    words.weight = nn.Parameter(whole.detach()[kept], requires_grad=whole.requires_grad)
-    words.num_embeddings = len(rows)
-    words.padding_idx = None if padding_row not in rows else int(number[padding_row])
+    own = nn.Parameter(whole.detach()[kept], requires_grad=whole.requires_grad)
+    _set(model, own, None if padding_row is None else int(number[padding_row]))
     try:
         yield _renamed(data, number), padding._replace(token_id=int(number[padding.token_id]))
     finally:
         with torch.no_grad():
-            whole[kept] = words.weight
-        words.weight, words.num_embeddings, words.padding_idx = whole, len(whole), padding_row
+            whole[kept] = _words(model).weight
+        _set(model, whole, padding_row)
 
 
-def _named(data: EncodedTask, padding: Padding) -> np.ndarray:
-    """(R,) int64, ascending: the rows that any token, of train or dev, names."""
+def _words(model: PreTrainedModel) -> nn.Embedding:
+    """Asked for anew each time: a network may be put back to a copy of itself."""
+    words = model.get_input_embeddings()
+    assert isinstance(words, nn.Embedding)
+    return words
+
+
+def _set(model: PreTrainedModel, weight: nn.Parameter, padding_row: int | None) -> None:
+    """And the config: who drops layers compares the network with it."""
+    words = _words(model)
+    words.weight, words.padding_idx = weight, padding_row
+    words.num_embeddings = model.config.vocab_size = len(weight)
+
+
+def _named(data: EncodedTask, padding: Padding, padding_row: int | None) -> np.ndarray:
+    """(R,) int64, ascending: the rows that any token, of train or dev, names. And all up to the
+    padding's: its number in the config then is one that the table has."""
     splits = (data.train, *data.dev.values())
-    return np.unique(np.concatenate([[padding.token_id], *(np.unique(s.tokens) for s in splits)]))
+    first = np.arange(0 if padding_row is None else padding_row + 1)
+    named = (np.unique(split.tokens) for split in splits)
+    return np.unique(np.concatenate([first, [padding.token_id], *named]))
 
 
 def _renamed(data: EncodedTask, number: np.ndarray) -> EncodedTask:

@@ -35,17 +35,28 @@ class Family(NamedTuple):
 def _bert_embed(model: Any, tokens: RealTokens) -> torch.Tensor:
     base = model.base_model
     words = base.embeddings
-    first = getattr(words, "padding_idx", None)  # of the RoBERTas, whose positions follow it
-    offset = first + 1 if first is not None and model.config.model_type in _COUNTED else 0
+    positions = tokens.positions
+    if model.config.model_type in _COUNTED:
+        positions = _counted(words, tokens)
     types = torch.zeros_like(tokens.ids) if tokens.types is None else tokens.types
     hidden = words(
         input_ids=tokens.ids[None],
         token_type_ids=types[None],
-        position_ids=(tokens.positions + offset)[None],
+        position_ids=positions[None],
     )
     if hasattr(base, "embeddings_project"):
         hidden = base.embeddings_project(hidden)
     return hidden[0]
+
+
+def _counted(words: Any, tokens: RealTokens) -> torch.Tensor:
+    """(N,) from after the padding's own number; a padding token in the text itself has that one and
+    is not counted."""
+    real = (tokens.ids != words.word_embeddings.padding_idx).long()
+    counts = real.cumsum(0)
+    begins = torch.arange(len(real), device=real.device) - tokens.positions
+    before = (counts - real)[begins]
+    return (counts - before) * real + words.padding_idx
 
 
 def _bert_layer(
@@ -104,7 +115,7 @@ def _encoder_layers(model: Any) -> nn.ModuleList:
     return model.base_model.encoder.layer
 
 
-_COUNTED = ("roberta", "xlm-roberta", "camembert")  # positions count from after the padding's id
+_COUNTED = ("roberta", "xlm-roberta", "camembert")  # positions count from after the padding's
 _ROBERTA = Family(_bert_embed, _encoder_layers, _bert_layer, _roberta_head)
 FAMILIES = {
     "bert": Family(_bert_embed, _encoder_layers, _bert_layer, _bert_head),
