@@ -14,7 +14,6 @@ import argparse
 import json
 import os
 import statistics
-import tempfile
 import time
 from pathlib import Path
 from typing import Any
@@ -25,15 +24,8 @@ os.environ.setdefault("HF_HUB_OFFLINE", "1")
 import numpy as np
 import pyarrow.parquet as pq
 import torch
-from datasets import Dataset
-from transformers import (
-    AutoModelForSequenceClassification,
-    AutoTokenizer,
-    Trainer,
-    TrainerCallback,
-    TrainingArguments,
-    default_data_collator,
-)
+from padded_trainer import step_seconds
+from transformers import AutoTokenizer
 
 from lp_sweep.storage.identity import Recipe, TaskDefinition
 from lp_sweep.trials.batches import BatchSizes, Padding
@@ -53,16 +45,7 @@ TEXTS = {
     "rte": ["sentence1", "sentence2"],
 }
 BATCH, LENGTH = 32, 128
-
-
-class Clock(TrainerCallback):
-    """CPU seconds at the end of each step, batches made between steps counted."""
-
-    def __init__(self) -> None:
-        self.marks: list[float] = []
-
-    def on_step_end(self, *args: Any, **settings: Any) -> None:
-        self.marks.append(time.process_time())
+RECIPE = {"batch_size": BATCH, "epochs": 1, "learning_rate": 2e-5, "max_length": LENGTH}
 
 
 def rows_of(folder: Path, task: str, count: int) -> tuple[list[list[str]], np.ndarray]:
@@ -71,38 +54,6 @@ def rows_of(folder: Path, task: str, count: int) -> tuple[list[list[str]], np.nd
     chosen = np.sort(np.random.default_rng(0).permutation(table.num_rows)[:count])
     table = table.take(chosen)
     return [table[name].to_pylist() for name in TEXTS[task]], np.asarray(table["label"])
-
-
-def padded_trainer(model_folder: str, texts: Any, labels: np.ndarray, classes: int) -> list[float]:
-    """CPU seconds of each step but the first."""
-    tokenizer = AutoTokenizer.from_pretrained(model_folder)
-    model = AutoModelForSequenceClassification.from_pretrained(model_folder, num_labels=classes)
-    encoded = tokenizer(*texts, padding="max_length", max_length=LENGTH, truncation=True)
-    values = labels.astype(np.float32) if classes == 1 else labels.astype(np.int64)
-    dataset = Dataset.from_dict({**encoded, "label": values})
-    clock = Clock()
-    with tempfile.TemporaryDirectory() as folder:
-        arguments = TrainingArguments(
-            output_dir=folder,
-            per_device_train_batch_size=BATCH,
-            num_train_epochs=1,
-            learning_rate=2e-5,
-            use_cpu=True,
-            report_to=[],
-            save_strategy="no",
-            logging_strategy="no",
-            disable_tqdm=True,
-            seed=1,
-        )
-        trainer = Trainer(
-            model=model,
-            args=arguments,
-            train_dataset=dataset,
-            data_collator=default_data_collator,
-            callbacks=[clock],
-        )
-        trainer.train()
-    return list(np.diff(clock.marks))
 
 
 def lp_sweep(model_folder: str, texts: Any, labels: np.ndarray, classes: int) -> list[float]:
@@ -165,7 +116,7 @@ def compare(options: Any, task: str) -> dict[str, Any]:
     classes = 1 if task == "stsb" else int(labels.max()) + 1
     ratios, seconds = [], []
     for _ in range(options.rounds):
-        slow = statistics.median(padded_trainer(options.model, texts, labels, classes))
+        slow = statistics.median(step_seconds(options.model, texts, labels, classes, RECIPE))
         fast = statistics.median(lp_sweep(options.model, texts, labels, classes))
         ratios.append(slow / fast)
         seconds.append((slow, fast))
@@ -176,6 +127,11 @@ def compare(options: Any, task: str) -> dict[str, Any]:
         "max": max(ratios),
         "cpu_seconds_a_step": seconds,
     }
+
+
+def cpu_name() -> str:
+    lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
+    return next(line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
 
 
 def main() -> None:
@@ -191,6 +147,7 @@ def main() -> None:
     found = {task: compare(options, task) for task in options.tasks}
     settings = {"batch": BATCH, "padded_to": LENGTH, "steps": options.steps, "threads": 1}
     settings |= {"torch": torch.__version__, "rounds": options.rounds}
+    settings |= {"cpu": cpu_name()}
     if options.out:
         options.out.parent.mkdir(parents=True, exist_ok=True)
         text = json.dumps({"ratio_vs_padded_trainer": found, "settings": settings}, indent=2)

@@ -1,0 +1,122 @@
+"""What most people run: a network through the Hugging Face Trainer, as its GLUE example does it.
+
+fp32, AdamW, linear decay, every example padded to `max_length`. The layers that are not kept are
+taken out of the encoder's list, as a user's own script would do it. As a script it trains one
+network and prints its score: `python benchmarks/padded_trainer.py JOB.json`, with a job of
+lp-sweep. Needs `pip install accelerate`, which the Trainer asks for.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+os.environ.setdefault("HF_HUB_OFFLINE", "1")
+
+import numpy as np
+import torch
+from datasets import Dataset
+from transformers import (
+    AutoModelForSequenceClassification,
+    AutoTokenizer,
+    Trainer,
+    TrainerCallback,
+    TrainingArguments,
+    default_data_collator,
+)
+
+
+class Clock(TrainerCallback):
+    """CPU seconds at the end of each step, batches made between steps counted."""
+
+    def __init__(self) -> None:
+        self.marks: list[float] = []
+
+    def on_step_end(self, *args: Any, **settings: Any) -> None:
+        self.marks.append(time.process_time())
+
+
+def load(model_folder: str, kept_layers: list[int] | None, num_labels: int) -> Any:
+    model = AutoModelForSequenceClassification.from_pretrained(model_folder, num_labels=num_labels)
+    if kept_layers is not None:
+        layers = model.base_model.encoder.layer
+        model.base_model.encoder.layer = torch.nn.ModuleList(layers[i - 1] for i in kept_layers)
+        model.config.num_hidden_layers = len(kept_layers)
+    return model
+
+
+def padded(tokenizer: Any, texts: Any, labels: np.ndarray, max_length: int) -> Dataset:
+    encoded = tokenizer(*texts, padding="max_length", max_length=max_length, truncation=True)
+    kind = np.float32 if labels.dtype.kind == "f" else np.int64
+    return Dataset.from_dict({**encoded, "label": labels.astype(kind)})
+
+
+def trainer(model: Any, train: Dataset, recipe: dict[str, Any], clock: Clock, folder: str) -> Any:
+    return Trainer(
+        model=model,
+        args=TrainingArguments(
+            output_dir=folder,
+            per_device_train_batch_size=recipe["batch_size"],
+            per_device_eval_batch_size=recipe["batch_size"],
+            num_train_epochs=recipe["epochs"],
+            learning_rate=recipe["learning_rate"],
+            use_cpu=not torch.cuda.is_available(),
+            report_to=[],
+            save_strategy="no",
+            logging_strategy="no",
+            disable_tqdm=True,
+            seed=recipe.get("seed", 1),
+        ),
+        train_dataset=train,
+        data_collator=default_data_collator,
+        callbacks=[clock],
+    )
+
+
+def step_seconds(
+    model_folder: str, texts: Any, labels: np.ndarray, num_labels: int, recipe: dict[str, Any]
+) -> list[float]:
+    """CPU seconds of each step but the first."""
+    tokenizer = AutoTokenizer.from_pretrained(model_folder)
+    train = padded(tokenizer, texts, labels, recipe["max_length"])
+    clock = Clock()
+    with tempfile.TemporaryDirectory() as folder:
+        trainer(load(model_folder, None, num_labels), train, recipe, clock, folder).train()
+    return list(np.diff(clock.marks))
+
+
+def main(job: dict[str, Any]) -> None:
+    from lp_sweep.storage.identity import trial_spec_from_plain
+    from lp_sweep.trials.datasource import load_task
+    from lp_sweep.trials.metrics import score
+    from lp_sweep.trials.tasks import source_from_plain
+
+    spec = trial_spec_from_plain(job["spec"])
+    recipe = {**job["spec"]["recipe"], "seed": spec.seed}
+    task = load_task(
+        spec.task,
+        source_from_plain(job["task"]["source"]),
+        limit_train=spec.recipe.limit_train,
+        limit_dev=spec.recipe.limit_dev,
+        offline=True,
+    )
+    tokenizer = AutoTokenizer.from_pretrained(job["model"]["path"])
+    train, dev = (
+        padded(tokenizer, split.texts, np.asarray(split.labels), spec.recipe.max_length)
+        for split in (task.splits["train"], list(task.splits.values())[1])
+    )
+    model = load(job["model"]["path"], list(spec.kept_layers), task.num_labels)
+    with tempfile.TemporaryDirectory() as folder:
+        run = trainer(model, train, recipe, Clock(), folder)
+        run.train()
+        logits = run.predict(dev).predictions
+    print(json.dumps(score(spec.task, np.asarray(dev["label"]), logits)))
+
+
+if __name__ == "__main__":
+    main(json.loads(Path(sys.argv[1]).read_text(encoding="utf-8")))
