@@ -30,9 +30,9 @@ def attend(
         tokens.groups, asked, torch.split(key, sizes), torch.split(value, sizes), strict=True
     ):
         found = _mixed(
-            _heads(own.unsqueeze(1) if one_each else _grid(group, own), heads),
-            _heads(_grid(group, keys), heads),
-            _heads(_grid(group, values), heads),
+            heads_of(own.unsqueeze(1) if one_each else grid(group, own), heads),
+            heads_of(grid(group, keys), heads),
+            heads_of(grid(group, values), heads),
             group.mask,
             dropout,
         )
@@ -62,7 +62,7 @@ def _mixed(
     return dropped_out(scores.softmax(-1), dropout) @ value
 
 
-def _grid(group: Group, flat: torch.Tensor) -> torch.Tensor:
+def grid(group: Group, flat: torch.Tensor) -> torch.Tensor:
     """The group's (n, H) as (B, L, H), zero where there is no token."""
     if group.places is not None:
         size = group.rows * group.longest
@@ -70,7 +70,7 @@ def _grid(group: Group, flat: torch.Tensor) -> torch.Tensor:
     return flat.view(group.rows, group.longest, flat.shape[1])
 
 
-def _heads(grid: torch.Tensor, heads: int) -> torch.Tensor:
+def heads_of(grid: torch.Tensor, heads: int) -> torch.Tensor:
     """(B, L, H) as (B, heads, L, H / heads)."""
     rows, length, hidden = grid.shape
     return grid.view(rows, length, heads, hidden // heads).transpose(1, 2)

@@ -16,20 +16,25 @@ from typing import Any, NamedTuple
 import torch
 from torch import nn
 
+from lp_sweep.trials.unpadded import xlnet
 from lp_sweep.trials.unpadded.attention import attend
 from lp_sweep.trials.unpadded.tokens import RealTokens
 
-Layer = Callable[[Any, torch.Tensor, RealTokens, torch.Tensor | None], torch.Tensor]
+Layer = Callable[[Any, torch.Tensor, RealTokens, torch.Tensor | None, Any], torch.Tensor]
 
 
 class Family(NamedTuple):
     """`embed` gives (N, H). A layer takes and gives (N, H), and with `only`, (B,), gives the (B, H)
-    of those tokens alone. `head` makes the logits (B, C) of the sentence tokens (B, H)."""
+    of those tokens alone; it gets what `shared` made once for all layers. `head` makes the logits
+    (B, C) of the sentence tokens (B, H)."""
 
     embed: Callable[[Any, RealTokens], torch.Tensor]
     layers: Callable[[Any], nn.ModuleList]
     layer: Layer
     head: Callable[[Any, torch.Tensor], torch.Tensor]
+    shared: Callable[[Any, RealTokens], Any] = lambda model, tokens: None
+    sentence: Callable[[RealTokens], torch.Tensor] = lambda tokens: tokens.first
+    supported: Callable[[Any], bool] = lambda config: True  # by its config
 
 
 def _bert_embed(model: Any, tokens: RealTokens) -> torch.Tensor:
@@ -60,7 +65,7 @@ def _counted(words: Any, tokens: RealTokens) -> torch.Tensor:
 
 
 def _bert_layer(
-    layer: Any, hidden: torch.Tensor, tokens: RealTokens, only: torch.Tensor | None
+    layer: Any, hidden: torch.Tensor, tokens: RealTokens, only: torch.Tensor | None, _: None
 ) -> torch.Tensor:
     own = layer.attention.self
     asking = hidden if only is None else hidden.index_select(0, only)
@@ -90,7 +95,7 @@ def _distilbert_embed(model: Any, tokens: RealTokens) -> torch.Tensor:
 
 
 def _distilbert_layer(
-    layer: Any, hidden: torch.Tensor, tokens: RealTokens, only: torch.Tensor | None
+    layer: Any, hidden: torch.Tensor, tokens: RealTokens, only: torch.Tensor | None, _: None
 ) -> torch.Tensor:
     own = layer.attention
     asking = hidden if only is None else hidden.index_select(0, only)
@@ -129,6 +134,15 @@ FAMILIES = {
         _distilbert_layer,
         _distilbert_head,
     ),
+    "xlnet": Family(
+        xlnet.embed,
+        lambda model: model.transformer.layer,
+        xlnet.layer,
+        xlnet.head,
+        shared=xlnet.relations,
+        sentence=lambda tokens: tokens.last,
+        supported=xlnet.supported,
+    ),
 }
 
 
@@ -136,7 +150,8 @@ def family_of(model: Any) -> Family | None:
     """None: this network has no forward pass without padding."""
     if getattr(model.config, "is_decoder", False):
         return None
-    return FAMILIES.get(model.config.model_type)
+    family = FAMILIES.get(model.config.model_type)
+    return family if family is not None and family.supported(model.config) else None
 
 
 def logits(model: Any, tokens: RealTokens) -> torch.Tensor:
@@ -144,8 +159,9 @@ def logits(model: Any, tokens: RealTokens) -> torch.Tensor:
     read. The network is one that `family_of` knows."""
     family = FAMILIES[model.config.model_type]
     hidden = family.embed(model, tokens)
+    shared = family.shared(model, tokens)
     *below, last = family.layers(model)
     for layer in below:
-        hidden = family.layer(layer, hidden, tokens, None)
-    sentence = family.layer(last, hidden, tokens, tokens.first)
+        hidden = family.layer(layer, hidden, tokens, None, shared)
+    sentence = family.layer(last, hidden, tokens, family.sentence(tokens), shared)
     return family.head(model, sentence.index_select(0, tokens.asked))

@@ -38,6 +38,7 @@ class RealTokens(NamedTuple):
     types: torch.Tensor | None  # (N,) int64; None where the tokenizer has none
     positions: torch.Tensor  # (N,) int64, from 0 in each row
     first: torch.Tensor  # (B,) int64: where in the N each row begins, with its sentence token
+    last: torch.Tensor  # (B,) int64: where it ends
     groups: tuple[Group, ...]
     asked: torch.Tensor  # (B,) int64: which of these rows is the first, second, ... that was asked
 
@@ -78,6 +79,7 @@ def real_tokens(
         types=None if split.token_types is None else there(split.token_types[source].astype(int)),
         positions=there(inside),
         first=there(firsts),
+        last=there(firsts + lengths - 1),
         groups=tuple(groups),
         asked=there(np.argsort(order, kind="stable")),
     )
