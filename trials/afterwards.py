@@ -25,6 +25,7 @@ from lp_sweep.trials.memory import forget_frames, free_memory, memory_errors
 from lp_sweep.trials.profile import make_subject, profile_row
 from lp_sweep.trials.provenance import now
 from lp_sweep.trials.record import Failure, Job, attempt_row
+from lp_sweep.trials.resident import resident
 
 
 class Afterwards:
@@ -47,6 +48,7 @@ class Afterwards:
             while not self._tried(item, inputs, device):
                 self.halvings += 1
                 self.batches = BatchSizes.halved(EVALUATION_BATCH, self.halvings)
+                resident().forget()
                 free_memory()
 
     def _tried(self, item: Mapping[str, Any], inputs: Inputs, device: torch.device) -> bool:
