@@ -9,6 +9,7 @@ import subprocess
 import sys
 import weakref
 from collections.abc import Iterator
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -17,16 +18,19 @@ import torch
 from torch import nn
 from transformers import BertConfig, BertForSequenceClassification, PreTrainedModel
 
+from lp_sweep.storage.identity import ProfileSpec, profile_id
 from lp_sweep.storage.store import Store
 from lp_sweep.trials import resident as residing
 from lp_sweep.trials import steps as stepping
 from lp_sweep.trials.families import scalars
+from lp_sweep.trials.measures import devstates
+from lp_sweep.trials.measures.states import layer_states
 from lp_sweep.trials.original import Original
 from lp_sweep.trials.prune import load_original, load_pruned
 from lp_sweep.trials.resident import Head, Resident, Source, resident
 from lp_sweep.trials.run import execute
 from tests.families import FAMILIES, Family, save_pretrained
-from tests.staging import Job, made, measurement
+from tests.staging import Job, made, measurement, spec_of
 from tests.toyworld import save_data, save_model, save_world
 
 TWO = Head(2, "single_label_classification")
@@ -141,7 +145,7 @@ def outcome_of(store: Store, job: Job) -> dict[str, Any]:
         ),
         "record": rows("trials", job["id"]),
         "predictions": rows("predictions", job["id"]),
-        "measures": [rows("profiles", item["id"]) for item in job.get("measures") or ()],
+        "measures": [rows("profiles", item["id"]) for item in (job, *(job.get("measures") or ()))],
         "network": {path.name: path.read_bytes() for path in sorted(weights.glob("*"))},
     }
 
@@ -182,7 +186,7 @@ def test_no_trial_sees_what_came_before(world: Path, tmp_path: Path) -> None:
             execute(job, store.location)
     expected = [outcome_of(alone, job) for job in todo]
     assert expected[-1]["network"]
-    assert all(expected[-1]["measures"])
+    assert all(expected[-1]["measures"][1:])
     assert [found["error"] for found in expected] == ["diverged", *[None] * 8]
     assert [outcome_of(together, job) for job in todo] == expected
     assert [outcome_of(backwards, job) for job in todo] == expected
@@ -307,3 +311,59 @@ def test_a_network_is_gone_when_its_trial_is(world: Path, tmp_path: Path) -> Non
         assert network() is None
     finally:
         gc.enable()
+
+
+# -- one way over the dev rows
+
+
+def measured(world: Path) -> list[Job]:
+    """Every measurement that looks at the states of the pre-trained network, and a trial whose
+    network is compared with them."""
+    trial = made(world)
+    spec = spec_of(trial)
+    found = []
+    for measure in ("contribution", "block_influence", "angular", "probes"):
+        profile = ProfileSpec(
+            model_fingerprint=spec.model_fingerprint,
+            task=spec.task,
+            data_fingerprint=spec.data_fingerprint,
+            max_length=spec.recipe.max_length,
+            measure=measure,
+            rows=50,
+        )
+        place = {"kind": "profile", "id": profile_id(profile), "spec": asdict(profile)}
+        found.append({**trial, **place})
+    return [*found, {**trial, "measures": [measurement(trial, "similarity")]}]
+
+
+@pytest.mark.parametrize(
+    ("room", "passes"),
+    [
+        pytest.param(512 << 20, 1, id="whole states kept"),
+        pytest.param(60 * 5 * 32 * 4, 2, id="sentence tokens kept"),  # rows x states x H x 4 bytes
+        pytest.param(0, 5, id="nothing kept"),
+    ],
+)
+def test_a_network_goes_over_the_dev_rows_once(
+    world: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, room: int, passes: int
+) -> None:
+    todo = measured(world)
+    alone, together = Store(tmp_path / "a", create=True), Store(tmp_path / "t", create=True)
+    for job in todo:
+        resident().forget()
+        execute(job, alone.location)
+    resident().forget()
+    ways: list[tuple[int, int]] = []  # depth and rows of each
+
+    def counted(model: Any, batches: Any, *rest: Any, **options: Any) -> Any:
+        seen = list(batches)
+        ways.append((model.config.num_hidden_layers, sum(len(b["input_ids"]) for b in seen)))
+        return layer_states(model, seen, *rest, **options)
+
+    monkeypatch.setattr(devstates, "layer_states", counted)
+    monkeypatch.setattr(devstates, "MAX_BYTES", room)
+    for job in todo:
+        assert execute(job, together.location)["status"] == "done"
+        assert outcome_of(together, job) == outcome_of(alone, job)
+    assert ways.count((4, 60)) == passes
+    assert ways.count((2, 60)) == 1  # the trained network's own

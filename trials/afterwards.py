@@ -22,7 +22,7 @@ from lp_sweep.trials.keep import Keeper
 from lp_sweep.trials.kept import needed_network
 from lp_sweep.trials.measures.registry import MEASURES
 from lp_sweep.trials.memory import forget_frames, free_memory, memory_errors
-from lp_sweep.trials.profile import make_subject, profile_row
+from lp_sweep.trials.profile import keep_pass, make_subject, profile_row
 from lp_sweep.trials.provenance import now
 from lp_sweep.trials.record import Failure, Job, attempt_row
 from lp_sweep.trials.resident import resident
@@ -81,7 +81,8 @@ class Afterwards:
         spec = profile_spec_from_plain(item["spec"])
         started_at, begun = now(), time.perf_counter()
         with self._other(spec, inputs, device) as other:
-            subject = make_subject(inputs, device, self.halvings, lambda: other)
+            keep = None if spec.against else keep_pass(inputs, device, self.halvings)
+            subject = make_subject(inputs, device, self.halvings, lambda: other, keep_other=keep)
             found = MEASURES[spec.measure](subject, spec)
         row = profile_row(self.job, spec, subject, found, device, started_at)
         seconds = time.perf_counter() - begun

@@ -17,7 +17,7 @@ from lp_sweep.trials.encode import EncodedTask, cache_key, encode_task, open_tok
 from lp_sweep.trials.offline import go_offline
 from lp_sweep.trials.prune import load_pruned
 from lp_sweep.trials.record import Job
-from lp_sweep.trials.resident import Head, Source, Words, resident
+from lp_sweep.trials.resident import Head, Source, Stamp, Words, resident
 from lp_sweep.trials.tasks import source_from_plain
 
 
@@ -28,6 +28,7 @@ class Inputs(NamedTuple):
     tokenizer: Any
     encoded: EncodedTask
     padding: Padding
+    origin: Stamp | None  # of the files of the job's pre-trained model
     seconds_load: float
     seconds_tokenise: float
 
@@ -59,6 +60,7 @@ def load_inputs(
         words.tokenizer,
         encoded,
         Padding.of(words.tokenizer),
+        _source(job).stamp(),
         seconds_load=time.perf_counter() - loading,
         seconds_tokenise=loading - begun,
     )

@@ -4,7 +4,7 @@
     model = original.network([1, 2, 3, 4], seed=1)   # what load_pruned gives, to the last bit
 
 What is handed out shares no tensor with the original: a trial may do with it what it likes. The
-original's own are mostly pages of the checkpoint's file, which the workers of a node have in common.
+original's own are mostly pages of the checkpoint's file, which the workers of a node share.
 """
 
 from __future__ import annotations

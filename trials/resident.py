@@ -1,4 +1,5 @@
-"""What stays in a worker from one trial to the next: tokenizers, tokens, pre-trained encoders.
+"""What stays in a worker from one trial to the next: tokenizers, tokens, pre-trained encoders, and
+what the last of these made of a task's dev rows.
 
 A trial starts from what `load_tokenizer`, `open_tokens` and `load_pruned` would give it, to the
 last bit, whatever the trials before it did: tokens are read-only, a network is a copy. What a name
@@ -10,7 +11,7 @@ from __future__ import annotations
 
 import functools
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -18,6 +19,7 @@ from transformers import PreTrainedModel
 
 from lp_sweep.trials.encode import EncodedTask
 from lp_sweep.trials.load import ProblemType
+from lp_sweep.trials.measures.devstates import DevPass
 from lp_sweep.trials.original import Original
 from lp_sweep.trials.prune import load_original
 from lp_sweep.trials.shelf import Shelf
@@ -78,6 +80,7 @@ class Resident:
         self._words: Shelf[Stamp, Words] = Shelf(_TOKENIZERS)
         self._tasks: Shelf[Path, EncodedTask] = Shelf(_TASKS)
         self._encoders: Shelf[Stamp, Shelf[Head, Original]] = Shelf(MAX_ENCODERS)
+        self._passes: Shelf[Hashable, DevPass] = Shelf(1)
 
     def words(self, source: Source) -> Words:
         """Raises MissingInputError as `load_tokenizer` does."""
@@ -119,9 +122,13 @@ class Resident:
             original.bytes for heads in self._encoders.values() for original in heads.values()[:1]
         )
 
+    def dev_pass(self, key: Hashable, make: Callable[[], DevPass]) -> DevPass:
+        """The last pass over dev rows, if it is that of `key`."""
+        return self._passes.get(key, make)
+
     def forget(self) -> None:
         """Let go of everything, for one who needs the memory."""
-        for shelf in (self._words, self._tasks, self._encoders):
+        for shelf in (self._words, self._tasks, self._encoders, self._passes):
             shelf.leave(0)
 
 
