@@ -5,8 +5,8 @@
 The time between two trials is what a slot neither trains nor evaluates, from the end of one to the
 first step of the next: the first writes its record, Ray Tune brings the next, its network is made.
 From the records alone: from `ended_at` of one to `started_at` of the next, and what of its
-`seconds_total` is neither `seconds_train` nor `seconds_evaluate`. A row is of the trials that came
-after one of the same task or of another; the first two are left out, which find nothing warm.
+`seconds_total` is neither `seconds_train` nor `seconds_evaluate`. The rows: of trials that are the
+first of their task or depth, and of the others by what came before them.
 """
 
 from __future__ import annotations
@@ -18,7 +18,6 @@ import statistics
 import subprocess
 import sys
 import tempfile
-from collections import defaultdict
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -27,7 +26,7 @@ import yaml
 
 from lp_sweep.storage.store import Store
 
-WARM_UP = 2
+COLD = "first of its kind"
 ROW = "{:<22} {:>6} {:>9} {:>9} {:>9}"
 
 
@@ -61,15 +60,18 @@ def run(options: argparse.Namespace, folder: Path) -> Store:
 
 
 def gaps(store: Store) -> dict[str, list[float]]:
-    """Seconds between trials, in the order that they ran, by what came before."""
+    """Seconds before each trial but the first, in the order that they ran, by what it finds."""
     trials = sorted(store.read_all("trials").rows.to_pylist(), key=lambda row: row["started_at"])
-    found = defaultdict(list)
-    for before, after in list(pairwise(trials))[WARM_UP - 1 :]:
-        same = "same task" if before["task"] == after["task"] else "another task"
+    found: dict[str, list[float]] = {COLD: [], "the task before": [], "another task": []}
+    seen = {trials[0]["task"], trials[0]["k"]}
+    for before, after in pairwise(trials):
+        kind = "the task before" if before["task"] == after["task"] else "another task"
+        new = {after["task"], after["k"]} - seen
+        seen |= new
         waited = (after["started_at"] - before["ended_at"]).total_seconds()
         busy = after["seconds_train"] + after["seconds_evaluate"]
-        found[f"after {same}"].append(waited + after["seconds_total"] - busy)
-    return dict(found)
+        found[COLD if new else kind].append(waited + after["seconds_total"] - busy)
+    return {kind: values for kind, values in found.items() if values}
 
 
 def summary(values: list[float]) -> dict[str, Any]:

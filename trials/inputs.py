@@ -48,6 +48,7 @@ def load_inputs(
     begun = time.perf_counter()
     if job.get("offline"):
         go_offline()
+    origin = _source(job).stamp()  # before anything is read: what is written later has another
     words = resident().words(_source(job))
     encoded = _encoded(job, spec, words)
     loading = time.perf_counter()
@@ -60,7 +61,7 @@ def load_inputs(
         words.tokenizer,
         encoded,
         Padding.of(words.tokenizer),
-        _source(job).stamp(),
+        origin,
         seconds_load=time.perf_counter() - loading,
         seconds_tokenise=loading - begun,
     )

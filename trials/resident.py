@@ -49,8 +49,11 @@ class Source(NamedTuple):
         """Two equal stamps stand for the same files; None where nothing can promise that."""
         if not Path(self.path).is_dir():
             return (self.path, self.revision) if is_commit(self.revision) else None
-        with os.scandir(self.path) as entries:
-            files = [(entry.name, entry.stat()) for entry in entries if entry.is_file()]
+        try:
+            with os.scandir(self.path) as entries:
+                files = [(entry.name, entry.stat()) for entry in entries if entry.is_file()]
+        except OSError:  # loading says what is wrong
+            return None
         # the time of a change of the file's entry can't be set back, as that of its content can
         known = [
             (name, found.st_ino, found.st_size, found.st_mtime_ns, found.st_ctime_ns)
