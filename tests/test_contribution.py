@@ -10,6 +10,7 @@ import torch
 from transformers import PreTrainedModel
 
 from lp_sweep.trials.measures.contribution import contribution_profile
+from lp_sweep.trials.measures.states import layer_states
 from tests.families import FAMILIES, Family
 from tests.sentences import LENGTHS, network, padded, sentences
 
@@ -56,7 +57,7 @@ def test_profile_is_the_calculation_by_hand(family: Family, model: PreTrainedMod
     for size in (1, 2, 5):
         rows = sentences()
         batches = [padded(rows[i : i + size], left) for i in range(0, len(rows), size)]
-        assert contribution_profile(model, batches) == expected
+        assert contribution_profile(layer_states(model, batches, only_sentence=True)) == expected
 
 
 def test_hidden_states_agree_where_they_are_the_layers_own(
@@ -71,7 +72,7 @@ def test_hidden_states_agree_where_they_are_the_layers_own(
     index = last if family.name == "xlnet" else torch.zeros(len(LENGTHS), dtype=torch.long)
     tokens = [s[torch.arange(len(LENGTHS)), index] for s in states]
     cosines = [float(torch.cosine_similarity(a, b).mean()) for a, b in pairwise(tokens)]
-    profile = contribution_profile(model, [inputs])
+    profile = contribution_profile(layer_states(model, [inputs], only_sentence=True))
     assert profile[1:3] == pytest.approx(cosines[1:3], abs=1e-5)
     if family.name == "modernbert":
         assert profile[3] != pytest.approx(cosines[3], abs=1e-3)
@@ -82,13 +83,15 @@ def test_mode_and_hooks_are_as_before(model: PreTrainedModel) -> None:
         if isinstance(module, torch.nn.Dropout):
             module.p = 0.5
     batches = [padded(sentences(), left=False)]
-    expected = contribution_profile(model.eval(), batches)
+    expected = contribution_profile(layer_states(model.eval(), batches, only_sentence=True))
     assert not model.training
-    assert contribution_profile(model.train(), batches) == expected  # no dropout
+    assert (
+        contribution_profile(layer_states(model.train(), batches, only_sentence=True)) == expected
+    )  # no dropout
     assert model.training
     assert not any(module._forward_hooks for module in model.modules())
 
 
 def test_no_examples(model: PreTrainedModel) -> None:
     with pytest.raises(ValueError, match="no examples"):
-        contribution_profile(model, [])
+        contribution_profile(layer_states(model, [], only_sentence=True))

@@ -31,20 +31,34 @@ def test_second_time_comes_from_the_cache(tmp_path: Path) -> None:
 
 
 def test_key_changes_with_all_that_counts() -> None:
-    task, tokenizer = tiny_task(), tiny_tokenizer()
-    definition = replace(task.definition, label_column="other")
-    keys = [
-        cache_key(tokenizer, task, "sha256:x", 16),
-        cache_key(tokenizer, task, "sha256:y", 16),
-        cache_key(tokenizer, task, "sha256:x", 17),
-        cache_key(tokenizer, replace(task, limit_train=3), "sha256:x", 16),
-        cache_key(tokenizer, replace(task, limit_dev=3), "sha256:x", 16),
-        cache_key(tokenizer, replace(task, definition=definition), "sha256:x", 16),
-        cache_key(tiny_tokenizer([*WORDS, "e"]), task, "sha256:x", 16),
-        cache_key(tiny_tokenizer(types=False), task, "sha256:x", 16),
-        cache_key(tiny_tokenizer(xlnet=True), task, "sha256:x", 16),
+    definition = tiny_task().definition
+    settings = {
+        "digest": tokenizer_digest(tiny_tokenizer()),
+        "definition": definition,
+        "fingerprint": "sha256:x",
+        "limits": (None, None),
+        "max_length": 16,
+    }
+    changes = [
+        {},
+        {"fingerprint": "sha256:y"},
+        {"max_length": 17},
+        {"limits": (3, None)},
+        {"limits": (None, 3)},
+        {"definition": replace(definition, label_column="other")},
+        {"digest": tokenizer_digest(tiny_tokenizer([*WORDS, "e"]))},
+        {"digest": tokenizer_digest(tiny_tokenizer(types=False))},
+        {"digest": tokenizer_digest(tiny_tokenizer(xlnet=True))},
     ]
+    keys = [cache_key(**(settings | change)) for change in changes]
     assert len(set(keys)) == len(keys)
+
+
+def test_using_a_tokenizer_leaves_nothing_behind_in_it(tmp_path: Path) -> None:
+    tokenizer = tiny_tokenizer()
+    before = tokenizer.backend_tokenizer.to_str()
+    encode_task(tokenizer, tiny_task(), "sha256:x", 16, tmp_path)
+    assert tokenizer.backend_tokenizer.to_str() == before
 
 
 def test_two_models_in_folders_of_one_name_do_not_meet(tmp_path: Path) -> None:
@@ -95,8 +109,8 @@ TEARS = {
     "meta gone": lambda folder: (folder / "meta.json").unlink(),
     "meta cut short": lambda folder: (folder / "meta.json").write_text('{"spl'),
     "meta foreign": lambda folder: (folder / "meta.json").write_text("[]"),
-    "other splits": lambda folder: (folder / "meta.json").write_text(
-        json.dumps({"splits": ["train"], "bytes": {}})
+    "no dev split": lambda folder: (folder / "meta.json").write_text(
+        json.dumps({"splits": ["train"], "label_names": [], "bytes": {}})
     ),
 }
 

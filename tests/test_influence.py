@@ -11,7 +11,8 @@ import torch
 from torch import nn
 from transformers import PreTrainedModel
 
-from lp_sweep.trials.measures.influence import angular_distances, block_influence
+from lp_sweep.trials.measures.influence import angular_distances, block_influence, cosine_sums
+from lp_sweep.trials.measures.states import layer_states
 from tests.families import FAMILIES
 from tests.sentences import LENGTHS, batches, network, sentences
 
@@ -61,7 +62,8 @@ def test_block_influence_counts_every_real_token_once(name: str, model: PreTrain
         for layer, (before, after) in enumerate(states):
             expected[layer] += sum(map(cosine, before, after)) / sum(LENGTHS)
     for size in (1, 2, 5):
-        found = block_influence(model, batches(sentences(), size, left=name == "xlnet"))
+        states = layer_states(model, batches(sentences(), size, left=name == "xlnet"))
+        found = block_influence(map(cosine_sums, states))
         assert found == pytest.approx(expected, abs=1e-5)
 
 
@@ -75,7 +77,11 @@ def test_angles_between_sentence_tokens(name: str, model: PreTrainedModel) -> No
                 angle = math.acos(cosine(vectors[low], vectors[high])) / math.pi
                 expected[low, high] += angle / len(LENGTHS)
     for size in (1, 2, 5):
-        found = angular_distances(model, batches(sentences(), size, left=name == "xlnet"))
+        found = angular_distances(
+            layer_states(
+                model, batches(sentences(), size, left=name == "xlnet"), only_sentence=True
+            )
+        )
         np.testing.assert_allclose(found, expected, atol=1e-5)
     assert (expected[np.triu_indices(DEPTH + 1, 1)] > 1e-3).all()  # so there was something to see
 
@@ -87,12 +93,13 @@ def test_a_layer_that_does_nothing(tmp_path: Path) -> None:
     with torch.no_grad():
         layer.attn.Wo.weight.zero_()
         layer.mlp.Wo.weight.zero_()
-    assert block_influence(model, batches(sentences(), 5))[1] == pytest.approx(1.0)
-    angle = angular_distances(model, batches(sentences(LENGTHS * 8), 5))[1, 2]
+    seen = layer_states(model, batches(sentences(), 5))
+    assert block_influence(map(cosine_sums, seen))[1] == pytest.approx(1.0)
+    angle = angular_distances(layer_states(model, batches(sentences(LENGTHS * 8), 5)))[1, 2]
     assert angle == pytest.approx(0.0, abs=1e-7)  # and not nan: a cosine may be rounded beyond 1
 
 
 @pytest.mark.parametrize("measure", [block_influence, angular_distances])
-def test_no_examples(measure, tmp_path: Path) -> None:
+def test_no_examples(measure) -> None:
     with pytest.raises(ValueError, match="no examples"):
-        measure(network("bert", tmp_path, 1), [])
+        measure([])

@@ -103,7 +103,9 @@ def test_layers_that_change_little(name: str, measure: Callable[..., Found]) -> 
 
 
 def test_contribution_is_of_the_dev_rows(subject: Subject, measure: Callable[..., Found]) -> None:
-    expected = contribution_profile(subject.model, subject.dev_batches())
+    expected = contribution_profile(
+        layer_states(subject.model, subject.dev_batches(), only_sentence=True)
+    )
     assert [value for _, value in measure("contribution").layers] == expected
 
 

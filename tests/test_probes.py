@@ -14,6 +14,7 @@ from sklearn.preprocessing import StandardScaler
 
 from lp_sweep.storage.identity import TaskDefinition
 from lp_sweep.trials.measures.probes import probe_scores, sentence_vectors
+from lp_sweep.trials.measures.states import layer_states
 from tests.sentences import LENGTHS, batches, network, sentences
 
 CLASSES = TaskDefinition(text_columns=("t",), metric="accuracy", extra_metrics=("macro_f1", "mcc"))
@@ -39,7 +40,9 @@ def test_vectors_are_the_sentence_tokens(tmp_path: Path) -> None:
     for name in ("bert", "xlnet"):
         model = network(name, tmp_path / name)
         left = name == "xlnet"
-        found = sentence_vectors(model, batches(sentences(), 2, left))
+        found = sentence_vectors(
+            layer_states(model, batches(sentences(), 2, left), only_sentence=True)
+        )
         assert (found.shape, found.dtype) == ((5, len(LENGTHS), 16), np.float32)
         for i, row in enumerate(sentences()):
             with torch.no_grad():
@@ -50,7 +53,7 @@ def test_vectors_are_the_sentence_tokens(tmp_path: Path) -> None:
 
 def test_no_examples(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="no examples"):
-        sentence_vectors(network("bert", tmp_path, 1), [])
+        sentence_vectors([])
     train, labels, dev, dev_labels = world()
     with pytest.raises(ValueError, match="0 train rows and 120 dev rows"):
         probe_scores(train[:, :0], labels[:0], dev, dev_labels, CLASSES)

@@ -11,6 +11,7 @@ import torch
 from transformers import PreTrainedModel
 
 from lp_sweep.trials.measures.similarity import similarity_profile
+from lp_sweep.trials.measures.states import layer_states
 from lp_sweep.trials.prune import keep_layers
 from tests.sentences import LENGTHS, batches, network, sentences, shaken
 
@@ -52,11 +53,9 @@ def test_similarity_is_the_calculation_by_hand(
             sentence = float(cosines[-1 if name == "xlnet" else 0])
             expected[place] += np.array([sentence, float(cosines.mean())]) / len(LENGTHS)
     for size in (1, 2, 5):
+        rows = batches(sentences(), size, left=name == "xlnet")
         found = similarity_profile(
-            pretrained,
-            finetuned,
-            KEPT[::-1],
-            lambda size=size: iter(batches(sentences(), size, left=name == "xlnet")),
+            layer_states(pretrained, rows), layer_states(finetuned, rows), KEPT[::-1]
         )
         assert [one.layer for one in found] == [0, *KEPT]
         np.testing.assert_allclose([one[1:] for one in found], expected, atol=1e-5)
@@ -68,9 +67,8 @@ def test_a_network_is_like_itself_up_to_the_first_layer_dropped(
 ) -> None:
     pruned = copy.deepcopy(pretrained)
     keep_layers(pruned, KEPT)
-    found = similarity_profile(
-        pretrained, pruned, KEPT, lambda: batches(sentences(), 2, left=name == "xlnet")
-    )
+    rows = batches(sentences(), 2, left=name == "xlnet")
+    found = similarity_profile(layer_states(pretrained, rows), layer_states(pruned, rows), KEPT)
     for one in found:
         assert (min(one.sentence, one.tokens) > 0.999999) == (one.layer <= 1), one
         assert max(one.sentence, one.tokens) < 1.000001
@@ -90,10 +88,11 @@ def test_a_network_is_like_itself_up_to_the_first_layer_dropped(
 def test_layers_that_do_not_fit(
     pretrained: PreTrainedModel, finetuned: PreTrainedModel, kept: list[int], message: str
 ) -> None:
+    rows = batches(sentences(), 5)
     with pytest.raises(ValueError, match=message):
-        similarity_profile(pretrained, finetuned, kept, lambda: batches(sentences(), 5))
+        similarity_profile(layer_states(pretrained, rows), layer_states(finetuned, rows), kept)
 
 
-def test_no_examples(pretrained: PreTrainedModel, finetuned: PreTrainedModel) -> None:
+def test_no_examples() -> None:
     with pytest.raises(ValueError, match="no examples"):
-        similarity_profile(pretrained, finetuned, KEPT, list)
+        similarity_profile([], [], KEPT)

@@ -22,9 +22,10 @@ from lp_sweep.trials.keep import Keeper
 from lp_sweep.trials.kept import needed_network
 from lp_sweep.trials.measures.registry import MEASURES
 from lp_sweep.trials.memory import forget_frames, free_memory, memory_errors
-from lp_sweep.trials.profile import make_subject, profile_row
+from lp_sweep.trials.profile import keep_pass, make_subject, profile_row
 from lp_sweep.trials.provenance import now
 from lp_sweep.trials.record import Failure, Job, attempt_row
+from lp_sweep.trials.resident import resident
 
 
 class Afterwards:
@@ -47,6 +48,7 @@ class Afterwards:
             while not self._tried(item, inputs, device):
                 self.halvings += 1
                 self.batches = BatchSizes.halved(EVALUATION_BATCH, self.halvings)
+                resident().forget()
                 free_memory()
 
     def _tried(self, item: Mapping[str, Any], inputs: Inputs, device: torch.device) -> bool:
@@ -79,7 +81,8 @@ class Afterwards:
         spec = profile_spec_from_plain(item["spec"])
         started_at, begun = now(), time.perf_counter()
         with self._other(spec, inputs, device) as other:
-            subject = make_subject(inputs, device, self.halvings, lambda: other)
+            keep = None if spec.against else keep_pass(inputs, device, self.halvings)
+            subject = make_subject(inputs, device, self.halvings, lambda: other, keep_other=keep)
             found = MEASURES[spec.measure](subject, spec)
         row = profile_row(self.job, spec, subject, found, device, started_at)
         seconds = time.perf_counter() - begun

@@ -7,6 +7,7 @@ processes from doing the same work, and without one they would only waste it.
 
 from __future__ import annotations
 
+import copy
 import json
 import os
 import shutil
@@ -22,7 +23,7 @@ import numpy.typing as npt
 from filelock import FileLock, Timeout
 
 from lp_sweep.storage.errors import MissingInputError
-from lp_sweep.storage.identity import content_hash
+from lp_sweep.storage.identity import TaskDefinition, content_hash
 from lp_sweep.trials.columns import Labels
 from lp_sweep.trials.datasource import LoadedTask, Split
 from lp_sweep.trials.tokenizer import tokenizer_digest
@@ -30,7 +31,7 @@ from lp_sweep.trials.tokenizer import tokenizer_digest
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
-CACHE_VERSION = 1
+CACHE_VERSION = 2
 _META = "meta.json"
 _LOCK_SECONDS = 1800.0  # then do the work ourselves
 _CHUNK = 10_000  # texts tokenised at once: bounds the memory of Python lists
@@ -121,14 +122,16 @@ def encode_task(
     tokens lose them from the longer of a pair first. Raises MissingInputError if the cache can't be
     written.
     """
-    folder = cache_dir / cache_key(tokenizer, task, fingerprint, max_length)
-    found = _open(folder, task)
+    limits = (task.limit_train, task.limit_dev)
+    digest = tokenizer_digest(tokenizer)
+    folder = cache_dir / cache_key(digest, task.definition, fingerprint, limits, max_length)
+    found = open_tokens(folder)
     if found is not None:
         return found
     try:
         cache_dir.mkdir(parents=True, exist_ok=True)
         with _one_at_a_time(folder):
-            return _open(folder, task) or _build(tokenizer, task, max_length, folder)
+            return open_tokens(folder) or _build(tokenizer, task, max_length, folder)
     except OSError as error:
         raise MissingInputError(
             f"can't write tokens to {cache_dir}: {error}. Free space there or name another cache "
@@ -137,18 +140,46 @@ def encode_task(
 
 
 def cache_key(
-    tokenizer: PreTrainedTokenizerBase, task: LoadedTask, fingerprint: str, max_length: int
+    digest: str,
+    definition: TaskDefinition,
+    fingerprint: str,
+    limits: tuple[int | None, int | None],
+    max_length: int,
 ) -> str:
-    """64 hex digits, of everything that decides the tokens and labels."""
+    """64 hex digits, of everything that decides the tokens and labels: the tokenizer's digest, the
+    rows and the limits on their number (of train and dev), and how they are read."""
     return content_hash(
         {
             "version": CACHE_VERSION,
-            "tokenizer": tokenizer_digest(tokenizer),
+            "tokenizer": digest,
             "data": fingerprint,
-            "definition": asdict(task.definition),
-            "limits": [task.limit_train, task.limit_dev],
+            "definition": asdict(definition),
+            "limits": list(limits),
             "max_length": max_length,
         }
+    )
+
+
+def open_tokens(folder: Path) -> EncodedTask | None:
+    """What a folder of the cache holds, None where it is missing or torn."""
+    try:
+        meta = json.loads((folder / _META).read_text(encoding="utf-8"))
+        sizes: dict[str, int] = meta["bytes"]
+        if any((folder / name).stat().st_size != size for name, size in sizes.items()):
+            return None
+        dev = {name: _map_split(folder, i) for i, name in enumerate(meta["splits"])}
+        label_names = tuple(meta["label_names"])
+        train = dev.pop("train")
+    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+        return None
+    if not dev:
+        return None
+    return EncodedTask(
+        train=train,
+        dev=dev,
+        label_names=label_names,
+        num_labels=len(label_names) or 1,
+        from_cache=True,
     )
 
 
@@ -172,6 +203,7 @@ def _one_at_a_time(folder: Path) -> Iterator[None]:
 def _build(
     tokenizer: PreTrainedTokenizerBase, task: LoadedTask, max_length: int, folder: Path
 ) -> EncodedTask:
+    tokenizer = copy.deepcopy(tokenizer)  # a call leaves its truncation behind in it
     temporary = folder.with_name(f".new-{uuid.uuid4().hex}")
     temporary.mkdir()
     try:
@@ -180,9 +212,13 @@ def _build(
             for name, array in _arrays(tokenizer, split, max_length).items():
                 file = f"{position}.{name}.npy"
                 sizes[file] = _save(temporary / file, array)
-        meta = {"splits": list(task.splits), "bytes": sizes}
+        meta = {
+            "splits": list(task.splits),
+            "label_names": list(task.label_names),
+            "bytes": sizes,
+        }
         (temporary / _META).write_text(json.dumps(meta), encoding="utf-8")
-        built = _open(temporary, task)  # its maps stay good when the folder moves
+        built = open_tokens(temporary)  # its maps stay good when the folder moves
         assert built is not None, temporary
         _publish(temporary, folder)
         return replace(built, from_cache=False)
@@ -236,27 +272,6 @@ def _publish(temporary: Path, folder: Path) -> None:
     with suppress(OSError):  # another process was first: its content is the same
         temporary.rename(folder)
     shutil.rmtree(torn, ignore_errors=True)
-
-
-def _open(folder: Path, task: LoadedTask) -> EncodedTask | None:
-    """What a folder holds, None where it is missing or torn."""
-    try:
-        meta = json.loads((folder / _META).read_text(encoding="utf-8"))
-        sizes: dict[str, int] = meta["bytes"]
-        if any((folder / name).stat().st_size != size for name, size in sizes.items()):
-            return None
-        splits = {name: _map_split(folder, i) for i, name in enumerate(meta["splits"])}
-    except (OSError, ValueError, KeyError, TypeError, AttributeError):
-        return None
-    if list(splits) != list(task.splits):
-        return None
-    return EncodedTask(
-        train=splits.pop("train"),
-        dev=splits,
-        label_names=task.label_names,
-        num_labels=task.num_labels,
-        from_cache=True,
-    )
 
 
 def _map_split(folder: Path, position: int) -> EncodedSplit:

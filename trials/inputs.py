@@ -12,13 +12,13 @@ from transformers import PreTrainedModel
 from lp_sweep.storage.errors import MissingInputError
 from lp_sweep.storage.identity import ProfileSpec, TrialSpec
 from lp_sweep.trials.batches import Padding
-from lp_sweep.trials.datasource import load_task
-from lp_sweep.trials.encode import EncodedTask, encode_task
+from lp_sweep.trials.datasource import LoadedTask, data_fingerprint, load_task
+from lp_sweep.trials.encode import EncodedTask, cache_key, encode_task, open_tokens
 from lp_sweep.trials.offline import go_offline
 from lp_sweep.trials.prune import load_pruned
 from lp_sweep.trials.record import Job
+from lp_sweep.trials.resident import Head, Source, Stamp, Words, resident
 from lp_sweep.trials.tasks import source_from_plain
-from lp_sweep.trials.tokenizer import load_tokenizer
 
 
 class Inputs(NamedTuple):
@@ -28,6 +28,7 @@ class Inputs(NamedTuple):
     tokenizer: Any
     encoded: EncodedTask
     padding: Padding
+    origin: Stamp | None  # of the files of the job's pre-trained model
     seconds_load: float
     seconds_tokenise: float
 
@@ -45,29 +46,22 @@ def load_inputs(
     `kept_layers`: None keeps all that it has.
     """
     begun = time.perf_counter()
-    offline = bool(job.get("offline"))
-    if offline:
+    if job.get("offline"):
         go_offline()
-    tokenizer = load_tokenizer(job["model"]["path"], job["model"]["revision"], offline)
-    encoded = _encoded(job, spec, tokenizer)
+    origin = _source(job).stamp()  # before anything is read: what is written later has another
+    words = resident().words(_source(job))
+    encoded = _encoded(job, spec, words)
     loading = time.perf_counter()
     regression = spec.task.kind == "regression"
-    model = load_pruned(
-        start or job["model"]["path"],
-        revision=None if start else job["model"]["revision"],
-        kept_layers=kept_layers,
-        num_labels=encoded.num_labels,
-        problem_type="regression" if regression else "single_label_classification",
-        seed=seed,
-        local_files_only=offline or start is not None,
-        from_here=start is None,
-    )
+    head = Head(encoded.num_labels, "regression" if regression else "single_label_classification")
+    model = _network(job, head, kept_layers, seed, start)
     _check_fit(job, model.config, encoded)
     return Inputs(
         model,
-        tokenizer,
+        words.tokenizer,
         encoded,
-        Padding.of(tokenizer),
+        Padding.of(words.tokenizer),
+        origin,
         seconds_load=time.perf_counter() - loading,
         seconds_tokenise=loading - begun,
     )
@@ -75,31 +69,64 @@ def load_inputs(
 
 def load_other(job: Job, inputs: Inputs, folder: Path | None) -> PreTrainedModel:
     """A second network for the same task: the one in `folder`, else the pre-trained one."""
+    config = inputs.model.config
+    head = Head(config.num_labels, config.problem_type)
+    return _network(job, head, None, 0, folder).eval()
+
+
+def _source(job: Job) -> Source:
+    return Source(job["model"]["path"], job["model"]["revision"], bool(job.get("offline")))
+
+
+def _network(
+    job: Job, head: Head, kept_layers: Sequence[int] | None, seed: int, folder: Path | None
+) -> PreTrainedModel:
+    """The trained one in `folder`, which nobody will ask for again, else the pre-trained one."""
+    if folder is None:
+        return resident().network(_source(job), head, kept_layers, seed)
     return load_pruned(
-        folder or job["model"]["path"],
-        revision=None if folder else job["model"]["revision"],
-        kept_layers=None,
-        num_labels=inputs.model.config.num_labels,
-        problem_type=inputs.model.config.problem_type,
-        seed=0,
-        local_files_only=bool(job.get("offline")) or folder is not None,
-        from_here=folder is None,
-    ).eval()
+        folder, kept_layers=kept_layers, seed=seed, local_files_only=True, **head._asdict()
+    )
 
 
-def _encoded(job: Job, spec: TrialSpec | ProfileSpec, tokenizer: Any) -> EncodedTask:
+def _encoded(job: Job, spec: TrialSpec | ProfileSpec, words: Words) -> EncodedTask:
+    """Rows are read only where their tokens are not in the cache."""
     if isinstance(spec, TrialSpec):
         limits, length = (spec.recipe.limit_train, spec.recipe.limit_dev), spec.recipe.max_length
     else:
         limits, length = (spec.limit_train, spec.limit_dev), spec.max_length
+    cache_dir = Path(job["cache_dir"])
+    key = cache_key(words.digest, spec.task, spec.data_fingerprint, limits, length)
+
+    def make() -> EncodedTask:
+        found = open_tokens(cache_dir / key)
+        if found is not None:
+            return found
+        task = _rows(job, spec, limits)
+        return encode_task(words.tokenizer, task, spec.data_fingerprint, length, cache_dir)
+
+    return resident().tokens(cache_dir / key, make)
+
+
+def _rows(
+    job: Job, spec: TrialSpec | ProfileSpec, limits: tuple[int | None, int | None]
+) -> LoadedTask:
+    """Raises MissingInputError, also for rows that are not those of the plan: their tokens would
+    stand for others."""
+    source = source_from_plain(job["task"]["source"])
     task = load_task(
         spec.task,
-        source_from_plain(job["task"]["source"]),
+        source,
         limit_train=limits[0],
         limit_dev=limits[1],
         offline=bool(job.get("offline")),
     )
-    return encode_task(tokenizer, task, spec.data_fingerprint, length, Path(job["cache_dir"]))
+    if data_fingerprint(source, spec.task) != spec.data_fingerprint:
+        raise MissingInputError(
+            f"task {job['task']['name']!r}: its files have changed since the run was planned. "
+            "Start the run again: it plans anew."
+        )
+    return task
 
 
 def _check_fit(job: Job, config: Any, data: EncodedTask) -> None:

@@ -57,6 +57,7 @@ def load_encoder(
     """Load a checkpoint with a head for the task; `initialise_head` then gives the head its values.
 
     A head of other sizes in the checkpoint is not used; feed-forwards removed from it stay removed.
+    The global random state is left as it was.
     Raises UnsupportedModelError for ALBERT,
     encoder-decoders, models that need code of their own, and models without a layer list;
     MissingInputError if the model isn't there, has no safetensors or lacks encoder weights.
@@ -68,7 +69,8 @@ def load_encoder(
         config = AutoConfig.from_pretrained(str(path), trust_remote_code=False, **source)
     refuse_family(config)
     _describe_task(config, num_labels, problem_type, id2label)
-    with quiet(), loading_errors(path, NOT_SAFETENSORS):
+    # loading draws, and the caller's seed must not notice
+    with torch.random.fork_rng(devices=[]), quiet(), loading_errors(path, NOT_SAFETENSORS):
         model, info = _class_for(config).from_pretrained(
             str(path),
             config=config,

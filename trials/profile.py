@@ -19,12 +19,14 @@ from lp_sweep.storage.identity import (
 from lp_sweep.trials.batches import BatchSizes, whole_batch
 from lp_sweep.trials.device import pick_device, reproducible
 from lp_sweep.trials.inputs import Inputs, load_inputs
+from lp_sweep.trials.measures.devstates import Keep
 from lp_sweep.trials.measures.registry import MEASURES, Found, Subject
 from lp_sweep.trials.memory import memory_errors
 from lp_sweep.trials.procedures import full_layers
 from lp_sweep.trials.provenance import now, where
 from lp_sweep.trials.record import Job
 from lp_sweep.trials.reduced import original_layers
+from lp_sweep.trials.resident import resident
 
 
 def run_profile(job: Job, halvings: int = 0) -> dict[str, Any]:
@@ -35,14 +37,21 @@ def run_profile(job: Job, halvings: int = 0) -> dict[str, Any]:
         started_at, begun = now(), time.perf_counter()
         device = pick_device(job.get("device", "auto"))
         inputs = load_inputs(job, spec, full_layers(job["model"]["depth"]), seed=spec.seed or 0)
-        subject = make_subject(inputs, device, halvings, lambda: inputs.model)
+        keep = keep_pass(inputs, device, halvings)
+        subject = make_subject(inputs, device, halvings, lambda: inputs.model, keep=keep)
         found = MEASURES[spec.measure](subject, spec)
         row = profile_row(job, spec, subject, found, device, started_at)
         return {"record": row | {"seconds_total": time.perf_counter() - begun}}
 
 
 def make_subject(
-    inputs: Inputs, device: torch.device, halvings: int, other: Callable[[], PreTrainedModel]
+    inputs: Inputs,
+    device: torch.device,
+    halvings: int,
+    other: Callable[[], PreTrainedModel],
+    *,
+    keep: Keep | None = None,
+    keep_other: Keep | None = None,
 ) -> Subject:
     return Subject(
         model=inputs.model.to(device),
@@ -51,7 +60,18 @@ def make_subject(
         device=device,
         halvings=halvings,
         other=other,
+        keep=keep,
+        keep_other=keep_other,
     )
+
+
+def keep_pass(inputs: Inputs, device: torch.device, halvings: int) -> Keep | None:
+    """How the pre-trained network's way over the dev rows is kept in this worker, if its files are
+    known not to change unseen. What decides a bit of it is in the key."""
+    if inputs.origin is None:
+        return None
+    key = (inputs.origin, inputs.encoded, device, halvings, torch.get_num_threads())
+    return lambda make: resident().dev_pass(key, make)
 
 
 def profile_row(

@@ -14,15 +14,21 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
-import torch
 from torch import nn
 from transformers import PretrainedConfig, PreTrainedModel
 
 from lp_sweep.storage.errors import UnsupportedModelError
 from lp_sweep.trials.expressible import POSITION_NAME, Twins, build_twins, check_expressible
 from lp_sweep.trials.families import LayerList, embedding_path, find_layers, scalars
-from lp_sweep.trials.load import ProblemType, initialise_head, load_encoder, trained_head
+from lp_sweep.trials.load import (
+    LoadedEncoder,
+    ProblemType,
+    initialise_head,
+    load_encoder,
+    trained_head,
+)
 from lp_sweep.trials.reduced import original_layers, removal_of, write_removal
 
 # By length alone DeBERTa's pos_att_type would be cut with a network of two layers.
@@ -59,23 +65,32 @@ def load_pruned(
     `count_from_here` and `trained_head`.
     Raises UnsupportedModelError, MissingInputError, or ValueError for a bad `kept_layers`.
     """
-    with torch.random.fork_rng(devices=[]):  # loading draws, and the caller's seed must not notice
-        loaded = load_encoder(
-            path,
-            num_labels=num_labels,
-            problem_type=problem_type,
-            revision=revision,
-            local_files_only=local_files_only,
-            id2label=id2label,
-            attn_implementation=attn_implementation,
-        )
-        fresh = loaded.fresh
-        if from_here:
-            count_from_here(loaded.model.config)
-            fresh |= trained_head(loaded.model)
-        if kept_layers is not None:
-            keep_layers(loaded.model, kept_layers)
-        initialise_head(loaded.model, fresh, seed)
+    load = load_original if from_here else load_encoder
+    loaded = load(
+        path,
+        num_labels=num_labels,
+        problem_type=problem_type,
+        revision=revision,
+        local_files_only=local_files_only,
+        id2label=id2label,
+        attn_implementation=attn_implementation,
+    )
+    return finish(loaded, kept_layers, seed)
+
+
+def load_original(path: str | Path, **options: Any) -> LoadedEncoder:
+    """What a sweep starts from: as `load_encoder` gives it, but counted from here, and with a head
+    that is all to be drawn."""
+    loaded = load_encoder(path, **options)
+    count_from_here(loaded.model.config)
+    return loaded._replace(fresh=loaded.fresh | trained_head(loaded.model))
+
+
+def finish(loaded: LoadedEncoder, kept_layers: Sequence[int] | None, seed: int) -> PreTrainedModel:
+    """The network itself, of the layers asked for (None: all), with the head that `seed` draws."""
+    if kept_layers is not None:
+        keep_layers(loaded.model, kept_layers)
+    initialise_head(loaded.model, loaded.fresh, seed)
     return loaded.model
 
 

@@ -30,6 +30,7 @@ from lp_sweep.trials.memory import forget_frames, free_memory
 from lp_sweep.trials.profile import run_profile
 from lp_sweep.trials.provenance import now
 from lp_sweep.trials.record import Failure, Job, attempt_row
+from lp_sweep.trials.resident import resident
 from lp_sweep.trials.trial import Try, measure_trained, run_trial
 
 # after these a training that starts where it was would end the same way
@@ -98,6 +99,8 @@ def _try(
         except Exception as error:
             forget_frames(error)  # before anything else asks for memory
             failure = Failure.of(error)
+    if failure.error_type == "out_of_memory":
+        resident().forget()
     final = failure.error_type != "out_of_memory" or halvings >= MAX_HALVINGS
     micro_batch = BatchSizes.halved(whole_batch(job["spec"]), halvings).training
     row = attempt_row(

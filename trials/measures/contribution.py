@@ -9,18 +9,15 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from transformers import PreTrainedModel
-
-from lp_sweep.trials.measures.influence import mean_cosines
-from lp_sweep.trials.measures.states import Batch
+from lp_sweep.trials.measures.influence import cosine_sums, mean_cosines
+from lp_sweep.trials.measures.states import LayerStates
 
 
-def contribution_profile(model: PreTrainedModel, batches: Iterable[Batch]) -> list[float]:
+def contribution_profile(batches: Iterable[LayerStates]) -> list[float]:
     """Mean cosine, over all examples, of the sentence token before and after each layer, in order.
 
-    Each batch holds `input_ids` and `attention_mask` (B, T) and whatever else the model takes
-    (`labels` are ignored); batches may differ in size and length, on any device. The model runs in
-    eval mode, and its mode is restored. Sums are kept in float64, so batching doesn't matter.
+    batches: of sentence tokens alone (`layer_states(..., only_sentence=True)`); they may differ in
+    size. Sums are kept in float64, so batching doesn't matter.
     Raises ValueError when there is no example.
     """
-    return mean_cosines(model, batches, only_sentence=True)
+    return mean_cosines(map(cosine_sums, batches))

@@ -1,58 +1,68 @@
 """How little a layer, or a run of layers, does: what there is to cut without training anything.
 
-Reads a network; chooses no layers.
+Takes a network's states, batch by batch; chooses no layers.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Iterable
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 import torch
-from transformers import PreTrainedModel
 
-from lp_sweep.trials.measures.states import Batch, layer_states
+from lp_sweep.trials.measures.states import LayerStates
 
 
-def block_influence(model: PreTrainedModel, batches: Iterable[Batch]) -> list[float]:
+class CosineSums(NamedTuple):
+    """Of one batch: the sum over its tokens of the cosine between what each layer receives and
+    returns, (L,) float64, and the number of tokens."""
+
+    sums: torch.Tensor
+    tokens: int
+
+
+def cosine_sums(states: LayerStates) -> CosineSums:
+    """Over the real tokens of a batch, or over its sentence tokens where it holds no others."""
+    cosines = torch.stack(
+        [
+            torch.cosine_similarity(
+                before[states.mask].double(), after[states.mask].double(), dim=1
+            ).sum()
+            for before, after in zip(states.inputs, states.layers[1:], strict=True)
+        ]
+    )
+    return CosineSums(cosines, int(states.mask.sum()))
+
+
+def block_influence(batches: Iterable[CosineSums]) -> list[float]:
     """Mean cosine of a token before and after each layer, over all real tokens of all examples.
 
     Block Influence is 1 - this (ShortGPT, Men et al. 2024, section 2.2): a layer with a high value
     changes little. An example counts as often as it has tokens. Batching doesn't matter.
     Raises ValueError when there is no example.
     """
-    return mean_cosines(model, batches, only_sentence=False)
+    return mean_cosines(batches)
 
 
-def mean_cosines(
-    model: PreTrainedModel, batches: Iterable[Batch], *, only_sentence: bool
-) -> list[float]:
+def mean_cosines(batches: Iterable[CosineSums]) -> list[float]:
     """Mean cosine between what each layer receives and returns, in order: L numbers.
 
-    Over all real tokens, or over the sentence tokens. Sums are kept in float64.
-    Raises ValueError when there is no example.
+    Sums are kept in float64. Raises ValueError when there is no example.
     """
     sums, count = torch.zeros(0), 0
-    for states in layer_states(model, batches, only_sentence=only_sentence):
-        cosines = torch.stack(
-            [
-                torch.cosine_similarity(
-                    before[states.mask].double(), after[states.mask].double(), dim=1
-                ).sum()
-                for before, after in zip(states.inputs, states.layers[1:], strict=True)
-            ]
-        )
+    for cosines, tokens in batches:
         sums = cosines + sums if count else cosines
-        count += int(states.mask.sum())
+        count += tokens
     if not count:
         raise ValueError("no examples to compare layers on; give at least one batch.")
     means: list[float] = (sums / count).tolist()
     return means
 
 
-def angular_distances(model: PreTrainedModel, batches: Iterable[Batch]) -> npt.NDArray[np.float64]:
+def angular_distances(batches: Iterable[LayerStates]) -> npt.NDArray[np.float64]:
     """Mean over examples of arccos(cos(x_l, x_m)) / pi, l < m: (L + 1, L + 1), zero elsewhere.
 
     x_l is the sentence token as layer l left it, x_0 the embedding output: entry (l, l + n) is the
@@ -61,7 +71,7 @@ def angular_distances(model: PreTrainedModel, batches: Iterable[Batch]) -> npt.N
     Raises ValueError when there is no example.
     """
     sums, count = torch.zeros(0), 0
-    for states in layer_states(model, batches, only_sentence=True):
+    for states in batches:
         vectors = torch.stack(states.sentence()).double()  # (L + 1, B, H)
         vectors = torch.nn.functional.normalize(vectors, dim=-1)
         cosines = torch.einsum("lbh,mbh->lmb", vectors, vectors).clamp(-1, 1)  # rounding: 1 + eps

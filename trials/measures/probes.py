@@ -12,10 +12,9 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-from transformers import PreTrainedModel
 
 from lp_sweep.storage.identity import TaskDefinition
-from lp_sweep.trials.measures.states import Batch, layer_states
+from lp_sweep.trials.measures.states import LayerStates
 from lp_sweep.trials.metrics import score
 
 Vectors = npt.NDArray[np.float32]
@@ -23,15 +22,15 @@ Array = npt.NDArray[Any]
 MAX_ITERATIONS = 1000
 
 
-def sentence_vectors(model: PreTrainedModel, batches: Iterable[Batch]) -> Vectors:
-    """The sentence token after the embeddings and after each layer: (L + 1, N, H), one pass.
+def sentence_vectors(batches: Iterable[LayerStates]) -> Vectors:
+    """The sentence token after the embeddings and after each layer: (L + 1, N, H).
 
     Takes (L + 1) x N x H x 4 bytes, twice that for a moment: 0.4 GB for 10,000 rows of
     bert-base-cased. The caller limits the rows. Raises ValueError when there is no example.
     """
     parts = [
         np.stack([vectors.float().cpu().numpy() for vectors in states.sentence()])
-        for states in layer_states(model, batches, only_sentence=True)
+        for states in batches
     ]
     if not parts:
         raise ValueError("no examples to take vectors of; give at least one batch.")

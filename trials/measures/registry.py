@@ -20,11 +20,12 @@ from lp_sweep.trials.batches import EVALUATION_BATCH, BatchSizes, Padding, chunk
 from lp_sweep.trials.encode import EncodedSplit, EncodedTask
 from lp_sweep.trials.measures.cka import network_cka
 from lp_sweep.trials.measures.contribution import contribution_profile
+from lp_sweep.trials.measures.devstates import DevStates, Keep
 from lp_sweep.trials.measures.greedy import greedy_order
 from lp_sweep.trials.measures.influence import angular_distances, block_influence
 from lp_sweep.trials.measures.probes import probe_scores, sentence_vectors
 from lp_sweep.trials.measures.similarity import similarity_profile
-from lp_sweep.trials.measures.states import Batch, Site
+from lp_sweep.trials.measures.states import Batch, Site, layer_states
 from lp_sweep.trials.reduced import original_layers
 
 
@@ -57,6 +58,8 @@ class Subject:
     device: torch.device
     halvings: int  # of its batches, since whole ones found no memory
     other: Callable[[], PreTrainedModel] = field(repr=False)
+    keep: Keep | None = None  # of the network, where it is one that more measures may be of
+    keep_other: Keep | None = None
 
     @property
     def dev(self) -> EncodedSplit:
@@ -65,24 +68,45 @@ class Subject:
 
     def batches(self, split: EncodedSplit, rows: np.ndarray | None = None) -> Iterator[Batch]:
         """The rows (all where None) in their order of length: the same batches each time."""
-        size = BatchSizes.halved(EVALUATION_BATCH, self.halvings).evaluation
         rows = np.arange(len(split)) if rows is None else rows
         order = rows[np.argsort(split.lengths[rows], kind="stable")]
-        for part in chunks(order, size):
+        for part in chunks(order, self._batch_size):
             yield to_device(split, part, self.padding, self.device)
 
     def dev_batches(self) -> Iterator[Batch]:
         return self.batches(self.dev)
 
+    def states(self) -> DevStates:
+        """Those of the network over the main dev split."""
+        return self._states(self.model, self.keep)
+
+    def other_states(self) -> DevStates:
+        return self._states(self.other(), self.keep_other)
+
+    def _states(self, model: PreTrainedModel, keep: Keep | None) -> DevStates:
+        ordered = np.sort(self.dev.lengths)
+        widths = [len(part) * int(part[-1]) for part in chunks(ordered, self._batch_size)]
+        return DevStates(
+            model=model,
+            batches=self.dev_batches,
+            rows=len(self.dev),
+            padded_tokens=sum(widths),
+            keep=keep,
+        )
+
+    @property
+    def _batch_size(self) -> int:
+        return BatchSizes.halved(EVALUATION_BATCH, self.halvings).evaluation
+
 
 def _contribution(subject: Subject, spec: ProfileSpec) -> Found:
     del spec
-    return _by_layer(subject, contribution_profile(subject.model, subject.dev_batches()))
+    return _by_layer(subject, contribution_profile(subject.states().sentence()))
 
 
 def _block_influence(subject: Subject, spec: ProfileSpec) -> Found:
     del spec
-    return _by_layer(subject, block_influence(subject.model, subject.dev_batches()))
+    return _by_layer(subject, block_influence(subject.states().cosines()))
 
 
 def _by_layer(subject: Subject, values: Sequence[float]) -> Found:
@@ -92,7 +116,7 @@ def _by_layer(subject: Subject, values: Sequence[float]) -> Found:
 def _angular(subject: Subject, spec: ProfileSpec) -> Found:
     """From `layer` to `other`, both in: how far the sentence token turns."""
     del spec
-    distances = angular_distances(subject.model, subject.dev_batches())
+    distances = angular_distances(subject.states().sentence())
     numbers = _states(subject.model)
     states = range(len(numbers))
     return Found(
@@ -126,13 +150,16 @@ def _greedy(subject: Subject, spec: ProfileSpec) -> Found:
 def _probes(subject: Subject, spec: ProfileSpec) -> Found:
     train = subject.encoded.train
     rows = np.random.default_rng(0).permutation(len(train))[: spec.rows]
-    splits = ((train, rows), (subject.dev, np.arange(len(subject.dev))))
-    vectors, labels = [], []
-    for split, chosen in splits:
-        order = chosen[np.argsort(split.lengths[chosen], kind="stable")]  # as `batches` has it
-        vectors.append(sentence_vectors(subject.model, subject.batches(split, chosen)))
-        labels.append(np.asarray(split.labels)[order])
-    scores = probe_scores(vectors[0], labels[0], vectors[1], labels[1], spec.task)
+    chosen = rows[np.argsort(train.lengths[rows], kind="stable")]  # as `batches` has them
+    dev = np.argsort(subject.dev.lengths, kind="stable")
+    learned = layer_states(subject.model, subject.batches(train, rows), only_sentence=True)
+    scores = probe_scores(
+        sentence_vectors(learned),
+        np.asarray(train.labels)[chosen],
+        sentence_vectors(subject.states().sentence()),
+        np.asarray(subject.dev.labels)[dev],
+        spec.task,
+    )
     return Found(
         values=[
             NamedValue(metric, layer, None, _number(value))
@@ -145,7 +172,7 @@ def _probes(subject: Subject, spec: ProfileSpec) -> Found:
 def _similarity(subject: Subject, spec: ProfileSpec) -> Found:
     del spec
     kept = original_layers(subject.model.config)
-    rows = similarity_profile(subject.other(), subject.model, kept, subject.dev_batches)
+    rows = similarity_profile(subject.other_states().whole(), subject.states().whole(), kept)
     return Found(
         values=[
             NamedValue(name, row.layer, row.layer, _number(getattr(row, name)))

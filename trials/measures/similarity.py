@@ -5,14 +5,12 @@ Compares two networks layer by original layer; trains and selects nothing.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 import torch
-from transformers import PreTrainedModel
 
-from lp_sweep.trials.families import find_layers
-from lp_sweep.trials.measures.states import Batch, LayerStates, layer_states
+from lp_sweep.trials.measures.states import LayerStates
 
 
 class LayerSimilarity(NamedTuple):
@@ -24,25 +22,20 @@ class LayerSimilarity(NamedTuple):
 
 
 def similarity_profile(
-    pretrained: PreTrainedModel,
-    finetuned: PreTrainedModel,
+    pretrained: Iterable[LayerStates],
+    finetuned: Iterable[LayerStates],
     kept_layers: Sequence[int],
-    make_batches: Callable[[], Iterable[Batch]],
 ) -> list[LayerSimilarity]:
     """The embedding output's similarity and then each kept layer's, in ascending order.
 
-    `pretrained` has all its layers, `finetuned` those in `kept_layers` (1-based). `make_batches`
-    gives the same batches each time (see `layer_states`); it is called once for each network.
-    Sums are kept in float64, so batching doesn't matter.
+    The states of both networks over the same batches. `pretrained` has all its layers, `finetuned`
+    those in `kept_layers` (1-based). Sums are kept in float64, so batching doesn't matter.
     Raises ValueError when `kept_layers` doesn't fit the networks or there is no example.
     """
-    kept = _checked(kept_layers, pretrained, finetuned)
+    kept = sorted(kept_layers)
     sums, examples = torch.zeros(0), 0
-    for before, after in zip(
-        layer_states(pretrained, make_batches()),
-        layer_states(finetuned, make_batches()),
-        strict=True,
-    ):
+    for before, after in zip(pretrained, finetuned, strict=True):
+        _check(kept, depth=len(before.layers) - 1, left=len(after.layers) - 1)
         added = torch.stack(
             [_cosines(before, layer, after, place) for place, layer in enumerate([0, *kept])]
         )
@@ -66,11 +59,7 @@ def _cosines(before: LayerStates, layer: int, after: LayerStates, place: int) ->
     return torch.stack([sentence.sum(), tokens.sum()])
 
 
-def _checked(
-    kept_layers: Sequence[int], pretrained: PreTrainedModel, finetuned: PreTrainedModel
-) -> list[int]:
-    kept = sorted(kept_layers)
-    depth, left = len(find_layers(pretrained).layers), len(find_layers(finetuned).layers)
+def _check(kept: Sequence[int], *, depth: int, left: int) -> None:
     if len(set(kept)) != left or len(kept) != left:
         raise ValueError(
             f"kept layers: {kept} given for a network of {left} layers; name each of its layers "
@@ -78,4 +67,3 @@ def _checked(
         )
     if kept[0] < 1 or kept[-1] > depth:
         raise ValueError(f"kept layers: {kept} is out of range; layers are 1..{depth}.")
-    return kept

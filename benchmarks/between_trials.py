@@ -1,0 +1,109 @@
+"""What a slot does between two trials, through a real `lp-sweep run` on one slot of a local Ray.
+
+    python benchmarks/between_trials.py --model FOLDER --data-dir GLUE --out between-trials.json
+
+The time between two trials is what a slot neither trains nor evaluates, from the end of one to the
+first step of the next: the first writes its record, Ray Tune brings the next, its network is made.
+From the records alone: from `ended_at` of one to `started_at` of the next, and what of its
+`seconds_total` is neither `seconds_train` nor `seconds_evaluate`. The rows: of trials that are the
+first of their task or depth, and of the others by what came before them.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from lp_sweep.storage.store import Store
+
+COLD = "first of its kind"
+ROW = "{:<22} {:>6} {:>9} {:>9} {:>9}"
+
+
+def run(options: argparse.Namespace, folder: Path) -> Store:
+    """Short trials of small networks, of several depths; gives their store."""
+    sweep = {
+        "schema_version": 1,
+        "name": "between-trials",
+        "models": [str(options.model.absolute())],
+        "tasks": options.tasks,
+        "seeds": list(range(1, options.seeds + 1)),
+        "strategies": [{"name": "top", "k": options.k}],
+        "data_dir": str(options.data_dir.absolute()),
+        "recipe": {
+            "batch_size": 16,
+            "epochs": 1,
+            "max_length": 64,
+            "limit_train": 64,
+            "limit_dev": 64,
+            "compute": "fast",
+        },
+        "resources_per_trial": {"cpu": os.cpu_count()},
+    }
+    path = folder / "sweep.yaml"
+    path.write_text(yaml.safe_dump(sweep), encoding="utf-8")
+    store = folder / "store"
+    command = [sys.executable, "-m", "lp_sweep.orchestrator.cli", "run", str(path)]
+    environment = os.environ | {"LP_SWEEP_CACHE_DIR": str(folder / "cache")}
+    subprocess.run([*command, "--store", str(store)], check=True, env=environment)
+    return Store(store)
+
+
+def gaps(store: Store) -> dict[str, list[float]]:
+    """Seconds before each trial but the first, in the order that they ran, by what it finds."""
+    trials = sorted(store.read_all("trials").rows.to_pylist(), key=lambda row: row["started_at"])
+    found: dict[str, list[float]] = {COLD: [], "the task before": [], "another task": []}
+    seen = {trials[0]["task"], trials[0]["k"]}
+    for before, after in pairwise(trials):
+        kind = "the task before" if before["task"] == after["task"] else "another task"
+        new = {after["task"], after["k"]} - seen
+        seen |= new
+        waited = (after["started_at"] - before["ended_at"]).total_seconds()
+        busy = after["seconds_train"] + after["seconds_evaluate"]
+        found[COLD if new else kind].append(waited + after["seconds_total"] - busy)
+    return {kind: values for kind, values in found.items() if values}
+
+
+def summary(values: list[float]) -> dict[str, Any]:
+    return {
+        "trials": len(values),
+        "median": statistics.median(values),
+        "p90": sorted(values)[int(0.9 * (len(values) - 1))],
+        "max": max(values),
+        "seconds": values,
+    }
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--model", type=Path, required=True)
+    parser.add_argument("--data-dir", type=Path, required=True)
+    parser.add_argument("--out", type=Path)
+    parser.add_argument("--tasks", nargs="+", default=["sst2", "rte"])
+    parser.add_argument("--k", nargs="+", type=int, default=[3, 4, 5])
+    parser.add_argument("--seeds", type=int, default=3)
+    options = parser.parse_args()
+    with tempfile.TemporaryDirectory() as folder:
+        found = {name: summary(values) for name, values in gaps(run(options, Path(folder))).items()}
+    print(ROW.format("seconds between trials", "trials", "median", "p90", "max"))
+    for name, row in found.items():
+        numbers = (f"{row[of]:.3f}" for of in ("median", "p90", "max"))
+        print(ROW.format(name, row["trials"], *numbers))
+    if options.out:
+        settings = {"model": options.model.name, "tasks": options.tasks, "k": options.k}
+        text = json.dumps({"between_trials": found, "settings": settings}, indent=2)
+        options.out.write_text(text + "\n", encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()
