@@ -9,7 +9,15 @@ import numpy as np
 import pytest
 from sklearn.isotonic import IsotonicRegression
 
-from benchmarks.adaptive import CURVES, drawn, grid_losses, is_off, losses_of, stored_grids
+from benchmarks.adaptive import (
+    CURVES,
+    drawn,
+    grid_losses,
+    is_off,
+    losses_of,
+    simulate,
+    stored_grids,
+)
 from lp_sweep.analysis.adaptive.isotonic import falling
 from lp_sweep.analysis.adaptive.posterior import Pair, draw
 from lp_sweep.analysis.adaptive.replay import Replay, replay
@@ -193,6 +201,15 @@ def test_few_k(ks: tuple[int, ...]) -> None:
     grid = {(k, s): 90 - k for k in ks for s in (1, 2)}
     found = replay(grid, (2,))
     assert found.answers[0].k == max(k for k in ks if k <= 2)
+
+
+@pytest.mark.slow
+def test_a_quarter_of_the_grid_of_a_large_task_is_enough() -> None:
+    for depth in (12, 24):
+        rows = [simulate(0.3, 0.0, depth, curve, 60) for curve in CURVES]
+        assert np.mean([row.trials for row in rows]) <= 0.25
+        assert np.mean([row.off for row in rows]) <= 0.01
+        assert min(row.covered for row in rows) >= 0.9
 
 
 # -- a grid of real trials
