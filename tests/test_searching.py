@@ -17,6 +17,7 @@ from lp_sweep.orchestrator.plan import Plan, Work
 from lp_sweep.orchestrator.planning import make_plan
 from lp_sweep.orchestrator.planview import plan_text
 from lp_sweep.orchestrator.recorder import Recorder
+from lp_sweep.orchestrator.rounds import with_scores
 from lp_sweep.orchestrator.selection import retry_selection
 from lp_sweep.orchestrator.statusview import sweep_states
 from lp_sweep.orchestrator.workqueue import WorkQueue
@@ -160,6 +161,18 @@ def test_records_of_other_sweeps_are_used(world: World) -> None:
     assert world.answers() == ANSWERS
 
 
+def test_a_seed_that_another_sweep_left_without_its_full_network_is_not_missing(
+    world: World,
+) -> None:
+    everything = World(world.file.parent, "{name: top, k: all}").plan().trials.values()
+    for work in everything:
+        if place(work) in ((6, 5), (7, 5)):
+            world.record(work, true_score(*place(work)))
+    world.run()
+    assert (0, 5) not in world.trained
+    assert world.answers() == ANSWERS
+
+
 def test_settings_of_the_search(tmp_path: Path) -> None:
     world = World(
         tmp_path, "{name: top, k: [3, 5, 7], until: min_layers, within: 2.5, max_seeds: 2}"
@@ -275,6 +288,18 @@ def test_two_runs_share_a_search(world: World) -> None:
     world.run()
     assert world.answers() == ANSWERS
     assert world.plan().missing_trials() == []
+
+
+def test_what_other_runs_have_trained_is_looked_up_where_there_are_others(world: World) -> None:
+    plan = world.plan()
+    unasked = next(cell.trial_id for cell in plan.cells if cell.search == "waiting")
+    assert unasked is not None
+    world.store.put("trials", unasked, [{"trial_id": unasked, "last": 0.875}])
+    found = [
+        with_scores(plan.known, plan, world.store, set(), set(), shared=shared).points
+        for shared in (False, True)
+    ]
+    assert found == [{}, {unasked: 87.5}]
 
 
 # -- what tables and status say
