@@ -77,9 +77,9 @@ def plan_text(plan: Plan, estimate: Estimate, rates: Rates) -> str:
 
 def _search(totals: Mapping[str, int]) -> str:
     """Beside what `until: min_layers` asks for by now."""
-    return (
-        "cells that `until: min_layers` may ask for as answers come, at most; "
-        f"{totals['cells_not_needed']:,} were not needed"
+    spared = totals["cells_not_needed"]
+    return "cells at most that `until: min_layers` asks for as answers come" + (
+        f"; {spared:,} were not needed" if spared else ""
     )
 
 

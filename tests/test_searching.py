@@ -120,7 +120,7 @@ def test_the_first_plan_asks_for_a_few_k_of_one_seed(world: World) -> None:
     totals = plan.totals()
     assert (totals["cells"], totals["trials"], totals["cells_deferred"]) == (60, 4, 56)
     page = plan_text(plan, estimate(plan, CPU), CPU)
-    assert "  search            56   cells that `until: min_layers` may ask for" in page
+    assert "  search            56   cells at most that `until: min_layers` asks for as" in page
     assert "  deferred           0 " in page
 
 
