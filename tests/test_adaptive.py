@@ -21,7 +21,7 @@ from benchmarks.adaptive import (
 from lp_sweep.analysis.adaptive.isotonic import falling
 from lp_sweep.analysis.adaptive.posterior import Pair, draw
 from lp_sweep.analysis.adaptive.replay import Replay, replay
-from lp_sweep.analysis.adaptive.search import Curve, largest_within, next_step
+from lp_sweep.analysis.adaptive.search import RISK, Curve, largest_within, next_step
 from lp_sweep.analysis.adaptive.verdict import credible
 
 DELTAS = (1, 2, 3)
@@ -131,6 +131,15 @@ def test_with_the_whole_budget_spent_the_answer_is_the_grids() -> None:
             assert [a.k for a in found.answers] == [of_grid(grid, a.delta) for a in found.answers]
             assert "budget" in {answer.why for answer in found.answers}
     assert spent > 3
+
+
+def test_the_next_larger_k_is_run_even_where_it_hardly_can_be_the_answer() -> None:
+    grid = grid_of([0, 0.1, 0.2, 0.3, 20, 40], 0.02)
+    points = {Pair(*pair): value for pair, value in grid.items() if pair[0] != 4}
+    curve = Curve(ks=tuple(range(6)), seeds=tuple(range(5)), points=points)
+    step = next_step(curve, (1,))
+    assert step.answers[0].risk < RISK
+    assert (step.ask, step.answers[0].why) == ((Pair(4, 0),), None)
 
 
 def test_a_dip_is_found() -> None:
