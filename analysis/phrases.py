@@ -10,6 +10,7 @@ from lp_sweep.analysis.legend import Note
 Row = Mapping[str, Any]
 
 NOT_ASKED = "–"
+NOT_NEEDED = "not needed"  # by a search, for its answer
 _METRICS = {
     "f1": "F1",
     "macro_f1": "macro F1",
@@ -18,6 +19,9 @@ _METRICS = {
     "spearman": "Spearman",
 }
 
+_SEARCHED = Note(
+    f"{NOT_NEEDED}: a search (`until: min_layers`) knew its answer without.", f"^{NOT_NEEDED}"
+)
 MIN_LAYERS_NOTES = (
     Note(
         "Read 6 of 12 (−0.80) n=3 as: the fewest layers, among the K that were asked for, that "
@@ -28,6 +32,10 @@ MIN_LAYERS_NOTES = (
         "4–6 of 12: cells that are missing or failed can still change the answer, which lies "
         "between these; (m missing) says how many pairs of K and seed.",
         r" missing\)$| \(no K=0\)$",
+    ),
+    Note(
+        "90% 5–7: of a search (`until: min_layers`), the answers that its scores do not rule out.",
+        r"90% \d",
     ),
     Note("Loss: mean over seeds of the score with all layers minus the score, paired by seed."),
 )
@@ -44,6 +52,7 @@ TASK_NOTES = (
         r"^(missing|failed|deferred|impossible) \(0/",
     ),
     Note(f"{NOT_ASKED}: not asked for.", f"^{NOT_ASKED}$"),
+    _SEARCHED,
 )
 STRATEGY_NOTES = (
     Note(
@@ -62,6 +71,7 @@ STRATEGY_NOTES = (
         "nothing.",
         r"^missing \(",
     ),
+    _SEARCHED,
 )
 NOT_TIMED = "not timed"
 SPEED_NOTES = (
@@ -102,7 +112,24 @@ def allowed_loss(row: Row) -> str:
 
 
 def layers_needed(row: Row) -> str:
-    """`6 of 12 (−0.80) n=3`, or `4–6 of 12 (2 missing)`."""
+    """`6 of 12 (−0.80) n=3`, or `4–6 of 12 (2 missing)`; of a search with `, 90% 5–7`."""
+    credible = row.get("credible")
+    of_search = f", 90% {layers_left(row['depth'], credible)}" if credible else ""
+    return _layers_needed(row) + of_search
+
+
+def layers_left(depth: int, dropped: Sequence[int]) -> str:
+    """`5–7, 9`: how many layers stay where so many are dropped."""
+    spans: list[list[int]] = []
+    for layers in sorted(depth - k for k in dropped):
+        if spans and spans[-1][1] == layers - 1:
+            spans[-1][1] = layers
+        else:
+            spans.append([layers, layers])
+    return ", ".join(str(low) if low == high else f"{low}–{high}" for low, high in spans)
+
+
+def _layers_needed(row: Row) -> str:
     depth = row["depth"]
     if row["max_dropped"] is None:
         low, high = depth - row["max_dropped_high"], depth - row["max_dropped_low"]
@@ -117,6 +144,8 @@ def layers_needed(row: Row) -> str:
 
 def task_score(row: Row) -> str:
     """`90.25 ±0.31 (−2.18) n=3`, or why there is no number."""
+    if not row["n_expected"]:
+        return NOT_NEEDED
     if not row["n"]:
         return f"{_absence(row)} (0/{row['n_expected']})"
     parts = [f"{row['mean']:.2f}", _spread(row["sd"]), _change(row)]
@@ -161,7 +190,8 @@ def mean_over_tasks(row: Row, scope: Literal["all", "stable"]) -> str:
     if not expected:
         return NOT_ASKED
     if mean is None:
-        return f"missing ({row[count]}/{expected})"
+        left_out = expected - row[count] <= row["n_not_needed"]
+        return f"{NOT_NEEDED if left_out else 'missing'} ({row[count]}/{expected})"
     against = "" if _is_full(row) else "(?)" if change is None else f"({signed(change)})"
     parts = (f"{mean:.2f}", _spread(row[f"sd_{scope}"]), against, f"n={row[f'n_seeds_{scope}']}")
     return " ".join(part for part in parts if part)

@@ -14,6 +14,7 @@ from typing import Any, Literal
 import pyarrow as pa
 
 from lp_sweep.analysis import phrases
+from lp_sweep.analysis.adaptive.stored import credible_sets
 from lp_sweep.analysis.leftout import left_out
 from lp_sweep.analysis.legend import Note, legend
 from lp_sweep.storage.catalog import Catalog
@@ -42,6 +43,9 @@ def min_layers(
 ) -> Table:
     """How many layers each task needs: a row per model, strategy and allowed loss."""
     long = _read(catalog, "min_layers", models, strategies, order="position, delta", unit=unit)
+    found = credible_sets(catalog, long.to_pylist())
+    if any(found):  # of searches
+        long = long.append_column("credible", pa.array(found, pa.list_(pa.int64())))
     return _pivot(
         long,
         title=f"Layers needed to stay within a loss, in {unit}",

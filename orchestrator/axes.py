@@ -21,6 +21,7 @@ from pydantic import (
 )
 
 from lp_sweep.orchestrator.entries import AllOrInts, Entry, Floats, listed, seed_list
+from lp_sweep.orchestrator.until import check_until
 from lp_sweep.orchestrator.wording import choose
 from lp_sweep.storage.identity import SecondNorm
 from lp_sweep.storage.printable import short, shown
@@ -60,6 +61,11 @@ class StrategyEntry(Entry):
     draws: (
         Annotated[list[Annotated[int, Field(ge=0, lt=10**9)]], BeforeValidator(seed_list)] | None
     ) = Field(None, description="of random: a strategy of its own for each number", min_length=1)
+    until: Literal["min_layers"] | None = Field(
+        None, description="run only what it takes to know the fewest layers"
+    )
+    within: Floats | None = Field(None, description="of until: losses allowed, in points")
+    max_seeds: PositiveInt | None = Field(None, description="of until: so many of the seeds")
 
     @model_validator(mode="before")
     @classmethod
@@ -105,6 +111,7 @@ class StrategyEntry(Entry):
             raise ValueError(f"strategy {self.name!r} measures nothing: remove `measured_on:`")
         if self.draws is not None and self.name != RANDOM:
             raise ValueError(f"strategy {self.name!r} draws nothing: remove `draws:`")
+        check_until(self.name, self.until, self.within, self.max_seeds)
         return self
 
     @property

@@ -12,6 +12,7 @@ from lp_sweep.orchestrator.entries import CellMatch
 from lp_sweep.orchestrator.models import ModelInput
 from lp_sweep.orchestrator.removals import Reduced, check_removals, empty_removals
 from lp_sweep.orchestrator.resolve import Sweep
+from lp_sweep.orchestrator.until import used_seeds
 from lp_sweep.orchestrator.wording import choose
 from lp_sweep.orchestrator.yamldata import Location
 from lp_sweep.storage.errors import SpecError
@@ -78,8 +79,9 @@ def _multiplied(sweep: Sweep) -> Iterator[Asked]:
         for procedure, feed_forward in itertools.product(spec.procedures, spec.feed_forward):
             for index, strategy in enumerate(spec.strategies):
                 for name in strategy.names:
+                    seeds = used_seeds(spec.seeds, strategy.max_seeds)
                     for k, threshold in _points(sweep, position, index, name):
-                        for task, seed in itertools.product(sweep.tasks, spec.seeds):
+                        for task, seed in itertools.product(sweep.tasks, seeds):
                             yield Asked(
                                 model.name, procedure, name, k, threshold, task, seed, feed_forward
                             )
@@ -100,7 +102,10 @@ def _points(
         yield from ((k, None) for k in possible)
         return
     location: Location = ("models", position, "k") if own else ("strategies", index, "k")
-    for k in own if own is not None else _numbers(strategy):
+    numbers = own if own is not None else _numbers(strategy)
+    if strategy.until and 0 not in numbers:  # what every K is compared with
+        yield 0, None
+    for k in numbers:
         if k in possible:
             yield k, None
         elif own is not None and 0 <= k < model.depth:

@@ -5,8 +5,10 @@ Done is what has a record that can be read: a torn one is work to be done again.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence, Set
 from concurrent.futures import ThreadPoolExecutor
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import pyarrow as pa
@@ -25,12 +27,16 @@ _TIMING = (
 
 class Known(NamedTuple):
     """Identifiers of finished and of failed work (with the error type), finished profiles, and
-    those of the trials asked about (`with_networks`) whose networks the store has."""
+    those of the trials asked about (`with_networks`) whose networks the store has. For searches:
+    the points of finished trials, and the trials that this run was asked for or gave up."""
 
     trials: Set[str]
     failed: Mapping[str, str]
     profiles: Mapping[str, Measured]
     networks: Set[str] = frozenset()
+    points: Mapping[str, float] = MappingProxyType({})
+    asked: Set[str] = frozenset()
+    given_up: Set[str] = frozenset()
 
     @classmethod
     def nothing(cls) -> Known:
@@ -56,10 +62,21 @@ def read_ledger(store: Store) -> Ledger:
             done,
             failures(attempts.rows, done | set(measured)),
             measured,
+            points=points_of(trials.rows),
         ),
         trials.rows.select([*_TIMING, "seconds_total"]).to_pylist(),
         [*trials.unreadable, *profiles.unreadable, *attempts.unreadable],
     )
+
+
+def points_of(trials: pa.Table) -> dict[str, float]:
+    """Trial -> its score in points; none for a score that is no number."""
+    rows = trials.select(["trial_id", "last"]).to_pylist()
+    return {
+        row["trial_id"]: 100 * row["last"]
+        for row in rows
+        if row["last"] is not None and math.isfinite(row["last"])
+    }
 
 
 def with_networks(known: Known, store: Store, trials: Set[str]) -> Known:

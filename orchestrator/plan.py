@@ -7,15 +7,16 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import asdict, dataclass, field
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple, get_args
 
 from lp_sweep.orchestrator.cells import Asked
 from lp_sweep.orchestrator.known import Known
 from lp_sweep.orchestrator.models import ModelInput
 from lp_sweep.orchestrator.resolve import Sweep, TaskInput
+from lp_sweep.orchestrator.searching import SearchState
 from lp_sweep.storage.identity import ProfileSpec, TrialSpec
 
-State = Literal["done", "failed", "pending", "deferred", "impossible"]
+State = Literal["done", "failed", "pending", "deferred", "impossible", "not_needed"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -29,6 +30,7 @@ class Cell:
     trial_id: str | None = None
     profile_id: str | None = None
     state: State = "pending"
+    search: SearchState | None = None  # of a strategy with `until: min_layers`
 
     def row(self) -> dict[str, Any]:
         """As `plan --json` prints it. k is the number of dropped layers once that is known."""
@@ -41,6 +43,7 @@ class Cell:
             "dropped_layers": list(self.dropped) if self.dropped is not None else None,
             "trial_id": self.trial_id,
             "profile_id": self.profile_id,
+            "search": self.search,
             "state": self.state,
         }
 
@@ -172,10 +175,7 @@ class Plan:
             "measures": measures.total(),
             **{f"measures_{state}": measures[state] for state in ("done", "failed", "pending")},
             **{f"trials_{state}": trials[state] for state in ("done", "failed", "pending")},
-            **{
-                f"cells_{state}": states[state]
-                for state in ("done", "failed", "pending", "deferred", "impossible")
-            },
+            **{f"cells_{state}": states[state] for state in get_args(State)},
         }
 
     def cells_per_trial(self) -> Counter[str]:

@@ -13,8 +13,9 @@ from lp_sweep.orchestrator.axes import FeedForward
 from lp_sweep.orchestrator.cells import Asked, asked_cells
 from lp_sweep.orchestrator.garbage import collector_paused
 from lp_sweep.orchestrator.known import Known
-from lp_sweep.orchestrator.plan import Cell, Measure, Plan, Work, state_of
+from lp_sweep.orchestrator.plan import Cell, Measure, Plan, State, Work, state_of
 from lp_sweep.orchestrator.resolve import Sweep, TaskInput
+from lp_sweep.orchestrator.searching import SearchState, search_states
 from lp_sweep.storage.identity import ProfileSpec, TrialSpec, profile_id, trial_id
 from lp_sweep.trials.feedforward_rules import NONE, some_removed
 from lp_sweep.trials.procedures import Procedure, full_layers, settled, stage_one
@@ -28,6 +29,8 @@ from lp_sweep.trials.select import (
 )
 from lp_sweep.trials.tasks import canonical_name
 
+# cells of a search that are not planned; their trials are known all the same
+_IDLE: dict[SearchState | None, State] = {"waiting": "deferred", "not_needed": "not_needed"}
 _GREEDY_SEED = 0  # of its own fine-tuning: every seed of the sweep has the layers that it chose
 
 
@@ -36,21 +39,24 @@ def make_plan(sweep: Sweep, known: Known) -> Plan:
     plan = Plan(sweep=sweep, known=known)
     builder = _Builder(plan)
     with collector_paused():
-        plan.cells = [_cell(builder, asked) for asked in asked_cells(sweep)]
+        asked = asked_cells(sweep)
+        searched = search_states(sweep.spec.strategies, asked, builder.foreseen, known)
+        plan.cells = [_cell(builder, item, searched.get(item)) for item in asked]
         builder.pretrained_probes()
     return plan
 
 
-def _cell(builder: _Builder, asked: Asked) -> Cell:
+def _cell(builder: _Builder, asked: Asked, search: SearchState | None) -> Cell:
     depth = builder.models[asked.model].depth
     profile = builder.profile(asked)
     known = builder.plan.known
     found = known.profiles.get(profile) if profile else None
     if profile is not None and found is None and asked.k != 0:
-        return Cell(asked=asked, depth=depth, profile_id=profile, state="deferred")
+        return Cell(asked=asked, depth=depth, profile_id=profile, state="deferred", search=search)
     try:
         dropped, kept = builder.layers(asked, found)
-        trial = builder.trial(asked, kept)
+        idle = _IDLE.get(search)
+        trial = builder.identify(asked, kept) if idle else builder.trial(asked, kept)
     except ValueError:  # no layer would stay, or none for the feed-forwards to go from
         gone = kept_layers(depth, ()) if asked.feed_forward == NONE else None
         return Cell(
@@ -68,7 +74,8 @@ def _cell(builder: _Builder, asked: Asked) -> Cell:
         dropped=dropped,
         trial_id=trial,
         profile_id=profile,
-        state=state_of(trial, known),
+        state=idle or state_of(trial, known),
+        search=search,
     )
 
 
@@ -120,6 +127,19 @@ class _Builder:
         if key not in self._ids:
             self._ids[key] = self._planned(asked, self._spec(asked, kept))
         return self._ids[key]
+
+    def identify(self, asked: Asked, kept: tuple[int, ...]) -> str:
+        """The identifier of a trial that is not planned. Raises ValueError as `trial` does."""
+        return trial_id(self._spec(asked, kept))
+
+    def foreseen(self, asked: Asked) -> str | None:
+        """The identifier of a cell's trial; None while its layers wait for a profile. Raises
+        ValueError for an impossible cell."""
+        profile = self.profile(asked)
+        found = self.plan.known.profiles.get(profile) if profile else None
+        if profile is not None and found is None and asked.k != 0:
+            return None
+        return self.identify(asked, self.layers(asked, found).kept)
 
     def _spec(self, asked: Asked, kept: tuple[int, ...]) -> TrialSpec:
         key = (asked.model, asked.procedure, asked.feed_forward, asked.task, kept)

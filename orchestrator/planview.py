@@ -46,6 +46,7 @@ def plan_text(plan: Plan, estimate: Estimate, rates: Rates) -> str:
     totals = plan.totals()
     profiles = f"{totals['profiles_done']} of {totals['profiles']} profiles done"
     to_do = taken_on(plan)
+    searched = sum(cell.search == "waiting" for cell in plan.cells)
     lines = [
         f"sweep {plan.sweep.name}",
         _count("cells", totals["cells"], "asked for: one strategy, K, task and seed of a model"),
@@ -55,17 +56,31 @@ def plan_text(plan: Plan, estimate: Estimate, rates: Rates) -> str:
             "failed", totals["trials_failed"], "tried before: `lp-sweep retry` tries them again"
         ),
         _count("to do", len(to_do), _to_do(plan, to_do)),
-        _count("deferred", totals["cells_deferred"], f"cells that hang on a profile ({profiles})"),
+        _count(
+            "deferred",
+            totals["cells_deferred"] - searched,
+            f"cells that hang on a profile ({profiles})",
+        ),
         f"  estimate   {estimate.hours:>9.2f}   slot-hours: GPU-hours at one trial a GPU"
         f" ({estimate.basis})",
     ]
     if totals["measures"]:
         lines.insert(-1, _count("measures", totals["measures"], _measures(totals)))
+    if any(cell.search for cell in plan.cells):
+        lines.insert(-1, _count("search", searched, _search(totals)))
     if totals["cells_impossible"]:
         lines.insert(-1, _count("impossible", totals["cells_impossible"], _impossible(plan)))
     lines += ["", *_matrix(plan), *_shared(plan), *_longest(plan, to_do, rates)]
     lines += [f"note: {note}" for note in plan.sweep.notes]
     return "\n".join(map(printable, lines))  # a name may hold anything, a line break too
+
+
+def _search(totals: Mapping[str, int]) -> str:
+    """Beside what `until: min_layers` asks for by now."""
+    spared = totals["cells_not_needed"]
+    return "cells at most that `until: min_layers` asks for as answers come" + (
+        f"; {spared:,} were not needed" if spared else ""
+    )
 
 
 def _impossible(plan: Plan) -> str:

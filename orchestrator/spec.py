@@ -92,6 +92,17 @@ class SweepSpec(Entry):
             )
         return number
 
+    @field_validator("seeds")
+    @classmethod
+    def _enough(cls, seeds: list[int], info: ValidationInfo) -> list[int]:
+        for entry in info.data.get("strategies", ()):
+            if (entry.max_seeds or 0) > len(seeds):
+                raise ValueError(
+                    f"strategy {entry.name!r} has max_seeds: {entry.max_seeds}, and the sweep "
+                    f"{len(seeds)} seeds. Add seeds, or take fewer."
+                )
+        return seeds
+
     @field_validator("strategies", "contribution")
     @classmethod
     def _measured(cls, value: Any, info: ValidationInfo) -> Any:

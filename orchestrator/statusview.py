@@ -21,7 +21,8 @@ class States(NamedTuple):
     unreadable: list[Unreadable]
 
 
-STATES = ("done", "failed", "pending", "deferred", "impossible")
+STATES = ("done", "failed", "pending", "deferred", "impossible", "not_needed")
+_IDLE = {"waiting": "deferred", "not_needed": "not_needed"}  # cells of a search
 
 
 def sweep_states(store: Store, only: str | None = None) -> States:
@@ -51,12 +52,18 @@ def _state(
         return "done" if trial in done else "failed" if trial in failed else "pending"
 
     def of_cell(cell: dict[str, Any]) -> str:
-        if cell["trial_id"] is not None:
-            return of_trial(cell["trial_id"])
-        return "impossible" if cell["kept_layers"] == [] else "deferred"
+        if cell["trial_id"] is None:
+            return "impossible" if cell["kept_layers"] == [] else "deferred"
+        state = of_trial(cell["trial_id"])
+        return _IDLE.get(cell["search"], state) if state == "pending" else state
 
-    trials = {cell["trial_id"] for cell in cells if cell["trial_id"] is not None}
-    by_cell, by_trial = Counter(map(of_cell, cells)), Counter(map(of_trial, trials))
+    states = [of_cell(cell) for cell in cells]
+    trials = {
+        cell["trial_id"]
+        for cell, state in zip(cells, states, strict=True)
+        if cell["trial_id"] is not None and state not in _IDLE.values()
+    }
+    by_cell, by_trial = Counter(states), Counter(map(of_trial, trials))
     return {
         "sweep": name,
         "cells": len(cells),

@@ -1,7 +1,8 @@
 """What is missing, handed out one piece at a time, longest first; profiles before trials.
 
 Pure bookkeeping over a plan: no Ray, no clock. When a profile ends, the cells that waited for it
-become trials. What another run on the store holds is left to it, and looked at again at the end.
+become trials; when a search has all that it asked for, it asks for more, or ends. What another run
+on the store holds is left to it, and looked at again at the end.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from lp_sweep.orchestrator.others import Others
 from lp_sweep.orchestrator.plan import Plan, Work
 from lp_sweep.orchestrator.planning import make_plan
 from lp_sweep.orchestrator.policy import policy
+from lp_sweep.orchestrator.rounds import Rounds, with_scores
 from lp_sweep.orchestrator.selection import Selection
 from lp_sweep.storage.errors import StoreError
 from lp_sweep.storage.networks import keep_while_needed
@@ -69,6 +71,7 @@ class WorkQueue:
         self._blocked = Blocked()
         self._gone: set[str] = set()  # networks that will not come in this run
         self._users: dict[str, set[str]] = {}  # a network -> the work that is still to use it
+        self._rounds = Rounds(plan)
         self._fill()
 
     def _fill(self) -> None:
@@ -250,7 +253,12 @@ class WorkQueue:
         if error_type is not None:
             self.failed[id_] = error_type
             self._block(id_)
-            return
+        else:
+            self._succeeded(id_)
+        if self._rounds.ended(id_):
+            self._replan(self.plan.known)
+
+    def _succeeded(self, id_: str) -> None:
         self.done.add(id_)
         self._again.discard(id_)
         self._measured |= {item.id for item in self.plan.missing_measures(id_)}
@@ -309,7 +317,16 @@ class WorkQueue:
         if not any(c.state == "deferred" and c.profile_id == profile for c in self.plan.cells):
             self.plan.known = known
             return
+        self._replan(known)
+
+    def _replan(self, known: Known) -> None:
+        """With the cells that a profile has opened, or that searches ask for next."""
+        failed = self.failed.keys() - self.done
+        known = with_scores(
+            known, self.plan, self.store, self.done, failed, shared=self.others.seen
+        )
         self.plan = make_plan(self.plan.sweep, known)
+        self._rounds = Rounds(self.plan, self.done | failed)
         self._on_plan(self.plan)
         self._fill()
 

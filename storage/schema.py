@@ -173,6 +173,7 @@ CELLS = pa.schema(
         ("dropped_layers", _layers),
         ("trial_id", _text),  # null while deferred
         ("profile_id", _text),  # what a contribution cell hangs on
+        ("search", _text),  # of until: min_layers: asked, waiting, not_needed; null: of no search
     ]
 )
 

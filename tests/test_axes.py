@@ -244,7 +244,15 @@ def test_strategies(tmp_path: Path, written: str, cells: list[tuple[str, int]]) 
         ("{name: random, k: 12}", "random 0 can't drop K=12 of the 12 layers of"),
         ("{name: top, k: 2, draws: 1}", "strategy 'top' draws nothing: remove `draws:`"),
         ("{name: top, layers: [3]}", "unknown key 'layers' in strategies.0. Allowed: name, k, "
-         "threshold, measured_on, draws."),
+         "threshold, measured_on, draws, until, within, max_seeds."),
+        ("{name: top, k: all, within: 1}", "`within:` is for `until: min_layers`: add that, or"),
+        ("{name: top, k: all, max_seeds: 2}", "`max_seeds:` is for `until: min_layers`: add that"),
+        ("{name: top, k: all, until: best}", "strategies.0.until must be 'min_layers', got 'best'"),
+        ("{name: contribution, threshold: 0.9, until: min_layers}",
+         "strategy 'contribution' has no K to choose among: remove `until:`"),
+        ("{name: drop, layers: [3], until: min_layers}", "strategy 'drop 3' has no K to choose"),
+        ("{name: top, k: all, until: min_layers, within: -1}",
+         "`within:` takes losses of 0 points or more, got -1"),
         ("{name: blockinfluence, k: 1}", "unknown strategy 'blockinfluence'. Choose one of: top, "
          "bottom, even-alternate, odd-alternate, symmetric, contribution, block-influence, "
          "angular, greedy, random, drop. Did you mean 'block-influence'?"),

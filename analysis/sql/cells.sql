@@ -7,10 +7,12 @@
 -- state         done      its trial has a record
 --               failed    no record, and an attempt at the trial, or at the profile it waits for,
 --                         failed for good (a lost worker, or a preemption, is tried again)
---               deferred  its layers wait for a profile
+--               deferred  its layers wait for a profile, or a search may ask for it yet
+--               not_needed  of a search (`until: min_layers`) that ended without it
 --               impossible  by its profile and threshold no layer would stay, or fewer than the
 --                           feed-forwards that are to go
 --               pending   none of these
+-- search        asked, waiting, not_needed: a cell of a search. Null: it is of none.
 -- score         points (0..100), after the last epoch.
 -- feed_forward  of which kept layers the feed-forward is removed: none, top 3, every 2nd, ...
 -- score_full    points of K=0: the same sweep, model, procedure, task and seed with all layers (and
@@ -48,12 +50,13 @@ SELECT
     listed.sweep, listed.cell, listed.model, listed.depth, listed.procedure, listed.feed_forward,
     listed.strategy, listed.k, listed.threshold, listed.task, listed.seed,
     listed.kept_layers, listed.dropped_layers, len(listed.kept_layers) AS n_kept,
-    listed.trial_id, listed.profile_id,
+    listed.trial_id, listed.profile_id, listed.search,
     CASE
         WHEN trials.trial_id IS NOT NULL THEN 'done'
         WHEN failures.trial_id IS NOT NULL THEN 'failed'
         WHEN len(listed.kept_layers) = 0 THEN 'impossible'
-        WHEN listed.trial_id IS NULL THEN 'deferred'
+        WHEN listed.search = 'not_needed' THEN 'not_needed'
+        WHEN listed.trial_id IS NULL OR listed.search = 'waiting' THEN 'deferred'
         ELSE 'pending'
     END AS state,
     CASE WHEN trials.trial_id IS NULL THEN failures.error_type END AS error_type,

@@ -15,10 +15,15 @@
 -- kept_layers, score_full, score_kept (points), loss (in `unit`), n_seeds (pairs)
 --                  of max_dropped_low.
 -- n_missing        pairs of K and seed that are listed here and can't be compared yet.
+-- Of a search (`until: min_layers`) what it did not need is not missing, and a seed without its
+-- K=0, which another sweep has left, is not looked at.
 -- Networks without some of their feed-forwards are left out.
 -- K=0 is shared: a strategy that does not list it uses the one that another lists.
 WITH whole_layers AS (
-    SELECT * FROM cells WHERE feed_forward = 'none'
+    SELECT *
+    FROM cells
+    WHERE feed_forward = 'none' AND state <> 'not_needed'
+        AND NOT (search IS NOT NULL AND state = 'done' AND score_full IS NULL)
 ),
 
 full_depth AS (

@@ -9,6 +9,8 @@
 -- n_tasks, n_tasks_expected   tasks whose every seed is done, tasks of this sweep and model;
 --                             n_stable, n_stable_expected likewise.
 -- missing_tasks               the others by name, null where there are none.
+-- n_not_needed                tasks whose search (`until: min_layers`) ended without this K: none of
+--                             them is missing, and there is no mean over all tasks.
 -- k                           layers dropped; null where a threshold came to different k on
 --                             different tasks: k_mean is the mean over those that are known.
 WITH task_rows AS (
@@ -31,6 +33,7 @@ tasks AS (
 grid AS (  -- what a full comparison needs, and what of it is complete
     SELECT
         settings.*, tasks.task, tasks.stable, tasks.depth, task_rows.k,
+        coalesce(n_expected = 0, false) AS not_needed,
         CASE WHEN n = n_expected THEN mean END AS task_mean,
         CASE WHEN n_paired = n_expected THEN change END AS task_change
     FROM settings
@@ -56,7 +59,9 @@ over_tasks AS (
         CASE WHEN count(task_change) = count(*) THEN avg(task_change) END AS change_all,
         count(task_mean) AS n_tasks,
         count(*) AS n_tasks_expected,
-        string_agg(task, ', ' ORDER BY task) FILTER (WHERE task_mean IS NULL) AS missing_tasks,
+        string_agg(task, ', ' ORDER BY task) FILTER (WHERE task_mean IS NULL AND NOT not_needed)
+            AS missing_tasks,
+        count(*) FILTER (WHERE not_needed) AS n_not_needed,
         CASE WHEN count(task_mean) FILTER (WHERE stable) = count(*) FILTER (WHERE stable)
             THEN avg(task_mean) FILTER (WHERE stable) END AS mean_stable,
         CASE WHEN count(task_change) FILTER (WHERE stable) = count(*) FILTER (WHERE stable)

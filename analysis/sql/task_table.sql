@@ -2,7 +2,8 @@
 -- task: over seeds.
 --
 -- mean, sd           points; sd is the sample standard deviation over seeds, null for one seed.
--- n, n_expected      seeds with a score, seeds asked for. Where n < n_expected the mean is of the
+-- n, n_expected      seeds with a score, seeds asked for: of a search those that it needed, or
+--                    needs as far as is known by now. Where n < n_expected the mean is of the
 --                    seeds that are there.
 -- n_failed, n_deferred, n_impossible, n_pending   why the others are not.
 -- change, change_sd  points against K=0 of the same seed, over n_paired seeds that have both.
@@ -26,7 +27,7 @@ SELECT
     avg(score) AS mean,
     stddev_samp(score) AS sd,
     count(score) AS n,
-    count(*) AS n_expected,
+    count(*) FILTER (WHERE state <> 'not_needed') AS n_expected,
     count(*) FILTER (WHERE state = 'failed') AS n_failed,
     count(*) FILTER (WHERE state = 'deferred') AS n_deferred,
     count(*) FILTER (WHERE state = 'impossible') AS n_impossible,

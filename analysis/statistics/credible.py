@@ -3,7 +3,8 @@
 A bootstrap of crossed factors, as in `paired`: each resample draws seeds and, apart from them, dev
 examples, the same for K=0 and every K, so that networks stay paired; then it applies the rule of
 `min_layers` again: the largest K whose mean loss is within delta. A curve with a hole is not
-resampled: its answer is already an interval.
+resampled: its answer is already an interval. Nor is that of a search (`until: min_layers`), whose K
+have different seeds: its set is that of `analysis.adaptive`.
 
 Shares are no probabilities that an answer is true. A resample adds its noise to that of the data,
 and the largest of many K that may pass is chosen: with several K near the allowed loss the shares
@@ -19,6 +20,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from lp_sweep.analysis.adaptive.stored import credible_sets
 from lp_sweep.analysis.statistics import networks
 from lp_sweep.analysis.statistics.answers import Network, Reader, compare, reader
 from lp_sweep.analysis.statistics.networks import Row
@@ -51,12 +53,13 @@ SCHEMA = pa.schema(
         ("max_dropped_low", pa.int64()),
         ("max_dropped_high", pa.int64()),
         ("share", pa.float64()),  # of the resamples that give max_dropped
-        ("credible", pa.list_(pa.int64())),  # the fewest K with 90% of the resamples, ascending
+        ("credible", pa.list_(pa.int64())),  # the fewest K with 90% of the resamples, ascending;
+        # of a search those that its scores do not rule out: without shares and resamples
         ("shares", pa.list_(pa.struct([("k", pa.int64()), ("share", pa.float64())]))),
         ("n_seeds", pa.int64()),
         ("n_examples", pa.int64()),
         ("resamples", pa.int64()),
-        ("reason", pa.string()),  # why nothing was resampled
+        ("reason", pa.string()),  # why there is no set
     ]
 )
 
@@ -77,14 +80,17 @@ def min_layers_rows(
     models: Sequence[str] = (),
     strategies: Sequence[str] = (),
 ) -> pa.Table:
-    """Rows of SCHEMA: those of `min_layers`, and how often a resample says the same."""
+    """Rows of SCHEMA: those of `min_layers`, with the set of answers that holds in 90%."""
     wanted = {"unit": unit, "models": list(models), "strategies": list(strategies)}
     asked = catalog.query(_ANSWERS, wanted).to_pylist()
     listed = _networks(networks.cells(catalog, models, strategies))
     read = reader(catalog)
     curves: dict[tuple[Any, ...], Curve | str] = {}
     rows = []
-    for answer in asked:
+    for answer, of_search in zip(asked, credible_sets(catalog, asked), strict=True):
+        if of_search is not None:
+            rows.append({**_answer(answer), "credible": of_search})
+            continue
         key = _curve_key(answer)
         if key not in curves:
             curves[key] = _not_decided(answer) or resampled_curve(listed[key], read)
@@ -158,8 +164,7 @@ def answers(curve: Curve, delta: float, unit: Unit) -> Array:
 
 
 def _row(answer: Row, curve: Curve | str) -> dict[str, Any]:
-    names = ("max_dropped", "max_dropped_low", "max_dropped_high", "delta", "unit", "depth")
-    row = {name: answer[name] for name in (*_CURVE, *names, "n_seeds")}
+    row = _answer(answer)
     if isinstance(curve, str):
         return {**row, "reason": curve}
     found = answers(curve, answer["delta"], answer["unit"])
@@ -173,6 +178,11 @@ def _row(answer: Row, curve: Curve | str) -> dict[str, Any]:
         "n_examples": curve.examples,
         "resamples": len(found),
     }
+
+
+def _answer(answer: Row) -> dict[str, Any]:
+    names = ("max_dropped", "max_dropped_low", "max_dropped_high", "delta", "unit", "depth")
+    return {name: answer[name] for name in (*_CURVE, *names, "n_seeds")}
 
 
 def credible_set(shares: Mapping[int, float], enough: float = ENOUGH) -> list[int]:

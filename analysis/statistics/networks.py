@@ -10,7 +10,8 @@ from lp_sweep.storage.catalog import Catalog
 
 Row = Mapping[str, Any]
 
-# a cell that is listed twice counts once, as in task_table; K=0 is shared by all strategies
+# a cell that is listed twice counts once, as in task_table; K=0 is shared by all strategies. What
+# a search did not need is none of them.
 _CELLS = """
 WITH networks AS (
     SELECT trial_id, metric, score, coalesce(epoch_metrics[1].split, 'validation') AS split
@@ -31,7 +32,8 @@ FROM cells
 LEFT JOIN full_depth USING (sweep, model, procedure, task, seed)
 LEFT JOIN networks AS own ON own.trial_id = cells.trial_id
 LEFT JOIN networks AS whole ON whole.trial_id = full_depth.full_trial_id
-WHERE (len($models::VARCHAR[]) = 0 OR list_contains($models::VARCHAR[], cells.model))
+WHERE cells.state <> 'not_needed'
+    AND (len($models::VARCHAR[]) = 0 OR list_contains($models::VARCHAR[], cells.model))
     AND (
         len($strategies::VARCHAR[]) = 0
         OR list_contains($strategies::VARCHAR[], cells.strategy)

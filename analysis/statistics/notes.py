@@ -48,6 +48,11 @@ MIN_LAYERS = (
         "No probability that an answer is true: one seed says nothing of others, two or three say "
         "too little, and of several K near the allowed loss the larger is favoured."
     ),
+    Note(
+        "search: by `until: min_layers`, with other seeds for other K; 90%: the answers that its "
+        "scores do not rule out.",
+        "^search$",
+    ),
 )
 CONTROL = (
     Note(

@@ -84,7 +84,7 @@ def min_layers_interval(
         "loss ≤": phrases.allowed_loss,
         "task": lambda row: str(row["task"]),
         "layers": _layers,
-        "agree": lambda row: "" if row["share"] is None else f"{row['share']:.0%}",
+        "agree": _agreement,
         "90%": _credible,
         "seeds": lambda row: str(row["n_seeds"]),
     }
@@ -169,6 +169,12 @@ def _p(value: float | None) -> str:
 def _layers(row: Row) -> str:
     fewest, most = row["depth"] - row["max_dropped_high"], row["depth"] - row["max_dropped_low"]
     return f"{fewest if fewest == most else f'{fewest}–{most}'} of {row['depth']}"
+
+
+def _agreement(row: Row) -> str:
+    if row["share"] is None:
+        return "search" if row["credible"] else ""
+    return f"{row['share']:.0%}"
 
 
 def _credible(row: Row) -> str:

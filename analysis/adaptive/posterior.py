@@ -1,0 +1,149 @@
+"""What the scores so far say of the whole curve: draws of the loss at every K, run or not.
+
+**Noise.** A score is the mean of its K, plus a part that all K of a seed share, plus a part of its
+own. The sd of both together is one for all K, and unknown: its prior is a scaled inverse chi-square
+of one degree of freedom around half a point, which two or three repetitions outweigh. The share of
+the seed is one of a few values, by its marginal likelihood. The means have a flat prior, so that
+given the noise they are those of generalised least squares (Gelman et al., *Bayesian Data
+Analysis*, 14.2 and 14.7).
+
+**Shape.** Dropping more layers mostly loses more, and not always. Some draws are projected onto
+the curves that never rise, by isotonic regression (Lin, Dunson 2014, *Bayesian monotone regression
+using Gaussian process projection*), which lends a K the scores of its neighbours. The others are
+left as they are. The projected ones are half of all where the means fall by themselves, and fewer
+the less likely the best falling curve is beside the free means: a dip that the scores show is never
+smoothed away.
+
+**K that was not run.** Between two that were: in a projected draw anywhere between their losses, in
+order; in a free one around the straight line, with an sd of half a point and a quarter of their
+difference. Above the last that was run: as much as it or more; or within half a point of it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from lp_sweep.analysis.adaptive.isotonic import falling
+
+Array = npt.NDArray[Any]
+DRAWS = 2_000
+NOISE_SD = 0.5  # points: around which the prior of the sd of seeds lies
+_NOISE_WEIGHT = 1.0  # of that prior, in degrees of freedom
+_SEED_SHARES = (0.0, 0.25, 0.5, 0.75, 0.9)  # of the variance
+_FALLING = 0.5  # the share of projected draws, where the means fall by themselves
+_WOBBLE = 0.5  # points: sd of a K that was not run, around the line between its neighbours
+_BEND = 0.25  # more of it, as a share of what lies between the neighbours
+_SEED = 0
+
+
+class Pair(NamedTuple):
+    k: int
+    seed: int
+
+
+Scores = Mapping[Pair, float]  # points
+
+
+class Draws(NamedTuple):
+    """Of the posterior. `losses` (draws, K): points against the mean of K=0, in the order of `ks`;
+    `full` (draws,): the mean of K=0."""
+
+    ks: tuple[int, ...]
+    full: Array
+    losses: Array
+
+
+class _Fit(NamedTuple):
+    """Of the means of the K that were run, given the share of the seed."""
+
+    means: Array  # (K,)
+    factor: Array  # (K, K), of the covariance in units of the variance
+    freedom: float
+    squares: float  # freedom times the scale of the variance
+    log_likelihood: float
+
+
+def draw(ks: tuple[int, ...], scores: Scores, draws: int = DRAWS) -> Draws:
+    """`ks` ascending from 0; of these `scores` must have K=0 at least once, and only these."""
+    rng = np.random.default_rng(_SEED)
+    run = sorted({k for k, _ in scores})
+    counts = np.array([sum(k == other for other, _ in scores) for k in run], float)
+    fits = [_fit(run, scores, share) for share in _SEED_SHARES]
+    means = _means(fits, draws, rng)
+    likeliest = max(fits, key=lambda fit: fit.log_likelihood)
+    projected = round(draws * _falling_share(likeliest, counts))
+    means[:projected] = falling(means[:projected], counts)
+    losses = _everywhere(ks, run, means[:, :1] - means, projected, rng)
+    return Draws(ks, means[:, 0], losses)
+
+
+def _fit(run: list[int], scores: Scores, share: float) -> _Fit:
+    pairs = sorted(scores)
+    values = np.array([scores[pair] for pair in pairs])
+    design = np.array([[k == other for other in run] for k, _ in pairs], float)
+    seeds = np.array([seed for _, seed in pairs])
+    variance = np.where(seeds[:, None] == seeds, share, 0.0) + (1 - share) * np.eye(len(pairs))
+    inverse = np.linalg.inv(variance)
+    precision = design.T @ inverse @ design
+    covariance = np.linalg.inv(precision)
+    means = covariance @ design.T @ inverse @ values
+    rest = values - design @ means
+    freedom = _NOISE_WEIGHT + len(pairs) - len(run)
+    squares = _NOISE_WEIGHT * NOISE_SD**2 + float(rest @ inverse @ rest)
+    determinants = np.linalg.slogdet(variance)[1] + np.linalg.slogdet(precision)[1]
+    likelihood = -0.5 * float(determinants) - 0.5 * freedom * np.log(squares)
+    return _Fit(means, np.linalg.cholesky(covariance), freedom, squares, likelihood)
+
+
+def _means(fits: list[_Fit], draws: int, rng: np.random.Generator) -> Array:
+    """(draws, K), from the fits by their likelihood."""
+    log_weights = np.array([fit.log_likelihood for fit in fits])
+    weights = np.exp(log_weights - log_weights.max())
+    chosen = rng.choice(len(fits), draws, p=weights / weights.sum())
+    normal = rng.standard_normal((draws, len(fits[0].means)))
+    means = np.empty_like(normal)
+    for index, fit in enumerate(fits):
+        mine = chosen == index
+        variance = fit.squares / rng.chisquare(fit.freedom, mine.sum())
+        means[mine] = fit.means + np.sqrt(variance)[:, None] * (normal[mine] @ fit.factor.T)
+    return means
+
+
+def _falling_share(fit: _Fit, counts: Array) -> float:
+    """Of the draws: by the likelihood of the best falling curve against that of the free means,
+    which is never the smaller one. With the variance integrated out."""
+    nearest = falling(fit.means[None], counts)[0]
+    distance = float((counts * (fit.means - nearest) ** 2).sum())
+    ratio = float((1 + distance / fit.squares) ** (-fit.freedom / 2))
+    return _FALLING * ratio / (_FALLING * ratio + 1 - _FALLING)
+
+
+def _everywhere(
+    ks: tuple[int, ...], run: list[int], losses: Array, projected: int, rng: np.random.Generator
+) -> Array:
+    """(draws, ks), of the losses at the K that were run."""
+    every = np.empty((len(losses), len(ks)))
+    places = [ks.index(k) for k in run]
+    every[:, places] = losses
+    for lower, upper in zip(places, [*places[1:], len(ks)], strict=True):
+        gap = slice(lower + 1, upper)
+        if gap.start == gap.stop:
+            continue
+        low = every[:, [lower]]
+        if upper == len(ks):
+            noise = rng.normal(0, _WOBBLE, (len(low), upper - lower - 1))
+            every[:projected, gap] = low[:projected] + np.cumsum(np.abs(noise[:projected]), axis=1)
+            every[projected:, gap] = low[projected:] + noise[projected:]
+            continue
+        rise = every[:, [upper]] - low
+        shares = rng.random((projected, upper - lower - 1))
+        every[:projected, gap] = low[:projected] + np.sort(shares) * rise[:projected]
+        line = (np.array(ks[gap]) - ks[lower]) / (ks[upper] - ks[lower])
+        spread = _WOBBLE + _BEND * np.abs(rise[projected:])
+        noise = rng.standard_normal((len(low) - projected, len(line)))
+        every[projected:, gap] = low[projected:] + line * rise[projected:] + spread * noise
+    return every

@@ -1,0 +1,134 @@
+"""Which trials to run next to know the fewest layers for each allowed loss, and when to stop.
+
+The rule of the answer is that of `min_layers`: the largest K whose mean loss, over the seeds that
+it shares with K=0, is within delta, even if a smaller K loses more. A delta is decided when its K
+and the next larger one have both been run, and the answer is hardly ever off by more than half a
+point (`RISK`) in draws of the curve.
+
+First a few K over the whole range, with one seed. Then for every delta: the middle between its K
+and the next one above it that was run, until they are neighbours; and one more seed where the draws
+most often put an error. That may be a K that was never run. K=0 is run with each seed that another
+K is run with, so that seeds stay paired. The budget is every K with every seed.
+
+Pure: no store, no clock; the same scores give the same step.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Literal, NamedTuple
+
+from lp_sweep.analysis.adaptive.posterior import Pair, Scores, draw
+from lp_sweep.analysis.adaptive.verdict import Verdict, credible, verdict
+
+RISK = 0.02  # of the draws
+_COARSE = 4  # K of the first batch
+_SLACK = 1e-9  # float noise, as in min_layers.sql
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Curve:
+    """What may be run, and what was. `ks` ascending from 0; `seeds` in the order of their use;
+    `points` of what is done; what is in `failed` is not asked for."""
+
+    ks: tuple[int, ...]
+    seeds: tuple[int, ...]
+    points: Scores
+    failed: frozenset[Pair] = frozenset()
+
+
+class Answer(NamedTuple):
+    """For one allowed loss. `credible`: the K that can be the answer, in 90%. `why` it ends: the
+    answer is decided, or every pair that could decide it was run; None while it goes on."""
+
+    delta: float
+    k: int
+    credible: tuple[int, ...]
+    risk: float
+    why: Literal["decided", "budget"] | None
+
+
+class Step(NamedTuple):
+    """`ask` is what to run next: it is empty at the end. No answers without a pair with K=0."""
+
+    ask: tuple[Pair, ...]
+    answers: tuple[Answer, ...]
+
+
+def next_step(curve: Curve, deltas: Iterable[float]) -> Step:
+    """What to run next for the losses allowed, in points."""
+    pairs = _Pairs(curve)
+    asked = dict.fromkeys(
+        pair for k in _coarse(curve.ks) if k not in pairs.losses for pair in pairs.more(k)
+    )
+    if not pairs.losses:
+        return Step(tuple(asked), ())
+    draws = draw(curve.ks, pairs.points)
+    answers = []
+    for delta in deltas:
+        k = largest_within(pairs.losses, delta)
+        found = verdict(draws, k, delta)
+        wanted = [*pairs.between(k), *pairs.raced(found)]
+        asked |= dict.fromkeys(wanted)
+        end: Literal["decided", "budget"] = "decided" if found.risk <= RISK else "budget"
+        why = None if wanted else end
+        answers.append(Answer(delta, k, credible(draws, k, delta), found.risk, why))
+    return Step(tuple(asked), tuple(answers))
+
+
+def largest_within(losses: Mapping[int, float], delta: float) -> int:
+    """The rule of `min_layers`, over mean losses by K."""
+    return max(k for k, loss in losses.items() if k == 0 or loss <= delta + _SLACK)
+
+
+def _coarse(ks: tuple[int, ...]) -> list[int]:
+    """Evenly over the range, from 0; not its end, where a network is rarely of use."""
+    return [ks[round(part * len(ks) / _COARSE)] for part in range(min(_COARSE, len(ks)))]
+
+
+class _Pairs:
+    """The pairs of a curve: which are done, and which can still be run."""
+
+    def __init__(self, curve: Curve) -> None:
+        self.curve = curve
+        self.points = {pair: value for pair, value in curve.points.items() if pair.k in curve.ks}
+        self.losses = dict(self._losses())
+
+    def _losses(self) -> Iterator[tuple[int, float]]:
+        """Of each K that was run: its mean over the seeds that it shares with K=0."""
+        full = {seed: value for (k, seed), value in self.points.items() if k == 0}
+        for k in self.curve.ks:
+            losses = [
+                full[seed] - value
+                for (of, seed), value in self.points.items()
+                if of == k and seed in full
+            ]
+            if losses:
+                yield k, sum(losses) / len(losses)
+
+    def more(self, k: int) -> list[Pair]:
+        """A K on one more seed: what is missing of it and of its K=0. Empty where none is left."""
+        for seed in self.curve.seeds:
+            both = dict.fromkeys((Pair(0, seed), Pair(k, seed)))
+            missing = [pair for pair in both if pair not in self.points]
+            if missing and not both.keys() & self.curve.failed:
+                return missing
+        return []
+
+    def between(self, k: int) -> list[Pair]:
+        """Halves what lies between a K and the next larger one that was run."""
+        above = [other for other in self.curve.ks if other > k]
+        run = next((index for index, other in enumerate(above) if other in self.losses), len(above))
+        left = [more for other in above[:run] if (more := self.more(other))]
+        return left[len(left) // 2] if left else []
+
+    def raced(self, found: Verdict) -> list[Pair]:
+        """One more seed where an error most likely lies; none where the K that are left have less
+        of it than matters."""
+        if found.risk <= RISK:
+            return []
+        for k, blame in sorted(found.blame.items(), key=lambda item: -item[1]):
+            if blame * len(found.blame) > RISK and (more := self.more(k)):
+                return more
+        return []

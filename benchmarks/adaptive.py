@@ -1,0 +1,183 @@
+"""How many trials `until: min_layers` needs, and how often its answer is off, on known curves.
+
+    python benchmarks/adaptive.py [--repetitions 200] [--out adaptive.json]
+    python benchmarks/adaptive.py --store docs/results/records --sweep minilm-sst2
+
+Each repetition draws a grid of every K and five seeds around a curve of losses and replays the
+search over it, for losses of 1, 2 and 3 points. Of all answers:
+
+    trials    share of the grid that was run
+    off       the true loss of the answer is above the allowed one by more than half a point, or
+              that of a larger K is below it by more; `grid` is the same of the whole grid's answer
+    covered   the true answer is in the 90% set
+    set       K in it, on average
+    decided   the search ended because it was sure, not because the seeds were spent
+
+With --store it replays over the grids of a sweep in which every K of a strategy is done.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+
+from lp_sweep.analysis.adaptive.posterior import Scores
+from lp_sweep.analysis.adaptive.replay import replay
+from lp_sweep.analysis.adaptive.search import largest_within
+from lp_sweep.analysis.adaptive.verdict import TOLERANCE
+from lp_sweep.analysis.views import open_views
+from lp_sweep.storage.store import Store
+
+# true losses in points, of 12 layers; of 24 they are stretched
+CURVES = {
+    "flat, falling": (0, 0, 0.1, 0.2, 0.3, 0.5, 0.8, 1.4, 2.6, 5, 10, 18),
+    "steep": (0, 0.6, 1.6, 3.2, 5.5, 8, 11, 14, 17, 20, 24, 30),
+    "stepped": (0, 0, 0.2, 0.2, 0.2, 1.6, 1.6, 1.6, 4, 4, 9, 9),
+    "with a dip": (0, 0.1, 0.3, 0.5, 0.7, 1.7, 0.4, 1.5, 2.4, 5, 11, 20),
+    "at the limit": (0, 0.3, 0.6, 0.8, 0.9, 0.95, 1.0, 1.02, 1.05, 1.1, 4, 12),
+}
+DELTAS = (1, 2, 3)
+SEEDS = 5
+DEPTHS = (12, 24)
+DEVIATIONS = (0.3, 2.0)  # of a score over seeds: a large task's, a small one's
+FULL_SCORE = 90.0
+_SLACK = 1e-9
+
+
+class Row(NamedTuple):
+    deviation: float
+    shared: float  # of the variance, by all K of a seed
+    depth: int
+    curve: str
+    trials: float
+    off: float
+    grid: float
+    covered: float
+    set: float
+    decided: float
+    rounds: float
+
+
+def losses_of(curve: str, depth: int) -> list[float]:
+    known = CURVES[curve]
+    return np.interp(np.linspace(0, len(known) - 1, depth), range(len(known)), known).tolist()
+
+
+def drawn(losses: list[float], deviation: float, shared: float, seed: int) -> dict:
+    """Scores by (K, seed). The same `seed` draws the same noise for every curve."""
+    rng = np.random.default_rng(seed)
+    common = rng.normal(0, deviation * shared**0.5, SEEDS)
+    own = rng.normal(0, deviation * (1 - shared) ** 0.5, (len(losses), SEEDS))
+    return {
+        (k, s): FULL_SCORE - losses[k] + common[s] + own[k, s]
+        for k in range(len(losses))
+        for s in range(SEEDS)
+    }
+
+
+def is_off(losses: list[float], k: int, delta: float) -> bool:
+    missed = any(loss < delta - TOLERANCE - _SLACK for loss in losses[k + 1 :])
+    return missed or losses[k] > delta + TOLERANCE + _SLACK
+
+
+def grid_losses(grid: Scores) -> dict[int, float]:
+    ks, seeds = ({pair[part] for pair in grid} for part in (0, 1))
+    return {k: sum(grid[0, s] - grid[k, s] for s in seeds) / len(seeds) for k in ks}
+
+
+def simulate(deviation: float, shared: float, depth: int, curve: str, repetitions: int) -> Row:
+    losses = losses_of(curve, depth)
+    true = dict(enumerate(losses))
+    found = []
+    for seed in range(repetitions):
+        grid = drawn(losses, deviation, shared, seed)
+        replayed, of_grid = replay(grid, DELTAS), grid_losses(grid)
+        for answer in replayed.answers:
+            found.append(
+                (
+                    len(replayed.trials) / len(grid),
+                    is_off(losses, answer.k, answer.delta),
+                    is_off(losses, largest_within(of_grid, answer.delta), answer.delta),
+                    largest_within(true, answer.delta) in answer.credible,
+                    len(answer.credible),
+                    answer.why == "decided",
+                    replayed.rounds,
+                )
+            )
+    return Row(deviation, shared, depth, curve, *np.mean(found, axis=0).round(4).tolist())
+
+
+def simulations(repetitions: int) -> Iterator[Row]:
+    for deviation in DEVIATIONS:
+        for depth in DEPTHS:
+            rows = []
+            for curve in CURVES:
+                rows.append(simulate(deviation, 0.0, depth, curve, repetitions))
+                yield rows[-1]
+            means = np.mean([row[4:] for row in rows], axis=0).round(4).tolist()
+            yield Row(deviation, 0.0, depth, "all five", *means)
+
+
+def show(row: Row) -> str:
+    return (
+        f"{row.deviation:>4}  {row.depth:>6}  {row.curve:<13}  {row.trials:>6.1%}  "
+        f"{row.off:>5.1%}  {row.grid:>5.1%}  {row.covered:>7.1%}  {row.set:>4.1f}  "
+        f"{row.decided:>7.0%}  {row.rounds:>6.1f}"
+    )
+
+
+HEADING = "  sd  layers  curve          trials    off   grid  covered   set  decided  rounds"
+
+
+def stored_grids(store: str, sweep: str) -> Iterator[tuple[str, dict[tuple[int, int], float]]]:
+    """Each curve of which every K and seed that was asked for is done, and its scores."""
+    with open_views(Store(store), sweep=sweep) as catalog:
+        rows = catalog.query(
+            "SELECT concat_ws(' ', model, procedure, strategy, task) AS curve, k, seed, score "
+            "FROM cells WHERE feed_forward = 'none' AND threshold IS NULL ORDER BY curve"
+        ).to_pylist()
+    curves: dict[str, dict[tuple[int, int], float]] = {}
+    for row in rows:
+        curves.setdefault(row["curve"], {})[row["k"], row["seed"]] = row["score"]
+    for curve, grid in curves.items():
+        if None not in grid.values() and any(k == 0 for k, _ in grid):
+            yield curve, grid
+
+
+def show_stored(store: str, sweep: str) -> None:
+    for curve, grid in stored_grids(store, sweep):
+        replayed, losses = replay(grid, DELTAS), grid_losses(grid)
+        print(f"{curve}: {len(replayed.trials)} of {len(grid)} trials")
+        for answer in replayed.answers:
+            print(
+                f"  loss <= {answer.delta}: K={answer.k}, 90% {list(answer.credible)} "
+                f"({answer.why}); the whole grid: K={largest_within(losses, answer.delta)}"
+            )
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("--repetitions", type=int, default=200)
+    parser.add_argument("--out", type=Path)
+    parser.add_argument("--store")
+    parser.add_argument("--sweep")
+    asked = parser.parse_args()
+    if asked.store:
+        show_stored(asked.store, asked.sweep)
+        return
+    print(HEADING)
+    rows = []
+    for row in simulations(asked.repetitions):
+        print(show(row), flush=True)
+        rows.append(row._asdict())
+    if asked.out:
+        asked.out.write_text(json.dumps({"repetitions": asked.repetitions, "rows": rows}, indent=1))
+
+
+if __name__ == "__main__":
+    main()

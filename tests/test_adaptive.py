@@ -1,0 +1,231 @@
+"""The search for the fewest layers, over grids whose every score is known."""
+
+from __future__ import annotations
+
+import itertools
+from typing import Any
+
+import numpy as np
+import pytest
+from sklearn.isotonic import IsotonicRegression
+
+from benchmarks.adaptive import (
+    CURVES,
+    drawn,
+    grid_losses,
+    is_off,
+    losses_of,
+    simulate,
+    stored_grids,
+)
+from lp_sweep.analysis.adaptive.isotonic import falling
+from lp_sweep.analysis.adaptive.posterior import Pair, draw
+from lp_sweep.analysis.adaptive.replay import Replay, replay
+from lp_sweep.analysis.adaptive.search import RISK, Curve, largest_within, next_step
+from lp_sweep.analysis.adaptive.verdict import credible
+
+DELTAS = (1, 2, 3)
+Grid = dict[tuple[int, int], float]
+
+
+def grid_of(losses: list[float], deviation: float = 0.0, seed: int = 0) -> Grid:
+    return drawn(losses, deviation, 0.0, seed)
+
+
+def of_grid(grid: Grid, delta: float) -> int:
+    return largest_within(grid_losses(grid), delta)
+
+
+# -- the parts
+
+
+def test_falling_is_the_isotonic_regression_of_each_row() -> None:
+    rng = np.random.default_rng(1)
+    curves, weights = rng.normal(size=(20, 9)), rng.integers(1, 6, 9).astype(float)
+    model = IsotonicRegression(increasing=False)
+    expected = [model.fit(range(9), curve, weights).predict(range(9)) for curve in curves]
+    np.testing.assert_allclose(falling(curves, weights), expected)
+
+
+def test_noise_is_learnt_from_repetitions() -> None:
+    """Around K=3 of a curve with five seeds each the draws spread as its mean does."""
+    for deviation in (0.2, 3.0):
+        grid = grid_of([0, 5, 10, 15, 20, 25], deviation)
+        spread = draw((0, 1, 2, 3, 4, 5), grid).losses[:, 3].std()
+        assert 0.6 < spread / (deviation * (2 / 5) ** 0.5) < 1.6
+
+
+def test_what_all_k_of_a_seed_share_cancels() -> None:
+    """Two seeds of K=0 that are far apart say nothing of a loss that both show."""
+    apart = {(0, 1): 90.0, (0, 2): 80.0, (1, 1): 89.0, (1, 2): 79.1, (2, 1): 85.1, (2, 2): 75.0}
+    losses = draw((0, 1, 2), apart).losses[:, 1]
+    assert abs(np.median(losses) - 0.95) < 0.2
+    assert np.quantile(losses, 0.75) - np.quantile(losses, 0.25) < 4  # alone: ten points apart
+
+
+def test_a_dip_that_the_scores_show_is_not_smoothed_away() -> None:
+    grid = grid_of([0, 0, 4, 0, 6, 9], 0.2)
+    assert (draw((0, 1, 2, 3, 4, 5), grid).losses[:, 3] < 1).mean() > 0.9
+
+
+def test_a_k_that_was_not_run_lies_mostly_between_its_neighbours() -> None:
+    grid = {pair: points for pair, points in grid_of([0, 1, 4, 9], 0.1).items() if pair[0] != 2}
+    losses = draw((0, 1, 2, 3), grid).losses
+    assert 0.7 < ((losses[:, 2] > losses[:, 1]) & (losses[:, 2] < losses[:, 3])).mean() < 1
+
+
+def test_the_set_holds_what_no_tail_rules_out() -> None:
+    grid = grid_of([0, 0.2, 0.95, 1.05, 4, 9], 0.3)
+    draws = draw((0, 1, 2, 3, 4, 5), grid)
+    assert credible(draws, 2, 1.0) == (1, 2, 3)
+    assert credible(draws, 4, 1.0) == (1, 2, 3, 4)  # the answer always is in it
+    assert credible(draws, 5, 30.0) == (5,)
+    assert credible(draws, 0, draws.full * 0.0)[0] == 0
+
+
+# -- the search
+
+
+@pytest.mark.parametrize("curve", CURVES)
+@pytest.mark.parametrize("depth", [12, 24])
+def test_without_noise_the_answer_is_true_and_most_is_never_run(curve: str, depth: int) -> None:
+    losses = losses_of(curve, depth)
+    found = replay(grid_of(losses), DELTAS)
+    assert not any(is_off(losses, answer.k, answer.delta) for answer in found.answers)
+    assert {answer.why for answer in found.answers} == {"decided"}
+    assert len(found.trials) < 0.3 * 5 * depth
+
+
+@pytest.mark.parametrize("deviation", [0.3, 2.0])
+@pytest.mark.parametrize("seed", range(2))
+def test_the_grids_answer_is_the_answer_or_in_its_set(deviation: float, seed: int) -> None:
+    for curve in CURVES:
+        grid = grid_of(losses_of(curve, 12), deviation, seed)
+        found = replay(grid, DELTAS)
+        for answer in found.answers:
+            assert of_grid(grid, answer.delta) in answer.credible
+            assert answer.k in answer.credible
+        well_formed(grid, found)
+
+
+def well_formed(grid: Grid, found: Replay) -> None:
+    """Every pair once, the full network of its seed with it, and the next larger K run."""
+    assert len(set(found.trials)) == len(found.trials)
+    assert all((0, seed) in found.trials for _, seed in found.trials)
+    ks = sorted({k for k, _ in grid})
+    run = {k for k, _ in found.trials}
+    for answer in found.answers:
+        assert answer.why is not None
+        assert answer.k in run
+        assert answer.k == ks[-1] or ks[ks.index(answer.k) + 1] in run
+
+
+def test_with_the_whole_budget_spent_the_answer_is_the_grids() -> None:
+    """Noise beyond all measure: it runs all that could be the answer, and is not sure."""
+    spent = 0
+    for seed in range(12):
+        grid = grid_of([0, 1, 1, 2], 8.0, seed)
+        found = replay(grid, DELTAS)
+        if len(found.trials) == len(grid):
+            spent += 1
+            assert [a.k for a in found.answers] == [of_grid(grid, a.delta) for a in found.answers]
+            assert "budget" in {answer.why for answer in found.answers}
+    assert spent > 3
+
+
+def test_the_next_larger_k_is_run_even_where_it_hardly_can_be_the_answer() -> None:
+    grid = grid_of([0, 0.1, 0.2, 0.3, 20, 40], 0.02)
+    points = {Pair(*pair): value for pair, value in grid.items() if pair[0] != 4}
+    curve = Curve(ks=tuple(range(6)), seeds=tuple(range(5)), points=points)
+    step = next_step(curve, (1,))
+    assert step.answers[0].risk < RISK
+    assert (step.ask, step.answers[0].why) == ((Pair(4, 0),), None)
+
+
+def test_a_dip_is_found() -> None:
+    losses = losses_of("with a dip", 12)
+    found = [replay(grid_of(losses, 0.3, seed), (1,)).answers[0].k for seed in range(10)]
+    assert set(found) == {6}
+
+
+def test_the_same_scores_in_any_order_give_the_same_step() -> None:
+    grid = grid_of(losses_of("steep", 12), 0.3)
+    points = {Pair(*pair): grid[pair] for pair in [(0, 0), (3, 0), (6, 0), (9, 0), (1, 0)]}
+    steps = {
+        next_step(Curve(ks=tuple(range(12)), seeds=(0, 1), points=dict(order)), DELTAS)
+        for order in itertools.islice(itertools.permutations(points.items()), 8)
+    }
+    assert len(steps) == 1
+
+
+def test_it_goes_on_from_any_part_of_the_grid() -> None:
+    """Scores that other sweeps have left, with K=0 or without, are used and not asked for."""
+    losses = losses_of("flat, falling", 12)
+    grid = grid_of(losses, 0.3)
+    rng = np.random.default_rng(3)
+    for _ in range(4):
+        chosen = rng.choice(len(grid), 20, replace=False)
+        points = {
+            Pair(*pair): grid[pair]
+            for pair in np.array(list(grid))[chosen].tolist()
+            for pair in [tuple(pair)]
+        }
+        while (step := next_step(curve_of(points), DELTAS)).ask:
+            assert not points.keys() & {*step.ask}
+            points |= {pair: grid[pair] for pair in step.ask}
+        assert not any(is_off(losses, answer.k, answer.delta) for answer in step.answers)
+
+
+def curve_of(points: dict[Pair, float], **settings: Any) -> Curve:
+    return Curve(ks=tuple(range(12)), seeds=tuple(range(5)), points=points, **settings)
+
+
+# -- what fails
+
+
+def test_a_failed_pair_is_not_asked_again_and_another_seed_takes_its_place() -> None:
+    grid = grid_of(losses_of("steep", 12), 0.3)
+    found = replay(grid, DELTAS, failing=[(0, 0), (2, 1), (1, 2)])
+    well = [pair for pair in found.trials if pair != (0, 0)]
+    assert len(set(found.trials)) == len(found.trials)
+    assert all(seed != 0 for _, seed in well if (0, 0) in well)
+    assert not any(is_off(losses_of("steep", 12), a.k, a.delta) for a in found.answers)
+
+
+def test_a_k_that_always_fails_stays_in_the_set_where_it_could_be_the_answer() -> None:
+    grid = grid_of([0, 0.1, 0.2, 4, 9, 15], 0.1)
+    found = replay(grid, (1,), failing=[(2, seed) for seed in range(5)])
+    assert (found.answers[0].k, found.answers[0].why) == (1, "budget")
+    assert found.answers[0].credible == (1, 2)
+
+
+def test_without_a_full_network_there_is_no_answer() -> None:
+    grid = grid_of([0, 1, 2, 3])
+    found = replay(grid, DELTAS, failing=[(0, seed) for seed in range(5)])
+    assert found.answers == ()
+
+
+@pytest.mark.parametrize("ks", [(0,), (0, 5), (0, 2, 7)])
+def test_few_k(ks: tuple[int, ...]) -> None:
+    grid = {(k, s): 90 - k for k in ks for s in (1, 2)}
+    found = replay(grid, (2,))
+    assert found.answers[0].k == max(k for k in ks if k <= 2)
+
+
+@pytest.mark.slow
+def test_a_quarter_of_the_grid_of_a_large_task_is_enough() -> None:
+    for depth in (12, 24):
+        rows = [simulate(0.3, 0.0, depth, curve, 60) for curve in CURVES]
+        assert np.mean([row.trials for row in rows]) <= 0.25
+        assert np.mean([row.off for row in rows]) <= 0.01
+        assert min(row.covered for row in rows) >= 0.9
+
+
+# -- a grid of real trials
+
+
+def test_the_stored_grid_of_the_results() -> None:
+    [(_, grid)] = stored_grids("docs/results/records", "minilm-sst2")
+    found = replay(grid, DELTAS)
+    assert [answer.k for answer in found.answers] == [of_grid(grid, delta) for delta in DELTAS]
+    assert len(found.trials) < len(grid)
