@@ -22,7 +22,7 @@ def plan(request: Request, as_json: bool) -> str:
 
     made = planned(request)
     _warn_unreadable(made.ledger.unreadable)
-    rates = Rates(made.ledger.timings)
+    rates = Rates(made.ledger.timings, made.sweep.recipe)
     hours = estimate(made.plan, rates)
     if as_json:
         return json.dumps(plan_json(made.plan, hours))

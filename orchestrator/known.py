@@ -5,7 +5,7 @@ Done is what has a record that can be read: a torn one is work to be done again.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence, Set
+from collections.abc import Iterable, Mapping, Sequence, Set
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, NamedTuple
 
@@ -13,13 +13,18 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from lp_sweep.storage.networks import has_network
+from lp_sweep.storage.schema import TRIALS
 from lp_sweep.storage.store import Store, Unreadable
 from lp_sweep.storage.tablefiles import THREADS
 from lp_sweep.trials.select import Measured
 
 _TIMING = (
-    *("model_fingerprint", "kept_layers", "procedure"),
-    *("train_examples", "dev_examples", "epochs"),
+    *("trial_id", "model", "model_fingerprint", "task", "data_fingerprint"),
+    *("depth", "kept_layers", "procedure", "epochs_per_layer", "params_encoder"),
+    *("epochs", "batch_size", "max_length", "compute", "precision"),
+    *("train_examples", "dev_examples", "train_tokens", "dev_tokens"),
+    *("out_of_memory_retries", "resumed_from_step", "seconds_total", "ended_at"),
+    *("device_type", "device_name", "threads"),
 )
 
 
@@ -41,7 +46,7 @@ class Ledger(NamedTuple):
     """All that a run must read of a store before it starts."""
 
     known: Known
-    timings: Sequence[Mapping[str, Any]]  # of finished trials: what an estimate needs
+    timings: pa.Table  # of finished trials: what an estimate needs
     unreadable: Sequence[Unreadable]
 
 
@@ -57,9 +62,17 @@ def read_ledger(store: Store) -> Ledger:
             failures(attempts.rows, done | set(measured)),
             measured,
         ),
-        trials.rows.select([*_TIMING, "seconds_total"]).to_pylist(),
+        timing_columns(trials.rows),
         [*trials.unreadable, *profiles.unreadable, *attempts.unreadable],
     )
+
+
+def timing_columns(trials: pa.Table | Iterable[Mapping[str, Any]] = ()) -> pa.Table:
+    """What an estimate needs of trials' records: of the store's table, or of rows."""
+    if isinstance(trials, pa.Table):
+        return trials.select(list(_TIMING))
+    wanted = pa.schema([TRIALS.field(name) for name in _TIMING])
+    return pa.Table.from_pylist(list(trials), wanted)
 
 
 def with_networks(known: Known, store: Store, trials: Set[str]) -> Known:

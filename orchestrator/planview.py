@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from typing import Any
@@ -56,8 +57,7 @@ def plan_text(plan: Plan, estimate: Estimate, rates: Rates) -> str:
         ),
         _count("to do", len(to_do), _to_do(plan, to_do)),
         _count("deferred", totals["cells_deferred"], f"cells that hang on a profile ({profiles})"),
-        f"  estimate   {estimate.hours:>9.2f}   slot-hours: GPU-hours at one trial a GPU"
-        f" ({estimate.basis})",
+        _hours(estimate),
     ]
     if totals["measures"]:
         lines.insert(-1, _count("measures", totals["measures"], _measures(totals)))
@@ -66,6 +66,22 @@ def plan_text(plan: Plan, estimate: Estimate, rates: Rates) -> str:
     lines += ["", *_matrix(plan), *_shared(plan), *_longest(plan, to_do, rates)]
     lines += [f"note: {note}" for note in plan.sweep.notes]
     return "\n".join(map(printable, lines))  # a name may hold anything, a line break too
+
+
+def _hours(estimate: Estimate) -> str:
+    unit = "GPU-hours, at one trial a GPU" if estimate.on_gpu else "slot-hours"
+    band = f" (80%: {_two(estimate.low_hours)} to {_two(estimate.high_hours)})"
+    return (
+        f"  estimate   {_two(estimate.hours):>9}   {unit}{band if estimate.hours else ''}, "
+        f"{estimate.basis}"
+    )
+
+
+def _two(hours: float) -> str:
+    """`0.034`, `1.2`, `340`: an estimate is no better than two digits."""
+    if not hours:
+        return "0"
+    return f"{hours:,.{max(0, 1 - math.floor(math.log10(hours)))}f}"
 
 
 def _impossible(plan: Plan) -> str:

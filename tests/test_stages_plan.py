@@ -12,7 +12,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from lp_sweep.orchestrator.estimate import Rates, estimate, work_size
+from lp_sweep.orchestrator.estimate import Rates, estimate
 from lp_sweep.orchestrator.known import Known, failures
 from lp_sweep.orchestrator.loss import blocked_by
 from lp_sweep.orchestrator.naming import describe, short_model
@@ -710,16 +710,17 @@ def test_a_plan_names_its_procedures_and_feed_forwards(tmp_path: Path) -> None:
 def test_what_procedures_take(tmp_path: Path) -> None:
     lines = "procedures: [direct, finetune_then_drop, iterative, iterative 3]\nrecipe: {epochs: 3}"
     plan = plan_of(tmp_path, lines, "k=2")
-    sizes = {
-        cell.asked.procedure: work_size(plan.trials[cell.trial_id or ""]) for cell in plan.cells
+    training = {
+        cell.asked.procedure: CPU.kind(plan.trials[cell.trial_id or ""])[0].training
+        for cell in plan.cells
     }
-    full = work_size(plan.trials[the_full(plan)])
-    layer_epochs = {name: round(39 * size / full, 6) for name, size in sizes.items()}
-    assert layer_epochs == {  # of 3 x 13 of the full network, one for what is not a layer
-        "direct": 3 * 11,
-        "finetune_then_drop": 3 * 11,  # of stage two; stage one is a trial of its own
-        "iterative": 2 * 13 + 2 * 12 + 3 * 11,
-        "iterative 3": 3 * 13 + 3 * 12 + 3 * 11,
+    full = CPU.kind(plan.trials[the_full(plan)])[0].training
+    layer_epochs = {name: round(36 * flops / full, 6) for name, flops in training.items()}
+    assert layer_epochs == {  # of 3 x 12 of the full network
+        "direct": 3 * 10,
+        "finetune_then_drop": 3 * 10,  # of stage two; stage one is a trial of its own
+        "iterative": 2 * 12 + 2 * 11 + 3 * 10,
+        "iterative 3": 3 * 12 + 3 * 11 + 3 * 10,
     }
     missing = sum(CPU.seconds(work) for work in plan.trials.values())
     assert estimate(plan, CPU).hours == pytest.approx(missing / 3600)
@@ -729,7 +730,7 @@ def test_a_greedy_selection_takes_more_than_training_the_full_network(tmp_path: 
     text = PLAIN.replace("name: top, k: [0, 2]", "name: greedy, k: [0, 2]")
     plan = planned(make_inputs(tmp_path, text), *ONE)
     [profile] = plan.profiles.values()
-    assert work_size(profile) > work_size(plan.trials[the_full(plan)])
+    assert CPU.seconds(profile) > CPU.seconds(plan.trials[the_full(plan)])
 
 
 @pytest.mark.parametrize(
@@ -737,19 +738,3 @@ def test_a_greedy_selection_takes_more_than_training_the_full_network(tmp_path: 
 )
 def test_a_greedy_selection_holds_out_a_tenth(train_rows: int, held_out: int) -> None:
     assert held_out_rows(train_rows) == held_out
-
-
-def test_an_iterative_trials_time_is_no_rate(tmp_path: Path) -> None:
-    plan = plan_of(tmp_path, "")
-    work = plan.trials[the_full(plan)]
-    row = {
-        "model_fingerprint": work.model.fingerprint,
-        "kept_layers": [*FULL],
-        "procedure": "iterative",
-        "train_examples": 100,
-        "dev_examples": 10,
-        "epochs": 7,
-        "seconds_total": 100.0,
-    }
-    assert not Rates([row], gpu=False).knows(work)
-    assert Rates([row | {"procedure": "finetune_then_drop"}], gpu=False).knows(work)
