@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import datetime as dt
 from collections import Counter
 from typing import Any, NamedTuple
 
 from lp_sweep.orchestrator.known import failures
+from lp_sweep.orchestrator.pace import clock
 from lp_sweep.storage.errors import SpecError
 from lp_sweep.storage.printable import printable
 from lp_sweep.storage.runs import Announcement, Observer
@@ -67,11 +69,26 @@ def _state(
 
 
 def states_json(states: States) -> list[dict[str, Any]]:
-    """A list of sweeps; `running` are the runs at work on it."""
+    """A list of sweeps; `running` are the runs at work on it, with when each `ends_at`."""
     return [
-        {**sweep, "running": [r._asdict() for r in states.runs if r.sweep == sweep["sweep"]]}
+        {**sweep, "running": [_run_json(r) for r in states.runs if r.sweep == sweep["sweep"]]}
         for sweep in states.sweeps
     ]
+
+
+def _run_json(run: Announcement) -> dict[str, Any]:
+    ends = run.ends_at()
+    return {**run._asdict(), "ends_at": ends.isoformat(timespec="seconds") if ends else None}
+
+
+def _ending(run: Announcement, now: dt.datetime) -> str:
+    """` on 4 slots, ends about 2026-11-21 14:32 UTC (in 1:05:03)`, as far as it is known."""
+    slots = f" on {run.slots} slot{'s' if run.slots > 1 else ''}" if run.slots > 0 else ""
+    ends = run.ends_at()
+    if ends is None:
+        return slots
+    left = max(0.0, (ends - now).total_seconds())
+    return f"{slots}, ends about {ends:%Y-%m-%d %H:%M} UTC (in {clock(left)})"
 
 
 def states_text(states: States) -> str:
@@ -88,5 +105,6 @@ def states_text(states: States) -> str:
         f"{s['cells_deferred']:>14}"
         for s in states.sweeps
     ]
-    lines += [f"running: {run.sentence()}" for run in states.runs]
+    now = dt.datetime.now(dt.UTC)
+    lines += [f"running: {run.sentence()}{_ending(run, now)}" for run in states.runs]
     return "\n".join(map(printable, lines))

@@ -344,7 +344,7 @@ def test_what_needs_a_network_is_handed_out_after_it(tmp_path: Path, store: Stor
     plan = plan_of(tmp_path, ALL)
     queue = queue_of(plan, store)
     needed = plan.needed_networks()
-    assert queue.progress() == Progress(0, 0, len(plan.trials))
+    assert queue.progress()[:3] == (0, 0, len(plan.trials))
     first = queue.take()
     assert first
     assert first.id in needed
@@ -358,7 +358,7 @@ def test_what_needs_a_network_is_handed_out_after_it(tmp_path: Path, store: Stor
         queue.ended(id_, None)
     rest = drained(queue)
     assert held | {*rest} == set(plan.trials)
-    assert queue.progress() == Progress(len(plan.trials), 0, 0)
+    assert queue.progress()[:3] == (len(plan.trials), 0, 0)
 
 
 @settings(max_examples=60, deadline=None,
@@ -409,7 +409,7 @@ def test_a_later_run_neither_hangs_nor_says_it_again(tmp_path: Path, store: Stor
     told: Told = []
     queue = queue_of(plan, store, told)
     assert not queue.open
-    assert queue.progress() == Progress(0, 1, 0)
+    assert queue.progress()[:3] == (0, 1, 0)
     assert queue.failed == {staged: "missing_input"}
     assert told == []
 
@@ -530,7 +530,7 @@ def test_a_network_that_is_needed_only_later(tmp_path: Path, store: Store, ended
     assert last.start == full
     queue.ended(last.id, None)
     assert not queue.open
-    assert queue.progress() == Progress(3, 0, 0)
+    assert queue.progress()[:3] == (3, 0, 0)
 
 
 # -- failed measurements
@@ -550,7 +550,7 @@ def test_a_failed_measurement_is_left_alone_by_a_run(tmp_path: Path, store: Stor
     assert plan.failed_with(pruned) == "bug"
     queue = queue_of(plan, store)
     assert not queue.open  # nor is the full network trained for it
-    assert queue.progress() == Progress(0, 0, 0)
+    assert queue.progress()[:3] == (0, 0, 0)
 
 
 def test_a_measurement_that_failed_in_another_run_is_left_alone(
