@@ -180,7 +180,7 @@ COMMANDS = (
     ("--version",),
     ("plan", "sweep.yaml"),
     ("plan", "sweep.yaml", "--json"),
-    # audit
+    ("plan", "--audit", "scale"),
     ("status",),
     *(("table", name.value) for name in TableName),
 )

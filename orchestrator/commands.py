@@ -29,6 +29,16 @@ def plan(request: Request, as_json: bool) -> str:
     return plan_text(made.plan, hours, rates)
 
 
+def audit(location: str, sweep: str, form: str) -> str:
+    """Estimated against actual hours of a sweep's finished trials."""
+    from lp_sweep.analysis.render import render
+    from lp_sweep.orchestrator.audit import audit as compare
+
+    found = compare(existing(location), sweep)
+    _warn_unreadable(found.unreadable)
+    return render(found.table, form)
+
+
 def prefetch(request: Request, as_json: bool) -> str:
     from lp_sweep.orchestrator.overrides import is_part
     from lp_sweep.orchestrator.prefetch import prefetch as fetch

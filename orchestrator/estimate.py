@@ -48,7 +48,7 @@ class Estimate(NamedTuple):
 
 class Rates:
     """What each piece of work takes, fitted to the trials of the device that the newest one of
-    `trials` ran on: the store's table, or rows of it."""
+    `trials` ran on: `Ledger.timings`, or rows as a store has them."""
 
     def __init__(
         self,
@@ -57,14 +57,14 @@ class Rates:
         *,
         gpu: bool | None = None,
     ) -> None:
-        records = timing_columns(trials)
+        records = trials if isinstance(trials, pa.Table) else timing_columns(trials)
         self._lengths = MeanLengths(records)
         found = evidence(records, self._lengths, recipe or Recipe())
         self.device = found.device
         self.on_gpu = found.on_gpu if found.timings else has_gpu() if gpu is None else gpu
         self._cost = fit(
             found.timings,
-            _GPU_RULE if self.on_gpu else _CPU_RULE,
+            rule_of_thumb(gpu=self.on_gpu),
             doubt=_OTHER_WAY if found.timings and not found.same_way else 0.0,
         )
         self._kinds: dict[tuple[Any, ...], Kind] = {}
@@ -115,6 +115,11 @@ def _cost_key(work: Work) -> tuple[Any, ...]:
         *(len(spec.removed_feed_forwards), recipe.epochs, recipe.batch_size, recipe.max_length),
         *(recipe.limit_train, recipe.limit_dev),
     )
+
+
+def rule_of_thumb(*, gpu: bool) -> Terms:
+    """Seconds for one unit of each term, before the first timing."""
+    return _GPU_RULE if gpu else _CPU_RULE
 
 
 def has_gpu() -> bool:

@@ -20,7 +20,7 @@ from lp_sweep.trials.select import Measured
 
 _TIMING = (
     *("trial_id", "model", "model_fingerprint", "task", "data_fingerprint"),
-    *("depth", "kept_layers", "procedure", "epochs_per_layer", "params_encoder"),
+    *("depth", "procedure", "epochs_per_layer", "params_encoder"),
     *("epochs", "batch_size", "max_length", "compute", "precision"),
     *("train_examples", "dev_examples", "train_tokens", "dev_tokens"),
     *("out_of_memory_retries", "resumed_from_step", "seconds_total", "ended_at"),
@@ -68,11 +68,13 @@ def read_ledger(store: Store) -> Ledger:
 
 
 def timing_columns(trials: pa.Table | Iterable[Mapping[str, Any]] = ()) -> pa.Table:
-    """What an estimate needs of trials' records: of the store's table, or of rows."""
-    if isinstance(trials, pa.Table):
-        return trials.select(list(_TIMING))
-    wanted = pa.schema([TRIALS.field(name) for name in _TIMING])
-    return pa.Table.from_pylist(list(trials), wanted)
+    """What an estimate needs of trials' records, of the store's table or of rows; `layers` is how
+    many were kept."""
+    if not isinstance(trials, pa.Table):
+        wanted = pa.schema([TRIALS.field(name) for name in (*_TIMING, "kept_layers")])
+        trials = pa.Table.from_pylist(list(trials), wanted)
+    layers = pc.list_value_length(trials["kept_layers"])
+    return trials.select(list(_TIMING)).append_column("layers", layers)
 
 
 def with_networks(known: Known, store: Store, trials: Set[str]) -> Known:

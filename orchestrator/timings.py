@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -18,10 +19,11 @@ from lp_sweep.orchestrator.workload import Lengths, recorded_terms
 from lp_sweep.storage.identity import Recipe
 from lp_sweep.trials.tasks import canonical_name
 
-_NEWEST = 2000  # timings that prices are fitted to: enough of them, and the machine of today
+_NEWEST = 50  # timings of each pair that prices are fitted to: enough, and the machine of today
 
 _DEVICE = ["device_type", "device_name", "threads"]
-_LENGTH_KEYS = ["model_fingerprint", "data_fingerprint", "max_length"]
+_PAIR = ["model_fingerprint", "data_fingerprint"]
+_LENGTH_KEYS = [*_PAIR, "max_length"]
 _COUNTS = ("train_tokens", "train_examples", "dev_tokens", "dev_examples")
 
 # Mean tokens of a train row with the vocabulary of bert-base-uncased at 128 tokens, from up to
@@ -83,17 +85,31 @@ def evidence(trials: pa.Table, lengths: MeanLengths, recipe: Recipe) -> Evidence
     sound = usable(trials)
     if not len(sound):
         return Evidence(None, False, [], False)
-    newest = sound.take(pc.sort_indices(sound, [("ended_at", "descending")]))
-    here = newest.filter(_same(newest, newest.slice(0, 1).select(_DEVICE).to_pylist()[0]))
+    last = sound.take(pc.sort_indices(sound, [("ended_at", "descending")])[:1])
+    here = sound.filter(_same(sound, last.select(_DEVICE).to_pylist()[0]))
     ways = {"compute": recipe.compute, "precision": recipe.precision}
     alike = here.filter(_same(here, ways))
-    rows = (alike if len(alike) else here).slice(0, _NEWEST).to_pylist()
+    [device] = last.to_pylist()
     return Evidence(
-        device_label(rows[0]),
-        rows[0]["device_type"] == "cuda",
-        [timing(row, lengths) for row in rows],
+        device_label(device),
+        device["device_type"] == "cuda",
+        newest_timings(alike if len(alike) else here, lengths),
         bool(len(alike)),
     )
+
+
+def newest_timings(trials: pa.Table, lengths: MeanLengths) -> list[Timing]:
+    """Of each model and task the newest trials: thousands of one pair say no more."""
+    if not len(trials):
+        return []
+    names = [pc.fill_null(trials[name], "") for name in _PAIR]
+    keyed = trials.append_column("pair", pc.binary_join_element_wise(*names, "\n"))
+    keys = [("pair", "ascending"), ("ended_at", "descending")]
+    ordered = keyed.take(pc.sort_indices(keyed, keys))
+    pairs = ordered["pair"].combine_chunks().dictionary_encode().indices.to_numpy()
+    first = np.searchsorted(pairs, pairs)  # sorted: the codes ascend
+    chosen = ordered.filter(pa.array(np.arange(len(pairs)) - first < _NEWEST))
+    return [timing(row, lengths) for row in chosen.drop(["pair"]).to_pylist()]
 
 
 def usable(trials: pa.Table) -> pa.Table:

@@ -58,9 +58,9 @@ def training_terms(
 
 
 def recorded_terms(row: Mapping[str, Any], lengths: Lengths) -> Terms:
-    """Of a trial's record. Its own count of tokens comes before `lengths`: an older record has
-    none."""
-    layers = len(row["kept_layers"])
+    """Of a trial's record, as `known.timing_columns` has it. Its own count of tokens comes before
+    `lengths`: an older record has none."""
+    layers = row["layers"]
     parameters = (row["params_encoder"] or _LAYER_PARAMETERS * layers) / layers
     train, dev = row["train_examples"], row["dev_examples"] or 0
     return training_terms(
