@@ -1,6 +1,6 @@
 """How long commands take over a sweep of 100,000 cells and a compacted store of 100,000 records.
 
-    python benchmarks/at_scale.py --out at-scale.json [--seeds 385] [--keep FOLDER]
+    python benchmarks/at_scale.py --out at-scale.json [--seeds 435] [--keep FOLDER]
 
 Each command is a process of its own, as a user starts it; beside its wall and CPU seconds stand
 those of `lp-sweep --version`, which only starts. The records are made up, without predictions: a
@@ -176,13 +176,14 @@ def timed(*words: str, cwd: Path) -> dict[str, Any]:
     return {"command": " ".join(words), "wall": wall, "cpu": cpu, "printed": len(done.stdout)}
 
 
+RESAMPLING = ("intervals", "significance", "min-layers-interval")
 COMMANDS = (
     ("--version",),
     ("plan", "sweep.yaml"),
     ("plan", "sweep.yaml", "--json"),
     ("plan", "--audit", "scale"),
     ("status",),
-    *(("table", name.value) for name in TableName),
+    *(("table", name.value) for name in TableName if name.value not in RESAMPLING),
 )
 
 
@@ -202,7 +203,9 @@ def main() -> None:
     parser.add_argument("--repeat", type=int, default=3, help="the least of so many is told")
     parser.add_argument("--keep", type=Path, help="build the store here, or take the one here")
     parser.add_argument("--out", type=Path, help="write JSON")
+    parser.add_argument("--all", action="store_true", help="the tables that resample, too")
     arguments = parser.parse_args()
+    resampling = [("table", name) for name in RESAMPLING] if arguments.all else []
     with place(arguments.keep) as folder:
         os.environ["LP_SWEEP_STORE"] = str(folder / "store")
         if not (folder / "store").exists():
@@ -213,7 +216,7 @@ def main() -> None:
         records = len(Store(folder / "store").names("trials"))
         print(f"{cells:,} cells, {records:,} records", flush=True)
         results = []
-        for words in COMMANDS:
+        for words in (*COMMANDS, *resampling):
             runs = [timed(*words, cwd=folder) for _ in range(arguments.repeat)]
             best = min(runs, key=lambda run: run["wall"])
             results.append(best)

@@ -19,7 +19,7 @@ import pyarrow.compute as pc
 from lp_sweep.analysis.tables import Table
 from lp_sweep.orchestrator.costmodel import CostModel, Pair, Total, fit
 from lp_sweep.orchestrator.estimate import rule_of_thumb
-from lp_sweep.orchestrator.known import timing_columns
+from lp_sweep.orchestrator.known import read_ledger
 from lp_sweep.orchestrator.naming import short_model
 from lp_sweep.orchestrator.timings import MeanLengths, newest_timings, timing, usable
 from lp_sweep.orchestrator.workload import Terms
@@ -69,13 +69,14 @@ def audit(store: Store, sweep: str) -> Audit:
     if sweep not in names:
         have = ", ".join(names) or "none"
         raise SpecError(f"no sweep {sweep!r} in {store.location}. It has: {have}.")
-    cells, trials = store.read_all("sweeps", [sweep]), store.read_all("trials")
-    asked = pc.is_in(trials.rows["trial_id"], cells.rows["trial_id"].unique())
-    records = timing_columns(trials.rows).append_column("ours", asked)
+    cells = store.read_all("sweeps", [sweep], ["trial_id"])
+    ledger = read_ledger(store)
+    asked = pc.is_in(ledger.timings["trial_id"], cells.rows["trial_id"].unique())
+    records = ledger.timings.append_column("ours", asked)
     sound = usable(records)
     left_out = _count(records) - _count(sound)
     rows = _compared(sound, MeanLengths(records))
-    return Audit(_table(sweep, rows, left_out), [*cells.unreadable, *trials.unreadable])
+    return Audit(_table(sweep, rows, left_out), [*cells.unreadable, *ledger.unreadable])
 
 
 def _count(records: pa.Table) -> int:

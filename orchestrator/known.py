@@ -52,7 +52,8 @@ class Ledger(NamedTuple):
 
 def read_ledger(store: Store) -> Ledger:
     """Reads every trial, profile and attempt. Raises StoreError."""
-    trials, profiles = store.read_all("trials"), store.read_all("profiles")
+    trials = store.read_all("trials", columns=[*_TIMING, "kept_layers"])
+    profiles = store.read_all("profiles")
     done = set(trials.rows["trial_id"].to_pylist())
     measured = measurements(profiles.rows)
     attempts = store.read_all("attempts")

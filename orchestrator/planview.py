@@ -18,8 +18,9 @@ from lp_sweep.trials.procedures import DIRECT
 _SHARED_SHOWN = 8
 
 
-def plan_json(plan: Plan, estimate: Estimate) -> dict[str, Any]:
-    """One object: `cells` (a list), `totals`, `estimate`, `profiles`, `notes`."""
+def plan_json(plan: Plan, estimate: Estimate, slots: int = 0) -> dict[str, Any]:
+    """One object: `cells` (a list), `totals`, `estimate`, `profiles`, `notes`. `slots`: of the runs
+    at work on the sweep, 0 where that is not known."""
     return {
         "sweep": plan.sweep.name,
         "cells": [cell.row() for cell in plan.cells],
@@ -28,7 +29,11 @@ def plan_json(plan: Plan, estimate: Estimate) -> dict[str, Any]:
             "to_do": len(taken_on(plan)),
             "slot_hours": round(estimate.hours, 3),
         },
-        "estimate": estimate._asdict(),
+        "estimate": {
+            **estimate._asdict(),
+            "slots": slots or None,
+            "wall_hours": estimate.hours / slots if slots else None,
+        },
         "profiles": [
             {
                 "profile_id": id_,
@@ -42,8 +47,8 @@ def plan_json(plan: Plan, estimate: Estimate) -> dict[str, Any]:
     }
 
 
-def plan_text(plan: Plan, estimate: Estimate, rates: Rates) -> str:
-    """A page: what is asked, what it takes, what is there already."""
+def plan_text(plan: Plan, estimate: Estimate, rates: Rates, slots: int = 0) -> str:
+    """A page: what is asked, what it takes, what is there already. `slots` as for `plan_json`."""
     totals = plan.totals()
     profiles = f"{totals['profiles_done']} of {totals['profiles']} profiles done"
     to_do = taken_on(plan)
@@ -57,7 +62,7 @@ def plan_text(plan: Plan, estimate: Estimate, rates: Rates) -> str:
         ),
         _count("to do", len(to_do), _to_do(plan, to_do)),
         _count("deferred", totals["cells_deferred"], f"cells that hang on a profile ({profiles})"),
-        _hours(estimate),
+        _hours(estimate, slots),
     ]
     if totals["measures"]:
         lines.insert(-1, _count("measures", totals["measures"], _measures(totals)))
@@ -68,13 +73,12 @@ def plan_text(plan: Plan, estimate: Estimate, rates: Rates) -> str:
     return "\n".join(map(printable, lines))  # a name may hold anything, a line break too
 
 
-def _hours(estimate: Estimate) -> str:
+def _hours(estimate: Estimate, slots: int) -> str:
     unit = "GPU-hours, at one trial a GPU" if estimate.on_gpu else "slot-hours"
     band = f" (80%: {_two(estimate.low_hours)} to {_two(estimate.high_hours)})"
-    return (
-        f"  estimate   {_two(estimate.hours):>9}   {unit}{band if estimate.hours else ''}, "
-        f"{estimate.basis}"
-    )
+    wall = f", about {_two(estimate.hours / slots)} h on the {slots} slots at work" if slots else ""
+    told = f"{band}{wall}" if estimate.hours else ""
+    return f"  estimate   {_two(estimate.hours):>9}   {unit}{told}, {estimate.basis}"
 
 
 def _two(hours: float) -> str:

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import datetime as dt
-from collections import Counter
+from collections.abc import Set
 from typing import Any, NamedTuple
+
+import pyarrow as pa
+import pyarrow.compute as pc
 
 from lp_sweep.orchestrator.known import failures
 from lp_sweep.orchestrator.pace import clock
@@ -23,9 +26,6 @@ class States(NamedTuple):
     unreadable: list[Unreadable]
 
 
-STATES = ("done", "failed", "pending", "deferred", "impossible")
-
-
 def sweep_states(store: Store, only: str | None = None) -> States:
     """Raises SpecError for an unknown name."""
     names = sorted(store.names("sweeps"))
@@ -39,33 +39,42 @@ def sweep_states(store: Store, only: str | None = None) -> States:
     runs = [run for run in Observer(store).living() if only in (None, run.sweep)]
     states = States([], runs, list(attempts.unreadable))
     for name in names if only is None else [only]:
-        listing = store.read_all("sweeps", [name])
+        listing = store.read_all("sweeps", [name], ["trial_id", "kept_layers"])
         states.unreadable.extend(listing.unreadable)
         if not listing.unreadable:
-            states.sweeps.append(_state(name, listing.rows.to_pylist(), done, failed))
+            states.sweeps.append(_state(name, listing.rows, done, failed))
     return states
 
 
-def _state(
-    name: str, cells: list[dict[str, Any]], done: set[str], failed: set[str]
-) -> dict[str, Any]:
-    def of_trial(trial: str) -> str:
-        return "done" if trial in done else "failed" if trial in failed else "pending"
-
-    def of_cell(cell: dict[str, Any]) -> str:
-        if cell["trial_id"] is not None:
-            return of_trial(cell["trial_id"])
-        return "impossible" if cell["kept_layers"] == [] else "deferred"
-
-    trials = {cell["trial_id"] for cell in cells if cell["trial_id"] is not None}
-    by_cell, by_trial = Counter(map(of_cell, cells)), Counter(map(of_trial, trials))
+def _state(name: str, cells: pa.Table, done: Set[str], failed: Set[str]) -> dict[str, Any]:
+    asked = cells["trial_id"]
+    by_cell = _counts(asked, done, failed)
+    by_trial = _counts(asked.unique(), done, failed)
+    open_cells = cells.filter(pc.is_null(asked))
+    empty = pc.equal(pc.list_value_length(open_cells["kept_layers"]), 0)
+    impossible = int(pc.sum(empty).as_py() or 0)
     return {
         "sweep": name,
         "cells": len(cells),
-        "trials": len(trials),
-        **{f"trials_{key}": by_trial[key] for key in ("done", "failed", "pending")},
-        **{f"cells_{key}": by_cell[key] for key in STATES},
+        "trials": sum(by_trial.values()),
+        **{f"trials_{key}": count for key, count in by_trial.items()},
+        **{f"cells_{key}": count for key, count in by_cell.items()},
+        "cells_deferred": len(open_cells) - impossible,
+        "cells_impossible": impossible,
     }
+
+
+def _counts(trials: Any, done: Set[str], failed: Set[str]) -> dict[str, int]:
+    """Of identifiers, without the nulls."""
+    number = {
+        "done": _among(trials, done),
+        "failed": _among(trials, failed - done),
+    }
+    return number | {"pending": len(trials) - trials.null_count - sum(number.values())}
+
+
+def _among(trials: Any, names: Set[str]) -> int:
+    return int(pc.sum(pc.is_in(trials, pa.array(names, pa.string()))).as_py() or 0)
 
 
 def states_json(states: States) -> list[dict[str, Any]]:

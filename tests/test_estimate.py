@@ -175,3 +175,13 @@ def test_json_and_text_say_the_band(plan: Plan) -> None:
     told = plan_json(plan, hours)["estimate"]
     assert set(told) >= {"hours", "low_hours", "high_hours", "trials", "device", "basis"}
     assert "slot-hours (80%: " in plan_text(plan, hours, rates)
+
+
+def test_the_hours_by_the_clock_where_runs_are_at_work(plan: Plan) -> None:
+    rates = Rates([record(full_network(plan), seconds_total=3600.0)] * 30, plan.sweep.recipe)
+    hours = estimate(plan, rates)
+    told = plan_json(plan, hours, 4)["estimate"]
+    assert told["wall_hours"] == pytest.approx(hours.hours / 4)
+    assert "h on the 4 slots at work" in plan_text(plan, hours, rates, 4)
+    assert plan_json(plan, hours)["estimate"]["wall_hours"] is None
+    assert "slots at work" not in plan_text(plan, hours, rates)
