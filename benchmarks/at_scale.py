@@ -1,9 +1,9 @@
 """How long commands take over a sweep of 100,000 cells and a compacted store of 100,000 records.
 
-    python benchmarks/at_scale.py --out at-scale.json [--seeds 435] [--keep FOLDER]
+    python benchmarks/at_scale.py --out at-scale.json [--seeds 435] [--keep FOLDER] [--all]
 
-Each command is a process of its own, as a user starts it; beside its wall and CPU seconds stand
-those of `lp-sweep --version`, which only starts. The records are made up, without predictions: a
+Each command is a process of its own, as a user starts it; what its start and its imports take is
+what it takes with `--seeds 4`. The records are made up, without predictions: a
 sweep of 5 models of 12 layers, 2 tasks, `top` and `bottom` with every K. Of the sweep that `plan`
 reads the store has half.
 """
