@@ -17,11 +17,14 @@ import typer
 
 from lp_sweep.orchestrator import storecli
 from lp_sweep.orchestrator.options import (
+    DEFAULT_STORE,
     AddressOption,
     CacheDirOption,
     DataDirOption,
     FailFastOption,
     FileArgument,
+    Format,
+    FormatOption,
     JsonOption,
     ManifestOption,
     MaxFailuresOption,
@@ -176,6 +179,11 @@ def plan(
     offline: OfflineOption = False,
     manifest: ManifestOption = None,
     as_json: JsonOption = False,
+    audit: Annotated[
+        str | None,
+        typer.Option("--audit", help="Of this sweep of the store: estimated and actual hours."),
+    ] = None,
+    form: FormatOption = Format.table,
 ) -> None:
     """Show what a sweep file asks for, what the store has, and an estimate of the hours.
 
@@ -184,6 +192,13 @@ def plan(
     from lp_sweep.orchestrator import commands
     from lp_sweep.orchestrator.request import Request
 
+    if audit is not None:
+        emit(
+            commands.audit(store or DEFAULT_STORE, audit, Format.json if as_json else form), end=""
+        )
+        return
+    if form != Format.table:
+        raise SpecError("--format is for --audit; a plan is text, or JSON with --json.")
     request = Request(file, overrides or [], store, data_dir, offline, manifest)
     emit(commands.plan(request, as_json))
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import TYPE_CHECKING, Any
 
 from lp_sweep.orchestrator.options import BUILT_IN
@@ -22,11 +22,31 @@ def plan(request: Request, as_json: bool) -> str:
 
     made = planned(request)
     _warn_unreadable(made.ledger.unreadable)
-    rates = Rates(made.ledger.timings)
+    rates = Rates(made.ledger.timings, made.sweep.recipe)
     hours = estimate(made.plan, rates)
+    slots = _slots_at_work(made.location, made.sweep.name)
     if as_json:
-        return json.dumps(plan_json(made.plan, hours))
-    return plan_text(made.plan, hours, rates)
+        return json.dumps(plan_json(made.plan, hours, slots))
+    return plan_text(made.plan, hours, rates, slots)
+
+
+def _slots_at_work(location: str, sweep: str) -> int:
+    """Of the runs on this sweep; 0 where there is none."""
+    from lp_sweep.storage.runs import Observer
+
+    if not is_store(location):
+        return 0
+    return sum(run.slots for run in Observer(Store(location)).living() if run.sweep == sweep)
+
+
+def audit(location: str, sweep: str, form: str) -> str:
+    """Estimated against actual hours of a sweep's finished trials."""
+    from lp_sweep.analysis.render import render
+    from lp_sweep.orchestrator.audit import audit as compare
+
+    found = compare(existing(location), sweep)
+    _warn_unreadable(found.unreadable)
+    return render(found.table, form)
 
 
 def prefetch(request: Request, as_json: bool) -> str:
@@ -70,11 +90,16 @@ def query(location: str, sweep: str | None, sql: str, form: str) -> str:
     return render_rows(rows, form)
 
 
-def opened(location: str, sweep: str | None, deltas: Sequence[float] = (1, 2, 3)) -> Catalog:
-    """The store in SQL; what can't be read is named."""
+def opened(
+    location: str,
+    sweep: str | None,
+    deltas: Sequence[float] = (1, 2, 3),
+    columns: Collection[str] | None = None,
+) -> Catalog:
+    """The store in SQL, of its trials these columns; what can't be read is named."""
     from lp_sweep.analysis.views import open_views
 
-    catalog = open_views(existing(location), sweep=sweep, deltas=deltas)
+    catalog = open_views(existing(location), sweep=sweep, deltas=deltas, columns=columns)
     _warn_unreadable(catalog.unreadable)
     return catalog
 

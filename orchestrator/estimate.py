@@ -1,98 +1,125 @@
 """How long the missing work takes: from the store's own timings, else from a stated rule of thumb.
 
 Also the order of the work: longest first, so that no long trial starts last on one slot while the
-others idle.
+others idle. `costmodel` says how an estimate is made and how sure it is.
 """
 
 from __future__ import annotations
 
 import os
-import statistics
-from collections import Counter, defaultdict
+from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import pyarrow as pa
+
+from lp_sweep.orchestrator.costmodel import Pair, Total, fit
+from lp_sweep.orchestrator.known import timing_columns
 from lp_sweep.orchestrator.models import ModelInput
 from lp_sweep.orchestrator.plan import Plan, Work
 from lp_sweep.orchestrator.resolve import TaskInput
 from lp_sweep.orchestrator.selection import taken_on
-from lp_sweep.storage.identity import ProfileSpec, TrialSpec
-from lp_sweep.trials.measures.heldout import held_out_rows
-from lp_sweep.trials.procedures import ITERATIVE, phases
+from lp_sweep.orchestrator.timings import MeanLengths, evidence
+from lp_sweep.orchestrator.workload import Terms, work_terms
+from lp_sweep.storage.identity import ProfileSpec, Recipe, TrialSpec
 
-# FLOP/s that one slot sustains; used only before the store has a timing
-_GPU_FLOPS, _CPU_FLOPS = 1e13, 5e10
-_TOKENS = 64  # mean length after dynamic padding, likewise
-_LAYER_PARAMETERS = 7_077_888  # of bert-base
-_OVERHEAD_LAYERS = 1  # embeddings, head and optimiser, in layers
-_FORWARD_SHARE = 1 / 3  # a forward pass is a third of a training step
+# Before the store has a timing: seconds for a piece, a FLOP of training, a step of a layer, a FLOP
+# of a forward pass. A step of a layer launches its operations, whatever the batch.
+_GPU_RULE, _CPU_RULE = Terms(3.0, 1e-13, 1e-3, 1e-13), Terms(3.0, 2e-11, 1e-3, 2e-11)
+_OTHER_WAY = 0.5  # what another way to compute may change: up to a factor of 1.9, in 80%
+
+Kind = tuple[Terms, Pair]  # what work asks for, and whose it is
 
 
 class Estimate(NamedTuple):
-    """Hours on one slot. `basis` says what the figure stands on."""
+    """Hours on one slot; in 80% of all cases from `low_hours` to `high_hours`. `basis` says what
+    they stand on: so many `trials` on one `device`, or a rule of thumb (0 and None)."""
 
     hours: float
+    low_hours: float
+    high_hours: float
+    trials: int
+    device: str | None
+    on_gpu: bool
     basis: str
 
 
-def work_size(work: Work) -> float:
-    """Example-layers, a forward pass counting a third of a training step."""
-    dev = work.task.dev_rows
-    if isinstance(work.spec, ProfileSpec):
-        return _profile_size(work, work.spec)
-    recipe = work.spec.recipe
-    train = work.task.train_rows
-    rows = min(train, recipe.limit_train or train)
-    scored = min(dev, recipe.limit_dev or dev)
-    layer_epochs = sum(
-        phase.epochs * (len(phase.kept_layers) + _OVERHEAD_LAYERS)
-        for phase in phases(work.spec, work.model.depth)
-    )
-    return (rows + scored * _FORWARD_SHARE) * layer_epochs
-
-
-def _profile_size(work: Work, spec: ProfileSpec) -> float:
-    """A pass over the dev rows; of probes one over their train rows too; of a greedy selection a
-    training of the full network, and as many passes as it tries layers."""
-    depth, dev, train = work.model.depth, work.task.dev_rows, work.task.train_rows
-    rows = min(dev, spec.limit_dev or dev)
-    learned = min(train, spec.limit_train or train)
-    if spec.recipe is not None:
-        held_out = held_out_rows(learned)
-        tried = sum(left * (left - 1 + _OVERHEAD_LAYERS) for left in range(2, depth + 1))
-        trained = (learned - held_out) * spec.recipe.epochs * (depth + _OVERHEAD_LAYERS)
-        return trained + held_out * tried * _FORWARD_SHARE
-    if spec.rows is not None:
-        rows += min(learned, spec.rows)
-    return rows * depth * _FORWARD_SHARE
-
-
 class Rates:
-    """Seconds per example-layer, by model; measured where the store has trials of the model."""
+    """What each piece of work takes, fitted to the trials of the device that the newest one of
+    `trials` ran on: `Ledger.timings`, or rows as a store has them."""
 
-    def __init__(self, trials: Iterable[Mapping[str, Any]], *, gpu: bool | None = None) -> None:
-        gpu = has_gpu() if gpu is None else gpu
-        self._flops, self.rule = (
-            (_GPU_FLOPS, "a GPU of 10 TFLOP/s") if gpu else (_CPU_FLOPS, "a CPU core of 50 GFLOP/s")
+    def __init__(
+        self,
+        trials: pa.Table | Iterable[Mapping[str, Any]] = (),
+        recipe: Recipe | None = None,
+        *,
+        gpu: bool | None = None,
+    ) -> None:
+        records = trials if isinstance(trials, pa.Table) else timing_columns(trials)
+        self._lengths = MeanLengths(records)
+        found = evidence(records, self._lengths, recipe or Recipe())
+        self.device = found.device
+        self.on_gpu = found.on_gpu if found.timings else has_gpu() if gpu is None else gpu
+        self._cost = fit(
+            found.timings,
+            rule_of_thumb(gpu=self.on_gpu),
+            doubt=_OTHER_WAY if found.timings and not found.same_way else 0.0,
         )
-        measured: dict[str, list[float]] = defaultdict(list)
-        for row in trials:
-            size = _recorded_size(row)
-            if size and row["seconds_total"]:
-                measured[row["model_fingerprint"]].append(row["seconds_total"] / size)
-        self._measured = {model: statistics.median(values) for model, values in measured.items()}
+        self._kinds: dict[tuple[Any, ...], Kind] = {}
+        self._seconds: dict[Kind, float] = {}
+
+    @property
+    def trials(self) -> int:
+        """How many timings the estimates stand on; 0: on the rule of thumb."""
+        return self._cost.timings
+
+    @property
+    def basis(self) -> str:
+        if self.trials:
+            return f"from {self.trials:,} trials of this store on {self.device}"
+        rule = "a GPU of 10 TFLOP/s" if self.on_gpu else "a CPU core of 50 GFLOP/s"
+        return f"rule of thumb, before the first timing: {rule}"
+
+    def kind(self, work: Work) -> Kind:
+        """What tells the cost of work apart; seeds share it."""
+        key = _cost_key(work)
+        if key not in self._kinds:
+            spec, pair = work.spec, (work.model.fingerprint, work.task.fingerprint)
+            settings = spec.recipe if isinstance(spec, TrialSpec) else spec
+            lengths = self._lengths.of(*pair, settings.max_length, work.task.name)
+            self._kinds[key] = work_terms(work, lengths), pair
+        return self._kinds[key]
 
     def seconds(self, work: Work) -> float:
-        rate = self._measured.get(work.model.fingerprint)
-        if rate is None:
-            parameters = work.model.layer_parameters or _LAYER_PARAMETERS
-            rate = 6 * parameters * _TOKENS / self._flops
-        return work_size(work) * rate
+        """Of one piece on one slot."""
+        kind = self.kind(work)
+        if kind not in self._seconds:
+            self._seconds[kind] = self._cost.seconds(*kind)
+        return self._seconds[kind]
 
-    def knows(self, work: Work) -> bool:
-        return work.model.fingerprint in self._measured
+    def total(self, pieces: Mapping[Kind, float]) -> Total:
+        """Slot-seconds of many pieces."""
+        return self._cost.total(pieces)
+
+
+def _cost_key(work: Work) -> tuple[Any, ...]:
+    inputs, spec = (work.model.fingerprint, work.task.fingerprint), work.spec
+    if isinstance(spec, ProfileSpec):
+        training = (spec.limit_train, spec.rows, spec.recipe)
+        return (*inputs, spec.max_length, spec.limit_dev, *training)
+    recipe = spec.recipe
+    return (
+        *(*inputs, spec.kept_layers, spec.procedure, spec.epochs_per_layer),
+        *(len(spec.removed_feed_forwards), recipe.epochs, recipe.batch_size, recipe.max_length),
+        *(recipe.limit_train, recipe.limit_dev),
+    )
+
+
+def rule_of_thumb(*, gpu: bool) -> Terms:
+    """Seconds for one unit of each term, before the first timing."""
+    return _GPU_RULE if gpu else _CPU_RULE
 
 
 def has_gpu() -> bool:
@@ -100,23 +127,16 @@ def has_gpu() -> bool:
     return Path("/proc/driver/nvidia").exists() or bool(os.environ.get("RAY_ADDRESS"))
 
 
-def _recorded_size(row: Mapping[str, Any]) -> float:
-    if not row["train_examples"] or row["procedure"] == ITERATIVE:
-        return 0.0
-    layers = len(row["kept_layers"]) + _OVERHEAD_LAYERS
-    examples = row["train_examples"] + row["dev_examples"] * _FORWARD_SHARE
-    return float(examples * row["epochs"] * layers)
-
-
-def _deferred_seconds(plan: Plan, rates: Rates) -> float:
+def deferred(plan: Plan, rates: Rates) -> Counter[Kind]:
+    """The cells that wait for a measurement, each as a network of full depth."""
     waiting = Counter(
         (cell.asked.model, cell.asked.task) for cell in plan.cells if cell.state == "deferred"
     )
     models = {model.name: model for model in plan.sweep.models}
-    return sum(
-        count * rates.seconds(_whole_network(plan, models[model], plan.sweep.tasks[task]))
-        for (model, task), count in waiting.items()
-    )
+    pieces: Counter[Kind] = Counter()
+    for (model, task), count in waiting.items():
+        pieces[rates.kind(_whole_network(plan, models[model], plan.sweep.tasks[task]))] += count
+    return pieces
 
 
 def _whole_network(plan: Plan, model: ModelInput, task: TaskInput) -> Work:
@@ -131,7 +151,7 @@ def _whole_network(plan: Plan, model: ModelInput, task: TaskInput) -> Work:
     return Work(id="", spec=spec, model=model, task=task)
 
 
-def _measure_seconds(plan: Plan, rates: Rates, missing: Iterable[Work]) -> float:
+def _measurements(plan: Plan, rates: Rates, missing: Iterable[Work]) -> Counter[Kind]:
     """One kind of measurement takes as long for every network of a model on a task."""
     counts: Counter[tuple[str, str, str]] = Counter()
     works: dict[tuple[str, str, str], Work] = {}
@@ -141,20 +161,26 @@ def _measure_seconds(plan: Plan, rates: Rates, missing: Iterable[Work]) -> float
             counts[kind] += 1
             if kind not in works:
                 works[kind] = replace(work, spec=item.spec)
-    return sum(count * rates.seconds(works[kind]) for kind, count in counts.items())
+    pieces: Counter[Kind] = Counter()
+    for kind, count in counts.items():
+        pieces[rates.kind(works[kind])] += count
+    return pieces
 
 
 def estimate(plan: Plan, rates: Rates) -> Estimate:
     """Slot-hours of what a run takes on: measurements too, and the trials that are trained again
     for them. A deferred cell counts as a network of full depth."""
     missing = taken_on(plan)
-    seconds = sum(rates.seconds(work) for work in missing if not plan.has_network(work.id))
-    seconds += _measure_seconds(plan, rates, missing) + _deferred_seconds(plan, rates)
-    unknown = sum(not rates.knows(work) for work in missing)
-    if not missing:
-        basis = "nothing is missing"
-    elif unknown:
-        basis = f"rule of thumb, before the first timing: {rates.rule}"
-    else:
-        basis = "this store's own timings"
-    return Estimate(seconds / 3600, basis)
+    training = [work for work in missing if not plan.has_network(work.id)]
+    pieces = Counter(map(rates.kind, training))
+    pieces += _measurements(plan, rates, missing) + deferred(plan, rates)
+    total = rates.total(pieces)
+    return Estimate(
+        total.seconds / 3600,
+        total.low / 3600,
+        total.high / 3600,
+        rates.trials,
+        rates.device,
+        rates.on_gpu,
+        rates.basis if missing else "nothing is missing",
+    )

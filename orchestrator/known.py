@@ -5,8 +5,7 @@ Done is what has a record that can be read: a torn one is work to be done again.
 
 from __future__ import annotations
 
-import math
-from collections.abc import Mapping, Sequence, Set
+from collections.abc import Iterable, Mapping, Sequence, Set
 from concurrent.futures import ThreadPoolExecutor
 from types import MappingProxyType
 from typing import Any, NamedTuple
@@ -15,13 +14,18 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from lp_sweep.storage.networks import has_network
+from lp_sweep.storage.schema import TRIALS
 from lp_sweep.storage.store import Store, Unreadable
 from lp_sweep.storage.tablefiles import THREADS
 from lp_sweep.trials.select import Measured
 
 _TIMING = (
-    *("model_fingerprint", "kept_layers", "procedure"),
-    *("train_examples", "dev_examples", "epochs"),
+    *("trial_id", "model", "model_fingerprint", "task", "data_fingerprint"),
+    *("depth", "procedure", "epochs_per_layer", "params_encoder"),
+    *("epochs", "batch_size", "max_length", "compute", "precision"),
+    *("train_examples", "dev_examples", "train_tokens", "dev_tokens"),
+    *("out_of_memory_retries", "resumed_from_step", "seconds_total", "ended_at"),
+    *("device_type", "device_name", "threads"),
 )
 
 
@@ -47,13 +51,14 @@ class Ledger(NamedTuple):
     """All that a run must read of a store before it starts."""
 
     known: Known
-    timings: Sequence[Mapping[str, Any]]  # of finished trials: what an estimate needs
+    timings: pa.Table  # of finished trials: what an estimate needs
     unreadable: Sequence[Unreadable]
 
 
 def read_ledger(store: Store) -> Ledger:
     """Reads every trial, profile and attempt. Raises StoreError."""
-    trials, profiles = store.read_all("trials"), store.read_all("profiles")
+    trials = store.read_all("trials", columns=[*_TIMING, "kept_layers", "last"])
+    profiles = store.read_all("profiles")
     done = set(trials.rows["trial_id"].to_pylist())
     measured = measurements(profiles.rows)
     attempts = store.read_all("attempts")
@@ -64,19 +69,26 @@ def read_ledger(store: Store) -> Ledger:
             measured,
             points=points_of(trials.rows),
         ),
-        trials.rows.select([*_TIMING, "seconds_total"]).to_pylist(),
+        timing_columns(trials.rows),
         [*trials.unreadable, *profiles.unreadable, *attempts.unreadable],
     )
 
 
 def points_of(trials: pa.Table) -> dict[str, float]:
     """Trial -> its score in points; none for a score that is no number."""
-    rows = trials.select(["trial_id", "last"]).to_pylist()
-    return {
-        row["trial_id"]: 100 * row["last"]
-        for row in rows
-        if row["last"] is not None and math.isfinite(row["last"])
-    }
+    scored = trials.filter(pc.is_finite(trials["last"]))
+    points = pc.multiply(scored["last"], 100.0).to_pylist()
+    return dict(zip(scored["trial_id"].to_pylist(), points, strict=True))
+
+
+def timing_columns(trials: pa.Table | Iterable[Mapping[str, Any]] = ()) -> pa.Table:
+    """What an estimate needs of trials' records, of the store's table or of rows; `layers` is how
+    many were kept."""
+    if not isinstance(trials, pa.Table):
+        wanted = pa.schema([TRIALS.field(name) for name in (*_TIMING, "kept_layers")])
+        trials = pa.Table.from_pylist(list(trials), wanted)
+    layers = pc.list_value_length(trials["kept_layers"])
+    return trials.select(list(_TIMING)).append_column("layers", layers)
 
 
 def with_networks(known: Known, store: Store, trials: Set[str]) -> Known:

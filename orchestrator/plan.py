@@ -107,7 +107,8 @@ class Plan:
 
     def incomplete(self, id_: str) -> bool:
         """Whether a trial has no record, or lacks a measurement."""
-        return id_ not in self.known.trials or bool(self.missing_measures(id_))
+        missing = self.measures and self.missing_measures(id_)  # most plans measure nothing
+        return id_ not in self.known.trials or bool(missing)
 
     def missing_measures(self, id_: str) -> list[Measure]:
         return [item for item in self.measures.get(id_, ()) if item.id not in self.known.profiles]
@@ -140,7 +141,8 @@ class Plan:
 
     def needed_networks(self) -> set[str]:
         """Of what is incomplete: the trials whose networks it needs."""
-        return set().union(*(self.needs(id_) for id_ in self.trials))
+        may_need = (id_ for id_, work in self.trials.items() if work.start or id_ in self.measures)
+        return set().union(*map(self.needs, may_need))
 
     def failed_with(self, id_: str) -> str | None:
         """The error type of work that failed for good: its own, or of all measurements it lacks."""

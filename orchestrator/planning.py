@@ -6,6 +6,7 @@ code: it does what the plan says is missing.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any, NamedTuple
 
@@ -16,7 +17,7 @@ from lp_sweep.orchestrator.known import Known
 from lp_sweep.orchestrator.plan import Cell, Measure, Plan, State, Work, state_of
 from lp_sweep.orchestrator.resolve import Sweep, TaskInput
 from lp_sweep.orchestrator.searching import SearchState, search_states
-from lp_sweep.storage.identity import ProfileSpec, TrialSpec, profile_id, trial_id
+from lp_sweep.storage.identity import ProfileSpec, TrialSpec, profile_id, trial_id, trial_ids
 from lp_sweep.trials.feedforward_rules import NONE, some_removed
 from lp_sweep.trials.procedures import Procedure, full_layers, settled, stage_one
 from lp_sweep.trials.select import (
@@ -94,6 +95,13 @@ def _dropped(asked: Asked, depth: int, found: Measured | None) -> tuple[int, ...
     return dropped_layers(asked.strategy, depth, k)
 
 
+class _Seeded(NamedTuple):
+    """A trial of any seed, and the identifiers of all."""
+
+    spec: TrialSpec
+    id_of_seed: Callable[[int], str]
+
+
 class _Builder:
     """Fills a plan; remembers what many cells share, so that 100,000 of them take seconds."""
 
@@ -107,7 +115,7 @@ class _Builder:
         }
         self._ids: dict[tuple[Any, ...], str] = {}
         self._layers: dict[tuple[Any, ...], _Layers] = {}
-        self._specs: dict[tuple[Any, ...], TrialSpec] = {}  # without the seed
+        self._specs: dict[tuple[Any, ...], _Seeded] = {}
         self._profile_ids: dict[tuple[str, str, str], str] = {}
 
     def layers(self, asked: Asked, found: Measured | None) -> _Layers:
@@ -125,12 +133,14 @@ class _Builder:
         ValueError where the kept layers are none for the feed-forwards to go from."""
         key = (asked.model, asked.procedure, asked.feed_forward, asked.task, asked.seed, kept)
         if key not in self._ids:
-            self._ids[key] = self._planned(asked, self._spec(asked, kept))
+            spec, id_of_seed = self._seeded(asked, kept)
+            id_ = id_of_seed(asked.seed)
+            self._ids[key] = self._planned(asked, replace(spec, seed=asked.seed), id_)
         return self._ids[key]
 
     def identify(self, asked: Asked, kept: tuple[int, ...]) -> str:
         """The identifier of a trial that is not planned. Raises ValueError as `trial` does."""
-        return trial_id(self._spec(asked, kept))
+        return self._seeded(asked, kept).id_of_seed(asked.seed)
 
     def foreseen(self, asked: Asked) -> str | None:
         """The identifier of a cell's trial; None while its layers wait for a profile. Raises
@@ -141,11 +151,12 @@ class _Builder:
             return None
         return self.identify(asked, self.layers(asked, found).kept)
 
-    def _spec(self, asked: Asked, kept: tuple[int, ...]) -> TrialSpec:
+    def _seeded(self, asked: Asked, kept: tuple[int, ...]) -> _Seeded:
         key = (asked.model, asked.procedure, asked.feed_forward, asked.task, kept)
         if key not in self._specs:
-            self._specs[key] = self._spec_of_seeds(asked, kept)
-        return replace(self._specs[key], seed=asked.seed)
+            spec = self._spec_of_seeds(asked, kept)
+            self._specs[key] = _Seeded(spec, trial_ids(spec))
+        return self._specs[key]
 
     def _spec_of_seeds(self, asked: Asked, kept: tuple[int, ...]) -> TrialSpec:
         """Every seed's: another one changes nothing else."""
@@ -167,13 +178,12 @@ class _Builder:
         )
         return settled(spec, model.depth)
 
-    def _planned(self, asked: Asked, spec: TrialSpec) -> str:
-        id_ = trial_id(spec)
+    def _planned(self, asked: Asked, spec: TrialSpec, id_: str) -> str:
         if id_ in self.plan.trials:
             return id_
         model, task = self.models[asked.model], self.plan.sweep.tasks[asked.task]
         first = stage_one(spec, model.depth)
-        start = self._planned(asked, first) if first else None
+        start = self._planned(asked, first, trial_id(first)) if first else None
         self.plan.trials[id_] = Work(id=id_, spec=spec, model=model, task=task, start=start)
         self._measure(id_, asked, spec)
         return id_

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from typing import Any
@@ -17,8 +18,9 @@ from lp_sweep.trials.procedures import DIRECT
 _SHARED_SHOWN = 8
 
 
-def plan_json(plan: Plan, estimate: Estimate) -> dict[str, Any]:
-    """One object: `cells` (a list), `totals`, `estimate`, `profiles`, `notes`."""
+def plan_json(plan: Plan, estimate: Estimate, slots: int = 0) -> dict[str, Any]:
+    """One object: `cells` (a list), `totals`, `estimate`, `profiles`, `notes`. `slots`: of the runs
+    at work on the sweep, 0 where that is not known."""
     return {
         "sweep": plan.sweep.name,
         "cells": [cell.row() for cell in plan.cells],
@@ -27,7 +29,11 @@ def plan_json(plan: Plan, estimate: Estimate) -> dict[str, Any]:
             "to_do": len(taken_on(plan)),
             "slot_hours": round(estimate.hours, 3),
         },
-        "estimate": estimate._asdict(),
+        "estimate": {
+            **estimate._asdict(),
+            "slots": slots or None,
+            "wall_hours": estimate.hours / slots if slots else None,
+        },
         "profiles": [
             {
                 "profile_id": id_,
@@ -41,8 +47,8 @@ def plan_json(plan: Plan, estimate: Estimate) -> dict[str, Any]:
     }
 
 
-def plan_text(plan: Plan, estimate: Estimate, rates: Rates) -> str:
-    """A page: what is asked, what it takes, what is there already."""
+def plan_text(plan: Plan, estimate: Estimate, rates: Rates, slots: int = 0) -> str:
+    """A page: what is asked, what it takes, what is there already. `slots` as for `plan_json`."""
     totals = plan.totals()
     profiles = f"{totals['profiles_done']} of {totals['profiles']} profiles done"
     to_do = taken_on(plan)
@@ -61,8 +67,7 @@ def plan_text(plan: Plan, estimate: Estimate, rates: Rates) -> str:
             totals["cells_deferred"] - searched,
             f"cells that hang on a profile ({profiles})",
         ),
-        f"  estimate   {estimate.hours:>9.2f}   slot-hours: GPU-hours at one trial a GPU"
-        f" ({estimate.basis})",
+        _hours(estimate, slots),
     ]
     if totals["measures"]:
         lines.insert(-1, _count("measures", totals["measures"], _measures(totals)))
@@ -81,6 +86,21 @@ def _search(totals: Mapping[str, int]) -> str:
     return "cells at most that `until: min_layers` asks for as answers come" + (
         f"; {spared:,} were not needed" if spared else ""
     )
+
+
+def _hours(estimate: Estimate, slots: int) -> str:
+    unit = "GPU-hours, at one trial a GPU" if estimate.on_gpu else "slot-hours"
+    band = f" (80%: {_two(estimate.low_hours)} to {_two(estimate.high_hours)})"
+    wall = f", about {_two(estimate.hours / slots)} h on the {slots} slots at work" if slots else ""
+    told = f"{band}{wall}" if estimate.hours else ""
+    return f"  estimate   {_two(estimate.hours):>9}   {unit}{told}, {estimate.basis}"
+
+
+def _two(hours: float) -> str:
+    """`0.034`, `1.2`, `340`: an estimate is no better than two digits."""
+    if not hours:
+        return "0"
+    return f"{hours:,.{max(0, 1 - math.floor(math.log10(hours)))}f}"
 
 
 def _impossible(plan: Plan) -> str:

@@ -17,6 +17,7 @@ from rich.table import Table
 from rich.text import Text
 
 from lp_sweep.orchestrator.naming import describe
+from lp_sweep.orchestrator.pace import clock
 from lp_sweep.orchestrator.plan import Plan, Work
 from lp_sweep.orchestrator.workqueue import WorkQueue
 from lp_sweep.storage.printable import printable
@@ -57,13 +58,12 @@ class Run:
     def __init__(self) -> None:
         self.queue: WorkQueue | None = None
         self.slots: list[Work | None] = []
-        self.begun: dict[str, float] = {}
         self.started_at = time.monotonic()
-        self._finished_estimate = 0.0
         self.cells_deferred = 0
 
     def open(self, queue: WorkQueue, slots: int) -> None:
         self.queue, self.slots = queue, [None] * slots
+        queue.pace.slots = slots
         self.started_at = time.monotonic()
 
     def start(self, work: Work) -> int:
@@ -71,37 +71,27 @@ class Run:
         for index, occupant in enumerate(self.slots):
             if occupant is not None and occupant.id == work.id:
                 return index
-        self.begun[work.id] = time.monotonic()
+        if self.queue:
+            self.queue.pace.started(work.id)
         if None not in self.slots:
             self.slots.append(None)
         index = self.slots.index(None)
         self.slots[index] = work
         return index
 
-    def end(self, id_: str) -> Work | None:
+    def end(self, id_: str, status: str) -> Work | None:
         for index, work in enumerate(self.slots):
             if work is not None and work.id == id_:
                 self.slots[index] = None
                 if self.queue:
-                    self._finished_estimate += self.queue.rates.seconds(work)
+                    estimated = self.queue.rates.seconds(work) if status == "done" else None
+                    self.queue.pace.ended(id_, estimated)
                 return work
         return None
 
     def eta_seconds(self) -> float | None:
-        """Remaining work at the pace of this run so far; None before the first piece has ended."""
-        elapsed = time.monotonic() - self.started_at
-        if self.queue is None or not self._finished_estimate:
-            return None
-        return self.queue.remaining_seconds() * elapsed / self._finished_estimate
-
-
-def clock(seconds: float | None) -> str:
-    """`1:02:03`, `2:03`, or `--` when unknown."""
-    if seconds is None:
-        return "--"
-    minutes, rest = divmod(round(seconds), 60)
-    hours, minutes = divmod(minutes, 60)
-    return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"
+        """None before there is anything to tell it by."""
+        return self.queue.seconds_left() if self.queue else None
 
 
 class PlainReporter:
@@ -123,7 +113,7 @@ class PlainReporter:
         self._print(f"slot {slot}  start   {describe(work)}")
 
     def ended(self, id_: str, status: str, detail: str) -> None:
-        work = self.run.end(id_)
+        work = self.run.end(id_, status)
         if work is not None and self.run.queue is not None:
             left = self.run.queue.progress().left
             self._print(
@@ -173,7 +163,7 @@ class LiveReporter:
         self.run.start(work)
 
     def ended(self, id_: str, status: str, detail: str) -> None:
-        work = self.run.end(id_)
+        work = self.run.end(id_, status)
         if work is None:
             return
         mark, style = ("✓", "green") if status == "done" else ("✗", "red")
@@ -219,6 +209,6 @@ class LiveReporter:
             if work is None:
                 rows.add_row(f"slot {index}", "[dim]idle[/]", "")
             else:
-                seconds = time.monotonic() - self.run.begun.get(work.id, time.monotonic())
-                rows.add_row(f"slot {index}", escape(describe(work)), clock(seconds))
+                elapsed = self.run.queue.pace.elapsed(work.id) if self.run.queue else 0.0
+                rows.add_row(f"slot {index}", escape(describe(work)), clock(elapsed))
         return rows

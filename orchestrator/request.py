@@ -7,7 +7,13 @@ from importlib.resources import as_file, files
 from pathlib import Path
 from typing import NamedTuple
 
-from lp_sweep.orchestrator.known import Known, Ledger, read_ledger, with_networks
+from lp_sweep.orchestrator.known import (
+    Known,
+    Ledger,
+    read_ledger,
+    timing_columns,
+    with_networks,
+)
 from lp_sweep.orchestrator.load import SweepFile, load_sweep
 from lp_sweep.orchestrator.options import BUILT_IN, DEFAULT_STORE
 from lp_sweep.orchestrator.plan import Plan
@@ -85,7 +91,7 @@ def planned(request: Request, *, patience: float = 0.0, cache_dir: Path | None =
         manifest=request.manifest,
     )
     location = request.location(file)
-    ledger = Ledger(Known.nothing(), [], [])
+    ledger = Ledger(Known.nothing(), timing_columns(), [])
     store = None
     if is_store(location):
         store = Store(location, patience=patience)

@@ -95,7 +95,8 @@ def _run(request: Request, how: How, first: Planned, selection: Selection) -> in
         limits=how.limits,
         selection=selection,
     )
-    outcome = run_sweep(first.plan, Rates(first.ledger.timings), store, options, make_reporter())
+    rates = Rates(first.ledger.timings, first.sweep.recipe)
+    outcome = run_sweep(first.plan, rates, store, options, make_reporter())
     if how.as_json:
         told = {"totals": outcome.plan.totals(), "done": outcome.done, "failed": outcome.failed}
         print(json.dumps(told | {"stopped_by": outcome.stopped_by}))

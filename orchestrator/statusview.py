@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
-from collections import Counter
+import datetime as dt
+from collections.abc import Set
 from typing import Any, NamedTuple
 
+import pyarrow as pa
+import pyarrow.compute as pc
+
 from lp_sweep.orchestrator.known import failures
+from lp_sweep.orchestrator.pace import clock
 from lp_sweep.storage.errors import SpecError
 from lp_sweep.storage.printable import printable
 from lp_sweep.storage.runs import Announcement, Observer
@@ -21,8 +26,7 @@ class States(NamedTuple):
     unreadable: list[Unreadable]
 
 
-STATES = ("done", "failed", "pending", "deferred", "impossible", "not_needed")
-_IDLE = {"waiting": "deferred", "not_needed": "not_needed"}  # cells of a search
+_IDLE = ("waiting", "not_needed")  # cells of a search
 
 
 def sweep_states(store: Store, only: str | None = None) -> States:
@@ -38,47 +42,71 @@ def sweep_states(store: Store, only: str | None = None) -> States:
     runs = [run for run in Observer(store).living() if only in (None, run.sweep)]
     states = States([], runs, list(attempts.unreadable))
     for name in names if only is None else [only]:
-        listing = store.read_all("sweeps", [name])
+        listing = store.read_all("sweeps", [name], ["trial_id", "kept_layers", "search"])
         states.unreadable.extend(listing.unreadable)
         if not listing.unreadable:
-            states.sweeps.append(_state(name, listing.rows.to_pylist(), done, failed))
+            states.sweeps.append(_state(name, listing.rows, done, failed))
     return states
 
 
-def _state(
-    name: str, cells: list[dict[str, Any]], done: set[str], failed: set[str]
-) -> dict[str, Any]:
-    def of_trial(trial: str) -> str:
-        return "done" if trial in done else "failed" if trial in failed else "pending"
-
-    def of_cell(cell: dict[str, Any]) -> str:
-        if cell["trial_id"] is None:
-            return "impossible" if cell["kept_layers"] == [] else "deferred"
-        state = of_trial(cell["trial_id"])
-        return _IDLE.get(cell["search"], state) if state == "pending" else state
-
-    states = [of_cell(cell) for cell in cells]
-    trials = {
-        cell["trial_id"]
-        for cell, state in zip(cells, states, strict=True)
-        if cell["trial_id"] is not None and state not in _IDLE.values()
-    }
-    by_cell, by_trial = Counter(states), Counter(map(of_trial, trials))
+def _state(name: str, cells: pa.Table, done: Set[str], failed: Set[str]) -> dict[str, Any]:
+    ended = pc.is_in(cells["trial_id"], pa.array(done | failed, pa.string()))
+    idle = pc.and_(pc.is_in(cells["search"], pa.array(_IDLE)), pc.invert(ended))
+    not_needed = _among(cells.filter(idle)["search"], {"not_needed"})
+    searched = _among(cells.filter(idle)["search"], {"waiting"})
+    cells_asked = cells.filter(pc.invert(idle))
+    asked = cells_asked["trial_id"]
+    by_cell = _counts(asked, done, failed)
+    by_trial = _counts(asked.unique(), done, failed)
+    open_cells = cells_asked.filter(pc.is_null(asked))
+    empty = pc.equal(pc.list_value_length(open_cells["kept_layers"]), 0)
+    impossible = int(pc.sum(empty).as_py() or 0)
     return {
         "sweep": name,
         "cells": len(cells),
-        "trials": len(trials),
-        **{f"trials_{key}": by_trial[key] for key in ("done", "failed", "pending")},
-        **{f"cells_{key}": by_cell[key] for key in STATES},
+        "trials": sum(by_trial.values()),
+        **{f"trials_{key}": count for key, count in by_trial.items()},
+        **{f"cells_{key}": count for key, count in by_cell.items()},
+        "cells_deferred": len(open_cells) - impossible + searched,
+        "cells_impossible": impossible,
+        "cells_not_needed": not_needed,
     }
 
 
+def _counts(trials: Any, done: Set[str], failed: Set[str]) -> dict[str, int]:
+    """Of identifiers, without the nulls."""
+    number = {
+        "done": _among(trials, done),
+        "failed": _among(trials, failed - done),
+    }
+    return number | {"pending": len(trials) - trials.null_count - sum(number.values())}
+
+
+def _among(trials: Any, names: Set[str]) -> int:
+    return int(pc.sum(pc.is_in(trials, pa.array(names, pa.string()))).as_py() or 0)
+
+
 def states_json(states: States) -> list[dict[str, Any]]:
-    """A list of sweeps; `running` are the runs at work on it."""
+    """A list of sweeps; `running` are the runs at work on it, with when each `ends_at`."""
     return [
-        {**sweep, "running": [r._asdict() for r in states.runs if r.sweep == sweep["sweep"]]}
+        {**sweep, "running": [_run_json(r) for r in states.runs if r.sweep == sweep["sweep"]]}
         for sweep in states.sweeps
     ]
+
+
+def _run_json(run: Announcement) -> dict[str, Any]:
+    ends = run.ends_at()
+    return {**run._asdict(), "ends_at": ends.isoformat(timespec="seconds") if ends else None}
+
+
+def _ending(run: Announcement, now: dt.datetime) -> str:
+    """` on 4 slots, ends about 2026-11-21 14:32 UTC (in 1:05:03)`, as far as it is known."""
+    slots = f" on {run.slots} slot{'s' if run.slots > 1 else ''}" if run.slots > 0 else ""
+    ends = run.ends_at()
+    if ends is None:
+        return slots
+    left = max(0.0, (ends - now).total_seconds())
+    return f"{slots}, ends about {ends:%Y-%m-%d %H:%M} UTC (in {clock(left)})"
 
 
 def states_text(states: States) -> str:
@@ -95,5 +123,6 @@ def states_text(states: States) -> str:
         f"{s['cells_deferred']:>14}"
         for s in states.sweeps
     ]
-    lines += [f"running: {run.sentence()}" for run in states.runs]
+    now = dt.datetime.now(dt.UTC)
+    lines += [f"running: {run.sentence()}{_ending(run, now)}" for run in states.runs]
     return "\n".join(map(printable, lines))

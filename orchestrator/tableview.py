@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from lp_sweep.analysis.render import render
 from lp_sweep.analysis.statistics.tables import STATISTICS
 from lp_sweep.analysis.tables import TABLES
+from lp_sweep.analysis.views import named_columns
 from lp_sweep.orchestrator.wording import choose
 from lp_sweep.storage.errors import SpecError
 
@@ -24,6 +25,12 @@ class Asked(NamedTuple):
     unit: str
     models: Sequence[str]
     strategies: Sequence[str]
+
+
+def columns_read(name: str) -> set[str] | None:
+    """The columns of trials' records that decide what a table says; None: it asks for more than
+    views name."""
+    return named_columns() if name in {*TABLES, "random-control"} else None
 
 
 def table_text(catalog: Catalog, asked: Asked) -> str:

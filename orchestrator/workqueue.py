@@ -1,8 +1,8 @@
 """What is missing, handed out one piece at a time, longest first; profiles before trials.
 
-Pure bookkeeping over a plan: no Ray, no clock. When a profile ends, the cells that waited for it
-become trials; when a search has all that it asked for, it asks for more, or ends. What another run
-on the store holds is left to it, and looked at again at the end.
+Pure bookkeeping over a plan: no Ray, and no clock but that of its `pace`. When a profile ends, the
+cells that waited for it become trials; when a search has all that it asked for, it asks for more,
+or ends. What another run on the store holds is left to it, and looked at again at the end.
 """
 
 from __future__ import annotations
@@ -15,9 +15,10 @@ from typing import Any
 import pyarrow as pa
 
 from lp_sweep.orchestrator.blocked import Blocked
-from lp_sweep.orchestrator.estimate import Rates
+from lp_sweep.orchestrator.estimate import Rates, deferred
 from lp_sweep.orchestrator.known import Known, measurements
 from lp_sweep.orchestrator.others import Others
+from lp_sweep.orchestrator.pace import Pace
 from lp_sweep.orchestrator.plan import Plan, Work
 from lp_sweep.orchestrator.planning import make_plan
 from lp_sweep.orchestrator.policy import policy
@@ -50,6 +51,7 @@ class WorkQueue:
         self.plan, self.store, self.rates = plan, store, rates
         self._selection = selection or Selection()
         self.others = Others(store, self._selection)
+        self.pace = Pace(measured=rates.trials > 0)
         self.live: dict[str, Work] = {}
         self.done: set[str] = set()
         self.done_elsewhere: set[str] = set()  # of `done`, by another run
@@ -61,6 +63,7 @@ class WorkQueue:
         self._on_plan = on_plan
         self._on_blocked, self._on_idle = on_blocked, on_idle
         self._heap: list[tuple[int, float, str]] = []
+        self._heap_seconds = self._deferred_seconds = 0.0
         self._queued: set[str] = set()
         self._measured: set[str] = set()  # of trained networks
         self._needed: set[str] = set()  # whose networks other work needs
@@ -76,6 +79,7 @@ class WorkQueue:
 
     def _fill(self) -> None:
         self._needed = self.plan.needed_networks()
+        self._deferred_seconds = self.rates.total(deferred(self.plan, self.rates)).seconds
         missing = [*self.plan.missing_profiles(), *self.plan.missing_trials()]
         wanted = [
             work.id
@@ -155,14 +159,16 @@ class WorkQueue:
 
     def _push(self, id_: str) -> None:
         rank = 0 if id_ in self.plan.profiles else 1 if id_ in self._needed else 2
-        heapq.heappush(self._heap, (rank, -self.rates.seconds(self._work(id_)), id_))
+        seconds = self.rates.seconds(self._work(id_))
+        heapq.heappush(self._heap, (rank, -seconds, id_))
+        self._heap_seconds += seconds
 
     def take(self) -> Work | None:
         """Raises StoreError: to take is to say so in the store."""
         while self._heap and not self.stopped:
             id_ = self._heap[0][2]
             ours = self.others.claim(id_)
-            heapq.heappop(self._heap)
+            self._heap_seconds += heapq.heappop(self._heap)[1]
             if not ours:
                 continue
             if self._settled_by_now(id_):
@@ -355,10 +361,19 @@ class WorkQueue:
     def progress(self) -> Progress:
         """Called by another thread too."""
         left = len(self._heap) + len(self._blocked) + len(self.live) + len(self.others.holding)
-        return Progress(len(self.done), len(self.failed), left)
+        counts = len(self.done), len(self.failed), left
+        return Progress(*counts, self.pace.slots, self.seconds_left())
 
     def remaining_seconds(self) -> float:
         """Slot-seconds of all that is waiting or live, by the estimate."""
-        waiting = sum(-item[1] for item in self._heap)
-        live = sum(self.rates.seconds(work) for work in self.live.values())
-        return waiting + self._blocked.seconds() + live
+        return self._waiting_seconds() + sum(map(self.rates.seconds, [*self.live.values()]))
+
+    def _waiting_seconds(self) -> float:
+        queued = self._heap_seconds if self._heap else 0.0  # without what rounding leaves
+        return queued + self._blocked.seconds() + self._deferred_seconds
+
+    def seconds_left(self) -> float | None:
+        """Until this run ends, by its pace; None while nobody can say."""
+        live = [(work.id, self.rates.seconds(work)) for work in [*self.live.values()]]
+        longest = -self._heap[0][1] if self._heap else 0.0
+        return self.pace.seconds_left(live, self._waiting_seconds(), longest)

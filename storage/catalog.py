@@ -8,7 +8,7 @@ module knows nothing of what they say. `reading` is what confines the queries.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from types import TracebackType
 from typing import Any, Self
 
@@ -73,14 +73,16 @@ def open_catalog(
     views: Mapping[str, str],
     sweep: str | None = None,
     deltas: Sequence[float] = (1, 2, 3),
+    columns: Collection[str] | None = None,
 ) -> Catalog:
     """Load a store's records and define `views` (name to SELECT, in the order of dependence).
 
     With `sweep`, everything but that sweep's cells and what they hang on is left out. `deltas`
-    become `store.deltas`: the losses that `min_layers` answers for. Raises SpecError for a sweep
-    that the store does not have, QueryError for a view that DuckDB refuses.
+    become `store.deltas`: the losses that `min_layers` answers for. With `columns` the others of
+    `store.trials` are null: for queries that are known, over many records. Raises SpecError for a
+    sweep that the store does not have, QueryError for a view that DuckDB refuses.
     """
-    records = _Records(store, sweep)
+    records = _Records(store, sweep, columns)
     connection = reading.connect()
     try:
         with reading.ctrl_c():
@@ -113,8 +115,11 @@ def _load(
 ) -> None:
     connection.register("incoming_rows", rows)
     try:
-        verb = f"CREATE TABLE store.{table} AS" if create else f"INSERT INTO store.{table}"
-        connection.execute(f"{verb} FROM incoming_rows")
+        if create:
+            schema = TABLES.get(table, rows.schema)  # a column that was not read is null
+            connection.register("no_rows", schema.empty_table())
+            connection.execute(f"CREATE TABLE store.{table} AS FROM no_rows")
+        connection.execute(f"INSERT INTO store.{table} BY NAME FROM incoming_rows")
     except duckdb.OutOfMemoryException as error:
         raise QueryError(
             f"the {table} of this store don't fit into memory: {error}. Name one --sweep, or read "
@@ -122,14 +127,16 @@ def _load(
         ) from error
     finally:
         connection.unregister("incoming_rows")
+        connection.unregister("no_rows")
 
 
 class _Records:
     """Reads a store's tables, all of them or what one sweep's cells hang on."""
 
-    def __init__(self, store: Store, sweep: str | None) -> None:
+    def __init__(self, store: Store, sweep: str | None, columns: Collection[str] | None) -> None:
         self._store = store
         self._sweep = sweep
+        self._columns = columns  # of trials
         self.unreadable: list[Unreadable] = []
         self._cells = self._read_cells()
 
@@ -185,7 +192,8 @@ class _Records:
         return rows.filter(pa.array(chosen, pa.bool_()))
 
     def _read(self, table: str, names: Iterable[str] | None) -> pa.Table:
-        listing = self._store.read_all(table, None if names is None else sorted(names))
+        columns = self._columns if table == "trials" else None
+        listing = self._store.read_all(table, None if names is None else sorted(names), columns)
         self.unreadable.extend(listing.unreadable)
         return listing.rows
 

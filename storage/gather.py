@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from typing import Any, NamedTuple
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from lp_sweep.storage import parquet
-from lp_sweep.storage.schema import TABLES
 
 
 class Unreadable(NamedTuple):
@@ -28,9 +28,9 @@ class Listing(NamedTuple):
 class Gathered:
     """Rows from many files, each identifier from one of them only."""
 
-    def __init__(self, table: str) -> None:
+    def __init__(self, table: str, columns: Collection[str] | None = None) -> None:
         self._table, self._column = table, parquet.id_column(table)
-        self._rows = [TABLES[table].empty_table()]
+        self._rows = [parquet.schema_of(table, columns).empty_table()]
         self._unreadable: list[Unreadable] = []
         self.seen: set[Any] = set()
 

@@ -96,22 +96,32 @@ def _open(stream: Any, table: str) -> pq.ParquetFile:
 
 
 def read_rows(
-    files: Files, path: str, table: str, wanted: Collection[str] | None = None
+    files: Files,
+    path: str,
+    table: str,
+    wanted: Collection[str] | None = None,
+    columns: Collection[str] | None = None,
 ) -> PackRows:
-    """A pack's rows, of `wanted` identifiers only; those that can be read.
+    """A pack's rows, of `wanted` identifiers only, and their `columns` (see `schema_of`); those
+    that can be read.
 
     Raises NotARecordError for a file that is no pack at all, FileNotFoundError, and OSError.
     """
     if wanted is not None:
         some = _of_file(files, path, table, lambda file: _few_groups(file, table, wanted))
         if some is not None:
-            return PackRows(only(some, table, wanted), None)
+            return PackRows(_narrow(only(some, table, wanted), table, columns), None)
     content = files.read(path)
     try:
-        whole = PackRows(parquet.decode(content, table), None)
+        whole = PackRows(parquet.decode(content, table, columns), None)
     except NotARecordError as error:
-        whole = _salvage(content, table, error)
+        found = _salvage(content, table, error)
+        whole = found._replace(rows=_narrow(found.rows, table, columns))
     return whole if wanted is None else PackRows(only(whole.rows, table, wanted), whole.problem)
+
+
+def _narrow(rows: pa.Table, table: str, columns: Collection[str] | None) -> pa.Table:
+    return rows.select(parquet.schema_of(table, columns).names)
 
 
 def _few_groups(file: pq.ParquetFile, table: str, wanted: Collection[str]) -> pa.Table | None:

@@ -8,7 +8,7 @@ reader opens these files; the digest is an entry of the footer's metadata. Knows
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from typing import Any
 
 import pyarrow as pa
@@ -77,14 +77,27 @@ def encode_groups(
     return content[:start] + digest + content[start + len(digest) :]
 
 
-def decode(content: bytes, table: str) -> pa.Table:
-    """The rows in today's schema. Raises NotARecordError."""
+def schema_of(table: str, columns: Collection[str] | None) -> pa.Schema:
+    """Today's, of these columns (None: all) and the one that names the record, in its order."""
+    if columns is None:
+        return TABLES[table]
+    kept = {*columns, id_column(table)}
+    return pa.schema([field for field in TABLES[table] if field.name in kept])
+
+
+def decode(content: bytes, table: str, columns: Collection[str] | None = None) -> pa.Table:
+    """The rows in today's schema (see `schema_of`). All bytes are checked, whatever is read of
+    them. Raises NotARecordError."""
     try:
         file = pq.ParquetFile(pa.BufferReader(content), page_checksum_verification=True)
         check_ours(file, table)
         if (problem := _digest_problem(content, file)) is not None:
             raise NotARecordError(problem)
-        return conform(file.read(use_threads=len(content) > _LARGE), TABLES[table])
+        schema = schema_of(table, columns)
+        names = (
+            None if columns is None else [n for n in schema.names if n in file.schema_arrow.names]
+        )
+        return conform(file.read(names, use_threads=len(content) > _LARGE), schema)
     except (OSError, pa.ArrowException, KeyError, ValueError) as error:
         raise NotARecordError(explain(error)) from error
 

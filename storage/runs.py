@@ -52,6 +52,8 @@ class Announcement(NamedTuple):
     done: int = 0
     failed: int = 0
     left: int = 0  # waiting or held
+    slots: int = 0  # trials at a time; 0 before there is a cluster
+    seconds_left: float | None = None  # as of updated_at; None while nobody can say
 
     def sentence(self) -> str:
         """`sweep 'glue' on node-3 (pid 71) since 2026-11-21 10:02 UTC: 5 done, 12 left, ...`"""
@@ -61,6 +63,17 @@ class Announcement(NamedTuple):
             f"sweep {self.sweep!r} on {self.host} (pid {self.pid}) since {since} UTC: "
             f"{self.done} done{failed}, {self.left} left, {len(self.held)} running"
         )
+
+    def ends_at(self) -> dt.datetime | None:
+        """When it will end, by its own estimate; None while nobody can say."""
+        if self.seconds_left is None:
+            return None
+        try:
+            updated = dt.datetime.fromisoformat(self.updated_at)
+            ends = updated + dt.timedelta(seconds=self.seconds_left)
+        except (ValueError, OverflowError):
+            return None
+        return ends if ends.tzinfo else ends.replace(tzinfo=dt.UTC)
 
 
 class _Sight(NamedTuple):
@@ -72,11 +85,13 @@ class _Sight(NamedTuple):
 
 
 class Progress(NamedTuple):
-    """How far a run is, in pieces of work."""
+    """How far a run is, in pieces of work; `slots` and `seconds_left` as an announcement's."""
 
     done: int
     failed: int
     left: int
+    slots: int = 0
+    seconds_left: float | None = None
 
 
 class Observer:
@@ -179,9 +194,7 @@ class Presence:
                 beat=self._beat,
                 updated_at=_now(),
                 held=tuple(sorted(self._held)),
-                done=progress.done,
-                failed=progress.failed,
-                left=progress.left,
+                **progress._asdict(),
             )
             text = json.dumps(mine._asdict())
             (store or self._store).put_text(FOLDER, f"{self._me.run_id}.json", text)
@@ -193,16 +206,18 @@ class Presence:
 
 
 def _parse(text: str) -> Announcement | None:
-    """None for a file that is none of ours, or of a later version."""
+    """None for a file that is none of ours. What a later version says beside is left out."""
     try:
         plain: dict[str, Any] = json.loads(text)
-        found = Announcement(**{**plain, "held": tuple(plain["held"])})
+        known = {name: plain[name] for name in Announcement._fields if name in plain}
+        found = Announcement(**{**known, "held": tuple(plain["held"])})
     except (ValueError, TypeError, KeyError, RecursionError):
         return None
     texts = (found.run_id, found.sweep, found.host, found.machine, found.process, *found.held)
-    numbers = (found.pid, found.beat, found.done, found.failed, found.left)
+    numbers = (found.pid, found.beat, found.done, found.failed, found.left, found.slots)
     sound = all(isinstance(text, str) for text in (*texts, found.started_at, found.updated_at))
-    return found if sound and all(type(number) is int for number in numbers) else None
+    told = found.seconds_left is None or type(found.seconds_left) in (int, float)
+    return found if sound and told and all(type(number) is int for number in numbers) else None
 
 
 def _now() -> str:

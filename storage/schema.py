@@ -81,6 +81,8 @@ TRIALS = pa.schema(
         ("train_losses", pa.list_(_float)),  # mean loss of each epoch
         ("train_examples", _int),
         ("dev_examples", _int),
+        ("train_tokens", _int),  # of one epoch, after truncation; null in older files
+        ("dev_tokens", _int),
         ("steps", _int),
         ("micro_batch", pa.int32()),  # examples of one forward pass
         ("out_of_memory_retries", pa.int32()),  # how often the micro-batch was halved

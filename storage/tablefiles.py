@@ -7,7 +7,7 @@ file that it saw is gone. What is in a pack and in a single file counts once.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import NamedTuple, TypeVar
@@ -26,6 +26,7 @@ _PART = 256  # single files
 _LISTINGS = 30  # a compactor deletes in one go: a few are plenty
 
 T = TypeVar("T")
+Columns = Collection[str] | None  # None: all
 
 
 class Contents(NamedTuple):
@@ -193,24 +194,30 @@ class TableFiles:
         except (IsADirectoryError, NotADirectoryError) as error:
             raise NotARecordError(parquet.explain(error)) from error
 
-    def _pack_rows(self, path: str, wanted: set[str] | None) -> packfile.PackRows | NotARecordError:
+    def _pack_rows(
+        self, path: str, wanted: set[str] | None, columns: Columns = None
+    ) -> packfile.PackRows | NotARecordError:
         try:
-            return packfile.read_rows(self._files, path, self._table, wanted)
+            return packfile.read_rows(self._files, path, self._table, wanted, columns)
         except NotARecordError as error:
             return error
 
-    def read(self, names: Iterable[str] | None, deadline: Deadline) -> Listing:
+    def read(
+        self, names: Iterable[str] | None, deadline: Deadline, columns: Columns = None
+    ) -> Listing:
         wanted = None if names is None else set(names)
         parts: list[_Part] = []  # what was read before a file was gone
-        return self._until_still(lambda: self._read(wanted, parts, deadline))
+        return self._until_still(lambda: self._read(wanted, parts, deadline, columns))
 
-    def _read(self, wanted: set[str] | None, parts: list[_Part], deadline: Deadline) -> Listing:
+    def _read(
+        self, wanted: set[str] | None, parts: list[_Part], deadline: Deadline, columns: Columns
+    ) -> Listing:
         contents = self.contents(deadline)
-        gathered = Gathered(self._table)
-        self._gather_packs(contents, wanted, gathered, deadline)
+        gathered = Gathered(self._table, columns)
+        self._gather_packs(contents, wanted, gathered, deadline, columns)
         asked = contents.singles.keys() if wanted is None else wanted & contents.singles.keys()
         left = sorted(asked - gathered.seen)
-        self._read_singles(left, parts, deadline)
+        self._read_singles(left, parts, deadline, columns)
         for part in parts:
             gathered.add(part.listing.rows)
             for problem in part.listing.unreadable:
@@ -218,20 +225,22 @@ class TableFiles:
         read = set[str]().union(*(part.names for part in parts))
         if gone := set(left) - read:  # into a pack that is there by now, or set aside
             packs = Contents({}, self._packs(deadline))
-            self._gather_packs(packs, gone, gathered, deadline)
+            self._gather_packs(packs, gone, gathered, deadline, columns)
             contents.packs.update(packs.packs)
         return gathered.listing(in_order=not contents.packs)
 
-    def _read_singles(self, names: list[str], parts: list[_Part], deadline: Deadline) -> None:
+    def _read_singles(
+        self, names: list[str], parts: list[_Part], deadline: Deadline, columns: Columns
+    ) -> None:
         """In parts of one table each: a table of one row takes a hundred times its values."""
         read = set[str]().union(*(part.names for part in parts))
         missing = [name for name in names if name not in read]
         with ThreadPoolExecutor(THREADS) as pool:
             for start in range(0, len(missing), _PART):
                 part = missing[start : start + _PART]
-                found = pool.map(lambda name: self._single(name, deadline), part)
+                found = pool.map(lambda name: self._single(name, deadline, columns), part)
                 there = {n: f for n, f in zip(part, found, strict=True) if f is not None}
-                together = Gathered(self._table)
+                together = Gathered(self._table, columns)
                 for one in there.values():
                     together.add(one)
                 listing = together.listing(in_order=True)
@@ -239,29 +248,41 @@ class TableFiles:
                 parts.append(_Part(frozenset(there), Listing(rows, listing.unreadable)))
 
     def _gather_packs(
-        self, contents: Contents, wanted: set[str] | None, gathered: Gathered, deadline: Deadline
+        self,
+        contents: Contents,
+        wanted: set[str] | None,
+        gathered: Gathered,
+        deadline: Deadline,
+        columns: Columns,
     ) -> None:
         for path, ids in self.pack_ids(contents, deadline).items():
             chosen = None if wanted is None else wanted & ids
             if chosen is None or chosen:
-                self._gather_pack(path, chosen, gathered, deadline)
+                self._gather_pack(path, chosen, gathered, deadline, columns)
 
     def _gather_pack(
-        self, path: str, chosen: set[str] | None, gathered: Gathered, deadline: Deadline
+        self,
+        path: str,
+        chosen: set[str] | None,
+        gathered: Gathered,
+        deadline: Deadline,
+        columns: Columns,
     ) -> None:
-        found = deadline.persist(lambda: self._pack_rows(path, chosen))
+        found = deadline.persist(lambda: self._pack_rows(path, chosen, columns))
         problem = str(found) if isinstance(found, NotARecordError) else found.problem
         if problem is not None:
             gathered.add(Unreadable(self._files.where(path), problem))
         if isinstance(found, packfile.PackRows):
             gathered.add(found.rows)
 
-    def _single(self, name: str, deadline: Deadline) -> pa.Table | Unreadable | None:
+    def _single(
+        self, name: str, deadline: Deadline, columns: Columns
+    ) -> pa.Table | Unreadable | None:
         """The file's rows, or why there are none; None where the file is gone."""
         path = f"{self._table}/{name}{SUFFIX}"
         try:
             content = deadline.persist(lambda: self._fetch(path))
-            return parquet.decode(content, self._table)
+            return parquet.decode(content, self._table, columns)
         except FileNotFoundError:
             return None
         except UnreachableError:

@@ -256,6 +256,29 @@ def test_a_damaged_pack_loses_only_its_damaged_row_groups(
     assert compact(store, settle=0).files_after == 2, "a damaged pack is not touched"
 
 
+def test_some_columns_are_those_of_all(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of single files, of packs and of what is left of a damaged pack."""
+    monkeypatch.setattr(packfile, "_GROUP_ROWS", 5)
+    wanted = ["seconds_total", "last", "kept_layers"]
+    names = fill(store, 50)
+
+    def check(asked: list[str] | None = None) -> None:
+        some, every = (
+            Store(store.location).read_all("trials", asked, columns) for columns in (wanted, None)
+        )
+        assert some.rows.column_names == ["trial_id", "kept_layers", "last", "seconds_total"]
+        assert some.rows == every.rows.select(some.rows.column_names)
+        assert some.unreadable == every.unreadable
+
+    check()
+    compact(store, settle=0)
+    fill(store, 3, prefix="single")
+    check()
+    check(names[:2])
+    damage(store, "trials", 0.3)
+    check()
+
+
 SPOILT_PACKS = {
     "empty": lambda content: b"",
     "cut": lambda content: content[: len(content) // 2],

@@ -21,7 +21,7 @@ from lp_sweep.orchestrator.plan import Plan
 from lp_sweep.orchestrator.planning import make_plan
 from lp_sweep.orchestrator.planview import plan_json, plan_text
 from lp_sweep.orchestrator.progress import PlainReporter
-from lp_sweep.orchestrator.statusview import STATES, States, states_text
+from lp_sweep.orchestrator.statusview import States, states_text
 from lp_sweep.orchestrator.workqueue import WorkQueue
 from lp_sweep.storage.errors import LpSweepError, StoreError
 from lp_sweep.storage.printable import listed, printable, short, shown
@@ -176,8 +176,9 @@ def test_no_name_reaches_the_screen_raw(
 
 
 def test_a_store_of_hostile_sweeps_and_hosts_is_shown_in_plain() -> None:
-    names = ("cells", "trials", *(f"trials_{state}" for state in STATES))
-    sweeps = [dict.fromkeys((*names, *(f"cells_{state}" for state in STATES)), 1)]
+    states = ("done", "failed", "pending", "deferred", "impossible")
+    names = ("cells", "trials", *(f"trials_{state}" for state in states))
+    sweeps = [dict.fromkeys((*names, *(f"cells_{state}" for state in states)), 1)]
     run = Announcement(**RUN | {"held": ()})
     text = states_text(States([{"sweep": "\x1b[31mred\n", **sweeps[0]}], [run], []))
     assert not ESCAPES.search(text)

@@ -19,6 +19,7 @@ from lp_sweep.storage.identity import (
     profile_id,
     profile_spec_from_plain,
     trial_id,
+    trial_ids,
     trial_spec_from_canonical,
     trial_spec_from_plain,
 )
@@ -349,3 +350,20 @@ def test_profile_round_trip(profile: ProfileSpec) -> None:
     again = profile_spec_from_plain(json.loads(json.dumps(asdict(profile))))
     assert again == profile
     assert profile_id(again) == profile_id(profile)
+
+
+@pytest.mark.parametrize("seed", [0, 7, 42, -1, 2**62])
+@pytest.mark.parametrize(
+    "spec",
+    [
+        TRIAL,
+        PRUNED,
+        MNLI,
+        replace(TRIAL, seed=-3, removed_feed_forwards=(1,), second_norm="drop"),
+        replace(TRIAL, data_fingerprint='"seed":42,', model_fingerprint='\\"seed":'),
+        replace(TRIAL, task=replace(TASK, labels=('"seed":42', "seed"))),
+    ],
+    ids=["plain", "recipe", "mnli", "later fields", "hostile names", "hostile labels"],
+)
+def test_identifiers_of_seeds_are_those_of_the_trials(spec: TrialSpec, seed: int) -> None:
+    assert trial_ids(spec)(seed) == trial_id(replace(spec, seed=seed))

@@ -267,26 +267,9 @@ def test_the_estimate_falls_as_the_store_fills(tmp_path: Path) -> None:
     half = frozenset(list(plan.trials)[:4])
     assert 0 < estimate(planned(file, known=Known(half, {}, {})), CPU).hours < first.hours
     whole = Known(frozenset(plan.trials), {}, {})
-    assert estimate(planned(file, known=whole), CPU) == (0.0, "nothing is missing")
-
-
-def test_the_stores_own_timings_replace_the_rule_of_thumb(tmp_path: Path) -> None:
-    plan = planned(make_inputs(tmp_path))
-    work = next(iter(plan.trials.values()))
-    fake = FakeSweep(tmp_path / "store")
-    fake.cell(
-        k=0, score=80.0, model_fingerprint=work.model.fingerprint,
-        seconds_total=6.0, train_examples=4, dev_examples=4, epochs=3,
-    )  # fmt: skip
-    rates = Rates(fake.publish().read_all("trials").rows.to_pylist())
-    full, pruned = (
-        next(w for w in plan.trials.values() if len(w.spec.kept_layers) == n) for n in (12, 10)
-    )
-    assert rates.seconds(full) == pytest.approx(6.0)
-    assert rates.seconds(pruned) == pytest.approx(6.0 * 11 / 13)
-    hours = estimate(plan, rates)
-    assert hours.basis == "this store's own timings"
-    assert hours.hours == pytest.approx((4 * 6.0 + 4 * 6.0 * 11 / 13) / 3600)
+    nothing = estimate(planned(file, known=whole), CPU)
+    assert nothing[:3] == (0.0, 0.0, 0.0)
+    assert nothing.basis == "nothing is missing"
 
 
 def test_a_deferred_cell_counts_as_a_full_network(tmp_path: Path) -> None:

@@ -12,12 +12,12 @@ from lp_sweep.orchestrator.estimate import Rates
 from lp_sweep.orchestrator.known import Known
 from lp_sweep.orchestrator.load import load_sweep
 from lp_sweep.orchestrator.naming import describe, ranges, short_model
+from lp_sweep.orchestrator.pace import Pace, clock
 from lp_sweep.orchestrator.planning import make_plan
 from lp_sweep.orchestrator.progress import (
     LiveReporter,
     PlainReporter,
     Run,
-    clock,
 )
 from lp_sweep.orchestrator.resolve import resolve
 from lp_sweep.orchestrator.workqueue import WorkQueue
@@ -76,9 +76,9 @@ def test_slots_fill_and_empty(queue: WorkQueue) -> None:
     assert [run.start(profile), run.start(first)] == [0, 1]
     assert run.start(first) == 1  # tried again on the slot it had
     assert run.eta_seconds() is None
-    assert run.end(profile.id) == profile
+    assert run.end(profile.id, "done") == profile
     assert run.start(second) == 0
-    assert run.end("not running") is None
+    assert run.end("not running", "done") is None
     queue.live.clear()
     assert run.eta_seconds() is not None
 
@@ -108,3 +108,63 @@ def test_plain_lines(queue: WorkQueue, capsys: pytest.CaptureFixture[str]) -> No
     assert lines[0].endswith("5 to do on 1 slots")
     assert lines[1].endswith("slot 0  start   ./model contribution profile mood")
     assert "failed  ./model contribution profile mood: no such file  [4 left" in lines[2]
+
+
+class Hands:
+    """A clock that the test moves."""
+
+    def __init__(self) -> None:
+        self.seconds = 0.0
+
+    def __call__(self) -> float:
+        return self.seconds
+
+
+def test_the_estimate_is_told_before_the_first_piece_has_ended_where_it_is_measured() -> None:
+    for measured, told in ((True, 300.0), (False, None)):
+        pace = Pace(measured=measured, now=Hands())
+        assert pace.seconds_left([], 600.0, 100.0) is None  # no slots yet
+        pace.slots = 2
+        assert pace.seconds_left([], 600.0, 100.0) == told
+
+
+@pytest.mark.parametrize(("measured", "factor"), [(True, 3.5), (False, 6.0)])
+def test_what_a_run_has_seen_corrects_its_estimate(measured: bool, factor: float) -> None:
+    hands = Hands()
+    pace = Pace(measured=measured, now=hands)
+    pace.slots = 2
+    pace.started("a")
+    pace.started("b")
+    hands.seconds = 60.0
+    pace.ended("a", 10.0)
+    pace.ended("b", None)  # it failed at once: no evidence
+    assert pace.factor == factor
+    pace.started("c")
+    hands.seconds += 5
+    left = pace.seconds_left([("c", 10.0)], 100.0, 20.0)
+    assert left == pytest.approx((10 * factor - 5 + 100 * factor) / 2)
+
+
+def test_a_run_ends_no_sooner_than_its_longest_piece() -> None:
+    pace = Pace(measured=True, now=Hands())
+    pace.slots = 10
+    assert pace.seconds_left([], 1000.0, 500.0) == 500.0
+    pace.started("a")
+    assert pace.seconds_left([("a", 700.0)], 0.0, 0.0) == 700.0
+
+
+def test_a_failed_piece_is_no_pace(queue: WorkQueue) -> None:
+    run = Run()
+    run.open(queue, 1)
+    work = queue.take()
+    assert work
+    run.start(work)
+    run.end(work.id, "failed")
+    assert run.eta_seconds() is None
+
+
+def test_deferred_cells_are_still_to_come(queue: WorkQueue) -> None:
+    trials = sum(map(queue.rates.seconds, queue.plan.trials.values()))
+    profiles = sum(map(queue.rates.seconds, queue.plan.profiles.values()))
+    waiting = max(map(queue.rates.seconds, queue.plan.trials.values()))  # of full depth
+    assert queue.remaining_seconds() == pytest.approx(trials + profiles + 2 * waiting)

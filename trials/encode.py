@@ -50,6 +50,11 @@ class EncodedSplit:
         return len(self.labels)
 
     @property
+    def token_count(self) -> int:
+        """T, special tokens included."""
+        return int(self.offsets[-1])
+
+    @property
     def lengths(self) -> npt.NDArray[np.int64]:
         """(n,) tokens of each example, special ones included."""
         return np.diff(self.offsets)

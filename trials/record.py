@@ -73,6 +73,8 @@ def score_columns(
         "train_losses": done.train_losses,
         "train_examples": len(data.train),
         "dev_examples": dev_rows,
+        "train_tokens": data.train.token_count,
+        "dev_tokens": sum(split.token_count for split in data.dev.values()),
         "steps": done.step,
         "seconds_train": done.seconds_train,
         "seconds_evaluate": done.seconds_evaluate,

@@ -1,0 +1,66 @@
+"""When a run ends: its estimate, corrected by what the run has seen so far.
+
+The clock that the queue has not. Called by the driver's thread, read by another.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Collection
+
+_WORTH = 1.0  # ended pieces that the estimate counts for, where it stands on the store's timings
+
+
+class Pace:
+    """`measured`: whether estimates stand on timings; else nothing is told before a first piece
+    has ended."""
+
+    def __init__(self, *, measured: bool, now: Callable[[], float] = time.monotonic) -> None:
+        self.slots = 0
+        self._measured, self._now = measured, now
+        self._begun: dict[str, float] = {}
+        self._ended, self._estimated, self._actual = 0, 0.0, 0.0
+
+    def started(self, id_: str) -> None:
+        """A piece that starts again counts from then."""
+        self._begun[id_] = self._now()
+
+    def elapsed(self, id_: str) -> float:
+        """Seconds since a live piece started."""
+        return self._now() - self._begun.get(id_, self._now())
+
+    def ended(self, id_: str, estimated: float | None) -> None:
+        """`estimated`: seconds that were expected; None for a failure, which says nothing."""
+        if id_ in self._begun and estimated is not None:
+            self._ended += 1
+            self._estimated += estimated
+            self._actual += self.elapsed(id_)
+        self._begun.pop(id_, None)
+
+    @property
+    def factor(self) -> float | None:
+        """Actual seconds over estimated ones."""
+        if not self._estimated:
+            return 1.0 if self._measured else None
+        prior = self._estimated / self._ended * _WORTH if self._measured else 0.0
+        return (self._actual + prior) / (self._estimated + prior)
+
+    def seconds_left(
+        self, live: Collection[tuple[str, float]], waiting: float, longest: float
+    ) -> float | None:
+        """Until the last piece ends; None while that can't be said. `live`: identifiers with their
+        estimates; `waiting`: slot-seconds of the rest, whose longest piece takes `longest`."""
+        factor = self.factor
+        if factor is None or not self.slots:
+            return None
+        left = [max(0.0, factor * seconds - self.elapsed(id_)) for id_, seconds in live]
+        return max((sum(left) + factor * waiting) / self.slots, factor * longest, *left, 0.0)
+
+
+def clock(seconds: float | None) -> str:
+    """`1:02:03`, `2:03`, or `--` when unknown."""
+    if seconds is None:
+        return "--"
+    minutes, rest = divmod(round(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"
