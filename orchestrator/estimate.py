@@ -18,8 +18,9 @@ from lp_sweep.orchestrator.models import ModelInput
 from lp_sweep.orchestrator.plan import Plan, Work
 from lp_sweep.orchestrator.resolve import TaskInput
 from lp_sweep.orchestrator.selection import taken_on
-from lp_sweep.storage.identity import ProfileSpec, TrialSpec
+from lp_sweep.storage.identity import ProfileSpec, SpeedSpec, TrialSpec
 from lp_sweep.trials.measures.heldout import held_out_rows
+from lp_sweep.trials.measures.pairs import RULE
 from lp_sweep.trials.procedures import ITERATIVE, phases
 
 # FLOP/s that one slot sustains; used only before the store has a timing
@@ -39,6 +40,8 @@ class Estimate(NamedTuple):
 
 def work_size(work: Work) -> float:
     """Example-layers, a forward pass counting a third of a training step."""
+    if isinstance(work.spec, SpeedSpec):
+        return _speed_size(work.spec, work.model.depth)
     dev = work.task.dev_rows
     if isinstance(work.spec, ProfileSpec):
         return _profile_size(work, work.spec)
@@ -51,6 +54,14 @@ def work_size(work: Work) -> float:
         for phase in phases(work.spec, work.model.depth)
     )
     return (rows + scored * _FORWARD_SHARE) * layer_epochs
+
+
+def _speed_size(spec: SpeedSpec, depth: int) -> float:
+    """Both networks, a step and an inference each time, without the rounds that noise may add;
+    their rows are full of tokens."""
+    layers = depth + len(spec.kept_layers) + 2 * _OVERHEAD_LAYERS
+    rows = sum(spec.batches) * spec.length / _TOKENS
+    return (RULE.warm_ups + RULE.pairs) * rows * layers * (1 + _FORWARD_SHARE)
 
 
 def _profile_size(work: Work, spec: ProfileSpec) -> float:

@@ -15,6 +15,7 @@ from lp_sweep.orchestrator.garbage import collector_paused
 from lp_sweep.orchestrator.known import Known
 from lp_sweep.orchestrator.plan import Cell, Measure, Plan, Work, state_of
 from lp_sweep.orchestrator.resolve import Sweep, TaskInput
+from lp_sweep.orchestrator.speeds import wanted_speeds
 from lp_sweep.storage.identity import ProfileSpec, TrialSpec, profile_id, trial_id
 from lp_sweep.trials.feedforward_rules import NONE, some_removed
 from lp_sweep.trials.procedures import Procedure, full_layers, settled, stage_one
@@ -38,6 +39,7 @@ def make_plan(sweep: Sweep, known: Known) -> Plan:
     with collector_paused():
         plan.cells = [_cell(builder, asked) for asked in asked_cells(sweep)]
         builder.pretrained_probes()
+        plan.speeds = wanted_speeds(plan)
     return plan
 
 

@@ -36,7 +36,8 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def jobs(sweep_file: Path, *overrides: str, cache: Path | None = None) -> list[dict[str, Any]]:
     plan = make_plan(resolve(load_sweep(sweep_file, overrides)), Known.nothing())
     place = {"cache_dir": str(cache or sweep_file.parent / "cache"), "device": "cpu", "threads": 1}
-    return [{**work.job(), **place} for work in (*plan.trials.values(), *plan.profiles.values())]
+    works = (*plan.trials.values(), *plan.profiles.values(), *plan.speeds.values())
+    return [{**work.job(), **place} for work in works]
 
 
 @pytest.fixture(scope="module")

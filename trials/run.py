@@ -30,6 +30,7 @@ from lp_sweep.trials.memory import forget_frames, free_memory
 from lp_sweep.trials.profile import run_profile
 from lp_sweep.trials.provenance import now
 from lp_sweep.trials.record import Failure, Job, attempt_row
+from lp_sweep.trials.speed import run_speed
 from lp_sweep.trials.trial import Try, measure_trained, run_trial
 
 # after these a training that starts where it was would end the same way
@@ -37,7 +38,7 @@ _HOPELESS = ("diverged", "out_of_memory")
 
 
 class _Tried(NamedTuple):
-    """One try: what `run_trial` or `run_profile` gave, or a row of ATTEMPTS."""
+    """One try: what `run_trial`, `run_profile` or `run_speed` gave, or a row of ATTEMPTS."""
 
     found: dict[str, Any] | None
     attempt: dict[str, Any] | None
@@ -109,6 +110,8 @@ def _try(
 def _run(job: Job, outbox: Outbox, attempt: Try, done: Mapping[str, Any] | None) -> dict[str, Any]:
     """`done`: the trial's record, where only what it lacks is wanted. The network is trained again
     if the store does not have it; the record stays what it is."""
+    if job["kind"] == "speed":
+        return run_speed(job)
     if _is_profile(job):
         return run_profile(job, attempt.halvings)
     if done is not None:
@@ -191,4 +194,5 @@ def _finished(job: Job, outbox: Outbox, keeper: Keeper, record: dict[str, Any]) 
 
 
 def _is_profile(job: Job) -> bool:
-    return bool(job["kind"] == "profile")
+    """Whether a row of PROFILES comes of it."""
+    return job["kind"] in ("profile", "speed")
