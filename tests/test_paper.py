@@ -307,7 +307,7 @@ def test_speeds_are_measured_ones_of_the_device_with_the_most_networks(fake: Fak
     fake.cell(k=2, task="qqp", score=90.0, **model)
     fake.speed(1.01, 1.0, kept_layers=list(range(1, 13)), **model)
     fake.speed(2.0, 2.0, batches=(32, 256), **model)
-    fake.speed(1.3, 1.2, kept_layers=list(range(1, 11)), device_name="CPU", **model)
+    fake.speed(1.3, 1.2, kept_layers=list(range(1, 11)), device_name="V100", **model)
     with open_views(fake.publish()) as catalog:
         found = by_place(compare(catalog, 3))
         table = paper_table(catalog, 3)
