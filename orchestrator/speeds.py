@@ -18,14 +18,13 @@ NO_TASK = TaskInput("", TaskDefinition(text_columns=()), TaskSource(), "", 0, 0)
 def wanted_speeds(plan: Plan) -> dict[str, Work]:
     """By identifier: of each network that answers a cell, on each type of device asked for."""
     measure = plan.sweep.spec.measure
-    models = {model.name: model for model in plan.sweep.models}
     found: dict[str, Work] = {}
     for device_type in measure.speed or ():
         specs: dict[SpeedSpec, ModelInput] = {}
         for cell in plan.cells:
-            if cell.trial_id is not None:
-                trial = plan.trials[cell.trial_id].trial
-                specs[_speed(trial, device_type, measure.speed_length)] = models[cell.asked.model]
+            work = plan.trials.get(cell.trial_id or "")
+            if work is not None:
+                specs[_speed(work.trial, device_type, measure.speed_length)] = work.model
         for spec, model in specs.items():
             id_ = profile_id(spec)
             found[id_] = Work(id=id_, spec=spec, model=model, task=NO_TASK)
