@@ -6,7 +6,6 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
 from lp_sweep.analysis.legend import Note
-from lp_sweep.storage.printable import ranges
 
 Row = Mapping[str, Any]
 
@@ -221,10 +220,6 @@ def device(row: Row) -> str:
 def batch(row: Row) -> str:
     """`32×128`: rows and their tokens."""
     return NOT_ASKED if row["batch"] is None else f"{row['batch']}×{row['length']}"
-
-
-def kept_layers(row: Row) -> str:
-    return f"{ranges(row['kept_layers'])} of {row['depth']}"
 
 
 def parameters(count: int | None) -> str:

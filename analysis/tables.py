@@ -17,6 +17,7 @@ from lp_sweep.analysis import phrases
 from lp_sweep.analysis.leftout import left_out
 from lp_sweep.analysis.legend import Note, legend
 from lp_sweep.storage.catalog import Catalog
+from lp_sweep.storage.printable import ranges
 
 Row = Mapping[str, Any]
 Unit = Literal["points", "percent"]
@@ -114,7 +115,8 @@ def speed(
     keys = {
         **context(rows),
         "K": lambda row: str(row["k"]),
-        "kept": phrases.kept_layers,
+        "kept": lambda row: f"{row['n_kept']} of {row['depth']}",
+        "layers": lambda row: ranges(row["kept_layers"]),
         "parameters": lambda row: phrases.parameters(row["params_total"]),
         "of full": lambda row: phrases.percent(row["params_percent"]),
         "device": phrases.device,
