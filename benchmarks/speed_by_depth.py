@@ -5,8 +5,8 @@
 
 What is timed, and how, is that of `measure: {speed: ...}` (trials/measures/speed.py). Beside each
 ratio stands L/(L-K), what it would be of a network that is its layers alone, and the difference in
-percent. Embeddings and head do not shrink, nor AdamW's share for the table of words: so the ratio
-falls behind where few layers are left.
+percent. Embeddings and head do not shrink, nor AdamW's share for the table of words: that holds the
+ratio below. On a CPU the memory of a deeper network's activations may lift it above.
 """
 
 from __future__ import annotations
