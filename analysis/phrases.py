@@ -73,20 +73,25 @@ STRATEGY_NOTES = (
     ),
     _SEARCHED,
 )
-NOT_TIMED = "not timed"
+NOT_MEASURED = "not measured"
 SPEED_NOTES = (
-    Note("The trials' own timings, whatever else ran beside them: not a latency benchmark."),
-    Note("×: against K=0 of the same task on the same device, median over tasks; n trials."),
     Note(
-        "tasks a/b: only a of b tasks can be compared, the others have no K=0 on that device or no "
-        "timing.",
-        r"^\d+/\d+$",
+        "Read ×1.94 (1.92–1.96) as: a batch through all layers takes 1.94 times as long; median of "
+        "the pairs in which both took turns in one process on one device, and their quartiles. "
+        "There are no ratios across devices.",
+        "×.*–",
     ),
     Note(
-        f"{NOT_TIMED}: layers were dropped while the network trained (procedure iterative), so "
-        "that its time is that of no one network.",
-        f"^{NOT_TIMED}$",
+        "K=0 is the full network beside itself: what is not ×1.00 is the error of a measurement.",
+        "×.*–",
     ),
+    Note(
+        f"{NOT_MEASURED}: a speed is not derived from anything. `measure: {{speed: cpu}}` (or "
+        "cuda) in the sweep file, and `lp-sweep run`, measure what is missing.",
+        f"^{NOT_MEASURED}$",
+    ),
+    Note("unsteady: the quartiles are more than 5% of the median apart.", " unsteady"),
+    Note("busy: other processes kept more than half a core at work meanwhile.", " busy$"),
 )
 
 
@@ -232,8 +237,19 @@ def kept_of_mean(row: Row) -> str:
 
 
 def device(row: Row) -> str:
-    name, threads = row["device_name"] or "unknown", row["threads"]
-    return name if threads is None else f"{name}, {threads} thread{'' if threads == 1 else 's'}"
+    """`NVIDIA H200, bf16`, `AMD EPYC, 1 thread`; no word of fp32."""
+    if row["profile_id"] is None:
+        return NOT_ASKED
+    parts = [row["device_name"] or "unknown"]
+    if (threads := row["threads"]) is not None:
+        parts.append(f"{threads} thread{'' if threads == 1 else 's'}")
+    parts += [row["precision"]] if row["precision"] != "fp32" else []
+    return ", ".join(parts)
+
+
+def batch(row: Row) -> str:
+    """`32×128`: rows and their tokens."""
+    return NOT_ASKED if row["batch"] is None else f"{row['batch']}×{row['length']}"
 
 
 def parameters(count: int | None) -> str:
@@ -246,9 +262,12 @@ def percent(value: float | None) -> str:
     return "?" if value is None else f"{value:.1f}%"
 
 
-def rate(value: float | None) -> str:
-    return NOT_TIMED if value is None else f"{value:.1f}" if value < 100 else f"{value:.0f}"
-
-
-def times(value: float | None) -> str:
-    return "?" if value is None else f"×{value:.2f}"
+def speedup(row: Row, quantity: Literal["finetune", "inference"]) -> str:
+    """`×1.94 (1.92–1.96)`, with what speaks against it, or that there is none."""
+    value = row[f"{quantity}_speedup"]
+    if value is None:
+        return NOT_MEASURED
+    low, high = row[f"{quantity}_q25"], row[f"{quantity}_q75"]
+    doubts = "" if row[f"{quantity}_steady"] else " unsteady"
+    doubts += " busy" if row["busy"] else ""
+    return f"×{value:.2f} ({low:.2f}–{high:.2f}){doubts}"

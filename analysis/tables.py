@@ -18,6 +18,7 @@ from lp_sweep.analysis.adaptive.stored import credible_sets
 from lp_sweep.analysis.leftout import left_out
 from lp_sweep.analysis.legend import Note, legend
 from lp_sweep.storage.catalog import Catalog
+from lp_sweep.storage.printable import ranges
 
 Row = Mapping[str, Any]
 Unit = Literal["points", "percent"]
@@ -111,30 +112,27 @@ def speed(
     models: Sequence[str] = (),
     strategies: Sequence[str] = (),
 ) -> Table:
-    """Parameters and speed: a row per model, K and device."""
-    long = _read(
-        catalog, "speed_table", models, (), order="procedure, feed_forward, device_name, threads, k"
-    )
+    """Parameters and measured speed: a row per network, and device and batch it was timed on."""
+    order = "feed_forward, k, kept_layers, device_type, device_name, precision, length, batch"
+    long = _read(catalog, "speed_table", models, (), order=order)
     rows = long.to_pylist()
     keys = {
         **context(rows),
         "K": lambda row: str(row["k"]),
         "kept": lambda row: f"{row['n_kept']} of {row['depth']}",
-        "device": phrases.device,
+        "layers": lambda row: ranges(row["kept_layers"]),
         "parameters": lambda row: phrases.parameters(row["params_total"]),
         "of full": lambda row: phrases.percent(row["params_percent"]),
-        "train ex/s": lambda row: phrases.rate(row["train_examples_per_second"]),
-        "train ×": lambda row: phrases.times(row["train_speedup"]),
-        "dev ex/s": lambda row: phrases.rate(row["dev_examples_per_second"]),
-        "dev ×": lambda row: phrases.times(row["dev_speedup"]),
-        "n": lambda row: str(row["n"]),
-        "tasks": lambda row: phrases.share(row["n_compared"], row["n_tasks"]),
+        "device": phrases.device,
+        "batch": phrases.batch,
+        "fine-tuning": lambda row: phrases.speedup(row, "finetune"),
+        "inference": lambda row: phrases.speedup(row, "inference"),
     }
     return _flat(long, rows, "Size and speed", keys, phrases.SPEED_NOTES)
 
 
 # the names that the command line uses. It calls all four alike: only min_layers has use for `unit`,
-# and speed none for `strategies`, since networks of one depth run alike.
+# and speed none for `strategies`, since it knows networks.
 TABLES: dict[str, Callable[..., Table]] = {
     "min-layers": min_layers,
     "tasks": task_scores,

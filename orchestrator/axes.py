@@ -244,8 +244,12 @@ Networks = Annotated[
 Trained = Annotated[list[Literal["full", "pruned"]], Field(min_length=1), BeforeValidator(listed)]
 
 
+Devices = Annotated[list[Literal["cpu", "cuda"]], Field(min_length=1), BeforeValidator(listed)]
+
+
 class MeasureEntry(Entry):
-    """What is measured of networks, layer by layer. A full one keeps all its layers."""
+    """What is measured of networks: layer by layer, and their speed. A full one keeps all its
+    layers."""
 
     probes: Networks | None = Field(
         None, description="a linear classifier on each layer's sentence token"
@@ -255,3 +259,7 @@ class MeasureEntry(Entry):
         None, description="linear CKA: full with pre-trained, pruned with full, of one seed"
     )
     probe_rows: PositiveInt = Field(10_000, description="train rows of a probe, at most")
+    speed: Devices | None = Field(
+        None, description="time of a batch beside the full network: on cpu, cuda or both"
+    )
+    speed_length: PositiveInt = Field(128, description="tokens of each row that is timed")

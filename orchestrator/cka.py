@@ -12,7 +12,7 @@ from lp_sweep.orchestrator.layertext import layers_text
 from lp_sweep.orchestrator.plan import Measure, Plan, Work
 from lp_sweep.orchestrator.request import Request, planned
 from lp_sweep.storage.errors import SpecError, StoreError
-from lp_sweep.storage.identity import ProfileSpec, TrialSpec, profile_id
+from lp_sweep.storage.identity import ProfileSpec, profile_id
 from lp_sweep.storage.networks import has_network
 from lp_sweep.storage.store import Store
 
@@ -59,16 +59,15 @@ def _check_kept(store: Store, work: Work) -> None:
 
 
 def _measure(first: Work, second: Work | None) -> Measure:
-    if second is not None and (second.task.fingerprint, second.spec.task) != (
+    if second is not None and (second.task.fingerprint, second.trial.task) != (
         first.task.fingerprint,
-        first.spec.task,
+        first.trial.task,
     ):
         raise SpecError(f"{first.id} and {second.id} are of different tasks: choose two of one.")
-    assert isinstance(first.spec, TrialSpec)
-    recipe = first.spec.recipe
+    recipe = first.trial.recipe
     spec = ProfileSpec(
         model_fingerprint=first.model.fingerprint,
-        task=first.spec.task,
+        task=first.trial.task,
         data_fingerprint=first.task.fingerprint,
         max_length=recipe.max_length,
         limit_dev=recipe.limit_dev,

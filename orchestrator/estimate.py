@@ -22,8 +22,8 @@ from lp_sweep.orchestrator.plan import Plan, Work
 from lp_sweep.orchestrator.resolve import TaskInput
 from lp_sweep.orchestrator.selection import taken_on
 from lp_sweep.orchestrator.timings import MeanLengths, evidence
-from lp_sweep.orchestrator.workload import Terms, work_terms
-from lp_sweep.storage.identity import ProfileSpec, Recipe, TrialSpec
+from lp_sweep.orchestrator.workload import Lengths, Terms, work_terms
+from lp_sweep.storage.identity import ProfileSpec, Recipe, SpeedSpec, TrialSpec
 
 # Before the store has a timing: seconds for a piece, a FLOP of training, a step of a layer, a FLOP
 # of a forward pass. A step of a layer launches its operations, whatever the batch.
@@ -86,11 +86,18 @@ class Rates:
         """What tells the cost of work apart; seeds share it."""
         key = _cost_key(work)
         if key not in self._kinds:
-            spec, pair = work.spec, (work.model.fingerprint, work.task.fingerprint)
-            settings = spec.recipe if isinstance(spec, TrialSpec) else spec
-            lengths = self._lengths.of(*pair, settings.max_length, work.task.name)
-            self._kinds[key] = work_terms(work, lengths), pair
+            pair = (work.model.fingerprint, work.task.fingerprint)
+            self._kinds[key] = work_terms(work, self._lengths_of(work)), pair
         return self._kinds[key]
+
+    def _lengths_of(self, work: Work) -> Lengths:
+        spec = work.spec
+        if isinstance(spec, SpeedSpec):  # its rows are full
+            return Lengths(spec.length, spec.length)
+        length = (spec.recipe if isinstance(spec, TrialSpec) else spec).max_length
+        return self._lengths.of(
+            work.model.fingerprint, work.task.fingerprint, length, work.task.name
+        )
 
     def seconds(self, work: Work) -> float:
         """Of one piece on one slot."""
@@ -109,6 +116,8 @@ def _cost_key(work: Work) -> tuple[Any, ...]:
     if isinstance(spec, ProfileSpec):
         training = (spec.limit_train, spec.rows, spec.recipe)
         return (*inputs, spec.max_length, spec.limit_dev, *training)
+    if isinstance(spec, SpeedSpec):
+        return (*inputs, spec)
     recipe = spec.recipe
     return (
         *(*inputs, spec.kept_layers, spec.procedure, spec.epochs_per_layer),

@@ -38,8 +38,8 @@ class Found(NamedTuple):
 
 
 def needed(plan: Plan) -> Needed:
-    """Of missing trials and profiles, and of cells that wait for one."""
-    work = [*plan.missing_profiles(), *plan.missing_trials()]
+    """Of missing trials, profiles and speeds, and of cells that wait for a profile."""
+    work = plan.missing()
     asked = [cell.asked for cell in plan.cells if cell.state == "deferred"]
     models = {item.model.name for item in work} | {cell.model for cell in asked}
     tasks = {item.task.name for item in work} | {cell.task for cell in asked}

@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 from lp_sweep.analysis.raw import finite
 from lp_sweep.orchestrator.known import attempted_work
 from lp_sweep.orchestrator.layertext import layers_text
+from lp_sweep.orchestrator.timingtext import timings_text
 from lp_sweep.storage.errors import StoreError
 from lp_sweep.storage.printable import printable
 from lp_sweep.storage.store import Store
@@ -23,8 +24,8 @@ _GROUPS = {
         resumed_from_step""",
     "where": """host device_type device_name threads started_at ended_at command versions""",
 }
-# in the JSON; the epochs have a view of their own, a profile's numbers a table of their own
-_NOT_SHOWN = ("spec", "epoch_metrics", "layers", "values")
+# in the JSON; epochs and speeds have views of their own, a profile's numbers a table of their own
+_NOT_SHOWN = ("spec", "epoch_metrics", "layers", "values", "timings")
 
 
 class History(NamedTuple):
@@ -79,11 +80,15 @@ def show_text(found: History) -> str:
             lines += [group, *(_line(name, shown.pop(name)) for name in known)]
         rest = {name: value for name, value in shown.items() if name not in _NOT_SHOWN}
         lines += ["recipe and times", *(_line(name, value) for name, value in rest.items())]
-        lines += ["", *layers_text(found.record)] if "measure" in found.record else []
+        lines += ["", *_numbers(found.record)] if "measure" in found.record else []
     lines += [""] * bool(found.attempts) + [_attempt_line(attempt) for attempt in found.attempts]
     if found.attempts:
         lines.append(f"tracebacks: lp-sweep logs {found.id}")
     return "\n".join(lines)
+
+
+def _numbers(profile: Mapping[str, Any]) -> list[str]:
+    return timings_text(profile) if profile["timings"] else layers_text(profile)
 
 
 def logs_text(found: History) -> str:

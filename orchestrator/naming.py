@@ -5,19 +5,22 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from lp_sweep.orchestrator.plan import Work
-from lp_sweep.storage.identity import ProfileSpec, TrialSpec
-from lp_sweep.storage.printable import printable
+from lp_sweep.storage.identity import ProfileSpec, SpeedSpec, TrialSpec
+from lp_sweep.storage.printable import printable, ranges
 from lp_sweep.trials.procedures import DIRECT, Procedure
 
 _MOST_RANGES = 4  # in a line
 
 
 def describe(work: Work) -> str:
-    """`bert-base-cased layers 1-8 of 12 rte seed 42`, or a profile's model and task."""
+    """`bert-base-cased layers 1-8 of 12 rte seed 42`, or a profile's model and task, or whose speed
+    it is."""
     model, task = short_model(work.model.name), printable(work.task.name)
     if isinstance(work.spec, ProfileSpec):
         return f"{model} {work.spec.measure.replace('_', '-')} profile {task}"
     layers = _layers(work.spec.kept_layers, work.model.depth)
+    if isinstance(work.spec, SpeedSpec):
+        return " ".join([model, layers, *_removed(work.spec), "speed on", work.spec.device_type])
     return " ".join([model, layers, *_manner(work.spec), task, f"seed {work.spec.seed}"])
 
 
@@ -33,26 +36,18 @@ def _manner(spec: TrialSpec) -> list[str]:
     words = [] if label == DIRECT else [label]
     if frozen := spec.recipe.freeze_layers:
         words.append(f"with {ranges(frozen, _MOST_RANGES)} frozen")
-    if gone := spec.removed_feed_forwards:
-        norm = " no norm" if spec.second_norm == "drop" else ""
-        feed_forwards = f"feed-forward{'s' * (len(gone) > 1)} {ranges(gone, _MOST_RANGES)}"
-        words.append(f"without {feed_forwards}{norm}")
-    return words
+    return words + _removed(spec)
+
+
+def _removed(spec: TrialSpec | SpeedSpec) -> list[str]:
+    gone = spec.removed_feed_forwards
+    if not gone:
+        return []
+    norm = " no norm" if spec.second_norm == "drop" else ""
+    return [f"without feed-forward{'s' * (len(gone) > 1)} {ranges(gone, _MOST_RANGES)}{norm}"]
 
 
 def short_model(name: str) -> str:
     """A hub id as it is; of a folder its last two parts."""
     parts = printable(name).rstrip("/").split("/")
     return "/".join(parts if len(parts) <= 2 else parts[-2:])
-
-
-def ranges(layers: Sequence[int], most: int | None = None) -> str:
-    """`1-4,6` for (1, 2, 3, 4, 6); `1,3,...` where there are more than `most` such parts."""
-    parts: list[list[int]] = []
-    for layer in layers:
-        if parts and parts[-1][1] == layer - 1:
-            parts[-1][1] = layer
-        else:
-            parts.append([layer, layer])
-    texts = [str(a) if a == b else f"{a}-{b}" for a, b in parts]
-    return ",".join(texts if most is None or len(texts) <= most else [*texts[:most], "..."])

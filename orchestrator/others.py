@@ -60,7 +60,7 @@ class Others:
     def recorded(self, plan: Plan, id_: str, *, network: bool) -> Mapping[str, str] | None:
         """None while the store lacks its record, or what is wanted beside it: its network, its
         measurements. Else those measurements that failed for good, with their types of failure."""
-        if id_ in plan.profiles:
+        if plan.is_measurement(id_):
             return None if self.store.find("profiles", id_) is None else {}
         if self.store.find("trials", id_) is None or (network and not has_network(self.store, id_)):
             return None

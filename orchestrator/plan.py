@@ -14,7 +14,9 @@ from lp_sweep.orchestrator.known import Known
 from lp_sweep.orchestrator.models import ModelInput
 from lp_sweep.orchestrator.resolve import Sweep, TaskInput
 from lp_sweep.orchestrator.searching import SearchState
-from lp_sweep.storage.identity import ProfileSpec, TrialSpec
+from lp_sweep.storage.identity import ProfileSpec, SpeedSpec, TrialSpec
+
+_KINDS = {TrialSpec: "trial", ProfileSpec: "profile", SpeedSpec: "speed"}
 
 State = Literal["done", "failed", "pending", "deferred", "impossible", "not_needed"]
 
@@ -50,19 +52,25 @@ class Cell:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Work:
-    """A trial or a profile to be done, with the inputs a worker needs."""
+    """A trial, a profile or a speed to be done, with the inputs a worker needs."""
 
     id: str
-    spec: TrialSpec | ProfileSpec
+    spec: TrialSpec | ProfileSpec | SpeedSpec
     model: ModelInput
     task: TaskInput
     start: str | None = None  # the trial whose network it goes on from
+
+    @property
+    def trial(self) -> TrialSpec:
+        """Its specification, where a trial is what it is."""
+        assert isinstance(self.spec, TrialSpec)
+        return self.spec
 
     def job(self) -> dict[str, Any]:
         """Plain data for `lp_sweep.trials.run`; `Plan.job` adds what others want of it."""
         return {
             "id": self.id,
-            "kind": "profile" if isinstance(self.spec, ProfileSpec) else "trial",
+            "kind": _KINDS[type(self.spec)],
             "spec": asdict(self.spec),
             "model": {
                 "name": self.model.name,
@@ -70,7 +78,7 @@ class Work:
                 "revision": self.model.revision,
                 "depth": self.model.depth,
             },
-            "task": {"name": self.task.name, "source": asdict(self.task.source)},
+            "task": {"name": self.task.name or None, "source": asdict(self.task.source)},
             "start": self.start,
         }
 
@@ -91,10 +99,26 @@ class Plan:
     trials: dict[str, Work] = field(default_factory=dict)  # with those that no cell names: stages
     profiles: dict[str, Work] = field(default_factory=dict)  # of pre-trained networks
     measures: dict[str, list[Measure]] = field(default_factory=dict)  # of a trial's network
+    speeds: dict[str, Work] = field(default_factory=dict)  # of networks, trained or not
     known: Known = field(default_factory=Known.nothing)
+
+    def missing(self) -> list[Work]:
+        """All that is left to do; see `missing_trials` for what has a record already."""
+        return [*self.missing_profiles(), *self.missing_trials(), *self.missing_speeds()]
 
     def missing_profiles(self) -> list[Work]:
         return [work for id_, work in self.profiles.items() if id_ not in self.known.profiles]
+
+    def missing_speeds(self) -> list[Work]:
+        return [work for id_, work in self.speeds.items() if id_ not in self.known.profiles]
+
+    def work(self, id_: str) -> Work:
+        """Raises KeyError for what is not in the plan."""
+        return self.profiles.get(id_) or self.speeds.get(id_) or self.trials[id_]
+
+    def is_measurement(self, id_: str) -> bool:
+        """Whether it is work of its own of which a row of PROFILES comes."""
+        return id_ in self.profiles or id_ in self.speeds
 
     def missing_trials(self) -> list[Work]:
         """Also those that have a record and lack a measurement, or a network that others need."""
@@ -166,6 +190,7 @@ class Plan:
         measures = Counter(
             state_of(item.id, self.known) for items in self.measures.values() for item in items
         )
+        speeds = Counter(state_of(id_, self.known) for id_ in self.speeds)
         return {
             "cells": len(self.cells),
             "trials": len(self.trials),
@@ -176,6 +201,8 @@ class Plan:
             "profiles_done": len(self.profiles) - len(self.missing_profiles()),
             "measures": measures.total(),
             **{f"measures_{state}": measures[state] for state in ("done", "failed", "pending")},
+            "speeds": len(self.speeds),
+            **{f"speeds_{state}": speeds[state] for state in ("done", "failed", "pending")},
             **{f"trials_{state}": trials[state] for state in ("done", "failed", "pending")},
             **{f"cells_{state}": states[state] for state in get_args(State)},
         }

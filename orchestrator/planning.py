@@ -17,6 +17,7 @@ from lp_sweep.orchestrator.known import Known
 from lp_sweep.orchestrator.plan import Cell, Measure, Plan, State, Work, state_of
 from lp_sweep.orchestrator.resolve import Sweep, TaskInput
 from lp_sweep.orchestrator.searching import SearchState, search_states
+from lp_sweep.orchestrator.speeds import wanted_speeds
 from lp_sweep.storage.identity import ProfileSpec, TrialSpec, profile_id, trial_id, trial_ids
 from lp_sweep.trials.feedforward_rules import NONE, some_removed
 from lp_sweep.trials.procedures import Procedure, full_layers, settled, stage_one
@@ -44,6 +45,7 @@ def make_plan(sweep: Sweep, known: Known) -> Plan:
         searched = search_states(sweep.spec.strategies, asked, builder.foreseen, known)
         plan.cells = [_cell(builder, item, searched.get(item)) for item in asked]
         builder.pretrained_probes()
+        plan.speeds = wanted_speeds(plan)
     return plan
 
 

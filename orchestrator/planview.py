@@ -8,10 +8,11 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from lp_sweep.orchestrator.estimate import Estimate, Rates
-from lp_sweep.orchestrator.naming import ranges, short_model
-from lp_sweep.orchestrator.plan import Cell, Plan, Work
+from lp_sweep.orchestrator.naming import short_model
+from lp_sweep.orchestrator.plan import Cell, Plan, Work, state_of
 from lp_sweep.orchestrator.selection import taken_on
-from lp_sweep.storage.printable import printable
+from lp_sweep.storage.identity import SpeedSpec
+from lp_sweep.storage.printable import printable, ranges
 from lp_sweep.trials.feedforward_rules import NONE
 from lp_sweep.trials.procedures import DIRECT
 
@@ -19,8 +20,8 @@ _SHARED_SHOWN = 8
 
 
 def plan_json(plan: Plan, estimate: Estimate, slots: int = 0) -> dict[str, Any]:
-    """One object: `cells` (a list), `totals`, `estimate`, `profiles`, `notes`. `slots`: of the runs
-    at work on the sweep, 0 where that is not known."""
+    """One object: `cells` (a list), `totals`, `estimate`, `profiles`, `speeds`, `notes`. `slots`:
+    of the runs at work on the sweep, 0 where that is not known."""
     return {
         "sweep": plan.sweep.name,
         "cells": [cell.row() for cell in plan.cells],
@@ -43,7 +44,21 @@ def plan_json(plan: Plan, estimate: Estimate, slots: int = 0) -> dict[str, Any]:
             }
             for id_, work in plan.profiles.items()
         ],
+        "speeds": [_speed_row(plan, id_, work) for id_, work in plan.speeds.items()],
         "notes": plan.sweep.notes,
+    }
+
+
+def _speed_row(plan: Plan, id_: str, work: Work) -> dict[str, Any]:
+    spec = work.spec
+    assert isinstance(spec, SpeedSpec)
+    return {
+        "profile_id": id_,
+        "model": work.model.name,
+        "kept_layers": list(spec.kept_layers),
+        "removed_feed_forwards": list(spec.removed_feed_forwards),
+        "device_type": spec.device_type,
+        "state": state_of(id_, plan.known),
     }
 
 
@@ -73,6 +88,9 @@ def plan_text(plan: Plan, estimate: Estimate, rates: Rates, slots: int = 0) -> s
         lines.insert(-1, _count("measures", totals["measures"], _measures(totals)))
     if any(cell.search for cell in plan.cells):
         lines.insert(-1, _count("search", searched, _search(totals)))
+    if totals["speeds"]:
+        told = f"of networks, each alone on the cluster: {_states(totals, 'speeds')}"
+        lines.insert(-1, _count("speeds", totals["speeds"], told))
     if totals["cells_impossible"]:
         lines.insert(-1, _count("impossible", totals["cells_impossible"], _impossible(plan)))
     lines += ["", *_matrix(plan), *_shared(plan), *_longest(plan, to_do, rates)]
@@ -114,11 +132,13 @@ def _impossible(plan: Plan) -> str:
 
 
 def _measures(totals: Mapping[str, int]) -> str:
-    failed = f"{totals['measures_failed']:,} failed, " if totals["measures_failed"] else ""
-    return (
-        f"of trained networks, by layer: {totals['measures_done']:,} done, {failed}"
-        f"{totals['measures_pending']:,} missing"
-    )
+    return f"of trained networks, by layer: {_states(totals, 'measures')}"
+
+
+def _states(totals: Mapping[str, int], name: str) -> str:
+    """`3 done, 1 failed, 2 missing`; nothing of failures where there are none."""
+    failed = f"{totals[f'{name}_failed']:,} failed, " if totals[f"{name}_failed"] else ""
+    return f"{totals[f'{name}_done']:,} done, {failed}{totals[f'{name}_pending']:,} missing"
 
 
 def _to_do(plan: Plan, work: Iterable[Work]) -> str:
@@ -127,16 +147,17 @@ def _to_do(plan: Plan, work: Iterable[Work]) -> str:
     ids = {item.id for item in work}
     again = ids & plan.trained_again()
     measured = (ids & plan.known.trials) - again
-    profiles = ids & plan.profiles.keys()
+    profiles, speeds = ids & plan.profiles.keys(), ids & plan.speeds.keys()
     failed = sum(plan.failed_with(id_) is not None for id_ in ids)
     parts = {
-        "to fine-tune": len(ids - again - measured - profiles),
+        "to fine-tune": len(ids - again - measured - profiles - speeds),
         "done and to train again, as the network is needed and was not kept": len(again),
         "done and to be measured": len(measured),
         "pre-trained to be measured": len(profiles),
+        "to be timed": len(speeds),
     }
     told = [f"{count:,} {what}" for what, count in parts.items() if count]
-    words = f": {', '.join(told)}" if again or measured or profiles else ""
+    words = f": {', '.join(told)}" if again or measured or profiles or speeds else ""
     mended = f", with {failed} that failed and may go through now" if failed else ""
     return f"by `lp-sweep run`{words}{mended}"
 

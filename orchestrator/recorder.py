@@ -44,7 +44,7 @@ class Recorder:
             "attempt_id": attempt,
             "trial_id": work.id,
             "model": work.model.name,
-            "task": work.task.name,
+            "task": work.task.name or None,
             "seed": getattr(work.spec, "seed", None),
             "kept_layers": getattr(work.spec, "kept_layers", None),
             "error_type": loss.error_type,

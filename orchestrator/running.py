@@ -158,7 +158,7 @@ def _left_failed(outcome: Outcome) -> int:
     totals = outcome.plan.totals()
     plan = outcome.plan
     measures = (item.id for items in plan.measures.values() for item in items)
-    others = {*plan.profiles, *measures} & plan.known.failed.keys()
+    others = {*plan.profiles, *plan.speeds, *measures} & plan.known.failed.keys()
     return totals["trials_failed"] + len(others - plan.known.profiles.keys())
 
 

@@ -34,7 +34,7 @@ def taken_on(plan: Plan) -> list[Work]:
     selection = Selection()
     wanted = {
         work.id: work
-        for work in (*plan.missing_profiles(), *plan.missing_trials())
+        for work in plan.missing()
         if plan.incomplete(work.id) and selection.wants(work.id, plan.failed_with(work.id))
     }
     again = plan.trained_again() - wanted.keys()
@@ -63,7 +63,7 @@ def _failed_work(plan: Plan) -> dict[str, str]:
     """What has failed of the plan -> the work that tries it again: itself, or for a measurement
     the trial that it is of."""
     failed = plan.known.failed
-    work = {id_: id_ for id_ in failed if id_ in plan.trials or id_ in plan.profiles}
+    work = {id_: id_ for id_ in failed if id_ in plan.trials or plan.is_measurement(id_)}
     for trial, measures in plan.measures.items():
         for item in measures:
             if item.id in failed:
@@ -80,7 +80,8 @@ def _failed_id(name: str, failed: Mapping[str, str], plan: Plan) -> str:
         return failed[matches[0]]
     if matches:
         raise SpecError(f"{name!r} is the beginning of {len(matches)} failed trials. Give more.")
-    others = [id_ for id_ in (*plan.trials, *plan.profiles) if id_.startswith(name)]
+    known = (*plan.trials, *plan.profiles, *plan.speeds)
+    others = [id_ for id_ in known if id_.startswith(name)]
     if others:
         done = others[0] in plan.known.trials or others[0] in plan.known.profiles
         state = "is done" if done else "has not been tried yet: `lp-sweep run` does it"

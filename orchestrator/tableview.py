@@ -36,9 +36,7 @@ def columns_read(name: str) -> set[str] | None:
 def table_text(catalog: Catalog, asked: Asked) -> str:
     """The table. Raises SpecError for a model or a strategy that the store does not have."""
     if asked.name == "speed" and asked.strategies:
-        raise SpecError(
-            "table speed takes no --strategy: networks of one K run alike. Use --model alone."
-        )
+        raise SpecError("table speed takes no --strategy: it lists networks. Use --model alone.")
     made = {**TABLES, **STATISTICS}[asked.name](
         catalog,
         unit=asked.unit,

@@ -31,5 +31,5 @@ def _unkept(plan: Plan, store: Store, *, one_seed: bool) -> int:
     kept = with_networks(plan.known, store, done & store.folders(WEIGHTS)).networks
     if not one_seed:
         return len(done - kept)
-    networks = {id_: replace(plan.trials[id_].spec, seed=0) for id_ in done}
+    networks = {id_: replace(plan.trials[id_].trial, seed=0) for id_ in done}
     return len({*networks.values()} - {networks[id_] for id_ in kept})

@@ -12,8 +12,9 @@ from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 from lp_sweep.orchestrator.plan import Work
-from lp_sweep.storage.identity import ProfileSpec, TrialSpec
+from lp_sweep.storage.identity import ProfileSpec, SpeedSpec, TrialSpec
 from lp_sweep.trials.measures.heldout import held_out_rows
+from lp_sweep.trials.measures.pairs import RULE
 from lp_sweep.trials.procedures import ITERATIVE, phases
 
 _LAYER_PARAMETERS = 7_077_888  # of bert-base
@@ -84,6 +85,8 @@ def work_terms(work: Work, lengths: Lengths) -> Terms:
     """Of a trial or a measurement that is to be done."""
     if isinstance(work.spec, ProfileSpec):
         return _profile_terms(work, work.spec, lengths)
+    if isinstance(work.spec, SpeedSpec):
+        return _speed_terms(work, work.spec)
     recipe, course = work.spec.recipe, phases(work.spec, work.model.depth)
     train = _limited(work.task.train_rows, recipe.limit_train)
     layers = len(work.spec.kept_layers)
@@ -128,6 +131,21 @@ def _profile_terms(work: Work, spec: ProfileSpec, lengths: Lengths) -> Terms:
     if spec.rows is not None:
         tokens += min(learned, spec.rows) * lengths.train
     return Terms(1.0, 0.0, 0.0, _FORWARD * tokens * layer * depth)
+
+
+def _speed_terms(work: Work, spec: SpeedSpec) -> Terms:
+    """Of both networks, steps of fine-tuning and inferences, without the rounds that noise may
+    add."""
+    layer = work.model.layer_parameters or _LAYER_PARAMETERS
+    layers, times = work.model.depth + len(spec.kept_layers), RULE.warm_ups + RULE.pairs
+    once = training_terms(
+        layer_parameters=layer,
+        course=Course(1, layers),
+        train_tokens=sum(spec.batches) * spec.length,
+        dev_tokens=sum(spec.batches) * spec.length,
+        steps=len(spec.batches),
+    )
+    return Terms(1.0, *(times * amount for amount in once[1:]))
 
 
 def _limited(rows: int, limit: int | None) -> int:

@@ -1,4 +1,5 @@
-"""What is missing, handed out one piece at a time, longest first; profiles before trials.
+"""What is missing, handed out one piece at a time, longest first; profiles before trials, and
+speeds at the end: each alone, since what runs beside it would be in its times.
 
 Pure bookkeeping over a plan: no Ray, and no clock but that of its `pace`. When a profile ends, the
 cells that waited for it become trials; when a search has all that it asked for, it asks for more,
@@ -31,6 +32,7 @@ from lp_sweep.storage.schema import TABLES
 from lp_sweep.storage.store import Store
 from lp_sweep.trials.select import Measured
 
+_LAST = 3  # the rank of speeds
 _BLOCKED = "missing_input"  # how work fails that waits for a network of what failed
 
 
@@ -65,7 +67,7 @@ class WorkQueue:
         self._heap: list[tuple[int, float, str]] = []
         self._heap_seconds = self._deferred_seconds = 0.0
         self._queued: set[str] = set()
-        self._measured: set[str] = set()  # of trained networks
+        self._measured: set[str] = set()  # of trained networks, and speeds
         self._needed: set[str] = set()  # whose networks other work needs
         self._keeping: set[str] = set()  # begun as needed: their networks come to the store
         self._networks: set[str] = set()  # that came to the store in this run
@@ -80,10 +82,9 @@ class WorkQueue:
     def _fill(self) -> None:
         self._needed = self.plan.needed_networks()
         self._deferred_seconds = self.rates.total(deferred(self.plan, self.rates)).seconds
-        missing = [*self.plan.missing_profiles(), *self.plan.missing_trials()]
         wanted = [
             work.id
-            for work in missing
+            for work in self.plan.missing()
             if self.plan.incomplete(work.id)
             and self._selection.wants(work.id, self.plan.failed_with(work.id))
         ]
@@ -145,27 +146,25 @@ class WorkQueue:
             self._settle(id_, _BLOCKED)
         for id_ in hopeless:
             if self.plan.known.failed.get(id_) != _BLOCKED:
-                self._on_blocked(self._work(id_), need)
-
-    def _work(self, id_: str) -> Work:
-        return self.plan.profiles.get(id_) or self.plan.trials[id_]
+                self._on_blocked(self.plan.work(id_), need)
 
     def _put(self, id_: str) -> None:
         """To be handed out, now or when what it lacks is there."""
         if lacking := self._lacking(id_):
-            self._blocked.add(id_, lacking, self.rates.seconds(self._work(id_)))
+            self._blocked.add(id_, lacking, self.rates.seconds(self.plan.work(id_)))
         else:
             self._push(id_)
 
     def _push(self, id_: str) -> None:
         rank = 0 if id_ in self.plan.profiles else 1 if id_ in self._needed else 2
-        seconds = self.rates.seconds(self._work(id_))
+        rank = _LAST if id_ in self.plan.speeds else rank
+        seconds = self.rates.seconds(self.plan.work(id_))
         heapq.heappush(self._heap, (rank, -seconds, id_))
         self._heap_seconds += seconds
 
     def take(self) -> Work | None:
         """Raises StoreError: to take is to say so in the store."""
-        while self._heap and not self.stopped:
+        while self._heap and not self.stopped and self._may_begin():
             id_ = self._heap[0][2]
             ours = self.others.claim(id_)
             self._heap_seconds += heapq.heappop(self._heap)[1]
@@ -173,10 +172,17 @@ class WorkQueue:
                 continue
             if self._settled_by_now(id_):
                 continue
-            work = self.live[id_] = self._work(id_)
+            work = self.live[id_] = self.plan.work(id_)
             self._keeping |= {id_} & self._needed
             return work
         return None
+
+    def _may_begin(self) -> bool:
+        """Whether the next piece may run beside what is live, here and as far as is known of other
+        runs."""
+        if self._heap[0][0] == _LAST:
+            return not self.live and not self.others.holding
+        return not self.live.keys() & self.plan.speeds.keys()
 
     def _settled_by_now(self, id_: str) -> bool:
         """Of work that was just claimed: another run may have recorded it, or failed at it, since
@@ -268,6 +274,7 @@ class WorkQueue:
         self.done.add(id_)
         self._again.discard(id_)
         self._measured |= {item.id for item in self.plan.missing_measures(id_)}
+        self._measured |= {id_} & self.plan.speeds.keys()
         if id_ in self._keeping:
             self._networks.add(id_)
             for free in self._blocked.came(id_):

@@ -126,6 +126,30 @@ class ProfileSpec:
     seed: int | None = None
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SpeedSpec:
+    """One measurement of how fast a network is beside all layers of its model.
+
+    No task, no data and no seed: time depends on none of them, so one measurement is that of every
+    trial of the network. Layers are as in TrialSpec; batches of examples, each of `length` tokens.
+    """
+
+    model_fingerprint: str
+    kept_layers: tuple[int, ...]
+    device_type: str  # cpu, cuda
+    removed_feed_forwards: tuple[int, ...] = ()
+    second_norm: SecondNorm = "keep"
+    precision: Precision = "fp32"
+    length: int = 128
+    batches: tuple[int, ...] = (32,)
+
+    def __post_init__(self) -> None:
+        for name in ("kept_layers", "removed_feed_forwards", "batches"):
+            object.__setattr__(self, name, _ascending(getattr(self, name)))
+        if not self.removed_feed_forwards:
+            object.__setattr__(self, "second_norm", "keep")
+
+
 def _ascending(layers: Iterable[int]) -> tuple[int, ...]:
     return tuple(sorted(set(layers)))
 
@@ -190,11 +214,11 @@ def _hash(text: str) -> str:
     return hashlib.sha256(text.encode()).hexdigest()
 
 
-def _identifier(prefix: str, spec: TrialSpec | ProfileSpec) -> str:
+def _identifier(prefix: str, spec: TrialSpec | ProfileSpec | SpeedSpec) -> str:
     return f"{prefix}{IDENTITY_VERSION}-{_hash(_payload(spec))[:20]}"
 
 
-def _payload(spec: TrialSpec | ProfileSpec) -> str:
+def _payload(spec: TrialSpec | ProfileSpec | SpeedSpec) -> str:
     kind, text = type(spec).__name__, canonical_json(spec)
     return f'{{"identity":{IDENTITY_VERSION},"kind":"{kind}","spec":{text}}}'
 
@@ -220,7 +244,7 @@ def trial_ids(spec: TrialSpec) -> Callable[[int], str]:
     return of_seed
 
 
-def profile_id(spec: ProfileSpec) -> str:
+def profile_id(spec: ProfileSpec | SpeedSpec) -> str:
     """`p1-` and 20 hex digits. For a contribution profile only the dev rows count, so a train
     subset must not be in `spec`."""
     return _identifier("p", spec)
@@ -260,6 +284,11 @@ def profile_spec_from_plain(plain: Mapping[str, Any]) -> ProfileSpec:
             "recipe": None if recipe is None else recipe_from_plain(recipe),
         }
     )
+
+
+def speed_spec_from_plain(plain: Mapping[str, Any]) -> SpeedSpec:
+    """The inverse of `dataclasses.asdict`."""
+    return SpeedSpec(**plain)  # which makes tuples of lists
 
 
 def recipe_from_plain(plain: Mapping[str, Any]) -> Recipe:

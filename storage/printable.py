@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 _WIDEST = 80  # characters of a value in a message
@@ -38,3 +38,15 @@ def listed(names: Iterable[object], most: int = 20) -> str:
     """Names with commas, the first of many."""
     parts = [short(str(name), _WIDEST) for name in names]
     return ", ".join(parts[:most]) + (", ..." if len(parts) > most else "")
+
+
+def ranges(layers: Sequence[int], most: int | None = None) -> str:
+    """`1-4,6` for (1, 2, 3, 4, 6); `1,3,...` where there are more than `most` such parts."""
+    parts: list[list[int]] = []
+    for layer in layers:
+        if parts and parts[-1][1] == layer - 1:
+            parts[-1][1] = layer
+        else:
+            parts.append([layer, layer])
+    texts = [str(a) if a == b else f"{a}-{b}" for a, b in parts]
+    return ",".join(texts if most is None or len(texts) <= most else [*texts[:most], "..."])

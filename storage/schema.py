@@ -20,6 +20,21 @@ _layer_value = pa.struct([("layer", pa.int32()), ("value", pa.float64())])
 _named_value = pa.struct(
     [("name", _text), ("layer", pa.int32()), ("other", pa.int32()), ("value", pa.float64())]
 )
+_timing = pa.struct(
+    [
+        ("quantity", _text),  # finetune, inference
+        ("batch", pa.int32()),  # examples
+        ("full_ms", _float),  # of a batch: CPU time over all threads, or the GPU's; medians
+        ("pruned_ms", _float),
+        ("full_wall_ms", _float),
+        ("pruned_wall_ms", _float),
+        ("speedup", _float),  # full_ms / pruned_ms of a pair: median, quartiles
+        ("speedup_q25", _float),
+        ("speedup_q75", _float),
+        ("pairs", pa.int32()),
+        ("rounds", pa.int32()),  # it took to get there: see trials/measures/pairs.py
+    ]
+)
 
 _WHERE = [
     ("host", _text),
@@ -106,7 +121,7 @@ TRIALS = pa.schema(
 PROFILES = pa.schema(
     [
         ("profile_id", _text),
-        ("measure", _text),  # contribution, probes, similarity, cka, ...
+        ("measure", _text),  # contribution, probes, similarity, cka, speed, ...
         ("identity_version", pa.int32()),
         ("spec", _text),  # canonical JSON of what the identifier is a hash of
         ("trial_id", _text),  # whose network was measured; null: the pre-trained one
@@ -123,6 +138,13 @@ PROFILES = pa.schema(
         ("layers", pa.list_(_layer_value)),  # what a strategy selects by: 1-based layer, value
         ("values", pa.list_(_named_value)),  # all else: see docs/store.md
         ("dev_examples", _int),
+        ("removed_feed_forwards", _layers),  # from here on, of a speed alone
+        ("second_norm", _text),
+        ("precision_used", _text),
+        ("params_total", _int),
+        ("params_full", _int),  # of the network with all layers
+        ("timings", pa.list_(_timing)),
+        ("others_busy_cores", _float),  # that other processes kept busy meanwhile, mean
         ("seconds_total", _float),
         *_WHERE,
     ]

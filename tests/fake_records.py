@@ -134,6 +134,44 @@ class FakeSweep:
         self.store.put("profiles", id_, [row])
         return id_
 
+    def speed(
+        self,
+        finetune: float,
+        inference: float,
+        *,
+        width: float = 0.02,
+        batches: Iterable[int] = (32,),
+        **columns: Any,
+    ) -> str:
+        """The speed of a network, times its model's; `width` is of the quartiles. For what must
+        match a cell: `model`, `kept_layers`, `removed_feed_forwards`."""
+        row = {
+            "measure": "speed",
+            "model": "bert",
+            "depth": 12,
+            "kept_layers": [1, 2, 3, 4, 5, 6],
+            "removed_feed_forwards": [],
+            "second_norm": "keep",
+            "precision_used": "fp32",
+            "max_length": 128,
+            "device_type": "cuda",
+            "device_name": "H200",
+            "threads": 16,
+            "others_busy_cores": 0.1,
+            "ended_at": STARTED,
+            **columns,
+        }
+        id_ = identifier("p", *row.values())
+        speedups = {"finetune": finetune, "inference": inference}
+        row |= {"profile_id": id_, "model_fingerprint": fingerprint(row["model"])}
+        row["timings"] = [
+            timing(quantity, batch, speedup, width)
+            for batch in batches
+            for quantity, speedup in speedups.items()
+        ]
+        self.store.put("profiles", id_, [row])
+        return id_
+
     def predictions(self, trial_id: str, right: Iterable[bool]) -> None:
         rows = [
             {
@@ -153,6 +191,27 @@ class FakeSweep:
         return self.store
 
 
+def fingerprint(model: str) -> str:
+    return f"sha256:{hashlib.sha256(model.encode()).hexdigest()}"
+
+
+def timing(quantity: str, batch: int, speedup: float, width: float) -> dict[str, Any]:
+    """One of a speed's; the full network takes 100 ms."""
+    return {
+        "quantity": quantity,
+        "batch": batch,
+        "full_ms": 100.0,
+        "pruned_ms": 100 / speedup,
+        "full_wall_ms": 110.0,
+        "pruned_wall_ms": 110 / speedup,
+        "speedup": speedup,
+        "speedup_q25": speedup * (1 - width / 2),
+        "speedup_q75": speedup * (1 + width / 2),
+        "pairs": 20,
+        "rounds": 1,
+    }
+
+
 def trial_record(row: dict[str, Any], score: float | None, **changes: Any) -> dict[str, Any]:
     """A row of TRIALS for a cell; `changes` replace columns."""
     share = None if score is None else score / 100
@@ -163,6 +222,7 @@ def trial_record(row: dict[str, Any], score: float | None, **changes: Any) -> di
         **{key: row[key] for key in ("trial_id", "model", "depth", "kept_layers", "procedure")},
         **{key: row[key] for key in ("dropped_layers", "task", "seed")},
         "k": row["depth"] - layers,
+        "model_fingerprint": fingerprint(row["model"]),
         "learning_rate": 2e-5,
         "batch_size": 32,
         "epochs": 3,

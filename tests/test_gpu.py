@@ -13,7 +13,9 @@ from lp_sweep.trials import checkpoint
 from lp_sweep.trials import finetune as finetuning
 from lp_sweep.trials import steps as stepping
 from lp_sweep.trials.forward import forward
+from lp_sweep.trials.measures.pairs import Rule
 from lp_sweep.trials.run import execute, run_trial
+from lp_sweep.trials.speed import run_speed
 from tests.test_run import jobs
 from tests.toyworld import save_world
 
@@ -81,3 +83,14 @@ def test_a_checkpoint_on_cuda_goes_on_with_the_same_result(
     assert record["resumed_from_step"] == 21
     assert record["train_losses"] == undisturbed["record"]["train_losses"]
     assert store.read("predictions", job["id"]) == undisturbed["predictions"]
+
+
+def test_a_speed_on_cuda_is_of_both_batches(tmp_path: Path) -> None:
+    world = save_world(tmp_path, measure={"speed": "cuda", "speed_length": 16})
+    job = next(job for job in jobs(world, "k=2") if job["kind"] == "speed") | {"device": "cuda"}
+    record = run_speed(job, Rule(warm_ups=2, pairs=4, rounds=1))["record"]
+    assert (record["device_type"], record["kept_layers"]) == ("cuda", [1, 2])
+    assert {(t["quantity"], t["batch"]) for t in record["timings"]} == {
+        (quantity, batch) for quantity in ("inference", "finetune") for batch in (32, 256)
+    }
+    assert all(t["full_ms"] > 0 < t["pruned_ms"] for t in record["timings"])

@@ -12,12 +12,14 @@ from lp_sweep.storage.identity import (
     IDENTITY_VERSION,
     ProfileSpec,
     Recipe,
+    SpeedSpec,
     TaskDefinition,
     TrialSpec,
     canonical_json,
     content_hash,
     profile_id,
     profile_spec_from_plain,
+    speed_spec_from_plain,
     trial_id,
     trial_ids,
     trial_spec_from_canonical,
@@ -47,6 +49,11 @@ MNLI = replace(
 )
 PROFILE = ProfileSpec(
     model_fingerprint="hub:bert-base-cased@main", task=TASK, data_fingerprint="sha256:00"
+)
+SPEED = SpeedSpec(
+    model_fingerprint="hub:bert-base-cased@main",
+    kept_layers=(1, 2, 3),
+    device_type="cpu",
 )
 # a value that is not the default, for every field there is
 OTHER: dict[type, dict[str, Any]] = {
@@ -103,6 +110,16 @@ OTHER: dict[type, dict[str, Any]] = {
         "recipe": Recipe(epochs=4),
         "seed": 1,
     },
+    SpeedSpec: {
+        "model_fingerprint": "hub:roberta-base@main",
+        "kept_layers": (1, 2),
+        "device_type": "cuda",
+        "removed_feed_forwards": (3,),
+        "second_norm": "drop",
+        "precision": "bf16",
+        "length": 64,
+        "batches": (32, 256),
+    },
 }
 # what else must be so for a field to matter at all
 NEEDS: dict[str, dict[str, Any]] = {
@@ -144,6 +161,28 @@ def test_trial_id_is_pinned(spec: TrialSpec, expected: str) -> None:
     ],
 )
 def test_profile_id_is_pinned(spec: ProfileSpec, expected: str) -> None:
+    assert profile_id(spec) == expected
+
+
+@pytest.mark.parametrize(
+    ("spec", "expected"),
+    [
+        pytest.param(SPEED, "p1-3ac9e1acff35a74fe711", id="all-defaults"),
+        pytest.param(
+            replace(
+                SPEED,
+                device_type="cuda",
+                batches=(32, 256),
+                precision="bf16",
+                removed_feed_forwards=(3,),
+                second_norm="drop",
+            ),
+            "p1-2682a677c89ed94d9d81",
+            id="reduced-on-a-gpu",
+        ),
+    ],
+)
+def test_the_id_of_a_speed_is_pinned(spec: SpeedSpec, expected: str) -> None:
     assert profile_id(spec) == expected
 
 
@@ -200,6 +239,13 @@ def test_defaults_are_pinned() -> None:
             "rows": None,
             "recipe": None,
             "seed": None,
+        },
+        "SpeedSpec": {
+            "removed_feed_forwards": (),
+            "second_norm": "keep",
+            "precision": "fp32",
+            "length": 128,
+            "batches": (32,),
         },
     }
     assert TRIAL.recipe == Recipe()
@@ -275,6 +321,17 @@ def test_every_field_of_the_task_matters(name: str, value: Any) -> None:
 @pytest.mark.parametrize(("name", "value"), changes(ProfileSpec))
 def test_every_field_of_a_profile_matters(name: str, value: Any) -> None:
     assert profile_id(replace(PROFILE, **{name: value})) != profile_id(PROFILE)
+
+
+@pytest.mark.parametrize(("name", "value"), changes(SpeedSpec))
+def test_every_field_of_a_speed_matters(name: str, value: Any) -> None:
+    base = replace(SPEED, **NEEDS.get(name, {}))
+    assert profile_id(replace(base, **{name: value})) != profile_id(base)
+
+
+def test_spelling_does_not_matter_of_a_speed() -> None:
+    same = replace(SPEED, kept_layers=(3, 2, 1, 1), second_norm="drop", batches=(32, 32))
+    assert profile_id(same) == profile_id(SPEED)
 
 
 def test_text_order_and_field_borders_matter() -> None:
@@ -367,3 +424,10 @@ def test_profile_round_trip(profile: ProfileSpec) -> None:
 )
 def test_identifiers_of_seeds_are_those_of_the_trials(spec: TrialSpec, seed: int) -> None:
     assert trial_ids(spec)(seed) == trial_id(replace(spec, seed=seed))
+
+
+def test_speed_round_trip() -> None:
+    spec = replace(SPEED, removed_feed_forwards=(2,), batches=(32, 256))
+    again = speed_spec_from_plain(json.loads(json.dumps(asdict(spec))))
+    assert again == spec
+    assert profile_id(again) == profile_id(spec)

@@ -70,11 +70,15 @@ def fake(tmp_path: Path) -> FakeSweep:
 
 @pytest.fixture(scope="module")
 def itself(tmp_path_factory: pytest.TempPathFactory) -> dict[int, list[Compared]]:
-    """The paper beside itself: a store with what Tables 1, 5 (its FT rows) and 6 print."""
+    """The paper beside itself: a store with what Tables 1, 3 (its speeds), 5 (its FT rows) and 6
+    print."""
     fake = FakeSweep(tmp_path_factory.mktemp("itself"))
     roberta = [n for n in printed(6, "score") if n.model != "bert-base-cased"]
     after = [n for n in printed(5, "score") if n.procedure != "direct"]
     feed(fake, [*printed(1, "score"), *roberta, *after])
+    for n in printed(3, "finetune_speedup"):
+        kept = list(range(1, DEPTHS[n.model] + 1 - (n.k or 0)))
+        fake.speed(n.value, n.value, model=n.model, kept_layers=kept)
     with open_views(fake.publish()) as catalog:
         return {table: compare(catalog, table) for table in range(1, 7)}
 
@@ -158,7 +162,7 @@ def test_what_a_store_has_not_is_missing(fake: FakeSweep) -> None:
             compared = compare(catalog, table)
             assert len(compared) == sum(n.table == table for n in NUMBERS)
             found = [item for item in compared if item.verdict != "missing"]
-            assert len(found) == {1: 1, 3: 2, 6: 1}.get(table, 0)  # and size and speed of K=0
+            assert len(found) == {1: 1, 3: 1, 6: 1}.get(table, 0)  # and the size of K=0
         shown = cells(paper_table(catalog, 1))
     assert shown["BERT, 6", "SST-2"] == "missing (paper 90.25)"
     assert shown["BERT, 6 change", "SST-2"] == "missing (paper −2.18)"
@@ -295,23 +299,41 @@ def test_the_loss_takes_only_seeds_that_have_all_seven_tasks(fake: FakeSweep) ->
     assert item.sd == pytest.approx(0.5**0.5)
 
 
-def test_size_and_speed_are_of_the_device_with_the_most_trials(fake: FakeSweep) -> None:
-    axes = {"model": "bert-base-cased", "score": 90.0}
+def test_speeds_are_measured_ones_of_the_device_with_the_most_networks(fake: FakeSweep) -> None:
+    model = {"model": "bert-base-cased"}
     for task in ("sst2", "qqp"):
-        fake.cell(k=0, task=task, params_total=108_300_000, **axes)
-        fake.cell(k=6, task=task, params_total=65_800_000, **axes)
-    slow = {"device_name": "CPU", "train_examples_per_second": 1.0, "seed": 43}
-    fake.cell(k=6, task="qqp", **slow, **axes)
-    fake.cell(k=2, task="qqp", **slow, **axes)
+        fake.cell(k=0, task=task, score=90.0, params_total=108_300_000, **model)
+        fake.cell(k=6, task=task, score=90.0, params_total=65_800_000, **model)
+    fake.cell(k=2, task="qqp", score=90.0, **model)
+    fake.speed(1.01, 1.0, kept_layers=list(range(1, 13)), **model)
+    fake.speed(2.0, 2.0, batches=(32, 256), **model)
+    fake.speed(1.3, 1.2, kept_layers=list(range(1, 11)), device_name="V100", **model)
     with open_views(fake.publish()) as catalog:
         found = by_place(compare(catalog, 3))
-        shown = cells(paper_table(catalog, 3))
+        table = paper_table(catalog, 3)
+    shown = cells(table)
     speed = found["BERT, 6", "Fine-tuning speedup"]
-    assert (speed.ours, speed.n, speed.verdict) == (2, 2, "within")
+    assert (speed.ours, speed.n, speed.verdict) == (2, 20, "within")
     assert found["BERT, 6", "Inference time"].ours == pytest.approx(50)
-    assert found["BERT, 2", "Fine-tuning speedup"].verdict == "missing"
+    assert found["BERT, 2", "Fine-tuning speedup"].ours is None, "it is of another device"
+    assert found["BERT, 0", "Fine-tuning speedup"].ours == 1.01
     assert shown["BERT, 6", "Param., million"] == "65.8 (paper 66, −0.2) n=2"
     assert shown["BERT, 0", "Inference time saved, %"] == "–"
+    (note,) = [note for note in table.notes if note.startswith("Speeds of")]
+    assert note.startswith("Speeds of bert-base-cased: measured on H200, fp32, 32 rows of 128")
+
+
+def test_a_speed_that_was_not_measured_is_missing_though_the_trials_took_their_time(
+    fake: FakeSweep,
+) -> None:
+    for k, speed in ((0, 10.0), (6, 20.0)):
+        fake.cell(
+            model="bert-base-cased", task="qqp", k=k, score=90.0, train_examples_per_second=speed
+        )
+    with open_views(fake.publish()) as catalog:
+        found = by_place(compare(catalog, 3))
+    assert found["BERT, 6", "Fine-tuning speedup"].verdict == "missing"
+    assert found["BERT, 6", "Param."].ours == 65
 
 
 def test_every_depth_gives_a_number_for_table_2_and_a_wrong_one_is_outside(fake: FakeSweep) -> None:

@@ -241,58 +241,119 @@ def test_only_unstable_tasks_leave_nothing_to_say_of_stable_ones(fake: FakeSweep
 # --- speed
 
 
-def test_speed_is_against_full_depth_on_the_same_device(fake: FakeSweep) -> None:
+FULL = list(range(1, 13))
+
+
+def test_a_speed_is_what_was_measured_of_the_network(fake: FakeSweep) -> None:
     fake.cell(k=0, score=92.0)
     fake.cell(k=6, score=90.0)
-    fake.cell(k=6, score=90.0, seed=43, device_name="A100", train_examples_per_second=50.0)
-    h200, a100 = rows(fake, "FROM speed_table WHERE k = 6 ORDER BY device_name DESC")
-    assert (h200["train_speedup"], h200["dev_speedup"], h200["n_compared"]) == (2, 2, 1)
-    assert (a100["train_speedup"], a100["train_examples_per_second"]) == (None, 50)
-    assert h200["params_percent"] == pytest.approx(100 * 65 / 107)
-    assert a100["params_percent"] == h200["params_percent"], "size is the same on every device"
-    line = lines(speed(open_views(fake.store)))[0]
-    assert (line["device"], line["train ×"], line["tasks"]) == ("A100", "?", "0/1")
-
-
-def test_speed_takes_medians_over_seeds_then_tasks_and_each_trial_once(fake: FakeSweep) -> None:
-    for task, factor in (("SST-2", 2.0), ("QQP", 2.2), ("RTE", 9.0)):
-        fake.cell(k=0, task=task, score=90.0, train_examples_per_second=10.0)
-        for seed, noise in ((42, 0.0), (43, 1.0), (44, -1.0)):
-            speed_ = 10 * factor + noise
-            fake.cell(k=6, task=task, score=89, seed=seed, train_examples_per_second=speed_)
-    fake.cell(strategy="bottom", k=0, task="QQP", score=90.0, train_examples_per_second=10.0)
+    fake.speed(1.001, 0.999, kept_layers=FULL)
+    fake.speed(1.94, 1.97)
     full, six = rows(fake, "FROM speed_table ORDER BY k")
-    assert six["train_speedup"] == pytest.approx(2.2)
-    assert (full["n"], full["n_tasks"]) == (3, 3), "a trial that two cells share counts once"
-    assert (six["n"], six["n_compared"]) == (9, 3)
+    assert (six["finetune_speedup"], six["inference_speedup"], six["pairs"]) == (1.94, 1.97, 20)
+    assert (six["finetune_full_ms"], six["finetune_ms"]) == (100, pytest.approx(100 / 1.94))
+    assert six["params_percent"] == pytest.approx(100 * 65 / 107)
+    assert full["finetune_speedup"] == 1.001
+    first, second = lines(speed(open_views(fake.store)))
+    assert (first["K"], first["layers"], first["fine-tuning"]) == ("0", "1-12", "×1.00 (0.99–1.01)")
+    assert (second["kept"], second["layers"]) == ("6 of 12", "1-6")
+    assert (second["device"], second["batch"]) == ("H200", "32×128")
+    assert (second["fine-tuning"], second["inference"]) == (
+        "×1.94 (1.92–1.96)",
+        "×1.97 (1.95–1.99)",
+    )
 
 
-def test_threads_are_part_of_a_cpu(fake: FakeSweep) -> None:
-    cpu = {"device_type": "cpu", "device_name": "EPYC"}
-    fake.cell(k=0, score=92.0, threads=2, **cpu)
-    fake.cell(k=6, score=90.0, threads=8, **cpu)
-    found = rows(fake, "SELECT k, threads, train_speedup FROM speed_table ORDER BY k")
-    assert [tuple(row.values()) for row in found] == [(0, 2, 1.0), (6, 8, None)]
-    assert lines(speed(open_views(fake.store)))[1]["device"] == "EPYC, 8 threads"
-
-
-def test_layers_dropped_on_the_way_leave_no_timing_and_that_is_the_reason(fake: FakeSweep) -> None:
-    axes: dict[str, Any] = {"procedure": "iterative"}
-    fake.cell(k=0, score=92.0, **axes)
-    full = speed(open_views(fake.publish()))
-    assert not any("not timed" in note for note in full.notes)
-    untimed = {"train_examples_per_second": None, "dev_examples_per_second": None}
-    fake.cell(k=6, score=90.0, **axes, **untimed)
+def test_a_speed_that_was_not_measured_is_not_derived(fake: FakeSweep) -> None:
+    """The trials have timings of their own, whatever ran beside them."""
+    fake.cell(k=0, score=92.0, train_examples_per_second=10.0)
+    fake.cell(k=6, score=90.0, train_examples_per_second=20.0)
+    fake.speed(1.0, 1.0, kept_layers=FULL)
     table = speed(open_views(fake.publish()))
     line = lines(table)[1]
-    assert (line["train ex/s"], line["dev ex/s"], line["train ×"]) == (
-        "not timed",
-        "not timed",
-        "?",
-    )
-    assert line["tasks"] == "0/1"
-    assert "the others have no K=0 on that device or no timing" in table.notes[2]
-    assert "not timed: layers were dropped while the network trained" in table.notes[3]
+    assert [line[name] for name in ("device", "batch", "fine-tuning", "inference")] == [
+        "–",
+        "–",
+        "not measured",
+        "not measured",
+    ]
+    assert (line["parameters"], line["of full"]) == ("65.0 M", "60.7%")
+    assert any(note.startswith("not measured: a speed is not derived") for note in table.notes)
+
+
+def test_one_measurement_is_that_of_all_tasks_seeds_and_procedures(fake: FakeSweep) -> None:
+    for task in ("SST-2", "RTE"):
+        for seed in (42, 43):
+            fake.cell(k=6, score=90.0, task=task, seed=seed)
+            fake.cell(k=6, score=90.0, task=task, seed=seed, procedure="iterative")
+    fake.cell(strategy="bottom", k=6, score=88.0)
+    fake.speed(1.94, 1.97)
+    top, bottom = rows(fake, "FROM speed_table ORDER BY kept_layers")
+    assert (top["finetune_speedup"], top["n_trials"]) == (1.94, 8)
+    assert bottom["kept_layers"] == [7, 8, 9, 10, 11, 12]
+    assert (bottom["finetune_speedup"], bottom["n_trials"]) == (None, 1), "another network"
+
+
+@pytest.mark.parametrize(
+    "elsewhere",
+    [
+        pytest.param({"device_name": "A100"}, id="name"),
+        pytest.param({"device_type": "cpu", "device_name": "EPYC"}, id="type"),
+        pytest.param({"device_type": "cpu", "device_name": "H200", "threads": 1}, id="threads"),
+        pytest.param({"precision_used": "bf16"}, id="precision"),
+        pytest.param({"max_length": 64}, id="length"),
+    ],
+)
+def test_a_ratio_is_never_taken_across_devices(fake: FakeSweep, elsewhere: Any) -> None:
+    """Each row has the times of both networks on the one device it is of."""
+    fake.cell(k=6, score=90.0)
+    fake.speed(1.9, 1.9)
+    fake.speed(1.5, 1.6, **elsewhere)
+    found = rows(fake, "FROM speed_table ORDER BY finetune_speedup")
+    assert [(row["finetune_speedup"], row["inference_speedup"]) for row in found] == [
+        (1.5, 1.6),
+        (1.9, 1.9),
+    ]
+    for row in found:
+        assert row["finetune_full_ms"] / row["finetune_ms"] == pytest.approx(
+            row["finetune_speedup"]
+        )
+    table = speed(open_views(fake.store))
+    assert len({(line["device"], line["batch"]) for line in lines(table)}) == 2
+    assert any("no ratios across devices" in note for note in table.notes)
+
+
+def test_a_gpus_second_batch_is_a_row_of_its_own(fake: FakeSweep) -> None:
+    fake.cell(k=6, score=90.0)
+    fake.speed(1.9, 1.9, batches=(32, 256))
+    assert [line["batch"] for line in lines(speed(open_views(fake.publish())))] == [
+        "32×128",
+        "256×128",
+    ]
+
+
+def test_a_removed_feed_forward_is_another_network(fake: FakeSweep) -> None:
+    fake.cell(k=6, score=90.0)
+    reduced = fake.cell(k=6, score=89.0, seed=43, removed_feed_forwards=[5, 6])
+    reduced["feed_forward"] = "top 2"
+    fake.speed(1.9, 1.9)
+    fake.speed(2.4, 2.5, removed_feed_forwards=[5, 6])
+    found = rows(fake, "SELECT feed_forward, finetune_speedup FROM speed_table ORDER BY ALL")
+    assert [tuple(row.values()) for row in found] == [("none", 1.9), ("top 2", 2.4)]
+
+
+def test_what_speaks_against_a_speed_stands_beside_it(fake: FakeSweep) -> None:
+    fake.cell(k=6, score=90.0)
+    fake.speed(1.9, 1.9, width=0.06, others_busy_cores=0.9)
+    table = speed(open_views(fake.publish()))
+    assert lines(table)[0]["fine-tuning"] == "×1.90 (1.84–1.96) unsteady busy"
+    assert [note.partition(":")[0] for note in table.notes[-2:]] == ["unsteady", "busy"]
+
+
+def test_threads_are_told_of_a_cpu(fake: FakeSweep) -> None:
+    fake.cell(k=6, score=90.0)
+    fake.speed(1.9, 1.9, device_type="cpu", device_name="EPYC", threads=8, precision_used="bf16")
+    assert lines(speed(open_views(fake.publish())))[0]["device"] == "EPYC, 8 threads, bf16"
 
 
 # --- layout

@@ -43,7 +43,9 @@ class BatchSizes(NamedTuple):
 
 
 def whole_batch(spec: Mapping[str, Any]) -> int:
-    """The batch of a trial's or a profile's specification: what has no recipe only evaluates."""
+    """The batch of a specification, of a speed the smallest; what has no recipe only evaluates."""
+    if "batches" in spec:
+        return int(min(spec["batches"]))
     recipe = spec.get("recipe")
     return int(recipe["batch_size"]) if recipe else EVALUATION_BATCH
 

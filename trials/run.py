@@ -31,6 +31,7 @@ from lp_sweep.trials.profile import run_profile
 from lp_sweep.trials.provenance import now
 from lp_sweep.trials.record import Failure, Job, attempt_row
 from lp_sweep.trials.resident import resident
+from lp_sweep.trials.speed import run_speed
 from lp_sweep.trials.trial import Try, measure_trained, run_trial
 
 # after these a training that starts where it was would end the same way
@@ -38,7 +39,7 @@ _HOPELESS = ("diverged", "out_of_memory")
 
 
 class _Tried(NamedTuple):
-    """One try: what `run_trial` or `run_profile` gave, or a row of ATTEMPTS."""
+    """One try: what `run_trial`, `run_profile` or `run_speed` gave, or a row of ATTEMPTS."""
 
     found: dict[str, Any] | None
     attempt: dict[str, Any] | None
@@ -64,7 +65,7 @@ def execute(job: Job, store_location: str) -> dict[str, Any]:
         job = {**job, "measures": _missing_measures(job, outbox)}
         if not job["measures"] and not keeper.lacks(job["id"]):
             return _finished(job, outbox, keeper, done)
-    halvings = min(int(job.get("halvings") or 0), MAX_HALVINGS)
+    halvings = min(int(job.get("halvings") or 0), _most_halvings(job))
     tried = _try(job, outbox, keeper, halvings, done)
     while tried.attempt is not None:
         _send_attempt(outbox, tried.attempt)
@@ -101,7 +102,7 @@ def _try(
             failure = Failure.of(error)
     if failure.error_type == "out_of_memory":
         resident().forget()
-    final = failure.error_type != "out_of_memory" or halvings >= MAX_HALVINGS
+    final = failure.error_type != "out_of_memory" or halvings >= _most_halvings(job)
     micro_batch = BatchSizes.halved(whole_batch(job["spec"]), halvings).training
     row = attempt_row(
         job, failure, started_at, final=final, micro_batch=micro_batch, log=tail.text()
@@ -112,6 +113,8 @@ def _try(
 def _run(job: Job, outbox: Outbox, attempt: Try, done: Mapping[str, Any] | None) -> dict[str, Any]:
     """`done`: the trial's record, where only what it lacks is wanted. The network is trained again
     if the store does not have it; the record stays what it is."""
+    if job["kind"] == "speed":
+        return run_speed(job)
     if _is_profile(job):
         return run_profile(job, attempt.halvings)
     if done is not None:
@@ -146,6 +149,11 @@ def _saver(job: Job, outbox: Outbox) -> Saver:
         batch_size=spec.recipe.batch_size,
         patience=outbox.patience,
     )
+
+
+def _most_halvings(job: Job) -> int:
+    """Smaller batches are another way to the same record; the speed of one is that of no other."""
+    return 0 if job["kind"] == "speed" else MAX_HALVINGS
 
 
 def _send_attempt(outbox: Outbox, row: dict[str, Any]) -> None:
@@ -194,4 +202,5 @@ def _finished(job: Job, outbox: Outbox, keeper: Keeper, record: dict[str, Any]) 
 
 
 def _is_profile(job: Job) -> bool:
-    return bool(job["kind"] == "profile")
+    """Whether a row of PROFILES comes of it."""
+    return job["kind"] in ("profile", "speed")

@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 
 from lp_sweep.analysis.paper.models import Stand, stands
 from lp_sweep.analysis.paper.numbers import DEPTHS, TASKS, Number
+from lp_sweep.analysis.paper.timed import Speed, Timed, load_timed
 from lp_sweep.storage.catalog import Catalog
 
 # one line to change: rows of networks whose feed-forwards are all there
@@ -48,15 +49,8 @@ WHERE list_contains($tasks::VARCHAR[], paper_task)
 GROUP BY ALL
 ORDER BY ALL
 """
-_SPEEDS = f"""
-FROM speed_table
-WHERE procedure = 'direct' AND list_contains($models::VARCHAR[], model) AND {WHOLE_LAYERS}
-ORDER BY sweep, model, device_name, threads, k
-"""
-
 
 RunKey = tuple[str, str, int | None, str | None]  # model, procedure, K, task
-SpeedKey = tuple[str, int | None]  # model, K
 
 
 class Run(NamedTuple):
@@ -65,13 +59,6 @@ class Run(NamedTuple):
     seed: int
     score: float | None
     change: float | None
-
-
-class Speed(NamedTuple):
-    parameters_million: float | None
-    finetune_speedup: float | None
-    inference_percent: float | None
-    n: int
 
 
 class Measured(NamedTuple):
@@ -89,7 +76,7 @@ class Ours:
     """A store's side. Keys are the paper's models (hub ids) and tasks (sst2, ...)."""
 
     runs: Mapping[RunKey, Sequence[Run]]
-    speeds: Mapping[SpeedKey, Speed]
+    timed: Timed
     notes: tuple[str, ...]
 
     def procedures(self, model: str) -> set[str]:
@@ -111,12 +98,11 @@ def load(catalog: Catalog, names: Mapping[str, str]) -> Ours:
     stand = stands(models(catalog).items(), names)
     wanted = {"models": list(stand.of), "tasks": list(TASKS)}
     rows = catalog.query(_RUNS, wanted).to_pylist()
-    speeds = catalog.query(_SPEEDS, {"models": wanted["models"]}).to_pylist()
     cut = {(sweep, row["task"]) for row in rows if row["cut"] for sweep in row["sweeps"]}
     whole = [row for row in rows if not _is_cut(row, cut)]
     return Ours(
         runs=_runs(whole, stand),
-        speeds=_speeds(speeds, stand),
+        timed=load_timed(catalog, stand),
         notes=(*stand.notes, *_cut_notes(cut), *_recipe_notes(whole)),
     )
 
@@ -144,33 +130,6 @@ def _runs(rows: Iterable[Mapping[str, Any]], stand: Stand) -> dict[RunKey, list[
         key = (stand.of[row["model"]], row["procedure"], row["k"], row["task"])
         runs.setdefault(key, []).append(Run(row["seed"], row["score"], row["change"]))
     return runs
-
-
-def _speeds(rows: Sequence[Mapping[str, Any]], stand: Stand) -> dict[SpeedKey, Speed]:
-    """Of each model the speeds of one device in one sweep, the one with the most trials."""
-    devices: dict[tuple[Any, ...], list[Mapping[str, Any]]] = {}
-    for row in rows:
-        key = (stand.of[row["model"]], row["sweep"], row["device_name"], row["threads"])
-        devices.setdefault(key, []).append(row)
-    speeds: dict[SpeedKey, Speed] = {}
-    for (model, *_), of_device in sorted(devices.items(), key=lambda item: _compared(item[1])):
-        kept = {key: value for key, value in speeds.items() if key[0] != model}
-        speeds = kept | {(model, row["k"]): _speed(row) for row in of_device}
-    return speeds
-
-
-def _compared(rows: Iterable[Mapping[str, Any]]) -> int:
-    return sum(row["n"] for row in rows if row["n_compared"])
-
-
-def _speed(row: Mapping[str, Any]) -> Speed:
-    parameters, dev = row["params_total"], row["dev_speedup"]
-    return Speed(
-        None if parameters is None else parameters / 1e6,
-        row["train_speedup"],
-        100 * (1 - 1 / dev) if dev else None,
-        row["n"],
-    )
 
 
 def measure(ours: Ours, number: Number) -> Measured:
@@ -226,15 +185,22 @@ def _most_dropped(ours: Ours, number: Number) -> Measured:
     return Measured(float(low) if low == high else None, None, n, float(low), float(high))
 
 
+def _parameters(ours: Ours, number: Number) -> Measured:
+    size = ours.timed.sizes.get((number.model, number.k))
+    return _one(size.parameters_million, size.n) if size else Measured()
+
+
 def _of_speed(column: str) -> Callable[[Ours, Number], Measured]:
     def measured(ours: Ours, number: Number) -> Measured:
-        speed = ours.speeds.get((number.model, number.k))
-        value = None if speed is None else getattr(speed, column)
-        if speed is None or value is None or not math.isfinite(value):
-            return Measured()
-        return Measured(value, None, speed.n, value, value)
+        speed = ours.timed.speeds.get((number.model, number.k))
+        return _one(getattr(speed, column), speed.n) if speed else Measured()
 
     return measured
+
+
+def _one(value: float | None, n: int) -> Measured:
+    known = value is not None and math.isfinite(value)
+    return Measured(value, None, n, value, value) if known else Measured()
 
 
 _MEASURES: dict[str, Callable[[Ours, Number], Measured]] = {
@@ -242,5 +208,6 @@ _MEASURES: dict[str, Callable[[Ours, Number], Measured]] = {
     "change": _change,
     "loss": _loss,
     "max_dropped": _most_dropped,
+    "parameters_million": _parameters,
     **{column: _of_speed(column) for column in Speed._fields if column != "n"},
 }

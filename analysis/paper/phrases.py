@@ -14,6 +14,7 @@ TITLES = {
     5: "dropped before fine-tuning and after it (FT), in points",
     6: "BERT and RoBERTa with the top layers dropped, in points",
 }
+SPEEDS = 3  # the table that has them
 KEYS: dict[int, tuple[str, ...]] = {
     1: ("model", "drop"),
     2: ("model", "δ"),

@@ -1,79 +1,104 @@
--- speed_table: one row per sweep, model, procedure, feed_forward, K and device: size and speed.
+-- speed_table: one row per network of a sweep, and per device and batch that its speed was measured
+-- on: size and speed. A network without a measurement has one row, and null for its speed.
 --
--- These are the timings that the trials took of themselves while they trained and evaluated,
--- whatever else ran on the machine: good for ratios, not a latency benchmark.
+-- A speed is measured (`measure: {speed: ...}` in the sweep file) and never derived: the network and
+-- that with all layers take turns in one process on one device. Rows of two devices, precisions,
+-- lengths or batches say nothing of each other: no ratio is taken across them.
 --
--- Timings are compared with K=0 of the same task on the same device (and, on a CPU, with the same
--- number of threads), never across devices: median over seeds, then over tasks.
---
--- params_total, params_percent   parameters, and what share of K=0's they are
--- train_examples_per_second, dev_examples_per_second   median over tasks; null where layers were
---                                dropped on the way (iterative): the time is that of no one network
--- train_speedup, dev_speedup     times K=0; null without a timing, or without a K=0 on this device
--- peak_memory_bytes              median over tasks
--- n, n_tasks, n_compared         trials; tasks; tasks with a timing, and K=0's on this device
-WITH ran AS (  -- a trial counts once, however many cells share it
-    SELECT DISTINCT
-        cells.sweep, cells.model, cells.procedure, cells.feed_forward, cells.task, cells.depth,
-        cells.depth - cells.n_kept AS k,
-        trials.trial_id, trials.device_name,
-        CASE WHEN trials.device_type = 'cpu' THEN trials.threads END AS threads,
-        trials.params_total, trials.peak_memory_bytes,
-        trials.train_examples_per_second AS train_speed,
-        trials.dev_examples_per_second AS dev_speed
+-- kept_layers, feed_forward      the network; a speed holds for all tasks, seeds and procedures of it
+-- params_total, params_percent   parameters (median over tasks, whose heads differ), and what share
+--                                of the full network's they are; n_trials they were counted in
+-- device_name, device_type, threads, precision, length, batch   of the measurement: threads of a CPU,
+--                                tokens of each row, none of them padding, and rows
+-- finetune_speedup, inference_speedup   times all layers: median over the pairs; _q25, _q75 their
+--                                quartiles. Of a step with AdamW, and of a forward pass. Of the full
+--                                network, measured beside itself, what is not 1 is error
+-- finetune_ms, inference_ms      of a batch: CPU time over all threads, or the GPU's; _full_ms with
+--                                all layers. _wall_ms: the same by the clock on the wall
+-- pairs                          the fewest of the two
+-- finetune_steady, inference_steady   whether the quartiles are within 5% of the median
+-- others_busy_cores, busy        that other processes kept busy meanwhile, null: not known; whether
+--                                they were more than half a one
+WITH networks AS (
+    SELECT
+        cells.sweep, cells.model, cells.feed_forward, cells.depth, cells.kept_layers, cells.n_kept,
+        trials.model_fingerprint,
+        coalesce(trials.removed_feed_forwards, []) AS removed_feed_forwards,
+        coalesce(trials.second_norm, 'keep') AS second_norm,
+        quantile_disc(trials.params_total, 0.5) AS params_total,
+        count(DISTINCT trials.trial_id) AS n_trials
     FROM cells
     JOIN trials ON trials.trial_id = cells.trial_id
-),
-
-per_task AS (
-    SELECT
-        sweep, model, procedure, feed_forward, task, depth, k, device_name, threads,
-        quantile_disc(params_total, 0.5) AS params_total,
-        median(peak_memory_bytes) AS peak_memory_bytes,
-        median(train_speed) AS train_speed,
-        median(dev_speed) AS dev_speed,
-        count(*) AS n
-    FROM ran
     GROUP BY ALL
 ),
 
 full_params AS (
-    SELECT sweep, model, procedure, task, quantile_disc(params_total, 0.5) AS params_full
-    FROM ran
-    WHERE k = 0 AND feed_forward = 'none'
-    GROUP BY ALL
+    SELECT sweep, model, model_fingerprint, params_total AS params_full
+    FROM networks
+    WHERE n_kept = depth AND feed_forward = 'none'
 ),
 
-compared AS (
+timings AS (
+    SELECT * EXCLUDE (timings), unnest(timings) AS timing
+    FROM (
+        FROM store.profiles
+        WHERE measure = 'speed'
+        QUALIFY row_number() OVER (PARTITION BY profile_id ORDER BY ended_at DESC) = 1
+    )
+),
+
+speeds AS (
     SELECT
-        per_task.*,
-        100 * per_task.params_total / params_full AS params_percent,
-        per_task.train_speed / same_device.train_speed AS train_speedup,
-        per_task.dev_speed / same_device.dev_speed AS dev_speedup
-    FROM per_task
-    LEFT JOIN full_params USING (sweep, model, procedure, task)
-    LEFT JOIN per_task AS same_device
-        ON same_device.k = 0
-        AND same_device.feed_forward = 'none'
-        AND same_device.sweep = per_task.sweep
-        AND same_device.model = per_task.model
-        AND same_device.procedure = per_task.procedure
-        AND same_device.task = per_task.task
-        AND same_device.device_name IS NOT DISTINCT FROM per_task.device_name
-        AND same_device.threads IS NOT DISTINCT FROM per_task.threads
+        profile_id, model_fingerprint, kept_layers, removed_feed_forwards, second_norm,
+        device_type, device_name,
+        CASE WHEN device_type = 'cpu' THEN threads END AS threads,
+        precision_used AS precision,
+        max_length AS length,
+        timing.batch AS batch,
+        others_busy_cores,
+        min(timing.pairs) AS pairs,
+        {
+            'finetune': any_value(timing) FILTER (timing.quantity = 'finetune'),
+            'inference': any_value(timing) FILTER (timing.quantity = 'inference')
+        } AS of
+    FROM timings
+    GROUP BY ALL
 )
 
 SELECT
-    sweep, model, procedure, feed_forward, depth, k, depth - k AS n_kept, device_name, threads,
-    quantile_disc(params_total, 0.5) AS params_total,
-    median(params_percent) AS params_percent,
-    median(train_speed) AS train_examples_per_second,
-    median(train_speedup) AS train_speedup,
-    median(dev_speed) AS dev_examples_per_second,
-    median(dev_speedup) AS dev_speedup,
-    median(peak_memory_bytes)::BIGINT AS peak_memory_bytes,
-    sum(n)::BIGINT AS n,
-    count(*) AS n_tasks,
-    count(train_speedup) AS n_compared
-FROM compared
-GROUP BY ALL
+    networks.sweep, networks.model, networks.feed_forward, networks.depth,
+    networks.depth - networks.n_kept AS k, networks.n_kept, networks.kept_layers,
+    networks.params_total,
+    100 * networks.params_total / full_params.params_full AS params_percent,
+    networks.n_trials,
+    speeds.device_name, speeds.device_type, speeds.threads, speeds.precision, speeds.length,
+    speeds.batch,
+    of.finetune.speedup AS finetune_speedup,
+    of.finetune.speedup_q25 AS finetune_q25,
+    of.finetune.speedup_q75 AS finetune_q75,
+    of.inference.speedup AS inference_speedup,
+    of.inference.speedup_q25 AS inference_q25,
+    of.inference.speedup_q75 AS inference_q75,
+    of.finetune.pruned_ms AS finetune_ms,
+    of.finetune.full_ms AS finetune_full_ms,
+    of.finetune.pruned_wall_ms AS finetune_wall_ms,
+    of.inference.pruned_ms AS inference_ms,
+    of.inference.full_ms AS inference_full_ms,
+    of.inference.pruned_wall_ms AS inference_wall_ms,
+    speeds.pairs,
+    of.finetune.speedup_q75 - of.finetune.speedup_q25
+        <= 0.05 * of.finetune.speedup AS finetune_steady,
+    of.inference.speedup_q75 - of.inference.speedup_q25
+        <= 0.05 * of.inference.speedup AS inference_steady,
+    speeds.others_busy_cores,
+    speeds.others_busy_cores > 0.5 AS busy,
+    speeds.profile_id
+FROM networks
+LEFT JOIN full_params
+    ON (full_params.sweep, full_params.model) = (networks.sweep, networks.model)
+    AND full_params.model_fingerprint IS NOT DISTINCT FROM networks.model_fingerprint
+LEFT JOIN speeds
+    ON speeds.model_fingerprint = networks.model_fingerprint
+    AND speeds.kept_layers = networks.kept_layers
+    AND speeds.removed_feed_forwards = networks.removed_feed_forwards
+    AND speeds.second_norm = networks.second_norm

@@ -1,0 +1,101 @@
+"""How much faster one thing is than another, from runs that take turns.
+
+What else a machine does comes and goes: two runs one after the other see the same of it, and their
+ratio hardly any. Pure statistics over two functions that say how long they took; it knows no
+network and no clock.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import NamedTuple
+
+import numpy as np
+
+
+class Took(NamedTuple):
+    """One run, in milliseconds. `ms` is what the ratios are of."""
+
+    ms: float
+    wall_ms: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rule:
+    """How often. `widest`: the interquartile range, as a share of the median, above which the
+    pairs are taken again; `rounds`: at most, each with `pairs` more than the one before."""
+
+    warm_ups: int = 10
+    pairs: int = 20
+    rounds: int = 3
+    widest: float = 0.05
+
+
+RULE = Rule()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Comparison:
+    """Medians of a round; `speedup` is that of the ratios full / pruned of its pairs."""
+
+    full_ms: float
+    pruned_ms: float
+    full_wall_ms: float
+    pruned_wall_ms: float
+    speedup: float
+    speedup_q25: float
+    speedup_q75: float
+    pairs: int
+    rounds: int = 1
+
+    @property
+    def width(self) -> float:
+        """The interquartile range, as a share of the median."""
+        return (self.speedup_q75 - self.speedup_q25) / self.speedup
+
+
+def compare(full: Callable[[], Took], pruned: Callable[[], Took], rule: Rule = RULE) -> Comparison:
+    """Of the rounds that were needed the steadiest: the first one that is not too wide, or after
+    all of them the least wide, as wide as it is."""
+    _take_turns(full, pruned, rule.warm_ups)
+    best: Comparison | None = None
+    for number in range(1, rule.rounds + 1):
+        found = _summary(_take_turns(full, pruned, number * rule.pairs))
+        best = found if best is None or found.width < best.width else best
+        best = replace(best, rounds=number)
+        if best.width <= rule.widest:
+            break
+    assert best is not None  # a rule has a round
+    return best
+
+
+def _take_turns(
+    full: Callable[[], Took], pruned: Callable[[], Took], pairs: int
+) -> list[tuple[Took, Took]]:
+    """(full, pruned) of each pair. Every other one begins with the pruned network, so that what
+    the first of two leaves behind (a warm cache, a busy device) is no advantage of the same one."""
+    found = []
+    for number in range(pairs):
+        if number % 2:
+            second, first = pruned(), full()
+        else:
+            first, second = full(), pruned()
+        found.append((first, second))
+    return found
+
+
+def _summary(pairs: Sequence[tuple[Took, Took]]) -> Comparison:
+    times = np.array(pairs)  # (pairs, full and pruned, by the clock and on the wall)
+    medians = np.median(times, axis=0)
+    low, middle, high = np.percentile(times[:, 0, 0] / times[:, 1, 0], (25, 50, 75))
+    return Comparison(
+        full_ms=float(medians[0, 0]),
+        pruned_ms=float(medians[1, 0]),
+        full_wall_ms=float(medians[0, 1]),
+        pruned_wall_ms=float(medians[1, 1]),
+        speedup=float(middle),
+        speedup_q25=float(low),
+        speedup_q75=float(high),
+        pairs=len(pairs),
+    )

@@ -1,0 +1,151 @@
+"""The time of a batch through a pruned network, beside the network with all its layers.
+
+Both stand in one process on one device and take turns. Each goes forward as transformers has it,
+over batches in which every row is full: neither padding nor what `compute: fast` leaves out can
+pass for an effect of the layers.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import torch
+from torch import nn
+from transformers import PreTrainedModel
+
+from lp_sweep.storage.identity import Recipe
+from lp_sweep.trials.device import autocast
+from lp_sweep.trials.measures.pairs import RULE, Comparison, Rule, Took, compare
+from lp_sweep.trials.memory import free_memory, is_out_of_memory
+from lp_sweep.trials.optimizer import make_optimizer
+
+FINETUNE, INFERENCE = "finetune", "inference"
+
+
+class Timing(NamedTuple):
+    """One quantity at one batch."""
+
+    quantity: str
+    batch: int
+    comparison: Comparison
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Load:
+    """What goes through both networks: batches of `length` tokens a row, in fp32 or bf16."""
+
+    length: int
+    batches: Sequence[int]
+    precision: str = "fp32"
+
+
+def compare_networks(
+    full: PreTrainedModel, pruned: PreTrainedModel, load: Load, rule: Rule = RULE
+) -> list[Timing]:
+    """Fine-tuning steps and inference at each batch; the weights of both change.
+
+    A batch beyond the smallest that finds no memory is left out. Raises ValueError for networks on
+    two devices: their ratio would be one of devices.
+    """
+    if full.device != pruned.device:
+        raise ValueError(
+            f"speeds across devices are not compared: the full network is on {full.device}, the "
+            f"pruned one on {pruned.device}. Move both to one device."
+        )
+    smallest, found = min(load.batches), []
+    for batch in sorted(load.batches):
+        try:
+            found += _at_batch(full, pruned, load, batch, rule)
+        except (RuntimeError, MemoryError) as error:
+            if batch == smallest or not is_out_of_memory(error):
+                raise
+            break
+    return found
+
+
+def _at_batch(
+    full: PreTrainedModel, pruned: PreTrainedModel, load: Load, batch: int, rule: Rule
+) -> list[Timing]:
+    rows = random_rows(full, batch, load.length)
+    timings = []
+    for quantity, make in ((INFERENCE, _inference), (FINETUNE, _finetuning)):
+        of_full, of_pruned = (make(model, rows, load.precision) for model in (full, pruned))
+        comparison = compare(
+            lambda once=of_full: _timed(once, full.device),  # type: ignore[misc]
+            lambda once=of_pruned: _timed(once, full.device),  # type: ignore[misc]
+            rule,
+        )
+        timings.append(Timing(quantity, batch, comparison))
+        del of_full, of_pruned  # with the optimisers' averages
+        free_memory()
+    return timings
+
+
+def random_rows(model: PreTrainedModel, batch: int, length: int) -> dict[str, torch.Tensor]:
+    """`input_ids` and `attention_mask`, (B, T) int64 on the model's device: none is padding."""
+    words = model.get_input_embeddings().weight.shape[0]
+    ids = torch.randint(words, (batch, length), generator=torch.Generator().manual_seed(0))
+    padding = getattr(model.config, "pad_token_id", None)
+    if padding is not None:  # RoBERTa takes positions from the words, and padding has none
+        ids[ids == padding] = (padding + 1) % words
+    rows = {"input_ids": ids, "attention_mask": torch.ones_like(ids)}
+    return {name: tensor.to(model.device) for name, tensor in rows.items()}
+
+
+def _inference(
+    model: PreTrainedModel, rows: dict[str, torch.Tensor], precision: str
+) -> Callable[[], None]:
+    model.eval()
+
+    def once() -> None:
+        with torch.inference_mode(), autocast(precision, model.device):
+            model(**rows)
+
+    return once
+
+
+def _finetuning(
+    model: PreTrainedModel, rows: dict[str, torch.Tensor], precision: str
+) -> Callable[[], None]:
+    """A step as trials take it: forward, backward, clipping, fused AdamW."""
+    model.train()
+    recipe = Recipe()
+    optimizer = make_optimizer(model, recipe)
+    labels = torch.zeros(len(rows["input_ids"]), dtype=torch.int64, device=model.device)
+
+    def once() -> None:
+        with autocast(precision, model.device):
+            logits = model(**rows).logits
+        nn.functional.cross_entropy(logits.float(), labels).backward()  # type: ignore[no-untyped-call]
+        nn.utils.clip_grad_norm_(model.parameters(), recipe.max_grad_norm)
+        optimizer.step()
+        optimizer.zero_grad(set_to_none=True)
+
+    return once
+
+
+def _timed(once: Callable[[], None], device: torch.device) -> Took:
+    """On a CPU the ratio is of the process's own time: what other processes take is not in it."""
+    if device.type == "cuda":
+        return _timed_on_gpu(once, device)
+    wall, used = time.perf_counter(), time.process_time()
+    once()
+    return Took(1e3 * (time.process_time() - used), 1e3 * (time.perf_counter() - wall))
+
+
+def _timed_on_gpu(once: Callable[[], None], device: torch.device) -> Took:
+    begun, ended = (
+        torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
+        for _ in range(2)
+    )
+    torch.cuda.synchronize(device)
+    wall = time.perf_counter()
+    begun.record()
+    once()
+    ended.record()
+    torch.cuda.synchronize(device)
+    elapsed = time.perf_counter() - wall
+    return Took(begun.elapsed_time(ended), 1e3 * elapsed)
