@@ -78,7 +78,7 @@ def summary(values: list[float]) -> dict[str, Any]:
     return {
         "trials": len(values),
         "median": statistics.median(values),
-        "p90": sorted(values)[int(0.9 * (len(values) - 1))],
+        "p90": sorted(values)[round(0.9 * (len(values) - 1))],
         "max": max(values),
         "seconds": values,
     }

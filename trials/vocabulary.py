@@ -38,7 +38,7 @@ def task_words(
     words = _words(model)
     whole: Any = words.weight
     padding_row = words.padding_idx
-    rows = _named(data, padding, padding_row)
+    rows = _named(data, padding, padding_row, len(whole))
     number = np.zeros(len(whole), np.int32)
     number[rows] = np.arange(len(rows))
     kept = torch.from_numpy(rows).to(whole.device)
@@ -66,13 +66,15 @@ def _set(model: PreTrainedModel, weight: nn.Parameter, padding_row: int | None) 
     words.num_embeddings = model.config.vocab_size = len(weight)
 
 
-def _named(data: EncodedTask, padding: Padding, padding_row: int | None) -> np.ndarray:
+def _named(data: EncodedTask, padding: Padding, padding_row: int | None, size: int) -> np.ndarray:
     """(R,) int64, ascending: the rows that any token, of train or dev, names. And all up to the
     padding's: its number in the config then is one that the table has."""
-    splits = (data.train, *data.dev.values())
-    first = np.arange(0 if padding_row is None else padding_row + 1)
-    named = (np.unique(split.tokens) for split in splits)
-    return np.unique(np.concatenate([first, [padding.token_id], *named]))
+    named = np.zeros(size, bool)
+    named[: 0 if padding_row is None else padding_row + 1] = True
+    named[padding.token_id] = True
+    for split in (data.train, *data.dev.values()):
+        named[split.tokens] = True
+    return np.flatnonzero(named)
 
 
 def _renamed(data: EncodedTask, number: np.ndarray) -> EncodedTask:
