@@ -4,11 +4,12 @@ VENV ?= .venv
 BIN := $(VENV)/bin
 ROOMS := storage trials analysis orchestrator quickstart
 STORE ?= quickstart-store
+FIGURES := benchmarks/results
 
-.PHONY: help setup quickstart quickstart-model fmt check test test-all clean
+.PHONY: help setup quickstart quickstart-model fmt check test test-all bench clean
 
 help:
-	@echo "setup quickstart quickstart-model fmt check test test-all clean"
+	@echo "setup quickstart quickstart-model fmt check test test-all bench clean"
 
 setup: $(VENV)/.ready
 
@@ -59,6 +60,22 @@ test: setup
 test-all: test
 	$(BIN)/python -m pytest -m "(slow or gpu) and not ray" -n auto
 	$(BIN)/python -m pytest -m "(slow or gpu) and ray" -n 2 --dist loadfile
+
+# MODEL: a folder with a BERT, such as all-MiniLM-L6-v2. GLUE: a folder with sst2/train.parquet, ...
+bench: setup
+	@test -d "$(MODEL)" && test -d "$(GLUE)" || { echo "make bench MODEL=folder GLUE=folder: see docs/performance.md"; exit 2; }
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check accelerate
+	mkdir -p $(FIGURES)
+	$(BIN)/python benchmarks/trial_cpu.py --model $(MODEL) --data-dir $(GLUE) --out $(FIGURES)/trial-cpu.json
+	$(BIN)/python benchmarks/sweep_cpu.py --model $(MODEL) --data-dir $(GLUE) --out $(FIGURES)/sweep-cpu.json
+	$(BIN)/python benchmarks/sweep_cpu.py --quickstart --out $(FIGURES)/sweep-quickstart.json
+	$(BIN)/python benchmarks/between_trials.py --model $(MODEL) --data-dir $(GLUE) --out $(FIGURES)/between-trials.json
+	$(BIN)/python benchmarks/resident_memory.py --out $(FIGURES)/resident-memory.json
+	$(BIN)/python benchmarks/driver_overhead.py --out $(FIGURES)/driver-overhead.json
+	$(BIN)/python benchmarks/at_scale.py --out $(FIGURES)/at-scale.json
+	$(BIN)/python benchmarks/speed_by_depth.py --model $(MODEL) --out $(FIGURES)/speed-by-depth.json
+	$(BIN)/python benchmarks/adaptive.py --out $(FIGURES)/adaptive.json
+	$(BIN)/python benchmarks/report.py
 
 clean:
 	rm -rf build dist .mypy_cache .ruff_cache .pytest_cache *.egg-info

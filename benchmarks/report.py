@@ -63,11 +63,72 @@ def driver(found: Found) -> str:
     return markdown(["trials", "CPU of the driver a trial", "its memory at most"], rows)
 
 
+def between(found: Found) -> str:
+    rows = [
+        [f"after {name}" if "task" in name else name, one["trials"]]
+        + [f"{one[of]:.2f} s" for of in ("median", "p90", "max")]
+        for name, one in found["between_trials"].items()
+    ]
+    return markdown(["trial", "n", "median", "90% within", "longest"], rows)
+
+
+def memory(found: Found) -> str:
+    seen = found["seen"]
+    told = [one for one in seen if one["trials"] in (10, 50, 100, 150, 200)]
+    rows = [[f"{one['trials']}", f"{one['resident_mib']:.0f} MiB"] for one in told]
+    return markdown(["trials", "resident set of the worker"], rows)
+
+
+def scale(found: Found) -> str:
+    rows = [
+        [f"`lp-sweep {one['command']}`", f"{one['wall']:.1f} s", f"{one['cpu']:.1f} s"]
+        for one in found["commands"]
+    ]
+    what = f"{found['cells']:,} cells, {found['records']:,} records, {found['cores']} cores."
+    return f"{markdown(['command', 'wall', 'CPU'], rows)}\n\n{what}"
+
+
+def speed(found: Found) -> str:
+    rows = [
+        [
+            one["k"],
+            one["kept"],
+            one["quantity"],
+            f"{one['layers_ratio']:.2f}",
+            f"**{one['speedup']:.2f}**",
+            f"{one['speedup_q25']:.2f} to {one['speedup_q75']:.2f}",
+            f"{one['difference_percent']:+.1f}%",
+        ]
+        for one in found["rows"]
+    ]
+    head = ["K", "layers", "what", "L/(L-K)", "measured", "quartiles", "difference"]
+    settings = found["settings"]
+    return f"{markdown(head, rows)}\n\n{settings['device']}, {settings['threads']} thread."
+
+
+def adaptive(found: Found) -> str:
+    rows = [
+        [row["deviation"], row["depth"], f"**{row['trials']:.0%}**"]
+        + [f"{row[of]:.1%}" for of in ("off", "grid", "covered")]
+        + [f"{row['set']:.1f}"]
+        for row in found["rows"]
+        if row["curve"] == "all five"
+    ]
+    head = ["sd of seeds", "layers", "share of the 5-seed grid", "answer off by > 0.5 point"]
+    head += ["the same of the whole grid", "truth in the 90% set", "K in the set"]
+    return f"{markdown(head, rows)}\n\n{found['repetitions']} repetitions of each of five curves."
+
+
 # the place in the document -> the figures it needs, and how they are told
 TABLES: dict[str, tuple[tuple[str, ...], Callable[..., str]]] = {
     "trial-cpu": (("trial-cpu",), trial_cpu),
     "sweep": (("sweep-cpu", "sweep-quickstart"), sweep),
     "driver": (("driver-overhead",), driver),
+    "between": (("between-trials",), between),
+    "memory": (("resident-memory",), memory),
+    "scale": (("at-scale",), scale),
+    "speed": (("speed-by-depth",), speed),
+    "adaptive": (("adaptive",), adaptive),
 }
 
 
