@@ -52,8 +52,8 @@ def sweep(found: Found, quick: Found | None) -> str:
                 f"{100 * score['lp-sweep']:.1f}",
             ]
         )
-    head = ["sweep", "cells", "networks", "loop", "lp-sweep", "times faster", "score", "score"]
-    head[-2:] = ["mean score, loop", "mean score, lp-sweep"]
+    head = ["sweep", "cells", "networks", "loop", "lp-sweep", "times faster"]
+    head += ["mean score, loop", "mean score, lp-sweep"]
     recipe = found["recipe"]
     rows_of = f"GLUE: {recipe['limit_train']} rows to learn from and {recipe['limit_dev']} of dev"
     return f"{markdown(head, rows)}\n\n{found['cores']} cores. {rows_of}, {recipe['epochs']} epoch."

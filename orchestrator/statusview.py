@@ -52,8 +52,8 @@ def sweep_states(store: Store, only: str | None = None) -> States:
 def _state(name: str, cells: pa.Table, done: Set[str], failed: Set[str]) -> dict[str, Any]:
     ended = pc.is_in(cells["trial_id"], pa.array(done | failed, pa.string()))
     idle = pc.and_(pc.is_in(cells["search"], pa.array(_IDLE)), pc.invert(ended))
-    not_needed = _among(cells.filter(idle)["search"], {"not_needed"})
-    searched = _among(cells.filter(idle)["search"], {"waiting"})
+    resting = cells.filter(idle)["search"]
+    not_needed, searched = _among(resting, {"not_needed"}), _among(resting, {"waiting"})
     cells_asked = cells.filter(pc.invert(idle))
     asked = cells_asked["trial_id"]
     by_cell = _counts(asked, done, failed)

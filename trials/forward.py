@@ -8,6 +8,7 @@ rounding, and draw other dropout masks: so `compute` is part of a trial's identi
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -39,9 +40,12 @@ def forward(
     used = compute_used(model, compute, device)
     if used == UNPADDED:
         return unpadded_logits(model, real_tokens(split, rows, device))
-    if used == GROUPED:
-        return _grouped(model, split, rows, padding, device)
-    return _padded(model, split, rows, padding, device)
+
+    def padded(some: np.ndarray) -> torch.Tensor:
+        found: torch.Tensor = model(**to_device(split, some, padding, device)).logits
+        return found
+
+    return _grouped(padded, split, rows) if used == GROUPED else padded(rows)
 
 
 def compute_used(model: Any, compute: Compute, device: torch.device) -> str:
@@ -55,25 +59,9 @@ def compute_used(model: Any, compute: Compute, device: torch.device) -> str:
 
 
 def _grouped(
-    model: nn.Module,
-    split: EncodedSplit,
-    rows: np.ndarray,
-    padding: Padding,
-    device: torch.device,
+    padded: Callable[[np.ndarray], torch.Tensor], split: EncodedSplit, rows: np.ndarray
 ) -> torch.Tensor:
     order = longest_first(split.lengths_of(rows))
     ends = group_ends(split.lengths_of(rows[order]), _GROUP)
-    groups = np.split(rows[order], ends[:-1])
-    found = torch.cat([_padded(model, split, group, padding, device) for group in groups])
-    return found[torch.from_numpy(np.argsort(order, kind="stable")).to(device)]
-
-
-def _padded(
-    model: nn.Module,
-    split: EncodedSplit,
-    rows: np.ndarray,
-    padding: Padding,
-    device: torch.device,
-) -> torch.Tensor:
-    found: torch.Tensor = model(**to_device(split, rows, padding, device)).logits
-    return found
+    found = torch.cat([padded(group) for group in np.split(rows[order], ends[:-1])])
+    return found[torch.from_numpy(np.argsort(order, kind="stable")).to(found.device)]
