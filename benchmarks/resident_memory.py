@@ -25,10 +25,10 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))  # for the tests
 import psutil
 import yaml
 
-from lp_sweep.orchestrator.known import Known
-from lp_sweep.orchestrator.load import load_sweep
-from lp_sweep.orchestrator.planning import make_plan
-from lp_sweep.orchestrator.resolve import resolve
+from lp_sweep.orchestrator.inputs.resolve import resolve
+from lp_sweep.orchestrator.plan.known import Known
+from lp_sweep.orchestrator.plan.planning import make_plan
+from lp_sweep.orchestrator.sweepfile.load import load_sweep
 from lp_sweep.storage.store import Store
 from lp_sweep.trials.run import execute
 from tests.toyworld import save_data, save_model

@@ -58,10 +58,10 @@ def quickstart_sweep() -> dict[str, Any]:
 
 def jobs(sweep_file: Path) -> list[dict[str, Any]]:
     """One for each cell: a loop does not see that two cells are one network."""
-    from lp_sweep.orchestrator.known import Known
-    from lp_sweep.orchestrator.load import load_sweep
-    from lp_sweep.orchestrator.planning import make_plan
-    from lp_sweep.orchestrator.resolve import resolve
+    from lp_sweep.orchestrator.inputs.resolve import resolve
+    from lp_sweep.orchestrator.plan.known import Known
+    from lp_sweep.orchestrator.plan.planning import make_plan
+    from lp_sweep.orchestrator.sweepfile.load import load_sweep
 
     plan = make_plan(resolve(load_sweep(sweep_file)), Known.nothing())
     return [plan.trials[cell.trial_id].job() for cell in plan.cells if cell.trial_id]

@@ -15,8 +15,8 @@ from typing import Annotated
 
 import typer
 
-from lp_sweep.orchestrator import storecli
-from lp_sweep.orchestrator.options import (
+from lp_sweep.orchestrator.commands import storecli
+from lp_sweep.orchestrator.commands.options import (
     DEFAULT_STORE,
     AddressOption,
     CacheDirOption,
@@ -32,7 +32,7 @@ from lp_sweep.orchestrator.options import (
     Overrides,
     StoreOption,
 )
-from lp_sweep.orchestrator.output import complain, emit, say
+from lp_sweep.orchestrator.commands.output import complain, emit, say
 from lp_sweep.storage.errors import LpSweepError, SpecError
 from lp_sweep.storage.places import is_file
 
@@ -98,9 +98,9 @@ def run(
     if dry_run:
         plan(file, overrides, store, data_dir, offline, manifest, as_json)
         return
-    from lp_sweep.orchestrator import running
-    from lp_sweep.orchestrator.policy import Limits
-    from lp_sweep.orchestrator.request import Request
+    from lp_sweep.orchestrator.commands import running
+    from lp_sweep.orchestrator.commands.request import Request
+    from lp_sweep.orchestrator.plan.policy import Limits
 
     request = Request(file, overrides or [], store, data_dir, offline, manifest)
     how = running.How(address, cache_dir, Limits(fail_fast, max_failures), as_json)
@@ -153,9 +153,9 @@ def retry(
 
     Example: lp-sweep retry sweep.yaml --type out_of_memory
     """
-    from lp_sweep.orchestrator import running
-    from lp_sweep.orchestrator.policy import Limits
-    from lp_sweep.orchestrator.request import Request
+    from lp_sweep.orchestrator.commands import running
+    from lp_sweep.orchestrator.commands.request import Request
+    from lp_sweep.orchestrator.plan.policy import Limits
 
     words = what or []
     names = [word for word in words if _IDENTIFIER.match(word)]
@@ -189,18 +189,16 @@ def plan(
 
     Example: lp-sweep plan sweep.yaml --json | jq .totals
     """
-    from lp_sweep.orchestrator import commands
-    from lp_sweep.orchestrator.request import Request
+    from lp_sweep.orchestrator.commands import verbs
+    from lp_sweep.orchestrator.commands.request import Request
 
     if audit is not None:
-        emit(
-            commands.audit(store or DEFAULT_STORE, audit, Format.json if as_json else form), end=""
-        )
+        emit(verbs.audit(store or DEFAULT_STORE, audit, Format.json if as_json else form), end="")
         return
     if form != Format.table:
         raise SpecError("--format is for --audit; a plan is text, or JSON with --json.")
     request = Request(file, overrides or [], store, data_dir, offline, manifest)
-    emit(commands.plan(request, as_json))
+    emit(verbs.plan(request, as_json))
 
 
 @app.command()
@@ -215,11 +213,11 @@ def prefetch(
 
     Example: lp-sweep prefetch sweep.yaml
     """
-    from lp_sweep.orchestrator import commands
-    from lp_sweep.orchestrator.request import Request
+    from lp_sweep.orchestrator.commands import verbs
+    from lp_sweep.orchestrator.commands.request import Request
 
     request = Request(file, overrides or [], None, data_dir, False, manifest)
-    emit(commands.prefetch(request, as_json))
+    emit(verbs.prefetch(request, as_json))
 
 
 @app.command()
@@ -238,10 +236,10 @@ def cka(
 
     Example: lp-sweep cka t1-0c1f t1-77ab --file sweep.yaml
     """
-    from lp_sweep.orchestrator import cka as view
-    from lp_sweep.orchestrator.policy import Limits
-    from lp_sweep.orchestrator.request import Request
-    from lp_sweep.orchestrator.running import How
+    from lp_sweep.orchestrator.commands import cka as view
+    from lp_sweep.orchestrator.commands.request import Request
+    from lp_sweep.orchestrator.commands.running import How
+    from lp_sweep.orchestrator.plan.policy import Limits
 
     request = Request(file, [], store, data_dir, offline, manifest)
     folder = How(None, cache_dir, Limits(False, None), as_json).node_folder
@@ -278,7 +276,7 @@ def schema() -> None:
 
     Example: lp-sweep schema > sweep.schema.json
     """
-    from lp_sweep.orchestrator.spec import SweepSpec
+    from lp_sweep.orchestrator.sweepfile.spec import SweepSpec
 
     emit(json.dumps(SweepSpec.model_json_schema(), indent=2))
 

@@ -14,11 +14,11 @@ import pyarrow as pa
 from pyarrow import parquet as pq
 from safetensors.numpy import save_file
 
-from lp_sweep.orchestrator.known import Known
-from lp_sweep.orchestrator.load import load_sweep
-from lp_sweep.orchestrator.plan import Plan
-from lp_sweep.orchestrator.planning import make_plan
-from lp_sweep.orchestrator.resolve import Sweep, resolve
+from lp_sweep.orchestrator.inputs.resolve import Sweep, resolve
+from lp_sweep.orchestrator.plan.known import Known
+from lp_sweep.orchestrator.plan.plan import Plan
+from lp_sweep.orchestrator.plan.planning import make_plan
+from lp_sweep.orchestrator.sweepfile.load import load_sweep
 
 # the file of the README, as it stands
 DEMO = """\

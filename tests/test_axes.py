@@ -11,14 +11,14 @@ import yaml
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from lp_sweep.orchestrator.axes import (
+from lp_sweep.orchestrator.sweepfile.axes import (
     FeedForward,
     canonical_strategy,
     feed_forward_label,
     procedure_label,
 )
-from lp_sweep.orchestrator.load import load_sweep
-from lp_sweep.orchestrator.spec import SweepSpec
+from lp_sweep.orchestrator.sweepfile.load import load_sweep
+from lp_sweep.orchestrator.sweepfile.spec import SweepSpec
 from lp_sweep.storage.errors import SpecError
 from lp_sweep.trials.feedforward_rules import ALLOWED
 from lp_sweep.trials.procedures import Procedure

@@ -10,8 +10,8 @@ from typing import NamedTuple
 import numpy as np
 import pytest
 
-from lp_sweep.orchestrator.costmodel import CostModel, Pair, Timing, Total, fit
-from lp_sweep.orchestrator.workload import Course, Terms, training_terms
+from lp_sweep.orchestrator.estimate.costmodel import CostModel, Pair, Timing, Total, fit
+from lp_sweep.orchestrator.estimate.workload import Course, Terms, training_terms
 
 RULE = Terms(3.0, 1e-13, 1e-3, 1e-13)
 LAYER = {"base": 7e6, "large": 12.6e6, "small": 1.8e6}  # parameters

@@ -8,14 +8,14 @@ from typing import Any
 
 import pytest
 
-from lp_sweep.orchestrator.estimate import Rates, estimate
-from lp_sweep.orchestrator.known import Known, timing_columns
-from lp_sweep.orchestrator.load import load_sweep
-from lp_sweep.orchestrator.plan import Plan, Work
-from lp_sweep.orchestrator.planning import make_plan
-from lp_sweep.orchestrator.planview import plan_json, plan_text
-from lp_sweep.orchestrator.resolve import resolve
-from lp_sweep.orchestrator.timings import MeanLengths, timing, usable
+from lp_sweep.orchestrator.commands.planview import plan_json, plan_text
+from lp_sweep.orchestrator.estimate.estimate import Rates, estimate
+from lp_sweep.orchestrator.estimate.timings import MeanLengths, timing, usable
+from lp_sweep.orchestrator.inputs.resolve import resolve
+from lp_sweep.orchestrator.plan.known import Known, timing_columns
+from lp_sweep.orchestrator.plan.plan import Plan, Work
+from lp_sweep.orchestrator.plan.planning import make_plan
+from lp_sweep.orchestrator.sweepfile.load import load_sweep
 from lp_sweep.storage.identity import Recipe
 from lp_sweep.trials.run import run_trial
 from tests.toyworld import save_world

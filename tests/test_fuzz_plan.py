@@ -12,12 +12,12 @@ import pytest
 import yaml
 from hypothesis import strategies as st
 
-from lp_sweep.orchestrator.load import check
-from lp_sweep.orchestrator.models import ModelInput
-from lp_sweep.orchestrator.plan import Known, Plan
-from lp_sweep.orchestrator.planning import make_plan
-from lp_sweep.orchestrator.resolve import Sweep, TaskInput
-from lp_sweep.orchestrator.yamlfile import Document
+from lp_sweep.orchestrator.inputs.models import ModelInput
+from lp_sweep.orchestrator.inputs.resolve import Sweep, TaskInput
+from lp_sweep.orchestrator.plan.plan import Known, Plan
+from lp_sweep.orchestrator.plan.planning import make_plan
+from lp_sweep.orchestrator.sweepfile.load import check
+from lp_sweep.orchestrator.sweepfile.yamlfile import Document
 from lp_sweep.storage.errors import LpSweepError, SpecError
 from lp_sweep.storage.identity import profile_id, trial_id
 from lp_sweep.trials.select import STRATEGIES, Measured

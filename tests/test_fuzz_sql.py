@@ -257,7 +257,8 @@ ENDLESS = {
 }
 READY = """
 from lp_sweep.analysis import render, views
-from lp_sweep.orchestrator import cli, commands
+from lp_sweep.orchestrator import cli
+from lp_sweep.orchestrator.commands import verbs
 print("ready", flush=True)
 cli.main()
 """

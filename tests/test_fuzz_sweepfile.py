@@ -12,8 +12,8 @@ import pytest
 import yaml
 from hypothesis import strategies as st
 
-from lp_sweep.orchestrator.load import SweepFile, load_sweep
-from lp_sweep.orchestrator.spec import SweepSpec
+from lp_sweep.orchestrator.sweepfile.load import SweepFile, load_sweep
+from lp_sweep.orchestrator.sweepfile.spec import SweepSpec
 from lp_sweep.storage.errors import LpSweepError, SpecError
 from tests.fuzzing import AWKWARD, assert_good_message, awkward, fuzz, outcome
 from tests.sweepfiles import PLAIN

@@ -18,10 +18,10 @@ import pytest
 from hypothesis import strategies as st
 
 from lp_sweep.analysis.views import open_views
-from lp_sweep.orchestrator.known import Known
-from lp_sweep.orchestrator.load import load_sweep
-from lp_sweep.orchestrator.planning import make_plan
-from lp_sweep.orchestrator.resolve import resolve
+from lp_sweep.orchestrator.inputs.resolve import resolve
+from lp_sweep.orchestrator.plan.known import Known
+from lp_sweep.orchestrator.plan.planning import make_plan
+from lp_sweep.orchestrator.sweepfile.load import load_sweep
 from lp_sweep.storage.store import Store
 from lp_sweep.trials.metrics import METRICS
 from lp_sweep.trials.run import execute

@@ -16,7 +16,7 @@ import torch
 from sklearn.linear_model import LogisticRegression
 from sklearn.preprocessing import StandardScaler
 
-from lp_sweep.orchestrator.known import measurements
+from lp_sweep.orchestrator.plan.known import measurements
 from lp_sweep.storage.identity import ProfileSpec, Recipe, canonical_json
 from lp_sweep.storage.schema import PROFILES
 from lp_sweep.trials.batches import BatchSizes

@@ -8,9 +8,8 @@ from pathlib import Path
 import pytest
 from huggingface_hub import constants
 
-from lp_sweep.orchestrator import hub
-from lp_sweep.orchestrator.load import load_sweep
-from lp_sweep.orchestrator.manifest import (
+from lp_sweep.orchestrator.inputs import hub
+from lp_sweep.orchestrator.inputs.manifest import (
     FileEntry,
     Held,
     Manifest,
@@ -18,7 +17,8 @@ from lp_sweep.orchestrator.manifest import (
     read_manifest,
     write_manifest,
 )
-from lp_sweep.orchestrator.pins import Pin, Pins
+from lp_sweep.orchestrator.inputs.pins import Pin, Pins
+from lp_sweep.orchestrator.sweepfile.load import load_sweep
 from lp_sweep.storage.errors import PreflightError
 from tests.sweepfiles import make_inputs
 

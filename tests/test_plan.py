@@ -11,16 +11,16 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from lp_sweep.orchestrator.estimate import Rates, estimate
-from lp_sweep.orchestrator.known import Known, read_ledger
-from lp_sweep.orchestrator.load import check
-from lp_sweep.orchestrator.models import ModelInput
-from lp_sweep.orchestrator.plan import Plan
-from lp_sweep.orchestrator.planning import make_plan
-from lp_sweep.orchestrator.planview import plan_json, plan_text
-from lp_sweep.orchestrator.resolve import Sweep, TaskInput
-from lp_sweep.orchestrator.workqueue import WorkQueue
-from lp_sweep.orchestrator.yamlfile import Document
+from lp_sweep.orchestrator.commands.planview import plan_json, plan_text
+from lp_sweep.orchestrator.estimate.estimate import Rates, estimate
+from lp_sweep.orchestrator.inputs.models import ModelInput
+from lp_sweep.orchestrator.inputs.resolve import Sweep, TaskInput
+from lp_sweep.orchestrator.plan.known import Known, read_ledger
+from lp_sweep.orchestrator.plan.plan import Plan
+from lp_sweep.orchestrator.plan.planning import make_plan
+from lp_sweep.orchestrator.run.workqueue import WorkQueue
+from lp_sweep.orchestrator.sweepfile.load import check
+from lp_sweep.orchestrator.sweepfile.yamlfile import Document
 from lp_sweep.storage.identity import ProfileSpec, TrialSpec
 from lp_sweep.storage.store import Store
 from lp_sweep.trials.select import STRATEGIES, Measured

@@ -15,21 +15,21 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from lp_sweep.orchestrator import preflight
-from lp_sweep.orchestrator.gpumemory import (
+from lp_sweep.orchestrator.inputs.models import ModelInput
+from lp_sweep.orchestrator.inputs.resolve import resolve
+from lp_sweep.orchestrator.plan.known import Known
+from lp_sweep.orchestrator.plan.plan import Plan
+from lp_sweep.orchestrator.plan.planning import make_plan
+from lp_sweep.orchestrator.preflight import preflight
+from lp_sweep.orchestrator.preflight.gpumemory import (
     GpuInfo,
     ask_torch,
     check_gpus,
     local_gpus,
     memory_needed,
 )
-from lp_sweep.orchestrator.known import Known
-from lp_sweep.orchestrator.load import load_sweep
-from lp_sweep.orchestrator.models import ModelInput
-from lp_sweep.orchestrator.plan import Plan
-from lp_sweep.orchestrator.planning import make_plan
-from lp_sweep.orchestrator.resolve import resolve
-from lp_sweep.orchestrator.space import Need, needs, space_problems
+from lp_sweep.orchestrator.preflight.space import Need, needs, space_problems
+from lp_sweep.orchestrator.sweepfile.load import load_sweep
 from lp_sweep.storage.errors import PreflightError
 from lp_sweep.storage.identity import Recipe
 from lp_sweep.storage.store import Store
@@ -122,7 +122,7 @@ def test_a_folder_that_no_trial_could_load(tmp_path: Path) -> None:
 
 def test_a_local_input_that_is_not_what_the_manifest_says(world: Path) -> None:
     """A folder that was copied badly; online that is no matter, offline nothing can mend it."""
-    from lp_sweep.orchestrator.prefetch import prefetch
+    from lp_sweep.orchestrator.inputs.prefetch import prefetch
 
     written = prefetch(load_sweep(world / "sweep.yaml"))
     assert written.manifest.local.keys() == {"./model", "task mood"}
@@ -194,7 +194,7 @@ def test_folders_of_one_disk_share_its_room(tmp_path: Path) -> None:
 
 
 def test_a_disk_without_room_is_told(world: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from lp_sweep.orchestrator import space
+    from lp_sweep.orchestrator.preflight import space
 
     monkeypatch.setattr(space.shutil, "disk_usage", lambda path: SimpleNamespace(free=2**20))
     told = problems(world)

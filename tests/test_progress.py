@@ -8,19 +8,19 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from lp_sweep.orchestrator.estimate import Rates
-from lp_sweep.orchestrator.known import Known
-from lp_sweep.orchestrator.load import load_sweep
-from lp_sweep.orchestrator.naming import describe, short_model
-from lp_sweep.orchestrator.pace import Pace, clock
-from lp_sweep.orchestrator.planning import make_plan
-from lp_sweep.orchestrator.progress import (
+from lp_sweep.orchestrator.estimate.estimate import Rates
+from lp_sweep.orchestrator.estimate.pace import Pace, clock
+from lp_sweep.orchestrator.inputs.resolve import resolve
+from lp_sweep.orchestrator.plan.known import Known
+from lp_sweep.orchestrator.plan.naming import describe, short_model
+from lp_sweep.orchestrator.plan.planning import make_plan
+from lp_sweep.orchestrator.run.progress import (
     LiveReporter,
     PlainReporter,
     Run,
 )
-from lp_sweep.orchestrator.resolve import resolve
-from lp_sweep.orchestrator.workqueue import WorkQueue
+from lp_sweep.orchestrator.run.workqueue import WorkQueue
+from lp_sweep.orchestrator.sweepfile.load import load_sweep
 from lp_sweep.storage.printable import ranges
 from lp_sweep.storage.store import Store
 from tests.toyworld import save_world

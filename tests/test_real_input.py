@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 import yaml
 
-from lp_sweep.orchestrator.known import Known
-from lp_sweep.orchestrator.load import load_sweep
-from lp_sweep.orchestrator.planning import make_plan
-from lp_sweep.orchestrator.resolve import resolve
+from lp_sweep.orchestrator.inputs.resolve import resolve
+from lp_sweep.orchestrator.plan.known import Known
+from lp_sweep.orchestrator.plan.planning import make_plan
+from lp_sweep.orchestrator.sweepfile.load import load_sweep
 from lp_sweep.trials.run import run_profile, run_trial
 from lp_sweep.trials.tasks import TASKS
 

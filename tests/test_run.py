@@ -11,10 +11,10 @@ import numpy as np
 import pytest
 import torch
 
-from lp_sweep.orchestrator.known import Known
-from lp_sweep.orchestrator.load import load_sweep
-from lp_sweep.orchestrator.planning import make_plan
-from lp_sweep.orchestrator.resolve import resolve
+from lp_sweep.orchestrator.inputs.resolve import resolve
+from lp_sweep.orchestrator.plan.known import Known
+from lp_sweep.orchestrator.plan.planning import make_plan
+from lp_sweep.orchestrator.sweepfile.load import load_sweep
 from lp_sweep.storage.errors import DivergedError
 from lp_sweep.storage.identity import Recipe
 from lp_sweep.storage.schema import PREDICTIONS, PROFILES, TRIALS

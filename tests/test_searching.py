@@ -11,16 +11,16 @@ import pytest
 from lp_sweep.analysis.statistics.tables import min_layers_interval
 from lp_sweep.analysis.tables import min_layers, strategy_means, task_scores
 from lp_sweep.analysis.views import open_views
-from lp_sweep.orchestrator.estimate import Rates, estimate
-from lp_sweep.orchestrator.known import read_ledger
-from lp_sweep.orchestrator.plan import Plan, Work
-from lp_sweep.orchestrator.planning import make_plan
-from lp_sweep.orchestrator.planview import plan_text
-from lp_sweep.orchestrator.recorder import Recorder
-from lp_sweep.orchestrator.rounds import with_scores
-from lp_sweep.orchestrator.selection import retry_selection
-from lp_sweep.orchestrator.statusview import sweep_states
-from lp_sweep.orchestrator.workqueue import WorkQueue
+from lp_sweep.orchestrator.commands.planview import plan_text
+from lp_sweep.orchestrator.commands.statusview import sweep_states
+from lp_sweep.orchestrator.estimate.estimate import Rates, estimate
+from lp_sweep.orchestrator.plan.known import read_ledger
+from lp_sweep.orchestrator.plan.plan import Plan, Work
+from lp_sweep.orchestrator.plan.planning import make_plan
+from lp_sweep.orchestrator.plan.selection import retry_selection
+from lp_sweep.orchestrator.run.recorder import Recorder
+from lp_sweep.orchestrator.run.rounds import with_scores
+from lp_sweep.orchestrator.run.workqueue import WorkQueue
 from lp_sweep.storage.errors import SpecError
 from lp_sweep.storage.runs import Presence, Progress
 from lp_sweep.storage.store import Store

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from lp_sweep.orchestrator.cluster import Slots, cut
-from lp_sweep.orchestrator.runoptions import Options
+from lp_sweep.orchestrator.run.cluster import Slots, cut
+from lp_sweep.orchestrator.run.runoptions import Options
 from lp_sweep.storage.errors import PreflightError
 
 

@@ -12,17 +12,17 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from lp_sweep.orchestrator.estimate import Rates, estimate
-from lp_sweep.orchestrator.known import Known, failures
-from lp_sweep.orchestrator.loss import blocked_by
-from lp_sweep.orchestrator.naming import describe, short_model
-from lp_sweep.orchestrator.others import Claims
-from lp_sweep.orchestrator.plan import Plan, Work
-from lp_sweep.orchestrator.planning import make_plan
-from lp_sweep.orchestrator.planview import plan_json, plan_text
-from lp_sweep.orchestrator.recorder import Recorder
-from lp_sweep.orchestrator.selection import Selection, retry_selection, taken_on
-from lp_sweep.orchestrator.workqueue import WorkQueue
+from lp_sweep.orchestrator.commands.planview import plan_json, plan_text
+from lp_sweep.orchestrator.estimate.estimate import Rates, estimate
+from lp_sweep.orchestrator.plan.known import Known, failures
+from lp_sweep.orchestrator.plan.naming import describe, short_model
+from lp_sweep.orchestrator.plan.plan import Plan, Work
+from lp_sweep.orchestrator.plan.planning import make_plan
+from lp_sweep.orchestrator.plan.selection import Selection, retry_selection, taken_on
+from lp_sweep.orchestrator.run.loss import blocked_by
+from lp_sweep.orchestrator.run.others import Claims
+from lp_sweep.orchestrator.run.recorder import Recorder
+from lp_sweep.orchestrator.run.workqueue import WorkQueue
 from lp_sweep.storage.errors import SpecError, StoreError
 from lp_sweep.storage.identity import TrialSpec
 from lp_sweep.storage.networks import CONFIG

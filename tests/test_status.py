@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from lp_sweep.orchestrator.statusview import states_json, states_text, sweep_states
+from lp_sweep.orchestrator.commands.statusview import states_json, states_text, sweep_states
 from lp_sweep.storage.runs import Announcement, Observer, Presence, Progress
 from tests.fake_records import FakeSweep
 

@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 
-from lp_sweep.orchestrator.cells import asked_cells
 from lp_sweep.orchestrator.cli import init
-from lp_sweep.orchestrator.load import load_sweep
-from lp_sweep.orchestrator.spec import SweepSpec
-from lp_sweep.orchestrator.yamlfile import parse_value, parse_yaml, read_yaml
+from lp_sweep.orchestrator.plan.cells import asked_cells
+from lp_sweep.orchestrator.sweepfile.load import load_sweep
+from lp_sweep.orchestrator.sweepfile.spec import SweepSpec
+from lp_sweep.orchestrator.sweepfile.yamlfile import parse_value, parse_yaml, read_yaml
 from lp_sweep.storage.errors import LpSweepError, PreflightError, SpecError
 from tests.sweepfiles import DEMO, PLAIN, find, make_inputs, make_model, planned
 

@@ -6,12 +6,12 @@ from pathlib import Path
 
 import pytest
 
-from lp_sweep.orchestrator.known import Known
-from lp_sweep.orchestrator.load import load_sweep
-from lp_sweep.orchestrator.plan import Plan
-from lp_sweep.orchestrator.planning import make_plan
-from lp_sweep.orchestrator.resolve import resolve
-from lp_sweep.orchestrator.unkept import unkept_note
+from lp_sweep.orchestrator.inputs.resolve import resolve
+from lp_sweep.orchestrator.plan.known import Known
+from lp_sweep.orchestrator.plan.plan import Plan
+from lp_sweep.orchestrator.plan.planning import make_plan
+from lp_sweep.orchestrator.plan.unkept import unkept_note
+from lp_sweep.orchestrator.sweepfile.load import load_sweep
 from lp_sweep.storage.networks import CONFIG, WEIGHTS
 from lp_sweep.storage.store import Store
 from tests.sweepfiles import PLAIN, make_inputs, planned

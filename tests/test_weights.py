@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from safetensors.numpy import save_file
 from transformers import AutoModel
 
-from lp_sweep.orchestrator.weights import (
+from lp_sweep.orchestrator.inputs.weights import (
     INDEX,
     WEIGHTS,
     Torn,

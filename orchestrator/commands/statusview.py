@@ -1,0 +1,128 @@
+"""How far each sweep of a store is, and who works on it. No trial's record is opened."""
+
+from __future__ import annotations
+
+import datetime as dt
+from collections.abc import Set
+from typing import Any, NamedTuple
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from lp_sweep.orchestrator.estimate.pace import clock
+from lp_sweep.orchestrator.plan.known import failures
+from lp_sweep.storage.errors import SpecError
+from lp_sweep.storage.printable import printable
+from lp_sweep.storage.runs import Announcement, Observer
+from lp_sweep.storage.store import Store, Unreadable
+
+
+class States(NamedTuple):
+    """One object a sweep: its cells and trials by state. The runs at work on the store, and the
+    files that tell of none."""
+
+    sweeps: list[dict[str, Any]]
+    runs: list[Announcement]
+    unreadable: list[Unreadable]
+
+
+_IDLE = ("waiting", "not_needed")  # cells of a search
+
+
+def sweep_states(store: Store, only: str | None = None) -> States:
+    """Raises SpecError for an unknown name."""
+    names = sorted(store.names("sweeps"))
+    if only is not None and only not in names:
+        raise SpecError(
+            f"no sweep {only!r} in {store.location}. It has: {', '.join(names) or 'none'}."
+        )
+    done = store.names("trials", finished=True)
+    attempts = store.read_all("attempts")
+    failed = set(failures(attempts.rows, done))
+    runs = [run for run in Observer(store).living() if only in (None, run.sweep)]
+    states = States([], runs, list(attempts.unreadable))
+    for name in names if only is None else [only]:
+        listing = store.read_all("sweeps", [name], ["trial_id", "kept_layers", "search"])
+        states.unreadable.extend(listing.unreadable)
+        if not listing.unreadable:
+            states.sweeps.append(_state(name, listing.rows, done, failed))
+    return states
+
+
+def _state(name: str, cells: pa.Table, done: Set[str], failed: Set[str]) -> dict[str, Any]:
+    ended = pc.is_in(cells["trial_id"], pa.array(done | failed, pa.string()))
+    idle = pc.and_(pc.is_in(cells["search"], pa.array(_IDLE)), pc.invert(ended))
+    resting = cells.filter(idle)["search"]
+    not_needed, searched = _among(resting, {"not_needed"}), _among(resting, {"waiting"})
+    cells_asked = cells.filter(pc.invert(idle))
+    asked = cells_asked["trial_id"]
+    by_cell = _counts(asked, done, failed)
+    by_trial = _counts(asked.unique(), done, failed)
+    open_cells = cells_asked.filter(pc.is_null(asked))
+    empty = pc.equal(pc.list_value_length(open_cells["kept_layers"]), 0)
+    impossible = int(pc.sum(empty).as_py() or 0)
+    return {
+        "sweep": name,
+        "cells": len(cells),
+        "trials": sum(by_trial.values()),
+        **{f"trials_{key}": count for key, count in by_trial.items()},
+        **{f"cells_{key}": count for key, count in by_cell.items()},
+        "cells_deferred": len(open_cells) - impossible + searched,
+        "cells_impossible": impossible,
+        "cells_not_needed": not_needed,
+    }
+
+
+def _counts(trials: Any, done: Set[str], failed: Set[str]) -> dict[str, int]:
+    """Of identifiers, without the nulls."""
+    number = {
+        "done": _among(trials, done),
+        "failed": _among(trials, failed - done),
+    }
+    return number | {"pending": len(trials) - trials.null_count - sum(number.values())}
+
+
+def _among(trials: Any, names: Set[str]) -> int:
+    return int(pc.sum(pc.is_in(trials, pa.array(names, pa.string()))).as_py() or 0)
+
+
+def states_json(states: States) -> list[dict[str, Any]]:
+    """A list of sweeps; `running` are the runs at work on it, with when each `ends_at`."""
+    return [
+        {**sweep, "running": [_run_json(r) for r in states.runs if r.sweep == sweep["sweep"]]}
+        for sweep in states.sweeps
+    ]
+
+
+def _run_json(run: Announcement) -> dict[str, Any]:
+    ends = run.ends_at()
+    return {**run._asdict(), "ends_at": ends.isoformat(timespec="seconds") if ends else None}
+
+
+def _ending(run: Announcement, now: dt.datetime) -> str:
+    """` on 4 slots, ends about 2026-11-21 14:32 UTC (in 1:05:03)`, as far as it is known."""
+    slots = f" on {run.slots} slot{'s' if run.slots > 1 else ''}" if run.slots > 0 else ""
+    ends = run.ends_at()
+    if ends is None:
+        return slots
+    left = max(0.0, (ends - now).total_seconds())
+    return f"{slots}, ends about {ends:%Y-%m-%d %H:%M} UTC (in {clock(left)})"
+
+
+def states_text(states: States) -> str:
+    if not states.sweeps:
+        return "no sweep in this store yet"
+    width = max(len(state["sweep"]) for state in states.sweeps)
+    lines = [
+        f"{'sweep':<{width}}  {'cells':>6} {'done':>6}   {'trials':>6} {'done':>6} {'failed':>6} "
+        f"{'pending':>7}   {'deferred cells':>14}"
+    ]
+    lines += [
+        f"{s['sweep']:<{width}}  {s['cells']:>6} {s['cells_done']:>6}   {s['trials']:>6} "
+        f"{s['trials_done']:>6} {s['trials_failed']:>6} {s['trials_pending']:>7}   "
+        f"{s['cells_deferred']:>14}"
+        for s in states.sweeps
+    ]
+    now = dt.datetime.now(dt.UTC)
+    lines += [f"running: {run.sentence()}{_ending(run, now)}" for run in states.runs]
+    return "\n".join(map(printable, lines))

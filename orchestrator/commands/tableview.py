@@ -1,0 +1,64 @@
+"""`lp-sweep table`: one of the tables over a store, of the models and strategies asked for."""
+
+from __future__ import annotations
+
+import fnmatch
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, NamedTuple
+
+from lp_sweep.analysis.render import render
+from lp_sweep.analysis.statistics.tables import STATISTICS
+from lp_sweep.analysis.tables import TABLES
+from lp_sweep.analysis.views import named_columns
+from lp_sweep.orchestrator.sweepfile.wording import choose
+from lp_sweep.storage.errors import SpecError
+
+if TYPE_CHECKING:
+    from lp_sweep.storage.catalog import Catalog
+
+
+class Asked(NamedTuple):
+    """Which table, in what form; models and strategies are names or patterns (none: all)."""
+
+    name: str
+    form: str
+    unit: str
+    models: Sequence[str]
+    strategies: Sequence[str]
+
+
+def columns_read(name: str) -> set[str] | None:
+    """The columns of trials' records that decide what a table says; None: it asks for more than
+    views name."""
+    return named_columns() if name in {*TABLES, "random-control"} else None
+
+
+def table_text(catalog: Catalog, asked: Asked) -> str:
+    """The table. Raises SpecError for a model or a strategy that the store does not have."""
+    if asked.name == "speed" and asked.strategies:
+        raise SpecError("table speed takes no --strategy: it lists networks. Use --model alone.")
+    made = {**TABLES, **STATISTICS}[asked.name](
+        catalog,
+        unit=asked.unit,
+        models=_named(catalog, "model", asked.models),
+        strategies=_named(catalog, "strategy", asked.strategies),
+    )
+    return render(made, asked.form)
+
+
+def _named(catalog: Catalog, column: str, patterns: Sequence[str]) -> list[str]:
+    """The store's names that are meant: each itself, or all that match, such as `random*`."""
+    if not patterns:
+        return []
+    names = catalog.query(f"SELECT DISTINCT {column} FROM cells ORDER BY ALL")[column].to_pylist()
+    return [name for pattern in patterns for name in _meant(column, pattern, names)]
+
+
+def _meant(column: str, pattern: str, names: Sequence[str]) -> list[str]:
+    if pattern in names:  # a name may have a bracket
+        return [pattern]
+    matching = [name for name in names if fnmatch.fnmatchcase(name, pattern)]
+    try:
+        return matching or [choose(column, pattern, names)]
+    except ValueError as error:
+        raise SpecError(f"--{column}: {error}") from None

@@ -1,0 +1,111 @@
+"""What each command that only reads does, without parsing and printing: one function a verb."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Collection, Sequence
+from typing import TYPE_CHECKING, Any
+
+from lp_sweep.orchestrator.commands.options import BUILT_IN
+from lp_sweep.orchestrator.commands.output import say
+from lp_sweep.orchestrator.commands.request import Request, planned
+from lp_sweep.storage.errors import SpecError, StoreError
+from lp_sweep.storage.store import Store, is_store
+
+if TYPE_CHECKING:
+    from lp_sweep.storage.catalog import Catalog
+
+
+def plan(request: Request, as_json: bool) -> str:
+    from lp_sweep.orchestrator.commands.planview import plan_json, plan_text
+    from lp_sweep.orchestrator.estimate.estimate import Rates, estimate
+
+    made = planned(request)
+    _warn_unreadable(made.ledger.unreadable)
+    rates = Rates(made.ledger.timings, made.sweep.recipe)
+    hours = estimate(made.plan, rates)
+    slots = _slots_at_work(made.location, made.sweep.name)
+    if as_json:
+        return json.dumps(plan_json(made.plan, hours, slots))
+    return plan_text(made.plan, hours, rates, slots)
+
+
+def _slots_at_work(location: str, sweep: str) -> int:
+    """Of the runs on this sweep; 0 where there is none."""
+    from lp_sweep.storage.runs import Observer
+
+    if not is_store(location):
+        return 0
+    return sum(run.slots for run in Observer(Store(location)).living() if run.sweep == sweep)
+
+
+def audit(location: str, sweep: str, form: str) -> str:
+    """Estimated against actual hours of a sweep's finished trials."""
+    from lp_sweep.analysis.render import render
+    from lp_sweep.orchestrator.estimate.audit import audit as compare
+
+    found = compare(existing(location), sweep)
+    _warn_unreadable(found.unreadable)
+    return render(found.table, form)
+
+
+def prefetch(request: Request, as_json: bool) -> str:
+    from lp_sweep.orchestrator.inputs.prefetch import prefetch as fetch
+    from lp_sweep.orchestrator.sweepfile.overrides import is_part
+
+    if request.is_built_in:
+        raise SpecError(f"{BUILT_IN} needs nothing fetched: it brings its model and its data.")
+    fetched = fetch(
+        request.sweep_file(),
+        data_dir=request.data_dir,
+        manifest=request.manifest,
+        part=is_part(request.overrides),
+    )
+    return fetched.json() if as_json else fetched.text()
+
+
+def existing(location: str) -> Store:
+    """The store to read. Raises StoreError for a folder that is none: a wrong --store, mostly."""
+    store = Store(location)
+    if not is_store(location):
+        raise StoreError(f"no store at {store.location}: the folder has no records of lp-sweep.")
+    return store
+
+
+def status(location: str, sweep: str | None, as_json: bool) -> str:
+    from lp_sweep.orchestrator.commands.statusview import states_json, states_text, sweep_states
+
+    states = sweep_states(existing(location), sweep)
+    _warn_unreadable(states.unreadable)
+    return json.dumps(states_json(states)) if as_json else states_text(states)
+
+
+def query(location: str, sweep: str | None, sql: str, form: str) -> str:
+    from lp_sweep.analysis.render import render_rows
+    from lp_sweep.analysis.views import open_views
+
+    catalog = open_views(existing(location), sweep=sweep)
+    rows = catalog.query(sql)
+    _warn_unreadable(catalog.unreadable)  # predictions are read only when the query names them
+    return render_rows(rows, form)
+
+
+def opened(
+    location: str,
+    sweep: str | None,
+    deltas: Sequence[float] = (1, 2, 3),
+    columns: Collection[str] | None = None,
+) -> Catalog:
+    """The store in SQL, of its trials these columns; what can't be read is named."""
+    from lp_sweep.analysis.views import open_views
+
+    catalog = open_views(existing(location), sweep=sweep, deltas=deltas, columns=columns)
+    _warn_unreadable(catalog.unreadable)
+    return catalog
+
+
+def _warn_unreadable(files: Any) -> None:
+    for item in files:
+        say(f"warning: {item.location} is left out: {item.reason}")
+    if files:
+        say("warning: `lp-sweep doctor --fix` sets such files aside")

@@ -1,0 +1,1 @@
+"""What a sweep file names, found: models, data sets, commits; and fetched."""

@@ -1,0 +1,250 @@
+"""What a plan must know of a model without loading it: its depth, and what identifies its weights.
+
+Reads `config.json` (a folder's, the Hugging Face cache's, or the hub's) and the headers of weights
+that are on this machine; imports no torch.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from lp_sweep.orchestrator.inputs import hub
+from lp_sweep.orchestrator.inputs.pins import Pins
+from lp_sweep.orchestrator.inputs.weights import DEPTH_FIELDS, count_parameters
+from lp_sweep.orchestrator.sweepfile.entries import DEEPEST
+from lp_sweep.orchestrator.sweepfile.wording import did_you_mean
+from lp_sweep.storage.errors import PreflightError, SpecError
+from lp_sweep.trials.feedforward_rules import REMOVED
+from lp_sweep.trials.tasks import is_commit
+
+# depth of well-known encoders, so that a plan needs neither a network nor a download
+KNOWN_DEPTHS = {
+    "bert-base-cased": 12,
+    "bert-base-uncased": 12,
+    "bert-large-cased": 24,
+    "bert-large-uncased": 24,
+    "bert-base-multilingual-cased": 12,
+    "roberta-base": 12,
+    "roberta-large": 24,
+    "xlm-roberta-base": 12,
+    "xlm-roberta-large": 24,
+    "xlnet-base-cased": 12,
+    "xlnet-large-cased": 24,
+    "distilbert-base-cased": 6,
+    "distilbert-base-uncased": 6,
+    "distilroberta-base": 6,
+    "camembert-base": 12,
+    "google/electra-small-discriminator": 12,
+    "google/electra-base-discriminator": 12,
+    "google/electra-large-discriminator": 24,
+    "microsoft/mpnet-base": 12,
+    "microsoft/deberta-v3-small": 6,
+    "microsoft/deberta-v3-base": 12,
+    "microsoft/deberta-v3-large": 24,
+    "answerdotai/ModernBERT-base": 22,
+    "answerdotai/ModernBERT-large": 28,
+}
+
+# the files of a model folder that decide what is trained
+_IDENTITY_FILES = (
+    "config.json",
+    "*.safetensors",
+    "tokenizer.json",
+    "tokenizer_config.json",
+    "special_tokens_map.json",
+    "added_tokens.json",
+    "vocab.json",
+    "vocab.txt",
+    "merges.txt",
+    "*.model",
+)
+
+
+class ModelInput(NamedTuple):
+    """A model as the plan and the workers need it."""
+
+    name: str  # as the user wrote it
+    path: str  # hub id, or absolute folder
+    revision: str | None  # of a hub model: the commit, or a branch while that is all that is known
+    depth: int
+    fingerprint: str
+    layer_parameters: int | None  # rough size of one layer, for estimates
+    parameters: int | None = None  # of the encoder and its embeddings, where the weights are here
+    hidden: int | None = None  # width
+    why_not_pinned: str | None = None
+
+    @property
+    def of_hub(self) -> bool:
+        return self.fingerprint.startswith("hub:")
+
+    @property
+    def pinned(self) -> bool:
+        """Whether its weights can't come to be others."""
+        return not self.of_hub or is_commit(self.revision)
+
+
+def find_model(
+    name: str, *, revision: str | None, layers: int | None, folder: Path, pins: Pins
+) -> ModelInput:
+    """Look a model up. Raises SpecError (unknown) or PreflightError (folder without weights)."""
+    local = as_folder(name, folder)
+    if local.is_dir():
+        return _local_model(name, local)
+    if name.startswith((".", "/", "~")):
+        raise SpecError(f"no model folder at {local}. {_near_folders(local)}".rstrip())
+    return _hub_model(name, revision, layers, pins)
+
+
+def _hub_model(name: str, revision: str | None, layers: int | None, pins: Pins) -> ModelInput:
+    pin = pins.find("model", name, revision)
+    snapshot = hub.snapshot("model", name, pin.revision) if is_commit(pin.revision) else None
+    config = read_config(snapshot / "config.json") if snapshot else None
+    depth = layers or config_depth(config) or KNOWN_DEPTHS.get(name)
+    why_unknown = pin.why_not or pins.unreachable
+    if depth is None and why_unknown is None:
+        config, why_unknown = _hub_config(name, pin.revision)
+        depth = config_depth(config)
+    if depth is None and snapshot and pins.unreachable:
+        raise PreflightError(
+            f"model {name!r}: config.json of commit {pin.revision} is not in the Hugging Face "
+            f"cache, and {pins.unreachable}. `lp-sweep prefetch` fetches it where there is a "
+            f"network."
+        )
+    if depth is None:
+        raise SpecError(
+            f"unknown model {name!r}: it is no folder, the Hugging Face cache has no config of it, "
+            f"and from the hub: {why_unknown}.{did_you_mean(name, KNOWN_DEPTHS)} "
+            f"If the name is right, state its depth: {{id: {name}, layers: 12}}."
+        )
+    _agree(name, layers, config_depth(config))
+    _refuse_reduced(name, config)
+    return ModelInput(
+        name=name,
+        path=name,
+        revision=pin.revision,
+        depth=depth,
+        fingerprint=f"hub:{name}@{pin.revision}",
+        layer_parameters=_layer_parameters(config),
+        parameters=count_parameters(snapshot) if snapshot else None,
+        hidden=_hidden(config),
+        why_not_pinned=pin.why_not,
+    )
+
+
+def _refuse_reduced(name: str, config: Mapping[str, Any] | None) -> None:
+    if config and config.get(REMOVED):
+        raise SpecError(
+            f"model {name!r} lost the feed-forwards of layers {config[REMOVED]} in a sweep, and "
+            "can't be the model of another. Name the model that it was made from."
+        )
+
+
+def _agree(name: str, stated: int | None, found: int | None) -> None:
+    if stated and found and stated != found:
+        raise SpecError(
+            f"model {name!r}: `layers: {stated}`, and its config.json says {found}. "
+            "Remove `layers:`."
+        )
+
+
+def as_folder(name: str, folder: Path) -> Path:
+    try:
+        local = (folder / Path(name).expanduser()).resolve()
+        local.stat()
+    except FileNotFoundError:
+        return local
+    except (OSError, RuntimeError, ValueError) as error:  # too long, ~nobody, a NUL
+        raise SpecError(f"model {name!r} is no name and no folder: {error}") from None
+    return local
+
+
+def _local_model(name: str, folder: Path) -> ModelInput:
+    config = read_config(folder / "config.json")
+    if config is None:
+        raise SpecError(
+            f"model {name!r}: {folder} has no readable config.json. A model folder is what "
+            "`save_pretrained` writes: config.json, model.safetensors, tokenizer files."
+        )
+    depth = config_depth(config)
+    if depth is None:
+        raise SpecError(
+            f"model {name!r}: its config.json has none of {', '.join(DEPTH_FIELDS)}; "
+            "lp-sweep prunes encoders that are a list of layers."
+        )
+    _refuse_reduced(name, config)
+    if not any(folder.glob("*.safetensors")):
+        raise PreflightError(
+            f"model {name!r}: no *.safetensors in {folder}. Pickled weights are not read; load the "
+            "model once where you trust it and call save_pretrained(folder)."
+        )
+    return ModelInput(
+        name=name,
+        path=str(folder),
+        revision=None,
+        depth=depth,
+        fingerprint=_fingerprint(folder),
+        layer_parameters=_layer_parameters(config),
+        parameters=count_parameters(folder),
+        hidden=_hidden(config),
+    )
+
+
+def _fingerprint(folder: Path) -> str:
+    """`sha256:` over the content of the files that decide what is trained, not over their place."""
+    whole = hashlib.sha256()
+    paths = {path for pattern in _IDENTITY_FILES for path in folder.glob(pattern)}
+    for path in sorted(paths, key=lambda path: path.name):
+        with path.open("rb") as stream:
+            whole.update(
+                f"{path.name}\0{hashlib.file_digest(stream, 'sha256').hexdigest()}".encode()
+            )
+    return f"sha256:{whole.hexdigest()}"
+
+
+def read_config(path: Path) -> dict[str, Any] | None:
+    try:
+        config = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError, RecursionError):
+        return None
+    return config if isinstance(config, dict) else None
+
+
+def config_depth(config: dict[str, Any] | None) -> int | None:
+    values = (config.get(name) for name in DEPTH_FIELDS) if config else ()
+    return next((n for n in values if type(n) is int and 0 < n <= DEEPEST), None)
+
+
+def _layer_parameters(config: dict[str, Any] | None) -> int | None:
+    """Attention and feed-forward weights of one layer: 4 h^2 + 2 h f."""
+    if not config:
+        return None
+    hidden = _hidden(config)
+    inner = _first_int(config, ("intermediate_size", "hidden_dim", "d_inner"))
+    return 4 * hidden * hidden + 2 * hidden * inner if hidden and inner else None
+
+
+def _hidden(config: dict[str, Any] | None) -> int | None:
+    return _first_int(config or {}, ("hidden_size", "dim", "d_model"))
+
+
+def _first_int(config: dict[str, Any], names: Iterable[str]) -> int | None:
+    return next((config[name] for name in names if isinstance(config.get(name), int)), None)
+
+
+def _hub_config(name: str, commit: str) -> tuple[dict[str, Any] | None, str]:
+    """The config, and why no depth is known if it states none."""
+    try:
+        return hub.read_json(name, "config.json", commit), "it has no config.json with a depth"
+    except hub.Refused as error:
+        return None, str(error)
+
+
+def _near_folders(missing: Path) -> str:
+    if not missing.parent.is_dir():
+        return f"There is no folder {missing.parent} either."
+    names = [path.name for path in missing.parent.iterdir() if path.is_dir()]
+    return did_you_mean(missing.name, names).strip()

@@ -1,0 +1,216 @@
+"""From a checked sweep file to its inputs: models with their depth, tasks with their data.
+
+What is found out here needs the file system (or the hub's small config files), and nothing else:
+no torch, no Ray.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import NamedTuple
+
+import pyarrow.parquet as pq
+
+from lp_sweep.orchestrator.inputs.manifest import Manifest, manifest_path, read_manifest
+from lp_sweep.orchestrator.inputs.models import ModelInput, find_model
+from lp_sweep.orchestrator.inputs.pins import DEFAULT_REVISION, Pins
+from lp_sweep.orchestrator.sweepfile.entries import TaskEntry
+from lp_sweep.orchestrator.sweepfile.load import SweepFile
+from lp_sweep.orchestrator.sweepfile.spec import SweepSpec
+from lp_sweep.orchestrator.sweepfile.yamldata import Location
+from lp_sweep.orchestrator.sweepfile.yamlfile import Document
+from lp_sweep.storage.errors import LpSweepError, PreflightError, SpecError, TrialError
+from lp_sweep.storage.identity import Recipe, TaskDefinition
+from lp_sweep.storage.places import expanded
+from lp_sweep.storage.printable import short
+from lp_sweep.trials.datasource import data_fingerprint
+from lp_sweep.trials.tasks import (
+    TASKS,
+    TaskSource,
+    canonical_name,
+    glue_source,
+    is_commit,
+    user_task,
+)
+
+# rows of the official GLUE splits: train, dev (MNLI: matched and mismatched)
+_GLUE_ROWS = {
+    "sst2": (67349, 872),
+    "mnli": (392702, 19647),
+    "qnli": (104743, 5463),
+    "qqp": (363846, 40430),
+    "stsb": (5749, 1500),
+    "rte": (2490, 277),
+    "mrpc": (3668, 408),
+    "cola": (8551, 1043),
+    "wnli": (635, 71),
+}
+_BYTES_PER_ROW = 150  # of a text file, where nothing better is known
+
+
+class TaskInput(NamedTuple):
+    """A task as the plan and the workers need it."""
+
+    name: str
+    definition: TaskDefinition
+    source: TaskSource
+    fingerprint: str
+    train_rows: int
+    dev_rows: int
+    asked: str | None = None  # of a hub data set: the revision that the user wrote
+    why_not_pinned: str | None = None
+
+    @property
+    def pinned(self) -> bool:
+        """Whether its rows can't come to be others."""
+        return self.source.dataset is None or is_commit(self.source.revision)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sweep:
+    """A sweep file with its inputs found."""
+
+    spec: SweepSpec
+    document: Document
+    models: tuple[ModelInput, ...]  # in the file's order, as spec.models
+    tasks: dict[str, TaskInput]  # in the file's order
+    recipe: Recipe
+    notes: list[str] = field(default_factory=list)
+    manifest: Manifest | None = None
+    manifest_file: Path | None = None  # where one is, or would be
+
+    @property
+    def name(self) -> str:
+        return self.spec.name
+
+
+def resolve(
+    file: SweepFile,
+    *,
+    data_dir: Path | None = None,
+    offline: bool = False,
+    manifest: Path | None = None,
+    pins: Pins | None = None,
+) -> Sweep:
+    """Find every model and data set. Raises SpecError or PreflightError with `file:line`.
+
+    data_dir (GLUE in the layout <task>/train.parquet) overrides the file's own `data_dir`.
+    manifest: where the pinned revisions are, else beside the sweep file. pins: another way to look
+    revisions up. A revision that can't be pinned now is a note, and `run` refuses it.
+    """
+    spec, document = file.spec, file.document
+    if data_dir is None and spec.data_dir is not None:
+        with _at(document, ("data_dir",)):
+            data_dir = file.folder / expanded(spec.data_dir)
+    manifest = manifest or manifest_path(file)
+    held = read_manifest(manifest) if pins is None else None
+    pins = pins or Pins(held, offline=offline)
+    models = []
+    for index, entry in enumerate(spec.models):
+        with _at(document, ("models", index)):
+            models.append(
+                find_model(
+                    entry.id,
+                    revision=entry.revision,
+                    layers=entry.layers,
+                    folder=file.folder,
+                    pins=pins,
+                )
+            )
+    with _at(document, ("recipe", "freeze")):
+        _check_frozen(spec.recipe.freeze.layers, models)
+    tasks = {}
+    for index, task in enumerate(spec.tasks):
+        with _at(document, ("tasks", index)):
+            found = _find_task(task, data_dir, file.folder, pins)
+            tasks[found.name] = found
+    return Sweep(
+        spec=spec,
+        document=document,
+        models=tuple(models),
+        tasks=tasks,
+        recipe=spec.recipe.to_recipe(),
+        notes=_unpinned(models, tasks.values()),
+        manifest=held,
+        manifest_file=manifest,
+    )
+
+
+def _check_frozen(layers: Iterable[int], models: Iterable[ModelInput]) -> None:
+    """Raises SpecError for a layer that no model has."""
+    deepest = max(model.depth for model in models)
+    if absent := sorted(layer for layer in layers if layer > deepest):
+        raise SpecError(
+            f"freeze: no model has a layer {absent[0]}; the deepest has {deepest}. Layers are "
+            "counted from 1, next to the embeddings."
+        )
+
+
+def _unpinned(models: Iterable[ModelInput], tasks: Iterable[TaskInput]) -> list[str]:
+    return [
+        f"{what} {item.name!r} is not pinned to a commit yet ({item.why_not_pinned}): its trials "
+        "will have other identifiers, and `run` asks for the commit"
+        for what, items in (("model", models), ("task", tasks))
+        for item in items
+        if not item.pinned
+    ]
+
+
+@contextlib.contextmanager
+def _at(document: Document, location: Location) -> Iterator[None]:
+    """Put `file:line` before what goes wrong inside; a missing input is a preflight matter here."""
+    try:
+        yield
+    except TrialError as error:
+        raise PreflightError(f"{document.where(location)}: {short(str(error), 1000)}") from None
+    except LpSweepError as error:
+        raise type(error)(f"{document.where(location)}: {short(str(error), 1000)}") from None
+
+
+def _find_task(entry: TaskEntry, data_dir: Path | None, folder: Path, pins: Pins) -> TaskInput:
+    revision, why_not = entry.revision, None
+    if entry.is_glue:
+        name = canonical_name(entry.name) or entry.name
+        definition, source = TASKS[name].definition, glue_source(name, data_dir)
+    else:
+        name = entry.name
+        if entry.dataset is not None:
+            revision, why_not = pins.find("dataset", entry.dataset, entry.revision)
+        definition, source = user_task(
+            name=name,
+            train=entry.train,
+            dev=entry.dev,
+            dataset=entry.dataset,
+            config=entry.config,
+            revision=revision,
+            train_split=entry.train_split,
+            dev_split=entry.dev_split,
+            text=entry.text or [],
+            label=entry.label,
+            kind=entry.kind,
+            metric=entry.metric,
+            labels=entry.labels or [],
+            base_dir=folder,
+        )
+    fingerprint = data_fingerprint(source, definition)
+    asked = entry.revision or DEFAULT_REVISION if entry.dataset else source.revision
+    return TaskInput(
+        name, definition, source, fingerprint, *_rows(name, source), asked, why_not_pinned=why_not
+    )
+
+
+def _rows(name: str, source: TaskSource) -> tuple[int, int]:
+    """Rows to train on and to score, for the estimate of hours; 0 where nothing is known."""
+    if not source.files:
+        return _GLUE_ROWS.get(name, (0, 0))
+    counts = {split: _count(Path(path)) for split, path in source.files.items()}
+    return counts.pop("train", 0), sum(counts.values())
+
+
+def _count(path: Path) -> int:
+    if path.suffix == ".parquet":
+        return int(pq.read_metadata(path).num_rows)
+    return path.stat().st_size // _BYTES_PER_ROW

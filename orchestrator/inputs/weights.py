@@ -1,0 +1,185 @@
+"""Whether a model folder is what a trial can load: config, safetensors, tokenizer. Torch-free.
+
+Reads the headers of weights, never the weights: a torn file is known by its length. What no header
+tells (a network that transformers can't build) is left to the trial.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+import struct
+from collections import defaultdict
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+DEPTH_FIELDS = ("num_hidden_layers", "n_layers", "n_layer", "num_layers")
+WEIGHTS, INDEX = "model.safetensors", "model.safetensors.index.json"
+# by these a tokenizer knows words; the others only say how it treats them
+_VOCABULARIES = ("tokenizer.json", "vocab.txt", "vocab.json", "*.model")
+_MOST_HEADER = 100_000_000  # bytes, as the safetensors library itself has it
+# heads that a sequence classifier does not load
+_OTHER_HEADS = re.compile(
+    r"^(cls|lm_head|lm_loss|head|decoder|classifier|predictions|pred_layer|qa_outputs"
+    r"|\w+_predictions|generator_lm_head|vocab_\w+|mask_predictions)\."
+)
+_LAYER = re.compile(r"^(.*?(?:\b|_)(?:layers?|h|blocks?))\.(\d+)\.")
+
+Tensors = Mapping[str, tuple[int, ...]]
+
+
+class Torn(Exception):
+    """A safetensors file that isn't whole. For messages."""
+
+
+def folder_problems(
+    folder: Path, *, depth: int, sizes: Mapping[str, int] | None = None
+) -> list[str]:
+    """Every reason why a trial could not load the model, [] when there is none.
+
+    depth: layers that the plan counts on. sizes: bytes of each file, where a manifest states them.
+    """
+    wrong = {name: size for name, size in (sizes or {}).items() if _size(folder / name) != size}
+    problems = [
+        f"{name} has {_size(folder / name)} bytes and should have {size}"
+        if (folder / name).is_file()
+        else f"{name} is missing"
+        for name, size in wrong.items()
+    ]  # and what a file's size has told is not told again
+    if "config.json" not in wrong:
+        problems += _config_problems(folder / "config.json", depth)
+    if not any("safetensors" in name for name in wrong):
+        problems += _weight_problems(folder, depth)
+    if not has_vocabulary(wrong):
+        problems += _tokenizer_problems(folder)
+    return problems
+
+
+def count_parameters(folder: Path) -> int | None:
+    """Parameters of the encoder, its embeddings and its pooler; None without readable weights."""
+    try:
+        tensors = _all_tensors(folder)
+    except (Torn, OSError):
+        return None
+    own = [math.prod(shape) for name, shape in tensors.items() if not _OTHER_HEADS.match(name)]
+    return sum(own) or None
+
+
+def read_header(path: Path) -> Tensors:
+    """Name and shape of each tensor of a safetensors file. Raises Torn or OSError."""
+    size = path.stat().st_size
+    with path.open("rb") as stream:
+        start = stream.read(8)
+        length = struct.unpack("<Q", start)[0] if len(start) == 8 else 0
+        if not 0 < length <= min(_MOST_HEADER, size - 8):
+            raise Torn(f"{path.name} is no whole safetensors file ({size} bytes)")
+        header = _as_object(stream.read(length), path)
+    tensors = {name: entry for name, entry in header.items() if name != "__metadata__"}
+    try:
+        end = max((int(entry["data_offsets"][1]) for entry in tensors.values()), default=0)
+        shapes = {name: tuple(map(int, entry["shape"])) for name, entry in tensors.items()}
+    except (TypeError, KeyError, IndexError, ValueError):
+        raise Torn(f"{path.name} has no safetensors header") from None
+    if size != 8 + length + end:
+        raise Torn(f"{path.name} has {size} bytes, its header says {8 + length + end}")
+    return shapes
+
+
+def shard_names(index: Path) -> list[str]:
+    """The files that an index of weights names. Raises Torn or OSError."""
+    names = _as_object(index.read_bytes(), index).get("weight_map")
+    if not isinstance(names, dict) or not names:
+        raise Torn(f"{index.name} names no files")
+    return sorted({Path(str(name)).name for name in names.values()})
+
+
+def has_vocabulary(names: Iterable[str]) -> bool:
+    """Whether a tokenizer's words are among these files."""
+    return any(Path(name).match(pattern) for name in names for pattern in _VOCABULARIES)
+
+
+def _all_tensors(folder: Path) -> dict[str, tuple[int, ...]]:
+    """Of all files of weights. Raises Torn or OSError."""
+    single, index = folder / WEIGHTS, folder / INDEX
+    names = [WEIGHTS] if single.is_file() or not index.is_file() else shard_names(index)
+    tensors: dict[str, tuple[int, ...]] = {}
+    for name in names:
+        tensors |= read_header(folder / name)
+    return tensors
+
+
+def _config_problems(path: Path, depth: int) -> list[str]:
+    try:
+        config = _as_object(path.read_bytes(), path)
+    except FileNotFoundError:
+        return ["config.json is missing"]
+    except (Torn, OSError) as error:
+        return [_reason(error)]
+    found = next((config[name] for name in DEPTH_FIELDS if isinstance(config.get(name), int)), None)
+    if found != depth:
+        return [f"config.json states {found} layers, the plan counts on {depth}"]
+    if config.get("model_type") == "albert" or config.get("is_encoder_decoder"):
+        return [f"{config.get('model_type')} is not supported: it is no encoder with own layers"]
+    return []
+
+
+def _weight_problems(folder: Path, depth: int) -> list[str]:
+    if not (folder / WEIGHTS).is_file() and not (folder / INDEX).is_file():
+        pickled = sorted(path.name for path in folder.glob("*.bin"))
+        held = f" ({', '.join(pickled)} is pickled, and pickled weights are not read)"
+        return [f"{WEIGHTS} is missing{held if pickled else ''}"]
+    try:
+        tensors = _all_tensors(folder)
+    except FileNotFoundError as error:
+        return [f"{Path(str(error.filename)).name} is missing"]
+    except (Torn, OSError) as error:
+        return [_reason(error)]
+    layers: dict[str, set[int]] = defaultdict(set)
+    for name in tensors:
+        if match := _LAYER.match(name):
+            layers[match[1]].add(int(match[2]))
+    counts = [len(numbers) for numbers in layers.values()]
+    if counts and depth not in counts:
+        return [f"the weights have {max(counts)} layers, the plan counts on {depth}"]
+    return []
+
+
+def _tokenizer_problems(folder: Path) -> list[str]:
+    if not has_vocabulary([path.name for path in folder.glob("*") if path.is_file()]):
+        return [f"no tokenizer's words: none of {', '.join(_VOCABULARIES)}"]
+    problems = []
+    for path in (folder / "tokenizer.json", folder / "tokenizer_config.json"):
+        try:
+            _as_object(path.read_bytes(), path)
+        except FileNotFoundError:
+            continue
+        except (Torn, OSError) as error:
+            problems.append(_reason(error))
+    return problems
+
+
+def _as_object(content: bytes, path: Path) -> dict[str, Any]:
+    try:
+        value = json.loads(content)
+    except (ValueError, RecursionError):
+        value = None
+    if not isinstance(value, dict):
+        raise Torn(f"{path.name} is no whole JSON")
+    return value
+
+
+def _reason(error: Exception) -> str:
+    if isinstance(error, OSError):
+        name = Path(str(error.filename)).name
+        return f"{name} can't be read: {error.strerror}"
+    return str(error)
+
+
+def _size(path: Path) -> int:
+    """-1 where there is no file."""
+    try:
+        return path.stat().st_size
+    except OSError:
+        return -1

@@ -1,0 +1,218 @@
+"""The cells a sweep file asks for: axes multiplied out, plus `include`, minus `exclude`."""
+
+from __future__ import annotations
+
+import fnmatch
+import itertools
+from collections.abc import Iterable, Iterator
+from typing import Any, NamedTuple
+
+from lp_sweep.orchestrator.inputs.models import ModelInput
+from lp_sweep.orchestrator.inputs.resolve import Sweep
+from lp_sweep.orchestrator.plan.removals import Reduced, check_removals, empty_removals
+from lp_sweep.orchestrator.sweepfile.axes import StrategyEntry, canonical_strategy
+from lp_sweep.orchestrator.sweepfile.entries import CellMatch
+from lp_sweep.orchestrator.sweepfile.until import used_seeds
+from lp_sweep.orchestrator.sweepfile.wording import choose
+from lp_sweep.orchestrator.sweepfile.yamldata import Location
+from lp_sweep.storage.errors import SpecError
+from lp_sweep.trials.feedforward_rules import NONE
+from lp_sweep.trials.select import (
+    CONTRIBUTION,
+    STRATEGY_NAMES,
+    is_strategy,
+    possible_k,
+    rule_text,
+)
+
+_MOST_CELLS = 500_000  # half a minute of planning and a gigabyte
+
+
+class Asked(NamedTuple):
+    """One point of what the user asked for: a threshold for contribution, else K."""
+
+    model: str
+    procedure: str
+    strategy: str
+    k: int | None
+    threshold: float | None
+    task: str
+    seed: int
+    feed_forward: str = "none"
+
+
+def asked_cells(sweep: Sweep) -> list[Asked]:
+    """Every cell once, in the file's order. Raises SpecError for an impossible K, and for the
+    removal of feed-forwards that a model does not have.
+
+    Notes on cells that do not exist (a model's own K at which a strategy has no network, a K that
+    leaves no feed-forward to remove) and on a missing baseline are added to `sweep.notes`.
+    """
+    check_removals(sweep)
+    asked = itertools.chain(_multiplied(sweep), _included(sweep))
+    wanted = dict.fromkeys(itertools.islice(asked, _MOST_CELLS))
+    if next(asked, None) is not None:
+        raise SpecError(
+            f"{sweep.document.where(())}: asks for more than {_MOST_CELLS:,} cells. Split the "
+            "sweep: sweeps over one store share their trials."
+        )
+    cells = [cell for cell in wanted if not any(_matches(m, cell) for m in sweep.spec.exclude)]
+    empty = empty_removals(sweep, map(_reduced, cells))
+    cells = [cell for cell in cells if _reduced(cell) not in empty]
+    _note_idle_excludes(sweep, wanted)
+    _note_missing_baselines(sweep, cells)
+    if not cells:
+        where = sweep.document.where(("exclude",))
+        raise SpecError(
+            f"{where}: no cell is left: every one is excluded, or has no network at its K"
+        )
+    return cells
+
+
+def _reduced(cell: Asked) -> Reduced:
+    return Reduced(cell.model, cell.strategy, cell.k, cell.feed_forward)
+
+
+def _multiplied(sweep: Sweep) -> Iterator[Asked]:
+    spec = sweep.spec
+    for position, model in enumerate(sweep.models):
+        for procedure, feed_forward in itertools.product(spec.procedures, spec.feed_forward):
+            for index, strategy in enumerate(spec.strategies):
+                for name in strategy.names:
+                    seeds = used_seeds(spec.seeds, strategy.max_seeds)
+                    for k, threshold in _points(sweep, position, index, name):
+                        for task, seed in itertools.product(sweep.tasks, seeds):
+                            yield Asked(
+                                model.name, procedure, name, k, threshold, task, seed, feed_forward
+                            )
+
+
+def _points(
+    sweep: Sweep, position: int, index: int, name: str
+) -> Iterator[tuple[int | None, float | None]]:
+    """The (K, threshold) of one strategy for one model."""
+    strategy = sweep.spec.strategies[index]
+    if name == CONTRIBUTION:
+        yield from ((None, threshold) for threshold in strategy.threshold or ())
+        return
+    model = sweep.models[position]
+    possible = possible_k(name, model.depth)
+    own = sweep.spec.models[position].k
+    if own is None and strategy.k == "all":
+        yield from ((k, None) for k in possible)
+        return
+    location: Location = ("models", position, "k") if own else ("strategies", index, "k")
+    numbers = own if own is not None else _numbers(strategy)
+    if strategy.until and 0 not in numbers:  # what every K is compared with
+        yield 0, None
+    for k in numbers:
+        if k in possible:
+            yield k, None
+        elif own is not None and 0 <= k < model.depth:
+            _note(sweep, f"{model.name}: {name} has no network at K={k} (left out)")
+        else:
+            raise SpecError(_impossible(sweep, location, name, k, model))
+
+
+def _numbers(strategy: StrategyEntry) -> list[int]:
+    return strategy.k if isinstance(strategy.k, list) else []
+
+
+def _impossible(sweep: Sweep, location: Location, strategy: str, k: int, model: ModelInput) -> str:
+    possible = ", ".join(map(str, possible_k(strategy, model.depth))) or "none"
+    return (
+        f"{sweep.document.where(location)}: {strategy} can't drop K={k} of the {model.depth} "
+        f"layers of {model.name} ({rule_text(strategy)}). Possible K: {possible}. "
+        f"To give this model its own: {{id: {model.name}, k: [...]}}."
+    )
+
+
+def _included(sweep: Sweep) -> Iterator[Asked]:
+    for index, entry in enumerate(sweep.spec.include):
+        where = sweep.document.where(("include", index))
+        try:
+            yield from _include(sweep, entry)
+        except ValueError as error:
+            raise SpecError(f"{where}: {error}") from None
+
+
+def _include(sweep: Sweep, entry: CellMatch) -> Iterator[Asked]:
+    if not entry.strategy or (entry.k is None) == (entry.threshold is None):
+        raise ValueError("an included cell needs `strategy:` and `k:` (or `threshold:`)")
+    depths = {model.name: model.depth for model in sweep.models}
+    models = _own("model", entry.model, depths)
+    procedures = _own("procedure", entry.procedure, sweep.spec.procedures)
+    tasks = _own("task", entry.task, sweep.tasks)
+    feed_forwards = _own("feed_forward", entry.feed_forward, sweep.spec.feed_forward)
+    strategies = [canonical_strategy(name) for name in entry.strategy]
+    for model, procedure, strategy in itertools.product(models, procedures, strategies):
+        for k, threshold in _included_points(strategy, entry, depths[model], model):
+            for feed_forward, task, seed in itertools.product(
+                feed_forwards, tasks, entry.seed or sweep.spec.seeds
+            ):
+                yield Asked(model, procedure, strategy, k, threshold, task, seed, feed_forward)
+
+
+def _own(what: str, named: list[str] | None, of_sweep: Iterable[str]) -> list[str]:
+    """The named ones, each of which the sweep must have; all of the sweep's where none is named."""
+    allowed = list(of_sweep)
+    return [choose(f"{what} of this sweep", name, allowed) for name in named or allowed]
+
+
+def _included_points(
+    strategy: str, entry: CellMatch, depth: int, model: str
+) -> Iterator[tuple[int | None, float | None]]:
+    if not is_strategy(strategy):
+        choose("strategy", strategy, STRATEGY_NAMES)
+        raise ValueError(f"strategy {strategy!r}: name one, such as `random 3` or `drop 3+5`")
+    if (strategy == CONTRIBUTION) != (entry.threshold is not None):
+        raise ValueError("`threshold:` belongs to contribution, `k:` to every other strategy")
+    for k in entry.k or ():
+        if k not in possible_k(strategy, depth):
+            raise ValueError(f"{strategy} can't drop K={k} of the {depth} layers of {model}")
+        yield k, None
+    yield from ((None, threshold) for threshold in entry.threshold or ())
+
+
+def _matches(match: CellMatch, cell: Asked) -> bool:
+    return any(True for _ in match.model_fields_set) and all(
+        _fits(getattr(match, name), getattr(cell, name)) for name in match.model_fields_set
+    )
+
+
+def _fits(allowed: Iterable[Any] | None, value: Any) -> bool:
+    if allowed is None:
+        return True
+    if isinstance(value, str):
+        return any(fnmatch.fnmatchcase(value, str(pattern)) for pattern in allowed)
+    return value in allowed
+
+
+def _note_idle_excludes(sweep: Sweep, wanted: Iterable[Asked]) -> None:
+    cells = list(wanted)
+    for index, match in enumerate(sweep.spec.exclude):
+        if not any(_matches(match, cell) for cell in cells):
+            where = sweep.document.where(("exclude", index))
+            _note(sweep, f"{where}: this exclude matches no cell")
+
+
+def _note_missing_baselines(sweep: Sweep, cells: list[Asked]) -> None:
+    """K=0 is one network, but the tables look for it in the rows of each procedure."""
+    full = [cell for cell in cells if cell.k == 0]
+    have = {(cell.model, cell.procedure) for cell in full if cell.feed_forward == NONE}
+    reduced = {(cell.model, cell.procedure) for cell in full} - have
+    for model, procedure in dict.fromkeys((cell.model, cell.procedure) for cell in cells):
+        if (model, procedure) in have:
+            continue
+        by = f" by {procedure}" if len(sweep.spec.procedures) > 1 else ""
+        mend = "add none to feed_forward" if (model, procedure) in reduced else "add 0 to its k"
+        _note(
+            sweep,
+            f"{model} has no K=0 cell{by}, so the tables have nothing to compare its pruned "
+            f"networks with: {mend}",
+        )
+
+
+def _note(sweep: Sweep, text: str) -> None:
+    if text not in sweep.notes:
+        sweep.notes.append(text)

@@ -1,0 +1,53 @@
+"""How a piece of work is named in a line: its model, layers, procedure, task and seed."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from lp_sweep.orchestrator.plan.plan import Work
+from lp_sweep.storage.identity import ProfileSpec, SpeedSpec, TrialSpec
+from lp_sweep.storage.printable import printable, ranges
+from lp_sweep.trials.procedures import DIRECT, Procedure
+
+_MOST_RANGES = 4  # in a line
+
+
+def describe(work: Work) -> str:
+    """`bert-base-cased layers 1-8 of 12 rte seed 42`, or a profile's model and task, or whose speed
+    it is."""
+    model, task = short_model(work.model.name), printable(work.task.name)
+    if isinstance(work.spec, ProfileSpec):
+        return f"{model} {work.spec.measure.replace('_', '-')} profile {task}"
+    layers = _layers(work.spec.kept_layers, work.model.depth)
+    if isinstance(work.spec, SpeedSpec):
+        return " ".join([model, layers, *_removed(work.spec), "speed on", work.spec.device_type])
+    return " ".join([model, layers, *_manner(work.spec), task, f"seed {work.spec.seed}"])
+
+
+def _layers(kept: Sequence[int], depth: int) -> str:
+    if len(kept) == depth:
+        return f"all {depth} layers"
+    return f"layer{'s' * (len(kept) > 1)} {ranges(kept, _MOST_RANGES)} of {depth}"
+
+
+def _manner(spec: TrialSpec) -> list[str]:
+    """How it is trained, and what else of it goes: nothing for the most usual."""
+    label = Procedure(spec.procedure, spec.freeze_dropped, spec.epochs_per_layer).label
+    words = [] if label == DIRECT else [label]
+    if frozen := spec.recipe.freeze_layers:
+        words.append(f"with {ranges(frozen, _MOST_RANGES)} frozen")
+    return words + _removed(spec)
+
+
+def _removed(spec: TrialSpec | SpeedSpec) -> list[str]:
+    gone = spec.removed_feed_forwards
+    if not gone:
+        return []
+    norm = " no norm" if spec.second_norm == "drop" else ""
+    return [f"without feed-forward{'s' * (len(gone) > 1)} {ranges(gone, _MOST_RANGES)}{norm}"]
+
+
+def short_model(name: str) -> str:
+    """A hub id as it is; of a folder its last two parts."""
+    parts = printable(name).rstrip("/").split("/")
+    return "/".join(parts if len(parts) <= 2 else parts[-2:])

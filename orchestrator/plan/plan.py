@@ -1,0 +1,218 @@
+"""The plan: cells, the trials they share, what the store has, what waits for what.
+
+Plain data and questions about it; `planning.py` makes it.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import asdict, dataclass, field
+from typing import Any, Literal, NamedTuple, get_args
+
+from lp_sweep.orchestrator.inputs.models import ModelInput
+from lp_sweep.orchestrator.inputs.resolve import Sweep, TaskInput
+from lp_sweep.orchestrator.plan.cells import Asked
+from lp_sweep.orchestrator.plan.known import Known
+from lp_sweep.orchestrator.plan.searching import SearchState
+from lp_sweep.storage.identity import ProfileSpec, SpeedSpec, TrialSpec
+
+_KINDS = {TrialSpec: "trial", ProfileSpec: "profile", SpeedSpec: "speed"}
+
+State = Literal["done", "failed", "pending", "deferred", "impossible", "not_needed"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Cell:
+    """One point of what was asked for, and the trial that answers it."""
+
+    asked: Asked
+    depth: int
+    kept: tuple[int, ...] | None = None  # None while deferred, () where no layer would stay
+    dropped: tuple[int, ...] | None = None
+    trial_id: str | None = None
+    profile_id: str | None = None
+    state: State = "pending"
+    search: SearchState | None = None  # of a strategy with `until: min_layers`
+
+    def row(self) -> dict[str, Any]:
+        """As `plan --json` prints it. k is the number of dropped layers once that is known."""
+        k = len(self.dropped) if self.dropped is not None else self.asked.k
+        return {
+            **self.asked._asdict(),
+            "k": k,
+            "depth": self.depth,
+            "kept_layers": list(self.kept) if self.kept is not None else None,
+            "dropped_layers": list(self.dropped) if self.dropped is not None else None,
+            "trial_id": self.trial_id,
+            "profile_id": self.profile_id,
+            "search": self.search,
+            "state": self.state,
+        }
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Work:
+    """A trial, a profile or a speed to be done, with the inputs a worker needs."""
+
+    id: str
+    spec: TrialSpec | ProfileSpec | SpeedSpec
+    model: ModelInput
+    task: TaskInput
+    start: str | None = None  # the trial whose network it goes on from
+
+    @property
+    def trial(self) -> TrialSpec:
+        """Its specification, where a trial is what it is."""
+        assert isinstance(self.spec, TrialSpec)
+        return self.spec
+
+    def job(self) -> dict[str, Any]:
+        """Plain data for `lp_sweep.trials.run`; `Plan.job` adds what others want of it."""
+        return {
+            "id": self.id,
+            "kind": _KINDS[type(self.spec)],
+            "spec": asdict(self.spec),
+            "model": {
+                "name": self.model.name,
+                "path": self.model.path,
+                "revision": self.model.revision,
+                "depth": self.model.depth,
+            },
+            "task": {"name": self.task.name or None, "source": asdict(self.task.source)},
+            "start": self.start,
+        }
+
+
+class Measure(NamedTuple):
+    """A measurement of a trial's network, taken by the trial's own worker."""
+
+    id: str
+    spec: ProfileSpec
+
+
+@dataclass(slots=True, kw_only=True)
+class Plan:
+    """Cells in the file's order; trials and profiles by identifier, finished ones too."""
+
+    sweep: Sweep
+    cells: list[Cell] = field(default_factory=list)
+    trials: dict[str, Work] = field(default_factory=dict)  # with those that no cell names: stages
+    profiles: dict[str, Work] = field(default_factory=dict)  # of pre-trained networks
+    measures: dict[str, list[Measure]] = field(default_factory=dict)  # of a trial's network
+    speeds: dict[str, Work] = field(default_factory=dict)  # of networks, trained or not
+    known: Known = field(default_factory=Known.nothing)
+
+    def missing(self) -> list[Work]:
+        """All that is left to do; see `missing_trials` for what has a record already."""
+        return [*self.missing_profiles(), *self.missing_trials(), *self.missing_speeds()]
+
+    def missing_profiles(self) -> list[Work]:
+        return [work for id_, work in self.profiles.items() if id_ not in self.known.profiles]
+
+    def missing_speeds(self) -> list[Work]:
+        return [work for id_, work in self.speeds.items() if id_ not in self.known.profiles]
+
+    def work(self, id_: str) -> Work:
+        """Raises KeyError for what is not in the plan."""
+        return self.profiles.get(id_) or self.speeds.get(id_) or self.trials[id_]
+
+    def is_measurement(self, id_: str) -> bool:
+        """Whether it is work of its own of which a row of PROFILES comes."""
+        return id_ in self.profiles or id_ in self.speeds
+
+    def missing_trials(self) -> list[Work]:
+        """Also those that have a record and lack a measurement, or a network that others need."""
+        needed = self.needed_networks()
+        return [
+            work
+            for id_, work in self.trials.items()
+            if self.incomplete(id_) or (id_ in needed and id_ not in self.known.networks)
+        ]
+
+    def incomplete(self, id_: str) -> bool:
+        """Whether a trial has no record, or lacks a measurement."""
+        missing = self.measures and self.missing_measures(id_)  # most plans measure nothing
+        return id_ not in self.known.trials or bool(missing)
+
+    def missing_measures(self, id_: str) -> list[Measure]:
+        return [item for item in self.measures.get(id_, ()) if item.id not in self.known.profiles]
+
+    def needs(self, id_: str) -> set[str]:
+        """The trials whose networks a piece of work needs before it can begin."""
+        if id_ not in self.trials or not self.incomplete(id_):
+            return set()
+        start = None if self.has_network(id_) else self.trials[id_].start
+        against = {item.spec.against for item in self.missing_measures(id_)}
+        return ({start} if start else set()) | (against - {""})
+
+    def has_network(self, id_: str) -> bool:
+        """Whether a trial is done and its network is in the store: it can only be measured."""
+        return id_ in self.known.trials and id_ in self.known.networks
+
+    def trained_again(self) -> set[str]:
+        """The trials that have a record and whose networks are wanted and not there."""
+        without = (self.trials.keys() & self.known.trials) - self.known.networks
+        if not without:
+            return set()
+        needed = self.needed_networks()
+        return {id_ for id_ in without if id_ in needed or self.incomplete(id_)}
+
+    def sources(self) -> set[str]:
+        """The trials whose networks any work needs or needed, done or not."""
+        starts = {work.start for work in self.trials.values() if work.start}
+        against = {m.spec.against for items in self.measures.values() for m in items}
+        return starts | (against - {""})
+
+    def needed_networks(self) -> set[str]:
+        """Of what is incomplete: the trials whose networks it needs."""
+        may_need = (id_ for id_, work in self.trials.items() if work.start or id_ in self.measures)
+        return set().union(*map(self.needs, may_need))
+
+    def failed_with(self, id_: str) -> str | None:
+        """The error type of work that failed for good: its own, or of all measurements it lacks."""
+        failed = self.known.failed
+        if id_ in self.known.trials:
+            types = [failed.get(item.id) for item in self.missing_measures(id_)]
+            return types[0] if types and all(types) else None
+        return failed.get(id_)
+
+    def job(self, work: Work, *, network: bool) -> dict[str, Any]:
+        """For a worker, with what is wanted beside the record: measurements, and with `network`
+        the trained network in the store."""
+        measures = [
+            {"id": item.id, "spec": asdict(item.spec)} for item in self.missing_measures(work.id)
+        ]
+        return {**work.job(), "measures": measures, "network": network}
+
+    def totals(self) -> dict[str, int]:
+        states = Counter(cell.state for cell in self.cells)
+        trials = Counter(state_of(id_, self.known) for id_ in self.trials)
+        measures = Counter(
+            state_of(item.id, self.known) for items in self.measures.values() for item in items
+        )
+        speeds = Counter(state_of(id_, self.known) for id_ in self.speeds)
+        return {
+            "cells": len(self.cells),
+            "trials": len(self.trials),
+            "cells_sharing_a_trial": sum(
+                count for count in self.cells_per_trial().values() if count > 1
+            ),
+            "profiles": len(self.profiles),
+            "profiles_done": len(self.profiles) - len(self.missing_profiles()),
+            "measures": measures.total(),
+            **{f"measures_{state}": measures[state] for state in ("done", "failed", "pending")},
+            "speeds": len(self.speeds),
+            **{f"speeds_{state}": speeds[state] for state in ("done", "failed", "pending")},
+            **{f"trials_{state}": trials[state] for state in ("done", "failed", "pending")},
+            **{f"cells_{state}": states[state] for state in get_args(State)},
+        }
+
+    def cells_per_trial(self) -> Counter[str]:
+        return Counter(cell.trial_id for cell in self.cells if cell.trial_id is not None)
+
+
+def state_of(id_: str, known: Known) -> State:
+    """Of a trial or a profile."""
+    if id_ in known.trials or id_ in known.profiles:
+        return "done"
+    return "failed" if id_ in known.failed else "pending"

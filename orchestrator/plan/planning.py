@@ -1,0 +1,281 @@
+"""From a resolved sweep and what the store holds to a plan.
+
+A pure function, so `run` after a break, with an amended file or on a finished sweep is the same
+code: it does what the plan says is missing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any, NamedTuple
+
+from lp_sweep.orchestrator.inputs.resolve import Sweep, TaskInput
+from lp_sweep.orchestrator.plan.cells import Asked, asked_cells
+from lp_sweep.orchestrator.plan.garbage import collector_paused
+from lp_sweep.orchestrator.plan.known import Known
+from lp_sweep.orchestrator.plan.plan import Cell, Measure, Plan, State, Work, state_of
+from lp_sweep.orchestrator.plan.searching import SearchState, search_states
+from lp_sweep.orchestrator.plan.speeds import wanted_speeds
+from lp_sweep.orchestrator.sweepfile.axes import FeedForward
+from lp_sweep.storage.identity import ProfileSpec, TrialSpec, profile_id, trial_id, trial_ids
+from lp_sweep.trials.feedforward_rules import NONE, some_removed
+from lp_sweep.trials.procedures import Procedure, full_layers, settled, stage_one
+from lp_sweep.trials.select import (
+    BY_MEASURE,
+    CONTRIBUTION,
+    Measured,
+    contribution_dropped,
+    dropped_layers,
+    kept_layers,
+)
+from lp_sweep.trials.tasks import canonical_name
+
+# cells of a search that are not planned; their trials are known all the same
+_IDLE: dict[SearchState | None, State] = {"waiting": "deferred", "not_needed": "not_needed"}
+_GREEDY_SEED = 0  # of its own fine-tuning: every seed of the sweep has the layers that it chose
+
+
+def make_plan(sweep: Sweep, known: Known) -> Plan:
+    """Raises SpecError for an impossible K."""
+    plan = Plan(sweep=sweep, known=known)
+    builder = _Builder(plan)
+    with collector_paused():
+        asked = asked_cells(sweep)
+        searched = search_states(sweep.spec.strategies, asked, builder.foreseen, known)
+        plan.cells = [_cell(builder, item, searched.get(item)) for item in asked]
+        builder.pretrained_probes()
+        plan.speeds = wanted_speeds(plan)
+    return plan
+
+
+def _cell(builder: _Builder, asked: Asked, search: SearchState | None) -> Cell:
+    depth = builder.models[asked.model].depth
+    profile = builder.profile(asked)
+    known = builder.plan.known
+    found = known.profiles.get(profile) if profile else None
+    if profile is not None and found is None and asked.k != 0:
+        return Cell(asked=asked, depth=depth, profile_id=profile, state="deferred", search=search)
+    try:
+        dropped, kept = builder.layers(asked, found)
+        idle = _IDLE.get(search)
+        trial = builder.identify(asked, kept) if idle else builder.trial(asked, kept)
+    except ValueError:  # no layer would stay, or none for the feed-forwards to go from
+        gone = kept_layers(depth, ()) if asked.feed_forward == NONE else None
+        return Cell(
+            asked=asked,
+            depth=depth,
+            kept=(),
+            dropped=gone,
+            profile_id=profile,
+            state="impossible",
+        )
+    return Cell(
+        asked=asked,
+        depth=depth,
+        kept=kept,
+        dropped=dropped,
+        trial_id=trial,
+        profile_id=profile,
+        state=idle or state_of(trial, known),
+        search=search,
+    )
+
+
+class _Layers(NamedTuple):
+    dropped: tuple[int, ...]
+    kept: tuple[int, ...]
+
+
+def _dropped(asked: Asked, depth: int, found: Measured | None) -> tuple[int, ...]:
+    """Raises ValueError where a threshold leaves no layer."""
+    if asked.threshold is not None and found is not None:
+        return contribution_dropped(found.layers, asked.threshold)
+    k = asked.k or 0
+    if asked.strategy in BY_MEASURE:
+        return BY_MEASURE[asked.strategy].dropped(found, k) if found and k else ()
+    return dropped_layers(asked.strategy, depth, k)
+
+
+class _Seeded(NamedTuple):
+    """A trial of any seed, and the identifiers of all."""
+
+    spec: TrialSpec
+    id_of_seed: Callable[[int], str]
+
+
+class _Builder:
+    """Fills a plan; remembers what many cells share, so that 100,000 of them take seconds."""
+
+    def __init__(self, plan: Plan) -> None:
+        self.plan = plan
+        self.models = {model.name: model for model in plan.sweep.models}
+        spec = plan.sweep.spec
+        self.measured_on = {
+            entry.name: entry.measured_on or spec.contribution.measured_on
+            for entry in spec.strategies
+        }
+        self._ids: dict[tuple[Any, ...], str] = {}
+        self._layers: dict[tuple[Any, ...], _Layers] = {}
+        self._specs: dict[tuple[Any, ...], _Seeded] = {}
+        self._profile_ids: dict[tuple[str, str, str], str] = {}
+
+    def layers(self, asked: Asked, found: Measured | None) -> _Layers:
+        """Raises ValueError where a threshold leaves none."""
+        own = asked.task if found else None  # what was measured may be the task's own
+        key = (asked.model, asked.strategy, asked.k, asked.threshold, own)
+        if key not in self._layers:
+            depth = self.models[asked.model].depth
+            dropped = _dropped(asked, depth, found)
+            self._layers[key] = _Layers(dropped, kept_layers(depth, dropped))
+        return self._layers[key]
+
+    def trial(self, asked: Asked, kept: tuple[int, ...]) -> str:
+        """Its identifier; the trial and all that it stands on are in the plan then. Raises
+        ValueError where the kept layers are none for the feed-forwards to go from."""
+        key = (asked.model, asked.procedure, asked.feed_forward, asked.task, asked.seed, kept)
+        if key not in self._ids:
+            spec, id_of_seed = self._seeded(asked, kept)
+            id_ = id_of_seed(asked.seed)
+            self._ids[key] = self._planned(asked, replace(spec, seed=asked.seed), id_)
+        return self._ids[key]
+
+    def identify(self, asked: Asked, kept: tuple[int, ...]) -> str:
+        """The identifier of a trial that is not planned. Raises ValueError as `trial` does."""
+        return self._seeded(asked, kept).id_of_seed(asked.seed)
+
+    def foreseen(self, asked: Asked) -> str | None:
+        """The identifier of a cell's trial; None while its layers wait for a profile. Raises
+        ValueError for an impossible cell."""
+        profile = self.profile(asked)
+        found = self.plan.known.profiles.get(profile) if profile else None
+        if profile is not None and found is None and asked.k != 0:
+            return None
+        return self.identify(asked, self.layers(asked, found).kept)
+
+    def _seeded(self, asked: Asked, kept: tuple[int, ...]) -> _Seeded:
+        key = (asked.model, asked.procedure, asked.feed_forward, asked.task, kept)
+        if key not in self._specs:
+            spec = self._spec_of_seeds(asked, kept)
+            self._specs[key] = _Seeded(spec, trial_ids(spec))
+        return self._specs[key]
+
+    def _spec_of_seeds(self, asked: Asked, kept: tuple[int, ...]) -> TrialSpec:
+        """Every seed's: another one changes nothing else."""
+        model, task = self.models[asked.model], self.plan.sweep.tasks[asked.task]
+        procedure = Procedure.parse(asked.procedure)
+        removal = FeedForward.parse(asked.feed_forward)
+        spec = TrialSpec(
+            model_fingerprint=model.fingerprint,
+            kept_layers=kept,
+            task=task.definition,
+            data_fingerprint=task.fingerprint,
+            seed=asked.seed,
+            recipe=self.plan.sweep.recipe,
+            procedure=procedure.name,
+            freeze_dropped=procedure.freeze_dropped,
+            epochs_per_layer=procedure.epochs_per_layer,
+            removed_feed_forwards=some_removed(removal.rule, kept),
+            second_norm=removal.second_norm,
+        )
+        return settled(spec, model.depth)
+
+    def _planned(self, asked: Asked, spec: TrialSpec, id_: str) -> str:
+        if id_ in self.plan.trials:
+            return id_
+        model, task = self.models[asked.model], self.plan.sweep.tasks[asked.task]
+        first = stage_one(spec, model.depth)
+        start = self._planned(asked, first, trial_id(first)) if first else None
+        self.plan.trials[id_] = Work(id=id_, spec=spec, model=model, task=task, start=start)
+        self._measure(id_, asked, spec)
+        return id_
+
+    def _measure(self, id_: str, asked: Asked, spec: TrialSpec) -> None:
+        """What the sweep wants measured of the trial's network."""
+        entry = self.plan.sweep.spec.measure
+        full = spec.kept_layers == full_layers(self.models[asked.model].depth)
+        whole = full and not spec.removed_feed_forwards
+        kind = "full" if whole else "pruned"
+        wanted = []
+        if kind in (entry.probes or ()):
+            wanted.append(
+                self._profile_spec(
+                    asked.model,
+                    asked.task,
+                    "probes",
+                    trial=id_,
+                    limit_train=spec.recipe.limit_train,
+                    rows=entry.probe_rows,
+                )
+            )
+        if kind in (entry.similarity or ()):
+            wanted.append(self._profile_spec(asked.model, asked.task, "similarity", trial=id_))
+        if kind in (entry.cka or ()):
+            against = "" if whole else self._full_network(asked)
+            wanted.append(
+                self._profile_spec(asked.model, asked.task, "cka", trial=id_, against=against)
+            )
+        if wanted:
+            self.plan.measures[id_] = [Measure(profile_id(item), item) for item in wanted]
+
+    def _full_network(self, asked: Asked) -> str:
+        everything = full_layers(self.models[asked.model].depth)
+        return self.trial(asked._replace(procedure="direct", feed_forward=NONE), everything)
+
+    def pretrained_probes(self) -> None:
+        """Of each model on each task, where the sweep asks for them."""
+        entry = self.plan.sweep.spec.measure
+        if "pretrained" not in (entry.probes or ()):
+            return
+        for model in self.models:
+            for task in self.plan.sweep.tasks:
+                limit = self.plan.sweep.recipe.limit_train
+                self._add_profile(
+                    self._profile_spec(
+                        model, task, "probes", limit_train=limit, rows=entry.probe_rows
+                    ),
+                    model,
+                    task,
+                )
+
+    def profile(self, asked: Asked) -> str | None:
+        """What the cell's layers are chosen by, if they are chosen by a measurement."""
+        chosen_by = BY_MEASURE.get(asked.strategy)
+        measure = chosen_by.measure if chosen_by else "contribution"
+        if chosen_by is None and asked.strategy != CONTRIBUTION:
+            return None
+        named = self.measured_on.get(asked.strategy, self.plan.sweep.spec.contribution.measured_on)
+        on = asked.task if named == "own" else canonical_name(named) or named
+        key = (asked.model, on, measure)
+        if key not in self._profile_ids:
+            spec = self._profile_spec(asked.model, on, measure)
+            self._profile_ids[key] = self._add_profile(spec, asked.model, on)
+        return self._profile_ids[key]
+
+    def _add_profile(self, spec: ProfileSpec, model: str, task: str) -> str:
+        id_ = profile_id(spec)
+        work = Work(id=id_, spec=spec, model=self.models[model], task=self._task(task))
+        self.plan.profiles.setdefault(id_, work)
+        return id_
+
+    def _task(self, name: str) -> TaskInput:
+        return self.plan.sweep.tasks[name]
+
+    def _profile_spec(self, model: str, task: str, measure: str, **settings: Any) -> ProfileSpec:
+        recipe = self.plan.sweep.recipe
+        if measure == "greedy":  # it sees no dev row
+            recipe = replace(recipe, limit_dev=None)
+            settings |= {
+                "recipe": recipe,
+                "seed": _GREEDY_SEED,
+                "limit_train": recipe.limit_train,
+            }
+        return ProfileSpec(
+            model_fingerprint=self.models[model].fingerprint,
+            task=self._task(task).definition,
+            data_fingerprint=self._task(task).fingerprint,
+            max_length=recipe.max_length,
+            limit_dev=recipe.limit_dev,
+            measure=measure,
+            **settings,
+        )

@@ -1,0 +1,114 @@
+"""Searches of a sweep: which cells of `until: min_layers` are asked for by now.
+
+A *curve* is a model, procedure, removal of feed-forwards, strategy and task; its cells are K x
+seed. What it asks for next follows from the scores that are there alone (`analysis.adaptive`), so
+that a run that goes on asks for what the broken one would have asked for. While trials of a curve
+are still to be done it asks for no others.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
+from functools import lru_cache
+from typing import TYPE_CHECKING, Literal, NamedTuple
+
+from lp_sweep.analysis.adaptive import search
+from lp_sweep.analysis.adaptive.posterior import Pair
+from lp_sweep.orchestrator.plan.cells import Asked
+from lp_sweep.orchestrator.plan.known import Known
+from lp_sweep.orchestrator.sweepfile.until import WITHIN
+from lp_sweep.storage.errors import SpecError
+
+if TYPE_CHECKING:
+    from lp_sweep.orchestrator.sweepfile.axes import StrategyEntry
+
+# a cell is run, or was; may be asked for later; was not needed for the answer
+SearchState = Literal["asked", "waiting", "not_needed"]
+_REMEMBERED = 4096  # curves: a plan is made anew whenever one of them goes on
+
+
+class Curve(NamedTuple):
+    model: str
+    procedure: str
+    feed_forward: str
+    strategy: str
+    task: str
+
+
+def curve_of(asked: Asked) -> Curve:
+    return Curve(*(getattr(asked, axis) for axis in Curve._fields))
+
+
+def search_states(
+    strategies: Iterable[StrategyEntry],
+    cells: Iterable[Asked],
+    trial_of: Callable[[Asked], str | None],
+    known: Known,
+) -> dict[Asked, SearchState]:
+    """Of the cells of strategies with `until:`, but for impossible ones. `trial_of` gives None
+    while a measurement has to choose the layers, and raises ValueError where none are left.
+    Raises SpecError for a curve without K=0."""
+    entries = {name: entry for entry in strategies if entry.until for name in entry.names}
+    curves: dict[Curve, dict[Asked, str | None]] = {}
+    for asked in cells:
+        if asked.strategy in entries:
+            with suppress(ValueError):
+                curves.setdefault(curve_of(asked), {})[asked] = trial_of(asked)
+    states: dict[Asked, SearchState] = {}
+    for curve, trials in curves.items():
+        if not any(asked.k == 0 for asked in trials):
+            raise SpecError(
+                f"{curve.strategy} of {curve.model} on {curve.task} has no K=0 cell, which `until: "
+                "min_layers` compares with. Exclude fewer cells."
+            )
+        states |= _states(trials, entries[curve.strategy].within or WITHIN, known)
+    return states
+
+
+def _states(
+    cells: Mapping[Asked, str | None], within: Sequence[float], known: Known
+) -> dict[Asked, SearchState]:
+    """Of one curve."""
+    trials = {asked: trial for asked, trial in cells.items() if trial is not None}
+    if len(trials) < len(cells):  # the measurement that chooses the layers comes first
+        return dict.fromkeys(cells, "waiting")
+    ended = known.trials | known.points.keys() | known.failed.keys() | known.given_up
+    wanted = {asked for asked, trial in trials.items() if trial in known.asked - ended}
+    if not wanted:
+        pairs = _next_pairs(trials, within, known)
+        wanted = {asked for asked in trials if (asked.k, asked.seed) in pairs}
+    idle: SearchState = "waiting" if wanted else "not_needed"
+    return {
+        asked: "asked" if asked in wanted or trial in ended else idle
+        for asked, trial in trials.items()
+    }
+
+
+def _next_pairs(
+    trials: Mapping[Asked, str], within: Sequence[float], known: Known
+) -> frozenset[Pair]:
+    """What the scores so far leave to be run. A pair that the sweep does not list, or whose score
+    is no number, is like one that failed: nothing will come of it."""
+    listed = {Pair(asked.k or 0, asked.seed): trial for asked, trial in trials.items()}
+    ks = tuple(sorted({pair.k for pair in listed}))
+    seeds = tuple(dict.fromkeys(pair.seed for pair in listed))
+    gone = known.trials | known.failed.keys() | known.given_up
+    points = {p: known.points[trial] for p, trial in listed.items() if trial in known.points}
+    lost = {p for p, trial in listed.items() if trial in gone and p not in points}
+    absent = {Pair(k, seed) for k in ks for seed in seeds} - listed.keys()
+    return _asked_next(
+        ks, seeds, frozenset(points.items()), frozenset(lost | absent), tuple(within)
+    )
+
+
+@lru_cache(_REMEMBERED)
+def _asked_next(
+    ks: tuple[int, ...],
+    seeds: tuple[int, ...],
+    points: frozenset[tuple[Pair, float]],
+    failed: frozenset[Pair],
+    within: tuple[float, ...],
+) -> frozenset[Pair]:
+    curve = search.Curve(ks=ks, seeds=seeds, points=dict(points), failed=failed)
+    return frozenset(search.next_step(curve, within).ask)

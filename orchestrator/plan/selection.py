@@ -1,0 +1,93 @@
+"""Which of the missing work a run takes on: all but what failed for good, or just what failed."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import NamedTuple
+
+from lp_sweep.orchestrator.plan.plan import Plan, Work
+from lp_sweep.orchestrator.plan.policy import POLICIES, policy
+from lp_sweep.storage.errors import SpecError
+
+_SHORT = {"oom": "out_of_memory"}
+
+
+class Selection(NamedTuple):
+    """`run` takes what was never tried, and failures that time may have mended; `retry` takes
+    failures only: all, those of a type, or those named."""
+
+    retry: bool = False
+    error_type: str | None = None
+    ids: frozenset[str] = frozenset()
+
+    def wants(self, id_: str, failed_with: str | None) -> bool:
+        if not self.retry:
+            return failed_with is None or policy(failed_with).by_itself
+        if self.ids:
+            return id_ in self.ids
+        return failed_with is not None and self.error_type in (None, failed_with)
+
+
+def taken_on(plan: Plan) -> list[Work]:
+    """What a `run` does: the missing work that it wants, and again what this lacks the network
+    of; not what goes on from a network that will not come."""
+    selection = Selection()
+    wanted = {
+        work.id: work
+        for work in plan.missing()
+        if plan.incomplete(work.id) and selection.wants(work.id, plan.failed_with(work.id))
+    }
+    again = plan.trained_again() - wanted.keys()
+    needed = set[str]().union(*map(plan.needs, wanted)) if again else again
+    taken = wanted | {id_: plan.trials[id_] for id_ in sorted(needed & again)}
+    coming = plan.known.networks | taken.keys()
+    return [
+        work
+        for work in taken.values()
+        if work.start is None or work.start in coming or plan.has_network(work.id)
+    ]
+
+
+def retry_selection(error_type: str | None, names: list[str], plan: Plan) -> Selection:
+    """What `retry` was asked for. Raises SpecError for a trial that has not failed, or an unknown
+    type; a name may be the beginning of an identifier, and that of a measurement of a trial's
+    network stands for the trial, whose worker takes it."""
+    error_type = _SHORT.get(error_type or "", error_type)
+    if error_type is not None and error_type not in POLICIES:
+        raise SpecError(f"unknown type of failure {error_type!r}. Choose: {', '.join(POLICIES)}.")
+    failed = _failed_work(plan)
+    return Selection(True, error_type, frozenset(_failed_id(name, failed, plan) for name in names))
+
+
+def _failed_work(plan: Plan) -> dict[str, str]:
+    """What has failed of the plan -> the work that tries it again: itself, or for a measurement
+    the trial that it is of."""
+    failed = plan.known.failed
+    work = {id_: id_ for id_ in failed if id_ in plan.trials or plan.is_measurement(id_)}
+    for trial, measures in plan.measures.items():
+        for item in measures:
+            if item.id in failed:
+                work |= {item.id: trial, trial: trial}
+    return work
+
+
+def _failed_id(name: str, failed: Mapping[str, str], plan: Plan) -> str:
+    """The work to do again for what is named by its beginning. Raises SpecError."""
+    if name in failed:
+        return failed[name]
+    matches = [id_ for id_ in failed if id_.startswith(name)]
+    if len(matches) == 1:
+        return failed[matches[0]]
+    if matches:
+        raise SpecError(f"{name!r} is the beginning of {len(matches)} failed trials. Give more.")
+    known = (*plan.trials, *plan.profiles, *plan.speeds)
+    others = [id_ for id_ in known if id_.startswith(name)]
+    if others:
+        done = others[0] in plan.known.trials or others[0] in plan.known.profiles
+        state = "is done" if done else "has not been tried yet: `lp-sweep run` does it"
+        raise SpecError(f"{others[0]} has not failed: it {state}.")
+    have = f"Failed: {', '.join(sorted(failed)[:5])}" if failed else "Nothing of it has failed."
+    raise SpecError(
+        f"no trial {name!r} in this sweep. {have} (A trial belongs to the sweep file and the "
+        "overrides that it ran with: give the same ones.)"
+    )

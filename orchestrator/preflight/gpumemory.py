@@ -1,0 +1,148 @@
+"""Whether a GPU has room for a network: a lower bound, so that what it refuses can't work.
+
+The formulas only; `local_gpus` is what a task on each node runs to say what is there.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+from lp_sweep.orchestrator.inputs.models import ModelInput
+from lp_sweep.orchestrator.plan.plan import Plan, Work
+from lp_sweep.storage.errors import PreflightError
+from lp_sweep.storage.identity import Recipe, TrialSpec
+
+_STATE = 16  # bytes a parameter: weight, gradient and two Adam moments, each in fp32
+_HALVINGS = 3  # of the micro-batch, after running out of memory
+# Values that a layer keeps for the backward pass, in hidden widths a token: input, queries, keys,
+# values, context, two norms with their inputs (9) and the feed-forward before and after its
+# activation (8). A bound from below takes half of it: texts are shorter than the longest allowed.
+_KEPT, _KEPT_AT_LEAST = 17, 8
+_BYTES = {"fp32": 4, "bf16": 2, "auto": 2}
+_GIB = 2**30
+_DEVICE_FILES = ("nvidia[0-9]*", "kfd", "dxg")  # NVIDIA, AMD, Windows' Linux
+_ASK = """
+import json, torch
+count = torch.cuda.device_count() if torch.cuda.is_available() else 0
+devices = map(torch.cuda.get_device_properties, range(count))
+print(json.dumps([(str(device.name), int(device.total_memory)) for device in devices]))
+"""
+
+
+class GpuInfo(NamedTuple):
+    """One device of one node."""
+
+    node: str
+    name: str
+    total_bytes: int
+
+
+def memory_needed(
+    model: ModelInput, recipe: Recipe, *, layers: int | None = None, whole_batch: bool = False
+) -> int | None:
+    """Bytes that fine-tuning needs at least, with a micro-batch of an eighth of the batch; with
+    `whole_batch` about what the whole batch at full length needs. None where the number of
+    parameters isn't known. layers: those that stay, default all."""
+    if model.parameters is None:
+        return None
+    layers = model.depth if layers is None else layers
+    dropped = (model.depth - layers) * (model.layer_parameters or 0)
+    state = _STATE * max(0, model.parameters - dropped)
+    examples = recipe.batch_size if whole_batch else max(1, recipe.batch_size >> _HALVINGS)
+    kept = _KEPT if whole_batch else _KEPT_AT_LEAST
+    values = examples * recipe.max_length * layers * (model.hidden or 0) * kept
+    return state + values * _BYTES[recipe.precision]
+
+
+def check_gpus(plan: Plan, gpus: Sequence[GpuInfo]) -> list[str]:
+    """Notes for the user. Raises PreflightError when a trial fits into none of the GPUs.
+
+    Without GPUs, and for models whose size isn't known, nothing is said.
+    """
+    spec = plan.sweep.spec
+    share = min(spec.resources_per_trial.gpu or 1 / spec.trials_per_gpu, 1.0)
+    largest = _largest_trials(plan)
+    if not gpus or not largest:
+        return []
+    problems, notes = [], []
+    most = max(gpu.total_bytes for gpu in gpus)
+    for name, (least, whole) in largest.items():
+        needs = f"model {name!r} needs at least {_gib(least)} to train"
+        small = [gpu for gpu in gpus if gpu.total_bytes * share < least]
+        if least > most:
+            problems.append(
+                f"{needs}, and the largest GPU has {_gib(most)} ({_names(gpus)}). Take a smaller "
+                "model, drop more of its layers (k:), or lower recipe.max_length."
+            )
+        elif small:
+            where = f"a share of {share:g} of these" if share < 1 else "these"
+            notes.append(f"{needs}: too much for {where}: {_names(small)}")
+        elif whole > min(gpu.total_bytes for gpu in gpus) * share:
+            notes.append(
+                f"model {name!r}: a whole batch may need {_gib(whole)}, more than some GPUs have "
+                f"for a trial: it is then halved, up to {_HALVINGS} times, at the same result size"
+            )
+    if problems:
+        raise PreflightError("\n".join(problems))
+    return notes
+
+
+def _largest_trials(plan: Plan) -> dict[str, tuple[int, int]]:
+    """Model -> what its largest missing trial needs: at least, and for a whole batch."""
+    largest: dict[str, tuple[int, int]] = {}
+    for work in plan.missing_trials():
+        least, whole = _needed(work, whole_batch=False), _needed(work, whole_batch=True)
+        if least is not None and whole is not None:
+            before = largest.get(work.model.name, (0, 0))
+            largest[work.model.name] = max(before, (least, whole))
+    return largest
+
+
+def _needed(work: Work, *, whole_batch: bool) -> int | None:
+    assert isinstance(work.spec, TrialSpec)
+    layers = len(work.spec.kept_layers)
+    return memory_needed(work.model, work.spec.recipe, layers=layers, whole_batch=whole_batch)
+
+
+def local_gpus() -> list[GpuInfo]:
+    """The CUDA devices of this machine; [] without any."""
+    if not any(found for pattern in _DEVICE_FILES for found in Path("/dev").glob(pattern)):
+        return []  # without the seconds that torch takes to say so
+    return ask_torch()
+
+
+def ask_torch() -> list[GpuInfo]:
+    """In a process of its own: a CUDA context would stay in this one, and take room from trials.
+    And Ray hides all devices from a task that holds none, by an empty CUDA_VISIBLE_DEVICES."""
+    hidden = os.environ.get("CUDA_VISIBLE_DEVICES") == ""
+    shown = {k: v for k, v in os.environ.items() if not (hidden and k == "CUDA_VISIBLE_DEVICES")}
+    try:
+        done = subprocess.run(
+            [sys.executable, "-c", _ASK],
+            env=shown,
+            capture_output=True,
+            text=True,
+            timeout=100,
+            check=True,
+        )
+        devices = json.loads(done.stdout.splitlines()[-1])
+    except (OSError, subprocess.SubprocessError, ValueError, IndexError):
+        return []  # a bound that can't be computed refuses nothing
+    return [GpuInfo(socket.gethostname(), str(name), int(total)) for name, total in devices]
+
+
+def _names(gpus: Sequence[GpuInfo]) -> str:
+    told = dict.fromkeys(f"{gpu.name} with {_gib(gpu.total_bytes)} on {gpu.node}" for gpu in gpus)
+    shown = list(told)[:5]
+    return ", ".join([*shown, *(["..."] if len(told) > len(shown) else [])])
+
+
+def _gib(count: int) -> str:
+    return f"{count / _GIB:.1f} GiB"

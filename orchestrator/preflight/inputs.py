@@ -1,0 +1,173 @@
+"""Whether a trial will find its model and its data: every reason why not, before anything starts.
+
+Online, what the cache lacks must be at the hub, since the workers fetch it; offline it is here.
+"""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+from lp_sweep.orchestrator.inputs import hub
+from lp_sweep.orchestrator.inputs.hub import Refused
+from lp_sweep.orchestrator.inputs.manifest import Manifest
+from lp_sweep.orchestrator.inputs.modelfiles import absent, model_files
+from lp_sweep.orchestrator.inputs.models import ModelInput, config_depth
+from lp_sweep.orchestrator.inputs.pins import DEFAULT_REVISION
+from lp_sweep.orchestrator.inputs.resolve import Sweep, TaskInput
+from lp_sweep.orchestrator.inputs.weights import folder_problems
+from lp_sweep.orchestrator.plan.plan import Plan
+from lp_sweep.storage.errors import PreflightError, TrialError
+from lp_sweep.trials.datasource import load_task
+
+
+class Needed(NamedTuple):
+    """The inputs of the work that is left."""
+
+    models: list[ModelInput]
+    tasks: list[TaskInput]
+
+
+class Found(NamedTuple):
+    """What is wrong with the inputs, and what a run is going to download."""
+
+    problems: list[str]
+    download_bytes: int
+
+
+def needed(plan: Plan) -> Needed:
+    """Of missing trials, profiles and speeds, and of cells that wait for a profile."""
+    work = plan.missing()
+    asked = [cell.asked for cell in plan.cells if cell.state == "deferred"]
+    models = {item.model.name for item in work} | {cell.model for cell in asked}
+    tasks = {item.task.name for item in work} | {cell.task for cell in asked}
+    return Needed(
+        [model for model in plan.sweep.models if model.name in models],
+        [task for task in plan.sweep.tasks.values() if task.name in tasks],
+    )
+
+
+def check_inputs(sweep: Sweep, wanted: Needed, *, offline: bool) -> Found:
+    """Reads headers of weights and every row of the data; online also the hub's listings."""
+    asked = {entry.id: entry.revision or DEFAULT_REVISION for entry in sweep.spec.models}
+    local: list[str] = []
+    of_hub: list[str] = []
+    download = 0
+    for model in wanted.models:
+        held = sweep.manifest.find(model.path, asked[model.name]) if sweep.manifest else None
+        sizes = {name: file.bytes for name, file in held.files.items()} if held else {}
+        try:
+            download += _check_model(model, sizes, offline)
+        except PreflightError as error:
+            (of_hub if model.of_hub else local).append(str(error))
+    for task in wanted.tasks:
+        if problem := _task_problem(task, offline):
+            (of_hub if task.source.dataset else local).append(problem)
+    if offline and sweep.manifest is not None:
+        local += _changed(sweep, sweep.manifest, wanted)
+        of_hub += _not_in_manifest(sweep, sweep.manifest, wanted, asked)
+    next_step = [_next_step(sweep)] if of_hub and offline else []
+    return Found([*local, *of_hub, *next_step], download)
+
+
+def _check_model(model: ModelInput, sizes: dict[str, int], offline: bool) -> int:
+    """The bytes that are still to be downloaded. Raises PreflightError."""
+    if not model.of_hub:
+        _refuse(model, folder_problems(Path(model.path), depth=model.depth))
+        return 0
+    if not model.pinned:
+        raise PreflightError(
+            f"model {model.name!r}: {model.revision!r} is not pinned to a commit "
+            f"({model.why_not_pinned}), and what it means could change during the sweep. Write "
+            f"`revision:` and a commit of 40 hex digits, or run `lp-sweep prefetch` where there is "
+            f"a network."
+        )
+    problems = folder_problems(
+        hub.snapshot("model", model.path, str(model.revision)), depth=model.depth, sizes=sizes
+    )
+    if not problems:
+        return 0
+    if offline:
+        _refuse(model, problems)
+    return _check_remote(model)
+
+
+def _check_remote(model: ModelInput) -> int:
+    """What isn't in the cache is at the hub. Raises PreflightError."""
+    commit = str(model.revision)
+    try:
+        missing = absent(
+            model.path, commit, model_files(model.path, hub.listing("model", model.path, commit))
+        )
+        depth = config_depth(hub.read_json(model.path, "config.json", commit))
+    except Refused as error:
+        raise PreflightError(
+            f"model {model.name!r} is not whole in the Hugging Face cache, and {error}."
+        ) from None
+    if depth != model.depth:
+        _refuse(model, [f"config.json states {depth} layers, the plan counts on {model.depth}"])
+    if not missing:  # each file has its size, and yet something is wrong
+        snapshot = hub.snapshot("model", model.path, commit)
+        _refuse(model, folder_problems(snapshot, depth=model.depth))
+    return sum(file.bytes for file in missing)
+
+
+def _refuse(model: ModelInput, problems: list[str]) -> None:
+    if problems:
+        place = model.path
+        if model.of_hub:
+            place = f"commit {model.revision} in {hub.repo_folder('model', model.path)}"
+        raise PreflightError(f"model {model.name!r} ({place}): {'; '.join(problems)}")
+
+
+def _task_problem(task: TaskInput, offline: bool) -> str | None:
+    """Reads the data once, as a trial will: columns, labels, encoding."""
+    if not task.pinned:
+        return (
+            f"task {task.name!r}: {task.source.dataset}@{task.source.revision} is not pinned to a "
+            f"commit ({task.why_not_pinned}). Write `revision:` and a commit of 40 hex digits, or "
+            f"run `lp-sweep prefetch` where there is a network."
+        )
+    try:
+        load_task(task.definition, task.source, offline=offline)
+    except TrialError as error:
+        return str(error)
+    return None
+
+
+def _not_in_manifest(
+    sweep: Sweep, manifest: Manifest, wanted: Needed, asked: dict[str, str]
+) -> Iterator[str]:
+    """What the sweep has come to ask for since the manifest was written."""
+    of = f"is not in the manifest {sweep.manifest_file}"
+    for model in wanted.models:
+        if model.of_hub and not manifest.find(model.path, asked[model.name]):
+            yield f"model {model.name!r} ({asked[model.name]}) {of}"
+    for task in wanted.tasks:
+        source = task.source
+        if source.dataset and not manifest.find(source.dataset, str(task.asked), source.config):
+            yield f"task {task.name!r}: {source.dataset} ({task.asked}) {of}"
+
+
+def _changed(sweep: Sweep, manifest: Manifest, wanted: Needed) -> Iterator[str]:
+    """Folders and files that are not what they were when the manifest was written."""
+    now = {model.name: model.fingerprint for model in wanted.models if not model.of_hub}
+    now |= {f"task {t.name}": t.fingerprint for t in wanted.tasks if not t.source.dataset}
+    for name, fingerprint in now.items():
+        if manifest.local.get(name, fingerprint) != fingerprint:
+            yield (
+                f"{name}: its files are not what the manifest {sweep.manifest_file} says. Copy "
+                f"them again, or, if the change is meant, take the line out of the manifest."
+            )
+
+
+def _next_step(sweep: Sweep) -> str:
+    from huggingface_hub import constants
+
+    file = shlex.quote(sweep.document.name)
+    return (
+        f"Next: `lp-sweep prefetch {file}` on a machine with a network, then copy its Hugging Face "
+        f"cache (here {constants.HF_HOME}) and {sweep.manifest_file} to this one."
+    )

@@ -1,0 +1,94 @@
+"""What must be true before the first trial starts: data readable, models at hand, room to write.
+
+Says all that is wrong at once, imports no torch, and leaves nothing behind.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import uuid
+from pathlib import Path
+
+from lp_sweep.orchestrator.plan.plan import Plan
+from lp_sweep.orchestrator.preflight.inputs import check_inputs, needed
+from lp_sweep.orchestrator.preflight.space import needs, space_problems
+from lp_sweep.storage.errors import PreflightError, StoreError
+from lp_sweep.storage.places import expanded
+from lp_sweep.storage.store import Store
+from lp_sweep.trials.offline import go_offline
+
+
+def check(plan: Plan, location: str, cache_dir: Path, *, offline: bool) -> None:
+    """Raises PreflightError that lists everything that is missing, before any GPU starts.
+
+    offline: from here on this process, and those it starts, ask no hub. A finished sweep needs
+    nothing, and nothing is checked.
+    """
+    if offline:
+        go_offline()
+    wanted = needed(plan)
+    if not wanted.models and not wanted.tasks:
+        return
+    found = check_inputs(plan.sweep, wanted, offline=offline)
+    problems = [
+        *found.problems,
+        *space_problems(needs(plan, location, cache_dir, found.download_bytes)),
+        *_write_problems(location),
+        *_folder_problems(cache_dir),
+    ]
+    if problems:
+        raise PreflightError("\n".join(problems))
+
+
+def _write_problems(location: str) -> list[str]:
+    """A probe is put into the store and taken away, and so is the store if it is new."""
+    made = [] if "://" in location else _absent_folders(Path(location).expanduser().absolute())
+    name = f"probe-{uuid.uuid4().hex}.txt"
+    try:
+        store = Store(location, create=True)
+        store.put_text("runs", name, "")
+        store.delete("runs", name)
+    except StoreError as error:
+        return [str(error)]
+    finally:
+        _remove_empty(made)
+    return []
+
+
+def _folder_problems(folder: Path) -> list[str]:
+    made = _absent_folders(folder.absolute())
+    probe = folder / f".probe-{uuid.uuid4().hex}"
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        probe.write_bytes(b"")
+        probe.unlink()
+    except OSError as error:
+        return [
+            f"can't write to {folder}: {error.strerror}. Tokens are kept there between trials; "
+            "name another folder with --cache-dir."
+        ]
+    finally:
+        _remove_empty(made)
+    return []
+
+
+def _absent_folders(folder: Path) -> list[Path]:
+    """The folder and those above it that are not there, the lowest first."""
+    return [path for path in (folder, *folder.parents) if not path.exists()]
+
+
+def _remove_empty(folders: list[Path]) -> None:
+    """What making a store left behind; a folder that holds anything stays."""
+    below = sorted(folders[0].rglob("*"), reverse=True) if folders else []
+    with contextlib.suppress(OSError):
+        for folder in (*below, *folders):
+            folder.rmdir()
+
+
+def default_cache_dir() -> Path:
+    """Node-local: tokens, safe to delete, and the spool of records that a store has not taken."""
+    base = os.environ.get("LP_SWEEP_CACHE_DIR") or os.environ.get("XDG_CACHE_HOME")
+    if os.environ.get("LP_SWEEP_CACHE_DIR"):
+        return expanded(str(base))
+    return (Path(base) if base else Path.home() / ".cache") / "lp-sweep"

@@ -1,0 +1,107 @@
+"""A connection to Ray: the cluster that is named, or one of this machine's own, cut into slots."""
+
+from __future__ import annotations
+
+import logging
+import os
+import socket
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any, NamedTuple
+
+from lp_sweep.orchestrator.run.runoptions import Options
+from lp_sweep.storage.errors import PreflightError
+
+# What we measured of Tune, and what follows: no snapshots, no loggers, no new console output, and
+# Ctrl-C is ours. Set before Ray is imported.
+_TUNE_ENVIRONMENT = {
+    "TUNE_GLOBAL_CHECKPOINT_S": "1000000000",
+    "TUNE_DISABLE_AUTO_CALLBACK_LOGGERS": "1",
+    "TUNE_DISABLE_SIGINT_HANDLER": "1",
+    "TUNE_WARN_EXCESSIVE_EXPERIMENT_CHECKPOINT_SYNC_THRESHOLD_S": "0",
+    "RAY_AIR_NEW_OUTPUT": "0",
+    "RAY_CHDIR_TO_TRIAL_DIR": "0",
+    "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
+    "RAY_DEDUP_LOGS": "0",
+    "RAY_USAGE_STATS_ENABLED": "0",
+    "TOKENIZERS_PARALLELISM": "false",
+}
+_SHARES = 10_000  # Ray counts in such parts: the shares of a GPU must not add up to more than one
+_MOST_CORES = 8  # of a CPU slot, and CPU slots of the largest node where it has no more than 64
+
+
+class Slots(NamedTuple):
+    """How the cluster is cut: `number` trials at a time, each with these resources."""
+
+    number: int
+    cpus: float
+    gpus: float
+
+
+@contextmanager
+def cluster(options: Options) -> Iterator[Slots]:
+    """Join the cluster at `options.address` or RAY_ADDRESS, or start a local Ray of our own."""
+    os.environ.update({key: os.environ.get(key, value) for key, value in _TUNE_ENVIRONMENT.items()})
+    import ray
+
+    for name in ("ray.tune", "ray.air", "ray.train"):  # failures are told by our own reporter
+        logging.getLogger(name).setLevel(logging.CRITICAL)
+    address = options.address or os.environ.get("RAY_ADDRESS")
+    quiet: dict[str, Any] = {"logging_level": "ERROR", "log_to_driver": False}
+    try:
+        if address:
+            _knock(address)
+            ray.init(address=address, **quiet)
+        else:
+            ray.init(
+                address="local",
+                include_dashboard=False,
+                object_store_memory=200 * 2**20,  # records go to the store, not through Ray
+                **quiet,
+            )
+    except (ConnectionError, OSError, RuntimeError, ValueError) as error:
+        where = f"at {address}" if address else "on this machine"
+        raise PreflightError(
+            f"no Ray {where}: {str(error).splitlines()[0]} Check --address or RAY_ADDRESS; "
+            "without either a Ray of this machine's own is started."
+        ) from error
+    try:
+        yield cut(ray.nodes(), options)
+    finally:
+        ray.shutdown()
+
+
+def _knock(address: str) -> None:
+    """Raises OSError where nothing listens: Ray itself would try for minutes."""
+    host, _, port = address.rpartition("://")[2].partition(":")
+    if port.isdigit():
+        socket.create_connection((host, int(port)), timeout=10).close()
+
+
+def cut(nodes: Sequence[Mapping[str, Any]], options: Options) -> Slots:
+    """One trial per GPU, or as many as `trials_per_gpu` says; on a CPU cluster one per core group.
+    A trial fits into one node."""
+    sizes = [
+        (node["Resources"].get("CPU", 0.0), node["Resources"].get("GPU", 0.0))
+        for node in nodes
+        if node["Alive"]
+    ]
+    gpus = options.gpus_per_trial
+    if gpus is None:
+        share = int(_SHARES / options.trials_per_gpu) / _SHARES
+        gpus = share if any(devices >= 1 for _, devices in sizes) else 0.0
+    cpus = options.cpus_per_trial
+    if cpus is None:
+        most = max((cores for cores, _ in sizes), default=0)
+        cpus = 1.0 if gpus else float(min(_MOST_CORES, max(1, int(most) // _MOST_CORES)))
+    number = sum(
+        min(int(cores / cpus), int(devices / gpus) if gpus else int(cores / cpus))
+        for cores, devices in sizes
+    )
+    if number < 1:
+        have = ", ".join(f"{cores:g} CPU and {devices:g} GPU" for cores, devices in sizes)
+        raise PreflightError(
+            f"no slot: a trial asks for {cpus:g} CPU and {gpus:g} GPU on one node; the nodes have "
+            f"{have or 'nothing'}. Lower resources_per_trial, or wait for the cluster's nodes."
+        )
+    return Slots(number, cpus, gpus)

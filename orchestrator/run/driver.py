@@ -1,0 +1,238 @@
+"""Runs a plan on Ray Tune: joins or starts a cluster, streams the missing work, reports.
+
+`run_sweep` is idempotent. What the store has is not done again; what was interrupted is.
+"""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+from functools import partial
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from lp_sweep.orchestrator.estimate.estimate import Rates
+from lp_sweep.orchestrator.plan.plan import Plan, Work
+from lp_sweep.orchestrator.plan.planning import make_plan
+from lp_sweep.orchestrator.run.cluster import Slots, cluster
+from lp_sweep.orchestrator.run.loss import Loss, blocked_by
+from lp_sweep.orchestrator.run.progress import Reporter, told_of_measures
+from lp_sweep.orchestrator.run.raycompat import keep_sigterm
+from lp_sweep.orchestrator.run.recorder import Recorder
+from lp_sweep.orchestrator.run.runoptions import Options
+from lp_sweep.orchestrator.run.sources import Sources
+from lp_sweep.orchestrator.run.stopsignals import StopSignals
+from lp_sweep.orchestrator.run.workqueue import WorkQueue
+from lp_sweep.storage.errors import StoreError
+from lp_sweep.storage.runs import Presence
+from lp_sweep.storage.store import Store
+
+
+class Outcome(NamedTuple):
+    """What a run did. `failed`: identifier -> error type; `spooled`: identifier -> why its record
+    waits on a node for the store."""
+
+    plan: Plan
+    done: int
+    done_elsewhere: int  # by other runs, meanwhile
+    failed: dict[str, str]
+    spooled: dict[str, str]
+    stopped_by: str | None  # SIGINT, SIGTERM, failures, store or None
+    store_error: str | None = None  # what the store answered last
+
+
+def run_sweep(
+    plan: Plan, rates: Rates, store: Store, options: Options, reporter: Reporter
+) -> Outcome:
+    """Do what is missing. Raises PreflightError when no cluster can be had, StoreError when the
+    store refuses before the first trial; later that is a reason to stop."""
+    recorder = Recorder(store, part=options.part, command=options.command)
+    recorder.cells(plan)
+
+    def replanned(newer: Plan) -> None:
+        recorder.cells(newer)
+        sources.hold(newer)
+        reporter.planned(newer)
+
+    def blocked(work: Work, need: str) -> None:
+        recorder.lost(work, blocked_by(need), final=True)
+        reporter.ended(work.id, "failed", f"missing_input: it goes on from {need}, which failed")
+
+    queue = WorkQueue(
+        plan,
+        store,
+        rates,
+        replanned,
+        selection=options.selection,
+        on_blocked=blocked,
+        on_idle=lambda need: sources.release([need]),
+    )
+    presence = Presence(store, plan.sweep.name, queue.progress)
+    sources = Sources(store, presence, keep_best=options.keep == "best")
+    if not queue.open:
+        plan = make_plan(plan.sweep, queue.known()) if queue.failed else plan
+        sources.release_idle(plan)
+        return Outcome(plan, 0, 0, queue.failed, {}, None)
+    reporter.planned(plan)
+    if again := plan.trained_again():
+        reporter.note(
+            f"{len(again)} finished trials are trained again, for networks that were not kept and "
+            "that others go on from or that are to be measured; their records stay"
+        )
+    sources.hold(plan)
+    with presence.announced(), StopSignals().caught() as signals:
+        queue.others.claims = presence
+        for run in presence.others():
+            reporter.note(
+                f"another run works on this store, and this one shares it: {run.sentence()}"
+            )
+        _work(queue, recorder, options, reporter, signals)
+    after = make_plan(queue.plan.sweep, queue.known())
+    if queue.stopped != "store":
+        try:
+            recorder.cells(after)
+            sources.release_idle(after)
+        except StoreError as error:
+            queue.refused(str(error))
+    return Outcome(
+        after,
+        len(queue.done - queue.done_elsewhere),
+        len(queue.done_elsewhere),
+        queue.failed,
+        queue.spooled,
+        queue.stopped,
+        queue.store_error,
+    )
+
+
+def _work(
+    queue: WorkQueue,
+    recorder: Recorder,
+    options: Options,
+    reporter: Reporter,
+    signals: StopSignals,
+) -> None:
+    """On a cluster, until nothing is left or something stops it: `queue.stopped` says what."""
+    try:
+        keep_sigterm()
+        with cluster(options) as slots:
+            _look_at_nodes(queue, options, slots, reporter)
+            reporter.opened(queue, slots.number)
+            try:
+                _fit(queue, recorder, options, slots, reporter, signals)
+            finally:
+                reporter.closed()
+    except KeyboardInterrupt:  # --fail-fast's too: its queue has stopped before
+        queue.stopped = queue.stopped or (signals.received or ["SIGINT"])[0]
+
+
+def _fit(
+    queue: WorkQueue,
+    recorder: Recorder,
+    options: Options,
+    slots: Slots,
+    reporter: Reporter,
+    signals: StopSignals,
+) -> None:
+    """Tuner.fit() until nothing is left: each takes some thousand pieces, since Tune forgets none;
+    and one that dies with its live trials is followed by another."""
+    from ray import tune
+
+    from lp_sweep.orchestrator.run.everynode import alive_nodes
+    from lp_sweep.orchestrator.run.nodes import Nodes
+    from lp_sweep.orchestrator.run.raycompat import keep_fit_alive
+    from lp_sweep.orchestrator.run.searcher import PlanSearcher, resources
+    from lp_sweep.orchestrator.run.tunecallback import WorkCallback
+    from lp_sweep.orchestrator.run.worker import TrialActor
+
+    keep_fit_alive()
+    signals.arm()
+    nodes = Nodes(alive_nodes)
+    scratch = Path(tempfile.mkdtemp(prefix="lp-sweep-tune-"))
+    try:
+        while queue.open:
+            searcher = PlanSearcher(queue, _transport(recorder.store, options, slots), nodes)
+            callback = WorkCallback(searcher, recorder, reporter, options.limits)
+            tuner = tune.Tuner(
+                tune.with_resources(TrialActor, partial(resources, slots)),
+                tune_config=tune.TuneConfig(
+                    search_alg=searcher,
+                    num_samples=-1,
+                    reuse_actors=True,
+                    max_concurrent_trials=slots.number,
+                ),
+                run_config=tune.RunConfig(
+                    name=queue.plan.sweep.name,
+                    storage_path=str(scratch),
+                    verbose=0,
+                    checkpoint_config=tune.CheckpointConfig(checkpoint_at_end=False),
+                    callbacks=[callback],
+                ),
+            )
+            try:
+                tuner.fit()
+            except (RuntimeError, tune.TuneError) as error:
+                try:
+                    _lose_live(queue, callback, error)
+                except StoreError as refusal:
+                    queue.refused(str(refusal))
+            shutil.rmtree(scratch, ignore_errors=True)
+    finally:
+        shutil.rmtree(scratch, ignore_errors=True)
+
+
+def _look_at_nodes(queue: WorkQueue, options: Options, slots: Slots, reporter: Reporter) -> None:
+    """Before the first trial: room on the GPUs, and what earlier runs left on the cluster's nodes;
+    a worker then finds its record in the store. Raises PreflightError."""
+    from lp_sweep.orchestrator.preflight.gpumemory import check_gpus, local_gpus
+    from lp_sweep.orchestrator.run.everynode import on_each_node
+
+    if slots.gpus:
+        gpus = [gpu for found in on_each_node(local_gpus).values() for gpu in found]
+        for note in check_gpus(queue.plan, gpus):
+            reporter.note(note)
+    if options.address:
+        sent = on_each_node(send_spool, queue.store.location, str(options.cache_dir)).values()
+        if any(sent):
+            reporter.note(f"{sum(sent)} finished trials that waited on nodes are stored now")
+
+
+def send_spool(location: str, cache_dir: str) -> int:
+    """On a node: how many records went from its spool to the store."""
+    from lp_sweep.storage.spool import flush
+
+    try:
+        return flush(Store(location), cache_dir).sent
+    except StoreError:  # the driver meets the same, and says so
+        return 0
+
+
+def _transport(store: Store, options: Options, slots: Slots) -> dict[str, Any]:
+    """What a worker must know besides the work itself."""
+    return {
+        "store": store.location,
+        "store_patience": options.store_patience,
+        "cache_dir": str(options.cache_dir),
+        "offline": options.offline,
+        "threads": int(slots.cpus) if not slots.gpus else None,
+        "device": "auto" if slots.gpus else "cpu",  # a slot without a GPU must not share one
+        "checkpoint_every": options.checkpoint_every,
+        "keep": options.keep,
+        "command": options.command,
+    }
+
+
+def _lose_live(queue: WorkQueue, callback: Any, error: Exception) -> None:
+    """A fit that died takes its live trials with it."""
+    if not queue.live:
+        raise error
+    reason = (str(error).strip().splitlines() or [type(error).__name__])[-1]
+    callback.reporter.note(f"Ray Tune ended, and is started again: {reason}")
+    for id_, work in list(queue.live.items()):
+        measures_failed = queue.recorded(id_)
+        if measures_failed is not None:  # it had come to its end before
+            queue.ended(id_, None, measures_failed)
+            callback.reporter.ended(id_, "done", f"recorded{told_of_measures(measures_failed)}")
+        else:
+            message = "Ray Tune ended with its live trials"
+            callback.lost(work, Loss("worker_lost", message, str(error), None))

@@ -1,0 +1,65 @@
+"""What the driver itself writes to the store: a sweep's cells, and attempts of lost workers."""
+
+from __future__ import annotations
+
+import datetime as dt
+import socket
+import uuid
+from collections.abc import Mapping
+from typing import Any
+
+import pyarrow as pa
+
+from lp_sweep.orchestrator.plan.plan import Plan, Work
+from lp_sweep.orchestrator.run.loss import Loss
+from lp_sweep.storage.redact import redact_text
+from lp_sweep.storage.schema import TABLES
+from lp_sweep.storage.store import Store
+
+
+class Recorder:
+    """`part`: a run of a part of a sweep leaves the other cells listed."""
+
+    def __init__(self, store: Store, *, part: bool, command: str) -> None:
+        self.store, self.part, self.command = store, part, command
+
+    def cells(self, plan: Plan) -> None:
+        """The sweep's cells, for the views; written again when a profile opens deferred ones."""
+        name = plan.sweep.name
+        cells = {_point(row): row for row in (cell.row() for cell in plan.cells)}
+        listed = self.store.find("sweeps", name) or []
+        kept = {_point(row): row for row in listed} if self.part else {}
+        merged = (kept | cells).values()
+        rows = pa.Table.from_pylist(
+            [{**row, "sweep": name, "cell": index} for index, row in enumerate(merged)],
+            TABLES["sweeps"],
+        )
+        if rows.to_pylist() != listed:  # a finished sweep writes nothing
+            self.store.put("sweeps", name, rows)
+
+    def lost(self, work: Work, loss: Loss, *, final: bool) -> None:
+        """An attempt whose worker could not write one itself."""
+        attempt = f"{work.id}.{uuid.uuid4().hex[:8]}"
+        row = {
+            "attempt_id": attempt,
+            "trial_id": work.id,
+            "model": work.model.name,
+            "task": work.task.name or None,
+            "seed": getattr(work.spec, "seed", None),
+            "kept_layers": getattr(work.spec, "kept_layers", None),
+            "error_type": loss.error_type,
+            "final": final,
+            "message": redact_text(loss.message),
+            "traceback": redact_text(loss.details),
+            "command": self.command,
+            "host": socket.gethostname(),
+            "ended_at": dt.datetime.now(dt.UTC),
+        }
+        self.store.put("attempts", attempt, [row])
+
+
+def _point(row: Mapping[str, Any]) -> tuple[Any, ...]:
+    """What was asked for; the k of a threshold is a result."""
+    setting = row["k"] if row["threshold"] is None else None
+    axes = ("model", "procedure", "feed_forward", "strategy", "threshold", "task", "seed")
+    return (setting, *(row[axis] for axis in axes))

@@ -1,0 +1,31 @@
+"""How a run goes about its work: where, how many at a time, and when it gives up. Nothing here
+changes what a trial's result is, or its identifier."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Literal, NamedTuple
+
+from lp_sweep.orchestrator.plan.policy import Limits
+from lp_sweep.orchestrator.plan.selection import Selection
+
+Keep = Literal["none", "best", "all"]
+STORE_PATIENCE = 600.0  # seconds over which a store that refuses is asked again
+
+
+class Options(NamedTuple):
+    """See `lp-sweep run --help` and the sweep file's `resources_per_trial`."""
+
+    cache_dir: Path
+    address: str | None = None
+    cpus_per_trial: float | None = None
+    gpus_per_trial: float | None = None
+    trials_per_gpu: int = 1  # where `gpus_per_trial` is not said
+    offline: bool = False
+    part: bool = False  # of a sweep whose other cells stay listed
+    checkpoint_every: float | None = None  # seconds
+    keep: Keep = "none"
+    command: str = ""  # without secrets
+    store_patience: float = STORE_PATIENCE
+    limits: Limits = Limits()
+    selection: Selection = Selection()

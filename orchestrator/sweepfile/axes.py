@@ -1,0 +1,265 @@
+"""The axes of a sweep file beside models and tasks: strategies, procedures, feed-forwards; and what
+is measured of the networks that come of them.
+
+A procedure and a removal of feed-forwards are known by a short text, their label: cells and tables
+name them so. A mapping in the file is brought into that form here.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Annotated, Any, Literal, NamedTuple
+
+from pydantic import (
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    PositiveInt,
+    field_validator,
+    model_validator,
+)
+
+from lp_sweep.orchestrator.sweepfile.entries import AllOrInts, Entry, Floats, listed, seed_list
+from lp_sweep.orchestrator.sweepfile.until import check_until
+from lp_sweep.orchestrator.sweepfile.wording import choose
+from lp_sweep.storage.identity import SecondNorm
+from lp_sweep.storage.printable import short, shown
+from lp_sweep.trials.feedforward_rules import ALLOWED, NONE, canonical_rule
+from lp_sweep.trials.procedures import FINETUNE_THEN_DROP, ITERATIVE, PROCEDURES, Procedure
+from lp_sweep.trials.select import (
+    BY_MEASURE,
+    CONTRIBUTION,
+    DROP,
+    RANDOM,
+    STRATEGY_NAMES,
+    find_rule,
+    is_strategy,
+    listed_name,
+)
+
+_NO_NORM = " no norm"
+_LONGEST_RULE = 1000  # characters
+_FORMS = "direct, finetune_then_drop, finetune_then_drop frozen, iterative, iterative 3"
+
+
+def _with_layers(schema: dict[str, Any]) -> None:
+    """The key of `drop`, that becomes part of its name."""
+    number = {"type": "integer", "minimum": 1}
+    schema["properties"]["layers"] = {"type": "array", "items": number, "description": "of drop"}
+
+
+class StrategyEntry(Entry):
+    """Which layers to drop: a rule with its own K, or `contribution` with its thresholds."""
+
+    model_config = Entry.model_config | ConfigDict(json_schema_extra=_with_layers)
+
+    name: str
+    k: AllOrInts | None = None
+    threshold: Floats | None = None
+    measured_on: str | None = Field(None, description="own, or the task that fixes the profile")
+    draws: (
+        Annotated[list[Annotated[int, Field(ge=0, lt=10**9)]], BeforeValidator(seed_list)] | None
+    ) = Field(None, description="of random: a strategy of its own for each number", min_length=1)
+    until: Literal["min_layers"] | None = Field(
+        None, description="run only what it takes to know the fewest layers"
+    )
+    within: Floats | None = Field(None, description="of until: losses allowed, in points")
+    max_seeds: PositiveInt | None = Field(None, description="of until: so many of the seeds")
+
+    @model_validator(mode="before")
+    @classmethod
+    def _explicit(cls, content: Any) -> Any:
+        """`{name: drop, layers: [3, 5]}` is `drop 3+5`, which has one K."""
+        if not isinstance(content, Mapping):
+            return content
+        content = dict(content)
+        if content.get("name") == DROP:
+            layers = listed(content.pop("layers", None)) or []
+            if not layers or not all(type(layer) is int and layer > 0 for layer in layers):
+                raise ValueError("strategy 'drop' needs `layers:`, a list of numbers from 1")
+            content["name"] = listed_name(layers)
+        if isinstance(content.get("name"), str):
+            name = content["name"] = canonical_strategy(content["name"])
+            if name.startswith(f"{DROP} ") and find_rule(name):
+                if content.get("k") is not None:
+                    raise ValueError(f"strategy {shown(name)} names its layers: remove `k:`")
+                content["k"] = [name.count("+") + 1]
+        return content
+
+    @field_validator("name")
+    @classmethod
+    def _known(cls, name: str) -> str:
+        return name if is_strategy(name) else choose("strategy", name, STRATEGY_NAMES)
+
+    @field_validator("threshold")
+    @classmethod
+    def _cosines(cls, thresholds: list[float] | None) -> list[float] | None:
+        for value in thresholds or ():
+            if not -1 <= value <= 1:
+                raise ValueError(f"a threshold is a cosine: from -1 to 1, got {value:g}")
+        return thresholds
+
+    @model_validator(mode="after")
+    def _either(self) -> StrategyEntry:
+        wanted, other = ("threshold", "k") if self.name == CONTRIBUTION else ("k", "threshold")
+        if getattr(self, wanted) is None:
+            raise ValueError(f"strategy {self.name!r} needs `{wanted}:`, a list of numbers")
+        if getattr(self, other) is not None:
+            raise ValueError(f"strategy {self.name!r} takes `{wanted}:`, not `{other}:`")
+        if self.measured_on is not None and self.name not in (CONTRIBUTION, *BY_MEASURE):
+            raise ValueError(f"strategy {self.name!r} measures nothing: remove `measured_on:`")
+        if self.draws is not None and self.name != RANDOM:
+            raise ValueError(f"strategy {self.name!r} draws nothing: remove `draws:`")
+        check_until(self.name, self.until, self.within, self.max_seeds)
+        return self
+
+    @property
+    def names(self) -> list[str]:
+        """As the cells have it: `random` is one strategy for each draw."""
+        return (
+            [f"{RANDOM} {draw}" for draw in self.draws or [0]]
+            if self.name == RANDOM
+            else [self.name]
+        )
+
+
+def canonical_strategy(name: str) -> str:
+    """The one name of a strategy: `drop 5+3` is `drop 3+5`, `random 03` is `random 3`."""
+    family, _, rest = name.strip().partition(" ")
+    if family not in (DROP, RANDOM) or find_rule(f"{family} {rest}") is None:
+        return name
+    if family == RANDOM:
+        return f"{RANDOM} {int(rest)}"
+    return listed_name([int(layer) for layer in rest.split("+")])
+
+
+def procedure_label(value: Any) -> Any:
+    """`{name: finetune_then_drop, freeze_dropped: true}` is `finetune_then_drop frozen`, and
+    `{name: iterative, epochs_per_layer: 3}` is `iterative 3`."""
+    if isinstance(value, Mapping):
+        settings = ProcedureEntry.model_validate(dict(value))
+        return Procedure(**settings.model_dump()).label
+    if not isinstance(value, str):
+        return value
+    try:
+        return Procedure.parse(value).label
+    except ValueError as error:
+        if value.partition(" ")[0] in PROCEDURES:
+            raise ValueError(f"{short(str(error))}. Such are: {_FORMS}.") from None
+        return choose("procedure", value, PROCEDURES)
+
+
+class ProcedureEntry(Entry):
+    """A procedure with settings of its own."""
+
+    name: Literal["direct", "finetune_then_drop", "iterative"]
+    freeze_dropped: bool = Field(False, description="in stage one of finetune_then_drop")
+    epochs_per_layer: int = Field(2, gt=0, lt=10_000, description="of iterative")
+
+    @model_validator(mode="after")
+    def _own_settings(self) -> ProcedureEntry:
+        for key, owner in (("freeze_dropped", FINETUNE_THEN_DROP), ("epochs_per_layer", ITERATIVE)):
+            if key in self.model_fields_set and self.name != owner:
+                raise ValueError(f"`{key}:` is for {owner}: remove it from {self.name}")
+        return self
+
+
+class FeedForward(NamedTuple):
+    """Of which layers the feed-forward goes, and what becomes of the norm behind it."""
+
+    rule: str
+    second_norm: SecondNorm = "keep"
+
+    @property
+    def label(self) -> str:
+        return self.rule + (_NO_NORM if self.second_norm == "drop" and self.rule != NONE else "")
+
+    @classmethod
+    def parse(cls, label: str) -> FeedForward:
+        """The inverse of `label`. Raises ValueError."""
+        dropped = label.endswith(_NO_NORM)
+        return cls(canonical_rule(label.removesuffix(_NO_NORM)), "drop" if dropped else "keep")
+
+
+class FeedForwardEntry(Entry):
+    """`{remove: top 3, second_norm: drop}`."""
+
+    remove: str | list[int]
+    second_norm: SecondNorm = "keep"
+
+
+def feed_forward_label(value: Any) -> Any:
+    """`top 3`, `every 2nd no norm`, `9,10,11`, `all`, `none`."""
+    if isinstance(value, Mapping):
+        entry = FeedForwardEntry.model_validate(dict(value))
+        return FeedForward(_rule(entry.remove), entry.second_norm).label
+    if isinstance(value, str):
+        text = re.sub(r"\s+", " ", value[: _LONGEST_RULE + 1].strip())
+        rule = text.removesuffix(_NO_NORM)
+        return FeedForward(_rule(rule), "drop" if rule != text else "keep").label
+    if isinstance(value, list):
+        return _rule(value)
+    raise ValueError(f"a removal is such as `top 3` or {{remove: every 2nd}}, got {shown(value)}")
+
+
+def _rule(rule: str | list[Any]) -> str:
+    """Raises ValueError with a text of bounded length."""
+    if len(rule) > _LONGEST_RULE:
+        raise ValueError(f"feed-forwards: {shown(rule)} is no rule. {ALLOWED}.")
+    try:
+        return canonical_rule(rule)
+    except ValueError as error:
+        raise ValueError(short(str(error))) from None
+
+
+def feed_forward_list(value: Any) -> Any:
+    """One removal may stand without its list; a list of numbers is one, too."""
+    numbers = isinstance(value, list) and bool(value) and all(type(item) is int for item in value)
+    return [value] if numbers else listed(value)
+
+
+Procedures = Annotated[
+    list[
+        Annotated[
+            str, BeforeValidator(procedure_label, json_schema_input_type=str | ProcedureEntry)
+        ]
+    ],
+    BeforeValidator(listed),
+]
+FeedForwards = Annotated[
+    list[
+        Annotated[
+            str,
+            BeforeValidator(
+                feed_forward_label, json_schema_input_type=str | list[int] | FeedForwardEntry
+            ),
+        ]
+    ],
+    BeforeValidator(feed_forward_list),
+]
+Networks = Annotated[
+    list[Literal["pretrained", "full", "pruned"]], Field(min_length=1), BeforeValidator(listed)
+]
+Trained = Annotated[list[Literal["full", "pruned"]], Field(min_length=1), BeforeValidator(listed)]
+
+
+Devices = Annotated[list[Literal["cpu", "cuda"]], Field(min_length=1), BeforeValidator(listed)]
+
+
+class MeasureEntry(Entry):
+    """What is measured of networks: layer by layer, and their speed. A full one keeps all its
+    layers."""
+
+    probes: Networks | None = Field(
+        None, description="a linear classifier on each layer's sentence token"
+    )
+    similarity: Trained | None = Field(None, description="cosine with the pre-trained network")
+    cka: Trained | None = Field(
+        None, description="linear CKA: full with pre-trained, pruned with full, of one seed"
+    )
+    probe_rows: PositiveInt = Field(10_000, description="train rows of a probe, at most")
+    speed: Devices | None = Field(
+        None, description="time of a batch beside the full network: on cpu, cuda or both"
+    )
+    speed_length: PositiveInt = Field(128, description="tokens of each row that is timed")

@@ -1,0 +1,245 @@
+"""The parts of a sweep file: a model, a task, a recipe, and their short forms.
+
+Short forms are widened before the check (a model's id stands for `{id: ...}`), so that each key has
+one type and each message one meaning.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from typing import Annotated, Any, Literal
+
+from pydantic import (
+    AliasChoices,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Discriminator,
+    Field,
+    PositiveInt,
+    Tag,
+    field_validator,
+    model_validator,
+)
+
+from lp_sweep.orchestrator.sweepfile.wording import choose
+from lp_sweep.storage.identity import Compute, Precision, Recipe, Schedule, TaskKind
+from lp_sweep.storage.printable import shown
+from lp_sweep.trials.metrics import METRICS
+from lp_sweep.trials.tasks import TASKS, canonical_name
+
+DEEPEST = 1000  # layers: a larger number is a mistake, and planning would never end
+_SEED_RANGE = re.compile(r"^\s*(\d{1,18})\s*(?:-|\.\.)\s*(\d{1,18})\s*$")
+_MOST_SEEDS = 10_000
+_DURATION = re.compile(r"^\s*(\d+(?:\.\d+)?)\s*([smh]?)\s*$")
+_UNIT_SECONDS = {"": 1, "s": 1, "m": 60, "h": 3600}
+
+
+class Entry(BaseModel):
+    model_config = ConfigDict(
+        extra="forbid", strict=True, frozen=True, populate_by_name=True, allow_inf_nan=False
+    )
+
+
+def listed(value: Any) -> Any:
+    return value if isinstance(value, list) or value is None else [value]
+
+
+def named(key: str) -> Callable[[Any], Any]:
+    def widen(value: Any) -> Any:
+        return {key: value} if isinstance(value, str) else value
+
+    return widen
+
+
+def duration(value: Any) -> Any:
+    """Seconds of `90`, `90s`, `5m` or `1h`; None of `off` (which YAML reads as false)."""
+    if value is None or value is False or value == "off":
+        return None
+    match = _DURATION.match(str(value)) if type(value) in (int, float, str) else None
+    if match is None or not float(match[1]):
+        raise ValueError(f"a time is 30s, 5m, 1h or off, got {shown(value)}")
+    return float(match[1]) * _UNIT_SECONDS[match[2]]
+
+
+def seed_list(value: Any) -> Any:
+    """`42`, `[42, 43]`, `42-46` (both ends in), `{from: 42, to: 46}` or `{from: 42, count: 5}`."""
+    if isinstance(value, list):
+        seeds: list[Any] = []
+        for item in value:
+            seeds += seed_list(item)
+            if len(seeds) > _MOST_SEEDS:
+                raise ValueError(f"more than {_MOST_SEEDS} seeds. Split the sweep.")
+        return seeds
+    if isinstance(value, Mapping):
+        if set(value) not in ({"from", "to"}, {"from", "count"}) or not all(
+            type(number) is int for number in value.values()
+        ):
+            raise ValueError(
+                "a range of seeds is {from: 42, to: 46} or {from: 42, count: 5}, got "
+                f"{shown(dict(value))}"
+            )
+        first = value["from"]
+        return _seed_range(first, value["to"] if "to" in value else first + value["count"] - 1)
+    match = _SEED_RANGE.match(value) if isinstance(value, str) else None
+    return _seed_range(int(match[1]), int(match[2])) if match else [value]
+
+
+def _seed_range(first: int, last: int) -> list[int]:
+    if not first <= last < first + _MOST_SEEDS:
+        raise ValueError(
+            f"the seeds from {first} to {last} are not 1 to {_MOST_SEEDS} ascending numbers"
+        )
+    return list(range(first, last + 1))
+
+
+Ints = Annotated[list[int], Field(min_length=1), BeforeValidator(listed)]
+Floats = Annotated[list[float], Field(min_length=1), BeforeValidator(listed)]
+Texts = Annotated[list[str], Field(min_length=1), BeforeValidator(listed)]
+# told apart by the type, so that a mistake is reported once
+AllOrInts = Annotated[
+    Annotated[Literal["all"], Tag("word")] | Annotated[Ints, Tag("numbers")],
+    Discriminator(lambda value: "word" if isinstance(value, str) else "numbers"),
+]
+
+
+class ModelEntry(Entry):
+    """A pre-trained encoder: a hub id, or a folder in the layout of `save_pretrained`."""
+
+    id: str = Field(min_length=1, description="hub id, or a folder (relative to the sweep file)")
+    revision: str | None = Field(None, description="hub branch, tag or commit; a commit is exact")
+    k: Ints | None = Field(None, description="K for this model, in place of the strategies' own")
+    layers: int | None = Field(
+        None, gt=0, le=DEEPEST, description="depth, where it can't be looked up"
+    )
+
+
+class TaskEntry(Entry):
+    """A GLUE task by its name, or a user's own data: `train` and `dev` files, or a hub data set."""
+
+    name: str = Field(min_length=1)
+    train: str | None = Field(None, description="CSV, TSV, JSONL or Parquet file")
+    dev: str | None = None
+    dataset: str | None = Field(None, description="hub data set")
+    config: str | None = None
+    revision: str | None = None
+    train_split: str = "train"
+    dev_split: str = "validation"
+    text: Texts | None = Field(None, description="one or two text columns")
+    label: str = "label"
+    labels: Texts | None = Field(None, description="class names, in the order of their numbers")
+    kind: TaskKind = "classification"
+    metric: str | None = None
+
+    @model_validator(mode="after")
+    def _complete(self) -> TaskEntry:
+        if self.is_glue:
+            choose("task", self.name, TASKS, given=canonical_name(self.name) or self.name)
+            self._only_named()
+        elif (self.train is None or self.dev is None) and self.dataset is None:
+            raise ValueError(
+                f"task {shown(self.name)} needs `train:` and `dev:` files, or `dataset:`"
+            )
+        elif self.text is None or not 1 <= len(self.text) <= 2:
+            raise ValueError(
+                f"task {shown(self.name)} needs `text:`, the name of one or two columns"
+            )
+        if self.metric is not None:
+            choose("metric", self.metric, METRICS)
+        return self
+
+    def _only_named(self) -> None:
+        fixed = sorted(self.model_fields_set - {"name"})
+        if fixed:
+            raise ValueError(
+                f"task {shown(self.name)} is GLUE's, its {', '.join(fixed)} can't be set. Remove "
+                "the key, or describe a task of your own under another name."
+            )
+
+    @property
+    def is_glue(self) -> bool:
+        return self.train is None and self.dev is None and self.dataset is None and not self.text
+
+
+class FreezeEntry(Entry):
+    """What does not learn, in every network of the sweep."""
+
+    embeddings: bool = False
+    layers: Annotated[list[Annotated[int, Field(gt=0, le=DEEPEST)]], BeforeValidator(listed)] = (
+        Field(default=[], description="1-based, of the pre-trained model")
+    )
+
+
+class RecipeEntry(Entry):
+    """How each network is fine-tuned. The defaults are the paper's."""
+
+    learning_rate: float = Field(
+        Recipe().learning_rate, gt=0, validation_alias=AliasChoices("learning_rate", "lr")
+    )
+    batch_size: int = Field(Recipe().batch_size, gt=0, lt=2**31)
+    epochs: int = Field(Recipe().epochs, gt=0, lt=2**31)
+    max_length: int = Field(Recipe().max_length, ge=4, le=8192)
+    weight_decay: float = Field(Recipe().weight_decay, ge=0)
+    adam_beta1: float = Field(Recipe().adam_beta1, ge=0, lt=1)
+    adam_beta2: float = Field(Recipe().adam_beta2, ge=0, lt=1)
+    adam_epsilon: float = Field(Recipe().adam_epsilon, gt=0)
+    max_grad_norm: float = Field(Recipe().max_grad_norm, gt=0)
+    warmup_ratio: float = Field(Recipe().warmup_ratio, ge=0, le=1)
+    schedule: Schedule = Recipe().schedule
+    precision: Precision = Recipe().precision
+    compute: Compute = Field(
+        "fast", description="fast, or reference: the library's own forward pass, padded"
+    )
+    group_by_length: bool = Field(
+        Recipe().group_by_length, description="batches of rows of like length"
+    )
+    limit_train: PositiveInt | None = None
+    limit_dev: PositiveInt | None = None
+    freeze: FreezeEntry = FreezeEntry()
+
+    @model_validator(mode="before")
+    @classmethod
+    def _one_name(cls, content: Any) -> Any:
+        if isinstance(content, Mapping) and {"lr", "learning_rate"} <= set(content):
+            raise ValueError("`lr` and `learning_rate` are one key. Keep one of them.")
+        return content
+
+    def to_recipe(self) -> Recipe:
+        plain = self.model_dump(exclude={"freeze"})
+        return Recipe(
+            **plain,
+            freeze_embeddings=self.freeze.embeddings,
+            freeze_layers=tuple(self.freeze.layers),
+        )
+
+
+class CellMatch(Entry):
+    """Cells by their values: each key a value or a list, texts with `*` and `?`."""
+
+    model: Texts | None = None
+    procedure: Texts | None = None
+    feed_forward: Texts | None = None
+    strategy: Texts | None = None
+    k: Ints | None = None
+    threshold: Floats | None = None
+    task: Texts | None = None
+    seed: Ints | None = None
+
+    @field_validator("task")
+    @classmethod
+    def _as_in_cells(cls, names: list[str] | None) -> list[str] | None:
+        return names and [canonical_name(name) or name for name in names]
+
+
+class ContributionEntry(Entry):
+    """How the contribution of layers is measured, where a strategy does not say it itself."""
+
+    measured_on: str = Field("own", description="own (the trial's task), or one task for all")
+
+
+class Resources(Entry):
+    """What one trial holds while it runs. Default: one GPU, or on a CPU machine a core group."""
+
+    cpu: float | None = Field(None, gt=0)
+    gpu: float | None = Field(None, ge=0)

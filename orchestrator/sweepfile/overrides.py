@@ -1,0 +1,132 @@
+"""`task=rte,mrpc seed=42,43 recipe.lr=3e-5`: values of a sweep file replaced on the command line.
+
+An axis takes a list (`model`, `task`, `strategy`, `procedure`, `seed`, and `k` or `threshold` for
+every strategy that has one); any other key of the file is named with dots. A task or strategy that
+the file describes keeps its description.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from lp_sweep.orchestrator.sweepfile.spec import SweepSpec
+from lp_sweep.orchestrator.sweepfile.wording import did_you_mean
+from lp_sweep.orchestrator.sweepfile.yamldata import Location
+from lp_sweep.orchestrator.sweepfile.yamlfile import Document, parse_value, with_override
+from lp_sweep.storage.errors import SpecError
+from lp_sweep.storage.printable import shown
+from lp_sweep.trials.select import CONTRIBUTION, DROP
+
+# the override's name -> the file's key, and the key that names an entry of it
+_AXES = {
+    "model": ("models", "id"),
+    "task": ("tasks", "name"),
+    "strategy": ("strategies", "name"),
+    "procedure": ("procedures", None),
+    "feed_forward": ("feed_forward", None),
+    "seed": ("seeds", None),
+}
+_DEEPEST = 5  # dots in a key
+_AXES |= {key: (key, entry) for key, entry in _AXES.values()}
+
+
+def apply_overrides(document: Document, overrides: Sequence[str]) -> Document:
+    """The document with each `key=value` applied in order, `k` and `threshold` after the axes that
+    they are for. Raises SpecError for an unknown key."""
+    for override in sorted(overrides, key=lambda one: _key(one) in ("k", "threshold")):
+        document = _apply(document, override)
+    return document
+
+
+def _key(override: str) -> str:
+    return override.partition("=")[0].strip()
+
+
+def is_part(overrides: Sequence[str]) -> bool:
+    """Whether they only choose along the axes, so that the rest of the sweep is still asked for."""
+    keys = {override.partition("=")[0].strip() for override in overrides}
+    return bool(keys) and keys <= {*_AXES, "k", "threshold"}
+
+
+def _apply(document: Document, override: str) -> Document:
+    key, (_, equals, text) = _key(override), override.partition("=")
+    origin = f"override {shown(override)}"
+    if not equals or not key:
+        raise SpecError(f"{origin}: an override is key=value, such as task=rte,mrpc")
+    if key in _AXES:
+        name, entry_key = _AXES[key]
+        value = [_entry(document, name, entry_key, item) for item in _values(text, origin)]
+        return with_override(document, (name,), value, origin)
+    if key in ("k", "threshold"):
+        return _for_each_strategy(document, key, text, origin)
+    location = tuple(key.split(".", _DEEPEST))
+    if location[0] not in SweepSpec.model_fields:
+        allowed = [*_AXES, "k", "threshold", *SweepSpec.model_fields, "recipe.learning_rate"]
+        raise SpecError(
+            f"{origin}: unknown key {shown(key)}. Allowed: "
+            f"{', '.join(dict.fromkeys(allowed))}.{did_you_mean(key, allowed)}"
+        )
+    if location in (("recipe", "lr"), ("recipe", "learning_rate")):  # the one that the file has
+        location = ("recipe", "lr" if "lr" in _section(document, "recipe") else "learning_rate")
+    return with_override(document, location, parse_value(text, origin), origin)
+
+
+def _values(text: str, origin: str) -> list[Any]:
+    stripped = text.strip()
+    value = parse_value(stripped if stripped.startswith(("[", "{")) else f"[{stripped}]", origin)
+    return list(value) if isinstance(value, list) else [value]
+
+
+def _entry(document: Document, name: str, entry_key: str | None, item: Any) -> Any:
+    """The file's own description of the named entry, or the bare name."""
+    for entry in _listed(document.content.get(name)):
+        if isinstance(entry, Mapping) and entry_key and entry.get(entry_key) == item:
+            return entry
+    return item
+
+
+def _for_each_strategy(document: Document, key: str, text: str, origin: str) -> Document:
+    """`k=0,2` for every strategy with K; a model's own list of K gives way too."""
+    value = text.strip() if text.strip() == "all" else _values(text, origin)
+    taken = False
+    for index, entry in enumerate(_listed(document.content.get("strategies"))):
+        name = entry.get("name") if isinstance(entry, Mapping) else entry
+        if _names_its_layers(name):
+            continue
+        if (name == CONTRIBUTION) == (key == "threshold"):
+            document = _with_key(document, ("strategies", index), entry, key, value, origin)
+            taken = True
+    if not taken:
+        raise SpecError(f"{origin}: no strategy of {document.name} takes `{key}:`")
+    for index, entry in enumerate(_listed(document.content.get("models")) if key == "k" else []):
+        if isinstance(entry, Mapping) and "k" in entry:  # without it, the strategies' counts
+            document = _with_key(document, ("models", index), entry, "k", None, origin)
+    return document
+
+
+def _names_its_layers(name: Any) -> bool:
+    """`drop 3+5` has one K, its own."""
+    return isinstance(name, str) and name.strip().partition(" ")[0] == DROP
+
+
+def _with_key(
+    document: Document, location: Location, entry: Any, key: str, value: Any, origin: str
+) -> Document:
+    """One key of a list's entry replaced. A single entry may stand without its list, by its name
+    alone too."""
+    axis = location[0]
+    if not isinstance(document.content[str(axis)], list):
+        location = (axis,)
+    if not isinstance(entry, Mapping):
+        return with_override(document, location, {"name": entry, key: value}, origin)
+    return with_override(document, (*location, key), value, origin)
+
+
+def _listed(value: Any) -> list[Any]:
+    return value if isinstance(value, list) else [] if value is None else [value]
+
+
+def _section(document: Document, key: str) -> Mapping[str, Any]:
+    section = document.content.get(key)
+    return section if isinstance(section, Mapping) else {}

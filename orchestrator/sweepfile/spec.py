@@ -1,0 +1,127 @@
+"""The sweep file: what a user may write, checked once, here, with file and line.
+
+What is checked here needs no model and no data; what does (depths, impossible K, missing files) is
+`resolve.py`'s.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import Annotated, Any, Literal
+
+from pydantic import (
+    BeforeValidator,
+    Field,
+    ValidationInfo,
+    field_validator,
+)
+
+from lp_sweep.orchestrator.sweepfile.axes import (
+    FeedForwards,
+    MeasureEntry,
+    Procedures,
+    StrategyEntry,
+)
+from lp_sweep.orchestrator.sweepfile.entries import (
+    CellMatch,
+    ContributionEntry,
+    Entry,
+    ModelEntry,
+    RecipeEntry,
+    Resources,
+    TaskEntry,
+    duration,
+    listed,
+    named,
+    seed_list,
+)
+from lp_sweep.orchestrator.sweepfile.wording import choose
+from lp_sweep.storage.printable import listed as listed_names
+from lp_sweep.trials.tasks import canonical_name
+
+
+class SweepSpec(Entry):
+    """A whole sweep file."""
+
+    schema_version: Literal[1]
+    name: str = Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,99}$")
+    models: Annotated[
+        list[Annotated[ModelEntry, BeforeValidator(named("id"))]], BeforeValidator(listed)
+    ] = Field(min_length=1)
+    procedures: Procedures = Field(default=["direct"], min_length=1)
+    feed_forward: FeedForwards = Field(
+        default=["none"], min_length=1, description="of which kept layers the feed-forward goes"
+    )
+    tasks: Annotated[
+        list[Annotated[TaskEntry, BeforeValidator(named("name"))]], BeforeValidator(listed)
+    ] = Field(min_length=1)
+    strategies: Annotated[  # after the tasks, that `measured_on` names
+        list[Annotated[StrategyEntry, BeforeValidator(named("name"))]], BeforeValidator(listed)
+    ] = Field(min_length=1)
+    seeds: Annotated[list[Annotated[int, Field(ge=0, lt=2**31)]], BeforeValidator(seed_list)] = (
+        Field(default=[42], min_length=1)
+    )
+    recipe: RecipeEntry = RecipeEntry()
+    contribution: ContributionEntry = ContributionEntry()
+    measure: MeasureEntry = MeasureEntry()
+    include: list[CellMatch] = Field(default=[])
+    exclude: list[CellMatch] = Field(default=[])
+    data_dir: str | None = Field(None, description="GLUE from a folder, not from the hub")
+    store: str | None = None
+    resources_per_trial: Resources = Resources()
+    trials_per_gpu: int = Field(1, ge=1, le=100, description="several small trials on one GPU")
+    checkpoint_every: Annotated[
+        float | None, BeforeValidator(duration, json_schema_input_type=float | str | None)
+    ] = Field(300.0, description="30s, 5m, 1h or off; a shorter trial writes none")
+    keep: Literal["none", "best", "all"] = Field(
+        "none", description="trained weights to keep: best is the best seed of each network"
+    )
+
+    @field_validator("models", "tasks", "procedures", "feed_forward", "strategies", "seeds")
+    @classmethod
+    def _each_once(cls, entries: list[Any]) -> list[Any]:
+        counts = Counter(_name(entry) for entry in entries)
+        twice = [str(name) for name, count in counts.items() if count > 1]
+        if twice:
+            raise ValueError(f"{listed_names(twice)} stands twice. Keep one of them.")
+        return entries
+
+    @field_validator("trials_per_gpu")
+    @classmethod
+    def _one_share(cls, number: int, info: ValidationInfo) -> int:
+        resources = info.data.get("resources_per_trial")
+        if number > 1 and resources is not None and resources.gpu is not None:
+            raise ValueError(
+                f"trials_per_gpu is {number} and resources_per_trial.gpu {resources.gpu:g}: both "
+                "say what share of a GPU a trial gets. Keep one of them."
+            )
+        return number
+
+    @field_validator("seeds")
+    @classmethod
+    def _enough(cls, seeds: list[int], info: ValidationInfo) -> list[int]:
+        for entry in info.data.get("strategies", ()):
+            if (entry.max_seeds or 0) > len(seeds):
+                raise ValueError(
+                    f"strategy {entry.name!r} has max_seeds: {entry.max_seeds}, and the sweep "
+                    f"{len(seeds)} seeds. Add seeds, or take fewer."
+                )
+        return seeds
+
+    @field_validator("strategies", "contribution")
+    @classmethod
+    def _measured(cls, value: Any, info: ValidationInfo) -> Any:
+        tasks = [_name(task) for task in info.data.get("tasks", ())]
+        for entry in value if isinstance(value, list) else [value]:
+            name = entry.measured_on or "own"
+            if tasks and name != "own":
+                given = canonical_name(name) or name
+                choose("task to measure layers on", name, ["own", *tasks], given=given)
+        return value
+
+
+def _name(entry: Any) -> Any:
+    """What the cells call an entry of an axis."""
+    if isinstance(entry, TaskEntry):
+        return canonical_name(entry.name) or entry.name
+    return entry.id if isinstance(entry, ModelEntry) else getattr(entry, "name", entry)
