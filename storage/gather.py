@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Iterator
 from typing import Any, NamedTuple
 
 import pyarrow as pa
@@ -30,24 +30,40 @@ class Gathered:
 
     def __init__(self, table: str, columns: Collection[str] | None = None) -> None:
         self._table, self._column = table, parquet.id_column(table)
-        self._rows = [parquet.schema_of(table, columns).empty_table()]
+        self._empty = parquet.schema_of(table, columns).empty_table()
+        self._rows: list[pa.Table] = []
+        self._ids: list[pa.Array] = []  # of each of these, without repeats
         self._unreadable: list[Unreadable] = []
-        self.seen: set[Any] = set()
 
     def add(self, found: pa.Table | Unreadable) -> None:
         if isinstance(found, Unreadable):
             if found not in self._unreadable:
                 self._unreadable.append(found)
             return
-        ids = set(found[self._column].unique().to_pylist())
-        if known := ids & self.seen:
-            again = pa.array([item for item in known if item is not None], pa.string())
-            found = found.filter(pc.invert(pc.is_in(found[self._column], again)))
-        self.seen |= ids
         self._rows.append(found)
+        self._ids.append(found[self._column].unique())
+
+    @property
+    def seen(self) -> set[Any]:
+        return {item for ids in self._ids for item in ids.to_pylist()}
 
     def listing(self, *, in_order: bool) -> Listing:
-        rows = pa.concat_tables(self._rows)
+        """In the order of the files, those added first before the others, or else of the names."""
+        rows = pa.concat_tables([self._empty, *self._once()])
         if not in_order and self._table != "predictions":  # these are too many to be sorted
             rows = rows.take(pc.sort_indices(rows, sort_keys=[(self._column, "ascending")]))
         return Listing(rows, self._unreadable)
+
+    def _once(self) -> Iterator[pa.Table]:
+        """The rows of each file without those of records that one before it has. Nearly always
+        there are none, and Arrow knows in a tenth of the time that Python's sets take."""
+        ids = pa.chunked_array(self._ids, pa.string())
+        if pc.count_distinct(ids, mode="all").as_py() == len(ids):
+            yield from self._rows
+            return
+        seen: set[Any] = set()
+        for rows, own in zip(self._rows, self._ids, strict=True):
+            names = set(own.to_pylist())
+            again = pa.array([item for item in names & seen if item is not None], pa.string())
+            yield rows.filter(pc.invert(pc.is_in(rows[self._column], again)))
+            seen |= names

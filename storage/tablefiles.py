@@ -23,6 +23,7 @@ from lp_sweep.storage.retry import Deadline
 SUFFIX = ".parquet"
 THREADS = 16
 _PART = 256  # single files
+_PACKS_AT_ONCE = 4  # each takes its bytes beside its rows
 _LISTINGS = 30  # a compactor deletes in one go: a few are plenty
 
 T = TypeVar("T")
@@ -216,7 +217,7 @@ class TableFiles:
         gathered = Gathered(self._table, columns)
         self._gather_packs(contents, wanted, gathered, deadline, columns)
         asked = contents.singles.keys() if wanted is None else wanted & contents.singles.keys()
-        left = sorted(asked - gathered.seen)
+        left = sorted(asked - gathered.seen) if asked else []
         self._read_singles(left, parts, deadline, columns)
         for part in parts:
             gathered.add(part.listing.rows)
@@ -255,25 +256,26 @@ class TableFiles:
         deadline: Deadline,
         columns: Columns,
     ) -> None:
-        for path, ids in self.pack_ids(contents, deadline).items():
-            chosen = None if wanted is None else wanted & ids
-            if chosen is None or chosen:
-                self._gather_pack(path, chosen, gathered, deadline, columns)
+        def read(path: str) -> packfile.PackRows | NotARecordError:
+            return deadline.persist(lambda: self._pack_rows(path, chosen[path], columns))
 
-    def _gather_pack(
-        self,
-        path: str,
-        chosen: set[str] | None,
-        gathered: Gathered,
-        deadline: Deadline,
-        columns: Columns,
-    ) -> None:
-        found = deadline.persist(lambda: self._pack_rows(path, chosen, columns))
-        problem = str(found) if isinstance(found, NotARecordError) else found.problem
-        if problem is not None:
-            gathered.add(Unreadable(self._files.where(path), problem))
-        if isinstance(found, packfile.PackRows):
-            gathered.add(found.rows)
+        chosen = self._chosen(contents, wanted, deadline)
+        with ThreadPoolExecutor(_PACKS_AT_ONCE) as pool:
+            for path, found in zip(chosen, pool.map(read, chosen), strict=True):
+                problem = str(found) if isinstance(found, NotARecordError) else found.problem
+                if problem is not None:
+                    gathered.add(Unreadable(self._files.where(path), problem))
+                if isinstance(found, packfile.PackRows):
+                    gathered.add(found.rows)
+
+    def _chosen(
+        self, contents: Contents, wanted: set[str] | None, deadline: Deadline
+    ) -> dict[str, set[str] | None]:
+        """The packs to read, with the records to take of each: None for all."""
+        if wanted is None:
+            return dict.fromkeys(contents.packs)
+        ids = self.pack_ids(contents, deadline)
+        return {path: wanted & own for path, own in ids.items() if wanted & own}
 
     def _single(
         self, name: str, deadline: Deadline, columns: Columns
