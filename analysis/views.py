@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from importlib.resources import files
 
 from lp_sweep.storage.catalog import Catalog, open_catalog
@@ -32,7 +32,7 @@ VIEWS = (
     "speed_table",
 )
 
-_OF_QUERIES = ("epochs", "layers", "predictions")  # no table reads them
+_SHARED = ("cells", "task_table", "strategy_table")  # what others read, some of them twice
 
 
 def view_sql(name: str) -> str:
@@ -40,11 +40,29 @@ def view_sql(name: str) -> str:
     return (files("lp_sweep.analysis") / "sql" / f"{name}.sql").read_text(encoding="utf-8")
 
 
-def named_columns() -> set[str]:
-    """The columns of trials' records that the views of tables name: all that decides what stands
-    in those. Some of them are no column, but a word of another meaning."""
-    text = " ".join(view_sql(name) for name in VIEWS if name not in _OF_QUERIES)
-    return set(re.findall(r"\w+", re.sub(r"--.*", "", text))) & set(TRIALS.names)
+def resting(names: Collection[str]) -> dict[str, str]:
+    """The text of these views and of those that they read, by name, in the order of VIEWS."""
+    texts: dict[str, str] = {}
+    wanted = set(names)
+    for name in reversed(VIEWS):
+        if name in wanted:
+            texts[name] = view_sql(name)
+            wanted |= set(re.findall(r"\w+", _bare(texts[name])))
+    return dict(reversed(texts.items()))
+
+
+def named_columns(views: Mapping[str, str]) -> set[str]:
+    """The columns of trials' records that views name, `trials` itself with any word, the others
+    as `trials.score`: all that decides what stands in those. (Not so `epochs`, which no table reads.)"""
+    of_trials = re.findall(r"\w+", _bare(views.get("trials", "")))
+    others = [
+        name for text in views.values() for name in re.findall(r"\btrials\.(\w+)", _bare(text))
+    ]
+    return {*of_trials, *others} & set(TRIALS.names)
+
+
+def _bare(text: str) -> str:
+    return re.sub(r"--.*", "", text)
 
 
 def open_views(
@@ -52,16 +70,20 @@ def open_views(
     *,
     sweep: str | None = None,
     deltas: Sequence[float] = (1, 2, 3),
-    columns: Collection[str] | None = None,
+    only: Collection[str] = (),
 ) -> Catalog:
-    """A read-only SQL catalog of the store with every view; `columns` as for `open_catalog`.
+    """A read-only SQL catalog of the store with every view.
 
     `sweep` leaves out all that belongs to other sweeps only; `deltas` are the losses that
-    `min_layers` answers for, in points and in percent. Raises SpecError for an unknown sweep or a
-    loss below zero.
+    `min_layers` answers for, in points and in percent. `only`: the views that the questions to come
+    name, where that is known. They and what they rest on are there and no other; what several
+    read is computed once, here; and of the trials no column is read that they don't name, unless
+    `trials` is one of them. Raises SpecError for an unknown sweep or a loss below zero.
     """
     for delta in deltas:
         if not (math.isfinite(delta) and delta >= 0):
             raise SpecError(f"an allowed loss of {delta}: it is a number of 0 or more, such as 1")
-    views = {name: view_sql(name) for name in VIEWS}
-    return open_catalog(store, views=views, sweep=sweep, deltas=deltas, columns=columns)
+    views = resting(only or VIEWS)
+    columns = named_columns(views) if only and "trials" not in only else None
+    held = _SHARED if only else ()
+    return open_catalog(store, views=views, held=held, sweep=sweep, deltas=deltas, columns=columns)

@@ -71,11 +71,13 @@ def open_catalog(
     store: Store,
     *,
     views: Mapping[str, str],
+    held: Collection[str] = (),
     sweep: str | None = None,
     deltas: Sequence[float] = (1, 2, 3),
     columns: Collection[str] | None = None,
 ) -> Catalog:
-    """Load a store's records and define `views` (name to SELECT, in the order of dependence).
+    """Load a store's records and define `views` (name to SELECT, in the order of dependence);
+    those `held` are computed here and once, not by each query that reads them.
 
     With `sweep`, everything but that sweep's cells and what they hang on is left out. `deltas`
     become `store.deltas`: the losses that `min_layers` answers for. With `columns` the others of
@@ -86,7 +88,8 @@ def open_catalog(
     connection = reading.connect()
     try:
         with reading.ctrl_c():
-            _fill(connection, records, views, deltas)
+            _fill(connection, records, deltas)
+            _define(connection, views, held)
             reading.lock(connection)
     except duckdb.Error as error:
         connection.close()
@@ -97,7 +100,6 @@ def open_catalog(
 def _fill(
     connection: duckdb.DuckDBPyConnection,
     records: _Records,
-    views: Mapping[str, str],
     deltas: Sequence[float],
 ) -> None:
     connection.execute("CREATE SCHEMA store")
@@ -106,8 +108,13 @@ def _fill(
         _load(connection, table, rows, create=True)
     unique = sorted({float(delta) for delta in deltas})
     _load(connection, "deltas", pa.table({"delta": pa.array(unique, pa.float64())}), create=True)
+
+
+def _define(
+    connection: duckdb.DuckDBPyConnection, views: Mapping[str, str], held: Collection[str]
+) -> None:
     for name, select in views.items():
-        connection.execute(f'CREATE VIEW "{name}" AS {select}')
+        connection.execute(f'CREATE {"TABLE" if name in held else "VIEW"} "{name}" AS {select}')
 
 
 def _load(

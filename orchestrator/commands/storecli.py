@@ -94,8 +94,8 @@ def table(
         raise SpecError(f"--within {within!r}: numbers with commas, such as 1,2,3") from None
     form = Format.json if as_json else form
     asked = tableview.Asked(name.value, form, unit.value, model or (), strategy or ())
-    columns = tableview.columns_read(name.value)
-    catalog = verbs.opened(store or DEFAULT_STORE, sweep, deltas, columns)
+    views = tableview.VIEWS_READ[name.value]
+    catalog = verbs.opened(store or DEFAULT_STORE, sweep, deltas, views)
     emit(tableview.table_text(catalog, asked), end="")
 
 

@@ -9,12 +9,24 @@ from typing import TYPE_CHECKING, NamedTuple
 from lp_sweep.analysis.render import render
 from lp_sweep.analysis.statistics.tables import STATISTICS
 from lp_sweep.analysis.tables import TABLES
-from lp_sweep.analysis.views import named_columns
 from lp_sweep.orchestrator.sweepfile.wording import choose
 from lp_sweep.storage.errors import SpecError
 
 if TYPE_CHECKING:
     from lp_sweep.storage.catalog import Catalog
+
+# what the queries of each table name; `cells`, which all of them may, is under each
+_OF_ANSWERS = ("trials", "predictions", "cells")
+VIEWS_READ = {
+    "min-layers": ("min_layers",),
+    "tasks": ("task_table",),
+    "strategies": ("strategy_table",),
+    "speed": ("speed_table",),
+    "random-control": ("random_control",),
+    "intervals": _OF_ANSWERS,
+    "significance": _OF_ANSWERS,
+    "min-layers-interval": (*_OF_ANSWERS, "min_layers"),
+}
 
 
 class Asked(NamedTuple):
@@ -25,12 +37,6 @@ class Asked(NamedTuple):
     unit: str
     models: Sequence[str]
     strategies: Sequence[str]
-
-
-def columns_read(name: str) -> set[str] | None:
-    """The columns of trials' records that decide what a table says; None: it asks for more than
-    views name."""
-    return named_columns() if name in {*TABLES, "random-control"} else None
 
 
 def table_text(catalog: Catalog, asked: Asked) -> str:

@@ -8,16 +8,18 @@ from typing import TYPE_CHECKING, Any
 
 from lp_sweep.orchestrator.commands.options import BUILT_IN
 from lp_sweep.orchestrator.commands.output import say
-from lp_sweep.orchestrator.commands.request import Request, planned
+from lp_sweep.orchestrator.commands.startup import without_pandas
 from lp_sweep.storage.errors import SpecError, StoreError
 from lp_sweep.storage.store import Store, is_store
 
 if TYPE_CHECKING:
+    from lp_sweep.orchestrator.commands.request import Request
     from lp_sweep.storage.catalog import Catalog
 
 
 def plan(request: Request, as_json: bool) -> str:
     from lp_sweep.orchestrator.commands.planview import plan_json, plan_text
+    from lp_sweep.orchestrator.commands.request import planned
     from lp_sweep.orchestrator.estimate.estimate import Rates, estimate
 
     made = planned(request)
@@ -73,6 +75,7 @@ def existing(location: str) -> Store:
 
 
 def status(location: str, sweep: str | None, as_json: bool) -> str:
+    without_pandas()
     from lp_sweep.orchestrator.commands.statusview import states_json, states_text, sweep_states
 
     states = sweep_states(existing(location), sweep)
@@ -94,12 +97,13 @@ def opened(
     location: str,
     sweep: str | None,
     deltas: Sequence[float] = (1, 2, 3),
-    columns: Collection[str] | None = None,
+    only: Collection[str] = (),
 ) -> Catalog:
-    """The store in SQL, of its trials these columns; what can't be read is named."""
+    """The store in SQL, `only` as for `open_views`; what can't be read is named."""
+    without_pandas()
     from lp_sweep.analysis.views import open_views
 
-    catalog = open_views(existing(location), sweep=sweep, deltas=deltas, columns=columns)
+    catalog = open_views(existing(location), sweep=sweep, deltas=deltas, only=only)
     _warn_unreadable(catalog.unreadable)
     return catalog
 
