@@ -52,8 +52,8 @@ def resting(names: Collection[str]) -> dict[str, str]:
 
 
 def named_columns(views: Mapping[str, str]) -> set[str]:
-    """The columns of trials' records that views name, `trials` itself with any word, the others
-    as `trials.score`: all that decides what stands in those. (Not so `epochs`, which no table reads.)"""
+    """The columns of trials' records that views name, `trials` itself with any word, the others as
+    `trials.score`: all that decides what stands in those. (Not so `epochs`: no table reads it.)"""
     of_trials = re.findall(r"\w+", _bare(views.get("trials", "")))
     others = [
         name for text in views.values() for name in re.findall(r"\btrials\.(\w+)", _bare(text))

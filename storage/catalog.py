@@ -80,9 +80,9 @@ def open_catalog(
     those `held` are computed here and once, not by each query that reads them.
 
     With `sweep`, everything but that sweep's cells and what they hang on is left out. `deltas`
-    become `store.deltas`: the losses that `min_layers` answers for. With `columns` the others of
-    `store.trials` are null: for queries that are known, over many records. Raises SpecError for a
-    sweep that the store does not have, QueryError for a view that DuckDB refuses.
+    become `store.deltas`: the losses that `min_layers` answers for. With `columns` `store.trials`
+    has no others: for queries that are known, over many records. Raises SpecError for a sweep that
+    the store does not have, QueryError for a view that DuckDB refuses.
     """
     records = _Records(store, sweep, columns)
     connection = reading.connect()
@@ -122,11 +122,8 @@ def _load(
 ) -> None:
     connection.register("incoming_rows", rows)
     try:
-        if create:
-            schema = TABLES.get(table, rows.schema)  # a column that was not read is null
-            connection.register("no_rows", schema.empty_table())
-            connection.execute(f"CREATE TABLE store.{table} AS FROM no_rows")
-        connection.execute(f"INSERT INTO store.{table} BY NAME FROM incoming_rows")
+        into = f"CREATE TABLE store.{table} AS" if create else f"INSERT INTO store.{table} BY NAME"
+        connection.execute(f"{into} FROM incoming_rows")
     except duckdb.OutOfMemoryException as error:
         raise QueryError(
             f"the {table} of this store don't fit into memory: {error}. Name one --sweep, or read "
@@ -134,7 +131,6 @@ def _load(
         ) from error
     finally:
         connection.unregister("incoming_rows")
-        connection.unregister("no_rows")
 
 
 class _Records:

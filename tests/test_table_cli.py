@@ -61,8 +61,8 @@ def test_the_views_and_columns_that_are_read_are_all_that_a_table_says(
     store = Store(world / "store")
     with open_views(store) as whole, open_views(store, only=VIEWS_READ[name]) as narrow:
         assert table_text(narrow, asked) == table_text(whole, asked)
-        hosts = narrow.query("SELECT count(host) > 0 AS n FROM trials")["n"].to_pylist()
-        assert hosts == ["trials" in VIEWS_READ[name]]
+        columns = narrow.query("FROM trials LIMIT 0").column_names
+        assert ("host" in columns) == ("trials" in VIEWS_READ[name])
 
 
 def test_less_asked_for_is_less_corrected(world: Path) -> None:
