@@ -21,6 +21,7 @@ def plan(request: Request, as_json: bool) -> str:
     from lp_sweep.orchestrator.commands.planview import plan_json, plan_text
     from lp_sweep.orchestrator.commands.request import planned
     from lp_sweep.orchestrator.estimate.estimate import Rates, estimate
+    from lp_sweep.orchestrator.plan.garbage import collector_paused
 
     made = planned(request)
     _warn_unreadable(made.ledger.unreadable)
@@ -28,7 +29,8 @@ def plan(request: Request, as_json: bool) -> str:
     hours = estimate(made.plan, rates)
     slots = _slots_at_work(made.location, made.sweep.name)
     if as_json:
-        return json.dumps(plan_json(made.plan, hours, slots))
+        with collector_paused():  # a dictionary a cell, and none of them garbage
+            return json.dumps(plan_json(made.plan, hours, slots))
     return plan_text(made.plan, hours, rates, slots)
 
 
