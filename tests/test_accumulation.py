@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch import nn
 
-from lp_sweep.storage.identity import Recipe, TaskDefinition
+from lp_sweep.storage.specs import Recipe, TaskDefinition
 from lp_sweep.storage.store import Store
 from lp_sweep.trials.batches import BatchSizes, Padding, to_device
 from lp_sweep.trials.encode import EncodedSplit

@@ -21,7 +21,7 @@ from lp_sweep.orchestrator.plan.planning import make_plan
 from lp_sweep.orchestrator.run.workqueue import WorkQueue
 from lp_sweep.orchestrator.sweepfile.load import check
 from lp_sweep.orchestrator.sweepfile.yamlfile import Document
-from lp_sweep.storage.identity import ProfileSpec, TrialSpec
+from lp_sweep.storage.specs import ProfileSpec, TrialSpec
 from lp_sweep.storage.store import Store
 from lp_sweep.trials.select import STRATEGIES, Measured
 from lp_sweep.trials.tasks import TASKS, TaskSource

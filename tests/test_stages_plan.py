@@ -24,9 +24,9 @@ from lp_sweep.orchestrator.run.others import Claims
 from lp_sweep.orchestrator.run.recorder import Recorder
 from lp_sweep.orchestrator.run.workqueue import WorkQueue
 from lp_sweep.storage.errors import SpecError, StoreError
-from lp_sweep.storage.identity import TrialSpec
 from lp_sweep.storage.networks import CONFIG
 from lp_sweep.storage.runs import Presence, Progress
+from lp_sweep.storage.specs import TrialSpec
 from lp_sweep.storage.store import Store
 from lp_sweep.trials.measures.heldout import held_out_rows
 from lp_sweep.trials.procedures import full_layers

@@ -23,7 +23,8 @@ import numpy.typing as npt
 from filelock import FileLock, Timeout
 
 from lp_sweep.storage.errors import MissingInputError
-from lp_sweep.storage.identity import TaskDefinition, content_hash
+from lp_sweep.storage.identity import content_hash
+from lp_sweep.storage.specs import TaskDefinition
 from lp_sweep.trials.columns import Labels
 from lp_sweep.trials.datasource import LoadedTask, Split
 from lp_sweep.trials.tokenizer import tokenizer_digest

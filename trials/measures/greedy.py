@@ -13,7 +13,7 @@ import numpy as np
 import torch
 from transformers import PreTrainedModel
 
-from lp_sweep.storage.identity import ProfileSpec
+from lp_sweep.storage.specs import ProfileSpec
 from lp_sweep.trials.batches import BatchSizes, Padding
 from lp_sweep.trials.device import precision_used
 from lp_sweep.trials.encode import EncodedSplit, EncodedTask
