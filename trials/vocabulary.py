@@ -18,7 +18,7 @@ from transformers import PreTrainedModel
 
 from lp_sweep.storage.specs import Recipe
 from lp_sweep.trials.batches import Padding
-from lp_sweep.trials.encode import EncodedSplit, EncodedTask
+from lp_sweep.trials.encoded import EncodedSplit, EncodedTask
 from lp_sweep.trials.forward import UNPADDED, compute_used
 
 
