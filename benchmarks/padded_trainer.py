@@ -91,7 +91,7 @@ def step_seconds(
 
 
 def main(job: dict[str, Any]) -> None:
-    from lp_sweep.storage.identity import trial_spec_from_plain
+    from lp_sweep.storage.plain import trial_spec_from_plain
     from lp_sweep.trials.datasource import load_task
     from lp_sweep.trials.metrics import score
     from lp_sweep.trials.tasks import source_from_plain

@@ -27,9 +27,9 @@ import torch
 from padded_trainer import step_seconds
 from transformers import AutoTokenizer
 
-from lp_sweep.storage.identity import Recipe, TaskDefinition
+from lp_sweep.storage.specs import Recipe, TaskDefinition
 from lp_sweep.trials.batches import BatchSizes, Padding
-from lp_sweep.trials.encode import EncodedSplit, EncodedTask
+from lp_sweep.trials.encoded import EncodedSplit, EncodedTask
 from lp_sweep.trials.finetune import NoSaver, finetune
 from lp_sweep.trials.procedures import Phase
 from lp_sweep.trials.prune import load_pruned

@@ -12,7 +12,8 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from lp_sweep.storage import identity
-from lp_sweep.storage.identity import TrialSpec
+from lp_sweep.storage.plain import trial_spec_from_canonical
+from lp_sweep.storage.specs import TrialSpec
 from lp_sweep.storage.store import Store
 
 Spec = dict[str, Any]
@@ -64,7 +65,7 @@ def _today(row: Spec) -> TrialSpec | None:
         while version != identity.IDENTITY_VERSION:
             payload = MIGRATIONS[version](payload)
             version += 1
-        return identity.trial_spec_from_canonical(json.dumps(payload))
+        return trial_spec_from_canonical(json.dumps(payload))
     except (KeyError, TypeError, ValueError):
         return None
 

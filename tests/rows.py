@@ -7,7 +7,7 @@ from pathlib import Path
 import pyarrow as pa
 from pyarrow import parquet as pq
 
-from lp_sweep.storage.identity import TaskDefinition
+from lp_sweep.storage.specs import TaskDefinition
 from lp_sweep.trials.tasks import TaskSource
 
 ONE = TaskDefinition(text_columns=("text",))

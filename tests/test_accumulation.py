@@ -10,10 +10,10 @@ import pytest
 import torch
 from torch import nn
 
-from lp_sweep.storage.identity import Recipe, TaskDefinition
+from lp_sweep.storage.specs import Recipe, TaskDefinition
 from lp_sweep.storage.store import Store
 from lp_sweep.trials.batches import BatchSizes, Padding, to_device
-from lp_sweep.trials.encode import EncodedSplit
+from lp_sweep.trials.encoded import EncodedSplit
 from lp_sweep.trials.procedures import Phase
 from lp_sweep.trials.prune import load_pruned
 from lp_sweep.trials.run import execute, run_trial

@@ -17,8 +17,8 @@ import torch
 from safetensors import safe_open
 from safetensors.torch import save_file
 
-from lp_sweep.storage.identity import Recipe
 from lp_sweep.storage.runs import machine_key
+from lp_sweep.storage.specs import Recipe
 from lp_sweep.storage.store import Store
 from lp_sweep.trials import checkpoint, statefile
 from lp_sweep.trials import finetune as finetuning

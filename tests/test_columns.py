@@ -8,7 +8,7 @@ import pyarrow as pa
 import pytest
 
 from lp_sweep.storage.errors import MissingInputError
-from lp_sweep.storage.identity import TaskDefinition
+from lp_sweep.storage.specs import TaskDefinition
 from lp_sweep.trials.datasource import load_task
 from lp_sweep.trials.tasks import TaskSource
 from tests.rows import GOOD, HEADER, NAMED, NUMBERS, ONE, files, parquet

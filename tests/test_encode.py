@@ -9,7 +9,8 @@ from hypothesis import strategies as st
 
 from lp_sweep.storage.errors import MissingInputError
 from lp_sweep.trials import encode
-from lp_sweep.trials.encode import EncodedSplit, encode_task
+from lp_sweep.trials.encode import encode_task
+from lp_sweep.trials.encoded import EncodedSplit
 from lp_sweep.trials.tokenizer import load_tokenizer
 from tests.tiny import example, tiny_task, tiny_tokenizer
 

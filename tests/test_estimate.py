@@ -16,7 +16,7 @@ from lp_sweep.orchestrator.plan.known import Known, timing_columns
 from lp_sweep.orchestrator.plan.plan import Plan, Work
 from lp_sweep.orchestrator.plan.planning import make_plan
 from lp_sweep.orchestrator.sweepfile.load import load_sweep
-from lp_sweep.storage.identity import Recipe
+from lp_sweep.storage.specs import Recipe
 from lp_sweep.trials.run import run_trial
 from tests.toyworld import save_world
 

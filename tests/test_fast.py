@@ -15,10 +15,10 @@ from hypothesis import strategies as st
 from torch.nn.functional import cross_entropy
 from transformers import PreTrainedModel
 
-from lp_sweep.storage.identity import Recipe, TaskDefinition
+from lp_sweep.storage.specs import Recipe, TaskDefinition
 from lp_sweep.trials import forward as forward_module
 from lp_sweep.trials.batches import BatchSizes, Padding
-from lp_sweep.trials.encode import EncodedSplit, EncodedTask
+from lp_sweep.trials.encoded import EncodedSplit, EncodedTask
 from lp_sweep.trials.evaluate import evaluate
 from lp_sweep.trials.feedforward import remove_feed_forwards
 from lp_sweep.trials.finetune import NoSaver, Trained, finetune

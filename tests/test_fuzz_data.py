@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from pyarrow import parquet as pq
 
 from lp_sweep.storage.errors import LpSweepError, MissingInputError
-from lp_sweep.storage.identity import TaskDefinition
+from lp_sweep.storage.specs import TaskDefinition
 from lp_sweep.trials.datasource import LoadedTask, Split, data_fingerprint, load_task
 from lp_sweep.trials.tasks import TaskSource
 from tests.fuzzing import AWKWARD, assert_good_message, awkward, fuzz, outcome

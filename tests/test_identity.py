@@ -10,21 +10,19 @@ from hypothesis import strategies as st
 
 from lp_sweep.storage.identity import (
     IDENTITY_VERSION,
-    ProfileSpec,
-    Recipe,
-    SpeedSpec,
-    TaskDefinition,
-    TrialSpec,
     canonical_json,
     content_hash,
     profile_id,
-    profile_spec_from_plain,
-    speed_spec_from_plain,
     trial_id,
     trial_ids,
+)
+from lp_sweep.storage.plain import (
+    profile_spec_from_plain,
+    speed_spec_from_plain,
     trial_spec_from_canonical,
     trial_spec_from_plain,
 )
+from lp_sweep.storage.specs import ProfileSpec, Recipe, SpeedSpec, TaskDefinition, TrialSpec
 from lp_sweep.trials.tasks import TASKS
 
 TASK = TaskDefinition(text_columns=("sentence",))

@@ -17,10 +17,11 @@ from sklearn.linear_model import LogisticRegression
 from sklearn.preprocessing import StandardScaler
 
 from lp_sweep.orchestrator.plan.known import measurements
-from lp_sweep.storage.identity import ProfileSpec, Recipe, canonical_json
+from lp_sweep.storage.identity import canonical_json
 from lp_sweep.storage.schema import PROFILES
+from lp_sweep.storage.specs import ProfileSpec, Recipe
 from lp_sweep.trials.batches import BatchSizes
-from lp_sweep.trials.encode import EncodedSplit
+from lp_sweep.trials.encoded import EncodedSplit
 from lp_sweep.trials.inputs import Inputs, load_inputs
 from lp_sweep.trials.measures import greedy as greedily
 from lp_sweep.trials.measures.contribution import contribution_profile

@@ -11,7 +11,7 @@ from scipy import stats
 from sklearn import metrics as sk
 
 from lp_sweep.storage.errors import DivergedError
-from lp_sweep.storage.identity import TaskDefinition
+from lp_sweep.storage.specs import TaskDefinition
 from lp_sweep.trials.metrics import METRICS, majority_score, predictions, score
 
 CLASSES = TaskDefinition(

@@ -10,9 +10,11 @@ import pytest
 
 from lp_sweep.storage import identity
 from lp_sweep.storage import migrate as migration
-from lp_sweep.storage.identity import TaskDefinition, TrialSpec, canonical_json, trial_id
+from lp_sweep.storage.identity import canonical_json, trial_id
 from lp_sweep.storage.migrate import Migrated, migrate
 from lp_sweep.storage.packs import compact
+from lp_sweep.storage.plain import trial_spec_from_canonical
+from lp_sweep.storage.specs import Recipe, TaskDefinition, TrialSpec
 from lp_sweep.storage.store import Store
 from tests.storeworkers import predictions
 
@@ -84,7 +86,7 @@ def test_records_are_published_under_their_new_identifiers(
         assert rows[name]["last"] == seed / 8
         assert rows[name]["identity_version"] == 2
         assert json.loads(rows[name]["spec"])["seed"] == seed + 100
-        assert trial_id(identity.trial_spec_from_canonical(rows[name]["spec"])) == name
+        assert trial_id(trial_spec_from_canonical(rows[name]["spec"])) == name
     assert [r["trial_id"] for r in store.read("predictions", new[0])] == [new[0]] * 20
     assert store.find("predictions", new[1]) is None
 
@@ -102,7 +104,7 @@ def test_twice_is_harmless_and_old_records_stay(
 def test_two_versions_at_once(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     second_version(monkeypatch, version=3)
     assert migrate(store).moved == 3
-    recipe = identity.Recipe(max_length=64)
+    recipe = Recipe(max_length=64)
     assert store.has("trials", trial_id(replace(SPEC, seed=101, recipe=recipe)))
 
 

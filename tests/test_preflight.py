@@ -31,7 +31,7 @@ from lp_sweep.orchestrator.preflight.gpumemory import (
 from lp_sweep.orchestrator.preflight.space import Need, needs, space_problems
 from lp_sweep.orchestrator.sweepfile.load import load_sweep
 from lp_sweep.storage.errors import PreflightError
-from lp_sweep.storage.identity import Recipe
+from lp_sweep.storage.specs import Recipe
 from lp_sweep.storage.store import Store
 from lp_sweep.trials.load import load_encoder
 from tests.sweepfiles import make_inputs, make_model

@@ -12,7 +12,7 @@ from sklearn.linear_model import LogisticRegression, Ridge
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 
-from lp_sweep.storage.identity import TaskDefinition
+from lp_sweep.storage.specs import TaskDefinition
 from lp_sweep.trials.measures.probes import probe_scores, sentence_vectors
 from lp_sweep.trials.measures.states import layer_states
 from tests.sentences import LENGTHS, batches, network, sentences

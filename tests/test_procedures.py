@@ -9,7 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lp_sweep.storage.identity import Recipe, TaskDefinition, TrialSpec, trial_id
+from lp_sweep.storage.identity import trial_id
+from lp_sweep.storage.specs import Recipe, TaskDefinition, TrialSpec
 from lp_sweep.trials.procedures import (
     DIRECT,
     FINETUNE_THEN_DROP,

@@ -18,7 +18,8 @@ import torch
 from torch import nn
 from transformers import BertConfig, BertForSequenceClassification, PreTrainedModel
 
-from lp_sweep.storage.identity import ProfileSpec, profile_id
+from lp_sweep.storage.identity import profile_id
+from lp_sweep.storage.specs import ProfileSpec
 from lp_sweep.storage.store import Store
 from lp_sweep.trials import resident as residing
 from lp_sweep.trials import steps as stepping

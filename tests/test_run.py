@@ -16,8 +16,8 @@ from lp_sweep.orchestrator.plan.known import Known
 from lp_sweep.orchestrator.plan.planning import make_plan
 from lp_sweep.orchestrator.sweepfile.load import load_sweep
 from lp_sweep.storage.errors import DivergedError
-from lp_sweep.storage.identity import Recipe
 from lp_sweep.storage.schema import PREDICTIONS, PROFILES, TRIALS
+from lp_sweep.storage.specs import Recipe
 from lp_sweep.storage.store import Store
 from lp_sweep.trials import finetune as finetuning
 from lp_sweep.trials import steps as stepping

@@ -238,7 +238,7 @@ def failing(*pairs: tuple[int, int]) -> Score:
 def test_a_failed_trial_is_not_asked_again_and_the_run_ends(world: World) -> None:
     queue = world.run(failing((8, 1), (0, 1)))
     assert not queue.open
-    assert len(queue.failed) == 1
+    assert len(queue.history.failed) == 1
     assert len(world.trained) < 25
     plan = world.plan()
     assert (plan.totals()["cells_failed"], plan.totals()["cells_pending"]) == (1, 0)

@@ -17,8 +17,8 @@ from lp_sweep.orchestrator.plan.selection import Selection, retry_selection
 from lp_sweep.orchestrator.preflight.inputs import needed
 from lp_sweep.orchestrator.run.workqueue import WorkQueue
 from lp_sweep.storage.errors import SpecError
-from lp_sweep.storage.identity import SpeedSpec
 from lp_sweep.storage.runs import Announcement
+from lp_sweep.storage.specs import SpeedSpec
 from lp_sweep.storage.store import Store
 from lp_sweep.trials.select import Measured
 from tests.sweepfiles import PLAIN, make_inputs, planned
@@ -155,7 +155,7 @@ def drained(queue: WorkQueue) -> list[Work]:
     while work := queue.take():
         found.append(work)
         queue.live.pop(work.id)
-        queue.done.add(work.id)
+        queue.history.done.add(work.id)
     return found
 
 

@@ -4,9 +4,9 @@ import numpy as np
 from tokenizers import Tokenizer, models, pre_tokenizers, processors
 from transformers import PreTrainedTokenizerFast
 
-from lp_sweep.storage.identity import TaskDefinition
+from lp_sweep.storage.specs import TaskDefinition
 from lp_sweep.trials.datasource import LoadedTask, Split
-from lp_sweep.trials.encode import EncodedSplit
+from lp_sweep.trials.encoded import EncodedSplit
 
 WORDS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "a", "b", "c", "d"]
 

@@ -13,8 +13,9 @@ from typing import Any
 import torch
 from transformers import PreTrainedModel
 
-from lp_sweep.storage.identity import ProfileSpec, profile_spec_from_plain
 from lp_sweep.storage.outbox import Outbox
+from lp_sweep.storage.plain import profile_spec_from_plain
+from lp_sweep.storage.specs import ProfileSpec
 from lp_sweep.storage.spool import Record
 from lp_sweep.trials.batches import EVALUATION_BATCH, MAX_HALVINGS, BatchSizes
 from lp_sweep.trials.inputs import Inputs, load_other

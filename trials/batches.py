@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 
-from lp_sweep.trials.encode import EncodedSplit
+from lp_sweep.trials.encoded import EncodedSplit
 
 EVALUATION_BATCH = 64
 MAX_HALVINGS = 3

@@ -6,10 +6,10 @@ import numpy as np
 import torch
 from torch import nn
 
-from lp_sweep.storage.identity import Compute
+from lp_sweep.storage.specs import Compute
 from lp_sweep.trials.batches import EVALUATION_BATCH, Padding, chunks
 from lp_sweep.trials.device import autocast
-from lp_sweep.trials.encode import EncodedSplit
+from lp_sweep.trials.encoded import EncodedSplit
 from lp_sweep.trials.forward import forward
 
 

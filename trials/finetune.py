@@ -23,7 +23,7 @@ from torch import nn
 from transformers import PreTrainedModel
 
 from lp_sweep.storage.errors import DivergedError
-from lp_sweep.trials.encode import EncodedTask
+from lp_sweep.trials.encoded import EncodedTask
 from lp_sweep.trials.evaluate import evaluate
 from lp_sweep.trials.freeze import freeze
 from lp_sweep.trials.metrics import score

@@ -15,9 +15,9 @@ import numpy as np
 import torch
 from torch import nn
 
-from lp_sweep.storage.identity import Compute
+from lp_sweep.storage.specs import Compute
 from lp_sweep.trials.batches import Padding, to_device
-from lp_sweep.trials.encode import EncodedSplit
+from lp_sweep.trials.encoded import EncodedSplit
 from lp_sweep.trials.groups import group_ends, longest_first
 from lp_sweep.trials.unpadded.families import family_of
 from lp_sweep.trials.unpadded.families import logits as unpadded_logits

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from transformers import PreTrainedModel
 
-from lp_sweep.storage.identity import Recipe
+from lp_sweep.storage.specs import Recipe
 from lp_sweep.trials.families import embedding_path, find_layers
 from lp_sweep.trials.reduced import original_layers
 

@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from lp_sweep.storage.errors import DivergedError
-from lp_sweep.storage.identity import TaskDefinition
+from lp_sweep.storage.specs import TaskDefinition
 
 Array = npt.NDArray[Any]
 

@@ -7,7 +7,7 @@ import math
 import torch
 from torch import nn
 
-from lp_sweep.storage.identity import Recipe
+from lp_sweep.storage.specs import Recipe
 
 
 def make_optimizer(model: nn.Module, recipe: Recipe) -> torch.optim.AdamW:

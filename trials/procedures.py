@@ -17,7 +17,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
-from lp_sweep.storage.identity import TrialSpec
+from lp_sweep.storage.specs import TrialSpec
 
 DIRECT, FINETUNE_THEN_DROP, ITERATIVE = "direct", "finetune_then_drop", "iterative"
 PROCEDURES = (DIRECT, FINETUNE_THEN_DROP, ITERATIVE)

@@ -10,12 +10,9 @@ from typing import Any
 import torch
 from transformers import PreTrainedModel
 
-from lp_sweep.storage.identity import (
-    IDENTITY_VERSION,
-    ProfileSpec,
-    canonical_json,
-    profile_spec_from_plain,
-)
+from lp_sweep.storage.identity import IDENTITY_VERSION, canonical_json
+from lp_sweep.storage.plain import profile_spec_from_plain
+from lp_sweep.storage.specs import ProfileSpec
 from lp_sweep.trials.batches import BatchSizes, whole_batch
 from lp_sweep.trials.device import pick_device, reproducible
 from lp_sweep.trials.inputs import Inputs, load_inputs

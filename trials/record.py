@@ -9,10 +9,11 @@ from datetime import datetime
 from typing import Any, NamedTuple
 
 from lp_sweep.storage.errors import TrialError
-from lp_sweep.storage.identity import IDENTITY_VERSION, TrialSpec, canonical_json
+from lp_sweep.storage.identity import IDENTITY_VERSION, canonical_json
 from lp_sweep.storage.redact import redact_text
+from lp_sweep.storage.specs import TrialSpec
 from lp_sweep.trials.device import pick_device
-from lp_sweep.trials.encode import EncodedTask
+from lp_sweep.trials.encoded import EncodedTask
 from lp_sweep.trials.finetune import Trained
 from lp_sweep.trials.metrics import majority_score, predictions
 from lp_sweep.trials.procedures import Phase

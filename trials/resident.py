@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 
 from transformers import PreTrainedModel
 
-from lp_sweep.trials.encode import EncodedTask
+from lp_sweep.trials.encoded import EncodedTask
 from lp_sweep.trials.load import ProblemType
 from lp_sweep.trials.measures.devstates import DevPass
 from lp_sweep.trials.original import Original

@@ -15,8 +15,9 @@ from typing import Any, NamedTuple
 import torch
 
 from lp_sweep.storage.errors import StoreError
-from lp_sweep.storage.identity import IDENTITY_VERSION, canonical_json, trial_spec_from_plain
+from lp_sweep.storage.identity import IDENTITY_VERSION, canonical_json
 from lp_sweep.storage.outbox import Outbox
+from lp_sweep.storage.plain import trial_spec_from_plain
 from lp_sweep.storage.spool import Record
 from lp_sweep.trials.afterwards import Afterwards
 from lp_sweep.trials.batches import MAX_HALVINGS, BatchSizes, whole_batch

@@ -17,12 +17,9 @@ import torch
 from transformers import PreTrainedModel
 
 from lp_sweep.storage.errors import MissingInputError
-from lp_sweep.storage.identity import (
-    IDENTITY_VERSION,
-    SpeedSpec,
-    canonical_json,
-    speed_spec_from_plain,
-)
+from lp_sweep.storage.identity import IDENTITY_VERSION, canonical_json
+from lp_sweep.storage.plain import speed_spec_from_plain
+from lp_sweep.storage.specs import SpeedSpec
 from lp_sweep.trials.batches import BatchSizes
 from lp_sweep.trials.bystanders import Bystanders
 from lp_sweep.trials.device import pick_device, precision_used, reproducible

@@ -12,10 +12,10 @@ import numpy as np
 import torch
 from torch import nn
 
-from lp_sweep.storage.identity import Recipe, TaskDefinition
+from lp_sweep.storage.specs import Recipe, TaskDefinition
 from lp_sweep.trials.batches import BatchSizes, Padding, chunks
 from lp_sweep.trials.device import autocast
-from lp_sweep.trials.encode import EncodedSplit
+from lp_sweep.trials.encoded import EncodedSplit
 from lp_sweep.trials.forward import forward
 from lp_sweep.trials.procedures import Phase
 

@@ -16,8 +16,8 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from lp_sweep.storage.errors import MissingInputError, SpecError
-from lp_sweep.storage.identity import TaskDefinition
 from lp_sweep.storage.places import is_file
+from lp_sweep.storage.specs import TaskDefinition
 
 GLUE_DATASET = "nyu-mll/glue"
 GLUE_REVISION = "bcdcba79d07bc864c1c254ccfcedcce55bcc9a8c"

@@ -12,7 +12,8 @@ from typing import Any, Protocol
 
 import torch
 
-from lp_sweep.storage.identity import TrialSpec, trial_spec_from_plain
+from lp_sweep.storage.plain import trial_spec_from_plain
+from lp_sweep.storage.specs import TrialSpec
 from lp_sweep.trials.batches import BatchSizes
 from lp_sweep.trials.device import (
     peak_memory_bytes,

@@ -16,9 +16,9 @@ import torch
 from torch import nn
 from transformers import PreTrainedModel
 
-from lp_sweep.storage.identity import Recipe
+from lp_sweep.storage.specs import Recipe
 from lp_sweep.trials.batches import Padding
-from lp_sweep.trials.encode import EncodedSplit, EncodedTask
+from lp_sweep.trials.encoded import EncodedSplit, EncodedTask
 from lp_sweep.trials.forward import UNPADDED, compute_used
 
 

@@ -12,8 +12,9 @@ from lp_sweep.orchestrator.commands.request import Request, planned
 from lp_sweep.orchestrator.commands.verbs import existing
 from lp_sweep.orchestrator.plan.plan import Measure, Plan, Work
 from lp_sweep.storage.errors import SpecError, StoreError
-from lp_sweep.storage.identity import ProfileSpec, profile_id
+from lp_sweep.storage.identity import profile_id
 from lp_sweep.storage.networks import has_network
+from lp_sweep.storage.specs import ProfileSpec
 from lp_sweep.storage.store import Store
 
 PRETRAINED = "pretrained"

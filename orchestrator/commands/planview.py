@@ -11,8 +11,8 @@ from lp_sweep.orchestrator.estimate.estimate import Estimate, Rates
 from lp_sweep.orchestrator.plan.naming import short_model
 from lp_sweep.orchestrator.plan.plan import Cell, Plan, Work, state_of
 from lp_sweep.orchestrator.plan.selection import taken_on
-from lp_sweep.storage.identity import SpeedSpec
 from lp_sweep.storage.printable import printable, ranges
+from lp_sweep.storage.specs import SpeedSpec
 from lp_sweep.trials.feedforward_rules import NONE
 from lp_sweep.trials.procedures import DIRECT
 

@@ -23,7 +23,7 @@ from lp_sweep.orchestrator.inputs.resolve import TaskInput
 from lp_sweep.orchestrator.plan.known import timing_columns
 from lp_sweep.orchestrator.plan.plan import Plan, Work
 from lp_sweep.orchestrator.plan.selection import taken_on
-from lp_sweep.storage.identity import ProfileSpec, Recipe, SpeedSpec, TrialSpec
+from lp_sweep.storage.specs import ProfileSpec, Recipe, SpeedSpec, TrialSpec
 
 # Before the store has a timing: seconds for a piece, a FLOP of training, a step of a layer, a FLOP
 # of a forward pass. A step of a layer launches its operations, whatever the batch.

@@ -16,7 +16,7 @@ import pyarrow.compute as pc
 
 from lp_sweep.orchestrator.estimate.costmodel import Timing
 from lp_sweep.orchestrator.estimate.workload import Lengths, recorded_terms
-from lp_sweep.storage.identity import Recipe
+from lp_sweep.storage.specs import Recipe
 from lp_sweep.trials.tasks import canonical_name
 
 _NEWEST = 50  # timings of each pair that prices are fitted to: enough, and the machine of today

@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 from lp_sweep.orchestrator.plan.plan import Work
-from lp_sweep.storage.identity import ProfileSpec, SpeedSpec, TrialSpec
+from lp_sweep.storage.specs import ProfileSpec, SpeedSpec, TrialSpec
 from lp_sweep.trials.measures.heldout import held_out_rows
 from lp_sweep.trials.measures.pairs import RULE
 from lp_sweep.trials.procedures import ITERATIVE, phases

@@ -23,9 +23,9 @@ from lp_sweep.orchestrator.sweepfile.spec import SweepSpec
 from lp_sweep.orchestrator.sweepfile.yamldata import Location
 from lp_sweep.orchestrator.sweepfile.yamlfile import Document
 from lp_sweep.storage.errors import LpSweepError, PreflightError, SpecError, TrialError
-from lp_sweep.storage.identity import Recipe, TaskDefinition
 from lp_sweep.storage.places import expanded
 from lp_sweep.storage.printable import short
+from lp_sweep.storage.specs import Recipe, TaskDefinition
 from lp_sweep.trials.datasource import data_fingerprint
 from lp_sweep.trials.tasks import (
     TASKS,

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from lp_sweep.orchestrator.plan.plan import Work
-from lp_sweep.storage.identity import ProfileSpec, SpeedSpec, TrialSpec
 from lp_sweep.storage.printable import printable, ranges
+from lp_sweep.storage.specs import ProfileSpec, SpeedSpec, TrialSpec
 from lp_sweep.trials.procedures import DIRECT, Procedure
 
 _MOST_RANGES = 4  # in a line

@@ -14,7 +14,7 @@ from lp_sweep.orchestrator.inputs.resolve import Sweep, TaskInput
 from lp_sweep.orchestrator.plan.cells import Asked
 from lp_sweep.orchestrator.plan.known import Known
 from lp_sweep.orchestrator.plan.searching import SearchState
-from lp_sweep.storage.identity import ProfileSpec, SpeedSpec, TrialSpec
+from lp_sweep.storage.specs import ProfileSpec, SpeedSpec, TrialSpec
 
 _KINDS = {TrialSpec: "trial", ProfileSpec: "profile", SpeedSpec: "speed"}
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 from lp_sweep.orchestrator.inputs.models import ModelInput
 from lp_sweep.orchestrator.inputs.resolve import TaskInput
 from lp_sweep.orchestrator.plan.plan import Plan, Work
-from lp_sweep.storage.identity import SpeedSpec, TaskDefinition, TrialSpec, profile_id
+from lp_sweep.storage.identity import profile_id
+from lp_sweep.storage.specs import SpeedSpec, TaskDefinition, TrialSpec
 from lp_sweep.trials.tasks import TaskSource
 
 # 32 examples, as in the paper's Table 3. At that size a fast GPU waits for its host, and layers

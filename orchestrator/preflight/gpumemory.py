@@ -17,7 +17,7 @@ from typing import NamedTuple
 from lp_sweep.orchestrator.inputs.models import ModelInput
 from lp_sweep.orchestrator.plan.plan import Plan, Work
 from lp_sweep.storage.errors import PreflightError
-from lp_sweep.storage.identity import Recipe, TrialSpec
+from lp_sweep.storage.specs import Recipe, TrialSpec
 
 _STATE = 16  # bytes a parameter: weight, gradient and two Adam moments, each in fp32
 _HALVINGS = 3  # of the micro-batch, after running out of memory

@@ -70,9 +70,9 @@ def run_sweep(
     presence = Presence(store, plan.sweep.name, queue.progress)
     sources = Sources(store, presence, keep_best=options.keep == "best")
     if not queue.open:
-        plan = make_plan(plan.sweep, queue.known()) if queue.failed else plan
+        plan = make_plan(plan.sweep, queue.known()) if queue.history.failed else plan
         sources.release_idle(plan)
-        return Outcome(plan, 0, 0, queue.failed, {}, None)
+        return Outcome(plan, 0, 0, queue.history.failed, {}, None)
     reporter.planned(plan)
     if again := plan.trained_again():
         reporter.note(
@@ -87,7 +87,7 @@ def run_sweep(
                 f"another run works on this store, and this one shares it: {run.sentence()}"
             )
         _work(queue, recorder, options, reporter, signals)
-    after = make_plan(queue.plan.sweep, queue.known())
+    history, after = queue.history, make_plan(queue.plan.sweep, queue.known())
     if queue.stopped != "store":
         try:
             recorder.cells(after)
@@ -96,10 +96,10 @@ def run_sweep(
             queue.refused(str(error))
     return Outcome(
         after,
-        len(queue.done - queue.done_elsewhere),
-        len(queue.done_elsewhere),
-        queue.failed,
-        queue.spooled,
+        len(history.done - history.done_elsewhere),
+        len(history.done_elsewhere),
+        history.failed,
+        history.spooled,
         queue.stopped,
         queue.store_error,
     )

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from typing import Protocol
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from types import MappingProxyType
+from typing import NamedTuple, Protocol
 
 from lp_sweep.orchestrator.plan.known import attempted_work, failures
 from lp_sweep.orchestrator.plan.plan import Plan
@@ -22,6 +23,17 @@ class Claims(Protocol):
     def claim(self, work_id: str) -> Announcement | None: ...
     def release(self, work_id: str) -> None: ...
     def others(self) -> list[Announcement]: ...
+
+
+class Verdict(NamedTuple):
+    """What became of a piece in another run: it failed for good, or else it is recorded, and of its
+    measurements these failed, with their types of failure."""
+
+    error_type: str | None
+    measures_failed: Mapping[str, str] = MappingProxyType({})
+
+
+Recorded = Callable[[str], Mapping[str, str] | None]  # `Others.recorded` under the plan of now
 
 
 class Others:
@@ -44,13 +56,31 @@ class Others:
         if self.claims:
             self.claims.release(id_)
 
-    def let_go(self) -> list[str]:
-        """Of what others held, the work that none of them holds any more: to be taken out of
-        `holding` when it is settled."""
-        if not self.holding or not self.claims:
-            return []
-        held = {id_ for run in self.claims.others() for id_ in run.held}
-        return sorted(self.holding - held)
+    def verdict(self, id_: str, recorded: Recorded, *, tried: bool) -> Verdict | None:
+        """Of work that was just claimed: what another run has made of it since the plan was made;
+        None: it is ours to do. `tried`: by this run, so that its failures are our own."""
+        if not self.seen:
+            return None
+        if (measures_failed := recorded(id_)) is not None:
+            return Verdict(None, measures_failed)
+        error_type = None if tried else self._failed([id_]).get(id_)
+        return None if error_type is None else Verdict(error_type)
+
+    def verdicts(self, recorded: Recorded) -> Iterator[tuple[str, Verdict | None]]:
+        """Of the work that others held and hold no more, which is then forgotten here; None: it is
+        ours to do after all."""
+        free = self._let_go()
+        if not free:
+            return
+        done = self.store.names("trials", finished=True) | self.store.names("profiles")
+        failed = self._failed(id_ for id_ in free if id_ not in done)
+        for id_ in free:
+            measures_failed = recorded(id_) if id_ in done else None
+            self.holding.discard(id_)
+            if measures_failed is not None:
+                yield id_, Verdict(None, measures_failed)
+            else:
+                yield id_, Verdict(failed[id_]) if id_ in failed else None
 
     @property
     def seen(self) -> bool:
@@ -74,10 +104,16 @@ class Others:
         }
         return failed if failed.keys() == lacking else None
 
-    def failed(self, ids: Iterable[str]) -> dict[str, str]:
+    def _failed(self, ids: Iterable[str]) -> dict[str, str]:
         """Those that failed for good in another run, as this run would leave them alone."""
         found = self._failures(set(ids))
         return {id_: kind for id_, kind in found.items() if not self._selection.wants(id_, kind)}
+
+    def _let_go(self) -> list[str]:
+        if not self.holding or not self.claims:
+            return []
+        held = {id_ for run in self.claims.others() for id_ in run.held}
+        return sorted(self.holding - held)
 
     def _failures(self, wanted: set[str]) -> dict[str, str]:
         if not wanted:

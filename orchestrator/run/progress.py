@@ -186,7 +186,7 @@ class LiveReporter:
         queue = self.run.queue
         if queue is None:
             return Text("")
-        done, failed = len(queue.done), len(queue.failed)
+        done, failed = len(queue.history.done), len(queue.history.failed)
         total = done + failed + queue.progress().left
         holding = queue.others.holding
         elsewhere = f"  in other runs {len(holding)}" if holding else ""

@@ -38,7 +38,7 @@ class PlanSearcher(Searcher):  # type: ignore[misc]
             job = {
                 **self.queue.job(work),
                 **self.transport,
-                "halvings": self.queue.halvings(work.id),
+                "halvings": self.queue.history.halvings(work.id),
             }
             return {"job": json.dumps(job), "avoid": sorted(self.nodes.set_aside)}
         if self.queue.live:

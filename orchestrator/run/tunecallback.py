@@ -98,7 +98,7 @@ class WorkCallback(Callback):  # type: ignore[misc]
         self.reporter.ended(id_, "failed", f"{error_type}: {message}")
         self._blame(node, id_, error_type)
         queue = self.searcher.queue
-        if not self.limits.reached(len(queue.failed)):
+        if not self.limits.reached(len(queue.history.failed)):
             return
         queue.stopped = queue.stopped or "failures"
         if self.limits.fail_fast:

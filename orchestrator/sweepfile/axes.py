@@ -23,8 +23,8 @@ from pydantic import (
 from lp_sweep.orchestrator.sweepfile.entries import AllOrInts, Entry, Floats, listed, seed_list
 from lp_sweep.orchestrator.sweepfile.until import check_until
 from lp_sweep.orchestrator.sweepfile.wording import choose
-from lp_sweep.storage.identity import SecondNorm
 from lp_sweep.storage.printable import short, shown
+from lp_sweep.storage.specs import SecondNorm
 from lp_sweep.trials.feedforward_rules import ALLOWED, NONE, canonical_rule
 from lp_sweep.trials.procedures import FINETUNE_THEN_DROP, ITERATIVE, PROCEDURES, Procedure
 from lp_sweep.trials.select import (

@@ -24,8 +24,8 @@ from pydantic import (
 )
 
 from lp_sweep.orchestrator.sweepfile.wording import choose
-from lp_sweep.storage.identity import Compute, Precision, Recipe, Schedule, TaskKind
 from lp_sweep.storage.printable import shown
+from lp_sweep.storage.specs import Compute, Precision, Recipe, Schedule, TaskKind
 from lp_sweep.trials.metrics import METRICS
 from lp_sweep.trials.tasks import TASKS, canonical_name
 

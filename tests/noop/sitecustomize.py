@@ -18,7 +18,7 @@ _MODULE = "lp_sweep.trials.run"
 
 
 def _noop_trial(job: Any, *_: Any) -> dict[str, Any]:
-    from lp_sweep.storage.identity import trial_spec_from_plain
+    from lp_sweep.storage.plain import trial_spec_from_plain
     from lp_sweep.trials.record import identity_columns
 
     spec = trial_spec_from_plain(job["spec"])

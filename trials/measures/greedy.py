@@ -13,10 +13,10 @@ import numpy as np
 import torch
 from transformers import PreTrainedModel
 
-from lp_sweep.storage.identity import ProfileSpec
+from lp_sweep.storage.specs import ProfileSpec
 from lp_sweep.trials.batches import BatchSizes, Padding
 from lp_sweep.trials.device import precision_used
-from lp_sweep.trials.encode import EncodedSplit, EncodedTask
+from lp_sweep.trials.encoded import EncodedSplit, EncodedTask
 from lp_sweep.trials.evaluate import evaluate
 from lp_sweep.trials.finetune import NoSaver, finetune
 from lp_sweep.trials.measures.heldout import held_out_rows

@@ -15,9 +15,9 @@ import numpy as np
 import torch
 from transformers import PreTrainedModel
 
-from lp_sweep.storage.identity import ProfileSpec
+from lp_sweep.storage.specs import ProfileSpec
 from lp_sweep.trials.batches import EVALUATION_BATCH, BatchSizes, Padding, chunks, to_device
-from lp_sweep.trials.encode import EncodedSplit, EncodedTask
+from lp_sweep.trials.encoded import EncodedSplit, EncodedTask
 from lp_sweep.trials.measures.cka import network_cka
 from lp_sweep.trials.measures.contribution import contribution_profile
 from lp_sweep.trials.measures.devstates import DevStates, Keep

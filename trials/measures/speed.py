@@ -16,7 +16,7 @@ import torch
 from torch import nn
 from transformers import PreTrainedModel
 
-from lp_sweep.storage.identity import Recipe
+from lp_sweep.storage.specs import Recipe
 from lp_sweep.trials.device import autocast
 from lp_sweep.trials.measures.pairs import RULE, Comparison, Rule, Took, compare
 from lp_sweep.trials.memory import free_memory, is_out_of_memory

@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from lp_sweep.trials.encode import EncodedSplit
+from lp_sweep.trials.encoded import EncodedSplit
 from lp_sweep.trials.groups import group_ends, longest_first
 
 # What one group more costs, in attention scores of one head: the smaller, the less padding. About

@@ -14,8 +14,8 @@ from typing import Any, NamedTuple
 
 import torch
 
-from lp_sweep.trials.unpadded.attention import grid, heads_of
-from lp_sweep.trials.unpadded.tokens import Group, RealTokens
+from lp_sweep.trials.unpadded.grids import Grids, by_heads, grid, grids
+from lp_sweep.trials.unpadded.tokens import RealTokens
 
 
 class Relations(NamedTuple):
@@ -69,17 +69,10 @@ def layer(
 ) -> torch.Tensor:
     own = module.rel_attn
     asking = hidden if only is None else hidden.index_select(0, only)
-    sizes = [group.size for group in tokens.groups]
-    asked = sizes if only is None else [group.rows for group in tokens.groups]
-    parts = zip(
-        tokens.groups,
-        shared,
-        torch.split(asking @ own.q.flatten(1), asked),
-        torch.split(hidden @ own.k.flatten(1), sizes),
-        torch.split(hidden @ own.v.flatten(1), sizes),
-        strict=True,
-    )
-    mixed = torch.cat([_mixed(own, *part, one_each=only is not None) for part in parts])
+    query = asking @ own.q.flatten(1)
+    key, value = hidden @ own.k.flatten(1), hidden @ own.v.flatten(1)
+    parts = zip(grids(tokens, query, key, value, own.n_head), shared, strict=True)
+    mixed = torch.cat([part.flat(_mixed(own, part, relations)) for part, relations in parts])
     attended = own.layer_norm(own.dropout(mixed @ own.o.flatten(1).t()) + asking)
     return module.ff(attended)
 
@@ -89,23 +82,12 @@ def head(model: Any, sentence: torch.Tensor) -> torch.Tensor:
     return model.logits_proj(model.sequence_summary(last[:, None]))
 
 
-def _mixed(
-    own: Any,
-    group: Group,
-    relations: Relations,
-    query: torch.Tensor,
-    key: torch.Tensor,
-    value: torch.Tensor,
-    *,
-    one_each: bool,
-) -> torch.Tensor:
-    """(n, heads x D) of the n tokens of a group, or of the last of each row."""
-    heads, longest = own.n_head, group.longest
-    asked = heads_of(query.unsqueeze(1) if one_each else grid(group, query), heads)
-    keys, values = (heads_of(grid(group, part), heads) for part in (key, value))
-    scores = (asked + own.r_w_bias[:, None]) @ keys.transpose(2, 3)
-    column = torch.arange(longest, device=query.device)
-    row = relations.lengths[:, None] - 1 if one_each else column[None]  # (B or 1, A)
+def _mixed(own: Any, part: Grids, relations: Relations) -> torch.Tensor:
+    """(B, heads, A, D)."""
+    group, asked, longest = part.group, part.query, part.group.longest
+    scores = (asked + own.r_w_bias[:, None]) @ part.key.transpose(2, 3)
+    column = torch.arange(longest, device=asked.device)
+    row = relations.lengths[:, None] - 1 if part.one_each else column[None]  # (B or 1, A)
     scores = scores + _by_distance(own, relations, asked, longest - row[..., None] + column)
     if relations.segments is not None:
         rows = row.expand(group.rows, -1)
@@ -116,15 +98,13 @@ def _mixed(
     scores = scores * own.scale
     if group.mask is not None:
         scores = scores + group.mask
-    found = own.dropout(scores.softmax(-1)) @ values
-    flat = found.transpose(1, 2).reshape(-1, query.shape[1])
-    return flat if one_each or group.places is None else flat.index_select(0, group.places)
+    return own.dropout(scores.softmax(-1)) @ part.value
 
 
 def _by_distance(
     own: Any, relations: Relations, asked: torch.Tensor, place: torch.Tensor
 ) -> torch.Tensor:
     """(B, heads, A, L). place: (B or 1, A, L), which of the 2 L distances is that of two tokens."""
-    far = heads_of(relations.distances @ own.r.flatten(1), own.n_head)
+    far = by_heads(relations.distances @ own.r.flatten(1), own.n_head)
     scores = (asked + own.r_r_bias[:, None]) @ far.transpose(2, 3)  # (B, heads, A, 2 L)
     return scores.gather(3, place[:, None].expand(*scores.shape[:3], -1))

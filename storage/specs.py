@@ -1,0 +1,147 @@
+"""What determines a result: the work itself, as values.
+
+A field that is added later gets a default that means what was done before, since `identity` makes
+the identifiers of exactly these fields; names of classes and fields are part of them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field, replace
+from typing import Literal
+
+Precision = Literal["fp32", "bf16", "auto"]
+Schedule = Literal["linear", "constant"]
+Compute = Literal["reference", "fast"]
+SecondNorm = Literal["keep", "drop"]
+TaskKind = Literal["classification", "regression"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Recipe:
+    """How a network is fine-tuned. The defaults are the paper's "GLUE recipe": AdamW at 2e-5,
+    batch 32, 3 epochs, no weight decay, clipping at 1.0, linear decay without warm-up."""
+
+    learning_rate: float = 2e-5
+    batch_size: int = 32
+    epochs: int = 3
+    max_length: int = 128  # tokens, special ones included; longer texts are truncated
+    weight_decay: float = 0.0  # not on biases and LayerNorms
+    adam_beta1: float = 0.9
+    adam_beta2: float = 0.999
+    adam_epsilon: float = 1e-8
+    max_grad_norm: float = 1.0
+    warmup_ratio: float = 0.0  # share of all steps
+    schedule: Schedule = "linear"
+    precision: Precision = "fp32"
+    compute: Compute = "reference"  # fast: over real tokens alone, with other dropout masks
+    group_by_length: bool = False  # rows of like length share a batch
+    limit_train: int | None = None  # a random subset of the rows, the same for every seed
+    limit_dev: int | None = None
+    freeze_embeddings: bool = False
+    freeze_layers: tuple[int, ...] = ()  # 1-based original indices; those not kept don't matter
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "freeze_layers", _ascending(self.freeze_layers))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TaskDefinition:
+    """How the rows of a data set become examples, and how predictions are scored."""
+
+    text_columns: tuple[str, ...]
+    label_column: str = "label"
+    kind: TaskKind = "classification"
+    metric: str = "accuracy"  # the main one; others are stored beside it
+    extra_metrics: tuple[str, ...] = ()
+    labels: tuple[str, ...] = ()  # class names; empty: the sorted classes of the train rows
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrialSpec:
+    """One network trained once.
+
+    kept_layers and removed_feed_forwards are 1-based original indices, ascending.
+    model_fingerprint and data_fingerprint are `hub:<id>@<revision>` or `sha256:<content>`.
+    What a procedure has no use for is at its default, so that it makes no second identifier.
+    """
+
+    model_fingerprint: str
+    kept_layers: tuple[int, ...]
+    task: TaskDefinition
+    data_fingerprint: str
+    seed: int
+    recipe: Recipe = field(default_factory=Recipe)
+    procedure: str = "direct"  # or finetune_then_drop, iterative: see trials/procedures.py
+    freeze_dropped: bool = False  # in the first stage of finetune_then_drop
+    epochs_per_layer: int = 2  # of iterative
+    removed_feed_forwards: tuple[int, ...] = ()
+    second_norm: SecondNorm = "keep"  # the LayerNorm after a removed feed-forward
+
+    def __post_init__(self) -> None:
+        kept = _ascending(self.kept_layers)
+        removed = tuple(i for i in _ascending(self.removed_feed_forwards) if i in kept)
+        if kept != self.kept_layers:  # else the object is shared, and so is its text
+            object.__setattr__(self, "kept_layers", kept)
+        object.__setattr__(self, "removed_feed_forwards", removed)
+        if not removed:
+            object.__setattr__(self, "second_norm", "keep")
+        if self.procedure != "finetune_then_drop":
+            object.__setattr__(self, "freeze_dropped", False)
+        if self.procedure == "direct" or self.freeze_dropped:
+            # else a layer may learn before it is dropped
+            frozen = tuple(i for i in self.recipe.freeze_layers if i in kept)
+            if frozen != self.recipe.freeze_layers:
+                object.__setattr__(self, "recipe", replace(self.recipe, freeze_layers=frozen))
+        if self.procedure != "iterative":
+            object.__setattr__(self, "epochs_per_layer", 2)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProfileSpec:
+    """One measurement of every layer of a network over one task.
+
+    The network is the pre-trained one, or that of `trial`; `against` is the trial whose network
+    it is compared with, where it is not the pre-trained one.
+    """
+
+    model_fingerprint: str
+    task: TaskDefinition
+    data_fingerprint: str
+    max_length: int = 128
+    limit_dev: int | None = None
+    measure: str = "contribution"
+    trial: str = ""  # a trial_id
+    against: str = ""  # a trial_id
+    limit_train: int | None = None  # of what learns from the train rows: probes, greedy
+    rows: int | None = None  # train rows of a probe
+    recipe: Recipe | None = None  # of what trains a network of its own: greedy
+    seed: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SpeedSpec:
+    """One measurement of how fast a network is beside all layers of its model.
+
+    No task, no data and no seed: time depends on none of them, so one measurement is that of every
+    trial of the network. Layers are as in TrialSpec; batches of examples, each of `length` tokens.
+    """
+
+    model_fingerprint: str
+    kept_layers: tuple[int, ...]
+    device_type: str  # cpu, cuda
+    removed_feed_forwards: tuple[int, ...] = ()
+    second_norm: SecondNorm = "keep"
+    precision: Precision = "fp32"
+    length: int = 128
+    batches: tuple[int, ...] = (32,)
+
+    def __post_init__(self) -> None:
+        for name in ("kept_layers", "removed_feed_forwards", "batches"):
+            object.__setattr__(self, name, _ascending(getattr(self, name)))
+        if not self.removed_feed_forwards:
+            object.__setattr__(self, "second_norm", "keep")
+
+
+def _ascending(layers: Iterable[int]) -> tuple[int, ...]:
+    return tuple(sorted(set(layers)))
