@@ -6,10 +6,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 
-from lp_sweep.orchestrator.run.cluster import Slots, cut
+from lp_sweep.orchestrator.cluster.clusterfile import ClusterFile, read_cluster_file
+from lp_sweep.orchestrator.run import capacity as cutting
+from lp_sweep.orchestrator.run.capacity import Capacity, Slots, cut, sizes, still_coming
 from lp_sweep.orchestrator.run.runoptions import Options
-from lp_sweep.storage.errors import PreflightError
+from lp_sweep.storage.errors import PreflightError, SpecError
 
 
 def node(cpu: float, gpu: float = 0.0, *, alive: bool = True) -> dict[str, Any]:
@@ -31,9 +34,70 @@ def node(cpu: float, gpu: float = 0.0, *, alive: bool = True) -> dict[str, Any]:
     ],
 )
 def test_slots(nodes: list[Any], options: dict[str, Any], slots: Slots) -> None:
-    assert cut(nodes, Options(cache_dir=Path("cache"), **options)) == slots
+    assert cut(sizes(nodes), Options(cache_dir=Path("cache"), **options)) == slots
 
 
 def test_no_node_is_large_enough() -> None:
     with pytest.raises(PreflightError, match="asks for 8 CPU and 0 GPU on one node"):
-        cut([node(4), node(4)], Options(cache_dir=Path("cache"), cpus_per_trial=8.0))
+        cut(sizes([node(4), node(4)]), Options(cache_dir=Path("cache"), cpus_per_trial=8.0))
+
+
+def a_cluster(tmp_path: Path, **more: Any) -> ClusterFile:
+    """Of `ray up`: a head without GPUs, up to 3 machines with 4 GPUs and up to 9 with one."""
+    kinds = {
+        "head": {"resources": {"CPU": 4, "GPU": 0}},
+        "four": {"resources": {"CPU": 32, "GPU": 4}, "max_workers": 3},
+        "one": {"resources": {"CPU": 8, "GPU": 1}, "max_workers": 9},
+    }
+    content = {"cluster_name": "c", "provider": {"type": "aws"}, "max_workers": 10}
+    content |= {"head_node_type": "head", "available_node_types": kinds} | more
+    path = tmp_path / "cluster.yaml"
+    path.write_text(yaml.safe_dump(content), encoding="utf-8")
+    return read_cluster_file(path)
+
+
+def test_what_an_autoscaler_may_start_counts(tmp_path: Path) -> None:
+    coming = a_cluster(tmp_path).coming()
+    assert coming == [(32.0, 4.0)] * 3 + [(8.0, 1.0)] * 7  # ten machines at most
+    there = [node(4)]
+    capacity = Capacity(Options(cache_dir=Path("cache")), lambda: there, coming)
+    assert capacity.slots == Slots(3 * 4 + 7, 1.0, 1.0)
+    assert still_coming(coming, [(32.0, 4.0), (8.0, 1.0)]) == [(32.0, 4.0)] * 2 + [(8.0, 1.0)] * 6
+
+
+def test_machines_join_and_leave(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cutting, "_LOOK_SECONDS", -1.0)
+    there = [node(4), node(8, 2)]
+    capacity = Capacity(Options(cache_dir=Path("cache")), lambda: there, [])
+    assert capacity.now() == 2
+    there.append(node(8, 4))
+    assert capacity.now() == 6
+    there[1:] = []
+    assert capacity.now() == 1  # what is lost may come back; with no slot nothing would be asked
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        pytest.param("a: [", "is no YAML", id="no YAML"),
+        pytest.param("name: sweep", "needs `cluster_name` and `provider`", id="a sweep file"),
+        pytest.param(
+            "{cluster_name: c, provider: {type: aws}, metadata: {price_per_hour: {gpu: cheap}}}",
+            r"metadata.price_per_hour.gpu is 'cheap': give a price such as 0.35",
+            id="a price in words",
+        ),
+        pytest.param(
+            "{cluster_name: c, provider: {type: aws}, metadata: {price_per_hour: {gpu: 1}}, "
+            "head_node_type: h, available_node_types: {h: {}}}",
+            "'gpu', which is none of the available_node_types: h",
+            id="a price of nothing",
+        ),
+    ],
+)
+def test_a_file_that_is_no_cluster_file(tmp_path: Path, text: str, told: str) -> None:
+    path = tmp_path / "cluster.yaml"
+    path.write_text(text, encoding="utf-8")
+    with pytest.raises(SpecError, match=told):
+        read_cluster_file(path)
+    with pytest.raises(SpecError, match=r"no cluster file .*absent\.yaml"):
+        read_cluster_file(tmp_path / "absent.yaml")

@@ -1,14 +1,15 @@
-"""A connection to Ray: the cluster that is named, or one of this machine's own, cut into slots."""
+"""A connection to Ray: the cluster that is named, or one of this machine's own."""
 
 from __future__ import annotations
 
 import logging
 import os
 import socket
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any, NamedTuple
+from typing import Any
 
+from lp_sweep.orchestrator.run.capacity import Capacity, from_head
 from lp_sweep.orchestrator.run.runoptions import Options
 from lp_sweep.storage.errors import PreflightError
 
@@ -26,20 +27,10 @@ _TUNE_ENVIRONMENT = {
     "RAY_USAGE_STATS_ENABLED": "0",
     "TOKENIZERS_PARALLELISM": "false",
 }
-_SHARES = 10_000  # Ray counts in such parts: the shares of a GPU must not add up to more than one
-_MOST_CORES = 8  # of a CPU slot, and CPU slots of the largest node where it has no more than 64
-
-
-class Slots(NamedTuple):
-    """How the cluster is cut: `number` trials at a time, each with these resources."""
-
-    number: int
-    cpus: float
-    gpus: float
 
 
 @contextmanager
-def cluster(options: Options) -> Iterator[Slots]:
+def cluster(options: Options) -> Iterator[Capacity]:
     """Join the cluster at `options.address` or RAY_ADDRESS, or start a local Ray of our own."""
     os.environ.update({key: os.environ.get(key, value) for key, value in _TUNE_ENVIRONMENT.items()})
     import ray
@@ -66,7 +57,7 @@ def cluster(options: Options) -> Iterator[Slots]:
             "without either a Ray of this machine's own is started."
         ) from error
     try:
-        yield cut(ray.nodes(), options)
+        yield Capacity(options, ray.nodes, from_head() if address else [])
     finally:
         ray.shutdown()
 
@@ -76,32 +67,3 @@ def _knock(address: str) -> None:
     host, _, port = address.rpartition("://")[2].partition(":")
     if port.isdigit():
         socket.create_connection((host, int(port)), timeout=10).close()
-
-
-def cut(nodes: Sequence[Mapping[str, Any]], options: Options) -> Slots:
-    """One trial per GPU, or as many as `trials_per_gpu` says; on a CPU cluster one per core group.
-    A trial fits into one node."""
-    sizes = [
-        (node["Resources"].get("CPU", 0.0), node["Resources"].get("GPU", 0.0))
-        for node in nodes
-        if node["Alive"]
-    ]
-    gpus = options.gpus_per_trial
-    if gpus is None:
-        share = int(_SHARES / options.trials_per_gpu) / _SHARES
-        gpus = share if any(devices >= 1 for _, devices in sizes) else 0.0
-    cpus = options.cpus_per_trial
-    if cpus is None:
-        most = max((cores for cores, _ in sizes), default=0)
-        cpus = 1.0 if gpus else float(min(_MOST_CORES, max(1, int(most) // _MOST_CORES)))
-    number = sum(
-        min(int(cores / cpus), int(devices / gpus) if gpus else int(cores / cpus))
-        for cores, devices in sizes
-    )
-    if number < 1:
-        have = ", ".join(f"{cores:g} CPU and {devices:g} GPU" for cores, devices in sizes)
-        raise PreflightError(
-            f"no slot: a trial asks for {cpus:g} CPU and {gpus:g} GPU on one node; the nodes have "
-            f"{have or 'nothing'}. Lower resources_per_trial, or wait for the cluster's nodes."
-        )
-    return Slots(number, cpus, gpus)

@@ -14,7 +14,8 @@ from typing import Any, NamedTuple
 from lp_sweep.orchestrator.estimate.estimate import Rates
 from lp_sweep.orchestrator.plan.plan import Plan, Work
 from lp_sweep.orchestrator.plan.planning import make_plan
-from lp_sweep.orchestrator.run.cluster import Slots, cluster
+from lp_sweep.orchestrator.run.capacity import Capacity, Slots
+from lp_sweep.orchestrator.run.cluster import cluster
 from lp_sweep.orchestrator.run.loss import Loss, blocked_by
 from lp_sweep.orchestrator.run.progress import Reporter, told_of_measures
 from lp_sweep.orchestrator.run.raycompat import keep_sigterm
@@ -115,11 +116,11 @@ def _work(
     """On a cluster, until nothing is left or something stops it: `queue.stopped` says what."""
     try:
         keep_sigterm()
-        with cluster(options) as slots:
-            _look_at_nodes(queue, options, slots, reporter)
-            reporter.opened(queue, slots.number)
+        with cluster(options) as capacity:
+            _look_at_nodes(queue, options, capacity.slots, reporter)
+            reporter.opened(queue, capacity.slots.number)
             try:
-                _fit(queue, recorder, options, slots, reporter, signals)
+                _fit(queue, recorder, options, capacity, reporter, signals)
             finally:
                 reporter.closed()
     except KeyboardInterrupt:  # --fail-fast's too: its queue has stopped before
@@ -130,7 +131,7 @@ def _fit(
     queue: WorkQueue,
     recorder: Recorder,
     options: Options,
-    slots: Slots,
+    capacity: Capacity,
     reporter: Reporter,
     signals: StopSignals,
 ) -> None:
@@ -141,7 +142,7 @@ def _fit(
     from lp_sweep.orchestrator.run.everynode import alive_nodes
     from lp_sweep.orchestrator.run.nodes import Nodes
     from lp_sweep.orchestrator.run.raycompat import keep_fit_alive
-    from lp_sweep.orchestrator.run.searcher import PlanSearcher, resources
+    from lp_sweep.orchestrator.run.searcher import MOST_AT_A_TIME, PlanSearcher, resources
     from lp_sweep.orchestrator.run.tunecallback import WorkCallback
     from lp_sweep.orchestrator.run.worker import TrialActor
 
@@ -151,15 +152,16 @@ def _fit(
     scratch = Path(tempfile.mkdtemp(prefix="lp-sweep-tune-"))
     try:
         while queue.open:
-            searcher = PlanSearcher(queue, _transport(recorder.store, options, slots), nodes)
+            transport = _transport(recorder.store, options, capacity.slots)
+            searcher = PlanSearcher(queue, transport, nodes, capacity.now)
             callback = WorkCallback(searcher, recorder, reporter, options.limits)
             tuner = tune.Tuner(
-                tune.with_resources(TrialActor, partial(resources, slots)),
+                tune.with_resources(TrialActor, partial(resources, capacity.slots)),
                 tune_config=tune.TuneConfig(
                     search_alg=searcher,
                     num_samples=-1,
                     reuse_actors=True,
-                    max_concurrent_trials=slots.number,
+                    max_concurrent_trials=MOST_AT_A_TIME,
                 ),
                 run_config=tune.RunConfig(
                     name=queue.plan.sweep.name,

@@ -4,35 +4,46 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from ray import tune
 from ray.tune.search import Searcher
 
 from lp_sweep.orchestrator.plan.plan import Work
-from lp_sweep.orchestrator.run.cluster import Slots
+from lp_sweep.orchestrator.run.capacity import Slots
 from lp_sweep.orchestrator.run.nodes import Nodes
 from lp_sweep.orchestrator.run.workqueue import WorkQueue
 from lp_sweep.storage.errors import StoreError
 
 _PIECES_A_TUNER = 2000  # Tune keeps 50 kB of each for ever: then a new one goes on
+MOST_AT_A_TIME = 100_000  # said to Tune, which without it keeps one trial pending; the room decides
 _LOOK_SECONDS = 2.0  # between two looks at what other runs hold
 
 
 class PlanSearcher(Searcher):  # type: ignore[misc]
-    """`suggest` gives the longest missing piece, None while something that runs (here, or in
-    another run) may bring more, and FINISHED when nothing is left."""
+    """`suggest` gives the longest missing piece, None while there is no room for another or
+    something that runs (here, or in another run) may bring more, and FINISHED when nothing is
+    left. `room`: how many pieces the cluster takes at a time, which may change."""
 
-    def __init__(self, queue: WorkQueue, transport: Mapping[str, Any], nodes: Nodes) -> None:
+    def __init__(
+        self,
+        queue: WorkQueue,
+        transport: Mapping[str, Any],
+        nodes: Nodes,
+        room: Callable[[], int],
+    ) -> None:
         super().__init__()
         self.queue = queue
         self.nodes = nodes
+        self.room = room
         self.transport = dict(transport)  # store, cache folder, threads: not identity
         self.works: dict[str, Work] = {}  # Tune's trial -> ours; kept for the events that follow
         self._looked = 0.0
 
     def suggest(self, trial_id: str) -> Any:  # Tune keeps the argument's name
+        if len(self.queue.live) >= self.room():
+            return None
         if len(self.works) < _PIECES_A_TUNER and (work := self._take()) is not None:
             self.works[trial_id] = work
             job = {

@@ -1,0 +1,1 @@
+"""Cluster files of Ray's launcher: read, written, priced. Knows no sweep."""

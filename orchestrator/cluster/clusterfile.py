@@ -1,0 +1,122 @@
+"""A cluster file of `ray up`, as far as lp-sweep reads it: how many machines of which kind there
+may be, what each has, and what an hour of it costs.
+
+Ray checks the rest itself. Its launcher puts the file, completed, on the head node as
+`~/ray_bootstrap_config.yaml`: there a run reads how far its cluster can grow.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import yaml
+
+from lp_sweep.storage.errors import SpecError
+
+ON_HEAD = Path("~/ray_bootstrap_config.yaml")
+PRICES = "price_per_hour"  # under `metadata`, which Ray leaves alone: kind -> money
+
+
+class Kind(NamedTuple):
+    """One of `available_node_types`. `cpus` and `gpus` of a machine are None where the file leaves
+    them to be found; `most` machines of it at a time; `price` of an hour, None where not said."""
+
+    name: str
+    head: bool
+    least: int
+    most: int
+    cpus: float | None
+    gpus: float | None
+    price: float | None
+
+
+class ClusterFile(NamedTuple):
+    """`content` is as written, or completed by Ray."""
+
+    path: Path
+    content: dict[str, Any]
+    kinds: tuple[Kind, ...]
+
+    @property
+    def name(self) -> str:
+        return str(self.content["cluster_name"])
+
+    @property
+    def workers(self) -> tuple[Kind, ...]:
+        return tuple(kind for kind in self.kinds if not kind.head)
+
+    def coming(self) -> list[tuple[float, float]]:
+        """(CPUs, GPUs) of each worker that the autoscaler may start; machines of one's own are
+        none of them: those just come."""
+        largest = int(self.content.get("max_workers", 2))  # Ray's default
+        sizes = [
+            (kind.cpus or 0.0, kind.gpus or 0.0)
+            for kind in sorted(self.workers, key=lambda kind: -(kind.gpus or 0.0))
+            for _ in range(min(kind.most, largest))
+            if kind.cpus is not None
+        ]
+        return sizes[:largest]
+
+
+def read_cluster_file(path: Path) -> ClusterFile:
+    """Raises SpecError for a file that can't be read, or is no cluster file."""
+    path = path.expanduser()
+    try:
+        content = yaml.safe_load(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise SpecError(
+            f"no cluster file {path}: {error.strerror}. `lp-sweep cluster init` writes one."
+        ) from None
+    except (yaml.YAMLError, UnicodeDecodeError) as error:
+        raise SpecError(f"{path} is no YAML: {str(error).splitlines()[0]}") from None
+    if not isinstance(content, dict) or not {"cluster_name", "provider"} <= content.keys():
+        raise SpecError(
+            f"{path} is no cluster file of `ray up`: it needs `cluster_name` and `provider`. "
+            "`lp-sweep cluster init` writes one."
+        )
+    return ClusterFile(path, content, tuple(_kinds(content, path)))
+
+
+def _kinds(content: Mapping[str, Any], path: Path) -> list[Kind]:
+    prices = _prices(content, path)
+    head, types = content.get("head_node_type"), content.get("available_node_types") or {}
+    kinds = []
+    for name, entry in types.items():
+        resources = entry.get("resources") or {}
+        kinds.append(
+            Kind(
+                name=name,
+                head=name == head,
+                least=int(entry.get("min_workers", 0)),
+                most=1 if name == head else int(entry.get("max_workers", 0)),
+                cpus=_amount(resources, "CPU"),
+                gpus=_amount(resources, "GPU"),
+                price=prices.pop(name, None),
+            )
+        )
+    if prices and types:
+        raise SpecError(
+            f"{path}: metadata.{PRICES} has {', '.join(map(repr, prices))}, which is none of the "
+            f"available_node_types: {', '.join(types)}."
+        )
+    return kinds
+
+
+def _amount(resources: Mapping[str, Any], name: str) -> float | None:
+    """Where a file states CPUs and no GPUs there are none; what it leaves out altogether Ray looks
+    up when the machine starts."""
+    if not resources:
+        return None
+    return float(resources.get(name, 0))
+
+
+def _prices(content: Mapping[str, Any], path: Path) -> dict[str, float]:
+    told = (content.get("metadata") or {}).get(PRICES) or {}
+    for kind, price in told.items():
+        if type(price) not in (int, float) or price < 0:
+            raise SpecError(
+                f"{path}: metadata.{PRICES}.{kind} is {price!r}: give a price such as 0.35."
+            )
+    return {str(kind): float(price) for kind, price in told.items()}
