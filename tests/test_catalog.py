@@ -5,6 +5,7 @@ from __future__ import annotations
 import shutil
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pyarrow as pa
@@ -28,11 +29,12 @@ def fake(tmp_path: Path) -> FakeSweep:
 
 
 @pytest.fixture(scope="module")
-def catalog(tmp_path_factory: pytest.TempPathFactory) -> Catalog:
+def catalog(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Catalog]:
     """Of a store like `fake`, and one for every statement: none may change it for the next."""
     fake = FakeSweep(tmp_path_factory.mktemp("read only"))
     fake.curve({0: 92.0, 6: 90.0})
-    return open_views(fake.publish())
+    with open_views(fake.publish()) as opened:
+        yield opened
 
 
 READING = {

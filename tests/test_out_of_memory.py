@@ -49,7 +49,7 @@ class Result(NamedTuple):
 
 @pytest.fixture(scope="module")
 def world(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A network whose steps of 64 long rows take some 500 MiB, and without dropout."""
+    """A network whose steps of 64 long rows take some 300 MiB, and without dropout."""
     folder = tmp_path_factory.mktemp("large world")
     sweep = save_world(folder)
     config = BertConfig(

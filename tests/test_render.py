@@ -7,6 +7,7 @@ import io
 import json
 import math
 import re
+from collections.abc import Iterator
 from typing import Any
 
 import pyarrow as pa
@@ -33,16 +34,18 @@ HOSTILE = {
 
 
 @pytest.fixture(scope="module")
-def catalog(tmp_path_factory: pytest.TempPathFactory) -> Catalog:
+def catalog(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Catalog]:
     fake = FakeSweep(tmp_path_factory.mktemp("store"))
     fake.curve({0: 92.43, 6: 90.25})
     fake.cell(k=8, state="failed")
-    return open_views(fake.publish())
+    with open_views(fake.publish()) as opened:
+        yield opened
 
 
 @pytest.fixture(scope="module")
-def empty(tmp_path_factory: pytest.TempPathFactory) -> Catalog:
-    return open_views(Store(tmp_path_factory.mktemp("empty"), create=True))
+def empty(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Catalog]:
+    with open_views(Store(tmp_path_factory.mktemp("empty"), create=True)) as opened:
+        yield opened
 
 
 @pytest.fixture(scope="module")
