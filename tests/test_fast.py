@@ -124,7 +124,7 @@ def test_two_texts(name: str, tmp_path: Path) -> None:
     torch.testing.assert_close(fast, plain, atol=1e-5, rtol=1e-5)
 
 
-@pytest.mark.parametrize("name", one_of_each_way())
+@pytest.mark.parametrize("name", list(one_of_each_way()))
 def test_with_dropout_it_learns_at_the_same_rate(name: str, tmp_path: Path) -> None:
     """Other masks of the same share: the mean over many is the same."""
     model, split = network(name, tmp_path), split_of([3, 9, 5])
@@ -178,7 +178,7 @@ def trained(model: PreTrainedModel, data: EncodedTask, recipe: Recipe) -> Traine
 
 
 @pytest.mark.usefixtures("many_groups")
-@pytest.mark.parametrize("name", one_of_each_way())
+@pytest.mark.parametrize("name", list(one_of_each_way()))
 def test_forty_steps_without_dropout(name: str, tmp_path: Path) -> None:
     """Words that no row has keep their weights; all else moves as in the reference."""
     draw = np.random.default_rng(3)

@@ -311,7 +311,7 @@ def harms() -> Iterator[Any]:
             yield pytest.param(name, harm, message, named, id=id_, marks=marks)
 
 
-@pytest.mark.parametrize(("name", "harm", "message", "named"), harms())
+@pytest.mark.parametrize(("name", "harm", "message", "named"), list(harms()))
 def test_what_is_torn_or_missing_stops_it_before_anything_starts(
     away: World, name: str, harm: Callable[[Path], None], message: str, named: str
 ) -> None:
