@@ -52,9 +52,10 @@ check: setup build/ns/.ready
 	$(BIN)/mypy $(addprefix -p lp_sweep.,$(ROOMS))
 	$(BIN)/lint-imports
 
+# worksteal: neighbours stay in one process, which makes the fixtures of their file once
 # a Ray takes the whole machine: of those tests no more than two run at a time
 test: setup
-	$(BIN)/python -m pytest -m "not slow and not gpu and not ray" -n auto
+	$(BIN)/python -m pytest -m "not slow and not gpu and not ray" -n auto --dist worksteal
 	$(BIN)/python -m pytest -m "not slow and not gpu and ray" -n 2 --dist loadfile
 
 test-all: test

@@ -44,6 +44,10 @@ HOSTILE = [
     ".x",
 ]
 TYPED = [name for name in HOSTILE if "\0" not in name and not name.startswith("-")]
+names = pytest.mark.parametrize(
+    "names",
+    [pytest.param(TYPED[::3], id="some"), pytest.param(TYPED, id="all", marks=pytest.mark.slow)],
+)
 
 
 def tree(folder: Path) -> set[Path]:
@@ -68,10 +72,11 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> Path:
 # -- on the command line
 
 
+@names
 @pytest.mark.parametrize("command", ["show", "logs"])
-def test_a_trial_of_any_name(world: Path, command: str) -> None:
+def test_a_trial_of_any_name(world: Path, command: str, names: list[str]) -> None:
     before = tree(world.parents[1])
-    for name in TYPED:
+    for name in names:
         done = sweep(command, name, "--store", "store", cwd=world)
         assert done.returncode == 4, name
         assert done.stdout == ""
@@ -90,13 +95,16 @@ def test_init_of_any_name(tmp_path: Path, name: str) -> None:
     assert tree(tmp_path) == set()
 
 
+@names
 @pytest.mark.parametrize("option", ["--sweep", "--store", "--format"])
 @pytest.mark.parametrize(
     "command", [["status"], ["query", "FROM trials"], ["table", "tasks"]], ids=str
 )
-def test_an_option_of_any_name(world: Path, command: list[str], option: str) -> None:
+def test_an_option_of_any_name(
+    world: Path, command: list[str], option: str, names: list[str]
+) -> None:
     before = tree(world.parents[1])
-    for name in TYPED[:: 1 if option == "--sweep" else 3]:
+    for name in names:
         given = {"--store": "store", option: name}
         done = sweep(*command, *(part for pair in given.items() for part in pair), cwd=world)
         assert done.returncode in (2, 4), (name, done)
@@ -106,10 +114,11 @@ def test_an_option_of_any_name(world: Path, command: list[str], option: str) -> 
     assert tree(world.parents[1]) == before
 
 
+@names
 @pytest.mark.parametrize("place", ["file", "override", "data-dir", "store"])
-def test_a_plan_of_any_name(world: Path, place: str) -> None:
+def test_a_plan_of_any_name(world: Path, place: str, names: list[str]) -> None:
     before = tree(world.parents[1])
-    for name in TYPED:
+    for name in names:
         arguments = {
             "file": [name],
             "override": ["sweep.yaml", f"task={name}", "--data-dir", "glue"],

@@ -114,8 +114,7 @@ def test_a_failed_trial_keeps_what_it_printed(
     monkeypatch.setattr(running, "run_trial", fails)
     store = Store(tmp_path / "store", create=True)
     job = {**jobs(save_world(tmp_path), "k=0")[0], "command": "lp-sweep run sweep.yaml"}
-    with warnings.catch_warnings():
-        warnings.simplefilter("default")
+    with pytest.warns(UserWarning, match="something is odd"):
         assert execute(job, store.location)["status"] == "failed"
     row = store.read("attempts", next(iter(store.names("attempts"))))[0]
     assert "reading the rows" in row["log"]

@@ -6,6 +6,7 @@ import json
 import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -290,19 +291,27 @@ def lost(path: Path) -> None:
     path.unlink()
 
 
-@pytest.mark.parametrize("named", ["with", "without"])
-@pytest.mark.parametrize(
-    ("name", "harm", "message"),
-    [
-        ("model.safetensors", cut_short, "model.safetensors"),
-        ("model.safetensors", lost, "model.safetensors is missing"),
-        ("tokenizer.json", lost, "tokenizer"),
-        ("tokenizer.json", cut_short, "tokenizer.json"),
-        ("config.json", lost, "config.json"),
-        ("train", cut_short, "mood"),
-        ("validation", lost, "mood"),
-    ],
-)
+HARMS = [
+    ("model.safetensors", cut_short, "model.safetensors"),
+    ("model.safetensors", lost, "model.safetensors is missing"),
+    ("tokenizer.json", lost, "tokenizer"),
+    ("tokenizer.json", cut_short, "tokenizer.json"),
+    ("config.json", lost, "config.json"),
+    ("train", cut_short, "mood"),
+    ("validation", lost, "mood"),
+]
+
+
+def harms() -> Iterator[Any]:
+    """Each with a manifest and without; every day one of the two, in turns."""
+    for number, (name, harm, message) in enumerate(HARMS):
+        for named in ("with", "without"):
+            marks = [] if (named == "with") == (number % 2 == 0) else [pytest.mark.slow]
+            id_ = f"{harm.__name__} {name} {named} manifest"
+            yield pytest.param(name, harm, message, named, id=id_, marks=marks)
+
+
+@pytest.mark.parametrize(("name", "harm", "message", "named"), list(harms()))
 def test_what_is_torn_or_missing_stops_it_before_anything_starts(
     away: World, name: str, harm: Callable[[Path], None], message: str, named: str
 ) -> None:

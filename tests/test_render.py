@@ -7,14 +7,14 @@ import io
 import json
 import math
 import re
-from pathlib import Path
+from collections.abc import Iterator
 from typing import Any
 
 import pyarrow as pa
 import pytest
 
 from lp_sweep.analysis.render import FORMATS, render, render_rows
-from lp_sweep.analysis.tables import TABLES, task_scores
+from lp_sweep.analysis.tables import TABLES, Table, task_scores
 from lp_sweep.analysis.views import open_views
 from lp_sweep.storage.catalog import Catalog
 from lp_sweep.storage.errors import SpecError
@@ -33,18 +33,32 @@ HOSTILE = {
 }
 
 
-@pytest.fixture
-def catalog(tmp_path: Path) -> Catalog:
-    fake = FakeSweep(tmp_path)
+@pytest.fixture(scope="module")
+def catalog(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Catalog]:
+    fake = FakeSweep(tmp_path_factory.mktemp("store"))
     fake.curve({0: 92.43, 6: 90.25})
     fake.cell(k=8, state="failed")
-    return open_views(fake.publish())
+    with open_views(fake.publish()) as opened:
+        yield opened
 
 
-def hostile_catalog(folder: Path, name: str) -> Catalog:
-    fake = FakeSweep(folder)
-    fake.curve({0: 92.43, 6: 90.25}, model=name)
-    return open_views(fake.publish())
+@pytest.fixture(scope="module")
+def empty(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Catalog]:
+    with open_views(Store(tmp_path_factory.mktemp("empty"), create=True)) as opened:
+        yield opened
+
+
+@pytest.fixture(scope="module")
+def hostile(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Table]:
+    """A model's name -> the table of a store with that model alone."""
+
+    def scores(name: str) -> Table:
+        fake = FakeSweep(tmp_path_factory.mktemp("hostile"))
+        fake.curve({0: 92.43, 6: 90.25}, model=name)
+        with open_views(fake.publish()) as opened:
+            return task_scores(opened)
+
+    return {name: scores(name) for name in HOSTILE.values()}
 
 
 @pytest.mark.parametrize("format", FORMATS)
@@ -60,8 +74,7 @@ def test_each_table_in_each_format_ends_in_one_newline(
 
 @pytest.mark.parametrize("format", FORMATS)
 @pytest.mark.parametrize("name", TABLES)
-def test_an_empty_store_renders(tmp_path: Path, name: str, format: str) -> None:
-    empty = open_views(Store(tmp_path, create=True))
+def test_an_empty_store_renders(empty: Catalog, name: str, format: str) -> None:
     assert render(TABLES[name](empty), format, terminal=False)
     assert render(TABLES[name](empty), format, terminal=True, width=80)
 
@@ -102,16 +115,16 @@ def test_markdown_and_latex_of_a_query(catalog: Catalog) -> None:
 
 @pytest.mark.parametrize("name", HOSTILE.values(), ids=HOSTILE.keys())
 class TestHostileNames:
-    def test_json_and_csv_keep_it(self, tmp_path: Path, name: str) -> None:
-        table = task_scores(hostile_catalog(tmp_path, name))
+    def test_json_and_csv_keep_it(self, hostile: dict[str, Table], name: str) -> None:
+        table = hostile[name]
         assert json.loads(render(table, "json"))[0]["model"] == name
         assert next(csv.DictReader(io.StringIO(render(table, "csv"))))["model"] == name
 
     @pytest.mark.parametrize("terminal", [False, True], ids=["plain", "terminal"])
     def test_a_terminal_gets_one_line_and_no_control(
-        self, tmp_path: Path, name: str, terminal: bool
+        self, hostile: dict[str, Table], name: str, terminal: bool
     ) -> None:
-        table = task_scores(hostile_catalog(tmp_path, name))
+        table = hostile[name]
         text = render(table, terminal=terminal, width=200)
         body = [line for line in text.splitlines() if "92.43" in line]
         assert len(body) == 1
@@ -120,15 +133,19 @@ class TestHostileNames:
         if name.isprintable():
             assert name in body[0]
 
-    def test_markdown_has_as_many_cells_as_columns(self, tmp_path: Path, name: str) -> None:
-        table = task_scores(hostile_catalog(tmp_path, name))
+    def test_markdown_has_as_many_cells_as_columns(
+        self, hostile: dict[str, Table], name: str
+    ) -> None:
+        table = hostile[name]
         (body,) = [line for line in render(table, "markdown").splitlines() if "92.43" in line]
         bare = body.replace("\\\\", "").replace("\\|", "")
         assert bare.count("|") == len(table.columns) + 1
         assert "<b>" not in bare.replace("\\<", "")
 
-    def test_latex_has_no_bare_special_character(self, tmp_path: Path, name: str) -> None:
-        table = task_scores(hostile_catalog(tmp_path, name))
+    def test_latex_has_no_bare_special_character(
+        self, hostile: dict[str, Table], name: str
+    ) -> None:
+        table = hostile[name]
         (body,) = [line for line in render(table, "latex").splitlines() if "92.43" in line]
         assert body.count(" & ") == len(table.columns) - 1
         known = r"\\text[a-z]+\{\}|\\[{}$&#%_]|\{[\[\]]\}|\$-\$| & | \\\\$"

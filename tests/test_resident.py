@@ -175,22 +175,35 @@ def unlike_jobs(world: Path) -> list[Job]:
     return [*found[:-1], {**found[-1], "measures": measures, "keep": "all"}]
 
 
-def test_no_trial_sees_what_came_before(world: Path, tmp_path: Path) -> None:
-    todo = unlike_jobs(world)
-    alone, together, backwards = (Store(tmp_path / n, create=True) for n in ("a", "t", "b"))
+@pytest.fixture(scope="module")
+def unlike_alone(world: Path, tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
+    """What each of the unlike trials gives where nothing came before."""
+    return alone(unlike_jobs(world), tmp_path_factory.mktemp("alone"))
+
+
+def alone(todo: list[Job], folder: Path) -> list[dict[str, Any]]:
+    store = Store(folder, create=True)
     for job in todo:
         resident().forget()
-        execute(job, alone.location)
+        execute(job, store.location)
     resident().forget()
-    for store, order in ((together, todo), (backwards, todo[::-1])):
-        for job in order:
-            execute(job, store.location)
-    expected = [outcome_of(alone, job) for job in todo]
-    assert expected[-1]["network"]
-    assert all(expected[-1]["measures"][1:])
-    assert [found["error"] for found in expected] == ["diverged", *[None] * 8]
-    assert [outcome_of(together, job) for job in todo] == expected
-    assert [outcome_of(backwards, job) for job in todo] == expected
+    return [outcome_of(store, job) for job in todo]
+
+
+@pytest.mark.parametrize(
+    "step",
+    [pytest.param(1, id="in order"), pytest.param(-1, id="backwards", marks=pytest.mark.slow)],
+)
+def test_no_trial_sees_what_came_before(
+    world: Path, unlike_alone: list[dict[str, Any]], tmp_path: Path, step: int
+) -> None:
+    todo, store = unlike_jobs(world), Store(tmp_path, create=True)
+    for job in todo[::step]:
+        execute(job, store.location)
+    assert unlike_alone[-1]["network"]
+    assert all(unlike_alone[-1]["measures"][1:])
+    assert [found["error"] for found in unlike_alone] == ["diverged", *[None] * 8]
+    assert [outcome_of(store, job) for job in todo] == unlike_alone
 
 
 @pytest.mark.slow
@@ -337,6 +350,11 @@ def measured(world: Path) -> list[Job]:
     return [*found, {**trial, "measures": [measurement(trial, "similarity")]}]
 
 
+@pytest.fixture(scope="module")
+def measured_alone(world: Path, tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
+    return alone(measured(world), tmp_path_factory.mktemp("measured alone"))
+
+
 @pytest.mark.parametrize(
     ("room", "passes"),
     [
@@ -346,14 +364,14 @@ def measured(world: Path) -> list[Job]:
     ],
 )
 def test_a_network_goes_over_the_dev_rows_once(
-    world: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, room: int, passes: int
+    world: Path,
+    measured_alone: list[dict[str, Any]],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    room: int,
+    passes: int,
 ) -> None:
-    todo = measured(world)
-    alone, together = Store(tmp_path / "a", create=True), Store(tmp_path / "t", create=True)
-    for job in todo:
-        resident().forget()
-        execute(job, alone.location)
-    resident().forget()
+    together = Store(tmp_path, create=True)
     ways: list[tuple[int, int]] = []  # depth and rows of each
 
     def counted(model: Any, batches: Any, *rest: Any, **options: Any) -> Any:
@@ -363,8 +381,8 @@ def test_a_network_goes_over_the_dev_rows_once(
 
     monkeypatch.setattr(devstates, "layer_states", counted)
     monkeypatch.setattr(devstates, "MAX_BYTES", room)
-    for job in todo:
+    for job, expected in zip(measured(world), measured_alone, strict=True):
         assert execute(job, together.location)["status"] == "done"
-        assert outcome_of(together, job) == outcome_of(alone, job)
+        assert outcome_of(together, job) == expected
     assert ways.count((4, 60)) == passes
     assert ways.count((2, 60)) == 1  # the trained network's own

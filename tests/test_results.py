@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import re
 import shlex
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
+
+from tests.test_cli import sweep
 
 ROOT = Path(__file__).resolve().parent.parent
 TEXT = (ROOT / "docs" / "results" / "README.md").read_text(encoding="utf-8")
@@ -17,8 +17,7 @@ COMMANDS = re.findall(r"^(lp-sweep (?:table|query) .*--format markdown)$", TEXT,
 
 @pytest.mark.parametrize("command", COMMANDS)
 def test_a_table_is_what_its_command_prints(command: str) -> None:
-    arguments = [sys.executable, "-m", "lp_sweep.orchestrator.cli", *shlex.split(command)[1:]]
-    done = subprocess.run(arguments, cwd=ROOT, capture_output=True, text=True, check=False)
+    done = sweep(*shlex.split(command)[1:], cwd=ROOT)
     assert done.returncode == 0, done.stderr
     table = "\n".join(line for line in done.stdout.splitlines() if line.startswith("|"))
     assert table
