@@ -53,14 +53,14 @@ check: setup build/ns/.ready
 	$(BIN)/lint-imports
 
 # worksteal: neighbours stay in one process, which makes the fixtures of their file once
-# a Ray takes the whole machine: of those tests no more than two run at a time
+# a Ray mostly waits: of those tests three run at a time, on two cores too
 test: setup
 	$(BIN)/python -m pytest -m "not slow and not gpu and not ray" -n auto --dist worksteal
-	$(BIN)/python -m pytest -m "not slow and not gpu and ray" -n 2 --dist loadfile
+	$(BIN)/python -m pytest -m "not slow and not gpu and ray" -n 3 --dist loadfile
 
 test-all: test
 	$(BIN)/python -m pytest -m "(slow or gpu) and not ray" -n auto
-	$(BIN)/python -m pytest -m "(slow or gpu) and ray" -n 2 --dist loadfile
+	$(BIN)/python -m pytest -m "(slow or gpu) and ray" -n 3 --dist loadfile
 
 # MODEL: a folder with a BERT, such as all-MiniLM-L6-v2. GLUE: a folder with sst2/train.parquet, ...
 bench: setup
