@@ -71,6 +71,7 @@ bench: setup
 	$(BIN)/python benchmarks/sweep_cpu.py --model $(MODEL) --data-dir $(GLUE) --out $(FIGURES)/sweep-cpu.json
 	$(BIN)/python benchmarks/sweep_cpu.py --quickstart --out $(FIGURES)/sweep-quickstart.json
 	$(BIN)/python benchmarks/between_trials.py --model $(MODEL) --data-dir $(GLUE) --out $(FIGURES)/between-trials.json
+	$(BIN)/python benchmarks/between_trials.py --model $(MODEL) --data-dir $(GLUE) --tasks rte mrpc --k 0 1 --seeds 1 --rows 1500 --out $(FIGURES)/slot-busy.json
 	$(BIN)/python benchmarks/resident_memory.py --out $(FIGURES)/resident-memory.json
 	$(BIN)/python benchmarks/driver_overhead.py --out $(FIGURES)/driver-overhead.json
 	$(BIN)/python benchmarks/at_scale.py --out $(FIGURES)/at-scale.json

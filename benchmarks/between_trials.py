@@ -1,12 +1,15 @@
 """What a slot does between two trials, through a real `lp-sweep run` on one slot of a local Ray.
 
     python benchmarks/between_trials.py --model FOLDER --data-dir GLUE --out between-trials.json
+    ... --tasks rte mrpc --k 0 1 --seeds 1 --rows 1500 --out slot-busy.json
 
 The time between two trials is what a slot neither trains nor evaluates, from the end of one to the
 first step of the next: the first writes its record, Ray Tune brings the next, its network is made.
 From the records alone: from `ended_at` of one to `started_at` of the next, and what of its
 `seconds_total` is neither `seconds_train` nor `seconds_evaluate`. The rows: of trials that are the
-first of their task or depth, and of the others by what came before them.
+first of their task or depth, and of the others by what came before them. The share of the wall
+time, from the start of the first trial to the end of the last, in which the slot trains or
+evaluates is worth reading for trials of 30 s or more.
 """
 
 from __future__ import annotations
@@ -44,8 +47,8 @@ def run(options: argparse.Namespace, folder: Path) -> Store:
             "batch_size": 16,
             "epochs": 1,
             "max_length": 64,
-            "limit_train": 64,
-            "limit_dev": 64,
+            "limit_train": options.rows,
+            "limit_dev": options.rows,
             "compute": "fast",
         },
         "resources_per_trial": {"cpu": os.cpu_count()},
@@ -59,9 +62,20 @@ def run(options: argparse.Namespace, folder: Path) -> Store:
     return Store(store)
 
 
-def gaps(store: Store) -> dict[str, list[float]]:
+def in_order(store: Store) -> list[dict[str, Any]]:
+    return sorted(store.read_all("trials").rows.to_pylist(), key=lambda row: row["started_at"])
+
+
+def busy(trials: list[dict[str, Any]]) -> dict[str, float]:
+    """The share of the wall time in which the slot trained or evaluated, and trials' seconds."""
+    wall = (trials[-1]["ended_at"] - trials[0]["started_at"]).total_seconds()
+    worked = sum(row["seconds_train"] + row["seconds_evaluate"] for row in trials)
+    seconds = [row["seconds_total"] for row in trials]
+    return {"share": worked / wall, "shortest": min(seconds), "longest": max(seconds)}
+
+
+def gaps(trials: list[dict[str, Any]]) -> dict[str, list[float]]:
     """Seconds before each trial but the first, in the order that they ran, by what it finds."""
-    trials = sorted(store.read_all("trials").rows.to_pylist(), key=lambda row: row["started_at"])
     found: dict[str, list[float]] = {COLD: [], "the task before": [], "another task": []}
     seen = {trials[0]["task"], trials[0]["k"]}
     for before, after in pairwise(trials):
@@ -92,16 +106,21 @@ def main() -> None:
     parser.add_argument("--tasks", nargs="+", default=["sst2", "rte"])
     parser.add_argument("--k", nargs="+", type=int, default=[3, 4, 5])
     parser.add_argument("--seeds", type=int, default=3)
+    parser.add_argument("--rows", type=int, default=64, help="at most, to learn from and of dev")
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
-        found = {name: summary(values) for name, values in gaps(run(options, Path(folder))).items()}
+        trials = in_order(run(options, Path(folder)))
+    found = {name: summary(values) for name, values in gaps(trials).items()}
+    work = busy(trials)
     print(ROW.format("seconds between trials", "trials", "median", "p90", "max"))
     for name, row in found.items():
         numbers = (f"{row[of]:.3f}" for of in ("median", "p90", "max"))
         print(ROW.format(name, row["trials"], *numbers))
+    print(f"busy {work['share']:.1%} of the wall time; trials of {work['shortest']:.0f} s or more")
     if options.out:
         settings = {"model": options.model.name, "tasks": options.tasks, "k": options.k}
-        text = json.dumps({"between_trials": found, "settings": settings}, indent=2)
+        told = {"between_trials": found, "busy": work, "settings": settings}
+        text = json.dumps(told, indent=2)
         options.out.write_text(text + "\n", encoding="utf-8")
 
 

@@ -76,6 +76,12 @@ def between(found: Found) -> str:
     return markdown(["trial", "n", "median", "90% within", "longest"], rows)
 
 
+def busy(found: Found) -> str:
+    one, trials = found["busy"], sum(row["trials"] for row in found["between_trials"].values()) + 1
+    row = [trials, f"{one['shortest']:.0f} to {one['longest']:.0f} s", f"**{one['share']:.1%}**"]
+    return markdown(["trials", "each took", "training or evaluating"], [row])
+
+
 def memory(found: Found) -> str:
     seen = found["seen"]
     told = [one for one in seen if one["trials"] in (10, 50, 100, 150, 200)]
@@ -129,6 +135,7 @@ TABLES: dict[str, tuple[tuple[str, ...], Callable[..., str]]] = {
     "sweep": (("sweep-cpu", "sweep-quickstart"), sweep),
     "driver": (("driver-overhead",), driver),
     "between": (("between-trials",), between),
+    "busy": (("slot-busy",), busy),
     "memory": (("resident-memory",), memory),
     "scale": (("at-scale",), scale),
     "speed": (("speed-by-depth",), speed),
