@@ -6,10 +6,10 @@ ROOMS := storage trials analysis orchestrator quickstart
 STORE ?= quickstart-store
 FIGURES := benchmarks/results
 
-.PHONY: help setup quickstart quickstart-model fmt check test test-all bench clean
+.PHONY: help setup quickstart quickstart-model fmt check test test-all test-cluster bench clean
 
 help:
-	@echo "setup quickstart quickstart-model fmt check test test-all bench clean"
+	@echo "setup quickstart quickstart-model fmt check test test-all test-cluster bench clean"
 
 setup: $(VENV)/.ready
 
@@ -58,9 +58,24 @@ test: setup
 	$(BIN)/python -m pytest -m "not slow and not gpu and not ray" -n auto --dist worksteal
 	$(BIN)/python -m pytest -m "not slow and not gpu and ray" -n 3 --dist loadfile
 
-test-all: test
+test-all: test test-cluster
 	$(BIN)/python -m pytest -m "(slow or gpu) and not ray" -n auto
 	$(BIN)/python -m pytest -m "(slow or gpu) and ray" -n 3 --dist loadfile
+
+# what a node of a cluster has beside lp-sweep: Ray with its job server, on top of what is installed here
+CLUSTER := build/cluster-env
+$(CLUSTER)/.ready: $(VENV)/.ready
+	$(PYTHON) -m venv $(CLUSTER)
+	$(BIN)/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))' > $(CLUSTER)/project
+	cp $(CLUSTER)/project $$($(CLUSTER)/bin/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')/project.pth
+	$(CLUSTER)/bin/pip install --quiet --disable-pip-version-check -c constraints.txt --no-deps --ignore-installed ray
+	$(CLUSTER)/bin/pip install --quiet --disable-pip-version-check -c constraints.txt 'ray[default]'
+	touch $@
+
+# three machines out of namespaces, with sshd: as root only, with programs from Debian
+test-cluster: setup $(CLUSTER)/.ready
+	command -v sshd rsync ip > /dev/null || { test "$$(id -u)" = 0 && apt-get install -y -q openssh-server rsync iproute2; } || true
+	LP_SWEEP_CLUSTER_PYTHON=$(abspath $(CLUSTER))/bin/python $(BIN)/python -m pytest tests/test_real_cluster.py -q
 
 # MODEL: a folder with a BERT, such as all-MiniLM-L6-v2. GLUE: a folder with sst2/train.parquet, ...
 bench: setup

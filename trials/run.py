@@ -28,6 +28,7 @@ from lp_sweep.trials.keep import Keeper
 from lp_sweep.trials.kept import kept_network, needed_network
 from lp_sweep.trials.logtail import recorded
 from lp_sweep.trials.memory import forget_frames, free_memory
+from lp_sweep.trials.placed import placed
 from lp_sweep.trials.profile import run_profile
 from lp_sweep.trials.provenance import now
 from lp_sweep.trials.record import Failure, Job, attempt_row
@@ -114,6 +115,7 @@ def _try(
 def _run(job: Job, outbox: Outbox, attempt: Try, done: Mapping[str, Any] | None) -> dict[str, Any]:
     """`done`: the trial's record, where only what it lacks is wanted. The network is trained again
     if the store does not have it; the record stays what it is."""
+    job = placed(job, outbox.store)
     if job["kind"] == "speed":
         return run_speed(job)
     if _is_profile(job):

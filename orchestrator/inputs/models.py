@@ -6,7 +6,6 @@ that are on this machine; imports no torch.
 
 from __future__ import annotations
 
-import hashlib
 import json
 from collections.abc import Iterable, Mapping
 from pathlib import Path
@@ -19,6 +18,7 @@ from lp_sweep.orchestrator.sweepfile.entries import DEEPEST
 from lp_sweep.orchestrator.sweepfile.wording import did_you_mean
 from lp_sweep.storage.errors import PreflightError, SpecError
 from lp_sweep.trials.feedforward_rules import REMOVED
+from lp_sweep.trials.modelfolder import folder_fingerprint
 from lp_sweep.trials.tasks import is_commit
 
 # depth of well-known encoders, so that a plan needs neither a network nor a download
@@ -48,20 +48,6 @@ KNOWN_DEPTHS = {
     "answerdotai/ModernBERT-base": 22,
     "answerdotai/ModernBERT-large": 28,
 }
-
-# the files of a model folder that decide what is trained
-_IDENTITY_FILES = (
-    "config.json",
-    "*.safetensors",
-    "tokenizer.json",
-    "tokenizer_config.json",
-    "special_tokens_map.json",
-    "added_tokens.json",
-    "vocab.json",
-    "vocab.txt",
-    "merges.txt",
-    "*.model",
-)
 
 
 class ModelInput(NamedTuple):
@@ -186,23 +172,11 @@ def _local_model(name: str, folder: Path) -> ModelInput:
         path=str(folder),
         revision=None,
         depth=depth,
-        fingerprint=_fingerprint(folder),
+        fingerprint=folder_fingerprint(folder),
         layer_parameters=_layer_parameters(config),
         parameters=count_parameters(folder),
         hidden=_hidden(config),
     )
-
-
-def _fingerprint(folder: Path) -> str:
-    """`sha256:` over the content of the files that decide what is trained, not over their place."""
-    whole = hashlib.sha256()
-    paths = {path for pattern in _IDENTITY_FILES for path in folder.glob(pattern)}
-    for path in sorted(paths, key=lambda path: path.name):
-        with path.open("rb") as stream:
-            whole.update(
-                f"{path.name}\0{hashlib.file_digest(stream, 'sha256').hexdigest()}".encode()
-            )
-    return f"sha256:{whole.hexdigest()}"
 
 
 def read_config(path: Path) -> dict[str, Any] | None:

@@ -29,15 +29,20 @@ _TUNE_ENVIRONMENT = {
 }
 
 
+def address_of(options: Options) -> str | None:
+    """Of the cluster that is joined; None: a Ray of our own is started."""
+    return options.address or os.environ.get("RAY_ADDRESS")
+
+
 @contextmanager
 def cluster(options: Options) -> Iterator[Capacity]:
-    """Join the cluster at `options.address` or RAY_ADDRESS, or start a local Ray of our own."""
+    """Join the cluster that is named, or start a local Ray of our own."""
     os.environ.update({key: os.environ.get(key, value) for key, value in _TUNE_ENVIRONMENT.items()})
     import ray
 
     for name in ("ray.tune", "ray.air", "ray.train"):  # failures are told by our own reporter
         logging.getLogger(name).setLevel(logging.CRITICAL)
-    address = options.address or os.environ.get("RAY_ADDRESS")
+    address = address_of(options)
     quiet: dict[str, Any] = {"logging_level": "ERROR", "log_to_driver": False}
     try:
         if address:

@@ -15,12 +15,13 @@ from lp_sweep.orchestrator.estimate.estimate import Rates
 from lp_sweep.orchestrator.plan.plan import Plan, Work
 from lp_sweep.orchestrator.plan.planning import make_plan
 from lp_sweep.orchestrator.run.capacity import Capacity, Slots
-from lp_sweep.orchestrator.run.cluster import cluster
+from lp_sweep.orchestrator.run.cluster import address_of, cluster
 from lp_sweep.orchestrator.run.loss import Loss, blocked_by
 from lp_sweep.orchestrator.run.progress import Reporter, told_of_measures
 from lp_sweep.orchestrator.run.raycompat import keep_sigterm
 from lp_sweep.orchestrator.run.recorder import Recorder
 from lp_sweep.orchestrator.run.runoptions import Options
+from lp_sweep.orchestrator.run.shipping import look_at_store
 from lp_sweep.orchestrator.run.sources import Sources
 from lp_sweep.orchestrator.run.stopsignals import StopSignals
 from lp_sweep.orchestrator.run.workqueue import WorkQueue
@@ -184,8 +185,8 @@ def _fit(
 
 
 def _look_at_nodes(queue: WorkQueue, options: Options, slots: Slots, reporter: Reporter) -> None:
-    """Before the first trial: room on the GPUs, and what earlier runs left on the cluster's nodes;
-    a worker then finds its record in the store. Raises PreflightError."""
+    """Before the first trial: room on the GPUs, and that all nodes work on one store. Raises
+    PreflightError, StoreError."""
     from lp_sweep.orchestrator.preflight.gpumemory import check_gpus, local_gpus
     from lp_sweep.orchestrator.run.everynode import on_each_node
 
@@ -193,20 +194,9 @@ def _look_at_nodes(queue: WorkQueue, options: Options, slots: Slots, reporter: R
         gpus = [gpu for found in on_each_node(local_gpus).values() for gpu in found]
         for note in check_gpus(queue.plan, gpus):
             reporter.note(note)
-    if options.address:
-        sent = on_each_node(send_spool, queue.store.location, str(options.cache_dir)).values()
-        if any(sent):
-            reporter.note(f"{sum(sent)} finished trials that waited on nodes are stored now")
-
-
-def send_spool(location: str, cache_dir: str) -> int:
-    """On a node: how many records went from its spool to the store."""
-    from lp_sweep.storage.spool import flush
-
-    try:
-        return flush(Store(location), cache_dir).sent
-    except StoreError:  # the driver meets the same, and says so
-        return 0
+    if address_of(options):
+        for note in look_at_store(queue.plan, queue.store, options.cache_dir):
+            reporter.note(note)
 
 
 def _transport(store: Store, options: Options, slots: Slots) -> dict[str, Any]:

@@ -1,0 +1,87 @@
+"""A cluster of several machines and one store: that all of them see it, and what they lack of the
+sweep's own files, which are on no other disk, goes there. What comes of a hub each node fetches.
+"""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+from lp_sweep.orchestrator.plan.plan import Plan, Work
+from lp_sweep.storage.errors import PreflightError, StoreError
+from lp_sweep.storage.shipped import ship
+from lp_sweep.storage.specs import SpeedSpec
+from lp_sweep.storage.store import Store
+from lp_sweep.trials.placed import data_name, model_files
+
+
+class _Files(NamedTuple):
+    """`fingerprint` of their content; by the names that they get in the store."""
+
+    fingerprint: str
+    files: dict[str, Path]
+
+
+class _Seen(NamedTuple):
+    """What a node says of the store: whether it is the driver's, and how many records that waited
+    on the node it took."""
+
+    host: str
+    same: bool
+    sent: int
+
+
+def look_at_store(plan: Plan, store: Store, cache_dir: Path) -> Iterator[str]:
+    """What is worth saying. Raises PreflightError where a node has another store, or none, by that
+    name; StoreError."""
+    from lp_sweep.orchestrator.run.everynode import on_each_node
+
+    mark = f"{plan.sweep.name}.yaml"  # written by this run just before
+    text = store.read_text("sweeps", mark)
+    seen: list[_Seen] = [
+        _Seen(*told)
+        for told in on_each_node(see, store.location, str(cache_dir), mark, text).values()
+    ]
+    blind = sorted(node.host for node in seen if not node.same)
+    if blind:
+        raise PreflightError(
+            f"{len(blind)} of {len(seen)} nodes don't see the store {store.location}, such as "
+            f"{blind[0]}: their records would be lost to it. Name a folder that all nodes share, "
+            "or a bucket: --store s3://bucket/prefix."
+        )
+    if sent := sum(node.sent for node in seen):
+        yield f"{sent} finished trials that waited on nodes are stored now"
+    if len(seen) > 1 and (shipped := ship_inputs(plan, store)):
+        yield f"{shipped} models and data sets went to the store, for nodes without them"
+
+
+def see(location: str, cache_dir: str, mark: str, text: str | None) -> tuple[str, bool, int]:
+    """On a node: the fields of `_Seen`. A worker then finds its record in the store."""
+    from lp_sweep.storage.spool import flush
+
+    host = socket.gethostname()
+    try:
+        store = Store(location)
+        if store.read_text("sweeps", mark) != text:
+            return host, False, 0
+        return host, True, flush(store, cache_dir).sent
+    except StoreError:
+        return host, False, 0
+
+
+def ship_inputs(plan: Plan, store: Store) -> int:
+    """How many models and data sets were sent; what the store has already is not. Raises
+    StoreError."""
+    wanted = {item.fingerprint: item for work in plan.missing() for item in _local(work)}
+    return sum(ship(store, item.fingerprint, item.files) for item in wanted.values())
+
+
+def _local(work: Work) -> Iterator[_Files]:
+    if not work.model.of_hub:
+        yield _Files(work.model.fingerprint, model_files(Path(work.model.path)))
+    files = work.task.source.files
+    if files and not isinstance(work.spec, SpeedSpec):
+        named = {data_name(split, path): Path(path) for split, path in files.items()}
+        yield _Files(work.spec.data_fingerprint, named)

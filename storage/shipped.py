@@ -1,0 +1,63 @@
+"""A sweep's own files in its store, for nodes whose disks don't have them: models and data that are
+no hub's, `inputs/<key>/`.
+
+The key is of their content, so what is there is never written again, and what a node has fetched
+once it keeps. Loads nothing: files are copied.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import shutil
+import tempfile
+from collections.abc import Mapping
+from pathlib import Path
+
+from filelock import FileLock
+
+from lp_sweep.storage.store import Store
+
+FOLDER = "inputs"
+_LIST = "complete.json"  # the last file: its presence means that all are there
+
+
+def ship(store: Store, fingerprint: str, files: Mapping[str, Path]) -> bool:
+    """Copy files to the store, by the names that they get there; False: they were there. Raises
+    StoreError."""
+    where = f"{FOLDER}/{_key(fingerprint)}"
+    if store.read_text(where, _LIST) is not None:
+        return False
+    for name, path in files.items():
+        store.put_file(where, name, path)
+    store.put_text(where, _LIST, json.dumps({"of": fingerprint, "files": sorted(files)}))
+    return True
+
+
+def fetch(store: Store, fingerprint: str, cache_dir: Path) -> Path | None:
+    """A folder of this node with those files; None where the store does not have them. Raises
+    StoreError, and OSError where this node has no room for them."""
+    folder = cache_dir / FOLDER / _key(fingerprint)
+    if folder.is_dir():
+        return folder
+    where = f"{FOLDER}/{folder.name}"
+    text = store.read_text(where, _LIST)
+    if text is None:
+        return None
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    with FileLock(folder.with_suffix(".lock")):  # the slots of a node begin together
+        if folder.is_dir():
+            return folder
+        coming = Path(tempfile.mkdtemp(prefix=".new-", dir=folder.parent))
+        try:
+            names = json.loads(text)["files"]
+            if not all(store.fetch_file(where, name, coming / name) for name in names):
+                return None
+            coming.rename(folder)
+        finally:
+            shutil.rmtree(coming, ignore_errors=True)
+    return folder
+
+
+def _key(fingerprint: str) -> str:
+    return hashlib.sha256(fingerprint.encode()).hexdigest()[:32]

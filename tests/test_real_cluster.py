@@ -1,0 +1,132 @@
+"""`ray up` of a cluster of one's own machines, and what a user does with it, for real: sshd, rsync,
+token authentication, three machines that share a network and one folder (see hosts.sh)."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+import sysconfig
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from tests.toyworld import save_world
+
+ROOT = Path(__file__).parent.parent
+HOSTS = {"head": "10.77.0.10", "one": "10.77.0.11", "two": "10.77.0.12"}
+PROGRAMS = ("sshd", "rsync", "ip", "unshare")
+pytestmark = [pytest.mark.slow, pytest.mark.ray, pytest.mark.timeout(1500)]
+
+
+def absent() -> str | None:
+    """Why such machines can't be made here."""
+    if os.geteuid() != 0:
+        return "only root can make machines out of namespaces"
+    missing = [name for name in PROGRAMS if not shutil.which(name, path="/usr/sbin:/usr/bin:/bin")]
+    if missing:
+        return f"needs {', '.join(missing)}: `make test-cluster` installs them"
+    if not os.environ.get("LP_SWEEP_CLUSTER_PYTHON"):
+        return "LP_SWEEP_CLUSTER_PYTHON is not set: `make test-cluster` makes that environment"
+    return None
+
+
+def cluster_file(python: str) -> dict[str, Any]:
+    """As examples/cluster-onprem.yaml, with machines of this size and nothing downloaded: each has
+    an environment of its own with the wheel, on top of what is installed here."""
+    folders = [sysconfig.get_path("purelib", vars={"base": str(Path(python).parents[1])})]
+    folders.append(sysconfig.get_path("purelib"))
+    here, environment = "\\n".join(folders), "~/lp-sweep-env"
+    exports = "export RAY_AUTH_MODE=token PATH=$HOME/lp-sweep-env/bin:$PATH"
+    ray = Path(python).with_name("ray")
+    size = "--object-store-memory=200000000 --num-cpus"
+    return {
+        "cluster_name": "lp-sweep-test",
+        "provider": {
+            "type": "local",
+            "head_ip": HOSTS["head"],
+            "worker_ips": [ip for name, ip in HOSTS.items() if name != "head"],
+        },
+        "auth": {"ssh_user": "root", "ssh_private_key": "~/.ssh/lp-sweep.pem"},
+        "idle_timeout_minutes": 60,
+        "upscaling_speed": 100,
+        "file_mounts": {"~/.ray/auth_token": "~/.ray/auth_token", "~/lp-sweep-dist": "/mnt/dist"},
+        "setup_commands": [
+            f"[ -d {environment} ] || {python} -m venv {environment}",
+            f"printf '{here}\\n' > $(echo {environment}/lib/python3*/site-packages)/here.pth",
+            f'sed "1s|.*|#!$HOME/lp-sweep-env/bin/python|" {ray} > {environment}/bin/ray',
+            f"chmod +x {environment}/bin/ray",
+            f"{environment}/bin/pip install -q --no-index --no-deps ~/lp-sweep-dist/*.whl",
+            f"grep -q lp-sweep ~/.bashrc || echo '{exports}' >> ~/.bashrc",
+        ],
+        "head_start_ray_commands": [
+            "ray stop",
+            f"ray start --head --port=6379 --num-gpus=0 {size}=0 "
+            "--autoscaling-config=~/ray_bootstrap_config.yaml --dashboard-host=127.0.0.1",
+        ],
+        "worker_start_ray_commands": [
+            "ray stop",
+            f"ray start --address=$RAY_HEAD_IP:6379 --num-gpus=1 {size}=1",
+        ],
+    }
+
+
+@pytest.fixture(scope="module")
+def saw(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+    if why := absent():
+        pytest.skip(why)
+    python = os.environ["LP_SWEEP_CLUSTER_PYTHON"]
+    folder = tmp_path_factory.mktemp("machines")
+    shared = folder / "shared"
+    save_world(shared_sweep(shared), seeds=[1, 2, 3], strategies=[{"name": "top", "k": [0, 1, 2]}])
+    build = [sys.executable, "-m", "build", "--wheel", "--no-isolation", "-o", shared / "dist"]
+    subprocess.run(build, cwd=ROOT, check=True, capture_output=True)
+    content = yaml.safe_dump(cluster_file(python), sort_keys=False, width=1000)
+    (shared / "cluster.yaml").write_text(content, encoding="utf-8")
+    shutil.copy(Path(__file__).with_name("clusterscene.py"), shared)
+    machines = [f"{name}={address}" for name, address in HOSTS.items()]
+    scene = [python, "/mnt/clusterscene.py", "/mnt/cluster.yaml", "/mnt/out.json"]
+    done = subprocess.run(
+        [ROOT / "tests" / "hosts.sh", folder, *machines, "--", *scene],
+        env={
+            **os.environ,
+            "PATH": f"{Path(python).parent}:{os.environ['PATH']}",
+            "RAY_AUTH_MODE": "token",
+        },
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        check=False,
+    )
+    told: dict[str, Any] = json.loads((shared / "out.json").read_text(encoding="utf-8"))
+    assert done.returncode == 0, f"{done.stdout[-4000:]}\n{told.get('log', '')[-4000:]}"
+    return told
+
+
+def shared_sweep(shared: Path) -> Path:
+    folder = shared / "sweep"
+    folder.mkdir(parents=True)
+    return folder
+
+
+def test_a_sweep_on_machines_that_share_no_disk(saw: dict[str, Any]) -> None:
+    """The model and the data were on the head alone; the records are of both workers."""
+    hosts = json.loads(saw["hosts"][saw["hosts"].index("[") : saw["hosts"].rindex("]") + 1])
+    assert {row["host"] for row in hosts} == {"one", "two"}
+    assert sum(row["n"] for row in hosts) == 9
+
+
+def test_what_was_stopped_goes_on(saw: dict[str, Any]) -> None:
+    assert saw["stopped"] != 0
+    assert "stopped by SIGINT" in saw["first"]
+    left = 9 - saw["records_when_stopped"]
+    assert f"complete: {left} done in this run" in saw["second"]
+    assert "nothing was missing" in saw["third"]
+
+
+def test_a_store_that_not_all_machines_share_is_refused(saw: dict[str, Any]) -> None:
+    assert "nodes don't see the store /root/records" in saw["blind"]

@@ -1,0 +1,59 @@
+"""A job whose files are on this node: what the sweep file names by a path of another machine is
+fetched from the store."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+
+from lp_sweep.storage import shipped
+from lp_sweep.storage.errors import MissingInputError, StoreError
+from lp_sweep.storage.store import Store
+from lp_sweep.trials.modelfolder import needed_files
+from lp_sweep.trials.record import Job
+
+
+def placed(job: Job, store: Store | None) -> Job:
+    """The job with paths that are there. What is neither here nor in the store (None: it is away)
+    stays as it is, for the one who opens it to say. Raises MissingInputError where this node can't
+    have it."""
+    path, files = _elsewhere(job)
+    if store is None or (path is None and not files):
+        return job
+    spec, cache_dir = job["spec"], Path(job["cache_dir"])
+    try:
+        folder = path and shipped.fetch(store, spec["model_fingerprint"], cache_dir)
+        rows = files and shipped.fetch(store, spec["data_fingerprint"], cache_dir)
+    except StoreError as error:
+        raise MissingInputError(f"the sweep's files can't be had. {error}") from error
+    except OSError as error:
+        raise MissingInputError(
+            f"can't bring the sweep's files to this node, into {cache_dir}: {error}. Free space "
+            "there or name another --cache-dir."
+        ) from error
+    if folder:
+        job = {**job, "model": {**job["model"], "path": str(folder)}}
+    if rows:
+        here = {split: str(rows / data_name(split, path)) for split, path in files.items()}
+        source = {**job["task"]["source"], "files": here}
+        job = {**job, "task": {**job["task"], "source": source}}
+    return job
+
+
+def data_name(split: str, path: str) -> str:
+    """How a split's file is called in the store: its suffix says how it is read."""
+    return f"{split}{Path(path).suffix}"
+
+
+def model_files(folder: Path) -> dict[str, Path]:
+    """What of a model folder goes to the store, by name."""
+    return {path.name: path for path in needed_files(folder)}
+
+
+def _elsewhere(job: Job) -> tuple[str | None, Mapping[str, str]]:
+    """The model folder and the files of the task that are not on this node."""
+    path: str = job["model"]["path"]
+    folder = path if Path(path).is_absolute() and not Path(path).is_dir() else None
+    reads = "data_fingerprint" in job["spec"]  # the speed of a network is that of any rows
+    files: Mapping[str, str] = job["task"]["source"]["files"] if reads else {}
+    return folder, files if any(not Path(path).exists() for path in files.values()) else {}
