@@ -242,6 +242,18 @@ def test_bert_base_needs_about_two_gigabytes_at_least() -> None:
     assert 3 * GIB < whole < 5 * GIB
 
 
+@pytest.mark.parametrize("recipe", [Recipe(compute="fast"), Recipe(freeze_embeddings=True)])
+def test_words_that_are_not_trained_have_no_gradient_and_no_moments(recipe: Recipe) -> None:
+    """A fast trial leaves out the words that its task does not have; decay would change them."""
+    whole = memory_needed(BERT_BASE, Recipe())
+    least = memory_needed(BERT_BASE, recipe)
+    assert BERT_BASE.parameters
+    assert BERT_BASE.layer_parameters
+    rest = BERT_BASE.parameters - BERT_BASE.depth * BERT_BASE.layer_parameters
+    assert whole == (least or 0) + 12 * rest
+    assert memory_needed(BERT_BASE, Recipe(compute="fast", weight_decay=0.01)) == whole
+
+
 @settings(deadline=None)
 @given(
     batch=st.integers(1, 512),

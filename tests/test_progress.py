@@ -152,6 +152,7 @@ def test_a_run_ends_no_sooner_than_its_longest_piece() -> None:
     assert pace.seconds_left([], 1000.0, 500.0) == 500.0
     pace.started("a")
     assert pace.seconds_left([("a", 700.0)], 0.0, 0.0) == 700.0
+    assert pace.seconds_left([], 1000.0, 50.0, alone=300.0) == 400.0  # not shared by ten slots
 
 
 def test_a_failed_piece_is_no_pace(queue: WorkQueue) -> None:

@@ -65,6 +65,19 @@ def test_what_an_autoscaler_may_start_counts(tmp_path: Path) -> None:
     assert still_coming(coming, [(32.0, 4.0), (8.0, 1.0)]) == [(32.0, 4.0)] * 2 + [(8.0, 1.0)] * 6
 
 
+def test_a_head_that_is_like_its_workers_is_none_of_them(tmp_path: Path) -> None:
+    kinds = {
+        "head": {"resources": {"CPU": 8, "GPU": 1}},
+        "worker": {"resources": {"CPU": 8, "GPU": 1}, "max_workers": 10},
+    }
+    coming = a_cluster(tmp_path, available_node_types=kinds).coming()
+    head = {"Alive": True, "Resources": {"CPU": 8.0, "GPU": 1.0, "node:__internal_head__": 1.0}}
+    for joined in (0, 4, 10):
+        there = [head, *[node(8, 1)] * joined]
+        capacity = Capacity(Options(cache_dir=Path("cache")), lambda there=there: there, coming)
+        assert capacity.slots.number == 11
+
+
 def test_machines_join_and_leave(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(cutting, "_LOOK_SECONDS", -1.0)
     there = [node(4), node(8, 2)]

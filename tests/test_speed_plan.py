@@ -169,6 +169,23 @@ def test_they_are_the_last(queue: WorkQueue) -> None:
     assert kinds == ["trial"] * 8 + ["speed"] * 2
 
 
+def test_many_slots_make_them_no_faster(queue: WorkQueue) -> None:
+    """Two of equal length, one after the other, on however many slots."""
+    queue.pace.slots = 1000
+    queue.pace._measured = True
+    trials = [queue.take() for _ in range(8)]
+    for work in trials:
+        assert work is not None
+        queue.ended(work.id, None)
+    both = queue.seconds_left()
+    seconds = [queue.rates.seconds(work) for work in queue.plan.speeds.values()]
+    assert both == pytest.approx(sum(seconds))
+    first = queue.take()
+    assert first is not None
+    queue.ended(first.id, None)
+    assert queue.seconds_left() == pytest.approx(sum(seconds) - queue.rates.seconds(first))
+
+
 def test_one_waits_until_nothing_else_runs_and_nothing_runs_beside_it(queue: WorkQueue) -> None:
     trials = [queue.take() for _ in range(8)]
     assert queue.take() is None

@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 
+from lp_sweep.trials.device import onto
 from lp_sweep.trials.encoded import EncodedSplit
 
 EVALUATION_BATCH = 64
@@ -57,9 +58,7 @@ def to_device(
     batch = split.batch(
         rows, pad_id=padding.token_id, pad_left=padding.left, pad_type_id=padding.type_id
     )
-    return {
-        name: torch.from_numpy(array).to(device, non_blocking=True) for name, array in batch.items()
-    }
+    return {name: onto(array, device) for name, array in batch.items()}
 
 
 def chunks(order: np.ndarray, size: int) -> Iterator[np.ndarray]:

@@ -10,6 +10,7 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
+import numpy as np
 import torch
 
 
@@ -37,6 +38,13 @@ def precision_used(wanted: str, device: torch.device) -> str:
         return wanted
     has_bf16 = device.type == "cuda" and torch.cuda.is_bf16_supported(including_emulation=False)
     return "bf16" if has_bf16 else "fp32"
+
+
+def onto(array: np.ndarray, device: torch.device) -> torch.Tensor:
+    """The array's values on `device`, without a wait for what the device is still at: what is not
+    pinned CUDA copies only after that."""
+    tensor = torch.from_numpy(np.ascontiguousarray(array))
+    return (tensor.pin_memory() if device.type == "cuda" else tensor).to(device, non_blocking=True)
 
 
 def autocast(precision: str, device: torch.device) -> contextlib.AbstractContextManager[object]:

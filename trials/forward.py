@@ -17,6 +17,7 @@ from torch import nn
 
 from lp_sweep.storage.specs import Compute
 from lp_sweep.trials.batches import Padding, to_device
+from lp_sweep.trials.device import onto
 from lp_sweep.trials.encoded import EncodedSplit
 from lp_sweep.trials.groups import group_ends, longest_first
 from lp_sweep.trials.unpadded.families import family_of
@@ -64,4 +65,4 @@ def _grouped(
     order = longest_first(split.lengths_of(rows))
     ends = group_ends(split.lengths_of(rows[order]), _GROUP)
     found = torch.cat([padded(group) for group in np.split(rows[order], ends[:-1])])
-    return found[torch.from_numpy(np.argsort(order, kind="stable")).to(found.device)]
+    return found[onto(np.argsort(order, kind="stable"), found.device)]

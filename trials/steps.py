@@ -14,7 +14,7 @@ from torch import nn
 
 from lp_sweep.storage.specs import Recipe, TaskDefinition
 from lp_sweep.trials.batches import BatchSizes, Padding, chunks
-from lp_sweep.trials.device import autocast
+from lp_sweep.trials.device import autocast, onto
 from lp_sweep.trials.encoded import EncodedSplit
 from lp_sweep.trials.forward import forward
 from lp_sweep.trials.procedures import Phase
@@ -51,11 +51,12 @@ def train_step(
     torch.manual_seed(stream(setting.seed, step))
     total = torch.zeros((), device=setting.device)
     for part in chunks(rows, setting.batches.training):
+        target = onto(split.labels[part], setting.device)
         with autocast(setting.precision, setting.device):
             logits = forward(
                 model, split, part, setting.padding, setting.device, setting.recipe.compute
             )
-        loss = _loss(logits.float(), split.labels[part], setting.definition)
+        loss = _loss(logits.float(), target, setting.definition)
         share = loss * (len(part) / len(rows))  # a whole batch's is times 1.0: the same bits
         share.backward()  # type: ignore[no-untyped-call]
         total += share.detach()
@@ -70,8 +71,7 @@ def stream(seed: int, step: int) -> int:
     return int(np.random.SeedSequence((seed, step)).generate_state(1, np.uint64)[0] >> 1)
 
 
-def _loss(logits: torch.Tensor, labels: np.ndarray, definition: TaskDefinition) -> torch.Tensor:
-    target = torch.from_numpy(np.asarray(labels)).to(logits.device)
+def _loss(logits: torch.Tensor, target: torch.Tensor, definition: TaskDefinition) -> torch.Tensor:
     if definition.kind == "regression":
         return nn.functional.mse_loss(logits.squeeze(-1), target.float())
     return nn.functional.cross_entropy(logits, target.long())

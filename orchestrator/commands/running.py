@@ -143,7 +143,7 @@ def _farewell(outcome: Outcome, store: Store, request: Request, how: How) -> int
         say(f"{outcome.done} done in this run; of the sweep {left} have failed.")
         say(f"Try the failed again: {retry}")
         return 1
-    if pending := outcome.plan.totals()["trials_pending"]:  # after a retry, which leaves them
+    if pending := len(outcome.plan.missing()):  # after a retry, which leaves them
         say(f"{outcome.done} done in this run, {pending} not tried yet. Do them: {again}")
         return 3
     what = f"{outcome.done} done in this run" if outcome.done else "nothing was missing"

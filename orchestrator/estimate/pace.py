@@ -46,15 +46,21 @@ class Pace:
         return (self._actual + prior) / (self._estimated + prior)
 
     def seconds_left(
-        self, live: Collection[tuple[str, float]], waiting: float, longest: float
+        self,
+        live: Collection[tuple[str, float]],
+        waiting: float,
+        longest: float,
+        alone: float = 0.0,
     ) -> float | None:
         """Until the last piece ends; None while that can't be said. `live`: identifiers with their
-        estimates; `waiting`: slot-seconds of the rest, whose longest piece takes `longest`."""
+        estimates; `waiting`: slot-seconds of the rest, whose longest piece takes `longest`;
+        `alone`: seconds of what runs after all that, one at a time."""
         factor = self.factor
         if factor is None or not self.slots:
             return None
         left = [max(0.0, factor * seconds - self.elapsed(id_)) for id_, seconds in live]
-        return max((sum(left) + factor * waiting) / self.slots, factor * longest, *left, 0.0)
+        beside = max((sum(left) + factor * waiting) / self.slots, factor * longest, *left, 0.0)
+        return beside + factor * alone
 
 
 def clock(seconds: float | None) -> str:

@@ -20,6 +20,7 @@ from lp_sweep.storage.errors import PreflightError
 from lp_sweep.storage.specs import Recipe, TrialSpec
 
 _STATE = 16  # bytes a parameter: weight, gradient and two Adam moments, each in fp32
+_WEIGHT = 4  # the weight alone
 _HALVINGS = 3  # of the micro-batch, after running out of memory
 # Values that a layer keeps for the backward pass, in hidden widths a token: input, queries, keys,
 # values, context, two norms with their inputs (9) and the feed-forward before and after its
@@ -34,6 +35,12 @@ count = torch.cuda.device_count() if torch.cuda.is_available() else 0
 devices = map(torch.cuda.get_device_properties, range(count))
 print(json.dumps([(str(device.name), int(device.total_memory)) for device in devices]))
 """
+
+
+def _few_words(recipe: Recipe) -> bool:
+    """Whether most rows of the table of words have no gradient and no moments: it is frozen, or a
+    fast trial leaves them out (trials/vocabulary.py)."""
+    return recipe.freeze_embeddings or (recipe.compute == "fast" and recipe.weight_decay == 0)
 
 
 class GpuInfo(NamedTuple):
@@ -53,8 +60,9 @@ def memory_needed(
     if model.parameters is None:
         return None
     layers = model.depth if layers is None else layers
-    dropped = (model.depth - layers) * (model.layer_parameters or 0)
-    state = _STATE * max(0, model.parameters - dropped)
+    of_layers = layers * (model.layer_parameters or 0)
+    rest = max(0, model.parameters - model.depth * (model.layer_parameters or 0))
+    state = _STATE * of_layers + (_WEIGHT if _few_words(recipe) else _STATE) * rest
     examples = recipe.batch_size if whole_batch else max(1, recipe.batch_size >> _HALVINGS)
     kept = _KEPT if whole_batch else _KEPT_AT_LEAST
     values = examples * recipe.max_length * layers * (model.hidden or 0) * kept

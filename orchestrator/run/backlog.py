@@ -40,6 +40,7 @@ class Backlog:
         self._plan, self._rates = plan, rates
         self._ready: list[Ready] = []  # a heap
         self._ready_seconds = self._deferred_seconds = 0.0
+        self.alone = 0.0  # seconds of what is handed out with nothing beside it
         self._taken_in: set[str] = set()  # ever, so that a newer plan brings in what is new
 
     def fill(self, plan: Plan, selection: Selection) -> None:
@@ -65,16 +66,19 @@ class Backlog:
 
     def push(self, id_: str) -> None:
         """To be handed out now."""
-        seconds = self._seconds(id_)
-        heapq.heappush(self._ready, Ready(self._rank(id_), -seconds, id_))
+        seconds, rank = self._seconds(id_), self._rank(id_)
+        heapq.heappush(self._ready, Ready(rank, -seconds, id_))
         self._ready_seconds += seconds
+        self.alone += seconds if rank == Rank.SPEED else 0.0
 
     def first(self) -> Ready | None:
         return self._ready[0] if self._ready else None
 
     def pop(self) -> None:
         """The first goes."""
-        self._ready_seconds += heapq.heappop(self._ready).minus_seconds
+        piece = heapq.heappop(self._ready)
+        self._ready_seconds += piece.minus_seconds
+        self.alone += piece.minus_seconds if piece.rank == Rank.SPEED else 0.0
 
     def succeeded(self, id_: str) -> None:
         """What waited for its network alone can begin; or itself, once more for its network."""
@@ -102,8 +106,9 @@ class Backlog:
         return ready + self.networks.blocked.seconds() + self._deferred_seconds
 
     def longest(self) -> float:
-        """Seconds of the first of those that can begin."""
-        return -self._ready[0].minus_seconds if self._ready else 0.0
+        """Seconds of the first of those that can begin, beside others."""
+        first = self.first()
+        return -first.minus_seconds if first and first.rank != Rank.SPEED else 0.0
 
     def _seconds(self, id_: str) -> float:
         return self._rates.seconds(self._plan.work(id_))

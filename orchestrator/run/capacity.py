@@ -19,6 +19,7 @@ Size = tuple[float, float]  # CPUs and GPUs of a node
 
 _SHARES = 10_000  # Ray counts in such parts: the shares of a GPU must not add up to more than one
 _MOST_CORES = 8  # of a CPU slot, and CPU slots of the largest node where it has no more than 64
+_HEAD = "node:__internal_head__"  # a resource that the head node has
 _LOOK_SECONDS = 5.0  # between two looks at the nodes
 
 
@@ -48,8 +49,9 @@ class Capacity:
         return self._number
 
     def _sizes(self) -> list[Size]:
-        there = sizes(self._nodes())
-        return there + still_coming(self._coming, there)
+        nodes = self._nodes()
+        workers = [node for node in nodes if _HEAD not in node["Resources"]]
+        return sizes(nodes) + still_coming(self._coming, sizes(workers))
 
 
 def sizes(nodes: Sequence[Mapping[str, Any]]) -> list[Size]:
@@ -61,10 +63,10 @@ def sizes(nodes: Sequence[Mapping[str, Any]]) -> list[Size]:
     ]
 
 
-def still_coming(coming: Sequence[Size], there: Sequence[Size]) -> list[Size]:
-    """Of the nodes that an autoscaler may start those that are not among the ones there."""
+def still_coming(coming: Sequence[Size], workers: Sequence[Size]) -> list[Size]:
+    """Of the nodes that an autoscaler may start those that are not among the workers there."""
     left = list(coming)
-    for size in there:
+    for size in workers:
         if size in left:
             left.remove(size)
     return left

@@ -25,7 +25,7 @@ from lp_sweep.orchestrator.run.shipping import look_at_store
 from lp_sweep.orchestrator.run.sources import Sources
 from lp_sweep.orchestrator.run.stopsignals import StopSignals
 from lp_sweep.orchestrator.run.workqueue import WorkQueue
-from lp_sweep.storage.errors import StoreError
+from lp_sweep.storage.errors import PreflightError, StoreError
 from lp_sweep.storage.runs import Presence
 from lp_sweep.storage.store import Store
 
@@ -190,6 +190,12 @@ def _look_at_nodes(queue: WorkQueue, options: Options, slots: Slots, reporter: R
     from lp_sweep.orchestrator.preflight.gpumemory import check_gpus, local_gpus
     from lp_sweep.orchestrator.run.everynode import on_each_node
 
+    speeds = (work.spec for work in queue.plan.missing_speeds())
+    if not slots.gpus and any(getattr(spec, "device_type", "") == "cuda" for spec in speeds):
+        raise PreflightError(
+            "the sweep asks for speeds on cuda (`measure: {speed: cuda}`), and trials here have no "
+            "GPU. Run it where there is one, or without them: measure.speed=cpu."
+        )
     if slots.gpus:
         gpus = [gpu for found in on_each_node(local_gpus).values() for gpu in found]
         for note in check_gpus(queue.plan, gpus):

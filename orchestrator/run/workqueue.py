@@ -150,7 +150,10 @@ class WorkQueue:
     def seconds_left(self) -> float | None:
         """Until this run ends, by its pace; None while nobody can say."""
         live = [(work.id, self.rates.seconds(work)) for work in [*self.live.values()]]
-        return self.pace.seconds_left(live, self._backlog.seconds(), self._backlog.longest())
+        backlog = self._backlog
+        return self.pace.seconds_left(
+            live, backlog.seconds() - backlog.alone, backlog.longest(), backlog.alone
+        )
 
     def _fill(self) -> None:
         """With what is new in the plan; and what its work waits for may have ended before."""

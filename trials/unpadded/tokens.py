@@ -11,6 +11,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
+from lp_sweep.trials.device import onto
 from lp_sweep.trials.encoded import EncodedSplit
 from lp_sweep.trials.groups import group_ends, longest_first
 
@@ -49,7 +50,7 @@ def real_tokens(
     """These rows of a split on `device`."""
 
     def there(array: npt.NDArray[np.generic]) -> torch.Tensor:
-        return torch.from_numpy(np.ascontiguousarray(array)).to(device, non_blocking=True)
+        return onto(array, device)
 
     order = longest_first(split.lengths_of(rows))
     starts = split.offsets[rows[order]]
