@@ -247,7 +247,7 @@ def cka(
 
 
 app.add_typer(storecli.app)
-app.add_typer(clustercli.app)
+app.add_typer(clustercli.app, name="cluster")
 
 
 @app.command()

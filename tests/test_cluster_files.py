@@ -14,6 +14,7 @@ import yaml
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from ray.autoscaler._private.command_runner import _with_interactive
+from ray.util.accelerators import accelerators
 from typer.testing import CliRunner
 
 from lp_sweep.orchestrator.cli import app
@@ -153,7 +154,11 @@ def test_how_a_machine_is_rented(options: dict[str, Any], market: dict[str, Any]
 def test_machines_of_several_gpus_are_as_many_as_the_gpus_need() -> None:
     file = yaml.safe_load(text_of(provider="aws", gpus=16, gpu_type="a100"))
     assert (file["max_workers"], file["available_node_types"]["gpu"]["max_workers"]) == (2, 2)
-    assert file["available_node_types"]["gpu"]["resources"] == {"CPU": 96, "GPU": 8}
+    assert file["available_node_types"]["gpu"]["resources"] == {
+        "CPU": 96,
+        "GPU": 8,
+        "accelerator_type:A100": 1,
+    }
     with pytest.raises(SpecError, match=r"p4d.24xlarge has 8 GPUs, and --gpus is 12: ask for 16"):
         text_of(provider="aws", gpus=12, gpu_type="a100")
 
@@ -219,6 +224,11 @@ def test_a_head_in_the_cloud_runs_no_trial() -> None:
         assert "--num-cpus=0" in file["head_start_ray_commands"][-1]
     pods = yaml.safe_load(text_of(provider="kuberay"))
     assert pods["spec"]["headGroupSpec"]["rayStartParams"] == {"num-cpus": "0"}
+
+
+def test_a_gpu_has_the_name_that_ray_gives_it() -> None:
+    names = {name for name in vars(accelerators).values() if isinstance(name, str)}
+    assert {gpu.upper() for gpu in (*AWS, *GCP)} <= names
 
 
 def test_a_machine_has_what_amazon_says_of_it() -> None:
