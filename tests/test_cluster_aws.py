@@ -7,6 +7,7 @@ There it ends: the fake machines have no sshd, and what the images hold only AWS
 from __future__ import annotations
 
 import copy
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -176,3 +177,12 @@ def test_sizes_that_ray_looks_up_leave_those_of_the_file(account: dict[str, Any]
     kinds["gpu"].pop("memory")
     assert kinds["head"] == {"CPU": 0}
     assert kinds["gpu"] == {"CPU": 4, "GPU": 1, "accelerator_type:A10G": 1}
+
+
+def test_the_policies_of_the_docs_are_ones(account: dict[str, Any]) -> None:
+    """That AWS would take them; what they are good for only AWS knows."""
+    text = (FILE.parent / "docs" / "cluster.md").read_text(encoding="utf-8")
+    policies = re.findall(r"```json\n(.*?)```", text, re.DOTALL)
+    assert len(policies) == 2
+    for number, policy in enumerate(policies):
+        account["iam"].create_policy(PolicyName=f"lp-sweep-{number}", PolicyDocument=policy)

@@ -17,6 +17,7 @@ from typer.testing import CliRunner
 
 from lp_sweep.orchestrator.cli import app
 from lp_sweep.orchestrator.cluster.validate import PROVIDER_KEYS, mistakes_of
+from lp_sweep.storage.errors import SpecError
 
 ROOT = Path(__file__).resolve().parent.parent
 
@@ -39,6 +40,7 @@ def validated(content: object) -> list[str]:
     if done.exit_code == 0:
         assert done.stdout.startswith("cluster.yaml: nothing wrong")
         return []
+    assert isinstance(done.exception, SpecError), done.exception
     return [line.removeprefix("cluster.yaml: ") for line in str(done.exception).splitlines()]
 
 
@@ -66,6 +68,7 @@ def _rename(*path: Any, to: str) -> Callable[[Any], None]:
 
 GPU = ("available_node_types", "gpu")
 NODE = (*GPU, "node_config")
+POD = ("spec", "workerGroupSpecs", 0, "template", "spec", "containers", 0)
 SLIPS: dict[str, tuple[str, Callable[[Any], None], str]] = {
     "top": ("cluster.yaml", _rename("max_workers", to="max_wokers"), "Did you mean 'max_workers'?"),
     "min-workers": ("cluster.yaml", _put("min_workers", value=2), "unknown key 'min_workers'"),
@@ -169,6 +172,11 @@ SLIPS: dict[str, tuple[str, Callable[[Any], None], str]] = {
         _put("spec", "headGroupSpec", "rayStartParams", value={"num-cpus": 0}),
         "spec.headGroupSpec.rayStartParams.num-cpus: 0 is no string: write '0'.",
     ),
+    "kuberay-size": (
+        "examples/kuberay.yaml",
+        _put(*POD, "resources", value={}),
+        "Ray's autoscaler can't read it: ValueError: Autoscaler failed to detect `CPU` resources",
+    ),
     "kuberay-version": (
         "examples/kuberay.yaml",
         _put("apiVersion", value="ray.io/v1alpha1"),
@@ -233,3 +241,17 @@ def test_the_keys_of_a_provider_are_those_that_ray_reads(kind: str) -> None:
     general = Path(ray.autoscaler.__file__).parent.rglob("*.py")
     everything = "".join(file.read_text() for file in general)
     assert all(f'"{key}"' in everything for key in PROVIDER_KEYS[kind])
+
+
+def test_the_docs_show_what_validate_says() -> None:
+    text = (ROOT / "docs" / "cluster.md").read_text(encoding="utf-8")
+    section = text.partition("### What `validate` finds")[2]
+    edit, command, *shown = section.partition("```\n")[2].partition("\n```")[0].splitlines()
+    source = (ROOT / "cluster.yaml").read_text(encoding="utf-8")
+    for old, new in re.findall(r"-e s/(.+?)/(.+?)/", edit):
+        source = source.replace(old, new)
+    Path("slips.yaml").write_text(source, encoding="utf-8")
+    assert command == "$ lp-sweep cluster validate slips.yaml"
+    done = CliRunner().invoke(app, ["cluster", "validate", "slips.yaml"])
+    said = [f"error: {line}" for line in str(done.exception).splitlines()]
+    assert said == shown

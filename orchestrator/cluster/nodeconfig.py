@@ -75,8 +75,9 @@ def _of_shape(where: str, value: Any, shape: Any) -> Iterator[Mistake]:
         yield Mistake(where, f"{shown(value)} is no {shape.type_name}.")
     elif shape.type_name == "structure":
         yield from unknown_keys(where, value, shape.members)
-        for key in value.keys() & shape.members.keys():
-            yield from _of_shape(f"{where}.{key}", value[key], shape.members[key])
+        for key in value:
+            if key in shape.members:
+                yield from _of_shape(f"{where}.{key}", value[key], shape.members[key])
     elif shape.type_name == "list":
         for index, entry in enumerate(value):
             yield from _of_shape(f"{where}[{index}]", entry, shape.member)

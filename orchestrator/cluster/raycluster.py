@@ -39,7 +39,8 @@ def ray_cluster_mistakes(content: dict[str, Any]) -> Iterator[Mistake]:
         yield from _of_spec(content["spec"])
         _as_the_autoscaler_reads_it(content)
     except Exception as error:  # of any type: a missing key is a KeyError, of no message
-        yield Mistake("", f"Ray's autoscaler can't read it: {type(error).__name__}: {error}")
+        said = short(f"{type(error).__name__}: {error}")
+        yield Mistake("", f"Ray's autoscaler can't read it: {said}")
 
 
 def _of_spec(spec: dict[str, Any]) -> Iterator[Mistake]:

@@ -1,7 +1,4 @@
-"""Ray's own checks of a cluster file, with every error and not the first alone.
-
-Ray's schema lets unknown keys of a node type pass; here they are mistakes.
-"""
+"""Ray's own checks of a cluster file, with every error and not the first alone."""
 
 from __future__ import annotations
 
@@ -31,11 +28,6 @@ def schema_mistakes(content: Mapping[str, Any]) -> Iterator[Mistake]:
             yield from unknown_keys(where, error.instance, error.schema["properties"])
         else:
             yield Mistake(".".join(map(str, error.path)), short(error.message))
-    kinds = content.get("available_node_types")
-    allowed = schema["properties"]["available_node_types"]["patternProperties"][".*"]["properties"]
-    for name, kind in kinds.items() if isinstance(kinds, dict) else ():
-        if isinstance(kind, dict):
-            yield from unknown_keys(f"available_node_types.{name}", kind, allowed)
 
 
 def _provider(content: Mapping[str, Any]) -> object:
