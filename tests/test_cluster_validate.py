@@ -132,6 +132,11 @@ SLIPS: dict[str, tuple[str, Callable[[Any], None], str]] = {
         _put("metadata", value={"price_per_hour": {"cpu": 1}}),
         "metadata.price_per_hour has 'cpu'",
     ),
+    "priced-alike": (
+        "cluster.yaml",
+        _put("metadata", value={"price_per_hour": 0.6}),
+        "metadata.price_per_hour is 0.6",
+    ),
     "gcp-provider": (
         "examples/cluster-gcp.yaml",
         _rename("provider", "project_id", to="project"),
@@ -155,7 +160,12 @@ SLIPS: dict[str, tuple[str, Callable[[Any], None], str]] = {
     "onprem-kinds": (
         "examples/cluster-onprem.yaml",
         _put("available_node_types", value={"gpu": {"resources": {}, "node_config": {}}}),
-        "Ray refuses it",
+        "Ray says: The field available_node_types is not supported for on-premise clusters",
+    ),
+    "onprem-workers": (
+        "examples/cluster-onprem.yaml",
+        _put("max_workers", value=3),
+        "Ray says: The value of `max_workers` supplied (3) is greater than",
     ),
     "kuberay-spec": (
         "examples/kuberay.yaml",

@@ -125,6 +125,8 @@ def _amount(resources: Mapping[str, Any], name: str) -> float | None:
 
 def _prices(content: Mapping[str, Any], path: Path) -> dict[str, float]:
     told = (content.get("metadata") or {}).get(PRICES) or {}
+    if not isinstance(told, dict):
+        raise SpecError(f"{path}: metadata.{PRICES} is {told!r}: give it as {{gpu: 0.35}}.")
     for kind, price in told.items():
         if type(price) not in (int, float) or price < 0:
             raise SpecError(

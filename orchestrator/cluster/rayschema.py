@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import io
 import json
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -36,13 +38,18 @@ def _provider(content: Mapping[str, Any]) -> object:
 
 
 def refused_by_ray(content: dict[str, Any]) -> Iterator[Mistake]:
-    """What `ray up` does with a file of the right schema before it asks the cloud anything."""
+    """What `ray up` does with a file of the right schema before it asks the cloud anything: what
+    it warns of and goes on, and what it refuses."""
     import click
     from ray.autoscaler._private.util import prepare_config, validate_config
 
+    printed = io.StringIO()
     try:
-        validate_config(prepare_config(content))
+        with contextlib.redirect_stdout(printed), contextlib.redirect_stderr(printed):
+            validate_config(prepare_config(content))
     except click.ClickException:
-        yield Mistake("", "Ray refuses it, for the reason that it has printed.")
+        pass  # it has printed why
     except Exception as error:  # of any type: a missing key is a KeyError, of no message
         yield Mistake("", f"Ray refuses it: {type(error).__name__}: {short(str(error))}")
+    for line in filter(None, printed.getvalue().splitlines()):
+        yield Mistake("", f"Ray says: {short(line.rpartition(' -- ')[2])}")
