@@ -15,6 +15,7 @@ from lp_sweep.storage.printable import listed, shown
 
 PROVIDERS = ("aws", "gcp", "onprem", "kuberay")
 KINDS = ("head", "gpu")
+DEFAULT_GPU = {"aws": "a10g", "gcp": "l4"}
 REGIONS = {"aws": "us-west-2", "gcp": "us-central1"}
 CHANGE = "CHANGE-"  # begins what only the user knows
 
@@ -110,13 +111,10 @@ class Wanted:
         asked = {"--max-price": self.max_price}
         asked |= {f"--price {kind}": price for kind, price in self.prices.items()}
         for name, price in asked.items():
-            if price is not None and not 0 < price < 1e5:  # NaN, too
+            if price is not None and not 0.001 <= price < 1e5:  # NaN, too
                 raise SpecError(f"{name} is {price}: give money per hour, such as 0.6.")
         for kind in self.prices.keys() - set(KINDS):
             raise SpecError(f"--price {shown(kind)}: the kinds are {listed(KINDS)}, as gpu=0.6.")
-
-
-DEFAULT_GPU = {"aws": "a10g", "gcp": "l4"}
 
 
 def option(name: str) -> str:

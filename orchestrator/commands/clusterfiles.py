@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -11,6 +11,9 @@ from lp_sweep.orchestrator.commands.output import emit, say
 from lp_sweep.storage.errors import SpecError
 from lp_sweep.storage.places import is_file
 from lp_sweep.storage.printable import shown
+
+if TYPE_CHECKING:
+    from lp_sweep.orchestrator.cluster.wanted import Wanted
 
 
 def init(
@@ -37,7 +40,7 @@ def init(
     worker_ips: Annotated[
         str | None, typer.Option("--worker-ips", help="onprem: 10.0.0.11,10.0.0.12")
     ] = None,
-    ssh_user: Annotated[str | None, typer.Option("--ssh-user", help="[ubuntu]")] = None,
+    ssh_user: Annotated[str | None, typer.Option("--ssh-user", help="[in a cloud: ubuntu]")] = None,
     ssh_key: Annotated[str | None, typer.Option("--ssh-key", help="A private key.")] = None,
     image: Annotated[str | None, typer.Option("--image", help="kuberay.")] = None,
     out: Annotated[Path, typer.Option("--out", help="File to write.")] = Path("cluster.yaml"),
@@ -95,7 +98,7 @@ def validate(
     emit(f"{file}: nothing wrong is found. What only the cloud knows (quotas, images) it will say.")
 
 
-def _wanted(provider: str, options: dict[str, Any]) -> Any:
+def _wanted(provider: str, options: dict[str, Any]) -> Wanted:
     from lp_sweep.orchestrator.cluster.machines import MACHINES, REFUSED
     from lp_sweep.orchestrator.cluster.wanted import PROVIDERS, Wanted
     from lp_sweep.orchestrator.sweepfile.wording import choose
