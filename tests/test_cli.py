@@ -8,7 +8,7 @@ import os
 import re
 import subprocess
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -194,9 +194,15 @@ def test_every_line_of_several_mistakes_is_marked(world: Path) -> None:
 # -- help
 
 
-@pytest.mark.parametrize("name", COMMANDS)
-def test_every_command_and_option_is_documented(name: str) -> None:
-    command = get_command(app).commands[name]  # type: ignore[attr-defined]
+def _every_command(group: Any, before: str = "") -> Iterator[tuple[str, Any]]:
+    for name, command in group.commands.items():
+        yield before + name, command
+        if hasattr(command, "commands"):
+            yield from _every_command(command, f"{before}{name} ")
+
+
+@pytest.mark.parametrize(("name", "command"), list(_every_command(get_command(app))))
+def test_every_command_and_option_is_documented(name: str, command: Any) -> None:
     assert "Example: lp-sweep " + name in (command.help or "")
     assert len((command.help or "").splitlines()[0]) > 20
     for parameter in command.params:

@@ -63,20 +63,31 @@ class ClusterFile(NamedTuple):
 def read_cluster_file(path: Path) -> ClusterFile:
     """Raises SpecError for a file that can't be read, or is no cluster file."""
     path = path.expanduser()
+    content = cluster_content(path)
+    return ClusterFile(path, content, tuple(_kinds(content, path)))
+
+
+def cluster_content(path: Path) -> dict[str, Any]:
+    """A cluster file as written: that its keys are there, and no more. Raises SpecError."""
+    content = yaml_content(path)
+    if not isinstance(content, dict) or not {"cluster_name", "provider"} <= content.keys():
+        raise SpecError(
+            f"{path} is no cluster file of `ray up`: it needs `cluster_name` and `provider`. "
+            "`lp-sweep cluster init` writes one."
+        )
+    return content
+
+
+def yaml_content(path: Path) -> object:
+    """Raises SpecError for what is no file, or no YAML."""
     try:
-        content = yaml.safe_load(path.read_text(encoding="utf-8"))
+        return yaml.safe_load(path.read_text(encoding="utf-8"))
     except OSError as error:
         raise SpecError(
             f"no cluster file {path}: {error.strerror}. `lp-sweep cluster init` writes one."
         ) from None
     except (yaml.YAMLError, UnicodeDecodeError) as error:
         raise SpecError(f"{path} is no YAML: {str(error).splitlines()[0]}") from None
-    if not isinstance(content, dict) or not {"cluster_name", "provider"} <= content.keys():
-        raise SpecError(
-            f"{path} is no cluster file of `ray up`: it needs `cluster_name` and `provider`. "
-            "`lp-sweep cluster init` writes one."
-        )
-    return ClusterFile(path, content, tuple(_kinds(content, path)))
 
 
 def _kinds(content: Mapping[str, Any], path: Path) -> list[Kind]:
@@ -114,6 +125,8 @@ def _amount(resources: Mapping[str, Any], name: str) -> float | None:
 
 def _prices(content: Mapping[str, Any], path: Path) -> dict[str, float]:
     told = (content.get("metadata") or {}).get(PRICES) or {}
+    if not isinstance(told, dict):
+        raise SpecError(f"{path}: metadata.{PRICES} is {told!r}: give it as {{gpu: 0.35}}.")
     for kind, price in told.items():
         if type(price) not in (int, float) or price < 0:
             raise SpecError(

@@ -1,0 +1,122 @@
+"""What a user wants of a cluster: the options of `lp-sweep cluster init`, checked.
+
+Everything here ends up in YAML and in shell commands on other machines, so that names are narrow
+and what may be anything (a store, the path of a key) is one printable line, which is quoted.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, field, fields
+
+from lp_sweep.orchestrator.cluster.machines import MACHINES, Machine
+from lp_sweep.storage.errors import SpecError
+from lp_sweep.storage.printable import listed, shown
+
+PROVIDERS = ("aws", "gcp", "onprem", "kuberay")
+KINDS = ("head", "gpu")
+DEFAULT_GPU = {"aws": "a10g", "gcp": "l4"}
+REGIONS = {"aws": "us-west-2", "gcp": "us-central1"}
+CHANGE = "CHANGE-"  # begins what only the user knows
+
+_EVERY = {"name", "store"}
+_CLOUD = _EVERY | {"gpus", "gpu_type", "on_demand", "region", "prices", "ssh_user", "ssh_key"}
+TAKES = {
+    "aws": _CLOUD | {"max_price"},
+    "gcp": _CLOUD | {"project"},
+    "onprem": _EVERY | {"head_ip", "worker_ips", "ssh_user", "ssh_key"},
+    "kuberay": _EVERY | {"gpus", "image"},
+}
+# As RFC 1123 and the labels of GCP want names; users as useradd does.
+_FORMS = {
+    "name": (re.compile(r"[a-z][a-z0-9-]{0,38}[a-z0-9]"), "small letters, digits and -, as lab-2"),
+    "region": (re.compile(r"[a-z]{2,20}(-[a-z0-9]{1,20}){1,3}"), "a region such as us-west-2"),
+    "project": (re.compile(r"[A-Za-z][A-Za-z0-9:.-]{1,60}"), "a project's id, such as lab-1234"),
+    "ssh_user": (re.compile(r"[a-z_][a-z0-9_.-]{0,31}"), "a user's name, such as ubuntu"),
+    "head_ip": (re.compile(r"[A-Za-z0-9][A-Za-z0-9.:-]*"), "an address, such as 10.0.0.10"),
+    "worker_ips": (re.compile(r"[A-Za-z0-9][A-Za-z0-9.:-]*"), "addresses, such as 10.0.0.11"),
+    "image": (re.compile(r"[A-Za-z0-9][A-Za-z0-9_./:@-]*"), "an image, such as me/lp-sweep:0.1.0"),
+    "store": (re.compile(r".*"), "a folder or s3://bucket/prefix"),
+    "ssh_key": (re.compile(r".*"), "the path of a private key"),
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Wanted:
+    """`gpus` in all, at most; money is per hour of a machine; `prices` are by kind of machine.
+    What is None the user has not said, and the provider's default stands for it."""
+
+    provider: str
+    name: str = "lp-sweep"
+    gpus: int | None = None
+    gpu_type: str | None = None
+    max_price: float | None = None
+    on_demand: bool = False
+    region: str | None = None
+    project: str | None = None
+    store: str | None = None
+    head_ip: str | None = None
+    worker_ips: tuple[str, ...] = ()
+    ssh_user: str | None = None
+    ssh_key: str | None = None
+    image: str | None = None
+    prices: dict[str, float] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self._only_what_the_provider_takes()
+        self._every_text_in_its_form()
+        self._money()
+        if self.provider == "onprem" and not (self.head_ip and self.worker_ips):
+            raise SpecError("onprem needs --head-ip 10.0.0.10 and --worker-ips 10.0.0.11,10.0.0.12")
+        if self.gpus is not None and self.gpus < 1:
+            raise SpecError(f"--gpus is {self.gpus}: give 1 or more.")
+
+    @property
+    def machine(self) -> Machine:
+        """The rented machine; only where the provider lets any. Raises SpecError where the GPUs do
+        not fill machines of it."""
+        machine = MACHINES[self.provider][self.gpu_type or DEFAULT_GPU[self.provider]]
+        if self.most_gpus % machine.gpus:
+            up = -(-self.most_gpus // machine.gpus) * machine.gpus
+            raise SpecError(
+                f"{machine.instance} has {machine.gpus} GPUs, and --gpus is {self.most_gpus}: "
+                f"ask for {up}."
+            )
+        return machine
+
+    @property
+    def most_gpus(self) -> int:
+        return self.gpus or 8
+
+    def _only_what_the_provider_takes(self) -> None:
+        takes = TAKES[self.provider]
+        for entry in fields(self):
+            if entry.name != "provider" and entry.name not in takes and getattr(self, entry.name):
+                owners = [name for name, taken in TAKES.items() if entry.name in taken]
+                raise SpecError(
+                    f"{option(entry.name)} is for {listed(owners)}, and not for {self.provider}. "
+                    f"{self.provider} takes: {listed(sorted(map(option, takes)))}."
+                )
+
+    def _every_text_in_its_form(self) -> None:
+        for name, (form, example) in _FORMS.items():
+            value = getattr(self, name)
+            for text in value if isinstance(value, tuple) else (value,):
+                if text is not None and not (text and text.isprintable() and form.fullmatch(text)):
+                    raise SpecError(f"{option(name)} is {shown(text)}: give {example}.")
+
+    def _money(self) -> None:
+        if self.max_price is not None and self.on_demand:
+            raise SpecError("--max-price is what a spot machine may cost: not with --on-demand.")
+        asked = {"--max-price": self.max_price}
+        asked |= {f"--price {kind}": price for kind, price in self.prices.items()}
+        for name, price in asked.items():
+            if price is not None and not 0.001 <= price < 1e5:  # NaN, too
+                raise SpecError(f"{name} is {price}: give money per hour, such as 0.6.")
+        for kind in self.prices.keys() - set(KINDS):
+            raise SpecError(f"--price {shown(kind)}: the kinds are {listed(KINDS)}, as gpu=0.6.")
+
+
+def option(name: str) -> str:
+    """The option of the command line that a field is."""
+    return "--price" if name == "prices" else f"--{name.replace('_', '-')}"

@@ -1,0 +1,19 @@
+"""`lp-sweep cluster`: the commands around a cluster of `ray up`."""
+
+from __future__ import annotations
+
+import typer
+
+from lp_sweep.orchestrator.commands.clusterfiles import init, validate
+
+app = typer.Typer(no_args_is_help=True)
+app.command()(init)
+app.command()(validate)
+
+
+@app.callback()
+def _root() -> None:
+    """Write a cluster file for `ray up`, and check one before it costs money.
+
+    Example: lp-sweep cluster init aws --gpus 8
+    """
