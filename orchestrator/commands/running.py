@@ -16,7 +16,7 @@ from lp_sweep.orchestrator.plan.policy import Limits
 from lp_sweep.orchestrator.plan.selection import Selection, retry_selection
 from lp_sweep.orchestrator.plan.unkept import unkept_note
 from lp_sweep.orchestrator.run.driver import Outcome, run_sweep
-from lp_sweep.orchestrator.run.runoptions import STORE_PATIENCE, Options
+from lp_sweep.orchestrator.run.runoptions import STORE_PATIENCE, Options, PerTrial
 from lp_sweep.orchestrator.sweepfile.load import SweepFile
 from lp_sweep.storage.errors import SpecError
 from lp_sweep.storage.places import expanded
@@ -83,9 +83,7 @@ def _run(request: Request, how: How, first: Planned, selection: Selection) -> in
     options = Options(
         cache_dir=how.node_folder,
         address=how.address,
-        cpus_per_trial=spec.resources_per_trial.cpu,
-        gpus_per_trial=spec.resources_per_trial.gpu,
-        trials_per_gpu=spec.trials_per_gpu,
+        per_trial=PerTrial.of(spec),
         offline=request.offline,
         part=is_part(request.overrides),
         checkpoint_every=spec.checkpoint_every,

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 from lp_sweep.orchestrator.estimate.estimate import Rates
 from lp_sweep.orchestrator.plan.plan import Plan, Work
 from lp_sweep.orchestrator.plan.planning import make_plan
-from lp_sweep.orchestrator.run.capacity import Capacity, Slots
+from lp_sweep.orchestrator.run.capacity import Capacity, Slots, mixed_note
 from lp_sweep.orchestrator.run.cluster import cluster
 from lp_sweep.orchestrator.run.loss import Loss, blocked_by
 from lp_sweep.orchestrator.run.progress import Reporter, told_of_measures
@@ -117,7 +117,7 @@ def _work(
     try:
         keep_sigterm()
         with cluster(options) as capacity:
-            _look_at_nodes(queue, options, capacity.slots, reporter)
+            _look_at_nodes(queue, options, capacity, reporter)
             reporter.opened(queue, capacity.slots.number)
             try:
                 _fit(queue, recorder, options, capacity, reporter, signals)
@@ -183,13 +183,17 @@ def _fit(
         shutil.rmtree(scratch, ignore_errors=True)
 
 
-def _look_at_nodes(queue: WorkQueue, options: Options, slots: Slots, reporter: Reporter) -> None:
+def _look_at_nodes(
+    queue: WorkQueue, options: Options, capacity: Capacity, reporter: Reporter
+) -> None:
     """Before the first trial: room on the GPUs, and what earlier runs left on the cluster's nodes;
     a worker then finds its record in the store. Raises PreflightError."""
     from lp_sweep.orchestrator.preflight.gpumemory import check_gpus, local_gpus
     from lp_sweep.orchestrator.run.everynode import on_each_node
 
-    if slots.gpus:
+    if note := mixed_note(capacity.slots, capacity.accelerators):
+        reporter.note(note)
+    if capacity.slots.gpus:
         gpus = [gpu for found in on_each_node(local_gpus).values() for gpu in found]
         for note in check_gpus(queue.plan, gpus):
             reporter.note(note)

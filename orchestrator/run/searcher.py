@@ -87,7 +87,7 @@ class PlanSearcher(Searcher):  # type: ignore[misc]
 
 def resources(slots: Slots, config: Mapping[str, Any]) -> Any:
     """What Tune asks Ray for: one slot, on a node that is not set aside."""
-    bundle = {"CPU": slots.cpus, "GPU": slots.gpus}
+    bundle = slots.bundle()
     avoid = config.get("avoid")
     if not avoid:
         return tune.PlacementGroupFactory([bundle])
