@@ -20,6 +20,7 @@ from lp_sweep.orchestrator.commands.options import (
     DEFAULT_STORE,
     AddressOption,
     CacheDirOption,
+    ClusterFileOption,
     DataDirOption,
     FailFastOption,
     FileArgument,
@@ -96,7 +97,7 @@ def run(
     Example: lp-sweep run sweep.yaml task=rte seed=42,43
     """
     if dry_run:
-        plan(file, overrides, store, data_dir, offline, manifest, as_json)
+        plan(file, overrides, store, data_dir, offline, manifest, None, as_json)
         return
     from lp_sweep.orchestrator.commands import running
     from lp_sweep.orchestrator.commands.request import Request
@@ -178,6 +179,7 @@ def plan(
     data_dir: DataDirOption = None,
     offline: OfflineOption = False,
     manifest: ManifestOption = None,
+    cluster: ClusterFileOption = None,
     as_json: JsonOption = False,
     audit: Annotated[
         str | None,
@@ -185,7 +187,7 @@ def plan(
     ] = None,
     form: FormatOption = Format.table,
 ) -> None:
-    """Show what a sweep file asks for, what the store has, and an estimate of the hours.
+    """Show what a sweep file asks for, what the store has, and an estimate of hours and price.
 
     Example: lp-sweep plan sweep.yaml --json | jq .totals
     """
@@ -198,7 +200,7 @@ def plan(
     if form != Format.table:
         raise SpecError("--format is for --audit; a plan is text, or JSON with --json.")
     request = Request(file, overrides or [], store, data_dir, offline, manifest)
-    emit(verbs.plan(request, as_json))
+    emit(verbs.plan(request, as_json, cluster))
 
 
 @app.command()

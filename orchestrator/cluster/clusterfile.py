@@ -50,6 +50,11 @@ class ClusterFile(NamedTuple):
     def workers(self) -> tuple[Kind, ...]:
         return tuple(kind for kind in self.kinds if not kind.head)
 
+    @property
+    def idle_minutes(self) -> float:
+        """That a worker without work stays."""
+        return float(self.content.get("idle_timeout_minutes", 5.0))  # Ray's default
+
     def largest(self, accelerator: str | None = None) -> list[Kind]:
         """Each worker that the autoscaler may start, where the file says what it has; machines of
         one's own are none of them: those just come. `accelerator`: only those with such GPUs."""

@@ -73,6 +73,12 @@ CacheDirOption = Annotated[
     Path | None,
     typer.Option("--cache-dir", envvar="LP_SWEEP_CACHE_DIR", help="Tokens, on each node."),
 ]
+ClusterFileOption = Annotated[
+    Path | None,
+    typer.Option(
+        "--cluster", envvar="LP_SWEEP_CLUSTER", help="Cluster file of `ray up`: sizes and prices."
+    ),
+]
 ManifestOption = Annotated[
     Path | None,
     typer.Option("--manifest", help="Pinned revisions. [sweep.manifest.json beside sweep.yaml]"),

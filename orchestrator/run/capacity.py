@@ -15,6 +15,7 @@ from lp_sweep.orchestrator.cluster.clusterfile import (
     ACCELERATOR,
     ON_HEAD,
     ClusterFile,
+    Kind,
     accelerator_of,
     read_cluster_file,
 )
@@ -121,6 +122,34 @@ def file_on_head() -> ClusterFile | None:
         return read_cluster_file(ON_HEAD)
     except SpecError:  # not ours to judge: the cluster runs
         return None
+
+
+class Largest(NamedTuple):
+    """Of a cluster that is not there yet: its slots, the head's too, and the workers that have any,
+    a kind for each machine."""
+
+    slots: Slots
+    workers: list[Kind]
+
+
+def at_its_largest(file: ClusterFile, per_trial: PerTrial) -> Largest:
+    """Raises PreflightError where no trial fits, SpecError where the file does not say what a
+    worker has."""
+    if not file.largest():
+        raise SpecError(
+            f"{file.path} says of no worker what it has, so nobody knows how many trials it takes: "
+            "in available_node_types give one `resources: {CPU: 8, GPU: 1}` and `max_workers: 4`."
+        )
+    heads = [kind for kind in file.kinds if kind.head]
+    resources = [{"CPU": head.cpus or 0.0, "GPU": head.gpus or 0.0} for head in heads]
+    nodes = [{"Alive": True, "Resources": found} for found in resources]
+    slots = Capacity(per_trial, lambda: nodes, file).slots
+    workers = [
+        kind
+        for kind in file.largest(per_trial.accelerator_type)
+        if fitting([(kind.cpus or 0.0, kind.gpus or 0.0)], slots.cpus, slots.gpus)
+    ]
+    return Largest(slots, workers)
 
 
 def fitting(nodes: Sequence[Size], cpus: float, gpus: float) -> int:
