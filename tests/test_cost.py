@@ -40,7 +40,7 @@ def cluster_file(folder: Path, prices: dict[str, float] | None = None, **more: A
         **({"metadata": {"price_per_hour": prices}} if prices is not None else {}),
     } | more
     path = folder / "cluster.yaml"
-    path.write_text(yaml.safe_dump(content), encoding="utf-8")
+    path.write_text(yaml.safe_dump(content, sort_keys=False), encoding="utf-8")
     return path
 
 

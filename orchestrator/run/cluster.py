@@ -57,6 +57,8 @@ def cluster(options: Options) -> Iterator[Capacity]:
             "without either a Ray of this machine's own is started."
         ) from error
     try:
+        if options.budget:
+            options.budget.watch(ray.nodes)
         yield Capacity(options.per_trial, ray.nodes, file_on_head() if address else None)
     finally:
         ray.shutdown()

@@ -38,7 +38,7 @@ class Outcome(NamedTuple):
     done_elsewhere: int  # by other runs, meanwhile
     failed: dict[str, str]
     spooled: dict[str, str]
-    stopped_by: str | None  # SIGINT, SIGTERM, failures, store or None
+    stopped_by: str | None  # SIGINT, SIGTERM, failures, store, max-hours, max-cost or None
     store_error: str | None = None  # what the store answered last
 
 
@@ -123,7 +123,7 @@ def _work(
                 _fit(queue, recorder, options, capacity, reporter, signals)
             finally:
                 reporter.closed()
-    except KeyboardInterrupt:  # --fail-fast's too: its queue has stopped before
+    except KeyboardInterrupt:  # --fail-fast's and a budget's too: their queue has stopped before
         queue.stopped = queue.stopped or (signals.received or ["SIGINT"])[0]
 
 
@@ -153,7 +153,7 @@ def _fit(
     try:
         while queue.open:
             transport = _transport(recorder.store, options, capacity.slots)
-            searcher = PlanSearcher(queue, transport, nodes, capacity.now)
+            searcher = PlanSearcher(queue, transport, nodes, capacity.now, options.budget)
             callback = WorkCallback(searcher, recorder, reporter, options.limits)
             tuner = tune.Tuner(
                 tune.with_resources(TrialActor, partial(resources, capacity.slots)),

@@ -8,6 +8,7 @@ from typing import Literal, NamedTuple
 
 from lp_sweep.orchestrator.plan.policy import Limits
 from lp_sweep.orchestrator.plan.selection import Selection
+from lp_sweep.orchestrator.run.budget import Budget
 from lp_sweep.orchestrator.sweepfile.spec import SweepSpec
 
 Keep = Literal["none", "best", "all"]
@@ -41,4 +42,5 @@ class Options(NamedTuple):
     command: str = ""  # without secrets
     store_patience: float = STORE_PATIENCE
     limits: Limits = Limits()
+    budget: Budget | None = None  # of hours and money; None: as much as it takes
     selection: Selection = Selection()

@@ -11,6 +11,7 @@ from ray import tune
 from ray.tune.search import Searcher
 
 from lp_sweep.orchestrator.plan.plan import Work
+from lp_sweep.orchestrator.run.budget import Budget, BudgetUsed
 from lp_sweep.orchestrator.run.capacity import Slots
 from lp_sweep.orchestrator.run.nodes import Nodes
 from lp_sweep.orchestrator.run.workqueue import WorkQueue
@@ -32,16 +33,19 @@ class PlanSearcher(Searcher):  # type: ignore[misc]
         transport: Mapping[str, Any],
         nodes: Nodes,
         room: Callable[[], int],
+        budget: Budget | None = None,
     ) -> None:
         super().__init__()
         self.queue = queue
         self.nodes = nodes
         self.room = room
+        self.budget = budget
         self.transport = dict(transport)  # store, cache folder, threads: not identity
         self.works: dict[str, Work] = {}  # Tune's trial -> ours; kept for the events that follow
         self._looked = 0.0
 
     def suggest(self, trial_id: str) -> Any:  # Tune keeps the argument's name
+        self.stop_if_spent()
         if len(self.queue.live) >= self.room():
             return None
         if len(self.works) < _PIECES_A_TUNER and (work := self._take()) is not None:
@@ -56,6 +60,13 @@ class PlanSearcher(Searcher):  # type: ignore[misc]
             return None
         full = len(self.works) >= _PIECES_A_TUNER
         return Searcher.FINISHED if full or not self.queue.open else None
+
+    def stop_if_spent(self) -> None:
+        """Raises BudgetUsed once the run has used what it may. What is live goes on from its last
+        checkpoint, in the next run."""
+        if self.budget and (limit := self.budget.reached()):
+            self.queue.stopped = self.queue.stopped or limit
+            raise BudgetUsed
 
     def _take(self) -> Work | None:
         """A store that is away for longer than a run waits ends the run, and loses nothing."""
