@@ -22,7 +22,7 @@ from lp_sweep.orchestrator.run.driver import Outcome, run_sweep
 from lp_sweep.orchestrator.run.runoptions import STORE_PATIENCE, Options, PerTrial
 from lp_sweep.orchestrator.sweepfile.load import SweepFile
 from lp_sweep.storage.errors import SpecError
-from lp_sweep.storage.places import expanded
+from lp_sweep.storage.places import node_folder
 from lp_sweep.storage.store import Store, is_store
 
 _FAILURES_SHOWN = 10
@@ -53,9 +53,7 @@ class How(NamedTuple):
     @property
     def node_folder(self) -> Path:
         """On each node: tokens, and finished records on their way to the store."""
-        from lp_sweep.orchestrator.preflight.preflight import default_cache_dir
-
-        return expanded(self.cache_dir) if self.cache_dir else default_cache_dir()
+        return node_folder(self.cache_dir)
 
 
 def run(request: Request, how: How) -> int:
