@@ -48,7 +48,9 @@ def an_estimate(hours: float) -> Estimate:
     return Estimate(hours, hours / 2, 2 * hours, 9, "A10G", True, "from 9 trials")
 
 
-def costs(folder: Path, hours: float, longest_hours: float, prices: Any = PRICES) -> Cost:
+def costs(
+    folder: Path, hours: float, longest: float, prices: Any = PRICES, alone: float = 0.0
+) -> Cost:
     file = read_cluster_file(cluster_file(folder, prices))
     return cost(
         an_estimate(hours),
@@ -56,7 +58,8 @@ def costs(folder: Path, hours: float, longest_hours: float, prices: Any = PRICES
         file.largest(),
         slots=10,
         on_gpu=True,
-        longest_hours=longest_hours,
+        longest_hours=longest,
+        alone_hours=alone,
     )
 
 
@@ -71,6 +74,10 @@ def test_all_machines_are_paid_for_the_whole_time(tmp_path: Path) -> None:
 def test_no_cluster_ends_before_the_longest_trial(tmp_path: Path) -> None:
     assert costs(tmp_path, 40.0, 6.0).hours == Band(6.0, 3.0, 12.0)
     assert costs(tmp_path, 0.0, 0.0).price == Band(0.0, 0.0, 0.0)
+
+
+def test_while_a_speed_is_measured_the_other_machines_rest(tmp_path: Path) -> None:
+    assert costs(tmp_path, 40.0, 1.0, alone=10.0).hours.expected == 3.0 + 10.0
 
 
 @pytest.mark.parametrize(

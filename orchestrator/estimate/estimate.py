@@ -183,6 +183,11 @@ def longest_trial(plan: Plan, rates: Rates) -> Work | None:
     return max(trained, key=rates.seconds, default=None)
 
 
+def alone_seconds(plan: Plan, rates: Rates) -> float:
+    """Of what a run does while all other slots rest: each measurement of a speed."""
+    return sum(rates.seconds(work) for work in taken_on(plan) if work.id in plan.speeds)
+
+
 def estimate(plan: Plan, rates: Rates) -> Estimate:
     """Slot-hours of what a run takes on: measurements too, and the trials that are trained again
     for them. A deferred cell counts as a network of full depth."""

@@ -128,6 +128,7 @@ class Largest(NamedTuple):
     """Of a cluster that is not there yet: its slots, the head's too, and the workers that have any,
     a kind for each machine."""
 
+    file: ClusterFile
     slots: Slots
     workers: list[Kind]
 
@@ -149,7 +150,7 @@ def at_its_largest(file: ClusterFile, per_trial: PerTrial) -> Largest:
         for kind in file.largest(per_trial.accelerator_type)
         if fitting([(kind.cpus or 0.0, kind.gpus or 0.0)], slots.cpus, slots.gpus)
     ]
-    return Largest(slots, workers)
+    return Largest(file, slots, workers)
 
 
 def fitting(nodes: Sequence[Size], cpus: float, gpus: float) -> int:
