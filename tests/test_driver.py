@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 
 from lp_sweep.storage.store import Store
 from tests.toyworld import RECIPE, save_world
@@ -361,6 +362,58 @@ def test_a_cluster_is_joined_and_runs_one_trial_per_gpu(tmp_path: Path) -> None:
         cluster.shutdown()
     assert "4 to do on 2 slots" in done.stderr
     assert "4 done in this run" in done.stderr
+
+
+def test_a_limit_of_hours_stops_the_run(tmp_path: Path) -> None:
+    """In the middle of trials that would last for days; what is left is for the next run."""
+    save_world(tmp_path, recipe=RECIPE | {"epochs": 1_000_000})
+    limit = ["--max-hours", "0.005"]
+    done = run("run", "sweep.yaml", *limit, "--json", cwd=tmp_path, code=3)
+    assert "this run has used 0.0" in done.stderr
+    assert "stopped by max-hours: 0 done in this run. Go on: lp-sweep run sweep.yaml" in done.stderr
+    assert "--max-hours 0.005" in done.stderr.splitlines()[-1]
+    told = json.loads(done.stdout)
+    assert told["stopped_by"] == "max-hours"
+    assert told["used"]["hours"] >= 0.005
+    assert not Store(tmp_path / "lp-sweep-store").names("attempts")
+    again = run("run", "sweep.yaml", "--max-hours", "1", "recipe.epochs=1", cwd=tmp_path)
+    assert "2 done in this run" in again.stderr
+
+
+@pytest.mark.slow
+def test_a_limit_of_cost_counts_the_connected_machines(tmp_path: Path) -> None:
+    """Two nodes, of which the file knows the kinds by their GPUs; and trials keep to one kind."""
+    from ray.cluster_utils import Cluster
+
+    accelerator = {"accelerator_type": "T4"}
+    save_world(tmp_path, recipe=RECIPE | {"epochs": 1_000_000}, resources_per_trial=accelerator)
+    kinds = {
+        "head": {"resources": {"CPU": 1}},
+        "gpu": {"resources": {"CPU": 2, "GPU": 2}, "max_workers": 1},
+    }
+    content = {"cluster_name": "c", "provider": {"type": "aws"}, "head_node_type": "head"}
+    prices = {"metadata": {"price_per_hour": {"head": 3600, "gpu": 7200}}}
+    file = tmp_path / "cluster.yaml"
+    file.write_text(
+        yaml.safe_dump(content | prices | {"available_node_types": kinds}), encoding="utf-8"
+    )
+    cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 1, "num_gpus": 0})
+    try:
+        cluster.add_node(num_cpus=2, num_gpus=2, resources={"accelerator_type:T4": 1})
+        where = ["--address", cluster.address, "--cluster", "cluster.yaml", "--json"]
+        done = run("run", "sweep.yaml", "--max-cost", "30", *where, cwd=tmp_path, code=3)
+        amiss = ["resources_per_trial.accelerator_type=T5"]
+        refused = run("run", "sweep.yaml", *amiss, *where, cwd=tmp_path, code=4)
+    finally:
+        cluster.shutdown()
+    assert "2 to do on 2 slots" in done.stderr
+    used = json.loads(done.stdout)["used"]
+    assert used["machine_hours"].keys() == {"head", "gpu"}
+    assert used["machine_hours"]["head"] == pytest.approx(used["machine_hours"]["gpu"])
+    assert used["cost"] == pytest.approx(3 * 3600 * used["machine_hours"]["head"])
+    assert used["cost"] >= 30
+    assert "no GPU of kind 'T5'" in refused.stderr
+    assert "the nodes have T4. Did you mean 'T4'?" in refused.stderr
 
 
 def test_an_address_without_a_cluster_is_a_preflight_error(tmp_path: Path) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime as dt
 import socket
+import subprocess
 import threading
 from collections.abc import Callable, Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -14,8 +15,11 @@ import pytest
 
 from lp_sweep.orchestrator.commands import spot
 from lp_sweep.orchestrator.run.spotwatch import CLOUDS, Notice, drain, wait_for_notice
+from lp_sweep.storage.store import Store
 from lp_sweep.trials.leaving import announced
+from tests import faults
 from tests.test_cli import sweep
+from tests.toyworld import RECIPE, save_world
 
 EVERY = 0.2  # seconds between two looks
 Answer = tuple[int, str] | None  # status and body; None: it never answers
@@ -212,6 +216,41 @@ def test_a_notice_drains_the_node_once_and_tells_the_trials(
     assert "EC2 takes this spot machine" in text
     assert 60 < left <= 90
     assert announced(cache)
+
+
+@pytest.mark.ray
+@pytest.mark.slow
+def test_a_trial_on_a_machine_that_is_taken_goes_on_elsewhere(
+    serve: Callable[..., Metadata], tmp_path: Path
+) -> None:
+    """Two nodes with a (fake) GPU each, of which one hears that it will be taken, and is. Its trial
+    has a checkpoint by then, that only the notice can have made."""
+    from ray.cluster_utils import Cluster
+
+    long = {"strategies": [{"name": "top", "k": [0, 1]}], "recipe": RECIPE | {"epochs": 1500}}
+    save_world(tmp_path, checkpoint_every="1h", **long)
+    store, server = tmp_path / "lp-sweep-store", serve((404, ""), (200, action(60)))
+    cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 1, "num_gpus": 0})
+    try:
+        cluster.add_node(num_cpus=1, num_gpus=1)
+        doomed = cluster.add_node(num_cpus=1, num_gpus=1, node_ip_address="127.0.0.2")
+        with faults.sweep(tmp_path, "sweep.yaml", "--address", cluster.address) as run:
+            faults.wait_for(lambda: run.text().count(" start ") == 2, "two trials")
+            where = ["--address", cluster.address, "--node-ip", "127.0.0.2"]
+            told = ["--metadata-url", server.url, "--cache-dir", tmp_path / "cache"]
+            watcher = faults.command("cluster", "watch-spot", "aws", *where, *told)
+            done = subprocess.run(watcher, capture_output=True, text=True, timeout=60, check=True)
+            assert "Ray drains the node at 127.0.0.2" in done.stderr
+            checkpoints = store / "checkpoints"
+            faults.wait_for(lambda: len([*checkpoints.glob("*.safetensors")]) == 2, "checkpoints")
+            cluster.remove_node(doomed, allow_graceful=False)
+            assert run.wait() == 0, run.text()
+    finally:
+        cluster.shutdown()
+    attempts = Store(store).read_all("attempts").rows.to_pylist()
+    assert [(row["error_type"], row["final"]) for row in attempts] == [("preempted", False)]
+    [taken] = Store(store).read("trials", attempts[0]["trial_id"])
+    assert taken["resumed_from_step"] > 0
 
 
 def test_one_watcher_a_machine(

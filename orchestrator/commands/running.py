@@ -119,8 +119,8 @@ def _run(request: Request, how: How, first: Planned, selection: Selection, budge
         used = budget.used()._asdict()
         print(json.dumps(told | {"stopped_by": outcome.stopped_by, "used": used}))
     if outcome.stopped_by in ("max-hours", "max-cost"):
-        say(f"stopped by --{outcome.stopped_by}: this run has used {budget.used().sentence()}.")
-        say("What was under way goes on from its last checkpoint; the next run counts anew.")
+        say(f"this run has used {budget.used().sentence()}; the next one counts anew.")
+        say("What was under way goes on from its last checkpoint.")
     return _farewell(outcome, store, request, how)
 
 
