@@ -32,6 +32,7 @@ class Metadata(ThreadingHTTPServer):
     def __init__(self, answers: list[Answer]) -> None:
         super().__init__(("127.0.0.1", 0), Handler)
         self.answers, self.asked = answers, 0
+        self.queries: list[str] = []
         self.closing = threading.Event()
 
     @property
@@ -50,7 +51,8 @@ class Handler(BaseHTTPRequestHandler):
         self._say(200 if granted else 400, "a-token" if granted else "")
 
     def do_GET(self) -> None:
-        path = self.path.partition("?")[0]
+        path, _, query = self.path.partition("?")
+        self.server.queries.append(query)
         allowed = {
             "/latest/meta-data/spot/instance-action": (
                 self.headers["X-aws-ec2-metadata-token"] == "a-token"
@@ -119,6 +121,12 @@ def test_gcp_gives_half_a_minute(serve: Callable[..., Metadata]) -> None:
     server = serve((200, "FALSE"), (200, "FALSE\n"), (200, "TRUE"))
     notice, said = watched("gcp", server.url)
     assert (server.asked, notice.seconds, said) == (3, 30.0, [])
+
+
+def test_gcp_answers_when_the_value_changes(serve: Callable[..., Metadata]) -> None:
+    server = serve((200, "FALSE"))
+    assert CLOUDS["gcp"].look(server.url, 5.0) is None
+    assert server.queries == ["wait_for_change=true&timeout_sec=5"]
 
 
 @pytest.mark.parametrize(

@@ -58,7 +58,7 @@ class Capacity:
         there = {accelerator_of(node["Resources"]) for node in nodes() if node["Alive"]}
         may_come = {kind.accelerator for kind in file.largest()} if file else set()
         self.accelerators = sorted(kind for kind in there | may_come if kind)
-        _check_kind(self._kind, self.accelerators)
+        _check_kind(self._kind, self.accelerators, file)
         self.slots = cut(self._sizes(), per_trial)
         self._number, self._looked = self.slots.number, time.monotonic()
 
@@ -83,15 +83,18 @@ def sizes(nodes: Sequence[Mapping[str, Any]], accelerator: str | None = None) ->
     ]
 
 
-def _check_kind(asked: str | None, kinds: Sequence[str]) -> None:
+def _check_kind(asked: str | None, kinds: Sequence[str], file: ClusterFile | None) -> None:
     """Raises PreflightError where no node has such GPUs, and none may come that has."""
-    if asked is not None and asked not in kinds:
-        raise PreflightError(
-            f"no GPU of kind {asked!r}, that resources_per_trial.accelerator_type asks for: the "
-            f"nodes have {', '.join(kinds) or 'no GPU that Ray has a name for'}."
-            f"{did_you_mean(asked, kinds)} Name one of them, leave the key out, or wait for the "
-            "cluster's nodes."
-        )
+    if asked is None or asked in kinds:
+        return
+    name = f'"{ACCELERATOR}{asked}": 1'
+    hint = f" A kind of machine of {file.path} says so in its resources: {name}." if file else ""
+    raise PreflightError(
+        f"no GPU of kind {asked!r}, that resources_per_trial.accelerator_type asks for: the nodes "
+        f"have {', '.join(kinds) or 'no GPU that Ray has a name for'}."
+        f"{did_you_mean(asked, kinds)} Name one of them, leave the key out, or wait for the "
+        f"cluster's nodes.{hint}"
+    )
 
 
 def mixed_note(slots: Slots, accelerators: Sequence[str]) -> str | None:
