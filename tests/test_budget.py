@@ -10,12 +10,14 @@ import pytest
 
 from lp_sweep.orchestrator.cluster.clusterfile import ClusterFile, read_cluster_file
 from lp_sweep.orchestrator.estimate.estimate import Rates
-from lp_sweep.orchestrator.run.budget import Budget, BudgetUsed, kind_of
+from lp_sweep.orchestrator.run.budget import Budget, kind_of
+from lp_sweep.orchestrator.run.budgetstop import BudgetStop, BudgetUsed
 from lp_sweep.orchestrator.run.nodes import Nodes
 from lp_sweep.orchestrator.run.searcher import PlanSearcher
 from lp_sweep.orchestrator.run.workqueue import WorkQueue
 from lp_sweep.storage.errors import SpecError
 from lp_sweep.storage.store import Store
+from lp_sweep.trials.leaving import announce
 from tests.sweepfiles import make_inputs, planned
 from tests.test_cli import sweep
 from tests.test_cost import PRICES, cluster_file
@@ -119,18 +121,53 @@ def test_the_kind_of_a_machine(file: ClusterFile, node: dict[str, Any], kind: st
 # -- what a run does with it
 
 
-def test_nothing_is_handed_out_after_it(tmp_path: Path, clock: Clock) -> None:
+@pytest.fixture
+def queue(tmp_path: Path) -> WorkQueue:
     store = Store(tmp_path / "store", create=True)
     plan = planned(make_inputs(tmp_path), "task=rte")
-    queue = WorkQueue(plan, store, Rates([], gpu=False), lambda plan: None)
-    searcher = PlanSearcher(
-        queue, {}, Nodes(lambda: {"a"}), lambda: 9, Budget(max_hours=1.0, now=clock)
+    return WorkQueue(plan, store, Rates([], gpu=False), lambda plan: None)
+
+
+def test_what_runs_has_half_a_minute(queue: WorkQueue, clock: Clock, tmp_path: Path) -> None:
+    """To write a checkpoint, or to end; nothing more is handed out."""
+    told: list[Any] = []
+    stop = BudgetStop(
+        queue,
+        Budget(max_hours=1.0, now=clock),
+        tmp_path,
+        on_nodes=lambda *arguments: told.append(arguments),
+        now=clock,
     )
+    searcher = PlanSearcher(queue, {}, Nodes(lambda: {"a"}), lambda: 9, stop.check)
     assert "job" in searcher.suggest("1")
     clock.after(1)
+    for _ in range(3):
+        assert searcher.suggest("2") is None
+    assert told == [(announce, tmp_path, 30.0)]  # once
+    assert (queue.stopped, len(queue.live), queue.open) == ("max-hours", 1, False)
+    clock.seconds += 30
     with pytest.raises(BudgetUsed):
         searcher.suggest("2")
-    assert (queue.stopped, len(queue.live), queue.open) == ("max-hours", 1, False)
+
+
+def test_what_ends_in_it_is_done(queue: WorkQueue, clock: Clock, tmp_path: Path) -> None:
+    budget = Budget(max_hours=1.0, now=clock)
+    stop = BudgetStop(queue, budget, tmp_path, on_nodes=lambda *arguments: None, now=clock)
+    work = queue.take()
+    assert work
+    clock.after(1)
+    stop.check()
+    queue.ended(work.id, None)
+    with pytest.raises(BudgetUsed):
+        stop.check()
+    assert queue.done == {work.id}
+
+
+def test_without_a_budget_a_run_goes_on(queue: WorkQueue, clock: Clock, tmp_path: Path) -> None:
+    stop = BudgetStop(queue, None, tmp_path, now=clock)
+    clock.after(10_000)
+    stop.check()
+    assert queue.open
 
 
 # -- on the command line

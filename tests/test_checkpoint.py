@@ -254,7 +254,7 @@ def test_on_a_machine_that_will_soon_be_taken_they_come_more_often(
     world: Path, store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     job = job_of(world, checkpoint_every=3600.0, cache_dir=str(tmp_path / "cache"))
-    announce(tmp_path / "cache")
+    announce(tmp_path / "cache", 600.0)
     clock = iter(range(10_000))  # a second for each look
     monkeypatch.setattr(checkpoint.time, "monotonic", lambda: float(next(clock)))
     steps: list[int] = []
@@ -267,16 +267,13 @@ def test_on_a_machine_that_will_soon_be_taken_they_come_more_often(
     assert [second - first for first, second in itertools.pairwise([0, *steps])] == [20, 20]
 
 
-def test_an_old_notice_is_of_a_machine_that_came_back(tmp_path: Path) -> None:
-    assert not announced(tmp_path / "cache")
-    announce(tmp_path / "cache")
-    assert announced(tmp_path / "cache")
-    [file] = (tmp_path / "cache").iterdir()
-    hour_ago = time.time() - 3600
-    os.utime(file, (hour_ago, hour_ago))
-    assert not announced(tmp_path / "cache")
-    announce(tmp_path / "cache")  # and is taken again
-    assert announced(tmp_path / "cache")
+def test_a_notice_is_of_its_time(tmp_path: Path) -> None:
+    """The machine may come back."""
+    cache = tmp_path / "cache"
+    assert not announced(cache)
+    for seconds in (600.0, -1.0, 600.0):
+        announce(cache, seconds)
+        assert announced(cache) == (seconds > 0)
 
 
 def test_a_checkpoint_that_cannot_be_written_is_a_warning(

@@ -1,28 +1,29 @@
-"""The notice that this machine will soon be taken: a file in each node's cache folder.
+"""The notice that trainings on this machine will soon be cut off: a file in its cache folder.
 
-Who hears of it leaves the file; a training looks for it, and writes its checkpoints while there is
-time.
+The machine will be taken, or the run has used what it may. Who knows leaves the file; a training
+looks for it, and writes its checkpoints while there is time.
 """
 
 from __future__ import annotations
 
+import os
 import time
 from pathlib import Path
 
 from lp_sweep.storage.runs import machine_key
 
-_SOON = 600.0  # seconds: what is older was told of a machine that has come back since
 
-
-def announce(cache_dir: Path) -> None:
-    """Raises OSError."""
+def announce(cache_dir: Path, seconds: float) -> None:
+    """For so long: a machine may come back, and another run follow. Raises OSError."""
     cache_dir.mkdir(parents=True, exist_ok=True)
-    _file(cache_dir).touch()
+    file, until = _file(cache_dir), time.time() + seconds
+    file.touch()
+    os.utime(file, (until, until))
 
 
 def announced(cache_dir: Path) -> bool:
     try:
-        return time.time() - _file(cache_dir).stat().st_mtime < _SOON
+        return time.time() < _file(cache_dir).stat().st_mtime
     except OSError:
         return False
 

@@ -15,6 +15,8 @@ from lp_sweep.orchestrator.commands.output import say
 from lp_sweep.storage.errors import SpecError
 from lp_sweep.storage.places import node_folder
 
+_LATE_SECONDS = 300.0  # that a cloud may be later than it said
+
 
 class CloudName(StrEnum):
     """Clouds whose notices are known."""
@@ -73,18 +75,18 @@ def _watch(
         say(f"watching for a notice at {at} (pid {os.getpid()})")
         notice = wait_for_notice(lambda: known.look(at, every), every, say)
         say(f"{notice.text}: in {notice.seconds:.0f} s")
-        _announce(folder)
+        _announce(folder, notice.seconds + _LATE_SECONDS)
         return drain(notice, lambda text, left: _ask_ray(address, node_ip, text, left), every, say)
     finally:
         lock.release()
 
 
-def _announce(folder: Path) -> None:
+def _announce(folder: Path, seconds: float) -> None:
     """To the trials on this machine. Imported by now: a watcher stays small while it waits."""
     from lp_sweep.trials.leaving import announce
 
     try:
-        announce(folder)
+        announce(folder, seconds)
     except OSError as error:
         say(f"trials write no checkpoint for it: {error}")
 

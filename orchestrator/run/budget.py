@@ -22,10 +22,6 @@ _GROUP = "ray.io/node-group"  # a label: the kind, where whoever started the mac
 Nodes = Callable[[], Sequence[Mapping[str, Any]]]
 
 
-class BudgetUsed(KeyboardInterrupt):
-    """Ends the fit as Ctrl-C does; Tune would swallow an ordinary exception."""
-
-
 class Used(NamedTuple):
     """`cost` in the currency of the prices; None, as `machine_hours` are empty, without any."""
 

@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 from lp_sweep.orchestrator.estimate.estimate import Rates
 from lp_sweep.orchestrator.plan.plan import Plan, Work
 from lp_sweep.orchestrator.plan.planning import make_plan
+from lp_sweep.orchestrator.run.budgetstop import BudgetStop
 from lp_sweep.orchestrator.run.capacity import Capacity, Slots, mixed_note
 from lp_sweep.orchestrator.run.cluster import cluster
 from lp_sweep.orchestrator.run.loss import Loss, blocked_by
@@ -149,11 +150,12 @@ def _fit(
     keep_fit_alive()
     signals.arm()
     nodes = Nodes(alive_nodes)
+    stop = BudgetStop(queue, options.budget, options.cache_dir)
     scratch = Path(tempfile.mkdtemp(prefix="lp-sweep-tune-"))
     try:
         while queue.open:
             transport = _transport(recorder.store, options, capacity.slots)
-            searcher = PlanSearcher(queue, transport, nodes, capacity.now, options.budget)
+            searcher = PlanSearcher(queue, transport, nodes, capacity.now, stop.check)
             callback = WorkCallback(searcher, recorder, reporter, options.limits)
             tuner = tune.Tuner(
                 tune.with_resources(TrialActor, partial(resources, capacity.slots)),

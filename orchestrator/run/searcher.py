@@ -11,7 +11,6 @@ from ray import tune
 from ray.tune.search import Searcher
 
 from lp_sweep.orchestrator.plan.plan import Work
-from lp_sweep.orchestrator.run.budget import Budget, BudgetUsed
 from lp_sweep.orchestrator.run.capacity import Slots
 from lp_sweep.orchestrator.run.nodes import Nodes
 from lp_sweep.orchestrator.run.workqueue import WorkQueue
@@ -25,7 +24,8 @@ _LOOK_SECONDS = 2.0  # between two looks at what other runs hold
 class PlanSearcher(Searcher):  # type: ignore[misc]
     """`suggest` gives the longest missing piece, None while there is no room for another or
     something that runs (here, or in another run) may bring more, and FINISHED when nothing is
-    left. `room`: how many pieces the cluster takes at a time, which may change."""
+    left. `room`: how many pieces the cluster takes at a time, which may change; `check` raises what
+    ends the run."""
 
     def __init__(
         self,
@@ -33,19 +33,19 @@ class PlanSearcher(Searcher):  # type: ignore[misc]
         transport: Mapping[str, Any],
         nodes: Nodes,
         room: Callable[[], int],
-        budget: Budget | None = None,
+        check: Callable[[], None] = lambda: None,
     ) -> None:
         super().__init__()
         self.queue = queue
         self.nodes = nodes
         self.room = room
-        self.budget = budget
+        self.check = check
         self.transport = dict(transport)  # store, cache folder, threads: not identity
         self.works: dict[str, Work] = {}  # Tune's trial -> ours; kept for the events that follow
         self._looked = 0.0
 
     def suggest(self, trial_id: str) -> Any:  # Tune keeps the argument's name
-        self.stop_if_spent()
+        self.check()
         if len(self.queue.live) >= self.room():
             return None
         if len(self.works) < _PIECES_A_TUNER and (work := self._take()) is not None:
@@ -60,13 +60,6 @@ class PlanSearcher(Searcher):  # type: ignore[misc]
             return None
         full = len(self.works) >= _PIECES_A_TUNER
         return Searcher.FINISHED if full or not self.queue.open else None
-
-    def stop_if_spent(self) -> None:
-        """Raises BudgetUsed once the run has used what it may. What is live goes on from its last
-        checkpoint, in the next run."""
-        if self.budget and (limit := self.budget.reached()):
-            self.queue.stopped = self.queue.stopped or limit
-            raise BudgetUsed
 
     def _take(self) -> Work | None:
         """A store that is away for longer than a run waits ends the run, and loses nothing."""
