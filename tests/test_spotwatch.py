@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import datetime as dt
 import socket
-import subprocess
-import threading
 from collections.abc import Callable, Iterator
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -15,91 +12,18 @@ import pytest
 
 from lp_sweep.orchestrator.commands import spot
 from lp_sweep.orchestrator.run.spotwatch import CLOUDS, Notice, drain, wait_for_notice
-from lp_sweep.storage.store import Store
 from lp_sweep.trials.leaving import announced
-from tests import faults
+from tests.metadata import Answer, Metadata, action, serving
 from tests.test_cli import sweep
-from tests.toyworld import RECIPE, save_world
 
 EVERY = 0.2  # seconds between two looks
-Answer = tuple[int, str] | None  # status and body; None: it never answers
-
-
-class Metadata(ThreadingHTTPServer):
-    """A metadata service: `answers` in turn, the last one again and again. `asked`: the requests
-    that it let through."""
-
-    def __init__(self, answers: list[Answer]) -> None:
-        super().__init__(("127.0.0.1", 0), Handler)
-        self.answers, self.asked = answers, 0
-        self.queries: list[str] = []
-        self.closing = threading.Event()
-
-    @property
-    def url(self) -> str:
-        return f"http://127.0.0.1:{self.server_address[1]}"
-
-
-class Handler(BaseHTTPRequestHandler):
-    """As EC2 (IMDSv2) and Compute Engine answer; who asks in another way is refused."""
-
-    server: Metadata
-
-    def do_PUT(self) -> None:
-        asked = self.headers["X-aws-ec2-metadata-token-ttl-seconds"]
-        granted = self.path == "/latest/api/token" and asked
-        self._say(200 if granted else 400, "a-token" if granted else "")
-
-    def do_GET(self) -> None:
-        path, _, query = self.path.partition("?")
-        self.server.queries.append(query)
-        allowed = {
-            "/latest/meta-data/spot/instance-action": (
-                self.headers["X-aws-ec2-metadata-token"] == "a-token"
-            ),
-            "/computeMetadata/v1/instance/preempted": self.headers["Metadata-Flavor"] == "Google",
-        }
-        if not allowed.get(path):
-            self._say(401, "")
-            return
-        answers = self.server.answers
-        answer = answers[min(self.server.asked, len(answers) - 1)]
-        self.server.asked += 1
-        if answer is None:
-            self.server.closing.wait()
-        else:
-            self._say(*answer)
-
-    def _say(self, status: int, body: str) -> None:
-        self.send_response(status)
-        self.send_header("Content-Length", str(len(body)))
-        self.end_headers()
-        self.wfile.write(body.encode())
-
-    def log_message(self, *args: Any) -> None:
-        del args
+Serve = Callable[..., Metadata]
 
 
 @pytest.fixture
-def serve() -> Iterator[Callable[..., Metadata]]:
-    running = []
-
-    def start(*answers: Answer) -> Metadata:
-        server = Metadata(list(answers))
-        threading.Thread(target=server.serve_forever, args=(0.05,)).start()
-        running.append(server)
-        return server
-
-    yield start
-    for server in running:
-        server.closing.set()
-        server.shutdown()
-        server.server_close()
-
-
-def action(seconds: float) -> str:
-    at = dt.datetime.now(dt.UTC) + dt.timedelta(seconds=seconds)
-    return f'{{"action": "terminate", "time": "{at:%Y-%m-%dT%H:%M:%SZ}"}}'
+def serve() -> Iterator[Serve]:
+    with ExitStack() as servers:
+        yield lambda *answers: servers.enter_context(serving(*answers))
 
 
 def watched(cloud: str, url: str) -> tuple[Notice, list[str]]:
@@ -108,7 +32,7 @@ def watched(cloud: str, url: str) -> tuple[Notice, list[str]]:
     return notice, said
 
 
-def test_aws_gives_the_time_of_the_end(serve: Callable[..., Metadata]) -> None:
+def test_aws_gives_the_time_of_the_end(serve: Serve) -> None:
     server = serve((404, ""), (404, ""), (200, action(120)))
     notice, said = watched("aws", server.url)
     assert server.asked == 3
@@ -117,13 +41,13 @@ def test_aws_gives_the_time_of_the_end(serve: Callable[..., Metadata]) -> None:
     assert said == []
 
 
-def test_gcp_gives_half_a_minute(serve: Callable[..., Metadata]) -> None:
+def test_gcp_gives_half_a_minute(serve: Serve) -> None:
     server = serve((200, "FALSE"), (200, "FALSE\n"), (200, "TRUE"))
     notice, said = watched("gcp", server.url)
     assert (server.asked, notice.seconds, said) == (3, 30.0, [])
 
 
-def test_gcp_answers_when_the_value_changes(serve: Callable[..., Metadata]) -> None:
+def test_gcp_answers_when_the_value_changes(serve: Serve) -> None:
     server = serve((200, "FALSE"))
     assert CLOUDS["gcp"].look(server.url, 5.0) is None
     assert server.queries == ["wait_for_change=true&timeout_sec=5"]
@@ -134,9 +58,13 @@ def test_gcp_answers_when_the_value_changes(serve: Callable[..., Metadata]) -> N
     [("aws", (404, ""), (200, action(60))), ("gcp", (200, "FALSE"), (200, "TRUE"))],
     ids=["aws", "gcp"],
 )
-@pytest.mark.parametrize("trouble", [None, (500, "oops"), (403, "")], ids=["silent", "500", "403"])
+@pytest.mark.parametrize(
+    "trouble",
+    [None, (500, "oops"), (403, ""), (0, "what?\r\n\r\n")],
+    ids=["silent", "500", "403", "no HTTP"],
+)
 def test_a_service_in_trouble_is_survived(
-    serve: Callable[..., Metadata], cloud: str, none: Answer, told: Answer, trouble: Answer
+    serve: Serve, cloud: str, none: Answer, told: Answer, trouble: Answer
 ) -> None:
     """And said once, as is its return."""
     server = serve(none, trouble, trouble, none, told)
@@ -149,7 +77,7 @@ def test_a_service_in_trouble_is_survived(
     ]
 
 
-def test_a_service_that_is_not_there_yet_is_waited_for(serve: Callable[..., Metadata]) -> None:
+def test_a_service_that_is_not_there_yet_is_waited_for(serve: Serve) -> None:
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         nothing = f"http://127.0.0.1:{free.getsockname()[1]}"
@@ -160,11 +88,11 @@ def test_a_service_that_is_not_there_yet_is_waited_for(serve: Callable[..., Meta
 
 
 @pytest.mark.parametrize("text", ["", "soon", '{"action": "stop"}', "[]", '{"time": 5}'])
-def test_a_notice_in_other_words_counts(serve: Callable[..., Metadata], text: str) -> None:
+def test_a_notice_in_other_words_counts(serve: Serve, text: str) -> None:
     assert watched("aws", serve((200, text)).url)[0].seconds == 120.0
 
 
-def test_a_page_that_is_no_answer_is_no_notice(serve: Callable[..., Metadata]) -> None:
+def test_a_page_that_is_no_answer_is_no_notice(serve: Serve) -> None:
     """A captive proxy's, say."""
     _, said = watched("gcp", serve((200, "<html>"), (200, "TRUE")).url)
     assert "it answers '<html>'" in said[0]
@@ -203,7 +131,7 @@ def test_after_its_end_nobody_asks() -> None:
 
 
 def test_a_notice_drains_the_node_once_and_tells_the_trials(
-    serve: Callable[..., Metadata],
+    serve: Serve,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -212,6 +140,7 @@ def test_a_notice_drains_the_node_once_and_tells_the_trials(
     monkeypatch.setattr(spot, "_ask_ray", lambda *arguments: asked.append(arguments))
     monkeypatch.setattr(spot, "gettempdir", lambda: str(tmp_path))
     monkeypatch.setenv("http_proxy", "http://127.0.0.1:9")  # a machine's metadata are its own
+    monkeypatch.delenv("no_proxy", raising=False)
     server = serve((404, ""), (200, action(90)))
     cache = tmp_path / "cache"
     assert not announced(cache)
@@ -226,43 +155,8 @@ def test_a_notice_drains_the_node_once_and_tells_the_trials(
     assert announced(cache)
 
 
-@pytest.mark.ray
-@pytest.mark.slow
-def test_a_trial_on_a_machine_that_is_taken_goes_on_elsewhere(
-    serve: Callable[..., Metadata], tmp_path: Path
-) -> None:
-    """Two nodes with a (fake) GPU each, of which one hears that it will be taken, and is. Its trial
-    has a checkpoint by then, that only the notice can have made."""
-    from ray.cluster_utils import Cluster
-
-    long = {"strategies": [{"name": "top", "k": [0, 1]}], "recipe": RECIPE | {"epochs": 1500}}
-    save_world(tmp_path, checkpoint_every="1h", **long)
-    store, server = tmp_path / "lp-sweep-store", serve((404, ""), (200, action(60)))
-    cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 1, "num_gpus": 0})
-    try:
-        cluster.add_node(num_cpus=1, num_gpus=1)
-        doomed = cluster.add_node(num_cpus=1, num_gpus=1, node_ip_address="127.0.0.2")
-        with faults.sweep(tmp_path, "sweep.yaml", "--address", cluster.address) as run:
-            faults.wait_for(lambda: run.text().count(" start ") == 2, "two trials")
-            where = ["--address", cluster.address, "--node-ip", "127.0.0.2"]
-            told = ["--metadata-url", server.url, "--cache-dir", tmp_path / "cache"]
-            watcher = faults.command("cluster", "watch-spot", "aws", *where, *told)
-            done = subprocess.run(watcher, capture_output=True, text=True, timeout=60, check=True)
-            assert "Ray drains the node at 127.0.0.2" in done.stderr
-            checkpoints = store / "checkpoints"
-            faults.wait_for(lambda: len([*checkpoints.glob("*.safetensors")]) == 2, "checkpoints")
-            cluster.remove_node(doomed, allow_graceful=False)
-            assert run.wait() == 0, run.text()
-    finally:
-        cluster.shutdown()
-    attempts = Store(store).read_all("attempts").rows.to_pylist()
-    assert [(row["error_type"], row["final"]) for row in attempts] == [("preempted", False)]
-    [taken] = Store(store).read("trials", attempts[0]["trial_id"])
-    assert taken["resumed_from_step"] > 0
-
-
 def test_one_watcher_a_machine(
-    serve: Callable[..., Metadata], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    serve: Serve, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """`ray up` runs the start commands again when a cluster file has changed."""
     monkeypatch.setattr(spot, "gettempdir", lambda: str(tmp_path))

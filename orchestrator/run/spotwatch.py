@@ -16,7 +16,6 @@ from typing import NamedTuple
 from urllib.error import HTTPError
 from urllib.request import ProxyHandler, Request, build_opener
 
-_DIRECT = build_opener(ProxyHandler({}))  # metadata are of this very machine: no proxy has them
 _AWS_SECONDS, _GCP_SECONDS = 120.0, 30.0  # from a notice to its machine's end, as the clouds say
 
 
@@ -78,7 +77,8 @@ CLOUDS = {
 
 
 def _ask(request: Request, every: float) -> str:
-    with _DIRECT.open(request, timeout=2 * every) as answer:
+    direct = build_opener(ProxyHandler({}))  # of this very machine: no proxy has its metadata
+    with direct.open(request, timeout=2 * every) as answer:
         return str(answer.read(10_000).decode("utf-8", "replace"))
 
 
