@@ -20,6 +20,7 @@ from lp_sweep.orchestrator.commands.options import (
     DEFAULT_STORE,
     AddressOption,
     CacheDirOption,
+    ClusterFileOption,
     DataDirOption,
     FailFastOption,
     FileArgument,
@@ -27,7 +28,9 @@ from lp_sweep.orchestrator.commands.options import (
     FormatOption,
     JsonOption,
     ManifestOption,
+    MaxCostOption,
     MaxFailuresOption,
+    MaxHoursOption,
     OfflineOption,
     Overrides,
     StoreOption,
@@ -87,6 +90,9 @@ def run(
     cache_dir: CacheDirOption = None,
     fail_fast: FailFastOption = False,
     max_failures: MaxFailuresOption = None,
+    max_hours: MaxHoursOption = None,
+    max_cost: MaxCostOption = None,
+    cluster: ClusterFileOption = None,
     manifest: ManifestOption = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Only plan.")] = False,
     as_json: JsonOption = False,
@@ -96,14 +102,15 @@ def run(
     Example: lp-sweep run sweep.yaml task=rte seed=42,43
     """
     if dry_run:
-        plan(file, overrides, store, data_dir, offline, manifest, as_json)
+        plan(file, overrides, store, data_dir, offline, manifest, cluster, as_json)
         return
     from lp_sweep.orchestrator.commands import running
     from lp_sweep.orchestrator.commands.request import Request
     from lp_sweep.orchestrator.plan.policy import Limits
 
     request = Request(file, overrides or [], store, data_dir, offline, manifest)
-    how = running.How(address, cache_dir, Limits(fail_fast, max_failures), as_json)
+    may_use = running.MayUse(max_hours, max_cost, cluster)
+    how = running.How(address, cache_dir, Limits(fail_fast, max_failures), as_json, may_use)
     raise typer.Exit(running.run(request, how))
 
 
@@ -118,6 +125,9 @@ def resume(
     cache_dir: CacheDirOption = None,
     fail_fast: FailFastOption = False,
     max_failures: MaxFailuresOption = None,
+    max_hours: MaxHoursOption = None,
+    max_cost: MaxCostOption = None,
+    cluster: ClusterFileOption = None,
     manifest: ManifestOption = None,
     as_json: JsonOption = False,
 ) -> None:
@@ -146,6 +156,9 @@ def retry(
     cache_dir: CacheDirOption = None,
     fail_fast: FailFastOption = False,
     max_failures: MaxFailuresOption = None,
+    max_hours: MaxHoursOption = None,
+    max_cost: MaxCostOption = None,
+    cluster: ClusterFileOption = None,
     manifest: ManifestOption = None,
     as_json: JsonOption = False,
 ) -> None:
@@ -166,7 +179,8 @@ def retry(
     if names and (error_type or failed):
         raise SpecError("name trials, or choose them with --failed or --type: not both.")
     request = Request((files or ["sweep.yaml"])[0], overrides, store, data_dir, offline, manifest)
-    how = running.How(address, cache_dir, Limits(fail_fast, max_failures), as_json)
+    may_use = running.MayUse(max_hours, max_cost, cluster)
+    how = running.How(address, cache_dir, Limits(fail_fast, max_failures), as_json, may_use)
     raise typer.Exit(running.retry(request, how, names, error_type))
 
 
@@ -178,6 +192,7 @@ def plan(
     data_dir: DataDirOption = None,
     offline: OfflineOption = False,
     manifest: ManifestOption = None,
+    cluster: ClusterFileOption = None,
     as_json: JsonOption = False,
     audit: Annotated[
         str | None,
@@ -185,7 +200,7 @@ def plan(
     ] = None,
     form: FormatOption = Format.table,
 ) -> None:
-    """Show what a sweep file asks for, what the store has, and an estimate of the hours.
+    """Show what a sweep file asks for, what the store has, and an estimate of hours and price.
 
     Example: lp-sweep plan sweep.yaml --json | jq .totals
     """
@@ -198,7 +213,7 @@ def plan(
     if form != Format.table:
         raise SpecError("--format is for --audit; a plan is text, or JSON with --json.")
     request = Request(file, overrides or [], store, data_dir, offline, manifest)
-    emit(verbs.plan(request, as_json))
+    emit(verbs.plan(request, as_json, cluster))
 
 
 @app.command()

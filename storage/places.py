@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 from lp_sweep.storage.errors import SpecError
@@ -25,3 +26,12 @@ def expanded(text: str | Path) -> Path:
     if not str(text) or "\0" in str(text):
         raise SpecError(f"{shown(str(text))} can't be the name of a file or folder. Name another.")
     return path
+
+
+def node_folder(given: Path | None) -> Path:
+    """`given`, or the default: a folder of each node for tokens, safe to delete, and the spool of
+    records that a store has not taken."""
+    if chosen := given or os.environ.get("LP_SWEEP_CACHE_DIR"):
+        return expanded(chosen)
+    base = os.environ.get("XDG_CACHE_HOME")
+    return (Path(base) if base else Path.home() / ".cache") / "lp-sweep"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import multiprocessing
 import os
@@ -22,6 +23,7 @@ from lp_sweep.storage.specs import Recipe
 from lp_sweep.storage.store import Store
 from lp_sweep.trials import checkpoint, statefile
 from lp_sweep.trials import finetune as finetuning
+from lp_sweep.trials.leaving import announce, announced
 from lp_sweep.trials.optimizer import make_optimizer
 from lp_sweep.trials.prune import load_pruned
 from lp_sweep.trials.run import execute, run_trial
@@ -246,6 +248,32 @@ def test_the_interval_counts_from_the_start_and_from_the_last_one(
         warnings.simplefilter("ignore")  # nothing was written, so nothing can be put
         execute(job_of(world, checkpoint_every=30.0), store.location)
     assert [second - first for first, second in zip([0, *steps], steps, strict=False)] == [30]
+
+
+def test_on_a_machine_that_will_soon_be_taken_they_come_more_often(
+    world: Path, store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    job = job_of(world, checkpoint_every=3600.0, cache_dir=str(tmp_path / "cache"))
+    announce(tmp_path / "cache", 600.0)
+    clock = iter(range(10_000))  # a second for each look
+    monkeypatch.setattr(checkpoint.time, "monotonic", lambda: float(next(clock)))
+    steps: list[int] = []
+    monkeypatch.setattr(
+        statefile, "write", lambda path, text, *rest: steps.append(json.loads(text)["step"])
+    )
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # nothing was written, so nothing can be put
+        execute(job, store.location)
+    assert [second - first for first, second in itertools.pairwise([0, *steps])] == [20, 20]
+
+
+def test_a_notice_is_of_its_time(tmp_path: Path) -> None:
+    """The machine may come back."""
+    cache = tmp_path / "cache"
+    assert not announced(cache)
+    for seconds in (600.0, -1.0, 600.0):
+        announce(cache, seconds)
+        assert announced(cache) == (seconds > 0)
 
 
 def test_a_checkpoint_that_cannot_be_written_is_a_warning(

@@ -86,7 +86,16 @@ def test_plan_json_is_one_object_on_stdout(tmp_path: Path) -> None:
     done = sweep("plan", "sweep.yaml", "--json", "--data-dir", "glue", cwd=tmp_path)
     assert (done.returncode, done.stderr) == (0, "")
     answer = json.loads(done.stdout)
-    assert set(answer) == {"sweep", "cells", "totals", "estimate", "profiles", "speeds", "notes"}
+    assert set(answer) == {
+        "sweep",
+        "cells",
+        "totals",
+        "estimate",
+        "cluster",
+        "profiles",
+        "speeds",
+        "notes",
+    }
     assert len(answer["cells"]) == answer["totals"]["cells"] == 80
     assert answer["totals"]["trials"] == 44
     assert answer["totals"]["cells_deferred"] == 36

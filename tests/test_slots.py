@@ -10,8 +10,15 @@ import yaml
 
 from lp_sweep.orchestrator.cluster.clusterfile import ClusterFile, read_cluster_file
 from lp_sweep.orchestrator.run import capacity as cutting
-from lp_sweep.orchestrator.run.capacity import Capacity, Slots, cut, sizes, still_coming
-from lp_sweep.orchestrator.run.runoptions import Options
+from lp_sweep.orchestrator.run.capacity import (
+    Capacity,
+    Slots,
+    cut,
+    mixed_note,
+    sizes,
+    still_coming,
+)
+from lp_sweep.orchestrator.run.runoptions import PerTrial
 from lp_sweep.storage.errors import PreflightError, SpecError
 
 
@@ -29,17 +36,17 @@ def node(cpu: float, gpu: float = 0.0, *, alive: bool = True) -> dict[str, Any]:
         pytest.param([node(4, 1)], {"trials_per_gpu": 9}, Slots(4, 1.0, 0.1111), id="few cores"),
         pytest.param([node(2)], {"trials_per_gpu": 4}, Slots(2, 1.0, 0.0), id="no GPU"),
         pytest.param([node(32)], {}, Slots(8, 4.0, 0.0), id="core groups"),
-        pytest.param([node(4, 1)], {"gpus_per_trial": 0.5}, Slots(2, 1.0, 0.5), id="said"),
+        pytest.param([node(4, 1)], {"gpus": 0.5}, Slots(2, 1.0, 0.5), id="said"),
         pytest.param([node(4, 1), node(64, 8, alive=False)], {}, Slots(1, 1.0, 1.0), id="dead"),
     ],
 )
 def test_slots(nodes: list[Any], options: dict[str, Any], slots: Slots) -> None:
-    assert cut(sizes(nodes), Options(cache_dir=Path("cache"), **options)) == slots
+    assert cut(sizes(nodes), PerTrial(**options)) == slots
 
 
 def test_no_node_is_large_enough() -> None:
     with pytest.raises(PreflightError, match="asks for 8 CPU and 0 GPU on one node"):
-        cut(sizes([node(4), node(4)]), Options(cache_dir=Path("cache"), cpus_per_trial=8.0))
+        cut(sizes([node(4), node(4)]), PerTrial(cpus=8.0))
 
 
 def a_cluster(tmp_path: Path, **more: Any) -> ClusterFile:
@@ -57,10 +64,11 @@ def a_cluster(tmp_path: Path, **more: Any) -> ClusterFile:
 
 
 def test_what_an_autoscaler_may_start_counts(tmp_path: Path) -> None:
-    coming = a_cluster(tmp_path).coming()
+    file = a_cluster(tmp_path)
+    coming = file.coming()
     assert coming == [(32.0, 4.0)] * 3 + [(8.0, 1.0)] * 7  # ten machines at most
     there = [node(4)]
-    capacity = Capacity(Options(cache_dir=Path("cache")), lambda: there, coming)
+    capacity = Capacity(PerTrial(), lambda: there, file)
     assert capacity.slots == Slots(3 * 4 + 7, 1.0, 1.0)
     assert still_coming(coming, [(32.0, 4.0), (8.0, 1.0)]) == [(32.0, 4.0)] * 2 + [(8.0, 1.0)] * 6
 
@@ -70,18 +78,61 @@ def test_a_head_that_is_like_its_workers_is_none_of_them(tmp_path: Path) -> None
         "head": {"resources": {"CPU": 8, "GPU": 1}},
         "worker": {"resources": {"CPU": 8, "GPU": 1}, "max_workers": 10},
     }
-    coming = a_cluster(tmp_path, available_node_types=kinds).coming()
+    file = a_cluster(tmp_path, available_node_types=kinds)
     head = {"Alive": True, "Resources": {"CPU": 8.0, "GPU": 1.0, "node:__internal_head__": 1.0}}
     for joined in (0, 4, 10):
         there = [head, *[node(8, 1)] * joined]
-        capacity = Capacity(Options(cache_dir=Path("cache")), lambda there=there: there, coming)
+        capacity = Capacity(PerTrial(), lambda there=there: there, file)
         assert capacity.slots.number == 11
+
+
+def of_kind(name: str, cpu: float, gpu: float) -> dict[str, Any]:
+    """As Ray describes a node whose GPUs it knows."""
+    found = node(cpu, gpu)
+    found["Resources"][f"accelerator_type:{name}"] = 1.0
+    return found
+
+
+def test_only_nodes_with_the_kind_of_gpu_count(tmp_path: Path) -> None:
+    there = [node(4), of_kind("A10G", 16, 4), of_kind("T4", 8, 2)]
+    slots = Capacity(PerTrial(accelerator_type="A10G"), lambda: there).slots
+    assert (slots.number, slots.cpus, slots.gpus) == (4, 1.0, 1.0)
+    assert slots.bundle() == {"CPU": 1.0, "GPU": 1.0, "accelerator_type:A10G": 0.001}
+    every = Capacity(PerTrial(), lambda: there)
+    assert (every.slots.number, every.accelerators) == (6, ["A10G", "T4"])
+    assert every.slots.bundle() == {"CPU": 1.0, "GPU": 1.0}
+    kinds = {
+        "head": {"resources": {"CPU": 4}},
+        "one": {"resources": {"CPU": 8, "GPU": 1, "accelerator_type:L4": 1}, "max_workers": 3},
+        "four": {"resources": {"CPU": 8, "GPU": 4}, "max_workers": 3},
+    }
+    file = a_cluster(tmp_path, available_node_types=kinds)
+    coming = Capacity(PerTrial(accelerator_type="L4"), lambda: [node(4)], file)
+    assert coming.slots.number == 3
+
+
+def test_a_kind_of_gpu_that_no_node_has() -> None:
+    there = [of_kind("A10G", 16, 4), of_kind("T4", 8, 2)]
+    with pytest.raises(PreflightError, match=r"'A10'.* have A10G, T4\. Did you mean 'A10G'\?"):
+        Capacity(PerTrial(accelerator_type="A10"), lambda: there)
+    with pytest.raises(PreflightError, match="the nodes have no GPU that Ray has a name for"):
+        Capacity(PerTrial(accelerator_type="A10G"), lambda: [node(8)])
+
+
+def test_several_kinds_of_gpu_are_said() -> None:
+    note = mixed_note(Slots(6, 1.0, 1.0), ["A10G", "T4"])
+    assert note is not None
+    assert "of several kinds (A10G, T4)" in note
+    assert "resources_per_trial: {accelerator_type: A10G}" in note
+    assert mixed_note(Slots(6, 1.0, 1.0), ["A10G"]) is None
+    assert mixed_note(Slots(6, 1.0, 1.0, "T4"), ["A10G", "T4"]) is None
+    assert mixed_note(Slots(6, 1.0, 0.0), ["A10G", "T4"]) is None  # they compute on cores
 
 
 def test_machines_join_and_leave(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(cutting, "_LOOK_SECONDS", -1.0)
     there = [node(4), node(8, 2)]
-    capacity = Capacity(Options(cache_dir=Path("cache")), lambda: there, [])
+    capacity = Capacity(PerTrial(), lambda: there)
     assert capacity.now() == 2
     there.append(node(8, 4))
     assert capacity.now() == 6

@@ -183,6 +183,13 @@ MISTAKES = [
         "trials_per_gpu is 2 and resources_per_trial.gpu 0.5: .*Keep one",
         "two-shares",
     ),
+    (
+        LAST,
+        LAST + "resources_per_trial: {gpu: 0, accelerator_type: A10G}\n",
+        9,
+        "accelerator_type is a kind of GPU, and gpu is 0. Keep one",
+        "kind-without-gpu",
+    ),
     (LAST, LAST + "trials_per_gpu: 0\n", 9, "trials_per_gpu must be", "no-trial"),
     # wrong types
     (f"models:\n{MODEL}", "models: 3", 3, "models must be a mapping of id, .*got 3", "models"),

@@ -23,10 +23,12 @@ from lp_sweep.storage.runs import machine_key
 from lp_sweep.storage.store import Store
 from lp_sweep.trials import statefile
 from lp_sweep.trials.batches import MAX_HALVINGS, BatchSizes
+from lp_sweep.trials.leaving import announced
 from lp_sweep.trials.progress import EpochMetric, Progress
 
 FOLDER = "checkpoints"
 _ABANDONED_SECONDS = 86_400.0  # no try needs its local copy for so long
+_LEAVING_SECONDS = 20.0  # between two checkpoints on a machine that will soon be taken
 FORMAT = 1  # another one where what is saved, or the arithmetic of training, changes
 
 
@@ -94,7 +96,7 @@ class Checkpoints:
         self._batch_size, self._halvings, self._patience = batch_size, 0, patience
         self._begun = self._last = time.monotonic()
         self._before = 0.0
-        self._folder = cache_dir / FOLDER
+        self._cache_dir, self._folder = cache_dir, cache_dir / FOLDER
         self._name = file_name(subject.trial_id)
         self._local = self._folder / f"{machine_key()}.{os.getpid()}.{self._name}"
         self._found: Header | None = None
@@ -152,7 +154,9 @@ class Checkpoints:
         )
 
     def due(self) -> bool:
-        return time.monotonic() - self._last >= self.every
+        """After `every` seconds, or less where this machine will soon be taken."""
+        waited = time.monotonic() - self._last
+        return waited >= self.every or (waited >= _LEAVING_SECONDS and announced(self._cache_dir))
 
     def save(self, model: nn.Module, optimizer: torch.optim.Optimizer, progress: Progress) -> None:
         """Write the state. Whatever is in the way is a warning: the training is not harmed."""

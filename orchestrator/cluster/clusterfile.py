@@ -16,12 +16,14 @@ import yaml
 from lp_sweep.storage.errors import SpecError
 
 ON_HEAD = Path("~/ray_bootstrap_config.yaml")
+ACCELERATOR = "accelerator_type:"  # before the kind of GPU, in the resources of a node
 PRICES = "price_per_hour"  # under `metadata`, which Ray leaves alone: kind -> money
 
 
 class Kind(NamedTuple):
     """One of `available_node_types`. `cpus` and `gpus` of a machine are None where the file leaves
-    them to be found; `most` machines of it at a time; `price` of an hour, None where not said."""
+    them to be found; `accelerator` is Ray's name of its GPUs, where it is said; `most` machines of
+    it at a time; `price` of an hour, None where not said."""
 
     name: str
     head: bool
@@ -29,6 +31,7 @@ class Kind(NamedTuple):
     most: int
     cpus: float | None
     gpus: float | None
+    accelerator: str | None
     price: float | None
 
 
@@ -47,17 +50,26 @@ class ClusterFile(NamedTuple):
     def workers(self) -> tuple[Kind, ...]:
         return tuple(kind for kind in self.kinds if not kind.head)
 
-    def coming(self) -> list[tuple[float, float]]:
-        """(CPUs, GPUs) of each worker that the autoscaler may start; machines of one's own are
-        none of them: those just come."""
-        largest = int(self.content.get("max_workers", 2))  # Ray's default
-        sizes = [
-            (kind.cpus or 0.0, kind.gpus or 0.0)
+    @property
+    def idle_minutes(self) -> float:
+        """That a worker without work stays."""
+        return float(self.content.get("idle_timeout_minutes", 5.0))  # Ray's default
+
+    def largest(self, accelerator: str | None = None) -> list[Kind]:
+        """Each worker that the autoscaler may start, where the file says what it has; machines of
+        one's own are none of them: those just come. `accelerator`: only those with such GPUs."""
+        most = int(self.content.get("max_workers", 2))  # Ray's default
+        machines = [
+            kind
             for kind in sorted(self.workers, key=lambda kind: -(kind.gpus or 0.0))
-            for _ in range(min(kind.most, largest))
-            if kind.cpus is not None
+            for _ in range(min(kind.most, most))
+            if kind.cpus is not None and accelerator in (None, kind.accelerator)
         ]
-        return sizes[:largest]
+        return machines[:most]
+
+    def coming(self, accelerator: str | None = None) -> list[tuple[float, float]]:
+        """(CPUs, GPUs) of each of `largest`."""
+        return [(kind.cpus or 0.0, kind.gpus or 0.0) for kind in self.largest(accelerator)]
 
 
 def read_cluster_file(path: Path) -> ClusterFile:
@@ -104,6 +116,7 @@ def _kinds(content: Mapping[str, Any], path: Path) -> list[Kind]:
                 most=1 if name == head else int(entry.get("max_workers", 0)),
                 cpus=_amount(resources, "CPU"),
                 gpus=_amount(resources, "GPU"),
+                accelerator=accelerator_of(resources),
                 price=prices.pop(name, None),
             )
         )
@@ -113,6 +126,12 @@ def _kinds(content: Mapping[str, Any], path: Path) -> list[Kind]:
             f"available_node_types: {', '.join(types)}."
         )
     return kinds
+
+
+def accelerator_of(resources: Mapping[str, Any]) -> str | None:
+    """Ray's name of a machine's GPUs: a key of its resources."""
+    found = [name for name in resources if name.startswith(ACCELERATOR)]
+    return found[0].removeprefix(ACCELERATOR) if found else None
 
 
 def _amount(resources: Mapping[str, Any], name: str) -> float | None:

@@ -5,10 +5,12 @@ from __future__ import annotations
 import typer
 
 from lp_sweep.orchestrator.commands.clusterfiles import init, validate
+from lp_sweep.orchestrator.commands.spot import watch_spot
 
 app = typer.Typer(no_args_is_help=True)
 app.command()(init)
 app.command()(validate)
+app.command("watch-spot")(watch_spot)
 
 
 @app.callback()

@@ -73,6 +73,12 @@ CacheDirOption = Annotated[
     Path | None,
     typer.Option("--cache-dir", envvar="LP_SWEEP_CACHE_DIR", help="Tokens, on each node."),
 ]
+ClusterFileOption = Annotated[
+    Path | None,
+    typer.Option(
+        "--cluster", envvar="LP_SWEEP_CLUSTER", help="Cluster file of `ray up`: sizes and prices."
+    ),
+]
 ManifestOption = Annotated[
     Path | None,
     typer.Option("--manifest", help="Pinned revisions. [sweep.manifest.json beside sweep.yaml]"),
@@ -83,6 +89,21 @@ FailFastOption = Annotated[
 MaxFailuresOption = Annotated[
     int | None,
     typer.Option("--max-failures", min=1, help="Start nothing more after N failed trials."),
+]
+MaxHoursOption = Annotated[
+    float | None,
+    typer.Option(
+        "--max-hours", min=0.0, envvar="LP_SWEEP_MAX_HOURS", help="Stop after so many hours."
+    ),
+]
+MaxCostOption = Annotated[
+    float | None,
+    typer.Option(
+        "--max-cost",
+        min=0.0,
+        envvar="LP_SWEEP_MAX_COST",
+        help="Stop when the machines have cost so much, at the cluster file's prices.",
+    ),
 ]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 FormatOption = Annotated[Format, typer.Option("--format", "-f", help="How to print it.")]

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-import math
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from lp_sweep.orchestrator.estimate.estimate import Estimate, Rates
+from lp_sweep.orchestrator.commands.costview import cost_json, cost_lines
+from lp_sweep.orchestrator.commands.output import two_digits
+from lp_sweep.orchestrator.estimate.cost import Cost
+from lp_sweep.orchestrator.estimate.estimate import Estimate, Rates, longest_trial
 from lp_sweep.orchestrator.plan.naming import short_model
 from lp_sweep.orchestrator.plan.plan import Cell, Plan, Work, state_of
 from lp_sweep.orchestrator.plan.selection import taken_on
@@ -19,9 +21,12 @@ from lp_sweep.trials.procedures import DIRECT
 _SHARED_SHOWN = 8
 
 
-def plan_json(plan: Plan, estimate: Estimate, slots: int = 0) -> dict[str, Any]:
-    """One object: `cells` (a list), `totals`, `estimate`, `profiles`, `speeds`, `notes`. `slots`:
-    of the runs at work on the sweep, 0 where that is not known."""
+def plan_json(
+    plan: Plan, estimate: Estimate, slots: int = 0, cost: Cost | None = None
+) -> dict[str, Any]:
+    """One object: `cells` (a list), `totals`, `estimate`, `cluster`, `profiles`, `speeds`, `notes`.
+    `slots`: of the runs at work on the sweep, 0 where that is not known; `cost`: on the cluster
+    that was named."""
     return {
         "sweep": plan.sweep.name,
         "cells": [cell.row() for cell in plan.cells],
@@ -35,6 +40,7 @@ def plan_json(plan: Plan, estimate: Estimate, slots: int = 0) -> dict[str, Any]:
             "slots": slots or None,
             "wall_hours": estimate.hours / slots if slots else None,
         },
+        "cluster": cost_json(cost) if cost else None,
         "profiles": [
             {
                 "profile_id": id_,
@@ -62,8 +68,11 @@ def _speed_row(plan: Plan, id_: str, work: Work) -> dict[str, Any]:
     }
 
 
-def plan_text(plan: Plan, estimate: Estimate, rates: Rates, slots: int = 0) -> str:
-    """A page: what is asked, what it takes, what is there already. `slots` as for `plan_json`."""
+def plan_text(
+    plan: Plan, estimate: Estimate, rates: Rates, slots: int = 0, cost: Cost | None = None
+) -> str:
+    """A page: what is asked, what it takes, what is there already. `slots` and `cost` as for
+    `plan_json`."""
     totals = plan.totals()
     profiles = f"{totals['profiles_done']} of {totals['profiles']} profiles done"
     to_do = taken_on(plan)
@@ -93,7 +102,8 @@ def plan_text(plan: Plan, estimate: Estimate, rates: Rates, slots: int = 0) -> s
         lines.insert(-1, _count("speeds", totals["speeds"], told))
     if totals["cells_impossible"]:
         lines.insert(-1, _count("impossible", totals["cells_impossible"], _impossible(plan)))
-    lines += ["", *_matrix(plan), *_shared(plan), *_longest(plan, to_do, rates)]
+    lines += cost_lines(cost) if cost else []
+    lines += ["", *_matrix(plan), *_shared(plan), *_longest(plan, rates)]
     lines += [f"note: {note}" for note in plan.sweep.notes]
     return "\n".join(map(printable, lines))  # a name may hold anything, a line break too
 
@@ -108,17 +118,14 @@ def _search(totals: Mapping[str, int]) -> str:
 
 def _hours(estimate: Estimate, slots: int) -> str:
     unit = "GPU-hours, at one trial a GPU" if estimate.on_gpu else "slot-hours"
-    band = f" (80%: {_two(estimate.low_hours)} to {_two(estimate.high_hours)})"
-    wall = f", about {_two(estimate.hours / slots)} h on the {slots} slots at work" if slots else ""
+    band = f" (80%: {two_digits(estimate.low_hours)} to {two_digits(estimate.high_hours)})"
+    wall = (
+        f", about {two_digits(estimate.hours / slots)} h on the {slots} slots at work"
+        if slots
+        else ""
+    )
     told = f"{band}{wall}" if estimate.hours else ""
-    return f"  estimate   {_two(estimate.hours):>9}   {unit}{told}, {estimate.basis}"
-
-
-def _two(hours: float) -> str:
-    """`0.034`, `1.2`, `340`: an estimate is no better than two digits."""
-    if not hours:
-        return "0"
-    return f"{hours:,.{max(0, 1 - math.floor(math.log10(hours)))}f}"
+    return f"  estimate   {two_digits(estimate.hours):>9}   {unit}{told}, {estimate.basis}"
 
 
 def _impossible(plan: Plan) -> str:
@@ -229,11 +236,10 @@ def _point(cell: Cell) -> str:
     return " ".join(words)
 
 
-def _longest(plan: Plan, to_do: Iterable[Work], rates: Rates) -> list[str]:
-    trained = [work for work in to_do if work.id in plan.trials and not plan.has_network(work.id)]
-    if not trained:
+def _longest(plan: Plan, rates: Rates) -> list[str]:
+    longest = longest_trial(plan, rates)
+    if longest is None:
         return []
-    longest = max(trained, key=rates.seconds)
     return [
         f"longest trial: {short_model(longest.model.name)} {longest.task.name}, "
         f"about {rates.seconds(longest) / 60:.1f} min",

@@ -9,20 +9,36 @@ import sys
 from pathlib import Path
 from typing import NamedTuple
 
+from lp_sweep.orchestrator.cluster.clusterfile import read_cluster_file
 from lp_sweep.orchestrator.commands.output import say
 from lp_sweep.orchestrator.commands.request import Planned, Request, planned
 from lp_sweep.orchestrator.estimate.estimate import Rates
 from lp_sweep.orchestrator.plan.policy import Limits
 from lp_sweep.orchestrator.plan.selection import Selection, retry_selection
 from lp_sweep.orchestrator.plan.unkept import unkept_note
+from lp_sweep.orchestrator.run.budget import Budget
+from lp_sweep.orchestrator.run.capacity import file_on_head
 from lp_sweep.orchestrator.run.driver import Outcome, run_sweep
-from lp_sweep.orchestrator.run.runoptions import STORE_PATIENCE, Options
+from lp_sweep.orchestrator.run.runoptions import STORE_PATIENCE, Options, PerTrial
 from lp_sweep.orchestrator.sweepfile.load import SweepFile
 from lp_sweep.storage.errors import SpecError
-from lp_sweep.storage.places import expanded
+from lp_sweep.storage.places import node_folder
 from lp_sweep.storage.store import Store, is_store
 
 _FAILURES_SHOWN = 10
+
+
+class MayUse(NamedTuple):
+    """How much a run may use: hours, and money at the prices of `cluster`, a file of `ray up`."""
+
+    max_hours: float | None = None
+    max_cost: float | None = None
+    cluster: Path | None = None
+
+    def budget(self) -> Budget:
+        """Its clock runs from here. Raises SpecError without the prices that it needs."""
+        file = read_cluster_file(self.cluster) if self.cluster else file_on_head()
+        return Budget(self.max_hours, self.max_cost, file)
 
 
 class How(NamedTuple):
@@ -32,25 +48,27 @@ class How(NamedTuple):
     cache_dir: Path | None
     limits: Limits
     as_json: bool
+    may_use: MayUse = MayUse()
 
     @property
     def node_folder(self) -> Path:
         """On each node: tokens, and finished records on their way to the store."""
-        from lp_sweep.orchestrator.preflight.preflight import default_cache_dir
-
-        return expanded(self.cache_dir) if self.cache_dir else default_cache_dir()
+        return node_folder(self.cache_dir)
 
 
 def run(request: Request, how: How) -> int:
     """Do what is missing; gives the exit code."""
-    return _run(request, how, _planned(request, how), Selection())
+    budget = how.may_use.budget()
+    return _run(request, how, _planned(request, how), Selection(), budget)
 
 
 def retry(request: Request, how: How, names: list[str], error_type: str | None) -> int:
     """Try again what has failed: all of it, what failed with one type, or the trials named."""
+    budget = how.may_use.budget()
     _check_failures(request)
     first = _planned(request, how)
-    return _run(request, how, first, retry_selection(error_type, names, first.plan))
+    selection = retry_selection(error_type, names, first.plan)
+    return _run(request, how, first, selection, budget)
 
 
 def _check_failures(request: Request) -> None:
@@ -64,7 +82,7 @@ def _planned(request: Request, how: How) -> Planned:
     return planned(request, patience=_patience(), cache_dir=how.node_folder)
 
 
-def _run(request: Request, how: How, first: Planned, selection: Selection) -> int:
+def _run(request: Request, how: How, first: Planned, selection: Selection, budget: Budget) -> int:
     from lp_sweep.orchestrator.preflight import preflight
     from lp_sweep.orchestrator.run.progress import make_reporter
     from lp_sweep.orchestrator.sweepfile.overrides import is_part
@@ -83,9 +101,7 @@ def _run(request: Request, how: How, first: Planned, selection: Selection) -> in
     options = Options(
         cache_dir=how.node_folder,
         address=how.address,
-        cpus_per_trial=spec.resources_per_trial.cpu,
-        gpus_per_trial=spec.resources_per_trial.gpu,
-        trials_per_gpu=spec.trials_per_gpu,
+        per_trial=PerTrial.of(spec),
         offline=request.offline,
         part=is_part(request.overrides),
         checkpoint_every=spec.checkpoint_every,
@@ -93,13 +109,18 @@ def _run(request: Request, how: How, first: Planned, selection: Selection) -> in
         command=redact_command(["lp-sweep", *sys.argv[1:]]),
         store_patience=_patience(),
         limits=how.limits,
+        budget=budget,
         selection=selection,
     )
     rates = Rates(first.ledger.timings, first.sweep.recipe)
     outcome = run_sweep(first.plan, rates, store, options, make_reporter())
     if how.as_json:
         told = {"totals": outcome.plan.totals(), "done": outcome.done, "failed": outcome.failed}
-        print(json.dumps(told | {"stopped_by": outcome.stopped_by}))
+        used = budget.used()._asdict()
+        print(json.dumps(told | {"stopped_by": outcome.stopped_by, "used": used}))
+    if outcome.stopped_by in ("max-hours", "max-cost"):
+        say(f"this run has used {budget.used().sentence()}; the next one counts anew.")
+        say("What was under way goes on from its last checkpoint.")
     return _farewell(outcome, store, request, how)
 
 
@@ -121,7 +142,14 @@ def _as_run(file: SweepFile) -> str:
 
 def _farewell(outcome: Outcome, store: Store, request: Request, how: How) -> int:
     """Says how the run ended and what to do next; gives the exit code."""
-    options = {"--address": how.address, "--cache-dir": how.cache_dir}
+    options = {
+        "--address": how.address,
+        "--cache-dir": how.cache_dir,
+        # a pasted command must not spend without a limit where this one had one
+        "--cluster": how.may_use.cluster,
+        "--max-hours": how.may_use.max_hours,
+        "--max-cost": how.may_use.max_cost,
+    }
     again = request.again("run", store, dict(options))
     where = shlex.quote(store.location)
     _tell_failures(outcome.failed, where)

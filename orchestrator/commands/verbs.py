@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Collection, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from lp_sweep.orchestrator.commands.options import BUILT_IN
@@ -14,24 +15,52 @@ from lp_sweep.storage.store import Store, is_store
 
 if TYPE_CHECKING:
     from lp_sweep.orchestrator.commands.request import Request
+    from lp_sweep.orchestrator.estimate.cost import Cost
+    from lp_sweep.orchestrator.estimate.estimate import Estimate, Rates
+    from lp_sweep.orchestrator.plan.plan import Plan
+    from lp_sweep.orchestrator.run.capacity import Largest
     from lp_sweep.storage.catalog import Catalog
 
 
-def plan(request: Request, as_json: bool) -> str:
+def plan(request: Request, as_json: bool, cluster_file: Path | None = None) -> str:
+    """`cluster_file`: of the cluster that wall time and price are of."""
+    from lp_sweep.orchestrator.cluster.clusterfile import read_cluster_file
     from lp_sweep.orchestrator.commands.planview import plan_json, plan_text
     from lp_sweep.orchestrator.commands.request import planned
     from lp_sweep.orchestrator.estimate.estimate import Rates, estimate
     from lp_sweep.orchestrator.plan.garbage import collector_paused
+    from lp_sweep.orchestrator.run.capacity import at_its_largest
+    from lp_sweep.orchestrator.run.runoptions import PerTrial
 
+    file = read_cluster_file(cluster_file) if cluster_file else None
     made = planned(request)
     _warn_unreadable(made.ledger.unreadable)
-    rates = Rates(made.ledger.timings, made.sweep.recipe)
+    largest = at_its_largest(file, PerTrial.of(made.sweep.spec)) if file else None
+    gpu = bool(largest.slots.gpus) if largest else None  # what the rule of thumb is to be of
+    rates = Rates(made.ledger.timings, made.sweep.recipe, gpu=gpu)
     hours = estimate(made.plan, rates)
+    price = _cost(made.plan, rates, hours, largest) if largest else None
     slots = _slots_at_work(made.location, made.sweep.name)
     if as_json:
         with collector_paused():  # a dictionary a cell, and none of them garbage
-            return json.dumps(plan_json(made.plan, hours, slots))
-    return plan_text(made.plan, hours, rates, slots)
+            return json.dumps(plan_json(made.plan, hours, slots, price))
+    return plan_text(made.plan, hours, rates, slots, price)
+
+
+def _cost(plan: Plan, rates: Rates, hours: Estimate, largest: Largest) -> Cost:
+    from lp_sweep.orchestrator.estimate.cost import cost
+    from lp_sweep.orchestrator.estimate.estimate import alone_seconds, longest_trial
+
+    longest = longest_trial(plan, rates)
+    return cost(
+        hours,
+        largest.file,
+        largest.workers,
+        slots=largest.slots.number,
+        on_gpu=bool(largest.slots.gpus),
+        longest_hours=rates.seconds(longest) / 3600 if longest else 0.0,
+        alone_hours=alone_seconds(plan, rates) / 3600,
+    )
 
 
 def _slots_at_work(location: str, sweep: str) -> int:

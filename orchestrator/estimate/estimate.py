@@ -176,6 +176,18 @@ def _measurements(plan: Plan, rates: Rates, missing: Iterable[Work]) -> Counter[
     return pieces
 
 
+def longest_trial(plan: Plan, rates: Rates) -> Work | None:
+    """Of those that a run trains: none ends before it, on however many slots."""
+    missing = taken_on(plan)
+    trained = [work for work in missing if work.id in plan.trials and not plan.has_network(work.id)]
+    return max(trained, key=rates.seconds, default=None)
+
+
+def alone_seconds(plan: Plan, rates: Rates) -> float:
+    """Of what a run does while all other slots rest: each measurement of a speed."""
+    return sum(rates.seconds(work) for work in taken_on(plan) if work.id in plan.speeds)
+
+
 def estimate(plan: Plan, rates: Rates) -> Estimate:
     """Slot-hours of what a run takes on: measurements too, and the trials that are trained again
     for them. A deferred cell counts as a network of full depth."""

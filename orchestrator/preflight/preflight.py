@@ -6,7 +6,6 @@ Says all that is wrong at once, imports no torch, and leaves nothing behind.
 from __future__ import annotations
 
 import contextlib
-import os
 import uuid
 from pathlib import Path
 
@@ -14,7 +13,6 @@ from lp_sweep.orchestrator.plan.plan import Plan
 from lp_sweep.orchestrator.preflight.inputs import check_inputs, needed
 from lp_sweep.orchestrator.preflight.space import needs, space_problems
 from lp_sweep.storage.errors import PreflightError, StoreError
-from lp_sweep.storage.places import expanded
 from lp_sweep.storage.store import Store
 from lp_sweep.trials.offline import go_offline
 
@@ -84,11 +82,3 @@ def _remove_empty(folders: list[Path]) -> None:
     with contextlib.suppress(OSError):
         for folder in (*below, *folders):
             folder.rmdir()
-
-
-def default_cache_dir() -> Path:
-    """Node-local: tokens, safe to delete, and the spool of records that a store has not taken."""
-    base = os.environ.get("LP_SWEEP_CACHE_DIR") or os.environ.get("XDG_CACHE_HOME")
-    if os.environ.get("LP_SWEEP_CACHE_DIR"):
-        return expanded(str(base))
-    return (Path(base) if base else Path.home() / ".cache") / "lp-sweep"

@@ -11,8 +11,16 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from lp_sweep.orchestrator.cluster.clusterfile import ON_HEAD, read_cluster_file
-from lp_sweep.orchestrator.run.runoptions import Options
+from lp_sweep.orchestrator.cluster.clusterfile import (
+    ACCELERATOR,
+    ON_HEAD,
+    ClusterFile,
+    Kind,
+    accelerator_of,
+    read_cluster_file,
+)
+from lp_sweep.orchestrator.run.runoptions import PerTrial
+from lp_sweep.orchestrator.sweepfile.wording import did_you_mean
 from lp_sweep.storage.errors import PreflightError, SpecError
 
 Size = tuple[float, float]  # CPUs and GPUs of a node
@@ -29,16 +37,30 @@ class Slots(NamedTuple):
     number: int
     cpus: float
     gpus: float
+    accelerator_type: str | None = None
+
+    def bundle(self) -> dict[str, float]:
+        """What Ray is asked for. A little of a node's kind of GPU is how Ray keeps to that kind."""
+        kind = {f"{ACCELERATOR}{self.accelerator_type}": 0.001} if self.accelerator_type else {}
+        return {"CPU": self.cpus, "GPU": self.gpus, **kind}
 
 
 class Capacity:
     """`slots` at the start; `now` as the cluster is by now, a slot being what it was."""
 
     def __init__(
-        self, options: Options, nodes: Callable[[], Sequence[Mapping[str, Any]]], coming: list[Size]
+        self,
+        per_trial: PerTrial,
+        nodes: Callable[[], Sequence[Mapping[str, Any]]],
+        file: ClusterFile | None = None,
     ) -> None:
-        self._nodes, self._coming = nodes, coming
-        self.slots = cut(self._sizes(), options)
+        self._nodes, self._kind = nodes, per_trial.accelerator_type
+        self._coming = file.coming(self._kind) if file else []
+        there = {accelerator_of(node["Resources"]) for node in nodes() if node["Alive"]}
+        may_come = {kind.accelerator for kind in file.largest()} if file else set()
+        self.accelerators = sorted(kind for kind in there | may_come if kind)
+        _check_kind(self._kind, self.accelerators, file)
+        self.slots = cut(self._sizes(), per_trial)
         self._number, self._looked = self.slots.number, time.monotonic()
 
     def now(self) -> int:
@@ -51,16 +73,41 @@ class Capacity:
     def _sizes(self) -> list[Size]:
         nodes = self._nodes()
         workers = [node for node in nodes if _HEAD not in node["Resources"]]
-        return sizes(nodes) + still_coming(self._coming, sizes(workers))
+        return sizes(nodes, self._kind) + still_coming(self._coming, sizes(workers, self._kind))
 
 
-def sizes(nodes: Sequence[Mapping[str, Any]]) -> list[Size]:
-    """Of the nodes that are alive."""
+def sizes(nodes: Sequence[Mapping[str, Any]], accelerator: str | None = None) -> list[Size]:
+    """Of the nodes that are alive; `accelerator`: of those with such GPUs."""
     return [
         (node["Resources"].get("CPU", 0.0), node["Resources"].get("GPU", 0.0))
         for node in nodes
-        if node["Alive"]
+        if node["Alive"] and accelerator in (None, accelerator_of(node["Resources"]))
     ]
+
+
+def _check_kind(asked: str | None, kinds: Sequence[str], file: ClusterFile | None) -> None:
+    """Raises PreflightError where no node has such GPUs, and none may come that has."""
+    if asked is None or asked in kinds:
+        return
+    name = f'"{ACCELERATOR}{asked}": 1'
+    hint = f" A kind of machine of {file.path} says so in its resources: {name}." if file else ""
+    raise PreflightError(
+        f"no GPU of kind {asked!r}, that resources_per_trial.accelerator_type asks for: the nodes "
+        f"have {', '.join(kinds) or 'no GPU that Ray has a name for'}."
+        f"{did_you_mean(asked, kinds)} Name one of them, leave the key out, or wait for the "
+        f"cluster's nodes.{hint}"
+    )
+
+
+def mixed_note(slots: Slots, accelerators: Sequence[str]) -> str | None:
+    """What to know where trials will run on GPUs of several kinds."""
+    if not slots.gpus or slots.accelerator_type or len(accelerators) < 2:
+        return None
+    return (
+        f"trials run on GPUs of several kinds ({', '.join(accelerators)}): the seconds of a record "
+        "are those of its own, and neither an estimate nor a speed mixes kinds. For one kind: "
+        f"resources_per_trial: {{accelerator_type: {accelerators[0]}}}"
+    )
 
 
 def still_coming(coming: Sequence[Size], workers: Sequence[Size]) -> list[Size]:
@@ -72,14 +119,43 @@ def still_coming(coming: Sequence[Size], workers: Sequence[Size]) -> list[Size]:
     return left
 
 
-def from_head() -> list[Size]:
-    """What the autoscaler of this very machine's cluster may start, where `ray up` made it."""
+def file_on_head() -> ClusterFile | None:
+    """Of this very machine's cluster, where `ray up` made it: what its autoscaler may start."""
     if not ON_HEAD.expanduser().exists():
-        return []
+        return None
     try:
-        return read_cluster_file(ON_HEAD).coming()
+        return read_cluster_file(ON_HEAD)
     except SpecError:  # not ours to judge: the cluster runs
-        return []
+        return None
+
+
+class Largest(NamedTuple):
+    """Of a cluster that is not there yet: its slots, the head's too, and the workers that have any,
+    a kind for each machine."""
+
+    file: ClusterFile
+    slots: Slots
+    workers: list[Kind]
+
+
+def at_its_largest(file: ClusterFile, per_trial: PerTrial) -> Largest:
+    """Raises PreflightError where no trial fits, SpecError where the file does not say what a
+    worker has."""
+    if not file.largest():
+        raise SpecError(
+            f"{file.path} says of no worker what it has, so nobody knows how many trials it takes: "
+            "in available_node_types give one `resources: {CPU: 8, GPU: 1}` and `max_workers: 4`."
+        )
+    heads = [kind for kind in file.kinds if kind.head]
+    resources = [{"CPU": head.cpus or 0.0, "GPU": head.gpus or 0.0} for head in heads]
+    nodes = [{"Alive": True, "Resources": found} for found in resources]
+    slots = Capacity(per_trial, lambda: nodes, file).slots
+    workers = [
+        kind
+        for kind in file.largest(per_trial.accelerator_type)
+        if fitting([(kind.cpus or 0.0, kind.gpus or 0.0)], slots.cpus, slots.gpus)
+    ]
+    return Largest(file, slots, workers)
 
 
 def fitting(nodes: Sequence[Size], cpus: float, gpus: float) -> int:
@@ -90,14 +166,14 @@ def fitting(nodes: Sequence[Size], cpus: float, gpus: float) -> int:
     )
 
 
-def cut(nodes: Sequence[Size], options: Options) -> Slots:
+def cut(nodes: Sequence[Size], per_trial: PerTrial) -> Slots:
     """One trial per GPU, or as many as `trials_per_gpu` says; on a CPU cluster one per core group.
     Raises PreflightError where no trial fits."""
-    gpus = options.gpus_per_trial
+    gpus = per_trial.gpus
     if gpus is None:
-        share = int(_SHARES / options.trials_per_gpu) / _SHARES
+        share = int(_SHARES / per_trial.trials_per_gpu) / _SHARES
         gpus = share if any(devices >= 1 for _, devices in nodes) else 0.0
-    cpus = options.cpus_per_trial
+    cpus = per_trial.cpus
     if cpus is None:
         most = max((cores for cores, _ in nodes), default=0)
         cpus = 1.0 if gpus else float(min(_MOST_CORES, max(1, int(most) // _MOST_CORES)))
@@ -108,4 +184,4 @@ def cut(nodes: Sequence[Size], options: Options) -> Slots:
             f"no slot: a trial asks for {cpus:g} CPU and {gpus:g} GPU on one node; the nodes have "
             f"{have or 'nothing'}. Lower resources_per_trial, or wait for the cluster's nodes."
         )
-    return Slots(number, cpus, gpus)
+    return Slots(number, cpus, gpus, per_trial.accelerator_type)

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from lp_sweep.orchestrator.run.capacity import Capacity, from_head
+from lp_sweep.orchestrator.run.capacity import Capacity, file_on_head
 from lp_sweep.orchestrator.run.runoptions import Options
 from lp_sweep.storage.errors import PreflightError
 
@@ -62,7 +62,9 @@ def cluster(options: Options) -> Iterator[Capacity]:
             "without either a Ray of this machine's own is started."
         ) from error
     try:
-        yield Capacity(options, ray.nodes, from_head() if address else [])
+        if options.budget:
+            options.budget.watch(ray.nodes)
+        yield Capacity(options.per_trial, ray.nodes, file_on_head() if address else None)
     finally:
         ray.shutdown()
 

@@ -14,7 +14,8 @@ from typing import Any, NamedTuple
 from lp_sweep.orchestrator.estimate.estimate import Rates
 from lp_sweep.orchestrator.plan.plan import Plan, Work
 from lp_sweep.orchestrator.plan.planning import make_plan
-from lp_sweep.orchestrator.run.capacity import Capacity, Slots
+from lp_sweep.orchestrator.run.budgetstop import BudgetStop
+from lp_sweep.orchestrator.run.capacity import Capacity, Slots, mixed_note
 from lp_sweep.orchestrator.run.cluster import address_of, cluster
 from lp_sweep.orchestrator.run.loss import Loss, blocked_by
 from lp_sweep.orchestrator.run.progress import Reporter, told_of_measures
@@ -39,7 +40,7 @@ class Outcome(NamedTuple):
     done_elsewhere: int  # by other runs, meanwhile
     failed: dict[str, str]
     spooled: dict[str, str]
-    stopped_by: str | None  # SIGINT, SIGTERM, failures, store or None
+    stopped_by: str | None  # SIGINT, SIGTERM, failures, store, max-hours, max-cost or None
     store_error: str | None = None  # what the store answered last
 
 
@@ -118,13 +119,13 @@ def _work(
     try:
         keep_sigterm()
         with cluster(options) as capacity:
-            _look_at_nodes(queue, options, capacity.slots, reporter)
+            _look_at_nodes(queue, options, capacity, reporter)
             reporter.opened(queue, capacity.slots.number)
             try:
                 _fit(queue, recorder, options, capacity, reporter, signals)
             finally:
                 reporter.closed()
-    except KeyboardInterrupt:  # --fail-fast's too: its queue has stopped before
+    except KeyboardInterrupt:  # --fail-fast's and a budget's too: their queue has stopped before
         queue.stopped = queue.stopped or (signals.received or ["SIGINT"])[0]
 
 
@@ -150,11 +151,12 @@ def _fit(
     keep_fit_alive()
     signals.arm()
     nodes = Nodes(alive_nodes)
+    stop = BudgetStop(queue, options.budget, options.cache_dir)
     scratch = Path(tempfile.mkdtemp(prefix="lp-sweep-tune-"))
     try:
         while queue.open:
             transport = _transport(recorder.store, options, capacity.slots)
-            searcher = PlanSearcher(queue, transport, nodes, capacity.now)
+            searcher = PlanSearcher(queue, transport, nodes, capacity.now, stop.check)
             callback = WorkCallback(searcher, recorder, reporter, options.limits)
             tuner = tune.Tuner(
                 tune.with_resources(TrialActor, partial(resources, capacity.slots)),
@@ -184,19 +186,25 @@ def _fit(
         shutil.rmtree(scratch, ignore_errors=True)
 
 
-def _look_at_nodes(queue: WorkQueue, options: Options, slots: Slots, reporter: Reporter) -> None:
+def _look_at_nodes(
+    queue: WorkQueue, options: Options, capacity: Capacity, reporter: Reporter
+) -> None:
     """Before the first trial: room on the GPUs, and that all nodes work on one store. Raises
     PreflightError, StoreError."""
     from lp_sweep.orchestrator.preflight.gpumemory import check_gpus, local_gpus
     from lp_sweep.orchestrator.run.everynode import on_each_node
 
+    if note := mixed_note(capacity.slots, capacity.accelerators):
+        reporter.note(note)
     speeds = (work.spec for work in queue.plan.missing_speeds())
-    if not slots.gpus and any(getattr(spec, "device_type", "") == "cuda" for spec in speeds):
+    if not capacity.slots.gpus and any(
+        getattr(spec, "device_type", "") == "cuda" for spec in speeds
+    ):
         raise PreflightError(
             "the sweep asks for speeds on cuda (`measure: {speed: cuda}`), and trials here have no "
             "GPU. Run it where there is one, or without them: measure.speed=cpu."
         )
-    if slots.gpus:
+    if capacity.slots.gpus:
         gpus = [gpu for found in on_each_node(local_gpus).values() for gpu in found]
         for note in check_gpus(queue.plan, gpus):
             reporter.note(note)

@@ -5,7 +5,10 @@ Each is a small change that does nothing if a later Ray no longer has the place.
 
 from __future__ import annotations
 
+import time
 from typing import Any
+
+_RPC_SECONDS = 10.0
 
 
 def keep_fit_alive() -> None:
@@ -49,3 +52,24 @@ def node_of(actor_id: str | None) -> tuple[str | None, str]:
         return address.get("NodeID") or None, str(entry.get("DeathCause") or "")
     except Exception:  # a private interface: knowing less is no reason to stop
         return None, ""
+
+
+def drain_nodes(address: str, ip: str, message: str, seconds: float) -> None:
+    """As `ray drain-node` does: the nodes at this IP will be gone in so many seconds. Ray has no
+    public call for it. Raises ConnectionError where Ray has no such node, or refuses."""
+    from ray._raylet import GcsClient  # type: ignore[attr-defined]
+    from ray.core.generated import autoscaler_pb2, gcs_pb2
+
+    gcs = GcsClient(address=address)
+    nodes = gcs.get_all_node_info(
+        timeout=_RPC_SECONDS, state_filter=gcs_pb2.GcsNodeInfo.GcsNodeState.ALIVE
+    )
+    here = [id_.hex() for id_, node in nodes.items() if node.node_manager_address == ip]
+    if not here:
+        raise ConnectionError(f"it has no node at {ip}")
+    reason = autoscaler_pb2.DrainNodeReason.DRAIN_NODE_REASON_PREEMPTION
+    deadline_ms = int(1000 * (time.time() + seconds))
+    for id_ in here:
+        accepted, refusal = gcs.drain_node(id_, reason, message, deadline_ms)
+        if not accepted:
+            raise ConnectionError(f"node {id_[:8]}: {refusal}")

@@ -8,9 +8,25 @@ from typing import Literal, NamedTuple
 
 from lp_sweep.orchestrator.plan.policy import Limits
 from lp_sweep.orchestrator.plan.selection import Selection
+from lp_sweep.orchestrator.run.budget import Budget
+from lp_sweep.orchestrator.sweepfile.spec import SweepSpec
 
 Keep = Literal["none", "best", "all"]
 STORE_PATIENCE = 600.0  # seconds over which a store that refuses is asked again
+
+
+class PerTrial(NamedTuple):
+    """What a trial asks of the node that it runs on; None: as the nodes are."""
+
+    cpus: float | None = None
+    gpus: float | None = None
+    trials_per_gpu: int = 1  # where `gpus` is not said
+    accelerator_type: str | None = None  # Ray's name of a kind of GPU
+
+    @classmethod
+    def of(cls, spec: SweepSpec) -> PerTrial:
+        asked = spec.resources_per_trial
+        return cls(asked.cpu, asked.gpu, spec.trials_per_gpu, asked.accelerator_type)
 
 
 class Options(NamedTuple):
@@ -18,9 +34,7 @@ class Options(NamedTuple):
 
     cache_dir: Path
     address: str | None = None
-    cpus_per_trial: float | None = None
-    gpus_per_trial: float | None = None
-    trials_per_gpu: int = 1  # where `gpus_per_trial` is not said
+    per_trial: PerTrial = PerTrial()
     offline: bool = False
     part: bool = False  # of a sweep whose other cells stay listed
     checkpoint_every: float | None = None  # seconds
@@ -28,4 +42,5 @@ class Options(NamedTuple):
     command: str = ""  # without secrets
     store_patience: float = STORE_PATIENCE
     limits: Limits = Limits()
+    budget: Budget | None = None  # of hours and money; None: as much as it takes
     selection: Selection = Selection()

@@ -24,7 +24,8 @@ _LOOK_SECONDS = 2.0  # between two looks at what other runs hold
 class PlanSearcher(Searcher):  # type: ignore[misc]
     """`suggest` gives the longest missing piece, None while there is no room for another or
     something that runs (here, or in another run) may bring more, and FINISHED when nothing is
-    left. `room`: how many pieces the cluster takes at a time, which may change."""
+    left. `room`: how many pieces the cluster takes at a time, which may change; `check` raises what
+    ends the run."""
 
     def __init__(
         self,
@@ -32,16 +33,19 @@ class PlanSearcher(Searcher):  # type: ignore[misc]
         transport: Mapping[str, Any],
         nodes: Nodes,
         room: Callable[[], int],
+        check: Callable[[], None] = lambda: None,
     ) -> None:
         super().__init__()
         self.queue = queue
         self.nodes = nodes
         self.room = room
+        self.check = check
         self.transport = dict(transport)  # store, cache folder, threads: not identity
         self.works: dict[str, Work] = {}  # Tune's trial -> ours; kept for the events that follow
         self._looked = 0.0
 
     def suggest(self, trial_id: str) -> Any:  # Tune keeps the argument's name
+        self.check()
         if len(self.queue.live) >= self.room():
             return None
         if len(self.works) < _PIECES_A_TUNER and (work := self._take()) is not None:
@@ -87,7 +91,7 @@ class PlanSearcher(Searcher):  # type: ignore[misc]
 
 def resources(slots: Slots, config: Mapping[str, Any]) -> Any:
     """What Tune asks Ray for: one slot, on a node that is not set aside."""
-    bundle = {"CPU": slots.cpus, "GPU": slots.gpus}
+    bundle = slots.bundle()
     avoid = config.get("avoid")
     if not avoid:
         return tune.PlacementGroupFactory([bundle])

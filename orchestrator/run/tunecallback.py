@@ -61,6 +61,7 @@ class WorkCallback(Callback):  # type: ignore[misc]
     def on_step_end(self, iteration: int, trials: list[Any], **info: Any) -> None:
         """With the last good node gone, trials that keep away from the others would wait for ever:
         this ends the fit, and the next one takes the nodes that were set aside."""
+        self.searcher.check()
         if time.monotonic() - self._looked < _LOOK_SECONDS:
             return
         self._looked = time.monotonic()

@@ -243,3 +243,12 @@ class Resources(Entry):
 
     cpu: float | None = Field(None, gt=0)
     gpu: float | None = Field(None, ge=0)
+    accelerator_type: str | None = Field(
+        None, pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$", description="Ray's name of a kind of GPU"
+    )
+
+    @model_validator(mode="after")
+    def _with_gpu(self) -> Resources:
+        if self.accelerator_type is not None and self.gpu == 0:
+            raise ValueError("accelerator_type is a kind of GPU, and gpu is 0. Keep one of them.")
+        return self

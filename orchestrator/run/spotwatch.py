@@ -1,0 +1,128 @@
+"""Watches one machine for its cloud's notice that it will be taken, and has Ray drain its node.
+
+Ray does not look for such notices. A node that is drained gets no new work, and what dies with it
+counts as preempted. `lp-sweep cluster watch-spot` is this, on each spot machine beside Ray. It
+needs nothing of a run, and outlives a metadata service and a cluster that are away for a while.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+import json
+import time
+from collections.abc import Callable
+from http.client import HTTPException
+from typing import NamedTuple
+from urllib.error import HTTPError
+from urllib.request import ProxyHandler, Request, build_opener
+
+_AWS_SECONDS, _GCP_SECONDS = 120.0, 30.0  # from a notice to its machine's end, as the clouds say
+
+
+class Notice(NamedTuple):
+    """The machine will be taken in so many `seconds`."""
+
+    text: str
+    seconds: float
+
+
+class Cloud(NamedTuple):
+    """`look(url, every)`: the notice, or None while there is none; it takes at most some `every`
+    seconds. Raises OSError, HTTPException or ValueError where the service gives no answer."""
+
+    url: str
+    look: Callable[[str, float], Notice | None]
+
+
+def aws_notice(url: str, every: float) -> Notice | None:
+    """EC2 User Guide, "Spot Instance interruption notices" and "Use IMDSv2": 404 without one."""
+    wait = {"X-aws-ec2-metadata-token-ttl-seconds": "60"}
+    token = _ask(Request(f"{url}/latest/api/token", method="PUT", headers=wait), every)
+    headers = {"X-aws-ec2-metadata-token": token}
+    try:
+        text = _ask(Request(f"{url}/latest/meta-data/spot/instance-action", headers=headers), every)
+    except HTTPError as error:
+        if error.code == 404:
+            return None
+        raise
+    return Notice(f"EC2 takes this spot machine: {text}", _seconds_until(text))
+
+
+def _seconds_until(text: str) -> float:
+    """Of `{"action": "terminate", "time": "2026-01-05T08:22:00Z"}`. A notice counts, however it is
+    worded."""
+    try:
+        at = dt.datetime.fromisoformat(json.loads(text)["time"])
+        return max(0.0, (at - dt.datetime.now(dt.UTC)).total_seconds())
+    except (ValueError, TypeError, KeyError):
+        return _AWS_SECONDS
+
+
+def gcp_notice(url: str, every: float) -> Notice | None:
+    """Compute Engine documentation, "Preemptible VM instances" and "Query VM metadata": the answer
+    comes when the value changes, or after timeout_sec."""
+    path = "/computeMetadata/v1/instance/preempted"
+    wait = f"?wait_for_change=true&timeout_sec={int(every)}" if every >= 1 else ""
+    headers = {"Metadata-Flavor": "Google"}
+    text = _ask(Request(f"{url}{path}{wait}", headers=headers), every).strip()
+    if text not in ("TRUE", "FALSE"):
+        raise ValueError(f"it answers {text[:80]!r}")
+    return Notice("Compute Engine preempts this machine", _GCP_SECONDS) if text == "TRUE" else None
+
+
+CLOUDS = {
+    "aws": Cloud("http://169.254.169.254", aws_notice),
+    "gcp": Cloud("http://metadata.google.internal", gcp_notice),
+}
+
+
+def _ask(request: Request, every: float) -> str:
+    direct = build_opener(ProxyHandler({}))  # of this very machine: no proxy has its metadata
+    with direct.open(request, timeout=2 * every) as answer:
+        return str(answer.read(10_000).decode("utf-8", "replace"))
+
+
+def wait_for_notice(
+    look: Callable[[], Notice | None],
+    every: float,
+    say: Callable[[str], None],
+    sleep: Callable[[float], None] = time.sleep,
+) -> Notice:
+    """Looks every so many seconds until there is one. A service that is away is said once."""
+    away = False
+    while True:
+        began = time.monotonic()
+        try:
+            notice = look()
+        except (OSError, HTTPException, ValueError) as error:
+            if not away:
+                say(f"no answer from the metadata service, it is asked again: {error}")
+            notice, away = None, True
+        else:
+            if away:
+                say("the metadata service answers again")
+            away = False
+        if notice is not None:
+            return notice
+        sleep(max(0.0, every - (time.monotonic() - began)))
+
+
+def drain(
+    notice: Notice,
+    ask_ray: Callable[[str, float], None],
+    every: float,
+    say: Callable[[str], None],
+    sleep: Callable[[float], None] = time.sleep,
+) -> bool:
+    """Whether Ray took the notice: `ask_ray(text, seconds left)`, tried until the machine's end."""
+    end = time.monotonic() + notice.seconds
+    while True:
+        left = max(0.0, end - time.monotonic())
+        try:
+            ask_ray(notice.text, left)
+            return True
+        except Exception as error:  # whatever a cluster on its way down can do
+            say(f"Ray does not take the notice: {error}")
+        if left <= 0:
+            return False
+        sleep(min(every, left))
