@@ -55,7 +55,7 @@ def test_gcp_answers_when_the_value_changes(serve: Serve) -> None:
 
 @pytest.mark.parametrize(
     ("cloud", "none", "told"),
-    [("aws", (404, ""), (200, action(60))), ("gcp", (200, "FALSE"), (200, "TRUE"))],
+    [("aws", (404, ""), (200, action(86_400))), ("gcp", (200, "FALSE"), (200, "TRUE"))],
     ids=["aws", "gcp"],
 )
 @pytest.mark.parametrize(
