@@ -6,13 +6,14 @@ test_real_cluster.py on the machine `laptop` that hosts.sh makes; writes what it
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -65,11 +66,36 @@ def records() -> int:
     return len(list(Path(STORE, "trials").glob("*.parquet")))
 
 
-def wait(what: str, met: Callable[[], bool], seconds: float = 180) -> None:
+def wait(what: str, met: Callable[[], bool], seconds: float = 300) -> None:
     until = time.monotonic() + seconds
     while not met():
         assert time.monotonic() < until, f"waited {seconds:.0f} s in vain: {what}"
         time.sleep(0.5)
+
+
+@contextlib.contextmanager
+def bucket(name: str) -> Iterator[None]:
+    """An S3 server on the laptop, which the machines reach."""
+    import boto3
+
+    command = [sys.executable, "-m", "moto.server", "-H", "0.0.0.0", "-p", "5000"]
+    server = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    try:
+        os.environ |= {"AWS_ACCESS_KEY_ID": "test", "AWS_SECRET_ACCESS_KEY": "test"}
+        client = boto3.client("s3", endpoint_url="http://127.0.0.1:5000", region_name="us-east-1")
+        wait("the S3 server", lambda: answers(client.list_buckets))
+        client.create_bucket(Bucket=name)
+        yield
+    finally:
+        server.kill()
+
+
+def answers(call: Callable[[], object]) -> bool:
+    try:
+        call()
+    except Exception:  # whatever a client raises of a server that is not there yet
+        return False
+    return True
 
 
 def scene(laptop: Laptop) -> dict[str, Any]:
@@ -97,7 +123,8 @@ def scene(laptop: Laptop) -> dict[str, Any]:
     ).stdout
     sql = "SELECT host, count(*) AS n FROM trials GROUP BY host ORDER BY host"
     saw["hosts"] = laptop.ray("exec", f'lp-sweep query "{sql}" --store {STORE} --format json')
-    saw["s3"] = laptop.ray("exec", f"{RUN} s3://sweeps/records seed=1 strategy=top k=0")
+    with bucket("sweeps"):
+        saw["s3"] = laptop.ray("exec", f"{RUN} s3://sweeps/records seed=1 k=0,1")
     laptop.ray("down", "-y")
     left = "ps -eo args | grep -c '[r]aylet\\|[g]cs_server\\|ray:[:]'"
     wait(

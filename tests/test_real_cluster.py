@@ -41,7 +41,9 @@ def cluster_file(python: str) -> dict[str, Any]:
     folders = [sysconfig.get_path("purelib", vars={"base": str(Path(python).parents[1])})]
     folders.append(sysconfig.get_path("purelib"))
     here, environment = "\\n".join(folders), "~/lp-sweep-env"
-    exports = "export RAY_AUTH_MODE=token PATH=$HOME/lp-sweep-env/bin:$PATH"
+    exports = "export RAY_AUTH_MODE=token PATH=$HOME/lp-sweep-env/bin:$PATH "
+    exports += "AWS_ENDPOINT_URL=http://10.77.0.254:5000 AWS_REGION=us-east-1 "
+    exports += "AWS_ACCESS_KEY_ID=test AWS_SECRET_ACCESS_KEY=test"
     ray = Path(python).with_name("ray")
     size = "--object-store-memory=200000000 --num-cpus"
     return {
@@ -126,6 +128,11 @@ def test_what_was_stopped_goes_on(saw: dict[str, Any]) -> None:
     left = 9 - saw["records_when_stopped"]
     assert f"complete: {left} done in this run" in saw["second"]
     assert "nothing was missing" in saw["third"]
+
+
+def test_a_store_in_a_bucket(saw: dict[str, Any]) -> None:
+    assert "2 models and data sets went to the store" in saw["s3"]
+    assert "complete: 2 done in this run" in saw["s3"]
 
 
 def test_a_store_that_not_all_machines_share_is_refused(saw: dict[str, Any]) -> None:

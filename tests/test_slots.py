@@ -10,6 +10,7 @@ import yaml
 
 from lp_sweep.orchestrator.cluster.clusterfile import ClusterFile, read_cluster_file
 from lp_sweep.orchestrator.run import capacity as cutting
+from lp_sweep.orchestrator.run import joining as arrival
 from lp_sweep.orchestrator.run.capacity import (
     Capacity,
     Slots,
@@ -127,6 +128,37 @@ def test_several_kinds_of_gpu_are_said() -> None:
     assert mixed_note(Slots(6, 1.0, 1.0), ["A10G"]) is None
     assert mixed_note(Slots(6, 1.0, 1.0, "T4"), ["A10G", "T4"]) is None
     assert mixed_note(Slots(6, 1.0, 0.0), ["A10G", "T4"]) is None  # they compute on cores
+
+
+def joining(monkeypatch: pytest.MonkeyPatch, *counts: int) -> tuple[Any, list[str]]:
+    """A cluster that has so many workers at each look, and a clock that goes on by ten seconds."""
+    head = {"Alive": True, "Resources": {"node:__internal_head__": 1.0}}
+    looks = iter([*counts[:-1], *[counts[-1]] * 1000])
+    seconds = iter(range(0, 100_000, 10))
+    monkeypatch.setattr(arrival.time, "sleep", lambda _: None)
+    monkeypatch.setattr(arrival.time, "monotonic", lambda: next(seconds))
+    return lambda: [head, *[node(8, 1)] * next(looks)], []
+
+
+@pytest.mark.parametrize(
+    ("counts", "told"),
+    [
+        pytest.param((2,), [], id="all are there"),
+        pytest.param((0, 0, 1, 1, 2), ["0 of 2 have joined"], id="they come"),
+        pytest.param((1, 1), ["1 of 2 have joined", "1 of 2 machines have not"], id="one is late"),
+        pytest.param((0, 0), ["0 of 2 have joined", "2 of 2 machines have not"], id="none comes"),
+    ],
+)
+def test_machines_of_ones_own_are_waited_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, counts: tuple[int, ...], told: list[str]
+) -> None:
+    provider = {"type": "local", "head_ip": "10.0.0.1", "worker_ips": ["10.0.0.2", "10.0.0.3"]}
+    file = a_cluster(tmp_path, provider=provider, max_workers=2)
+    assert file.promised == 2
+    nodes, said = joining(monkeypatch, *counts)
+    arrival.await_workers(file, nodes, said.append)
+    assert len(said) == len(told)
+    assert all(words in line for words, line in zip(told, said, strict=True))
 
 
 def test_machines_join_and_leave(monkeypatch: pytest.MonkeyPatch) -> None:

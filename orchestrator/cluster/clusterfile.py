@@ -51,6 +51,15 @@ class ClusterFile(NamedTuple):
         return tuple(kind for kind in self.kinds if not kind.head)
 
     @property
+    def promised(self) -> int:
+        """Workers that come by themselves, whether there is work for them or not."""
+        provider = self.content["provider"]
+        if provider.get("type") == "local" and "worker_ips" in provider:
+            own = len(provider["worker_ips"])
+            return min(own, int(self.content.get("max_workers", own)))
+        return sum(kind.least for kind in self.workers)
+
+    @property
     def idle_minutes(self) -> float:
         """That a worker without work stays."""
         return float(self.content.get("idle_timeout_minutes", 5.0))  # Ray's default

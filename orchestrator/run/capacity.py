@@ -19,6 +19,7 @@ from lp_sweep.orchestrator.cluster.clusterfile import (
     accelerator_of,
     read_cluster_file,
 )
+from lp_sweep.orchestrator.run.joining import workers
 from lp_sweep.orchestrator.run.runoptions import PerTrial
 from lp_sweep.orchestrator.sweepfile.wording import did_you_mean
 from lp_sweep.storage.errors import PreflightError, SpecError
@@ -27,7 +28,6 @@ Size = tuple[float, float]  # CPUs and GPUs of a node
 
 _SHARES = 10_000  # Ray counts in such parts: the shares of a GPU must not add up to more than one
 _MOST_CORES = 8  # of a CPU slot, and CPU slots of the largest node where it has no more than 64
-_HEAD = "node:__internal_head__"  # a resource that the head node has
 _LOOK_SECONDS = 5.0  # between two looks at the nodes
 
 
@@ -72,8 +72,8 @@ class Capacity:
 
     def _sizes(self) -> list[Size]:
         nodes = self._nodes()
-        workers = [node for node in nodes if _HEAD not in node["Resources"]]
-        return sizes(nodes, self._kind) + still_coming(self._coming, sizes(workers, self._kind))
+        joined = sizes(workers(nodes), self._kind)
+        return sizes(nodes, self._kind) + still_coming(self._coming, joined)
 
 
 def sizes(nodes: Sequence[Mapping[str, Any]], accelerator: str | None = None) -> list[Size]:
@@ -110,10 +110,10 @@ def mixed_note(slots: Slots, accelerators: Sequence[str]) -> str | None:
     )
 
 
-def still_coming(coming: Sequence[Size], workers: Sequence[Size]) -> list[Size]:
+def still_coming(coming: Sequence[Size], joined: Sequence[Size]) -> list[Size]:
     """Of the nodes that an autoscaler may start those that are not among the workers there."""
     left = list(coming)
-    for size in workers:
+    for size in joined:
         if size in left:
             left.remove(size)
     return left

@@ -5,11 +5,12 @@ from __future__ import annotations
 import logging
 import os
 import socket
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
 from lp_sweep.orchestrator.run.capacity import Capacity, file_on_head
+from lp_sweep.orchestrator.run.joining import await_workers
 from lp_sweep.orchestrator.run.runoptions import Options
 from lp_sweep.storage.errors import PreflightError
 
@@ -35,7 +36,7 @@ def address_of(options: Options) -> str | None:
 
 
 @contextmanager
-def cluster(options: Options) -> Iterator[Capacity]:
+def cluster(options: Options, tell: Callable[[str], None]) -> Iterator[Capacity]:
     """Join the cluster that is named, or start a local Ray of our own."""
     os.environ.update({key: os.environ.get(key, value) for key, value in _TUNE_ENVIRONMENT.items()})
     import ray
@@ -64,7 +65,10 @@ def cluster(options: Options) -> Iterator[Capacity]:
     try:
         if options.budget:
             options.budget.watch(ray.nodes)
-        yield Capacity(options.per_trial, ray.nodes, file_on_head() if address else None)
+        file = file_on_head() if address else None
+        if file:
+            await_workers(file, ray.nodes, tell)
+        yield Capacity(options.per_trial, ray.nodes, file)
     finally:
         ray.shutdown()
 

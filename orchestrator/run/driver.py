@@ -118,7 +118,7 @@ def _work(
     """On a cluster, until nothing is left or something stops it: `queue.stopped` says what."""
     try:
         keep_sigterm()
-        with cluster(options) as capacity:
+        with cluster(options, reporter.note) as capacity:
             _look_at_nodes(queue, options, capacity, reporter)
             reporter.opened(queue, capacity.slots.number)
             try:
