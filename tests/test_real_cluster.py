@@ -35,46 +35,54 @@ def absent() -> str | None:
     return None
 
 
-def cluster_file(python: str) -> dict[str, Any]:
-    """As examples/cluster-onprem.yaml, with machines of this size and nothing downloaded: each has
-    an environment of its own with the wheel, on top of what is installed here."""
-    folders = [sysconfig.get_path("purelib", vars={"base": str(Path(python).parents[1])})]
-    folders.append(sysconfig.get_path("purelib"))
-    here, environment = "\\n".join(folders), "~/lp-sweep-env"
-    exports = "export RAY_AUTH_MODE=token PATH=$HOME/lp-sweep-env/bin:$PATH "
-    exports += "AWS_ENDPOINT_URL=http://10.77.0.254:5000 AWS_REGION=us-east-1 "
-    exports += "AWS_ACCESS_KEY_ID=test AWS_SECRET_ACCESS_KEY=test"
+def cluster_file(python: str, folder: Path) -> dict[str, Any]:
+    """What `cluster init onprem` writes, with machines of this size, and with nothing downloaded:
+    each has an environment of its own with the wheel, on top of what is installed here."""
+    workers = ",".join(address for name, address in HOSTS.items() if name != "head")
+    key, path = "~/.ssh/lp-sweep.pem", folder / "written.yaml"
+    words = ["--head-ip", HOSTS["head"], "--worker-ips", workers, "--ssh-user", "root"]
+    words += ["--ssh-key", key, "--store", "/mnt/records", "--out", str(path)]
+    subprocess.run(
+        [sys.executable, "-m", "lp_sweep.orchestrator.cli", "cluster", "init", "onprem", *words],
+        check=True,
+        capture_output=True,
+    )
+    content: dict[str, Any] = yaml.safe_load(path.read_text(encoding="utf-8"))
+    content["file_mounts"]["~/lp-sweep-dist"] = "/mnt/dist"
+    written = content["setup_commands"]
+    shell = [line for line in written if ".lp-sweep.sh" in line]
+    installs = [line for line in written if "lp-sweep-uv" in line]
+    assert len(shell) + len(installs) == len(written)
+    content["setup_commands"] = [*(exported(line) for line in shell), *installed(python)]
+    for role, size in (
+        ("head", "--num-cpus=0 --num-gpus=0"),
+        ("worker", "--num-cpus=1 --num-gpus=1"),
+    ):
+        (start,) = content[f"{role}_start_ray_commands"]
+        assert "ray start " in start
+        small = f"ray start {size} --object-store-memory=200000000 "
+        content[f"{role}_start_ray_commands"] = [start.replace("ray start ", small)]
+    return content
+
+
+def exported(line: str) -> str:
+    """With the S3 server on the laptop."""
+    more = "export AWS_ENDPOINT_URL=http://10.77.0.254:5000 AWS_REGION=us-east-1"
+    more += " AWS_ACCESS_KEY_ID=test AWS_SECRET_ACCESS_KEY=test"
+    return line.replace("export RAY_AUTH_MODE", f"{more}\nexport RAY_AUTH_MODE")
+
+
+def installed(python: str) -> list[str]:
+    here = [sysconfig.get_path("purelib", vars={"base": str(Path(python).parents[1])})]
+    folders = "\\n".join([*here, sysconfig.get_path("purelib")])
     ray = Path(python).with_name("ray")
-    size = "--object-store-memory=200000000 --num-cpus"
-    return {
-        "cluster_name": "lp-sweep-test",
-        "provider": {
-            "type": "local",
-            "head_ip": HOSTS["head"],
-            "worker_ips": [ip for name, ip in HOSTS.items() if name != "head"],
-        },
-        "auth": {"ssh_user": "root", "ssh_private_key": "~/.ssh/lp-sweep.pem"},
-        "idle_timeout_minutes": 60,
-        "upscaling_speed": 100,
-        "file_mounts": {"~/.ray/auth_token": "~/.ray/auth_token", "~/lp-sweep-dist": "/mnt/dist"},
-        "setup_commands": [
-            f"[ -d {environment} ] || {python} -m venv {environment}",
-            f"printf '{here}\\n' > $(echo {environment}/lib/python3*/site-packages)/here.pth",
-            f'sed "1s|.*|#!$HOME/lp-sweep-env/bin/python|" {ray} > {environment}/bin/ray',
-            f"chmod +x {environment}/bin/ray",
-            f"{environment}/bin/pip install -q --no-index --no-deps ~/lp-sweep-dist/*.whl",
-            f"grep -q lp-sweep ~/.bashrc || echo '{exports}' >> ~/.bashrc",
-        ],
-        "head_start_ray_commands": [
-            "ray stop",
-            f"ray start --head --port=6379 --num-gpus=0 {size}=0 "
-            "--autoscaling-config=~/ray_bootstrap_config.yaml --dashboard-host=127.0.0.1",
-        ],
-        "worker_start_ray_commands": [
-            "ray stop",
-            f"ray start --address=$RAY_HEAD_IP:6379 --num-gpus=1 {size}=1",
-        ],
-    }
+    return [
+        f"[ -d ~/lp-sweep ] || {python} -m venv ~/lp-sweep",
+        f"printf '{folders}\\n' > $(echo ~/lp-sweep/lib/python3*/site-packages)/here.pth",
+        f'sed "1s|.*|#!$HOME/lp-sweep/bin/python|" {ray} > ~/lp-sweep/bin/ray',
+        "chmod +x ~/lp-sweep/bin/ray",
+        "~/lp-sweep/bin/pip install -q --no-index --no-deps ~/lp-sweep-dist/*.whl",
+    ]
 
 
 @pytest.fixture(scope="module")
@@ -87,7 +95,7 @@ def saw(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     save_world(shared_sweep(shared), seeds=[1, 2, 3], strategies=[{"name": "top", "k": [0, 1, 2]}])
     build = [sys.executable, "-m", "build", "--wheel", "--no-isolation", "-o", shared / "dist"]
     subprocess.run(build, cwd=ROOT, check=True, capture_output=True)
-    content = yaml.safe_dump(cluster_file(python), sort_keys=False, width=1000)
+    content = yaml.safe_dump(cluster_file(python, folder), sort_keys=False, width=1000)
     (shared / "cluster.yaml").write_text(content, encoding="utf-8")
     shutil.copy(Path(__file__).with_name("clusterscene.py"), shared)
     machines = [f"{name}={address}" for name, address in HOSTS.items()]
