@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import yaml
 
 from lp_sweep.storage.store import Store
 from tests.toyworld import RECIPE, save_world
@@ -190,53 +189,6 @@ def test_a_limit_of_hours_stops_the_run(tmp_path: Path) -> None:
     assert told["stopped_by"] == "max-hours"
     assert told["used"]["hours"] > 0
     assert "2 done in this run" in run("run", "sweep.yaml", "--max-hours", "9", cwd=tmp_path).stderr
-
-
-@pytest.mark.slow
-def test_what_a_limit_of_hours_breaks_off_has_a_checkpoint(tmp_path: Path) -> None:
-    """Of trials that would last for days, and write their first checkpoint after an hour."""
-    save_world(tmp_path, recipe=RECIPE | {"epochs": 1_000_000}, checkpoint_every="1h")
-    done = run("run", "sweep.yaml", "--max-hours", "0.01", cwd=tmp_path, code=3)
-    assert done.stderr.count(" start ") == 2
-    store = Store(tmp_path / "lp-sweep-store")
-    assert len(store.listing("checkpoints")) == 2
-    assert not store.names("attempts")  # it is no failure
-
-
-@pytest.mark.slow
-def test_a_limit_of_cost_counts_the_connected_machines(tmp_path: Path) -> None:
-    """Two nodes, of which the file knows the kinds by their GPUs; and trials keep to one kind."""
-    from ray.cluster_utils import Cluster
-
-    accelerator = {"accelerator_type": "T4"}
-    save_world(tmp_path, recipe=RECIPE | {"epochs": 1_000_000}, resources_per_trial=accelerator)
-    kinds = {
-        "head": {"resources": {"CPU": 1}},
-        "gpu": {"resources": {"CPU": 2, "GPU": 2}, "max_workers": 1},
-    }
-    content = {"cluster_name": "c", "provider": {"type": "aws"}, "head_node_type": "head"}
-    prices = {"metadata": {"price_per_hour": {"head": 3600, "gpu": 7200}}}
-    file = tmp_path / "cluster.yaml"
-    file.write_text(
-        yaml.safe_dump(content | prices | {"available_node_types": kinds}), encoding="utf-8"
-    )
-    cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 1, "num_gpus": 0})
-    try:
-        cluster.add_node(num_cpus=2, num_gpus=2, resources={"accelerator_type:T4": 1})
-        where = ["--address", cluster.address, "--cluster", "cluster.yaml", "--json"]
-        done = run("run", "sweep.yaml", "--max-cost", "30", *where, cwd=tmp_path, code=3)
-        amiss = ["resources_per_trial.accelerator_type=T5"]
-        refused = run("run", "sweep.yaml", *amiss, *where, cwd=tmp_path, code=4)
-    finally:
-        cluster.shutdown()
-    assert "2 to do on 2 slots" in done.stderr
-    used = json.loads(done.stdout)["used"]
-    assert used["machine_hours"].keys() == {"head", "gpu"}
-    assert used["machine_hours"]["head"] == pytest.approx(used["machine_hours"]["gpu"])
-    assert used["cost"] == pytest.approx(3 * 3600 * used["machine_hours"]["head"])
-    assert used["cost"] >= 30
-    assert "no GPU of kind 'T5'" in refused.stderr
-    assert "the nodes have T4. Did you mean 'T4'?" in refused.stderr
 
 
 def test_an_address_without_a_cluster_is_a_preflight_error(tmp_path: Path) -> None:

@@ -13,7 +13,6 @@ import pytest
 
 from lp_sweep.storage.store import Store
 from tests.faults import assert_equal, command, kill_one, sweep, wait_for
-from tests.metadata import action, serving
 from tests.toyworld import RECIPE, save_world
 
 pytestmark = pytest.mark.ray
@@ -161,41 +160,6 @@ def test_a_preempted_node_counts_as_no_failure(world: Path, tmp_path: Path) -> N
     assert_equal(Store(store), Store(world / "undisturbed"))
     attempts = Store(store).read_all("attempts").rows.to_pylist()
     assert {row["error_type"] for row in attempts} <= {"preempted", "node_lost"}
-
-
-@pytest.mark.slow
-def test_a_trial_on_a_machine_that_is_taken_goes_on_elsewhere(tmp_path: Path) -> None:
-    """Two nodes with a (fake) GPU each, of which one hears that it will be taken, and is. Its trial
-    has a checkpoint by then, that only the notice can have made."""
-    from ray.cluster_utils import Cluster
-
-    long = {"strategies": [{"name": "top", "k": [0, 1]}], "recipe": RECIPE | {"epochs": 1500}}
-    save_world(tmp_path, checkpoint_every="1h", **long)
-    store = tmp_path / "lp-sweep-store"
-    cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 1, "num_gpus": 0})
-    try:
-        cluster.add_node(num_cpus=1, num_gpus=1)
-        doomed = cluster.add_node(num_cpus=1, num_gpus=1, node_ip_address="127.0.0.2")
-        with (
-            serving((404, ""), (200, action(60))) as server,
-            sweep(tmp_path, "sweep.yaml", "--address", cluster.address) as run,
-        ):
-            wait_for(lambda: run.text().count(" start ") == 2, "two trials")
-            where = ["--address", cluster.address, "--node-ip", "127.0.0.2"]
-            told = ["--metadata-url", server.url, "--cache-dir", tmp_path / "cache"]
-            watcher = command("cluster", "watch-spot", "aws", *where, *told)
-            done = subprocess.run(watcher, capture_output=True, text=True, timeout=60, check=True)
-            assert "Ray drains the node at 127.0.0.2" in done.stderr
-            checkpoints = store / "checkpoints"
-            wait_for(lambda: len([*checkpoints.glob("*.safetensors")]) == 2, "checkpoints")
-            cluster.remove_node(doomed, allow_graceful=False)
-            assert run.wait() == 0, run.text()
-    finally:
-        cluster.shutdown()
-    attempts = Store(store).read_all("attempts").rows.to_pylist()
-    assert [(row["error_type"], row["final"]) for row in attempts] == [("preempted", False)]
-    [taken] = Store(store).read("trials", attempts[0]["trial_id"])
-    assert taken["resumed_from_step"] > 0
 
 
 @pytest.mark.slow

@@ -135,7 +135,7 @@ def test_a_notice_drains_the_node_once_and_tells_the_trials(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """All but Ray itself, which `test_faults` has."""
+    """All but Ray itself."""
     asked: list[Any] = []
     monkeypatch.setattr(spot, "_ask_ray", lambda *arguments: asked.append(arguments))
     monkeypatch.setattr(spot, "gettempdir", lambda: str(tmp_path))

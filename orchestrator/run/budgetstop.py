@@ -42,8 +42,8 @@ class BudgetStop:
             if self._budget is None or not (limit := self._budget.reached()):
                 return
             self._queue.stopped = self._queue.stopped or limit
-            self._end = self._now() + _GRACE_SECONDS
             if self._queue.live:
                 self._on_nodes(announce, self._cache_dir, _GRACE_SECONDS)
+            self._end = self._now() + _GRACE_SECONDS  # from when they know
         if not self._queue.live or self._now() >= self._end:
             raise BudgetUsed
