@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from lp_sweep.storage.store import Store
-from tests.toyworld import RECIPE, save_world
+from tests.toyworld import save_world
 
 pytestmark = pytest.mark.ray
 

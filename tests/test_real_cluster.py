@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 import yaml
 
-from tests.toyworld import save_world
+from tests.toyworld import RECIPE, save_world
 
 ROOT = Path(__file__).parent.parent
 HOSTS = {"head": "10.77.0.10", "one": "10.77.0.11", "two": "10.77.0.12"}
@@ -92,7 +92,9 @@ def saw(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     python = os.environ["LP_SWEEP_CLUSTER_PYTHON"]
     folder = tmp_path_factory.mktemp("machines")
     shared = folder / "shared"
-    save_world(shared_sweep(shared), seeds=[1, 2, 3], strategies=[{"name": "top", "k": [0, 1, 2]}])
+    long = RECIPE | {"epochs": 60}  # long enough to be killed
+    strategies = [{"name": "top", "k": [0, 1, 2]}]
+    save_world(shared_sweep(shared), seeds=[1, 2, 3], strategies=strategies, recipe=long)
     build = [sys.executable, "-m", "build", "--wheel", "--no-isolation", "-o", shared / "dist"]
     subprocess.run(build, cwd=ROOT, check=True, capture_output=True)
     content = yaml.safe_dump(cluster_file(python, folder), sort_keys=False, width=1000)
