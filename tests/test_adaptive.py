@@ -212,6 +212,20 @@ def test_few_k(ks: tuple[int, ...]) -> None:
     assert found.answers[0].k == max(k for k in ks if k <= 2)
 
 
+def test_the_set_of_a_loss_that_was_not_searched_for_holds_the_truth() -> None:
+    """Above the last K that was run the curve may go anywhere."""
+    held: dict[float, list[bool]] = {0.25: [], 10: [], 15: [], 20: []}
+    for curve, seed in itertools.product(CURVES, range(2)):
+        losses = losses_of(curve, 12)
+        grid = grid_of(losses, 0.3, seed)
+        draws = draw(tuple(range(12)), {pair: grid[pair] for pair in replay(grid, DELTAS).trials})
+        for delta, found in held.items():
+            found.append(
+                largest_within(dict(enumerate(losses)), delta) in credible(draws, 0, delta)
+            )
+    assert min(map(np.mean, held.values())) >= 0.9
+
+
 @pytest.mark.slow
 def test_a_quarter_of_the_grid_of_a_large_task_is_enough() -> None:
     for depth in (12, 24):

@@ -12,6 +12,7 @@ from lp_sweep.analysis.statistics.tables import min_layers_interval
 from lp_sweep.analysis.tables import min_layers, strategy_means, task_scores
 from lp_sweep.analysis.views import open_views
 from lp_sweep.orchestrator.commands.planview import plan_text
+from lp_sweep.orchestrator.commands.running import answer_command
 from lp_sweep.orchestrator.commands.statusview import sweep_states
 from lp_sweep.orchestrator.estimate.estimate import Rates, estimate
 from lp_sweep.orchestrator.plan.known import read_ledger
@@ -317,6 +318,43 @@ def test_tables_show_the_answer_with_its_set_and_what_was_not_needed(world: Worl
     assert any(line.endswith("| 11 | 1 of 12 | not needed") for line in scores)
     assert not any("missing" in line for line in scores)
     assert any("| not needed (0/1) | " in line for line in world.shown(strategy_means))
+
+
+def test_a_loss_that_was_not_searched_for_has_an_interval(world: World) -> None:
+    """K=10 loses 15 points and K=9 loses 8, both after the last K that the search needed."""
+    world.run()
+    with open_views(world.store, deltas=[0.25, 2, 20]) as catalog:
+        rows = min_layers(catalog).long.to_pylist()
+        shown = [row[-1] for row in min_layers(catalog).rows]
+        notes = min_layers(catalog).notes
+        beside = [" ".join(row) for row in min_layers_interval(catalog).rows]
+    below, searched, beyond = rows
+    assert searched["max_dropped"] == 6
+    assert below["max_dropped"] is beyond["max_dropped"] is None
+    assert (below["max_dropped_low"], below["max_dropped_high"]) == (0, 2)
+    assert beyond["max_dropped_low"] <= 10 <= beyond["max_dropped_high"] == 11
+    assert 10 in beyond["credible"]
+    assert [row["n_not_searched"] > 0 for row in rows] == [True, False, True]
+    assert ["(not searched)" in text for text in shown] == [True, False, True]
+    assert ["(not searched)" in text for text in beside] == [True, False, True]
+    assert any(note.startswith("not searched: a search") for note in notes)
+
+
+def test_the_same_in_percent(world: World) -> None:
+    world.run()
+    with open_views(world.store, deltas=[2, 20]) as catalog:
+        rows = min_layers(catalog, unit="percent").long.to_pylist()
+    assert [row["max_dropped"] for row in rows] == [6, None]
+
+
+def test_the_end_of_a_run_names_the_losses_that_were_searched_for(tmp_path: Path) -> None:
+    worlds = {
+        within: World(tmp_path, TOP.replace("}", within + "}"), TOP.replace("top", "bottom"))
+        for within in ("", ", within: [0.25, 2]", ", within: 3")
+    }
+    said = [answer_command(world.sweep.spec.strategies, "S") for world in worlds.values()]
+    plain = "lp-sweep table min-layers --store S"
+    assert said == [plain, plain.replace("--store", "--within 0.25,1,2,3 --store"), plain]
 
 
 def test_what_may_still_be_asked_for_is_deferred_not_missing(world: World) -> None:

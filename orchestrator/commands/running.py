@@ -6,8 +6,9 @@ import json
 import os
 import shlex
 import sys
+from collections.abc import Iterable
 from pathlib import Path
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from lp_sweep.orchestrator.commands.output import say
 from lp_sweep.orchestrator.commands.request import Planned, Request, planned
@@ -18,9 +19,13 @@ from lp_sweep.orchestrator.plan.unkept import unkept_note
 from lp_sweep.orchestrator.run.driver import Outcome, run_sweep
 from lp_sweep.orchestrator.run.runoptions import STORE_PATIENCE, Options
 from lp_sweep.orchestrator.sweepfile.load import SweepFile
+from lp_sweep.orchestrator.sweepfile.until import WITHIN, searched_losses
 from lp_sweep.storage.errors import SpecError
 from lp_sweep.storage.places import expanded
 from lp_sweep.storage.store import Store, is_store
+
+if TYPE_CHECKING:
+    from lp_sweep.orchestrator.sweepfile.axes import StrategyEntry
 
 _FAILURES_SHOWN = 10
 
@@ -150,8 +155,17 @@ def _farewell(outcome: Outcome, store: Store, request: Request, how: How) -> int
     if outcome.done_elsewhere:
         what += f", {outcome.done_elsewhere} by another run meanwhile"
     say(f"complete: {what}. Records: {store.location}")
-    say(f"next: lp-sweep table min-layers --store {where}")
+    say(f"next: {answer_command(outcome.plan.sweep.spec.strategies, where)}")
     return 0
+
+
+def answer_command(strategies: Iterable[StrategyEntry], where: str) -> str:
+    """What prints the answers of a sweep, for the losses that it searched for."""
+    losses = searched_losses(strategies)
+    named = f" --within {','.join(f'{loss:g}' for loss in losses)}"
+    return (
+        f"lp-sweep table min-layers{named if losses not in ([], [*WITHIN]) else ''} --store {where}"
+    )
 
 
 def _left_failed(outcome: Outcome) -> int:
