@@ -1,9 +1,10 @@
 """Searches of a sweep: which cells of `until: min_layers` are asked for by now.
 
 A *curve* is a model, procedure, removal of feed-forwards, strategy and task; its cells are K x
-seed. What it asks for next follows from the scores that are there alone (`analysis.adaptive`), so
-that a run that goes on asks for what the broken one would have asked for. While trials of a curve
-are still to be done it asks for no others.
+seed. What it asks for next follows from the scores that are there alone (`analysis.adaptive`).
+While trials that a run was asked for are still to be done, a curve asks it for no others. Which
+these were is not stored: after a break the first batch goes on as it was, and in a later round the
+scores that are there may lead to other trials than those that the broken run still had to do.
 """
 
 from __future__ import annotations
