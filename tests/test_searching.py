@@ -191,6 +191,16 @@ def test_more_seeds_than_the_sweep_has_are_an_error(tmp_path: Path) -> None:
         World(tmp_path, "{name: top, k: all, until: min_layers, max_seeds: 6}")
 
 
+def test_an_included_cell_is_run_with_its_full_network_whatever_the_search_needs(
+    tmp_path: Path,
+) -> None:
+    world = World(tmp_path, more="include: [{strategy: top, k: 11, seed: 3}]\n")
+    assert {(11, 3), (0, 3)} <= asked(world.plan())
+    assert not world.run().open
+    assert {(11, 3), (0, 3)} <= set(world.trained)
+    assert world.answers() == ANSWERS
+
+
 def test_without_k_0_there_is_no_search(tmp_path: Path) -> None:
     world = World(tmp_path, more="exclude: [{k: 0}]\n")
     with pytest.raises(SpecError, match=r"top of .* on rte has no K=0 cell, which `until: min_l"):

@@ -9,7 +9,7 @@ scores that are there may lead to other trials than those that the broken run st
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 from contextlib import suppress
 from functools import lru_cache
 from typing import TYPE_CHECKING, Literal, NamedTuple
@@ -44,12 +44,14 @@ def curve_of(asked: Asked) -> Curve:
 def search_states(
     strategies: Iterable[StrategyEntry],
     cells: Iterable[Asked],
+    included: Set[Asked],
     trial_of: Callable[[Asked], str | None],
     known: Known,
 ) -> dict[Asked, SearchState]:
-    """Of the cells of strategies with `until:`, but for impossible ones. `trial_of` gives None
-    while a measurement has to choose the layers, and raises ValueError where none are left.
-    Raises SpecError for a curve without K=0."""
+    """Of the cells of strategies with `until:`, but for impossible ones. Those of `include:` are
+    asked for in any case, each with K=0 of its seed to compare with. `trial_of` gives None while a
+    measurement has to choose the layers, and raises ValueError where none are left. Raises
+    SpecError for a curve without K=0."""
     entries = {name: entry for entry in strategies if entry.until for name in entry.names}
     curves: dict[Curve, dict[Asked, str | None]] = {}
     for asked in cells:
@@ -63,14 +65,25 @@ def search_states(
                 f"{curve.strategy} of {curve.model} on {curve.task} has no K=0 cell, which `until: "
                 "min_layers` compares with. Exclude fewer cells."
             )
-        states |= _states(trials, entries[curve.strategy].within or WITHIN, known)
+        within = entries[curve.strategy].within or WITHIN
+        states |= _states(trials, _named(trials, included), within, known)
     return states
 
 
+def _named(cells: Iterable[Asked], included: Set[Asked]) -> set[Asked]:
+    """The cells of one curve that `include:` names, and K=0 of their seeds."""
+    own = included.intersection(cells)
+    seeds = {asked.seed for asked in own}
+    return own | {asked for asked in cells if asked.k == 0 and asked.seed in seeds}
+
+
 def _states(
-    cells: Mapping[Asked, str | None], within: Sequence[float], known: Known
+    cells: Mapping[Asked, str | None],
+    named: Set[Asked],
+    within: Sequence[float],
+    known: Known,
 ) -> dict[Asked, SearchState]:
-    """Of one curve."""
+    """Of one curve, of which the cells `named` are asked for in any case."""
     trials = {asked: trial for asked, trial in cells.items() if trial is not None}
     if len(trials) < len(cells):  # the measurement that chooses the layers comes first
         return dict.fromkeys(cells, "waiting")
@@ -79,6 +92,7 @@ def _states(
     if not wanted:
         pairs = _next_pairs(trials, within, known)
         wanted = {asked for asked in trials if (asked.k, asked.seed) in pairs}
+        wanted |= {asked for asked in named if trials[asked] not in ended}
     idle: SearchState = "waiting" if wanted else "not_needed"
     return {
         asked: "asked" if asked in wanted or trial in ended else idle
