@@ -201,6 +201,13 @@ def test_an_included_cell_is_run_with_its_full_network_whatever_the_search_needs
     assert world.answers() == ANSWERS
 
 
+def test_a_search_among_networks_without_feed_forwards_is_refused(tmp_path: Path) -> None:
+    told = r"'top' has `until: min_layers`.* and feed_forward has top 2, all\. Put one of both in a"
+    with pytest.raises(SpecError, match=told):
+        World(tmp_path, more="feed_forward: [none, top 2, all]\n")
+    World(tmp_path, "{name: top, k: all}", more="feed_forward: [none, top 2, all]\n")
+
+
 def test_without_k_0_there_is_no_search(tmp_path: Path) -> None:
     world = World(tmp_path, more="exclude: [{k: 0}]\n")
     with pytest.raises(SpecError, match=r"top of .* on rte has no K=0 cell, which `until: min_l"):
