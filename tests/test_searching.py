@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -19,6 +20,7 @@ from lp_sweep.orchestrator.plan.known import read_ledger
 from lp_sweep.orchestrator.plan.plan import Plan, Work
 from lp_sweep.orchestrator.plan.planning import make_plan
 from lp_sweep.orchestrator.plan.selection import retry_selection
+from lp_sweep.orchestrator.run import growth
 from lp_sweep.orchestrator.run.recorder import Recorder
 from lp_sweep.orchestrator.run.rounds import with_scores
 from lp_sweep.orchestrator.run.workqueue import WorkQueue
@@ -244,6 +246,42 @@ def test_a_search_waits_for_the_measurement_that_chooses_its_layers(tmp_path: Pa
         world.do(queue, work)
     assert not queue.open
     assert (7, 1) in world.trained
+
+
+@pytest.fixture
+def slow_plans(monkeypatch: pytest.MonkeyPatch) -> list[Plan]:
+    """A second passes whenever the growth of a plan looks at the clock; the plans that it makes."""
+    made: list[Plan] = []
+    monkeypatch.setattr(growth, "monotonic", itertools.count().__next__)
+    monkeypatch.setattr(
+        growth, "make_plan", lambda *asked: made.append(make_plan(*asked)) or made[-1]
+    )
+    return made
+
+
+def test_searches_are_planned_together_while_other_work_waits(
+    tmp_path: Path, slow_plans: list[Plan], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    searches = [TOP.replace("top", name) for name in ("top", "bottom", "symmetric", "random")]
+    slow = World(tmp_path / "slow", *searches)
+    assert not slow.run().open
+    together = len(slow_plans)
+    monkeypatch.setattr(growth, "monotonic", lambda: 0.0)
+    quick = World(tmp_path / "quick", *searches)
+    assert not quick.run().open
+    assert sorted(slow.trained) == sorted(quick.trained)
+    assert together < 0.75 * (len(slow_plans) - together)
+
+
+def test_what_ended_since_the_last_plan_asks_for_nothing_by_itself(
+    tmp_path: Path, slow_plans: list[Plan]
+) -> None:
+    """As a run that is stopped lists its cells: it has not read the last scores."""
+    world = World(tmp_path, TOP, TOP.replace("top", "bottom"))
+    queue = world.queue()
+    for work in iter(queue.take, None):
+        world.do(queue, work)
+        assert asked(make_plan(world.sweep, queue.known())) == asked(queue.plan)
 
 
 # -- what fails, and other runs
