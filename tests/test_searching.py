@@ -12,7 +12,7 @@ import pytest
 from lp_sweep.analysis.statistics.tables import min_layers_interval
 from lp_sweep.analysis.tables import min_layers, strategy_means, task_scores
 from lp_sweep.analysis.views import open_views
-from lp_sweep.orchestrator.commands.planview import plan_text
+from lp_sweep.orchestrator.commands.planview import plan_json, plan_text
 from lp_sweep.orchestrator.commands.running import answer_command
 from lp_sweep.orchestrator.commands.statusview import sweep_states
 from lp_sweep.orchestrator.estimate.estimate import Rates, estimate
@@ -125,6 +125,25 @@ def test_the_first_plan_asks_for_a_few_k_of_one_seed(world: World) -> None:
     page = plan_text(plan, estimate(plan, CPU), CPU)
     assert "  search            56   cells at most that `until: min_layers` asks for as" in page
     assert "  deferred           0 " in page
+
+
+def test_the_estimate_of_a_search_is_the_most_and_has_no_band(world: World) -> None:
+    plan = world.plan()
+    hours = estimate(plan, CPU)
+    told = plan_json(plan, hours)["estimate"]
+    assert (told["at_most"], told["low_hours"], told["high_hours"]) == (True, None, None)
+    page = plan_text(plan, hours, CPU, 2)
+    assert "slot-hours (at most: a search seldom asks for all that it can), at most " in page
+    assert "80%" not in page
+
+
+def test_the_estimate_of_an_ended_search_has_its_band_again(tmp_path: Path) -> None:
+    world = World(tmp_path)
+    world.run()
+    plan = World(tmp_path, TOP, "{name: bottom, k: [1]}").plan()
+    hours = estimate(plan, CPU)
+    assert not plan_json(plan, hours)["estimate"]["at_most"]
+    assert "slot-hours (80%: " in plan_text(plan, hours, CPU)
 
 
 def test_it_ends_when_the_answer_is_known(world: World) -> None:

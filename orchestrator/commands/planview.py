@@ -21,7 +21,8 @@ _SHARED_SHOWN = 8
 
 def plan_json(plan: Plan, estimate: Estimate, slots: int = 0) -> dict[str, Any]:
     """One object: `cells` (a list), `totals`, `estimate`, `profiles`, `speeds`, `notes`. `slots`:
-    of the runs at work on the sweep, 0 where that is not known."""
+    of the runs at work on the sweep, 0 where that is not known. The estimate is `at_most` while a
+    search may ask for more, and has no band then."""
     return {
         "sweep": plan.sweep.name,
         "cells": [cell.row() for cell in plan.cells],
@@ -32,6 +33,7 @@ def plan_json(plan: Plan, estimate: Estimate, slots: int = 0) -> dict[str, Any]:
         },
         "estimate": {
             **estimate._asdict(),
+            "at_most": estimate.at_most,
             "slots": slots or None,
             "wall_hours": estimate.hours / slots if slots else None,
         },
@@ -108,10 +110,18 @@ def _search(totals: Mapping[str, int]) -> str:
 
 def _hours(estimate: Estimate, slots: int) -> str:
     unit = "GPU-hours, at one trial a GPU" if estimate.on_gpu else "slot-hours"
-    band = f" (80%: {_two(estimate.low_hours)} to {_two(estimate.high_hours)})"
-    wall = f", about {_two(estimate.hours / slots)} h on the {slots} slots at work" if slots else ""
-    told = f"{band}{wall}" if estimate.hours else ""
+    about = "at most" if estimate.at_most else "about"
+    wall = (
+        f", {about} {_two(estimate.hours / slots)} h on the {slots} slots at work" if slots else ""
+    )
+    told = f"{_band(estimate)}{wall}" if estimate.hours else ""
     return f"  estimate   {_two(estimate.hours):>9}   {unit}{told}, {estimate.basis}"
+
+
+def _band(estimate: Estimate) -> str:
+    if estimate.low_hours is None or estimate.high_hours is None:
+        return " (at most: a search seldom asks for all that it can)"
+    return f" (80%: {_two(estimate.low_hours)} to {_two(estimate.high_hours)})"
 
 
 def _two(hours: float) -> str:
