@@ -154,5 +154,6 @@ def _everywhere(
 def _rise(draws: int, points: int, rng: np.random.Generator) -> Array:
     """(draws, points): how much more each K beyond the last that was run loses, ascending. One size
     of step for all K of a draw: a curve that has turned steep stays so."""
-    sizes = np.exp(rng.uniform(*np.log(_STEPS), (draws, 1)))
-    return np.cumsum(np.abs(rng.normal(0, 1, (draws, points))) * sizes, axis=1)
+    smallest, largest = np.log(_STEPS)
+    sizes = np.exp(rng.uniform(smallest, largest, (draws, 1)))
+    return np.cumsum(np.abs(rng.standard_normal((draws, points))) * sizes, axis=1)

@@ -88,7 +88,7 @@ def search_states(
 
 def _named(cells: Iterable[Asked], included: Set[Asked]) -> set[Asked]:
     """The cells of one curve that `include:` names, and K=0 of their seeds."""
-    own = included.intersection(cells)
+    own = {asked for asked in cells if asked in included}
     seeds = {asked.seed for asked in own}
     return own | {asked for asked in cells if asked.k == 0 and asked.seed in seeds}
 
