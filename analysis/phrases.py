@@ -11,6 +11,7 @@ Row = Mapping[str, Any]
 
 NOT_ASKED = "–"
 NOT_NEEDED = "not needed"  # by a search, for its answer
+NOT_SEARCHED = "not searched"  # by a search, for this loss
 _METRICS = {
     "f1": "F1",
     "macro_f1": "macro F1",
@@ -21,6 +22,11 @@ _METRICS = {
 
 _SEARCHED = Note(
     f"{NOT_NEEDED}: a search (`until: min_layers`) knew its answer without.", f"^{NOT_NEEDED}"
+)
+SEARCHED_FOR = Note(
+    f"{NOT_SEARCHED}: a search (`until: min_layers`) was for other losses, and never ran the K "
+    "that could be the answer. Add the loss, in points, to `within:` in the file, and run it.",
+    rf"\({NOT_SEARCHED}\)",
 )
 MIN_LAYERS_NOTES = (
     Note(
@@ -37,6 +43,7 @@ MIN_LAYERS_NOTES = (
         "90% 5–7: of a search (`until: min_layers`), the answers that its scores do not rule out.",
         r"90% \d",
     ),
+    SEARCHED_FOR,
     Note("Loss: mean over seeds of the score with all layers minus the score, paired by seed."),
 )
 TASK_NOTES = (
@@ -139,12 +146,18 @@ def _layers_needed(row: Row) -> str:
     if row["max_dropped"] is None:
         low, high = depth - row["max_dropped_high"], depth - row["max_dropped_low"]
         kept_layers = f"{low}" if low == high else f"{low}–{high}"
-        why = f"{row['n_missing']} missing" if row["n_missing"] else "no K=0"
-        return f"{kept_layers} of {depth} ({why})"
+        return f"{kept_layers} of {depth} ({_open(row)})"
     change = ""
     if row["max_dropped"] and row["loss"] is not None:
         change = f" ({signed(-row['loss'], '%' if row['unit'] == 'percent' else '')})"
     return f"{row['min_layers_kept']} of {depth}{change} n={row['n_seeds']}"
+
+
+def _open(row: Row) -> str:
+    """Why the answer is not known."""
+    if row["n_missing"]:
+        return f"{row['n_missing']} missing"
+    return NOT_SEARCHED if row["n_not_searched"] else "no K=0"
 
 
 def task_score(row: Row) -> str:

@@ -4,7 +4,8 @@
     python benchmarks/adaptive.py --store docs/results/records --sweep minilm-sst2
 
 Each repetition draws a grid of every K and five seeds around a curve of losses and replays the
-search over it, for losses of 1, 2 and 3 points. Of all answers:
+search over it, for losses of 1, 2 and 3 points; with noise of each trial alone, and with noise half
+of which (`shared`) all K of a seed have in common. Of all answers:
 
     trials    share of the grid that was run
     off       the true loss of the answer is above the allowed one by more than half a point, or
@@ -19,6 +20,7 @@ With --store it replays over the grids of a sweep in which every K of a strategy
 from __future__ import annotations
 
 import argparse
+import itertools
 import json
 from collections.abc import Iterator
 from pathlib import Path
@@ -45,13 +47,14 @@ DELTAS = (1, 2, 3)
 SEEDS = 5
 DEPTHS = (12, 24)
 DEVIATIONS = (0.3, 2.0)  # of a score over seeds: a large task's, a small one's
+SHARES = (0.0, 0.5)  # of that variance, by all K of a seed
 FULL_SCORE = 90.0
 _SLACK = 1e-9
 
 
 class Row(NamedTuple):
     deviation: float
-    shared: float  # of the variance, by all K of a seed
+    shared: float
     depth: int
     curve: str
     trials: float
@@ -113,25 +116,26 @@ def simulate(deviation: float, shared: float, depth: int, curve: str, repetition
 
 
 def simulations(repetitions: int) -> Iterator[Row]:
-    for deviation in DEVIATIONS:
-        for depth in DEPTHS:
-            rows = []
-            for curve in CURVES:
-                rows.append(simulate(deviation, 0.0, depth, curve, repetitions))
-                yield rows[-1]
-            means = np.mean([row[4:] for row in rows], axis=0).round(4).tolist()
-            yield Row(deviation, 0.0, depth, "all five", *means)
+    for shared, deviation, depth in itertools.product(SHARES, DEVIATIONS, DEPTHS):
+        rows = []
+        for curve in CURVES:
+            rows.append(simulate(deviation, shared, depth, curve, repetitions))
+            yield rows[-1]
+        means = np.mean([row[4:] for row in rows], axis=0).round(4).tolist()
+        yield Row(deviation, shared, depth, "all five", *means)
 
 
 def show(row: Row) -> str:
     return (
-        f"{row.deviation:>4}  {row.depth:>6}  {row.curve:<13}  {row.trials:>6.1%}  "
-        f"{row.off:>5.1%}  {row.grid:>5.1%}  {row.covered:>7.1%}  {row.set:>4.1f}  "
-        f"{row.decided:>7.0%}  {row.rounds:>6.1f}"
+        f"{row.deviation:>4}  {row.shared:>6}  {row.depth:>6}  {row.curve:<13}  "
+        f"{row.trials:>6.1%}  {row.off:>5.1%}  {row.grid:>5.1%}  {row.covered:>7.1%}  "
+        f"{row.set:>4.1f}  {row.decided:>7.0%}  {row.rounds:>6.1f}"
     )
 
 
-HEADING = "  sd  layers  curve          trials    off   grid  covered   set  decided  rounds"
+HEADING = (
+    "  sd  shared  layers  curve          trials    off   grid  covered   set  decided  rounds"
+)
 
 
 def stored_grids(store: str, sweep: str) -> Iterator[tuple[str, dict[tuple[int, int], float]]]:

@@ -118,14 +118,15 @@ def speed(found: Found) -> str:
 
 def adaptive(found: Found) -> str:
     rows = [
-        [row["deviation"], row["depth"], f"**{row['trials']:.0%}**"]
+        [row["deviation"], f"{row['shared']:.0%}", row["depth"], f"**{row['trials']:.0%}**"]
         + [f"{row[of]:.1%}" for of in ("off", "grid", "covered")]
         + [f"{row['set']:.1f}"]
         for row in found["rows"]
         if row["curve"] == "all five"
     ]
-    head = ["sd of seeds", "layers", "share of the 5-seed grid", "answer off by > 0.5 point"]
-    head += ["the same of the whole grid", "truth in the 90% set", "K in the set"]
+    head = ["sd of seeds", "of its variance shared by all K of a seed", "layers"]
+    head += ["share of the 5-seed grid", "answer off by > 0.5 point", "the same of the whole grid"]
+    head += ["truth in the 90% set", "K in the set"]
     return f"{markdown(head, rows)}\n\n{found['repetitions']} repetitions of each of five curves."
 
 

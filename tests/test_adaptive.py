@@ -134,12 +134,20 @@ def test_with_the_whole_budget_spent_the_answer_is_the_grids() -> None:
 
 
 def test_the_next_larger_k_is_run_even_where_it_hardly_can_be_the_answer() -> None:
-    grid = grid_of([0, 0.1, 0.2, 0.3, 20, 40], 0.02)
-    points = {Pair(*pair): value for pair, value in grid.items() if pair[0] != 4}
-    curve = Curve(ks=tuple(range(6)), seeds=tuple(range(5)), points=points)
+    grid = grid_of([0, 0.1, 0.2, 0.3, 0.4, 20, 40, 60], 0.02)
+    points = {Pair(*pair): value for pair, value in grid.items() if pair[0] != 5}
+    curve = Curve(ks=tuple(range(8)), seeds=tuple(range(5)), points=points)
     step = next_step(curve, (1,))
     assert step.answers[0].risk < RISK
-    assert (step.ask, step.answers[0].why) == ((Pair(4, 0),), None)
+    assert (step.ask, step.answers[0].why) == ((Pair(5, 0),), None)
+
+
+@pytest.mark.parametrize("done", [(), (0,), (0, 3), (0, 9), (3, 6)])
+def test_the_first_batch_comes_before_all_else(done: tuple[int, ...]) -> None:
+    grid = grid_of(losses_of("flat, falling", 12), 0.3)
+    step = next_step(curve_of({Pair(k, 0): grid[k, 0] for k in done}), DELTAS)
+    assert {*step.ask} == {Pair(k, 0) for k in (0, 3, 6, 9) if k not in done}
+    assert step.answers == ()
 
 
 def test_a_dip_is_found() -> None:
@@ -210,6 +218,20 @@ def test_few_k(ks: tuple[int, ...]) -> None:
     grid = {(k, s): 90 - k for k in ks for s in (1, 2)}
     found = replay(grid, (2,))
     assert found.answers[0].k == max(k for k in ks if k <= 2)
+
+
+def test_the_set_of_a_loss_that_was_not_searched_for_holds_the_truth() -> None:
+    """Above the last K that was run the curve may go anywhere."""
+    held: dict[float, list[bool]] = {0.25: [], 10: [], 15: [], 20: []}
+    for curve, seed in itertools.product(CURVES, range(2)):
+        losses = losses_of(curve, 12)
+        grid = grid_of(losses, 0.3, seed)
+        draws = draw(tuple(range(12)), {pair: grid[pair] for pair in replay(grid, DELTAS).trials})
+        for delta, found in held.items():
+            found.append(
+                largest_within(dict(enumerate(losses)), delta) in credible(draws, 0, delta)
+            )
+    assert min(map(np.mean, held.values())) >= 0.9
 
 
 @pytest.mark.slow

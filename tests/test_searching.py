@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -11,13 +12,15 @@ import pytest
 from lp_sweep.analysis.statistics.tables import min_layers_interval
 from lp_sweep.analysis.tables import min_layers, strategy_means, task_scores
 from lp_sweep.analysis.views import open_views
-from lp_sweep.orchestrator.commands.planview import plan_text
+from lp_sweep.orchestrator.commands.planview import plan_json, plan_text
+from lp_sweep.orchestrator.commands.running import answer_command
 from lp_sweep.orchestrator.commands.statusview import sweep_states
 from lp_sweep.orchestrator.estimate.estimate import Rates, estimate
 from lp_sweep.orchestrator.plan.known import read_ledger
 from lp_sweep.orchestrator.plan.plan import Plan, Work
 from lp_sweep.orchestrator.plan.planning import make_plan
 from lp_sweep.orchestrator.plan.selection import retry_selection
+from lp_sweep.orchestrator.run import growth
 from lp_sweep.orchestrator.run.recorder import Recorder
 from lp_sweep.orchestrator.run.rounds import with_scores
 from lp_sweep.orchestrator.run.workqueue import WorkQueue
@@ -124,10 +127,29 @@ def test_the_first_plan_asks_for_a_few_k_of_one_seed(world: World) -> None:
     assert "  deferred           0 " in page
 
 
+def test_the_estimate_of_a_search_is_the_most_and_has_no_band(world: World) -> None:
+    plan = world.plan()
+    hours = estimate(plan, CPU)
+    told = plan_json(plan, hours)["estimate"]
+    assert (told["at_most"], told["low_hours"], told["high_hours"]) == (True, None, None)
+    page = plan_text(plan, hours, CPU, 2)
+    assert "slot-hours (at most: a search seldom asks for all that it can), at most " in page
+    assert "80%" not in page
+
+
+def test_the_estimate_of_an_ended_search_has_its_band_again(tmp_path: Path) -> None:
+    world = World(tmp_path)
+    world.run()
+    plan = World(tmp_path, TOP, "{name: bottom, k: [1]}").plan()
+    hours = estimate(plan, CPU)
+    assert not plan_json(plan, hours)["estimate"]["at_most"]
+    assert "slot-hours (80%: " in plan_text(plan, hours, CPU)
+
+
 def test_it_ends_when_the_answer_is_known(world: World) -> None:
     queue = world.run()
     assert not queue.open
-    assert len(set(world.trained)) == len(world.trained) < 20
+    assert len(set(world.trained)) == len(world.trained) < 14
     assert world.answers() == ANSWERS
     states = {cell.state for cell in world.plan().cells}
     assert states == {"done", "not_needed"}
@@ -150,7 +172,7 @@ def test_a_run_that_is_broken_off_again_and_again_comes_to_the_answer(
         if not world.run(most=most).open:
             break
     assert world.answers() == ANSWERS
-    assert len(set(world.trained)) == len(world.trained) < 25
+    assert len(set(world.trained)) == len(world.trained) < 14
 
 
 def test_records_of_other_sweeps_are_used(world: World) -> None:
@@ -190,6 +212,23 @@ def test_more_seeds_than_the_sweep_has_are_an_error(tmp_path: Path) -> None:
         World(tmp_path, "{name: top, k: all, until: min_layers, max_seeds: 6}")
 
 
+def test_an_included_cell_is_run_with_its_full_network_whatever_the_search_needs(
+    tmp_path: Path,
+) -> None:
+    world = World(tmp_path, more="include: [{strategy: top, k: 11, seed: 3}]\n")
+    assert {(11, 3), (0, 3)} <= asked(world.plan())
+    assert not world.run().open
+    assert {(11, 3), (0, 3)} <= set(world.trained)
+    assert world.answers() == ANSWERS
+
+
+def test_a_search_among_networks_without_feed_forwards_is_refused(tmp_path: Path) -> None:
+    told = r"'top' has `until: min_layers`.* and feed_forward has top 2, all\. Put one of both in a"
+    with pytest.raises(SpecError, match=told):
+        World(tmp_path, more="feed_forward: [none, top 2, all]\n")
+    World(tmp_path, "{name: top, k: all}", more="feed_forward: [none, top 2, all]\n")
+
+
 def test_without_k_0_there_is_no_search(tmp_path: Path) -> None:
     world = World(tmp_path, more="exclude: [{k: 0}]\n")
     with pytest.raises(SpecError, match=r"top of .* on rte has no K=0 cell, which `until: min_l"):
@@ -226,6 +265,42 @@ def test_a_search_waits_for_the_measurement_that_chooses_its_layers(tmp_path: Pa
         world.do(queue, work)
     assert not queue.open
     assert (7, 1) in world.trained
+
+
+@pytest.fixture
+def slow_plans(monkeypatch: pytest.MonkeyPatch) -> list[Plan]:
+    """A second passes whenever the growth of a plan looks at the clock; the plans that it makes."""
+    made: list[Plan] = []
+    monkeypatch.setattr(growth, "monotonic", itertools.count().__next__)
+    monkeypatch.setattr(
+        growth, "make_plan", lambda *asked: made.append(make_plan(*asked)) or made[-1]
+    )
+    return made
+
+
+def test_searches_are_planned_together_while_other_work_waits(
+    tmp_path: Path, slow_plans: list[Plan], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    searches = [TOP.replace("top", name) for name in ("top", "bottom", "symmetric", "random")]
+    slow = World(tmp_path / "slow", *searches)
+    assert not slow.run().open
+    together = len(slow_plans)
+    monkeypatch.setattr(growth, "monotonic", lambda: 0.0)
+    quick = World(tmp_path / "quick", *searches)
+    assert not quick.run().open
+    assert sorted(slow.trained) == sorted(quick.trained)
+    assert together < 0.75 * (len(slow_plans) - together)
+
+
+def test_what_ended_since_the_last_plan_asks_for_nothing_by_itself(
+    tmp_path: Path, slow_plans: list[Plan]
+) -> None:
+    """As a run that is stopped lists its cells: it has not read the last scores."""
+    world = World(tmp_path, TOP, TOP.replace("top", "bottom"))
+    queue = world.queue()
+    for work in iter(queue.take, None):
+        world.do(queue, work)
+        assert asked(make_plan(world.sweep, queue.known())) == asked(queue.plan)
 
 
 # -- what fails, and other runs
@@ -317,6 +392,43 @@ def test_tables_show_the_answer_with_its_set_and_what_was_not_needed(world: Worl
     assert any(line.endswith("| 11 | 1 of 12 | not needed") for line in scores)
     assert not any("missing" in line for line in scores)
     assert any("| not needed (0/1) | " in line for line in world.shown(strategy_means))
+
+
+def test_a_loss_that_was_not_searched_for_has_an_interval(world: World) -> None:
+    """K=10 loses 15 points and K=9 loses 8, both after the last K that the search needed."""
+    world.run()
+    with open_views(world.store, deltas=[0.25, 2, 20]) as catalog:
+        rows = min_layers(catalog).long.to_pylist()
+        shown = [row[-1] for row in min_layers(catalog).rows]
+        notes = min_layers(catalog).notes
+        beside = [" ".join(row) for row in min_layers_interval(catalog).rows]
+    below, searched, beyond = rows
+    assert searched["max_dropped"] == 6
+    assert below["max_dropped"] is beyond["max_dropped"] is None
+    assert (below["max_dropped_low"], below["max_dropped_high"]) == (0, 2)
+    assert beyond["max_dropped_low"] <= 10 <= beyond["max_dropped_high"] == 11
+    assert 10 in beyond["credible"]
+    assert [row["n_not_searched"] > 0 for row in rows] == [True, False, True]
+    assert ["(not searched)" in text for text in shown] == [True, False, True]
+    assert ["(not searched)" in text for text in beside] == [True, False, True]
+    assert any(note.startswith("not searched: a search") for note in notes)
+
+
+def test_the_same_in_percent(world: World) -> None:
+    world.run()
+    with open_views(world.store, deltas=[2, 20]) as catalog:
+        rows = min_layers(catalog, unit="percent").long.to_pylist()
+    assert [row["max_dropped"] for row in rows] == [6, None]
+
+
+def test_the_end_of_a_run_names_the_losses_that_were_searched_for(tmp_path: Path) -> None:
+    worlds = {
+        within: World(tmp_path, TOP.replace("}", within + "}"), TOP.replace("top", "bottom"))
+        for within in ("", ", within: [0.25, 2]", ", within: 3")
+    }
+    said = [answer_command(world.sweep.spec.strategies, "S") for world in worlds.values()]
+    plain = "lp-sweep table min-layers --store S"
+    assert said == [plain, plain.replace("--store", "--within 0.25,1,2,3 --store"), plain]
 
 
 def test_what_may_still_be_asked_for_is_deferred_not_missing(world: World) -> None:

@@ -16,7 +16,9 @@ smoothed away.
 
 **K that was not run.** Between two that were: in a projected draw anywhere between their losses, in
 order; in a free one around the straight line, with an sd of half a point and a quarter of their
-difference. Above the last that was run: as much as it or more; or within half a point of it.
+difference. Above the last that was run nothing holds the curve: each K loses more than the one
+before by a step of any size from a quarter of a point to fifty, each order of magnitude as likely;
+a free draw has an sd of half a point around that.
 """
 
 from __future__ import annotations
@@ -37,6 +39,7 @@ _SEED_SHARES = (0.0, 0.25, 0.5, 0.75, 0.9)  # of the variance
 _FALLING = 0.5  # the share of projected draws, where the means fall by themselves
 _WOBBLE = 0.5  # points: sd of a K that was not run, around the line between its neighbours
 _BEND = 0.25  # more of it, as a share of what lies between the neighbours
+_STEPS = (0.25, 50.0)  # points: sizes of the steps from K to K above the last that was run
 _SEED = 0
 
 
@@ -135,9 +138,8 @@ def _everywhere(
             continue
         low = every[:, [lower]]
         if upper == len(ks):
-            noise = rng.normal(0, _WOBBLE, (len(low), upper - lower - 1))
-            every[:projected, gap] = low[:projected] + np.cumsum(np.abs(noise[:projected]), axis=1)
-            every[projected:, gap] = low[projected:] + noise[projected:]
+            every[:, gap] = low + _rise(len(low), upper - lower - 1, rng)
+            every[projected:, gap] += rng.normal(0, _WOBBLE, every[projected:, gap].shape)
             continue
         rise = every[:, [upper]] - low
         shares = rng.random((projected, upper - lower - 1))
@@ -147,3 +149,11 @@ def _everywhere(
         noise = rng.standard_normal((len(low) - projected, len(line)))
         every[projected:, gap] = low[projected:] + line * rise[projected:] + spread * noise
     return every
+
+
+def _rise(draws: int, points: int, rng: np.random.Generator) -> Array:
+    """(draws, points): how much more each K beyond the last that was run loses, ascending. One size
+    of step for all K of a draw: a curve that has turned steep stays so."""
+    smallest, largest = np.log(_STEPS)
+    sizes = np.exp(rng.uniform(smallest, largest, (draws, 1)))
+    return np.cumsum(np.abs(rng.standard_normal((draws, points))) * sizes, axis=1)

@@ -50,7 +50,8 @@ class Answer(NamedTuple):
 
 
 class Step(NamedTuple):
-    """`ask` is what to run next: it is empty at the end. No answers without a pair with K=0."""
+    """`ask` is what to run next: it is empty at the end. No answers while the first batch is open,
+    and none without a pair with K=0."""
 
     ask: tuple[Pair, ...]
     answers: tuple[Answer, ...]
@@ -59,12 +60,13 @@ class Step(NamedTuple):
 def next_step(curve: Curve, deltas: Iterable[float]) -> Step:
     """What to run next for the losses allowed, in points."""
     pairs = _Pairs(curve)
-    asked = dict.fromkeys(
+    first = dict.fromkeys(
         pair for k in _coarse(curve.ks) if k not in pairs.losses for pair in pairs.more(k)
     )
-    if not pairs.losses:
-        return Step(tuple(asked), ())
+    if first or not pairs.losses:
+        return Step(tuple(first), ())
     draws = draw(curve.ks, pairs.points)
+    asked: dict[Pair, None] = {}
     answers = []
     for delta in deltas:
         k = largest_within(pairs.losses, delta)

@@ -7,16 +7,18 @@
 -- delta            the loss allowed, from `store.deltas` (--within), in `unit`:
 --                  points   mean over seeds of (score of K=0 - score), paired by seed
 --                  percent  100 * that / mean score of K=0
--- max_dropped      the answer, K; null while the cells that are missing could change it, or without
---                  K=0. min_layers_kept = depth - K.
+-- max_dropped      the answer, K; null while the cells that are missing could change it, where it
+--                  was not searched for, or without K=0. min_layers_kept = depth - K.
 -- max_dropped_low, max_dropped_high
 --                  the answer lies between these (equal: it is known). A K with a missing seed
 --                  counts as one that might do; a deferred one might drop all but one layer.
 -- kept_layers, score_full, score_kept (points), loss (in `unit`), n_seeds (pairs)
 --                  of max_dropped_low.
 -- n_missing        pairs of K and seed that are listed here and can't be compared yet.
--- Of a search (`until: min_layers`) what it did not need is not missing, and a seed without its
--- K=0, which another sweep has left, is not looked at.
+-- n_not_searched   K that a search (`until: min_layers`) never ran and that stand next above
+--                  max_dropped_low: it was for other losses. They might do.
+-- What else a search did not need is not missing, and a seed without its K=0, which another sweep
+-- has left, is not looked at.
 -- Networks without some of their feed-forwards are left out.
 -- K=0 is shared: a strategy that does not list it uses the one that another lists.
 WITH whole_layers AS (
@@ -24,6 +26,12 @@ WITH whole_layers AS (
     FROM cells
     WHERE feed_forward = 'none' AND state <> 'not_needed'
         AND NOT (search IS NOT NULL AND state = 'done' AND score_full IS NULL)
+),
+
+not_needed AS (
+    SELECT DISTINCT sweep, model, procedure, strategy, task, k
+    FROM cells
+    WHERE feed_forward = 'none' AND state = 'not_needed'
 ),
 
 full_depth AS (
@@ -67,6 +75,19 @@ curve AS (  -- what dropping K layers loses, in points
     GROUP BY ALL
 ),
 
+gaps AS (  -- of a search: the K that it never ran, by the next smaller one that it did
+    SELECT sweep, model, procedure, strategy, task, k_below AS k, max(k) AS k_last, count(*) AS n_k
+    FROM (
+        SELECT *, max(k) FILTER (WHERE n > 0) OVER (
+            PARTITION BY sweep, model, procedure, strategy, task ORDER BY k
+        ) AS k_below
+        FROM not_needed
+        FULL JOIN curve USING (sweep, model, procedure, strategy, task, k)
+    )
+    WHERE n IS NULL
+    GROUP BY ALL
+),
+
 judged AS (
     SELECT
         *,
@@ -80,8 +101,10 @@ judged AS (
             WHEN k = 0 THEN n > 0
             ELSE NOT undecided AND coalesce(loss_in_unit <= delta + 1e-9, false)  -- float noise
         END AS holds,
-        coalesce(k, depth - 1) AS k_at_most
+        coalesce(k_last, k, depth - 1) AS k_at_most,  -- what was never run above it may do, too
+        coalesce(n_k, 0) AS n_never_run
     FROM curve
+    LEFT JOIN gaps USING (sweep, model, procedure, strategy, task, k)
     CROSS JOIN store.deltas
     CROSS JOIN (VALUES ('points'), ('percent')) AS units(unit)
 ),
@@ -91,13 +114,18 @@ answers AS (
         sweep, model, procedure, strategy, task, depth, delta, unit,
         coalesce(bool_or(k = 0 AND holds), false) AS has_full,
         coalesce(max(k) FILTER (WHERE holds), 0) AS max_dropped_low,
-        coalesce(max(k_at_most) FILTER (WHERE holds OR undecided), 0) AS max_dropped_high,
+        greatest(
+            0,
+            arg_max(k_at_most, k) FILTER (WHERE holds),
+            max(k_at_most) FILTER (WHERE undecided)
+        ) AS max_dropped_high,
         arg_max(kept_layers, k) FILTER (WHERE holds) AS kept_layers,
         arg_max(score_full, k) FILTER (WHERE holds) AS score_full,
         arg_max(score_kept, k) FILTER (WHERE holds) AS score_kept,
         arg_max(loss_in_unit, k) FILTER (WHERE holds) AS loss,
         coalesce(arg_max(n, k) FILTER (WHERE holds), 0) AS n_seeds,
-        sum(n_expected - n)::BIGINT AS n_missing
+        sum(n_expected - n)::BIGINT AS n_missing,
+        coalesce(arg_max(n_never_run, k) FILTER (WHERE holds), 0) AS n_not_searched
     FROM judged
     GROUP BY ALL
 )
@@ -107,6 +135,6 @@ SELECT
     CASE WHEN has_full AND max_dropped_low = max_dropped_high THEN max_dropped_low END AS max_dropped,
     depth - max_dropped AS min_layers_kept,
     max_dropped_low, max_dropped_high,
-    kept_layers, score_full, score_kept, loss, n_seeds, n_missing, position
+    kept_layers, score_full, score_kept, loss, n_seeds, n_missing, n_not_searched, position
 FROM answers
 JOIN lists USING (sweep, model, procedure, strategy, task, depth)

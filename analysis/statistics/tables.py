@@ -90,7 +90,7 @@ def min_layers_interval(
     }
     long = min_layers_rows(catalog, unit=unit, models=models, strategies=strategies)
     title = f"Layers needed to stay within a loss, in {unit}, and how sure that is"
-    said = (*notes.MIN_LAYERS, *left_out(catalog, models, strategies))
+    said = (*notes.MIN_LAYERS, phrases.SEARCHED_FOR, *left_out(catalog, models, strategies))
     return _flat(title, long, columns, said)
 
 
@@ -168,7 +168,8 @@ def _p(value: float | None) -> str:
 
 def _layers(row: Row) -> str:
     fewest, most = row["depth"] - row["max_dropped_high"], row["depth"] - row["max_dropped_low"]
-    return f"{fewest if fewest == most else f'{fewest}–{most}'} of {row['depth']}"
+    span = f"{fewest if fewest == most else f'{fewest}–{most}'} of {row['depth']}"
+    return f"{span} ({phrases.NOT_SEARCHED})" if row["n_not_searched"] else span
 
 
 def _agreement(row: Row) -> str:

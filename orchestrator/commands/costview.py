@@ -51,4 +51,8 @@ def _price(cost: Cost) -> str:
 
 
 def _band(band: Band) -> str:
-    return f" (80%: {two_digits(band.low)} to {two_digits(band.high)})" if band.expected else ""
+    if not band.expected:
+        return ""
+    if band.low is None or band.high is None:
+        return " (at most)"
+    return f" (80%: {two_digits(band.low)} to {two_digits(band.high)})"

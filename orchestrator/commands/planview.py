@@ -26,7 +26,7 @@ def plan_json(
 ) -> dict[str, Any]:
     """One object: `cells` (a list), `totals`, `estimate`, `cluster`, `profiles`, `speeds`, `notes`.
     `slots`: of the runs at work on the sweep, 0 where that is not known; `cost`: on the cluster
-    that was named."""
+    that was named. The estimate is `at_most` while a search may ask for more, and has no band then."""
     return {
         "sweep": plan.sweep.name,
         "cells": [cell.row() for cell in plan.cells],
@@ -37,6 +37,7 @@ def plan_json(
         },
         "estimate": {
             **estimate._asdict(),
+            "at_most": estimate.at_most,
             "slots": slots or None,
             "wall_hours": estimate.hours / slots if slots else None,
         },
@@ -118,14 +119,20 @@ def _search(totals: Mapping[str, int]) -> str:
 
 def _hours(estimate: Estimate, slots: int) -> str:
     unit = "GPU-hours, at one trial a GPU" if estimate.on_gpu else "slot-hours"
-    band = f" (80%: {two_digits(estimate.low_hours)} to {two_digits(estimate.high_hours)})"
+    about = "at most" if estimate.at_most else "about"
     wall = (
-        f", about {two_digits(estimate.hours / slots)} h on the {slots} slots at work"
+        f", {about} {two_digits(estimate.hours / slots)} h on the {slots} slots at work"
         if slots
         else ""
     )
-    told = f"{band}{wall}" if estimate.hours else ""
+    told = f"{_band(estimate)}{wall}" if estimate.hours else ""
     return f"  estimate   {two_digits(estimate.hours):>9}   {unit}{told}, {estimate.basis}"
+
+
+def _band(estimate: Estimate) -> str:
+    if estimate.low_hours is None or estimate.high_hours is None:
+        return " (at most: a search seldom asks for all that it can)"
+    return f" (80%: {two_digits(estimate.low_hours)} to {two_digits(estimate.high_hours)})"
 
 
 def _impossible(plan: Plan) -> str:

@@ -6,8 +6,9 @@ import json
 import os
 import shlex
 import sys
+from collections.abc import Iterable
 from pathlib import Path
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from lp_sweep.orchestrator.cluster.clusterfile import read_cluster_file
 from lp_sweep.orchestrator.commands.output import say
@@ -21,9 +22,13 @@ from lp_sweep.orchestrator.run.capacity import file_on_head
 from lp_sweep.orchestrator.run.driver import Outcome, run_sweep
 from lp_sweep.orchestrator.run.runoptions import STORE_PATIENCE, Options, PerTrial
 from lp_sweep.orchestrator.sweepfile.load import SweepFile
+from lp_sweep.orchestrator.sweepfile.until import WITHIN, searched_losses
 from lp_sweep.storage.errors import SpecError
 from lp_sweep.storage.places import node_folder
 from lp_sweep.storage.store import Store, is_store
+
+if TYPE_CHECKING:
+    from lp_sweep.orchestrator.sweepfile.axes import StrategyEntry
 
 _FAILURES_SHOWN = 10
 
@@ -178,8 +183,17 @@ def _farewell(outcome: Outcome, store: Store, request: Request, how: How) -> int
     if outcome.done_elsewhere:
         what += f", {outcome.done_elsewhere} by another run meanwhile"
     say(f"complete: {what}. Records: {store.location}")
-    say(f"next: lp-sweep table min-layers --store {where}")
+    say(f"next: {answer_command(outcome.plan.sweep.spec.strategies, where)}")
     return 0
+
+
+def answer_command(strategies: Iterable[StrategyEntry], where: str) -> str:
+    """What prints the answers of a sweep, for the losses that it searched for."""
+    losses = searched_losses(strategies)
+    named = f" --within {','.join(f'{loss:g}' for loss in losses)}"
+    return (
+        f"lp-sweep table min-layers{named if losses not in ([], [*WITHIN]) else ''} --store {where}"
+    )
 
 
 def _left_failed(outcome: Outcome) -> int:

@@ -15,14 +15,19 @@ from lp_sweep.orchestrator.estimate.estimate import Estimate
 
 
 class Band(NamedTuple):
-    """An expected value; in 80% of all cases it is from `low` to `high`."""
+    """An expected value; in 80% of all cases it is from `low` to `high`. Both are None where
+    `expected` is the most that it can be."""
 
     expected: float
-    low: float
-    high: float
+    low: float | None
+    high: float | None
 
     def times(self, factor: float) -> Band:
-        return Band(*(factor * value for value in self))
+        return Band(
+            factor * self.expected,
+            None if self.low is None else factor * self.low,
+            None if self.high is None else factor * self.high,
+        )
 
 
 class Cost(NamedTuple):

@@ -34,16 +34,22 @@ Kind = tuple[Terms, Pair]  # what work asks for, and whose it is
 
 
 class Estimate(NamedTuple):
-    """Hours on one slot; in 80% of all cases from `low_hours` to `high_hours`. `basis` says what
-    they stand on: so many `trials` on one `device`, or a rule of thumb (0 and None)."""
+    """Hours on one slot; in 80% of all cases from `low_hours` to `high_hours`. While a search may
+    ask for more they count all that it can ask for, mostly far too much: there is no band then.
+    `basis` says what they stand on: so many `trials` on one `device`, or a rule of thumb (0 and
+    None)."""
 
     hours: float
-    low_hours: float
-    high_hours: float
+    low_hours: float | None
+    high_hours: float | None
     trials: int
     device: str | None
     on_gpu: bool
     basis: str
+
+    @property
+    def at_most(self) -> bool:
+        return self.high_hours is None
 
 
 class Rates:
@@ -190,16 +196,18 @@ def alone_seconds(plan: Plan, rates: Rates) -> float:
 
 def estimate(plan: Plan, rates: Rates) -> Estimate:
     """Slot-hours of what a run takes on: measurements too, and the trials that are trained again
-    for them. A deferred cell counts as a network of full depth."""
+    for them. A deferred cell counts as a network of full depth, one that a search may ask for,
+    too."""
     missing = taken_on(plan)
     training = [work for work in missing if not plan.has_network(work.id)]
     pieces = Counter(map(rates.kind, training))
     pieces += _measurements(plan, rates, missing) + deferred(plan, rates)
     total = rates.total(pieces)
+    searching = any(cell.search == "waiting" for cell in plan.cells)
     return Estimate(
         total.seconds / 3600,
-        total.low / 3600,
-        total.high / 3600,
+        None if searching else total.low / 3600,
+        None if searching else total.high / 3600,
         rates.trials,
         rates.device,
         rates.on_gpu,

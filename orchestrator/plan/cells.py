@@ -49,7 +49,7 @@ def asked_cells(sweep: Sweep) -> list[Asked]:
     leaves no feed-forward to remove) and on a missing baseline are added to `sweep.notes`.
     """
     check_removals(sweep)
-    asked = itertools.chain(_multiplied(sweep), _included(sweep))
+    asked = itertools.chain(_multiplied(sweep), included_cells(sweep))
     wanted = dict.fromkeys(itertools.islice(asked, _MOST_CELLS))
     if next(asked, None) is not None:
         raise SpecError(
@@ -127,7 +127,8 @@ def _impossible(sweep: Sweep, location: Location, strategy: str, k: int, model: 
     )
 
 
-def _included(sweep: Sweep) -> Iterator[Asked]:
+def included_cells(sweep: Sweep) -> Iterator[Asked]:
+    """Those of `include:`, also where the axes have them. Raises SpecError."""
     for index, entry in enumerate(sweep.spec.include):
         where = sweep.document.where(("include", index))
         try:

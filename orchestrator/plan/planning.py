@@ -11,7 +11,7 @@ from dataclasses import replace
 from typing import Any, NamedTuple
 
 from lp_sweep.orchestrator.inputs.resolve import Sweep, TaskInput
-from lp_sweep.orchestrator.plan.cells import Asked, asked_cells
+from lp_sweep.orchestrator.plan.cells import Asked, asked_cells, included_cells
 from lp_sweep.orchestrator.plan.garbage import collector_paused
 from lp_sweep.orchestrator.plan.known import Known
 from lp_sweep.orchestrator.plan.plan import Cell, Measure, Plan, State, Work, state_of
@@ -43,7 +43,8 @@ def make_plan(sweep: Sweep, known: Known) -> Plan:
     builder = _Builder(plan)
     with collector_paused():
         asked = asked_cells(sweep)
-        searched = search_states(sweep.spec.strategies, asked, builder.foreseen, known)
+        included = frozenset(included_cells(sweep))
+        searched = search_states(sweep.spec.strategies, asked, included, builder.foreseen, known)
         plan.cells = [_cell(builder, item, searched.get(item)) for item in asked]
         builder.pretrained_probes()
         plan.speeds = wanted_speeds(plan)

@@ -1,14 +1,15 @@
 """Searches of a sweep: which cells of `until: min_layers` are asked for by now.
 
 A *curve* is a model, procedure, removal of feed-forwards, strategy and task; its cells are K x
-seed. What it asks for next follows from the scores that are there alone (`analysis.adaptive`), so
-that a run that goes on asks for what the broken one would have asked for. While trials of a curve
-are still to be done it asks for no others.
+seed. What it asks for next follows from the scores that are there alone (`analysis.adaptive`).
+While trials that a run was asked for are still to be done, a curve asks it for no others. Which
+these were is not stored: after a break the first batch goes on as it was, and in a later round the
+scores that are there may lead to other trials than those that the broken run still had to do.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 from contextlib import suppress
 from functools import lru_cache
 from typing import TYPE_CHECKING, Literal, NamedTuple
@@ -28,6 +29,21 @@ SearchState = Literal["asked", "waiting", "not_needed"]
 _REMEMBERED = 4096  # curves: a plan is made anew whenever one of them goes on
 
 
+class _Ends(NamedTuple):
+    """What came of the trials of a store and a run, of all curves: it is made once a plan."""
+
+    gone: Set[str]  # done or failed: what has no score by now gets none
+    ended: Set[str]  # these, and what has a score
+    awaited: Set[str]  # asked for by the run, and not ended; or done, and its score not read yet
+
+    @classmethod
+    def of(cls, known: Known) -> _Ends:
+        without_record = known.failed.keys() | known.given_up
+        gone = known.trials | without_record
+        awaited = known.asked - known.points.keys() - without_record
+        return cls(gone, gone | known.points.keys(), awaited)
+
+
 class Curve(NamedTuple):
     model: str
     procedure: str
@@ -43,12 +59,14 @@ def curve_of(asked: Asked) -> Curve:
 def search_states(
     strategies: Iterable[StrategyEntry],
     cells: Iterable[Asked],
+    included: Set[Asked],
     trial_of: Callable[[Asked], str | None],
     known: Known,
 ) -> dict[Asked, SearchState]:
-    """Of the cells of strategies with `until:`, but for impossible ones. `trial_of` gives None
-    while a measurement has to choose the layers, and raises ValueError where none are left.
-    Raises SpecError for a curve without K=0."""
+    """Of the cells of strategies with `until:`, but for impossible ones. Those of `include:` are
+    asked for in any case, each with K=0 of its seed to compare with. `trial_of` gives None while a
+    measurement has to choose the layers, and raises ValueError where none are left. Raises
+    SpecError for a curve without K=0."""
     entries = {name: entry for entry in strategies if entry.until for name in entry.names}
     curves: dict[Curve, dict[Asked, str | None]] = {}
     for asked in cells:
@@ -56,49 +74,64 @@ def search_states(
             with suppress(ValueError):
                 curves.setdefault(curve_of(asked), {})[asked] = trial_of(asked)
     states: dict[Asked, SearchState] = {}
+    ends = _Ends.of(known)
     for curve, trials in curves.items():
         if not any(asked.k == 0 for asked in trials):
             raise SpecError(
                 f"{curve.strategy} of {curve.model} on {curve.task} has no K=0 cell, which `until: "
                 "min_layers` compares with. Exclude fewer cells."
             )
-        states |= _states(trials, entries[curve.strategy].within or WITHIN, known)
+        within = entries[curve.strategy].within or WITHIN
+        states |= _states(trials, _named(trials, included), within, known.points, ends)
     return states
 
 
+def _named(cells: Iterable[Asked], included: Set[Asked]) -> set[Asked]:
+    """The cells of one curve that `include:` names, and K=0 of their seeds."""
+    own = {asked for asked in cells if asked in included}
+    seeds = {asked.seed for asked in own}
+    return own | {asked for asked in cells if asked.k == 0 and asked.seed in seeds}
+
+
 def _states(
-    cells: Mapping[Asked, str | None], within: Sequence[float], known: Known
+    cells: Mapping[Asked, str | None],
+    named: Set[Asked],
+    within: Sequence[float],
+    points: Mapping[str, float],
+    ends: _Ends,
 ) -> dict[Asked, SearchState]:
-    """Of one curve."""
+    """Of one curve, of which the cells `named` are asked for in any case."""
     trials = {asked: trial for asked, trial in cells.items() if trial is not None}
     if len(trials) < len(cells):  # the measurement that chooses the layers comes first
         return dict.fromkeys(cells, "waiting")
-    ended = known.trials | known.points.keys() | known.failed.keys() | known.given_up
-    wanted = {asked for asked, trial in trials.items() if trial in known.asked - ended}
+    wanted = {asked for asked, trial in trials.items() if trial in ends.awaited}
     if not wanted:
-        pairs = _next_pairs(trials, within, known)
+        pairs = _next_pairs(trials, within, points, ends.gone)
         wanted = {asked for asked in trials if (asked.k, asked.seed) in pairs}
+        wanted |= {asked for asked in named if trials[asked] not in ends.ended}
     idle: SearchState = "waiting" if wanted else "not_needed"
     return {
-        asked: "asked" if asked in wanted or trial in ended else idle
+        asked: "asked" if asked in wanted or trial in ends.ended else idle
         for asked, trial in trials.items()
     }
 
 
 def _next_pairs(
-    trials: Mapping[Asked, str], within: Sequence[float], known: Known
+    trials: Mapping[Asked, str],
+    within: Sequence[float],
+    points: Mapping[str, float],
+    gone: Set[str],
 ) -> frozenset[Pair]:
     """What the scores so far leave to be run. A pair that the sweep does not list, or whose score
     is no number, is like one that failed: nothing will come of it."""
     listed = {Pair(asked.k or 0, asked.seed): trial for asked, trial in trials.items()}
     ks = tuple(sorted({pair.k for pair in listed}))
     seeds = tuple(dict.fromkeys(pair.seed for pair in listed))
-    gone = known.trials | known.failed.keys() | known.given_up
-    points = {p: known.points[trial] for p, trial in listed.items() if trial in known.points}
-    lost = {p for p, trial in listed.items() if trial in gone and p not in points}
+    scored = {p: points[trial] for p, trial in listed.items() if trial in points}
+    lost = {p for p, trial in listed.items() if trial in gone and p not in scored}
     absent = {Pair(k, seed) for k in ks for seed in seeds} - listed.keys()
     return _asked_next(
-        ks, seeds, frozenset(points.items()), frozenset(lost | absent), tuple(within)
+        ks, seeds, frozenset(scored.items()), frozenset(lost | absent), tuple(within)
     )
 
 

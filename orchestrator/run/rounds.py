@@ -45,13 +45,17 @@ def with_scores(
     here = lacking & (done | store.names("trials", finished=True) if shared else done)
     rows = store.read_all("trials", sorted(here)).rows if here else None
     points = {**known.points, **(points_of(rows) if rows is not None else {})}
-    asked = {
+    return known._replace(
+        points=points,
+        asked=asked_trials(plan) - done - failed,
+        given_up=frozenset(failed | (searched & done - points.keys())),
+    )
+
+
+def asked_trials(plan: Plan) -> set[str]:
+    """Those that searches of a plan asked for and that had not ended when it was made."""
+    return {
         cell.trial_id
         for cell in plan.cells
         if cell.search == "asked" and cell.state == "pending" and cell.trial_id
     }
-    return known._replace(
-        points=points,
-        asked=asked - done - failed,
-        given_up=frozenset(failed | (searched & done - points.keys())),
-    )

@@ -1,9 +1,10 @@
 """What is missing, handed out one piece at a time, longest first; profiles before trials, and
 speeds at the end: each alone, since what runs beside it would be in its times.
 
-Pure bookkeeping over a plan: no Ray, and no clock but that of its `pace`. When a profile ends, the
-cells that waited for it become trials; when a search has all that it asked for, it asks for more,
-or ends. What another run on the store holds is left to it, and looked at again at the end.
+Pure bookkeeping over a plan: no Ray, and no clock but those of its `pace` and its growth. When a
+profile ends, the cells that waited for it become trials; when a search has all that it asked for,
+it asks for more, or ends. What another run on the store holds is left to it, and looked at again
+at the end.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from lp_sweep.orchestrator.run.backlog import Backlog, Rank
 from lp_sweep.orchestrator.run.growth import Growth
 from lp_sweep.orchestrator.run.history import BLOCKED, History
 from lp_sweep.orchestrator.run.others import Others, Verdict
+from lp_sweep.orchestrator.run.rounds import asked_trials
 from lp_sweep.storage.errors import StoreError
 from lp_sweep.storage.networks import keep_while_needed
 from lp_sweep.storage.runs import Progress
@@ -43,7 +45,7 @@ class WorkQueue:
     ) -> None:
         self.plan, self.store, self.rates = plan, store, rates
         self._selection = selection or Selection()
-        self._on_plan, self._on_blocked, self._on_idle = on_plan, on_blocked, on_idle
+        self._on_blocked, self._on_idle = on_blocked, on_idle
         self.others = Others(store, self._selection)
         self.pace = Pace(measured=rates.trials > 0)
         self.live: dict[str, Work] = {}
@@ -52,11 +54,17 @@ class WorkQueue:
         self.store_error: str | None = None
         self._backlog = Backlog(plan, rates)
         self._networks = self._backlog.networks
-        self._growth = Growth(plan, store)
+        self._growth = Growth(plan, store, on_plan)
         self._fill()
 
     def take(self) -> Work | None:
         """Raises StoreError: to take is to say so in the store."""
+        work = self._first()
+        if work is None and not self.stopped and self._grown(idle=True):
+            work = self._first()
+        return work
+
+    def _first(self) -> Work | None:
         while (ready := self._backlog.first()) and not self.stopped and self._may_begin(ready.rank):
             ours = self.others.claim(ready.id)
             self._backlog.pop()
@@ -125,8 +133,9 @@ class WorkQueue:
         return self.others.recorded(self.plan, id_, network=self._networks.needed(id_))
 
     def known(self) -> Known:
-        """What is known by now."""
-        return self.history.known(self.plan)
+        """What is known by now. Of searches what was known to the plan: scores are read when a
+        newer one is made."""
+        return self.history.known(self.plan)._replace(asked=asked_trials(self.plan))
 
     @property
     def waiting(self) -> int:
@@ -135,7 +144,8 @@ class WorkQueue:
     @property
     def open(self) -> bool:
         """Whether anything is left to hand out, or to wait for in another run."""
-        return not self.stopped and bool(self._backlog.first() or self.others.holding)
+        left = self._backlog.first() or self.others.holding or self._growth.due
+        return not self.stopped and bool(left)
 
     def progress(self) -> Progress:
         """Called by another thread too."""
@@ -208,11 +218,17 @@ class WorkQueue:
         else:
             self.history.failed[id_] = error_type
             self._fail_what_needs(id_)
-        newer = self._growth.after(id_, self.plan, self.history, shared=self.others.seen)
+        self._growth.after(id_, self.plan, self.history)
+        self._grown(idle=self._backlog.first() is None)
+
+    def _grown(self, *, idle: bool) -> bool:
+        """Whether the plan has become a newer one."""
+        shared = self.others.seen
+        newer = self._growth.newer(self.plan, self.history, shared=shared, idle=idle)
         if newer is not None:
             self.plan = newer
-            self._on_plan(newer)
             self._fill()
+        return newer is not None
 
     def _succeeded(self, id_: str) -> None:
         self.history.succeeded(id_, self.plan)

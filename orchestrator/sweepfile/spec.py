@@ -37,6 +37,7 @@ from lp_sweep.orchestrator.sweepfile.entries import (
 )
 from lp_sweep.orchestrator.sweepfile.wording import choose
 from lp_sweep.storage.printable import listed as listed_names
+from lp_sweep.trials.feedforward_rules import NONE
 from lp_sweep.trials.tasks import canonical_name
 
 
@@ -107,6 +108,21 @@ class SweepSpec(Entry):
                     f"{len(seeds)} seeds. Add seeds, or take fewer."
                 )
         return seeds
+
+    @field_validator("strategies")
+    @classmethod
+    def _answered(cls, entries: list[StrategyEntry], info: ValidationInfo) -> list[StrategyEntry]:
+        """No table shows the fewest layers of networks without some of their feed-forwards."""
+        reduced = [label for label in info.data.get("feed_forward", ()) if label != NONE]
+        for entry in entries:
+            if entry.until and reduced:
+                raise ValueError(
+                    f"strategy {entry.name!r} has `until: {entry.until}`, which is for networks "
+                    f"with all their feed-forwards, and feed_forward has {listed_names(reduced)}. "
+                    "Put one of both in a sweep of its own: sweeps over one store share their "
+                    "trials."
+                )
+        return entries
 
     @field_validator("strategies", "contribution")
     @classmethod

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING
 
 from lp_sweep.trials.select import CONTRIBUTION, DROP
+
+if TYPE_CHECKING:
+    from lp_sweep.orchestrator.sweepfile.axes import StrategyEntry
 
 WITHIN = (1.0, 2.0, 3.0)  # points, where `within:` is not given
 
@@ -26,6 +30,12 @@ def check_until(
     for loss in within or ():
         if loss < 0:
             raise ValueError(f"`within:` takes losses of 0 points or more, got {loss:g}")
+
+
+def searched_losses(strategies: Iterable[StrategyEntry]) -> list[float]:
+    """The losses, in points and ascending, that the searches of a sweep are for; none without a
+    search."""
+    return sorted({loss for entry in strategies if entry.until for loss in entry.within or WITHIN})
 
 
 def used_seeds(seeds: Sequence[int], max_seeds: int | None) -> Sequence[int]:
