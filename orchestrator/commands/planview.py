@@ -26,7 +26,7 @@ def plan_json(
 ) -> dict[str, Any]:
     """One object: `cells` (a list), `totals`, `estimate`, `cluster`, `profiles`, `speeds`, `notes`.
     `slots`: of the runs at work on the sweep, 0 where that is not known; `cost`: on the cluster
-    that was named. The estimate is `at_most` while a search may ask for more, and has no band then."""
+    that was named. An estimate `at_most`, while a search may ask for more, has no band."""
     return {
         "sweep": plan.sweep.name,
         "cells": [cell.row() for cell in plan.cells],
