@@ -35,7 +35,7 @@ def trial_cpu(found: Found) -> str:
 
 
 def sweep(found: Found, quick: Found | None) -> str:
-    rows = []
+    rows, scores = [], []
     for name, one in (("MiniLM on GLUE", found), ("quickstart", quick)):
         if one is None:
             continue
@@ -48,15 +48,29 @@ def sweep(found: Found, quick: Found | None) -> str:
                 f"{seconds['loop']:.0f} s",
                 f"{seconds['lp-sweep']:.0f} s",
                 f"**{one['ratio']:.1f}x**",
-                f"{100 * score['loop']:.1f}",
-                f"{100 * score['lp-sweep']:.1f}",
+                _range(one),
+                *_percents(score),
             ]
         )
-    head = ["sweep", "cells", "networks", "loop", "lp-sweep", "times faster"]
+        scores += [[name, task, *_percents(of)] for task, of in one.get("scores", {}).items()]
+    head = ["sweep", "cells", "networks", "loop", "lp-sweep", "times faster", "range"]
     head += ["mean score, loop", "mean score, lp-sweep"]
+    by_task = f"{markdown(['sweep', 'task', 'score, loop', 'score, lp-sweep'], scores)}\n\n"
     recipe = found["recipe"]
     rows_of = f"GLUE: {recipe['limit_train']} rows to learn from and {recipe['limit_dev']} of dev"
-    return f"{markdown(head, rows)}\n\n{found['cores']} cores. {rows_of}, {recipe['epochs']} epoch."
+    note = f"{found['cores']} cores. {rows_of}, {recipe['epochs']} epoch."
+    return f"{markdown(head, rows)}\n\n{by_task if scores else ''}{note}"
+
+
+def _range(one: Found) -> str:
+    """Older figures are of one turn, and have no scores by task."""
+    if "turns" not in one:
+        return "one turn"
+    return f"{one['ratio_min']:.1f} to {one['ratio_max']:.1f} in {len(one['turns'])} turns"
+
+
+def _percents(score: Found) -> list[str]:
+    return [f"{100 * score[side]:.1f}" for side in ("loop", "lp-sweep")]
 
 
 def driver(found: Found) -> str:
@@ -91,11 +105,13 @@ def memory(found: Found) -> str:
 
 def scale(found: Found) -> str:
     rows = [
-        [f"`lp-sweep {one['command']}`", f"{one['wall']:.1f} s", f"{one['cpu']:.1f} s"]
+        [f"`lp-sweep {one['command']}`"]
+        + [f"{one[of]:.1f} s" for of in ("wall", "start", "cpu", "start_cpu")]
         for one in found["commands"]
     ]
     what = f"{found['cells']:,} cells, {found['records']:,} records, {found['cores']} cores."
-    return f"{markdown(['command', 'wall', 'CPU'], rows)}\n\n{what}"
+    head = ["command", "wall", "of which start", "CPU", "of which start"]
+    return f"{markdown(head, rows)}\n\n{what}"
 
 
 def speed(found: Found) -> str:

@@ -6,8 +6,9 @@
 
 The loop starts one process after another (padded_trainer.py), one for each cell whose layers are
 chosen by position; it may use every core. lp-sweep does the same cells, into an empty store with
-an empty token cache. Scores of both are printed: they need not be equal, as dropout and the order
-of the rows differ, but must be alike.
+an empty token cache. They take turns, `--repeats` times; the ratio is the median over the turns.
+Scores of both are told by task: they need not be equal, as dropout and the order of the rows
+differ, but must be alike. `--k 0 2 4` takes the cells with these K alone.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ import sys
 import tempfile
 import time
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import yaml
 
@@ -36,7 +37,7 @@ def real_sweep(options: Any) -> dict[str, Any]:
         "models": [str(Path(options.model).resolve())],
         "tasks": ["rte", "mrpc", "stsb", "sst2"],
         "seeds": [1],
-        "strategies": [{"name": "top", "k": [0, 1, 2, 3, 4, 5]}],
+        "strategies": [{"name": "top", "k": options.k or [0, 1, 2, 3, 4, 5]}],
         "recipe": {
             "learning_rate": 1e-4,
             "epochs": 1,
@@ -47,12 +48,17 @@ def real_sweep(options: Any) -> dict[str, Any]:
     }
 
 
-def quickstart_sweep() -> dict[str, Any]:
+def quickstart_sweep(options: Any) -> dict[str, Any]:
     sweep = yaml.safe_load(QUICKSTART.read_text(encoding="utf-8"))
     sweep["models"] = [str(QUICKSTART.parent / "model")]
     for task in sweep["tasks"]:
         task |= {name: str(QUICKSTART.parent / task[name]) for name in ("train", "dev")}
-    sweep["strategies"] = [entry for entry in sweep["strategies"] if "k" in entry]
+    entries = [
+        entry | {"k": [k for k in entry["k"] if not options.k or k in options.k]}
+        for entry in sweep["strategies"]
+        if "k" in entry
+    ]
+    sweep["strategies"] = [entry for entry in entries if entry["k"]]
     return sweep
 
 
@@ -67,7 +73,14 @@ def jobs(sweep_file: Path) -> list[dict[str, Any]]:
     return [plan.trials[cell.trial_id].job() for cell in plan.cells if cell.trial_id]
 
 
-def loop(found: list[dict[str, Any]], folder: Path) -> tuple[float, list[dict[str, float]]]:
+class Side(NamedTuple):
+    """One of the two, once: wall-clock, and a score of each job by the task's own metric."""
+
+    seconds: float
+    scores: list[float]
+
+
+def loop(found: list[dict[str, Any]], folder: Path) -> Side:
     begun, scores = time.perf_counter(), []
     for number, job in enumerate(found):
         path = folder / f"{number}.json"
@@ -79,17 +92,19 @@ def loop(found: list[dict[str, Any]], folder: Path) -> tuple[float, list[dict[st
             stderr=subprocess.DEVNULL,
             text=True,
         )
-        scores.append(json.loads(ended.stdout.splitlines()[-1]))
+        scores.append(json.loads(ended.stdout.splitlines()[-1])[job["spec"]["task"]["metric"]])
         print(f"loop: {number + 1} of {len(found)}", file=sys.stderr, flush=True)
-    return time.perf_counter() - begun, scores
+    return Side(time.perf_counter() - begun, scores)
 
 
-def sweep(sweep_file: Path, store: Path) -> float:
+def sweep(found: list[dict[str, Any]], sweep_file: Path, folder: Path) -> Side:
+    store = folder / "store"
     begun = time.perf_counter()
     command = [sys.executable, "-m", "lp_sweep.orchestrator.cli", "run", str(sweep_file)]
-    places = ["--store", str(store), "--cache-dir", str(store.with_name("cache"))]
+    places = ["--store", str(store), "--cache-dir", str(folder / "cache")]
     subprocess.run([*command, *places], check=True, env={**os.environ, "RAY_worker_niceness": "0"})
-    return time.perf_counter() - begun
+    seconds, last = time.perf_counter() - begun, stored(store)
+    return Side(seconds, [last[job["id"]] for job in found])
 
 
 def stored(store: Path) -> dict[str, float]:
@@ -99,6 +114,46 @@ def stored(store: Path) -> dict[str, float]:
     return dict(zip(rows["trial_id"].to_pylist(), rows["last"].to_pylist(), strict=True))
 
 
+def turns(found: list[dict[str, Any]], file: Path, repeats: int) -> list[dict[str, Side]]:
+    """Each with a store, a token cache and files of its own."""
+    taken = []
+    for number in range(repeats):
+        folder = file.with_name(f"turn-{number}")
+        folder.mkdir()
+        ours, theirs = sweep(found, file, folder), loop(found, folder)
+        print(f"{theirs.seconds / ours.seconds:.2f}x", file=sys.stderr, flush=True)
+        taken.append({"lp-sweep": ours, "loop": theirs})
+    return taken
+
+
+def summary(tasks: list[str], taken: list[dict[str, Side]]) -> dict[str, Any]:
+    """`tasks` are those of the jobs. Seconds are medians, scores means over jobs and turns."""
+    ratios = [turn["loop"].seconds / turn["lp-sweep"].seconds for turn in taken]
+
+    def mean(side: str, of: set[str]) -> float:
+        return statistics.mean(
+            score
+            for turn in taken
+            for task, score in zip(tasks, turn[side].scores, strict=True)
+            if task in of
+        )
+
+    sides = tuple(taken[0])
+    return {
+        "seconds": {
+            side: statistics.median(turn[side].seconds for turn in taken) for side in sides
+        },
+        "ratio": statistics.median(ratios),
+        "ratio_min": min(ratios),
+        "ratio_max": max(ratios),
+        "turns": [{side: turn[side].seconds for side in sides} for turn in taken],
+        "mean_score": {side: mean(side, set(tasks)) for side in sides},
+        "scores": {
+            task: {side: mean(side, {task}) for side in sides} for task in dict.fromkeys(tasks)
+        },
+    }
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--model")
@@ -106,28 +161,20 @@ def main() -> None:
     parser.add_argument("--quickstart", action="store_true")
     parser.add_argument("--limit-train", type=int, default=320)
     parser.add_argument("--limit-dev", type=int, default=160)
+    parser.add_argument("--k", type=int, nargs="+", help="the cells with these alone")
+    parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--out", type=Path)
     options = parser.parse_args()
-    content = quickstart_sweep() if options.quickstart else real_sweep(options)
+    content = quickstart_sweep(options) if options.quickstart else real_sweep(options)
     with tempfile.TemporaryDirectory() as name:
-        folder = Path(name)
-        file = folder / "sweep.yaml"
+        file = Path(name) / "sweep.yaml"
         file.write_text(yaml.safe_dump(content), encoding="utf-8")
         found = jobs(file)
-        ours = sweep(file, folder / "store")
-        last = stored(folder / "store")
-        theirs, scores = loop(found, folder)
-    metrics = [job["spec"]["task"]["metric"] for job in found]
-    main_scores = [score[metric] for metric, score in zip(metrics, scores, strict=True)]
+        taken = turns(found, file, options.repeats)
     result = {
         "cells": len(found),
         "networks": len({job["id"] for job in found}),
-        "seconds": {"lp-sweep": ours, "loop": theirs},
-        "ratio": theirs / ours,
-        "mean_score": {
-            "lp-sweep": statistics.mean(last[job["id"]] for job in found),
-            "loop": statistics.mean(main_scores),
-        },
+        **summary([job["task"]["name"] for job in found], taken),
         "cores": os.cpu_count(),
         "recipe": content["recipe"],
     }

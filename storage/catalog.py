@@ -167,8 +167,8 @@ class _Records:
         return self._read(table, wanted)
 
     def _attempts(self, rows: pa.Table, wanted: set[str]) -> pa.Table:
-        """With those at measurements and first stages, of this sweep or of others on the same model
-        and task: no cell of any sweep names them."""
+        """With those at measurements, speeds and first stages, of this sweep or of others on the
+        same model and task: no cell of any sweep names them."""
         others = self._store.names("sweeps") - {self._sweep}
         elsewhere = _named(self._read("sweeps", others)) - wanted
         return self._kept(rows, lambda id_, ours: id_ in wanted or (ours and id_ not in elsewhere))
@@ -185,9 +185,10 @@ class _Records:
 
     def _kept(self, rows: pa.Table, keep: Callable[[str | None, bool], bool]) -> pa.Table:
         """The rows for which `keep` is true of the trial and of whether the sweep has cells of the
-        row's model and task."""
+        row's model and task, or of the model where the row is of no task: a speed is of none."""
         pairs = self._cells.select(["model", "task"]).group_by(["model", "task"]).aggregate([])
         asked = {(row["model"], row["task"]) for row in pairs.to_pylist()}
+        asked |= {(model, None) for model, _ in asked}
         columns = (rows[name].to_pylist() for name in ("trial_id", "model", "task"))
         chosen = [
             keep(trial, (model, task) in asked) for trial, model, task in zip(*columns, strict=True)

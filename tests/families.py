@@ -18,6 +18,7 @@ from transformers import (
 )
 
 VOCABULARY = 40
+STRONG = 0.7  # standard deviation of matrices; of an untrained network no answer hangs on its text
 DROPOUTS = (
     "hidden_dropout_prob",
     "attention_probs_dropout_prob",
@@ -46,6 +47,7 @@ class Family:
         for name in DROPOUTS:
             if hasattr(config, name):
                 setattr(config, name, 0.0)
+        config.initializer_range = STRONG  # of the head that a trial draws
         return config
 
 
@@ -175,7 +177,16 @@ def save_pretrained(family: Family, depth: int, folder: Path) -> Path:
             AutoModelForPreTraining if family.name in ("bert", "xlnet") else AutoModelForMaskedLM
         )
         model = by_type.from_config(family.config(depth))
-        for parameter in model.parameters():  # larger than at initialisation: layers must matter
-            torch.nn.init.normal_(parameter, mean=0.1, std=0.3)
+        for name, parameter in model.named_parameters():
+            _draw(name, parameter)
     model.save_pretrained(folder)
     return folder
+
+
+def _draw(name: str, parameter: torch.nn.Parameter) -> None:
+    """Norms scale by about 1: with less, each layer takes away what tells two texts apart."""
+    if parameter.dim() > 1:
+        torch.nn.init.normal_(parameter, std=STRONG)
+    else:
+        scales = name.endswith("weight")
+        torch.nn.init.normal_(parameter, mean=1.0 if scales else 0.0, std=0.3)

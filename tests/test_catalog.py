@@ -242,6 +242,16 @@ def test_one_sweep_has_what_was_measured_of_its_networks(fake: FakeSweep) -> Non
     assert set(found["profile_id"].to_pylist()) == {"trained", "pre-trained"}
 
 
+def test_one_sweep_has_the_speeds_of_its_networks(fake: FakeSweep) -> None:
+    """A speed is of no task and of no trial: by its model alone it is of a sweep."""
+    fake.speed(1.5, 1.6)
+    fake.speed(2.5, 2.6, model="roberta")
+    one = open_views(fake.store, sweep="demo")
+    assert one.query("SELECT model FROM store.profiles").to_pylist() == [{"model": "bert"}]
+    found = one.query("SELECT finetune_speedup FROM speed_table WHERE k = 6")
+    assert found["finetune_speedup"].to_pylist() == [1.5]
+
+
 def test_one_sweep_has_the_attempts_that_no_cell_names(fake: FakeSweep) -> None:
     """Those at a measurement of its networks, or at the first stage of a trial."""
     other = FakeSweep(Path(fake.store.location), name="other")
@@ -251,12 +261,14 @@ def test_one_sweep_has_the_attempts_that_no_cell_names(fake: FakeSweep) -> None:
     for name, row in {
         "measurement": {"trial_id": "p1-cka", "model": "bert", "task": "SST-2"},
         "stage one": {"trial_id": "t1-full", "model": "bert", "task": "SST-2"},
+        "speed": {"trial_id": "p1-speed", "model": "bert", "task": None},
         "another task's": {"trial_id": "p1-rte", "model": "bert", "task": "RTE"},
+        "another model's": {"trial_id": "p1-fast", "model": "roberta", "task": None},
         "another sweep's": {"trial_id": theirs, "model": "bert", "task": "SST-2"},
     }.items():
         fake.store.put("attempts", name, [{"attempt_id": name, "error_type": "bug", **row}])
     found = open_views(fake.store, sweep="demo").query("FROM attempts")["attempt_id"]
-    assert set(found.to_pylist()) == {"measurement", "stage one"}
+    assert set(found.to_pylist()) == {"measurement", "stage one", "speed"}
 
 
 def test_an_unknown_sweep_is_the_users_error(fake: FakeSweep) -> None:

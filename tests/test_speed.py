@@ -218,22 +218,48 @@ def test_inference_keeps_no_graph_and_fine_tuning_learns(
     assert not torch.equal(weight(), before), "the step did"
 
 
-def test_a_larger_batch_without_room_is_left_out_and_the_smallest_is_not(
-    world: Path, monkeypatch: pytest.MonkeyPatch
+def with_room(monkeypatch: pytest.MonkeyPatch, **largest: int) -> None:
+    """A device that runs out of memory in the midst of what goes beyond the largest batch."""
+
+    def short(real: Callable[..., Callable[[], None]], most: int) -> Callable[..., Any]:
+        def make(model: nn.Module, rows: dict[str, torch.Tensor], precision: str) -> Any:
+            once, batch = real(model, rows, precision), len(rows["input_ids"])
+
+            def scarce() -> None:
+                if batch > most:
+                    model(**rows).logits.sum().backward()
+                    raise torch.OutOfMemoryError("CUDA out of memory")
+                once()
+
+            return scarce
+
+        return make
+
+    for name, most in largest.items():
+        monkeypatch.setattr(timing, name, short(getattr(timing, name), most))
+
+
+@pytest.mark.parametrize(("of_inference", "of_finetuning"), [(8, 2), (4, 2), (2, 8), (2, 2)])
+def test_what_has_no_room_at_a_larger_batch_is_left_out_alone(
+    world: Path, monkeypatch: pytest.MonkeyPatch, of_inference: int, of_finetuning: int
 ) -> None:
     model, other = load(world.parent / "model"), load(world.parent / "model")
-    real = timing._at_batch
+    with_room(monkeypatch, _inference=of_inference, _finetuning=of_finetuning)
+    found = compare_networks(model, other, Load(length=8, batches=[8, 2, 4]), QUICK)
+    told = {(item.quantity, item.batch) for item in found}
+    batches = {"inference": of_inference, "finetune": of_finetuning}
+    assert told == {
+        (what, size) for what, most in batches.items() for size in (2, 4, 8) if size <= most
+    }
+    assert all(p.grad is None for p in (*model.parameters(), *other.parameters()))
 
-    def scarce(full: Any, pruned: Any, load: Load, batch: int, rule: Rule) -> Any:
-        if batch > most:
-            raise torch.OutOfMemoryError("CUDA out of memory")
-        return real(full, pruned, load, batch, rule)
 
-    monkeypatch.setattr(timing, "_at_batch", scarce)
-    most = 2
-    found = compare_networks(model, other, Load(length=8, batches=[2, 64]), QUICK)
-    assert {item.batch for item in found} == {2}
-    most = 1
+@pytest.mark.parametrize("name", ["_inference", "_finetuning"])
+def test_the_smallest_batch_has_to_fit(
+    world: Path, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    model, other = load(world.parent / "model"), load(world.parent / "model")
+    with_room(monkeypatch, **{name: 1})
     with pytest.raises(torch.OutOfMemoryError):
         compare_networks(model, other, Load(length=8, batches=[2, 64]), QUICK)
 

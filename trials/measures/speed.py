@@ -10,6 +10,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import NamedTuple
 
 import torch
@@ -19,7 +20,7 @@ from transformers import PreTrainedModel
 from lp_sweep.storage.specs import Recipe
 from lp_sweep.trials.device import autocast
 from lp_sweep.trials.measures.pairs import RULE, Comparison, Rule, Took, compare
-from lp_sweep.trials.memory import free_memory, is_out_of_memory
+from lp_sweep.trials.memory import forget_frames, free_memory, is_out_of_memory
 from lp_sweep.trials.optimizer import make_optimizer
 
 FINETUNE, INFERENCE = "finetune", "inference"
@@ -45,10 +46,10 @@ class Load:
 def compare_networks(
     full: PreTrainedModel, pruned: PreTrainedModel, load: Load, rule: Rule = RULE
 ) -> list[Timing]:
-    """Fine-tuning steps and inference at each batch; the weights of both change.
+    """Inference and fine-tuning steps at each batch; the weights of both change.
 
-    A batch beyond the smallest that finds no memory is left out. Raises ValueError for networks on
-    two devices: their ratio would be one of devices.
+    Each of the two is left out from the batch on that finds no memory for it, unless that is the
+    smallest. Raises ValueError for networks on two devices: their ratio would be one of devices.
     """
     if full.device != pruned.device:
         raise ValueError(
@@ -56,32 +57,35 @@ def compare_networks(
             f"pruned one on {pruned.device}. Move both to one device."
         )
     smallest, found = min(load.batches), []
+    fitting = {INFERENCE: _inference, FINETUNE: _finetuning}
     for batch in sorted(load.batches):
-        try:
-            found += _at_batch(full, pruned, load, batch, rule)
-        except (RuntimeError, MemoryError) as error:
-            if batch == smallest or not is_out_of_memory(error):
-                raise
-            break
+        rows = random_rows(full, batch, load.length)
+        for quantity, make in list(fitting.items()):
+            try:
+                once = partial(make, rows=rows, precision=load.precision)
+                found.append(Timing(quantity, batch, _compared(full, pruned, once, rule)))
+            except (RuntimeError, MemoryError) as error:
+                if batch == smallest or not is_out_of_memory(error):
+                    raise
+                del fitting[quantity]
+                forget_frames(error)
+                for model in (full, pruned):  # of the step that was broken off
+                    model.zero_grad()
+            free_memory()
     return found
 
 
-def _at_batch(
-    full: PreTrainedModel, pruned: PreTrainedModel, load: Load, batch: int, rule: Rule
-) -> list[Timing]:
-    rows = random_rows(full, batch, load.length)
-    timings = []
-    for quantity, make in ((INFERENCE, _inference), (FINETUNE, _finetuning)):
-        of_full, of_pruned = (make(model, rows, load.precision) for model in (full, pruned))
-        comparison = compare(
-            lambda once=of_full: _timed(once, full.device),  # type: ignore[misc]
-            lambda once=of_pruned: _timed(once, full.device),  # type: ignore[misc]
-            rule,
-        )
-        timings.append(Timing(quantity, batch, comparison))
-        del of_full, of_pruned  # with the optimisers' averages
-        free_memory()
-    return timings
+def _compared(
+    full: PreTrainedModel,
+    pruned: PreTrainedModel,
+    make: Callable[[PreTrainedModel], Callable[[], None]],
+    rule: Rule,
+) -> Comparison:
+    """With what `make` makes, an optimiser's averages among it, gone when it returns."""
+    of_full, of_pruned = make(full), make(pruned)
+    return compare(
+        lambda: _timed(of_full, full.device), lambda: _timed(of_pruned, full.device), rule
+    )
 
 
 def random_rows(model: PreTrainedModel, batch: int, length: int) -> dict[str, torch.Tensor]:
