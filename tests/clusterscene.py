@@ -130,7 +130,7 @@ def scene(laptop: Laptop) -> dict[str, Any]:
     wait(
         "no process of Ray is left",
         lambda: all(laptop.on(h, left).strip() == "0" for h in ("10.77.0.10", *laptop.workers)),
-        60,
+        180,  # a worker's raylet gives up a head that is gone after a minute
     )
     return saw
 

@@ -11,6 +11,7 @@ from lp_sweep.storage.errors import MissingInputError, StoreError
 from lp_sweep.storage.store import Store
 from lp_sweep.trials.modelfolder import needed_files
 from lp_sweep.trials.record import Job
+from lp_sweep.trials.tasks import source_from_plain
 
 
 def placed(job: Job, store: Store | None) -> Job:
@@ -55,5 +56,5 @@ def _elsewhere(job: Job) -> tuple[str | None, Mapping[str, str]]:
     path: str = job["model"]["path"]
     folder = path if Path(path).is_absolute() and not Path(path).is_dir() else None
     reads = "data_fingerprint" in job["spec"]  # the speed of a network is that of any rows
-    files: Mapping[str, str] = job["task"]["source"]["files"] if reads else {}
+    files = source_from_plain(job["task"]["source"]).files if reads else {}
     return folder, files if any(not Path(path).exists() for path in files.values()) else {}
