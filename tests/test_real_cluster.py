@@ -127,14 +127,16 @@ def shared_sweep(shared: Path) -> Path:
 
 def test_a_sweep_on_machines_that_share_no_disk(saw: dict[str, Any]) -> None:
     """The model and the data were on the head alone; the records are of both workers."""
-    hosts = json.loads(saw["hosts"][saw["hosts"].index("[") : saw["hosts"].rindex("]") + 1])
+    printed = saw["hosts"]
+    hosts = json.loads(printed[printed.index("[\n") : printed.rindex("]") + 1])
     assert {row["host"] for row in hosts} == {"one", "two"}
     assert sum(row["n"] for row in hosts) == 9
 
 
 def test_what_was_stopped_goes_on(saw: dict[str, Any]) -> None:
+    """Ctrl-C ends ssh on the laptop, and with the terminal the run on the head."""
     assert saw["stopped"] != 0
-    assert "stopped by SIGINT" in saw["first"]
+    assert "complete" not in saw["first"]
     left = 9 - saw["records_when_stopped"]
     assert f"complete: {left} done in this run" in saw["second"]
     assert "nothing was missing" in saw["third"]
