@@ -14,6 +14,7 @@ from lp_sweep.orchestrator.run import joining as arrival
 from lp_sweep.orchestrator.run.capacity import (
     Capacity,
     Slots,
+    at_its_largest,
     cut,
     mixed_note,
     sizes,
@@ -85,6 +86,7 @@ def test_a_head_that_is_like_its_workers_is_none_of_them(tmp_path: Path) -> None
         there = [head, *[node(8, 1)] * joined]
         capacity = Capacity(PerTrial(), lambda there=there: there, file)
         assert capacity.slots.number == 11
+    assert at_its_largest(file, PerTrial()).slots.number == 11
 
 
 def of_kind(name: str, cpu: float, gpu: float) -> dict[str, Any]:

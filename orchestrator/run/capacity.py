@@ -19,7 +19,7 @@ from lp_sweep.orchestrator.cluster.clusterfile import (
     accelerator_of,
     read_cluster_file,
 )
-from lp_sweep.orchestrator.run.joining import workers
+from lp_sweep.orchestrator.run.joining import HEAD, workers
 from lp_sweep.orchestrator.run.runoptions import PerTrial
 from lp_sweep.orchestrator.sweepfile.wording import did_you_mean
 from lp_sweep.storage.errors import PreflightError, SpecError
@@ -147,7 +147,7 @@ def at_its_largest(file: ClusterFile, per_trial: PerTrial) -> Largest:
             "in available_node_types give one `resources: {CPU: 8, GPU: 1}` and `max_workers: 4`."
         )
     heads = [kind for kind in file.kinds if kind.head]
-    resources = [{"CPU": head.cpus or 0.0, "GPU": head.gpus or 0.0} for head in heads]
+    resources = [{HEAD: 1.0, "CPU": head.cpus or 0.0, "GPU": head.gpus or 0.0} for head in heads]
     nodes = [{"Alive": True, "Resources": found} for found in resources]
     slots = Capacity(per_trial, lambda: nodes, file).slots
     workers = [
