@@ -116,7 +116,7 @@ def scene(laptop: Laptop) -> dict[str, Any]:
     saw["second"] = laptop.ray("exec", f"{RUN} {STORE}")
     saw["third"] = laptop.ray("exec", f"{RUN} {STORE}")
     saw["blind"] = subprocess.run(
-        ["ray", "exec", str(laptop.cluster), f"{RUN} /root/records seed=77"],
+        ["ray", "exec", str(laptop.cluster), f"{RUN} /tmp/records seed=77"],
         capture_output=True,
         text=True,
         check=False,

@@ -235,27 +235,9 @@ def test_off_is_off(world: Path, store: Store, every: Any, monkeypatch: pytest.M
     assert execute(job_of(world, checkpoint_every=every), store.location)["status"] == "done"
 
 
-def test_the_interval_counts_from_the_start_and_from_the_last_one(
-    world: Path, store: Store, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    clock = iter(range(10_000))  # a second for each look
-    monkeypatch.setattr(checkpoint.time, "monotonic", lambda: float(next(clock)))
-    steps: list[int] = []
-    monkeypatch.setattr(
-        statefile, "write", lambda path, text, *rest: steps.append(json.loads(text)["step"])
-    )
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # nothing was written, so nothing can be put
-        execute(job_of(world, checkpoint_every=30.0), store.location)
-    assert [second - first for first, second in zip([0, *steps], steps, strict=False)] == [30]
-
-
-def test_on_a_machine_that_will_soon_be_taken_they_come_more_often(
-    world: Path, store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    job = job_of(world, checkpoint_every=3600.0, cache_dir=str(tmp_path / "cache"))
-    announce(tmp_path / "cache", 600.0)
-    clock = iter(range(10_000))  # a second for each look
+def steps_written(job: dict[str, Any], store: Store, monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """The steps after which a trial writes, with a clock that goes on by a second for each look."""
+    clock = iter(range(10_000))
     monkeypatch.setattr(checkpoint.time, "monotonic", lambda: float(next(clock)))
     steps: list[int] = []
     monkeypatch.setattr(
@@ -264,6 +246,22 @@ def test_on_a_machine_that_will_soon_be_taken_they_come_more_often(
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # nothing was written, so nothing can be put
         execute(job, store.location)
+    return steps
+
+
+def test_the_interval_counts_from_the_start_and_from_the_last_one(
+    world: Path, store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    steps = steps_written(job_of(world, checkpoint_every=30.0), store, monkeypatch)
+    assert [second - first for first, second in zip([0, *steps], steps, strict=False)] == [30]
+
+
+def test_on_a_machine_that_will_soon_be_taken_they_come_more_often(
+    world: Path, store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    job = job_of(world, checkpoint_every=3600.0, cache_dir=str(tmp_path / "cache"))
+    announce(tmp_path / "cache", 600.0)
+    steps = steps_written(job, store, monkeypatch)
     assert [second - first for first, second in itertools.pairwise([0, *steps])] == [20, 20]
 
 

@@ -148,4 +148,4 @@ def test_a_store_in_a_bucket(saw: dict[str, Any]) -> None:
 
 
 def test_a_store_that_not_all_machines_share_is_refused(saw: dict[str, Any]) -> None:
-    assert "nodes don't see the store /root/records" in saw["blind"]
+    assert "nodes don't see the store /tmp/records" in saw["blind"]

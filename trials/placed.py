@@ -35,20 +35,25 @@ def placed(job: Job, store: Store | None) -> Job:
     if folder:
         job = {**job, "model": {**job["model"], "path": str(folder)}}
     if rows:
-        here = {split: str(rows / data_name(split, path)) for split, path in files.items()}
+        here = {split: str(rows / _name(split, path)) for split, path in files.items()}
         source = {**job["task"]["source"], "files": here}
         job = {**job, "task": {**job["task"], "source": source}}
     return job
 
 
-def data_name(split: str, path: str) -> str:
-    """How a split's file is called in the store: its suffix says how it is read."""
-    return f"{split}{Path(path).suffix}"
-
-
 def model_files(folder: Path) -> dict[str, Path]:
     """What of a model folder goes to the store, by name."""
     return {path.name: path for path in needed_files(folder)}
+
+
+def data_files(files: Mapping[str, str]) -> dict[str, Path]:
+    """What of a data set goes to the store, by name. `files`: split -> path."""
+    return {_name(split, path): Path(path) for split, path in files.items()}
+
+
+def _name(split: str, path: str) -> str:
+    """Its suffix says how a file is read."""
+    return f"{split}{Path(path).suffix}"
 
 
 def _elsewhere(job: Job) -> tuple[str | None, Mapping[str, str]]:

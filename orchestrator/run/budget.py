@@ -13,10 +13,10 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from lp_sweep.orchestrator.cluster.clusterfile import PRICES, ClusterFile, Kind
+from lp_sweep.orchestrator.run.joining import HEAD
 from lp_sweep.storage.errors import SpecError
 
 _LOOK_SECONDS = 5.0  # between two looks at the machines
-_HEAD = "node:__internal_head__"  # a resource that Ray gives to the head alone
 _GROUP = "ray.io/node-group"  # a label: the kind, where whoever started the machine told Ray
 
 Nodes = Callable[[], Sequence[Mapping[str, Any]]]
@@ -106,7 +106,7 @@ def kind_of(node: Mapping[str, Any], kinds: Sequence[Kind]) -> Kind:
     size = (resources.get("CPU", 0.0), resources.get("GPU", 0.0))
     alike = (
         [kind for kind in kinds if kind.name == label]
-        or [kind for kind in kinds if kind.head and _HEAD in resources]
+        or [kind for kind in kinds if kind.head and HEAD in resources]
         or [kind for kind in kinds if not kind.head and (kind.cpus, kind.gpus) == size]
         or [kind for kind in kinds if not kind.head]
         or list(kinds)

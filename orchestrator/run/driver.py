@@ -28,6 +28,7 @@ from lp_sweep.orchestrator.run.stopsignals import StopSignals
 from lp_sweep.orchestrator.run.workqueue import WorkQueue
 from lp_sweep.storage.errors import PreflightError, StoreError
 from lp_sweep.storage.runs import Presence
+from lp_sweep.storage.specs import SpeedSpec
 from lp_sweep.storage.store import Store
 
 
@@ -197,9 +198,8 @@ def _look_at_nodes(
     if note := mixed_note(capacity.slots, capacity.accelerators):
         reporter.note(note)
     speeds = (work.spec for work in queue.plan.missing_speeds())
-    if not capacity.slots.gpus and any(
-        getattr(spec, "device_type", "") == "cuda" for spec in speeds
-    ):
+    on_gpu = any(isinstance(spec, SpeedSpec) and spec.device_type == "cuda" for spec in speeds)
+    if on_gpu and not capacity.slots.gpus:
         raise PreflightError(
             "the sweep asks for speeds on cuda (`measure: {speed: cuda}`), and trials here have no "
             "GPU. Run it where there is one, or without them: measure.speed=cpu."

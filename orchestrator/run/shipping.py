@@ -5,23 +5,16 @@ sweep's own files, which are on no other disk, goes there. What comes of a hub e
 from __future__ import annotations
 
 import socket
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import NamedTuple
 
-from lp_sweep.orchestrator.plan.plan import Plan, Work
+from lp_sweep.orchestrator.plan.plan import Plan
 from lp_sweep.storage.errors import PreflightError, StoreError
 from lp_sweep.storage.shipped import ship
 from lp_sweep.storage.specs import SpeedSpec
 from lp_sweep.storage.store import Store
-from lp_sweep.trials.placed import data_name, model_files
-
-
-class _Files(NamedTuple):
-    """`fingerprint` of their content; by the names that they get in the store."""
-
-    fingerprint: str
-    files: dict[str, Path]
+from lp_sweep.trials.placed import data_files, model_files
 
 
 class _Seen(NamedTuple):
@@ -74,14 +67,13 @@ def see(location: str, cache_dir: str, mark: str, text: str | None) -> tuple[str
 def ship_inputs(plan: Plan, store: Store) -> int:
     """How many models and data sets were sent; what the store has already is not. Raises
     StoreError."""
-    wanted = {item.fingerprint: item for work in plan.missing() for item in _local(work)}
-    return sum(ship(store, item.fingerprint, item.files) for item in wanted.values())
-
-
-def _local(work: Work) -> Iterator[_Files]:
-    if not work.model.of_hub:
-        yield _Files(work.model.fingerprint, model_files(Path(work.model.path)))
-    files = work.task.source.files
-    if files and not isinstance(work.spec, SpeedSpec):
-        named = {data_name(split, path): Path(path) for split, path in files.items()}
-        yield _Files(work.spec.data_fingerprint, named)
+    models: dict[str, Path] = {}  # fingerprint -> folder
+    data: dict[str, Mapping[str, str]] = {}  # fingerprint -> split -> file
+    for work in plan.missing():
+        if not work.model.of_hub:
+            models[work.model.fingerprint] = Path(work.model.path)
+        if work.task.source.files and not isinstance(work.spec, SpeedSpec):
+            data[work.spec.data_fingerprint] = work.task.source.files
+    sent = [ship(store, key, model_files(folder)) for key, folder in models.items()]
+    sent += [ship(store, key, data_files(files)) for key, files in data.items()]
+    return sum(sent)
