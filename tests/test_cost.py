@@ -44,23 +44,17 @@ def cluster_file(folder: Path, prices: dict[str, float] | None = None, **more: A
     return path
 
 
-def an_estimate(hours: float) -> Estimate:
-    return Estimate(hours, hours / 2, 2 * hours, 9, "A10G", True, "from 9 trials")
+def an_estimate(hours: float, longest: float, alone: float) -> Estimate:
+    basis = "from 9 trials"
+    return Estimate(hours, hours / 2, 2 * hours, 9, "A10G", True, basis, longest, alone)
 
 
 def costs(
     folder: Path, hours: float, longest: float, prices: Any = PRICES, alone: float = 0.0
 ) -> Cost:
     file = read_cluster_file(cluster_file(folder, prices))
-    return cost(
-        an_estimate(hours),
-        file,
-        file.largest(),
-        slots=10,
-        on_gpu=True,
-        longest_hours=longest,
-        alone_hours=alone,
-    )
+    estimated = an_estimate(hours, longest, alone)
+    return cost(estimated, file, file.largest(), slots=10, on_gpu=True)
 
 
 def test_all_machines_are_paid_for_the_whole_time(tmp_path: Path) -> None:

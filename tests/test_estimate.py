@@ -181,7 +181,11 @@ def test_the_hours_by_the_clock_where_runs_are_at_work(plan: Plan) -> None:
     rates = Rates([record(full_network(plan), seconds_total=3600.0)] * 30, plan.sweep.recipe)
     hours = estimate(plan, rates)
     told = plan_json(plan, hours, 4)["estimate"]
-    assert told["wall_hours"] == pytest.approx(hours.hours / 4)
+    quarter = max(hours.hours / 4, hours.longest_hours)
+    assert told["wall_hours"] == pytest.approx(quarter)
     assert "h on the 4 slots at work" in plan_text(plan, hours, rates, 4)
+    assert plan_json(plan, hours, 4000)["estimate"]["wall_hours"] == hours.longest_hours > 0
+    speeds = hours._replace(hours=hours.hours + 7.0, alone_hours=7.0)  # one at a time
+    assert plan_json(plan, speeds, 4)["estimate"]["wall_hours"] == pytest.approx(quarter + 7)
     assert plan_json(plan, hours)["estimate"]["wall_hours"] is None
     assert "slots at work" not in plan_text(plan, hours, rates)

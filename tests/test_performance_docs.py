@@ -69,13 +69,7 @@ def test_the_start_of_a_command_is_told_beside_it(tmp_path: Path) -> None:
 
 
 # the quiet machine that they need was not at hand yet
-STILL_TO_TAKE = {
-    "sweep-quickstart",
-    "at-scale",
-    "slot-busy",
-    "resident-memory",
-    "speed-by-depth",
-}
+STILL_TO_TAKE = {"speed-by-depth"}
 FIGURES = {name for names, _ in report.TABLES.values() for name in names}
 
 

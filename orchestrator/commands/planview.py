@@ -39,7 +39,7 @@ def plan_json(
             **estimate._asdict(),
             "at_most": estimate.at_most,
             "slots": slots or None,
-            "wall_hours": estimate.hours / slots if slots else None,
+            "wall_hours": estimate.wall_hours(slots) if slots else None,
         },
         "cluster": cost_json(cost) if cost else None,
         "profiles": [
@@ -121,7 +121,7 @@ def _hours(estimate: Estimate, slots: int) -> str:
     unit = "GPU-hours, at one trial a GPU" if estimate.on_gpu else "slot-hours"
     about = "at most" if estimate.at_most else "about"
     wall = (
-        f", {about} {two_digits(estimate.hours / slots)} h on the {slots} slots at work"
+        f", {about} {two_digits(estimate.wall_hours(slots))} h on the {slots} slots at work"
         if slots
         else ""
     )

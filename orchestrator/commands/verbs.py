@@ -16,8 +16,7 @@ from lp_sweep.storage.store import Store, is_store
 if TYPE_CHECKING:
     from lp_sweep.orchestrator.commands.request import Request
     from lp_sweep.orchestrator.estimate.cost import Cost
-    from lp_sweep.orchestrator.estimate.estimate import Estimate, Rates
-    from lp_sweep.orchestrator.plan.plan import Plan
+    from lp_sweep.orchestrator.estimate.estimate import Estimate
     from lp_sweep.orchestrator.run.capacity import Largest
     from lp_sweep.storage.catalog import Catalog
 
@@ -39,7 +38,7 @@ def plan(request: Request, as_json: bool, cluster_file: Path | None = None) -> s
     gpu = bool(largest.slots.gpus) if largest else None  # what the rule of thumb is to be of
     rates = Rates(made.ledger.timings, made.sweep.recipe, gpu=gpu)
     hours = estimate(made.plan, rates)
-    price = _cost(made.plan, rates, hours, largest) if largest else None
+    price = _cost(hours, largest) if largest else None
     slots = _slots_at_work(made.location, made.sweep.name)
     if as_json:
         with collector_paused():  # a dictionary a cell, and none of them garbage
@@ -47,19 +46,15 @@ def plan(request: Request, as_json: bool, cluster_file: Path | None = None) -> s
     return plan_text(made.plan, hours, rates, slots, price)
 
 
-def _cost(plan: Plan, rates: Rates, hours: Estimate, largest: Largest) -> Cost:
+def _cost(hours: Estimate, largest: Largest) -> Cost:
     from lp_sweep.orchestrator.estimate.cost import cost
-    from lp_sweep.orchestrator.estimate.estimate import alone_seconds, longest_trial
 
-    longest = longest_trial(plan, rates)
     return cost(
         hours,
         largest.file,
         largest.workers,
         slots=largest.slots.number,
         on_gpu=bool(largest.slots.gpus),
-        longest_hours=rates.seconds(longest) / 3600 if longest else 0.0,
-        alone_hours=alone_seconds(plan, rates) / 3600,
     )
 
 

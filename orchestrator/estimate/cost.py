@@ -55,12 +55,9 @@ def cost(
     *,
     slots: int,
     on_gpu: bool,
-    longest_hours: float,
-    alone_hours: float,
 ) -> Cost:
     """`workers`: a kind for each machine, as often as there are such; `slots` of them and the head
-    together, on GPUs or not; `longest_hours`: of one trial, no shorter on many machines, as are the
-    `alone_hours` of what runs while the other slots rest."""
+    together, on GPUs or not."""
     machines = [*(kind for kind in file.kinds if kind.head), *workers]
     prices = [kind.price for kind in machines if kind.price is not None]
     unpriced = tuple(dict.fromkeys(kind.name for kind in machines if kind.price is None))
@@ -69,15 +66,14 @@ def cost(
         slots,
         dict(Counter(kind.name for kind in machines)),
         on_gpu == estimate.on_gpu,
-        _wall(estimate, slots, longest_hours, alone_hours),
+        _wall(estimate, slots),
         None if unpriced else sum(prices),
         unpriced,
     )
 
 
-def _wall(estimate: Estimate, slots: int, longest_hours: float, alone_hours: float) -> Band:
+def _wall(estimate: Estimate, slots: int) -> Band:
     if not estimate.hours:
         return Band(0.0, 0.0, 0.0)
-    hours = max((estimate.hours - alone_hours) / slots, longest_hours) + alone_hours
     whole = Band(estimate.hours, estimate.low_hours, estimate.high_hours)
-    return whole.times(hours / estimate.hours)
+    return whole.times(estimate.wall_hours(slots) / estimate.hours)

@@ -37,7 +37,8 @@ class Estimate(NamedTuple):
     """Hours on one slot; in 80% of all cases from `low_hours` to `high_hours`. While a search may
     ask for more they count all that it can ask for, mostly far too much: there is no band then.
     `basis` says what they stand on: so many `trials` on one `device`, or a rule of thumb (0 and
-    None)."""
+    None). Of the hours, many slots don't shorten the `longest_hours` of one trial, nor the
+    `alone_hours` of what runs while the other slots rest: the speeds."""
 
     hours: float
     low_hours: float | None
@@ -46,10 +47,16 @@ class Estimate(NamedTuple):
     device: str | None
     on_gpu: bool
     basis: str
+    longest_hours: float = 0.0
+    alone_hours: float = 0.0
 
     @property
     def at_most(self) -> bool:
         return self.high_hours is None
+
+    def wall_hours(self, slots: int) -> float:
+        """Until all is done on so many slots that are kept busy."""
+        return max((self.hours - self.alone_hours) / slots, self.longest_hours) + self.alone_hours
 
 
 class Rates:
@@ -189,11 +196,6 @@ def longest_trial(plan: Plan, rates: Rates) -> Work | None:
     return max(trained, key=rates.seconds, default=None)
 
 
-def alone_seconds(plan: Plan, rates: Rates) -> float:
-    """Of what a run does while all other slots rest: each measurement of a speed."""
-    return sum(rates.seconds(work) for work in taken_on(plan) if work.id in plan.speeds)
-
-
 def estimate(plan: Plan, rates: Rates) -> Estimate:
     """Slot-hours of what a run takes on: measurements too, and the trials that are trained again
     for them. A deferred cell counts as a network of full depth, one that a search may ask for,
@@ -204,6 +206,8 @@ def estimate(plan: Plan, rates: Rates) -> Estimate:
     pieces += _measurements(plan, rates, missing) + deferred(plan, rates)
     total = rates.total(pieces)
     searching = any(cell.search == "waiting" for cell in plan.cells)
+    longest = longest_trial(plan, rates)
+    alone = sum(rates.seconds(work) for work in missing if work.id in plan.speeds)
     return Estimate(
         total.seconds / 3600,
         None if searching else total.low / 3600,
@@ -212,4 +216,6 @@ def estimate(plan: Plan, rates: Rates) -> Estimate:
         rates.device,
         rates.on_gpu,
         rates.basis if missing else "nothing is missing",
+        longest_hours=rates.seconds(longest) / 3600 if longest else 0.0,
+        alone_hours=alone / 3600,
     )
