@@ -105,13 +105,14 @@ def run(
         plan(file, overrides, store, data_dir, offline, manifest, cluster, as_json)
         return
     from lp_sweep.orchestrator.commands import running
+    from lp_sweep.orchestrator.commands.farewell import farewell
     from lp_sweep.orchestrator.commands.request import Request
     from lp_sweep.orchestrator.plan.policy import Limits
 
     request = Request(file, overrides or [], store, data_dir, offline, manifest)
     may_use = running.MayUse(max_hours, max_cost, cluster)
     how = running.How(address, cache_dir, Limits(fail_fast, max_failures), as_json, may_use)
-    raise typer.Exit(running.run(request, how))
+    raise typer.Exit(farewell(running.run(request, how), request, how))
 
 
 @app.command()
@@ -167,6 +168,7 @@ def retry(
     Example: lp-sweep retry sweep.yaml --type out_of_memory
     """
     from lp_sweep.orchestrator.commands import running
+    from lp_sweep.orchestrator.commands.farewell import farewell
     from lp_sweep.orchestrator.commands.request import Request
     from lp_sweep.orchestrator.plan.policy import Limits
 
@@ -181,7 +183,7 @@ def retry(
     request = Request((files or ["sweep.yaml"])[0], overrides, store, data_dir, offline, manifest)
     may_use = running.MayUse(max_hours, max_cost, cluster)
     how = running.How(address, cache_dir, Limits(fail_fast, max_failures), as_json, may_use)
-    raise typer.Exit(running.retry(request, how, names, error_type))
+    raise typer.Exit(farewell(running.retry(request, how, names, error_type), request, how))
 
 
 @app.command()
@@ -287,14 +289,20 @@ def init(
 
 
 @app.command()
-def schema() -> None:
-    """Print the JSON Schema of a sweep file.
+def schema(
+    markdown: Annotated[bool, typer.Option("--markdown", help="As a page for people.")] = False,
+) -> None:
+    """Print every key of a sweep file, as a JSON Schema or as a page.
 
     Example: lp-sweep schema > sweep.schema.json
     """
+    from lp_sweep.orchestrator.sweepfile.reference import reference
     from lp_sweep.orchestrator.sweepfile.spec import SweepSpec
 
-    emit(json.dumps(SweepSpec.model_json_schema(), indent=2))
+    if markdown:
+        emit(reference(), end="")
+    else:
+        emit(json.dumps(SweepSpec.model_json_schema(), indent=2))
 
 
 if __name__ == "__main__":

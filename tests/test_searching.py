@@ -12,8 +12,8 @@ import pytest
 from lp_sweep.analysis.statistics.tables import min_layers_interval
 from lp_sweep.analysis.tables import min_layers, strategy_means, task_scores
 from lp_sweep.analysis.views import open_views
+from lp_sweep.orchestrator.commands.farewell import answer_command
 from lp_sweep.orchestrator.commands.planview import plan_json, plan_text
-from lp_sweep.orchestrator.commands.running import answer_command
 from lp_sweep.orchestrator.commands.statusview import sweep_states
 from lp_sweep.orchestrator.estimate.estimate import Rates, estimate
 from lp_sweep.orchestrator.plan.known import read_ledger

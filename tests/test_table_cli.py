@@ -10,7 +10,7 @@ import pytest
 
 from lp_sweep.analysis.views import open_views
 from lp_sweep.orchestrator.commands.options import TableName
-from lp_sweep.orchestrator.commands.tableview import VIEWS_READ, Asked, table_text
+from lp_sweep.orchestrator.commands.tableview import VIEWS_READ, Asked, make_table
 from lp_sweep.storage.store import Store
 from tests.answered import network, right
 from tests.fake_records import FakeSweep
@@ -57,10 +57,10 @@ def test_every_table_but_speed_takes_strategies(world: Path, name: str) -> None:
 def test_the_views_and_columns_that_are_read_are_all_that_a_table_says(
     world: Path, name: str
 ) -> None:
-    asked = Asked(name, "json", "points", ("*",), () if name == "speed" else ("*",))
+    asked = Asked(name, "points", ("*",), () if name == "speed" else ("*",))
     store = Store(world / "store")
     with open_views(store) as whole, open_views(store, only=VIEWS_READ[name]) as narrow:
-        assert table_text(narrow, asked) == table_text(whole, asked)
+        assert make_table(narrow, asked) == make_table(whole, asked)
         columns = narrow.query("FROM trials LIMIT 0").column_names
         assert ("host" in columns) == ("trials" in VIEWS_READ[name])
 

@@ -86,17 +86,18 @@ def table(
 
     Example: lp-sweep table min-layers --within 1,2,3 --strategy top --format markdown
     """
+    from lp_sweep.analysis.render import render
     from lp_sweep.orchestrator.commands import tableview, verbs
 
     try:
         deltas = tuple(float(part) for part in within.split(","))
     except ValueError:
         raise SpecError(f"--within {within!r}: numbers with commas, such as 1,2,3") from None
-    form = Format.json if as_json else form
-    asked = tableview.Asked(name.value, form, unit.value, model or (), strategy or ())
+    asked = tableview.Asked(name.value, unit.value, model or (), strategy or ())
     views = tableview.VIEWS_READ[name.value]
     catalog = verbs.opened(store or DEFAULT_STORE, sweep, deltas, views)
-    emit(tableview.table_text(catalog, asked), end="")
+    made = tableview.make_table(catalog, asked)
+    emit(render(made, Format.json if as_json else form), end="")
 
 
 @app.command()

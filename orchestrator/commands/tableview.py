@@ -6,9 +6,8 @@ import fnmatch
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
-from lp_sweep.analysis.render import render
 from lp_sweep.analysis.statistics.tables import STATISTICS
-from lp_sweep.analysis.tables import TABLES
+from lp_sweep.analysis.tables import TABLES, Table
 from lp_sweep.orchestrator.sweepfile.wording import choose
 from lp_sweep.storage.errors import SpecError
 
@@ -30,26 +29,25 @@ VIEWS_READ = {
 
 
 class Asked(NamedTuple):
-    """Which table, in what form; models and strategies are names or patterns (none: all)."""
+    """Which table; models and strategies are names or patterns (none: all)."""
 
     name: str
-    form: str
     unit: str
     models: Sequence[str]
     strategies: Sequence[str]
 
 
-def table_text(catalog: Catalog, asked: Asked) -> str:
+def make_table(catalog: Catalog, asked: Asked) -> Table:
     """The table. Raises SpecError for a model or a strategy that the store does not have."""
     if asked.name == "speed" and asked.strategies:
         raise SpecError("table speed takes no --strategy: it lists networks. Use --model alone.")
-    made = {**TABLES, **STATISTICS}[asked.name](
+    make = {**TABLES, **STATISTICS}[asked.name]
+    return make(
         catalog,
         unit=asked.unit,
         models=_named(catalog, "model", asked.models),
         strategies=_named(catalog, "strategy", asked.strategies),
     )
-    return render(made, asked.form)
 
 
 def _named(catalog: Catalog, column: str, patterns: Sequence[str]) -> list[str]:

@@ -54,9 +54,14 @@ class StrategyEntry(Entry):
 
     model_config = Entry.model_config | ConfigDict(json_schema_extra=_with_layers)
 
-    name: str
-    k: AllOrInts | None = None
-    threshold: Floats | None = None
+    name: str = Field(
+        description="top, bottom, even-alternate, odd-alternate, symmetric, contribution, drop, "
+        "random, block-influence, angular or greedy"
+    )
+    k: AllOrInts | None = Field(None, description="layers to drop; 0 is the full network")
+    threshold: Floats | None = Field(
+        None, description="of contribution: layers with a cosine above it go"
+    )
     measured_on: str | None = Field(None, description="own, or the task that fixes the profile")
     draws: (
         Annotated[list[Annotated[int, Field(ge=0, lt=10**9)]], BeforeValidator(seed_list)] | None
@@ -153,7 +158,9 @@ def procedure_label(value: Any) -> Any:
 class ProcedureEntry(Entry):
     """A procedure with settings of its own."""
 
-    name: Literal["direct", "finetune_then_drop", "iterative"]
+    name: Literal["direct", "finetune_then_drop", "iterative"] = Field(
+        description="layers go before fine-tuning, after it, or one at a time on the way"
+    )
     freeze_dropped: bool = Field(False, description="in stage one of finetune_then_drop")
     epochs_per_layer: int = Field(2, gt=0, lt=10_000, description="of iterative")
 
@@ -183,10 +190,12 @@ class FeedForward(NamedTuple):
 
 
 class FeedForwardEntry(Entry):
-    """`{remove: top 3, second_norm: drop}`."""
+    """Of which kept layers the feed-forward goes: `{remove: top 3, second_norm: drop}`."""
 
-    remove: str | list[int]
-    second_norm: SecondNorm = "keep"
+    remove: str | list[int] = Field(
+        description="`none`, `all`, `top 3`, `bottom 3`, `every 2nd`, or layers by their numbers"
+    )
+    second_norm: SecondNorm = Field("keep", description="of the norm behind the feed-forward")
 
 
 def feed_forward_label(value: Any) -> Any:

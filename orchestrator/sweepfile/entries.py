@@ -118,19 +118,26 @@ class ModelEntry(Entry):
 class TaskEntry(Entry):
     """A GLUE task by its name, or a user's own data: `train` and `dev` files, or a hub data set."""
 
-    name: str = Field(min_length=1)
+    name: str = Field(
+        min_length=1,
+        description="sst2, mnli, qnli, qqp, stsb, rte, mrpc, cola, wnli, or one of your own",
+    )
     train: str | None = Field(None, description="CSV, TSV, JSONL or Parquet file")
-    dev: str | None = None
-    dataset: str | None = Field(None, description="hub data set")
-    config: str | None = None
-    revision: str | None = None
-    train_split: str = "train"
-    dev_split: str = "validation"
+    dev: str | None = Field(None, description="likewise: what the scores are of")
+    dataset: str | None = Field(None, description="hub data set, in place of files")
+    config: str | None = Field(None, description="of the hub data set")
+    revision: str | None = Field(None, description="of the hub data set: a commit is exact")
+    train_split: str = Field("train", description="of the hub data set")
+    dev_split: str = Field("validation", description="of the hub data set")
     text: Texts | None = Field(None, description="one or two text columns")
-    label: str = "label"
+    label: str = Field("label", description="the column to learn")
     labels: Texts | None = Field(None, description="class names, in the order of their numbers")
-    kind: TaskKind = "classification"
-    metric: str | None = None
+    kind: TaskKind = Field("classification", description="regression learns a number")
+    metric: str | None = Field(
+        None,
+        description="accuracy, f1, macro_f1, mcc, pearson or spearman; by default accuracy, of a "
+        "regression pearson",
+    )
 
     @model_validator(mode="after")
     def _complete(self) -> TaskEntry:
@@ -165,7 +172,7 @@ class TaskEntry(Entry):
 class FreezeEntry(Entry):
     """What does not learn, in every network of the sweep."""
 
-    embeddings: bool = False
+    embeddings: bool = Field(False, description="tokens, positions and what is added to them")
     layers: Annotated[list[Annotated[int, Field(gt=0, le=DEEPEST)]], BeforeValidator(listed)] = (
         Field(default=[], description="1-based, of the pre-trained model")
     )
@@ -175,28 +182,46 @@ class RecipeEntry(Entry):
     """How each network is fine-tuned. The defaults are the paper's."""
 
     learning_rate: float = Field(
-        Recipe().learning_rate, gt=0, validation_alias=AliasChoices("learning_rate", "lr")
+        Recipe().learning_rate,
+        gt=0,
+        validation_alias=AliasChoices("learning_rate", "lr"),
+        description="the highest; `lr` is the same key",
     )
-    batch_size: int = Field(Recipe().batch_size, gt=0, lt=2**31)
-    epochs: int = Field(Recipe().epochs, gt=0, lt=2**31)
-    max_length: int = Field(Recipe().max_length, ge=4, le=8192)
-    weight_decay: float = Field(Recipe().weight_decay, ge=0)
-    adam_beta1: float = Field(Recipe().adam_beta1, ge=0, lt=1)
-    adam_beta2: float = Field(Recipe().adam_beta2, ge=0, lt=1)
-    adam_epsilon: float = Field(Recipe().adam_epsilon, gt=0)
-    max_grad_norm: float = Field(Recipe().max_grad_norm, gt=0)
-    warmup_ratio: float = Field(Recipe().warmup_ratio, ge=0, le=1)
-    schedule: Schedule = Recipe().schedule
-    precision: Precision = Recipe().precision
+    batch_size: int = Field(
+        Recipe().batch_size, gt=0, lt=2**31, description="rows of an optimiser step"
+    )
+    epochs: int = Field(Recipe().epochs, gt=0, lt=2**31, description="passes over the train set")
+    max_length: int = Field(
+        Recipe().max_length, ge=4, le=8192, description="tokens of a row; what is longer is cut"
+    )
+    weight_decay: float = Field(
+        Recipe().weight_decay, ge=0, description="AdamW's; not of biases and norms"
+    )
+    adam_beta1: float = Field(Recipe().adam_beta1, ge=0, lt=1, description="AdamW's")
+    adam_beta2: float = Field(Recipe().adam_beta2, ge=0, lt=1, description="AdamW's")
+    adam_epsilon: float = Field(Recipe().adam_epsilon, gt=0, description="AdamW's")
+    max_grad_norm: float = Field(
+        Recipe().max_grad_norm, gt=0, description="gradients are clipped to it"
+    )
+    warmup_ratio: float = Field(
+        Recipe().warmup_ratio,
+        ge=0,
+        le=1,
+        description="share of the steps over which the rate rises",
+    )
+    schedule: Schedule = Field(
+        Recipe().schedule, description="of the learning rate after the warm-up: to 0, or level"
+    )
+    precision: Precision = Field(Recipe().precision, description="auto: bf16 where the GPU has it")
     compute: Compute = Field(
         "fast", description="fast, or reference: the library's own forward pass, padded"
     )
     group_by_length: bool = Field(
-        Recipe().group_by_length, description="batches of rows of like length"
+        Recipe().group_by_length, description="batches of rows of like length: another experiment"
     )
-    limit_train: PositiveInt | None = None
-    limit_dev: PositiveInt | None = None
-    freeze: FreezeEntry = FreezeEntry()
+    limit_train: PositiveInt | None = Field(None, description="only so many rows of train")
+    limit_dev: PositiveInt | None = Field(None, description="only so many rows of dev")
+    freeze: FreezeEntry = Field(FreezeEntry(), description="what does not learn")
 
     @model_validator(mode="before")
     @classmethod
@@ -217,14 +242,14 @@ class RecipeEntry(Entry):
 class CellMatch(Entry):
     """Cells by their values: each key a value or a list, texts with `*` and `?`."""
 
-    model: Texts | None = None
-    procedure: Texts | None = None
-    feed_forward: Texts | None = None
-    strategy: Texts | None = None
-    k: Ints | None = None
-    threshold: Floats | None = None
-    task: Texts | None = None
-    seed: Ints | None = None
+    model: Texts | None = Field(None, description="as `models` names it")
+    procedure: Texts | None = Field(None, description="such as `iterative 3`")
+    feed_forward: Texts | None = Field(None, description="such as `top 3`")
+    strategy: Texts | None = Field(None, description="such as `top` or `random*`")
+    k: Ints | None = Field(None, description="layers dropped")
+    threshold: Floats | None = Field(None, description="of contribution")
+    task: Texts | None = Field(None, description="by its name")
+    seed: Ints | None = Field(None, description="of the training")
 
     @field_validator("task")
     @classmethod
@@ -241,8 +266,8 @@ class ContributionEntry(Entry):
 class Resources(Entry):
     """What one trial holds while it runs. Default: one GPU, or on a CPU machine a core group."""
 
-    cpu: float | None = Field(None, gt=0)
-    gpu: float | None = Field(None, ge=0)
+    cpu: float | None = Field(None, gt=0, description="cores")
+    gpu: float | None = Field(None, ge=0, description="GPUs, or a share of one")
     accelerator_type: str | None = Field(
         None, pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$", description="Ray's name of a kind of GPU"
     )

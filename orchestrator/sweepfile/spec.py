@@ -44,36 +44,53 @@ from lp_sweep.trials.tasks import canonical_name
 class SweepSpec(Entry):
     """A whole sweep file."""
 
-    schema_version: Literal[1]
-    name: str = Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,99}$")
+    schema_version: Literal[1] = Field(description="of this format")
+    name: str = Field(
+        pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,99}$",
+        description="letters, digits, `.`, `_` and `-`; a store may hold several sweeps",
+    )
     models: Annotated[
         list[Annotated[ModelEntry, BeforeValidator(named("id"))]], BeforeValidator(listed)
-    ] = Field(min_length=1)
-    procedures: Procedures = Field(default=["direct"], min_length=1)
+    ] = Field(min_length=1, description="pre-trained encoders")
+    procedures: Procedures = Field(
+        default=["direct"],
+        min_length=1,
+        description="when layers go: before fine-tuning (direct), after it, or one at a time",
+    )
     feed_forward: FeedForwards = Field(
         default=["none"], min_length=1, description="of which kept layers the feed-forward goes"
     )
     tasks: Annotated[
         list[Annotated[TaskEntry, BeforeValidator(named("name"))]], BeforeValidator(listed)
-    ] = Field(min_length=1)
+    ] = Field(min_length=1, description="GLUE by name, or your own data")
     strategies: Annotated[  # after the tasks, that `measured_on` names
         list[Annotated[StrategyEntry, BeforeValidator(named("name"))]], BeforeValidator(listed)
-    ] = Field(min_length=1)
+    ] = Field(min_length=1, description="which layers go")
     seeds: Annotated[list[Annotated[int, Field(ge=0, lt=2**31)]], BeforeValidator(seed_list)] = (
-        Field(default=[42], min_length=1)
+        Field(
+            default=[42],
+            min_length=1,
+            description="`42-46`, `{from: 42, to: 46}` and `{from: 42, count: 5}` are lists, too",
+        )
     )
-    recipe: RecipeEntry = RecipeEntry()
-    contribution: ContributionEntry = ContributionEntry()
-    measure: MeasureEntry = MeasureEntry()
-    include: list[CellMatch] = Field(default=[])
-    exclude: list[CellMatch] = Field(default=[])
+    recipe: RecipeEntry = Field(RecipeEntry(), description="how each network is fine-tuned")
+    contribution: ContributionEntry = Field(
+        ContributionEntry(), description="how the contribution of layers is measured"
+    )
+    measure: MeasureEntry = Field(MeasureEntry(), description="what else is measured of networks")
+    include: list[CellMatch] = Field(default=[], description="cells besides those of the axes")
+    exclude: list[CellMatch] = Field(default=[], description="cells to leave out")
     data_dir: str | None = Field(None, description="GLUE from a folder, not from the hub")
-    store: str | None = None
-    resources_per_trial: Resources = Resources()
+    store: str | None = Field(
+        None, description="a folder or `s3://bucket/prefix`; `--store` comes before it"
+    )
+    resources_per_trial: Resources = Field(
+        Resources(), description="by default one GPU, or some cores where no GPU is"
+    )
     trials_per_gpu: int = Field(1, ge=1, le=100, description="several small trials on one GPU")
     checkpoint_every: Annotated[
         float | None, BeforeValidator(duration, json_schema_input_type=float | str | None)
-    ] = Field(300.0, description="30s, 5m, 1h or off; a shorter trial writes none")
+    ] = Field(300.0, description="seconds, or 30s, 5m, 1h, off; a shorter trial writes none")
     keep: Literal["none", "best", "all"] = Field(
         "none", description="trained weights to keep: best is the best seed of each network"
     )

@@ -1,0 +1,58 @@
+"""lp-sweep from Python: what `import lp_sweep` gives.
+
+    from lp_sweep import Sweep, open_store
+
+    sweep = Sweep.from_yaml("sweep.yaml", "task=rte")
+    print(sweep.plan())
+    sweep.run()
+    sweep.results().table("min-layers")
+    open_store("lp-sweep-store").sql("SELECT * FROM cells").df()
+
+The rooms beside this file are how it is made; what this file names is what stays.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from lp_sweep.plans import SweepPlan
+    from lp_sweep.results import Results, open_store
+    from lp_sweep.rows import Rows, TableRows
+    from lp_sweep.storage.errors import LpSweepError
+    from lp_sweep.sweep import Run, Sweep
+
+_WHERE = {
+    "Sweep": "sweep",
+    "Run": "sweep",
+    "SweepPlan": "plans",
+    "Results": "results",
+    "open_store": "results",
+    "Rows": "rows",
+    "TableRows": "rows",
+    "LpSweepError": "storage.errors",
+}
+
+__all__ = [
+    "LpSweepError",
+    "Results",
+    "Rows",
+    "Run",
+    "Sweep",
+    "SweepPlan",
+    "TableRows",
+    "open_store",
+]
+
+
+def __getattr__(name: str) -> Any:
+    """Each at its first use: a worker that imports `lp_sweep.trials` needs no face."""
+    from importlib import import_module
+
+    if name not in _WHERE:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(f"{__name__}.{_WHERE[name]}"), name)
+
+
+def __dir__() -> list[str]:
+    return __all__

@@ -1,0 +1,39 @@
+"""What a sweep asks for, and what of it is missing."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pyarrow as pa
+
+from lp_sweep.orchestrator.commands.planview import plan_json, plan_text
+from lp_sweep.orchestrator.commands.request import Planned
+from lp_sweep.orchestrator.estimate.estimate import Estimate, Rates, estimate
+from lp_sweep.rows import Rows
+
+
+class SweepPlan:
+    """A plan over what the store has by now. Printed it is the page of `lp-sweep plan`."""
+
+    def __init__(self, made: Planned) -> None:
+        self._plan = made.plan
+        self._rates = Rates(made.ledger.timings, made.sweep.recipe)
+        self.estimate: Estimate = estimate(made.plan, self._rates)
+        self.notes: list[str] = list(made.sweep.notes)
+
+    @property
+    def totals(self) -> dict[str, int]:
+        """Cells and trials by state, and what else there is to measure."""
+        return self._plan.totals()
+
+    def cells(self) -> Rows:
+        """A row for each point that was asked for: model, strategy, K, task, seed, its trial and
+        its state."""
+        return Rows(pa.Table.from_pylist([cell.row() for cell in self._plan.cells]))
+
+    def to_dict(self) -> dict[str, Any]:
+        """As `lp-sweep plan --json`."""
+        return plan_json(self._plan, self.estimate)
+
+    def __repr__(self) -> str:
+        return plan_text(self._plan, self.estimate, self._rates).rstrip("\n")

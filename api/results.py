@@ -1,0 +1,147 @@
+"""A store's answers: SQL, the tables, what is known of a trial, and how far a sweep is."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Literal, Self
+
+from lp_sweep.analysis.paper.compare import paper_table
+from lp_sweep.analysis.views import open_views
+from lp_sweep.orchestrator.commands import ledgerview, paperview, statusview, upkeep, verbs
+from lp_sweep.orchestrator.commands.options import DEFAULT_STORE, TableName
+from lp_sweep.orchestrator.commands.tableview import Asked, make_table
+from lp_sweep.orchestrator.sweepfile.wording import choose
+from lp_sweep.rows import Rows, TableRows
+from lp_sweep.storage.catalog import Catalog
+from lp_sweep.storage.errors import SpecError
+
+_NAMES = [name.value for name in TableName]
+
+
+def open_store(
+    store: str | os.PathLike[str] | None = None,
+    *,
+    sweep: str | None = None,
+    within: Sequence[float] = (1, 2, 3),
+) -> Results:
+    """The records of a folder or `s3://bucket/prefix`; by default LP_SWEEP_STORE, else
+    `lp-sweep-store` in this folder. `sweep`: only that sweep's; `within`: the losses that
+    `min_layers` answers for.
+
+    Raises StoreError where there is no store, SpecError for a sweep that it does not have.
+    """
+    named = os.fspath(store) if store is not None else os.environ.get("LP_SWEEP_STORE")
+    return Results(named or DEFAULT_STORE, sweep, within)
+
+
+class Results:
+    """A store as it was when this was made: `refresh()` reads what came since. Read-only, but for
+    `compact`, `doctor(fix=True)` and `migrate`."""
+
+    def __init__(self, location: str, sweep: str | None, within: Sequence[float]) -> None:
+        self._store = verbs.existing(location)
+        self._sweep, self._within = sweep, tuple(within)
+        self._catalog = self._open()
+
+    @property
+    def location(self) -> str:
+        return self._store.location
+
+    @property
+    def unreadable(self) -> list[str]:
+        """Files that are left out, each with the reason: `doctor(fix=True)` sets them aside."""
+        return [f"{item.location}: {item.reason}" for item in self._catalog.unreadable]
+
+    def refresh(self) -> Self:
+        """Read the store again."""
+        newer = self._open()
+        self._catalog.close()
+        self._catalog = newer
+        return self
+
+    def sql(self, query: str, **parameters: Any) -> Rows:
+        """One SELECT over the views (docs/sql.md); `$name` stands for a parameter. Raises
+        QueryError."""
+        return Rows(self._catalog.query(query, parameters))
+
+    def table(
+        self,
+        name: str = "min-layers",
+        *,
+        unit: Literal["points", "percent"] = "points",
+        models: Sequence[str] = (),
+        strategies: Sequence[str] = (),
+    ) -> TableRows:
+        """A table of `lp-sweep table`; models and strategies are names or patterns. Raises
+        SpecError for a name that is unknown."""
+        try:
+            choose("table", name, _NAMES)
+        except ValueError as error:
+            raise SpecError(str(error)) from None
+        return TableRows(make_table(self._catalog, Asked(name, unit, models, strategies)))
+
+    def paper(self, number: int, names: Mapping[str, str] | None = None) -> TableRows:
+        """Table 1 to 6 of Poor Man's BERT beside ours; `names` maps our models to the paper's.
+        Raises SpecError for another."""
+        return TableRows(paper_table(self._catalog, number, names=names or {}))
+
+    def figures(self, folder: str | os.PathLike[str]) -> list[Path]:
+        """Figures 2 to 5 and those beside them, as SVG and PNG. Raises StoreError."""
+        return paperview.draw(self._catalog, Path(folder))
+
+    def status(self) -> list[dict[str, Any]]:
+        """How far each sweep is by now, and the runs at work on it."""
+        return statusview.states_json(statusview.sweep_states(self._store, self._sweep))
+
+    def show(self, trial: str) -> dict[str, Any]:
+        """All that is stored of a trial or a profile, by its identifier or the beginning of one:
+        its record and its failed attempts. Raises StoreError."""
+        found: dict[str, Any] = json.loads(
+            ledgerview.history_json(ledgerview.history(self._store, trial))
+        )
+        return found
+
+    def logs(self, trial: str) -> str:
+        """How a trial went: each failed attempt with its traceback, then its epochs."""
+        return ledgerview.logs_text(ledgerview.history(self._store, trial))
+
+    def compact(self) -> dict[str, int]:
+        """Merge small records into large files. Safe while a sweep runs."""
+        done: dict[str, int] = json.loads(upkeep.compact(self.location, as_json=True))
+        return done
+
+    def doctor(self, *, fix: bool = False) -> list[dict[str, Any]]:
+        """Files that are torn, foreign or litter; `fix` sets them aside."""
+        report = upkeep.doctor(self.location, fix=fix, as_json=True)
+        found: list[dict[str, Any]] = json.loads(report.text)
+        return found
+
+    def migrate(self) -> dict[str, int]:
+        """Give the records of an older lp-sweep the identifiers of this one."""
+        done: dict[str, int] = json.loads(upkeep.migrate(self.location, as_json=True))
+        return done
+
+    def close(self) -> None:
+        self._catalog.close()
+
+    def _open(self) -> Catalog:
+        return open_views(self._store, sweep=self._sweep, deltas=self._within)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def __repr__(self) -> str:
+        only = f", sweep={self._sweep!r}" if self._sweep else ""
+        return f"open_store({self.location!r}{only})"

@@ -1,0 +1,109 @@
+"""Every key of a sweep file as a page of Markdown, made from the schema: docs/sweep-file.md."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from lp_sweep.orchestrator.sweepfile.spec import SweepSpec
+
+Field = Mapping[str, Any]
+
+_INTRODUCTION = """# The sweep file
+
+Every key that a sweep file may have. This page is what `lp-sweep schema --markdown` prints;
+`lp-sweep schema` prints the same as a JSON Schema, for editors; `lp-sweep init sweep.yaml` writes
+a commented file to start from.
+
+Where a list is taken, one entry may stand without its list, and an entry's name for the entry
+(`models: bert-base-cased`, `strategies: [{name: top, k: 2}, drop 3+5]`). Paths are relative to the
+sweep file. On the command line a key is replaced by `key=value` (`seed=42,43`,
+`recipe.learning_rate=3e-5`). A key that is not here is a mistake, and the message names the
+nearest."""
+
+# the name of a part in the schema -> where it stands in a sweep file
+_PARTS = {
+    "ModelEntry": "models",
+    "TaskEntry": "tasks",
+    "StrategyEntry": "strategies",
+    "ProcedureEntry": "procedures",
+    "FeedForwardEntry": "feed_forward",
+    "RecipeEntry": "recipe",
+    "FreezeEntry": "recipe.freeze",
+    "MeasureEntry": "measure",
+    "ContributionEntry": "contribution",
+    "CellMatch": "include and exclude",
+    "Resources": "resources_per_trial",
+}
+_TYPES = {
+    "string": "text",
+    "integer": "whole number",
+    "number": "number",
+    "boolean": "true or false",
+}
+_LARGE = 10**9  # a bound that nobody meets
+
+
+def reference() -> str:
+    """The page. Raises KeyError for a part of the file that has no place on it."""
+    schema = SweepSpec.model_json_schema()
+    parts = {_PARTS[name]: part for name, part in schema["$defs"].items()}
+    sections = [_INTRODUCTION, *_table(schema)]
+    for title in _PARTS.values():
+        sections += [f"## {title}", str(parts[title]["description"]).replace("\n", " ")]
+        sections += _table(parts[title])
+    return "\n\n".join(sections) + "\n"
+
+
+def _table(part: Field) -> Iterator[str]:
+    lines = ["| key | takes | default | |", "|---|---|---|---|"]
+    required = part.get("required", ())
+    for name, field in part["properties"].items():
+        default = "**needed**" if name in required else _default(field)
+        cells = [f"`{name}`", _takes(field), default, field.get("description", "")]
+        lines.append("| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |")
+    yield "\n".join(lines)
+
+
+def _takes(field: Field, plural: str = "") -> str:
+    return " or ".join(dict.fromkeys(_kinds(field, plural)))
+
+
+def _kinds(field: Field, plural: str) -> Iterator[str]:
+    if "$ref" in field:
+        title = _PARTS[field["$ref"].rpartition("/")[2]]
+        yield f"[{title}](#{title.replace('.', '').replace(' ', '-')})"
+    elif choices := field.get("anyOf") or field.get("oneOf"):
+        for choice in choices:
+            yield from _kinds(choice, plural)
+    elif values := field.get("enum") or ([field["const"]] if "const" in field else None):
+        yield ", ".join(f"`{value}`" for value in values)
+    elif field.get("type") == "array":
+        yield f"list of {_takes(field['items'], plural='s')}"
+    elif field.get("type") != "null":
+        yield _TYPES[field["type"]] + plural + _bounds(field)
+
+
+def _bounds(field: Field) -> str:
+    step = 1 if field["type"] == "integer" else 0
+    words = {
+        "minimum": ("from", 0),
+        "exclusiveMinimum": ("from", step) if step else ("above", 0),
+        "maximum": ("to", 0),
+        "exclusiveMaximum": ("to", -step) if step else ("below", 0),
+    }
+    told = [
+        f"{word} {field[name] + more:g}"
+        for name, (word, more) in words.items()
+        if name in field and field[name] < _LARGE
+    ]
+    return f" {' '.join(told)}" if told else ""
+
+
+def _default(field: Field) -> str:
+    """Nothing for a part whose keys have defaults of their own."""
+    value = field.get("default")
+    if value is None or isinstance(value, dict) or value == []:
+        return ""
+    return f"`{value if isinstance(value, str) else json.dumps(value)}`"
