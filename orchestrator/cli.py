@@ -15,13 +15,14 @@ from typing import Annotated
 
 import typer
 
-from lp_sweep.orchestrator.commands import clustercli, storecli
+from lp_sweep.orchestrator.commands import clustercli, livecli, storecli
 from lp_sweep.orchestrator.commands.options import (
     DEFAULT_STORE,
     AddressOption,
     CacheDirOption,
     ClusterFileOption,
     DataDirOption,
+    EventsOption,
     FailFastOption,
     FileArgument,
     Format,
@@ -96,12 +97,15 @@ def run(
     manifest: ManifestOption = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Only plan.")] = False,
     as_json: JsonOption = False,
+    events: EventsOption = False,
 ) -> None:
     """Do what a sweep file asks for and the store does not have yet.
 
     Example: lp-sweep run sweep.yaml task=rte seed=42,43
     """
     if dry_run:
+        if events:
+            raise SpecError("--events tells of a run; a plan is JSON with --json.")
         plan(file, overrides, store, data_dir, offline, manifest, cluster, as_json)
         return
     from lp_sweep.orchestrator.commands import running
@@ -110,7 +114,7 @@ def run(
 
     request = Request(file, overrides or [], store, data_dir, offline, manifest)
     may_use = running.MayUse(max_hours, max_cost, cluster)
-    how = running.How(address, cache_dir, Limits(fail_fast, max_failures), as_json, may_use)
+    how = running.How(address, cache_dir, Limits(fail_fast, max_failures), as_json, may_use, events)
     raise typer.Exit(running.run(request, how))
 
 
@@ -130,6 +134,7 @@ def resume(
     cluster: ClusterFileOption = None,
     manifest: ManifestOption = None,
     as_json: JsonOption = False,
+    events: EventsOption = False,
 ) -> None:
     """Go on with an interrupted sweep. The same as `run`, which always does what is missing.
 
@@ -161,6 +166,7 @@ def retry(
     cluster: ClusterFileOption = None,
     manifest: ManifestOption = None,
     as_json: JsonOption = False,
+    events: EventsOption = False,
 ) -> None:
     """Try again what has failed; `run` leaves alone what would only fail in the same way.
 
@@ -180,7 +186,7 @@ def retry(
         raise SpecError("name trials, or choose them with --failed or --type: not both.")
     request = Request((files or ["sweep.yaml"])[0], overrides, store, data_dir, offline, manifest)
     may_use = running.MayUse(max_hours, max_cost, cluster)
-    how = running.How(address, cache_dir, Limits(fail_fast, max_failures), as_json, may_use)
+    how = running.How(address, cache_dir, Limits(fail_fast, max_failures), as_json, may_use, events)
     raise typer.Exit(running.retry(request, how, names, error_type))
 
 
@@ -262,6 +268,7 @@ def cka(
 
 
 app.add_typer(storecli.app)
+app.add_typer(livecli.app)
 app.add_typer(clustercli.app, name="cluster")
 
 

@@ -6,12 +6,13 @@ import json
 import os
 import shlex
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from lp_sweep.orchestrator.cluster.clusterfile import read_cluster_file
-from lp_sweep.orchestrator.commands.output import say
+from lp_sweep.orchestrator.commands.output import emit, say
 from lp_sweep.orchestrator.commands.request import Planned, Request, planned
 from lp_sweep.orchestrator.estimate.estimate import Rates
 from lp_sweep.orchestrator.plan.policy import Limits
@@ -20,10 +21,11 @@ from lp_sweep.orchestrator.plan.unkept import unkept_note
 from lp_sweep.orchestrator.run.budget import Budget
 from lp_sweep.orchestrator.run.capacity import file_on_head
 from lp_sweep.orchestrator.run.driver import Outcome, run_sweep
+from lp_sweep.orchestrator.run.eventreporter import EventReporter
 from lp_sweep.orchestrator.run.runoptions import STORE_PATIENCE, Options, PerTrial
 from lp_sweep.orchestrator.sweepfile.load import SweepFile
 from lp_sweep.orchestrator.sweepfile.until import WITHIN, searched_losses
-from lp_sweep.storage.errors import SpecError
+from lp_sweep.storage.errors import LpSweepError, SpecError
 from lp_sweep.storage.places import node_folder
 from lp_sweep.storage.store import Store, is_store
 
@@ -54,6 +56,7 @@ class How(NamedTuple):
     limits: Limits
     as_json: bool
     may_use: MayUse = MayUse()
+    events: bool = False
 
     @property
     def node_folder(self) -> Path:
@@ -89,9 +92,7 @@ def _planned(request: Request, how: How) -> Planned:
 
 def _run(request: Request, how: How, first: Planned, selection: Selection, budget: Budget) -> int:
     from lp_sweep.orchestrator.preflight import preflight
-    from lp_sweep.orchestrator.run.progress import make_reporter
-    from lp_sweep.orchestrator.sweepfile.overrides import is_part
-    from lp_sweep.storage.redact import redact_command
+    from lp_sweep.orchestrator.run.livereporter import make_display
 
     for note in first.sweep.notes:
         say(f"note: {note}")
@@ -103,7 +104,47 @@ def _run(request: Request, how: How, first: Planned, selection: Selection, budge
     spec = first.sweep.spec
     if unkept := unkept_note(first.plan, store, spec.keep):
         say(f"note: {unkept}")
-    options = Options(
+    options = _options(first, request, how, selection, budget)
+    rates = Rates(first.ledger.timings, first.sweep.recipe)
+    display = make_display(first.ledger.timings)
+    events = EventReporter(display, emit) if how.events else None
+    with _errors_told(events):
+        outcome = run_sweep(first.plan, rates, store, options, events or display)
+    if outcome.stopped_by in ("max-hours", "max-cost"):
+        say(f"this run has used {budget.used().sentence()}; the next one counts anew.")
+        say("What was under way goes on from its last checkpoint.")
+    exit_code = _farewell(outcome, store, request, how)
+    if events:
+        events.event("ended", exit_code=exit_code, **_summary(outcome, budget))
+    elif how.as_json:
+        emit(json.dumps(_summary(outcome, budget)))
+    return exit_code
+
+
+@contextmanager
+def _errors_told(events: EventReporter | None) -> Iterator[None]:
+    """A stream of events has an end, too, where there is no outcome."""
+    try:
+        yield
+    except LpSweepError as error:
+        if events:
+            events.event("ended", exit_code=error.exit_code, error=str(error))
+        raise
+
+
+def _summary(outcome: Outcome, budget: Budget) -> dict[str, Any]:
+    told = {"totals": outcome.plan.totals(), "done": outcome.done, "failed": outcome.failed}
+    return told | {"stopped_by": outcome.stopped_by, "used": budget.used()._asdict()}
+
+
+def _options(
+    first: Planned, request: Request, how: How, selection: Selection, budget: Budget
+) -> Options:
+    from lp_sweep.orchestrator.sweepfile.overrides import is_part
+    from lp_sweep.storage.redact import redact_command
+
+    spec = first.sweep.spec
+    return Options(
         cache_dir=how.node_folder,
         address=how.address,
         per_trial=PerTrial.of(spec),
@@ -117,16 +158,6 @@ def _run(request: Request, how: How, first: Planned, selection: Selection, budge
         budget=budget,
         selection=selection,
     )
-    rates = Rates(first.ledger.timings, first.sweep.recipe)
-    outcome = run_sweep(first.plan, rates, store, options, make_reporter())
-    if how.as_json:
-        told = {"totals": outcome.plan.totals(), "done": outcome.done, "failed": outcome.failed}
-        used = budget.used()._asdict()
-        print(json.dumps(told | {"stopped_by": outcome.stopped_by, "used": used}))
-    if outcome.stopped_by in ("max-hours", "max-cost"):
-        say(f"this run has used {budget.used().sentence()}; the next one counts anew.")
-        say("What was under way goes on from its last checkpoint.")
-    return _farewell(outcome, store, request, how)
 
 
 def _patience() -> float:

@@ -35,10 +35,10 @@ _OF_DEVICE = 1.0  # what the prices share: a rule of thumb is right within a fac
 _OF_PRICE = 0.5  # of each price beside that
 _BETWEEN, _BETWEEN_COUNTS = 0.3, 3.0  # pairs of model and task
 _WITHIN, _WITHIN_COUNTS = 0.2, 3.0  # trials of one pair
-_FLOOR = 0.03  # no machine is as fast every day
+FLOOR = 0.03  # no machine is as fast every day
 _FREEDOM = 4.0  # degrees of it, of Student's t
 _STEPS, _LONGEST_STEP, _STILL = 60, 1.0, 1e-4
-_Z80 = 1.2815515655446004  # 80% of a normal distribution are within so many standard deviations
+Z80 = 1.2815515655446004  # 80% of a normal distribution are within so many standard deviations
 
 
 class Timing(NamedTuple):
@@ -114,9 +114,9 @@ class CostModel:
             + self.chance.unsure
             + self._common(prices, factors)
             + self.doubt**2
-            + _FLOOR**2
+            + FLOOR**2
         )
-        spread = math.exp(_Z80 * math.sqrt(error))
+        spread = math.exp(Z80 * math.sqrt(error))
         return Total(seconds, seconds / spread, seconds * spread)
 
     def _common(self, prices: Array, factors: Mapping[Pair, float]) -> float:

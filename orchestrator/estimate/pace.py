@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Collection
+from typing import NamedTuple
 
 _WORTH = 1.0  # ended pieces that the estimate counts for, where it stands on the store's timings
 
@@ -70,3 +71,18 @@ def clock(seconds: float | None) -> str:
     minutes, rest = divmod(round(seconds), 60)
     hours, minutes = divmod(minutes, 60)
     return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"
+
+
+class Eta(NamedTuple):
+    """Seconds until the end; in 80% of all cases from `low` to `high`. None while nobody can say:
+    all three at the start of a run without timings, the band while a search may ask for more."""
+
+    seconds: float | None = None
+    low: float | None = None
+    high: float | None = None
+
+    def text(self) -> str:
+        """`1:05:03 (80%: 50:12 to 1:24:20)`, `1:05:03`, or `--`."""
+        if self.low is None or self.high is None:
+            return clock(self.seconds)
+        return f"{clock(self.seconds)} (80%: {clock(self.low)} to {clock(self.high)})"
