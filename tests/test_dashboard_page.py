@@ -67,7 +67,7 @@ def complaints(browser: Any) -> list[str]:
 
 
 def test_it_shows_the_sweep_without_a_complaint(shown: Any) -> None:
-    assert "done\n18 of 19" in text(shown, "numbers")
+    assert "done\n26 of 27" in text(shown, "numbers")
     assert text(shown, "failures") == "Failures: out_of_memory 1"
     assert len(shown.find_elements("css selector", "figure")) == 5
     assert len(shown.find_elements("css selector", "figure:nth-child(2) .line")) >= 2
@@ -85,7 +85,7 @@ def test_it_follows_a_new_record_and_stays_where_it_was_scrolled(
     assert before > 300
     fake.cell(task="rte", strategy="top", k=4, score=75.0, seed=1)
     fake.publish()
-    wait_until(lambda: "19 of 20" in text(shown, "numbers"))
+    wait_until(lambda: "27 of 28" in text(shown, "numbers"))
     assert abs(shown.execute_script("return window.scrollY") - before) < 3
     opened = shown.find_elements("css selector", "figure details[open]")
     assert len(opened) == 1, "what was opened stays so"

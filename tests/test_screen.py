@@ -132,6 +132,12 @@ def test_models_are_named_where_there_are_several_and_there_is_room() -> None:
     assert "waiting: rte 22  mrpc 11" in shown(several, 40, 40)
 
 
+def test_other_sweeps_are_named() -> None:
+    page = "\n".join(shown(replace(PICTURE, sweeps=("glue", "more", "\x1b")), 80, 60))
+    assert "--sweep shows another: more, \\x1b" in page
+    assert "--sweep" not in "\n".join(shown(replace(PICTURE, sweeps=("glue",)), 80, 60))
+
+
 def test_a_sweep_without_work_is_at_its_end() -> None:
     assert (
         "0/0  100%" in shown(Picture(sweep="s", at=PICTURE.at, done=0, failed=0, left=0), 80, 24)[0]

@@ -1,7 +1,7 @@
 """Scores against K as lines of text: a row for each strategy and task, a column for each K.
 
 A block before each number is its height between the lowest and the highest mean of its model and
-task, so that a row reads without colour; colour says the same once more: how much is lost of the
+task (5 points apart at least), so that a row reads without colour; colour says the same once more: how much is lost of the
 best. Where numbers have no room there are the blocks alone, with the first and the last mean.
 """
 
@@ -17,7 +17,7 @@ from lp_sweep.orchestrator.plan.words import short_model
 from lp_sweep.storage.printable import printable
 
 _TITLE = "score at K"
-_LITTLE, _MUCH = 1.0, 5.0  # points below the best
+_LITTLE, _MUCH = 1.0, 5.0  # points below the best; less than much is not drawn as a height
 _WIDEST_NAME, _WITH_SPREAD, _WITH_MEAN = 40, 13, 7  # characters
 
 
@@ -33,7 +33,7 @@ _UNICODE, _ASCII = _Glyphs("▁▂▃▄▅▆▇█", "±", "…"), _Glyphs("01
 
 
 class _Range(NamedTuple):
-    """Of all means of a model and task."""
+    """Of all means of a model and task, and no narrower than is worth a look."""
 
     low: float
     high: float
@@ -98,7 +98,10 @@ def _ranges(curves: Sequence[Curve]) -> Mapping[tuple[str, str], _Range]:
     for curve in curves:
         of_task = means.setdefault((curve.model, curve.task), [])
         of_task += [point.mean for point in curve.points if point.mean is not None]
-    return {key: _Range(min(of_task), max(of_task)) for key, of_task in means.items()}
+    return {
+        key: _Range(min(*of_task, max(of_task) - _MUCH), max(of_task))
+        for key, of_task in means.items()
+    }
 
 
 def _heading(ks: Sequence[int], column: int) -> str:

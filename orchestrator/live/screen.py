@@ -16,7 +16,7 @@ from lp_sweep.orchestrator.estimate.pace import clock
 from lp_sweep.orchestrator.live.curvetext import curve_lines, with_scores
 from lp_sweep.orchestrator.live.picture import Picture, Slot, Waiting
 from lp_sweep.orchestrator.plan.words import short_model
-from lp_sweep.storage.printable import printable
+from lp_sweep.storage.printable import listed, printable
 
 _WIDEST_BAR = 40
 _FEWEST_RECENT = 1
@@ -79,7 +79,11 @@ def screen_lines(
 
 def _notes(picture: Picture) -> list[Text]:
     unread = f"{picture.unread} records are still to be read" if picture.unread else ""
-    return [Text(printable(note), style="yellow") for note in (unread, *picture.notes) if note]
+    lines = [Text(printable(note), style="yellow") for note in (unread, *picture.notes) if note]
+    others = [name for name in picture.sweeps if name != picture.sweep]
+    if others:
+        lines.append(Text(f"--sweep shows another: {listed(others)}", style="dim"))
+    return lines
 
 
 def _whole(lines: list[Text]) -> _Part:

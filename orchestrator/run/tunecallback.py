@@ -138,6 +138,6 @@ def _score(result: dict[str, Any]) -> str:
 
 def _facts(result: dict[str, Any]) -> Facts:
     """A measurement has no score, nor has a trial whose metric is no number."""
-    last = result.get("last")
-    scored = last is not None and math.isfinite(last)
-    return Facts(result.get("metric"), 100 * last if scored else None, result.get("seconds"))
+    last = float(result["last"]) if result.get("last") is not None else math.nan
+    score = 100 * last if math.isfinite(last) else None
+    return Facts(result.get("metric"), score, result.get("seconds"))
