@@ -31,15 +31,24 @@ def test_before_a_run_it_is_that_of_the_estimate() -> None:
 
 def test_what_the_run_has_seen_narrows_it() -> None:
     left = {(PIECE, PAIR): 50}
-    widths = [spread(model(), left, {PAIR: seen}) for seen in (0, 1, 5, 50)]
+    widths = [spread(model(), left, {(PIECE, PAIR): seen}) for seen in (0, 1, 5, 50)]
     assert widths == sorted(widths, reverse=True)
     assert widths[0] > 3
     assert widths[-1] < 1.15
 
 
+def test_a_rest_of_other_layers_hangs_on_prices_that_the_run_has_not_seen() -> None:
+    short = terms("base", "rte", 1)
+    seen = {(PIECE, PAIR): 1000}
+    alike, other = (spread(model(), {(piece, PAIR): 50}, seen) for piece in (PIECE, short))
+    assert alike < 1.1 < 1.3 < other < spread(model(), {(short, PAIR): 50}, {})
+    known = model(timings=50)
+    assert spread(known, {(PIECE, PAIR): 50}, seen) < 1.1
+
+
 def test_another_pair_keeps_the_spread_of_its_factor() -> None:
     other: Pair = ("base", "qqp")
-    seen = {PAIR: 1000}
+    seen = {(PIECE, PAIR): 1000}
     of_it = spread(model(), {(PIECE, other): 50}, seen)
     assert of_it > math.exp(1.28 * 0.29)
     assert 1.0 < spread(model(), {(PIECE, PAIR): 50}, seen) < 1.1 < of_it
@@ -68,7 +77,7 @@ def held(draw: np.random.Generator, *, ended: int, left: int) -> bool:
         pace.ended(str(number), estimated)
     expected = pace.seconds_left([], left * estimated, estimated)
     assert expected is not None
-    wide = spread(known, {(PIECE, PAIR): left}, Counter({PAIR: ended}))
+    wide = spread(known, {(PIECE, PAIR): left}, Counter({(PIECE, PAIR): ended}))
     return bool(expected / wide <= took[ended:].sum() <= expected * wide)
 
 

@@ -117,9 +117,9 @@ class Rates:
         """Slot-seconds of many pieces."""
         return self._cost.total(pieces)
 
-    def spread(self, left: Mapping[Kind, float], seen: Mapping[Pair, int]) -> float:
+    def spread(self, left: Mapping[Kind, float], ended: Mapping[Kind, float]) -> float:
         """See `band.spread`."""
-        return spread(self._cost, left, seen)
+        return spread(self._cost, left, ended)
 
 
 def _cost_key(work: Work) -> tuple[Any, ...]:

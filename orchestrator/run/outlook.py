@@ -10,8 +10,7 @@ from collections import Counter
 from collections.abc import Callable, Mapping
 from time import monotonic
 
-from lp_sweep.orchestrator.estimate.costmodel import Pair
-from lp_sweep.orchestrator.estimate.estimate import Rates
+from lp_sweep.orchestrator.estimate.estimate import Kind, Rates
 from lp_sweep.orchestrator.estimate.pace import Eta, Pace
 from lp_sweep.orchestrator.plan.plan import Plan, Work
 from lp_sweep.orchestrator.run.backlog import Backlog
@@ -33,7 +32,7 @@ class Outlook:
     ) -> None:
         self._backlog, self._rates, self._pace, self._live = backlog, rates, pace, live
         self._now = now
-        self._seen: Counter[Pair] = Counter()
+        self._ended: Counter[Kind] = Counter()
         self._searching = False
         self._spread: float | None = None
         self._looked = -_BAND_SECONDS
@@ -52,7 +51,7 @@ class Outlook:
         elapsed = self._pace.elapsed(work.id)
         self._pace.ended(work.id, self._rates.seconds(work) if done else None)
         if done:
-            self._seen[self._rates.kind(work)[1]] += 1
+            self._ended[self._rates.kind(work)] += 1
         return elapsed
 
     def remaining_seconds(self) -> float:
@@ -82,5 +81,5 @@ class Outlook:
             self._looked = now
             left = Counter(self._backlog.kinds())
             left.update(map(self._rates.kind, [*self._live.values()]))
-            self._spread = None if self._searching else self._rates.spread(left, dict(self._seen))
+            self._spread = None if self._searching else self._rates.spread(left, dict(self._ended))
         return self._spread
