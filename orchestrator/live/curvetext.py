@@ -1,8 +1,9 @@
 """Scores against K as lines of text: a row for each strategy and task, a column for each K.
 
 A block before each number is its height between the lowest and the highest mean of its model and
-task (5 points apart at least), so that a row reads without colour; colour says the same once more: how much is lost of the
-best. Where numbers have no room there are the blocks alone, with the first and the last mean.
+task (5 points apart at least), so that a row reads without colour; colour says the same once more:
+how much is lost of the best. Where numbers have no room there are the blocks alone, with the first
+and the last mean.
 """
 
 from __future__ import annotations

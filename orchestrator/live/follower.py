@@ -9,11 +9,12 @@ import datetime as dt
 import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from typing import NamedTuple
 
 from lp_sweep.orchestrator.estimate.pace import Eta
 from lp_sweep.orchestrator.live.counts import state_counts, waiting_trials
 from lp_sweep.orchestrator.live.newrecords import NewRecords
-from lp_sweep.orchestrator.live.picture import Picture, Slot
+from lp_sweep.orchestrator.live.picture import Picture, Slot, Waiting
 from lp_sweep.orchestrator.live.sheet import COLUMNS, Scored, Sheet
 from lp_sweep.orchestrator.live.tries import Tries
 from lp_sweep.orchestrator.plan.known import points_of
@@ -26,6 +27,16 @@ from lp_sweep.storage.tablefiles import record_name
 _TRIALS = ("trial_id", "last", "seconds_total")
 
 
+class _States(NamedTuple):
+    """What has come of the cells of a sheet, as of `key`."""
+
+    key: tuple[Sheet, int, int, frozenset[str]]
+    counts: dict[str, int]
+    waiting: tuple[Waiting, ...]
+    failures: dict[str, int]  # by type
+    seconds_lost: float  # of failed tries
+
+
 class Follower:
     """Everything raises StoreError while the store can't be read; the next look goes on."""
 
@@ -36,6 +47,7 @@ class Follower:
         self._tries = Tries(store)
         self._scored: dict[str, Scored] = {}
         self._sheets: dict[str, tuple[FileInfo, Sheet]] = {}  # as its file was when it was read
+        self._states: _States | None = None
 
     def look(self, name: str | None = None) -> Picture | None:
         """Of the sweep `name`, or of the one that was last at work; None: there is no sweep yet.
@@ -91,8 +103,7 @@ class Follower:
 
     def _forget_gone(self) -> None:
         """Records that were set aside, or deleted by hand."""
-        if gone := self._trials.taken - self._trials.present:
-            self._trials.forget(gone)
+        if gone := self._trials.forget_gone():
             self._sheets.clear()
             for id_ in gone:
                 self._scored.pop(id_, None)
@@ -106,30 +117,43 @@ class Follower:
         sheet.add(self._scored)
         self._tries.look()
 
+    def _states_of(self, sheet: Sheet, held: frozenset[str]) -> _States:
+        """Counted anew where something has changed."""
+        key = (sheet, self._trials.version, self._tries.version, held)
+        if self._states is None or self._states.key != key:
+            done = sheet.trials & self._trials.present
+            failed = self._tries.failed(sheet.owns, done)
+            self._states = _States(
+                key,
+                state_counts(sheet.cells, done, failed.keys()),
+                waiting_trials(sheet.cells, done | failed.keys() | held),
+                dict(Counter(failed.values()).most_common()),
+                self._tries.seconds(sheet.owns),
+            )
+        return self._states
+
     def _picture(
         self, name: str, sheet: Sheet, runs: Sequence[Announcement], sweeps: tuple[str, ...]
     ) -> Picture:
         now = _now()
-        done = sheet.trials & self._trials.present
-        failed = self._tries.failed(sheet.owns, done)
-        counts = state_counts(sheet.cells, done, failed.keys())
+        held = frozenset(id_ for run in runs for id_ in run.held)
+        states = self._states_of(sheet, held)
         slots = tuple(slot for run in runs for slot in _slots(run, sheet, now))
-        held = {id_ for run in runs for id_ in run.held}
-        used = sheet.seconds + self._tries.seconds(sheet.owns)
+        used = sheet.seconds + states.seconds_lost + sum(slot.seconds or 0.0 for slot in slots)
         return Picture(
             sweep=name,
             at=now,
-            done=counts["trials_done"],
-            failed=counts["trials_failed"],
-            left=counts["trials_pending"],
+            done=states.counts["trials_done"],
+            failed=states.counts["trials_failed"],
+            left=states.counts["trials_pending"],
             slots=slots,
-            waiting=waiting_trials(sheet.cells, done | failed.keys() | held),
-            failures=dict(Counter(failed.values()).most_common()),
-            slot_hours=(used + sum(slot.seconds or 0.0 for slot in slots)) / 3600,
+            waiting=states.waiting,
+            failures=states.failures,
+            slot_hours=used / 3600,
             elapsed=max((_since(run.started_at, now) or 0.0 for run in runs), default=None),
             eta=_eta(runs, now),
             curves=sheet.curves.curves(),
-            counts=counts,
+            counts=states.counts,
             unread=len(self._trials.unread(sheet.trials)),
             sweeps=sweeps,
         )

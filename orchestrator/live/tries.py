@@ -17,25 +17,27 @@ Owns = Callable[[str], bool]  # whether work is of the sweep in question
 
 
 class Tries:
-    """Raises StoreError."""
+    """`version` goes up when there is more to say. Raises StoreError."""
 
     def __init__(self, store: Store) -> None:
+        self.version = 0
         self._store = store
         self._records = NewRecords(store, "attempts", _COLUMNS)
-        self._rows: pa.Table | None = None
+        self._rows = self._records.read()  # of nothing, before the first look
+        self._measured: Set[str] = frozenset()  # profiles that are there
 
     def look(self) -> None:
         self._records.look()
         fresh = self._records.read()
-        if self._rows is None or len(fresh):
-            self._rows = fresh if self._rows is None else pa.concat_tables([self._rows, fresh])
+        measured = self._store.names("profiles") if len(self._rows) + len(fresh) else frozenset()
+        if len(fresh) or measured != self._measured:
+            self._rows = pa.concat_tables([self._rows, fresh])
+            self._measured = measured
+            self.version += 1
 
     def failed(self, owns: Owns, done: Set[str]) -> dict[str, str]:
         """Work of the sweep -> the type with which it failed for good. `done`: finished trials."""
-        rows = self._of(owns)
-        if not len(rows):
-            return {}
-        return failures(rows, done | self._store.names("profiles"))
+        return failures(self._of(owns), done | self._measured)
 
     def seconds(self, owns: Owns) -> float:
         """That tries at work of the sweep took; of a lost worker nobody knows."""
@@ -44,6 +46,5 @@ class Tries:
         return float(pc.sum(lasted).as_py() or 0) / 1e6
 
     def _of(self, owns: Owns) -> pa.Table:
-        assert self._rows is not None, "a look comes first"
         ours = [owns(id_) for id_ in self._rows["trial_id"].to_pylist()]
         return self._rows.filter(pa.array(ours, pa.bool_()))
