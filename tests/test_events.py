@@ -189,6 +189,22 @@ def test_the_band_is_not_made_anew_at_each_announcement(
     assert (told[0].low_seconds, told[0].high_seconds) == (seconds / 2, seconds * 2)
 
 
+def test_a_late_run_has_a_band_as_long_as_it_is_within_it(
+    queue: WorkQueue, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(queue.rates, "spread", lambda *given: 2.0)
+    monkeypatch.setattr(queue.pace, "elapsed", lambda id_: elapsed)
+    works = [work for _ in range(8) if (work := queue.take())]
+    measured(queue).pace.slots = 8
+    longest = max(map(queue.rates.seconds, works))
+    elapsed = 1.5 * longest
+    late = queue.outlook.eta()
+    assert (late.seconds, late.low) == (0.0, 0.0)
+    assert late.high == pytest.approx(longest / 2)
+    elapsed = 3 * longest
+    assert queue.outlook.eta() == (0.0, None, None)
+
+
 def test_while_a_search_may_ask_for_more_there_is_no_band(tmp_path: Path) -> None:
     text = PLAIN.replace("k: [0, 2]}", "k: all, until: min_layers}")
     plan = planned(make_inputs(tmp_path, text))

@@ -5,15 +5,19 @@ from __future__ import annotations
 import datetime as dt
 import io
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 from rich.console import Console
 from rich.text import Text
 
 from lp_sweep.orchestrator.estimate.pace import Eta
+from lp_sweep.orchestrator.live.follower import Follower
 from lp_sweep.orchestrator.live.picture import Curve, Picture, Point, Slot, Waiting, picture_json
 from lp_sweep.orchestrator.live.screen import Screen, screen_lines
+from lp_sweep.storage.store import Store
 
+ROOT = Path(__file__).resolve().parent.parent
 SIZES = [(20, 3), (40, 10), (60, 15), (80, 24), (120, 40), (250, 70)]
 HOSTILE = "\x1b[31mred\x1b[0m\n\x9b2J\u202e"
 
@@ -58,6 +62,14 @@ def shown(picture: Picture, width: int, height: int, *, ascii_only: bool = False
     assert len(lines) <= height
     assert max(line.cell_len for line in lines) <= width
     return [line.plain for line in lines]
+
+
+def test_the_docs_show_what_a_store_shows() -> None:
+    page = (ROOT / "docs" / "watching.md").read_text(encoding="utf-8")
+    picture = Follower(Store(ROOT / "docs" / "results" / "records")).look("minilm-glue")
+    assert picture
+    lines = screen_lines(picture, [], width=60, height=14, ascii_only=False)
+    assert "\n".join(line.plain.rstrip() for line in lines) in page
 
 
 @pytest.mark.parametrize("size", SIZES, ids=str)

@@ -52,13 +52,15 @@ class Pace:
         waiting: float,
         longest: float,
         alone: float = 0.0,
+        scale: float = 1.0,
     ) -> float | None:
         """Until the last piece ends; None while that can't be said. `live`: identifiers with their
         estimates; `waiting`: slot-seconds of the rest, whose longest piece takes `longest`;
-        `alone`: seconds of what runs after all that, one at a time."""
-        factor = self.factor
-        if factor is None or not self.slots:
+        `alone`: seconds of what runs after all that, one at a time; `scale`: were everything to
+        take so many times as long."""
+        if self.factor is None or not self.slots:
             return None
+        factor = scale * self.factor
         left = [max(0.0, factor * seconds - self.elapsed(id_)) for id_, seconds in live]
         beside = max((sum(left) + factor * waiting) / self.slots, factor * longest, *left, 0.0)
         return beside + factor * alone

@@ -58,22 +58,21 @@ class Outlook:
         """Slot-seconds of all that is waiting or live, by the estimate."""
         return self._backlog.seconds() + sum(map(self._rates.seconds, [*self._live.values()]))
 
-    def seconds_left(self) -> float | None:
-        """Until the run ends, by its pace; None while nobody can say."""
+    def seconds_left(self, scale: float = 1.0) -> float | None:
+        """Until the run ends, by its pace; None while nobody can say. `scale`: as for `Pace`."""
         live = [(work.id, self._rates.seconds(work)) for work in [*self._live.values()]]
         backlog = self._backlog
         return self._pace.seconds_left(
-            live, backlog.seconds() - backlog.alone, backlog.longest(), backlog.alone
+            live, backlog.seconds() - backlog.alone, backlog.longest(), backlog.alone, scale
         )
 
     def eta(self) -> Eta:
-        """With its band: what waits for a network, or for a profile, is taken to be as sure as what
-        can begin."""
-        seconds = self.seconds_left()
-        spread = self._band()
-        if seconds is None or spread is None:
+        """With its band, but for a run that is late by more than that. What waits for a network, or
+        for a profile, is taken to be as sure as what can begin."""
+        seconds, spread = self.seconds_left(), self._band()
+        if spread is None or not (high := self.seconds_left(spread)):
             return Eta(seconds)
-        return Eta(seconds, seconds / spread, seconds * spread)
+        return Eta(seconds, self.seconds_left(1 / spread), high)
 
     def _band(self) -> float | None:
         now = self._now()
