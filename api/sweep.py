@@ -129,7 +129,7 @@ class Sweep:
 
         words = ["lp-sweep", "run", self._request.file, *self._request.overrides]
         folder = _path(cache_dir or os.environ.get("LP_SWEEP_CACHE_DIR"))
-        return How(address, folder, limits, False, may_use, words)
+        return How(address, folder, limits, False, may_use, command=words)
 
     def __repr__(self) -> str:
         return f"Sweep({self.name!r}, store={self.store!r})"

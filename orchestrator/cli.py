@@ -15,13 +15,14 @@ from typing import Annotated
 
 import typer
 
-from lp_sweep.orchestrator.commands import clustercli, storecli
+from lp_sweep.orchestrator.commands import clustercli, livecli, storecli
 from lp_sweep.orchestrator.commands.options import (
     DEFAULT_STORE,
     AddressOption,
     CacheDirOption,
     ClusterFileOption,
     DataDirOption,
+    EventsOption,
     FailFastOption,
     FileArgument,
     Format,
@@ -96,12 +97,15 @@ def run(
     manifest: ManifestOption = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Only plan.")] = False,
     as_json: JsonOption = False,
+    events: EventsOption = False,
 ) -> None:
     """Do what a sweep file asks for and the store does not have yet.
 
     Example: lp-sweep run sweep.yaml task=rte seed=42,43
     """
     if dry_run:
+        if events:
+            raise SpecError("--events tells of a run; a plan is JSON with --json.")
         plan(file, overrides, store, data_dir, offline, manifest, cluster, as_json)
         return
     from lp_sweep.orchestrator.commands import running
@@ -111,7 +115,7 @@ def run(
 
     request = Request(file, overrides or [], store, data_dir, offline, manifest)
     may_use = running.MayUse(max_hours, max_cost, cluster)
-    how = running.How(address, cache_dir, Limits(fail_fast, max_failures), as_json, may_use)
+    how = running.How(address, cache_dir, Limits(fail_fast, max_failures), as_json, may_use, events)
     raise typer.Exit(farewell(running.run(request, how), request, how))
 
 
@@ -131,6 +135,7 @@ def resume(
     cluster: ClusterFileOption = None,
     manifest: ManifestOption = None,
     as_json: JsonOption = False,
+    events: EventsOption = False,
 ) -> None:
     """Go on with an interrupted sweep. The same as `run`, which always does what is missing.
 
@@ -162,6 +167,7 @@ def retry(
     cluster: ClusterFileOption = None,
     manifest: ManifestOption = None,
     as_json: JsonOption = False,
+    events: EventsOption = False,
 ) -> None:
     """Try again what has failed; `run` leaves alone what would only fail in the same way.
 
@@ -182,7 +188,7 @@ def retry(
         raise SpecError("name trials, or choose them with --failed or --type: not both.")
     request = Request((files or ["sweep.yaml"])[0], overrides, store, data_dir, offline, manifest)
     may_use = running.MayUse(max_hours, max_cost, cluster)
-    how = running.How(address, cache_dir, Limits(fail_fast, max_failures), as_json, may_use)
+    how = running.How(address, cache_dir, Limits(fail_fast, max_failures), as_json, may_use, events)
     raise typer.Exit(farewell(running.retry(request, how, names, error_type), request, how))
 
 
@@ -264,6 +270,7 @@ def cka(
 
 
 app.add_typer(storecli.app)
+app.add_typer(livecli.app)
 app.add_typer(clustercli.app, name="cluster")
 
 

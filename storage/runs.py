@@ -54,6 +54,9 @@ class Announcement(NamedTuple):
     left: int = 0  # waiting or held
     slots: int = 0  # trials at a time; 0 before there is a cluster
     seconds_left: float | None = None  # as of updated_at; None while nobody can say
+    low_seconds: float | None = None  # in 80% of all cases from here ...
+    high_seconds: float | None = None  # ... to there
+    held_since: tuple[str, ...] = ()  # of each that is held; () in older files
 
     def sentence(self) -> str:
         """`sweep 'glue' on node-3 (pid 71) since 2026-11-21 10:02 UTC: 5 done, 12 left, ...`"""
@@ -85,13 +88,15 @@ class _Sight(NamedTuple):
 
 
 class Progress(NamedTuple):
-    """How far a run is, in pieces of work; `slots` and `seconds_left` as an announcement's."""
+    """How far a run is, in pieces of work; `slots` and what follows as an announcement's."""
 
     done: int
     failed: int
     left: int
     slots: int = 0
     seconds_left: float | None = None
+    low_seconds: float | None = None
+    high_seconds: float | None = None
 
 
 class Observer:
@@ -134,7 +139,7 @@ class Presence:
         self._once.patience = 0
         self._observer = Observer(store)
         self.shared = False  # whether another run has been seen
-        self._held: set[str] = set()
+        self._held: dict[str, str] = {}  # since when
         self._beat = 0
         self._lock = threading.Lock()
         self._ended = threading.Event()
@@ -174,26 +179,27 @@ class Presence:
 
     def claim(self, work_id: str) -> Announcement | None:
         """Take a piece of work: None when it is ours, else who has it. Raises StoreError."""
-        self._held.add(work_id)
+        self._held[work_id] = _now()
         self._write()  # before the others are read: two can't both see nobody
         holder = next((run for run in self.others() if work_id in run.held), None)
         if holder is not None:
-            self._held.discard(work_id)
+            self._held.pop(work_id, None)
             self._write()
         return holder
 
     def release(self, work_id: str) -> None:
         """It has ended; the next announcement says so."""
-        self._held.discard(work_id)
+        self._held.pop(work_id, None)
 
     def _write(self, store: Store | None = None) -> None:
         with self._lock:
             self._beat += 1
-            progress = self._progress()
+            progress, held = self._progress(), sorted(self._held.items())
             mine = self._me._replace(
                 beat=self._beat,
                 updated_at=_now(),
-                held=tuple(sorted(self._held)),
+                held=tuple(work_id for work_id, _ in held),
+                held_since=tuple(since for _, since in held),
                 **progress._asdict(),
             )
             text = json.dumps(mine._asdict())
@@ -210,13 +216,16 @@ def _parse(text: str) -> Announcement | None:
     try:
         plain: dict[str, Any] = json.loads(text)
         known = {name: plain[name] for name in Announcement._fields if name in plain}
-        found = Announcement(**{**known, "held": tuple(plain["held"])})
+        lists = {"held": tuple(plain["held"]), "held_since": tuple(known.get("held_since", ()))}
+        found = Announcement(**{**known, **lists})
     except (ValueError, TypeError, KeyError, RecursionError):
         return None
     texts = (found.run_id, found.sweep, found.host, found.machine, found.process, *found.held)
+    moments = (found.started_at, found.updated_at, *found.held_since)
     numbers = (found.pid, found.beat, found.done, found.failed, found.left, found.slots)
-    sound = all(isinstance(text, str) for text in (*texts, found.started_at, found.updated_at))
-    told = found.seconds_left is None or type(found.seconds_left) in (int, float)
+    sound = all(isinstance(text, str) for text in (*texts, *moments))
+    seconds = (found.seconds_left, found.low_seconds, found.high_seconds)
+    told = all(each is None or type(each) in (int, float) for each in seconds)
     return found if sound and told and all(type(number) is int for number in numbers) else None
 
 

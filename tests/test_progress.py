@@ -14,8 +14,8 @@ from lp_sweep.orchestrator.inputs.resolve import resolve
 from lp_sweep.orchestrator.plan.known import Known
 from lp_sweep.orchestrator.plan.naming import describe, short_model
 from lp_sweep.orchestrator.plan.planning import make_plan
+from lp_sweep.orchestrator.run.livereporter import LiveReporter
 from lp_sweep.orchestrator.run.progress import (
-    LiveReporter,
     PlainReporter,
     Run,
 )
@@ -76,12 +76,12 @@ def test_slots_fill_and_empty(queue: WorkQueue) -> None:
     assert describe(first) == "./model all 4 layers mood seed 1"
     assert [run.start(profile), run.start(first)] == [0, 1]
     assert run.start(first) == 1  # tried again on the slot it had
-    assert run.eta_seconds() is None
+    assert run.eta().seconds is None
     assert run.end(profile.id, "done") == profile
     assert run.start(second) == 0
     assert run.end("not running", "done") is None
     queue.live.clear()
-    assert run.eta_seconds() is not None
+    assert run.eta().seconds is not None
 
 
 def test_notes_and_failures_stand_above_the_display(queue: WorkQueue) -> None:
@@ -162,7 +162,7 @@ def test_a_failed_piece_is_no_pace(queue: WorkQueue) -> None:
     assert work
     run.start(work)
     run.end(work.id, "failed")
-    assert run.eta_seconds() is None
+    assert run.eta().seconds is None
 
 
 def test_deferred_cells_are_still_to_come(queue: WorkQueue) -> None:

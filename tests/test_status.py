@@ -66,3 +66,19 @@ def test_what_a_later_version_says_beside_is_left_out(fake: FakeSweep) -> None:
         [(name, text)] = fake.store.texts("runs").items()
         fake.store.put_text("runs", name, json.dumps(json.loads(text) | {"mood": "good"}))
         assert [run.sweep for run in Observer(fake.store).living()] == ["demo"]
+
+
+def test_what_is_held_says_since_when(fake: FakeSweep) -> None:
+    presence = Presence(fake.store, "demo", lambda: Progress(0, 0, 2))
+    with presence.announced():
+        presence.claim("t1-b")
+        presence.claim("t1-a")
+        [run] = Observer(fake.store).living()
+        presence.release("t1-b")
+        presence.claim("t1-c")
+        [later] = Observer(fake.store).living()
+    assert run.held == ("t1-a", "t1-b")
+    assert len(run.held_since) == 2
+    assert dt.datetime.fromisoformat(run.held_since[0]).tzinfo
+    assert later.held == ("t1-a", "t1-c")
+    assert later.held_since[0] == run.held_since[0]

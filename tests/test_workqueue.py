@@ -263,7 +263,7 @@ def test_a_store_that_goes_away_while_work_is_taken_leaves_nothing_live(
             with pytest.raises(StoreError, match="away"):
                 queue.take()
         assert (queue.live, queue.waiting) == ({}, waiting)
-        assert one._held == set()
+        assert not one._held
         assert queue.take() is not None
 
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 import json
 import shlex
 from collections.abc import Iterable, Iterator
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from lp_sweep.orchestrator.commands.output import say
+from lp_sweep.orchestrator.commands.output import emit, say
 from lp_sweep.orchestrator.sweepfile.until import WITHIN, searched_losses
 
 if TYPE_CHECKING:
@@ -20,22 +20,24 @@ _FAILURES_SHOWN = 10
 
 
 def farewell(ended: Ended, request: Request, how: How) -> int:
-    """Tells it on stderr, with --json on stdout too; gives the exit code."""
-    if how.as_json:
-        print(summary(ended))
+    """Tells it on stderr, with --json or --events on stdout too; gives the exit code."""
     for line in _lines(ended, request, how):
         say(line)
+    if ended.events:
+        ended.events.event("ended", exit_code=ended.exit_code, **_summary(ended))
+    elif how.as_json:
+        emit(json.dumps(_summary(ended)))
     return ended.exit_code
 
 
-def summary(ended: Ended) -> str:
+def _summary(ended: Ended) -> dict[str, Any]:
     outcome = ended.outcome
     told = {"totals": outcome.plan.totals(), "done": outcome.done, "failed": outcome.failed}
-    return json.dumps(told | {"stopped_by": outcome.stopped_by, "used": ended.used._asdict()})
+    return told | {"stopped_by": outcome.stopped_by, "used": ended.used._asdict()}
 
 
 def _lines(ended: Ended, request: Request, how: How) -> Iterator[str]:
-    outcome, store, used = ended
+    outcome, store, used = ended.outcome, ended.store, ended.used
     options: dict[str, object] = {
         "--address": how.address,
         "--cache-dir": how.cache_dir,

@@ -106,6 +106,9 @@ MaxCostOption = Annotated[
     ),
 ]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+EventsOption = Annotated[
+    bool, typer.Option("--events", help="Print what happens as it does: a JSON object a line.")
+]
 FormatOption = Annotated[Format, typer.Option("--format", "-f", help="How to print it.")]
 SweepOption = Annotated[
     str | None, typer.Option("--sweep", help="Only this sweep of the store (its `name`).")

@@ -10,12 +10,14 @@ from lp_sweep.storage.errors import LpSweepError
 from lp_sweep.storage.printable import printable
 
 
-def emit(text: str, end: str = "\n") -> None:
-    """Data, to stdout. A reader that has gone (`lp-sweep query ... | head`) is no error."""
+def emit(text: str, end: str = "\n") -> bool:
+    """Data, to stdout. A reader that has gone (`lp-sweep query ... | head`) is no error: False."""
     try:
         print(_encodable(text), end=end, flush=True)
+        return True
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return False
     except OSError as error:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         raise LpSweepError(f"can't write the answer: {error.strerror}") from None

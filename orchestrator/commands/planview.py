@@ -10,9 +10,9 @@ from lp_sweep.orchestrator.commands.costview import cost_json, cost_lines
 from lp_sweep.orchestrator.commands.output import two_digits
 from lp_sweep.orchestrator.estimate.cost import Cost
 from lp_sweep.orchestrator.estimate.estimate import Estimate, Rates, longest_trial
-from lp_sweep.orchestrator.plan.naming import short_model
 from lp_sweep.orchestrator.plan.plan import Cell, Plan, Work, state_of
 from lp_sweep.orchestrator.plan.selection import taken_on
+from lp_sweep.orchestrator.plan.words import short_model
 from lp_sweep.storage.printable import printable, ranges
 from lp_sweep.storage.specs import SpeedSpec
 from lp_sweep.trials.feedforward_rules import NONE

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import NamedTuple
 
 from lp_sweep.orchestrator.cluster.clusterfile import read_cluster_file
-from lp_sweep.orchestrator.commands.output import say
+from lp_sweep.orchestrator.commands.output import emit, say
 from lp_sweep.orchestrator.commands.request import Planned, Request, planned
 from lp_sweep.orchestrator.estimate.estimate import Rates
 from lp_sweep.orchestrator.plan.policy import Limits
@@ -18,9 +19,10 @@ from lp_sweep.orchestrator.plan.unkept import unkept_note
 from lp_sweep.orchestrator.run.budget import Budget, Used
 from lp_sweep.orchestrator.run.capacity import file_on_head
 from lp_sweep.orchestrator.run.driver import Outcome, run_sweep
+from lp_sweep.orchestrator.run.eventreporter import EventReporter
 from lp_sweep.orchestrator.run.runoptions import STORE_PATIENCE, Options, PerTrial
 from lp_sweep.orchestrator.sweepfile.load import SweepFile
-from lp_sweep.storage.errors import SpecError
+from lp_sweep.storage.errors import LpSweepError, SpecError
 from lp_sweep.storage.places import node_folder
 from lp_sweep.storage.store import Store, is_store
 
@@ -47,6 +49,7 @@ class How(NamedTuple):
     limits: Limits
     as_json: bool
     may_use: MayUse = MayUse()
+    events: bool = False
     command: Sequence[str] | None = None
 
     @property
@@ -56,11 +59,12 @@ class How(NamedTuple):
 
 
 class Ended(NamedTuple):
-    """A run that came to its end, in whatever way."""
+    """A run that came to its end, in whatever way. `events`: where that is still to be told."""
 
     outcome: Outcome
     store: Store
     used: Used
+    events: EventReporter | None = None
 
     @property
     def exit_code(self) -> int:
@@ -110,9 +114,7 @@ def _planned(request: Request, how: How) -> Planned:
 
 def _run(request: Request, how: How, first: Planned, selection: Selection, budget: Budget) -> Ended:
     from lp_sweep.orchestrator.preflight import preflight
-    from lp_sweep.orchestrator.run.progress import make_reporter
-    from lp_sweep.orchestrator.sweepfile.overrides import is_part
-    from lp_sweep.storage.redact import redact_command
+    from lp_sweep.orchestrator.run.livereporter import make_display
 
     for note in first.sweep.notes:
         say(f"note: {note}")
@@ -124,7 +126,34 @@ def _run(request: Request, how: How, first: Planned, selection: Selection, budge
     spec = first.sweep.spec
     if unkept := unkept_note(first.plan, store, spec.keep):
         say(f"note: {unkept}")
-    options = Options(
+    options = _options(first, request, how, selection, budget)
+    rates = Rates(first.ledger.timings, first.sweep.recipe)
+    display = make_display(first.ledger.timings)
+    events = EventReporter(display, emit) if how.events else None
+    with _errors_told(events):
+        outcome = run_sweep(first.plan, rates, store, options, events or display)
+    return Ended(outcome, store, budget.used(), events)
+
+
+@contextmanager
+def _errors_told(events: EventReporter | None) -> Iterator[None]:
+    """A stream of events has an end, too, where there is no outcome."""
+    try:
+        yield
+    except LpSweepError as error:
+        if events:
+            events.event("ended", exit_code=error.exit_code, error=str(error))
+        raise
+
+
+def _options(
+    first: Planned, request: Request, how: How, selection: Selection, budget: Budget
+) -> Options:
+    from lp_sweep.orchestrator.sweepfile.overrides import is_part
+    from lp_sweep.storage.redact import redact_command
+
+    spec = first.sweep.spec
+    return Options(
         cache_dir=how.node_folder,
         address=how.address,
         per_trial=PerTrial.of(spec),
@@ -138,9 +167,6 @@ def _run(request: Request, how: How, first: Planned, selection: Selection, budge
         budget=budget,
         selection=selection,
     )
-    rates = Rates(first.ledger.timings, first.sweep.recipe)
-    outcome = run_sweep(first.plan, rates, store, options, make_reporter())
-    return Ended(outcome, store, budget.used())
 
 
 def _patience() -> float:

@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 import datetime as dt
-from collections.abc import Set
 from typing import Any, NamedTuple
 
-import pyarrow as pa
-import pyarrow.compute as pc
-
 from lp_sweep.orchestrator.estimate.pace import clock
+from lp_sweep.orchestrator.live.counts import COLUMNS, state_counts
 from lp_sweep.orchestrator.plan.known import failures
 from lp_sweep.storage.errors import SpecError
 from lp_sweep.storage.printable import printable
@@ -26,9 +23,6 @@ class States(NamedTuple):
     unreadable: list[Unreadable]
 
 
-_IDLE = ("waiting", "not_needed")  # cells of a search
-
-
 def sweep_states(store: Store, only: str | None = None) -> States:
     """Raises SpecError for an unknown name."""
     names = sorted(store.names("sweeps"))
@@ -42,48 +36,12 @@ def sweep_states(store: Store, only: str | None = None) -> States:
     runs = [run for run in Observer(store).living() if only in (None, run.sweep)]
     states = States([], runs, list(attempts.unreadable))
     for name in names if only is None else [only]:
-        listing = store.read_all("sweeps", [name], ["trial_id", "kept_layers", "search"])
+        listing = store.read_all("sweeps", [name], COLUMNS)
         states.unreadable.extend(listing.unreadable)
         if not listing.unreadable:
-            states.sweeps.append(_state(name, listing.rows, done, failed))
+            counts = state_counts(listing.rows, done, failed)
+            states.sweeps.append({"sweep": name, **counts})
     return states
-
-
-def _state(name: str, cells: pa.Table, done: Set[str], failed: Set[str]) -> dict[str, Any]:
-    ended = pc.is_in(cells["trial_id"], pa.array(done | failed, pa.string()))
-    idle = pc.and_(pc.is_in(cells["search"], pa.array(_IDLE)), pc.invert(ended))
-    resting = cells.filter(idle)["search"]
-    not_needed, searched = _among(resting, {"not_needed"}), _among(resting, {"waiting"})
-    cells_asked = cells.filter(pc.invert(idle))
-    asked = cells_asked["trial_id"]
-    by_cell = _counts(asked, done, failed)
-    by_trial = _counts(asked.unique(), done, failed)
-    open_cells = cells_asked.filter(pc.is_null(asked))
-    empty = pc.equal(pc.list_value_length(open_cells["kept_layers"]), 0)
-    impossible = int(pc.sum(empty).as_py() or 0)
-    return {
-        "sweep": name,
-        "cells": len(cells),
-        "trials": sum(by_trial.values()),
-        **{f"trials_{key}": count for key, count in by_trial.items()},
-        **{f"cells_{key}": count for key, count in by_cell.items()},
-        "cells_deferred": len(open_cells) - impossible + searched,
-        "cells_impossible": impossible,
-        "cells_not_needed": not_needed,
-    }
-
-
-def _counts(trials: Any, done: Set[str], failed: Set[str]) -> dict[str, int]:
-    """Of identifiers, without the nulls."""
-    number = {
-        "done": _among(trials, done),
-        "failed": _among(trials, failed - done),
-    }
-    return number | {"pending": len(trials) - trials.null_count - sum(number.values())}
-
-
-def _among(trials: Any, names: Set[str]) -> int:
-    return int(pc.sum(pc.is_in(trials, pa.array(names, pa.string()))).as_py() or 0)
 
 
 def states_json(states: States) -> list[dict[str, Any]]:

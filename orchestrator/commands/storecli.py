@@ -27,12 +27,25 @@ app = typer.Typer()
 
 @app.command()
 def status(
-    store: StoreOption = None, sweep: SweepOption = None, as_json: JsonOption = False
+    store: StoreOption = None,
+    sweep: SweepOption = None,
+    as_json: JsonOption = False,
+    watch: Annotated[bool, typer.Option("--watch", help="Follow one sweep until Ctrl-C.")] = False,
+    every: Annotated[
+        str | None, typer.Option("--every", help="With --watch: time between two looks. [5s]")
+    ] = None,
 ) -> None:
     """Say how far each sweep of a store is, and which runs work on it.
 
-    Example: lp-sweep status --store lp-sweep-store
+    Example: lp-sweep status --store lp-sweep-store --watch
     """
+    if every is not None and not watch:
+        raise SpecError("--every is for --watch.")
+    if watch:
+        from lp_sweep.orchestrator.commands import watching
+
+        watching.watch(store or DEFAULT_STORE, sweep, every or "5s", as_json)
+        return
     from lp_sweep.orchestrator.commands import verbs
 
     emit(verbs.status(store or DEFAULT_STORE, sweep, as_json))

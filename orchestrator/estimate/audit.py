@@ -22,7 +22,7 @@ from lp_sweep.orchestrator.estimate.estimate import rule_of_thumb
 from lp_sweep.orchestrator.estimate.timings import MeanLengths, newest_timings, timing, usable
 from lp_sweep.orchestrator.estimate.workload import Terms
 from lp_sweep.orchestrator.plan.known import read_ledger
-from lp_sweep.orchestrator.plan.naming import short_model
+from lp_sweep.orchestrator.plan.words import short_model
 from lp_sweep.storage.errors import SpecError
 from lp_sweep.storage.store import Store, Unreadable
 

@@ -35,10 +35,10 @@ _OF_DEVICE = 1.0  # what the prices share: a rule of thumb is right within a fac
 _OF_PRICE = 0.5  # of each price beside that
 _BETWEEN, _BETWEEN_COUNTS = 0.3, 3.0  # pairs of model and task
 _WITHIN, _WITHIN_COUNTS = 0.2, 3.0  # trials of one pair
-_FLOOR = 0.03  # no machine is as fast every day
+FLOOR = 0.03  # no machine is as fast every day
 _FREEDOM = 4.0  # degrees of it, of Student's t
 _STEPS, _LONGEST_STEP, _STILL = 60, 1.0, 1e-4
-_Z80 = 1.2815515655446004  # 80% of a normal distribution are within so many standard deviations
+Z80 = 1.2815515655446004  # 80% of a normal distribution are within so many standard deviations
 
 
 class Timing(NamedTuple):
@@ -64,6 +64,16 @@ class _Factor(NamedTuple):
     log: float
     precision: float
     tie: Array
+
+
+class Pull(NamedTuple):
+    """A total, and the derivatives of its logarithm: by each log price, (terms,), and each log
+    factor; `own`: the sum of its pieces' squared shares, which their own chances count for."""
+
+    seconds: float
+    prices: Array
+    factors: dict[Pair, float]
+    own: float
 
 
 class Chance(NamedTuple):
@@ -97,29 +107,32 @@ class CostModel:
     def total(self, pieces: Mapping[tuple[Terms, Pair], float]) -> Total:
         """Of all pieces, each with its number. The errors of prices and factors are common to
         pieces and stay in the sum; the trials' own chances mostly cancel (delta method)."""
+        pull = self.pull(pieces)
+        if not pull.seconds:
+            return Total(0.0, 0.0, 0.0)
+        error = (
+            pull.own * self.chance.variance
+            + self.chance.unsure
+            + self.common_variance(pull.prices, pull.factors)
+            + self.doubt**2
+            + FLOOR**2
+        )
+        spread = math.exp(Z80 * math.sqrt(error))
+        return Total(pull.seconds, pull.seconds / spread, pull.seconds * spread)
+
+    def pull(self, pieces: Mapping[tuple[Terms, Pair], float]) -> Pull:
+        """How the logarithm of the seconds of all pieces moves with what they hang on."""
         kinds = [(*kind, count, self.seconds(*kind)) for kind, count in pieces.items() if count]
         seconds = sum(count * each for *_, count, each in kinds)
-        if not seconds:
-            return Total(0.0, 0.0, 0.0)
-        prices = np.zeros_like(self.log_prices)  # d log(total) / d log(price)
-        factors: dict[Pair, float] = {}  # d log(total) / d log(factor)
-        own = 0.0
+        prices, factors, own = np.zeros_like(self.log_prices), dict[Pair, float](), 0.0
         for terms, pair, count, each in kinds:
             weight = count * each / seconds
             prices += weight * _shares(np.array([terms]), self.log_prices)[0]
             factors[pair] = factors.get(pair, 0.0) + weight
             own += weight * (each / seconds)
-        error = (
-            own * self.chance.variance
-            + self.chance.unsure
-            + self._common(prices, factors)
-            + self.doubt**2
-            + _FLOOR**2
-        )
-        spread = math.exp(_Z80 * math.sqrt(error))
-        return Total(seconds, seconds / spread, seconds * spread)
+        return Pull(seconds, prices, factors, own)
 
-    def _common(self, prices: Array, factors: Mapping[Pair, float]) -> float:
+    def common_variance(self, prices: Array, factors: Mapping[Pair, float]) -> float:
         """Variance of the logarithm of a total that moves so with the prices and the factors."""
         variance = 0.0
         for pair, weight in factors.items():

@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 
 import pyarrow as pa
 
+from lp_sweep.orchestrator.estimate.band import spread
 from lp_sweep.orchestrator.estimate.costmodel import Pair, Total, fit
 from lp_sweep.orchestrator.estimate.timings import MeanLengths, evidence
 from lp_sweep.orchestrator.estimate.workload import Lengths, Terms, work_terms
@@ -122,6 +123,10 @@ class Rates:
     def total(self, pieces: Mapping[Kind, float]) -> Total:
         """Slot-seconds of many pieces."""
         return self._cost.total(pieces)
+
+    def spread(self, left: Mapping[Kind, float], ended: Mapping[Kind, float]) -> float:
+        """See `band.spread`."""
+        return spread(self._cost, left, ended)
 
 
 def _cost_key(work: Work) -> tuple[Any, ...]:

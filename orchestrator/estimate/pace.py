@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Collection
+from typing import NamedTuple
 
 _WORTH = 1.0  # ended pieces that the estimate counts for, where it stands on the store's timings
 
@@ -51,13 +52,15 @@ class Pace:
         waiting: float,
         longest: float,
         alone: float = 0.0,
+        scale: float = 1.0,
     ) -> float | None:
         """Until the last piece ends; None while that can't be said. `live`: identifiers with their
         estimates; `waiting`: slot-seconds of the rest, whose longest piece takes `longest`;
-        `alone`: seconds of what runs after all that, one at a time."""
-        factor = self.factor
-        if factor is None or not self.slots:
+        `alone`: seconds of what runs after all that, one at a time; `scale`: were everything to
+        take so many times as long."""
+        if self.factor is None or not self.slots:
             return None
+        factor = scale * self.factor
         left = [max(0.0, factor * seconds - self.elapsed(id_)) for id_, seconds in live]
         beside = max((sum(left) + factor * waiting) / self.slots, factor * longest, *left, 0.0)
         return beside + factor * alone
@@ -70,3 +73,18 @@ def clock(seconds: float | None) -> str:
     minutes, rest = divmod(round(seconds), 60)
     hours, minutes = divmod(minutes, 60)
     return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"
+
+
+class Eta(NamedTuple):
+    """Seconds until the end; in 80% of all cases from `low` to `high`. None while nobody can say:
+    all three at the start of a run without timings, the band while a search may ask for more."""
+
+    seconds: float | None = None
+    low: float | None = None
+    high: float | None = None
+
+    def text(self) -> str:
+        """`1:05:03 (80%: 50:12 to 1:24:20)`, `1:05:03`, or `--`."""
+        if self.low is None or self.high is None:
+            return clock(self.seconds)
+        return f"{clock(self.seconds)} (80%: {clock(self.low)} to {clock(self.high)})"

@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 from lp_sweep.orchestrator.plan.plan import Work
+from lp_sweep.orchestrator.plan.words import MOST_RANGES, layers_of, short_model
 from lp_sweep.storage.printable import printable, ranges
 from lp_sweep.storage.specs import ProfileSpec, SpeedSpec, TrialSpec
 from lp_sweep.trials.procedures import DIRECT, Procedure
-
-_MOST_RANGES = 4  # in a line
 
 
 def describe(work: Work) -> str:
@@ -18,16 +15,10 @@ def describe(work: Work) -> str:
     model, task = short_model(work.model.name), printable(work.task.name)
     if isinstance(work.spec, ProfileSpec):
         return f"{model} {work.spec.measure.replace('_', '-')} profile {task}"
-    layers = _layers(work.spec.kept_layers, work.model.depth)
+    layers = layers_of(work.spec.kept_layers, work.model.depth)
     if isinstance(work.spec, SpeedSpec):
         return " ".join([model, layers, *_removed(work.spec), "speed on", work.spec.device_type])
     return " ".join([model, layers, *_manner(work.spec), task, f"seed {work.spec.seed}"])
-
-
-def _layers(kept: Sequence[int], depth: int) -> str:
-    if len(kept) == depth:
-        return f"all {depth} layers"
-    return f"layer{'s' * (len(kept) > 1)} {ranges(kept, _MOST_RANGES)} of {depth}"
 
 
 def _manner(spec: TrialSpec) -> list[str]:
@@ -35,7 +26,7 @@ def _manner(spec: TrialSpec) -> list[str]:
     label = Procedure(spec.procedure, spec.freeze_dropped, spec.epochs_per_layer).label
     words = [] if label == DIRECT else [label]
     if frozen := spec.recipe.freeze_layers:
-        words.append(f"with {ranges(frozen, _MOST_RANGES)} frozen")
+        words.append(f"with {ranges(frozen, MOST_RANGES)} frozen")
     return words + _removed(spec)
 
 
@@ -44,10 +35,4 @@ def _removed(spec: TrialSpec | SpeedSpec) -> list[str]:
     if not gone:
         return []
     norm = " no norm" if spec.second_norm == "drop" else ""
-    return [f"without feed-forward{'s' * (len(gone) > 1)} {ranges(gone, _MOST_RANGES)}{norm}"]
-
-
-def short_model(name: str) -> str:
-    """A hub id as it is; of a folder its last two parts."""
-    parts = printable(name).rstrip("/").split("/")
-    return "/".join(parts if len(parts) <= 2 else parts[-2:])
+    return [f"without feed-forward{'s' * (len(gone) > 1)} {ranges(gone, MOST_RANGES)}{norm}"]

@@ -7,10 +7,12 @@ other trials, and speeds at the end; within a rank the longest first. Knows no s
 from __future__ import annotations
 
 import heapq
+from collections import Counter
+from collections.abc import Mapping
 from enum import IntEnum
 from typing import NamedTuple
 
-from lp_sweep.orchestrator.estimate.estimate import Rates, deferred
+from lp_sweep.orchestrator.estimate.estimate import Kind, Rates, deferred
 from lp_sweep.orchestrator.plan.plan import Plan
 from lp_sweep.orchestrator.plan.selection import Selection
 from lp_sweep.orchestrator.run.intake import taken_in
@@ -32,6 +34,14 @@ class Ready(NamedTuple):
     id: str
 
 
+class Sort(NamedTuple):
+    """Pieces of a model and a task that take equally long."""
+
+    model: str
+    task: str
+    kind: Kind
+
+
 class Backlog:
     """Its `len` is all that waits, ready or not. `networks`: what is kept back, and for what."""
 
@@ -39,6 +49,7 @@ class Backlog:
         self.networks = Networks(plan)
         self._plan, self._rates = plan, rates
         self._ready: list[Ready] = []  # a heap
+        self._sorts: Counter[Sort] = Counter()  # of these
         self._ready_seconds = self._deferred_seconds = 0.0
         self.alone = 0.0  # seconds of what is handed out with nothing beside it
         self._taken_in: set[str] = set()  # ever, so that a newer plan brings in what is new
@@ -68,6 +79,7 @@ class Backlog:
         """To be handed out now."""
         seconds, rank = self._seconds(id_), self._rank(id_)
         heapq.heappush(self._ready, Ready(rank, -seconds, id_))
+        self._sorts[self._sort(id_)] += 1
         self._ready_seconds += seconds
         self.alone += seconds if rank == Rank.SPEED else 0.0
 
@@ -77,6 +89,7 @@ class Backlog:
     def pop(self) -> None:
         """The first goes."""
         piece = heapq.heappop(self._ready)
+        self._sorts[self._sort(piece.id)] -= 1
         self._ready_seconds += piece.minus_seconds
         self.alone += piece.minus_seconds if piece.rank == Rank.SPEED else 0.0
 
@@ -97,6 +110,20 @@ class Backlog:
             self.put(other)
         return waited.hopeless
 
+    def kinds(self) -> Mapping[Kind, int]:
+        """How many pieces that can begin there are of each kind. Called by another thread too."""
+        counts: Counter[Kind] = Counter()
+        for sort, count in dict(self._sorts).items():
+            counts[sort.kind] += count
+        return +counts
+
+    def tasks(self) -> Mapping[tuple[str, str], int]:
+        """The same of each model and task."""
+        counts: Counter[tuple[str, str]] = Counter()
+        for sort, count in dict(self._sorts).items():
+            counts[sort.model, sort.task] += count
+        return +counts
+
     def __len__(self) -> int:
         return len(self._ready) + len(self.networks.blocked)
 
@@ -109,6 +136,10 @@ class Backlog:
         """Seconds of the first of those that can begin, beside others."""
         first = self.first()
         return -first.minus_seconds if first and first.rank != Rank.SPEED else 0.0
+
+    def _sort(self, id_: str) -> Sort:
+        work = self._plan.work(id_)
+        return Sort(work.model.name, work.task.name, self._rates.kind(work))
 
     def _seconds(self, id_: str) -> float:
         return self._rates.seconds(self._plan.work(id_))

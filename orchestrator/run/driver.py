@@ -18,7 +18,7 @@ from lp_sweep.orchestrator.run.budgetstop import BudgetStop
 from lp_sweep.orchestrator.run.capacity import Capacity, Slots, mixed_note
 from lp_sweep.orchestrator.run.cluster import address_of, cluster
 from lp_sweep.orchestrator.run.loss import Loss, blocked_by
-from lp_sweep.orchestrator.run.progress import Reporter, told_of_measures
+from lp_sweep.orchestrator.run.progress import Facts, Reporter, told_of_measures
 from lp_sweep.orchestrator.run.raycompat import keep_sigterm
 from lp_sweep.orchestrator.run.recorder import Recorder
 from lp_sweep.orchestrator.run.runoptions import Options
@@ -60,7 +60,8 @@ def run_sweep(
 
     def blocked(work: Work, need: str) -> None:
         recorder.lost(work, blocked_by(need), final=True)
-        reporter.ended(work.id, "failed", f"missing_input: it goes on from {need}, which failed")
+        told = f"missing_input: it goes on from {need}, which failed"
+        reporter.ended(work.id, "failed", told, Facts(error_type="missing_input"))
 
     queue = WorkQueue(
         plan,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from typing import Any
 
@@ -10,7 +11,7 @@ from ray.tune import Callback
 from lp_sweep.orchestrator.plan.plan import Work
 from lp_sweep.orchestrator.plan.policy import Limits
 from lp_sweep.orchestrator.run.loss import Loss, loss_of
-from lp_sweep.orchestrator.run.progress import Reporter, told_of_measures
+from lp_sweep.orchestrator.run.progress import Facts, Reporter, told_of_measures
 from lp_sweep.orchestrator.run.searcher import PlanSearcher
 from lp_sweep.storage.errors import StoreError
 
@@ -56,7 +57,7 @@ class WorkCallback(Callback):  # type: ignore[misc]
             return
         self.searcher.nodes.succeeded(node)
         self._keep_store_errors(lambda: queue.ended(work.id, None, result.get("measures_failed")))
-        self.reporter.ended(work.id, "done", _score(result))
+        self.reporter.ended(work.id, "done", _score(result), _facts(result))
 
     def on_step_end(self, iteration: int, trials: list[Any], **info: Any) -> None:
         """With the last good node gone, trials that keep away from the others would wait for ever:
@@ -86,7 +87,7 @@ class WorkCallback(Callback):  # type: ignore[misc]
         if put_back:
             self._blame(loss.node, work.id, loss.error_type)
             told = f"{loss.error_type}; it is tried again"
-            self.reporter.ended(work.id, "lost", told)
+            self.reporter.ended(work.id, "lost", told, Facts(error_type=loss.error_type))
             return
         self._count(work.id, loss.error_type, loss.message, loss.node)
 
@@ -96,7 +97,8 @@ class WorkCallback(Callback):  # type: ignore[misc]
 
     def _count(self, id_: str, error_type: str, message: str, node: str | None) -> None:
         """A failure for good, unless it is the node's."""
-        self.reporter.ended(id_, "failed", f"{error_type}: {message}")
+        told = f"{error_type}: {message}"
+        self.reporter.ended(id_, "failed", told, Facts(error_type=error_type))
         self._blame(node, id_, error_type)
         queue = self.searcher.queue
         if not self.limits.reached(len(queue.history.failed)):
@@ -132,3 +134,10 @@ def _score(result: dict[str, Any]) -> str:
     if "last" not in result:
         return f"{result['seconds']:.0f} s"
     return f"{result['metric']} {100 * result['last']:.2f}, {result['seconds']:.0f} s{lacks}"
+
+
+def _facts(result: dict[str, Any]) -> Facts:
+    """A measurement has no score, nor has a trial whose metric is no number."""
+    last = float(result["last"]) if result.get("last") is not None else math.nan
+    score = 100 * last if math.isfinite(last) else None
+    return Facts(result.get("metric"), score, result.get("seconds"))

@@ -21,6 +21,7 @@ from lp_sweep.orchestrator.run.backlog import Backlog, Rank
 from lp_sweep.orchestrator.run.growth import Growth
 from lp_sweep.orchestrator.run.history import BLOCKED, History
 from lp_sweep.orchestrator.run.others import Others, Verdict
+from lp_sweep.orchestrator.run.outlook import Outlook
 from lp_sweep.orchestrator.run.rounds import asked_trials
 from lp_sweep.storage.errors import StoreError
 from lp_sweep.storage.networks import keep_while_needed
@@ -54,6 +55,7 @@ class WorkQueue:
         self.store_error: str | None = None
         self._backlog = Backlog(plan, rates)
         self._networks = self._backlog.networks
+        self.outlook = Outlook(self._backlog, rates, self.pace, self.live)
         self._growth = Growth(plan, store, on_plan)
         self._fill()
 
@@ -151,23 +153,24 @@ class WorkQueue:
         """Called by another thread too."""
         left = self.waiting + len(self.live) + len(self.others.holding)
         counts = len(self.history.done), len(self.history.failed), left
-        return Progress(*counts, self.pace.slots, self.seconds_left())
+        return Progress(*counts, self.pace.slots, *self.outlook.eta())
+
+    def waiting_by_task(self) -> Mapping[tuple[str, str], int]:
+        """Of each model and task, the pieces that can begin. Called by another thread too."""
+        return self._backlog.tasks()
 
     def remaining_seconds(self) -> float:
-        """Slot-seconds of all that is waiting or live, by the estimate."""
-        return self._backlog.seconds() + sum(map(self.rates.seconds, [*self.live.values()]))
+        """See `Outlook`."""
+        return self.outlook.remaining_seconds()
 
     def seconds_left(self) -> float | None:
-        """Until this run ends, by its pace; None while nobody can say."""
-        live = [(work.id, self.rates.seconds(work)) for work in [*self.live.values()]]
-        backlog = self._backlog
-        return self.pace.seconds_left(
-            live, backlog.seconds() - backlog.alone, backlog.longest(), backlog.alone
-        )
+        """See `Outlook`."""
+        return self.outlook.seconds_left()
 
     def _fill(self) -> None:
         """With what is new in the plan; and what its work waits for may have ended before."""
         self._backlog.fill(self.plan, self._selection)
+        self.outlook.follow(self.plan)
         for need in [*self._networks.blocked.needs()]:
             if not self._backlog.took_in(need) or need in self.history.failed:
                 self._fail_what_needs(need)
