@@ -18,6 +18,7 @@ from lp_sweep.orchestrator.commands.options import (
     TableName,
     TrialArgument,
     Unit,
+    losses,
 )
 from lp_sweep.orchestrator.commands.output import emit, say
 from lp_sweep.storage.errors import SpecError
@@ -88,14 +89,10 @@ def table(
     """
     from lp_sweep.orchestrator.commands import tableview, verbs
 
-    try:
-        deltas = tuple(float(part) for part in within.split(","))
-    except ValueError:
-        raise SpecError(f"--within {within!r}: numbers with commas, such as 1,2,3") from None
     form = Format.json if as_json else form
     asked = tableview.Asked(name.value, form, unit.value, model or (), strategy or ())
     views = tableview.VIEWS_READ[name.value]
-    catalog = verbs.opened(store or DEFAULT_STORE, sweep, deltas, views)
+    catalog = verbs.opened(store or DEFAULT_STORE, sweep, losses(within), views)
     emit(tableview.table_text(catalog, asked), end="")
 
 
