@@ -45,12 +45,18 @@ def score(figure: Figure, rows: Sequence[Row]) -> None:
     theme.legend(figure, entries)
 
 
+def grid(n: int, most: int) -> tuple[int, int]:
+    """Lines and columns for n panels, as few lines as can be: four in two by two, of three."""
+    lines = math.ceil(n / most)
+    return lines, math.ceil(n / lines)
+
+
 def _grid(
     figure: Figure, found: Sequence[Sequence[Row]], most: int, paint: Paint, value: str
 ) -> None:
     """So many panels a line at most; the value's name stands beside the first of each."""
-    columns = min(most, len(found))
-    drawn = theme.panels(figure, math.ceil(len(found) / columns), columns)
+    lines, columns = grid(len(found), most)
+    drawn = theme.panels(figure, lines, columns)
     for axes, panel in itertools.zip_longest(drawn, found):
         if panel is None:
             axes.set_axis_off()
@@ -140,7 +146,7 @@ def _networks(axes: Axes, panel: Sequence[Row], entries: dict[str, Any]) -> None
     (entries["none is better in both"],) = axes.plot(
         *_places(front), color=theme.COLOURS[0], marker="o", markersize=5, drawstyle="steps-pre"
     )
-    for row in front:
+    for row in _labelled(front):
         axes.annotate(
             network_label(row),
             (row["speedup"], row["mean"]),
@@ -149,6 +155,20 @@ def _networks(axes: Axes, panel: Sequence[Row], entries: dict[str, Any]) -> None
             fontsize=theme.SMALL,
         )
     axes.margins(x=0.12, y=0.12)
+
+
+def _labelled(front: Sequence[Row]) -> list[Row]:
+    """Those whose labels do not run into that of another: all are in the text and the table."""
+    width, height = (max(at) - min(at) or 1.0 for at in _places(front))
+    chosen: list[Row] = []
+    for row in front:
+        if all(
+            abs(row["speedup"] - other["speedup"]) > 0.15 * width
+            or abs(row["mean"] - other["mean"]) > 0.06 * height
+            for other in chosen
+        ):
+            chosen.append(row)
+    return chosen
 
 
 def _places(rows: Sequence[Row]) -> tuple[list[float], list[float]]:

@@ -144,7 +144,7 @@ def score(catalog: Catalog) -> Drawing | None:
     if all(row["strategy"] == figure_numbers.FULL for row in rows):
         return None
     title = "Score by layers dropped, procedure direct"
-    lines = math.ceil(len(curves.score_panels(rows)) / curves.SCORE_COLUMNS)
+    lines = curves.grid(len(curves.score_panels(rows)), curves.SCORE_COLUMNS)[0]
     return _drawing("score", title, numbers, curves.score, text.score, height=1.0 + 2.2 * lines)
 
 
@@ -155,7 +155,7 @@ def pareto(catalog: Catalog) -> Drawing | None:
     if all(row["k"] == 0 for row in rows):
         return None
     title = "Score and measured speed of inference, procedure direct"
-    lines = math.ceil(len(curves.pareto_panels(rows)) / curves.PARETO_COLUMNS)
+    lines = curves.grid(len(curves.pareto_panels(rows)), curves.PARETO_COLUMNS)[0]
     return _drawing("pareto", title, numbers, curves.pareto, text.pareto, height=0.8 + 2.8 * lines)
 
 

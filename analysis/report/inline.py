@@ -70,6 +70,8 @@ class Inliner:
             found["href"] = found.pop(_HREF).replace("#", f"#{name}-", 1)
         for key in _LENGTHS & found.keys():
             found[key] = " ".join(_NUMBER.sub(_rounded, found[key]).split())
+        if "fill" in found:  # of a hatch
+            found["fill"] = _COLOURS.get(found["fill"], found["fill"])
         if "clip-path" in found:
             found["clip-path"] = _REFERENCE.sub(rf"url(#{name}-\1)", found["clip-path"])
         if style := found.pop("style", ""):
