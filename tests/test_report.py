@@ -8,17 +8,17 @@ import itertools
 import re
 import shlex
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from lp_sweep.analysis.figures.drawings import FIGURES
 from lp_sweep.analysis.report.answer import answers
-from lp_sweep.analysis.report.page import Answer
+from lp_sweep.analysis.report.gather import gather
+from lp_sweep.analysis.report.page import Answer, Page
 from lp_sweep.analysis.report.writing import Written, cell, write_report
 from lp_sweep.analysis.statistics.tables import STATISTICS
 from lp_sweep.analysis.tables import TABLES
-from lp_sweep.analysis.views import open_views
+from lp_sweep.analysis.views import VIEWS, open_views
 from lp_sweep.storage.errors import SpecError, StoreError
 from lp_sweep.storage.printable import printable
 from lp_sweep.storage.store import Store
@@ -93,9 +93,10 @@ def every_figure(tmp_path_factory: pytest.TempPathFactory) -> Reading:
     return Reading(written.page.read_text(encoding="utf-8"))
 
 
-def page_of(fake: FakeSweep, folder: Path, **options: Any) -> Reading:
-    written = write_report(fake.publish(), folder / "page.html", **options)
-    return Reading(written.page.read_text(encoding="utf-8"))
+def page_of(store: Store, sweep: str | None = None, within: tuple[float, ...] = (1, 2, 3)) -> Page:
+    """What a page says, before it is laid out: drawing takes longest."""
+    with open_views(store, sweep=sweep, deltas=within, only=VIEWS) as catalog:
+        return gather(catalog, store, sweep, within)
 
 
 # -- the page needs nothing, and lets nothing in
@@ -282,7 +283,7 @@ def test_failures_and_missing_cells_are_said(page: Reading) -> None:
         ["6", "sst2", "pending", "1"],
     ]
     gaps = page.texts["gaps"]
-    assert "2 of 18 cells have no score" in gaps
+    assert "Without a score: 2 of 18 cells" in gaps
     assert "2 of 4 networks lack a measured speed" in gaps
     assert "of one seed" not in gaps
     assert re.search(r"lp-sweep logs t1-\w+ --store ", gaps)
@@ -292,7 +293,7 @@ def test_failures_and_missing_cells_are_said(page: Reading) -> None:
 def test_one_seed_is_said(tmp_path: Path) -> None:
     fake = FakeSweep(tmp_path)
     fake.curve({0: 90.0, 2: 89.5})
-    said = page_of(fake, tmp_path).texts["gaps"]
+    said = " ".join(page_of(fake.publish()).gaps.sentences)
     assert "2 of 2 scores are of one seed" in said
     assert "No network has a measured speed" in said
     assert "Each of the 2 cells has a record." in said
@@ -324,10 +325,11 @@ def test_a_store_with_failures_only_is_a_page(tmp_path: Path) -> None:
     fake = FakeSweep(tmp_path / "store")
     for k in (0, 2):
         fake.cell(k=k, state="failed")
-    read = page_of(fake, tmp_path)
+    written = write_report(fake.publish(), tmp_path / "r.html")
+    read = Reading(written.page.read_text(encoding="utf-8"))
     assert "No score with all 12 layers." in read.texts["answer"]
     assert read.tables["failures"].rows[0][1] == "2"
-    assert "2 of 2 cells have no score" in read.texts["gaps"]
+    assert "Without a score: 2 of 2 cells" in read.texts["gaps"]
 
 
 def test_several_sweeps_are_one_page_or_one_is_chosen(tmp_path: Path) -> None:
@@ -335,16 +337,18 @@ def test_several_sweeps_are_one_page_or_one_is_chosen(tmp_path: Path) -> None:
         fake = FakeSweep(tmp_path / "store", name)
         fake.curve({0: 90.0, 2: 89.5}, model=model)
         fake.publish()
-    both = write_report(fake.store, tmp_path / "both.html")
-    read = Reading(both.page.read_text(encoding="utf-8"))
-    assert read.texts["title"] == "one, two – lp-sweep report"
-    assert {row[0] for row in read.tables["tasks"].rows} == {"one", "two"}
-    alone = write_report(fake.store, tmp_path / "two.html", sweep="two", within=(0.5,))
-    text = alone.page.read_text(encoding="utf-8")
-    assert "bert" not in Reading(text).texts["answer"]
-    assert "--task SST-2 --within 1 --model bert --sweep one --out" in read.texts["answer"]
-    assert "--sweep two" in text
-    assert "table min-layers --within 0.5 --store" in text
+    both = page_of(fake.store)
+    assert both.title == "one, two"
+    tasks = next(item.table for item in both.tables if item.name == "tasks")
+    assert {row[0] for row in tasks.rows} == {"one", "two"}
+    export = both.answers[0].choices[0].export
+    assert "--task SST-2 --within 1 --model bert --sweep one --out" in export
+    alone = page_of(fake.store, "two", (0.5,))
+    assert (alone.title, [item.model for item in alone.answers]) == ("two", ["xlnet"])
+    assert "--sweep two" in alone.answers[0].choices[0].export
+    min_layers = alone.tables[0].command
+    assert min_layers.startswith("lp-sweep table min-layers --within 0.5 --store ")
+    assert min_layers.endswith(" --sweep two")
 
 
 def test_names_of_any_text_stay_text(tmp_path: Path) -> None:
@@ -373,8 +377,9 @@ def test_names_of_any_text_stay_text(tmp_path: Path) -> None:
         ("", SpecError, "is a folder. Name a file"),
         ("file/report.html", StoreError, "can't write .*Name another with --out"),
         ("a\0b", SpecError, "can't be the name of a file"),
+        ("a" * 300 + "/x", StoreError, "can't write "),
     ],
-    ids=["folder", "below-a-file", "nul"],
+    ids=["folder", "below-a-file", "nul", "long"],
 )
 def test_a_place_that_takes_no_page(
     store: Store, tmp_path: Path, out: str, error: type[Exception], message: str
@@ -384,7 +389,10 @@ def test_a_place_that_takes_no_page(
         write_report(store, tmp_path / out)
 
 
-def test_the_command(store: Store, tmp_path: Path) -> None:
+def test_the_command(tmp_path: Path) -> None:
+    fake = FakeSweep(tmp_path / "store")
+    fake.curve({0: 90.0, 2: 89.5})
+    store = fake.publish()
     asked = ("report", "--store", store.location, "--sweep", "demo")
     done = sweep(*asked, "--out", "mine.html", "--figures", "drawn", cwd=tmp_path)
     assert (done.returncode, done.stdout) == (0, "")

@@ -102,8 +102,8 @@ def _sentences(counts: Mapping[str, int]) -> Iterator[str]:
         return
     asked = counts["n_cells"] - counts["n_not_needed"]
     yield (
-        f"{counts['n_open']} of {asked} cells have no score. A mean over them is shown as missing, "
-        "and an answer that hangs on them is an interval."
+        f"Without a score: {counts['n_open']} of {asked} cells. A mean over them is shown as "
+        "missing, and an answer that hangs on them is an interval."
         if counts["n_open"]
         else f"Each of the {asked} cells has a record."
     )

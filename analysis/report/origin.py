@@ -28,7 +28,7 @@ ORDER BY n DESC, command
 """
 _LISTS = {
     "models": """
-        SELECT model AS "model", depth AS "layers", model_revision AS "revision",
+        SELECT model AS "model", depth AS "depth", model_revision AS "revision",
             model_fingerprint AS "fingerprint", count(*) AS "trials"
         FROM trials GROUP BY ALL ORDER BY ALL""",
     "data": """

@@ -57,20 +57,33 @@ def write_report(
     SVG and PNG. The same store gives the same bytes. Raises SpecError for an unknown sweep, a loss
     below zero, or where matplotlib is not installed; StoreError where a file can't be written.
     """
+    target = _place(out)
     with open_views(store, sweep=sweep, deltas=within, only=VIEWS) as catalog:
         page = gather(catalog, store, sweep, sorted(set(within)))
         unreadable = catalog.unreadable
     content = render_page(page).encode()
-    target = expanded(out)
-    if target.is_dir():
-        raise SpecError(f"{target} is a folder. Name a file, such as {target / 'report.html'}.")
     try:
-        target.parent.mkdir(parents=True, exist_ok=True)
         Folder(target.parent, durable=False).write(target.name, content)
     except OSError as error:
-        raise StoreError(f"can't write {target}: {error}. Name another with --out.") from error
+        raise _refused(target, error) from error
     drawn = [path for drawing in page.figures.drawings for path in _save(drawing, figures)]
     return Written(target, len(content), drawn, unreadable)
+
+
+def _place(out: Path) -> Path:
+    """Where the page goes, with its folder made: before the work, which may take minutes."""
+    target = expanded(out)
+    try:
+        if target.is_dir():
+            raise SpecError(f"{target} is a folder. Name a file, such as {target / 'report.html'}.")
+        target.parent.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise _refused(target, error) from error
+    return target
+
+
+def _refused(target: Path, error: OSError) -> StoreError:
+    return StoreError(f"can't write {target}: {error}. Name another with --out.")
 
 
 def _save(drawing: Drawing, folder: Path | None) -> list[Path]:
