@@ -102,7 +102,7 @@ def strategy_means(
         "stable tasks": lambda row: phrases.mean_over_tasks(row, "stable"),
         "missing": lambda row: row["missing_tasks"] or "",
     }
-    return _flat(long, rows, "Strategies: mean over tasks, in points", keys, phrases.STRATEGY_NOTES)
+    return flat(long, rows, "Strategies: mean over tasks, in points", keys, phrases.STRATEGY_NOTES)
 
 
 def speed(
@@ -128,7 +128,7 @@ def speed(
         "fine-tuning": lambda row: phrases.speedup(row, "finetune"),
         "inference": lambda row: phrases.speedup(row, "inference"),
     }
-    return _flat(long, rows, "Size and speed", keys, phrases.SPEED_NOTES)
+    return flat(long, rows, "Size and speed", keys, phrases.SPEED_NOTES)
 
 
 # the names that the command line uses. It calls all four alike: only min_layers has use for `unit`,
@@ -196,13 +196,14 @@ def _completeness(row: Row) -> tuple[int, int]:
     return row.get("n", 0), row.get("n_expected", 0)
 
 
-def _flat(
+def flat(
     long: pa.Table,
     rows: Sequence[Row],
     title: str,
     keys: Mapping[str, Callable[[Row], str]],
     notes: Sequence[Note],
 ) -> Table:
+    """A line per row and a column per key, and of the notes those that a cell needs."""
     shown = tuple(tuple(show(row) for show in keys.values()) for row in rows)
     said = legend(notes, shown)
     return Table(title=title, columns=tuple(keys), rows=shown, notes=said, long=long)

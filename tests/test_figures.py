@@ -127,12 +127,19 @@ def measured_without_feed_forwards(fake: FakeSweep, row: dict[str, Any], full: s
     put_profile(fake, "cka", [("attention", 1, 1, 0.0)], row, against=other)
 
 
+def measured_speeds(fake: FakeSweep) -> None:
+    """Of the deep model: all layers, top K=2, and one that no cell asked for."""
+    for kept, speedup in ((8, 1.0), (6, 1.3), (1, 6.0)):
+        fake.speed(speedup, speedup, model=DEEP, depth=8, kept_layers=list(range(1, kept + 1)))
+
+
 @pytest.fixture(scope="module")
 def catalog(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Catalog]:
     fake = FakeSweep(tmp_path_factory.mktemp("figures") / "store")
     whole_networks(fake)
     pruned_networks(fake)
     without_feed_forwards(fake)
+    measured_speeds(fake)
     with open_views(fake.publish()) as opened:
         yield opened
 
@@ -268,6 +275,52 @@ def test_layers_with_and_without_feed_forwards(catalog: Catalog) -> None:
     ]
 
 
+def test_a_line_is_the_mean_over_seeds_of_a_task(catalog: Catalog) -> None:
+    row = only(numbers.curves(catalog), model=DEEP, task="SST-2", strategy="top")
+    assert (row["k_mean"], row["mean"], row["n_seeds"]) == (2, pytest.approx(73), 2)
+    assert row["sd"] == pytest.approx(math.sqrt(2))
+
+
+def test_many_tasks_are_one_panel_a_model(catalog: Catalog) -> None:
+    rows = numbers.curves(catalog, most=3)
+    assert set(rows["task"].to_pylist()) == {None}
+    assert only(rows, model=DEEP, strategy="top")["mean"] == pytest.approx(73)
+
+
+def test_the_draws_of_random_are_one_strategy(tmp_path: Path) -> None:
+    fake = FakeSweep(tmp_path)
+    fake.cell(k=0, score=90.0)
+    for draw, dropped in enumerate([(3, 5), (2, 8)]):
+        fake.cell(k=2, strategy=f"random {draw}", dropped=dropped, score=70.0 + draw)
+    with open_views(fake.publish()) as opened:
+        rows = numbers.curves(opened).to_pylist()
+    assert [(row["strategy"], row["mean"]) for row in rows] == [
+        ("all layers", 90),
+        ("random", 70),
+        ("random", 71),
+    ]
+
+
+def test_the_front_are_those_that_none_beats_in_both(tmp_path: Path) -> None:
+    fake = FakeSweep(tmp_path)
+    fake.curve({0: 90.0, 2: 85.0, 4: 80.0, 6: 70.0})
+    fake.cell(k=4, strategy="bottom", score=86.0)
+    for kept, speedup in (((1, 12), 1.0), ((1, 10), 1.2), ((1, 8), 1.5), ((5, 12), 1.4)):
+        layers = list(range(kept[0], kept[1] + 1))
+        fake.speed(1.0, speedup, kept_layers=layers)
+        fake.speed(1.0, 9.0, kept_layers=layers, device_name="another", batches=(8,))
+    with open_views(fake.publish()) as opened:
+        rows = numbers.pareto(opened).to_pylist()
+    front = {(row["device_name"], row["strategy"], row["k"]) for row in rows if row["front"]}
+    assert len(rows) == 8, "one row a device; what was not measured has none"
+    assert front == {
+        ("H200", "all layers", 0),
+        ("H200", "bottom", 4),
+        ("H200", "top", 4),
+        ("another", "all layers", 0),
+    }
+
+
 def test_a_panel_that_nobody_measured_says_so(catalog: Catalog) -> None:
     from matplotlib.figure import Figure
 
@@ -299,6 +352,8 @@ def test_cka_of_two_networks_by_hand_is_not_of_the_full_one(tmp_path: Path) -> N
         ("feed-forward", True),
         ("feed-forward-layers", True),
         ("4", True),
+        ("score", True),
+        ("pareto", True),
         ("5", False),
         ("contribution", False),
     ],
@@ -318,6 +373,8 @@ def test_every_figure_is_there_and_says_its_numbers(drawings: dict[str, Drawing]
     assert "t=0.9 keeps 7 of 8" in said["contribution"]
     assert "top 3 41.5 at 10 million" in said["feed-forward"]
     assert "top 3 removed, CKA 0.63 at layer 6" in said["feed-forward-layers"]
+    assert "on SST-2 all layers 91.50, highest top with 2 dropped 73.00" in said["score"]
+    assert "all layers ×1.00 with 86.50, top K=2 ×1.30 with 73.00" in said["pareto"]
     assert "procedure direct" in said["2"] + said["3"]
     assert all(text.endswith(".") and "\n" not in text for text in said.values())
 
@@ -348,9 +405,12 @@ def test_files_are_the_same_again(
 @pytest.mark.parametrize("name", list(FIGURES))
 def test_names_are_written_as_they_are(folder: Path, name: str) -> None:
     text = (folder / f"figure-{name}.svg").read_text(encoding="utf-8")
-    names = {"3": {SIX}, "contribution": {DEEP}, **{key: {SIX} for key in REDUCED}}.get(
-        name, {DEEP, SIX}
-    )
+    names = {
+        "3": {SIX},
+        "contribution": {DEEP},
+        "pareto": {DEEP},
+        **{key: {SIX} for key in REDUCED},
+    }.get(name, {DEEP, SIX})
     assert all(f">{model}" in text for model in names)
     assert "<dc:date>" not in text
     assert (folder / f"figure-{name}.png").read_bytes().startswith(b"\x89PNG")
@@ -361,6 +421,8 @@ SETTINGS = {
     "3": "examples/poor-mans-bert.yaml",
     "4": "`measure: {probes: full}`",
     "5": "`measure: {similarity: full}`",
+    "score": "examples/poor-mans-bert.yaml",
+    "pareto": "`measure: {speed: cuda}`",
     "contribution": "`{name: contribution, threshold: [0.95, 0.925, 0.9]}`",
     "cka": "`measure: {cka: full}`",
     "feed-forward": "`feed_forward: [none, top 3]`",
@@ -400,6 +462,7 @@ def only_of_others(fake: FakeSweep) -> None:
     [
         (only_pending, "2", "`lp-sweep status`"),
         (only_pending, "3", "`lp-sweep status`"),
+        (only_pending, "score", "no network with fewer layers has a score yet"),
         (only_pending, "contribution", "no contribution is measured yet: `lp-sweep status`"),
         (only_pending, "feed-forward", "of the procedure direct: `lp-sweep status`"),
         (only_of_others, "2", "by the procedure direct"),

@@ -11,7 +11,7 @@ import pytest
 
 ROOT = Path(__file__).resolve().parent.parent
 ROOMS = ("storage", "trials", "analysis", "orchestrator", "quickstart")
-DATA = {".sql", ".yaml", ".parquet", ".safetensors", ".json"}
+DATA = {".sql", ".j2", ".css", ".js", ".yaml", ".parquet", ".safetensors", ".json"}
 
 
 @pytest.fixture(scope="module")

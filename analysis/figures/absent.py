@@ -46,6 +46,19 @@ _ABSENT = {
     "3": _strategies("depth = 6", "a model of 6 layers"),
     "4": _measure("probes", "networks that it shows"),
     "5": _measure("similarity", "full networks", "(of pruned ones)"),
+    "score": _Absent(
+        "FROM cells WHERE procedure = 'direct' AND feed_forward = 'none' AND k IS DISTINCT FROM 0",
+        "no sweep of this store drops layers by the procedure direct, with all feed-forwards: "
+        "examples/poor-mans-bert.yaml does",
+        f"no network with fewer layers has a score yet, of the procedure direct: {_STATUS}",
+    ),
+    "pareto": _Absent(
+        "FROM speed_table WHERE inference_speedup IS NOT NULL",
+        "no speed in this store: add `measure: {speed: cuda}` (or cpu) to the sweep file, and run "
+        "it again",
+        "no network with fewer layers and a measured speed has a score on every task and seed, of "
+        f"the procedure direct: {_STATUS}",
+    ),
     "contribution": _Absent(
         "FROM cells WHERE strategy = 'contribution'",
         "no strategy contribution in this store: add `{name: contribution, threshold: [0.95, "

@@ -9,6 +9,7 @@ numbers are not in the store is None, never an empty frame; `absent` says why.
 
 from __future__ import annotations
 
+import io
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -17,7 +18,7 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
-from lp_sweep.analysis.figures import beside, layerwise, panels, reduced, text, theme
+from lp_sweep.analysis.figures import beside, curves, layerwise, panels, reduced, text, theme
 from lp_sweep.analysis.figures import numbers as figure_numbers
 from lp_sweep.analysis.figures.panels import Row, groups
 from lp_sweep.storage.catalog import Catalog
@@ -56,6 +57,14 @@ class Drawing:
         except OSError as error:
             raise SpecError(f"can't write a figure into {folder}: {error}") from error
         return list(files.values())
+
+    def svg(self) -> str:
+        """The text of the SVG file that `save` writes. Raises SpecError where matplotlib is not
+        installed."""
+        stream = io.BytesIO()
+        into = {"svg": stream}
+        theme.write(self.paint, into, title=self.title, description=self.alt, height=self.height)
+        return stream.getvalue().decode()
 
 
 def _drawing(
@@ -128,6 +137,28 @@ def figure_5(catalog: Catalog) -> Drawing | None:
     return _drawing("5", title, numbers, panels.similarity, text.similarity, height=3.4)
 
 
+def score(catalog: Catalog) -> Drawing | None:
+    """Score by layers dropped, a line per strategy, a panel per task."""
+    numbers = figure_numbers.curves(catalog)
+    rows = numbers.to_pylist()
+    if all(row["strategy"] == figure_numbers.FULL for row in rows):
+        return None
+    title = "Score by layers dropped, procedure direct"
+    lines = curves.grid(len(curves.score_panels(rows)), curves.SCORE_COLUMNS)[0]
+    return _drawing("score", title, numbers, curves.score, text.score, height=1.0 + 2.2 * lines)
+
+
+def pareto(catalog: Catalog) -> Drawing | None:
+    """Score against measured speed of inference, and which networks none beats in both."""
+    numbers = figure_numbers.pareto(catalog)
+    rows = numbers.to_pylist()
+    if all(row["k"] == 0 for row in rows):
+        return None
+    title = "Score and measured speed of inference, procedure direct"
+    lines = curves.grid(len(curves.pareto_panels(rows)), curves.PARETO_COLUMNS)[0]
+    return _drawing("pareto", title, numbers, curves.pareto, text.pareto, height=0.8 + 2.8 * lines)
+
+
 def contribution(catalog: Catalog) -> Drawing | None:
     """How much each layer changes the sentence token, and what each threshold keeps."""
     numbers = figure_numbers.contribution(catalog)
@@ -195,6 +226,8 @@ FIGURES: dict[str, Callable[[Catalog], Drawing | None]] = {
     "3": figure_3,
     "4": figure_4,
     "5": figure_5,
+    "score": score,
+    "pareto": pareto,
     "contribution": contribution,
     "cka": cka,
     "feed-forward": feed_forward,

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from lp_sweep.analysis.figures import reduced, theme
+from lp_sweep.analysis.figures import curves, reduced, theme
 from lp_sweep.analysis.figures.beside import network_name
+from lp_sweep.analysis.figures.numbers import FULL
 from lp_sweep.analysis.figures.panels import FAR, Row, curve_label, groups
 
 _MOST = 6  # parts of one sentence
@@ -143,3 +144,37 @@ def feed_forward_layers(rows: Sequence[Row]) -> str:
 
 def _number(value: float | None, unit: float) -> str:
     return "not complete" if value is None else f"{value / unit:.4g}"
+
+
+def score(rows: Sequence[Row]) -> str:
+    parts = []
+    for panel in curves.score_panels(rows):
+        whole = [row for row in panel if row["strategy"] == FULL]
+        pruned = sorted((row for row in panel if row["strategy"] != FULL), key=lambda r: r["mean"])
+        said = [f"all layers {row['mean']:.2f}" for row in whole]
+        for word, row in (("highest", pruned[-1]), ("lowest", pruned[0])) if pruned else ():
+            said.append(f"{word} {_setting(row)} {row['mean']:.2f}")
+        task = "over tasks" if panel[0]["task"] is None else f"on {theme.name(panel[0]['task'])}"
+        parts.append(f"{theme.name(panel[0]['model'])} {task} {', '.join(said)}")
+    return _sentence(
+        "Score in points by layers dropped, a line per strategy (procedure direct)", parts
+    )
+
+
+def pareto(rows: Sequence[Row]) -> str:
+    parts = []
+    for panel in curves.pareto_panels(rows):
+        front = [
+            f"{curves.network_label(row)} ×{row['speedup']:.2f} with {row['mean']:.2f}"
+            for row in panel
+            if row["front"]
+        ]
+        beaten = (
+            f", and {len(panel) - len(front)} that are beaten" if len(front) < len(panel) else ""
+        )
+        first = panel[0]
+        where = f"{theme.name(first['model'])} on {theme.name(first['device_name'] or 'unknown')}"
+        parts.append(f"{where}, batch {first['batch']}: {', '.join(front)}{beaten}")
+    return _sentence(
+        "Networks that no other beats in measured inference speed and mean score", parts
+    )

@@ -8,7 +8,7 @@ import warnings
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import IO, TYPE_CHECKING, Any
 
 from lp_sweep.storage.errors import SpecError
 from lp_sweep.storage.printable import printable
@@ -90,13 +90,14 @@ def _settings() -> Iterator[None]:
 
 def write(
     paint: Callable[[Figure], None],
-    files: Mapping[str, Path],
+    files: Mapping[str, Path | IO[bytes]],
     *,
     title: str,
     description: str,
     height: float,
 ) -> None:
-    """Paint once and write the figure to a file for each format, with no date inside."""
+    """Paint once and write the figure into a file or a stream for each format, with no date
+    inside."""
     with _settings():
         from matplotlib.backends.backend_agg import FigureCanvasAgg
         from matplotlib.figure import Figure
@@ -105,9 +106,9 @@ def write(
         FigureCanvasAgg(figure)
         paint(figure)
         text = {"Title": title, "Description": description}
-        for kind, path in files.items():
+        for kind, target in files.items():
             extra = {"Date": None, "Creator": None} if kind == "svg" else {"Software": None}
-            figure.savefig(path, format=kind, dpi=_DOTS_PER_INCH, metadata={**text, **extra})
+            figure.savefig(target, format=kind, dpi=_DOTS_PER_INCH, metadata={**text, **extra})
 
 
 def caption(figure: Figure, text: str) -> None:

@@ -8,6 +8,8 @@ from typing import Annotated
 
 import typer
 
+from lp_sweep.storage.errors import SpecError
+
 DEFAULT_STORE = "lp-sweep-store"
 BUILT_IN = "quickstart"
 
@@ -116,3 +118,11 @@ SweepOption = Annotated[
 TrialArgument = Annotated[
     str, typer.Argument(help="A trial's or profile's identifier, or the beginning of one.")
 ]
+
+
+def losses(within: str) -> tuple[float, ...]:
+    """What `--within` says. Raises SpecError."""
+    try:
+        return tuple(float(part) for part in within.split(","))
+    except ValueError:
+        raise SpecError(f"--within {within!r}: numbers with commas, such as 1,2,3") from None

@@ -18,6 +18,7 @@ from lp_sweep.orchestrator.commands.options import (
     TableName,
     TrialArgument,
     Unit,
+    losses,
 )
 from lp_sweep.orchestrator.commands.output import emit, say
 from lp_sweep.storage.errors import SpecError
@@ -102,13 +103,9 @@ def table(
     from lp_sweep.analysis.render import render
     from lp_sweep.orchestrator.commands import tableview, verbs
 
-    try:
-        deltas = tuple(float(part) for part in within.split(","))
-    except ValueError:
-        raise SpecError(f"--within {within!r}: numbers with commas, such as 1,2,3") from None
     asked = tableview.Asked(name.value, unit.value, model or (), strategy or ())
     views = tableview.VIEWS_READ[name.value]
-    catalog = verbs.opened(store or DEFAULT_STORE, sweep, deltas, views)
+    catalog = verbs.opened(store or DEFAULT_STORE, sweep, losses(within), views)
     made = tableview.make_table(catalog, asked)
     emit(render(made, Format.json if as_json else form), end="")
 

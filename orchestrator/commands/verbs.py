@@ -14,6 +14,7 @@ from lp_sweep.storage.errors import SpecError, StoreError
 from lp_sweep.storage.store import Store, is_store
 
 if TYPE_CHECKING:
+    from lp_sweep.analysis.report.writing import Written
     from lp_sweep.orchestrator.commands.request import Request
     from lp_sweep.orchestrator.estimate.cost import Cost
     from lp_sweep.orchestrator.estimate.estimate import Estimate
@@ -132,6 +133,24 @@ def opened(
     catalog = open_views(existing(location), sweep=sweep, deltas=deltas, only=only)
     _warn_unreadable(catalog.unreadable)
     return catalog
+
+
+def report(
+    location: str,
+    out: Path,
+    *,
+    sweep: str | None,
+    within: Sequence[float],
+    figures: Path | None,
+) -> Written:
+    """The page of a store, written; what can't be read is named."""
+    without_pandas()
+    from lp_sweep.analysis.report.writing import write_report
+
+    store = existing(location)
+    written = write_report(store, out, sweep=sweep, within=within, figures=figures)
+    _warn_unreadable(written.unreadable)
+    return written
 
 
 def _warn_unreadable(files: Any) -> None:

@@ -1,0 +1,192 @@
+"""The answer: of each task the smallest network within each loss, over all strategies.
+
+Read from the rows of the tables that the page shows further down, so that it can't differ from
+them. Where a cell that is missing could still bring a smaller network, the answer is an interval.
+"""
+
+from __future__ import annotations
+
+import re
+import shlex
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+from lp_sweep.analysis import phrases
+from lp_sweep.analysis.report.page import Answer, Choice, Fact
+from lp_sweep.analysis.tables import Table
+from lp_sweep.storage.printable import ranges
+
+Row = Mapping[str, Any]
+_TASK = ("sweep", "model", "task")
+_CURVE = (*_TASK, "procedure", "strategy", "delta")
+
+
+class _Known(NamedTuple):
+    """What the other tables say of networks, by what they are looked up by."""
+
+    intervals: Mapping[tuple[Any, ...], Row]  # by _CURVE
+    sizes: Mapping[tuple[Any, ...], Sequence[Row]]  # by sweep, model and kept layers
+    tasks: Mapping[tuple[Any, ...], Row]  # by _TASK, of all layers
+    models: Mapping[str, int]  # with a task, by its name
+    store: str
+    name_sweep: bool
+
+
+def answers(tables: Mapping[str, Table], store: str, *, name_sweep: bool) -> list[Answer]:
+    """One per sweep, model and task, in the order of the plan. `tables` by their names in `lp-sweep
+    table`: min-layers (in points), min-layers-interval, speed, tasks. store, name_sweep: what
+    the commands say, and whether they must name the sweep."""
+    rows = tables["min-layers"].long.to_pylist()
+    known = _Known(
+        intervals={_key(row, _CURVE): row for row in _rows(tables, "min-layers-interval")},
+        sizes=_grouped(
+            (row for row in _rows(tables, "speed") if row["feed_forward"] == "none"), _network
+        ),
+        tasks={_key(row, _TASK): row for row in _rows(tables, "tasks") if _is_full(row)},
+        models=Counter(task for task, _ in {(row["task"], row["model"]) for row in rows}),
+        store=store,
+        name_sweep=name_sweep,
+    )
+    by_task = _grouped(
+        sorted(rows, key=lambda row: (row["sweep"], row["model"], row["position"])),
+        lambda row: _key(row, _TASK),
+    )
+    return [_answer(of_task, known) for of_task in by_task.values()]
+
+
+def _rows(tables: Mapping[str, Table], name: str) -> list[Row]:
+    rows: list[Row] = tables[name].long.to_pylist()
+    return rows
+
+
+def _key(row: Row, names: Iterable[str]) -> tuple[Any, ...]:
+    return tuple(row[name] for name in names)
+
+
+def _network(row: Row) -> tuple[Any, ...]:
+    return (row["sweep"], row["model"], tuple(row["kept_layers"] or ()))
+
+
+def _grouped(rows: Iterable[Row], key: Any) -> dict[tuple[Any, ...], list[Row]]:
+    groups: dict[tuple[Any, ...], list[Row]] = {}
+    for row in rows:
+        groups.setdefault(key(row), []).append(row)
+    return groups
+
+
+def _is_full(row: Row) -> bool:
+    return bool(row["k"] == 0 and row["feed_forward"] == "none" and row["mean"] is not None)
+
+
+def _answer(rows: Sequence[Row], known: _Known) -> Answer:
+    first = rows[0]
+    deltas = sorted({row["delta"] for row in rows})
+    return Answer(
+        sweep=first["sweep"],
+        model=first["model"],
+        task=first["task"],
+        depth=first["depth"],
+        said=_said(known.tasks.get(_key(first, _TASK)), first["depth"]),
+        choices=[
+            _choice([row for row in rows if row["delta"] == delta], known) for delta in deltas
+        ],
+    )
+
+
+def _said(full: Row | None, depth: int) -> str:
+    if full is None:
+        return f"No score with all {depth} layers."
+    metric = phrases.heading("", full["metric"]).strip()
+    seeds = "one seed" if full["n"] == 1 else f"{full['n']} seeds"
+    said = f"All {depth} layers: {full['mean']:.2f} {metric}, {seeds}."
+    if full["majority"] is None:
+        return said
+    return f"{said} The constant answer: {full['majority']:.2f}."
+
+
+def _choice(rows: Sequence[Row], known: _Known) -> Choice:
+    """Of one loss. `rows`: one per procedure and strategy."""
+    loss = phrases.allowed_loss(rows[0])
+    sure = [row for row in rows if row["n_seeds"]]
+    if not sure:
+        return Choice(loss, "?", "no score with all layers to compare with", "", (), (), "")
+    best = max(
+        sure,
+        key=lambda row: (row["max_dropped_low"], row["score_kept"] or 0.0, -row["position"]),
+    )
+    depth, most = best["depth"], max(row["max_dropped_high"] for row in rows)
+    fewest, layers = depth - most, depth - best["max_dropped_low"]
+    kept = set(best["kept_layers"] or range(1, depth + 1))
+    return Choice(
+        loss=loss,
+        layers=str(layers) if fewest == layers else f"{fewest}–{layers}",
+        doubt="" if fewest == layers else _open(rows, best["max_dropped_low"]),
+        network=_named(best),
+        kept=[layer in kept for layer in range(1, depth + 1)],
+        facts=_facts(best, known),
+        export=_export(best, rows, known),
+    )
+
+
+def _open(rows: Iterable[Row], low: int) -> str:
+    """Why a smaller network may do as well."""
+    open_ = [row for row in rows if row["max_dropped_high"] > low]
+    missing = sum(row["n_missing"] for row in open_)
+    if missing:
+        return f"{missing} missing cell{'' if missing == 1 else 's'} may still bring a smaller one"
+    return phrases.SEARCHED_FOR.text
+
+
+def _named(best: Row) -> str:
+    if not best["max_dropped_low"]:
+        return "all layers"
+    procedure = "" if best["procedure"] == "direct" else f", {best['procedure']}"
+    return f"{best['strategy']} K={best['max_dropped_low']}{procedure}"
+
+
+def _facts(best: Row, known: _Known) -> list[Fact]:
+    seeds = "one seed" if best["n_seeds"] == 1 else f"{best['n_seeds']} seeds"
+    change = f" ({phrases.signed(-best['loss'])})" if best["max_dropped_low"] else ""
+    facts = [Fact("score", f"{best['score_kept']:.2f}{change}, {seeds}")]
+    interval = known.intervals.get(_key(best, _CURVE))
+    if interval is not None:
+        facts.append(Fact("90%", _credible(interval)))
+    kept = tuple(best["kept_layers"] or range(1, best["depth"] + 1))
+    facts.append(Fact("keeps", f"layers {ranges(kept).replace(',', ', ')}"))
+    return facts + _size_and_speed(known.sizes.get((best["sweep"], best["model"], kept), ()))
+
+
+def _credible(row: Row) -> str:
+    if row["reason"] or not row["credible"]:
+        return f"none: {row['reason'] or 'nothing to resample'}"
+    return f"{phrases.layers_left(row['depth'], row['credible'])} layers by this strategy"
+
+
+def _size_and_speed(rows: Sequence[Row]) -> list[Fact]:
+    """A line per device; of several batches the first."""
+    if not rows:
+        return []
+    share = phrases.percent(rows[0]["params_percent"])
+    size = Fact("size", f"{phrases.parameters(rows[0]['params_total'])} parameters, {share}")
+    devices: dict[str, str] = {}
+    for row in rows:
+        if row["inference_speedup"] is not None:
+            devices.setdefault(phrases.device(row), phrases.speedup(row, "inference"))
+    if not devices:
+        return [size, Fact("inference", phrases.NOT_MEASURED)]
+    return [size, *(Fact("inference", f"{speed} on {name}") for name, speed in devices.items())]
+
+
+def _export(best: Row, rows: Sequence[Row], known: _Known) -> str:
+    """The command that finds the same network again; "" where that of the store is not known."""
+    if best["max_dropped"] is None:
+        return ""
+    within = f"{best['delta']:g}"
+    folder = re.sub(r"[^A-Za-z0-9._]+", "-", f"{best['task']}-within-{within}").strip("-.")
+    words = ["lp-sweep", "export", "--best", "--task", best["task"], "--within", within]
+    words += ["--model", best["model"]] if known.models[best["task"]] > 1 else []
+    if any(row["max_dropped_high"] > best["max_dropped"] for row in rows):
+        words += ["--strategy", best["strategy"]]  # of the others the answer is open
+    words += ["--sweep", best["sweep"]] if known.name_sweep else []
+    return shlex.join((*words, "--out", folder, "--store", known.store))

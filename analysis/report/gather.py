@@ -1,0 +1,101 @@
+"""Fills a page from a store: the tables and figures that the commands print and draw, and no
+second computation."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Iterator, Mapping, Sequence
+
+import pyarrow.compute as pc
+
+from lp_sweep.analysis.figures.absent import why_absent
+from lp_sweep.analysis.figures.drawings import FIGURES
+from lp_sweep.analysis.paper.compare import PAPER_TABLES, paper_table
+from lp_sweep.analysis.paper.models import stands
+from lp_sweep.analysis.paper.ours import models
+from lp_sweep.analysis.report.answer import answers
+from lp_sweep.analysis.report.asked import asked
+from lp_sweep.analysis.report.gaps import gaps
+from lp_sweep.analysis.report.origin import origin
+from lp_sweep.analysis.report.page import Page, Sheet, Shown
+from lp_sweep.analysis.statistics.tables import STATISTICS
+from lp_sweep.analysis.tables import TABLES, Table
+from lp_sweep.storage.catalog import Catalog
+from lp_sweep.storage.redact import redact_text
+from lp_sweep.storage.store import Store
+
+_OPENED = ("min-layers", "tasks")
+_MOST_OPENED = 60  # rows: a longer table is there and folded
+_FIRST = ("score", "pareto")  # of the figures
+_MOST_NAMED = 3  # sweeps of a title
+
+
+def gather(catalog: Catalog, store: Store, sweep: str | None, within: Sequence[float]) -> Page:
+    """All that a page says of the catalog, which was opened on the store for `sweep` (None: all)
+    and the losses `within`."""
+    place = redact_text(store.location)
+    made = {name: make(catalog) for name, make in (TABLES | STATISTICS).items()}
+    sweeps = asked(catalog)
+    paper, beside_paper = _paper(catalog, _asked_for(place, sweep))
+    return Page(
+        title=sweep or _title([item.sweep for item in sweeps]),
+        asked=sweeps,
+        answers=answers(made, place, name_sweep=bool(sweep) or len(sweeps) > 1),
+        figures=_figures(catalog),
+        tables=list(_sheets(made, _asked_for(place, sweep), within)),
+        paper=paper,
+        beside_paper=beside_paper,
+        gaps=gaps(catalog, place),
+        origin=origin(catalog, store),
+    )
+
+
+def _title(sweeps: Sequence[str]) -> str:
+    if len(sweeps) > _MOST_NAMED:
+        return f"{len(sweeps)} sweeps"
+    return ", ".join(sweeps) or "an empty store"
+
+
+def _asked_for(place: str, sweep: str | None) -> str:
+    """The options that make a command read what the page reads."""
+    return shlex.join(("--store", place, *(("--sweep", sweep) if sweep else ())))
+
+
+def _sheets(made: Mapping[str, Table], options: str, within: Sequence[float]) -> Iterator[Sheet]:
+    losses = ",".join(f"{delta:g}" for delta in within)
+    for name, table in made.items():
+        if name == "random-control" and not table.rows:
+            continue  # it takes draws of `random`, which few sweeps ask for
+        narrow = f" --within {losses}" if name.startswith("min-layers") else ""
+        opened = name in _OPENED and len(table.rows) <= _MOST_OPENED
+        yield Sheet(name, table, f"lp-sweep table {name}{narrow} {options}", opened)
+
+
+def _figures(catalog: Catalog) -> Shown:
+    drawings, absent = [], []
+    for name in (*_FIRST, *(name for name in FIGURES if name not in _FIRST)):
+        drawing = FIGURES[name](catalog)
+        if drawing is None:
+            absent.append(why_absent(catalog, name))
+        else:
+            drawings.append(drawing)
+    return Shown(drawings, absent)
+
+
+def _paper(catalog: Catalog, options: str) -> tuple[list[Sheet], str]:
+    """The paper's tables in which something of the store stands beside the paper's numbers."""
+    if not stands(models(catalog).items(), {}).of:
+        return [], (
+            "The store has none of the models of Poor Man's BERT, so nothing stands beside its "
+            "tables. `lp-sweep paper --model OURS=PAPER'S` compares another of as many layers."
+        )
+    sheets, empty = [], []
+    for number in PAPER_TABLES:
+        table = paper_table(catalog, number)
+        command = f"lp-sweep paper --table {number} {options}"
+        if pc.all(pc.equal(table.long["verdict"], "missing")).as_py():
+            empty.append(str(number))
+        else:
+            sheets.append(Sheet(f"paper-{number}", table, command, number == 1))
+    said = f" Nothing is there yet of: Table {', Table '.join(empty)}." if empty else ""
+    return sheets, f"Ours in front, the paper's number in brackets.{said}"

@@ -1,0 +1,97 @@
+"""What a page says, as plain named values. Text as it was found: the template escapes all of it.
+
+`gather` fills a Page from a store, `writing` lays it out. Nothing here knows HTML or SQL.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from lp_sweep.analysis.figures.drawings import Drawing
+from lp_sweep.analysis.tables import Table
+
+
+class Fact(NamedTuple):
+    """A line of a list: `tasks`, `sst2, rte`."""
+
+    name: str
+    text: str
+
+
+class Choice(NamedTuple):
+    """The smallest network of a task within a loss, over all that was tried."""
+
+    loss: str  # 1 point
+    layers: str  # 10, or 4–6 where missing cells leave it open
+    doubt: str  # why it is open, or not known; "" where it is neither
+    network: str  # top K=2
+    kept: Sequence[bool]  # of each layer, the lowest first; () where no network is known
+    facts: Sequence[Fact]  # score, interval, size, speed
+    export: str  # the command that writes it as a checkpoint; ""
+
+
+class Answer(NamedTuple):
+    """Of one task of one model: a choice per allowed loss."""
+
+    sweep: str
+    model: str
+    task: str
+    depth: int
+    said: str  # the score with all layers, and what the constant answer scores
+    choices: Sequence[Choice]
+
+
+class Sheet(NamedTuple):
+    """A table, and the command that prints the same."""
+
+    name: str
+    table: Table
+    command: str
+    opened: bool
+
+
+class Shown(NamedTuple):
+    """The drawings that there are, and of each other why it is not there."""
+
+    drawings: Sequence[Drawing]
+    absent: Sequence[str]
+
+
+class Asked(NamedTuple):
+    """One sweep: what it asked for, and how far it is."""
+
+    sweep: str
+    facts: Sequence[Fact]
+
+
+class Gaps(NamedTuple):
+    """What is missing, failed or was seen once only: tables, and sentences."""
+
+    sentences: Sequence[str]
+    sheets: Sequence[Sheet]
+    commands: Sequence[str]  # that mend it
+
+
+class Origin(NamedTuple):
+    """Where the numbers come from."""
+
+    facts: Sequence[Fact]
+    sheets: Sequence[Sheet]
+    sweep_files: Sequence[Fact]  # the name, and the text as it was run
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Page:
+    """All of a report, in the order in which it is read."""
+
+    title: str
+    asked: Sequence[Asked]
+    answers: Sequence[Answer]
+    figures: Shown
+    tables: Sequence[Sheet]
+    paper: Sequence[Sheet]
+    beside_paper: str  # what is said of the comparison
+    gaps: Gaps
+    origin: Origin

@@ -1,0 +1,45 @@
+"""`lp-sweep report`: a store as one page that needs nothing else."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from lp_sweep.orchestrator.commands.options import (
+    DEFAULT_STORE,
+    StoreOption,
+    SweepOption,
+    losses,
+)
+from lp_sweep.orchestrator.commands.output import say
+
+app = typer.Typer()
+
+
+@app.command()
+def report(
+    store: StoreOption = None,
+    sweep: SweepOption = None,
+    out: Annotated[Path, typer.Option("--out", help="The page to write.")] = Path("report.html"),
+    figures: Annotated[
+        Path | None, typer.Option("--figures", help="Write its figures into this folder, too.")
+    ] = None,
+    within: Annotated[
+        str, typer.Option("--within", help="Allowed losses in points, comma-separated.")
+    ] = "1,2,3",
+) -> None:
+    """Write a page with the answer, all tables and figures, what is missing and where it is from:
+    one HTML file for any browser, which asks nothing of any network.
+
+    Example: lp-sweep report --out report.html --figures figures
+    """
+    from lp_sweep.orchestrator.commands import verbs
+
+    written = verbs.report(
+        store or DEFAULT_STORE, out, sweep=sweep, within=losses(within), figures=figures
+    )
+    for path in written.figures:
+        say(f"wrote {path}")
+    say(f"wrote {written.page} ({written.size / 1e3:,.0f} kB)")
