@@ -15,7 +15,7 @@ from typing import Annotated
 
 import typer
 
-from lp_sweep.orchestrator.commands import clustercli, storecli
+from lp_sweep.orchestrator.commands import clustercli, exporting, storecli
 from lp_sweep.orchestrator.commands.options import (
     DEFAULT_STORE,
     AddressOption,
@@ -262,6 +262,7 @@ def cka(
 
 
 app.add_typer(storecli.app)
+app.add_typer(exporting.app)
 app.add_typer(clustercli.app, name="cluster")
 
 
