@@ -15,7 +15,11 @@ import pytest
 import yaml
 from huggingface_hub import ModelCard, metadata_load
 
+from lp_sweep.analysis.statistics.intervals import Interval
+from lp_sweep.orchestrator.export.card import trial_card
+from lp_sweep.orchestrator.export.facts import Base, Facts, Speed
 from lp_sweep.orchestrator.export.network import check_same
+from lp_sweep.orchestrator.export.places import hub_source, spec_of
 from lp_sweep.storage.errors import ExportError, PreflightError, SpecError, StoreError
 from lp_sweep.storage.store import Store
 from lp_sweep.storage.sums import SUMS, changed_files
@@ -109,6 +113,37 @@ def test_the_card_is_one_of_the_hub(world: World, tmp_path: Path) -> None:
         "Speed: not measured",
         "licence of that model is not known",
         world.kept,
+    ):
+        assert words in card.text, words
+
+
+def test_what_is_of_the_hub_is_linked(world: World) -> None:
+    (record,) = world.store.read("trials", world.kept)
+    dataset = hub_source(f"hub:nyu-mll/glue@{'1' * 40}:rte:train=train,validation=validation")
+    facts = Facts(
+        base=Base("org/bert", True, "0" * 40, "apache-2.0"),
+        dataset=dataset,
+        label_names=("neg", "pos"),
+        interval=Interval(None, None, "none", None, "no predictions"),
+        full=record | {"last": 0.5, "params_total": 2 * record["params_total"]},
+        speeds=[Speed("inference", 32, 128, 1.93, 1.91, 1.95, "H200", "fp32")],
+        chosen="Named.",
+        another="it is another network",
+    )
+    card = ModelCard(trial_card(spec_of(record), record, facts, "validation"))
+    told = card.data.to_dict()
+    assert (told["base_model"], told["license"]) == ("org/bert", "apache-2.0")
+    assert told["datasets"] == ["nyu-mll/glue"]
+    (result,) = card.data.eval_results
+    assert (result.dataset_config, result.dataset_revision) == ("rte", "1" * 40)
+    for words in (
+        f"org/bert at `{'0' * 40}`",
+        "The licence of that model is apache-2.0",
+        "1.93 times as fast as all layers (1.91 to 1.95, quartiles): inference",
+        "no interval: no predictions",
+        "| all 4 layers, same recipe and seed | 50.00 |",
+        "50% of the",
+        "**it is another network.**",
     ):
         assert words in card.text, words
 

@@ -124,7 +124,8 @@ def _chosen(
 
         with opened(store.location, sweep, (best.within,), choice.VIEWS) as catalog:
             trial, why = choice.best(catalog, best)
-    assert trial is not None
+    if trial is None:
+        raise SpecError("name a trial, or say which is `best`.")
     found = history(store, trial)
     if found.id.startswith("p"):
         raise SpecError(f"{found.id} is a measurement and has no network. Name a trial.")

@@ -48,10 +48,10 @@ def trial_card(spec: TrialSpec, record: Record, facts: Facts, split: str) -> str
         _LOAD.format(length=spec.recipe.max_length),
         _inputs(spec, facts.label_names),
         "## How it was made",
-        _making(spec, record, facts),
+        _making(spec, record),
         _closing(record),
     ]
-    return f"---\n{_front_matter(spec, record, facts, split)}\n---\n\n" + "\n\n".join(parts) + "\n"
+    return f"---\n{_front_matter(record, facts, split)}\n---\n\n" + "\n\n".join(parts) + "\n"
 
 
 def pruned_card(base: Base, depth: int, kept: Sequence[int], strategy: str) -> str:
@@ -83,15 +83,18 @@ def escaped(text: str) -> str:
     return markdown_escape(printable(text))
 
 
-def _front_matter(spec: TrialSpec, record: Record, facts: Facts, split: str) -> str:
+def _front_matter(record: Record, facts: Facts, split: str) -> str:
     from huggingface_hub import EvalResult, ModelCardData
 
-    metric = _METRICS.get(record["metric"], record["metric"])
+    metric = _METRICS.get(record["metric"]) or str(record["metric"])
     name = f"{facts.base.name.rpartition('/')[2]}-{len(record['kept_layers'])}-layers"
+    hub = facts.dataset
     result = EvalResult(
         task_type="text-classification",
-        dataset_type=facts.dataset or record["task"],
+        dataset_type=str(hub.dataset) if hub else record["task"],
         dataset_name=record["task"],
+        dataset_config=hub.config if hub else None,
+        dataset_revision=hub.revision if hub else None,
         dataset_split=split,
         metric_type=metric,
         metric_name=record["metric"],
@@ -103,7 +106,7 @@ def _front_matter(spec: TrialSpec, record: Record, facts: Facts, split: str) -> 
         library_name="transformers",
         pipeline_tag="text-classification",
         tags=TAGS,
-        datasets=[facts.dataset] if facts.dataset else None,
+        datasets=[str(hub.dataset)] if hub else None,
         metrics=[metric],
         model_name=f"{name}-{record['task']}",
         eval_results=[result],
@@ -195,7 +198,7 @@ def _inputs(spec: TrialSpec, label_names: Sequence[str]) -> str:
     return f"In: {columns}, at most {spec.recipe.max_length} tokens.{pair} Out: {said}."
 
 
-def _making(spec: TrialSpec, record: Record, facts: Facts) -> str:
+def _making(spec: TrialSpec, record: Record) -> str:
     recipe = spec.recipe
     rows = [
         ("procedure", spec.procedure),
@@ -204,9 +207,8 @@ def _making(spec: TrialSpec, record: Record, facts: Facts) -> str:
         ("batch, epochs", f"{recipe.batch_size}, {recipe.epochs}"),
         ("precision", record["precision_used"]),
         ("train, dev examples", f"{record['train_examples']}, {record['dev_examples']}"),
-        ("data", facts.dataset or "files of one's own"),
-        ("data fingerprint", record["data_fingerprint"]),
-        ("model fingerprint", record["model_fingerprint"]),
+        ("data", record["data_fingerprint"]),
+        ("model", record["model_fingerprint"]),
     ]
     table = [f"| {name} | {escaped(str(value))} |" for name, value in rows]
     return "\n".join(["| | |", "|---|---|", *table])

@@ -10,12 +10,11 @@ import numpy as np
 
 from lp_sweep.analysis.statistics.answers import Network, answers_of
 from lp_sweep.analysis.statistics.intervals import Interval, over_examples
-from lp_sweep.orchestrator.export.places import full_spec
+from lp_sweep.orchestrator.export.places import HUB, full_spec, hub_source
 from lp_sweep.storage.identity import trial_id
 from lp_sweep.storage.specs import TrialSpec
 from lp_sweep.storage.store import Store
-
-_HUB = "hub:"
+from lp_sweep.trials.tasks import TaskSource
 
 
 class Speed(NamedTuple):
@@ -44,7 +43,7 @@ class Facts(NamedTuple):
     """Beside what the record says."""
 
     base: Base
-    dataset: str | None  # of the hub
+    dataset: TaskSource | None  # of the hub
     label_names: Sequence[str]
     interval: Interval  # points
     full: Mapping[str, Any] | None  # the record of all layers: same recipe, same seed
@@ -55,17 +54,15 @@ class Facts(NamedTuple):
 
 def base_of(fingerprint: str, name: str, folder: str | None, *, offline: bool) -> Base:
     """`folder`: where the model is, if that is known."""
-    if fingerprint.startswith(_HUB):
-        repo_id, _, revision = fingerprint.removeprefix(_HUB).rpartition("@")
+    if fingerprint.startswith(HUB):
+        repo_id, _, revision = fingerprint.removeprefix(HUB).rpartition("@")
         return Base(repo_id, True, revision, _hub_licence(repo_id, revision, offline=offline))
     return Base(Path(name).name or "model", False, None, folder and _licence(Path(folder)))
 
 
-def dataset_of(fingerprint: str) -> str | None:
-    """The hub's name of a data set."""
-    if not fingerprint.startswith(_HUB):
-        return None
-    return fingerprint.removeprefix(_HUB).rpartition("@")[0]
+def dataset_of(fingerprint: str) -> TaskSource | None:
+    """None for files of one's own."""
+    return hub_source(fingerprint) if fingerprint.startswith(HUB) else None
 
 
 def interval_of(

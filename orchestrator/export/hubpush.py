@@ -11,7 +11,7 @@ def check_may_push(repo_id: str, *, offline: bool) -> None:
     """Before hours of work. Raises SpecError for a bad name, or where the hub must not be asked."""
     from huggingface_hub import constants
     from huggingface_hub.errors import HFValidationError
-    from huggingface_hub.utils import validate_repo_id
+    from huggingface_hub.utils import validate_repo_id  # type: ignore[attr-defined]
 
     if offline or constants.HF_HUB_OFFLINE:
         which = "--offline" if offline else "HF_HUB_OFFLINE"

@@ -22,7 +22,7 @@ from lp_sweep.storage.store import Store
 from lp_sweep.trials.datasource import data_fingerprint
 from lp_sweep.trials.tasks import TaskSource, canonical_name, glue_source
 
-_HUB = "hub:"
+HUB = "hub:"
 
 
 class Where(NamedTuple):
@@ -56,8 +56,8 @@ def model_place(record: Mapping[str, Any], where: Where) -> dict[str, Any] | Non
     for model in where.sweep.models if where.sweep else ():
         if model.fingerprint == print_:
             return place | {"path": model.path, "revision": model.revision}
-    if print_.startswith(_HUB):
-        path, _, revision = print_.removeprefix(_HUB).rpartition("@")
+    if print_.startswith(HUB):
+        path, _, revision = print_.removeprefix(HUB).rpartition("@")
         return place | {"path": path, "revision": revision}
     folder = _shipped(where, print_)
     return place | {"path": str(folder)} if folder else None
@@ -69,15 +69,10 @@ def task_source(spec: TrialSpec, record: Mapping[str, Any], where: Where) -> Tas
     for task in where.sweep.tasks.values() if where.sweep else ():
         if task.fingerprint == print_ and task.definition == spec.task:
             return task.source
-    if print_.startswith(_HUB):
-        return _hub_source(print_)
-    glue = canonical_name(record["task"])
-    if glue and where.data_dir:
-        source = glue_source(glue, where.data_dir)
-        return source if data_fingerprint(source, spec.task) == print_ else None
-    folder = _shipped(where, print_)
-    source = _files_in(folder) if folder else None
-    return source if source and data_fingerprint(source, spec.task) == print_ else None
+    if print_.startswith(HUB):
+        return hub_source(print_)
+    found = _files(print_, record, where)
+    return found if found and data_fingerprint(found, spec.task) == print_ else None
 
 
 def job_of(spec: TrialSpec, record: Mapping[str, Any], where: Where) -> dict[str, Any]:
@@ -106,12 +101,21 @@ def nowhere(what: str, name: str, record: Mapping[str, Any]) -> LpSweepError:
     )
 
 
-def _hub_source(print_: str) -> TaskSource:
-    """The inverse of `data_fingerprint` for a data set of the hub."""
-    dataset, _, rest = print_.removeprefix(_HUB).rpartition("@")
+def hub_source(print_: str) -> TaskSource:
+    """The inverse of `data_fingerprint`, for the fingerprint of a data set of the hub."""
+    dataset, _, rest = print_.removeprefix(HUB).rpartition("@")
     revision, config, splits = rest.split(":", 2)
     named = dict(pair.split("=", 1) for pair in splits.split(","))
     return TaskSource(dataset=dataset, config=config or None, revision=revision, splits=named)
+
+
+def _files(print_: str, record: Mapping[str, Any], where: Where) -> TaskSource | None:
+    """Those that may be meant."""
+    glue = canonical_name(record["task"])
+    if glue and where.data_dir:
+        return glue_source(glue, where.data_dir)
+    folder = _shipped(where, print_)
+    return _files_in(folder) if folder else None
 
 
 def _shipped(where: Where, print_: str) -> Path | None:
