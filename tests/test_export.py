@@ -330,6 +330,30 @@ def test_what_was_not_kept_is_trained_again(
     assert not (Path(world.store.location) / "weights" / world.unkept).exists()
 
 
+def test_what_nothing_is_stored_of_is_trained_again(
+    world: World, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    mine = world.copy(tmp_path)
+    mine.store.delete("predictions", f"{mine.kept}.parquet")
+    assert mine.export(mine.kept, tmp_path / "out").retrained
+    assert "no predictions to hold its network against" in capsys.readouterr().err
+
+
+def test_another_score_is_published_only_where_that_is_accepted(
+    world: World, tmp_path: Path
+) -> None:
+    mine = world.copy(tmp_path)
+    (record,) = mine.store.read("trials", mine.unkept)
+    mine.store.put("trials", mine.unkept, [record | {"last": record["last"] + 1 / 60}])
+    with pytest.raises(ExportError, match=r"it is another network.*--accept-retrained"):
+        mine.export(mine.unkept, tmp_path / "out")
+    assert not (tmp_path / "out").exists()
+    done = mine.export(mine.unkept, tmp_path / "out", accept_retrained=True)
+    assert done.score == 100 * record["last"]
+    text = (tmp_path / "out" / "README.md").read_text(encoding="utf-8")
+    assert f"trained again it scores {100 * record['last']:.2f} accuracy" in text
+
+
 def test_another_score_is_another_network() -> None:
     record = {
         "last": 0.8,
