@@ -144,18 +144,19 @@ def _rich(sheet: _Sheet, width: int) -> str:
 _MARKDOWN = re.compile(r"([\\`*|<>\[\]&~#])|(?<![A-Za-z0-9])_|_(?![A-Za-z0-9])")
 
 
-def _markdown_escape(text: str) -> str:
+def markdown_escape(text: str) -> str:
+    """Anyone's text as Markdown shows it: nothing in it is a link, a tag, emphasis or a cell."""
     return _MARKDOWN.sub(lambda match: f"\\{match.group()}", text)
 
 
 def _markdown(sheet: _Sheet) -> str:
     def line(cells: Sequence[str]) -> str:
-        return "| " + " | ".join(_markdown_escape(printable(cell)) for cell in cells) + " |"
+        return "| " + " | ".join(markdown_escape(printable(cell)) for cell in cells) + " |"
 
     rule = "|" + "|".join("---:" if right else "---" for right in sheet.numeric) + "|"
     lines = [line(sheet.columns), rule, *(line(row) for row in sheet.rows)]
-    title = [f"**{_markdown_escape(printable(sheet.title))}**", ""] if sheet.title else []
-    notes = [f"- {_markdown_escape(printable(note))}" for note in sheet.notes]
+    title = [f"**{markdown_escape(printable(sheet.title))}**", ""] if sheet.title else []
+    notes = [f"- {markdown_escape(printable(note))}" for note in sheet.notes]
     return "\n".join([*title, *lines, *([""] if notes else []), *notes])
 
 

@@ -93,6 +93,45 @@ class Results:
         """Figures 2 to 5 and those beside them, as SVG and PNG. Raises StoreError."""
         return paperview.draw(self._catalog, Path(folder))
 
+    def report(
+        self, out: str | os.PathLike[str], *, figures: str | os.PathLike[str] | None = None
+    ) -> Path:
+        """Write a page with the answer, all tables and figures, what is missing and where it is
+        from; `figures`: a folder to write these into, too. Raises StoreError."""
+        folder = None if figures is None else Path(figures)
+        page: Path = verbs.report(
+            self.location, Path(out), sweep=self._sweep, within=self._within, figures=folder
+        ).page
+        return page
+
+    def export(
+        self,
+        out: str | os.PathLike[str],
+        trial: str | None = None,
+        *,
+        task: str | None = None,
+        within: float = 1.0,
+        model: str | None = None,
+        strategy: str | None = None,
+        force: bool = False,
+    ) -> Path:
+        """The network of `trial`, or the smallest one that loses at most `within` points on `task`,
+        as a folder that plain transformers loads. Raises SpecError where that is not known yet,
+        ExportError where the folder does not answer as the record says."""
+        from lp_sweep.orchestrator.commands.exportverbs import export_trial
+        from lp_sweep.orchestrator.export.choice import Asked as Best
+
+        best = None if task is None else Best(task, within, model=model, strategy=strategy)
+        done = export_trial(
+            trial,
+            out=os.fspath(out),
+            best=best,
+            store=self.location,
+            sweep=self._sweep,
+            force=force,
+        )
+        return Path(done.folder)
+
     def status(self) -> list[dict[str, Any]]:
         """How far each sweep is by now, and the runs at work on it."""
         return statusview.states_json(statusview.sweep_states(self._store, self._sweep))

@@ -15,7 +15,7 @@ from typing import Annotated
 
 import typer
 
-from lp_sweep.orchestrator.commands import clustercli, livecli, reportcli, storecli
+from lp_sweep.orchestrator.commands import clustercli, exporting, livecli, reportcli, storecli
 from lp_sweep.orchestrator.commands.options import (
     DEFAULT_STORE,
     AddressOption,
@@ -272,6 +272,7 @@ def cka(
 app.add_typer(storecli.app)
 app.add_typer(livecli.app)
 app.add_typer(reportcli.app)
+app.add_typer(exporting.app)
 app.add_typer(clustercli.app, name="cluster")
 
 

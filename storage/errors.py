@@ -5,6 +5,7 @@
     ├── QueryError              SQL that DuckDB or the catalog refuses            exit 2
     ├── StoreError              the store can't be read or written                exit 4
     ├── PreflightError          no data, no model, no cluster, no space           exit 4
+    ├── ExportError             a folder is not the network that was scored       exit 1
     └── TrialError              one trial can't be done; the sweep goes on
         ├── UnsupportedModelError   the architecture can't be pruned like that
         ├── MissingInputError       data or model not found, or not usable
@@ -42,6 +43,12 @@ class StoreError(LpSweepError):
 
 class PreflightError(LpSweepError):
     """Something a sweep needs is missing before it starts: data, model, cluster, space."""
+
+
+class ExportError(LpSweepError):
+    """A folder that was to be published is not the network that it should be."""
+
+    exit_code = 1
 
 
 class TrialError(LpSweepError):

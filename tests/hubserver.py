@@ -1,11 +1,13 @@
 """A Hugging Face hub on loopback: what `huggingface_hub` and `datasets` ask of it, over plain HTTP.
 
 Repositories are folders, a commit is the hash of what a folder held when it was pushed. `cut`
-closes the connection in the middle of a file, as a network that breaks. Not a test.
+closes the connection in the middle of a file, as a network that breaks. Takes commits, whole and
+inline, from who knows `token`. Not a test.
 """
 
 from __future__ import annotations
 
+import base64
 import hashlib
 import json
 import threading
@@ -29,6 +31,8 @@ class Hub:
         self.ranges: list[str] = []  # names of files that were asked for from the middle on
         self.cut: Counter[str] = Counter()  # file name -> times that it breaks off half-way
         self.url = ""
+        self.token = ""  # of who may write; "": nobody
+        self.private: dict[str, bool] = {}  # of the repositories that were made here
 
     def push(self, kind: str, repo_id: str, content: Path | Files, branch: str = "main") -> str:
         """What a folder holds becomes the newest commit of a branch."""
@@ -100,9 +104,41 @@ class _Handler(BaseHTTPRequestHandler):
         self._answer(body=True)
 
     def do_POST(self) -> None:
-        length = int(self.headers.get("Content-Length", 0))
-        self.body = parse_qs(self.rfile.read(length).decode())
-        self._answer(body=True)
+        content = self.rfile.read(int(self.headers.get("Content-Length", 0))).decode()
+        parts = [unquote(part) for part in urlsplit(self.path).path.strip("/").split("/")]
+        if not {"repos", "validate-yaml", "preupload", "commit"} & set(parts):
+            self.body = parse_qs(content)
+            return self._answer(body=True)
+        self.hub.requests.append(f"{self.command} {self.path}")
+        if not self.hub.token or self.headers.get("Authorization") != f"Bearer {self.hub.token}":
+            return self._error(401, "Unauthorized")
+        return self._upload(parts[1:], content)
+
+    def _upload(self, parts: list[str], content: str) -> None:
+        """/api/repos/create, /api/validate-yaml, /api/models/<id>/preupload|commit/<rev>."""
+        if parts == ["repos", "create"]:
+            asked = json.loads(content)
+            repo_id = "/".join(filter(None, (asked.get("organization"), asked["name"])))
+            self.hub.private[repo_id] = asked.get("visibility") == "private"
+            return self._json({"url": f"{self.hub.url}/{repo_id}", "name": repo_id})
+        if parts == ["validate-yaml"]:
+            return self._json({"warnings": [], "errors": []})
+        repo_id, verb = "/".join(parts[1:-2]), parts[-2]
+        if verb == "preupload":
+            files = [
+                {"path": file["path"], "uploadMode": "regular", "shouldIgnore": False, "oid": None}
+                for file in json.loads(content)["files"]
+            ]
+            return self._json({"files": files})
+        lines = [json.loads(line) for line in content.splitlines()]
+        files = {
+            line["value"]["path"]: base64.b64decode(line["value"]["content"])
+            for line in lines
+            if line["key"] == "file"
+        }
+        commit = self.hub.push("model", repo_id, files, parts[-1])
+        url = f"{self.hub.url}/{repo_id}/commit/{commit}"
+        return self._json({"commitUrl": url, "commitOid": commit, "success": True})
 
     def _answer(self, body: bool) -> None:
         parts = [unquote(part) for part in urlsplit(self.path).path.strip("/").split("/")]

@@ -142,6 +142,11 @@ def test_the_records_of_a_trial(fake: FakeSweep, results: Results) -> None:
     assert results.logs(trial)
 
 
+def test_a_report_is_written(results: Results, tmp_path: Path) -> None:
+    page = results.report(tmp_path / "report.html")
+    assert "The answer" in page.read_text(encoding="utf-8")
+
+
 def test_upkeep(results: Results) -> None:
     assert results.compact()["records"] > 0
     assert results.doctor() == []

@@ -54,8 +54,8 @@ def test_only_those_that_lack_their_network_are_counted(tmp_path: Path, store: S
     store.put_text(f"{WEIGHTS}/{torn}", "model.safetensors", "half of it")
     assert unkept_note(plan, store, "all") == (
         "keep: all is for what is trained from now on, not for 3 done trials whose networks "
-        "were not kept. No command trains them again for their weights alone; a run with another "
-        "--store trains all of them"
+        "were not kept. `lp-sweep export TRIAL` trains one of them again; a run with another "
+        "--store trains all"
     )
 
 
@@ -66,7 +66,7 @@ def test_of_the_seeds_one_is_enough_for_a_best(
     plan = plan_of(tmp_path)
     keep(store, *([*plan.trials][index] for index in kept))
     note = unkept_note(plan, store, "best")
-    text = f"not for {count} done networks of which no seed was kept. No command"
+    text = f"not for {count} done networks of which no seed was kept. `lp-sweep export"
     assert text in note if note else count == 0
 
 

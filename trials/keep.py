@@ -24,6 +24,7 @@ from lp_sweep.storage.networks import (
     settle,
 )
 from lp_sweep.storage.outbox import Outbox
+from lp_sweep.storage.sums import write_sums
 from lp_sweep.trials.inputs import Inputs
 from lp_sweep.trials.load import quiet
 
@@ -58,6 +59,7 @@ class Keeper:
 
         def save(folder: Path) -> None:
             save_network(inputs, folder)
+            write_sums(folder)  # of what never changes: whose it is does
             (folder / KEPT_BY).write_text(f"{self.mode}\n", encoding="utf-8")
 
         try:

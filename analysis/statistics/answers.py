@@ -62,11 +62,16 @@ def _read(catalog: Catalog, network: Network) -> Answers:
     examples, labels, predicted = (
         rows[name].to_numpy() for name in ("example", "label", "prediction")
     )
+    return answers_of(network.metric, examples, labels, predicted)
+
+
+def answers_of(metric: str, examples: Array, labels: Array, predicted: Array) -> Answers:
+    """(n,) each, ascending by example."""
     score = None
     finite = len(examples) and np.isfinite(labels).all() and np.isfinite(predicted).all()
-    if finite and network.metric in METRICS:
-        alone = patterns_of(network.metric, labels, predicted[:, None])
-        score = 100 * float(scores(network.metric, alone)[0])
+    if finite and metric in METRICS:
+        alone = patterns_of(metric, labels, predicted[:, None])
+        score = 100 * float(scores(metric, alone)[0])
     return Answers(examples, labels, predicted, score)
 
 

@@ -14,7 +14,7 @@ import numpy as np
 import pyarrow as pa
 
 from lp_sweep.analysis.statistics import networks
-from lp_sweep.analysis.statistics.answers import Reader, compare, reader
+from lp_sweep.analysis.statistics.answers import Network, Reader, compare, reader
 from lp_sweep.analysis.statistics.networks import Row
 from lp_sweep.analysis.statistics.paired import LEVEL, RESAMPLES, percentile_interval
 from lp_sweep.analysis.statistics.resampling import patterns_of, resampled_scores
@@ -69,7 +69,7 @@ def _row(cells: Sequence[Row], read: Reader) -> dict[str, Any]:
     )
     scored = [cell for cell in cells if cell["score"] is not None]
     points = np.array([cell["score"] for cell in scored])
-    interval = over_seeds(points) if len(points) > 1 else _over_examples(scored, read)
+    interval = over_seeds(points) if len(points) > 1 else _of_one_seed(scored, read)
     return {
         **{name: cells[0][name] for name in names},
         "k": max((cell["k"] for cell in cells if cell["k"] is not None), default=None),
@@ -95,10 +95,14 @@ def over_seeds(points: np.ndarray) -> Interval:
     return Interval(float(found.low), float(found.high), "seeds", method)
 
 
-def _over_examples(scored: Sequence[Row], read: Reader) -> Interval:
+def _of_one_seed(scored: Sequence[Row], read: Reader) -> Interval:
     if not scored:
         return Interval(None, None, "none", None, "no score")
-    network = networks.own(scored[0])
+    return over_examples(networks.own(scored[0]), read)
+
+
+def over_examples(network: Network, read: Reader) -> Interval:
+    """Of one network's score, in points: a bootstrap over the dev examples."""
     compared = compare([network], read)
     if compared.reason:
         return Interval(None, None, "none", None, compared.reason)

@@ -95,7 +95,7 @@ def _fetch_all(sweep: Sweep) -> Manifest:
     for model, entry in zip(sweep.models, sweep.spec.models, strict=True):
         if model.of_hub:
             try:
-                models.append(_fetch_model(model, entry.revision or DEFAULT_REVISION))
+                models.append(fetch_model(model, entry.revision or DEFAULT_REVISION))
             except PreflightError as error:
                 problems.append(str(error))
     for task in sweep.tasks.values():
@@ -117,7 +117,7 @@ def _fetch_all(sweep: Sweep) -> Manifest:
     )
 
 
-def _fetch_model(model: ModelInput, asked: str) -> Held:
+def fetch_model(model: ModelInput, asked: str) -> Held:
     """Config, safetensors and tokenizer of one model. Raises PreflightError."""
     where = f"model {model.name!r}"
     commit = str(model.revision)

@@ -21,8 +21,8 @@ def unkept_note(plan: Plan, store: Store, keep: str) -> str | None:
         else "trials whose networks were not kept"
     )
     return (
-        f"keep: {keep} is for what is trained from now on, not for {count} done {what}. No command "
-        "trains them again for their weights alone; a run with another --store trains all of them"
+        f"keep: {keep} is for what is trained from now on, not for {count} done {what}. "
+        "`lp-sweep export TRIAL` trains one of them again; a run with another --store trains all"
     )
 
 

@@ -1,0 +1,180 @@
+"""`export_trial` and `prune_model`: a smaller network as a folder; also for one's own program."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from lp_sweep.orchestrator.commands.options import DEFAULT_STORE
+from lp_sweep.orchestrator.commands.output import say
+from lp_sweep.orchestrator.commands.request import Request
+from lp_sweep.orchestrator.commands.verbs import existing, opened
+from lp_sweep.storage.errors import LpSweepError, PreflightError, SpecError, StoreError
+from lp_sweep.storage.places import node_folder
+from lp_sweep.storage.store import Store
+
+if TYPE_CHECKING:
+    from lp_sweep.orchestrator.export.choice import Asked
+    from lp_sweep.orchestrator.export.prunedfolder import Pruned
+    from lp_sweep.orchestrator.export.trialfolder import Exported
+    from lp_sweep.orchestrator.inputs.models import ModelInput
+    from lp_sweep.orchestrator.inputs.resolve import Sweep
+
+_DEFAULT_FILE = "sweep.yaml"
+
+
+def export_trial(
+    trial: str | None = None,
+    *,
+    out: str | Path,
+    best: Asked | None = None,
+    store: str | None = None,
+    sweep: str | None = None,
+    file: str | None = None,
+    data_dir: Path | None = None,
+    manifest: Path | None = None,
+    cache_dir: Path | None = None,
+    offline: bool = False,
+    force: bool = False,
+    accept_retrained: bool = False,
+    onnx: bool = False,
+) -> Exported:
+    """The network of `trial` (an identifier or the beginning of one), or the `best` one, in the
+    folder `out`, which is there at the end or not at all.
+
+    file: the sweep file (default sweep.yaml, if that is there) that says where a model and data of
+    one's own are. Raises LpSweepError.
+    """
+    from lp_sweep.orchestrator.export.folder import check_free
+    from lp_sweep.orchestrator.export.places import Where
+    from lp_sweep.orchestrator.export.trialfolder import Wanted, export, refuse_reduced
+
+    check_free(Path(out), force=force)
+    if onnx:
+        from lp_sweep.trials.onnxgraph import check_packages
+
+        check_packages()
+    place = existing(store or DEFAULT_STORE)
+    record, chosen = _chosen(place, trial, best, sweep)
+    refuse_reduced(record)
+    say(f"{record['trial_id']}: {chosen}")
+    request = Request(file or _DEFAULT_FILE, [], None, data_dir, offline, manifest)
+    wanted = Wanted(
+        record=record,
+        chosen=chosen,
+        out=Path(out),
+        where=Where(
+            store=place,
+            cache_dir=node_folder(cache_dir),
+            sweep=_sweep(request, named=file is not None),
+            data_dir=data_dir,
+            offline=offline,
+        ),
+        accept_retrained=accept_retrained,
+        onnx=onnx,
+    )
+    return export(wanted, say)
+
+
+def prune_model(
+    model: str,
+    *,
+    out: str | Path,
+    strategy: str | None = None,
+    k: int | None = None,
+    layers: Sequence[int] = (),
+    revision: str | None = None,
+    offline: bool = False,
+    force: bool = False,
+) -> Pruned:
+    """A folder or a model of the hub, without the layers that `strategy` drops (or of `layers`
+    alone, 1-based), not fine-tuned, in the folder `out`. Raises LpSweepError."""
+    from lp_sweep.orchestrator.export.folder import check_free
+    from lp_sweep.orchestrator.export.prunedfolder import Cut, chosen_layers, prune
+    from lp_sweep.orchestrator.inputs.models import find_model
+    from lp_sweep.orchestrator.inputs.pins import Pins
+
+    check_free(Path(out), force=force)
+    pins = Pins(offline=offline)
+    found = find_model(model, revision=revision, layers=None, folder=Path.cwd(), pins=pins)
+    kept = chosen_layers(found.depth, strategy, k, layers)
+    how = f"strategy {strategy}" if strategy else "layers named by hand"
+    say(f"{found.name}: {len(kept)} of {found.depth} layers stay, {how}")
+    wanted = Cut(
+        model=found,
+        folder=_files_of(found, revision, offline),
+        kept=kept,
+        strategy=how,
+        out=Path(out),
+        offline=offline,
+    )
+    return prune(wanted, say)
+
+
+def _chosen(
+    store: Store, trial: str | None, best: Asked | None, sweep: str | None
+) -> tuple[Mapping[str, Any], str]:
+    """A record, and why it is that one."""
+    from lp_sweep.orchestrator.commands.ledgerview import history
+
+    why = "Named by its identifier."
+    if best is not None:
+        from lp_sweep.orchestrator.export import choice
+
+        with opened(store.location, sweep, (best.within,), choice.VIEWS) as catalog:
+            trial, why = choice.best(catalog, best)
+    if trial is None:
+        raise SpecError("name a trial, or say which is `best`.")
+    found = history(store, trial)
+    if found.id.startswith("p"):
+        raise SpecError(f"{found.id} is a measurement and has no network. Name a trial.")
+    if found.record is None:
+        raise StoreError(
+            f"{found.id} has no record: it failed, `lp-sweep logs {found.id}` says why. "
+            "`lp-sweep retry` tries it again."
+        )
+    return found.record, why
+
+
+def _sweep(request: Request, *, named: bool) -> Sweep | None:
+    """A file that nobody named and that is of no use is none: the hub may be all that is needed."""
+    from lp_sweep.orchestrator.inputs.resolve import resolve
+
+    if not named and not Path(request.file).is_file():
+        return None
+    try:
+        return resolve(
+            request.sweep_file(),
+            data_dir=request.data_dir,
+            offline=request.offline,
+            manifest=request.manifest,
+        )
+    except LpSweepError as error:
+        if named:
+            raise
+        say(f"note: {request.file} is not looked at: {error}")
+        return None
+
+
+def _files_of(model: ModelInput, revision: str | None, offline: bool) -> Path:
+    """The folder of its files, fetched where they are the hub's. Raises PreflightError."""
+    if not model.of_hub:
+        return Path(model.path)
+    from lp_sweep.orchestrator.inputs import hub
+    from lp_sweep.orchestrator.inputs.pins import DEFAULT_REVISION
+    from lp_sweep.orchestrator.inputs.prefetch import fetch_model
+    from lp_sweep.orchestrator.inputs.weights import folder_problems
+
+    if not model.pinned:
+        why = model.why_not_pinned
+        raise PreflightError(f"model {model.name!r}: its commit is not known: {why}.")
+    folder = hub.snapshot("model", model.path, str(model.revision))
+    if not offline and folder_problems(folder, depth=model.depth):
+        fetch_model(model, revision or DEFAULT_REVISION)
+    if problems := folder_problems(folder, depth=model.depth):
+        raise PreflightError(
+            f"model {model.name!r} at {model.revision} is not in the Hugging Face cache: "
+            f"{'; '.join(problems)}. Leave out --offline to fetch it."
+        )
+    return folder

@@ -1,0 +1,1 @@
+"""Networks as folders that plain transformers loads, each tried before it is published."""

@@ -1,0 +1,225 @@
+"""A model card, from what is stored of a network: the hub's front matter, then plain Markdown.
+
+Names of models, tasks and classes are anyone's text: in YAML they are quoted, in Markdown escaped.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from lp_sweep.analysis.render import markdown_escape
+from lp_sweep.orchestrator.export.facts import Base, Facts, Speed
+from lp_sweep.storage.printable import printable, ranges
+from lp_sweep.storage.specs import TrialSpec
+
+Record = Mapping[str, Any]
+TAGS = ["lp-sweep", "layer-pruning"]
+# the hub's names of our metrics, where they differ
+_METRICS = {
+    "macro_f1": "f1",
+    "mcc": "matthews_correlation",
+    "pearson": "pearsonr",
+    "spearman": "spearmanr",
+}
+_LOAD = """\
+```python
+from transformers import AutoModelForSequenceClassification, AutoTokenizer, pipeline
+
+model = AutoModelForSequenceClassification.from_pretrained(folder)
+tokenizer = AutoTokenizer.from_pretrained(folder)
+classify = pipeline("text-classification", model=folder, truncation=True, max_length={length})
+```"""
+
+
+def trial_card(spec: TrialSpec, record: Record, facts: Facts, split: str) -> str:
+    """Of a fine-tuned network. `split`: that the score is of."""
+    layers = f"{len(record['kept_layers'])} of {record['depth']} layers"
+    parts = [
+        f"# {escaped(facts.base.name)}, {layers}, {escaped(record['task'])}",
+        _opening(record, facts),
+        "## How good",
+        _scores(record, facts, split),
+        "## How small, how fast",
+        _size(record, facts),
+        *(_speed(speed) for speed in facts.speeds),
+        *([] if facts.speeds else ["Speed: not measured."]),
+        "## How to use it",
+        _LOAD.format(length=spec.recipe.max_length),
+        _inputs(spec, facts.label_names),
+        "## How it was made",
+        _making(spec, record),
+        _closing(record),
+    ]
+    return f"---\n{_front_matter(record, facts, split)}\n---\n\n" + "\n\n".join(parts) + "\n"
+
+
+def pruned_card(base: Base, depth: int, kept: Sequence[int], strategy: str) -> str:
+    """Of a network that was pruned and not fine-tuned."""
+    from huggingface_hub import ModelCardData
+
+    data = ModelCardData(
+        base_model=base.name if base.of_hub else None,
+        license=base.licence,
+        library_name="transformers",
+        tags=TAGS,
+    )
+    name = escaped(f"{base.name}, {len(kept)} of {depth} layers")
+    parts = [
+        f"# {name}",
+        f"Layers {ranges(kept)} of {_base_text(base)}, counted from 1 next to the embeddings "
+        f"({escaped(strategy)}). **Pruned, not fine-tuned**: it is the start of a training, and no "
+        "network to use as it is. All other weights, a head among them, are those of the model.",
+        "Plain transformers loads it, as it does the model: `AutoModel.from_pretrained(folder)`, "
+        "`AutoModelForSequenceClassification.from_pretrained(folder, num_labels=...)`.",
+        _licence_text(base),
+        "Made with `lp-sweep prune`, and compared with the network in memory: loaded in a new "
+        "process, the hidden states of every layer are the same.",
+    ]
+    return f"---\n{data.to_yaml()}\n---\n\n" + "\n\n".join(parts) + "\n"
+
+
+def escaped(text: str) -> str:
+    return markdown_escape(printable(text))
+
+
+def _front_matter(record: Record, facts: Facts, split: str) -> str:
+    from huggingface_hub import EvalResult, ModelCardData
+
+    metric = _METRICS.get(record["metric"]) or str(record["metric"])
+    name = f"{facts.base.name.rpartition('/')[2]}-{len(record['kept_layers'])}-layers"
+    hub = facts.dataset
+    result = EvalResult(
+        task_type="text-classification",
+        dataset_type=str(hub.dataset) if hub else record["task"],
+        dataset_name=record["task"],
+        dataset_config=hub.config if hub else None,
+        dataset_revision=hub.revision if hub else None,
+        dataset_split=split,
+        metric_type=metric,
+        metric_name=record["metric"],
+        metric_value=round(record["last"], 6),
+    )
+    data = ModelCardData(
+        base_model=facts.base.name if facts.base.of_hub else None,
+        license=facts.base.licence,
+        library_name="transformers",
+        pipeline_tag="text-classification",
+        tags=TAGS,
+        datasets=[str(hub.dataset)] if hub else None,
+        metrics=[metric],
+        model_name=f"{name}-{record['task']}",
+        eval_results=[result],
+    )
+    return str(data.to_yaml())
+
+
+def _opening(record: Record, facts: Facts) -> str:
+    lines = [
+        f"Layers {ranges(record['kept_layers'])} of the {record['depth']} of "
+        f"{_base_text(facts.base)}, counted from 1 next to the embeddings, fine-tuned on "
+        f"{escaped(record['task'])}. Layers were deleted, not skipped: it is an ordinary, smaller "
+        "model.",
+        _licence_text(facts.base),
+    ]
+    return "\n\n".join([*lines, *([f"**{escaped(facts.another)}.**"] if facts.another else [])])
+
+
+def _base_text(base: Base) -> str:
+    if not base.of_hub:
+        return f"a model that no hub names ({escaped(base.name)})"
+    return f"{escaped(base.name)} at `{base.revision}`"
+
+
+def _licence_text(base: Base) -> str:
+    if base.licence is None:
+        return "The licence of that model is not known to lp-sweep; it holds for this one, too."
+    return f"The licence of that model is {escaped(base.licence)}, and holds for this one, too."
+
+
+def _scores(record: Record, facts: Facts, split: str) -> str:
+    interval = facts.interval
+    between = (
+        f"{interval.low:.2f} to {interval.high:.2f}"
+        if interval.low is not None and interval.high is not None
+        else f"no interval: {interval.reason}"
+    )
+    lines = [
+        "| | points |",
+        "|---|---|",
+        f"| {escaped(record['metric'])} on {escaped(split)} | {100 * record['last']:.2f} |",
+        f"| 95% interval over dev examples, this network | {between} |",
+    ]
+    if facts.full is not None:
+        full = 100 * facts.full["last"]
+        change = f"{100 * record['last'] - full:+.2f}".replace("-", "−")
+        lines.append(f"| all {record['depth']} layers, same recipe and seed | {full:.2f} |")
+        lines.append(f"| change | {change} |")
+    if record["majority"] is not None:
+        lines.append(f"| the constant answer | {100 * record['majority']:.2f} |")
+    note = (
+        f"{escaped(facts.chosen)} The score is of the dev set after the last epoch. What is chosen "
+        "on a dev set looks a little better there than elsewhere: test it on rows of your own."
+    )
+    return "\n".join(lines) + f"\n\n{note}"
+
+
+def _size(record: Record, facts: Facts) -> str:
+    text = f"{record['params_total']:,} parameters"
+    if facts.full is None:
+        return f"{text}."
+    share = 100 * record["params_total"] / facts.full["params_total"]
+    return f"{text}, {share:.0f}% of the {facts.full['params_total']:,} with all layers."
+
+
+def _speed(speed: Speed) -> str:
+    what = {"finetune": "a step of fine-tuning", "inference": "inference"}[speed.quantity]
+    return (
+        f"{speed.times:.2f} times as fast as all layers ({speed.low:.2f} to {speed.high:.2f}, "
+        f"quartiles): {what}, batches of {speed.batch} rows of {speed.length} tokens, "
+        f"{speed.precision}, {escaped(speed.device)}."
+    )
+
+
+def _inputs(spec: TrialSpec, label_names: Sequence[str]) -> str:
+    columns = " and ".join(escaped(name) for name in spec.task.text_columns)
+    pair = (
+        ' A pair goes in as `classify({"text": first, "text_pair": second})`.'
+        if len(spec.task.text_columns) > 1
+        else ""
+    )
+    if spec.task.kind == "regression":
+        said = (
+            "one number, a regression's: the logit itself. In a pipeline take "
+            '`function_to_apply="none"`'
+        )
+    else:
+        said = f"one of {', '.join(escaped(name) for name in label_names)}"
+    return f"In: {columns}, at most {spec.recipe.max_length} tokens.{pair} Out: {said}."
+
+
+def _making(spec: TrialSpec, record: Record) -> str:
+    recipe = spec.recipe
+    rows = [
+        ("procedure", spec.procedure),
+        ("seed", spec.seed),
+        ("learning rate", f"{recipe.learning_rate:g}, {recipe.schedule}"),
+        ("batch, epochs", f"{recipe.batch_size}, {recipe.epochs}"),
+        ("precision", record["precision_used"]),
+        ("train, dev examples", f"{record['train_examples']}, {record['dev_examples']}"),
+        ("data", record["data_fingerprint"]),
+        ("model", record["model_fingerprint"]),
+    ]
+    table = [f"| {name} | {escaped(str(value))} |" for name, value in rows]
+    return "\n".join(["| | |", "|---|---|", *table])
+
+
+def _closing(record: Record) -> str:
+    versions = dict(record["versions"] or ())
+    known = [f"{name} {versions[name]}" for name in ("torch", "transformers") if name in versions]
+    return (
+        f"Trial `{record['trial_id']}` of lp-sweep{''.join(f', {each}' for each in known)}. The "
+        "record is in `lp_sweep.json`; `sha256sum -c SHA256SUMS` says whether the files are whole. "
+        "Before it was published the folder was loaded in a new process, and its logits and its "
+        "score on the dev set were compared with the stored ones."
+    )

@@ -1,0 +1,146 @@
+"""Which network is exported where none is named: the smallest within a loss, one seed of it.
+
+The answer is that of the view `min_layers`, which `table min-layers` prints. Of its seeds it is the
+one of the median score: the best of several seeds on the dev set would look better than it is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+from lp_sweep.orchestrator.sweepfile.wording import choose
+from lp_sweep.storage.catalog import Catalog
+from lp_sweep.storage.errors import SpecError
+
+VIEWS = ("min_layers", "cells")  # that the queries here name
+Row = Mapping[str, Any]
+
+_ANSWERS = """
+FROM min_layers
+WHERE task = $task AND unit = $unit
+    AND ($model::VARCHAR IS NULL OR model = $model)
+    AND ($strategy::VARCHAR IS NULL OR strategy = $strategy)
+ORDER BY position
+"""
+# two thresholds may have chosen one network, and every strategy shares that of all layers
+_SEEDS = """
+SELECT DISTINCT seed, trial_id, score
+FROM cells
+WHERE (sweep, model, procedure, task) = ($sweep, $model, $procedure, $task)
+    AND feed_forward = 'none' AND state = 'done' AND score IS NOT NULL
+    AND kept_layers = $kept::INTEGER[]
+    AND (strategy = $strategy OR n_kept = depth)
+ORDER BY score, seed
+"""
+
+
+class Asked(NamedTuple):
+    """`--best`: on which task, within what loss. The catalog's only delta is `within`."""
+
+    task: str
+    within: float
+    unit: str = "points"
+    model: str | None = None
+    strategy: str | None = None
+    seed: int | None = None
+
+
+class Chosen(NamedTuple):
+    trial_id: str
+    why: str  # sentences, for the terminal and the card
+
+
+def best(catalog: Catalog, asked: Asked) -> Chosen:
+    """Raises SpecError where the answer is not known, saying what is missing."""
+    row = _smallest(_answers(catalog, asked), asked)
+    names = ("sweep", "model", "procedure", "task", "strategy")
+    place = {name: row[name] for name in names} | {"kept": row["kept_layers"]}
+    seeds = catalog.query(_SEEDS, place).to_pylist()
+    return _one_seed(seeds, asked.seed, _reason(row, asked))
+
+
+def _answers(catalog: Catalog, asked: Asked) -> list[Row]:
+    """Of one sweep and one model, a row for each strategy and procedure."""
+    for column in ("task", "model", "strategy"):
+        _check_name(catalog, column, getattr(asked, column))
+    names = {name: getattr(asked, name) for name in ("task", "unit", "model", "strategy")}
+    rows: list[Row] = catalog.query(_ANSWERS, names).to_pylist()
+    for column in ("sweep", "model"):
+        found = sorted({row[column] for row in rows})
+        if len(found) > 1:
+            raise SpecError(
+                f"the store has {len(found)} {column}s with task {asked.task!r}. Choose one with "
+                f"--{column}: {', '.join(found)}."
+            )
+    if not rows:
+        raise SpecError(f"no sweep of the store has task {asked.task!r} with this strategy.")
+    return rows
+
+
+def _check_name(catalog: Catalog, column: str, name: str | None) -> None:
+    if name is None:
+        return
+    names = catalog.query(f"SELECT DISTINCT {column} FROM cells ORDER BY ALL")[column].to_pylist()
+    try:
+        choose(column, name, names)
+    except ValueError as error:
+        raise SpecError(f"--{column}: {error}") from None
+
+
+def _smallest(rows: Sequence[Row], asked: Asked) -> Row:
+    """The largest K that is known to do; of equals the best mean score, then the file's order."""
+    known = [row for row in rows if row["max_dropped"] is not None]
+    most = max((row["max_dropped"] for row in known), default=-1)
+    unsure = [row for row in rows if row["max_dropped"] is None and row["max_dropped_high"] > most]
+    if unsure:
+        others = ", ".join(dict.fromkeys(str(row["strategy"]) for row in known))
+        instead = f", or choose among what is known with --strategy: {others}" if others else ""
+        raise SpecError(
+            f"the smallest network within {asked.within:g} on {asked.task!r} is not known yet: "
+            f"{'; '.join(map(_missing, unsure))}. `lp-sweep run` does what is missing{instead}."
+        )
+    return max(known, key=lambda row: (row["max_dropped"], row["score_kept"], -row["position"]))
+
+
+def _missing(row: Row) -> str:
+    low, high = row["max_dropped_low"], row["max_dropped_high"]
+    can_drop = f"{low}" if low == high else f"{low} to {high}"
+    if row["score_full"] is None:
+        what = "no network with all layers is done"
+    elif row["n_not_searched"]:
+        what = "its search was for other losses: add this one to `within:` in the sweep file"
+    else:
+        what = f"{row['n_missing']} pairs of K and seed are missing or failed"
+    return f"{row['strategy']} may drop {can_drop} of {row['depth']} layers, since {what}"
+
+
+def _reason(row: Row, asked: Asked) -> str:
+    unit = "percent" if asked.unit == "percent" else "point" + "s" * (asked.within != 1)
+    kept = row["depth"] - row["max_dropped"]
+    by = f"{row['strategy']}, K={row['max_dropped']}" if row["max_dropped"] else "all layers"
+    among = "" if asked.strategy else ", over all strategies of the sweep"
+    return (
+        f"{kept} of {row['depth']} layers ({by}): the fewest that lose at most {asked.within:g} "
+        f"{unit} on {row['task']}{among}; the mean over {row['n_seeds']} seeds changes by "
+        f"{-row['loss'] + 0.0:+.2f}."
+    )
+
+
+def _one_seed(seeds: Sequence[Row], wanted: int | None, reason: str) -> Chosen:
+    """`seeds`: by score, then seed. The lower of two in the middle."""
+    if wanted is not None:
+        named = [row for row in seeds if row["seed"] == wanted]
+        if not named:
+            have = ", ".join(str(row["seed"]) for row in sorted(seeds, key=lambda r: r["seed"]))
+            raise SpecError(f"--seed {wanted}: this network was trained with seeds {have}.")
+        return Chosen(named[0]["trial_id"], f"{reason} Seed {wanted} was asked for.")
+    middle = seeds[(len(seeds) - 1) // 2]
+    if len(seeds) == 1:
+        return Chosen(middle["trial_id"], f"{reason} It has one seed, {middle['seed']}.")
+    scores = ", ".join(f"{row['score']:.2f}" for row in seeds)
+    return Chosen(
+        middle["trial_id"],
+        f"{reason} Of its seeds it is {middle['seed']}, which has the median score of {scores}: "
+        "not the best one, whose score would be luck in part.",
+    )

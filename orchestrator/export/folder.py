@@ -1,0 +1,62 @@
+"""A folder that appears whole or not at all."""
+
+from __future__ import annotations
+
+import shutil
+import uuid
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from lp_sweep.storage.errors import LpSweepError, SpecError
+
+ABOUT = "lp_sweep.json"  # in every folder that was made here, and so may be made anew
+
+
+def check_free(out: Path, *, force: bool) -> None:
+    """Raises SpecError where something is in the way. `force` overwrites what was made here."""
+    try:
+        taken = out.is_symlink() or (out.exists() and not (out.is_dir() and not any(out.iterdir())))
+    except OSError as error:  # a name that no file can have
+        raise SpecError(f"can't write {out}: {error}. Name another folder with --out.") from None
+    if not taken:
+        return
+    ours = out.is_dir() and not out.is_symlink() and (out / ABOUT).is_file()
+    if not ours:
+        raise SpecError(f"{out} exists, and is no export. Name another folder with --out.")
+    if not force:
+        raise SpecError(f"{out} exists. Name another with --out, or overwrite it with --force.")
+
+
+@contextmanager
+def staged(out: Path) -> Iterator[Path]:
+    """A new folder beside `out`, which takes its place at the end; on an error it is gone, and what
+    was there before stays. Raises SpecError where it can't be written."""
+    out = out.absolute()
+    coming = out.with_name(f".{out.name}.new-{uuid.uuid4().hex[:8]}")
+    try:
+        out.parent.mkdir(parents=True, exist_ok=True)
+        coming.mkdir()
+    except (OSError, ValueError) as error:  # ValueError: a NUL in the name
+        raise SpecError(f"can't write {out}: {error}. Name another folder with --out.") from None
+    try:
+        yield coming
+        _publish(coming, out)
+    finally:
+        shutil.rmtree(coming, ignore_errors=True)
+
+
+def _publish(coming: Path, out: Path) -> None:
+    before = out.with_name(f".{out.name}.old-{uuid.uuid4().hex[:8]}")
+    try:
+        if out.exists():
+            out.rename(before)
+        try:
+            coming.rename(out)
+        except OSError:
+            if before.exists():
+                before.rename(out)
+            raise
+    except OSError as error:
+        raise LpSweepError(f"can't write {out}: {error}.") from error
+    shutil.rmtree(before, ignore_errors=True)

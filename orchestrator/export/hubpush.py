@@ -1,0 +1,55 @@
+"""An exported folder, to a repository of the Hugging Face hub. Only where it is asked for."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from lp_sweep.storage.errors import PreflightError, SpecError
+
+
+def check_may_push(repo_id: str, *, offline: bool) -> None:
+    """Before hours of work. Raises SpecError for a bad name, or where the hub must not be asked."""
+    from huggingface_hub import constants
+    from huggingface_hub.errors import HFValidationError
+    from huggingface_hub.utils import validate_repo_id  # type: ignore[attr-defined]
+
+    if offline or constants.HF_HUB_OFFLINE:
+        which = "--offline" if offline else "HF_HUB_OFFLINE"
+        raise SpecError(f"--push-to-hub {repo_id}: {which} is set, so nothing goes to the hub.")
+    try:
+        validate_repo_id(repo_id)
+    except HFValidationError as error:
+        raise SpecError(f"--push-to-hub: {error}") from None
+
+
+def push(folder: Path, repo_id: str, *, private: bool) -> str:
+    """One commit; the repository is made where it is not there. Gives its address.
+
+    The token is that of HF_TOKEN or of `hf auth login`. Raises PreflightError.
+    """
+    from huggingface_hub import HfApi
+    from huggingface_hub.errors import HfHubHTTPError
+
+    api = HfApi()
+    try:
+        made = api.create_repo(repo_id, private=private or None, exist_ok=True)
+        api.upload_folder(
+            repo_id=made.repo_id, folder_path=folder, commit_message="Exported by lp-sweep"
+        )
+    except HfHubHTTPError as error:
+        status = error.response.status_code
+        help_ = (
+            "Set HF_TOKEN to a token that may write there, or log in with `hf auth login`"
+            if status in (401, 403)
+            else "Try again later"
+        )
+        raise PreflightError(
+            f"the hub refused {repo_id}: {status}. The folder is whole in {folder}. {help_}, and "
+            f"send it with `hf upload {repo_id} {folder}`."
+        ) from None
+    except (OSError, ValueError) as error:
+        raise PreflightError(
+            f"can't send {folder} to the hub: {error}. The folder is whole; send it with "
+            f"`hf upload {repo_id} {folder}`."
+        ) from None
+    return str(made)

@@ -1,0 +1,115 @@
+"""The trained network of a trial, in a folder: as the store kept it, or trained once more."""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+from collections.abc import Callable, Mapping
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from lp_sweep.orchestrator.export.places import Where, job_of
+from lp_sweep.storage.errors import ExportError
+from lp_sweep.storage.identity import trial_id
+from lp_sweep.storage.networks import KEPT_BY, fetch_network
+from lp_sweep.storage.specs import TrialSpec
+from lp_sweep.storage.store import Store
+from lp_sweep.storage.sums import SUMS, changed_files
+
+Tell = Callable[[str], None]
+Rows = list[dict[str, Any]]
+
+
+class Trained(NamedTuple):
+    """What belongs to the network in the folder: rows of TRIALS and of PREDICTIONS."""
+
+    record: Mapping[str, Any]
+    predictions: Rows
+    retrained: bool = False
+
+
+def from_store(store: Store, record: Mapping[str, Any], folder: Path) -> Trained | str:
+    """Copies the kept network into `folder`, or says why it has to be trained again. Raises
+    ExportError for one that is damaged."""
+    trial = record["trial_id"]
+    predictions = store.find("predictions", trial)
+    if not predictions:
+        return "the store has no predictions to hold its network against"
+    if not fetch_network(store, trial, folder):
+        _empty(folder)
+        return "its network was not kept"
+    if changed := changed_files(folder):
+        raise ExportError(
+            f"the network of {trial} in {store.location} is damaged: {', '.join(changed)} is not "
+            f"what was kept. Delete weights/{trial} there: the export then trains it again."
+        )
+    for name in (KEPT_BY, SUMS):
+        (folder / name).unlink(missing_ok=True)
+    return Trained(record, predictions)
+
+
+def trained_again(
+    spec: TrialSpec, record: Mapping[str, Any], where: Where, folder: Path, device: str
+) -> Trained:
+    """Trains the one trial, in a store of its own that is gone afterwards, with the threads and the
+    micro-batch that it had. Raises ExportError where that fails."""
+    from lp_sweep.trials.procedures import stage_one
+    from lp_sweep.trials.run import execute
+
+    job = job_of(spec, record, where) | {
+        "device": device,
+        "threads": record["threads"],
+        "halvings": record["out_of_memory_retries"] or 0,
+        "keep": "all",
+    }
+    with tempfile.TemporaryDirectory(prefix="lp-sweep-") as name:
+        store = Store(Path(name) / "store", create=True)
+        first = stage_one(spec, record["depth"])
+        jobs = [job] if first is None else [_of(job, first), job | {"start": trial_id(first)}]
+        for each in jobs:
+            told = execute(each, store.location)
+            if told["status"] != "done":
+                raise ExportError(
+                    f"{record['trial_id']} can't be trained again: {told.get('error_type', '')} "
+                    f"{told.get('message', '')}".rstrip()
+                )
+        found = from_store(store, record, folder)
+        if isinstance(found, str):
+            raise ExportError(f"{record['trial_id']} was trained again, and {found}.")
+        (again,) = store.read("trials", record["trial_id"])
+    return Trained(again, found.predictions, retrained=True)
+
+
+def check_same(again: Mapping[str, Any], record: Mapping[str, Any], *, accept: bool) -> str | None:
+    """What to say where the network that was trained again is not that of the record; None where it
+    is. Raises ExportError unless `accept`."""
+    if again["last"] == record["last"]:
+        return None
+    was, now = (_made(row) for row in (record, again))
+    said = (
+        f"trained again it scores {100 * again['last']:.2f} {record['metric']}, and the record "
+        f"says {100 * record['last']:.2f}: it is another network ({now}; the record's was of {was})"
+    )
+    if accept:
+        return said
+    raise ExportError(
+        f"{said}. A seed fixes a result on one type of device and one set of versions. Export it "
+        "where the sweep ran, or take this network with --accept-retrained: the card says so."
+    )
+
+
+def _of(job: Mapping[str, Any], spec: TrialSpec) -> dict[str, Any]:
+    return {**job, "id": trial_id(spec), "spec": asdict(spec)}
+
+
+def _made(record: Mapping[str, Any]) -> str:
+    versions = dict(record["versions"] or ())
+    torch = f", torch {versions['torch']}" if "torch" in versions else ""
+    return f"{record['device_name']}, {record['threads']} threads{torch}"
+
+
+def _empty(folder: Path) -> None:
+    """Of what was there of a network that is being deleted."""
+    for path in folder.iterdir():
+        shutil.rmtree(path) if path.is_dir() else path.unlink()

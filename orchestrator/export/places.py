@@ -1,0 +1,141 @@
+"""From a stored record back to work that can be done: where its model and its rows are.
+
+A record names both by their content or by their commit, not by a place. In this order they are
+looked for: what a sweep file names, a folder of GLUE data, the hub, what a run on a cluster left in
+the store. What is found is what the record is of: the fingerprints must be equal.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from lp_sweep.orchestrator.inputs.resolve import Sweep
+from lp_sweep.storage import shipped
+from lp_sweep.storage.errors import LpSweepError, PreflightError, StoreError
+from lp_sweep.storage.identity import trial_id
+from lp_sweep.storage.plain import trial_spec_from_canonical
+from lp_sweep.storage.specs import TrialSpec
+from lp_sweep.storage.store import Store
+from lp_sweep.trials.datasource import data_fingerprint
+from lp_sweep.trials.tasks import TaskSource, canonical_name, glue_source
+
+HUB = "hub:"
+
+
+class Where(NamedTuple):
+    """Where inputs may be, beside the hub. `sweep`: a sweep file's, if there is one."""
+
+    store: Store
+    cache_dir: Path
+    sweep: Sweep | None = None
+    data_dir: Path | None = None
+    offline: bool = False
+
+
+def spec_of(record: Mapping[str, Any]) -> TrialSpec:
+    """Raises StoreError for a record that doesn't say what it is of."""
+    try:
+        spec = trial_spec_from_canonical(record["spec"])
+    except (KeyError, TypeError, ValueError):
+        spec = None
+    if spec is None or trial_id(spec) != record["trial_id"]:
+        raise StoreError(
+            f"the record of {record['trial_id']} does not say what the trial was: it was written "
+            "by another version of lp-sweep. Run the sweep again, and export what comes of it."
+        )
+    return spec
+
+
+def model_place(record: Mapping[str, Any], where: Where) -> dict[str, Any] | None:
+    """As a job names a model; None where nobody knows a place."""
+    print_ = record["model_fingerprint"]
+    place = {"name": record["model"], "depth": record["depth"], "revision": None}
+    for model in where.sweep.models if where.sweep else ():
+        if model.fingerprint == print_:
+            return place | {"path": model.path, "revision": model.revision}
+    if print_.startswith(HUB):
+        path, _, revision = print_.removeprefix(HUB).rpartition("@")
+        return place | {"path": path, "revision": revision}
+    folder = _shipped(where, print_)
+    return place | {"path": str(folder)} if folder else None
+
+
+def task_source(spec: TrialSpec, record: Mapping[str, Any], where: Where) -> TaskSource | None:
+    """None where nobody knows a place."""
+    print_ = spec.data_fingerprint
+    for task in where.sweep.tasks.values() if where.sweep else ():
+        if task.fingerprint == print_ and task.definition == spec.task:
+            return task.source
+    if print_.startswith(HUB):
+        return hub_source(print_)
+    found = _files(print_, record, where)
+    return found if found and data_fingerprint(found, spec.task) == print_ else None
+
+
+def job_of(spec: TrialSpec, record: Mapping[str, Any], where: Where) -> dict[str, Any]:
+    """The trial as a worker takes it. Raises PreflightError where its model is nowhere."""
+    model, source = model_place(record, where), task_source(spec, record, where)
+    if model is None:
+        raise nowhere("model", record["model"], record)
+    if source is None:
+        raise nowhere("data of task", record["task"], record)
+    return {
+        "id": record["trial_id"],
+        "kind": "trial",
+        "spec": asdict(spec),
+        "model": model,
+        "task": {"name": record["task"], "source": asdict(source)},
+        "cache_dir": str(where.cache_dir),
+        "offline": where.offline,
+    }
+
+
+def nowhere(what: str, name: str, record: Mapping[str, Any]) -> LpSweepError:
+    return PreflightError(
+        f"the {what} {name!r} of {record['trial_id']} is known by its content alone, and nothing "
+        "here has that content. Name the sweep file that it was run with, as it was then: --file "
+        "sweep.yaml (or --file quickstart; for GLUE files --data-dir FOLDER)."
+    )
+
+
+def hub_source(print_: str) -> TaskSource:
+    """The inverse of `data_fingerprint`, for the fingerprint of a data set of the hub."""
+    dataset, _, rest = print_.removeprefix(HUB).rpartition("@")
+    revision, config, splits = rest.split(":", 2)
+    named = dict(pair.split("=", 1) for pair in splits.split(","))
+    return TaskSource(dataset=dataset, config=config or None, revision=revision, splits=named)
+
+
+def _files(print_: str, record: Mapping[str, Any], where: Where) -> TaskSource | None:
+    """Those that may be meant."""
+    glue = canonical_name(record["task"])
+    if glue and where.data_dir:
+        return glue_source(glue, where.data_dir)
+    folder = _shipped(where, print_)
+    return _files_in(folder) if folder else None
+
+
+def _shipped(where: Where, print_: str) -> Path | None:
+    """Raises PreflightError where this machine has no room for it."""
+    try:
+        return shipped.fetch(where.store, print_, where.cache_dir)
+    except OSError as error:
+        raise PreflightError(
+            f"can't copy the sweep's files to {where.cache_dir}: {error}. Free space there or name "
+            "another --cache-dir."
+        ) from error
+
+
+def _files_in(folder: Path) -> TaskSource:
+    """Train first, then the dev splits by name: the main one comes first in all tasks there are."""
+    paths = sorted(folder.iterdir(), key=lambda path: (path.stem != "train", path.stem))
+    return TaskSource(files={path.stem: str(path) for path in paths})
+
+
+def full_spec(spec: TrialSpec, depth: int) -> TrialSpec:
+    """The trial of all layers, by the same recipe and seed."""
+    layers = tuple(range(1, depth + 1))
+    return replace(spec, kept_layers=layers, removed_feed_forwards=(), procedure="direct")

@@ -1,0 +1,155 @@
+"""A pre-trained model with fewer layers as a folder, for who fine-tunes elsewhere; tried first."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from lp_sweep.orchestrator.export.card import pruned_card
+from lp_sweep.orchestrator.export.facts import base_of
+from lp_sweep.orchestrator.export.folder import ABOUT, staged
+from lp_sweep.orchestrator.export.process import Answer, ask
+from lp_sweep.orchestrator.inputs.models import ModelInput
+from lp_sweep.storage.errors import ExportError, SpecError
+from lp_sweep.storage.sums import write_sums
+from lp_sweep.trials.select import DROP, dropped_layers, kept_layers
+
+_ROUNDING = 1e-5  # of two processes on one machine; x the largest state
+_LENGTHS = (16, 7, 3)  # tokens of the rows that states are compared on
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Cut:
+    """What is pruned, and how."""
+
+    model: ModelInput
+    folder: Path  # with its files
+    kept: tuple[int, ...]  # 1-based, of the model as it is
+    strategy: str  # for the card
+    out: Path
+    offline: bool = False
+
+
+class Pruned(NamedTuple):
+    """What came of it; as JSON it is what `--json` prints."""
+
+    folder: str
+    model: str
+    kept_layers: list[int]
+    depth: int
+    largest_difference: float  # of a hidden state
+
+
+def chosen_layers(
+    depth: int, strategy: str | None, k: int | None, layers: Sequence[int]
+) -> tuple[int, ...]:
+    """The layers that stay: `layers` themselves, or what `strategy` leaves. Raises SpecError for
+    what names none, or both."""
+    if strategy is not None and not layers:
+        return _left_by(strategy, depth, k)
+    if strategy is not None or not layers:
+        raise SpecError("say which layers stay: --strategy with --k, or --layers 1,2,5.")
+    if k is not None:
+        raise SpecError("--layers names those that stay: it takes no --k.")
+    if len(set(layers)) < len(layers) or not 1 <= min(layers) <= max(layers) <= depth:
+        named = ",".join(map(str, layers))
+        raise SpecError(f"--layers {named}: the layers are 1..{depth}, each named once.")
+    return tuple(sorted(layers))
+
+
+def _left_by(strategy: str, depth: int, k: int | None) -> tuple[int, ...]:
+    if k is None and strategy.startswith(f"{DROP} "):
+        k = len(set(strategy.removeprefix(f"{DROP} ").split("+")))
+    if k is None:
+        raise SpecError(f"--strategy {strategy}: say how many layers go, with --k.")
+    try:
+        return kept_layers(depth, dropped_layers(strategy, depth, k))
+    except KeyError:
+        raise SpecError(
+            f"--strategy {strategy}: it is none that goes by position (top, bottom, "
+            "even-alternate, odd-alternate, symmetric, 'drop 3+5'). What needs data is measured "
+            "in a sweep: take the layers that it found with --layers 1,2,5."
+        ) from None
+    except ValueError as error:
+        raise SpecError(f"--strategy: {error}") from None
+
+
+def prune(wanted: Cut, tell: Callable[[str], None]) -> Pruned:
+    """`tell` takes a line of progress. Raises LpSweepError; then nothing of it is there."""
+    from lp_sweep.trials.cutting import cut, own_classes, read_whole
+    from lp_sweep.trials.plainload import states_of
+
+    model, missing = read_whole(wanted.folder)
+    kinds = ["AutoModel", *own_classes(model)]
+    ids = _rows(model.config)
+    before = states_of(model, ids)
+    with staged(wanted.out) as folder:
+        cut(wanted.folder, model, wanted.kept, folder)
+        tell("loading the folder in a new process, and comparing the states of every layer")
+        request = {"kinds": kinds, "ids": ids, "device": "cpu", "threads": None}
+        answer = ask(folder, request)
+        _check_weights(answer, missing)
+        difference = _compare(answer.values, states_of(model, ids), "the network in memory")
+        _check_lowest(answer.values, before, wanted.kept)
+        base = base_of(
+            wanted.model.fingerprint, wanted.model.name, str(wanted.folder), offline=wanted.offline
+        )
+        card = pruned_card(base, wanted.model.depth, wanted.kept, wanted.strategy)
+        (folder / "README.md").write_text(card, encoding="utf-8")
+        (folder / ABOUT).write_text(_about(wanted, difference), encoding="utf-8")
+        write_sums(folder)
+    return Pruned(str(wanted.out), base.name, list(wanted.kept), wanted.model.depth, difference)
+
+
+def _rows(config: Any) -> list[list[int]]:
+    """Of any words: what is compared is arithmetic."""
+    draw = np.random.default_rng(0)
+    return [draw.integers(0, config.vocab_size, size=length).tolist() for length in _LENGTHS]
+
+
+def _check_weights(answer: Answer, before: dict[str, list[str]]) -> None:
+    for kind, missing in answer.missing.items():
+        new = sorted(set(missing) - set(before[kind]))
+        if new:
+            raise ExportError(f"{kind} finds {len(new)} weights missing, such as {new[0]}.")
+
+
+def _compare(states: np.ndarray, expected: np.ndarray, what: str) -> float:
+    """The largest difference. (layers + 1, tokens, width) both."""
+    if states.shape != expected.shape:
+        raise ExportError(
+            f"the folder's states are {states.shape}, those of {what} "
+            f"{expected.shape}. Nothing was published."
+        )
+    difference = float(np.abs(states - expected).max())
+    allowed = _ROUNDING * max(1.0, float(np.abs(expected).max()))
+    if not difference <= allowed:
+        raise ExportError(
+            f"a state of the folder differs from that of {what} by {difference:.2g}, and rounding "
+            f"explains {allowed:.2g}. Nothing was published."
+        )
+    return difference
+
+
+def _check_lowest(states: np.ndarray, before: np.ndarray, kept: Sequence[int]) -> None:
+    """Up to the first layer that went nothing is different in the whole model. The state behind the
+    last layer is left out: some families norm it."""
+    same = next((i + 1 for i, layer in enumerate(kept) if layer != i + 1), len(kept))
+    _compare(states[:same], before[:same], "the whole model")
+
+
+def _about(wanted: Cut, difference: float) -> str:
+    told = {
+        "model_fingerprint": wanted.model.fingerprint,
+        "depth": wanted.model.depth,
+        "kept_layers": list(wanted.kept),
+        "strategy": wanted.strategy,
+        "fine_tuned": False,
+        "verified": {"largest_difference": difference},
+    }
+    return json.dumps(told, indent=2) + "\n"

@@ -1,0 +1,198 @@
+"""A trained network as a folder for its users: weights, tokenizer, card, record; tried first."""
+
+from __future__ import annotations
+
+import datetime as dt
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from lp_sweep.analysis.raw import finite
+from lp_sweep.orchestrator.export.card import trial_card
+from lp_sweep.orchestrator.export.facts import (
+    Facts,
+    base_of,
+    dataset_of,
+    full_record,
+    interval_of,
+    speeds_of,
+)
+from lp_sweep.orchestrator.export.folder import ABOUT, staged
+from lp_sweep.orchestrator.export.network import Trained, check_same, from_store, trained_again
+from lp_sweep.orchestrator.export.places import Where, model_place, spec_of
+from lp_sweep.orchestrator.export.process import ask
+from lp_sweep.orchestrator.export.rows import DevRows, dev_rows
+from lp_sweep.orchestrator.export.verify import Expected, Nearness, Verified, verify
+from lp_sweep.storage.errors import SpecError
+from lp_sweep.storage.specs import TrialSpec
+from lp_sweep.storage.sums import write_sums
+
+# of a record: neither whose machine it was nor where anything lay there
+_NOT_PUBLISHED = ("host", "command", "spec", "model", "peak_memory_bytes")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Wanted:
+    """What is exported, and how."""
+
+    record: Mapping[str, Any]
+    chosen: str  # a sentence: why this one
+    out: Path
+    where: Where
+    accept_retrained: bool = False
+    onnx: bool = False
+
+
+class Exported(NamedTuple):
+    """What came of it; as JSON it is what `--json` prints."""
+
+    folder: str
+    trial_id: str
+    kept_layers: list[int]
+    metric: str
+    score: float  # points
+    interval: tuple[float, float] | None  # points
+    retrained: bool
+    verified: Verified
+    onnx_difference: float | None
+
+
+def export(wanted: Wanted, tell: Callable[[str], None]) -> Exported:
+    """`tell` takes a line of progress. Raises LpSweepError; then nothing of it is there."""
+    record, where = wanted.record, wanted.where
+    refuse_reduced(record)
+    spec = spec_of(record)
+    device = _device(record)
+    with staged(wanted.out) as folder:
+        trained, another = _trained(wanted, spec, folder, device, tell)
+        rows = dev_rows(spec, trained.record, trained.predictions, where)
+        tell(f"loading the folder in a new process, and comparing {len(rows.labels)} dev examples")
+        verified = _verified(folder, spec, trained.record, rows, device)
+        facts = _facts(wanted, spec, trained.record, rows, another)
+        card = trial_card(spec, trained.record, facts, rows.split)
+        (folder / "README.md").write_text(card, encoding="utf-8")
+        about = _about(trained, wanted.chosen, verified)
+        (folder / ABOUT).write_text(about, encoding="utf-8")
+        difference = _onnx(folder, spec, rows, tell) if wanted.onnx else None
+        write_sums(folder)
+    low, high = facts.interval[:2]
+    return Exported(
+        folder=str(wanted.out),
+        trial_id=record["trial_id"],
+        kept_layers=list(record["kept_layers"]),
+        metric=record["metric"],
+        score=100 * trained.record["last"],
+        interval=None if low is None or high is None else (low, high),
+        retrained=trained.retrained,
+        verified=verified,
+        onnx_difference=difference,
+    )
+
+
+def refuse_reduced(record: Mapping[str, Any]) -> None:
+    """Raises SpecError for a network that plain transformers would fill with random weights."""
+    if removed := record["removed_feed_forwards"]:
+        raise SpecError(
+            f"{record['trial_id']} has no feed-forward in layers {', '.join(map(str, removed))}: "
+            "transformers has no class for such a network, and `from_pretrained` would put random "
+            "weights there. A kept one is loaded by lp_sweep.trials.feedforward.load_network, from "
+            "weights/<trial> of the store; --best chooses among whole networks alone."
+        )
+
+
+def _device(record: Mapping[str, Any]) -> str:
+    """That of the record, where this machine has one: there the answers are the same."""
+    from lp_sweep.trials.device import pick_device
+
+    return "cpu" if record["device_type"] == "cpu" else pick_device().type
+
+
+def _trained(
+    wanted: Wanted, spec: TrialSpec, folder: Path, device: str, tell: Callable[[str], None]
+) -> tuple[Trained, str | None]:
+    """The network in `folder`, and a sentence where it is not quite the record's."""
+    record = wanted.record
+    found = from_store(wanted.where.store, record, folder)
+    if isinstance(found, Trained):
+        return found, None
+    tell(
+        f"{record['trial_id']} is trained again: {found}. It took "
+        f"{record['seconds_total']:.0f} s on {record['device_name']}."
+    )
+    again = trained_again(spec, record, wanted.where, folder, device)
+    another = check_same(again.record, record, accept=wanted.accept_retrained)
+    if another:
+        tell(f"warning: {another}")
+    return again, another
+
+
+def _verified(
+    folder: Path, spec: TrialSpec, record: Mapping[str, Any], rows: DevRows, device: str
+) -> Verified:
+    import torch
+
+    from lp_sweep.trials.device import device_name
+
+    request = {
+        "kinds": ["AutoModelForSequenceClassification"],
+        "texts": rows.texts,
+        "max_length": spec.recipe.max_length,
+        "device": device,
+        "threads": record["threads"] if device == "cpu" else None,
+    }
+    here = device_name(torch.device(device))
+    expected = Expected(
+        definition=spec.task,
+        label_names=rows.label_names,
+        labels=np.asarray(rows.labels),
+        logits=rows.logits,
+        score=record["last"],
+        nearness=Nearness.of(record, device, here),
+    )
+    return verify(ask(folder, request), expected)
+
+
+def _facts(
+    wanted: Wanted, spec: TrialSpec, record: Mapping[str, Any], rows: DevRows, another: str | None
+) -> Facts:
+    where = wanted.where
+    place = model_place(record, where)
+    path = place["path"] if place else None
+    examples = np.arange(len(rows.labels))
+    return Facts(
+        base=base_of(record["model_fingerprint"], record["model"], path, offline=where.offline),
+        dataset=dataset_of(record["data_fingerprint"]),
+        label_names=rows.label_names,
+        interval=interval_of(record, examples, np.asarray(rows.labels), rows.predicted),
+        full=full_record(where.store, spec, record["depth"]),
+        speeds=speeds_of(where.store, record),
+        chosen=wanted.chosen,
+        another=another,
+    )
+
+
+def _about(trained: Trained, chosen: str, verified: Verified) -> str:
+    record = {name: value for name, value in trained.record.items() if name not in _NOT_PUBLISHED}
+    told = {
+        "chosen": chosen,
+        "retrained": trained.retrained,
+        "verified": verified._asdict(),
+        "spec": json.loads(trained.record["spec"]),
+        "record": record | {"versions": dict(record["versions"] or ())},
+    }
+    return json.dumps(finite(told), default=_plain, indent=2, ensure_ascii=False) + "\n"
+
+
+def _plain(value: Any) -> str:
+    return value.isoformat() if isinstance(value, dt.datetime) else str(value)
+
+
+def _onnx(folder: Path, spec: TrialSpec, rows: DevRows, tell: Callable[[str], None]) -> float:
+    from lp_sweep.trials.onnxgraph import write_onnx
+
+    tell("writing onnx/model.onnx, and comparing it in onnxruntime")
+    return write_onnx(folder, rows.texts, spec.recipe.max_length)

@@ -1,0 +1,126 @@
+"""Is a folder the network that was scored? Asked of the folder as its users will load it.
+
+A network's logits are compared with those that are stored of it, and the score is computed anew
+from what the folder says. How near is near hangs on where they were made, see `Nearness`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from lp_sweep.orchestrator.export.process import Answer
+from lp_sweep.storage.errors import ExportError
+from lp_sweep.storage.specs import TaskDefinition
+from lp_sweep.trials.metrics import predictions, score
+
+_SAME_SCORE = 1e-9  # shares; of the very same answers
+_NEAR_SCORE = 1e-4  # of a correlation, which every rounding of a logit moves
+
+
+class Nearness(NamedTuple):
+    """By how much a logit may differ: `rounding` x the largest logit, or 1 if that is smaller.
+    `same_labels`: whether no example may get another label."""
+
+    rounding: float
+    same_labels: bool
+
+    @classmethod
+    def of(cls, record: Mapping[str, Any], device_type: str, device_name: str) -> Nearness:
+        """Of logits that are stored with `record` and those of this device, in fp32."""
+        if record["precision_used"] != "fp32":
+            return cls(1e-1, False)
+        if record["device_type"] != device_type:
+            return cls(1e-3, False)
+        return cls(1e-5 if record["device_name"] == device_name else 1e-4, True)
+
+
+class Expected(NamedTuple):
+    """What the network is known by."""
+
+    definition: TaskDefinition
+    label_names: tuple[str, ...]
+    labels: np.ndarray  # (n,) of the main dev split
+    logits: np.ndarray  # (n, classes), as the store has them
+    score: float  # share, as the record has it
+    nearness: Nearness
+
+
+class Verified(NamedTuple):
+    """What was found; it stands in the folder's lp_sweep.json."""
+
+    examples: int
+    largest_difference: float  # of a logit
+    tolerance: float
+    other_labels: int  # examples whose label differs
+    score: float  # share, of what the folder says
+    recorded_score: float
+
+
+def verify(answer: Answer, expected: Expected) -> Verified:
+    """Raises ExportError for any other network."""
+    for kind, missing in answer.missing.items():
+        if missing:
+            _refuse(f"{kind} finds {len(missing)} weights missing, such as {missing[0]}")
+    names = list(expected.label_names)
+    if names and answer.labels != names:
+        _refuse(f"its config names the classes {answer.labels}, the data {names}")
+    if answer.values.shape != expected.logits.shape:
+        _refuse(f"its logits are {answer.values.shape}, expected are {expected.logits.shape}")
+    if not np.isfinite(answer.values).all():
+        _refuse("some of its logits are no numbers")
+    return _compare(answer.values, expected)
+
+
+def _compare(logits: np.ndarray, expected: Expected) -> Verified:
+    difference = float(np.abs(logits - expected.logits).max())
+    largest = max(1.0, float(np.abs(expected.logits).max()))
+    found = Verified(
+        examples=len(logits),
+        largest_difference=difference,
+        tolerance=expected.nearness.rounding * largest,
+        other_labels=_other_labels(logits, expected),
+        score=score(expected.definition, expected.labels, logits)[expected.definition.metric],
+        recorded_score=expected.score,
+    )
+    if not difference <= found.tolerance:
+        _refuse(
+            f"a logit differs from the stored one by {difference:.2g}, and rounding explains "
+            f"{found.tolerance:.2g}"
+        )
+    if found.other_labels and expected.nearness.same_labels:
+        _refuse(f"{found.other_labels} dev examples get another label")
+    _check_score(found, expected)
+    return found
+
+
+def _other_labels(logits: np.ndarray, expected: Expected) -> int:
+    """A logit that differs by no more than the tolerance moves the label of a near tie alone."""
+    if expected.definition.kind == "regression":
+        return 0
+    ours, theirs = (predictions(expected.definition, each) for each in (logits, expected.logits))
+    return int((ours != theirs).sum())
+
+
+def _check_score(found: Verified, expected: Expected) -> None:
+    """The same labels are the same score; other labels explain another, and are counted."""
+    definition = expected.definition
+    stored = score(definition, expected.labels, expected.logits)[definition.metric]
+    if not abs(stored - expected.score) <= _SAME_SCORE:
+        _refuse(f"the stored logits give {100 * stored:.4f}, the record {100 * expected.score:.4f}")
+    allowed = _NEAR_SCORE if definition.kind == "regression" else _SAME_SCORE
+    if not found.other_labels and not abs(found.score - found.recorded_score) <= allowed:
+        _refuse(
+            f"its {definition.metric} on the dev set is {100 * found.score:.4f}, the record says "
+            f"{100 * found.recorded_score:.4f}"
+        )
+
+
+def _refuse(what: str) -> None:
+    raise ExportError(
+        f"the folder is not the network that was scored: {what}. Nothing was published. If the "
+        "store's network or its predictions are damaged, delete weights/<trial> there: the export "
+        "then trains it again."
+    )

@@ -1,0 +1,126 @@
+"""Which network `export --best` takes: that of `table min-layers`, of its seeds the median."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from lp_sweep.analysis.views import open_views
+from lp_sweep.orchestrator.export.choice import VIEWS, Asked, Chosen, best
+from lp_sweep.storage.errors import SpecError
+from tests.fake_records import FakeSweep
+
+
+@pytest.fixture
+def fake(tmp_path: Path) -> FakeSweep:
+    return FakeSweep(tmp_path)
+
+
+def choose(fake: FakeSweep, within: float = 1, **asked: Any) -> Chosen:
+    with open_views(fake.publish(), deltas=(within,), only=VIEWS) as catalog:
+        return best(catalog, Asked(**({"task": "SST-2", "within": within} | asked)))
+
+
+def trial(fake: FakeSweep, **where: Any) -> str:
+    (row,) = [row for row in fake.cells if all(row[name] == where[name] for name in where)]
+    return str(row["trial_id"])
+
+
+def test_the_fewest_layers_over_all_strategies(fake: FakeSweep) -> None:
+    fake.curve({0: 90.0, 4: 89.5, 6: 80.0})
+    fake.curve({0: 90.0, 6: 89.2}, strategy="symmetric")
+    found = choose(fake)
+    assert found.trial_id == trial(fake, strategy="symmetric", k=6)
+    assert "6 of 12 layers (symmetric, K=6)" in found.why
+    assert "over all strategies" in found.why
+    assert "changes by -0.80" in found.why
+    one = choose(fake, strategy="top")
+    assert one.trial_id == trial(fake, strategy="top", k=4)
+
+
+def test_of_equals_the_better_one(fake: FakeSweep) -> None:
+    fake.curve({0: 90.0, 4: 89.2})
+    fake.curve({0: 90.0, 4: 89.6}, strategy="bottom")
+    assert choose(fake).trial_id == trial(fake, strategy="bottom", k=4)
+
+
+def test_where_nothing_may_go_it_is_the_full_network(fake: FakeSweep) -> None:
+    fake.curve({0: 90.0, 4: 80.0})
+    found = choose(fake)
+    assert found.trial_id == trial(fake, k=0)
+    assert "12 of 12 layers (all layers)" in found.why
+
+
+@pytest.mark.parametrize(
+    ("scores", "median"),
+    [({1: 89.0, 2: 91.0, 3: 89.5}, 3), ({1: 89.0, 2: 89.6}, 1), ({1: 89.5, 2: 89.5, 3: 89.5}, 2)],
+    ids=["the middle one", "the lower of two", "of equals by the seed"],
+)
+def test_it_is_the_seed_of_the_median_score(
+    fake: FakeSweep, scores: dict[int, float], median: int
+) -> None:
+    for seed, score in scores.items():
+        fake.curve({0: 90.0, 4: score}, seed=seed)
+    found = choose(fake)
+    assert found.trial_id == trial(fake, k=4, seed=median)
+    assert f"it is {median}, which has the median score" in found.why
+
+
+def test_a_seed_may_be_named(fake: FakeSweep) -> None:
+    for seed in (1, 2, 3):
+        fake.curve({0: 90.0, 4: 89.0 + seed / 10}, seed=seed)
+    assert choose(fake, seed=3).trial_id == trial(fake, k=4, seed=3)
+    with pytest.raises(SpecError, match="--seed 7: this network was trained with seeds 1, 2, 3"):
+        choose(fake, seed=7)
+
+
+def test_percent_is_of_the_full_score(fake: FakeSweep) -> None:
+    fake.curve({0: 50.0, 4: 49.2})
+    assert choose(fake).trial_id == trial(fake, k=4)
+    assert choose(fake, unit="percent").trial_id == trial(fake, k=0)
+
+
+def test_an_answer_that_cells_hang_on_is_none(fake: FakeSweep) -> None:
+    fake.curve({0: 90.0, 4: 89.5})
+    fake.cell(k=6, state="failed")
+    fake.curve({0: 90.0, 4: 89.0}, strategy="bottom")
+    message = (
+        r"not known yet: top may drop 4 to 6 of 12 layers, since 1 pairs .* missing or failed.*"
+        r"--strategy: bottom"
+    )
+    with pytest.raises(SpecError, match=message):
+        choose(fake)
+    assert choose(fake, strategy="bottom").trial_id == trial(fake, strategy="bottom", k=4)
+
+
+def test_what_could_not_be_smaller_is_not_waited_for(fake: FakeSweep) -> None:
+    fake.curve({0: 90.0, 6: 89.5})
+    fake.curve({0: 90.0, 2: 89.5}, strategy="bottom")
+    fake.cell(strategy="bottom", k=4, state="pending")
+    assert choose(fake).trial_id == trial(fake, strategy="top", k=6)
+
+
+def test_without_a_full_network_there_is_no_loss(fake: FakeSweep) -> None:
+    fake.cell(k=4, score=89.0)
+    fake.cell(k=0, state="pending")
+    with pytest.raises(SpecError, match="no network with all layers is done"):
+        choose(fake)
+
+
+@pytest.mark.parametrize(
+    ("asked", "message"),
+    [
+        ({"task": "SST"}, r"--task: unknown task 'SST'.*Did you mean 'SST-2'"),
+        ({"strategy": "botom"}, "--strategy: unknown strategy 'botom'"),
+        ({"model": "brt"}, "--model: unknown model 'brt'"),
+        ({}, "2 models with task 'SST-2'. Choose one with --model: bert, roberta"),
+    ],
+    ids=["task", "strategy", "model", "two models"],
+)
+def test_what_is_asked_for_is_there(fake: FakeSweep, asked: dict[str, Any], message: str) -> None:
+    fake.curve({0: 90.0, 4: 89.5})
+    fake.curve({0: 90.0, 4: 89.5}, model="roberta")
+    with pytest.raises(SpecError, match=message):
+        choose(fake, **asked)
