@@ -17,6 +17,7 @@ from __future__ import annotations
 import re
 import shlex
 import textwrap
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -24,7 +25,7 @@ from typing import NamedTuple
 
 ROOT = Path(__file__).resolve().parent.parent
 WHERE = ("README.md", "CONTRIBUTING.md", "docs/**/*.md", "quickstart/*.md", "examples/*.md")
-SHELLS = ("", "bash", "console", "sh")
+SHELLS = ("", "bash", "console", "sh", "shell")
 NOT_RUN = {
     "a GPU": "needs a CUDA device",
     "a cloud": "needs an account, and costs money",
@@ -108,9 +109,17 @@ def blocks(text: str, page: str) -> list[Block]:
     ]
 
 
+def loose_marks(text: str, page: str) -> list[str]:
+    """Marks that no fence follows in the next line, and that so say nothing."""
+    found = re.findall(r"^ *<!-- (.*) -->$", text, re.MULTILINE)
+    held = [mark for block in blocks(text, page) for mark in block.marks]
+    return sorted(Counter(mark for mark in found if mark.startswith(_MARKS)) - Counter(held))
+
+
 def commands(block: Block) -> list[Command]:
     """A block with `$ ` is one command after another, with what each prints; any other is a script.
-    A line that follows a backslash, or stands in a here-document, is of the command before it."""
+    A line that follows a backslash, or stands in a here-document, is of the command before it.
+    Raises ValueError for a line before the first command."""
     if not re.search(r"^\$ ", block.text, re.MULTILINE):
         return [Command(block.text, None)]
     typed: list[str] = []
@@ -124,7 +133,7 @@ def commands(block: Block) -> list[Command]:
         elif typed:
             shown[-1] += f"{line}\n"
         else:
-            raise ValueError(f"{block.place}: {line!r} stands before the first `$ `")
+            raise ValueError(f"{line!r} stands before the first `$ `")
     return [
         Command(one, below.strip("\n") or None) for one, below in zip(typed, shown, strict=True)
     ]
@@ -142,12 +151,21 @@ def mistake(block: Block) -> str | None:
             return f"no such mark: {mark!r}. There are: {', '.join(_MARKS)}"
     if (why := block.mark("not run: ")) is not None:
         return _no_reason(why, block.page)
-    if block.is_commands and (first := _first_word(commands(block)[0].typed)) not in PROGRAMS:
-        return (
-            f"{first!r} is no command that is known here. What is not typed into a shell names its "
-            "language (```text); a program is added to PROGRAMS in tests/docpages.py"
-        )
-    return None
+    return _no_command(block) if block.is_commands else None
+
+
+def _no_command(block: Block) -> str | None:
+    """What is wrong with how a block of commands begins."""
+    try:
+        first = _first_word(commands(block)[0].typed)
+    except ValueError as error:
+        return str(error)
+    if first in PROGRAMS:
+        return None
+    return (
+        f"{first!r} is no command that is known here. What is not typed into a shell names its "
+        "language (```text); a program is added to PROGRAMS in tests/docpages.py"
+    )
 
 
 def _first_word(typed: str) -> str:

@@ -20,6 +20,7 @@ from tests.docpages import (
     blocks,
     commands,
     inline,
+    loose_marks,
     mistake,
     pages,
     read,
@@ -99,6 +100,7 @@ def wrong_with(found: Block, user: User) -> str | None:
 def test_the_marks_of_a_page(page: str) -> None:
     wrong = [f"{found.place}: {what}" for found in BLOCKS[page] if (what := mistake(found))]
     assert not wrong, "\n".join(wrong) + WHAT_TO_DO
+    assert loose_marks(read(page), page) == []
 
 
 def written(page: str, program: str) -> list[list[str]]:
@@ -176,6 +178,7 @@ def test_there_are_commands() -> None:
         pytest.param("<!-- no run -->\n```\nlp-sweep\n```\n", "no such mark: 'no run'", id="mark"),
         pytest.param("```\n<store>/\n  trials\n```\n", "names its language", id="no-command"),
         pytest.param("```\nA=1 frobnicate\n```\n", "'frobnicate' is no command", id="unknown"),
+        pytest.param("```\none\n$ lp-sweep\n```\n", "'one' stands before the first", id="before"),
         pytest.param(
             "<!-- not run: run by tests/test_nope.py -->\n```\nlp-sweep\n```\n",
             "no tests/test_nope.py that reads docs/sql.md",
@@ -210,6 +213,12 @@ def test_a_mark_that_says_nothing(text: str, message: str) -> None:
 )
 def test_a_mark_that_says_enough(text: str) -> None:
     assert mistake(block(text)) is None
+
+
+def test_a_mark_stands_right_before_its_fence() -> None:
+    text = "<!-- not run: hours -->\n\n```\nmake bench\n```\n<!-- end -->\n"
+    assert loose_marks(text, "docs/sql.md") == ["not run: hours"]
+    assert loose_marks(text.replace("\n\n", "\n"), "docs/sql.md") == []
 
 
 def test_a_command_and_what_it_prints() -> None:
