@@ -15,7 +15,7 @@ from typing import Annotated
 
 import typer
 
-from lp_sweep.orchestrator.commands import clustercli, storecli
+from lp_sweep.orchestrator.commands import clustercli, completion, mirrorcli, storecli
 from lp_sweep.orchestrator.commands.options import (
     DEFAULT_STORE,
     AddressOption,
@@ -31,11 +31,13 @@ from lp_sweep.orchestrator.commands.options import (
     MaxCostOption,
     MaxFailuresOption,
     MaxHoursOption,
+    MirrorOption,
     OfflineOption,
     Overrides,
     StoreOption,
 )
 from lp_sweep.orchestrator.commands.output import complain, emit, say
+from lp_sweep.orchestrator.commands.root import Root
 from lp_sweep.storage.errors import LpSweepError, SpecError
 from lp_sweep.storage.places import is_file
 
@@ -43,6 +45,7 @@ _IDENTIFIER = re.compile(r"^[tp]\d+-[0-9a-f]*$")
 
 app = typer.Typer(
     name="lp-sweep",
+    cls=Root,
     help="How many layers of an encoder does your task need? Sweeps of layer-pruned, fine-tuned "
     "networks on Ray; every number in SQL.",
     no_args_is_help=True,
@@ -94,6 +97,7 @@ def run(
     max_cost: MaxCostOption = None,
     cluster: ClusterFileOption = None,
     manifest: ManifestOption = None,
+    mirror: MirrorOption = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Only plan.")] = False,
     as_json: JsonOption = False,
 ) -> None:
@@ -110,7 +114,7 @@ def run(
 
     request = Request(file, overrides or [], store, data_dir, offline, manifest)
     may_use = running.MayUse(max_hours, max_cost, cluster)
-    how = running.How(address, cache_dir, Limits(fail_fast, max_failures), as_json, may_use)
+    how = running.How(address, cache_dir, Limits(fail_fast, max_failures), as_json, may_use, mirror)
     raise typer.Exit(running.run(request, how))
 
 
@@ -129,6 +133,7 @@ def resume(
     max_cost: MaxCostOption = None,
     cluster: ClusterFileOption = None,
     manifest: ManifestOption = None,
+    mirror: MirrorOption = None,
     as_json: JsonOption = False,
 ) -> None:
     """Go on with an interrupted sweep. The same as `run`, which always does what is missing.
@@ -143,7 +148,10 @@ def resume(
 def retry(
     what: Annotated[
         list[str] | None,
-        typer.Argument(help="[sweep file] [failed trials] [key=value]; default sweep.yaml, all."),
+        typer.Argument(
+            autocompletion=completion.failures,
+            help="[sweep file] [failed trials] [key=value]; default sweep.yaml, all.",
+        ),
     ] = None,
     failed: Annotated[bool, typer.Option("--failed", help="All that failed: the default.")] = False,
     error_type: Annotated[
@@ -160,6 +168,7 @@ def retry(
     max_cost: MaxCostOption = None,
     cluster: ClusterFileOption = None,
     manifest: ManifestOption = None,
+    mirror: MirrorOption = None,
     as_json: JsonOption = False,
 ) -> None:
     """Try again what has failed; `run` leaves alone what would only fail in the same way.
@@ -180,7 +189,7 @@ def retry(
         raise SpecError("name trials, or choose them with --failed or --type: not both.")
     request = Request((files or ["sweep.yaml"])[0], overrides, store, data_dir, offline, manifest)
     may_use = running.MayUse(max_hours, max_cost, cluster)
-    how = running.How(address, cache_dir, Limits(fail_fast, max_failures), as_json, may_use)
+    how = running.How(address, cache_dir, Limits(fail_fast, max_failures), as_json, may_use, mirror)
     raise typer.Exit(running.retry(request, how, names, error_type))
 
 
@@ -196,7 +205,11 @@ def plan(
     as_json: JsonOption = False,
     audit: Annotated[
         str | None,
-        typer.Option("--audit", help="Of this sweep of the store: estimated and actual hours."),
+        typer.Option(
+            "--audit",
+            autocompletion=completion.sweeps,
+            help="Of this sweep of the store: estimated and actual hours.",
+        ),
     ] = None,
     form: FormatOption = Format.table,
 ) -> None:
@@ -237,8 +250,16 @@ def prefetch(
 
 @app.command()
 def cka(
-    first: Annotated[str, typer.Argument(help="A trial whose network was kept.")],
-    second: Annotated[str, typer.Argument(help="Another, or `pretrained`.")],
+    first: Annotated[
+        str,
+        typer.Argument(autocompletion=completion.trials, help="A trial whose network was kept."),
+    ],
+    second: Annotated[
+        str,
+        typer.Argument(
+            autocompletion=completion.trials_and_pretrained, help="Another, or `pretrained`."
+        ),
+    ],
     file: Annotated[str, typer.Option("--file", help="The sweep that they are of.")] = "sweep.yaml",
     store: StoreOption = None,
     data_dir: DataDirOption = None,
@@ -262,6 +283,7 @@ def cka(
 
 
 app.add_typer(storecli.app)
+app.add_typer(mirrorcli.app)
 app.add_typer(clustercli.app, name="cluster")
 
 

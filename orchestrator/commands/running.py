@@ -6,7 +6,7 @@ import json
 import os
 import shlex
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -14,6 +14,7 @@ from lp_sweep.orchestrator.cluster.clusterfile import read_cluster_file
 from lp_sweep.orchestrator.commands.output import say
 from lp_sweep.orchestrator.commands.request import Planned, Request, planned
 from lp_sweep.orchestrator.estimate.estimate import Rates
+from lp_sweep.orchestrator.mirrors.kinds import MirrorKind, check_installed
 from lp_sweep.orchestrator.plan.policy import Limits
 from lp_sweep.orchestrator.plan.selection import Selection, retry_selection
 from lp_sweep.orchestrator.plan.unkept import unkept_note
@@ -54,6 +55,7 @@ class How(NamedTuple):
     limits: Limits
     as_json: bool
     may_use: MayUse = MayUse()
+    mirrors: Sequence[MirrorKind] | None = None
 
     @property
     def node_folder(self) -> Path:
@@ -84,11 +86,13 @@ def _check_failures(request: Request) -> None:
 
 
 def _planned(request: Request, how: How) -> Planned:
+    check_installed(how.mirrors or ())
     return planned(request, patience=_patience(), cache_dir=how.node_folder)
 
 
 def _run(request: Request, how: How, first: Planned, selection: Selection, budget: Budget) -> int:
     from lp_sweep.orchestrator.preflight import preflight
+    from lp_sweep.orchestrator.run.mirroring import mirrored
     from lp_sweep.orchestrator.run.progress import make_reporter
     from lp_sweep.orchestrator.sweepfile.overrides import is_part
     from lp_sweep.storage.redact import redact_command
@@ -118,7 +122,8 @@ def _run(request: Request, how: How, first: Planned, selection: Selection, budge
         selection=selection,
     )
     rates = Rates(first.ledger.timings, first.sweep.recipe)
-    outcome = run_sweep(first.plan, rates, store, options, make_reporter())
+    with mirrored(make_reporter(), how.mirrors or (), store.location, first.sweep.name) as reporter:
+        outcome = run_sweep(first.plan, rates, store, options, reporter)
     if how.as_json:
         told = {"totals": outcome.plan.totals(), "done": outcome.done, "failed": outcome.failed}
         used = budget.used()._asdict()
@@ -154,6 +159,7 @@ def _farewell(outcome: Outcome, store: Store, request: Request, how: How) -> int
         "--cluster": how.may_use.cluster,
         "--max-hours": how.may_use.max_hours,
         "--max-cost": how.may_use.max_cost,
+        "--mirror": [kind.value for kind in how.mirrors or ()],
     }
     again = request.again("run", store, dict(options))
     where = shlex.quote(store.location)
