@@ -114,6 +114,7 @@ def online(tmp_path: Path) -> Iterator[World]:
         yield world
 
 
+@pytest.mark.slow
 def test_the_token_reaches_the_hub_and_nothing_else(online: World) -> None:
     """Its own home, where all that was fetched is; no file has the token, no record, no log."""
     elsewhere = online.folder / "another home"
@@ -139,6 +140,7 @@ def test_offline_by_the_hubs_own_variable(online: World) -> None:
 # -- Ray and CUDA
 
 
+@pytest.mark.slow
 def test_the_cluster_of_ray_address(tmp_path: Path) -> None:
     save_world(tmp_path)
     places = {"LP_SWEEP_CACHE_DIR": str(tmp_path / "cache"), "RAY_ADDRESS": "127.0.0.1:1"}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import struct
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -15,8 +16,11 @@ from lp_sweep.storage.errors import LpSweepError
 from lp_sweep.storage.store import Store
 from tests.mirrorworld import SECRET, mirrored_store, trial_of
 
-pytest.importorskip("wandb", reason="needs W&B: pip install 'lp-sweep[wandb]'")
+wandb = pytest.importorskip("wandb", reason="needs W&B: pip install 'lp-sweep[wandb]'")
 pytestmark = pytest.mark.slow  # it starts a process of its own for each run
+
+# the log format of LevelDB, after a header of the same size
+_BLOCK, _HEADER, _WHOLE, _LAST = 32768, 7, 1, 4
 
 
 @pytest.fixture
@@ -30,20 +34,29 @@ def store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Store:
 
 
 def copied(store: Store) -> tuple[int, ...]:
-    return copy_trials(store, "demo", open_mirror(MirrorKind.wandb, "demo"))
+    """As a process of its own would: W&B reads the environment once, and has written all of its files
+    when its service has ended."""
+    try:
+        return copy_trials(store, "demo", open_mirror(MirrorKind.wandb, "demo"))
+    finally:
+        wandb.teardown()
 
 
 def records(folder: Path) -> Iterator[Any]:
     from wandb.proto.wandb_internal_pb2 import Record
-    from wandb.sdk.internal.datastore import DataStore
 
     (path,) = folder.glob("run-*.wandb")
-    store = DataStore()
-    store.open_for_scan(str(path))
-    while data := store.scan_data():
-        record = Record()
-        record.ParseFromString(data)
-        yield record
+    content, at, data = path.read_bytes(), _HEADER, b""
+    while at + _HEADER <= len(content):
+        if _BLOCK - at % _BLOCK < _HEADER:  # the rest of a block is empty
+            at += _BLOCK - at % _BLOCK
+            continue
+        _, length, part = struct.unpack_from("<IHB", content, at)
+        data += content[at + _HEADER : at + _HEADER + length]
+        at += _HEADER + length
+        if part in (_WHOLE, _LAST):
+            yield Record.FromString(data)
+            data = b""
 
 
 def runs(folder: Path) -> dict[str, list[Any]]:

@@ -184,6 +184,7 @@ def test_a_run_shows_its_trials_as_they_end(tmp_path: Path) -> None:
 
 
 @pytest.mark.ray
+@pytest.mark.slow
 def test_a_mirror_that_can_not_be_written_harms_no_trial(tmp_path: Path) -> None:
     save_world(tmp_path)
     (tmp_path / "runs").write_text("a file", encoding="utf-8")

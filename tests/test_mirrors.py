@@ -83,6 +83,16 @@ def test_nothing_is_written_twice(store: Store, tmp_path: Path) -> None:
     assert {path: path.stat().st_mtime_ns for path in (tmp_path / "runs").rglob("*")} == before
 
 
+def test_a_model_of_a_folder_is_no_hidden_run(store: Store, tmp_path: Path) -> None:
+    fake = FakeSweep(tmp_path / "store", "folders")
+    fake.cell(k=4, score=90.0, model="./bert")
+    fake.publish()
+    assert copied(store, "folders") == (1, 0, 0)
+    (run,) = (tmp_path / "runs" / "folders").iterdir()
+    assert run.name.startswith("bert_layers_1-8")
+    assert copied(store, "folders") == (0, 0, 1)
+
+
 def test_only_what_is_asked_for_and_known(store: Store) -> None:
     one = trial_of(store, strategy="top", k=4)
     assert copied(store, only=[one, "t1-of-another-sweep"]) == (1, 0, 0)

@@ -35,8 +35,8 @@ class TensorBoardMirror:
     def __init__(self, folder: Path) -> None:
         self._folder = folder
         folder.mkdir(parents=True, exist_ok=True)
-        names = (path.name for path in folder.iterdir() if not path.name.startswith("."))
-        self._keys = {name.rpartition(_BEFORE_KEY)[2] for name in names}
+        names = (path.name.rpartition(_BEFORE_KEY) for path in folder.iterdir())
+        self._keys = {key for _, sign, key in names if sign}
 
     def has(self, key: str) -> bool:
         return key in self._keys
@@ -47,7 +47,7 @@ class TensorBoardMirror:
             scratch.mkdir()
             try:
                 _write_events(scratch, run)
-                name = re.sub(r"[^\w.+-]+", "_", run.name)[:150]
+                name = re.sub(r"[^\w.+-]+", "_", run.name).lstrip("._")[:150]
                 scratch.rename(self._folder / f"{name}{_BEFORE_KEY}{run.key}")
             finally:
                 shutil.rmtree(scratch, ignore_errors=True)

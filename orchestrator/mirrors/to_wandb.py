@@ -96,6 +96,7 @@ def _settings() -> Any:
         x_disable_meta=True,
         x_disable_stats=True,
         x_disable_machine_info=True,
+        x_save_requirements=False,
     )
 
 
