@@ -18,9 +18,10 @@ SECRET = "Zq-hunter2-hunter2"
 def mirrored_store(folder: Path, name: str = "demo") -> Store:
     """Two trials that are done, one of them of two cells; one that has failed; one to do."""
     fake = FakeSweep(folder, name)
-    fake.cell(k=0, score=92.5, command=f"lp-sweep run --token {SECRET}", host=SECRET)
+    fake.cell(k=0, score=92.5)
     fake.cell(k=0, score=92.5, strategy="bottom")
-    fake.cell(k=4, score=90.0, learning_rate=3e-5)
+    private = {"command": f"lp-sweep run --token {SECRET}", "host": SECRET}
+    fake.cell(k=4, score=90.0, learning_rate=3e-5, **private)
     fake.cell(k=8, state="failed")
     fake.cell(k=10, state="pending")
     return fake.publish()

@@ -34,7 +34,7 @@ def store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Store:
 
 
 def copied(store: Store) -> tuple[int, ...]:
-    """As a process of its own would: W&B reads the environment once, and has written all of its files
+    """As a process of its own would: W&B reads the environment once, and has written all files
     when its service has ended."""
     try:
         return copy_trials(store, "demo", open_mirror(MirrorKind.wandb, "demo"))
