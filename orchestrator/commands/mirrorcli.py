@@ -17,6 +17,8 @@ from lp_sweep.orchestrator.commands.output import emit
 from lp_sweep.orchestrator.mirrors.kinds import MirrorKind, check_installed, open_mirror
 from lp_sweep.storage.wording import unknown_sweep
 
+_LINE = "{to}  {sweep}: {written} trials written, {failures} of them failures; {there} were there"
+
 app = typer.Typer()
 
 
@@ -44,17 +46,12 @@ def mirror(
     names = sorted(opened.names("sweeps"))
     if sweep is not None and sweep not in names:
         raise unknown_sweep(sweep, names, opened.location)
-    told = [
-        {"to": kind.value, "sweep": name, **done._asdict()}
-        for name in ([sweep] if sweep else names)
-        for kind in kinds
-        for done in [copy_trials(opened, name, open_mirror(kind, name))]
-    ]
+    told = []
+    for name in [sweep] if sweep else names:
+        for kind in kinds:
+            done = copy_trials(opened, name, open_mirror(kind, name))
+            told.append({"to": kind.value, "sweep": name, **done._asdict()})
+            if not as_json:  # at once: the next may be refused
+                emit(_LINE.format_map(told[-1]))
     if as_json:
         emit(json.dumps(told))
-        return
-    for line in told:
-        emit(
-            "{to}  {sweep}: {written} trials written, {failures} of them failures; "
-            "{there} were there".format_map(line)
-        )
