@@ -15,7 +15,15 @@ from typing import Annotated
 
 import typer
 
-from lp_sweep.orchestrator.commands import clustercli, exporting, livecli, reportcli, storecli
+from lp_sweep.orchestrator.commands import (
+    clustercli,
+    completion,
+    exporting,
+    livecli,
+    mirrorcli,
+    reportcli,
+    storecli,
+)
 from lp_sweep.orchestrator.commands.options import (
     DEFAULT_STORE,
     AddressOption,
@@ -32,11 +40,13 @@ from lp_sweep.orchestrator.commands.options import (
     MaxCostOption,
     MaxFailuresOption,
     MaxHoursOption,
+    MirrorOption,
     OfflineOption,
     Overrides,
     StoreOption,
 )
 from lp_sweep.orchestrator.commands.output import complain, emit, say
+from lp_sweep.orchestrator.commands.root import Root
 from lp_sweep.storage.errors import LpSweepError, SpecError
 from lp_sweep.storage.places import is_file
 
@@ -44,6 +54,7 @@ _IDENTIFIER = re.compile(r"^[tp]\d+-[0-9a-f]*$")
 
 app = typer.Typer(
     name="lp-sweep",
+    cls=Root,
     help="How many layers of an encoder does your task need? Sweeps of layer-pruned, fine-tuned "
     "networks on Ray; every number in SQL.",
     no_args_is_help=True,
@@ -95,6 +106,7 @@ def run(
     max_cost: MaxCostOption = None,
     cluster: ClusterFileOption = None,
     manifest: ManifestOption = None,
+    mirror: MirrorOption = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Only plan.")] = False,
     as_json: JsonOption = False,
     events: EventsOption = False,
@@ -115,7 +127,8 @@ def run(
 
     request = Request(file, overrides or [], store, data_dir, offline, manifest)
     may_use = running.MayUse(max_hours, max_cost, cluster)
-    how = running.How(address, cache_dir, Limits(fail_fast, max_failures), as_json, may_use, events)
+    limits = Limits(fail_fast, max_failures)
+    how = running.How(address, cache_dir, limits, as_json, may_use, events, mirror or ())
     raise typer.Exit(farewell(running.run(request, how), request, how))
 
 
@@ -134,6 +147,7 @@ def resume(
     max_cost: MaxCostOption = None,
     cluster: ClusterFileOption = None,
     manifest: ManifestOption = None,
+    mirror: MirrorOption = None,
     as_json: JsonOption = False,
     events: EventsOption = False,
 ) -> None:
@@ -149,7 +163,10 @@ def resume(
 def retry(
     what: Annotated[
         list[str] | None,
-        typer.Argument(help="[sweep file] [failed trials] [key=value]; default sweep.yaml, all."),
+        typer.Argument(
+            autocompletion=completion.failures,
+            help="[sweep file] [failed trials] [key=value]; default sweep.yaml, all.",
+        ),
     ] = None,
     failed: Annotated[bool, typer.Option("--failed", help="All that failed: the default.")] = False,
     error_type: Annotated[
@@ -166,6 +183,7 @@ def retry(
     max_cost: MaxCostOption = None,
     cluster: ClusterFileOption = None,
     manifest: ManifestOption = None,
+    mirror: MirrorOption = None,
     as_json: JsonOption = False,
     events: EventsOption = False,
 ) -> None:
@@ -188,7 +206,8 @@ def retry(
         raise SpecError("name trials, or choose them with --failed or --type: not both.")
     request = Request((files or ["sweep.yaml"])[0], overrides, store, data_dir, offline, manifest)
     may_use = running.MayUse(max_hours, max_cost, cluster)
-    how = running.How(address, cache_dir, Limits(fail_fast, max_failures), as_json, may_use, events)
+    limits = Limits(fail_fast, max_failures)
+    how = running.How(address, cache_dir, limits, as_json, may_use, events, mirror or ())
     raise typer.Exit(farewell(running.retry(request, how, names, error_type), request, how))
 
 
@@ -204,7 +223,11 @@ def plan(
     as_json: JsonOption = False,
     audit: Annotated[
         str | None,
-        typer.Option("--audit", help="Of this sweep of the store: estimated and actual hours."),
+        typer.Option(
+            "--audit",
+            autocompletion=completion.sweeps,
+            help="Of this sweep of the store: estimated and actual hours.",
+        ),
     ] = None,
     form: FormatOption = Format.table,
 ) -> None:
@@ -245,8 +268,16 @@ def prefetch(
 
 @app.command()
 def cka(
-    first: Annotated[str, typer.Argument(help="A trial whose network was kept.")],
-    second: Annotated[str, typer.Argument(help="Another, or `pretrained`.")],
+    first: Annotated[
+        str,
+        typer.Argument(autocompletion=completion.trials, help="A trial whose network was kept."),
+    ],
+    second: Annotated[
+        str,
+        typer.Argument(
+            autocompletion=completion.trials_and_pretrained, help="Another, or `pretrained`."
+        ),
+    ],
     file: Annotated[str, typer.Option("--file", help="The sweep that they are of.")] = "sweep.yaml",
     store: StoreOption = None,
     data_dir: DataDirOption = None,
@@ -273,6 +304,7 @@ app.add_typer(storecli.app)
 app.add_typer(livecli.app)
 app.add_typer(reportcli.app)
 app.add_typer(exporting.app)
+app.add_typer(mirrorcli.app)
 app.add_typer(clustercli.app, name="cluster")
 
 

@@ -17,9 +17,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from lp_sweep.storage import reading
-from lp_sweep.storage.errors import QueryError, SpecError
+from lp_sweep.storage.errors import QueryError
 from lp_sweep.storage.schema import TABLES
 from lp_sweep.storage.store import Store, Unreadable
+from lp_sweep.storage.wording import unknown_sweep
 
 _PREDICTIONS = re.compile(r"\bpredictions\b", re.IGNORECASE)
 
@@ -148,10 +149,7 @@ class _Records:
             return self._read("sweeps", None)
         known = self._store.names("sweeps")
         if self._sweep not in known:
-            have = ", ".join(sorted(known)) or "none"
-            raise SpecError(
-                f"no sweep named {self._sweep!r} in {self._store.location}. It has: {have}."
-            )
+            raise unknown_sweep(self._sweep, known, self._store.location)
         return self._read("sweeps", [self._sweep])
 
     def read(self, table: str) -> pa.Table:

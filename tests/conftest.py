@@ -15,8 +15,11 @@ os.environ["HF_HUB_DISABLE_PROGRESS_BARS"] = "1"
 os.environ["TOKENIZERS_PARALLELISM"] = "false"
 for name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS"):  # two pytest workers share the cores
     os.environ.setdefault(name, "1")
-for name in ("LP_SWEEP_STORE", "LP_SWEEP_CACHE_DIR", "LP_SWEEP_OFFLINE", "RAY_ADDRESS"):
-    os.environ.pop(name, None)
+OURS = ("LP_SWEEP_TEST_", "LP_SWEEP_DATA_DIR", "LP_SWEEP_CLUSTER_PYTHON", "LP_SWEEP_HOSTS")
+for name in [*os.environ]:  # a user's options, as every option has its variable
+    if name.startswith("LP_SWEEP_") and not name.startswith(OURS):
+        del os.environ[name]
+os.environ.pop("RAY_ADDRESS", None)
 os.environ["AWS_EC2_METADATA_DISABLED"] = "true"
 for name in ("AWS_ENDPOINT_URL", "AWS_ENDPOINT_URL_S3", "AWS_PROFILE", "AWS_REGION"):
     os.environ.pop(name, None)

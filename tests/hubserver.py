@@ -28,6 +28,7 @@ class Hub:
         self.commits: dict[tuple[str, str], dict[str, Files]] = {}  # (kind, id) -> commit -> files
         self.branches: dict[tuple[str, str], dict[str, str]] = {}
         self.requests: list[str] = []
+        self.authorizations: set[str] = set()  # that came with them
         self.ranges: list[str] = []  # names of files that were asked for from the middle on
         self.cut: Counter[str] = Counter()  # file name -> times that it breaks off half-way
         self.url = ""
@@ -143,6 +144,8 @@ class _Handler(BaseHTTPRequestHandler):
     def _answer(self, body: bool) -> None:
         parts = [unquote(part) for part in urlsplit(self.path).path.strip("/").split("/")]
         self.hub.requests.append(f"{self.command} {self.path}")
+        if told := self.headers.get("Authorization"):
+            self.hub.authorizations.add(told)
         if parts[0] == "api":
             self._api(parts[1:])
         elif "resolve" in parts:

@@ -108,7 +108,7 @@ def test_a_sweep_without_records(tmp_path: Path) -> None:
 
 
 def test_an_unknown_sweep(fake: FakeSweep) -> None:
-    with pytest.raises(SpecError, match=r"no sweep 'nightly' in .*It has: demo"):
+    with pytest.raises(SpecError, match=r"no sweep named 'nightly' in .*It has: demo"):
         audit(fake.store, "nightly")
 
 

@@ -272,7 +272,9 @@ def test_one_sweep_has_the_attempts_that_no_cell_names(fake: FakeSweep) -> None:
 
 
 def test_an_unknown_sweep_is_the_users_error(fake: FakeSweep) -> None:
-    with pytest.raises(SpecError, match=r"no sweep named 'dmeo' .* It has: demo"):
+    with pytest.raises(
+        SpecError, match=r"no sweep named 'dmeo' .* It has: demo. Did you mean 'demo'"
+    ):
         open_views(fake.store, sweep="dmeo")
 
 

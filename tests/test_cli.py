@@ -153,7 +153,9 @@ CODES = [
     pytest.param(["run", "bad.yaml"], 2, "bad.yaml:6: unknown key", id="run-key"),
     pytest.param(["resume", "bad.yaml"], 2, "bad.yaml:6: unknown key", id="resume-key"),
     pytest.param(["status"], 4, "no store at .*lp-sweep-store", id="no-store"),
-    pytest.param(["status", "--store", "store", "--sweep", "x"], 2, "It has: demo", id="no-sweep"),
+    pytest.param(
+        ["status", "--store", "store", "--sweep", "dmo"], 2, "Did you mean 'demo'", id="sweep"
+    ),
     pytest.param(["query", "SELECT 1", "--store", "x"], 4, "no store at .*/x", id="query-store"),
     pytest.param(["query", "SELEC 1", "--store", "store"], 2, "Parser Error", id="bad-sql"),
     pytest.param(
@@ -164,14 +166,20 @@ CODES = [
     pytest.param(
         ["query", "SELECT 1", "--store", "store", "--sweep", "x"], 2, "It has: demo", id="q-sweep"
     ),
-    pytest.param(["table", "nope", "--store", "store"], 2, "min-layers", id="no-table"),
+    pytest.param(
+        ["table", "taks", "--store", "store"],
+        2,
+        "one of .*min-layers.*Did you mean 'tasks'",
+        id="table",
+    ),
     pytest.param(["table", "tasks", "--store", "x"], 4, "no store at", id="table-store"),
     pytest.param(
         ["table", "min-layers", "--store", "store", "--within", "one"], 2, "--within", id="within"
     ),
     pytest.param(["query"], 2, "Missing argument", id="no-argument"),
-    pytest.param(["plan", "--nope"], 2, "No such option", id="no-option"),
-    pytest.param(["plann"], 2, "No such command 'plann'", id="no-command"),
+    pytest.param(["plan", "--stoer", "s"], 2, "No such option: --stoer.*--store", id="no-option"),
+    pytest.param(["plann"], 2, "No such command 'plann'. Did you mean 'plan'", id="no-command"),
+    pytest.param(["cluster", "int"], 2, "Did you mean 'init'", id="no-subcommand"),
     pytest.param(["init", "sweep.yaml"], 2, "sweep.yaml exists.*--force", id="init-exists"),
     pytest.param(["init", "no/where.yaml"], 2, "can't write no/where.yaml", id="init-nowhere"),
 ]
@@ -212,7 +220,7 @@ def _every_command(group: Any, before: str = "") -> Iterator[tuple[str, Any]]:
 
 @pytest.mark.parametrize(("name", "command"), list(_every_command(get_command(app))))
 def test_every_command_and_option_is_documented(name: str, command: Any) -> None:
-    assert "Example: lp-sweep " + name in (command.help or "")
+    assert "\nExample:\n  lp-sweep " + name in (command.help or "")
     assert len((command.help or "").splitlines()[0]) > 20
     for parameter in command.params:
         assert parameter.help, parameter.name

@@ -45,6 +45,7 @@ def _lines(ended: Ended, request: Request, how: How) -> Iterator[str]:
         "--cluster": how.may_use.cluster,
         "--max-hours": how.may_use.max_hours,
         "--max-cost": how.may_use.max_cost,
+        "--mirror": [kind.value for kind in how.mirrors],
     }
     again = request.again("run", store, options)
     retry = request.again("retry", store, options)

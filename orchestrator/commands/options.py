@@ -1,4 +1,5 @@
-"""Arguments and options that several commands share, and the words that they take."""
+"""Arguments and options that several commands share, and the words that they take. Each option has
+a variable of the environment: see `variables`."""
 
 from __future__ import annotations
 
@@ -8,6 +9,8 @@ from typing import Annotated
 
 import typer
 
+from lp_sweep.orchestrator.commands import completion
+from lp_sweep.orchestrator.mirrors.kinds import MirrorKind
 from lp_sweep.storage.errors import SpecError
 
 DEFAULT_STORE = "lp-sweep-store"
@@ -53,33 +56,23 @@ Overrides = Annotated[
 ]
 StoreOption = Annotated[
     str | None,
-    typer.Option(
-        "--store",
-        envvar="LP_SWEEP_STORE",
-        help="Records: a folder or s3://bucket/prefix. [lp-sweep-store]",
-    ),
+    typer.Option("--store", help="Records: a folder or s3://bucket/prefix. [lp-sweep-store]"),
 ]
 DataDirOption = Annotated[
     Path | None,
+    typer.Option("--data-dir", help="GLUE as <task>/train.parquet, not the hub."),
+]
+OfflineOption = Annotated[bool, typer.Option("--offline", help="Never ask the hub.")]
+AddressOption = Annotated[
+    str | None,
     typer.Option(
-        "--data-dir", envvar="LP_SWEEP_DATA_DIR", help="GLUE as <task>/train.parquet, not the hub."
+        "--address", envvar=["LP_SWEEP_ADDRESS", "RAY_ADDRESS"], help="Ray cluster to join."
     ),
 ]
-OfflineOption = Annotated[
-    bool, typer.Option("--offline", envvar="LP_SWEEP_OFFLINE", help="Never ask the hub.")
-]
-AddressOption = Annotated[
-    str | None, typer.Option("--address", envvar="RAY_ADDRESS", help="Ray cluster to join.")
-]
-CacheDirOption = Annotated[
-    Path | None,
-    typer.Option("--cache-dir", envvar="LP_SWEEP_CACHE_DIR", help="Tokens, on each node."),
-]
+CacheDirOption = Annotated[Path | None, typer.Option("--cache-dir", help="Tokens, on each node.")]
 ClusterFileOption = Annotated[
     Path | None,
-    typer.Option(
-        "--cluster", envvar="LP_SWEEP_CLUSTER", help="Cluster file of `ray up`: sizes and prices."
-    ),
+    typer.Option("--cluster", help="Cluster file of `ray up`: sizes and prices."),
 ]
 ManifestOption = Annotated[
     Path | None,
@@ -94,18 +87,19 @@ MaxFailuresOption = Annotated[
 ]
 MaxHoursOption = Annotated[
     float | None,
-    typer.Option(
-        "--max-hours", min=0.0, envvar="LP_SWEEP_MAX_HOURS", help="Stop after so many hours."
-    ),
+    typer.Option("--max-hours", min=0.0, help="Stop after so many hours."),
 ]
 MaxCostOption = Annotated[
     float | None,
     typer.Option(
         "--max-cost",
         min=0.0,
-        envvar="LP_SWEEP_MAX_COST",
         help="Stop when the machines have cost so much, at the cluster file's prices.",
     ),
+]
+MirrorOption = Annotated[
+    list[MirrorKind] | None,
+    typer.Option("--mirror", help="Show each trial that ends there, too. May be repeated."),
 ]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 EventsOption = Annotated[
@@ -113,10 +107,19 @@ EventsOption = Annotated[
 ]
 FormatOption = Annotated[Format, typer.Option("--format", "-f", help="How to print it.")]
 SweepOption = Annotated[
-    str | None, typer.Option("--sweep", help="Only this sweep of the store (its `name`).")
+    str | None,
+    typer.Option(
+        "--sweep",
+        autocompletion=completion.sweeps,
+        help="Only this sweep of the store (its `name`).",
+    ),
 ]
 TrialArgument = Annotated[
-    str, typer.Argument(help="A trial's or profile's identifier, or the beginning of one.")
+    str,
+    typer.Argument(
+        autocompletion=completion.records,
+        help="A trial's or profile's identifier, or the beginning of one.",
+    ),
 ]
 
 

@@ -61,7 +61,8 @@ class Request(NamedTuple):
         words = ["lp-sweep", verb, self.file, *self.overrides]
         where = {"--store": store.location, "--data-dir": self.data_dir}
         for name, value in (where | {"--manifest": self.manifest} | options).items():
-            words += [name, str(value)] if value is not None else []
+            for one in value if isinstance(value, list) else [value]:
+                words += [name, str(one)] if one is not None else []
         return shlex.join([*words, "--offline"] if self.offline else words)
 
 

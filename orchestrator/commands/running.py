@@ -13,6 +13,7 @@ from lp_sweep.orchestrator.cluster.clusterfile import read_cluster_file
 from lp_sweep.orchestrator.commands.output import emit, say
 from lp_sweep.orchestrator.commands.request import Planned, Request, planned
 from lp_sweep.orchestrator.estimate.estimate import Rates
+from lp_sweep.orchestrator.mirrors.kinds import MirrorKind, check_installed
 from lp_sweep.orchestrator.plan.policy import Limits
 from lp_sweep.orchestrator.plan.selection import Selection, retry_selection
 from lp_sweep.orchestrator.plan.unkept import unkept_note
@@ -50,6 +51,7 @@ class How(NamedTuple):
     as_json: bool
     may_use: MayUse = MayUse()
     events: bool = False
+    mirrors: Sequence[MirrorKind] = ()
     command: Sequence[str] | None = None
 
     @property
@@ -109,12 +111,14 @@ def _check_failures(request: Request) -> None:
 
 
 def _planned(request: Request, how: How) -> Planned:
+    check_installed(how.mirrors)
     return planned(request, patience=_patience(), cache_dir=how.node_folder)
 
 
 def _run(request: Request, how: How, first: Planned, selection: Selection, budget: Budget) -> Ended:
     from lp_sweep.orchestrator.preflight import preflight
     from lp_sweep.orchestrator.run.livereporter import make_display
+    from lp_sweep.orchestrator.run.mirroring import mirrored
 
     for note in first.sweep.notes:
         say(f"note: {note}")
@@ -130,8 +134,9 @@ def _run(request: Request, how: How, first: Planned, selection: Selection, budge
     rates = Rates(first.ledger.timings, first.sweep.recipe)
     display = make_display(first.ledger.timings)
     events = EventReporter(display, emit) if how.events else None
-    with _errors_told(events):
-        outcome = run_sweep(first.plan, rates, store, options, events or display)
+    mirrors = mirrored(events or display, how.mirrors, store.location, first.sweep.name)
+    with _errors_told(events), mirrors as reporter:
+        outcome = run_sweep(first.plan, rates, store, options, reporter)
     return Ended(outcome, store, budget.used(), events)
 
 

@@ -8,10 +8,10 @@ from typing import Any, NamedTuple
 from lp_sweep.orchestrator.estimate.pace import clock
 from lp_sweep.orchestrator.live.counts import COLUMNS, state_counts
 from lp_sweep.orchestrator.plan.known import failures
-from lp_sweep.storage.errors import SpecError
 from lp_sweep.storage.printable import printable
 from lp_sweep.storage.runs import Announcement, Observer
 from lp_sweep.storage.store import Store, Unreadable
+from lp_sweep.storage.wording import unknown_sweep
 
 
 class States(NamedTuple):
@@ -27,9 +27,7 @@ def sweep_states(store: Store, only: str | None = None) -> States:
     """Raises SpecError for an unknown name."""
     names = sorted(store.names("sweeps"))
     if only is not None and only not in names:
-        raise SpecError(
-            f"no sweep {only!r} in {store.location}. It has: {', '.join(names) or 'none'}."
-        )
+        raise unknown_sweep(only, names, store.location)
     done = store.names("trials", finished=True)
     attempts = store.read_all("attempts")
     failed = set(failures(attempts.rows, done))

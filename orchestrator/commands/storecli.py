@@ -8,6 +8,7 @@ from typing import Annotated
 
 import typer
 
+from lp_sweep.orchestrator.commands import completion
 from lp_sweep.orchestrator.commands.options import (
     DEFAULT_STORE,
     Format,
@@ -77,7 +78,10 @@ def query(
 
 @app.command()
 def table(
-    name: Annotated[TableName, typer.Argument(help="Which table.")],
+    name: Annotated[
+        TableName,
+        typer.Argument(metavar="NAME", show_choices=False, help=f"One of {', '.join(TableName)}."),
+    ],
     store: StoreOption = None,
     sweep: SweepOption = None,
     model: Annotated[
@@ -85,7 +89,11 @@ def table(
     ] = None,
     strategy: Annotated[
         list[str] | None,
-        typer.Option("--strategy", help="Only this one, or such as 'random*'. May be repeated."),
+        typer.Option(
+            "--strategy",
+            autocompletion=completion.strategies,
+            help="Only this one, or such as 'random*'. May be repeated.",
+        ),
     ] = None,
     form: FormatOption = Format.table,
     as_json: JsonOption = False,
@@ -122,7 +130,11 @@ def paper(
     ] = False,
     model: Annotated[
         list[str] | None,
-        typer.Option("--model", help="OURS=PAPER'S, such as ./bert=bert-base-cased."),
+        typer.Option(
+            "--model",
+            envvar="LP_SWEEP_PAPER_MODEL",  # `table --model` is another
+            help="OURS=PAPER'S, such as ./bert=bert-base-cased.",
+        ),
     ] = None,
     figures: Annotated[
         Path | None, typer.Option("--figures", help="Write figures 2 to 5 into this folder, too.")

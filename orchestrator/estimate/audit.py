@@ -23,8 +23,8 @@ from lp_sweep.orchestrator.estimate.timings import MeanLengths, newest_timings, 
 from lp_sweep.orchestrator.estimate.workload import Terms
 from lp_sweep.orchestrator.plan.known import read_ledger
 from lp_sweep.orchestrator.plan.words import short_model
-from lp_sweep.storage.errors import SpecError
 from lp_sweep.storage.store import Store, Unreadable
+from lp_sweep.storage.wording import unknown_sweep
 
 _DEVICE = ["device_type", "device_name", "threads", "compute", "precision"]  # and how it computes
 _TOTAL = "all"
@@ -67,8 +67,7 @@ def audit(store: Store, sweep: str) -> Audit:
     """By model and task, and in all. Raises SpecError for an unknown sweep, StoreError."""
     names = sorted(store.names("sweeps"))
     if sweep not in names:
-        have = ", ".join(names) or "none"
-        raise SpecError(f"no sweep {sweep!r} in {store.location}. It has: {have}.")
+        raise unknown_sweep(sweep, names, store.location)
     cells = store.read_all("sweeps", [sweep], ["trial_id"])
     ledger = read_ledger(store)
     asked = pc.is_in(ledger.timings["trial_id"], cells.rows["trial_id"].unique())

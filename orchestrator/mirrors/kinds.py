@@ -1,0 +1,74 @@
+"""The mirrors by name, and what they have in common. Loads none of their libraries."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator
+from contextlib import contextmanager
+from enum import StrEnum
+from importlib import import_module
+from importlib.util import find_spec
+from typing import TYPE_CHECKING, Protocol, cast
+
+from lp_sweep.storage.errors import LpSweepError, PreflightError
+from lp_sweep.storage.printable import short
+from lp_sweep.storage.redact import redact_text
+
+if TYPE_CHECKING:
+    from lp_sweep.orchestrator.mirrors.runs import MirroredRun
+
+
+class MirrorKind(StrEnum):
+    """Tools that trials can be shown in: the name of an extra, too."""
+
+    mlflow = "mlflow"
+    wandb = "wandb"
+    tensorboard = "tensorboard"
+
+
+# what each imports, and how it gets there
+_NEEDS = {
+    MirrorKind.mlflow: ("mlflow", "pip install 'lp-sweep[mlflow]'"),
+    MirrorKind.wandb: ("wandb", "pip install 'lp-sweep[wandb]'"),
+    MirrorKind.tensorboard: ("tensorboardX", "pip install 'ray[tune]'"),  # comes with lp-sweep
+}
+
+
+class Mirror(Protocol):
+    """One sweep in one tool. A run that was not written whole is not there, and `write` puts a
+    whole one in its place. Every method raises LpSweepError for what the tool refuses."""
+
+    def has(self, key: str) -> bool:
+        """Whether the run of that key is there, whole. Asks the tool nothing: it is what was there
+        when the mirror was opened, and what it has written."""
+        ...
+
+    def write(self, run: MirroredRun) -> None: ...
+
+
+def check_installed(kinds: Collection[MirrorKind]) -> None:
+    """Raises PreflightError that says what to install."""
+    for kind in kinds:
+        module, install = _NEEDS[kind]
+        if find_spec(module) is None:
+            raise PreflightError(
+                f"the mirror {kind.value} needs the package {module}, which is not installed here. "
+                f"Install it: {install}"
+            )
+
+
+def open_mirror(kind: MirrorKind, sweep: str) -> Mirror:
+    """Where the tool's own settings say: docs/mirrors.md. Raises PreflightError without its
+    package, LpSweepError for what it refuses."""
+    check_installed([kind])
+    module = import_module(f"lp_sweep.orchestrator.mirrors.to_{kind.value}")
+    return cast(Mirror, module.opened(sweep))
+
+
+@contextmanager
+def answering(kind: MirrorKind, *refusals: type[Exception]) -> Iterator[None]:
+    """What the tool refuses, as one sentence without secrets: an address may hold a password."""
+    try:
+        yield
+    except refusals as error:
+        said = short(redact_text(str(error).strip() or type(error).__name__))
+        raise LpSweepError(f"{kind.value}: {said}") from error

@@ -1,0 +1,99 @@
+"""MLflow: an experiment per sweep, a run per trial. The server, database or folder is the one of
+MLFLOW_TRACKING_URI, the experiment that of MLFLOW_EXPERIMENT_NAME or the sweep's name.
+
+A run is found again by its tag `lp_sweep.key`. One that still says RUNNING was broken off while it
+was written.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+import os
+from collections.abc import Iterator
+from typing import Any
+
+from mlflow.entities import Metric, Param, Run
+from mlflow.exceptions import MlflowException
+from mlflow.tracking import MlflowClient
+
+from lp_sweep.orchestrator.mirrors.kinds import Mirror, MirrorKind, answering
+from lp_sweep.orchestrator.mirrors.runs import MirroredRun
+
+_MOST_METRICS = 800  # of one request: a server takes 1000 values in all
+_LONGEST = 500  # characters of a parameter that every server takes
+_PAGE = 1000  # runs
+
+
+def opened(sweep: str) -> Mirror:
+    with answering(MirrorKind.mlflow, MlflowException, OSError):
+        return MlflowMirror(sweep, MlflowClient())
+
+
+class MlflowMirror:
+    """One sweep's runs. The constructor raises MlflowException."""
+
+    def __init__(self, sweep: str, client: MlflowClient) -> None:
+        self._client = client
+        name = os.environ.get("MLFLOW_EXPERIMENT_NAME") or sweep
+        known = client.get_experiment_by_name(name)
+        self._experiment = known.experiment_id if known else client.create_experiment(name)
+        self._whole: set[str] = set()
+        self._broken: dict[str, str] = {}  # key -> run_id
+        for run in self._runs():
+            tags = run.data.tags
+            if tags.get("lp_sweep.sweep") != sweep or "lp_sweep.key" not in tags:
+                continue
+            if run.info.status == "RUNNING":
+                self._broken[tags["lp_sweep.key"]] = run.info.run_id
+            else:
+                self._whole.add(tags["lp_sweep.key"])
+
+    def has(self, key: str) -> bool:
+        return key in self._whole
+
+    def write(self, run: MirroredRun) -> None:
+        with answering(MirrorKind.mlflow, MlflowException, OSError):
+            if run.key in self._broken:
+                self._client.delete_run(self._broken.pop(run.key))
+            ended = _milliseconds(run.ended_at)
+            id_ = self._client.create_run(
+                self._experiment,
+                start_time=_milliseconds(run.started_at),
+                tags=_tags(run),
+                run_name=run.name,
+            ).info.run_id
+            self._broken[run.key] = id_
+            params = [Param(name, str(value)[:_LONGEST]) for name, value in run.params.items()]
+            self._client.log_batch(id_, params=params)
+            metrics = _metrics(run, ended)
+            for start in range(0, len(metrics), _MOST_METRICS):
+                self._client.log_batch(id_, metrics=metrics[start : start + _MOST_METRICS])
+            self._client.set_terminated(id_, "FAILED" if run.failure else "FINISHED", ended)
+            del self._broken[run.key]
+        self._whole.add(run.key)
+
+    def _runs(self) -> Iterator[Run]:
+        token: Any = None
+        while True:
+            page = self._client.search_runs([self._experiment], max_results=_PAGE, page_token=token)
+            yield from page
+            token = page.token
+            if not token:
+                return
+
+
+def _tags(run: MirroredRun) -> dict[str, Any]:
+    note = {"mlflow.note.content": run.failure} if run.failure else {}
+    return {**run.tags, "mlflow.source.name": "lp-sweep", **note}
+
+
+def _metrics(run: MirroredRun, at: int) -> list[Metric]:
+    """Curves by epoch, then what is known at the end, at the last epoch."""
+    last = max((point.epoch for point in run.curves), default=0)
+    curves = [Metric(point.metric, point.value, at, point.epoch) for point in run.curves]
+    return curves + [Metric(name, value, at, last) for name, value in run.results.items()]
+
+
+def _milliseconds(moment: dt.datetime | None) -> int:
+    moment = moment or dt.datetime.now(dt.UTC)
+    return int(moment.timestamp() * 1000)

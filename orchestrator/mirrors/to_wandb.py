@@ -1,0 +1,107 @@
+"""Weights & Biases: a run per trial, in the project of WANDB_PROJECT or `lp-sweep`, a group per
+sweep.
+
+A run's identifier follows from the sweep and the key, so that it is found again: at the server, or
+with WANDB_MODE=offline among the folders below WANDB_DIR.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+import wandb
+
+from lp_sweep.orchestrator.mirrors.kinds import Mirror, MirrorKind, answering
+from lp_sweep.orchestrator.mirrors.runs import MirroredRun
+from lp_sweep.storage.errors import LpSweepError
+
+
+def opened(sweep: str) -> Mirror:
+    with answering(MirrorKind.wandb, wandb.Error, OSError, ValueError):
+        return WandbMirror(sweep, os.environ.get("WANDB_PROJECT") or "lp-sweep")
+
+
+class WandbMirror:
+    """One sweep's runs in a project."""
+
+    def __init__(self, sweep: str, project: str) -> None:
+        self._sweep, self._project = sweep, project
+        offline = os.environ.get("WANDB_MODE", "online") != "online"
+        # else it would ask for one, in the midst of a run
+        if not offline and not wandb.login(prompt=False, verify=False):
+            raise LpSweepError(
+                "wandb: no API key. Log in with `wandb login`, set WANDB_API_KEY, or keep the runs "
+                "here with WANDB_MODE=offline."
+            )
+        self._ids = set(_local_ids() if offline else self._ids_at_server())
+
+    def has(self, key: str) -> bool:
+        return self._id(key) in self._ids
+
+    def write(self, run: MirroredRun) -> None:
+        with (
+            answering(MirrorKind.wandb, wandb.Error, OSError, ValueError),
+            wandb.init(
+                project=self._project,
+                group=self._sweep,
+                id=self._id(run.key),
+                name=run.name,
+                config={**run.params, **run.tags},
+                notes=run.failure,
+                tags=[self._sweep[:64]],
+                reinit="create_new",
+                settings=_settings(),
+            ) as theirs,
+        ):
+            for epoch, values in _by_epoch(run).items():
+                theirs.log(values, step=epoch)
+            theirs.summary.update(dict(run.results))
+            theirs.finish(exit_code=1 if run.failure else 0)
+        self._ids.add(self._id(run.key))
+
+    def _id(self, key: str) -> str:
+        """A trial may be of two sweeps, and a project hold both."""
+        return f"{key}-{hashlib.sha256(self._sweep.encode()).hexdigest()[:8]}"
+
+    def _ids_at_server(self) -> Iterable[str]:
+        """Of this sweep; a project that does not exist yet has none."""
+        api = wandb.Api()
+        entity = os.environ.get("WANDB_ENTITY")
+        path = f"{entity}/{self._project}" if entity else self._project
+        try:
+            runs = api.runs(path, filters={"group": self._sweep})
+            return [run.id for run in runs if run.state in ("finished", "failed")]
+        except ValueError as error:
+            if "could not find project" in str(error).lower():
+                return []
+            raise
+
+
+def _local_ids() -> Iterable[str]:
+    folder = Path(os.environ.get("WANDB_DIR") or ".") / "wandb"
+    return [path.name.split("-", 3)[3] for path in folder.glob("offline-run-*-*")]
+
+
+def _settings() -> Any:
+    """Quiet, and without what W&B gathers by itself: command line, host, code, console, load."""
+    return wandb.Settings(
+        console="off",
+        silent=True,
+        disable_code=True,
+        disable_git=True,
+        x_disable_meta=True,
+        x_disable_stats=True,
+        x_disable_machine_info=True,
+        x_save_requirements=False,
+    )
+
+
+def _by_epoch(run: MirroredRun) -> dict[int, dict[str, float]]:
+    found: dict[int, dict[str, float]] = {}
+    for point in sorted(run.curves, key=lambda point: point.epoch):
+        found.setdefault(point.epoch, {})[point.metric] = point.value
+    return found

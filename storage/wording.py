@@ -1,0 +1,25 @@
+"""The words of errors that name what was probably meant."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Collection, Iterable
+
+from lp_sweep.storage.errors import SpecError
+
+
+def did_you_mean(name: str, allowed: Iterable[str]) -> str:
+    """` Did you mean 'bottom'?`, or nothing when no name is near. What was cut short (`acc`) is
+    nearest to the one name that goes on from it."""
+    names = list(allowed)
+    longer = [other for other in names if name and other.startswith(name)]
+    near = difflib.get_close_matches(name[:80], names, n=1, cutoff=0.6)
+    near = longer if len(longer) == 1 else near
+    return f" Did you mean {near[0]!r}?" if near else ""
+
+
+def unknown_sweep(name: str, known: Collection[str], location: str) -> SpecError:
+    """Of a store whose sweeps are `known`."""
+    have = ", ".join(sorted(known)) or "none"
+    meant = did_you_mean(name, known)
+    return SpecError(f"no sweep named {name!r} in {location}. It has: {have}.{meant}")
