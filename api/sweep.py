@@ -9,11 +9,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from lp_sweep.orchestrator.commands.request import Request, planned
+from lp_sweep.orchestrator.plan.policy import Limits
 from lp_sweep.plans import SweepPlan
 from lp_sweep.results import Results, open_store
 
 if TYPE_CHECKING:
-    from lp_sweep.orchestrator.commands.running import Ended, How, Limits, MayUse
+    from lp_sweep.orchestrator.commands.running import Ended, How, MayUse
 
 Place = str | os.PathLike[str]
 
@@ -92,7 +93,7 @@ class Sweep:
         StoreError before the first trial."""
         from lp_sweep.orchestrator.commands import running
 
-        limits = running.Limits(fail_fast, max_failures)
+        limits = Limits(fail_fast, max_failures)
         may_use = running.MayUse(max_hours, max_cost, _path(cluster))
         return _told(running.run(self._request, self._how(address, cache_dir, limits, may_use)))
 
@@ -108,7 +109,7 @@ class Sweep:
         Raises SpecError where nothing has failed."""
         from lp_sweep.orchestrator.commands import running
 
-        how = self._how(address, cache_dir, running.Limits(False, None), running.MayUse())
+        how = self._how(address, cache_dir, Limits(False, None), running.MayUse())
         return _told(running.retry(self._request, how, list(trials), error_type))
 
     def prefetch(self) -> dict[str, Any]:

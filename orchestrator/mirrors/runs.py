@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from typing import Any, NamedTuple
 
-from lp_sweep.orchestrator.plan.naming import short_model
+from lp_sweep.orchestrator.plan.words import short_model
 from lp_sweep.storage.printable import printable, ranges, short
 from lp_sweep.storage.specs import Recipe
 
