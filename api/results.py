@@ -113,10 +113,14 @@ class Results:
         within: float = 1.0,
         model: str | None = None,
         strategy: str | None = None,
+        file: str | os.PathLike[str] | None = None,
+        data_dir: str | os.PathLike[str] | None = None,
+        offline: bool = False,
         force: bool = False,
     ) -> Path:
         """The network of `trial`, or the smallest one that loses at most `within` points on `task`,
-        as a folder that plain transformers loads. Raises SpecError where that is not known yet,
+        as a folder that plain transformers loads. `file`: the sweep file, and `data_dir`: GLUE,
+        where model or data are one's own. Raises SpecError where the smallest is not known yet,
         ExportError where the folder does not answer as the record says."""
         from lp_sweep.orchestrator.commands.exportverbs import export_trial
         from lp_sweep.orchestrator.export.choice import Asked as Best
@@ -128,6 +132,9 @@ class Results:
             best=best,
             store=self.location,
             sweep=self._sweep,
+            file=None if file is None else os.fspath(file),
+            data_dir=None if data_dir is None else Path(data_dir),
+            offline=offline,
             force=force,
         )
         return Path(done.folder)

@@ -15,6 +15,7 @@ import pytest
 import yaml
 from huggingface_hub import ModelCard, metadata_load
 
+from lp_sweep import open_store
 from lp_sweep.analysis.statistics.intervals import Interval
 from lp_sweep.orchestrator.export.card import trial_card
 from lp_sweep.orchestrator.export.facts import Base, Facts, Speed
@@ -88,6 +89,13 @@ def test_the_folder_is_a_model_of_plain_transformers(made: World, tmp_path: Path
     assert (layers, is_loaded) == (2, False)
     stored = sorted(made.store.read("predictions", made.kept), key=lambda row: row["example"])
     assert said == [["neg", "pos"][int(row["prediction"])] for row in stored]
+
+
+def test_a_program_exports_too(world: World, tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    with open_store(world.store.location) as results:
+        assert results.export(out, world.kept, file=world.file, offline=True) == out
+    assert (out / "model.safetensors").is_file()
 
 
 def test_the_card_is_one_of_the_hub(world: World, tmp_path: Path) -> None:
