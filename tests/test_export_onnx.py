@@ -38,9 +38,12 @@ def families() -> list[Any]:
 
 
 @pytest.mark.parametrize("name", families())
-def test_the_graph_is_the_network(name: str, tmp_path: Path) -> None:
+def test_the_graph_is_the_network(
+    name: str, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
     folder = saved(name, tmp_path)
     difference = onnxgraph.write_onnx(folder, [TEXTS], 12)
+    assert capfd.readouterr() == ("", "")
     assert difference < 1e-3
     assert (folder / "onnx" / "model.onnx").stat().st_size > 1000
     _says_the_same(folder)
@@ -72,6 +75,7 @@ def test_what_torch_can_not_write_is_refused(tmp_path: Path) -> None:
         onnxgraph.write_onnx(saved("xlnet", tmp_path), [TEXTS], 12)
 
 
+@pytest.mark.slow
 def test_another_network_is_not_the_graph(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     folder = saved("bert", tmp_path)
     real = onnxgraph._write

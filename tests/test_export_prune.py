@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,8 @@ from lp_sweep.storage.sums import changed_files
 from lp_sweep.trials.plainload import load, states_of
 from tests.exportworld import answer_here
 from tests.families import FAMILIES, save_pretrained
+from tests.hubserver import Hub, serve
+from tests.hubworld import MODEL, World, model_files
 from tests.test_cli import sweep
 from tests.tiny import tiny_tokenizer
 
@@ -161,6 +164,29 @@ def test_the_command(tmp_path: Path) -> None:
     again = sweep("prune", *arguments, cwd=tmp_path)
     assert again.returncode == 2
     assert "exists. Name another with --out" in again.stderr
+
+
+@pytest.mark.slow
+def test_a_model_of_the_hub(tmp_path: Path) -> None:
+    """Fetched at its commit, with the licence of its card; afterwards the cache is enough."""
+    hub = Hub()
+    card = {"README.md": b"---\nlicense: mit\n---\n# It\n"}
+    commit = hub.push("model", MODEL, model_files(tmp_path / "source") | card)
+    world = World(tmp_path, hub)
+    command = ("-m", "lp_sweep.orchestrator.cli", "prune", MODEL, "--strategy", "top", "--k", "2")
+    with serve(hub):
+        world.python(*command, "--out", "online")
+    assert not set(hub.downloads()) & {"pytorch_model.bin", "tf_model.h5"}
+    world.python(*command, "--out", "offline", "--offline")
+    for name in ("online", "offline"):
+        told = ModelCard.load(tmp_path / name / "README.md").data
+        assert (told.base_model, told.license) == (MODEL, "mit")
+        about = json.loads((tmp_path / name / "lp_sweep.json").read_text(encoding="utf-8"))
+        assert about["model_fingerprint"] == f"hub:{MODEL}@{commit}"
+    nothing = world.copy(tmp_path / "elsewhere")
+    shutil.rmtree(nothing.home)
+    refused = nothing.python(*command, "--out", "x", "--offline", code=2)
+    assert "unknown model 'toy/bert'" in refused.stderr
 
 
 @pytest.mark.parametrize(

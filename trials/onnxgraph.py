@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import logging
 import warnings
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -88,8 +90,7 @@ def _write(model: Any, inputs: dict[str, torch.Tensor], target: Path) -> None:
     names = list(inputs)
     axes = {0: torch.export.Dim.DYNAMIC, 1: torch.export.Dim.DYNAMIC}
     try:
-        with warnings.catch_warnings(), torch.no_grad():
-            warnings.simplefilter("ignore")  # of the exporter, about itself
+        with _silent(), torch.no_grad():
             torch.onnx.export(
                 _Logits(model, names),
                 tuple(inputs.values()),
@@ -107,6 +108,20 @@ def _write(model: Any, inputs: dict[str, torch.Tensor], target: Path) -> None:
             f"{model.config.model_type}: torch can't write this network as ONNX: "
             f"{type(cause).__name__}: {short(str(cause))}. Export it without --onnx."
         ) from error
+
+
+@contextmanager
+def _silent() -> Iterator[None]:
+    """The exporter warns of itself, and of packages that it could have used."""
+    logger = logging.getLogger("torch.onnx")
+    level = logger.level
+    logger.setLevel(logging.ERROR)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            yield
+    finally:
+        logger.setLevel(level)
 
 
 def _check(model: Any, target: Path, batches: Sequence[dict[str, torch.Tensor]]) -> float:
