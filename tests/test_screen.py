@@ -176,3 +176,7 @@ def test_the_picture_as_json() -> None:
     assert told["eta"] == {"seconds": 3903.0, "low": 3012.0, "high": 5060.0}
     assert told["curves"][0]["points"][1] == {"k": 2, "n": 2, "asked": 2, "mean": 88.0, "sd": 0.4}
     assert told["slots"][8] == {"place": "slot 8", "work": "", "seconds": None}
+    page = (ROOT / "docs" / "watching.md").read_text(encoding="utf-8")
+    nested = (told, told["slots"][0], told["waiting"][0], told["eta"], told["curves"][0])
+    for keys in (*nested, told["curves"][0]["points"][0]):
+        assert all(f"`{key}`" in page for key in keys)

@@ -32,7 +32,7 @@ class NewRecords:
         self._singles: dict[str, FileInfo] = {}
         self._packs: dict[str, frozenset[str]] = {}  # by path
         self._refused: dict[str, FileInfo | None] = {}  # as it was when it could not be read
-        self._missing: set[str] = set()  # present, and not taken
+        self._missing: Set[str] = frozenset()  # present, and not taken
 
     def look(self) -> None:
         singles, packs = self._listed()
