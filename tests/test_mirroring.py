@@ -11,6 +11,7 @@ from threading import Event
 
 import pytest
 
+from lp_sweep.orchestrator.commands.request import Request
 from lp_sweep.orchestrator.mirrors.kinds import Mirror, MirrorKind
 from lp_sweep.orchestrator.mirrors.runs import MirroredRun
 from lp_sweep.orchestrator.run import mirroring
@@ -151,6 +152,12 @@ def test_notes_are_told_by_the_thread_that_reports(
     assert inner.told == ["something"]
     with mirrored(inner, [], store.location, "demo") as same:
         assert same is inner
+
+
+def test_the_command_that_goes_on_names_the_mirrors(store: Store) -> None:
+    request = Request("sweep.yaml", [], None, None, False)
+    again = request.again("run", store, {"--mirror": ["mlflow", "wandb"], "--max-hours": None})
+    assert again.endswith(f" --store {store.location} --mirror mlflow --mirror wandb")
 
 
 # -- on a real Ray
