@@ -5,6 +5,8 @@ from __future__ import annotations
 
 import re
 import shutil
+from collections.abc import Iterator, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -52,23 +54,46 @@ def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+@pytest.fixture(scope="module")
+def outcomes(
+    request: pytest.FixtureRequest, finished: Path, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[dict[str, Future[str | None]]]:
+    """What each page that is tested does other than it says. Two at a time: a command is mostly
+    the start of a process."""
+    tests = [
+        item
+        for item in request.session.items
+        if getattr(item, "originalname", None) == test_the_commands_of_a_page.__name__
+    ]
+    with ThreadPoolExecutor(2) as pool:
+        yield {
+            page: pool.submit(played, page, finished, tmp_path_factory.mktemp("page"))
+            for page in (item.callspec.params["page"] for item in tests)
+        }
+
+
 @pytest.mark.ray
 @pytest.mark.timeout(1200)
 @pytest.mark.parametrize("page", RUN)
-def test_the_commands_of_a_page(page: str, finished: Path, tmp_path: Path) -> None:
-    """In their order, in one folder, but where the page begins anew."""
-    home = make_home(tmp_path / "home")
-    user = User(tmp_path / "0", home, words_of(finished))
+def test_the_commands_of_a_page(page: str, outcomes: Mapping[str, Future[str | None]]) -> None:
+    wrong = outcomes[page].result()
+    assert wrong is None, wrong + WHAT_TO_DO
+
+
+def played(page: str, finished: Path, folder: Path) -> str | None:
+    """The first block of the page that does other than it says: all in their order, in one folder,
+    but where the page begins anew."""
+    user = User(folder / "0", make_home(folder / "home"), words_of(finished))
     shutil.copytree(finished, user.folder, symlinks=True)
     for number, found in enumerate(BLOCKS[page], start=1):
         if found.mark("new folder") is not None:
-            user.folder = tmp_path / str(number)
+            user.folder = folder / str(number)
             shutil.copytree(finished, user.folder, symlinks=True)
         if name := found.mark("file: "):
             (user.folder / name).write_text(found.text, encoding="utf-8")
-        elif found.is_run:
-            wrong = wrong_with(found, user)
-            assert wrong is None, f"{found.place}: {wrong}\n{WHAT_TO_DO}"
+        elif found.is_run and (wrong := wrong_with(found, user)):
+            return f"{found.place}: {wrong}"
+    return None
 
 
 def make_home(home: Path) -> Path:
