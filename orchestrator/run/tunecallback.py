@@ -85,8 +85,8 @@ class WorkCallback(Callback):  # type: ignore[misc]
         self._keep_store_errors(lambda: self.recorder.lost(work, loss, final=not put_back))
         if put_back:
             self._blame(loss.node, work.id, loss.error_type)
-            told = f"{loss.error_type}; it is tried again"
-            self.reporter.ended(work.id, "lost", told)
+            follows = "goes on elsewhere" if loss.error_type == "preempted" else "is tried again"
+            self.reporter.ended(work.id, "lost", f"{loss.error_type}; it {follows}")
             return
         self._count(work.id, loss.error_type, loss.message, loss.node)
 
