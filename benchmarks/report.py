@@ -1,4 +1,4 @@
-"""Writes the tables of docs/performance.md from the figures in benchmarks/results.
+"""Writes the tables of the documents from the figures in benchmarks/results.
 
     python benchmarks/report.py
 
@@ -15,7 +15,8 @@ from pathlib import Path
 from typing import Any
 
 HERE = Path(__file__).parent
-RESULTS, DOC = HERE / "results", HERE.parent / "docs" / "performance.md"
+RESULTS = HERE / "results"
+DOCS = [HERE.parent / "docs" / f"{name}.md" for name in ("performance", "cluster")]
 Found = dict[str, Any]
 
 
@@ -146,6 +147,42 @@ def adaptive(found: Found) -> str:
     return f"{markdown(head, rows)}\n\n{found['repetitions']} repetitions of each of five curves."
 
 
+def slots(found: Found) -> str:
+    rows = [
+        [
+            *(f"{one['slots']:,}", f"{one['seconds']:g} s", f"{one['request_ms']:g} ms"),
+            *(f"{one['hours']:.1f} h", f"**{one['utilisation']:.0%}**"),
+            *(f"{one['driver_busy']:.0%}", f"{one['cpu_ms_a_trial']:.1f} ms"),
+            f"{one['requests_a_trial']:.1f}",
+        ]
+        for one in found["runs"]
+    ]
+    head = ["slots", "a trial takes", "a request takes", "the run takes", "slots at work"]
+    head += ["driver busy", "CPU of it a trial, without Tune", "requests of it a trial"]
+    first = found["runs"][0]
+    what = f"{first['trials']:,} trials, of whose starts {first['preempted']:,} were preempted"
+    return f"{markdown(head, rows)}\n\n{what} in the first row."
+
+
+def plans(found: Found) -> str:
+    rows = [
+        [f"{one['trials']:,}", f"{one['memory_mb']:.0f} MB", f"{one['cpu_seconds']:.1f} s"]
+        for one in found["plans"]
+    ]
+    return markdown(["trials", "memory of plan and queue", "CPU to make them"], rows)
+
+
+def listing(found: Found) -> str:
+    rows = [
+        [
+            *(name, f"{one['records']:,}", f"{one['files']:,}"),
+            *(f"{one['megabytes']:.0f} MB", f"{one['cpu_seconds']:.2f} s"),
+        ]
+        for name, one in found["store"].items()
+    ]
+    return markdown(["store", "records", "files", "size", "CPU of a look at what is there"], rows)
+
+
 # the place in the document -> the figures it needs, and how they are told
 TABLES: dict[str, tuple[tuple[str, ...], Callable[..., str]]] = {
     "trial-cpu": (("trial-cpu",), trial_cpu),
@@ -157,6 +194,9 @@ TABLES: dict[str, tuple[tuple[str, ...], Callable[..., str]]] = {
     "scale": (("at-scale",), scale),
     "speed": (("speed-by-depth",), speed),
     "adaptive": (("adaptive",), adaptive),
+    "slots": (("scale",), slots),
+    "plans": (("scale",), plans),
+    "listing": (("scale",), listing),
 }
 
 
@@ -178,4 +218,5 @@ def filled(text: str, results: Path = RESULTS) -> str:
 
 
 if __name__ == "__main__":
-    DOC.write_text(filled(DOC.read_text(encoding="utf-8")), encoding="utf-8")
+    for doc in DOCS:
+        doc.write_text(filled(doc.read_text(encoding="utf-8")), encoding="utf-8")

@@ -10,7 +10,7 @@ import sys
 import time
 import uuid
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +18,7 @@ import psutil
 
 from lp_sweep.storage.store import Store
 
-_MARK = "LP_SWEEP_TEST_MARK"
+MARK = "LP_SWEEP_TEST_MARK"  # in the environment of all that a test starts, and may kill
 # what two runs of one trial may differ in
 _OF_THE_MOMENT = {
     "command",
@@ -50,7 +50,7 @@ class Sweep:
             | {"LP_SWEEP_CACHE_DIR": str(folder / "cache"), "OMP_NUM_THREADS": "1"}
             | {"RAY_worker_niceness": "0"}
             | environment
-            | {_MARK: self.mark},
+            | {MARK: self.mark},
             stderr=self._stream,
             stdout=self._stream,
             start_new_session=True,
@@ -70,14 +70,7 @@ class Sweep:
 
     def relatives(self) -> list[psutil.Process]:
         """Every process that this run has started, and that lives."""
-        found = []
-        for process in psutil.process_iter():
-            try:
-                if process.environ().get(_MARK) == self.mark:
-                    found.append(process)
-            except psutil.Error:
-                continue
-        return [process for process in found if process.pid != self.process.pid]
+        return [process for process in marked(self.mark) if process.pid != self.process.pid]
 
     def workers(self) -> list[psutil.Process]:
         """The processes that trials run in."""
@@ -105,11 +98,31 @@ def sweep(folder: Path, *arguments: str | Path, **environment: str) -> Iterator[
                 run.wait(30)
             except subprocess.TimeoutExpired:
                 run.kill()
-        for process in run.relatives():
-            try:
-                process.kill()
-            except psutil.Error:
-                continue
+        kill_marked(run.mark)
+
+
+def marked(mark: str) -> list[psutil.Process]:
+    """The processes that live and have this mark."""
+    found = []
+    for process in psutil.process_iter():
+        try:
+            if process.environ().get(MARK) == mark:
+                found.append(process)
+        except psutil.Error:
+            continue
+    return found
+
+
+def kill_marked(mark: str) -> None:
+    for process in marked(mark):
+        with suppress(psutil.Error):
+            process.kill()
+
+
+def with_changes(**switches: str) -> dict[str, str]:
+    """An environment in which trials are as `noop/sitecustomize.py` has it."""
+    path = [str(Path(__file__).parent / "noop"), os.environ.get("PYTHONPATH", "")]
+    return {"PYTHONPATH": os.pathsep.join(filter(None, path)), **switches}
 
 
 def wait_for(condition: Callable[[], Any], what: str, seconds: float = 300) -> None:

@@ -138,31 +138,6 @@ def test_a_node_that_goes_and_comes_back(world: Path, tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_a_preempted_node_counts_as_no_failure(world: Path, tmp_path: Path) -> None:
-    """The cluster drains a node as cloud providers announce it; its trial goes on elsewhere."""
-    from ray.cluster_utils import Cluster
-
-    store = tmp_path / "store"
-    cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 1, "num_gpus": 0})
-    try:
-        cluster.add_node(num_cpus=1, num_gpus=1)
-        doomed = cluster.add_node(num_cpus=1, num_gpus=1)
-        with sweep(world, "sweep.yaml", "--store", store, "--address", cluster.address) as run:
-            wait_for(lambda: len(finished(store)) >= 2, f"two records: {run.text()}")
-            drained = ["ray", "drain-node", "--address", cluster.address, "--node-id"]
-            drained += [doomed.node_id, "--reason", "DRAIN_NODE_REASON_PREEMPTION"]
-            drained += ["--reason-message", "spot", "--deadline-remaining-seconds", "1"]
-            module = ["-c", "import sys; from ray.scripts.scripts import main; sys.exit(main())"]
-            subprocess.run([command()[0], *module, *drained[1:]], check=True, timeout=60)
-            assert run.wait() == 0, run.text()
-    finally:
-        cluster.shutdown()
-    assert_equal(Store(store), Store(world / "undisturbed"))
-    attempts = Store(store).read_all("attempts").rows.to_pylist()
-    assert {row["error_type"] for row in attempts} <= {"preempted", "node_lost"}
-
-
-@pytest.mark.slow
 def test_two_drivers_on_one_store_do_nothing_twice(world: Path, tmp_path: Path) -> None:
     store = tmp_path / "store"
     with sweep(world, "sweep.yaml", "--store", store) as first:

@@ -8,12 +8,12 @@ import psutil
 import pytest
 
 from lp_sweep.storage.store import Store
-from tests.faults import Sweep, sweep, wait_for
+from tests.faults import Sweep, sweep, wait_for, with_changes
 from tests.toyworld import save_world
 
 pytestmark = pytest.mark.ray
 
-NOOP = {"LP_SWEEP_TEST_NOOP": "1", "PYTHONPATH": str(Path(__file__).parent / "noop")}
+NOOP = with_changes(LP_SWEEP_TEST_NOOP="1")
 MEGABYTE = 2**20
 
 

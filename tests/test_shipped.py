@@ -13,9 +13,12 @@ from lp_sweep.orchestrator.inputs.resolve import resolve
 from lp_sweep.orchestrator.plan.known import Known
 from lp_sweep.orchestrator.plan.plan import Plan
 from lp_sweep.orchestrator.plan.planning import make_plan
-from lp_sweep.orchestrator.run.shipping import see, ship_inputs
+from lp_sweep.orchestrator.run import everynode
+from lp_sweep.orchestrator.run.shipping import look_at_store, see, ship_inputs
 from lp_sweep.orchestrator.sweepfile.load import load_sweep
 from lp_sweep.storage import shipped
+from lp_sweep.storage.errors import PreflightError
+from lp_sweep.storage.probe import probe
 from lp_sweep.storage.store import Store
 from lp_sweep.trials.placed import placed
 from lp_sweep.trials.resident import resident
@@ -112,8 +115,41 @@ def test_a_job_whose_files_are_here_stays_as_it_is(machines: Machines) -> None:
 
 
 def test_a_node_says_whether_it_sees_the_store(machines: Machines, tmp_path: Path) -> None:
-    machines.store.put_text("sweeps", "toy.yaml", "of this run")
     where, cache = machines.store.location, str(tmp_path / "node")
-    assert see(where, cache, "toy.yaml", "of this run")[1:] == (True, 0)
-    assert see(where, cache, "toy.yaml", "of another")[1:] == (False, 0)
-    assert see(str(tmp_path / "absent"), cache, "toy.yaml", "of this run")[1:] == (False, 0)
+    with probe(machines.store) as name:
+        assert see(where, cache, name)[1:] == (True, 0)
+        assert see(str(tmp_path / "absent"), cache, name)[1:] == (False, 0)
+    assert see(where, cache, name)[1:] == (False, 0)
+
+
+class Nodes:
+    """In place of Ray's: one, on which another run has just written its version of the sweep."""
+
+    def __init__(self, machines: Machines, location: str) -> None:
+        self.machines, self.location = machines, location
+
+    def __call__(self, function: Any, location: str, *arguments: str) -> dict[str, Any]:
+        self.machines.store.put_text("sweeps", "toy.yaml", "of another run")
+        return {"node": function(self.location, *arguments)}
+
+
+def look(machines: Machines, monkeypatch: pytest.MonkeyPatch, location: str) -> list[str]:
+    monkeypatch.setattr(everynode, "on_each_node", Nodes(machines, location))
+    machines.store.put_text("sweeps", "toy.yaml", "of this run")
+    return list(look_at_store(machines.plan(), machines.store, machines.folder / "node"))
+
+
+def test_a_run_that_starts_with_this_one_hides_no_store(
+    machines: Machines, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert look(machines, monkeypatch, machines.store.location) == []
+    assert machines.store.listing("runs") == []
+
+
+def test_another_store_by_the_name_of_this_one_is_refused(
+    machines: Machines, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    other = Store(machines.folder / "other", create=True)
+    with pytest.raises(PreflightError, match="1 of 1 nodes don't see the store"):
+        look(machines, monkeypatch, other.location)
+    assert machines.store.listing("runs") == []

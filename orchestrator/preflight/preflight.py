@@ -13,6 +13,7 @@ from lp_sweep.orchestrator.plan.plan import Plan
 from lp_sweep.orchestrator.preflight.inputs import check_inputs, needed
 from lp_sweep.orchestrator.preflight.space import needs, space_problems
 from lp_sweep.storage.errors import PreflightError, StoreError
+from lp_sweep.storage.probe import probe
 from lp_sweep.storage.store import Store
 from lp_sweep.trials.offline import go_offline
 
@@ -42,11 +43,9 @@ def check(plan: Plan, location: str, cache_dir: Path, *, offline: bool) -> None:
 def _write_problems(location: str) -> list[str]:
     """A probe is put into the store and taken away, and so is the store if it is new."""
     made = [] if "://" in location else _absent_folders(Path(location).expanduser().absolute())
-    name = f"probe-{uuid.uuid4().hex}.txt"
     try:
-        store = Store(location, create=True)
-        store.put_text("runs", name, "")
-        store.delete("runs", name)
+        with probe(Store(location, create=True)):
+            pass
     except StoreError as error:
         return [str(error)]
     finally:

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from lp_sweep.orchestrator.run.everynode import answers
-from lp_sweep.orchestrator.run.raycompat import node_of
+from lp_sweep.orchestrator.run.raycompat import Fate, fate_of
 
 _COLOURS = re.compile(r"\x1b\[[0-9;]*m")
 _ACTOR = re.compile(r"actor_id[=:]\s*([0-9a-f]{32})")
@@ -38,12 +38,12 @@ def loss_of(trial: Any) -> Loss:
     """What ended a Tune trial whose worker could not report it itself."""
     error = _error(trial)
     text = _COLOURS.sub("", str(error) if error is not None else _error_text(trial)).strip()
-    node, cause = node_of(_actor_id(error, text))
-    error_type = _type(error, text, cause)
-    if error_type == "worker_lost" and "is unavailable" in text and not answers(node):
+    fate = fate_of(_actor_id(error, text))
+    error_type = _type(error, text, fate)
+    if error_type == "worker_lost" and "is unavailable" in text and not answers(fate.node):
         error_type = "node_lost"  # only the connection broke: Ray itself needs a minute to be sure
     last_line = (text.splitlines() or ["no message"])[-1]
-    return Loss(error_type, _SUMMARIES.get(error_type, last_line), text, node)
+    return Loss(error_type, _SUMMARIES.get(error_type, last_line), text, fate.node)
 
 
 def _error(trial: Any) -> Any:
@@ -73,12 +73,14 @@ def _actor_id(error: Any, text: str) -> str | None:
     return actor or (named[1] if named else None)
 
 
-def _type(error: Any, text: str, cause: str) -> str:
-    if getattr(error, "preempted", False) or "preempt" in cause.lower():
+def _type(error: Any, text: str, fate: Fate) -> str:
+    if getattr(error, "preempted", False) or "preempt" in fate.cause.lower():
         return "preempted"
     if "OutOfMemoryError" in text or "low on memory" in text:
         return "out_of_memory"
-    if "NODE_DIED" in cause or "node has died" in text or "NodeDiedError" in text:
+    if fate.announced and not _is_task_error(error):
+        return "preempted"  # a machine that is cut off says nothing more; it was said before
+    if "NODE_DIED" in fate.cause or "node has died" in text or "NodeDiedError" in text:
         return "node_lost"
     if "AcceleratorError" in text or "CUDA error" in text:
         return "device_error"

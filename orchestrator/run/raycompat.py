@@ -6,7 +6,7 @@ Each is a small change that does nothing if a later Ray no longer has the place.
 from __future__ import annotations
 
 import time
-from typing import Any
+from typing import Any, NamedTuple
 
 _RPC_SECONDS = 10.0
 
@@ -42,16 +42,29 @@ def keep_sigterm() -> None:
         utils.set_sigterm_handler = lambda handler: None
 
 
-def node_of(actor_id: str | None) -> tuple[str | None, str]:
-    """The node an actor ran on, and Ray's word for how it ended; (None, "") where unknown."""
-    import ray._private.state as state
+class Fate(NamedTuple):
+    """Of an actor: the node it ran on, Ray's word for how it ended, and whether that node had been
+    announced as one that will be taken. What Ray does not know is None, empty or False."""
+
+    node: str | None = None
+    cause: str = ""
+    announced: bool = False
+
+
+def fate_of(actor_id: str | None) -> Fate:
+    """`announced` is in Ray's own table alone: what it makes public is told once a node is known to
+    be dead, and depends on how it died."""
+    import ray
+    from ray._private import state
+    from ray.core.generated import gcs_pb2
 
     try:
-        entry = state.actors(actor_id) if actor_id else {}
-        address = entry.get("Address") or entry.get("address") or {}
-        return address.get("NodeID") or None, str(entry.get("DeathCause") or "")
+        accessor = state.state._connect_and_get_accessor()
+        found = accessor.get_actor_info(ray.ActorID(bytes.fromhex(actor_id or "")))
+        actor = gcs_pb2.ActorTableData.FromString(found)
     except Exception:  # a private interface: knowing less is no reason to stop
-        return None, ""
+        return Fate()
+    return Fate(actor.address.node_id.hex() or None, str(actor.death_cause), actor.preempted)
 
 
 def drain_nodes(address: str, ip: str, message: str, seconds: float) -> None:

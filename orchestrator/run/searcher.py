@@ -16,7 +16,9 @@ from lp_sweep.orchestrator.run.nodes import Nodes
 from lp_sweep.orchestrator.run.workqueue import WorkQueue
 from lp_sweep.storage.errors import StoreError
 
-_PIECES_A_TUNER = 2000  # Tune keeps 50 kB of each for ever: then a new one goes on
+# Tune keeps 50 kB of each piece for ever, and goes through all of them at each event: after so many
+# a new one goes on. Then all slots wait for the longest trial, so there are more where slots are.
+_LEAST_A_TUNER, _A_TUNER_AND_SLOT = 2000, 20
 MOST_AT_A_TIME = 100_000  # said to Tune, which without it keeps one trial pending; the room decides
 _LOOK_SECONDS = 2.0  # between two looks at what other runs hold
 
@@ -48,7 +50,7 @@ class PlanSearcher(Searcher):  # type: ignore[misc]
         self.check()
         if len(self.queue.live) >= self.room():
             return None
-        if len(self.works) < _PIECES_A_TUNER and (work := self._take()) is not None:
+        if not self._full() and (work := self._take()) is not None:
             self.works[trial_id] = work
             job = {
                 **self.queue.job(work),
@@ -58,8 +60,10 @@ class PlanSearcher(Searcher):  # type: ignore[misc]
             return {"job": json.dumps(job), "avoid": sorted(self.nodes.set_aside)}
         if self.queue.live:
             return None
-        full = len(self.works) >= _PIECES_A_TUNER
-        return Searcher.FINISHED if full or not self.queue.open else None
+        return Searcher.FINISHED if self._full() or not self.queue.open else None
+
+    def _full(self) -> bool:
+        return len(self.works) >= max(_LEAST_A_TUNER, _A_TUNER_AND_SLOT * self.room())
 
     def _take(self) -> Work | None:
         """A store that is away for longer than a run waits ends the run, and loses nothing."""

@@ -11,6 +11,7 @@ from typing import NamedTuple
 
 from lp_sweep.orchestrator.plan.plan import Plan
 from lp_sweep.storage.errors import PreflightError, StoreError
+from lp_sweep.storage.probe import has_probe, probe
 from lp_sweep.storage.shipped import ship
 from lp_sweep.storage.specs import SpeedSpec
 from lp_sweep.storage.store import Store
@@ -31,12 +32,9 @@ def look_at_store(plan: Plan, store: Store, cache_dir: Path) -> Iterator[str]:
     name; StoreError."""
     from lp_sweep.orchestrator.run.everynode import on_each_node
 
-    mark = f"{plan.sweep.name}.yaml"  # written by this run just before
-    text = store.read_text("sweeps", mark)
-    seen: list[_Seen] = [
-        _Seen(*told)
-        for told in on_each_node(see, store.location, str(cache_dir), mark, text).values()
-    ]
+    with probe(store) as name:
+        told = on_each_node(see, store.location, str(cache_dir), name)
+    seen = [_Seen(*fields) for fields in told.values()]
     blind = sorted(node.host for node in seen if not node.same)
     if blind:
         raise PreflightError(
@@ -50,14 +48,15 @@ def look_at_store(plan: Plan, store: Store, cache_dir: Path) -> Iterator[str]:
         yield f"{shipped} models and data sets went to the store, for nodes without them"
 
 
-def see(location: str, cache_dir: str, mark: str, text: str | None) -> tuple[str, bool, int]:
-    """On a node: the fields of `_Seen`. A worker then finds its record in the store."""
+def see(location: str, cache_dir: str, name: str) -> tuple[str, bool, int]:
+    """On a node: the fields of `_Seen`; `name` is that of the driver's probe. A worker then finds
+    its record in the store."""
     from lp_sweep.storage.spool import flush
 
     host = socket.gethostname()
     try:
         store = Store(location)
-        if store.read_text("sweeps", mark) != text:
+        if not has_probe(store, name):
             return host, False, 0
         return host, True, flush(store, cache_dir).sent
     except StoreError:

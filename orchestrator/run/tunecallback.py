@@ -86,7 +86,8 @@ class WorkCallback(Callback):  # type: ignore[misc]
         self._keep_store_errors(lambda: self.recorder.lost(work, loss, final=not put_back))
         if put_back:
             self._blame(loss.node, work.id, loss.error_type)
-            told = f"{loss.error_type}; it is tried again"
+            follows = "goes on elsewhere" if loss.error_type == "preempted" else "is tried again"
+            told = f"{loss.error_type}; it {follows}"
             self.reporter.ended(work.id, "lost", told, Facts(error_type=loss.error_type))
             return
         self._count(work.id, loss.error_type, loss.message, loss.node)

@@ -1,7 +1,8 @@
-"""On the path of a sweep's processes: a trial is a record without any training.
+"""On the path of a sweep's processes: trials that cost nothing, or that take their time.
 
-What is left is the driver, Ray Tune, the claims, the worker's ledger and the store: all but the
-model. `LP_SWEEP_TEST_NOOP` switches it on.
+`LP_SWEEP_TEST_NOOP`: a trial is a record without any training. What is left is the driver, Ray
+Tune, the claims, the worker's ledger and the store: all but the model. It takes
+`LP_SWEEP_TEST_SECONDS`. `LP_SWEEP_TEST_STEP_SECONDS`: a training rests so long after each step.
 """
 
 from __future__ import annotations
@@ -10,11 +11,15 @@ import importlib.abc
 import importlib.util
 import os
 import sys
+import time
+from collections.abc import Callable
 from importlib.machinery import ModuleSpec
 from types import ModuleType
 from typing import Any
 
-_MODULE = "lp_sweep.trials.run"
+
+def _train_nothing(run: Any) -> None:
+    run.run_trial = _noop_trial
 
 
 def _noop_trial(job: Any, *_: Any) -> dict[str, Any]:
@@ -22,33 +27,49 @@ def _noop_trial(job: Any, *_: Any) -> dict[str, Any]:
     from lp_sweep.trials.record import identity_columns
 
     spec = trial_spec_from_plain(job["spec"])
+    time.sleep(float(os.environ.get("LP_SWEEP_TEST_SECONDS", "0")))
     scores = {"metric": "accuracy", "last": 0.5, "seconds_total": 0.001}
     sizes = {"train_examples": 1, "dev_examples": 1}
     return {"record": {**identity_columns(job, spec), **scores, **sizes}}
 
 
+def _rest_after_each_step(checkpoint: Any) -> None:
+    due = checkpoint.Checkpoints.due  # asked after each
+
+    def rested(self: Any) -> Any:
+        time.sleep(float(os.environ["LP_SWEEP_TEST_STEP_SECONDS"]))
+        return due(self)
+
+    checkpoint.Checkpoints.due = rested
+
+
 class _Loader(importlib.abc.Loader):
-    def __init__(self, loader: Any) -> None:
-        self._loader = loader
+    def __init__(self, loader: Any, change: Callable[[Any], None]) -> None:
+        self._loader, self._change = loader, change
 
     def create_module(self, spec: ModuleSpec) -> ModuleType | None:
         return self._loader.create_module(spec)
 
     def exec_module(self, module: ModuleType) -> None:
         self._loader.exec_module(module)
-        module.run_trial = _noop_trial
+        self._change(module)
 
 
 class _Finder(importlib.abc.MetaPathFinder):
+    def __init__(self, module: str, change: Callable[[Any], None]) -> None:
+        self._module, self._change = module, change
+
     def find_spec(self, name: str, path: Any = None, target: Any = None) -> ModuleSpec | None:
-        if name != _MODULE:
+        if name != self._module:
             return None
         sys.meta_path.remove(self)
         spec = importlib.util.find_spec(name)
         if spec is not None:
-            spec.loader = _Loader(spec.loader)
+            spec.loader = _Loader(spec.loader, self._change)
         return spec
 
 
 if os.environ.get("LP_SWEEP_TEST_NOOP"):
-    sys.meta_path.insert(0, _Finder())
+    sys.meta_path.insert(0, _Finder("lp_sweep.trials.run", _train_nothing))
+if os.environ.get("LP_SWEEP_TEST_STEP_SECONDS"):
+    sys.meta_path.insert(0, _Finder("lp_sweep.trials.checkpoint", _rest_after_each_step))

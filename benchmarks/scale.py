@@ -1,0 +1,147 @@
+"""What the driver of a run needs, and what its slots lose, where there are hundreds of them.
+
+    python benchmarks/scale.py --out benchmarks/results/scale.json [--seeds 87] [--driver-ms 14.1]
+
+Real: the plan of 20,010 trials, the queue, the searcher, the callback with its lines of text, the
+claims in `runs/`, the attempts of lost workers, and a store in a folder. CPU is that of this
+process while one of these is at work, and requests are what they ask of the store.
+
+Simulated (simulation.py): the clock, the machines of one GPU each, Ray and Tune. A trial is some
+seconds of that clock. 5% of the starts end with the machine, at any moment; what the trial did is
+kept but for up to 20 s, and another machine is there 3 minutes later. A worker takes 12 s to start.
+Each start of a trial takes `--driver-ms` of the driver, which is what driver_overhead.py has
+measured with Tune on two slots; each request to the store takes what the row says, which is an
+assumption. What Tune itself takes more for more slots is not in it, and no sync of a disk is.
+
+The records go into the store beside the first run, as workers put them there, and are listed then.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import itertools
+import json
+import os
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from concurrent.futures import ProcessPoolExecutor
+from multiprocessing import get_context
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import psutil
+
+sys.path.insert(0, str(Path(__file__).parent.parent))
+
+from benchmarks.at_scale import DEPTH, planned, record, write_sweep
+from benchmarks.simulation import Driver, Setting, Simulation
+from lp_sweep.orchestrator.estimate.estimate import Rates
+from lp_sweep.orchestrator.plan.plan import Plan, Work
+from lp_sweep.orchestrator.run.workqueue import WorkQueue
+from lp_sweep.storage.folder import Folder
+from lp_sweep.storage.packs import compact
+from lp_sweep.storage.store import Store
+
+LARGE_SEEDS = 435  # 100,050 trials
+CASES = (  # slots, seconds of a trial, ms of a request
+    (256, 600.0, 0.0),
+    (256, 60.0, 25.0),
+    (1000, 60.0, 25.0),
+)
+
+
+def planning(folder: Path, seeds: int) -> dict[str, Any]:
+    """In a process of its own: what a plan and its queue take."""
+    folder.mkdir()
+    file, process = write_sweep(folder, 0, seeds), psutil.Process()
+    before, begun = process.memory_info().rss, time.process_time()
+    plan, store = planned(file), Store(folder / "store", create=True)
+    queue = WorkQueue(plan, store, Rates([], gpu=True), lambda plan: None)
+    seconds = time.process_time() - begun
+    megabytes = (process.memory_info().rss - before) / 2**20
+    return {"trials": queue.waiting, "memory_mb": megabytes, "cpu_seconds": seconds}
+
+
+def simulated(plan: Plan, folder: Path, setting: Setting, *, records: bool) -> dict[str, Any]:
+    """One run to its end."""
+    workers = Store(folder / "store", create=True)
+    workers.files = Folder(folder / "store", durable=False)
+    draw, numbers = np.random.default_rng(1), itertools.count()
+
+    def publish(work: Work) -> None:
+        if records:
+            workers.put("trials", work.id, [record(work, next(numbers), draw)])
+
+    with Path(os.devnull).open("w") as nowhere, contextlib.redirect_stderr(nowhere):
+        driver = Driver(plan, folder, setting)
+        simulation = Simulation(driver, publish, (DEPTH + 1) / 2)
+        with driver.presence.announced():
+            simulation.run()
+    done = len(driver.queue.history.done)
+    if done != len(plan.trials):
+        raise SystemExit(f"{done} of {len(plan.trials)} trials are done")
+    return {
+        **setting._asdict(),
+        "trials": done,
+        "preempted": simulation.taken,
+        "hours": simulation.now / 3600,
+        "utilisation": simulation.work_seconds / (setting.slots * simulation.now),
+        "driver_busy": simulation.handling / simulation.now,
+        "cpu_ms_a_trial": 1000 * driver.cpu / done,
+        "requests_a_trial": driver.files.requests / done,
+        "tuners": driver.tuners,
+    }
+
+
+def listed(folder: Path) -> dict[str, Any]:
+    """A first look at the store's records."""
+    store, begun = Store(folder / "store"), time.process_time()
+    names = store.names("trials")
+    seconds = time.process_time() - begun
+    sizes = [path.stat().st_size for path in (folder / "store/trials").rglob("*.parquet")]
+    return {
+        "records": len(names),
+        "files": len(sizes),
+        "megabytes": sum(sizes) / 2**20,
+        "cpu_seconds": seconds,
+    }
+
+
+def measured(folder: Path, seeds: int, driver_ms: float) -> Iterator[tuple[str, Any]]:
+    spawned = get_context("spawn")
+    with ProcessPoolExecutor(1, spawned, max_tasks_per_child=1) as alone:
+        places = {folder / f"seeds-{count}": count for count in (seeds, LARGE_SEEDS)}
+        yield "plans", [alone.submit(planning, *place).result() for place in places.items()]
+    plan = planned(folder / f"seeds-{seeds}" / "sweep.yaml")
+    runs = []
+    for number, case in enumerate(CASES):
+        setting = Setting(*case, driver_ms)
+        runs.append(simulated(plan, folder / f"run-{number}", setting, records=number == 0))
+        print(json.dumps(runs[-1]), flush=True)
+    yield "runs", runs
+    single = listed(folder / "run-0")
+    compact(Store(folder / "run-0" / "store"), settle=0)
+    yield "store", {"as written": single, "compacted": listed(folder / "run-0")}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--seeds", type=int, default=87, help="of each of 230 networks")
+    parser.add_argument("--driver-ms", type=float, default=14.1, help="of the driver for a trial")
+    parser.add_argument("--out", type=Path, help="write JSON")
+    options = parser.parse_args()
+    told: dict[str, Any] = {}
+    with tempfile.TemporaryDirectory() as name:
+        for what, found in measured(Path(name), options.seeds, options.driver_ms):
+            told[what] = found
+            print(what, json.dumps(found), flush=True)
+    if options.out:
+        options.out.write_text(json.dumps(told, indent=2) + "\n", encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,71 @@
+"""How a worker was lost, from what Ray and Tune say of it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+from ray import cloudpickle
+from ray.exceptions import ActorUnavailableError, RayActorError, RayError, RayTaskError
+from ray.tune.experiment import Trial
+
+from lp_sweep.orchestrator.run import loss
+from lp_sweep.orchestrator.run.cluster import _TUNE_ENVIRONMENT
+from lp_sweep.orchestrator.run.raycompat import Fate, fate_of
+
+ANNOUNCED = Fate("node", "", True)
+CUT_OFF = ActorUnavailableError("connection refused", None)
+OUT_OF_MEMORY = RayActorError(error_msg="OutOfMemoryError: the node was low on memory")
+
+
+@pytest.mark.parametrize(
+    ("error", "fate", "error_type"),
+    [
+        pytest.param(RayActorError(preempted=True), Fate(), "preempted", id="Ray says so"),
+        pytest.param(RayActorError(), Fate("n", "reason: AUTOSCALER_DRAIN_PREEMPTED"), "preempted"),
+        pytest.param(CUT_OFF, ANNOUNCED, "preempted", id="cut off, as announced"),
+        pytest.param(CUT_OFF, Fate("node"), "node_lost", id="cut off"),
+        pytest.param(RayActorError(), Fate("node", "NODE_DIED"), "node_lost", id="the node died"),
+        pytest.param(RayActorError(), Fate("node", ""), "worker_lost", id="the worker died"),
+        pytest.param(OUT_OF_MEMORY, ANNOUNCED, "out_of_memory", id="its own memory"),
+        pytest.param(
+            RayTaskError("step", "Traceback", ValueError("no")), ANNOUNCED, "bug", id="its own bug"
+        ),
+    ],
+)
+def test_what_a_loss_was(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    error: RayError,
+    fate: Fate,
+    error_type: str,
+) -> None:
+    monkeypatch.setattr(loss, "fate_of", lambda actor_id: fate)
+    monkeypatch.setattr(loss, "answers", lambda node: False)
+    path = tmp_path / "error.pkl"
+    path.write_bytes(cloudpickle.dumps(error))
+    found = loss.loss_of(SimpleNamespace(pickled_error_file=str(path)))
+    assert (found.error_type, found.node) == (error_type, fate.node)
+
+
+def test_of_an_actor_that_ray_does_not_know_nothing_is_known() -> None:
+    assert fate_of(None) == fate_of("not an id") == fate_of("ab" * 16) == Fate()
+
+
+def test_tune_leaves_a_preempted_trial_to_us(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Else it goes on inside Tune, as often as it likes, and no attempt is recorded."""
+    trial = Trial("trainable", stub=True)
+    assert trial.should_recover()
+    assert not _recovers_after_preemption(monkeypatch, _TUNE_ENVIRONMENT)
+    assert _recovers_after_preemption(monkeypatch, {})  # what the setting is for
+
+
+def _recovers_after_preemption(monkeypatch: pytest.MonkeyPatch, settings: dict[str, str]) -> bool:
+    name = "RAY_TRAIN_COUNT_PREEMPTION_AS_FAILURE"
+    monkeypatch.delenv(name, raising=False)
+    if name in settings:
+        monkeypatch.setenv(name, settings[name])
+    trial = Trial("trainable", stub=True)
+    trial._handle_ray_actor_error(RayActorError(preempted=True))
+    return bool(trial.should_recover())
