@@ -114,7 +114,7 @@ def make_folder(folder: Path) -> None:
         strategies=[
             {"name": "top", "k": [0, 2]},
             {"name": "random", "k": [2], "draws": "0-1"},
-            {"name": "contribution", "threshold": [0.21]},
+            {"name": "contribution", "threshold": [0.999]},
         ],
         recipe=RECIPE | {"epochs": 1},
     )
