@@ -15,7 +15,8 @@ from lp_sweep.storage.wording import did_you_mean
 
 SECTIONS = {
     "Train": ("init", "schema", "plan", "prefetch", "run", "resume", "retry"),
-    "Ask": ("status", "table", "query", "paper", "show", "logs", "cka"),
+    "Ask": ("status", "dashboard", "table", "query", "paper", "report", "show", "logs", "cka"),
+    "Take away": ("export", "prune"),
     "Keep a store": ("compact", "doctor", "migrate", "mirror"),
     "A cluster": ("cluster",),
 }

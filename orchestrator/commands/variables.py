@@ -11,6 +11,8 @@ from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 PREFIX = "LP_SWEEP_"
+_EXPORTED = "it says which network one `export` takes"
+_PRUNED = "it says which layers one `prune` takes, and of what"
 
 # What is said for one call, and would be a trap for all that come after: the option, of all
 # commands or of the one named before it, and why.
@@ -23,6 +25,20 @@ WITHOUT = {
     "--type": "it chooses what one `retry` tries again",
     "--audit": "it makes another command of `plan`",
     "plan --format": "it is of --audit alone",
+    "--watch": "a script that asks for the status would never end",
+    "--out": "two commands would write to one place",
+    "--push-to-hub": "it publishes",
+    "--accept-retrained": "it lets a network pass that somebody has looked at",
+    "--best": _EXPORTED,
+    "--task": _EXPORTED,
+    "export --within": _EXPORTED,
+    "export --model": _EXPORTED,
+    "export --strategy": _EXPORTED,
+    "export --seed": _EXPORTED,
+    "prune --strategy": _PRUNED,
+    "--k": _PRUNED,
+    "--layers": _PRUNED,
+    "--revision": _PRUNED,
 }
 
 
