@@ -12,8 +12,9 @@ from lp_sweep.orchestrator.estimate.estimate import Rates
 from lp_sweep.orchestrator.estimate.pace import Pace, clock
 from lp_sweep.orchestrator.inputs.resolve import resolve
 from lp_sweep.orchestrator.plan.known import Known
-from lp_sweep.orchestrator.plan.naming import describe, short_model
+from lp_sweep.orchestrator.plan.naming import describe
 from lp_sweep.orchestrator.plan.planning import make_plan
+from lp_sweep.orchestrator.plan.words import short_model
 from lp_sweep.orchestrator.run.livereporter import LiveReporter
 from lp_sweep.orchestrator.run.progress import (
     PlainReporter,
