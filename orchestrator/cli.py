@@ -15,13 +15,14 @@ from typing import Annotated
 
 import typer
 
-from lp_sweep.orchestrator.commands import clustercli, storecli
+from lp_sweep.orchestrator.commands import clustercli, jobcli, storecli
 from lp_sweep.orchestrator.commands.options import (
     DEFAULT_STORE,
     AddressOption,
     CacheDirOption,
     ClusterFileOption,
     DataDirOption,
+    DetachOption,
     FailFastOption,
     FileArgument,
     Format,
@@ -94,6 +95,7 @@ def run(
     max_cost: MaxCostOption = None,
     cluster: ClusterFileOption = None,
     manifest: ManifestOption = None,
+    detach: DetachOption = False,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Only plan.")] = False,
     as_json: JsonOption = False,
 ) -> None:
@@ -110,7 +112,8 @@ def run(
 
     request = Request(file, overrides or [], store, data_dir, offline, manifest)
     may_use = running.MayUse(max_hours, max_cost, cluster)
-    how = running.How(address, cache_dir, Limits(fail_fast, max_failures), as_json, may_use)
+    limits = Limits(fail_fast, max_failures)
+    how = running.How(address, cache_dir, limits, as_json, may_use, detach)
     raise typer.Exit(running.run(request, how))
 
 
@@ -129,6 +132,7 @@ def resume(
     max_cost: MaxCostOption = None,
     cluster: ClusterFileOption = None,
     manifest: ManifestOption = None,
+    detach: DetachOption = False,
     as_json: JsonOption = False,
 ) -> None:
     """Go on with an interrupted sweep. The same as `run`, which always does what is missing.
@@ -160,6 +164,7 @@ def retry(
     max_cost: MaxCostOption = None,
     cluster: ClusterFileOption = None,
     manifest: ManifestOption = None,
+    detach: DetachOption = False,
     as_json: JsonOption = False,
 ) -> None:
     """Try again what has failed; `run` leaves alone what would only fail in the same way.
@@ -180,7 +185,8 @@ def retry(
         raise SpecError("name trials, or choose them with --failed or --type: not both.")
     request = Request((files or ["sweep.yaml"])[0], overrides, store, data_dir, offline, manifest)
     may_use = running.MayUse(max_hours, max_cost, cluster)
-    how = running.How(address, cache_dir, Limits(fail_fast, max_failures), as_json, may_use)
+    limits = Limits(fail_fast, max_failures)
+    how = running.How(address, cache_dir, limits, as_json, may_use, detach)
     raise typer.Exit(running.retry(request, how, names, error_type))
 
 
@@ -262,6 +268,7 @@ def cka(
 
 
 app.add_typer(storecli.app)
+app.add_typer(jobcli.app)
 app.add_typer(clustercli.app, name="cluster")
 
 

@@ -105,6 +105,10 @@ MaxCostOption = Annotated[
         help="Stop when the machines have cost so much, at the cluster file's prices.",
     ),
 ]
+DetachOption = Annotated[
+    bool,
+    typer.Option("--detach", help="As a job of the cluster: it goes on without this terminal."),
+]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 FormatOption = Annotated[Format, typer.Option("--format", "-f", help="How to print it.")]
 SweepOption = Annotated[

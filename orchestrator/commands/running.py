@@ -54,6 +54,7 @@ class How(NamedTuple):
     limits: Limits
     as_json: bool
     may_use: MayUse = MayUse()
+    detach: bool = False  # as a job of the cluster
 
     @property
     def node_folder(self) -> Path:
@@ -63,17 +64,27 @@ class How(NamedTuple):
 
 def run(request: Request, how: How) -> int:
     """Do what is missing; gives the exit code."""
+    if how.detach:
+        return _detached(request, how)
     budget = how.may_use.budget()
     return _run(request, how, _planned(request, how), Selection(), budget)
 
 
 def retry(request: Request, how: How, names: list[str], error_type: str | None) -> int:
     """Try again what has failed: all of it, what failed with one type, or the trials named."""
+    if how.detach:
+        return _detached(request, how)
     budget = how.may_use.budget()
     _check_failures(request)
     first = _planned(request, how)
     selection = retry_selection(error_type, names, first.plan)
     return _run(request, how, first, selection, budget)
+
+
+def _detached(request: Request, how: How) -> int:
+    from lp_sweep.orchestrator.commands.detach import detach
+
+    return detach(request, how)
 
 
 def _check_failures(request: Request) -> None:
