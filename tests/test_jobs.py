@@ -37,8 +37,11 @@ def saw(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     if os.geteuid() != 0 or not shutil.which("ip", path="/usr/sbin:/usr/bin:/sbin:/bin"):
         pytest.skip("only root can make namespaces, with ip: `make test-cluster` installs it")
     folder = tmp_path_factory.mktemp("detached")
-    for name in ("home", "my sweep", "laptop/my sweep", "code/lp_sweep"):
+    for name in ("home", "my sweep", "laptop/my sweep", "code/lp_sweep", "bin"):
         (folder / name).mkdir(parents=True)
+    program = folder / "bin" / "lp-sweep"
+    program.write_text(f'#!/bin/sh\nexec {python} -m lp_sweep.orchestrator.cli "$@"\n')
+    program.chmod(0o755)
     for name in ("my sweep", "laptop/my sweep"):
         save_world(folder / name)
     for room in ROOMS:  # as they are here; that environment may have another lp-sweep
@@ -52,7 +55,7 @@ def saw(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
         env={
             **clean,
             "HOME": str(folder / "home"),
-            "PATH": f"{Path(python).parent}:{os.environ['PATH']}:/usr/sbin",
+            "PATH": f"{program.parent}:{Path(python).parent}:{os.environ['PATH']}:/usr/sbin",
             "PYTHONPATH": str(folder / "code"),
             "RAY_AUTH_MODE": "token",
             "RAY_USAGE_STATS_ENABLED": "0",

@@ -26,6 +26,8 @@ from lp_sweep.storage.printable import short
 STOP_SECONDS = 120  # from SIGTERM to SIGKILL; after Ray's own 3 s a run may not have ended in order
 _SERVER = "RAY_API_SERVER_ADDRESS"
 _OURS = "lp_sweep"  # in a job's metadata: the version of the lp-sweep that made it
+_CHATTY = ("dashboard.modules.dashboard_sdk", "dashboard.modules.job.sdk")
+_CHATTY += ("_private.runtime_env.packaging",)
 _OVER = ("SUCCEEDED", "FAILED", "STOPPED")
 
 
@@ -79,8 +81,8 @@ class Jobs:
                 os.environ[_SERVER] = address  # by this and RAY_ADDRESS Ray overrules its argument
             from ray.job_submission import JobSubmissionClient
 
-            for name in ("modules.dashboard_sdk", "modules.job.sdk"):
-                logging.getLogger(f"ray.dashboard.{name}").setLevel(logging.WARNING)
+            for name in _CHATTY:
+                logging.getLogger(f"ray.{name}").setLevel(logging.WARNING)
             self._client: Any = JobSubmissionClient(address)
 
     def submit(self, id_: str, command: str, *, sweep: str, folder: Path | None = None) -> None:
@@ -143,7 +145,7 @@ class Jobs:
             yield
         except (ClientError, OSError, RayError, RuntimeError, ValueError) as error:
             where = f"at {self.address}" if self.address else "on this machine"
-            why = short(str(error)) or type(error).__name__
+            why = short(" ".join(str(error).split())) or type(error).__name__
             raise PreflightError(f"can't use a job server {where}: {why} {_NEXT}") from error
 
 
