@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from lp_sweep.orchestrator.preflight.nodefindings import Node
     from lp_sweep.orchestrator.run.clustercheck import Checked
 
-_COLUMNS = ("node", "state", "lp-sweep", "torch", "GPUs", "store", "models and data", "free")
+_COLUMNS = ("node", "state", "GPUs", "store", "models and data", "free")
 _GIB = 2**30
 
 
@@ -86,7 +86,8 @@ def _text(checked: Checked) -> str:
     rows += [{"node": name, "state": "problem"} for name in absent]
     table = pa.table({name: [row.get(name, "-") for row in rows] for name in _COLUMNS})
     lines = [finding.line() for finding in checked.findings]
-    return "\n".join([render_rows(table, "table").rstrip("\n"), *lines])
+    # a line for each node on a terminal, too
+    return "\n".join([render_rows(table, "table", terminal=False).rstrip("\n"), *lines])
 
 
 def _state(stopped: bool) -> dict[str, str]:
@@ -95,9 +96,7 @@ def _state(stopped: bool) -> dict[str, str]:
 
 def _row(node: Node, checked: Checked) -> dict[str, str]:
     """What is not known is left out."""
-    look, versions = node.look, node.versions
-    row = {"node": node.name}
-    row |= {"lp-sweep": versions["lp_sweep"], "torch": versions["torch"]} if versions else {}
+    look, row = node.look, {"node": node.name}
     if look is None:
         return row
     inputs: Counter[str] = Counter(item.state for item in look.inputs)
