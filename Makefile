@@ -74,10 +74,10 @@ $(CLUSTER)/.ready: $(VENV)/.ready
 	$(CLUSTER)/bin/pip install --quiet --disable-pip-version-check -c constraints.txt 'ray[default]'
 	touch $@
 
-# three machines out of namespaces, with sshd: as root only, with programs from Debian
+# a job server, and three machines with sshd, out of namespaces: as root only, with programs from Debian
 test-cluster: setup $(CLUSTER)/.ready
 	command -v sshd rsync ip > /dev/null || { test "$$(id -u)" = 0 && apt-get install -y -q openssh-server rsync iproute2; } || true
-	LP_SWEEP_CLUSTER_PYTHON=$(abspath $(CLUSTER))/bin/python $(BIN)/python -m pytest tests/test_real_cluster.py -q
+	LP_SWEEP_CLUSTER_PYTHON=$(abspath $(CLUSTER))/bin/python $(BIN)/python -m pytest tests/test_jobs.py tests/test_real_cluster.py -q
 
 # MODEL: a folder with a BERT, such as all-MiniLM-L6-v2. GLUE: a folder with sst2/train.parquet, ...
 bench: setup

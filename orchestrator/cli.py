@@ -19,6 +19,7 @@ from lp_sweep.orchestrator.commands import (
     clustercli,
     completion,
     exporting,
+    jobcli,
     livecli,
     mirrorcli,
     reportcli,
@@ -30,6 +31,7 @@ from lp_sweep.orchestrator.commands.options import (
     CacheDirOption,
     ClusterFileOption,
     DataDirOption,
+    DetachOption,
     EventsOption,
     FailFastOption,
     FileArgument,
@@ -107,6 +109,7 @@ def run(
     cluster: ClusterFileOption = None,
     manifest: ManifestOption = None,
     mirror: MirrorOption = None,
+    detach: DetachOption = False,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Only plan.")] = False,
     as_json: JsonOption = False,
     events: EventsOption = False,
@@ -121,6 +124,7 @@ def run(
         plan(file, overrides, store, data_dir, offline, manifest, cluster, as_json)
         return
     from lp_sweep.orchestrator.commands import running
+    from lp_sweep.orchestrator.commands.detach import submit
     from lp_sweep.orchestrator.commands.farewell import farewell
     from lp_sweep.orchestrator.commands.request import Request
     from lp_sweep.orchestrator.plan.policy import Limits
@@ -129,6 +133,8 @@ def run(
     may_use = running.MayUse(max_hours, max_cost, cluster)
     limits = Limits(fail_fast, max_failures)
     how = running.How(address, cache_dir, limits, as_json, may_use, events, mirror or ())
+    if detach:
+        raise typer.Exit(submit(request, how))
     raise typer.Exit(farewell(running.run(request, how), request, how))
 
 
@@ -148,6 +154,7 @@ def resume(
     cluster: ClusterFileOption = None,
     manifest: ManifestOption = None,
     mirror: MirrorOption = None,
+    detach: DetachOption = False,
     as_json: JsonOption = False,
     events: EventsOption = False,
 ) -> None:
@@ -184,6 +191,7 @@ def retry(
     cluster: ClusterFileOption = None,
     manifest: ManifestOption = None,
     mirror: MirrorOption = None,
+    detach: DetachOption = False,
     as_json: JsonOption = False,
     events: EventsOption = False,
 ) -> None:
@@ -192,6 +200,7 @@ def retry(
     Example: lp-sweep retry sweep.yaml --type out_of_memory
     """
     from lp_sweep.orchestrator.commands import running
+    from lp_sweep.orchestrator.commands.detach import submit
     from lp_sweep.orchestrator.commands.farewell import farewell
     from lp_sweep.orchestrator.commands.request import Request
     from lp_sweep.orchestrator.plan.policy import Limits
@@ -208,6 +217,8 @@ def retry(
     may_use = running.MayUse(max_hours, max_cost, cluster)
     limits = Limits(fail_fast, max_failures)
     how = running.How(address, cache_dir, limits, as_json, may_use, events, mirror or ())
+    if detach:
+        raise typer.Exit(submit(request, how))
     raise typer.Exit(farewell(running.retry(request, how, names, error_type), request, how))
 
 
@@ -305,6 +316,7 @@ app.add_typer(livecli.app)
 app.add_typer(reportcli.app)
 app.add_typer(exporting.app)
 app.add_typer(mirrorcli.app)
+app.add_typer(jobcli.app)
 app.add_typer(clustercli.app, name="cluster")
 
 

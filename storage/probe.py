@@ -12,10 +12,10 @@ from lp_sweep.storage.store import Store
 
 @contextmanager
 def probe(store: Store) -> Iterator[str]:
-    """A file of a new name is in the store while inside: gives the name. Raises StoreError where it
-    can't be written or taken away."""
+    """A file of a new name, which holds that name, is in the store while inside: gives it. Raises
+    StoreError where it can't be written or taken away."""
     name = f"probe-{uuid.uuid4().hex}.txt"
-    store.put_text(FOLDER, name, "")
+    store.put_text(FOLDER, name, name)
     try:
         yield name
     finally:
@@ -23,5 +23,5 @@ def probe(store: Store) -> Iterator[str]:
 
 
 def has_probe(store: Store, name: str) -> bool:
-    """Raises StoreError."""
-    return store.read_text(FOLDER, name) is not None
+    """Whether it is there, and whole. Raises StoreError."""
+    return store.read_text(FOLDER, name) == name

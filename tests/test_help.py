@@ -95,7 +95,10 @@ def test_every_option_has_its_variable(option: Option) -> None:
         return
     variables = variable if isinstance(variable, list) else [variable]
     assert variables[0] == variable_of(option.flag)
-    assert variables[1:] == (["RAY_ADDRESS"] if option.flag == "--address" else [])
+    rays = ["RAY_ADDRESS"] if option.flag == "--address" else []
+    if option.command in ("attach", "stop") and rays:
+        rays = ["RAY_API_SERVER_ADDRESS", *rays]
+    assert variables[1:] == rays
 
 
 def test_what_has_no_variable_is_an_option_and_is_said() -> None:

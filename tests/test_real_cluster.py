@@ -19,6 +19,7 @@ from tests.toyworld import RECIPE, save_world
 
 ROOT = Path(__file__).parent.parent
 HOSTS = {"head": "10.77.0.10", "one": "10.77.0.11", "two": "10.77.0.12"}
+TRIALS = 15
 PROGRAMS = ("sshd", "rsync", "ip", "unshare")
 pytestmark = [pytest.mark.slow, pytest.mark.ray, pytest.mark.timeout(1500)]
 
@@ -94,7 +95,7 @@ def saw(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     shared = folder / "shared"
     long = RECIPE | {"epochs": 60}  # long enough to be killed
     strategies = [{"name": "top", "k": [0, 1, 2]}]
-    save_world(shared_sweep(shared), seeds=[1, 2, 3], strategies=strategies, recipe=long)
+    save_world(shared_sweep(shared), seeds=[1, 2, 3, 4, 5], strategies=strategies, recipe=long)
     build = [sys.executable, "-m", "build", "--wheel", "--no-isolation", "-o", shared / "dist"]
     subprocess.run(build, cwd=ROOT, check=True, capture_output=True)
     content = yaml.safe_dump(cluster_file(python, folder), sort_keys=False, width=1000)
@@ -130,21 +131,40 @@ def test_a_sweep_on_machines_that_share_no_disk(saw: dict[str, Any]) -> None:
     printed = saw["hosts"]
     hosts = json.loads(printed[printed.index("[\n") : printed.rindex("]") + 1])
     assert {row["host"] for row in hosts} == {"one", "two"}
-    assert sum(row["n"] for row in hosts) == 9
+    assert sum(row["n"] for row in hosts) == TRIALS
 
 
-def test_what_was_stopped_goes_on(saw: dict[str, Any]) -> None:
-    """Ctrl-C ends ssh on the laptop, and with the terminal the run on the head."""
+def test_ctrl_c_ends_a_run(saw: dict[str, Any]) -> None:
+    """By the end of ssh on the laptop, and with the terminal of the run on the head."""
     assert saw["stopped"] != 0
     assert "complete" not in saw["first"]
-    left = 9 - saw["records_when_stopped"]
+
+
+def test_a_detached_run_outlives_ssh_and_is_stopped_and_goes_on(saw: dict[str, Any]) -> None:
+    """It had records after the ssh of who looked at it was killed: the scene waits for that."""
+    assert "stopped by SIGTERM: " in saw["stop"]
+    left = TRIALS - saw["records_when_stopped"]
     assert f"complete: {left} done in this run" in saw["second"]
     assert "nothing was missing" in saw["third"]
 
 
-def test_a_store_in_a_bucket(saw: dict[str, Any]) -> None:
+def test_a_run_is_sent_from_the_laptop(saw: dict[str, Any]) -> None:
+    """By the tunnel of `ray dashboard`, with a model and data that are on the laptop alone; its
+    store is a bucket."""
+    assert "needs this terminal no longer" in saw["afar"]
     assert "2 models and data sets went to the store" in saw["s3"]
     assert "complete: 2 done in this run" in saw["s3"]
+
+
+def test_each_machine_is_checked(saw: dict[str, Any]) -> None:
+    """Their GPUs are made up, and torch says so; nothing else is wrong."""
+    lines = [line for line in saw["check"].splitlines() if line.startswith("problem: ")]
+    assert [line.split()[1] for line in lines] == ["one", "two"]
+    assert all("GPUs: torch " in line for line in lines), lines
+    assert "exit code 4" in saw["check"]
+    blind = [line for line in saw["check_blind"].splitlines() if ": store: " in line]
+    assert [line.split()[1] for line in blind] == ["one", "two"]
+    assert all("there is no store at /tmp/records" in line for line in blind), blind
 
 
 def test_a_store_that_not_all_machines_share_is_refused(saw: dict[str, Any]) -> None:

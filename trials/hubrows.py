@@ -57,6 +57,11 @@ def read_hub(source: TaskSource, split: str, columns: Sequence[str], *, offline:
     return table.select(list(columns))
 
 
+def is_cached(source: TaskSource) -> bool:
+    """Whether the cache has the data set at its commit; whether it is whole `read_hub` says."""
+    return _cached_builder(source) is not None
+
+
 def hub_builder(source: TaskSource) -> Any:
     """What the hub makes of a data set: its configuration, its files. Downloads only the card."""
     import datasets

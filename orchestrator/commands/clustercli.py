@@ -4,18 +4,20 @@ from __future__ import annotations
 
 import typer
 
+from lp_sweep.orchestrator.commands.clustercheck import check
 from lp_sweep.orchestrator.commands.clusterfiles import init, validate
 from lp_sweep.orchestrator.commands.spot import watch_spot
 
 app = typer.Typer(no_args_is_help=True)
 app.command()(init)
 app.command()(validate)
+app.command()(check)
 app.command("watch-spot")(watch_spot)
 
 
 @app.callback()
 def _root() -> None:
-    """Write a cluster file for `ray up`, and check one before it costs money.
+    """Write a cluster file for `ray up`; check one before it costs money, and a cluster that is up.
 
     Example: lp-sweep cluster init aws --gpus 8
     """

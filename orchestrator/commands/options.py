@@ -101,6 +101,10 @@ MirrorOption = Annotated[
     list[MirrorKind] | None,
     typer.Option("--mirror", help="Show each trial that ends there, too. May be repeated."),
 ]
+DetachOption = Annotated[
+    bool,
+    typer.Option("--detach", help="As a job of the cluster: it goes on without this terminal."),
+]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 EventsOption = Annotated[
     bool, typer.Option("--events", help="Print what happens as it does: a JSON object a line.")

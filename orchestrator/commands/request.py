@@ -47,6 +47,15 @@ class Request(NamedTuple):
                 return load_sweep(folder / "sweep.yaml", self.overrides)
         return load_sweep(Path(self.file), self.overrides)
 
+    def resolved(self, file: SweepFile) -> Sweep:
+        """The file with its inputs found. Raises SpecError or PreflightError."""
+        if self.manifest is not None and not self.manifest.is_file():
+            raise SpecError(
+                f"no manifest {self.manifest}. `lp-sweep prefetch {self.file} --manifest "
+                f"{self.manifest}` writes one."
+            )
+        return resolve(file, data_dir=self.data_dir, offline=self.offline, manifest=self.manifest)
+
     def location(self, file: SweepFile) -> str:
         """--store (or LP_SWEEP_STORE), else the file's, else lp-sweep-store in this folder."""
         if self.store is not None:
@@ -80,17 +89,7 @@ def planned(request: Request, *, patience: float = 0.0, cache_dir: Path | None =
     """Reads the file, its inputs and its store. Writes nothing but, with `cache_dir`, what an
     earlier run on this machine could not bring to the store."""
     file = request.sweep_file()
-    if request.manifest is not None and not request.manifest.is_file():
-        raise SpecError(
-            f"no manifest {request.manifest}. `lp-sweep prefetch {request.file} --manifest "
-            f"{request.manifest}` writes one."
-        )
-    sweep = resolve(
-        file,
-        data_dir=request.data_dir,
-        offline=request.offline,
-        manifest=request.manifest,
-    )
+    sweep = request.resolved(file)
     location = request.location(file)
     ledger = Ledger(Known.nothing(), timing_columns(), [])
     store = None

@@ -18,7 +18,7 @@ SECTIONS = {
     "Ask": ("status", "dashboard", "table", "query", "paper", "report", "show", "logs", "cka"),
     "Take away": ("export", "prune"),
     "Keep a store": ("compact", "doctor", "migrate", "mirror"),
-    "A cluster": ("cluster",),
+    "A cluster": ("cluster", "attach", "stop"),
 }
 EXIT_CODES = {
     "0": "complete",

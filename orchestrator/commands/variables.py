@@ -21,6 +21,7 @@ WITHOUT = {
     "--force": "it overwrites a file",
     "--fix": "it moves files of a store",
     "--dry-run": "every run would do nothing",
+    "--detach": "the run that is the job would be a job again",
     "--failed": "it chooses what one `retry` tries again",
     "--type": "it chooses what one `retry` tries again",
     "--audit": "it makes another command of `plan`",

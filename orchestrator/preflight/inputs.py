@@ -51,19 +51,17 @@ def needed(plan: Plan) -> Needed:
 
 def check_inputs(sweep: Sweep, wanted: Needed, *, offline: bool) -> Found:
     """Reads headers of weights and every row of the data; online also the hub's listings."""
-    asked = {entry.id: entry.revision or DEFAULT_REVISION for entry in sweep.spec.models}
+    asked = _revisions(sweep)
     local: list[str] = []
     of_hub: list[str] = []
     download = 0
     for model in wanted.models:
-        held = sweep.manifest.find(model.path, asked[model.name]) if sweep.manifest else None
-        sizes = {name: file.bytes for name, file in held.files.items()} if held else {}
         try:
-            download += _check_model(model, sizes, offline)
+            download += check_model(model, stated_sizes(sweep, model), offline)
         except PreflightError as error:
             (of_hub if model.of_hub else local).append(str(error))
     for task in wanted.tasks:
-        if problem := _task_problem(task, offline):
+        if problem := task_problem(task, offline):
             (of_hub if task.source.dataset else local).append(problem)
     if offline and sweep.manifest is not None:
         local += _changed(sweep, sweep.manifest, wanted)
@@ -72,8 +70,20 @@ def check_inputs(sweep: Sweep, wanted: Needed, *, offline: bool) -> Found:
     return Found([*local, *of_hub, *next_step], download)
 
 
-def _check_model(model: ModelInput, sizes: dict[str, int], offline: bool) -> int:
-    """The bytes that are still to be downloaded. Raises PreflightError."""
+def _revisions(sweep: Sweep) -> dict[str, str]:
+    """Model -> the revision that the user asked for."""
+    return {entry.id: entry.revision or DEFAULT_REVISION for entry in sweep.spec.models}
+
+
+def stated_sizes(sweep: Sweep, model: ModelInput) -> dict[str, int]:
+    """File -> bytes, as the manifest has them of a model; {} where it says nothing."""
+    asked = _revisions(sweep)[model.name]
+    held = sweep.manifest.find(model.path, asked) if sweep.manifest else None
+    return {name: file.bytes for name, file in held.files.items()} if held else {}
+
+
+def check_model(model: ModelInput, sizes: dict[str, int], offline: bool) -> int:
+    """The bytes that this machine still has to download. Raises PreflightError."""
     if not model.of_hub:
         _refuse(model, folder_problems(Path(model.path), depth=model.depth))
         return 0
@@ -122,7 +132,7 @@ def _refuse(model: ModelInput, problems: list[str]) -> None:
         raise PreflightError(f"model {model.name!r} ({place}): {'; '.join(problems)}")
 
 
-def _task_problem(task: TaskInput, offline: bool) -> str | None:
+def task_problem(task: TaskInput, offline: bool) -> str | None:
     """Reads the data once, as a trial will: columns, labels, encoding."""
     if not task.pinned:
         return (

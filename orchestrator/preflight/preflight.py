@@ -5,16 +5,14 @@ Says all that is wrong at once, imports no torch, and leaves nothing behind.
 
 from __future__ import annotations
 
-import contextlib
 import uuid
 from pathlib import Path
 
 from lp_sweep.orchestrator.plan.plan import Plan
 from lp_sweep.orchestrator.preflight.inputs import check_inputs, needed
 from lp_sweep.orchestrator.preflight.space import needs, space_problems
+from lp_sweep.orchestrator.preflight.storeprobe import absent_folders, probed, remove_empty
 from lp_sweep.storage.errors import PreflightError, StoreError
-from lp_sweep.storage.probe import probe
-from lp_sweep.storage.store import Store
 from lp_sweep.trials.offline import go_offline
 
 
@@ -42,19 +40,15 @@ def check(plan: Plan, location: str, cache_dir: Path, *, offline: bool) -> None:
 
 def _write_problems(location: str) -> list[str]:
     """A probe is put into the store and taken away, and so is the store if it is new."""
-    made = [] if "://" in location else _absent_folders(Path(location).expanduser().absolute())
     try:
-        with probe(Store(location, create=True)):
-            pass
+        with probed(location):
+            return []
     except StoreError as error:
         return [str(error)]
-    finally:
-        _remove_empty(made)
-    return []
 
 
 def _folder_problems(folder: Path) -> list[str]:
-    made = _absent_folders(folder.absolute())
+    made = absent_folders(folder.absolute())
     probe = folder / f".probe-{uuid.uuid4().hex}"
     try:
         folder.mkdir(parents=True, exist_ok=True)
@@ -66,18 +60,5 @@ def _folder_problems(folder: Path) -> list[str]:
             "name another folder with --cache-dir."
         ]
     finally:
-        _remove_empty(made)
+        remove_empty(made)
     return []
-
-
-def _absent_folders(folder: Path) -> list[Path]:
-    """The folder and those above it that are not there, the lowest first."""
-    return [path for path in (folder, *folder.parents) if not path.exists()]
-
-
-def _remove_empty(folders: list[Path]) -> None:
-    """What making a store left behind; a folder that holds anything stays."""
-    below = sorted(folders[0].rglob("*"), reverse=True) if folders else []
-    with contextlib.suppress(OSError):
-        for folder in (*below, *folders):
-            folder.rmdir()

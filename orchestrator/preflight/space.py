@@ -15,7 +15,7 @@ from typing import NamedTuple
 from lp_sweep.orchestrator.plan.plan import Plan
 from lp_sweep.orchestrator.preflight.inputs import needed
 
-_MARGIN = 100 * 2**20  # bytes that a disk in use should keep free
+MARGIN = 100 * 2**20  # bytes that a disk in use should keep free
 _RECORD = 40_000  # bytes of a record with its curves, and of a log
 _PREDICTION = 30  # bytes of a dev example's row, compressed
 _TOKENS = 64  # mean length, as the estimate of hours has it
@@ -66,22 +66,22 @@ def space_problems(asked: Sequence[Need]) -> list[str]:
     """Folders of one disk share its room."""
     disks: dict[int, list[Need]] = defaultdict(list)
     for need in asked:
-        disks[_existing(need.folder).stat().st_dev].append(need)
+        disks[existing(need.folder).stat().st_dev].append(need)
     problems = []
     for together in disks.values():
-        total = sum(need.bytes for need in together) + _MARGIN
-        free = shutil.disk_usage(_existing(together[0].folder)).free
+        total = sum(need.bytes for need in together) + MARGIN
+        free = shutil.disk_usage(existing(together[0].folder)).free
         if free < total:
             parts = ", ".join(f"{_mib(n.bytes)} of {n.what} in {n.folder}" for n in together)
             problems.append(
                 f"only {_mib(free)} are free, and about {_mib(total)} are needed: {parts}, and "
-                f"{_mib(_MARGIN)} to spare. Free some, or name other folders (--store, "
+                f"{_mib(MARGIN)} to spare. Free some, or name other folders (--store, "
                 f"--cache-dir, HF_HOME, TMPDIR)."
             )
     return problems
 
 
-def _existing(folder: Path) -> Path:
+def existing(folder: Path) -> Path:
     """The folder, or the nearest above it that is there."""
     folder = folder.absolute()
     return next(path for path in (folder, *folder.parents) if path.exists())

@@ -30,6 +30,7 @@ _TUNE_ENVIRONMENT = {
     "RAY_USAGE_STATS_ENABLED": "0",
     "TOKENIZERS_PARALLELISM": "false",
 }
+_OF_A_SERVER = ("http://", "https://")  # the job server's address, not Ray's own
 
 
 def address_of(options: Options) -> str | None:
@@ -37,19 +38,44 @@ def address_of(options: Options) -> str | None:
     return options.address or os.environ.get("RAY_ADDRESS")
 
 
+def is_job_server(address: str | None) -> bool:
+    """Whether an address is that of a cluster's job server, which may be on another machine."""
+    return address is not None and address.startswith(_OF_A_SERVER)
+
+
 @contextmanager
 def cluster(options: Options, tell: Callable[[str], None]) -> Iterator[Capacity]:
     """Join the cluster that is named, or start a local Ray of our own."""
+    address = address_of(options)
+    with connection(address):
+        import ray
+
+        if options.budget:
+            options.budget.watch(ray.nodes)
+        file = file_on_head() if address else None
+        if file:
+            await_workers(file, ray.nodes, tell)
+        yield Capacity(options.per_trial, ray.nodes, file)
+
+
+@contextmanager
+def connection(address: str | None) -> Iterator[None]:
+    """A driver of the cluster at this address, or of a Ray of our own. Raises PreflightError."""
+    if is_job_server(address):
+        raise PreflightError(
+            f"{address} is a cluster's job server, and no driver can join there. Let the run be a "
+            "job of the cluster (`lp-sweep run ... --detach`), or start it on the head: ray exec "
+            "cluster.yaml 'lp-sweep ... --address auto'."
+        )
     os.environ.update({key: os.environ.get(key, value) for key, value in _TUNE_ENVIRONMENT.items()})
     import ray
 
     for name in ("ray.tune", "ray.air", "ray.train"):  # failures are told by our own reporter
         logging.getLogger(name).setLevel(logging.CRITICAL)
-    address = address_of(options)
     quiet: dict[str, Any] = {"logging_level": "ERROR", "log_to_driver": False}
     try:
         if address:
-            _knock(address)
+            knock(address)
             ray.init(address=address, **quiet)
         else:
             ray.init(
@@ -62,20 +88,15 @@ def cluster(options: Options, tell: Callable[[str], None]) -> Iterator[Capacity]
         where = f"at {address}" if address else "on this machine"
         raise PreflightError(
             f"no Ray {where}: {str(error).splitlines()[0]} Check --address or RAY_ADDRESS; "
-            "without either a Ray of this machine's own is started."
+            "`lp-sweep run` without either starts a Ray of this machine's own."
         ) from error
     try:
-        if options.budget:
-            options.budget.watch(ray.nodes)
-        file = file_on_head() if address else None
-        if file:
-            await_workers(file, ray.nodes, tell)
-        yield Capacity(options.per_trial, ray.nodes, file)
+        yield
     finally:
         ray.shutdown()
 
 
-def _knock(address: str) -> None:
+def knock(address: str) -> None:
     """Raises OSError where nothing listens: Ray itself would try for minutes."""
     host, _, port = address.rpartition("://")[2].partition(":")
     if port.isdigit():

@@ -39,5 +39,7 @@ class StopSignals:
     def _stop(self, number: int, frame: object) -> None:
         del frame
         self.received.append(signal.Signals(number).name)
+        # before `arm` Ray's own handler comes first, and sets an alarm: in 3 s the process aborts
+        signal.alarm(0)
         if self._armed:
             raise KeyboardInterrupt

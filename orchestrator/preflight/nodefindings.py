@@ -1,0 +1,126 @@
+"""What is wrong with the nodes of a cluster, told from what each says of itself. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import NamedTuple
+
+from lp_sweep.orchestrator.preflight.nodelook import Look
+from lp_sweep.orchestrator.preflight.space import MARGIN
+
+CLOCK_SECONDS = 5.0  # that a clock may be off: more, and the times of records mislead
+_SAME = ("python", "ray", "lp_sweep", "code")  # what a trial must have in common with its driver
+_LOGS = "the logs of Ray on that machine are in /tmp/ray/session_latest/logs"
+_GIB = 2**30
+
+
+class Finding(NamedTuple):
+    """What is wrong where. `blocks`: the node can't do the sweep; else it only is worth knowing."""
+
+    node: str
+    what: str
+    got: str
+    allowed: str
+    next: str
+    blocks: bool = True
+
+    def line(self) -> str:
+        kind = "problem" if self.blocks else "warning"
+        return f"{kind}: {self.node}: {self.what}: {self.got}; {self.allowed}. Next: {self.next}."
+
+
+class Node(NamedTuple):
+    """What Ray says of a node (`name`, and `gpus` that it may hand out) and what the node says;
+    `error`: why it says nothing."""
+
+    name: str
+    gpus: int
+    versions: Mapping[str, str]
+    look: Look | None
+    error: str | None = None
+    clock_off: float = 0.0  # seconds before or after the driver's, at least
+
+
+def node_findings(node: Node, own: Mapping[str, str]) -> list[Finding]:
+    """`own`: the driver's versions."""
+    found = [*_versions(node, own)]
+    if node.look is None:
+        # with another lp-sweep there this one's question can't be understood: that is told already
+        return found if any(one.blocks for one in found) else [*found, _silent(node)]
+    found += [*_gpus(node, node.look), *_store(node, node.look), *_inputs(node, node.look)]
+    return [*found, *_room(node, node.look), *_clock(node)]
+
+
+def _silent(node: Node) -> Finding:
+    allowed = "every node has to run what this lp-sweep sends it"
+    following = f"install this machine's lp-sweep there; {_LOGS}"
+    return Finding(node.name, "answer", str(node.error).rstrip("."), allowed, following)
+
+
+def _versions(node: Node, own: Mapping[str, str]) -> Iterator[Finding]:
+    """The first that differs: with another lp-sweep its code is another, too."""
+    if not node.versions:
+        return
+    for name in _SAME:
+        if (theirs := node.versions.get(name)) != own.get(name):
+            following = "install the same on every machine (setup_commands of the cluster file)"
+            allowed = f"the driver has {own.get(name)}"
+            yield Finding(node.name, name, str(theirs), allowed, following)
+            break
+    there, here = _torch(node.versions), _torch(own)
+    if there != here:
+        following = "results of one seed are the same with the same torch only; install one version"
+        yield Finding(node.name, "torch", there, f"the driver has {here}", following, blocks=False)
+
+
+def _torch(versions: Mapping[str, str]) -> str:
+    """Without which build it is (`+cpu`, `+cu130`): that differs by machine."""
+    return versions.get("torch", "unknown").partition("+")[0]
+
+
+def _gpus(node: Node, look: Look) -> Iterator[Finding]:
+    seen = len(look.gpus)
+    if seen < node.gpus:
+        torch = f"torch {node.versions.get('torch')}"
+        cuda = node.versions.get("cuda")
+        got = f"{torch} sees {seen}" if cuda else f"{torch}, which has no CUDA, sees {seen}"
+        following = "look at nvidia-smi there" if cuda else "install a torch with CUDA there"
+        allowed = f"Ray was told of {node.gpus}"
+        yield Finding(node.name, "GPUs", got, allowed, f"{following}, or lower its --num-gpus")
+    elif seen > node.gpus:
+        allowed = f"Ray was told of {node.gpus}, and the others stay idle"
+        following = f"start its Ray with --num-gpus={seen}"
+        yield Finding(node.name, "GPUs", f"torch sees {seen}", allowed, following, blocks=False)
+
+
+def _store(node: Node, look: Look) -> Iterator[Finding]:
+    if look.store:
+        following = "mount it at the same path everywhere, or take a bucket: --store s3://bucket/x"
+        allowed = "every node has to read and write the driver's"
+        yield Finding(node.name, "store", look.store.rstrip("."), allowed, following)
+
+
+def _inputs(node: Node, look: Look) -> Iterator[Finding]:
+    for item in look.inputs:
+        if item.state == "missing":
+            allowed = "it has to be in that node's Hugging Face cache, or to be had"
+            following = "`lp-sweep prefetch` there, or give that machine a network and HF_TOKEN"
+            yield Finding(node.name, item.name, item.why.rstrip("."), allowed, following)
+
+
+def _room(node: Node, look: Look) -> Iterator[Finding]:
+    needed = sum(item.bytes for item in look.inputs) + MARGIN
+    if look.free_bytes < needed:
+        got = f"{look.free_bytes / _GIB:.1f} GiB free at {look.free_in}"
+        allowed = f"about {needed / _GIB:.1f} GiB are to come"
+        following = "free some, or name other folders (--cache-dir, HF_HOME)"
+        yield Finding(node.name, "disk", got, allowed, following, blocks=False)
+
+
+def _clock(node: Node) -> Iterator[Finding]:
+    if abs(node.clock_off) > CLOCK_SECONDS:
+        side = "ahead of" if node.clock_off > 0 else "behind"
+        got = f"{abs(node.clock_off):.0f} s {side} the driver's"
+        following = "let a time service (chrony, systemd-timesyncd) set it"
+        allowed = f"{CLOCK_SECONDS:.0f} s at most"
+        yield Finding(node.name, "clock", got, allowed, following, blocks=False)
