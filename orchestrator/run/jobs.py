@@ -26,8 +26,11 @@ from lp_sweep.storage.printable import short
 STOP_SECONDS = 120  # from SIGTERM to SIGKILL; after Ray's own 3 s a run may not have ended in order
 _SERVER = "RAY_API_SERVER_ADDRESS"
 _OURS = "lp_sweep"  # in a job's metadata: the version of the lp-sweep that made it
-_CHATTY = ("dashboard.modules.dashboard_sdk", "dashboard.modules.job.sdk")
-_CHATTY += ("_private.runtime_env.packaging",)
+_CHATTY = (
+    "dashboard.modules.dashboard_sdk",
+    "dashboard.modules.job.sdk",
+    "_private.runtime_env.packaging",
+)
 _OVER = ("SUCCEEDED", "FAILED", "STOPPED")
 
 
