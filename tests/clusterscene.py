@@ -183,12 +183,13 @@ def from_afar(store: str, *overrides: str) -> tuple[str, str]:
     here = Path("~/afar").expanduser()
     shutil.copytree("/mnt/sweep", here / "sweep")
     (wheel,) = Path("/mnt/dist").glob("*.whl")
+    shutil.unpack_archive(wheel, here / "installed", "zip")
 
     def lp_sweep(*words: str) -> str:
         done = subprocess.run(
             [sys.executable, "-m", "lp_sweep.orchestrator.cli", *words, "--address", SERVER],
             cwd=here,
-            env=os.environ | {"PYTHONPATH": str(wheel)},
+            env=os.environ | {"PYTHONPATH": str(here / "installed")},
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,
