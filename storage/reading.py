@@ -47,7 +47,8 @@ def connect() -> duckdb.DuckDBPyConnection:
     """An empty database in memory, confined. `lock` it when its tables are made."""
     connection = duckdb.connect(":memory:", config=_CONFINED)
     connection.execute("SET TimeZone = 'UTC'")
-    connection.execute("SET enable_progress_bar = false")  # it would print among the data
+    with contextlib.suppress(duckdb.InvalidInputException):  # a notebook without ipywidgets
+        connection.execute("SET enable_progress_bar = false")  # it would print among the data
     size, unit = connection.sql("SELECT current_setting('memory_limit')").fetchall()[0][0].split()
     connection.execute(f"SET memory_limit = '{float(size) / 2}{unit}'")
     return connection

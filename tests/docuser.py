@@ -43,7 +43,7 @@ class User:
             f"{self.here(command.typed)}\nprintf '\\036'\n" for command in commands(block)
         )
         done = subprocess.run(
-            ["bash", "-e", "-o", "pipefail", "-c", script],
+            ["timeout", "300", "bash", "-e", "-o", "pipefail", "-c", script],
             cwd=self.folder,
             env=self.environment,
             stdin=subprocess.DEVNULL,

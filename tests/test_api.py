@@ -232,6 +232,7 @@ def test_a_program_runs_a_sweep_twice(tmp_path: Path) -> None:
     }
 
 
+@pytest.mark.slow
 @pytest.mark.ray
 def test_the_programs_of_the_page_run(tmp_path: Path) -> None:
     page = (Path(__file__).parent.parent / "docs" / "python.md").read_text(encoding="utf-8")

@@ -240,6 +240,7 @@ def test_a_mistake_of_the_sweep_file_comes_first(tmp_path: Path) -> None:
     assert done.returncode == 2
 
 
+@pytest.mark.slow
 @pytest.mark.ray
 def test_a_real_cluster_of_two_nodes(tmp_path: Path) -> None:
     """One of them with a GPU that is made up, which torch does not see."""

@@ -177,6 +177,7 @@ def lp_sweep(*arguments: str, cwd: Path, **variables: str) -> subprocess.Complet
     )
 
 
+@pytest.mark.slow
 @pytest.mark.ray
 def test_a_run_shows_its_trials_as_they_end(tmp_path: Path) -> None:
     save_world(tmp_path)

@@ -18,6 +18,7 @@ def test_it_holds_no_output_of_somebody() -> None:
     assert all(not cell.get("outputs") for cell in notebook.cells)
 
 
+@pytest.mark.slow
 @pytest.mark.ray
 def test_it_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("LP_SWEEP_CACHE_DIR", str(tmp_path / "cache"))

@@ -58,6 +58,7 @@ def test_the_page_has_all_its_parts() -> None:
     assert kinds.count("shell") > 8
 
 
+@pytest.mark.slow
 @pytest.mark.ray
 def test_every_command_of_the_page(tmp_path: Path) -> None:
     hub, folder = Hub(), tmp_path / "work"

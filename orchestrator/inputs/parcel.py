@@ -26,7 +26,8 @@ def pack(files: Iterable[Path], here: Path, target: Path) -> None:
     """Copy the files, which are below `here`, to the same places below `target`. Raises
     PreflightError for what is elsewhere, and for more than the job server takes."""
     found = [Path(os.path.normpath(here / path)) for path in files]
-    if outside := sorted({str(path) for path in found if not path.is_relative_to(here)}):
+    outside = sorted({os.path.relpath(p, here) for p in found if not p.is_relative_to(here)})
+    if outside:
         raise PreflightError(
             f"what a run takes along is below the current folder, and these are not: "
             f"{listed(outside, most=5)}. Start it from a folder above them. {_ELSEWHERE}"
