@@ -9,6 +9,8 @@ import os
 import shutil
 import subprocess
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -16,7 +18,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import yaml
 
-from tests.hubserver import Files, Hub
+from tests.hubserver import Files, Hub, serve
 from tests.toyworld import rows, save_model, sweep_content
 
 MODEL, DATASET = "toy/bert", "toy/mood"
@@ -174,6 +176,18 @@ class World(NamedTuple):
     def copy(self, folder: Path) -> World:
         shutil.copytree(self.folder, folder, symlinks=True, dirs_exist_ok=True)
         return World(folder, self.hub)
+
+
+@contextmanager
+def served(folder: Path) -> Iterator[World]:
+    """A world in `folder` of which nothing is fetched yet; its hub answers while inside."""
+    hub = Hub()
+    hub.push("model", MODEL, model_files(folder / "source"))
+    hub.push("dataset", DATASET, dataset_files())
+    world = World(folder, hub)
+    world.write()
+    with serve(hub):
+        yield world
 
 
 def model_files(folder: Path, **settings: Any) -> Files:

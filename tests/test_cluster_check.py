@@ -20,8 +20,7 @@ from lp_sweep.orchestrator.run.clustercheck import clock_off, missing_machines
 from lp_sweep.orchestrator.run.joining import HEAD
 from lp_sweep.storage.errors import StoreError
 from lp_sweep.storage.store import Store
-from tests.hubserver import Hub, serve
-from tests.hubworld import DATASET, MODEL, World, dataset_files, model_files
+from tests.hubworld import MODEL, World, served
 from tests.test_cli import sweep as lp_sweep
 from tests.toyworld import save_world
 
@@ -187,12 +186,7 @@ print(json.dumps([item._asdict() for item in look(asked).inputs]))
 
 @pytest.fixture
 def world(tmp_path: Path) -> Iterator[World]:
-    hub = Hub()
-    hub.push("model", MODEL, model_files(tmp_path / "source"))
-    hub.push("dataset", DATASET, dataset_files())
-    world = World(tmp_path, hub)
-    world.write()
-    with serve(hub):
+    with served(tmp_path) as world:
         yield world
 
 

@@ -13,8 +13,7 @@ import pytest
 import torch
 
 from tests.fake_records import FakeSweep
-from tests.hubserver import Hub, serve
-from tests.hubworld import DATASET, MODEL, World, dataset_files, model_files
+from tests.hubworld import World, served
 from tests.sweepfiles import make_inputs
 from tests.test_cli import sweep
 from tests.toyworld import save_world
@@ -105,12 +104,7 @@ def test_what_would_be_a_trap_has_no_variable(tmp_path: Path) -> None:
 
 @pytest.fixture
 def online(tmp_path: Path) -> Iterator[World]:
-    hub = Hub()
-    hub.push("model", MODEL, model_files(tmp_path / "source"))
-    hub.push("dataset", DATASET, dataset_files())
-    world = World(tmp_path, hub)
-    world.write()
-    with serve(hub):
+    with served(tmp_path) as world:
         yield world
 
 

@@ -21,6 +21,7 @@ from tests.hubworld import (
     World,
     dataset_files,
     model_files,
+    served,
 )
 from tests.toyworld import save_data
 
@@ -48,12 +49,7 @@ def away(fetched: World, tmp_path: Path) -> World:
 @pytest.fixture
 def online(tmp_path: Path) -> Iterator[World]:
     """Nothing is fetched yet, and the hub answers."""
-    hub = Hub()
-    hub.push("model", MODEL, model_files(tmp_path / "source"))
-    hub.push("dataset", DATASET, dataset_files())
-    world = World(tmp_path, hub)
-    world.write()
-    with serve(hub):
+    with served(tmp_path) as world:
         yield world
 
 
