@@ -12,7 +12,6 @@ import json
 import os
 import sys
 import tempfile
-import time
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +19,7 @@ os.environ.setdefault("HF_HUB_OFFLINE", "1")
 
 import numpy as np
 import torch
+from clocks import Clock
 from datasets import Dataset
 from transformers import (
     AutoModelForSequenceClassification,
@@ -31,14 +31,14 @@ from transformers import (
 )
 
 
-class Clock(TrainerCallback):
-    """CPU seconds at the end of each step, batches made between steps counted."""
+class Watch(TrainerCallback):
+    """Looks at the clock at the end of each step: batches made between steps are counted."""
 
-    def __init__(self) -> None:
-        self.marks: list[float] = []
+    def __init__(self, clock: Clock) -> None:
+        self.clock = clock
 
     def on_step_end(self, *args: Any, **settings: Any) -> None:
-        self.marks.append(time.process_time())
+        self.clock.mark()
 
 
 def load(model_folder: str, kept_layers: list[int] | None, num_labels: int) -> Any:
@@ -56,7 +56,9 @@ def padded(tokenizer: Any, texts: Any, labels: np.ndarray, max_length: int) -> D
     return Dataset.from_dict({**encoded, "label": labels.astype(kind)})
 
 
-def trainer(model: Any, train: Dataset, recipe: dict[str, Any], clock: Clock, folder: str) -> Any:
+def trainer(
+    model: Any, train: Dataset, recipe: dict[str, Any], watch: list[Watch], folder: str
+) -> Any:
     return Trainer(
         model=model,
         args=TrainingArguments(
@@ -71,23 +73,29 @@ def trainer(model: Any, train: Dataset, recipe: dict[str, Any], clock: Clock, fo
             logging_strategy="no",
             disable_tqdm=True,
             seed=recipe.get("seed", 1),
+            bf16=recipe.get("bf16", False),
         ),
         train_dataset=train,
         data_collator=default_data_collator,
-        callbacks=[clock],
+        callbacks=watch,
     )
 
 
 def step_seconds(
-    model_folder: str, texts: Any, labels: np.ndarray, num_labels: int, recipe: dict[str, Any]
+    model_folder: str,
+    texts: Any,
+    labels: np.ndarray,
+    num_labels: int,
+    recipe: dict[str, Any],
+    clock: Clock,
 ) -> list[float]:
-    """CPU seconds of each step but the first."""
+    """Seconds of each step but the first."""
     tokenizer = AutoTokenizer.from_pretrained(model_folder)
     train = padded(tokenizer, texts, labels, recipe["max_length"])
-    clock = Clock()
+    model, watch = load(model_folder, None, num_labels), [Watch(clock)]
     with tempfile.TemporaryDirectory() as folder:
-        trainer(load(model_folder, None, num_labels), train, recipe, clock, folder).train()
-    return list(np.diff(clock.marks))
+        trainer(model, train, recipe, watch, folder).train()
+    return clock.steps()
 
 
 def main(job: dict[str, Any]) -> None:
@@ -112,7 +120,7 @@ def main(job: dict[str, Any]) -> None:
     )
     model = load(job["model"]["path"], list(spec.kept_layers), task.num_labels)
     with tempfile.TemporaryDirectory() as folder:
-        run = trainer(model, train, recipe, Clock(), folder)
+        run = trainer(model, train, recipe, [], folder)
         run.train()
         logits = run.predict(dev).predictions
     print(json.dumps(score(spec.task, np.asarray(dev["label"]), logits)))

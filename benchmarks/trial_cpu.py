@@ -16,7 +16,6 @@ import argparse
 import json
 import os
 import statistics
-import time
 from pathlib import Path
 from typing import Any
 
@@ -25,23 +24,33 @@ os.environ.setdefault("HF_HUB_OFFLINE", "1")
 
 import numpy as np
 import torch
+from clocks import Clock, CpuClock
 from glue_rows import LENGTH, TEXTS, encoded_task, rows_of, words_of
 from padded_trainer import step_seconds
 from transformers import AutoTokenizer
 
-from lp_sweep.storage.specs import Recipe, TaskDefinition
+from lp_sweep.storage.specs import Compute, Recipe, TaskDefinition
 from lp_sweep.trials.batches import BatchSizes, Padding
 from lp_sweep.trials.finetune import NoSaver, finetune
 from lp_sweep.trials.procedures import Phase
 from lp_sweep.trials.prune import load_pruned
-from lp_sweep.trials.steps import Setting
+from lp_sweep.trials.setting import Setting
 
 BATCH = 32
 RECIPE = {"batch_size": BATCH, "epochs": 1, "learning_rate": 2e-5, "max_length": LENGTH}
 
 
 def lp_sweep(
-    model_folder: str, texts: Any, labels: np.ndarray, classes: int, words: np.ndarray
+    model_folder: str,
+    texts: Any,
+    labels: np.ndarray,
+    classes: int,
+    words: np.ndarray,
+    clock: Clock,
+    *,
+    compute: Compute = "fast",
+    device: str = "cpu",
+    precision: str = "fp32",
 ) -> list[float]:
     """The same, by the steps of a trial."""
     tokenizer = AutoTokenizer.from_pretrained(model_folder)
@@ -55,8 +64,7 @@ def lp_sweep(
         seed=1,
         local_files_only=True,
     )
-    clock = _Saver()
-    recipe = Recipe(learning_rate=2e-5, batch_size=BATCH, epochs=1, compute="fast")
+    recipe = Recipe(learning_rate=2e-5, batch_size=BATCH, epochs=1, compute=compute)
     depth = model.config.num_hidden_layers
     setting = Setting(
         definition=TaskDefinition(text_columns=("text",), kind=kind, metric="pearson")
@@ -64,24 +72,24 @@ def lp_sweep(
         else TaskDefinition(text_columns=("text",)),
         recipe=recipe,
         seed=1,
-        device=torch.device("cpu"),
+        device=torch.device(device),
         padding=Padding.of(tokenizer),
-        precision="fp32",
+        precision=precision,
         batches=BatchSizes.halved(BATCH, 0),
         course=(Phase(tuple(range(1, depth + 1)), 1),),
     )
-    finetune(model, data, setting, clock)
-    return list(np.diff(clock.marks))
+    finetune(model, data, setting, _Watch(clock))
+    return clock.steps()
 
 
-class _Saver(NoSaver):
+class _Watch(NoSaver):
     """Asked after each step whether it is time to save: it only looks at the clock."""
 
-    def __init__(self) -> None:
-        self.marks: list[float] = []
+    def __init__(self, clock: Clock) -> None:
+        self.clock = clock
 
     def due(self) -> bool:
-        self.marks.append(time.process_time())
+        self.clock.mark()
         return False
 
 
@@ -89,10 +97,11 @@ def compare(options: Any, task: str) -> dict[str, Any]:
     texts, labels = rows_of(options.data_dir, task, BATCH * (options.steps + 1))
     words = words_of(options.data_dir, task, AutoTokenizer.from_pretrained(options.model))
     classes = 1 if task == "stsb" else int(labels.max()) + 1
+    rows = (options.model, texts, labels, classes)
     ratios, seconds = [], []
     for _ in range(options.rounds):
-        slow = statistics.median(step_seconds(options.model, texts, labels, classes, RECIPE))
-        fast = statistics.median(lp_sweep(options.model, texts, labels, classes, words))
+        slow = statistics.median(step_seconds(*rows, RECIPE, CpuClock()))
+        fast = statistics.median(lp_sweep(*rows, words, CpuClock()))
         ratios.append(slow / fast)
         seconds.append((slow, fast))
         print(f"{task}: {slow:.3f} s, {fast:.3f} s a step: {ratios[-1]:.2f}x", flush=True)

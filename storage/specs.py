@@ -12,7 +12,7 @@ from typing import Literal
 
 Precision = Literal["fp32", "bf16", "auto"]
 Schedule = Literal["linear", "constant"]
-Compute = Literal["reference", "fast"]
+Compute = Literal["reference", "fast", "graphs"]
 SecondNorm = Literal["keep", "drop"]
 TaskKind = Literal["classification", "regression"]
 
@@ -34,7 +34,7 @@ class Recipe:
     warmup_ratio: float = 0.0  # share of all steps
     schedule: Schedule = "linear"
     precision: Precision = "fp32"
-    compute: Compute = "reference"  # fast: over real tokens alone, with other dropout masks
+    compute: Compute = "reference"  # the others: over real tokens alone, with other dropout masks
     group_by_length: bool = False  # rows of like length share a batch
     limit_train: int | None = None  # a random subset of the rows, the same for every seed
     limit_dev: int | None = None

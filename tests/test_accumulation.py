@@ -14,10 +14,12 @@ from lp_sweep.storage.specs import Recipe, TaskDefinition
 from lp_sweep.storage.store import Store
 from lp_sweep.trials.batches import BatchSizes, Padding, to_device
 from lp_sweep.trials.encoded import EncodedSplit
+from lp_sweep.trials.passes import EagerPass
 from lp_sweep.trials.procedures import Phase
 from lp_sweep.trials.prune import load_pruned
 from lp_sweep.trials.run import execute, run_trial
-from lp_sweep.trials.steps import Setting, stream, train_step
+from lp_sweep.trials.setting import Setting
+from lp_sweep.trials.steps import stream, train_step
 from lp_sweep.trials.trial import Try
 from tests.test_run import jobs
 from tests.toyworld import save_model, save_world
@@ -72,7 +74,8 @@ def setting(definition: TaskDefinition, micro_batch: int, **recipe: Any) -> Sett
 def one_step(model: nn.Module, rows: EncodedSplit, how: Setting) -> tuple[float, torch.Tensor]:
     """The loss, and the negative gradient: what plain descent at rate 1 moves the weights by."""
     before = torch.cat([p.detach().flatten().clone() for p in model.parameters()])
-    loss = train_step(model, torch.optim.SGD(model.parameters(), lr=1.0), rows, ROWS, 5, how)
+    descent = torch.optim.SGD(model.parameters(), lr=1.0)
+    loss = train_step(EagerPass(model, how), descent, rows, ROWS, 5)
     after = torch.cat([p.detach().flatten() for p in model.parameters()])
     return float(loss), after - before
 

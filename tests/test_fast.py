@@ -28,7 +28,7 @@ from lp_sweep.trials.groups import group_ends
 from lp_sweep.trials.procedures import Phase
 from lp_sweep.trials.prune import load_pruned
 from lp_sweep.trials.run import run_trial
-from lp_sweep.trials.steps import Setting
+from lp_sweep.trials.setting import Setting
 from lp_sweep.trials.unpadded import tokens as tokens_module
 from lp_sweep.trials.unpadded.dropout import dropped_out, quick_dropout
 from lp_sweep.trials.unpadded.families import family_of

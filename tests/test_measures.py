@@ -30,7 +30,7 @@ from lp_sweep.trials.measures.states import layer_states
 from lp_sweep.trials.profile import make_subject
 from lp_sweep.trials.run import run_profile, run_trial
 from lp_sweep.trials.select import BY_MEASURE
-from lp_sweep.trials.steps import Setting
+from lp_sweep.trials.setting import Setting
 from lp_sweep.trials.trial import Try
 from tests.staging import DEPTH, Job, made, spec_of
 from tests.test_run import jobs

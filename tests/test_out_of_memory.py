@@ -19,8 +19,8 @@ from transformers import BertConfig, BertForSequenceClassification
 
 from lp_sweep.storage.errors import DeviceOutOfMemoryError
 from lp_sweep.storage.store import Store
+from lp_sweep.trials import passes
 from lp_sweep.trials import profile as profiling
-from lp_sweep.trials import steps as stepping
 from lp_sweep.trials.batches import BatchSizes, to_device
 from lp_sweep.trials.forward import forward
 from lp_sweep.trials.measures import registry as measuring
@@ -204,7 +204,7 @@ def test_a_halving_of_before_is_counted(
             raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2 GiB")
         return forward(model, split, rows, *rest)
 
-    monkeypatch.setattr(stepping, "forward", full)
+    monkeypatch.setattr(passes, "forward", full)
     store = Store(tmp_path, create=True)
     job = {**jobs(world, "k=0", *LARGE)[0], "halvings": 2}
     assert execute(job, store.location)["status"] == "done"

@@ -21,8 +21,8 @@ from transformers import BertConfig, BertForSequenceClassification, PreTrainedMo
 from lp_sweep.storage.identity import profile_id
 from lp_sweep.storage.specs import ProfileSpec
 from lp_sweep.storage.store import Store
+from lp_sweep.trials import passes
 from lp_sweep.trials import resident as residing
-from lp_sweep.trials import steps as stepping
 from lp_sweep.trials.families import scalars
 from lp_sweep.trials.measures import devstates
 from lp_sweep.trials.measures.states import layer_states
@@ -308,7 +308,7 @@ def test_what_is_short_of_memory_gets_all(
         assert resident()._encoders.values()
         raise torch.OutOfMemoryError("no room")
 
-    monkeypatch.setattr(stepping, "forward", no_room)
+    monkeypatch.setattr(passes, "forward", no_room)
     found = last_of(made(world), tmp_path)
     assert found["error"] == "out_of_memory"
     assert not resident()._encoders.values()

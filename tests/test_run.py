@@ -20,7 +20,7 @@ from lp_sweep.storage.schema import PREDICTIONS, PROFILES, TRIALS
 from lp_sweep.storage.specs import Recipe
 from lp_sweep.storage.store import Store
 from lp_sweep.trials import finetune as finetuning
-from lp_sweep.trials import steps as stepping
+from lp_sweep.trials import passes
 from lp_sweep.trials.batches import to_device
 from lp_sweep.trials.forward import forward
 from lp_sweep.trials.optimizer import decay, make_optimizer
@@ -122,7 +122,7 @@ def test_data_order_and_head_do_not_depend_on_depth(
             heads[k] = model.classifier.weight.detach().clone()
             return make_optimizer(model, recipe)
 
-        monkeypatch.setattr(stepping, "forward", spy)
+        monkeypatch.setattr(passes, "forward", spy)
         monkeypatch.setattr(finetuning, "make_optimizer", look)
         run_trial(jobs(world, f"k={k}")[0])
         seen[k] = [step for step in steps if len(step[0]) == 16 and len(steps) > 1]
@@ -279,7 +279,7 @@ def test_out_of_memory_is_typed(
     def full(*args: Any) -> Any:
         raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2 GiB")
 
-    monkeypatch.setattr(stepping, "forward", full)
+    monkeypatch.setattr(passes, "forward", full)
     answer = execute(jobs(world, "k=0")[0], str(tmp_path))
     assert answer["error_type"] == "out_of_memory"
     assert "a batch of 2 does not fit" in answer["message"]

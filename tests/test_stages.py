@@ -21,7 +21,7 @@ from lp_sweep.trials.inputs import load_inputs
 from lp_sweep.trials.procedures import Phase
 from lp_sweep.trials.prune import keep_layers
 from lp_sweep.trials.run import execute, run_trial
-from lp_sweep.trials.steps import Setting
+from lp_sweep.trials.setting import Setting
 from lp_sweep.trials.trial import Try
 from tests.staging import made, spec_of, staged, weights
 from tests.test_checkpoint import STEPS, _other_network, assert_same, cut_off

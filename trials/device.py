@@ -41,10 +41,19 @@ def precision_used(wanted: str, device: torch.device) -> str:
 
 
 def onto(array: np.ndarray, device: torch.device) -> torch.Tensor:
-    """The array's values on `device`, without a wait for what the device is still at: what is not
-    pinned CUDA copies only after that."""
+    """The array's values on `device`, without a wait for what the device is still at."""
+    return _ready(array, device).to(device, non_blocking=True)
+
+
+def into(buffer: torch.Tensor, array: np.ndarray) -> None:
+    """The array's values in `buffer`, of its shape, likewise without a wait."""
+    buffer.copy_(_ready(array, buffer.device), non_blocking=True)
+
+
+def _ready(array: np.ndarray, device: torch.device) -> torch.Tensor:
+    """What is not pinned CUDA copies only when it is done with all before it."""
     tensor = torch.from_numpy(np.ascontiguousarray(array))
-    return (tensor.pin_memory() if device.type == "cuda" else tensor).to(device, non_blocking=True)
+    return tensor.pin_memory() if device.type == "cuda" else tensor
 
 
 def autocast(precision: str, device: torch.device) -> contextlib.AbstractContextManager[object]:

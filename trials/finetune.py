@@ -25,14 +25,18 @@ from transformers import PreTrainedModel
 from lp_sweep.storage.errors import DivergedError
 from lp_sweep.trials.encoded import EncodedTask
 from lp_sweep.trials.evaluate import evaluate
+from lp_sweep.trials.forward import GRAPHS, compute_used
 from lp_sweep.trials.freeze import freeze
+from lp_sweep.trials.graphs import GraphPass
 from lp_sweep.trials.metrics import score
 from lp_sweep.trials.optimizer import make_optimizer, set_rate
 from lp_sweep.trials.order import epoch_order
+from lp_sweep.trials.passes import EagerPass, Pass
 from lp_sweep.trials.procedures import phase_at
 from lp_sweep.trials.progress import EpochMetric, Progress
 from lp_sweep.trials.prune import keep_original
-from lp_sweep.trials.steps import Setting, train_step
+from lp_sweep.trials.setting import Setting
+from lp_sweep.trials.steps import train_step
 from lp_sweep.trials.unpadded.dropout import quick_dropout
 from lp_sweep.trials.vocabulary import may_be_cut, task_words
 
@@ -96,7 +100,7 @@ def finetune(model: PreTrainedModel, data: EncodedTask, setting: Setting, saver:
     """
     model.to(setting.device)
     with contextlib.ExitStack() as inside:
-        if setting.recipe.compute == "fast":
+        if setting.recipe.compute != "reference":
             inside.enter_context(quick_dropout(model))
         if may_be_cut(model, setting.recipe):
             data, padding = inside.enter_context(task_words(model, data, setting.padding))
@@ -130,6 +134,7 @@ class _Run:
             model.__dict__ = untouched.__dict__  # in place: others hold the network
             self.phase = 0
             self.optimizer = self._optimizer()
+        self.learn = self._pass()
 
     def enter(self, phase: int) -> None:
         """Drop what the next phase is without; what stays learns on with its AdamW averages."""
@@ -141,6 +146,7 @@ class _Run:
         for group in self.optimizer.param_groups:
             for parameter in group["params"]:
                 self.optimizer.state[parameter] = averages[parameter]
+        self.learn = self._pass()
 
     def _shrink(self) -> None:
         keep_original(self.model, self.setting.course[self.phase].kept_layers)
@@ -148,6 +154,12 @@ class _Run:
     def _optimizer(self) -> torch.optim.Optimizer:
         freeze(self.model, self.setting.recipe)
         return make_optimizer(self.model, self.setting.recipe)
+
+    def _pass(self) -> Pass:
+        """Anew for each phase: what is held is of the layers that there were."""
+        setting = self.setting
+        used = compute_used(self.model, setting.recipe.compute, setting.device)
+        return (GraphPass if used == GRAPHS else EagerPass)(self.model, setting)
 
     def epoch(self) -> dict[str, np.ndarray]:
         """What is left of the epoch under way, then its evaluation: the logits."""
@@ -194,12 +206,11 @@ class _Run:
             total = self.steps_per_epoch * setting.epochs
             set_rate(self.optimizer, setting.recipe, progress.step, total)
             losses[index] = train_step(
-                self.model,
+                self.learn,
                 self.optimizer,
                 self.data.train,
                 order[index * batch : (index + 1) * batch],
                 progress.step,
-                setting,
             )
             progress.step += 1
             if self.saver.due():

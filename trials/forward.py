@@ -2,8 +2,9 @@
 
 `compute: reference` takes the network's own forward pass, padded to the longest row. `fast` goes
 over the real tokens alone where the family has such a forward pass. Where it has none, it is the
-network's own, on a CPU for rows of like length at a time. All give the same numbers but for
-rounding, and draw other dropout masks: so `compute` is part of a trial's identity.
+network's own, on a CPU for rows of like length at a time. `graphs` is `fast`, but that a GPU learns
+by CUDA graphs where the family can be held in one. All give the same numbers but for rounding, and
+draw other dropout masks: so `compute` is part of a trial's identity.
 """
 
 from __future__ import annotations
@@ -24,7 +25,9 @@ from lp_sweep.trials.unpadded.families import family_of
 from lp_sweep.trials.unpadded.families import logits as unpadded_logits
 from lp_sweep.trials.unpadded.tokens import real_tokens
 
-UNPADDED, GROUPED, PADDED = "unpadded", "grouped", "padded"
+UNPADDED, GROUPED, PADDED, GRAPHS = "unpadded", "grouped", "padded", "graphs"
+# without the padding's columns, so that no forward pass knows a token by its number
+BY_PLACE = (UNPADDED, GRAPHS)
 # what one group more costs, in tokens through a small encoder on a CPU
 _GROUP = 32
 
@@ -39,7 +42,7 @@ def forward(
 ) -> torch.Tensor:
     """Logits (B, C) of B rows, on `device`, where the network is."""
     used = compute_used(model, compute, device)
-    if used == UNPADDED:
+    if used in BY_PLACE:
         return unpadded_logits(model, real_tokens(split, rows, device))
 
     def padded(some: np.ndarray) -> torch.Tensor:
@@ -54,8 +57,10 @@ def compute_used(model: Any, compute: Compute, device: torch.device) -> str:
     launches rather than for padding."""
     if compute == "reference":
         return PADDED
-    if family_of(model) is not None:
-        return UNPADDED
+    family = family_of(model)
+    if family is not None:
+        held = compute == "graphs" and device.type == "cuda" and family.on_device
+        return GRAPHS if held else UNPADDED
     return GROUPED if device.type == "cpu" else PADDED
 
 

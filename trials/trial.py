@@ -31,7 +31,7 @@ from lp_sweep.trials.procedures import FINETUNE_THEN_DROP, phases
 from lp_sweep.trials.provenance import now, where
 from lp_sweep.trials.prune import parameter_counts
 from lp_sweep.trials.record import Job, identity_columns, prediction_rows, score_columns
-from lp_sweep.trials.steps import Setting
+from lp_sweep.trials.setting import Setting
 
 
 class AfterTraining(Protocol):

@@ -19,14 +19,14 @@ from transformers import PreTrainedModel
 from lp_sweep.storage.specs import Recipe
 from lp_sweep.trials.batches import Padding
 from lp_sweep.trials.encoded import EncodedSplit, EncodedTask
-from lp_sweep.trials.forward import UNPADDED, compute_used
+from lp_sweep.trials.forward import BY_PLACE, compute_used
 
 
 def may_be_cut(model: PreTrainedModel, recipe: Recipe) -> bool:
     """Whether the rows that no token names would stay as they are, and nothing but the table of
     words goes by a token's number: a padded forward pass may know the padding by it."""
     learns = not recipe.weight_decay and not recipe.freeze_embeddings
-    return learns and compute_used(model, recipe.compute, model.device) == UNPADDED
+    return learns and compute_used(model, recipe.compute, model.device) in BY_PLACE
 
 
 @contextmanager

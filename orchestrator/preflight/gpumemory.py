@@ -40,7 +40,7 @@ print(json.dumps([(str(device.name), int(device.total_memory)) for device in dev
 def _few_words(recipe: Recipe) -> bool:
     """Whether most rows of the table of words have no gradient and no moments: it is frozen, or a
     fast trial leaves them out (trials/vocabulary.py)."""
-    return recipe.freeze_embeddings or (recipe.compute == "fast" and recipe.weight_decay == 0)
+    return recipe.freeze_embeddings or (recipe.compute != "reference" and recipe.weight_decay == 0)
 
 
 class GpuInfo(NamedTuple):

@@ -214,7 +214,9 @@ class RecipeEntry(Entry):
     )
     precision: Precision = Field(Recipe().precision, description="auto: bf16 where the GPU has it")
     compute: Compute = Field(
-        "fast", description="fast, or reference: the library's own forward pass, padded"
+        "fast",
+        description="fast; graphs: by CUDA graphs where there is a GPU (not tried on one yet); "
+        "or reference: the library's own forward pass, padded",
     )
     group_by_length: bool = Field(
         Recipe().group_by_length, description="batches of rows of like length: another experiment"

@@ -23,7 +23,7 @@ from lp_sweep.trials.measures.heldout import held_out_rows
 from lp_sweep.trials.metrics import score
 from lp_sweep.trials.procedures import Phase, full_layers
 from lp_sweep.trials.prune import keep_original
-from lp_sweep.trials.steps import Setting
+from lp_sweep.trials.setting import Setting
 
 
 class Step(NamedTuple):

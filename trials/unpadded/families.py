@@ -26,7 +26,8 @@ Layer = Callable[[Any, torch.Tensor, RealTokens, torch.Tensor | None, Any], torc
 class Family(NamedTuple):
     """`embed` gives (N, H). A layer takes and gives (N, H), and with `only`, (B,), gives the (B, H)
     of those tokens alone; it gets what `shared` made once for all layers. `head` makes the logits
-    (B, C) of the sentence tokens (B, H)."""
+    (B, C) of the sentence tokens (B, H). `on_device`: nothing in it asks the host for a number, so
+    a CUDA graph can hold it."""
 
     embed: Callable[[Any, RealTokens], torch.Tensor]
     layers: Callable[[Any], nn.ModuleList]
@@ -35,6 +36,7 @@ class Family(NamedTuple):
     shared: Callable[[Any, RealTokens], Any] = lambda model, tokens: None
     sentence: Callable[[RealTokens], torch.Tensor] = lambda tokens: tokens.first
     supported: Callable[[Any], bool] = lambda config: True  # by its config
+    on_device: bool = True
 
 
 def _bert_embed(model: Any, tokens: RealTokens) -> torch.Tensor:
@@ -142,6 +144,7 @@ FAMILIES = {
         shared=xlnet.relations,
         sentence=lambda tokens: tokens.last,
         supported=xlnet.supported,
+        on_device=False,  # its table of distances is made by the host
     ),
 }
 
