@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from types import TracebackType
 from typing import Any, Self
 
@@ -39,7 +40,7 @@ class Catalog:
 
     @property
     def unreadable(self) -> list[Unreadable]:
-        return list(self._records.unreadable)
+        return sorted(self._records.unreadable)
 
     def query(self, sql: str, parameters: Mapping[str, Any] | None = None) -> pa.Table:
         """The result of one reading statement; `$name` stands for a parameter.
@@ -104,9 +105,11 @@ def _fill(
     deltas: Sequence[float],
 ) -> None:
     connection.execute("CREATE SCHEMA store")
-    for table in TABLES:
-        rows = TABLES[table].empty_table() if table == "predictions" else records.read(table)
-        _load(connection, table, rows, create=True)
+    _load(connection, "predictions", TABLES["predictions"].empty_table(), create=True)
+    others = [table for table in TABLES if table != "predictions"]
+    with ThreadPoolExecutor() as pool:  # while one is loaded the next is read
+        for table, rows in zip(others, pool.map(records.read, others), strict=True):
+            _load(connection, table, rows, create=True)
     unique = sorted({float(delta) for delta in deltas})
     _load(connection, "deltas", pa.table({"delta": pa.array(unique, pa.float64())}), create=True)
 
@@ -142,21 +145,20 @@ class _Records:
         self._sweep = sweep
         self._columns = columns  # of trials
         self.unreadable: list[Unreadable] = []
-        self._cells = self._read_cells()
+        # first of all: a name that is not known is told before anything else is read
+        self._cells = pa.table({}) if sweep is None else self._cells_of(sweep)
 
-    def _read_cells(self) -> pa.Table:
-        if self._sweep is None:
-            return self._read("sweeps", None)
+    def _cells_of(self, sweep: str) -> pa.Table:
         known = self._store.names("sweeps")
-        if self._sweep not in known:
-            raise unknown_sweep(self._sweep, known, self._store.location)
-        return self._read("sweeps", [self._sweep])
+        if sweep not in known:
+            raise unknown_sweep(sweep, known, self._store.location)
+        return self._read("sweeps", [sweep])
 
     def read(self, table: str) -> pa.Table:
-        if table == "sweeps":
-            return self._cells
         if self._sweep is None:
             return self._read(table, None)
+        if table == "sweeps":
+            return self._cells
         wanted = _named(self._cells)
         if table == "attempts":
             return self._attempts(self._read(table, None), wanted)

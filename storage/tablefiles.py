@@ -245,8 +245,9 @@ class TableFiles:
                 for one in there.values():
                     together.add(one)
                 listing = together.listing(in_order=True)
-                rows = listing.rows.combine_chunks()
-                parts.append(_Part(frozenset(there), Listing(rows, listing.unreadable)))
+                if len(there) > 1:
+                    listing = listing._replace(rows=listing.rows.combine_chunks())
+                parts.append(_Part(frozenset(there), listing))
 
     def _gather_packs(
         self,

@@ -25,7 +25,6 @@ WITH listed AS (
         coalesce(feed_forward, 'none') AS feed_forward  -- null: a file of before this column
     )
     FROM store.sweeps
-    QUALIFY row_number() OVER (PARTITION BY sweep, cell) = 1  -- a copied sweep file
 ),
 
 failures AS (
