@@ -18,7 +18,7 @@ import yaml
 
 from lp_sweep.orchestrator.commands import detach as detaching
 from lp_sweep.orchestrator.commands import jobcli
-from lp_sweep.orchestrator.commands.detach import job_words, write_settings
+from lp_sweep.orchestrator.commands.detach import drop_forgotten, job_words, write_settings
 from lp_sweep.orchestrator.commands.detach import submit as detach
 from lp_sweep.orchestrator.commands.request import Request, planned
 from lp_sweep.orchestrator.commands.running import How, MayUse
@@ -124,6 +124,16 @@ def test_settings_that_can_t_be_written(tmp_path: Path) -> None:
     (tmp_path / "jobs").write_text("a file")
     with pytest.raises(PreflightError, match="Name another folder with --cache-dir"):
         write_settings(tmp_path / "jobs" / "x.sh", {})
+
+
+def test_settings_that_no_job_took_go_after_a_day(tmp_path: Path) -> None:
+    old, new = tmp_path / "old.sh", tmp_path / "new.sh"
+    for path in (old, new):
+        write_settings(path, {"HF_TOKEN": "hf_secret"})
+    os.utime(old, (0, 0))
+    drop_forgotten(tmp_path)
+    assert [path.name for path in tmp_path.iterdir()] == ["new.sh"]
+    drop_forgotten(tmp_path / "not there")
 
 
 def test_a_job_on_the_head_is_the_command_in_its_folder(

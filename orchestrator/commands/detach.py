@@ -6,12 +6,14 @@ can read. Started elsewhere it has a folder of its own with what was sent, and t
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import re
 import shlex
 import sys
 import tempfile
+import time
 import uuid
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -33,6 +35,7 @@ if TYPE_CHECKING:
 
 # of the head's shell, for the driver alone: workers have what their nodes have
 _CARRIED = re.compile(r"(LP_SWEEP|HF|AWS)_[A-Za-z0-9_]+")
+_FORGOTTEN = 24 * 3600.0  # seconds
 # of another machine's: what to run, and not where this machine keeps what
 _SAID = ("STORE", "STORE_PATIENCE", "DATA_DIR", "OFFLINE", "CLUSTER", "MAX_HOURS", "MAX_COST")
 
@@ -74,6 +77,7 @@ def _submit_here(
     jobs: Jobs, id_: str, words: Sequence[str], file: SweepFile, node_folder: Path
 ) -> None:
     settings = node_folder / "jobs" / f"{id_}.sh"
+    drop_forgotten(settings.parent)
     write_settings(settings, os.environ)
     run = shlex.join([sys.executable, "-m", "lp_sweep.orchestrator.cli", *words])
     here = f". {shlex.quote(str(settings))} && cd {shlex.quote(str(Path.cwd()))}"
@@ -82,6 +86,14 @@ def _submit_here(
     except BaseException:
         settings.unlink(missing_ok=True)
         raise
+
+
+def drop_forgotten(folder: Path) -> None:
+    """Delete settings that no job has taken for a day: one that starts does so within seconds."""
+    with contextlib.suppress(OSError):
+        for path in folder.glob("*.sh"):
+            if time.time() - path.stat().st_mtime > _FORGOTTEN:
+                path.unlink(missing_ok=True)
 
 
 def write_settings(path: Path, environment: Mapping[str, str]) -> None:
