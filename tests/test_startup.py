@@ -39,3 +39,14 @@ def test_what_is_not_needed_is_not_imported(tmp_path: Path, command: str) -> Non
     loaded, of_pandas = done.stderr.splitlines()
     assert set(loaded.split()) & set(_NOT_NEEDED) == set()
     assert of_pandas == "pandas of 3: 3", "who needs it later has it"
+
+
+def test_a_driver_computes_nothing() -> None:
+    """What is wrong is told at once, and each run saves the seconds that these take; Ray is loaded
+    when there is something to train."""
+    code = (
+        "import sys, lp_sweep.orchestrator.commands.running, lp_sweep.orchestrator.run.driver;"
+        "print(*sys.modules)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert set(done.stdout.split()) & {"torch", "ray", "transformers", "datasets"} == set()

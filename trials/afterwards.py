@@ -19,13 +19,14 @@ from lp_sweep.storage.specs import ProfileSpec
 from lp_sweep.storage.spool import Record
 from lp_sweep.trials.batches import EVALUATION_BATCH, MAX_HALVINGS, BatchSizes
 from lp_sweep.trials.inputs import Inputs, load_other
+from lp_sweep.trials.job import Job
 from lp_sweep.trials.keep import Keeper
 from lp_sweep.trials.kept import needed_network
 from lp_sweep.trials.measures.registry import MEASURES
 from lp_sweep.trials.memory import forget_frames, free_memory, memory_errors
 from lp_sweep.trials.profile import keep_pass, make_subject, profile_row
 from lp_sweep.trials.provenance import now
-from lp_sweep.trials.record import Failure, Job, attempt_row
+from lp_sweep.trials.record import Failure, attempt_row
 from lp_sweep.trials.resident import resident
 
 

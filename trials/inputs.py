@@ -15,9 +15,9 @@ from lp_sweep.trials.batches import Padding
 from lp_sweep.trials.datasource import LoadedTask, data_fingerprint, load_task
 from lp_sweep.trials.encode import cache_key, encode_task, open_tokens
 from lp_sweep.trials.encoded import EncodedTask
+from lp_sweep.trials.job import Job
 from lp_sweep.trials.offline import go_offline
 from lp_sweep.trials.prune import load_pruned
-from lp_sweep.trials.record import Job
 from lp_sweep.trials.resident import Head, Source, Stamp, Words, resident
 from lp_sweep.trials.tasks import source_from_plain
 

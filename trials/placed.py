@@ -9,8 +9,8 @@ from pathlib import Path
 from lp_sweep.storage import shipped
 from lp_sweep.storage.errors import MissingInputError, StoreError
 from lp_sweep.storage.store import Store
+from lp_sweep.trials.job import Job
 from lp_sweep.trials.modelfolder import needed_files
-from lp_sweep.trials.record import Job
 from lp_sweep.trials.tasks import source_from_plain
 
 

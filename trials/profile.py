@@ -16,12 +16,12 @@ from lp_sweep.storage.specs import ProfileSpec
 from lp_sweep.trials.batches import BatchSizes, whole_batch
 from lp_sweep.trials.device import pick_device, reproducible
 from lp_sweep.trials.inputs import Inputs, load_inputs
+from lp_sweep.trials.job import Job
 from lp_sweep.trials.measures.devstates import Keep
 from lp_sweep.trials.measures.registry import MEASURES, Found, Subject
 from lp_sweep.trials.memory import memory_errors
 from lp_sweep.trials.procedures import full_layers
 from lp_sweep.trials.provenance import now, where
-from lp_sweep.trials.record import Job
 from lp_sweep.trials.reduced import original_layers
 from lp_sweep.trials.resident import resident
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import traceback
 import uuid
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from datetime import datetime
 from typing import Any, NamedTuple
 
@@ -15,11 +15,10 @@ from lp_sweep.storage.specs import TrialSpec
 from lp_sweep.trials.device import pick_device
 from lp_sweep.trials.encoded import EncodedTask
 from lp_sweep.trials.finetune import Trained
+from lp_sweep.trials.job import Job
 from lp_sweep.trials.metrics import majority_score, predictions
 from lp_sweep.trials.procedures import Phase
 from lp_sweep.trials.provenance import where
-
-Job = Mapping[str, Any]
 
 
 def identity_columns(job: Job, spec: TrialSpec) -> dict[str, Any]:

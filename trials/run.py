@@ -24,6 +24,7 @@ from lp_sweep.trials.batches import MAX_HALVINGS, BatchSizes, whole_batch
 from lp_sweep.trials.checkpoint import FOLDER, Checkpoints, Subject, file_name
 from lp_sweep.trials.device import pick_device, precision_used
 from lp_sweep.trials.finetune import NoSaver, Saver
+from lp_sweep.trials.job import Job
 from lp_sweep.trials.keep import Keeper
 from lp_sweep.trials.kept import kept_network, needed_network
 from lp_sweep.trials.logtail import recorded
@@ -31,7 +32,7 @@ from lp_sweep.trials.memory import forget_frames, free_memory
 from lp_sweep.trials.placed import placed
 from lp_sweep.trials.profile import run_profile
 from lp_sweep.trials.provenance import now
-from lp_sweep.trials.record import Failure, Job, attempt_row
+from lp_sweep.trials.record import Failure, attempt_row
 from lp_sweep.trials.resident import resident
 from lp_sweep.trials.speed import run_speed
 from lp_sweep.trials.trial import Try, measure_trained, run_trial

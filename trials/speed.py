@@ -24,6 +24,7 @@ from lp_sweep.trials.batches import BatchSizes
 from lp_sweep.trials.bystanders import Bystanders
 from lp_sweep.trials.device import pick_device, precision_used, reproducible
 from lp_sweep.trials.feedforward import remove_feed_forwards
+from lp_sweep.trials.job import Job
 from lp_sweep.trials.measures.pairs import RULE, Rule
 from lp_sweep.trials.measures.speed import Load, Timing, compare_networks
 from lp_sweep.trials.memory import memory_errors
@@ -31,7 +32,6 @@ from lp_sweep.trials.offline import go_offline
 from lp_sweep.trials.procedures import full_layers
 from lp_sweep.trials.provenance import now, where
 from lp_sweep.trials.prune import load_pruned, parameter_counts
-from lp_sweep.trials.record import Job
 
 SPEED = "speed"  # the measure's name in a record
 

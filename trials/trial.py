@@ -26,11 +26,12 @@ from lp_sweep.trials.feedforward import remove_feed_forwards
 from lp_sweep.trials.finetune import NoSaver, Saver, Trained, finetune
 from lp_sweep.trials.forward import compute_used
 from lp_sweep.trials.inputs import Inputs, load_inputs
+from lp_sweep.trials.job import Job
 from lp_sweep.trials.memory import memory_errors
 from lp_sweep.trials.procedures import FINETUNE_THEN_DROP, phases
 from lp_sweep.trials.provenance import now, where
 from lp_sweep.trials.prune import parameter_counts
-from lp_sweep.trials.record import Job, identity_columns, prediction_rows, score_columns
+from lp_sweep.trials.record import identity_columns, prediction_rows, score_columns
 from lp_sweep.trials.setting import Setting
 
 
