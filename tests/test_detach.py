@@ -14,14 +14,17 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import typer
 import yaml
 
+from lp_sweep.orchestrator.cli import app
 from lp_sweep.orchestrator.commands import detach as detaching
 from lp_sweep.orchestrator.commands import jobcli
 from lp_sweep.orchestrator.commands.detach import job_words, write_settings
 from lp_sweep.orchestrator.commands.detach import submit as detach
 from lp_sweep.orchestrator.commands.request import Request, planned
 from lp_sweep.orchestrator.commands.running import How, MayUse
+from lp_sweep.orchestrator.commands.variables import options_of
 from lp_sweep.orchestrator.inputs import parcel
 from lp_sweep.orchestrator.plan.policy import Limits
 from lp_sweep.orchestrator.run.cluster import is_job_server
@@ -105,6 +108,9 @@ def test_settings_reach_the_driver_and_nobody_else(tmp_path: Path) -> None:
         "LP_SWEEP_STORE": "s3://b/it's $HOME; `ls`",
         "HF_TOKEN": 'hf_"two\nlines"',
         "AWS_REGION": "us-west-2",
+        "MLFLOW_TRACKING_URI": "https://me:secret@host",
+        "WANDB_API_KEY": "0123456789",
+        "TENSORBOARD_LOGGING_DIR": "/mnt/runs",
     }
     others = {"PATH": "/nowhere", "HF_ODD-NAME": "x", "LP_SWEEP_": "x", "RAY_ADDRESS": "x"}
     write_settings(file, mine | others)
@@ -201,6 +207,20 @@ def test_what_is_sent_makes_the_same_trials(
     monkeypatch.chdir(server.kept)
     theirs = planned(Request("my sweep/sweep.yaml", [], None, None, True)).plan
     assert theirs.trials.keys() == ours.trials.keys()
+
+
+# of this terminal and this machine, or of the cluster that it joins
+NOT_SENT = {"LP_SWEEP_ADDRESS", "LP_SWEEP_CACHE_DIR", "LP_SWEEP_JSON"}
+
+
+@pytest.mark.parametrize("verb", ["run", "resume", "retry"])
+def test_an_option_by_its_variable_goes_along(verb: str) -> None:
+    """Without LP_SWEEP_MANIFEST other revisions are trained, without LP_SWEEP_MAX_FAILURES a run
+    spends on."""
+    command = typer.main.get_command(app)
+    ours = [option.parameter.envvar for option in options_of(command) if option.command == verb]
+    names = {name for name in ours if isinstance(name, str)} - NOT_SENT
+    assert names <= {f"LP_SWEEP_{name}" for name in detaching._SAID}
 
 
 @pytest.mark.parametrize(
