@@ -321,6 +321,39 @@ def test_what_there_is_to_stop() -> None:
         jobcli._named([ended], "x")
 
 
+ATTACH = """
+import contextlib
+from lp_sweep.orchestrator.commands import jobcli
+from lp_sweep.orchestrator.run import jobs
+
+class Server(jobs.Jobs):
+    def __init__(self, address):
+        self.address, self._client = None, self
+    def all(self):
+        return [jobs.Job("a", "RUNNING", "toy", "", None, "")]
+    def _answered(self):
+        return contextlib.nullcontext()
+    async def tail_job_logs(self, id_):
+        while True:
+            yield "a line of a run that takes days\\n"
+
+jobs.Jobs = Server
+jobcli.attach()
+"""
+
+
+def test_who_has_read_enough_of_a_run_need_not_wait_for_its_end() -> None:
+    """`lp-sweep attach | head`"""
+    with subprocess.Popen([sys.executable, "-c", ATTACH], stdout=-1, stderr=-1) as attached:
+        assert attached.stdout is not None
+        assert attached.stdout.readline().startswith(b"a line")
+        attached.stdout.close()
+        try:
+            assert attached.wait(30) == 0
+        finally:
+            attached.kill()
+
+
 def test_a_run_that_is_stopped_has_the_time_that_it_needs() -> None:
     """Ray's own handler of signals sets an alarm of 3 s that aborts the process."""
     with StopSignals().caught() as signals:
