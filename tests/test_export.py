@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import csv
 import json
+import os
 import re
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -269,6 +271,24 @@ def test_what_came_in_the_way_meanwhile_stays(tmp_path: Path, what: str) -> None
         publish()
     assert mine.read_text() == "mine"
     assert [path.name for path in tmp_path.iterdir()] == ["out"]
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP, signal.SIGINT])
+def test_an_export_that_is_ended_leaves_nothing(
+    made: World, tmp_path: Path, number: signal.Signals
+) -> None:
+    """Neither the folder that is being made nor, in TMPDIR, what it was tried with."""
+    (tmp_path / "tmp").mkdir()
+    command = (sys.executable, "-m", "lp_sweep.orchestrator.cli", "export", made.kept, "--offline")
+    place = ("--out", "out", "--store", made.store.location, "--file", str(made.file))
+    env = {**os.environ, "TMPDIR": str(tmp_path / "tmp")}
+    with subprocess.Popen([*command, *place], cwd=tmp_path, env=env, stderr=-1, text=True) as done:
+        assert done.stderr is not None
+        assert any(line.startswith("loading the folder") for line in done.stderr)
+        done.send_signal(number)
+        assert done.wait(60) == 128 + number
+    assert [path.name for path in tmp_path.iterdir()] == ["tmp"]
+    assert not [*(tmp_path / "tmp").glob("lp-sweep-*")]
 
 
 def test_a_trial_and_the_best_are_not_asked_for_at_once(world: World, tmp_path: Path) -> None:
