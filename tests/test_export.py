@@ -282,7 +282,14 @@ def test_an_export_that_is_ended_leaves_nothing(
     command = (sys.executable, "-m", "lp_sweep.orchestrator.cli", "export", made.kept, "--offline")
     place = ("--out", "out", "--store", made.store.location, "--file", str(made.file))
     env = {**os.environ, "TMPDIR": str(tmp_path / "tmp")}
-    with subprocess.Popen([*command, *place], cwd=tmp_path, env=env, stderr=-1, text=True) as done:
+    with subprocess.Popen(
+        [*command, *place],
+        cwd=tmp_path,
+        env=env,
+        stderr=-1,
+        text=True,
+        preexec_fn=lambda: signal.signal(number, signal.SIG_DFL),  # `nohup pytest &` ignores some
+    ) as done:
         assert done.stderr is not None
         assert any(line.startswith("loading the folder") for line in done.stderr)
         done.send_signal(number)
