@@ -12,11 +12,14 @@ from lp_sweep.orchestrator.commands.request import Request, planned
 from lp_sweep.orchestrator.plan.policy import Limits
 from lp_sweep.plans import SweepPlan
 from lp_sweep.results import Results, open_store
+from lp_sweep.storage.errors import SpecError
 
 if TYPE_CHECKING:
     from lp_sweep.orchestrator.commands.running import Ended, How, MayUse
 
 Place = str | os.PathLike[str]
+
+_YES, _NO = ("1", "true", "t", "yes", "y", "on"), ("0", "false", "f", "no", "n", "off")
 
 
 class Run(NamedTuple):
@@ -60,9 +63,9 @@ class Sweep:
                 os.fspath(file),
                 list(overrides),
                 _text(store) or os.environ.get("LP_SWEEP_STORE"),
-                _path(data_dir or os.environ.get("LP_SWEEP_DATA_DIR")),
-                offline or bool(os.environ.get("LP_SWEEP_OFFLINE")),
-                _path(manifest),
+                _path(data_dir or os.environ.get("LP_SWEEP_DATA_DIR") or None),
+                offline or _is_set("LP_SWEEP_OFFLINE"),
+                _path(manifest or os.environ.get("LP_SWEEP_MANIFEST") or None),
             )
         )
 
@@ -149,6 +152,14 @@ def _told(ended: Ended) -> Run:
 
 def _text(place: Place | None) -> str | None:
     return None if place is None else os.fspath(place)
+
+
+def _is_set(variable: str) -> bool:
+    """As the command line takes it: `0` is no. Raises SpecError."""
+    text = os.environ.get(variable, "").strip().lower()
+    if text not in (*_YES, *_NO, ""):
+        raise SpecError(f"{variable} is {text!r}: give 1 or 0.")
+    return text in _YES
 
 
 def _path(place: Place | None) -> Path | None:

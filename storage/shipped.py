@@ -16,6 +16,7 @@ from pathlib import Path
 
 from filelock import FileLock
 
+from lp_sweep.storage.errors import StoreError
 from lp_sweep.storage.store import Store
 
 FOLDER = "inputs"
@@ -50,13 +51,27 @@ def fetch(store: Store, fingerprint: str, cache_dir: Path) -> Path | None:
             return folder
         coming = Path(tempfile.mkdtemp(prefix=".new-", dir=folder.parent))
         try:
-            names = json.loads(text)["files"]
+            names = _listed(text, store.location, where)
             if not all(store.fetch_file(where, name, coming / name) for name in names):
                 return None
             coming.rename(folder)
         finally:
             shutil.rmtree(coming, ignore_errors=True)
     return folder
+
+
+def _listed(text: str, location: str, where: str) -> list[str]:
+    """Raises StoreError for a list that nobody here has written."""
+    try:
+        names = json.loads(text)["files"]
+        if isinstance(names, list) and all(isinstance(name, str) for name in names):
+            return names
+    except (ValueError, TypeError, KeyError, RecursionError):
+        pass
+    raise StoreError(
+        f"{location}/{where}/{_LIST} does not list the files beside it. Delete {where} there: the "
+        "next run brings them again."
+    )
 
 
 def _key(fingerprint: str) -> str:

@@ -202,6 +202,31 @@ def test_the_store_is_that_of_the_file_unless_named(tmp_path: Path) -> None:
     assert Sweep.from_yaml(file, store=tmp_path / "other").store == str(tmp_path / "other")
 
 
+@pytest.mark.parametrize(
+    ("text", "offline"), [("1", True), ("0", False), ("", False), ("off", False)]
+)
+def test_a_variable_means_what_it_means_to_the_command_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str, offline: bool
+) -> None:
+    monkeypatch.setenv("LP_SWEEP_OFFLINE", text)
+    monkeypatch.setenv("LP_SWEEP_DATA_DIR", "")
+    request = Sweep.from_yaml(save_world(tmp_path))._request
+    assert (request.offline, request.data_dir) == (offline, None)
+
+
+def test_the_manifest_is_named_by_its_variable_too(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else a program would train other revisions than the command."""
+    file = save_world(tmp_path)
+    monkeypatch.setenv("LP_SWEEP_MANIFEST", str(tmp_path / "pins.json"))
+    with pytest.raises(LpSweepError, match=r"no manifest .*pins\.json"):
+        Sweep.from_yaml(file).plan()
+    monkeypatch.setenv("LP_SWEEP_OFFLINE", "perhaps")
+    with pytest.raises(LpSweepError, match="LP_SWEEP_OFFLINE is 'perhaps': give 1 or 0"):
+        Sweep.from_yaml(file)
+
+
 PROGRAM = """
 import json, sys
 from lp_sweep import Sweep

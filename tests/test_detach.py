@@ -14,14 +14,17 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import typer
 import yaml
 
+from lp_sweep.orchestrator.cli import app
 from lp_sweep.orchestrator.commands import detach as detaching
 from lp_sweep.orchestrator.commands import jobcli
 from lp_sweep.orchestrator.commands.detach import drop_forgotten, job_words, write_settings
 from lp_sweep.orchestrator.commands.detach import submit as detach
 from lp_sweep.orchestrator.commands.request import Request, planned
 from lp_sweep.orchestrator.commands.running import How, MayUse
+from lp_sweep.orchestrator.commands.variables import options_of
 from lp_sweep.orchestrator.inputs import parcel
 from lp_sweep.orchestrator.plan.policy import Limits
 from lp_sweep.orchestrator.run.cluster import is_job_server
@@ -105,6 +108,9 @@ def test_settings_reach_the_driver_and_nobody_else(tmp_path: Path) -> None:
         "LP_SWEEP_STORE": "s3://b/it's $HOME; `ls`",
         "HF_TOKEN": 'hf_"two\nlines"',
         "AWS_REGION": "us-west-2",
+        "MLFLOW_TRACKING_URI": "https://me:secret@host",
+        "WANDB_API_KEY": "0123456789",
+        "TENSORBOARD_LOGGING_DIR": "/mnt/runs",
     }
     others = {"PATH": "/nowhere", "HF_ODD-NAME": "x", "LP_SWEEP_": "x", "RAY_ADDRESS": "x"}
     write_settings(file, mine | others)
@@ -213,6 +219,20 @@ def test_what_is_sent_makes_the_same_trials(
     assert theirs.trials.keys() == ours.trials.keys()
 
 
+# of this terminal and this machine, or of the cluster that it joins
+NOT_SENT = {"LP_SWEEP_ADDRESS", "LP_SWEEP_CACHE_DIR", "LP_SWEEP_JSON"}
+
+
+@pytest.mark.parametrize("verb", ["run", "resume", "retry"])
+def test_an_option_by_its_variable_goes_along(verb: str) -> None:
+    """Without LP_SWEEP_MANIFEST other revisions are trained, without LP_SWEEP_MAX_FAILURES a run
+    spends on."""
+    command = typer.main.get_command(app)
+    ours = [option.parameter.envvar for option in options_of(command) if option.command == verb]
+    names = {name for name in ours if isinstance(name, str)} - NOT_SENT
+    assert names <= {f"LP_SWEEP_{name}" for name in detaching._SAID}
+
+
 @pytest.mark.parametrize(
     ("places", "told"),
     [
@@ -309,6 +329,39 @@ def test_what_there_is_to_stop() -> None:
         jobcli._only_running([ended])
     with pytest.raises(PreflightError, match=r"no detached run 'x'.*\na: FAILED"):
         jobcli._named([ended], "x")
+
+
+ATTACH = """
+import contextlib
+from lp_sweep.orchestrator.commands import jobcli
+from lp_sweep.orchestrator.run import jobs
+
+class Server(jobs.Jobs):
+    def __init__(self, address):
+        self.address, self._client = None, self
+    def all(self):
+        return [jobs.Job("a", "RUNNING", "toy", "", None, "")]
+    def _answered(self):
+        return contextlib.nullcontext()
+    async def tail_job_logs(self, id_):
+        while True:
+            yield "a line of a run that takes days\\n"
+
+jobs.Jobs = Server
+jobcli.attach()
+"""
+
+
+def test_who_has_read_enough_of_a_run_need_not_wait_for_its_end() -> None:
+    """`lp-sweep attach | head`"""
+    with subprocess.Popen([sys.executable, "-c", ATTACH], stdout=-1, stderr=-1) as attached:
+        assert attached.stdout is not None
+        assert attached.stdout.readline().startswith(b"a line")
+        attached.stdout.close()
+        try:
+            assert attached.wait(30) == 0
+        finally:
+            attached.kill()
 
 
 def test_a_run_that_is_stopped_has_the_time_that_it_needs() -> None:

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import csv
 import json
+import os
 import re
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -19,6 +21,7 @@ from lp_sweep import open_store
 from lp_sweep.analysis.statistics.intervals import Interval
 from lp_sweep.orchestrator.export.card import trial_card
 from lp_sweep.orchestrator.export.facts import Base, Facts, Speed
+from lp_sweep.orchestrator.export.folder import check_free, staged
 from lp_sweep.orchestrator.export.network import check_same
 from lp_sweep.orchestrator.export.places import hub_source, spec_of
 from lp_sweep.storage.errors import ExportError, PreflightError, SpecError, StoreError
@@ -248,6 +251,59 @@ def test_an_export_overwrites_only_an_export(world: World, tmp_path: Path) -> No
         world.export(world.kept, home, force=True)
     assert (home / "letter.txt").read_text() == "mine"
     assert {path.name for path in tmp_path.iterdir()} == {"out", "home"}
+
+
+@pytest.mark.parametrize("what", ["a folder", "an export", "a file"])
+def test_what_came_in_the_way_meanwhile_stays(tmp_path: Path, what: str) -> None:
+    """Training again takes hours, in which somebody may have made something of that name."""
+    out = tmp_path / "out"
+    check_free(out, force=False)
+    name = "lp_sweep.json" if what == "an export" else "thesis.tex"
+    mine = out if what == "a file" else out / name
+
+    def publish() -> None:
+        with staged(out, force=False) as coming:
+            (coming / "config.json").write_text("{}")
+            mine.parent.mkdir(exist_ok=True)
+            mine.write_text("mine")
+
+    with pytest.raises(SpecError, match="exists"):
+        publish()
+    assert mine.read_text() == "mine"
+    assert [path.name for path in tmp_path.iterdir()] == ["out"]
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP, signal.SIGINT])
+def test_an_export_that_is_ended_leaves_nothing(
+    made: World, tmp_path: Path, number: signal.Signals
+) -> None:
+    """Neither the folder that is being made nor, in TMPDIR, what it was tried with."""
+    (tmp_path / "tmp").mkdir()
+    command = (sys.executable, "-m", "lp_sweep.orchestrator.cli", "export", made.kept, "--offline")
+    place = ("--out", "out", "--store", made.store.location, "--file", str(made.file))
+    env = {**os.environ, "TMPDIR": str(tmp_path / "tmp")}
+    with subprocess.Popen(
+        [*command, *place],
+        cwd=tmp_path,
+        env=env,
+        stderr=-1,
+        text=True,
+        preexec_fn=lambda: signal.signal(number, signal.SIG_DFL),  # `nohup pytest &` ignores some
+    ) as done:
+        assert done.stderr is not None
+        assert any(line.startswith("loading the folder") for line in done.stderr)
+        done.send_signal(number)
+        assert done.wait(60) == 128 + number
+    assert [path.name for path in tmp_path.iterdir()] == ["tmp"]
+    assert not [*(tmp_path / "tmp").glob("lp-sweep-*")]
+
+
+def test_a_trial_and_the_best_are_not_asked_for_at_once(world: World, tmp_path: Path) -> None:
+    with open_store(world.store.location) as results:
+        with pytest.raises(SpecError, match="one of the two"):
+            results.export(tmp_path / "out", world.kept, task="mood", within=50)
+        with pytest.raises(SpecError, match="one of the two"):
+            results.export(tmp_path / "out")
 
 
 def _flip(path: Path, place: int) -> None:

@@ -102,6 +102,15 @@ def test_what_could_not_be_smaller_is_not_waited_for(fake: FakeSweep) -> None:
     assert choose(fake).trial_id == trial(fake, strategy="top", k=6)
 
 
+def test_what_is_open_by_another_procedure_is_no_advice(fake: FakeSweep) -> None:
+    """--strategy would not set the two apart."""
+    fake.curve({0: 90.0, 2: 89.5})
+    fake.cell(k=4, procedure="iterative", state="pending")
+    for strategy in (None, "top"):
+        with pytest.raises(SpecError, match=r"not known yet: top .* does what is missing\.$"):
+            choose(fake, strategy=strategy)
+
+
 def test_without_a_full_network_there_is_no_loss(fake: FakeSweep) -> None:
     fake.cell(k=4, score=89.0)
     fake.cell(k=0, state="pending")

@@ -110,6 +110,18 @@ def test_what_a_cluster_left_in_the_store(file: Path, where: Where) -> None:
     assert list(found["task"]["source"]["files"]) == ["train", "validation"]
 
 
+@pytest.mark.parametrize("text", ["", "[]", '{"files": 3}', '{"files": [3]}'])
+def test_a_list_of_files_that_is_none_is_named(file: Path, where: Where, text: str) -> None:
+    spec = planned(file)
+    ship(where.store, spec.model_fingerprint, model_files(file.parent / "model"))
+    (place,) = (Path(where.store.location) / "inputs").glob("*/complete.json")
+    place.write_text(text)
+    with pytest.raises(
+        StoreError, match=r"complete\.json does not list the files .* Delete inputs"
+    ):
+        model_place(record_of(spec), where)
+
+
 @pytest.mark.parametrize("spec", [None, "{", json.dumps({"seed": 1})], ids=str)
 def test_a_record_that_does_not_say_what_it_is_of(spec: str | None) -> None:
     with pytest.raises(StoreError, match="does not say what the trial was"):

@@ -47,6 +47,15 @@ def pruned(model: Path, out: Path, **options: Any) -> Any:
 
 
 @pytest.mark.usefixtures("here")
+@pytest.mark.parametrize("names", [["logging"], ["AutoTokenizer", "BertModel"], "BertModel", [3]])
+def test_a_config_may_name_anything_as_its_class(names: Any, tmp_path: Path) -> None:
+    source = saved("bert", tmp_path / "model")
+    config = json.loads((source / "config.json").read_text())
+    (source / "config.json").write_text(json.dumps(config | {"architectures": names}))
+    assert pruned(source, tmp_path / "out", strategy="top", k=2).kept_layers == [1, 2]
+
+
+@pytest.mark.usefixtures("here")
 @pytest.mark.parametrize("name", FAMILIES)
 def test_the_lower_layers_are_those_of_the_model(name: str, tmp_path: Path) -> None:
     """Dropped from the top, each state of the folder is the model's own, up to its last norm."""

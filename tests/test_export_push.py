@@ -61,6 +61,15 @@ def test_who_may_not_write_is_told_what_to_do(world: World) -> None:
     assert not world.hub.commits
 
 
+def test_a_hub_that_is_away_is_one_sentence(world: World) -> None:
+    """After hours of training, say: what is lost is the sending alone."""
+    env = {"HF_TOKEN": TOKEN, "HF_ENDPOINT": "http://127.0.0.1:9"}
+    done = world.python("-c", PUSH, REPO, "public", env=env, code=1)
+    assert "Traceback" not in done.stderr
+    assert "PreflightError: can't send folder to the hub: " in done.stderr
+    assert f"The folder is whole; send it with `hf upload {REPO} folder`." in done.stderr
+
+
 @pytest.mark.slow
 def test_the_command_sends_what_it_made(world: World) -> None:
     save_model(world.folder / "model")

@@ -18,6 +18,7 @@ NUMBERS = TaskDefinition(text_columns=("text",), kind="regression", metric="pear
 LABELS = np.array([0, 1, 1, 0, 1])
 LOGITS = np.array([[2, 1], [-1, 3], [0, 1e-6], [1, 0], [3, -2]], np.float32)
 SAME, OTHER = Nearness(1e-5, True), Nearness(1e-3, False)
+BF16 = Nearness(1e-1, False, 2e-2, float("inf"))
 
 
 def checked(
@@ -94,13 +95,40 @@ def test_numbers_are_near() -> None:
         checked(logits * np.float32(1.01), **kind)
 
 
+def test_in_bf16_one_logit_may_differ_by_more_than_all_of_them() -> None:
+    """Of a network that is hardly sure of anything each answer of another is near: what two
+    swapped layers did to one, say, which gave a sixth of the examples other labels."""
+    draw = np.random.default_rng(0)
+    logits = draw.normal(0, 0.04, (60, 2)).astype(np.float32)
+    kind = {"truth": draw.integers(0, 2, 60), "logits": logits, "nearness": BF16}
+    one = logits.copy()
+    one[0, 0] += 0.09
+    assert checked(one, **kind).largest_difference == pytest.approx(0.09)
+    other = logits + draw.choice([-0.05, 0.05], logits.shape).astype(np.float32)
+    with pytest.raises(ExportError, match=r"differ from the stored ones by 0\.05 \(root mean"):
+        checked(other, **kind)
+
+
+def test_in_bf16_a_correlation_moves_with_the_logits() -> None:
+    """By more than 0.01 points, where they are close together: it is the network all the same."""
+    draw = np.random.default_rng(0)
+    labels = draw.uniform(0, 5, 600).astype(np.float32)
+    logits = (2.9 + 0.004 * labels + draw.normal(0, 0.02, 600)).astype(np.float32)[:, None]
+    rounded = logits + draw.normal(0, 0.005, logits.shape).astype(np.float32)
+    kind = {"definition": NUMBERS, "truth": labels, "logits": logits}
+    found = checked(rounded, nearness=BF16, **kind)
+    assert abs(found.score - found.recorded_score) > 1e-3
+    with pytest.raises(ExportError, match="its pearson on the dev set is"):
+        checked(rounded, nearness=BF16._replace(correlation=1e-4), **kind)
+
+
 @pytest.mark.parametrize(
     ("record", "expected"),
     [
         ({}, Nearness(1e-5, True)),
         ({"device_name": "another CPU"}, Nearness(1e-4, True)),
         ({"device_type": "cuda", "device_name": "H200"}, Nearness(1e-3, False)),
-        ({"precision_used": "bf16"}, Nearness(1e-1, False)),
+        ({"precision_used": "bf16"}, BF16),
     ],
     ids=["here", "another CPU", "a GPU", "bf16"],
 )

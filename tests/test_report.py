@@ -247,6 +247,15 @@ def test_a_missing_cell_makes_an_interval_of_it(tmp_path: Path) -> None:
     assert "--strategy top" in one.export, "without it the answer is not known"
 
 
+def test_a_command_that_could_not_do_it_is_not_told(tmp_path: Path) -> None:
+    """`export --best --strategy top` says that the answer is open by another procedure."""
+    fake = FakeSweep(tmp_path)
+    fake.curve({0: 90.0, 2: 89.5}, task="a")
+    fake.cell(k=4, task="a", procedure="iterative", state="pending")
+    (one,) = answers_of(fake.publish(), (1,))["a"].choices
+    assert (one.layers, one.network, one.export) == ("8–10", "top K=2", "")
+
+
 def test_without_all_layers_there_is_no_answer(tmp_path: Path) -> None:
     fake = FakeSweep(tmp_path)
     fake.cell(k=2, score=89.0, task="a")

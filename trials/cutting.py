@@ -53,11 +53,17 @@ def read_whole(folder: Path) -> Whole:
 
 
 def own_classes(model: PreTrainedModel) -> list[str]:
-    """The class that the checkpoint was saved with, where transformers has it."""
+    """The class that the checkpoint was saved with, where transformers has it; what a config names
+    may be anything."""
     import transformers
 
     names = model.config.architectures or ()
-    return [name for name in names if hasattr(transformers, name)]
+    found = {name: getattr(transformers, str(name), None) for name in names}
+    return [
+        name
+        for name, kind in found.items()
+        if isinstance(kind, type) and issubclass(kind, PreTrainedModel)
+    ]
 
 
 def cut(folder: Path, model: PreTrainedModel, kept: Sequence[int], target: Path) -> None:

@@ -179,14 +179,16 @@ def _size_and_speed(rows: Sequence[Row]) -> list[Fact]:
 
 
 def _export(best: Row, rows: Sequence[Row], known: _Known) -> str:
-    """The command that finds the same network again; "" where that of the store is not known."""
-    if best["max_dropped"] is None:
+    """The command that finds the same network again; "" where that of the store is not known, also
+    since its strategy may do better by another procedure, which no option names."""
+    open_ = {row["strategy"] for row in rows if row["max_dropped_high"] > best["max_dropped_low"]}
+    if best["max_dropped"] is None or best["strategy"] in open_:
         return ""
     within = f"{best['delta']:g}"
     folder = re.sub(r"[^A-Za-z0-9._]+", "-", f"{best['task']}-within-{within}").strip("-.")
     words = ["lp-sweep", "export", "--best", "--task", best["task"], "--within", within]
     words += ["--model", best["model"]] if known.models[best["task"]] > 1 else []
-    if any(row["max_dropped_high"] > best["max_dropped"] for row in rows):
+    if open_:
         words += ["--strategy", best["strategy"]]  # of the others the answer is open
     words += ["--sweep", best["sweep"]] if known.name_sweep else []
     return shlex.join((*words, "--out", folder, "--store", known.store))

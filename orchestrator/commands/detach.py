@@ -34,10 +34,13 @@ if TYPE_CHECKING:
     from lp_sweep.orchestrator.commands.running import How
 
 # of the head's shell, for the driver alone: workers have what their nodes have
-_CARRIED = re.compile(r"(LP_SWEEP|HF|AWS)_[A-Za-z0-9_]+")
+_CARRIED = re.compile(r"(LP_SWEEP|HF|AWS|MLFLOW|WANDB|TENSORBOARD)_[A-Za-z0-9_]+")
 _FORGOTTEN = 24 * 3600.0  # seconds
 # of another machine's: what to run, and not where this machine keeps what
-_SAID = ("STORE", "STORE_PATIENCE", "DATA_DIR", "OFFLINE", "CLUSTER", "MAX_HOURS", "MAX_COST")
+_SAID = (
+    *("STORE", "STORE_PATIENCE", "DATA_DIR", "OFFLINE", "MANIFEST", "CLUSTER", "MAX_HOURS"),
+    *("MAX_COST", "MAX_FAILURES", "FAIL_FAST", "MIRROR", "EVENTS"),
+)
 
 
 def submit(request: Request, how: How) -> int:

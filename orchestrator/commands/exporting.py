@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import signal
+import sys
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -84,6 +86,7 @@ def export(
     if best and task is None:
         raise SpecError("--best: on which task? Name it with --task.")
     _check_push(push_to_hub, offline, private)
+    _end_in_order()
     asked = Asked(task or "", within, unit.value, model, strategy, seed) if best else None
     done = exportverbs.export_trial(
         trial,
@@ -143,6 +146,7 @@ def prune(
         kept = [int(part) for part in layers.split(",")] if layers is not None else []
     except ValueError:
         raise SpecError(f"--layers {layers!r}: numbers with commas, such as 1,2,5.") from None
+    _end_in_order()
     done = exportverbs.prune_model(
         model,
         out=out,
@@ -154,6 +158,13 @@ def prune(
         force=force,
     )
     _finish(out, done._asdict(), push_to_hub, private, as_json)
+
+
+def _end_in_order() -> None:
+    """A SIGTERM would leave the folder that is being made, and the process that tries it."""
+    for number in (signal.SIGTERM, signal.SIGHUP):
+        if signal.getsignal(number) is signal.SIG_DFL:  # not with `nohup`
+            signal.signal(number, lambda received, _: sys.exit(128 + received))
 
 
 def _check_push(repo_id: str | None, offline: bool, private: bool) -> None:

@@ -46,6 +46,8 @@ def export_trial(
     file: the sweep file (default sweep.yaml, if that is there) that says where a model and data of
     one's own are. Raises LpSweepError.
     """
+    if (trial is None) == (best is None):
+        raise SpecError("name a trial, or the task of which the best is taken: one of the two.")
     from lp_sweep.orchestrator.export.folder import check_free
     from lp_sweep.orchestrator.export.places import Where
     from lp_sweep.orchestrator.export.trialfolder import Wanted, export, refuse_reduced
@@ -71,6 +73,7 @@ def export_trial(
             data_dir=data_dir,
             offline=offline,
         ),
+        force=force,
         accept_retrained=accept_retrained,
         onnx=onnx,
     )
@@ -107,6 +110,7 @@ def prune_model(
         kept=kept,
         strategy=how,
         out=Path(out),
+        force=force,
         offline=offline,
     )
     return prune(wanted, say)
@@ -124,8 +128,7 @@ def _chosen(
 
         with opened(store.location, sweep, (best.within,), choice.VIEWS) as catalog:
             trial, why = choice.best(catalog, best)
-    if trial is None:
-        raise SpecError("name a trial, or say which is `best`.")
+    assert trial is not None
     found = history(store, trial)
     if found.id.startswith("p"):
         raise SpecError(f"{found.id} is a measurement and has no network. Name a trial.")

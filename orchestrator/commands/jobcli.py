@@ -41,7 +41,8 @@ def attach(run: RunArgument = None, address: JobAddressOption = None) -> None:
     jobs = Jobs(address)
     job = _named(jobs.all(), run) if run else _last(jobs.all())
     try:
-        jobs.follow(job.id, lambda text: emit(printable(text, keep="\n\t"), end=""))
+        if not jobs.follow(job.id, lambda text: emit(printable(text, keep="\n\t"), end="")):
+            return  # `| head`: the run goes on, and there is nobody to tell
         ended = jobs.ended(job.id, seconds=10)  # the log is over a moment before the job is
     except KeyboardInterrupt:
         say(f"the run goes on. Look again: {again('attach', job.id, jobs)}")

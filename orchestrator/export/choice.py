@@ -94,7 +94,9 @@ def _smallest(rows: Sequence[Row], asked: Asked) -> Row:
     most = max((row["max_dropped"] for row in known), default=-1)
     unsure = [row for row in rows if row["max_dropped"] is None and row["max_dropped_high"] > most]
     if unsure:
-        others = ", ".join(dict.fromkeys(str(row["strategy"]) for row in known))
+        open_ = {row["strategy"] for row in unsure}  # by another procedure, say
+        settled = (str(row["strategy"]) for row in known if row["strategy"] not in open_)
+        others = ", ".join(dict.fromkeys(settled))
         instead = f", or choose among what is known with --strategy: {others}" if others else ""
         raise SpecError(
             f"the smallest network within {asked.within:g} on {asked.task!r} is not known yet: "

@@ -29,9 +29,10 @@ def check_free(out: Path, *, force: bool) -> None:
 
 
 @contextmanager
-def staged(out: Path) -> Iterator[Path]:
+def staged(out: Path, *, force: bool) -> Iterator[Path]:
     """A new folder beside `out`, which takes its place at the end; on an error it is gone, and what
-    was there before stays. Raises SpecError where it can't be written."""
+    was there before stays. Raises SpecError where it can't be written, and where something came in
+    the way meanwhile, as for `check_free`."""
     out = out.absolute()
     coming = out.with_name(f".{out.name}.new-{uuid.uuid4().hex[:8]}")
     try:
@@ -41,15 +42,17 @@ def staged(out: Path) -> Iterator[Path]:
         raise SpecError(f"can't write {out}: {error}. Name another folder with --out.") from None
     try:
         yield coming
-        _publish(coming, out)
+        check_free(out, force=force)  # anew: training may have taken hours
+        _publish(coming, out, force=force)
     finally:
         shutil.rmtree(coming, ignore_errors=True)
 
 
-def _publish(coming: Path, out: Path) -> None:
+def _publish(coming: Path, out: Path, *, force: bool) -> None:
+    """Without `force` nothing goes: no folder can get the name of one that holds something."""
     before = out.with_name(f".{out.name}.old-{uuid.uuid4().hex[:8]}")
     try:
-        if out.exists():
+        if force and out.exists():
             out.rename(before)
         try:
             coming.rename(out)

@@ -5,6 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 from lp_sweep.storage.errors import PreflightError, SpecError
+from lp_sweep.storage.printable import short
+from lp_sweep.storage.redact import redact_text
 
 
 def check_may_push(repo_id: str, *, offline: bool) -> None:
@@ -47,9 +49,10 @@ def push(folder: Path, repo_id: str, *, private: bool) -> str:
             f"the hub refused {repo_id}: {status}. The folder is whole in {folder}. {help_}, and "
             f"send it with `hf upload {repo_id} {folder}`."
         ) from None
-    except (OSError, ValueError) as error:
+    except Exception as error:  # no network, no token, a bad file: types of three libraries
+        said = short(redact_text(str(error))).rstrip(".") or type(error).__name__
         raise PreflightError(
-            f"can't send {folder} to the hub: {error}. The folder is whole; send it with "
+            f"can't send {folder} to the hub: {said}. The folder is whole; send it with "
             f"`hf upload {repo_id} {folder}`."
         ) from None
     return str(made)

@@ -32,6 +32,7 @@ class Cut:
     kept: tuple[int, ...]  # 1-based, of the model as it is
     strategy: str  # for the card
     out: Path
+    force: bool = False  # an earlier export may go
     offline: bool = False
 
 
@@ -88,7 +89,7 @@ def prune(wanted: Cut, tell: Callable[[str], None]) -> Pruned:
     kinds = ["AutoModel", *own_classes(model)]
     ids = _rows(model.config)
     before = states_of(model, ids)
-    with staged(wanted.out) as folder:
+    with staged(wanted.out, force=wanted.force) as folder:
         cut(wanted.folder, model, wanted.kept, folder)
         tell("loading the folder in a new process, and comparing the states of every layer")
         request = {"kinds": kinds, "ids": ids, "device": "cpu", "threads": None}

@@ -43,6 +43,7 @@ class Wanted:
     chosen: str  # a sentence: why this one
     out: Path
     where: Where
+    force: bool = False  # an earlier export may go
     accept_retrained: bool = False
     onnx: bool = False
 
@@ -67,7 +68,7 @@ def export(wanted: Wanted, tell: Callable[[str], None]) -> Exported:
     refuse_reduced(record)
     spec = spec_of(record)
     device = _device(record)
-    with staged(wanted.out) as folder:
+    with staged(wanted.out, force=wanted.force) as folder:
         trained, another = _trained(wanted, spec, folder, device, tell)
         rows = dev_rows(spec, trained.record, trained.predictions, where)
         tell(f"loading the folder in a new process, and comparing {len(rows.labels)} dev examples")

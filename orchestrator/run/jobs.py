@@ -108,15 +108,18 @@ class Jobs:
     def find(self, id_: str) -> Job | None:
         return next((job for job in self.all() if job.id == id_), None)
 
-    def follow(self, id_: str, write: Callable[[str], object]) -> None:
-        """Everything that the job prints, from its beginning to its end."""
+    def follow(self, id_: str, write: Callable[[str], bool]) -> bool:
+        """Everything that the job prints, from its beginning to its end; False: `write` gave
+        False, nobody reads any more."""
 
-        async def lines() -> None:
+        async def lines() -> bool:
             async for text in self._client.tail_job_logs(id_):
-                write(text)
+                if not write(text):
+                    return False
+            return True
 
         with self._answered():
-            asyncio.run(lines())
+            return asyncio.run(lines())
 
     def log(self, id_: str) -> str:
         with self._answered():
