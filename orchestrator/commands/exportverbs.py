@@ -121,7 +121,8 @@ def _chosen(
     """A record, why it is that one, and the trial of each seed that it was chosen of."""
     from lp_sweep.orchestrator.commands.ledgerview import history
 
-    why, seeds = "Named by its identifier.", dict[int, str]()
+    why = "Named by its identifier."
+    seeds: Mapping[int, str] = {}
     if best is not None:
         from lp_sweep.orchestrator.export import choice
 
