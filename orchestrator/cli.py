@@ -138,7 +138,10 @@ def init(
     try:
         file.write_text(text, encoding="utf-8")
     except (OSError, ValueError) as error:  # ValueError: a NUL in the name
-        raise SpecError(f"can't write {file}: {error}. Name another file.") from None
+        why = getattr(error, "strerror", None) or error
+        raise SpecError(
+            f"can't write {file}: {why}. Make its folder first, or name another file."
+        ) from None
     say(f"wrote {file}. Next: lp-sweep plan {file}")
 
 

@@ -181,7 +181,13 @@ CODES = [
     pytest.param(["plann"], 2, "No such command 'plann'. Did you mean 'plan'", id="no-command"),
     pytest.param(["cluster", "int"], 2, "Did you mean 'init'", id="no-subcommand"),
     pytest.param(["init", "sweep.yaml"], 2, "sweep.yaml exists.*--force", id="init-exists"),
-    pytest.param(["init", "no/where.yaml"], 2, "can't write no/where.yaml", id="init-nowhere"),
+    pytest.param(
+        ["init", "no/where.yaml"],
+        2,
+        "can't write no/where.yaml: No such file or directory. Make its folder",
+        id="init-nowhere",
+    ),
+    pytest.param(["cluster", "init"], 2, "aws.gcp.onprem.kuberay", id="no-provider"),
 ]
 
 

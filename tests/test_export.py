@@ -22,7 +22,7 @@ from lp_sweep.analysis.statistics.intervals import Interval
 from lp_sweep.orchestrator.export.card import trial_card
 from lp_sweep.orchestrator.export.facts import Base, Facts, Speed
 from lp_sweep.orchestrator.export.folder import check_free, staged
-from lp_sweep.orchestrator.export.network import check_same
+from lp_sweep.orchestrator.export.network import check_same, kept_instead
 from lp_sweep.orchestrator.export.places import hub_source, spec_of
 from lp_sweep.storage.errors import ExportError, PreflightError, SpecError, StoreError
 from lp_sweep.storage.store import Store
@@ -126,6 +126,25 @@ def test_the_card_is_one_of_the_hub(world: World, tmp_path: Path) -> None:
         world.kept,
     ):
         assert words in card.text, words
+
+
+def test_a_card_of_all_layers_speaks_of_no_smaller_model(world: World) -> None:
+    (record,) = world.store.read("trials", world.kept)
+    facts = Facts(
+        base=Base("org/bert", True, "0" * 40, None),
+        dataset=None,
+        label_names=("bad, sadly", "good"),
+        interval=Interval(None, None, "none", None, "no predictions"),
+        full=None,
+        speeds=[],
+        chosen="Named.",
+        another=None,
+    )
+    whole = record | {"kept_layers": [1, 2, 3, 4]}
+    card = trial_card(spec_of(record), whole, facts, "validation")
+    assert "All 4 layers of org/bert" in card
+    assert "smaller" not in card
+    assert "Out: one of bad, sadly; good." in card
 
 
 def test_what_is_of_the_hub_is_linked(world: World) -> None:
@@ -392,6 +411,16 @@ def test_what_was_not_kept_is_trained_again(
     assert done.retrained
     assert done.score == 100 * record["last"]
     assert not (Path(world.store.location) / "weights" / world.unkept).exists()
+
+
+def test_a_seed_whose_network_was_kept_is_named(world: World) -> None:
+    """`keep: best` keeps the best seed, and `--best` takes the median one."""
+    both = {1: world.unkept, 2: world.kept}
+    told = kept_instead(world.store, world.unkept, both)
+    assert told is not None
+    assert "seed 2 was kept: --seed 2 takes it" in told
+    assert kept_instead(world.store, world.kept, both) is None
+    assert kept_instead(world.store, world.unkept, {1: world.unkept, 2: "t1-0"}) is None
 
 
 def test_what_nothing_is_stored_of_is_trained_again(

@@ -66,6 +66,7 @@ def test_it_is_the_seed_of_the_median_score(
     found = choose(fake)
     assert found.trial_id == trial(fake, k=4, seed=median)
     assert f"it is {median}, which has the median score" in found.why
+    assert found.seeds == {seed: trial(fake, k=4, seed=seed) for seed in scores}
 
 
 def test_a_seed_may_be_named(fake: FakeSweep) -> None:

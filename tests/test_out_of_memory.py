@@ -233,3 +233,12 @@ def test_a_profile_halves_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     rows = store.read_all("attempts").rows.to_pylist()
     assert sorted(row["micro_batch"] for row in rows) == [32, 64]
     assert not any(row["final"] for row in rows)
+
+
+def test_a_process_that_asked_duckdb_too_ends_without_a_word() -> None:
+    """An export that trains again does: what stays frozen, DuckDB would report as leaked."""
+    program = "import duckdb\nfrom lp_sweep.trials.memory import free_memory\nfree_memory()"
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=True
+    )
+    assert (done.stdout, done.stderr) == ("", "")

@@ -384,18 +384,21 @@ def test_names_of_any_text_stay_text(tmp_path: Path) -> None:
     ("out", "error", "message"),
     [
         ("", SpecError, "is a folder. Name a file"),
+        ("dev.csv", SpecError, "dev.csv exists, and is no page. Name another with --out"),
         ("file/report.html", StoreError, "can't write .*Name another with --out"),
         ("a\0b", SpecError, "can't be the name of a file"),
         ("a" * 300 + "/x", StoreError, "can't write "),
     ],
-    ids=["folder", "below-a-file", "nul", "long"],
+    ids=["folder", "data", "below-a-file", "nul", "long"],
 )
 def test_a_place_that_takes_no_page(
     store: Store, tmp_path: Path, out: str, error: type[Exception], message: str
 ) -> None:
     (tmp_path / "file").write_text("")
+    (tmp_path / "dev.csv").write_text("text,label\n")
     with pytest.raises(error, match=message):
         write_report(store, tmp_path / out)
+    assert (tmp_path / "dev.csv").read_text() == "text,label\n"
 
 
 def test_the_command(tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import ctypes
 import errno
 import functools
@@ -71,3 +72,4 @@ def _set_imports_aside() -> None:
     """What the imports made stays for good: to look at it again takes 0.2 s each time."""
     gc.collect()
     gc.freeze()
+    atexit.register(gc.unfreeze)  # else DuckDB counts its classes as leaked when Python ends

@@ -32,6 +32,7 @@ from lp_sweep.storage.store import Store, Unreadable
 
 # the number of a cell, and what is said of it: `90.25` and ` ±0.31 (−2.18) n=3`
 _LEADING = re.compile(r"([×<+−]?\d[\d.,–]*%?(?: of \d+)?)(?=$|,| [±(\[n])(.*)", re.DOTALL)
+_DOCTYPE = b"<!doctype html"
 
 
 class Written(NamedTuple):
@@ -76,10 +77,21 @@ def _place(out: Path) -> Path:
     try:
         if target.is_dir():
             raise SpecError(f"{target} is a folder. Name a file, such as {target / 'report.html'}.")
+        if _is_no_page(target):
+            raise SpecError(f"{target} exists, and is no page. Name another with --out.")
         target.parent.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise _refused(target, error) from error
     return target
+
+
+def _is_no_page(target: Path) -> bool:
+    """A report is written over an earlier one, and over nothing else: not over somebody's data."""
+    if not target.is_file():
+        return False
+    with target.open("rb") as file:
+        start = file.read(len(_DOCTYPE))
+    return start.lower() not in (b"", _DOCTYPE)
 
 
 def _refused(target: Path, error: OSError) -> StoreError:

@@ -17,7 +17,9 @@ if TYPE_CHECKING:
 
 
 def init(
-    provider: Annotated[str, typer.Argument(help="aws, gcp, onprem (your machines) or kuberay.")],
+    provider: Annotated[
+        str, typer.Argument(metavar="aws|gcp|onprem|kuberay", help="onprem: your own machines.")
+    ],
     gpus: Annotated[int | None, typer.Option("--gpus", help="At most, in all. [8]")] = None,
     gpu_type: Annotated[
         str | None, typer.Option("--gpu-type", help="Such as t4, a10g, l4, a100. [a10g, l4]")

@@ -49,6 +49,7 @@ def export_trial(
     if (trial is None) == (best is None):
         raise SpecError("name a trial, or the task of which the best is taken: one of the two.")
     from lp_sweep.orchestrator.export.folder import check_free
+    from lp_sweep.orchestrator.export.network import kept_instead
     from lp_sweep.orchestrator.export.places import Where
     from lp_sweep.orchestrator.export.trialfolder import Wanted, export, refuse_reduced
 
@@ -58,9 +59,11 @@ def export_trial(
 
         check_packages()
     place = existing(store or DEFAULT_STORE)
-    record, chosen = _chosen(place, trial, best, sweep)
+    record, chosen, seeds = _chosen(place, trial, best, sweep)
     refuse_reduced(record)
     say(f"{record['trial_id']}: {chosen}")
+    if hint := kept_instead(place, record["trial_id"], seeds):
+        say(hint)
     request = Request(file or _DEFAULT_FILE, [], None, data_dir, offline, manifest)
     wanted = Wanted(
         record=record,
@@ -118,16 +121,17 @@ def prune_model(
 
 def _chosen(
     store: Store, trial: str | None, best: Asked | None, sweep: str | None
-) -> tuple[Mapping[str, Any], str]:
-    """A record, and why it is that one."""
+) -> tuple[Mapping[str, Any], str, Mapping[int, str]]:
+    """A record, why it is that one, and the trial of each seed that it was chosen of."""
     from lp_sweep.orchestrator.commands.ledgerview import history
 
     why = "Named by its identifier."
+    seeds: Mapping[int, str] = {}
     if best is not None:
         from lp_sweep.orchestrator.export import choice
 
         with opened(store.location, sweep, (best.within,), choice.VIEWS) as catalog:
-            trial, why = choice.best(catalog, best)
+            trial, why, seeds = choice.best(catalog, best)
     assert trial is not None
     found = history(store, trial)
     if found.id.startswith("p"):
@@ -137,7 +141,7 @@ def _chosen(
             f"{found.id} has no record: it failed, `lp-sweep logs {found.id}` says why. "
             "`lp-sweep retry` tries it again."
         )
-    return found.record, why
+    return found.record, why, seeds
 
 
 def _sweep(request: Request, *, named: bool) -> Sweep | None:

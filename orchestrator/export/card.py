@@ -115,13 +115,16 @@ def _front_matter(record: Record, facts: Facts, split: str) -> str:
 
 
 def _opening(record: Record, facts: Facts) -> str:
-    lines = [
-        f"Layers {ranges(record['kept_layers'])} of the {record['depth']} of "
-        f"{_base_text(facts.base)}, counted from 1 next to the embeddings, fine-tuned on "
-        f"{escaped(record['task'])}. Layers were deleted, not skipped: it is an ordinary, smaller "
-        "model.",
-        _licence_text(facts.base),
-    ]
+    base, task = _base_text(facts.base), escaped(record["task"])
+    if len(record["kept_layers"]) == record["depth"]:
+        said = f"All {record['depth']} layers of {base}, fine-tuned on {task}. None was dropped."
+    else:
+        said = (
+            f"Layers {ranges(record['kept_layers'])} of the {record['depth']} of {base}, counted "
+            f"from 1 next to the embeddings, fine-tuned on {task}. Layers were deleted, not "
+            "skipped: it is an ordinary, smaller model."
+        )
+    lines = [said, _licence_text(facts.base)]
     return "\n\n".join([*lines, *([f"**{escaped(facts.another)}.**"] if facts.another else [])])
 
 
@@ -194,7 +197,8 @@ def _inputs(spec: TrialSpec, label_names: Sequence[str]) -> str:
             '`function_to_apply="none"`'
         )
     else:
-        said = f"one of {', '.join(escaped(name) for name in label_names)}"
+        between = "; " if any("," in name for name in label_names) else ", "
+        said = f"one of {between.join(escaped(name) for name in label_names)}"
     return f"In: {columns}, at most {spec.recipe.max_length} tokens.{pair} Out: {said}."
 
 

@@ -49,6 +49,7 @@ class Asked(NamedTuple):
 class Chosen(NamedTuple):
     trial_id: str
     why: str  # sentences, for the terminal and the card
+    seeds: Mapping[int, str]  # of the same network: each seed's trial
 
 
 def best(catalog: Catalog, asked: Asked) -> Chosen:
@@ -131,18 +132,20 @@ def _reason(row: Row, asked: Asked) -> str:
 
 def _one_seed(seeds: Sequence[Row], wanted: int | None, reason: str) -> Chosen:
     """`seeds`: by score, then seed. The lower of two in the middle."""
+    trials = {row["seed"]: row["trial_id"] for row in seeds}
     if wanted is not None:
         named = [row for row in seeds if row["seed"] == wanted]
         if not named:
-            have = ", ".join(str(row["seed"]) for row in sorted(seeds, key=lambda r: r["seed"]))
+            have = ", ".join(map(str, sorted(trials)))
             raise SpecError(f"--seed {wanted}: this network was trained with seeds {have}.")
-        return Chosen(named[0]["trial_id"], f"{reason} Seed {wanted} was asked for.")
+        return Chosen(named[0]["trial_id"], f"{reason} Seed {wanted} was asked for.", trials)
     middle = seeds[(len(seeds) - 1) // 2]
     if len(seeds) == 1:
-        return Chosen(middle["trial_id"], f"{reason} It has one seed, {middle['seed']}.")
+        return Chosen(middle["trial_id"], f"{reason} It has one seed, {middle['seed']}.", trials)
     scores = ", ".join(f"{row['score']:.2f}" for row in seeds)
     return Chosen(
         middle["trial_id"],
         f"{reason} Of its seeds it is {middle['seed']}, which has the median score of {scores}: "
         "not the best one, whose score would be luck in part.",
+        trials,
     )

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 from lp_sweep.orchestrator.export.places import Where, job_of
 from lp_sweep.storage.errors import ExportError
 from lp_sweep.storage.identity import trial_id
-from lp_sweep.storage.networks import KEPT_BY, fetch_network
+from lp_sweep.storage.networks import KEPT_BY, fetch_network, has_network
 from lp_sweep.storage.specs import TrialSpec
 from lp_sweep.storage.store import Store
 from lp_sweep.storage.sums import SUMS, changed_files
@@ -47,6 +47,18 @@ def from_store(store: Store, record: Mapping[str, Any], folder: Path) -> Trained
     for name in (KEPT_BY, SUMS):
         (folder / name).unlink(missing_ok=True)
     return Trained(record, predictions)
+
+
+def kept_instead(store: Store, trial: str, seeds: Mapping[int, str]) -> str | None:
+    """A sentence where the network of `trial` was not kept, and that of another of its `seeds`
+    was. `keep: best` does that: the median seed is not the best one. Raises StoreError."""
+    if has_network(store, trial):
+        return None
+    kept = [seed for seed, other in sorted(seeds.items()) if has_network(store, other)]
+    if not kept:
+        return None
+    named = f"seed {kept[0]}" if len(kept) == 1 else f"seeds {', '.join(map(str, kept))}"
+    return f"of this network {named} was kept: --seed {kept[0]} takes it, and trains nothing again"
 
 
 def trained_again(

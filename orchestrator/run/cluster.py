@@ -86,8 +86,9 @@ def connection(address: str | None) -> Iterator[None]:
             )
     except (ConnectionError, OSError, RuntimeError, ValueError) as error:
         where = f"at {address}" if address else "on this machine"
+        said = str(error).splitlines()[0].rstrip(".")
         raise PreflightError(
-            f"no Ray {where}: {str(error).splitlines()[0]} Check --address or RAY_ADDRESS; "
+            f"no Ray {where}: {said}. Check --address or RAY_ADDRESS; "
             "`lp-sweep run` without either starts a Ray of this machine's own."
         ) from error
     try:

@@ -83,6 +83,8 @@ def _message(item: Any, location: Location) -> str:
             f"unknown key {shown(location[-1])}{_inside(location[:-1])}. "
             f"Allowed: {', '.join(allowed)}.{did_you_mean(str(location[-1]), allowed)}"
         )
+    if kind == "missing" and location == ("schema_version",):
+        return "the key 'schema_version' is missing: write `schema_version: 1`"
     if kind == "missing":
         return f"the key {location[-1]!r} is missing{_inside(location[:-1])}"
     if kind == "value_error":
