@@ -61,6 +61,21 @@ def named_columns(views: Mapping[str, str]) -> set[str]:
     return {*of_trials, *others} & set(TRIALS.names)
 
 
+def _held(views: Mapping[str, str], asked: Collection[str]) -> dict[str, set[str] | None]:
+    """Of the shared ones what the others name of them; all of what is asked for itself."""
+    return {
+        name: None
+        if name in asked
+        else {
+            word
+            for other, text in views.items()
+            if other != name
+            for word in re.findall(r"\w+", _bare(text))
+        }
+        for name in _SHARED
+    }
+
+
 def _bare(text: str) -> str:
     return re.sub(r"--.*", "", text)
 
@@ -85,5 +100,5 @@ def open_views(
             raise SpecError(f"an allowed loss of {delta}: it is a number of 0 or more, such as 1")
     views = resting(only or VIEWS)
     columns = named_columns(views) if only and "trials" not in only else None
-    held = _SHARED if only else ()
+    held = _held(views, only) if only else {}
     return open_catalog(store, views=views, held=held, sweep=sweep, deltas=deltas, columns=columns)

@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from types import TracebackType
+from types import MappingProxyType, TracebackType
 from typing import Any, Self
 
 import duckdb
@@ -73,13 +73,14 @@ def open_catalog(
     store: Store,
     *,
     views: Mapping[str, str],
-    held: Collection[str] = (),
+    held: Mapping[str, Collection[str] | None] = MappingProxyType({}),
     sweep: str | None = None,
     deltas: Sequence[float] = (1, 2, 3),
     columns: Collection[str] | None = None,
 ) -> Catalog:
     """Load a store's records and define `views` (name to SELECT, in the order of dependence);
-    those `held` are computed here and once, not by each query that reads them.
+    those `held` are computed here and once, not by each query that reads them, with these of their
+    columns (None: all).
 
     With `sweep`, everything but that sweep's cells and what they hang on is left out. `deltas`
     become `store.deltas`: the losses that `min_layers` answers for. With `columns` `store.trials`
@@ -90,7 +91,7 @@ def open_catalog(
     connection = reading.connect()
     try:
         with reading.ctrl_c():
-            _fill(connection, records, deltas)
+            _fill(connection, records, deltas, copied=not held)
             _define(connection, views, held)
             reading.lock(connection)
     except duckdb.Error as error:
@@ -103,22 +104,38 @@ def _fill(
     connection: duckdb.DuckDBPyConnection,
     records: _Records,
     deltas: Sequence[float],
+    *,
+    copied: bool,
 ) -> None:
+    """Not `copied`, a table is scanned where Arrow has it: for few scans that is less work."""
     connection.execute("CREATE SCHEMA store")
     _load(connection, "predictions", TABLES["predictions"].empty_table(), create=True)
     others = [table for table in TABLES if table != "predictions"]
     with ThreadPoolExecutor() as pool:  # while one is loaded the next is read
         for table, rows in zip(others, pool.map(records.read, others), strict=True):
-            _load(connection, table, rows, create=True)
+            if copied:
+                _load(connection, table, rows, create=True)
+            else:
+                connection.register(f"arrow_{table}", rows)
+                connection.execute(f"CREATE VIEW store.{table} AS FROM arrow_{table}")
     unique = sorted({float(delta) for delta in deltas})
     _load(connection, "deltas", pa.table({"delta": pa.array(unique, pa.float64())}), create=True)
 
 
 def _define(
-    connection: duckdb.DuckDBPyConnection, views: Mapping[str, str], held: Collection[str]
+    connection: duckdb.DuckDBPyConnection,
+    views: Mapping[str, str],
+    held: Mapping[str, Collection[str] | None],
 ) -> None:
     for name, select in views.items():
-        connection.execute(f'CREATE {"TABLE" if name in held else "VIEW"} "{name}" AS {select}')
+        if name not in held:
+            connection.execute(f'CREATE VIEW "{name}" AS {select}')
+            continue
+        columns, wanted = "*", held[name]
+        if wanted is not None:
+            described = connection.execute(f"DESCRIBE {select}").fetchall()
+            columns = ", ".join(f'"{column}"' for column, *_ in described if column in wanted)
+        connection.execute(f'CREATE TABLE "{name}" AS SELECT {columns} FROM ({select}\n)')
 
 
 def _load(
@@ -197,7 +214,8 @@ class _Records:
 
     def _read(self, table: str, names: Iterable[str] | None) -> pa.Table:
         columns = self._columns if table == "trials" else None
-        listing = self._store.read_all(table, None if names is None else sorted(names), columns)
+        wanted = None if names is None else sorted(names)
+        listing = self._store.read_all(table, wanted, columns, in_order=columns is None)
         self.unreadable.extend(listing.unreadable)
         return listing.rows
 

@@ -47,10 +47,10 @@ class Gathered:
     def seen(self) -> set[Any]:
         return {item for ids in self._ids for item in ids.to_pylist()}
 
-    def listing(self, *, in_order: bool) -> Listing:
-        """In the order of the files, those added first before the others, or else of the names."""
+    def listing(self, *, sort: bool) -> Listing:
+        """In the order of the files, those added first before the others; or `sort`, by name."""
         rows = pa.concat_tables([self._empty, *self._once()])
-        if not in_order and self._table != "predictions":  # these are too many to be sorted
+        if sort and self._table != "predictions":  # these are too many to be sorted
             rows = rows.take(pc.sort_indices(rows, sort_keys=[(self._column, "ascending")]))
         return Listing(rows, self._unreadable)
 

@@ -180,12 +180,20 @@ class Store:
         )
 
     def read_all(
-        self, table: str, names: Iterable[str] | None = None, columns: Collection[str] | None = None
+        self,
+        table: str,
+        names: Iterable[str] | None = None,
+        columns: Collection[str] | None = None,
+        *,
+        in_order: bool = True,
     ) -> Listing:
         """All rows of a table, or those of the records `names` that are there, in the order of the
-        names (predictions: by file). No record counts twice. With `columns` these alone and the
-        record's name, which of many records takes a fraction of the time."""
-        return self._of_table(table, lambda files, deadline: files.read(names, deadline, columns))
+        names (predictions, or not `in_order`: by file). No record counts twice. With `columns`
+        these alone and the record's name, which of many records takes a fraction of the time."""
+        return self._of_table(
+            table,
+            lambda files, deadline: files.read(names, deadline, columns, in_order=in_order),
+        )
 
     def contents(self, table: str) -> Contents:
         """The files of a table: for those who work on files, not on records."""

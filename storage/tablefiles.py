@@ -204,15 +204,22 @@ class TableFiles:
             return error
 
     def read(
-        self, names: Iterable[str] | None, deadline: Deadline, columns: Columns = None
+        self,
+        names: Iterable[str] | None,
+        deadline: Deadline,
+        columns: Columns = None,
+        *,
+        in_order: bool = True,
     ) -> Listing:
         wanted = None if names is None else set(names)
         parts: list[_Part] = []  # what was read before a file was gone
-        return self._until_still(lambda: self._read(wanted, parts, deadline, columns))
+        gathered, packed = self._until_still(lambda: self._read(wanted, parts, deadline, columns))
+        return gathered.listing(sort=packed and in_order)
 
     def _read(
         self, wanted: set[str] | None, parts: list[_Part], deadline: Deadline, columns: Columns
-    ) -> Listing:
+    ) -> tuple[Gathered, bool]:
+        """The rows, and whether some are from packs: the others are in the order of the names."""
         contents = self.contents(deadline)
         gathered = Gathered(self._table, columns)
         self._gather_packs(contents, wanted, gathered, deadline, columns)
@@ -228,7 +235,7 @@ class TableFiles:
             packs = Contents({}, self._packs(deadline))
             self._gather_packs(packs, gone, gathered, deadline, columns)
             contents.packs.update(packs.packs)
-        return gathered.listing(in_order=not contents.packs)
+        return gathered, bool(contents.packs)
 
     def _read_singles(
         self, names: list[str], parts: list[_Part], deadline: Deadline, columns: Columns
@@ -244,7 +251,7 @@ class TableFiles:
                 together = Gathered(self._table, columns)
                 for one in there.values():
                     together.add(one)
-                listing = together.listing(in_order=True)
+                listing = together.listing(sort=False)
                 if len(there) > 1:
                     listing = listing._replace(rows=listing.rows.combine_chunks())
                 parts.append(_Part(frozenset(there), listing))
