@@ -6,12 +6,19 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
 from lp_sweep.analysis.legend import Note
+from lp_sweep.storage.printable import listed
 
 Row = Mapping[str, Any]
+_PLACE = ("sweep", "model", "procedure")
 
 NOT_ASKED = "–"
 NOT_NEEDED = "not needed"  # by a search, for its answer
 NOT_SEARCHED = "not searched"  # by a search, for this loss
+LEARNED_NOTHING = "†"
+_NOTHING_TO_LOSE = (
+    "What learned nothing has nothing to lose, so this says little of the task. Try more rows, "
+    "more epochs or another learning rate first."
+)
 _METRICS = {
     "f1": "F1",
     "macro_f1": "macro F1",
@@ -40,7 +47,8 @@ MIN_LAYERS_NOTES = (
         r" missing\)$| \(no K=0\)$",
     ),
     Note(
-        "90% 5–7: of a search (`until: min_layers`), the answers that its scores do not rule out.",
+        "90% 5 to 7: of a search (`until: min_layers`), the answers that its scores do not rule "
+        "out.",
         r"90% \d",
     ),
     SEARCHED_FOR,
@@ -124,33 +132,74 @@ def allowed_loss(row: Row) -> str:
 
 
 def layers_needed(row: Row) -> str:
-    """`6 of 12 (−0.80) n=3`, or `4–6 of 12 (2 missing)`; of a search with `, 90% 5–7`."""
+    """`6 of 12 (−0.80) n=3`, or `4–6 of 12 (2 missing)`; of a search with `, 90% 5 to 7`."""
     credible = row.get("credible")
     of_search = f", 90% {layers_left(row['depth'], credible)}" if credible else ""
     return _layers_needed(row) + of_search
 
 
 def layers_left(depth: int, dropped: Sequence[int]) -> str:
-    """`5–7, 9`: how many layers stay where so many are dropped."""
+    """`5 to 7 or 9`: how many layers stay where so many are dropped."""
     spans: list[list[int]] = []
     for layers in sorted(depth - k for k in dropped):
         if spans and spans[-1][1] == layers - 1:
             spans[-1][1] = layers
         else:
             spans.append([layers, layers])
-    return ", ".join(str(low) if low == high else f"{low}–{high}" for low, high in spans)
+    parts: list[str] = []
+    for low, high in spans:
+        long = high - low > 1
+        parts += [f"{low} to {high}"] if long else map(str, range(low, high + 1))
+    return f"{', '.join(parts[:-1])} or {parts[-1]}" if parts[1:] else "".join(parts)
+
+
+def _no_better(row: Row) -> str:
+    """`2 of 3 seeds`: of those with all layers, by the view `min_layers`."""
+    some, every = row["n_learned_nothing"], row["n_full"]
+    if every == 1:
+        return "the one seed"
+    return f"{some} of {every} seeds" if some < every else f"all {every} seeds"
+
+
+def untaught(row: Row) -> str:
+    """Sentences, or "" where each seed with all layers is better than the constant answer."""
+    if not row["n_learned_nothing"]:
+        return ""
+    verb = "scores" if row["n_learned_nothing"] == 1 else "score"
+    return (
+        f"With all layers {_no_better(row)} {verb} no better than the constant answer. "
+        f"{_NOTHING_TO_LOSE}"
+    )
+
+
+def where_nothing_was_learned(rows: Sequence[Row]) -> tuple[Note, ...]:
+    """The note to the mark of `layers_needed`, which tells the tasks; none without the mark."""
+    several = [name for name in _PLACE if len({row[name] for row in rows}) > 1]
+    found = dict.fromkeys(
+        f"{_no_better(row)} of {_task_of(row, several)}" for row in rows if row["n_learned_nothing"]
+    )
+    if not found:
+        return ()
+    said = f"{LEARNED_NOTHING}: no better than the constant answer with all layers"
+    return (Note(f"{said}: {listed(found)}. {_NOTHING_TO_LOSE}"),)
+
+
+def _task_of(row: Row, several: Sequence[str]) -> str:
+    place = ", ".join(str(row[name]) for name in several)
+    return f"{row['task']} ({place})" if place else str(row["task"])
 
 
 def _layers_needed(row: Row) -> str:
     depth = row["depth"]
+    of = f"of {depth}{LEARNED_NOTHING if row['n_learned_nothing'] else ''}"
     if row["max_dropped"] is None:
         low, high = depth - row["max_dropped_high"], depth - row["max_dropped_low"]
         kept_layers = f"{low}" if low == high else f"{low}–{high}"
-        return f"{kept_layers} of {depth} ({_open(row)})"
+        return f"{kept_layers} {of} ({_open(row)})"
     change = ""
     if row["max_dropped"] and row["loss"] is not None:
         change = f" ({signed(-row['loss'], '%' if row['unit'] == 'percent' else '')})"
-    return f"{row['min_layers_kept']} of {depth}{change} n={row['n_seeds']}"
+    return f"{row['min_layers_kept']} {of}{change} n={row['n_seeds']}"
 
 
 def _open(row: Row) -> str:

@@ -53,7 +53,11 @@ def min_layers(
         keys={"strategy": _text("strategy"), "loss ≤": phrases.allowed_loss},
         heading=lambda row: row["task"],
         cell=phrases.layers_needed,
-        notes=(*phrases.MIN_LAYERS_NOTES, *left_out(catalog, models, strategies)),
+        notes=(
+            *phrases.where_nothing_was_learned(long.to_pylist()),
+            *phrases.MIN_LAYERS_NOTES,
+            *left_out(catalog, models, strategies),
+        ),
     )
 
 

@@ -8,8 +8,9 @@ from typing import Any
 import pytest
 
 from lp_sweep.analysis.views import open_views
+from lp_sweep.orchestrator.commands.exportverbs import export_trial
 from lp_sweep.orchestrator.export.choice import VIEWS, Asked, Chosen, best
-from lp_sweep.storage.errors import SpecError
+from lp_sweep.storage.errors import LpSweepError, SpecError
 from tests.fake_records import FakeSweep
 
 
@@ -110,6 +111,28 @@ def test_what_is_open_by_another_procedure_is_no_advice(fake: FakeSweep) -> None
     for strategy in (None, "top"):
         with pytest.raises(SpecError, match=r"not known yet: top .* does what is missing\.$"):
             choose(fake, strategy=strategy)
+
+
+def test_a_full_network_that_learned_nothing_is_told(fake: FakeSweep) -> None:
+    for seed, full in ((1, 50.0), (2, 90.0)):
+        fake.curve({0: full, 4: full - 0.5}, seed=seed)
+        fake.curve({0: 90.0, 4: 89.5}, seed=seed, task="RTE")
+    assert choose(fake).untaught.startswith(
+        "With all layers 1 of 2 seeds scores no better than the constant answer. What learned"
+    )
+    assert choose(fake, task="RTE").untaught == ""
+
+
+def test_the_command_warns_of_it(fake: FakeSweep, capsys: pytest.CaptureFixture[str]) -> None:
+    fake.curve({0: 50.0, 4: 49.5})
+    fake.publish()
+    asked = Asked("SST-2", 1)
+    folder = Path(fake.store.location) / "out"
+    with pytest.raises(LpSweepError):  # the records are of no model that there is
+        export_trial(out=folder, best=asked, store=fake.store.location, offline=True)
+    printed = capsys.readouterr()
+    assert "\nwarning: With all layers the one seed scores no better than" in printed.err
+    assert printed.out == ""
 
 
 def test_without_a_full_network_there_is_no_loss(fake: FakeSweep) -> None:

@@ -276,3 +276,53 @@ def test_the_papers_table_1_gives_the_k_of_its_table_2(paper: FakeSweep) -> None
     found = {(row["model"], row["delta"], row["task"]): row["max_dropped"] for row in rows}
     for (model, delta), expected in TABLE_1_WITHIN.items():
         assert tuple(found[model, delta, task] for task in TASKS[:5]) == expected
+
+
+# --- a full network that learned nothing
+
+
+@pytest.mark.parametrize(
+    ("scores", "record", "counted"),
+    [
+        pytest.param((90.0, 50.01), {}, (2, 0), id="each is better"),
+        pytest.param((90.0, 50.0), {}, (2, 1), id="one is the constant answer"),
+        pytest.param((49.0, 50.0, 50.004), {}, (3, 3), id="none, as two decimals show it"),
+        pytest.param((60.0,), {"majority": 0.6}, (1, 1), id="the share of its own task"),
+        pytest.param((60.0, 40.0), {"majority": None}, (2, 0), id="no constant answer"),
+        pytest.param((0.0,), {"majority": 0.0, "metric": "f1"}, (1, 1), id="F1 of the other class"),
+        pytest.param((0.0, 3.0, -2.0), {"majority": 0.0, "metric": "mcc"}, (3, 2), id="MCC"),
+        pytest.param((80.0, 0.0), {"majority": None, "metric": "pearson"}, (2, 1), id="Pearson"),
+        pytest.param((80.0, float("nan")), {"metric": "pearson"}, (2, 1), id="no number"),
+    ],
+)
+def test_seeds_that_learned_nothing_are_counted(
+    fake: FakeSweep, scores: Any, record: Any, counted: Any
+) -> None:
+    for seed, score in enumerate(scores):
+        fake.cell(k=0, seed=seed, score=score, **record)
+        fake.cell(k=2, seed=seed, score=40.0, **record)  # counts for nothing
+    row = answer(fake)
+    assert (row["n_full"], row["n_learned_nothing"]) == counted
+
+
+def test_what_learned_is_told_of_each_full_network_alone(fake: FakeSweep) -> None:
+    """By model, procedure, task and sweep; whichever strategy lists it, and once."""
+    fake.curve({0: 50.0, 2: 50.0})
+    fake.curve({0: 50.0, 4: 50.0}, strategy="bottom")
+    fake.curve({0: 80.0, 2: 50.0}, model="xlnet")
+    fake.curve({0: 80.0, 2: 50.0}, procedure="iterative")
+    fake.curve({0: 80.0, 2: 50.0}, task="RTE")
+    other = FakeSweep(fake.store.location, name="other")
+    other.curve({0: 80.0, 2: 50.0}, seed=43)
+    other.publish()
+    counted = [(row["n_full"], row["n_learned_nothing"]) for row in answers(fake, sweep="demo")]
+    assert counted == [(1, 1), (1, 1), (1, 0), (1, 0), (1, 0)]
+    (elsewhere,) = answers(fake, sweep="other")
+    assert (elsewhere["n_full"], elsewhere["n_learned_nothing"]) == (1, 0)
+
+
+def test_a_full_network_that_is_not_there_is_not_counted(fake: FakeSweep) -> None:
+    fake.curve({2: 50.0})
+    fake.cell(k=0, seed=43, state="failed")
+    row = answer(fake)
+    assert (row["n_full"], row["n_learned_nothing"]) == (0, 0)

@@ -14,7 +14,7 @@ import pyarrow as pa
 import pytest
 
 from lp_sweep.analysis.render import FORMATS, render, render_rows
-from lp_sweep.analysis.tables import TABLES, Table, task_scores
+from lp_sweep.analysis.tables import TABLES, Table, min_layers, task_scores
 from lp_sweep.analysis.views import open_views
 from lp_sweep.storage.catalog import Catalog
 from lp_sweep.storage.errors import SpecError
@@ -97,6 +97,16 @@ def test_the_plain_table_is_aligned(catalog: Catalog) -> None:
     assert render_rows(catalog.query(sql), "table", terminal=False) == (
         "model  k  score\n-----  -  -----\nbert   0  92.43\nbert   6  90.25\nbert   8   NULL\n"
     )
+
+
+def test_a_terminal_breaks_notes_between_words_and_a_pipe_nowhere(catalog: Catalog) -> None:
+    table = min_layers(catalog)
+    shown = re.sub(r"\x1b\[[0-9;]*m", "", render(table, terminal=True, width=50))
+    note = next(note for note in table.notes if len(note) > 100)
+    lines = [line.rstrip() for line in shown.splitlines()]
+    assert max(map(len, lines)) <= 50
+    assert note in " ".join(lines)
+    assert note in render(table, terminal=False).splitlines()
 
 
 def test_wide_characters_are_aligned(catalog: Catalog) -> None:

@@ -198,7 +198,7 @@ def test_a_table_is_what_the_command_below_it_prints(
 def test_a_cell_keeps_its_text() -> None:
     texts = [
         *("90.25 ±0.31 (−2.18) n=3", "4–6 of 12 (2 missing)", "×1.94 (1.92–1.96)", "t=0.95"),
-        *("1-6", "<0.0001", "<b>", "22.7 M", "", "mcnemar 31/11", "90% 5–7", "./all-l6"),
+        *("1-6", "<0.0001", "<b>", "22.7 M", "", "mcnemar 31/11", "90% 5 to 7", "./all-l6"),
     ]
     for text in texts:
         assert Reading(f"<html>{cell(text)}</html>").texts.get("html", "") == text
@@ -263,6 +263,24 @@ def test_without_all_layers_there_is_no_answer(tmp_path: Path) -> None:
     assert answer.said == "No score with all 12 layers."
     assert (answer.choices[0].layers, answer.choices[0].export) == ("?", "")
     assert answer.choices[0].doubt == "no score with all layers to compare with"
+
+
+def test_an_answer_of_a_network_that_learned_nothing_says_so(tmp_path: Path) -> None:
+    fake = FakeSweep(tmp_path / "store")
+    for seed, full in ((42, 50.0), (43, 50.0), (44, 80.0)):
+        fake.curve({0: full, 11: 49.9}, task="a", seed=seed)
+        fake.curve({0: 80.0, 11: 79.9}, task="b", seed=seed)
+        fake.curve({0: 50.0, 11: 49.9}, task="c", seed=seed)
+    found = answers_of(fake.publish(), (1,))
+    assert found["b"].choices[0].untaught == ""
+    (none,) = found["c"].choices
+    assert none.layers == "1", "one layer is enough where there is nothing to lose"
+    assert none.untaught.startswith("With all layers all 3 seeds score no better than the constant")
+    assert "2 of 3 seeds score no better" in found["a"].choices[0].untaught
+    read = write_report(fake.store, tmp_path / "r.html").page.read_text(encoding="utf-8")
+    assert read.count('class="untaught"') == 6, "on each card of two tasks"
+    assert "within 1 point (in doubt)" in read, "also where the cards are folded"
+    assert "1 of 12†<small> (" in read
 
 
 def test_size_speed_interval_and_the_constant_answer_stand_beside_it(store: Store) -> None:

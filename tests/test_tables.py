@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from lp_sweep.analysis.phrases import layers_left
 from lp_sweep.analysis.statistics.tables import min_layers_interval
 from lp_sweep.analysis.tables import TABLES, Table, min_layers, speed, strategy_means, task_scores
 from lp_sweep.analysis.views import open_views
@@ -414,3 +415,50 @@ def test_tables_narrow_to_strategies(fake: FakeSweep) -> None:
     fake.curve({2: 89.2}, strategy="bottom")
     table = min_layers(open_views(fake.publish()), strategies=["bottom"])
     assert [line["strategy"] for line in lines(table)] == ["bottom"] * 3
+
+
+def test_an_answer_of_a_network_that_learned_nothing_is_marked(fake: FakeSweep) -> None:
+    for seed, full in ((42, 50.0), (43, 90.0), (44, 49.0)):
+        fake.curve({0: full, 2: 50.0}, seed=seed)
+        fake.curve({0: 80.0, 2: 79.5}, seed=seed, task="RTE")
+    fake.curve({0: 50.0, 2: 50.0}, model="xlnet")
+    fake.cell(k=4, model="xlnet", state="failed")
+    catalog = open_views(fake.publish(), deltas=(1,), only=("min_layers", "trials", "predictions"))
+    bert, xlnet = lines(min_layers(catalog))
+    assert (bert["SST-2"], bert["RTE"]) == ("12 of 12† n=3", "10 of 12 (−0.50) n=3")
+    assert xlnet["SST-2"] == "8–10 of 12† (1 missing)"
+    said = (
+        "†: no better than the constant answer with all layers: 2 of 3 seeds of SST-2 (bert), "
+        "the one seed of SST-2 (xlnet). What learned nothing has nothing to lose"
+    )
+    assert min_layers(catalog).notes[0].startswith(said)
+    with_interval = min_layers_interval(catalog)
+    assert [line["layers"] for line in lines(with_interval)] == [
+        *("12 of 12†", "10 of 12", "8–10 of 12†"),
+    ]
+    assert with_interval.notes[0].startswith(said)
+    of_one = min_layers(catalog, models=["bert"])
+    assert "2 of 3 seeds of SST-2. What" in of_one.notes[0]
+
+
+@pytest.mark.parametrize("make", [min_layers, min_layers_interval])
+def test_where_every_full_network_learned_there_is_no_mark(fake: FakeSweep, make: Any) -> None:
+    fake.curve({0: 80.0, 2: 50.0}, task="†")
+    table = make(open_views(fake.publish()))
+    assert not any("constant answer" in note for note in table.notes)
+
+
+@pytest.mark.parametrize(
+    ("dropped", "said"),
+    [
+        ([11], "1"),
+        ([6, 11], "1 or 6"),
+        ([5, 6], "6 or 7"),
+        ([8, 9, 10], "2 to 4"),
+        ([3, 5, 6, 8, 9, 10], "2 to 4, 6, 7 or 9"),
+        ([0, 8, 9, 10], "2 to 4 or 12"),
+        ([], ""),
+    ],
+)
+def test_a_set_of_answers_in_words(dropped: list[int], said: str) -> None:
+    assert layers_left(12, dropped) == said

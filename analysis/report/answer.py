@@ -110,7 +110,7 @@ def _choice(rows: Sequence[Row], known: _Known) -> Choice:
     loss = phrases.allowed_loss(rows[0])
     sure = [row for row in rows if row["n_seeds"]]
     if not sure:
-        return Choice(loss, "?", "no score with all layers to compare with", "", (), (), "")
+        return Choice(loss, "?", "no score with all layers to compare with", "", "", (), (), "")
     best = max(
         sure,
         key=lambda row: (row["max_dropped_low"], row["score_kept"] or 0.0, -row["position"]),
@@ -122,6 +122,7 @@ def _choice(rows: Sequence[Row], known: _Known) -> Choice:
         loss=loss,
         layers=str(layers) if fewest == layers else f"{fewest}–{layers}",
         doubt="" if fewest == layers else _open(rows, best["max_dropped_low"]),
+        untaught=phrases.untaught(best),
         network=_named(best),
         kept=[layer in kept for layer in range(1, depth + 1)],
         facts=_facts(best, known),
@@ -160,7 +161,8 @@ def _facts(best: Row, known: _Known) -> list[Fact]:
 def _credible(row: Row) -> str:
     if row["reason"] or not row["credible"]:
         return f"none: {row['reason'] or 'nothing to resample'}"
-    return f"{phrases.layers_left(row['depth'], row['credible'])} layers by this strategy"
+    left = phrases.layers_left(row["depth"], row["credible"])
+    return f"{left} layer{'' if left == '1' else 's'} by this strategy"
 
 
 def _size_and_speed(rows: Sequence[Row]) -> list[Fact]:

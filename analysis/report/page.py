@@ -26,6 +26,7 @@ class Choice(NamedTuple):
     loss: str  # 1 point
     layers: str  # 10, or 4–6 where missing cells leave it open
     doubt: str  # why it is open, or not known; "" where it is neither
+    untaught: str  # that the network with all layers learned nothing; "" where it did
     network: str  # top K=2
     kept: Sequence[bool]  # of each layer, the lowest first; () where no network is known
     facts: Sequence[Fact]  # score, interval, size, speed

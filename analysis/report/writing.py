@@ -31,7 +31,7 @@ from lp_sweep.storage.printable import printable
 from lp_sweep.storage.store import Store, Unreadable
 
 # the number of a cell, and what is said of it: `90.25` and ` ±0.31 (−2.18) n=3`
-_LEADING = re.compile(r"([×<+−]?\d[\d.,–]*%?(?: of \d+)?)(?=$|,| [±(\[n])(.*)", re.DOTALL)
+_LEADING = re.compile(r"([×<+−]?\d[\d.,–]*%?(?: of \d+†?)?)(?=$|,| [±(\[n])(.*)", re.DOTALL)
 _DOCTYPE = b"<!doctype html"
 
 

@@ -17,6 +17,12 @@
 -- n_missing        pairs of K and seed that are listed here and can't be compared yet.
 -- n_not_searched   K that a search (`until: min_layers`) never ran and that stand next above
 --                  max_dropped_low: it was for other losses. They might do.
+-- n_full           seeds of K=0 that are done, and n_learned_nothing of them whose score is no better
+-- n_learned_nothing  than the constant answer's (`majority`): below it, or less than 0.005 points
+--                  above, which two decimals don't show. A correlation has 0 for it (pearson,
+--                  spearman, mcc), and a score that is null counts as that of a constant answer.
+--                  Where a task has no such answer, none is counted. What learned nothing has
+--                  nothing to lose: with any of them the answer says little.
 -- What else a search did not need is not missing, and a seed without its K=0, which another sweep
 -- has left, is not looked at.
 -- Networks without some of their feed-forwards are left out.
@@ -36,9 +42,23 @@ not_needed AS (
 
 full_depth AS (
     SELECT sweep, model, procedure, task, seed, any_value(score) AS score,
-        any_value(kept_layers) AS kept_layers, min(cell) AS cell
+        any_value(kept_layers) AS kept_layers, min(cell) AS cell,
+        bool_or(state = 'done') AS done,
+        coalesce(
+            any_value(majority),
+            CASE WHEN any_value(metric) IN ('pearson', 'spearman', 'mcc') THEN 0 END
+        ) AS constant
     FROM whole_layers
     WHERE n_kept = depth
+    GROUP BY ALL
+),
+
+learned AS (  -- of the seeds of K=0: how many learned nothing
+    SELECT sweep, model, procedure, task,
+        count(*) AS n_full,
+        count(*) FILTER (WHERE score IS NULL OR score < constant + 0.005) AS n_learned_nothing
+    FROM full_depth
+    WHERE done
     GROUP BY ALL
 ),
 
@@ -135,6 +155,8 @@ SELECT
     CASE WHEN has_full AND max_dropped_low = max_dropped_high THEN max_dropped_low END AS max_dropped,
     depth - max_dropped AS min_layers_kept,
     max_dropped_low, max_dropped_high,
-    kept_layers, score_full, score_kept, loss, n_seeds, n_missing, n_not_searched, position
+    kept_layers, score_full, score_kept, loss, n_seeds, n_missing, n_not_searched,
+    coalesce(n_full, 0) AS n_full, coalesce(n_learned_nothing, 0) AS n_learned_nothing, position
 FROM answers
 JOIN lists USING (sweep, model, procedure, strategy, task, depth)
+LEFT JOIN learned USING (sweep, model, procedure, task)

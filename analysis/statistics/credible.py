@@ -43,16 +43,17 @@ WHERE unit = $unit
 ORDER BY sweep, model, position, delta
 """
 _CURVE = ("sweep", "model", "procedure", "strategy", "task")
+_AS_THERE = (  # as in min_layers
+    *("max_dropped", "max_dropped_low", "max_dropped_high"),
+    *("n_not_searched", "n_full", "n_learned_nothing"),
+)
 SCHEMA = pa.schema(
     [
         *((name, pa.string()) for name in _CURVE),
         ("delta", pa.float64()),
         ("unit", pa.string()),
         ("depth", pa.int64()),
-        ("max_dropped", pa.int64()),  # these four as in min_layers
-        ("max_dropped_low", pa.int64()),
-        ("max_dropped_high", pa.int64()),
-        ("n_not_searched", pa.int64()),
+        *((name, pa.int64()) for name in _AS_THERE),
         ("share", pa.float64()),  # of the resamples that give max_dropped
         ("credible", pa.list_(pa.int64())),  # the fewest K with 90% of the resamples, ascending;
         # of a search those that its scores do not rule out: without shares and resamples
@@ -182,8 +183,8 @@ def _row(answer: Row, curve: Curve | str) -> dict[str, Any]:
 
 
 def _answer(answer: Row) -> dict[str, Any]:
-    names = ("max_dropped", "max_dropped_low", "max_dropped_high", "n_not_searched")
-    return {name: answer[name] for name in (*_CURVE, *names, "delta", "unit", "depth", "n_seeds")}
+    names = (*_CURVE, *_AS_THERE, "delta", "unit", "depth", "n_seeds")
+    return {name: answer[name] for name in names}
 
 
 def credible_set(shares: Mapping[int, float], enough: float = ENOUGH) -> list[int]:

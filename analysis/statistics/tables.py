@@ -90,7 +90,12 @@ def min_layers_interval(
     }
     long = min_layers_rows(catalog, unit=unit, models=models, strategies=strategies)
     title = f"Layers needed to stay within a loss, in {unit}, and how sure that is"
-    said = (*notes.MIN_LAYERS, phrases.SEARCHED_FOR, *left_out(catalog, models, strategies))
+    said = (
+        *phrases.where_nothing_was_learned(long.to_pylist()),
+        *notes.MIN_LAYERS,
+        phrases.SEARCHED_FOR,
+        *left_out(catalog, models, strategies),
+    )
     return _flat(title, long, columns, said)
 
 
@@ -169,6 +174,7 @@ def _p(value: float | None) -> str:
 def _layers(row: Row) -> str:
     fewest, most = row["depth"] - row["max_dropped_high"], row["depth"] - row["max_dropped_low"]
     span = f"{fewest if fewest == most else f'{fewest}–{most}'} of {row['depth']}"
+    span += phrases.LEARNED_NOTHING if row["n_learned_nothing"] else ""
     return f"{span} ({phrases.NOT_SEARCHED})" if row["n_not_searched"] else span
 
 
@@ -182,7 +188,7 @@ def _credible(row: Row) -> str:
     """The answers in layers that stay, fewest first."""
     if row["reason"]:
         return f"not asked: {row['reason']}"
-    return " or ".join(str(row["depth"] - k) for k in reversed(row["credible"]))
+    return phrases.layers_left(row["depth"], row["credible"])
 
 
 def _draws(row: Row) -> str:

@@ -15,7 +15,7 @@ from lp_sweep.storage.places import node_folder
 from lp_sweep.storage.store import Store
 
 if TYPE_CHECKING:
-    from lp_sweep.orchestrator.export.choice import Asked
+    from lp_sweep.orchestrator.export.choice import Asked, Chosen
     from lp_sweep.orchestrator.export.prunedfolder import Pruned
     from lp_sweep.orchestrator.export.trialfolder import Exported
     from lp_sweep.orchestrator.inputs.models import ModelInput
@@ -59,15 +59,17 @@ def export_trial(
 
         check_packages()
     place = existing(store or DEFAULT_STORE)
-    record, chosen, seeds = _chosen(place, trial, best, sweep)
+    record, choice = _chosen(place, trial, best, sweep)
     refuse_reduced(record)
-    say(f"{record['trial_id']}: {chosen}")
-    if hint := kept_instead(place, record["trial_id"], seeds):
+    say(f"{record['trial_id']}: {choice.why}")
+    if choice.untaught:
+        say(f"warning: {choice.untaught}")
+    if hint := kept_instead(place, record["trial_id"], choice.seeds):
         say(hint)
     request = Request(file or _DEFAULT_FILE, [], None, data_dir, offline, manifest)
     wanted = Wanted(
         record=record,
-        chosen=chosen,
+        chosen=f"{choice.why} {choice.untaught}".strip(),
         out=Path(out),
         where=Where(
             store=place,
@@ -121,19 +123,18 @@ def prune_model(
 
 def _chosen(
     store: Store, trial: str | None, best: Asked | None, sweep: str | None
-) -> tuple[Mapping[str, Any], str, Mapping[int, str]]:
-    """A record, why it is that one, and the trial of each seed that it was chosen of."""
+) -> tuple[Mapping[str, Any], Chosen]:
+    """A record, and why it is that one."""
     from lp_sweep.orchestrator.commands.ledgerview import history
+    from lp_sweep.orchestrator.export import choice
 
-    why = "Named by its identifier."
-    seeds: Mapping[int, str] = {}
-    if best is not None:
-        from lp_sweep.orchestrator.export import choice
-
+    if best is None:
+        assert trial is not None
+        chosen = choice.Chosen(trial, "Named by its identifier.", {})
+    else:
         with opened(store.location, sweep, (best.within,), choice.VIEWS) as catalog:
-            trial, why, seeds = choice.best(catalog, best)
-    assert trial is not None
-    found = history(store, trial)
+            chosen = choice.best(catalog, best)
+    found = history(store, chosen.trial_id)
     if found.id.startswith("p"):
         raise SpecError(f"{found.id} is a measurement and has no network. Name a trial.")
     if found.record is None:
@@ -141,7 +142,7 @@ def _chosen(
             f"{found.id} has no record: it failed, `lp-sweep logs {found.id}` says why. "
             "`lp-sweep retry` tries it again."
         )
-    return found.record, why, seeds
+    return found.record, chosen
 
 
 def _sweep(request: Request, *, named: bool) -> Sweep | None:

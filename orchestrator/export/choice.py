@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
+from lp_sweep.analysis import phrases
 from lp_sweep.orchestrator.sweepfile.wording import choose
 from lp_sweep.storage.catalog import Catalog
 from lp_sweep.storage.errors import SpecError
@@ -50,6 +51,7 @@ class Chosen(NamedTuple):
     trial_id: str
     why: str  # sentences, for the terminal and the card
     seeds: Mapping[int, str]  # of the same network: each seed's trial
+    untaught: str = ""  # that the network with all layers learned nothing, where it did
 
 
 def best(catalog: Catalog, asked: Asked) -> Chosen:
@@ -58,7 +60,8 @@ def best(catalog: Catalog, asked: Asked) -> Chosen:
     names = ("sweep", "model", "procedure", "task", "strategy")
     place = {name: row[name] for name in names} | {"kept": row["kept_layers"]}
     seeds = catalog.query(_SEEDS, place).to_pylist()
-    return _one_seed(seeds, asked.seed, _reason(row, asked))
+    chosen = _one_seed(seeds, asked.seed, _reason(row, asked))
+    return chosen._replace(untaught=phrases.untaught(row))
 
 
 def _answers(catalog: Catalog, asked: Asked) -> list[Row]:
