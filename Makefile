@@ -6,7 +6,7 @@ ROOMS := storage trials analysis orchestrator quickstart
 STORE ?= quickstart-store
 FIGURES := benchmarks/results
 
-.PHONY: help setup quickstart quickstart-model fmt check test test-all test-cluster bench clean
+.PHONY: help setup quickstart quickstart-model fmt check test test-plain test-ray test-all test-cluster bench clean
 
 help:
 	@echo "setup quickstart quickstart-model fmt check test test-all test-cluster bench clean"
@@ -54,11 +54,16 @@ check: setup build/ns/.ready
 	$(BIN)/mypy -p lp_sweep
 	PYTHONPATH=build/parts $(BIN)/lint-imports
 
-# worksteal: neighbours stay in one process, which makes the fixtures of their file once
-# a Ray mostly waits: of those tests three run at a time, on two cores too
+# a Ray mostly waits, while the others compute: both at a time
 test: setup
+	$(MAKE) -j2 --output-sync=line test-plain test-ray
+
+# worksteal: neighbours stay in one process, which makes the fixtures of their file once
+test-plain: setup
 	$(BIN)/python -m pytest -m "not slow and not gpu and not ray" -n auto --dist worksteal
-	$(BIN)/python -m pytest -m "not slow and not gpu and ray" -n 3 --dist loadfile
+
+test-ray: setup
+	$(BIN)/python -m pytest -m "not slow and not gpu and ray" -n 2 --dist loadfile
 
 test-all: test test-cluster
 	$(BIN)/python -m pytest -m "(slow or gpu) and not ray" -n auto
