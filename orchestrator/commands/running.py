@@ -164,6 +164,7 @@ def _options(
         per_trial=PerTrial.of(spec),
         offline=request.offline,
         part=is_part(request.overrides),
+        overrides=redact_command(request.overrides),
         checkpoint_every=spec.checkpoint_every,
         keep=spec.keep,
         command=redact_command(how.command or ["lp-sweep", *sys.argv[1:]]),

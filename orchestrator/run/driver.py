@@ -50,7 +50,9 @@ def run_sweep(
 ) -> Outcome:
     """Do what is missing. Raises PreflightError when no cluster can be had, StoreError when the
     store refuses before the first trial; later that is a reason to stop."""
-    recorder = Recorder(store, part=options.part, command=options.command)
+    recorder = Recorder(
+        store, part=options.part, overrides=options.overrides, command=options.command
+    )
     recorder.cells(plan)
 
     def replanned(newer: Plan) -> None:
