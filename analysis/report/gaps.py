@@ -113,12 +113,12 @@ def _sentences(counts: Mapping[str, int]) -> Iterator[str]:
         yield "The store has no sweep: nothing was asked for yet."
         return
     asked = counts["n_cells"] - counts["n_not_needed"]
-    shared = counts["n_open_networks"]
-    networks = f" ({shared} trial{'' if shared == 1 else 's'})" if shared < counts["n_open"] else ""
+    open_, trials = counts["n_open"], counts["n_open_networks"]
+    shared = f" ({trials} trial{'' if trials == 1 else 's'})" if trials < open_ else ""
     yield (
-        f"Without a score: {counts['n_open']} of {asked} cells{networks}. A mean over them is shown as "
-        "missing, and an answer that hangs on them is an interval."
-        if counts["n_open"]
+        f"Without a score: {open_} of {asked} cells{shared}. A mean over them is shown as missing, "
+        "and an answer that hangs on them is an interval."
+        if open_
         else f"Each of the {asked} cells has a record."
     )
     if counts["n_no_number"]:

@@ -192,7 +192,10 @@ class RecipeEntry(Entry):
     )
     epochs: int = Field(Recipe().epochs, gt=0, lt=2**31, description="passes over the train set")
     max_length: int = Field(
-        Recipe().max_length, ge=4, le=8192, description="tokens of a row; what is longer is cut"
+        Recipe().max_length,
+        ge=4,
+        le=8192,
+        description="tokens of a row, as many as the models take; what is longer is cut",
     )
     weight_decay: float = Field(
         Recipe().weight_decay, ge=0, description="AdamW's; not of biases and norms"
