@@ -122,7 +122,10 @@ def _run(request: Request, how: How, first: Planned, selection: Selection, budge
 
     for note in first.sweep.notes:
         say(f"note: {note}")
-    preflight.check(first.plan, first.location, how.node_folder, offline=request.offline)
+    for note in preflight.check(
+        first.plan, first.location, how.node_folder, offline=request.offline
+    ):
+        say(f"note: {note}")
     store = Store(first.location, create=True, patience=_patience())
     as_run = _as_run(first.file)
     if store.read_text("sweeps", f"{first.sweep.name}.yaml") != as_run:
