@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from lp_sweep.orchestrator.cluster.clusterfile import read_cluster_file
+from lp_sweep.orchestrator.commands.interrupt import after_the_start
 from lp_sweep.orchestrator.commands.output import emit, say
 from lp_sweep.orchestrator.commands.request import Planned, Request, planned
 from lp_sweep.orchestrator.estimate.estimate import Rates
@@ -138,7 +139,7 @@ def _run(request: Request, how: How, first: Planned, selection: Selection, budge
     display = make_display(first.ledger.timings)
     events = EventReporter(display, emit) if how.events else None
     mirrors = mirrored(events or display, how.mirrors, store.location, first.sweep.name)
-    with _errors_told(events), mirrors as reporter:
+    with after_the_start(), _errors_told(events), mirrors as reporter:
         outcome = run_sweep(first.plan, rates, store, options, reporter)
     return Ended(outcome, store, budget.used(), events)
 
