@@ -482,6 +482,39 @@ def test_override_mistake(tmp_path: Path, override: str, message: str) -> None:
     assert said.startswith(f"override '{override}': ")
 
 
+@pytest.mark.parametrize(
+    ("override", "notes"),
+    [
+        pytest.param("task=RTE", [], id="the file's by another spelling"),
+        pytest.param(
+            "task=cola",
+            ["task 'cola' is not one of the file's (rte, mrpc): GLUE's cola is planned in their "
+             "place"],
+            id="another",
+        ),
+        pytest.param(
+            "task=mrpc,cola,wnli",
+            ["task 'cola', 'wnli' are not one of the file's (rte, mrpc): GLUE's cola, wnli are "
+             "planned, too"],
+            id="one of the file's, and others",
+        ),
+        pytest.param(
+            "strategy=[{name: bottom, k: 1}]", [], id="described in full",
+        ),
+        pytest.param(
+            "strategy=drop 3",
+            ["strategy 'drop 3' is not one of the file's (top): it is planned in their place"],
+            id="strategy",
+        ),
+        pytest.param("seed=7", [], id="a seed is a number"),
+    ],
+)  # fmt: skip
+def test_a_name_that_the_file_does_not_have_is_noted(
+    tmp_path: Path, override: str, notes: list[str]
+) -> None:
+    assert load_sweep(make_inputs(tmp_path, PLAIN), [override]).notes == notes
+
+
 def test_a_threshold_override_is_blamed_for_its_value(tmp_path: Path) -> None:
     file = make_inputs(tmp_path, PLAIN + "  - {name: contribution, threshold: 0.9}\n")
     assert mistake(file, "threshold=5") == (

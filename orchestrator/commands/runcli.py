@@ -70,6 +70,7 @@ def run(
             raise SpecError("--events tells of a run; a plan is JSON with --json.")
         plan(file, overrides, store, data_dir, offline, manifest, cluster, as_json)
         return
+    _check_printed(as_json=as_json, events=events, detach=detach)
     with told_if_interrupted():
         from lp_sweep.orchestrator.commands import running
         from lp_sweep.orchestrator.commands.farewell import farewell
@@ -157,6 +158,7 @@ def retry(
         raise SpecError(f"two sweep files: {', '.join(files)}. A trial is named t1-0c1f...")
     if names and (error_type or failed):
         raise SpecError("name trials, or choose them with --failed or --type: not both.")
+    _check_printed(as_json=as_json, events=events, detach=detach)
     with told_if_interrupted():
         from lp_sweep.orchestrator.commands import running
         from lp_sweep.orchestrator.commands.farewell import farewell
@@ -174,6 +176,14 @@ def retry(
             raise typer.Exit(submit(request, how))
         ended = running.retry(request, how, names, error_type)
     raise typer.Exit(farewell(ended, request, how))
+
+
+def _check_printed(*, as_json: bool, events: bool, detach: bool) -> None:
+    """With --detach the one is of this command, the other of the run."""
+    if as_json and events and not detach:
+        raise SpecError(
+            "--events is JSON already, and its last line has what --json prints. Keep one of them."
+        )
 
 
 @app.command()

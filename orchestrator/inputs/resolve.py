@@ -138,7 +138,7 @@ def resolve(
         models=tuple(models),
         tasks=tasks,
         recipe=spec.recipe.to_recipe(),
-        notes=_unpinned(models, tasks.values()),
+        notes=[*file.notes, *_unpinned(models, tasks.values())],
         manifest=held,
         manifest_file=manifest,
     )
