@@ -329,6 +329,27 @@ def test_seeds(tmp_path: Path, form: str, seeds: list[int]) -> None:
     assert load_sweep(file).spec.seeds == seeds
 
 
+@pytest.mark.parametrize(
+    ("form", "counts"),
+    [("2-4", {2, 3, 4}), ("[0, 3-5]", {0, 3, 4, 5}), ("{from: 2, count: 2}", {2, 3}), ("1", {1})],
+)
+def test_a_range_of_k(tmp_path: Path, form: str, counts: set[int]) -> None:
+    """For a strategy, and for a model in its place; in the file and on the command line."""
+    file = make_inputs(tmp_path, PLAIN.replace("k: [0, 2]", f"k: {form}"))
+    assert {cell.k for cell in cells(file)} == counts
+    file = make_inputs(tmp_path, PLAIN.replace("- ./folder/of/a/model", "- {id: ./folder/of/a/mod"
+                       f"el, k: {form}}}"))  # fmt: skip
+    assert {cell.k for cell in cells(file)} == counts
+    if "{" not in form:
+        assert {cell.k for cell in cells(make_inputs(tmp_path), f"k={form}")} == counts
+
+
+@pytest.mark.parametrize("form", ["4-2", "0-20000", "{to: 3}"])
+def test_a_range_of_k_that_is_none(tmp_path: Path, form: str) -> None:
+    file = make_inputs(tmp_path, PLAIN.replace("k: [0, 2]", f"k: {form}"))
+    assert re.search("the K from|a range of K is", mistake(file))
+
+
 def test_short_forms(tmp_path: Path) -> None:
     text = """\
 schema_version: 1
