@@ -396,5 +396,5 @@ def test_an_empty_store_is_no_store(tmp_path: Path, verb: str) -> None:
 def test_an_empty_name_is_no_trial(tmp_path: Path, verb: str) -> None:
     Store(tmp_path / "lp-sweep-store", create=True)
     told = sweep(verb, "", cwd=tmp_path)
-    assert (told.returncode, told.stdout) == (2, "")
+    assert (told.returncode, told.stdout) == (4, "")
     assert "the name of the trial is empty" in told.stderr

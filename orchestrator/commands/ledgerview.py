@@ -11,7 +11,7 @@ from lp_sweep.analysis.raw import finite
 from lp_sweep.orchestrator.commands.layertext import layers_text
 from lp_sweep.orchestrator.commands.timingtext import timings_text
 from lp_sweep.orchestrator.plan.known import attempted_work
-from lp_sweep.storage.errors import SpecError, StoreError
+from lp_sweep.storage.errors import StoreError
 from lp_sweep.storage.printable import printable
 from lp_sweep.storage.store import Store
 
@@ -52,7 +52,7 @@ def _when(attempt: Mapping[str, Any]) -> str:
 
 def _find(store: Store, name: str) -> str:
     if not name:
-        raise SpecError("the name of the trial is empty. Give an identifier, or its beginning.")
+        raise StoreError("the name of the trial is empty. Give an identifier, or its beginning.")
     attempted = {attempted_work(item) for item in store.names("attempts")}
     known = store.names("trials") | store.names("profiles") | attempted
     if name in known:
