@@ -38,9 +38,8 @@ LIMIT {_MOST}
 # by the overrides of the run that asked for them: without these another run would not. Those of
 # the whole sweep first: a run of it lists its own cells only
 _ASKED_BY = """
-SELECT coalesce(listed.overrides, '') AS overrides, bool_or(cells.state = 'failed') AS failed
+SELECT coalesce(overrides, '') AS overrides, bool_or(state = 'failed') AS failed
 FROM cells
-JOIN store.sweeps AS listed USING (sweep, cell)
 WHERE state NOT IN ('done', 'not_needed')
 GROUP BY 1
 ORDER BY 1
