@@ -25,6 +25,7 @@ from lp_sweep.orchestrator.commands import (
     runcli,
     storecli,
 )
+from lp_sweep.orchestrator.commands.interrupt import INTERRUPTED
 from lp_sweep.orchestrator.commands.options import (
     CacheDirOption,
     DataDirOption,
@@ -58,6 +59,8 @@ def main() -> None:
     except LpSweepError as error:
         complain(str(error))
         sys.exit(error.exit_code)
+    except KeyboardInterrupt:  # before there is a command that could tell it
+        sys.exit(INTERRUPTED)
 
 
 def _version(wanted: bool) -> None:

@@ -177,6 +177,10 @@ class Presence:
         self.shared = self.shared or bool(found)
         return found
 
+    def beside(self) -> list[Announcement]:
+        """Those of the others that are at work on this machine. Raises StoreError."""
+        return [run for run in self.others() if run.machine and run.machine == self._me.machine]
+
     def claim(self, work_id: str) -> Announcement | None:
         """Take a piece of work: None when it is ours, else who has it. Raises StoreError."""
         self._held[work_id] = _now()

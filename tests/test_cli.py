@@ -18,6 +18,7 @@ import pytest
 from typer.main import get_command
 
 from lp_sweep.orchestrator.cli import app, main
+from lp_sweep.storage.store import Store
 from tests.fake_records import FakeSweep
 from tests.sweepfiles import DEMO, PLAIN, make_inputs
 
@@ -379,3 +380,21 @@ def test_exit_codes_of_a_process(tmp_path: Path, arguments: list[str], code: int
     assert bool(out) == (code == 0)
     assert bool(err) == (code != 0)
     assert "Traceback" not in err
+
+
+@pytest.mark.parametrize("verb", ["plan", "run", "status"])
+def test_an_empty_store_is_no_store(tmp_path: Path, verb: str) -> None:
+    """An unset variable of a script: `--store "$STORE"`."""
+    told = sweep(verb, "--store", "", cwd=tmp_path)
+    assert (told.returncode, told.stdout) == (2, "")
+    assert "--store" in told.stderr
+    assert "it is empty" in told.stderr
+    assert "no sweep file" in sweep("plan", cwd=tmp_path, env={"LP_SWEEP_STORE": ""}).stderr
+
+
+@pytest.mark.parametrize("verb", ["show", "logs"])
+def test_an_empty_name_is_no_trial(tmp_path: Path, verb: str) -> None:
+    Store(tmp_path / "lp-sweep-store", create=True)
+    told = sweep(verb, "", cwd=tmp_path)
+    assert (told.returncode, told.stdout) == (4, "")
+    assert "the name of the trial is empty" in told.stderr

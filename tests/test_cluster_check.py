@@ -16,6 +16,7 @@ from lp_sweep.orchestrator.preflight.gpumemory import GpuInfo
 from lp_sweep.orchestrator.preflight.nodefindings import Node, node_findings
 from lp_sweep.orchestrator.preflight.nodelook import Input, Look
 from lp_sweep.orchestrator.preflight.storeprobe import Probe, probed, unseen
+from lp_sweep.orchestrator.run.cluster import found_by
 from lp_sweep.orchestrator.run.clustercheck import clock_off, missing_machines
 from lp_sweep.orchestrator.run.joining import HEAD
 from lp_sweep.storage.errors import StoreError
@@ -234,6 +235,22 @@ def test_a_mistake_of_the_sweep_file_comes_first(tmp_path: Path) -> None:
     assert done.returncode == 2
 
 
+@pytest.mark.parametrize(
+    ("address", "environment", "how"),
+    [
+        pytest.param("10.0.0.1:6379", {}, "--address names it", id="option"),
+        pytest.param("a:1", {"RAY_ADDRESS": "a:1"}, "RAY_ADDRESS names it", id="Ray's"),
+        pytest.param("a:1", {"LP_SWEEP_ADDRESS": "a:1"}, "LP_SWEEP_ADDRESS names it", id="ours"),
+        pytest.param("b:1", {"RAY_ADDRESS": "a:1"}, "--address names it", id="option first"),
+        pytest.param("auto", {"RAY_ADDRESS": "a:1"}, "RAY_ADDRESS names it", id="auto is Ray's"),
+        pytest.param("auto", {"RAY_ADDRESS": ""}, "it is at work on this machine; --address names "
+                     "another", id="found"),
+    ],
+)  # fmt: skip
+def test_how_a_cluster_was_found(address: str, environment: dict[str, str], how: str) -> None:
+    assert found_by(address, environment) == how
+
+
 @pytest.mark.slow
 @pytest.mark.ray
 def test_a_real_cluster_of_two_nodes(tmp_path: Path) -> None:
@@ -247,7 +264,9 @@ def test_a_real_cluster_of_two_nodes(tmp_path: Path) -> None:
         assert told["can_run"]
         cluster.add_node(num_cpus=1, num_gpus=1)
         told = _check(cluster.address, tmp_path, code=4)
-        text = _run(cluster.address, tmp_path, code=4).stdout
+        done = _run(cluster.address, tmp_path, code=4)
+        text = done.stdout
+        assert f"joined the Ray at {cluster.address}: --address names it" in done.stderr
     finally:
         cluster.shutdown()
     assert [node["gpus"] for node in sorted(told["nodes"], key=lambda node: node["gpus"])] == [0, 1]

@@ -20,6 +20,7 @@ from lp_sweep.orchestrator.run.progress import Facts, PlainReporter
 from lp_sweep.orchestrator.run.workqueue import WorkQueue
 from lp_sweep.storage.store import Store
 from tests.sweepfiles import PLAIN, make_inputs, planned
+from tests.test_cli import sweep
 from tests.test_driver import environment, lp_sweep
 from tests.toyworld import save_world
 
@@ -249,6 +250,14 @@ def test_a_run_tells_its_events_and_how_it_ended(tmp_path: Path) -> None:
     code, events, stderr = run(tmp_path, "k=0,1", "--address", "127.0.0.1:1")
     assert (code, events[-1]["exit_code"]) == (4, 4)
     assert "no Ray at 127.0.0.1:1" in events[-1]["error"]
+
+
+@pytest.mark.parametrize("verb", ["run", "resume", "retry"])
+def test_events_and_json_are_not_both_printed(tmp_path: Path, verb: str) -> None:
+    told = sweep(verb, "sweep.yaml", "--events", "--json", cwd=tmp_path)
+    assert (told.returncode, told.stdout) == (2, "")
+    assert "--events is JSON already" in told.stderr
+    assert "Keep one of them." in told.stderr
 
 
 def test_a_plan_has_no_events(tmp_path: Path) -> None:

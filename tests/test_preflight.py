@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import sys
 from collections.abc import Iterator
@@ -20,7 +21,7 @@ from lp_sweep.orchestrator.inputs.resolve import resolve
 from lp_sweep.orchestrator.plan.known import Known
 from lp_sweep.orchestrator.plan.plan import Plan
 from lp_sweep.orchestrator.plan.planning import make_plan
-from lp_sweep.orchestrator.preflight import preflight
+from lp_sweep.orchestrator.preflight import inputs, preflight
 from lp_sweep.orchestrator.preflight.gpumemory import (
     GpuInfo,
     ask_torch,
@@ -28,6 +29,7 @@ from lp_sweep.orchestrator.preflight.gpumemory import (
     local_gpus,
     memory_needed,
 )
+from lp_sweep.orchestrator.preflight.inputs import check_small_files
 from lp_sweep.orchestrator.preflight.space import Need, needs, space_problems
 from lp_sweep.orchestrator.sweepfile.load import load_sweep
 from lp_sweep.storage.errors import PreflightError
@@ -35,6 +37,7 @@ from lp_sweep.storage.specs import Recipe
 from lp_sweep.storage.store import Store
 from lp_sweep.trials.load import load_encoder
 from tests.sweepfiles import make_inputs, make_model
+from tests.test_cli import sweep
 from tests.toyworld import save_world
 
 GIB = 2**30
@@ -370,3 +373,43 @@ def test_the_gpu_here(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")  # as in a Ray task that holds no GPU
     (first, *_) = local_gpus()
     assert first.total_bytes == torch.cuda.get_device_properties(0).total_memory
+
+
+# -- a plan reads small files, too
+
+
+def with_rows(folder: Path, rows: str, name: str = "train.csv") -> None:
+    (folder / name).write_text(f"text,label\n{rows}", encoding="utf-8")
+
+
+def test_a_plan_says_of_the_rows_what_a_run_would(world: Path) -> None:
+    with_rows(world, "good,pos\nbad,\nfine,neg\npoor,\n")
+    [said] = problems(world)
+    assert "column 'label' is empty in 2 of 4 rows, first in row 2" in said
+    told = sweep("plan", "sweep.yaml", cwd=world)
+    assert (told.returncode, told.stdout) == (4, "")
+    assert said in told.stderr
+
+
+def test_empty_texts_are_noted_and_trained(world: Path) -> None:
+    with_rows(world, "good,pos\n,neg\n  ,neg\nfine,pos\n")
+    note = f"{world / 'train.csv'}: column 'text' is empty in 2 of 4 rows"
+    notes = preflight.check(planned(world), str(world / "store"), world / "cache", offline=True)
+    assert notes == [note]
+    told = sweep("plan", "sweep.yaml", cwd=world)
+    assert (told.returncode, told.stderr) == (0, "")
+    assert f"note: {note}" in told.stdout
+    assert note in json.loads(sweep("plan", "sweep.yaml", "--json", cwd=world).stdout)["notes"]
+
+
+def test_a_plan_leaves_large_files_to_the_run(world: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with_rows(world, "good,pos\nbad,\n")
+    monkeypatch.setattr(inputs, "_WHILE_ONE_WAITS", 50)
+    assert sweep("plan", "sweep.yaml", cwd=world).returncode == 0
+
+
+def test_a_finished_sweeps_rows_are_not_read(world: Path) -> None:
+    made = planned(world)
+    with_rows(world, "bad,\n")
+    made.known = Known.nothing()._replace(trials=frozenset(made.trials))
+    assert check_small_files(made) == []

@@ -19,6 +19,7 @@ from lp_sweep.analysis.report.writing import Written, cell, write_report
 from lp_sweep.analysis.statistics.tables import STATISTICS
 from lp_sweep.analysis.tables import TABLES
 from lp_sweep.analysis.views import VIEWS, open_views
+from lp_sweep.orchestrator.commands.statusview import sweep_states
 from lp_sweep.storage.errors import SpecError, StoreError
 from lp_sweep.storage.printable import printable
 from lp_sweep.storage.store import Store
@@ -212,7 +213,7 @@ def test_a_cell_keeps_its_text() -> None:
 def answers_of(store: Store, deltas: tuple[float, ...] = (1, 2, 3)) -> dict[str, Answer]:
     with open_views(store, deltas=deltas) as catalog:
         made = {name: make(catalog) for name, make in (TABLES | STATISTICS).items()}
-        return {item.task: item for item in answers(made, "a store", name_sweep=False)}
+        return {item.task: item for item in answers(made, catalog, "a store", name_sweep=False)}
 
 
 def test_the_smallest_network_of_all_strategies(tmp_path: Path) -> None:
@@ -243,8 +244,23 @@ def test_a_missing_cell_makes_an_interval_of_it(tmp_path: Path) -> None:
     fake.cell(k=6, task="a", strategy="bottom", state="failed")
     (one,) = answers_of(fake.publish(), (1,))["a"].choices
     assert (one.layers, one.network) == ("6–10", "top K=2")
-    assert one.doubt == "1 missing cell may still bring a smaller one"
+    assert one.doubt == "1 missing trial may still bring a smaller one"
     assert "--strategy top" in one.export, "without it the answer is not known"
+
+
+def test_missing_trials_are_counted_as_status_counts_them(tmp_path: Path) -> None:
+    """The network of all layers is one, whichever strategies list it and lack it."""
+    fake = FakeSweep(tmp_path)
+    for strategy in ("top", "bottom"):
+        fake.curve({0: 90.0, 2: 89.5}, task="a", strategy=strategy)
+        for k in (0, 2):
+            fake.cell(k=k, task="a", strategy=strategy, seed=43)
+    store = fake.publish()
+    (one,) = answers_of(store, (1,))["a"].choices
+    assert one.doubt == "3 missing trials may still bring a smaller one"
+    (counts,) = sweep_states(store).sweeps
+    assert counts["trials_pending"] == 3
+    assert "Without a score: 4 of 8 cells (3 trials)." in page_of(store).gaps.sentences[0]
 
 
 def test_a_command_that_could_not_do_it_is_not_told(tmp_path: Path) -> None:
@@ -315,6 +331,21 @@ def test_failures_and_missing_cells_are_said(page: Reading) -> None:
     assert "of one seed" not in gaps
     assert re.search(r"lp-sweep logs t1-\w+ --store ", gaps)
     assert "lp-sweep retry sweep.yaml" in gaps
+
+
+def test_what_is_open_is_run_with_the_overrides_that_asked_for_it(tmp_path: Path) -> None:
+    """Without them the run would not train it, and take it out of the sweep."""
+    fake = FakeSweep(tmp_path / "store")
+    fake.cell(k=0, score=90.0)["overrides"] = "seed=41"
+    fake.cell(k=2, state="failed")["overrides"] = ""
+    fake.cell(k=2, seed=4)["overrides"] = "seed=4 'task=a b'"
+    commands = page_of(fake.publish()).gaps.commands
+    at = f"--store {shlex.quote(str(tmp_path / 'store'))}"
+    assert commands[1:] == [
+        f"lp-sweep retry sweep.yaml {at}",
+        f"lp-sweep run sweep.yaml {at}",
+        f"lp-sweep run sweep.yaml seed=4 'task=a b' {at}",
+    ]
 
 
 def test_one_seed_is_said(tmp_path: Path) -> None:

@@ -234,10 +234,13 @@ def test_a_depth_that_is_not_the_models_is_refused(
 
 
 def test_texts_longer_than_the_models_positions_are_refused(tmp_path: Path) -> None:
+    """Where the plan could not know: it had no config of a hub's model."""
     world = save_world(tmp_path)
     line = "good " * 100
     (tmp_path / "train.csv").write_text(f"text,label\n{line},pos\nbad,neg\n", encoding="utf-8")
-    answer = execute(jobs(world, "k=0", "recipe.max_length=100")[0], str(tmp_path))
+    job = jobs(world, "k=0")[0]
+    job["spec"]["recipe"]["max_length"] = 100
+    answer = execute(job, str(tmp_path))
     assert answer["error_type"] == "missing_input"
     assert "a text has 100 tokens and model './model' takes 64" in answer["message"]
 

@@ -15,6 +15,7 @@ from lp_sweep.orchestrator.run.capacity import (
     Capacity,
     Slots,
     at_its_largest,
+    crowded_note,
     cut,
     mixed_note,
     sizes,
@@ -22,6 +23,7 @@ from lp_sweep.orchestrator.run.capacity import (
 )
 from lp_sweep.orchestrator.run.runoptions import PerTrial
 from lp_sweep.storage.errors import PreflightError, SpecError
+from lp_sweep.storage.runs import Announcement
 
 
 def node(cpu: float, gpu: float = 0.0, *, alive: bool = True) -> dict[str, Any]:
@@ -199,3 +201,21 @@ def test_a_file_that_is_no_cluster_file(tmp_path: Path, text: str, told: str) ->
         read_cluster_file(path)
     with pytest.raises(SpecError, match=r"no cluster file .*absent\.yaml"):
         read_cluster_file(tmp_path / "absent.yaml")
+
+
+@pytest.mark.parametrize(
+    ("gpus", "theirs", "said"),
+    [
+        pytest.param(0.0, 2, "(pid 71) has 2 slots, this one 2: together 4 on the same 8 cores",
+                     id="cores"),
+        pytest.param(1.0, 1, "has 1 slot, this one 2: together 3 on the same GPUs, and both are "
+                     "slower: part them by CUDA_VISIBLE_DEVICES, or end one", id="GPUs"),
+        pytest.param(0.0, 0, "has its slots, this one 2 on the same 8 cores", id="not opened yet"),
+    ],
+)  # fmt: skip
+def test_two_runs_on_one_machine(
+    monkeypatch: pytest.MonkeyPatch, gpus: float, theirs: int, said: str
+) -> None:
+    monkeypatch.setattr("os.cpu_count", lambda: 8)
+    other = Announcement("r", "demo", "here", "boot 1", 71, "5", "", "", 0, slots=theirs)
+    assert said in crowded_note(Slots(2, 1.0, gpus), other)

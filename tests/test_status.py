@@ -68,6 +68,19 @@ def test_what_a_later_version_says_beside_is_left_out(fake: FakeSweep) -> None:
         assert [run.sweep for run in Observer(fake.store).living()] == ["demo"]
 
 
+def test_the_runs_of_this_machine_are_known(fake: FakeSweep) -> None:
+    mine, other = (Presence(fake.store, "demo", lambda: Progress(0, 0, 9, 2)) for _ in range(2))
+    with mine.announced():
+        assert mine.beside() == []
+        with other.announced():
+            assert [run.slots for run in mine.beside()] == [2]
+            names = fake.store.texts("runs")
+            for name, text in names.items():
+                elsewhere = json.loads(text) | {"machine": "another boot"}
+                fake.store.put_text("runs", name, json.dumps(elsewhere))
+            assert (len(mine.others()), mine.beside()) == (1, [])
+
+
 def test_what_is_held_says_since_when(fake: FakeSweep) -> None:
     presence = Presence(fake.store, "demo", lambda: Progress(0, 0, 2))
     with presence.announced():

@@ -329,6 +329,27 @@ def test_seeds(tmp_path: Path, form: str, seeds: list[int]) -> None:
     assert load_sweep(file).spec.seeds == seeds
 
 
+@pytest.mark.parametrize(
+    ("form", "counts"),
+    [("2-4", {2, 3, 4}), ("[0, 3-5]", {0, 3, 4, 5}), ("{from: 2, count: 2}", {2, 3}), ("1", {1})],
+)
+def test_a_range_of_k(tmp_path: Path, form: str, counts: set[int]) -> None:
+    """For a strategy, and for a model in its place; in the file and on the command line."""
+    file = make_inputs(tmp_path, PLAIN.replace("k: [0, 2]", f"k: {form}"))
+    assert {cell.k for cell in cells(file)} == counts
+    file = make_inputs(tmp_path, PLAIN.replace("- ./folder/of/a/model", "- {id: ./folder/of/a/mod"
+                       f"el, k: {form}}}"))  # fmt: skip
+    assert {cell.k for cell in cells(file)} == counts
+    if "{" not in form:
+        assert {cell.k for cell in cells(make_inputs(tmp_path), f"k={form}")} == counts
+
+
+@pytest.mark.parametrize("form", ["4-2", "0-20000", "{to: 3}"])
+def test_a_range_of_k_that_is_none(tmp_path: Path, form: str) -> None:
+    file = make_inputs(tmp_path, PLAIN.replace("k: [0, 2]", f"k: {form}"))
+    assert re.search("the K from|a range of K is", mistake(file))
+
+
 def test_short_forms(tmp_path: Path) -> None:
     text = """\
 schema_version: 1
@@ -480,6 +501,39 @@ def test_override_mistake(tmp_path: Path, override: str, message: str) -> None:
     said = mistake(make_inputs(tmp_path), override)
     assert re.search(message, said), said
     assert said.startswith(f"override '{override}': ")
+
+
+@pytest.mark.parametrize(
+    ("override", "notes"),
+    [
+        pytest.param("task=RTE", [], id="the file's by another spelling"),
+        pytest.param(
+            "task=cola",
+            ["task 'cola' is not one of the file's (rte, mrpc): GLUE's cola is planned in their "
+             "place"],
+            id="another",
+        ),
+        pytest.param(
+            "task=mrpc,cola,wnli",
+            ["task 'cola', 'wnli' are not one of the file's (rte, mrpc): GLUE's cola, wnli are "
+             "planned, too"],
+            id="one of the file's, and others",
+        ),
+        pytest.param(
+            "strategy=[{name: bottom, k: 1}]", [], id="described in full",
+        ),
+        pytest.param(
+            "strategy=drop 3",
+            ["strategy 'drop 3' is not one of the file's (top): it is planned in their place"],
+            id="strategy",
+        ),
+        pytest.param("seed=7", [], id="a seed is a number"),
+    ],
+)  # fmt: skip
+def test_a_name_that_the_file_does_not_have_is_noted(
+    tmp_path: Path, override: str, notes: list[str]
+) -> None:
+    assert load_sweep(make_inputs(tmp_path, PLAIN), [override]).notes == notes
 
 
 def test_a_threshold_override_is_blamed_for_its_value(tmp_path: Path) -> None:

@@ -7,6 +7,7 @@ training run. Tokenises nothing; `encode` does.
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -105,6 +106,15 @@ def load_task(
         limit_train=limit_train,
         limit_dev=limit_dev,
     )
+
+
+def empty_texts(task: LoadedTask, source: TaskSource) -> Iterator[str]:
+    """A sentence for each column of a split in which texts say nothing. They are trained on."""
+    for split, rows in task.splits.items():
+        where = source.files.get(split) or f"{source.dataset} {source.config or ''} {split}"
+        for name, texts in zip(task.definition.text_columns, rows.texts, strict=True):
+            if empty := sum(not text.strip() for text in texts):
+                yield f"{where}: column {name!r} is empty in {empty} of {len(texts)} rows"
 
 
 def _split_names(source: TaskSource) -> list[str]:

@@ -16,6 +16,7 @@ from lp_sweep.trials.datasource import LoadedTask, data_fingerprint, load_task
 from lp_sweep.trials.encode import cache_key, encode_task, open_tokens
 from lp_sweep.trials.encoded import EncodedTask
 from lp_sweep.trials.job import Job
+from lp_sweep.trials.longest import longest_row
 from lp_sweep.trials.offline import go_offline
 from lp_sweep.trials.prune import load_pruned
 from lp_sweep.trials.resident import Head, Source, Stamp, Words, resident
@@ -138,9 +139,9 @@ def _check_fit(job: Job, config: Any, data: EncodedTask) -> None:
             f"model {job['model']['name']!r} has {found} layers, the plan counted on {planned}. "
             f"Give the right depth: {{id: {job['model']['name']}, layers: {found}}}."
         )
-    positions = getattr(config, "max_position_embeddings", None)
+    positions = longest_row(config.to_dict())
     longest = max(int(split.lengths.max()) for split in (data.train, *data.dev.values()))
-    if isinstance(positions, int) and 0 < positions < longest:
+    if positions is not None and positions < longest:
         raise MissingInputError(
             f"a text has {longest} tokens and model {job['model']['name']!r} takes {positions}. "
             f"Set recipe.max_length to {positions} or less."

@@ -25,6 +25,7 @@ from lp_sweep.trials.bystanders import Bystanders
 from lp_sweep.trials.device import pick_device, precision_used, reproducible
 from lp_sweep.trials.feedforward import remove_feed_forwards
 from lp_sweep.trials.job import Job
+from lp_sweep.trials.longest import longest_row
 from lp_sweep.trials.measures.pairs import RULE, Rule
 from lp_sweep.trials.measures.speed import Load, Timing, compare_networks
 from lp_sweep.trials.memory import memory_errors
@@ -90,8 +91,8 @@ def _load(job: Job, kept_layers: Sequence[int]) -> PreTrainedModel:
 
 
 def _check_length(job: Job, spec: SpeedSpec, model: PreTrainedModel) -> None:
-    positions = getattr(model.config, "max_position_embeddings", None)
-    if isinstance(positions, int) and 0 < positions < spec.length:
+    positions = longest_row(model.config.to_dict())
+    if positions is not None and positions < spec.length:
         raise MissingInputError(
             f"speeds are of rows of {spec.length} tokens and model {job['model']['name']!r} takes "
             f"{positions}. Set measure.speed_length to {positions} or less."

@@ -15,11 +15,20 @@ from typing import Any, NamedTuple
 from lp_sweep.analysis import phrases
 from lp_sweep.analysis.report.page import Answer, Choice, Fact
 from lp_sweep.analysis.tables import Table
+from lp_sweep.storage.catalog import Catalog
 from lp_sweep.storage.printable import ranges
 
 Row = Mapping[str, Any]
 _TASK = ("sweep", "model", "task")
 _CURVE = (*_TASK, "procedure", "strategy", "delta")
+# a network that several cells name counts once; that of all layers is of every strategy
+_MISSING = """
+SELECT DISTINCT sweep, model, task, procedure,
+    CASE WHEN n_kept = depth THEN NULL ELSE strategy END AS strategy,
+    coalesce(trial_id, sweep || ' ' || cell) AS network
+FROM cells
+WHERE feed_forward = 'none' AND score IS NULL AND state NOT IN ('not_needed', 'impossible')
+"""
 
 
 class _Known(NamedTuple):
@@ -28,15 +37,18 @@ class _Known(NamedTuple):
     intervals: Mapping[tuple[Any, ...], Row]  # by _CURVE
     sizes: Mapping[tuple[Any, ...], Sequence[Row]]  # by sweep, model and kept layers
     tasks: Mapping[tuple[Any, ...], Row]  # by _TASK, of all layers
+    missing: Mapping[tuple[Any, ...], Sequence[Row]]  # by _TASK
     models: Mapping[str, int]  # with a task, by its name
     store: str
     name_sweep: bool
 
 
-def answers(tables: Mapping[str, Table], store: str, *, name_sweep: bool) -> list[Answer]:
-    """One per sweep, model and task, in the order of the plan. `tables` by their names in `lp-sweep
-    table`: min-layers (in points), min-layers-interval, speed, tasks. store, name_sweep: what
-    the commands say, and whether they must name the sweep."""
+def answers(
+    tables: Mapping[str, Table], catalog: Catalog, store: str, *, name_sweep: bool
+) -> list[Answer]:
+    """One per sweep, model and task, in the order of the plan. `tables` of the catalog by their
+    names in `lp-sweep table`: min-layers (in points), min-layers-interval, speed, tasks. store,
+    name_sweep: what the commands say, and whether they must name the sweep."""
     rows = tables["min-layers"].long.to_pylist()
     known = _Known(
         intervals={_key(row, _CURVE): row for row in _rows(tables, "min-layers-interval")},
@@ -44,6 +56,7 @@ def answers(tables: Mapping[str, Table], store: str, *, name_sweep: bool) -> lis
             (row for row in _rows(tables, "speed") if row["feed_forward"] == "none"), _network
         ),
         tasks={_key(row, _TASK): row for row in _rows(tables, "tasks") if _is_full(row)},
+        missing=_grouped(catalog.query(_MISSING).to_pylist(), lambda row: _key(row, _TASK)),
         models=Counter(task for task, _ in {(row["task"], row["model"]) for row in rows}),
         store=store,
         name_sweep=name_sweep,
@@ -121,7 +134,7 @@ def _choice(rows: Sequence[Row], known: _Known) -> Choice:
     return Choice(
         loss=loss,
         layers=str(layers) if fewest == layers else f"{fewest}–{layers}",
-        doubt="" if fewest == layers else _open(rows, best["max_dropped_low"]),
+        doubt="" if fewest == layers else _open(rows, best, known),
         untaught=phrases.untaught(best),
         network=_named(best),
         kept=[layer in kept for layer in range(1, depth + 1)],
@@ -130,12 +143,23 @@ def _choice(rows: Sequence[Row], known: _Known) -> Choice:
     )
 
 
-def _open(rows: Iterable[Row], low: int) -> str:
-    """Why a smaller network may do as well."""
-    open_ = [row for row in rows if row["max_dropped_high"] > low]
-    missing = sum(row["n_missing"] for row in open_)
+def _open(rows: Iterable[Row], best: Row, known: _Known) -> str:
+    """Why a smaller network may do as well. What is missing is counted as `status` counts it."""
+    low = best["max_dropped_low"]
+    curves = {
+        (row["procedure"], strategy)
+        for row in rows
+        if row["max_dropped_high"] > low and row["n_missing"]
+        for strategy in (row["strategy"], None)
+    }
+    missing = {
+        row["network"]
+        for row in known.missing.get(_key(best, _TASK), ())
+        if (row["procedure"], row["strategy"]) in curves
+    }
     if missing:
-        return f"{missing} missing cell{'' if missing == 1 else 's'} may still bring a smaller one"
+        trials = "1 missing trial" if len(missing) == 1 else f"{len(missing)} missing trials"
+        return f"{trials} may still bring a smaller one"
     return phrases.SEARCHED_FOR.text
 
 

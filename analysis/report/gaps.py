@@ -35,10 +35,21 @@ GROUP BY ALL
 ORDER BY sweep, min(cell)
 LIMIT {_MOST}
 """
+# by the overrides of the run that asked for them: without these another run would not. Those of
+# the whole sweep first: a run of it lists its own cells only
+_ASKED_BY = """
+SELECT coalesce(overrides, '') AS overrides, bool_or(state = 'failed') AS failed
+FROM cells
+WHERE state NOT IN ('done', 'not_needed')
+GROUP BY 1
+ORDER BY 1
+"""
 _COUNTS = """
 SELECT
     (SELECT count(*) FROM cells) AS n_cells,
     (SELECT count(*) FROM cells WHERE state NOT IN ('done', 'not_needed')) AS n_open,
+    (SELECT count(DISTINCT coalesce(trial_id, sweep || ' ' || cell)) FROM cells
+        WHERE state NOT IN ('done', 'not_needed')) AS n_open_networks,
     (SELECT count(*) FROM cells WHERE state = 'not_needed') AS n_not_needed,
     (SELECT count(*) FROM trials WHERE score IS NULL) AS n_no_number,
     (SELECT count(*) FROM task_table WHERE n > 0) AS n_means,
@@ -64,7 +75,7 @@ def gaps(catalog: Catalog, store: str) -> Gaps:
     return Gaps(
         sentences=[*_sentences(counts), *_unreadable(catalog)],
         sheets=sheets,
-        commands=_commands(failed.to_pylist(), counts, store),
+        commands=_commands(failed.to_pylist(), catalog.query(_ASKED_BY).to_pylist(), store),
     )
 
 
@@ -101,10 +112,12 @@ def _sentences(counts: Mapping[str, int]) -> Iterator[str]:
         yield "The store has no sweep: nothing was asked for yet."
         return
     asked = counts["n_cells"] - counts["n_not_needed"]
+    open_, trials = counts["n_open"], counts["n_open_networks"]
+    shared = f" ({trials} trial{'' if trials == 1 else 's'})" if trials < open_ else ""
     yield (
-        f"Without a score: {counts['n_open']} of {asked} cells. A mean over them is shown as "
-        "missing, and an answer that hangs on them is an interval."
-        if counts["n_open"]
+        f"Without a score: {open_} of {asked} cells{shared}. A mean over them is shown as missing, "
+        "and an answer that hangs on them is an interval."
+        if open_
         else f"Each of the {asked} cells has a record."
     )
     if counts["n_no_number"]:
@@ -130,13 +143,14 @@ def _unreadable(catalog: Catalog) -> Iterator[str]:
         yield f"Left out, unreadable: {redact_text(item.location)}: {item.reason}"
 
 
-def _commands(failed: Sequence[Row], counts: Mapping[str, int], store: str) -> list[str]:
+def _commands(failed: Sequence[Row], asked_by: Sequence[Row], store: str) -> list[str]:
     """Commands that the reader can type; the sweep file is where he has it."""
     at = f"--store {shlex.quote(store)}"
     named = [row["trial_id"] for row in failed if row["trial_id"]]
     commands = [f"lp-sweep logs {name} {at}" for name in named[:3]]
-    if failed:
-        commands.append(f"lp-sweep retry sweep.yaml {at}")
-    if counts["n_open"]:
-        commands.append(f"lp-sweep run sweep.yaml {at}")
+    of_failed = [row for row in asked_by if row["failed"]]
+    for verb, rows in (("retry", of_failed), ("run", asked_by)):
+        for row in rows:
+            words = ["lp-sweep", verb, "sweep.yaml", row["overrides"], at]
+            commands.append(" ".join(filter(None, words)))
     return commands

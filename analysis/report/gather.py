@@ -40,7 +40,7 @@ def gather(catalog: Catalog, store: Store, sweep: str | None, within: Sequence[f
     return Page(
         title=sweep or _title([item.sweep for item in sweeps]),
         asked=sweeps,
-        answers=answers(made, place, name_sweep=bool(sweep) or len(sweeps) > 1),
+        answers=answers(made, catalog, place, name_sweep=bool(sweep) or len(sweeps) > 1),
         figures=_figures(catalog),
         tables=list(_sheets(made, _asked_for(place, sweep), within)),
         paper=paper,

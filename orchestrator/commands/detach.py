@@ -33,8 +33,9 @@ from lp_sweep.storage.s3url import parse_url
 if TYPE_CHECKING:
     from lp_sweep.orchestrator.commands.running import How
 
-# of the head's shell, for the driver alone: workers have what their nodes have
-_CARRIED = re.compile(r"(LP_SWEEP|HF|AWS|MLFLOW|WANDB|TENSORBOARD)_[A-Za-z0-9_]+")
+# of the head's shell, for the driver alone: workers have what their nodes have. --json is of the
+# command that sends the run
+_CARRIED = re.compile(r"(?!LP_SWEEP_JSON$)(LP_SWEEP|HF|AWS|MLFLOW|WANDB|TENSORBOARD)_[A-Za-z0-9_]+")
 _FORGOTTEN = 24 * 3600.0  # seconds
 # of another machine's: what to run, and not where this machine keeps what
 _SAID = (

@@ -51,11 +51,13 @@ def _when(attempt: Mapping[str, Any]) -> str:
 
 
 def _find(store: Store, name: str) -> str:
+    if not name:
+        raise StoreError("the name of the trial is empty. Give an identifier, or its beginning.")
     attempted = {attempted_work(item) for item in store.names("attempts")}
     known = store.names("trials") | store.names("profiles") | attempted
     if name in known:
         return name
-    matches = sorted(id_ for id_ in known if id_.startswith(name)) if name else []
+    matches = sorted(id_ for id_ in known if id_.startswith(name))
     if len(matches) == 1:
         return matches[0]
     if matches:

@@ -47,6 +47,13 @@ class Unit(StrEnum):
     percent = "percent"
 
 
+def _not_empty(value: str | None) -> str | None:
+    """A variable of a script that was never set must not come to mean this folder."""
+    if value is not None and not value.strip():
+        raise typer.BadParameter("it is empty. Name a folder or s3://bucket/prefix.")
+    return value
+
+
 FileArgument = Annotated[
     str, typer.Argument(help=f"Sweep file, or `{BUILT_IN}` for the built-in one.")
 ]
@@ -56,7 +63,11 @@ Overrides = Annotated[
 ]
 StoreOption = Annotated[
     str | None,
-    typer.Option("--store", help="Records: a folder or s3://bucket/prefix. [lp-sweep-store]"),
+    typer.Option(
+        "--store",
+        callback=_not_empty,
+        help="Records: a folder or s3://bucket/prefix. [lp-sweep-store]",
+    ),
 ]
 DataDirOption = Annotated[
     Path | None,

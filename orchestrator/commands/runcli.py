@@ -9,6 +9,7 @@ from typing import Annotated
 import typer
 
 from lp_sweep.orchestrator.commands import completion
+from lp_sweep.orchestrator.commands.interrupt import told_if_interrupted
 from lp_sweep.orchestrator.commands.options import (
     DEFAULT_STORE,
     AddressOption,
@@ -69,20 +70,23 @@ def run(
             raise SpecError("--events tells of a run; a plan is JSON with --json.")
         plan(file, overrides, store, data_dir, offline, manifest, cluster, as_json)
         return
-    from lp_sweep.orchestrator.commands import running
-    from lp_sweep.orchestrator.commands.farewell import farewell
-    from lp_sweep.orchestrator.commands.request import Request
-    from lp_sweep.orchestrator.plan.policy import Limits
+    _check_printed(as_json=as_json, events=events, detach=detach)
+    with told_if_interrupted():
+        from lp_sweep.orchestrator.commands import running
+        from lp_sweep.orchestrator.commands.farewell import farewell
+        from lp_sweep.orchestrator.commands.request import Request
+        from lp_sweep.orchestrator.plan.policy import Limits
 
-    request = Request(file, overrides or [], store, data_dir, offline, manifest)
-    may_use = running.MayUse(max_hours, max_cost, cluster)
-    limits = Limits(fail_fast, max_failures)
-    how = running.How(address, cache_dir, limits, as_json, may_use, events, mirror or ())
-    if detach:
-        from lp_sweep.orchestrator.commands.detach import submit
+        request = Request(file, overrides or [], store, data_dir, offline, manifest)
+        may_use = running.MayUse(max_hours, max_cost, cluster)
+        limits = Limits(fail_fast, max_failures)
+        how = running.How(address, cache_dir, limits, as_json, may_use, events, mirror or ())
+        if detach:
+            from lp_sweep.orchestrator.commands.detach import submit
 
-        raise typer.Exit(submit(request, how))
-    raise typer.Exit(farewell(running.run(request, how), request, how))
+            raise typer.Exit(submit(request, how))
+        ended = running.run(request, how)
+    raise typer.Exit(farewell(ended, request, how))
 
 
 @app.command()
@@ -146,11 +150,6 @@ def retry(
 
     Example: lp-sweep retry sweep.yaml --type out_of_memory
     """
-    from lp_sweep.orchestrator.commands import running
-    from lp_sweep.orchestrator.commands.farewell import farewell
-    from lp_sweep.orchestrator.commands.request import Request
-    from lp_sweep.orchestrator.plan.policy import Limits
-
     words = what or []
     names = [word for word in words if _IDENTIFIER.match(word)]
     overrides = [word for word in words if "=" in word]
@@ -159,15 +158,32 @@ def retry(
         raise SpecError(f"two sweep files: {', '.join(files)}. A trial is named t1-0c1f...")
     if names and (error_type or failed):
         raise SpecError("name trials, or choose them with --failed or --type: not both.")
-    request = Request((files or ["sweep.yaml"])[0], overrides, store, data_dir, offline, manifest)
-    may_use = running.MayUse(max_hours, max_cost, cluster)
-    limits = Limits(fail_fast, max_failures)
-    how = running.How(address, cache_dir, limits, as_json, may_use, events, mirror or ())
-    if detach:
-        from lp_sweep.orchestrator.commands.detach import submit
+    _check_printed(as_json=as_json, events=events, detach=detach)
+    with told_if_interrupted():
+        from lp_sweep.orchestrator.commands import running
+        from lp_sweep.orchestrator.commands.farewell import farewell
+        from lp_sweep.orchestrator.commands.request import Request
+        from lp_sweep.orchestrator.plan.policy import Limits
 
-        raise typer.Exit(submit(request, how))
-    raise typer.Exit(farewell(running.retry(request, how, names, error_type), request, how))
+        file = (files or ["sweep.yaml"])[0]
+        request = Request(file, overrides, store, data_dir, offline, manifest)
+        may_use = running.MayUse(max_hours, max_cost, cluster)
+        limits = Limits(fail_fast, max_failures)
+        how = running.How(address, cache_dir, limits, as_json, may_use, events, mirror or ())
+        if detach:
+            from lp_sweep.orchestrator.commands.detach import submit
+
+            raise typer.Exit(submit(request, how))
+        ended = running.retry(request, how, names, error_type)
+    raise typer.Exit(farewell(ended, request, how))
+
+
+def _check_printed(*, as_json: bool, events: bool, detach: bool) -> None:
+    """With --detach the one is of this command, the other of the run."""
+    if as_json and events and not detach:
+        raise SpecError(
+            "--events is JSON already, and its last line has what --json prints. Keep one of them."
+        )
 
 
 @app.command()

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from lp_sweep.orchestrator.cluster.clusterfile import read_cluster_file
+from lp_sweep.orchestrator.commands.interrupt import after_the_start
 from lp_sweep.orchestrator.commands.output import emit, say
 from lp_sweep.orchestrator.commands.request import Planned, Request, planned
 from lp_sweep.orchestrator.estimate.estimate import Rates
@@ -122,7 +123,10 @@ def _run(request: Request, how: How, first: Planned, selection: Selection, budge
 
     for note in first.sweep.notes:
         say(f"note: {note}")
-    preflight.check(first.plan, first.location, how.node_folder, offline=request.offline)
+    for note in preflight.check(
+        first.plan, first.location, how.node_folder, offline=request.offline
+    ):
+        say(f"note: {note}")
     store = Store(first.location, create=True, patience=_patience())
     as_run = _as_run(first.file)
     if store.read_text("sweeps", f"{first.sweep.name}.yaml") != as_run:
@@ -135,7 +139,7 @@ def _run(request: Request, how: How, first: Planned, selection: Selection, budge
     display = make_display(first.ledger.timings)
     events = EventReporter(display, emit) if how.events else None
     mirrors = mirrored(events or display, how.mirrors, store.location, first.sweep.name)
-    with _errors_told(events), mirrors as reporter:
+    with after_the_start(), _errors_told(events), mirrors as reporter:
         outcome = run_sweep(first.plan, rates, store, options, reporter)
     return Ended(outcome, store, budget.used(), events)
 
@@ -164,6 +168,7 @@ def _options(
         per_trial=PerTrial.of(spec),
         offline=request.offline,
         part=is_part(request.overrides),
+        overrides=redact_command(request.overrides),
         checkpoint_every=spec.checkpoint_every,
         keep=spec.keep,
         command=redact_command(how.command or ["lp-sweep", *sys.argv[1:]]),

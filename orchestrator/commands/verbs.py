@@ -29,12 +29,14 @@ def plan(request: Request, as_json: bool, cluster_file: Path | None = None) -> s
     from lp_sweep.orchestrator.commands.request import planned
     from lp_sweep.orchestrator.estimate.estimate import Rates, estimate
     from lp_sweep.orchestrator.plan.garbage import collector_paused
+    from lp_sweep.orchestrator.preflight.inputs import check_small_files
     from lp_sweep.orchestrator.run.capacity import at_its_largest
     from lp_sweep.orchestrator.run.runoptions import PerTrial
 
     file = read_cluster_file(cluster_file) if cluster_file else None
     made = planned(request)
     _warn_unreadable(made.ledger.unreadable)
+    made.sweep.notes.extend(check_small_files(made.plan))
     largest = at_its_largest(file, PerTrial.of(made.sweep.spec)) if file else None
     gpu = bool(largest.slots.gpus) if largest else None  # what the rule of thumb is to be of
     rates = Rates(made.ledger.timings, made.sweep.recipe, gpu=gpu)

@@ -18,6 +18,7 @@ from lp_sweep.orchestrator.sweepfile.entries import DEEPEST
 from lp_sweep.orchestrator.sweepfile.wording import did_you_mean
 from lp_sweep.storage.errors import PreflightError, SpecError
 from lp_sweep.trials.feedforward_rules import REMOVED
+from lp_sweep.trials.longest import longest_row
 from lp_sweep.trials.modelfolder import folder_fingerprint
 from lp_sweep.trials.tasks import is_commit
 
@@ -61,6 +62,7 @@ class ModelInput(NamedTuple):
     layer_parameters: int | None  # rough size of one layer, for estimates
     parameters: int | None = None  # of the encoder and its embeddings, where the weights are here
     hidden: int | None = None  # width
+    longest_row: int | None = None  # tokens, at most; None: there is no limit, or none is known
     why_not_pinned: str | None = None
 
     @property
@@ -117,6 +119,7 @@ def _hub_model(name: str, revision: str | None, layers: int | None, pins: Pins) 
         layer_parameters=_layer_parameters(config),
         parameters=count_parameters(snapshot) if snapshot else None,
         hidden=_hidden(config),
+        longest_row=longest_row(config) if config else None,
         why_not_pinned=pin.why_not,
     )
 
@@ -176,6 +179,7 @@ def _local_model(name: str, folder: Path) -> ModelInput:
         layer_parameters=_layer_parameters(config),
         parameters=count_parameters(folder),
         hidden=_hidden(config),
+        longest_row=longest_row(config),
     )
 
 

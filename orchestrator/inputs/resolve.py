@@ -122,6 +122,11 @@ def resolve(
             )
     with _at(document, ("recipe", "freeze")):
         _check_frozen(spec.recipe.freeze.layers, models)
+    with _at(document, ("recipe", "max_length")):
+        _check_length("recipe.max_length", spec.recipe.max_length, models)
+    if spec.measure.speed:
+        with _at(document, ("measure", "speed_length")):
+            _check_length("measure.speed_length", spec.measure.speed_length, models)
     tasks = {}
     for index, task in enumerate(spec.tasks):
         with _at(document, ("tasks", index)):
@@ -133,7 +138,7 @@ def resolve(
         models=tuple(models),
         tasks=tasks,
         recipe=spec.recipe.to_recipe(),
-        notes=_unpinned(models, tasks.values()),
+        notes=[*file.notes, *_unpinned(models, tasks.values())],
         manifest=held,
         manifest_file=manifest,
     )
@@ -147,6 +152,16 @@ def _check_frozen(layers: Iterable[int], models: Iterable[ModelInput]) -> None:
             f"freeze: no model has a layer {absent[0]}; the deepest has {deepest}. Layers are "
             "counted from 1, next to the embeddings."
         )
+
+
+def _check_length(key: str, length: int, models: Iterable[ModelInput]) -> None:
+    """Raises SpecError for rows longer than a model's table of positions."""
+    for model in models:
+        if model.longest_row is not None and length > model.longest_row:
+            raise SpecError(
+                f"{key} is {length}, and model {model.name!r} takes rows of at most "
+                f"{model.longest_row} tokens. Set it to {model.longest_row} or less."
+            )
 
 
 def _unpinned(models: Iterable[ModelInput], tasks: Iterable[TaskInput]) -> list[str]:

@@ -13,7 +13,7 @@ from lp_sweep.orchestrator.inputs.hub import Refused
 from lp_sweep.orchestrator.inputs.models import ModelInput
 from lp_sweep.orchestrator.inputs.resolve import Sweep, TaskInput
 from lp_sweep.orchestrator.preflight.gpumemory import GpuInfo, local_gpus
-from lp_sweep.orchestrator.preflight.inputs import check_model, stated_sizes, task_problem
+from lp_sweep.orchestrator.preflight.inputs import check_model, read_rows, stated_sizes
 from lp_sweep.orchestrator.preflight.space import existing
 from lp_sweep.orchestrator.preflight.storeprobe import Probe, unseen
 from lp_sweep.storage.errors import PreflightError
@@ -107,7 +107,7 @@ def _data(task: TaskInput, offline: bool) -> Input:
     name, source = f"task {task.name!r}", task.source
     try:
         if offline or is_cached(source):
-            problem = task_problem(task, offline=True)  # every row, as a trial will
+            problem = read_rows(task, offline=True).problem  # every row, as a trial will
             return Input(name, "missing" if problem else "cached", why=problem or "")
         hub.listing("dataset", str(source.dataset), str(source.revision))
     except Refused as error:

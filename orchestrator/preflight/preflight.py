@@ -6,6 +6,7 @@ Says all that is wrong at once, imports no torch, and leaves nothing behind.
 from __future__ import annotations
 
 import uuid
+from collections.abc import Sequence
 from pathlib import Path
 
 from lp_sweep.orchestrator.plan.plan import Plan
@@ -16,8 +17,9 @@ from lp_sweep.storage.errors import PreflightError, StoreError
 from lp_sweep.trials.offline import go_offline
 
 
-def check(plan: Plan, location: str, cache_dir: Path, *, offline: bool) -> None:
-    """Raises PreflightError that lists everything that is missing, before any GPU starts.
+def check(plan: Plan, location: str, cache_dir: Path, *, offline: bool) -> Sequence[str]:
+    """Gives notes on the rows. Raises PreflightError that lists everything that is missing, before
+    any GPU starts.
 
     offline: from here on this process, and those it starts, ask no hub. A finished sweep needs
     nothing, and nothing is checked.
@@ -26,7 +28,7 @@ def check(plan: Plan, location: str, cache_dir: Path, *, offline: bool) -> None:
         go_offline()
     wanted = needed(plan)
     if not wanted.models and not wanted.tasks:
-        return
+        return []
     found = check_inputs(plan.sweep, wanted, offline=offline)
     problems = [
         *found.problems,
@@ -36,6 +38,7 @@ def check(plan: Plan, location: str, cache_dir: Path, *, offline: bool) -> None:
     ]
     if problems:
         raise PreflightError("\n".join(problems))
+    return found.notes
 
 
 def _write_problems(location: str) -> list[str]:

@@ -7,6 +7,7 @@ cluster would grow one machine at a time.
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
@@ -23,6 +24,7 @@ from lp_sweep.orchestrator.run.joining import HEAD, workers
 from lp_sweep.orchestrator.run.runoptions import PerTrial
 from lp_sweep.orchestrator.sweepfile.wording import did_you_mean
 from lp_sweep.storage.errors import PreflightError, SpecError
+from lp_sweep.storage.runs import Announcement
 
 Size = tuple[float, float]  # CPUs and GPUs of a node
 
@@ -107,6 +109,18 @@ def mixed_note(slots: Slots, accelerators: Sequence[str]) -> str | None:
         f"trials run on GPUs of several kinds ({', '.join(accelerators)}): the seconds of a record "
         "are those of its own, and neither an estimate nor a speed mixes kinds. For one kind: "
         f"resources_per_trial: {{accelerator_type: {accelerators[0]}}}"
+    )
+
+
+def crowded_note(slots: Slots, other: Announcement) -> str:
+    """Of another run on this machine: each started a Ray of its own, which counts all there is."""
+    theirs = f"{other.slots} slot{'' if other.slots == 1 else 's'}" if other.slots else "its slots"
+    together = f": together {other.slots + slots.number}" if other.slots else ""
+    device = "GPUs" if slots.gpus else f"{os.cpu_count()} cores"
+    mend = "part them by CUDA_VISIBLE_DEVICES, or end" if slots.gpus else "end"
+    return (
+        f"another run on this machine (pid {other.pid}) has {theirs}, this one {slots.number}"
+        f"{together} on the same {device}, and both are slower: {mend} one. Nothing is lost"
     )
 
 

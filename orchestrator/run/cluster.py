@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import os
 import socket
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
@@ -50,6 +50,8 @@ def cluster(options: Options, tell: Callable[[str], None]) -> Iterator[Capacity]
     with connection(address):
         import ray
 
+        if address:
+            tell(joined(address))
         if options.budget:
             options.budget.watch(ray.nodes)
         file = file_on_head() if address else None
@@ -95,6 +97,25 @@ def connection(address: str | None) -> Iterator[None]:
         yield
     finally:
         ray.shutdown()
+
+
+def joined(address: str) -> str:
+    """Which cluster the connection is to, and how it was found: it may be another's."""
+    import ray
+
+    at = ray.get_runtime_context().gcs_address
+    return f"joined the Ray at {at}: {found_by(address, os.environ)}"
+
+
+def found_by(address: str, environment: Mapping[str, str]) -> str:
+    """By what an address came, of which `auto` is none: Ray then looks for one."""
+    if address == "auto" and environment.get("RAY_ADDRESS", "auto") in ("", "auto"):
+        return "it is at work on this machine; --address names another"
+    variables = ("RAY_ADDRESS",) if address == "auto" else ("LP_SWEEP_ADDRESS", "RAY_ADDRESS")
+    for name in variables:
+        if address in ("auto", environment.get(name)):
+            return f"{name} names it"
+    return "--address names it"
 
 
 def knock(address: str) -> None:

@@ -22,7 +22,7 @@ from lp_sweep.orchestrator.preflight.nodefindings import Finding, Node, node_fin
 from lp_sweep.orchestrator.preflight.nodelook import Asked, OfHub, look, node_versions, of_hub
 from lp_sweep.orchestrator.preflight.storeprobe import Probe, probed
 from lp_sweep.orchestrator.run.capacity import Capacity, file_on_head
-from lp_sweep.orchestrator.run.cluster import connection
+from lp_sweep.orchestrator.run.cluster import connection, joined
 from lp_sweep.orchestrator.run.everynode import ask_each_node, on_each_node
 from lp_sweep.orchestrator.run.joining import await_workers, workers
 from lp_sweep.orchestrator.run.runoptions import PerTrial
@@ -59,6 +59,7 @@ def check_cluster(address: str, question: Question, tell: Callable[[str], None])
     with connection(address):
         import ray
 
+        tell(joined(address))
         file = file_on_head()
         if file:
             await_workers(file, ray.nodes, tell)

@@ -15,7 +15,7 @@ from lp_sweep.orchestrator.estimate.estimate import Rates
 from lp_sweep.orchestrator.plan.plan import Plan, Work
 from lp_sweep.orchestrator.plan.planning import make_plan
 from lp_sweep.orchestrator.run.budgetstop import BudgetStop
-from lp_sweep.orchestrator.run.capacity import Capacity, Slots, mixed_note
+from lp_sweep.orchestrator.run.capacity import Capacity, Slots, crowded_note, mixed_note
 from lp_sweep.orchestrator.run.cluster import address_of, cluster
 from lp_sweep.orchestrator.run.loss import Loss, blocked_by
 from lp_sweep.orchestrator.run.progress import Facts, Reporter, told_of_measures
@@ -50,7 +50,9 @@ def run_sweep(
 ) -> Outcome:
     """Do what is missing. Raises PreflightError when no cluster can be had, StoreError when the
     store refuses before the first trial; later that is a reason to stop."""
-    recorder = Recorder(store, part=options.part, command=options.command)
+    recorder = Recorder(
+        store, part=options.part, overrides=options.overrides, command=options.command
+    )
     recorder.cells(plan)
 
     def replanned(newer: Plan) -> None:
@@ -91,7 +93,7 @@ def run_sweep(
             reporter.note(
                 f"another run works on this store, and this one shares it: {run.sentence()}"
             )
-        _work(queue, recorder, options, reporter, signals)
+        _work(queue, recorder, options, reporter, signals, presence)
     history, after = queue.history, make_plan(queue.plan.sweep, queue.known())
     if queue.stopped != "store":
         try:
@@ -116,12 +118,16 @@ def _work(
     options: Options,
     reporter: Reporter,
     signals: StopSignals,
+    presence: Presence,
 ) -> None:
     """On a cluster, until nothing is left or something stops it: `queue.stopped` says what."""
     try:
         keep_sigterm()
         with cluster(options, reporter.note) as capacity:
             _look_at_nodes(queue, options, capacity, reporter)
+            if not address_of(options):  # a Ray of this run's own, that knows of no other
+                for run in presence.beside():
+                    reporter.note(crowded_note(capacity.slots, run))
             reporter.opened(queue, capacity.slots.number)
             try:
                 _fit(queue, recorder, options, capacity, reporter, signals)

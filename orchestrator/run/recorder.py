@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime as dt
+import shlex
 import socket
 import uuid
 from collections.abc import Mapping
@@ -12,16 +13,19 @@ import pyarrow as pa
 
 from lp_sweep.orchestrator.plan.plan import Plan, Work
 from lp_sweep.orchestrator.run.loss import Loss
+from lp_sweep.orchestrator.sweepfile.overrides import is_part
 from lp_sweep.storage.redact import redact_text
 from lp_sweep.storage.schema import TABLES
 from lp_sweep.storage.store import Store
 
 
 class Recorder:
-    """`part`: a run of a part of a sweep leaves the other cells listed."""
+    """`part`: a run of a part of a sweep leaves the other cells listed. `overrides`: of the run, as
+    a shell takes them, for the command that goes on with its cells."""
 
-    def __init__(self, store: Store, *, part: bool, command: str) -> None:
+    def __init__(self, store: Store, *, part: bool, command: str, overrides: str = "") -> None:
         self.store, self.part, self.command = store, part, command
+        self.overrides = overrides
 
     def cells(self, plan: Plan) -> None:
         """The sweep's cells, for the views; written again when a profile opens deferred ones."""
@@ -29,6 +33,8 @@ class Recorder:
         cells = {_point(row): row for row in (cell.row() for cell in plan.cells)}
         listed = self.store.find("sweeps", name) or []
         kept = {_point(row): row for row in listed} if self.part else {}
+        for point, row in cells.items():
+            row["overrides"] = self._asked_by(row, kept.get(point))
         merged = (kept | cells).values()
         rows = pa.Table.from_pylist(
             [{**row, "sweep": name, "cell": index} for index, row in enumerate(merged)],
@@ -36,6 +42,15 @@ class Recorder:
         )
         if rows.to_pylist() != listed:  # a finished sweep writes nothing
             self.store.put("sweeps", name, rows)
+
+    def _asked_by(self, row: Mapping[str, Any], listed: Mapping[str, Any] | None) -> str:
+        """The overrides that ask for a cell: of a run of the whole sweep, if one did and would
+        again, else this run's."""
+        if listed and listed["trial_id"] == row["trial_id"]:
+            whole = listed["overrides"]
+            if whole is not None and not is_part(shlex.split(whole)):
+                return str(whole)
+        return self.overrides
 
     def lost(self, work: Work, loss: Loss, *, final: bool) -> None:
         """An attempt whose worker could not write one itself."""

@@ -37,6 +37,7 @@ class Options(NamedTuple):
     per_trial: PerTrial = PerTrial()
     offline: bool = False
     part: bool = False  # of a sweep whose other cells stay listed
+    overrides: str = ""  # as a shell takes them, without secrets
     checkpoint_every: float | None = None  # seconds
     keep: Keep = "none"
     command: str = ""  # without secrets

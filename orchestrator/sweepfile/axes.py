@@ -20,7 +20,14 @@ from pydantic import (
     model_validator,
 )
 
-from lp_sweep.orchestrator.sweepfile.entries import AllOrInts, Entry, Floats, listed, seed_list
+from lp_sweep.orchestrator.sweepfile.entries import (
+    AllOrInts,
+    Entry,
+    Floats,
+    k_list,
+    listed,
+    seed_list,
+)
 from lp_sweep.orchestrator.sweepfile.until import check_until
 from lp_sweep.orchestrator.sweepfile.wording import choose
 from lp_sweep.storage.printable import short, shown
@@ -58,7 +65,9 @@ class StrategyEntry(Entry):
         description="top, bottom, even-alternate, odd-alternate, symmetric, contribution, drop, "
         "random, block-influence, angular or greedy"
     )
-    k: AllOrInts | None = Field(None, description="layers to drop; 0 is the full network")
+    k: Annotated[AllOrInts | None, BeforeValidator(k_list)] = Field(
+        None, description="layers to drop; 0 is the full network, and `2-4` a list, as of seeds"
+    )
     threshold: Floats | None = Field(
         None, description="of contribution: layers with a cosine above it go"
     )

@@ -30,8 +30,8 @@ from lp_sweep.trials.metrics import METRICS
 from lp_sweep.trials.tasks import TASKS, canonical_name
 
 DEEPEST = 1000  # layers: a larger number is a mistake, and planning would never end
-_SEED_RANGE = re.compile(r"^\s*(\d{1,18})\s*(?:-|\.\.)\s*(\d{1,18})\s*$")
-_MOST_SEEDS = 10_000
+_RANGE = re.compile(r"^\s*(\d{1,18})\s*(?:-|\.\.)\s*(\d{1,18})\s*$")
+_MOST_NUMBERS = 10_000
 _DURATION = re.compile(r"^\s*(\d+(?:\.\d+)?)\s*([smh]?)\s*$")
 _UNIT_SECONDS = {"": 1, "s": 1, "m": 60, "h": 3600}
 
@@ -65,31 +65,43 @@ def duration(value: Any) -> Any:
 
 def seed_list(value: Any) -> Any:
     """`42`, `[42, 43]`, `42-46` (both ends in), `{from: 42, to: 46}` or `{from: 42, count: 5}`."""
+    return _numbers(value, "seeds")
+
+
+def k_list(value: Any) -> Any:
+    """The same of K; `all` stays, and so does what is neither."""
+    if value is None or (isinstance(value, str) and not _RANGE.match(value)):
+        return value
+    return _numbers(value, "K")
+
+
+def _numbers(value: Any, what: str) -> Any:
     if isinstance(value, list):
-        seeds: list[Any] = []
+        numbers: list[Any] = []
         for item in value:
-            seeds += seed_list(item)
-            if len(seeds) > _MOST_SEEDS:
-                raise ValueError(f"more than {_MOST_SEEDS} seeds. Split the sweep.")
-        return seeds
+            numbers += _numbers(item, what)
+            if len(numbers) > _MOST_NUMBERS:
+                raise ValueError(f"more than {_MOST_NUMBERS} {what}. Split the sweep.")
+        return numbers
     if isinstance(value, Mapping):
         if set(value) not in ({"from", "to"}, {"from", "count"}) or not all(
             type(number) is int for number in value.values()
         ):
             raise ValueError(
-                "a range of seeds is {from: 42, to: 46} or {from: 42, count: 5}, got "
+                f"a range of {what} is {{from: 42, to: 46}} or {{from: 42, count: 5}}, got "
                 f"{shown(dict(value))}"
             )
         first = value["from"]
-        return _seed_range(first, value["to"] if "to" in value else first + value["count"] - 1)
-    match = _SEED_RANGE.match(value) if isinstance(value, str) else None
-    return _seed_range(int(match[1]), int(match[2])) if match else [value]
+        last = value["to"] if "to" in value else first + value["count"] - 1
+        return _from_to(first, last, what)
+    match = _RANGE.match(value) if isinstance(value, str) else None
+    return _from_to(int(match[1]), int(match[2]), what) if match else [value]
 
 
-def _seed_range(first: int, last: int) -> list[int]:
-    if not first <= last < first + _MOST_SEEDS:
+def _from_to(first: int, last: int, what: str) -> list[int]:
+    if not first <= last < first + _MOST_NUMBERS:
         raise ValueError(
-            f"the seeds from {first} to {last} are not 1 to {_MOST_SEEDS} ascending numbers"
+            f"the {what} from {first} to {last} are not 1 to {_MOST_NUMBERS} ascending numbers"
         )
     return list(range(first, last + 1))
 
@@ -109,7 +121,9 @@ class ModelEntry(Entry):
 
     id: str = Field(min_length=1, description="hub id, or a folder (relative to the sweep file)")
     revision: str | None = Field(None, description="hub branch, tag or commit; a commit is exact")
-    k: Ints | None = Field(None, description="K for this model, in place of the strategies' own")
+    k: Annotated[Ints | None, BeforeValidator(k_list)] = Field(
+        None, description="K for this model, in place of the strategies' own"
+    )
     layers: int | None = Field(
         None, gt=0, le=DEEPEST, description="depth, where it can't be looked up"
     )
@@ -192,7 +206,10 @@ class RecipeEntry(Entry):
     )
     epochs: int = Field(Recipe().epochs, gt=0, lt=2**31, description="passes over the train set")
     max_length: int = Field(
-        Recipe().max_length, ge=4, le=8192, description="tokens of a row; what is longer is cut"
+        Recipe().max_length,
+        ge=4,
+        le=8192,
+        description="tokens of a row, as many as the models take; what is longer is cut",
     )
     weight_decay: float = Field(
         Recipe().weight_decay, ge=0, description="AdamW's; not of biases and norms"

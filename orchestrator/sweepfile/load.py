@@ -12,7 +12,7 @@ from typing import Any, NamedTuple, get_args, get_origin
 from pydantic import BaseModel, ValidationError
 
 from lp_sweep.orchestrator.sweepfile.axes import FeedForwardEntry, ProcedureEntry
-from lp_sweep.orchestrator.sweepfile.overrides import apply_overrides
+from lp_sweep.orchestrator.sweepfile.overrides import apply_overrides, unlisted
 from lp_sweep.orchestrator.sweepfile.spec import SweepSpec
 from lp_sweep.orchestrator.sweepfile.wording import did_you_mean
 from lp_sweep.orchestrator.sweepfile.yamldata import Location
@@ -34,12 +34,15 @@ class SweepFile(NamedTuple):
     spec: SweepSpec
     folder: Path
     document: Document
+    notes: Sequence[str] = ()  # of what may not be meant
 
 
 def load_sweep(path: Path, overrides: Sequence[str] = ()) -> SweepFile:
     """Read, override and check a sweep file. Raises SpecError with `file:line` for each mistake."""
-    document = apply_overrides(read_yaml(path), overrides)
-    return SweepFile(check(document), path.absolute().parent, document)
+    written = read_yaml(path)
+    document = apply_overrides(written, overrides)
+    spec = check(document)
+    return SweepFile(spec, path.absolute().parent, document, [*unlisted(written, overrides)])
 
 
 def check(document: Document) -> SweepSpec:

@@ -7,7 +7,7 @@ the file describes keeps its description.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from lp_sweep.orchestrator.sweepfile.spec import SweepSpec
@@ -15,8 +15,10 @@ from lp_sweep.orchestrator.sweepfile.wording import did_you_mean
 from lp_sweep.orchestrator.sweepfile.yamldata import Location
 from lp_sweep.orchestrator.sweepfile.yamlfile import Document, parse_value, with_override
 from lp_sweep.storage.errors import SpecError
+from lp_sweep.storage.printable import listed as listed_names
 from lp_sweep.storage.printable import shown
 from lp_sweep.trials.select import CONTRIBUTION, DROP
+from lp_sweep.trials.tasks import canonical_name
 
 # the override's name -> the file's key, and the key that names an entry of it
 _AXES = {
@@ -27,6 +29,7 @@ _AXES = {
     "feed_forward": ("feed_forward", None),
     "seed": ("seeds", None),
 }
+_SINGULAR = {axis: name for name, (axis, _) in _AXES.items()}
 _DEEPEST = 5  # dots in a key
 _AXES |= {key: (key, entry) for key, entry in _AXES.values()}
 
@@ -47,6 +50,38 @@ def is_part(overrides: Sequence[str]) -> bool:
     """Whether they only choose along the axes, so that the rest of the sweep is still asked for."""
     keys = {override.partition("=")[0].strip() for override in overrides}
     return bool(keys) and keys <= {*_AXES, "k", "threshold"}
+
+
+def unlisted(document: Document, overrides: Sequence[str]) -> Iterator[str]:
+    """A note for each override that names a model, task or strategy which the file, here without
+    its overrides, does not have: a list is replaced, and another word may mean another thing."""
+    for override in overrides:
+        axis, entry_key = _AXES.get(_key(override), ("", None))
+        if entry_key is None:
+            continue
+        listed = _listed(document.content.get(axis))
+        own = [one.get(entry_key) if isinstance(one, Mapping) else one for one in listed]
+        known = {_one_name(axis, name) for name in own}
+        named = _values(override.partition("=")[2], f"override {shown(override)}")
+        named = [name for name in named if isinstance(name, str)]  # else it is described in full
+        others = [name for name in named if _one_name(axis, name) not in known]
+        if others:
+            yield _replaced_by(_SINGULAR[axis], others, own, all(map(others.__contains__, named)))
+
+
+def _one_name(axis: str, name: Any) -> Any:
+    return (canonical_name(name) or name) if axis == "tasks" and isinstance(name, str) else name
+
+
+def _replaced_by(what: str, others: list[str], own: list[Any], only_others: bool) -> str:
+    """`task 'rte' is not one of the file's (a, b): GLUE's rte is planned in their place`"""
+    names, several = listed_names(map(shown, others)), len(others) > 1
+    planned = f"GLUE's {listed_names(others)}" if what == "task" else "they" if several else "it"
+    return (
+        f"{what} {names} {'are' if several else 'is'} not one of the file's "
+        f"({listed_names(own)}): {planned} {'are' if several else 'is'} planned"
+        f"{' in their place' if only_others else ', too'}"
+    )
 
 
 def _apply(document: Document, override: str) -> Document:
