@@ -220,7 +220,7 @@ def test_a_commit_is_taken_as_it_is(fetched: World, tmp_path: Path) -> None:
     commit = f"revision: {'a' * 40}"
     told = world.run("plan", f"models=[{{id: {MODEL}, {commit}, layers: 4}}]", "task=rte", "--json")
     plan = json.loads(told.stdout)
-    assert plan["notes"] == []
+    assert not [note for note in plan["notes"] if "pinned" in note]
 
 
 def test_a_known_model_is_planned_without_hub_and_cache(fetched: World, tmp_path: Path) -> None:
@@ -231,7 +231,7 @@ def test_a_known_model_is_planned_without_hub_and_cache(fetched: World, tmp_path
     arguments = ("model=bert-base-cased", local)
     plan = json.loads(world.run("plan", *arguments, "--json").stdout)
     assert plan["totals"]["cells"] == 2
-    assert "is not pinned to a commit yet (the hub did not answer" in plan["notes"][0]
+    assert any("is not pinned to a commit yet (the hub did not answer" in n for n in plan["notes"])
     told = world.run("run", *arguments, code=4).stderr
     assert "model 'bert-base-cased': 'main' is not pinned to a commit" in told
     assert not (world.folder / "lp-sweep-store").exists()
@@ -241,7 +241,8 @@ def test_an_unpinned_data_set_is_planned_and_not_run(fetched: World, tmp_path: P
     world = World(tmp_path, fetched.hub)
     world.write()
     plan = json.loads(world.run("plan", "model=bert-base-cased", "--offline", "--json").stdout)
-    assert "task 'mood' is not pinned to a commit yet (--offline is set)" in plan["notes"][1]
+    told = "task 'mood' is not pinned to a commit yet (--offline is set)"
+    assert any(told in note for note in plan["notes"])
     told = world.run("run", "model=bert-base-cased", "--offline", code=4).stderr
     assert "task 'mood': toy/mood@main is not pinned" in told
 

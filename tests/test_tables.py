@@ -423,7 +423,9 @@ def test_an_answer_of_a_network_that_learned_nothing_is_marked(fake: FakeSweep) 
         fake.curve({0: 80.0, 2: 79.5}, seed=seed, task="RTE")
     fake.curve({0: 50.0, 2: 50.0}, model="xlnet")
     fake.cell(k=4, model="xlnet", state="failed")
-    catalog = open_views(fake.publish(), deltas=(1,), only=("min_layers", "trials", "predictions"))
+    catalog = open_views(
+        fake.publish(), deltas=(1,), only=("min_layers", "cells", "trials", "predictions")
+    )
     bert, xlnet = lines(min_layers(catalog))
     assert (bert["SST-2"], bert["RTE"]) == ("12 of 12† n=3", "10 of 12 (−0.50) n=3")
     assert xlnet["SST-2"] == "8–10 of 12† (1 missing)"

@@ -14,10 +14,10 @@ from lp_sweep.storage.errors import SpecError
 if TYPE_CHECKING:
     from lp_sweep.storage.catalog import Catalog
 
-# what the queries of each table name; `cells`, which all of them may, is under each
+# all that the queries of each table name: of a view that only others read, only that is there
 _OF_ANSWERS = ("trials", "predictions", "cells")
 VIEWS_READ = {
-    "min-layers": ("min_layers",),
+    "min-layers": ("min_layers", "cells"),
     "tasks": ("task_table",),
     "strategies": ("strategy_table",),
     "speed": ("speed_table",),

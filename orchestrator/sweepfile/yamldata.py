@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 import yaml
 
-from lp_sweep.storage.printable import shown
+from lp_sweep.storage.printable import short, shown
 
 Location = tuple[str | int, ...]
 
@@ -81,7 +81,7 @@ def read_text(text: str) -> Content:
         node = loader.get_single_node()
     except yaml.MarkedYAMLError as error:
         line = error.problem_mark.line + 1 if error.problem_mark else 1
-        what = ": ".join(part for part in (error.context, error.problem) if part)
+        what = short(": ".join(part for part in (error.context, error.problem) if part))
         raise YamlMistake(
             line, f"not valid YAML: {what}. Mend this line or the last one."
         ) from error
