@@ -13,15 +13,13 @@ from __future__ import annotations
 
 import argparse
 import json
-import tempfile
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 import torch
-from transformers import BertConfig, BertModel, PreTrainedModel
+from bert_shape import model_folder
+from transformers import PreTrainedModel
 
 from lp_sweep.trials.bystanders import Bystanders
 from lp_sweep.trials.device import device_name, pick_device
@@ -29,18 +27,6 @@ from lp_sweep.trials.families import find_layers
 from lp_sweep.trials.measures.pairs import RULE, Rule
 from lp_sweep.trials.measures.speed import Load, Timing, compare_networks
 from lp_sweep.trials.prune import load_pruned
-
-
-@contextmanager
-def model_folder(options: argparse.Namespace) -> Iterator[str]:
-    """The one named; or the shape of bert-base with random weights, which take as long."""
-    if options.model:
-        yield options.model
-        return
-    with tempfile.TemporaryDirectory() as folder:
-        torch.manual_seed(0)
-        BertModel(BertConfig(vocab_size=28996)).save_pretrained(folder)
-        yield folder
 
 
 def network(folder: str, depth: int | None, device: torch.device) -> PreTrainedModel:
@@ -120,7 +106,7 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=RULE.rounds)
     options = parser.parse_args()
     torch.set_num_threads(options.threads)
-    with model_folder(options) as folder:
+    with model_folder(options.model) as folder:
         found = measured(options, folder, pick_device(options.device))
     if options.out:
         options.out.parent.mkdir(parents=True, exist_ok=True)

@@ -16,33 +16,19 @@ from __future__ import annotations
 import argparse
 import json
 import statistics
-import tempfile
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import torch
+from bert_shape import model_folder
 from clocks import GpuClock
 from glue_rows import TEXTS, rows_of, words_of
 from padded_trainer import step_seconds
-from transformers import AutoConfig, AutoTokenizer, BertConfig, BertModel
+from transformers import AutoTokenizer
 from trial_cpu import BATCH, RECIPE, lp_sweep
 
 from lp_sweep.trials.device import device_name, pick_device
-
-
-@contextmanager
-def model_folder(options: argparse.Namespace) -> Iterator[str]:
-    if options.model:
-        yield options.model
-        return
-    with tempfile.TemporaryDirectory() as folder:
-        AutoTokenizer.from_pretrained(options.bert_base).save_pretrained(folder)
-        words = AutoConfig.from_pretrained(options.bert_base).vocab_size
-        torch.manual_seed(0)
-        BertModel(BertConfig(vocab_size=words)).save_pretrained(folder)
-        yield folder
 
 
 def sides(options: Any, folder: str, task: str) -> dict[str, Callable[[], list[float]]]:
@@ -101,7 +87,7 @@ def main() -> None:
     options = parser.parse_args()
     if not torch.cuda.is_available():
         raise SystemExit("trial_gpu.py needs a GPU, and PyTorch sees none: trial_cpu.py does not.")
-    with model_folder(options) as folder:
+    with model_folder(options.model, options.bert_base) as folder:
         found = {task: compare(options, folder, task) for task in options.tasks}
     settings = {"batch": BATCH, "precision": options.precision, "steps": options.steps}
     settings |= {"model": options.model or "bert-base shape", "rounds": options.rounds}
