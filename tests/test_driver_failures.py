@@ -85,7 +85,7 @@ def test_a_node_on_which_trials_fail_in_a_row_is_set_aside(tmp_path: Path) -> No
 
 def diverging(folder: Path) -> None:
     """Six trials, of which each diverges."""
-    recipe = {"learning_rate": 1e30, "epochs": 1, "batch_size": 16}
+    recipe = RECIPE | {"learning_rate": 1e30, "epochs": 1}
     save_world(folder, seeds=[1, 2, 3], recipe=recipe)
 
 
