@@ -126,7 +126,7 @@ def speed(found: Found) -> str:
             f"{one['speedup_q25']:.2f} to {one['speedup_q75']:.2f}",
             f"{one['difference_percent']:+.1f}%",
         ]
-        for one in found["rows"]
+        for one in sorted(found["rows"], key=lambda one: one["k"])
     ]
     head = ["K", "layers", "what", "L/(L-K)", "measured", "quartiles", "difference"]
     settings = found["settings"]

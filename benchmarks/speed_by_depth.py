@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import argparse
 import json
+from collections.abc import Iterator
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -68,13 +69,19 @@ def say(item: dict[str, Any]) -> None:
     )
 
 
-def measured(options: argparse.Namespace, folder: str, device: torch.device) -> dict[str, Any]:
+def measured(
+    options: argparse.Namespace, folder: str, device: torch.device
+) -> Iterator[dict[str, Any]]:
+    """All there is after each depth: one takes minutes."""
     rule = Rule(warm_ups=options.warm_ups, pairs=options.pairs, rounds=options.rounds)
     load = Load(length=options.length, batches=options.batches, precision=options.precision)
     depth = len(find_layers(network(folder, None, torch.device("cpu"))).layers)
     print(f"{depth} layers on {device_name(device)}")
     print("  K  kept  quantity  batch  L/(L-K) speed-up    quartiles  difference  pairs")
-    rows = []
+    settings = asdict(load) | {"rule": asdict(rule)}
+    settings["model"] = Path(options.model).name if options.model else "bert-base shape"
+    machine = {"device": device_name(device), "threads": torch.get_num_threads()}
+    rows: list[dict[str, Any]] = []
     for kept in options.depths or range(depth, 0, -1):
         bystanders = Bystanders()
         full, pruned = (network(folder, n, device) for n in (None, kept))
@@ -82,9 +89,7 @@ def measured(options: argparse.Namespace, folder: str, device: torch.device) -> 
         for timing in timings:
             rows.append(row(timing, kept, depth, bystanders.busy_cores()))
             say(rows[-1])
-    settings = asdict(load) | {"rule": asdict(rule), "model": options.model or "bert-base shape"}
-    machine = {"device": device_name(device), "threads": torch.get_num_threads()}
-    return {"rows": rows, "settings": settings | machine | {"torch": torch.__version__}}
+        yield {"rows": rows, "settings": settings | machine | {"torch": torch.__version__}}
 
 
 def main() -> None:
@@ -107,10 +112,10 @@ def main() -> None:
     options = parser.parse_args()
     torch.set_num_threads(options.threads)
     with model_folder(options.model) as folder:
-        found = measured(options, folder, pick_device(options.device))
-    if options.out:
-        options.out.parent.mkdir(parents=True, exist_ok=True)
-        options.out.write_text(json.dumps(found, indent=2) + "\n", encoding="utf-8")
+        for found in measured(options, folder, pick_device(options.device)):
+            if options.out:
+                options.out.parent.mkdir(parents=True, exist_ok=True)
+                options.out.write_text(json.dumps(found, indent=2) + "\n", encoding="utf-8")
 
 
 if __name__ == "__main__":

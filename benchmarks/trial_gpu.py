@@ -90,7 +90,8 @@ def main() -> None:
     with model_folder(options.model, options.bert_base) as folder:
         found = {task: compare(options, folder, task) for task in options.tasks}
     settings = {"batch": BATCH, "precision": options.precision, "steps": options.steps}
-    settings |= {"model": options.model or "bert-base shape", "rounds": options.rounds}
+    settings |= {"rounds": options.rounds}
+    settings["model"] = Path(options.model).name if options.model else "bert-base shape"
     settings |= {"device": device_name(pick_device("cuda")), "torch": torch.__version__}
     if options.out:
         options.out.parent.mkdir(parents=True, exist_ok=True)
