@@ -58,11 +58,9 @@ check: setup build/ns/.ready
 test: setup
 	$(MAKE) -j2 --output-sync=line test-plain test-ray
 
-# worksteal: neighbours stay in one process, which makes the fixtures of their file once; one more
-# than there are cores, as many tests wait for a process
+# worksteal: neighbours stay in one process, which makes the fixtures of their file once
 test-plain: setup
-	$(BIN)/python -m pytest -m "not slow and not gpu and not ray" --dist worksteal \
-	    -n $$($(BIN)/python -c 'import os; print(1 + os.cpu_count())')
+	$(BIN)/python -m pytest -m "not slow and not gpu and not ray" -n auto --dist worksteal
 
 test-ray: setup
 	$(BIN)/python -m pytest -m "not slow and not gpu and ray" -n 2 --dist loadfile

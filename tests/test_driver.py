@@ -179,6 +179,7 @@ def test_a_cluster_is_joined_and_runs_one_trial_per_gpu(tmp_path: Path) -> None:
     assert "4 done in this run" in done.stderr
 
 
+@pytest.mark.slow
 def test_a_limit_of_hours_stops_the_run(tmp_path: Path) -> None:
     save_world(tmp_path)
     done = run("run", "sweep.yaml", "--max-hours", "0", "--json", cwd=tmp_path, code=3)

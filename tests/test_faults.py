@@ -92,7 +92,8 @@ def test_a_driver_killed_twenty_times_loses_nothing(world: Path, tmp_path: Path)
     assert_equal(Store(tmp_path / "store"), Store(world / "undisturbed"))
 
 
-@pytest.mark.parametrize("kills", [2, pytest.param(8, marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("kills", [2, 8])
 def test_killed_workers_are_replaced(world: Path, tmp_path: Path, kills: int) -> None:
     store, draw = tmp_path / "store", random.Random(kills)
     with sweep(world, "sweep.yaml", "--store", store) as run:
