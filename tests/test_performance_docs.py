@@ -68,30 +68,13 @@ def test_the_start_of_a_command_is_told_beside_it(tmp_path: Path) -> None:
     assert "| `lp-sweep status` | 2.5 s | 0.6 s | 2.1 s | 0.5 s |" in told
 
 
-# the quiet machine that they need was not at hand yet
-STILL_TO_TAKE = {"speed-by-depth"}
 FIGURES = {name for names, _ in report.TABLES.values() for name in names}
 
 
-@pytest.mark.parametrize(
-    "name",
-    [
-        pytest.param(
-            name,
-            marks=pytest.mark.xfail(strict=True, reason="the quiet figures are still to be taken")
-            if name in STILL_TO_TAKE
-            else (),
-        )
-        for name in sorted(FIGURES)
-    ],
-)
+@pytest.mark.parametrize("name", sorted(FIGURES))
 def test_every_figure_is_there(name: str) -> None:
     """A table without one would say `Not measured yet.`, or leave a row out, and nothing fails."""
     assert (report.RESULTS / f"{name}.json").exists()
-
-
-def test_no_other_figure_is_waited_for() -> None:
-    assert STILL_TO_TAKE <= FIGURES
 
 
 def test_the_seven_tasks_are_measured() -> None:
