@@ -6,19 +6,13 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
 from lp_sweep.analysis.legend import Note
-from lp_sweep.storage.printable import listed
+from lp_sweep.analysis.untaught import LEARNED_NOTHING
 
 Row = Mapping[str, Any]
-_PLACE = ("sweep", "model", "procedure")
 
 NOT_ASKED = "–"
 NOT_NEEDED = "not needed"  # by a search, for its answer
 NOT_SEARCHED = "not searched"  # by a search, for this loss
-LEARNED_NOTHING = "†"
-_NOTHING_TO_LOSE = (
-    "What learned nothing has nothing to lose, so this says little of the task. Try more rows, "
-    "more epochs or another learning rate first."
-)
 _METRICS = {
     "f1": "F1",
     "macro_f1": "macro F1",
@@ -151,42 +145,6 @@ def layers_left(depth: int, dropped: Sequence[int]) -> str:
         long = high - low > 1
         parts += [f"{low} to {high}"] if long else map(str, range(low, high + 1))
     return f"{', '.join(parts[:-1])} or {parts[-1]}" if parts[1:] else "".join(parts)
-
-
-def _no_better(row: Row) -> str:
-    """`2 of 3 seeds`: of those with all layers, by the view `min_layers`."""
-    some, every = row["n_learned_nothing"], row["n_full"]
-    if every == 1:
-        return "the one seed"
-    return f"{some} of {every} seeds" if some < every else f"all {every} seeds"
-
-
-def untaught(row: Row) -> str:
-    """Sentences, or "" where each seed with all layers is better than the constant answer."""
-    if not row["n_learned_nothing"]:
-        return ""
-    verb = "scores" if row["n_learned_nothing"] == 1 else "score"
-    return (
-        f"With all layers {_no_better(row)} {verb} no better than the constant answer. "
-        f"{_NOTHING_TO_LOSE}"
-    )
-
-
-def where_nothing_was_learned(rows: Sequence[Row]) -> tuple[Note, ...]:
-    """The note to the mark of `layers_needed`, which tells the tasks; none without the mark."""
-    several = [name for name in _PLACE if len({row[name] for row in rows}) > 1]
-    found = dict.fromkeys(
-        f"{_no_better(row)} of {_task_of(row, several)}" for row in rows if row["n_learned_nothing"]
-    )
-    if not found:
-        return ()
-    said = f"{LEARNED_NOTHING}: no better than the constant answer with all layers"
-    return (Note(f"{said}: {listed(found)}. {_NOTHING_TO_LOSE}"),)
-
-
-def _task_of(row: Row, several: Sequence[str]) -> str:
-    place = ", ".join(str(row[name]) for name in several)
-    return f"{row['task']} ({place})" if place else str(row["task"])
 
 
 def _layers_needed(row: Row) -> str:

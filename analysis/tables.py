@@ -17,6 +17,7 @@ from lp_sweep.analysis import phrases
 from lp_sweep.analysis.adaptive.stored import credible_sets
 from lp_sweep.analysis.leftout import left_out
 from lp_sweep.analysis.legend import Note, legend
+from lp_sweep.analysis.untaught import where_nothing_was_learned
 from lp_sweep.storage.catalog import Catalog
 from lp_sweep.storage.printable import ranges
 
@@ -54,7 +55,7 @@ def min_layers(
         heading=lambda row: row["task"],
         cell=phrases.layers_needed,
         notes=(
-            *phrases.where_nothing_was_learned(long.to_pylist()),
+            *where_nothing_was_learned(long.to_pylist()),
             *phrases.MIN_LAYERS_NOTES,
             *left_out(catalog, models, strategies),
         ),

@@ -198,10 +198,7 @@ CELLS = pa.schema(
         ("trial_id", _text),  # null while deferred
         ("profile_id", _text),  # what a contribution cell hangs on
         ("search", _text),  # of until: min_layers: asked, waiting, not_needed; null: of no search
-        (
-            "overrides",
-            _text,
-        ),  # of the run that asked for it, as a shell takes them; null: not known
+        ("overrides", _text),  # of the run that asked, as a shell takes them; null: not known
     ]
 )
 

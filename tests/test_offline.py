@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from safetensors.numpy import load, save
 
-from tests.hubserver import Hub, serve
+from tests.hubserver import serve
 from tests.hubworld import (
     DATASET,
     GUARD,
@@ -29,13 +29,7 @@ from tests.toyworld import save_data
 @pytest.fixture(scope="module")
 def fetched(tmp_path_factory: pytest.TempPathFactory) -> World:
     """After `lp-sweep prefetch`; the hub is gone."""
-    folder = tmp_path_factory.mktemp("fetched 'with' spaces")
-    hub = Hub()
-    hub.push("model", MODEL, model_files(folder / "source"))
-    hub.push("dataset", DATASET, dataset_files())
-    world = World(folder, hub)
-    world.write()
-    with serve(hub):
+    with served(tmp_path_factory.mktemp("fetched 'with' spaces")) as world:
         world.run("prefetch")
     return world
 

@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 from lp_sweep.analysis import phrases
 from lp_sweep.analysis.report.page import Answer, Choice, Fact
 from lp_sweep.analysis.tables import Table
+from lp_sweep.analysis.untaught import untaught
 from lp_sweep.storage.catalog import Catalog
 from lp_sweep.storage.printable import ranges
 
@@ -135,7 +136,7 @@ def _choice(rows: Sequence[Row], known: _Known) -> Choice:
         loss=loss,
         layers=str(layers) if fewest == layers else f"{fewest}–{layers}",
         doubt="" if fewest == layers else _open(rows, best, known),
-        untaught=phrases.untaught(best),
+        untaught=untaught(best),
         network=_named(best),
         kept=[layer in kept for layer in range(1, depth + 1)],
         facts=_facts(best, known),

@@ -21,6 +21,7 @@ from lp_sweep.analysis.statistics.credible import min_layers_rows
 from lp_sweep.analysis.statistics.intervals import interval_rows
 from lp_sweep.analysis.statistics.significance import significance_rows
 from lp_sweep.analysis.tables import Table, Unit, context
+from lp_sweep.analysis.untaught import LEARNED_NOTHING, where_nothing_was_learned
 from lp_sweep.storage.catalog import Catalog
 
 Row = Mapping[str, Any]
@@ -91,7 +92,7 @@ def min_layers_interval(
     long = min_layers_rows(catalog, unit=unit, models=models, strategies=strategies)
     title = f"Layers needed to stay within a loss, in {unit}, and how sure that is"
     said = (
-        *phrases.where_nothing_was_learned(long.to_pylist()),
+        *where_nothing_was_learned(long.to_pylist()),
         *notes.MIN_LAYERS,
         phrases.SEARCHED_FOR,
         *left_out(catalog, models, strategies),
@@ -174,7 +175,7 @@ def _p(value: float | None) -> str:
 def _layers(row: Row) -> str:
     fewest, most = row["depth"] - row["max_dropped_high"], row["depth"] - row["max_dropped_low"]
     span = f"{fewest if fewest == most else f'{fewest}–{most}'} of {row['depth']}"
-    span += phrases.LEARNED_NOTHING if row["n_learned_nothing"] else ""
+    span += LEARNED_NOTHING if row["n_learned_nothing"] else ""
     return f"{span} ({phrases.NOT_SEARCHED})" if row["n_not_searched"] else span
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
-from lp_sweep.analysis import phrases
+from lp_sweep.analysis.untaught import untaught
 from lp_sweep.orchestrator.sweepfile.wording import choose
 from lp_sweep.storage.catalog import Catalog
 from lp_sweep.storage.errors import SpecError
@@ -61,7 +61,7 @@ def best(catalog: Catalog, asked: Asked) -> Chosen:
     place = {name: row[name] for name in names} | {"kept": row["kept_layers"]}
     seeds = catalog.query(_SEEDS, place).to_pylist()
     chosen = _one_seed(seeds, asked.seed, _reason(row, asked))
-    return chosen._replace(untaught=phrases.untaught(row))
+    return chosen._replace(untaught=untaught(row))
 
 
 def _answers(catalog: Catalog, asked: Asked) -> list[Row]:
