@@ -11,7 +11,7 @@ import re
 from collections.abc import Collection, Mapping, Sequence
 from importlib.resources import files
 
-from lp_sweep.storage.catalog import Catalog, open_catalog
+from lp_sweep.storage.catalog import Catalog, Foreseen, open_catalog
 from lp_sweep.storage.errors import SpecError
 from lp_sweep.storage.schema import TRIALS
 from lp_sweep.storage.store import Store
@@ -61,6 +61,11 @@ def named_columns(views: Mapping[str, str]) -> set[str]:
     return {*of_trials, *others} & set(TRIALS.names)
 
 
+def _foreseen(views: Mapping[str, str], asked: Collection[str]) -> Foreseen:
+    columns = None if "trials" in asked else named_columns(views)
+    return Foreseen(columns, _held(views, asked))
+
+
 def _held(views: Mapping[str, str], asked: Collection[str]) -> dict[str, set[str] | None]:
     """Of the shared ones what the others name of them; all of what is asked for itself."""
     return {
@@ -99,6 +104,5 @@ def open_views(
         if not (math.isfinite(delta) and delta >= 0):
             raise SpecError(f"an allowed loss of {delta}: it is a number of 0 or more, such as 1")
     views = resting(only or VIEWS)
-    columns = named_columns(views) if only and "trials" not in only else None
-    held = _held(views, only) if only else {}
-    return open_catalog(store, views=views, held=held, sweep=sweep, deltas=deltas, columns=columns)
+    foreseen = _foreseen(views, only) if only else None
+    return open_catalog(store, views=views, foreseen=foreseen, sweep=sweep, deltas=deltas)

@@ -10,8 +10,8 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from types import MappingProxyType, TracebackType
-from typing import Any, Self
+from types import TracebackType
+from typing import Any, NamedTuple, Self
 
 import duckdb
 import pyarrow as pa
@@ -23,7 +23,20 @@ from lp_sweep.storage.schema import TABLES
 from lp_sweep.storage.store import Store, Unreadable
 from lp_sweep.storage.wording import unknown_sweep
 
-_PREDICTIONS = re.compile(r"\bpredictions\b", re.IGNORECASE)
+# by name, or by one that the statement puts together
+_PREDICTIONS = re.compile(r"predictions|\bquery(_table)?\b", re.IGNORECASE)
+
+
+class Foreseen(NamedTuple):
+    """What the queries to come read, where that is known: of many records it takes less time.
+
+    columns: those of `store.trials` that they name, None for all. held: the views that several of
+    them read, which are computed once and not by each query, with the columns of each that are
+    named, None for all.
+    """
+
+    columns: Collection[str] | None
+    held: Mapping[str, Collection[str] | None]
 
 
 class Catalog:
@@ -73,26 +86,22 @@ def open_catalog(
     store: Store,
     *,
     views: Mapping[str, str],
-    held: Mapping[str, Collection[str] | None] = MappingProxyType({}),
+    foreseen: Foreseen | None = None,
     sweep: str | None = None,
     deltas: Sequence[float] = (1, 2, 3),
-    columns: Collection[str] | None = None,
 ) -> Catalog:
-    """Load a store's records and define `views` (name to SELECT, in the order of dependence);
-    those `held` are computed here and once, not by each query that reads them, with these of their
-    columns (None: all).
+    """Load a store's records and define `views` (name to SELECT, in the order of dependence).
 
     With `sweep`, everything but that sweep's cells and what they hang on is left out. `deltas`
-    become `store.deltas`: the losses that `min_layers` answers for. With `columns` `store.trials`
-    has no others: for queries that are known, over many records. Raises SpecError for a sweep that
-    the store does not have, QueryError for a view that DuckDB refuses.
+    become `store.deltas`: the losses that `min_layers` answers for. Raises SpecError for a sweep
+    that the store does not have, QueryError for a view that DuckDB refuses.
     """
-    records = _Records(store, sweep, columns)
+    records = _Records(store, sweep, foreseen.columns if foreseen else None)
     connection = reading.connect()
     try:
         with reading.ctrl_c():
-            _fill(connection, records, deltas, copied=not held)
-            _define(connection, views, held)
+            _fill(connection, records, deltas, copied=foreseen is None)
+            _define(connection, views, foreseen.held if foreseen else {})
             reading.lock(connection)
     except duckdb.Error as error:
         connection.close()
@@ -107,7 +116,7 @@ def _fill(
     *,
     copied: bool,
 ) -> None:
-    """Not `copied`, a table is scanned where Arrow has it: for few scans that is less work."""
+    """Not `copied`, a table is scanned where Arrow has it: for a few queries that is less work."""
     connection.execute("CREATE SCHEMA store")
     _load(connection, "predictions", TABLES["predictions"].empty_table(), create=True)
     others = [table for table in TABLES if table != "predictions"]

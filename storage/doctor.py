@@ -22,7 +22,7 @@ from lp_sweep.storage.networks import CONFIG, NEED, NEED_BEST, WEIGHTS, kept_by
 from lp_sweep.storage.parquet import NotARecordError
 from lp_sweep.storage.schema import TABLES
 from lp_sweep.storage.store import Store
-from lp_sweep.storage.tablefiles import SUFFIX, THREADS, record_name
+from lp_sweep.storage.tablelist import SUFFIX, THREADS, record_name
 
 SET_ASIDE, CHECKPOINTS = "set-aside", "checkpoints"
 _OTHER_FOLDERS = (CHECKPOINTS, "runs", WEIGHTS)

@@ -25,7 +25,7 @@ import pyarrow.compute as pc
 from lp_sweep.storage import packfile, parquet
 from lp_sweep.storage.parquet import NotARecordError
 from lp_sweep.storage.store import Store
-from lp_sweep.storage.tablefiles import SUFFIX, THREADS, Contents
+from lp_sweep.storage.tablelist import SUFFIX, THREADS, Contents
 
 PACKED = ("trials", "profiles", "predictions", "attempts")
 PACK_BYTES = 64 * 2**20  # of rows in memory; on disk a fifth of it or less

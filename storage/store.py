@@ -30,7 +30,8 @@ from lp_sweep.storage.gather import Listing, Unreadable
 from lp_sweep.storage.parquet import NotARecordError
 from lp_sweep.storage.retry import Deadline
 from lp_sweep.storage.schema import TABLES
-from lp_sweep.storage.tablefiles import SUFFIX, THREADS, Contents, TableFiles
+from lp_sweep.storage.tablefiles import TableFiles
+from lp_sweep.storage.tablelist import SUFFIX, THREADS, Contents
 
 __all__ = ["Listing", "Store", "Unreadable", "is_store"]
 
@@ -134,7 +135,7 @@ class Store:
     def has(self, table: str, name: str) -> bool:
         """Whether the record is there. An empty file is what a crash of the machine leaves."""
         _path(table, name)
-        return self._of_table(table, lambda files, deadline: files.has(name, deadline))
+        return self._of_table(table, lambda files, deadline: files.listed.has(name, deadline))
 
     def find(self, table: str, name: str) -> list[dict[str, Any]] | None:
         """The rows of a record; None where it is missing or unreadable: then it is to be made."""
@@ -176,7 +177,7 @@ class Store:
         """The identifiers of every record of a table. `finished` leaves out the files that are
         empty or cut off, whose work is to be done again."""
         return self._of_table(
-            table, lambda files, deadline: files.names(deadline, finished=finished)
+            table, lambda files, deadline: files.listed.names(deadline, finished=finished)
         )
 
     def read_all(
@@ -197,12 +198,14 @@ class Store:
 
     def contents(self, table: str) -> Contents:
         """The files of a table: for those who work on files, not on records."""
-        return self._of_table(table, lambda files, deadline: files.contents(deadline))
+        return self._of_table(table, lambda files, deadline: files.listed.contents(deadline))
 
     def pack_ids(self, table: str, contents: Contents) -> dict[str, frozenset[str]]:
         """The identifiers in each pack, by its path; none for an unreadable one. Raises
         FileNotFoundError when a pack is gone."""
-        return self._of_table(table, lambda files, deadline: files.pack_ids(contents, deadline))
+        return self._of_table(
+            table, lambda files, deadline: files.listed.pack_ids(contents, deadline)
+        )
 
     # -- other files
 

@@ -290,6 +290,12 @@ def test_predictions_are_loaded_when_a_query_names_them(fake: FakeSweep) -> None
     assert len(catalog.unreadable) == 1
 
 
+def test_predictions_are_loaded_when_a_query_puts_their_name_together(fake: FakeSweep) -> None:
+    fake.predictions(fake.cells[0]["trial_id"], [True, True, False])
+    built = "FROM query_table('pre' || 'dictions')"
+    assert open_views(fake.store).query(built).num_rows == 3
+
+
 def test_columns_of_the_schema_reach_the_views(fake: FakeSweep) -> None:
     catalog = open_views(fake.store)
     assert set(TRIALS.names) | {"score"} == set(catalog.query("FROM trials").column_names)

@@ -164,6 +164,7 @@ def test_a_record_that_a_crash_emptied_is_made_again(tmp_path: Path) -> None:
     assert path.stat().st_size > 0
 
 
+@pytest.mark.slow
 def test_a_cluster_is_joined_and_runs_one_trial_per_gpu(tmp_path: Path) -> None:
     """Two nodes, the head without a GPU, the other with two (fake) ones: two slots there."""
     from ray.cluster_utils import Cluster
