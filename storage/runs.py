@@ -34,6 +34,7 @@ BEAT_SECONDS = 15.0
 _STALE_SECONDS = 60.0  # without a change, as seen by the reader's own clock
 _LONGEST_GAP = 5.0  # between two looks; more than that was not spent looking
 _FORGOTTEN_SECONDS = 3600.0  # by its own clock: too long for any difference between two clocks
+_MOST = 2**40  # of anything that is counted: more is not ours
 
 
 class Announcement(NamedTuple):
@@ -230,7 +231,8 @@ def _parse(text: str) -> Announcement | None:
     sound = all(isinstance(text, str) for text in (*texts, *moments))
     seconds = (found.seconds_left, found.low_seconds, found.high_seconds)
     told = all(each is None or type(each) in (int, float) for each in seconds)
-    return found if sound and told and all(type(number) is int for number in numbers) else None
+    counted = all(type(number) is int and 0 <= number < _MOST for number in numbers)
+    return found if sound and told and counted else None
 
 
 def _now() -> str:

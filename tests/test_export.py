@@ -317,6 +317,23 @@ def test_an_export_that_is_ended_leaves_nothing(
     assert not [*(tmp_path / "tmp").glob("lp-sweep-*")]
 
 
+def test_what_a_killed_export_left_goes_with_the_next(tmp_path: Path) -> None:
+    def publish(name: str) -> None:
+        with staged(tmp_path / name, force=True) as coming:
+            (coming / "lp_sweep.json").write_text("{}")
+
+    dying = "import os, pathlib, sys; from lp_sweep.orchestrator.export.folder import staged\n"
+    dying += "with staged(pathlib.Path('out'), force=False) as coming:\n"
+    dying += "    (coming / 'model').touch(); os.kill(os.getpid(), 9)"
+    assert subprocess.run([sys.executable, "-c", dying], cwd=tmp_path).returncode == -9
+    with staged(tmp_path / "out", force=True) as busy:
+        publish("out")
+        assert busy.is_dir(), "one that is being made stays"
+        publish("other")
+        (busy / "lp_sweep.json").write_text("{}")
+    assert {path.name for path in tmp_path.iterdir()} == {"out", "other"}
+
+
 def test_a_trial_and_the_best_are_not_asked_for_at_once(world: World, tmp_path: Path) -> None:
     with open_store(world.store.location) as results:
         with pytest.raises(SpecError, match="one of the two"):

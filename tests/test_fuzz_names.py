@@ -4,6 +4,7 @@ screen, and JSON that any program can read."""
 from __future__ import annotations
 
 import contextlib
+import datetime as dt
 import io
 import json
 import math
@@ -292,11 +293,30 @@ def test_what_can_be_no_store_is_said_and_not_made(
     assert list(tmp_path.iterdir()) == []
 
 
+NOW = dt.datetime.now(dt.UTC).isoformat(timespec="seconds")
 RUN = {
     "run_id": "r", "sweep": "\x1b[31ms", "host": "\x9bh", "machine": "m", "pid": 1, "process": "p",
-    "started_at": "2026-01-01T00:00:00", "updated_at": "2026-01-01T00:00:00", "beat": 1, "held": [],
+    "started_at": NOW, "updated_at": NOW, "beat": 1, "held": ["t1-0c1f"], "held_since": [NOW],
+    "done": 1, "failed": 0, "left": 3, "slots": 2, "seconds_left": 60.0, "low_seconds": 50.0,
+    "high_seconds": 90.0,
 }  # fmt: skip
-ODD = [None, 1, -1, 1.5, True, "x", "\x1b[31m", [], [1], {}, 2**70]
+ODD = [
+    None,
+    1,
+    -1,
+    1.5,
+    True,
+    "x",
+    "\x1b[31m",
+    [],
+    [1],
+    {},
+    2**70,
+    10**400,
+    1e300,
+    math.inf,
+    math.nan,
+]
 
 
 def announced(folder: Path, content: str) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import datetime as dt
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -66,6 +67,14 @@ def test_what_a_later_version_says_beside_is_left_out(fake: FakeSweep) -> None:
         [(name, text)] = fake.store.texts("runs").items()
         fake.store.put_text("runs", name, json.dumps(json.loads(text) | {"mood": "good"}))
         assert [run.sweep for run in Observer(fake.store).living()] == ["demo"]
+
+
+@pytest.mark.parametrize("odd", [{"slots": 10**400}, {"done": -1}, {"pid": 1.5}])
+def test_counts_that_no_run_has_are_not_ours(fake: FakeSweep, odd: dict[str, Any]) -> None:
+    with Presence(fake.store, "demo", lambda: Progress(0, 0, 9)).announced():
+        [(name, text)] = fake.store.texts("runs").items()
+        fake.store.put_text("runs", name, json.dumps(json.loads(text) | odd))
+        assert Observer(fake.store).living() == []
 
 
 def test_the_runs_of_this_machine_are_known(fake: FakeSweep) -> None:

@@ -4,7 +4,7 @@ second computation."""
 from __future__ import annotations
 
 import shlex
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
 import pyarrow.compute as pc
 
@@ -30,18 +30,28 @@ _FIRST = ("score", "pareto")  # of the figures
 _MOST_NAMED = 3  # sweeps of a title
 
 
-def gather(catalog: Catalog, store: Store, sweep: str | None, within: Sequence[float]) -> Page:
+def gather(
+    catalog: Catalog,
+    store: Store,
+    sweep: str | None,
+    within: Sequence[float],
+    tell: Callable[[str], None],
+) -> Page:
     """All that a page says of the catalog, which was opened on the store for `sweep` (None: all)
-    and the losses `within`."""
+    and the losses `within`. `tell` hears what it is at: resampling many cells takes minutes."""
     place = redact_text(store.location)
-    made = {name: make(catalog) for name, make in (TABLES | STATISTICS).items()}
+    made = {}
+    for name, make in (TABLES | STATISTICS).items():
+        tell(f"table {name}")
+        made[name] = make(catalog)
+    tell("what was asked for, and the paper")
     sweeps = asked(catalog)
     paper, beside_paper = _paper(catalog, _asked_for(place, sweep))
     return Page(
         title=sweep or _title([item.sweep for item in sweeps]),
         asked=sweeps,
         answers=answers(made, catalog, place, name_sweep=bool(sweep) or len(sweeps) > 1),
-        figures=_figures(catalog),
+        figures=_figures(catalog, tell),
         tables=list(_sheets(made, _asked_for(place, sweep), within)),
         paper=paper,
         beside_paper=beside_paper,
@@ -71,9 +81,10 @@ def _sheets(made: Mapping[str, Table], options: str, within: Sequence[float]) ->
         yield Sheet(name, table, f"lp-sweep table {name}{narrow} {options}", opened)
 
 
-def _figures(catalog: Catalog) -> Shown:
+def _figures(catalog: Catalog, tell: Callable[[str], None]) -> Shown:
     drawings, absent = [], []
     for name in (*_FIRST, *(name for name in FIGURES if name not in _FIRST)):
+        tell(f"figure {name}")
         drawing = FIGURES[name](catalog)
         if drawing is None:
             absent.append(why_absent(catalog, name))

@@ -10,7 +10,7 @@ from __future__ import annotations
 import base64
 import hashlib
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from importlib.resources import files
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -51,16 +51,18 @@ def write_report(
     sweep: str | None = None,
     within: Sequence[float] = (1, 2, 3),
     figures: Path | None = None,
+    tell: Callable[[str], None] = lambda _: None,
 ) -> Written:
     """Write the page of a store, of one `sweep` or of all, whole or not at all.
 
     within: the losses that are answered for, in points; figures: a folder for the same figures as
-    SVG and PNG. The same store gives the same bytes. Raises SpecError for an unknown sweep, a loss
-    below zero, or where matplotlib is not installed; StoreError where a file can't be written.
+    SVG and PNG; tell: hears what it is at. The same store gives the same bytes. Raises SpecError
+    for an unknown sweep, a loss below zero, or where matplotlib is not installed; StoreError where
+    a file can't be written.
     """
     target = _place(out)
     with open_views(store, sweep=sweep, deltas=within, only=VIEWS) as catalog:
-        page = gather(catalog, store, sweep, sorted(set(within)))
+        page = gather(catalog, store, sweep, sorted(set(within)), tell)
         unreadable = catalog.unreadable
     content = render_page(page).encode()
     try:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import math
 import os
 import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 
 from lp_sweep.storage.errors import LpSweepError
 from lp_sweep.storage.printable import printable
@@ -40,6 +42,16 @@ def complain(message: str) -> None:
     """An error, line by line. What it quotes may be anyone's, escape sequences too."""
     for line in printable(message, keep="\n").splitlines():
         print(f"error: {line}", file=sys.stderr)
+
+
+@contextmanager
+def doing(what: str) -> Iterator[Callable[[str], None]]:
+    """A line on the terminal that says how far a long command is, and is gone after it; nothing
+    where stderr is no terminal."""
+    from rich.console import Console
+
+    with Console(stderr=True).status(what) as status:
+        yield lambda step: status.update(printable(f"{what}: {step}"))
 
 
 def say(text: str) -> None:

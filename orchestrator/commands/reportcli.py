@@ -13,7 +13,7 @@ from lp_sweep.orchestrator.commands.options import (
     SweepOption,
     losses,
 )
-from lp_sweep.orchestrator.commands.output import say
+from lp_sweep.orchestrator.commands.output import doing, say
 
 app = typer.Typer()
 
@@ -37,9 +37,11 @@ def report(
     """
     from lp_sweep.orchestrator.commands import verbs
 
-    written = verbs.report(
-        store or DEFAULT_STORE, out, sweep=sweep, within=losses(within), figures=figures
-    )
+    deltas = losses(within)
+    with doing("report") as tell:
+        written = verbs.report(
+            store or DEFAULT_STORE, out, sweep=sweep, within=deltas, figures=figures, tell=tell
+        )
     for path in written.figures:
         say(f"wrote {path}")
     say(f"wrote {written.page} ({written.size / 1e3:,.0f} kB)")

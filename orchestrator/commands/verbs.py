@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -144,13 +144,14 @@ def report(
     sweep: str | None,
     within: Sequence[float],
     figures: Path | None,
+    tell: Callable[[str], None] = lambda _: None,
 ) -> Written:
-    """The page of a store, written; what can't be read is named."""
+    """The page of a store, written; what can't be read is named. `tell` hears what it is at."""
     without_pandas()
     from lp_sweep.analysis.report.writing import write_report
 
     store = existing(location)
-    written = write_report(store, out, sweep=sweep, within=within, figures=figures)
+    written = write_report(store, out, sweep=sweep, within=within, figures=figures, tell=tell)
     _warn_unreadable(written.unreadable)
     return written
 

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import contextlib
+import glob
 import shutil
 import uuid
 from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
+
+from filelock import FileLock, Timeout
 
 from lp_sweep.storage.errors import LpSweepError, SpecError
 
 ABOUT = "lp_sweep.json"  # in every folder that was made here, and so may be made anew
+_LOCK = ".lock"  # beside a folder that is being made: a killed process holds none
 
 
 def check_free(out: Path, *, force: bool) -> None:
@@ -28,15 +32,21 @@ def check_free(out: Path, *, force: bool) -> None:
         raise SpecError(f"{out} exists. Name another with --out, or overwrite it with --force.")
 
 
-@contextmanager
+@contextlib.contextmanager
 def staged(out: Path, *, force: bool) -> Iterator[Path]:
     """A new folder beside `out`, which takes its place at the end; on an error it is gone, and what
-    was there before stays. Raises SpecError where it can't be written, and where something came in
-    the way meanwhile, as for `check_free`."""
+    was there before stays. What a killed process left of an earlier one goes, too.
+
+    Raises SpecError where it can't be written, and where something came in the way meanwhile, as
+    for `check_free`.
+    """
     out = out.absolute()
     coming = out.with_name(f".{out.name}.new-{uuid.uuid4().hex[:8]}")
+    lock = FileLock(_lock(coming))
     try:
         out.parent.mkdir(parents=True, exist_ok=True)
+        _clear(out)
+        lock.acquire()
         coming.mkdir()
     except (OSError, ValueError) as error:  # ValueError: a NUL in the name
         raise SpecError(f"can't write {out}: {error}. Name another folder with --out.") from None
@@ -45,7 +55,23 @@ def staged(out: Path, *, force: bool) -> Iterator[Path]:
         check_free(out, force=force)  # anew: training may have taken hours
         _publish(coming, out, force=force)
     finally:
-        shutil.rmtree(coming, ignore_errors=True)
+        _remove(coming)
+        lock.release()
+
+
+def _lock(coming: Path) -> Path:
+    return coming.with_name(f"{coming.name}{_LOCK}")
+
+
+def _clear(out: Path) -> None:
+    for path in out.parent.glob(f".{glob.escape(out.name)}.new-*{_LOCK}"):
+        with contextlib.suppress(Timeout, OSError), FileLock(path, timeout=0):
+            _remove(path.with_name(path.name.removesuffix(_LOCK)))
+
+
+def _remove(coming: Path) -> None:
+    shutil.rmtree(coming, ignore_errors=True)
+    _lock(coming).unlink(missing_ok=True)
 
 
 def _publish(coming: Path, out: Path, *, force: bool) -> None:
