@@ -26,7 +26,12 @@ if [ "${1:-}" = --host ]; then  # inside the namespaces of a machine
     done
     cp /run/ssh/key.pub "$HOME/.ssh/authorized_keys"
     [ "$name" != laptop ] || cp /run/ssh/key "$HOME/.ssh/lp-sweep.pem"
-    mount --bind "$folder/$name/tmp" /tmp
+    project=$(realpath "$(dirname "$0")/..")  # the Python that all of them run may be below /tmp
+    case "$project" in /tmp/*)
+        mkdir -p "$folder/$name$project"
+        mount --bind "$project" "$folder/$name$project"
+    esac
+    mount --rbind "$folder/$name/tmp" /tmp
     cd "$HOME"
     touch /run/ready
     shift 3

@@ -115,7 +115,8 @@ def saw(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
         text=True,
         check=False,
     )
-    told: dict[str, Any] = json.loads((shared / "out.json").read_text(encoding="utf-8"))
+    out = shared / "out.json"
+    told: dict[str, Any] = json.loads(out.read_text(encoding="utf-8")) if out.exists() else {}
     assert done.returncode == 0, f"{done.stdout[-4000:]}\n{told.get('log', '')[-4000:]}"
     return told
 
