@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import json
 import sys
+from functools import cache
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -55,12 +56,18 @@ app = typer.Typer(
 def main() -> None:
     """Entry point: a user's mistake is one message and an exit code, a bug keeps its traceback."""
     try:
-        app()  # leaves by SystemExit; a wrong option or command is shown there, Ctrl-C is 130
+        _command()()  # leaves by SystemExit; a wrong option or command is shown there, Ctrl-C is 130
     except LpSweepError as error:
         complain(str(error))
         sys.exit(error.exit_code)
     except KeyboardInterrupt:  # before there is a command that could tell it
         sys.exit(INTERRUPTED)
+
+
+@cache
+def _command() -> Any:
+    """All commands are made for each, which takes longer than most of them."""
+    return typer.main.get_command(app)
 
 
 def _version(wanted: bool) -> None:
