@@ -222,7 +222,7 @@ def named(folder: Path, place: str, name: str) -> None:
     result = outcome(lambda: planned(file))
     assert {path for path in folder.rglob("*")} == before
     if isinstance(result, LpSweepError):
-        assert_good_message(result, r".*sweep\.yaml:\d+: \S")
+        assert_good_message(result, r".*sweep\.yaml:\d+: \S", said=name)
 
 
 PLACES = ("id", "revision", "data_dir", "store", "glue", *OWN, "label", "metric", "kind", "dataset")
