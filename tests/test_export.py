@@ -334,6 +334,47 @@ def test_what_a_killed_export_left_goes_with_the_next(tmp_path: Path) -> None:
     assert {path.name for path in tmp_path.iterdir()} == {"out", "other"}
 
 
+@pytest.mark.parametrize(
+    ("step", "there", "stays"),
+    [
+        ("    os.rename = die", ["made"], "before"),
+        ("    os.rename = once", [], "before"),
+        ("    shutil.rmtree = die", ["made"], "after"),
+    ],
+    ids=["before the first name", "between two names", "before the old one is deleted"],
+)
+def test_what_was_there_is_there_after_a_kill_at_any_step(
+    tmp_path: Path, step: str, there: list[str], stays: str
+) -> None:
+    """The one or the other, and no third folder once the next export is over."""
+    program = f"""
+import os, pathlib, shutil, sys
+from lp_sweep.orchestrator.export.folder import staged
+
+real, calls = os.rename, []
+
+def die(*_, **__):
+    os.kill(os.getpid(), 9)
+
+def once(*names):
+    calls.append(names)
+    return real(*names) if len(calls) == 1 else die()
+
+with staged(pathlib.Path("made"), force=True) as coming:
+    (coming / "lp_sweep.json").write_text("after")
+{step}
+"""
+    made = tmp_path / "made"
+    made.mkdir()
+    (made / "lp_sweep.json").write_text("before")
+    assert subprocess.run([sys.executable, "-c", program], cwd=tmp_path).returncode == -9
+    assert [path.name for path in tmp_path.iterdir() if path.name[0] != "."] == there
+    with pytest.raises(SpecError, match="overwrite it with --force"), staged(made, force=False):
+        raise AssertionError("it begins")
+    assert (made / "lp_sweep.json").read_text() == stays
+    assert [path.name for path in tmp_path.iterdir()] == ["made"]
+
+
 def test_a_trial_and_the_best_are_not_asked_for_at_once(world: World, tmp_path: Path) -> None:
     with open_store(world.store.location) as results:
         with pytest.raises(SpecError, match="one of the two"):
