@@ -36,6 +36,7 @@ from tests.test_figures import (
 )
 
 MODEL = "bert-base-cased"  # the paper has it
+COLOURS = {"FORCE_COLOR": "1", "TERM": "xterm"}  # of a build: its logs are no terminals
 HOSTILE = [
     "<script>alert(1)</script>",
     "\"><img src=x onerror='alert(1)'>",
@@ -455,10 +456,11 @@ def test_the_command(tmp_path: Path) -> None:
     fake.curve({0: 90.0, 2: 89.5})
     store = fake.publish()
     asked = ("report", "--store", store.location, "--sweep", "demo")
-    done = sweep(*asked, "--out", "mine.html", "--figures", "drawn", cwd=tmp_path)
+    done = sweep(*asked, "--out", "mine.html", "--figures", "drawn", cwd=tmp_path, env=COLOURS)
     assert (done.returncode, done.stdout) == (0, "")
     size = (tmp_path / "mine.html").stat().st_size
     assert done.stderr.splitlines()[-1] == f"wrote mine.html ({size / 1e3:,.0f} kB)"
+    assert "\x1b" not in done.stderr
     assert done.stderr.count("wrote drawn/figure-") == len(list((tmp_path / "drawn").iterdir()))
     for extra, code in ((["--sweep", "x"], 2), (["--within", "one"], 2), (["--store", "x"], 4)):
         done = sweep(*asked, *extra, cwd=tmp_path)

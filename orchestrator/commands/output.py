@@ -50,7 +50,13 @@ def doing(what: str) -> Iterator[Callable[[str], None]]:
     where stderr is no terminal."""
     from rich.console import Console
 
-    with Console(stderr=True).status(what) as status:
+    from lp_sweep.orchestrator.live.painter import has_screen
+
+    console = Console(stderr=True)
+    if not has_screen(console):
+        yield lambda step: None
+        return
+    with console.status(what) as status:
         yield lambda step: status.update(printable(f"{what}: {step}"))
 
 
