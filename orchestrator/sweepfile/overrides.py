@@ -60,8 +60,8 @@ def unlisted(document: Document, overrides: Sequence[str]) -> Iterator[str]:
         if entry_key is None:
             continue
         listed = _listed(document.content.get(axis))
-        own = [one.get(entry_key) if isinstance(one, Mapping) else one for one in listed]
-        own = [name for name in own if isinstance(name, str)]  # what is replaced nobody checks
+        names = (one.get(entry_key) if isinstance(one, Mapping) else one for one in listed)
+        own = [name for name in names if isinstance(name, str)]  # what is replaced nobody checks
         known = {_one_name(axis, name) for name in own}
         named = _values(override.partition("=")[2], f"override {shown(override)}")
         named = [name for name in named if isinstance(name, str)]  # else it is described in full
