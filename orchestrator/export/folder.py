@@ -76,9 +76,7 @@ def _clear(out: Path) -> None:
     for path in out.parent.glob(f".{glob.escape(out.name)}.new-{'?' * _DIGITS}{_LOCK}"):
         with contextlib.suppress(Timeout, OSError), FileLock(path, timeout=0):
             coming = path.with_name(path.name.removesuffix(_LOCK))
-            if not out.exists() and _before(coming).exists():
-                _before(coming).rename(out)
-            shutil.rmtree(_before(coming), ignore_errors=True)
+            _settle(_before(coming), out)
             _remove(coming)
 
 
@@ -93,12 +91,17 @@ def _publish(coming: Path, out: Path, *, force: bool) -> None:
     try:
         if force and out.exists():
             out.rename(before)
-        try:
-            coming.rename(out)
-        except OSError:
-            if before.exists():
-                before.rename(out)
-            raise
+        coming.rename(out)
     except OSError as error:
         raise LpSweepError(f"can't write {out}: {error}.") from error
-    shutil.rmtree(before, ignore_errors=True)
+    finally:  # a Ctrl-C, too, may come between the two
+        _settle(before, out)
+
+
+def _settle(before: Path, out: Path) -> None:
+    """What was there before goes back to its place, or goes, if that is taken."""
+    if out.exists():
+        shutil.rmtree(before, ignore_errors=True)
+    elif before.exists():
+        with contextlib.suppress(OSError):
+            before.rename(out)
