@@ -24,7 +24,7 @@ from lp_sweep.orchestrator.export.facts import Base, Facts, Speed
 from lp_sweep.orchestrator.export.folder import check_free, staged
 from lp_sweep.orchestrator.export.network import check_same, kept_instead
 from lp_sweep.orchestrator.export.places import hub_source, spec_of
-from lp_sweep.storage.errors import ExportError, PreflightError, SpecError, StoreError
+from lp_sweep.storage.errors import ExportError, LpSweepError, PreflightError, SpecError, StoreError
 from lp_sweep.storage.store import Store
 from lp_sweep.storage.sums import SUMS, changed_files
 from lp_sweep.trials.run import execute
@@ -332,6 +332,73 @@ def test_what_a_killed_export_left_goes_with_the_next(tmp_path: Path) -> None:
         publish("other")
         (busy / "lp_sweep.json").write_text("{}")
     assert {path.name for path in tmp_path.iterdir()} == {"out", "other"}
+
+
+@pytest.mark.parametrize(
+    ("step", "there", "stays"),
+    [
+        ("    os.rename = die", ["made"], "before"),
+        ("    os.rename = once", [], "before"),
+        ("    shutil.rmtree = die", ["made"], "after"),
+    ],
+    ids=["before the first name", "between two names", "before the old one is deleted"],
+)
+def test_what_was_there_is_there_after_a_kill_at_any_step(
+    tmp_path: Path, step: str, there: list[str], stays: str
+) -> None:
+    """The one or the other, and no third folder once the next export is over."""
+    program = f"""
+import os, pathlib, shutil, sys
+from lp_sweep.orchestrator.export.folder import staged
+
+real, calls = os.rename, []
+
+def die(*_, **__):
+    os.kill(os.getpid(), 9)
+
+def once(*names):
+    calls.append(names)
+    return real(*names) if len(calls) == 1 else die()
+
+with staged(pathlib.Path("made"), force=True) as coming:
+    (coming / "lp_sweep.json").write_text("after")
+{step}
+"""
+    made = tmp_path / "made"
+    made.mkdir()
+    (made / "lp_sweep.json").write_text("before")
+    assert subprocess.run([sys.executable, "-c", program], cwd=tmp_path).returncode == -9
+    assert [path.name for path in tmp_path.iterdir() if path.name[0] != "."] == there
+    with pytest.raises(SpecError, match="overwrite it with --force"), staged(made, force=False):
+        raise AssertionError("it begins")
+    assert (made / "lp_sweep.json").read_text() == stays
+    assert [path.name for path in tmp_path.iterdir()] == ["made"]
+
+
+@pytest.mark.parametrize("ended", [KeyboardInterrupt, SystemExit, OSError])
+@pytest.mark.parametrize("at", [0, 1])
+def test_what_was_there_is_there_when_the_last_step_ends_early(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ended: type[BaseException], at: int
+) -> None:
+    made, real, calls = tmp_path / "made", os.rename, []
+    made.mkdir()
+    (made / "lp_sweep.json").write_text("before")
+
+    def rename(*names: Any) -> None:
+        calls.append(names)
+        if len(calls) == at + 1:
+            raise ended
+        real(*names)
+
+    def publish() -> None:
+        with staged(made, force=True) as coming:
+            (coming / "lp_sweep.json").write_text("after")
+            monkeypatch.setattr(os, "rename", rename)
+
+    with pytest.raises((KeyboardInterrupt, SystemExit, LpSweepError)):
+        publish()
+    assert (made / "lp_sweep.json").read_text() == "before"
+    assert [path.name for path in tmp_path.iterdir()] == ["made"]
 
 
 def test_a_trial_and_the_best_are_not_asked_for_at_once(world: World, tmp_path: Path) -> None:

@@ -36,7 +36,7 @@ def test_the_fewest_layers_over_all_strategies(fake: FakeSweep) -> None:
     assert found.trial_id == trial(fake, strategy="symmetric", k=6)
     assert "6 of 12 layers (symmetric, K=6)" in found.why
     assert "over all strategies" in found.why
-    assert "changes by -0.80" in found.why
+    assert "; the score changes by -0.80" in found.why
     one = choose(fake, strategy="top")
     assert one.trial_id == trial(fake, strategy="top", k=4)
 
@@ -67,6 +67,7 @@ def test_it_is_the_seed_of_the_median_score(
     found = choose(fake)
     assert found.trial_id == trial(fake, k=4, seed=median)
     assert f"it is {median}, which has the median score" in found.why
+    assert f"; the mean over {len(scores)} seeds changes by" in found.why
     assert found.seeds == {seed: trial(fake, k=4, seed=seed) for seed in scores}
 
 

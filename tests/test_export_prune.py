@@ -87,6 +87,17 @@ def test_every_weight_stays_as_it_was(name: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.usefixtures("here")
+def test_a_tilde_is_the_home_and_no_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A shell leaves that of `--out=~/six` to us."""
+    saved("bert", tmp_path / "home" / "model")
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    monkeypatch.chdir(tmp_path)
+    done = pruned(Path("~/model"), Path("~/six"), strategy="top", k=2)
+    assert done.folder == str(tmp_path / "home" / "six")
+    assert [path.name for path in tmp_path.iterdir()] == ["home"]
+
+
+@pytest.mark.usefixtures("here")
 def test_the_head_and_the_pooler_stay(tmp_path: Path) -> None:
     """A model for pre-training has both; none of them would be read by the other's class."""
     source = saved("bert", tmp_path / "model")

@@ -7,12 +7,15 @@ from pathlib import Path
 import pytest
 
 from lp_sweep.orchestrator.plan.known import Known
+from lp_sweep.orchestrator.plan.leftover import trained_otherwise
 from lp_sweep.orchestrator.plan.planning import make_plan
 from lp_sweep.orchestrator.run.recorder import Recorder
 from lp_sweep.orchestrator.sweepfile.overrides import is_part
+from lp_sweep.storage.identity import canonical_json
 from lp_sweep.storage.redact import redact_command
 from lp_sweep.storage.store import Store
-from tests.sweepfiles import PLAIN, find, make_inputs
+from tests.sweepfiles import PLAIN, find, make_data, make_inputs, make_model
+from tests.test_cli import sweep
 
 
 @pytest.fixture
@@ -55,3 +58,64 @@ def test_other_trials_are_the_later_runs(file: Path) -> None:
 
 def test_a_run_of_the_whole_lists_its_own_cells(file: Path) -> None:
     assert asked(file, "seed=4", "") == {42: {""}, 43: {""}}
+
+
+# -- what a run of a part leaves listed
+
+
+def run_of(file: Path, *overrides: str) -> None:
+    """Its cells, and of each of its trials a record."""
+    store = Store(file.parent / "store", create=True)
+    plan = make_plan(find(file, overrides), Known.nothing())
+    for id_, work in plan.trials.items():
+        names = {"trial_id": id_, "model": work.model.name, "task": work.task.name}
+        store.put("trials", id_, [names | {"spec": canonical_json(work.trial)}])
+    Recorder(store, part=is_part(overrides), command="").cells(plan)
+
+
+def noted(file: Path, *overrides: str) -> list[str]:
+    store = Store(file.parent / "store")
+    return trained_otherwise(store, make_plan(find(file, overrides), Known.nothing()))
+
+
+def test_a_part_beside_cells_of_another_recipe_is_noted(file: Path) -> None:
+    run_of(file)
+    assert noted(file, "seed=43") == noted(file, "task=rte", "k=0,4", "seed=7") == []
+    file.write_text(PLAIN + "recipe: {epochs: 5, learning_rate: 3e-5, freeze: {layers: [12]}}\n")
+    (note,) = noted(file, "seed=43")
+    assert note.startswith(
+        "4 cells of sweep 'plain' that this run leaves as they are were trained in another way "
+        "(learning_rate 2e-05, now 3e-05; epochs 3, now 5), and its tables compare them"
+    )
+    assert noted(file) == [], "all of them are asked for anew"
+
+
+def test_a_part_beside_cells_of_other_data_or_another_model_is_noted(file: Path) -> None:
+    run_of(file)
+    make_data(file.parent / "glue", rows=6)
+    (note,) = noted(file, "seed=43", "task=rte")
+    assert "4 cells of" not in note, "of MRPC nothing is known: it is not asked for"
+    assert "trained in another way (other data of task 'rte'), and" in note
+    make_data(file.parent / "glue")
+    make_model(file.parent / "folder/of/a/model", weight=1.0)
+    (note,) = noted(file, "seed=43")
+    assert "4 cells of" in note
+    assert "(another model './folder/of/a/model')" in note
+
+
+def test_records_of_which_nothing_is_known_are_no_note(file: Path) -> None:
+    run_of(file)
+    store = Store(file.parent / "store")
+    for number, name in enumerate(sorted(store.names("trials"))):
+        store.put("trials", name, [{"trial_id": name, "spec": [None, "{", "[]"][number % 3]}])
+    file.write_text(PLAIN + "recipe: {epochs: 5}\n")
+    assert noted(file, "seed=43") == []
+
+
+def test_a_plan_says_it(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    run_of(file)
+    monkeypatch.chdir(file.parent)
+    file.write_text(PLAIN + "recipe: {epochs: 5}\n")
+    asked = ("plan", "sweep.yaml", "--store", "store", "--data-dir", "glue")
+    assert "trained in another way" not in sweep(*asked, cwd=file.parent).stdout
+    assert "(epochs 3, now 5)" in sweep(*asked, "seed=43", cwd=file.parent).stdout

@@ -7,6 +7,7 @@ import hashlib
 import itertools
 import re
 import shlex
+import signal
 from pathlib import Path
 
 import pytest
@@ -25,6 +26,7 @@ from lp_sweep.storage.printable import printable
 from lp_sweep.storage.store import Store
 from tests.answered import network, right
 from tests.fake_records import FakeSweep
+from tests.liveprocess import Terminal
 from tests.reading_pages import Reading
 from tests.sqlworld import ESCAPES
 from tests.test_cli import sweep
@@ -36,6 +38,7 @@ from tests.test_figures import (
 )
 
 MODEL = "bert-base-cased"  # the paper has it
+COLOURS = {"FORCE_COLOR": "1", "TERM": "xterm"}  # of a build: its logs are no terminals
 HOSTILE = [
     "<script>alert(1)</script>",
     "\"><img src=x onerror='alert(1)'>",
@@ -455,15 +458,32 @@ def test_the_command(tmp_path: Path) -> None:
     fake.curve({0: 90.0, 2: 89.5})
     store = fake.publish()
     asked = ("report", "--store", store.location, "--sweep", "demo")
-    done = sweep(*asked, "--out", "mine.html", "--figures", "drawn", cwd=tmp_path)
+    done = sweep(*asked, "--out", "mine.html", "--figures", "drawn", cwd=tmp_path, env=COLOURS)
     assert (done.returncode, done.stdout) == (0, "")
     size = (tmp_path / "mine.html").stat().st_size
     assert done.stderr.splitlines()[-1] == f"wrote mine.html ({size / 1e3:,.0f} kB)"
+    assert "\x1b" not in done.stderr
     assert done.stderr.count("wrote drawn/figure-") == len(list((tmp_path / "drawn").iterdir()))
     for extra, code in ((["--sweep", "x"], 2), (["--within", "one"], 2), (["--store", "x"], 4)):
         done = sweep(*asked, *extra, cwd=tmp_path)
         assert (done.returncode, done.stdout, "error: " in done.stderr) == (code, "", True)
     assert not (tmp_path / "report.html").exists()
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_terminal_is_left_as_it_was(tmp_path: Path, number: signal.Signals) -> None:
+    fake = FakeSweep(tmp_path / "store")
+    fake.curve({0: 90.0, 2: 89.5})
+    out = tmp_path / "report.html"
+    place = ("--store", fake.publish().location, "--out", out)
+    terminal = Terminal("report", *place, size=(60, 15))
+    terminal.wait_for("report: ")
+    terminal.process.send_signal(number)
+    assert terminal.ended() == 128 + number
+    assert terminal.text.rfind("\x1b[?25h") > terminal.text.rfind("\x1b[?25l"), "the cursor"
+    assert "Traceback" not in terminal.text
+    assert not out.exists()
+    terminal.close()
 
 
 @pytest.mark.slow

@@ -47,6 +47,11 @@ def mistake(file: Path, *overrides: str) -> str:
         ("-0.25", -0.25),
         ("1_000", 1000),
         ("3", 3),
+        ("-7", -7),
+        ("0", 0),
+        ("0x1f", 31),
+        ("042", "042"),
+        ("1:30", "1:30"),
         ("2e", "2e"),
         ("e5", "e5"),
         ("1-3", "1-3"),
@@ -534,6 +539,23 @@ def test_a_name_that_the_file_does_not_have_is_noted(
     tmp_path: Path, override: str, notes: list[str]
 ) -> None:
     assert load_sweep(make_inputs(tmp_path, PLAIN), [override]).notes == notes
+
+
+@pytest.mark.parametrize("entry", ["[a, b]", "{name: [a]}", "{name: {a: b}}", "~", "7", "{}"])
+def test_what_an_override_replaces_is_not_looked_at(tmp_path: Path, entry: str) -> None:
+    odd = PLAIN.replace("tasks: [rte, mrpc]", f"tasks: [{entry}, mrpc]")
+    (note,) = load_sweep(make_inputs(tmp_path, odd), ["task=rte"]).notes
+    assert note.startswith("task 'rte' is not one of the file's (mrpc): ")
+    none = PLAIN.replace("tasks: [rte, mrpc]", f"tasks: [{entry}]")
+    assert load_sweep(make_inputs(tmp_path, none), ["task=rte"]).notes == []
+
+
+@pytest.mark.parametrize("number", ["042", "1:30", "0o52"])
+def test_a_number_that_looks_like_another_is_refused(tmp_path: Path, number: str) -> None:
+    """To YAML 1.1, and so to PyYAML, they are 34, 90 and a text."""
+    assert f"must be a whole number, got '{number}'" in mistake(
+        make_inputs(tmp_path), f"seed={number}"
+    )
 
 
 def test_a_threshold_override_is_blamed_for_its_value(tmp_path: Path) -> None:

@@ -36,7 +36,11 @@ def words(fake: FakeSweep, *more: str) -> list[str]:
     return ["status", "--watch", "--every", "0.1s", "--store", fake.store.location, *more]
 
 
-def test_piped_it_is_a_line_for_each_change_until_ctrl_c(fake: FakeSweep) -> None:
+@pytest.mark.parametrize("colours", ["", "1"], ids=["no colours asked for", "colours forced"])
+def test_piped_it_is_a_line_for_each_change_until_ctrl_c(
+    fake: FakeSweep, monkeypatch: pytest.MonkeyPatch, colours: str
+) -> None:
+    monkeypatch.setenv("FORCE_COLOR", colours)
     with piped(*command(*words(fake))) as process:
         assert process.stdout
         first = process.stdout.readline()

@@ -35,7 +35,9 @@ if TYPE_CHECKING:
 
 # of the head's shell, for the driver alone: workers have what their nodes have. --json is of the
 # command that sends the run
-_CARRIED = re.compile(r"(?!LP_SWEEP_JSON$)(LP_SWEEP|HF|AWS|MLFLOW|WANDB|TENSORBOARD)_[A-Za-z0-9_]+")
+_CARRIED = re.compile(
+    r"(?!LP_SWEEP_JSON$)(LP_SWEEP|HF|AWS|MLFLOW|WANDB|TENSORBOARD)_[A-Za-z0-9_]+|XDG_CACHE_HOME"
+)
 _FORGOTTEN = 24 * 3600.0  # seconds
 # of another machine's: what to run, and not where this machine keeps what
 _SAID = (

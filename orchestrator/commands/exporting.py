@@ -108,7 +108,7 @@ def export(
         score += f" (95% {done.interval[0]:.2f} to {done.interval[1]:.2f} over dev examples)"
     say(f"{len(done.kept_layers)} layers, {score}; as stored, on {done.verified.examples} examples")
     told = done._asdict() | {"verified": done.verified._asdict()}
-    _finish(out, told, push_to_hub, private, as_json)
+    _finish(told, push_to_hub, private, as_json)
 
 
 @app.command()
@@ -157,7 +157,7 @@ def prune(
         offline=offline,
         force=force,
     )
-    _finish(out, done._asdict(), push_to_hub, private, as_json)
+    _finish(done._asdict(), push_to_hub, private, as_json)
 
 
 def _end_in_order() -> None:
@@ -176,13 +176,11 @@ def _check_push(repo_id: str | None, offline: bool, private: bool) -> None:
         check_may_push(repo_id, offline=offline)
 
 
-def _finish(
-    out: Path, told: dict[str, Any], repo_id: str | None, private: bool, as_json: bool
-) -> None:
+def _finish(told: dict[str, Any], repo_id: str | None, private: bool, as_json: bool) -> None:
     """Send it where that is asked for; then the folder, or all that is known of it, to stdout."""
     if repo_id is not None:
         from lp_sweep.orchestrator.export.hubpush import push
 
-        told["hub"] = push(out, repo_id, private=private)
+        told["hub"] = push(Path(told["folder"]), repo_id, private=private)
         say(f"sent to {told['hub']}")
-    emit(json.dumps(told) if as_json else str(out))
+    emit(json.dumps(told) if as_json else told["folder"])

@@ -11,7 +11,7 @@ from lp_sweep.orchestrator.commands.output import say
 from lp_sweep.orchestrator.commands.request import Request
 from lp_sweep.orchestrator.commands.verbs import existing, opened
 from lp_sweep.storage.errors import LpSweepError, PreflightError, SpecError, StoreError
-from lp_sweep.storage.places import node_folder
+from lp_sweep.storage.places import expanded, node_folder
 from lp_sweep.storage.store import Store
 
 if TYPE_CHECKING:
@@ -53,7 +53,8 @@ def export_trial(
     from lp_sweep.orchestrator.export.places import Where
     from lp_sweep.orchestrator.export.trialfolder import Wanted, export, refuse_reduced
 
-    check_free(Path(out), force=force)
+    out = expanded(out)
+    check_free(out, force=force)
     if onnx:
         from lp_sweep.trials.onnxgraph import check_packages
 
@@ -70,7 +71,7 @@ def export_trial(
     wanted = Wanted(
         record=record,
         chosen=f"{choice.why} {choice.untaught}".strip(),
-        out=Path(out),
+        out=out,
         where=Where(
             store=place,
             cache_dir=node_folder(cache_dir),
@@ -103,7 +104,8 @@ def prune_model(
     from lp_sweep.orchestrator.inputs.models import find_model
     from lp_sweep.orchestrator.inputs.pins import Pins
 
-    check_free(Path(out), force=force)
+    out = expanded(out)
+    check_free(out, force=force)
     pins = Pins(offline=offline)
     found = find_model(model, revision=revision, layers=None, folder=Path.cwd(), pins=pins)
     kept = chosen_layers(found.depth, strategy, k, layers)
@@ -114,7 +116,7 @@ def prune_model(
         folder=_files_of(found, revision, offline),
         kept=kept,
         strategy=how,
-        out=Path(out),
+        out=out,
         force=force,
         offline=offline,
     )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import os
+import signal
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -50,7 +51,15 @@ def doing(what: str) -> Iterator[Callable[[str], None]]:
     where stderr is no terminal."""
     from rich.console import Console
 
-    with Console(stderr=True).status(what) as status:
+    from lp_sweep.orchestrator.live.painter import has_screen
+
+    console = Console(stderr=True)
+    if not has_screen(console):
+        yield lambda step: None
+        return
+    # else the cursor that the line hides would stay away
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
+    with console.status(what) as status:
         yield lambda step: status.update(printable(f"{what}: {step}"))
 
 

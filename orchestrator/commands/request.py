@@ -16,9 +16,11 @@ from lp_sweep.orchestrator.plan.known import (
     timing_columns,
     with_networks,
 )
+from lp_sweep.orchestrator.plan.leftover import trained_otherwise
 from lp_sweep.orchestrator.plan.plan import Plan
 from lp_sweep.orchestrator.plan.planning import make_plan
 from lp_sweep.orchestrator.sweepfile.load import SweepFile, load_sweep
+from lp_sweep.orchestrator.sweepfile.overrides import is_part
 from lp_sweep.storage.errors import SpecError
 from lp_sweep.storage.places import expanded
 from lp_sweep.storage.spool import flush
@@ -99,6 +101,8 @@ def planned(request: Request, *, patience: float = 0.0, cache_dir: Path | None =
             flush(store, cache_dir)
         ledger = read_ledger(store)
     plan = make_plan(sweep, ledger.known)
+    if store is not None and is_part(request.overrides):
+        sweep.notes.extend(trained_otherwise(store, plan))
     if store is not None and (wanted := plan.needed_networks() | plan.trained_again()):
         plan.known = with_networks(plan.known, store, wanted)
     return Planned(file, sweep, location, ledger, plan)

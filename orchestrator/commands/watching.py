@@ -7,7 +7,6 @@ can't be read meanwhile is said so, and looked at again.
 from __future__ import annotations
 
 import json
-import os
 import select
 import signal
 import sys
@@ -24,7 +23,7 @@ from lp_sweep.orchestrator.commands.output import emit, say
 from lp_sweep.orchestrator.commands.startup import without_pandas
 from lp_sweep.orchestrator.commands.verbs import existing
 from lp_sweep.orchestrator.live.follower import Follower
-from lp_sweep.orchestrator.live.painter import Painter
+from lp_sweep.orchestrator.live.painter import Painter, has_screen
 from lp_sweep.orchestrator.live.picture import Picture, picture_json
 from lp_sweep.orchestrator.live.screen import Screen
 from lp_sweep.storage.errors import SpecError, StoreError
@@ -95,7 +94,7 @@ def _face(as_json: bool) -> Iterator[Face]:
     console = Console()
     if as_json:
         yield _Changes(_json_line)
-    elif not console.is_terminal or os.environ.get("TERM") == "dumb":
+    elif not has_screen(console):
         yield _Changes(_text_line)
     else:
         # else the cursor that the display hides would stay away

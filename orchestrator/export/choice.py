@@ -126,9 +126,11 @@ def _reason(row: Row, asked: Asked) -> str:
     kept = row["depth"] - row["max_dropped"]
     by = f"{row['strategy']}, K={row['max_dropped']}" if row["max_dropped"] else "all layers"
     among = "" if asked.strategy else ", over all strategies of the sweep"
+    number = row["n_seeds"]
+    what = f"the mean over {number} seeds" if number > 1 else "the score"
     return (
         f"{kept} of {row['depth']} layers ({by}): the fewest that lose at most {asked.within:g} "
-        f"{unit} on {row['task']}{among}; the mean over {row['n_seeds']} seeds changes by "
+        f"{unit} on {row['task']}{among}; {what} changes by "
         f"{-row['loss'] + 0.0:+.2f}."
     )
 

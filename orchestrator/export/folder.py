@@ -15,6 +15,7 @@ from lp_sweep.storage.errors import LpSweepError, SpecError
 
 ABOUT = "lp_sweep.json"  # in every folder that was made here, and so may be made anew
 _LOCK = ".lock"  # beside a folder that is being made: a killed process holds none
+_DIGITS = 8  # that tell one such folder from another
 
 
 def check_free(out: Path, *, force: bool) -> None:
@@ -41,11 +42,12 @@ def staged(out: Path, *, force: bool) -> Iterator[Path]:
     for `check_free`.
     """
     out = out.absolute()
-    coming = out.with_name(f".{out.name}.new-{uuid.uuid4().hex[:8]}")
+    coming = out.with_name(f".{out.name}.new-{uuid.uuid4().hex[:_DIGITS]}")
     lock = FileLock(_lock(coming))
     try:
         out.parent.mkdir(parents=True, exist_ok=True)
         _clear(out)
+        check_free(out, force=force)  # anew: what was there before may be back
         lock.acquire()
         coming.mkdir()
     except (OSError, ValueError) as error:  # ValueError: a NUL in the name
@@ -63,10 +65,19 @@ def _lock(coming: Path) -> Path:
     return coming.with_name(f"{coming.name}{_LOCK}")
 
 
+def _before(coming: Path) -> Path:
+    """Where the folder is, whose place `coming` takes, while it does."""
+    start, _, digits = coming.name.rpartition(".new-")
+    return coming.with_name(f"{start}.old-{digits}")
+
+
 def _clear(out: Path) -> None:
-    for path in out.parent.glob(f".{glob.escape(out.name)}.new-*{_LOCK}"):
+    """What killed processes left; `out` as it was, if one was killed before the new one was it."""
+    for path in out.parent.glob(f".{glob.escape(out.name)}.new-{'?' * _DIGITS}{_LOCK}"):
         with contextlib.suppress(Timeout, OSError), FileLock(path, timeout=0):
-            _remove(path.with_name(path.name.removesuffix(_LOCK)))
+            coming = path.with_name(path.name.removesuffix(_LOCK))
+            _settle(_before(coming), out)
+            _remove(coming)
 
 
 def _remove(coming: Path) -> None:
@@ -76,16 +87,21 @@ def _remove(coming: Path) -> None:
 
 def _publish(coming: Path, out: Path, *, force: bool) -> None:
     """Without `force` nothing goes: no folder can get the name of one that holds something."""
-    before = out.with_name(f".{out.name}.old-{uuid.uuid4().hex[:8]}")
+    before = _before(coming)
     try:
         if force and out.exists():
             out.rename(before)
-        try:
-            coming.rename(out)
-        except OSError:
-            if before.exists():
-                before.rename(out)
-            raise
+        coming.rename(out)
     except OSError as error:
         raise LpSweepError(f"can't write {out}: {error}.") from error
-    shutil.rmtree(before, ignore_errors=True)
+    finally:  # a Ctrl-C, too, may come between the two
+        _settle(before, out)
+
+
+def _settle(before: Path, out: Path) -> None:
+    """What was there before goes back to its place, or goes, if that is taken."""
+    if out.exists():
+        shutil.rmtree(before, ignore_errors=True)
+    elif before.exists():
+        with contextlib.suppress(OSError):
+            before.rename(out)

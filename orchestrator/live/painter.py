@@ -7,6 +7,7 @@ notes above it. Twice a second: a slow ssh connection carries that.
 
 from __future__ import annotations
 
+import os
 import sys
 import threading
 from collections import deque
@@ -19,6 +20,12 @@ from rich.text import Text
 _SECONDS = 0.5  # between two drawings
 _NOTES_KEPT = 5
 _PATIENCE_SECONDS = 2.0  # at the end, with a drawing under way
+
+
+def has_screen(console: Console) -> bool:
+    """Whether it is a terminal that can be drawn on. FORCE_COLOR, which Rich takes for a terminal
+    (and builds set for all their logs), is none."""
+    return console.is_terminal and console.file.isatty() and os.environ.get("TERM") != "dumb"
 
 
 class Painter:

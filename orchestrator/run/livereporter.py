@@ -4,7 +4,6 @@ that it gets to see."""
 from __future__ import annotations
 
 import datetime as dt
-import os
 from collections import Counter, deque
 
 import pyarrow as pa
@@ -13,7 +12,7 @@ from rich.console import Console, RenderableType
 from rich.text import Text
 
 from lp_sweep.orchestrator.live.curves import Curves
-from lp_sweep.orchestrator.live.painter import Painter
+from lp_sweep.orchestrator.live.painter import Painter, has_screen
 from lp_sweep.orchestrator.live.picture import Picture, Slot, Waiting
 from lp_sweep.orchestrator.live.screen import Screen
 from lp_sweep.orchestrator.plan.naming import describe
@@ -36,8 +35,7 @@ _RECENT = 6
 def make_display(timings: pa.Table | None = None) -> Display:
     """`timings`: of the store's finished trials (`Ledger.timings`)."""
     console = Console(stderr=True)
-    plain = not console.is_terminal or os.environ.get("TERM") == "dumb"
-    return PlainReporter() if plain else LiveReporter(console, timings)
+    return LiveReporter(console, timings) if has_screen(console) else PlainReporter()
 
 
 class LiveReporter:

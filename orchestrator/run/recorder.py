@@ -11,6 +11,7 @@ from typing import Any
 
 import pyarrow as pa
 
+from lp_sweep.orchestrator.plan.leftover import point
 from lp_sweep.orchestrator.plan.plan import Plan, Work
 from lp_sweep.orchestrator.run.loss import Loss
 from lp_sweep.orchestrator.sweepfile.overrides import is_part
@@ -30,11 +31,11 @@ class Recorder:
     def cells(self, plan: Plan) -> None:
         """The sweep's cells, for the views; written again when a profile opens deferred ones."""
         name = plan.sweep.name
-        cells = {_point(row): row for row in (cell.row() for cell in plan.cells)}
+        cells = {point(row): row for row in (cell.row() for cell in plan.cells)}
         listed = self.store.find("sweeps", name) or []
-        kept = {_point(row): row for row in listed} if self.part else {}
-        for point, row in cells.items():
-            row["overrides"] = self._asked_by(row, kept.get(point))
+        kept = {point(row): row for row in listed} if self.part else {}
+        for asked, row in cells.items():
+            row["overrides"] = self._asked_by(row, kept.get(asked))
         merged = (kept | cells).values()
         rows = pa.Table.from_pylist(
             [{**row, "sweep": name, "cell": index} for index, row in enumerate(merged)],
@@ -71,10 +72,3 @@ class Recorder:
             "ended_at": dt.datetime.now(dt.UTC),
         }
         self.store.put("attempts", attempt, [row])
-
-
-def _point(row: Mapping[str, Any]) -> tuple[Any, ...]:
-    """What was asked for; the k of a threshold is a result."""
-    setting = row["k"] if row["threshold"] is None else None
-    axes = ("model", "procedure", "feed_forward", "strategy", "threshold", "task", "seed")
-    return (setting, *(row[axis] for axis in axes))

@@ -60,20 +60,21 @@ def unlisted(document: Document, overrides: Sequence[str]) -> Iterator[str]:
         if entry_key is None:
             continue
         listed = _listed(document.content.get(axis))
-        own = [one.get(entry_key) if isinstance(one, Mapping) else one for one in listed]
+        names = (one.get(entry_key) if isinstance(one, Mapping) else one for one in listed)
+        own = [name for name in names if isinstance(name, str)]  # what is replaced nobody checks
         known = {_one_name(axis, name) for name in own}
         named = _values(override.partition("=")[2], f"override {shown(override)}")
         named = [name for name in named if isinstance(name, str)]  # else it is described in full
         others = [name for name in named if _one_name(axis, name) not in known]
-        if others:
+        if own and others:
             yield _replaced_by(_SINGULAR[axis], others, own, all(map(others.__contains__, named)))
 
 
-def _one_name(axis: str, name: Any) -> Any:
-    return (canonical_name(name) or name) if axis == "tasks" and isinstance(name, str) else name
+def _one_name(axis: str, name: str) -> str:
+    return (canonical_name(name) or name) if axis == "tasks" else name
 
 
-def _replaced_by(what: str, others: list[str], own: list[Any], only_others: bool) -> str:
+def _replaced_by(what: str, others: list[str], own: list[str], only_others: bool) -> str:
     """`task 'rte' is not one of the file's (a, b): GLUE's rte is planned in their place`"""
     names, several = listed_names(map(shown, others)), len(others) > 1
     planned = f"GLUE's {listed_names(others)}" if what == "task" else "they" if several else "it"

@@ -1,8 +1,9 @@
 """YAML text to plain data with the line of each value. Knows nothing of files and of sweeps.
 
-Floats follow YAML 1.2 (`2e-5` is a number, which PyYAML alone reads as text), and a key that stands
-twice is a mistake, not a silent overwrite. Whatever the text, the answer comes soon and takes
-little memory: depth and number of values are bounded, aliases included.
+Numbers follow YAML 1.2 (`2e-5` is a number, which PyYAML alone reads as text; `042` is not 34, and
+`1:30` not 90), and a key that stands twice is a mistake, not a silent overwrite. Whatever the text,
+the answer comes soon and takes little memory: depth and number of values are bounded, aliases
+included.
 """
 
 from __future__ import annotations
@@ -25,6 +26,9 @@ _FLOAT = re.compile(
     r"^[-+]?(?:(?:[0-9][0-9_]*)?\.[0-9_]+(?:[eE][-+]?[0-9]+)?|[0-9][0-9_]*\.?[eE][-+]?[0-9]+"
     r"|[0-9][0-9_]*\.|\.(?:inf|Inf|INF)|\.(?:nan|NaN|NAN))$"
 )
+# without those of YAML 1.1 that are another number than they look: `042` and `1:30` are texts here,
+# and refused where a number has to stand
+_INT = re.compile(r"^[-+]?(?:0|[1-9][0-9_]*|0x[0-9a-fA-F_]+)$")
 
 
 class YamlMistake(Exception):
@@ -43,7 +47,7 @@ class Content(NamedTuple):
 
 
 class _Loader(yaml.SafeLoader):
-    """SafeLoader with YAML 1.2 floats, without dates (a date is text here), and not endlessly
+    """SafeLoader with YAML 1.2 numbers, without dates (a date is text here), and not endlessly
     deep or long: PyYAML goes down by recursion, and takes its time."""
 
     _depth = 0
@@ -67,11 +71,14 @@ class _Loader(yaml.SafeLoader):
 # PyYAML keeps resolvers by first character, in a table that subclasses share unless copied
 _Loader.yaml_implicit_resolvers = {
     first: [
-        (tag, regexp) for tag, regexp in resolvers if not tag.endswith((":float", ":timestamp"))
+        (tag, regexp)
+        for tag, regexp in resolvers
+        if not tag.endswith((":float", ":int", ":timestamp"))
     ]
     for first, resolvers in yaml.SafeLoader.yaml_implicit_resolvers.items()
 }
 _Loader.add_implicit_resolver("tag:yaml.org,2002:float", _FLOAT, list("-+0123456789."))
+_Loader.add_implicit_resolver("tag:yaml.org,2002:int", _INT, list("-+0123456789"))
 
 
 def read_text(text: str) -> Content:
