@@ -56,7 +56,7 @@ app = typer.Typer(
 def main() -> None:
     """Entry point: a user's mistake is one message and an exit code, a bug keeps its traceback."""
     try:
-        _command()()  # leaves by SystemExit; a wrong option or command is shown there, Ctrl-C is 130
+        _command()()  # leaves by SystemExit; a wrong option is shown there, Ctrl-C is 130
     except LpSweepError as error:
         complain(str(error))
         sys.exit(error.exit_code)
