@@ -351,6 +351,21 @@ def test_what_is_open_is_run_with_the_overrides_that_asked_for_it(tmp_path: Path
     ]
 
 
+def test_cells_of_two_recipes_are_said(tmp_path: Path) -> None:
+    """An amended file that was run in part leaves both, and a mean over them says nothing."""
+    fake = FakeSweep(tmp_path / "store")
+    for task in ("RTE", "MRPC"):
+        fake.cell(k=0, score=90.0, seed=1, task=task, epochs=1, data_fingerprint="sha256:a")
+        fake.cell(k=0, score=95.0, seed=2, task=task, epochs=3, data_fingerprint="sha256:a")
+    fake.cell(k=2, score=95.0, seed=2, task="MRPC", epochs=3, data_fingerprint="sha256:b")
+    fake.cell(k=2, score=95.0, seed=2, task="CoLA", epochs=5, limit_train=8)
+    fake.cell(k=0, score=95.0, seed=2, task="CoLA", epochs=5, freeze_embeddings=False)
+    said = " ".join(page_of(fake.publish()).gaps.sentences)
+    assert "sweep demo were trained in more than one way" in said
+    assert "(limit_train 8, none; other data; epochs 1, 3), and its tables" in said
+    assert "compare them: CoLA, MRPC, RTE." in said
+
+
 def test_one_seed_is_said(tmp_path: Path) -> None:
     fake = FakeSweep(tmp_path)
     fake.curve({0: 90.0, 2: 89.5})
@@ -358,6 +373,7 @@ def test_one_seed_is_said(tmp_path: Path) -> None:
     assert "2 of 2 scores are of one seed" in said
     assert "No network has a measured speed" in said
     assert "Each of the 2 cells has a record." in said
+    assert "more than one way" not in said
 
 
 def test_where_it_comes_from_without_secrets(page: Reading) -> None:

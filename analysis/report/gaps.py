@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from lp_sweep.analysis import phrases
+from lp_sweep.analysis.report.mixed import mixed
 from lp_sweep.analysis.report.page import Gaps, Sheet
 from lp_sweep.analysis.tables import Table, context, flat
 from lp_sweep.storage.catalog import Catalog
@@ -73,7 +74,7 @@ def gaps(catalog: Catalog, store: str) -> Gaps:
         sheets.append(Sheet("open-cells", _open_cells(open_), "", open_.num_rows <= 12))
     (counts,) = catalog.query(_COUNTS).to_pylist()
     return Gaps(
-        sentences=[*_sentences(counts), *_unreadable(catalog)],
+        sentences=[*_sentences(counts), *mixed(catalog), *_unreadable(catalog)],
         sheets=sheets,
         commands=_commands(failed.to_pylist(), catalog.query(_ASKED_BY).to_pylist(), store),
     )
