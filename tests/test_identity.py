@@ -424,6 +424,11 @@ def test_identifiers_of_seeds_are_those_of_the_trials(spec: TrialSpec, seed: int
     assert trial_ids(spec)(seed) == trial_id(replace(spec, seed=seed))
 
 
+@given(SPECS, st.integers(0, 2**31))
+def test_another_seed_changes_nothing_else(spec: TrialSpec, seed: int) -> None:
+    assert spec.with_seed(seed) == replace(spec, seed=seed)
+
+
 def test_speed_round_trip() -> None:
     spec = replace(SPEED, removed_feed_forwards=(2,), batches=(32, 256))
     again = speed_spec_from_plain(json.loads(json.dumps(asdict(spec))))

@@ -24,11 +24,17 @@ if TYPE_CHECKING:
 
 def plan(request: Request, as_json: bool, cluster_file: Path | None = None) -> str:
     """`cluster_file`: of the cluster that wall time and price are of."""
+    from lp_sweep.orchestrator.plan.garbage import collector_paused
+
+    with collector_paused():  # objects of every cell, and none of them garbage
+        return _plan(request, as_json, cluster_file)
+
+
+def _plan(request: Request, as_json: bool, cluster_file: Path | None) -> str:
     from lp_sweep.orchestrator.cluster.clusterfile import read_cluster_file
     from lp_sweep.orchestrator.commands.planview import plan_json, plan_text
     from lp_sweep.orchestrator.commands.request import planned
     from lp_sweep.orchestrator.estimate.estimate import Rates, estimate
-    from lp_sweep.orchestrator.plan.garbage import collector_paused
     from lp_sweep.orchestrator.preflight.inputs import check_small_files
     from lp_sweep.orchestrator.run.capacity import at_its_largest
     from lp_sweep.orchestrator.run.runoptions import PerTrial
@@ -44,8 +50,7 @@ def plan(request: Request, as_json: bool, cluster_file: Path | None = None) -> s
     price = _cost(hours, largest) if largest else None
     slots = _slots_at_work(made.location, made.sweep.name)
     if as_json:
-        with collector_paused():  # a dictionary a cell, and none of them garbage
-            return json.dumps(plan_json(made.plan, hours, slots, price))
+        return json.dumps(plan_json(made.plan, hours, slots, price))
     return plan_text(made.plan, hours, rates, slots, price)
 
 

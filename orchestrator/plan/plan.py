@@ -122,17 +122,18 @@ class Plan:
 
     def missing_trials(self) -> list[Work]:
         """Also those that have a record and lack a measurement, or a network that others need."""
-        needed = self.needed_networks()
-        return [
-            work
-            for id_, work in self.trials.items()
-            if self.incomplete(id_) or (id_ in needed and id_ not in self.known.networks)
-        ]
+        lacking = self.trials.keys() - self.known.trials
+        lacking |= self._unmeasured() | (self.needed_networks() - self.known.networks)
+        return [work for id_, work in self.trials.items() if id_ in lacking]
 
     def incomplete(self, id_: str) -> bool:
         """Whether a trial has no record, or lacks a measurement."""
         missing = self.measures and self.missing_measures(id_)  # most plans measure nothing
         return id_ not in self.known.trials or bool(missing)
+
+    def _unmeasured(self) -> set[str]:
+        """The trials that lack a measurement."""
+        return {id_ for id_ in self.measures if self.missing_measures(id_)}
 
     def missing_measures(self, id_: str) -> list[Measure]:
         return [item for item in self.measures.get(id_, ()) if item.id not in self.known.profiles]
@@ -154,8 +155,7 @@ class Plan:
         without = (self.trials.keys() & self.known.trials) - self.known.networks
         if not without:
             return set()
-        needed = self.needed_networks()
-        return {id_ for id_ in without if id_ in needed or self.incomplete(id_)}
+        return without & (self.needed_networks() | self._unmeasured())
 
     def sources(self) -> set[str]:
         """The trials whose networks any work needs or needed, done or not."""

@@ -139,7 +139,7 @@ class _Builder:
         if key not in self._ids:
             spec, id_of_seed = self._seeded(asked, kept)
             id_ = id_of_seed(asked.seed)
-            self._ids[key] = self._planned(asked, replace(spec, seed=asked.seed), id_)
+            self._ids[key] = self._planned(asked, spec.with_seed(asked.seed), id_)
         return self._ids[key]
 
     def identify(self, asked: Asked, kept: tuple[int, ...]) -> str:
