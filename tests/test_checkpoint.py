@@ -106,13 +106,8 @@ def cut_off(job: dict[str, Any], store: Store, monkeypatch: pytest.MonkeyPatch, 
 # -- killed
 
 
-@pytest.mark.parametrize(
-    "halvings",
-    [
-        pytest.param(0, id="whole"),
-        pytest.param(1, id="micro-batches", marks=pytest.mark.slow),
-    ],
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("halvings", [0, 1], ids=["whole", "micro-batches"])
 def test_killed_at_random_moments_it_ends_as_if_nothing_had_been(
     world: Path, store: Store, halvings: int
 ) -> None:

@@ -113,6 +113,7 @@ def whole(world: Path, tmp_path_factory: pytest.TempPathFactory) -> Result:
     return with_room(world, tmp_path_factory.mktemp("whole"), 0)
 
 
+@pytest.mark.slow
 def test_the_micro_batch_is_halved_until_it_fits(
     world: Path, whole: Result, tmp_path: Path
 ) -> None:
