@@ -90,7 +90,7 @@ bench: setup
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check accelerate
 	mkdir -p $(FIGURES)
 	$(BIN)/python benchmarks/trial_cpu.py --model $(MODEL) --data-dir $(GLUE) --out $(FIGURES)/trial-cpu.json
-	$(BIN)/python benchmarks/sweep_cpu.py --model $(MODEL) --data-dir $(GLUE) --k 0 2 4 --out $(FIGURES)/sweep-cpu.json
+	$(BIN)/python benchmarks/sweep_cpu.py --model $(MODEL) --data-dir $(GLUE) --repeats 2 --out $(FIGURES)/sweep-cpu.json
 	$(BIN)/python benchmarks/sweep_cpu.py --quickstart --out $(FIGURES)/sweep-quickstart.json
 	$(BIN)/python benchmarks/between_trials.py --model $(MODEL) --data-dir $(GLUE) --out $(FIGURES)/between-trials.json
 	$(BIN)/python benchmarks/between_trials.py --model $(MODEL) --data-dir $(GLUE) --tasks rte mrpc --k 0 1 --seeds 1 --rows 1500 --out $(FIGURES)/slot-busy.json
