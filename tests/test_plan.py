@@ -15,6 +15,7 @@ from lp_sweep.orchestrator.commands.planview import plan_json, plan_text
 from lp_sweep.orchestrator.estimate.estimate import Rates, estimate
 from lp_sweep.orchestrator.inputs.models import ModelInput
 from lp_sweep.orchestrator.inputs.resolve import Sweep, TaskInput
+from lp_sweep.orchestrator.plan.baselines import missing_baselines
 from lp_sweep.orchestrator.plan.known import Known, read_ledger
 from lp_sweep.orchestrator.plan.plan import Plan
 from lp_sweep.orchestrator.plan.planning import make_plan
@@ -30,6 +31,7 @@ from tests.sweepfiles import PLAIN, make_data, make_inputs, make_model, planned
 
 CONTRIBUTION = PLAIN.replace("{name: top, k: [0, 2]}", "{name: contribution, threshold: [0.9]}")
 EVERY = "\n".join(f"  - {{name: {name}, k: all}}" for name in STRATEGIES) + "\n"
+UNBASED = "exclude: [{procedure: [iterative], k: [0]}]\n"
 CPU = Rates([], gpu=False)
 
 
@@ -172,8 +174,18 @@ def test_states_from_a_store(tmp_path: Path) -> None:
     assert contribution["mrpc"].state == "deferred"
     totals = plan.totals()
     assert (totals["trials_done"], totals["trials_failed"], totals["trials_pending"]) == (2, 1, 2)
-    assert (totals["profiles"], totals["profiles_done"]) == (2, 1)
+    assert (totals["profiles"], totals["profiles_done"], totals["profiles_failed"]) == (2, 1, 0)
     assert {work.id for work in plan.missing_trials()} == set(plan.trials) - {done, both}
+
+
+def test_a_profile_that_failed_is_told_as_failed(tmp_path: Path) -> None:
+    file = make_inputs(tmp_path, CONTRIBUTION)
+    failed = {next(iter(planned(file).profiles)): "numeric_divergence"}
+    plan = planned(file, known=Known(frozenset(), failed, {}))
+    profiles = plan_json(plan, estimate(plan, CPU))["profiles"]
+    assert [profile["state"] for profile in profiles] == ["failed", "pending"]
+    text = plan_text(plan, estimate(plan, CPU), CPU)
+    assert "cells that hang on a profile (0 done, 1 failed, 1 missing)" in text
 
 
 def test_a_torn_profile_is_measured_again(tmp_path: Path) -> None:
@@ -247,12 +259,21 @@ def test_a_models_own_k(tmp_path: Path) -> None:
     ]
 
 
-def test_a_missing_baseline_is_noted(tmp_path: Path) -> None:
-    plan = planned(make_inputs(tmp_path, PLAIN.replace("[0, 2]", "[2]")))
-    assert [note.split(",")[0] for note in plan.sweep.notes] == [
-        "./folder/of/a/model has no K=0 cell"
-    ]
-    assert "note: ./folder/of/a/model has no K=0" in plan_text(plan, estimate(plan, CPU), CPU)
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        (PLAIN, []),
+        (PLAIN.replace("[0, 2]", "[2]"), ["add 0 to its k"]),
+        (PLAIN + "procedures: [direct, iterative]\n" + UNBASED, ["by iterative"]),
+        (PLAIN + "feed_forward: [top 1]\n", ["add none to feed_forward"]),
+    ],
+)
+def test_a_missing_baseline_is_noted(tmp_path: Path, text: str, said: list[str]) -> None:
+    notes = list(missing_baselines(planned(make_inputs(tmp_path, text))))
+    assert len(notes) == len(said)
+    for note, words in zip(notes, said, strict=True):
+        assert note.startswith("./folder/of/a/model has no K=0 cell")
+        assert words in note
 
 
 # -- hours

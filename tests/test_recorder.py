@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from lp_sweep.orchestrator.plan.known import Known
-from lp_sweep.orchestrator.plan.leftover import trained_otherwise
+from lp_sweep.orchestrator.plan.leftover import leftover, trained_otherwise
 from lp_sweep.orchestrator.plan.planning import make_plan
 from lp_sweep.orchestrator.run.recorder import Recorder
 from lp_sweep.orchestrator.sweepfile.overrides import is_part
@@ -75,7 +75,8 @@ def run_of(file: Path, *overrides: str) -> None:
 
 def noted(file: Path, *overrides: str) -> list[str]:
     store = Store(file.parent / "store")
-    return trained_otherwise(store, make_plan(find(file, overrides), Known.nothing()))
+    plan = make_plan(find(file, overrides), Known.nothing())
+    return trained_otherwise(store, plan, leftover(store, plan))
 
 
 def test_a_part_beside_cells_of_another_recipe_is_noted(file: Path) -> None:
@@ -119,3 +120,11 @@ def test_a_plan_says_it(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     asked = ("plan", "sweep.yaml", "--store", "store", "--data-dir", "glue")
     assert "trained in another way" not in sweep(*asked, cwd=file.parent).stdout
     assert "(epochs 3, now 5)" in sweep(*asked, "seed=43", cwd=file.parent).stdout
+
+
+def test_the_baseline_of_a_part_may_be_listed(file: Path) -> None:
+    asked = ("plan", "sweep.yaml", "--store", "store", "--data-dir", "glue", "k=2")
+    run_of(file, "k=2", "seed=7")
+    assert "has no K=0 cell" in sweep(*asked, cwd=file.parent).stdout
+    run_of(file, "k=0")
+    assert "has no K=0 cell" not in sweep(*asked, cwd=file.parent).stdout

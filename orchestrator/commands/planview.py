@@ -47,7 +47,7 @@ def plan_json(
                 "profile_id": id_,
                 "model": work.model.name,
                 "task": work.task.name,
-                "state": "done" if id_ in plan.known.profiles else "pending",
+                "state": state_of(id_, plan.known),
             }
             for id_, work in plan.profiles.items()
         ],
@@ -75,7 +75,6 @@ def plan_text(
     """A page: what is asked, what it takes, what is there already. `slots` and `cost` as for
     `plan_json`."""
     totals = plan.totals()
-    profiles = f"{totals['profiles_done']} of {totals['profiles']} profiles done"
     to_do = taken_on(plan)
     searched = sum(cell.search == "waiting" for cell in plan.cells)
     lines = [
@@ -90,7 +89,7 @@ def plan_text(
         _count(
             "deferred",
             totals["cells_deferred"] - searched,
-            f"cells that hang on a profile ({profiles})",
+            f"cells that hang on a profile ({_states(totals, 'profiles')})",
         ),
         _hours(estimate, slots),
     ]

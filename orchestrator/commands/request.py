@@ -9,6 +9,7 @@ from typing import NamedTuple
 
 from lp_sweep.orchestrator.commands.options import BUILT_IN, DEFAULT_STORE
 from lp_sweep.orchestrator.inputs.resolve import Sweep, resolve
+from lp_sweep.orchestrator.plan.baselines import missing_baselines
 from lp_sweep.orchestrator.plan.known import (
     Known,
     Ledger,
@@ -16,7 +17,7 @@ from lp_sweep.orchestrator.plan.known import (
     timing_columns,
     with_networks,
 )
-from lp_sweep.orchestrator.plan.leftover import trained_otherwise
+from lp_sweep.orchestrator.plan.leftover import leftover, trained_otherwise
 from lp_sweep.orchestrator.plan.plan import Plan
 from lp_sweep.orchestrator.plan.planning import make_plan
 from lp_sweep.orchestrator.sweepfile.load import SweepFile, load_sweep
@@ -101,8 +102,10 @@ def planned(request: Request, *, patience: float = 0.0, cache_dir: Path | None =
             flush(store, cache_dir)
         ledger = read_ledger(store)
     plan = make_plan(sweep, ledger.known)
-    if store is not None and is_part(request.overrides):
-        sweep.notes.extend(trained_otherwise(store, plan))
+    left = leftover(store, plan) if store is not None and is_part(request.overrides) else []
+    sweep.notes.extend(missing_baselines(plan, left))
+    if store is not None and left:
+        sweep.notes.extend(trained_otherwise(store, plan, left))
     if store is not None and (wanted := plan.needed_networks() | plan.trained_again()):
         plan.known = with_networks(plan.known, store, wanted)
     return Planned(file, sweep, location, ledger, plan)

@@ -16,7 +16,6 @@ from lp_sweep.orchestrator.sweepfile.until import used_seeds
 from lp_sweep.orchestrator.sweepfile.wording import choose
 from lp_sweep.orchestrator.sweepfile.yamldata import Location
 from lp_sweep.storage.errors import SpecError
-from lp_sweep.trials.feedforward_rules import NONE
 from lp_sweep.trials.select import (
     CONTRIBUTION,
     STRATEGY_NAMES,
@@ -46,7 +45,7 @@ def asked_cells(sweep: Sweep) -> list[Asked]:
     removal of feed-forwards that a model does not have.
 
     Notes on cells that do not exist (a model's own K at which a strategy has no network, a K that
-    leaves no feed-forward to remove) and on a missing baseline are added to `sweep.notes`.
+    leaves no feed-forward to remove) are added to `sweep.notes`.
     """
     check_removals(sweep)
     asked = itertools.chain(_multiplied(sweep), included_cells(sweep))
@@ -60,7 +59,6 @@ def asked_cells(sweep: Sweep) -> list[Asked]:
     empty = empty_removals(sweep, map(_reduced, cells))
     cells = [cell for cell in cells if _reduced(cell) not in empty]
     _note_idle_excludes(sweep, wanted)
-    _note_missing_baselines(sweep, cells)
     if not cells:
         where = sweep.document.where(("exclude",))
         raise SpecError(
@@ -195,23 +193,6 @@ def _note_idle_excludes(sweep: Sweep, wanted: Iterable[Asked]) -> None:
         if not any(_matches(match, cell) for cell in cells):
             where = sweep.document.where(("exclude", index))
             _note(sweep, f"{where}: this exclude matches no cell")
-
-
-def _note_missing_baselines(sweep: Sweep, cells: list[Asked]) -> None:
-    """K=0 is one network, but the tables look for it in the rows of each procedure."""
-    full = [cell for cell in cells if cell.k == 0]
-    have = {(cell.model, cell.procedure) for cell in full if cell.feed_forward == NONE}
-    reduced = {(cell.model, cell.procedure) for cell in full} - have
-    for model, procedure in dict.fromkeys((cell.model, cell.procedure) for cell in cells):
-        if (model, procedure) in have:
-            continue
-        by = f" by {procedure}" if len(sweep.spec.procedures) > 1 else ""
-        mend = "add none to feed_forward" if (model, procedure) in reduced else "add 0 to its k"
-        _note(
-            sweep,
-            f"{model} has no K=0 cell{by}, so the tables have nothing to compare its pruned "
-            f"networks with: {mend}",
-        )
 
 
 def _note(sweep: Sweep, text: str) -> None:

@@ -25,12 +25,17 @@ def point(row: Mapping[str, Any]) -> tuple[Any, ...]:
     return (setting, *(row[axis] for axis in axes))
 
 
-def trained_otherwise(store: Store, plan: Plan) -> list[str]:
-    """A note where the store lists cells of the plan's sweep beside its own whose trials are of
-    another recipe, data or model: of those that are done. Raises StoreError."""
+def leftover(store: Store, plan: Plan) -> list[dict[str, Any]]:
+    """The cells of the plan's sweep that the store lists beside its own: rows of `sweeps`. Raises
+    StoreError."""
     own = {point(cell.row()) for cell in plan.cells}
-    listed = store.find("sweeps", plan.sweep.name) or []
-    left = [row for row in listed if row["trial_id"] and point(row) not in own]
+    return [row for row in store.find("sweeps", plan.sweep.name) or () if point(row) not in own]
+
+
+def trained_otherwise(store: Store, plan: Plan, cells: Iterable[Mapping[str, Any]]) -> list[str]:
+    """A note where the trials of the leftover cells are of another recipe, data or model than the
+    plan's: of those that are done. Raises StoreError."""
+    left = [row for row in cells if row["trial_id"]]
     if not left:
         return []
     trials = store.read_all("trials", {row["trial_id"] for row in left}, ["spec", "model", "task"])

@@ -6,6 +6,7 @@ Plain data and questions about it; `planning.py` makes it.
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Iterable
 from dataclasses import asdict, dataclass, field
 from typing import Any, Literal, NamedTuple, get_args
 
@@ -185,27 +186,27 @@ class Plan:
         return {**work.job(), "measures": measures, "network": network}
 
     def totals(self) -> dict[str, int]:
-        states = Counter(cell.state for cell in self.cells)
-        trials = Counter(state_of(id_, self.known) for id_ in self.trials)
-        measures = Counter(
-            state_of(item.id, self.known) for items in self.measures.values() for item in items
-        )
-        speeds = Counter(state_of(id_, self.known) for id_ in self.speeds)
-        return {
+        """Of `cells`, `trials`, `profiles`, `measures` and `speeds`: all, and those in each state,
+        such as `trials_done`."""
+        measures = (item.id for items in self.measures.values() for item in items)
+        kinds: dict[str, Iterable[str]] = {
+            "trials": self.trials,
+            "profiles": self.profiles,
+            "measures": measures,
+            "speeds": self.speeds,
+        }
+        totals = {
             "cells": len(self.cells),
-            "trials": len(self.trials),
             "cells_sharing_a_trial": sum(
                 count for count in self.cells_per_trial().values() if count > 1
             ),
-            "profiles": len(self.profiles),
-            "profiles_done": len(self.profiles) - len(self.missing_profiles()),
-            "measures": measures.total(),
-            **{f"measures_{state}": measures[state] for state in ("done", "failed", "pending")},
-            "speeds": len(self.speeds),
-            **{f"speeds_{state}": speeds[state] for state in ("done", "failed", "pending")},
-            **{f"trials_{state}": trials[state] for state in ("done", "failed", "pending")},
-            **{f"cells_{state}": states[state] for state in get_args(State)},
         }
+        for name, ids in kinds.items():
+            work = Counter(state_of(id_, self.known) for id_ in ids)
+            of_kind = {f"{name}_{state}": work[state] for state in ("done", "failed", "pending")}
+            totals |= {name: work.total(), **of_kind}
+        cells = Counter(cell.state for cell in self.cells)
+        return totals | {f"cells_{state}": cells[state] for state in get_args(State)}
 
     def cells_per_trial(self) -> Counter[str]:
         return Counter(cell.trial_id for cell in self.cells if cell.trial_id is not None)
