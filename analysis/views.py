@@ -30,6 +30,7 @@ VIEWS = (
     "random_control",
     "min_layers",
     "speed_table",
+    "recipe_differences",
 )
 
 _SHARED = ("cells", "task_table", "strategy_table")  # what others read, some of them twice
@@ -47,7 +48,7 @@ def resting(names: Collection[str]) -> dict[str, str]:
     for name in reversed(VIEWS):
         if name in wanted:
             texts[name] = view_sql(name)
-            wanted |= set(re.findall(r"\w+", _bare(texts[name])))
+            wanted |= set(re.findall(r"(?<![\w.])\w+", _bare(texts[name])))  # not `trials.epochs`
     return dict(reversed(texts.items()))
 
 

@@ -15,7 +15,7 @@ from dataclasses import MISSING, fields, is_dataclass
 from functools import cache
 from typing import Any
 
-from lp_sweep.storage.specs import ProfileSpec, SpeedSpec, TrialSpec
+from lp_sweep.storage.specs import ProfileSpec, Recipe, SpeedSpec, TaskDefinition, TrialSpec
 
 IDENTITY_VERSION = 1
 
@@ -108,6 +108,21 @@ def trial_ids(spec: TrialSpec) -> Callable[[int], str]:
         return f"t{IDENTITY_VERSION}-{whole.hexdigest()[:20]}"
 
     return of_seed
+
+
+def setup_id(
+    model_fingerprint: str, task: TaskDefinition, data_fingerprint: str, recipe: Recipe
+) -> str:
+    """`s1-` and 20 hex digits, of what networks share that are compared: the pre-trained weights,
+    the rows and how they are read and scored, the recipe. Scores of two setups are of two
+    experiments."""
+    shared = {
+        "model": model_fingerprint,
+        "task": canonical(task),
+        "data": data_fingerprint,
+        "recipe": canonical(recipe),
+    }
+    return f"s{IDENTITY_VERSION}-{content_hash(shared)[:20]}"
 
 
 def profile_id(spec: ProfileSpec | SpeedSpec) -> str:

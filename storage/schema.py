@@ -199,6 +199,7 @@ CELLS = pa.schema(
         ("profile_id", _text),  # what a contribution cell hangs on
         ("search", _text),  # of until: min_layers: asked, waiting, not_needed; null: of no search
         ("overrides", _text),  # of the run that asked, as a shell takes them; null: not known
+        ("setup", _text),  # hash of recipe, rows and model: what cells that are compared must share
     ]
 )
 

@@ -49,6 +49,7 @@ class FakeSweep:
         task: str = "SST-2",
         seed: int = 42,
         depth: int = 12,
+        setup: str | None = None,
         **record: Any,
     ) -> dict[str, Any]:
         """Add a cell: done with `score` (points), or in another `state`. Returns its row."""
@@ -76,6 +77,7 @@ class FakeSweep:
             "dropped_layers": dropped_layers,
             "trial_id": identifier("t", model, procedure, kept, task, seed) if kept else None,
             "profile_id": identifier("p", model, task) if threshold is not None else None,
+            "setup": setup,
         }
         self.cells.append(row)
         if state == "done":

@@ -6,6 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from lp_sweep.analysis.mixed import mixed_notes
+from lp_sweep.analysis.views import open_views
 from lp_sweep.orchestrator.plan.known import Known
 from lp_sweep.orchestrator.plan.leftover import leftover, trained_otherwise
 from lp_sweep.orchestrator.plan.planning import make_plan
@@ -128,3 +130,18 @@ def test_the_baseline_of_a_part_may_be_listed(file: Path) -> None:
     assert "has no K=0 cell" in sweep(*asked, cwd=file.parent).stdout
     run_of(file, "k=0")
     assert "has no K=0 cell" not in sweep(*asked, cwd=file.parent).stdout
+
+
+def test_a_table_knows_of_the_cells_of_an_amended_file(file: Path) -> None:
+    run_of(file)
+    store = Store(file.parent / "store")
+    with open_views(store) as catalog:
+        assert list(mixed_notes(catalog)) == []
+    file.write_text(PLAIN + "recipe: {epochs: 5}\n")
+    run_of(file, "seed=43", "task=rte")
+    with open_views(store) as catalog:
+        (note,) = mixed_notes(catalog)
+    assert "cells of sweep plain were trained in more than one way (rte)" in note
+    run_of(file)
+    with open_views(store) as catalog:
+        assert list(mixed_notes(catalog)) == []

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from lp_sweep.analysis import phrases
-from lp_sweep.analysis.report.mixed import mixed
+from lp_sweep.analysis.mixed import mixed
 from lp_sweep.analysis.report.page import Gaps, Sheet
 from lp_sweep.analysis.tables import Table, context, flat
 from lp_sweep.storage.catalog import Catalog

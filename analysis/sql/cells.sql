@@ -14,6 +14,8 @@
 --               pending   none of these
 -- search        asked, waiting, not_needed: a cell of a search. Null: it is of none.
 -- overrides     `key=value` of the run that asked for it; empty: it had none. Null: not known.
+-- setup         a hash of recipe, rows and model: what cells that are compared should share (see
+--               recipe_differences). Null: not known.
 -- score         points (0..100), after the last epoch.
 -- feed_forward  of which kept layers the feed-forward is removed: none, top 3, every 2nd, ...
 -- score_full    points of K=0: the same sweep, model, procedure, task and seed with all layers (and
@@ -50,7 +52,7 @@ SELECT
     listed.sweep, listed.cell, listed.model, listed.depth, listed.procedure, listed.feed_forward,
     listed.strategy, listed.k, listed.threshold, listed.task, listed.seed,
     listed.kept_layers, listed.dropped_layers, len(listed.kept_layers) AS n_kept,
-    listed.trial_id, listed.profile_id, listed.search, listed.overrides,
+    listed.trial_id, listed.profile_id, listed.search, listed.overrides, listed.setup,
     CASE
         WHEN trials.trial_id IS NOT NULL THEN 'done'
         WHEN failures.trial_id IS NOT NULL THEN 'failed'

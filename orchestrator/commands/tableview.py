@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import fnmatch
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, NamedTuple
 
+from lp_sweep.analysis.mixed import mixed_notes
 from lp_sweep.analysis.statistics.tables import STATISTICS
 from lp_sweep.analysis.tables import TABLES, Table
 from lp_sweep.orchestrator.sweepfile.wording import choose
@@ -42,12 +44,12 @@ def make_table(catalog: Catalog, asked: Asked) -> Table:
     if asked.name == "speed" and asked.strategies:
         raise SpecError("table speed takes no --strategy: it lists networks. Use --model alone.")
     make = {**TABLES, **STATISTICS}[asked.name]
-    return make(
-        catalog,
-        unit=asked.unit,
-        models=_named(catalog, "model", asked.models),
-        strategies=_named(catalog, "strategy", asked.strategies),
-    )
+    models = _named(catalog, "model", asked.models)
+    strategies = _named(catalog, "strategy", asked.strategies)
+    table = make(catalog, unit=asked.unit, models=models, strategies=strategies)
+    if asked.name == "speed":  # of networks, however they were trained
+        return table
+    return replace(table, notes=(*mixed_notes(catalog, models), *table.notes))
 
 
 def _named(catalog: Catalog, column: str, patterns: Sequence[str]) -> list[str]:

@@ -11,10 +11,12 @@ from typing import Any
 
 import pyarrow as pa
 
+from lp_sweep.orchestrator.inputs.resolve import Sweep
 from lp_sweep.orchestrator.plan.leftover import point
 from lp_sweep.orchestrator.plan.plan import Plan, Work
 from lp_sweep.orchestrator.run.loss import Loss
 from lp_sweep.orchestrator.sweepfile.overrides import is_part
+from lp_sweep.storage.identity import setup_id
 from lp_sweep.storage.redact import redact_text
 from lp_sweep.storage.schema import TABLES
 from lp_sweep.storage.store import Store
@@ -34,8 +36,10 @@ class Recorder:
         cells = {point(row): row for row in (cell.row() for cell in plan.cells)}
         listed = self.store.find("sweeps", name) or []
         kept = {point(row): row for row in listed} if self.part else {}
+        setups = _setups(plan.sweep)
         for asked, row in cells.items():
             row["overrides"] = self._asked_by(row, kept.get(asked))
+            row["setup"] = setups[row["model"], row["task"]]
         merged = (kept | cells).values()
         rows = pa.Table.from_pylist(
             [{**row, "sweep": name, "cell": index} for index, row in enumerate(merged)],
@@ -72,3 +76,14 @@ class Recorder:
             "ended_at": dt.datetime.now(dt.UTC),
         }
         self.store.put("attempts", attempt, [row])
+
+
+def _setups(sweep: Sweep) -> dict[tuple[str, str], str]:
+    """Of each model on each task."""
+    return {
+        (model.name, name): setup_id(
+            model.fingerprint, task.definition, task.fingerprint, sweep.recipe
+        )
+        for model in sweep.models
+        for name, task in sweep.tasks.items()
+    }

@@ -1,0 +1,63 @@
+"""Cells of one sweep that were trained in more than one way: the tables compare them all the same.
+
+A sweep file that is amended, and then run in part, leaves such a sweep.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from lp_sweep.storage.catalog import Catalog
+from lp_sweep.storage.printable import listed
+
+_WORDS = {
+    "data_fingerprint": "other data",
+    "model_fingerprint": "another model of that name",
+    "task": "rows read or scored in another way",
+}
+_ASK = "FROM recipe_differences"
+_MEND = "Run the whole sweep again, or give each way a `name:` of its own."
+# from what the cells say themselves: a table has no time to read how each trial was trained
+_MIXED = """
+WITH unlike AS (
+    SELECT sweep, model, procedure, task
+    FROM store.sweeps
+    WHERE len($models::VARCHAR[]) = 0 OR list_contains($models::VARCHAR[], model)
+    GROUP BY ALL
+    HAVING min(setup) < max(setup)
+)
+SELECT DISTINCT sweep, task
+FROM store.sweeps
+JOIN unlike USING (sweep, model, procedure, task)
+JOIN trials USING (trial_id)
+GROUP BY sweep, model, procedure, task
+HAVING min(setup) < max(setup)
+ORDER BY ALL
+"""
+
+
+def mixed(catalog: Catalog) -> Iterator[str]:
+    """A sentence for each sweep of which cells of one model, procedure and task differ in more than
+    their layers and seed, with in what."""
+    rows = catalog.query(f"{_ASK} ORDER BY ALL").to_pylist()
+    for sweep in dict.fromkeys(row["sweep"] for row in rows):
+        own = [row for row in rows if row["sweep"] == sweep]
+        tasks = listed(dict.fromkeys(row["task"] for row in own))
+        ways = dict.fromkeys(
+            _WORDS.get(row["setting"]) or f"{row['setting']} {listed(row['found'])}" for row in own
+        )
+        yield (
+            f"Cells of sweep {sweep} were trained in more than one way ({'; '.join(ways)}), and "
+            f"its tables compare them: {tasks}. {_MEND}"
+        )
+
+
+def mixed_notes(catalog: Catalog, models: Sequence[str] = ()) -> Iterator[str]:
+    """For below a table of these models, none named: of all. Needs the view `trials` alone."""
+    rows = catalog.query(_MIXED, {"models": list(models)}).to_pylist()
+    for sweep in dict.fromkeys(row["sweep"] for row in rows):
+        tasks = listed(row["task"] for row in rows if row["sweep"] == sweep)
+        yield (
+            f"Not comparable: cells of sweep {sweep} were trained in more than one way ({tasks}): "
+            f'`lp-sweep query "{_ASK}"` says in what. {_MEND}'
+        )
