@@ -98,7 +98,7 @@ bench: setup
 	$(BIN)/python benchmarks/driver_overhead.py --out $(FIGURES)/driver-overhead.json
 	$(BIN)/python benchmarks/at_scale.py --out $(FIGURES)/at-scale.json
 	$(BIN)/python benchmarks/scale.py --out $(FIGURES)/scale.json
-	$(BIN)/python benchmarks/speed_by_depth.py --model $(MODEL) --out $(FIGURES)/speed-by-depth.json
+	$(BIN)/python benchmarks/speed_by_depth.py --model $(MODEL) --rounds 1 --out $(FIGURES)/speed-by-depth.json
 	$(BIN)/python benchmarks/adaptive.py --out $(FIGURES)/adaptive.json
 	$(BIN)/python benchmarks/report.py
 

@@ -22,7 +22,8 @@ _MIXED = """
 WITH unlike AS (
     SELECT sweep, model, procedure, task
     FROM store.sweeps
-    WHERE len($models::VARCHAR[]) = 0 OR list_contains($models::VARCHAR[], model)
+    WHERE (len($models::VARCHAR[]) = 0 OR list_contains($models::VARCHAR[], model))
+        AND coalesce(sweep = $sweep::VARCHAR, true) AND coalesce(task = $task::VARCHAR, true)
     GROUP BY ALL
     HAVING min(setup) < max(setup)
 )
@@ -52,9 +53,16 @@ def mixed(catalog: Catalog) -> Iterator[str]:
         )
 
 
-def mixed_notes(catalog: Catalog, models: Sequence[str] = ()) -> Iterator[str]:
+def mixed_notes(
+    catalog: Catalog,
+    models: Sequence[str] = (),
+    *,
+    sweep: str | None = None,
+    task: str | None = None,
+) -> Iterator[str]:
     """For below a table of these models, none named: of all. Needs the view `trials` alone."""
-    rows = catalog.query(_MIXED, {"models": list(models)}).to_pylist()
+    wanted = {"models": list(models), "sweep": sweep, "task": task}
+    rows = catalog.query(_MIXED, wanted).to_pylist()
     for sweep in dict.fromkeys(row["sweep"] for row in rows):
         tasks = listed(row["task"] for row in rows if row["sweep"] == sweep)
         yield (

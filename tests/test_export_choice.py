@@ -118,10 +118,19 @@ def test_a_full_network_that_learned_nothing_is_told(fake: FakeSweep) -> None:
     for seed, full in ((1, 50.0), (2, 90.0)):
         fake.curve({0: full, 4: full - 0.5}, seed=seed)
         fake.curve({0: 90.0, 4: 89.5}, seed=seed, task="RTE")
-    assert choose(fake).untaught.startswith(
+    assert choose(fake).caution.startswith(
         "With all layers 1 of 2 seeds scores no better than the constant answer. What learned"
     )
-    assert choose(fake, task="RTE").untaught == ""
+    assert choose(fake, task="RTE").caution == ""
+
+
+def test_cells_of_two_recipes_are_a_caution(tmp_path: Path) -> None:
+    fake = FakeSweep(tmp_path)
+    for task, setups in (("RTE", "ab"), ("MRPC", "cc")):
+        for k, setup in zip((0, 2), setups, strict=True):
+            fake.cell(k=k, score=90.0, task=task, setup=setup)
+    assert choose(fake, task="RTE").caution.startswith("Not comparable: cells of sweep demo")
+    assert choose(fake, task="MRPC").caution == ""
 
 
 def test_the_command_warns_of_it(fake: FakeSweep, capsys: pytest.CaptureFixture[str]) -> None:

@@ -63,14 +63,14 @@ def export_trial(
     record, choice = _chosen(place, trial, best, sweep)
     refuse_reduced(record)
     say(f"{record['trial_id']}: {choice.why}")
-    if choice.untaught:
-        say(f"warning: {choice.untaught}")
+    if choice.caution:
+        say(f"warning: {choice.caution}")
     if hint := kept_instead(place, record["trial_id"], choice.seeds):
         say(hint)
     request = Request(file or _DEFAULT_FILE, [], None, data_dir, offline, manifest)
     wanted = Wanted(
         record=record,
-        chosen=f"{choice.why} {choice.untaught}".strip(),
+        chosen=f"{choice.why} {choice.caution}".strip(),
         out=out,
         where=Where(
             store=place,

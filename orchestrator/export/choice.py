@@ -6,9 +6,10 @@ one of the median score: the best of several seeds on the dev set would look bet
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
+from lp_sweep.analysis.mixed import mixed_notes
 from lp_sweep.analysis.untaught import untaught
 from lp_sweep.orchestrator.sweepfile.wording import choose
 from lp_sweep.storage.catalog import Catalog
@@ -51,7 +52,7 @@ class Chosen(NamedTuple):
     trial_id: str
     why: str  # sentences, for the terminal and the card
     seeds: Mapping[int, str]  # of the same network: each seed's trial
-    untaught: str = ""  # that the network with all layers learned nothing, where it did
+    caution: str = ""  # why the answer may say little: sentences
 
 
 def best(catalog: Catalog, asked: Asked) -> Chosen:
@@ -61,7 +62,12 @@ def best(catalog: Catalog, asked: Asked) -> Chosen:
     place = {name: row[name] for name in names} | {"kept": row["kept_layers"]}
     seeds = catalog.query(_SEEDS, place).to_pylist()
     chosen = _one_seed(seeds, asked.seed, _reason(row, asked))
-    return chosen._replace(untaught=untaught(row))
+    cautions = (untaught(row), *_not_comparable(catalog, row))
+    return chosen._replace(caution=" ".join(filter(None, cautions)))
+
+
+def _not_comparable(catalog: Catalog, row: Row) -> Iterator[str]:
+    return mixed_notes(catalog, [row["model"]], sweep=row["sweep"], task=row["task"])
 
 
 def _answers(catalog: Catalog, asked: Asked) -> list[Row]:
