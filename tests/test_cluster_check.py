@@ -196,6 +196,7 @@ def seen(world: World, *words: str) -> dict[str, Any]:
     return {item["name"]: item for item in json.loads(told)}
 
 
+@pytest.mark.slow
 def test_models_and_data_of_a_hub(world: World) -> None:
     """To be downloaded, and nothing is; then in the cache; then torn there."""
     model, data = f"model {MODEL!r}", "task 'mood'"
