@@ -132,6 +132,7 @@ def test_workers_are_reused(finished: Path) -> None:
     assert sorted(gaps)[len(gaps) // 2] < 2
 
 
+@pytest.mark.slow
 def test_an_amended_sweep_trains_the_difference(finished: Path) -> None:
     store = Store(finished / "lp-sweep-store")
     before = store.names("trials")

@@ -15,6 +15,7 @@ from lp_sweep.orchestrator.commands.tableview import VIEWS_READ, Asked, make_tab
 from lp_sweep.storage.specs import Recipe
 from lp_sweep.storage.store import Store
 from tests.fake_records import FakeSweep
+from tests.test_cli import sweep
 
 # of these tables the numbers of several cells stand in one row
 OF_SCORES = sorted(VIEWS_READ.keys() - {"speed"})
@@ -48,6 +49,16 @@ def test_a_table_says_it_first(fake: FakeSweep, name: str) -> None:
     assert first.startswith("Not comparable: cells of sweep demo were trained in more than one way")
     assert "(RTE): `lp-sweep query" in first
     assert not any("Not comparable" in note for note in others)
+
+
+@pytest.mark.parametrize(("form", "on_stderr"), [("csv", 1), ("json", 1), ("latex", 0)])
+def test_a_table_without_notes_warns(fake: FakeSweep, form: str, on_stderr: int) -> None:
+    store = fake.publish()
+    done = sweep(
+        *("table", "tasks", "--store", store.location, "--format", form), cwd=Path(store.location)
+    )
+    assert done.stderr.count("warning: Not comparable: cells of sweep demo") == on_stderr
+    assert done.stdout.count("Not comparable") == 1 - on_stderr
 
 
 def test_sizes_and_speeds_are_those_of_any_recipe(fake: FakeSweep) -> None:

@@ -276,6 +276,15 @@ def test_a_missing_baseline_is_noted(tmp_path: Path, text: str, said: list[str])
         assert words in note
 
 
+def test_a_baseline_may_be_listed_beside_the_plan(tmp_path: Path) -> None:
+    plan = planned(make_inputs(tmp_path, PLAIN.replace("[0, 2]", "[2]")))
+    full = {"model": "./folder/of/a/model", "procedure": "direct", "k": 0, "threshold": None}
+    for removed, notes in (("none", 0), (None, 0), ("top 1", 1)):  # null: an older file
+        assert len(list(missing_baselines(plan, [full | {"feed_forward": removed}]))) == notes
+    by_threshold = full | {"feed_forward": "none", "threshold": 0.99}
+    assert len(list(missing_baselines(plan, [by_threshold]))) == 1
+
+
 # -- hours
 
 

@@ -15,6 +15,7 @@ from tests.toyworld import RECIPE, save_world
 pytestmark = pytest.mark.ray
 
 
+@pytest.mark.slow
 def test_a_run_trains_and_then_measures_each_network_once(tmp_path: Path) -> None:
     save_world(
         tmp_path,

@@ -32,7 +32,9 @@ unlike AS (  -- so that little is taken apart
 SELECT sweep, model, procedure, name AS task, setting, list(DISTINCT value ORDER BY value) AS found
 FROM (
     UNPIVOT (
-        SELECT sweep, model, procedure, name, COLUMNS(* EXCLUDE (sweep, model, procedure, name))::VARCHAR
+        SELECT
+            sweep, model, procedure, name,
+            COLUMNS(* EXCLUDE (sweep, model, procedure, name))::VARCHAR
         FROM trained
         SEMI JOIN unlike USING (sweep, model, procedure, name)
     )

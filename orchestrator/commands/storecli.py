@@ -62,7 +62,8 @@ def query(
     as_json: JsonOption = False,
 ) -> None:
     """Ask the store in SQL (DuckDB, read-only). Views: trials cells epochs layers predictions
-    attempts min_layers task_table strategy_table random_control speed_table.
+    attempts min_layers task_table strategy_table random_control speed_table
+    recipe_differences.
 
     Example: lp-sweep query "SELECT strategy, k, avg(score) FROM cells GROUP BY ALL"
     """
@@ -115,7 +116,11 @@ def table(
     views = tableview.VIEWS_READ[name.value]
     catalog = verbs.opened(store or DEFAULT_STORE, sweep, losses(within), views)
     made = tableview.make_table(catalog, asked)
-    emit(render(made, Format.json if as_json else form), end="")
+    form = Format.json if as_json else form
+    if form in (Format.csv, Format.json):  # which have no notes
+        for note in tableview.not_comparable(catalog, asked):
+            say(f"warning: {note}")
+    emit(render(made, form), end="")
 
 
 @app.command()

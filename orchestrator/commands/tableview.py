@@ -47,9 +47,14 @@ def make_table(catalog: Catalog, asked: Asked) -> Table:
     models = _named(catalog, "model", asked.models)
     strategies = _named(catalog, "strategy", asked.strategies)
     table = make(catalog, unit=asked.unit, models=models, strategies=strategies)
+    return replace(table, notes=(*not_comparable(catalog, asked), *table.notes))
+
+
+def not_comparable(catalog: Catalog, asked: Asked) -> tuple[str, ...]:
+    """Its first notes, which are for those too who read no notes, and none as a rule."""
     if asked.name == "speed":  # of networks, however they were trained
-        return table
-    return replace(table, notes=(*mixed_notes(catalog, models), *table.notes))
+        return ()
+    return tuple(mixed_notes(catalog, _named(catalog, "model", asked.models)))
 
 
 def _named(catalog: Catalog, column: str, patterns: Sequence[str]) -> list[str]:

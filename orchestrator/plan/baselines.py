@@ -16,7 +16,7 @@ def missing_baselines(plan: Plan, left: Iterable[Mapping[str, Any]] = ()) -> Ite
     asked = [cell.asked for cell in plan.cells]
     full = {(cell.model, cell.procedure, cell.feed_forward) for cell in asked if cell.k == 0}
     full |= {
-        (row["model"], row["procedure"], row["feed_forward"])
+        (row["model"], row["procedure"], row["feed_forward"] or NONE)  # null in an older file
         for row in left
         if row["k"] == 0 and row["threshold"] is None
     }
