@@ -240,6 +240,7 @@ print(json.dumps({"first": first.done, "second": second.done, "exit": second.exi
 """
 
 
+@pytest.mark.slow
 @pytest.mark.ray
 def test_a_program_runs_a_sweep_twice(tmp_path: Path) -> None:
     save_world(tmp_path)
