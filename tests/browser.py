@@ -13,6 +13,7 @@ import os
 import re
 import shutil
 import subprocess
+import time
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
@@ -65,7 +66,10 @@ class Browser:
         scheme = {"name": "prefers-color-scheme", "value": "dark" if dark else "light"}
         self.protocol("Emulation.setEmulatedMedia", {"features": [scheme]})
         self.log()
-        self._ask("POST", "/url", {"url": page.absolute().as_uri()})
+        for url in ("about:blank", page.absolute().as_uri()):  # the same page again is loaded anew
+            self._ask("POST", "/url", {"url": url})
+        while self.run("return document.readyState") != "complete":
+            time.sleep(0.05)
 
     def protocol(self, command: str, parameters: Any) -> Any:
         """A command of the DevTools protocol."""
