@@ -17,14 +17,14 @@ from typing import Literal, NamedTuple
 import pyarrow as pa
 
 from lp_sweep.storage import packfile, parquet
-from lp_sweep.storage.files import FileInfo
+from lp_sweep.storage.files import NOT_A_FILE, SET_ASIDE, FileInfo
 from lp_sweep.storage.networks import CONFIG, NEED, NEED_BEST, WEIGHTS, kept_by
 from lp_sweep.storage.parquet import NotARecordError
 from lp_sweep.storage.schema import TABLES
-from lp_sweep.storage.store import Store
+from lp_sweep.storage.store import Store, is_file_name
 from lp_sweep.storage.tablelist import SUFFIX, THREADS, record_name
 
-SET_ASIDE, CHECKPOINTS = "set-aside", "checkpoints"
+CHECKPOINTS = "checkpoints"
 _OTHER_FOLDERS = (CHECKPOINTS, "runs", WEIGHTS)
 _STALE_SECONDS = 3600.0
 _DAY = 86_400.0  # seconds without a new file: no network takes so long to send
@@ -65,7 +65,7 @@ def examine(store: Store) -> list[Finding]:
 def _examine_table(store: Store, table: str) -> Iterator[Finding]:
     for folder in (table, f"{table}/{packfile.FOLDER}"):
         yield from _stale(store, folder)
-        infos = store.listing(folder)
+        infos = store.listing(folder, others=True)
         with ThreadPoolExecutor(THREADS) as pool:
             looks = pool.map(partial(_look, store, folder), infos)
             yield from (finding for finding in looks if finding is not None)
@@ -118,6 +118,9 @@ def _look(store: Store, folder: str, info: FileInfo) -> Finding | None:
     table, _, packs = folder.partition("/")
     path = f"{folder}/{info.name}"
     name = record_name(info.name)
+    if info.size == NOT_A_FILE:
+        reason = f"{info.kind}, not a file"
+        return None if name is None else _finding(store, path, reason, "set aside")
     if name is None:
         if not packs and info.name.endswith(_TEXTS.get(table, ())) and table in _TEXTS:
             return None
@@ -192,7 +195,7 @@ def _mend(store: Store, finding: Finding, table: str) -> None:
     if finding.action == "split":
         rows = parquet.decode(store.content(finding.path), table)
         for name in _ids(rows, table):
-            if name is not None and store.find(table, name) is None:
+            if name and is_file_name(name) and store.find(table, name) is None:
                 store.put(table, name, packfile.only(rows, table, [name]))
     if finding.action == "salvage":
         rows = packfile.read_rows(store.files, finding.path, table).rows

@@ -21,16 +21,25 @@ from lp_sweep.storage.printable import shown
 _OTHER_URL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:/")
 
 
+NOT_A_FILE = -1  # as a size
+SET_ASIDE = "set-aside"  # the folder of what is no record, which nothing reads
+
+
 class FileInfo(NamedTuple):
     """One file of a folder of the store."""
 
     name: str
-    size: int  # bytes
+    size: int  # bytes, or NOT_A_FILE
     modified: float  # seconds since 1970, by the clock of whoever holds the file
+    kind: str = "a file"  # else such as `a directory`
 
 
 class PermanentError(OSError):
     """Waiting does not mend this: a wrong name, no such bucket, no right to it."""
+
+
+class NotAFileError(PermanentError):
+    """A directory, a socket, a named pipe or a link to nothing has the name of a file."""
 
 
 class UnreachableError(OSError):
@@ -62,17 +71,20 @@ class Files(Protocol):
         """Names of the folders right below the place, or below a folder of it."""
 
     def list(self, folder: str) -> list[FileInfo]:
-        """The files right below a folder, [] where there is no such folder."""
+        """The files right below a folder, [] where there is no such folder. What has a file's
+        name and is none, such as a directory `t1-a.parquet`, is listed with the size NOT_A_FILE."""
 
     def size(self, path: str) -> int | None:
-        """Bytes, None where there is no such file."""
+        """Bytes, NOT_A_FILE, or None where nothing has that name."""
 
     def read(self, path: str) -> bytes: ...
 
     def open(self, path: str) -> IO[bytes] | Any:
-        """A seekable binary file, for reading parts of it."""
+        """A seekable binary file, for reading parts of it. Raises NotAFileError at once, where
+        another program would wait for the other end of a pipe."""
 
-    def write(self, path: str, content: bytes) -> None: ...
+    def write(self, path: str, content: bytes) -> None:
+        """A directory that has this name is moved to SET_ASIDE first, with all that it holds."""
 
     def upload(self, source: Path, path: str) -> None: ...
 

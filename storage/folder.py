@@ -5,15 +5,29 @@ from __future__ import annotations
 import contextlib
 import os
 import shutil
+import stat
 import uuid
+import warnings
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import IO, Any
 
-from lp_sweep.storage.files import FileInfo, UnreachableError
+from lp_sweep.storage.files import (
+    NOT_A_FILE,
+    SET_ASIDE,
+    FileInfo,
+    NotAFileError,
+    UnreachableError,
+)
 from lp_sweep.storage.places import expanded
 
 _CHUNK = 8 * 2**20
+_KINDS = {
+    stat.S_IFDIR: "a directory",
+    stat.S_IFIFO: "a named pipe",
+    stat.S_IFLNK: "a link to nothing",
+    stat.S_IFSOCK: "a socket",
+}
 
 
 class Folder:
@@ -60,9 +74,9 @@ class Folder:
                 self._seen.add(folder)
                 for entry in entries:
                     with contextlib.suppress(FileNotFoundError):  # gone since the listing began
-                        if entry.is_file():
-                            status = entry.stat()
-                            found.append(FileInfo(entry.name, status.st_size, status.st_mtime))
+                        info = _info(entry)
+                        if info.size != NOT_A_FILE or "." in info.name:  # else a plain folder
+                            found.append(info)
         except (FileNotFoundError, NotADirectoryError):
             self._check_there(folder)
         return found
@@ -75,7 +89,7 @@ class Folder:
 
     def size(self, path: str) -> int | None:
         try:
-            return (self.root / path).stat().st_size
+            return _look(self.root / path).size
         except (FileNotFoundError, NotADirectoryError):
             self._check_there(path.rpartition("/")[0])
             return None
@@ -85,11 +99,19 @@ class Folder:
             return stream.read()
 
     def open(self, path: str) -> IO[bytes]:
+        place = self.root / path
         try:
-            return (self.root / path).open("rb")
-        except FileNotFoundError:
-            self._check_there(path.rpartition("/")[0])
+            stream = open(place, "rb", opener=_at_once)  # noqa: SIM115
+        except OSError as error:
+            if isinstance(error, FileNotFoundError) and not place.is_symlink():
+                self._check_there(path.rpartition("/")[0])
+                raise
+            _check_a_file(place)
             raise
+        if not stat.S_ISREG(os.fstat(stream.fileno()).st_mode):
+            stream.close()
+            _check_a_file(place)
+        return stream
 
     def write(self, path: str, content: bytes) -> None:
         self._publish(path, lambda stream: stream.write(content))
@@ -109,7 +131,11 @@ class Folder:
                 if self._durable:
                     stream.flush()
                     os.fsync(stream.fileno())  # before the rename: presence means done
-            temporary.replace(final)
+            try:
+                temporary.replace(final)
+            except IsADirectoryError:
+                self._clear(path)
+                temporary.replace(final)
             if self._durable:
                 _sync_folder(final.parent)
         except FileNotFoundError as error:  # between two steps: it may come back
@@ -117,6 +143,15 @@ class Folder:
         finally:
             with contextlib.suppress(OSError):  # mostly it is gone: it was renamed
                 temporary.unlink()
+
+    def _clear(self, path: str) -> None:
+        """One name that somebody took for a directory must not stop a sweep."""
+        target = f"{SET_ASIDE}/{path}"
+        if self.size(target) is not None:
+            target = f"{target}.{uuid.uuid4().hex[:8]}"
+        with contextlib.suppress(FileNotFoundError):  # another writer was faster
+            self.move(path, target)
+            warnings.warn(f"{self.where(path)} was a directory: moved to {target}", stacklevel=4)
 
     def _make_folder(self, folder: str) -> None:
         if (self.root / folder).is_dir():
@@ -153,6 +188,42 @@ class Folder:
 
     def free_bytes(self) -> int | None:
         return shutil.disk_usage(self.root).free
+
+
+def _at_once(path: str, flags: int) -> int:
+    """Opens without waiting for the other end of a pipe."""
+    return os.open(path, flags | os.O_NONBLOCK)
+
+
+def _info(entry: os.DirEntry[str]) -> FileInfo:
+    try:
+        if entry.is_file():
+            status = entry.stat()
+            return FileInfo(entry.name, status.st_size, status.st_mtime)
+    except FileNotFoundError:
+        raise
+    except OSError:  # links in a circle
+        pass
+    return _look(Path(entry.path))
+
+
+def _look(place: Path) -> FileInfo:
+    """What has this name. Raises FileNotFoundError."""
+    try:
+        status = place.stat()
+    except OSError:
+        status = place.lstat()
+    if stat.S_ISREG(status.st_mode):
+        return FileInfo(place.name, status.st_size, status.st_mtime)
+    kind = _KINDS.get(stat.S_IFMT(status.st_mode), "a device")
+    return FileInfo(place.name, NOT_A_FILE, status.st_mtime, kind)
+
+
+def _check_a_file(place: Path) -> None:
+    """Raises NotAFileError, and FileNotFoundError."""
+    found = _look(place)
+    if found.size == NOT_A_FILE:
+        raise NotAFileError(f"{found.kind}, not a file")
 
 
 def _sync_folder(folder: Path) -> None:

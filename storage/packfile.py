@@ -17,7 +17,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from lp_sweep.storage import parquet
-from lp_sweep.storage.files import Files
+from lp_sweep.storage.files import Files, NotAFileError
 from lp_sweep.storage.parquet import NotARecordError
 from lp_sweep.storage.schema import TABLES
 
@@ -82,11 +82,19 @@ def _of_file(files: Files, path: str, table: str, action: Callable[[pq.ParquetFi
     except FileNotFoundError:
         raise
     except _CONTENT_ERRORS:
-        content = files.read(path)
+        content = fetch(files, path)
     try:
         return action(_open(pa.BufferReader(content), table))
     except _CONTENT_ERRORS as error:
         raise NotARecordError(parquet.explain(error)) from error
+
+
+def fetch(files: Files, path: str) -> bytes:
+    """All of a file. Raises NotARecordError for what is no file, and OSError."""
+    try:
+        return files.read(path)
+    except (NotAFileError, NotADirectoryError) as error:
+        raise NotARecordError(str(error)) from error
 
 
 def _open(stream: Any, table: str) -> pq.ParquetFile:
@@ -111,7 +119,7 @@ def read_rows(
         some = _of_file(files, path, table, lambda file: _few_groups(file, table, wanted))
         if some is not None:
             return PackRows(_narrow(only(some, table, wanted), table, columns), None)
-    content = files.read(path)
+    content = fetch(files, path)
     try:
         whole = PackRows(parquet.decode(content, table, columns), None)
     except NotARecordError as error:

@@ -26,6 +26,7 @@ import pyarrow as pa
 
 from lp_sweep.storage import parquet
 from lp_sweep.storage.errors import StoreError
+from lp_sweep.storage.files import NOT_A_FILE
 from lp_sweep.storage.folder import Folder
 from lp_sweep.storage.networks import (
     BEST,
@@ -40,6 +41,7 @@ from lp_sweep.storage.networks import (
 )
 from lp_sweep.storage.places import expanded
 from lp_sweep.storage.store import Store
+from lp_sweep.storage.tablelist import record_name
 
 # in the order that they are sent: a trial's record is last, its presence means done
 _ORDER = ("predictions", "profiles", "trials", "attempts")
@@ -124,7 +126,7 @@ class Spool:
         return sorted(
             item.name.removesuffix(".parquet")
             for item in found
-            if item.name.endswith(".parquet") and item.name[0] != "." and item.modified <= latest
+            if record_name(item.name) and item.size != NOT_A_FILE and item.modified <= latest
         )
 
     def networks(self, older_than: float = 0.0) -> list[Path]:

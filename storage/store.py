@@ -25,7 +25,7 @@ import pyarrow as pa
 
 from lp_sweep.storage import parquet
 from lp_sweep.storage.errors import StoreError
-from lp_sweep.storage.files import FileInfo, PermanentError, open_files
+from lp_sweep.storage.files import NOT_A_FILE, FileInfo, NotAFileError, PermanentError, open_files
 from lp_sweep.storage.gather import Listing, Unreadable
 from lp_sweep.storage.parquet import NotARecordError
 from lp_sweep.storage.retry import Deadline
@@ -216,6 +216,10 @@ class Store:
             content = self.perform(f"read {self.files.where(path)}", lambda: self.files.read(path))
         except FileNotFoundError:
             return None
+        except StoreError as error:
+            if isinstance(error.__cause__, NotAFileError):
+                return None
+            raise
         return content.decode(errors="replace")
 
     def texts(self, table: str) -> dict[str, str]:
@@ -225,11 +229,14 @@ class Store:
             texts = list(pool.map(lambda name: self.read_text(table, name), names))
         return {name: text for name, text in zip(names, texts, strict=True) if text is not None}
 
-    def listing(self, folder: str) -> list[FileInfo]:
-        """The files of a folder, by name; those being written are left out."""
+    def listing(self, folder: str, *, others: bool = False) -> list[FileInfo]:
+        """The files of a folder, by name, with `others` also what is no file; those being written
+        are left out."""
         where = self.files.where(_folder(folder))
         infos = self.perform(f"list {where}", lambda: self.files.list(folder))
-        return sorted(info for info in infos if not info.name.startswith("."))
+        return sorted(
+            info for info in infos if info.name[0] != "." and (others or info.size != NOT_A_FILE)
+        )
 
     def folders(self, below: str) -> set[str]:
         """The names of the folders in a folder."""
@@ -277,9 +284,14 @@ def _reopen(location: str, patience: float) -> Store:
     return Store(location, patience=patience)
 
 
+def is_file_name(name: str) -> bool:
+    """Whether a record can have this name; what a damaged or foreign file says may be anything."""
+    return bool(name) and name[0] != "." and not set(name) & set("/\\\0")
+
+
 def _path(folder: str, file_name: str) -> str:
     """Raises StoreError for a name that would be a path, or that no listing shows."""
-    if not file_name or file_name[0] == "." or set(file_name) & set("/\\\0"):
+    if not is_file_name(file_name):
         raise StoreError(
             f"{file_name!r} can't be the name of a file in {folder}: it starts with a dot or has "
             "a slash or a backslash. Choose a plain name."

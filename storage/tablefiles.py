@@ -40,7 +40,8 @@ class TableFiles:
         """One record's rows: of its single file, else of a pack."""
         path = f"{self._table}/{name}{SUFFIX}"
         try:
-            return parquet.decode(deadline.persist(lambda: self._fetch(path)), self._table)
+            content = deadline.persist(lambda: packfile.fetch(self._files, path))
+            return parquet.decode(content, self._table)
         except (FileNotFoundError, NotARecordError):
             rows = self.listed.until_still(lambda: self._from_packs(name, deadline))
             if rows is None:
@@ -53,12 +54,6 @@ class TableFiles:
             if isinstance(found, packfile.PackRows) and len(found.rows):
                 return found.rows
         return None
-
-    def _fetch(self, path: str) -> bytes:
-        try:
-            return self._files.read(path)
-        except (IsADirectoryError, NotADirectoryError) as error:
-            raise NotARecordError(parquet.explain(error)) from error
 
     def _pack_rows(
         self, path: str, wanted: set[str] | None, columns: Columns = None
@@ -92,6 +87,10 @@ class TableFiles:
         self._gather_packs(contents, wanted, gathered, deadline, columns)
         asked = contents.singles.keys() if wanted is None else wanted & contents.singles.keys()
         left = sorted(asked - gathered.seen) if asked else []
+        for name, info in contents.others.items():
+            if wanted is None or name in wanted:
+                where = self._files.where(f"{self._table}/{info.name}")
+                gathered.add(Unreadable(where, f"{info.kind}, not a file"))
         self._read_singles(left, parts, deadline, columns)
         for part in parts:
             gathered.add(part.listing.rows)
@@ -158,7 +157,7 @@ class TableFiles:
         """The file's rows, or why there are none; None where the file is gone."""
         path = f"{self._table}/{name}{SUFFIX}"
         try:
-            content = deadline.persist(lambda: self._fetch(path))
+            content = deadline.persist(lambda: packfile.fetch(self._files, path))
             return parquet.decode(content, self._table, columns)
         except FileNotFoundError:
             return None

@@ -7,12 +7,12 @@ file that it saw is gone. What is in a pack and in a single file counts once.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from typing import NamedTuple, TypeVar
 
 from lp_sweep.storage import packfile, parquet
-from lp_sweep.storage.files import FileInfo, Files, UnreachableError
+from lp_sweep.storage.files import NOT_A_FILE, FileInfo, Files, UnreachableError
 from lp_sweep.storage.parquet import NotARecordError
 from lp_sweep.storage.retry import Deadline
 
@@ -28,6 +28,7 @@ class Contents(NamedTuple):
 
     singles: dict[str, FileInfo]
     packs: dict[str, FileInfo]
+    others: Mapping[str, FileInfo] = {}  # no files, named like a single one's record
 
 
 def record_name(file_name: str) -> str | None:
@@ -46,12 +47,14 @@ class TableList:
         self._ids: dict[tuple[str, int], frozenset[str]] = {}  # by pack and its size
 
     def contents(self, deadline: Deadline) -> Contents:
-        singles = {
+        named = {
             name: info
             for info in deadline.persist(lambda: self._files.list(self._table))
             if (name := record_name(info.name)) is not None
         }
-        return Contents(singles, self.packs(deadline))
+        others = {name: info for name, info in named.items() if info.size == NOT_A_FILE}
+        singles = {name: named[name] for name in named.keys() - others} if others else named
+        return Contents(singles, self.packs(deadline), others)
 
     def packs(self, deadline: Deadline) -> dict[str, FileInfo]:
         """A listing is not one moment: it may miss a new pack and an old one that is in it. A pack
@@ -142,9 +145,8 @@ class TableList:
 
     def has(self, name: str, deadline: Deadline) -> bool:
         path = f"{self._table}/{name}{SUFFIX}"
-        return bool(deadline.persist(lambda: self._files.size(path))) or bool(
-            self.packs_with(name, deadline)
-        )
+        size = deadline.persist(lambda: self._files.size(path)) or 0
+        return size > 0 or bool(self.packs_with(name, deadline))
 
     def packs_with(self, name: str, deadline: Deadline) -> list[str]:
         def look() -> list[str]:

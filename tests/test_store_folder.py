@@ -6,17 +6,21 @@ import contextlib
 import os
 import random
 import signal
+import socket
 import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 import pytest
 
+from lp_sweep.analysis.views import open_views
+from lp_sweep.storage.doctor import examine, fix
 from lp_sweep.storage.errors import StoreError
 from lp_sweep.storage.packs import compact
 from lp_sweep.storage.schema import TABLES
@@ -73,14 +77,86 @@ def test_a_file_in_place_of_a_table(tmp_path: Path) -> None:
     assert Store(tmp_path).names("trials") == set()
 
 
-def test_a_folder_in_place_of_a_record(tmp_path: Path) -> None:
+def bind(path: Path) -> None:
+    """A socket: its path is short only as seen from its folder."""
+    with contextlib.chdir(path.parent), socket.socket(socket.AF_UNIX) as made:
+        made.bind(path.name)
+
+
+NO_FILES: dict[str, Callable[[Path], object]] = {
+    "directory": lambda path: (path / "mine").mkdir(parents=True),
+    "socket": bind,
+    "pipe": os.mkfifo,
+    "link to nothing": lambda path: path.symlink_to("nowhere"),
+    "link in a circle": lambda path: path.symlink_to(path.name),
+    "link to a directory": lambda path: path.symlink_to("/"),
+}
+
+
+@pytest.fixture(params=NO_FILES, ids=lambda kind: kind.replace(" ", "-"))
+def littered(request: pytest.FixtureRequest, tmp_path: Path) -> Store:
+    """Two records and a pack; beside them what is no file, named like a record and like a pack."""
     store = Store(tmp_path, create=True)
-    (tmp_path / "trials" / "t1-a.parquet").mkdir()
-    assert store.names("trials") == set()
-    assert store.find("trials", "t1-a") is None
-    with pytest.raises(StoreError, match=r"can't write .*t1-a\.parquet: .*[Ii]s a directory"):
-        store.put("trials", "t1-a", [trial("t1-a")])
-    assert everything(store) == set()
+    for name in ("t1-a", "t1-b"):
+        store.put("trials", name, [trial(name)])
+    compact(store, settle=0)
+    store.put("trials", "t1-c", [trial("t1-c")])
+    for name in ("trials/t1-x", "trials/packs/0", "sweeps/mine", "attempts/t1-a.0"):
+        NO_FILES[request.param](tmp_path / f"{name}.parquet")
+    return store
+
+
+NAMED = {"trials/t1-x", "trials/packs/0", "sweeps/mine", "attempts/t1-a.0"}
+
+
+@pytest.mark.timeout(20)  # a pipe would be waited for for ever
+def test_what_is_no_file_is_named_and_in_nobodys_way(littered: Store, tmp_path: Path) -> None:
+    with open_views(littered) as catalog:
+        ids = catalog.query("SELECT trial_id FROM trials ORDER BY ALL")["trial_id"].to_pylist()
+        told = {
+            str(Path(item.location).relative_to(tmp_path).with_suffix(""))
+            for item in catalog.unreadable
+        }
+    assert ids == ["t1-a", "t1-b", "t1-c"]
+    assert {"trials/t1-x", "trials/packs/0"} <= told <= NAMED
+    for finished in (False, True):
+        assert littered.names("trials", finished=finished) == set(ids)
+    assert littered.find("trials", "t1-x") is None
+    assert not littered.has("trials", "t1-x")
+    assert littered.find("sweeps", "mine") is None
+    found = examine(littered)
+    assert {item.path.removesuffix(".parquet") for item in found} == NAMED
+    assert {item.action for item in found} == {"set aside"}
+    compact(littered, settle=0)
+    assert littered.names("trials") == set(ids)
+
+
+@pytest.mark.timeout(20)
+def test_the_doctor_sets_it_aside_as_it_is(littered: Store, tmp_path: Path) -> None:
+    fix(littered, examine(littered))
+    assert examine(littered) == []
+    for name in NAMED:
+        assert os.path.lexists(tmp_path / "set-aside" / f"{name}.parquet"), name
+    moved = tmp_path / "set-aside" / "trials" / "t1-x.parquet"
+    assert (moved / "mine").exists() or moved.is_symlink() or not moved.is_dir()
+
+
+@pytest.mark.timeout(20)
+def test_its_trial_is_stored_all_the_same(littered: Store, tmp_path: Path) -> None:
+    is_folder = (tmp_path / "trials" / "t1-x.parquet").is_dir()
+    is_folder &= not (tmp_path / "trials" / "t1-x.parquet").is_symlink()
+    with pytest.warns(UserWarning, match=r"t1-x.*was a directory") if is_folder else nullcontext():
+        littered.put("trials", "t1-x", [trial("t1-x")])
+    assert littered.find("trials", "t1-x")
+    assert (tmp_path / "set-aside/trials/t1-x.parquet/mine").exists() == is_folder
+
+
+def test_a_text_that_is_no_file_is_none(tmp_path: Path) -> None:
+    store = Store(tmp_path, create=True)
+    os.mkfifo(tmp_path / "sweeps" / "mine.yaml")
+    assert store.read_text("sweeps", "mine.yaml") is None
+    store.put_text("sweeps", "mine.yaml", "name: mine")
+    assert store.read_text("sweeps", "mine.yaml") == "name: mine"
 
 
 def test_a_home_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -188,6 +264,8 @@ def as_nobody(code: str, *arguments: str) -> str:
 
 
 ASK = """
+from lp_sweep.analysis.views import open_views
+from lp_sweep.storage.doctor import examine, fix
 from lp_sweep.storage.errors import StoreError
 from lp_sweep.storage.store import Store
 from tests.storeworkers import trial
