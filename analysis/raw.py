@@ -13,6 +13,8 @@ from typing import Any
 
 import pyarrow as pa
 
+from lp_sweep.storage.printable import printable
+
 
 def plain_values(column: Any) -> list[Any]:
     """A column's values as JSON can say them: numbers that are not finite become null."""
@@ -92,22 +94,26 @@ def to_json(rows: pa.Table) -> str:
     return f"[\n  {body}\n]\n" if body else "[]\n"
 
 
-def to_csv(rows: pa.Table) -> str:
+def to_csv(rows: pa.Table, shown: bool = False) -> str:
     """A heading and a line per row; null is an empty field."""
     out = io.StringIO()
     writer = csv.writer(out, lineterminator="\n")
-    writer.writerow(_unique(rows.column_names))
+    writer.writerow([_csv_field(name, shown) for name in _unique(rows.column_names)])
     columns = [plain_values(column) for column in rows.columns]
     for row in zip(*columns, strict=True):
-        writer.writerow([_csv_field(value) for value in row])
+        writer.writerow([_csv_field(value, shown) for value in row])
     return out.getvalue()
 
 
-def _csv_field(value: Any) -> Any:
+def _csv_field(value: Any, shown: bool) -> Any:
     """Numbers in full, null as an empty field, lists and objects as JSON."""
     if isinstance(value, list | dict | bool):
-        return json.dumps(value, ensure_ascii=False)
-    return value
+        value = json.dumps(value, ensure_ascii=False)
+    return printable(value) if shown and isinstance(value, str) else value
 
 
-RAW: dict[str, Callable[[pa.Table], str]] = {"csv": to_csv, "json": to_json}
+# by rows, and whether a terminal shows them, which would obey an escape sequence in a value
+RAW: dict[str, Callable[[pa.Table, bool], str]] = {
+    "csv": to_csv,
+    "json": lambda rows, shown: to_json(rows),
+}

@@ -62,9 +62,8 @@ def render_rows(
 
 def _raw(rows: pa.Table, format: str, terminal: bool | None) -> str:
     """As it is for a file or a pipe; a terminal would obey an escape sequence in a value."""
-    text = RAW[format](rows)
     shown = sys.stdout.isatty() if terminal is None else terminal
-    return printable(text, keep="\n") if shown else text
+    return RAW[format](rows, shown)
 
 
 def _known(format: str) -> str:

@@ -35,7 +35,7 @@ from lp_sweep.orchestrator.commands.options import (
     OfflineOption,
     StoreOption,
 )
-from lp_sweep.orchestrator.commands.output import complain, emit, say
+from lp_sweep.orchestrator.commands.output import complain, emit, guard, say
 from lp_sweep.orchestrator.commands.root import Root
 from lp_sweep.storage.errors import LpSweepError, SpecError
 from lp_sweep.storage.places import is_file
@@ -55,6 +55,7 @@ app = typer.Typer(
 
 def main() -> None:
     """Entry point: a user's mistake is one message and an exit code, a bug keeps its traceback."""
+    guard()
     try:
         _command()()  # leaves by SystemExit; a wrong option is shown there, Ctrl-C is 130
     except LpSweepError as error:

@@ -13,9 +13,14 @@ def printable(text: str, *, keep: str = "") -> str:
     characters spelt out (`\\x1b`), line breaks too unless they are in `keep`."""
     if text.isprintable():
         return text
-    return "".join(
-        c if c in keep or c.isprintable() else c.encode("unicode_escape").decode() for c in text
-    )
+    if keep:  # between what is kept, whole parts are plain: much faster than letter by letter
+        return keep[0].join(printable(part, keep=keep[1:]) for part in text.split(keep[0]))
+    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
+
+
+def page(lines: Iterable[str]) -> str:
+    """Text of many lines. Whatever a line quotes (a name, a path, a message) stays in that line."""
+    return "\n".join(map(printable, lines))
 
 
 def shown(value: Any) -> str:

@@ -105,7 +105,7 @@ def write(
         figure = Figure(figsize=(WIDTH, height), layout="constrained")
         FigureCanvasAgg(figure)
         paint(figure)
-        text = {"Title": title, "Description": description}
+        text = {"Title": printable(title), "Description": printable(description)}  # XML has no \x1b
         for kind, target in files.items():
             extra = {"Date": None, "Creator": None} if kind == "svg" else {"Software": None}
             figure.savefig(target, format=kind, dpi=_DOTS_PER_INCH, metadata={**text, **extra})

@@ -74,8 +74,9 @@ def init(
         "image": image,
     }
     _write(out, compose(_wanted(provider, options), pins()))
-    steps = _steps(provider, wheel_command(), out)
-    say(f"wrote {out}. Look at its lines with CHANGE. Next:\n  {steps}")
+    say(f"wrote {out}. Look at its lines with CHANGE. Next:")
+    for step in _steps(provider, wheel_command(), out):
+        say(f"  {step}")
 
 
 def validate(
@@ -138,7 +139,7 @@ def _write(path: Path, text: str) -> None:
         raise SpecError(f"can't write {path}: {error}. Name another file with --out.") from None
 
 
-def _steps(provider: str, wheel_command: str, file: Path) -> str:
+def _steps(provider: str, wheel_command: str, file: Path) -> list[str]:
     steps = [
         f"{wheel_command}   # this lp-sweep, for the machines",
         "ray get-auth-token --generate   # who has the token can use the cluster",
@@ -147,4 +148,4 @@ def _steps(provider: str, wheel_command: str, file: Path) -> str:
     ]
     if provider == "kuberay":  # has a token of its own
         steps = [steps[0], steps[2], f"kubectl apply -f {file}"]
-    return "\n  ".join(steps)
+    return steps

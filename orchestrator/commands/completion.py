@@ -61,5 +61,5 @@ def _names(ctx: typer.Context, listing: Callable[[Store], Collection[str]]) -> l
     with suppress(Exception):  # whatever it is, the command itself will say it
         from lp_sweep.storage.store import Store
 
-        return sorted(listing(Store(location)))
+        return sorted(filter(str.isprintable, listing(Store(location))))
     return []

@@ -12,7 +12,7 @@ from lp_sweep.orchestrator.commands.layertext import layers_text
 from lp_sweep.orchestrator.commands.timingtext import timings_text
 from lp_sweep.orchestrator.plan.known import attempted_work
 from lp_sweep.storage.errors import StoreError
-from lp_sweep.storage.printable import printable
+from lp_sweep.storage.printable import page, printable
 from lp_sweep.storage.store import Store
 
 # what `show` puts together; the rest follows by name
@@ -63,7 +63,7 @@ def _find(store: Store, name: str) -> str:
     if matches:
         raise StoreError(
             f"{printable(name)} is the beginning of {len(matches)} identifiers, such as "
-            f"{matches[0]}. Give more of it."
+            f"{printable(matches[0])}. Give more of it."
         )
     raise StoreError(
         f"{store.location} has nothing on {printable(name)}: no record and no failed attempt. "
@@ -72,7 +72,7 @@ def _find(store: Store, name: str) -> str:
 
 
 def show_text(found: History) -> str:
-    lines = []
+    lines: list[str] = []
     if found.record is None:
         lines += [f"{found.id}: no record, {_tries(found)}"]
     else:
@@ -86,7 +86,7 @@ def show_text(found: History) -> str:
     lines += [""] * bool(found.attempts) + [_attempt_line(attempt) for attempt in found.attempts]
     if found.attempts:
         lines.append(f"tracebacks: lp-sweep logs {found.id}")
-    return "\n".join(lines)
+    return page(lines)
 
 
 def _numbers(profile: Mapping[str, Any]) -> list[str]:
@@ -95,22 +95,24 @@ def _numbers(profile: Mapping[str, Any]) -> list[str]:
 
 def logs_text(found: History) -> str:
     """Each failed attempt with its traceback and the end of what it printed; then the end."""
-    lines = []
+    lines: list[str] = []
     for attempt in found.attempts:
-        lines += [
-            _attempt_line(attempt),
-            printable(attempt["traceback"] or "", keep="\n\t").rstrip(),
-        ]
+        lines += [_attempt_line(attempt), *_printed(attempt["traceback"])]
         if attempt["log"]:
-            lines += ["-- printed:", printable(attempt["log"], keep="\n\t").rstrip()]
+            lines += ["-- printed:", *_printed(attempt["log"])]
         lines.append("")
     if found.record is None:
         lines.append(f"no record, {_tries(found)}")
     else:
         lines += _epochs(found.record)
-        ended, host = found.record["ended_at"], printable(str(found.record["host"]))
+        ended, host = found.record["ended_at"], found.record["host"]
         lines.append(f"recorded {_moment(ended)} on {host}")
-    return "\n".join(lines)
+    return page(lines)
+
+
+def _printed(text: str | None) -> list[str]:
+    """What a program printed, in its own lines; a tab is as wide as four spaces."""
+    return (text or "").rstrip().expandtabs(4).split("\n")
 
 
 def history_json(found: History) -> str:
@@ -129,7 +131,7 @@ def _tries(found: History) -> str:
 def _attempt_line(attempt: Mapping[str, Any]) -> str:
     follow = "" if attempt["final"] is not False else "; tried again"
     message = (str(attempt["message"]).splitlines() or ["no message"])[0]
-    return printable(
+    return (
         f"{_moment(attempt['ended_at'])}  {attempt['error_type']} on {attempt['host']}: "
         f"{message}{follow}"
     )
@@ -158,12 +160,12 @@ def _value(value: Any) -> str:
     if isinstance(value, dt.datetime):
         return _moment(value)
     if isinstance(value, list) and value and isinstance(value[0], tuple):  # an Arrow map
-        return ", ".join(f"{key} {printable(str(text))}" for key, text in value)
+        return ", ".join(f"{key} {text}" for key, text in value)
     if isinstance(value, list):
         return " ".join(_value(item) for item in value)
     if isinstance(value, Mapping):
         return "=".join(_value(item) for item in value.values())
-    return f"{value:.6g}" if isinstance(value, float) else printable(str(value))
+    return f"{value:.6g}" if isinstance(value, float) else str(value)
 
 
 def _moment(value: dt.datetime | None) -> str:

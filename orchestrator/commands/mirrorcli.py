@@ -15,6 +15,7 @@ from lp_sweep.orchestrator.commands.options import (
 )
 from lp_sweep.orchestrator.commands.output import emit
 from lp_sweep.orchestrator.mirrors.kinds import MirrorKind, check_installed, open_mirror
+from lp_sweep.storage.printable import page
 from lp_sweep.storage.wording import unknown_sweep
 
 _LINE = "{to}  {sweep}: {written} trials written, {failures} of them failures; {there} were there"
@@ -52,6 +53,6 @@ def mirror(
             done = copy_trials(opened, name, open_mirror(kind, name))
             told.append({"to": kind.value, "sweep": name, **done._asdict()})
             if not as_json:  # at once: the next may be refused
-                emit(_LINE.format_map(told[-1]))
+                emit(page([_LINE.format_map(told[-1])]))
     if as_json:
         emit(json.dumps(told))

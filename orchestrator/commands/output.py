@@ -1,22 +1,37 @@
-"""How the command line prints: data to stdout, all else to stderr."""
+"""How the command line prints: data to stdout, all else to stderr.
+
+Whatever is printed passes here, and foreign text may be in it: a name, a path, a message, a stored
+value. No control character of it reaches the terminal, whichever verb prints. A verb of many lines
+also has to say where its lines end: `printable.page`.
+"""
 
 from __future__ import annotations
 
 import math
 import os
+import re
 import signal
 import sys
+import traceback
+import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from typing import Any, TextIO
 
 from lp_sweep.storage.errors import LpSweepError
 from lp_sweep.storage.printable import printable
 
+_STYLES = re.compile(r"(\x1b\[[0-9;]*m)")  # bold, colours, and their end
 
-def emit(text: str, end: str = "\n") -> bool:
-    """Data, to stdout. A reader that has gone (`lp-sweep query ... | head`) is no error: False."""
+
+def emit(text: str, end: str = "\n", form: str = "") -> bool:
+    """Data, to stdout. A reader that has gone (`lp-sweep query ... | head`) is no error: False.
+
+    form: of a table that `analysis.render` made. CSV and JSON for a file or a pipe stay as they
+    are, values are the user's own; a table on a terminal keeps its styles.
+    """
     try:
-        print(_encodable(text), end=end, flush=True)
+        print(_encodable(_harmless(text, form)), end=end, flush=True)
         return True
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
@@ -24,6 +39,15 @@ def emit(text: str, end: str = "\n") -> bool:
     except OSError as error:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         raise LpSweepError(f"can't write the answer: {error.strerror}") from None
+
+
+def _harmless(text: str, form: str) -> str:
+    if form == "table" and sys.stdout.isatty():
+        parts = _STYLES.split(text)
+        return "".join(p if i % 2 else printable(p, keep="\n\t") for i, p in enumerate(parts))
+    if form in ("csv", "json") and not sys.stdout.isatty():
+        return text
+    return printable(text, keep="\n\t")
 
 
 def _encodable(text: str) -> str:
@@ -39,8 +63,33 @@ def two_digits(value: float) -> str:
     return f"{value:,.{max(0, 1 - math.floor(math.log10(value)))}f}"
 
 
+def guard() -> None:
+    """Python's own last words quote foreign text as well: warnings, and the traceback of a bug."""
+
+    def warned(
+        message: Warning | str,
+        category: type[Warning],
+        filename: str,
+        lineno: int,
+        file: TextIO | None = None,
+        line: str | None = None,
+    ) -> None:
+        del file
+        _to_stderr(warnings.formatwarning(message, category, filename, lineno, line))
+
+    def raised(kind: type[BaseException], error: BaseException, trace: Any) -> None:
+        _to_stderr("".join(traceback.format_exception(kind, error, trace)))
+
+    warnings.showwarning = warned
+    sys.excepthook = raised
+
+
+def _to_stderr(text: str) -> None:
+    print(printable(text, keep="\n\t"), end="", file=sys.stderr, flush=True)
+
+
 def complain(message: str) -> None:
-    """An error, line by line. What it quotes may be anyone's, escape sequences too."""
+    """An error, line by line."""
     for line in printable(message, keep="\n").splitlines():
         print(f"error: {line}", file=sys.stderr)
 
@@ -64,5 +113,5 @@ def doing(what: str) -> Iterator[Callable[[str], None]]:
 
 
 def say(text: str) -> None:
-    """A note or a warning, to stderr."""
-    print(printable(text, keep="\n"), file=sys.stderr, flush=True)
+    """A note or a warning, to stderr: one line, whatever it quotes."""
+    print(printable(text), file=sys.stderr, flush=True)

@@ -13,7 +13,7 @@ from lp_sweep.orchestrator.estimate.estimate import Estimate, Rates, longest_tri
 from lp_sweep.orchestrator.plan.plan import Cell, Plan, Work, state_of
 from lp_sweep.orchestrator.plan.selection import taken_on
 from lp_sweep.orchestrator.plan.words import short_model
-from lp_sweep.storage.printable import printable, ranges
+from lp_sweep.storage.printable import page, ranges
 from lp_sweep.storage.specs import SpeedSpec
 from lp_sweep.trials.feedforward_rules import NONE
 from lp_sweep.trials.procedures import DIRECT
@@ -105,7 +105,7 @@ def plan_text(
     lines += cost_lines(cost) if cost else []
     lines += ["", *_matrix(plan), *_shared(plan), *_longest(plan, rates)]
     lines += [f"note: {note}" for note in plan.sweep.notes]
-    return "\n".join(map(printable, lines))  # a name may hold anything, a line break too
+    return page(lines)
 
 
 def _search(totals: Mapping[str, int]) -> str:

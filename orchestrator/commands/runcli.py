@@ -214,7 +214,8 @@ def plan(
     from lp_sweep.orchestrator.commands.request import Request
 
     if audit is not None:
-        emit(verbs.audit(store or DEFAULT_STORE, audit, Format.json if as_json else form), end="")
+        form = Format.json if as_json else form
+        emit(verbs.audit(store or DEFAULT_STORE, audit, form), end="", form=form)
         return
     if form != Format.table:
         raise SpecError("--format is for --audit; a plan is text, or JSON with --json.")

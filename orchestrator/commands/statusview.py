@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 from lp_sweep.orchestrator.estimate.pace import clock
 from lp_sweep.orchestrator.live.counts import COLUMNS, state_counts
 from lp_sweep.orchestrator.plan.known import failures
-from lp_sweep.storage.printable import printable
+from lp_sweep.storage.printable import page
 from lp_sweep.storage.runs import Announcement, Observer
 from lp_sweep.storage.store import Store, Unreadable
 from lp_sweep.storage.wording import unknown_sweep
@@ -81,4 +81,4 @@ def states_text(states: States) -> str:
     ]
     now = dt.datetime.now(dt.UTC)
     lines += [f"running: {run.sentence()}{_ending(run, now)}" for run in states.runs]
-    return "\n".join(map(printable, lines))
+    return page(lines)

@@ -74,7 +74,7 @@ def query(
     except UnicodeDecodeError as error:
         raise SpecError(f"can't read the SQL on stdin: {error}. Send UTF-8.") from None
     form = Format.json if as_json else form
-    emit(verbs.query(store or DEFAULT_STORE, sweep, text, form), end="")
+    emit(verbs.query(store or DEFAULT_STORE, sweep, text, form), end="", form=form)
 
 
 @app.command()
@@ -120,7 +120,7 @@ def table(
     if form in (Format.csv, Format.json):  # which have no notes
         for note in tableview.not_comparable(catalog, asked):
             say(f"warning: {note}")
-    emit(render(made, form), end="")
+    emit(render(made, form), end="", form=form)
 
 
 @app.command()
@@ -157,7 +157,7 @@ def paper(
         number or (), Format.json if as_json else form, paperview.model_names(model or ())
     )
     catalog = verbs.opened(store or DEFAULT_STORE, sweep)
-    emit(paperview.tables_text(catalog, asked), end="")
+    emit(paperview.tables_text(catalog, asked), end="", form=asked.form)
     for path in paperview.draw(catalog, figures) if figures else ():
         say(f"wrote {path}")
     if check and not paperview.checked(catalog, asked):

@@ -8,6 +8,7 @@ from typing import NamedTuple
 
 from lp_sweep.orchestrator.commands.verbs import existing
 from lp_sweep.storage.identity import IDENTITY_VERSION
+from lp_sweep.storage.printable import page
 
 
 class Report(NamedTuple):
@@ -47,7 +48,7 @@ def doctor(location: str, *, fix: bool, as_json: bool) -> Report:
     elif to_fix:
         where = shlex.quote(store.location)
         lines.append(f"to deal with {len(to_fix)} of them: lp-sweep doctor --fix --store {where}")
-    return Report("\n".join(lines), code)
+    return Report(page(lines), code)
 
 
 def migrate(location: str, as_json: bool) -> str:
