@@ -93,7 +93,7 @@ TRIALS = pa.schema(
         ("best_epoch", pa.int32()),
         ("majority", _float),  # main metric of the constant answer, where it has one
         ("epoch_metrics", pa.list_(_epoch)),
-        ("train_losses", pa.list_(_float)),  # mean loss of each epoch
+        ("train_losses", pa.list_(_float)),  # mean loss of each epoch, over its rows
         ("train_examples", _int),
         ("dev_examples", _int),
         ("train_tokens", _int),  # of one epoch, after truncation; null in older files

@@ -20,11 +20,12 @@ from lp_sweep.storage.schema import PREDICTIONS, PROFILES, TRIALS
 from lp_sweep.storage.specs import Recipe
 from lp_sweep.storage.store import Store
 from lp_sweep.trials import finetune as finetuning
-from lp_sweep.trials import passes
+from lp_sweep.trials import passes, trial
 from lp_sweep.trials.batches import to_device
 from lp_sweep.trials.forward import forward
 from lp_sweep.trials.optimizer import decay, make_optimizer
 from lp_sweep.trials.run import execute, run_profile, run_trial
+from lp_sweep.trials.steps import train_step
 from tests.toyworld import save_model, save_world
 
 
@@ -293,10 +294,71 @@ def test_a_diverged_loss_names_the_epoch(world: Path) -> None:
         run_trial(jobs(world, "k=0", "recipe.lr=1e30")[0])
 
 
-def test_a_trial_leaves_no_settings_behind(world: Path) -> None:
-    before = (torch.get_num_threads(), torch.are_deterministic_algorithms_enabled())
-    run_trial(jobs(world, "k=2")[0])
-    assert (torch.get_num_threads(), torch.are_deterministic_algorithms_enabled()) == before
+def test_an_epochs_loss_is_the_mean_over_its_rows(
+    world: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """256 rows in batches of 48: the last one has 16 rows and counts a third of the others."""
+    batches: list[tuple[int, float]] = []  # rows and mean loss of each
+
+    def noted(*args: Any) -> torch.Tensor:
+        loss = train_step(*args)
+        batches.append((len(args[3]), float(loss)))
+        return loss
+
+    monkeypatch.setattr(finetuning, "train_step", noted)
+    job = jobs(world, "k=2", "recipe.epochs=1", "recipe.batch_size=48")[0]
+    (found,) = run_trial(job)["record"]["train_losses"]
+    counts, losses = zip(*batches, strict=True)
+    assert counts == (48, 48, 48, 48, 48, 16)
+    assert found == pytest.approx(np.average(losses, weights=counts), abs=1e-7)
+    assert abs(found - np.mean(losses)) > 1e-5, "these batches can't tell the two means apart"
+
+
+def settings_of_torch() -> tuple[Any, ...]:
+    return (
+        torch.get_num_threads(),
+        torch.are_deterministic_algorithms_enabled(),
+        torch.is_deterministic_algorithms_warn_only_enabled(),
+        torch.utils.deterministic.fill_uninitialized_memory,
+    )
+
+
+@pytest.mark.parametrize("enabled", [False, True])
+def test_a_trial_leaves_no_settings_behind(world: Path, enabled: bool) -> None:
+    untouched = settings_of_torch()
+    try:
+        torch.use_deterministic_algorithms(enabled, warn_only=enabled)
+        torch.utils.deterministic.fill_uninitialized_memory = enabled
+        before = settings_of_torch()
+        run_trial(jobs(world, "k=2", "recipe.epochs=1")[0])
+        assert settings_of_torch() == before
+    finally:
+        torch.use_deterministic_algorithms(untouched[1], warn_only=untouched[2])
+        torch.utils.deterministic.fill_uninitialized_memory = untouched[3]
+
+
+@pytest.mark.parametrize("compute", ["fast", "reference"])
+def test_new_memory_is_not_filled_and_never_read(
+    world: Path, monkeypatch: pytest.MonkeyPatch, compute: str
+) -> None:
+    """Where PyTorch fills every new tensor with NaN, a trial's result is the same to the last bit:
+    so no number that was not written before is in it, and the time for the filling can be saved."""
+    job = jobs(world, "k=2", "recipe.epochs=1", f"recipe.compute={compute}")[0]
+    filled = []
+
+    def seen(model: Any, *others: Any) -> Any:
+        filled.append(torch.utils.deterministic.fill_uninitialized_memory)
+        torch.utils.deterministic.fill_uninitialized_memory = wanted or filled[-1]
+        return finetuning.finetune(model, *others)
+
+    monkeypatch.setattr(trial, "finetune", seen)
+    wanted = False
+    plain = run_trial(job)
+    wanted = True
+    with_nan = run_trial(job)
+    assert filled == [False, False]
+    assert with_nan["predictions"] == plain["predictions"]
+    assert with_nan["record"]["train_losses"] == plain["record"]["train_losses"]
 
 
 def test_evaluation_is_in_the_splits_order(world: Path) -> None:

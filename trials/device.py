@@ -9,6 +9,7 @@ import resource
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -80,17 +81,26 @@ def peak_memory_bytes(device: torch.device) -> int:
 
 @contextlib.contextmanager
 def reproducible(threads: int | None) -> Iterator[None]:
-    """Deterministic kernels and a fixed number of CPU threads, undone at the end: workers are
-    reused, and one trial's settings must not reach the next."""
-    before_threads = torch.get_num_threads()
-    before = torch.are_deterministic_algorithms_enabled()
+    """Deterministic kernels and a fixed number of CPU threads. Every setting is restored at the
+    end: workers are reused, and one trial's settings must not reach the next.
+
+    In this mode PyTorch also writes NaN into every new tensor. That costs time and shows only reads
+    of memory that nobody wrote, of which there are none (tests/test_run.py), so it is off.
+    """
+    threads_before = torch.get_num_threads()
+    enabled_before = torch.are_deterministic_algorithms_enabled()
+    warn_before = torch.is_deterministic_algorithms_warn_only_enabled()
+    new_memory: Any = torch.utils.deterministic  # its one setting is not in the type stubs
+    fill_before = new_memory.fill_uninitialized_memory
     # cuBLAS reads this when it starts
     os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
     torch.use_deterministic_algorithms(True, warn_only=True)
+    new_memory.fill_uninitialized_memory = False
     if threads:
         torch.set_num_threads(threads)
     try:
         yield
     finally:
-        torch.use_deterministic_algorithms(before)
-        torch.set_num_threads(before_threads)
+        torch.use_deterministic_algorithms(enabled_before, warn_only=warn_before)
+        new_memory.fill_uninitialized_memory = fill_before
+        torch.set_num_threads(threads_before)

@@ -186,8 +186,8 @@ class _Run:
         return logits
 
     def _train(self) -> float:
-        """The rest of the epoch's steps; the mean loss of all of them. The host waits for the
-        device only at the end, and for a checkpoint."""
+        """Do the rest of the epoch's steps, and return the epoch's mean loss over its rows. The
+        host waits for the device only at the end, and for a checkpoint."""
         progress, setting, batch = self.progress, self.setting, self.setting.recipe.batch_size
         self.model.train()
         order = epoch_order(
@@ -215,7 +215,9 @@ class _Run:
             progress.step += 1
             if self.saver.due():
                 begun = self._save(begun)
-        mean = float(losses.mean())
+        rows = np.full(self.steps_per_epoch, batch)
+        rows[-1] = len(order) - batch * (self.steps_per_epoch - 1)  # a short last batch
+        mean = float(np.average(losses.cpu().numpy(), weights=rows))
         progress.seconds_train += time.perf_counter() - begun
         if not math.isfinite(mean):
             raise DivergedError(

@@ -23,7 +23,7 @@ class Progress:
     """
 
     step: int = 0  # optimiser steps done, over all epochs
-    train_losses: list[float] = field(default_factory=list)  # mean over the steps of each epoch
+    train_losses: list[float] = field(default_factory=list)  # mean over each epoch's rows
     epoch_metrics: list[EpochMetric] = field(default_factory=list)
     step_losses: torch.Tensor = field(default_factory=lambda: torch.zeros(0))  # of this epoch
     seconds_train: float = 0.0
