@@ -10,11 +10,13 @@ import pytest
 import torch
 from transformers import PreTrainedModel
 
+from lp_sweep.trials.measures.influence import block_influence, cosine_sums
 from lp_sweep.trials.measures.similarity import similarity_profile
-from lp_sweep.trials.measures.states import layer_states
+from lp_sweep.trials.measures.states import LayerStates, layer_states
 from lp_sweep.trials.prune import keep_layers
 from tests.sentences import LENGTHS, batches, network, sentences, shaken
 
+ROOT = Path(__file__).parent.parent
 KEPT = [1, 3, 4]
 
 
@@ -96,3 +98,23 @@ def test_layers_that_do_not_fit(
 def test_no_examples() -> None:
     with pytest.raises(ValueError, match="no examples"):
         similarity_profile([], [], KEPT)
+
+
+def test_the_two_means_over_tokens_have_two_names() -> None:
+    """Two texts, of one token that stays and of three that turn at right angles: pooled, one token
+    of four stays; by text, one text of two. The docs never say just "mean over tokens"."""
+    mask = torch.tensor([[True, False, False], [True, True, True]])
+    before, after = torch.zeros(2, 3, 2), torch.zeros(2, 3, 2)
+    before[..., 0] = 1.0
+    after[0, :, 0] = after[1, :, 1] = 1.0
+    old = LayerStates([before, before], [before], mask, torch.zeros(2, dtype=torch.int64))
+    new = LayerStates([before, after], [before], mask, torch.zeros(2, dtype=torch.int64))
+    assert block_influence([cosine_sums(new)]) == [0.25]
+    assert similarity_profile([old], [new], [1])[1].tokens == 0.5
+    pages = [(ROOT / "docs" / name).read_text() for name in ("store.md", "experiments.md")]
+    pages.append((ROOT / "analysis" / "sql" / "layers.sql").read_text())
+    for page in pages:
+        page = " ".join(page.replace("--", " ").split()).lower()
+        assert "pooled token mean" in page
+        assert "per-text token mean" in page
+        assert "mean over tokens" not in page

@@ -172,9 +172,9 @@ def probes(figure: Figure, rows: Sequence[Row]) -> None:
 
 
 def similarity(figure: Figure, rows: Sequence[Row]) -> None:
-    """Cosine by layer, of the sentence token and of all tokens; below FAR it is shaded."""
+    """Cosine by layer, of the sentence token and the per-text token mean; below FAR is shaded."""
     entries: dict[str, Any] = {}
-    titles = {"sentence": "sentence token", "tokens": "mean over tokens"}
+    titles = {"sentence": "sentence token", "tokens": "per-text token mean"}
     pair = theme.panels(figure, 1, 2, sharey=True)
     for axes, (part, title) in zip(pair, titles.items(), strict=True):
         axes.set_title(title, loc="left")

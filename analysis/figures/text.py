@@ -71,7 +71,7 @@ def similarity(rows: Sequence[Row]) -> str:
             least = min(known, key=lambda row: row["mean"])
             far = [str(row["layer"]) for row in known if row["mean"] < FAR]
             below = f"below {FAR} at layers {', '.join(far)}" if far else f"never below {FAR}"
-            what = "sentence token" if curve[0]["part"] == "sentence" else "tokens"
+            what = "sentence token" if curve[0]["part"] == "sentence" else "per-text token mean"
             parts.append(
                 f"{curve_label(curve[0])}, {what}, lowest {least['mean']:.3f} at layer "
                 f"{least['layer']}, {below}"

@@ -2,14 +2,16 @@
 --
 -- measure   what a strategy selects by, of the pre-trained network over the dev rows:
 --           contribution     mean cosine of the sentence token before and after the layer
---           block_influence  the same of every token: 1 minus it is the block influence
+--           block_influence  the same cosine, pooled token mean: every token of dev counts once;
+--                            1 minus it is the block influence
 --           angular          between the input of `layer` and the output of `other`: share of pi that
 --                            the sentence token turns
 --           greedy           value: the step, from 1, at which the layer was dropped (0: it stayed);
 --                            rows named score: the score of what was left, on train rows held out
 --           what was asked for with `measure:` in the sweep, of trained networks:
 --           probes           name: the metric of a linear classifier on the sentence token
---           similarity       with the pre-trained network; name: sentence (token), tokens (mean)
+--           similarity       with the pre-trained network; name: sentence (token), tokens (per-text
+--                            token mean: each text's tokens averaged first, then the texts)
 --           cka              of `layer` with layer `other` of the network of `against` (null: of the
 --                            pre-trained one); name: layer, attention (the outputs of which part)
 -- trial_id  whose network it is; null: the pre-trained one. depth, kept_layers: of that network.

@@ -272,7 +272,10 @@ class MeasureEntry(Entry):
     probes: Networks | None = Field(
         None, description="a linear classifier on each layer's sentence token"
     )
-    similarity: Trained | None = Field(None, description="cosine with the pre-trained network")
+    similarity: Trained | None = Field(
+        None,
+        description="cosine with the pre-trained network: sentence token, and per-text token mean",
+    )
     cka: Trained | None = Field(
         None, description="linear CKA: full with pre-trained, pruned with full, of one seed"
     )

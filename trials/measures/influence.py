@@ -38,7 +38,8 @@ def cosine_sums(states: LayerStates) -> CosineSums:
 
 
 def block_influence(batches: Iterable[CosineSums]) -> list[float]:
-    """Mean cosine of a token before and after each layer, over all real tokens of all examples.
+    """Pooled token mean of the cosine before and after each layer: all real tokens of all examples
+    count once. (`similarity` has the per-text token mean, which averages each text first.)
 
     Block Influence is 1 - this (ShortGPT, Men et al. 2024, section 2.2): a layer with a high value
     changes little. An example counts as often as it has tokens. Batching doesn't matter.

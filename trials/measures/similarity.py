@@ -18,7 +18,7 @@ class LayerSimilarity(NamedTuple):
 
     layer: int  # 1-based, in the pre-trained network; 0 is the embedding output
     sentence: float  # of the sentence token
-    tokens: float  # of an example's real tokens, averaged, then of the examples
+    tokens: float  # per-text token mean: over a text's real tokens, then over texts
 
 
 def similarity_profile(
@@ -50,7 +50,7 @@ def similarity_profile(
 
 
 def _cosines(before: LayerStates, layer: int, after: LayerStates, place: int) -> torch.Tensor:
-    """Sums over a batch's examples: (2,), of the sentence token and of the mean over tokens."""
+    """Sums over a batch's examples: (2,), of the sentence token and of the per-text token mean."""
     old, new = before.layers[layer], after.layers[place].to(before.mask.device)
     cosines = torch.cosine_similarity(old.double(), new.double(), dim=2)  # (B, T)
     sentence = cosines.gather(1, before.sentence_at[:, None])
