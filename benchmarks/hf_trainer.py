@@ -1,9 +1,10 @@
-"""What most people run: a network through the Hugging Face Trainer, as its GLUE example does it.
+"""The baseline: a network fine-tuned by the Hugging Face Trainer, as most people's scripts do it.
 
-fp32, AdamW, linear decay, every example padded to `max_length`. The layers that are not kept are
-taken out of the encoder's list, as a user's own script would do it. As a script it trains one
-network and prints its score: `python benchmarks/padded_trainer.py JOB.json`, with a job of
-lp-sweep. Needs `pip install accelerate`, which the Trainer asks for.
+fp32, AdamW, linear decay. Batches are padded in one of two ways: every example to `max_length`, as
+the GLUE example `run_glue.py` does by default, or each batch to its own longest example
+(`DataCollatorWithPadding`). Layers that are not kept are taken out of the encoder's list, as a
+user's own script would do it. As a script it trains one network and prints its scores:
+`python benchmarks/hf_trainer.py JOB.json`, with a job of lp-sweep. Needs `pip install accelerate`.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ import os
 import sys
 import tempfile
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 
@@ -24,11 +25,15 @@ from datasets import Dataset
 from transformers import (
     AutoModelForSequenceClassification,
     AutoTokenizer,
+    DataCollatorWithPadding,
     Trainer,
     TrainerCallback,
     TrainingArguments,
     default_data_collator,
+    set_seed,
 )
+
+PaddedTo = Literal["max_length", "longest"]
 
 
 class Watch(TrainerCallback):
@@ -50,14 +55,22 @@ def load(model_folder: str, kept_layers: list[int] | None, num_labels: int) -> A
     return model
 
 
-def padded(tokenizer: Any, texts: Any, labels: np.ndarray, max_length: int) -> Dataset:
-    encoded = tokenizer(*texts, padding="max_length", max_length=max_length, truncation=True)
+def encoded(
+    tokenizer: Any, texts: Any, labels: np.ndarray, max_length: int, padded_to: PaddedTo
+) -> Dataset:
+    padding = "max_length" if padded_to == "max_length" else False
+    found = tokenizer(*texts, padding=padding, max_length=max_length, truncation=True)
     kind = np.float32 if labels.dtype.kind == "f" else np.int64
-    return Dataset.from_dict({**encoded, "label": labels.astype(kind)})
+    return Dataset.from_dict({**found, "label": labels.astype(kind)})
 
 
 def trainer(
-    model: Any, train: Dataset, recipe: dict[str, Any], watch: list[Watch], folder: str
+    model: Any,
+    train: Dataset,
+    recipe: dict[str, Any],
+    folder: str,
+    collator: Any = default_data_collator,
+    watch: list[Watch] | None = None,
 ) -> Any:
     return Trainer(
         model=model,
@@ -76,7 +89,7 @@ def trainer(
             bf16=recipe.get("bf16", False),
         ),
         train_dataset=train,
-        data_collator=default_data_collator,
+        data_collator=collator,
         callbacks=watch,
     )
 
@@ -88,17 +101,27 @@ def step_seconds(
     num_labels: int,
     recipe: dict[str, Any],
     clock: Clock,
+    padded_to: PaddedTo = "max_length",
 ) -> list[float]:
     """Seconds of each step but the first."""
     tokenizer = AutoTokenizer.from_pretrained(model_folder)
-    train = padded(tokenizer, texts, labels, recipe["max_length"])
+    train = encoded(tokenizer, texts, labels, recipe["max_length"], padded_to)
     model, watch = load(model_folder, None, num_labels), [Watch(clock)]
     with tempfile.TemporaryDirectory() as folder:
-        trainer(model, train, recipe, watch, folder).train()
+        trainer(model, train, recipe, folder, collator(tokenizer, padded_to), watch).train()
     return clock.steps()
 
 
-def main(job: dict[str, Any]) -> None:
+def collator(tokenizer: Any, padded_to: PaddedTo) -> Any:
+    return DataCollatorWithPadding(tokenizer) if padded_to == "longest" else default_data_collator
+
+
+def scores_of(job: dict[str, Any], padded_to: PaddedTo = "max_length") -> dict[str, float]:
+    """Train a job's network and score it on dev: every metric of its task, as a fraction.
+
+    Of the recipe only the learning rate, batch size, epochs and lengths are read: all else has the
+    same default in a Recipe and in the Trainer.
+    """
     from lp_sweep.storage.plain import trial_spec_from_plain
     from lp_sweep.trials.datasource import load_task
     from lp_sweep.trials.metrics import score
@@ -115,16 +138,17 @@ def main(job: dict[str, Any]) -> None:
     )
     tokenizer = AutoTokenizer.from_pretrained(job["model"]["path"])
     train, dev = (
-        padded(tokenizer, split.texts, np.asarray(split.labels), spec.recipe.max_length)
+        encoded(tokenizer, split.texts, np.asarray(split.labels), spec.recipe.max_length, padded_to)
         for split in (task.splits["train"], list(task.splits.values())[1])
     )
+    set_seed(spec.seed)  # the head's weights are drawn while the network is loaded
     model = load(job["model"]["path"], list(spec.kept_layers), task.num_labels)
     with tempfile.TemporaryDirectory() as folder:
-        run = trainer(model, train, recipe, [], folder)
+        run = trainer(model, train, recipe, folder, collator(tokenizer, padded_to))
         run.train()
         logits = run.predict(dev).predictions
-    print(json.dumps(score(spec.task, np.asarray(dev["label"]), logits)))
+    return score(spec.task, np.asarray(dev["label"]), logits)
 
 
 if __name__ == "__main__":
-    main(json.loads(Path(sys.argv[1]).read_text(encoding="utf-8")))
+    print(json.dumps(scores_of(json.loads(Path(sys.argv[1]).read_text(encoding="utf-8")))))

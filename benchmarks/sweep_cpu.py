@@ -4,7 +4,7 @@
     python benchmarks/sweep_cpu.py --model FOLDER --data-dir GLUE --out sweep-cpu.json
     python benchmarks/sweep_cpu.py --quickstart --out sweep-quickstart.json
 
-The loop starts one process after another (padded_trainer.py), one for each cell whose layers are
+The loop starts one process after another (hf_trainer.py), one for each cell whose layers are
 chosen by position; it may use every core. lp-sweep does the same cells, into an empty store with
 an empty token cache. They take turns, `--repeats` times; the ratio is the median over the turns.
 Scores of both are told by task: they need not be equal, as dropout and the order of the rows
@@ -86,7 +86,7 @@ def loop(found: list[dict[str, Any]], folder: Path) -> Side:
         path = folder / f"{number}.json"
         path.write_text(json.dumps(job), encoding="utf-8")
         ended = subprocess.run(
-            [sys.executable, str(HERE / "padded_trainer.py"), str(path)],
+            [sys.executable, str(HERE / "hf_trainer.py"), str(path)],
             check=True,
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,

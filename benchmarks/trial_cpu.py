@@ -1,18 +1,21 @@
-"""Training steps of lp-sweep against those of the Hugging Face GLUE example, on one CPU thread.
+"""Training steps of lp-sweep against those of the Hugging Face Trainer, on one CPU thread.
 
     pip install accelerate
     python benchmarks/trial_cpu.py --model FOLDER --data-dir GLUE --out trial-cpu.json
 
-The baseline is what `run_glue.py` does: transformers' own Trainer, fp32, every example padded to
-128 tokens. Both train the same encoder on the same real rows with batches of 32; lp-sweep's has the
-table of words that it would have in a trial: those of the whole train and dev set, not of these few
-rows. In each round the one runs, then the other; a ratio is of their CPU seconds a step, without
-the first of each run.
+There are two baselines, both transformers' own Trainer in fp32: every example padded to 128 tokens,
+as `run_glue.py` does by default, and each batch padded to its longest example (dynamic padding,
+`DataCollatorWithPadding`). All sides train the same encoder on the same real rows with batches of
+32. lp-sweep's side runs as a trial does: in the deterministic mode, and with the words of the whole
+train and dev set in its word table. A fourth side does the same without the deterministic mode, to
+show what that costs. The sides take turns in each round. A ratio is of CPU seconds a step (medians,
+without the first step of each run). `--out` keeps the figures of tasks that are not run again.
 """
 
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
 import os
 import statistics
@@ -26,11 +29,12 @@ import numpy as np
 import torch
 from clocks import Clock, CpuClock
 from glue_rows import LENGTH, TEXTS, encoded_task, rows_of, words_of
-from padded_trainer import step_seconds
+from hf_trainer import step_seconds
 from transformers import AutoTokenizer
 
 from lp_sweep.storage.specs import Compute, Recipe, TaskDefinition
 from lp_sweep.trials.batches import BatchSizes, Padding
+from lp_sweep.trials.device import reproducible
 from lp_sweep.trials.finetune import NoSaver, finetune
 from lp_sweep.trials.procedures import Phase
 from lp_sweep.trials.prune import load_pruned
@@ -51,8 +55,9 @@ def lp_sweep(
     compute: Compute = "fast",
     device: str = "cpu",
     precision: str = "fp32",
+    deterministic: bool = True,
 ) -> list[float]:
-    """The same, by the steps of a trial."""
+    """Seconds of each step of a trial but the first."""
     tokenizer = AutoTokenizer.from_pretrained(model_folder)
     data = encoded_task(tokenizer, texts, labels, classes, words)
     kind: Any = "regression" if classes == 1 else "classification"
@@ -78,7 +83,8 @@ def lp_sweep(
         batches=BatchSizes.halved(BATCH, 0),
         course=(Phase(tuple(range(1, depth + 1)), 1),),
     )
-    finetune(model, data, setting, _Watch(clock))
+    with reproducible(None) if deterministic else contextlib.nullcontext():
+        finetune(model, data, setting, _Watch(clock))
     return clock.steps()
 
 
@@ -93,25 +99,35 @@ class _Watch(NoSaver):
         return False
 
 
-def compare(options: Any, task: str) -> dict[str, Any]:
+def compare(options: Any, task: str) -> list[dict[str, float]]:
+    """CPU seconds a step of each side, in each round."""
     texts, labels = rows_of(options.data_dir, task, BATCH * (options.steps + 1))
     words = words_of(options.data_dir, task, AutoTokenizer.from_pretrained(options.model))
     classes = 1 if task == "stsb" else int(labels.max()) + 1
     rows = (options.model, texts, labels, classes)
-    ratios, seconds = [], []
+    rounds = []
     for _ in range(options.rounds):
-        slow = statistics.median(step_seconds(*rows, RECIPE, CpuClock()))
-        fast = statistics.median(lp_sweep(*rows, words, CpuClock()))
-        ratios.append(slow / fast)
-        seconds.append((slow, fast))
-        print(f"{task}: {slow:.3f} s, {fast:.3f} s a step: {ratios[-1]:.2f}x", flush=True)
-    return {
-        "median": statistics.median(ratios),
-        "min": min(ratios),
-        "max": max(ratios),
-        "words": len(words),
-        "cpu_seconds_a_step": seconds,
-    }
+        took = {
+            "padded": step_seconds(*rows, RECIPE, CpuClock()),
+            "dynamic": step_seconds(*rows, RECIPE, CpuClock(), "longest"),
+            "lp_sweep": lp_sweep(*rows, words, CpuClock()),
+            "not_deterministic": lp_sweep(*rows, words, CpuClock(), deterministic=False),
+        }
+        rounds.append({side: statistics.median(steps) for side, steps in took.items()})
+        print(task, json.dumps(rounds[-1]), flush=True)
+    return rounds
+
+
+def ratios(rounds: list[dict[str, float]], of: str, to: str) -> dict[str, float]:
+    found = [one[of] / one[to] for one in rounds]
+    return {"median": statistics.median(found), "min": min(found), "max": max(found)}
+
+
+RATIOS = {
+    "ratio_vs_padded_trainer": ("padded", "lp_sweep"),
+    "ratio_vs_dynamic_trainer": ("dynamic", "lp_sweep"),
+    "cost_of_deterministic_mode": ("lp_sweep", "not_deterministic"),
+}
 
 
 def cpu_name() -> str:
@@ -129,14 +145,27 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=3)
     options = parser.parse_args()
     torch.set_num_threads(1)
-    found = {task: compare(options, task) for task in options.tasks}
+    rounds: dict[str, Any] = {}
+    if options.out and options.out.exists():
+        before = json.loads(options.out.read_text(encoding="utf-8"))
+        rounds = before["cpu_seconds_a_step"]
     settings = {"batch": BATCH, "padded_to": LENGTH, "steps": options.steps, "threads": 1}
     settings |= {"torch": torch.__version__, "rounds": options.rounds}
     settings |= {"cpu": cpu_name()}
-    if options.out:
-        options.out.parent.mkdir(parents=True, exist_ok=True)
-        text = json.dumps({"ratio_vs_padded_trainer": found, "settings": settings}, indent=2)
-        options.out.write_text(text + "\n", encoding="utf-8")
+    for task in options.tasks:
+        rounds[task] = compare(options, task)
+        if options.out:
+            write(options.out, {one: rounds[one] for one in TEXTS if one in rounds}, settings)
+
+
+def write(out: Path, rounds: dict[str, Any], settings: dict[str, Any]) -> None:
+    found = {
+        name: {task: ratios(every, *sides) for task, every in rounds.items()}
+        for name, sides in RATIOS.items()
+    }
+    text = json.dumps({**found, "cpu_seconds_a_step": rounds, "settings": settings}, indent=2)
+    out.parent.mkdir(parents=True, exist_ok=True)
+    out.write_text(text + "\n", encoding="utf-8")
 
 
 if __name__ == "__main__":

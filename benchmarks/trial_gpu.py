@@ -24,7 +24,7 @@ import torch
 from bert_shape import model_folder
 from clocks import GpuClock
 from glue_rows import TEXTS, rows_of, words_of
-from padded_trainer import step_seconds
+from hf_trainer import step_seconds
 from transformers import AutoTokenizer
 from trial_cpu import BATCH, RECIPE, lp_sweep
 
