@@ -10,6 +10,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import AbstractContextManager
 from types import TracebackType
 from typing import Any, NamedTuple, Self
 
@@ -66,6 +67,10 @@ class Catalog:
                 _load(self._connection, "predictions", self._records.read("predictions"))
             self._predictions_loaded = True
         return reading.run(self._connection, sql, parameters or {})
+
+    def bounded_memory(self) -> AbstractContextManager[None]:
+        """For queries of a process that does nothing else; see `reading.bounded_memory`."""
+        return reading.bounded_memory(self._connection)
 
     def close(self) -> None:
         self._connection.close()

@@ -4,16 +4,21 @@ runs, stoppable at any time.
 Three locks, each enough by itself against a careless statement: only statements that read are
 accepted, they run in a read-only transaction that is rolled back, and DuckDB has no access to
 files, the network, extensions, secrets or Python's variables, with its configuration locked.
-Memory is bounded twice: DuckDB's own to half of what it would take, a result's to 256 MiB.
+Memory is bounded three times: DuckDB's own to half of what it would take, a result's to 256 MiB,
+and on the command line that of the whole process (`bounded_memory`), since one huge value is none
+of what DuckDB counts.
 """
 
 from __future__ import annotations
 
 import contextlib
 import re
+import resource
+import sys
+import threading
 import time
 from collections.abc import Iterator, Mapping
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future
 from typing import Any
 
 import duckdb
@@ -33,6 +38,10 @@ _CONFINED: dict[str, str | bool | int | float | list[str]] = {
 }
 _LARGEST_RESULT = 256 * 2**20  # bytes in Arrow; ten times that as text
 _BATCH_ROWS = 100_000
+_THREAD = "query"
+_STOP_SECONDS = 0.5  # most statements stop within a tenth of that
+_LEAST_MEMORY = 2 * 2**30  # bytes; Python, Arrow and their threads are a tenth of it
+_UNITS = {"bytes": 1, "KiB": 2**10, "MiB": 2**20, "GiB": 2**30, "TiB": 2**40}
 _LONGEST = 200_000  # characters; subqueries of megabytes overflow the stack of DuckDB
 _READING = {duckdb.StatementType.SELECT}
 # MULTI is how DuckDB types whatever holds a PIVOT without an IN list
@@ -49,8 +58,7 @@ def connect() -> duckdb.DuckDBPyConnection:
     connection.execute("SET TimeZone = 'UTC'")
     with contextlib.suppress(duckdb.InvalidInputException):  # a notebook without ipywidgets
         connection.execute("SET enable_progress_bar = false")  # it would print among the data
-    size, unit = connection.sql("SELECT current_setting('memory_limit')").fetchall()[0][0].split()
-    connection.execute(f"SET memory_limit = '{float(size) / 2}{unit}'")
+    connection.execute(f"SET memory_limit = '{_memory_limit(connection) / 2:.0f}B'")
     return connection
 
 
@@ -97,22 +105,68 @@ def ctrl_c() -> Iterator[None]:
 def run(connection: duckdb.DuckDBPyConnection, sql: str, parameters: Mapping[str, Any]) -> pa.Table:
     """The result of a checked statement. Raises QueryError with DuckDB's own message.
 
-    In a thread of its own, since only so Ctrl-C is seen while DuckDB computes.
+    In a thread of its own, since only so Ctrl-C is seen while DuckDB computes. DuckDB does not stop
+    amid one value: then the thread is left to itself, and `busy` is true until it ends.
     """
-    with ThreadPoolExecutor(max_workers=1, thread_name_prefix="query") as pool:
-        future: Future[pa.Table] = pool.submit(_read, connection, sql, dict(parameters))
+    future: Future[pa.Table] = Future()
+
+    def answer() -> None:
         try:
-            return future.result()
-        except (duckdb.PermissionException, duckdb.TransactionException) as error:
-            raise QueryError(
-                f"the store is open read-only and files are out of reach: {error}"
-            ) from error
-        except (duckdb.Error, pa.ArrowException, OSError, RuntimeError) as error:
-            raise QueryError(str(error)) from error  # the last three: from amid a result
-        finally:
-            while not future.done():  # Ctrl-C; it may be between two steps, so more than once
-                connection.interrupt()
-                time.sleep(0.05)
+            future.set_result(_read(connection, sql, dict(parameters)))
+        except BaseException as error:
+            future.set_exception(error)
+
+    threading.Thread(target=answer, name=_THREAD, daemon=True).start()
+    try:
+        return future.result()
+    except (duckdb.PermissionException, duckdb.TransactionException) as error:
+        raise QueryError(
+            f"the store is open read-only and files are out of reach: {error}"
+        ) from error
+    except (duckdb.Error, pa.ArrowException, OSError, RuntimeError, MemoryError) as error:
+        raise QueryError(str(error)) from error  # the last four: from amid a result
+    finally:
+        end = time.monotonic() + _STOP_SECONDS
+        while not future.done() and time.monotonic() < end:  # it may be between two steps
+            connection.interrupt()
+            time.sleep(0.05)
+
+
+def busy() -> bool:
+    """Whether a query goes on that Ctrl-C did not stop."""
+    return any(thread.name == _THREAD for thread in threading.enumerate())
+
+
+@contextlib.contextmanager
+def bounded_memory(connection: duckdb.DuckDBPyConnection) -> Iterator[None]:
+    """Inside, this process takes no more than half of the machine's memory, or 2 GiB where that is
+    more: what goes beyond is a QueryError. On other systems than Linux DuckDB's limit is all."""
+    before = resource.getrlimit(resource.RLIMIT_DATA)
+    if sys.platform != "linux" or before[0] != resource.RLIM_INFINITY:
+        yield
+        return
+    most = _most_memory(connection)
+    resource.setrlimit(resource.RLIMIT_DATA, (most, before[1]))
+    try:
+        yield
+    except MemoryError as error:
+        raise QueryError(
+            f"the query takes more than {most / 2**30:.1f} GiB of memory. Ask for less: LIMIT, an "
+            "aggregate, fewer columns."
+        ) from error
+    finally:
+        resource.setrlimit(resource.RLIMIT_DATA, before)
+
+
+def _most_memory(connection: duckdb.DuckDBPyConnection) -> int:
+    """Half of the machine's, or of the container's: DuckDB's own share is 80%, ours half of it."""
+    return max(int(_memory_limit(connection) / 0.8), _LEAST_MEMORY)
+
+
+def _memory_limit(connection: duckdb.DuckDBPyConnection) -> float:
+    """Bytes."""
+    told = connection.sql("SELECT current_setting('memory_limit')").fetchall()[0][0].split()
+    return float(told[0]) * _UNITS[told[1]]
 
 
 def _read(connection: duckdb.DuckDBPyConnection, sql: str, parameters: dict[str, Any]) -> pa.Table:

@@ -229,6 +229,41 @@ def test_memory_is_half_of_what_duckdb_would_take() -> None:
     assert gibibytes(ours) == pytest.approx(gibibytes(free) / 2, rel=0.1)
 
 
+@pytest.mark.parametrize(
+    "sql",
+    [
+        "SELECT lpad('a', 70000000, 'b')",
+        pytest.param("SELECT len(range(1000000000))", marks=pytest.mark.slow),
+        pytest.param(
+            "SELECT string_agg(range::VARCHAR, ',') FROM range(30000000)", marks=pytest.mark.slow
+        ),
+    ],
+)
+def test_no_value_outgrows_the_limit_of_the_process(world: World, sql: str) -> None:
+    """Half of the machine's memory; here 100 MiB more than is in use when the query begins."""
+    code = """
+import resource
+from lp_sweep.orchestrator import cli
+from lp_sweep.storage import reading
+
+def little(connection):
+    told = open("/proc/self/status").read()
+    return 1024 * int(told.split("VmData:")[1].split()[0]) + 100 * 2**20
+
+reading._most_memory = little
+try:
+    cli.main()
+finally:
+    print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024)
+"""
+    asked = [sys.executable, "-c", code, "query", sql, "--store", "store"]
+    done = subprocess.run(asked, cwd=world.folder, capture_output=True, text=True)
+    assert done.returncode == 2, done
+    assert "emory" in done.stderr
+    assert "Traceback" not in done.stderr
+    assert int(done.stdout) < 500  # MiB, most of it Python's libraries
+
+
 def test_a_state_that_outgrows_memory_is_the_querys_error() -> None:
     connection = reading.connect()
     connection.execute("SET memory_limit = '100MB'")
@@ -254,6 +289,8 @@ ENDLESS = {
     "recursion": "WITH RECURSIVE t AS (SELECT 1 AS n UNION ALL SELECT n + 1 FROM t) FROM t",
     "product": "SELECT sum(a.range * b.range) FROM range(100000000) a, range(100000000) b",
     "sleep": "SELECT pg_sleep(1000)",
+    "huge": "SELECT lpad('a', 2000000000, 'b')",  # DuckDB does not stop amid one value
+    "sort": "SELECT list_sort(range(300000000))[1]",
 }
 READY = """
 from lp_sweep.analysis import render, views
@@ -279,12 +316,19 @@ def interrupted(world: World, sql: str, seconds: float) -> tuple[int, str, str]:
     time.sleep(seconds)
     assert running.poll() is None
     running.send_signal(signal.SIGINT)
+    asked = time.monotonic()
     output, errors = running.communicate(timeout=30)
+    assert time.monotonic() - asked < 2
     return running.returncode, output, errors
 
 
 @pytest.mark.parametrize(
-    "name", ["recursion", *(pytest.param(n, marks=pytest.mark.slow) for n in ("product", "sleep"))]
+    "name",
+    [
+        "huge",
+        "recursion",
+        *(pytest.param(n, marks=pytest.mark.slow) for n in ("product", "sleep", "sort")),
+    ],
 )
 def test_ctrl_c_ends_an_endless_query(world: World, name: str) -> None:
     code, output, errors = interrupted(world, ENDLESS[name], 1.5)

@@ -9,6 +9,7 @@ from typing import Annotated
 import typer
 
 from lp_sweep.orchestrator.commands import completion
+from lp_sweep.orchestrator.commands.interrupt import ends_promptly
 from lp_sweep.orchestrator.commands.options import (
     DEFAULT_STORE,
     Format,
@@ -74,7 +75,8 @@ def query(
     except UnicodeDecodeError as error:
         raise SpecError(f"can't read the SQL on stdin: {error}. Send UTF-8.") from None
     form = Format.json if as_json else form
-    emit(verbs.query(store or DEFAULT_STORE, sweep, text, form), end="", form=form)
+    with ends_promptly():
+        emit(verbs.query(store or DEFAULT_STORE, sweep, text, form), end="", form=form)
 
 
 @app.command()
@@ -114,8 +116,9 @@ def table(
 
     asked = tableview.Asked(name.value, unit.value, model or (), strategy or ())
     views = tableview.VIEWS_READ[name.value]
-    catalog = verbs.opened(store or DEFAULT_STORE, sweep, losses(within), views)
-    made = tableview.make_table(catalog, asked)
+    with ends_promptly():
+        catalog = verbs.opened(store or DEFAULT_STORE, sweep, losses(within), views)
+        made = tableview.make_table(catalog, asked)
     form = Format.json if as_json else form
     if form in (Format.csv, Format.json):  # which have no notes
         for note in tableview.not_comparable(catalog, asked):
@@ -156,8 +159,9 @@ def paper(
     asked = paperview.Asked(
         number or (), Format.json if as_json else form, paperview.model_names(model or ())
     )
-    catalog = verbs.opened(store or DEFAULT_STORE, sweep)
-    emit(paperview.tables_text(catalog, asked), end="", form=asked.form)
+    with ends_promptly():
+        catalog = verbs.opened(store or DEFAULT_STORE, sweep)
+        emit(paperview.tables_text(catalog, asked), end="", form=asked.form)
     for path in paperview.draw(catalog, figures) if figures else ():
         say(f"wrote {path}")
     if check and not paperview.checked(catalog, asked):

@@ -122,9 +122,10 @@ def query(location: str, sweep: str | None, sql: str, form: str) -> str:
     from lp_sweep.analysis.views import open_views
 
     catalog = open_views(existing(location), sweep=sweep)
-    rows = catalog.query(sql)
-    _warn_unreadable(catalog.unreadable)  # predictions are read only when the query names them
-    return render_rows(rows, form)
+    with catalog.bounded_memory():
+        rows = catalog.query(sql)
+        _warn_unreadable(catalog.unreadable)  # predictions are read only when the query names them
+        return render_rows(rows, form)
 
 
 def opened(
