@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
+from lp_sweep.analysis.adaptive.posterior import DIP
 from lp_sweep.analysis.legend import Note
 from lp_sweep.analysis.untaught import LEARNED_NOTHING
 
@@ -29,6 +30,13 @@ SEARCHED_FOR = Note(
     "that could be the answer. Add the loss, in points, to `within:` in the file, and run it.",
     rf"\({NOT_SEARCHED}\)",
 )
+UNTRIED = Note(
+    "unless 1 to 3 dip: a search never trained networks of 1 to 3 layers. The answer and its 90% "
+    f"set assume that each of them loses at most {DIP:g} points less than the better of the "
+    "networks trained on either side of it. To check, train them: list their K under `include:`.",
+    r"unless \d[^)]* dips?\b",
+)
+FEWER_SEEDS = Note("n=1/3: the answer rests on 1 seed, where the sweep lists 3.", r"n=\d+/\d+")
 MIN_LAYERS_NOTES = (
     Note(
         "Read 6 of 12 (−0.80) n=3 as: the fewest layers, among the K that were asked for, that "
@@ -45,6 +53,8 @@ MIN_LAYERS_NOTES = (
         "out.",
         r"90% \d",
     ),
+    UNTRIED,
+    FEWER_SEEDS,
     SEARCHED_FOR,
     Note("Loss: mean over seeds of the score with all layers minus the score, paired by seed."),
 )
@@ -54,7 +64,7 @@ TASK_NOTES = (
         "deviation, change against K=0 of the same seed, seeds."
     ),
     Note("(?): no K=0 to compare with.", r"\(\?\)"),
-    Note("n=2/3: the mean is of the 2 seeds that are done.", r"n=\d+/\d+"),
+    Note("n=2/3: the mean is of 2 seeds, where the sweep lists 3.", r"n=\d+/\d+"),
     Note(
         "missing, failed, deferred, impossible: no seed is done. Impossible is where no layer "
         "would stay, or none that a feed-forward could go from.",
@@ -75,6 +85,7 @@ STRATEGY_NOTES = (
     Note(
         "Stable tasks leave out RTE, MRPC, CoLA and WNLI, which move by points from seed to seed."
     ),
+    Note("n=2/3: 2 seeds have every task, where the sweep lists 3.", r"n=\d+/\d+"),
     Note(
         "missing (5/7): only 5 of 7 tasks have every seed; a mean over fewer would compare "
         "nothing.",
@@ -129,7 +140,37 @@ def layers_needed(row: Row) -> str:
     """`6 of 12 (−0.80) n=3`, or `4–6 of 12 (2 missing)`; of a search with `, 90% 5 to 7`."""
     credible = row.get("credible")
     of_search = f", 90% {layers_left(row['depth'], credible)}" if credible else ""
-    return _layers_needed(row) + of_search
+    return _layers_needed(row) + of_search + unless(row)
+
+
+def unless(row: Row) -> str:
+    """` unless 1 to 3 dip`: what the answer of a search assumes of the networks it never trained;
+    "" where there are none that are smaller. A K in the 90% set is no assumption."""
+    if not (untried := _assumed(row)):
+        return ""
+    return f" unless {layers_left(row['depth'], untried)} dip{'s' if len(untried) == 1 else ''}"
+
+
+def _assumed(row: Row) -> list[int]:
+    """The K that a search never ran and that neither the answer nor its set has."""
+    return [k for k in row["untried"] or () if k not in (row.get("credible") or ())]
+
+
+def assumption(row: Row) -> str:
+    """Of an answer of a search: a clause, or "" where it assumes nothing."""
+    if not (untried := _assumed(row)):
+        return ""
+    return (
+        f"networks of {layers_left(row['depth'], untried)} layers, which the search never trained, "
+        f"lose at most {DIP:g} points less than the better of the networks trained on either side"
+    )
+
+
+def seeds(number: int, asked: int) -> str:
+    """`one seed`, `3 seeds`, `1 of the 3 seeds that the sweep lists`."""
+    if number < asked:
+        return f"{number} of the {asked} seeds that the sweep lists"
+    return "one seed" if number == 1 else f"{number} seeds"
 
 
 def layers_left(depth: int, dropped: Sequence[int]) -> str:
@@ -157,7 +198,7 @@ def _layers_needed(row: Row) -> str:
     change = ""
     if row["max_dropped"] and row["loss"] is not None:
         change = f" ({signed(-row['loss'], '%' if row['unit'] == 'percent' else '')})"
-    return f"{row['min_layers_kept']} {of}{change} n={row['n_seeds']}"
+    return f"{row['min_layers_kept']} {of}{change} n={share(row['n_seeds'], row['n_seeds_asked'])}"
 
 
 def _open(row: Row) -> str:
@@ -174,7 +215,7 @@ def task_score(row: Row) -> str:
     if not row["n"]:
         return f"{_absence(row)} (0/{row['n_expected']})"
     parts = [f"{row['mean']:.2f}", _spread(row["sd"]), _change(row)]
-    count = f"n={share(row['n'], row['n_expected'])}"
+    count = f"n={share(row['n'], max(row['n_expected'], row['n_asked']))}"
     if row["n_failed"]:
         count += f", {row['n_failed']} failed"
     return " ".join(part for part in (*parts, count) if part)
@@ -218,7 +259,8 @@ def mean_over_tasks(row: Row, scope: Literal["all", "stable"]) -> str:
         left_out = expected - row[count] <= row["n_not_needed"]
         return f"{NOT_NEEDED if left_out else 'missing'} ({row[count]}/{expected})"
     against = "" if _is_full(row) else "(?)" if change is None else f"({signed(change)})"
-    parts = (f"{mean:.2f}", _spread(row[f"sd_{scope}"]), against, f"n={row[f'n_seeds_{scope}']}")
+    count = share(row[f"n_seeds_{scope}"], row["n_seeds_asked"])
+    parts = (f"{mean:.2f}", _spread(row[f"sd_{scope}"]), against, f"n={count}")
     return " ".join(part for part in parts if part)
 
 

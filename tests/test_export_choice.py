@@ -167,3 +167,10 @@ def test_what_is_asked_for_is_there(fake: FakeSweep, asked: dict[str, Any], mess
     fake.curve({0: 90.0, 4: 89.5}, model="roberta")
     with pytest.raises(SpecError, match=message):
         choose(fake, **asked)
+
+
+def test_fewer_seeds_than_the_sweep_lists_are_named(fake: FakeSweep) -> None:
+    fake.cell(k=0, score=90.0, seed=1)
+    fake.cell(k=0, score=90.0, seed=2)
+    fake.cell(k=2, score=89.5, seed=2)
+    assert "1 of the 2 seeds" in choose(fake).why

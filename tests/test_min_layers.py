@@ -11,6 +11,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from lp_sweep.analysis.statistics.tables import min_layers_interval
+from lp_sweep.analysis.tables import min_layers, strategy_means, task_scores
 from lp_sweep.analysis.views import open_views
 from lp_sweep.storage.errors import SpecError
 from tests.fake_records import FakeSweep
@@ -326,3 +328,20 @@ def test_a_full_network_that_is_not_there_is_not_counted(fake: FakeSweep) -> Non
     fake.cell(k=0, seed=43, state="failed")
     row = answer(fake)
     assert (row["n_full"], row["n_learned_nothing"]) == (0, 0)
+
+
+def test_an_answer_of_fewer_seeds_than_the_sweep_lists_says_so(fake: FakeSweep) -> None:
+    """Beside K=0 with two seeds K=2 is listed with one: nothing is missing."""
+    for seed in (1, 2):
+        fake.cell(k=0, score=90.0, seed=seed)
+    fake.cell(k=2, score=89.5, seed=1)
+    row = answer(fake)
+    assert (row["max_dropped"], row["n_seeds"], row["n_seeds_asked"]) == (2, 1, 2)
+    with open_views(fake.publish(), deltas=[1]) as catalog:
+        tables = [make(catalog) for make in (min_layers, min_layers_interval, task_scores)]
+        means = strategy_means(catalog)
+    assert tables[0].rows[0][-1] == "10 of 12 (−0.50) n=1/2"
+    assert tables[1].rows[0][-1] == "1/2"
+    assert tables[2].rows[1][-1].endswith("n=1/2")
+    assert any("n=1/2" in cell for row in means.rows for cell in row)
+    assert all(any(note.startswith("n=") for note in table.notes) for table in tables[::2])

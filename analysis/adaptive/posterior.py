@@ -14,6 +14,11 @@ left as they are. The projected ones are half of all where the means fall by the
 the less likely the best falling curve is beside the free means: a dip that the scores show is never
 smoothed away.
 
+**A dip.** Nothing in the scores rules out that one K that was not run loses much less than its
+neighbours. It may lose `DIP` points less than the better of the K run on either side of it (above
+the last one, than the last one), and no more than that: this is assumed. The search and its set
+take that floor for what such a K may lose; only the risk of an answer goes by the draws below.
+
 **K that was not run.** Between two that were: in a projected draw anywhere between their losses, in
 order; in a free one around the straight line, with an sd of half a point and a quarter of their
 difference. Above the last that was run nothing holds the curve: each K loses more than the one
@@ -39,6 +44,7 @@ _SEED_SHARES = (0.0, 0.25, 0.5, 0.75, 0.9)  # of the variance
 _FALLING = 0.5  # the share of projected draws, where the means fall by themselves
 _WOBBLE = 0.5  # points: sd of a K that was not run, around the line between its neighbours
 _BEND = 0.25  # more of it, as a share of what lies between the neighbours
+DIP = 7.0  # points: see above
 _STEPS = (0.25, 50.0)  # points: sizes of the steps from K to K above the last that was run
 _SEED = 0
 
@@ -53,11 +59,14 @@ Scores = Mapping[Pair, float]  # points
 
 class Draws(NamedTuple):
     """Of the posterior. `losses` (draws, K): points against the mean of K=0, in the order of `ks`;
-    `full` (draws,): the mean of K=0."""
+    `floors` likewise: the least that each K may lose, see `DIP`. `full` (draws,): the mean of
+    K=0; `run`: the K that have a score."""
 
     ks: tuple[int, ...]
     full: Array
     losses: Array
+    floors: Array
+    run: tuple[int, ...]
 
 
 class _Fit(NamedTuple):
@@ -81,7 +90,7 @@ def draw(ks: tuple[int, ...], scores: Scores, draws: int = DRAWS) -> Draws:
     projected = round(draws * _falling_share(likeliest, counts))
     means[:projected] = falling(means[:projected], counts)
     losses = _everywhere(ks, run, means[:, :1] - means, projected, rng)
-    return Draws(ks, means[:, 0], losses)
+    return Draws(ks, means[:, 0], losses, _floors(ks, run, losses), tuple(run))
 
 
 def _fit(run: list[int], scores: Scores, share: float) -> _Fit:
@@ -149,6 +158,16 @@ def _everywhere(
         noise = rng.standard_normal((len(low) - projected, len(line)))
         every[projected:, gap] = low[projected:] + line * rise[projected:] + spread * noise
     return every
+
+
+def _floors(ks: tuple[int, ...], run: list[int], losses: Array) -> Array:
+    """(draws, ks): of a K that was run its loss, of others `DIP` less than their neighbours'."""
+    places = np.searchsorted(ks, run)
+    below = np.searchsorted(run, ks, side="right") - 1
+    above = np.minimum(np.searchsorted(run, ks), len(run) - 1)
+    floors = np.minimum(losses[:, places[below]], losses[:, places[above]])
+    floors[:, ~np.isin(ks, run)] -= DIP
+    return floors
 
 
 def _rise(draws: int, points: int, rng: np.random.Generator) -> Array:

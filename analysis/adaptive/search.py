@@ -1,26 +1,32 @@
 """Which trials to run next to know the fewest layers for each allowed loss, and when to stop.
 
 The rule of the answer is that of `min_layers`: the largest K whose mean loss, over the seeds that
-it shares with K=0, is within delta, even if a smaller K loses more. A delta is decided when its K
-and the next larger one have both been run, and the answer is hardly ever off by more than half a
-point (`RISK`) in draws of the curve.
+it shares with K=0, is within delta, even if a smaller K loses more. A delta is decided when
+
+- its K and the next larger one have both been run;
+- the answer is hardly ever off by more than half a point (`RISK`) in draws of the curve; and
+- no larger K that was never run could be the answer, even if it loses `DIP` points less than the
+  better of the K run on either side of it.
 
 First a few K over the whole range, with one seed. Then for every delta: the middle between its K
 and the next one above it that was run, until they are neighbours; and one more seed where the draws
-most often put an error. That may be a K that was never run. K=0 is run with each seed that another
-K is run with, so that seeds stay paired. The budget is every K with every seed.
+most often put an error. That may be a K that was never run. Last, with one seed, every larger K
+that a dip could make the answer. K=0 is run with each seed that another K is run with, so that
+seeds stay paired. The budget is every K with every seed.
 
 Pure: no store, no clock; the same scores give the same step.
 """
 
 from __future__ import annotations
 
+from bisect import bisect
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from itertools import groupby
 from typing import Literal, NamedTuple
 
 from lp_sweep.analysis.adaptive.posterior import Pair, Scores, draw
-from lp_sweep.analysis.adaptive.verdict import Verdict, credible, verdict
+from lp_sweep.analysis.adaptive.verdict import Verdict, credible, may_dip, verdict
 
 RISK = 0.02  # of the draws
 _COARSE = 4  # K of the first batch
@@ -40,13 +46,16 @@ class Curve:
 
 class Answer(NamedTuple):
     """For one allowed loss. `credible`: the K that can be the answer, in 90%. `why` it ends: the
-    answer is decided, or every pair that could decide it was run; None while it goes on."""
+    answer is decided, or every pair that could decide it was run; None while it goes on.
+    `untried`: the larger K that were never run and that `credible` leaves out. The answer assumes
+    that none of them loses `DIP` points less than the better of the K run on either side of it."""
 
     delta: float
     k: int
     credible: tuple[int, ...]
     risk: float
     why: Literal["decided", "budget"] | None
+    untried: tuple[int, ...]
 
 
 class Step(NamedTuple):
@@ -71,11 +80,16 @@ def next_step(curve: Curve, deltas: Iterable[float]) -> Step:
     for delta in deltas:
         k = largest_within(pairs.losses, delta)
         found = verdict(draws, k, delta)
-        wanted = [*pairs.between(k), *pairs.raced(found)]
+        hidden = may_dip(draws, k, delta)
+        wanted = [*pairs.between(k), *pairs.raced(found)] or pairs.dips(hidden)
         asked |= dict.fromkeys(wanted)
-        end: Literal["decided", "budget"] = "decided" if found.risk <= RISK else "budget"
+        sure = found.risk <= RISK and not hidden
+        end: Literal["decided", "budget"] = "decided" if sure else "budget"
         why = None if wanted else end
-        answers.append(Answer(delta, k, credible(draws, k, delta), found.risk, why))
+        can_be = credible(draws, k, delta)
+        left_out = {*curve.ks} - {*can_be} - {*draws.run}
+        untried = tuple(sorted(other for other in left_out if other > k))
+        answers.append(Answer(delta, k, can_be, found.risk, why, untried))
     return Step(tuple(asked), tuple(answers))
 
 
@@ -134,3 +148,11 @@ class _Pairs:
             if blame * len(found.blame) > RISK and (more := self.more(k)):
                 return more
         return []
+
+    def dips(self, hidden: list[int]) -> list[Pair]:
+        """The middle of each run of K that were not run and may dip, with one seed."""
+        asked: dict[Pair, None] = {}
+        for _, group in groupby(hidden, lambda k: bisect([*self.losses], k)):
+            left = [more for other in group if (more := self.more(other))]
+            asked |= dict.fromkeys(left[len(left) // 2] if left else [])
+        return list(asked)

@@ -14,10 +14,10 @@ Array = npt.NDArray[Any]
 
 TOLERANCE = 0.5  # points: an answer that is off by less is as good
 # a K can be the answer unless its own loss is too large in all but this share of the draws ...
-_ITSELF = 0.05
+_ITSELF = 0.04
 # ... or that of a larger K is small enough in all but this share; less, since it is the best
 # looking of several. Both together leave 90%: `benchmarks/adaptive.py` counts it.
-_LARGER = 0.025
+_LARGER = 0.02
 
 
 class Verdict(NamedTuple):
@@ -42,11 +42,28 @@ def credible(draws: Draws, answer: int, allowed: float | Array) -> tuple[int, ..
     """The K that can be the largest within the allowed loss, ascending: the answer, and those that
     no tail of the draws rules out. `allowed`: points, one for all draws or one for each.
 
+    A K that was not run is in the set where a dip (`posterior.DIP`) would make it the answer.
+
     Not the likeliest K that add up to 90%: the largest of many K that may pass is found too large
     in most draws, as in any sample, and such a set leaves the truth out too often.
     """
-    holds = (draws.losses <= np.reshape(allowed, (-1, 1))).mean(axis=0)
+    limit = np.reshape(allowed, (-1, 1))
+    holds = (draws.losses <= limit).mean(axis=0)
     holds[0] = 1.0  # K=0 loses nothing
-    larger = np.append(np.maximum.accumulate(holds[:0:-1])[::-1], 0.0)
-    can_be = (holds >= _ITSELF) & (larger <= 1 - _LARGER)
+    # a K that was not run rules out no smaller one
+    by_scores = np.where(np.isin(draws.ks, draws.run), holds, 0.0)
+    larger = np.append(np.maximum.accumulate(by_scores[:0:-1])[::-1], 0.0)
+    possible = (draws.floors <= limit).mean(axis=0) >= _ITSELF
+    possible[0] = True
+    can_be = possible & (larger <= 1 - _LARGER)
     return tuple(k for k, can in zip(draws.ks, can_be, strict=True) if can or k == answer)
+
+
+def may_dip(draws: Draws, answer: int, delta: float) -> list[int]:
+    """The K above the answer that were not run and could be it, ascending."""
+    shares = (draws.floors <= delta).mean(axis=0)
+    return [
+        k
+        for k, share in zip(draws.ks, shares, strict=True)
+        if k > answer and k not in draws.run and share >= _ITSELF
+    ]

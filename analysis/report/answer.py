@@ -172,12 +172,14 @@ def _named(best: Row) -> str:
 
 
 def _facts(best: Row, known: _Known) -> list[Fact]:
-    seeds = "one seed" if best["n_seeds"] == 1 else f"{best['n_seeds']} seeds"
+    seeds = phrases.seeds(best["n_seeds"], best["n_seeds_asked"])
     change = f" ({phrases.signed(-best['loss'])})" if best["max_dropped_low"] else ""
     facts = [Fact("score", f"{best['score_kept']:.2f}{change}, {seeds}")]
     interval = known.intervals.get(_key(best, _CURVE))
     if interval is not None:
         facts.append(Fact("90%", _credible(interval)))
+    if assumed := phrases.assumption(best):
+        facts.append(Fact("assumes", assumed))
     kept = tuple(best["kept_layers"] or range(1, best["depth"] + 1))
     facts.append(Fact("keeps", f"layers {ranges(kept).replace(',', ', ')}"))
     return facts + _size_and_speed(known.sizes.get((best["sweep"], best["model"], kept), ()))

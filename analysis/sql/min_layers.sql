@@ -14,9 +14,13 @@
 --                  counts as one that might do; a deferred one might drop all but one layer.
 -- kept_layers, score_full, score_kept (points), loss (in `unit`), n_seeds (pairs)
 --                  of max_dropped_low.
+-- n_seeds_asked    seeds that the sweep lists for this task, at any K. Where n_seeds is smaller the
+--                  answer rests on fewer seeds than were asked for.
 -- n_missing        pairs of K and seed that are listed here and can't be compared yet.
 -- n_not_searched   K that a search (`until: min_layers`) never ran and that stand next above
 --                  max_dropped_low: it was for other losses. They might do.
+-- untried          the K above max_dropped_low that a search never ran, ascending; null: none. The
+--                  answer assumes that none of them would do.
 -- n_full           seeds of K=0 that are done, and n_learned_nothing of them whose score is no better
 -- n_learned_nothing  than the constant answer's (`majority`): below it, or less than 0.005 points
 --                  above, which two decimals don't show. A correlation has 0 for it (pearson,
@@ -38,6 +42,12 @@ not_needed AS (
     SELECT DISTINCT sweep, model, procedure, strategy, task, k
     FROM cells
     WHERE feed_forward = 'none' AND state = 'not_needed'
+),
+
+seeds_asked AS (
+    SELECT sweep, model, procedure, task, count(DISTINCT seed) AS n_seeds_asked
+    FROM cells
+    GROUP BY ALL
 ),
 
 full_depth AS (
@@ -108,6 +118,13 @@ gaps AS (  -- of a search: the K that it never ran, by the next smaller one that
     GROUP BY ALL
 ),
 
+never_run AS (  -- of a search: the K without any cell that was asked for
+    SELECT sweep, model, procedure, strategy, task, list(k ORDER BY k) AS ks
+    FROM not_needed
+    ANTI JOIN curve USING (sweep, model, procedure, strategy, task, k)
+    GROUP BY ALL
+),
+
 judged AS (
     SELECT
         *,
@@ -155,8 +172,11 @@ SELECT
     CASE WHEN has_full AND max_dropped_low = max_dropped_high THEN max_dropped_low END AS max_dropped,
     depth - max_dropped AS min_layers_kept,
     max_dropped_low, max_dropped_high,
-    kept_layers, score_full, score_kept, loss, n_seeds, n_missing, n_not_searched,
+    kept_layers, score_full, score_kept, loss, n_seeds, n_seeds_asked, n_missing, n_not_searched,
+    nullif(list_filter(ks, lambda k: k > max_dropped_low), []) AS untried,
     coalesce(n_full, 0) AS n_full, coalesce(n_learned_nothing, 0) AS n_learned_nothing, position
 FROM answers
 JOIN lists USING (sweep, model, procedure, strategy, task, depth)
+JOIN seeds_asked USING (sweep, model, procedure, task)
+LEFT JOIN never_run USING (sweep, model, procedure, strategy, task)
 LEFT JOIN learned USING (sweep, model, procedure, task)

@@ -6,6 +6,7 @@
 -- mean_stable, change_stable  the same without the tasks of `unstable_tasks`.
 -- sd_all, sd_stable           points: over seeds, of that seed's mean over tasks; from the n_seeds_all
 --                             (n_seeds_stable) seeds that have every task, null for fewer than two.
+-- n_seeds_asked               seeds that the sweep lists for a task, at any K of any strategy
 -- n_tasks, n_tasks_expected   tasks whose every seed is done, tasks of this sweep and model;
 --                             n_stable, n_stable_expected likewise.
 -- missing_tasks               the others by name, null where there are none.
@@ -33,6 +34,7 @@ tasks AS (
 grid AS (  -- what a full comparison needs, and what of it is complete
     SELECT
         settings.*, tasks.task, tasks.stable, tasks.depth, task_rows.k,
+        task_rows.n_asked,
         coalesce(n_expected = 0, false) AS not_needed,
         CASE WHEN n = n_expected THEN mean END AS task_mean,
         CASE WHEN n_paired = n_expected THEN change END AS task_change
@@ -59,6 +61,7 @@ over_tasks AS (
         CASE WHEN count(task_change) = count(*) THEN avg(task_change) END AS change_all,
         count(task_mean) AS n_tasks,
         count(*) AS n_tasks_expected,
+        max(n_asked) AS n_seeds_asked,
         string_agg(task, ', ' ORDER BY task) FILTER (WHERE task_mean IS NULL AND NOT not_needed)
             AS missing_tasks,
         count(*) FILTER (WHERE not_needed) AS n_not_needed,

@@ -5,13 +5,16 @@
 -- n, n_expected      seeds with a score, seeds asked for: of a search those that it needed, or
 --                    needs as far as is known by now. Where n < n_expected the mean is of the
 --                    seeds that are there.
+-- n_asked            seeds that the sweep lists for this task, at any K of any strategy
 -- n_failed, n_deferred, n_impossible, n_pending   why the others are not.
 -- change, change_sd  points against K=0 of the same seed, over n_paired seeds that have both.
 -- majority           points of the constant answer, where the metric has one.
 -- k                  layers dropped; for a threshold what it came to, null while deferred.
 -- position           of the first of its cells in the plan: sort by it.
 WITH listed AS (  -- a cell that is listed twice counts once
-    SELECT *
+    SELECT *, count(DISTINCT seed) OVER (
+        PARTITION BY sweep, model, procedure, task
+    ) AS n_asked
     FROM cells
     QUALIFY row_number() OVER (
         PARTITION BY sweep, model, procedure, feed_forward, strategy, k, threshold, task, seed
@@ -28,6 +31,7 @@ SELECT
     stddev_samp(score) AS sd,
     count(score) AS n,
     count(*) FILTER (WHERE state <> 'not_needed') AS n_expected,
+    any_value(n_asked) AS n_asked,
     count(*) FILTER (WHERE state = 'failed') AS n_failed,
     count(*) FILTER (WHERE state = 'deferred') AS n_deferred,
     count(*) FILTER (WHERE state = 'impossible') AS n_impossible,

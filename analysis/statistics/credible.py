@@ -45,7 +45,7 @@ ORDER BY sweep, model, position, delta
 _CURVE = ("sweep", "model", "procedure", "strategy", "task")
 _AS_THERE = (  # as in min_layers
     *("max_dropped", "max_dropped_low", "max_dropped_high"),
-    *("n_not_searched", "n_full", "n_learned_nothing"),
+    *("n_not_searched", "n_full", "n_learned_nothing", "n_seeds_asked"),
 )
 SCHEMA = pa.schema(
     [
@@ -58,6 +58,7 @@ SCHEMA = pa.schema(
         ("credible", pa.list_(pa.int64())),  # the fewest K with 90% of the resamples, ascending;
         # of a search those that its scores do not rule out: without shares and resamples
         ("shares", pa.list_(pa.struct([("k", pa.int64()), ("share", pa.float64())]))),
+        ("untried", pa.list_(pa.int64())),  # as in min_layers
         ("n_seeds", pa.int64()),
         ("n_examples", pa.int64()),
         ("resamples", pa.int64()),
@@ -183,7 +184,7 @@ def _row(answer: Row, curve: Curve | str) -> dict[str, Any]:
 
 
 def _answer(answer: Row) -> dict[str, Any]:
-    names = (*_CURVE, *_AS_THERE, "delta", "unit", "depth", "n_seeds")
+    names = (*_CURVE, *_AS_THERE, "delta", "unit", "depth", "n_seeds", "untried")
     return {name: answer[name] for name in names}
 
 

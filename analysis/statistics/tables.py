@@ -87,7 +87,7 @@ def min_layers_interval(
         "layers": _layers,
         "agree": _agreement,
         "90%": _credible,
-        "seeds": lambda row: str(row["n_seeds"]),
+        "seeds": lambda row: phrases.share(row["n_seeds"], row["n_seeds_asked"]),
     }
     long = min_layers_rows(catalog, unit=unit, models=models, strategies=strategies)
     title = f"Layers needed to stay within a loss, in {unit}, and how sure that is"
@@ -95,6 +95,7 @@ def min_layers_interval(
         *where_nothing_was_learned(long.to_pylist()),
         *notes.MIN_LAYERS,
         phrases.SEARCHED_FOR,
+        phrases.UNTRIED,
         *left_out(catalog, models, strategies),
     )
     return _flat(title, long, columns, said)
@@ -189,7 +190,7 @@ def _credible(row: Row) -> str:
     """The answers in layers that stay, fewest first."""
     if row["reason"]:
         return f"not asked: {row['reason']}"
-    return phrases.layers_left(row["depth"], row["credible"])
+    return phrases.layers_left(row["depth"], row["credible"]) + phrases.unless(row)
 
 
 def _draws(row: Row) -> str:

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Any
 
 from lp_sweep.orchestrator.commands.output import emit, say
-from lp_sweep.orchestrator.sweepfile.until import WITHIN, searched_losses
+from lp_sweep.orchestrator.sweepfile.until import ASSUMED, WITHIN, searched_losses
 
 if TYPE_CHECKING:
     from lp_sweep.orchestrator.commands.request import Request
@@ -63,6 +63,8 @@ def _lines(ended: Ended, request: Request, how: How) -> Iterator[str]:
         yield f"{outcome.done} done in this run, {pending} not tried yet. Do them: {again}"
     else:
         yield f"complete: {_done(outcome)}. Records: {store.location}"
+        if outcome.plan.totals()["cells_not_needed"]:
+            yield f"{ASSUMED}."
         yield f"next: {answer_command(outcome.plan.sweep.spec.strategies, where)}"
 
 

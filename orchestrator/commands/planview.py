@@ -13,6 +13,7 @@ from lp_sweep.orchestrator.estimate.estimate import Estimate, Rates, longest_tri
 from lp_sweep.orchestrator.plan.plan import Cell, Plan, Work, state_of
 from lp_sweep.orchestrator.plan.selection import taken_on
 from lp_sweep.orchestrator.plan.words import short_model
+from lp_sweep.orchestrator.sweepfile.until import ASSUMED
 from lp_sweep.storage.printable import page, ranges
 from lp_sweep.storage.specs import SpeedSpec
 from lp_sweep.trials.feedforward_rules import NONE
@@ -112,7 +113,7 @@ def _search(totals: Mapping[str, int]) -> str:
     """Beside what `until: min_layers` asks for by now."""
     spared = totals["cells_not_needed"]
     return "cells at most that `until: min_layers` asks for as answers come" + (
-        f"; {spared:,} were not needed" if spared else ""
+        f"; {spared:,} were not needed ({ASSUMED})" if spared else ""
     )
 
 

@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 from lp_sweep.orchestrator.estimate.pace import clock
 from lp_sweep.orchestrator.live.counts import COLUMNS, state_counts
 from lp_sweep.orchestrator.plan.known import failures
+from lp_sweep.orchestrator.sweepfile.until import ASSUMED
 from lp_sweep.storage.printable import page
 from lp_sweep.storage.runs import Announcement, Observer
 from lp_sweep.storage.store import Store, Unreadable
@@ -79,6 +80,7 @@ def states_text(states: States) -> str:
         f"{s['cells_deferred']:>14}"
         for s in states.sweeps
     ]
+    lines += [f"{s['sweep']}: {ASSUMED}." for s in states.sweeps if s["cells_not_needed"]]
     now = dt.datetime.now(dt.UTC)
     lines += [f"running: {run.sentence()}{_ending(run, now)}" for run in states.runs]
     return page(lines)

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
+from lp_sweep.analysis import phrases
 from lp_sweep.analysis.mixed import mixed_notes
 from lp_sweep.analysis.untaught import untaught
 from lp_sweep.orchestrator.sweepfile.wording import choose
@@ -62,7 +63,9 @@ def best(catalog: Catalog, asked: Asked) -> Chosen:
     place = {name: row[name] for name in names} | {"kept": row["kept_layers"]}
     seeds = catalog.query(_SEEDS, place).to_pylist()
     chosen = _one_seed(seeds, asked.seed, _reason(row, asked))
-    cautions = (untaught(row), *_not_comparable(catalog, row))
+    assumed = phrases.assumption(row)
+    searched = f"The answer of its search assumes: {assumed}." if assumed else ""
+    cautions = (untaught(row), *_not_comparable(catalog, row), searched)
     return chosen._replace(caution=" ".join(filter(None, cautions)))
 
 
@@ -132,8 +135,9 @@ def _reason(row: Row, asked: Asked) -> str:
     kept = row["depth"] - row["max_dropped"]
     by = f"{row['strategy']}, K={row['max_dropped']}" if row["max_dropped"] else "all layers"
     among = "" if asked.strategy else ", over all strategies of the sweep"
-    number = row["n_seeds"]
+    number, asked_for = row["n_seeds"], row["n_seeds_asked"]
     what = f"the mean over {number} seeds" if number > 1 else "the score"
+    what += f" ({phrases.seeds(number, asked_for)})" if number < asked_for else ""
     return (
         f"{kept} of {row['depth']} layers ({by}): the fewest that lose at most {asked.within:g} "
         f"{unit} on {row['task']}{among}; {what} changes by "

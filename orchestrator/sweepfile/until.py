@@ -11,6 +11,10 @@ if TYPE_CHECKING:
     from lp_sweep.orchestrator.sweepfile.axes import StrategyEntry
 
 WITHIN = (1.0, 2.0, 3.0)  # points, where `within:` is not given
+ASSUMED = (
+    "a search never trained some K; its answers assume that the loss does not dip there: "
+    "`lp-sweep table min-layers` names them after 'unless'"
+)
 
 
 def check_until(
