@@ -13,14 +13,19 @@ from tests.fake_records import FakeSweep
 from tests.test_cli import sweep
 
 PAPER_FULL, PAPER_TOP_6 = 92.43, 90.25  # BERT on SST-2, Table 1
+OF_QQP = {"task": "qqp", "rows": 40_430, "full": 91.07, "top_6": 90.35}
 
 
-def store(folder: Path, *, model: str = "bert-base-cased", off: float = 0.0) -> Path:
-    """The paper's own numbers for SST-2, two seeds; K=6 is `off` points from them."""
+def store(
+    folder: Path, *, model: str = "bert-base-cased", off: float = 0.0, task: str = "sst2",
+    rows: int = 872, full: float = PAPER_FULL, top_6: float = PAPER_TOP_6,
+) -> Path:  # fmt: skip
+    """The paper's own numbers for a task, two seeds; K=6 is `off` points from them."""
     fake = FakeSweep(folder / "store")
     for seed in (1, 2):
-        for k, score in ((0, PAPER_FULL), (6, PAPER_TOP_6 + off)):
-            row = fake.cell(model=model, k=k, score=score, task="sst2", seed=seed)
+        for k, score in ((0, full), (6, top_6 + off)):
+            axes = {"model": model, "task": task, "seed": seed, "dev_examples": rows}
+            row = fake.cell(k=k, score=score, **axes)
             fake.predictions(row["trial_id"], [i % 10 != k for i in range(100)])
     fake.publish()
     return folder
@@ -28,13 +33,22 @@ def store(folder: Path, *, model: str = "bert-base-cased", off: float = 0.0) -> 
 
 @pytest.mark.parametrize(("off", "code"), [(0.0, 0), (-20.0, 1)])
 def test_check_is_an_exit_code(tmp_path: Path, off: float, code: int) -> None:
-    store(tmp_path, off=off)
+    store(tmp_path, off=off, **OF_QQP)
     asked = ("paper", "--table", "1", "--store", "store")
     told = sweep(*asked, "--check", cwd=tmp_path)
     assert told.returncode == code, told.stderr
-    assert ("outside: " in told.stderr) is bool(code)
+    assert ("differs: " in told.stderr) is bool(code)
     assert sweep(*asked, cwd=tmp_path).returncode == 0  # without --check it only tells
-    assert "paper 90.25" in told.stdout
+    assert "paper 90.35" in told.stdout
+
+
+def test_check_without_power_is_no_confirmation(tmp_path: Path) -> None:
+    """The paper's own numbers, and 872 rows cannot tell a point."""
+    store(tmp_path)
+    told = sweep("paper", "--table", "1", "--store", "store", "--check", cwd=tmp_path)
+    assert told.returncode == 1
+    assert "0 agree" in told.stderr
+    assert "cannot tell" in told.stdout
 
 
 def test_another_name_for_the_papers_model(tmp_path: Path) -> None:
@@ -45,7 +59,7 @@ def test_another_name_for_the_papers_model(tmp_path: Path) -> None:
     assert "nothing was compared" in nothing.stderr
     told = sweep(*asked, "--model", "./mine=bert-base-cased", cwd=tmp_path)
     assert told.returncode == 1
-    assert "outside: " in told.stderr
+    assert "differs: " in told.stderr
 
 
 def test_a_store_without_the_papers_models_is_told_once(tmp_path: Path) -> None:

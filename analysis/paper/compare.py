@@ -1,8 +1,7 @@
 """A store beside the paper: each printed number of Tables 1 to 6, ours, the difference, a verdict.
 
-`compare` judges, `paper_table` lays out as the paper does, `check` finds what is outside. The
-paper's side is `numbers`, the store's `ours`; how far apart is still the same is
-`tolerance`, here and nowhere else.
+`compare` judges, `paper_table` lays out as the paper does, `check` finds what differs. The paper's
+side is `numbers`, the store's `ours`; scores are judged by `equivalence`, the rest here.
 """
 
 from __future__ import annotations
@@ -16,21 +15,20 @@ from typing import Literal
 import pyarrow as pa
 
 from lp_sweep.analysis.paper import phrases, printed
-from lp_sweep.analysis.paper.numbers import DEPTHS, NUMBERS, TASKS, UNSTABLE, Number
+from lp_sweep.analysis.paper.equivalence import LEVEL, MARGIN, Tested, judge, seeds_to_tell
+from lp_sweep.analysis.paper.numbers import NUMBERS, Number
 from lp_sweep.analysis.paper.ours import Measured, Ours, load, measure
+from lp_sweep.analysis.statistics.paired import holm
 from lp_sweep.analysis.tables import Table
 from lp_sweep.storage.catalog import Catalog
 from lp_sweep.storage.errors import SpecError
 
-Verdict = Literal["within", "outside", "missing", "misprint", "not comparable"]
+Verdict = Literal["agrees", "differs", "cannot tell", "missing", "misprint", "not comparable"]
+MANY = {"agrees": "agree", "differs": "differ"}
+JUDGED: tuple[Verdict, ...] = ("agrees", "differs", "cannot tell")
 PAPER_TABLES = tuple(sorted({number.table for number in NUMBERS}))
 FROZEN = "finetune_then_drop frozen"
 
-# The paper is one run each (seed 42, as far as one can tell), ours a mean of n. Its own Table 1
-# shows how runs scatter: BERT's RTE loses 5.05 points with 2 layers dropped and none with 4. We
-# take these as typical standard deviations over seeds, in points, and allow three of the
-# difference's. Assumed, not measured: see our own sd beside them.
-SD_STABLE, SD_UNSTABLE = 0.33, 1.5
 # Printed as whole millions, and cased against uncased vocabulary is 1.2 M of BERT's 110.
 PARAMETERS_MILLION = 3.0
 # Another GPU has another share of time outside the layers; the paper's own 1.24 is beyond the ideal
@@ -53,7 +51,11 @@ class Compared:
     difference: float | None
     sd: float | None  # over seeds
     n: int  # trials; seeds with all seven tasks for a loss; pairs for a speed
-    tolerance: float
+    margin: float  # in the number's unit: as near is the same
+    difference_low: float | None  # 90% interval of the difference; None where nothing is tested
+    difference_high: float | None
+    p: float | None  # of no difference, by Holm's correction over the numbers of the table
+    seeds_to_tell: int | None  # cannot tell: so many of ours would; None: no number would
     verdict: Verdict
     source: str
     quantity: str
@@ -73,7 +75,8 @@ _LONG = pa.schema(
         *((name, pa.string()) for name in ("row", "column")),
         *((name, pa.float64()) for name in ("ours", "paper", "corrected", "difference", "sd")),
         ("n", pa.int32()),
-        ("tolerance", pa.float64()),
+        *((name, pa.float64()) for name in ("margin", "difference_low", "difference_high", "p")),
+        ("seeds_to_tell", pa.int32()),
         *((name, pa.string()) for name in ("verdict", "source", "quantity", "model", "procedure")),
         ("k", pa.int32()),
         ("task", pa.string()),
@@ -83,29 +86,17 @@ _LONG = pa.schema(
 )
 
 
-def tolerance(number: Number, n: int) -> float:
-    """How far a mean of `n` of our trials may be from the number, in the number's unit."""
-    scatter = 3 * math.sqrt(1 + 1 / max(n, 1))  # times a standard deviation: the paper's run, ours
+def margin(number: Number) -> float:
+    """How near is the same, in the number's unit."""
     match number.quantity:
-        case "score":
-            return scatter * _sd(number.task)
-        case "change":  # of two runs
-            return scatter * math.sqrt(2) * _sd(number.task)
-        case "loss":
-            variance = sum(_sd(task) ** 2 for task in TASKS) / len(TASKS) ** 2
-            return scatter * math.sqrt(2 * variance)
-        case "max_dropped":  # a point more of delta buys 1.3 of 12 layers in the paper's Table 2
-            return DEPTHS[number.model] / 6
         case "parameters_million":
             return PARAMETERS_MILLION
         case "finetune_speedup":
             return SPEEDUP_SHARE * number.best_value
         case "inference_percent":
             return INFERENCE_PERCENT
-
-
-def _sd(task: str | None) -> float:
-    return SD_UNSTABLE if task in UNSTABLE else SD_STABLE
+        case _:
+            return MARGIN
 
 
 def compare(
@@ -120,8 +111,8 @@ def compare(
 
 
 def check(compared: Iterable[Compared]) -> list[Compared]:
-    """Those that are outside the tolerance. What is missing is not wrong."""
-    return [item for item in compared if item.verdict == "outside"]
+    """Those that differ. What is missing is not wrong."""
+    return [item for item in compared if item.verdict == "differs"]
 
 
 def _compared(ours: Ours, table: int) -> list[Compared]:
@@ -130,7 +121,14 @@ def _compared(ours: Ours, table: int) -> list[Compared]:
         raise SpecError(f"the paper has no Table {table} of results. Choose one of: {listed}.")
     numbers = [number for number in NUMBERS if number.table == table]
     variants = [variant for number in numbers for variant in _variants(number, ours)]
-    return [_judged(number, measure(ours, number)) for number in variants]
+    measured = [(number, measure(ours, number)) for number in variants]
+    tests = [_tested(number, found) for number, found in measured]
+    corrected = holm([test.p for test in tests if test])
+    ps = iter(corrected)
+    return [
+        _judged(number, found, test, next(ps) if test else None, len(corrected))
+        for (number, found), test in zip(measured, tests, strict=True)
+    ]
 
 
 def _variants(number: Number, ours: Ours) -> list[Number]:
@@ -144,9 +142,45 @@ def _variants(number: Number, ours: Ours) -> list[Number]:
     return kept or [number]
 
 
-def _judged(number: Number, measured: Measured) -> Compared:
-    allowed = tolerance(number, measured.n)
+def _tested(number: Number, measured: Measured) -> Tested | None:
+    """None where nothing is to be tested: it is missing, no score, or no number to compare with."""
+    if number.misprint or number.not_comparable:
+        return None
+    if number.quantity == "max_dropped":
+        return claim_tested(int(number.best_value), float(number.delta or 0), measured)
+    if measured.value is None or measured.evidence is None:
+        return None
+    return judge(measured.value - number.best_value, measured.evidence)
+
+
+def claim_tested(k: int, delta: float, measured: Measured) -> Tested | None:
+    """The paper's claim that `k` is the largest K within delta, by our losses: each K from `k` on
+    may lie on the wrong side of delta. `high` is how far at most, over all K; `p` is of none on the
+    wrong side, one-sided, by Bonferroni over K. None without a loss to compare."""
+    wrong = [
+        judge((loss.points - delta) * (1 if other == k else -1), loss.evidence)
+        for other, loss in measured.losses.items()
+        if other >= k
+    ]
+    if not wrong:
+        return None
+    p = min(test.p / 2 if test.low + test.high > 0 else 1 - test.p / 2 for test in wrong)
+    known = measured.value is not None  # a K that is missing may be anything
+    return Tested(
+        0.0, max(test.high for test in wrong) if known else math.inf, min(1.0, p * len(wrong))
+    )
+
+
+def _judged(
+    number: Number, measured: Measured, test: Tested | None, p: float | None, tests: int
+) -> Compared:
     value = measured.value
+    difference = None if value is None else value - number.best_value
+    verdict = _verdict(number, measured, test, p)
+    evidence = measured.evidence
+    needed = None
+    if verdict == "cannot tell" and evidence and difference is not None:
+        needed = seeds_to_tell(difference, evidence, tests)
     return Compared(
         table=number.table,
         row=", ".join(number.row),
@@ -154,11 +188,15 @@ def _judged(number: Number, measured: Measured) -> Compared:
         ours=value,
         paper=number.value,
         corrected=number.corrected,
-        difference=None if value is None else value - number.best_value,
+        difference=difference,
         sd=measured.sd,
         n=measured.n,
-        tolerance=allowed,
-        verdict=_verdict(number, measured, allowed),
+        margin=margin(number),
+        difference_low=test.low if test and evidence else None,
+        difference_high=test.high if test and evidence else None,
+        p=p,
+        seeds_to_tell=needed,
+        verdict=verdict,
         source=number.source,
         quantity=number.quantity,
         model=number.model,
@@ -172,18 +210,28 @@ def _judged(number: Number, measured: Measured) -> Compared:
     )
 
 
-def _verdict(number: Number, measured: Measured, allowed: float) -> Verdict:
+def _verdict(number: Number, measured: Measured, test: Tested | None, p: float | None) -> Verdict:
     if measured.low is None or measured.high is None:
         return "missing"
     if number.misprint:
         return "misprint"
     if number.not_comparable:
         return "not comparable"
-    paper = number.best_value
-    nearest = min(max(paper, measured.low), measured.high)
-    if abs(nearest - paper) > allowed + 1e-9:
-        return "outside"
-    return "missing" if measured.value is None else "within"
+    if test is None or p is None:
+        return _as_measured(number, measured)
+    if measured.value is not None and test.agrees:
+        return "agrees"
+    if p < LEVEL:
+        return "differs"
+    return "missing" if measured.value is None else "cannot tell"
+
+
+def _as_measured(number: Number, measured: Measured) -> Verdict:
+    """Of sizes and speeds, which have no seeds; of an answer without a loss to compare."""
+    if measured.value is None or number.quantity == "max_dropped":
+        return "missing" if measured.value is None else "cannot tell"
+    near = abs(measured.value - number.best_value) <= margin(number) + 1e-9
+    return "agrees" if near else "differs"
 
 
 def paper_table(catalog: Catalog, number: int, *, names: Mapping[str, str] | None = None) -> Table:
@@ -214,16 +262,18 @@ def paper_table(catalog: Catalog, number: int, *, names: Mapping[str, str] | Non
 
 def _notes(compared: Sequence[Compared]) -> tuple[str, ...]:
     counts = Counter(item.verdict for item in compared)
-    said = ", ".join(f"{count} {verdict}" for verdict, count in counts.items())
+    said = ", ".join(f"{count} {MANY.get(verdict, verdict)}" for verdict, count in counts.items())
     misprints = (f"Misprint: {item.source}: {item.misprint}." for item in compared if item.misprint)
     foreign = dict.fromkeys(
         f"Not comparable: {item.row}: {item.not_comparable}."
         for item in compared
         if item.not_comparable
     )
+    scored = any(item.difference_low is not None or item.p is not None for item in compared)
+    judged = (phrases.HOW_TO_JUDGE, phrases.ASSUMED) if scored else ()
     summary = f"Of {len(compared)} numbers: {said}."
     highest = _highest(compared) if compared[0].table == 4 else ()
-    return (phrases.HOW_TO_READ, summary, *highest, *misprints, *foreign)
+    return (phrases.HOW_TO_READ, *judged, summary, *highest, *misprints, *foreign)
 
 
 def _highest(compared: Iterable[Compared]) -> tuple[str, ...]:

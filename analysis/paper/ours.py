@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from statistics import mean, stdev
 from typing import Any, NamedTuple
 
+from lp_sweep.analysis.paper.equivalence import DEV_ROWS, Evidence, Spread, over_rows, spread
 from lp_sweep.analysis.paper.models import Stand, stands
 from lp_sweep.analysis.paper.numbers import DEPTHS, TASKS, Number
 from lp_sweep.analysis.paper.timed import Speed, Timed, load_timed
@@ -30,7 +31,7 @@ WITH listed AS (  -- 1..n are kept: the top ones are dropped
 ),
 recorded AS (
     SELECT
-        trial_id,
+        trial_id, dev_examples,
         coalesce(train_examples >= limit_train, false)
             OR coalesce(dev_examples >= limit_dev, false) AS cut,
         format('learning rate {{}}, batch {{}}, {{}} epochs, length {{}}{{}}',
@@ -42,7 +43,7 @@ recorded AS (
 SELECT
     model, procedure, depth - n_kept AS k, paper_task AS task, seed, trial_id,
     any_value(score) AS score, any_value(change) AS change,
-    any_value(cut) AS cut, any_value(recipe) AS recipe,
+    any_value(cut) AS cut, any_value(recipe) AS recipe, any_value(dev_examples) AS rows,
     list(DISTINCT sweep ORDER BY sweep) AS sweeps
 FROM listed LEFT JOIN recorded USING (trial_id)
 WHERE list_contains($tasks::VARCHAR[], paper_task)
@@ -59,16 +60,25 @@ class Run(NamedTuple):
     seed: int
     score: float | None
     change: float | None
+    rows: int | None  # of the dev set
+
+
+class Loss(NamedTuple):
+    points: float
+    evidence: Evidence
 
 
 class Measured(NamedTuple):
-    """`low` and `high`: what missing cells leave open; both are `value` where it is known."""
+    """`low` and `high`: what missing cells leave open; both are `value` where it is known.
+    `evidence`: of a mean of scores; `losses`: by K, where the value is a K."""
 
     value: float | None = None
     sd: float | None = None
     n: int = 0
     low: float | None = None
     high: float | None = None
+    evidence: Evidence | None = None
+    losses: Mapping[int, Loss] = {}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -78,6 +88,7 @@ class Ours:
     runs: Mapping[RunKey, Sequence[Run]]
     timed: Timed
     notes: tuple[str, ...]
+    spreads: Mapping[str, Spread]  # by task
 
     def procedures(self, model: str) -> set[str]:
         return {key[1] for key in self.runs if key[0] == model}
@@ -100,11 +111,18 @@ def load(catalog: Catalog, names: Mapping[str, str]) -> Ours:
     rows = catalog.query(_RUNS, wanted).to_pylist()
     cut = {(sweep, row["task"]) for row in rows if row["cut"] for sweep in row["sweeps"]}
     whole = [row for row in rows if not _is_cut(row, cut)]
+    runs = _runs(whole, stand)
     return Ours(
-        runs=_runs(whole, stand),
+        runs=runs,
         timed=load_timed(catalog, stand),
         notes=(*stand.notes, *_cut_notes(cut), *_recipe_notes(whole)),
+        spreads={task: _spread(task, runs) for task in TASKS},
     )
+
+
+def _spread(task: str, runs: Mapping[RunKey, Sequence[Run]]) -> Spread:
+    networks = [of for key, of in runs.items() if key[-1] == task]
+    return spread(task, ([run.score for run in of if run.score is not None] for of in networks))
 
 
 def _is_cut(row: Mapping[str, Any], cut: set[tuple[str, str]]) -> bool:
@@ -128,7 +146,7 @@ def _runs(rows: Iterable[Mapping[str, Any]], stand: Stand) -> dict[RunKey, list[
     runs: dict[RunKey, list[Run]] = {}
     for row in rows:
         key = (stand.of[row["model"]], row["procedure"], row["k"], row["task"])
-        runs.setdefault(key, []).append(Run(row["seed"], row["score"], row["change"]))
+        runs.setdefault(key, []).append(Run(row["seed"], row["score"], row["change"], row["rows"]))
     return runs
 
 
@@ -150,11 +168,38 @@ def _of(ours: Ours, number: Number, k: int | None, task: str | None) -> Sequence
 
 
 def _score(ours: Ours, number: Number) -> Measured:
-    return _over_runs(run.score for run in _of(ours, number, number.k, number.task))
+    runs = _of(ours, number, number.k, number.task)
+    found = _over_runs(run.score for run in runs)
+    if found.value is None:
+        return found
+    task = str(number.task)
+    of = ours.spreads[task]
+    rows = over_rows(task, number.best_value, DEV_ROWS[task])
+    rows += over_rows(task, found.value, _rows(runs, task))
+    return found._replace(evidence=Evidence(found.n, rows, of.variance, of.freedom))
 
 
 def _change(ours: Ours, number: Number) -> Measured:
-    return _over_runs(run.change for run in _of(ours, number, number.k, number.task))
+    found = _over_runs(run.change for run in _of(ours, number, number.k, number.task))
+    return found._replace(evidence=_of_change(ours, number, number.k, str(number.task), found.n))
+
+
+def _of_change(ours: Ours, number: Number, k: int | None, task: str, n: int) -> Evidence | None:
+    """Of a mean over `n` seeds of a network's score minus that of all layers. Of each side both
+    networks: the paper's are taken to score like ours."""
+    rows = 0.0
+    for depth in (0, k):
+        runs = _of(ours, number, depth, task)
+        known = [run.score for run in runs if run.score is not None]
+        if not known:
+            return None
+        rows += sum(over_rows(task, mean(known), of) for of in (DEV_ROWS[task], _rows(runs, task)))
+    of = ours.spreads[task]
+    return Evidence(n, rows, 2 * of.variance, of.freedom)
+
+
+def _rows(runs: Iterable[Run], task: str) -> int:
+    return min((run.rows for run in runs if run.rows), default=DEV_ROWS[task])
 
 
 def _loss(ours: Ours, number: Number) -> Measured:
@@ -165,7 +210,20 @@ def _loss(ours: Ours, number: Number) -> Measured:
             if run.change is not None:
                 by_seed.setdefault(run.seed, {}).setdefault(task, []).append(run.change)
     complete = [tasks for tasks in by_seed.values() if len(tasks) == len(TASKS)]
-    return _over_runs(-mean(mean(changes) for changes in tasks.values()) for tasks in complete)
+    found = _over_runs(-mean(mean(changes) for changes in tasks.values()) for tasks in complete)
+    parts = [_of_change(ours, number, number.k, task, found.n) for task in TASKS]
+    return found._replace(evidence=_mean_of([part for part in parts if part], found.n))
+
+
+def _mean_of(parts: Sequence[Evidence], n: int) -> Evidence | None:
+    """Over the seven tasks, which have different rows and networks."""
+    if not n or len(parts) < len(TASKS):
+        return None
+    seeds = [part.seeds / len(TASKS) ** 2 for part in parts]
+    freedom = sum(seeds) ** 2 / sum(
+        own**2 / part.freedom for own, part in zip(seeds, parts, strict=True)
+    )
+    return Evidence(n, sum(part.rows for part in parts) / len(TASKS) ** 2, sum(seeds), freedom)
 
 
 def _most_dropped(ours: Ours, number: Number) -> Measured:
@@ -175,14 +233,19 @@ def _most_dropped(ours: Ours, number: Number) -> Measured:
     if full.value is None:
         return full
     low, high, n = 0, 0, full.n
+    losses: dict[int, Loss] = {}
     for k in range(1, DEPTHS[number.model]):
         changes = [run.change for run in _of(ours, number, k, number.task)]
         known = [change for change in changes if change is not None]
+        evidence = _of_change(ours, number, k, str(number.task), len(known)) if known else None
+        if evidence:
+            losses[k] = Loss(-mean(known), evidence)
         if not known or len(known) < len(changes):
             high = k
         elif -mean(known) <= number.delta + 1e-9:  # float noise, as in the view
             low, high, n = k, k, len(known)
-    return Measured(float(low) if low == high else None, None, n, float(low), float(high))
+    value = float(low) if low == high else None
+    return Measured(value, None, n, float(low), float(high), losses=losses)
 
 
 def _parameters(ours: Ours, number: Number) -> Measured:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Protocol
 
+from lp_sweep.analysis.paper.equivalence import MARGIN, SD_STABLE, SD_UNSTABLE
 from lp_sweep.analysis.phrases import NOT_ASKED
 
 TITLES = {
@@ -25,9 +26,19 @@ KEYS: dict[int, tuple[str, ...]] = {
 }
 HOW_TO_READ = (
     "Read 90.31 ±0.20 (paper 90.25, +0.06) n=3 as: ours, standard deviation over seeds, what the "
-    "paper prints, ours minus the paper's, trials. outside: further apart than one run of theirs "
-    "and n of ours scatter (three standard deviations; --format csv has the tolerance). 6–11: the "
-    "depths that are missing leave it open."
+    "paper prints, ours minus the paper's, trials. 6–11: the depths that are missing leave it open."
+)
+HOW_TO_JUDGE = (
+    f"agrees: within {MARGIN:g} point, by two one-sided tests at 5%; of Table 2 every loss is "
+    f"within {MARGIN:g} point of the side that the paper's K says. differs: significant at 5%, by "
+    "Holm's correction over the numbers of the table. cannot tell: neither; (n≥12) is how many "
+    "seeds would tell if the difference stays as it is, and (any n) says that none would, since "
+    "the paper is one run on few dev rows. --format csv has the interval of each difference."
+)
+ASSUMED = (
+    "Assumed, not measured: the paper's scores spread over seeds as ours do, and ours by "
+    f"{SD_STABLE:g} points ({SD_UNSTABLE:g} on RTE and MRPC) until our own seeds say otherwise. "
+    "The dev rows of the paper and of us count as two independent samples."
 )
 _HEADINGS = {
     "STS-B": "STS-B Pearson",  # the paper doesn't say which correlation
@@ -61,6 +72,8 @@ class Cell(Protocol):
     @property
     def n(self) -> int: ...
     @property
+    def seeds_to_tell(self) -> int | None: ...
+    @property
     def verdict(self) -> str: ...
     @property
     def low(self) -> float | None: ...
@@ -83,13 +96,22 @@ def cell(item: Cell | None) -> str:
         said.append(f"misprint{known}")
     if item.difference is not None:
         said.append(signed(item.difference, ours))
-    if item.verdict in ("outside", "not comparable"):
+    if item.verdict == "cannot tell":
+        said.append(f"cannot tell{_enough(item)}")
+    elif item.verdict in ("agrees", "differs", "not comparable"):
         said.append(item.verdict)
     aside = f"({', '.join(said)})"
     if item.ours is None:
         return f"{_span(item)} {aside}"
     spread = "" if item.sd is None else f" ±{item.sd:.{ours}f}"
     return f"{_number(item, item.ours, ours)}{spread} {aside} n={item.n}"
+
+
+def _enough(item: Cell) -> str:
+    """How many seeds would tell; of Table 2 that is not known."""
+    if item.quantity == "max_dropped":
+        return ""
+    return " (any n)" if item.seeds_to_tell is None else f" (n≥{item.seeds_to_tell})"
 
 
 def _span(item: Cell) -> str:

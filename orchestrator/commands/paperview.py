@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
-from lp_sweep.analysis.paper.compare import PAPER_TABLES, check, compare, paper_table
+from lp_sweep.analysis.paper.compare import JUDGED, MANY, PAPER_TABLES, check, compare, paper_table
 from lp_sweep.analysis.paper.models import stands
 from lp_sweep.analysis.paper.numbers import DEPTHS
 from lp_sweep.analysis.paper.ours import models
@@ -80,8 +81,7 @@ def _stranger(catalog: Catalog, names: Mapping[str, str]) -> str:
 
 
 def checked(catalog: Catalog, asked: Asked) -> bool:
-    """Whether something was compared, and no number is further from the paper's than its tolerance.
-    Says what is."""
+    """Whether some numbers agree with the paper's and none differs. Says which, and counts."""
     compared = [
         item for number in _numbers(asked) for item in compare(catalog, number, names=asked.names)
     ]
@@ -89,13 +89,17 @@ def checked(catalog: Catalog, asked: Asked) -> bool:
     for item in found:
         ours = "?" if item.ours is None else f"{item.ours:.2f}"
         say(
-            f"outside: {item.source}: ours {ours}, paper {item.paper:g}, "
-            f"tolerance {item.tolerance:.2f}, n={item.n}"
+            f"differs: {item.source}: ours {ours}, paper {item.paper:g}, "
+            f"margin {item.margin:.2g}, n={item.n}"
         )
-    if not any(item.verdict in ("within", "outside") for item in compared):
+    counts = Counter(item.verdict for item in compared)
+    if not any(counts[verdict] for verdict in JUDGED):
         say("nothing was compared: the store has no score of the paper's models on its tasks")
         return False
-    return not found
+    say(", ".join(f"{counts[verdict]} {MANY.get(verdict, verdict)}" for verdict in JUDGED))
+    if not counts["agrees"] and not found:
+        say("no number agrees: this is no confirmation. `lp-sweep paper` says how many seeds tell.")
+    return bool(counts["agrees"]) and not found
 
 
 def draw(catalog: Catalog, folder: Path) -> list[Path]:

@@ -134,7 +134,7 @@ def paper(
         list[int] | None, typer.Option("--table", help="1 to 6; default: all. May be repeated.")
     ] = None,
     check: Annotated[
-        bool, typer.Option("--check", help="Exit 1 where ours is outside the tolerance.")
+        bool, typer.Option("--check", help="Exit 1 where a number differs, or none agrees.")
     ] = False,
     model: Annotated[
         list[str] | None,

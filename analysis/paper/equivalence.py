@@ -1,0 +1,121 @@
+"""Is our mean the paper's number: an equivalence test with a margin of one point.
+
+The difference of ours and the paper's has two kinds of noise.
+
+**Rows.** Both scores are of a finite dev set. A share p of n rows has the variance p(1-p)/n, and a
+correlation r about (1-r²)²/(n-1). Both sides count as independent samples of rows. They share
+GLUE's dev set, so this is too wide rather than too narrow. More seeds do not reduce it.
+
+**Seeds.** The paper is one run, ours a mean of n. The standard deviation over seeds is measured on
+our own trials of the task, pooled over all networks with two seeds or more, together with an
+assumed value (`SD_STABLE`, `SD_UNSTABLE`) that weighs as much as `_ASSUMED_FREEDOM` further seeds.
+The paper's own spread is not known; it is assumed to be ours.
+
+*agrees*: the 90% interval of the difference lies within the margin on both sides, which is two
+one-sided tests at 5% (TOST; Schuirmann 1987). *differs*: it does not, and the difference is
+significant at 5% after Holm's correction over the numbers of a table. Else *cannot tell*. The
+intervals are those of a t distribution, with the degrees of freedom by Satterthwaite (1946).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from statistics import fmean
+from typing import NamedTuple
+
+from lp_sweep.analysis.paper.numbers import UNSTABLE
+
+MARGIN = 1.0  # points
+LEVEL = 0.05
+SD_STABLE, SD_UNSTABLE = 0.33, 1.5  # points, over seeds: assumed
+_ASSUMED_FREEDOM = 5
+# rows of GLUE's dev sets, which the paper's scores are of; of MNLI the matched ones
+DEV_ROWS = {
+    "sst2": 872,
+    "mnli": 9815,
+    "qnli": 5463,
+    "qqp": 40430,
+    "stsb": 1500,
+    "rte": 277,
+    "mrpc": 408,
+}
+_CORRELATIONS = ("stsb",)
+_MOST_SEEDS = 1000  # more are no advice
+
+
+class Spread(NamedTuple):
+    """Over seeds, of one task. `measured`: degrees of freedom of our own trials."""
+
+    variance: float  # points²
+    freedom: float
+    measured: int
+
+
+class Evidence(NamedTuple):
+    """A mean of `n` of our seeds beside one number of the paper. `rows`: the variance over rows of
+    both; `seeds`: that of one run over seeds; points²."""
+
+    n: int
+    rows: float
+    seeds: float
+    freedom: float
+
+    def variance(self, n: float) -> float:
+        return self.rows + self.seeds * (1 + 1 / n)
+
+
+class Tested(NamedTuple):
+    """`low`, `high`: the 90% interval of the difference. `p`: of no difference, two-sided."""
+
+    low: float
+    high: float
+    p: float
+
+    @property
+    def agrees(self) -> bool:
+        return self.low > -MARGIN and self.high < MARGIN
+
+
+def spread(task: str | None, networks: Iterable[Sequence[float]]) -> Spread:
+    """`networks`: of each network of the task its scores over seeds."""
+    several = [scores for scores in networks if len(scores) > 1]
+    measured = sum(len(scores) - 1 for scores in several)
+    squares = sum((score - fmean(scores)) ** 2 for scores in several for score in scores)
+    assumed = (SD_UNSTABLE if task in UNSTABLE else SD_STABLE) ** 2
+    freedom = _ASSUMED_FREEDOM + measured
+    return Spread((squares + _ASSUMED_FREEDOM * assumed) / freedom, freedom, measured)
+
+
+def over_rows(task: str | None, points: float, rows: int) -> float:
+    """The variance of a score over other dev rows, in points²."""
+    share = min(max(points / 100, 0.0), 1.0)
+    if task in _CORRELATIONS:
+        return float(100**2 * (1 - share**2) ** 2 / max(rows - 1, 1))
+    return 100**2 * share * (1 - share) / max(rows, 1)
+
+
+def judge(difference: float, evidence: Evidence) -> Tested:
+    from scipy.stats import t
+
+    variance = evidence.variance(evidence.n)
+    of_seeds = evidence.seeds * (1 + 1 / evidence.n)
+    freedom = evidence.freedom * (variance / of_seeds) ** 2
+    error = math.sqrt(variance)
+    half = float(t.ppf(1 - LEVEL, freedom)) * error
+    p = 2 * float(t.sf(abs(difference) / error, freedom))
+    return Tested(difference - half, difference + half, p)
+
+
+def seeds_to_tell(difference: float, evidence: Evidence, tests: int = 1) -> int | None:
+    """The fewest of our seeds with which this difference would agree or be significant (with
+    Bonferroni's correction for so many `tests`); None where no number would do: the paper stays
+    one run."""
+    from scipy.stats import norm
+
+    agree = (MARGIN - abs(difference)) / float(norm.ppf(1 - LEVEL))
+    differ = abs(difference) / float(norm.ppf(1 - LEVEL / 2 / tests))
+    left = max(agree, differ, 0.0) ** 2 - evidence.rows - evidence.seeds
+    if left <= 0 or evidence.seeds / left > _MOST_SEEDS:
+        return None
+    return max(math.ceil(evidence.seeds / left), evidence.n + 1)
