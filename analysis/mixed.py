@@ -1,6 +1,7 @@
-"""Cells of one sweep that were trained in more than one way: the tables compare them all the same.
+"""Sweeps whose recipe, data or model changed: what the tables then compare or leave out.
 
-A sweep file that is amended, and then run in part, leaves such a sweep.
+A sweep file that is amended, and then run in part, leaves cells that were trained in more than one
+way: the tables compare them all the same. After a whole run the earlier cells are not shown.
 """
 
 from __future__ import annotations
@@ -8,7 +9,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from lp_sweep.storage.catalog import Catalog
+from lp_sweep.storage.hidden import hidden_notes
 from lp_sweep.storage.printable import listed
+from lp_sweep.storage.redact import redact_text
 
 _WORDS = {
     "data_fingerprint": "other data",
@@ -69,3 +72,18 @@ def mixed_notes(
             f"Not comparable: cells of sweep {sweep} were trained in more than one way ({tasks}): "
             f'`lp-sweep query "{_ASK}"` says in what. {_MEND}'
         )
+
+
+def setup_notes(catalog: Catalog) -> Iterator[str]:
+    """What the tables of this catalog do not show of its sweeps; or which setup they show."""
+    setups = catalog.earlier_setups()
+    if catalog.setup is None:
+        yield from hidden_notes(setups, redact_text(catalog.location))
+        return
+    for setup in setups:
+        if setup.number == catalog.setup:
+            ways = f" ({listed(setup.differences)})" if setup.differences else ""
+            yield (
+                f"Shown: the earlier setup {setup.number} of {setup.sweep!r}{ways}. Leave out "
+                "--setup to see today's"
+            )

@@ -136,6 +136,32 @@ def speed(
     return flat(long, rows, "Size and speed", keys, phrases.SPEED_NOTES)
 
 
+def setups_table(catalog: Catalog) -> Table:
+    """The earlier setups of each sweep: what `--setup` takes."""
+    rows = [
+        {
+            "sweep": setup.sweep,
+            "setup": setup.number,
+            "differences": list(setup.differences),
+            "cells": setup.cells,
+            "trials_finished": setup.finished,
+        }
+        for setup in catalog.earlier_setups()
+    ]
+    kinds = (pa.string(), pa.int64(), pa.list_(pa.string()), pa.int64(), pa.int64())
+    names = ("sweep", "setup", "differences", "cells", "trials_finished")
+    long = pa.Table.from_pylist(rows, pa.schema(list(zip(names, kinds, strict=True))))
+    keys: dict[str, Callable[[Row], str]] = {
+        "sweep": _text("sweep"),
+        "setup": _text("setup"),
+        "against today's": lambda row: "; ".join(row["differences"]) or "not known",
+        "cells": _text("cells"),
+        "trials finished": _text("trials_finished"),
+    }
+    note = "`--setup N` shows one of them in a table, a query or a report. Today's has no number."
+    return flat(long, rows, "Earlier setups: another recipe, data or model", keys, (Note(note),))
+
+
 # the names that the command line uses. It calls all four alike: only min_layers has use for `unit`,
 # and speed none for `strategies`, since it knows networks.
 TABLES: dict[str, Callable[..., Table]] = {

@@ -90,20 +90,24 @@ def open_views(
     store: Store,
     *,
     sweep: str | None = None,
+    setup: int | None = None,
     deltas: Sequence[float] = (1, 2, 3),
     only: Collection[str] = (),
 ) -> Catalog:
     """A read-only SQL catalog of the store with every view.
 
-    `sweep` leaves out all that belongs to other sweeps only; `deltas` are the losses that
+    `sweep` leaves out all that belongs to other sweeps only; `setup` shows the cells of an earlier
+    recipe, data or model in place of today's (see `storage.setups`); `deltas` are the losses that
     `min_layers` answers for, in points and in percent. `only`: the views that the questions to come
     name, where that is known. They and what they rest on are there and no other; what several
     read is computed once, here; and of the trials no column is read that they don't name, unless
-    `trials` is one of them. Raises SpecError for an unknown sweep or a loss below zero.
+    `trials` is one of them. Raises SpecError for an unknown sweep or setup, or a loss below zero.
     """
     for delta in deltas:
         if not (math.isfinite(delta) and delta >= 0):
             raise SpecError(f"an allowed loss of {delta}: it is a number of 0 or more, such as 1")
     views = resting(only or VIEWS)
     foreseen = _foreseen(views, only) if only else None
-    return open_catalog(store, views=views, foreseen=foreseen, sweep=sweep, deltas=deltas)
+    return open_catalog(
+        store, views=views, foreseen=foreseen, sweep=sweep, setup=setup, deltas=deltas
+    )

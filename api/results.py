@@ -26,25 +26,28 @@ def open_store(
     store: str | os.PathLike[str] | None = None,
     *,
     sweep: str | None = None,
+    setup: int | None = None,
     within: Sequence[float] = (1, 2, 3),
 ) -> Results:
     """The records of a folder or `s3://bucket/prefix`; by default LP_SWEEP_STORE, else
-    `lp-sweep-store` in this folder. `sweep`: only that sweep's; `within`: the losses that
-    `min_layers` answers for.
+    `lp-sweep-store` in this folder. `sweep`: only that sweep's; `setup`: an earlier recipe, data or
+    model, as `table("setups")` numbers them; `within`: the losses that `min_layers` answers for.
 
-    Raises StoreError where there is no store, SpecError for a sweep that it does not have.
+    Raises StoreError where there is no store, SpecError for a sweep or setup that it does not have.
     """
     named = os.fspath(store) if store is not None else os.environ.get("LP_SWEEP_STORE")
-    return Results(named or DEFAULT_STORE, sweep, within)
+    return Results(named or DEFAULT_STORE, sweep, setup, within)
 
 
 class Results:
     """A store as it was when this was made: `refresh()` reads what came since. Read-only, but for
     `compact`, `doctor(fix=True)` and `migrate`."""
 
-    def __init__(self, location: str, sweep: str | None, within: Sequence[float]) -> None:
+    def __init__(
+        self, location: str, sweep: str | None, setup: int | None, within: Sequence[float]
+    ) -> None:
         self._store = verbs.existing(location)
-        self._sweep, self._within = sweep, tuple(within)
+        self._sweep, self._setup, self._within = sweep, setup, tuple(within)
         self._catalog = self._open()
 
     @property
@@ -100,7 +103,12 @@ class Results:
         from; `figures`: a folder to write these into, too. Raises StoreError."""
         folder = None if figures is None else Path(figures)
         page: Path = verbs.report(
-            self.location, Path(out), sweep=self._sweep, within=self._within, figures=folder
+            self.location,
+            Path(out),
+            sweep=self._sweep,
+            setup=self._setup,
+            within=self._within,
+            figures=folder,
         ).page
         return page
 
@@ -175,7 +183,7 @@ class Results:
         self._catalog.close()
 
     def _open(self) -> Catalog:
-        return open_views(self._store, sweep=self._sweep, deltas=self._within)
+        return open_views(self._store, sweep=self._sweep, setup=self._setup, deltas=self._within)
 
     def __enter__(self) -> Self:
         return self

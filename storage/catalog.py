@@ -1,8 +1,8 @@
 """SQL over a store: an in-memory DuckDB that holds the records and can do nothing but read.
 
 The raw tables are `store.trials`, `store.profiles`, `store.attempts`, `store.sweeps`,
-`store.predictions` and `store.deltas`; the views over them are handed in as text, so that this
-module knows nothing of what they say. `reading` is what confines the queries.
+`store.earlier`, `store.predictions` and `store.deltas`; the views over them are handed in as text,
+so that this module knows nothing of what they say. `reading` is what confines the queries.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ import pyarrow.compute as pc
 from lp_sweep.storage import reading
 from lp_sweep.storage.errors import QueryError
 from lp_sweep.storage.schema import TABLES
+from lp_sweep.storage.setups import EARLIER, Setup, cells_of_setup, earlier_cells, earlier_setups
 from lp_sweep.storage.store import Store, Unreadable
 from lp_sweep.storage.wording import unknown_sweep
 
@@ -53,8 +54,22 @@ class Catalog:
         self._predictions_loaded = False
 
     @property
+    def location(self) -> str:
+        """Of the store."""
+        return self._records.location
+
+    @property
     def unreadable(self) -> list[Unreadable]:
         return sorted(self._records.unreadable)
+
+    @property
+    def setup(self) -> int | None:
+        """The earlier setup whose cells are shown; None: today's."""
+        return self._records.setup
+
+    def earlier_setups(self) -> list[Setup]:
+        """Of the sweeps that are shown: what is stored besides today's cells."""
+        return self._records.earlier_setups()
 
     def query(self, sql: str, parameters: Mapping[str, Any] | None = None) -> pa.Table:
         """The result of one reading statement; `$name` stands for a parameter.
@@ -93,15 +108,17 @@ def open_catalog(
     views: Mapping[str, str],
     foreseen: Foreseen | None = None,
     sweep: str | None = None,
+    setup: int | None = None,
     deltas: Sequence[float] = (1, 2, 3),
 ) -> Catalog:
     """Load a store's records and define `views` (name to SELECT, in the order of dependence).
 
-    With `sweep`, everything but that sweep's cells and what they hang on is left out. `deltas`
-    become `store.deltas`: the losses that `min_layers` answers for. Raises SpecError for a sweep
-    that the store does not have, QueryError for a view that DuckDB refuses.
+    With `sweep`, everything but that sweep's cells and what they depend on is left out. With
+    `setup`, `store.sweeps` has the cells of that earlier setup (see `setups`) and no others.
+    `deltas` become `store.deltas`: the losses that `min_layers` answers for. Raises SpecError for a
+    sweep or a setup that the store does not have, QueryError for a view that DuckDB refuses.
     """
-    records = _Records(store, sweep, foreseen.columns if foreseen else None)
+    records = _Records(store, sweep, setup, foreseen.columns if foreseen else None)
     connection = reading.connect()
     try:
         with reading.ctrl_c():
@@ -171,25 +188,44 @@ def _load(
 class _Records:
     """Reads a store's tables, all of them or what one sweep's cells hang on."""
 
-    def __init__(self, store: Store, sweep: str | None, columns: Collection[str] | None) -> None:
+    def __init__(
+        self,
+        store: Store,
+        sweep: str | None,
+        setup: int | None,
+        columns: Collection[str] | None,
+    ) -> None:
         self._store = store
         self._sweep = sweep
+        self.setup = setup
         self._columns = columns  # of trials
         self.unreadable: list[Unreadable] = []
         # first of all: a name that is not known is told before anything else is read
-        self._cells = pa.table({}) if sweep is None else self._cells_of(sweep)
+        if sweep is not None and sweep not in (known := store.names("sweeps")):
+            raise unknown_sweep(sweep, known, store.location)
+        self._cells = self._listed()
 
-    def _cells_of(self, sweep: str) -> pa.Table:
-        known = self._store.names("sweeps")
-        if sweep not in known:
-            raise unknown_sweep(sweep, known, self._store.location)
-        return self._read("sweeps", [sweep])
+    @property
+    def location(self) -> str:
+        return self._store.location
+
+    def earlier_setups(self) -> list[Setup]:
+        return earlier_setups(self._store, self._sweep)
+
+    def _listed(self) -> pa.Table:
+        names = None if self._sweep is None else [self._sweep]
+        if self.setup is None:
+            return self._read("sweeps", names)
+        earlier = earlier_cells(self._store, self._sweep)
+        return cells_of_setup(earlier.rows, self.setup, self._store.location)
 
     def read(self, table: str) -> pa.Table:
-        if self._sweep is None:
-            return self._read(table, None)
         if table == "sweeps":
             return self._cells
+        if self._sweep is None:
+            return self._read(table, None)
+        if table == EARLIER:
+            return self._read(table, [self._sweep])
         wanted = _named(self._cells)
         if table == "attempts":
             return self._attempts(self._read(table, None), wanted)
@@ -230,7 +266,7 @@ class _Records:
         columns = self._columns if table == "trials" else None
         wanted = None if names is None else sorted(names)
         listing = self._store.read_all(table, wanted, columns, in_order=columns is None)
-        self.unreadable.extend(listing.unreadable)
+        self.unreadable += [item for item in listing.unreadable if item not in self.unreadable]
         return listing.rows
 
 

@@ -110,19 +110,23 @@ def trial_ids(spec: TrialSpec) -> Callable[[int], str]:
     return of_seed
 
 
-def setup_id(
+def setup_text(
     model_fingerprint: str, task: TaskDefinition, data_fingerprint: str, recipe: Recipe
 ) -> str:
-    """`s1-` and 20 hex digits, of what networks share that are compared: the pre-trained weights,
-    the rows and how they are read and scored, the recipe. Scores of two setups are of two
-    experiments."""
+    """What networks share that are compared, as canonical JSON: the pre-trained weights, the rows
+    and how they are read and scored, the recipe."""
     shared = {
         "model": model_fingerprint,
         "task": canonical(task),
         "data": data_fingerprint,
         "recipe": canonical(recipe),
     }
-    return f"s{IDENTITY_VERSION}-{content_hash(shared)[:20]}"
+    return _encode(shared)
+
+
+def setup_id(text: str) -> str:
+    """`s1-` and 20 hex digits, of a `setup_text`. Scores of two setups are of two experiments."""
+    return f"s{IDENTITY_VERSION}-{_hash(text)[:20]}"
 
 
 def profile_id(spec: ProfileSpec | SpeedSpec) -> str:

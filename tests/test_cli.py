@@ -267,7 +267,7 @@ def test_status(world: Path) -> None:
             "sweep": "demo", "cells": 6, "trials": 5,
             "trials_done": 3, "trials_failed": 1, "trials_pending": 1,
             "cells_done": 3, "cells_failed": 1, "cells_pending": 1, "cells_deferred": 1,
-            "cells_impossible": 0, "cells_not_needed": 0, "running": [],
+            "cells_impossible": 0, "cells_not_needed": 0, "running": [], "earlier": [],
         }
     ]  # fmt: skip
     text = sweep("status", "--store", "store", cwd=world)

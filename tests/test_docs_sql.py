@@ -51,7 +51,7 @@ def test_every_view_is_on_the_page() -> None:
     assert sorted(listed) == sorted(VIEWS)
 
 
-@pytest.mark.parametrize("table", TABLES)
+@pytest.mark.parametrize("table", sorted(TABLES.keys() - {"earlier"}))  # it has those of `sweeps`
 def test_every_column_of_a_table_is_described(table: str) -> None:
     section = STORE_PAGE.split(f"\n### {table}\n")[1].split("\n### ")[0]
     first_cells = re.findall(r"^\| (`.*?) \|", section, re.MULTILINE)

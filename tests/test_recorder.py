@@ -71,7 +71,8 @@ def run_of(file: Path, *overrides: str) -> None:
     plan = make_plan(find(file, overrides), Known.nothing())
     for id_, work in plan.trials.items():
         names = {"trial_id": id_, "model": work.model.name, "task": work.task.name}
-        store.put("trials", id_, [names | {"spec": canonical_json(work.trial)}])
+        found = {"seed": work.trial.seed, "kept_layers": work.trial.kept_layers, "last": 0.9}
+        store.put("trials", id_, [names | found | {"spec": canonical_json(work.trial)}])
     Recorder(store, part=is_part(overrides), command="").cells(plan)
 
 

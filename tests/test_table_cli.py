@@ -34,6 +34,9 @@ def world(tmp_path: Path) -> Path:
     return tmp_path
 
 
+OF_CELLS = [name.value for name in TableName if name.value != "setups"]
+
+
 def found(folder: Path, name: str, *narrow: str) -> list[dict[str, Any]]:
     done = sweep("table", name, "--store", "store", *narrow, "--json", cwd=folder)
     assert (done.returncode, done.stderr) == (0, "")
@@ -41,19 +44,19 @@ def found(folder: Path, name: str, *narrow: str) -> list[dict[str, Any]]:
     return rows
 
 
-@pytest.mark.parametrize("name", [name.value for name in TableName])
+@pytest.mark.parametrize("name", OF_CELLS)
 def test_every_table_takes_models(world: Path, name: str) -> None:
     assert {row["model"] for row in found(world, name, "--model", BRACKETS)} == {BRACKETS}
     both = found(world, name, "--model", BRACKETS, "--model", "bert")
     assert {row["model"] for row in both} == {"bert", BRACKETS}
 
 
-@pytest.mark.parametrize("name", [name.value for name in TableName if name.value != "speed"])
+@pytest.mark.parametrize("name", [name for name in OF_CELLS if name != "speed"])
 def test_every_table_but_speed_takes_strategies(world: Path, name: str) -> None:
     assert {row["strategy"] for row in found(world, name, "--strategy", "bottom")} == {"bottom"}
 
 
-@pytest.mark.parametrize("name", [name.value for name in TableName])
+@pytest.mark.parametrize("name", OF_CELLS)
 def test_the_views_and_columns_that_are_read_are_all_that_a_table_says(
     world: Path, name: str
 ) -> None:
@@ -82,8 +85,9 @@ def test_a_pattern_takes_all_that_match(world: Path) -> None:
         (["tasks", "--model", "brt"], "--model: unknown model 'brt'. Choose one of: ./a[b], bert."),
         (["tasks", "--strategy", "topp"], "Did you mean 'top'?"),
         (["speed", "--strategy", "top"], "table speed takes no --strategy"),
+        (["setups", "--model", "bert"], "table setups takes no --model"),
     ],
-    ids=["model", "strategy", "speed"],
+    ids=["model", "strategy", "speed", "setups"],
 )
 def test_what_there_is_not_is_said(world: Path, asked: list[str], message: str) -> None:
     done = sweep("table", *asked, "--store", "store", cwd=world)

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from lp_sweep.analysis import phrases
-from lp_sweep.analysis.mixed import mixed
+from lp_sweep.analysis.mixed import mixed, setup_notes
 from lp_sweep.analysis.report.page import Gaps, Sheet
 from lp_sweep.analysis.tables import Table, context, flat
 from lp_sweep.storage.catalog import Catalog
@@ -74,7 +74,12 @@ def gaps(catalog: Catalog, store: str) -> Gaps:
         sheets.append(Sheet("open-cells", _open_cells(open_), "", open_.num_rows <= 12))
     (counts,) = catalog.query(_COUNTS).to_pylist()
     return Gaps(
-        sentences=[*_sentences(counts), *mixed(catalog), *_unreadable(catalog)],
+        sentences=[
+            *_sentences(counts),
+            *mixed(catalog),
+            *(f"{note}." for note in setup_notes(catalog)),
+            *_unreadable(catalog),
+        ],
         sheets=sheets,
         commands=_commands(failed.to_pylist(), catalog.query(_ASKED_BY).to_pylist(), store),
     )

@@ -40,19 +40,20 @@ def gather(
     """All that a page says of the catalog, which was opened on the store for `sweep` (None: all)
     and the losses `within`. `tell` hears what it is at: resampling many cells takes minutes."""
     place = redact_text(store.location)
+    options = _asked_for(place, sweep, catalog.setup)
     made = {}
     for name, make in (TABLES | STATISTICS).items():
         tell(f"table {name}")
         made[name] = make(catalog)
     tell("what was asked for, and the paper")
     sweeps = asked(catalog)
-    paper, beside_paper = _paper(catalog, _asked_for(place, sweep))
+    paper, beside_paper = _paper(catalog, options)
     return Page(
         title=sweep or _title([item.sweep for item in sweeps]),
         asked=sweeps,
         answers=answers(made, catalog, place, name_sweep=bool(sweep) or len(sweeps) > 1),
         figures=_figures(catalog, tell),
-        tables=list(_sheets(made, _asked_for(place, sweep), within)),
+        tables=list(_sheets(made, options, within)),
         paper=paper,
         beside_paper=beside_paper,
         gaps=gaps(catalog, place),
@@ -66,9 +67,10 @@ def _title(sweeps: Sequence[str]) -> str:
     return ", ".join(sweeps) or "an empty store"
 
 
-def _asked_for(place: str, sweep: str | None) -> str:
+def _asked_for(place: str, sweep: str | None, setup: int | None) -> str:
     """The options that make a command read what the page reads."""
-    return shlex.join(("--store", place, *(("--sweep", sweep) if sweep else ())))
+    words = ["--store", place, *(("--sweep", sweep) if sweep else ())]
+    return shlex.join([*words, *(("--setup", str(setup)) if setup else ())])
 
 
 def _sheets(made: Mapping[str, Table], options: str, within: Sequence[float]) -> Iterator[Sheet]:

@@ -49,19 +49,21 @@ def write_report(
     out: Path,
     *,
     sweep: str | None = None,
+    setup: int | None = None,
     within: Sequence[float] = (1, 2, 3),
     figures: Path | None = None,
     tell: Callable[[str], None] = lambda _: None,
 ) -> Written:
     """Write the page of a store, of one `sweep` or of all, whole or not at all.
 
-    within: the losses that are answered for, in points; figures: a folder for the same figures as
+    setup: an earlier one of the sweep, in place of today's; within: the losses that are answered
+    for, in points; figures: a folder for the same figures as
     SVG and PNG; tell: hears what it is at. The same store gives the same bytes. Raises SpecError
     for an unknown sweep, a loss below zero, or where matplotlib is not installed; StoreError where
     a file can't be written.
     """
     target = _place(out)
-    with open_views(store, sweep=sweep, deltas=within, only=VIEWS) as catalog:
+    with open_views(store, sweep=sweep, setup=setup, deltas=within, only=VIEWS) as catalog:
         page = gather(catalog, store, sweep, sorted(set(within)), tell)
         unreadable = catalog.unreadable
     content = render_page(page).encode()

@@ -38,6 +38,7 @@ class TableName(StrEnum):
     significance = "significance"
     min_layers_interval = "min-layers-interval"
     random_control = "random-control"
+    setups = "setups"
 
 
 class Unit(StrEnum):
@@ -127,6 +128,14 @@ SweepOption = Annotated[
         "--sweep",
         autocompletion=completion.sweeps,
         help="Only this sweep of the store (its `name`).",
+    ),
+]
+SetupOption = Annotated[
+    int | None,
+    typer.Option(
+        "--setup",
+        min=1,
+        help="An earlier recipe, data or model of the sweep: `table setups` numbers them.",
     ),
 ]
 TrialArgument = Annotated[

@@ -9,6 +9,7 @@ import typer
 
 from lp_sweep.orchestrator.commands.options import (
     DEFAULT_STORE,
+    SetupOption,
     StoreOption,
     SweepOption,
     losses,
@@ -22,6 +23,7 @@ app = typer.Typer()
 def report(
     store: StoreOption = None,
     sweep: SweepOption = None,
+    setup: SetupOption = None,
     out: Annotated[Path, typer.Option("--out", help="The page to write.")] = Path("report.html"),
     figures: Annotated[
         Path | None, typer.Option("--figures", help="Write its figures into this folder, too.")
@@ -40,7 +42,13 @@ def report(
     deltas = losses(within)
     with doing("report") as tell:
         written = verbs.report(
-            store or DEFAULT_STORE, out, sweep=sweep, within=deltas, figures=figures, tell=tell
+            store or DEFAULT_STORE,
+            out,
+            sweep=sweep,
+            setup=setup,
+            within=deltas,
+            figures=figures,
+            tell=tell,
         )
     for path in written.figures:
         say(f"wrote {path}")

@@ -18,6 +18,7 @@ from lp_sweep.orchestrator.plan.known import (
     with_networks,
 )
 from lp_sweep.orchestrator.plan.leftover import leftover, trained_otherwise
+from lp_sweep.orchestrator.plan.listing import hidden_by
 from lp_sweep.orchestrator.plan.plan import Plan
 from lp_sweep.orchestrator.plan.planning import make_plan
 from lp_sweep.orchestrator.sweepfile.load import SweepFile, load_sweep
@@ -106,6 +107,8 @@ def planned(request: Request, *, patience: float = 0.0, cache_dir: Path | None =
     sweep.notes.extend(missing_baselines(plan, left))
     if store is not None and left:
         sweep.notes.extend(trained_otherwise(store, plan, left))
+    if store is not None:
+        sweep.notes.extend(hidden_by(store, plan, part=is_part(request.overrides)))
     if store is not None and (wanted := plan.needed_networks() | plan.trained_again()):
         plan.known = with_networks(plan.known, store, wanted)
     return Planned(file, sweep, location, ledger, plan)

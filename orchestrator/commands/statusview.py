@@ -9,8 +9,10 @@ from lp_sweep.orchestrator.estimate.pace import clock
 from lp_sweep.orchestrator.live.counts import COLUMNS, state_counts
 from lp_sweep.orchestrator.plan.known import failures
 from lp_sweep.orchestrator.sweepfile.until import ASSUMED
+from lp_sweep.storage.hidden import hidden_notes
 from lp_sweep.storage.printable import page
 from lp_sweep.storage.runs import Announcement, Observer
+from lp_sweep.storage.setups import Setup, earlier_setups
 from lp_sweep.storage.store import Store, Unreadable
 from lp_sweep.storage.wording import unknown_sweep
 
@@ -22,6 +24,8 @@ class States(NamedTuple):
     sweeps: list[dict[str, Any]]
     runs: list[Announcement]
     unreadable: list[Unreadable]
+    earlier: list[Setup]  # of these sweeps: finished trials that no table shows
+    location: str  # of the store
 
 
 def sweep_states(store: Store, only: str | None = None) -> States:
@@ -33,7 +37,8 @@ def sweep_states(store: Store, only: str | None = None) -> States:
     attempts = store.read_all("attempts")
     failed = set(failures(attempts.rows, done))
     runs = [run for run in Observer(store).living() if only in (None, run.sweep)]
-    states = States([], runs, list(attempts.unreadable))
+    earlier = earlier_setups(store, only, done)
+    states = States([], runs, list(attempts.unreadable), earlier, store.location)
     for name in names if only is None else [only]:
         listing = store.read_all("sweeps", [name], COLUMNS)
         states.unreadable.extend(listing.unreadable)
@@ -44,11 +49,24 @@ def sweep_states(store: Store, only: str | None = None) -> States:
 
 
 def states_json(states: States) -> list[dict[str, Any]]:
-    """A list of sweeps; `running` are the runs at work on it, with when each `ends_at`."""
+    """A list of sweeps; `running` are the runs at work on it, with when each `ends_at`; `earlier`
+    its finished trials of another recipe, data or model, which are in no other count."""
     return [
-        {**sweep, "running": [_run_json(r) for r in states.runs if r.sweep == sweep["sweep"]]}
+        {
+            **sweep,
+            "running": [_run_json(r) for r in states.runs if r.sweep == sweep["sweep"]],
+            "earlier": [_setup_json(e) for e in states.earlier if e.sweep == sweep["sweep"]],
+        }
         for sweep in states.sweeps
     ]
+
+
+def _setup_json(setup: Setup) -> dict[str, Any]:
+    return {
+        "setup": setup.number,
+        "differences": list(setup.differences),
+        "trials_finished": setup.finished,
+    }
 
 
 def _run_json(run: Announcement) -> dict[str, Any]:
@@ -83,4 +101,5 @@ def states_text(states: States) -> str:
     lines += [f"{s['sweep']}: {ASSUMED}." for s in states.sweeps if s["cells_not_needed"]]
     now = dt.datetime.now(dt.UTC)
     lines += [f"running: {run.sentence()}{_ending(run, now)}" for run in states.runs]
+    lines += [f"note: {note}" for note in hidden_notes(states.earlier, states.location)]
     return page(lines)

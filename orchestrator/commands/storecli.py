@@ -15,6 +15,7 @@ from lp_sweep.orchestrator.commands.options import (
     Format,
     FormatOption,
     JsonOption,
+    SetupOption,
     StoreOption,
     SweepOption,
     TableName,
@@ -59,6 +60,7 @@ def query(
     sql: Annotated[str, typer.Argument(help="One SELECT over the views; `-` reads stdin.")],
     store: StoreOption = None,
     sweep: SweepOption = None,
+    setup: SetupOption = None,
     form: FormatOption = Format.table,
     as_json: JsonOption = False,
 ) -> None:
@@ -76,7 +78,8 @@ def query(
         raise SpecError(f"can't read the SQL on stdin: {error}. Send UTF-8.") from None
     form = Format.json if as_json else form
     with ends_promptly():
-        emit(verbs.query(store or DEFAULT_STORE, sweep, text, form), end="", form=form)
+        found = verbs.query(store or DEFAULT_STORE, sweep, text, form, setup)
+        emit(found, end="", form=form)
 
 
 @app.command()
@@ -87,6 +90,7 @@ def table(
     ],
     store: StoreOption = None,
     sweep: SweepOption = None,
+    setup: SetupOption = None,
     model: Annotated[
         list[str] | None, typer.Option("--model", help="Only this model. May be repeated.")
     ] = None,
@@ -117,11 +121,11 @@ def table(
     asked = tableview.Asked(name.value, unit.value, model or (), strategy or ())
     views = tableview.VIEWS_READ[name.value]
     with ends_promptly():
-        catalog = verbs.opened(store or DEFAULT_STORE, sweep, losses(within), views)
+        catalog = verbs.opened(store or DEFAULT_STORE, sweep, losses(within), views, setup)
         made = tableview.make_table(catalog, asked)
     form = Format.json if as_json else form
     if form in (Format.csv, Format.json):  # which have no notes
-        for note in tableview.not_comparable(catalog, asked):
+        for note in tableview.first_notes(catalog, asked):
             say(f"warning: {note}")
     emit(render(made, form), end="", form=form)
 

@@ -7,9 +7,9 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, NamedTuple
 
-from lp_sweep.analysis.mixed import mixed_notes
+from lp_sweep.analysis.mixed import mixed_notes, setup_notes
 from lp_sweep.analysis.statistics.tables import STATISTICS
-from lp_sweep.analysis.tables import TABLES, Table
+from lp_sweep.analysis.tables import TABLES, Table, setups_table
 from lp_sweep.orchestrator.sweepfile.wording import choose
 from lp_sweep.storage.errors import SpecError
 
@@ -27,6 +27,7 @@ VIEWS_READ = {
     "intervals": _OF_ANSWERS,
     "significance": _OF_ANSWERS,
     "min-layers-interval": (*_OF_ANSWERS, "min_layers"),
+    "setups": ("attempts",),  # none of its own: this one takes no time
 }
 
 
@@ -43,18 +44,26 @@ def make_table(catalog: Catalog, asked: Asked) -> Table:
     """The table. Raises SpecError for a model or a strategy that the store does not have."""
     if asked.name == "speed" and asked.strategies:
         raise SpecError("table speed takes no --strategy: it lists networks. Use --model alone.")
+    if asked.name == "setups":
+        if asked.models or asked.strategies:
+            raise SpecError("table setups takes no --model and no --strategy. Use --sweep.")
+        return setups_table(catalog)
     make = {**TABLES, **STATISTICS}[asked.name]
     models = _named(catalog, "model", asked.models)
     strategies = _named(catalog, "strategy", asked.strategies)
     table = make(catalog, unit=asked.unit, models=models, strategies=strategies)
-    return replace(table, notes=(*not_comparable(catalog, asked), *table.notes))
+    return replace(table, notes=(*first_notes(catalog, asked), *table.notes))
 
 
-def not_comparable(catalog: Catalog, asked: Asked) -> tuple[str, ...]:
-    """Its first notes, which are for those too who read no notes, and none as a rule."""
-    if asked.name == "speed":  # of networks, however they were trained
+def first_notes(catalog: Catalog, asked: Asked) -> tuple[str, ...]:
+    """The first notes of a table. Who reads CSV or JSON, which have no notes, gets them on stderr.
+    Mostly there are none."""
+    if asked.name == "setups":
         return ()
-    return tuple(mixed_notes(catalog, _named(catalog, "model", asked.models)))
+    hidden = [f"{note}." for note in setup_notes(catalog)]
+    if asked.name == "speed":  # of networks, however they were trained
+        return tuple(hidden)
+    return (*mixed_notes(catalog, _named(catalog, "model", asked.models)), *hidden)
 
 
 def _named(catalog: Catalog, column: str, patterns: Sequence[str]) -> list[str]:

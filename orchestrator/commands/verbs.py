@@ -117,11 +117,11 @@ def status(location: str, sweep: str | None, as_json: bool) -> str:
     return json.dumps(states_json(states)) if as_json else states_text(states)
 
 
-def query(location: str, sweep: str | None, sql: str, form: str) -> str:
+def query(location: str, sweep: str | None, sql: str, form: str, setup: int | None = None) -> str:
     from lp_sweep.analysis.render import render_rows
     from lp_sweep.analysis.views import open_views
 
-    catalog = open_views(existing(location), sweep=sweep)
+    catalog = open_views(existing(location), sweep=sweep, setup=setup)
     with catalog.bounded_memory():
         rows = catalog.query(sql)
         _warn_unreadable(catalog.unreadable)  # predictions are read only when the query names them
@@ -133,12 +133,13 @@ def opened(
     sweep: str | None,
     deltas: Sequence[float] = (1, 2, 3),
     only: Collection[str] = (),
+    setup: int | None = None,
 ) -> Catalog:
-    """The store in SQL, `only` as for `open_views`; what can't be read is named."""
+    """The store in SQL, `only` and `setup` as for `open_views`; what can't be read is named."""
     without_pandas()
     from lp_sweep.analysis.views import open_views
 
-    catalog = open_views(existing(location), sweep=sweep, deltas=deltas, only=only)
+    catalog = open_views(existing(location), sweep=sweep, setup=setup, deltas=deltas, only=only)
     _warn_unreadable(catalog.unreadable)
     return catalog
 
@@ -150,6 +151,7 @@ def report(
     sweep: str | None,
     within: Sequence[float],
     figures: Path | None,
+    setup: int | None = None,
     tell: Callable[[str], None] = lambda _: None,
 ) -> Written:
     """The page of a store, written; what can't be read is named. `tell` hears what it is at."""
@@ -157,7 +159,9 @@ def report(
     from lp_sweep.analysis.report.writing import write_report
 
     store = existing(location)
-    written = write_report(store, out, sweep=sweep, within=within, figures=figures, tell=tell)
+    written = write_report(
+        store, out, sweep=sweep, setup=setup, within=within, figures=figures, tell=tell
+    )
     _warn_unreadable(written.unreadable)
     return written
 

@@ -10,19 +10,13 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict
 from typing import Any
 
+from lp_sweep.orchestrator.plan.listing import point
 from lp_sweep.orchestrator.plan.plan import Plan
 from lp_sweep.storage.plain import trial_spec_from_canonical
 from lp_sweep.storage.specs import Recipe, TrialSpec
 from lp_sweep.storage.store import Store
 
 _OF_EACH_NETWORK = "freeze_layers"  # a trial's recipe has those that it keeps
-
-
-def point(row: Mapping[str, Any]) -> tuple[Any, ...]:
-    """What was asked for with a cell; the k of a threshold is a result."""
-    setting = row["k"] if row["threshold"] is None else None
-    axes = ("model", "procedure", "feed_forward", "strategy", "threshold", "task", "seed")
-    return (setting, *(row[axis] for axis in axes))
 
 
 def leftover(store: Store, plan: Plan) -> list[dict[str, Any]]:

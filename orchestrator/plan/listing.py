@@ -1,0 +1,162 @@
+"""The cells of a sweep as the store lists them after a run, and the earlier ones that they replace.
+
+A cell is replaced by one with another recipe, data or model. What it found is not lost: the run
+moves it to the table `earlier`, and a plan says how many finished trials that are.
+"""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Iterable, Mapping
+from typing import Any, NamedTuple
+
+import pyarrow as pa
+
+from lp_sweep.orchestrator.inputs.resolve import Sweep
+from lp_sweep.orchestrator.plan.plan import Plan
+from lp_sweep.orchestrator.sweepfile.overrides import is_part
+from lp_sweep.storage.hidden import hidden_notes
+from lp_sweep.storage.identity import setup_id, setup_text
+from lp_sweep.storage.schema import TABLES
+from lp_sweep.storage.setups import (
+    EARLIER,
+    compared,
+    earlier_cells,
+    known_settings,
+    recipe_of,
+    unlisted_cells,
+    with_settings,
+)
+from lp_sweep.storage.store import Store
+
+Row = dict[str, Any]
+
+
+class Listing(NamedTuple):
+    """`cells`: rows of the table `sweeps`. `replaced`: rows that the store lists there today and
+    that belong in `earlier`. `settings`: of the setups of both, by identifier."""
+
+    cells: list[Row]
+    replaced: list[Row]
+    settings: Mapping[str, str]
+
+
+def point(row: Mapping[str, Any]) -> tuple[Any, ...]:
+    """What was asked for with a cell; the k of a threshold is a result."""
+    setting = row["k"] if row["threshold"] is None else None
+    axes = ("model", "procedure", "feed_forward", "strategy", "threshold", "task", "seed")
+    return (setting, *(row[axis] for axis in axes))
+
+
+def _settings(sweep: Sweep) -> dict[tuple[str, str], str]:
+    """Of each model on each task."""
+    return {
+        (model.name, name): setup_text(
+            model.fingerprint, task.definition, task.fingerprint, sweep.recipe
+        )
+        for model in sweep.models
+        for name, task in sweep.tasks.items()
+    }
+
+
+def relisted(
+    plan: Plan, listed: Iterable[Row], store: Store, *, part: bool, overrides: str = ""
+) -> Listing:
+    """`listed`: rows of `sweeps` as they are in the store. A run of a `part` of a sweep keeps those
+    of the other cells. Raises StoreError."""
+    before = {point(row): row for row in listed}
+    older_version = not any(row["settings"] for row in before.values())
+    settings = {row["setup"]: row["settings"] for row in before.values() if row["settings"]}
+    texts = _settings(plan.sweep)
+    ids = {key: setup_id(text) for key, text in texts.items()}
+    settings |= {ids[key]: text for key, text in texts.items()}
+    cells = {point(row): row for row in (cell.row() for cell in plan.cells)}
+    for asked, row in cells.items():
+        row["overrides"] = _asked_by(row, before.get(asked), overrides)
+        row["setup"] = ids[row["model"], row["task"]]
+    merged = (before if part else {}) | cells
+    replaced, older = _replaced(before, merged, settings, store)
+    rows = [
+        {**row, "sweep": plan.sweep.name, "cell": index}
+        for index, row in enumerate(merged.values())
+    ]
+    if older_version and before:
+        forgotten = unlisted_cells(store, before.values())
+        older |= {row["setup"]: row["settings"] for row in forgotten}
+        replaced = [*forgotten, *replaced]
+    return Listing(with_settings(rows, settings), replaced, {**older, **settings})
+
+
+def _asked_by(row: Mapping[str, Any], listed: Mapping[str, Any] | None, overrides: str) -> str:
+    """The overrides that ask for a cell: of a run of the whole sweep, if one did and would again,
+    else this run's."""
+    if listed and listed["trial_id"] == row["trial_id"]:
+        whole = listed["overrides"]
+        if whole is not None and not is_part(shlex.split(whole)):
+            return str(whole)
+    return overrides
+
+
+def _replaced(
+    before: Mapping[Any, Row], after: Mapping[Any, Row], settings: Mapping[str, str], store: Store
+) -> tuple[list[Row], dict[str, str]]:
+    """The rows of `before` with another setup than the same cell has in `after`, and the settings
+    of these. A cell that is no longer asked for counts where the recipe, the data or the model has
+    changed as well: cells of a shorter list of seeds are left out and not replaced."""
+    none: Row = {}
+    if all(after.get(key, none).get("setup") == row["setup"] for key, row in before.items()):
+        return [], {}
+    found, older = known_settings(store, before.values())
+    pairs = {(row["model"], row["task"]) for row in after.values()}
+    today = {row["setup"] for row in after.values()}
+    recipes = [recipe_of(settings.get(id_)) for id_ in today]
+    replaced = []
+    for row in found:
+        now = after.get(point(row))
+        if row["setup"] is None:
+            continue  # an older version did not say, and no record does
+        if now is None:
+            changed = row["setup"] not in today and (
+                (row["model"], row["task"]) in pairs
+                or recipe_of(older.get(row["setup"])) not in recipes
+            )
+        else:
+            changed = row["setup"] != now["setup"]
+        if changed:
+            replaced.append(row)
+    return replaced, older
+
+
+def with_earlier(earlier: Iterable[Row], listing: Listing) -> list[Row]:
+    """Rows of the table `earlier` with those that are replaced now."""
+    merged = {(row["setup"], *point(row)): row for row in earlier}
+    settings = {row["setup"]: row["settings"] for row in merged.values() if row["settings"]}
+    merged |= {(row["setup"], *point(row)): dict(row) for row in listing.replaced}
+    return with_settings(list(merged.values()), {**listing.settings, **settings})
+
+
+def hidden_by(store: Store, plan: Plan, *, part: bool) -> list[str]:
+    """A note for each setup of the plan's sweep whose finished trials its tables do not show, after
+    a run of the plan. Raises StoreError."""
+    name = plan.sweep.name
+    columns = ["sweep", "model", "task", "setup", "settings", "trial_id"]
+    today = store.read_all("sweeps", [name], columns).rows
+    earlier = earlier_cells(store, name, plan.known.trials).rows
+    changes = _changes(today, plan, part=part)
+    if changes or not any(today["settings"].to_pylist()):  # an older version forgot cells
+        listing = relisted(plan, store.find("sweeps", name) or [], store, part=part)
+        rows = with_earlier(store.find(EARLIER, name) or [], listing)
+        earlier = pa.Table.from_pylist(rows, TABLES[EARLIER])
+        today = pa.Table.from_pylist(listing.cells, TABLES["sweeps"])
+    if not len(earlier):
+        return []
+    setups = compared(earlier, today, plan.known.trials)
+    return hidden_notes(setups, store.location, after_a_run=changes)
+
+
+def _changes(listed: pa.Table, plan: Plan, *, part: bool) -> bool:
+    """Whether a run may replace cells: a quick look, since a listing can be long."""
+    ids = {key: setup_id(text) for key, text in _settings(plan.sweep).items()}
+    rows = listed.group_by(["model", "task", "setup"]).aggregate([]).to_pylist()
+    keys = [((row["model"], row["task"]), row["setup"]) for row in rows]
+    return any(setup != ids[key] if key in ids else not part for key, setup in keys)

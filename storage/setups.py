@@ -1,0 +1,262 @@
+"""The setups of a sweep: each recipe, data and model that its cells were asked for with.
+
+The table `sweeps` lists the cells of today's setup. When the recipe, the data or the model of a
+sweep changes, its earlier cells move to the table `earlier`, so that their results can still be
+shown. An earlier setup has a number: 1 is the one that was replaced first. Writes nothing.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Iterator, Mapping, Set
+from dataclasses import asdict
+from typing import Any, NamedTuple
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from lp_sweep.storage.errors import SpecError
+from lp_sweep.storage.identity import setup_id, setup_text
+from lp_sweep.storage.plain import recipe_from_plain, trial_spec_from_canonical
+from lp_sweep.storage.printable import listed
+from lp_sweep.storage.schema import TABLES
+from lp_sweep.storage.store import Listing, Store
+
+EARLIER = "earlier"
+_OF = ("sweep", "model", "task", "setup")
+_COLUMNS = (*_OF, "settings", "trial_id")  # of cells
+_DIRECT = "direct"
+
+
+INSTEAD = " instead of "  # between the values of a recipe that differ
+Row = Mapping[str, Any]
+
+
+class Setup(NamedTuple):
+    """An earlier setup of a sweep. `ids`: the column `setup` of its cells, one for each model and
+    task. `finished`: trials with a record that no cell of today's setup shows."""
+
+    sweep: str
+    number: int
+    ids: frozenset[str]
+    differences: tuple[str, ...]  # from today's setup; empty: not known
+    cells: int
+    finished: int
+
+
+def settings_of_trial(spec: str | None, procedure: str = "") -> str | None:
+    """The settings of a finished trial, from its record's `spec`; None where it can't be read, or
+    is of another procedure, or of a network without some feed-forwards. Without the frozen
+    layers: a trial's recipe only has those that it keeps."""
+    try:
+        trial = trial_spec_from_canonical(spec) if spec else None
+    except (KeyError, TypeError, ValueError):  # another version wrote it
+        return None
+    if trial is None or (
+        procedure and (trial.procedure != procedure or trial.removed_feed_forwards)
+    ):
+        return None
+    recipe = recipe_from_plain({**asdict(trial.recipe), "freeze_layers": ()})
+    return setup_text(trial.model_fingerprint, trial.task, trial.data_fingerprint, recipe)
+
+
+def earlier_setups(
+    store: Store, sweep: str | None = None, done: Set[str] | None = None
+) -> list[Setup]:
+    """Of one sweep or of all, by sweep and number. `done`: the finished trials, where they are
+    known already. Raises StoreError."""
+    earlier = earlier_cells(store, sweep, done).rows
+    if not len(earlier):
+        return []
+    done = store.names("trials", finished=True) if done is None else done
+    today = store.read_all("sweeps", None if sweep is None else [sweep], _COLUMNS).rows
+    if not any(today["settings"].to_pylist()):  # an older version wrote it
+        rows, settings = known_settings(store, today.to_pylist())
+        today = pa.Table.from_pylist(with_settings(rows, settings), today.schema)
+    return compared(earlier, today, done)
+
+
+def earlier_cells(store: Store, sweep: str | None = None, done: Set[str] | None = None) -> Listing:
+    """The rows of the table `earlier`, of one sweep or of all, with those that an older version
+    of lp-sweep left out of it. Raises StoreError."""
+    names = None if sweep is None else [sweep]
+    stored = store.read_all(EARLIER, names)
+    settings = store.read_all("sweeps", names, ["sweep", "settings"]).rows
+    known = settings.filter(pc.is_valid(settings["settings"]))["sweep"].unique()
+    older = set(settings["sweep"].unique().to_pylist()) - set(known.to_pylist())
+    if not older:
+        return stored
+    listed = store.read_all("sweeps", older).rows.to_pylist()
+    rows = pa.Table.from_pylist(unlisted_cells(store, listed, done), TABLES[EARLIER])
+    return stored._replace(rows=pa.concat_tables([stored.rows, rows]))
+
+
+def unlisted_cells(
+    store: Store, listed: Iterable[Row], done: Set[str] | None = None
+) -> list[dict[str, Any]]:
+    """Rows for the table `earlier`, of a listing by an older version, which forgot earlier cells:
+    the finished trials that no sweep lists and that have the model, task, seed and layers of one of
+    these cells. Of whole networks that were pruned before they were trained. Raises StoreError."""
+    done = store.names("trials", finished=True) if done is None else done
+    everywhere = pa.concat_tables(
+        store.read_all(table, columns=["trial_id"]).rows.select(["trial_id"])
+        for table in ("sweeps", EARLIER)
+    )
+    columns = ["spec", "model", "task", "seed", "kept_layers"]
+    if not (left := done - set(everywhere["trial_id"].to_pylist())):
+        return []
+    found: dict[tuple[Any, ...], list[tuple[str, str]]] = {}
+    for trial in store.read_all("trials", left, columns).rows.to_pylist():
+        if text := settings_of_trial(trial["spec"], _DIRECT):
+            found.setdefault(_network(trial), []).append((trial["trial_id"], text))
+    return [
+        {**row, "trial_id": id_, "setup": setup_id(text), "settings": text}
+        for row in listed
+        if row["procedure"] == _DIRECT and row["feed_forward"] in (None, "none")
+        for id_, text in found.get(_network(row), ())
+    ]
+
+
+def _network(row: Row) -> tuple[Any, ...]:
+    return (row["model"], row["task"], row["seed"], tuple(row["kept_layers"] or ()))
+
+
+def compared(earlier: pa.Table, today: pa.Table, done: Set[str]) -> list[Setup]:
+    """`earlier`, `today`: rows of these tables, of any number of sweeps."""
+    hidden = pc.and_(
+        pc.is_in(earlier["trial_id"], pa.array(done, pa.string())),
+        pc.invert(pc.is_in(earlier["trial_id"], today["trial_id"].combine_chunks())),
+    )
+    cells = _counts(earlier, ([], "count_all"))
+    finished = _counts(earlier.filter(hidden), ("trial_id", "count_distinct"))
+    now = {(row["sweep"], row["model"], row["task"]): row["settings"] for row in _kinds(today)}
+    found = []
+    for (sweep, number), kinds in numbered(earlier).items():
+        ids = frozenset(row["setup"] for row in kinds)
+        said = (way for row in kinds for way in _differences(row, now))
+        of_each = [(sweep, id_) for id_ in ids]
+        found.append(
+            Setup(
+                sweep,
+                number,
+                ids,
+                tuple(dict.fromkeys(said)),
+                sum(cells[key] for key in of_each),
+                sum(finished.get(key, 0) for key in of_each),
+            )
+        )
+    return sorted(found, key=lambda setup: (setup.sweep, setup.number))
+
+
+def _counts(cells: pa.Table, what: tuple[Any, str]) -> dict[tuple[str, str], int]:
+    """By sweep and setup."""
+    rows = cells.group_by(["sweep", "setup"]).aggregate([what]).to_pylist()
+    return {(row.pop("sweep"), row.pop("setup")): row.popitem()[1] for row in rows}
+
+
+def _kinds(cells: pa.Table) -> list[dict[str, Any]]:
+    """Each setup of each sweep, model and task with its settings, in the order of the cells."""
+    known = cells.filter(pc.is_valid(cells["setup"]))
+    grouped = known.group_by(list(_OF), use_threads=False).aggregate([("settings", "max")])
+    return [{**row, "settings": row["settings_max"]} for row in grouped.to_pylist()]
+
+
+def numbered(earlier: pa.Table) -> dict[tuple[str, int], list[dict[str, Any]]]:
+    """The setups of the table `earlier` by sweep and number. A model and task of a sweep joins the
+    first number that has its recipe and nothing else of this model and task."""
+    found: dict[tuple[str, int], list[dict[str, Any]]] = {}
+    count: dict[str, int] = {}
+    for row in _kinds(earlier):
+        sweep, recipe = row["sweep"], recipe_of(row["settings"])
+        for number in range(1, count.get(sweep, 0) + 1):
+            others = found[sweep, number]
+            if recipe == recipe_of(others[0]["settings"]) and not any(
+                (row["model"], row["task"]) == (other["model"], other["task"]) for other in others
+            ):
+                others.append(row)
+                break
+        else:
+            count[sweep] = count.get(sweep, 0) + 1
+            found[sweep, count[sweep]] = [row]
+    return found
+
+
+def recipe_of(settings: str | None) -> Any:
+    """Plain data without defaults; None where the settings are not known."""
+    return json.loads(settings).get("recipe", {}) if settings else None
+
+
+def _differences(
+    was: Mapping[str, Any], today: Mapping[tuple[str, str, str], str | None]
+) -> Iterator[str]:
+    """How an earlier setup differs from today's of the same model and task, else of any."""
+    here = today.get((was["sweep"], was["model"], was["task"]))
+    others = [text for (sweep, *_), text in today.items() if sweep == was["sweep"] and text]
+    if not was["settings"] or not (here or others):
+        return
+    before, now = json.loads(was["settings"]), json.loads(here or others[0])
+    recipe = asdict(recipe_from_plain(now["recipe"]))
+    for name, value in asdict(recipe_from_plain(before["recipe"])).items():
+        if value != recipe[name]:
+            yield f"{name} {_value(value)}{INSTEAD}{_value(recipe[name])}"
+    if here and before["data"] != now["data"]:
+        yield f"other data of task {was['task']!r}"
+    if here and before["task"] != now["task"]:
+        yield f"task {was['task']!r} read or scored in another way"
+    if here and before["model"] != now["model"]:
+        yield f"another revision or other weights of model {was['model']!r}"
+
+
+def _value(value: Any) -> str:
+    if value is None:
+        return "no limit"
+    return ("+".join(map(str, value)) or "none") if isinstance(value, tuple | list) else str(value)
+
+
+def cells_of_setup(earlier: pa.Table, number: int, location: str) -> pa.Table:
+    """The rows of the table `earlier` that are of this number, as rows of `sweeps`. Raises
+    SpecError where no sweep of them has it."""
+    groups = numbered(earlier)
+    chosen = [(sweep, kinds) for (sweep, other), kinds in groups.items() if other == number]
+    if not chosen:
+        have = listed(f"{other} of {sweep!r}" for sweep, other in groups) or "none"
+        raise SpecError(
+            f"--setup {number}: no sweep here in {location} has an earlier setup {number}. "
+            f"Earlier setups: {have}. `lp-sweep table setups` says what they are."
+        )
+    mask = pa.chunked_array([pa.array([False] * len(earlier), pa.bool_())])
+    for sweep, kinds in chosen:
+        ids = pa.array([row["setup"] for row in kinds], pa.string())
+        own = pc.and_(pc.equal(earlier["sweep"], sweep), pc.is_in(earlier["setup"], ids))
+        mask = pc.or_(mask, own)
+    return earlier.filter(mask)
+
+
+def with_settings(rows: list[dict[str, Any]], settings: Mapping[str, str]) -> list[dict[str, Any]]:
+    """The rows with the text of each setup in the first cell of it, and in no other."""
+    seen: set[str] = set()
+    for row in rows:
+        setup = row["setup"]
+        row["settings"] = settings.get(setup) if setup is not None and setup not in seen else None
+        seen.add(setup)
+    return rows
+
+
+def known_settings(
+    store: Store, rows: Iterable[dict[str, Any]]
+) -> tuple[list[dict[str, Any]], dict[str, str]]:
+    """Rows of `sweeps`, and the settings of their setups by identifier. What an older version left
+    out is read from the records of the trials. Raises StoreError."""
+    found = [dict(row) for row in rows]
+    settings = {row["setup"]: row["settings"] for row in found if row["settings"]}
+    ids = {r["trial_id"] for r in found if r["trial_id"] and r["setup"] not in settings}
+    if not ids:
+        return found, settings
+    trials = store.read_all("trials", ids, ["spec"]).rows.to_pylist()
+    texts = {row["trial_id"]: settings_of_trial(row["spec"]) for row in trials}
+    for row in found:
+        text = texts.get(row["trial_id"])
+        if text is not None and row["setup"] not in settings:
+            row["setup"] = row["setup"] or setup_id(text)
+            settings[row["setup"]] = text
+    return found, settings
