@@ -3,6 +3,7 @@ answer that hangs on one, and what is said of it."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -36,6 +37,32 @@ def untaught(row: Row) -> str:
         f"With all layers {_no_better(row)} {verb} no better than the constant answer. "
         f"{_NOTHING_TO_LOSE}"
     )
+
+
+def is_untaught(record: Row) -> bool:
+    """Of one trial's record: as the view `min_layers` counts them."""
+    last, majority = record["last"], record["majority"]
+    if majority is None:
+        return False
+    return last is None or not math.isfinite(last) or 100 * last < 100 * majority + 0.005
+
+
+def untaught_network(record: Row, full: Row | None) -> str:
+    """Sentences, or "" where this network and the one with all layers are better than guessing.
+    `full`: the record of the same recipe and seed with all layers; None: it is this one, or not
+    there."""
+    said = [
+        f"{name} scores {_points(row['last'])} {row['metric']}, no better than always giving the "
+        f"most common answer ({100 * row['majority']:.2f}): it did not learn the task."
+        for name, row in (("This network", record), ("The same seed with all layers", full))
+        if row is not None and is_untaught(row)
+    ]
+    said += ["Try more rows, more epochs or another learning rate first."] if said else []
+    return " ".join(said)
+
+
+def _points(share: float | None) -> str:
+    return f"{100 * share:.2f}" if share is not None and math.isfinite(share) else "no"
 
 
 def where_nothing_was_learned(rows: Sequence[Row]) -> tuple[Note, ...]:

@@ -36,6 +36,13 @@ _timing = pa.struct(
     ]
 )
 
+# of the map `versions`: a report and an export show these and no others
+PUBLISHED_VERSIONS = (
+    *("lp_sweep", "code", "git", "python", "platform", "cuda", "cudnn", "nvidia_driver", "torch"),
+    *("transformers", "tokenizers", "safetensors", "datasets", "numpy", "pyarrow"),
+    *("scikit-learn", "scipy"),
+)
+
 _WHERE = [
     ("host", _text),
     ("device_type", _text),  # cpu, cuda

@@ -13,18 +13,26 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 import pytest
 import yaml
 from huggingface_hub import ModelCard, metadata_load
 
 from lp_sweep import open_store
+from lp_sweep.analysis.report.origin import origin
 from lp_sweep.analysis.statistics.intervals import Interval
+from lp_sweep.analysis.statistics.tables import STATISTICS
+from lp_sweep.analysis.tables import TABLES as TABLES_SHOWN
+from lp_sweep.analysis.untaught import untaught_network
+from lp_sweep.analysis.views import open_views
 from lp_sweep.orchestrator.export.card import trial_card
 from lp_sweep.orchestrator.export.facts import Base, Facts, Speed
 from lp_sweep.orchestrator.export.folder import check_free, staged
 from lp_sweep.orchestrator.export.network import check_same, kept_instead
 from lp_sweep.orchestrator.export.places import hub_source, spec_of
+from lp_sweep.orchestrator.mirrors.runs import run_of_record
 from lp_sweep.storage.errors import ExportError, LpSweepError, PreflightError, SpecError, StoreError
+from lp_sweep.storage.schema import TABLES, TRIALS
 from lp_sweep.storage.store import Store
 from lp_sweep.storage.sums import SUMS, changed_files
 from lp_sweep.trials.run import execute
@@ -633,3 +641,66 @@ def _one(file: Path, folder: Path, *overrides: str) -> World:
 def _dev_rows(world: World) -> list[dict[str, str]]:
     with (Path(world.file).parent / "dev.csv").open(encoding="utf-8") as stream:
         return list(csv.DictReader(stream))
+
+
+# -- what a user must know before taking it
+
+
+@pytest.mark.parametrize(
+    ("score", "warned"), [(0.5, True), (0.40, True), (0.51, False)], ids=["as", "below", "better"]
+)
+def test_a_network_that_did_not_learn_is_exported_with_a_warning(
+    made: World, tmp_path: Path, monkeypatch: Any, capsys: Any, score: float, warned: bool
+) -> None:
+    """Named by its identifier: `--best` warns of it too."""
+    in_this_process(monkeypatch)
+    world = made.copy(tmp_path)
+    (record,) = world.store.read("trials", world.kept)
+    world.store.put("trials", world.kept, [record | {"majority": record["last"] + 0.5 - score}])
+    world.export(world.kept, tmp_path / "out")
+    card = (tmp_path / "out" / "README.md").read_text(encoding="utf-8")
+    for text in (capsys.readouterr().err, card):
+        assert ("no better than always giving the most common answer" in text) == warned
+
+
+def test_a_full_network_that_did_not_learn_is_named() -> None:
+    learned = {"last": 0.9, "majority": 0.5, "metric": "accuracy"}
+    not_learned = learned | {"last": 0.5}
+    assert untaught_network(learned, learned) == untaught_network(learned, None) == ""
+    assert "with all layers scores 50.00 accuracy" in untaught_network(learned, not_learned)
+    assert "no pearson" in untaught_network(
+        {"last": None, "majority": 0.0, "metric": "pearson"}, None
+    )
+
+
+SECRET = "s3cret-of-a-later-version"
+
+
+def test_a_column_of_a_later_version_is_not_published(
+    made: World, tmp_path: Path, monkeypatch: Any
+) -> None:
+    """Nor a version's name, nor a file beside the weights: what is published is listed."""
+    in_this_process(monkeypatch)
+    monkeypatch.setitem(TABLES, "trials", TABLES["trials"].append(pa.field("owner", pa.string())))
+    world = made.copy(tmp_path)
+    (record,) = world.store.read("trials", world.kept)
+    versions = [*record["versions"], ("login", SECRET)]
+    world.store.put("trials", world.kept, [record | {"owner": SECRET, "versions": versions}])
+    (world.weights.parent / "optimizer.json").write_text(SECRET)
+    (read,) = world.store.read("trials", world.kept)
+    assert read["owner"] == SECRET, "a program that knows the column"
+    world.export(world.kept, tmp_path / "out")
+    found = [path for path in (tmp_path / "out").rglob("*") if path.is_file()]
+    assert len(found) > 5
+    assert not [path.name for path in found if SECRET.encode() in path.read_bytes()]
+    about = json.loads((tmp_path / "out" / "lp_sweep.json").read_text())["record"]
+    assert about.keys() | {"host", "command", "spec", "model", "peak_memory_bytes"} == set(
+        TRIALS.names
+    )
+    assert about["versions"] == dict(record["versions"])
+    mirrored = run_of_record("toy", read, [])
+    assert SECRET not in repr(mirrored)
+    with open_views(world.store) as catalog:
+        assert SECRET in str(catalog.query("SELECT owner FROM trials").to_pylist())
+        assert SECRET not in str(origin(catalog, world.store))
+        assert SECRET not in str([make(catalog) for make in (TABLES_SHOWN | STATISTICS).values()])

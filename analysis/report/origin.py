@@ -11,6 +11,7 @@ from lp_sweep.analysis.tables import flat
 from lp_sweep.storage.catalog import Catalog
 from lp_sweep.storage.printable import listed
 from lp_sweep.storage.redact import redact_text
+from lp_sweep.storage.schema import PUBLISHED_VERSIONS
 from lp_sweep.storage.store import Store
 
 Row = Mapping[str, Any]
@@ -39,10 +40,10 @@ _LISTS = {
         SELECT device_name AS "device", device_type AS "type", threads AS "threads",
             precision_used AS "precision", count(DISTINCT host) AS "hosts", count(*) AS "trials"
         FROM trials GROUP BY ALL ORDER BY ALL""",
-    "versions": """
+    "versions": f"""
         SELECT entry.key AS "program", entry.value AS "version", count(*) AS "trials"
         FROM (SELECT unnest(map_entries(versions)) AS entry FROM trials)
-        GROUP BY ALL ORDER BY ALL""",
+        WHERE entry.key IN {PUBLISHED_VERSIONS} GROUP BY ALL ORDER BY ALL""",
 }
 _TITLES = {
     "models": "Models",

@@ -62,15 +62,16 @@ def export_trial(
     place = existing(store or DEFAULT_STORE)
     record, choice = _chosen(place, trial, best, sweep)
     refuse_reduced(record)
+    caution = " ".join(filter(None, (choice.caution, _caution(place, record, best))))
     say(f"{record['trial_id']}: {choice.why}")
-    if choice.caution:
-        say(f"warning: {choice.caution}")
+    if caution:
+        say(f"warning: {caution}")
     if hint := kept_instead(place, record["trial_id"], choice.seeds):
         say(hint)
     request = Request(file or _DEFAULT_FILE, [], None, data_dir, offline, manifest)
     wanted = Wanted(
         record=record,
-        chosen=f"{choice.why} {choice.caution}".strip(),
+        chosen=f"{choice.why} {caution}".strip(),
         out=out,
         where=Where(
             store=place,
@@ -145,6 +146,17 @@ def _chosen(
             "`lp-sweep retry` tries it again."
         )
     return found.record, chosen
+
+
+def _caution(store: Store, record: Mapping[str, Any], best: Asked | None) -> str:
+    """Where the network, or the one with all layers, is no better than guessing. Of the latter the
+    choice of the best has spoken already."""
+    from lp_sweep.analysis.untaught import untaught_network
+    from lp_sweep.orchestrator.export.facts import full_record
+    from lp_sweep.orchestrator.export.places import spec_of
+
+    full = None if best else full_record(store, spec_of(record), record["depth"])
+    return untaught_network(record, full)
 
 
 def _sweep(request: Request, *, named: bool) -> Sweep | None:

@@ -12,12 +12,18 @@ from typing import Any, NamedTuple
 from lp_sweep.orchestrator.export.places import Where, job_of
 from lp_sweep.storage.errors import ExportError
 from lp_sweep.storage.identity import trial_id
-from lp_sweep.storage.networks import KEPT_BY, fetch_network, has_network
+from lp_sweep.storage.networks import fetch_network, has_network
 from lp_sweep.storage.specs import TrialSpec
 from lp_sweep.storage.store import Store
-from lp_sweep.storage.sums import SUMS, changed_files
+from lp_sweep.storage.sums import changed_files
 
 Tell = Callable[[str], None]
+# of a kept network: no other file leaves the store. Whether one is missing, the check finds out
+_PUBLISHED = (
+    *("config.json", "generation_config.json", "*.safetensors", "*.safetensors.index.json"),
+    *("tokenizer.*", "tokenizer_config.json", "special_tokens_map.json", "added_tokens.json"),
+    *("vocab.*", "*-vocab.*", "merges.txt", "*.model", "bpe.codes", "chat_template.*"),
+)
 Rows = list[dict[str, Any]]
 
 
@@ -44,8 +50,9 @@ def from_store(store: Store, record: Mapping[str, Any], folder: Path) -> Trained
             f"the network of {trial} in {store.location} is damaged: {', '.join(changed)} is not "
             f"what was kept. Delete weights/{trial} there: the export then trains it again."
         )
-    for name in (KEPT_BY, SUMS):
-        (folder / name).unlink(missing_ok=True)
+    for path in folder.iterdir():
+        if not any(path.match(pattern) for pattern in _PUBLISHED):
+            path.unlink()
     return Trained(record, predictions)
 
 

@@ -28,11 +28,25 @@ from lp_sweep.orchestrator.export.process import ask
 from lp_sweep.orchestrator.export.rows import DevRows, dev_rows
 from lp_sweep.orchestrator.export.verify import Expected, Nearness, Verified, verify
 from lp_sweep.storage.errors import SpecError
+from lp_sweep.storage.schema import PUBLISHED_VERSIONS
 from lp_sweep.storage.specs import TrialSpec
 from lp_sweep.storage.sums import write_sums
 
-# of a record: neither whose machine it was nor where anything lay there
-_NOT_PUBLISHED = ("host", "command", "spec", "model", "peak_memory_bytes")
+# of a record: nothing else leaves the store, and so no column that a later version adds
+_PUBLISHED = (
+    "trial_id", "identity_version", "model_fingerprint", "model_revision", "depth", "kept_layers",
+    "dropped_layers", "k", "procedure", "task", "data_fingerprint", "seed", "learning_rate",
+    "batch_size", "epochs", "max_length", "weight_decay", "adam_beta1", "adam_beta2",
+    "adam_epsilon", "max_grad_norm", "warmup_ratio", "schedule", "precision", "compute",
+    "group_by_length", "limit_train", "limit_dev", "freeze_embeddings", "freeze_layers",
+    "freeze_dropped", "epochs_per_layer", "removed_feed_forwards", "second_norm", "started_from",
+    "precision_used", "compute_used", "metric", "last", "best", "best_epoch", "majority",
+    "epoch_metrics", "train_losses", "train_examples", "dev_examples", "train_tokens",
+    "dev_tokens", "steps", "micro_batch", "out_of_memory_retries", "resumed_from_step",
+    "params_total", "params_encoder", "params_embedding", "seconds_load", "seconds_tokenise",
+    "seconds_train", "seconds_evaluate", "seconds_total", "train_examples_per_second",
+    "dev_examples_per_second", "device_type", "device_name", "threads", "started_at", "ended_at",
+)  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -177,13 +191,15 @@ def _facts(
 
 
 def _about(trained: Trained, chosen: str, verified: Verified) -> str:
-    record = {name: value for name, value in trained.record.items() if name not in _NOT_PUBLISHED}
+    record = {name: trained.record[name] for name in _PUBLISHED if name in trained.record}
+    versions = dict(trained.record["versions"] or ())
     told = {
         "chosen": chosen,
         "retrained": trained.retrained,
         "verified": verified._asdict(),
         "spec": json.loads(trained.record["spec"]),
-        "record": record | {"versions": dict(record["versions"] or ())},
+        "record": record
+        | {"versions": {name: versions[name] for name in PUBLISHED_VERSIONS if name in versions}},
     }
     return json.dumps(finite(told), default=_plain, indent=2, ensure_ascii=False) + "\n"
 
