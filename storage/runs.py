@@ -3,7 +3,8 @@
 Each run keeps one small JSON file, `runs/<run id>.json`: who it is, how far it is, and which work
 it holds. To take a piece of work a run first writes that it holds it and only then reads the
 others: of two that want one piece at the same moment at least one sees the other and stands back.
-No lock, no clock that two machines must share, and it works on object storage too.
+No lock, no clock that two machines must share, and it works on object storage too. Listings may
+come late: a run waits until it is listed itself before it takes anything.
 
 A run that was killed stops to count: at once on its own machine, elsewhere when its file has not
 changed for a minute. Two runs that can't see each other would do the work twice; the store's
@@ -33,7 +34,8 @@ FOLDER = "runs"
 BEAT_SECONDS = 15.0
 _STALE_SECONDS = 60.0  # without a change, as seen by the reader's own clock
 _LONGEST_GAP = 5.0  # between two looks; more than that was not spent looking
-_FORGOTTEN_SECONDS = 3600.0  # by its own clock: too long for any difference between two clocks
+_FORGOTTEN_SECONDS = 3600.0  # too long for any ordinary difference between two clocks
+_LISTED_SECONDS = 30.0  # listings that are later than this can't be waited for
 _MOST = 2**40  # of anything that is counted: more is not ours
 
 
@@ -86,6 +88,7 @@ class _Sight(NamedTuple):
     beat: int
     unchanged: float
     looked: float
+    forgotten: bool = False  # when it was first seen, and it has not changed since
 
 
 class Progress(NamedTuple):
@@ -110,25 +113,36 @@ class Observer:
     def living(self, *, besides: str | None = None) -> list[Announcement]:
         """The runs that live, oldest first. Raises StoreError."""
         found = [_parse(text) for text in self._store.texts(FOLDER).values()]
-        alive = [run for run in found if run and run.run_id != besides and self._lives(run)]
+        alive = [r for r in found if r and r.run_id != besides and self._lives(r, besides)]
         return sorted(alive, key=lambda run: (run.started_at, run.run_id))
 
     def dead(self, *, besides: str) -> list[str]:
         """Identifiers of the runs that were killed: their files are litter."""
         found = [_parse(text) for text in self._store.texts(FOLDER).values()]
-        return [r.run_id for r in found if r and r.run_id != besides and not self._lives(r)]
+        others = [run for run in found if run and run.run_id != besides]
+        return [run.run_id for run in others if not self._lives(run, besides)]
 
-    def _lives(self, run: Announcement) -> bool:
+    def _lives(self, run: Announcement, besides: str | None) -> bool:
         if run.machine and run.machine == _machine():
             return _process(run.pid) == run.process
         now, before = time.monotonic(), self._seen.get(run.run_id)
-        if before is None or before.beat != run.beat:
-            self._seen[run.run_id] = _Sight(run.beat, 0.0, now)
-            return _age(run.updated_at) < _FORGOTTEN_SECONDS
+        if before is None or before.beat != run.beat:  # which changes only while it lives
+            forgotten = before is None and self._is_forgotten(run, besides)
+            self._seen[run.run_id] = _Sight(run.beat, 0.0, now, forgotten)
+            return not forgotten
         # while nobody could write, nobody's file could change: long gaps are the store's
         unchanged = before.unchanged + min(now - before.looked, _LONGEST_GAP)
-        self._seen[run.run_id] = _Sight(run.beat, unchanged, now)
-        return unchanged < _STALE_SECONDS
+        self._seen[run.run_id] = before._replace(unchanged=unchanged, looked=now)
+        return not before.forgotten and unchanged < _STALE_SECONDS
+
+    def _is_forgotten(self, run: Announcement, besides: str | None) -> bool:
+        """Whether it has said nothing for long: by its clock and ours, one of which may be wrong,
+        and by the store's, where `besides` has written its own file just now."""
+        if _age(run.updated_at) < _FORGOTTEN_SECONDS:
+            return False
+        written = {info.name: info.modified for info in self._store.listing(FOLDER)}
+        mine, theirs = written.get(f"{besides}.json"), written.get(f"{run.run_id}.json")
+        return mine is None or theirs is None or mine - theirs >= _FORGOTTEN_SECONDS
 
 
 class Presence:
@@ -161,6 +175,7 @@ class Presence:
     def announced(self) -> Iterator[Presence]:
         """While inside, other runs see this one."""
         self._write()
+        self._wait_until_listed()
         for run_id in self._observer.dead(besides=self._me.run_id):
             self._store.delete(FOLDER, f"{run_id}.json")
         self._thread.start()
@@ -171,6 +186,15 @@ class Presence:
             self._thread.join(BEAT_SECONDS)
             with contextlib.suppress(StoreError):  # others find it dead soon enough
                 self._once.delete(FOLDER, f"{self._me.run_id}.json")
+
+    def _wait_until_listed(self) -> None:
+        """Where listings are late, two runs that start together would not see each other. One that
+        is listed sees all that were announced before it."""
+        end = time.monotonic() + _LISTED_SECONDS
+        while time.monotonic() < end:
+            if any(i.name == f"{self._me.run_id}.json" for i in self._store.listing(FOLDER)):
+                return
+            time.sleep(0.1)
 
     def others(self) -> list[Announcement]:
         """The other runs that live on this store. Raises StoreError."""
