@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from lp_sweep.analysis.views import open_views
 from lp_sweep.orchestrator.commands.exportverbs import export_trial
-from lp_sweep.orchestrator.export.choice import VIEWS, Asked, Chosen, best
+from lp_sweep.orchestrator.export.choice import VIEWS, Asked, Chosen, best, stored_answers
 from lp_sweep.storage.errors import LpSweepError, SpecError
 from tests.fake_records import FakeSweep
 
@@ -174,3 +176,27 @@ def test_fewer_seeds_than_the_sweep_lists_are_named(fake: FakeSweep) -> None:
     fake.cell(k=0, score=90.0, seed=2)
     fake.cell(k=2, score=89.5, seed=2)
     assert "1 of the 2 seeds" in choose(fake).why
+
+
+def test_it_says_how_much_of_the_score_is_luck(fake: FakeSweep) -> None:
+    """Nine strategies that are right as often: the best of them owes a point to these rows."""
+    rng = np.random.default_rng(3)
+    for index, strategy in enumerate(["top", *(f"random {draw}" for draw in range(9))]):
+        right = rng.random(400) < 0.9
+        dropped = [index + 1, 12]
+        score = 100 * float(right.mean())
+        row = fake.cell(strategy=strategy, k=2, dropped=dropped, score=score, metric="accuracy")
+        fake.predictions(row["trial_id"], right.tolist())
+    full = fake.cell(k=0, score=90.0, metric="accuracy")
+    store = fake.publish()
+    with open_views(store, deltas=(3,), only=VIEWS) as catalog:
+        found = best(catalog, Asked("SST-2", 3), stored_answers(store))
+    assert "can't be estimated: no predictions" in found.luck
+    fake.predictions(full["trial_id"], [True] * 360 + [False] * 40)
+    with open_views(store, deltas=(3,), only=VIEWS) as catalog:
+        found = best(catalog, Asked("SST-2", 3), stored_answers(store))
+    less = re.search(
+        r"10 strategies \(11 networks\).*about (\S+) points less.*400 dev rows", found.luck
+    )
+    assert less
+    assert 0.5 < float(less[1]) < 4

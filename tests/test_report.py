@@ -227,6 +227,7 @@ def test_the_smallest_network_of_all_strategies(tmp_path: Path) -> None:
     assert (one.layers, one.network, one.doubt) == ("8", "bottom K=4", "")
     assert one.kept == [False] * 4 + [True] * 8
     assert dict(one.facts)["score"] == "89.20 (−0.80), one seed"
+    assert "can't be estimated: no predictions" in dict(one.facts)["luck"]
     assert (two.layers, two.network) == ("8", "bottom K=4")
     assert shlex.split(one.export) == [
         *("lp-sweep", "export", "--best", "--task", "a", "--within", "1"),

@@ -9,11 +9,14 @@ from __future__ import annotations
 import re
 import shlex
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import lru_cache, partial
 from typing import Any, NamedTuple
 
 from lp_sweep.analysis import phrases
 from lp_sweep.analysis.report.page import Answer, Choice, Fact
+from lp_sweep.analysis.statistics import selection
+from lp_sweep.analysis.statistics.answers import Reader, reader
 from lp_sweep.analysis.tables import Table
 from lp_sweep.analysis.untaught import untaught
 from lp_sweep.storage.catalog import Catalog
@@ -32,6 +35,9 @@ WHERE feed_forward = 'none' AND score IS NULL AND state NOT IN ('not_needed', 'i
 """
 
 
+_SPLITS = "SELECT trial_id, coalesce(epoch_metrics[1].split, 'validation') AS split FROM trials"
+
+
 class _Known(NamedTuple):
     """What the other tables say of networks, by what they are looked up by."""
 
@@ -42,6 +48,7 @@ class _Known(NamedTuple):
     models: Mapping[str, int]  # with a task, by its name
     store: str
     name_sweep: bool
+    luck: Callable[[selection.Place], selection.Splits | str | None]
 
 
 def answers(
@@ -61,12 +68,20 @@ def answers(
         models=Counter(task for task, _ in {(row["task"], row["model"]) for row in rows}),
         store=store,
         name_sweep=name_sweep,
+        luck=lru_cache(partial(selection.load, catalog, read=_answers_read(catalog))),
     )
     by_task = _grouped(
         sorted(rows, key=lambda row: (row["sweep"], row["model"], row["position"])),
         lambda row: _key(row, _TASK),
     )
     return [_answer(of_task, known) for of_task in by_task.values()]
+
+
+def _answers_read(catalog: Catalog) -> Reader:
+    """Of the main dev split, which the score is of."""
+    splits = dict(zip(*catalog.query(_SPLITS).to_pydict().values(), strict=True))
+    read = reader(catalog)
+    return lambda network: read(network._replace(split=splits[network.trial_id]))
 
 
 def _rows(tables: Mapping[str, Table], name: str) -> list[Row]:
@@ -178,6 +193,9 @@ def _facts(best: Row, known: _Known) -> list[Fact]:
     interval = known.intervals.get(_key(best, _CURVE))
     if interval is not None:
         facts.append(Fact("90%", _credible(interval)))
+    place = selection.Place(best["sweep"], best["model"], best["task"])
+    if luck := selection.sentence(known.luck(place), best["delta"], best["unit"]):
+        facts.append(Fact("luck", luck))
     if assumed := phrases.assumption(best):
         facts.append(Fact("assumes", assumed))
     kept = tuple(best["kept_layers"] or range(1, best["depth"] + 1))

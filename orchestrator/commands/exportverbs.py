@@ -64,6 +64,8 @@ def export_trial(
     refuse_reduced(record)
     caution = " ".join(filter(None, (choice.caution, _caution(place, record, best))))
     say(f"{record['trial_id']}: {choice.why}")
+    if choice.luck:
+        say(choice.luck)
     if caution:
         say(f"warning: {caution}")
     if hint := kept_instead(place, record["trial_id"], choice.seeds):
@@ -71,7 +73,7 @@ def export_trial(
     request = Request(file or _DEFAULT_FILE, [], None, data_dir, offline, manifest)
     wanted = Wanted(
         record=record,
-        chosen=f"{choice.why} {caution}".strip(),
+        chosen=" ".join(filter(None, (choice.why, choice.luck, caution))),
         out=out,
         where=Where(
             store=place,
@@ -136,7 +138,7 @@ def _chosen(
         chosen = choice.Chosen(trial, "Named by its identifier.", {})
     else:
         with opened(store.location, sweep, (best.within,), choice.VIEWS) as catalog:
-            chosen = choice.best(catalog, best)
+            chosen = choice.best(catalog, best, choice.stored_answers(store))
     found = history(store, chosen.trial_id)
     if found.id.startswith("p"):
         raise SpecError(f"{found.id} is a measurement and has no network. Name a trial.")

@@ -161,8 +161,9 @@ def _scores(record: Record, facts: Facts, split: str) -> str:
     if record["majority"] is not None:
         lines.append(f"| the constant answer | {100 * record['majority']:.2f} |")
     note = (
-        f"{escaped(facts.chosen)} The score is of the dev set after the last epoch. What is chosen "
-        "on a dev set looks a little better there than elsewhere: test it on rows of your own."
+        f"{escaped(facts.chosen)} The score is of the dev set after the last epoch. A network that "
+        "was chosen on a dev set scores a little better there than elsewhere: test it on rows of "
+        "your own."
     )
     return "\n".join(lines) + f"\n\n{note}"
 

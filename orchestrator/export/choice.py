@@ -9,12 +9,17 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
+import numpy as np
+
 from lp_sweep.analysis import phrases
 from lp_sweep.analysis.mixed import mixed_notes
+from lp_sweep.analysis.statistics import selection
+from lp_sweep.analysis.statistics.answers import Answers, Network, Reader, answers_of
 from lp_sweep.analysis.untaught import untaught
 from lp_sweep.orchestrator.sweepfile.wording import choose
 from lp_sweep.storage.catalog import Catalog
 from lp_sweep.storage.errors import SpecError
+from lp_sweep.storage.store import Store
 
 VIEWS = ("min_layers", "cells")  # that the queries here name
 Row = Mapping[str, Any]
@@ -54,10 +59,12 @@ class Chosen(NamedTuple):
     why: str  # sentences, for the terminal and the card
     seeds: Mapping[int, str]  # of the same network: each seed's trial
     caution: str = ""  # why the answer may say little: sentences
+    luck: str = ""  # how much of the score it owes to being chosen on these rows
 
 
-def best(catalog: Catalog, asked: Asked) -> Chosen:
-    """Raises SpecError where the answer is not known, saying what is missing."""
+def best(catalog: Catalog, asked: Asked, read: Reader | None = None) -> Chosen:
+    """`read` gives the predictions that the luck of the choice is estimated from. Raises SpecError
+    where the answer is not known, saying what is missing."""
     row = _smallest(_answers(catalog, asked), asked)
     names = ("sweep", "model", "procedure", "task", "strategy")
     place = {name: row[name] for name in names} | {"kept": row["kept_layers"]}
@@ -66,7 +73,34 @@ def best(catalog: Catalog, asked: Asked) -> Chosen:
     assumed = phrases.assumption(row)
     searched = f"The answer of its search assumes: {assumed}." if assumed else ""
     cautions = (untaught(row), *_not_comparable(catalog, row), searched)
-    return chosen._replace(caution=" ".join(filter(None, cautions)))
+    luck = _luck(catalog, row, asked, read) if read else ""
+    return chosen._replace(caution=" ".join(filter(None, cautions)), luck=luck)
+
+
+def _luck(catalog: Catalog, row: Row, asked: Asked, read: Reader) -> str:
+    place = selection.Place(row["sweep"], row["model"], row["task"], asked.strategy)
+    return selection.sentence(selection.load(catalog, place, read), asked.within, asked.unit)
+
+
+def stored_answers(store: Store) -> Reader:
+    """Reads predictions of the main dev split one network at a time: a store may have many."""
+    main: list[str] = []  # of the first network: all of a task have the same
+
+    def read(network: Network) -> Answers:
+        if not main:
+            record = (store.find("trials", network.trial_id) or [{}])[0]
+            epochs = record.get("epoch_metrics") or [{}]
+            main.append(epochs[0].get("split") or "validation")
+        rows = store.find("predictions", network.trial_id) or []
+        said = sorted(
+            (row["example"], row["label"], row["prediction"])
+            for row in rows
+            if row["split"] == main[0]
+        )
+        columns = np.array(said, np.float64).reshape(-1, 3)
+        return answers_of(network.metric, *columns.T)
+
+    return read
 
 
 def _not_comparable(catalog: Catalog, row: Row) -> Iterator[str]:

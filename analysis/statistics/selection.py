@@ -1,0 +1,219 @@
+"""How optimistic the score of a network is that was chosen on the dev set it is scored on.
+
+The best of several networks is partly the luckiest one on these rows. Cross-fitting estimates how
+much of its score is luck: the rows are split at random into `FOLDS` parts; the network is chosen on
+all parts but one, by the rule of `export --best`, and scored on the part that is left. The optimism
+is its score on the rows it was chosen on minus its score on the rows left out, averaged over the
+parts and over `REPEATS` splits (Efron, Tibshirani 1993, *An Introduction to the Bootstrap*, 17).
+Luck is larger on fewer rows, as one over the root of their number, so it is scaled to all rows.
+There are three parts: with ten the estimate varies twice as much from one dev set to the next.
+
+A metric that is no mean over rows (F1, correlations) is itself a little lower on few rows. So the
+same difference of the network that is chosen on all rows, which no split chooses, is subtracted;
+for accuracy it is zero.
+
+Only rows are drawn again, not seeds: the network that is exported has the weights it has.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from lp_sweep.analysis.statistics.answers import Network, Reader, compare
+from lp_sweep.analysis.statistics.resampling import METRICS
+from lp_sweep.storage.catalog import Catalog
+
+Array = npt.NDArray[Any]
+Row = Mapping[str, Any]
+FOLDS, REPEATS = 3, 50
+_SLACK = 1e-9  # float noise, as in min_layers.sql
+_SEED = 0
+_NONE = 0.05  # points: less is no luck worth a number
+
+# two thresholds may have chosen one network
+_CANDIDATES = """
+SELECT procedure, strategy, coalesce(k, 0) AS k, seed, n_kept = depth AS is_full,
+    min(trial_id) AS trial_id, any_value(metric) AS metric, any_value(score) AS score,
+    min(cell) AS position
+FROM cells
+WHERE (sweep, model, task) = ($sweep, $model, $task)
+    AND feed_forward = 'none' AND state = 'done' AND score IS NOT NULL
+    AND ($strategy::VARCHAR IS NULL OR strategy = $strategy OR n_kept = depth)
+GROUP BY ALL
+ORDER BY position
+"""
+
+
+class Place(NamedTuple):
+    """Among which networks it was chosen. `strategy`: only of this one, and all layers."""
+
+    sweep: str
+    model: str
+    task: str
+    strategy: str | None = None
+
+
+class Candidate(NamedTuple):
+    """A K of a strategy: the columns of its networks, and of K=0 of the same seeds."""
+
+    k: int
+    own: tuple[int, ...]
+    full: tuple[int, ...]
+
+
+class Scores(NamedTuple):
+    """Means over seeds, in points, of each candidate and of K=0 of the same seeds."""
+
+    own: Array  # (splits, candidates)
+    full: Array
+
+    @property
+    def losses(self) -> Array:
+        return self.full - self.own
+
+
+class Splits(NamedTuple):
+    """Scores on all rows (one split), on the rows to choose on, and on the rows left out."""
+
+    ks: Array  # (candidates,)
+    whole: Scores
+    inside: Scores
+    outside: Scores
+    rows: int
+    strategies: int
+
+
+class Optimism(NamedTuple):
+    """In points: how much lower the score, and how much larger the loss, is to be expected."""
+
+    score: float
+    loss: float
+    rows: int
+    strategies: int
+    networks: int  # that it was chosen from, each K of a strategy as one
+
+
+def load(catalog: Catalog, place: Place, read: Reader) -> Splits | str | None:
+    """Or why there is nothing to estimate; None where there was nothing to choose from."""
+    rows = catalog.query(_CANDIDATES, place._asdict()).to_pylist()
+    networks: dict[str, int] = {}  # columns by trial
+    for row in rows:
+        networks.setdefault(row["trial_id"], len(networks))
+    candidates = _candidates(rows, networks)
+    if len(candidates) < 2:
+        return None
+    found = {row["trial_id"]: row for row in rows}
+    compared = compare([_network(found[trial]) for trial in networks], read)
+    if compared.reason:
+        return compared.reason
+    strategies = len({(row["procedure"], row["strategy"]) for row in rows if not row["is_full"]})
+    metric = str(rows[0]["metric"])
+    return split(metric, compared.labels, compared.predicted, candidates, strategies)
+
+
+def _network(row: Row) -> Network:
+    return Network(row["trial_id"], row["metric"], "", row["score"])
+
+
+def _candidates(rows: Iterable[Row], columns: Mapping[str, int]) -> list[Candidate]:
+    """In the order of the plan; networks that several strategies list count once."""
+    full: dict[tuple[str, int], int] = {}
+    groups: dict[tuple[Any, ...], dict[int, int]] = {}
+    for row in rows:
+        column = columns[row["trial_id"]]
+        if row["is_full"]:
+            full.setdefault((row["procedure"], row["seed"]), column)
+        key = (row["procedure"], None if row["is_full"] else row["strategy"], row["k"])
+        groups.setdefault(key, {})[row["seed"]] = column
+    found: dict[Candidate, None] = {}
+    for (procedure, _, k), own in groups.items():
+        pairs = [(own[s], full[procedure, s]) for s in sorted(own) if (procedure, s) in full]
+        if pairs:
+            found[Candidate(k, *(tuple(side) for side in zip(*pairs, strict=True)))] = None
+    return list(found)
+
+
+def split(
+    metric: str,
+    labels: Array,
+    predicted: Array,
+    candidates: Sequence[Candidate],
+    strategies: int,
+    repeats: int = REPEATS,
+) -> Splits:
+    """`labels` (n,); `predicted` (n, networks); n at least `FOLDS`."""
+    rng = np.random.default_rng(_SEED)
+    n = len(labels)
+    weights = [np.ones((1, n))]
+    for _ in range(repeats):
+        fold = rng.permutation(n) % FOLDS
+        left_out = (fold == np.arange(FOLDS)[:, None]).astype(np.float64)
+        weights += [1 - left_out, left_out]
+    points = [100 * METRICS[metric](part, labels, predicted) for part in weights]
+    whole, *parts = [_scores(part, candidates) for part in points]
+    return Splits(
+        ks=np.array([candidate.k for candidate in candidates]),
+        whole=whole,
+        inside=Scores(*map(np.concatenate, zip(*parts[::2], strict=True))),
+        outside=Scores(*map(np.concatenate, zip(*parts[1::2], strict=True))),
+        rows=n,
+        strategies=strategies,
+    )
+
+
+def _scores(points: Array, candidates: Sequence[Candidate]) -> Scores:
+    """`points`: (splits, networks)."""
+    own = [points[:, list(candidate.own)].mean(axis=1) for candidate in candidates]
+    full = [points[:, list(candidate.full)].mean(axis=1) for candidate in candidates]
+    return Scores(np.column_stack(own), np.column_stack(full))
+
+
+def optimism(splits: Splits, within: float, unit: str) -> Optimism:
+    """Of the smallest network within a loss: the largest K, of equals the best mean score."""
+    [always] = _chosen(splits.ks, splits.whole, within, unit)
+    chosen = _chosen(splits.ks, splits.inside, within, unit)
+    each = np.arange(len(chosen))
+
+    def luck(inside: Array, outside: Array) -> float:
+        difference = inside - outside
+        on_fewer_rows = difference[each, chosen].mean() - difference[:, always].mean()
+        return float(on_fewer_rows * (1 - 1 / FOLDS) ** 0.5)
+
+    return Optimism(
+        score=luck(splits.inside.own, splits.outside.own),
+        loss=-luck(splits.inside.losses, splits.outside.losses),
+        rows=splits.rows,
+        strategies=splits.strategies,
+        networks=len(splits.ks),
+    )
+
+
+def _chosen(ks: Array, scores: Scores, within: float, unit: str) -> Array:
+    """(splits,) the candidate that `export --best` would take."""
+    allowed = within * (scores.full / 100 if unit == "percent" else 1.0)
+    holds = (scores.losses <= allowed + _SLACK) | (ks == 0)
+    most = np.where(holds, ks, -1).max(axis=1, keepdims=True)
+    return np.asarray(np.where(holds & (ks == most), scores.own, -np.inf).argmax(axis=1))
+
+
+def sentence(found: Splits | str | None, within: float, unit: str) -> str:
+    """For a reader; "" where there was nothing to choose from."""
+    if found is None:
+        return ""
+    if isinstance(found, str):
+        return (
+            "It was chosen on the dev set that it is scored on, and so its score is optimistic. "
+            f"By how much can't be estimated: {found}."
+        )
+    luck = optimism(found, within, unit)
+    among = f"{luck.strategies} strategies" if luck.strategies > 1 else "one strategy"
+    how = f"(cross-fitted over the {luck.rows} dev rows)"
+    chosen = f"Chosen from {among} ({luck.networks} networks) on the same dev set"
+    score, loss = (max(value, 0.0) for value in (luck.score, luck.loss))
+    if max(score, loss) < _NONE:
+        return f"{chosen}: expect less than {_NONE:g} points of luck in its score {how}."
+    return f"{chosen}: expect about {score:.1f} points less, and {loss:.1f} more of loss {how}."
