@@ -19,7 +19,7 @@ import pyarrow as pa
 from lp_sweep.storage import packfile, parquet
 from lp_sweep.storage.files import NOT_A_FILE, SET_ASIDE, FileInfo
 from lp_sweep.storage.networks import CONFIG, NEED, NEED_BEST, WEIGHTS, kept_by
-from lp_sweep.storage.parquet import NotARecordError
+from lp_sweep.storage.parquet import MisnamedError, NotARecordError
 from lp_sweep.storage.schema import TABLES
 from lp_sweep.storage.store import Store, is_file_name
 from lp_sweep.storage.tablelist import SUFFIX, THREADS, record_name
@@ -147,14 +147,14 @@ def _look_at_pack(store: Store, path: str, table: str) -> Finding | None:
 
 
 def _look_at_record(store: Store, path: str, table: str, name: str) -> Finding | None:
-    rows = parquet.decode(store.content(path), table)
-    ids = _ids(rows, table)
-    if ids == [name] or (not ids and table in ("predictions", "sweeps")):
+    content = store.content(path)
+    try:
+        parquet.decode_record(content, table, name)
+    except MisnamedError as error:
+        return _finding(store, path, str(error), "split")
+    if parquet.has_checksum(content):
         return None
-    if not ids:
-        return _finding(store, path, "a record without a row", "set aside")
-    others = ", ".join(map(str, ids[:3])) + ("" if len(ids) <= 3 else f" and {len(ids) - 3} more")
-    return _finding(store, path, f"its name is not that of its content, {others}", "split")
+    return _finding(store, path, "it has no checksum, so damage to it can't be found", "leave")
 
 
 def _ids(rows: pa.Table, table: str) -> list[str | None]:

@@ -20,6 +20,7 @@ TABLE_KEY, VERSION_KEY = b"lp_sweep.table", b"lp_sweep.schema_version"
 _DIGEST_KEY = b"lp_sweep.sha256"  # of the file, these 64 digits as zeros
 _ZEROS = b"0" * 64
 _FEW_ROWS = 20
+_MAY_BE_EMPTY = ("predictions", "sweeps", "earlier")
 _LARGE = 2**20  # bytes; below, handing columns to threads takes longer than reading them
 
 
@@ -29,6 +30,10 @@ class NotARecordError(Exception):
     def __init__(self, reason: str, *, newer: bool = False) -> None:
         super().__init__(reason)
         self.newer = newer  # written by a later version of this program
+
+
+class MisnamedError(NotARecordError):
+    """A readable file whose name is not that of its record: after a copy or a renaming by hand."""
 
 
 def id_column(table: str) -> str:
@@ -100,6 +105,30 @@ def decode(content: bytes, table: str, columns: Collection[str] | None = None) -
         return conform(file.read(names, use_threads=len(content) > _LARGE), schema)
     except (OSError, pa.ArrowException, KeyError, ValueError) as error:
         raise NotARecordError(explain(error)) from error
+
+
+def has_checksum(content: bytes) -> bool:
+    """Whether damage to these bytes could be found: the earliest versions wrote no digest. Raises
+    NotARecordError."""
+    try:
+        metadata = pq.ParquetFile(pa.BufferReader(content)).metadata.metadata
+    except (OSError, pa.ArrowException) as error:
+        raise NotARecordError(explain(error)) from error
+    return _DIGEST_KEY in (metadata or {})
+
+
+def decode_record(
+    content: bytes, table: str, name: str, columns: Collection[str] | None = None
+) -> pa.Table:
+    """`decode` of a file with one record, that of `name`. Raises NotARecordError."""
+    rows = decode(content, table, columns)
+    ids = rows[id_column(table)].unique().to_pylist()
+    if ids == [name] or (not ids and table in _MAY_BE_EMPTY):
+        return rows
+    if not ids:
+        raise NotARecordError("a record without a row")
+    others = ", ".join(map(str, ids[:3])) + ("" if len(ids) <= 3 else f" and {len(ids) - 3} more")
+    raise MisnamedError(f"its name is not that of its content, {others}")
 
 
 def explain(error: Exception) -> str:

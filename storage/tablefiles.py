@@ -41,7 +41,7 @@ class TableFiles:
         path = f"{self._table}/{name}{SUFFIX}"
         try:
             content = deadline.persist(lambda: packfile.fetch(self._files, path))
-            return parquet.decode(content, self._table)
+            return parquet.decode_record(content, self._table, name)
         except (FileNotFoundError, NotARecordError):
             rows = self.listed.until_still(lambda: self._from_packs(name, deadline))
             if rows is None:
@@ -158,7 +158,7 @@ class TableFiles:
         path = f"{self._table}/{name}{SUFFIX}"
         try:
             content = deadline.persist(lambda: packfile.fetch(self._files, path))
-            return parquet.decode(content, self._table, columns)
+            return parquet.decode_record(content, self._table, name, columns)
         except FileNotFoundError:
             return None
         except UnreachableError:

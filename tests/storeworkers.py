@@ -51,13 +51,14 @@ def compact(location: str, settle: str) -> None:
 def put_large(location: str, number: str) -> None:
     """Large records again and again; a line before each."""
     store = Store(location)
-    rows = [{"trial_id": "t1-a", "example": i, "scores": [i * 0.37] * 9} for i in range(20_000)]
-    content = parquet.to_table(
-        "predictions", [row | {"split": f"{i:06d}"} for i, row in enumerate(rows)]
-    )
-    for i in itertools.count():
+    rows = [{"example": i, "scores": [i * 0.37] * 9, "split": f"{i:06d}"} for i in range(20_000)]
+    contents = {
+        name: parquet.to_table("predictions", [row | {"trial_id": name} for row in rows])
+        for name in (f"t1-{i}" for i in range(int(number)))
+    }
+    for i, name in enumerate(itertools.cycle(contents)):
         print(i, flush=True)
-        store.put("predictions", f"t1-{i % int(number)}", content)
+        store.put("predictions", name, contents[name])
 
 
 if __name__ == "__main__":

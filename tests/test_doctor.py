@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import time
 from collections.abc import Callable
@@ -11,7 +12,9 @@ import pyarrow as pa
 import pytest
 from pyarrow import parquet as pq
 
-from lp_sweep.storage import doctor, packfile
+from lp_sweep.orchestrator.commands.ledgerview import history, history_json, show_text
+from lp_sweep.orchestrator.commands.statusview import sweep_states
+from lp_sweep.storage import doctor, packfile, parquet
 from lp_sweep.storage.doctor import Finding, examine, fix
 from lp_sweep.storage.errors import StoreError
 from lp_sweep.storage.packs import compact
@@ -130,14 +133,52 @@ def test_a_trial_without_a_row_is_no_record(store: Store) -> None:
 
 def test_a_copy_is_moved_and_what_only_it_has_gets_its_name(store: Store) -> None:
     store.put("trials", "copy", [trial("t1-b", 0.125), trial("t1-y"), trial("t1-z")])
-    before = len(store.read_all("trials").rows)
+    ((_, reason),) = store.read_all("trials").unreadable
     (finding,) = examine(store)
-    assert finding.reason == "its name is not that of its content, t1-b, t1-y, t1-z"
+    assert finding.reason == reason == "its name is not that of its content, t1-b, t1-y, t1-z"
     fix(store, [finding])
     assert store.names("trials") == {"t1-a", "t1-b", "t1-y", "t1-z"}
     assert store.read("trials", "t1-b")[0]["last"] == 0.5, "what was there stays"
-    assert len(store.read_all("trials").rows) == before
+    assert len(store.read_all("trials").rows) == 4
     assert examine(store) == []
+
+
+def test_status_counts_what_can_be_read_and_names_the_rest(store: Store) -> None:
+    cells = [{"sweep": "demo", "cell": i, "trial_id": f"t1-{name}"} for i, name in enumerate("abd")]
+    store.put("sweeps", "demo", cells)
+    content = bytearray(store.content("trials/t1-b.parquet"))
+    content[len(content) // 3] ^= 1  # its end is whole
+    store.write("trials/t1-b.parquet", bytes(content))
+    store.put("trials", "t1-d", [trial("t1-a")])
+    states = sweep_states(store, "demo")
+    (demo,) = states.sweeps
+    assert (demo["trials_done"], demo["trials_pending"]) == (1, 2)
+    assert [item.location.rpartition("/")[2] for item in states.unreadable] == [
+        "t1-b.parquet",
+        "t1-d.parquet",
+    ]
+
+
+def unsigned(store: Store, name: str) -> None:
+    """The record as the earliest versions wrote it: without a digest of its bytes."""
+    path = f"trials/{name}.parquet"
+    rows = pq.read_table(pa.BufferReader(store.content(path)))
+    sink = pa.BufferOutputStream()
+    pq.write_table(parquet.to_table("trials", rows), sink)
+    store.write(path, sink.getvalue().to_pybytes())
+
+
+def test_a_record_without_a_checksum_is_listed_and_marked(store: Store) -> None:
+    assert "checksum" not in show_text(history(store, "t1-a"))
+    unsigned(store, "t1-a")
+    (finding,) = examine(store)
+    assert "t1-a" in finding.location
+    assert "no checksum" in finding.reason
+    fix(store, [finding])
+    assert store.read_all("trials").unreadable == [], "it counts all the same"
+    assert "the record has no checksum" in show_text(history(store, "t1-a"))
+    assert json.loads(history_json(history(store, "t1-a")))["has_checksum"] is False
+    assert "checksum" not in show_text(history(store, "t1-b"))
 
 
 def test_a_damaged_pack_is_salvaged(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -34,6 +34,7 @@ class History(NamedTuple):
     id: str
     record: Mapping[str, Any] | None
     attempts: list[Mapping[str, Any]]
+    has_checksum: bool = True  # False: the earliest versions wrote none
 
 
 def history(store: Store, name: str) -> History:
@@ -43,7 +44,8 @@ def history(store: Store, name: str) -> History:
     rows = store.find(table, id_)
     names = [item for item in store.names("attempts") if attempted_work(item) == id_]
     attempts = store.read_all("attempts", names).rows.to_pylist()
-    return History(id_, rows[0] if rows else None, sorted(attempts, key=_when))
+    has_checksum = not rows or store.has_checksum(table, id_)
+    return History(id_, rows[0] if rows else None, sorted(attempts, key=_when), has_checksum)
 
 
 def _when(attempt: Mapping[str, Any]) -> str:
@@ -83,6 +85,8 @@ def show_text(found: History) -> str:
         rest = {name: value for name, value in shown.items() if name not in _NOT_SHOWN}
         lines += ["recipe and times", *(_line(name, value) for name, value in rest.items())]
         lines += ["", *_numbers(found.record)] if "measure" in found.record else []
+    if not found.has_checksum:
+        lines += ["", "note: the record has no checksum, so damage to it can't be found"]
     lines += [""] * bool(found.attempts) + [_attempt_line(attempt) for attempt in found.attempts]
     if found.attempts:
         lines.append(f"tracebacks: lp-sweep logs {found.id}")
@@ -116,7 +120,7 @@ def _printed(text: str | None) -> list[str]:
 
 
 def history_json(found: History) -> str:
-    plain = {"id": found.id, "record": found.record, "attempts": found.attempts}
+    plain = found._asdict()
     return json.dumps(finite(plain), default=_plain, indent=2)
 
 

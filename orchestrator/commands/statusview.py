@@ -1,4 +1,4 @@
-"""How far each sweep of a store is, and who works on it. No trial's record is opened."""
+"""How far each sweep of a store is, and who works on it. Only records that can be read count."""
 
 from __future__ import annotations
 
@@ -33,12 +33,13 @@ def sweep_states(store: Store, only: str | None = None) -> States:
     names = sorted(store.names("sweeps"))
     if only is not None and only not in names:
         raise unknown_sweep(only, names, store.location)
-    done = store.names("trials", finished=True)
+    trials = store.read_all("trials", columns=["trial_id"], in_order=False)  # all bytes are checked
+    done = set(trials.rows["trial_id"].to_pylist())
     attempts = store.read_all("attempts")
     failed = set(failures(attempts.rows, done))
     runs = [run for run in Observer(store).living() if only in (None, run.sweep)]
     earlier = earlier_setups(store, only, done)
-    states = States([], runs, list(attempts.unreadable), earlier, store.location)
+    states = States([], runs, [*trials.unreadable, *attempts.unreadable], earlier, store.location)
     for name in names if only is None else [only]:
         listing = store.read_all("sweeps", [name], COLUMNS)
         states.unreadable.extend(listing.unreadable)
