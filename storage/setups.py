@@ -95,25 +95,28 @@ def unlisted_cells(
     store: Store, listed: Iterable[Row], done: Set[str] | None = None
 ) -> list[dict[str, Any]]:
     """Rows for the table `earlier`, of a listing by an older version, which forgot earlier cells:
-    the finished trials that no sweep lists and that have the model, task, seed and layers of one of
-    these cells. Of whole networks that were pruned before they were trained. Raises StoreError."""
+    the finished trials that no sweep lists, that no other trial went on from, and that have the
+    model, task, seed and layers of one of these cells in another setup. Of whole networks that were
+    pruned before they were trained. Raises StoreError."""
     done = store.names("trials", finished=True) if done is None else done
-    everywhere = pa.concat_tables(
-        store.read_all(table, columns=["trial_id"]).rows.select(["trial_id"])
-        for table in ("sweeps", EARLIER)
-    )
-    columns = ["spec", "model", "task", "seed", "kept_layers"]
-    if not (left := done - set(everywhere["trial_id"].to_pylist())):
+    cells = [store.read_all(table, columns=["trial_id"]).rows for table in ("sweeps", EARLIER)]
+    left = set(done).difference(*(rows["trial_id"].to_pylist() for rows in cells))
+    if not left:
         return []
+    stages = store.read_all("trials", columns=["started_from"]).rows["started_from"].to_pylist()
+    left = left.difference(stages)
+    columns = ["spec", "model", "task", "seed", "kept_layers"]
     found: dict[tuple[Any, ...], list[tuple[str, str]]] = {}
     for trial in store.read_all("trials", left, columns).rows.to_pylist():
         if text := settings_of_trial(trial["spec"], _DIRECT):
             found.setdefault(_network(trial), []).append((trial["trial_id"], text))
+    rows, settings = known_settings(store, listed) if found else ([], {})
     return [
         {**row, "trial_id": id_, "setup": setup_id(text), "settings": text}
-        for row in listed
+        for row in rows
         if row["procedure"] == _DIRECT and row["feed_forward"] in (None, "none")
         for id_, text in found.get(_network(row), ())
+        if text != settings.get(row["setup"])
     ]
 
 
@@ -243,7 +246,7 @@ def with_settings(rows: list[dict[str, Any]], settings: Mapping[str, str]) -> li
 
 
 def known_settings(
-    store: Store, rows: Iterable[dict[str, Any]]
+    store: Store, rows: Iterable[Row]
 ) -> tuple[list[dict[str, Any]], dict[str, str]]:
     """Rows of `sweeps`, and the settings of their setups by identifier. What an older version left
     out is read from the records of the trials. Raises StoreError."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,8 @@ from lp_sweep.orchestrator.run.recorder import Recorder
 from lp_sweep.orchestrator.sweepfile.overrides import is_part
 from lp_sweep.storage.doctor import examine
 from lp_sweep.storage.errors import SpecError
+from lp_sweep.storage.identity import canonical_json, trial_id
+from lp_sweep.storage.plain import trial_spec_from_canonical
 from lp_sweep.storage.setups import earlier_setups
 from lp_sweep.storage.store import Store
 from tests.sweepfiles import PLAIN, find, make_data, make_inputs, make_model
@@ -223,3 +226,18 @@ def test_results_that_an_older_version_forgot_are_found(file: Path, begun: bool)
     assert told(file) == [(1, ("epochs 3 instead of 1",), 8, 8)]
     (listing,) = Path(store_of(file).location).joinpath("earlier").glob("*.parquet")
     assert listing.name == "plain.parquet", "the run has written it"
+
+
+def test_a_stage_that_another_trial_went_on_from_is_no_forgotten_result(file: Path) -> None:
+    """No cell lists it, and its frozen layers make its recipe another one."""
+    store = store_of(file)
+    older(store)
+    (first, *_) = sorted(store.names("trials"))
+    (record,) = store.read("trials", first)
+    spec = trial_spec_from_canonical(record["spec"])
+    stage = replace(spec, recipe=replace(spec.recipe, epochs=1, freeze_layers=(1, 2)))
+    row = record | {"trial_id": trial_id(stage), "spec": canonical_json(stage)}
+    store.put("trials", trial_id(stage), [row])
+    assert [finished for *_, finished in told(file)] == [1]
+    store.put("trials", first, [record | {"started_from": trial_id(stage)}])
+    assert told(file) == []
