@@ -229,6 +229,9 @@ def test_the_smallest_network_of_all_strategies(tmp_path: Path) -> None:
     assert dict(one.facts)["score"] == "89.20 (−0.80), one seed"
     assert "can't be estimated: no predictions" in dict(one.facts)["luck"]
     assert (two.layers, two.network) == ("8", "bottom K=4")
+    fake.cell(k=0, score=90.0, task="a", seed=43)
+    fewer = answers_of(fake.publish())["a"].choices[0]
+    assert dict(fewer.facts)["score"] == "89.20 (−0.80), 1 of the 2 seeds that the sweep lists"
     assert shlex.split(one.export) == [
         *("lp-sweep", "export", "--best", "--task", "a", "--within", "1"),
         *("--out", "a-within-1", "--store", "a store"),

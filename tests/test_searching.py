@@ -14,8 +14,9 @@ from lp_sweep.analysis.tables import min_layers, strategy_means, task_scores
 from lp_sweep.analysis.views import open_views
 from lp_sweep.orchestrator.commands.farewell import answer_command
 from lp_sweep.orchestrator.commands.planview import plan_json, plan_text
-from lp_sweep.orchestrator.commands.statusview import sweep_states
+from lp_sweep.orchestrator.commands.statusview import states_text, sweep_states
 from lp_sweep.orchestrator.estimate.estimate import Rates, estimate
+from lp_sweep.orchestrator.export.choice import VIEWS, Asked, best
 from lp_sweep.orchestrator.plan.known import read_ledger
 from lp_sweep.orchestrator.plan.plan import Plan, Work
 from lp_sweep.orchestrator.plan.planning import make_plan
@@ -392,6 +393,24 @@ def test_tables_show_the_answer_with_its_set_and_what_was_not_needed(world: Worl
     assert any(line.endswith("| 11 | 1 of 12 | not needed") for line in scores)
     assert not any("missing" in line for line in scores)
     assert any("| not needed (0/1) | " in line for line in world.shown(strategy_means))
+
+
+def test_what_a_search_never_trained_is_named_as_an_assumption(world: World) -> None:
+    """K=9 loses 15 points, so that K=10 and 11 were left out."""
+    world.run()
+    assert {k for k, _ in world.trained}.isdisjoint({10, 11})
+    first, *_, note = [line for line in world.shown(min_layers) if "unless" in line]
+    assert first.endswith(" unless 1 or 2 dip")
+    assert "at most 7 points less" in note
+    assert any(line.count("unless 1 or 2 dip") for line in world.shown(min_layers_interval))
+    plan = world.plan()
+    pages = (plan_text(plan, estimate(plan, CPU), CPU), states_text(sweep_states(world.store)))
+    assert all("does not dip" in page and "table min-layers" in page for page in pages)
+    with open_views(world.store, deltas=(1,), only=VIEWS) as catalog:
+        assert (
+            "1 or 2 layers, which the search never trained"
+            in best(catalog, Asked("rte", 1)).caution
+        )
 
 
 def test_a_loss_that_was_not_searched_for_has_an_interval(world: World) -> None:

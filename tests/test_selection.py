@@ -118,6 +118,14 @@ def test_without_predictions_it_says_why_there_is_no_estimate(tmp_path: Path) ->
     assert "can't be estimated: no predictions" in said(store(tmp_path, whole=False))
 
 
+def test_a_few_dev_rows_give_no_estimate(tmp_path: Path) -> None:
+    fake = FakeSweep(tmp_path)
+    for k in (0, 6):
+        row = fake.cell(k=k, score=90.0, metric="accuracy")
+        fake.predictions(row["trial_id"], [True] * 9 + [False])
+    assert "only 10 rows" in said(fake)
+
+
 def test_one_network_is_no_choice(tmp_path: Path) -> None:
     fake = FakeSweep(tmp_path)
     fake.cell(k=0, score=90.0)

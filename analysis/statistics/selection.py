@@ -32,6 +32,8 @@ Row = Mapping[str, Any]
 FOLDS, REPEATS = 3, 50
 _SLACK = 1e-9  # float noise, as in min_layers.sql
 _SEED = 0
+_FEWEST = 30  # dev rows
+_TOGETHER = 10  # splits scored at a time: 20 MB of weights on QQP
 _NONE = 0.05  # points: less is no luck worth a number
 
 # two thresholds may have chosen one network
@@ -110,6 +112,8 @@ def load(catalog: Catalog, place: Place, read: Reader) -> Splits | str | None:
     compared = compare([_network(found[trial]) for trial in networks], read)
     if compared.reason:
         return compared.reason
+    if len(compared.labels) < _FEWEST:
+        return f"the dev set has only {len(compared.labels)} rows"
     strategies = len({(row["procedure"], row["strategy"]) for row in rows if not row["is_full"]})
     metric = str(rows[0]["metric"])
     return split(metric, compared.labels, compared.predicted, candidates, strategies)
@@ -145,14 +149,14 @@ def split(
     strategies: int,
     repeats: int = REPEATS,
 ) -> Splits:
-    """`labels` (n,); `predicted` (n, networks); n at least `FOLDS`."""
+    """`labels` (n,); `predicted` (n, networks)."""
     rng = np.random.default_rng(_SEED)
     n = len(labels)
     weights = [np.ones((1, n))]
-    for _ in range(repeats):
-        fold = rng.permutation(n) % FOLDS
-        left_out = (fold == np.arange(FOLDS)[:, None]).astype(np.float64)
-        weights += [1 - left_out, left_out]
+    for start in range(0, repeats, _TOGETHER):
+        folds = [rng.permutation(n) % FOLDS for _ in range(start, min(start + _TOGETHER, repeats))]
+        left_out = np.concatenate([fold == np.arange(FOLDS)[:, None] for fold in folds])
+        weights += [1.0 - left_out, left_out.astype(np.float64)]
     points = [100 * METRICS[metric](part, labels, predicted) for part in weights]
     whole, *parts = [_scores(part, candidates) for part in points]
     return Splits(
