@@ -26,13 +26,46 @@ def markdown(head: Sequence[str], rows: Iterable[Sequence[Any]]) -> str:
 
 
 def trial_cpu(found: Found) -> str:
-    rows = [
-        [task, f"**{ratio['median']:.1f}x**", f"{ratio['min']:.1f} to {ratio['max']:.1f}"]
-        for task, ratio in found["ratio_vs_padded_trainer"].items()
+    padded, dynamic = found["ratio_vs_padded_trainer"], found["ratio_vs_dynamic_trainer"]
+    rows = [[task, *_ratio(padded[task]), *_ratio(dynamic[task])] for task in padded]
+    earlier = found.get("earlier", {})
+    rows += [
+        [f"{task} (earlier)", *_ratio(one), "not measured", ""] for task, one in earlier.items()
     ]
-    settings = found["settings"]
-    note = f"{settings['rounds']} rounds of {settings['steps']} steps each, {settings['cpu']}"
-    return f"{markdown(['task', 'times faster', 'of all rounds'], rows)}\n\n{note}."
+    head = ["task", "times the Trainer, padded to 128", "of all rounds"]
+    head += ["times the Trainer, dynamic padding", "of all rounds"]
+    rounds = min(map(len, found["cpu_seconds_a_step"].values()))
+    steps, cpu = sorted(set(found["steps"].values())), found["settings"]["cpu"]
+    note = f"{rounds} rounds of {' or '.join(map(str, steps))} steps each, {cpu}."
+    if earlier:
+        note += " (earlier): lp-sweep's step timed outside the deterministic mode of a trial."
+    return f"{markdown(head, rows)}\n\n{note}"
+
+
+def _ratio(one: Found) -> list[str]:
+    return [f"**{one['median']:.1f}x**", f"{one['min']:.1f} to {one['max']:.1f}"]
+
+
+def parity(found: Found) -> str:
+    rows = [
+        [
+            f"{one['model']}, {one['task']}",
+            f"{len(one['lp_sweep']['points'])} + {len(one['trainer']['points'])}",
+            *(
+                f"{one[side]['mean']:.2f} ±{one[side]['sd']:.2f}"
+                for side in ("lp_sweep", "trainer")
+            ),
+            f"{one['difference']:+.2f}",
+            f"{one['interval_90'][0]:+.2f} to {one['interval_90'][1]:+.2f}",
+            f"{one['tost_p']:.1g}" if one["tost_p"] > 1e-4 else "< 0.0001",
+            f"**{one['verdict']}**",
+        ]
+        for one in found["rows"]
+    ]
+    head = ["model and task", "seeds", "lp-sweep", "Trainer", "difference", "90% interval"]
+    missing = found["not_measured"]
+    note = f"\n\nNot measured yet: {', '.join(missing)}." if missing else ""
+    return markdown([*head, "TOST p", "within 1 point"], rows) + note
 
 
 def sweep(found: Found, quick: Found | None) -> str:
@@ -186,6 +219,7 @@ def listing(found: Found) -> str:
 # the place in the document -> the figures it needs, and how they are told
 TABLES: dict[str, tuple[tuple[str, ...], Callable[..., str]]] = {
     "trial-cpu": (("trial-cpu",), trial_cpu),
+    "parity": (("parity",), parity),
     "sweep": (("sweep-cpu", "sweep-quickstart"), sweep),
     "driver": (("driver-overhead",), driver),
     "between": (("between-trials",), between),

@@ -145,27 +145,20 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=3)
     options = parser.parse_args()
     torch.set_num_threads(1)
-    rounds: dict[str, Any] = {}
+    found: dict[str, Any] = {"cpu_seconds_a_step": {}, "steps": {}}
     if options.out and options.out.exists():
-        before = json.loads(options.out.read_text(encoding="utf-8"))
-        rounds = before["cpu_seconds_a_step"]
-    settings = {"batch": BATCH, "padded_to": LENGTH, "steps": options.steps, "threads": 1}
-    settings |= {"torch": torch.__version__, "rounds": options.rounds}
-    settings |= {"cpu": cpu_name()}
+        found = json.loads(options.out.read_text(encoding="utf-8"))
+    found["settings"] = {"batch": BATCH, "padded_to": LENGTH, "threads": 1, "cpu": cpu_name()}
+    found["settings"]["torch"] = torch.__version__
     for task in options.tasks:
-        rounds[task] = compare(options, task)
+        rounds = compare(options, task)
+        found["cpu_seconds_a_step"][task], found["steps"][task] = rounds, options.steps
+        for name, sides in RATIOS.items():
+            found.setdefault(name, {})[task] = ratios(rounds, *sides)
+        found.get("earlier", {}).pop(task, None)  # figures of an older way to measure
         if options.out:
-            write(options.out, {one: rounds[one] for one in TEXTS if one in rounds}, settings)
-
-
-def write(out: Path, rounds: dict[str, Any], settings: dict[str, Any]) -> None:
-    found = {
-        name: {task: ratios(every, *sides) for task, every in rounds.items()}
-        for name, sides in RATIOS.items()
-    }
-    text = json.dumps({**found, "cpu_seconds_a_step": rounds, "settings": settings}, indent=2)
-    out.parent.mkdir(parents=True, exist_ok=True)
-    out.write_text(text + "\n", encoding="utf-8")
+            options.out.parent.mkdir(parents=True, exist_ok=True)
+            options.out.write_text(json.dumps(found, indent=2) + "\n", encoding="utf-8")
 
 
 if __name__ == "__main__":
