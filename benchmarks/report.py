@@ -37,6 +37,9 @@ def trial_cpu(found: Found) -> str:
     rounds = min(map(len, found["cpu_seconds_a_step"].values()))
     steps, cpu = sorted(set(found["steps"].values())), found["settings"]["cpu"]
     note = f"{rounds} rounds of {' or '.join(map(str, steps))} steps each, {cpu}."
+    cost = found["cost_of_deterministic_mode"].values()
+    low, high = min(one["min"] for one in cost), max(one["max"] for one in cost)
+    note += f" The deterministic mode makes lp-sweep's step {low:.2f} to {high:.2f} times as long."
     if earlier:
         note += " (earlier): lp-sweep's step timed outside the deterministic mode of a trial."
     return f"{markdown(head, rows)}\n\n{note}"

@@ -113,6 +113,7 @@ def test_tasks_measured_in_the_old_way_are_labelled(tmp_path: Path) -> None:
         "steps": {"rte": 4},
         "ratio_vs_padded_trainer": {"rte": one},
         "ratio_vs_dynamic_trainer": {"rte": one | {"median": 1.95}},
+        "cost_of_deterministic_mode": {"rte": one | {"min": 0.9, "max": 1.1}},
         "earlier": {"qqp": one},
         "settings": {"cpu": "a CPU"},
     }
@@ -121,6 +122,7 @@ def test_tasks_measured_in_the_old_way_are_labelled(tmp_path: Path) -> None:
     assert "| rte | **2.0x** | 1.9 to 2.1 | **1.9x** | 1.9 to 2.1 |" in told
     assert "| qqp (earlier) | **2.0x** | 1.9 to 2.1 | not measured |  |" in told
     assert "2 rounds of 4 steps" in told
+    assert "0.90 to 1.10 times" in told
 
 
 def test_equivalence_is_what_statsmodels_finds() -> None:
