@@ -101,6 +101,7 @@ bench: setup
 	$(BIN)/python benchmarks/scale.py --out $(FIGURES)/scale.json
 	$(BIN)/python benchmarks/speed_by_depth.py --model $(MODEL) --rounds 1 --out $(FIGURES)/speed-by-depth.json
 	$(BIN)/python benchmarks/adaptive.py --out $(FIGURES)/adaptive.json
+	$(BIN)/python benchmarks/coverage.py --out $(FIGURES)/coverage.json
 	$(BIN)/python benchmarks/report.py
 
 clean:

@@ -16,7 +16,7 @@ from typing import Any
 
 HERE = Path(__file__).parent
 RESULTS = HERE / "results"
-DOCS = [HERE.parent / "docs" / f"{name}.md" for name in ("performance", "cluster")]
+DOCS = [HERE.parent / "docs" / f"{name}.md" for name in ("performance", "cluster", "statistics")]
 Found = dict[str, Any]
 
 
@@ -183,6 +183,47 @@ def adaptive(found: Found) -> str:
     return f"{markdown(head, rows)}\n\n{found['repetitions']} repetitions of each of five curves."
 
 
+def coverage(found: Found) -> str:
+    """By method and seeds, over curves, rows and spreads; then the stress."""
+    rows = [
+        _covered(found, method, [seeds], stress=False)
+        for method in ("interval", "paired interval", "set")
+        for seeds in (1, 2, 3, 5, 10)
+    ]
+    rows.append(_covered(found, "set", (1, 2, 3, 5, 10), stress=True))
+    head = ["what", "seeds", "says", "least", "most", "mean size", "on steep curves", "oracle"]
+    sizes = "Sizes are points from low to high, and K in a set."
+    return f"{markdown(head, rows)}\n\n{found['studies']:,} studies of each kind. {sizes}"
+
+
+def _covered(found: Found, method: str, seeds: Sequence[int], *, stress: bool) -> list[Any]:
+    mine = [row for row in found["rows"] if row["seeds"] in seeds]
+    mine = [row for row in mine if (row["curve"] == "noisier") == stress]
+
+    def size(name: str, curve: str | None = None) -> str:
+        sizes = [
+            row["mean_size"]
+            for row in mine
+            if row["method"] == name and curve in (None, row["curve"])
+        ]
+        return f"{sum(sizes) / len(sizes):.1f}" if sizes else ""
+
+    own = [row for row in mine if row["method"] == method]
+    held = [row["coverage"] for row in own]
+    is_set = method == "set"
+    return [
+        f"{method}{', one seed: rows only' if seeds == [1] and not is_set else ''}"
+        f"{', noisier as it loses' if stress else ''}",
+        seeds[0] if len(seeds) == 1 else f"{seeds[0]} to {seeds[-1]}",
+        f"{own[0]['nominal']:.0%}",
+        f"**{min(held):.1%}**",
+        f"{max(held):.1%}",
+        size(method),
+        size(method, "steep") if is_set else "",
+        size("oracle set", "steep") if is_set else "",
+    ]
+
+
 def slots(found: Found) -> str:
     rows = [
         [
@@ -231,6 +272,7 @@ TABLES: dict[str, tuple[tuple[str, ...], Callable[..., str]]] = {
     "scale": (("at-scale",), scale),
     "speed": (("speed-by-depth",), speed),
     "adaptive": (("adaptive",), adaptive),
+    "coverage": (("coverage",), coverage),
     "slots": (("scale",), slots),
     "plans": (("scale",), plans),
     "listing": (("scale",), listing),

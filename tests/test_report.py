@@ -314,7 +314,7 @@ def test_size_speed_interval_and_the_constant_answer_stand_beside_it(store: Stor
     facts = dict(one.facts)
     assert facts["size"] == "93.0 M parameters, 86.9%"
     assert facts["inference"] == "×1.15 (1.14–1.16) on H200"
-    assert facts["90%"] == "none: 1 missing"
+    assert facts["90%"] == "6, 10 or 12 layers by this strategy"
     whole = FakeSweep(Path(store.location).parent / "whole")
     for k, n_right in {0: 90, 2: 90, 4: 60}.items():
         network(whole, right(n_right), k=k, task="sst2")

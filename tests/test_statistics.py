@@ -44,19 +44,19 @@ def test_a_row_per_seed_and_one_over_the_seeds(fake: FakeSweep) -> None:
     assert one["p"] == pytest.approx(2 / 2**12)
     assert over["p_holm"] == pytest.approx(3 * over["p"]), "of three tests, the smallest p"
     assert one["p_holm"] == two["p_holm"] == pytest.approx(2 * one["p"])
-    assert (over["test"], over["n_examples"], over["n_tests"]) == ("bootstrap over seeds", 100, 3)
+    assert (over["test"], over["n_examples"], over["n_tests"]) == ("seeds and rows", 100, 3)
     assert over["change"] == pytest.approx(-12)
     assert over["low"] < -12 < over["high"] < 0
 
 
-def test_other_metrics_are_tested_by_a_paired_bootstrap(fake: FakeSweep) -> None:
+def test_other_metrics_are_tested_over_resampled_rows(fake: FakeSweep) -> None:
     labels = np.arange(60) / 10
     network(fake, labels + 0.01 * np.sin(labels), labels, metric="pearson", k=0, task="STS-B")
     network(fake, labels[::-1], labels, metric="pearson", k=6, task="STS-B")
     (row,) = long(fake, significance)
-    assert (row["test"], row["b"], row["metric"]) == ("bootstrap", None, "pearson")
+    assert (row["test"], row["b"], row["metric"]) == ("rows", None, "pearson")
     assert row["change"] == pytest.approx(-200, abs=0.1)
-    assert row["p"] == pytest.approx(2 / 10_001)
+    assert row["p"] < 1e-6
 
 
 def test_a_comparison_that_strategies_share_is_one_test(fake: FakeSweep) -> None:
@@ -134,8 +134,10 @@ def test_what_can_not_be_tested_says_why(fake: FakeSweep, make: Any, reason: str
     (row,) = long(fake, significance)
     assert (row["reason"], row["p"], row["p_holm"]) == (reason, None, None)
     (answer,) = long(fake, min_layers_interval)
-    assert (answer["credible"], answer["share"]) == (None, None)
-    assert answer["reason"] == ("1 missing" if make in (failed, not_a_number) else reason)
+    if make in (failed, not_a_number):  # without a score it can be the answer
+        assert answer["credible"] == [0, 6]
+    else:
+        assert (answer["credible"], answer["reason"]) == (None, reason)
 
 
 def test_a_seed_that_is_missing_leaves_no_test_over_seeds(fake: FakeSweep) -> None:
@@ -150,19 +152,24 @@ def test_a_seed_that_is_missing_leaves_no_test_over_seeds(fake: FakeSweep) -> No
 # --- intervals
 
 
-def test_an_interval_is_over_seeds_or_over_examples(fake: FakeSweep) -> None:
+def test_an_interval_is_over_seeds_and_rows_or_over_rows(fake: FakeSweep) -> None:
     for seed, n_right in enumerate((90, 93, 88)):
         network(fake, right(n_right), k=0, seed=seed)
     network(fake, right(80), k=6, seed=0)
     fake.cell(k=6, seed=1)
+    for seed in (0, 1):
+        fake.cell(k=7, score=70.0 + seed, seed=seed)
     fake.cell(k=8, score=70.0)
     fake.cell(k=9, state="failed")
-    three, one, bare, none = long(fake, intervals)
-    assert (three["over"], three["n"], three["method"]) == ("seeds", 3, "percentile")
+    three, one, two_bare, bare, none = long(fake, intervals)
+    assert (three["over"], three["n"]) == ("seeds and rows", 3)
     assert three["mean"] == pytest.approx(271 / 3)
-    assert (three["low"], three["high"]) == (pytest.approx(88), pytest.approx(93)), "no wider"
-    assert (one["over"], one["n"], one["n_expected"], one["sd"]) == ("examples", 1, 2, None)
-    assert one["high"] - one["low"] == pytest.approx(2 * 1.96 * 4, abs=1.5)  # sd of a binomial
+    assert three["low"] < 84.3, "wider than other seeds alone, and than other rows alone"
+    assert three["high"] > 96.4
+    assert (one["over"], one["n"], one["n_expected"], one["sd"]) == ("rows", 1, 2, None)
+    assert one["high"] - one["low"] == pytest.approx(2 * 1.96 * 4, abs=0.2)  # sd of a binomial
+    assert (two_bare["over"], two_bare["reason"]) == ("seeds", None)
+    assert two_bare["high"] - two_bare["low"] == pytest.approx(2 * 12.706 * 0.5, rel=0.01)
     assert (bare["over"], bare["mean"], bare["reason"]) == ("none", 70.0, "no predictions")
     assert (none["over"], none["mean"], none["reason"]) == ("none", None, "no score")
 
@@ -181,8 +188,9 @@ def test_the_tables_say_it_in_words(fake: FakeSweep) -> None:
     assert (second["p Holm"], third["change"], third["p"]) == ("<0.0001", "failed", "")
     assert lines(intervals(catalog))[0]["strategy"] == "all layers"
     decided, undecided = lines(min_layers_interval(catalog))
-    assert (decided["layers"], decided["agree"], decided["90%"]) == ("10 of 12", "100%", "10")
-    assert (undecided["layers"], undecided["90%"]) == ("4–12 of 12", "not asked: 1 missing")
+    assert (decided["layers"], decided["90%"]) == ("10 of 12", "10 or 12")
+    assert decided["seed sd"] == "1.00 assumed"
+    assert (undecided["layers"], undecided["90%"]) == ("4–12 of 12", "no set: no K=0")
 
 
 @pytest.mark.parametrize("name", STATISTICS)

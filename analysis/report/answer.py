@@ -205,7 +205,7 @@ def _facts(best: Row, known: _Known) -> list[Fact]:
 
 def _credible(row: Row) -> str:
     if row["reason"] or not row["credible"]:
-        return f"none: {row['reason'] or 'nothing to resample'}"
+        return f"none: {row['reason'] or 'nothing to compare'}"
     left = phrases.layers_left(row["depth"], row["credible"])
     return f"{left} layer{'' if left == '1' else 's'} by this strategy"
 

@@ -38,7 +38,7 @@ def gather(
     tell: Callable[[str], None],
 ) -> Page:
     """All that a page says of the catalog, which was opened on the store for `sweep` (None: all)
-    and the losses `within`. `tell` hears what it is at: resampling many cells takes minutes."""
+    and the losses `within`. `tell` hears what it is at: reading many predictions takes minutes."""
     place = redact_text(store.location)
     options = _asked_for(place, sweep, catalog.setup)
     made = {}

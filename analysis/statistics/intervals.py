@@ -1,8 +1,8 @@
 """How sure a mean score is: a 95% interval for each setting and task.
 
-Over seeds where there are two or more, else over the dev examples of the one network: `over` says
-which, since they answer different questions. Over seeds: what would other seeds give on this dev
-set? Over examples: what would this network give on other examples?
+Over seeds and dev rows where there are two seeds or more; over the rows of the one network where
+there is one, and then it says nothing about other seeds. Without stored answers to the dev rows it
+is over the seeds alone. `over` names which. See `estimates`.
 """
 
 from __future__ import annotations
@@ -15,13 +15,9 @@ import pyarrow as pa
 
 from lp_sweep.analysis.statistics import networks
 from lp_sweep.analysis.statistics.answers import Network, Reader, compare, reader
+from lp_sweep.analysis.statistics.estimates import Scores, combined, interval, scores_of
 from lp_sweep.analysis.statistics.networks import Row
-from lp_sweep.analysis.statistics.paired import LEVEL, RESAMPLES, percentile_interval
-from lp_sweep.analysis.statistics.resampling import patterns_of, resampled_scores
 from lp_sweep.storage.catalog import Catalog
-
-ENOUGH_FOR_BCA = 5  # seeds; its acceleration is a skewness, that of fewer is noise
-_SEED = 0
 
 _text, _int, _float = pa.string(), pa.int64(), pa.float64()
 SCHEMA = pa.schema(
@@ -38,18 +34,17 @@ SCHEMA = pa.schema(
         ("n_expected", _int),
         ("low", _float),
         ("high", _float),
-        ("over", _text),  # seeds, examples, none
-        ("method", _text),  # bca, percentile
+        ("over", _text),  # what the interval accounts for: seeds and rows, rows, seeds, none
         ("reason", _text),  # why there is no interval
     ]
 )
+_SMALLEST = {"pearson": -100.0, "spearman": -100.0, "mcc": -100.0}  # points; others 0
 
 
 class Interval(NamedTuple):
     low: float | None
     high: float | None
     over: str
-    method: str | None
     reason: str | None = None
 
 
@@ -69,7 +64,6 @@ def _row(cells: Sequence[Row], read: Reader) -> dict[str, Any]:
     )
     scored = [cell for cell in cells if cell["score"] is not None]
     points = np.array([cell["score"] for cell in scored])
-    interval = over_seeds(points) if len(points) > 1 else _of_one_seed(scored, read)
     return {
         **{name: cells[0][name] for name in names},
         "k": max((cell["k"] for cell in cells if cell["k"] is not None), default=None),
@@ -78,34 +72,23 @@ def _row(cells: Sequence[Row], read: Reader) -> dict[str, Any]:
         "sd": float(points.std(ddof=1)) if len(points) > 1 else None,
         "n": len(points),
         "n_expected": len(cells),
-        **interval._asdict(),
+        **interval_of([networks.own(cell) for cell in scored], read)._asdict(),
     }
 
 
-def over_seeds(points: np.ndarray) -> Interval:
-    """Of the mean of two scores or more: a bootstrap over them. Equal ones give no width."""
-    from scipy.stats import bootstrap
-
-    if np.ptp(points) == 0:
-        return Interval(float(points[0]), float(points[0]), "seeds", "percentile")
-    method = "bca" if len(points) >= ENOUGH_FOR_BCA else "percentile"
-    found = bootstrap(
-        (points,), np.mean, confidence_level=LEVEL, method=method, rng=np.random.default_rng(_SEED)
-    ).confidence_interval
-    return Interval(float(found.low), float(found.high), "seeds", method)
-
-
-def _of_one_seed(scored: Sequence[Row], read: Reader) -> Interval:
-    if not scored:
-        return Interval(None, None, "none", None, "no score")
-    return over_examples(networks.own(scored[0]), read)
-
-
-def over_examples(network: Network, read: Reader) -> Interval:
-    """Of one network's score, in points: a bootstrap over the dev examples."""
-    compared = compare([network], read)
-    if compared.reason:
-        return Interval(None, None, "none", None, compared.reason)
-    patterns = patterns_of(network.metric, compared.labels, compared.predicted)
-    shares = resampled_scores(network.metric, patterns, RESAMPLES, np.random.default_rng(_SEED))
-    return Interval(*percentile_interval(100 * shares[:, 0]), "examples", "percentile")
+def interval_of(seeds: Sequence[Network], read: Reader) -> Interval:
+    """The mean score of one setting's networks, one per seed."""
+    if not seeds:
+        return Interval(None, None, "none", "no score")
+    compared = compare(seeds, read)
+    metric = seeds[0].metric
+    points = np.array([network.score for network in seeds], float)
+    over = "seeds and rows" if len(seeds) > 1 else "rows"
+    if not compared.reason:
+        scores = scores_of(metric, compared.labels, compared.predicted, points)
+    elif len(seeds) > 1 and np.isfinite(points).all():  # no answers to resample: seeds alone
+        scores, over = Scores(points, np.zeros((len(seeds), len(seeds))), 0.0, 0), "seeds"
+    else:
+        return Interval(None, None, "none", compared.reason)
+    low, high = interval(combined(scores, np.eye(len(seeds))))
+    return Interval(max(low, _SMALLEST.get(metric, 0.0)), min(high, 100.0), over)

@@ -1,4 +1,4 @@
-"""What stands below the tables of statistics: how a cell reads, and what it does not say."""
+"""The notes below the tables of statistics: how to read a cell, and what it does not cover."""
 
 from __future__ import annotations
 
@@ -7,19 +7,19 @@ from lp_sweep.analysis.legend import Note
 SIGNIFICANCE = (
     Note("Read −2.18 [−3.10, −1.26] as: change in points against K=0, 95% interval."),
     Note(
-        "A row is one seed, which says nothing of other seeds; `all 3` is the network over its "
-        "seeds.",
+        "A row with one seed is about that one network. `all 3` is the mean over seeds, for other "
+        "seeds and other dev rows.",
         r"^all \d+$",
     ),
     Note(
-        "mcnemar 31/11: exact, on the examples that only K=0 / only the pruned network answers "
-        "rightly.",
+        "mcnemar 31/11: exact, on the rows that only K=0 / only the pruned network gets right.",
         "^mcnemar",
     ),
+    Note("rows: other dev rows, the same network.", "^rows$"),
     Note(
-        "bootstrap: 10,000 draws of examples, and of seeds where there are several; its p is "
-        "never below 0.0002, and too small with two or three seeds.",
-        "^bootstrap",
+        "seeds and rows: other seeds and other dev rows. With two or three seeds the interval is "
+        "wide: more seeds narrow it fastest.",
+        "^seeds and rows$",
     ),
     Note(
         "p Holm: corrected for all the different tests of these rows together. To test less, ask "
@@ -28,29 +28,34 @@ SIGNIFICANCE = (
 )
 INTERVAL = (
     Note(
-        "Over seeds: where the mean of other seeds would lie, on this dev set. Over few it is "
-        "rough, and too narrow: of 2 seeds it holds the true mean half of the time, of 3 in 3 of 4 "
-        "cases, whatever the 95% says.",
-        "^seeds$",
+        "seeds and rows: where the mean over all seeds and texts lies. With two or three seeds the "
+        "interval is wide: their spread is hardly known.",
+        "^seeds and rows$",
     ),
     Note(
-        "Over examples (one seed): where this network's score on other examples would lie, blind "
-        "to the seed.",
-        "^examples$",
+        "rows (one seed): where this network's score on other texts lies. Another seed can lie "
+        "outside.",
+        "^rows$",
     ),
+    Note("seeds: no stored predictions, so other dev rows are not accounted for.", "^seeds$"),
 )
 MIN_LAYERS = (
     Note(
-        "Each resample draws other seeds and other dev examples and asks again. agree: how often "
-        "it gives the same answer. 90%: the fewest answers that together have 90% of the resamples."
+        "90%: the answers that the scores do not rule out. In nine of ten studies the true answer "
+        "is among them."
     ),
     Note(
-        "No probability that an answer is true: one seed says nothing of others, two or three say "
-        "too little, and of several K near the allowed loss the larger is favoured."
+        "seed sd: how much one network moves from seed to seed, in points, pooled over the model's "
+        "networks of this task; `other models`: over those of other models.",
+        r"^\d+\.\d\d",
     ),
     Note(
-        "search: by `until: min_layers`, with other seeds for other K; 90%: the answers that its "
-        "scores do not rule out.",
+        "assumed: no network of this task has two seeds, so a spread of 1 point is assumed. Run "
+        "another seed to know it.",
+        " assumed$",
+    ),
+    Note(
+        "search: `until: min_layers` ran other seeds for other K and has a set of its own.",
         "^search$",
     ),
 )

@@ -1,8 +1,8 @@
 """The four tables that say how sure a number is, laid out for people.
 
 `lp-sweep table significance | intervals | min-layers-interval | random-control`. `Table.long` has
-the raw numbers; how they are made is said in `significance`, `intervals`, `credible` and
-`control`. Computes nothing itself.
+the raw numbers, which `significance`, `intervals`, `minimum` and `control` make. Computes nothing
+itself.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ from lp_sweep.analysis.leftout import left_out
 from lp_sweep.analysis.legend import Note, legend
 from lp_sweep.analysis.statistics import notes
 from lp_sweep.analysis.statistics.control import control_rows
-from lp_sweep.analysis.statistics.credible import min_layers_rows
 from lp_sweep.analysis.statistics.intervals import interval_rows
+from lp_sweep.analysis.statistics.minimum import min_layers_rows
 from lp_sweep.analysis.statistics.significance import significance_rows
 from lp_sweep.analysis.tables import Table, Unit, context
 from lp_sweep.analysis.untaught import LEARNED_NOTHING, where_nothing_was_learned
@@ -79,15 +79,15 @@ def min_layers_interval(
     models: Sequence[str] = (),
     strategies: Sequence[str] = (),
 ) -> Table:
-    """How many layers each task needs, and how often a resample says the same."""
+    """How many layers each task needs, and the 90% set of answers."""
     columns: Columns = {
         "strategy": lambda row: str(row["strategy"]),
         "loss ≤": phrases.allowed_loss,
         "task": lambda row: str(row["task"]),
         "layers": _layers,
-        "agree": _agreement,
         "90%": _credible,
         "seeds": lambda row: phrases.share(row["n_seeds"], row["n_seeds_asked"]),
+        "seed sd": _seed_spread,
     }
     long = min_layers_rows(catalog, unit=unit, models=models, strategies=strategies)
     title = f"Layers needed to stay within a loss, in {unit}, and how sure that is"
@@ -180,17 +180,19 @@ def _layers(row: Row) -> str:
     return f"{span} ({phrases.NOT_SEARCHED})" if row["n_not_searched"] else span
 
 
-def _agreement(row: Row) -> str:
-    if row["share"] is None:
-        return "search" if row["credible"] else ""
-    return f"{row['share']:.0%}"
-
-
 def _credible(row: Row) -> str:
     """The answers in layers that stay, fewest first."""
     if row["reason"]:
-        return f"not asked: {row['reason']}"
+        return f"no set: {row['reason']}"
     return phrases.layers_left(row["depth"], row["credible"]) + phrases.unless(row)
+
+
+def _seed_spread(row: Row) -> str:
+    """`0.42`, `1.00 assumed`."""
+    if row["seed_sd"] is None:
+        return "search" if row["credible"] else ""
+    mark = {"model and task": "", "task": " other models"}.get(row["seed_sd_from"], " assumed")
+    return f"{row['seed_sd']:.2f}{mark}"
 
 
 def _draws(row: Row) -> str:

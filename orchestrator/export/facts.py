@@ -8,8 +8,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from lp_sweep.analysis.statistics import intervals
 from lp_sweep.analysis.statistics.answers import Network, answers_of
-from lp_sweep.analysis.statistics.intervals import Interval, over_examples
+from lp_sweep.analysis.statistics.intervals import Interval
 from lp_sweep.orchestrator.export.places import HUB, full_spec, hub_source
 from lp_sweep.storage.identity import trial_id
 from lp_sweep.storage.specs import TrialSpec
@@ -68,11 +69,11 @@ def dataset_of(fingerprint: str) -> TaskSource | None:
 def interval_of(
     record: Mapping[str, Any], examples: np.ndarray, labels: np.ndarray, predicted: np.ndarray
 ) -> Interval:
-    """Of the score over other dev examples, as `table intervals` has it for one seed; (n,) each."""
+    """For the score of one network on other dev rows, as in `table intervals`; (n,) each."""
     metric = record["metric"]
     network = Network(record["trial_id"], metric, "", 100 * record["last"])
     answers = answers_of(metric, examples, labels, predicted)
-    return over_examples(network, lambda _: answers)
+    return intervals.interval_of([network], lambda _: answers)
 
 
 def full_record(store: Store, spec: TrialSpec, depth: int) -> dict[str, Any] | None:

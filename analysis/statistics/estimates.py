@@ -1,0 +1,119 @@
+"""How sure a mean score is, with two sources of error: the seeds and the rows of the dev set.
+
+A mean over S seeds on one dev set of n rows misses the mean of all seeds on all texts because
+
+- other seeds would give other networks: variance s²/S, where s² is the sample variance of the S
+  scores, with S - 1 degrees of freedom;
+- other rows would give other scores. Each network's share of that error is already in s²; the share
+  that all seeds have in common is the mean covariance between two seeds' scores over the rows.
+
+The half-width of an interval is sqrt(seeds + rows) times a mean of the quantiles of Student's t
+(weight: the seeds' share of the variance) and of the normal distribution (the rows' share):
+Cochran and Cox, *Experimental Designs* (2nd ed. 1957, section 4.14). `docs/statistics.md` has its
+coverage. Arrays in, numbers out; reads no store.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from lp_sweep.analysis.statistics.resampling import patterns_of, resampled_scores
+
+Array = npt.NDArray[Any]
+LEVEL = 0.95
+RESAMPLES = 2_000  # of the rows, for metrics other than accuracy
+_SEED = 0
+_SMALLEST_TAIL = 1e-12
+_CORRELATIONS = ("pearson", "spearman")
+
+
+class Scores(NamedTuple):
+    """Scores of several networks on the same dev rows, and what these rows leave uncertain."""
+
+    points: Array  # (networks,)
+    covariance: Array  # (networks, networks) points²; over draws of as many rows
+    floor: float  # points²; see `scores_of`
+    rows: int
+
+
+class Estimate(NamedTuple):
+    """A mean over seeds, or a difference of two, in points. Variances are those of the mean."""
+
+    mean: float
+    seeds: float  # variance due to the seeds; 0 for one seed, whose spread is not known
+    freedom: float  # its degrees of freedom; 0 for one seed
+    rows: float  # variance due to the dev rows
+
+
+def scores_of(metric: str, labels: Array, predicted: Array, points: Array) -> Scores:
+    """`labels` (rows,), `predicted` (rows, networks), `points` (networks,).
+
+    No variance of a share is taken to be below that of two rows: networks that answer every row
+    rightly, or alike, need not go on so (compare Agresti and Coull 1998; Bonett and Price 2012).
+    """
+    rows = len(labels)
+    if metric == "accuracy":
+        right = 100.0 * (predicted == labels[:, None])
+        covariance = np.atleast_2d(np.cov(right, rowvar=False, ddof=0)) / max(1, rows - 1)
+    else:
+        patterns = patterns_of(metric, labels, predicted)
+        rng = np.random.default_rng(_SEED)
+        drawn = 100 * resampled_scores(metric, patterns, RESAMPLES, rng)
+        covariance = np.atleast_2d(np.cov(drawn, rowvar=False))
+    floor = 0.0 if metric in _CORRELATIONS else 2 * (100 / rows) ** 2
+    return Scores(points, covariance, floor, rows)
+
+
+def combined(scores: Scores, weights: Array) -> Estimate:
+    """`weights` (seeds, networks): of each seed, the combination of networks whose mean over seeds
+    is asked for. One seed: a 1 for its network; a change: also a -1 for K=0."""
+    values = weights @ scores.points
+    covariance = weights @ scores.covariance @ weights.T
+    seeds = len(values)
+    if seeds == 1:
+        return Estimate(float(values[0]), 0.0, 0, max(float(covariance[0, 0]), scores.floor))
+    common = (covariance.sum() - np.trace(covariance)) / (seeds * (seeds - 1))
+    spread = float(values.var(ddof=1)) / seeds
+    rows = max(0.0, float(common), scores.floor - spread)
+    return Estimate(float(values.mean()), spread, seeds - 1, rows)
+
+
+def half_width(estimate: Estimate, tail: float) -> float:
+    """What the mean is off by, on one side, with a chance of `tail`."""
+    return float(np.sqrt(estimate.seeds + estimate.rows)) * _quantile(estimate, tail)
+
+
+def _quantile(estimate: Estimate, tail: float) -> float:
+    from scipy.special import ndtri, stdtrit
+
+    normal = -float(ndtri(tail))
+    if not estimate.seeds:
+        return normal
+    student = -float(stdtrit(estimate.freedom, tail))
+    share = estimate.seeds / (estimate.seeds + estimate.rows)
+    return share * student + (1 - share) * normal
+
+
+def interval(estimate: Estimate, level: float = LEVEL) -> tuple[float, float]:
+    width = half_width(estimate, (1 - level) / 2)
+    return estimate.mean - width, estimate.mean + width
+
+
+def two_sided_p(estimate: Estimate) -> float:
+    """One minus the level of the interval that just reaches zero. At least 2e-12."""
+    from scipy.optimize import brentq
+
+    off = abs(estimate.mean)
+    if off == 0:
+        return 1.0
+
+    def reaches(log_tail: float) -> float:
+        return half_width(estimate, float(np.exp(log_tail))) - off
+
+    smallest = float(np.log(_SMALLEST_TAIL))
+    if reaches(smallest) <= 0:
+        return 2 * _SMALLEST_TAIL
+    return float(2 * np.exp(brentq(reaches, smallest, np.log(0.5))))

@@ -1,0 +1,126 @@
+"""How much the score of one network moves from seed to seed: pooled over networks of a task.
+
+Two or three seeds say little about their own spread. Networks of one model and task, trained with
+the same seeds, together say more: what is left of their scores after a mean for each network and
+one for each seed. Only networks within NEAR points of the full model count, since a broken network
+moves by tens of points and says nothing about a healthy one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from lp_sweep.analysis.statistics import networks
+from lp_sweep.analysis.statistics.estimates import Estimate
+from lp_sweep.analysis.statistics.networks import Row
+
+NEAR = 5.0  # points below the full model
+WEIGHT = 4  # pooled degrees of freedom that count at most beside a network's own
+ASSUMED_SD, _ASSUMED_FREEDOM = 1.0, 2  # points; where no network of the task has two seeds
+
+
+class Spread(NamedTuple):
+    """Of one network's score over seeds, apart from what all networks of a seed share."""
+
+    variance: float  # points²
+    freedom: int
+    source: str  # model and task, task, assumed
+
+    @property
+    def sd(self) -> float:
+        return float(self.variance**0.5)
+
+
+class _Squares(NamedTuple):
+    total: float
+    freedom: int
+
+
+ASSUMED = Spread(ASSUMED_SD**2, _ASSUMED_FREEDOM, "assumed")
+
+
+class Spreads:
+    """Of all cells of a store."""
+
+    def __init__(self, cells: Sequence[Row]) -> None:
+        self._by_model: dict[tuple[Any, ...], list[_Squares]] = {}
+        self._by_task: dict[tuple[Any, ...], list[_Squares]] = {}
+        for (_, model, _, task, metric), scores in _scores(cells).items():
+            squares = left_over(scores)
+            self._by_model.setdefault((model, task, metric), []).append(squares)
+            self._by_task.setdefault((task, metric), []).append(squares)
+
+    def of(self, model: str, task: str, metric: str) -> Spread:
+        places = (
+            ("model and task", self._by_model.get((model, task, metric), ())),
+            ("task", self._by_task.get((task, metric), ())),
+        )
+        for source, found in places:
+            freedom = sum(squares.freedom for squares in found)
+            total = sum(squares.total for squares in found)
+            if freedom and total > 0:  # equal scores are a coincidence of few rows
+                return Spread(total / freedom, freedom, source)
+        return ASSUMED
+
+
+_Scores = Mapping[tuple[frozenset[str], int], float]  # network and seed -> points
+
+
+def _scores(cells: Sequence[Row]) -> dict[tuple[Any, ...], dict[tuple[frozenset[str], int], float]]:
+    """By sweep, model, procedure, task and metric. A network is its trials: two settings that keep
+    the same layers count once."""
+    tables: dict[tuple[Any, ...], dict[tuple[frozenset[str], int], float]] = {}
+    full: dict[tuple[Any, ...], dict[int, tuple[str, float]]] = {}
+    for group in networks.by_setting(cells):
+        done = [cell for cell in group if cell["state"] == "done" and cell["score"] is not None]
+        if not done:
+            continue
+        names = ("sweep", "model", "procedure", "task", "metric")
+        place = tuple(done[0][name] for name in names)
+        network = frozenset(cell["trial_id"] for cell in done)
+        tables.setdefault(place, {}).update({(network, c["seed"]): c["score"] for c in done})
+        for cell in done:
+            if cell["full_trial_id"] is not None and cell["score_full"] is not None:
+                whole = (cell["full_trial_id"], cell["score_full"])
+                full.setdefault(place, {})[cell["seed"]] = whole
+    for place, seeds in full.items():
+        network = frozenset(trial for trial, _ in seeds.values())
+        tables[place].update({(network, seed): score for seed, (_, score) in seeds.items()})
+    return {place: near(scores) for place, scores in tables.items()}
+
+
+def near(scores: Mapping[tuple[frozenset[str], int], float]) -> dict[Any, float]:
+    means: dict[frozenset[str], list[float]] = {}
+    for (network, _), score in scores.items():
+        means.setdefault(network, []).append(score)
+    best = max(sum(points) / len(points) for points in means.values())
+    near = {name for name, points in means.items() if sum(points) / len(points) >= best - NEAR}
+    return {key: score for key, score in scores.items() if key[0] in near}
+
+
+def left_over(scores: _Scores) -> _Squares:
+    """Of a least-squares fit of one mean for each network and one for each seed."""
+    if not scores:
+        return _Squares(0.0, 0)
+    names = list(scores)
+    columns = [sorted({name[part] for name in names}, key=str) for part in (0, 1)]
+    design = np.array(
+        [[name[part] == other for part in (0, 1) for other in columns[part]] for name in names],
+        float,
+    )
+    points = np.array(list(scores.values()))
+    fitted, _, rank, _ = np.linalg.lstsq(design, points, rcond=None)
+    rest = points - design @ fitted
+    return _Squares(float(rest @ rest), len(points) - int(rank))
+
+
+def moderated(change: Estimate, seeds: int, spread: Spread) -> Estimate:
+    """A change against the full model whose variance over seeds is its own together with the pooled
+    one (twice that of one network), which counts as up to WEIGHT more seeds: the posterior mean of
+    the variance in Smyth 2004, *Linear models and empirical Bayes methods*, section 3."""
+    own, extra = seeds - 1, min(spread.freedom, WEIGHT)
+    variance = own * change.seeds * seeds + extra * 2 * spread.variance
+    return change._replace(seeds=variance / (own + extra) / seeds, freedom=own + extra)
