@@ -319,7 +319,7 @@ def test_size_speed_interval_and_the_constant_answer_stand_beside_it(store: Stor
     for k, n_right in {0: 90, 2: 90, 4: 60}.items():
         network(whole, right(n_right), k=k, task="sst2")
     known = answers_of(whole.publish())["sst2"].choices[0]
-    assert dict(known.facts)["90%"] == "10 layers by this strategy"
+    assert dict(known.facts)["90%"] == "10 or 12 layers by this strategy"
     assert dict(known.facts)["inference"] == "not measured"
 
 
