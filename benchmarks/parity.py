@@ -129,6 +129,7 @@ def points(job: dict[str, Any]) -> float:
 
 def run(options: Any, folder: Path) -> None:
     """What `--runs` does not have yet; the two sides by turns."""
+    options.runs.parent.mkdir(parents=True, exist_ok=True)
     done = {(one["task"], one["seed"]) for one in finished(options.runs)}
     for name in options.tasks:
         every = jobs_of(options, name, options.seeds or TASKS[name].seeds, folder)
