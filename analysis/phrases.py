@@ -127,7 +127,9 @@ def share(part: int, whole: int) -> str:
 
 
 def heading(task: str, metric: str | None) -> str:
-    return f"{task} {_METRICS.get(metric, metric)}" if metric else task
+    """`claims F1 of 'fraud'`"""
+    name, of, positive = (metric or "").partition(" of ")
+    return f"{task} {_METRICS.get(name, name)}{of}{positive}" if metric else task
 
 
 def allowed_loss(row: Row) -> str:

@@ -95,14 +95,18 @@ TRIALS = pa.schema(
         ("precision_used", _text),  # fp32 or bf16
         ("compute_used", _text),  # unpadded, grouped or padded: see trials/forward.py
         ("metric", _text),  # the main metric, that `last` and `best` are of
+        ("positive", _text),  # the class that f1 scores, where the task names it
+        ("positive_label", pa.int32()),  # its number
         ("last", _float),  # after the last epoch: what every table uses
         ("best", _float),  # best epoch on dev: for curiosity, it is chosen on what it reports
         ("best_epoch", pa.int32()),
-        ("majority", _float),  # main metric of the constant answer, where it has one
+        ("majority", _float),  # main metric of always guessing one label, where it has one
         ("epoch_metrics", pa.list_(_epoch)),
         ("train_losses", pa.list_(_float)),  # mean loss of each epoch, over its rows
         ("train_examples", _int),
         ("dev_examples", _int),
+        ("dev_in_train", _int),  # dev rows whose texts also occur in train; null in older files
+        ("dev_relabelled", _int),  # of them those with another label there
         ("train_tokens", _int),  # of one epoch, after truncation; null in older files
         ("dev_tokens", _int),
         ("steps", _int),

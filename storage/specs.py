@@ -55,6 +55,7 @@ class TaskDefinition:
     metric: str = "accuracy"  # the main one; others are stored beside it
     extra_metrics: tuple[str, ...] = ()
     labels: tuple[str, ...] = ()  # class names; empty: the sorted classes of the train rows
+    positive: str = ""  # the class that f1 scores; empty: class 1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -18,6 +18,17 @@ def did_you_mean(name: str, allowed: Iterable[str]) -> str:
     return f" Did you mean {near[0]!r}?" if near else ""
 
 
+def metric_name(metric: str, positive: str | None) -> str:
+    """`f1 of 'fraud'`: the metric, and the class it scores where one was named."""
+    return f"{metric} of {positive!r}" if positive else metric
+
+
+def also_in_train(rows: int, relabelled: int | None, of: int) -> str:
+    """`37 of 500 dev rows also occur in train, 2 of them with another label.`"""
+    other = f", {relabelled:,} of them with another label" if relabelled else ""
+    return f"{rows:,} of {of:,} dev rows also occur in train{other}. Scores on them are optimistic."
+
+
 def unknown_sweep(name: str, known: Collection[str], location: str) -> SpecError:
     """Of a store whose sweeps are `known`."""
     have = ", ".join(sorted(known)) or "none"

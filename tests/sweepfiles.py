@@ -55,12 +55,12 @@ def make_model(folder: Path, depth: int = 12, weight: float = 0.0) -> Path:
 
 def make_data(folder: Path, rows: int = 4) -> Path:
     """RTE and MRPC in the layout of a data folder."""
-    texts = [f"a {row}" for row in range(rows)]
-    table = pa.table({"sentence1": texts, "sentence2": texts, "label": [0, 1] * (rows // 2)})
     for task in ("rte", "mrpc"):
         (folder / task).mkdir(parents=True, exist_ok=True)
         for split in ("train", "validation"):
-            pq.write_table(table, folder / task / f"{split}.parquet")
+            texts = [f"{split} {row}" for row in range(rows)]
+            columns = {"sentence1": texts, "sentence2": texts, "label": [0, 1] * (rows // 2)}
+            pq.write_table(pa.table(columns), folder / task / f"{split}.parquet")
     return folder
 
 

@@ -12,7 +12,7 @@ import pytest
 
 from lp_sweep.storage.errors import MissingInputError
 from lp_sweep.trials import readers
-from lp_sweep.trials.datasource import LoadedTask, data_fingerprint, load_task
+from lp_sweep.trials.datasource import LoadedTask, data_fingerprint, load_task, overlap
 from lp_sweep.trials.tasks import GLUE_REVISION, TASKS, glue_source
 from tests.rows import GOOD, HEADER, ONE, files, parquet
 
@@ -129,6 +129,19 @@ def test_limits_are_a_fixed_random_subset_in_file_order(tmp_path: Path) -> None:
 
 
 # -- fingerprints
+
+
+def test_dev_rows_that_also_occur_in_train(tmp_path: Path) -> None:
+    train = HEADER + "a,neg\n b ,pos\nc,neg\nc,pos\n"
+    dev = HEADER + "a,neg\n a,pos\nb,pos\nc,pos\nd,neg\n"
+    found = overlap(load_task(ONE, files(tmp_path, train, dev)))
+    assert found == (4, 1, 5), "rows, those with another label, of all"
+    pair = replace(ONE, text_columns=("text", "more"))
+    header = "text,more,label\n"
+    source = files(tmp_path, f"{header}a,b,neg\nb,a,pos\n", f"{header}a,b ,neg\na,a,pos\n")
+    assert overlap(load_task(pair, source)).rows == 1, "all text columns"
+    few = load_task(ONE, files(tmp_path, train, dev), limit_dev=2)
+    assert overlap(few).of == 2, "of the rows that are used"
 
 
 def test_fingerprint_is_of_content_and_roles(tmp_path: Path) -> None:

@@ -168,7 +168,8 @@ def test_what_is_of_the_hub_is_linked(world: World) -> None:
         chosen="Named.",
         another="it is another network",
     )
-    card = ModelCard(trial_card(spec_of(record), record, facts, "validation"))
+    shared = {"dev_in_train": 3, "dev_relabelled": 1, "metric": "f1", "positive": "neg"}
+    card = ModelCard(trial_card(spec_of(record), record | shared, facts, "validation"))
     told = card.data.to_dict()
     assert (told["base_model"], told["license"]) == ("org/bert", "apache-2.0")
     assert told["datasets"] == ["nyu-mll/glue"]
@@ -182,6 +183,8 @@ def test_what_is_of_the_hub_is_linked(world: World) -> None:
         "| all 4 layers, same recipe and seed | 50.00 |",
         "50% of the",
         "**it is another network.**",
+        "3 of 60 dev rows also occur in train, 1 of them with another label",
+        "| f1 of 'neg' on validation |",
     ):
         assert words in card.text, words
 

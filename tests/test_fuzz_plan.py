@@ -198,7 +198,7 @@ test_adding_a_seed = fuzz(add_and_remove, 40, 1_000, content=asked(), extra=st.i
 
 # -- inputs with names that nobody would choose
 
-OWN = {"name": "mine", "train": "t.csv", "dev": "t.csv", "text": "text"}
+OWN = {"name": "mine", "train": "t.csv", "dev": "d.csv", "text": "text"}
 
 
 def named(folder: Path, place: str, name: str) -> None:
@@ -207,6 +207,7 @@ def named(folder: Path, place: str, name: str) -> None:
     if not file.exists():
         make_inputs(folder)
         (folder / "t.csv").write_text("text,label\na,0\nb,1\n")
+        (folder / "d.csv").write_text("text,label\nc,0\nd,1\n")
     content = yaml.safe_load(PLAIN)
     model = {"id": content["models"][0]}
     if place in ("id", "revision"):

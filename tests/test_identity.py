@@ -226,6 +226,7 @@ def test_defaults_are_pinned() -> None:
             "metric": "accuracy",
             "extra_metrics": (),
             "labels": (),
+            "positive": "",
         },
         "ProfileSpec": {
             "max_length": 128,

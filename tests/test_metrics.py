@@ -1,6 +1,7 @@
 """Scores against hand numbers and against scikit-learn and scipy themselves."""
 
 import warnings
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -12,7 +13,7 @@ from sklearn import metrics as sk
 
 from lp_sweep.storage.errors import DivergedError
 from lp_sweep.storage.specs import TaskDefinition
-from lp_sweep.trials.metrics import METRICS, majority_score, predictions, score
+from lp_sweep.trials.metrics import METRICS, majority_score, positive_label, predictions, score
 
 CLASSES = TaskDefinition(
     text_columns=("t",), metric="accuracy", extra_metrics=("f1", "macro_f1", "mcc")
@@ -104,12 +105,31 @@ def test_outputs_that_are_no_numbers_are_no_score(bad: float) -> None:
 
 
 @pytest.mark.parametrize(
-    ("metric", "expected"), [("accuracy", 0.25), ("f1", 0.0), ("mcc", 0.0), ("macro_f1", 0.2)]
+    ("metric", "expected"), [("accuracy", 0.25), ("f1", 6 / 7), ("mcc", 0.0), ("macro_f1", 0.2)]
 )
 def test_majority_is_the_train_rows(metric: str, expected: float) -> None:
     definition = TaskDefinition(text_columns=("t",), metric=metric)
     got = majority_score(definition, np.array([0, 0, 1]), np.array([1, 1, 1, 0]))
     assert got == pytest.approx(expected)
+
+
+F1 = TaskDefinition(text_columns=("t",), metric="f1", labels=("fraud", "ok"), positive="fraud")
+
+
+def test_f1_is_of_the_positive_class() -> None:
+    labels, answers = np.array([0, 0, 1, 1, 1, 1]), np.array([0, 1, 1, 1, 1, 0])
+    positive = positive_label(F1, ("fraud", "ok"))
+    assert positive == 0
+    assert score(F1, labels, np.eye(2)[answers], positive=positive)["f1"] == 0.5
+    assert score(F1, labels, np.eye(2)[answers])["f1"] == 0.75, "of class 1"
+    assert positive_label(replace(F1, positive=""), ("0", "1")) == 1
+
+
+def test_with_f1_one_label_for_all_is_the_positive_one() -> None:
+    """No other constant scores anything, so a score at its level is no sign of learning."""
+    labels = np.array([0, 1, 1, 1])  # a quarter is fraud
+    assert majority_score(F1, labels, labels, positive=0) == pytest.approx(0.4)
+    assert majority_score(F1, labels, labels, positive=1) == pytest.approx(6 / 7)
 
 
 def test_majority_of_numbers_and_of_nothing() -> None:

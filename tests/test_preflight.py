@@ -402,6 +402,28 @@ def test_empty_texts_are_noted_and_trained(world: Path) -> None:
     assert note in json.loads(sweep("plan", "sweep.yaml", "--json", cwd=world).stdout)["notes"]
 
 
+def test_rows_of_both_sets_are_a_note(world: Path) -> None:
+    with_rows(world, "good,pos\nbad,neg\n fine ,neg\n")
+    (world / "dev.csv").write_text("text,label\nfine,pos\nbad ,neg\npoor,neg\n")
+    said = "'mood': 2 of 3 dev rows also occur in train, 1 of them with another label"
+    notes = preflight.check(planned(world), str(world / "store"), world / "cache", offline=True)
+    assert [note for note in notes if said in note] == notes
+    assert said in sweep("plan", "sweep.yaml", cwd=world).stdout
+
+
+def test_f1_of_named_classes_asks_which_one(world: Path) -> None:
+    f1 = "tasks=[{name: mood, train: train.csv, dev: dev.csv, text: text, metric: f1%s}]"
+    told = sweep("plan", "sweep.yaml", f1 % "", cwd=world)
+    assert told.returncode == 4
+    assert "'mood'" in told.stderr
+    assert "`positive: neg` or `positive: pos`" in told.stderr
+    told = sweep("plan", "sweep.yaml", f1 % ", positive: nag", cwd=world)
+    assert "'neg', 'pos'. Did you mean 'neg'?" in told.stderr
+    told = sweep("plan", "sweep.yaml", f1 % ", positive: neg", cwd=world)
+    assert (told.returncode, told.stderr) == (0, "")
+    assert "tasks mood (F1 of 'neg')" in told.stdout
+
+
 def test_a_plan_leaves_large_files_to_the_run(world: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with_rows(world, "good,pos\nbad,\n")
     monkeypatch.setattr(inputs, "_WHILE_ONE_WAITS", 50)

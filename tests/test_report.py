@@ -370,6 +370,13 @@ def test_cells_of_two_recipes_are_said(tmp_path: Path) -> None:
     assert "compare them: CoLA, MRPC, RTE." in said
 
 
+def test_dev_rows_that_occur_in_train_are_said(tmp_path: Path) -> None:
+    fake = FakeSweep(tmp_path)
+    fake.curve({0: 90.0, 2: 89.5}, dev_in_train=37, dev_relabelled=2)
+    said = " ".join(page_of(fake.publish()).gaps.sentences)
+    assert said.count("37 of 872 dev rows also occur in train, 2 of them with another label") == 1
+
+
 def test_one_seed_is_said(tmp_path: Path) -> None:
     fake = FakeSweep(tmp_path)
     fake.curve({0: 90.0, 2: 89.5})

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from sklearn.metrics import f1_score
 
 from lp_sweep.orchestrator.inputs.resolve import resolve
 from lp_sweep.orchestrator.plan.known import Known
@@ -50,6 +51,7 @@ def test_the_record_has_every_column(outcome: dict[str, Any]) -> None:
     record = outcome["record"]
     assert set(record) == set(TRIALS.names)
     may_be_null = {"model_revision", "limit_train", "limit_dev", "command", "started_from"}
+    may_be_null |= {"positive", "positive_label"}
     assert {name for name, value in record.items() if value is None} <= may_be_null
     assert record["kept_layers"] == [1, 2, 3, 4]
     assert record["steps"] == 48  # 256 rows, batch 16, 3 epochs
@@ -158,14 +160,30 @@ def test_auto_precision_on_a_cpu_is_fp32(world: Path, outcome: dict[str, Any]) -
 
 
 def test_regression(tmp_path: Path) -> None:
-    task = {"name": "stars", "kind": "regression", "train": "n.csv", "dev": "n.csv"}
+    task = {"name": "stars", "kind": "regression", "train": "n.csv", "dev": "d.csv"}
     world = save_world(tmp_path, tasks=[{**task, "text": ["text"], "metric": "pearson"}])
     lines = [f"{'good ' * (i % 5)}w1,{i % 5}" for i in range(60)]
-    (tmp_path / "n.csv").write_text("text,label\n" + "\n".join(lines), encoding="utf-8")
+    for name, rows in (("n.csv", lines), ("d.csv", lines[5:])):
+        (tmp_path / name).write_text("text,label\n" + "\n".join(rows), encoding="utf-8")
     result = run_trial(jobs(world, "k=0", "recipe.epochs=4")[0])
     assert result["record"]["metric"] == "pearson"
     assert result["record"]["last"] > 0.5
     assert {len(row["scores"]) for row in result["predictions"]} == {1}
+
+
+def test_f1_of_a_named_class(tmp_path: Path) -> None:
+    task = {"name": "claims", "text": ["text"], "metric": "f1", "positive": "neg"}
+    world = save_world(tmp_path, tasks=[{**task, "train": "train.csv", "dev": "dev.csv"}])
+    with (tmp_path / "dev.csv").open("a") as dev, (tmp_path / "train.csv").open() as train:
+        dev.write(list(train)[1])
+    result = run_trial(jobs(world, "k=0", "recipe.epochs=1", "recipe.lr=1e-3")[0])
+    record, rows = result["record"], result["predictions"]
+    labels, answers = ([int(row[name]) for row in rows] for name in ("label", "prediction"))
+    assert record["last"] == f1_score(labels, answers, pos_label=0)
+    assert record["last"] != f1_score(labels, answers, pos_label=1)
+    assert record["majority"] == f1_score(labels, [0] * len(labels), pos_label=0)
+    assert (record["positive"], record["positive_label"]) == ("neg", 0)
+    assert (record["dev_in_train"], record["dev_relabelled"]) == (1, 0)
 
 
 def test_a_profile_gives_every_layer(world: Path) -> None:

@@ -15,9 +15,10 @@ from lp_sweep.analysis.statistics.tables import (
     min_layers_interval,
     significance,
 )
-from lp_sweep.analysis.tables import Table
+from lp_sweep.analysis.tables import Table, task_scores
 from lp_sweep.analysis.views import open_views
 from lp_sweep.storage.store import Store
+from lp_sweep.trials.metrics import METRICS
 from tests.answered import long, network, right
 from tests.fake_records import FakeSweep
 
@@ -57,6 +58,28 @@ def test_other_metrics_are_tested_over_resampled_rows(fake: FakeSweep) -> None:
     assert (row["test"], row["b"], row["metric"]) == ("rows", None, "pearson")
     assert row["change"] == pytest.approx(-200, abs=0.1)
     assert row["p"] < 1e-6
+
+
+def test_f1_is_of_the_class_that_the_record_names(fake: FakeSweep) -> None:
+    """Resampled, compared and named: of 'fraud', which is class 0."""
+    fraud = np.arange(60) % 10 == 0
+    for k, found in ((0, fraud), (6, fraud & (np.arange(60) < 30))):
+        score = 100 * METRICS["f1"](fraud.astype(float), found.astype(float))
+        of = {"metric": "f1", "positive": "fraud", "positive_label": 0, "majority": 0.18}
+        row = fake.cell(k=k, score=score, task="claims", **of)
+        fake.store.put("predictions", row["trial_id"], [
+            {"trial_id": row["trial_id"], "split": "validation", "example": i, "scores": [0.0]}
+            | {"label": float(not fraud[i]), "prediction": float(not found[i])}
+            for i in range(60)
+        ])  # fmt: skip
+    with open_views(fake.publish()) as catalog:
+        (test,) = (table := significance(catalog)).long.to_pylist()
+        assert test["reason"] is None
+        assert test["change"] == pytest.approx(100 * (2 / 3 - 1))
+        assert (table.rows[0][table.columns.index("task")]) == "claims F1 of 'fraud'"
+        full, pruned = intervals(catalog).long.to_pylist()
+        assert (full["metric"], full["reason"], pruned["reason"]) == ("f1 of 'fraud'", None, None)
+        assert task_scores(catalog).columns[-1] == "claims F1 of 'fraud'"
 
 
 def test_a_comparison_that_strategies_share_is_one_test(fake: FakeSweep) -> None:

@@ -404,12 +404,58 @@ def test_a_task_of_ones_own(tmp_path: Path) -> None:
         TASKS, "tasks: [{name: my reviews, train: t.csv, dev: d.csv, text: review, label: stars}]"
     )
     file = make_inputs(tmp_path, text)
-    for name in ("t.csv", "d.csv"):
-        (tmp_path / name).write_text("review,stars\ngood,5\nbad,1\n")
+    (tmp_path / "t.csv").write_text("review,stars\ngood,5\nbad,1\n")
+    (tmp_path / "d.csv").write_text("review,stars\nfine,5\npoor,1\n")
     task = find(file).tasks["my reviews"]
     assert task.definition.text_columns == ("review",)
     assert task.definition.label_column == "stars"
     assert {cell.task for cell in cells(file)} == {"my reviews"}
+
+
+CLAIMS = "{name: claims, train: t.csv, dev: %s, text: text%s}"
+CLAIMS_MISTAKES = {
+    "one-file": (CLAIMS % ("./t.csv", ""), "claims.*one file.*t.csv.*other rows"),
+    "one-link": (CLAIMS % ("link.csv", ""), "claims.*one file.*link.csv"),
+    "same-bytes": (CLAIMS % ("copy.csv", ""), "claims.*same content.*t.csv.*copy.csv"),
+    "one-split": (
+        f"{{name: a, dataset: b/c, revision: '{'0' * 40}', text: t, dev_split: train}}",
+        "one split, 'train'",
+    ),
+    "which-class": (
+        CLAIMS % ("d.csv", ", labels: [fraud, ok], metric: f1"),
+        "'fraud' and 'ok'.*`positive: fraud` or `positive: ok`",
+    ),
+    "no-such-class": (
+        CLAIMS % ("d.csv", ", labels: [fraud, ok], metric: f1, positive: frod"),
+        "`positive: frod`.*fraud, ok.*mean 'fraud'",
+    ),
+    "accuracy": (CLAIMS % ("d.csv", ", positive: fraud"), "positive.*accuracy.*`metric: f1`"),
+    "glue": ("{name: rte, positive: entailment}", "positive can't be set"),
+}
+
+
+@pytest.mark.parametrize(("task", "message"), CLAIMS_MISTAKES.values(), ids=CLAIMS_MISTAKES)
+def test_a_task_that_would_mislead_is_refused(tmp_path: Path, task: str, message: str) -> None:
+    file = make_inputs(tmp_path, PLAIN.replace(TASKS, f"tasks: [{task}]"))
+    for name in ("t.csv", "copy.csv"):
+        (tmp_path / name).write_text("text,label\na,ok\nb,fraud\n")
+    (tmp_path / "d.csv").write_text("text,label\nc,ok\nd,fraud\n")
+    (tmp_path / "link.csv").symlink_to("t.csv")
+    said = mistake(file)
+    assert said.startswith(f"{file}:5: ")
+    assert re.search(message, said), said
+
+
+def test_the_positive_class_is_part_of_the_task(tmp_path: Path) -> None:
+    (tmp_path / "t.csv").write_text("text,label\na,1\nb,0\n")
+    (tmp_path / "d.csv").write_text("text,label\nc,1\nd,0\n")
+    ids = {}
+    for positive in ("", ", positive: 1", ", positive: '1'"):
+        task = CLAIMS % ("d.csv", f", metric: f1{positive}")
+        file = make_inputs(tmp_path, PLAIN.replace(TASKS, f"tasks: [{task}]"))
+        assert find(file).tasks["claims"].definition.positive == ("1" if positive else "")
+        ids[positive] = {cell.trial_id for cell in planned(file).cells}
+    assert ids[", positive: 1"] == ids[", positive: '1'"] != ids[""]
 
 
 # -- overrides

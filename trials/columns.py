@@ -22,6 +22,7 @@ import pyarrow.compute as pc
 from lp_sweep.storage.errors import MissingInputError
 from lp_sweep.storage.printable import listed, short, shown
 from lp_sweep.storage.specs import TaskDefinition
+from lp_sweep.storage.wording import did_you_mean
 from lp_sweep.trials.readers import first_failing
 
 _WHOLE = re.compile(r"-?\d{1,18}", re.ASCII)  # longer ones are names
@@ -84,6 +85,12 @@ def class_names(train: Rows, definition: TaskDefinition) -> tuple[str, ...]:
     if "f1" in (definition.metric, *definition.extra_metrics) and len(names) != 2:
         raise MissingInputError(
             f"{train.where}: f1 is of two classes, this task has {len(names)}. Use macro_f1."
+        )
+    if definition.positive and definition.positive not in names:
+        raise MissingInputError(
+            f"{train.where}: `positive: {definition.positive}` is no class of column "
+            f"{definition.label_column!r}. Its classes are {listed(map(shown, names))}."
+            f"{did_you_mean(definition.positive, names)}"
         )
     return names
 

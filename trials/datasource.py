@@ -10,6 +10,7 @@ import hashlib
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -106,6 +107,34 @@ def load_task(
         limit_train=limit_train,
         limit_dev=limit_dev,
     )
+
+
+class Overlap(NamedTuple):
+    """Dev rows, of all dev splits, whose texts are also those of a train row."""
+
+    rows: int
+    relabelled: int  # of them those whose label none of these train rows has
+    of: int  # dev rows in all
+
+
+def overlap(task: LoadedTask) -> Overlap:
+    """Texts are compared without the white space around them. Takes memory for the dev rows alone:
+    the train rows go by."""
+    labels: dict[tuple[str, ...], set[float]] = {key: set() for key in _keys(*task.dev.values())}
+    for key, label in zip(_keys(task.train), task.train.labels.tolist(), strict=True):
+        if key in labels:
+            labels[key].add(label)
+    rows = relabelled = 0
+    for split in task.dev.values():
+        for key, label in zip(_keys(split), split.labels.tolist(), strict=True):
+            rows += bool(labels[key])
+            relabelled += bool(labels[key]) and label not in labels[key]
+    return Overlap(rows, relabelled, sum(map(len, task.dev.values())))
+
+
+def _keys(*splits: Split) -> Iterator[tuple[str, ...]]:
+    for split in splits:
+        yield from zip(*(map(str.strip, texts) for texts in split.texts), strict=True)
 
 
 def empty_texts(task: LoadedTask, source: TaskSource) -> Iterator[str]:

@@ -25,14 +25,14 @@ from filelock import FileLock, Timeout
 from lp_sweep.storage.errors import MissingInputError
 from lp_sweep.storage.identity import content_hash
 from lp_sweep.storage.specs import TaskDefinition
-from lp_sweep.trials.datasource import LoadedTask, Split
+from lp_sweep.trials.datasource import LoadedTask, Split, overlap
 from lp_sweep.trials.encoded import EncodedSplit, EncodedTask
 from lp_sweep.trials.tokenizer import tokenizer_digest
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
-CACHE_VERSION = 2
+CACHE_VERSION = 3
 _META = "meta.json"
 _LOCK_SECONDS = 1800.0  # then do the work ourselves
 _CHUNK = 10_000  # texts tokenised at once: bounds the memory of Python lists
@@ -99,6 +99,7 @@ def open_tokens(folder: Path) -> EncodedTask | None:
         dev = {name: _map_split(folder, i) for i, name in enumerate(meta["splits"])}
         label_names = tuple(meta["label_names"])
         train = dev.pop("train")
+        found = {name: int(meta[name]) for name in ("dev_in_train", "dev_relabelled")}
     except (OSError, ValueError, KeyError, TypeError, AttributeError):
         return None
     if not dev:
@@ -109,6 +110,7 @@ def open_tokens(folder: Path) -> EncodedTask | None:
         label_names=label_names,
         num_labels=len(label_names) or 1,
         from_cache=True,
+        **found,
     )
 
 
@@ -135,9 +137,12 @@ def _build(
             for name, array in _arrays(tokenizer, split, max_length).items():
                 file = f"{position}.{name}.npy"
                 sizes[file] = _save(temporary / file, array)
+        both = overlap(task)
         meta = {
             "splits": list(task.splits),
             "label_names": list(task.label_names),
+            "dev_in_train": both.rows,
+            "dev_relabelled": both.relabelled,
             "bytes": sizes,
         }
         (temporary / _META).write_text(json.dumps(meta), encoding="utf-8")

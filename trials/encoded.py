@@ -86,6 +86,8 @@ class EncodedTask:
     label_names: tuple[str, ...]
     num_labels: int
     from_cache: bool
+    dev_in_train: int | None = None  # dev rows, of all splits, whose texts also occur in train
+    dev_relabelled: int | None = None  # of them those with another label there
 
 
 def _padded(mask: npt.NDArray[np.bool_], values: npt.NDArray[Any], pad: int) -> Any:

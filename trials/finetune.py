@@ -177,7 +177,13 @@ class _Run:
             for name, split in self.data.dev.items()
         }
         for name, split in self.data.dev.items():
-            for metric, value in score(self.setting.definition, split.labels, logits[name]).items():
+            found = score(
+                self.setting.definition,
+                split.labels,
+                logits[name],
+                positive=self.setting.positive,
+            )
+            for metric, value in found.items():
                 self.progress.epoch_metrics.append(
                     EpochMetric(self.progress.epoch + 1, name, metric, value)
                 )

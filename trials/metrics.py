@@ -7,7 +7,7 @@ a network that learnt nothing still has a number. Imports scikit-learn and scipy
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -24,7 +24,8 @@ def accuracy(labels: Array, predicted: Array) -> float:
 
 
 def f1(labels: Array, predicted: Array) -> float:
-    """F1 of class 1. 0.0 where no row is of class 1 or predicted so."""
+    """F1 of class 1. 0.0 where no row is of class 1 or predicted so. `score` makes class 1 of the
+    task's positive class."""
     from sklearn.metrics import f1_score
 
     return float(f1_score(labels, predicted, pos_label=1, average="binary", zero_division=0.0))
@@ -85,24 +86,39 @@ def predictions(definition: TaskDefinition, logits: Array) -> Array:
     return np.asarray(logits.argmax(axis=1), np.int64)
 
 
-def score(definition: TaskDefinition, labels: Array, logits: Array) -> dict[str, float]:
-    """The main metric, then the extra ones, over (n,) labels. Raises DivergedError."""
+def positive_label(definition: TaskDefinition, label_names: Sequence[str]) -> int:
+    """The number of the class that f1 scores."""
+    return list(label_names).index(definition.positive) if definition.positive else 1
+
+
+def score(
+    definition: TaskDefinition, labels: Array, logits: Array, *, positive: int = 1
+) -> dict[str, float]:
+    """The main metric, then the extra ones, over (n,) labels; `positive` is `positive_label`.
+    Raises DivergedError."""
     predicted = predictions(definition, logits)
     names = (definition.metric, *definition.extra_metrics)
-    return {name: METRICS[name](labels, predicted) for name in names}
+    return {name: _scored(name, labels, predicted, positive) for name in names}
+
+
+def _scored(name: str, labels: Array, predicted: Array, positive: int) -> float:
+    if name == "f1":
+        labels, predicted = ((each == positive).astype(np.int64) for each in (labels, predicted))
+    return METRICS[name](labels, predicted)
 
 
 def majority_score(
-    definition: TaskDefinition, train_labels: Array, dev_labels: Array
+    definition: TaskDefinition, train_labels: Array, dev_labels: Array, *, positive: int = 1
 ) -> float | None:
-    """Main metric on dev of the train rows' commonest class (the lowest of equals), or of their
-    mean: a correlation's 0.0. None without rows."""
+    """Main metric on dev of always guessing one label: the most common one of the train rows (the
+    lowest of equals); with f1 the positive class, since any other scores 0. A correlation has 0.0.
+    None without rows."""
     if not len(train_labels) or not len(dev_labels):
         return None
     if definition.kind == "regression":
         return 0.0
-    majority = int(np.bincount(train_labels).argmax())
-    return METRICS[definition.metric](dev_labels, np.full_like(dev_labels, majority))
+    one = positive if definition.metric == "f1" else int(np.bincount(train_labels).argmax())
+    return _scored(definition.metric, dev_labels, np.full_like(dev_labels, one), positive)
 
 
 def _correlation(of: Callable[[Array, Array], Any], labels: Array, predicted: Array) -> float:

@@ -16,7 +16,7 @@ from lp_sweep.trials.device import pick_device
 from lp_sweep.trials.encoded import EncodedTask
 from lp_sweep.trials.finetune import Trained
 from lp_sweep.trials.job import Job
-from lp_sweep.trials.metrics import majority_score, predictions
+from lp_sweep.trials.metrics import majority_score, positive_label, predictions
 from lp_sweep.trials.procedures import Phase
 from lp_sweep.trials.provenance import where
 
@@ -63,16 +63,21 @@ def score_columns(
     best = max(final, key=curve.__getitem__)
     dev_rows = sum(len(split) for split in data.dev.values())
     rate = len(curve) if len(course) == 1 else None
+    positive = positive_label(spec.task, data.label_names)
     return {
         "metric": spec.task.metric,
+        "positive": spec.task.positive or None,
+        "positive_label": positive if spec.task.positive else None,
         "last": curve[-1],
         "best": curve[best],
         "best_epoch": best + 1,
-        "majority": majority_score(spec.task, data.train.labels, main.labels),
+        "majority": majority_score(spec.task, data.train.labels, main.labels, positive=positive),
         "epoch_metrics": [item._asdict() for item in done.epoch_metrics],
         "train_losses": done.train_losses,
         "train_examples": len(data.train),
         "dev_examples": dev_rows,
+        "dev_in_train": data.dev_in_train,
+        "dev_relabelled": data.dev_relabelled,
         "train_tokens": data.train.token_count,
         "dev_tokens": sum(split.token_count for split in data.dev.values()),
         "steps": done.step,

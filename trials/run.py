@@ -19,6 +19,7 @@ from lp_sweep.storage.identity import IDENTITY_VERSION, canonical_json
 from lp_sweep.storage.outbox import Outbox
 from lp_sweep.storage.plain import trial_spec_from_plain
 from lp_sweep.storage.spool import Record
+from lp_sweep.storage.wording import metric_name
 from lp_sweep.trials.afterwards import Afterwards
 from lp_sweep.trials.batches import MAX_HALVINGS, BatchSizes, whole_batch
 from lp_sweep.trials.checkpoint import FOLDER, Checkpoints, Subject, file_name
@@ -196,13 +197,17 @@ def _finished(job: Job, outbox: Outbox, keeper: Keeper, record: dict[str, Any]) 
     was lost right after its record."""
     told = {"id": job["id"], "status": "done", "seconds": record["seconds_total"]}
     if not _is_profile(job):
-        told |= {"last": record["last"], "metric": record["metric"]}
+        told |= {"last": record["last"], "metric": _metric(record)}
     if outbox.refusal is not None:
         return told | {"status": "spooled", "message": outbox.refusal}
     if not _is_profile(job):
         keeper.settle(record)
         outbox.delete(FOLDER, file_name(job["id"]))
     return told
+
+
+def _metric(record: Mapping[str, Any]) -> str:
+    return metric_name(record["metric"], record.get("positive"))
 
 
 def _is_profile(job: Job) -> bool:

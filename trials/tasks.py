@@ -17,7 +17,9 @@ from typing import Any, NamedTuple
 
 from lp_sweep.storage.errors import MissingInputError, SpecError
 from lp_sweep.storage.places import is_file
+from lp_sweep.storage.printable import listed, shown
 from lp_sweep.storage.specs import TaskDefinition
+from lp_sweep.storage.wording import did_you_mean
 
 GLUE_DATASET = "nyu-mll/glue"
 GLUE_REVISION = "bcdcba79d07bc864c1c254ccfcedcce55bcc9a8c"
@@ -171,6 +173,7 @@ def user_task(
     metric: str | None = None,
     extra_metrics: Sequence[str] = (),
     labels: Sequence[object] = (),
+    positive: str | None = None,
     train: str | Path | None = None,
     dev: str | Path | None = None,
     dataset: str | None = None,
@@ -197,6 +200,7 @@ def user_task(
         metric=_choice(name, f"{kind} metric", metric or allowed[0], allowed),
         extra_metrics=tuple(_choice(name, f"{kind} metric", m, allowed) for m in extra_metrics),
         labels=tuple(_label_text(value) for value in labels),
+        positive=positive or "",
     )
     _check_definition(name, definition)
     if dataset is None:
@@ -235,6 +239,21 @@ def _label_text(value: object) -> str:
     return str(value).lower() if isinstance(value, bool) else str(value)  # as Arrow writes them
 
 
+def unnamed_positive(name: str, definition: TaskDefinition, classes: Sequence[str]) -> str | None:
+    """Why the main metric f1 of these classes needs `positive`, None where it does not. Of 0 and 1
+    (or false and true) it is 1; of names nobody knows which one is meant."""
+    if definition.metric != "f1" or definition.positive or len(classes) != 2:
+        return None
+    if tuple(value.lower() for value in classes) in (("0", "1"), ("false", "true")):
+        return None
+    first, second = map(shown, classes)
+    return (
+        f"task {name!r}: metric f1 scores one class, and the classes are {first} and {second}. "
+        f"Say which one: write `positive: {classes[0]}` or `positive: {classes[1]}` in the task's "
+        "entry, or choose macro_f1 for both."
+    )
+
+
 def _check_definition(name: str, definition: TaskDefinition) -> None:
     columns = definition.text_columns
     if not 1 <= len(columns) <= 2:
@@ -246,3 +265,20 @@ def _check_definition(name: str, definition: TaskDefinition) -> None:
         raise SpecError(f"task {name!r}: regression has numbers, not 'labels'. Remove one.")
     if len(set(labels)) != len(labels) or len(labels) == 1:
         raise SpecError(f"task {name!r}: 'labels' must be two or more, all different: {labels}.")
+    _check_positive(name, definition)
+
+
+def _check_positive(name: str, definition: TaskDefinition) -> None:
+    positive, labels = definition.positive, definition.labels
+    if positive and "f1" not in (definition.metric, *definition.extra_metrics):
+        raise SpecError(
+            f"task {name!r}: `positive: {positive}` is the class that metric f1 scores, and the "
+            f"metric is {definition.metric}. Remove `positive:`, or set `metric: f1`."
+        )
+    if positive and labels and positive not in labels:
+        raise SpecError(
+            f"task {name!r}: `positive: {positive}` is none of its labels ({listed(labels)})."
+            f"{did_you_mean(positive, labels)}"
+        )
+    if problem := unnamed_positive(name, definition, labels):
+        raise SpecError(problem)

@@ -28,6 +28,7 @@ from lp_sweep.trials.forward import compute_used
 from lp_sweep.trials.inputs import Inputs, load_inputs
 from lp_sweep.trials.job import Job
 from lp_sweep.trials.memory import memory_errors
+from lp_sweep.trials.metrics import positive_label
 from lp_sweep.trials.procedures import FINETUNE_THEN_DROP, phases
 from lp_sweep.trials.provenance import now, where
 from lp_sweep.trials.prune import parameter_counts
@@ -85,6 +86,7 @@ def _run_trial(job: Job, spec: TrialSpec, batches: BatchSizes, attempt: Try) -> 
         precision=precision_used(spec.recipe.precision, device),
         batches=batches,
         course=course,
+        positive=positive_label(spec.task, inputs.encoded.label_names),
     )
     trained = finetune(inputs.model, inputs.encoded, setting, attempt.saver)
     record = {

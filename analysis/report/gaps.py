@@ -13,6 +13,7 @@ from lp_sweep.analysis.tables import Table, context, flat
 from lp_sweep.storage.catalog import Catalog
 from lp_sweep.storage.printable import listed, short
 from lp_sweep.storage.redact import redact_text
+from lp_sweep.storage.wording import also_in_train
 
 Row = Mapping[str, Any]
 _MOST = 500  # lines of a list
@@ -45,6 +46,11 @@ WHERE state NOT IN ('done', 'not_needed')
 GROUP BY 1
 ORDER BY 1
 """
+_SHARED_ROWS = """
+SELECT DISTINCT task, dev_in_train, dev_relabelled, dev_examples FROM trials
+WHERE dev_in_train > 0
+ORDER BY ALL
+"""
 _COUNTS = """
 SELECT
     (SELECT count(*) FROM cells) AS n_cells,
@@ -76,6 +82,7 @@ def gaps(catalog: Catalog, store: str) -> Gaps:
     return Gaps(
         sentences=[
             *_sentences(counts),
+            *_also_in_train(catalog),
             *mixed(catalog),
             *(f"{note}." for note in setup_notes(catalog)),
             *_unreadable(catalog),
@@ -142,6 +149,12 @@ def _about_speed(timed: int, networks: int) -> Iterator[str]:
     if timed < networks:
         which = "No network has" if not timed else f"{networks - timed} of {networks} networks lack"
         yield f"{which} a measured speed: {phrases.NOT_MEASURED} is not derived from anything."
+
+
+def _also_in_train(catalog: Catalog) -> Iterator[str]:
+    for row in catalog.query(_SHARED_ROWS).to_pylist():
+        both = also_in_train(row["dev_in_train"], row["dev_relabelled"], row["dev_examples"])
+        yield f"Task {row['task']}: {both}"
 
 
 def _unreadable(catalog: Catalog) -> Iterator[str]:

@@ -33,9 +33,10 @@ _LISTS = {
             model_fingerprint AS "fingerprint", count(*) AS "trials"
         FROM trials GROUP BY ALL ORDER BY ALL""",
     "data": """
-        SELECT task AS "task", metric AS "metric", max(train_examples) AS "train rows",
+        SELECT task AS "task", metric || coalesce(' of ''' || positive || '''', '') AS "metric",
+            max(train_examples) AS "train rows",
             max(dev_examples) AS "dev rows", data_fingerprint AS "fingerprint", count(*) AS "trials"
-        FROM trials GROUP BY task, metric, data_fingerprint ORDER BY ALL""",
+        FROM trials GROUP BY task, metric, positive, data_fingerprint ORDER BY ALL""",
     "machines": """
         SELECT device_name AS "device", device_type AS "type", threads AS "threads",
             precision_used AS "precision", count(DISTINCT host) AS "hosts", count(*) AS "trials"

@@ -27,7 +27,8 @@ SELECT
     cells.sweep, cells.model, cells.procedure, cells.feed_forward, cells.strategy, cells.k,
     cells.threshold, cells.task, cells.seed, cells.cell, cells.depth, cells.n_kept, cells.state,
     cells.score, cells.score_full, cells.change, cells.trial_id, full_depth.full_trial_id,
-    own.metric, own.split, whole.metric AS full_metric, whole.split AS full_split
+    cells.metric, own.metric AS own_metric, own.split, whole.metric AS full_metric,
+    whole.split AS full_split
 FROM cells
 LEFT JOIN full_depth USING (sweep, model, procedure, task, seed)
 LEFT JOIN networks AS own ON own.trial_id = cells.trial_id
@@ -61,7 +62,7 @@ def is_full(cell: Row) -> bool:
 
 def own(cell: Row) -> Network:
     """The network of a cell that is done."""
-    return Network(cell["trial_id"], cell["metric"], cell["split"], cell["score"])
+    return Network(cell["trial_id"], cell["own_metric"], cell["split"], cell["score"])
 
 
 def full(cell: Row) -> Network | None:

@@ -19,9 +19,9 @@ from lp_sweep.storage.store import Store
 _GROUPS = {
     "what": """trial_id profile_id identity_version model model_fingerprint model_revision depth
         kept_layers dropped_layers k procedure measure task data_fingerprint seed""",
-    "result": """metric last best best_epoch majority train_losses steps train_examples
-        dev_examples params_total params_encoder params_embedding micro_batch out_of_memory_retries
-        resumed_from_step""",
+    "result": """metric positive last best best_epoch majority train_losses steps train_examples
+        dev_examples dev_in_train dev_relabelled params_total params_encoder params_embedding
+        micro_batch out_of_memory_retries resumed_from_step""",
     "where": """host device_type device_name threads started_at ended_at command versions""",
 }
 # in the JSON; epochs and speeds have views of their own, a profile's numbers a table of their own

@@ -6,16 +6,19 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+from lp_sweep.analysis.phrases import heading
 from lp_sweep.orchestrator.commands.costview import cost_json, cost_lines
 from lp_sweep.orchestrator.commands.output import two_digits
 from lp_sweep.orchestrator.estimate.cost import Cost
 from lp_sweep.orchestrator.estimate.estimate import Estimate, Rates, longest_trial
+from lp_sweep.orchestrator.inputs.resolve import TaskInput
 from lp_sweep.orchestrator.plan.plan import Cell, Plan, Work, state_of
 from lp_sweep.orchestrator.plan.selection import taken_on
 from lp_sweep.orchestrator.plan.words import short_model
 from lp_sweep.orchestrator.sweepfile.until import ASSUMED
 from lp_sweep.storage.printable import page, ranges
 from lp_sweep.storage.specs import SpeedSpec
+from lp_sweep.storage.wording import metric_name
 from lp_sweep.trials.feedforward_rules import NONE
 from lp_sweep.trials.procedures import DIRECT
 
@@ -198,11 +201,18 @@ def _matrix(plan: Plan) -> list[str]:
             if labels not in ([DIRECT], [NONE])
         ]
         + [
-            f"  tasks {', '.join(plan.sweep.tasks)}",
+            f"  tasks {', '.join(map(_task, plan.sweep.tasks.values()))}",
             f"  seeds {', '.join(map(str, plan.sweep.spec.seeds))}",
             "",
         ]
     )
+
+
+def _task(task: TaskInput) -> str:
+    """`claims (F1 of 'fraud')`: the metric where it is of one named class."""
+    definition = task.definition
+    metric = metric_name(definition.metric, definition.positive)
+    return f"{task.name} ({heading('', metric).strip()})" if definition.positive else task.name
 
 
 def _count(name: str, count: int, meaning: str) -> str:

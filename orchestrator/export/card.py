@@ -12,6 +12,7 @@ from lp_sweep.analysis.render import markdown_escape
 from lp_sweep.orchestrator.export.facts import Base, Facts, Speed
 from lp_sweep.storage.printable import printable, ranges
 from lp_sweep.storage.specs import TrialSpec
+from lp_sweep.storage.wording import also_in_train, metric_name
 
 Record = Mapping[str, Any]
 TAGS = ["lp-sweep", "layer-pruning"]
@@ -97,7 +98,7 @@ def _front_matter(record: Record, facts: Facts, split: str) -> str:
         dataset_revision=hub.revision if hub else None,
         dataset_split=split,
         metric_type=metric,
-        metric_name=record["metric"],
+        metric_name=metric_name(record["metric"], record.get("positive")),
         metric_value=round(record["last"], 6),
     )
     data = ModelCardData(
@@ -147,10 +148,11 @@ def _scores(record: Record, facts: Facts, split: str) -> str:
         if interval.low is not None and interval.high is not None
         else f"no interval: {interval.reason}"
     )
+    metric = metric_name(record["metric"], record.get("positive"))
     lines = [
         "| | points |",
         "|---|---|",
-        f"| {escaped(record['metric'])} on {escaped(split)} | {100 * record['last']:.2f} |",
+        f"| {escaped(metric)} on {escaped(split)} | {100 * record['last']:.2f} |",
         f"| 95% interval over dev examples, this network | {between} |",
     ]
     if facts.full is not None:
@@ -165,6 +167,9 @@ def _scores(record: Record, facts: Facts, split: str) -> str:
         "was chosen on a dev set scores a little better there than elsewhere: test it on rows of "
         "your own."
     )
+    if record.get("dev_in_train"):
+        both = [record[name] for name in ("dev_in_train", "dev_relabelled", "dev_examples")]
+        note = f"**{also_in_train(*both)}** {note}"
     return "\n".join(lines) + f"\n\n{note}"
 
 

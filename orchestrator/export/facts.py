@@ -72,6 +72,8 @@ def interval_of(
     """For the score of one network on other dev rows, as in `table intervals`; (n,) each."""
     metric = record["metric"]
     network = Network(record["trial_id"], metric, "", 100 * record["last"])
+    if (positive := record.get("positive_label")) is not None:  # the class that f1 scores
+        labels, predicted = labels == positive, predicted == positive
     answers = answers_of(metric, examples, labels, predicted)
     return intervals.interval_of([network], lambda _: answers)
 

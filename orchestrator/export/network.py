@@ -16,6 +16,7 @@ from lp_sweep.storage.networks import fetch_network, has_network
 from lp_sweep.storage.specs import TrialSpec
 from lp_sweep.storage.store import Store
 from lp_sweep.storage.sums import changed_files
+from lp_sweep.storage.wording import metric_name
 
 Tell = Callable[[str], None]
 # of a kept network: no other file leaves the store. Whether one is missing, the check finds out
@@ -106,8 +107,9 @@ def check_same(again: Mapping[str, Any], record: Mapping[str, Any], *, accept: b
     if again["last"] == record["last"]:
         return None
     was, now = (_made(row) for row in (record, again))
+    metric = metric_name(record["metric"], record.get("positive"))
     said = (
-        f"trained again it scores {100 * again['last']:.2f} {record['metric']}, and the record "
+        f"trained again it scores {100 * again['last']:.2f} {metric}, and the record "
         f"says {100 * record['last']:.2f}: it is another network ({now}; the record's was of {was})"
     )
     if accept:

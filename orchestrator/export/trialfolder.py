@@ -31,6 +31,7 @@ from lp_sweep.storage.errors import SpecError
 from lp_sweep.storage.schema import PUBLISHED_VERSIONS
 from lp_sweep.storage.specs import TrialSpec
 from lp_sweep.storage.sums import write_sums
+from lp_sweep.storage.wording import metric_name
 
 # of a record: nothing else leaves the store, and so no column that a later version adds
 _PUBLISHED = (
@@ -99,7 +100,7 @@ def export(wanted: Wanted, tell: Callable[[str], None]) -> Exported:
         folder=str(wanted.out),
         trial_id=record["trial_id"],
         kept_layers=list(record["kept_layers"]),
-        metric=record["metric"],
+        metric=metric_name(record["metric"], record.get("positive")),
         score=100 * trained.record["last"],
         interval=None if low is None or high is None else (low, high),
         retrained=trained.retrained,

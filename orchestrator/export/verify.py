@@ -15,7 +15,8 @@ import numpy as np
 from lp_sweep.orchestrator.export.process import Answer
 from lp_sweep.storage.errors import ExportError
 from lp_sweep.storage.specs import TaskDefinition
-from lp_sweep.trials.metrics import predictions, score
+from lp_sweep.storage.wording import metric_name
+from lp_sweep.trials.metrics import positive_label, predictions, score
 
 _SAME_SCORE = 1e-9  # shares; of the very same answers
 _NEAR_SCORE = 1e-4  # of a correlation, which every rounding of a logit moves
@@ -92,7 +93,7 @@ def _compare(logits: np.ndarray, expected: Expected) -> Verified:
         largest_difference=difference,
         tolerance=expected.nearness.rounding * largest,
         other_labels=_other_labels(logits, expected),
-        score=score(expected.definition, expected.labels, logits)[expected.definition.metric],
+        score=_score(expected, logits),
         recorded_score=expected.score,
     )
     if not difference <= found.tolerance:
@@ -112,6 +113,12 @@ def _compare(logits: np.ndarray, expected: Expected) -> Verified:
     return found
 
 
+def _score(expected: Expected, logits: np.ndarray) -> float:
+    definition = expected.definition
+    positive = positive_label(definition, expected.label_names)
+    return score(definition, expected.labels, logits, positive=positive)[definition.metric]
+
+
 def _root_mean_square(values: np.ndarray) -> float:
     return float(np.sqrt(np.square(values, dtype=np.float64).mean()))
 
@@ -127,14 +134,15 @@ def _other_labels(logits: np.ndarray, expected: Expected) -> int:
 def _check_score(found: Verified, expected: Expected) -> None:
     """The same labels are the same score; other labels explain another, and are counted."""
     definition = expected.definition
-    stored = score(definition, expected.labels, expected.logits)[definition.metric]
+    stored = _score(expected, expected.logits)
     if not abs(stored - expected.score) <= _SAME_SCORE:
         _refuse(f"the stored logits give {100 * stored:.4f}, the record {100 * expected.score:.4f}")
     is_correlation = definition.kind == "regression"
     allowed = expected.nearness.correlation if is_correlation else _SAME_SCORE
     if not found.other_labels and not abs(found.score - found.recorded_score) <= allowed:
+        metric = metric_name(definition.metric, definition.positive)
         _refuse(
-            f"its {definition.metric} on the dev set is {100 * found.score:.4f}, the record says "
+            f"its {metric} on the dev set is {100 * found.score:.4f}, the record says "
             f"{100 * found.recorded_score:.4f}"
         )
 

@@ -7,6 +7,7 @@ no torch, no Ray.
 from __future__ import annotations
 
 import contextlib
+import filecmp
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -208,13 +209,32 @@ def _find_task(entry: TaskEntry, data_dir: Path | None, folder: Path, pins: Pins
             kind=entry.kind,
             metric=entry.metric,
             labels=entry.labels or [],
+            positive=entry.positive,
             base_dir=folder,
         )
     fingerprint = data_fingerprint(source, definition)
+    _refuse_one_for_both(name, source)
     asked = entry.revision or DEFAULT_REVISION if entry.dataset else source.revision
     return TaskInput(
         name, definition, source, fingerprint, *_rows(name, source), asked, why_not_pinned=why_not
     )
+
+
+def _refuse_one_for_both(name: str, source: TaskSource) -> None:
+    """Raises SpecError where a dev split is the train split: the same place, or the same bytes."""
+    train, *dev = (source.files or source.splits).values()
+    for other in dev:
+        if source.files and filecmp.cmp(train, other, shallow=False):  # a link is the same, too
+            same = Path(train).resolve() == Path(other).resolve()
+            how = f"are one file, {other}" if same else f"have the same content: {train}, {other}"
+        elif other == train:
+            how = f"are one split, {other!r}"
+        else:
+            continue
+        raise SpecError(
+            f"task {name!r}: its train and dev sets {how}. The score would be of the rows that "
+            "were trained on. Give other rows for dev."
+        )
 
 
 def _rows(name: str, source: TaskSource) -> tuple[int, int]:

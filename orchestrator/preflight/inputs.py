@@ -20,9 +20,15 @@ from lp_sweep.orchestrator.inputs.resolve import Sweep, TaskInput
 from lp_sweep.orchestrator.inputs.weights import folder_problems
 from lp_sweep.orchestrator.plan.plan import Plan
 from lp_sweep.storage.errors import PreflightError, TrialError
-from lp_sweep.trials.datasource import empty_texts, load_task
+from lp_sweep.storage.specs import Recipe
+from lp_sweep.storage.wording import also_in_train
+from lp_sweep.trials.datasource import empty_texts, load_task, overlap
+from lp_sweep.trials.tasks import unnamed_positive
 
 _WHILE_ONE_WAITS = 32 << 20  # bytes of files: some 150,000 rows, in under a second
+
+
+_WHOLE = Recipe()  # limits no rows
 
 
 class Needed(NamedTuple):
@@ -72,7 +78,7 @@ def check_inputs(sweep: Sweep, wanted: Needed, *, offline: bool) -> Found:
         except PreflightError as error:
             (of_hub if model.of_hub else local).append(str(error))
     for task in wanted.tasks:
-        rows = read_rows(task, offline)
+        rows = read_rows(task, offline, sweep.recipe)
         notes += rows.notes
         if rows.problem:
             (of_hub if task.source.dataset else local).append(rows.problem)
@@ -91,7 +97,7 @@ def check_small_files(plan: Plan) -> list[str]:
         sizes = [Path(path).stat().st_size for path in task.source.files.values()]
         if sizes and sum(sizes) <= left:
             left -= sum(sizes)
-            found.append(read_rows(task, offline=True))
+            found.append(read_rows(task, True, plan.sweep.recipe))
     if problems := [rows.problem for rows in found if rows.problem]:
         raise PreflightError("\n".join(problems))
     return [note for rows in found for note in rows.notes]
@@ -159,8 +165,8 @@ def _refuse(model: ModelInput, problems: list[str]) -> None:
         raise PreflightError(f"model {model.name!r} ({place}): {'; '.join(problems)}")
 
 
-def read_rows(task: TaskInput, offline: bool) -> Rows:
-    """Reads the data once, as a trial will: columns, labels, encoding."""
+def read_rows(task: TaskInput, offline: bool, recipe: Recipe = _WHOLE) -> Rows:
+    """Reads the data once, as a trial will: columns, labels, encoding, limits on their number."""
     if not task.pinned:
         return Rows(
             f"task {task.name!r}: {task.source.dataset}@{task.source.revision} is not pinned to a "
@@ -168,10 +174,20 @@ def read_rows(task: TaskInput, offline: bool) -> Rows:
             f"run `lp-sweep prefetch` where there is a network."
         )
     try:
-        loaded = load_task(task.definition, task.source, offline=offline)
+        loaded = load_task(
+            task.definition,
+            task.source,
+            limit_train=recipe.limit_train,
+            limit_dev=recipe.limit_dev,
+            offline=offline,
+        )
     except TrialError as error:
         return Rows(str(error))
-    return Rows(None, list(empty_texts(loaded, task.source)))
+    if problem := unnamed_positive(task.name, task.definition, loaded.label_names):
+        return Rows(problem)
+    both = overlap(loaded)
+    shared = [f"task {task.name!r}: {also_in_train(*both)}"] if both.rows else []
+    return Rows(None, [*shared, *empty_texts(loaded, task.source)])
 
 
 def _not_in_manifest(

@@ -42,6 +42,13 @@ class Entry(BaseModel):
     )
 
 
+def _as_text(value: Any) -> Any:
+    """A class as the data has it: YAML reads `1` and `yes` as something else."""
+    if isinstance(value, bool):
+        return str(value).lower()
+    return str(value) if isinstance(value, int) else value
+
+
 def listed(value: Any) -> Any:
     return value if isinstance(value, list) or value is None else [value]
 
@@ -151,6 +158,11 @@ class TaskEntry(Entry):
         None,
         description="accuracy, f1, macro_f1, mcc, pearson or spearman; by default accuracy, of a "
         "regression pearson",
+    )
+    positive: Annotated[str | None, BeforeValidator(_as_text)] = Field(
+        None,
+        min_length=1,
+        description="the class that f1 scores; needed with f1, unless the classes are 0 and 1",
     )
 
     @model_validator(mode="after")

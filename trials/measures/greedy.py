@@ -20,7 +20,7 @@ from lp_sweep.trials.encoded import EncodedSplit, EncodedTask
 from lp_sweep.trials.evaluate import evaluate
 from lp_sweep.trials.finetune import NoSaver, finetune
 from lp_sweep.trials.measures.heldout import held_out_rows
-from lp_sweep.trials.metrics import score
+from lp_sweep.trials.metrics import positive_label, score
 from lp_sweep.trials.procedures import Phase, full_layers
 from lp_sweep.trials.prune import keep_original
 from lp_sweep.trials.setting import Setting
@@ -58,6 +58,7 @@ def greedy_order(
         precision=precision_used(spec.recipe.precision, device),
         batches=BatchSizes.halved(spec.recipe.batch_size, halvings),
         course=(Phase(layers, spec.recipe.epochs),),
+        positive=positive_label(spec.task, data.label_names),
     )
     part = EncodedTask(
         train=learned,
@@ -96,7 +97,8 @@ def _score_without(
         batch_size=setting.batches.evaluation,
         compute=setting.recipe.compute,
     )
-    return score(setting.definition, rows.labels, logits)[setting.definition.metric]
+    found = score(setting.definition, rows.labels, logits, positive=setting.positive)
+    return found[setting.definition.metric]
 
 
 def _parted(train: EncodedSplit) -> tuple[EncodedSplit, EncodedSplit]:

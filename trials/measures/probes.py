@@ -43,6 +43,8 @@ def probe_scores(
     dev_vectors: Vectors,
     dev_labels: Array,
     definition: TaskDefinition,
+    *,
+    positive: int = 1,
 ) -> list[dict[str, float]]:
     """The task's metrics, on the dev rows, of a probe of each layer, the embedding output first.
 
@@ -60,7 +62,8 @@ def probe_scores(
     scores = []
     for train, dev in zip(train_vectors, dev_vectors, strict=True):
         features = _standardised(train, dev)
-        scores.append(score(definition, dev_labels, fit(*features, train_labels)))
+        logits = fit(*features, train_labels)
+        scores.append(score(definition, dev_labels, logits, positive=positive))
     return scores
 
 

@@ -26,6 +26,7 @@ from lp_sweep.trials.measures.influence import angular_distances, block_influenc
 from lp_sweep.trials.measures.probes import probe_scores, sentence_vectors
 from lp_sweep.trials.measures.similarity import similarity_profile
 from lp_sweep.trials.measures.states import Batch, Site, layer_states
+from lp_sweep.trials.metrics import positive_label
 from lp_sweep.trials.reduced import original_layers
 
 
@@ -159,6 +160,7 @@ def _probes(subject: Subject, spec: ProfileSpec) -> Found:
         sentence_vectors(subject.states().sentence()),
         np.asarray(subject.dev.labels)[dev],
         spec.task,
+        positive=positive_label(spec.task, subject.encoded.label_names),
     )
     return Found(
         values=[
