@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from lp_sweep.storage.errors import MissingInputError
 from lp_sweep.trials import encode
+from lp_sweep.trials.batches import Padding
 from lp_sweep.trials.encode import encode_task
 from lp_sweep.trials.encoded import EncodedSplit
 from lp_sweep.trials.tokenizer import load_tokenizer
@@ -116,3 +117,11 @@ def test_folder_without_tokenizer_files_is_refused(tmp_path: Path) -> None:
 def test_tokenizer_that_is_not_there(tmp_path: Path) -> None:
     with pytest.raises(MissingInputError, match=r"can't be loaded.*Check the path or hub id"):
         load_tokenizer(tmp_path / "nothing", local_files_only=True)
+
+
+def test_without_a_padding_token_no_batch_is_made() -> None:
+    """0 is a word of some models, and would be read as one."""
+    tokenizer = tiny_tokenizer()
+    tokenizer.pad_token = None
+    with pytest.raises(MissingInputError, match="no padding token"):
+        Padding.of(tokenizer)

@@ -446,6 +446,26 @@ def test_a_task_that_would_mislead_is_refused(tmp_path: Path, task: str, message
     assert re.search(message, said), said
 
 
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"model_type": "gpt2", "n_layer": 12}, "gpt2 is a decoder.*encoders only"),
+        ({"model_type": "qwen3"}, "qwen3 is a decoder"),
+        ({"is_decoder": True}, "bert is a decoder"),
+        ({"model_type": "t5", "is_encoder_decoder": True}, "t5 is an encoder-decoder"),
+        ({"model_type": "bret"}, "type 'bret'.*mean 'bert'"),
+    ],
+    ids=["gpt2", "qwen3", "is_decoder", "t5", "unknown"],
+)
+def test_what_is_no_encoder_is_refused(tmp_path: Path, changes: Any, message: str) -> None:
+    file = make_inputs(tmp_path)
+    config = tmp_path / "folder/of/a/model/config.json"
+    config.write_text(json.dumps(json.loads(config.read_text()) | changes))
+    said = mistake(file)
+    assert said.startswith(f"{file}:4: model './folder/of/a/model': ")
+    assert re.search(message, said), said
+
+
 def test_the_positive_class_is_part_of_the_task(tmp_path: Path) -> None:
     (tmp_path / "t.csv").write_text("text,label\na,1\nb,0\n")
     (tmp_path / "d.csv").write_text("text,label\nc,1\nd,0\n")

@@ -14,6 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from safetensors.numpy import save_file
 from transformers import AutoModel
+from transformers.models.auto import modeling_auto
 
 from lp_sweep.orchestrator.inputs.weights import (
     INDEX,
@@ -24,6 +25,7 @@ from lp_sweep.orchestrator.inputs.weights import (
     read_header,
     shard_names,
 )
+from lp_sweep.trials.modeltypes import family_problem, type_problem, types
 from tests.families import FAMILIES, save_pretrained
 from tests.tiny import tiny_tokenizer
 from tests.toyworld import save_model
@@ -103,7 +105,17 @@ def shallow(folder: Path) -> None:
         (gone("config.json"), "config.json is missing"),
         (cut("config.json"), "config.json is no whole JSON"),
         (edited(num_hidden_layers=6), "config.json states 6 layers, the plan counts on 3"),
-        (edited(model_type="albert"), "albert is not supported"),
+        (edited(hidden_size=10**9), "states hidden_size 1000000000, and the weights have 32"),
+        (edited(vocab_size=10**9), "states vocab_size 1000000000, and the weights have 28"),
+        (edited(intermediate_size=10**9), "states intermediate_size 1000000000, and the weights"),
+        (edited(max_position_embeddings=10**9), "max_position_embeddings .* weights have 64"),
+        (edited(type_vocab_size=10**9), "type_vocab_size .* weights have 2"),
+        (edited(hidden_size="32"), "hidden_size '32', and the weights have 32"),
+        (edited(model_type="brt"), "model type 'brt' .* Did you mean 'bert'"),
+        (edited(model_type="gpt2"), "gpt2 is a decoder .* encoders only"),
+        (edited(model_type="t5"), "t5 is an encoder-decoder"),
+        (edited(is_decoder=True), "bert is a decoder"),
+        (edited(model_type="albert"), "albert: its layers share one set of weights"),
         (gone("tokenizer.json"), "no tokenizer's words"),
         (cut("tokenizer.json"), "tokenizer.json is no whole JSON"),
     ],
@@ -112,6 +124,26 @@ def test_a_broken_model(folder: Path, harm: Callable[[Path], None], message: str
     harm(folder)
     (problem,) = folder_problems(folder, depth=DEPTH)
     assert re.search(message, problem)
+
+
+@pytest.mark.parametrize(
+    "task", ["SEQUENCE_CLASSIFICATION", "CAUSAL_LM", "MASKED_LM", "SEQ_TO_SEQ_CAUSAL_LM"]
+)
+def test_types_are_those_that_transformers_lists(task: str) -> None:
+    assert types(task) == set(getattr(modeling_auto, f"MODEL_FOR_{task}_MAPPING_NAMES"))
+
+
+@pytest.mark.parametrize("kind", ["gpt2", "llama", "qwen3", "mistral", "modernbert-decoder", "opt"])
+def test_a_decoder_is_refused_by_its_config(kind: str) -> None:
+    problem = family_problem({"model_type": kind, "num_hidden_layers": 4})
+    assert problem is not None
+    assert f"{kind} is a decoder" in problem
+    assert type_problem({"architectures": ["FooForCausalLM"]}) is not None
+
+
+@pytest.mark.parametrize("family", FAMILIES.values(), ids=FAMILIES)
+def test_no_encoder_is_taken_for_a_decoder(family: Any) -> None:
+    assert type_problem(family.config(DEPTH).to_dict()) is None
 
 
 def test_all_that_is_wrong_is_told(folder: Path) -> None:
@@ -139,7 +171,7 @@ def shard(folder: Path) -> None:
 
 def test_shards(folder: Path) -> None:
     shard(folder)
-    edited(num_hidden_layers=2)(folder)
+    edited(num_hidden_layers=2, intermediate_size=3)(folder)
     assert folder_problems(folder, depth=2) == []
     assert shard_names(folder / INDEX) == ["a.safetensors", "b.safetensors"]
     assert count_parameters(folder) == 12

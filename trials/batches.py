@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 
+from lp_sweep.storage.errors import MissingInputError
 from lp_sweep.trials.device import onto
 from lp_sweep.trials.encoded import EncodedSplit
 
@@ -25,8 +26,15 @@ class Padding(NamedTuple):
 
     @classmethod
     def of(cls, tokenizer: Any) -> Padding:
+        """Raises MissingInputError for a tokenizer without a padding token."""
+        if tokenizer.pad_token_id is None:  # 0 would be a word of some models
+            raise MissingInputError(
+                f"tokenizer of {tokenizer.name_or_path!r}: it has no padding token, so rows of "
+                "other lengths can't share a batch. Set pad_token in its tokenizer_config.json to "
+                "the token that the model was pre-trained with."
+            )
         return cls(
-            tokenizer.pad_token_id or 0,
+            tokenizer.pad_token_id,
             tokenizer.pad_token_type_id,
             tokenizer.padding_side == "left",
         )

@@ -14,6 +14,7 @@ from torch import nn
 from transformers import PretrainedConfig, PreTrainedModel
 
 from lp_sweep.storage.errors import UnsupportedModelError
+from lp_sweep.trials.modeltypes import family_problem
 
 DEPTH_FIELDS = ("num_hidden_layers", "n_layers", "n_layer", "num_layers")
 
@@ -37,17 +38,8 @@ def refuse_family(config: PretrainedConfig) -> None:
 
     Runs on the config alone, so that nothing is downloaded for a model that can't be used.
     """
-    if config.model_type == "albert" or hasattr(config, "num_hidden_groups"):
-        raise UnsupportedModelError(
-            f"{config.model_type}: its layers share one set of weights, so there is no layer to "
-            "remove and a shorter network would not be smaller. Use a model whose layers have "
-            "weights of their own, for example bert-base-cased."
-        )
-    if config.is_encoder_decoder:
-        raise UnsupportedModelError(
-            f"{config.model_type}: an encoder-decoder has two stacks of layers; only encoders are "
-            "pruned here. Use an encoder such as bert-base-cased or roberta-base."
-        )
+    if problem := family_problem(config.to_dict()):
+        raise UnsupportedModelError(problem)
 
 
 def depth_field(config: PretrainedConfig) -> str:

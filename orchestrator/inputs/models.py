@@ -20,6 +20,7 @@ from lp_sweep.storage.errors import PreflightError, SpecError
 from lp_sweep.trials.feedforward_rules import REMOVED
 from lp_sweep.trials.longest import longest_row
 from lp_sweep.trials.modelfolder import folder_fingerprint
+from lp_sweep.trials.modeltypes import type_problem
 from lp_sweep.trials.tasks import is_commit
 
 # depth of well-known encoders, so that a plan needs neither a network nor a download
@@ -109,7 +110,7 @@ def _hub_model(name: str, revision: str | None, layers: int | None, pins: Pins) 
             f"If the name is right, state its depth: {{id: {name}, layers: 12}}."
         )
     _agree(name, layers, config_depth(config))
-    _refuse_reduced(name, config)
+    _refuse_kind(name, config)
     return ModelInput(
         name=name,
         path=name,
@@ -124,7 +125,10 @@ def _hub_model(name: str, revision: str | None, layers: int | None, pins: Pins) 
     )
 
 
-def _refuse_reduced(name: str, config: Mapping[str, Any] | None) -> None:
+def _refuse_kind(name: str, config: Mapping[str, Any] | None) -> None:
+    """Raises SpecError for what is no encoder that can be pruned."""
+    if config and (problem := type_problem(config)):
+        raise SpecError(f"model {name!r}: {problem}")
     if config and config.get(REMOVED):
         raise SpecError(
             f"model {name!r} lost the feed-forwards of layers {config[REMOVED]} in a sweep, and "
@@ -158,13 +162,13 @@ def _local_model(name: str, folder: Path) -> ModelInput:
             f"model {name!r}: {folder} has no readable config.json. A model folder is what "
             "`save_pretrained` writes: config.json, model.safetensors, tokenizer files."
         )
+    _refuse_kind(name, config)
     depth = config_depth(config)
     if depth is None:
         raise SpecError(
             f"model {name!r}: its config.json has none of {', '.join(DEPTH_FIELDS)}; "
             "lp-sweep prunes encoders that are a list of layers."
         )
-    _refuse_reduced(name, config)
     if not any(folder.glob("*.safetensors")):
         raise PreflightError(
             f"model {name!r}: no *.safetensors in {folder}. Pickled weights are not read; load the "

@@ -11,9 +11,12 @@ import math
 import re
 import struct
 from collections import defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
+
+from lp_sweep.storage.printable import listed, shown
+from lp_sweep.trials.modeltypes import type_problem
 
 DEPTH_FIELDS = ("num_hidden_layers", "n_layers", "n_layer", "num_layers")
 WEIGHTS, INDEX = "model.safetensors", "model.safetensors.index.json"
@@ -26,6 +29,20 @@ _OTHER_HEADS = re.compile(
     r"|\w+_predictions|generator_lm_head|vocab_\w+|mask_predictions)\."
 )
 _LAYER = re.compile(r"^(.*?(?:\b|_)(?:layers?|h|blocks?))\.(\d+)\.")
+
+# what a config says of a tensor's shape: its names there, the tensor, which of its sizes
+_STATED = (
+    (
+        ("vocab_size", "n_words"),
+        re.compile(r"\b(word_embeddings?|embed_tokens|tok_embeddings|embeddings)\.weight$"),
+        0,
+    ),
+    (("max_position_embeddings",), re.compile(r"\bposition_embeddings\.weight$"), 0),
+    (("type_vocab_size",), re.compile(r"\btoken_type_embeddings\.weight$"), 0),
+)
+_HIDDEN = ("hidden_size", "dim", "d_model", "emb_dim")
+_INNER = ("intermediate_size", "hidden_dim", "d_inner")
+_NORM = re.compile(r"norm|\bln", re.IGNORECASE)
 
 Tensors = Mapping[str, tuple[int, ...]]
 
@@ -52,6 +69,8 @@ def folder_problems(
         problems += _config_problems(folder / "config.json", depth)
     if not any("safetensors" in name for name in wrong):
         problems += _weight_problems(folder, depth)
+    if not problems:
+        problems += _shape_problems(folder)
     if not has_vocabulary(wrong):
         problems += _tokenizer_problems(folder)
     return problems
@@ -120,9 +139,8 @@ def _config_problems(path: Path, depth: int) -> list[str]:
     found = next((config[name] for name in DEPTH_FIELDS if isinstance(config.get(name), int)), None)
     if found != depth:
         return [f"config.json states {found} layers, the plan counts on {depth}"]
-    if config.get("model_type") == "albert" or config.get("is_encoder_decoder"):
-        return [f"{config.get('model_type')} is not supported: it is no encoder with own layers"]
-    return []
+    problem = type_problem(config)
+    return [problem] if problem else []
 
 
 def _weight_problems(folder: Path, depth: int) -> list[str]:
@@ -144,6 +162,31 @@ def _weight_problems(folder: Path, depth: int) -> list[str]:
     if counts and depth not in counts:
         return [f"the weights have {max(counts)} layers, the plan counts on {depth}"]
     return []
+
+
+def _shape_problems(folder: Path) -> list[str]:
+    """Where config.json and the weights, both readable, are of two networks: building the one that
+    the config states could take any amount of memory, and would leave random weights in it."""
+    config = _as_object((folder / "config.json").read_bytes(), folder / "config.json")
+    tensors = {n: s for n, s in _all_tensors(folder).items() if not _OTHER_HEADS.match(n)}
+    found: list[tuple[Sequence[str], set[int]]] = [
+        (fields, {shape[axis] for name, shape in tensors.items() if tensor.search(name) and shape})
+        for fields, tensor, axis in _STATED
+    ]
+    layers = {n: s for n, s in tensors.items() if _LAYER.match(n)} or tensors
+    norms = {shape[0] for name, shape in layers.items() if len(shape) == 1 and _NORM.search(name)}
+    found.append((_HIDDEN, norms))
+    if config.get("num_groups", 1) == 1:  # of ConvBERT, whose matrices are parts of a whole one
+        found.append((_INNER, {size for shape in layers.values() for size in shape}))
+    return [problem for fields, sizes in found if (problem := _unlike(config, fields, sizes))]
+
+
+def _unlike(config: Mapping[str, Any], fields: Sequence[str], sizes: set[int]) -> str | None:
+    field = next((name for name in fields if config.get(name) is not None), None)
+    if field is None or not sizes or config[field] in sizes:
+        return None
+    there = listed(sorted(sizes), most=5)
+    return f"config.json states {field} {shown(config[field])}, and the weights have {there}"
 
 
 def _tokenizer_problems(folder: Path) -> list[str]:

@@ -23,6 +23,7 @@ from lp_sweep.storage.errors import PreflightError, TrialError
 from lp_sweep.storage.specs import Recipe
 from lp_sweep.storage.wording import also_in_train
 from lp_sweep.trials.datasource import empty_texts, load_task, overlap
+from lp_sweep.trials.modeltypes import type_problem
 from lp_sweep.trials.tasks import unnamed_positive
 
 _WHILE_ONE_WAITS = 32 << 20  # bytes of files: some 150,000 rows, in under a second
@@ -144,12 +145,14 @@ def _check_remote(model: ModelInput) -> int:
         missing = absent(
             model.path, commit, model_files(model.path, hub.listing("model", model.path, commit))
         )
-        depth = config_depth(hub.read_json(model.path, "config.json", commit))
+        config = hub.read_json(model.path, "config.json", commit)
     except Refused as error:
         raise PreflightError(
             f"model {model.name!r} is not whole in the Hugging Face cache, and {error}."
         ) from None
-    if depth != model.depth:
+    if config and (problem := type_problem(config)):
+        _refuse(model, [problem])
+    if (depth := config_depth(config)) != model.depth:
         _refuse(model, [f"config.json states {depth} layers, the plan counts on {model.depth}"])
     if not missing:  # each file has its size, and yet something is wrong
         snapshot = hub.snapshot("model", model.path, commit)
