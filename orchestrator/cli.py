@@ -40,6 +40,8 @@ from lp_sweep.orchestrator.commands.root import Root
 from lp_sweep.storage.errors import LpSweepError, SpecError
 from lp_sweep.storage.places import is_file
 
+_ALIASES = {"md": "markdown", "tex": "latex"}  # of words that options take
+
 app = typer.Typer(
     name="lp-sweep",
     cls=Root,
@@ -49,7 +51,10 @@ app = typer.Typer(
     add_completion=True,
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
-    context_settings={"help_option_names": ["-h", "--help"]},
+    context_settings={
+        "help_option_names": ["-h", "--help"],
+        "token_normalize_func": lambda word: _ALIASES.get(word, word),
+    },
 )
 
 

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import IO, Any, NamedTuple, Protocol
 
 from lp_sweep.storage.errors import StoreError
+from lp_sweep.storage.places import expanded, is_file
 from lp_sweep.storage.printable import shown
 
 _OTHER_URL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:/")
@@ -119,4 +120,9 @@ def open_files(location: str | Path) -> Files:
         )
     from lp_sweep.storage.folder import Folder
 
+    if is_file(expanded(location)):
+        raise StoreError(
+            f"can't keep a store at {shown(str(location))}: it is a file, and a store is a folder "
+            "or s3://BUCKET/PREFIX. Name another with --store or LP_SWEEP_STORE."
+        )
     return Folder(location)

@@ -8,14 +8,20 @@ from collections.abc import Collection, Iterable
 from lp_sweep.storage.errors import SpecError
 
 
-def did_you_mean(name: str, allowed: Iterable[str]) -> str:
-    """` Did you mean 'bottom'?`, or nothing when no name is near. What was cut short (`acc`) is
+def nearest(name: str, allowed: Iterable[str]) -> str | None:
+    """The name that was probably meant, None when none is near. What was cut short (`acc`) is
     nearest to the one name that goes on from it."""
     names = list(allowed)
     longer = [other for other in names if name and other.startswith(name)]
     near = difflib.get_close_matches(name[:80], names, n=1, cutoff=0.6)
     near = longer if len(longer) == 1 else near
-    return f" Did you mean {near[0]!r}?" if near else ""
+    return near[0] if near else None
+
+
+def did_you_mean(name: str, allowed: Iterable[str]) -> str:
+    """` Did you mean 'bottom'?`, or nothing when no name is near."""
+    near = nearest(name, allowed)
+    return f" Did you mean {near!r}?" if near else ""
 
 
 def metric_name(metric: str, positive: str | None) -> str:

@@ -180,6 +180,16 @@ CODES = [
     pytest.param(["query"], 2, "Missing argument", id="no-argument"),
     pytest.param(["plan", "--stoer", "s"], 2, "No such option: --stoer.*--store", id="no-option"),
     pytest.param(["plann"], 2, "No such command 'plann'. Did you mean 'plan'", id="no-command"),
+    pytest.param(["train"], 2, "No such command 'train'. Did you mean 'run'", id="synonym"),
+    pytest.param(["sql", "SELECT 1"], 2, "'sql'. Did you mean 'query'", id="synonym-query"),
+    pytest.param(["plan", "task=rte"], 2, "'task=rte'.*override.*sweep.yaml", id="no-file-named"),
+    pytest.param(["status", "--store", "bad.yaml"], 4, "bad.yaml.*is a file", id="store-is-file"),
+    pytest.param(
+        ["plan", "--data-dir", "glue", "--store", "bad.yaml"], 4, "is a file", id="plan-store-file"
+    ),
+    pytest.param(
+        ["table", "tasks", "--format", "markdwn"], 2, "Did you mean 'markdown'", id="format"
+    ),
     pytest.param(["cluster", "int"], 2, "Did you mean 'init'", id="no-subcommand"),
     pytest.param(["init", "sweep.yaml"], 2, "sweep.yaml exists.*--force", id="init-exists"),
     pytest.param(

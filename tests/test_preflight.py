@@ -111,7 +111,8 @@ def test_everything_that_is_wrong_is_one_message(world: Path) -> None:
     assert "model.safetensors has" in told[0]
     assert "no tokenizer's words" in told[0]
     assert "has no rows" in told[1]
-    assert "can't make a store" in told[2]
+    assert "can't keep a store" in told[2]
+    assert "it is a file" in told[2]
     assert (world / "store").is_file()
 
 

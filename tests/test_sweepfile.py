@@ -482,6 +482,34 @@ def test_the_positive_class_is_part_of_the_task(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
+    ("override", "meant"),
+    [
+        ("task=revews", "reviews"),
+        ("task=mrcp", "mrpc"),
+        ("model=./folder/of/a/modle", "model"),
+        ("model=folder/of/a/mdel", "./folder/of/a/model"),
+        ("lr=1e-4", "recipe.learning_rate"),
+        ("epochs=3", "recipe.epochs"),
+        ("epoch=3", "recipe.epochs"),
+        ("seedz=3", "seed"),
+        ("metric=f1", "tasks.0.metric"),
+        ("task.metric=f1", "tasks.0.metric"),
+    ],
+)
+def test_an_override_that_is_nearly_one(tmp_path: Path, override: str, meant: str) -> None:
+    own = "{name: reviews, train: a.csv, dev: b.csv, text: t}"
+    file = make_inputs(tmp_path, PLAIN.replace(TASKS, f"tasks: [rte, {own}]"))
+    for name in "ab":
+        (tmp_path / f"{name}.csv").write_text(f"t,label\n{name},0\n{name} {name},1\n")
+    assert f"Did you mean {meant!r}?" in mistake(file, override)
+
+
+def test_an_override_in_the_place_of_the_file_is_told() -> None:
+    with pytest.raises(SpecError, match=r"'task=rte'.*override.*sweep.yaml task=rte"):
+        load_sweep(Path("task=rte"))
+
+
+@pytest.mark.parametrize(
     ("overrides", "axis", "values"),
     [
         (["task=mrpc"], "task", {"mrpc"}),

@@ -44,6 +44,15 @@ def found(folder: Path, name: str, *narrow: str) -> list[dict[str, Any]]:
     return rows
 
 
+def test_md_is_markdown(world: Path) -> None:
+    short, long = (
+        sweep("table", "tasks", "--store", "store", "--format", form, cwd=world).stdout
+        for form in ("md", "markdown")
+    )
+    assert short == long
+    assert "|---|" in short.replace(" ", "").replace(":", "")
+
+
 @pytest.mark.parametrize("name", OF_CELLS)
 def test_every_table_takes_models(world: Path, name: str) -> None:
     assert {row["model"] for row in found(world, name, "--model", BRACKETS)} == {BRACKETS}

@@ -35,6 +35,21 @@ ENVIRONMENT = {
     "RAY_ADDRESS": "the cluster to join",
     "CUDA_VISIBLE_DEVICES": "the GPUs to use",
 }
+# what other programs call our commands
+SYNONYMS = {
+    "run": ("train", "start", "fit", "sweep", "finetune", "fine-tune"),
+    "plan": ("check", "dry-run", "validate", "estimate"),
+    "status": ("list", "ls", "ps", "info"),
+    "table": ("results", "scores", "summary"),
+    "query": ("sql", "ask", "select"),
+    "logs": ("log", "errors"),
+    "show": ("describe", "trial"),
+    "export": ("save", "best", "publish"),
+    "doctor": ("fix", "repair"),
+    "dashboard": ("watch", "top", "live", "ui"),
+    "prefetch": ("download", "fetch", "pull"),
+    "resume": ("continue",),
+}
 _PYDANTICS = "Value error, "  # before each of its messages
 _ALL = 10_000  # characters of a summary: none is cut
 _EXAMPLE = re.compile(r"^Example: ", re.MULTILINE)
@@ -63,6 +78,13 @@ class Root(TyperGroup):
         for title, meanings in {"Exit codes": EXIT_CODES, "Environment": ENVIRONMENT}.items():
             with formatter.section(title):
                 formatter.write_dl([*meanings.items()])
+
+    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+        """An unknown command that has a synonym here names it; the others' nearest typer finds."""
+        meant = [name for name, others in SYNONYMS.items() if args and args[0].lower() in others]
+        if meant and args[0] not in self.commands:
+            ctx.fail(f"No such command {args[0]!r}. Did you mean {meant[0]!r}?")
+        return super().resolve_command(ctx, args)
 
     def invoke(self, ctx: Any) -> Any:
         try:

@@ -77,18 +77,27 @@ class ModelInput(NamedTuple):
 
 
 def find_model(
-    name: str, *, revision: str | None, layers: int | None, folder: Path, pins: Pins
+    name: str,
+    *,
+    revision: str | None,
+    layers: int | None,
+    folder: Path,
+    pins: Pins,
+    known: Iterable[str] = (),
 ) -> ModelInput:
-    """Look a model up. Raises SpecError (unknown) or PreflightError (folder without weights)."""
+    """Look a model up; `known`: names that may have been meant. Raises SpecError (unknown) or
+    PreflightError (folder without weights)."""
     local = as_folder(name, folder)
     if local.is_dir():
         return _local_model(name, local)
     if name.startswith((".", "/", "~")):
         raise SpecError(f"no model folder at {local}. {_near_folders(local)}".rstrip())
-    return _hub_model(name, revision, layers, pins)
+    return _hub_model(name, revision, layers, pins, known)
 
 
-def _hub_model(name: str, revision: str | None, layers: int | None, pins: Pins) -> ModelInput:
+def _hub_model(
+    name: str, revision: str | None, layers: int | None, pins: Pins, known: Iterable[str]
+) -> ModelInput:
     pin = pins.find("model", name, revision)
     snapshot = hub.snapshot("model", name, pin.revision) if is_commit(pin.revision) else None
     config = read_config(snapshot / "config.json") if snapshot else None
@@ -104,9 +113,10 @@ def _hub_model(name: str, revision: str | None, layers: int | None, pins: Pins) 
             f"network."
         )
     if depth is None:
+        others = [other for other in known if other != name]
         raise SpecError(
             f"unknown model {name!r}: it is no folder, the Hugging Face cache has no config of it, "
-            f"and from the hub: {why_unknown}.{did_you_mean(name, KNOWN_DEPTHS)} "
+            f"and from the hub: {why_unknown}.{did_you_mean(name, [*others, *KNOWN_DEPTHS])} "
             f"If the name is right, state its depth: {{id: {name}, layers: 12}}."
         )
     _agree(name, layers, config_depth(config))

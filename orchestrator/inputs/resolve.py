@@ -119,6 +119,7 @@ def resolve(
                     layers=entry.layers,
                     folder=file.folder,
                     pins=pins,
+                    known=file.models,
                 )
             )
     with _at(document, ("recipe", "freeze")):

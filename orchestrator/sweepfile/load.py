@@ -12,7 +12,7 @@ from typing import Any, NamedTuple, get_args, get_origin
 from pydantic import BaseModel, ValidationError
 
 from lp_sweep.orchestrator.sweepfile.axes import FeedForwardEntry, ProcedureEntry
-from lp_sweep.orchestrator.sweepfile.overrides import apply_overrides, unlisted
+from lp_sweep.orchestrator.sweepfile.overrides import apply_overrides, own_names, unlisted
 from lp_sweep.orchestrator.sweepfile.spec import SweepSpec
 from lp_sweep.orchestrator.sweepfile.wording import did_you_mean
 from lp_sweep.orchestrator.sweepfile.yamldata import Location
@@ -35,6 +35,7 @@ class SweepFile(NamedTuple):
     folder: Path
     document: Document
     notes: Sequence[str] = ()  # of what may not be meant
+    models: Sequence[str] = ()  # as the file names them, without its overrides
 
 
 def load_sweep(path: Path, overrides: Sequence[str] = ()) -> SweepFile:
@@ -42,7 +43,8 @@ def load_sweep(path: Path, overrides: Sequence[str] = ()) -> SweepFile:
     written = read_yaml(path)
     document = apply_overrides(written, overrides)
     spec = check(document)
-    return SweepFile(spec, path.absolute().parent, document, [*unlisted(written, overrides)])
+    notes, models = [*unlisted(written, overrides)], own_names(written, "models")
+    return SweepFile(spec, path.absolute().parent, document, notes, models)
 
 
 def check(document: Document) -> SweepSpec:

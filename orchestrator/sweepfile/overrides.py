@@ -7,9 +7,10 @@ the file describes keeps its description.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
+from lp_sweep.orchestrator.sweepfile.entries import RecipeEntry, TaskEntry
 from lp_sweep.orchestrator.sweepfile.spec import SweepSpec
 from lp_sweep.orchestrator.sweepfile.wording import did_you_mean
 from lp_sweep.orchestrator.sweepfile.yamldata import Location
@@ -17,8 +18,9 @@ from lp_sweep.orchestrator.sweepfile.yamlfile import Document, parse_value, with
 from lp_sweep.storage.errors import SpecError
 from lp_sweep.storage.printable import listed as listed_names
 from lp_sweep.storage.printable import shown
+from lp_sweep.storage.wording import nearest
 from lp_sweep.trials.select import CONTRIBUTION, DROP
-from lp_sweep.trials.tasks import canonical_name
+from lp_sweep.trials.tasks import TASKS, canonical_name
 
 # the override's name -> the file's key, and the key that names an entry of it
 _AXES = {
@@ -59,15 +61,20 @@ def unlisted(document: Document, overrides: Sequence[str]) -> Iterator[str]:
         axis, entry_key = _AXES.get(_key(override), ("", None))
         if entry_key is None:
             continue
-        listed = _listed(document.content.get(axis))
-        names = (one.get(entry_key) if isinstance(one, Mapping) else one for one in listed)
-        own = [name for name in names if isinstance(name, str)]  # what is replaced nobody checks
+        own = own_names(document, axis)
         known = {_one_name(axis, name) for name in own}
         named = _values(override.partition("=")[2], f"override {shown(override)}")
         named = [name for name in named if isinstance(name, str)]  # else it is described in full
         others = [name for name in named if _one_name(axis, name) not in known]
         if own and others:
             yield _replaced_by(_SINGULAR[axis], others, own, all(map(others.__contains__, named)))
+
+
+def own_names(document: Document, axis: str) -> list[str]:
+    """What the document names on an axis whose entries have names."""
+    key, listed = _AXES[axis][1], _listed(document.content.get(axis))
+    names = (one.get(key) if isinstance(one, Mapping) else one for one in listed)
+    return [name for name in names if isinstance(name, str)]  # what is replaced nobody checks
 
 
 def _one_name(axis: str, name: str) -> str:
@@ -92,6 +99,8 @@ def _apply(document: Document, override: str) -> Document:
         raise SpecError(f"{origin}: an override is key=value, such as task=rte,mrpc")
     if key in _AXES:
         name, entry_key = _AXES[key]
+        for item in _values(text, origin) if name == "tasks" else ():
+            _check_task(document, item, origin)
         value = [_entry(document, name, entry_key, item) for item in _values(text, origin)]
         return with_override(document, (name,), value, origin)
     if key in ("k", "threshold"):
@@ -101,11 +110,33 @@ def _apply(document: Document, override: str) -> Document:
         allowed = [*_AXES, "k", "threshold", *SweepSpec.model_fields, "recipe.learning_rate"]
         raise SpecError(
             f"{origin}: unknown key {shown(key)}. Allowed: "
-            f"{', '.join(dict.fromkeys(allowed))}.{did_you_mean(key, allowed)}"
+            f"{', '.join(dict.fromkeys(allowed))}.{_meant(key, allowed)}"
         )
     if location in (("recipe", "lr"), ("recipe", "learning_rate")):  # the one that the file has
         location = ("recipe", "lr" if "lr" in _section(document, "recipe") else "learning_rate")
     return with_override(document, location, parse_value(text, origin), origin)
+
+
+def _meant(key: str, allowed: Iterable[str]) -> str:
+    """Also for a key of the recipe, or of a task, that is named without its section."""
+    inner = {name: f"recipe.{name}" for name in RecipeEntry.model_fields}
+    inner |= {"lr": "recipe.learning_rate"}
+    inner |= {name: f"tasks.0.{name}" for name in TaskEntry.model_fields if name != "name"}
+    last = key.rpartition(".")[2]
+    near = inner.get(last) or nearest(key, allowed) or inner.get(nearest(last, inner) or "")
+    return f" Did you mean {near!r}?" if near else ""
+
+
+def _check_task(document: Document, name: Any, origin: str) -> None:
+    """Raises SpecError for a task that is neither of the file nor GLUE's: it has no rows."""
+    names = own_names(document, "tasks")
+    if not isinstance(name, str) or name in names or canonical_name(name):
+        return
+    known = dict.fromkeys([*names, *TASKS])
+    raise SpecError(
+        f"{origin}: unknown task {shown(name)}. Choose one of: {listed_names(known)}."
+        f"{did_you_mean(name, known)}"
+    )
 
 
 def _values(text: str, origin: str) -> list[Any]:

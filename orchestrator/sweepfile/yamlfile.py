@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -47,6 +48,11 @@ def read_yaml(path: Path) -> Document:
         with path.open("rb") as stream:  # not all of it: a wrong name may be a model's weights
             content = stream.read(_LARGEST + 1)
     except FileNotFoundError:
+        if "=" in path.name:
+            raise SpecError(
+                f"{shown(str(path))} looks like an override, and the sweep file comes before it: "
+                f"sweep.yaml {shlex.quote(str(path))}"
+            ) from None
         raise SpecError(
             f"no sweep file at {path}. `lp-sweep init {path}` writes a commented one."
         ) from None
