@@ -103,7 +103,7 @@ TRAINS: dict[str, tuple[list[Row], list[Row], dict[str, Any], float | None]] = {
     "one-row-dev": (PLAIN, [("good", "pos")], {}, None),
     "one-row-dev-mcc": (PLAIN, [("good", "pos")], {"metric": "mcc"}, 0.0),
     "two-rows": ([("good", "pos"), ("bad", "neg")], [("good", "pos")], {}, None),
-    "a-class-without-rows": (PLAIN, PLAIN, {"labels": ["neg", "none", "pos"]}, None),
+    "a-class-without-rows": (PLAIN, PLAIN[:8], {"labels": ["neg", "none", "pos"]}, None),
     "same-text-everywhere": ([("w1", label) for _, label in PLAIN], [("w1", "pos")] * 3, {}, None),
     "constant-targets": ([(text, 1) for text, _ in PLAIN], [("w1", 1)] * 3, REGRESSION, 0.0),
     "constant-dev": (NUMBERS, [(text, 2) for text, _ in PLAIN], REGRESSION, 0.0),
@@ -226,8 +226,8 @@ def test_no_name_leads_out_of_the_store(tmp_path: Path, model: Path, name: str) 
     inside = place / as_folder
     inside.mkdir(parents=True)
     world = inside / "sweep.yaml"
-    for part in ("train.csv", "dev.csv"):
-        write(inside / part, PLAIN[:8])
+    for part, own in (("train.csv", PLAIN[:8]), ("dev.csv", PLAIN[8:])):
+        write(inside / part, own)
     shutil.copytree(model, inside / as_folder)
     content = sweep_content(
         models=[f"./{as_folder}"],
