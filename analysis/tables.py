@@ -20,6 +20,7 @@ from lp_sweep.analysis.legend import Note, legend
 from lp_sweep.analysis.untaught import where_nothing_was_learned
 from lp_sweep.storage.catalog import Catalog
 from lp_sweep.storage.printable import ranges
+from lp_sweep.storage.wording import metric_name
 
 Row = Mapping[str, Any]
 Unit = Literal["points", "percent"]
@@ -71,7 +72,11 @@ def task_scores(
 ) -> Table:
     """The score on each task: a row per model, strategy and K, a column per task."""
     long = _read(catalog, "task_table", models, strategies, order="position")
-    metrics = {row["task"]: row["metric"] for row in long.to_pylist() if row["metric"]}
+    metrics = {
+        row["task"]: metric_name(row["metric"], row["positive"])
+        for row in long.to_pylist()
+        if row["metric"]
+    }
     kept = _kept_by_setting(long.to_pylist())
     return _pivot(
         long,

@@ -104,7 +104,8 @@ ORDER BY sweep, model, feed_forward = 'none' DESC, position
 
 # task null: over all tasks, where panels for each would be too many
 _PER_TASK = """
-SELECT sweep, model, depth, task, metric, strategy, k, k AS k_mean, threshold, mean, sd,
+SELECT sweep, model, depth, task, metric || coalesce(' of ''' || positive || '''', '') AS metric,
+    strategy, k, k AS k_mean, threshold, mean, sd,
     n AS n_seeds, position
 FROM task_table
 WHERE procedure = 'direct' AND feed_forward = 'none'

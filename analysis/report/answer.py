@@ -21,6 +21,7 @@ from lp_sweep.analysis.tables import Table
 from lp_sweep.analysis.untaught import untaught
 from lp_sweep.storage.catalog import Catalog
 from lp_sweep.storage.printable import ranges
+from lp_sweep.storage.wording import metric_name
 
 Row = Mapping[str, Any]
 _TASK = ("sweep", "model", "task")
@@ -126,7 +127,7 @@ def _answer(rows: Sequence[Row], known: _Known) -> Answer:
 def _said(full: Row | None, depth: int) -> str:
     if full is None:
         return f"No score with all {depth} layers."
-    metric = phrases.heading("", full["metric"]).strip()
+    metric = phrases.heading("", metric_name(full["metric"], full["positive"])).strip()
     seeds = "one seed" if full["n"] == 1 else f"{full['n']} seeds"
     said = f"All {depth} layers: {full['mean']:.2f} {metric}, {seeds}."
     if full["majority"] is None:

@@ -16,7 +16,7 @@
 -- overrides     `key=value` of the run that asked for it; empty: it had none. Null: not known.
 -- setup         a hash of recipe, rows and model: what cells that are compared should share (see
 --               recipe_differences). Null: not known.
--- metric        what `score` is; f1 with the class that it scores, where the task names one.
+-- metric        what `score` is; positive: the class that f1 scores, where the task names it.
 -- score         points (0..100), after the last epoch.
 -- feed_forward  of which kept layers the feed-forward is removed: none, top 3, every 2nd, ...
 -- score_full    points of K=0: the same sweep, model, procedure, task and seed with all layers (and
@@ -63,7 +63,8 @@ SELECT
         ELSE 'pending'
     END AS state,
     CASE WHEN trials.trial_id IS NULL THEN failures.error_type END AS error_type,
-    trials.metric || coalesce(' of ''' || trials.positive || '''', '') AS metric,
+    trials.metric,
+    trials.positive,
     trials.score,
     full_depth.score_full,
     trials.score - full_depth.score_full AS change,

@@ -25,6 +25,7 @@ WITH listed AS (  -- a cell that is listed twice counts once
 SELECT
     sweep, model, procedure, feed_forward, strategy, max(k) AS k, threshold, task,
     any_value(metric) AS metric,
+    any_value(positive) AS positive,
     any_value(depth) AS depth,
     any_value(kept_layers) AS kept_layers,
     avg(score) AS mean,

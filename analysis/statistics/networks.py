@@ -27,7 +27,8 @@ SELECT
     cells.sweep, cells.model, cells.procedure, cells.feed_forward, cells.strategy, cells.k,
     cells.threshold, cells.task, cells.seed, cells.cell, cells.depth, cells.n_kept, cells.state,
     cells.score, cells.score_full, cells.change, cells.trial_id, full_depth.full_trial_id,
-    cells.metric, own.metric AS own_metric, own.split, whole.metric AS full_metric,
+    cells.metric || coalesce(' of ''' || cells.positive || '''', '') AS metric,
+    own.metric AS own_metric, own.split, whole.metric AS full_metric,
     whole.split AS full_split
 FROM cells
 LEFT JOIN full_depth USING (sweep, model, procedure, task, seed)
