@@ -9,6 +9,7 @@ from typing import Any
 
 from lp_sweep.analysis.legend import Note
 from lp_sweep.storage.printable import listed
+from lp_sweep.storage.wording import metric_name
 
 Row = Mapping[str, Any]
 _PLACE = ("sweep", "model", "procedure")
@@ -52,13 +53,21 @@ def untaught_network(record: Row, full: Row | None) -> str:
     `full`: the record of the same recipe and seed with all layers; None: it is this one, or not
     there."""
     said = [
-        f"{name} scores {_points(row['last'])} {row['metric']}, no better than always giving the "
-        f"most common answer ({100 * row['majority']:.2f}): it did not learn the task."
+        f"{name} scores {_points(row['last'])} "
+        f"{metric_name(row['metric'], row.get('positive'))}, no better than always giving "
+        f"{_one_answer(row)} ({100 * row['majority']:.2f}): it did not learn the task."
         for name, row in (("This network", record), ("The same seed with all layers", full))
         if row is not None and is_untaught(row)
     ]
     said += ["Try more rows, more epochs or another learning rate first."] if said else []
     return " ".join(said)
+
+
+def _one_answer(row: Row) -> str:
+    """What `majority` is the score of."""
+    if row["metric"] != "f1":
+        return "the most common answer"
+    return f"the answer {row['positive']!r}" if row.get("positive") else "the answer 1"
 
 
 def _points(share: float | None) -> str:

@@ -674,6 +674,10 @@ def test_a_full_network_that_did_not_learn_is_named() -> None:
     assert "no pearson" in untaught_network(
         {"last": None, "majority": 0.0, "metric": "pearson"}, None
     )
+    f1 = not_learned | {"metric": "f1", "positive": "fraud"}
+    assert "50.00 f1 of 'fraud', no better than always giving the answer 'fraud'" in (
+        untaught_network(f1, None)
+    )
 
 
 SECRET = "s3cret-of-a-later-version"

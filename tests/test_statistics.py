@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from lp_sweep.analysis.render import FORMATS, render
+from lp_sweep.analysis.statistics.answers import Network
 from lp_sweep.analysis.statistics.tables import (
     STATISTICS,
     intervals,
@@ -17,6 +18,7 @@ from lp_sweep.analysis.statistics.tables import (
 )
 from lp_sweep.analysis.tables import Table, task_scores
 from lp_sweep.analysis.views import open_views
+from lp_sweep.orchestrator.export.choice import stored_answers
 from lp_sweep.storage.store import Store
 from lp_sweep.trials.metrics import METRICS
 from tests.answered import long, network, right
@@ -80,6 +82,9 @@ def test_f1_is_of_the_class_that_the_record_names(fake: FakeSweep) -> None:
         full, pruned = intervals(catalog).long.to_pylist()
         assert (full["metric"], full["reason"], pruned["reason"]) == ("f1 of 'fraud'", None, None)
         assert task_scores(catalog).columns[-1] == "claims F1 of 'fraud'"
+    read = stored_answers(fake.store)
+    answers = [read(Network(row["trial_id"], "f1", "", None)).score for row in fake.cells]
+    assert answers == pytest.approx([100.0, 200 / 3]), "as export --best reads them"
 
 
 def test_a_comparison_that_strategies_share_is_one_test(fake: FakeSweep) -> None:

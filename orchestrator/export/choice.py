@@ -85,12 +85,14 @@ def _luck(catalog: Catalog, row: Row, asked: Asked, read: Reader) -> str:
 def stored_answers(store: Store) -> Reader:
     """Reads predictions of the main dev split one network at a time: a store may have many."""
     main: list[str] = []  # of the first network: all of a task have the same
+    positive: list[int | None] = []  # the class that f1 scores, likewise
 
     def read(network: Network) -> Answers:
         if not main:
             record = (store.find("trials", network.trial_id) or [{}])[0]
             epochs = record.get("epoch_metrics") or [{}]
             main.append(epochs[0].get("split") or "validation")
+            positive.append(record.get("positive_label"))
         rows = store.find("predictions", network.trial_id) or []
         said = sorted(
             (row["example"], row["label"], row["prediction"])
@@ -98,6 +100,8 @@ def stored_answers(store: Store) -> Reader:
             if row["split"] == main[0]
         )
         columns = np.array(said, np.float64).reshape(-1, 3)
+        if positive[0] is not None:
+            columns[:, 1:] = columns[:, 1:] == positive[0]
         return answers_of(network.metric, *columns.T)
 
     return read
