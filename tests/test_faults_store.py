@@ -13,7 +13,8 @@ import pytest
 
 from lp_sweep.storage.store import Store
 from tests.faults import assert_equal, command, records, sweep, wait_for
-from tests.s3server import BUCKET, Server
+from tests.s3proxy import breaking_proxy
+from tests.s3server import BUCKET, Server, running_server
 from tests.toyworld import RECIPE, save_world
 
 pytestmark = pytest.mark.ray
@@ -185,6 +186,25 @@ def test_a_sweep_on_object_storage(
         assert "nothing was missing" in run.text()
     finally:
         server.kill()
+
+
+@pytest.mark.slow
+def test_a_sweep_through_a_server_that_breaks_every_fifth_request(
+    world: Path, tmp_path: Path
+) -> None:
+    with (
+        running_server(tmp_path / "server.txt") as server,
+        breaking_proxy(server.endpoint) as (host, breaking),
+    ):
+        there = f"s3://{BUCKET}/sweeps/mine"
+        store = f"{there}?endpoint_override={host}&scheme=http"
+        with sweep(world, "sweep.yaml", "--store", store, LP_SWEEP_STORE_PATIENCE="120") as run:
+            assert run.wait() == 0, run.text()
+        assert "Traceback (most" not in run.text()
+        assert sum(breaking.counts.values()) - breaking.counts["passed"] > 20
+        direct = server.endpoint.removeprefix("http://")
+        sound = Store(f"{there}?endpoint_override={direct}&scheme=http")
+        assert_equal(sound, Store(world / "undisturbed"))
 
 
 def ask(*arguments: str) -> str:

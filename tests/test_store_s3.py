@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import contextlib
-import http.client
 import os
 import signal
 import threading
 import time
-from collections.abc import Callable, Iterator
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from collections.abc import Callable
+from http.server import BaseHTTPRequestHandler
 from pathlib import Path
 from typing import Any
 
@@ -18,8 +16,10 @@ import pytest
 from lp_sweep.storage import bucket, s3url
 from lp_sweep.storage.errors import StoreError
 from lp_sweep.storage.files import is_url, open_files
+from lp_sweep.storage.packs import compact
 from lp_sweep.storage.s3url import find_endpoint, parse_url
 from lp_sweep.storage.store import Store, is_store
+from tests.s3proxy import answering, breaking_proxy, failing_proxy, pass_on, say
 from tests.s3server import BUCKET, OWN_SERVER, UNUSED, Server, client, free_port
 from tests.storeworkers import trial
 
@@ -149,51 +149,6 @@ def test_there_is_no_such_bucket_and_none_is_made(s3_location: str, s3_endpoint:
     assert UNUSED not in [item["Name"] for item in client(s3_endpoint).list_buckets()["Buckets"]]
 
 
-@contextlib.contextmanager
-def answering(reply: Callable[[BaseHTTPRequestHandler], None]) -> Iterator[str]:
-    """An HTTP server that answers everything with `reply`; gives host:port."""
-
-    class Handler(BaseHTTPRequestHandler):
-        protocol_version = "HTTP/1.1"
-
-        def log_message(self, *_: Any) -> None: ...
-
-        def handle_any(self) -> None:
-            with contextlib.suppress(ConnectionError):
-                reply(self)
-
-        do_GET = do_PUT = do_POST = do_HEAD = do_DELETE = handle_any
-
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    server.daemon_threads = True
-    threading.Thread(target=server.serve_forever, daemon=True).start()
-    try:
-        yield f"127.0.0.1:{server.server_port}"
-    finally:
-        server.shutdown()
-        server.server_close()
-
-
-def body_of(handler: BaseHTTPRequestHandler) -> bytes:
-    if "Transfer-Encoding" not in handler.headers:
-        return handler.rfile.read(int(handler.headers.get("Content-Length", 0)))
-    parts = []
-    while size := int(handler.rfile.readline(), 16):
-        parts.append(handler.rfile.read(size))
-        handler.rfile.readline()
-    handler.rfile.readline()
-    return b"".join(parts)
-
-
-def say(handler: BaseHTTPRequestHandler, status: int, body: bytes = b"") -> None:
-    body_of(handler)
-    handler.send_response(status)
-    handler.send_header("Content-Length", str(len(body)))
-    handler.end_headers()
-    if handler.command != "HEAD":
-        handler.wfile.write(body)
-
-
 @pytest.mark.parametrize(
     ("status", "code", "message"),
     [
@@ -235,50 +190,6 @@ def test_a_server_that_says_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 # -- a write is whole or not at all
-
-
-def pass_on(handler: BaseHTTPRequestHandler, target: str) -> None:
-    """The answer of another server; hangs up where that is dead."""
-    content = body_of(handler)
-    chunked = "Transfer-Encoding" in handler.headers
-    headers = {k: v for k, v in handler.headers.items() if k.lower() != "expect"}
-    try:
-        connection = http.client.HTTPConnection(target, timeout=30)
-        connection.request(
-            *(handler.command, handler.path),
-            body=iter([content]) if chunked else content,
-            headers=headers,
-            encode_chunked=chunked,
-        )
-        answer = connection.getresponse()
-        body = answer.read()
-    except OSError:
-        handler.close_connection = True
-        return
-    handler.send_response(answer.status)
-    for name, value in answer.getheaders():
-        if name.lower() not in ("transfer-encoding", "connection", "content-length"):
-            handler.send_header(name, value)
-    length = answer.getheader("Content-Length") if handler.command == "HEAD" else None
-    handler.send_header("Content-Length", length or str(len(body)))
-    handler.end_headers()
-    handler.wfile.write(body)
-    connection.close()
-
-
-@contextlib.contextmanager
-def failing_proxy(endpoint: str, fails: Callable[[str, str], bool]) -> Iterator[str]:
-    """Passes requests on, but for those (method, path) that fail: it hangs up on them."""
-    target = endpoint.removeprefix("http://")
-
-    def reply(handler: BaseHTTPRequestHandler) -> None:
-        if fails(handler.command, handler.path):
-            handler.close_connection = True
-        else:
-            pass_on(handler, target)
-
-    with answering(reply) as host:
-        yield host
 
 
 FAULTS = {
@@ -425,3 +336,28 @@ def test_no_credential_is_anywhere_in_a_store(s3_location: str, s3_endpoint: str
     for key in keys:
         assert secret not in s3.get_object(Bucket=BUCKET, Key=key)["Body"].read()
     assert secret.decode() not in store.location + repr(vars(store)) + repr(vars(store.files))
+
+
+# -- a server that breaks a fifth of all requests
+
+
+def test_nothing_is_lost_on_a_server_that_breaks_every_fifth_request(
+    s3_location: str, s3_endpoint: str, tmp_path: Path
+) -> None:
+    """Hung up before and after, 500, 503, cut off, slow: each is waited for within the patience."""
+    names = {f"t1-{i:02d}" for i in range(8)}
+    with breaking_proxy(s3_endpoint) as (host, breaking):
+        options = f"endpoint_override={host}&scheme=http"
+        store = Store(f"{s3_location.partition('?')[0]}?{options}", create=True, patience=60)
+        for name in sorted(names):
+            store.put("trials", name, [trial(name)])
+        assert store.names("trials") == names
+        compact(store, settle=0)
+        listing = store.read_all("trials")
+        del store
+    assert sum(breaking.counts.values()) - breaking.counts["passed"] >= 5
+    assert listing.unreadable == []
+    assert listing.rows["trial_id"].to_pylist() == sorted(names)
+    direct = Store(s3_location).read_all("trials")
+    assert direct.unreadable == []
+    assert direct.rows.equals(listing.rows)
