@@ -33,6 +33,7 @@ EVIL = (
     "PLANTED\u202e\u2066\x00\t<b>[red]|`" + "w" * 500
 )
 IN_A_NAME = EVIL.replace("\x00", "").replace("\\", "").replace("/", "")[:80]
+NAMES = frozenset({"trial_id", "profile_id", "attempt_id", "sweep"})  # of records
 STYLE = re.compile(r"\x1b\[[0-9;]*m")  # what rich writes for a terminal
 
 
@@ -68,23 +69,24 @@ def lp_sweep(*arguments: str, cwd: Path, screen: bool = False) -> Said:
     return Said(int(end.value.code or 0), out.getvalue(), err.getvalue())
 
 
-def spoilt(value: Any, kind: pa.DataType) -> Any:
-    """The value with EVIL at the end of every text in it."""
+def spoilt(value: Any, kind: pa.DataType, evil: str) -> Any:
+    """The value with `evil` at the end of every text in it."""
     if pa.types.is_string(kind):
-        return (value or "") + EVIL
+        return (value or "") + evil
     if value is None:
         return None
     if pa.types.is_struct(kind):
-        return {field.name: spoilt(value[field.name], field.type) for field in kind}
+        return {field.name: spoilt(value[field.name], field.type, evil) for field in kind}
     if pa.types.is_map(kind):
-        return [(key + EVIL, text + EVIL) for key, text in value]
+        return [(key + evil, text + evil) for key, text in value]
     if pa.types.is_list(kind):
-        return [spoilt(item, kind.value_type) for item in value]
+        return [spoilt(item, kind.value_type, evil) for item in value]
     return value
 
 
 def hostile_store(folder: Path, keep: frozenset[str]) -> Store:
-    """Records of every kind with EVIL in every text column but those of `keep`."""
+    """Records of every kind with EVIL in every text column but those of `keep`; in what names a
+    record as much of it as a file's name can hold."""
     fake = FakeSweep(folder / "plain")
     for seed in (1, 2):
         fake.curve({0: 92.0, 2: 91.0, 6: 88.0}, model="bert-base-cased", seed=seed, spec="{}")
@@ -96,18 +98,20 @@ def hostile_store(folder: Path, keep: frozenset[str]) -> Store:
     for row in fake.cells[:6]:
         fake.predictions(row["trial_id"], [True, False] * 20)
     plain, store = fake.publish(), Store(folder / "store", create=True)
+
+    def spoil(row: dict[str, Any], item: pa.Field) -> Any:
+        if item.name in keep:
+            return row[item.name]
+        evil = IN_A_NAME if item.name in NAMES else EVIL
+        return spoilt(row[item.name], item.type, evil)
+
     for table, schema in TABLES.items():
         for name in plain.names(table):
             rows = [
-                {
-                    item.name: row[item.name]
-                    if item.name in keep
-                    else spoilt(row[item.name], item.type)
-                    for item in schema
-                }
-                for row in plain.read(table, name)
+                {item.name: spoil(row, item) for item in schema} for row in plain.read(table, name)
             ]
             store.put(table, name if schema.names[0] in keep else name + IN_A_NAME, rows)
+    store.put("trials", f"misnamed{IN_A_NAME}", [{"trial_id": f"t1-{EVIL}", "model": EVIL}])
     return store
 
 
