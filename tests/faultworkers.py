@@ -47,13 +47,13 @@ def store_in(folder: Path) -> Store:
 
 
 def content(folder: Path) -> dict[str, Any]:
-    """All that can be read, by table and name; fails on a name with two contents."""
+    """The rows of all that can be read, by table and name, as JSON has them."""
     found: dict[str, Any] = {}
     for table in TABLES:
         for row in store_in(folder).read_all(table).rows.to_pylist():
-            key = [str(row[name]) for name in TABLES[table].names[:3]]
-            found.setdefault(f"{table}/{key[0]}", []).append(row)
-    return found
+            found.setdefault(f"{table}/{row[TABLES[table].names[0]]}", []).append(row)
+    plain: dict[str, Any] = json.loads(json.dumps(found, default=str))
+    return plain
 
 
 # -- the verbs: each with what it is given, and what is there after it
@@ -149,6 +149,24 @@ def _export(folder: Path, text: str) -> None:
         write_sums(coming)
 
 
+def given_trained(folder: Path) -> None:
+    from tests import exportworld
+
+    exportworld.make_world(folder)
+    whole_export(folder)
+
+
+def whole_export(folder: Path) -> None:
+    """`lp-sweep export TRIAL --force`, of a kept network, over an earlier one."""
+    from lp_sweep.orchestrator.export import trialfolder
+    from tests import exportworld
+
+    trialfolder.ask = exportworld.answer_here  # in this process: the same program, sooner
+    [kept] = folder.glob("store/weights/*")
+    world = exportworld.World(folder / "sweep.yaml", Store(folder / "store"), kept.name, "")
+    world.export(kept.name, folder / "exported", force=True)
+
+
 def export_is_whole(folder: Path) -> list[str]:
     """The old one or the new one; nothing only where a kill came between two renames."""
     out = folder / "exported"
@@ -190,6 +208,15 @@ VERBS = {
         export,
         sound=export_is_whole,
         settled=lambda f: (f / "exported" / "README.md").read_text(),
+    ),
+}
+OTHERS = {
+    "careless": Verb(given_little, careless),
+    "whole export": Verb(
+        given_trained,
+        whole_export,
+        sound=export_is_whole,
+        settled=lambda f: [files(f / "exported", "*"), changed_files(f / "exported")],
     ),
 }
 
@@ -258,7 +285,9 @@ def wrong_after(verb: Verb, folder: Path, before: dict[str, Any], want: list[Any
 
 
 def main(name: str, root: str, fault: str, step: str) -> None:
-    verb, folder = (VERBS | {"careless": Verb(given_little, careless)})[name], Path(root)
+    verb, folder = (VERBS | OTHERS)[name], Path(root)
+    if name == "whole export":
+        import tests.exportworld  # noqa: F401  # once, not in each try: it loads torch
     given, place = folder / "given", folder / "try"  # a spool is known by its store's place
     place.mkdir()
     code, told = forked(lambda: verb.given(place))
