@@ -2,11 +2,41 @@
 
 from __future__ import annotations
 
+import json
 import os
 from pathlib import Path
 
 from lp_sweep.storage.errors import SpecError
 from lp_sweep.storage.printable import shown
+
+BUILT_IN = "quickstart"  # the name of the built-in sweep, where no file has it
+_RUN_WITH = "# lp-sweep: "  # begins the first line of a stored sweep file
+
+
+def run_with(file: str, data_dir: Path | None) -> str:
+    """A comment for the first line of a stored sweep file: where the file and the data lay, for
+    commands that are pasted anywhere. `quickstart` is no path."""
+    places = {"--file": str(Path(file).absolute()) if Path(file).is_file() else file}
+    if data_dir is not None:
+        places["--data-dir"] = str(data_dir.expanduser().absolute())
+    return f"{_RUN_WITH}{json.dumps(places)}\n"
+
+
+def options_of(stored: str | None) -> list[str]:
+    """The words of a command that finds the inputs of a stored sweep file; none where the file is
+    no longer there, or an older version stored it."""
+    line = (stored or "").partition("\n")[0]
+    try:
+        places = json.loads(line.removeprefix(_RUN_WITH)) if line.startswith(_RUN_WITH) else {}
+        found = {str(name): str(place) for name, place in dict(places).items()}
+    except (TypeError, ValueError):  # anyone may have written it
+        return []
+    file = found.get("--file", "")
+    if not (file and (file == BUILT_IN or is_file(Path(file)))):
+        return []
+    return [
+        word for name in ("--file", "--data-dir") if name in found for word in (name, found[name])
+    ]
 
 
 def is_file(path: Path) -> bool:

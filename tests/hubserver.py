@@ -33,6 +33,7 @@ class Hub:
         self.cut: Counter[str] = Counter()  # file name -> times that it breaks off half-way
         self.url = ""
         self.token = ""  # of who may write; "": nobody
+        self.role = "write"  # of the token
         self.private: dict[str, bool] = {}  # of the repositories that were made here
 
     def push(self, kind: str, repo_id: str, content: Path | Files, branch: str = "main") -> str:
@@ -146,6 +147,10 @@ class _Handler(BaseHTTPRequestHandler):
         self.hub.requests.append(f"{self.command} {self.path}")
         if told := self.headers.get("Authorization"):
             self.hub.authorizations.add(told)
+        if parts == ["api", "whoami-v2"]:
+            if self.headers.get("Authorization") != f"Bearer {self.hub.token}":
+                return self._error(401, "Unauthorized")
+            return self._json({"name": "me", "auth": {"accessToken": {"role": self.hub.role}}})
         if parts[0] == "api":
             self._api(parts[1:])
         elif "resolve" in parts:

@@ -6,6 +6,8 @@ import csv
 import json
 import os
 import re
+import shlex
+import shutil
 import signal
 import subprocess
 import sys
@@ -19,19 +21,28 @@ import yaml
 from huggingface_hub import ModelCard, metadata_load
 
 from lp_sweep import open_store
+from lp_sweep.analysis.report.gather import gather
 from lp_sweep.analysis.report.origin import origin
 from lp_sweep.analysis.statistics.intervals import Interval
 from lp_sweep.analysis.statistics.tables import STATISTICS
 from lp_sweep.analysis.tables import TABLES as TABLES_SHOWN
 from lp_sweep.analysis.untaught import untaught_network
-from lp_sweep.analysis.views import open_views
+from lp_sweep.analysis.views import VIEWS, open_views
+from lp_sweep.orchestrator.commands import exportverbs
+from lp_sweep.orchestrator.export import trialfolder
 from lp_sweep.orchestrator.export.card import trial_card
 from lp_sweep.orchestrator.export.facts import Base, Facts, Speed
 from lp_sweep.orchestrator.export.folder import check_free, staged
 from lp_sweep.orchestrator.export.network import check_same, kept_instead
 from lp_sweep.orchestrator.export.places import hub_source, spec_of
+from lp_sweep.orchestrator.inputs.resolve import resolve
 from lp_sweep.orchestrator.mirrors.runs import run_of_record
+from lp_sweep.orchestrator.plan.known import Known
+from lp_sweep.orchestrator.plan.planning import make_plan
+from lp_sweep.orchestrator.run.recorder import Recorder
+from lp_sweep.orchestrator.sweepfile.load import load_sweep
 from lp_sweep.storage.errors import ExportError, LpSweepError, PreflightError, SpecError, StoreError
+from lp_sweep.storage.places import run_with
 from lp_sweep.storage.schema import TABLES, TRIALS
 from lp_sweep.storage.store import Store
 from lp_sweep.storage.sums import SUMS, changed_files
@@ -606,15 +617,6 @@ def test_a_network_without_feed_forwards_is_refused(world: World, tmp_path: Path
         mine.export(mine.kept, tmp_path / "out")
 
 
-def test_a_missing_package_is_one_sentence(
-    world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """And it is said before any work."""
-    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
-    with pytest.raises(PreflightError, match=r"onnx, onnxscript, onnxruntime\. `pip install 'lp-s"):
-        world.export(world.unkept, tmp_path / "out", onnx=True)
-
-
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
@@ -711,3 +713,64 @@ def test_a_column_of_a_later_version_is_not_published(
         assert SECRET in str(catalog.query("SELECT owner FROM trials").to_pylist())
         assert SECRET not in str(origin(catalog, world.store))
         assert SECRET not in str([make(catalog) for make in (TABLES_SHOWN | STATISTICS).values()])
+
+
+# -- before anything is loaded or trained
+
+
+@pytest.mark.parametrize(
+    ("wrong", "said"),
+    [
+        ({"out": "taken"}, "taken exists"),
+        ({"out": "taken/file/out"}, "can't write .*out: .*Name another folder"),
+        ({"trial": "t1-0000"}, "nothing on t1-0000"),
+        ({"store": "nowhere"}, "no store at"),
+        ({"onnx": True}, "onnxruntime.*pip install"),
+        ({"file": None}, "data of task 'mood'.*--file"),
+        ({"file": "missing.yaml"}, "missing.yaml"),
+    ],
+    ids=["out", "unwritable", "trial", "store", "onnx", "data", "file"],
+)
+@pytest.mark.parametrize("which", ["kept", "unkept"])
+def test_what_can_be_known_before_is_said_before(
+    made: World, tmp_path: Path, monkeypatch: Any, which: str, wrong: dict[str, Any], said: str
+) -> None:
+    def too_late(*_: Any) -> None:
+        raise AssertionError("a network was looked for")
+
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(trialfolder, "from_store", too_late)
+    monkeypatch.setattr(trialfolder, "_device", too_late)
+    monkeypatch.setattr(exportverbs, "find_spec", lambda _: None)
+    (tmp_path / "taken").mkdir()
+    (tmp_path / "taken" / "file").write_text("mine")
+    options = {"trial": getattr(made, which), "out": tmp_path / "new" / "folder"} | wrong
+    with pytest.raises(LpSweepError, match=re.compile(said, re.DOTALL)):
+        made.export(options.pop("trial"), Path(options.pop("out")), **options)
+    assert [path.name for path in tmp_path.iterdir()] == ["taken"], "nothing is left behind"
+
+
+@pytest.mark.slow  # two programs that load torch
+def test_the_reports_own_command_exports_from_any_folder(made: World, tmp_path: Path) -> None:
+    """A sweep over a model and data of one's own, in folders with blanks and quotes."""
+    folder = tmp_path / 'it\'s "mine"'
+    shutil.copytree(Path(made.file).parent, folder)
+    world = World(folder / "sweep.yaml", Store(folder / "store"), made.kept, made.unkept)
+    plan = make_plan(resolve(load_sweep(folder / "sweep.yaml", ("k=2", *QUICK))), Known.nothing())
+    Recorder(world.store, part=False, command="").cells(plan)
+    stored = run_with(str(world.file), None) + Path(world.file).read_text()
+    world.store.put_text("sweeps", "toy.yaml", stored)
+    (record,) = world.store.read("trials", world.kept)
+    cells = world.store.read("sweeps", "toy")
+    full = cells[0] | {"cell": 1, "k": 0, "dropped_layers": [], "kept_layers": [1, 2, 3, 4]}
+    full["trial_id"] = made.unkept
+    world.store.put("sweeps", "toy", [*cells, full])
+    with open_views(world.store, deltas=(100,), only=VIEWS) as catalog:
+        page = gather(catalog, world.store, None, (100,), lambda _: None)
+    command = page.answers[0].choices[0].export
+    elsewhere = tmp_path / "elsewhere"
+    elsewhere.mkdir()
+    done = sweep(*shlex.split(command)[1:], "--offline", cwd=elsewhere)
+    assert done.returncode == 0, done.stderr
+    assert (elsewhere / done.stdout.strip() / "model.safetensors").is_file()
+    assert record["trial_id"] in done.stderr

@@ -70,6 +70,38 @@ def test_a_hub_that_is_away_is_one_sentence(world: World) -> None:
     assert f"The folder is whole; send it with `hf upload {REPO} folder`." in done.stderr
 
 
+CHECK = """
+import sys
+from lp_sweep.orchestrator.export.hubpush import check_may_push
+from lp_sweep.storage.errors import LpSweepError
+try:
+    check_may_push(sys.argv[1], offline=False)
+except LpSweepError as error:
+    sys.exit(f"{type(error).__name__}: {error}")
+"""
+
+
+@pytest.mark.parametrize(
+    ("env", "role", "said"),
+    [
+        ({"HF_TOKEN": TOKEN}, "write", ""),
+        ({"HF_TOKEN": TOKEN}, "read", "the token may only read. Set HF_TOKEN"),
+        ({"HF_TOKEN": TOKEN[::-1]}, "write", "the hub refused the token: 401. Set HF_TOKEN"),
+        ({}, "write", "there is no token. Set HF_TOKEN"),
+        ({"HF_TOKEN": TOKEN, "HF_ENDPOINT": "http://127.0.0.1:9"}, "write", "can't be reached"),
+    ],
+    ids=["may write", "may read", "unknown", "no token", "the hub is away"],
+)
+def test_who_may_not_write_hears_it_before_the_work(
+    world: World, env: dict[str, str], role: str, said: str
+) -> None:
+    world.hub.role = role
+    done = world.python("-c", CHECK, REPO, env=env, code=int(bool(said)))
+    assert said in done.stderr
+    assert (done.stderr == "") == (not said)
+    assert TOKEN not in done.stderr
+
+
 @pytest.mark.slow
 def test_the_command_sends_what_it_made(world: World) -> None:
     save_model(world.folder / "model")

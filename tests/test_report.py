@@ -22,6 +22,7 @@ from lp_sweep.analysis.tables import TABLES
 from lp_sweep.analysis.views import VIEWS, open_views
 from lp_sweep.orchestrator.commands.statusview import sweep_states
 from lp_sweep.storage.errors import SpecError, StoreError
+from lp_sweep.storage.places import options_of, run_with
 from lp_sweep.storage.printable import printable
 from lp_sweep.storage.store import Store
 from tests.answered import network, right
@@ -236,6 +237,50 @@ def test_the_smallest_network_of_all_strategies(tmp_path: Path) -> None:
         *("lp-sweep", "export", "--best", "--task", "a", "--within", "1"),
         *("--out", "a-within-1", "--store", "a store"),
     ]
+
+
+def test_a_command_names_what_it_needs_of_ones_own(tmp_path: Path) -> None:
+    """Where model and data are known by their content alone, the sweep file says where they are."""
+    file = tmp_path / 'it\'s "mine"' / "sweep.yaml"
+    file.parent.mkdir()
+    file.write_text("name: demo")
+    fake = FakeSweep(tmp_path / "store")
+    own = {"model_fingerprint": "sha256:ab", "data_fingerprint": "sha256:cd"}
+    hub = {"model_fingerprint": "hub:a/b@c", "data_fingerprint": "hub:d/e@f:x:train=train"}
+    fake.curve({0: 90.0, 2: 89.5}, task="own", **own)
+    fake.curve({0: 90.0, 2: 89.5}, task="hub", **hub)
+    text = run_with(str(file), tmp_path / "glue") + "name: demo"
+    fake.store.put_text("sweeps", "demo.yaml", text)
+    found = {item.task: item.choices[0].export for item in page_of(fake.publish()).answers}
+    where = ["--file", str(file), "--data-dir", str(tmp_path / "glue")]
+    assert shlex.split(found["own"])[-4:] == where
+    assert "--file" not in found["hub"]
+    file.unlink()
+    assert options_of(text) == []
+
+
+@pytest.mark.parametrize(
+    "stored", [None, "", "name: demo", "# lp-sweep: [1]", "# lp-sweep: {", "# lp-sweep: {}"]
+)
+def test_a_sweep_file_that_does_not_say_where_it_lay(stored: str | None) -> None:
+    assert options_of(stored) == []
+
+
+def test_the_built_in_sweep_is_found_anywhere() -> None:
+    assert options_of(run_with("quickstart", None) + "name: q") == ["--file", "quickstart"]
+
+
+def test_two_models_are_two_folders_and_a_loss_is_exact(tmp_path: Path) -> None:
+    fake = FakeSweep(tmp_path)
+    for model in ("bert", "./other"):
+        fake.curve({0: 90.0, 2: 89.9}, task="a", model=model)
+    with open_views(fake.publish(), deltas=(0.12345678,)) as catalog:
+        made = {name: make(catalog) for name, make in (TABLES | STATISTICS).items()}
+        found = answers(made, catalog, "s", name_sweep=False)
+    commands = [shlex.split(item.choices[0].export) for item in found]
+    folders = {words[words.index("--out") + 1] for words in commands}
+    assert len(folders) == 2
+    assert all(words[words.index("--within") + 1] == "0.12345678" for words in commands)
 
 
 def test_of_equals_the_one_that_loses_less(tmp_path: Path) -> None:

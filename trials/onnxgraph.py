@@ -14,17 +14,13 @@ import torch
 from torch import nn
 from transformers import AutoModelForSequenceClassification, AutoTokenizer
 
-from lp_sweep.storage.errors import ExportError, PreflightError, UnsupportedModelError
+from lp_sweep.storage.errors import ExportError, UnsupportedModelError
 from lp_sweep.storage.printable import short
 from lp_sweep.trials.load import quiet
 
 _FOLDER, _FILE = "onnx", "model.onnx"
 _ROUNDING = 1e-4  # x the largest logit: another program's order of sums
 _BATCHES = (1, 2, 7)
-_EXTRA = (
-    "ONNX takes packages that are not installed: {missing}. `pip install 'lp-sweep[onnx]'` brings "
-    "them."
-)
 
 
 class _Logits(nn.Module):
@@ -39,15 +35,6 @@ class _Logits(nn.Module):
         return found
 
 
-def check_packages() -> None:
-    """Before hours of work. Raises PreflightError for what is not installed."""
-    from importlib.util import find_spec
-
-    missing = [name for name in ("onnx", "onnxscript", "onnxruntime") if find_spec(name) is None]
-    if missing:
-        raise PreflightError(_EXTRA.format(missing=", ".join(missing)))
-
-
 def write_onnx(folder: Path, texts: Sequence[Sequence[str]], max_length: int) -> float:
     """Writes `onnx/model.onnx` into `folder`; gives the largest difference of a logit.
 
@@ -55,7 +42,6 @@ def write_onnx(folder: Path, texts: Sequence[Sequence[str]], max_length: int) ->
     Raises UnsupportedModelError where torch can't write the graph, ExportError where it is another
     network.
     """
-    check_packages()
     with quiet():
         model = AutoModelForSequenceClassification.from_pretrained(
             folder, attn_implementation="eager"

@@ -11,6 +11,7 @@ import shlex
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import lru_cache, partial
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 from lp_sweep.analysis import phrases
@@ -36,6 +37,12 @@ WHERE feed_forward = 'none' AND score IS NULL AND state NOT IN ('not_needed', 'i
 """
 
 
+_OF_FILES = """
+SELECT DISTINCT cells.sweep, cells.model, cells.task
+FROM cells JOIN trials ON trials.trial_id = cells.trial_id
+WHERE NOT (starts_with(trials.model_fingerprint, 'hub:')
+    AND starts_with(trials.data_fingerprint, 'hub:'))
+"""
 _SPLITS = "SELECT trial_id, coalesce(epoch_metrics[1].split, 'validation') AS split FROM trials"
 
 
@@ -49,15 +56,23 @@ class _Known(NamedTuple):
     models: Mapping[str, int]  # with a task, by its name
     store: str
     name_sweep: bool
+    setup: int | None
+    inputs: Mapping[tuple[Any, ...], Sequence[str]]  # by _TASK: options that find them
     luck: Callable[[selection.Place], selection.Splits | str | None]
 
 
 def answers(
-    tables: Mapping[str, Table], catalog: Catalog, store: str, *, name_sweep: bool
+    tables: Mapping[str, Table],
+    catalog: Catalog,
+    store: str,
+    *,
+    name_sweep: bool,
+    places: Mapping[str, Sequence[str]] = MappingProxyType({}),
 ) -> list[Answer]:
     """One per sweep, model and task, in the order of the plan. `tables` of the catalog by their
     names in `lp-sweep table`: min-layers (in points), min-layers-interval, speed, tasks. store,
-    name_sweep: what the commands say, and whether they must name the sweep."""
+    name_sweep: what the commands say, and whether they must name the sweep. places: of each sweep
+    the options that find model and data of one's own."""
     rows = tables["min-layers"].long.to_pylist()
     known = _Known(
         intervals={_key(row, _CURVE): row for row in _rows(tables, "min-layers-interval")},
@@ -69,6 +84,11 @@ def answers(
         models=Counter(task for task, _ in {(row["task"], row["model"]) for row in rows}),
         store=store,
         name_sweep=name_sweep,
+        setup=catalog.setup,
+        inputs={
+            _key(row, _TASK): places.get(row["sweep"], ())
+            for row in catalog.query(_OF_FILES).to_pylist()
+        },
         luck=lru_cache(partial(selection.load, catalog, read=_answers_read(catalog))),
     )
     by_task = _grouped(
@@ -232,11 +252,15 @@ def _export(best: Row, rows: Sequence[Row], known: _Known) -> str:
     open_ = {row["strategy"] for row in rows if row["max_dropped_high"] > best["max_dropped_low"]}
     if best["max_dropped"] is None or best["strategy"] in open_:
         return ""
-    within = f"{best['delta']:g}"
-    folder = re.sub(r"[^A-Za-z0-9._]+", "-", f"{best['task']}-within-{within}").strip("-.")
-    words = ["lp-sweep", "export", "--best", "--task", best["task"], "--within", within]
-    words += ["--model", best["model"]] if known.models[best["task"]] > 1 else []
+    within = f"{best['delta']:g}" if float(f"{best['delta']:g}") == best["delta"] else best["delta"]
+    several = known.models[best["task"]] > 1
+    parts = [best["sweep"]] * known.name_sweep + [best["model"]] * several + [best["task"]]
+    folder = re.sub(r"[^A-Za-z0-9._]+", "-", f"{'-'.join(parts)}-within-{within}").strip("-.")
+    words = ["lp-sweep", "export", "--best", "--task", best["task"], "--within", str(within)]
+    words += ["--model", best["model"]] if several else []
     if open_:
         words += ["--strategy", best["strategy"]]  # of the others the answer is open
     words += ["--sweep", best["sweep"]] if known.name_sweep else []
-    return shlex.join((*words, "--out", folder, "--store", known.store))
+    words += ["--setup", str(known.setup)] if known.setup else []
+    words += ["--out", folder, "--store", known.store]
+    return shlex.join((*words, *known.inputs.get(_key(best, _TASK), ())))

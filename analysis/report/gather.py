@@ -21,6 +21,7 @@ from lp_sweep.analysis.report.page import Page, Sheet, Shown
 from lp_sweep.analysis.statistics.tables import STATISTICS
 from lp_sweep.analysis.tables import TABLES, Table
 from lp_sweep.storage.catalog import Catalog
+from lp_sweep.storage.places import options_of
 from lp_sweep.storage.redact import redact_text
 from lp_sweep.storage.store import Store
 
@@ -51,7 +52,13 @@ def gather(
     return Page(
         title=sweep or _title([item.sweep for item in sweeps]),
         asked=sweeps,
-        answers=answers(made, catalog, place, name_sweep=bool(sweep) or len(sweeps) > 1),
+        answers=answers(
+            made,
+            catalog,
+            place,
+            name_sweep=bool(sweep) or len(sweeps) > 1,
+            places=_places(store, [item.sweep for item in sweeps]),
+        ),
         figures=_figures(catalog, tell),
         tables=list(_sheets(made, options, within)),
         paper=paper,
@@ -59,6 +66,13 @@ def gather(
         gaps=gaps(catalog, place),
         origin=origin(catalog, store),
     )
+
+
+def _places(store: Store, sweeps: Sequence[str]) -> dict[str, list[str]]:
+    """Of each sweep the options of a command that find its model and data."""
+    stored = store.names("sweeps")  # a name in a file may be any text
+    found = {n: options_of(store.read_text("sweeps", f"{n}.yaml")) for n in sweeps if n in stored}
+    return {name: [redact_text(word) for word in words] for name, words in found.items()}
 
 
 def _title(sweeps: Sequence[str]) -> str:

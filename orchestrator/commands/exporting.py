@@ -16,6 +16,7 @@ from lp_sweep.orchestrator.commands.options import (
     JsonOption,
     ManifestOption,
     OfflineOption,
+    SetupOption,
     StoreOption,
     SweepOption,
     Unit,
@@ -55,6 +56,7 @@ def export(
         int | None, typer.Option("--seed", help="--best: this seed. [the median score's]")
     ] = None,
     sweep: SweepOption = None,
+    setup: SetupOption = None,
     store: StoreOption = None,
     file: Annotated[
         str | None,
@@ -85,6 +87,8 @@ def export(
         raise SpecError("name a trial, or choose one with --best --task NAME: one of the two.")
     if best and task is None:
         raise SpecError("--best: on which task? Name it with --task.")
+    if setup and not best:
+        raise SpecError("--setup is for --best: an identifier names one trial in any setup.")
     _check_push(push_to_hub, offline, private)
     _end_in_order()
     asked = Asked(task or "", within, unit.value, model, strategy, seed) if best else None
@@ -94,6 +98,7 @@ def export(
         best=asked,
         store=store,
         sweep=sweep,
+        setup=setup,
         file=file,
         data_dir=data_dir,
         manifest=manifest,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -31,6 +32,7 @@ def export_trial(
     best: Asked | None = None,
     store: str | None = None,
     sweep: str | None = None,
+    setup: int | None = None,
     file: str | None = None,
     data_dir: Path | None = None,
     manifest: Path | None = None,
@@ -56,11 +58,9 @@ def export_trial(
     out = expanded(out)
     check_free(out, force=force)
     if onnx:
-        from lp_sweep.trials.onnxgraph import check_packages
-
-        check_packages()
+        _check_onnx_packages()
     place = existing(store or DEFAULT_STORE)
-    record, choice = _chosen(place, trial, best, sweep)
+    record, choice = _chosen(place, trial, best, sweep, setup)
     refuse_reduced(record)
     caution = " ".join(filter(None, (choice.caution, _caution(place, record, best))))
     say(f"{record['trial_id']}: {choice.why}")
@@ -126,8 +126,17 @@ def prune_model(
     return prune(wanted, say)
 
 
+def _check_onnx_packages() -> None:
+    missing = [name for name in ("onnx", "onnxscript", "onnxruntime") if find_spec(name) is None]
+    if missing:
+        raise PreflightError(
+            f"ONNX needs packages that are not installed: {', '.join(missing)}. "
+            "`pip install 'lp-sweep[onnx]'` installs them."
+        )
+
+
 def _chosen(
-    store: Store, trial: str | None, best: Asked | None, sweep: str | None
+    store: Store, trial: str | None, best: Asked | None, sweep: str | None, setup: int | None
 ) -> tuple[Mapping[str, Any], Chosen]:
     """A record, and why it is that one."""
     from lp_sweep.orchestrator.commands.ledgerview import history
@@ -137,7 +146,7 @@ def _chosen(
         assert trial is not None
         chosen = choice.Chosen(trial, "Named by its identifier.", {})
     else:
-        with opened(store.location, sweep, (best.within,), choice.VIEWS) as catalog:
+        with opened(store.location, sweep, (best.within,), choice.VIEWS, setup) as catalog:
             chosen = choice.best(catalog, best, choice.stored_answers(store))
     found = history(store, chosen.trial_id)
     if found.id.startswith("p"):

@@ -12,9 +12,9 @@ import typer
 from lp_sweep.orchestrator.commands import completion
 from lp_sweep.orchestrator.mirrors.kinds import MirrorKind
 from lp_sweep.storage.errors import SpecError
+from lp_sweep.storage.places import BUILT_IN as BUILT_IN
 
 DEFAULT_STORE = "lp-sweep-store"
-BUILT_IN = "quickstart"
 
 
 class Format(StrEnum):

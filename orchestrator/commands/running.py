@@ -25,7 +25,8 @@ from lp_sweep.orchestrator.run.eventreporter import EventReporter
 from lp_sweep.orchestrator.run.runoptions import STORE_PATIENCE, Options, PerTrial
 from lp_sweep.orchestrator.sweepfile.load import SweepFile
 from lp_sweep.storage.errors import LpSweepError, SpecError
-from lp_sweep.storage.places import node_folder
+from lp_sweep.storage.places import node_folder, run_with
+from lp_sweep.storage.redact import redact_text
 from lp_sweep.storage.store import Store, is_store
 
 
@@ -128,7 +129,8 @@ def _run(request: Request, how: How, first: Planned, selection: Selection, budge
     ):
         say(f"note: {note}")
     store = Store(first.location, create=True, patience=_patience())
-    as_run = _as_run(first.file)
+    places = redact_text(run_with(request.file, request.data_dir))
+    as_run = places + _as_run(first.file)
     if store.read_text("sweeps", f"{first.sweep.name}.yaml") != as_run:
         store.put_text("sweeps", f"{first.sweep.name}.yaml", as_run)
     spec = first.sweep.spec

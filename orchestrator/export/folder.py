@@ -25,12 +25,25 @@ def check_free(out: Path, *, force: bool) -> None:
     except OSError as error:  # a name that no file can have
         raise SpecError(f"can't write {out}: {error}. Name another folder with --out.") from None
     if not taken:
+        _check_writable(out)
         return
     ours = out.is_dir() and not out.is_symlink() and (out / ABOUT).is_file()
     if not ours:
         raise SpecError(f"{out} exists, and is no export. Name another folder with --out.")
     if not force:
         raise SpecError(f"{out} exists. Name another with --out, or overwrite it with --force.")
+    _check_writable(out)
+
+
+def _check_writable(out: Path) -> None:
+    """Whether a folder can be made where `out`, or the first folder above it that exists, is."""
+    try:
+        above = next(folder for folder in out.absolute().parents if folder.exists())
+        probe = above / f".{uuid.uuid4().hex}"
+        probe.mkdir()
+        probe.rmdir()
+    except (OSError, ValueError) as error:
+        raise SpecError(f"can't write {out}: {error}. Name another folder with --out.") from None
 
 
 @contextlib.contextmanager

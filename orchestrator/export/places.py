@@ -16,6 +16,7 @@ from lp_sweep.orchestrator.inputs.resolve import Sweep
 from lp_sweep.storage import shipped
 from lp_sweep.storage.errors import LpSweepError, PreflightError, StoreError
 from lp_sweep.storage.identity import trial_id
+from lp_sweep.storage.networks import has_network
 from lp_sweep.storage.plain import trial_spec_from_canonical
 from lp_sweep.storage.specs import TrialSpec
 from lp_sweep.storage.store import Store
@@ -73,6 +74,16 @@ def task_source(spec: TrialSpec, record: Mapping[str, Any], where: Where) -> Tas
         return hub_source(print_)
     found = _files(print_, record, where)
     return found if found and data_fingerprint(found, spec.task) == print_ else None
+
+
+def check_inputs(spec: TrialSpec, record: Mapping[str, Any], where: Where) -> None:
+    """Before a network is loaded or trained. Raises PreflightError where the dev rows are nowhere,
+    or the model where it would have to be trained again."""
+    if task_source(spec, record, where) is None:
+        raise nowhere("data of task", record["task"], record)
+    kept = has_network(where.store, record["trial_id"])
+    if not kept and model_place(record, where) is None:
+        raise nowhere("model", record["model"], record)
 
 
 def job_of(spec: TrialSpec, record: Mapping[str, Any], where: Where) -> dict[str, Any]:

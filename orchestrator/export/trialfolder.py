@@ -23,7 +23,7 @@ from lp_sweep.orchestrator.export.facts import (
 )
 from lp_sweep.orchestrator.export.folder import ABOUT, staged
 from lp_sweep.orchestrator.export.network import Trained, check_same, from_store, trained_again
-from lp_sweep.orchestrator.export.places import Where, model_place, spec_of
+from lp_sweep.orchestrator.export.places import Where, check_inputs, model_place, spec_of
 from lp_sweep.orchestrator.export.process import ask
 from lp_sweep.orchestrator.export.rows import DevRows, dev_rows
 from lp_sweep.orchestrator.export.verify import Expected, Nearness, Verified, verify
@@ -83,8 +83,9 @@ def export(wanted: Wanted, tell: Callable[[str], None]) -> Exported:
     record, where = wanted.record, wanted.where
     refuse_reduced(record)
     spec = spec_of(record)
-    device = _device(record)
+    check_inputs(spec, record, where)
     with staged(wanted.out, force=wanted.force) as folder:
+        device = _device(record)
         trained, another = _trained(wanted, spec, folder, device, tell)
         rows = dev_rows(spec, trained.record, trained.predictions, where)
         tell(f"loading the folder in a new process, and comparing {len(rows.labels)} dev examples")
