@@ -412,6 +412,15 @@ def test_rows_of_both_sets_are_a_note(world: Path) -> None:
     assert said in sweep("plan", "sweep.yaml", cwd=world).stdout
 
 
+def test_a_config_that_is_not_of_its_weights_is_refused_while_planning(world: Path) -> None:
+    """No hours are estimated of it, and nothing of its size is made."""
+    config = world / "model" / "config.json"
+    config.write_text(json.dumps(json.loads(config.read_text()) | {"hidden_size": 10**9}))
+    told = sweep("plan", "sweep.yaml", cwd=world)
+    assert (told.returncode, told.stdout) == (4, "")
+    assert "states hidden_size 1000000000, and the weights have 32" in told.stderr
+
+
 def test_f1_of_named_classes_asks_which_one(world: Path) -> None:
     f1 = "tasks=[{name: mood, train: train.csv, dev: dev.csv, text: text, metric: f1%s}]"
     told = sweep("plan", "sweep.yaml", f1 % "", cwd=world)

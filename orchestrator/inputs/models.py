@@ -6,6 +6,7 @@ that are on this machine; imports no torch.
 
 from __future__ import annotations
 
+import contextlib
 import json
 from collections.abc import Iterable, Mapping
 from pathlib import Path
@@ -13,7 +14,12 @@ from typing import Any, NamedTuple
 
 from lp_sweep.orchestrator.inputs import hub
 from lp_sweep.orchestrator.inputs.pins import Pins
-from lp_sweep.orchestrator.inputs.weights import DEPTH_FIELDS, count_parameters
+from lp_sweep.orchestrator.inputs.weights import (
+    DEPTH_FIELDS,
+    Torn,
+    count_parameters,
+    shape_problems,
+)
 from lp_sweep.orchestrator.sweepfile.entries import DEEPEST
 from lp_sweep.orchestrator.sweepfile.wording import did_you_mean
 from lp_sweep.storage.errors import PreflightError, SpecError
@@ -184,6 +190,9 @@ def _local_model(name: str, folder: Path) -> ModelInput:
             f"model {name!r}: no *.safetensors in {folder}. Pickled weights are not read; load the "
             "model once where you trust it and call save_pretrained(folder)."
         )
+    with contextlib.suppress(Torn, OSError):  # the preflight tells of these
+        if problems := shape_problems(folder):
+            raise PreflightError(f"model {name!r}: {'; '.join(problems)}")
     return ModelInput(
         name=name,
         path=str(folder),

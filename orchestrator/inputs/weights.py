@@ -70,7 +70,7 @@ def folder_problems(
     if not any("safetensors" in name for name in wrong):
         problems += _weight_problems(folder, depth)
     if not problems:
-        problems += _shape_problems(folder)
+        problems += shape_problems(folder)
     if not has_vocabulary(wrong):
         problems += _tokenizer_problems(folder)
     return problems
@@ -164,17 +164,19 @@ def _weight_problems(folder: Path, depth: int) -> list[str]:
     return []
 
 
-def _shape_problems(folder: Path) -> list[str]:
-    """Where config.json and the weights, both readable, are of two networks: building the one that
-    the config states could take any amount of memory, and would leave random weights in it."""
+def shape_problems(folder: Path) -> list[str]:
+    """Where config.json and the weights are of two networks: building the one that the config
+    states could take any amount of memory, and would leave random weights in it. Raises Torn or
+    OSError where either can't be read."""
     config = _as_object((folder / "config.json").read_bytes(), folder / "config.json")
     tensors = {n: s for n, s in _all_tensors(folder).items() if not _OTHER_HEADS.match(n)}
     found: list[tuple[Sequence[str], set[int]]] = [
         (fields, {shape[axis] for name, shape in tensors.items() if tensor.search(name) and shape})
         for fields, tensor, axis in _STATED
     ]
-    layers = {n: s for n, s in tensors.items() if _LAYER.match(n)} or tensors
-    norms = {shape[0] for name, shape in layers.items() if len(shape) == 1 and _NORM.search(name)}
+    layers = {name: shape for name, shape in tensors.items() if _LAYER.match(name)}
+    among = (layers or tensors).items()
+    norms = {shape[0] for name, shape in among if len(shape) == 1 and _NORM.search(name)}
     found.append((_HIDDEN, norms))
     if config.get("num_groups", 1) == 1:  # of ConvBERT, whose matrices are parts of a whole one
         found.append((_INNER, {size for shape in layers.values() for size in shape}))
