@@ -481,35 +481,47 @@ def test_there_are_six_tables(fake: FakeSweep) -> None:
 # --- how far apart is the same
 
 
-def planted(fake: FakeSweep, seeds: int, *, pruning_matters: bool) -> list[Compared]:
-    """Table 1 as the paper prints it, or with the score of all layers at every depth."""
-    full = {(n.model, n.task): n.value for n in printed(1, "score") if n.k == 0}
+def planted(
+    fake: FakeSweep, seeds: int, *, pruning_matters: bool, only: str = ""
+) -> list[Compared]:
+    """Table 1 as the paper prints it, or with the score of all layers at every depth; of the model
+    `only` alone."""
+    numbers = [n for n in printed(1, "score") if only in ("", n.model)]
+    full = {(n.model, n.task): n.value for n in numbers if n.k == 0}
     rng = random.Random(1)
-    for seed, n in itertools.product(range(seeds), printed(1, "score")):
+    for seed, n in itertools.product(range(seeds), numbers):
         score = n.value if pruning_matters else full[n.model, n.task]
         fake.cell(
             model=n.model, depth=DEPTHS[n.model], k=n.k, task=str(n.task), seed=seed,
             score=score + rng.gauss(0, 0.25), dev_examples=DEV_ROWS[str(n.task)],
         )  # fmt: skip
     with open_views(fake.publish()) as catalog:
-        return compare(catalog, 1)
+        return [item for item in compare(catalog, 1) if only in ("", item.model)]
 
 
-def test_pruning_without_effect_does_not_read_as_agreement(fake: FakeSweep) -> None:
-    compared = planted(fake, 5, pruning_matters=False)
+@pytest.mark.parametrize(
+    ("only", "seeds"), [("bert-base-cased", 2), pytest.param("", 5, marks=pytest.mark.slow)]
+)
+def test_pruning_without_effect_does_not_read_as_agreement(
+    fake: FakeSweep, only: str, seeds: int
+) -> None:
+    compared = planted(fake, seeds, pruning_matters=False, only=only)
     far = [item for item in compared if item.k and abs(item.difference or 0) > MARGIN]
     near = [item for item in compared if item.verdict == "agrees"]
-    assert len(far) > 60
+    assert len(far) > len(compared) / 3
     assert {item.verdict for item in far} == {"cannot tell", "differs"}
     assert check(compared)
-    assert len(near) < 20
+    assert len(near) < len(compared) / 7
     assert {item.column for item in near} <= {"QQP", "MNLI", "QNLI"}  # of thousands of rows
 
 
+@pytest.mark.parametrize(
+    ("only", "seeds"), [("bert-base-cased", 2), pytest.param("", 5, marks=pytest.mark.slow)]
+)
 def test_the_papers_own_numbers_agree_where_the_rows_can_tell_and_never_differ(
-    fake: FakeSweep,
+    fake: FakeSweep, only: str, seeds: int
 ) -> None:
-    compared = planted(fake, 5, pruning_matters=True)
+    compared = planted(fake, seeds, pruning_matters=True, only=only)
     verdicts = Counter(item.verdict for item in compared)
     assert verdicts.keys() == {"agrees", "cannot tell"}
     agreeing = {item.column for item in compared if item.verdict == "agrees"}
@@ -545,12 +557,12 @@ def test_five_percent_of_what_is_a_point_off_agrees(rate: float) -> None:
     """The error of the test, at the margin; `rate` is the share of the noise that is of seeds."""
     rng = np.random.default_rng(0)
     agreed = []
-    for _ in range(4000):
+    for _ in range(2000):
         n, seeds, rows = 3, 0.04 + rate, 0.04
         noise = rng.normal(0, (rows + seeds * (1 + 1 / n)) ** 0.5)
         estimate = seeds * rng.chisquare(20) / 20
         agreed.append(judge(MARGIN + noise, Evidence(n, rows, estimate, 20)).agrees)
-    assert np.mean(agreed) < 0.06
+    assert np.mean(agreed) < 0.065
 
 
 def test_how_many_seeds_would_tell() -> None:
