@@ -169,18 +169,23 @@ def speed(found: Found) -> str:
     return f"{markdown(head, rows)}\n\n{settings['device']}, {settings['threads']} thread."
 
 
+_ADAPTIVE = {"all five": "no hidden dip", "all dips": "hidden dip"}  # rows that are means
+
+
 def adaptive(found: Found) -> str:
     rows = [
-        [row["deviation"], f"{row['shared']:.0%}", row["depth"], f"**{row['trials']:.0%}**"]
+        [_ADAPTIVE[row["curve"]], row["deviation"], f"{row['shared']:.0%}", row["depth"]]
+        + [f"**{row['trials']:.0%}**"]
         + [f"{row[of]:.1%}" for of in ("off", "grid", "covered")]
         + [f"{row['set']:.1f}"]
+        for curves in _ADAPTIVE
         for row in found["rows"]
-        if row["curve"] == "all five"
+        if row["curve"] == curves
     ]
-    head = ["sd of seeds", "of its variance shared by all K of a seed", "layers"]
+    head = ["curves", "sd of seeds", "of its variance shared by all K of a seed", "layers"]
     head += ["share of the 5-seed grid", "answer off by > 0.5 point", "the same of the whole grid"]
     head += ["truth in the 90% set", "K in the set"]
-    return f"{markdown(head, rows)}\n\n{found['repetitions']} repetitions of each of five curves."
+    return f"{markdown(head, rows)}\n\n{found['repetitions']} repetitions of each curve."
 
 
 def coverage(found: Found) -> str:
