@@ -24,8 +24,8 @@ _YES, _NO = ("1", "true", "t", "yes", "y", "on"), ("0", "false", "f", "no", "n",
 
 class Run(NamedTuple):
     """How a run ended. `failed`: identifier -> error type. `stopped_by`: a signal, `failures`,
-    `store`, `max-hours`, `max-cost`, or None where nothing was left to do. `exit_code`: that of
-    `lp-sweep run`, 0 where the sweep is complete."""
+    `store`, `ray`, `max-hours`, `max-cost`, or None where nothing was left to do. `exit_code`: that
+    of `lp-sweep run`, 0 where the sweep is complete."""
 
     done: int
     failed: dict[str, str]

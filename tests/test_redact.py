@@ -217,3 +217,18 @@ def test_nor_does_a_stored_attempt(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     assert "calling with --token" in row["log"]
     assert secret not in str(row)
     assert secret.encode() not in content
+
+
+def test_tune_hands_on_no_key(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It would write it into a log of Ray's, in a folder that everybody may read."""
+    from ray.tune.execution import class_cache
+
+    from lp_sweep.orchestrator.run.raycompat import keep_credentials
+
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "planted")
+    monkeypatch.setattr(class_cache, "ENV_VARS_TO_PROPAGATE", class_cache.ENV_VARS_TO_PROPAGATE)
+    keep_credentials()
+    actor = class_cache._ActorClassCache().get(type("Trial", (), {}))
+    handed_on = actor._default_options["runtime_env"]["env_vars"]
+    assert handed_on
+    assert "planted" not in handed_on.values()

@@ -46,14 +46,16 @@ class Tail:
 
 
 class _Tee:
-    """A stream that also feeds a tail. Everything else is the stream's own."""
+    """A stream that also feeds a tail, and prints no secret: Ray keeps what a worker prints in a
+    file. Everything else is the stream's own."""
 
     def __init__(self, stream: TextIO, tail: Tail) -> None:
         self._stream, self._tail = stream, tail
 
     def write(self, text: str) -> int:
         self._tail.add(text)
-        return self._stream.write(text)
+        self._stream.write(redact_text(text))
+        return len(text)
 
     def writelines(self, lines: Any) -> None:
         for line in lines:

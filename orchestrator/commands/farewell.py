@@ -80,6 +80,9 @@ def _stopped(outcome: Outcome, again: str, retry: str) -> Iterator[str]:
         yield f"stopped: the store refused for too long: {outcome.store_error}"
         yield _spooled(outcome)
         yield f"Mend the store, then go on: {again}"
+    elif outcome.stopped_by == "ray":
+        yield f"stopped: Ray was lost: {outcome.ray_error}."
+        yield f"{outcome.done} done in this run. Go on: {again}"
     elif outcome.stopped_by == "failures":
         yield f"stopped after {len(outcome.failed)} failures. Go on with the rest: {again}"
         yield f"Try the failed again: {retry}"

@@ -6,11 +6,13 @@ import logging
 import os
 import socket
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from typing import Any
 
 from lp_sweep.orchestrator.run.capacity import Capacity, file_on_head
 from lp_sweep.orchestrator.run.joining import await_workers
+from lp_sweep.orchestrator.run.lifeline import Lifeline, OwnRay, leave_ray
+from lp_sweep.orchestrator.run.raycompat import NodeTable, bound_calls, keep_stdout, private_ray
 from lp_sweep.orchestrator.run.runoptions import Options
 from lp_sweep.storage.errors import PreflightError
 
@@ -27,9 +29,20 @@ _TUNE_ENVIRONMENT = {
     "RAY_TRAIN_COUNT_PREEMPTION_AS_FAILURE": "1",
     "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
     "RAY_DEDUP_LOGS": "0",
+    "RAY_gcs_server_request_timeout_seconds": "15",  # of a call, which is deaf to Ctrl-C
+    "TUNE_STATE_REFRESH_PERIOD": "1000000000",  # its call would wait for a lost head without end
     "RAY_USAGE_STATS_ENABLED": "0",
     "TOKENIZERS_PARALLELISM": "false",
 }
+_QUIET: dict[str, Any] = {"logging_level": "ERROR", "log_to_driver": False}
+_JOIN_ANOTHER = (
+    "Check --address or RAY_ADDRESS; `lp-sweep run` without either starts a Ray of this machine's "
+    "own."
+)
+_LOOK = (
+    "It was tried twice. Look for full memory or a full /tmp, and into Ray's own logs "
+    "(/tmp/ray/session_latest/logs), then run the same command again."
+)
 _OF_A_SERVER = ("http://", "https://")  # the job server's address, not Ray's own
 
 
@@ -45,23 +58,23 @@ def is_job_server(address: str | None) -> bool:
 
 @contextmanager
 def cluster(options: Options, tell: Callable[[str], None]) -> Iterator[Capacity]:
-    """Join the cluster that is named, or start a local Ray of our own."""
+    """Join the cluster that is named, or start a local Ray of our own. Raises RayLost inside once
+    that Ray is lost."""
     address = address_of(options)
-    with connection(address):
-        import ray
-
+    with connection(address) as own, Lifeline(own).watched():
+        nodes = NodeTable()
         if address:
             tell(joined(address))
         if options.budget:
-            options.budget.watch(ray.nodes)
+            options.budget.watch(nodes)
         file = file_on_head() if address else None
         if file:
-            await_workers(file, ray.nodes, tell)
-        yield Capacity(options.per_trial, ray.nodes, file)
+            await_workers(file, nodes, tell)
+        yield Capacity(options.per_trial, nodes, file)
 
 
 @contextmanager
-def connection(address: str | None) -> Iterator[None]:
+def connection(address: str | None) -> Iterator[OwnRay | None]:
     """A driver of the cluster at this address, or of a Ray of our own. Raises PreflightError."""
     if is_job_server(address):
         raise PreflightError(
@@ -70,33 +83,60 @@ def connection(address: str | None) -> Iterator[None]:
             "cluster.yaml 'lp-sweep ... --address auto'."
         )
     os.environ.update({key: os.environ.get(key, value) for key, value in _TUNE_ENVIRONMENT.items()})
-    import ray
-
     for name in ("ray.tune", "ray.air", "ray.train"):  # failures are told by our own reporter
         logging.getLogger(name).setLevel(logging.CRITICAL)
-    quiet: dict[str, Any] = {"logging_level": "ERROR", "log_to_driver": False}
+    keep_stdout()
+    with nullcontext() if address else private_ray():
+        own = _join(address) if address else _start()
+        bound_calls()
+        try:
+            yield own
+        finally:
+            leave_ray(own)
+
+
+def _join(address: str) -> OwnRay | None:
+    """None: it is not ours. Raises PreflightError."""
+    import ray
+
     try:
-        if address:
-            knock(address)
-            ray.init(address=address, **quiet)
-        else:
-            ray.init(
-                address="local",
-                include_dashboard=False,
-                object_store_memory=200 * 2**20,  # records go to the store, not through Ray
-                **quiet,
-            )
-    except (ConnectionError, OSError, RuntimeError, ValueError) as error:
-        where = f"at {address}" if address else "on this machine"
-        said = str(error).splitlines()[0].rstrip(".")
-        raise PreflightError(
-            f"no Ray {where}: {said}. Check --address or RAY_ADDRESS; "
-            "`lp-sweep run` without either starts a Ray of this machine's own."
-        ) from error
-    try:
-        yield
-    finally:
-        ray.shutdown()
+        knock(address)
+        ray.init(address=address, **_QUIET)
+    except Exception as error:  # of many types, and of none in particular
+        leave_ray(None)
+        raise _no_ray(f"at {address}", error, _JOIN_ANOTHER) from error
+    return None
+
+
+def _start() -> OwnRay:
+    """A Ray of our own; a second one where the first does not come up, since a busy machine may
+    only have been slow. Raises PreflightError."""
+    import ray
+
+    for last in (False, True):
+        own = OwnRay()
+        try:
+            with own.starting():
+                ray.init(
+                    address="local",
+                    include_dashboard=False,
+                    object_store_memory=200 * 2**20,  # records go to the store, not through Ray
+                    **_QUIET,
+                )
+            return own
+        except BaseException as error:  # of many types, and of none in particular
+            own.kill()
+            leave_ray(own)
+            if not isinstance(error, Exception):
+                raise
+            if last:
+                raise _no_ray("on this machine", error, _LOOK) from error
+    raise AssertionError("unreachable")
+
+
+def _no_ray(where: str, error: Exception, following: str) -> PreflightError:
+    said = (str(error).strip().splitlines() or [type(error).__name__])[0].rstrip(".")
+    return PreflightError(f"no Ray {where}: {said}. {following}")
 
 
 def joined(address: str) -> str:

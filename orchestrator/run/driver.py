@@ -17,6 +17,7 @@ from lp_sweep.orchestrator.plan.planning import make_plan
 from lp_sweep.orchestrator.run.budgetstop import BudgetStop
 from lp_sweep.orchestrator.run.capacity import Capacity, Slots, crowded_note, mixed_note
 from lp_sweep.orchestrator.run.cluster import address_of, cluster
+from lp_sweep.orchestrator.run.lifeline import RayLost
 from lp_sweep.orchestrator.run.loss import Loss, blocked_by
 from lp_sweep.orchestrator.run.progress import Facts, Reporter, told_of_measures
 from lp_sweep.orchestrator.run.raycompat import keep_sigterm
@@ -31,6 +32,8 @@ from lp_sweep.storage.runs import Presence
 from lp_sweep.storage.specs import SpeedSpec
 from lp_sweep.storage.store import Store
 
+_RAYS_IN_VAIN = 3  # lost one after the other without any work finished between: the run stops
+
 
 class Outcome(NamedTuple):
     """What a run did. `failed`: identifier -> error type; `spooled`: identifier -> why its record
@@ -41,8 +44,9 @@ class Outcome(NamedTuple):
     done_elsewhere: int  # by other runs, meanwhile
     failed: dict[str, str]
     spooled: dict[str, str]
-    stopped_by: str | None  # SIGINT, SIGTERM, failures, store, max-hours, max-cost or None
+    stopped_by: str | None  # SIGINT, SIGTERM, failures, store, ray, max-hours, max-cost or None
     store_error: str | None = None  # what the store answered last
+    ray_error: str | None = None  # how Ray was lost
 
 
 def run_sweep(
@@ -109,6 +113,7 @@ def run_sweep(
         history.spooled,
         queue.stopped,
         queue.store_error,
+        queue.ray_error,
     )
 
 
@@ -120,21 +125,50 @@ def _work(
     signals: StopSignals,
     presence: Presence,
 ) -> None:
-    """On a cluster, until nothing is left or something stops it: `queue.stopped` says what."""
+    """On a cluster, until nothing is left or something stops it: `queue.stopped` says what. Where
+    a Ray of this run's own is lost, another one is started as long as there is progress."""
+    why, ended, in_vain = "", 0, 0
     try:
         keep_sigterm()
-        with cluster(options, reporter.note) as capacity:
-            _look_at_nodes(queue, options, capacity, reporter)
-            if not address_of(options):  # a Ray of this run's own, that knows of no other
-                for run in presence.beside():
-                    reporter.note(crowded_note(capacity.slots, run))
-            reporter.opened(queue, capacity.slots.number)
+        while queue.open:
             try:
-                _fit(queue, recorder, options, capacity, reporter, signals)
-            finally:
-                reporter.closed()
+                _on_ray(queue, recorder, options, reporter, signals, presence)
+                return
+            except RayLost as error:
+                why = str(error)
+            except PreflightError as error:
+                if not why:
+                    raise
+                why, in_vain = f"{why}; {error}", _RAYS_IN_VAIN
+            in_vain = in_vain + 1 if queue.history.ended == ended else 1
+            ended = queue.history.ended
+            if address_of(options) or in_vain > _RAYS_IN_VAIN:
+                queue.ray_lost(why)
+            else:
+                reporter.note(f"Ray was lost: {why}. The run goes on with another one")
+                loss = Loss("node_lost", "Ray was lost with its live trials", why, None)
+                _lose_live(queue, recorder, options, reporter, loss)
     except KeyboardInterrupt:  # --fail-fast's and a budget's too: their queue has stopped before
         queue.stopped = queue.stopped or (signals.received or ["SIGINT"])[0]
+    finally:
+        reporter.closed()
+
+
+def _on_ray(
+    queue: WorkQueue,
+    recorder: Recorder,
+    options: Options,
+    reporter: Reporter,
+    signals: StopSignals,
+    presence: Presence,
+) -> None:
+    with cluster(options, reporter.note) as capacity:
+        _look_at_nodes(queue, options, capacity, reporter)
+        if not address_of(options):  # a Ray of this run's own, that knows of no other
+            for run in presence.beside():
+                reporter.note(crowded_note(capacity.slots, run))
+        reporter.opened(queue, capacity.slots.number)
+        _fit(queue, recorder, options, capacity, reporter, signals)
 
 
 def _fit(
@@ -151,12 +185,13 @@ def _fit(
 
     from lp_sweep.orchestrator.run.everynode import alive_nodes
     from lp_sweep.orchestrator.run.nodes import Nodes
-    from lp_sweep.orchestrator.run.raycompat import keep_fit_alive
+    from lp_sweep.orchestrator.run.raycompat import keep_credentials, keep_fit_alive
     from lp_sweep.orchestrator.run.searcher import MOST_AT_A_TIME, PlanSearcher, resources
     from lp_sweep.orchestrator.run.tunecallback import WorkCallback
     from lp_sweep.orchestrator.run.worker import TrialActor
 
     keep_fit_alive()
+    keep_credentials()
     signals.arm()
     nodes = Nodes(alive_nodes)
     stop = BudgetStop(queue, options.budget, options.cache_dir)
@@ -185,10 +220,13 @@ def _fit(
             try:
                 tuner.fit()
             except (RuntimeError, tune.TuneError) as error:
-                try:
-                    _lose_live(queue, callback, error)
-                except StoreError as refusal:
-                    queue.refused(str(refusal))
+                if not queue.live:
+                    raise
+                reason = (str(error).strip().splitlines() or [type(error).__name__])[-1]
+                reporter.note(f"Ray Tune ended, and is started again: {reason}")
+                message = "Ray Tune ended with its live trials"
+                loss = Loss("worker_lost", message, str(error), None)
+                _lose_live(queue, recorder, options, reporter, loss)
             shutil.rmtree(scratch, ignore_errors=True)
     finally:
         shutil.rmtree(scratch, ignore_errors=True)
@@ -235,17 +273,23 @@ def _transport(store: Store, options: Options, slots: Slots) -> dict[str, Any]:
     }
 
 
-def _lose_live(queue: WorkQueue, callback: Any, error: Exception) -> None:
-    """A fit that died takes its live trials with it."""
-    if not queue.live:
-        raise error
-    reason = (str(error).strip().splitlines() or [type(error).__name__])[-1]
-    callback.reporter.note(f"Ray Tune ended, and is started again: {reason}")
-    for id_, work in list(queue.live.items()):
-        measures_failed = queue.recorded(id_)
-        if measures_failed is not None:  # it had come to its end before
-            queue.ended(id_, None, measures_failed)
-            callback.reporter.ended(id_, "done", f"recorded{told_of_measures(measures_failed)}")
-        else:
-            message = "Ray Tune ended with its live trials"
-            callback.lost(work, Loss("worker_lost", message, str(error), None))
+def _lose_live(
+    queue: WorkQueue, recorder: Recorder, options: Options, reporter: Reporter, loss: Loss
+) -> None:
+    """What ran on a fit that died is put back, unless its record was written before."""
+    from lp_sweep.orchestrator.run.nodes import Nodes
+    from lp_sweep.orchestrator.run.searcher import PlanSearcher
+    from lp_sweep.orchestrator.run.tunecallback import WorkCallback
+
+    searcher = PlanSearcher(queue, {}, Nodes(lambda: frozenset()), lambda: 0)
+    callback = WorkCallback(searcher, recorder, reporter, options.limits)
+    try:
+        for id_, work in list(queue.live.items()):
+            measures_failed = queue.recorded(id_)
+            if measures_failed is None:
+                callback.lost(work, loss)
+            else:
+                queue.ended(id_, None, measures_failed)
+                reporter.ended(id_, "done", f"recorded{told_of_measures(measures_failed)}")
+    except StoreError as refusal:
+        queue.refused(str(refusal))

@@ -6,9 +6,12 @@ import time
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
+from lp_sweep.orchestrator.run.raycompat import NodeTable
+
 _SECONDS = 120  # for a process to start and the function to end
 _SECONDS_TO_ANSWER = 10
 _SECONDS_SILENT = 60.0
+_nodes = NodeTable()
 _silent: dict[str, float] = {}  # node -> when it last did not answer
 
 
@@ -76,12 +79,6 @@ def _ask(
             lines = str(error).strip().splitlines() or [type(error).__name__]
             found[tasks[task]] = Answer(error=lines[-1])
     return found
-
-
-def _nodes() -> list[dict[str, Any]]:
-    import ray
-
-    return list(ray.nodes())
 
 
 def alive_nodes() -> set[str]:

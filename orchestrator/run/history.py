@@ -25,6 +25,11 @@ class History:
         self._measured: set[str] = set()  # of trained networks, and speeds
         self._tries: Counter[tuple[str, str]] = Counter()
 
+    @property
+    def ended(self) -> int:
+        """How many have come to an end."""
+        return len(self.done) + len(self.failed)
+
     def succeeded(self, id_: str, plan: Plan) -> None:
         """Done, with the measurements that it lacked."""
         self.done.add(id_)

@@ -5,10 +5,19 @@ Each is a small change that does nothing if a later Ray no longer has the place.
 
 from __future__ import annotations
 
+import os
+import secrets
+import threading
 import time
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import Future
+from contextlib import contextmanager
 from typing import Any, NamedTuple
 
 _RPC_SECONDS = 10.0
+_TABLE_SECONDS = 5.0
+_TUNE_SECONDS = 45.0  # no sooner than a silent head counts as lost: it may come back
+_AUTH_MODE, _AUTH_TOKEN = "RAY_AUTH_MODE", "RAY_AUTH_TOKEN"
 
 
 def keep_fit_alive() -> None:
@@ -40,6 +49,118 @@ def keep_sigterm() -> None:
 
     if hasattr(utils, "set_sigterm_handler"):
         utils.set_sigterm_handler = lambda handler: None
+
+
+@contextmanager
+def private_ray() -> Iterator[None]:
+    """A Ray that is started inside listens to this machine alone, and obeys only those who know its
+    own token. Ray has no option for the first on Linux; of the second it keeps one for all that a
+    user starts, in a file that others may be able to read. RAY_AUTH_MODE=disabled is respected."""
+    from ray._private import ray_constants
+    from ray._raylet import AuthenticationTokenLoader, Config  # type: ignore[attr-defined]
+
+    before = {name: os.environ.get(name) for name in (_AUTH_MODE, _AUTH_TOKEN)}
+    reachable = ray_constants.ENABLE_RAY_CLUSTER
+    ray_constants.ENABLE_RAY_CLUSTER = False
+    if os.environ.setdefault(_AUTH_MODE, "token") == "token":
+        os.environ[_AUTH_TOKEN] = secrets.token_hex(32)
+    Config.initialize("")
+    AuthenticationTokenLoader.instance().reset_cache()
+    try:
+        yield
+    finally:
+        ray_constants.ENABLE_RAY_CLUSTER = reachable
+        for name, value in before.items():
+            os.environ.pop(name, None)
+            os.environ.update({name: value} if value is not None else {})
+        Config.initialize("")
+        AuthenticationTokenLoader.instance().reset_cache()
+
+
+def keep_credentials() -> None:
+    """Tune hands AWS keys to its trials as part of their runtime environment, which Ray writes into
+    log files that every user of a node can read. Where a trial runs, they are set already."""
+    from ray.tune.execution import class_cache
+
+    names: Iterable[str] = getattr(class_cache, "ENV_VARS_TO_PROPAGATE", frozenset())
+    class_cache.ENV_VARS_TO_PROPAGATE = {name for name in names if not name.startswith("AWS_")}
+
+
+def keep_stdout() -> None:
+    """Ray prints what its daemons have to say on our stdout, with the end of their logs, and waits
+    for a head that is stopped before it lets a driver go."""
+    import ray._private.worker as worker
+
+    if hasattr(worker, "listen_error_messages"):
+        worker.listen_error_messages = lambda worker, threads_stopped: None
+
+
+def in_thread(call: Callable[[], Any]) -> Any:
+    """Its result. Ctrl-C ends the wait at once: a signal reaches a main thread that waits in
+    Python, and none that waits for the head inside Ray."""
+    done: Future[Any] = Future()
+
+    def run() -> None:
+        try:
+            done.set_result(call())
+        except BaseException as error:  # the caller's to raise
+            done.set_exception(error)
+
+    threading.Thread(target=run, daemon=True).start()
+    return done.result()
+
+
+class _Bounded:
+    """A client of the head whose reads and writes of its table end."""
+
+    def __init__(self, client: Any) -> None:
+        self._client = client
+
+    def __getattr__(self, name: str) -> Any:
+        found = getattr(self._client, name)
+        if not name.startswith("internal_kv_"):
+            return found
+        limit = {"timeout": _TUNE_SECONDS}
+        return lambda *given, **named: in_thread(lambda: found(*given, **{**limit, **named}))
+
+
+def bound_calls() -> None:
+    """Tune asks the head about its registry before each trial, and would wait without end."""
+    from ray.experimental import internal_kv
+
+    if getattr(internal_kv, "global_gcs_client", None) is not None:
+        internal_kv.global_gcs_client = _Bounded(internal_kv.global_gcs_client)
+
+
+class NodeTable:
+    """`ray.nodes()`, of which it has the keys that we read. That one waits for a head that is gone,
+    without end and deaf to any signal: this gives what was known last."""
+
+    def __init__(self) -> None:
+        self._last: list[dict[str, Any]] = []
+
+    def __call__(self) -> list[dict[str, Any]]:
+        import ray._private.worker as worker
+        from ray.core.generated.gcs_pb2 import GcsNodeInfo
+        from ray.exceptions import RpcError
+
+        head: Any = worker.global_worker.gcs_client
+        try:
+            found = in_thread(lambda: head.get_all_node_info(timeout=_TABLE_SECONDS))
+        except RpcError:
+            if self._last:
+                return self._last
+            raise
+        self._last = [
+            {
+                "NodeID": id_.hex(),
+                "Alive": node.state == GcsNodeInfo.GcsNodeState.ALIVE,
+                "Resources": dict(node.resources_total),
+                "Labels": dict(node.labels),
+            }
+            for id_, node in found.items()
+        ]
+        return self._last
 
 
 class Fate(NamedTuple):

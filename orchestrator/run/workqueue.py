@@ -53,6 +53,7 @@ class WorkQueue:
         self.history = History()
         self.stopped: str | None = None  # why nothing more is handed out
         self.store_error: str | None = None
+        self.ray_error: str | None = None
         self._backlog = Backlog(plan, rates)
         self._networks = self._backlog.networks
         self.outlook = Outlook(self._backlog, rates, self.pace, self.live)
@@ -111,6 +112,10 @@ class WorkQueue:
     def refused(self, why: str) -> None:
         """The store was away for longer than a run waits for it."""
         self.stopped, self.store_error = self.stopped or "store", why
+
+    def ray_lost(self, why: str) -> None:
+        """For good: there is nothing to hand work out to."""
+        self.stopped, self.ray_error = self.stopped or "ray", why
 
     def again(self, ids: Iterable[str]) -> None:
         """Work that failed for a reason that was not its own, and what failed for want of it."""

@@ -2,7 +2,9 @@
 
 `LP_SWEEP_TEST_NOOP`: a trial is a record without any training. What is left is the driver, Ray
 Tune, the claims, the worker's ledger and the store: all but the model. It takes
-`LP_SWEEP_TEST_SECONDS`. `LP_SWEEP_TEST_STEP_SECONDS`: a training rests so long after each step.
+`LP_SWEEP_TEST_SECONDS`. With seed `LP_SWEEP_TEST_LEAK` it prints the variables that are listed in
+`LP_SWEEP_TEST_SECRETS`, and fails with them in its message. `LP_SWEEP_TEST_STEP_SECONDS`: a
+training rests so long after each step.
 """
 
 from __future__ import annotations
@@ -28,6 +30,10 @@ def _noop_trial(job: Any, *_: Any) -> dict[str, Any]:
 
     spec = trial_spec_from_plain(job["spec"])
     time.sleep(float(os.environ.get("LP_SWEEP_TEST_SECONDS", "0")))
+    if str(spec.seed) == os.environ.get("LP_SWEEP_TEST_LEAK"):
+        known = [os.environ[name] for name in os.environ["LP_SWEEP_TEST_SECRETS"].split(",")]
+        print("a library says", *known, flush=True)
+        raise RuntimeError(f"refused: {known}")
     scores = {"metric": "accuracy", "last": 0.5, "seconds_total": 0.001}
     sizes = {"train_examples": 1, "dev_examples": 1}
     return {"record": {**identity_columns(job, spec), **scores, **sizes}}

@@ -1,0 +1,245 @@
+"""A Ray that does not start, dies or stops: the run goes on, or ends, within a stated time."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import psutil
+import pytest
+
+from lp_sweep.orchestrator.run import lifeline
+from lp_sweep.orchestrator.run.cluster import connection
+from lp_sweep.orchestrator.run.raycompat import in_thread
+from lp_sweep.storage.errors import PreflightError
+from lp_sweep.storage.store import Store
+from tests.faults import Sweep, sweep, wait_for, with_changes
+from tests.toyworld import save_world
+
+STARTS_LATE = "The current node timed out during startup. This could happen because"
+DAEMONS = ["gcs_server", "raylet"]
+
+
+@pytest.mark.parametrize("failures", [1, 2])
+def test_a_ray_that_fails_to_start_is_tried_once_more(
+    monkeypatch: pytest.MonkeyPatch, failures: int
+) -> None:
+    import ray
+
+    calls: list[Any] = []
+
+    def init(**options: Any) -> None:
+        calls.append(options)
+        if len(calls) <= failures:
+            raise Exception(STARTS_LATE)  # the very type that Ray raises
+
+    monkeypatch.setattr(ray, "init", init)
+    if failures == 1:
+        with connection(None):
+            pass
+    else:
+        with (
+            pytest.raises(
+                PreflightError, match=r"timed out during startup.*session_latest"
+            ) as told,
+            connection(None),
+        ):
+            pass
+        assert told.value.exit_code == 4
+    assert len(calls) == 2
+
+
+def test_a_cluster_that_refuses_in_any_way_is_one_sentence(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    import ray
+
+    def init(**options: Any) -> None:
+        raise Exception("Ray is out of order")
+
+    monkeypatch.setattr(ray, "init", init)
+    with pytest.raises(PreflightError, match=r"at auto: Ray is out of order"), connection("auto"):
+        pass
+
+
+def test_bookkeeping_is_not_cut_in_two() -> None:
+    """The signal that breaks a call into Ray comes again once the queue is whole."""
+    life = object.__new__(lifeline.Lifeline)
+    life._why, life._sent, life._over = "gone", False, SimpleNamespace(is_set=lambda: False)
+    inside: Any = SimpleNamespace(f_globals={"__name__": lifeline._BOOKS[0]}, f_back=None)
+    outside: Any = SimpleNamespace(f_globals={"__name__": "ray.tune"}, f_back=None)
+    life._interrupt(0, SimpleNamespace(f_globals={"__name__": "pathlib"}, f_back=inside))  # type: ignore[arg-type]
+    with pytest.raises(lifeline.RayLost, match="gone"):
+        life._interrupt(0, outside)
+
+
+def test_ctrl_c_ends_a_wait_for_the_head() -> None:
+    """In the main thread, as Tune waits; also the result and the error come through."""
+    assert in_thread(lambda: 3) == 3
+    with pytest.raises(ZeroDivisionError):
+        in_thread(lambda: 1 // 0)
+    began, silent = time.monotonic(), threading.Event()
+    main = threading.main_thread().ident
+    assert main
+    threading.Timer(0.2, signal.pthread_kill, (main, signal.SIGINT)).start()
+    with pytest.raises(KeyboardInterrupt):
+        in_thread(lambda: silent.wait(30))
+    silent.set()
+    assert time.monotonic() - began < 5
+
+
+@pytest.mark.ray
+@pytest.mark.slow
+def test_a_raylet_that_ends_at_once(tmp_path: Path) -> None:
+    """For real: Ray waits 30 s for it, twice."""
+    save_world(tmp_path)
+    broken = "import ray._private.services as s; s.RAYLET_EXECUTABLE = '/bin/false'; "
+    main = "from lp_sweep.orchestrator.cli import main; main()"
+    done = subprocess.run(
+        [sys.executable, "-c", broken + main, "run", "sweep.yaml"],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        env=os.environ | {"LP_SWEEP_CACHE_DIR": str(tmp_path / "cache")},
+        timeout=150,
+    )
+    assert done.returncode == 4, done.stderr
+    assert "no Ray on this machine" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+@contextmanager
+def on_its_way(folder: Path, *arguments: str | Path) -> Iterator[Sweep]:
+    """A run of 12 trials of four seconds, after the second of them."""
+    save_world(folder, seeds=list(range(6)))
+    settings = with_changes(LP_SWEEP_TEST_NOOP="1", LP_SWEEP_TEST_SECONDS="4")
+    with sweep(folder, "sweep.yaml", *arguments, **settings) as run:
+        wait_for(lambda: run.text().count("] done ") >= 2, f"two trials: {run.text()}")
+        yield run
+
+
+def daemon(run: Sweep, name: str) -> psutil.Process:
+    children = psutil.Process(run.process.pid).children()
+    return next(child for child in children if child.name() == name)
+
+
+def seconds_until(condition: Any, what: str, at_most: float) -> float:
+    began = time.monotonic()
+    wait_for(condition, what, at_most)
+    return time.monotonic() - began
+
+
+@pytest.mark.ray
+@pytest.mark.slow
+@pytest.mark.parametrize("name", DAEMONS)
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSTOP], ids=["killed", "stopped"])
+def test_a_lost_local_ray_is_followed_by_another(
+    tmp_path: Path, name: str, number: signal.Signals
+) -> None:
+    """Within 60 s the run trains on another Ray, or has ended with 3 and goes on when repeated."""
+    with on_its_way(tmp_path) as run:
+        before = run.text().count(" start ")
+        old = run.relatives()
+        daemon(run, name).send_signal(number)
+        seconds = seconds_until(
+            lambda: (
+                run.process.poll() is not None
+                or run.text().partition("Ray was lost")[2].count(" start ")
+            ),
+            f"progress or an end: {run.text()}",
+            60,
+        )
+        print(f"{name} {number.name}: {seconds:.0f} s, {before} started before")
+        assert "Ray was lost" in run.text()
+        assert not [process for process in old if alive(process)]
+        code = run.wait()
+        assert code in (0, 3), run.text()
+        assert "Traceback" not in run.text()
+        print(f"ended with {code}")
+    if code == 3:
+        with sweep(tmp_path, "sweep.yaml", **with_changes(LP_SWEEP_TEST_NOOP="1")) as again:
+            assert again.wait() == 0, again.text()
+    assert len(Store(tmp_path / "lp-sweep-store").names("trials")) == 12
+    assert not list((tmp_path / "lp-sweep-store" / "runs").iterdir())
+
+
+def alive(process: psutil.Process) -> bool:
+    return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
+
+
+@pytest.mark.ray
+@pytest.mark.slow
+@pytest.mark.parametrize("name", DAEMONS)
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSTOP], ids=["killed", "stopped"])
+def test_ctrl_c_while_ray_is_lost(tmp_path: Path, name: str, number: signal.Signals) -> None:
+    with on_its_way(tmp_path) as run:
+        daemon(run, name).send_signal(number)
+        time.sleep(0.5)
+        run.process.send_signal(signal.SIGINT)
+        seconds = seconds_until(lambda: run.process.poll() is not None, run.text(), 30)
+        print(f"{name} {number.name}: {seconds:.0f} s to {run.process.returncode}")
+        assert run.process.returncode in (130, 3), run.text()
+        assert "Go on: " in run.text()
+        assert not run.relatives()
+
+
+HEAD = """
+import sys
+from ray.cluster_utils import Cluster
+
+cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 2, "num_gpus": 0})
+print(cluster.address, flush=True)
+sys.stdin.read()
+"""
+
+
+@contextmanager
+def head() -> Iterator[tuple[str, psutil.Process]]:
+    """A cluster of one machine in a process of its own: its address, and its GCS."""
+    process = subprocess.Popen(
+        [sys.executable, "-c", HEAD],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        text=True,
+    )
+    assert process.stdout
+    try:
+        address = process.stdout.readline().strip()
+        family = psutil.Process(process.pid).children(recursive=True)
+        yield address, next(child for child in family if child.name() == "gcs_server")
+    finally:
+        for child in psutil.Process(process.pid).children(recursive=True):
+            child.kill()
+        process.kill()
+        process.wait(30)
+
+
+@pytest.mark.ray
+@pytest.mark.slow
+@pytest.mark.parametrize("interrupted", [False, True], ids=["left alone", "ctrl-c"])
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSTOP], ids=["killed", "stopped"])
+def test_a_lost_head_ends_the_run(
+    tmp_path: Path, number: signal.Signals, interrupted: bool
+) -> None:
+    """A cluster is not ours to start again: the run ends within 90 s, after Ctrl-C within 60."""
+    with head() as (address, gcs), on_its_way(tmp_path, "--address", address) as run:
+        gcs.send_signal(number)
+        if interrupted:
+            time.sleep(0.5)
+            run.process.send_signal(signal.SIGINT)
+        seconds = seconds_until(
+            lambda: run.process.poll() is not None, run.text(), 60 if interrupted else 90
+        )
+        print(f"{number.name}: {seconds:.0f} s to {run.process.returncode}")
+        assert run.process.returncode in ((130, 3) if interrupted else (3,)), run.text()
+        assert "Go on: " in run.text()
