@@ -148,10 +148,11 @@ def test_a_cache_folder_that_can_be_none_is_refused_before_a_run(world: Path, na
 
 def hostile_plan(folder: Path, name: str) -> Plan:
     text = PLAIN.replace(
-        "tasks: [rte, mrpc]", "tasks: [{name: %s, train: t.csv, dev: t.csv, text: text}]"
+        "tasks: [rte, mrpc]", "tasks: [{name: %s, train: t.csv, dev: d.csv, text: text}]"
     )
     file = make_inputs(folder, text.replace("%s", json.dumps(name)))
     (folder / "t.csv").write_text("text,label\na,0\nb,1\n")
+    (folder / "d.csv").write_text("text,label\nc,0\nd,1\n")
     found = find(file)
     found.notes.append(f"a note on {name}")
     return make_plan(found, Known.nothing())
@@ -190,7 +191,8 @@ def test_a_store_of_hostile_sweeps_and_hosts_is_shown_in_plain() -> None:
     names = ("cells", "trials", *(f"trials_{state}" for state in states))
     sweeps = [dict.fromkeys((*names, *(f"cells_{state}" for state in states)), 1)]
     run = Announcement(**RUN | {"held": ()})
-    text = states_text(States([{"sweep": "\x1b[31mred\n", **sweeps[0]}], [run], []))
+    shown = {"sweep": "\x1b[31mred\n", **sweeps[0], "cells_not_needed": 0}
+    text = states_text(States([shown], [run], [], [], "store"))
     assert not ESCAPES.search(text)
     assert "\\x1b[31mred\\n" in text
     assert len(text.splitlines()) == 3
