@@ -13,6 +13,8 @@ from lp_sweep.storage.files import open_files
 from lp_sweep.storage.probe import has_probe, probe
 from lp_sweep.storage.store import Store
 
+_PATIENCE = 5.0  # seconds: one busy answer of an object store must not refuse a run
+
 
 class Probe(NamedTuple):
     """A file of a store, which holds its own name."""
@@ -26,7 +28,7 @@ def probed(location: str) -> Iterator[Probe]:
     """While inside the probe is there; a store that is new goes with it. Raises StoreError."""
     made = [] if "://" in location else absent_folders(Path(location).expanduser().absolute())
     try:
-        store = Store(location, create=True)
+        store = Store(location, create=True, patience=_PATIENCE)
         with probe(store) as name:
             yield Probe(store.location, name)
     finally:
@@ -38,7 +40,7 @@ def unseen(found: Probe) -> str | None:
     try:
         if not open_files(found.location).exists():
             return f"there is no store at {found.location}"
-        store = Store(found.location)
+        store = Store(found.location, patience=_PATIENCE)
         if not has_probe(store, found.name):
             return f"{store.location} is another store than the driver's"
         with probe(store) as name:
