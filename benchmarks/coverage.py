@@ -12,7 +12,7 @@ a smaller dev set has the first rows and fewer seeds the first ones.
 
     interval          `table intervals`: the mean score at K=0; with one seed the truth is that
                       network's own accuracy (rows only)
-    paired interval   `table significance`: the change at K=2, all seeds
+    paired interval   `table significance`: the change at K=2 (K=1 of two networks)
     set               `table min-layers-interval`: the K that can be the answer, limit 1 point
     oracle set        the same with the true variance over seeds
     size              points from low to high; of a set how many K
@@ -36,7 +36,7 @@ from scipy.special import ndtri
 
 from lp_sweep.analysis.statistics.estimates import Estimate, Scores, combined, interval
 from lp_sweep.analysis.statistics.minimum import Curve, answer_set, excess
-from lp_sweep.analysis.statistics.spread import ASSUMED, Spread, left_over, near
+from lp_sweep.analysis.statistics.spread import ASSUMED, OWN, left_over, near, spread_of
 
 CURVES = {  # true losses in points, K = 0, 1, 2, ...
     "flat": (0, 0, 0.1, 0.2, 0.3, 0.4),
@@ -45,6 +45,8 @@ CURVES = {  # true losses in points, K = 0, 1, 2, ...
     "dip": (0, 0.2, 0.5, 3.5, 3.5, 0.3, 5, 9),
     "at the limit": (0, 0.6, 0.9, 1.1, 1.4, 6),
     "many at the limit": (0, 0.9, 0.95, 1, 1.02, 1.05, 1.1, 1.2),
+    "two networks": (0, 1),
+    "three networks": (0, 1, 1.02),
     "noisier": (0, 0.1, 0.3, 0.6, 1.4, 2.5, 5, 10),
 }
 STRESS = "noisier"
@@ -120,8 +122,9 @@ def intervals_of(
     low, high = interval(combined(scores, networks[:, 0]))
     true = 100 * (truth[0, 0] if seeds == 1 else FULL)
     yield ("interval", *key), (low <= true <= min(high, 100), min(high, 100) - low)
-    low, high = interval(combined(scores, networks[:, 0] - networks[:, 2]))
-    true = 100 * (truth[0, 0] - truth[0, 2]) if seeds == 1 else losses[2]
+    k = min(2, ks - 1)
+    low, high = interval(combined(scores, networks[:, 0] - networks[:, k]))
+    true = 100 * (truth[0, 0] - truth[0, k]) if seeds == 1 else losses[k]
     yield ("paired interval", *key), (low <= true <= high, high - low)
 
 
@@ -130,11 +133,8 @@ def sets_of(
 ) -> Iterator[tuple[tuple[Any, ...], Any]]:
     ks = len(losses)
     places = {(k, s): s * ks + k for s in range(seeds) for k in range(ks)}
-    named = {(frozenset([str(k)]), s): float(scores.points[at]) for (k, s), at in places.items()}
-    squares = left_over(near(named))
-    spread = ASSUMED
-    if squares.freedom and squares.total:
-        spread = Spread(squares.total / squares.freedom, squares.freedom, "model and task")
+    named = {(k, s): float(scores.points[at]) for (k, s), at in places.items()}
+    spread = spread_of([left_over(near(named))], OWN) or ASSUMED
     beyond = excess(Curve(scores, places, tuple(range(ks)), spread), LIMIT, "points")
     answer = max(k for k in range(ks) if losses[k] <= LIMIT)
     found = answer_set(beyond)

@@ -266,7 +266,7 @@ class _Records:
         columns = self._columns if table == "trials" else None
         wanted = None if names is None else sorted(names)
         listing = self._store.read_all(table, wanted, columns, in_order=columns is None)
-        self.unreadable += [item for item in listing.unreadable if item not in self.unreadable]
+        self.unreadable = list(dict.fromkeys([*self.unreadable, *listing.unreadable]))
         return listing.rows
 
 

@@ -33,12 +33,11 @@ class Gathered:
         self._empty = parquet.schema_of(table, columns).empty_table()
         self._rows: list[pa.Table] = []
         self._ids: list[pa.Array] = []  # of each of these, without repeats
-        self._unreadable: list[Unreadable] = []
+        self._unreadable: dict[Unreadable, None] = {}
 
     def add(self, found: pa.Table | Unreadable) -> None:
         if isinstance(found, Unreadable):
-            if found not in self._unreadable:
-                self._unreadable.append(found)
+            self._unreadable[found] = None
             return
         self._rows.append(found)
         self._ids.append(found[self._column].unique())
@@ -52,7 +51,7 @@ class Gathered:
         rows = pa.concat_tables([self._empty, *self._once()])
         if sort and self._table != "predictions":  # these are too many to be sorted
             rows = rows.take(pc.sort_indices(rows, sort_keys=[(self._column, "ascending")]))
-        return Listing(rows, self._unreadable)
+        return Listing(rows, list(self._unreadable))
 
     def _once(self) -> Iterator[pa.Table]:
         """The rows of each file without those of records that one before it has. Nearly always

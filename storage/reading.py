@@ -19,6 +19,7 @@ import threading
 import time
 from collections.abc import Iterator, Mapping
 from concurrent.futures import Future
+from pathlib import Path
 from typing import Any
 
 import duckdb
@@ -41,6 +42,7 @@ _BATCH_ROWS = 100_000
 _THREAD = "query"
 _STOP_SECONDS = 0.5  # most statements stop within a tenth of that
 _LEAST_MEMORY = 2 * 2**30  # bytes; Python, Arrow and their threads are a tenth of it
+_ROOM = 2**30  # bytes above what the process has when the query begins
 _UNITS = {"bytes": 1, "KiB": 2**10, "MiB": 2**20, "GiB": 2**30, "TiB": 2**40}
 _LONGEST = 200_000  # characters; subqueries of megabytes overflow the stack of DuckDB
 _READING = {duckdb.StatementType.SELECT}
@@ -116,18 +118,21 @@ def run(connection: duckdb.DuckDBPyConnection, sql: str, parameters: Mapping[str
         except BaseException as error:
             future.set_exception(error)
 
-    threading.Thread(target=answer, name=_THREAD, daemon=True).start()
     try:
+        threading.Thread(target=answer, name=_THREAD, daemon=True).start()
         return future.result()
     except (duckdb.PermissionException, duckdb.TransactionException) as error:
         raise QueryError(
             f"the store is open read-only and files are out of reach: {error}"
         ) from error
     except (duckdb.Error, pa.ArrowException, OSError, RuntimeError, MemoryError) as error:
-        raise QueryError(str(error)) from error  # the last four: from amid a result
+        said = str(error) or "not enough memory. Ask for less: LIMIT, an aggregate, fewer columns."
+        raise QueryError(said) from error  # the last four: from amid a result
     finally:
         end = time.monotonic() + _STOP_SECONDS
-        while not future.done() and time.monotonic() < end:  # it may be between two steps
+        while (
+            busy() and not future.done() and time.monotonic() < end
+        ):  # it may be between two steps
             connection.interrupt()
             time.sleep(0.05)
 
@@ -159,8 +164,10 @@ def bounded_memory(connection: duckdb.DuckDBPyConnection) -> Iterator[None]:
 
 
 def _most_memory(connection: duckdb.DuckDBPyConnection) -> int:
-    """Half of the machine's, or of the container's: DuckDB's own share is 80%, ours half of it."""
-    return max(int(_memory_limit(connection) / 0.8), _LEAST_MEMORY)
+    """Half of the machine's, or of the container's: DuckDB's own share is 80%, ours half of it. On
+    a machine with many cores the stacks of DuckDB's threads alone may be more."""
+    in_use = int(Path("/proc/self/status").read_text().split("VmData:")[1].split()[0]) * 1024
+    return max(int(_memory_limit(connection) / 0.8), _LEAST_MEMORY, in_use + _ROOM)
 
 
 def _memory_limit(connection: duckdb.DuckDBPyConnection) -> float:

@@ -158,10 +158,13 @@ def _counts(cells: pa.Table, what: tuple[Any, str]) -> dict[tuple[str, str], int
 
 
 def _kinds(cells: pa.Table) -> list[dict[str, Any]]:
-    """Each setup of each sweep, model and task with its settings, in the order of the cells."""
+    """Each setup of each sweep, model and task with its settings, in the order of the cells. The
+    settings are stored once, also where two names of a model have one setup."""
     known = cells.filter(pc.is_valid(cells["setup"]))
     grouped = known.group_by(list(_OF), use_threads=False).aggregate([("settings", "max")])
-    return [{**row, "settings": row["settings_max"]} for row in grouped.to_pylist()]
+    rows = grouped.to_pylist()
+    stored = {(r["sweep"], r["setup"]): r["settings_max"] for r in rows if r["settings_max"]}
+    return [{**row, "settings": stored.get((row["sweep"], row["setup"]))} for row in rows]
 
 
 def numbered(earlier: pa.Table) -> dict[tuple[str, int], list[dict[str, Any]]]:

@@ -7,6 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
 
 from lp_sweep import open_store
@@ -18,9 +19,11 @@ from lp_sweep.orchestrator.run.recorder import Recorder
 from lp_sweep.orchestrator.sweepfile.overrides import is_part
 from lp_sweep.storage.doctor import examine
 from lp_sweep.storage.errors import SpecError
-from lp_sweep.storage.identity import canonical_json, trial_id
+from lp_sweep.storage.identity import canonical_json, setup_id, setup_text, trial_id
 from lp_sweep.storage.plain import trial_spec_from_canonical
-from lp_sweep.storage.setups import earlier_setups
+from lp_sweep.storage.schema import TABLES
+from lp_sweep.storage.setups import compared, earlier_setups
+from lp_sweep.storage.specs import Recipe, TaskDefinition
 from lp_sweep.storage.store import Store
 from tests.sweepfiles import PLAIN, find, make_data, make_inputs, make_model
 from tests.test_cli import sweep
@@ -241,3 +244,16 @@ def test_a_stage_that_another_trial_went_on_from_is_no_forgotten_result(file: Pa
     assert [finished for *_, finished in told(file)] == [1]
     store.put("trials", first, [record | {"started_from": trial_id(stage)}])
     assert told(file) == []
+
+
+def test_two_names_of_one_model_are_one_earlier_setup() -> None:
+    """The settings are stored once for each setup, with the first of its cells."""
+    text = setup_text("weights", TaskDefinition(text_columns=("t",)), "data", Recipe())
+    row = {"sweep": "s", "task": "sst2", "setup": setup_id(text), "settings": None}
+    cells = [
+        row | {"model": "a", "trial_id": "t1-a", "settings": text},
+        row | {"model": "b", "trial_id": "t1-b"},
+    ]
+    earlier = pa.Table.from_pylist(cells, TABLES["earlier"])
+    (setup,) = compared(earlier, earlier.slice(0, 0), {"t1-a", "t1-b"})
+    assert (setup.number, setup.cells, setup.finished) == (1, 2, 2)

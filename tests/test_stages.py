@@ -229,7 +229,7 @@ def test_its_record_is_of_the_last_network(
     assert direct["train_examples_per_second"] > 0
     assert [item["epoch"] for item in record["epoch_metrics"]] == [1, 2, 3, 4]
     scores = iter([0.9, 0.8, 0.7, 0.6])
-    monkeypatch.setattr(finetuning, "score", lambda *args: {"accuracy": next(scores)})
+    monkeypatch.setattr(finetuning, "score", lambda *_, **__: {"accuracy": next(scores)})
     record = run_trial(iterative(world))["record"]
     assert (record["best"], record["best_epoch"], record["last"]) == (0.7, 3, 0.6)
 

@@ -126,6 +126,12 @@ def test_a_broken_model(folder: Path, harm: Callable[[Path], None], message: str
     assert re.search(message, problem)
 
 
+def test_positions_with_two_for_padding_are_no_mistake(folder: Path) -> None:
+    """Nystromformer, YOSO and MRA build two positions more than they state."""
+    edited(max_position_embeddings=62)(folder)
+    assert folder_problems(folder, depth=DEPTH) == []
+
+
 @pytest.mark.parametrize(
     "task", ["SEQUENCE_CLASSIFICATION", "CAUSAL_LM", "MASKED_LM", "SEQ_TO_SEQ_CAUSAL_LM"]
 )

@@ -249,7 +249,7 @@ def unnamed_positive(name: str, definition: TaskDefinition, classes: Sequence[st
     first, second = map(shown, classes)
     return (
         f"task {name!r}: metric f1 scores one class, and the classes are {first} and {second}. "
-        f"Say which one: write `positive: {classes[0]}` or `positive: {classes[1]}` in the task's "
+        f"Say which one: write `positive: {first}` or `positive: {second}` in the task's "
         "entry, or choose macro_f1 for both."
     )
 

@@ -51,8 +51,9 @@ class Estimate(NamedTuple):
 def scores_of(metric: str, labels: Array, predicted: Array, points: Array) -> Scores:
     """`labels` (rows,), `predicted` (rows, networks), `points` (networks,).
 
-    No variance of a share is taken to be below that of two rows: networks that answer every row
-    rightly, or alike, need not go on so (compare Agresti and Coull 1998; Bonett and Price 2012).
+    No variance of a score is taken to be below that of two rows (of the rarest class, where classes
+    weigh alike): networks that answer every row rightly, or alike, need not go on so (compare
+    Agresti and Coull 1998; Bonett and Price 2012). Of correlations it may be.
     """
     rows = len(labels)
     if metric == "accuracy":
@@ -63,8 +64,19 @@ def scores_of(metric: str, labels: Array, predicted: Array, points: Array) -> Sc
         rng = np.random.default_rng(_SEED)
         drawn = 100 * resampled_scores(metric, patterns, RESAMPLES, rng)
         covariance = np.atleast_2d(np.cov(drawn, rowvar=False))
-    floor = 0.0 if metric in _CORRELATIONS else 2 * (100 / rows) ** 2
-    return Scores(points, covariance, floor, rows)
+    return Scores(points, covariance, _floor(metric, labels), rows)
+
+
+def _floor(metric: str, labels: Array) -> float:
+    """Points²: what two rows amount to. A row of a rare class moves F1 and MCC by more."""
+    if metric in _CORRELATIONS:
+        return 0.0
+    weighty = len(labels)
+    if metric == "f1":
+        weighty = int((labels == 1).sum())
+    elif metric != "accuracy":
+        weighty = int(np.unique(labels, return_counts=True)[1].min())
+    return 2 * (100 / max(1, weighty)) ** 2
 
 
 def combined(scores: Scores, weights: Array) -> Estimate:

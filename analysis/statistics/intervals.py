@@ -86,7 +86,7 @@ def interval_of(seeds: Sequence[Network], read: Reader) -> Interval:
     over = "seeds and rows" if len(seeds) > 1 else "rows"
     if not compared.reason:
         scores = scores_of(metric, compared.labels, compared.predicted, points)
-    elif len(seeds) > 1 and np.isfinite(points).all():  # no answers to resample: seeds alone
+    elif len(seeds) > 1 and np.isfinite(points).all() and np.ptp(points):  # the seeds alone
         scores, over = Scores(points, np.zeros((len(seeds), len(seeds))), 0.0, 0), "seeds"
     else:
         return Interval(None, None, "none", compared.reason)

@@ -2,14 +2,15 @@
 
 The answer is the largest K whose loss is within the limit. K is in the set if
 
-- its own loss may be within the limit: the one-sided 95% bound says so; and
-- no larger K is surely within it. With a chance of 95% none is called so wrongly, however many
-  there are: each of the m that may be is tested at 4.5% / m, after those that are surely beyond the
+- its own loss may be within the limit: the one-sided bound at 4.5% says so; and
+- no larger K is surely within it. With a chance of 95.5% none is called so wrongly, however many
+  there are: each of the m that may be is tested at 4% / m, after those that are surely beyond the
   limit are put aside at 0.5% in all (Romano, Shaikh and Wolf 2014, *A practical two-step method for
   testing moment inequalities*).
 
-Both can be wrong about the true answer in 5% of studies at most, so the set holds it in 90%. A
-K without a score can be the answer, and is in the set unless a larger one is surely within.
+Each is wrong about the true answer in 4.5% of studies at most. The last 1% is for approximations,
+so that the set holds the answer in 90%. A K without a score can be the answer, and is in the set
+unless a larger one is surely within.
 
 The loss is paired by seed and row. Its variance over seeds is in part pooled over other networks
 (`spread`), so that one or two seeds give a set as well. A search (`until: min_layers`) has a set of
@@ -39,8 +40,8 @@ from lp_sweep.analysis.statistics.spread import Spread, Spreads, moderated
 from lp_sweep.storage.catalog import Catalog
 
 Unit = Literal["points", "percent"]
-_ITSELF = 0.05  # the chance that the answer's own loss is called beyond the limit
-_LARGER = 0.05  # the chance that a larger K is called within it, of which ...
+_ITSELF = 0.045  # the chance that the answer's own loss is called beyond the limit
+_LARGER = 0.045  # the chance that a larger K is called within it, of which ...
 _ASIDE = 0.005  # ... this is spent on putting aside what is surely beyond
 
 _ANSWERS = """
@@ -129,7 +130,8 @@ def curve_of(cells: Sequence[Row], spreads: Spreads, read: Reader) -> Curve | st
     metric = order[0].metric
     points = np.array([network.score for network in order], float)
     scores = scores_of(metric, compared.labels, compared.predicted, points)
-    spread = spreads.of(cells[0]["model"], cells[0]["task"], metric)
+    named = next(cell["metric"] for cell in cells if cell["metric"])
+    spread = spreads.of(cells[0]["model"], cells[0]["task"], named)
     ks = tuple(sorted({0, *(cell["k"] for cell in cells)}))
     return Curve(scores, {at: order.index(network) for at, network in found.items()}, ks, spread)
 

@@ -8,7 +8,7 @@ moves by tens of points and says nothing about a healthy one.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -20,6 +20,8 @@ from lp_sweep.analysis.statistics.networks import Row
 NEAR = 5.0  # points below the full model
 WEIGHT = 4  # pooled degrees of freedom that count at most beside a network's own
 ASSUMED_SD, _ASSUMED_FREEDOM = 1.0, 2  # points; where no network of the task has two seeds
+OWN = "model and task"  # the source of a pool that has the network itself in it
+_ROUNDING = 1e-9  # points²
 
 
 class Spread(NamedTuple):
@@ -34,7 +36,7 @@ class Spread(NamedTuple):
         return float(self.variance**0.5)
 
 
-class _Squares(NamedTuple):
+class Squares(NamedTuple):
     total: float
     freedom: int
 
@@ -46,54 +48,65 @@ class Spreads:
     """Of all cells of a store."""
 
     def __init__(self, cells: Sequence[Row]) -> None:
-        self._by_model: dict[tuple[Any, ...], list[_Squares]] = {}
-        self._by_task: dict[tuple[Any, ...], list[_Squares]] = {}
-        for (_, model, _, task, metric), scores in _scores(cells).items():
-            squares = left_over(scores)
+        self._by_model: dict[tuple[Any, ...], list[Squares]] = {}
+        self._by_task: dict[tuple[Any, ...], list[Squares]] = {}
+        for (model, _, task, metric), scores in _scores(cells).items():
+            squares = left_over(near(scores))
             self._by_model.setdefault((model, task, metric), []).append(squares)
             self._by_task.setdefault((task, metric), []).append(squares)
 
     def of(self, model: str, task: str, metric: str) -> Spread:
+        """`metric` as cells name it."""
         places = (
-            ("model and task", self._by_model.get((model, task, metric), ())),
+            (OWN, self._by_model.get((model, task, metric), ())),
             ("task", self._by_task.get((task, metric), ())),
         )
         for source, found in places:
-            freedom = sum(squares.freedom for squares in found)
-            total = sum(squares.total for squares in found)
-            if freedom and total > 0:  # equal scores are a coincidence of few rows
-                return Spread(total / freedom, freedom, source)
+            spread = spread_of(found, source)
+            if spread is not None:
+                return spread
         return ASSUMED
 
 
-_Scores = Mapping[tuple[frozenset[str], int], float]  # network and seed -> points
+def spread_of(found: Iterable[Squares], source: str) -> Spread | None:
+    """None where nothing is left over: equal scores are a coincidence of few rows."""
+    total, freedom = (sum(part) for part in zip((0.0, 0), *found, strict=True))
+    if not freedom or total <= _ROUNDING:
+        return None
+    return Spread(float(total / freedom), int(freedom), source)
 
 
-def _scores(cells: Sequence[Row]) -> dict[tuple[Any, ...], dict[tuple[frozenset[str], int], float]]:
-    """By sweep, model, procedure, task and metric. A network is its trials: two settings that keep
-    the same layers count once."""
-    tables: dict[tuple[Any, ...], dict[tuple[frozenset[str], int], float]] = {}
-    full: dict[tuple[Any, ...], dict[int, tuple[str, float]]] = {}
+_Scores = Mapping[tuple[Any, int], float]  # network and seed -> points
+
+
+def _scores(cells: Sequence[Row]) -> dict[tuple[Any, ...], dict[tuple[int, int], float]]:
+    """By model, procedure, task and metric. A network is known by its trials: settings that keep
+    the same layers, and sweeps that share trials, count once."""
+    tables: dict[tuple[Any, ...], dict[tuple[int, int], float]] = {}
+    network_of: dict[str, int] = {}  # by trial
     for group in networks.by_setting(cells):
         done = [cell for cell in group if cell["state"] == "done" and cell["score"] is not None]
         if not done:
             continue
-        names = ("sweep", "model", "procedure", "task", "metric")
-        place = tuple(done[0][name] for name in names)
-        network = frozenset(cell["trial_id"] for cell in done)
-        tables.setdefault(place, {}).update({(network, c["seed"]): c["score"] for c in done})
-        for cell in done:
-            if cell["full_trial_id"] is not None and cell["score_full"] is not None:
-                whole = (cell["full_trial_id"], cell["score_full"])
-                full.setdefault(place, {})[cell["seed"]] = whole
-    for place, seeds in full.items():
-        network = frozenset(trial for trial, _ in seeds.values())
-        tables[place].update({(network, seed): score for seed, (_, score) in seeds.items()})
-    return {place: near(scores) for place, scores in tables.items()}
+        place = tuple(done[0][name] for name in ("model", "procedure", "task", "metric"))
+        own = {cell["seed"]: (cell["trial_id"], cell["score"]) for cell in done}
+        full = {
+            cell["seed"]: (cell["full_trial_id"], cell["score_full"])
+            for cell in done
+            if cell["full_trial_id"] is not None and cell["score_full"] is not None
+        }
+        for seeds in (own, full):
+            known = (network_of[trial] for trial, _ in seeds.values() if trial in network_of)
+            network = next(known, len(network_of))
+            network_of |= {trial: network for trial, _ in seeds.values()}
+            scores = tables.setdefault(place, {})
+            scores.update({(network, seed): score for seed, (_, score) in seeds.items()})
+    return tables
 
 
-def near(scores: Mapping[tuple[frozenset[str], int], float]) -> dict[Any, float]:
-    means: dict[frozenset[str], list[float]] = {}
+def near(scores: _Scores) -> dict[tuple[Any, int], float]:
+    """Those of networks within NEAR points of the best mean."""
+    means: dict[Any, list[float]] = {}
     for (network, _), score in scores.items():
         means.setdefault(network, []).append(score)
     best = max(sum(points) / len(points) for points in means.values())
@@ -101,10 +114,10 @@ def near(scores: Mapping[tuple[frozenset[str], int], float]) -> dict[Any, float]
     return {key: score for key, score in scores.items() if key[0] in near}
 
 
-def left_over(scores: _Scores) -> _Squares:
+def left_over(scores: _Scores) -> Squares:
     """Of a least-squares fit of one mean for each network and one for each seed."""
     if not scores:
-        return _Squares(0.0, 0)
+        return Squares(0.0, 0)
     names = list(scores)
     columns = [sorted({name[part] for name in names}, key=str) for part in (0, 1)]
     design = np.array(
@@ -114,13 +127,16 @@ def left_over(scores: _Scores) -> _Squares:
     points = np.array(list(scores.values()))
     fitted, _, rank, _ = np.linalg.lstsq(design, points, rcond=None)
     rest = points - design @ fitted
-    return _Squares(float(rest @ rest), len(points) - int(rank))
+    return Squares(float(rest @ rest), len(points) - int(rank))
 
 
 def moderated(change: Estimate, seeds: int, spread: Spread) -> Estimate:
     """A change against the full model whose variance over seeds is its own together with the pooled
     one (twice that of one network), which counts as up to WEIGHT more seeds: the posterior mean of
-    the variance in Smyth 2004, *Linear models and empirical Bayes methods*, section 3."""
-    own, extra = seeds - 1, min(spread.freedom, WEIGHT)
+    the variance in Smyth 2004, *Linear models and empirical Bayes methods*, section 3. What the
+    change itself brought into the pool does not count again."""
+    own = seeds - 1
+    others = spread.freedom - own if spread.source == OWN else spread.freedom
+    extra = min(max(others, 0), WEIGHT)
     variance = own * change.seeds * seeds + extra * 2 * spread.variance
     return change._replace(seeds=variance / (own + extra) / seeds, freedom=own + extra)

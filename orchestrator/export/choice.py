@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from lp_sweep.analysis import phrases
+from lp_sweep.analysis.adaptive.stored import credible_sets
 from lp_sweep.analysis.mixed import mixed_notes
 from lp_sweep.analysis.statistics import selection
 from lp_sweep.analysis.statistics.answers import Answers, Network, Reader, answers_of
@@ -66,6 +67,7 @@ def best(catalog: Catalog, asked: Asked, read: Reader | None = None) -> Chosen:
     """`read` gives the predictions that the luck of the choice is estimated from. Raises SpecError
     where the answer is not known, saying what is missing."""
     row = _smallest(_answers(catalog, asked), asked)
+    row = {**row, "credible": credible_sets(catalog, [row])[0]}
     names = ("sweep", "model", "procedure", "task", "strategy")
     place = {name: row[name] for name in names} | {"kept": row["kept_layers"]}
     seeds = catalog.query(_SEEDS, place).to_pylist()

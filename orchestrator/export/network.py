@@ -23,7 +23,8 @@ Tell = Callable[[str], None]
 _PUBLISHED = (
     *("config.json", "generation_config.json", "*.safetensors", "*.safetensors.index.json"),
     *("tokenizer.*", "tokenizer_config.json", "special_tokens_map.json", "added_tokens.json"),
-    *("vocab.*", "*-vocab.*", "merges.txt", "*.model", "bpe.codes", "chat_template.*"),
+    *("vocab.*", "*-vocab.*", "entity_vocab.json", "word_shape.json", "word_pronunciation.json"),
+    *("merges.txt", "*.model", "bpe.codes", "chat_template.*"),
 )
 Rows = list[dict[str, Any]]
 

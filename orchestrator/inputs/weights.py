@@ -31,13 +31,14 @@ _OTHER_HEADS = re.compile(
 _LAYER = re.compile(r"^(.*?(?:\b|_)(?:layers?|h|blocks?))\.(\d+)\.")
 
 # what a config says of a tensor's shape: its names there, the tensor, which of its sizes
+_POSITIONS = (("max_position_embeddings",), re.compile(r"\bposition_embeddings\.weight$"), 0)
 _STATED = (
     (
         ("vocab_size", "n_words"),
         re.compile(r"\b(word_embeddings?|embed_tokens|tok_embeddings|embeddings)\.weight$"),
         0,
     ),
-    (("max_position_embeddings",), re.compile(r"\bposition_embeddings\.weight$"), 0),
+    _POSITIONS,
     (("type_vocab_size",), re.compile(r"\btoken_type_embeddings\.weight$"), 0),
 )
 _HIDDEN = ("hidden_size", "dim", "d_model", "emb_dim")
@@ -174,6 +175,10 @@ def shape_problems(folder: Path) -> list[str]:
         (fields, {shape[axis] for name, shape in tensors.items() if tensor.search(name) and shape})
         for fields, tensor, axis in _STATED
     ]
+    positions = found[_STATED.index(_POSITIONS)][1]
+    stated = config.get("max_position_embeddings")
+    if isinstance(stated, int) and stated + 2 in positions:  # some families add two for padding
+        positions.add(stated)
     layers = {name: shape for name, shape in tensors.items() if _LAYER.match(name)}
     among = (layers or tensors).items()
     norms = {shape[0] for name, shape in among if len(shape) == 1 and _NORM.search(name)}
