@@ -174,16 +174,17 @@ class Presence:
     @contextlib.contextmanager
     def announced(self) -> Iterator[Presence]:
         """While inside, other runs see this one."""
-        self._write()
-        self._wait_until_listed()
-        for run_id in self._observer.dead(besides=self._me.run_id):
-            self._store.delete(FOLDER, f"{run_id}.json")
-        self._thread.start()
         try:
+            self._write()
+            self._wait_until_listed()
+            for run_id in self._observer.dead(besides=self._me.run_id):
+                self._store.delete(FOLDER, f"{run_id}.json")
+            self._thread.start()
             yield self
         finally:
             self._ended.set()
-            self._thread.join(BEAT_SECONDS)
+            if self._thread.is_alive():
+                self._thread.join(BEAT_SECONDS)
             with contextlib.suppress(StoreError):  # others find it dead soon enough
                 self._once.delete(FOLDER, f"{self._me.run_id}.json")
 

@@ -221,6 +221,21 @@ def presence(store: Store) -> Presence:
     return Presence(store, "glue", lambda: Progress(1, 0, 2))
 
 
+def test_ctrl_c_at_once_leaves_no_announcement(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    one = presence(store)
+
+    def interrupted(folder: str) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(store, "listing", interrupted)
+        with pytest.raises(KeyboardInterrupt), one.announced():
+            pass
+    assert not list(store.listing("runs"))
+
+
 def test_two_runs_share_the_work(make: Make, store: Store, plan: Plan) -> None:
     with presence(store).announced() as one, presence(store).announced() as two:
         first, second = make(claims=one), make(claims=two)
