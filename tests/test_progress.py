@@ -171,3 +171,14 @@ def test_deferred_cells_are_still_to_come(queue: WorkQueue) -> None:
     profiles = sum(map(queue.rates.seconds, queue.plan.profiles.values()))
     waiting = max(map(queue.rates.seconds, queue.plan.trials.values()))  # of full depth
     assert queue.remaining_seconds() == pytest.approx(trials + profiles + 2 * waiting)
+
+
+def test_the_clock_goes_on_where_a_second_ray_follows(
+    queue: WorkQueue,
+) -> None:
+    run = Run()
+    run.open(queue, 2)
+    run.started_at -= 100
+    run.open(queue, 1)
+    assert run.slots == [None]
+    assert run.elapsed() >= 100

@@ -67,9 +67,10 @@ class Run:
         self.seconds_used = 0.0  # of slots, by what has ended
 
     def open(self, queue: WorkQueue, slots: int) -> None:
+        if self.queue is None:  # else its Ray was lost, and this is the next one
+            self.started_at = time.monotonic()
         self.queue, self.slots = queue, [None] * slots
         queue.pace.slots = slots
-        self.started_at = time.monotonic()
 
     def start(self, work: Work) -> int:
         """The slot that the work is on; a work that starts again keeps its slot."""
@@ -104,7 +105,7 @@ class Run:
         return (self.seconds_used + under_way) / 3600
 
     def elapsed(self) -> float:
-        """Seconds since there were slots."""
+        """Seconds since there were slots for the first time."""
         return time.monotonic() - self.started_at
 
 
