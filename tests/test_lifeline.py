@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import signal
 import subprocess
@@ -71,15 +72,196 @@ def test_a_cluster_that_refuses_in_any_way_is_one_sentence(
         pass
 
 
-def test_bookkeeping_is_not_cut_in_two() -> None:
-    """The signal that breaks a call into Ray comes again once the queue is whole."""
+@pytest.mark.parametrize("address", [None, "127.0.0.1:1"])
+def test_a_ray_that_is_the_users_stays(
+    monkeypatch: pytest.MonkeyPatch, address: str | None
+) -> None:
+    """As in a notebook: it is neither joined nor shut down, and nothing is changed for it."""
+    import ray
+
+    before, calls = dict(os.environ), []
+    monkeypatch.setattr(ray, "is_initialized", lambda: True)
+    monkeypatch.setattr(ray, "init", lambda **options: calls.append("init"))
+    monkeypatch.setattr(ray, "shutdown", lambda: calls.append("shutdown"))
+    with pytest.raises(PreflightError, match=r"ray\.shutdown\(\)"), connection(address):
+        pass
+    assert not calls
+    assert before == dict(os.environ)
+
+
+def test_where_nobody_listens_nothing_is_shut_down(monkeypatch: pytest.MonkeyPatch) -> None:
+    import ray
+
+    calls: list[str] = []
+    monkeypatch.setattr(ray, "shutdown", lambda: calls.append("shutdown"))
+    with pytest.raises(PreflightError, match=r"127\.0\.0\.1:1: "), connection("127.0.0.1:1"):
+        pass
+    assert not calls
+
+
+def test_a_connection_leaves_the_process_as_it_was(monkeypatch: pytest.MonkeyPatch) -> None:
+    import ray
+    from ray._private import worker
+
+    def seen() -> tuple[Any, ...]:
+        return dict(os.environ), worker.listen_error_messages, logging.getLogger("ray.tune").level
+
+    monkeypatch.setattr(ray, "init", lambda **options: None)
+    monkeypatch.delenv("TUNE_GLOBAL_CHECKPOINT_S", raising=False)
+    before = seen()
+    with connection(None):
+        assert all(now != then for now, then in zip(seen(), before, strict=True))
+        assert "TUNE_GLOBAL_CHECKPOINT_S" in os.environ
+    assert seen() == before
+
+
+def bare_lifeline() -> lifeline.Lifeline:
+    """One that is connected to nothing."""
     life = object.__new__(lifeline.Lifeline)
-    life._why, life._sent, life._over = "gone", False, SimpleNamespace(is_set=lambda: False)
-    inside: Any = SimpleNamespace(f_globals={"__name__": lifeline._BOOKS[0]}, f_back=None)
-    outside: Any = SimpleNamespace(f_globals={"__name__": "ray.tune"}, f_back=None)
-    life._interrupt(0, SimpleNamespace(f_globals={"__name__": "pathlib"}, f_back=inside))  # type: ignore[arg-type]
+    life._own, life._daemons, life._node = None, [], None
+    life._why, life._sent, life._end = "gone", False, 0.0
+    life._lost, life._over = threading.Event(), threading.Event()
+    life._silence = lifeline.Spell()
+    return life
+
+
+def frames(*modules: str) -> Any:
+    """A stack of calls, the innermost first."""
+    frame = None
+    for module in reversed(modules):
+        frame = SimpleNamespace(f_globals={"__name__": module}, f_back=frame)
+    return frame
+
+
+def test_bookkeeping_is_not_cut_in_two() -> None:
+    """The signal that breaks a call into Ray comes again once the queue is whole. A store that is
+    busy may keep it for long: the time to leave begins after that."""
+    life = bare_lifeline()
+    life._lost.set()
+    life._interrupt(0, frames("pathlib", lifeline._BOOKS[0]))
+    assert life._end > time.monotonic() + 0.9 * lifeline._LEAVE_SECONDS
     with pytest.raises(lifeline.RayLost, match="gone"):
-        life._interrupt(0, outside)
+        life._interrupt(0, frames("ray.tune"))
+
+
+def test_bookkeeping_that_lasts_does_not_end_the_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    given_up: list[str] = []
+    monkeypatch.setattr(lifeline, "_LEAVE_SECONDS", 0.6)
+    monkeypatch.setattr(lifeline, "_LOOK_SECONDS", 0.01)
+    monkeypatch.setattr(lifeline, "_give_up", given_up.append)
+    monkeypatch.setattr(lifeline, "_BOOKS", (__name__,))
+    life = bare_lifeline()
+    monkeypatch.setattr(life, "_dead", lambda: "gone")
+    with life.watched():
+        end = time.monotonic() + 1.6
+        while time.monotonic() < end:
+            time.sleep(0.05)
+    assert not given_up
+
+
+def test_a_signal_at_the_end_of_the_watch_does_not_outlive_it() -> None:
+    """The thread of one Ray must not reach the next."""
+
+    class Over(threading.Event):
+        def set(self) -> None:
+            if not life._sent:
+                life._interrupt(0, frames("ray.tune"))
+            super().set()
+
+    life, before = bare_lifeline(), signal.getsignal(signal.SIGURG)
+    life._over = Over()
+    count = threading.active_count()
+    try:
+        with pytest.raises(lifeline.RayLost), life.watched():
+            life._lost.set()
+        assert threading.active_count() == count
+        assert signal.getsignal(signal.SIGURG) == before
+    finally:
+        threading.Event.set(life._over)
+        signal.signal(signal.SIGURG, before)
+
+
+def test_a_signal_of_an_earlier_ray_is_ignored() -> None:
+    try:
+        bare_lifeline()._interrupt(0, frames("ray.tune"))
+    except lifeline.RayLost:  # which would end pytest
+        pytest.fail("it was taken for this one's")
+
+
+@contextmanager
+def clock(monkeypatch: pytest.MonkeyPatch) -> Iterator[SimpleNamespace]:
+    now = SimpleNamespace(seconds=1000.0)
+    with monkeypatch.context() as patch:
+        patch.setattr(lifeline, "time", SimpleNamespace(monotonic=lambda: now.seconds))
+        yield now
+
+
+def test_time_in_which_nobody_looked_is_no_silence(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The driver was suspended for an hour, and its head answers once it is asked again."""
+    with clock(monkeypatch) as now:
+        life = bare_lifeline()
+        life._head = SimpleNamespace(check_alive=lambda nodes, timeout: 1 // 0)
+        now.seconds += 3600
+        assert not life._silent()
+        looks = 1
+        while not (why := life._silent()):
+            now.seconds, looks = now.seconds + 6, looks + 1
+        assert "not answered" in why
+        assert lifeline.SILENT_SECONDS < 6 * looks < lifeline.SILENT_SECONDS + 20
+        life._head = SimpleNamespace(check_alive=lambda nodes, timeout: [True])
+        assert not life._silent()
+        life._head = SimpleNamespace(check_alive=lambda nodes, timeout: 1 // 0)
+        now.seconds += 6
+        assert not life._silent()
+
+
+def test_time_in_which_nobody_looked_is_no_stop(monkeypatch: pytest.MonkeyPatch) -> None:
+    state = psutil.STATUS_STOPPED
+    process = SimpleNamespace(pid=7, name=lambda: "raylet", status=lambda: state)
+    with clock(monkeypatch) as now:
+        life = bare_lifeline()
+        life._daemons = [(process, lifeline.Spell())]
+        assert not life._dead()
+        now.seconds += 3600
+        assert not life._dead()
+        now.seconds += 6
+        state = psutil.STATUS_SLEEPING
+        assert not life._dead()
+        state = psutil.STATUS_STOPPED
+        looks = 0
+        while not (why := life._dead()):
+            now.seconds, looks = now.seconds + 1, looks + 1
+        assert "stopped" in why
+        assert lifeline.STOPPED_SECONDS < looks < lifeline.STOPPED_SECONDS + 3
+
+
+def test_daemons_are_alive_and_of_this_ray(tmp_path: Path) -> None:
+    """Another Ray's may be children of the same process, and what is left of an earlier one."""
+    script = tmp_path / "raylet"
+    script.write_text("#!/bin/sh\nread line\n")
+    script.chmod(0o755)
+    own, other = lifeline.OwnRay(), lifeline.OwnRay()
+
+    def started() -> subprocess.Popen[bytes]:
+        return subprocess.Popen([script], stdin=subprocess.PIPE)
+
+    with other.starting():
+        theirs = started()
+    with own.starting():
+        dead, living = started(), started()
+    family = {child.pid: child for child in psutil.Process().children()}
+    try:
+        wait_for(
+            lambda: all(family[p.pid].name() == "raylet" for p in (theirs, living)),
+            "their names",
+            5,
+        )
+        dead.kill()
+        wait_for(lambda: family[dead.pid].status() == psutil.STATUS_ZOMBIE, "its end", 5)
+        assert [process.pid for process in own.daemons()] == [living.pid]
+    finally:
+        for process in (theirs, dead, living):
+            process.communicate()
 
 
 def test_ctrl_c_ends_a_wait_for_the_head() -> None:

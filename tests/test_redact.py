@@ -226,9 +226,10 @@ def test_tune_hands_on_no_key(monkeypatch: pytest.MonkeyPatch) -> None:
     from lp_sweep.orchestrator.run.raycompat import keep_credentials
 
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "planted")
-    monkeypatch.setattr(class_cache, "ENV_VARS_TO_PROPAGATE", class_cache.ENV_VARS_TO_PROPAGATE)
-    keep_credentials()
-    actor = class_cache._ActorClassCache().get(type("Trial", (), {}))
+    before = class_cache.ENV_VARS_TO_PROPAGATE
+    with keep_credentials():
+        actor = class_cache._ActorClassCache().get(type("Trial", (), {}))
+    assert before is class_cache.ENV_VARS_TO_PROPAGATE
     handed_on = actor._default_options["runtime_env"]["env_vars"]
     assert handed_on
     assert "planted" not in handed_on.values()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import os
 import socket
+import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, nullcontext
 from typing import Any
@@ -12,7 +13,12 @@ from typing import Any
 from lp_sweep.orchestrator.run.capacity import Capacity, file_on_head
 from lp_sweep.orchestrator.run.joining import await_workers
 from lp_sweep.orchestrator.run.lifeline import Lifeline, OwnRay, leave_ray
-from lp_sweep.orchestrator.run.raycompat import NodeTable, bound_calls, keep_stdout, private_ray
+from lp_sweep.orchestrator.run.raycompat import (
+    NodeTable,
+    bound_calls,
+    keep_stdout,
+    private_ray,
+)
 from lp_sweep.orchestrator.run.runoptions import Options
 from lp_sweep.storage.errors import PreflightError
 
@@ -82,11 +88,12 @@ def connection(address: str | None) -> Iterator[OwnRay | None]:
             "job of the cluster (`lp-sweep run ... --detach`), or start it on the head: ray exec "
             "cluster.yaml 'lp-sweep ... --address auto'."
         )
-    os.environ.update({key: os.environ.get(key, value) for key, value in _TUNE_ENVIRONMENT.items()})
-    for name in ("ray.tune", "ray.air", "ray.train"):  # failures are told by our own reporter
-        logging.getLogger(name).setLevel(logging.CRITICAL)
-    keep_stdout()
-    with nullcontext() if address else private_ray():
+    if (ray := sys.modules.get("ray")) and ray.is_initialized():
+        raise PreflightError(
+            "this process is connected to a Ray already. Call ray.shutdown() first, or start the "
+            "run in a process of its own."
+        )
+    with _settings(), keep_stdout(), nullcontext() if address else private_ray():
         own = _join(address) if address else _start()
         bound_calls()
         try:
@@ -95,15 +102,38 @@ def connection(address: str | None) -> Iterator[OwnRay | None]:
             leave_ray(own)
 
 
+@contextmanager
+def _settings() -> Iterator[None]:
+    """Ray and Tune are set up for a sweep while inside."""
+    loggers = [logging.getLogger(name) for name in ("ray.tune", "ray.air", "ray.train")]
+    levels = [logger.level for logger in loggers]
+    added = _TUNE_ENVIRONMENT.keys() - os.environ.keys()
+    os.environ.update({name: _TUNE_ENVIRONMENT[name] for name in added})
+    for logger in loggers:  # failures are told by our own reporter
+        logger.setLevel(logging.CRITICAL)
+    try:
+        yield
+    finally:
+        for name in added:
+            os.environ.pop(name, None)
+        for logger, level in zip(loggers, levels, strict=True):
+            logger.setLevel(level)
+
+
 def _join(address: str) -> OwnRay | None:
     """None: it is not ours. Raises PreflightError."""
     import ray
 
     try:
         knock(address)
+    except Exception as error:  # of many types, for a name that is no host's too
+        raise _no_ray(f"at {address}", error, _JOIN_ANOTHER) from error
+    try:
         ray.init(address=address, **_QUIET)
-    except Exception as error:  # of many types, and of none in particular
+    except BaseException as error:  # of many types, and of none in particular
         leave_ray(None)
+        if not isinstance(error, Exception):
+            raise
         raise _no_ray(f"at {address}", error, _JOIN_ANOTHER) from error
     return None
 

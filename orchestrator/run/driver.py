@@ -191,7 +191,6 @@ def _fit(
     from lp_sweep.orchestrator.run.worker import TrialActor
 
     keep_fit_alive()
-    keep_credentials()
     signals.arm()
     nodes = Nodes(alive_nodes)
     stop = BudgetStop(queue, options.budget, options.cache_dir)
@@ -218,7 +217,8 @@ def _fit(
                 ),
             )
             try:
-                tuner.fit()
+                with keep_credentials():
+                    tuner.fit()
             except (RuntimeError, tune.TuneError) as error:
                 if not queue.live:
                     raise

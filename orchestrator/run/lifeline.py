@@ -13,7 +13,7 @@ import sys
 import threading
 import time
 import uuid
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from types import FrameType
 from typing import Any
@@ -55,31 +55,52 @@ class OwnRay:
             del os.environ[_MARK]
 
     def daemons(self) -> list[Any]:
-        """The processes without which it is dead."""
+        """The live processes without which it is dead."""
         import psutil
 
-        return [child for child in psutil.Process().children() if child.name() in _DAEMONS]
+        children = self._alive(psutil.Process().children())
+        return [child for child in children if child.name() in _DAEMONS]
 
     def kill(self) -> None:
         """All of it: nothing goes on training once this returns."""
+        import psutil
+
         for _ in range(50):  # a raylet may start a worker between the look and its death
-            if not (found := self._processes()):
+            if not (found := self._alive(psutil.process_iter())):
                 return
             for process in found:
                 with suppress(Exception):  # it has ended by itself
                     process.kill()
             time.sleep(0.1)
 
-    def _processes(self) -> list[Any]:
+    def _alive(self, processes: Iterable[Any]) -> list[Any]:
+        """Those of them that belong to this Ray."""
         import psutil
 
         found = []
-        for process in psutil.process_iter():
+        for process in processes:
             with suppress(psutil.Error, OSError):
                 ours = process.environ().get(_MARK) == self.mark and process.pid != os.getpid()
                 if ours and process.status() != psutil.STATUS_ZOMBIE:
                     found.append(process)
         return found
+
+
+class Spell:
+    """Measures how long something lasts, by looking at it again and again. Time without a look does
+    not count: this process may have been suspended."""
+
+    def __init__(self) -> None:
+        self._seconds = 0.0
+        self._looked = time.monotonic()
+
+    def look(self, lasts: bool) -> float:
+        """Seconds up to now; 0 where it does not last."""
+        now, before = time.monotonic(), self._looked
+        passed = min(now - before, _ANSWER_SECONDS + _LOOK_SECONDS)
+        self._seconds = self._seconds + passed if lasts else 0.0
+        self._looked = now
+        return self._seconds
 
 
 class Lifeline:
@@ -92,11 +113,11 @@ class Lifeline:
 
         context = ray.get_runtime_context()
         self._own = own
-        self._daemons = own.daemons() if own else []
-        self._stopped: dict[int, float] = {}  # since when
+        self._daemons = [(process, Spell()) for process in (own.daemons() if own else [])]
         self._head: Any = GcsClient(address=context.gcs_address)
         self._node = ray.NodeID.from_hex(context.get_node_id())
-        self._answered = time.monotonic()
+        self._silence = Spell()
+        self._end = 0.0  # when the main thread must be out
         self._lost = threading.Event()
         self._over = threading.Event()
         self._why = ""
@@ -117,9 +138,12 @@ class Lifeline:
                 raise RayLost(why) from error
             raise
         finally:
-            self._over.set()
-            thread.join(2 * _ANSWER_SECONDS)
-            signal.signal(signal.SIGURG, before)
+            try:
+                self._over.set()
+            finally:  # where our own signal came before that
+                self._over.set()
+                thread.join(2 * _ANSWER_SECONDS)
+                signal.signal(signal.SIGURG, before)
 
     def _loss(self, error: BaseException) -> str:
         """Why Ray is lost, where this error comes from that. Ray's errors are of many types, and
@@ -144,10 +168,10 @@ class Lifeline:
         self._lost.set()
         if self._own:
             self._own.kill()
-        end = time.monotonic() + _LEAVE_SECONDS
+        self._end = time.monotonic() + _LEAVE_SECONDS
         main = threading.main_thread().ident
         while not self._over.wait(0.5) and main:
-            if time.monotonic() > end:
+            if time.monotonic() > self._end:
                 _give_up(self._why)
             signal.pthread_kill(main, signal.SIGURG)
 
@@ -155,15 +179,11 @@ class Lifeline:
         """Which process of our own Ray is gone; "" where all live."""
         import psutil
 
-        for process in self._daemons:
+        for process, stop in self._daemons:
             state = _state(process)
             if state in (psutil.STATUS_ZOMBIE, psutil.STATUS_DEAD):
                 return f"its {process.name() or 'process'} has died"
-            if state != psutil.STATUS_STOPPED:
-                self._stopped.pop(process.pid, None)
-                continue
-            since = self._stopped.setdefault(process.pid, time.monotonic())
-            if time.monotonic() - since > STOPPED_SECONDS:
+            if stop.look(state == psutil.STATUS_STOPPED) > STOPPED_SECONDS:
                 return f"its {process.name()} has been stopped for {STOPPED_SECONDS:.0f} s"
         return ""
 
@@ -172,21 +192,23 @@ class Lifeline:
         try:
             [alive] = self._head.check_alive([self._node], timeout=_ANSWER_SECONDS)
         except Exception:  # whatever a head on its way down can do
-            silent = time.monotonic() - self._answered
+            silent = self._silence.look(True)
             return f"its head has not answered for {silent:.0f} s" * (silent > SILENT_SECONDS)
-        self._answered = time.monotonic()
+        self._silence.look(False)
         return "" if alive else "the raylet of this machine has died"
 
     def _interrupt(self, number: int, frame: FrameType | None) -> None:
         """In the main thread. Sent again and again until it is out."""
         del number
+        if self._over.is_set() or not self._lost.is_set():  # it was sent for an earlier Ray
+            return
         while frame is not None:
-            if frame.f_globals.get("__name__") in _BOOKS:
+            if frame.f_globals.get("__name__") in _BOOKS:  # as long as a busy store keeps it
+                self._end = time.monotonic() + _LEAVE_SECONDS
                 return
             frame = frame.f_back
-        if not self._over.is_set():
-            self._sent = True
-            raise RayLost(self._why)
+        self._sent = True
+        raise RayLost(self._why)
 
 
 def _state(process: Any) -> str:

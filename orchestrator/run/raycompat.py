@@ -77,22 +77,40 @@ def private_ray() -> Iterator[None]:
         AuthenticationTokenLoader.instance().reset_cache()
 
 
-def keep_credentials() -> None:
+@contextmanager
+def _replaced(module: Any, name: str, value: Any) -> Iterator[None]:
+    """While inside, if there is one."""
+    if not hasattr(module, name):
+        yield
+        return
+    before = getattr(module, name)
+    setattr(module, name, value)
+    try:
+        yield
+    finally:
+        setattr(module, name, before)
+
+
+@contextmanager
+def keep_credentials() -> Iterator[None]:
     """Tune hands AWS keys to its trials as part of their runtime environment, which Ray writes into
     log files that every user of a node can read. Where a trial runs, they are set already."""
     from ray.tune.execution import class_cache
 
     names: Iterable[str] = getattr(class_cache, "ENV_VARS_TO_PROPAGATE", frozenset())
-    class_cache.ENV_VARS_TO_PROPAGATE = {name for name in names if not name.startswith("AWS_")}
+    kept = {name for name in names if not name.startswith("AWS_")}
+    with _replaced(class_cache, "ENV_VARS_TO_PROPAGATE", kept):
+        yield
 
 
-def keep_stdout() -> None:
+@contextmanager
+def keep_stdout() -> Iterator[None]:
     """Ray prints what its daemons have to say on our stdout, with the end of their logs, and waits
     for a head that is stopped before it lets a driver go."""
     import ray._private.worker as worker
 
-    if hasattr(worker, "listen_error_messages"):
-        worker.listen_error_messages = lambda worker, threads_stopped: None
+    with _replaced(worker, "listen_error_messages", lambda worker, threads_stopped: None):
+        yield
 
 
 def in_thread(call: Callable[[], Any]) -> Any:
