@@ -215,6 +215,16 @@ def test_time_in_which_nobody_looked_is_no_silence(monkeypatch: pytest.MonkeyPat
         assert not life._silent()
 
 
+def test_a_look_at_a_silent_head_ends(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(lifeline, "_ANSWER_SECONDS", 0.1)
+    life, silent = bare_lifeline(), threading.Event()
+    life._head = SimpleNamespace(check_alive=lambda nodes, timeout: silent.wait(3))
+    began = time.monotonic()
+    assert not life._silent()
+    silent.set()
+    assert time.monotonic() - began < 2
+
+
 def test_time_in_which_nobody_looked_is_no_stop(monkeypatch: pytest.MonkeyPatch) -> None:
     state = psutil.STATUS_STOPPED
     process = SimpleNamespace(pid=7, name=lambda: "raylet", status=lambda: state)

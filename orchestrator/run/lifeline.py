@@ -18,6 +18,7 @@ from contextlib import contextmanager, suppress
 from types import FrameType
 from typing import Any
 
+from lp_sweep.orchestrator.run.raycompat import in_thread
 from lp_sweep.storage.errors import LpSweepError
 
 STOPPED_SECONDS = 15.0  # a process of our own Ray that is stopped for this long counts as dead
@@ -190,7 +191,11 @@ class Lifeline:
     def _silent(self) -> str:
         """Why the head counts as lost; "" where it answers, or did a moment ago."""
         try:
-            [alive] = self._head.check_alive([self._node], timeout=_ANSWER_SECONDS)
+            # in a thread: with a head that is stopped, a second call outlasts its own timeout
+            [alive] = in_thread(
+                lambda: self._head.check_alive([self._node], timeout=_ANSWER_SECONDS),
+                _ANSWER_SECONDS,
+            )
         except Exception:  # whatever a head on its way down can do
             silent = self._silence.look(True)
             return f"its head has not answered for {silent:.0f} s" * (silent > SILENT_SECONDS)

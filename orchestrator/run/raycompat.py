@@ -113,8 +113,10 @@ def keep_stdout() -> Iterator[None]:
         yield
 
 
-def in_thread(call: Callable[[], Any]) -> Any:
-    """Its result. Ctrl-C ends the wait at once: a signal reaches a main thread that waits in
+def in_thread(call: Callable[[], Any], seconds: float | None = None) -> Any:
+    """Its result. Raises TimeoutError after so many seconds.
+
+    Ctrl-C ends the wait at once: a signal reaches a main thread that waits in
     Python, and none that waits for the head inside Ray."""
     done: Future[Any] = Future()
 
@@ -125,7 +127,7 @@ def in_thread(call: Callable[[], Any]) -> Any:
             done.set_exception(error)
 
     threading.Thread(target=run, daemon=True).start()
-    return done.result()
+    return done.result(seconds)
 
 
 class _Bounded:
