@@ -90,7 +90,7 @@ bench: setup
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check accelerate
 	mkdir -p $(FIGURES)
 	$(BIN)/python benchmarks/trial_cpu.py --model $(MODEL) --data-dir $(GLUE) --out $(FIGURES)/trial-cpu.json
-	$(BIN)/python benchmarks/parity.py --model $(MODEL) --data-dir $(GLUE) --runs build/parity-runs.jsonl --out $(FIGURES)/parity.json
+	$(BIN)/python benchmarks/parity.py --model $(MODEL) --data-dir $(GLUE) --runs $(FIGURES)/parity-runs.jsonl --out $(FIGURES)/parity.json
 	$(BIN)/python benchmarks/sweep_cpu.py --model $(MODEL) --data-dir $(GLUE) --repeats 2 --out $(FIGURES)/sweep-cpu.json
 	$(BIN)/python benchmarks/sweep_cpu.py --quickstart --out $(FIGURES)/sweep-quickstart.json
 	$(BIN)/python benchmarks/between_trials.py --model $(MODEL) --data-dir $(GLUE) --out $(FIGURES)/between-trials.json

@@ -54,7 +54,8 @@ def test_it_is_read_by_every_verb(older: Path) -> None:
         *(["query", "FROM cells"], ["doctor"], ["migrate"], ["report"]),
     ):
         said = sweep(*words, "--store", "store", cwd=older)
-        assert (said.returncode, "Traceback (" in said.stderr) == (0, False), (words, said)
+        found = 1 if words == ["doctor"] else 0  # the half file, which is old by now
+        assert (said.returncode, "Traceback (" in said.stderr) == (found, False), (words, said)
 
 
 def test_the_rest_is_done_and_what_was_done_stays(older: Path) -> None:

@@ -426,7 +426,7 @@ def test_f1_of_named_classes_asks_which_one(world: Path) -> None:
     told = sweep("plan", "sweep.yaml", f1 % "", cwd=world)
     assert told.returncode == 4
     assert "'mood'" in told.stderr
-    assert "`positive: neg` or `positive: pos`" in told.stderr
+    assert "`positive: 'neg'` or `positive: 'pos'`" in told.stderr
     told = sweep("plan", "sweep.yaml", f1 % ", positive: nag", cwd=world)
     assert "'neg', 'pos'. Did you mean 'neg'?" in told.stderr
     told = sweep("plan", "sweep.yaml", f1 % ", positive: neg", cwd=world)

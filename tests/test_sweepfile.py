@@ -423,7 +423,7 @@ CLAIMS_MISTAKES = {
     ),
     "which-class": (
         CLAIMS % ("d.csv", ", labels: [fraud, ok], metric: f1"),
-        "'fraud' and 'ok'.*`positive: fraud` or `positive: ok`",
+        "'fraud' and 'ok'.*`positive: 'fraud'` or `positive: 'ok'`",
     ),
     "no-such-class": (
         CLAIMS % ("d.csv", ", labels: [fraud, ok], metric: f1, positive: frod"),
