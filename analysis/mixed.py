@@ -75,7 +75,7 @@ def mixed_notes(
 
 
 def setup_notes(catalog: Catalog) -> Iterator[str]:
-    """What the tables of this catalog do not show of its sweeps; or which setup they show."""
+    """Names the results that the tables of this catalog leave out, or the setup they show."""
     setups = catalog.earlier_setups()
     if catalog.setup is None:
         yield from hidden_notes(setups, redact_text(catalog.location))

@@ -159,7 +159,7 @@ def _assumed(row: Row) -> list[int]:
 
 
 def assumption(row: Row) -> str:
-    """Of an answer of a search: a clause, or "" where it assumes nothing."""
+    """A clause on what the answer of a search assumes, or "" where it assumes nothing."""
     if not (untried := _assumed(row)):
         return ""
     return (

@@ -41,7 +41,7 @@ def untaught(row: Row) -> str:
 
 
 def is_untaught(record: Row) -> bool:
-    """Of one trial's record: as the view `min_layers` counts them."""
+    """Judges one trial's record as the view `min_layers` counts them."""
     last, majority = record["last"], record["majority"]
     if majority is None:
         return False

@@ -87,7 +87,7 @@ def accuracies(study: Study, name: str, seed_sd: float) -> np.ndarray:
 
 
 def scores_of_all(right: np.ndarray, rows: int) -> Scores:
-    """Of accuracy, as `estimates.scores_of` makes them, for (rows, networks) right answers."""
+    """Accuracies as `estimates.scores_of` makes them, from (rows, networks) right answers."""
     part = right[:rows]
     means = part.mean(axis=0)
     covariance = (part.T @ part).astype(float) / rows - np.outer(means, means)

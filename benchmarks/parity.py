@@ -38,7 +38,7 @@ FULL = [{"name": "top", "k": [0]}]
 
 
 class Task(NamedTuple):
-    """What is fine-tuned on it: MiniLM, or else the encoder of the quickstart."""
+    """A task and its model: MiniLM, or else the encoder of the quickstart."""
 
     minilm: bool
     seeds: int  # of each side

@@ -227,7 +227,7 @@ def _verdict(number: Number, measured: Measured, test: Tested | None, p: float |
 
 
 def _as_measured(number: Number, measured: Measured) -> Verdict:
-    """Of sizes and speeds, which have no seeds; of an answer without a loss to compare."""
+    """For sizes and speeds, which have no seeds, and answers without a loss to compare."""
     if measured.value is None or number.quantity == "max_dropped":
         return "missing" if measured.value is None else "cannot tell"
     near = abs(measured.value - number.best_value) <= margin(number) + 1e-9

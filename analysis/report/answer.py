@@ -99,7 +99,7 @@ def answers(
 
 
 def _answers_read(catalog: Catalog) -> Reader:
-    """Of the main dev split, which the score is of."""
+    """For the main dev split, the one that `score` is measured on."""
     splits = dict(zip(*catalog.query(_SPLITS).to_pydict().values(), strict=True))
     read = reader(catalog)
     return lambda network: read(network._replace(split=splits[network.trial_id]))

@@ -69,7 +69,7 @@ def gather(
 
 
 def _places(store: Store, sweeps: Sequence[str]) -> dict[str, list[str]]:
-    """Of each sweep the options of a command that find its model and data."""
+    """By sweep: the options with which a command finds its model and data."""
     stored = store.names("sweeps")  # a name in a file may be any text
     found = {n: options_of(store.read_text("sweeps", f"{n}.yaml")) for n in sweeps if n in stored}
     return {name: [redact_text(word) for word in words] for name, words in found.items()}

@@ -94,7 +94,7 @@ def combined(scores: Scores, weights: Array) -> Estimate:
 
 
 def half_width(estimate: Estimate, tail: float) -> float:
-    """What the mean is off by, on one side, with a chance of `tail`."""
+    """Distance in points that the mean exceeds on one side with a chance of `tail`."""
     return float(np.sqrt(estimate.seeds + estimate.rows)) * _quantile(estimate, tail)
 
 

@@ -117,7 +117,7 @@ def _by_curve(cells: Sequence[Row]) -> dict[tuple[Any, ...], list[Row]]:
 
 
 def curve_of(cells: Sequence[Row], spreads: Spreads, read: Reader) -> Curve | str:
-    """Of the cells of one curve, or why there is none."""
+    """The curve made of these cells, or why there is none."""
     if any(cell["k"] is None for cell in cells):
         return f"{sum(cell['k'] is None for cell in cells)} deferred"
     found = _networks(cells)

@@ -177,7 +177,7 @@ def _scores(points: Array, candidates: Sequence[Candidate]) -> Scores:
 
 
 def optimism(splits: Splits, within: float, unit: str) -> Optimism:
-    """Of the smallest network within a loss: the largest K, of equals the best mean score."""
+    """Chooses the smallest network within a loss: the largest K, then the best mean score."""
     [always] = _chosen(splits.ks, splits.whole, within, unit)
     chosen = _chosen(splits.ks, splits.inside, within, unit)
     each = np.arange(len(chosen))

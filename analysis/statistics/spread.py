@@ -25,7 +25,7 @@ _ROUNDING = 1e-9  # points²
 
 
 class Spread(NamedTuple):
-    """Of one network's score over seeds, apart from what all networks of a seed share."""
+    """Spread of one network's score over seeds, without what all networks of a seed share."""
 
     variance: float  # points²
     freedom: int
@@ -45,7 +45,7 @@ ASSUMED = Spread(ASSUMED_SD**2, _ASSUMED_FREEDOM, "assumed")
 
 
 class Spreads:
-    """Of all cells of a store."""
+    """The pooled spreads of a store's cells, by model and task."""
 
     def __init__(self, cells: Sequence[Row]) -> None:
         self._by_model: dict[tuple[Any, ...], list[Squares]] = {}
@@ -115,7 +115,7 @@ def near(scores: _Scores) -> dict[tuple[Any, int], float]:
 
 
 def left_over(scores: _Scores) -> Squares:
-    """Of a least-squares fit of one mean for each network and one for each seed."""
+    """Residuals of a least-squares fit of one mean per network and one per seed."""
     if not scores:
         return Squares(0.0, 0)
     names = list(scores)
