@@ -11,9 +11,9 @@ from typing import Any, Literal, Self
 
 from lp_sweep.analysis.paper.compare import paper_table
 from lp_sweep.analysis.views import open_views
-from lp_sweep.orchestrator.commands import ledgerview, paperview, statusview, upkeep, verbs
-from lp_sweep.orchestrator.commands.options import DEFAULT_STORE, TableName
-from lp_sweep.orchestrator.commands.tableview import Asked, make_table
+from lp_sweep.orchestrator.cli import ledgerview, paperview, statusview, upkeep, verbs
+from lp_sweep.orchestrator.cli.options import DEFAULT_STORE, TableName
+from lp_sweep.orchestrator.cli.tableview import Asked, make_table
 from lp_sweep.orchestrator.sweepfile.wording import choose
 from lp_sweep.rows import Rows, TableRows
 from lp_sweep.storage.catalog import Catalog
@@ -130,7 +130,7 @@ class Results:
         as a folder that plain transformers loads. `file`: the sweep file, and `data_dir`: GLUE,
         where model or data are one's own. Raises SpecError where the smallest is not known yet,
         ExportError where the folder does not answer as the record says."""
-        from lp_sweep.orchestrator.commands.exportverbs import export_trial
+        from lp_sweep.orchestrator.cli.exportverbs import export_trial
         from lp_sweep.orchestrator.export.choice import Asked as Best
 
         best = None if task is None else Best(task, within, model=model, strategy=strategy)

@@ -8,14 +8,14 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from lp_sweep.orchestrator.commands.request import Request, planned
+from lp_sweep.orchestrator.cli.request import Request, planned
 from lp_sweep.orchestrator.plan.policy import Limits
 from lp_sweep.plans import SweepPlan
 from lp_sweep.results import Results, open_store
 from lp_sweep.storage.errors import SpecError
 
 if TYPE_CHECKING:
-    from lp_sweep.orchestrator.commands.running import Ended, How, MayUse
+    from lp_sweep.orchestrator.cli.running import Ended, How, MayUse
 
 Place = str | os.PathLike[str]
 
@@ -94,7 +94,7 @@ class Sweep:
         to stderr. Call it again to go on: what is stored is not done twice. In a program's main
         thread. A trial that fails is in what is returned. Raises SpecError, PreflightError and
         StoreError before the first trial."""
-        from lp_sweep.orchestrator.commands import running
+        from lp_sweep.orchestrator.cli import running
 
         limits = Limits(fail_fast, max_failures)
         may_use = running.MayUse(max_hours, max_cost, _path(cluster))
@@ -110,14 +110,14 @@ class Sweep:
     ) -> Run:
         """Try again what has failed: all of it, what failed with one type, or the trials named.
         Raises SpecError where nothing has failed."""
-        from lp_sweep.orchestrator.commands import running
+        from lp_sweep.orchestrator.cli import running
 
         how = self._how(address, cache_dir, Limits(False, None), running.MayUse())
         return _told(running.retry(self._request, how, list(trials), error_type))
 
     def prefetch(self) -> dict[str, Any]:
         """Download its models and data sets at pinned revisions, for `offline=True`."""
-        from lp_sweep.orchestrator.commands import verbs
+        from lp_sweep.orchestrator.cli import verbs
 
         found: dict[str, Any] = json.loads(verbs.prefetch(self._request, as_json=True))
         return found
@@ -129,7 +129,7 @@ class Sweep:
     def _how(
         self, address: str | None, cache_dir: Place | None, limits: Limits, may_use: MayUse
     ) -> How:
-        from lp_sweep.orchestrator.commands.running import How
+        from lp_sweep.orchestrator.cli.running import How
 
         words = ["lp-sweep", "run", self._request.file, *self._request.overrides]
         folder = _path(cache_dir or os.environ.get("LP_SWEEP_CACHE_DIR"))

@@ -30,12 +30,12 @@ import numpy as np
 import pyarrow as pa
 from safetensors.numpy import save_file
 
-from lp_sweep.orchestrator.commands.options import TableName
+from lp_sweep.orchestrator.cli.options import TableName
+from lp_sweep.orchestrator.engine.recorder import Recorder
 from lp_sweep.orchestrator.inputs.resolve import resolve
 from lp_sweep.orchestrator.plan.known import Known
 from lp_sweep.orchestrator.plan.plan import Plan, Work
 from lp_sweep.orchestrator.plan.planning import make_plan
-from lp_sweep.orchestrator.run.recorder import Recorder
 from lp_sweep.orchestrator.sweepfile.load import load_sweep
 from lp_sweep.storage import packfile
 from lp_sweep.storage.identity import IDENTITY_VERSION, canonical_json

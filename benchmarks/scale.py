@@ -39,9 +39,9 @@ sys.path.insert(0, str(Path(__file__).parent.parent))
 
 from benchmarks.at_scale import DEPTH, planned, record, write_sweep
 from benchmarks.simulation import Driver, Setting, Simulation
+from lp_sweep.orchestrator.engine.workqueue import WorkQueue
 from lp_sweep.orchestrator.estimate.estimate import Rates
 from lp_sweep.orchestrator.plan.plan import Plan, Work
-from lp_sweep.orchestrator.run.workqueue import WorkQueue
 from lp_sweep.storage.folder import Folder
 from lp_sweep.storage.packs import compact
 from lp_sweep.storage.store import Store

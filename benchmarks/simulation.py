@@ -21,17 +21,17 @@ from ray import cloudpickle
 from ray.exceptions import RayActorError
 from ray.tune.search import Searcher
 
+from lp_sweep.orchestrator.engine.budget import Budget
+from lp_sweep.orchestrator.engine.budgetstop import BudgetStop
+from lp_sweep.orchestrator.engine.nodes import Nodes
+from lp_sweep.orchestrator.engine.progress import PlainReporter
+from lp_sweep.orchestrator.engine.recorder import Recorder
+from lp_sweep.orchestrator.engine.searcher import PlanSearcher
+from lp_sweep.orchestrator.engine.tunecallback import WorkCallback
+from lp_sweep.orchestrator.engine.workqueue import WorkQueue
 from lp_sweep.orchestrator.estimate.estimate import Rates
 from lp_sweep.orchestrator.plan.plan import Plan, Work
 from lp_sweep.orchestrator.plan.policy import Limits
-from lp_sweep.orchestrator.run.budget import Budget
-from lp_sweep.orchestrator.run.budgetstop import BudgetStop
-from lp_sweep.orchestrator.run.nodes import Nodes
-from lp_sweep.orchestrator.run.progress import PlainReporter
-from lp_sweep.orchestrator.run.recorder import Recorder
-from lp_sweep.orchestrator.run.searcher import PlanSearcher
-from lp_sweep.orchestrator.run.tunecallback import WorkCallback
-from lp_sweep.orchestrator.run.workqueue import WorkQueue
 from lp_sweep.storage.folder import Folder
 from lp_sweep.storage.runs import Presence
 from lp_sweep.storage.store import Store

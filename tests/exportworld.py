@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from safetensors.numpy import load_file, save_file
 
-from lp_sweep.orchestrator.commands import exportverbs
+from lp_sweep.orchestrator.cli import exportverbs
 from lp_sweep.orchestrator.export import trialfolder
 from lp_sweep.orchestrator.export.process import Answer
 from lp_sweep.orchestrator.export.trialfolder import Exported

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 from typer.testing import CliRunner
 
-from lp_sweep.orchestrator.cli import app
+from lp_sweep.orchestrator.cli.__main__ import app
 from lp_sweep.orchestrator.estimate.audit import audit
 from lp_sweep.storage.errors import SpecError
 from tests.fake_records import STARTED, FakeSweep

@@ -9,12 +9,12 @@ from typing import Any
 import pytest
 
 from lp_sweep.orchestrator.cluster.clusterfile import ClusterFile, read_cluster_file
+from lp_sweep.orchestrator.engine.budget import Budget, kind_of
+from lp_sweep.orchestrator.engine.budgetstop import BudgetStop, BudgetUsed
+from lp_sweep.orchestrator.engine.nodes import Nodes
+from lp_sweep.orchestrator.engine.searcher import PlanSearcher
+from lp_sweep.orchestrator.engine.workqueue import WorkQueue
 from lp_sweep.orchestrator.estimate.estimate import Rates
-from lp_sweep.orchestrator.run.budget import Budget, kind_of
-from lp_sweep.orchestrator.run.budgetstop import BudgetStop, BudgetUsed
-from lp_sweep.orchestrator.run.nodes import Nodes
-from lp_sweep.orchestrator.run.searcher import PlanSearcher
-from lp_sweep.orchestrator.run.workqueue import WorkQueue
 from lp_sweep.storage.errors import SpecError
 from lp_sweep.storage.store import Store
 from lp_sweep.trials.leaving import announce

@@ -17,7 +17,7 @@ from unittest import mock
 import pytest
 from typer.main import get_command
 
-from lp_sweep.orchestrator.cli import app, main
+from lp_sweep.orchestrator.cli.__main__ import app, main
 from lp_sweep.storage.store import Store
 from tests.fake_records import FakeSweep
 from tests.sweepfiles import DEMO, PLAIN, make_inputs

@@ -12,13 +12,13 @@ from typing import Any
 import pytest
 
 from lp_sweep.orchestrator.cluster.clusterfile import ClusterFile, Kind
+from lp_sweep.orchestrator.engine.cluster import found_by
+from lp_sweep.orchestrator.engine.clustercheck import clock_off, missing_machines
+from lp_sweep.orchestrator.engine.joining import HEAD
 from lp_sweep.orchestrator.preflight.gpumemory import GpuInfo
 from lp_sweep.orchestrator.preflight.nodefindings import Node, node_findings
 from lp_sweep.orchestrator.preflight.nodelook import Input, Look
 from lp_sweep.orchestrator.preflight.storeprobe import Probe, probed, unseen
-from lp_sweep.orchestrator.run.cluster import found_by
-from lp_sweep.orchestrator.run.clustercheck import clock_off, missing_machines
-from lp_sweep.orchestrator.run.joining import HEAD
 from lp_sweep.storage.errors import StoreError
 from lp_sweep.storage.store import Store
 from tests.hubworld import MODEL, World, served
@@ -176,7 +176,7 @@ def test_a_store_that_is_there_keeps_what_it_has(tmp_path: Path) -> None:
 _LOOK = """
 import json, sys
 from pathlib import Path
-from lp_sweep.orchestrator.commands.request import Request
+from lp_sweep.orchestrator.cli.request import Request
 from lp_sweep.orchestrator.preflight.nodelook import Asked, look, of_hub
 offline = "--offline" in sys.argv
 request = Request("sweep.yaml", [], None, None, offline)

@@ -17,7 +17,7 @@ from ray.autoscaler._private.command_runner import _with_interactive
 from ray.util.accelerators import accelerators
 from typer.testing import CliRunner
 
-from lp_sweep.orchestrator.cli import app
+from lp_sweep.orchestrator.cli.__main__ import app
 from lp_sweep.orchestrator.cluster.clusterfile import read_cluster_file
 from lp_sweep.orchestrator.cluster.compose import compose
 from lp_sweep.orchestrator.cluster.machines import AWS, GCP

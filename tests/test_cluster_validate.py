@@ -15,7 +15,7 @@ import ray.autoscaler._private.local
 import yaml
 from typer.testing import CliRunner
 
-from lp_sweep.orchestrator.cli import app
+from lp_sweep.orchestrator.cli.__main__ import app
 from lp_sweep.orchestrator.cluster.validate import PROVIDER_KEYS, mistakes_of
 from lp_sweep.storage.errors import SpecError
 

@@ -11,7 +11,9 @@ import pytest
 
 from tests.fake_records import FakeSweep
 
-_CODE = "import sys; sys.argv[0] = 'lp-sweep'; from lp_sweep.orchestrator.cli import main; main()"
+_CODE = """import sys; sys.argv[0] = 'lp-sweep'
+from lp_sweep.orchestrator.cli.__main__ import main
+main()"""
 
 
 def process(instruction: str, cwd: Path, **variables: str) -> subprocess.CompletedProcess[str]:

@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from lp_sweep.orchestrator.live.curves import Curves
-from lp_sweep.orchestrator.live.curvetext import curve_lines, with_scores
-from lp_sweep.orchestrator.live.picture import Curve, Point
+from lp_sweep.orchestrator.watch.curves import Curves
+from lp_sweep.orchestrator.watch.curvetext import curve_lines, with_scores
+from lp_sweep.orchestrator.watch.picture import Curve, Point
 
 
 def cell(trial: str | None, k: int = 0, **changes: Any) -> dict[str, Any]:

@@ -202,7 +202,7 @@ def test_mistakes(page: Page, tmp_path: Path, arguments: list[str], code: int, t
 def test_without_the_extra_it_says_what_to_install(page: Page, library: str) -> None:
     code = (
         f"import sys; sys.modules[{library!r}] = None\n"
-        "from lp_sweep.orchestrator.cli import main\n"
+        "from lp_sweep.orchestrator.cli.__main__ import main\n"
         f"sys.argv = ['lp-sweep', 'dashboard', '--store', {page.fake.store.location!r}]\n"
         "main()"
     )

@@ -17,19 +17,19 @@ import pytest
 import typer
 import yaml
 
-from lp_sweep.orchestrator.cli import app
-from lp_sweep.orchestrator.commands import detach as detaching
-from lp_sweep.orchestrator.commands import jobcli
-from lp_sweep.orchestrator.commands.detach import drop_forgotten, job_words, write_settings
-from lp_sweep.orchestrator.commands.detach import submit as detach
-from lp_sweep.orchestrator.commands.request import Request, planned
-from lp_sweep.orchestrator.commands.running import How, MayUse
-from lp_sweep.orchestrator.commands.variables import options_of
+from lp_sweep.orchestrator.cli import detach as detaching
+from lp_sweep.orchestrator.cli import jobcli
+from lp_sweep.orchestrator.cli.__main__ import app
+from lp_sweep.orchestrator.cli.detach import drop_forgotten, job_words, write_settings
+from lp_sweep.orchestrator.cli.detach import submit as detach
+from lp_sweep.orchestrator.cli.request import Request, planned
+from lp_sweep.orchestrator.cli.running import How, MayUse
+from lp_sweep.orchestrator.cli.variables import options_of
+from lp_sweep.orchestrator.engine.cluster import is_job_server
+from lp_sweep.orchestrator.engine.jobs import Job
+from lp_sweep.orchestrator.engine.stopsignals import StopSignals
 from lp_sweep.orchestrator.inputs import parcel
 from lp_sweep.orchestrator.plan.policy import Limits
-from lp_sweep.orchestrator.run.cluster import is_job_server
-from lp_sweep.orchestrator.run.jobs import Job
-from lp_sweep.orchestrator.run.stopsignals import StopSignals
 from lp_sweep.storage.errors import LpSweepError, PreflightError, SpecError
 from tests.test_cli import sweep as lp_sweep
 from tests.toyworld import save_world, sweep_content
@@ -334,8 +334,8 @@ def test_what_there_is_to_stop() -> None:
 
 ATTACH = """
 import contextlib
-from lp_sweep.orchestrator.commands import jobcli
-from lp_sweep.orchestrator.run import jobs
+from lp_sweep.orchestrator.cli import jobcli
+from lp_sweep.orchestrator.engine import jobs
 
 class Server(jobs.Jobs):
     def __init__(self, address):

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 from typer.main import get_command
 
-from lp_sweep.orchestrator.cli import app
+from lp_sweep.orchestrator.cli.__main__ import app
 from tests.docpages import (
     NOT_RUN,
     ROOT,

@@ -12,8 +12,8 @@ import pyarrow as pa
 import pytest
 from pyarrow import parquet as pq
 
-from lp_sweep.orchestrator.commands.ledgerview import history, history_json, show_text
-from lp_sweep.orchestrator.commands.statusview import sweep_states
+from lp_sweep.orchestrator.cli.ledgerview import history, history_json, show_text
+from lp_sweep.orchestrator.cli.statusview import sweep_states
 from lp_sweep.storage import doctor, packfile, parquet
 from lp_sweep.storage.doctor import Finding, examine, fix
 from lp_sweep.storage.errors import StoreError

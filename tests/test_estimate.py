@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from lp_sweep.orchestrator.commands.planview import plan_json, plan_text
+from lp_sweep.orchestrator.cli.planview import plan_json, plan_text
 from lp_sweep.orchestrator.estimate.estimate import Rates, estimate
 from lp_sweep.orchestrator.estimate.timings import MeanLengths, timing, usable
 from lp_sweep.orchestrator.inputs.resolve import resolve

@@ -28,7 +28,8 @@ from lp_sweep.analysis.statistics.tables import STATISTICS
 from lp_sweep.analysis.tables import TABLES as TABLES_SHOWN
 from lp_sweep.analysis.untaught import untaught_network
 from lp_sweep.analysis.views import VIEWS, open_views
-from lp_sweep.orchestrator.commands import exportverbs
+from lp_sweep.orchestrator.cli import exportverbs
+from lp_sweep.orchestrator.engine.recorder import Recorder
 from lp_sweep.orchestrator.export import trialfolder
 from lp_sweep.orchestrator.export.card import trial_card
 from lp_sweep.orchestrator.export.facts import Base, Facts, Speed
@@ -39,7 +40,6 @@ from lp_sweep.orchestrator.inputs.resolve import resolve
 from lp_sweep.orchestrator.mirrors.runs import run_of_record
 from lp_sweep.orchestrator.plan.known import Known
 from lp_sweep.orchestrator.plan.planning import make_plan
-from lp_sweep.orchestrator.run.recorder import Recorder
 from lp_sweep.orchestrator.sweepfile.load import load_sweep
 from lp_sweep.storage.errors import ExportError, LpSweepError, PreflightError, SpecError, StoreError
 from lp_sweep.storage.places import run_with

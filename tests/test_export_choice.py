@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from lp_sweep.analysis.views import open_views
-from lp_sweep.orchestrator.commands.exportverbs import export_trial
+from lp_sweep.orchestrator.cli.exportverbs import export_trial
 from lp_sweep.orchestrator.export.choice import VIEWS, Asked, Chosen, best, stored_answers
 from lp_sweep.storage.errors import LpSweepError, SpecError
 from tests.fake_records import FakeSweep

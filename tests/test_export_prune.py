@@ -13,7 +13,7 @@ import transformers
 from huggingface_hub import ModelCard
 from safetensors.torch import load_file, save_file
 
-from lp_sweep.orchestrator.commands.exportverbs import prune_model
+from lp_sweep.orchestrator.cli.exportverbs import prune_model
 from lp_sweep.orchestrator.export import prunedfolder
 from lp_sweep.orchestrator.export.prunedfolder import chosen_layers
 from lp_sweep.storage.errors import ExportError, LpSweepError, SpecError

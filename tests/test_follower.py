@@ -10,10 +10,10 @@ from typing import Any
 
 import pytest
 
-from lp_sweep.orchestrator.commands.statusview import sweep_states
-from lp_sweep.orchestrator.live import newrecords
-from lp_sweep.orchestrator.live.follower import Follower
-from lp_sweep.orchestrator.live.picture import Picture, Waiting, picture_json
+from lp_sweep.orchestrator.cli.statusview import sweep_states
+from lp_sweep.orchestrator.watch import newrecords
+from lp_sweep.orchestrator.watch.follower import Follower
+from lp_sweep.orchestrator.watch.picture import Picture, Waiting, picture_json
 from lp_sweep.storage.errors import SpecError, StoreError
 from lp_sweep.storage.packs import compact
 from lp_sweep.storage.runs import Presence, Progress

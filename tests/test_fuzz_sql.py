@@ -295,7 +295,7 @@ ENDLESS = {
 READY = """
 from lp_sweep.analysis import render, views
 from lp_sweep.orchestrator import cli
-from lp_sweep.orchestrator.commands import verbs
+from lp_sweep.orchestrator.cli import verbs
 print("ready", flush=True)
 cli.main()
 """

@@ -14,9 +14,9 @@ import pytest
 import typer
 from typer.main import get_command
 
-from lp_sweep.orchestrator.cli import app
-from lp_sweep.orchestrator.commands.root import ENVIRONMENT, EXIT_CODES, SECTIONS
-from lp_sweep.orchestrator.commands.variables import WITHOUT, Option, options_of, variable_of
+from lp_sweep.orchestrator.cli.__main__ import app
+from lp_sweep.orchestrator.cli.root import ENVIRONMENT, EXIT_CODES, SECTIONS
+from lp_sweep.orchestrator.cli.variables import WITHOUT, Option, options_of, variable_of
 from tests.test_cli import sweep
 
 ROOT: Any = get_command(app)
@@ -122,11 +122,11 @@ def test_one_variable_has_one_meaning() -> None:
 def test_help_loads_nothing_heavy() -> None:
     code = (
         "import sys; sys.argv = ['lp-sweep', '--help']\n"
-        "from lp_sweep.orchestrator.cli import main\n"
+        "from lp_sweep.orchestrator.cli.__main__ import main\n"
         "try:\n    main()\nexcept SystemExit:\n    print('loaded', *sys.modules)"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     loaded = set(done.stdout.splitlines()[-1].split())
     heavy = {"numpy", "pyarrow", "duckdb", "yaml", "torch", "ray", "transformers", "mlflow"}
     assert loaded & heavy == set()
-    assert "lp_sweep.orchestrator.commands.mirrorcli" in loaded
+    assert "lp_sweep.orchestrator.cli.mirrorcli" in loaded

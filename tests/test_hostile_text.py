@@ -16,10 +16,10 @@ from unittest import mock
 import pyarrow as pa
 import pytest
 
-from lp_sweep.orchestrator.cli import main
-from lp_sweep.orchestrator.commands import completion
-from lp_sweep.orchestrator.commands.options import TableName
-from lp_sweep.orchestrator.commands.output import complain, emit, say
+from lp_sweep.orchestrator.cli import completion
+from lp_sweep.orchestrator.cli.__main__ import main
+from lp_sweep.orchestrator.cli.options import TableName
+from lp_sweep.orchestrator.cli.output import complain, emit, say
 from lp_sweep.storage.printable import page
 from lp_sweep.storage.schema import TABLES
 from lp_sweep.storage.store import Store
@@ -227,7 +227,7 @@ def test_a_verb_that_forgets_is_clean_all_the_same() -> None:
 def test_a_bugs_traceback_and_a_warning_are_clean() -> None:
     code = f"""
 import sys, warnings
-from lp_sweep.orchestrator.commands.output import guard
+from lp_sweep.orchestrator.cli.output import guard
 guard()
 warnings.warn({EVIL!r})
 raise RuntimeError({EVIL!r})

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from lp_sweep.orchestrator.commands import running
+from lp_sweep.orchestrator.cli import running
 from lp_sweep.orchestrator.preflight import preflight
 from tests.test_cli import sweep
 from tests.toyworld import save_world

@@ -18,9 +18,9 @@ from typing import Any
 import psutil
 import pytest
 
-from lp_sweep.orchestrator.run import lifeline
-from lp_sweep.orchestrator.run.cluster import connection
-from lp_sweep.orchestrator.run.raycompat import in_thread
+from lp_sweep.orchestrator.engine import lifeline
+from lp_sweep.orchestrator.engine.cluster import connection
+from lp_sweep.orchestrator.engine.raycompat import in_thread
 from lp_sweep.storage.errors import PreflightError
 from lp_sweep.storage.store import Store
 from tests.faults import Sweep, sweep, wait_for, with_changes
@@ -295,7 +295,7 @@ def test_a_raylet_that_ends_at_once(tmp_path: Path) -> None:
     """For real: Ray waits 30 s for it, twice."""
     save_world(tmp_path)
     broken = "import ray._private.services as s; s.RAYLET_EXECUTABLE = '/bin/false'; "
-    main = "from lp_sweep.orchestrator.cli import main; main()"
+    main = "from lp_sweep.orchestrator.cli.__main__ import main; main()"
     done = subprocess.run(
         [sys.executable, "-c", broken + main, "run", "sweep.yaml"],
         cwd=tmp_path,

@@ -10,9 +10,9 @@ from ray import cloudpickle
 from ray.exceptions import ActorUnavailableError, RayActorError, RayError, RayTaskError
 from ray.tune.experiment import Trial
 
-from lp_sweep.orchestrator.run import loss
-from lp_sweep.orchestrator.run.cluster import _TUNE_ENVIRONMENT
-from lp_sweep.orchestrator.run.raycompat import Fate, fate_of
+from lp_sweep.orchestrator.engine import loss
+from lp_sweep.orchestrator.engine.cluster import _TUNE_ENVIRONMENT
+from lp_sweep.orchestrator.engine.raycompat import Fate, fate_of
 
 ANNOUNCED = Fate("node", "", True)
 CUT_OFF = ActorUnavailableError("connection refused", None)

@@ -20,8 +20,8 @@ pytestmark = [pytest.mark.ray]
 
 LISTENING = """
 import json, psutil, ray
-from lp_sweep.orchestrator.run.cluster import connection
-from lp_sweep.orchestrator.run.raycompat import NodeTable
+from lp_sweep.orchestrator.engine.cluster import connection
+from lp_sweep.orchestrator.engine.raycompat import NodeTable
 with connection(None):
     ray.get(ray.remote(lambda: 1).remote())
     us = [psutil.Process(), *psutil.Process().children(recursive=True)]

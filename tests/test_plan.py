@@ -11,7 +11,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from lp_sweep.orchestrator.commands.planview import plan_json, plan_text
+from lp_sweep.orchestrator.cli.planview import plan_json, plan_text
+from lp_sweep.orchestrator.engine.workqueue import WorkQueue
 from lp_sweep.orchestrator.estimate.estimate import Rates, estimate
 from lp_sweep.orchestrator.inputs.models import ModelInput
 from lp_sweep.orchestrator.inputs.resolve import Sweep, TaskInput
@@ -19,7 +20,6 @@ from lp_sweep.orchestrator.plan.baselines import missing_baselines
 from lp_sweep.orchestrator.plan.known import Known, read_ledger
 from lp_sweep.orchestrator.plan.plan import Plan
 from lp_sweep.orchestrator.plan.planning import make_plan
-from lp_sweep.orchestrator.run.workqueue import WorkQueue
 from lp_sweep.orchestrator.sweepfile.load import check
 from lp_sweep.orchestrator.sweepfile.yamlfile import Document
 from lp_sweep.storage.specs import ProfileSpec, TrialSpec
@@ -467,7 +467,7 @@ def test_light_commands_load_nothing_heavy(tmp_path: Path, arguments: list[str])
     fake.curve({0: 90.0, 6: 88.0})
     fake.publish()
     code = (
-        "import sys\nfrom lp_sweep.orchestrator.cli import main\n"
+        "import sys\nfrom lp_sweep.orchestrator.cli.__main__ import main\n"
         f"sys.argv = ['lp-sweep', *{arguments!r}]\n"
         "try:\n    main()\nexcept SystemExit as end:\n    assert not end.code, end.code\n"
         "heavy = {'torch', 'ray', 'transformers', 'datasets', 'sklearn'}\n"

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from lp_sweep.orchestrator.run.raycompat import drain_nodes
+from lp_sweep.orchestrator.engine.raycompat import drain_nodes
 from lp_sweep.storage.store import Store
 from tests.faults import assert_equal, command, sweep, wait_for, with_changes
 from tests.metadata import action, serving

@@ -8,6 +8,11 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
+from lp_sweep.orchestrator.engine.progress import (
+    PlainReporter,
+    Run,
+)
+from lp_sweep.orchestrator.engine.workqueue import WorkQueue
 from lp_sweep.orchestrator.estimate.estimate import Rates
 from lp_sweep.orchestrator.estimate.pace import Pace, clock
 from lp_sweep.orchestrator.inputs.resolve import resolve
@@ -15,13 +20,8 @@ from lp_sweep.orchestrator.plan.known import Known
 from lp_sweep.orchestrator.plan.naming import describe
 from lp_sweep.orchestrator.plan.planning import make_plan
 from lp_sweep.orchestrator.plan.words import short_model
-from lp_sweep.orchestrator.run.livereporter import LiveReporter
-from lp_sweep.orchestrator.run.progress import (
-    PlainReporter,
-    Run,
-)
-from lp_sweep.orchestrator.run.workqueue import WorkQueue
 from lp_sweep.orchestrator.sweepfile.load import load_sweep
+from lp_sweep.orchestrator.watch.livereporter import LiveReporter
 from lp_sweep.storage.printable import ranges
 from lp_sweep.storage.store import Store
 from tests.toyworld import save_world

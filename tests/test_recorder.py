@@ -8,10 +8,10 @@ import pytest
 
 from lp_sweep.analysis.mixed import mixed_notes
 from lp_sweep.analysis.views import open_views
+from lp_sweep.orchestrator.engine.recorder import Recorder
 from lp_sweep.orchestrator.plan.known import Known
 from lp_sweep.orchestrator.plan.leftover import leftover, trained_otherwise
 from lp_sweep.orchestrator.plan.planning import make_plan
-from lp_sweep.orchestrator.run.recorder import Recorder
 from lp_sweep.orchestrator.sweepfile.overrides import is_part
 from lp_sweep.storage.identity import canonical_json
 from lp_sweep.storage.redact import redact_command

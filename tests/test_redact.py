@@ -223,7 +223,7 @@ def test_tune_hands_on_no_key(monkeypatch: pytest.MonkeyPatch) -> None:
     """It would write it into a log of Ray's, in a folder that everybody may read."""
     from ray.tune.execution import class_cache
 
-    from lp_sweep.orchestrator.run.raycompat import keep_credentials
+    from lp_sweep.orchestrator.engine.raycompat import keep_credentials
 
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "planted")
     before = class_cache.ENV_VARS_TO_PROPAGATE

@@ -12,9 +12,9 @@ from rich.console import Console
 from rich.text import Text
 
 from lp_sweep.orchestrator.estimate.pace import Eta
-from lp_sweep.orchestrator.live.follower import Follower
-from lp_sweep.orchestrator.live.picture import Curve, Picture, Point, Slot, Waiting, picture_json
-from lp_sweep.orchestrator.live.screen import Screen, screen_lines
+from lp_sweep.orchestrator.watch.follower import Follower
+from lp_sweep.orchestrator.watch.picture import Curve, Picture, Point, Slot, Waiting, picture_json
+from lp_sweep.orchestrator.watch.screen import Screen, screen_lines
 from lp_sweep.storage.store import Store
 
 ROOT = Path(__file__).resolve().parent.parent

@@ -7,11 +7,11 @@ from pathlib import Path
 import pytest
 from ray.tune.search import Searcher
 
+from lp_sweep.orchestrator.engine import searcher
+from lp_sweep.orchestrator.engine.nodes import Nodes
+from lp_sweep.orchestrator.engine.searcher import PlanSearcher
+from lp_sweep.orchestrator.engine.workqueue import WorkQueue
 from lp_sweep.orchestrator.estimate.estimate import Rates
-from lp_sweep.orchestrator.run import searcher
-from lp_sweep.orchestrator.run.nodes import Nodes
-from lp_sweep.orchestrator.run.searcher import PlanSearcher
-from lp_sweep.orchestrator.run.workqueue import WorkQueue
 from lp_sweep.storage.store import Store
 from tests.sweepfiles import make_inputs, planned
 

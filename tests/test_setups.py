@@ -13,9 +13,9 @@ import pytest
 from lp_sweep import open_store
 from lp_sweep.analysis.report.gaps import gaps
 from lp_sweep.analysis.views import open_views
+from lp_sweep.orchestrator.engine.recorder import Recorder
 from lp_sweep.orchestrator.plan.known import Known
 from lp_sweep.orchestrator.plan.planning import make_plan
-from lp_sweep.orchestrator.run.recorder import Recorder
 from lp_sweep.orchestrator.sweepfile.overrides import is_part
 from lp_sweep.storage.doctor import examine
 from lp_sweep.storage.errors import SpecError

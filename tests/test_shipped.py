@@ -9,12 +9,12 @@ from typing import Any
 
 import pytest
 
+from lp_sweep.orchestrator.engine import everynode
+from lp_sweep.orchestrator.engine.shipping import look_at_store, see, ship_inputs
 from lp_sweep.orchestrator.inputs.resolve import resolve
 from lp_sweep.orchestrator.plan.known import Known
 from lp_sweep.orchestrator.plan.plan import Plan
 from lp_sweep.orchestrator.plan.planning import make_plan
-from lp_sweep.orchestrator.run import everynode
-from lp_sweep.orchestrator.run.shipping import look_at_store, see, ship_inputs
 from lp_sweep.orchestrator.sweepfile.load import load_sweep
 from lp_sweep.storage import shipped
 from lp_sweep.storage.errors import PreflightError

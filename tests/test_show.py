@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from lp_sweep.orchestrator.commands.ledgerview import history, history_json, show_text
+from lp_sweep.orchestrator.cli.ledgerview import history, history_json, show_text
 from lp_sweep.storage.store import Store
 
 TRIAL, OTHER, PROFILE = "t1-00000000000000000001", "t1-00000000000000000002", "p1-01"

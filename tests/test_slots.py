@@ -9,9 +9,9 @@ import pytest
 import yaml
 
 from lp_sweep.orchestrator.cluster.clusterfile import ClusterFile, read_cluster_file
-from lp_sweep.orchestrator.run import capacity as cutting
-from lp_sweep.orchestrator.run import joining as arrival
-from lp_sweep.orchestrator.run.capacity import (
+from lp_sweep.orchestrator.engine import capacity as cutting
+from lp_sweep.orchestrator.engine import joining as arrival
+from lp_sweep.orchestrator.engine.capacity import (
     Capacity,
     Slots,
     at_its_largest,
@@ -21,7 +21,7 @@ from lp_sweep.orchestrator.run.capacity import (
     sizes,
     still_coming,
 )
-from lp_sweep.orchestrator.run.runoptions import PerTrial
+from lp_sweep.orchestrator.engine.runoptions import PerTrial
 from lp_sweep.storage.errors import PreflightError, SpecError
 from lp_sweep.storage.runs import Announcement
 

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
+from lp_sweep.orchestrator.engine.sources import Sources
+from lp_sweep.orchestrator.engine.workqueue import WorkQueue
 from lp_sweep.orchestrator.plan.plan import Plan
-from lp_sweep.orchestrator.run.sources import Sources
-from lp_sweep.orchestrator.run.workqueue import WorkQueue
 from lp_sweep.storage.networks import CONFIG, KEPT_BY, WEIGHTS, has_network, kept_by
 from lp_sweep.storage.runs import Presence, Progress
 from lp_sweep.storage.store import Store

@@ -12,17 +12,17 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from lp_sweep.orchestrator.commands.planview import plan_json, plan_text
+from lp_sweep.orchestrator.cli.planview import plan_json, plan_text
+from lp_sweep.orchestrator.engine.loss import blocked_by
+from lp_sweep.orchestrator.engine.others import Claims
+from lp_sweep.orchestrator.engine.recorder import Recorder
+from lp_sweep.orchestrator.engine.workqueue import WorkQueue
 from lp_sweep.orchestrator.estimate.estimate import Rates, estimate
 from lp_sweep.orchestrator.plan.known import Known, failures
 from lp_sweep.orchestrator.plan.naming import describe, short_model
 from lp_sweep.orchestrator.plan.plan import Plan, Work
 from lp_sweep.orchestrator.plan.planning import make_plan
 from lp_sweep.orchestrator.plan.selection import Selection, retry_selection, taken_on
-from lp_sweep.orchestrator.run.loss import blocked_by
-from lp_sweep.orchestrator.run.others import Claims
-from lp_sweep.orchestrator.run.recorder import Recorder
-from lp_sweep.orchestrator.run.workqueue import WorkQueue
 from lp_sweep.storage.errors import SpecError, StoreError
 from lp_sweep.storage.networks import CONFIG
 from lp_sweep.storage.runs import Presence, Progress

@@ -14,7 +14,7 @@ from tests.fake_records import FakeSweep
 _NOT_NEEDED = ("pandas", "yaml", "torch", "ray", "transformers", "datasets", "scipy", "statsmodels")
 _CODE = """
 import sys
-from lp_sweep.orchestrator.cli import main
+from lp_sweep.orchestrator.cli.__main__ import main
 sys.argv = ["lp-sweep", *sys.argv[1:]]
 try:
     main()
@@ -45,7 +45,7 @@ def test_a_driver_computes_nothing() -> None:
     """What is wrong is told at once, and each run saves the seconds that these take; Ray is loaded
     when there is something to train."""
     code = (
-        "import sys, lp_sweep.orchestrator.commands.running, lp_sweep.orchestrator.run.driver;"
+        "import sys, lp_sweep.orchestrator.cli.running, lp_sweep.orchestrator.engine.driver;"
         "print(*sys.modules)"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from lp_sweep.orchestrator.commands.statusview import states_json, states_text, sweep_states
+from lp_sweep.orchestrator.cli.statusview import states_json, states_text, sweep_states
 from lp_sweep.storage.runs import Announcement, Observer, Presence, Progress
 from tests.fake_records import FakeSweep
 

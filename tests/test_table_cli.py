@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from lp_sweep.analysis.views import open_views
-from lp_sweep.orchestrator.commands.options import TableName
-from lp_sweep.orchestrator.commands.tableview import VIEWS_READ, Asked, make_table
+from lp_sweep.orchestrator.cli.options import TableName
+from lp_sweep.orchestrator.cli.tableview import VIEWS_READ, Asked, make_table
 from lp_sweep.storage.store import Store
 from tests.answered import network, right
 from tests.fake_records import FakeSweep

@@ -8,13 +8,13 @@ from typing import Any
 
 import pytest
 
+from lp_sweep.orchestrator.engine.nodes import Nodes
+from lp_sweep.orchestrator.engine.others import Claims
+from lp_sweep.orchestrator.engine.workqueue import WorkQueue
 from lp_sweep.orchestrator.estimate.estimate import Rates
 from lp_sweep.orchestrator.plan.plan import Plan
 from lp_sweep.orchestrator.plan.policy import POLICIES, Limits
 from lp_sweep.orchestrator.plan.selection import Selection, retry_selection
-from lp_sweep.orchestrator.run.nodes import Nodes
-from lp_sweep.orchestrator.run.others import Claims
-from lp_sweep.orchestrator.run.workqueue import WorkQueue
 from lp_sweep.storage import runs
 from lp_sweep.storage.errors import SpecError, StoreError
 from lp_sweep.storage.runs import Observer, Presence, Progress

@@ -1,0 +1,182 @@
+"""The command line: parse, call one function, print. Data goes to stdout, all else to stderr.
+
+Exit codes: 0 complete, 1 some trials failed, 2 usage or sweep file, 3 stopped and resumable,
+4 preflight (no data, no model, no space, no cluster), 130 interrupted. `storecli` holds the
+commands that need no sweep file.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from functools import cache
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from lp_sweep.orchestrator.cli import (
+    clustercli,
+    completion,
+    exporting,
+    jobcli,
+    livecli,
+    mirrorcli,
+    reportcli,
+    runcli,
+    storecli,
+)
+from lp_sweep.orchestrator.cli.interrupt import INTERRUPTED
+from lp_sweep.orchestrator.cli.options import (
+    CacheDirOption,
+    DataDirOption,
+    JsonOption,
+    ManifestOption,
+    OfflineOption,
+    StoreOption,
+)
+from lp_sweep.orchestrator.cli.output import complain, emit, guard, say
+from lp_sweep.orchestrator.cli.root import Root
+from lp_sweep.storage.errors import LpSweepError, SpecError
+from lp_sweep.storage.places import is_file
+
+_ALIASES = {"md": "markdown", "tex": "latex"}  # of words that options take
+
+app = typer.Typer(
+    name="lp-sweep",
+    cls=Root,
+    help="How many layers of an encoder does your task need? Sweeps of layer-pruned, fine-tuned "
+    "networks on Ray; every number in SQL.",
+    no_args_is_help=True,
+    add_completion=True,
+    pretty_exceptions_enable=False,
+    rich_markup_mode=None,
+    context_settings={
+        "help_option_names": ["-h", "--help"],
+        "token_normalize_func": lambda word: _ALIASES.get(word, word),
+    },
+)
+
+
+def main() -> None:
+    """Entry point: a user's mistake is one message and an exit code, a bug keeps its traceback."""
+    guard()
+    try:
+        _command()()  # leaves by SystemExit; a wrong option is shown there, Ctrl-C is 130
+    except LpSweepError as error:
+        complain(str(error))
+        sys.exit(error.exit_code)
+    except KeyboardInterrupt:  # before there is a command that could tell it
+        sys.exit(INTERRUPTED)
+
+
+@cache
+def _command() -> Any:
+    """All commands are made for each, which takes longer than most of them."""
+    return typer.main.get_command(app)
+
+
+def _version(wanted: bool) -> None:
+    if wanted:
+        from importlib.metadata import version
+
+        emit(f"lp-sweep {version('lp-sweep')}")
+        raise typer.Exit
+
+
+@app.callback()
+def _root(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version.")
+    ] = False,
+) -> None:
+    del version
+
+
+@app.command()
+def cka(
+    first: Annotated[
+        str,
+        typer.Argument(autocompletion=completion.trials, help="A trial whose network was kept."),
+    ],
+    second: Annotated[
+        str,
+        typer.Argument(
+            autocompletion=completion.trials_and_pretrained, help="Another, or `pretrained`."
+        ),
+    ],
+    file: Annotated[str, typer.Option("--file", help="The sweep that they are of.")] = "sweep.yaml",
+    store: StoreOption = None,
+    data_dir: DataDirOption = None,
+    offline: OfflineOption = False,
+    cache_dir: CacheDirOption = None,
+    manifest: ManifestOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Compare two kept networks of one task, layer by layer: linear CKA on the dev set.
+
+    Example: lp-sweep cka t1-0c1f t1-77ab --file sweep.yaml
+    """
+    from lp_sweep.orchestrator.cli import cka as view
+    from lp_sweep.orchestrator.cli.request import Request
+    from lp_sweep.orchestrator.cli.running import How
+    from lp_sweep.orchestrator.plan.policy import Limits
+
+    request = Request(file, [], store, data_dir, offline, manifest)
+    folder = How(None, cache_dir, Limits(False, None), as_json).node_folder
+    emit(view.compare(request, (first, second), folder, as_json))
+
+
+app.add_typer(runcli.app)
+app.add_typer(storecli.app)
+app.add_typer(livecli.app)
+app.add_typer(reportcli.app)
+app.add_typer(exporting.app)
+app.add_typer(mirrorcli.app)
+app.add_typer(jobcli.app)
+app.add_typer(clustercli.app, name="cluster")
+
+
+@app.command()
+def init(
+    file: Annotated[Path, typer.Argument(help="File to write.")] = Path("sweep.yaml"),
+    force: Annotated[bool, typer.Option("--force", help="Overwrite it.")] = False,
+) -> None:
+    """Write a commented sweep file.
+
+    Example: lp-sweep init sweep.yaml
+    """
+    from importlib.resources import files
+
+    if is_file(file) and not force:
+        raise SpecError(f"{file} exists. Name another file, or overwrite it with --force.")
+    text = (files("lp_sweep.orchestrator") / "templates" / "sweep.yaml").read_text(encoding="utf-8")
+    try:
+        file.write_text(text, encoding="utf-8")
+    except (OSError, ValueError) as error:  # ValueError: a NUL in the name
+        why = getattr(error, "strerror", None) or error
+        raise SpecError(
+            f"can't write {file}: {why}. Make its folder first, or name another file."
+        ) from None
+    say(f"wrote {file}. Next: lp-sweep plan {file}")
+
+
+@app.command()
+def schema(
+    markdown: Annotated[bool, typer.Option("--markdown", help="As a page for people.")] = False,
+) -> None:
+    """Print every key of a sweep file, as a JSON Schema or as a page.
+
+    Example: lp-sweep schema > sweep.schema.json
+    """
+    from lp_sweep.orchestrator.sweepfile.reference import reference
+    from lp_sweep.orchestrator.sweepfile.spec import SweepSpec
+
+    if markdown:
+        emit(reference(), end="")
+    else:
+        emit(json.dumps(SweepSpec.model_json_schema(), indent=2))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,106 @@
+"""`lp-sweep cka`: linear CKA between two networks that a store kept, without Ray."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from lp_sweep.orchestrator.cli.layertext import layers_text
+from lp_sweep.orchestrator.cli.request import Request, planned
+from lp_sweep.orchestrator.cli.verbs import existing
+from lp_sweep.orchestrator.plan.plan import Measure, Plan, Work
+from lp_sweep.storage.errors import SpecError, StoreError
+from lp_sweep.storage.identity import profile_id
+from lp_sweep.storage.networks import has_network
+from lp_sweep.storage.specs import ProfileSpec
+from lp_sweep.storage.store import Store
+
+PRETRAINED = "pretrained"
+
+
+def compare(request: Request, names: tuple[str, str], cache_dir: Path, as_json: bool) -> str:
+    """Measures and stores it, unless the store has it; the matrix as text or JSON.
+
+    names: two trials of the sweep, or the second `pretrained`. Raises SpecError, StoreError.
+    """
+    made = planned(request)
+    store = existing(made.location)
+    first = _work(made.plan, names[0])
+    second = None if names[1] == PRETRAINED else _work(made.plan, names[1])
+    for work in filter(None, (first, second)):
+        _check_kept(store, work)
+    measure = _measure(first, second)
+    rows = store.find("profiles", measure.id) or _measured(
+        store, first, measure, cache_dir, request.offline
+    )
+    return json.dumps(_plain(rows[0])) if as_json else _text(rows[0])
+
+
+def _work(plan: Plan, name: str) -> Work:
+    """The trial of the sweep whose identifier begins so."""
+    found = [work for id_, work in plan.trials.items() if id_.startswith(name)]
+    if len(found) == 1:
+        return found[0]
+    what = f"{len(found)} trials begin with" if found else "there is no trial"
+    raise SpecError(
+        f'{what} {name!r} in this sweep. `lp-sweep query "SELECT trial_id, strategy, k, task, seed '
+        f'FROM cells"` lists them; the second may be {PRETRAINED!r}.'
+    )
+
+
+def _check_kept(store: Store, work: Work) -> None:
+    if not has_network(store, work.id):
+        raise SpecError(
+            f"the network of {work.id} is not in {store.location}. `keep: all` keeps what is "
+            "trained from then on; `measure: {cka: pruned}` in the sweep file measures what was "
+            "trained before, too."
+        )
+
+
+def _measure(first: Work, second: Work | None) -> Measure:
+    if second is not None and (second.task.fingerprint, second.trial.task) != (
+        first.task.fingerprint,
+        first.trial.task,
+    ):
+        raise SpecError(f"{first.id} and {second.id} are of different tasks: choose two of one.")
+    recipe = first.trial.recipe
+    spec = ProfileSpec(
+        model_fingerprint=first.model.fingerprint,
+        task=first.trial.task,
+        data_fingerprint=first.task.fingerprint,
+        max_length=recipe.max_length,
+        limit_dev=recipe.limit_dev,
+        measure="cka",
+        trial=first.id,
+        against=second.id if second else "",
+    )
+    return Measure(profile_id(spec), spec)
+
+
+def _measured(
+    store: Store, work: Work, measure: Measure, cache_dir: Path, offline: bool
+) -> list[dict[str, Any]]:
+    from lp_sweep.trials.run import execute
+
+    job = work.job() | {
+        "measures": [{"id": measure.id, "spec": asdict(measure.spec)}],
+        "cache_dir": str(cache_dir),
+    }
+    told = execute(job, store.location)
+    rows = store.find("profiles", measure.id)
+    if rows is None:
+        why = told.get("measures_failed") or told.get("message")
+        raise StoreError(f"no CKA of {work.id}: {why}. `lp-sweep logs {measure.id}` says more.")
+    return rows
+
+
+def _plain(row: dict[str, Any]) -> dict[str, Any]:
+    names = ("profile_id", "trial_id", "against", "model", "task", "dev_examples", "values")
+    return {name: row[name] for name in names}
+
+
+def _text(row: dict[str, Any]) -> str:
+    note = "Of the sentence token. 0 is the embedding output; – where all examples are one point."
+    return "\n".join([*layers_text(row), "", note])

@@ -1,0 +1,65 @@
+"""What a shell's TAB offers beside commands, options and files: names of a store, and strategies.
+
+A listing of a local store, and silent whatever goes wrong: a TAB must neither wait for a network
+nor print a traceback into a prompt. typer leaves out what does not begin as the word does.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection
+from contextlib import suppress
+from typing import TYPE_CHECKING
+
+import typer
+
+if TYPE_CHECKING:
+    from lp_sweep.storage.store import Store
+
+
+def sweeps(ctx: typer.Context) -> list[str]:
+    """Of the store that the line names, or LP_SWEEP_STORE, or the one in this folder."""
+    return _names(ctx, lambda store: store.names("sweeps"))
+
+
+def records(ctx: typer.Context) -> list[str]:
+    """Trials and profiles."""
+    return _names(ctx, lambda store: store.names("trials") | store.names("profiles"))
+
+
+def trials(ctx: typer.Context) -> list[str]:
+    return _names(ctx, lambda store: store.names("trials"))
+
+
+def trials_and_pretrained(ctx: typer.Context) -> list[str]:
+    """What `cka` compares a network with."""
+    return [*trials(ctx), "pretrained"]
+
+
+def failures(ctx: typer.Context, incomplete: str) -> list[str]:
+    """Work that has failed, once it is begun to be named: else the shell offers sweep files."""
+    return _names(ctx, _attempted) if incomplete.startswith(("t", "p")) else []
+
+
+def strategies() -> list[str]:
+    from lp_sweep.trials.select import STRATEGIES
+
+    return [*STRATEGIES, "contribution"]
+
+
+def _attempted(store: Store) -> set[str]:
+    from lp_sweep.orchestrator.plan.known import attempted_work
+
+    return {attempted_work(name) for name in store.names("attempts")}
+
+
+def _names(ctx: typer.Context, listing: Callable[[Store], Collection[str]]) -> list[str]:
+    from lp_sweep.orchestrator.cli.options import DEFAULT_STORE
+
+    location = ctx.params.get("store") or DEFAULT_STORE
+    if "://" in location:
+        return []
+    with suppress(Exception):  # whatever it is, the command itself will say it
+        from lp_sweep.storage.store import Store
+
+        return sorted(filter(str.isprintable, listing(Store(location))))
+    return []

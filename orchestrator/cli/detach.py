@@ -1,0 +1,176 @@
+"""`run --detach`: the same command as a job of the cluster, with its driver on the head.
+
+Started on the head the job has the shell's folder, and its settings by a file that only this user
+can read. Started elsewhere it has a folder of its own with what was sent, and the head's settings.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import re
+import shlex
+import sys
+import tempfile
+import time
+import uuid
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from lp_sweep.orchestrator.cli.jobcli import again
+from lp_sweep.orchestrator.cli.output import emit, say
+from lp_sweep.orchestrator.cli.request import Request
+from lp_sweep.orchestrator.engine.cluster import is_job_server
+from lp_sweep.orchestrator.engine.jobs import Jobs, server_of
+from lp_sweep.orchestrator.inputs.parcel import check_packed, own_files, pack
+from lp_sweep.orchestrator.sweepfile.load import SweepFile
+from lp_sweep.storage.errors import PreflightError, SpecError
+from lp_sweep.storage.files import is_url
+from lp_sweep.storage.s3url import parse_url
+
+if TYPE_CHECKING:
+    from lp_sweep.orchestrator.cli.running import How
+
+# of the head's shell, for the driver alone: workers have what their nodes have. --json is of the
+# command that sends the run
+_CARRIED = re.compile(
+    r"(?!LP_SWEEP_JSON$)(LP_SWEEP|HF|AWS|MLFLOW|WANDB|TENSORBOARD)_[A-Za-z0-9_]+|XDG_CACHE_HOME"
+)
+_FORGOTTEN = 24 * 3600.0  # seconds
+# of another machine's: what to run, and not where this machine keeps what
+_SAID = (
+    *("STORE", "STORE_PATIENCE", "DATA_DIR", "OFFLINE", "MANIFEST", "CLUSTER", "MAX_HOURS"),
+    *("MAX_COST", "MAX_FAILURES", "FAIL_FAST", "MIRROR", "EVENTS"),
+)
+
+
+def submit(request: Request, how: How) -> int:
+    """Gives the exit code. Raises SpecError and PreflightError: what can be known now is told here
+    and not in a log."""
+    file = request.sweep_file()
+    if is_url(location := request.location(file)):
+        parse_url(location)  # refuses one with a credential, which the job server would keep
+    jobs = Jobs(server_of(how.address))
+    id_ = f"lp-sweep-{uuid.uuid4().hex[:8]}"
+    words = job_words(sys.argv[1:])
+    if is_job_server(jobs.address):
+        _submit_from_afar(jobs, id_, words, request, how)
+    else:
+        request.resolved(file)
+        _submit_here(jobs, id_, words, file, how.node_folder)
+    emit(json.dumps({"run": id_, "address": jobs.address}) if how.as_json else id_)
+    say("the run is a job of the cluster, and needs this terminal no longer. Next:")
+    say(f"  {again('attach', id_, jobs)}   # what it prints")
+    say(f"  {again('stop', id_, jobs)}   # ends it as Ctrl-C would")
+    return 0
+
+
+def job_words(typed: Sequence[str]) -> list[str]:
+    """What was typed, for a driver on the head: without what is about this terminal."""
+    verb, *rest = typed
+    kept = [word for word in rest if word not in ("--detach", "--json")]
+    while "--address" in kept:
+        del kept[(at := kept.index("--address")) : at + 2]
+    return [verb, "--address", "auto", *(word for word in kept if word[:10] != "--address=")]
+
+
+# -- on the head
+
+
+def _submit_here(
+    jobs: Jobs, id_: str, words: Sequence[str], file: SweepFile, node_folder: Path
+) -> None:
+    settings = node_folder / "jobs" / f"{id_}.sh"
+    drop_forgotten(settings.parent)
+    write_settings(settings, os.environ)
+    run = shlex.join([sys.executable, "-m", "lp_sweep.orchestrator.cli", *words])
+    here = f". {shlex.quote(str(settings))} && cd {shlex.quote(str(Path.cwd()))}"
+    try:
+        jobs.submit(id_, f"{here} && exec {run}", sweep=file.spec.name)
+    except BaseException:
+        settings.unlink(missing_ok=True)
+        raise
+
+
+def drop_forgotten(folder: Path) -> None:
+    """Delete settings that no job has taken for a day: one that starts does so within seconds."""
+    with contextlib.suppress(OSError):
+        for path in folder.glob("*.sh"):
+            if time.time() - path.stat().st_mtime > _FORGOTTEN:
+                path.unlink(missing_ok=True)
+
+
+def write_settings(path: Path, environment: Mapping[str, str]) -> None:
+    """A shell's file that sets what is carried and then deletes itself. Raises PreflightError."""
+    lines = [
+        f"export {name}={shlex.quote(value)}\n"
+        for name, value in sorted(environment.items())
+        if _CARRIED.fullmatch(name)
+    ]
+    lines.append(f"rm -f {shlex.quote(str(path))}\n")
+    try:
+        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+        with os.fdopen(descriptor, "w", encoding="utf-8", errors="surrogateescape") as stream:
+            stream.writelines(lines)
+    except OSError as error:
+        raise PreflightError(
+            f"can't write {path}, by which the job gets the settings of this shell: "
+            f"{error.strerror}. Name another folder with --cache-dir."
+        ) from None
+
+
+# -- on another machine
+
+
+def _submit_from_afar(
+    jobs: Jobs, id_: str, words: Sequence[str], request: Request, how: How
+) -> None:
+    file = request.sweep_file()
+    _refuse_places_of_here(request, file, how)
+    said = [f"{name}={os.environ[name]}" for name in _set(_SAID)]
+    command = f"exec {shlex.join(['env', *said, 'lp-sweep', *words])}"
+    with tempfile.TemporaryDirectory(prefix="lp-sweep-") as name:
+        folder = Path(name).resolve()
+        if not request.is_built_in:
+            _pack(request, file, how, folder)
+        jobs.submit(id_, command, sweep=file.spec.name, folder=folder)
+
+
+def _set(names: Sequence[str]) -> list[str]:
+    return [name for name in (f"LP_SWEEP_{name}" for name in names) if os.environ.get(name)]
+
+
+def _refuse_places_of_here(request: Request, file: SweepFile, how: How) -> None:
+    """Raises SpecError for what would mean another place on the head, or one of the job alone."""
+    store = request.store or file.spec.store
+    if not store or not (is_url(store) or Path(store).is_absolute()):
+        raise SpecError(
+            f"the store is {store or 'not named'}, and the job's own folder goes with the job. "
+            "Name the cluster's: --store s3://bucket/prefix, or the folder that all machines share."
+        )
+    places = {
+        "the sweep file": None if request.is_built_in else request.file,
+        "--data-dir (or LP_SWEEP_DATA_DIR)": request.data_dir,
+        "--manifest": request.manifest,
+        "--cluster (or LP_SWEEP_CLUSTER)": how.may_use.cluster,
+    }
+    for name, place in places.items():
+        if place is not None and Path(place).is_absolute():
+            raise SpecError(f"{name} is {place}, a path of this machine: give it relative to here.")
+
+
+def _pack(request: Request, file: SweepFile, how: How, folder: Path) -> None:
+    """All that the head needs of this folder. Raises PreflightError for what can't be sent."""
+    sweep = request.resolved(file)
+    beside = [path for path in (sweep.manifest_file, how.may_use.cluster) if path]
+    named = [path for path in (Path(request.file), *beside) if path.is_file()]
+    pack([*named, *own_files(sweep)], Path.cwd(), folder)
+    moved = request._replace(
+        file=str(folder / request.file),
+        data_dir=request.data_dir and folder / request.data_dir,
+        manifest=request.manifest and folder / request.manifest,
+    )
+    check_packed(moved.resolved(moved.sweep_file()), folder)

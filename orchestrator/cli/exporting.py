@@ -1,0 +1,191 @@
+"""`lp-sweep export` and `lp-sweep prune`: parsed, done by `exportverbs`, printed."""
+
+from __future__ import annotations
+
+import json
+import signal
+import sys
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from lp_sweep.orchestrator.cli.options import (
+    CacheDirOption,
+    DataDirOption,
+    JsonOption,
+    ManifestOption,
+    OfflineOption,
+    SetupOption,
+    StoreOption,
+    SweepOption,
+    Unit,
+)
+from lp_sweep.orchestrator.cli.output import emit, say
+from lp_sweep.storage.errors import SpecError
+
+app = typer.Typer()
+
+OutOption = Annotated[Path, typer.Option("--out", help="Folder to make.")]
+ForceOption = Annotated[bool, typer.Option("--force", help="Overwrite an earlier export there.")]
+PushOption = Annotated[
+    str | None, typer.Option("--push-to-hub", help="Send it to this repository of the hub, too.")
+]
+PrivateOption = Annotated[bool, typer.Option("--private", help="Of a repository that is new.")]
+
+
+@app.command()
+def export(
+    out: OutOption,
+    trial: Annotated[
+        str | None, typer.Argument(help="A trial's identifier, or the beginning of one.")
+    ] = None,
+    best: Annotated[
+        bool, typer.Option("--best", help="The smallest network of --task within --within.")
+    ] = False,
+    task: Annotated[str | None, typer.Option("--task", help="--best: on this task.")] = None,
+    within: Annotated[float, typer.Option("--within", help="--best: the loss allowed.")] = 1.0,
+    unit: Annotated[
+        Unit, typer.Option("--unit", help="--best: points, or percent of the full score.")
+    ] = Unit.points,
+    model: Annotated[str | None, typer.Option("--model", help="--best: only this model.")] = None,
+    strategy: Annotated[
+        str | None, typer.Option("--strategy", help="--best: only this strategy. [all]")
+    ] = None,
+    seed: Annotated[
+        int | None, typer.Option("--seed", help="--best: this seed. [the median score's]")
+    ] = None,
+    sweep: SweepOption = None,
+    setup: SetupOption = None,
+    store: StoreOption = None,
+    file: Annotated[
+        str | None,
+        typer.Option("--file", help="Sweep file that says where model and data are. [sweep.yaml]"),
+    ] = None,
+    data_dir: DataDirOption = None,
+    offline: OfflineOption = False,
+    manifest: ManifestOption = None,
+    cache_dir: CacheDirOption = None,
+    force: ForceOption = False,
+    accept_retrained: Annotated[
+        bool,
+        typer.Option("--accept-retrained", help="Also where training again gives another score."),
+    ] = False,
+    onnx: Annotated[bool, typer.Option("--onnx", help="Write onnx/model.onnx, too.")] = False,
+    push_to_hub: PushOption = None,
+    private: PrivateOption = False,
+    as_json: JsonOption = False,
+) -> None:
+    """Write a trained network as a folder that plain transformers loads, tried before it is there.
+
+    Example: lp-sweep export --best --task rte --within 1 --out smaller
+    """
+    from lp_sweep.orchestrator.cli import exportverbs
+    from lp_sweep.orchestrator.export.choice import Asked
+
+    if best == (trial is not None):
+        raise SpecError("name a trial, or choose one with --best --task NAME: one of the two.")
+    if best and task is None:
+        raise SpecError("--best: on which task? Name it with --task.")
+    if setup and not best:
+        raise SpecError("--setup is for --best: an identifier names one trial in any setup.")
+    _check_push(push_to_hub, offline, private)
+    _end_in_order()
+    asked = Asked(task or "", within, unit.value, model, strategy, seed) if best else None
+    done = exportverbs.export_trial(
+        trial,
+        out=out,
+        best=asked,
+        store=store,
+        sweep=sweep,
+        setup=setup,
+        file=file,
+        data_dir=data_dir,
+        manifest=manifest,
+        cache_dir=cache_dir,
+        offline=offline,
+        force=force,
+        accept_retrained=accept_retrained,
+        onnx=onnx,
+    )
+    score = f"{done.metric} {done.score:.2f}"
+    if done.interval:
+        score += f" (95% {done.interval[0]:.2f} to {done.interval[1]:.2f} over dev examples)"
+    say(f"{len(done.kept_layers)} layers, {score}; as stored, on {done.verified.examples} examples")
+    told = done._asdict() | {"verified": done.verified._asdict()}
+    _finish(told, push_to_hub, private, as_json)
+
+
+@app.command()
+def prune(
+    model: Annotated[str, typer.Argument(help="A model folder, or a model of the hub.")],
+    out: OutOption,
+    strategy: Annotated[
+        str | None,
+        typer.Option(
+            "--strategy",
+            help="top, bottom, even-alternate, odd-alternate, symmetric, 'drop 3+5'.",
+        ),
+    ] = None,
+    k: Annotated[int | None, typer.Option("--k", help="How many layers go.")] = None,
+    layers: Annotated[
+        str | None, typer.Option("--layers", help="The layers that stay: 1,2,5. 1 is the lowest.")
+    ] = None,
+    revision: Annotated[
+        str | None, typer.Option("--revision", help="Of a hub model: commit, branch or tag.")
+    ] = None,
+    offline: OfflineOption = False,
+    force: ForceOption = False,
+    push_to_hub: PushOption = None,
+    private: PrivateOption = False,
+    as_json: JsonOption = False,
+) -> None:
+    """Write a pre-trained model without some of its layers, to be fine-tuned elsewhere.
+
+    Example: lp-sweep prune bert-base-cased --strategy top --k 6 --out bert-6-layers
+    """
+    from lp_sweep.orchestrator.cli import exportverbs
+
+    _check_push(push_to_hub, offline, private)
+    try:
+        kept = [int(part) for part in layers.split(",")] if layers is not None else []
+    except ValueError:
+        raise SpecError(f"--layers {layers!r}: numbers with commas, such as 1,2,5.") from None
+    _end_in_order()
+    done = exportverbs.prune_model(
+        model,
+        out=out,
+        strategy=strategy,
+        k=k,
+        layers=kept,
+        revision=revision,
+        offline=offline,
+        force=force,
+    )
+    _finish(done._asdict(), push_to_hub, private, as_json)
+
+
+def _end_in_order() -> None:
+    """A SIGTERM would leave the folder that is being made, and the process that tries it."""
+    for number in (signal.SIGTERM, signal.SIGHUP):
+        if signal.getsignal(number) is signal.SIG_DFL:  # not with `nohup`
+            signal.signal(number, lambda received, _: sys.exit(128 + received))
+
+
+def _check_push(repo_id: str | None, offline: bool, private: bool) -> None:
+    if private and repo_id is None:
+        raise SpecError("--private is for --push-to-hub.")
+    if repo_id is not None:
+        from lp_sweep.orchestrator.export.hubpush import check_may_push
+
+        check_may_push(repo_id, offline=offline)
+
+
+def _finish(told: dict[str, Any], repo_id: str | None, private: bool, as_json: bool) -> None:
+    """Send it where that is asked for; then the folder, or all that is known of it, to stdout."""
+    if repo_id is not None:
+        from lp_sweep.orchestrator.export.hubpush import push
+
+        told["hub"] = push(Path(told["folder"]), repo_id, private=private)
+        say(f"sent to {told['hub']}")
+    emit(json.dumps(told) if as_json else told["folder"])

@@ -1,0 +1,115 @@
+"""What is said of a run at its end, and what to do next."""
+
+from __future__ import annotations
+
+import json
+import shlex
+from collections.abc import Iterable, Iterator
+from typing import TYPE_CHECKING, Any
+
+from lp_sweep.orchestrator.cli.output import emit, say
+from lp_sweep.orchestrator.sweepfile.until import ASSUMED, WITHIN, searched_losses
+
+if TYPE_CHECKING:
+    from lp_sweep.orchestrator.cli.request import Request
+    from lp_sweep.orchestrator.cli.running import Ended, How
+    from lp_sweep.orchestrator.engine.driver import Outcome
+    from lp_sweep.orchestrator.sweepfile.axes import StrategyEntry
+
+_FAILURES_SHOWN = 10
+
+
+def farewell(ended: Ended, request: Request, how: How) -> int:
+    """Tells it on stderr, with --json or --events on stdout too; gives the exit code."""
+    for line in _lines(ended, request, how):
+        say(line)
+    if ended.events:
+        ended.events.event("ended", exit_code=ended.exit_code, **_summary(ended))
+    elif how.as_json:
+        emit(json.dumps(_summary(ended)))
+    return ended.exit_code
+
+
+def _summary(ended: Ended) -> dict[str, Any]:
+    outcome = ended.outcome
+    told = {"totals": outcome.plan.totals(), "done": outcome.done, "failed": outcome.failed}
+    return told | {"stopped_by": outcome.stopped_by, "used": ended.used._asdict()}
+
+
+def _lines(ended: Ended, request: Request, how: How) -> Iterator[str]:
+    outcome, store, used = ended.outcome, ended.store, ended.used
+    options: dict[str, object] = {
+        "--address": how.address,
+        "--cache-dir": how.cache_dir,
+        # a pasted command must not spend without a limit where this one had one
+        "--cluster": how.may_use.cluster,
+        "--max-hours": how.may_use.max_hours,
+        "--max-cost": how.may_use.max_cost,
+        "--mirror": [kind.value for kind in how.mirrors],
+    }
+    again = request.again("run", store, options)
+    retry = request.again("retry", store, options)
+    where = shlex.quote(store.location)
+    if outcome.stopped_by in ("max-hours", "max-cost"):
+        yield f"this run has used {used.sentence()}; the next one counts anew."
+        yield "What was under way goes on from its last checkpoint."
+    yield from _failures(outcome.failed, where)
+    if outcome.stopped_by:
+        yield from _stopped(outcome, again, retry)
+    elif left := ended.left_failed:
+        yield f"{outcome.done} done in this run; of the sweep {left} have failed."
+        yield f"Try the failed again: {retry}"
+    elif pending := len(outcome.plan.missing()):
+        yield f"{outcome.done} done in this run, {pending} not tried yet. Do them: {again}"
+    else:
+        yield f"complete: {_done(outcome)}. Records: {store.location}"
+        if outcome.plan.totals()["cells_not_needed"]:
+            yield f"{ASSUMED}."
+        yield f"next: {answer_command(outcome.plan.sweep.spec.strategies, where)}"
+
+
+def _failures(failed: dict[str, str], where: str) -> Iterator[str]:
+    for id_, error_type in list(failed.items())[:_FAILURES_SHOWN]:
+        yield f"failed: {id_} ({error_type}). Why: lp-sweep logs {id_} --store {where}"
+    if len(failed) > _FAILURES_SHOWN:
+        yield f"... and {len(failed) - _FAILURES_SHOWN} more: lp-sweep status --store {where}"
+
+
+def _stopped(outcome: Outcome, again: str, retry: str) -> Iterator[str]:
+    if outcome.stopped_by == "store":
+        yield f"stopped: the store refused for too long: {outcome.store_error}"
+        yield _spooled(outcome)
+        yield f"Mend the store, then go on: {again}"
+    elif outcome.stopped_by == "ray":
+        yield f"stopped: Ray was lost: {outcome.ray_error}."
+        yield f"{outcome.done} done in this run. Go on: {again}"
+    elif outcome.stopped_by == "failures":
+        yield f"stopped after {len(outcome.failed)} failures. Go on with the rest: {again}"
+        yield f"Try the failed again: {retry}"
+    else:
+        yield f"stopped by {outcome.stopped_by}: {outcome.done} done in this run. Go on: {again}"
+
+
+def _spooled(outcome: Outcome) -> str:
+    if not outcome.spooled:
+        return "No finished trial waits."
+    return (
+        f"{len(outcome.spooled)} finished trials wait in the spools of their nodes; the next run "
+        "brings them to the store."
+    )
+
+
+def _done(outcome: Outcome) -> str:
+    what = f"{outcome.done} done in this run" if outcome.done else "nothing was missing"
+    if outcome.done_elsewhere:
+        what += f", {outcome.done_elsewhere} by another run meanwhile"
+    return what
+
+
+def answer_command(strategies: Iterable[StrategyEntry], where: str) -> str:
+    """What prints the answers of a sweep, for the losses that it searched for."""
+    losses = searched_losses(strategies)
+    named = f" --within {','.join(f'{loss:g}' for loss in losses)}"
+    return (
+        f"lp-sweep table min-layers{named if losses not in ([], [*WITHIN]) else ''} --store {where}"
+    )

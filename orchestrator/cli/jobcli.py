@@ -1,0 +1,119 @@
+"""`lp-sweep attach` and `stop`: the runs that `--detach` has made jobs of a cluster."""
+
+from __future__ import annotations
+
+import shlex
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from lp_sweep.orchestrator.cli.output import emit, say
+from lp_sweep.storage.errors import PreflightError
+from lp_sweep.storage.printable import printable
+
+if TYPE_CHECKING:
+    from lp_sweep.orchestrator.engine.jobs import Job, Jobs
+
+app = typer.Typer()
+
+RunArgument = Annotated[
+    str | None, typer.Argument(metavar="RUN", help="As `run --detach` named it. [the last]")
+]
+JobAddressOption = Annotated[
+    str | None,
+    typer.Option(
+        "--address",
+        envvar=["LP_SWEEP_ADDRESS", "RAY_API_SERVER_ADDRESS", "RAY_ADDRESS"],
+        help="Of the cluster or its job server, http://127.0.0.1:8265. [this machine's]",
+    ),
+]
+_SHOWN = 10
+
+
+@app.command()
+def attach(run: RunArgument = None, address: JobAddressOption = None) -> None:
+    """Follow what a detached run prints, and end with its exit code. Ctrl-C leaves the run alone.
+
+    Example: lp-sweep attach lp-sweep-3f9a2c71
+    """
+    from lp_sweep.orchestrator.engine.jobs import Jobs
+
+    jobs = Jobs(address)
+    job = _named(jobs.all(), run) if run else _last(jobs.all())
+    try:
+        if not jobs.follow(job.id, lambda text: emit(printable(text, keep="\n\t"), end="")):
+            return  # `| head`: the run goes on, and there is nobody to tell
+        ended = jobs.ended(job.id, seconds=10)  # the log is over a moment before the job is
+    except KeyboardInterrupt:
+        say(f"the run goes on. Look again: {again('attach', job.id, jobs)}")
+        say(f"End it: {again('stop', job.id, jobs)}")
+        raise typer.Exit(130) from None
+    if ended is None:
+        raise PreflightError(
+            f"the log of {job.id} has ended, and the run has not: the connection was lost. Look "
+            f"again: {again('attach', job.id, jobs)}"
+        )
+    if ended.status == "FAILED" and ended.driver_code is None:  # else the run has said why
+        say(f"Ray has lost the run: {ended.message}")
+    raise typer.Exit(ended.exit_code)
+
+
+@app.command()
+def stop(run: RunArgument = None, address: JobAddressOption = None) -> None:
+    """End a detached run as Ctrl-C would: what is done is in the store, and the rest goes on from
+    its checkpoints with the next run.
+
+    Example: lp-sweep stop lp-sweep-3f9a2c71
+    """
+    from lp_sweep.orchestrator.engine.jobs import STOP_SECONDS, Jobs
+
+    jobs = Jobs(address)
+    job = _named(jobs.all(), run) if run else _only_running(jobs.all())
+    if job.over:
+        say(f"it has ended before: {job.sentence()}")
+        return
+    ended = jobs.stop(job.id)
+    if ended is None:
+        raise PreflightError(
+            f"{job.id} has not ended, {STOP_SECONDS} s after it was told to. What it says: "
+            f"{again('attach', job.id, jobs)}"
+        )
+    last = [line for line in jobs.log(job.id).splitlines() if line.startswith("stopped ")]
+    say(last[-1] if last else "it was ended before it could say how far it is.")
+    say(f"{job.id} has ended. The same `lp-sweep run`, or `resume`, goes on.")
+
+
+def again(verb: str, id_: str, jobs: Jobs) -> str:
+    """The command for a run, with the address that it needs."""
+    return shlex.join(
+        ["lp-sweep", verb, id_, *(("--address", jobs.address) if jobs.address else ())]
+    )
+
+
+def _named(jobs: list[Job], id_: str) -> Job:
+    for job in jobs:
+        if job.id == id_:
+            return job
+    raise PreflightError(f"no detached run {id_!r}. {_there_are(jobs)}")
+
+
+def _last(jobs: list[Job]) -> Job:
+    """One that is at work comes before any that has ended."""
+    for job in (*(job for job in jobs if not job.over), *jobs):
+        return job
+    raise PreflightError(f"no run to follow. {_there_are(jobs)}")
+
+
+def _only_running(jobs: list[Job]) -> Job:
+    running = [job for job in jobs if not job.over]
+    if len(running) == 1:
+        return running[0]
+    several = "several runs are at work: name one." if running else "no run is at work."
+    raise PreflightError(f"{several} {_there_are(running or jobs)}")
+
+
+def _there_are(jobs: list[Job]) -> str:
+    if not jobs:
+        return "On this cluster none was started with `lp-sweep run --detach`."
+    more = f"\n... and {len(jobs) - _SHOWN} before" if len(jobs) > _SHOWN else ""
+    return "\n".join(["There are:", *(job.sentence() for job in jobs[:_SHOWN])]) + more

@@ -1,0 +1,155 @@
+"""Arguments and options that several commands share, and the words that they take. Each option has
+a variable of the environment: see `variables`."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from lp_sweep.orchestrator.cli import completion
+from lp_sweep.orchestrator.mirrors.kinds import MirrorKind
+from lp_sweep.storage.errors import SpecError
+from lp_sweep.storage.places import BUILT_IN as BUILT_IN
+
+DEFAULT_STORE = "lp-sweep-store"
+
+
+class Format(StrEnum):
+    """How a table is printed."""
+
+    table = "table"
+    csv = "csv"
+    json = "json"
+    markdown = "markdown"
+    latex = "latex"
+
+
+class TableName(StrEnum):
+    """The tables that `lp-sweep table` prints."""
+
+    min_layers = "min-layers"
+    tasks = "tasks"
+    strategies = "strategies"
+    speed = "speed"
+    intervals = "intervals"
+    significance = "significance"
+    min_layers_interval = "min-layers-interval"
+    random_control = "random-control"
+    setups = "setups"
+
+
+class Unit(StrEnum):
+    """What a loss is counted in."""
+
+    points = "points"
+    percent = "percent"
+
+
+def _not_empty(value: str | None) -> str | None:
+    """A variable of a script that was never set must not come to mean this folder."""
+    if value is not None and not value.strip():
+        raise typer.BadParameter("it is empty. Name a folder or s3://bucket/prefix.")
+    return value
+
+
+FileArgument = Annotated[
+    str, typer.Argument(help=f"Sweep file, or `{BUILT_IN}` for the built-in one.")
+]
+Overrides = Annotated[
+    list[str] | None,
+    typer.Argument(help="key=value, such as task=rte,mrpc seed=42,43 recipe.lr=3e-5"),
+]
+StoreOption = Annotated[
+    str | None,
+    typer.Option(
+        "--store",
+        callback=_not_empty,
+        help="Records: a folder or s3://bucket/prefix. [lp-sweep-store]",
+    ),
+]
+DataDirOption = Annotated[
+    Path | None,
+    typer.Option("--data-dir", help="GLUE as <task>/train.parquet, not the hub."),
+]
+OfflineOption = Annotated[bool, typer.Option("--offline", help="Never ask the hub.")]
+AddressOption = Annotated[
+    str | None,
+    typer.Option(
+        "--address", envvar=["LP_SWEEP_ADDRESS", "RAY_ADDRESS"], help="Ray cluster to join."
+    ),
+]
+CacheDirOption = Annotated[Path | None, typer.Option("--cache-dir", help="Tokens, on each node.")]
+ClusterFileOption = Annotated[
+    Path | None,
+    typer.Option("--cluster", help="Cluster file of `ray up`: sizes and prices."),
+]
+ManifestOption = Annotated[
+    Path | None,
+    typer.Option("--manifest", help="Pinned revisions. [sweep.manifest.json beside sweep.yaml]"),
+]
+FailFastOption = Annotated[
+    bool, typer.Option("--fail-fast", help="Stop at once when a trial has failed.")
+]
+MaxFailuresOption = Annotated[
+    int | None,
+    typer.Option("--max-failures", min=1, help="Start nothing more after N failed trials."),
+]
+MaxHoursOption = Annotated[
+    float | None,
+    typer.Option("--max-hours", min=0.0, help="Stop after so many hours."),
+]
+MaxCostOption = Annotated[
+    float | None,
+    typer.Option(
+        "--max-cost",
+        min=0.0,
+        help="Stop when the machines have cost so much, at the cluster file's prices.",
+    ),
+]
+MirrorOption = Annotated[
+    list[MirrorKind] | None,
+    typer.Option("--mirror", help="Show each trial that ends there, too. May be repeated."),
+]
+DetachOption = Annotated[
+    bool,
+    typer.Option("--detach", help="As a job of the cluster: it goes on without this terminal."),
+]
+JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+EventsOption = Annotated[
+    bool, typer.Option("--events", help="Print what happens as it does: a JSON object a line.")
+]
+FormatOption = Annotated[Format, typer.Option("--format", "-f", help="How to print it.")]
+SweepOption = Annotated[
+    str | None,
+    typer.Option(
+        "--sweep",
+        autocompletion=completion.sweeps,
+        help="Only this sweep of the store (its `name`).",
+    ),
+]
+SetupOption = Annotated[
+    int | None,
+    typer.Option(
+        "--setup",
+        min=1,
+        help="An earlier recipe, data or model of the sweep: `table setups` numbers them.",
+    ),
+]
+TrialArgument = Annotated[
+    str,
+    typer.Argument(
+        autocompletion=completion.records,
+        help="A trial's or profile's identifier, or the beginning of one.",
+    ),
+]
+
+
+def losses(within: str) -> tuple[float, ...]:
+    """What `--within` says. Raises SpecError."""
+    try:
+        return tuple(float(part) for part in within.split(","))
+    except ValueError:
+        raise SpecError(f"--within {within!r}: numbers with commas, such as 1,2,3") from None

@@ -1,0 +1,117 @@
+"""How the command line prints: data to stdout, all else to stderr.
+
+Whatever is printed passes here, and foreign text may be in it: a name, a path, a message, a stored
+value. No control character of it reaches the terminal, whichever verb prints. A verb of many lines
+also has to say where its lines end: `printable.page`.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import re
+import signal
+import sys
+import traceback
+import warnings
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any, TextIO
+
+from lp_sweep.storage.errors import LpSweepError
+from lp_sweep.storage.printable import printable
+
+_STYLES = re.compile(r"(\x1b\[[0-9;]*m)")  # bold, colours, and their end
+
+
+def emit(text: str, end: str = "\n", form: str = "") -> bool:
+    """Data, to stdout. A reader that has gone (`lp-sweep query ... | head`) is no error: False.
+
+    form: of a table that `analysis.render` made. CSV and JSON for a file or a pipe stay as they
+    are, values are the user's own; a table on a terminal keeps its styles.
+    """
+    try:
+        print(_encodable(_harmless(text, form)), end=end, flush=True)
+        return True
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return False
+    except OSError as error:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        raise LpSweepError(f"can't write the answer: {error.strerror}") from None
+
+
+def _harmless(text: str, form: str) -> str:
+    if form == "table" and sys.stdout.isatty():
+        parts = _STYLES.split(text)
+        return "".join(p if i % 2 else printable(p, keep="\n\t") for i, p in enumerate(parts))
+    if form in ("csv", "json") and not sys.stdout.isatty():
+        return text
+    return printable(text, keep="\n\t")
+
+
+def _encodable(text: str) -> str:
+    """What a terminal of another encoding can't show is spelt out, as it is on stderr."""
+    encoding = getattr(sys.stdout, "encoding", None) or "utf-8"
+    return text.encode(encoding, "backslashreplace").decode(encoding)
+
+
+def two_digits(value: float) -> str:
+    """`0.034`, `1.2`, `340`: an estimate is no better."""
+    if not value:
+        return "0"
+    return f"{value:,.{max(0, 1 - math.floor(math.log10(value)))}f}"
+
+
+def guard() -> None:
+    """Python's own last words quote foreign text as well: warnings, and the traceback of a bug."""
+
+    def warned(
+        message: Warning | str,
+        category: type[Warning],
+        filename: str,
+        lineno: int,
+        file: TextIO | None = None,
+        line: str | None = None,
+    ) -> None:
+        del file
+        _to_stderr(warnings.formatwarning(message, category, filename, lineno, line))
+
+    def raised(kind: type[BaseException], error: BaseException, trace: Any) -> None:
+        _to_stderr("".join(traceback.format_exception(kind, error, trace)))
+
+    warnings.showwarning = warned
+    sys.excepthook = raised
+
+
+def _to_stderr(text: str) -> None:
+    print(printable(text, keep="\n\t"), end="", file=sys.stderr, flush=True)
+
+
+def complain(message: str) -> None:
+    """An error, line by line."""
+    for line in printable(message, keep="\n").splitlines():
+        print(f"error: {line}", file=sys.stderr)
+
+
+@contextmanager
+def doing(what: str) -> Iterator[Callable[[str], None]]:
+    """A line on the terminal that says how far a long command is, and is gone after it; nothing
+    where stderr is no terminal."""
+    from rich.console import Console
+
+    from lp_sweep.orchestrator.watch.painter import has_screen
+
+    console = Console(stderr=True)
+    if not has_screen(console):
+        yield lambda step: None
+        return
+    # else the cursor that the line hides would stay away
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
+    with console.status(what) as status:
+        yield lambda step: status.update(printable(f"{what}: {step}"))
+
+
+def say(text: str) -> None:
+    """A note or a warning, to stderr: one line, whatever it quotes."""
+    print(printable(text), file=sys.stderr, flush=True)

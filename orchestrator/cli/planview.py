@@ -1,0 +1,264 @@
+"""A plan as people and programs read it."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from lp_sweep.analysis.phrases import heading
+from lp_sweep.orchestrator.cli.costview import cost_json, cost_lines
+from lp_sweep.orchestrator.cli.output import two_digits
+from lp_sweep.orchestrator.estimate.cost import Cost
+from lp_sweep.orchestrator.estimate.estimate import Estimate, Rates, longest_trial
+from lp_sweep.orchestrator.inputs.resolve import TaskInput
+from lp_sweep.orchestrator.plan.plan import Cell, Plan, Work, state_of
+from lp_sweep.orchestrator.plan.selection import taken_on
+from lp_sweep.orchestrator.plan.words import short_model
+from lp_sweep.orchestrator.sweepfile.until import ASSUMED
+from lp_sweep.storage.printable import page, ranges
+from lp_sweep.storage.specs import SpeedSpec
+from lp_sweep.storage.wording import metric_name
+from lp_sweep.trials.feedforward_rules import NONE
+from lp_sweep.trials.procedures import DIRECT
+
+_SHARED_SHOWN = 8
+
+
+def plan_json(
+    plan: Plan, estimate: Estimate, slots: int = 0, cost: Cost | None = None
+) -> dict[str, Any]:
+    """One object: `cells` (a list), `totals`, `estimate`, `cluster`, `profiles`, `speeds`, `notes`.
+    `slots`: of the runs at work on the sweep, 0 where that is not known; `cost`: on the cluster
+    that was named. An estimate `at_most`, while a search may ask for more, has no band."""
+    return {
+        "sweep": plan.sweep.name,
+        "cells": [cell.row() for cell in plan.cells],
+        "totals": {
+            **plan.totals(),
+            "to_do": len(taken_on(plan)),
+            "slot_hours": round(estimate.hours, 3),
+        },
+        "estimate": {
+            **estimate._asdict(),
+            "at_most": estimate.at_most,
+            "slots": slots or None,
+            "wall_hours": estimate.wall_hours(slots) if slots else None,
+        },
+        "cluster": cost_json(cost) if cost else None,
+        "profiles": [
+            {
+                "profile_id": id_,
+                "model": work.model.name,
+                "task": work.task.name,
+                "state": state_of(id_, plan.known),
+            }
+            for id_, work in plan.profiles.items()
+        ],
+        "speeds": [_speed_row(plan, id_, work) for id_, work in plan.speeds.items()],
+        "notes": plan.sweep.notes,
+    }
+
+
+def _speed_row(plan: Plan, id_: str, work: Work) -> dict[str, Any]:
+    spec = work.spec
+    assert isinstance(spec, SpeedSpec)
+    return {
+        "profile_id": id_,
+        "model": work.model.name,
+        "kept_layers": list(spec.kept_layers),
+        "removed_feed_forwards": list(spec.removed_feed_forwards),
+        "device_type": spec.device_type,
+        "state": state_of(id_, plan.known),
+    }
+
+
+def plan_text(
+    plan: Plan, estimate: Estimate, rates: Rates, slots: int = 0, cost: Cost | None = None
+) -> str:
+    """A page: what is asked, what it takes, what is there already. `slots` and `cost` as for
+    `plan_json`."""
+    totals = plan.totals()
+    to_do = taken_on(plan)
+    searched = sum(cell.search == "waiting" for cell in plan.cells)
+    lines = [
+        f"sweep {plan.sweep.name}",
+        _count("cells", totals["cells"], "asked for: one strategy, K, task and seed of a model"),
+        _count("trials", totals["trials"], "networks to fine-tune; cells of one network share it"),
+        _count("done", totals["trials_done"], "in the store already"),
+        _count(
+            "failed", totals["trials_failed"], "tried before: `lp-sweep retry` tries them again"
+        ),
+        _count("to do", len(to_do), _to_do(plan, to_do)),
+        _count(
+            "deferred",
+            totals["cells_deferred"] - searched,
+            f"cells that hang on a profile ({_states(totals, 'profiles')})",
+        ),
+        _hours(estimate, slots),
+    ]
+    if totals["measures"]:
+        lines.insert(-1, _count("measures", totals["measures"], _measures(totals)))
+    if any(cell.search for cell in plan.cells):
+        lines.insert(-1, _count("search", searched, _search(totals)))
+    if totals["speeds"]:
+        told = f"of networks, each alone on the cluster: {_states(totals, 'speeds')}"
+        lines.insert(-1, _count("speeds", totals["speeds"], told))
+    if totals["cells_impossible"]:
+        lines.insert(-1, _count("impossible", totals["cells_impossible"], _impossible(plan)))
+    lines += cost_lines(cost) if cost else []
+    lines += ["", *_matrix(plan), *_shared(plan), *_longest(plan, rates)]
+    lines += [f"note: {note}" for note in plan.sweep.notes]
+    return page(lines)
+
+
+def _search(totals: Mapping[str, int]) -> str:
+    """Beside what `until: min_layers` asks for by now."""
+    spared = totals["cells_not_needed"]
+    return "cells at most that `until: min_layers` asks for as answers come" + (
+        f"; {spared:,} were not needed ({ASSUMED})" if spared else ""
+    )
+
+
+def _hours(estimate: Estimate, slots: int) -> str:
+    unit = "GPU-hours, at one trial a GPU" if estimate.on_gpu else "slot-hours"
+    about = "at most" if estimate.at_most else "about"
+    wall = (
+        f", {about} {two_digits(estimate.wall_hours(slots))} h on the {slots} slots at work"
+        if slots
+        else ""
+    )
+    told = f"{_band(estimate)}{wall}" if estimate.hours else ""
+    return f"  estimate   {two_digits(estimate.hours):>9}   {unit}{told}, {estimate.basis}"
+
+
+def _band(estimate: Estimate) -> str:
+    if estimate.low_hours is None or estimate.high_hours is None:
+        return " (at most: a search seldom asks for all that it can)"
+    return f" (80%: {two_digits(estimate.low_hours)} to {two_digits(estimate.high_hours)})"
+
+
+def _impossible(plan: Plan) -> str:
+    cells = [cell for cell in plan.cells if cell.state == "impossible"]
+    reasons = [
+        "no layer would stay",
+        "no layer would stay for the feed-forwards to go from",
+    ]
+    found = sorted({cell.asked.feed_forward != NONE for cell in cells})
+    return ", or ".join(reasons[of_feed_forwards] for of_feed_forwards in found)
+
+
+def _measures(totals: Mapping[str, int]) -> str:
+    return f"of trained networks, by layer: {_states(totals, 'measures')}"
+
+
+def _states(totals: Mapping[str, int], name: str) -> str:
+    """`3 done, 1 failed, 2 missing`; nothing of failures where there are none."""
+    failed = f"{totals[f'{name}_failed']:,} failed, " if totals[f"{name}_failed"] else ""
+    return f"{totals[f'{name}_done']:,} done, {failed}{totals[f'{name}_pending']:,} missing"
+
+
+def _to_do(plan: Plan, work: Iterable[Work]) -> str:
+    """What the work is, where it is not all to fine-tune what never was. A lost worker, or an
+    input that was missing, may be mended by now."""
+    ids = {item.id for item in work}
+    again = ids & plan.trained_again()
+    measured = (ids & plan.known.trials) - again
+    profiles, speeds = ids & plan.profiles.keys(), ids & plan.speeds.keys()
+    failed = sum(plan.failed_with(id_) is not None for id_ in ids)
+    parts = {
+        "to fine-tune": len(ids - again - measured - profiles - speeds),
+        "done and to train again, as the network is needed and was not kept": len(again),
+        "done and to be measured": len(measured),
+        "pre-trained to be measured": len(profiles),
+        "to be timed": len(speeds),
+    }
+    told = [f"{count:,} {what}" for what, count in parts.items() if count]
+    words = f": {', '.join(told)}" if again or measured or profiles or speeds else ""
+    mended = f", with {failed} that failed and may go through now" if failed else ""
+    return f"by `lp-sweep run`{words}{mended}"
+
+
+def _matrix(plan: Plan) -> list[str]:
+    """Cells by model and strategy, with their K or thresholds."""
+    points: dict[tuple[str, str], dict[str, None]] = defaultdict(dict)
+    for cell in plan.cells:
+        point = cell.asked.k if cell.asked.threshold is None else cell.asked.threshold
+        points[cell.asked.model, cell.asked.strategy][str(point)] = None
+    width = max(len(short_model(model)) for model, _ in points)
+    return (
+        [
+            f"  {short_model(model):<{width}}  {strategy:<15} "
+            f"{'threshold' if strategy == 'contribution' else 'K'} {', '.join(values)}"
+            for (model, strategy), values in points.items()
+        ]
+        + [
+            f"  {name} {', '.join(labels)}"
+            for name, labels in (
+                ("procedures", plan.sweep.spec.procedures),
+                ("feed-forwards that go", plan.sweep.spec.feed_forward),
+            )
+            if labels not in ([DIRECT], [NONE])
+        ]
+        + [
+            f"  tasks {', '.join(map(_task, plan.sweep.tasks.values()))}",
+            f"  seeds {', '.join(map(str, plan.sweep.spec.seeds))}",
+            "",
+        ]
+    )
+
+
+def _task(task: TaskInput) -> str:
+    """`claims (F1 of 'fraud')`: the metric where it is of one named class."""
+    definition = task.definition
+    metric = metric_name(definition.metric, definition.positive)
+    return f"{task.name} ({heading('', metric).strip()})" if definition.positive else task.name
+
+
+def _count(name: str, count: int, meaning: str) -> str:
+    return f"  {name:<10} {count:>9,}   {meaning}"
+
+
+def _shared(plan: Plan) -> list[str]:
+    """Which cells are one network, over all tasks and seeds."""
+    by_trial: dict[tuple[str, tuple[int, ...], str], dict[str, None]] = defaultdict(dict)
+    for cell in plan.cells:
+        if cell.kept and cell.trial_id:
+            by_trial[cell.asked.model, cell.kept, cell.trial_id][_point(cell)] = None
+    shared = list(
+        dict.fromkeys(
+            ((model, kept), tuple(names))
+            for (model, kept, _), names in by_trial.items()
+            if len(names) > 1
+        )
+    )
+    if not shared:
+        return []
+    lines = ["one network under several names (trained once):"]
+    for (model, kept), names in shared[:_SHARED_SHOWN]:
+        lines.append(f"  {short_model(model)} layers {ranges(kept)}: {' = '.join(names)}")
+    if len(shared) > _SHARED_SHOWN:
+        lines.append(f"  and {len(shared) - _SHARED_SHOWN} more")
+    return [*lines, ""]
+
+
+def _point(cell: Cell) -> str:
+    asked = cell.asked
+    point = f"K={asked.k}" if asked.threshold is None else f">{asked.threshold}"
+    words = [asked.strategy, point]
+    words += [asked.procedure] if asked.procedure != DIRECT else []
+    words += (
+        [f"(feed-forwards removed: {asked.feed_forward})"] if asked.feed_forward != NONE else []
+    )
+    return " ".join(words)
+
+
+def _longest(plan: Plan, rates: Rates) -> list[str]:
+    longest = longest_trial(plan, rates)
+    if longest is None:
+        return []
+    return [
+        f"longest trial: {short_model(longest.model.name)} {longest.task.name}, "
+        f"about {rates.seconds(longest) / 60:.1f} min",
+        "",
+    ]

@@ -1,0 +1,118 @@
+"""What `lp-sweep --help` says, and what all commands have in common: variables, examples that can
+be copied from their help, and errors that name what is near."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from typing import Any
+
+import typer
+from typer.core import TyperGroup
+
+from lp_sweep.orchestrator.cli.variables import give_variables
+from lp_sweep.storage.wording import did_you_mean
+
+SECTIONS = {
+    "Train": ("init", "schema", "plan", "prefetch", "run", "resume", "retry"),
+    "Ask": ("status", "dashboard", "table", "query", "paper", "report", "show", "logs", "cka"),
+    "Take away": ("export", "prune"),
+    "Keep a store": ("compact", "doctor", "migrate", "mirror"),
+    "A cluster": ("cluster", "attach", "stop"),
+}
+EXIT_CODES = {
+    "0": "complete",
+    "1": "some trials failed",
+    "2": "usage, or the sweep file",
+    "3": "stopped, and resumable: the same command goes on",
+    "4": "preflight: no data, no model, no space, no cluster, no store",
+    "130": "interrupted",
+}
+ENVIRONMENT = {
+    "LP_SWEEP_<OPTION>": "what an option is where it is not given, in every command: "
+    "LP_SWEEP_STORE, LP_SWEEP_DATA_DIR, LP_SWEEP_JSON=1, ...",
+    "HF_HOME, HF_TOKEN, HF_HUB_OFFLINE": "the hub's cache, a token for it, and to ask it nothing",
+    "RAY_ADDRESS": "the cluster to join",
+    "CUDA_VISIBLE_DEVICES": "the GPUs to use",
+}
+# what other programs call our commands
+SYNONYMS = {
+    "run": ("train", "start", "fit", "sweep", "finetune", "fine-tune"),
+    "plan": ("check", "dry-run", "validate", "estimate"),
+    "status": ("list", "ls", "ps", "info"),
+    "table": ("results", "scores", "summary"),
+    "query": ("sql", "ask", "select"),
+    "logs": ("log", "errors"),
+    "show": ("describe", "trial"),
+    "export": ("save", "best", "publish"),
+    "doctor": ("fix", "repair"),
+    "dashboard": ("watch", "top", "live", "ui"),
+    "prefetch": ("download", "fetch", "pull"),
+    "resume": ("continue",),
+}
+_PYDANTICS = "Value error, "  # before each of its messages
+_ALL = 10_000  # characters of a summary: none is cut
+_EXAMPLE = re.compile(r"^Example: ", re.MULTILINE)
+
+
+class Root(TyperGroup):
+    """`lp-sweep` itself. Lists its commands by what they are for."""
+
+    def __init__(self, **settings: Any) -> None:
+        super().__init__(**settings)
+        give_variables(self)
+        for command in _all_commands(self):
+            # a form that is not wrapped: what is copied has to be one line
+            command.help = _EXAMPLE.sub("\b\nExample:\n  ", command.help or "")
+
+    def format_commands(self, ctx: Any, formatter: Any) -> None:
+        named = {name for names in SECTIONS.values() for name in names}
+        others = tuple(name for name in self.commands if name not in named)
+        for title, names in {**SECTIONS, "More": others}.items():
+            rows = [row for name in names for row in _rows(name, self.commands.get(name))]
+            if rows:
+                with formatter.section(title):
+                    formatter.write_dl(rows)
+
+    def format_epilog(self, ctx: Any, formatter: Any) -> None:
+        for title, meanings in {"Exit codes": EXIT_CODES, "Environment": ENVIRONMENT}.items():
+            with formatter.section(title):
+                formatter.write_dl([*meanings.items()])
+
+    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+        """An unknown command that has a synonym here names it; the others' nearest typer finds."""
+        meant = [name for name, others in SYNONYMS.items() if args and args[0].lower() in others]
+        if meant and args[0] not in self.commands:
+            ctx.fail(f"No such command {args[0]!r}. Did you mean {meant[0]!r}?")
+        return super().resolve_command(ctx, args)
+
+    def invoke(self, ctx: Any) -> Any:
+        try:
+            return super().invoke(ctx)
+        except typer.BadParameter as error:
+            said = error.message.removeprefix(_PYDANTICS)
+            error.message = said + _meant(said)
+            raise
+
+
+def _all_commands(command: Any) -> Iterator[Any]:
+    yield command
+    for below in getattr(command, "commands", {}).values():
+        yield from _all_commands(below)
+
+
+def _rows(name: str, command: Any) -> list[tuple[str, str]]:
+    """A line of the list; of a group a line for each of its commands."""
+    if command is None or command.hidden:
+        return []
+    below = getattr(command, "commands", {})
+    rows = [row for part, sub in below.items() for row in _rows(f"{name} {part}", sub)]
+    return rows or [(name, command.get_short_help_str(_ALL))]
+
+
+def _meant(message: str) -> str:
+    """Of `'tabel' is not one of 'tasks', 'speed'.`: which is near."""
+    given, sign, allowed = message.partition(" is not one of ")
+    if not sign:
+        return ""
+    return did_you_mean(given.strip("'"), re.findall(r"'([^']*)'", allowed))

@@ -1,0 +1,180 @@
+"""`status --watch`: follows a store until Ctrl-C, which is how a watch ends: exit code 0.
+
+On a terminal it is a screen, else a line (or with --json an object) for each change. A store that
+can't be read meanwhile is said so, and looked at again.
+"""
+
+from __future__ import annotations
+
+import json
+import select
+import signal
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import replace
+from typing import Any, Protocol
+
+from rich.console import Console, RenderableType
+from rich.text import Text
+
+from lp_sweep.orchestrator.cli.output import emit, say
+from lp_sweep.orchestrator.cli.startup import without_pandas
+from lp_sweep.orchestrator.cli.verbs import existing
+from lp_sweep.orchestrator.watch.follower import Follower
+from lp_sweep.orchestrator.watch.painter import Painter, has_screen
+from lp_sweep.orchestrator.watch.picture import Picture, picture_json
+from lp_sweep.orchestrator.watch.screen import Screen
+from lp_sweep.storage.errors import SpecError, StoreError
+from lp_sweep.storage.printable import printable
+
+_SHARE = 10  # a look that takes long is taken more rarely: it costs a tenth of the time at most
+_NOTHING = "no sweep in this store yet"
+
+
+class Face(Protocol):
+    """How a watch shows what it sees."""
+
+    def show(self, picture: Picture | None) -> bool:
+        """False: nobody looks any more."""
+
+    def trouble(self, message: str) -> None: ...
+
+
+def watch(location: str, sweep: str | None, every: str, as_json: bool) -> None:
+    """Raises SpecError for an unknown sweep or `every`, StoreError for what is no store."""
+    seconds = _seconds(every)
+    without_pandas()
+    follower = Follower(existing(location))
+    with suppress(KeyboardInterrupt), _face(as_json) as face:
+        _follow(follower, sweep, seconds, face)
+
+
+def _seconds(every: str) -> float:
+    from lp_sweep.orchestrator.sweepfile.entries import duration
+
+    try:
+        seconds = duration(every)
+    except ValueError:
+        seconds = None
+    if seconds is None:
+        raise SpecError(f"--every {every!r}: a time such as 5s, 0.5s or 1m.")
+    return float(seconds)
+
+
+def _follow(follower: Follower, sweep: str | None, seconds: float, face: Face) -> None:
+    first = True
+    while True:
+        began, unread = time.monotonic(), 0
+        try:
+            picture = follower.look(sweep)
+            unread = picture.unread if picture else 0
+            if not face.show(picture):
+                return
+        except StoreError as error:
+            if first:
+                raise
+            face.trouble(f"the store can't be read, and is tried again: {error}")
+        first = False
+        took = time.monotonic() - began
+        if not _waited(0.0 if unread else max(seconds, _SHARE * took)):
+            return
+
+
+def _waited(seconds: float) -> bool:
+    """False: whoever read our lines (`| head`) has gone."""
+    poller = select.poll()
+    poller.register(sys.stdout.fileno(), 0)  # errors alone
+    return not poller.poll(1000 * seconds)
+
+
+@contextmanager
+def _face(as_json: bool) -> Iterator[Face]:
+    console = Console()
+    if as_json:
+        yield _Changes(_json_line)
+    elif not has_screen(console):
+        yield _Changes(_text_line)
+    else:
+        # else the cursor that the display hides would stay away
+        signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
+        with _Display(console) as face:
+            yield face
+
+
+class _Display:
+    """The screen of a terminal."""
+
+    def __init__(self, console: Console) -> None:
+        self._drawn: RenderableType = Text("")
+        self._painter = Painter(console, self._draw, leave=True)
+        self._picture: Picture | None = None
+
+    def __enter__(self) -> _Display:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._painter.close()
+
+    def show(self, picture: Picture | None) -> bool:
+        self._picture = picture
+        self._drawn = Screen(picture) if picture else Text(_NOTHING)
+        self._painter.open()
+        return True
+
+    def trouble(self, message: str) -> None:
+        if self._picture:
+            self._drawn = Screen(replace(self._picture, notes=(*self._picture.notes, message)))
+
+    def _draw(self) -> RenderableType:
+        return self._drawn
+
+
+class _Changes:
+    """A line for each change; what is the same is told once."""
+
+    def __init__(self, line: Callable[[Picture | None], str]) -> None:
+        self._line = line
+        self._told: Any = ()
+
+    def show(self, picture: Picture | None) -> bool:
+        now = _essence(picture)
+        if now == self._told:
+            return True
+        self._told = now
+        return emit(self._line(picture))
+
+    def trouble(self, message: str) -> None:
+        if message != self._told:
+            self._told = message
+            say(f"warning: {message}")
+
+
+def _json_line(picture: Picture | None) -> str:
+    return json.dumps(picture_json(picture) if picture else None)
+
+
+def _essence(picture: Picture | None) -> Any:
+    """Without what changes by the clock alone."""
+    if picture is None:
+        return None
+    works = sorted(slot.work for slot in picture.running)
+    counts = (picture.done, picture.failed, picture.left, picture.unread)
+    return picture.sweep, counts, works, {**picture.counts}, {**picture.failures}, picture.notes
+
+
+def _text_line(picture: Picture | None) -> str:
+    """`2026-11-22 10:31:05 UTC  glue: 24 of 66 trials done, 2 running, ETA 12:00`."""
+    if picture is None:
+        return _NOTHING
+    failures = ", ".join(f"{kind} {count}" for kind, count in picture.failures.items())
+    parts = [f"{picture.done} of {picture.total} trials done"]
+    if picture.failed:
+        parts.append(f"{picture.failed} failed ({failures})")
+    if picture.elapsed is None:
+        parts.append("no run is at work")
+    else:
+        parts += [f"{len(picture.running)} running", f"ETA {picture.eta.text()}"]
+    parts.append(f"{picture.slot_hours:.2f} slot-hours used")
+    return printable(f"{picture.at:%Y-%m-%d %H:%M:%S} UTC  {picture.sweep}: {', '.join(parts)}")

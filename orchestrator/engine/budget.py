@@ -1,0 +1,127 @@
+"""What a run has used of the hours and the money that it may use.
+
+Hours are those of the clock. Money is counted from looks at the connected machines, a few seconds
+apart, at the prices that the cluster file states: all machines of the cluster, whoever uses them,
+from the moment they join. A machine that boots is not seen, and costs all the same.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import Counter, defaultdict
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+from lp_sweep.orchestrator.cluster.clusterfile import PRICES, ClusterFile, Kind
+from lp_sweep.orchestrator.engine.joining import HEAD
+from lp_sweep.storage.errors import SpecError
+
+_LOOK_SECONDS = 5.0  # between two looks at the machines
+_GROUP = "ray.io/node-group"  # a label: the kind, where whoever started the machine told Ray
+
+Nodes = Callable[[], Sequence[Mapping[str, Any]]]
+
+
+class Used(NamedTuple):
+    """`cost` in the currency of the prices; None, as `machine_hours` are empty, without any."""
+
+    hours: float
+    machine_hours: Mapping[str, float]
+    cost: float | None
+
+    def sentence(self) -> str:
+        """`1.50 hours, 4.20 for 1.5 h of head, 6.0 h of gpu`."""
+        machines = ", ".join(
+            f"{hours:.1f} h of {kind}" for kind, hours in self.machine_hours.items()
+        )
+        money = "" if self.cost is None else f", {self.cost:,.2f} for {machines or 'no machine'}"
+        return f"{self.hours:.2f} hours{money}"
+
+
+class Budget:
+    """`max_hours` and `max_cost`, None: as much as it takes; the clock runs from here on. `file`:
+    of the cluster. Raises SpecError for a limit of cost without the prices to count it by."""
+
+    def __init__(
+        self,
+        max_hours: float | None = None,
+        max_cost: float | None = None,
+        file: ClusterFile | None = None,
+        *,
+        now: Callable[[], float] = time.monotonic,
+    ) -> None:
+        if max_cost is not None:
+            _check_prices(file)
+        self.max_hours, self.max_cost = max_hours, max_cost
+        self._kinds = file.kinds if file is not None and max_cost is not None else ()
+        self._now = now
+        self._nodes: Nodes | None = None
+        self._begun = self._looked = now()
+        self._machine_seconds: dict[str, float] = defaultdict(float)
+        self._there: Counter[str] = Counter()  # machines at the last look
+
+    def watch(self, nodes: Nodes) -> None:
+        """From now on these machines are paid for. `nodes`: as `ray.nodes` gives them."""
+        if self._kinds:
+            self._nodes = nodes
+            self._look()
+
+    def reached(self) -> str | None:
+        """The limit that has been reached: `max-hours`, `max-cost` or None. Asked often."""
+        if self.max_hours is not None and self._hours() >= self.max_hours:
+            return "max-hours"
+        if self.max_cost is not None:
+            if self._now() - self._looked >= _LOOK_SECONDS:
+                self._look()
+            if self._cost() >= self.max_cost:
+                return "max-cost"
+        return None
+
+    def used(self) -> Used:
+        hours = {kind: seconds / 3600 for kind, seconds in self._machine_seconds.items()}
+        return Used(self._hours(), hours, self._cost() if self._kinds else None)
+
+    def _hours(self) -> float:
+        return (self._now() - self._begun) / 3600
+
+    def _cost(self) -> float:
+        prices = {kind.name: kind.price or 0.0 for kind in self._kinds}
+        return sum(seconds / 3600 * prices[kind] for kind, seconds in self._machine_seconds.items())
+
+    def _look(self) -> None:
+        """What was there at the last look has been there since."""
+        now = self._now()
+        for kind, count in self._there.items():
+            self._machine_seconds[kind] += count * (now - self._looked)
+        alive = [node for node in self._nodes() if node["Alive"]] if self._nodes else []
+        self._there = Counter(kind_of(node, self._kinds).name for node in alive)
+        self._looked = now
+
+
+def kind_of(node: Mapping[str, Any], kinds: Sequence[Kind]) -> Kind:
+    """Of a node as `ray.nodes` gives it: what it is labelled, or the head, or the kind of its CPUs
+    and GPUs. Where several are possible, the dearest."""
+    resources = node["Resources"]
+    label = (node.get("Labels") or {}).get(_GROUP)
+    size = (resources.get("CPU", 0.0), resources.get("GPU", 0.0))
+    alike = (
+        [kind for kind in kinds if kind.name == label]
+        or [kind for kind in kinds if kind.head and HEAD in resources]
+        or [kind for kind in kinds if not kind.head and (kind.cpus, kind.gpus) == size]
+        or [kind for kind in kinds if not kind.head]
+        or list(kinds)
+    )
+    return max(alike, key=lambda kind: kind.price or 0.0)
+
+
+def _check_prices(file: ClusterFile | None) -> None:
+    how = (
+        f"State them in the cluster file (`metadata: {{{PRICES}: {{head: 0.19, gpu: 0.60}}}}`) and "
+        "name it with --cluster; on the head of `ray up` its own is read."
+    )
+    if file is None:
+        raise SpecError(f"--max-cost needs prices, and no cluster file is named. {how}")
+    unpriced = [kind.name for kind in file.kinds if kind.price is None and (kind.most or kind.head)]
+    if unpriced or not file.kinds:
+        lacks = ", ".join(unpriced) or "any kind of machine"
+        raise SpecError(f"--max-cost needs prices, and {file.path} lacks that of {lacks}. {how}")

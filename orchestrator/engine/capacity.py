@@ -1,0 +1,201 @@
+"""How many trials a cluster takes at a time: a slot is one GPU, a share of one, or some cores.
+
+A cluster may grow and shrink while a sweep runs. What its autoscaler may still start counts as if
+it were there: work has to be asked for before a machine comes for it, and all of it at once, or the
+cluster would grow one machine at a time.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+from lp_sweep.orchestrator.cluster.clusterfile import (
+    ACCELERATOR,
+    ON_HEAD,
+    ClusterFile,
+    Kind,
+    accelerator_of,
+    read_cluster_file,
+)
+from lp_sweep.orchestrator.engine.joining import HEAD, workers
+from lp_sweep.orchestrator.engine.runoptions import PerTrial
+from lp_sweep.orchestrator.sweepfile.wording import did_you_mean
+from lp_sweep.storage.errors import PreflightError, SpecError
+from lp_sweep.storage.runs import Announcement
+
+Size = tuple[float, float]  # CPUs and GPUs of a node
+
+_SHARES = 10_000  # Ray counts in such parts: the shares of a GPU must not add up to more than one
+_MOST_CORES = 8  # of a CPU slot, and CPU slots of the largest node where it has no more than 64
+_LOOK_SECONDS = 5.0  # between two looks at the nodes
+
+
+class Slots(NamedTuple):
+    """How the cluster is cut: `number` trials at a time, each with these resources."""
+
+    number: int
+    cpus: float
+    gpus: float
+    accelerator_type: str | None = None
+
+    def bundle(self) -> dict[str, float]:
+        """What Ray is asked for. A little of a node's kind of GPU is how Ray keeps to that kind."""
+        kind = {f"{ACCELERATOR}{self.accelerator_type}": 0.001} if self.accelerator_type else {}
+        return {"CPU": self.cpus, "GPU": self.gpus, **kind}
+
+
+class Capacity:
+    """`slots` at the start; `now` as the cluster is by now, a slot being what it was."""
+
+    def __init__(
+        self,
+        per_trial: PerTrial,
+        nodes: Callable[[], Sequence[Mapping[str, Any]]],
+        file: ClusterFile | None = None,
+    ) -> None:
+        self._nodes, self._kind = nodes, per_trial.accelerator_type
+        self._coming = file.coming(self._kind) if file else []
+        there = {accelerator_of(node["Resources"]) for node in nodes() if node["Alive"]}
+        may_come = {kind.accelerator for kind in file.largest()} if file else set()
+        self.accelerators = sorted(kind for kind in there | may_come if kind)
+        _check_kind(self._kind, self.accelerators, file)
+        self.slots = cut(self._sizes(), per_trial)
+        self._number, self._looked = self.slots.number, time.monotonic()
+
+    def now(self) -> int:
+        """At least 1: what is lost may come back."""
+        if time.monotonic() - self._looked > _LOOK_SECONDS:
+            self._looked = time.monotonic()
+            self._number = max(1, fitting(self._sizes(), self.slots.cpus, self.slots.gpus))
+        return self._number
+
+    def _sizes(self) -> list[Size]:
+        nodes = self._nodes()
+        joined = sizes(workers(nodes), self._kind)
+        return sizes(nodes, self._kind) + still_coming(self._coming, joined)
+
+
+def sizes(nodes: Sequence[Mapping[str, Any]], accelerator: str | None = None) -> list[Size]:
+    """Of the nodes that are alive; `accelerator`: of those with such GPUs."""
+    return [
+        (node["Resources"].get("CPU", 0.0), node["Resources"].get("GPU", 0.0))
+        for node in nodes
+        if node["Alive"] and accelerator in (None, accelerator_of(node["Resources"]))
+    ]
+
+
+def _check_kind(asked: str | None, kinds: Sequence[str], file: ClusterFile | None) -> None:
+    """Raises PreflightError where no node has such GPUs, and none may come that has."""
+    if asked is None or asked in kinds:
+        return
+    name = f'"{ACCELERATOR}{asked}": 1'
+    hint = f" A kind of machine of {file.path} says so in its resources: {name}." if file else ""
+    raise PreflightError(
+        f"no GPU of kind {asked!r}, that resources_per_trial.accelerator_type asks for: the nodes "
+        f"have {', '.join(kinds) or 'no GPU that Ray has a name for'}."
+        f"{did_you_mean(asked, kinds)} Name one of them, leave the key out, or wait for the "
+        f"cluster's nodes.{hint}"
+    )
+
+
+def mixed_note(slots: Slots, accelerators: Sequence[str]) -> str | None:
+    """What to know where trials will run on GPUs of several kinds."""
+    if not slots.gpus or slots.accelerator_type or len(accelerators) < 2:
+        return None
+    return (
+        f"trials run on GPUs of several kinds ({', '.join(accelerators)}): the seconds of a record "
+        "are those of its own, and neither an estimate nor a speed mixes kinds. For one kind: "
+        f"resources_per_trial: {{accelerator_type: {accelerators[0]}}}"
+    )
+
+
+def crowded_note(slots: Slots, other: Announcement) -> str:
+    """Of another run on this machine: each started a Ray of its own, which counts all there is."""
+    theirs = f"{other.slots} slot{'' if other.slots == 1 else 's'}" if other.slots else "its slots"
+    together = f": together {other.slots + slots.number}" if other.slots else ""
+    device = "GPUs" if slots.gpus else f"{os.cpu_count()} cores"
+    mend = "part them by CUDA_VISIBLE_DEVICES, or end" if slots.gpus else "end"
+    return (
+        f"another run on this machine (pid {other.pid}) has {theirs}, this one {slots.number}"
+        f"{together} on the same {device}, and both are slower: {mend} one. Nothing is lost"
+    )
+
+
+def still_coming(coming: Sequence[Size], joined: Sequence[Size]) -> list[Size]:
+    """Of the nodes that an autoscaler may start those that are not among the workers there."""
+    left = list(coming)
+    for size in joined:
+        if size in left:
+            left.remove(size)
+    return left
+
+
+def file_on_head() -> ClusterFile | None:
+    """Of this very machine's cluster, where `ray up` made it: what its autoscaler may start."""
+    if not ON_HEAD.expanduser().exists():
+        return None
+    try:
+        return read_cluster_file(ON_HEAD)
+    except SpecError:  # not ours to judge: the cluster runs
+        return None
+
+
+class Largest(NamedTuple):
+    """Of a cluster that is not there yet: its slots, the head's too, and the workers that have any,
+    a kind for each machine."""
+
+    file: ClusterFile
+    slots: Slots
+    workers: list[Kind]
+
+
+def at_its_largest(file: ClusterFile, per_trial: PerTrial) -> Largest:
+    """Raises PreflightError where no trial fits, SpecError where the file does not say what a
+    worker has."""
+    if not file.largest():
+        raise SpecError(
+            f"{file.path} says of no worker what it has, so nobody knows how many trials it takes: "
+            "in available_node_types give one `resources: {CPU: 8, GPU: 1}` and `max_workers: 4`."
+        )
+    heads = [kind for kind in file.kinds if kind.head]
+    resources = [{HEAD: 1.0, "CPU": head.cpus or 0.0, "GPU": head.gpus or 0.0} for head in heads]
+    nodes = [{"Alive": True, "Resources": found} for found in resources]
+    slots = Capacity(per_trial, lambda: nodes, file).slots
+    workers = [
+        kind
+        for kind in file.largest(per_trial.accelerator_type)
+        if fitting([(kind.cpus or 0.0, kind.gpus or 0.0)], slots.cpus, slots.gpus)
+    ]
+    return Largest(file, slots, workers)
+
+
+def fitting(nodes: Sequence[Size], cpus: float, gpus: float) -> int:
+    """Trials of this size that fit at a time. A trial fits into one node."""
+    return sum(
+        min(int(cores / cpus), int(devices / gpus) if gpus else int(cores / cpus))
+        for cores, devices in nodes
+    )
+
+
+def cut(nodes: Sequence[Size], per_trial: PerTrial) -> Slots:
+    """One trial per GPU, or as many as `trials_per_gpu` says; on a CPU cluster one per core group.
+    Raises PreflightError where no trial fits."""
+    gpus = per_trial.gpus
+    if gpus is None:
+        share = int(_SHARES / per_trial.trials_per_gpu) / _SHARES
+        gpus = share if any(devices >= 1 for _, devices in nodes) else 0.0
+    cpus = per_trial.cpus
+    if cpus is None:
+        most = max((cores for cores, _ in nodes), default=0)
+        cpus = 1.0 if gpus else float(min(_MOST_CORES, max(1, int(most) // _MOST_CORES)))
+    number = fitting(nodes, cpus, gpus)
+    if number < 1:
+        have = ", ".join(f"{cores:g} CPU and {devices:g} GPU" for cores, devices in nodes)
+        raise PreflightError(
+            f"no slot: a trial asks for {cpus:g} CPU and {gpus:g} GPU on one node; the nodes have "
+            f"{have or 'nothing'}. Lower resources_per_trial, or wait for the cluster's nodes."
+        )
+    return Slots(number, cpus, gpus, per_trial.accelerator_type)

@@ -1,0 +1,195 @@
+"""A connection to Ray: the cluster that is named, or one of this machine's own."""
+
+from __future__ import annotations
+
+import logging
+import os
+import socket
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, nullcontext
+from typing import Any
+
+from lp_sweep.orchestrator.engine.capacity import Capacity, file_on_head
+from lp_sweep.orchestrator.engine.joining import await_workers
+from lp_sweep.orchestrator.engine.lifeline import Lifeline, OwnRay, leave_ray
+from lp_sweep.orchestrator.engine.raycompat import (
+    NodeTable,
+    bound_calls,
+    keep_stdout,
+    private_ray,
+)
+from lp_sweep.orchestrator.engine.runoptions import Options
+from lp_sweep.storage.errors import PreflightError
+
+# What we measured of Tune, and what follows: no snapshots, no loggers, no new console output, and
+# Ctrl-C is ours. Set before Ray is imported.
+_TUNE_ENVIRONMENT = {
+    "TUNE_GLOBAL_CHECKPOINT_S": "1000000000",
+    "TUNE_DISABLE_AUTO_CALLBACK_LOGGERS": "1",
+    "TUNE_DISABLE_SIGINT_HANDLER": "1",
+    "TUNE_WARN_EXCESSIVE_EXPERIMENT_CHECKPOINT_SYNC_THRESHOLD_S": "0",
+    "RAY_AIR_NEW_OUTPUT": "0",
+    "RAY_CHDIR_TO_TRIAL_DIR": "0",
+    # else Tune itself tries a preempted trial again, without end, and nobody hears of it
+    "RAY_TRAIN_COUNT_PREEMPTION_AS_FAILURE": "1",
+    "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
+    "RAY_DEDUP_LOGS": "0",
+    "RAY_gcs_server_request_timeout_seconds": "15",  # of a call, which is deaf to Ctrl-C
+    "TUNE_STATE_REFRESH_PERIOD": "1000000000",  # its call would wait for a lost head without end
+    "RAY_USAGE_STATS_ENABLED": "0",
+    "TOKENIZERS_PARALLELISM": "false",
+}
+_QUIET: dict[str, Any] = {"logging_level": "ERROR", "log_to_driver": False}
+_JOIN_ANOTHER = (
+    "Check --address or RAY_ADDRESS; `lp-sweep run` without either starts a Ray of this machine's "
+    "own."
+)
+_LOOK = (
+    "It was tried twice. Look for full memory or a full /tmp, and into Ray's own logs "
+    "(/tmp/ray/session_latest/logs), then run the same command again."
+)
+_OF_A_SERVER = ("http://", "https://")  # the job server's address, not Ray's own
+
+
+def address_of(options: Options) -> str | None:
+    """Of the cluster that is joined; None: a Ray of our own is started."""
+    return options.address or os.environ.get("RAY_ADDRESS")
+
+
+def is_job_server(address: str | None) -> bool:
+    """Whether an address is that of a cluster's job server, which may be on another machine."""
+    return address is not None and address.startswith(_OF_A_SERVER)
+
+
+@contextmanager
+def cluster(options: Options, tell: Callable[[str], None]) -> Iterator[Capacity]:
+    """Join the cluster that is named, or start a local Ray of our own. Raises RayLost inside once
+    that Ray is lost."""
+    address = address_of(options)
+    with connection(address) as own, Lifeline(own).watched():
+        nodes = NodeTable()
+        if address:
+            tell(joined(address))
+        if options.budget:
+            options.budget.watch(nodes)
+        file = file_on_head() if address else None
+        if file:
+            await_workers(file, nodes, tell)
+        yield Capacity(options.per_trial, nodes, file)
+
+
+@contextmanager
+def connection(address: str | None) -> Iterator[OwnRay | None]:
+    """A driver of the cluster at this address, or of a Ray of our own. Raises PreflightError."""
+    if is_job_server(address):
+        raise PreflightError(
+            f"{address} is a cluster's job server, and no driver can join there. Let the run be a "
+            "job of the cluster (`lp-sweep run ... --detach`), or start it on the head: ray exec "
+            "cluster.yaml 'lp-sweep ... --address auto'."
+        )
+    if (ray := sys.modules.get("ray")) and ray.is_initialized():
+        raise PreflightError(
+            "this process is connected to a Ray already. Call ray.shutdown() first, or start the "
+            "run in a process of its own."
+        )
+    with _settings(), keep_stdout(), nullcontext() if address else private_ray():
+        own = _join(address) if address else _start()
+        bound_calls()
+        try:
+            yield own
+        finally:
+            leave_ray(own)
+
+
+@contextmanager
+def _settings() -> Iterator[None]:
+    """Ray and Tune are set up for a sweep while inside."""
+    loggers = [logging.getLogger(name) for name in ("ray.tune", "ray.air", "ray.train")]
+    levels = [logger.level for logger in loggers]
+    added = _TUNE_ENVIRONMENT.keys() - os.environ.keys()
+    os.environ.update({name: _TUNE_ENVIRONMENT[name] for name in added})
+    for logger in loggers:  # failures are told by our own reporter
+        logger.setLevel(logging.CRITICAL)
+    try:
+        yield
+    finally:
+        for name in added:
+            os.environ.pop(name, None)
+        for logger, level in zip(loggers, levels, strict=True):
+            logger.setLevel(level)
+
+
+def _join(address: str) -> OwnRay | None:
+    """None: it is not ours. Raises PreflightError."""
+    import ray
+
+    try:
+        knock(address)
+    except Exception as error:  # of many types, for a name that is no host's too
+        raise _no_ray(f"at {address}", error, _JOIN_ANOTHER) from error
+    try:
+        ray.init(address=address, **_QUIET)
+    except BaseException as error:  # of many types, and of none in particular
+        leave_ray(None)
+        if not isinstance(error, Exception):
+            raise
+        raise _no_ray(f"at {address}", error, _JOIN_ANOTHER) from error
+    return None
+
+
+def _start() -> OwnRay:
+    """A Ray of our own; a second one where the first does not come up, since a busy machine may
+    only have been slow. Raises PreflightError."""
+    import ray
+
+    for last in (False, True):
+        own = OwnRay()
+        try:
+            with own.starting():
+                ray.init(
+                    address="local",
+                    include_dashboard=False,
+                    object_store_memory=200 * 2**20,  # records go to the store, not through Ray
+                    **_QUIET,
+                )
+            return own
+        except BaseException as error:  # of many types, and of none in particular
+            own.kill()
+            leave_ray(own)
+            if not isinstance(error, Exception):
+                raise
+            if last:
+                raise _no_ray("on this machine", error, _LOOK) from error
+    raise AssertionError("unreachable")
+
+
+def _no_ray(where: str, error: Exception, following: str) -> PreflightError:
+    said = (str(error).strip().splitlines() or [type(error).__name__])[0].rstrip(".")
+    return PreflightError(f"no Ray {where}: {said}. {following}")
+
+
+def joined(address: str) -> str:
+    """Which cluster the connection is to, and how it was found: it may be another's."""
+    import ray
+
+    at = ray.get_runtime_context().gcs_address
+    return f"joined the Ray at {at}: {found_by(address, os.environ)}"
+
+
+def found_by(address: str, environment: Mapping[str, str]) -> str:
+    """By what an address came, of which `auto` is none: Ray then looks for one."""
+    if address == "auto" and environment.get("RAY_ADDRESS", "auto") in ("", "auto"):
+        return "it is at work on this machine; --address names another"
+    variables = ("RAY_ADDRESS",) if address == "auto" else ("LP_SWEEP_ADDRESS", "RAY_ADDRESS")
+    for name in variables:
+        if address in ("auto", environment.get(name)):
+            return f"{name} names it"
+    return "--address names it"
+
+
+def knock(address: str) -> None:
+    """Raises OSError where nothing listens: Ray itself would try for minutes."""
+    host, _, port = address.rpartition("://")[2].partition(":")
+    if port.isdigit():
+        socket.create_connection((host, int(port)), timeout=10).close()

@@ -1,0 +1,177 @@
+"""Asks every node of a cluster that is up whether it can do a sweep, before the sweep spends money.
+
+Joins the cluster as a run does, waits for the same machines, and hands out no work. What is wrong
+is told, not raised.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from lp_sweep.orchestrator.cluster.clusterfile import ClusterFile
+from lp_sweep.orchestrator.engine.capacity import Capacity, file_on_head
+from lp_sweep.orchestrator.engine.cluster import connection, joined
+from lp_sweep.orchestrator.engine.everynode import ask_each_node, on_each_node
+from lp_sweep.orchestrator.engine.joining import await_workers, workers
+from lp_sweep.orchestrator.engine.runoptions import PerTrial
+from lp_sweep.orchestrator.inputs.resolve import Sweep
+from lp_sweep.orchestrator.plan.known import Known
+from lp_sweep.orchestrator.plan.planning import make_plan
+from lp_sweep.orchestrator.preflight.gpumemory import check_gpus
+from lp_sweep.orchestrator.preflight.inputs import Needed, check_inputs
+from lp_sweep.orchestrator.preflight.nodefindings import Finding, Node, node_findings
+from lp_sweep.orchestrator.preflight.nodelook import Asked, OfHub, look, node_versions, of_hub
+from lp_sweep.orchestrator.preflight.storeprobe import Probe, probed
+from lp_sweep.storage.errors import PreflightError, StoreError
+
+DRIVER = "driver"  # what concerns no node, but the machine that asks
+_ITS_LOG = "the launcher's log is /tmp/ray/session_latest/logs/monitor.out"
+
+
+class Question(NamedTuple):
+    """What a cluster is to do. `location`: of the store; None: none is named. `sweep` None: any."""
+
+    location: str | None
+    sweep: Sweep | None
+    cache_dir: Path
+    offline: bool
+
+
+class Checked(NamedTuple):
+    """What was seen, and what is wrong with it, the nodes by name."""
+
+    nodes: list[Node]
+    findings: list[Finding]
+    store_seen: bool  # by the driver: nodes were asked whether they see it, too
+    shipped: int  # models and data that nodes get through the store
+
+    @property
+    def can_run(self) -> bool:
+        return not any(finding.blocks for finding in self.findings)
+
+
+def check_cluster(address: str, question: Question, tell: Callable[[str], None]) -> Checked:
+    """Raises PreflightError where no cluster is up at the address."""
+    with connection(address):
+        import ray
+
+        tell(joined(address))
+        file = file_on_head()
+        if file:
+            await_workers(file, ray.nodes, tell)
+        findings = [*missing_machines(file, ray.nodes())] if file else []
+        findings += _own_inputs(question)
+        with _store(question.location, findings) as probe:
+            nodes = _ask(question, probe, ray.nodes())
+        own = node_versions()
+        findings += [found for node in nodes for found in node_findings(node, own)]
+        findings += _slots(question, nodes, file, ray.nodes)
+        if file and file.largest() and not workers(ray.nodes()):
+            tell("note: no worker is up yet. The first trials start them: check again then")
+    return Checked(nodes, findings, probe is not None, _shipped(question.sweep))
+
+
+def _ask(
+    question: Question, probe: Probe | None, of_ray: Sequence[Mapping[str, Any]]
+) -> list[Node]:
+    """Versions first: a node with another lp-sweep may not understand the rest."""
+    hub = of_hub(question.sweep) if question.sweep else OfHub()
+    versions = ask_each_node(node_versions)
+    asked = Asked(probe, hub, question.cache_dir, question.offline)
+    looks = ask_each_node(look, asked)
+    before = time.time()
+    clocks = on_each_node(time.time)  # of processes that are there by now: within moments
+    after = time.time()
+    nodes = []
+    for node in of_ray:
+        id_ = node["NodeID"]
+        if id_ in versions and id_ in looks:
+            known = Node(
+                name=f"{node['NodeManagerHostname']} ({node['NodeManagerAddress']})",
+                gpus=int(node["Resources"].get("GPU", 0)),
+                versions=versions[id_].value or {},
+                look=looks[id_].value,
+                error=versions[id_].error or looks[id_].error,
+                clock_off=clock_off(before, clocks.get(id_, before), after),
+            )
+            nodes.append(known)
+    return sorted(nodes, key=lambda node: node.name)
+
+
+def clock_off(before: float, there: float, after: float) -> float:
+    """Seconds by which a clock is off at least, that was read between two looks at our own."""
+    return min(0.0, there - before) or max(0.0, there - after)
+
+
+def missing_machines(file: ClusterFile, of_ray: Sequence[Mapping[str, Any]]) -> Iterator[Finding]:
+    """Machines that come by themselves, and have not; by their address where the file has it."""
+    joined = workers(of_ray)
+    if (late := file.promised - len(joined)) <= 0:
+        return
+    there = {node["NodeManagerAddress"] for node in joined}
+    named = [str(ip) for ip in file.content["provider"].get("worker_ips") or ()]
+    names = [ip for ip in named if ip not in there] or [f"{late} of {file.promised} machines"]
+    for name in names:
+        following = f"`ray status`; {_ITS_LOG}"
+        yield Finding(name, "machine", "has not joined", "the cluster file promises it", following)
+
+
+def _own_inputs(question: Question) -> list[Finding]:
+    """Models and data that the nodes get from here through the store; what can't be pinned."""
+    sweep = question.sweep
+    if sweep is None:
+        return []
+    models = [model for model in sweep.models if not model.of_hub or not model.pinned]
+    tasks = [task for task in sweep.tasks.values() if not (task.source.dataset and task.pinned)]
+    found = check_inputs(sweep, Needed(models, tasks), offline=question.offline)
+    allowed, following = "a run takes it from here", "mend it, and check again"
+    return [
+        Finding(DRIVER, "sweep", problem.rstrip("."), allowed, following)
+        for problem in found.problems
+    ]
+
+
+def _shipped(sweep: Sweep | None) -> int:
+    if sweep is None:
+        return 0
+    models = sum(not model.of_hub for model in sweep.models)
+    return models + sum(bool(task.source.files) for task in sweep.tasks.values())
+
+
+@contextmanager
+def _store(location: str | None, findings: list[Finding]) -> Iterator[Probe | None]:
+    """Its probe; None where there is none to look for, with why among the findings."""
+    with ExitStack() as stack:
+        probe = None
+        try:
+            probe = stack.enter_context(probed(location)) if location else None
+        except StoreError as error:
+            following = "name another with --store, or mend this one"
+            allowed = "the driver has to read and write it"
+            got = str(error).rstrip(".")
+            findings.append(Finding(DRIVER, "store", got, allowed, following))
+        yield probe
+
+
+def _slots(
+    question: Question,
+    nodes: Sequence[Node],
+    file: ClusterFile | None,
+    of_ray: Callable[[], Sequence[Mapping[str, Any]]],
+) -> Iterator[Finding]:
+    """Whether a trial fits anywhere: into the resources, and into the memory of a GPU."""
+    if question.sweep is None:
+        return
+    try:
+        capacity = Capacity(PerTrial.of(question.sweep.spec), of_ray, file)
+        if capacity.slots.gpus:
+            gpus = [gpu for node in nodes if node.look for gpu in node.look.gpus]
+            check_gpus(make_plan(question.sweep, Known.nothing()), gpus)
+    except PreflightError as error:
+        allowed = "a trial needs room"
+        following = "change resources_per_trial or the machines"
+        yield Finding("cluster", "slots", str(error).rstrip("."), allowed, following)

@@ -1,0 +1,90 @@
+"""Runs a plain function once on each node of the connected cluster."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+from lp_sweep.orchestrator.engine.raycompat import NodeTable
+
+_SECONDS = 120  # for a process to start and the function to end
+_SECONDS_TO_ANSWER = 10
+_SECONDS_SILENT = 60.0
+_nodes = NodeTable()
+_silent: dict[str, float] = {}  # node -> when it last did not answer
+
+
+class Answer(NamedTuple):
+    """What a function gave on a node, or why it gave nothing."""
+
+    value: Any = None
+    error: str | None = None
+
+
+def on_each_node(function: Callable[..., Any], *arguments: Any) -> dict[str, Any]:
+    """Node id -> what the function gave there. A node that does not answer is left out."""
+    return _values(ask_each_node(function, *arguments))
+
+
+def ask_each_node(function: Callable[..., Any], *arguments: Any) -> dict[str, Answer]:
+    """Node id -> its answer, of every node that is alive."""
+    nodes = [node["NodeID"] for node in _nodes() if node["Alive"]]
+    return _ask(nodes, function, arguments, _SECONDS)
+
+
+def answers(node: str | None) -> bool:
+    """Whether a node still does work; what the cluster believes of it lags by a minute. One that
+    was silent is not asked again for that minute: each of its trials is lost in turn."""
+    if not node or time.monotonic() - _silent.get(node, -_SECONDS_SILENT) < _SECONDS_SILENT:
+        return False
+    answered = bool(_values(_ask([node], _here, (), _SECONDS_TO_ANSWER)))
+    if not answered:
+        _silent[node] = time.monotonic()
+    return answered
+
+
+def _here() -> bool:
+    return True
+
+
+def _values(told: dict[str, Answer]) -> dict[str, Any]:
+    return {node: answer.value for node, answer in told.items() if answer.error is None}
+
+
+def _ask(
+    nodes: list[str], function: Callable[..., Any], arguments: tuple[Any, ...], seconds: float
+) -> dict[str, Answer]:
+    import ray
+    from ray.exceptions import RayError
+    from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+
+    # a task without a GPU of its own must still see which ones the node has
+    see = {"env_vars": {"RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0"}}
+    remote = ray.remote(num_cpus=0, max_retries=0, runtime_env=see)(lambda: function(*arguments))
+    tasks = {
+        remote.options(
+            scheduling_strategy=NodeAffinitySchedulingStrategy(node, soft=False)
+        ).remote(): node
+        for node in nodes
+    }
+    ready, late = ray.wait(list(tasks), num_returns=len(tasks), timeout=seconds)
+    for task in late:
+        ray.cancel(task, force=True)
+    found = {tasks[task]: Answer(error=f"no answer in {seconds:.0f} s") for task in late}
+    for task in ready:
+        try:
+            found[tasks[task]] = Answer(ray.get(task))
+        except RayError as error:  # the last line of its text: the others are a traceback
+            lines = str(error).strip().splitlines() or [type(error).__name__]
+            found[tasks[task]] = Answer(error=lines[-1])
+    return found
+
+
+def alive_nodes() -> set[str]:
+    """The ids of the nodes that could do work now."""
+    return {
+        node["NodeID"]
+        for node in _nodes()
+        if node["Alive"] and (node["Resources"].get("CPU") or node["Resources"].get("GPU"))
+    }

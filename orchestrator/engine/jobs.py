@@ -1,0 +1,174 @@
+"""A cluster's jobs that are runs of ours: a command becomes one, and outlives whoever asked for it.
+
+Through Ray's job server (HTTP, on the head). What it keeps of a job is for all to read who may use
+the cluster, and stays until the cluster goes: no secret belongs into a job's command, metadata or
+environment.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import datetime as dt
+import logging
+import os
+import time
+from collections.abc import Callable, Iterator
+from importlib import metadata
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from lp_sweep.orchestrator.engine.cluster import knock
+from lp_sweep.storage.errors import PreflightError
+from lp_sweep.storage.printable import short
+
+STOP_SECONDS = 120  # from SIGTERM to SIGKILL; after Ray's own 3 s a run may not have ended in order
+_SERVER = "RAY_API_SERVER_ADDRESS"
+_OURS = "lp_sweep"  # in a job's metadata: the version of the lp-sweep that made it
+_CHATTY = (
+    "dashboard.modules.dashboard_sdk",
+    "dashboard.modules.job.sdk",
+    "_private.runtime_env.packaging",
+)
+_OVER = ("SUCCEEDED", "FAILED", "STOPPED")
+
+
+class Job(NamedTuple):
+    """A run as the job server has it; `status` is one of Ray's words, `driver_code` the run's own
+    exit code, None while it has none."""
+
+    id: str
+    status: str
+    sweep: str
+    began: str  # 2026-11-22 10:02 UTC
+    driver_code: int | None
+    message: str
+
+    @property
+    def over(self) -> bool:
+        return self.status in _OVER
+
+    @property
+    def exit_code(self) -> int:
+        """The run's own, as a shell has it; 3 where it was stopped; 4 where Ray has lost it."""
+        if self.status == "STOPPED":
+            return 3
+        if self.driver_code is None:
+            return 0 if self.status == "SUCCEEDED" else PreflightError.exit_code
+        return self.driver_code if self.driver_code >= 0 else 128 - self.driver_code
+
+    def sentence(self) -> str:
+        return f"{self.id}: {self.status}, sweep {self.sweep!r}, since {self.began}"
+
+
+def server_of(address: str | None) -> str | None:
+    """The address of the job server or of its cluster; None: the cluster of this machine."""
+    return address or os.environ.get(_SERVER)
+
+
+class Jobs:
+    """The runs among a cluster's jobs. Every method raises PreflightError where the server is away
+    or refuses."""
+
+    def __init__(self, address: str | None) -> None:
+        if find_spec("aiohttp") is None:
+            raise PreflightError(
+                "Ray's job API is not installed: pip install 'lp-sweep[cluster]', here and on the "
+                "head."
+            )
+        self.address = address
+        with self._answered():
+            if address:
+                knock(address)
+                os.environ[_SERVER] = address  # by this and RAY_ADDRESS Ray overrules its argument
+            from ray.job_submission import JobSubmissionClient
+
+            for name in _CHATTY:
+                logging.getLogger(f"ray.{name}").setLevel(logging.WARNING)
+            self._client: Any = JobSubmissionClient(address)
+
+    def submit(self, id_: str, command: str, *, sweep: str, folder: Path | None = None) -> None:
+        """`command`: for the head's shell. `folder`: goes along, and the job begins in it."""
+        environment: dict[str, Any] = {"env_vars": {"RAY_JOB_STOP_WAIT_TIME_S": str(STOP_SECONDS)}}
+        if folder:
+            environment["working_dir"] = str(folder)
+        told = {_OURS: metadata.version("lp-sweep"), "sweep": sweep}
+        with self._answered():
+            self._client.submit_job(
+                submission_id=id_, entrypoint=command, runtime_env=environment, metadata=told
+            )
+
+    def all(self) -> list[Job]:
+        """The newest first."""
+        with self._answered():
+            found = [job for job in self._client.list_jobs() if _OURS in (job.metadata or {})]
+        return [_job(job) for job in sorted(found, key=lambda job: -(job.start_time or 0))]
+
+    def find(self, id_: str) -> Job | None:
+        return next((job for job in self.all() if job.id == id_), None)
+
+    def follow(self, id_: str, write: Callable[[str], bool]) -> bool:
+        """Everything that the job prints, from its beginning to its end; False: `write` gave
+        False, nobody reads any more."""
+
+        async def lines() -> bool:
+            async for text in self._client.tail_job_logs(id_):
+                if not write(text):
+                    return False
+            return True
+
+        with self._answered():
+            return asyncio.run(lines())
+
+    def log(self, id_: str) -> str:
+        with self._answered():
+            return str(self._client.get_job_logs(id_))
+
+    def stop(self, id_: str) -> Job | None:
+        """SIGTERM, and after STOP_SECONDS SIGKILL: the job as it is once it is over."""
+        with self._answered():
+            self._client.stop_job(id_)
+        return self.ended(id_, STOP_SECONDS + 30)
+
+    def ended(self, id_: str, seconds: float) -> Job | None:
+        """The job, over; None where it isn't after so many seconds."""
+        until = time.monotonic() + seconds
+        while time.monotonic() < until:
+            job = self.find(id_)
+            if job is None or job.over:
+                return job
+            time.sleep(1.0)
+        return None
+
+    @contextlib.contextmanager
+    def _answered(self) -> Iterator[None]:
+        """The many errors of Ray and its HTTP clients as one sentence."""
+        from aiohttp import ClientError
+        from ray.exceptions import RayError
+
+        try:
+            yield
+        except (ClientError, OSError, RayError, RuntimeError, ValueError) as error:
+            where = f"at {self.address}" if self.address else "on this machine"
+            why = short(" ".join(str(error).split())) or type(error).__name__
+            raise PreflightError(f"can't use a job server {where}: {why} {_NEXT}") from error
+
+
+_NEXT = (
+    "Use it on the head: ray exec cluster.yaml 'lp-sweep ...'; or from here with `ray dashboard "
+    "cluster.yaml` at work in another terminal, RAY_AUTH_MODE=token, and --address "
+    "http://127.0.0.1:8265."
+)
+
+
+def _job(told: Any) -> Job:
+    began = dt.datetime.fromtimestamp((told.start_time or 0) / 1000, dt.UTC)
+    return Job(
+        id=str(told.submission_id),
+        status=str(told.status.value),
+        sweep=str(told.metadata.get("sweep", "")),
+        began=f"{began:%Y-%m-%d %H:%M} UTC",
+        driver_code=told.driver_exit_code,
+        message=str(told.message or ""),
+    )

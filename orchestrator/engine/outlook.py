@@ -1,0 +1,84 @@
+"""When a run ends, as its queue and its pace tell: seconds, and their band.
+
+Asked at each announcement of the run, so that the band, which goes over all kinds of work that are
+left, is made anew no more often than every few seconds. Called by another thread too.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Mapping
+from time import monotonic
+
+from lp_sweep.orchestrator.engine.backlog import Backlog
+from lp_sweep.orchestrator.estimate.estimate import Kind, Rates
+from lp_sweep.orchestrator.estimate.pace import Eta, Pace
+from lp_sweep.orchestrator.plan.plan import Plan, Work
+
+_BAND_SECONDS = 5.0  # between two looks at all that is left
+
+
+class Outlook:
+    """`live`: the work that was handed out and has not ended."""
+
+    def __init__(
+        self,
+        backlog: Backlog,
+        rates: Rates,
+        pace: Pace,
+        live: Mapping[str, Work],
+        *,
+        now: Callable[[], float] = monotonic,
+    ) -> None:
+        self._backlog, self._rates, self._pace, self._live = backlog, rates, pace, live
+        self._now = now
+        self._ended: Counter[Kind] = Counter()
+        self._searching = False
+        self._spread: float | None = None
+        self._looked = -_BAND_SECONDS
+
+    def follow(self, plan: Plan) -> None:
+        """While a search may ask for more, what is left has an end above, and no band."""
+        self._searching = any(cell.search == "waiting" for cell in plan.cells)
+        self._looked = -_BAND_SECONDS
+
+    def started(self, work: Work) -> None:
+        """A piece is at work from now on; one that starts again counts from then."""
+        self._pace.started(work.id)
+
+    def ended(self, work: Work, *, done: bool) -> float:
+        """Seconds since it started. A failure says nothing of how long work takes."""
+        elapsed = self._pace.elapsed(work.id)
+        self._pace.ended(work.id, self._rates.seconds(work) if done else None)
+        if done:
+            self._ended[self._rates.kind(work)] += 1
+        return elapsed
+
+    def remaining_seconds(self) -> float:
+        """Slot-seconds of all that is waiting or live, by the estimate."""
+        return self._backlog.seconds() + sum(map(self._rates.seconds, [*self._live.values()]))
+
+    def seconds_left(self, scale: float = 1.0) -> float | None:
+        """Until the run ends, by its pace; None while nobody can say. `scale`: as for `Pace`."""
+        live = [(work.id, self._rates.seconds(work)) for work in [*self._live.values()]]
+        backlog = self._backlog
+        return self._pace.seconds_left(
+            live, backlog.seconds() - backlog.alone, backlog.longest(), backlog.alone, scale
+        )
+
+    def eta(self) -> Eta:
+        """With its band, but for a run that is late by more than that. What waits for a network, or
+        for a profile, is taken to be as sure as what can begin."""
+        seconds, spread = self.seconds_left(), self._band()
+        if spread is None or not (high := self.seconds_left(spread)):
+            return Eta(seconds)
+        return Eta(seconds, self.seconds_left(1 / spread), high)
+
+    def _band(self) -> float | None:
+        now = self._now()
+        if now - self._looked >= _BAND_SECONDS:
+            self._looked = now
+            left = Counter(self._backlog.kinds())
+            left.update(map(self._rates.kind, [*self._live.values()]))
+            self._spread = None if self._searching else self._rates.spread(left, dict(self._ended))
+        return self._spread

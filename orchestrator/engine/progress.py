@@ -1,0 +1,156 @@
+"""What a person sees while a sweep runs, on stderr: lines for logs and pipes. `livereporter` has
+the display of a terminal, `eventreporter` the stream for programs."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Mapping
+from typing import NamedTuple, Protocol
+
+from lp_sweep.orchestrator.engine.workqueue import WorkQueue
+from lp_sweep.orchestrator.estimate.pace import Eta, clock
+from lp_sweep.orchestrator.plan.naming import describe
+from lp_sweep.orchestrator.plan.plan import Plan, Work
+from lp_sweep.storage.printable import printable
+
+_QUIET_SECONDS = 60.0
+
+
+def told_of_measures(failed: Mapping[str, str]) -> str:
+    """Behind a trial that is done: its network's measurements that failed, and how."""
+    return "".join(f"; measurement {id_} failed: {kind}" for id_, kind in failed.items())
+
+
+class Facts(NamedTuple):
+    """What is known of a piece that has ended, beside its words. `score`: of `metric`, points."""
+
+    metric: str | None = None
+    score: float | None = None
+    seconds: float | None = None  # by its worker's clock
+    error_type: str | None = None
+
+
+NO_FACTS = Facts()
+
+
+class Reporter(Protocol):
+    """Events of a run, in the order they happen; all are called in one thread."""
+
+    def planned(self, plan: Plan) -> None: ...
+    def opened(self, queue: WorkQueue, slots: int) -> None: ...
+    def started(self, work: Work) -> None: ...
+    def ended(self, id_: str, status: str, detail: str, facts: Facts = NO_FACTS) -> None: ...
+    def note(self, text: str) -> None: ...
+    def tick(self) -> None: ...
+    def closed(self) -> None: ...
+
+
+class Display(Reporter, Protocol):
+    """A reporter for a person, which keeps the state of the run."""
+
+    run: Run
+
+
+def first_line(text: str) -> str:
+    return printable(text.partition("\n")[0])
+
+
+class Run:
+    """What is true now: shared by all displays."""
+
+    def __init__(self) -> None:
+        self.queue: WorkQueue | None = None
+        self.slots: list[Work | None] = []
+        self.started_at = time.monotonic()
+        self.cells_deferred = 0
+        self.seconds_used = 0.0  # of slots, by what has ended
+
+    def open(self, queue: WorkQueue, slots: int) -> None:
+        if self.queue is None:  # else its Ray was lost, and this is the next one
+            self.started_at = time.monotonic()
+        self.queue, self.slots = queue, [None] * slots
+        queue.pace.slots = slots
+
+    def start(self, work: Work) -> int:
+        """The slot that the work is on; a work that starts again keeps its slot."""
+        for index, occupant in enumerate(self.slots):
+            if occupant is not None and occupant.id == work.id:
+                return index
+        if self.queue:
+            self.queue.outlook.started(work)
+        if None not in self.slots:
+            self.slots.append(None)
+        index = self.slots.index(None)
+        self.slots[index] = work
+        return index
+
+    def end(self, id_: str, status: str) -> Work | None:
+        for index, work in enumerate(self.slots):
+            if work is not None and work.id == id_:
+                self.slots[index] = None
+                if self.queue:
+                    self.seconds_used += self.queue.outlook.ended(work, done=status == "done")
+                return work
+        return None
+
+    def eta(self) -> Eta:
+        """Empty before there is anything to tell it by."""
+        return self.queue.outlook.eta() if self.queue else Eta()
+
+    def slot_hours(self) -> float:
+        """Used by this run, what is under way included."""
+        live = [work for work in [*self.slots] if work is not None]
+        under_way = sum(self.queue.pace.elapsed(work.id) for work in live) if self.queue else 0.0
+        return (self.seconds_used + under_way) / 3600
+
+    def elapsed(self) -> float:
+        """Seconds since there were slots for the first time."""
+        return time.monotonic() - self.started_at
+
+
+class PlainReporter:
+    """A line per event, for logs and pipes."""
+
+    def __init__(self) -> None:
+        self.run = Run()
+        self._told = time.monotonic()
+
+    def planned(self, plan: Plan) -> None:
+        self.run.cells_deferred = plan.totals()["cells_deferred"]
+
+    def opened(self, queue: WorkQueue, slots: int) -> None:
+        self.run.open(queue, slots)
+        self._print(f"{queue.waiting} to do on {slots} slots")
+
+    def started(self, work: Work) -> None:
+        slot = self.run.start(work)
+        self._print(f"slot {slot}  start   {describe(work)}")
+
+    def ended(self, id_: str, status: str, detail: str, facts: Facts = NO_FACTS) -> None:
+        work = self.run.end(id_, status)
+        if work is not None and self.run.queue is not None:
+            left = self.run.queue.progress().left
+            self._print(
+                f"{status:<7} {describe(work)}: {first_line(detail)}"
+                f"  [{left} left, ETA {clock(self.run.eta().seconds)}]"
+            )
+
+    def note(self, text: str) -> None:
+        self._print(f"note    {printable(text)}")
+
+    def tick(self) -> None:
+        """Called often; a line a minute, so that a log of long trials shows life."""
+        queue = self.run.queue
+        if queue is None or time.monotonic() - self._told < _QUIET_SECONDS:
+            return
+        left, eta = queue.progress().left, self.run.eta().text()
+        used = f"{self.run.slot_hours():.2f} slot-hours used"
+        self._print(f"running {len(queue.live)}, {left} left, ETA {eta}, {used}")
+
+    def closed(self) -> None:
+        pass
+
+    def _print(self, line: str) -> None:
+        self._told = time.monotonic()
+        print(f"[{clock(self.run.elapsed())}] {line}", file=sys.stderr, flush=True)

@@ -1,0 +1,256 @@
+"""What is missing, handed out one piece at a time, longest first; profiles before trials, and
+speeds at the end: each alone, since what runs beside it would be in its times.
+
+Pure bookkeeping over a plan: no Ray, and no clock but those of its `pace` and its growth. When a
+profile ends, the cells that waited for it become trials; when a search has all that it asked for,
+it asks for more, or ends. What another run on the store holds is left to it, and looked at again
+at the end.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+from lp_sweep.orchestrator.engine.backlog import Backlog, Rank
+from lp_sweep.orchestrator.engine.growth import Growth
+from lp_sweep.orchestrator.engine.history import BLOCKED, History
+from lp_sweep.orchestrator.engine.others import Others, Verdict
+from lp_sweep.orchestrator.engine.outlook import Outlook
+from lp_sweep.orchestrator.engine.rounds import asked_trials
+from lp_sweep.orchestrator.estimate.estimate import Rates
+from lp_sweep.orchestrator.estimate.pace import Pace
+from lp_sweep.orchestrator.plan.known import Known
+from lp_sweep.orchestrator.plan.plan import Plan, Work
+from lp_sweep.orchestrator.plan.selection import Selection
+from lp_sweep.storage.errors import StoreError
+from lp_sweep.storage.networks import keep_while_needed
+from lp_sweep.storage.runs import Progress
+from lp_sweep.storage.store import Store
+
+
+class WorkQueue:
+    """`take` gives the next piece or None; `live` is what was taken and has not ended; `history`
+    is what became of the rest."""
+
+    def __init__(
+        self,
+        plan: Plan,
+        store: Store,
+        rates: Rates,
+        on_plan: Callable[[Plan], None],
+        *,
+        selection: Selection | None = None,
+        on_blocked: Callable[[Work, str], None] = lambda work, need: None,
+        on_idle: Callable[[str], None] = lambda need: None,
+    ) -> None:
+        self.plan, self.store, self.rates = plan, store, rates
+        self._selection = selection or Selection()
+        self._on_blocked, self._on_idle = on_blocked, on_idle
+        self.others = Others(store, self._selection)
+        self.pace = Pace(measured=rates.trials > 0)
+        self.live: dict[str, Work] = {}
+        self.history = History()
+        self.stopped: str | None = None  # why nothing more is handed out
+        self.store_error: str | None = None
+        self.ray_error: str | None = None
+        self._backlog = Backlog(plan, rates)
+        self._networks = self._backlog.networks
+        self.outlook = Outlook(self._backlog, rates, self.pace, self.live)
+        self._growth = Growth(plan, store, on_plan)
+        self._fill()
+
+    def take(self) -> Work | None:
+        """Raises StoreError: to take is to say so in the store."""
+        work = self._first()
+        if work is None and not self.stopped and self._grown(idle=True):
+            work = self._first()
+        return work
+
+    def _first(self) -> Work | None:
+        while (ready := self._backlog.first()) and not self.stopped and self._may_begin(ready.rank):
+            ours = self.others.claim(ready.id)
+            self._backlog.pop()
+            if ours and not self._settled_by_now(ready.id):
+                self._networks.begun(ready.id)
+                work = self.live[ready.id] = self.plan.work(ready.id)
+                return work
+        return None
+
+    def job(self, work: Work) -> dict[str, Any]:
+        """What a worker gets of it."""
+        return self.plan.job(work, network=self._networks.needed(work.id))
+
+    def ended(
+        self, id_: str, error_type: str | None, measures_failed: Mapping[str, str] | None = None
+    ) -> None:
+        """A piece of work came to its end: a record (error_type None) or a failure for good; of
+        its network's measurements some may have failed all the same."""
+        self._let_go(id_)
+        self.history.failed |= measures_failed or {}
+        self._settle(id_, error_type)
+
+    def lost(self, id_: str, error_type: str) -> bool:
+        """A live piece failed in a way that may pass. True: it was put back; False: it has had its
+        tries, and has failed."""
+        again = self.history.has_tries(id_, error_type)
+        self._let_go(id_)
+        if again:
+            self._backlog.push(id_)
+        else:
+            self._settle(id_, error_type)
+        return again
+
+    def not_stored(self, id_: str, why: str, *, spooled: bool) -> None:
+        """Trained, and the store did not take the record: hand out nothing more. In the spool of
+        its node it waits for the next run; with that refused too it is to be trained again."""
+        self._let_go(id_)
+        if spooled:
+            self.history.spooled[id_] = why
+        self.refused(why)
+
+    def refused(self, why: str) -> None:
+        """The store was away for longer than a run waits for it."""
+        self.stopped, self.store_error = self.stopped or "store", why
+
+    def ray_lost(self, why: str) -> None:
+        """For good: there is nothing to hand work out to."""
+        self.stopped, self.ray_error = self.stopped or "ray", why
+
+    def again(self, ids: Iterable[str]) -> None:
+        """Work that failed for a reason that was not its own, and what failed for want of it."""
+        back = self.history.forgive(ids)
+        self._networks.may_come(back)
+        for id_ in back:
+            self._backlog.push(id_)
+        for id_ in self.history.unblock(back, self.plan):
+            self._backlog.put(id_)
+
+    def look_elsewhere(self) -> None:
+        """What became of the work that other runs held: done, failed, or ours to do after all.
+        Raises StoreError."""
+        for id_, verdict in self.others.verdicts(self.recorded):
+            if verdict is None:
+                self._backlog.push(id_)
+            else:
+                self._settle_elsewhere(id_, verdict)
+
+    def recorded(self, id_: str) -> Mapping[str, str] | None:
+        """See `Others.recorded`. Raises StoreError."""
+        return self.others.recorded(self.plan, id_, network=self._networks.needed(id_))
+
+    def known(self) -> Known:
+        """What is known by now. Of searches what was known to the plan: scores are read when a
+        newer one is made."""
+        return self.history.known(self.plan)._replace(asked=asked_trials(self.plan))
+
+    @property
+    def waiting(self) -> int:
+        return len(self._backlog)
+
+    @property
+    def open(self) -> bool:
+        """Whether anything is left to hand out, or to wait for in another run."""
+        left = self._backlog.first() or self.others.holding or self._growth.due
+        return not self.stopped and bool(left)
+
+    def progress(self) -> Progress:
+        """Called by another thread too."""
+        left = self.waiting + len(self.live) + len(self.others.holding)
+        counts = len(self.history.done), len(self.history.failed), left
+        return Progress(*counts, self.pace.slots, *self.outlook.eta())
+
+    def waiting_by_task(self) -> Mapping[tuple[str, str], int]:
+        """Of each model and task, the pieces that can begin. Called by another thread too."""
+        return self._backlog.tasks()
+
+    def remaining_seconds(self) -> float:
+        """See `Outlook`."""
+        return self.outlook.remaining_seconds()
+
+    def seconds_left(self) -> float | None:
+        """See `Outlook`."""
+        return self.outlook.seconds_left()
+
+    def _fill(self) -> None:
+        """With what is new in the plan; and what its work waits for may have ended before."""
+        self._backlog.fill(self.plan, self._selection)
+        self.outlook.follow(self.plan)
+        for need in [*self._networks.blocked.needs()]:
+            if not self._backlog.took_in(need) or need in self.history.failed:
+                self._fail_what_needs(need)
+            elif need in self.history.done:
+                self._backlog.once_more(need)
+
+    def _may_begin(self, rank: Rank) -> bool:
+        """Whether such a piece may run beside what is live, here and as far as is known of other
+        runs."""
+        if rank == Rank.SPEED:
+            return not self.live and not self.others.holding
+        return not self.live.keys() & self.plan.speeds.keys()
+
+    def _settled_by_now(self, id_: str) -> bool:
+        """Of work that was just claimed: another run may have recorded it, or failed at it, since
+        the plan was made. Raises StoreError, with the work back in the queue."""
+        tried = id_ in self.history.begun
+        try:
+            verdict = self.others.verdict(id_, self.recorded, tried=tried)
+        except StoreError:
+            self._backlog.push(id_)
+            self.others.release(id_)
+            raise
+        if verdict is None:
+            self.history.begun.add(id_)
+            return False
+        self.others.release(id_)
+        self._settle_elsewhere(id_, verdict)
+        return True
+
+    def _settle_elsewhere(self, id_: str, verdict: Verdict) -> None:
+        """Another run has recorded it, with its network if that is needed, or has failed at it."""
+        if verdict.error_type is None:
+            self.history.done_elsewhere.add(id_)
+            self._networks.begun(id_)
+            self.history.failed |= verdict.measures_failed
+            if self._networks.needed(id_):  # it may be kept as another run's best
+                keep_while_needed(self.store, id_)
+        self._settle(id_, verdict.error_type)
+
+    def _let_go(self, id_: str) -> None:
+        del self.live[id_]
+        self.others.release(id_)
+
+    def _settle(self, id_: str, error_type: str | None) -> None:
+        if error_type is None:
+            self._succeeded(id_)
+        else:
+            self.history.failed[id_] = error_type
+            self._fail_what_needs(id_)
+        self._growth.after(id_, self.plan, self.history)
+        self._grown(idle=self._backlog.first() is None)
+
+    def _grown(self, *, idle: bool) -> bool:
+        """Whether the plan has become a newer one."""
+        shared = self.others.seen
+        newer = self._growth.newer(self.plan, self.history, shared=shared, idle=idle)
+        if newer is not None:
+            self.plan = newer
+            self._fill()
+        return newer is not None
+
+    def _succeeded(self, id_: str) -> None:
+        self.history.succeeded(id_, self.plan)
+        self._backlog.succeeded(id_)
+        if id_ not in self.plan.profiles:
+            for need in self._networks.idle_after(id_):
+                self._on_idle(need)
+
+    def _fail_what_needs(self, need: str) -> None:
+        """A network will not come in this run: what goes on from it has failed too. An earlier run
+        may have said so."""
+        hopeless = self._backlog.lost(need)
+        for id_ in hopeless:
+            self._settle(id_, BLOCKED)
+        for id_ in hopeless:
+            if self.plan.known.failed.get(id_) != BLOCKED:
+                self._on_blocked(self.plan.work(id_), need)

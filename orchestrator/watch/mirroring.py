@@ -1,0 +1,137 @@
+"""A run that shows each trial in other tools as it ends, and is never held up by them.
+
+Each mirror has a thread of its own, which reads the trial from the store: what waits for a slow one
+is a list of identifiers. What it could not write it tries again with the next trial and once at the
+end; what is missing then, `lp-sweep mirror` copies later.
+"""
+
+from __future__ import annotations
+
+import shlex
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+from queue import Empty, SimpleQueue
+from threading import Thread
+
+from lp_sweep.orchestrator.engine.progress import NO_FACTS, Facts, Reporter
+from lp_sweep.orchestrator.engine.workqueue import WorkQueue
+from lp_sweep.orchestrator.mirrors.copying import copy_trials
+from lp_sweep.orchestrator.mirrors.kinds import Mirror, MirrorKind, open_mirror
+from lp_sweep.orchestrator.plan.plan import Plan, Work
+from lp_sweep.storage.printable import short
+from lp_sweep.storage.store import Store
+
+AT_THE_END = 30.0  # seconds that a run waits for its mirrors, all of them together
+
+
+class LiveMirror:
+    """One mirror of one sweep. `notes` are for the thread that reports."""
+
+    def __init__(self, kind: MirrorKind, store: str, sweep: str) -> None:
+        self.kind, self.notes = kind, SimpleQueue[str]()
+        self._store, self._sweep = store, sweep
+        self._ended: SimpleQueue[str | None] = SimpleQueue()
+        self._behind: dict[str, None] = {}  # in order; the thread's own while it lives
+        self._mirror: Mirror | None = None
+        self._told = False
+        self._thread = Thread(target=self._follow, name=f"mirror-{kind.value}", daemon=True)
+        self._thread.start()
+
+    def ended(self, trial: str) -> None:
+        """Its record, or its last attempt, is in the store."""
+        self._ended.put(trial)
+
+    def close(self, seconds: float) -> None:
+        """Waits so long for what is not written yet."""
+        self._ended.put(None)
+        self._thread.join(seconds)
+        if self._thread.is_alive() or self._behind:
+            where = f"--store {shlex.quote(self._store)} --sweep {shlex.quote(self._sweep)}"
+            self.notes.put(
+                f"not every trial of this run is in {self.kind.value}. Copy the others: "
+                f"lp-sweep mirror --to {self.kind.value} {where}"
+            )
+
+    def _follow(self) -> None:
+        going_on = True
+        while going_on:
+            ended = [self._ended.get()]
+            with suppress(Empty):
+                while True:
+                    ended.append(self._ended.get_nowait())
+            going_on = None not in ended
+            self._behind |= {trial: None for trial in ended if trial is not None}
+            if self._behind:
+                self._catch_up()
+
+    def _catch_up(self) -> None:
+        try:
+            self._mirror = self._mirror or open_mirror(self.kind, self._sweep)
+            copy_trials(Store(self._store), self._sweep, self._mirror, self._behind.keys())
+            self._behind = {}
+        except Exception as error:  # whatever another's library raises, the run goes on
+            if not self._told:
+                self._told = True
+                said = short(str(error) or type(error).__name__)
+                self.notes.put(
+                    f"{self.kind.value} does not take trials for now, the run goes on: {said}"
+                )
+
+
+class MirroringReporter:
+    """Reports as `inner` does, and tells the mirrors of each trial that ended."""
+
+    def __init__(self, inner: Reporter, mirrors: Sequence[LiveMirror]) -> None:
+        self._inner, self._mirrors = inner, mirrors
+
+    def planned(self, plan: Plan) -> None:
+        self._inner.planned(plan)
+
+    def opened(self, queue: WorkQueue, slots: int) -> None:
+        self._inner.opened(queue, slots)
+
+    def started(self, work: Work) -> None:
+        self._inner.started(work)
+
+    def ended(self, id_: str, status: str, detail: str, facts: Facts = NO_FACTS) -> None:
+        self._inner.ended(id_, status, detail, facts)
+        if status in ("done", "failed") and id_.startswith("t"):  # a profile is no training
+            for mirror in self._mirrors:
+                mirror.ended(id_)
+
+    def note(self, text: str) -> None:
+        self._inner.note(text)
+
+    def tick(self) -> None:
+        self._inner.tick()
+        self.tell()
+
+    def closed(self) -> None:
+        self._inner.closed()
+
+    def tell(self) -> None:
+        """What the mirrors have to say, in the thread that reports."""
+        for mirror in self._mirrors:
+            with suppress(Empty):
+                while True:
+                    self._inner.note(mirror.notes.get_nowait())
+
+
+@contextmanager
+def mirrored(
+    inner: Reporter, kinds: Sequence[MirrorKind], store: str, sweep: str
+) -> Iterator[Reporter]:
+    """A reporter for one run; at the end the mirrors get some time to catch up."""
+    if not kinds:
+        yield inner
+        return
+    mirrors = [LiveMirror(kind, store, sweep) for kind in dict.fromkeys(kinds)]
+    reporter = MirroringReporter(inner, mirrors)
+    try:
+        yield reporter
+    finally:
+        until = time.monotonic() + AT_THE_END
+        for mirror in mirrors:
+            mirror.close(max(0.0, until - time.monotonic()))
+        reporter.tell()

@@ -1,0 +1,189 @@
+"""A picture as lines for a terminal of any size: what has no room is told in fewer lines.
+
+Plain `rich.text.Text`, one a line and none longer than the screen is wide, so that a terminal has
+nothing to wrap. Text that anyone may have written is spelt out (`printable`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple
+
+from rich.console import Console, ConsoleOptions, RenderResult
+from rich.text import Text
+
+from lp_sweep.orchestrator.estimate.pace import clock
+from lp_sweep.orchestrator.plan.words import short_model
+from lp_sweep.orchestrator.watch.curvetext import curve_lines, with_scores
+from lp_sweep.orchestrator.watch.picture import Picture, Slot, Waiting
+from lp_sweep.storage.printable import listed, printable
+
+_WIDEST_BAR = 40
+_FEWEST_RECENT = 1
+_SLOTS_SHARE = 5  # up to a fifth of the screen is theirs
+
+
+class Screen:
+    """What is drawn: `picture`, and under it the lines of what ended last."""
+
+    def __init__(self, picture: Picture, recent: Sequence[Text] = ()) -> None:
+        self._picture, self._recent = picture, recent
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        """A line less than the screen has: the cursor stands below."""
+        yield from screen_lines(
+            self._picture,
+            self._recent,
+            width=options.max_width,
+            height=max(1, console.size.height - 1),
+            ascii_only=options.ascii_only,
+        )
+
+
+class _Part(NamedTuple):
+    """A part of the screen, in full and in as few lines as it can be told in."""
+
+    full: list[Text]
+    folded: list[Text]
+
+
+def screen_lines(
+    picture: Picture, recent: Sequence[Text], *, width: int, height: int, ascii_only: bool
+) -> list[Text]:
+    """At most `height` lines of at most `width` characters. The head stays; then what ended last,
+    the slots and the notes are folded, and the scores are cut."""
+    scored = with_scores(picture.curves)
+    scores = curve_lines(scored, width=width, most=height, ascii_only=ascii_only)
+    parts = {
+        "head": _whole(_head(picture, width, ascii_only)),
+        "slots": _slots(picture.slots, width),
+        "scores": _whole(scores),
+        "notes": _Part(_notes(picture), []),
+        "recent": _Part([*recent], [*recent][-_FEWEST_RECENT:]),
+    }
+    chosen = {name: part.full for name, part in parts.items()}
+    folding = ["recent", "notes"]
+    if len(parts["slots"].full) > height // _SLOTS_SHARE:
+        folding.insert(1, "slots")
+    for name in folding:
+        if sum(map(len, chosen.values())) > height:
+            chosen[name] = parts[name].folded
+    rest = sum(len(lines) for name, lines in chosen.items() if name != "scores")
+    chosen["scores"] = _cut(scores, len(scored), height - rest)
+    lines = [line.copy() for part in chosen.values() for line in part][:height]
+    for line in lines:
+        line.no_wrap = True
+        line.truncate(width, overflow="crop" if ascii_only else "ellipsis")
+    return lines
+
+
+def _notes(picture: Picture) -> list[Text]:
+    unread = f"{picture.unread} records are still to be read" if picture.unread else ""
+    lines = [Text(printable(note), style="yellow") for note in (unread, *picture.notes) if note]
+    others = [name for name in picture.sweeps if name != picture.sweep]
+    if others:
+        lines.append(Text(f"--sweep shows another: {listed(others)}", style="dim"))
+    return lines
+
+
+def _whole(lines: list[Text]) -> _Part:
+    return _Part(lines, lines)
+
+
+def _cut(scores: list[Text], curves: int, room: int) -> list[Text]:
+    """The heading, the first rows, and how many more there are."""
+    if curves + 1 <= room:
+        return scores
+    if room < 3:  # a heading and a count alone would tell nothing
+        return []
+    more = curves - (room - 2)
+    return [*scores[: room - 1], Text(f"and {more} more: lp-sweep table tasks", style="dim")]
+
+
+def _head(picture: Picture, width: int, ascii_only: bool) -> list[Text]:
+    ended, total = picture.done + picture.failed, picture.total
+    name = Text(printable(picture.sweep), style="bold")
+    name.truncate(max(10, width // 3))
+    share = f" {ended}/{total}  {100 * ended // total if total else 100}%"
+    room = min(_WIDEST_BAR, width - name.cell_len - len(share) - 2)
+    bar = _bar(ended, total, room, ascii_only) if room >= 5 else Text()
+    lines = [Text.assemble(name, "  ", bar, share)]
+    lines += [*_packed(_state(picture), width), *_packed(_times(picture), width)]
+    if picture.failures:
+        told = "  ".join(f"{kind} {count}" for kind, count in picture.failures.items())
+        lines.append(Text(f"failures: {printable(told)}", style="red"))
+    if waiting := _waiting(picture.waiting, width):
+        lines.append(Text(waiting))
+    return lines
+
+
+def _bar(ended: int, total: int, room: int, ascii_only: bool) -> Text:
+    full = room * ended // total if total else room
+    on, off = ("#", "-") if ascii_only else ("━", "─")
+    return Text.assemble((on * full, "cyan"), (off * (room - full), "dim"))
+
+
+def _state(picture: Picture) -> list[Text]:
+    running = len(picture.running)
+    parts = [Text(f"done {picture.done}"), Text(f"running {running}")]
+    parts.append(Text(f"failed {picture.failed}", style="red" if picture.failed else "dim"))
+    parts.append(Text(f"waiting {max(0, picture.left - running)}"))
+    if deferred := picture.counts.get("cells_deferred", 0):
+        parts.append(Text(f"deferred {deferred} cells"))
+    return parts
+
+
+def _times(picture: Picture) -> list[Text]:
+    used = Text(f"{picture.slot_hours:.2f} slot-hours used")
+    if picture.elapsed is None:
+        return [Text("no run is at work", style="dim"), used]
+    return [Text(f"{clock(picture.elapsed)} elapsed"), Text(f"ETA {picture.eta.text()}"), used]
+
+
+def _packed(parts: Iterable[Text], width: int) -> list[Text]:
+    """Parts side by side, in as many lines as that takes."""
+    lines: list[Text] = []
+    for part in parts:
+        if lines and lines[-1].cell_len + 2 + part.cell_len <= width:
+            lines[-1] = Text.assemble(lines[-1], "  ", part)
+        else:
+            lines.append(part)
+    return lines
+
+
+def _waiting(waiting: Sequence[Waiting], width: int) -> str:
+    """`waiting: rte 12  mrpc 9`, with models where there are several and room for them."""
+    by_task: dict[str, int] = {}
+    for item in waiting:
+        task = item.task or "speeds"
+        by_task[task] = by_task.get(task, 0) + item.pieces
+    short = "  ".join(f"{task} {count}" for task, count in by_task.items())
+    if len({item.model for item in waiting}) > 1:
+        long = "  ".join(
+            f"{short_model(item.model)} {item.task or 'speeds'} {item.pieces}" for item in waiting
+        )
+        short = long if len(long) + len("waiting: ") <= width else short
+    return f"waiting: {printable(short)}" if short else ""
+
+
+def _slots(slots: Sequence[Slot], width: int) -> _Part:
+    if not slots:
+        return _Part([], [])
+    room = min(max(len(slot.place) for slot in slots), max(1, width // 4))
+    busy = [slot for slot in slots if slot.work]
+    longest = max(busy, key=lambda slot: slot.seconds or 0.0, default=None)
+    told = f"slots: {len(busy)} of {len(slots)} busy"
+    if longest is not None:
+        told += f", the longest {clock(longest.seconds)} {longest.work}"
+    return _Part([_slot(slot, room, width) for slot in slots], [Text(printable(told))])
+
+
+def _slot(slot: Slot, room: int, width: int) -> Text:
+    """The time stays where the work has too long a name."""
+    place = f"{printable(slot.place)[:room]:<{room}}  "
+    if not slot.work:
+        return Text.assemble(place, ("idle", "dim"))
+    time = "" if slot.seconds is None else f"  {clock(slot.seconds)}"
+    work = Text(printable(slot.work))
+    work.truncate(max(1, width - len(place) - len(time)), overflow="ellipsis")
+    return Text.assemble(place, work, time)
