@@ -12,13 +12,13 @@ from typing import Any
 import pytest
 
 from lp_sweep.orchestrator.cluster.clusterfile import ClusterFile, Kind
+from lp_sweep.orchestrator.cluster.joining import HEAD
 from lp_sweep.orchestrator.engine.cluster import found_by
-from lp_sweep.orchestrator.engine.clustercheck import clock_off, missing_machines
-from lp_sweep.orchestrator.engine.joining import HEAD
 from lp_sweep.orchestrator.preflight.gpumemory import GpuInfo
 from lp_sweep.orchestrator.preflight.nodefindings import Node, node_findings
 from lp_sweep.orchestrator.preflight.nodelook import Input, Look
 from lp_sweep.orchestrator.preflight.storeprobe import Probe, probed, unseen
+from lp_sweep.orchestrator.service.clustercheck import clock_off, missing_machines
 from lp_sweep.storage.errors import StoreError
 from lp_sweep.storage.store import Store
 from tests.hubworld import MODEL, World, served

@@ -25,8 +25,8 @@ from lp_sweep.orchestrator.cli.detach import submit as detach
 from lp_sweep.orchestrator.cli.request import Request, planned
 from lp_sweep.orchestrator.cli.running import How, MayUse
 from lp_sweep.orchestrator.cli.variables import options_of
+from lp_sweep.orchestrator.cluster.jobs import Job
 from lp_sweep.orchestrator.engine.cluster import is_job_server
-from lp_sweep.orchestrator.engine.jobs import Job
 from lp_sweep.orchestrator.engine.stopsignals import StopSignals
 from lp_sweep.orchestrator.inputs import parcel
 from lp_sweep.orchestrator.plan.policy import Limits
@@ -335,7 +335,7 @@ def test_what_there_is_to_stop() -> None:
 ATTACH = """
 import contextlib
 from lp_sweep.orchestrator.cli import jobcli
-from lp_sweep.orchestrator.engine import jobs
+from lp_sweep.orchestrator.cluster import jobs
 
 class Server(jobs.Jobs):
     def __init__(self, address):

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from lp_sweep.orchestrator.cli import spot
-from lp_sweep.orchestrator.engine.spotwatch import CLOUDS, Notice, drain, wait_for_notice
+from lp_sweep.orchestrator.cluster.spotwatch import CLOUDS, Notice, drain, wait_for_notice
 from lp_sweep.trials.leaving import announced
 from tests.metadata import Answer, Metadata, action, serving
 from tests.test_cli import sweep

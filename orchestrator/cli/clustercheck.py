@@ -23,8 +23,8 @@ from lp_sweep.storage.errors import PreflightError
 from lp_sweep.storage.places import node_folder
 
 if TYPE_CHECKING:
-    from lp_sweep.orchestrator.engine.clustercheck import Checked
     from lp_sweep.orchestrator.preflight.nodefindings import Node
+    from lp_sweep.orchestrator.service.clustercheck import Checked
 
 _COLUMNS = ("node", "state", "GPUs", "store", "models and data", "free")
 _GIB = 2**30
@@ -49,7 +49,7 @@ def check(
     Example: lp-sweep cluster check sweep.yaml --address auto
     """
     from lp_sweep.orchestrator.cli.request import Request
-    from lp_sweep.orchestrator.engine.clustercheck import Question, check_cluster
+    from lp_sweep.orchestrator.service.clustercheck import Question, check_cluster
 
     location, sweep = store, None
     if file is not None:

@@ -12,7 +12,7 @@ from lp_sweep.storage.errors import PreflightError
 from lp_sweep.storage.printable import printable
 
 if TYPE_CHECKING:
-    from lp_sweep.orchestrator.engine.jobs import Job, Jobs
+    from lp_sweep.orchestrator.cluster.jobs import Job, Jobs
 
 app = typer.Typer()
 
@@ -36,7 +36,7 @@ def attach(run: RunArgument = None, address: JobAddressOption = None) -> None:
 
     Example: lp-sweep attach lp-sweep-3f9a2c71
     """
-    from lp_sweep.orchestrator.engine.jobs import Jobs
+    from lp_sweep.orchestrator.cluster.jobs import Jobs
 
     jobs = Jobs(address)
     job = _named(jobs.all(), run) if run else _last(jobs.all())
@@ -65,7 +65,7 @@ def stop(run: RunArgument = None, address: JobAddressOption = None) -> None:
 
     Example: lp-sweep stop lp-sweep-3f9a2c71
     """
-    from lp_sweep.orchestrator.engine.jobs import STOP_SECONDS, Jobs
+    from lp_sweep.orchestrator.cluster.jobs import STOP_SECONDS, Jobs
 
     jobs = Jobs(address)
     job = _named(jobs.all(), run) if run else _only_running(jobs.all())

@@ -61,7 +61,7 @@ def _watch(
     """Whether Ray has taken the notice; also where another watcher is at work."""
     from filelock import FileLock, Timeout
 
-    from lp_sweep.orchestrator.engine.spotwatch import CLOUDS, drain, wait_for_notice
+    from lp_sweep.orchestrator.cluster.spotwatch import CLOUDS, drain, wait_for_notice
 
     known = CLOUDS[cloud]
     at = url or known.url

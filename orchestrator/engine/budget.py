@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from lp_sweep.orchestrator.cluster.clusterfile import PRICES, ClusterFile, Kind
-from lp_sweep.orchestrator.engine.joining import HEAD
+from lp_sweep.orchestrator.cluster.joining import HEAD
 from lp_sweep.storage.errors import SpecError
 
 _LOOK_SECONDS = 5.0  # between two looks at the machines

@@ -20,7 +20,7 @@ from lp_sweep.orchestrator.cluster.clusterfile import (
     accelerator_of,
     read_cluster_file,
 )
-from lp_sweep.orchestrator.engine.joining import HEAD, workers
+from lp_sweep.orchestrator.cluster.joining import HEAD, workers
 from lp_sweep.orchestrator.engine.runoptions import PerTrial
 from lp_sweep.orchestrator.sweepfile.wording import did_you_mean
 from lp_sweep.storage.errors import PreflightError, SpecError

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import logging
 import os
-import socket
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, nullcontext
 from typing import Any
 
+from lp_sweep.orchestrator.cluster.joining import await_workers, knock
 from lp_sweep.orchestrator.engine.capacity import Capacity, file_on_head
-from lp_sweep.orchestrator.engine.joining import await_workers
 from lp_sweep.orchestrator.engine.lifeline import Lifeline, OwnRay, leave_ray
 from lp_sweep.orchestrator.engine.raycompat import (
     NodeTable,
@@ -186,10 +185,3 @@ def found_by(address: str, environment: Mapping[str, str]) -> str:
         if address in ("auto", environment.get(name)):
             return f"{name} names it"
     return "--address names it"
-
-
-def knock(address: str) -> None:
-    """Raises OSError where nothing listens: Ray itself would try for minutes."""
-    host, _, port = address.rpartition("://")[2].partition(":")
-    if port.isdigit():
-        socket.create_connection((host, int(port)), timeout=10).close()

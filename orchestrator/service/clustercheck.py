@@ -13,10 +13,10 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from lp_sweep.orchestrator.cluster.clusterfile import ClusterFile
+from lp_sweep.orchestrator.cluster.joining import await_workers, workers
 from lp_sweep.orchestrator.engine.capacity import Capacity, file_on_head
 from lp_sweep.orchestrator.engine.cluster import connection, joined
 from lp_sweep.orchestrator.engine.everynode import ask_each_node, on_each_node
-from lp_sweep.orchestrator.engine.joining import await_workers, workers
 from lp_sweep.orchestrator.engine.runoptions import PerTrial
 from lp_sweep.orchestrator.inputs.resolve import Sweep
 from lp_sweep.orchestrator.plan.known import Known

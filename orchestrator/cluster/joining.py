@@ -1,8 +1,9 @@
-"""The first minutes of a cluster: `ray up` is done when the head is, and the machines that its file
-promises join one after the other."""
+"""The first minutes of a cluster: `ray up` returns when the head is up, and the machines that its
+file promises join one after the other."""
 
 from __future__ import annotations
 
+import socket
 import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -34,3 +35,10 @@ def await_workers(
             tell(f"{late}; `ray status` says more. They are taken in when they come")
             return
         time.sleep(_LOOK_SECONDS)
+
+
+def knock(address: str) -> None:
+    """Raises OSError where nothing listens: Ray itself would try for minutes."""
+    host, _, port = address.rpartition("://")[2].partition(":")
+    if port.isdigit():
+        socket.create_connection((host, int(port)), timeout=10).close()
