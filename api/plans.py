@@ -7,8 +7,8 @@ from typing import Any
 import pyarrow as pa
 
 from lp_sweep.orchestrator.cli.planview import plan_json, plan_text
-from lp_sweep.orchestrator.cli.request import Planned
 from lp_sweep.orchestrator.estimate.estimate import Estimate, Rates, estimate
+from lp_sweep.orchestrator.service.request import Planned
 from lp_sweep.rows import Rows
 
 

@@ -8,8 +8,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from lp_sweep.orchestrator.cli.request import Request, planned
 from lp_sweep.orchestrator.plan.policy import Limits
+from lp_sweep.orchestrator.service.request import Request, planned
 from lp_sweep.plans import SweepPlan
 from lp_sweep.results import Results, open_store
 from lp_sweep.storage.errors import SpecError

@@ -9,6 +9,7 @@ from pathlib import Path
 from lp_sweep.storage.errors import SpecError
 from lp_sweep.storage.printable import shown
 
+DEFAULT_STORE = "lp-sweep-store"  # in this folder, where no other is named
 BUILT_IN = "quickstart"  # the name of the built-in sweep, where no file has it
 _RUN_WITH = "# lp-sweep: "  # begins the first line of a stored sweep file
 

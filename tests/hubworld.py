@@ -50,7 +50,7 @@ DRIVER = """
 import json, sys
 from pathlib import Path
 from lp_sweep.orchestrator.preflight import preflight
-from lp_sweep.orchestrator.cli.request import Request, planned
+from lp_sweep.orchestrator.service.request import Request, planned
 from lp_sweep.storage.store import Store
 made = planned(Request("sweep.yaml", ["k=2"], None, None, True))
 cache = Path("tokens")

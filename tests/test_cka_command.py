@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from lp_sweep.orchestrator.cli import cka
-from lp_sweep.orchestrator.cli.request import Request, planned
+from lp_sweep.orchestrator.service.request import Request, planned
 from lp_sweep.storage.errors import LpSweepError
 from lp_sweep.storage.store import Store
 from lp_sweep.trials.run import execute

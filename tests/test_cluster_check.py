@@ -176,7 +176,7 @@ def test_a_store_that_is_there_keeps_what_it_has(tmp_path: Path) -> None:
 _LOOK = """
 import json, sys
 from pathlib import Path
-from lp_sweep.orchestrator.cli.request import Request
+from lp_sweep.orchestrator.service.request import Request
 from lp_sweep.orchestrator.preflight.nodelook import Asked, look, of_hub
 offline = "--offline" in sys.argv
 request = Request("sweep.yaml", [], None, None, offline)

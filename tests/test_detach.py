@@ -22,7 +22,6 @@ from lp_sweep.orchestrator.cli import jobcli
 from lp_sweep.orchestrator.cli.__main__ import app
 from lp_sweep.orchestrator.cli.detach import drop_forgotten, job_words, write_settings
 from lp_sweep.orchestrator.cli.detach import submit as detach
-from lp_sweep.orchestrator.cli.request import Request, planned
 from lp_sweep.orchestrator.cli.running import How, MayUse
 from lp_sweep.orchestrator.cli.variables import options_of
 from lp_sweep.orchestrator.cluster.jobs import Job
@@ -30,6 +29,7 @@ from lp_sweep.orchestrator.engine.cluster import is_job_server
 from lp_sweep.orchestrator.engine.stopsignals import StopSignals
 from lp_sweep.orchestrator.inputs import parcel
 from lp_sweep.orchestrator.plan.policy import Limits
+from lp_sweep.orchestrator.service.request import Request, planned
 from lp_sweep.storage.errors import LpSweepError, PreflightError, SpecError
 from tests.test_cli import sweep as lp_sweep
 from tests.toyworld import save_world, sweep_content

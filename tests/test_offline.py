@@ -360,7 +360,7 @@ def test_a_manifest_that_is_not_one(away: World) -> None:
 CHECK = """
 from pathlib import Path
 from lp_sweep.orchestrator.preflight import preflight
-from lp_sweep.orchestrator.cli.request import Request, planned
+from lp_sweep.orchestrator.service.request import Request, planned
 made = planned(Request("sweep.yaml", [], None, None, False))
 preflight.check(made.plan, made.location, Path("tokens"), offline=False)
 print(made.location)

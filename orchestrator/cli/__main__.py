@@ -118,9 +118,9 @@ def cka(
     Example: lp-sweep cka t1-0c1f t1-77ab --file sweep.yaml
     """
     from lp_sweep.orchestrator.cli import cka as view
-    from lp_sweep.orchestrator.cli.request import Request
     from lp_sweep.orchestrator.cli.running import How
     from lp_sweep.orchestrator.plan.policy import Limits
+    from lp_sweep.orchestrator.service.request import Request
 
     request = Request(file, [], store, data_dir, offline, manifest)
     folder = How(None, cache_dir, Limits(False, None), as_json).node_folder

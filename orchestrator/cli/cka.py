@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import Any
 
 from lp_sweep.orchestrator.cli.layertext import layers_text
-from lp_sweep.orchestrator.cli.request import Request, planned
 from lp_sweep.orchestrator.cli.verbs import existing
 from lp_sweep.orchestrator.plan.plan import Measure, Plan, Work
+from lp_sweep.orchestrator.service.request import Request, planned
 from lp_sweep.storage.errors import SpecError, StoreError
 from lp_sweep.storage.identity import profile_id
 from lp_sweep.storage.networks import has_network

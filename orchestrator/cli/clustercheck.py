@@ -48,8 +48,8 @@ def check(
 
     Example: lp-sweep cluster check sweep.yaml --address auto
     """
-    from lp_sweep.orchestrator.cli.request import Request
     from lp_sweep.orchestrator.service.clustercheck import Question, check_cluster
+    from lp_sweep.orchestrator.service.request import Request
 
     location, sweep = store, None
     if file is not None:

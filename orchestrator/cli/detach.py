@@ -21,10 +21,10 @@ from typing import TYPE_CHECKING
 
 from lp_sweep.orchestrator.cli.jobcli import again
 from lp_sweep.orchestrator.cli.output import emit, say
-from lp_sweep.orchestrator.cli.request import Request
 from lp_sweep.orchestrator.cluster.jobs import Jobs, server_of
 from lp_sweep.orchestrator.engine.cluster import is_job_server
 from lp_sweep.orchestrator.inputs.parcel import check_packed, own_files, pack
+from lp_sweep.orchestrator.service.request import Request
 from lp_sweep.orchestrator.sweepfile.load import SweepFile
 from lp_sweep.storage.errors import PreflightError, SpecError
 from lp_sweep.storage.files import is_url

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 from lp_sweep.orchestrator.cli.options import DEFAULT_STORE
 from lp_sweep.orchestrator.cli.output import say
-from lp_sweep.orchestrator.cli.request import Request
 from lp_sweep.orchestrator.cli.verbs import existing, opened
+from lp_sweep.orchestrator.service.request import Request
 from lp_sweep.storage.errors import LpSweepError, PreflightError, SpecError, StoreError
 from lp_sweep.storage.places import expanded, node_folder
 from lp_sweep.storage.store import Store

@@ -11,9 +11,9 @@ from lp_sweep.orchestrator.cli.output import emit, say
 from lp_sweep.orchestrator.sweepfile.until import ASSUMED, WITHIN, searched_losses
 
 if TYPE_CHECKING:
-    from lp_sweep.orchestrator.cli.request import Request
     from lp_sweep.orchestrator.cli.running import Ended, How
     from lp_sweep.orchestrator.engine.driver import Outcome
+    from lp_sweep.orchestrator.service.request import Request
     from lp_sweep.orchestrator.sweepfile.axes import StrategyEntry
 
 _FAILURES_SHOWN = 10

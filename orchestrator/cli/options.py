@@ -13,8 +13,7 @@ from lp_sweep.orchestrator.cli import completion
 from lp_sweep.orchestrator.mirrors.kinds import MirrorKind
 from lp_sweep.storage.errors import SpecError
 from lp_sweep.storage.places import BUILT_IN as BUILT_IN
-
-DEFAULT_STORE = "lp-sweep-store"
+from lp_sweep.storage.places import DEFAULT_STORE as DEFAULT_STORE
 
 
 class Format(StrEnum):

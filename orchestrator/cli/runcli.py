@@ -74,8 +74,8 @@ def run(
     with told_if_interrupted():
         from lp_sweep.orchestrator.cli import running
         from lp_sweep.orchestrator.cli.farewell import farewell
-        from lp_sweep.orchestrator.cli.request import Request
         from lp_sweep.orchestrator.plan.policy import Limits
+        from lp_sweep.orchestrator.service.request import Request
 
         request = Request(file, overrides or [], store, data_dir, offline, manifest)
         may_use = running.MayUse(max_hours, max_cost, cluster)
@@ -162,8 +162,8 @@ def retry(
     with told_if_interrupted():
         from lp_sweep.orchestrator.cli import running
         from lp_sweep.orchestrator.cli.farewell import farewell
-        from lp_sweep.orchestrator.cli.request import Request
         from lp_sweep.orchestrator.plan.policy import Limits
+        from lp_sweep.orchestrator.service.request import Request
 
         file = (files or ["sweep.yaml"])[0]
         request = Request(file, overrides, store, data_dir, offline, manifest)
@@ -211,7 +211,7 @@ def plan(
     Example: lp-sweep plan sweep.yaml --json | jq .totals
     """
     from lp_sweep.orchestrator.cli import verbs
-    from lp_sweep.orchestrator.cli.request import Request
+    from lp_sweep.orchestrator.service.request import Request
 
     if audit is not None:
         form = Format.json if as_json else form
@@ -236,7 +236,7 @@ def prefetch(
     Example: lp-sweep prefetch sweep.yaml
     """
     from lp_sweep.orchestrator.cli import verbs
-    from lp_sweep.orchestrator.cli.request import Request
+    from lp_sweep.orchestrator.service.request import Request
 
     request = Request(file, overrides or [], None, data_dir, False, manifest)
     emit(verbs.prefetch(request, as_json))

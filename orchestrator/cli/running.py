@@ -11,7 +11,6 @@ from typing import NamedTuple
 
 from lp_sweep.orchestrator.cli.interrupt import after_the_start
 from lp_sweep.orchestrator.cli.output import emit, say
-from lp_sweep.orchestrator.cli.request import Planned, Request, planned
 from lp_sweep.orchestrator.cluster.clusterfile import read_cluster_file
 from lp_sweep.orchestrator.engine.budget import Budget, Used
 from lp_sweep.orchestrator.engine.capacity import file_on_head
@@ -22,6 +21,7 @@ from lp_sweep.orchestrator.mirrors.kinds import MirrorKind, check_installed
 from lp_sweep.orchestrator.plan.policy import Limits
 from lp_sweep.orchestrator.plan.selection import Selection, retry_selection
 from lp_sweep.orchestrator.plan.unkept import unkept_note
+from lp_sweep.orchestrator.service.request import Planned, Request, planned
 from lp_sweep.orchestrator.sweepfile.load import SweepFile
 from lp_sweep.orchestrator.watch.eventreporter import EventReporter
 from lp_sweep.storage.errors import LpSweepError, SpecError

@@ -15,10 +15,10 @@ from lp_sweep.storage.store import Store, is_store
 
 if TYPE_CHECKING:
     from lp_sweep.analysis.report.writing import Written
-    from lp_sweep.orchestrator.cli.request import Request
     from lp_sweep.orchestrator.engine.capacity import Largest
     from lp_sweep.orchestrator.estimate.cost import Cost
     from lp_sweep.orchestrator.estimate.estimate import Estimate
+    from lp_sweep.orchestrator.service.request import Request
     from lp_sweep.storage.catalog import Catalog
 
 
@@ -32,12 +32,12 @@ def plan(request: Request, as_json: bool, cluster_file: Path | None = None) -> s
 
 def _plan(request: Request, as_json: bool, cluster_file: Path | None) -> str:
     from lp_sweep.orchestrator.cli.planview import plan_json, plan_text
-    from lp_sweep.orchestrator.cli.request import planned
     from lp_sweep.orchestrator.cluster.clusterfile import read_cluster_file
     from lp_sweep.orchestrator.engine.capacity import at_its_largest
     from lp_sweep.orchestrator.engine.runoptions import PerTrial
     from lp_sweep.orchestrator.estimate.estimate import Rates, estimate
     from lp_sweep.orchestrator.preflight.inputs import check_small_files
+    from lp_sweep.orchestrator.service.request import planned
 
     file = read_cluster_file(cluster_file) if cluster_file else None
     made = planned(request)

@@ -7,7 +7,6 @@ from importlib.resources import as_file, files
 from pathlib import Path
 from typing import NamedTuple
 
-from lp_sweep.orchestrator.cli.options import BUILT_IN, DEFAULT_STORE
 from lp_sweep.orchestrator.inputs.resolve import Sweep, resolve
 from lp_sweep.orchestrator.plan.baselines import missing_baselines
 from lp_sweep.orchestrator.plan.known import (
@@ -24,7 +23,7 @@ from lp_sweep.orchestrator.plan.planning import make_plan
 from lp_sweep.orchestrator.sweepfile.load import SweepFile, load_sweep
 from lp_sweep.orchestrator.sweepfile.overrides import is_part
 from lp_sweep.storage.errors import SpecError
-from lp_sweep.storage.places import expanded
+from lp_sweep.storage.places import BUILT_IN, DEFAULT_STORE, expanded
 from lp_sweep.storage.spool import flush
 from lp_sweep.storage.store import Store, is_store
 
