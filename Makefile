@@ -82,7 +82,7 @@ $(CLUSTER)/.ready: $(VENV)/.ready
 # a job server, and three machines with sshd, out of namespaces: as root only, with programs from Debian
 test-cluster: setup $(CLUSTER)/.ready
 	command -v sshd rsync ip > /dev/null || { test "$$(id -u)" = 0 && apt-get install -y -q openssh-server rsync iproute2; } || true
-	LP_SWEEP_CLUSTER_PYTHON=$(abspath $(CLUSTER))/bin/python $(BIN)/python -m pytest tests/test_jobs.py tests/test_real_cluster.py -q
+	LP_SWEEP_CLUSTER_PYTHON=$(abspath $(CLUSTER))/bin/python $(BIN)/python -m pytest tests/orchestrator/cli/test_jobs.py tests/orchestrator/cluster/test_real_cluster.py -q
 
 # MODEL: a folder with a BERT, such as all-MiniLM-L6-v2. GLUE: a folder with sst2/train.parquet, ...
 bench: setup

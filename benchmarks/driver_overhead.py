@@ -3,8 +3,8 @@
     python benchmarks/driver_overhead.py [--trials 100 1000 10000] --out driver-overhead.json
 
 A real `lp-sweep run` on a local Ray, its trials replaced by ones that make a record at once (as
-tests/test_scale.py does it). The CPU seconds are those of the driver's process alone, from when a
-tenth of the trials is recorded to the end: the start of Ray is not in them.
+tests/orchestrator/engine/test_scale.py does it). The CPU seconds are those of the driver's process
+alone, from when a tenth of the trials is recorded to the end: the start of Ray is not in them.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ import psutil
 ROOT = Path(__file__).parent.parent
 sys.path.insert(0, str(ROOT))
 
-from tests.toyworld import save_world  # noqa: E402
+from tests.support.toyworld import save_world  # noqa: E402
 
 
 def measure(trials: int) -> dict[str, Any]:
@@ -33,7 +33,7 @@ def measure(trials: int) -> dict[str, Any]:
         folder = Path(name)
         save_world(folder, seeds=f"0-{trials - 1}", strategies=[{"name": "top", "k": [0]}])
         store = folder / "store"
-        noop = {"LP_SWEEP_TEST_NOOP": "1", "PYTHONPATH": str(ROOT / "tests" / "noop")}
+        noop = {"LP_SWEEP_TEST_NOOP": "1", "PYTHONPATH": str(ROOT / "tests" / "support" / "noop")}
         command = ["run", str(folder / "sweep.yaml"), "--store", str(store)]
         command += ["--cache-dir", str(folder / "cache")]
         process = subprocess.Popen(

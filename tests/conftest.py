@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.stores import place_of
+from tests.support.stores import place_of
 
 os.environ["HF_HUB_OFFLINE"] = "1"  # read when huggingface_hub is imported
 os.environ["HF_HUB_DISABLE_PROGRESS_BARS"] = "1"
@@ -29,7 +29,7 @@ if "LP_SWEEP_TEST_S3" not in os.environ:  # see s3server.py
 
 @pytest.fixture(scope="session")
 def s3_endpoint(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    from tests import s3server  # loads boto3, which few tests need
+    from tests.support import s3server  # loads boto3, which few tests need
 
     with s3server.endpoint(tmp_path_factory.mktemp("s3") / "server.log") as endpoint:
         yield endpoint
@@ -38,7 +38,7 @@ def s3_endpoint(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 @pytest.fixture
 def s3_location(s3_endpoint: str) -> Iterator[str]:
     """A store's location in a bucket, for this test alone; nothing is there yet."""
-    from tests import s3server
+    from tests.support import s3server
 
     with s3server.fresh_prefix(s3_endpoint) as location:
         yield location

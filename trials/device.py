@@ -85,7 +85,7 @@ def reproducible(threads: int | None) -> Iterator[None]:
     end: workers are reused, and one trial's settings must not reach the next.
 
     In this mode PyTorch also writes NaN into every new tensor. That costs time and shows only reads
-    of memory that nobody wrote, of which there are none (tests/test_run.py), so it is off.
+    of memory that nobody wrote, of which there are none (tests/trials/test_run.py), so it is off.
     """
     threads_before = torch.get_num_threads()
     enabled_before = torch.are_deterministic_algorithms_enabled()

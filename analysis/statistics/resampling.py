@@ -3,7 +3,7 @@
 To draw n examples with replacement is to draw how often each occurs: a multinomial. Examples on
 which every network says the same are one *pattern*, so only patterns are drawn: a few thousand
 instead of the 40,430 examples of QQP, with the same distribution. Each metric here equals that of
-scikit-learn or scipy on the drawn examples (`tests/test_resampling.py` holds it to that);
+scikit-learn or scipy on the drawn examples (`tests/analysis/test_resampling.py` holds it to that);
 f1_score called 10,000 times would take a minute and a half for one network on QQP.
 """
 

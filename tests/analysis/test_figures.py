@@ -1,0 +1,500 @@
+"""The figures from a store: their numbers against sums by hand, and files that never change."""
+
+from __future__ import annotations
+
+import math
+import re
+import sys
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import pyarrow.compute as pc
+import pytest
+
+from lp_sweep.analysis.figures import layerwise, numbers, panels, reduced
+from lp_sweep.analysis.figures.absent import why_absent
+from lp_sweep.analysis.figures.drawings import FIGURES, Drawing, cka
+from lp_sweep.analysis.views import open_views
+from lp_sweep.storage.catalog import Catalog
+from lp_sweep.storage.errors import SpecError
+from tests.support.fake_records import STARTED, FakeSweep, identifier, trial_record
+
+matplotlib = pytest.importorskip("matplotlib")
+
+DEEP, SIX = "_big$x$_α\\beta", "模型/$small$_6"  # 8 layers, 6 layers
+TASKS = ("SST-2", "STS-B")
+FULL = {(DEEP, "SST-2"): 90.0, (DEEP, "STS-B"): 80.0, (SIX, "SST-2"): 70.0, (SIX, "STS-B"): 60.0}
+DEPTHS = {DEEP: 8, SIX: 6}
+REDUCED = ("feed-forward", "feed-forward-layers")
+
+
+def put_profile(
+    fake: FakeSweep,
+    measure: str,
+    values: Sequence[tuple[str, int, int | None, float | None]],
+    row: dict[str, Any],
+    *,
+    trained: bool = True,
+    against: str | None = None,
+) -> str:
+    """A profile of a cell's network; not `trained`: of its pre-trained model."""
+    trial = row["trial_id"] if trained else None
+    id_ = identifier("p", measure, row["model"], row["task"], trial, against)
+    record = {
+        **{key: row[key] for key in ("model", "depth", "task", "kept_layers")},
+        "profile_id": id_,
+        "measure": measure,
+        "trial_id": trial,
+        "against": against,
+        "seed": row["seed"] if trained else None,
+        "layers": [],
+        "values": [
+            dict(zip(("name", "layer", "other", "value"), item, strict=True)) for item in values
+        ],
+        "ended_at": STARTED,
+    }
+    fake.store.put("profiles", id_, [record])
+    return id_
+
+
+def whole_networks(fake: FakeSweep) -> None:
+    """K=0 of both models on two tasks and seeds, with all that is measured of them."""
+    for (model, task), score in FULL.items():
+        depth = DEPTHS[model]
+        for seed in (1, 2):
+            row = fake.cell(k=0, score=score + seed, model=model, depth=depth, task=task, seed=seed)
+            main, other = ("pearson", "accuracy") if task == "STS-B" else ("accuracy", "f1")
+            gap = (model, task, seed) == (DEEP, "STS-B", 1)  # one layer of one run is not there
+            probes: list[tuple[str, int, int | None, float | None]] = [
+                (name, layer, None, value)
+                for layer in range(depth + 1)
+                for name, value in ((main, score / 200 + layer / 100 + seed / 50), (other, 0.01))
+                if not (gap and layer == 3)
+            ]
+            if gap:
+                probes.append((main, 3, None, None))
+            put_profile(fake, "probes", probes, row)
+            near = 1.0 if task == "SST-2" else 0.9
+            similarity = [
+                (name, layer, layer, near - step * layer - seed / 100)
+                for layer in range(depth + 1)
+                for name, step in (("sentence", 0.05), ("tokens", 0.02))
+            ]
+            put_profile(fake, "similarity", similarity, row)
+            put_profile(fake, "cka", [("layer", 0, 0, None), ("layer", 1, 0, seed / 4)], row)
+        put_profile(fake, "probes", [(main, 2, None, 0.5)], row, trained=False)
+
+
+def pruned_networks(fake: FakeSweep) -> None:
+    for task in TASKS:
+        for seed in (1, 2):
+            axes: dict[str, Any] = {"model": DEEP, "depth": 8, "task": task, "seed": seed}
+            row = fake.cell(k=2, score=70 + 2 * seed, **axes)
+            put_profile(fake, "probes", [("accuracy", 6, None, 0.4)], row)
+            here = None if (task, seed) == ("STS-B", 2) else 50.0
+            fake.cell(k=2, strategy="bottom", score=here, **axes)
+            dropped = (3,) if task == "SST-2" else (3, 5)
+            fake.cell(strategy="contribution", threshold=0.9, dropped=dropped, score=60.0, **axes)
+            fake.cell(k=1, score=60.0, **{**axes, "model": SIX, "depth": 6})
+        fake.profile([0.5, 0.6, 0.95, 0.9, 0.89, 0.7, 0.8, 0.85], model=DEEP, task=task)
+    first_stage: dict[str, Any] = dict(fake.cells[0], trial_id=identifier("t", "no cell's"))
+    put_profile(fake, "probes", [("accuracy", 1, None, 0.0)], first_stage)
+
+
+def without_feed_forwards(fake: FakeSweep) -> None:
+    for row in [row for row in fake.cells if row["model"] == SIX and row["k"] == 0]:
+        changed: dict[str, Any] = {
+            "feed_forward": "top 3",
+            "cell": len(fake.cells),
+            "trial_id": identifier("t", row["trial_id"], "top 3"),
+        }
+        fake.cells.append({**row, **changed})
+        record = trial_record(fake.cells[-1], 40.0 + row["seed"], params_total=10_000_000)
+        fake.store.put("trials", changed["trial_id"], [record])
+        measured_without_feed_forwards(fake, fake.cells[-1], full=row["trial_id"])
+
+
+def measured_without_feed_forwards(fake: FakeSweep, row: dict[str, Any], full: str) -> None:
+    """Probes a tenth above the layer's; CKA with the full network, and with another."""
+    metric = "pearson" if row["task"] == "STS-B" else "accuracy"
+    put_profile(fake, "probes", [(metric, layer, None, layer / 10) for layer in range(7)], row)
+    same = [("attention", layer, layer, layer / 10 + row["seed"] / 50) for layer in range(1, 7)]
+    put_profile(
+        fake, "cka", [*same, ("attention", 1, 2, 0.0), ("layer", 1, 1, 0.0)], row, against=full
+    )
+    other = identifier("t", "another")
+    put_profile(fake, "cka", [("attention", 1, 1, 0.0)], row, against=other)
+
+
+def measured_speeds(fake: FakeSweep) -> None:
+    """Of the deep model: all layers, top K=2, and one that no cell asked for."""
+    for kept, speedup in ((8, 1.0), (6, 1.3), (1, 6.0)):
+        fake.speed(speedup, speedup, model=DEEP, depth=8, kept_layers=list(range(1, kept + 1)))
+
+
+@pytest.fixture(scope="module")
+def catalog(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Catalog]:
+    fake = FakeSweep(tmp_path_factory.mktemp("figures") / "store")
+    whole_networks(fake)
+    pruned_networks(fake)
+    without_feed_forwards(fake)
+    measured_speeds(fake)
+    with open_views(fake.publish()) as opened:
+        yield opened
+
+
+@pytest.fixture(scope="module")
+def drawings(catalog: Catalog) -> dict[str, Drawing]:
+    found = {name: draw(catalog) for name, draw in FIGURES.items()}
+    return {name: drawing for name, drawing in found.items() if drawing is not None}
+
+
+@pytest.fixture(scope="module")
+def folder(drawings: dict[str, Drawing], tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("drawn") / "new"
+    for drawing in drawings.values():
+        assert len(drawing.save(folder)) == 2
+    return folder
+
+
+def only(rows: Any, **wanted: Any) -> dict[str, Any]:
+    """The one row with these values."""
+    found = [
+        row for row in rows.to_pylist() if all(row[key] == value for key, value in wanted.items())
+    ]
+    assert len(found) == 1, found
+    return dict(found[0])
+
+
+def test_a_bar_is_the_mean_over_tasks_of_the_mean_over_seeds(catalog: Catalog) -> None:
+    rows = numbers.strategies(catalog, six=False)
+    assert set(rows["model"].to_pylist()) == {DEEP}
+    whole = only(rows, role="full")
+    assert whole["mean"] == pytest.approx((91 + 92 + 81 + 82) / 4)
+    assert whole["sd"] == pytest.approx(math.sqrt(0.5))  # seeds 86 and 87
+    assert only(rows, strategy="top")["mean"] == pytest.approx(73)
+
+
+def test_a_bar_without_all_its_cells_is_missing(catalog: Catalog) -> None:
+    row = only(numbers.strategies(catalog, six=False), strategy="bottom")
+    assert (row["mean"], row["missing_tasks"]) == (None, "STS-B")
+
+
+def test_a_threshold_that_differs_by_task_has_its_mean_k(catalog: Catalog) -> None:
+    row = only(numbers.strategies(catalog, six=False), threshold=0.9)
+    assert (row["k"], row["k_mean"], row["mean"]) == (None, 1.5, 60)
+
+
+def test_a_reference_is_as_deep_as_a_pruned_network(catalog: Catalog) -> None:
+    rows = numbers.strategies(catalog, six=False)
+    row = only(rows, role="reference")
+    assert (row["reference"], row["model"], row["mean"]) == (SIX, DEEP, pytest.approx(66.5))
+    six = numbers.strategies(catalog, six=True)
+    assert sorted(six["role"].to_pylist()) == ["full", "pruned"]
+
+
+def test_probes_are_of_the_main_metric_over_tasks(catalog: Catalog) -> None:
+    row = only(layerwise.probes(catalog), network="full", model=DEEP, layer=4)
+    assert row["mean"] == pytest.approx((45 + 40) / 2 + 4 + 3)
+    assert (row["low"], row["high"]) == (pytest.approx(48.5), pytest.approx(50.5))
+    assert row["sd"] == pytest.approx(math.sqrt(2))
+    assert (row["n_seeds"], row["n_tasks"], row["n_tasks_asked"]) == (2, 2, 2)
+
+
+def test_a_layer_without_a_number_is_missing_and_a_gap_in_the_line(catalog: Catalog) -> None:
+    rows = layerwise.probes(catalog)
+    row = only(rows, network="full", model=DEEP, layer=3)
+    assert (row["mean"], row["n_seeds"]) == (None, 1)
+    from matplotlib.figure import Figure
+
+    figure = Figure()
+    panels.probes(figure, rows.to_pylist())
+    lines: list[Any] = list(figure.axes[0].lines)
+    drawn = [list(line.get_ydata()) for line in lines]
+    (whole,) = [values for values in drawn if len(values) == 9 and not math.isnan(values[0])]
+    assert [math.isnan(value) for value in whole] == [layer == 3 for layer in range(9)]
+
+
+def test_pretrained_and_pruned_probes_stand_apart(catalog: Catalog) -> None:
+    rows = layerwise.probes(catalog)
+    before = only(rows, network="pretrained", model=SIX)
+    assert (before["layer"], before["mean"], before["n_seeds"]) == (2, 50, 0)
+    rows = rows.filter(pc.equal(rows["network"], "pruned"))
+    after = only(rows)  # no row of the first stage of another procedure, which no cell has
+    assert (after["layer"], after["mean"], after["kept_layers"]) == (6, 40, [1, 2, 3, 4, 5, 6])
+    # STS-B's has no pearson
+    assert panels.curve_label(after) == f"{DEEP}, pruned (1 of 2 tasks)"
+
+
+def test_similarity_is_of_both_parts(catalog: Catalog) -> None:
+    rows = layerwise.similarity(catalog)
+    for part, step in (("sentence", 0.05), ("tokens", 0.02)):
+        row = only(rows, part=part, model=DEEP, layer=8)
+        assert row["mean"] == pytest.approx(0.95 - 8 * step - 0.015)
+
+
+def test_a_threshold_keeps_what_is_not_above_it(catalog: Catalog) -> None:
+    rows = numbers.contribution(catalog).to_pylist()
+    kept = [row["layer"] for row in rows if row["task"] == "SST-2" and row["kept"]]
+    assert kept == [1, 2, 4, 5, 6, 7, 8]
+    assert {row["threshold"] for row in rows} == {0.9}
+
+
+def test_cka_is_a_mean_over_profiles_or_of_one(catalog: Catalog) -> None:
+    rows = layerwise.cka(catalog)
+    row = only(rows, model=DEEP, layer=1)
+    assert (row["value"], row["n_profiles"], row["n_tasks"]) == (pytest.approx(0.375), 4, 2)
+    assert only(rows, model=DEEP, layer=0)["value"] is None
+    ids = catalog.query(
+        "SELECT min(profile_id) AS id FROM layers WHERE measure = 'cka' AND seed = 2"
+    )
+    one = cka(catalog, ids["id"][0].as_py())
+    assert one is not None
+    assert one.numbers["value"].to_pylist() == [None, 0.5]
+
+
+def test_feed_forwards_beside_none(catalog: Catalog) -> None:
+    rows = numbers.feed_forwards(catalog)
+    assert rows["feed_forward"].to_pylist() == ["none", "top 3"]
+    assert rows["mean"].to_pylist() == pytest.approx([66.5, 41.5])
+    assert rows["parameters"].to_pylist() == [23_000_000 + 6 * 7_000_000, 10_000_000]
+
+
+def test_layers_with_and_without_feed_forwards(catalog: Catalog) -> None:
+    rows = layerwise.feed_forward_layers(catalog)
+    assert set(rows["model"].to_pylist()) == {SIX}, "no network of the other lacks one"
+    without = only(rows, network="top 3", part="probes", layer=4)
+    assert (without["mean"], without["n_tasks"], without["n_seeds"]) == (pytest.approx(40), 2, 2)
+    whole = only(rows, network="none", part="probes", layer=4)
+    assert whole["mean"] == pytest.approx((35 + 30) / 2 + 4 + 3)
+    cka = only(rows, network="top 3", part="attention", layer=1)
+    assert cka["mean"] == pytest.approx(0.13), "with the full network of its seed, the same layer"
+    assert not [
+        row for row in rows.to_pylist() if (row["network"], row["part"]) == ("none", "attention")
+    ]
+
+
+def test_a_line_is_the_mean_over_seeds_of_a_task(catalog: Catalog) -> None:
+    row = only(numbers.curves(catalog), model=DEEP, task="SST-2", strategy="top")
+    assert (row["k_mean"], row["mean"], row["n_seeds"]) == (2, pytest.approx(73), 2)
+    assert row["sd"] == pytest.approx(math.sqrt(2))
+
+
+def test_many_tasks_are_one_panel_a_model(catalog: Catalog) -> None:
+    rows = numbers.curves(catalog, most=3)
+    assert set(rows["task"].to_pylist()) == {None}
+    assert only(rows, model=DEEP, strategy="top")["mean"] == pytest.approx(73)
+
+
+def test_the_draws_of_random_are_one_strategy(tmp_path: Path) -> None:
+    fake = FakeSweep(tmp_path)
+    fake.cell(k=0, score=90.0)
+    for draw, dropped in enumerate([(3, 5), (2, 8)]):
+        fake.cell(k=2, strategy=f"random {draw}", dropped=dropped, score=70.0 + draw)
+    with open_views(fake.publish()) as opened:
+        rows = numbers.curves(opened).to_pylist()
+    assert [(row["strategy"], row["mean"]) for row in rows] == [
+        ("all layers", 90),
+        ("random", 70),
+        ("random", 71),
+    ]
+
+
+def test_the_front_are_those_that_none_beats_in_both(tmp_path: Path) -> None:
+    fake = FakeSweep(tmp_path)
+    fake.curve({0: 90.0, 2: 85.0, 4: 80.0, 6: 70.0})
+    fake.cell(k=4, strategy="bottom", score=86.0)
+    for kept, speedup in (((1, 12), 1.0), ((1, 10), 1.2), ((1, 8), 1.5), ((5, 12), 1.4)):
+        layers = list(range(kept[0], kept[1] + 1))
+        fake.speed(1.0, speedup, kept_layers=layers)
+        fake.speed(1.0, 9.0, kept_layers=layers, device_name="another", batches=(8,))
+    with open_views(fake.publish()) as opened:
+        rows = numbers.pareto(opened).to_pylist()
+    front = {(row["device_name"], row["strategy"], row["k"]) for row in rows if row["front"]}
+    assert len(rows) == 8, "one row a device; what was not measured has none"
+    assert front == {
+        ("H200", "all layers", 0),
+        ("H200", "bottom", 4),
+        ("H200", "top", 4),
+        ("another", "all layers", 0),
+    }
+
+
+def test_a_panel_that_nobody_measured_says_so(catalog: Catalog) -> None:
+    from matplotlib.figure import Figure
+
+    rows = layerwise.feed_forward_layers(catalog).to_pylist()
+    figure = Figure()
+    reduced.feed_forward_layers(figure, [row for row in rows if row["part"] == "probes"])
+    left, right = figure.axes
+    assert [text.get_text() for text in left.texts] == []
+    assert [text.get_text() for text in right.texts] == ["not measured"]
+    assert len(left.lines) == 2
+
+
+def test_cka_of_two_networks_by_hand_is_not_of_the_full_one(tmp_path: Path) -> None:
+    fake = FakeSweep(tmp_path)
+    full, top, bottom = (
+        fake.cell(k=k, strategy=s, score=90.0) for k, s in ((0, "top"), (2, "top"), (2, "bottom"))
+    )
+    put_profile(fake, "cka", [("layer", 1, 1, 0.9)], top, against=full["trial_id"])
+    put_profile(fake, "cka", [("layer", 1, 1, 0.1)], top, against=bottom["trial_id"])
+    with open_views(fake.publish()) as opened:
+        assert only(layerwise.cka(opened))["value"] == pytest.approx(0.9)
+
+
+@pytest.mark.parametrize(
+    ("name", "of"),
+    [
+        ("2", True),
+        ("3", True),
+        ("feed-forward", True),
+        ("feed-forward-layers", True),
+        ("4", True),
+        ("score", True),
+        ("pareto", True),
+        ("5", False),
+        ("contribution", False),
+    ],
+)
+def test_a_figure_of_one_procedure_says_which(folder: Path, name: str, of: bool) -> None:
+    text = (folder / f"figure-{name}.svg").read_text(encoding="utf-8")
+    assert ("rocedure direct" in text.split("</metadata>")[1]) is of
+
+
+def test_every_figure_is_there_and_says_its_numbers(drawings: dict[str, Drawing]) -> None:
+    assert list(drawings) == list(FIGURES)
+    said = {name: drawing.alt for name, drawing in drawings.items()}
+    assert "all layers 86.50" in said["2"]
+    assert "beside 模型/$small$_6 66.50" in said["2"]
+    assert "1 of 3 not complete" in said["2"]
+    assert "lowest 0.535 at layer 8, below 0.7 at layers 5, 6, 7, 8" in said["5"]
+    assert "t=0.9 keeps 7 of 8" in said["contribution"]
+    assert "top 3 41.5 at 10 million" in said["feed-forward"]
+    assert "top 3 removed, CKA 0.63 at layer 6" in said["feed-forward-layers"]
+    assert "on SST-2 all layers 91.50, highest top with 2 dropped 73.00" in said["score"]
+    assert "all layers ×1.00 with 86.50, top K=2 ×1.30 with 73.00" in said["pareto"]
+    assert "procedure direct" in said["2"] + said["3"]
+    assert all(text.endswith(".") and "\n" not in text for text in said.values())
+
+
+def settings_now() -> dict[str, Any]:
+    """But for the backend: asking for it loads pyplot."""
+    return {key: matplotlib.rcParams[key] for key in matplotlib.rcParams if key != "backend"}
+
+
+def test_files_are_the_same_again(
+    drawings: dict[str, Drawing], folder: Path, tmp_path: Path
+) -> None:
+    settings = settings_now()
+    with matplotlib.rc_context({"lines.linewidth": 9, "svg.fonttype": "path", "font.size": 30}):
+        for name in ("2", "4"):
+            for path in drawings[name].save(tmp_path):
+                assert path.read_bytes() == (folder / path.name).read_bytes(), path.name
+    assert settings_now() == settings
+    assert sorted(path.name for path in tmp_path.iterdir()) == [
+        "figure-2.png",
+        "figure-2.svg",
+        "figure-4.png",
+        "figure-4.svg",
+    ]
+    assert "matplotlib.pyplot" not in sys.modules
+
+
+@pytest.mark.parametrize("name", list(FIGURES))
+def test_names_are_written_as_they_are(folder: Path, name: str) -> None:
+    text = (folder / f"figure-{name}.svg").read_text(encoding="utf-8")
+    names = {
+        "3": {SIX},
+        "contribution": {DEEP},
+        "pareto": {DEEP},
+        **{key: {SIX} for key in REDUCED},
+    }.get(name, {DEEP, SIX})
+    assert all(f">{model}" in text for model in names)
+    assert "<dc:date>" not in text
+    assert (folder / f"figure-{name}.png").read_bytes().startswith(b"\x89PNG")
+
+
+SETTINGS = {
+    "2": "examples/poor-mans-bert.yaml",
+    "3": "examples/poor-mans-bert.yaml",
+    "4": "`measure: {probes: full}`",
+    "5": "`measure: {similarity: full}`",
+    "score": "examples/poor-mans-bert.yaml",
+    "pareto": "`measure: {speed: cuda}`",
+    "contribution": "`{name: contribution, threshold: [0.95, 0.925, 0.9]}`",
+    "cka": "`measure: {cka: full}`",
+    "feed-forward": "`feed_forward: [none, top 3]`",
+    "feed-forward-layers": "`measure: {probes: [full, pruned], cka: pruned}`",
+}
+
+
+@pytest.mark.parametrize("name", list(FIGURES))
+def test_an_empty_store_has_no_figure_and_says_what_brings_it(tmp_path: Path, name: str) -> None:
+    with open_views(FakeSweep(tmp_path).publish()) as empty:
+        assert FIGURES[name](empty) is None
+        told = why_absent(empty, name)
+    assert told.startswith(f"figure {name}: no ")
+    assert SETTINGS[name] in told
+    for example in re.findall(r"examples/[a-z-]+\.yaml", told):
+        assert (Path(__file__).parents[2] / example).is_file()
+
+
+def only_pending(fake: FakeSweep) -> None:
+    for depth in (6, 12):
+        fake.cell(k=2, depth=depth)
+        fake.cell(strategy="contribution", threshold=0.9, state="deferred", depth=depth)
+    fake.cells.append({**fake.cells[0], "feed_forward": "top 3", "cell": len(fake.cells)})
+
+
+def only_of_others(fake: FakeSweep) -> None:
+    """Measured of networks whose layers went by another procedure, with feed-forwards or not."""
+    for feed_forward in ("none", "top 3"):
+        row = fake.cell(k=2 + 2 * (feed_forward == "none"), score=80.0, procedure="iterative")
+        row["feed_forward"] = feed_forward
+        for measure, name in (("probes", "accuracy"), ("similarity", "tokens"), ("cka", "layer")):
+            put_profile(fake, measure, [(name, 1, 1, 0.5)], row)
+
+
+@pytest.mark.parametrize(
+    ("make", "name", "said"),
+    [
+        (only_pending, "2", "`lp-sweep status`"),
+        (only_pending, "3", "`lp-sweep status`"),
+        (only_pending, "score", "no network with fewer layers has a score yet"),
+        (only_pending, "contribution", "no contribution is measured yet: `lp-sweep status`"),
+        (only_pending, "feed-forward", "of the procedure direct: `lp-sweep status`"),
+        (only_of_others, "2", "by the procedure direct"),
+        (only_of_others, "4", "only of others (layers dropped by another procedure"),
+        (only_of_others, "5", "no similarity of full networks in this store, only of others"),
+        (only_of_others, "cka", "only of others (layers dropped by another procedure"),
+        (only_of_others, "feed-forward-layers", "add the procedure direct"),
+    ],
+)
+def test_a_figure_that_waits_says_for_what(tmp_path: Path, make: Any, name: str, said: str) -> None:
+    fake = FakeSweep(tmp_path)
+    make(fake)
+    with open_views(fake.publish()) as catalog:
+        assert FIGURES[name](catalog) is None
+        assert said in why_absent(catalog, name)
+
+
+def test_a_format_that_there_is_not(drawings: dict[str, Drawing], tmp_path: Path) -> None:
+    with pytest.raises(SpecError, match="a figure as 'bmp': choose among svg, png"):
+        drawings["2"].save(tmp_path, ["svg", "bmp"])
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_place_that_can_not_be_written(drawings: dict[str, Drawing], tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(SpecError, match=r"can't write a figure into .*file"):
+        drawings["2"].save(tmp_path / "file")
+
+
+def test_without_matplotlib_it_says_what_to_install(
+    drawings: dict[str, Drawing], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "matplotlib", None)
+    with pytest.raises(SpecError, match="pip install matplotlib"):
+        drawings["2"].save(tmp_path)

@@ -1,0 +1,382 @@
+"""SQL of any kind: rows or one message, and afterwards every file is as it was and no new one is
+there; no query takes all memory, and Ctrl-C ends each."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+
+import duckdb
+import pyarrow as pa
+import pytest
+from hypothesis import strategies as st
+
+from lp_sweep.storage import reading
+from lp_sweep.storage.errors import QueryError
+from tests.orchestrator.cli.test_cli import sweep
+from tests.support.fuzzing import AWKWARD, run
+from tests.support.sqlworld import ESCAPES, World, standing_in
+
+
+@pytest.fixture(scope="module")
+def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
+    with standing_in(tmp_path_factory.mktemp("world")) as world:
+        yield world
+
+
+# -- what is refused, and what is answered
+
+REFUSED = """
+EXPLAIN ANALYZE COMMIT
+explain analyze rollback
+EXPLAIN ANALYZE BEGIN
+EXPLAIN ANALYZE CHECKPOINT
+EXPLAIN ANALYZE VACUUM
+EXPLAIN (ANALYZE) COMMIT
+EXPLAIN (FORMAT json, ANALYZE) COMMIT
+EXPLAIN EXPLAIN ANALYZE COMMIT
+/* SELECT */ EXPLAIN ANALYZE /**/ COMMIT
+EXPLAIN PRAGMA threads=1
+EXPLAIN ANALYZE SET threads = 1
+EXPLAIN ANALYZE LOAD httpfs
+EXPLAIN ANALYZE PREPARE q AS FROM trials
+EXPLAIN COPY (FROM store.trials) TO 'out.file'
+EXPLAIN ANALYZE COPY (FROM store.trials) TO 'out.file'
+COPY (FROM store.trials) TO '/dev/stdout'
+COPY (PIVOT trials ON task) TO 'out.file'
+COPY FROM DATABASE memory TO x
+CREATE TABLE t AS PIVOT trials ON task
+CREATE TEMP TABLE t AS PIVOT trials ON task
+INSERT INTO store.trials PIVOT trials ON task
+WITH x AS (FROM trials) INSERT INTO store.trials FROM x
+WITH x AS (DELETE FROM store.trials RETURNING *) FROM x
+TRUNCATE store.trials
+COMMENT ON TABLE store.trials IS 'x'
+ANALYZE
+UPDATE EXTENSIONS
+FORCE INSTALL httpfs
+INSTALL x FROM community
+LOAD 'x.duckdb_extension'
+ATTACH ':memory:' AS x
+ATTACH 'x.db' (READ_ONLY)
+ATTACH 'https://example.org/x.db'
+EXPORT DATABASE 'out.file'
+IMPORT DATABASE 'out.file'
+CREATE SECRET (TYPE s3)
+SET VARIABLE x = 1
+PRAGMA database_list
+CALL checkpoint()
+FROM 'secret.csv'
+FROM "secret.csv"
+FROM '*.parquet'
+FROM '/proc/self/environ'
+DESCRIBE 'secret.csv'
+SUMMARIZE 'secret.parquet'
+EXPLAIN FROM 'secret.csv'
+PIVOT (FROM 'secret.csv') ON a
+PIVOT trials ON (SELECT content FROM read_text('secret.csv'))
+FROM query('DROP TABLE store.trials')
+FROM query('FROM read_text(''secret.csv'')')
+FROM json_execute_serialized_sql(json_serialize_sql('FROM ''secret.csv'''))
+SELECT getenv('SECRET_TOKEN')
+FROM duckdb_extensions()
+FROM http_get('https://example.org')
+FROM python_variable
+FROM enable_logging(storage='file', storage_path='logs')
+FROM enable_profiling(save_location='p')
+SELECT 1; DROP TABLE store.trials
+;
+--
+/*
+'
+"""
+READERS = """
+read_csv read_csv_auto sniff_csv read_text read_blob glob read_json read_json_auto read_ndjson
+read_json_objects read_ndjson_objects read_parquet parquet_scan parquet_metadata parquet_schema
+parquet_file_metadata parquet_kv_metadata query_table read_duckdb delta_scan iceberg_scan
+sqlite_scan st_read read_xlsx
+"""
+MORE = [
+    "EXPLAIN\nANALYZE\tCOMMIT",
+    "SELECT 1 --\n; DROP TABLE store.trials",
+    "SELECT " + "(SELECT * FROM " * 60_000,
+    f"SELECT '{'x' * 300_000}'",
+    *(f"FROM {reader}('secret.{kind}')" for reader in READERS.split() for kind in ("csv", "*")),
+]
+
+
+@pytest.mark.parametrize(
+    "sql", [*REFUSED.strip().splitlines(), *MORE], ids=lambda sql: ascii(sql)[:60]
+)
+def test_it_is_refused(world: World, sql: str) -> None:
+    assert isinstance(world.ask(sql), QueryError)
+
+
+ANSWERED = """
+EXPLAIN SELECT 1
+explain select 1;
+/* a */ EXPLAIN ANALYZE FROM trials
+EXPLAIN (FORMAT json) FROM trials
+EXPLAIN PIVOT trials ON task
+/* a */ PIVOT trials ON task USING sum(k)
+WITH x AS (FROM trials) PIVOT x ON task
+SELECT * FROM (PIVOT trials ON task)
+UNPIVOT trials ON k
+(SELECT 1)
+VALUES (1)
+TABLE trials
+SUMMARIZE trials
+DESCRIBE trials
+SHOW TABLES
+SELECT 1;;
+SELECT 'COMMIT; DROP TABLE trials'
+FROM duckdb_secrets()
+FROM duckdb_settings()
+FROM query('SELECT 1')
+FROM repeat('x', 3)
+WITH RECURSIVE t(n) AS (SELECT 1 UNION ALL SELECT n + 1 FROM t WHERE n < 50) FROM t
+"""
+
+
+@pytest.mark.parametrize(
+    "sql",
+    [*ANSWERED.strip().splitlines(), "-- a\nEXPLAIN SELECT 1"],
+    ids=lambda sql: ascii(sql)[:60],
+)
+def test_it_is_answered(world: World, sql: str) -> None:
+    assert isinstance(world.ask(sql), pa.Table)
+
+
+# -- any statement made of these
+
+WORDS = r"""
+SELECT * FROM WHERE 1 COPY TO EXPLAIN ANALYZE PIVOT ON USING WITH x AS ( ) , ; EXPORT DATABASE
+CREATE TABLE TEMP VIEW INSERT INTO DELETE DROP UPDATE SET ATTACH DETACH INSTALL LOAD PRAGMA CALL
+VACUUM CHECKPOINT COMMIT ROLLBACK BEGIN PREPARE EXECUTE DESCRIBE SHOW SUMMARIZE VALUES UNION ALL
+trials store.trials cells predictions k task sum(k) httpfs x.db GROUP BY LIMIT /* */ -- '' $$ \ ::
+{ } [ ] lambda é 🙂 'secret.csv' 'out.csv' read_text('secret.csv') glob('*') getenv('HOME')
+read_parquet('*.parquet') read_csv('secret.csv') enable_logging() duckdb_secrets() range(3)
+current_setting('threads') secret.csv query('COMMIT')
+"""
+PIECES = [*WORDS.split(), '"', "\n", "\0", "(FORMAT parquet)", "query('SELECT 1')"]
+HARMLESS = [piece for piece in AWKWARD if len(piece) < 100]
+SHAPES = """
+FROM {}
+EXPLAIN ANALYZE FROM {}
+SELECT (SELECT count(*) FROM {})
+PIVOT (FROM {}) ON k
+COPY (FROM {}) TO 'out.csv'
+WITH x AS (FROM {}) FROM x
+FROM query($$FROM {}$$)
+FROM trials WHERE k IN (FROM {})
+CREATE TABLE t AS FROM {}
+SELECT {}
+"""
+
+
+def statements() -> st.SearchStrategy[str]:
+    pieces = st.lists(st.sampled_from(PIECES) | st.sampled_from(HARMLESS), min_size=1, max_size=9)
+    sources = st.sampled_from([piece for piece in PIECES if "(" in piece or "'" in piece])
+    return st.one_of(
+        pieces.map(" ".join),
+        st.builds(
+            lambda shape, source: shape.replace("{}", source),
+            st.sampled_from(SHAPES.strip().splitlines()),
+            sources,
+        ),
+        st.text(max_size=20),
+    )
+
+
+def asked(world: World, sql: str) -> None:
+    world.ask(sql)
+
+
+@pytest.mark.parametrize(
+    "examples", [250, pytest.param(20_000, marks=pytest.mark.slow)], ids=["everyday", "long"]
+)
+def test_statements(world: World, examples: int) -> None:
+    run(examples, lambda sql: asked(world, sql), sql=statements())
+
+
+# -- bounds
+
+
+@pytest.mark.parametrize(
+    "sql",
+    [
+        "SELECT range, range + 1 FROM range(40000000)",
+        pytest.param("SELECT repeat('x', 300000000)", marks=pytest.mark.slow),
+    ],
+    ids=["rows", "one-value"],
+)
+def test_a_result_is_bounded(world: World, sql: str) -> None:
+    with pytest.raises(QueryError, match=r"more than 256 MiB. Ask for less"):
+        world.catalog.query(sql)
+    assert world.catalog.query("FROM trials").num_rows == 2
+
+
+def test_memory_is_half_of_what_duckdb_would_take() -> None:
+    def gibibytes(connection: duckdb.DuckDBPyConnection) -> float:
+        setting = connection.sql("SELECT current_setting('memory_limit')").fetchall()[0][0]
+        size, unit = setting.split()
+        return float(size) * {"MiB": 2**-10, "GiB": 1, "TiB": 2**10}[unit]
+
+    free, ours = duckdb.connect(":memory:"), reading.connect()
+    assert gibibytes(ours) == pytest.approx(gibibytes(free) / 2, rel=0.1)
+
+
+@pytest.mark.parametrize(
+    "sql",
+    [
+        "SELECT lpad('a', 70000000, 'b')",
+        pytest.param("SELECT len(range(1000000000))", marks=pytest.mark.slow),
+        pytest.param(
+            "SELECT string_agg(range::VARCHAR, ',') FROM range(30000000)", marks=pytest.mark.slow
+        ),
+    ],
+)
+def test_no_value_outgrows_the_limit_of_the_process(world: World, sql: str) -> None:
+    """Half of the machine's memory; here 100 MiB more than is in use when the query begins."""
+    code = """
+from lp_sweep.orchestrator import cli
+from lp_sweep.storage import reading
+
+def little(connection):
+    told = open("/proc/self/status").read()
+    return 1024 * int(told.split("VmData:")[1].split()[0]) + 100 * 2**20
+
+reading._most_memory = little
+try:
+    cli.main()
+finally:
+    told = open("/proc/self/status").read()  # getrusage has what was there before exec
+    print(int(told.split("VmHWM:")[1].split()[0]) // 1024)
+"""
+    asked = [sys.executable, "-c", code, "query", sql, "--store", "store"]
+    done = subprocess.run(asked, cwd=world.folder, capture_output=True, text=True)
+    assert done.returncode == 2, done
+    assert "emory" in done.stderr
+    assert "Traceback" not in done.stderr
+    assert int(done.stdout) < 500  # MiB, most of it Python's libraries
+
+
+def test_a_state_that_outgrows_memory_is_the_querys_error() -> None:
+    connection = reading.connect()
+    connection.execute("SET memory_limit = '100MB'")
+    reading.lock(connection)
+    with pytest.raises(QueryError, match="Out of Memory"):
+        reading.run(connection, "SELECT count(DISTINCT hash(range)) FROM range(30000000)", {})
+    assert reading.run(connection, "SELECT 1 AS a", {}).to_pylist() == [{"a": 1}]
+
+
+def test_a_statement_that_ends_the_transaction_leaves_the_next_one_alone() -> None:
+    """None gets this far, as `check` refuses them."""
+    connection = reading.connect()
+    connection.execute("CREATE TABLE t AS SELECT 1 AS a")
+    reading.lock(connection)
+    reading.run(connection, "EXPLAIN ANALYZE COMMIT", {})
+    assert reading.run(connection, "FROM t", {}).to_pylist() == [{"a": 1}]
+    with pytest.raises(QueryError, match="read-only"):
+        reading.run(connection, "DELETE FROM t", {})
+    assert reading.run(connection, "FROM t", {}).num_rows == 1
+
+
+ENDLESS = {
+    "recursion": "WITH RECURSIVE t AS (SELECT 1 AS n UNION ALL SELECT n + 1 FROM t) FROM t",
+    "product": "SELECT sum(a.range * b.range) FROM range(100000000) a, range(100000000) b",
+    "sleep": "SELECT pg_sleep(1000)",
+    "huge": "SELECT lpad('a', 2000000000, 'b')",  # DuckDB does not stop amid one value
+    "sort": "SELECT list_sort(range(300000000))[1]",
+}
+READY = """
+from lp_sweep.analysis import render, views
+from lp_sweep.orchestrator import cli
+from lp_sweep.orchestrator.cli import verbs
+print("ready", flush=True)
+cli.main()
+"""
+
+
+def interrupted(world: World, sql: str, seconds: float) -> tuple[int, str, str]:
+    """Ctrl-C so long after all is imported: exit code, output, errors."""
+    running = subprocess.Popen(
+        [sys.executable, "-c", READY, "query", sql, "--store", "store"],
+        cwd=world.folder,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),
+    )
+    assert running.stdout is not None
+    assert running.stdout.readline() == "ready\n"
+    time.sleep(seconds)
+    assert running.poll() is None
+    running.send_signal(signal.SIGINT)
+    asked = time.monotonic()
+    output, errors = running.communicate(timeout=30)
+    assert time.monotonic() - asked < 2
+    return running.returncode, output, errors
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "huge",
+        "recursion",
+        *(pytest.param(n, marks=pytest.mark.slow) for n in ("product", "sleep", "sort")),
+    ],
+)
+def test_ctrl_c_ends_an_endless_query(world: World, name: str) -> None:
+    code, output, errors = interrupted(world, ENDLESS[name], 1.5)
+    assert (code, output) == (130, "")
+    assert "Traceback" not in errors
+
+
+@pytest.mark.slow
+def test_ctrl_c_while_tables_load_ends_it_too(world: World) -> None:
+    for step in range(20):
+        code, _, errors = interrupted(world, ENDLESS["recursion"], 0.05 + 0.04 * step)
+        assert (code, "Traceback" in errors) == (130, False), errors
+
+
+def test_what_duckdb_makes_of_ctrl_c_is_ctrl_c_again() -> None:
+    with pytest.raises(KeyboardInterrupt), reading.ctrl_c():
+        raise RuntimeError("Query interrupted")
+    with pytest.raises(RuntimeError, match="something else"), reading.ctrl_c():
+        raise RuntimeError("something else")
+
+
+# -- the command line
+
+
+@pytest.mark.parametrize(
+    "sql",
+    [
+        "COPY trials TO 'out.csv'",
+        "SELECT error(chr(27) || '[31mred' || chr(10) || 'next')",
+        "SELEC 1",
+        "FROM 'secret.csv'",
+        "EXPLAIN ANALYZE COMMIT",
+        "SELECT 1; SELECT 2",
+        "",
+        "SELECT '\udcff'",
+    ],
+    ids=ascii,
+)
+def test_a_refusal_is_one_message_and_exit_2(world: World, sql: str) -> None:
+    done = sweep("query", sql, "--store", "store", cwd=world.folder)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr
+    assert all(line.startswith("error: ") for line in done.stderr.splitlines())
+    assert not ESCAPES.search(done.stderr)
+    assert world.files() == world.before
+
+
+def test_a_slow_query_prints_nothing_but_its_rows(world: World) -> None:
+    """DuckDB would draw a bar on stdout."""
+    setting = world.ask("SELECT current_setting('enable_progress_bar') AS bar")
+    assert setting.to_pylist() == [{"bar": False}]

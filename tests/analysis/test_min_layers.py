@@ -1,0 +1,347 @@
+"""The question the project answers: how many layers a task needs, and how sure that is."""
+
+from __future__ import annotations
+
+import tempfile
+from pathlib import Path
+from statistics import mean
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from lp_sweep.analysis.statistics.tables import min_layers_interval
+from lp_sweep.analysis.tables import min_layers, strategy_means, task_scores
+from lp_sweep.analysis.views import open_views
+from lp_sweep.storage.errors import SpecError
+from tests.support.fake_records import FakeSweep
+
+
+def answers(fake: FakeSweep, delta: float = 1, **where: Any) -> list[dict[str, Any]]:
+    conditions = {"unit": "points", **where}
+    clause = " AND ".join(f"{column} = ${column}" for column in conditions)
+    with open_views(fake.publish(), deltas=(delta,), only=("min_layers",)) as catalog:
+        sql = f"FROM min_layers WHERE {clause} ORDER BY position"
+        return catalog.query(sql, conditions).to_pylist()
+
+
+def answer(fake: FakeSweep, delta: float = 1, **where: Any) -> dict[str, Any]:
+    (row,) = answers(fake, delta, **where)
+    return row
+
+
+def interval(row: dict[str, Any]) -> tuple[int | None, int, int]:
+    return row["max_dropped"], row["max_dropped_low"], row["max_dropped_high"]
+
+
+@pytest.fixture
+def fake(tmp_path: Path) -> FakeSweep:
+    return FakeSweep(tmp_path)
+
+
+def test_the_largest_k_counts_not_the_first_violation(fake: FakeSweep) -> None:
+    fake.curve({0: 93.92, 2: 93.35, 4: 92.78, 5: 93.0, 6: 92.2})  # XLNet, SST-2: K=4 loses 1.14
+    row = answer(fake)
+    assert interval(row) == (5, 5, 5)
+    assert row["min_layers_kept"] == 7
+    assert row["kept_layers"] == [1, 2, 3, 4, 5, 6, 7]
+    assert row["score_full"] == pytest.approx(93.92)
+    assert row["score_kept"] == pytest.approx(93.0)
+    assert row["loss"] == pytest.approx(0.92)
+    assert (row["n_seeds"], row["n_missing"]) == (1, 0)
+
+
+def test_a_loss_of_exactly_delta_is_within_it(fake: FakeSweep) -> None:
+    for seed, full, pruned in ((1, 85.5, 76.8), (2, 92.9, 84.1), (3, 83.5, 92.0)):
+        fake.curve({0: full, 3: pruned}, seed=seed)
+    row = answer(fake, delta=3)
+    assert row["max_dropped"] == 3
+    assert row["loss"] > 3, "3.000000000000005, as floats add up"
+
+
+def test_points_and_percent_differ(fake: FakeSweep) -> None:
+    fake.curve({0: 50.0, 2: 49.2, 4: 48.8})
+    assert answer(fake, unit="points")["max_dropped"] == 2
+    percent = answer(fake, unit="percent")
+    assert percent["max_dropped"] == 0  # 0.8 of 50 points are 1.6 percent
+    wider = answer(fake, delta=2, unit="percent")
+    assert (wider["max_dropped"], wider["loss"]) == (2, pytest.approx(1.6))
+
+
+@pytest.mark.parametrize(
+    ("full", "pruned", "dropped"),
+    [
+        pytest.param(0.0, 0.0, 2, id="no-loss-of-nothing"),
+        pytest.param(0.0, -1.0, 0, id="a-loss-of-nothing"),
+        pytest.param(-5.0, -5.0, 2, id="negative-equal"),
+        pytest.param(-5.0, -6.0, 0, id="negative-worse"),
+    ],
+)
+def test_percent_of_a_score_that_is_not_positive(fake: FakeSweep, full, pruned, dropped) -> None:
+    fake.curve({0: full, 2: pruned}, task="CoLA")
+    assert answer(fake, unit="percent")["max_dropped"] == dropped
+
+
+def test_losses_are_paired_by_seed(fake: FakeSweep) -> None:
+    fake.curve({0: 90.0, 2: 89.5}, seed=1)
+    fake.curve({0: 80.0, 2: 78.7}, seed=2)
+    row = answer(fake)
+    assert (row["max_dropped"], row["n_seeds"]) == (2, 2)
+    assert row["loss"] == pytest.approx(0.9)
+
+
+def test_a_seed_that_is_missing_makes_the_answer_an_interval(fake: FakeSweep) -> None:
+    fake.curve({0: 90.0, 2: 89.5, 4: 89.4}, seed=1)
+    fake.curve({0: 90.0, 2: 89.5}, seed=2)
+    fake.cell(k=4, seed=2, state="failed")
+    row = answer(fake)
+    assert interval(row) == (None, 2, 4)
+    assert row["min_layers_kept"] is None
+    assert (row["n_seeds"], row["n_missing"]) == (2, 1)
+    assert row["loss"] == pytest.approx(0.5), "of max_dropped_low, not of a mean over one seed"
+
+
+def test_a_cell_that_can_not_change_the_answer_does_not_widen_it(fake: FakeSweep) -> None:
+    fake.curve({0: 90.0, 6: 89.8})
+    fake.cell(k=4, state="pending")
+    row = answer(fake)
+    assert interval(row) == (6, 6, 6)
+    assert row["n_missing"] == 1
+
+
+@pytest.mark.parametrize("state", ["failed", "pending"])
+def test_without_full_depth_there_is_only_an_interval(fake: FakeSweep, state: Any) -> None:
+    fake.cell(k=0, state=state)
+    fake.curve({2: 89.5, 4: 80.0})
+    row = answer(fake)
+    assert interval(row) == (None, 0, 4)
+    assert (row["score_full"], row["n_seeds"], row["n_missing"]) == (None, 0, 3)
+
+
+def test_full_depth_that_nobody_listed(fake: FakeSweep) -> None:
+    fake.curve({2: 89.5})
+    assert interval(answer(fake)) == (None, 0, 2)
+
+
+def test_only_full_depth_listed_and_missing(fake: FakeSweep) -> None:
+    fake.cell(k=0)
+    assert interval(answer(fake)) == (None, 0, 0)
+
+
+def test_strategies_share_the_full_network(fake: FakeSweep) -> None:
+    fake.curve({0: 90.0, 2: 80.0})
+    fake.curve({2: 89.9}, strategy="bottom")
+    fake.cell(strategy="contribution", threshold=0.95, dropped=(3, 5), score=89.8)
+    fake.cell(strategy="contribution", threshold=0.9, dropped=(3, 5), score=89.8)  # one network
+    found = {row["strategy"]: row["max_dropped"] for row in answers(fake)}
+    assert found == {"top": 0, "bottom": 2, "contribution": 2}
+
+
+def test_full_depth_is_found_by_its_layers(fake: FakeSweep) -> None:
+    fake.cell(strategy="contribution", threshold=0.99, dropped=(), score=90.0)
+    fake.curve({2: 89.5})
+    assert answer(fake, strategy="top")["max_dropped"] == 2
+
+
+def test_a_deferred_cell_might_drop_all_but_one_layer(fake: FakeSweep) -> None:
+    fake.curve({0: 90.0})
+    fake.cell(strategy="contribution", threshold=0.95, dropped=(3, 5), score=89.8)
+    fake.cell(strategy="contribution", threshold=0.9, state="deferred")
+    row = answer(fake, strategy="contribution")
+    assert interval(row) == (None, 2, 11)
+
+
+def test_sweeps_models_and_procedures_are_not_mixed(fake: FakeSweep) -> None:
+    fake.curve({0: 90.0, 2: 89.9})
+    fake.curve({0: 95.0, 2: 89.9}, model="xlnet")
+    fake.curve({0: 80.0, 2: 70.0}, procedure="iterative")
+    other = FakeSweep(Path(fake.store.location), name="other")
+    other.curve({2: 89.9}, model="roberta")
+    other.publish()
+    found = {(r["sweep"], r["model"], r["procedure"]): r["max_dropped"] for r in answers(fake)}
+    assert found == {
+        ("demo", "bert", "direct"): 2,
+        ("demo", "xlnet", "direct"): 0,
+        ("demo", "bert", "iterative"): 0,
+        ("other", "roberta", "direct"): None,
+    }
+
+
+@pytest.mark.parametrize("delta", [-1, float("nan"), float("inf")])
+def test_an_allowed_loss_is_a_number_of_zero_or_more(fake: FakeSweep, delta: float) -> None:
+    with pytest.raises(SpecError, match="an allowed loss of"):
+        open_views(fake.publish(), deltas=(1, delta))
+
+
+SCORES = st.integers(0, 40).map(lambda tenths: 80 + tenths / 10)
+CURVES = st.dictionaries(
+    st.integers(0, 5),  # K
+    st.dictionaries(st.integers(1, 3), st.none() | SCORES, min_size=1),  # seed -> score or missing
+    min_size=1,
+)
+
+
+@settings(max_examples=30, deadline=None)
+@given(curve=CURVES, delta=st.sampled_from([0.5, 1, 2]), percent=st.booleans())
+def test_the_view_says_what_the_definition_says(
+    curve: dict[int, dict[int, float | None]], delta: float, percent: bool
+) -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        fake = FakeSweep(Path(folder))
+        for k, seeds in curve.items():
+            for seed, score in seeds.items():
+                fake.cell(k=k, seed=seed, score=score, depth=6)
+        row = answer(fake, delta, unit="percent" if percent else "points")
+    full = {seed: score for seed, score in curve.get(0, {}).items() if score is not None}
+    low, high = 0, 0
+    for k, seeds in curve.items():
+        pairs = [(full.get(seed), score) for seed, score in seeds.items()]
+        known = [(a, b) for a, b in pairs if a is not None and b is not None]
+        if k and len(known) == len(pairs):
+            loss = mean(a - b for a, b in known)
+            if percent:
+                loss *= 100 / mean(a for a, _ in known)
+            if loss <= delta + 1e-9:
+                low, high = max(low, k), max(high, k)
+        else:
+            high = max(high, k)
+    known_answer = low if full and low == high else None
+    assert interval(row) == (known_answer, low, high)
+
+
+# Poor Man's BERT, Table 1, top layers dropped: points on the dev sets
+TASKS = ("SST-2", "MNLI", "QNLI", "QQP", "STS-B", "RTE", "MRPC")
+TABLE_1 = {
+    ("BERT", 12): {
+        0: (92.43, 84.04, 91.12, 91.07, 88.79, 67.87, 87.99),
+        2: (92.20, 83.26, 89.84, 90.92, 88.70, 62.82, 86.27),
+        4: (90.60, 82.51, 89.68, 90.63, 88.64, 67.87, 79.41),
+        6: (90.25, 81.13, 87.63, 90.35, 88.45, 64.98, 80.15),
+    },
+    ("XLNet", 12): {
+        0: (93.92, 85.97, 90.35, 90.55, 88.01, 65.70, 88.48),
+        2: (93.35, 85.67, 89.35, 90.69, 87.59, 66.06, 86.52),
+        4: (92.78, 85.46, 89.51, 90.75, 87.74, 67.87, 87.25),
+        6: (92.20, 83.48, 88.03, 90.62, 87.45, 65.70, 82.84),
+    },
+    ("DistilBERT", 6): {
+        0: (90.37, 81.78, 88.98, 90.40, 87.14, 60.29, 85.05),
+        1: (90.37, 80.41, 88.50, 90.33, 86.21, 59.93, 84.80),
+        2: (90.25, 79.41, 86.60, 90.19, 86.91, 62.82, 82.60),
+        3: (87.50, 77.07, 85.78, 89.59, 85.19, 58.48, 77.45),
+    },
+}
+# Table 3, column "Loss": the mean change over the seven tasks
+TABLE_3_LOSS = {
+    "BERT": {2: 1.33, 4: 2.00, 6: 2.91},
+    "XLNet": {2: 0.54, 4: 0.23, 6: 1.81},
+    "DistilBERT": {1: 0.49, 2: 0.75, 3: 3.28},
+}
+# Table 2 says more (every K); of the K that Table 1 has, these are the largest within delta
+TABLE_1_WITHIN = {
+    ("BERT", 1): (2, 2, 0, 6, 6),
+    ("BERT", 2): (4, 4, 4, 6, 6),
+    ("BERT", 3): (6, 6, 4, 6, 6),
+    ("XLNet", 1): (2, 4, 4, 6, 6),
+    ("XLNet", 2): (6, 4, 4, 6, 6),
+    ("XLNet", 3): (6, 6, 6, 6, 6),
+    ("DistilBERT", 1): (2, 0, 1, 3, 2),
+    ("DistilBERT", 2): (2, 1, 1, 3, 3),
+    ("DistilBERT", 3): (3, 2, 2, 3, 3),
+}
+
+
+@pytest.fixture
+def paper(fake: FakeSweep) -> FakeSweep:
+    for (model, depth), rows in TABLE_1.items():
+        for k, scores in rows.items():
+            for task, score in zip(TASKS, scores, strict=True):
+                fake.cell(model=model, depth=depth, k=k, task=task, score=score)
+    return fake
+
+
+def test_the_papers_table_1_gives_its_table_3_losses(paper: FakeSweep) -> None:
+    with open_views(paper.publish()) as catalog:
+        rows = catalog.query("FROM strategy_table WHERE k > 0").to_pylist()
+    losses: dict[str, dict[int, float]] = {}
+    for row in rows:
+        assert (row["n_tasks"], row["n_tasks_expected"], row["n_stable"]) == (7, 7, 5)
+        losses.setdefault(row["model"], {})[row["k"]] = -row["change_all"]
+    for model, expected in TABLE_3_LOSS.items():  # Table 3 prints two decimals
+        assert losses[model] == pytest.approx(expected, abs=0.0051)
+
+
+def test_the_papers_table_1_gives_the_k_of_its_table_2(paper: FakeSweep) -> None:
+    with open_views(paper.publish()) as catalog:
+        rows = catalog.query("FROM min_layers WHERE unit = 'points'").to_pylist()
+    found = {(row["model"], row["delta"], row["task"]): row["max_dropped"] for row in rows}
+    for (model, delta), expected in TABLE_1_WITHIN.items():
+        assert tuple(found[model, delta, task] for task in TASKS[:5]) == expected
+
+
+# --- a full network that learned nothing
+
+
+@pytest.mark.parametrize(
+    ("scores", "record", "counted"),
+    [
+        pytest.param((90.0, 50.01), {}, (2, 0), id="each is better"),
+        pytest.param((90.0, 50.0), {}, (2, 1), id="one is the constant answer"),
+        pytest.param((49.0, 50.0, 50.004), {}, (3, 3), id="none, as two decimals show it"),
+        pytest.param((60.0,), {"majority": 0.6}, (1, 1), id="the share of its own task"),
+        pytest.param((60.0, 40.0), {"majority": None}, (2, 0), id="no constant answer"),
+        pytest.param((0.0,), {"majority": 0.0, "metric": "f1"}, (1, 1), id="F1 of the other class"),
+        pytest.param((0.0, 3.0, -2.0), {"majority": 0.0, "metric": "mcc"}, (3, 2), id="MCC"),
+        pytest.param((80.0, 0.0), {"majority": None, "metric": "pearson"}, (2, 1), id="Pearson"),
+        pytest.param((80.0, float("nan")), {"metric": "pearson"}, (2, 1), id="no number"),
+    ],
+)
+def test_seeds_that_learned_nothing_are_counted(
+    fake: FakeSweep, scores: Any, record: Any, counted: Any
+) -> None:
+    for seed, score in enumerate(scores):
+        fake.cell(k=0, seed=seed, score=score, **record)
+        fake.cell(k=2, seed=seed, score=40.0, **record)  # counts for nothing
+    row = answer(fake)
+    assert (row["n_full"], row["n_learned_nothing"]) == counted
+
+
+def test_what_learned_is_told_of_each_full_network_alone(fake: FakeSweep) -> None:
+    """By model, procedure, task and sweep; whichever strategy lists it, and once."""
+    fake.curve({0: 50.0, 2: 50.0})
+    fake.curve({0: 50.0, 4: 50.0}, strategy="bottom")
+    fake.curve({0: 80.0, 2: 50.0}, model="xlnet")
+    fake.curve({0: 80.0, 2: 50.0}, procedure="iterative")
+    fake.curve({0: 80.0, 2: 50.0}, task="RTE")
+    other = FakeSweep(fake.store.location, name="other")
+    other.curve({0: 80.0, 2: 50.0}, seed=43)
+    other.publish()
+    counted = [(row["n_full"], row["n_learned_nothing"]) for row in answers(fake, sweep="demo")]
+    assert counted == [(1, 1), (1, 1), (1, 0), (1, 0), (1, 0)]
+    (elsewhere,) = answers(fake, sweep="other")
+    assert (elsewhere["n_full"], elsewhere["n_learned_nothing"]) == (1, 0)
+
+
+def test_a_full_network_that_is_not_there_is_not_counted(fake: FakeSweep) -> None:
+    fake.curve({2: 50.0})
+    fake.cell(k=0, seed=43, state="failed")
+    row = answer(fake)
+    assert (row["n_full"], row["n_learned_nothing"]) == (0, 0)
+
+
+def test_an_answer_of_fewer_seeds_than_the_sweep_lists_says_so(fake: FakeSweep) -> None:
+    """Beside K=0 with two seeds K=2 is listed with one: nothing is missing."""
+    for seed in (1, 2):
+        fake.cell(k=0, score=90.0, seed=seed)
+    fake.cell(k=2, score=89.5, seed=1)
+    row = answer(fake)
+    assert (row["max_dropped"], row["n_seeds"], row["n_seeds_asked"]) == (2, 1, 2)
+    with open_views(fake.publish(), deltas=[1]) as catalog:
+        tables = [make(catalog) for make in (min_layers, min_layers_interval, task_scores)]
+        means = strategy_means(catalog)
+    assert tables[0].rows[0][-1] == "10 of 12 (−0.50) n=1/2"
+    assert tables[1].rows[0][tables[1].columns.index("seeds")] == "1/2"
+    assert tables[2].rows[1][-1].endswith("n=1/2")
+    assert any("n=1/2" in cell for row in means.rows for cell in row)
+    assert all(any(note.startswith("n=") for note in table.notes) for table in tables[::2])

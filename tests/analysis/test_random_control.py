@@ -1,0 +1,113 @@
+"""The control: what K layers dropped at random score, and each strategy beside it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from lp_sweep.analysis.render import render
+from lp_sweep.analysis.statistics.tables import random_control
+from lp_sweep.analysis.tables import Table
+from lp_sweep.analysis.views import open_views
+from tests.support.fake_records import FakeSweep
+
+DRAWN = {0: (3, 5), 1: (2, 8), 2: (1, 9)}
+
+
+@pytest.fixture
+def fake(tmp_path: Path) -> FakeSweep:
+    return FakeSweep(tmp_path)
+
+
+def draws(fake: FakeSweep, scores: list[float | None], **axes: Any) -> None:
+    """A draw for each score; None: it is not done."""
+    for draw, score in enumerate(scores):
+        fake.cell(strategy=f"random {draw}", k=2, dropped=DRAWN[draw], score=score, **axes)
+
+
+def table(fake: FakeSweep, **asked: Any) -> Table:
+    with open_views(fake.publish()) as catalog:
+        return random_control(catalog, **asked)
+
+
+def lines(table: Table) -> list[dict[str, str]]:
+    return [dict(zip(table.columns, row, strict=True)) for row in table.rows]
+
+
+def test_a_strategy_minus_the_mean_of_the_draws(fake: FakeSweep) -> None:
+    for task, off in (("SST-2", 0.0), ("QQP", -10.0)):
+        fake.curve({0: 90.0 + off, 2: 84.0 + off}, task=task)
+        fake.cell(strategy="bottom", k=2, score=79.0 + off, task=task)
+        draws(fake, [78.0 + off, 80.0 + off, 82.0 + off], task=task)
+    made = table(fake)
+    top, bottom = made.long.to_pylist()
+    assert (top["strategy"], top["k"], top["tasks"]) == ("top", 2, "all")
+    assert (top["random_mean"], top["random_sd"]) == (pytest.approx(75), pytest.approx(2))
+    assert (top["mean"], top["difference"]) == (pytest.approx(79), pytest.approx(4))
+    assert (top["n_draws"], top["n_draws_expected"], top["n_below"]) == (3, 3, 3)
+    assert (bottom["difference"], bottom["n_below"]) == (pytest.approx(-1), 1)
+    first, second = lines(made)
+    assert (first["random"], first["mean"]) == ("75.00 ±2.00 n=3", "79.00")
+    assert (first["difference"], first["above"]) == ("+4.00", "3/3")
+    assert (second["difference"], second["kept"]) == ("−1.00", "10 of 12")
+
+
+def test_stable_tasks_stand_apart_where_there_are_others(fake: FakeSweep) -> None:
+    for task, off in (("SST-2", 0.0), ("RTE", -20.0)):
+        fake.curve({2: 84.0 + off}, task=task)
+        draws(fake, [80.0 + 2 * off], task=task)
+    rows = table(fake).long.to_pylist()
+    assert [(row["tasks"], row["difference"]) for row in rows] == [("all", 14), ("stable", 4)]
+
+
+def test_a_draw_that_is_not_complete_is_not_in_the_mean(fake: FakeSweep) -> None:
+    fake.curve({2: 84.0})
+    draws(fake, [78.0, 80.0, None])
+    (line,) = lines(table(fake))
+    assert (line["random"], line["above"]) == ("79.00 ±1.41 n=2/3", "2/2")
+
+
+@pytest.mark.parametrize(
+    ("top", "drawn", "said"),
+    [(84.0, None, ("missing (0/1)", "84.00", "")), (None, 80.0, ("80.00 n=1", "missing", ""))],
+    ids=["no draw", "no top"],
+)
+def test_without_one_side_there_is_no_difference(
+    fake: FakeSweep, top: float | None, drawn: float | None, said: tuple[str, ...]
+) -> None:
+    fake.cell(k=2, score=top)
+    draws(fake, [drawn])
+    (line,) = lines(table(fake))
+    assert (line["random"], line["mean"], line["difference"]) == said
+
+
+def test_the_control_stands_alone_and_k_0_is_none(fake: FakeSweep) -> None:
+    fake.cell(strategy="random 0", k=0, dropped=(), score=90.0)
+    fake.curve({0: 90.0, 4: 80.0})
+    draws(fake, [78.0])
+    (line,) = lines(table(fake))
+    assert (line["K"], line["strategy"], line["random"]) == ("2", "–", "78.00 n=1")
+
+
+def test_networks_without_feed_forwards_have_their_own(fake: FakeSweep) -> None:
+    fake.curve({2: 84.0})
+    draws(fake, [78.0])
+    fake.cells[-1]["feed_forward"] = "top 3"
+    assert [line["strategy"] for line in lines(table(fake))] == ["–"]
+
+
+def test_a_threshold_stands_beside_the_k_that_it_came_to(fake: FakeSweep) -> None:
+    fake.cell(strategy="contribution", threshold=0.9, dropped=(4, 5), score=85.0)
+    draws(fake, [78.0])
+    (line,) = lines(table(fake))
+    assert (line["strategy"], line["difference"]) == ("contribution t=0.9", "+7.00")
+
+
+@pytest.mark.parametrize("terminal", [True, False])
+def test_without_a_draw_it_says_what_to_add(fake: FakeSweep, terminal: bool) -> None:
+    fake.curve({2: 84.0})
+    text = render(table(fake), terminal=terminal, width=200)
+    assert "(no rows)" in text
+    assert "takes `{name: random, k: [2, 4], draws: 0-4}` among the strategies" in text

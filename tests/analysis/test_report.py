@@ -1,0 +1,580 @@
+"""`lp-sweep report`: the page says what the commands say, whatever the names; it needs nothing."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import itertools
+import re
+import shlex
+import signal
+from pathlib import Path
+
+import pytest
+
+from lp_sweep.analysis.figures.drawings import FIGURES
+from lp_sweep.analysis.report.answer import answers
+from lp_sweep.analysis.report.gather import gather
+from lp_sweep.analysis.report.page import Answer, Page
+from lp_sweep.analysis.report.writing import Written, cell, write_report
+from lp_sweep.analysis.statistics.tables import STATISTICS
+from lp_sweep.analysis.tables import TABLES
+from lp_sweep.analysis.views import VIEWS, open_views
+from lp_sweep.orchestrator.cli.statusview import sweep_states
+from lp_sweep.storage.errors import SpecError, StoreError
+from lp_sweep.storage.places import options_of, run_with
+from lp_sweep.storage.printable import printable
+from lp_sweep.storage.store import Store
+from tests.analysis.test_figures import (
+    measured_speeds,
+    pruned_networks,
+    whole_networks,
+    without_feed_forwards,
+)
+from tests.orchestrator.cli.test_cli import sweep
+from tests.support.answered import network, right
+from tests.support.fake_records import FakeSweep
+from tests.support.liveprocess import Terminal
+from tests.support.reading_pages import Reading
+from tests.support.sqlworld import ESCAPES
+
+MODEL = "bert-base-cased"  # the paper has it
+COLOURS = {"FORCE_COLOR": "1", "TERM": "xterm"}  # of a build: its logs are no terminals
+HOSTILE = [
+    "<script>alert(1)</script>",
+    "\"><img src=x onerror='alert(1)'>",
+    'it\'s "a" & b',
+    "abc\u202edef\x1b[31m",
+    "نموذج-צמד",
+    "a" * 300,
+    "{{ 7 * 7 }}{% raw %}",
+    "</style></script>]]>",
+]
+
+
+def demo(folder: Path) -> Store:
+    """Two tasks and two seeds with their answers, one failure, one cell missing, two speeds."""
+    fake = FakeSweep(folder / "store")
+    for task, seed in itertools.product(("sst2", "rte"), (1, 2)):
+        for k, n_right in {0: 90, 2: 89, 4: 80}.items():
+            network(fake, right(n_right + seed), k=k, task=task, seed=seed, model=MODEL)
+        network(fake, right(70), k=2, strategy="bottom", task=task, seed=seed, model=MODEL)
+    fake.cell(k=6, task="rte", seed=1, model=MODEL, state="failed")
+    fake.cell(k=6, task="sst2", seed=1, model=MODEL, state="pending")
+    fake.speed(1.0, 1.0, model=MODEL, kept_layers=list(range(1, 13)))
+    fake.speed(1.2, 1.15, model=MODEL, kept_layers=list(range(1, 11)))
+    fake.store.put_text("sweeps", "demo.yaml", "name: demo\nhub_token: hf_abcdefghijklmnop\n")
+    return fake.publish()
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("report")
+
+
+@pytest.fixture(scope="module")
+def store(folder: Path) -> Store:
+    return demo(folder)
+
+
+@pytest.fixture(scope="module")
+def written(store: Store, folder: Path) -> Written:
+    return write_report(store, folder / "new" / "report.html", figures=folder / "figures")
+
+
+@pytest.fixture(scope="module")
+def page(written: Written) -> Reading:
+    return Reading(written.page.read_text(encoding="utf-8"))
+
+
+@pytest.fixture(scope="module")
+def every_figure(tmp_path_factory: pytest.TempPathFactory) -> Reading:
+    """A page of a store from which each figure can be drawn."""
+    folder = tmp_path_factory.mktemp("figures")
+    fake = FakeSweep(folder / "store")
+    for add in (whole_networks, pruned_networks, without_feed_forwards, measured_speeds):
+        add(fake)
+    written = write_report(fake.publish(), folder / "report.html")
+    return Reading(written.page.read_text(encoding="utf-8"))
+
+
+def page_of(store: Store, sweep: str | None = None, within: tuple[float, ...] = (1, 2, 3)) -> Page:
+    """What a page says, before it is laid out: drawing takes longest."""
+    with open_views(store, sweep=sweep, deltas=within, only=VIEWS) as catalog:
+        return gather(catalog, store, sweep, within, lambda _: None)
+
+
+# -- the page needs nothing, and lets nothing in
+
+
+def test_nothing_is_asked_of_any_place(page: Reading, every_figure: Reading) -> None:
+    for read in (page, every_figure):
+        assert all(value.startswith(("#", "data:image/png;")) for value in read.values("href"))
+        assert not read.values("src", "srcset", "action", "style")
+        assert not [name for _, name, _ in read.attributes if name.startswith("on")]
+        assert "@import" not in read.texts["style"]
+        assert set(re.findall(r"url\((.)", read.texts["style"])) <= {"#"}
+
+
+def test_the_policy_allows_its_own_script_and_style_alone(page: Reading) -> None:
+    (policy,) = [value for value in page.values("content") if "default-src" in value]
+    rules = dict(rule.strip().split(" ", 1) for rule in policy.split(";"))
+    assert rules["default-src"] == "'none'"
+    assert page.tags["script"] == page.tags["style"] == 1
+    for kind in ("script", "style"):
+        digest = hashlib.sha256(page.texts[kind].encode()).digest()
+        assert rules[f"{kind}-src"] == f"'sha256-{base64.b64encode(digest).decode()}'"
+
+
+def test_headings_go_down_by_one_and_identifiers_are_unique(
+    page: Reading, every_figure: Reading
+) -> None:
+    for read in (page, every_figure):
+        levels = [level for level, _ in read.headings]
+        assert levels.count(1) == 1
+        assert all(after - before <= 1 for before, after in itertools.pairwise(levels))
+        assert len(read.ids) == len(set(read.ids))
+        inside = {value[1:] for value in read.values("href") if value.startswith("#")}
+        assert inside <= set(read.ids)
+    assert page.texts["title"] == "demo – lp-sweep report"
+    assert ("html", "lang", "en") in page.attributes
+
+
+def test_every_figure_is_in_the_page_with_its_numbers_in_words(every_figure: Reading) -> None:
+    assert [id_ for id_ in every_figure.ids if id_.startswith("said-")] == [
+        f"said-{name}"
+        for name in ("score", "pareto", *(n for n in FIGURES if n not in ("score", "pareto")))
+    ]
+    described = [value for tag, name, value in every_figure.attributes if name == "aria-labelledby"]
+    assert len(described) == every_figure.tags["svg"] == len(FIGURES)
+    for id_ in set(described) - {"said-cka"}:  # of no layer with itself here
+        assert re.search(r"\d\.\d", every_figure.texts[id_]), id_
+    rules = every_figure.texts["style"].split("@media print")[1]
+    assert not re.search(r"#(000000|ffffff|666666)", rules), "no colour that the dark page hides"
+
+
+def test_the_same_store_gives_the_same_bytes(store: Store, written: Written) -> None:
+    again = write_report(store, written.page.with_name("again.html"))
+    assert again.page.read_bytes() == written.page.read_bytes()
+    assert again.figures == []
+    assert not list(written.page.parent.glob(".*")), "nothing half-written is left"
+
+
+def test_the_figures_are_files_too(written: Written, page: Reading, folder: Path) -> None:
+    drawn = [id_.removeprefix("said-") for id_ in page.ids if id_.startswith("said-")]
+    assert drawn[:2] == ["score", "pareto"]
+    expected = {folder / "figures" / f"figure-{n}.{kind}" for n in drawn for kind in ("svg", "png")}
+    assert set(written.figures) == expected == set((folder / "figures").iterdir())
+
+
+# -- it says what the commands say
+
+
+def markdown(text: str) -> list[list[str]]:
+    """The cells of a Markdown table, its heading first."""
+    lines = [line for line in text.splitlines() if line.startswith("| ")]
+    cells = [re.split(r"(?<!\\)\|", line)[1:-1] for line in lines]
+    return [[re.sub(r"\\(.)", r"\1", item).strip() for item in line] for line in cells]
+
+
+def command_below(written: Written, name: str) -> list[str]:
+    """The command that the page prints below a table."""
+    text = written.page.read_text(encoding="utf-8")
+    after = text.split(f'id="table-{name}"')[1].split('class="command"')[1]
+    after = after.split("<code>")[1].split("</code>")[0]
+    return shlex.split(after.replace("&#39;", "'").replace("&#34;", '"').replace("&amp;", "&"))
+
+
+@pytest.mark.parametrize(
+    "name", [*(name for name in (*TABLES, *STATISTICS) if name != "random-control"), "paper-1"]
+)
+def test_a_table_is_what_the_command_below_it_prints(
+    page: Reading, written: Written, name: str, tmp_path: Path
+) -> None:
+    program, *arguments = command_below(written, name)
+    done = sweep(*arguments, "--format", "markdown", cwd=tmp_path)
+    assert (program, done.returncode, done.stderr) == ("lp-sweep", 0, "")
+    heading, *rows = markdown(done.stdout)
+    assert page.tables[name].columns == heading
+    assert page.tables[name].rows == rows
+    assert rows
+
+
+def test_a_cell_keeps_its_text() -> None:
+    texts = [
+        *("90.25 ±0.31 (−2.18) n=3", "4–6 of 12 (2 missing)", "×1.94 (1.92–1.96)", "t=0.95"),
+        *("1-6", "<0.0001", "<b>", "22.7 M", "", "mcnemar 31/11", "90% 5 to 7", "./all-l6"),
+    ]
+    for text in texts:
+        assert Reading(f"<html>{cell(text)}</html>").texts.get("html", "") == text
+    assert cell(texts[0]) == "90.25<small> ±0.31 (−2.18) n=3</small>"
+    assert cell("1-6") == "1-6"
+
+
+# -- the answer
+
+
+def answers_of(store: Store, deltas: tuple[float, ...] = (1, 2, 3)) -> dict[str, Answer]:
+    with open_views(store, deltas=deltas) as catalog:
+        made = {name: make(catalog) for name, make in (TABLES | STATISTICS).items()}
+        return {item.task: item for item in answers(made, catalog, "a store", name_sweep=False)}
+
+
+def test_the_smallest_network_of_all_strategies(tmp_path: Path) -> None:
+    fake = FakeSweep(tmp_path)
+    fake.curve({0: 90.0, 2: 89.5, 4: 85.0}, task="a")
+    fake.curve({2: 88.0, 4: 89.2}, task="a", strategy="bottom")
+    one, two, _ = answers_of(fake.publish())["a"].choices
+    assert (one.layers, one.network, one.doubt) == ("8", "bottom K=4", "")
+    assert one.kept == [False] * 4 + [True] * 8
+    assert dict(one.facts)["score"] == "89.20 (−0.80), one seed"
+    assert "can't be estimated: no predictions" in dict(one.facts)["luck"]
+    assert (two.layers, two.network) == ("8", "bottom K=4")
+    fake.cell(k=0, score=90.0, task="a", seed=43)
+    fewer = answers_of(fake.publish())["a"].choices[0]
+    assert dict(fewer.facts)["score"] == "89.20 (−0.80), 1 of the 2 seeds that the sweep lists"
+    assert shlex.split(one.export) == [
+        *("lp-sweep", "export", "--best", "--task", "a", "--within", "1"),
+        *("--out", "a-within-1", "--store", "a store"),
+    ]
+
+
+def test_a_command_names_what_it_needs_of_ones_own(tmp_path: Path) -> None:
+    """Where model and data are known by their content alone, the sweep file says where they are."""
+    file = tmp_path / 'it\'s "mine"' / "sweep.yaml"
+    file.parent.mkdir()
+    file.write_text("name: demo")
+    fake = FakeSweep(tmp_path / "store")
+    own = {"model_fingerprint": "sha256:ab", "data_fingerprint": "sha256:cd"}
+    hub = {"model_fingerprint": "hub:a/b@c", "data_fingerprint": "hub:d/e@f:x:train=train"}
+    fake.curve({0: 90.0, 2: 89.5}, task="own", **own)
+    fake.curve({0: 90.0, 2: 89.5}, task="hub", **hub)
+    text = run_with(str(file), tmp_path / "glue") + "name: demo"
+    fake.store.put_text("sweeps", "demo.yaml", text)
+    found = {item.task: item.choices[0].export for item in page_of(fake.publish()).answers}
+    where = ["--file", str(file), "--data-dir", str(tmp_path / "glue")]
+    assert shlex.split(found["own"])[-4:] == where
+    assert "--file" not in found["hub"]
+    file.unlink()
+    assert options_of(text) == []
+
+
+@pytest.mark.parametrize(
+    "stored", [None, "", "name: demo", "# lp-sweep: [1]", "# lp-sweep: {", "# lp-sweep: {}"]
+)
+def test_a_sweep_file_that_does_not_say_where_it_lay(stored: str | None) -> None:
+    assert options_of(stored) == []
+
+
+def test_the_built_in_sweep_is_found_anywhere() -> None:
+    assert options_of(run_with("quickstart", None) + "name: q") == ["--file", "quickstart"]
+
+
+def test_two_models_are_two_folders_and_a_loss_is_exact(tmp_path: Path) -> None:
+    fake = FakeSweep(tmp_path)
+    for model in ("bert", "./other"):
+        fake.curve({0: 90.0, 2: 89.9}, task="a", model=model)
+    with open_views(fake.publish(), deltas=(0.12345678,)) as catalog:
+        made = {name: make(catalog) for name, make in (TABLES | STATISTICS).items()}
+        found = answers(made, catalog, "s", name_sweep=False)
+    commands = [shlex.split(item.choices[0].export) for item in found]
+    folders = {words[words.index("--out") + 1] for words in commands}
+    assert len(folders) == 2
+    assert all(words[words.index("--within") + 1] == "0.12345678" for words in commands)
+
+
+def test_of_equals_the_one_that_loses_less(tmp_path: Path) -> None:
+    fake = FakeSweep(tmp_path)
+    fake.curve({0: 90.0, 4: 89.2}, task="a")
+    fake.curve({4: 89.7}, task="a", strategy="bottom")
+    assert answers_of(fake.publish())["a"].choices[0].network == "bottom K=4"
+
+
+def test_a_missing_cell_makes_an_interval_of_it(tmp_path: Path) -> None:
+    fake = FakeSweep(tmp_path)
+    fake.curve({0: 90.0, 2: 89.5}, task="a")
+    fake.cell(k=6, task="a", strategy="bottom", state="failed")
+    (one,) = answers_of(fake.publish(), (1,))["a"].choices
+    assert (one.layers, one.network) == ("6–10", "top K=2")
+    assert one.doubt == "1 missing trial may still bring a smaller one"
+    assert "--strategy top" in one.export, "without it the answer is not known"
+
+
+def test_missing_trials_are_counted_as_status_counts_them(tmp_path: Path) -> None:
+    """The network of all layers is one, whichever strategies list it and lack it."""
+    fake = FakeSweep(tmp_path)
+    for strategy in ("top", "bottom"):
+        fake.curve({0: 90.0, 2: 89.5}, task="a", strategy=strategy)
+        for k in (0, 2):
+            fake.cell(k=k, task="a", strategy=strategy, seed=43)
+    store = fake.publish()
+    (one,) = answers_of(store, (1,))["a"].choices
+    assert one.doubt == "3 missing trials may still bring a smaller one"
+    (counts,) = sweep_states(store).sweeps
+    assert counts["trials_pending"] == 3
+    assert "Without a score: 4 of 8 cells (3 trials)." in page_of(store).gaps.sentences[0]
+
+
+def test_a_command_that_could_not_do_it_is_not_told(tmp_path: Path) -> None:
+    """`export --best --strategy top` says that the answer is open by another procedure."""
+    fake = FakeSweep(tmp_path)
+    fake.curve({0: 90.0, 2: 89.5}, task="a")
+    fake.cell(k=4, task="a", procedure="iterative", state="pending")
+    (one,) = answers_of(fake.publish(), (1,))["a"].choices
+    assert (one.layers, one.network, one.export) == ("8–10", "top K=2", "")
+
+
+def test_without_all_layers_there_is_no_answer(tmp_path: Path) -> None:
+    fake = FakeSweep(tmp_path)
+    fake.cell(k=2, score=89.0, task="a")
+    answer = answers_of(fake.publish(), (1,))["a"]
+    assert answer.said == "No score with all 12 layers."
+    assert (answer.choices[0].layers, answer.choices[0].export) == ("?", "")
+    assert answer.choices[0].doubt == "no score with all layers to compare with"
+
+
+def test_an_answer_of_a_network_that_learned_nothing_says_so(tmp_path: Path) -> None:
+    fake = FakeSweep(tmp_path / "store")
+    for seed, full in ((42, 50.0), (43, 50.0), (44, 80.0)):
+        fake.curve({0: full, 11: 49.9}, task="a", seed=seed)
+        fake.curve({0: 80.0, 11: 79.9}, task="b", seed=seed)
+        fake.curve({0: 50.0, 11: 49.9}, task="c", seed=seed)
+    found = answers_of(fake.publish(), (1,))
+    assert found["b"].choices[0].untaught == ""
+    (none,) = found["c"].choices
+    assert none.layers == "1", "one layer is enough where there is nothing to lose"
+    assert none.untaught.startswith("With all layers all 3 seeds score no better than the constant")
+    assert "2 of 3 seeds score no better" in found["a"].choices[0].untaught
+    read = write_report(fake.store, tmp_path / "r.html").page.read_text(encoding="utf-8")
+    assert read.count('class="untaught"') == 6, "on each card of two tasks"
+    assert "within 1 point (in doubt)" in read, "also where the cards are folded"
+    assert "1 of 12†<small> (" in read
+
+
+def test_size_speed_interval_and_the_constant_answer_stand_beside_it(store: Store) -> None:
+    answer = answers_of(store)["sst2"]
+    assert answer.said == "All 12 layers: 91.50 accuracy, 2 seeds. The constant answer: 50.00."
+    one = answer.choices[0]
+    assert (one.layers, one.network) == ("6–10", "top K=2")
+    facts = dict(one.facts)
+    assert facts["size"] == "93.0 M parameters, 86.9%"
+    assert facts["inference"] == "×1.15 (1.14–1.16) on H200"
+    assert facts["90%"] == "6, 10 or 12 layers by this strategy"
+    whole = FakeSweep(Path(store.location).parent / "whole")
+    for k, n_right in {0: 90, 2: 90, 4: 60}.items():
+        network(whole, right(n_right), k=k, task="sst2")
+    known = answers_of(whole.publish())["sst2"].choices[0]
+    assert dict(known.facts)["90%"] == "10 or 12 layers by this strategy"
+    assert dict(known.facts)["inference"] == "not measured"
+
+
+# -- what is missing is said
+
+
+def test_failures_and_missing_cells_are_said(page: Reading) -> None:
+    assert page.tables["failures"].rows[0][:2] == ["out_of_memory", "1"]
+    assert [row[-4:] for row in page.tables["open-cells"].rows] == [
+        ["6", "rte", "failed", "1"],
+        ["6", "sst2", "pending", "1"],
+    ]
+    gaps = page.texts["gaps"]
+    assert "Without a score: 2 of 18 cells" in gaps
+    assert "2 of 4 networks lack a measured speed" in gaps
+    assert "of one seed" not in gaps
+    assert re.search(r"lp-sweep logs t1-\w+ --store ", gaps)
+    assert "lp-sweep retry sweep.yaml" in gaps
+
+
+def test_what_is_open_is_run_with_the_overrides_that_asked_for_it(tmp_path: Path) -> None:
+    """Without them the run would not train it, and take it out of the sweep."""
+    fake = FakeSweep(tmp_path / "store")
+    fake.cell(k=0, score=90.0)["overrides"] = "seed=41"
+    fake.cell(k=2, state="failed")["overrides"] = ""
+    fake.cell(k=2, seed=4)["overrides"] = "seed=4 'task=a b'"
+    commands = page_of(fake.publish()).gaps.commands
+    at = f"--store {shlex.quote(str(tmp_path / 'store'))}"
+    assert commands[1:] == [
+        f"lp-sweep retry sweep.yaml {at}",
+        f"lp-sweep run sweep.yaml {at}",
+        f"lp-sweep run sweep.yaml seed=4 'task=a b' {at}",
+    ]
+
+
+def test_cells_of_two_recipes_are_said(tmp_path: Path) -> None:
+    """An amended file that was run in part leaves both, and a mean over them says nothing."""
+    fake = FakeSweep(tmp_path / "store")
+    for task in ("RTE", "MRPC"):
+        fake.cell(k=0, score=90.0, seed=1, task=task, epochs=1, data_fingerprint="sha256:a")
+        fake.cell(k=0, score=95.0, seed=2, task=task, epochs=3, data_fingerprint="sha256:a")
+    fake.cell(k=2, score=95.0, seed=2, task="MRPC", epochs=3, data_fingerprint="sha256:b")
+    fake.cell(k=2, score=95.0, seed=2, task="CoLA", epochs=5, limit_train=8)
+    fake.cell(k=0, score=95.0, seed=2, task="CoLA", epochs=5, freeze_embeddings=False)
+    said = " ".join(page_of(fake.publish()).gaps.sentences)
+    assert "sweep demo were trained in more than one way" in said
+    assert "(limit_train 8, none; other data; epochs 1, 3), and its tables" in said
+    assert "compare them: CoLA, MRPC, RTE." in said
+
+
+def test_dev_rows_that_occur_in_train_are_said(tmp_path: Path) -> None:
+    fake = FakeSweep(tmp_path)
+    fake.curve({0: 90.0, 2: 89.5}, dev_in_train=37, dev_relabelled=2)
+    said = " ".join(page_of(fake.publish()).gaps.sentences)
+    assert said.count("37 of 872 dev rows also occur in train, 2 of them with another label") == 1
+
+
+def test_one_seed_is_said(tmp_path: Path) -> None:
+    fake = FakeSweep(tmp_path)
+    fake.curve({0: 90.0, 2: 89.5})
+    said = " ".join(page_of(fake.publish()).gaps.sentences)
+    assert "2 of 2 scores are of one seed" in said
+    assert "No network has a measured speed" in said
+    assert "Each of the 2 cells has a record." in said
+    assert "more than one way" not in said
+
+
+def test_where_it_comes_from_without_secrets(page: Reading) -> None:
+    assert "hf_" not in page.said
+    assert "name: demo\nhub_token: REMOVED" in page.texts["origin"]
+    assert page.tables["models"].rows == [
+        [MODEL, "12", "–", page.tables["models"].rows[0][3], "16"]
+    ]
+    assert ["lp_sweep", "0.1.0", "16"] in page.tables["versions"].rows
+    assert "2026-01-05 09:30 UTC" in page.texts["origin"]
+
+
+# -- stores of every kind
+
+
+def test_an_empty_store_is_a_page(tmp_path: Path) -> None:
+    written = write_report(Store(tmp_path / "store", create=True), tmp_path / "r.html")
+    read = Reading(written.page.read_text(encoding="utf-8"))
+    assert read.texts["title"] == "an empty store – lp-sweep report"
+    assert "no sweep of this store has a cell" in read.texts["answer"]
+    assert "figure pareto: no speed in this store" in read.texts["figures"]
+    assert read.tags["svg"] == 0
+
+
+def test_a_store_with_failures_only_is_a_page(tmp_path: Path) -> None:
+    fake = FakeSweep(tmp_path / "store")
+    for k in (0, 2):
+        fake.cell(k=k, state="failed")
+    written = write_report(fake.publish(), tmp_path / "r.html")
+    read = Reading(written.page.read_text(encoding="utf-8"))
+    assert "No score with all 12 layers." in read.texts["answer"]
+    assert read.tables["failures"].rows[0][1] == "2"
+    assert "Without a score: 2 of 2 cells" in read.texts["gaps"]
+
+
+def test_several_sweeps_are_one_page_or_one_is_chosen(tmp_path: Path) -> None:
+    for name, model in (("one", "bert"), ("two", "xlnet")):
+        fake = FakeSweep(tmp_path / "store", name)
+        fake.curve({0: 90.0, 2: 89.5}, model=model)
+        fake.publish()
+    both = page_of(fake.store)
+    assert both.title == "one, two"
+    tasks = next(item.table for item in both.tables if item.name == "tasks")
+    assert {row[0] for row in tasks.rows} == {"one", "two"}
+    export = both.answers[0].choices[0].export
+    assert "--task SST-2 --within 1 --model bert --sweep one --out" in export
+    alone = page_of(fake.store, "two", (0.5,))
+    assert (alone.title, [item.model for item in alone.answers]) == ("two", ["xlnet"])
+    assert "--sweep two" in alone.answers[0].choices[0].export
+    min_layers = alone.tables[0].command
+    assert min_layers.startswith("lp-sweep table min-layers --within 0.5 --store ")
+    assert min_layers.endswith(" --sweep two")
+
+
+def test_names_of_any_text_stay_text(tmp_path: Path) -> None:
+    fake = FakeSweep(tmp_path / "store")
+    for name in HOSTILE:
+        for k, score in ((0, 90.0), (2, 89.5)):
+            fake.cell(k=k, score=score, model=name, task=name, command=f"lp-sweep {name}")
+        fake.cell(k=4, state="failed", model=name, task=name)
+    text = write_report(fake.publish(), tmp_path / "r.html").page.read_text(encoding="utf-8")
+    read = Reading(text)
+    assert (read.tags["script"], read.tags["style"], read.tags["img"]) == (1, 1, 0)
+    assert not [name for _, name, _ in read.attributes if name.startswith("on")]
+    assert not ESCAPES.search(text.replace("\n", "").replace("\t", ""))
+    models = {row[0] for row in read.tables["tasks"].rows}
+    assert models == {printable(name) for name in HOSTILE}
+    for name in HOSTILE:
+        assert printable(name) in read.texts["answer"]
+
+
+# -- files
+
+
+@pytest.mark.parametrize(
+    ("out", "error", "message"),
+    [
+        ("", SpecError, "is a folder. Name a file"),
+        ("dev.csv", SpecError, "dev.csv exists, and is no page. Name another with --out"),
+        ("file/report.html", StoreError, "can't write .*Name another with --out"),
+        ("a\0b", SpecError, "can't be the name of a file"),
+        ("a" * 300 + "/x", StoreError, "can't write "),
+    ],
+    ids=["folder", "data", "below-a-file", "nul", "long"],
+)
+def test_a_place_that_takes_no_page(
+    store: Store, tmp_path: Path, out: str, error: type[Exception], message: str
+) -> None:
+    (tmp_path / "file").write_text("")
+    (tmp_path / "dev.csv").write_text("text,label\n")
+    with pytest.raises(error, match=message):
+        write_report(store, tmp_path / out)
+    assert (tmp_path / "dev.csv").read_text() == "text,label\n"
+
+
+def test_the_command(tmp_path: Path) -> None:
+    fake = FakeSweep(tmp_path / "store")
+    fake.curve({0: 90.0, 2: 89.5})
+    store = fake.publish()
+    asked = ("report", "--store", store.location, "--sweep", "demo")
+    done = sweep(*asked, "--out", "mine.html", "--figures", "drawn", cwd=tmp_path, env=COLOURS)
+    assert (done.returncode, done.stdout) == (0, "")
+    size = (tmp_path / "mine.html").stat().st_size
+    assert done.stderr.splitlines()[-1] == f"wrote mine.html ({size / 1e3:,.0f} kB)"
+    assert "\x1b" not in done.stderr
+    assert done.stderr.count("wrote drawn/figure-") == len(list((tmp_path / "drawn").iterdir()))
+    for extra, code in ((["--sweep", "x"], 2), (["--within", "one"], 2), (["--store", "x"], 4)):
+        done = sweep(*asked, *extra, cwd=tmp_path)
+        assert (done.returncode, done.stdout, "error: " in done.stderr) == (code, "", True)
+    assert not (tmp_path / "report.html").exists()
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_terminal_is_left_as_it_was(tmp_path: Path, number: signal.Signals) -> None:
+    fake = FakeSweep(tmp_path / "store")
+    fake.curve({0: 90.0, 2: 89.5})
+    out = tmp_path / "report.html"
+    place = ("--store", fake.publish().location, "--out", out)
+    terminal = Terminal("report", *place, size=(60, 15))
+    terminal.wait_for("report: ")
+    terminal.process.send_signal(number)
+    assert terminal.ended() == 128 + number
+    assert terminal.text.rfind("\x1b[?25h") > terminal.text.rfind("\x1b[?25l"), "the cursor"
+    assert "Traceback" not in terminal.text
+    assert not out.exists()
+    terminal.close()
+
+
+@pytest.mark.slow
+def test_a_sweep_as_large_as_the_papers_is_below_a_megabyte(tmp_path: Path) -> None:
+    """577 cells in the paper's; its five models, seven tasks, six strategies and more here."""
+    fake = FakeSweep(tmp_path / "store", "large")
+    tasks = ("SST-2", "MNLI", "QNLI", "QQP", "STS-B", "RTE", "MRPC")
+    for place, (model, task) in enumerate(itertools.product(
+        (MODEL, "roberta-base", "xlnet-base-cased", "distilbert-base-cased"), tasks
+    )):  # fmt: skip
+        for strategy in ("top", "bottom", "even-alternate", "odd-alternate", "symmetric"):
+            depth = 6 if model.startswith("distil") else 12
+            for k in (0, 2, 4, 6) if depth == 12 else (0, 2):
+                if k or strategy == "top":
+                    score = 92 - k * (1 + place / 30)
+                    row = fake.cell(
+                        model=model, task=task, strategy=strategy, k=k, depth=depth, score=score
+                    )
+                    fake.predictions(row["trial_id"], [i % 10 != k for i in range(50)])
+    assert len(fake.cells) > 350
+    written = write_report(fake.publish(), tmp_path / "r.html")
+    assert written.size * 577 / len(fake.cells) < 1_000_000

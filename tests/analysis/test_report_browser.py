@@ -1,0 +1,156 @@
+"""The page of `lp-sweep report` in a real browser: it fits, it sorts, and nobody complains."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from lp_sweep.analysis.report.writing import write_report
+from tests.analysis.test_figures import (
+    measured_speeds,
+    pruned_networks,
+    whole_networks,
+    without_feed_forwards,
+)
+from tests.analysis.test_report import HOSTILE
+from tests.support import browser
+from tests.support.browser import ENTER, ESCAPE, Browser
+from tests.support.fake_records import FakeSweep
+
+pytestmark = pytest.mark.skipif(
+    bool(browser.missing()), reason=f"not installed: {browser.missing()} (Debian's packages)"
+)
+
+OPEN_ALL = "for (const item of document.querySelectorAll('details')) item.open = true;"
+COLUMN = """
+const [table, column] = arguments;
+return [...document.querySelectorAll(`#table-${table} tbody tr`)].map(
+    (row) => row.cells[column].textContent);
+"""
+BUTTON = "document.querySelectorAll('#table-tasks th button')[arguments[0]]"
+
+
+@pytest.fixture(scope="module")
+def window() -> Iterator[Browser]:
+    with browser.running() as opened:
+        yield opened
+
+
+@pytest.fixture(scope="module")
+def page(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """With every figure, hostile names, and cells that are missing."""
+    folder = tmp_path_factory.mktemp("page")
+    fake = FakeSweep(folder / "store")
+    for add in (whole_networks, pruned_networks, without_feed_forwards, measured_speeds):
+        add(fake)
+    for name in HOSTILE:
+        fake.cell(k=0, score=90.0, model=name, task="SST-2")
+        fake.cell(k=2, state="failed", model=name, task="SST-2")
+    fake.store.put_text("sweeps", "demo.yaml", f"name: {HOSTILE[0]}\n" + "x" * 2000)
+    return write_report(fake.publish(), folder / "report.html").page
+
+
+@pytest.mark.parametrize("dark", [False, True], ids=["light", "dark"])
+@pytest.mark.parametrize("width", [360, 768, 1280])
+def test_it_fits_and_nothing_is_complained_of(
+    window: Browser, page: Path, width: int, dark: bool
+) -> None:
+    window.open(page, width, dark=dark)
+    assert window.run(f"{OPEN_ALL} return document.documentElement.scrollWidth") <= width
+    outside = window.run(
+        "const wide = (at) => at.getBoundingClientRect().right > innerWidth + 1"
+        "  && !at.closest('.scroll, pre, svg');"
+        "return [...document.body.querySelectorAll('*')].filter(wide).map((at) => at.outerHTML);"
+    )
+    assert outside == []
+    assert window.run("return performance.getEntriesByType('resource').length") == 0
+    assert window.log() == []
+    paper, ink = window.run(
+        "const style = getComputedStyle(document.body);"
+        "return [style.backgroundColor, style.color].map((c) => +c.match(/\\d+/)[0]);"
+    )
+    assert (paper < ink) is dark
+
+
+def test_a_heading_sorts_its_column_and_says_so(window: Browser, page: Path) -> None:
+    window.open(page)
+    window.run(OPEN_ALL)
+    heading = window.run("return document.querySelector('#table-tasks thead').textContent")
+    assert "SST-2 accuracy" in heading
+    column = window.run(
+        "return [...document.querySelectorAll('#table-tasks th')].findIndex("
+        "(th) => th.textContent.startsWith('SST-2'))"
+    )
+    as_it_was = window.run(COLUMN, "tasks", column)
+    seen = []
+    for wanted in ("ascending", "descending", None):
+        window.run(f"{BUTTON}.click()", column)
+        assert window.run(f"return {BUTTON}.parentElement.ariaSort", column) == wanted
+        seen.append(window.run(COLUMN, "tasks", column))
+    up, down, back = seen
+    numbers = [float(text.split()[0]) for text in up if text[0].isdigit()]
+    assert len(numbers) > 3
+    assert numbers == sorted(numbers)
+    assert [float(t.split()[0]) for t in down if t[0].isdigit()] == sorted(numbers, reverse=True)
+    assert back == as_it_was != up
+    words = [text for text in up if not text[0].isdigit()]
+    assert up[-len(words) :] == words == down[-len(words) :], "no number: below, either way"
+    assert window.log() == []
+
+
+def test_the_keyboard_sorts_and_has_the_tooltips(window: Browser, page: Path) -> None:
+    window.open(page, 360)
+    window.run(OPEN_ALL)
+    window.run(f"{BUTTON}.focus()", 2)
+    shown = window.run(
+        "const tip = document.getElementById('tip'), box = tip.getBoundingClientRect();"
+        "return [tip.textContent, tip.hidden, box.left >= 0 && box.right <= innerWidth"
+        "  && box.top >= 0 && box.bottom <= innerHeight]"
+    )
+    assert shown == [window.run(f"return {BUTTON}.dataset.tip", 2), False, True]
+    assert "Layers" in shown[0] or "chosen" in shown[0]
+    window.press(ESCAPE)
+    assert window.run("return document.getElementById('tip').hidden") is True
+    window.press(ENTER)
+    assert window.run(f"return {BUTTON}.parentElement.ariaSort", 2) == "ascending"
+
+
+def test_a_link_opens_what_is_folded(window: Browser, page: Path) -> None:
+    window.open(page)
+    assert window.run("return document.getElementById('significance').open") is False
+    window.run("location.hash = '#table-significance'; dispatchEvent(new Event('hashchange'))")
+    assert window.run("return document.getElementById('significance').open") is True
+
+
+def test_print_has_all_that_is_folded(window: Browser, page: Path, tmp_path: Path) -> None:
+    window.open(page)
+    closed = "return document.querySelectorAll('details:not([open])').length"
+    before = window.run(closed)
+    assert before > 3
+    window.run("dispatchEvent(new Event('beforeprint'))")
+    assert window.run(closed) == 0
+    window.run("dispatchEvent(new Event('afterprint'))")
+    assert window.run(closed) == before
+    window.print(tmp_path / "page.pdf")
+    assert (tmp_path / "page.pdf").read_bytes().startswith(b"%PDF")
+
+
+def test_names_run_nothing(window: Browser, page: Path) -> None:
+    window.open(page)
+    assert window.run("return document.images.length") == 0
+    assert window.run("return document.scripts.length") == 1
+    text = window.run("return document.getElementById('tasks').textContent")
+    assert HOSTILE[0] in text
+
+
+def test_the_policy_refuses_a_script_that_is_not_its_own(
+    window: Browser, page: Path, tmp_path: Path
+) -> None:
+    text = page.read_text(encoding="utf-8")
+    broken = tmp_path / "broken.html"
+    broken.write_text(text.replace("</h1>", "</h1><script>window.pwned = 1</script>", 1))
+    window.open(broken)
+    assert window.run("return window.pwned ?? null") is None
+    assert any("Content Security Policy" in line for line in window.log())

@@ -1,0 +1,132 @@
+"""How optimistic the best network is, by cross-fitting: where its luck is known, and in a store."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from lp_sweep.analysis.statistics.answers import reader
+from lp_sweep.analysis.statistics.selection import (
+    Candidate,
+    Optimism,
+    Place,
+    load,
+    optimism,
+    sentence,
+    split,
+)
+from lp_sweep.analysis.views import open_views
+from tests.support.fake_records import FakeSweep
+
+ROWS = 872
+EQUAL = 0.9  # share right of every strategy, on rows that nobody has seen
+
+
+def simulated(seed: int, shares: list[float], metric: str = "accuracy", seeds: int = 1) -> Optimism:
+    """Networks of K=6 that are right on their share of rows, each on its own, beside K=0."""
+    rng = np.random.default_rng(seed)
+    labels = rng.integers(0, 2, ROWS)
+    right = rng.random((ROWS, len(shares) * seeds + 1)) < np.repeat(
+        [*shares, 1.0], [seeds] * len(shares) + [1]
+    )
+    predicted = np.where(right, labels[:, None], 1 - labels[:, None])
+    full = len(shares) * seeds
+    candidates = [Candidate(0, (full,), (full,))]
+    for index in range(len(shares)):
+        own = tuple(range(index * seeds, (index + 1) * seeds))
+        candidates.append(Candidate(6, own, (full,) * seeds))
+    found = split(metric, labels, predicted, candidates, len(shares), repeats=10)
+    return optimism(found, within=50, unit="points")
+
+
+def naive(seed: int, strategies: int) -> float:
+    """Points of the best of equal strategies above what each scores on new rows."""
+    rng = np.random.default_rng(seed)
+    rng.integers(0, 2, ROWS)
+    right = rng.random((ROWS, strategies + 1)) < [*[EQUAL] * strategies, 1.0]
+    return 100 * (float(right[:, :-1].mean(axis=0).max()) - EQUAL)
+
+
+@pytest.mark.parametrize("strategies", [2, 10])
+def test_of_equal_strategies_the_luck_of_the_best_is_found(strategies: int) -> None:
+    """Of ten the best is 1.56 points too good."""
+    found = [simulated(seed, [EQUAL] * strategies).score for seed in range(60)]
+    luck = [naive(seed, strategies) for seed in range(60)]
+    error = np.std(np.subtract(luck, found)) / 60**0.5
+    assert np.mean(luck) > 0.4
+    assert np.mean(found) == pytest.approx(np.mean(luck), abs=3 * error)
+    assert error < 0.2
+
+
+def test_a_clear_winner_owes_nothing_to_luck() -> None:
+    found = [simulated(seed, [0.95, 0.7, 0.7, 0.6]) for seed in range(10)]
+    assert all(abs(one.score) < 1e-9 for one in found)
+
+
+def test_a_metric_that_is_lower_on_few_rows_is_not_taken_for_luck() -> None:
+    found = [simulated(seed, [0.95, 0.7], metric="mcc").score for seed in range(10)]
+    assert all(abs(value) < 1e-9 for value in found)
+
+
+def test_the_luck_of_a_loss_near_the_limit_is_found() -> None:
+    """K=6 is taken where its loss happens to be within the limit, which is what it truly loses."""
+    losses = []
+    for seed in range(40):
+        rng = np.random.default_rng(seed)
+        labels = np.zeros(ROWS)
+        right = rng.random((ROWS, 8)) < [0.9, *[0.88] * 7]
+        candidates = [Candidate(0, (0,), (0,))]
+        candidates += [Candidate(k, (k,), (0,)) for k in range(1, 8)]
+        predicted = np.where(right, 0.0, 1.0)
+        found = split("accuracy", labels, predicted, candidates, 1, repeats=10)
+        losses.append(optimism(found, within=2, unit="points").loss)
+    assert 0.3 < np.mean(losses) < 2
+
+
+def store(folder: Path, strategies: int = 3, *, whole: bool = True) -> FakeSweep:
+    fake = FakeSweep(folder)
+    rng = np.random.default_rng(1)
+    names = ["top", "bottom", "symmetric"][:strategies]
+    for seed in (1, 2):
+        for strategy, k in [("top", 0), *((name, 6) for name in names)]:
+            right = rng.random(400) < 0.85 + 0.05 * (k == 0)
+            score = 100 * float(right.mean())
+            row = fake.cell(strategy=strategy, k=k, score=score, seed=seed, metric="accuracy")
+            if whole or k == 0:
+                fake.predictions(row["trial_id"], right.tolist())
+    return fake
+
+
+def said(fake: FakeSweep, within: float = 20) -> str:
+    with open_views(fake.publish()) as catalog:
+        read = reader(catalog)
+        place = Place("demo", "bert", "SST-2")
+        found = load(catalog, place, lambda network: read(network._replace(split="validation")))
+    return sentence(found, within, "points")
+
+
+def test_a_store_says_how_much_less_to_expect(tmp_path: Path) -> None:
+    text = said(store(tmp_path))
+    assert "3 strategies (4 networks)" in text
+    assert "400 dev rows" in text
+    assert "points less" in text
+
+
+def test_without_predictions_it_says_why_there_is_no_estimate(tmp_path: Path) -> None:
+    assert "can't be estimated: no predictions" in said(store(tmp_path, whole=False))
+
+
+def test_a_few_dev_rows_give_no_estimate(tmp_path: Path) -> None:
+    fake = FakeSweep(tmp_path)
+    for k in (0, 6):
+        row = fake.cell(k=k, score=90.0, metric="accuracy")
+        fake.predictions(row["trial_id"], [True] * 9 + [False])
+    assert "only 10 rows" in said(fake)
+
+
+def test_one_network_is_no_choice(tmp_path: Path) -> None:
+    fake = FakeSweep(tmp_path)
+    fake.cell(k=0, score=90.0)
+    assert said(fake) == ""

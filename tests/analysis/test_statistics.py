@@ -1,0 +1,237 @@
+"""The tables that say how sure a number is, over stores of networks whose answers are known."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from lp_sweep.analysis.render import FORMATS, render
+from lp_sweep.analysis.statistics.answers import Network
+from lp_sweep.analysis.statistics.tables import (
+    STATISTICS,
+    intervals,
+    min_layers_interval,
+    significance,
+)
+from lp_sweep.analysis.tables import Table, task_scores
+from lp_sweep.analysis.views import open_views
+from lp_sweep.orchestrator.export.choice import stored_answers
+from lp_sweep.storage.store import Store
+from lp_sweep.trials.metrics import METRICS
+from tests.support.answered import long, network, right
+from tests.support.fake_records import FakeSweep
+
+
+@pytest.fixture
+def fake(tmp_path: Path) -> FakeSweep:
+    return FakeSweep(tmp_path)
+
+
+def lines(table: Table) -> list[dict[str, str]]:
+    return [dict(zip(table.columns, row, strict=True)) for row in table.rows]
+
+
+# --- significance
+
+
+def test_a_row_per_seed_and_one_over_the_seeds(fake: FakeSweep) -> None:
+    for seed in (1, 2):
+        network(fake, right(90), k=0, seed=seed, task="MNLI", split="validation_matched")
+        network(fake, right(78), k=6, seed=seed, task="MNLI", split="validation_matched")
+    one, two, over = long(fake, significance)
+    assert (one["seed"], two["seed"], over["seed"], over["n_seeds"]) == (1, 2, None, 2)
+    assert (one["b"], one["c"], one["test"]) == (12, 0, "mcnemar")
+    assert one["p"] == pytest.approx(2 / 2**12)
+    assert over["p_holm"] == pytest.approx(3 * over["p"]), "of three tests, the smallest p"
+    assert one["p_holm"] == two["p_holm"] == pytest.approx(2 * one["p"])
+    assert (over["test"], over["n_examples"], over["n_tests"]) == ("seeds and rows", 100, 3)
+    assert over["change"] == pytest.approx(-12)
+    assert over["low"] < -12 < over["high"] < 0
+
+
+def test_other_metrics_are_tested_over_resampled_rows(fake: FakeSweep) -> None:
+    labels = np.arange(60) / 10
+    network(fake, labels + 0.01 * np.sin(labels), labels, metric="pearson", k=0, task="STS-B")
+    network(fake, labels[::-1], labels, metric="pearson", k=6, task="STS-B")
+    (row,) = long(fake, significance)
+    assert (row["test"], row["b"], row["metric"]) == ("rows", None, "pearson")
+    assert row["change"] == pytest.approx(-200, abs=0.1)
+    assert row["p"] < 1e-6
+
+
+def test_f1_is_of_the_class_that_the_record_names(fake: FakeSweep) -> None:
+    """Resampled, compared and named: of 'fraud', which is class 0."""
+    fraud = np.arange(60) % 10 == 0
+    for k, found in ((0, fraud), (6, fraud & (np.arange(60) < 30))):
+        score = 100 * METRICS["f1"](fraud.astype(float), found.astype(float))
+        of = {"metric": "f1", "positive": "fraud", "positive_label": 0, "majority": 0.18}
+        row = fake.cell(k=k, score=score, task="claims", **of)
+        fake.store.put("predictions", row["trial_id"], [
+            {"trial_id": row["trial_id"], "split": "validation", "example": i, "scores": [0.0]}
+            | {"label": float(not fraud[i]), "prediction": float(not found[i])}
+            for i in range(60)
+        ])  # fmt: skip
+    with open_views(fake.publish()) as catalog:
+        (test,) = (table := significance(catalog)).long.to_pylist()
+        assert test["reason"] is None
+        assert test["change"] == pytest.approx(100 * (2 / 3 - 1))
+        assert (table.rows[0][table.columns.index("task")]) == "claims F1 of 'fraud'"
+        full, pruned = intervals(catalog).long.to_pylist()
+        assert (full["metric"], full["reason"], pruned["reason"]) == ("f1 of 'fraud'", None, None)
+        assert task_scores(catalog).columns[-1] == "claims F1 of 'fraud'"
+    read = stored_answers(fake.store)
+    answers = [read(Network(row["trial_id"], "f1", "", None)).score for row in fake.cells]
+    assert answers == pytest.approx([100.0, 200 / 3]), "as export --best reads them"
+
+
+def test_a_comparison_that_strategies_share_is_one_test(fake: FakeSweep) -> None:
+    network(fake, right(90), k=0, depth=6)
+    network(fake, right(80), k=1, depth=6)
+    network(fake, right(80), k=1, depth=6, strategy="even-alternate")  # the same layers
+    network(fake, right(70), k=2, depth=6)
+    rows = long(fake, significance)
+    assert [row["n_tests"] for row in rows] == [2, 2, 2]
+    assert rows[0]["p_holm"] == rows[1]["p_holm"]
+    (alone,) = long(fake, significance, strategies=["even-alternate"])
+    assert (alone["p"], alone["p_holm"], alone["n_tests"]) == (rows[0]["p"], rows[0]["p"], 1)
+
+
+def test_answers_are_matched_by_example_not_by_row(fake: FakeSweep, tmp_path: Path) -> None:
+    shuffled = FakeSweep(tmp_path / "shuffled")
+    order = np.random.default_rng(0).permutation(100)
+    labels = np.arange(100) % 2
+    for sweep, rows in ((fake, None), (shuffled, order)):
+        network(sweep, np.where(right(90) == 1, labels, 1 - labels), labels, k=0)
+        network(sweep, np.where(right(85) == 1, labels, 1 - labels), labels, k=6, order=rows)
+    assert long(fake, significance) == long(shuffled, significance)
+    assert long(fake, significance)[0]["b"] == 5
+    assert long(fake, min_layers_interval) == long(shuffled, min_layers_interval)
+
+
+def nothing(fake: FakeSweep) -> None:
+    fake.cell(k=6, score=90.0)
+
+
+def other_examples(fake: FakeSweep) -> None:
+    network(fake, right(80, n=99), k=6)
+
+
+def other_labels(fake: FakeSweep) -> None:
+    network(fake, 1 - right(10), 1 - right(0), k=6)
+    row = fake.cells[-1]
+    assert row["k"] == 6
+    fake.cells.pop()
+    network(fake, 1 - right(0), np.r_[0.0, np.ones(99)], k=6, seed=42)
+
+
+def not_a_number(fake: FakeSweep) -> None:
+    fake.cell(k=6, score=float("nan"))
+
+
+def another_score(fake: FakeSweep) -> None:
+    row = fake.cell(k=6, score=80.0)
+    fake.predictions(row["trial_id"], [True] * 100)
+
+
+def another_metric(fake: FakeSweep) -> None:
+    network(fake, right(80), k=6, metric="f1")
+
+
+def failed(fake: FakeSweep) -> None:
+    fake.cell(k=6, state="failed")
+
+
+@pytest.mark.parametrize(
+    ("make", "reason"),
+    [
+        (nothing, "no predictions"),
+        (other_examples, "different examples"),
+        (other_labels, "different labels"),
+        (not_a_number, "a score is no number"),
+        (another_score, "predictions do not give the score"),
+        (another_metric, "different metrics"),
+        (failed, "failed"),
+    ],
+)
+def test_what_can_not_be_tested_says_why(fake: FakeSweep, make: Any, reason: str) -> None:
+    network(fake, right(90), k=0)
+    make(fake)
+    (row,) = long(fake, significance)
+    assert (row["reason"], row["p"], row["p_holm"]) == (reason, None, None)
+    (answer,) = long(fake, min_layers_interval)
+    if make in (failed, not_a_number):  # without a score it can be the answer
+        assert answer["credible"] == [0, 6]
+    else:
+        assert (answer["credible"], answer["reason"]) == (None, reason)
+
+
+def test_a_seed_that_is_missing_leaves_no_test_over_seeds(fake: FakeSweep) -> None:
+    network(fake, right(90), k=0, seed=1)
+    network(fake, right(80), k=6, seed=1)
+    network(fake, right(80), k=6, seed=2)
+    one, two, over = long(fake, significance)
+    assert one["p"] is not None
+    assert (two["reason"], over["reason"]) == ("no K=0", "1 of 2 seeds missing")
+
+
+# --- intervals
+
+
+def test_an_interval_is_over_seeds_and_rows_or_over_rows(fake: FakeSweep) -> None:
+    for seed, n_right in enumerate((90, 93, 88)):
+        network(fake, right(n_right), k=0, seed=seed)
+    network(fake, right(80), k=6, seed=0)
+    fake.cell(k=6, seed=1)
+    for seed in (0, 1):
+        fake.cell(k=7, score=70.0 + seed, seed=seed)
+    fake.cell(k=8, score=70.0)
+    fake.cell(k=9, state="failed")
+    three, one, two_bare, bare, none = long(fake, intervals)
+    assert (three["over"], three["n"]) == ("seeds and rows", 3)
+    assert three["mean"] == pytest.approx(271 / 3)
+    assert three["low"] < 84.3, "wider than other seeds alone, and than other rows alone"
+    assert three["high"] > 96.4
+    assert (one["over"], one["n"], one["n_expected"], one["sd"]) == ("rows", 1, 2, None)
+    assert one["high"] - one["low"] == pytest.approx(2 * 1.96 * 4, abs=0.2)  # sd of a binomial
+    assert (two_bare["over"], two_bare["reason"]) == ("seeds", None)
+    assert two_bare["high"] - two_bare["low"] == pytest.approx(2 * 12.706 * 0.5, rel=0.01)
+    assert (bare["over"], bare["mean"], bare["reason"]) == ("none", 70.0, "no predictions")
+    assert (none["over"], none["mean"], none["reason"]) == ("none", None, "no score")
+
+
+# --- for people
+
+
+def test_the_tables_say_it_in_words(fake: FakeSweep) -> None:
+    for k, n_right in ((0, 900), (2, 899), (6, 700)):
+        network(fake, right(n_right, n=1000), k=k)
+    fake.cell(k=8, state="failed", task="RTE")
+    catalog = open_views(fake.publish(), deltas=(1,))
+    first, second, third = lines(significance(catalog))
+    assert (first["K"], first["test"], first["p"]) == ("2", "mcnemar 1/0", "1.00")
+    assert second["change"].startswith("−20.00 [−22.")
+    assert (second["p Holm"], third["change"], third["p"]) == ("<0.0001", "failed", "")
+    assert lines(intervals(catalog))[0]["strategy"] == "all layers"
+    decided, undecided = lines(min_layers_interval(catalog))
+    assert (decided["layers"], decided["90%"]) == ("10 of 12", "10 or 12")
+    assert decided["seed sd"] == "1.00 assumed"
+    assert (undecided["layers"], undecided["90%"]) == ("4–12 of 12", "no set: no K=0")
+
+
+@pytest.mark.parametrize("name", STATISTICS)
+def test_tables_narrow_and_render(fake: FakeSweep, tmp_path: Path, name: str) -> None:
+    for model in ("bert", "a|b"):
+        for strategy in ("top", "bottom"):
+            network(fake, right(90), k=0, model=model, strategy=strategy)
+            network(fake, right(80), k=2, model=model, strategy=strategy)
+        network(fake, right(70), k=2, model=model, strategy="random 0", dropped=(3, 5))
+    table = STATISTICS[name](open_views(fake.publish()), models=["a|b"], strategies=["top"])
+    found = {(row["model"], row["strategy"]) for row in table.long.to_pylist()}
+    assert found == {("a|b", "top")}
+    empty = STATISTICS[name](open_views(Store(tmp_path / "empty", create=True)))
+    for format in FORMATS:
+        assert render(table, format, terminal=False)
+        assert render(empty, format, terminal=False)

@@ -1,0 +1,466 @@
+"""The views behind the tables, and what the tables make of them: a missing number is a word."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from lp_sweep.analysis.phrases import layers_left
+from lp_sweep.analysis.statistics.tables import min_layers_interval
+from lp_sweep.analysis.tables import TABLES, Table, min_layers, speed, strategy_means, task_scores
+from lp_sweep.analysis.views import open_views
+from tests.support.fake_records import FakeSweep
+
+
+@pytest.fixture
+def fake(tmp_path: Path) -> FakeSweep:
+    return FakeSweep(tmp_path)
+
+
+def rows(fake: FakeSweep, sql: str) -> list[dict[str, Any]]:
+    with open_views(fake.publish()) as catalog:
+        return catalog.query(sql).to_pylist()
+
+
+def lines(table: Table) -> list[dict[str, str]]:
+    return [dict(zip(table.columns, row, strict=True)) for row in table.rows]
+
+
+# --- cells
+
+
+def test_a_cell_is_done_failed_deferred_or_pending(fake: FakeSweep) -> None:
+    fake.cell(k=0, score=92.0)
+    fake.cell(k=2, state="failed")
+    fake.cell(k=4)
+    fake.cell(strategy="contribution", threshold=0.9, state="deferred")
+    preempted = fake.cell(k=6)
+    fake.failure(preempted["trial_id"], preempted, error_type="preempted", final=False)
+    recovered = fake.cell(k=8, score=80.0)
+    fake.failure(recovered["trial_id"], recovered)
+    found = rows(fake, "SELECT state, error_type, k FROM cells ORDER BY cell")
+    assert [(row["state"], row["error_type"], row["k"]) for row in found] == [
+        ("done", None, 0),
+        ("failed", "out_of_memory", 2),
+        ("pending", None, 4),
+        ("deferred", None, None),
+        ("pending", None, 6),  # it is tried again
+        ("done", None, 8),  # a later attempt went through
+    ]
+
+
+def test_a_cell_whose_profile_failed_is_failed_until_there_is_one(fake: FakeSweep) -> None:
+    fake.cell(strategy="contribution", threshold=0.9, state="failed", task="RTE")
+    assert rows(fake, "FROM cells")[0]["state"] == "failed"
+    fake.profile([0.5] * 12, task="RTE")
+    assert rows(fake, "FROM cells")[0]["state"] == "deferred"
+
+
+def test_a_change_is_against_the_same_sweep_model_procedure_task_and_seed(fake: FakeSweep) -> None:
+    other = FakeSweep(Path(fake.store.location), name="other")
+    axes = [
+        {},
+        {"model": "xlnet"},
+        {"procedure": "iterative"},
+        {"task": "RTE"},
+        {"seed": 43},
+    ]
+    for loss, axis in enumerate(axes, start=1):
+        fake.curve({0: 90.0 + loss, 6: 90.0}, **axis)
+    other.curve({6: 90.0})
+    other.publish()
+    found = rows(fake, "SELECT sweep, change FROM cells WHERE k = 6 ORDER BY sweep, cell")
+    assert [row["change"] for row in found] == pytest.approx([-1, -2, -3, -4, -5, None])
+
+
+def test_a_score_that_is_no_number_is_missing(fake: FakeSweep) -> None:
+    fake.cell(k=0, score=88.0, task="STS-B")
+    fake.cell(k=6, score=float("nan"), task="STS-B")
+    (row,) = rows(fake, "FROM task_table WHERE k = 6")
+    assert (row["mean"], row["n"], row["n_expected"]) == (None, 0, 1)
+
+
+def test_layers_and_epochs_are_long(fake: FakeSweep) -> None:
+    fake.profile([0.9, 0.8, 0.7])
+    fake.cell(k=0, score=90.0)
+    layers = rows(fake, "SELECT layer, value FROM layers ORDER BY layer")
+    assert [(row["layer"], row["value"]) for row in layers] == [(1, 0.9), (2, 0.8), (3, 0.7)]
+    epochs = rows(fake, "SELECT epoch, split, metric, value FROM epochs ORDER BY epoch")
+    assert [row["epoch"] for row in epochs] == [1, 2, 3]
+    assert epochs[0] | {"epoch": 1} == {
+        "epoch": 1,
+        "split": "validation",
+        "metric": "accuracy",
+        "value": 0.9,
+    }
+
+
+# --- tasks
+
+
+def test_a_threshold_that_is_resolved_for_some_seeds_stays_one_row(fake: FakeSweep) -> None:
+    fake.cell(strategy="contribution", threshold=0.9, dropped=(3, 5), score=89.0)
+    fake.cell(strategy="contribution", threshold=0.9, seed=43, state="deferred")
+    (row,) = rows(fake, "FROM task_table")
+    assert (row["k"], row["n"], row["n_expected"], row["n_deferred"]) == (2, 1, 2, 1)
+
+
+def three_seeds(fake: FakeSweep) -> None:
+    for seed, full, six in ((42, 92.0, 90.0), (43, 93.0, 90.5), (44, 92.5, 90.25)):
+        fake.curve({0: full, 6: six}, seed=seed)
+
+
+def test_a_task_row_has_mean_spread_n_and_paired_change(fake: FakeSweep) -> None:
+    three_seeds(fake)
+    (row,) = rows(fake, "FROM task_table WHERE k = 6")
+    assert row["mean"] == pytest.approx(90.25)
+    assert row["sd"] == pytest.approx(0.25)
+    assert row["change"] == pytest.approx(-2.25)
+    assert row["change_sd"] == pytest.approx(0.25)
+    assert (row["n"], row["n_expected"], row["n_paired"]) == (3, 3, 3)
+    assert row["kept_layers"] == [1, 2, 3, 4, 5, 6]
+    assert (row["metric"], row["majority"]) == ("accuracy", 50)
+
+
+def test_the_task_table_for_people(fake: FakeSweep) -> None:
+    three_seeds(fake)
+    fake.cell(k=0, task="STS-B", score=88.79)
+    fake.cell(k=6, task="STS-B", score=88.93)
+    fake.cell(k=6, task="STS-B", seed=43, state="failed")
+    fake.cell(k=0, task="RTE")
+    fake.cell(k=6, task="RTE", state="failed")
+    fake.cell(strategy="contribution", threshold=0.9, task="RTE", state="deferred")
+    table = task_scores(open_views(fake.publish()))
+    assert table.columns == (
+        *("model", "strategy", "K", "kept"),
+        *("SST-2 accuracy", "STS-B Pearson", "RTE"),  # its metric is not known yet
+    )
+    full, six, contribution = lines(table)
+    assert full["strategy"] == "all layers"
+    assert full["SST-2 accuracy"] == "92.50 ±0.50 n=3"
+    assert full["RTE"] == "missing (0/1)"
+    assert (six["strategy"], six["K"], six["kept"]) == ("top", "6", "6 of 12")
+    assert six["SST-2 accuracy"] == "90.25 ±0.25 (−2.25) n=3"
+    assert six["STS-B Pearson"] == "88.93 (+0.14) n=1/2, 1 failed"
+    assert six["RTE"] == "failed (0/1)"
+    assert (contribution["K"], contribution["kept"]) == ("t=0.9", "? of 12")
+    assert contribution["RTE"] == "deferred (0/1)"
+    assert contribution["SST-2 accuracy"] == "–"
+    assert "SST-2 50.00" in table.notes[-1]
+
+
+def test_a_note_is_there_where_a_cell_needs_it(fake: FakeSweep) -> None:
+    three_seeds(fake)
+    whole = task_scores(open_views(fake.publish())).notes
+    assert [note.partition(":")[0] for note in whole] == [
+        "Read 90.25 ±0.31 (−2.18) n=3 as",
+        "The constant answer scores",
+    ]
+    fake.cell(k=6, seed=45)
+    fake.cell(k=2, score=91.0, seed=46)
+    fake.cell(k=2, task="RTE")
+    every = [note.partition(":")[0] for note in task_scores(open_views(fake.publish())).notes]
+    assert every[1:-1] == [
+        "(?)",
+        "n=2/3",
+        "missing, failed, deferred, impossible",
+        "–",
+    ]
+
+
+def test_a_change_without_full_depth_is_a_question_mark(fake: FakeSweep) -> None:
+    fake.curve({2: 90.0})
+    (line,) = lines(task_scores(open_views(fake.publish())))
+    assert line["SST-2 accuracy"] == "90.00 (?) n=1"
+
+
+def test_full_depth_is_one_row_whichever_strategies_list_it(fake: FakeSweep) -> None:
+    fake.cell(strategy="bottom", k=0, score=92.0)
+    for seed in (42, 43):
+        fake.cell(strategy="top", k=0, score=92.0, seed=seed)
+    catalog = open_views(fake.publish())
+    (line,) = lines(task_scores(catalog))
+    assert line["SST-2 accuracy"] == "92.00 ±0.00 n=2"
+    assert len(lines(strategy_means(catalog))) == 1
+    assert task_scores(catalog).long.num_rows == 2, "the long form leaves nothing out"
+
+
+def test_thresholds_that_keep_different_layers_share_a_row(fake: FakeSweep) -> None:
+    for task, dropped in (("SST-2", (3, 5)), ("RTE", (3, 5, 8, 9))):
+        fake.cell(k=0, task=task, score=90.0)
+        fake.cell(strategy="contribution", threshold=0.9, task=task, dropped=dropped, score=89.0)
+    catalog = open_views(fake.publish())
+    assert lines(task_scores(catalog))[1]["kept"] == "8–10 of 12"
+    (row,) = rows(fake, "FROM strategy_table WHERE threshold = 0.9")
+    assert (row["k"], row["k_mean"], row["change_all"]) == (None, 3, -1)
+
+
+# --- strategies
+
+
+def test_strategies_are_means_over_tasks_with_stable_ones_apart(fake: FakeSweep) -> None:
+    for seed, extra in ((42, 0), (43, 1)):
+        for task, full, pruned in (("toy", 90, 88), ("SST-2", 92, 91), ("rte", 60, 66)):
+            fake.curve({0: full + extra, 6: pruned + extra}, task=task, seed=seed)
+    (row,) = rows(fake, "FROM strategy_table WHERE k = 6")
+    assert row["mean_all"] == pytest.approx((88 + 91 + 66) / 3 + 0.5)
+    assert row["change_all"] == pytest.approx((-2 - 1 + 6) / 3)
+    assert row["mean_stable"] == pytest.approx(90)
+    assert row["change_stable"] == pytest.approx(-1.5)
+    assert row["sd_all"] == pytest.approx(0.5**0.5)
+    assert (row["n_tasks"], row["n_stable"], row["n_stable_expected"]) == (3, 2, 2)
+    assert (row["n_seeds_all"], row["n_seeds_stable"], row["missing_tasks"]) == (2, 2, None)
+
+
+def test_a_missing_task_is_never_averaged_away(fake: FakeSweep) -> None:
+    for seed in (42, 43):
+        fake.curve({0: 90.0, 6: 88.0}, seed=seed)
+        fake.curve({0: 60.0}, task="RTE", seed=seed)
+    fake.cell(k=6, task="RTE", score=58.0, seed=42)
+    fake.cell(k=6, task="RTE", seed=43, state="failed")
+    fake.curve({6: 80.0}, strategy="bottom")  # it lists SST-2 and one seed only
+    top, bottom = rows(fake, "FROM strategy_table WHERE k = 6 ORDER BY position")
+    assert (top["mean_all"], top["change_all"], top["missing_tasks"]) == (None, None, "RTE")
+    assert (top["n_tasks"], top["n_tasks_expected"]) == (1, 2)
+    assert (top["n_seeds_all"], top["sd_all"]) == (1, None), "seed 43 has not every task"
+    assert (top["mean_stable"], top["change_stable"]) == (88, -2)
+    assert (bottom["mean_all"], bottom["missing_tasks"]) == (None, "RTE")
+    line = lines(strategy_means(open_views(fake.store)))[1]
+    assert (line["all tasks"], line["missing"]) == ("missing (1/2)", "RTE")
+    assert line["stable tasks"] == "88.00 ±0.00 (−2.00) n=2"
+
+
+def test_only_unstable_tasks_leave_nothing_to_say_of_stable_ones(fake: FakeSweep) -> None:
+    fake.curve({0: 60.0, 6: 58.0}, task="CoLA")
+    line = lines(strategy_means(open_views(fake.publish())))[1]
+    assert (line["all tasks"], line["stable tasks"]) == ("58.00 (−2.00) n=1", "–")
+
+
+# --- speed
+
+
+FULL = list(range(1, 13))
+
+
+def test_a_speed_is_what_was_measured_of_the_network(fake: FakeSweep) -> None:
+    fake.cell(k=0, score=92.0)
+    fake.cell(k=6, score=90.0)
+    fake.speed(1.001, 0.999, kept_layers=FULL)
+    fake.speed(1.94, 1.97)
+    full, six = rows(fake, "FROM speed_table ORDER BY k")
+    assert (six["finetune_speedup"], six["inference_speedup"], six["pairs"]) == (1.94, 1.97, 20)
+    assert (six["finetune_full_ms"], six["finetune_ms"]) == (100, pytest.approx(100 / 1.94))
+    assert six["params_percent"] == pytest.approx(100 * 65 / 107)
+    assert full["finetune_speedup"] == 1.001
+    first, second = lines(speed(open_views(fake.store)))
+    assert (first["K"], first["layers"], first["fine-tuning"]) == ("0", "1-12", "×1.00 (0.99–1.01)")
+    assert (second["kept"], second["layers"]) == ("6 of 12", "1-6")
+    assert (second["device"], second["batch"]) == ("H200", "32×128")
+    assert (second["fine-tuning"], second["inference"]) == (
+        "×1.94 (1.92–1.96)",
+        "×1.97 (1.95–1.99)",
+    )
+
+
+def test_a_speed_that_was_not_measured_is_not_derived(fake: FakeSweep) -> None:
+    """The trials have timings of their own, whatever ran beside them."""
+    fake.cell(k=0, score=92.0, train_examples_per_second=10.0)
+    fake.cell(k=6, score=90.0, train_examples_per_second=20.0)
+    fake.speed(1.0, 1.0, kept_layers=FULL)
+    table = speed(open_views(fake.publish()))
+    line = lines(table)[1]
+    assert [line[name] for name in ("device", "batch", "fine-tuning", "inference")] == [
+        "–",
+        "–",
+        "not measured",
+        "not measured",
+    ]
+    assert (line["parameters"], line["of full"]) == ("65.0 M", "60.7%")
+    assert any(note.startswith("not measured: a speed is not derived") for note in table.notes)
+
+
+def test_one_measurement_is_that_of_all_tasks_seeds_and_procedures(fake: FakeSweep) -> None:
+    for task in ("SST-2", "RTE"):
+        for seed in (42, 43):
+            fake.cell(k=6, score=90.0, task=task, seed=seed)
+            fake.cell(k=6, score=90.0, task=task, seed=seed, procedure="iterative")
+    fake.cell(strategy="bottom", k=6, score=88.0)
+    fake.speed(1.94, 1.97)
+    top, bottom = rows(fake, "FROM speed_table ORDER BY kept_layers")
+    assert (top["finetune_speedup"], top["n_trials"]) == (1.94, 8)
+    assert bottom["kept_layers"] == [7, 8, 9, 10, 11, 12]
+    assert (bottom["finetune_speedup"], bottom["n_trials"]) == (None, 1), "another network"
+
+
+@pytest.mark.parametrize(
+    "elsewhere",
+    [
+        pytest.param({"device_name": "A100"}, id="name"),
+        pytest.param({"device_type": "cpu", "device_name": "EPYC"}, id="type"),
+        pytest.param({"device_type": "cpu", "device_name": "H200", "threads": 1}, id="threads"),
+        pytest.param({"precision_used": "bf16"}, id="precision"),
+        pytest.param({"max_length": 64}, id="length"),
+    ],
+)
+def test_a_ratio_is_never_taken_across_devices(fake: FakeSweep, elsewhere: Any) -> None:
+    """Each row has the times of both networks on the one device it is of."""
+    fake.cell(k=6, score=90.0)
+    fake.speed(1.9, 1.9)
+    fake.speed(1.5, 1.6, **elsewhere)
+    found = rows(fake, "FROM speed_table ORDER BY finetune_speedup")
+    assert [(row["finetune_speedup"], row["inference_speedup"]) for row in found] == [
+        (1.5, 1.6),
+        (1.9, 1.9),
+    ]
+    for row in found:
+        assert row["finetune_full_ms"] / row["finetune_ms"] == pytest.approx(
+            row["finetune_speedup"]
+        )
+    table = speed(open_views(fake.store))
+    assert len({(line["device"], line["batch"]) for line in lines(table)}) == 2
+    assert any("no ratios across devices" in note for note in table.notes)
+
+
+def test_a_gpus_second_batch_is_a_row_of_its_own(fake: FakeSweep) -> None:
+    fake.cell(k=6, score=90.0)
+    fake.speed(1.9, 1.9, batches=(32, 256))
+    assert [line["batch"] for line in lines(speed(open_views(fake.publish())))] == [
+        "32×128",
+        "256×128",
+    ]
+
+
+def test_a_removed_feed_forward_is_another_network(fake: FakeSweep) -> None:
+    fake.cell(k=6, score=90.0)
+    reduced = fake.cell(k=6, score=89.0, seed=43, removed_feed_forwards=[5, 6])
+    reduced["feed_forward"] = "top 2"
+    fake.speed(1.9, 1.9)
+    fake.speed(2.4, 2.5, removed_feed_forwards=[5, 6])
+    found = rows(fake, "SELECT feed_forward, finetune_speedup FROM speed_table ORDER BY ALL")
+    assert [tuple(row.values()) for row in found] == [("none", 1.9), ("top 2", 2.4)]
+
+
+def test_what_speaks_against_a_speed_stands_beside_it(fake: FakeSweep) -> None:
+    fake.cell(k=6, score=90.0)
+    fake.speed(1.9, 1.9, width=0.06, others_busy_cores=0.9)
+    table = speed(open_views(fake.publish()))
+    assert lines(table)[0]["fine-tuning"] == "×1.90 (1.84–1.96) unsteady busy"
+    assert [note.partition(":")[0] for note in table.notes[-2:]] == ["unsteady", "busy"]
+
+
+def test_threads_are_told_of_a_cpu(fake: FakeSweep) -> None:
+    fake.cell(k=6, score=90.0)
+    fake.speed(1.9, 1.9, device_type="cpu", device_name="EPYC", threads=8, precision_used="bf16")
+    assert lines(speed(open_views(fake.publish())))[0]["device"] == "EPYC, 8 threads, bf16"
+
+
+# --- layout
+
+
+@pytest.mark.parametrize("make", [min_layers, min_layers_interval])
+def test_networks_without_feed_forwards_are_left_out_aloud(fake: FakeSweep, make: Any) -> None:
+    fake.curve({0: 90.0, 2: 89.2})
+    assert not any("Left out" in note for note in make(open_views(fake.publish())).notes)
+    fake.cell(k=2, score=88.0, strategy="bottom")
+    fake.cells[-1]["feed_forward"] = "top 3"
+    catalog = open_views(fake.publish())
+    (note,) = [note for note in make(catalog).notes if "Left out" in note]
+    assert "(top 3)" in note
+    assert not any("Left out" in note for note in make(catalog, strategies=["top"]).notes)
+    (sql,) = re.findall(r'lp-sweep query "(.*?)"', note)
+    assert [row["strategy"] for row in catalog.query(sql).to_pylist()] == ["bottom"]
+
+
+def test_the_min_layers_table_for_people(fake: FakeSweep) -> None:
+    fake.curve({0: 90.0, 2: 89.2, 4: 80.0})
+    fake.curve({0: 70.0, 2: 69.5}, task="QQP")
+    fake.cell(k=4, task="QQP", state="failed")
+    fake.curve({2: 50.0}, task="QNLI")
+    catalog = open_views(fake.publish(), deltas=(0.5, 1))
+    half, one = lines(min_layers(catalog))
+    assert (half["loss ≤"], one["loss ≤"]) == ("0.5 points", "1 point")
+    assert half["SST-2"] == "12 of 12 n=1"
+    assert one["SST-2"] == "10 of 12 (−0.80) n=1"
+    assert one["QQP"] == "8–10 of 12 (1 missing)"
+    assert one["QNLI"] == "10–12 of 12 (1 missing)"
+    percent = lines(min_layers(catalog, unit="percent"))[1]
+    assert (percent["loss ≤"], percent["SST-2"]) == ("1%", "10 of 12 (−0.89%) n=1")
+
+
+def test_sweep_and_procedure_are_columns_only_where_there_are_several(fake: FakeSweep) -> None:
+    fake.curve({0: 90.0, 2: 89.2})
+    assert task_scores(open_views(fake.publish())).columns[0] == "model"
+    fake.curve({0: 90.0}, procedure="iterative")
+    other = FakeSweep(Path(fake.store.location), name="other")
+    other.curve({0: 91.0, 2: 80.0})
+    other.publish()
+    table = task_scores(open_views(fake.publish()))
+    assert table.columns[:3] == ("sweep", "model", "procedure")
+    assert len(table.rows) == 5
+
+
+@pytest.mark.parametrize("name", TABLES)
+def test_tables_narrow_to_models(fake: FakeSweep, name: str) -> None:
+    fake.curve({0: 90.0, 2: 89.2})
+    fake.curve({0: 90.0, 2: 89.2}, model='it\'s a "model"')
+    table = TABLES[name](open_views(fake.publish()), models=['it\'s a "model"'])
+    assert {line["model"] for line in lines(table)} == {'it\'s a "model"'}
+
+
+def test_tables_narrow_to_strategies(fake: FakeSweep) -> None:
+    fake.curve({0: 90.0, 2: 89.2})
+    fake.curve({2: 89.2}, strategy="bottom")
+    table = min_layers(open_views(fake.publish()), strategies=["bottom"])
+    assert [line["strategy"] for line in lines(table)] == ["bottom"] * 3
+
+
+def test_an_answer_of_a_network_that_learned_nothing_is_marked(fake: FakeSweep) -> None:
+    for seed, full in ((42, 50.0), (43, 90.0), (44, 49.0)):
+        fake.curve({0: full, 2: 50.0}, seed=seed)
+        fake.curve({0: 80.0, 2: 79.5}, seed=seed, task="RTE")
+    fake.curve({0: 50.0, 2: 50.0}, model="xlnet")
+    fake.cell(k=4, model="xlnet", state="failed")
+    catalog = open_views(
+        fake.publish(), deltas=(1,), only=("min_layers", "cells", "trials", "predictions")
+    )
+    bert, xlnet = lines(min_layers(catalog))
+    assert (bert["SST-2"], bert["RTE"]) == ("12 of 12† n=3", "10 of 12 (−0.50) n=3")
+    assert xlnet["SST-2"] == "8–10 of 12† (1 missing)"
+    said = (
+        "†: no better than the constant answer with all layers: 2 of 3 seeds of SST-2 (bert), "
+        "the one seed of SST-2 (xlnet). What learned nothing has nothing to lose"
+    )
+    assert min_layers(catalog).notes[0].startswith(said)
+    with_interval = min_layers_interval(catalog)
+    assert [line["layers"] for line in lines(with_interval)] == [
+        *("12 of 12†", "10 of 12", "8–10 of 12†"),
+    ]
+    assert with_interval.notes[0].startswith(said)
+    of_one = min_layers(catalog, models=["bert"])
+    assert "2 of 3 seeds of SST-2. What" in of_one.notes[0]
+
+
+@pytest.mark.parametrize("make", [min_layers, min_layers_interval])
+def test_where_every_full_network_learned_there_is_no_mark(fake: FakeSweep, make: Any) -> None:
+    fake.curve({0: 80.0, 2: 50.0}, task="†")
+    table = make(open_views(fake.publish()))
+    assert not any("constant answer" in note for note in table.notes)
+
+
+@pytest.mark.parametrize(
+    ("dropped", "said"),
+    [
+        ([11], "1"),
+        ([6, 11], "1 or 6"),
+        ([5, 6], "6 or 7"),
+        ([8, 9, 10], "2 to 4"),
+        ([3, 5, 6, 8, 9, 10], "2 to 4, 6, 7 or 9"),
+        ([0, 8, 9, 10], "2 to 4 or 12"),
+        ([], ""),
+    ],
+)
+def test_a_set_of_answers_in_words(dropped: list[int], said: str) -> None:
+    assert layers_left(12, dropped) == said

@@ -1,0 +1,271 @@
+"""`from lp_sweep import ...`: what a notebook does, and that it is what the command line does."""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pandas as pd
+import pyarrow as pa
+import pytest
+
+import lp_sweep
+from lp_sweep import LpSweepError, Results, Rows, Sweep, open_store
+from tests.orchestrator.cli.test_cli import sweep as command
+from tests.support.fake_records import FakeSweep
+from tests.support.toyworld import save_world
+
+
+@pytest.fixture
+def fake(tmp_path: Path) -> FakeSweep:
+    fake = FakeSweep(tmp_path / "records")
+    fake.curve({0: 92.0, 2: 91.5, 6: 80.0})
+    fake.curve({0: 70.0, 2: 60.0}, task="RTE")
+    fake.publish()
+    return fake
+
+
+@pytest.fixture
+def results(fake: FakeSweep) -> Iterator[Results]:
+    with open_store(fake.store.location) as results:
+        yield results
+
+
+def test_an_import_loads_nothing_heavy() -> None:
+    heavy = ["torch", "ray", "pandas", "duckdb", "pyarrow", "matplotlib"]
+    program = f"import lp_sweep, sys; print([name for name in {heavy} if name in sys.modules])"
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=True
+    )
+    assert done.stdout.strip() == "[]"
+
+
+@pytest.mark.parametrize("name", lp_sweep.__all__)
+def test_every_public_name_is_there_and_says_what_it_is(name: str) -> None:
+    assert getattr(lp_sweep, name).__doc__
+
+
+def test_another_name_is_an_attribute_error() -> None:
+    with pytest.raises(AttributeError, match="no attribute 'open_stoer'"):
+        lp_sweep.__getattr__("open_stoer")
+
+
+# -- answers
+
+
+def test_rows_are_given_to_each_library(results: Results) -> None:
+    rows = results.sql("SELECT k, score FROM cells WHERE task = $task ORDER BY k", task="RTE")
+    assert list(rows) == [{"k": 0, "score": 70.0}, {"k": 2, "score": 60.0}]
+    assert len(rows) == 2
+    assert isinstance(rows.arrow(), pa.Table)
+    assert isinstance(rows.df(), pd.DataFrame)
+    assert rows.df().score.tolist() == [70.0, 60.0]
+    assert "score" in repr(rows).splitlines()[0]
+
+
+def test_polars_gets_them_too_or_is_asked_for(results: Results) -> None:
+    rows = results.sql("SELECT 1 AS one")
+    try:
+        import polars  # noqa: F401
+    except ImportError:
+        with pytest.raises(LpSweepError, match="pip install polars"):
+            rows.pl()
+    else:
+        assert rows.pl()["one"].to_list() == [1]
+
+
+@pytest.mark.parametrize("name", ["min-layers", "tasks", "strategies", "speed", "intervals"])
+def test_a_table_is_the_one_of_the_command_line(
+    fake: FakeSweep, results: Results, name: str
+) -> None:
+    for form in ("table", "json"):
+        done = command(
+            "table",
+            name,
+            "--store",
+            fake.store.location,
+            "--format",
+            form,
+            cwd=Path(fake.store.location),
+        )
+        assert results.table(name).text(form) == done.stdout
+    assert results.table(name).title
+
+
+def test_what_a_notebook_shows_is_escaped() -> None:
+    text = "<script>alert(1)</script>"
+    shown = Rows(pa.table({text: [text]}))._repr_html_()
+    assert "<script>" not in shown
+    assert "&lt;script&gt;" in shown
+
+
+def test_a_table_in_a_notebook_is_escaped(tmp_path: Path) -> None:
+    fake = FakeSweep(tmp_path / "records")
+    fake.curve({0: 92.0, 2: 91.5}, task="<script>")
+    with open_store(fake.publish().location) as results:
+        shown = results.table("tasks")._repr_html_()
+    assert "<script>" not in shown
+    assert "&lt;script&gt;" in shown
+
+
+def test_refresh_reads_what_came_since(fake: FakeSweep, results: Results) -> None:
+    count = "SELECT count(*) AS n FROM cells"
+    fake.cell(k=8, score=70.0)
+    fake.publish()
+    assert list(results.sql(count)) == [{"n": 5}]
+    assert list(results.refresh().sql(count)) == [{"n": 6}]
+
+
+def test_one_sweep_of_a_store(fake: FakeSweep) -> None:
+    other = FakeSweep(Path(fake.store.location), name="other")
+    other.cell(k=0, score=50.0)
+    other.publish()
+    with open_store(fake.store.location, sweep="other") as results:
+        assert list(results.sql("SELECT score FROM cells")) == [{"score": 50.0}]
+        assert [state["sweep"] for state in results.status()] == ["other"]
+
+
+def test_the_store_is_named_by_its_variable_too(
+    fake: FakeSweep, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("LP_SWEEP_STORE", fake.store.location)
+    assert open_store().location == fake.store.location
+
+
+def test_the_records_of_a_trial(fake: FakeSweep, results: Results) -> None:
+    trial = fake.cells[0]["trial_id"]
+    assert results.show(trial)["record"]["trial_id"] == trial
+    assert results.logs(trial)
+
+
+def test_a_report_is_written(results: Results, tmp_path: Path) -> None:
+    page = results.report(tmp_path / "report.html")
+    assert "The answer" in page.read_text(encoding="utf-8")
+
+
+def test_upkeep(results: Results) -> None:
+    assert results.compact()["records"] > 0
+    assert results.doctor() == []
+    assert set(results.migrate()) == {"moved", "kept", "unknown"}
+
+
+@pytest.mark.parametrize(
+    ("ask", "message"),
+    [
+        (lambda found: found.table("min-layer"), "Did you mean 'min-layers'"),
+        (lambda found: found.table("tasks", strategies=["botom"]), "unknown strategy 'botom'"),
+        (lambda found: found.sql("DELETE FROM cells"), "read"),
+        (lambda found: found.paper(7), "no Table 7"),
+        (lambda found: found.show("t1-none"), "t1-none"),
+    ],
+    ids=["table", "strategy", "not a SELECT", "paper", "trial"],
+)
+def test_a_mistake_is_one_message(results: Results, ask: object, message: str) -> None:
+    assert callable(ask)
+    with pytest.raises(LpSweepError, match=message):
+        ask(results)
+
+
+def test_no_store_is_an_error(tmp_path: Path) -> None:
+    with pytest.raises(LpSweepError, match="no store at"):
+        open_store(tmp_path / "nothing")
+
+
+# -- a sweep
+
+
+def test_a_plan_is_the_one_of_the_command_line(tmp_path: Path) -> None:
+    file = save_world(tmp_path)
+    sweep = Sweep.from_yaml(file, "seed=1,2", store=tmp_path / "records")
+    plan = sweep.plan()
+    done = command("plan", str(file), "seed=1,2", "--store", sweep.store, cwd=tmp_path)
+    assert repr(plan) == done.stdout.rstrip("\n")
+    assert plan.totals["trials"] == 4
+    assert {row["state"] for row in plan.cells()} == {"pending"}
+    assert json.loads(json.dumps(plan.to_dict()))["sweep"] == sweep.name
+    assert not Path(sweep.store).exists()
+
+
+def test_a_wrong_file_says_where(tmp_path: Path) -> None:
+    file = save_world(tmp_path, strategies=[{"name": "botom", "k": [0]}])
+    with pytest.raises(LpSweepError, match=r"sweep.yaml:\d+: unknown strategy 'botom'"):
+        Sweep.from_yaml(file)
+
+
+def test_the_store_is_that_of_the_file_unless_named(tmp_path: Path) -> None:
+    file = save_world(tmp_path, store="records")
+    assert Sweep.from_yaml(file).store == str(tmp_path / "records")
+    assert Sweep.from_yaml(file, store=tmp_path / "other").store == str(tmp_path / "other")
+
+
+@pytest.mark.parametrize(
+    ("text", "offline"), [("1", True), ("0", False), ("", False), ("off", False)]
+)
+def test_a_variable_means_what_it_means_to_the_command_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str, offline: bool
+) -> None:
+    monkeypatch.setenv("LP_SWEEP_OFFLINE", text)
+    monkeypatch.setenv("LP_SWEEP_DATA_DIR", "")
+    request = Sweep.from_yaml(save_world(tmp_path))._request
+    assert (request.offline, request.data_dir) == (offline, None)
+
+
+def test_the_manifest_is_named_by_its_variable_too(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else a program would train other revisions than the command."""
+    file = save_world(tmp_path)
+    monkeypatch.setenv("LP_SWEEP_MANIFEST", str(tmp_path / "pins.json"))
+    with pytest.raises(LpSweepError, match=r"no manifest .*pins\.json"):
+        Sweep.from_yaml(file).plan()
+    monkeypatch.setenv("LP_SWEEP_OFFLINE", "perhaps")
+    with pytest.raises(LpSweepError, match="LP_SWEEP_OFFLINE is 'perhaps': give 1 or 0"):
+        Sweep.from_yaml(file)
+
+
+PROGRAM = """
+import json, sys
+from lp_sweep import Sweep
+
+sweep = Sweep.from_yaml("sweep.yaml", store="records")
+first, second = sweep.run(cache_dir="cache"), sweep.run(cache_dir="cache")
+scores = sweep.results().sql("SELECT k, score FROM cells ORDER BY k").df()
+command = sweep.results().sql("SELECT DISTINCT command FROM trials").arrow()["command"].to_pylist()
+print(json.dumps({"first": first.done, "second": second.done, "exit": second.exit_code,
+                  "stopped_by": second.stopped_by, "k": scores.k.tolist(), "command": command}))
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.ray
+def test_a_program_runs_a_sweep_twice(tmp_path: Path) -> None:
+    save_world(tmp_path)
+    done = subprocess.run(
+        [sys.executable, "-c", PROGRAM], cwd=tmp_path, capture_output=True, text=True, timeout=300
+    )
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout) == {
+        "first": 2,
+        "second": 0,
+        "exit": 0,
+        "stopped_by": None,
+        "k": [0, 2],
+        "command": ["lp-sweep run sweep.yaml"],
+    }
+
+
+@pytest.mark.slow
+@pytest.mark.ray
+def test_the_programs_of_the_page_run(tmp_path: Path) -> None:
+    page = (Path(__file__).parents[2] / "docs" / "python.md").read_text(encoding="utf-8")
+    program = "\n".join(re.findall(r"```python\n(.*?)```", page, re.DOTALL))
+    save_world(tmp_path)
+    done = subprocess.run(
+        [sys.executable, "-c", program], cwd=tmp_path, capture_output=True, text=True, timeout=300
+    )
+    assert done.returncode == 0, done.stderr
+    assert "Did you mean 'min-layers'" in done.stdout

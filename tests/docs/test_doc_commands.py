@@ -1,0 +1,305 @@
+"""Every command in the docs is run, or says above its fence why not; and prints what is shown below
+it. The marks are in docpages.py."""
+
+from __future__ import annotations
+
+import re
+import shutil
+from collections.abc import Iterator, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.main import get_command
+
+from lp_sweep.orchestrator.cli.__main__ import app
+from tests.support.docpages import (
+    NOT_RUN,
+    ROOT,
+    RUN_BY,
+    Block,
+    blocks,
+    commands,
+    inline,
+    loose_marks,
+    mistake,
+    pages,
+    read,
+    words_after,
+)
+from tests.support.docuser import User, break_off_once, make_folder, pattern, words_of
+
+BLOCKS = {page: blocks(read(page), page) for page in pages()}
+RUN = [page for page, found in BLOCKS.items() if any(block.is_run for block in found)]
+SHELL = [block for found in BLOCKS.values() for block in found if block.is_commands]
+WHAT_TO_DO = f"""
+Mend the command or the page. What can't be run here says so on the line before its fence:
+<!-- not run: KIND --> with one of {", ".join(NOT_RUN)};
+or <!-- not run: {RUN_BY}tests/test_x.py -->. Other marks: tests/support/docpages.py."""
+
+
+# -- what is run
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder whose sweep has been run, on a real Ray."""
+    folder = tmp_path_factory.mktemp("finished")
+    make_folder(folder)
+    run = block("```\nlp-sweep run sweep.yaml\n```\n")
+    ran = User(folder, tmp_path_factory.mktemp("home")).does(run)
+    assert ran.code == 0, ran.printed
+    break_off_once(folder)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def outcomes(
+    request: pytest.FixtureRequest, finished: Path, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[dict[str, Future[str | None]]]:
+    """What each page that is tested does other than it says. Two at a time: a command is mostly
+    the start of a process."""
+    tests = [
+        item
+        for item in request.session.items
+        if getattr(item, "originalname", None) == test_the_commands_of_a_page.__name__
+    ]
+    with ThreadPoolExecutor(2) as pool:
+        yield {
+            page: pool.submit(played, page, finished, tmp_path_factory.mktemp("page"))
+            for page in (item.callspec.params["page"] for item in tests)
+        }
+
+
+@pytest.mark.ray
+@pytest.mark.timeout(1200)
+@pytest.mark.parametrize("page", RUN)
+def test_the_commands_of_a_page(page: str, outcomes: Mapping[str, Future[str | None]]) -> None:
+    wrong = outcomes[page].result()
+    assert wrong is None, wrong + WHAT_TO_DO
+
+
+def played(page: str, finished: Path, folder: Path) -> str | None:
+    """The first block of the page that does other than it says: all in their order, in one folder,
+    but where the page begins anew."""
+    user = User(folder / "0", make_home(folder / "home"), words_of(finished))
+    shutil.copytree(finished, user.folder, symlinks=True)
+    for number, found in enumerate(BLOCKS[page], start=1):
+        if found.mark("new folder") is not None:
+            user.folder = folder / str(number)
+            shutil.copytree(finished, user.folder, symlinks=True)
+        if name := found.mark("file: "):
+            (user.folder / name).write_text(found.text, encoding="utf-8")
+        elif found.is_run and (wrong := wrong_with(found, user)):
+            return f"{found.place}: {wrong}"
+    return None
+
+
+def make_home(home: Path) -> Path:
+    """With what a cluster file sends from there."""
+    for name in (".ssh/id_ed25519", ".ray/auth_token"):
+        (home / name).parent.mkdir(parents=True)
+        (home / name).touch()
+    return home
+
+
+def wrong_with(found: Block, user: User) -> str | None:
+    """What a block does other than the page says."""
+    if wrong := mistake(found):
+        return wrong
+    code = int(found.mark("exit ") or 0)
+    ran = user.does(found)
+    if ran.code != code:
+        return f"exit code {ran.code}, and not {code}:\n" + "".join(ran.printed)
+    if found.mark("output varies") is not None:
+        return None
+    pairs = zip(commands(found), ran.printed, strict=False)
+    return next(filter(None, (user.mismatch(*pair) for pair in pairs)), None)
+
+
+# -- what is only written
+
+
+@pytest.mark.parametrize("page", BLOCKS)
+def test_the_marks_of_a_page(page: str) -> None:
+    wrong = [f"{found.place}: {what}" for found in BLOCKS[page] if (what := mistake(found))]
+    assert not wrong, "\n".join(wrong) + WHAT_TO_DO
+    assert loose_marks(read(page), page) == []
+
+
+def written(page: str, program: str) -> list[list[str]]:
+    """The words behind the program wherever the page writes it: run or not, or in running text."""
+    shell = [
+        command.typed for found in BLOCKS[page] if found.is_commands for command in commands(found)
+    ]
+    return [
+        words
+        for text in (*shell, *inline(read(page), program))
+        for words in words_after(program, text)
+    ]
+
+
+def unknown(words: list[str]) -> list[str]:
+    """Of the words behind `lp-sweep`: a command that is none, options that it does not take."""
+    command: Any = get_command(app)
+    rest = list(words)
+    while rest and hasattr(command, "commands"):
+        name = rest.pop(0)
+        if name not in command.commands:
+            return [] if name.startswith("-") else [name]
+        command = command.commands[name]
+    options = {option for one in command.params for option in (*one.opts, *one.secondary_opts)}
+    given = {word.partition("=")[0] for word in rest if word.startswith("--")}
+    return sorted(given - options - {"--help"})
+
+
+@pytest.mark.parametrize("page", BLOCKS)
+def test_lp_sweep_has_what_a_page_writes(page: str) -> None:
+    wrong = [
+        (" ".join(words), what) for words in written(page, "lp-sweep") if (what := unknown(words))
+    ]
+    assert wrong == []
+
+
+@pytest.mark.parametrize("page", BLOCKS)
+def test_scripts_and_targets_of_a_page_are_there(page: str) -> None:
+    makefile = read("Makefile")
+    for words in written(page, "make"):
+        for target in (word for word in words if "=" not in word):
+            assert re.search(rf"^{re.escape(target)}:", makefile, re.MULTILINE), target
+    for words in written(page, "python"):
+        if words and words[0].startswith("benchmarks/"):
+            source = read(words[0])
+            for option in (word for word in words if word.startswith("--")):
+                assert f'"{option}"' in source, " ".join(words)
+
+
+@pytest.mark.parametrize("page", BLOCKS)
+def test_the_tests_that_a_page_names_are_there(page: str) -> None:
+    for name in re.findall(r"\btest_[\w*]+\.py", read(page)):
+        assert list((ROOT / "tests").rglob(name)), name
+
+
+# -- what the marks and the comparison see
+
+
+def block(text: str) -> Block:
+    (found,) = blocks(text, "docs/sql.md")
+    return found
+
+
+def test_there_are_commands() -> None:
+    """Most are run, here or by a test that knows more of them."""
+    assert len(RUN) >= 5
+    elsewhere = [found for found in SHELL if (found.mark("not run: ") or "").startswith(RUN_BY)]
+    assert sum(found.is_run for found in SHELL) + len(elsewhere) > len(SHELL) / 2
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        pytest.param("<!-- not run: lazy -->\n```\naws s3 ls\n```\n", "say one of a GPU", id="why"),
+        pytest.param("<!-- no run -->\n```\nlp-sweep\n```\n", "no such mark: 'no run'", id="mark"),
+        pytest.param("```\n<store>/\n  trials\n```\n", "names its language", id="no-command"),
+        pytest.param("```\nA=1 frobnicate\n```\n", "'frobnicate' is no command", id="unknown"),
+        pytest.param("```\none\n$ lp-sweep\n```\n", "'one' stands before the first", id="before"),
+        pytest.param(
+            "<!-- not run: run by tests/test_nope.py -->\n```\nlp-sweep\n```\n",
+            "no tests/test_nope.py that reads docs/sql.md",
+            id="no-test",
+        ),
+        pytest.param(
+            "<!-- not run: run by tests/trials/test_cka.py -->\n```\nlp-sweep\n```\n",
+            "no tests/trials/test_cka.py that reads docs/sql.md",
+            id="another-test",
+        ),
+        pytest.param(
+            "<!-- not run: a cloud, played by tests/test_nope.py -->\n```\nlp-sweep\n```\n",
+            "no tests/test_nope.py",
+            id="no-player",
+        ),
+    ],
+)
+def test_a_mark_that_says_nothing(text: str, message: str) -> None:
+    assert message in (mistake(block(text)) or "")
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "<!-- not run: hours -->\n```\nfrobnicate\n```\n",
+        "<!-- not run: run by tests/docs/test_docs_sql.py -->\n```sh\nlp-sweep\n```\n",
+        "<!-- exit 1 -->\n<!-- output varies -->\n```console\n$ A=1 lp-sweep run\n```\n",
+        "```text\n<store>/\n```\n",
+        "- item\n  <!-- not run: a GPU, played by tests/api/test_api.py -->\n  ```\n  aws\n  ```\n",
+    ],
+    ids=["reason", "another-test", "two-marks", "text", "indented"],
+)
+def test_a_mark_that_says_enough(text: str) -> None:
+    assert mistake(block(text)) is None
+
+
+def test_a_mark_stands_right_before_its_fence() -> None:
+    text = "<!-- not run: hours -->\n\n```\nmake bench\n```\n<!-- end -->\n"
+    assert loose_marks(text, "docs/sql.md") == ["not run: hours"]
+    assert loose_marks(text.replace("\n\n", "\n"), "docs/sql.md") == []
+
+
+def test_a_command_and_what_it_prints() -> None:
+    document = "$ cat <<'END' \\\n  | cat\none\nEND\none\n\n"
+    text = f"```\n{document}$ lp-sweep \\\n    run\n$ echo 3\n3\n```\n"
+    assert commands(block(text)) == [
+        ("cat <<'END' \\\n  | cat\none\nEND", "one"),
+        ("lp-sweep \\\n    run", None),
+        ("echo 3", "3"),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("text", "wrong"),
+    [
+        pytest.param("$ echo one two\none two\n", None, id="right"),
+        pytest.param("$ echo one; echo two\n...\ntwo\n", None, id="lines"),
+        pytest.param("$ echo one two\none ...\n", None, id="any-text"),
+        pytest.param("$ echo one\n", None, id="nothing-shown"),
+        pytest.param("$ echo one >&2\none\n", None, id="stderr"),
+        pytest.param("$ echo t1-0c1f\nt1-0c1f\n", None, id="word"),
+        pytest.param("echo one | grep o > file\ngrep one file\n", None, id="script"),
+        pytest.param("$ echo one\ntwo\n", "prints\none\n\nand not\ntwo", id="another"),
+        pytest.param("$ echo one; echo two\none\n", "prints\none\ntwo", id="more"),
+        pytest.param("echo one | grep two\necho three\n", "exit code 1, and not 0", id="exit"),
+        pytest.param("ls nothing; ls\n", "exit code 2, and not 0", id="fails"),
+        pytest.param("ls nothing | cat\n", "exit code 2, and not 0", id="fails-in-a-pipe"),
+    ],
+)
+def test_what_a_command_does_is_held(text: str, wrong: str | None, tmp_path: Path) -> None:
+    user = User(tmp_path, tmp_path / "home", {"t1-0c1f": "t1-99"})
+    found = wrong_with(block(f"```\n{text}```\n"), user)
+    assert found == wrong if wrong is None else wrong in (found or "")
+
+
+def test_exit_codes_and_examples(tmp_path: Path) -> None:
+    user = User(tmp_path, tmp_path / "home")
+    marked = "<!-- exit {} -->\n<!-- output varies -->\n```\n$ echo one; exit 3\ntwo\n```\n"
+    assert wrong_with(block(marked.format(3)), user) is None
+    assert "exit code 3, and not 4" in str(wrong_with(block(marked.format(4)), user))
+
+
+def test_any_text_stays_in_its_line() -> None:
+    assert not pattern("a ... d\n").fullmatch("a\nd\n")
+    assert pattern("a\n...\nd\n").fullmatch("a\nd\n")
+
+
+@pytest.mark.parametrize(
+    ("text", "wrong"),
+    [
+        ("lp-sweep tabel tasks | head", ["tabel"]),
+        ("lp-sweep cluster init aws --gpu 8 # --nope", ["--gpu"]),
+        ("ray exec x 'lp-sweep run --storage=x'", ["--storage"]),
+        ("lp-sweep query 'SELECT --x' --json && lp-sweep --version", []),
+        ("lp-sweep cluster init \\\n  --nope", ["--nope"]),
+    ],
+)
+def test_what_lp_sweep_has_not(text: str, wrong: list[str]) -> None:
+    assert [what for words in words_after("lp-sweep", text) for what in unknown(words)] == wrong

@@ -1,0 +1,169 @@
+"""The wheel that a user installs: every room, every data file, and no test; and that it works, in
+an empty environment and from any folder."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+import zipfile
+from collections.abc import Callable, Iterator
+from importlib.metadata import version
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+ROOMS = ("storage", "trials", "analysis", "orchestrator", "quickstart")
+DATA = {".sql", ".j2", ".css", ".js", ".yaml", ".parquet", ".safetensors", ".json"}
+PINS = ROOT / "constraints.txt"
+
+
+@pytest.fixture(scope="module")
+def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A wheel of what git would commit."""
+    out = tmp_path_factory.mktemp("dist")
+    source = tmp_path_factory.mktemp("source")
+    listing = ["git", "ls-files", "--cached", "--others", "--exclude-standard", "-z"]
+    names = subprocess.run(listing, cwd=ROOT, capture_output=True, check=True).stdout
+    for name in filter(None, names.decode().split("\0")):
+        if (ROOT / name).is_file():
+            target = source / name
+            target.parent.mkdir(parents=True, exist_ok=True)
+            target.write_bytes((ROOT / name).read_bytes())
+    command = [sys.executable, "-m", "build", "--wheel", "--no-isolation", "--outdir", str(out)]
+    done = subprocess.run([*command, str(source)], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    return next(out.glob("*.whl"))
+
+
+@pytest.fixture(scope="module")
+def wheel(built: Path) -> set[str]:
+    """The names in it."""
+    return set(zipfile.ZipFile(built).namelist())
+
+
+@pytest.mark.parametrize("room", ROOMS)
+def test_every_module_and_data_file_is_in_the_wheel(wheel: set[str], room: str) -> None:
+    expected = {
+        f"lp_sweep/{path.relative_to(ROOT)}"
+        for path in (ROOT / room).rglob("*")
+        if path.suffix in DATA | {".py"} and "__pycache__" not in path.parts
+    }
+    assert expected
+    assert expected <= wheel, sorted(expected - wheel)
+
+
+def test_nothing_else_is_in_the_wheel(wheel: set[str]) -> None:
+    tops = {name.split("/")[0] for name in wheel}
+    assert tops == {"lp_sweep", next(top for top in tops if top.endswith(".dist-info"))}
+    inside = {name.split("/")[1] for name in wheel if name.startswith("lp_sweep/")}
+    assert inside == {*ROOMS, *(path.name for path in (ROOT / "api").glob("*.py"))}
+
+
+def test_the_command_is_installed(wheel: set[str]) -> None:
+    assert any(name.endswith("entry_points.txt") for name in wheel)
+
+
+def test_the_extras_are_declared(built: Path) -> None:
+    content = zipfile.ZipFile(built)
+    (metadata,) = (name for name in content.namelist() if name.endswith("/METADATA"))
+    told = content.read(metadata).decode()
+    for extra in ("cluster", "mlflow", "wandb", "tensorboard"):
+        assert f"Provides-Extra: {extra}\n" in told
+
+
+# -- installed
+
+
+def call(*command: str | Path, cwd: Path, **variables: str) -> subprocess.CompletedProcess[str]:
+    """Without what this test's own environment has of Python and lp-sweep."""
+    ours = ("PYTHON", "LP_SWEEP_", "RAY_", "VIRTUAL_ENV")
+    clean = {key: value for key, value in os.environ.items() if not key.startswith(ours)}
+    done = subprocess.run(
+        [*map(str, command)],
+        cwd=cwd,
+        env=clean | variables,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-4000:]
+    return done
+
+
+def by_pip(wheel: Path, folder: Path) -> Path:
+    call(sys.executable, "-m", "venv", folder / "venv", cwd=folder)
+    pip = (folder / "venv" / "bin" / "python", "-m", "pip", "install", "--quiet", "-c", PINS)
+    call(*pip, "torch", cwd=folder)  # first, as `make setup`
+    call(*pip, wheel, cwd=folder)
+    return folder / "venv" / "bin" / "lp-sweep"
+
+
+def by_pipx(wheel: Path, folder: Path) -> Path:
+    pipx = tool("pipx", folder)
+    places = {"PIPX_HOME": str(folder / "home"), "PIPX_BIN_DIR": str(folder / "bin")}
+    options = ("--python", sys.executable, f"--pip-args=-c {PINS}")
+    call(pipx, "install", *options, wheel, cwd=folder, **places)
+    return folder / "bin" / "lp-sweep"
+
+
+def by_uv(wheel: Path, folder: Path) -> Path:
+    uv = tool("uv", folder)
+    places = {
+        "UV_TOOL_DIR": str(folder / "tools"),
+        "UV_TOOL_BIN_DIR": str(folder / "bin"),
+        "UV_CACHE_DIR": str(folder / "cache"),
+        "UV_FIND_LINKS": configured("find-links"),
+        "UV_INDEX": configured("extra-index-url"),
+        "UV_INDEX_STRATEGY": "unsafe-best-match",  # as pip: the best of all indices
+    }
+    options = ("--python", sys.executable, "--constraints", PINS)
+    call(uv, "tool", "install", *options, wheel, cwd=folder, **places)
+    return folder / "bin" / "lp-sweep"
+
+
+def tool(name: str, folder: Path) -> Path:
+    """pipx or uv, in an environment of its own."""
+    call(sys.executable, "-m", "venv", folder / name, cwd=folder)
+    call(folder / name / "bin" / "python", "-m", "pip", "install", "--quiet", name, cwd=folder)
+    return folder / name / "bin" / name
+
+
+def configured(setting: str) -> str:
+    """Of pip: where a registry of one's own is."""
+    command = [sys.executable, "-m", "pip", "config", "get", f"global.{setting}"]
+    found = subprocess.run(command, capture_output=True, text=True, check=False).stdout.split()
+    return " ".join(found)
+
+
+@pytest.fixture
+def somewhere(tmp_path: Path) -> Iterator[Path]:
+    """A folder that is gone afterwards: an environment takes 1.5 GB."""
+    yield tmp_path
+    shutil.rmtree(tmp_path)
+
+
+@pytest.mark.slow
+@pytest.mark.ray
+@pytest.mark.timeout(2400)
+@pytest.mark.parametrize("install", [by_pip, by_pipx, by_uv])
+def test_it_works_where_nothing_else_is(
+    built: Path, somewhere: Path, install: Callable[[Path, Path], Path]
+) -> None:
+    """Needs a registry, as `make setup` does."""
+    command = install(built, somewhere)
+    here = somewhere / "an empty folder"
+    here.mkdir()
+    places = {"LP_SWEEP_CACHE_DIR": str(somewhere / "tokens"), "OMP_NUM_THREADS": "1"}
+    told = call(command, "--version", cwd=here, **places)
+    assert told.stdout == f"lp-sweep {version('lp-sweep')}\n"
+    small = ("task=toy-sentiment", "seed=1", "strategy=top", "k=0,9")
+    short = ("recipe.epochs=1", "recipe.limit_train=64")
+    done = call(command, "run", "quickstart", *small, *short, cwd=here, **places)
+    assert "complete: 2 done in this run" in done.stderr
+    shown = call(command, "table", "tasks", "--json", cwd=here, **places)
+    assert [row["k"] for row in json.loads(shown.stdout)] == [0, 9]
+    assert [path.name for path in here.iterdir()] == ["lp-sweep-store"]

@@ -1,0 +1,162 @@
+"""The figures in the README and in docs are those that the benchmarks wrote."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from statsmodels.stats.weightstats import CompareMeans, DescrStatsW
+
+from benchmarks import parity, report
+from benchmarks.sweep_cpu import Side, summary
+
+ROOT = Path(__file__).parents[2]
+
+
+def test_every_table_is_made_of_the_figures() -> None:
+    texts = [doc.read_text(encoding="utf-8") for doc in report.DOCS]
+    assert [report.filled(text) for text in texts] == texts
+    assert all(f"<!-- {name} -->" in "".join(texts) for name in report.TABLES)
+
+
+def test_figures_that_are_missing_are_told(tmp_path: Path) -> None:
+    text = "<!-- driver -->\nold\n<!-- end -->\n"
+    assert "Not measured yet." in report.filled(text, tmp_path)
+
+
+def test_a_changed_figure_changes_its_table(tmp_path: Path) -> None:
+    figures = {"driver": [{"trials": 1000, "cpu_ms_a_trial": 12.34, "memory_mb": 200.4}]}
+    (tmp_path / "driver-overhead.json").write_text(json.dumps(figures), encoding="utf-8")
+    told = report.filled("<!-- driver -->\nold\n<!-- end -->\n", tmp_path)
+    assert "| 1,000 | 12.3 ms | 200 MB |" in told
+
+
+def sweep_table(folder: Path, figures: dict[str, Any]) -> str:
+    recipe = {"limit_train": 320, "limit_dev": 160, "epochs": 1}
+    all_figures = {"cells": 24, "networks": 24, "cores": 2, "recipe": recipe, **figures}
+    (folder / "sweep-cpu.json").write_text(json.dumps(all_figures), encoding="utf-8")
+    return report.filled("<!-- sweep -->\nold\n<!-- end -->\n", folder)
+
+
+def test_turns_are_told_by_median_and_range_and_scores_by_task(tmp_path: Path) -> None:
+    taken = [
+        {"lp-sweep": Side(10.0, [0.9, 0.8, 0.5]), "loop": Side(seconds, [0.8, 0.8, 0.6])}
+        for seconds in (40.0, 80.0, 50.0)
+    ]
+    found = summary(["rte", "rte", "stsb"], taken)
+    assert (found["ratio"], found["ratio_min"], found["ratio_max"]) == (5.0, 4.0, 8.0)
+    assert found["seconds"] == {"lp-sweep": 10.0, "loop": 50.0}
+    told = sweep_table(tmp_path, found)
+    assert "| 50 s | 10 s | **5.0x** | 4.0 to 8.0 in 3 turns | 73.3 | 73.3 |" in told
+    assert "| MiniLM on GLUE | rte | 80.0 | 85.0 |" in told
+    assert "| MiniLM on GLUE | stsb | 60.0 | 50.0 |" in told
+
+
+def test_older_figures_are_of_one_turn(tmp_path: Path) -> None:
+    once = {"seconds": {"lp-sweep": 100.0, "loop": 500.0}, "ratio": 5.0}
+    scores = {"mean_score": {"lp-sweep": 0.5, "loop": 0.5}}
+    told = sweep_table(tmp_path, once | scores)
+    assert "| **5.0x** | one turn | 50.0 | 50.0 |" in told
+
+
+def test_the_start_of_a_command_is_told_beside_it(tmp_path: Path) -> None:
+    one = {"command": "status", "wall": 2.5, "cpu": 2.1, "start": 0.6, "start_cpu": 0.5}
+    figures = {"cells": 100_050, "records": 100_050, "cores": 2, "commands": [one]}
+    (tmp_path / "at-scale.json").write_text(json.dumps(figures), encoding="utf-8")
+    told = report.filled("<!-- scale -->\nold\n<!-- end -->\n", tmp_path)
+    assert "| `lp-sweep status` | 2.5 s | 0.6 s | 2.1 s | 0.5 s |" in told
+
+
+FIGURES = {name for names, _ in report.TABLES.values() for name in names}
+
+
+@pytest.mark.parametrize("name", sorted(FIGURES))
+def test_every_figure_is_there(name: str) -> None:
+    """A table without one would say `Not measured yet.`, or leave a row out, and nothing fails."""
+    assert (report.RESULTS / f"{name}.json").exists()
+
+
+def figures(name: str) -> Any:
+    return json.loads((report.RESULTS / f"{name}.json").read_text(encoding="utf-8"))
+
+
+def test_the_seven_tasks_are_measured() -> None:
+    """Figures of an older way to measure stand in for a task until it is measured again."""
+    found = figures("trial-cpu")
+    padded, dynamic = (found[f"ratio_vs_{one}_trainer"] for one in ("padded", "dynamic"))
+    earlier = found.get("earlier", {})
+    assert {*padded, *earlier} == {"sst2", "qqp", "stsb", "mnli", "mrpc", "qnli", "rte"}
+    assert set(padded) == set(dynamic)
+    every = [*padded.values(), *dynamic.values(), *earlier.values()]
+    assert all(one["min"] <= one["median"] <= one["max"] for one in every)
+
+
+def test_the_readme_states_both_baselines() -> None:
+    readme = " ".join((ROOT / "README.md").read_text(encoding="utf-8").split())
+    found = figures("trial-cpu")
+    for task, name in (("rte", "RTE"), ("sst2", "SST-2")):
+        for baseline in ("padded", "dynamic"):
+            ratio = found[f"ratio_vs_{baseline}_trainer"][task]["median"]
+            assert f"{ratio:.1f} times ({name})" in readme
+    padded = found["ratio_vs_padded_trainer"] | found.get("earlier", {})
+    by_ratio = sorted(padded, key=lambda task: padded[task]["median"])
+    assert (by_ratio[0], by_ratio[-1]) == ("rte", "sst2")
+
+
+def test_tasks_measured_in_the_old_way_are_labelled(tmp_path: Path) -> None:
+    one = {"median": 2.0, "min": 1.9, "max": 2.1}
+    found = {
+        "cpu_seconds_a_step": {"rte": [{}, {}]},
+        "steps": {"rte": 4},
+        "ratio_vs_padded_trainer": {"rte": one},
+        "ratio_vs_dynamic_trainer": {"rte": one | {"median": 1.95}},
+        "cost_of_deterministic_mode": {"rte": one | {"min": 0.9, "max": 1.1}},
+        "earlier": {"qqp": one},
+        "settings": {"cpu": "a CPU"},
+    }
+    (tmp_path / "trial-cpu.json").write_text(json.dumps(found), encoding="utf-8")
+    told = report.filled("<!-- trial-cpu -->\nold\n<!-- end -->\n", tmp_path)
+    assert "| rte | **2.0x** | 1.9 to 2.1 | **1.9x** | 1.9 to 2.1 |" in told
+    assert "| qqp (earlier) | **2.0x** | 1.9 to 2.1 | not measured |  |" in told
+    assert "2 rounds of 4 steps" in told
+    assert "0.90 to 1.10 times" in told
+
+
+def test_equivalence_is_what_statsmodels_finds() -> None:
+    draw = np.random.default_rng(1)
+    for shift, seeds in ((0.0, 5), (0.7, 8), (3.0, 5)):
+        a, b = draw.normal(80 + shift, 0.5, seeds), draw.normal(80, 1.5, seeds + 2)
+        found = parity.tost(a.tolist(), b.tolist())
+        means = CompareMeans(DescrStatsW(a), DescrStatsW(b))
+        assert found.p == pytest.approx(means.ttost_ind(-1, 1, usevar="unequal")[0])
+        interval = means.tconfint_diff(alpha=0.1, usevar="unequal")
+        assert (found.low, found.high) == pytest.approx(interval)
+
+
+@pytest.mark.parametrize(
+    ("other", "verdict"),
+    [
+        ([80.1, 80.0, 79.9], "equivalent"),
+        ([83.1, 83.0, 82.9], "differs"),
+        ([78.0, 80.0, 82.0], "cannot tell"),
+        ([80.0, 80.0, 80.0], "equivalent"),  # no spread at all, as where every seed scores 100
+        ([82.0, 82.0, 82.0], "differs"),
+    ],
+)
+def test_the_verdict_on_a_margin_of_one_point(other: list[float], verdict: str) -> None:
+    assert parity.tost([80.0, 80.0, 80.0], other).verdict == verdict
+
+
+def test_parity_is_shown_of_networks_that_learned() -> None:
+    """Of each task at least five seeds a side, none on both; the table has what they say."""
+    found = figures("parity")
+    rows = found["rows"]
+    assert {*(row["task"] for row in rows), *found["not_measured"]} == set(parity.TASKS)
+    for row in rows:
+        sides = [row[side]["points"] for side in ("lp_sweep", "trainer")]
+        assert min(map(len, sides)) >= 5
+        assert min(map(min, sides)) > row["chance"] + 10
+        assert parity.tost(*sides).verdict == row["verdict"]

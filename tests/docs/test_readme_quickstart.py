@@ -1,0 +1,70 @@
+"""The quickstart of README.md for real: it trains its networks and prints what the page shows."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from tests.support.docpages import ROOT, Block, blocks, commands, read
+from tests.support.docuser import User
+
+PAGE = "README.md"
+pytestmark = [pytest.mark.slow, pytest.mark.ray, pytest.mark.timeout(3600)]
+
+
+@pytest.fixture(scope="module")
+def user(tmp_path_factory: pytest.TempPathFactory) -> User:
+    """After `make quickstart` with the packages that are installed here."""
+    home = tmp_path_factory.mktemp("home")
+    user = User(tmp_path_factory.mktemp("user"), home)
+    (home / ".ready").touch()  # an environment that nothing has to be installed into
+    store = user.folder / "quickstart-store"
+    subprocess.run(
+        ["make", "quickstart", f"VENV={home}", f"STORE={store}"],
+        cwd=ROOT,
+        env=user.environment,
+        check=True,
+    )
+    return user
+
+
+def session() -> Block:
+    """What the page does after it."""
+    by_this = f"run by tests/docs/{Path(__file__).name}"
+    [found] = [
+        block
+        for block in blocks(read(PAGE), PAGE)
+        if block.mark("not run: ") == by_this and block.text.startswith("$ ")
+    ]
+    return found
+
+
+def test_the_page_shows_what_is_printed(user: User) -> None:
+    """Scores are those of two cores of one kind of processor: another may round otherwise."""
+    ran = user.does(session())
+    assert ran.code == 0, ran.printed
+    pairs = zip(commands(session()), ran.printed, strict=True)
+    assert [wrong for pair in pairs if (wrong := user.mismatch(*pair))] == []
+    table = "\n".join(line for line in ran.printed[-1].splitlines() if line.startswith("|"))
+    assert table
+    assert table in read(PAGE)
+
+
+def test_what_the_page_concludes(user: User) -> None:
+    """`the sentiment task needs 6 of the 12 layers and entailment 10 to stay within one point`."""
+    sql = (
+        "SELECT task, min_layers_kept FROM min_layers "
+        "WHERE unit = 'points' AND delta = 1 AND strategy = 'top'"
+    )
+    done = subprocess.run(
+        ["lp-sweep", "query", sql, "--store", "quickstart-store", "--json"],
+        cwd=user.folder,
+        env=user.environment,
+        capture_output=True,
+        check=True,
+    )
+    needed = {row["task"]: row["min_layers_kept"] for row in json.loads(done.stdout)}
+    assert (needed["toy-sentiment"], needed["toy-entailment"]) == (6, 10)

@@ -1,0 +1,410 @@
+"""The command line as its user meets it: exit codes, stdout for data, stderr for all else."""
+
+import contextlib
+import csv
+import io
+import json
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any, NamedTuple
+from unittest import mock
+
+import pytest
+from typer.main import get_command
+
+from lp_sweep.orchestrator.cli.__main__ import app, main
+from lp_sweep.storage.store import Store
+from tests.support.fake_records import FakeSweep
+from tests.support.sweepfiles import DEMO, PLAIN, make_inputs
+
+COMMANDS = tuple(get_command(app).commands)  # type: ignore[attr-defined]
+CELL_KEYS = {
+    "model", "strategy", "k", "threshold", "task", "seed", "procedure",
+    "kept_layers", "dropped_layers", "trial_id", "state",
+}  # fmt: skip
+
+
+class Done(NamedTuple):
+    returncode: int
+    stdout: str
+    stderr: str
+
+
+def sweep(
+    *arguments: str, cwd: Path, env: Mapping[str, str] | None = None, stdin: str = ""
+) -> Done:
+    """`lp-sweep ARGUMENTS` in `cwd`, without what the caller has in LP_SWEEP_*."""
+    clean = {key: value for key, value in os.environ.items() if not key.startswith("LP_SWEEP_")}
+    environment = {**clean, "LP_SWEEP_OFFLINE": "1", **(env or {})}
+    out, err = io.StringIO(), io.StringIO()
+    with (
+        contextlib.chdir(cwd),
+        contextlib.redirect_stdout(out),
+        contextlib.redirect_stderr(err),
+        mock.patch.dict(os.environ, environment, clear=True),
+        mock.patch.object(sys, "argv", ["lp-sweep", *arguments]),
+        mock.patch.object(sys, "stdin", io.StringIO(stdin)),
+        pytest.raises(SystemExit) as end,
+    ):
+        main()
+    return Done(int(end.value.code or 0), out.getvalue(), err.getvalue())
+
+
+def process(*arguments: str, cwd: Path, stdout: Any = subprocess.PIPE) -> subprocess.Popen[str]:
+    """The same, in a process of its own."""
+    return subprocess.Popen(
+        [sys.executable, "-m", "lp_sweep.orchestrator.cli", *arguments],
+        cwd=cwd,
+        stdout=stdout,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> Path:
+    """A sweep file with its inputs, and a store with some records."""
+    make_inputs(tmp_path)
+    fake = FakeSweep(tmp_path / "store")
+    fake.curve({0: 90.0, 4: 89.5, 8: 80.0})
+    fake.cell(k=10, state="failed")
+    fake.cell(k=11, state="pending")
+    fake.cell(strategy="contribution", threshold=0.9, state="deferred")
+    fake.publish()
+    return tmp_path
+
+
+# -- plan
+
+
+def test_plan_json_is_one_object_on_stdout(tmp_path: Path) -> None:
+    make_inputs(tmp_path, DEMO)
+    done = sweep("plan", "sweep.yaml", "--json", "--data-dir", "glue", cwd=tmp_path)
+    assert (done.returncode, done.stderr) == (0, "")
+    answer = json.loads(done.stdout)
+    assert set(answer) == {
+        "sweep",
+        "cells",
+        "totals",
+        "estimate",
+        "cluster",
+        "profiles",
+        "speeds",
+        "notes",
+    }
+    assert len(answer["cells"]) == answer["totals"]["cells"] == 80
+    assert answer["totals"]["trials"] == 44
+    assert answer["totals"]["cells_deferred"] == 36
+    for cell in answer["cells"]:
+        assert set(cell) >= CELL_KEYS
+        if cell["state"] == "deferred":
+            assert cell["kept_layers"] is cell["dropped_layers"] is cell["trial_id"] is None
+            assert cell["k"] is None
+        else:
+            depth = 6 if cell["model"].startswith("distil") else 12
+            assert sorted(cell["kept_layers"] + cell["dropped_layers"]) == [*range(1, depth + 1)]
+            assert len(cell["dropped_layers"]) == cell["k"]
+    assert any(note.startswith("distilbert-base-cased has no K=0") for note in answer["notes"])
+
+
+def test_plan_text_and_dry_run_agree(world: Path) -> None:
+    plan = sweep("plan", "--data-dir", "glue", cwd=world)
+    dry = sweep("run", "sweep.yaml", "--data-dir", "glue", "--dry-run", cwd=world)
+    assert (plan.returncode, dry.returncode) == (0, 0)
+    assert plan.stdout == dry.stdout
+    assert plan.stderr == dry.stderr == ""
+    for words in ("sweep plain", "cells ", "estimate ", "slot-hours"):
+        assert words in plan.stdout
+    assert not (world / "lp-sweep-store").exists()
+
+
+def test_plan_takes_overrides(world: Path) -> None:
+    arguments = ("sweep.yaml", "--data-dir", "glue", "--json", "task=rte", "seed=1,2", "k=all")
+    done = sweep("plan", *arguments, cwd=world)
+    assert json.loads(done.stdout)["totals"]["cells"] == 24
+
+
+def test_a_sweep_file_in_another_folder(world: Path) -> None:
+    elsewhere = world / "else where"
+    elsewhere.mkdir()
+    arguments = (str(world / "sweep.yaml"), "--data-dir", str(world / "glue"), "--json")
+    here = sweep("plan", *arguments, cwd=elsewhere)
+    assert (
+        json.loads(here.stdout)["cells"]
+        == json.loads(sweep("plan", "--data-dir", "glue", "--json", cwd=world).stdout)["cells"]
+    )
+
+
+# -- exit codes
+
+CODES = [
+    pytest.param(["plan", "nope.yaml"], 2, "no sweep file at nope.yaml", id="no-file"),
+    pytest.param(["plan", "sweep.yaml", "tasc=rte"], 2, "Did you mean 'task'", id="override"),
+    pytest.param(
+        ["plan", "bad.yaml", "--data-dir", "glue"], 2, "bad.yaml:6: unknown key", id="key"
+    ),
+    pytest.param(["plan", "two.yaml", "--data-dir", "glue"], 2, "two.yaml:5: unknown task", id="2"),
+    pytest.param(["plan", "--data-dir", "nowhere"], 4, "no file .*rte/train.parquet", id="no-data"),
+    pytest.param(["run", "--data-dir", "nowhere"], 4, "no file .*rte/train.parquet", id="run-data"),
+    pytest.param(["run", "bad.yaml"], 2, "bad.yaml:6: unknown key", id="run-key"),
+    pytest.param(["resume", "bad.yaml"], 2, "bad.yaml:6: unknown key", id="resume-key"),
+    pytest.param(["status"], 4, "no store at .*lp-sweep-store", id="no-store"),
+    pytest.param(
+        ["status", "--store", "store", "--sweep", "dmo"], 2, "Did you mean 'demo'", id="sweep"
+    ),
+    pytest.param(["query", "SELECT 1", "--store", "x"], 4, "no store at .*/x", id="query-store"),
+    pytest.param(["query", "SELEC 1", "--store", "store"], 2, "Parser Error", id="bad-sql"),
+    pytest.param(
+        ["query", "SELECT nope FROM cells", "--store", "store"], 2, "Binder Error", id="bad-column"
+    ),
+    pytest.param(["query", "", "--store", "store"], 2, "one statement", id="empty-sql"),
+    pytest.param(["query", "DROP VIEW cells", "--store", "store"], 2, "read-only", id="writing"),
+    pytest.param(
+        ["query", "SELECT 1", "--store", "store", "--sweep", "x"], 2, "It has: demo", id="q-sweep"
+    ),
+    pytest.param(
+        ["table", "taks", "--store", "store"],
+        2,
+        "one of .*min-layers.*Did you mean 'tasks'",
+        id="table",
+    ),
+    pytest.param(["table", "tasks", "--store", "x"], 4, "no store at", id="table-store"),
+    pytest.param(
+        ["table", "min-layers", "--store", "store", "--within", "one"], 2, "--within", id="within"
+    ),
+    pytest.param(["query"], 2, "Missing argument", id="no-argument"),
+    pytest.param(["plan", "--stoer", "s"], 2, "No such option: --stoer.*--store", id="no-option"),
+    pytest.param(["plann"], 2, "No such command 'plann'. Did you mean 'plan'", id="no-command"),
+    pytest.param(["train"], 2, "No such command 'train'. Did you mean 'run'", id="synonym"),
+    pytest.param(["sql", "SELECT 1"], 2, "'sql'. Did you mean 'query'", id="synonym-query"),
+    pytest.param(["plan", "task=rte"], 2, "'task=rte'.*override.*sweep.yaml", id="no-file-named"),
+    pytest.param(["status", "--store", "bad.yaml"], 4, "bad.yaml.*is a file", id="store-is-file"),
+    pytest.param(
+        ["plan", "--data-dir", "glue", "--store", "bad.yaml"], 4, "is a file", id="plan-store-file"
+    ),
+    pytest.param(
+        ["table", "tasks", "--format", "markdwn"], 2, "Did you mean 'markdown'", id="format"
+    ),
+    pytest.param(["cluster", "int"], 2, "Did you mean 'init'", id="no-subcommand"),
+    pytest.param(["init", "sweep.yaml"], 2, "sweep.yaml exists.*--force", id="init-exists"),
+    pytest.param(
+        ["init", "no/where.yaml"],
+        2,
+        "can't write no/where.yaml: No such file or directory. Make its folder",
+        id="init-nowhere",
+    ),
+    pytest.param(["cluster", "init"], 2, "aws.gcp.onprem.kuberay", id="no-provider"),
+]
+
+
+@pytest.mark.parametrize(("arguments", "code", "message"), CODES)
+def test_a_users_mistake_is_one_message_and_a_code(
+    world: Path, arguments: list[str], code: int, message: str
+) -> None:
+    (world / "bad.yaml").write_text(PLAIN.replace("seeds", "sedes"))
+    (world / "two.yaml").write_text(PLAIN.replace("rte", "rtee").replace("top", "botom"))
+    done = sweep(*arguments, cwd=world)
+    assert done.returncode == code, done.stderr
+    assert done.stdout == ""
+    assert "Traceback" not in done.stderr
+    assert "error:" in done.stderr.lower()
+    assert re.search(message, done.stderr), done.stderr
+
+
+def test_every_line_of_several_mistakes_is_marked(world: Path) -> None:
+    (world / "two.yaml").write_text(PLAIN.replace("rte", "rtee").replace("top", "botom"))
+    lines = sweep("plan", "two.yaml", cwd=world).stderr.splitlines()
+    assert [line.split(": ")[:2] for line in lines] == [
+        ["error", "two.yaml:5"],
+        ["error", "two.yaml:8"],
+    ]
+
+
+# -- help
+
+
+def _every_command(group: Any, before: str = "") -> Iterator[tuple[str, Any]]:
+    for name, command in group.commands.items():
+        yield before + name, command
+        if hasattr(command, "commands"):
+            yield from _every_command(command, f"{before}{name} ")
+
+
+@pytest.mark.parametrize(("name", "command"), list(_every_command(get_command(app))))
+def test_every_command_and_option_is_documented(name: str, command: Any) -> None:
+    assert "\nExample:\n  lp-sweep " + name in (command.help or "")
+    assert len((command.help or "").splitlines()[0]) > 20
+    for parameter in command.params:
+        assert parameter.help, parameter.name
+
+
+def test_the_list_of_commands_is_complete() -> None:
+    assert set(get_command(app).commands) == set(COMMANDS)  # type: ignore[attr-defined]
+
+
+def test_help_and_version(tmp_path: Path) -> None:
+    shown = sweep("--help", cwd=tmp_path)
+    assert shown.returncode == 0
+    assert all(f"  {name} " in shown.stdout for name in COMMANDS)
+    told = sweep("--version", cwd=tmp_path)
+    assert (told.returncode, told.stderr) == (0, "")
+    assert told.stdout == f"lp-sweep {version('lp-sweep')}\n"
+    bare = sweep(cwd=tmp_path)
+    assert "Usage:" in bare.stdout + bare.stderr
+    assert "Traceback" not in bare.stderr
+
+
+# -- a store
+
+
+def test_store_and_data_from_the_environment(world: Path) -> None:
+    env = {"LP_SWEEP_STORE": "store", "LP_SWEEP_DATA_DIR": "glue"}
+    assert json.loads(sweep("status", "--json", cwd=world, env=env).stdout)[0]["sweep"] == "demo"
+    assert sweep("plan", cwd=world, env=env).returncode == 0
+    option = sweep("status", "--store", "nowhere", cwd=world, env=env)
+    assert option.returncode == 4  # an option comes before the environment
+
+
+def test_status(world: Path) -> None:
+    done = sweep("status", "--store", "store", "--json", cwd=world)
+    assert json.loads(done.stdout) == [
+        {
+            "sweep": "demo", "cells": 6, "trials": 5,
+            "trials_done": 3, "trials_failed": 1, "trials_pending": 1,
+            "cells_done": 3, "cells_failed": 1, "cells_pending": 1, "cells_deferred": 1,
+            "cells_impossible": 0, "cells_not_needed": 0, "running": [], "earlier": [],
+        }
+    ]  # fmt: skip
+    text = sweep("status", "--store", "store", cwd=world)
+    assert text.stderr == ""
+    assert text.stdout.splitlines()[1].split() == ["demo", "6", "3", "5", "3", "1", "1", "1"]
+
+
+def test_a_folder_that_is_no_store_is_said_so(tmp_path: Path) -> None:
+    for command in (["status"], ["table", "tasks"], ["query", "SELECT 1"]):
+        done = sweep(*command, "--store", ".", cwd=tmp_path)
+        assert done.returncode == 4
+        assert "no store at" in done.stderr
+
+
+def test_status_of_an_empty_store(tmp_path: Path) -> None:
+    (tmp_path / "store" / "trials").mkdir(parents=True)
+    assert (
+        sweep("status", "--store", "store", cwd=tmp_path).stdout == "no sweep in this store yet\n"
+    )
+    assert json.loads(sweep("status", "--store", "store", "--json", cwd=tmp_path).stdout) == []
+
+
+@pytest.mark.parametrize(
+    "arguments", [["status"], ["query", "SELECT 1"], ["table", "tasks"]], ids=lambda a: a[0]
+)
+def test_a_torn_file_is_a_warning(world: Path, arguments: list[str]) -> None:
+    (world / "store" / "sweeps" / "torn.parquet").write_bytes(b"PAR1")
+    done = sweep(*arguments, "--store", "store", cwd=world)
+    assert done.returncode == 0
+    assert "sweeps/torn.parquet is left out: not a whole Parquet file" in done.stderr
+    assert "torn" not in done.stdout
+
+
+def test_query_forms(world: Path) -> None:
+    columns = sweep("query", "DESCRIBE cells", "--store", "store", "--json", cwd=world)
+    names = {row["column_name"] for row in json.loads(columns.stdout)}
+    assert {"model", "strategy", "k", "task", "seed"} <= names
+    sql = "SELECT k, seed FROM cells WHERE k < 5 ORDER BY k"
+    as_json = sweep("query", sql, "--store", "store", "--json", cwd=world)
+    assert json.loads(as_json.stdout) == [{"k": 0, "seed": 42}, {"k": 4, "seed": 42}]
+    as_csv = sweep("query", sql, "--store", "store", "--format", "csv", cwd=world)
+    assert list(csv.reader(io.StringIO(as_csv.stdout))) == [["k", "seed"], ["0", "42"], ["4", "42"]]
+    for form in ("table", "markdown", "latex"):
+        done = sweep("query", sql, "--store", "store", "-f", form, cwd=world)
+        assert (done.returncode, done.stderr) == (0, "")
+        assert "seed" in done.stdout
+
+
+def test_query_from_stdin(world: Path) -> None:
+    done = sweep("query", "-", "--store", "store", "--json", cwd=world, stdin="SELECT 7 AS n\n")
+    assert json.loads(done.stdout) == [{"n": 7}]
+
+
+@pytest.mark.parametrize("name", ["min-layers", "tasks", "strategies", "speed"])
+def test_tables(world: Path, name: str) -> None:
+    text = sweep("table", name, "--store", "store", cwd=world)
+    assert (text.returncode, text.stderr) == (0, "")
+    assert text.stdout.strip()
+    as_json = sweep("table", name, "--store", "store", "--sweep", "demo", "--json", cwd=world)
+    assert json.loads(as_json.stdout)
+
+
+def test_init_then_plan(tmp_path: Path) -> None:
+    make_inputs(tmp_path)
+    written = sweep("init", "my.yaml", cwd=tmp_path)
+    assert (written.returncode, written.stdout) == (0, "")
+    assert "lp-sweep plan my.yaml" in written.stderr
+    assert sweep("plan", "my.yaml", "--data-dir", "glue", cwd=tmp_path).returncode == 0
+
+
+def test_schema(tmp_path: Path) -> None:
+    assert json.loads(sweep("schema", cwd=tmp_path).stdout)["title"] == "SweepSpec"
+
+
+# -- pipes
+
+
+@pytest.mark.parametrize("reads", [0, 1], ids=["closed-at-once", "one-byte"])
+def test_a_reader_that_leaves_is_no_error(tmp_path: Path, reads: int) -> None:
+    make_inputs(tmp_path)
+    arguments = ["plan", "sweep.yaml", "seed=1-2000", "--data-dir", "glue", "--json"]
+    running = process(*arguments, cwd=tmp_path)
+    assert running.stdout is not None
+    assert running.stderr is not None
+    running.stdout.read(reads)
+    running.stdout.close()
+    said = running.stderr.read()
+    running.stderr.close()
+    assert (running.wait(), said) == (0, "")
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="Linux only")
+def test_a_full_disk_is_told(tmp_path: Path) -> None:
+    with Path("/dev/full").open("w") as full:
+        running = process("schema", cwd=tmp_path, stdout=full)
+        _, said = running.communicate()
+    assert running.returncode == 4
+    assert said == "error: can't write the answer: No space left on device\n"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code"),
+    [(["plan", "nope.yaml"], 2), (["plan", "--nope"], 2), (["status"], 4), (["schema"], 0)],
+    ids=["file", "usage", "store", "good"],
+)
+def test_exit_codes_of_a_process(tmp_path: Path, arguments: list[str], code: int) -> None:
+    running = process(*arguments, cwd=tmp_path)
+    out, err = running.communicate()
+    assert running.returncode == code
+    assert bool(out) == (code == 0)
+    assert bool(err) == (code != 0)
+    assert "Traceback" not in err
+
+
+@pytest.mark.parametrize("verb", ["plan", "run", "status"])
+def test_an_empty_store_is_no_store(tmp_path: Path, verb: str) -> None:
+    """An unset variable of a script: `--store "$STORE"`."""
+    told = sweep(verb, "--store", "", cwd=tmp_path)
+    assert (told.returncode, told.stdout) == (2, "")
+    assert "--store" in told.stderr
+    assert "it is empty" in told.stderr
+    assert "no sweep file" in sweep("plan", cwd=tmp_path, env={"LP_SWEEP_STORE": ""}).stderr
+
+
+@pytest.mark.parametrize("verb", ["show", "logs"])
+def test_an_empty_name_is_no_trial(tmp_path: Path, verb: str) -> None:
+    Store(tmp_path / "lp-sweep-store", create=True)
+    told = sweep(verb, "", cwd=tmp_path)
+    assert (told.returncode, told.stdout) == (4, "")
+    assert "the name of the trial is empty" in told.stderr

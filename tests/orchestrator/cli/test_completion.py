@@ -1,0 +1,124 @@
+"""TAB in a real shell's protocol: a process that gets the line, and prints what may follow."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.support.fake_records import FakeSweep
+
+_CODE = """import sys; sys.argv[0] = 'lp-sweep'
+from lp_sweep.orchestrator.cli.__main__ import main
+main()"""
+
+
+def process(instruction: str, cwd: Path, **variables: str) -> subprocess.CompletedProcess[str]:
+    clean = {key: value for key, value in os.environ.items() if not key.startswith("LP_SWEEP_")}
+    return subprocess.run(
+        [sys.executable, "-c", _CODE],
+        cwd=cwd,
+        env=clean | {"_LP_SWEEP_COMPLETE": instruction, **variables},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+
+def completed(line: str, cwd: Path, **variables: str) -> list[str]:
+    """What bash is offered for the last word of the line."""
+    words = line.split(" ")
+    done = process(
+        "complete_bash", cwd, COMP_WORDS=line, COMP_CWORD=str(len(words) - 1), **variables
+    )
+    assert (done.returncode, done.stderr) == (0, ""), done.stderr
+    return done.stdout.split("\n")[:-1] if done.stdout.strip() else []
+
+
+@pytest.fixture(scope="module")
+def world(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Stores `store` (the sweep demo) and `lp-sweep-store` (nightly)."""
+    folder = tmp_path_factory.mktemp("world")
+    fake = FakeSweep(folder / "store")
+    fake.curve({0: 90.0, 4: 89.5})
+    fake.cell(k=10, state="failed")
+    fake.publish()
+    FakeSweep(folder / "lp-sweep-store", "nightly").publish()
+    return folder
+
+
+def ids(world: Path, table: str) -> list[str]:
+    return sorted(path.name.partition(".")[0] for path in (world / "store" / table).iterdir())
+
+
+@pytest.mark.parametrize(
+    ("line", "offered"),
+    [
+        ("lp-sweep ta", ["table"]),
+        ("lp-sweep cluster va", ["validate"]),
+        ("lp-sweep table --sto", ["--store"]),
+        ("lp-sweep table min", ["min-layers", "min-layers-interval"]),
+        ("lp-sweep table tasks --format ma", ["markdown"]),
+        ("lp-sweep table tasks --strategy even", ["even-alternate"]),
+        ("lp-sweep table tasks --store store --sweep ", ["demo"]),
+        ("lp-sweep table tasks --sweep ", ["nightly"]),
+        ("lp-sweep plan --store store --audit d", ["demo"]),
+        ("lp-sweep mirror --to t", ["tensorboard"]),
+        ("lp-sweep table tasks --store s3://none/at-all --sweep ", []),
+        ("lp-sweep table tasks --store no-such-store --sweep ", []),
+    ],
+)
+def test_what_is_offered(world: Path, line: str, offered: list[str]) -> None:
+    assert completed(line, world) == offered
+
+
+def test_identifiers_of_a_store(world: Path) -> None:
+    recorded = ids(world, "trials")
+    assert completed("lp-sweep show --store store ", world) == recorded
+    first = recorded[0][:8]
+    assert completed(f"lp-sweep show --store store {first}", world) == [recorded[0]]
+    assert completed("lp-sweep logs t", world, LP_SWEEP_STORE="store") == recorded
+    assert completed("lp-sweep cka --store store p", world) == []
+    assert completed(f"lp-sweep cka --store store {recorded[0]} p", world) == ["pretrained"]
+    assert completed("lp-sweep retry --store store t", world) == ids(world, "attempts")
+    assert completed("lp-sweep retry --store store ", world) == []  # files: the shell's own
+
+
+def test_a_store_that_can_not_be_read_is_silent(world: Path, tmp_path: Path) -> None:
+    (tmp_path / "store").write_text("no folder", encoding="utf-8")
+    assert completed("lp-sweep show --store store t", tmp_path) == []
+
+
+@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
+def test_a_script_for_each_shell(tmp_path: Path, shell: str) -> None:
+    done = process(f"source_{shell}", tmp_path)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "_LP_SWEEP_COMPLETE" in done.stdout
+    assert f"complete_{shell}" in done.stdout
+
+
+def test_in_bash_itself(world: Path, tmp_path: Path) -> None:
+    """Its script is sourced, and its function called as bash does."""
+    launcher = tmp_path / "lp-sweep"
+    launcher.write_text(f'#!/bin/sh\nexec {sys.executable} -c "{_CODE}" "$@"\n', encoding="utf-8")
+    launcher.chmod(0o755)
+    script = tmp_path / "completion.bash"
+    script.write_text(process("source_bash", tmp_path).stdout, encoding="utf-8")
+    asked = (
+        f"source '{script}'; COMP_WORDS=(lp-sweep table min); COMP_CWORD=2\n"
+        "function=$(complete -p lp-sweep | sed 's/.*-F \\([^ ]*\\).*/\\1/')\n"
+        '$function lp-sweep; printf "%s\\n" "${COMPREPLY[@]}"'
+    )
+    path = f"{tmp_path}{os.pathsep}{os.environ['PATH']}"
+    done = subprocess.run(
+        ["bash", "--norc", "-c", asked],
+        cwd=world,
+        env=os.environ | {"PATH": path},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert done.stdout.split() == ["min-layers", "min-layers-interval"]

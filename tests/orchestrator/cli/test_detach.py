@@ -1,0 +1,386 @@
+"""`run --detach`, `attach` and `stop`, as far as no job server is needed: what a job is made of,
+which run is meant, how it ended. test_jobs.py has the real server."""
+
+from __future__ import annotations
+
+import json
+import os
+import shlex
+import signal
+import stat
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import typer
+import yaml
+
+from lp_sweep.orchestrator.cli import detach as detaching
+from lp_sweep.orchestrator.cli import jobcli
+from lp_sweep.orchestrator.cli.__main__ import app
+from lp_sweep.orchestrator.cli.detach import drop_forgotten, job_words, write_settings
+from lp_sweep.orchestrator.cli.detach import submit as detach
+from lp_sweep.orchestrator.cli.running import How, MayUse
+from lp_sweep.orchestrator.cli.variables import options_of
+from lp_sweep.orchestrator.cluster.jobs import Job
+from lp_sweep.orchestrator.engine.cluster import is_job_server
+from lp_sweep.orchestrator.engine.stopsignals import StopSignals
+from lp_sweep.orchestrator.inputs import parcel
+from lp_sweep.orchestrator.plan.policy import Limits
+from lp_sweep.orchestrator.service.request import Request, planned
+from lp_sweep.storage.errors import LpSweepError, PreflightError, SpecError
+from tests.orchestrator.cli.test_cli import sweep as lp_sweep
+from tests.support.toyworld import save_world, sweep_content
+
+SERVER = "http://127.0.0.1:8265"
+
+
+class Submitted:
+    """In place of a job server: what it was sent, and where that is unpacked."""
+
+    def __init__(self, kept: Path) -> None:
+        self.address: str | None = None
+        self.kept, self.command, self.sweep = kept, "", ""
+
+    def submit(self, id_: str, command: str, *, sweep: str, folder: Path | None = None) -> None:
+        self.id, self.command, self.sweep = id_, command, sweep
+        if folder:
+            folder.rename(self.kept)
+            folder.mkdir()
+
+
+@pytest.fixture
+def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The current folder, with a sweep in a folder of it; no setting of ours is set."""
+    here = tmp_path / "the 'laptop'"
+    (here / "my sweep").mkdir(parents=True)
+    save_world(here / "my sweep")
+    monkeypatch.chdir(here)
+    monkeypatch.setattr(
+        os, "environ", {k: v for k, v in os.environ.items() if not k.startswith("LP_SWEEP_")}
+    )
+    return here
+
+
+def submit(
+    monkeypatch: pytest.MonkeyPatch, folder: Path, *words: str, address: str | None, **places: Any
+) -> Submitted:
+    """`lp-sweep run 'my sweep/sweep.yaml' WORDS --detach`"""
+    server = Submitted(folder / "unpacked")
+    server.address = address
+    monkeypatch.setattr(detaching, "Jobs", lambda given: server)
+    typed = ["run", "my sweep/sweep.yaml", *words, "--detach"]
+    monkeypatch.setattr(sys, "argv", ["lp-sweep", *typed])
+    known = {"store": None, "data_dir": None, "offline": True} | places
+    cluster = known.pop("cluster", None)
+    request = Request("my sweep/sweep.yaml", [word for word in words if "=" in word], **known)
+    how = How(address, folder / "cache", Limits(False, None), False, MayUse(cluster=cluster))
+    assert detach(request, how) == 0
+    return server
+
+
+# -- the command
+
+
+def test_the_driver_gets_what_was_typed_but_for_the_terminal() -> None:
+    typed = ["run", "--detach", "s.yaml", "--address", "10.0.0.1:6379", "seed=1", "--json"]
+    assert job_words(typed) == ["run", "--address", "auto", "s.yaml", "seed=1"]
+    assert job_words(["retry", "--address=x", "t1-0c"]) == ["retry", "--address", "auto", "t1-0c"]
+
+
+@pytest.mark.parametrize(
+    ("address", "there"),
+    [(SERVER, True), ("https://x", True), ("auto", False), ("10.0.0.1:6379", False), (None, False)],
+)
+def test_a_job_server_is_known_by_its_address(address: str | None, there: bool) -> None:
+    assert is_job_server(address) == there
+
+
+# -- on the head
+
+
+def test_settings_reach_the_driver_and_nobody_else(tmp_path: Path) -> None:
+    """By a shell that is not bash, with values that it could take for its own words."""
+    file = tmp_path / "jobs of mine" / "it's.sh"
+    mine = {
+        "LP_SWEEP_STORE": "s3://b/it's $HOME; `ls`",
+        "HF_TOKEN": 'hf_"two\nlines"',
+        "AWS_REGION": "us-west-2",
+        "MLFLOW_TRACKING_URI": "https://me:secret@host",
+        "WANDB_API_KEY": "0123456789",
+        "TENSORBOARD_LOGGING_DIR": "/mnt/runs",
+        "XDG_CACHE_HOME": "/mnt/cache",  # where the hub's cache is, and what no store has taken
+    }
+    others = {"PATH": "/nowhere", "HF_ODD-NAME": "x", "LP_SWEEP_": "x", "RAY_ADDRESS": "x"}
+    write_settings(file, mine | others)
+    assert stat.S_IMODE(file.stat().st_mode) == 0o600
+    assert stat.S_IMODE(file.parent.stat().st_mode) == 0o700
+    read = "import json, os; print(json.dumps(dict(os.environ)))"
+    command = f". {shlex.quote(str(file))} && exec {shlex.quote(sys.executable)} -c '{read}'"
+    done = subprocess.run(["/bin/sh", "-c", command], env={"PATH": os.environ["PATH"]}, stdout=-1)
+    seen = json.loads(done.stdout)
+    assert {name: seen[name] for name in mine} == mine
+    assert not (others.keys() - {"PATH"}) & seen.keys()
+    assert seen["PATH"] != "/nowhere"
+    assert not file.exists()
+
+
+def test_settings_that_can_t_be_written(tmp_path: Path) -> None:
+    (tmp_path / "jobs").write_text("a file")
+    with pytest.raises(PreflightError, match="Name another folder with --cache-dir"):
+        write_settings(tmp_path / "jobs" / "x.sh", {})
+
+
+def test_settings_that_no_job_took_go_after_a_day(tmp_path: Path) -> None:
+    old, new = tmp_path / "old.sh", tmp_path / "new.sh"
+    for path in (old, new):
+        write_settings(path, {"HF_TOKEN": "hf_secret"})
+    os.utime(old, (0, 0))
+    drop_forgotten(tmp_path)
+    assert [path.name for path in tmp_path.iterdir()] == ["new.sh"]
+    drop_forgotten(tmp_path / "not there")
+
+
+def test_a_job_on_the_head_is_the_command_in_its_folder(
+    world: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setitem(os.environ, "HF_TOKEN", "hf_aSecretOfMine1234")
+    server = submit(monkeypatch, tmp_path, "k=0", address=None)
+    settings = tmp_path / "cache" / "jobs" / f"{server.id}.sh"
+    source, folder, run = server.command.split(" && ")
+    assert shlex.split(source) == [".", str(settings)]
+    assert shlex.split(folder) == ["cd", str(world)]
+    words = shlex.split(run)
+    assert words[:4] == ["exec", sys.executable, "-m", "lp_sweep.orchestrator.cli"]
+    assert words[4:] == ["run", "--address", "auto", "my sweep/sweep.yaml", "k=0"]
+    assert "hf_aSecret" not in server.command
+    assert "hf_aSecretOfMine1234" in settings.read_text(encoding="utf-8")
+    assert server.sweep == "toy"
+
+
+def test_no_settings_stay_where_no_job_was_made(
+    world: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    def refuse(*_: Any, **__: Any) -> None:
+        raise PreflightError("no job server")
+
+    monkeypatch.setattr(Submitted, "submit", refuse)
+    with pytest.raises(PreflightError, match="no job server"):
+        submit(monkeypatch, tmp_path, address="auto")
+    assert not [*(tmp_path / "cache" / "jobs").iterdir()]
+
+
+@pytest.mark.parametrize("address", ["auto", SERVER])
+def test_a_mistake_is_told_before_there_is_a_job(
+    world: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, address: str
+) -> None:
+    (world / "my sweep" / "dev.csv").unlink()
+    with pytest.raises(LpSweepError, match=r"sweep\.yaml.*dev\.csv"):
+        submit(monkeypatch, tmp_path, address=address, store="/mnt/records")
+
+
+def test_a_credential_in_the_store_is_refused(
+    world: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    with pytest.raises(LpSweepError, match="credentials do not belong"):
+        submit(monkeypatch, tmp_path, address="auto", store="s3://key:secret@bucket/x")
+
+
+# -- from another machine
+
+
+def test_what_is_sent_makes_the_same_trials(
+    world: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """And nothing else of the folder is: a store, a .git, another model."""
+    (world / "my sweep" / ".git").mkdir()
+    (world / "my sweep" / ".gitignore").write_text("*.csv\n")
+    (world / "lp-sweep-store").mkdir()
+    (world / "lp-sweep-store" / "big.parquet").write_bytes(b"x")
+    monkeypatch.setitem(os.environ, "LP_SWEEP_OFFLINE", "1")
+    monkeypatch.setitem(os.environ, "LP_SWEEP_CACHE_DIR", "/home/me/cache")
+    monkeypatch.setitem(os.environ, "HF_TOKEN", "hf_aSecretOfMine1234")
+    ours = planned(Request("my sweep/sweep.yaml", [], None, None, True)).plan
+    server = submit(
+        monkeypatch, tmp_path, "--store", "s3://bucket/p", address=SERVER, store="s3://bucket/p"
+    )
+    words = shlex.split(server.command)
+    assert words[:4] == ["exec", "env", "LP_SWEEP_OFFLINE=1", "lp-sweep"]
+    file = "my sweep/sweep.yaml"
+    assert words[4:] == ["run", "--address", "auto", file, "--store", "s3://bucket/p"]
+    assert "hf_aSecret" not in server.command
+    sent = {str(path.relative_to(server.kept)) for path in server.kept.rglob("*") if path.is_file()}
+    names = {"sweep.yaml", "train.csv", "dev.csv", "model/config.json", "model/model.safetensors"}
+    assert {f"my sweep/{name}" for name in names} <= sent
+    assert not [name for name in sent if ".git" in name or "store" in name]
+    monkeypatch.chdir(server.kept)
+    theirs = planned(Request("my sweep/sweep.yaml", [], None, None, True)).plan
+    assert theirs.trials.keys() == ours.trials.keys()
+
+
+# of this terminal and this machine, or of the cluster that it joins
+NOT_SENT = {"LP_SWEEP_ADDRESS", "LP_SWEEP_CACHE_DIR", "LP_SWEEP_JSON"}
+
+
+@pytest.mark.parametrize("verb", ["run", "resume", "retry"])
+def test_an_option_by_its_variable_goes_along(verb: str) -> None:
+    """Without LP_SWEEP_MANIFEST other revisions are trained, without LP_SWEEP_MAX_FAILURES a run
+    spends on."""
+    command = typer.main.get_command(app)
+    ours = [option.parameter.envvar for option in options_of(command) if option.command == verb]
+    names = {name for name in ours if isinstance(name, str)} - NOT_SENT
+    assert names <= {f"LP_SWEEP_{name}" for name in detaching._SAID}
+
+
+@pytest.mark.parametrize(
+    ("places", "told"),
+    [
+        pytest.param({}, "the store is not named", id="no store"),
+        pytest.param({"store": "records"}, "the store is records, and the job's", id="relative"),
+        pytest.param({"store": "~/records"}, "the store is ~/records", id="home"),
+        pytest.param({"data_dir": Path("/glue")}, "--data-dir .* is /glue, a path of", id="data"),
+        pytest.param({"cluster": Path("/c.yaml")}, "--cluster .* is /c.yaml", id="cluster file"),
+    ],
+)
+def test_places_of_this_machine_are_refused(
+    world: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+    places: dict[str, Any],
+    told: str,
+) -> None:
+    given = {"store": "/mnt/records"} | places if places else {}
+    with pytest.raises(SpecError, match=told):
+        submit(monkeypatch, tmp_path, address=SERVER, **given)
+
+
+def change(world: Path, **entries: Any) -> None:
+    text = yaml.safe_dump(sweep_content(**entries))
+    (world / "my sweep" / "sweep.yaml").write_text(text, encoding="utf-8")
+
+
+def test_an_absolute_path_in_the_file_leads_nowhere(
+    world: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    change(world, models=[str(world / "my sweep" / "model")])
+    with pytest.raises(PreflightError, match="by a path that begins at / or ~"):
+        submit(monkeypatch, tmp_path, address=SERVER, store="/mnt/records")
+
+
+def test_what_is_outside_is_not_sent(
+    world: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    (world / "my sweep" / "train.csv").rename(tmp_path / "train.csv")
+    task = {"name": "mood", "train": "../../train.csv", "dev": "dev.csv", "text": ["text"]}
+    change(world, tasks=[task])
+    with pytest.raises(PreflightError, match=r"below the current folder.*train\.csv"):
+        submit(monkeypatch, tmp_path, address=SERVER, store="/mnt/records")
+
+
+def test_more_than_the_job_server_takes_is_not_sent(
+    world: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(parcel, "MOST_BYTES", 1000)
+    with pytest.raises(PreflightError, match=r"such as my sweep/model/model\.safetensors") as told:
+        submit(monkeypatch, tmp_path, address=SERVER, store="/mnt/records")
+    assert "ray rsync-up" in str(told.value)
+
+
+# -- which run is meant, and how it ended
+
+
+def job(id_: str, status: str, code: int | None = None) -> Job:
+    return Job(id_, status, "toy", "2026-11-22 10:02 UTC", code, "")
+
+
+@pytest.mark.parametrize(
+    ("status", "code", "expected"),
+    [
+        ("SUCCEEDED", 0, 0),
+        ("FAILED", 1, 1),
+        ("FAILED", 4, 4),
+        ("FAILED", -9, 137),
+        ("FAILED", None, 4),
+        ("STOPPED", None, 3),
+    ],
+)
+def test_the_exit_code_is_the_runs(status: str, code: int | None, expected: int) -> None:
+    assert job("a", status, code).over
+    assert job("a", status, code).exit_code == expected
+
+
+def test_the_last_run_is_followed_but_one_at_work_comes_first() -> None:
+    ended, at_work = job("new", "FAILED", 1), job("old", "RUNNING")
+    assert jobcli._last([ended, at_work]) == at_work
+    assert jobcli._last([ended, job("older", "SUCCEEDED", 0)]) == ended
+    with pytest.raises(PreflightError, match="none was started with `lp-sweep run --detach`"):
+        jobcli._last([])
+
+
+def test_what_there_is_to_stop() -> None:
+    ended, one, two = job("a", "FAILED", 1), job("b", "RUNNING"), job("c", "PENDING")
+    assert jobcli._only_running([ended, one]) == one
+    with pytest.raises(PreflightError, match="several runs are at work: name one") as told:
+        jobcli._only_running([ended, one, two])
+    assert "b: RUNNING, sweep 'toy', since 2026-11-22 10:02 UTC" in str(told.value)
+    assert "a: FAILED" not in str(told.value)
+    with pytest.raises(PreflightError, match=r"no run is at work.*\na: FAILED"):
+        jobcli._only_running([ended])
+    with pytest.raises(PreflightError, match=r"no detached run 'x'.*\na: FAILED"):
+        jobcli._named([ended], "x")
+
+
+ATTACH = """
+import contextlib
+from lp_sweep.orchestrator.cli import jobcli
+from lp_sweep.orchestrator.cluster import jobs
+
+class Server(jobs.Jobs):
+    def __init__(self, address):
+        self.address, self._client = None, self
+    def all(self):
+        return [jobs.Job("a", "RUNNING", "toy", "", None, "")]
+    def _answered(self):
+        return contextlib.nullcontext()
+    async def tail_job_logs(self, id_):
+        while True:
+            yield "a line of a run that takes days\\n"
+
+jobs.Jobs = Server
+jobcli.attach()
+"""
+
+
+def test_who_has_read_enough_of_a_run_need_not_wait_for_its_end() -> None:
+    """`lp-sweep attach | head`"""
+    with subprocess.Popen([sys.executable, "-c", ATTACH], stdout=-1, stderr=-1) as attached:
+        assert attached.stdout is not None
+        assert attached.stdout.readline().startswith(b"a line")
+        attached.stdout.close()
+        try:
+            assert attached.wait(30) == 0
+        finally:
+            attached.kill()
+
+
+def test_a_run_that_is_stopped_has_the_time_that_it_needs() -> None:
+    """Ray's own handler of signals sets an alarm of 3 s that aborts the process."""
+    with StopSignals().caught() as signals:
+        signal.alarm(300)
+        os.kill(os.getpid(), signal.SIGTERM)
+        assert signals.received == ["SIGTERM"]
+        assert signal.alarm(0) == 0
+
+
+@pytest.mark.parametrize("command", ["run sweep.yaml --detach", "attach", "stop lp-sweep-00"])
+def test_without_rays_job_api_one_sentence_says_what_to_install(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, command: str
+) -> None:
+    save_world(tmp_path)
+    monkeypatch.setitem(sys.modules, "aiohttp", None)
+    done = lp_sweep(*command.split(), cwd=tmp_path)
+    assert (done.returncode, done.stdout) == (4, "")
+    (line,) = done.stderr.splitlines()
+    assert "pip install 'lp-sweep[cluster]'" in line

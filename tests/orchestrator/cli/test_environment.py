@@ -1,0 +1,180 @@
+"""What the environment says, in place of an option and to the libraries underneath."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import torch
+
+from tests.orchestrator.cli.test_cli import sweep
+from tests.support.fake_records import FakeSweep
+from tests.support.hubworld import World, served
+from tests.support.sweepfiles import make_inputs
+from tests.support.toyworld import save_world
+
+TOKEN = "Zq-a-token-of-the-hub"
+
+
+# -- in place of options
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Path:
+    fake = FakeSweep(tmp_path / "store")
+    fake.curve({0: 90.0, 4: 89.5})
+    fake.curve({4: 70.0}, strategy="bottom")
+    fake.publish()
+    return tmp_path
+
+
+def test_a_variable_is_as_good_as_its_option(store: Path) -> None:
+    given = sweep(
+        "table", "tasks", "--store", "store", "--strategy", "top", "--json", "--sweep", "demo",
+        cwd=store,
+    )  # fmt: skip
+    env = {
+        "LP_SWEEP_STORE": "store",
+        "LP_SWEEP_STRATEGY": "top",
+        "LP_SWEEP_JSON": "1",
+        "LP_SWEEP_SWEEP": "demo",
+    }
+    assert sweep("table", "tasks", cwd=store, env=env) == given
+    assert given.returncode == 0
+    assert "bottom" not in given.stdout
+
+
+def test_several_values_have_blanks_between(store: Path) -> None:
+    env = {"LP_SWEEP_STORE": "store", "LP_SWEEP_STRATEGY": "top bottom", "LP_SWEEP_FORMAT": "csv"}
+    shown = sweep("table", "tasks", cwd=store, env=env).stdout
+    assert "bottom" in shown
+    assert ",strategy,k," in shown.splitlines()[0]
+
+
+def test_an_option_comes_before_its_variable(store: Path) -> None:
+    env = {"LP_SWEEP_STORE": "store", "LP_SWEEP_FORMAT": "csv"}
+    shown = sweep("table", "tasks", "--format", "markdown", cwd=store, env=env).stdout
+    assert "\n| model |" in shown
+
+
+def test_an_empty_variable_is_none(store: Path) -> None:
+    env = {"LP_SWEEP_STORE": "store", "LP_SWEEP_FORMAT": "", "LP_SWEEP_JSON": ""}
+    assert sweep("table", "tasks", cwd=store, env=env).returncode == 0
+
+
+@pytest.mark.parametrize(
+    ("arguments", "variable", "value"),
+    [
+        (["run"], "LP_SWEEP_MAX_HOURS", "soon"),
+        (["run"], "LP_SWEEP_MAX_FAILURES", "0"),
+        (["run"], "LP_SWEEP_MIRROR", "mlflo"),
+        (["table", "tasks"], "LP_SWEEP_FORMAT", "marcdown"),
+        (["plan"], "LP_SWEEP_OFFLINE", "maybe"),
+        (["cluster", "init", "aws"], "LP_SWEEP_GPUS", "many"),
+    ],
+)
+def test_a_wrong_value_names_the_variable(
+    tmp_path: Path, arguments: list[str], variable: str, value: str
+) -> None:
+    done = sweep(*arguments, cwd=tmp_path, env={variable: value})
+    assert (done.returncode, done.stdout) == (2, "")
+    assert variable in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_a_wrong_value_is_told_what_is_near(tmp_path: Path) -> None:
+    told = sweep("table", "tasks", cwd=tmp_path, env={"LP_SWEEP_FORMAT": "marcdown"}).stderr
+    assert "Did you mean 'markdown'?" in told
+
+
+def test_what_would_be_a_trap_has_no_variable(tmp_path: Path) -> None:
+    make_inputs(tmp_path)
+    assert sweep("init", "sweep.yaml", cwd=tmp_path, env={"LP_SWEEP_FORCE": "1"}).returncode == 2
+    env = {"LP_SWEEP_FORMAT": "markdown", "LP_SWEEP_AUDIT": "demo"}
+    assert sweep("plan", "--data-dir", "glue", cwd=tmp_path, env=env).returncode == 0
+
+
+# -- Hugging Face
+
+
+@pytest.fixture
+def online(tmp_path: Path) -> Iterator[World]:
+    with served(tmp_path) as world:
+        yield world
+
+
+@pytest.mark.slow
+def test_the_token_reaches_the_hub_and_nothing_else(online: World) -> None:
+    """Its own home, where all that was fetched is; no file has the token, no record, no log."""
+    elsewhere = online.folder / "another home"
+    env = {"HF_TOKEN": TOKEN, "HF_HOME": str(elsewhere)}
+    told = online.run("prefetch", env=env)
+    assert online.hub.authorizations == {f"Bearer {TOKEN}"}
+    assert list(elsewhere.rglob("model.safetensors"))
+    assert not online.home.exists()
+    done = online.trial(env)
+    assert done["told"]["status"] == "done"
+    assert (online.folder / "store" / "trials").is_dir()
+    files = [path for path in online.folder.rglob("*") if path.is_file()]
+    assert [path for path in files if TOKEN.encode() in path.read_bytes()] == []
+    assert TOKEN not in told.stdout + told.stderr + str(done)
+
+
+def test_offline_by_the_hubs_own_variable(online: World) -> None:
+    told = online.run("prefetch", code=2, env={"HF_HUB_OFFLINE": "1"}).stderr
+    assert "HF_HUB_OFFLINE is set: the hub is not asked" in told
+    assert online.hub.requests == []
+
+
+# -- Ray and CUDA
+
+
+@pytest.mark.slow
+def test_the_cluster_of_ray_address(tmp_path: Path) -> None:
+    save_world(tmp_path)
+    places = {"LP_SWEEP_CACHE_DIR": str(tmp_path / "cache"), "RAY_ADDRESS": "127.0.0.1:1"}
+    done = subprocess.run(
+        [sys.executable, "-m", "lp_sweep.orchestrator.cli", "run", "sweep.yaml"],
+        cwd=tmp_path,
+        env=os.environ | places,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 4
+    assert "no Ray at 127.0.0.1:1" in done.stderr
+
+
+_DEVICES = """
+import json, torch
+from lp_sweep.orchestrator.preflight.gpumemory import local_gpus
+from lp_sweep.trials.device import pick_device
+print(json.dumps([pick_device().type, torch.cuda.device_count(), len(local_gpus())]))
+"""
+
+
+def devices(visible: str) -> list[object]:
+    done = subprocess.run(
+        [sys.executable, "-c", _DEVICES],
+        env=os.environ | {"CUDA_VISIBLE_DEVICES": visible},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    return list(json.loads(done.stdout))
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+def test_a_trial_uses_the_gpus_that_are_shown() -> None:
+    assert devices("0")[:2] == ["cuda", 1]
+    assert devices("")[:2] == ["cpu", 0]
+
+
+def test_without_visible_gpus_a_trial_is_on_the_cpu() -> None:
+    assert devices("-1")[:2] == ["cpu", 0]

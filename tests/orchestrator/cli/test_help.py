@@ -1,0 +1,132 @@
+"""What `--help` shows of every command, at 80 columns: a summary, an example that parses, and for
+each option its variable."""
+
+from __future__ import annotations
+
+import re
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import typer
+from typer.main import get_command
+
+from lp_sweep.orchestrator.cli.__main__ import app
+from lp_sweep.orchestrator.cli.root import ENVIRONMENT, EXIT_CODES, SECTIONS
+from lp_sweep.orchestrator.cli.variables import WITHOUT, Option, options_of, variable_of
+from tests.orchestrator.cli.test_cli import sweep
+
+ROOT: Any = get_command(app)
+_BY_TYPER = ("--install-completion", "--show-completion")
+OPTIONS = [option for option in options_of(ROOT) if option.flag not in _BY_TYPER]
+OF_ITS_OWN = {"paper --model": "LP_SWEEP_PAPER_MODEL", "mirror --to": "LP_SWEEP_MIRROR"}
+DOCS = Path(__file__).resolve().parents[3] / "docs"
+
+
+def commands(group: Any = ROOT, name: str = "") -> dict[str, Any]:
+    """By name as typed, groups too."""
+    found = {name: group} if name else {}
+    for part, command in getattr(group, "commands", {}).items():
+        found |= commands(command, f"{name} {part}".strip())
+    return found
+
+
+COMMANDS = commands()
+
+
+def examples(command: Any) -> list[str]:
+    return re.findall(r"^  (lp-sweep .*)$", command.help, re.MULTILINE)
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_an_example_parses(name: str) -> None:
+    (example,) = examples(COMMANDS[name])
+    words = shlex.split(re.split(r" [|>] ", example)[0])[1:]
+    path = max((p for p in COMMANDS if words[: len(p.split())] == p.split()), key=len)
+    assert path.startswith(name)
+    COMMANDS[path].make_context(path, words[len(path.split()) :])
+
+
+def test_an_example_can_fail_to_parse() -> None:
+    with pytest.raises(typer.BadParameter):
+        COMMANDS["table"].make_context("table", ["taks"])
+
+
+@pytest.mark.parametrize("name", ["", *COMMANDS])
+def test_help_fits_a_terminal(tmp_path: Path, name: str) -> None:
+    shown = sweep(*name.split(), "--help", cwd=tmp_path, env={"COLUMNS": "80"})
+    assert (shown.returncode, shown.stderr) == (0, "")
+    assert [line for line in shown.stdout.splitlines() if len(line) > 80] == []
+    for example in examples(COMMANDS[name]) if name else ():
+        assert f"\n  Example:\n    {example}\n" in shown.stdout
+    plain = " ".join(shown.stdout.split())
+    for option in OPTIONS:
+        if option.command == name and option.wanted:
+            variables = option.parameter.envvar
+            told = variables if isinstance(variables, str) else ", ".join(variables)
+            assert f"[env var: {told}" in plain
+
+
+def test_help_of_all_says_what_each_is_for(tmp_path: Path) -> None:
+    shown = sweep("--help", cwd=tmp_path, env={"COLUMNS": "80"}).stdout
+    titles = [*SECTIONS, "Exit codes", "Environment"]
+    assert [line[:-1] for line in shown.splitlines() if line[:-1] in titles] == titles
+    assert "More:" not in shown, "a new command has its section in commands/root.py"
+    assert "..." not in shown.partition("Exit codes")[0].replace("[ARGS]...", "")
+    for word in (*EXIT_CODES, *ENVIRONMENT, "cluster validate"):
+        assert f"\n  {word}" in shown
+    assert {name for names in SECTIONS.values() for name in names} == set(ROOT.commands)
+
+
+# -- variables
+
+
+@pytest.mark.parametrize("option", OPTIONS, ids=lambda o: f"{o.command} {o.flag}")
+def test_every_option_has_its_variable(option: Option) -> None:
+    variable = option.parameter.envvar
+    if not option.wanted:
+        assert variable is None
+        return
+    if own := OF_ITS_OWN.get(f"{option.command} {option.flag}"):
+        assert variable == own
+        return
+    variables = variable if isinstance(variable, list) else [variable]
+    assert variables[0] == variable_of(option.flag)
+    rays = ["RAY_ADDRESS"] if option.flag == "--address" else []
+    if option.command in ("attach", "stop") and rays:
+        rays = ["RAY_API_SERVER_ADDRESS", *rays]
+    assert variables[1:] == rays
+
+
+def test_what_has_no_variable_is_an_option_and_is_said() -> None:
+    flags = {flag for o in OPTIONS for flag in (o.flag, f"{o.command} {o.flag}")}
+    assert WITHOUT.keys() <= flags
+    told = (DOCS / "environment.md").read_text(encoding="utf-8")
+    for flag in WITHOUT:
+        assert f"`{flag}`" in told or f"`{flag.split()[-1]}`" in told
+
+
+def test_one_variable_has_one_meaning() -> None:
+    """Options of one name take the same kind of value: a variable is read by all of them."""
+    kinds: dict[str, set[str]] = {}
+    for option in OPTIONS:
+        if isinstance(option.parameter.envvar, str):
+            form = f"{option.parameter.is_flag} {option.parameter.multiple}"
+            kinds.setdefault(option.parameter.envvar, set()).add(form)
+    assert {name: forms for name, forms in kinds.items() if len(forms) > 1} == {}
+
+
+def test_help_loads_nothing_heavy() -> None:
+    code = (
+        "import sys; sys.argv = ['lp-sweep', '--help']\n"
+        "from lp_sweep.orchestrator.cli.__main__ import main\n"
+        "try:\n    main()\nexcept SystemExit:\n    print('loaded', *sys.modules)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    loaded = set(done.stdout.splitlines()[-1].split())
+    heavy = {"numpy", "pyarrow", "duckdb", "yaml", "torch", "ray", "transformers", "mlflow"}
+    assert loaded & heavy == set()
+    assert "lp_sweep.orchestrator.cli.mirrorcli" in loaded

@@ -1,0 +1,388 @@
+"""A sweep without a network: fetched from a real hub server on loopback, which is then gone."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from safetensors.numpy import load, save
+
+from tests.support.hubserver import serve
+from tests.support.hubworld import (
+    DATASET,
+    GUARD,
+    MODEL,
+    UNWANTED,
+    World,
+    dataset_files,
+    model_files,
+    served,
+)
+from tests.support.toyworld import save_data
+
+
+@pytest.fixture(scope="module")
+def fetched(tmp_path_factory: pytest.TempPathFactory) -> World:
+    """After `lp-sweep prefetch`; the hub is gone."""
+    with served(tmp_path_factory.mktemp("fetched 'with' spaces")) as world:
+        world.run("prefetch")
+    return world
+
+
+@pytest.fixture
+def away(fetched: World, tmp_path: Path) -> World:
+    """A copy of it, as on a machine without a network, to be broken."""
+    return fetched.copy(tmp_path / "away")
+
+
+@pytest.fixture
+def online(tmp_path: Path) -> Iterator[World]:
+    """Nothing is fetched yet, and the hub answers."""
+    with served(tmp_path) as world:
+        yield world
+
+
+def commits(world: World) -> tuple[str, str]:
+    return world.hub.branches["model", MODEL]["main"], world.hub.branches["dataset", DATASET][
+        "main"
+    ]
+
+
+# -- prefetch
+
+
+def test_the_manifest_says_what_was_fetched(fetched: World) -> None:
+    model, dataset = commits(fetched)
+    held = fetched.manifest
+    assert [(m["id"], m["asked"], m["commit"]) for m in held["models"]] == [(MODEL, "main", model)]
+    assert [(d["id"], d["asked"], d["commit"]) for d in held["datasets"]] == [
+        (DATASET, "main", dataset)
+    ]
+    sent = fetched.hub.commits["model", MODEL][model]
+    files = held["models"][0]["files"]
+    assert {name: entry["bytes"] for name, entry in files.items()} == {
+        name: len(data) for name, data in sent.items() if name not in UNWANTED
+    }
+    assert set(held["datasets"][0]["files"]) == {
+        "README.md",
+        "plain/train-0.parquet",
+        "plain/validation-0.parquet",
+    }
+
+
+def test_nothing_pickled_and_nothing_needless_is_fetched(fetched: World) -> None:
+    names = set(fetched.hub.downloads())
+    assert "model.safetensors" in names
+    assert not names & {Path(name).name for name in UNWANTED if name != "README.md"}
+    assert not [path for path in fetched.home.rglob("*.bin") if path.is_file()]
+
+
+@pytest.mark.slow
+def test_doing_it_again_fetches_and_writes_nothing(online: World) -> None:
+    online.run("prefetch")
+    path = online.folder / "sweep.manifest.json"
+    before, sent = path.stat().st_mtime_ns, len(online.hub.downloads())
+    told = json.loads(online.run("prefetch", "--json").stdout)
+    assert not told["changed"]
+    assert path.stat().st_mtime_ns == before
+    assert len(online.hub.downloads()) == sent
+
+
+@pytest.mark.slow
+def test_a_connection_that_breaks_is_resumed(online: World) -> None:
+    files = model_files(online.folder / "large")
+    files["model.safetensors"] = padded(files["model.safetensors"])
+    model = online.hub.push("model", MODEL, files)
+    online.hub.cut.update({"model.safetensors": 1, "plain/train-0.parquet": 1, "config.json": 1})
+    online.run("prefetch")
+    assert not +online.hub.cut
+    assert online.hub.ranges == ["model.safetensors"]  # small files are asked for from the start
+    whole = online.hub.commits["model", MODEL][model]["model.safetensors"]
+    assert (online.snapshot(model) / "model.safetensors").read_bytes() == whole
+    online.trial_ids("--offline")
+
+
+def padded(weights: bytes) -> bytes:
+    """With a tensor that no classifier loads: so large that it comes in several chunks."""
+    tensors = load(weights) | {"cls.predictions.padding": np.zeros(6 * 2**20, np.float32)}
+    return bytes(save(tensors, metadata={"format": "pt"}))
+
+
+@pytest.mark.slow
+def test_a_network_that_stays_broken(online: World) -> None:
+    online.hub.cut["tokenizer.json"] = 100
+    told = online.run("prefetch", code=4, env={"HF_HUB_DOWNLOAD_TIMEOUT": "2"}).stderr
+    assert "tokenizer.json can't be fetched" in told
+    assert "run `lp-sweep prefetch` again: whole files are kept" in told
+    online.hub.cut.clear()
+    before = len(online.hub.downloads())
+    online.run("prefetch")
+    assert "model.safetensors" not in online.hub.downloads()[before:]
+
+
+@pytest.mark.slow
+def test_a_fetch_that_failed_goes_on_where_it_was(online: World) -> None:
+    online.hub.push("model", MODEL, {**model_files(online.folder / "b"), "tokenizer.json": b"{"})
+    told = online.run("prefetch", code=4).stderr
+    assert "tokenizer.json is no whole JSON" in told
+    assert not (online.folder / "sweep.manifest.json").exists()
+    assert not list(online.folder.glob(".*"))
+    online.hub.push("model", MODEL, model_files(online.folder / "b"))
+    before = len(online.hub.downloads())
+    online.run("prefetch")
+    assert online.hub.downloads()[before:] == ["config.json", "tokenizer.json"]  # of a new commit
+
+
+@pytest.mark.slow
+def test_fetching_mends_a_torn_cache(online: World) -> None:
+    online.run("prefetch")
+    model, _ = commits(online)
+    for path in (online.snapshot(model) / "model.safetensors", online.arrow("train")):
+        cut_short(path)
+    assert "should have" in online.run("run", code=4).stderr
+    online.run("prefetch")
+    assert online.trial()["told"]["status"] == "done"
+
+
+@pytest.mark.slow
+def test_only_a_part_is_fetched_and_the_rest_stays_pinned(online: World) -> None:
+    online.hub.push("model", "toy/second", model_files(online.folder / "second", depth=2))
+    online.write(seeds=[1])
+    online.run("prefetch")
+    online.run("prefetch", "model=toy/second")
+    assert [held["id"] for held in online.manifest["models"]] == [MODEL, "toy/second"]
+
+
+@pytest.mark.parametrize(
+    ("override", "message"),
+    [
+        ("model=toy/none", "the hub has no model 'toy/none'"),
+        ("model=toy/pickled", "no model.safetensors at that commit, and pickled weights"),
+        pytest.param(
+            "models=[{id: toy/bert, revision: v9}]",
+            "the hub has no revision 'v9'",
+            marks=pytest.mark.slow,
+        ),
+        pytest.param("model=toy/mute", "no tokenizer's words", marks=pytest.mark.slow),
+    ],
+)
+def test_what_can_not_be_fetched(online: World, override: str, message: str) -> None:
+    whole = model_files(online.folder / "c")
+    online.hub.push("model", "toy/pickled", without(whole, "model.safetensors"))
+    online.hub.push("model", "toy/mute", without(whole, "tokenizer.json"))
+    told = online.run("prefetch", override, code=2 if "none" in override or "v9" in override else 4)
+    assert message in told.stderr
+    assert not (online.folder / "sweep.manifest.json").exists()
+
+
+def without(files: dict[str, bytes], name: str) -> dict[str, bytes]:
+    return {key: data for key, data in files.items() if key != name}
+
+
+# -- pinned revisions
+
+
+@pytest.mark.slow
+def test_the_manifest_holds_its_commit_when_the_branch_moves(online: World) -> None:
+    online.run("prefetch")
+    before = online.trial_ids()
+    online.hub.push("model", MODEL, model_files(online.folder / "new", depth=4, layer_norm_eps=0.1))
+    ref = online.home / "hub" / "models--toy--bert" / "refs" / "main"
+    ref.write_text(commits(online)[0], encoding="utf-8")  # as any other tool on the machine does
+    assert online.trial_ids() == before
+    online.run("prefetch")
+    after = online.trial_ids()
+    assert not after & before
+    online.hub.push("dataset", DATASET, dataset_files(seed=7))
+    assert online.trial_ids() == after
+    online.run("prefetch")
+    assert not online.trial_ids() & after
+
+
+def test_a_plan_means_the_same_commit_tomorrow(online: World) -> None:
+    """Without a manifest: what the hub once said is kept in the cache."""
+    depth = f"models=[{{id: {MODEL}, layers: 4}}]"  # else it is looked up at the hub each time
+    before = online.trial_ids(depth)
+    online.hub.push("model", MODEL, model_files(online.folder / "new", depth=4, layer_norm_eps=0.1))
+    assert online.trial_ids(depth) == before == online.trial_ids(depth, "--offline")
+
+
+def test_a_commit_is_taken_as_it_is(fetched: World, tmp_path: Path) -> None:
+    world = World(tmp_path, fetched.hub)
+    world.write()
+    commit = f"revision: {'a' * 40}"
+    told = world.run("plan", f"models=[{{id: {MODEL}, {commit}, layers: 4}}]", "task=rte", "--json")
+    plan = json.loads(told.stdout)
+    assert not [note for note in plan["notes"] if "pinned" in note]
+
+
+def test_a_known_model_is_planned_without_hub_and_cache(fetched: World, tmp_path: Path) -> None:
+    world = World(tmp_path, fetched.hub)
+    world.write()
+    save_data(tmp_path)
+    local = "tasks=[{name: mood, train: train.csv, dev: dev.csv, text: text}]"
+    arguments = ("model=bert-base-cased", local)
+    plan = json.loads(world.run("plan", *arguments, "--json").stdout)
+    assert plan["totals"]["cells"] == 2
+    assert any("is not pinned to a commit yet (the hub did not answer" in n for n in plan["notes"])
+    told = world.run("run", *arguments, code=4).stderr
+    assert "model 'bert-base-cased': 'main' is not pinned to a commit" in told
+    assert not (world.folder / "lp-sweep-store").exists()
+
+
+def test_an_unpinned_data_set_is_planned_and_not_run(fetched: World, tmp_path: Path) -> None:
+    world = World(tmp_path, fetched.hub)
+    world.write()
+    plan = json.loads(world.run("plan", "model=bert-base-cased", "--offline", "--json").stdout)
+    told = "task 'mood' is not pinned to a commit yet (--offline is set)"
+    assert any(told in note for note in plan["notes"])
+    told = world.run("run", "model=bert-base-cased", "--offline", code=4).stderr
+    assert "task 'mood': toy/mood@main is not pinned" in told
+
+
+# -- offline
+
+
+def test_a_trial_runs_from_the_cache_and_asks_nobody(away: World) -> None:
+    """No hub, and connections to anything but loopback are refused and written down."""
+    (away.folder / "guard").mkdir()
+    (away.folder / "guard" / "sitecustomize.py").write_text(GUARD, encoding="utf-8")
+    log = away.folder / "sockets"
+    guarded = {"PYTHONPATH": str(away.folder / "guard"), "SOCKET_LOG": str(log)}
+    guarded["HF_ENDPOINT"] = "https://huggingface.co"
+    told = away.trial(guarded)
+    assert told["told"]["status"] == "done"
+    assert told["record"]["model_revision"] == commits(away)[0]
+    assert told["heavy"] == []  # of plan and preflight
+    assert not log.exists()
+    away.run("plan", "model=bert-base-cased", "task=rte", env=guarded)  # and that it would tell
+    assert "huggingface.co" in log.read_text(encoding="utf-8")
+
+
+@pytest.mark.ray
+@pytest.mark.slow
+def test_a_whole_run_from_the_cache(away: World) -> None:
+    done = away.run("run", "--offline")
+    assert "complete: 2 done in this run" in done.stderr
+    assert "nothing was missing" in away.run("run", "--offline").stderr
+
+
+def test_offline_means_the_same_trials(fetched: World, online: World) -> None:
+    assert fetched.trial_ids("--offline") == online.trial_ids()
+
+
+def cut_short(path: Path) -> None:
+    path = path.resolve()
+    content = path.read_bytes()
+    path.write_bytes(content[: len(content) // 2])
+
+
+def lost(path: Path) -> None:
+    path.unlink()
+
+
+HARMS = [
+    ("model.safetensors", cut_short, "model.safetensors"),
+    ("model.safetensors", lost, "model.safetensors is missing"),
+    ("tokenizer.json", lost, "tokenizer"),
+    ("tokenizer.json", cut_short, "tokenizer.json"),
+    ("config.json", lost, "config.json"),
+    ("train", cut_short, "mood"),
+    ("validation", lost, "mood"),
+]
+
+
+def harms() -> Iterator[Any]:
+    """Each with a manifest and without; every day a third of them, with and without in turns."""
+    for number, (name, harm, message) in enumerate(HARMS):
+        for named in ("with", "without"):
+            daily = number % 3 == 0 and (named == "with") == (number % 2 == 0)
+            marks = [] if daily else [pytest.mark.slow]
+            id_ = f"{harm.__name__} {name} {named} manifest"
+            yield pytest.param(name, harm, message, named, id=id_, marks=marks)
+
+
+@pytest.mark.parametrize(("name", "harm", "message", "named"), list(harms()))
+def test_what_is_torn_or_missing_stops_it_before_anything_starts(
+    away: World, name: str, harm: Callable[[Path], None], message: str, named: str
+) -> None:
+    model, _ = commits(away)
+    harm(away.arrow(name) if "." not in name else away.snapshot(model) / name)
+    if named == "without":
+        (away.folder / "sweep.manifest.json").unlink()
+    told = away.run("run", "--offline", code=4).stderr
+    assert message in told
+    assert "Traceback" not in told
+    assert "lp-sweep prefetch" in told
+    assert not (away.folder / "lp-sweep-store").exists()
+
+
+def test_everything_that_is_missing_is_one_message(away: World) -> None:
+    model, _ = commits(away)
+    lost(away.snapshot(model) / "tokenizer.json")
+    shutil.rmtree(away.home / "datasets")
+    told = away.run("run", "--offline", code=4).stderr
+    assert "tokenizer.json is missing" in told
+    assert f"{DATASET}@" in told
+    assert "Next: `lp-sweep prefetch sweep.yaml` on a machine with a network" in told
+    assert str(away.home) in told
+
+
+@pytest.mark.slow
+def test_a_sweep_that_outgrew_its_manifest(away: World) -> None:
+    away.write(name="grown")
+    text = (away.folder / "sweep.yaml").read_text(encoding="utf-8")
+    text = text.replace("- toy/bert\n", "- toy/bert\n- {id: bert-base-cased}\n")
+    (away.folder / "sweep.yaml").write_text(text, encoding="utf-8")
+    told = away.run("run", "--offline", code=4).stderr
+    assert "model 'bert-base-cased' (main) is not in the manifest" in told
+    assert MODEL not in told
+    with serve(away.hub):
+        plan = json.loads(away.run("plan", "--json").stdout)  # no error while there is a network
+    assert plan["totals"]["cells"] == 4
+
+
+def test_a_manifest_that_is_not_one(away: World) -> None:
+    path = away.folder / "sweep.manifest.json"
+    path.write_text(path.read_text(encoding="utf-8")[:-20], encoding="utf-8")
+    for command in ("plan", "run"):
+        assert "can't read the manifest" in away.run(command, "--offline", code=4).stderr
+
+
+# -- online preflight
+
+
+CHECK = """
+from pathlib import Path
+from lp_sweep.orchestrator.preflight import preflight
+from lp_sweep.orchestrator.service.request import Request, planned
+made = planned(Request("sweep.yaml", [], None, None, False))
+preflight.check(made.plan, made.location, Path("tokens"), offline=False)
+print(made.location)
+"""
+
+
+def test_online_the_hub_is_asked_and_no_weights_are_fetched(online: World) -> None:
+    online.python("-c", CHECK)
+    assert "model.safetensors" not in online.hub.downloads()
+    assert not (online.folder / "lp-sweep-store").exists()
+    assert not (online.folder / "tokens").exists()
+
+
+def test_online_what_the_hub_lacks_is_told_before_ray_starts(online: World) -> None:
+    files = without(model_files(online.folder / "c"), "model.safetensors")
+    online.hub.push("model", MODEL, files)
+    told = online.run("run", code=4).stderr
+    assert "no model.safetensors at that commit" in told
+    assert not (online.folder / "lp-sweep-store").exists()
+
+
+@pytest.mark.slow
+def test_a_depth_that_was_stated_wrongly(online: World) -> None:
+    told = online.run("run", f"models=[{{id: {MODEL}, layers: 6}}]", code=4).stderr
+    assert "config.json states 4 layers, the plan counts on 6" in told

@@ -1,0 +1,106 @@
+"""What `lp-sweep status` says of the runs at work on a store."""
+
+from __future__ import annotations
+
+import datetime as dt
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from lp_sweep.orchestrator.cli.statusview import states_json, states_text, sweep_states
+from lp_sweep.storage.runs import Announcement, Observer, Presence, Progress
+from tests.support.fake_records import FakeSweep
+
+
+@pytest.fixture
+def fake(tmp_path: Path) -> FakeSweep:
+    fake = FakeSweep(tmp_path / "store")
+    fake.curve({0: 90.0, 6: 88.0})
+    fake.publish()
+    return fake
+
+
+def test_a_run_says_when_it_ends(fake: FakeSweep) -> None:
+    progress = Progress(3, 0, 9, slots=4, seconds_left=5400.0)
+    with Presence(fake.store, "demo", lambda: progress).announced():
+        states = sweep_states(fake.store)
+        line = states_text(states).splitlines()[-1]
+        [told] = states_json(states)[0]["running"]
+    assert "3 done, 9 left, 0 running on 4 slots, ends about 20" in line
+    assert " UTC (in 1:29:5" in line or line.endswith(" UTC (in 1:30:00)")
+    assert (told["slots"], told["seconds_left"]) == (4, 5400.0)
+    ends = dt.datetime.fromisoformat(told["ends_at"])
+    assert abs(ends - dt.datetime.now(dt.UTC) - dt.timedelta(hours=1.5)) < dt.timedelta(minutes=5)
+
+
+def test_a_run_that_can_not_say_yet(fake: FakeSweep) -> None:
+    with Presence(fake.store, "demo", lambda: Progress(0, 0, 9)).announced():
+        states = sweep_states(fake.store)
+    assert states_text(states).endswith("0 done, 9 left, 0 running")
+    assert states_json(states)[0]["running"][0]["ends_at"] is None
+
+
+@pytest.mark.parametrize(
+    ("seconds", "moment"),
+    [
+        (None, "2026-01-05T12:00:00+00:00"),
+        (float("nan"), "2026-01-05T12:00:00+00:00"),
+        (1e300, "2026-01-05T12:00:00+00:00"),
+        (60.0, "noon"),
+    ],
+)
+def test_what_is_no_end(seconds: float | None, moment: str) -> None:
+    run = Announcement("r", "s", "h", "m", 1, "p", moment, moment, 1, seconds_left=seconds)
+    assert run.ends_at() is None
+
+
+def test_a_moment_without_a_zone_is_utc() -> None:
+    moment = "2026-01-05T12:00:00"
+    run = Announcement("r", "s", "h", "m", 1, "p", moment, moment, 1, seconds_left=60.0)
+    assert run.ends_at() == dt.datetime(2026, 1, 5, 12, 1, tzinfo=dt.UTC)
+
+
+def test_what_a_later_version_says_beside_is_left_out(fake: FakeSweep) -> None:
+    with Presence(fake.store, "demo", lambda: Progress(0, 0, 9)).announced():
+        [(name, text)] = fake.store.texts("runs").items()
+        fake.store.put_text("runs", name, json.dumps(json.loads(text) | {"mood": "good"}))
+        assert [run.sweep for run in Observer(fake.store).living()] == ["demo"]
+
+
+@pytest.mark.parametrize("odd", [{"slots": 10**400}, {"done": -1}, {"pid": 1.5}])
+def test_counts_that_no_run_has_are_not_ours(fake: FakeSweep, odd: dict[str, Any]) -> None:
+    with Presence(fake.store, "demo", lambda: Progress(0, 0, 9)).announced():
+        [(name, text)] = fake.store.texts("runs").items()
+        fake.store.put_text("runs", name, json.dumps(json.loads(text) | odd))
+        assert Observer(fake.store).living() == []
+
+
+def test_the_runs_of_this_machine_are_known(fake: FakeSweep) -> None:
+    mine, other = (Presence(fake.store, "demo", lambda: Progress(0, 0, 9, 2)) for _ in range(2))
+    with mine.announced():
+        assert mine.beside() == []
+        with other.announced():
+            assert [run.slots for run in mine.beside()] == [2]
+            names = fake.store.texts("runs")
+            for name, text in names.items():
+                elsewhere = json.loads(text) | {"machine": "another boot"}
+                fake.store.put_text("runs", name, json.dumps(elsewhere))
+            assert (len(mine.others()), mine.beside()) == (1, [])
+
+
+def test_what_is_held_says_since_when(fake: FakeSweep) -> None:
+    presence = Presence(fake.store, "demo", lambda: Progress(0, 0, 2))
+    with presence.announced():
+        presence.claim("t1-b")
+        presence.claim("t1-a")
+        [run] = Observer(fake.store).living()
+        presence.release("t1-b")
+        presence.claim("t1-c")
+        [later] = Observer(fake.store).living()
+    assert run.held == ("t1-a", "t1-b")
+    assert len(run.held_since) == 2
+    assert dt.datetime.fromisoformat(run.held_since[0]).tzinfo
+    assert later.held == ("t1-a", "t1-c")
+    assert later.held_since[0] == run.held_since[0]

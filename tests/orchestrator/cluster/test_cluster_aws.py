@@ -1,0 +1,188 @@
+"""The shipped `cluster.yaml` as `ray up` takes it to AWS: Ray's own bootstrap and its own launcher
+of machines, against a fake EC2 on loopback (moto). What is seen is what the server got.
+
+There it ends: the fake machines have no sshd, and what the images hold only AWS knows.
+"""
+
+from __future__ import annotations
+
+import copy
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import boto3
+import pytest
+import yaml
+from ray.autoscaler._private.aws import config as bootstrap
+from ray.autoscaler._private.aws import utils
+from ray.autoscaler._private.aws.node_provider import AWSNodeProvider
+from ray.autoscaler._private.util import prepare_config
+from ray.autoscaler.tags import (
+    NODE_KIND_HEAD,
+    NODE_KIND_WORKER,
+    TAG_RAY_LAUNCH_CONFIG,
+    TAG_RAY_NODE_KIND,
+    TAG_RAY_NODE_NAME,
+    TAG_RAY_NODE_STATUS,
+    TAG_RAY_USER_NODE_TYPE,
+)
+
+from tests.support import s3server
+
+FILE = Path(__file__).resolve().parents[3] / "cluster.yaml"
+REGION = "us-west-2"
+
+
+@pytest.fixture(scope="module")
+def endpoint(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    server = s3server.Server(tmp_path_factory.mktemp("ec2") / "server.log")
+    yield server.endpoint
+    server.kill()
+
+
+@pytest.fixture
+def account(
+    endpoint: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[dict[str, Any]]:
+    """An account with the two profiles of docs/cluster.md, and nothing else of ours."""
+    monkeypatch.setenv("AWS_ENDPOINT_URL", endpoint)
+    monkeypatch.setenv("HOME", str(tmp_path))  # where Ray keeps the key pair that it makes
+    forget()
+    clients = {name: boto3.client(name, region_name=REGION) for name in ("ec2", "iam")}
+    reset(endpoint)
+    for name in ("lp-sweep-head", "lp-sweep-worker"):
+        clients["iam"].create_instance_profile(InstanceProfileName=name)
+    yield clients
+    forget()
+
+
+def forget() -> None:
+    """Ray keeps its clients, and with them the endpoint, for the process."""
+    utils.resource_cache.cache_clear()
+    utils.client_cache.cache_clear()
+    bootstrap._get_subnets_or_die.cache_clear()
+
+
+def reset(endpoint: str) -> None:
+    import urllib.request
+
+    urllib.request.urlopen(f"{endpoint}/moto-api/reset", data=b"", timeout=30).close()
+
+
+def up_to_the_cloud(change: Any = None) -> dict[str, Any]:
+    """What `ray up` does of a file before it starts a machine."""
+    content = yaml.safe_load(FILE.read_text())
+    if change:
+        change(content)
+    return dict(AWSNodeProvider.bootstrap_config(prepare_config(content)))
+
+
+def start(config: dict[str, Any], kind: str, ec2: Any) -> list[dict[str, Any]]:
+    """As `ray up` starts the head, and the autoscaler its workers."""
+    provider = AWSNodeProvider(config["provider"], config["cluster_name"])
+    tags = {
+        TAG_RAY_NODE_KIND: NODE_KIND_HEAD if kind == "head" else NODE_KIND_WORKER,
+        TAG_RAY_USER_NODE_TYPE: kind,
+        TAG_RAY_NODE_NAME: f"ray-{kind}",
+        TAG_RAY_NODE_STATUS: "uninitialized",
+        TAG_RAY_LAUNCH_CONFIG: "x",
+    }
+    node_config = copy.deepcopy(config["available_node_types"][kind]["node_config"])
+    made = provider.create_node(node_config, tags, 1)
+    found = ec2.describe_instances(InstanceIds=list(made))
+    return [machine for group in found["Reservations"] for machine in group["Instances"]]
+
+
+def test_workers_are_spot_machines_with_their_profile_and_disk(account: dict[str, Any]) -> None:
+    [machine] = start(up_to_the_cloud(), "gpu", account["ec2"])
+    assert machine["InstanceType"] == "g5.xlarge"
+    assert machine["InstanceLifecycle"] == "spot"
+    assert machine["IamInstanceProfile"]["Arn"].endswith("/lp-sweep-worker")
+    assert machine["MetadataOptions"]["HttpTokens"] == "required"
+    assert machine["KeyName"] == f"ray-autoscaler_{REGION}"
+    assert disk_of(machine, account["ec2"]) == ("/dev/sda1", 200, "gp3", True)
+
+
+def test_the_head_is_no_spot_machine(account: dict[str, Any]) -> None:
+    [machine] = start(up_to_the_cloud(), "head", account["ec2"])
+    assert "InstanceLifecycle" not in machine
+    assert machine["InstanceType"] == "m7i.xlarge"
+    assert machine["IamInstanceProfile"]["Arn"].endswith("/lp-sweep-head")
+    assert disk_of(machine, account["ec2"]) == ("/dev/sda1", 100, "gp3", True)
+
+
+def disk_of(machine: dict[str, Any], ec2: Any) -> tuple[str, int, str, bool]:
+    [mapping] = machine["BlockDeviceMappings"]
+    [volume] = ec2.describe_volumes(VolumeIds=[mapping["Ebs"]["VolumeId"]])["Volumes"]
+    ends = mapping["Ebs"]["DeleteOnTermination"]
+    return mapping["DeviceName"], volume["Size"], volume["VolumeType"], ends
+
+
+def test_from_outside_nothing_is_open_but_ssh(account: dict[str, Any]) -> None:
+    config = up_to_the_cloud()
+    groups = {
+        tuple(kind["node_config"]["SecurityGroupIds"])
+        for kind in config["available_node_types"].values()
+    }
+    [[group]] = groups
+    [told] = account["ec2"].describe_security_groups(GroupIds=[group])["SecurityGroups"]
+    assert told["GroupName"] == "ray-autoscaler-lp-sweep"
+    outside = [rule for rule in told["IpPermissions"] if rule["IpRanges"]]
+    assert [(rule["IpProtocol"], rule["FromPort"], rule["ToPort"]) for rule in outside] == [
+        ("tcp", 22, 22)
+    ]
+    inside = [rule for rule in told["IpPermissions"] if not rule["IpRanges"]]
+    assert [pair["GroupId"] for rule in inside for pair in rule["UserIdGroupPairs"]] == [group]
+
+
+def test_a_group_made_before_keeps_its_rules(account: dict[str, Any]) -> None:
+    """As docs/cluster.md makes one, for a single address."""
+    ec2 = account["ec2"]
+    [vpc] = ec2.describe_vpcs(Filters=[{"Name": "is-default", "Values": ["true"]}])["Vpcs"]
+    made = ec2.create_security_group(GroupName="my-group", Description="x", VpcId=vpc["VpcId"])
+    group = made["GroupId"]
+    for rule in (
+        {
+            "IpProtocol": "tcp",
+            "FromPort": 22,
+            "ToPort": 22,
+            "IpRanges": [{"CidrIp": "192.0.2.7/32"}],
+        },
+        {"IpProtocol": "-1", "UserIdGroupPairs": [{"GroupId": group}]},
+    ):
+        ec2.authorize_security_group_ingress(GroupId=group, IpPermissions=[rule])
+
+    def named(content: dict[str, Any]) -> None:
+        content["provider"]["security_group"] = {"GroupName": "my-group"}
+
+    [machine] = start(up_to_the_cloud(named), "head", ec2)
+    assert [entry["GroupId"] for entry in machine["SecurityGroups"]] == [group]
+    [told] = ec2.describe_security_groups(GroupIds=[group])["SecurityGroups"]
+    addresses = [each["CidrIp"] for rule in told["IpPermissions"] for each in rule["IpRanges"]]
+    assert addresses == ["192.0.2.7/32"]
+
+
+def test_ray_makes_no_role_of_its_own(account: dict[str, Any]) -> None:
+    """Its own may do everything in EC2 and S3."""
+    up_to_the_cloud()
+    assert account["iam"].list_roles()["Roles"] == []
+
+
+@pytest.mark.slow  # Ray asks for every instance type that there is
+def test_sizes_that_ray_looks_up_leave_those_of_the_file(account: dict[str, Any]) -> None:
+    config = AWSNodeProvider.fillout_available_node_types_resources(up_to_the_cloud())
+    kinds = {name: kind["resources"] for name, kind in config["available_node_types"].items()}
+    kinds["gpu"].pop("memory")
+    assert kinds["head"] == {"CPU": 0}
+    assert kinds["gpu"] == {"CPU": 4, "GPU": 1, "accelerator_type:A10G": 1}
+
+
+def test_the_policies_of_the_docs_are_ones(account: dict[str, Any]) -> None:
+    """That AWS would take them; what they are good for only AWS knows."""
+    text = (FILE.parent / "docs" / "cluster.md").read_text(encoding="utf-8")
+    policies = re.findall(r"```json\n(.*?)```", text, re.DOTALL)
+    assert len(policies) == 2
+    for number, policy in enumerate(policies):
+        account["iam"].create_policy(PolicyName=f"lp-sweep-{number}", PolicyDocument=policy)

@@ -1,0 +1,311 @@
+"""Cluster files: what `cluster init` writes is what Ray, the cloud and a shell can read, whatever
+is asked for; and the files that ship are such ones. No cloud and no Ray is started."""
+
+from __future__ import annotations
+
+import json
+import shlex
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from ray.autoscaler._private.command_runner import _with_interactive
+from ray.util.accelerators import accelerators
+from typer.testing import CliRunner
+
+from lp_sweep.orchestrator.cli.__main__ import app
+from lp_sweep.orchestrator.cluster.clusterfile import read_cluster_file
+from lp_sweep.orchestrator.cluster.compose import compose
+from lp_sweep.orchestrator.cluster.machines import AWS, GCP
+from lp_sweep.orchestrator.cluster.validate import mistakes_of
+from lp_sweep.orchestrator.cluster.versions import pins, wheel_command_of
+from lp_sweep.orchestrator.cluster.wanted import TAKES, Wanted
+from lp_sweep.storage.errors import SpecError
+
+ROOT = Path(__file__).resolve().parents[3]
+OWN = {"head_ip": "10.0.0.10", "worker_ips": ("10.0.0.11", "10.0.0.12")}
+SHIPPED = {
+    "cluster.yaml": "aws --gpus 8 --gpu-type a10g",
+    "examples/cluster-gcp.yaml": "gcp --gpus 8 --gpu-type l4",
+    "examples/cluster-onprem.yaml": "onprem --head-ip 10.0.0.10 --worker-ips 10.0.0.11,10.0.0.12"
+    " --store /mnt/lp-sweep",
+    "examples/kuberay.yaml": "kuberay --gpus 8",
+}
+
+
+@pytest.fixture
+def at_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Where `ray up` is started, with all that a cluster file sends from here."""
+    for folder in ("dist", ".ssh", ".ray"):
+        (tmp_path / folder).mkdir()
+    for file in (".ssh/id_ed25519", ".ssh/lab key #1.pem", ".ray/auth_token"):
+        (tmp_path / file).touch()
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("HOME", str(tmp_path))
+    return tmp_path
+
+
+def text_of(**options: Any) -> str:
+    if options["provider"] == "onprem":
+        options = {**OWN, **options}
+    return compose(Wanted(**options), pins())
+
+
+def mistakes(path: Path) -> list[str]:
+    """Without what only the user can fill in."""
+    found = mistakes_of(path)
+    return [f"{it.where}: {it.what}" for it in found if not it.what.startswith("still to change")]
+
+
+@pytest.mark.parametrize("name", SHIPPED)
+def test_a_shipped_file_is_what_init_writes(name: str, at_home: Path) -> None:
+    command = ["cluster", "init", *SHIPPED[name].split(), "--out", "written.yaml"]
+    assert CliRunner().invoke(app, command).exit_code == 0
+    again = f"lp-sweep cluster init {SHIPPED[name]} --out {name} --force"
+    assert (ROOT / name).read_text() == (at_home / "written.yaml").read_text(), again
+
+
+@pytest.mark.parametrize("name", SHIPPED)
+def test_nothing_is_wrong_with_a_shipped_file(name: str, at_home: Path) -> None:
+    assert mistakes(ROOT / name) == []
+
+
+line = st.text(st.characters(exclude_categories=["C", "Z"], include_characters=" "), min_size=1)
+names = st.from_regex(r"[a-z][a-z0-9-]{0,8}[a-z0-9]", fullmatch=True)
+prices = st.floats(0.01, 99)
+OPTIONS: dict[str, st.SearchStrategy[Any]] = {
+    "gpus": st.sampled_from([8, 16, 64]),
+    "max_price": prices,
+    "region": st.sampled_from(["eu-west-1", "us-gov-east-1", "us-east1"]),
+    "prices": st.dictionaries(st.sampled_from(["head", "gpu"]), prices),
+    "name": names | st.sampled_from(["no", "null", "true", "on"]),
+    "store": line,
+    "ssh_user": names,
+    "ssh_key": st.just("~/.ssh/lab key #1.pem"),
+    "project": names,
+    "image": st.just("registry.example:5000/me/lp-sweep:0.1.0"),
+    "on_demand": st.booleans(),
+    "head_ip": st.sampled_from(["10.0.0.10", "lab-0.example.org", "fd00::10"]),
+    "worker_ips": st.lists(names, min_size=1, max_size=3, unique=True).map(tuple),
+}
+
+
+@st.composite
+def wanted(draw: st.DrawFn) -> dict[str, Any]:
+    provider = draw(st.sampled_from(list(TAKES)))
+    kinds = {"aws": AWS, "gcp": GCP}.get(provider)
+    asked = {
+        "provider": provider,
+        "gpu_type": draw(st.sampled_from(sorted(kinds))) if kinds else None,
+    }
+    for name in sorted(TAKES[provider] - {"gpu_type"}):
+        if draw(st.booleans()):
+            asked[name] = draw(OPTIONS[name])
+    if asked.get("on_demand"):
+        asked.pop("max_price", None)
+    return asked
+
+
+@settings(
+    max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
+@given(wanted())
+def test_whatever_is_asked_for_is_a_right_file(at_home: Path, asked: dict[str, Any]) -> None:
+    path = at_home / "cluster.yaml"
+    path.write_text(text_of(**asked), encoding="utf-8")
+    assert mistakes(path) == []
+    content = yaml.safe_load(path.read_text(encoding="utf-8"))
+    if asked["provider"] == "kuberay":
+        assert content["metadata"]["name"] == asked.get("name", "lp-sweep")
+        store = content["spec"]["headGroupSpec"]["template"]["spec"]["containers"][0]["env"][1]
+        assert store["value"] == asked.get("store", "s3://CHANGE-bucket/lp-sweep")
+        return
+    assert content["cluster_name"] == asked.get("name", "lp-sweep")
+    if "ssh_user" in asked:
+        assert content["auth"]["ssh_user"] == asked["ssh_user"]
+    if "ssh_key" in asked:
+        assert content["auth"]["ssh_private_key"] == asked["ssh_key"]
+    if asked.get("prices"):
+        read = {kind.name: kind.price for kind in read_cluster_file(path).kinds}
+        assert {kind: read[kind] for kind in asked["prices"]} == pytest.approx(
+            asked["prices"], rel=1e-5
+        )
+
+
+@pytest.mark.parametrize(
+    ("options", "market"),
+    [
+        ({}, {"MarketType": "spot"}),
+        ({"max_price": 0.45}, {"MarketType": "spot", "SpotOptions": {"MaxPrice": "0.45"}}),
+        ({"on_demand": True}, None),
+    ],
+    ids=["spot", "capped", "on-demand"],
+)
+def test_how_a_machine_is_rented(options: dict[str, Any], market: dict[str, Any] | None) -> None:
+    file = yaml.safe_load(text_of(provider="aws", **options))
+    watched = "cluster watch-spot aws" in file["worker_start_ray_commands"][-1]
+    assert watched == (market is not None)
+    kinds = file["available_node_types"]
+    assert kinds["gpu"]["node_config"].get("InstanceMarketOptions") == market
+    assert "InstanceMarketOptions" not in kinds["head"]["node_config"]
+
+
+def test_machines_of_several_gpus_are_as_many_as_the_gpus_need() -> None:
+    file = yaml.safe_load(text_of(provider="aws", gpus=16, gpu_type="a100"))
+    assert (file["max_workers"], file["available_node_types"]["gpu"]["max_workers"]) == (2, 2)
+    assert file["available_node_types"]["gpu"]["resources"] == {
+        "CPU": 96,
+        "GPU": 8,
+        "accelerator_type:A100": 1,
+    }
+    with pytest.raises(SpecError, match=r"p4d.24xlarge has 8 GPUs, and --gpus is 12: ask for 16"):
+        text_of(provider="aws", gpus=12, gpu_type="a100")
+
+
+HOSTILE = ["/mnt/a 0", "/mnt/a'; echo foo; '", "s3://bucket/pre?region=x&scheme=http", "/mnt/$HOME"]
+
+
+@pytest.mark.parametrize("store", HOSTILE)
+def test_a_store_reaches_every_shell_as_it_was_said(store: str, tmp_path: Path) -> None:
+    """The commands of the file, in the shell that Ray starts for them, twice: `ray up` repeats."""
+    file = yaml.safe_load(text_of(provider="onprem", store=store))
+    sets = [command for command in file["setup_commands"] if ".lp-sweep.sh" in command]
+    assert len(sets) == 2
+    ask = 'printf \'%s\\n\' "$LP_SWEEP_STORE" "$RAY_AUTH_MODE"'
+    done = [in_shell_of_ray(command, tmp_path) for command in [*sets, *sets, ask]]
+    assert done[-1].splitlines() == [store, "token"]
+    assert (tmp_path / ".bashrc").read_text().count("lp-sweep") == 1
+
+
+def test_a_worker_has_the_address_at_which_the_head_reached_it(tmp_path: Path) -> None:
+    ray = tmp_path / "ray"
+    ray.write_text('#!/bin/sh\necho "$@"\n')
+    ray.chmod(0o755)
+    [start] = yaml.safe_load(text_of(provider="onprem"))["worker_start_ray_commands"]
+    set_before = "export RAY_HEAD_IP=10.0.0.10 SSH_CONNECTION='10.0.0.10 4711 10.0.0.12 22'; "
+    told = in_shell_of_ray(
+        f"{set_before}PATH={shlex.quote(str(tmp_path))}:$PATH; {start}", tmp_path
+    )
+    assert told.split() == ["start", "--address=10.0.0.10:6379", "--node-ip-address=10.0.0.12"]
+
+
+def in_shell_of_ray(command: str, home: Path) -> str:
+    """As Ray's runner starts it at the other end of ssh, whose shell takes one string."""
+    line = " ".join(_with_interactive(command))
+    env = {"HOME": str(home), "PATH": "/usr/bin:/bin"}
+    done = subprocess.run(
+        ["bash", "-c", line],
+        env=env,
+        capture_output=True,
+        text=True,
+        check=False,
+        start_new_session=True,
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def test_every_package_has_a_version_and_no_registry_a_name() -> None:
+    for provider in ("aws", "gcp", "onprem"):
+        commands = yaml.safe_load(text_of(provider=provider))["setup_commands"]
+        [install] = [command for command in commands if "uv pip install" in command]
+        wheel, *packages = shlex.split(install)[8:]
+        assert wheel.endswith(f"lp_sweep-{pins()['lp-sweep']}-py3-none-any.whl[cluster]")
+        assert all("==" in package for package in packages), packages
+        assert f"ray[default]=={pins()['ray']}" in packages
+        assert "://" not in "".join(commands).replace("s3://", "")
+
+
+def test_a_head_in_the_cloud_runs_no_trial() -> None:
+    for provider in ("aws", "gcp"):
+        file = yaml.safe_load(text_of(provider=provider))
+        assert file["available_node_types"]["head"]["resources"] == {"CPU": 0}
+        assert "--num-cpus=0" in file["head_start_ray_commands"][-1]
+    pods = yaml.safe_load(text_of(provider="kuberay"))
+    assert pods["spec"]["headGroupSpec"]["rayStartParams"] == {"num-cpus": "0"}
+
+
+def test_a_gpu_has_the_name_that_ray_gives_it() -> None:
+    names = {name for name in vars(accelerators).values() if isinstance(name, str)}
+    assert {gpu.upper() for gpu in (*AWS, *GCP)} <= names
+
+
+def test_a_machine_has_what_amazon_says_of_it() -> None:
+    import gzip
+
+    import moto
+
+    file = Path(moto.__file__).parent / "ec2/resources/instance_types.json.gz"
+    known = json.loads(gzip.decompress(file.read_bytes()))
+    for gpu, machine in AWS.items():
+        told = known[machine.instance]
+        [gpus] = told["GpuInfo"]["Gpus"]
+        assert gpus["Name"].lower() == gpu
+        assert machine.gpus == gpus["Count"]
+        assert machine.cpus == told["VCpuInfo"]["DefaultVCpus"]
+        assert machine.memory_gib == told["MemoryInfo"]["SizeInMiB"] / 1024
+
+
+@pytest.mark.parametrize(
+    ("command", "message"),
+    [
+        ("amazon", "unknown provider 'amazon'. Choose one of: aws, gcp, onprem, kuberay."),
+        ("aws --gpu-type a10", "unknown GPU type 'a10'. .*Did you mean 'a10g'?"),
+        ("aws --gpu-type v100", "v100 can't be used: torch's wheels"),
+        ("gcp --max-price 0.6", "--max-price is for aws, and not for gcp."),
+        ("aws --max-price 0.6 --on-demand", "not with --on-demand"),
+        ("aws --max-price nan", "--max-price is nan: give money per hour"),
+        ("aws --price gpu:0.6", "--price is 'gpu:0.6': give a kind"),
+        ("aws --price cpu=1", "the kinds are head, gpu"),
+        ("aws --region no", "--region is 'no': give a region"),
+        ("aws --gpus 0", "--gpus is 0: give 1 or more"),
+        ("aws --name Lab_2", "--name is 'Lab_2': give small letters"),
+        ("onprem", "onprem needs --head-ip"),
+        ("onprem --head-ip $(id) --worker-ips a", r"--head-ip is '\$\(id\)'"),
+    ],
+)
+def test_what_can_not_be_had_is_said(command: str, message: str, at_home: Path) -> None:
+    done = CliRunner().invoke(app, ["cluster", "init", *command.split()])
+    assert isinstance(done.exception, SpecError)
+    with pytest.raises(SpecError, match=message):
+        raise done.exception
+    assert not Path("cluster.yaml").exists()
+
+
+def test_a_file_is_overwritten_only_by_force(at_home: Path) -> None:
+    Path("cluster.yaml").write_text("mine")
+    done = CliRunner().invoke(app, ["cluster", "init", "aws"])
+    assert "cluster.yaml exists" in str(done.exception)
+    assert Path("cluster.yaml").read_text() == "mine"
+    assert CliRunner().invoke(app, ["cluster", "init", "aws", "--force"]).exit_code == 0
+    assert "cluster_name" in Path("cluster.yaml").read_text()
+
+
+@pytest.mark.parametrize(
+    ("origin", "command"),
+    [
+        (None, "python -m pip download lp-sweep==0.1.0 --no-deps -d dist"),
+        (
+            {"url": "file:///home/me/lp%20sweep", "dir_info": {"editable": True}},
+            "python -m build --wheel --outdir dist '/home/me/lp sweep'",
+        ),
+        (
+            {"url": "file:///tmp/lp_sweep-0.1.0-py3-none-any.whl", "archive_info": {}},
+            "python -m pip wheel --no-deps -w dist /tmp/lp_sweep-0.1.0-py3-none-any.whl",
+        ),
+        (
+            {
+                "url": "https://git.example/lp-sweep.git",
+                "vcs_info": {"vcs": "git", "commit_id": "0c1f"},
+            },
+            "python -m pip wheel --no-deps -w dist git+https://git.example/lp-sweep.git@0c1f",
+        ),
+    ],
+    ids=["registry", "folder", "wheel", "git"],
+)
+def test_how_to_get_the_wheel_of_what_is_installed(origin: Any, command: str) -> None:
+    assert wheel_command_of(origin, "0.1.0") == command

@@ -1,0 +1,228 @@
+"""The whole path on a real local Ray: run, run again, amend, join a cluster."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import pty
+import re
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from lp_sweep.storage.store import Store
+from tests.support.toyworld import save_world
+
+pytestmark = pytest.mark.ray
+
+CONTRIBUTION = {"name": "contribution", "threshold": [0.2, 0.21, 0.999]}
+
+
+def lp_sweep(*arguments: str | Path) -> list[str]:
+    return [sys.executable, "-m", "lp_sweep.orchestrator.cli", *map(str, arguments)]
+
+
+def run(*arguments: str | Path, cwd: Path, code: int = 0) -> subprocess.CompletedProcess[str]:
+    done = subprocess.run(
+        lp_sweep(*arguments),
+        cwd=cwd,
+        capture_output=True,
+        text=True,
+        env=environment(cwd),
+        timeout=300,
+    )
+    assert done.returncode == code, done.stderr
+    return done
+
+
+def environment(cwd: Path) -> dict[str, str]:
+    settings = {"LP_SWEEP_CACHE_DIR": str(cwd / "cache"), "RAY_worker_niceness": "0"}
+    return os.environ | settings | {"OMP_NUM_THREADS": "1"}
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with a sweep of two seeds, two rules and a deferred strategy that has been run."""
+    folder = tmp_path_factory.mktemp("a 'sweep' with  spaces")
+    save_world(
+        folder,
+        seeds=[1, 2],
+        strategies=[{"name": "top", "k": [0, 2]}, {"name": "bottom", "k": [0, 1]}, CONTRIBUTION],
+    )
+    run("run", "sweep.yaml", cwd=folder)
+    return folder
+
+
+def record_path(store: Store, name: str) -> Path:
+    return Path(store.location, "trials", f"{name}.parquet")
+
+
+def cells(folder: Path, *overrides: str) -> list[dict[str, Any]]:
+    plan = json.loads(run("plan", "sweep.yaml", *overrides, "--json", cwd=folder).stdout)
+    return list(plan["cells"])
+
+
+def test_every_cell_is_done(finished: Path) -> None:
+    made = cells(finished)
+    assert len(made) == 2 * (2 + 2 + 3)
+    assert {cell["state"] for cell in made} <= {"done", "impossible"}
+    store = Store(finished / "lp-sweep-store")
+    wanted = {cell["trial_id"] for cell in made if cell["trial_id"]}
+    assert store.names("trials") == store.names("predictions") == wanted
+    assert len(store.names("profiles")) == 1
+
+
+def test_shared_networks_are_trained_once(finished: Path) -> None:
+    made = [cell for cell in cells(finished) if cell["trial_id"]]
+    networks = {(tuple(cell["kept_layers"]), cell["seed"]) for cell in made}
+    assert len(Store(finished / "lp-sweep-store").names("trials")) == len(networks) < len(made)
+
+
+def test_a_finished_sweep_is_a_no_op(finished: Path) -> None:
+    store = Store(finished / "lp-sweep-store")
+    before = {name: record_path(store, name).stat().st_mtime for name in store.names("trials")}
+    done = run("resume", "sweep.yaml", cwd=finished)
+    assert "nothing was missing" in done.stderr
+    assert before == {
+        name: record_path(store, name).stat().st_mtime for name in store.names("trials")
+    }
+
+
+def test_tables_and_sql_of_a_real_run(finished: Path) -> None:
+    rows = json.loads(
+        run(
+            "query",
+            "SELECT strategy, k, count(*) AS n FROM cells WHERE score IS NOT NULL GROUP BY ALL",
+            "--json",
+            cwd=finished,
+        ).stdout
+    )
+    assert {(row["strategy"], row["k"]): row["n"] for row in rows}["top", 2] == 2
+    table = run("table", "min-layers", cwd=finished).stdout
+    assert "of 4" in table
+    predicted = run(
+        "query",
+        "SELECT t.trial_id, max(abs(t.last - p.right)) AS off FROM trials t JOIN (SELECT trial_id, "
+        "avg((label = prediction)::int) AS right FROM predictions GROUP BY 1) p USING (trial_id) "
+        "GROUP BY 1",
+        "--json",
+        cwd=finished,
+    )
+    assert all(row["off"] < 1e-9 for row in json.loads(predicted.stdout))
+
+
+def test_workers_are_reused(finished: Path) -> None:
+    """More trials than slots, and no more worker processes than slots did them."""
+    store = Store(finished / "lp-sweep-store")
+    records = store.read_all("trials").rows.to_pylist()
+    slots = max(1, os.cpu_count() or 1)
+    # a fresh process takes seconds to import torch: between trials of a reused one nothing does
+    assert len(records) > slots
+    starts = sorted(record["started_at"] for record in records)
+    ends = sorted(record["ended_at"] for record in records)
+    gaps = [
+        (start - max(end for end in ends if end <= start)).total_seconds()
+        for start in starts[slots:]
+        if any(end <= start for end in ends)
+    ]
+    assert sorted(gaps)[len(gaps) // 2] < 2
+
+
+@pytest.mark.slow
+def test_an_amended_sweep_trains_the_difference(finished: Path) -> None:
+    store = Store(finished / "lp-sweep-store")
+    before = store.names("trials")
+    done = run("run", "sweep.yaml", "seed=1,2,3", "strategy=top", cwd=finished)
+    assert "2 done in this run" in done.stderr
+    added = store.names("trials") - before
+    assert {store.read("trials", name)[0]["seed"] for name in added} == {3}
+
+
+@pytest.mark.slow
+def test_a_part_of_a_sweep_leaves_the_other_cells_listed(tmp_path: Path) -> None:
+    save_world(tmp_path, seeds=[1, 2])
+    run("run", "sweep.yaml", "seed=1", "k=0", cwd=tmp_path)
+    run("run", "sweep.yaml", "seed=2", "k=0", cwd=tmp_path)
+    status = json.loads(run("status", "--json", cwd=tmp_path).stdout)
+    assert (status[0]["cells"], status[0]["cells_done"]) == (2, 2)
+    run("run", "sweep.yaml", cwd=tmp_path)
+    status = json.loads(run("status", "--json", cwd=tmp_path).stdout)
+    assert (status[0]["cells"], status[0]["cells_done"]) == (4, 4)
+
+
+@pytest.mark.slow
+def test_a_record_that_a_crash_emptied_is_made_again(tmp_path: Path) -> None:
+    save_world(tmp_path, strategies=[{"name": "top", "k": [0]}])
+    run("run", "sweep.yaml", cwd=tmp_path)
+    store = Store(tmp_path / "lp-sweep-store")
+    path = record_path(store, next(iter(store.names("trials"))))
+    path.write_bytes(b"")
+    assert "1 done in this run" in run("run", "sweep.yaml", cwd=tmp_path).stderr
+    assert path.stat().st_size > 0
+
+
+@pytest.mark.slow
+def test_a_cluster_is_joined_and_runs_one_trial_per_gpu(tmp_path: Path) -> None:
+    """Two nodes, the head without a GPU, the other with two (fake) ones: two slots there."""
+    from ray.cluster_utils import Cluster
+
+    save_world(tmp_path, seeds=[1, 2])
+    cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 1, "num_gpus": 0})
+    try:
+        cluster.add_node(num_cpus=2, num_gpus=2)
+        done = run("run", "sweep.yaml", "--address", cluster.address, cwd=tmp_path)
+    finally:
+        cluster.shutdown()
+    assert "4 to do on 2 slots" in done.stderr
+    assert "4 done in this run" in done.stderr
+
+
+@pytest.mark.slow
+def test_a_limit_of_hours_stops_the_run(tmp_path: Path) -> None:
+    save_world(tmp_path)
+    done = run("run", "sweep.yaml", "--max-hours", "0", "--json", cwd=tmp_path, code=3)
+    assert re.search(r"this run has used 0\.\d\d hours; the next one counts anew", done.stderr)
+    assert "stopped by max-hours: 0 done in this run. Go on: lp-sweep run sweep.yaml" in done.stderr
+    assert done.stderr.splitlines()[-1].endswith(" --max-hours 0.0")
+    told = json.loads(done.stdout)
+    assert told["stopped_by"] == "max-hours"
+    assert told["used"]["hours"] > 0
+    assert "2 done in this run" in run("run", "sweep.yaml", "--max-hours", "9", cwd=tmp_path).stderr
+
+
+def test_an_address_without_a_cluster_is_a_preflight_error(tmp_path: Path) -> None:
+    save_world(tmp_path)
+    done = run("run", "sweep.yaml", "--address", "127.0.0.1:1", cwd=tmp_path, code=4)
+    assert re.search(r"no Ray at 127.0.0.1:1: .*refused\. Check --address", done.stderr)
+    assert "Check --address or RAY_ADDRESS" in done.stderr
+
+
+@pytest.mark.slow
+def test_a_terminal_gets_the_live_display(tmp_path: Path) -> None:
+    """On a real pseudo-terminal: slots, counts and the end; stdout stays clean."""
+    save_world(tmp_path)
+    ours, theirs = pty.openpty()
+    process = subprocess.Popen(
+        lp_sweep("run", "sweep.yaml", "--json"),
+        cwd=tmp_path,
+        env=environment(tmp_path) | {"TERM": "xterm", "COLUMNS": "120", "LINES": "30"},
+        stdout=subprocess.PIPE,
+        stderr=theirs,
+    )
+    os.close(theirs)
+    screen = b""
+    with contextlib.suppress(OSError):  # the terminal ends with the process
+        while part := os.read(ours, 65536):
+            screen += part
+    output, _ = process.communicate(timeout=60)
+    os.close(ours)
+    assert process.returncode == 0, screen.decode()
+    shown = screen.decode()
+    for text in ("slot 0", "ETA", "running", "2 done in this run"):
+        assert text in shown, text
+    assert json.loads(output)["totals"]["trials_done"] == 2
+    assert json.loads(output)["done"] == 2

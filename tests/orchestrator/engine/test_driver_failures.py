@@ -1,0 +1,166 @@
+"""Trials, workers and nodes that fail on a real local Ray: what is tried again, what ends a run."""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from lp_sweep.storage.store import Store
+from tests.orchestrator.engine.test_driver import cells, environment, lp_sweep, run
+from tests.support.toyworld import RECIPE, save_world
+
+pytestmark = pytest.mark.ray
+
+
+@pytest.mark.slow
+def test_a_lost_worker_is_a_failed_attempt_and_the_sweep_goes_on(tmp_path: Path) -> None:
+    """A worker that dies at each try: the model's folder holds a file that kills its reader."""
+    save_world(tmp_path, seeds=[1], strategies=[{"name": "top", "k": [0]}])
+    (tmp_path / "sitecustomize.py").write_text(
+        "import os, sys\n"
+        "if 'default_worker.py' in ' '.join(sys.orig_argv):\n"
+        "    import importlib.abc\n"
+        "    class Killer(importlib.abc.MetaPathFinder):\n"
+        "        def find_spec(self, name, path=None, target=None):\n"
+        "            if name == 'lp_sweep.trials.run':\n"
+        "                os._exit(9)\n"
+        "    sys.meta_path.insert(0, Killer())\n",
+        encoding="utf-8",
+    )
+    done = subprocess.run(
+        lp_sweep("run", "sweep.yaml"),
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        env=environment(tmp_path) | {"PYTHONPATH": str(tmp_path)},
+        timeout=300,
+    )
+    assert done.returncode == 1, done.stderr
+    assert "worker_lost" in done.stderr
+    store = Store(tmp_path / "lp-sweep-store")
+    rows = store.read_all("attempts").rows.to_pylist()
+    assert {row["error_type"] for row in rows} == {"worker_lost"}
+    assert sorted(row["final"] for row in rows) == [False, False, False, True]
+    assert re.search("died|lost|exit", rows[0]["traceback"])
+
+
+BREAKS = """
+import importlib.abc, os, sys
+class Breaks(importlib.abc.MetaPathFinder):
+    def find_spec(self, name, path=None, target=None):
+        if name == "lp_sweep.trials.finetune":
+            raise RuntimeError("this node has a broken driver")
+if os.environ.get("LP_SWEEP_TEST_BROKEN"):
+    sys.meta_path.insert(0, Breaks())
+"""
+
+
+@pytest.mark.slow
+def test_a_node_on_which_trials_fail_in_a_row_is_set_aside(tmp_path: Path) -> None:
+    """Of two nodes one fails at each trial; the sweep is done on the other, complete."""
+    from ray.cluster_utils import Cluster
+
+    # long enough that the bad node fails thrice, each time in a new process, before all is done
+    save_world(tmp_path, seeds=[1, 2, 3, 4], recipe=RECIPE | {"epochs": 25})
+    (tmp_path / "sitecustomize.py").write_text(BREAKS, encoding="utf-8")
+    broken = {"LP_SWEEP_TEST_BROKEN": "1", "PYTHONPATH": str(tmp_path)}
+    cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 1, "num_gpus": 0})
+    try:
+        cluster.add_node(num_cpus=1, num_gpus=1)
+        cluster.add_node(num_cpus=1, num_gpus=1, env_vars=broken)
+        done = run("run", "sweep.yaml", "--address", cluster.address, cwd=tmp_path)
+    finally:
+        cluster.shutdown()
+    assert "is set aside: 3 different trials failed on it in a row" in done.stderr
+    assert "8 done in this run" in done.stderr
+    store = Store(tmp_path / "lp-sweep-store")
+    assert len(store.names("trials")) == 8
+    attempts = store.read_all("attempts").rows.to_pylist()
+    assert all("broken driver" in row["traceback"] for row in attempts)
+
+
+def diverging(folder: Path) -> None:
+    """Six trials, of which each diverges."""
+    recipe = RECIPE | {"learning_rate": 1e30, "epochs": 1}
+    save_world(folder, seeds=[1, 2, 3], recipe=recipe)
+
+
+@pytest.mark.parametrize(
+    ("options", "fewest", "most"),
+    [
+        pytest.param(["--fail-fast"], 1, 1, id="fail-fast"),
+        pytest.param(["--max-failures", "2"], 2, 3, id="max-failures"),
+    ],
+)
+@pytest.mark.slow
+def test_a_limit_of_failures_stops_the_run(
+    tmp_path: Path, options: list[str], fewest: int, most: int
+) -> None:
+    diverging(tmp_path)
+    done = run("run", "sweep.yaml", *options, cwd=tmp_path, code=1)
+    assert re.search(
+        f"stopped after [{fewest}-{most}] failures. Go on with the rest: lp-sweep run", done.stderr
+    )
+    attempts = Store(tmp_path / "lp-sweep-store").read_all("attempts").rows
+    assert fewest <= len(set(attempts["trial_id"].to_pylist())) <= most + 1
+
+
+def test_failed_trials_do_not_stop_the_sweep_and_are_tried_again(tmp_path: Path) -> None:
+    diverging(tmp_path)
+    first = run("run", "sweep.yaml", cwd=tmp_path, code=1)
+    assert first.stderr.count("(diverged)") == 6
+    assert "Try the failed again: lp-sweep retry sweep.yaml --store " in first.stderr
+    assert "Traceback (most" not in first.stderr
+    store = Store(tmp_path / "lp-sweep-store")
+    assert len(store.names("attempts")) == 6
+    assert {cell["state"] for cell in cells(tmp_path)} == {"failed"}
+    status = json.loads(run("status", "--json", cwd=tmp_path).stdout)
+    assert status[0]["trials_failed"] == 6
+    assert "failed" in run("table", "tasks", cwd=tmp_path).stdout
+    again = run("run", "sweep.yaml", cwd=tmp_path, code=1)  # it would only diverge again
+    assert "0 done in this run; of the sweep 6 have failed" in again.stderr
+    assert len(store.names("attempts")) == 6
+    trial = sorted(row["trial_id"] for row in store.read_all("attempts").rows.to_pylist())[0]
+    run("retry", "sweep.yaml", trial[:12], cwd=tmp_path, code=1)
+    assert len(store.names("attempts")) == 7
+    run("retry", "sweep.yaml", "--type", "bug", cwd=tmp_path, code=1)
+    assert len(store.names("attempts")) == 7
+    logs = run("logs", trial, cwd=tmp_path).stdout
+    assert logs.count("  diverged on ") == 2
+    assert logs.count("DivergedError: ") == 2
+    shown = json.loads(run("show", trial[:12], "--json", cwd=tmp_path).stdout)
+    assert shown["id"] == trial
+    assert shown["record"] is None
+    assert len(shown["attempts"]) == 2
+    command = shown["attempts"][-1]["command"]
+    assert command == f"lp-sweep retry sweep.yaml {trial[:12]}"
+
+
+@pytest.mark.slow
+def test_a_node_out_of_memory_ends_the_trial_and_not_the_sweep(tmp_path: Path) -> None:
+    """Ray's memory monitor kills the workers at once, each time: tried with three smaller
+    micro-batches, then failed; `run` leaves it alone then, `retry` does not."""
+    save_world(tmp_path, seeds=[1], strategies=[{"name": "top", "k": [0]}])
+    pressed = {"RAY_memory_usage_threshold": "0.001", "RAY_memory_monitor_refresh_ms": "50"}
+    done = subprocess.run(
+        lp_sweep("run", "sweep.yaml"),
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        env=environment(tmp_path) | pressed,
+        timeout=300,
+    )
+    assert done.returncode == 1, done.stderr
+    assert "(out_of_memory)" in done.stderr
+    assert "Traceback (most" not in done.stderr
+    attempts = Store(tmp_path / "lp-sweep-store").read_all("attempts").rows.to_pylist()
+    assert {row["error_type"] for row in attempts} == {"out_of_memory"}
+    assert sorted(row["final"] for row in attempts) == [False, False, False, True]
+    again = run("run", "sweep.yaml", cwd=tmp_path, code=1)
+    assert "0 done in this run; of the sweep 1 have failed" in again.stderr
+    run("retry", "sweep.yaml", "--type", "out_of_memory", cwd=tmp_path)  # memory is there again
+    assert json.loads(run("status", "--json", cwd=tmp_path).stdout)[0]["trials_failed"] == 0

@@ -1,0 +1,213 @@
+"""A sweep whose store is full, read-only, away for a while, or littered: nothing is lost."""
+
+from __future__ import annotations
+
+import contextlib
+import shutil
+import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from lp_sweep.storage.store import Store
+from tests.support.faults import assert_equal, command, records, sweep, wait_for
+from tests.support.s3proxy import breaking_proxy
+from tests.support.s3server import BUCKET, Server, running_server
+from tests.support.toyworld import RECIPE, save_world
+
+pytestmark = pytest.mark.ray
+
+
+@pytest.fixture(scope="module")
+def world(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("stores")
+    save_world(
+        folder,
+        seeds=[1, 2],
+        strategies=[{"name": "top", "k": [0, 1, 2, 3]}],
+        recipe=RECIPE | {"epochs": 2},
+    )
+    with sweep(folder, "sweep.yaml", "--store", "undisturbed") as run:
+        assert run.wait() == 0, run.text()
+    return folder
+
+
+def finished(store: Path) -> set[str]:
+    return {path.name for path in store.glob("trials/t*.parquet")}
+
+
+@contextmanager
+def small_disk(folder: Path, size: str) -> Iterator[None]:
+    """A real file system of its own, in memory."""
+    folder.mkdir()
+    mounted = subprocess.run(
+        ["mount", "-t", "tmpfs", "-o", f"size={size}", "tmpfs", folder], capture_output=True
+    )
+    if mounted.returncode:
+        pytest.skip(f"mounting is not allowed here: {mounted.stderr.decode().strip()}")
+    try:
+        yield
+    finally:
+        subprocess.run(["umount", "-l", folder], check=True)
+
+
+def fill(path: Path) -> None:
+    """Until the disk takes no more."""
+    for size in (2**22, 2**12):
+        with path.open("ab", buffering=0) as stream, contextlib.suppress(OSError):
+            while stream.write(b"0" * size):
+                pass
+
+
+@pytest.mark.slow
+def test_a_store_that_goes_away_for_a_while(world: Path, tmp_path: Path) -> None:
+    store, away = tmp_path / "store", tmp_path / "away"
+    with sweep(world, "sweep.yaml", "--store", store, LP_SWEEP_STORE_PATIENCE="120") as run:
+        wait_for(lambda: len(finished(store)) >= 2, f"two records: {run.text()}")
+        store.rename(away)
+        with pytest.raises(subprocess.TimeoutExpired):
+            run.process.wait(6)
+        away.rename(store)
+        assert run.wait() == 0, run.text()
+    assert "Traceback (most" not in run.text()
+    assert_equal(Store(store), Store(world / "undisturbed"))
+
+
+@pytest.mark.slow
+def test_a_full_disk_stops_the_run_and_what_was_trained_waits(world: Path, tmp_path: Path) -> None:
+    """The disk is full after two records; finished trials wait in the node's spool, and the next
+    run brings them to the store without training them again."""
+    disk = tmp_path / "disk"
+    with small_disk(disk, "200m"):  # little more than what a run wants to see free
+        store, filler = disk / "store", disk / "filler"
+        with sweep(world, "sweep.yaml", "--store", store, LP_SWEEP_STORE_PATIENCE="2") as run:
+            wait_for(lambda: len(finished(store)) >= 2, f"two records: {run.text()}")
+            fill(filler)
+            assert run.wait() == 3, run.text()
+        assert "No space left on device" in run.text()
+        assert "Mend the store, then go on: lp-sweep run sweep.yaml" in run.text()
+        assert "Traceback (most" not in run.text()
+        before = finished(store)
+        assert Store(store).read_all("trials").unreadable == []
+        waiting = list((world / "cache" / "spool").glob("*/trials/t*.parquet"))
+        assert waiting
+        filler.unlink()
+        with sweep(world, "sweep.yaml", "--store", store) as run:
+            assert run.wait() == 0, run.text()
+        trained = len(finished(world / "undisturbed")) - len(before) - len(waiting)
+        told = f"{trained} done in this run" if trained else "nothing was missing"
+        assert told in run.text()
+        assert not list((world / "cache" / "spool").glob("*/trials/t*.parquet"))
+        assert_equal(Store(store), Store(world / "undisturbed"))
+
+
+def test_a_read_only_store_is_a_preflight_error(tmp_path: Path) -> None:
+    save_world(tmp_path)
+    disk = tmp_path / "disk"
+    with small_disk(disk, "64m"):
+        Store(disk / "store", create=True)
+        subprocess.run(["mount", "-o", "remount,ro", disk], check=True)
+        with sweep(tmp_path, "sweep.yaml", "--store", disk / "store") as run:
+            assert run.wait() == 4, run.text()
+    assert "Read-only file system" in run.text()
+    assert "Traceback" not in run.text()
+
+
+@pytest.mark.slow
+def test_a_finished_sweep_needs_no_writing(world: Path, tmp_path: Path) -> None:
+    disk = tmp_path / "disk"
+    with small_disk(disk, "64m"):
+        shutil.copytree(world / "undisturbed", disk / "store")
+        subprocess.run(["mount", "-o", "remount,ro", disk], check=True)
+        with sweep(world, "sweep.yaml", "--store", disk / "store") as run:
+            assert run.wait() == 0, run.text()
+    assert "nothing was missing" in run.text()
+
+
+@pytest.mark.slow
+def test_torn_and_foreign_files_are_named_and_done_again(world: Path, tmp_path: Path) -> None:
+    store = tmp_path / "store"
+    with sweep(world, "sweep.yaml", "--store", store) as run:
+        assert run.wait() == 0, run.text()
+    torn, empty, *_ = sorted((store / "trials").glob("*.parquet"))
+    torn.write_bytes(torn.read_bytes()[:-40])
+    empty.write_bytes(b"")
+    (store / "trials" / "notes.parquet").write_bytes(b"PAR1 my notes")
+    with sweep(world, "sweep.yaml", "--store", store) as run:
+        assert run.wait() == 0, run.text()
+    assert "2 done in this run" in run.text()
+    (store / "trials" / "notes.parquet").unlink()
+    assert_equal(Store(store), Store(world / "undisturbed"))
+
+
+@pytest.mark.slow
+def test_two_sweeps_share_the_trials_of_a_store(world: Path, tmp_path: Path) -> None:
+    store = tmp_path / "store"
+    with sweep(world, "sweep.yaml", "--store", store) as run:
+        assert run.wait() == 0, run.text()
+    text = (world / "sweep.yaml").read_text(encoding="utf-8")
+    other = world / "other.yaml"
+    other.write_text(text.replace("name: toy", "name: another").replace("- 1\n- 2", "- 2\n- 3"))
+    before = records(Store(store))
+    with sweep(world, "other.yaml", "--store", store) as run:
+        assert run.wait() == 0, run.text()
+    assert "4 done in this run" in run.text()
+    assert before.items() <= records(Store(store)).items()
+    assert Store(store).names("sweeps") == {"toy", "another"}
+
+
+@pytest.mark.slow
+def test_a_sweep_on_object_storage(
+    world: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A real S3 server on loopback: run, killed, gone on, status, SQL, compacted, SQL again."""
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "key-of-the-test")
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "secret-of-the-test")
+    server = Server(tmp_path / "server.txt")
+    monkeypatch.setenv("AWS_ENDPOINT_URL", server.endpoint)
+    store = f"s3://{BUCKET}/sweeps/mine"
+    try:
+        with sweep(world, "sweep.yaml", "--store", store) as run:
+            wait_for(lambda: run.text().count("] done ") >= 2, f"two records: {run.text()}")
+            run.kill()
+        with sweep(world, "sweep.yaml", "--store", store) as run:
+            assert run.wait() == 0, run.text()
+        assert "secret-of-the-test" not in run.text()
+        assert_equal(Store(store), Store(world / "undisturbed"))
+        sql = "SELECT count(*) AS n, round(sum(last), 6) AS total FROM trials"
+        before = ask("query", sql, "--json", "--store", store)
+        assert "files before" in ask("compact", "--store", store)
+        assert ask("query", sql, "--json", "--store", store) == before
+        assert ask("doctor", "--store", store).strip() == f"{store} is in order"
+        with sweep(world, "sweep.yaml", "--store", store) as run:
+            assert run.wait() == 0, run.text()
+        assert "nothing was missing" in run.text()
+    finally:
+        server.kill()
+
+
+@pytest.mark.slow
+def test_a_sweep_through_a_server_that_breaks_every_fifth_request(
+    world: Path, tmp_path: Path
+) -> None:
+    with (
+        running_server(tmp_path / "server.txt") as server,
+        breaking_proxy(server.endpoint) as (host, breaking),
+    ):
+        there = f"s3://{BUCKET}/sweeps/mine"
+        store = f"{there}?endpoint_override={host}&scheme=http"
+        with sweep(world, "sweep.yaml", "--store", store, LP_SWEEP_STORE_PATIENCE="120") as run:
+            assert run.wait() == 0, run.text()
+        assert "Traceback (most" not in run.text()
+        assert sum(breaking.counts.values()) - breaking.counts["passed"] > 20
+        direct = server.endpoint.removeprefix("http://")
+        sound = Store(f"{there}?endpoint_override={direct}&scheme=http")
+        assert_equal(sound, Store(world / "undisturbed"))
+
+
+def ask(*arguments: str) -> str:
+    done = subprocess.run(command(*arguments), capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0, done.stderr
+    return done.stdout

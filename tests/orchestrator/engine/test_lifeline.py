@@ -1,0 +1,437 @@
+"""A Ray that does not start, dies or stops: the run goes on, or ends, within a stated time."""
+
+from __future__ import annotations
+
+import logging
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import psutil
+import pytest
+
+from lp_sweep.orchestrator.engine import lifeline
+from lp_sweep.orchestrator.engine.cluster import connection
+from lp_sweep.orchestrator.engine.raycompat import in_thread
+from lp_sweep.storage.errors import PreflightError
+from lp_sweep.storage.store import Store
+from tests.support.faults import Sweep, sweep, wait_for, with_changes
+from tests.support.toyworld import save_world
+
+STARTS_LATE = "The current node timed out during startup. This could happen because"
+DAEMONS = ["gcs_server", "raylet"]
+
+
+@pytest.mark.parametrize("failures", [1, 2])
+def test_a_ray_that_fails_to_start_is_tried_once_more(
+    monkeypatch: pytest.MonkeyPatch, failures: int
+) -> None:
+    import ray
+
+    calls: list[Any] = []
+
+    def init(**options: Any) -> None:
+        calls.append(options)
+        if len(calls) <= failures:
+            raise Exception(STARTS_LATE)  # the very type that Ray raises
+
+    monkeypatch.setattr(ray, "init", init)
+    if failures == 1:
+        with connection(None):
+            pass
+    else:
+        with (
+            pytest.raises(
+                PreflightError, match=r"timed out during startup.*session_latest"
+            ) as told,
+            connection(None),
+        ):
+            pass
+        assert told.value.exit_code == 4
+    assert len(calls) == 2
+
+
+def test_a_cluster_that_refuses_in_any_way_is_one_sentence(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    import ray
+
+    def init(**options: Any) -> None:
+        raise Exception("Ray is out of order")
+
+    monkeypatch.setattr(ray, "init", init)
+    with pytest.raises(PreflightError, match=r"at auto: Ray is out of order"), connection("auto"):
+        pass
+
+
+@pytest.mark.parametrize("address", [None, "127.0.0.1:1"])
+def test_a_ray_that_is_the_users_stays(
+    monkeypatch: pytest.MonkeyPatch, address: str | None
+) -> None:
+    """As in a notebook: it is neither joined nor shut down, and nothing is changed for it."""
+    import ray
+
+    before, calls = dict(os.environ), []
+    monkeypatch.setattr(ray, "is_initialized", lambda: True)
+    monkeypatch.setattr(ray, "init", lambda **options: calls.append("init"))
+    monkeypatch.setattr(ray, "shutdown", lambda: calls.append("shutdown"))
+    with pytest.raises(PreflightError, match=r"ray\.shutdown\(\)"), connection(address):
+        pass
+    assert not calls
+    assert before == dict(os.environ)
+
+
+def test_where_nobody_listens_nothing_is_shut_down(monkeypatch: pytest.MonkeyPatch) -> None:
+    import ray
+
+    calls: list[str] = []
+    monkeypatch.setattr(ray, "shutdown", lambda: calls.append("shutdown"))
+    with pytest.raises(PreflightError, match=r"127\.0\.0\.1:1: "), connection("127.0.0.1:1"):
+        pass
+    assert not calls
+
+
+def test_a_connection_leaves_the_process_as_it_was(monkeypatch: pytest.MonkeyPatch) -> None:
+    import ray
+    from ray._private import worker
+
+    def seen() -> tuple[Any, ...]:
+        return dict(os.environ), worker.listen_error_messages, logging.getLogger("ray.tune").level
+
+    monkeypatch.setattr(ray, "init", lambda **options: None)
+    monkeypatch.delenv("TUNE_GLOBAL_CHECKPOINT_S", raising=False)
+    before = seen()
+    with connection(None):
+        assert all(now != then for now, then in zip(seen(), before, strict=True))
+        assert "TUNE_GLOBAL_CHECKPOINT_S" in os.environ
+    assert seen() == before
+
+
+def bare_lifeline() -> lifeline.Lifeline:
+    """One that is connected to nothing."""
+    life = object.__new__(lifeline.Lifeline)
+    life._own, life._daemons, life._node = None, [], None
+    life._why, life._sent, life._end = "gone", False, 0.0
+    life._lost, life._over = threading.Event(), threading.Event()
+    life._silence = lifeline.Spell()
+    return life
+
+
+def frames(*modules: str) -> Any:
+    """A stack of calls, the innermost first."""
+    frame = None
+    for module in reversed(modules):
+        frame = SimpleNamespace(f_globals={"__name__": module}, f_back=frame)
+    return frame
+
+
+def test_bookkeeping_is_not_cut_in_two() -> None:
+    """The signal that breaks a call into Ray comes again once the queue is whole. A store that is
+    busy may keep it for long: the time to leave begins after that."""
+    life = bare_lifeline()
+    life._lost.set()
+    life._interrupt(0, frames("pathlib", lifeline._BOOKS[0]))
+    assert life._end > time.monotonic() + 0.9 * lifeline._LEAVE_SECONDS
+    with pytest.raises(lifeline.RayLost, match="gone"):
+        life._interrupt(0, frames("ray.tune"))
+
+
+def test_bookkeeping_that_lasts_does_not_end_the_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    given_up: list[str] = []
+    monkeypatch.setattr(lifeline, "_LEAVE_SECONDS", 0.6)
+    monkeypatch.setattr(lifeline, "_LOOK_SECONDS", 0.01)
+    monkeypatch.setattr(lifeline, "_give_up", given_up.append)
+    monkeypatch.setattr(lifeline, "_BOOKS", (__name__,))
+    life = bare_lifeline()
+    monkeypatch.setattr(life, "_dead", lambda: "gone")
+    with life.watched():
+        end = time.monotonic() + 1.6
+        while time.monotonic() < end:
+            time.sleep(0.05)
+    assert not given_up
+
+
+def test_a_signal_at_the_end_of_the_watch_does_not_outlive_it() -> None:
+    """The thread of one Ray must not reach the next."""
+
+    class Over(threading.Event):
+        def set(self) -> None:
+            if not life._sent:
+                life._interrupt(0, frames("ray.tune"))
+            super().set()
+
+    life, before = bare_lifeline(), signal.getsignal(signal.SIGURG)
+    life._over = Over()
+    count = threading.active_count()
+    try:
+        with pytest.raises(lifeline.RayLost), life.watched():
+            life._lost.set()
+        assert threading.active_count() == count
+        assert signal.getsignal(signal.SIGURG) == before
+    finally:
+        threading.Event.set(life._over)
+        signal.signal(signal.SIGURG, before)
+
+
+def test_a_signal_of_an_earlier_ray_is_ignored() -> None:
+    try:
+        bare_lifeline()._interrupt(0, frames("ray.tune"))
+    except lifeline.RayLost:  # which would end pytest
+        pytest.fail("it was taken for this one's")
+
+
+@contextmanager
+def clock(monkeypatch: pytest.MonkeyPatch) -> Iterator[SimpleNamespace]:
+    now = SimpleNamespace(seconds=1000.0)
+    with monkeypatch.context() as patch:
+        patch.setattr(lifeline, "time", SimpleNamespace(monotonic=lambda: now.seconds))
+        yield now
+
+
+def test_time_in_which_nobody_looked_is_no_silence(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The driver was suspended for an hour, and its head answers once it is asked again."""
+    with clock(monkeypatch) as now:
+        life = bare_lifeline()
+        life._head = SimpleNamespace(check_alive=lambda nodes, timeout: 1 // 0)
+        now.seconds += 3600
+        assert not life._silent()
+        looks = 1
+        while not (why := life._silent()):
+            now.seconds, looks = now.seconds + 6, looks + 1
+        assert "not answered" in why
+        assert lifeline.SILENT_SECONDS < 6 * looks < lifeline.SILENT_SECONDS + 20
+        life._head = SimpleNamespace(check_alive=lambda nodes, timeout: [True])
+        assert not life._silent()
+        life._head = SimpleNamespace(check_alive=lambda nodes, timeout: 1 // 0)
+        now.seconds += 6
+        assert not life._silent()
+
+
+def test_a_look_at_a_silent_head_ends(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(lifeline, "_ANSWER_SECONDS", 0.1)
+    life, silent = bare_lifeline(), threading.Event()
+    life._head = SimpleNamespace(check_alive=lambda nodes, timeout: silent.wait(3))
+    began = time.monotonic()
+    assert not life._silent()
+    silent.set()
+    assert time.monotonic() - began < 2
+
+
+def test_time_in_which_nobody_looked_is_no_stop(monkeypatch: pytest.MonkeyPatch) -> None:
+    state = psutil.STATUS_STOPPED
+    process = SimpleNamespace(pid=7, name=lambda: "raylet", status=lambda: state)
+    with clock(monkeypatch) as now:
+        life = bare_lifeline()
+        life._daemons = [(process, lifeline.Spell())]
+        assert not life._dead()
+        now.seconds += 3600
+        assert not life._dead()
+        now.seconds += 6
+        state = psutil.STATUS_SLEEPING
+        assert not life._dead()
+        state = psutil.STATUS_STOPPED
+        looks = 0
+        while not (why := life._dead()):
+            now.seconds, looks = now.seconds + 1, looks + 1
+        assert "stopped" in why
+        assert lifeline.STOPPED_SECONDS < looks < lifeline.STOPPED_SECONDS + 3
+
+
+def test_daemons_are_alive_and_of_this_ray(tmp_path: Path) -> None:
+    """Another Ray's may be children of the same process, and what is left of an earlier one."""
+    script = tmp_path / "raylet"
+    script.write_text("#!/bin/sh\nread line\n")
+    script.chmod(0o755)
+    own, other = lifeline.OwnRay(), lifeline.OwnRay()
+
+    def started() -> subprocess.Popen[bytes]:
+        return subprocess.Popen([script], stdin=subprocess.PIPE)
+
+    with other.starting():
+        theirs = started()
+    with own.starting():
+        dead, living = started(), started()
+    family = {child.pid: child for child in psutil.Process().children()}
+    try:
+        wait_for(
+            lambda: all(family[p.pid].name() == "raylet" for p in (theirs, living)),
+            "their names",
+            5,
+        )
+        dead.kill()
+        wait_for(lambda: family[dead.pid].status() == psutil.STATUS_ZOMBIE, "its end", 5)
+        assert [process.pid for process in own.daemons()] == [living.pid]
+    finally:
+        for process in (theirs, dead, living):
+            process.communicate()
+
+
+def test_ctrl_c_ends_a_wait_for_the_head() -> None:
+    """In the main thread, as Tune waits; also the result and the error come through."""
+    assert in_thread(lambda: 3) == 3
+    with pytest.raises(ZeroDivisionError):
+        in_thread(lambda: 1 // 0)
+    began, silent = time.monotonic(), threading.Event()
+    main = threading.main_thread().ident
+    assert main
+    threading.Timer(0.2, signal.pthread_kill, (main, signal.SIGINT)).start()
+    with pytest.raises(KeyboardInterrupt):
+        in_thread(lambda: silent.wait(30))
+    silent.set()
+    assert time.monotonic() - began < 5
+
+
+@pytest.mark.ray
+@pytest.mark.slow
+def test_a_raylet_that_ends_at_once(tmp_path: Path) -> None:
+    """For real: Ray waits 30 s for it, twice."""
+    save_world(tmp_path)
+    broken = "import ray._private.services as s; s.RAYLET_EXECUTABLE = '/bin/false'; "
+    main = "from lp_sweep.orchestrator.cli.__main__ import main; main()"
+    done = subprocess.run(
+        [sys.executable, "-c", broken + main, "run", "sweep.yaml"],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        env=os.environ | {"LP_SWEEP_CACHE_DIR": str(tmp_path / "cache")},
+        timeout=150,
+    )
+    assert done.returncode == 4, done.stderr
+    assert "no Ray on this machine" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+@contextmanager
+def on_its_way(folder: Path, *arguments: str | Path) -> Iterator[Sweep]:
+    """A run of 12 trials of four seconds, after the second of them."""
+    save_world(folder, seeds=list(range(6)))
+    settings = with_changes(LP_SWEEP_TEST_NOOP="1", LP_SWEEP_TEST_SECONDS="4")
+    with sweep(folder, "sweep.yaml", *arguments, **settings) as run:
+        wait_for(lambda: run.text().count("] done ") >= 2, f"two trials: {run.text()}")
+        yield run
+
+
+def daemon(run: Sweep, name: str) -> psutil.Process:
+    children = psutil.Process(run.process.pid).children()
+    return next(child for child in children if child.name() == name)
+
+
+def seconds_until(condition: Any, what: str, at_most: float) -> float:
+    began = time.monotonic()
+    wait_for(condition, what, at_most)
+    return time.monotonic() - began
+
+
+@pytest.mark.ray
+@pytest.mark.slow
+@pytest.mark.parametrize("name", DAEMONS)
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSTOP], ids=["killed", "stopped"])
+def test_a_lost_local_ray_is_followed_by_another(
+    tmp_path: Path, name: str, number: signal.Signals
+) -> None:
+    """Within 60 s the run trains on another Ray, or has ended with 3 and goes on when repeated."""
+    with on_its_way(tmp_path) as run:
+        before = run.text().count(" start ")
+        old = run.relatives()
+        daemon(run, name).send_signal(number)
+        seconds = seconds_until(
+            lambda: (
+                run.process.poll() is not None
+                or run.text().partition("Ray was lost")[2].count(" start ")
+            ),
+            f"progress or an end: {run.text()}",
+            60,
+        )
+        print(f"{name} {number.name}: {seconds:.0f} s, {before} started before")
+        assert "Ray was lost" in run.text()
+        assert not [process for process in old if alive(process)]
+        code = run.wait()
+        assert code in (0, 3), run.text()
+        assert "Traceback" not in run.text()
+        print(f"ended with {code}")
+    if code == 3:
+        with sweep(tmp_path, "sweep.yaml", **with_changes(LP_SWEEP_TEST_NOOP="1")) as again:
+            assert again.wait() == 0, again.text()
+    assert len(Store(tmp_path / "lp-sweep-store").names("trials")) == 12
+    assert not list((tmp_path / "lp-sweep-store" / "runs").iterdir())
+
+
+def alive(process: psutil.Process) -> bool:
+    return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
+
+
+@pytest.mark.ray
+@pytest.mark.slow
+@pytest.mark.parametrize("name", DAEMONS)
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSTOP], ids=["killed", "stopped"])
+def test_ctrl_c_while_ray_is_lost(tmp_path: Path, name: str, number: signal.Signals) -> None:
+    with on_its_way(tmp_path) as run:
+        daemon(run, name).send_signal(number)
+        time.sleep(0.5)
+        run.process.send_signal(signal.SIGINT)
+        seconds = seconds_until(lambda: run.process.poll() is not None, run.text(), 30)
+        print(f"{name} {number.name}: {seconds:.0f} s to {run.process.returncode}")
+        assert run.process.returncode in (130, 3), run.text()
+        assert "Go on: " in run.text()
+        assert not run.relatives()
+
+
+HEAD = """
+import sys
+from ray.cluster_utils import Cluster
+
+cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 2, "num_gpus": 0})
+print(cluster.address, flush=True)
+sys.stdin.read()
+"""
+
+
+@contextmanager
+def head() -> Iterator[tuple[str, psutil.Process]]:
+    """A cluster of one machine in a process of its own: its address, and its GCS."""
+    process = subprocess.Popen(
+        [sys.executable, "-c", HEAD],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        text=True,
+    )
+    assert process.stdout
+    try:
+        address = process.stdout.readline().strip()
+        family = psutil.Process(process.pid).children(recursive=True)
+        yield address, next(child for child in family if child.name() == "gcs_server")
+    finally:
+        for child in psutil.Process(process.pid).children(recursive=True):
+            child.kill()
+        process.kill()
+        process.wait(30)
+
+
+@pytest.mark.ray
+@pytest.mark.slow
+@pytest.mark.parametrize("interrupted", [False, True], ids=["left alone", "ctrl-c"])
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSTOP], ids=["killed", "stopped"])
+def test_a_lost_head_ends_the_run(
+    tmp_path: Path, number: signal.Signals, interrupted: bool
+) -> None:
+    """A cluster is not ours to start again: the run ends within 90 s, after Ctrl-C within 60."""
+    with head() as (address, gcs), on_its_way(tmp_path, "--address", address) as run:
+        gcs.send_signal(number)
+        if interrupted:
+            time.sleep(0.5)
+            run.process.send_signal(signal.SIGINT)
+        seconds = seconds_until(
+            lambda: run.process.poll() is not None, run.text(), 60 if interrupted else 90
+        )
+        print(f"{number.name}: {seconds:.0f} s to {run.process.returncode}")
+        assert run.process.returncode in ((130, 3) if interrupted else (3,)), run.text()
+        assert "Go on: " in run.text()

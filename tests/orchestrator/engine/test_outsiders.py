@@ -1,0 +1,101 @@
+"""The Ray of a local run listens to this machine alone, and to who has its token."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+
+from tests.support.faults import with_changes
+from tests.support.toyworld import save_world
+
+pytestmark = [pytest.mark.ray]
+
+LISTENING = """
+import json, psutil, ray
+from lp_sweep.orchestrator.engine.cluster import connection
+from lp_sweep.orchestrator.engine.raycompat import NodeTable
+with connection(None):
+    ray.get(ray.remote(lambda: 1).remote())
+    us = [psutil.Process(), *psutil.Process().children(recursive=True)]
+    open_ = [(p.name(), c) for p in us for c in p.net_connections()]
+    found = [(name, c.laddr.ip) for name, c in open_ if c.status == "LISTEN"]
+    print(json.dumps({"listening": found, "rays": ray.nodes(), "ours": NodeTable()()}))
+"""
+# /tmp/ray is another one; and root's home, where Python may be, can be entered by anyone
+ALONE = """
+mkdir -p /tmp/ray
+mount -t tmpfs tmpfs /tmp/ray
+chmod 1777 /tmp/ray
+mount -t tmpfs tmpfs /dev/shm -o size=2g
+ip link set lo up
+if [ -d /root/.pyenv ]; then
+  mkdir -p "$1/pyenv"
+  mount --bind /root/.pyenv "$1/pyenv"
+  mount -t tmpfs tmpfs /root -o mode=755
+  mkdir /root/.pyenv
+  mount --bind "$1/pyenv" /root/.pyenv
+fi
+shift
+exec "$@"
+"""
+
+
+@pytest.fixture(scope="module")
+def local_ray() -> dict[str, Any]:
+    done = subprocess.run(
+        [sys.executable, "-c", LISTENING], capture_output=True, text=True, timeout=120, check=True
+    )
+    found: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
+    return found
+
+
+def test_a_local_ray_listens_on_loopback_alone(local_ray: dict[str, Any]) -> None:
+    found = local_ray["listening"]
+    assert {"gcs_server", "raylet"} <= {name for name, _ in found}
+    assert {ip.removeprefix("::ffff:") for _, ip in found} <= {"127.0.0.1", "::1"}, found
+
+
+def test_our_table_of_nodes_is_rays(local_ray: dict[str, Any]) -> None:
+    ours, rays = local_ray["ours"], local_ray["rays"]
+    assert ours == [{name: node[name] for name in ours[0]} for node in rays]
+
+
+@pytest.mark.slow
+def test_who_gets_in(tmp_path: Path) -> None:
+    """Another user, and another machine (a network namespace with a cable to this one): into Ray as
+    it is without a token all of them, into ours nobody."""
+    if os.geteuid() != 0 or not shutil.which("ip", path="/usr/sbin:/usr/bin:/sbin:/bin"):
+        pytest.skip("only root can make namespaces, with ip")
+    save_world(tmp_path, seeds=[1, 2, 3, 4])
+    program = Path(__file__).parents[2] / "support" / "outsiders.py"
+    scene = [sys.executable, str(program), str(tmp_path)]
+    alone = ["unshare", "--pid", "--mount", "--net", "--ipc", "--fork", "--mount-proc"]
+    settings = with_changes(LP_SWEEP_TEST_NOOP="1", LP_SWEEP_TEST_SECONDS="300")
+    done = subprocess.run(
+        [*alone, "--kill-child", "sh", "-c", ALONE, "sh", str(tmp_path), *scene],
+        cwd=tmp_path,
+        env=os.environ
+        | settings
+        | {"LP_SWEEP_CACHE_DIR": str(tmp_path / "cache"), "HOME": str(tmp_path)}
+        | {"PATH": f"{os.environ['PATH']}:/usr/sbin:/sbin"},
+        capture_output=True,
+        text=True,
+        timeout=500,
+        check=False,
+    )
+    print(done.stdout)
+    assert done.returncode == 0, done.stderr
+    told = [json.loads(line) for line in done.stdout.splitlines()]
+    got_in = {(row["ray"], row["who"]) for row in told if row["told"] == "written"}
+    everybody = {("plain", who) for who in ("this user", "another user", "another machine")}
+    assert got_in == everybody | {("ours", "this user, with the token")}, told
+    assert len(told) == 8
+    assert not [child for child in psutil.Process().children() if child.name() == "sleep"]

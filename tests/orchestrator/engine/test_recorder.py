@@ -1,0 +1,148 @@
+"""The cells of a sweep in the store: whose run asked for them, so that another can go on."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from lp_sweep.analysis.mixed import mixed_notes
+from lp_sweep.analysis.views import open_views
+from lp_sweep.orchestrator.engine.recorder import Recorder
+from lp_sweep.orchestrator.plan.known import Known
+from lp_sweep.orchestrator.plan.leftover import leftover, trained_otherwise
+from lp_sweep.orchestrator.plan.planning import make_plan
+from lp_sweep.orchestrator.sweepfile.overrides import is_part
+from lp_sweep.storage.identity import canonical_json
+from lp_sweep.storage.redact import redact_command
+from lp_sweep.storage.store import Store
+from tests.orchestrator.cli.test_cli import sweep
+from tests.support.sweepfiles import PLAIN, find, make_data, make_inputs, make_model
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    return make_inputs(tmp_path, PLAIN)  # seeds 42 and 43
+
+
+def asked(file: Path, *runs: str) -> dict[int, set[str]]:
+    """Of each seed the overrides that the store names, after runs that were broken off at once."""
+    store = Store(file.parent / "store", create=True)
+    for words in runs:
+        overrides = words.split()
+        recorder = Recorder(
+            store, part=is_part(overrides), overrides=redact_command(overrides), command=""
+        )
+        recorder.cells(make_plan(find(file, ["task=rte", *overrides]), Known.nothing()))
+    told: dict[int, set[str]] = {}
+    for row in store.read_all("sweeps").rows.to_pylist():
+        told.setdefault(row["seed"], set()).add(row["overrides"])
+    return told
+
+
+def test_a_part_that_the_file_does_not_ask_for_is_known(file: Path) -> None:
+    assert asked(file, "", "seed=4") == {42: {""}, 43: {""}, 4: {"seed=4"}}
+
+
+def test_a_part_of_what_the_whole_asks_for_is_the_wholes(file: Path) -> None:
+    assert asked(file, "", "seed=43") == {42: {""}, 43: {""}}
+
+
+def test_of_two_parts_the_last_one_counts(file: Path) -> None:
+    assert asked(file, "seed=4", "seed=4,5") == {4: {"seed=4,5"}, 5: {"seed=4,5"}}
+
+
+def test_other_trials_are_the_later_runs(file: Path) -> None:
+    """`seed=43` alone means the file's own recipe."""
+    told = asked(file, "recipe.epochs=1", "seed=43")
+    assert told == {42: {"recipe.epochs=1"}, 43: {"seed=43"}}
+
+
+def test_a_run_of_the_whole_lists_its_own_cells(file: Path) -> None:
+    assert asked(file, "seed=4", "") == {42: {""}, 43: {""}}
+
+
+# -- what a run of a part leaves listed
+
+
+def run_of(file: Path, *overrides: str) -> None:
+    """Its cells, and of each of its trials a record."""
+    store = Store(file.parent / "store", create=True)
+    plan = make_plan(find(file, overrides), Known.nothing())
+    for id_, work in plan.trials.items():
+        names = {"trial_id": id_, "model": work.model.name, "task": work.task.name}
+        found = {"seed": work.trial.seed, "kept_layers": work.trial.kept_layers, "last": 0.9}
+        store.put("trials", id_, [names | found | {"spec": canonical_json(work.trial)}])
+    Recorder(store, part=is_part(overrides), command="").cells(plan)
+
+
+def noted(file: Path, *overrides: str) -> list[str]:
+    store = Store(file.parent / "store")
+    plan = make_plan(find(file, overrides), Known.nothing())
+    return trained_otherwise(store, plan, leftover(store, plan))
+
+
+def test_a_part_beside_cells_of_another_recipe_is_noted(file: Path) -> None:
+    run_of(file)
+    assert noted(file, "seed=43") == noted(file, "task=rte", "k=0,4", "seed=7") == []
+    file.write_text(PLAIN + "recipe: {epochs: 5, learning_rate: 3e-5, freeze: {layers: [12]}}\n")
+    (note,) = noted(file, "seed=43")
+    assert note.startswith(
+        "4 cells of sweep 'plain' that this run leaves as they are were trained in another way "
+        "(learning_rate 2e-05, now 3e-05; epochs 3, now 5), and its tables compare them"
+    )
+    assert noted(file) == [], "all of them are asked for anew"
+
+
+def test_a_part_beside_cells_of_other_data_or_another_model_is_noted(file: Path) -> None:
+    run_of(file)
+    make_data(file.parent / "glue", rows=6)
+    (note,) = noted(file, "seed=43", "task=rte")
+    assert "4 cells of" not in note, "of MRPC nothing is known: it is not asked for"
+    assert "trained in another way (other data of task 'rte'), and" in note
+    make_data(file.parent / "glue")
+    make_model(file.parent / "folder/of/a/model", weight=1.0)
+    (note,) = noted(file, "seed=43")
+    assert "4 cells of" in note
+    assert "(another model './folder/of/a/model')" in note
+
+
+def test_records_of_which_nothing_is_known_are_no_note(file: Path) -> None:
+    run_of(file)
+    store = Store(file.parent / "store")
+    for number, name in enumerate(sorted(store.names("trials"))):
+        store.put("trials", name, [{"trial_id": name, "spec": [None, "{", "[]"][number % 3]}])
+    file.write_text(PLAIN + "recipe: {epochs: 5}\n")
+    assert noted(file, "seed=43") == []
+
+
+def test_a_plan_says_it(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    run_of(file)
+    monkeypatch.chdir(file.parent)
+    file.write_text(PLAIN + "recipe: {epochs: 5}\n")
+    asked = ("plan", "sweep.yaml", "--store", "store", "--data-dir", "glue")
+    assert "trained in another way" not in sweep(*asked, cwd=file.parent).stdout
+    assert "(epochs 3, now 5)" in sweep(*asked, "seed=43", cwd=file.parent).stdout
+
+
+def test_the_baseline_of_a_part_may_be_listed(file: Path) -> None:
+    asked = ("plan", "sweep.yaml", "--store", "store", "--data-dir", "glue", "k=2")
+    run_of(file, "k=2", "seed=7")
+    assert "has no K=0 cell" in sweep(*asked, cwd=file.parent).stdout
+    run_of(file, "k=0")
+    assert "has no K=0 cell" not in sweep(*asked, cwd=file.parent).stdout
+
+
+def test_a_table_knows_of_the_cells_of_an_amended_file(file: Path) -> None:
+    run_of(file)
+    store = Store(file.parent / "store")
+    with open_views(store) as catalog:
+        assert list(mixed_notes(catalog)) == []
+    file.write_text(PLAIN + "recipe: {epochs: 5}\n")
+    run_of(file, "seed=43", "task=rte")
+    with open_views(store) as catalog:
+        (note,) = mixed_notes(catalog)
+    assert "cells of sweep plain were trained in more than one way (rte)" in note
+    run_of(file)
+    with open_views(store) as catalog:
+        assert list(mixed_notes(catalog)) == []

@@ -1,0 +1,50 @@
+"""What Tune gets of the queue."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from ray.tune.search import Searcher
+
+from lp_sweep.orchestrator.engine import searcher
+from lp_sweep.orchestrator.engine.nodes import Nodes
+from lp_sweep.orchestrator.engine.searcher import PlanSearcher
+from lp_sweep.orchestrator.engine.workqueue import WorkQueue
+from lp_sweep.orchestrator.estimate.estimate import Rates
+from lp_sweep.storage.store import Store
+from tests.support.sweepfiles import make_inputs, planned
+
+
+@pytest.fixture
+def queue(tmp_path: Path) -> WorkQueue:
+    """Of four trials."""
+    store = Store(tmp_path / "store", create=True)
+    plan = planned(make_inputs(tmp_path), "task=rte")
+    return WorkQueue(plan, store, Rates([], gpu=False), lambda plan: None)
+
+
+def test_what_was_preempted_is_handed_out_again(queue: WorkQueue) -> None:
+    """At once, whatever Tune's trial was called."""
+    made = PlanSearcher(queue, {}, Nodes(lambda: {"a"}), lambda: 1)
+    first = made.suggest("1")
+    assert made.suggest("2") is None  # no room
+    assert queue.lost(made.works["1"].id, "preempted")
+    assert made.suggest("2") == first
+    assert queue.history.failed == {}
+
+
+@pytest.mark.parametrize(("room", "pieces"), [(1, 2), (3, 3)], ids=["few slots", "many"])
+def test_a_tuner_takes_more_where_there_are_more_slots(
+    queue: WorkQueue, monkeypatch: pytest.MonkeyPatch, room: int, pieces: int
+) -> None:
+    """At its end all slots wait for the longest trial."""
+    monkeypatch.setattr(searcher, "_LEAST_A_TUNER", 2)
+    monkeypatch.setattr(searcher, "_A_TUNER_AND_SLOT", 1)
+    made = PlanSearcher(queue, {}, Nodes(lambda: {"a"}), lambda: room)
+    for number in range(pieces):
+        assert "job" in made.suggest(str(number))
+        [id_] = queue.live
+        queue.ended(id_, None)
+    assert made.suggest("one more") == Searcher.FINISHED
+    assert queue.open  # for the next Tuner

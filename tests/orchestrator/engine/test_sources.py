@@ -1,0 +1,92 @@
+"""Networks that work goes on from: held while they are needed, released by their last user."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from lp_sweep.orchestrator.engine.sources import Sources
+from lp_sweep.orchestrator.engine.workqueue import WorkQueue
+from lp_sweep.orchestrator.plan.plan import Plan
+from lp_sweep.storage.networks import CONFIG, KEPT_BY, WEIGHTS, has_network, kept_by
+from lp_sweep.storage.runs import Presence, Progress
+from lp_sweep.storage.store import Store
+from tests.orchestrator.plan.test_plan import CPU
+from tests.orchestrator.plan.test_stages_plan import STAGED, cell_trial, plan_of, the_full
+
+
+@pytest.fixture
+def plan(tmp_path: Path) -> Plan:
+    return plan_of(tmp_path, STAGED)
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Store:
+    return Store(tmp_path / "store", create=True)
+
+
+def keep(store: Store, plan: Plan, by: str) -> str:
+    """The full network, recorded and there."""
+    full = the_full(plan)
+    store.put("trials", full, [{"trial_id": full}])
+    store.put_text(f"{WEIGHTS}/{full}", KEPT_BY, f"{by}\n")
+    store.put_text(f"{WEIGHTS}/{full}", CONFIG, "{}")
+    plan.known = plan.known._replace(trials=frozenset({full}), networks=frozenset({full}))
+    return full
+
+
+def a_run(store: Store) -> Presence:
+    return Presence(store, "toy", lambda: Progress(0, 0, 0))
+
+
+def sources(store: Store) -> Sources:
+    return Sources(store, a_run(store), keep_best=False)
+
+
+def test_what_a_best_kept_is_held_and_given_back(store: Store, plan: Plan) -> None:
+    full = keep(store, plan, "best")
+    sources(store).hold(plan)
+    assert kept_by(store, full) == "need, best"  # no better seed deletes it now
+    sources(store).release([full])
+    assert kept_by(store, full) == "best"
+
+
+def test_the_last_run_releases(store: Store, plan: Plan) -> None:
+    full = keep(store, plan, "need")
+    with a_run(store).announced():
+        sources(store).release([full])
+        assert has_network(store, full)
+    sources(store).release([full])
+    assert not has_network(store, full)
+
+
+@pytest.mark.parametrize("by", ["all", "best"])
+def test_what_others_keep_stays(store: Store, plan: Plan, by: str) -> None:
+    full = keep(store, plan, by)
+    sources(store).release([full])
+    assert kept_by(store, full) == by
+
+
+def test_only_what_nothing_needs_is_idle(store: Store, plan: Plan) -> None:
+    full = keep(store, plan, "need")
+    sources(store).release_idle(plan)
+    assert has_network(store, full)
+    plan.known = plan.known._replace(trials=frozenset(plan.trials))
+    sources(store).release_idle(plan)
+    assert not has_network(store, full)
+
+
+def test_the_queue_tells_when_the_last_user_of_a_network_has_ended(
+    store: Store, plan: Plan
+) -> None:
+    full = keep(store, plan, "need")
+    idle: list[str] = []
+    queue = WorkQueue(plan, store, CPU, lambda plan: None, on_idle=idle.append)
+    users = {id_ for id_ in plan.trials if full in plan.needs(id_)}
+    assert cell_trial(plan, procedure="finetune_then_drop", k=2) in users
+    while work := queue.take():
+        assert not idle or not users
+        queue.ended(work.id, None)
+        users.discard(work.id)
+    assert (users, idle) == (set(), [full])

@@ -1,0 +1,315 @@
+"""The queue: what comes back, what does not, and what another run holds."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from lp_sweep.orchestrator.engine.nodes import Nodes
+from lp_sweep.orchestrator.engine.others import Claims
+from lp_sweep.orchestrator.engine.workqueue import WorkQueue
+from lp_sweep.orchestrator.estimate.estimate import Rates
+from lp_sweep.orchestrator.plan.plan import Plan
+from lp_sweep.orchestrator.plan.policy import POLICIES, Limits
+from lp_sweep.orchestrator.plan.selection import Selection, retry_selection
+from lp_sweep.storage import runs
+from lp_sweep.storage.errors import SpecError, StoreError
+from lp_sweep.storage.runs import Observer, Presence, Progress
+from lp_sweep.storage.store import Store
+from tests.support.sweepfiles import make_inputs, planned
+
+CPU = Rates([], gpu=False)
+
+
+@pytest.fixture
+def plan(tmp_path: Path) -> Plan:
+    return planned(make_inputs(tmp_path), "task=rte")
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Store:
+    return Store(tmp_path / "store", create=True)
+
+
+Make = Callable[..., WorkQueue]
+
+
+@pytest.fixture
+def make(plan: Plan, store: Store) -> Make:
+    def make(claims: Claims | None = None, **settings: Any) -> WorkQueue:
+        queue = WorkQueue(plan, store, CPU, lambda plan: None, **settings)
+        queue.others.claims = claims
+        return queue
+
+    return make
+
+
+def with_failures(plan: Plan, *types: str) -> dict[str, str]:
+    """Trials of the plan that have failed, by type; the plan says so from then on."""
+    failed = dict(zip(plan.trials, types, strict=False))
+    plan.known = plan.known._replace(failed=failed)
+    return failed
+
+
+# -- retries
+
+
+@pytest.mark.parametrize("error_type", list(POLICIES))
+def test_a_lost_piece_comes_back_as_often_as_its_type_allows(make: Make, error_type: str) -> None:
+    queue = make()
+    work = queue.take()
+    assert work
+    for _ in range(POLICIES[error_type].retries):
+        assert queue.lost(work.id, error_type)
+        assert queue.history.failed == {}
+        assert queue.take() == work  # the longest is the first again
+    assert not queue.lost(work.id, error_type)
+    assert queue.history.failed == {work.id: error_type}
+    assert work.id not in queue.live
+
+
+def test_a_preemption_takes_no_try_from_another_type(make: Make) -> None:
+    queue = make()
+    work = queue.take()
+    assert work
+    for _ in range(POLICIES["preempted"].retries):
+        assert queue.lost(work.id, "preempted")
+        queue.take()
+    assert queue.lost(work.id, "worker_lost")
+
+
+def test_running_out_of_host_memory_starts_with_a_smaller_micro_batch(make: Make) -> None:
+    queue = make()
+    work = queue.take()
+    assert work
+    assert queue.history.halvings(work.id) == 0
+    queue.lost(work.id, "out_of_memory")
+    assert queue.history.halvings(work.id) == 1
+
+
+def test_a_spooled_record_stops_the_queue(make: Make) -> None:
+    queue = make()
+    work = queue.take()
+    assert work
+    queue.not_stored(work.id, "disk full", spooled=True)
+    assert queue.take() is None
+    assert not queue.open
+    assert (queue.stopped, queue.history.spooled) == ("store", {work.id: "disk full"})
+    assert work.id not in queue.history.failed
+    assert work.id not in queue.history.done
+
+
+# -- what a run takes on
+
+
+@pytest.mark.parametrize("error_type", list(POLICIES))
+def test_a_run_leaves_alone_what_would_fail_again(plan: Plan, make: Make, error_type: str) -> None:
+    failed = with_failures(plan, error_type)
+    taken = []
+    queue = make()
+    while work := queue.take():
+        taken.append(work.id)
+    assert (set(taken) == set(plan.trials)) is POLICIES[error_type].by_itself
+    assert set(plan.trials) - set(taken) <= set(failed)
+
+
+def test_retry_takes_failures_only(plan: Plan, make: Make) -> None:
+    failed = with_failures(plan, "bug", "diverged")
+
+    def taken(selection: Selection) -> list[str]:
+        queue = make(selection=selection)
+        return [work.id for work in iter(queue.take, None)]
+
+    first, second = failed
+    assert set(taken(retry_selection(None, [], plan))) == set(failed)
+    assert taken(retry_selection("diverged", [], plan)) == [second]
+    assert taken(retry_selection(None, [first[:12]], plan)) == [first]
+
+
+def test_retry_says_what_can_be_tried_again(plan: Plan) -> None:
+    first, *_, pending = plan.trials
+    with_failures(plan, "bug")
+    with pytest.raises(SpecError, match=r"unknown type of failure 'lost'. Choose: diverged"):
+        retry_selection("lost", [], plan)
+    assert retry_selection("oom", [], plan).error_type == "out_of_memory"
+    with pytest.raises(SpecError, match="has not failed: it has not been tried yet"):
+        retry_selection(None, [pending], plan)
+    with pytest.raises(SpecError, match=rf"no trial 't1-ffff' in this sweep. Failed: {first}"):
+        retry_selection(None, ["t1-ffff"], plan)
+    plan.known = plan.known._replace(trials={pending})
+    with pytest.raises(SpecError, match="has not failed: it is done"):
+        retry_selection(None, [pending], plan)
+
+
+def test_limits() -> None:
+    assert not Limits().reached(1000)
+    assert Limits(fail_fast=True).reached(1)
+    assert not Limits(fail_fast=True).reached(0)
+    assert [Limits(max_failures=3).reached(n) for n in (2, 3, 4)] == [False, True, True]
+
+
+# -- a node that is to blame
+
+
+def test_a_node_is_set_aside_after_three_different_trials_in_a_row() -> None:
+    nodes = Nodes(lambda: {"good", "bad"})
+    assert nodes.failed("bad", "t1", "bug") == []
+    assert nodes.failed("bad", "t1", "bug") == []  # the same trial: its own fault, perhaps
+    assert nodes.failed("bad", "t2", "worker_lost") == []
+    assert nodes.failed("bad", "t3", "bug") == ["t1", "t2", "t3"]
+    assert nodes.set_aside == {"bad"}
+
+
+def test_a_success_or_the_trials_own_fault_clears_a_node() -> None:
+    nodes = Nodes(lambda: {"good", "bad"})
+    for trial in ("t1", "t2"):
+        nodes.failed("bad", trial, "bug")
+    nodes.succeeded("bad")
+    nodes.failed("bad", "t3", "bug")
+    for trial in ("t4", "t5", "t6"):
+        nodes.failed("bad", trial, "diverged")
+        nodes.failed("bad", trial, "preempted")
+    assert nodes.set_aside == set()
+
+
+def test_the_last_node_is_never_set_aside() -> None:
+    nodes = Nodes(lambda: {"only"})
+    for trial in ("t1", "t2", "t3", "t4"):
+        assert nodes.failed("only", trial, "bug") == []
+
+
+def test_what_still_ran_on_a_bad_node_is_tried_elsewhere_too() -> None:
+    nodes = Nodes(lambda: {"good", "bad"})
+    for trial in ("t1", "t2", "t3"):
+        nodes.failed("bad", trial, "bug")
+    assert nodes.failed("bad", "t4", "bug") == ["t4"]
+    assert nodes.failed("bad", "t5", "diverged") == []
+
+
+def test_a_bad_node_is_taken_again_when_no_other_is_left() -> None:
+    alive = {"good", "bad"}
+    nodes = Nodes(lambda: alive)
+    for trial in ("t1", "t2", "t3"):
+        nodes.failed("bad", trial, "bug")
+    assert not nodes.readmit()
+    alive.remove("good")
+    assert nodes.readmit()
+    assert nodes.set_aside == set()
+    assert not nodes.readmit()
+
+
+def test_what_failed_on_a_bad_node_is_tried_again(make: Make) -> None:
+    queue = make()
+    ids = []
+    for _ in range(2):
+        work = queue.take()
+        assert work
+        ids.append(work.id)
+        queue.ended(work.id, "bug")
+    queue.again(ids)
+    assert queue.history.failed == {}
+    assert {work.id for work in iter(queue.take, None)} >= set(ids)
+
+
+# -- two runs on one store
+
+
+def presence(store: Store) -> Presence:
+    return Presence(store, "glue", lambda: Progress(1, 0, 2))
+
+
+def test_ctrl_c_at_once_leaves_no_announcement(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    one = presence(store)
+
+    def interrupted(folder: str) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(store, "listing", interrupted)
+        with pytest.raises(KeyboardInterrupt), one.announced():
+            pass
+    assert not list(store.listing("runs"))
+
+
+def test_two_runs_share_the_work(make: Make, store: Store, plan: Plan) -> None:
+    with presence(store).announced() as one, presence(store).announced() as two:
+        first, second = make(claims=one), make(claims=two)
+        taken: list[str] = []
+        while work := first.take():
+            taken.append(work.id)
+            if other := second.take():
+                taken.append(other.id)
+        assert sorted(taken) == sorted(plan.trials)  # each once
+        assert set(first.others.holding) == set(second.live)
+        assert first.open
+        # the second run records one, fails at another, and drops the third
+        done, failed, *dropped = list(second.live)
+        store.put("trials", done, [{"trial_id": done}])
+        second.ended(done, None)
+        attempt = {"attempt_id": f"{failed}.1", "trial_id": failed, "error_type": "bug"}
+        store.put("attempts", f"{failed}.1", [attempt])
+        second.ended(failed, "bug")
+        for id_ in dropped:
+            second.lost(id_, "preempted")
+        two._write()
+        first.look_elsewhere()
+        assert first.history.done == {done}
+        assert first.history.failed == {failed: "bug"}
+        assert {work.id for work in iter(first.take, None)} == set(dropped)
+
+
+def test_a_store_that_goes_away_while_work_is_taken_leaves_nothing_live(
+    make: Make, store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with presence(store).announced() as one, presence(store).announced():
+        queue = make(claims=one)
+        waiting = queue.waiting
+
+        def away(table: str, name: str) -> None:
+            raise StoreError("away")
+
+        with monkeypatch.context() as patch:
+            patch.setattr(store, "find", away)
+            with pytest.raises(StoreError, match="away"):
+                queue.take()
+        assert (queue.live, queue.waiting) == ({}, waiting)
+        assert not one._held
+        assert queue.take() is not None
+
+
+def test_an_outage_does_not_make_other_runs_look_dead(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """While the store is away nobody's beat can be seen; only time spent looking counts."""
+    now = [1000.0]
+    monkeypatch.setattr(runs.time, "monotonic", lambda: now[0])
+    far = presence(store)
+    far._me = far._me._replace(machine="another machine")
+    far._write()
+    observer = Observer(store)
+    assert len(observer.living()) == 1
+    now[0] += 300  # nobody looked, or nobody could
+    assert len(observer.living()) == 1
+    for _ in range(10):
+        now[0] += 5
+        assert len(observer.living()) == 1
+    now[0] += 5
+    assert observer.living() == []
+    far._write()
+    assert len(observer.living()) == 1
+
+
+def test_the_work_of_a_killed_run_is_taken_over(make: Make, store: Store, plan: Plan) -> None:
+    with presence(store).announced() as one:
+        dead = presence(store)
+        dead._me = dead._me._replace(pid=2**22 + 1)  # no such process
+        queue = make(claims=dead)
+        held = queue.take()
+        assert held
+        mine = make(claims=one)
+        assert {work.id for work in iter(mine.take, None)} == set(plan.trials)

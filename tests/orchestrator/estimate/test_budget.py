@@ -1,0 +1,231 @@
+"""Hours and money of a run: what it has used, by a clock and machines that the test moves."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from lp_sweep.orchestrator.cluster.clusterfile import ClusterFile, read_cluster_file
+from lp_sweep.orchestrator.engine.budget import Budget, kind_of
+from lp_sweep.orchestrator.engine.budgetstop import BudgetStop, BudgetUsed
+from lp_sweep.orchestrator.engine.nodes import Nodes
+from lp_sweep.orchestrator.engine.searcher import PlanSearcher
+from lp_sweep.orchestrator.engine.workqueue import WorkQueue
+from lp_sweep.orchestrator.estimate.estimate import Rates
+from lp_sweep.storage.errors import SpecError
+from lp_sweep.storage.store import Store
+from lp_sweep.trials.leaving import announce
+from tests.orchestrator.cli.test_cli import sweep
+from tests.orchestrator.estimate.test_cost import PRICES, cluster_file
+from tests.support.sweepfiles import make_inputs, planned
+
+
+class Clock:
+    """Seconds; `after` moves it."""
+
+    def __init__(self) -> None:
+        self.seconds = 1000.0
+
+    def __call__(self) -> float:
+        return self.seconds
+
+    def after(self, hours: float) -> None:
+        self.seconds += 3600 * hours
+
+
+@pytest.fixture
+def clock() -> Clock:
+    return Clock()
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> ClusterFile:
+    return read_cluster_file(cluster_file(tmp_path, PRICES | {"cpu": 0.1}))
+
+
+def machine(cpus: float, gpus: float = 0.0, **more: Any) -> dict[str, Any]:
+    """As `ray.nodes` gives it."""
+    return {"Alive": True, "Resources": {"CPU": cpus, "GPU": gpus}, "Labels": {}} | more
+
+
+def head() -> dict[str, Any]:
+    return machine(4) | {"Resources": {"CPU": 4.0, "node:__internal_head__": 1.0}}
+
+
+def test_hours_are_those_of_the_clock(clock: Clock) -> None:
+    budget = Budget(max_hours=2.0, now=clock)
+    clock.after(1.9)
+    assert budget.reached() is None
+    clock.after(0.1)
+    assert budget.reached() == "max-hours"
+    assert budget.used() == (pytest.approx(2.0), {}, None)
+    assert budget.used().sentence() == "2.00 hours"
+
+
+def test_without_a_limit_nothing_is_reached(clock: Clock, file: ClusterFile) -> None:
+    budget = Budget(file=file, now=clock)
+    budget.watch(lambda: [head()])
+    clock.after(1000)
+    assert budget.reached() is None
+
+
+def test_money_is_machines_times_hours_times_price(clock: Clock, file: ClusterFile) -> None:
+    there = [head(), machine(32, 4)]
+    budget = Budget(max_cost=12.0, file=file, now=clock)
+    clock.after(1)  # of planning: nothing was connected yet
+    budget.watch(lambda: there)
+    clock.after(1)
+    assert budget.reached() is None
+    there.append(machine(8, 1))  # it joins
+    there[1] = machine(32, 4, Alive=False)  # and this one is lost; the last look was before both
+    clock.after(1)
+    assert budget.reached() is None
+    clock.after(2)
+    assert budget.reached() == "max-cost"
+    used = budget.used()
+    assert used.machine_hours == pytest.approx({"head": 4.0, "big": 2.0, "small": 2.0})
+    assert used.cost == pytest.approx(4 * 0.5 + 2 * 4.0 + 2 * 1.0)
+    assert used.sentence() == "5.00 hours, 12.00 for 4.0 h of head, 2.0 h of big, 2.0 h of small"
+
+
+def test_the_machines_are_not_asked_at_every_turn(clock: Clock, file: ClusterFile) -> None:
+    looks = []
+    budget = Budget(max_cost=1e9, file=file, now=clock)
+    budget.watch(lambda: looks.append(1) or [head()])  # type: ignore[func-returns-value]
+    for _ in range(100):
+        clock.seconds += 0.1
+        budget.reached()
+    assert len(looks) == 1 + 10 / 5
+    assert budget.used().machine_hours == pytest.approx({"head": 10 / 3600}, rel=0.01)
+
+
+@pytest.mark.parametrize(
+    ("node", "kind"),
+    [
+        pytest.param(head(), "head", id="head"),
+        pytest.param(machine(8, 1), "small", id="by size"),
+        pytest.param(
+            machine(8, 1, Labels={"ray.io/node-group": "cpu"}), "cpu", id="labelled by its kind"
+        ),
+        pytest.param(machine(9, 9), "big", id="of no kind: the dearest"),
+        pytest.param(machine(9, 9, Labels=None), "big", id="without labels"),
+    ],
+)
+def test_the_kind_of_a_machine(file: ClusterFile, node: dict[str, Any], kind: str) -> None:
+    assert kind_of(node, file.kinds).name == kind
+
+
+# -- what a run does with it
+
+
+@pytest.fixture
+def queue(tmp_path: Path) -> WorkQueue:
+    store = Store(tmp_path / "store", create=True)
+    plan = planned(make_inputs(tmp_path), "task=rte")
+    return WorkQueue(plan, store, Rates([], gpu=False), lambda plan: None)
+
+
+def test_what_runs_has_half_a_minute(queue: WorkQueue, clock: Clock, tmp_path: Path) -> None:
+    """To write a checkpoint, or to end; nothing more is handed out."""
+    told: list[Any] = []
+    stop = BudgetStop(
+        queue,
+        Budget(max_hours=1.0, now=clock),
+        tmp_path,
+        on_nodes=lambda *arguments: told.append(arguments),
+        now=clock,
+    )
+    searcher = PlanSearcher(queue, {}, Nodes(lambda: {"a"}), lambda: 9, stop.check)
+    assert "job" in searcher.suggest("1")
+    clock.after(1)
+    for _ in range(3):
+        assert searcher.suggest("2") is None
+    assert told == [(announce, tmp_path, 30.0)]  # once
+    assert (queue.stopped, len(queue.live), queue.open) == ("max-hours", 1, False)
+    clock.seconds += 30
+    with pytest.raises(BudgetUsed):
+        searcher.suggest("2")
+
+
+def test_what_ends_in_it_is_done(queue: WorkQueue, clock: Clock, tmp_path: Path) -> None:
+    budget = Budget(max_hours=1.0, now=clock)
+    stop = BudgetStop(queue, budget, tmp_path, on_nodes=lambda *arguments: None, now=clock)
+    work = queue.take()
+    assert work
+    clock.after(1)
+    stop.check()
+    queue.ended(work.id, None)
+    with pytest.raises(BudgetUsed):
+        stop.check()
+    assert queue.history.done == {work.id}
+
+
+def test_without_a_budget_a_run_goes_on(queue: WorkQueue, clock: Clock, tmp_path: Path) -> None:
+    stop = BudgetStop(queue, None, tmp_path, now=clock)
+    clock.after(10_000)
+    stop.check()
+    assert queue.open
+
+
+# -- on the command line
+
+
+@pytest.fixture
+def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    make_inputs(tmp_path)
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))  # no head of a cluster
+    return tmp_path
+
+
+def unpriced(folder: Path) -> list[str]:
+    cluster_file(folder, {"big": 4.0})
+    return ["--cluster", "cluster.yaml"]
+
+
+def on_the_head(folder: Path) -> list[str]:
+    """Ray puts the file there."""
+    (folder / "home").mkdir()
+    cluster_file(folder).rename(folder / "home" / "ray_bootstrap_config.yaml")
+    return []
+
+
+def none(folder: Path) -> list[str]:
+    del folder
+    return []
+
+
+@pytest.mark.parametrize(
+    ("named", "told"),
+    [
+        pytest.param(none, "no cluster file is named", id="no file"),
+        pytest.param(unpriced, "cluster.yaml lacks that of head, small, cpu", id="prices missing"),
+        pytest.param(on_the_head, "ray_bootstrap_config.yaml lacks that of head", id="on the head"),
+    ],
+)
+@pytest.mark.parametrize("verb", ["run", "retry"])
+def test_a_limit_of_cost_needs_prices(
+    world: Path, verb: str, named: Callable[[Path], list[str]], told: str
+) -> None:
+    """Before anything is planned, or started."""
+    done = sweep(verb, "--max-cost", "20", *named(world), "--data-dir", "glue", cwd=world)
+    assert done.returncode == 2
+    assert f"--max-cost needs prices, and {told}" in done.stderr.replace(f"{world}/home/", "")
+    assert "`metadata: {price_per_hour: {head: 0.19, gpu: 0.60}}`" in done.stderr
+
+
+def test_what_is_no_number_is_no_limit(world: Path) -> None:
+    """It would never be reached."""
+    done = sweep("run", "--data-dir", "glue", cwd=world, env={"LP_SWEEP_MAX_HOURS": "nan"})
+    assert done.returncode == 2
+    assert "Invalid value for '--max-hours' (env var: 'LP_SWEEP_MAX_HOURS')" in done.stderr
+
+
+def test_a_price_of_nothing_is_a_price(clock: Clock, tmp_path: Path) -> None:
+    """On one's own machines."""
+    free = read_cluster_file(cluster_file(tmp_path, {**PRICES, "head": 0.0, "cpu": 0.0}))
+    assert Budget(max_cost=1.0, file=free, now=clock).reached() is None
+    with pytest.raises(SpecError, match="lacks that of cpu"):
+        Budget(max_cost=1.0, file=read_cluster_file(cluster_file(tmp_path, PRICES)))

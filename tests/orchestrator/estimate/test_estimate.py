@@ -1,0 +1,191 @@
+"""Hours of a plan: which records count, on which device, and how many tokens a task has."""
+
+from __future__ import annotations
+
+import datetime as dt
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from lp_sweep.orchestrator.cli.planview import plan_json, plan_text
+from lp_sweep.orchestrator.estimate.estimate import Rates, estimate
+from lp_sweep.orchestrator.estimate.timings import MeanLengths, timing, usable
+from lp_sweep.orchestrator.inputs.resolve import resolve
+from lp_sweep.orchestrator.plan.known import Known, timing_columns
+from lp_sweep.orchestrator.plan.plan import Plan, Work
+from lp_sweep.orchestrator.plan.planning import make_plan
+from lp_sweep.orchestrator.sweepfile.load import load_sweep
+from lp_sweep.storage.specs import Recipe
+from lp_sweep.trials.run import run_trial
+from tests.support.toyworld import save_world
+
+NOON = dt.datetime(2026, 1, 5, 12, tzinfo=dt.UTC)
+
+
+@pytest.fixture
+def plan(tmp_path: Path) -> Plan:
+    """K = 0 and 2 of a model with 4 layers, two seeds."""
+    return make_plan(resolve(load_sweep(save_world(tmp_path, seeds=[1, 2]))), Known.nothing())
+
+
+def full_network(plan: Plan) -> Work:
+    return next(work for work in plan.trials.values() if len(work.spec.kept_layers) == 4)
+
+
+def record(work: Work, **changes: Any) -> dict[str, Any]:
+    """What a trial of this work leaves, as far as an estimate reads it."""
+    layers = len(work.spec.kept_layers)
+    return {
+        "trial_id": work.id,
+        "model": work.model.name,
+        "model_fingerprint": work.model.fingerprint,
+        "task": work.task.name,
+        "data_fingerprint": work.task.fingerprint,
+        "depth": work.model.depth,
+        "kept_layers": [*work.spec.kept_layers],
+        "procedure": "direct",
+        "epochs_per_layer": 2,
+        "params_encoder": layers * (work.model.layer_parameters or 0),
+        "epochs": 3,
+        "batch_size": 16,
+        "max_length": 32,
+        "compute": "reference",
+        "precision": "fp32",
+        "train_examples": work.task.train_rows,
+        "dev_examples": work.task.dev_rows,
+        "train_tokens": 10 * work.task.train_rows,
+        "dev_tokens": 10 * work.task.dev_rows,
+        "resumed_from_step": 0,
+        "out_of_memory_retries": 0,
+        "seconds_total": 60.0,
+        "ended_at": NOON,
+        "device_type": "cpu",
+        "device_name": "EPYC",
+        "threads": 2,
+    } | changes
+
+
+def test_the_stores_own_timings_replace_the_rule_of_thumb(plan: Plan) -> None:
+    work = full_network(plan)
+    rates = Rates([record(work)] * 30, plan.sweep.recipe, gpu=False)
+    assert rates.seconds(work) == pytest.approx(60, rel=0.02)
+    hours = estimate(plan, rates)
+    assert hours.basis == "from 30 trials of this store on EPYC with 2 threads"
+    assert (hours.trials, hours.on_gpu) == (30, False)
+    assert hours.low_hours < hours.hours < hours.high_hours
+    assert hours.hours == pytest.approx(sum(map(rates.seconds, plan.trials.values())) / 3600)
+    rule = estimate(plan, Rates([], plan.sweep.recipe, gpu=False))
+    assert rule.trials == 0
+    assert rule.high_hours / rule.low_hours > hours.high_hours / hours.low_hours
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"resumed_from_step": 40},
+        {"out_of_memory_retries": 1},
+        {"seconds_total": None},
+        {"train_examples": None},
+    ],
+    ids=lambda changes: next(iter(changes)),
+)
+def test_what_is_no_evidence(plan: Plan, changes: dict[str, Any]) -> None:
+    work = full_network(plan)
+    rates = Rates([record(work), record(work, seconds_total=6000.0) | changes], plan.sweep.recipe)
+    assert rates.trials == 1
+
+
+def test_only_the_newest_trials_device_counts(plan: Plan) -> None:
+    work = full_network(plan)
+    later = NOON + dt.timedelta(hours=1)
+    gpu = {"device_type": "cuda", "device_name": "H100", "seconds_total": 3.0, "ended_at": later}
+    rows = [record(work, threads=1)] * 5 + [record(work)] * 4 + [record(work, **gpu)] * 3
+    rates = Rates(rows, plan.sweep.recipe)
+    assert (rates.trials, rates.device, rates.on_gpu) == (3, "H100", True)
+    assert "GPU-hours" in plan_text(plan, estimate(plan, rates), rates)
+    assert Rates(rows[:9], plan.sweep.recipe).device in (
+        "EPYC with 1 thread",
+        "EPYC with 2 threads",
+    )
+
+
+def test_another_way_to_compute_leaves_a_doubt(plan: Plan) -> None:
+    work = full_network(plan)
+    rows = [record(work)] * 10
+    asked, other = (
+        estimate(plan, Rates(rows, recipe, gpu=False))
+        for recipe in (Recipe(), Recipe(compute="fast"))
+    )
+    assert asked.hours == other.hours
+    assert other.high_hours / other.low_hours > 2 * asked.high_hours / asked.low_hours
+    mixed = [*rows, record(work, compute="fast", seconds_total=6.0)]
+    assert Rates(mixed, Recipe(compute="fast")).trials == 1
+
+
+def test_an_older_record_says_nothing_of_tokens(plan: Plan) -> None:
+    work = full_network(plan)
+    older = {"train_tokens": None, "dev_tokens": None, "epochs_per_layer": None, "compute": None}
+    records = timing_columns([record(work, **older)])
+    lengths = MeanLengths(records)
+    assert lengths.of("m", "d", 128, "SST-2") == (13.4, 13.4)
+    assert lengths.of("m", "d", 128, "mood") == (64, 64)
+    assert lengths.of("m", "d", 32, "rte") == (32, 32)  # truncated
+    assert Rates(records, plan.sweep.recipe).seconds(work) == pytest.approx(60, rel=0.1)
+
+
+def test_tokens_are_the_pairs_own_or_the_tasks(plan: Plan) -> None:
+    work = full_network(plan)
+    rows = [
+        record(work, model_fingerprint="a", train_tokens=9 * work.task.train_rows),
+        record(work, model_fingerprint="b", train_tokens=7 * work.task.train_rows),
+    ]
+    lengths = MeanLengths(timing_columns(rows))
+    data = work.task.fingerprint
+    assert [lengths.of(model, data, 32, "mood").train for model in "ab"] == [9, 7]
+    assert lengths.of("never seen", data, 32, "mood").train in (9, 7)
+    assert lengths.of("a", data, 64, "mood").train == 64
+
+
+@pytest.mark.parametrize("procedure", ["direct", "iterative"])
+def test_a_record_asks_for_what_its_work_asked_for(tmp_path: Path, procedure: str) -> None:
+    path = save_world(tmp_path, procedures=[procedure], strategies=[{"name": "top", "k": [2]}])
+    plan = make_plan(resolve(load_sweep(path)), Known.nothing())
+    [work] = (work for work in plan.trials.values() if len(work.spec.kept_layers) == 2)
+    row = record(work, procedure=procedure, epochs_per_layer=2)
+    [found] = timing_columns([row]).to_pylist()
+    kind = Rates([row], plan.sweep.recipe).kind(work)
+    assert timing(found, MeanLengths(timing_columns([row]))) == (*kind, 60.0)
+
+
+def test_a_trial_counts_its_tokens(plan: Plan, tmp_path: Path) -> None:
+    work = full_network(plan)
+    done = run_trial({**work.job(), "cache_dir": str(tmp_path / "cache"), "device": "cpu"})
+    row = done["record"]
+    texts = (tmp_path / "train.csv").read_text(encoding="utf-8").splitlines()[1:]
+    words = sum(len(line.rpartition(",")[0].split()) for line in texts)
+    assert row["train_tokens"] == words + 2 * len(texts)  # [CLS] and [SEP]
+    assert row["dev_tokens"] > 0
+    assert len(usable(timing_columns([row]))) == 1
+
+
+def test_json_and_text_say_the_band(plan: Plan) -> None:
+    rates = Rates([record(full_network(plan))] * 30, plan.sweep.recipe)
+    hours = estimate(plan, rates)
+    told = plan_json(plan, hours)["estimate"]
+    assert set(told) >= {"hours", "low_hours", "high_hours", "trials", "device", "basis"}
+    assert "slot-hours (80%: " in plan_text(plan, hours, rates)
+
+
+def test_the_hours_by_the_clock_where_runs_are_at_work(plan: Plan) -> None:
+    rates = Rates([record(full_network(plan), seconds_total=3600.0)] * 30, plan.sweep.recipe)
+    hours = estimate(plan, rates)
+    told = plan_json(plan, hours, 4)["estimate"]
+    quarter = max(hours.hours / 4, hours.longest_hours)
+    assert told["wall_hours"] == pytest.approx(quarter)
+    assert "h on the 4 slots at work" in plan_text(plan, hours, rates, 4)
+    assert plan_json(plan, hours, 4000)["estimate"]["wall_hours"] == hours.longest_hours > 0
+    speeds = hours._replace(hours=hours.hours + 7.0, alone_hours=7.0)  # one at a time
+    assert plan_json(plan, speeds, 4)["estimate"]["wall_hours"] == pytest.approx(quarter + 7)
+    assert plan_json(plan, hours)["estimate"]["wall_hours"] is None
+    assert "slots at work" not in plan_text(plan, hours, rates)

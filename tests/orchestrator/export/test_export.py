@@ -1,0 +1,776 @@
+"""`lp-sweep export`: what is published is the network that was scored, and nothing else is."""
+
+from __future__ import annotations
+
+import csv
+import json
+import os
+import re
+import shlex
+import shutil
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+import yaml
+from huggingface_hub import ModelCard, metadata_load
+
+from lp_sweep import open_store
+from lp_sweep.analysis.report.gather import gather
+from lp_sweep.analysis.report.origin import origin
+from lp_sweep.analysis.statistics.intervals import Interval
+from lp_sweep.analysis.statistics.tables import STATISTICS
+from lp_sweep.analysis.tables import TABLES as TABLES_SHOWN
+from lp_sweep.analysis.untaught import untaught_network
+from lp_sweep.analysis.views import VIEWS, open_views
+from lp_sweep.orchestrator.cli import exportverbs
+from lp_sweep.orchestrator.engine.recorder import Recorder
+from lp_sweep.orchestrator.export import trialfolder
+from lp_sweep.orchestrator.export.card import trial_card
+from lp_sweep.orchestrator.export.facts import Base, Facts, Speed
+from lp_sweep.orchestrator.export.folder import check_free, staged
+from lp_sweep.orchestrator.export.network import check_same, kept_instead
+from lp_sweep.orchestrator.export.places import hub_source, spec_of
+from lp_sweep.orchestrator.inputs.resolve import resolve
+from lp_sweep.orchestrator.mirrors.runs import run_of_record
+from lp_sweep.orchestrator.plan.known import Known
+from lp_sweep.orchestrator.plan.planning import make_plan
+from lp_sweep.orchestrator.sweepfile.load import load_sweep
+from lp_sweep.storage.errors import ExportError, LpSweepError, PreflightError, SpecError, StoreError
+from lp_sweep.storage.places import run_with
+from lp_sweep.storage.schema import TABLES, TRIALS
+from lp_sweep.storage.store import Store
+from lp_sweep.storage.sums import SUMS, changed_files
+from lp_sweep.trials.run import execute
+from tests.orchestrator.cli.test_cli import sweep
+from tests.support.exportworld import (
+    QUICK,
+    World,
+    change_weights,
+    in_this_process,
+    make_world,
+    swap_layers,
+)
+from tests.support.families import FAMILIES, save_pretrained
+from tests.support.tiny import tiny_tokenizer
+from tests.support.toyworld import WORDS, save_world
+from tests.trials.test_run import jobs
+
+QUICKSTART = Path(__file__).parents[3] / "quickstart" / "sweep.yaml"
+ALONE = """
+import json, sys
+from transformers import AutoModelForSequenceClassification, pipeline
+model = AutoModelForSequenceClassification.from_pretrained(sys.argv[1])
+classify = pipeline("text-classification", model=sys.argv[1])
+said = [answer["label"] for answer in classify(json.loads(sys.argv[2]))]
+print(json.dumps([model.config.num_hidden_layers, said, "lp_sweep" in sys.modules]))
+"""
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> World:
+    return make_world(tmp_path_factory.mktemp("world"))
+
+
+@pytest.fixture
+def world(made: World, monkeypatch: pytest.MonkeyPatch) -> World:
+    """The folder is loaded by the same program as always, in this process."""
+    in_this_process(monkeypatch)
+    return made
+
+
+# -- what is in the folder
+
+
+def test_the_folder_is_a_model_of_plain_transformers(made: World, tmp_path: Path) -> None:
+    """The whole way, in real processes: of the command, of its check, of a user."""
+    place = ("--store", made.store.location, "--file", str(made.file), "--offline")
+    done = sweep("export", made.kept[:9], "--out", "smaller 'one'", *place, cwd=tmp_path)
+    assert (done.returncode, done.stdout) == (0, "smaller 'one'\n"), done.stderr
+    folder = tmp_path / "smaller 'one'"
+    assert [path.name for path in tmp_path.iterdir()] == [folder.name]
+    assert {path.name for path in folder.iterdir()} >= {
+        "config.json",
+        "model.safetensors",
+        "tokenizer.json",
+        "README.md",
+        "lp_sweep.json",
+        SUMS,
+    }
+    assert "60 examples" in done.stderr
+
+    texts = [row["text"] for row in _dev_rows(made)]
+    program = [sys.executable, "-c", ALONE, str(folder), json.dumps(texts)]
+    alone = subprocess.run(program, cwd=tmp_path, capture_output=True, text=True, check=True)
+    layers, said, is_loaded = json.loads(alone.stdout.splitlines()[-1])
+    assert (layers, is_loaded) == (2, False)
+    stored = sorted(made.store.read("predictions", made.kept), key=lambda row: row["example"])
+    assert said == [["neg", "pos"][int(row["prediction"])] for row in stored]
+
+
+def test_a_program_exports_too(world: World, tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    with open_store(world.store.location) as results:
+        assert results.export(out, world.kept, file=world.file, offline=True) == out
+    assert (out / "model.safetensors").is_file()
+
+
+def test_the_card_is_one_of_the_hub(world: World, tmp_path: Path) -> None:
+    done = world.export(world.kept, tmp_path / "out")
+    card = ModelCard.load(tmp_path / "out" / "README.md")
+    (result,) = card.data.eval_results
+    (record,) = world.store.read("trials", world.kept)
+    assert result.metric_value == round(record["last"], 6)
+    assert (result.metric_type, result.dataset_name) == ("accuracy", "mood")
+    assert (card.data.library_name, card.data.pipeline_tag) == (
+        "transformers",
+        "text-classification",
+    )
+    assert card.data.base_model is None, "a folder of one's own is nothing that a hub could link"
+    assert done.interval is not None
+    low, high = done.interval
+    assert low <= done.score <= high
+    for words in (
+        "Layers 1-2 of the 4",
+        f"| {100 * record['last']:.2f} |",
+        f"{low:.2f} to {high:.2f}",
+        "neg, pos",
+        "Speed: not measured",
+        "licence of that model is not known",
+        world.kept,
+    ):
+        assert words in card.text, words
+
+
+def test_a_card_of_all_layers_speaks_of_no_smaller_model(world: World) -> None:
+    (record,) = world.store.read("trials", world.kept)
+    facts = Facts(
+        base=Base("org/bert", True, "0" * 40, None),
+        dataset=None,
+        label_names=("bad, sadly", "good"),
+        interval=Interval(None, None, "none", "no predictions"),
+        full=None,
+        speeds=[],
+        chosen="Named.",
+        another=None,
+    )
+    whole = record | {"kept_layers": [1, 2, 3, 4]}
+    card = trial_card(spec_of(record), whole, facts, "validation")
+    assert "All 4 layers of org/bert" in card
+    assert "smaller" not in card
+    assert "Out: one of bad, sadly; good." in card
+
+
+def test_what_is_of_the_hub_is_linked(world: World) -> None:
+    (record,) = world.store.read("trials", world.kept)
+    dataset = hub_source(f"hub:nyu-mll/glue@{'1' * 40}:rte:train=train,validation=validation")
+    facts = Facts(
+        base=Base("org/bert", True, "0" * 40, "apache-2.0"),
+        dataset=dataset,
+        label_names=("neg", "pos"),
+        interval=Interval(None, None, "none", "no predictions"),
+        full=record | {"last": 0.5, "params_total": 2 * record["params_total"]},
+        speeds=[Speed("inference", 32, 128, 1.93, 1.91, 1.95, "H200", "fp32")],
+        chosen="Named.",
+        another="it is another network",
+    )
+    shared = {"dev_in_train": 3, "dev_relabelled": 1, "metric": "f1", "positive": "neg"}
+    card = ModelCard(trial_card(spec_of(record), record | shared, facts, "validation"))
+    told = card.data.to_dict()
+    assert (told["base_model"], told["license"]) == ("org/bert", "apache-2.0")
+    assert told["datasets"] == ["nyu-mll/glue"]
+    (result,) = card.data.eval_results
+    assert (result.dataset_config, result.dataset_revision) == ("rte", "1" * 40)
+    for words in (
+        f"org/bert at `{'0' * 40}`",
+        "The licence of that model is apache-2.0",
+        "1.93 times as fast as all layers (1.91 to 1.95, quartiles): inference",
+        "no interval: no predictions",
+        "| all 4 layers, same recipe and seed | 50.00 |",
+        "50% of the",
+        "**it is another network.**",
+        "3 of 60 dev rows also occur in train, 1 of them with another label",
+        "| f1 of 'neg' on validation |",
+    ):
+        assert words in card.text, words
+
+
+def test_what_is_published_names_no_place_of_this_machine(world: World, tmp_path: Path) -> None:
+    world.export(world.kept, tmp_path / "out")
+    texts = [
+        path.read_text(encoding="utf-8")
+        for path in (tmp_path / "out").iterdir()
+        if path.suffix in (".json", ".md")
+    ]
+    (record,) = world.store.read("trials", world.kept)
+    for secret in (str(Path(world.file).parent), str(tmp_path), record["host"]):
+        assert not [text for text in texts if secret in text], secret
+    about = json.loads((tmp_path / "out" / "lp_sweep.json").read_text(encoding="utf-8"))
+    assert about["record"]["last"] == record["last"]
+    assert about["verified"]["examples"] == 60
+    assert about["spec"]["kept_layers"] == [1, 2]
+
+
+def test_the_licence_is_that_of_the_models_card(tmp_path: Path, monkeypatch: Any) -> None:
+    in_this_process(monkeypatch)
+    file = save_world(tmp_path)
+    card = "---\nlicense: cc-by-sa-4.0\n---\n# A model\n"
+    (tmp_path / "model" / "README.md").write_text(card, encoding="utf-8")
+    world = _one(file, tmp_path, "k=2")
+    world.export(world.kept, tmp_path / "out")
+    assert metadata_load(tmp_path / "out" / "README.md")["license"] == "cc-by-sa-4.0"
+
+
+def test_a_name_in_the_card_is_text(tmp_path: Path, monkeypatch: Any) -> None:
+    in_this_process(monkeypatch)
+    evil = "x<img src=a>](http://b) | #"
+    task = {"name": evil, "train": "train.csv", "dev": "dev.csv", "text": ["text"]}
+    file = save_world(tmp_path, tasks=[task])
+    world = _one(file, tmp_path, "k=2")
+    world.export(world.kept, tmp_path / "out")
+    text = (tmp_path / "out" / "README.md").read_text(encoding="utf-8")
+    front, body = text.removeprefix("---\n").split("\n---\n", 1)
+    assert yaml.safe_load(front)["model-index"][0]["results"][0]["dataset"]["name"] == evil
+    assert r"x\<img src=a\>\](http://b) \| \#" in body
+    assert "<img" not in body.replace(r"\<img", "")
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_every_family_is_exported(family: str, tmp_path: Path, monkeypatch: Any) -> None:
+    in_this_process(monkeypatch)
+    file = save_world(tmp_path)
+    for path in (tmp_path / "model").iterdir():
+        path.unlink()
+    save_pretrained(FAMILIES[family], 4, tmp_path / "model")
+    tokenizer = tiny_tokenizer(WORDS, types=family == "bert", xlnet=family == "xlnet")
+    tokenizer.save_pretrained(tmp_path / "model")
+    world = _one(file, tmp_path, "k=2")
+    done = world.export(world.kept, tmp_path / "out")
+    assert done.verified.other_labels == 0
+    assert done.verified.largest_difference <= done.verified.tolerance
+    assert not changed_files(tmp_path / "out")
+
+
+@pytest.mark.parametrize("task", ["toy-entailment", "toy-similarity"])
+def test_two_sentences_and_numbers(task: str, tmp_path: Path, monkeypatch: Any) -> None:
+    """Of the built-in sweep, which brings its model and its data."""
+    in_this_process(monkeypatch)
+    overrides = (f"task={task}", "seed=1", "strategies=[{name: top, k: [9]}]")
+    world = _one(QUICKSTART, tmp_path, *overrides, "recipe.limit_train=64")
+    done = world.export(world.kept, tmp_path / "out", file="quickstart")
+    assert done.kept_layers == [1, 2, 3]
+    text = (tmp_path / "out" / "README.md").read_text(encoding="utf-8")
+    assert "sentence1 and sentence2" in text
+    assert ("one number" in text) == (task == "toy-similarity")
+    config = json.loads((tmp_path / "out" / "config.json").read_text(encoding="utf-8"))
+    assert config["problem_type"] == (
+        "regression" if task == "toy-similarity" else "single_label_classification"
+    )
+
+
+# -- whole or not at all
+
+
+def test_an_export_overwrites_only_an_export(world: World, tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    out.mkdir()
+    world.export(world.kept, out)  # an empty folder is free
+    with pytest.raises(SpecError, match=r"exists\. Name another with --out, or overwrite"):
+        world.export(world.kept, out)
+    (out / "old.txt").write_text("of before")
+    world.export(world.kept, out, force=True)
+    assert not (out / "old.txt").exists()
+    home = tmp_path / "home"
+    home.mkdir()
+    (home / "letter.txt").write_text("mine")
+    with pytest.raises(SpecError, match="is no export"):
+        world.export(world.kept, home, force=True)
+    assert (home / "letter.txt").read_text() == "mine"
+    assert {path.name for path in tmp_path.iterdir()} == {"out", "home"}
+
+
+@pytest.mark.parametrize("what", ["a folder", "an export", "a file"])
+def test_what_came_in_the_way_meanwhile_stays(tmp_path: Path, what: str) -> None:
+    """Training again takes hours, in which somebody may have made something of that name."""
+    out = tmp_path / "out"
+    check_free(out, force=False)
+    name = "lp_sweep.json" if what == "an export" else "thesis.tex"
+    mine = out if what == "a file" else out / name
+
+    def publish() -> None:
+        with staged(out, force=False) as coming:
+            (coming / "config.json").write_text("{}")
+            mine.parent.mkdir(exist_ok=True)
+            mine.write_text("mine")
+
+    with pytest.raises(SpecError, match="exists"):
+        publish()
+    assert mine.read_text() == "mine"
+    assert [path.name for path in tmp_path.iterdir()] == ["out"]
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP, signal.SIGINT])
+def test_an_export_that_is_ended_leaves_nothing(
+    made: World, tmp_path: Path, number: signal.Signals
+) -> None:
+    """Neither the folder that is being made nor, in TMPDIR, what it was tried with."""
+    (tmp_path / "tmp").mkdir()
+    command = (sys.executable, "-m", "lp_sweep.orchestrator.cli", "export", made.kept, "--offline")
+    place = ("--out", "out", "--store", made.store.location, "--file", str(made.file))
+    env = {**os.environ, "TMPDIR": str(tmp_path / "tmp")}
+    with subprocess.Popen(
+        [*command, *place],
+        cwd=tmp_path,
+        env=env,
+        stderr=-1,
+        text=True,
+        preexec_fn=lambda: signal.signal(number, signal.SIG_DFL),  # `nohup pytest &` ignores some
+    ) as done:
+        assert done.stderr is not None
+        assert any(line.startswith("loading the folder") for line in done.stderr)
+        done.send_signal(number)
+        assert done.wait(60) == 128 + number
+    assert [path.name for path in tmp_path.iterdir()] == ["tmp"]
+    assert not [*(tmp_path / "tmp").glob("lp-sweep-*")]
+
+
+def test_what_a_killed_export_left_goes_with_the_next(tmp_path: Path) -> None:
+    def publish(name: str) -> None:
+        with staged(tmp_path / name, force=True) as coming:
+            (coming / "lp_sweep.json").write_text("{}")
+
+    dying = "import os, pathlib, sys; from lp_sweep.orchestrator.export.folder import staged\n"
+    dying += "with staged(pathlib.Path('out'), force=False) as coming:\n"
+    dying += "    (coming / 'model').touch(); os.kill(os.getpid(), 9)"
+    assert subprocess.run([sys.executable, "-c", dying], cwd=tmp_path).returncode == -9
+    with staged(tmp_path / "out", force=True) as busy:
+        publish("out")
+        assert busy.is_dir(), "one that is being made stays"
+        publish("other")
+        (busy / "lp_sweep.json").write_text("{}")
+    assert {path.name for path in tmp_path.iterdir()} == {"out", "other"}
+
+
+@pytest.mark.parametrize(
+    ("step", "there", "stays"),
+    [
+        ("    os.rename = die", ["made"], "before"),
+        ("    os.rename = once", [], "before"),
+        ("    shutil.rmtree = die", ["made"], "after"),
+    ],
+    ids=["before the first name", "between two names", "before the old one is deleted"],
+)
+def test_what_was_there_is_there_after_a_kill_at_any_step(
+    tmp_path: Path, step: str, there: list[str], stays: str
+) -> None:
+    """The one or the other, and no third folder once the next export is over."""
+    program = f"""
+import os, pathlib, shutil, sys
+from lp_sweep.orchestrator.export.folder import staged
+
+real, calls = os.rename, []
+
+def die(*_, **__):
+    os.kill(os.getpid(), 9)
+
+def once(*names):
+    calls.append(names)
+    return real(*names) if len(calls) == 1 else die()
+
+with staged(pathlib.Path("made"), force=True) as coming:
+    (coming / "lp_sweep.json").write_text("after")
+{step}
+"""
+    made = tmp_path / "made"
+    made.mkdir()
+    (made / "lp_sweep.json").write_text("before")
+    assert subprocess.run([sys.executable, "-c", program], cwd=tmp_path).returncode == -9
+    assert [path.name for path in tmp_path.iterdir() if path.name[0] != "."] == there
+    with pytest.raises(SpecError, match="overwrite it with --force"), staged(made, force=False):
+        raise AssertionError("it begins")
+    assert (made / "lp_sweep.json").read_text() == stays
+    assert [path.name for path in tmp_path.iterdir()] == ["made"]
+
+
+@pytest.mark.parametrize("ended", [KeyboardInterrupt, SystemExit, OSError])
+@pytest.mark.parametrize("at", [0, 1])
+def test_what_was_there_is_there_when_the_last_step_ends_early(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ended: type[BaseException], at: int
+) -> None:
+    made, real, calls = tmp_path / "made", os.rename, []
+    made.mkdir()
+    (made / "lp_sweep.json").write_text("before")
+
+    def rename(*names: Any) -> None:
+        calls.append(names)
+        if len(calls) == at + 1:
+            raise ended
+        real(*names)
+
+    def publish() -> None:
+        with staged(made, force=True) as coming:
+            (coming / "lp_sweep.json").write_text("after")
+            monkeypatch.setattr(os, "rename", rename)
+
+    with pytest.raises((KeyboardInterrupt, SystemExit, LpSweepError)):
+        publish()
+    assert (made / "lp_sweep.json").read_text() == "before"
+    assert [path.name for path in tmp_path.iterdir()] == ["made"]
+
+
+def test_a_trial_and_the_best_are_not_asked_for_at_once(world: World, tmp_path: Path) -> None:
+    with open_store(world.store.location) as results:
+        with pytest.raises(SpecError, match="one of the two"):
+            results.export(tmp_path / "out", world.kept, task="mood", within=50)
+        with pytest.raises(SpecError, match="one of the two"):
+            results.export(tmp_path / "out")
+
+
+def _flip(path: Path, place: int) -> None:
+    content = bytearray(path.read_bytes())
+    content[place] ^= 1
+    path.write_bytes(content)
+
+
+BROKEN = {
+    "a byte": (lambda path: _flip(path, -4), "is damaged: model.safetensors"),
+    "its end": (lambda path: path.write_bytes(path.read_bytes()[:-8]), "is damaged"),
+    "a layer": (lambda path: change_weights(path, swap_layers), "is damaged"),
+    "the head": (lambda path: _flip(path.with_name("config.json"), 5), "is damaged: config.json"),
+}
+
+
+@pytest.mark.parametrize("broken", BROKEN)
+def test_a_damaged_network_is_not_published(world: World, tmp_path: Path, broken: str) -> None:
+    """The lowest bit of a weight, which moves no answer, too: the store has sums."""
+    mine = world.copy(tmp_path)
+    damage, message = BROKEN[broken]
+    damage(mine.weights)
+    with pytest.raises(ExportError, match=message):
+        mine.export(mine.kept, tmp_path / "out")
+    assert {path.name for path in tmp_path.iterdir()} <= {"store", "cache"}
+
+
+def _grow(tensors: dict[str, Any]) -> None:
+    name = "bert.encoder.layer.1.output.dense.bias"
+    tensors[name] = tensors[name] + np.float32(0.01) * (np.arange(32) == 4)
+
+
+WITHOUT_SUMS = {
+    "another weight": (_grow, "a logit differs from the stored one"),
+    "swapped layers": (swap_layers, "a logit differs from the stored one"),
+    "no head": (lambda tensors: tensors.pop("classifier.weight"), "1 weights missing"),
+}
+
+
+@pytest.mark.parametrize("change", WITHOUT_SUMS)
+def test_the_answers_tell_where_a_store_has_no_sums(
+    world: World, tmp_path: Path, change: str
+) -> None:
+    mine = world.copy(tmp_path)
+    (mine.weights.parent / SUMS).unlink()
+    mine.export(mine.kept, tmp_path / "whole")
+    damage, message = WITHOUT_SUMS[change]
+    change_weights(mine.weights, damage)
+    with pytest.raises(ExportError, match=message):
+        mine.export(mine.kept, tmp_path / "out")
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("damage", ["cut", "swapped"])
+def test_the_new_process_sees_it(made: World, tmp_path: Path, damage: str) -> None:
+    mine = made.copy(tmp_path)
+    (mine.weights.parent / SUMS).unlink()
+    if damage == "cut":
+        mine.weights.write_bytes(mine.weights.read_bytes()[:-8])
+    else:
+        change_weights(mine.weights, swap_layers)
+    message = "can't load the folder in a new process" if damage == "cut" else "a logit differs"
+    with pytest.raises(ExportError, match=message):
+        mine.export(mine.kept, tmp_path / "out")
+
+
+def test_a_record_of_another_score_is_not_what_is_exported(world: World, tmp_path: Path) -> None:
+    mine = world.copy(tmp_path)
+    (record,) = mine.store.read("trials", mine.kept)
+    mine.store.put("trials", mine.kept, [record | {"last": record["last"] - 1 / 60}])
+    with pytest.raises(ExportError, match="the stored logits give"):
+        mine.export(mine.kept, tmp_path / "out")
+
+
+# -- training again
+
+
+def test_what_was_not_kept_is_trained_again(
+    world: World, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    done = world.export(world.unkept, tmp_path / "out")
+    said = capsys.readouterr().err
+    assert f"{world.unkept} is trained again: its network was not kept. It took" in said
+    (record,) = world.store.read("trials", world.unkept)
+    assert done.retrained
+    assert done.score == 100 * record["last"]
+    assert not (Path(world.store.location) / "weights" / world.unkept).exists()
+
+
+def test_a_seed_whose_network_was_kept_is_named(world: World) -> None:
+    """`keep: best` keeps the best seed, and `--best` takes the median one."""
+    both = {1: world.unkept, 2: world.kept}
+    told = kept_instead(world.store, world.unkept, both)
+    assert told is not None
+    assert "seed 2 was kept: --seed 2 takes it" in told
+    assert kept_instead(world.store, world.kept, both) is None
+    assert kept_instead(world.store, world.unkept, {1: world.unkept, 2: "t1-0"}) is None
+
+
+def test_what_nothing_is_stored_of_is_trained_again(
+    world: World, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    mine = world.copy(tmp_path)
+    mine.store.delete("predictions", f"{mine.kept}.parquet")
+    assert mine.export(mine.kept, tmp_path / "out").retrained
+    assert "no predictions to hold its network against" in capsys.readouterr().err
+
+
+def test_another_score_is_published_only_where_that_is_accepted(
+    world: World, tmp_path: Path
+) -> None:
+    mine = world.copy(tmp_path)
+    (record,) = mine.store.read("trials", mine.unkept)
+    mine.store.put("trials", mine.unkept, [record | {"last": record["last"] + 1 / 60}])
+    with pytest.raises(ExportError, match=r"it is another network.*--accept-retrained"):
+        mine.export(mine.unkept, tmp_path / "out")
+    assert not (tmp_path / "out").exists()
+    done = mine.export(mine.unkept, tmp_path / "out", accept_retrained=True)
+    assert done.score == 100 * record["last"]
+    text = (tmp_path / "out" / "README.md").read_text(encoding="utf-8")
+    assert f"trained again it scores {100 * record['last']:.2f} accuracy" in text
+
+
+def test_another_score_is_another_network() -> None:
+    record = {
+        "last": 0.8,
+        "metric": "accuracy",
+        "device_name": "A100",
+        "threads": 4,
+        "versions": [("torch", "2.13.0")],
+    }
+    assert check_same(record, record, accept=False) is None
+    again = record | {"last": 0.79, "device_name": "a laptop"}
+    with pytest.raises(ExportError, match=r"scores 79\.00 accuracy, and the record says 80\.00"):
+        check_same(again, record, accept=False)
+    said = check_same(again, record, accept=True)
+    assert said is not None
+    assert "a laptop, 4 threads, torch 2.13.0; the record's was of A100" in said
+
+
+@pytest.mark.slow
+def test_stages_are_trained_again_in_their_order(tmp_path: Path, monkeypatch: Any) -> None:
+    in_this_process(monkeypatch)
+    file = save_world(tmp_path, procedures=["finetune_then_drop"])
+    store = Store(tmp_path / "store", create=True)
+    works = {job["start"]: job for job in jobs(file, "k=2", *QUICK)}
+    first = works.pop(None)
+    (job,) = works.values()
+    assert execute({**first, "network": True}, store.location)["status"] == "done"
+    assert execute(job, store.location)["status"] == "done"
+    world = World(file, store, job["id"], job["id"])
+    (record,) = store.read("trials", job["id"])
+    done = world.export(job["id"], tmp_path / "out")
+    assert done.retrained
+    assert done.score == 100 * record["last"]
+
+
+# -- what can't be
+
+
+def test_data_that_is_nowhere(world: World, tmp_path: Path) -> None:
+    with pytest.raises(PreflightError, match=r"data of task 'mood'.*known by its content.*--file"):
+        world.export(world.kept, tmp_path / "out", file="quickstart")
+
+
+@pytest.mark.parametrize(
+    ("trial", "error", "message"),
+    [
+        ("t1-zz", StoreError, "has nothing on t1-zz"),
+        ("t1-", StoreError, "is the beginning of 2 identifiers"),
+    ],
+)
+def test_a_trial_that_is_not_there(
+    world: World, tmp_path: Path, trial: str, error: type[Exception], message: str
+) -> None:
+    with pytest.raises(error, match=message):
+        world.export(trial, tmp_path / "out")
+
+
+def test_a_network_without_feed_forwards_is_refused(world: World, tmp_path: Path) -> None:
+    mine = world.copy(tmp_path)
+    (record,) = mine.store.read("trials", mine.kept)
+    mine.store.put("trials", mine.kept, [record | {"removed_feed_forwards": [2]}])
+    with pytest.raises(SpecError, match=r"no feed-forward in layers 2.*load_network"):
+        mine.export(mine.kept, tmp_path / "out")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ((), "name a trial, or choose one with --best"),
+        (("t1-0", "--best", "--task", "mood"), "one of the two"),
+        (("--best",), "Name it with --task"),
+        (("t1-0", "--private"), "--private is for --push-to-hub"),
+        (("t1-0", "--push-to-hub", "me/x", "--offline"), "--offline is set"),
+    ],
+)
+def test_a_command_that_says_too_little(
+    tmp_path: Path, arguments: tuple[str, ...], message: str
+) -> None:
+    done = sweep("export", *arguments, "--out", "out", cwd=tmp_path)
+    assert done.returncode == 2
+    assert message in re.sub(r"\s+", " ", done.stderr)
+
+
+def _one(file: Path, folder: Path, *overrides: str) -> World:
+    """A world of one kept trial."""
+    store = Store(folder / "store", create=True)
+    job = jobs(file, *overrides, "recipe.epochs=1", cache=folder / "cache")[0]
+    assert execute({**job, "keep": "all"}, store.location)["status"] == "done"
+    return World(file, store, job["id"], job["id"])
+
+
+def _dev_rows(world: World) -> list[dict[str, str]]:
+    with (Path(world.file).parent / "dev.csv").open(encoding="utf-8") as stream:
+        return list(csv.DictReader(stream))
+
+
+# -- what a user must know before taking it
+
+
+@pytest.mark.parametrize(
+    ("score", "warned"), [(0.5, True), (0.40, True), (0.51, False)], ids=["as", "below", "better"]
+)
+def test_a_network_that_did_not_learn_is_exported_with_a_warning(
+    made: World, tmp_path: Path, monkeypatch: Any, capsys: Any, score: float, warned: bool
+) -> None:
+    """Named by its identifier: `--best` warns of it too."""
+    in_this_process(monkeypatch)
+    world = made.copy(tmp_path)
+    (record,) = world.store.read("trials", world.kept)
+    world.store.put("trials", world.kept, [record | {"majority": record["last"] + 0.5 - score}])
+    world.export(world.kept, tmp_path / "out")
+    card = (tmp_path / "out" / "README.md").read_text(encoding="utf-8")
+    for text in (capsys.readouterr().err, card):
+        assert ("no better than always giving the most common answer" in text) == warned
+
+
+def test_a_full_network_that_did_not_learn_is_named() -> None:
+    learned = {"last": 0.9, "majority": 0.5, "metric": "accuracy"}
+    not_learned = learned | {"last": 0.5}
+    assert untaught_network(learned, learned) == untaught_network(learned, None) == ""
+    assert "with all layers scores 50.00 accuracy" in untaught_network(learned, not_learned)
+    assert "no pearson" in untaught_network(
+        {"last": None, "majority": 0.0, "metric": "pearson"}, None
+    )
+    f1 = not_learned | {"metric": "f1", "positive": "fraud"}
+    assert "50.00 f1 of 'fraud', no better than always giving the answer 'fraud'" in (
+        untaught_network(f1, None)
+    )
+
+
+SECRET = "s3cret-of-a-later-version"
+
+
+def test_a_column_of_a_later_version_is_not_published(
+    made: World, tmp_path: Path, monkeypatch: Any
+) -> None:
+    """Nor a version's name, nor a file beside the weights: what is published is listed."""
+    in_this_process(monkeypatch)
+    monkeypatch.setitem(TABLES, "trials", TABLES["trials"].append(pa.field("owner", pa.string())))
+    world = made.copy(tmp_path)
+    (record,) = world.store.read("trials", world.kept)
+    versions = [*record["versions"], ("login", SECRET)]
+    world.store.put("trials", world.kept, [record | {"owner": SECRET, "versions": versions}])
+    (world.weights.parent / "optimizer.json").write_text(SECRET)
+    (read,) = world.store.read("trials", world.kept)
+    assert read["owner"] == SECRET, "a program that knows the column"
+    world.export(world.kept, tmp_path / "out")
+    found = [path for path in (tmp_path / "out").rglob("*") if path.is_file()]
+    assert len(found) > 5
+    assert not [path.name for path in found if SECRET.encode() in path.read_bytes()]
+    about = json.loads((tmp_path / "out" / "lp_sweep.json").read_text())["record"]
+    assert about.keys() | {"host", "command", "spec", "model", "peak_memory_bytes"} == set(
+        TRIALS.names
+    )
+    assert about["versions"] == dict(record["versions"])
+    mirrored = run_of_record("toy", read, [])
+    assert SECRET not in repr(mirrored)
+    with open_views(world.store) as catalog:
+        assert SECRET in str(catalog.query("SELECT owner FROM trials").to_pylist())
+        assert SECRET not in str(origin(catalog, world.store))
+        assert SECRET not in str([make(catalog) for make in (TABLES_SHOWN | STATISTICS).values()])
+
+
+# -- before anything is loaded or trained
+
+
+@pytest.mark.parametrize(
+    ("wrong", "said"),
+    [
+        ({"out": "taken"}, "taken exists"),
+        ({"out": "taken/file/out"}, "can't write .*out: .*Name another folder"),
+        ({"trial": "t1-0000"}, "nothing on t1-0000"),
+        ({"store": "nowhere"}, "no store at"),
+        ({"onnx": True}, "onnxruntime.*pip install"),
+        ({"file": None}, "data of task 'mood'.*--file"),
+        ({"file": "missing.yaml"}, "missing.yaml"),
+    ],
+    ids=["out", "unwritable", "trial", "store", "onnx", "data", "file"],
+)
+@pytest.mark.parametrize("which", ["kept", "unkept"])
+def test_what_can_be_known_before_is_said_before(
+    made: World, tmp_path: Path, monkeypatch: Any, which: str, wrong: dict[str, Any], said: str
+) -> None:
+    def too_late(*_: Any) -> None:
+        raise AssertionError("a network was looked for")
+
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(trialfolder, "from_store", too_late)
+    monkeypatch.setattr(trialfolder, "_device", too_late)
+    monkeypatch.setattr(exportverbs, "find_spec", lambda _: None)
+    (tmp_path / "taken").mkdir()
+    (tmp_path / "taken" / "file").write_text("mine")
+    options = {"trial": getattr(made, which), "out": tmp_path / "new" / "folder"} | wrong
+    with pytest.raises(LpSweepError, match=re.compile(said, re.DOTALL)):
+        made.export(options.pop("trial"), Path(options.pop("out")), **options)
+    assert [path.name for path in tmp_path.iterdir()] == ["taken"], "nothing is left behind"
+
+
+@pytest.mark.slow  # two programs that load torch
+def test_the_reports_own_command_exports_from_any_folder(made: World, tmp_path: Path) -> None:
+    """A sweep over a model and data of one's own, in folders with blanks and quotes."""
+    folder = tmp_path / 'it\'s "mine"'
+    shutil.copytree(Path(made.file).parent, folder)
+    world = World(folder / "sweep.yaml", Store(folder / "store"), made.kept, made.unkept)
+    plan = make_plan(resolve(load_sweep(folder / "sweep.yaml", ("k=2", *QUICK))), Known.nothing())
+    Recorder(world.store, part=False, command="").cells(plan)
+    stored = run_with(str(world.file), None) + Path(world.file).read_text()
+    world.store.put_text("sweeps", "toy.yaml", stored)
+    (record,) = world.store.read("trials", world.kept)
+    cells = world.store.read("sweeps", "toy")
+    full = cells[0] | {"cell": 1, "k": 0, "dropped_layers": [], "kept_layers": [1, 2, 3, 4]}
+    full["trial_id"] = made.unkept
+    world.store.put("sweeps", "toy", [*cells, full])
+    with open_views(world.store, deltas=(100,), only=VIEWS) as catalog:
+        page = gather(catalog, world.store, None, (100,), lambda _: None)
+    command = page.answers[0].choices[0].export
+    elsewhere = tmp_path / "elsewhere"
+    elsewhere.mkdir()
+    done = sweep(*shlex.split(command)[1:], "--offline", cwd=elsewhere)
+    assert done.returncode == 0, done.stderr
+    assert (elsewhere / done.stdout.strip() / "model.safetensors").is_file()
+    assert record["trial_id"] in done.stderr

@@ -1,0 +1,202 @@
+"""Which network `export --best` takes: that of `table min-layers`, of its seeds the median."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from lp_sweep.analysis.views import open_views
+from lp_sweep.orchestrator.cli.exportverbs import export_trial
+from lp_sweep.orchestrator.export.choice import VIEWS, Asked, Chosen, best, stored_answers
+from lp_sweep.storage.errors import LpSweepError, SpecError
+from tests.support.fake_records import FakeSweep
+
+
+@pytest.fixture
+def fake(tmp_path: Path) -> FakeSweep:
+    return FakeSweep(tmp_path)
+
+
+def choose(fake: FakeSweep, within: float = 1, **asked: Any) -> Chosen:
+    with open_views(fake.publish(), deltas=(within,), only=VIEWS) as catalog:
+        return best(catalog, Asked(**({"task": "SST-2", "within": within} | asked)))
+
+
+def trial(fake: FakeSweep, **where: Any) -> str:
+    (row,) = [row for row in fake.cells if all(row[name] == where[name] for name in where)]
+    return str(row["trial_id"])
+
+
+def test_the_fewest_layers_over_all_strategies(fake: FakeSweep) -> None:
+    fake.curve({0: 90.0, 4: 89.5, 6: 80.0})
+    fake.curve({0: 90.0, 6: 89.2}, strategy="symmetric")
+    found = choose(fake)
+    assert found.trial_id == trial(fake, strategy="symmetric", k=6)
+    assert "6 of 12 layers (symmetric, K=6)" in found.why
+    assert "over all strategies" in found.why
+    assert "; the score changes by -0.80" in found.why
+    one = choose(fake, strategy="top")
+    assert one.trial_id == trial(fake, strategy="top", k=4)
+
+
+def test_of_equals_the_better_one(fake: FakeSweep) -> None:
+    fake.curve({0: 90.0, 4: 89.2})
+    fake.curve({0: 90.0, 4: 89.6}, strategy="bottom")
+    assert choose(fake).trial_id == trial(fake, strategy="bottom", k=4)
+
+
+def test_where_nothing_may_go_it_is_the_full_network(fake: FakeSweep) -> None:
+    fake.curve({0: 90.0, 4: 80.0})
+    found = choose(fake)
+    assert found.trial_id == trial(fake, k=0)
+    assert "12 of 12 layers (all layers)" in found.why
+
+
+@pytest.mark.parametrize(
+    ("scores", "median"),
+    [({1: 89.0, 2: 91.0, 3: 89.5}, 3), ({1: 89.0, 2: 89.6}, 1), ({1: 89.5, 2: 89.5, 3: 89.5}, 2)],
+    ids=["the middle one", "the lower of two", "of equals by the seed"],
+)
+def test_it_is_the_seed_of_the_median_score(
+    fake: FakeSweep, scores: dict[int, float], median: int
+) -> None:
+    for seed, score in scores.items():
+        fake.curve({0: 90.0, 4: score}, seed=seed)
+    found = choose(fake)
+    assert found.trial_id == trial(fake, k=4, seed=median)
+    assert f"it is {median}, which has the median score" in found.why
+    assert f"; the mean over {len(scores)} seeds changes by" in found.why
+    assert found.seeds == {seed: trial(fake, k=4, seed=seed) for seed in scores}
+
+
+def test_a_seed_may_be_named(fake: FakeSweep) -> None:
+    for seed in (1, 2, 3):
+        fake.curve({0: 90.0, 4: 89.0 + seed / 10}, seed=seed)
+    assert choose(fake, seed=3).trial_id == trial(fake, k=4, seed=3)
+    with pytest.raises(SpecError, match="--seed 7: this network was trained with seeds 1, 2, 3"):
+        choose(fake, seed=7)
+
+
+def test_percent_is_of_the_full_score(fake: FakeSweep) -> None:
+    fake.curve({0: 50.0, 4: 49.2})
+    assert choose(fake).trial_id == trial(fake, k=4)
+    assert choose(fake, unit="percent").trial_id == trial(fake, k=0)
+
+
+def test_an_answer_that_cells_hang_on_is_none(fake: FakeSweep) -> None:
+    fake.curve({0: 90.0, 4: 89.5})
+    fake.cell(k=6, state="failed")
+    fake.curve({0: 90.0, 4: 89.0}, strategy="bottom")
+    message = (
+        r"not known yet: top may drop 4 to 6 of 12 layers, since 1 pairs .* missing or failed.*"
+        r"--strategy: bottom"
+    )
+    with pytest.raises(SpecError, match=message):
+        choose(fake)
+    assert choose(fake, strategy="bottom").trial_id == trial(fake, strategy="bottom", k=4)
+
+
+def test_what_could_not_be_smaller_is_not_waited_for(fake: FakeSweep) -> None:
+    fake.curve({0: 90.0, 6: 89.5})
+    fake.curve({0: 90.0, 2: 89.5}, strategy="bottom")
+    fake.cell(strategy="bottom", k=4, state="pending")
+    assert choose(fake).trial_id == trial(fake, strategy="top", k=6)
+
+
+def test_what_is_open_by_another_procedure_is_no_advice(fake: FakeSweep) -> None:
+    """--strategy would not set the two apart."""
+    fake.curve({0: 90.0, 2: 89.5})
+    fake.cell(k=4, procedure="iterative", state="pending")
+    for strategy in (None, "top"):
+        with pytest.raises(SpecError, match=r"not known yet: top .* does what is missing\.$"):
+            choose(fake, strategy=strategy)
+
+
+def test_a_full_network_that_learned_nothing_is_told(fake: FakeSweep) -> None:
+    for seed, full in ((1, 50.0), (2, 90.0)):
+        fake.curve({0: full, 4: full - 0.5}, seed=seed)
+        fake.curve({0: 90.0, 4: 89.5}, seed=seed, task="RTE")
+    assert choose(fake).caution.startswith(
+        "With all layers 1 of 2 seeds scores no better than the constant answer. What learned"
+    )
+    assert choose(fake, task="RTE").caution == ""
+
+
+def test_cells_of_two_recipes_are_a_caution(tmp_path: Path) -> None:
+    fake = FakeSweep(tmp_path)
+    for task, setups in (("RTE", "ab"), ("MRPC", "cc")):
+        for k, setup in zip((0, 2), setups, strict=True):
+            fake.cell(k=k, score=90.0, task=task, setup=setup)
+    assert choose(fake, task="RTE").caution.startswith("Not comparable: cells of sweep demo")
+    assert choose(fake, task="MRPC").caution == ""
+
+
+def test_the_command_warns_of_it(fake: FakeSweep, capsys: pytest.CaptureFixture[str]) -> None:
+    fake.curve({0: 50.0, 4: 49.5})
+    fake.publish()
+    asked = Asked("SST-2", 1)
+    folder = Path(fake.store.location) / "out"
+    with pytest.raises(LpSweepError):  # the records are of no model that there is
+        export_trial(out=folder, best=asked, store=fake.store.location, offline=True)
+    printed = capsys.readouterr()
+    assert "\nwarning: With all layers the one seed scores no better than" in printed.err
+    assert printed.out == ""
+
+
+def test_without_a_full_network_there_is_no_loss(fake: FakeSweep) -> None:
+    fake.cell(k=4, score=89.0)
+    fake.cell(k=0, state="pending")
+    with pytest.raises(SpecError, match="no network with all layers is done"):
+        choose(fake)
+
+
+@pytest.mark.parametrize(
+    ("asked", "message"),
+    [
+        ({"task": "SST"}, r"--task: unknown task 'SST'.*Did you mean 'SST-2'"),
+        ({"strategy": "botom"}, "--strategy: unknown strategy 'botom'"),
+        ({"model": "brt"}, "--model: unknown model 'brt'"),
+        ({}, "2 models with task 'SST-2'. Choose one with --model: bert, roberta"),
+    ],
+    ids=["task", "strategy", "model", "two models"],
+)
+def test_what_is_asked_for_is_there(fake: FakeSweep, asked: dict[str, Any], message: str) -> None:
+    fake.curve({0: 90.0, 4: 89.5})
+    fake.curve({0: 90.0, 4: 89.5}, model="roberta")
+    with pytest.raises(SpecError, match=message):
+        choose(fake, **asked)
+
+
+def test_fewer_seeds_than_the_sweep_lists_are_named(fake: FakeSweep) -> None:
+    fake.cell(k=0, score=90.0, seed=1)
+    fake.cell(k=0, score=90.0, seed=2)
+    fake.cell(k=2, score=89.5, seed=2)
+    assert "1 of the 2 seeds" in choose(fake).why
+
+
+def test_it_says_how_much_of_the_score_is_luck(fake: FakeSweep) -> None:
+    """Nine strategies that are right as often: the best of them owes a point to these rows."""
+    rng = np.random.default_rng(3)
+    for index, strategy in enumerate(["top", *(f"random {draw}" for draw in range(9))]):
+        right = rng.random(400) < 0.9
+        dropped = [index + 1, 12]
+        score = 100 * float(right.mean())
+        row = fake.cell(strategy=strategy, k=2, dropped=dropped, score=score, metric="accuracy")
+        fake.predictions(row["trial_id"], right.tolist())
+    full = fake.cell(k=0, score=90.0, metric="accuracy")
+    store = fake.publish()
+    with open_views(store, deltas=(3,), only=VIEWS) as catalog:
+        found = best(catalog, Asked("SST-2", 3), stored_answers(store))
+    assert "can't be estimated: no predictions" in found.luck
+    fake.predictions(full["trial_id"], [True] * 360 + [False] * 40)
+    with open_views(store, deltas=(3,), only=VIEWS) as catalog:
+        found = best(catalog, Asked("SST-2", 3), stored_answers(store))
+    less = re.search(
+        r"10 strategies \(11 networks\).*about (\S+) points less.*400 dev rows", found.luck
+    )
+    assert less
+    assert 0.5 < float(less[1]) < 4

@@ -1,0 +1,135 @@
+"""From a stored record back to its model and its rows: what is found has the record's content."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from lp_sweep.orchestrator.export.places import Where, job_of, model_place, spec_of, task_source
+from lp_sweep.orchestrator.inputs.resolve import resolve
+from lp_sweep.orchestrator.sweepfile.load import load_sweep
+from lp_sweep.storage.errors import PreflightError, StoreError
+from lp_sweep.storage.identity import canonical_json, trial_id
+from lp_sweep.storage.plain import trial_spec_from_plain
+from lp_sweep.storage.shipped import ship
+from lp_sweep.storage.specs import TrialSpec
+from lp_sweep.storage.store import Store
+from lp_sweep.trials.datasource import data_fingerprint
+from lp_sweep.trials.placed import data_files, model_files
+from lp_sweep.trials.tasks import TASKS, glue_source
+from tests.support.sweepfiles import make_data
+from tests.support.toyworld import save_world
+from tests.trials.test_run import jobs
+
+Row = dict[str, object]
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    return save_world(tmp_path)
+
+
+@pytest.fixture
+def where(tmp_path: Path) -> Where:
+    return Where(Store(tmp_path / "store", create=True), tmp_path / "cache")
+
+
+def record_of(spec: TrialSpec, **columns: object) -> Row:
+    return {
+        "trial_id": trial_id(spec),
+        "spec": canonical_json(spec),
+        "model": "./model",
+        "model_fingerprint": spec.model_fingerprint,
+        "depth": 4,
+        "task": "mood",
+        **columns,
+    }
+
+
+def planned(file: Path) -> TrialSpec:
+    return trial_spec_from_plain(jobs(file, "k=2")[0]["spec"])
+
+
+def test_a_sweep_file_says_where(file: Path, where: Where) -> None:
+    spec = planned(file)
+    found = job_of(spec, record_of(spec), where._replace(sweep=resolve(load_sweep(file))))
+    planned_job = jobs(file, "k=2")[0]
+    for name in ("id", "kind", "spec", "model"):
+        assert found[name] == planned_job[name], name
+    assert found["task"]["source"] == planned_job["task"]["source"]
+
+
+def test_a_file_with_other_content_is_none(file: Path, where: Where) -> None:
+    spec = planned(file)
+    (file.parent / "dev.csv").write_text("text,label\na,pos\nb,neg\n")
+    other = where._replace(sweep=resolve(load_sweep(file)))
+    with pytest.raises(PreflightError, match=r"the data of task 'mood' of t1-.* by its content"):
+        job_of(spec, record_of(spec), other)
+
+
+def test_the_hub_is_in_the_record(file: Path, where: Where) -> None:
+    source = glue_source("mnli", None)
+    spec = replace(
+        planned(file),
+        model_fingerprint="hub:org/a@b@" + "0" * 40,
+        task=TASKS["mnli"].definition,
+        data_fingerprint=data_fingerprint(source, TASKS["mnli"].definition),
+    )
+    record = record_of(spec, model="org/a@b", task="mnli")
+    assert task_source(spec, record, where) == source
+    place = model_place(record, where)
+    assert place is not None
+    assert (place["path"], place["revision"]) == ("org/a@b", "0" * 40)
+
+
+def test_glue_in_a_folder(file: Path, where: Where, tmp_path: Path) -> None:
+    folder = make_data(tmp_path / "glue")
+    source, definition = glue_source("rte", folder), TASKS["rte"].definition
+    print_ = data_fingerprint(source, definition)
+    spec = replace(planned(file), task=definition, data_fingerprint=print_)
+    record = record_of(spec, task="rte")
+    assert task_source(spec, record, where) is None
+    assert task_source(spec, record, where._replace(data_dir=folder)) == source
+    other = replace(spec, data_fingerprint="sha256:0")
+    assert task_source(other, record, where._replace(data_dir=folder)) is None
+
+
+def test_what_a_cluster_left_in_the_store(file: Path, where: Where) -> None:
+    spec = planned(file)
+    job = jobs(file, "k=2")[0]
+    ship(where.store, spec.model_fingerprint, model_files(Path(job["model"]["path"])))
+    ship(where.store, spec.data_fingerprint, data_files(job["task"]["source"]["files"]))
+    shutil.rmtree(file.parent / "model")
+    (file.parent / "dev.csv").unlink()
+    found = job_of(spec, record_of(spec), where)
+    assert (Path(found["model"]["path"]) / "model.safetensors").is_file()
+    assert list(found["task"]["source"]["files"]) == ["train", "validation"]
+
+
+@pytest.mark.parametrize("text", ["", "[]", '{"files": 3}', '{"files": [3]}'])
+def test_a_list_of_files_that_is_none_is_named(file: Path, where: Where, text: str) -> None:
+    spec = planned(file)
+    ship(where.store, spec.model_fingerprint, model_files(file.parent / "model"))
+    (place,) = (Path(where.store.location) / "inputs").glob("*/complete.json")
+    place.write_text(text)
+    with pytest.raises(
+        StoreError, match=r"complete\.json does not list the files .* Delete inputs"
+    ):
+        model_place(record_of(spec), where)
+
+
+@pytest.mark.parametrize("spec", [None, "{", json.dumps({"seed": 1})], ids=str)
+def test_a_record_that_does_not_say_what_it_is_of(spec: str | None) -> None:
+    with pytest.raises(StoreError, match="does not say what the trial was"):
+        spec_of({"trial_id": "t1-0", "spec": spec})
+
+
+def test_a_record_of_another_identity(file: Path) -> None:
+    spec = planned(file)
+    assert spec_of(record_of(spec)) == spec
+    with pytest.raises(StoreError, match="another version"):
+        spec_of(record_of(spec, trial_id="t0-0"))

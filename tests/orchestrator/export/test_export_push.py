@@ -1,0 +1,118 @@
+"""An exported folder goes to the hub only where that is asked for: over real HTTP, on loopback."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.support.hubserver import Hub, serve
+from tests.support.hubworld import World
+from tests.support.toyworld import save_model
+
+TOKEN = "hf_" + "a1" * 16
+REPO = "me/smaller"
+PUSH = """
+import sys
+from pathlib import Path
+from lp_sweep.orchestrator.export.hubpush import push
+from lp_sweep.storage.errors import LpSweepError
+try:
+    print(push(Path("folder"), sys.argv[1], private=sys.argv[2] == "private"))
+except LpSweepError as error:
+    sys.exit(f"{type(error).__name__}: {error}")
+"""
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> Iterator[World]:
+    hub = Hub()
+    hub.token = TOKEN
+    (tmp_path / "folder" / "onnx").mkdir(parents=True)
+    (tmp_path / "folder" / "README.md").write_text("---\nlicense: mit\n---\n# It\n")
+    (tmp_path / "folder" / "model.safetensors").write_bytes(bytes(range(256)))
+    (tmp_path / "folder" / "onnx" / "model.onnx").write_bytes(b"a graph")
+    with serve(hub):
+        yield World(tmp_path, hub)
+
+
+def sent(world: World) -> dict[str, bytes]:
+    commit = world.hub.resolve("model", REPO, "main")
+    assert commit is not None
+    return world.hub.commits["model", REPO][commit]
+
+
+@pytest.mark.parametrize("how", ["private", "public"])
+def test_one_commit_holds_the_whole_folder(world: World, how: str) -> None:
+    done = world.python("-c", PUSH, REPO, how, env={"HF_TOKEN": TOKEN})
+    assert done.stdout.strip() == f"{world.hub.url}/{REPO}"
+    assert set(sent(world)) == {"README.md", "model.safetensors", "onnx/model.onnx"}
+    assert sent(world)["model.safetensors"] == bytes(range(256))
+    assert world.hub.private == {REPO: how == "private"}
+    assert TOKEN not in done.stdout + done.stderr
+
+
+def test_who_may_not_write_is_told_what_to_do(world: World) -> None:
+    done = world.python("-c", PUSH, REPO, "public", env={"HF_TOKEN": TOKEN[::-1]}, code=1)
+    assert "PreflightError: the hub refused me/smaller: 401" in done.stderr
+    assert "Set HF_TOKEN" in done.stderr
+    assert TOKEN[::-1] not in done.stderr
+    assert not world.hub.commits
+
+
+def test_a_hub_that_is_away_is_one_sentence(world: World) -> None:
+    """After hours of training, say: what is lost is the sending alone."""
+    env = {"HF_TOKEN": TOKEN, "HF_ENDPOINT": "http://127.0.0.1:9"}
+    done = world.python("-c", PUSH, REPO, "public", env=env, code=1)
+    assert "Traceback" not in done.stderr
+    assert "PreflightError: can't send folder to the hub: " in done.stderr
+    assert f"The folder is whole; send it with `hf upload {REPO} folder`." in done.stderr
+
+
+CHECK = """
+import sys
+from lp_sweep.orchestrator.export.hubpush import check_may_push
+from lp_sweep.storage.errors import LpSweepError
+try:
+    check_may_push(sys.argv[1], offline=False)
+except LpSweepError as error:
+    sys.exit(f"{type(error).__name__}: {error}")
+"""
+
+
+@pytest.mark.parametrize(
+    ("env", "role", "said"),
+    [
+        ({"HF_TOKEN": TOKEN}, "write", ""),
+        ({"HF_TOKEN": TOKEN}, "read", "the token may only read. Set HF_TOKEN"),
+        ({"HF_TOKEN": TOKEN[::-1]}, "write", "the hub refused the token: 401. Set HF_TOKEN"),
+        ({}, "write", "there is no token. Set HF_TOKEN"),
+        ({"HF_TOKEN": TOKEN, "HF_ENDPOINT": "http://127.0.0.1:9"}, "write", "can't be reached"),
+    ],
+    ids=["may write", "may read", "unknown", "no token", "the hub is away"],
+)
+def test_who_may_not_write_hears_it_before_the_work(
+    world: World, env: dict[str, str], role: str, said: str
+) -> None:
+    world.hub.role = role
+    done = world.python("-c", CHECK, REPO, env=env, code=int(bool(said)))
+    assert said in done.stderr
+    assert (done.stderr == "") == (not said)
+    assert TOKEN not in done.stderr
+
+
+@pytest.mark.slow
+def test_the_command_sends_what_it_made(world: World) -> None:
+    save_model(world.folder / "model")
+    arguments = ("./model", "--strategy", "top", "--k", "2", "--out", "out")
+    command = ("-m", "lp_sweep.orchestrator.cli", "prune", *arguments)
+    env = {"HF_TOKEN": TOKEN}
+    world.python(*command, env=env)
+    assert world.hub.requests == [], "without the flag nothing is asked"
+    done = world.python(*command, "--force", "--push-to-hub", REPO, env=env)
+    assert f"sent to {world.hub.url}/{REPO}" in done.stderr
+    assert set(sent(world)) == {path.name for path in (world.folder / "out").iterdir()}
+    offline = {"HF_HUB_OFFLINE": "1"}
+    refused = world.python(*command, "--force", "--push-to-hub", REPO, env=offline, code=2)
+    assert "HF_HUB_OFFLINE is set, so nothing goes to the hub" in refused.stderr

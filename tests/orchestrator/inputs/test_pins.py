@@ -1,0 +1,173 @@
+"""Branches to commits, and the manifest that keeps them: file handling, without a hub."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from huggingface_hub import constants
+
+from lp_sweep.orchestrator.inputs import hub
+from lp_sweep.orchestrator.inputs.manifest import (
+    FileEntry,
+    Held,
+    Manifest,
+    manifest_path,
+    read_manifest,
+    write_manifest,
+)
+from lp_sweep.orchestrator.inputs.pins import Pin, Pins
+from lp_sweep.orchestrator.sweepfile.load import load_sweep
+from lp_sweep.storage.errors import PreflightError
+from tests.support.sweepfiles import make_inputs
+
+A, B = "a" * 40, "b" * 40
+
+
+def held(repo_id: str, commit: str = A, **rest: object) -> Held:
+    files = {"model.safetensors": FileEntry(bytes=3, sha256="0" * 64)}
+    return Held.model_validate(
+        {"id": repo_id, "asked": "main", "commit": commit, "files": files} | rest
+    )
+
+
+@pytest.fixture(autouse=True)
+def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path / "cache"))
+    return tmp_path / "cache"
+
+
+def known_to_cache(cache: Path, revision: str, text: str) -> None:
+    path = cache / "models--x--y" / "refs" / revision
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(text)
+
+
+def test_the_order_of_what_is_believed(cache: Path) -> None:
+    manifest = Manifest(models=(held("x/y", A),))
+    assert Pins(offline=True).find("model", "x/y", None) == Pin("main", "--offline is set")
+    known_to_cache(cache, "main", B)
+    assert Pins(offline=True).find("model", "x/y", None) == Pin(B)
+    assert Pins(manifest, offline=True).find("model", "x/y", None) == Pin(A)
+    assert Pins(manifest, offline=True).find("model", "x/y", "main") == Pin(A)
+    assert Pins(manifest, offline=True).find("model", "x/y", "c" * 40) == Pin("c" * 40)
+    assert Pins(manifest, offline=True).find("dataset", "x/y", None).revision == "main"
+
+
+def test_without_an_answer_the_hub_is_asked_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Else a plan of twelve models waits twelve times for a network that drops packets."""
+    asked = []
+
+    def silent(kind: str, repo_id: str, revision: str) -> hub.Listing:
+        asked.append(repo_id)
+        raise hub.Refused("the hub did not answer (ConnectTimeout)", reached=False)
+
+    monkeypatch.setattr(hub, "listing", silent)
+    pins = Pins()
+    for name in ("a/a", "b/b", "c/c"):
+        assert pins.find("model", name, None).why_not == "the hub did not answer (ConnectTimeout)"
+    assert asked == ["a/a"]
+
+
+@pytest.mark.parametrize(
+    "revision", ["../../../secret", "..", "/etc/passwd", "", "a\0b", "v" * 300]
+)
+def test_a_revision_leads_nowhere_else(cache: Path, revision: str) -> None:
+    known_to_cache(cache, "main", A)
+    (cache / "secret").write_text(B)
+    assert hub.cached_commit("model", "x/y", revision) is None
+    before = sorted(cache.rglob("*"))
+    hub.remember_commit("model", "x/y", revision, A)
+    assert sorted(cache.rglob("*")) == before
+
+
+@pytest.mark.parametrize("text", ["", "main", "A" * 40, f"{A} {B}", "\0"])
+def test_a_torn_ref_names_no_commit(cache: Path, text: str) -> None:
+    known_to_cache(cache, "main", text)
+    assert hub.cached_commit("model", "x/y", "main") is None
+
+
+def test_what_is_remembered_is_what_huggingface_hub_reads(cache: Path) -> None:
+    from huggingface_hub import try_to_load_from_cache
+
+    hub.remember_commit("model", "x/y", "refs/pr/1", A)
+    assert hub.cached_commit("model", "x/y", "refs/pr/1") == A
+    snapshot = hub.snapshot("model", "x/y", A)
+    snapshot.mkdir(parents=True)
+    (snapshot / "config.json").write_text("{}")
+    found = try_to_load_from_cache("x/y", "config.json", cache_dir=cache, revision="refs/pr/1")
+    assert found == str(snapshot / "config.json")
+
+
+# -- the manifest
+
+
+def test_a_manifest_is_what_was_written(tmp_path: Path) -> None:
+    path = tmp_path / "sweep.manifest.json"
+    manifest = Manifest(
+        models=(held("x/y"),), datasets=(held("d", config="c"),), local={"./m": "h"}
+    )
+    assert write_manifest(path, manifest)
+    assert read_manifest(path) == manifest
+    before = path.stat().st_mtime_ns
+    assert not write_manifest(path, manifest)
+    assert path.stat().st_mtime_ns == before
+    assert [item.name for item in tmp_path.iterdir()] == [path.name]
+
+
+def test_the_same_inputs_make_the_same_file() -> None:
+    one = Manifest().merged_with(
+        Manifest(models=(held("x"), held("a")), local={"b": "1", "a": "2"})
+    )
+    two = Manifest().merged_with(
+        Manifest(models=(held("a"), held("x")), local={"a": "2", "b": "1"})
+    )
+    assert one.model_dump_json() == two.model_dump_json()
+
+
+def test_the_newer_manifest_counts() -> None:
+    old = Manifest(models=(held("x", A), held("y", A)))
+    merged = old.merged_with(Manifest(models=(held("x", B),)))
+    assert [(m.id, m.commit) for m in merged.models] == [("x", B), ("y", A)]
+
+
+@pytest.mark.parametrize(
+    ("change", "place"),
+    [
+        ({"commit": "main"}, "models.0.commit"),
+        ({"id": "../x"}, "models.0.id"),
+        ({"files": {"../../x": {"bytes": 1, "sha256": "0" * 64}}}, "models.0.files"),
+        ({"files": {"/etc/x": {"bytes": 1, "sha256": "0" * 64}}}, "models.0.files"),
+        ({"files": {"x": {"bytes": -1, "sha256": "0" * 64}}}, "models.0.files.x.bytes"),
+        ({"more": 1}, "models.0.more"),
+    ],
+)
+def test_a_manifest_of_another_kind(tmp_path: Path, change: object, place: str) -> None:
+    path = tmp_path / "m.json"
+    entry = held("x").model_dump(mode="json", exclude_none=True)
+    path.write_text(json.dumps({"lp_sweep_manifest": 1, "models": [entry | dict(change)]}))
+    with pytest.raises(PreflightError, match=place):
+        read_manifest(path)
+
+
+@pytest.mark.parametrize("content", [b"", b"{", b"[]", b"\xff\xfe", b'{"lp_sweep_manifest": 2}'])
+def test_a_manifest_that_can_not_be_read(tmp_path: Path, content: bytes) -> None:
+    path = tmp_path / "m.json"
+    path.write_bytes(content)
+    with pytest.raises(PreflightError, match=r"can't read the manifest .*lp-sweep prefetch"):
+        read_manifest(path)
+
+
+def test_a_manifest_where_nothing_can_be_written(tmp_path: Path) -> None:
+    with pytest.raises(PreflightError, match=r"can't write the manifest .*--manifest"):
+        write_manifest(tmp_path / "none" / "m.json", Manifest())
+    (tmp_path / "folder").mkdir()
+    with pytest.raises(PreflightError, match="can't write the manifest"):
+        write_manifest(tmp_path / "folder", Manifest())
+    assert list((tmp_path / "folder").iterdir()) == []
+
+
+def test_its_place_is_beside_the_sweep_file(tmp_path: Path) -> None:
+    file = load_sweep(make_inputs(tmp_path))
+    assert manifest_path(file) == tmp_path / "sweep.manifest.json"

@@ -1,0 +1,204 @@
+"""A run that mirrors its trials: each as it ends, and a mirror that is gone holds nothing up."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from threading import Event
+
+import pytest
+
+from lp_sweep.orchestrator.engine import mirroring
+from lp_sweep.orchestrator.engine.progress import PlainReporter
+from lp_sweep.orchestrator.mirrors.kinds import Mirror, MirrorKind
+from lp_sweep.orchestrator.mirrors.runs import MirroredRun
+from lp_sweep.orchestrator.service.request import Request
+from lp_sweep.orchestrator.watch.mirroring import LiveMirror, MirroringReporter, mirrored
+from lp_sweep.storage.errors import LpSweepError
+from lp_sweep.storage.store import Store
+from tests.support.mirrorworld import mirrored_store, texts, trial_of
+from tests.support.toyworld import save_world
+
+TENSORBOARD = MirrorKind.tensorboard
+
+
+class Kept:
+    """A mirror that keeps its runs, and does before each what it is told."""
+
+    def __init__(self, before: Callable[[MirroredRun], object] = lambda run: None) -> None:
+        self.runs: dict[str, MirroredRun] = {}
+        self.before = before
+
+    def has(self, key: str) -> bool:
+        return key in self.runs
+
+    def write(self, run: MirroredRun) -> None:
+        self.before(run)
+        self.runs[run.key] = run
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Store:
+    return mirrored_store(tmp_path / "store")
+
+
+def follow(
+    store: Store, monkeypatch: pytest.MonkeyPatch, opened: Callable[[], Mirror]
+) -> LiveMirror:
+    monkeypatch.setattr(mirroring, "open_mirror", lambda *_: opened())
+    return LiveMirror(TENSORBOARD, store.location, "demo")
+
+
+def notes(mirror: LiveMirror) -> list[str]:
+    return [mirror.notes.get_nowait() for _ in range(mirror.notes.qsize())]
+
+
+def test_a_trial_is_written_while_the_run_goes_on(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    written = Event()
+    kept = Kept(lambda run: written.set())
+    mirror = follow(store, monkeypatch, lambda: kept)
+    mirror.ended(trial_of(store, strategy="top", k=4))
+    assert written.wait(20)
+    mirror.ended(trial_of(store, k=8))
+    mirror.close(20)
+    assert [run.failure is None for run in kept.runs.values()] == [True, False]
+    assert notes(mirror) == []
+
+
+def test_a_mirror_that_hangs_is_left_behind(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    release = Event()
+    mirror = follow(store, monkeypatch, lambda: Kept(lambda run: release.wait(60)))
+    for k in (4, 8):
+        mirror.ended(trial_of(store, strategy="top", k=k))
+    mirror.close(0.05)
+    (told,) = notes(mirror)
+    release.set()
+    assert told.startswith("not every trial of this run is in tensorboard. Copy the others: ")
+    assert f"lp-sweep mirror --to tensorboard --store {store.location} --sweep demo" in told
+
+
+def test_a_mirror_that_is_away_is_told_once_and_catches_up(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    kept, there = Kept(), Event()
+
+    def opened() -> Mirror:
+        if not there.is_set():
+            raise LpSweepError("mlflow: no server at http://127.0.0.1:1")
+        return kept
+
+    mirror = follow(store, monkeypatch, opened)
+    mirror.ended(trial_of(store, strategy="top", k=4))
+    assert "no server at" in mirror.notes.get(timeout=20)
+    mirror.ended(trial_of(store, k=8))
+    there.set()
+    mirror.ended(trial_of(store, k=0))
+    mirror.close(20)
+    assert len(kept.runs) == 3
+    assert notes(mirror) == []
+
+
+def test_what_a_mirror_throws_is_a_note(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(run: MirroredRun) -> None:
+        raise RuntimeError("a bug\nof theirs")
+
+    mirror = follow(store, monkeypatch, lambda: Kept(broken))
+    mirror.ended(trial_of(store, strategy="top", k=4))
+    mirror.close(20)
+    first, last = notes(mirror)
+    assert first == "tensorboard does not take trials for now, the run goes on: a bug\\nof theirs"
+    assert last.startswith("not every trial of this run is in tensorboard")
+
+
+class Spy(PlainReporter):
+    def __init__(self) -> None:
+        super().__init__()
+        self.told: list[str] = []
+
+    def note(self, text: str) -> None:
+        self.told.append(text)
+
+
+def test_only_trials_that_ended_are_handed_on(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    mirror = follow(store, monkeypatch, Kept)
+    handed: list[str] = []
+    monkeypatch.setattr(mirror, "ended", handed.append)
+    reporter = MirroringReporter(Spy(), [mirror])
+    ends = [("t1-a", "done"), ("t1-b", "failed"), ("p1-c", "done"), ("t1-d", "lost")]
+    for id_, status in ends:
+        reporter.ended(id_, status, "")
+    mirror.close(20)
+    assert handed == ["t1-a", "t1-b"]
+
+
+def test_notes_are_told_by_the_thread_that_reports(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(mirroring, "open_mirror", lambda *_: Kept())
+    inner = Spy()
+    with mirrored(inner, [TENSORBOARD, TENSORBOARD], store.location, "demo") as reporter:
+        assert isinstance(reporter, MirroringReporter)
+        (mirror,) = reporter._mirrors
+        mirror.notes.put("something")
+        reporter.tick()
+        assert inner.told == ["something"]
+    assert inner.told == ["something"]
+    with mirrored(inner, [], store.location, "demo") as same:
+        assert same is inner
+
+
+def test_the_command_that_goes_on_names_the_mirrors(store: Store) -> None:
+    request = Request("sweep.yaml", [], None, None, False)
+    again = request.again("run", store, {"--mirror": ["mlflow", "wandb"], "--max-hours": None})
+    assert again.endswith(f" --store {store.location} --mirror mlflow --mirror wandb")
+
+
+# -- on a real Ray
+
+
+def lp_sweep(*arguments: str, cwd: Path, **variables: str) -> subprocess.CompletedProcess[str]:
+    clean = {key: value for key, value in os.environ.items() if not key.startswith("LP_SWEEP_")}
+    places = {"LP_SWEEP_CACHE_DIR": str(cwd / "cache"), "RAY_worker_niceness": "0"}
+    return subprocess.run(
+        [sys.executable, "-m", "lp_sweep.orchestrator.cli", *arguments],
+        cwd=cwd,
+        env=clean | places | variables,
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+    )
+
+
+@pytest.mark.slow
+@pytest.mark.ray
+def test_a_run_shows_its_trials_as_they_end(tmp_path: Path) -> None:
+    save_world(tmp_path)
+    done = lp_sweep("run", "sweep.yaml", "--mirror", "tensorboard", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    runs = {path.name.rpartition("--")[2]: path for path in (tmp_path / "runs/toy").iterdir()}
+    assert runs.keys() == Store(tmp_path / "lp-sweep-store").names("trials")
+    assert {texts(path)["strategies"] for path in runs.values()} == {"top K=0", "top K=2"}
+    again = lp_sweep("mirror", "--to", "tensorboard", cwd=tmp_path)
+    assert again.returncode == 0, again.stderr
+    assert again.stdout == "tensorboard  toy: 0 trials written, 0 of them failures; 2 were there\n"
+
+
+@pytest.mark.ray
+@pytest.mark.slow
+def test_a_mirror_that_can_not_be_written_harms_no_trial(tmp_path: Path) -> None:
+    save_world(tmp_path)
+    (tmp_path / "runs").write_text("a file", encoding="utf-8")
+    done = lp_sweep("run", "sweep.yaml", cwd=tmp_path, LP_SWEEP_MIRROR="tensorboard")
+    assert done.returncode == 0, done.stderr
+    assert "complete: 2 done in this run" in done.stderr
+    assert done.stderr.count("tensorboard does not take trials for now") == 1
+    told = [line for line in done.stderr.splitlines() if "lp-sweep mirror --to" in line]
+    assert len(told) == 1

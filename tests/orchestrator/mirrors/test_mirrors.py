@@ -1,0 +1,214 @@
+"""What a mirror gets of a store, by the one that needs nothing installed: TensorBoard."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from lp_sweep.orchestrator.mirrors import kinds
+from lp_sweep.orchestrator.mirrors.copying import copy_trials
+from lp_sweep.orchestrator.mirrors.kinds import MirrorKind, open_mirror
+from lp_sweep.orchestrator.mirrors.runs import run_of_record
+from lp_sweep.storage.errors import LpSweepError
+from lp_sweep.storage.store import Store
+from tests.orchestrator.cli.test_cli import sweep
+from tests.support.fake_records import FakeSweep
+from tests.support.mirrorworld import SECRET, events, mirrored_store, scalars, texts, trial_of
+
+RUNS = "TENSORBOARD_LOGGING_DIR"
+
+
+@pytest.fixture
+def store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Store:
+    monkeypatch.setenv(RUNS, str(tmp_path / "runs"))
+    return mirrored_store(tmp_path / "store")
+
+
+def copied(store: Store, sweep: str = "demo", only: list[str] | None = None) -> tuple[int, ...]:
+    return copy_trials(store, sweep, open_mirror(MirrorKind.tensorboard, sweep), only)
+
+
+def folders(runs: Path) -> dict[str, Path]:
+    """By key."""
+    return {path.name.rpartition("--")[2]: path for path in runs.iterdir()}
+
+
+def test_each_trial_is_a_run_with_its_curves(store: Store, tmp_path: Path) -> None:
+    assert copied(store) == (3, 1, 0)
+    found = folders(tmp_path / "runs" / "demo")
+    assert len(found) == 3
+    run = found[trial_of(store, strategy="top", k=4)]
+    assert run.name.startswith("bert_layers_1-8_of_12_SST-2_seed_42--t1-")
+    curves = scalars(run)
+    assert [step for step, _ in curves["validation/accuracy"]] == [1, 2, 3]
+    assert [value for _, value in curves["validation/accuracy"]] == pytest.approx([0.9] * 3)
+    assert [value for _, value in curves["train/loss"]] == pytest.approx([0.6, 0.4, 0.3])
+    assert curves["last"] == [(3, pytest.approx(0.9))]
+    assert curves["params_total"][0][1] == pytest.approx(79_000_000)
+    told = texts(run)
+    assert told["model"] == "bert"
+    assert told["kept_layers"] == "1-8"
+    assert told["learning_rate"] == "3e-05"
+    assert told["strategies"] == "top K=4"
+    assert told["status"] == "FINISHED"
+    assert told["lp_sweep.sweep"] == "demo"
+    assert told["lp_sweep.trial_id"] == trial_of(store, strategy="top", k=4)
+    assert {event.wall_time for event in events(run) if event.summary.value} == {
+        store.read("trials", told["lp_sweep.trial_id"])[0]["ended_at"].timestamp()
+    }
+
+
+def test_a_trial_of_two_cells_is_one_run(store: Store, tmp_path: Path) -> None:
+    copied(store)
+    run = folders(tmp_path / "runs" / "demo")[trial_of(store, k=0)]
+    assert texts(run)["strategies"] == "bottom K=0, top K=0"
+
+
+def test_a_failure_is_a_run_that_says_so(store: Store, tmp_path: Path) -> None:
+    copied(store)
+    (key,) = (key for key in folders(tmp_path / "runs" / "demo") if "." in key)
+    told = texts(folders(tmp_path / "runs" / "demo")[key])
+    assert key.partition(".")[0] == told["lp_sweep.trial_id"] == trial_of(store, k=8)
+    assert told["status"] == "FAILED out_of_memory: the device has no room for a batch of 32"
+    assert told["lp_sweep.error_type"] == "out_of_memory"
+    assert told["kept_layers"] == "1-4"
+
+
+def test_nothing_is_written_twice(store: Store, tmp_path: Path) -> None:
+    copied(store)
+    before = {path: path.stat().st_mtime_ns for path in (tmp_path / "runs").rglob("*")}
+    assert copied(store) == (0, 0, 3)
+    assert {path: path.stat().st_mtime_ns for path in (tmp_path / "runs").rglob("*")} == before
+
+
+def test_a_model_of_a_folder_is_no_hidden_run(store: Store, tmp_path: Path) -> None:
+    fake = FakeSweep(tmp_path / "store", "folders")
+    fake.cell(k=4, score=90.0, model="./bert")
+    fake.publish()
+    assert copied(store, "folders") == (1, 0, 0)
+    (run,) = (tmp_path / "runs" / "folders").iterdir()
+    assert run.name.startswith("bert_layers_1-8")
+    assert copied(store, "folders") == (0, 0, 1)
+
+
+def test_only_what_is_asked_for_and_known(store: Store) -> None:
+    one = trial_of(store, strategy="top", k=4)
+    assert copied(store, only=[one, "t1-of-another-sweep"]) == (1, 0, 0)
+    assert copied(store) == (2, 1, 1)
+
+
+def test_a_trial_that_failed_and_was_done_later(store: Store, tmp_path: Path) -> None:
+    copied(store)
+    row = next(row for row in store.read("sweeps", "demo") if row["k"] == 8)
+    done = store.read("trials", trial_of(store, strategy="top", k=4))[0]
+    store.put("trials", row["trial_id"], [{**done, "trial_id": row["trial_id"]}])
+    assert copied(store) == (1, 0, 2)
+    assert row["trial_id"] in folders(tmp_path / "runs" / "demo")
+
+
+def test_a_try_that_was_followed_by_another_is_no_run(store: Store) -> None:
+    pending = next(row for row in store.read("sweeps", "demo") if row["k"] == 10)
+    fake = FakeSweep(store.location)
+    fake.failure(pending["trial_id"], pending, "preempted", final=False)
+    assert copied(store) == (3, 1, 0)
+
+
+def test_two_sweeps_over_one_store(store: Store, tmp_path: Path) -> None:
+    mirrored_store(tmp_path / "store", "other")
+    assert copied(store) == copied(store, "other") == (3, 1, 0)
+
+
+def test_a_run_that_was_not_written_whole_is_written_again(
+    store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from lp_sweep.orchestrator.mirrors import to_tensorboard
+
+    def full(*_: object) -> None:
+        raise OSError("No space left on device")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(to_tensorboard, "scalar", full)
+        with pytest.raises(LpSweepError, match="tensorboard: No space left on device"):
+            copied(store)
+    assert list((tmp_path / "runs" / "demo").iterdir()) == []
+    assert copied(store) == (3, 1, 0)
+
+
+def test_no_secret_goes_along(store: Store, tmp_path: Path) -> None:
+    copied(store)
+    content = b"".join(path.read_bytes() for path in (tmp_path / "runs").rglob("*events*"))
+    assert content
+    assert SECRET.encode() not in content
+
+
+def test_what_is_no_number_is_left_out(store: Store) -> None:
+    (record,) = store.read("trials", trial_of(store, strategy="top", k=4))
+    nan = float("nan")
+    broken = {**record, "last": nan, "best": None, "train_losses": [0.5, nan]}
+    run = run_of_record("demo", broken, [])
+    assert "last" not in run.results
+    assert "best" not in run.results
+    assert [point.epoch for point in run.curves if point.metric == "train/loss"] == [1]
+
+
+# -- the command
+
+
+def test_the_command(store: Store, tmp_path: Path) -> None:
+    env = {RUNS: str(tmp_path / "runs"), "LP_SWEEP_STORE": "store"}
+    done = sweep("mirror", "--to", "tensorboard", cwd=tmp_path, env=env)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout == (
+        "tensorboard  demo: 3 trials written, 1 of them failures; 0 were there\n"
+    )
+    again = sweep("mirror", "--to", "tensorboard", "--json", cwd=tmp_path, env=env)
+    assert json.loads(again.stdout) == [
+        {"to": "tensorboard", "sweep": "demo", "written": 0, "failures": 0, "there": 3}
+    ]
+
+
+def test_the_folder_by_default(store: Store, tmp_path: Path) -> None:
+    arguments = ("mirror", "--to", "tensorboard", "--store", "store")
+    assert sweep(*arguments, cwd=tmp_path, env={RUNS: ""}).returncode == 0
+    assert len(folders(tmp_path / "runs" / "demo")) == 3
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "message"),
+    [
+        (["--to", "tensorbord"], 2, "Did you mean 'tensorboard'"),
+        ([], 2, "Missing option '--to'"),
+        (["--to", "tensorboard", "--sweep", "dmo"], 2, "It has: demo. Did you mean 'demo'"),
+        (["--to", "tensorboard", "--store", "nope"], 4, "no store at"),
+    ],
+)
+def test_mistakes(
+    store: Store, tmp_path: Path, arguments: list[str], code: int, message: str
+) -> None:
+    done = sweep("mirror", *arguments, cwd=tmp_path, env={"LP_SWEEP_STORE": "store"})
+    assert done.returncode == code
+    assert message in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_a_folder_that_can_not_be_made_is_one_sentence(store: Store, tmp_path: Path) -> None:
+    (tmp_path / "taken").write_text("a file", encoding="utf-8")
+    env = {RUNS: str(tmp_path / "taken"), "LP_SWEEP_STORE": "store"}
+    done = sweep("mirror", "--to", "tensorboard", cwd=tmp_path, env=env)
+    assert done.returncode == 4
+    assert done.stderr.startswith("error: tensorboard: [Errno 20] Not a directory")
+
+
+@pytest.mark.parametrize("arguments", [["mirror", "--to"], ["run", "--mirror"]], ids=" ".join)
+def test_a_missing_package_is_told_before_anything_begins(
+    store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, arguments: list[str]
+) -> None:
+    monkeypatch.setattr(kinds, "find_spec", lambda name: None)
+    done = sweep(*arguments, "mlflow", cwd=tmp_path, env={"LP_SWEEP_STORE": "store"})
+    assert (done.returncode, done.stdout) == (4, "")
+    assert done.stderr == (
+        "error: the mirror mlflow needs the package mlflow, which is not installed here. "
+        "Install it: pip install 'lp-sweep[mlflow]'\n"
+    )

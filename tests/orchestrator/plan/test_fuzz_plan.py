@@ -1,0 +1,268 @@
+"""The plan of any sweep: what must hold of its cells, whatever is asked for; and inputs that are
+named as nobody would."""
+
+from __future__ import annotations
+
+import copy
+import itertools
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from hypothesis import strategies as st
+
+from lp_sweep.orchestrator.inputs.models import ModelInput
+from lp_sweep.orchestrator.inputs.resolve import Sweep, TaskInput
+from lp_sweep.orchestrator.plan.plan import Known, Plan
+from lp_sweep.orchestrator.plan.planning import make_plan
+from lp_sweep.orchestrator.sweepfile.load import check
+from lp_sweep.orchestrator.sweepfile.yamlfile import Document
+from lp_sweep.storage.errors import LpSweepError, SpecError
+from lp_sweep.storage.identity import profile_id, trial_id
+from lp_sweep.trials.select import STRATEGIES, Measured
+from lp_sweep.trials.tasks import TASKS, TaskSource
+from tests.support.fuzzing import AWKWARD, assert_good_message, awkward, fuzz, outcome
+from tests.support.sweepfiles import PLAIN, make_inputs, planned
+
+AXES = ("models", "tasks", "seeds", "strategies")
+DEPTHS = {f"m{depth}": depth for depth in (1, 2, 3, 6, 7, 12)}
+
+
+def one_or_more(values: st.SearchStrategy[Any], most: int = 3) -> st.SearchStrategy[Any]:
+    return st.lists(values, min_size=1, max_size=most, unique_by=str)
+
+
+@st.composite
+def asked(draw: Any) -> dict[str, Any]:
+    """A valid sweep over models of known depth, with every kind of axis."""
+    models = draw(one_or_more(st.sampled_from(sorted(DEPTHS))))
+    shallowest = min(DEPTHS[model] for model in models)
+    strategies: list[dict[str, Any]] = []
+    for name in draw(one_or_more(st.sampled_from([*STRATEGIES, "contribution"]))):
+        if name == "contribution":
+            measured = draw(st.sampled_from(["own", None]))
+            threshold = draw(one_or_more(st.floats(-1, 1), 2))
+            strategies.append({"name": name, "threshold": threshold, "measured_on": measured})
+        else:
+            possible = set.intersection(
+                *(set(STRATEGIES[name].possible(DEPTHS[model])) for model in models)
+            )
+            k = draw(st.just("all") | one_or_more(st.sampled_from(sorted(possible)), 4))
+            strategies.append({"name": name, "k": k})
+    own = st.none() | one_or_more(st.integers(0, shallowest - 1), 2)
+    return {
+        "schema_version": 1,
+        "name": "any",
+        "models": [{"id": model, "k": draw(own)} for model in models],
+        "tasks": draw(one_or_more(st.sampled_from(["rte", "mrpc", "cola"]))),
+        "seeds": draw(one_or_more(st.integers(0, 9))),
+        "strategies": strategies,
+        "include": draw(
+            st.lists(
+                st.fixed_dictionaries({"strategy": st.just("top"), "k": st.just(0)}), max_size=1
+            )
+        ),
+        "exclude": draw(
+            st.lists(
+                st.fixed_dictionaries({"seed": st.integers(0, 3), "k": st.integers(0, 2)}),
+                max_size=2,
+            )
+        ),
+    }
+
+
+def sweep_of(content: dict[str, Any]) -> Sweep:
+    document = Document(name="any.yaml", content=content)
+    spec = check(document)
+    return Sweep(
+        spec=spec,
+        document=document,
+        models=tuple(
+            ModelInput(m.id, m.id, None, DEPTHS[m.id], f"hub:{m.id}@main", None)
+            for m in spec.models
+        ),
+        tasks={
+            t.name: TaskInput(
+                t.name, TASKS[t.name].definition, TaskSource(), f"sha256:{t.name}", 9, 9
+            )
+            for t in spec.tasks
+        },
+        recipe=spec.recipe.to_recipe(),
+    )
+
+
+def plan_of(content: dict[str, Any], known: Known | None = None) -> Plan | None:
+    """None where every cell is excluded."""
+    try:
+        return make_plan(sweep_of(content), known or Known.nothing())
+    except SpecError as error:
+        if "every one is excluded" not in str(error):
+            raise
+        return None
+
+
+def measured(plan: Plan, value: float) -> Known:
+    """Profiles in which every second layer does nothing much."""
+    return Known(
+        frozenset(),
+        {},
+        {
+            id_: Measured({i: value if i % 2 else -1.0 for i in range(1, work.model.depth + 1)})
+            for id_, work in plan.profiles.items()
+        },
+    )
+
+
+def plan_laws(folder: Path, content: dict[str, Any], order: Any, value: float) -> None:
+    blank = plan_of(content)
+    if blank is None:
+        return
+    known = measured(blank, value)
+    plan = plan_of(content, known)
+    assert plan is not None
+    assert plan.cells == plan_of(copy.deepcopy(content), known).cells  # a function of its inputs
+    networks: dict[str, set[Any]] = {}
+    for cell in plan.cells:
+        assert cell.state in ("pending", "impossible")
+        assert cell.kept is not None
+        assert cell.dropped is not None
+        assert sorted(cell.kept + cell.dropped) == list(range(1, cell.depth + 1))
+        assert (cell.kept == ()) == (cell.state == "impossible") == (cell.trial_id is None)
+        if cell.trial_id is not None:
+            of = (cell.asked.model, cell.asked.task, cell.asked.seed, cell.kept)
+            networks.setdefault(cell.trial_id, set()).add(of)
+    assert all(len(same) == 1 for same in networks.values())  # one identifier, one network
+    assert len({next(iter(same)) for same in networks.values()}) == len(networks)
+    assert set(networks) == set(plan.trials)
+    assert all(id_ == work.id == trial_id(work.spec) for id_, work in plan.trials.items())
+    assert all(id_ == work.id == profile_id(work.spec) for id_, work in plan.profiles.items())
+    assert len({cell.asked for cell in plan.cells}) == len(plan.cells)
+    turned = plan_of({**content, **{axis: order.permute(content[axis]) for axis in AXES}}, known)
+    assert turned is not None
+    assert sorted(map(repr, turned.cells)) == sorted(map(repr, plan.cells))
+    assert (set(turned.trials), set(turned.profiles)) == (set(plan.trials), set(plan.profiles))
+
+
+class Order:
+    """A permutation of a list of any length, drawn once."""
+
+    def __init__(self, draws: list[float]) -> None:
+        self.draws = draws
+
+    def permute(self, items: list[Any]) -> list[Any]:
+        keys = itertools.cycle(self.draws)
+        return [
+            item for _, item in sorted(zip(keys, items, strict=False), key=lambda pair: pair[0])
+        ]
+
+    def __repr__(self) -> str:
+        return f"Order({self.draws})"
+
+
+test_plan_laws = fuzz(
+    plan_laws,
+    120,
+    4_000,
+    content=asked(),
+    order=st.lists(st.floats(0, 1), min_size=3, max_size=7).map(Order),
+    value=st.floats(-1, 1),
+)
+
+
+def add_and_remove(folder: Path, content: dict[str, Any], extra: int) -> None:
+    """A further seed adds exactly its cells, and nothing else gets another identifier."""
+    content = {**content, "exclude": [], "include": []}
+    before, after = (
+        plan_of(content),
+        plan_of({**content, "seeds": [*content["seeds"], 100 + extra]}),
+    )
+    if before is None or after is None:  # a model's own K at which no strategy has a network
+        assert before is after
+        return
+    assert set(before.trials) <= set(after.trials)
+    assert before.profiles.keys() == after.profiles.keys()
+    new = {
+        cell.asked.seed
+        for cell in after.cells
+        if cell.trial_id and cell.trial_id not in before.trials
+    }
+    assert new <= {100 + extra}
+    assert len(after.cells) * len(content["seeds"]) == len(before.cells) * (
+        len(content["seeds"]) + 1
+    )
+
+
+test_adding_a_seed = fuzz(add_and_remove, 40, 1_000, content=asked(), extra=st.integers(0, 9))
+
+
+# -- inputs with names that nobody would choose
+
+OWN = {"name": "mine", "train": "t.csv", "dev": "d.csv", "text": "text"}
+
+
+def named(folder: Path, place: str, name: str) -> None:
+    """Any text as the name of a thing: a plan, or one message with the line."""
+    file = folder / "sweep.yaml"
+    if not file.exists():
+        make_inputs(folder)
+        (folder / "t.csv").write_text("text,label\na,0\nb,1\n")
+        (folder / "d.csv").write_text("text,label\nc,0\nd,1\n")
+    content = yaml.safe_load(PLAIN)
+    model = {"id": content["models"][0]}
+    if place in ("id", "revision"):
+        content["models"] = [{**model, place: name}]
+    elif place in ("data_dir", "store"):
+        content[place] = name
+    elif place == "glue":
+        content["tasks"] = [name]
+    else:
+        content["tasks"] = [{**OWN, place: name}]
+    file.write_text(yaml.safe_dump(content, allow_unicode=True), encoding="utf-8")
+    before = {path for path in folder.rglob("*")}
+    result = outcome(lambda: planned(file))
+    assert {path for path in folder.rglob("*")} == before
+    if isinstance(result, LpSweepError):
+        assert_good_message(result, r".*sweep\.yaml:\d+: \S", said=name)
+
+
+PLACES = ("id", "revision", "data_dir", "store", "glue", *OWN, "label", "metric", "kind", "dataset")
+test_names = fuzz(
+    named, 250, 5_000, place=st.sampled_from(PLACES), name=awkward | st.text(max_size=30)
+)
+
+
+@pytest.mark.parametrize("place", PLACES)
+def test_every_awkward_name(tmp_path: Path, place: str) -> None:
+    for name in AWKWARD:
+        named(tmp_path, place, name)
+
+
+@pytest.mark.parametrize("depth", [10**12, 2**70, -1, True, 1.5, "12", None, [12]], ids=str)
+def test_a_model_that_tells_no_sensible_depth(tmp_path: Path, depth: object) -> None:
+    file = make_inputs(tmp_path, depth=depth)  # type: ignore[arg-type]
+    result = outcome(lambda: planned(file))
+    assert isinstance(result, SpecError)
+    assert_good_message(result, r".*sweep\.yaml:4: \S")
+
+
+@pytest.mark.parametrize(
+    "content",
+    ["[" * 100_000, "\xff", "[]", "", '{"num_hidden_layers": ' + "9" * 5000 + "}"],
+    ids=ascii,
+)
+def test_a_models_config_of_any_content(tmp_path: Path, content: str) -> None:
+    file = make_inputs(tmp_path)
+    (tmp_path / "folder/of/a/model/config.json").write_text(content, encoding="latin-1")
+    result = outcome(lambda: planned(file))
+    assert isinstance(result, SpecError)
+    assert_good_message(result, r".*sweep\.yaml:4: \S")
+
+
+def test_too_many_cells_are_refused_before_they_are_made(tmp_path: Path) -> None:
+    text = PLAIN.replace("[42, 43]", "0-9999").replace(
+        "{name: top, k: [0, 2]}", "{name: top, k: all}"
+    )
+    text += "".join(f"  - {{name: {name}, k: all}}\n" for name in STRATEGIES if name != "top")
+    with pytest.raises(SpecError, match=r"sweep.yaml:1: asks for more than .* cells"):
+        planned(make_inputs(tmp_path, text))

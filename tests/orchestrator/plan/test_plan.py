@@ -1,0 +1,480 @@
+"""The plan: which cells are one network, what waits, what is done. And that it is a function."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from lp_sweep.orchestrator.cli.planview import plan_json, plan_text
+from lp_sweep.orchestrator.engine.workqueue import WorkQueue
+from lp_sweep.orchestrator.estimate.estimate import Rates, estimate
+from lp_sweep.orchestrator.inputs.models import ModelInput
+from lp_sweep.orchestrator.inputs.resolve import Sweep, TaskInput
+from lp_sweep.orchestrator.plan.baselines import missing_baselines
+from lp_sweep.orchestrator.plan.known import Known, read_ledger
+from lp_sweep.orchestrator.plan.plan import Plan
+from lp_sweep.orchestrator.plan.planning import make_plan
+from lp_sweep.orchestrator.sweepfile.load import check
+from lp_sweep.orchestrator.sweepfile.yamlfile import Document
+from lp_sweep.storage.specs import ProfileSpec, TrialSpec
+from lp_sweep.storage.store import Store
+from lp_sweep.trials.select import STRATEGIES, Measured
+from lp_sweep.trials.tasks import TASKS, TaskSource
+from tests.support.fake_records import FakeSweep
+from tests.support.sweepfiles import PLAIN, make_data, make_inputs, make_model, planned
+
+CONTRIBUTION = PLAIN.replace("{name: top, k: [0, 2]}", "{name: contribution, threshold: [0.9]}")
+EVERY = "\n".join(f"  - {{name: {name}, k: all}}" for name in STRATEGIES) + "\n"
+UNBASED = "exclude: [{procedure: [iterative], k: [0]}]\n"
+CPU = Rates([], gpu=False)
+
+
+def cosines(depth: int = 12, above: tuple[int, ...] = (), value: float = 0.95) -> dict[int, float]:
+    return {layer: value if layer in above else 0.5 for layer in range(1, depth + 1)}
+
+
+def with_profiles(plan: Plan, values: dict[int, float]) -> Known:
+    return Known(frozenset(), {}, dict.fromkeys(plan.profiles, Measured(values)))
+
+
+def ids(plan: Plan) -> list[str | None]:
+    return [cell.trial_id for cell in plan.cells]
+
+
+# -- cells that are one network
+
+
+def test_the_full_network_is_one_trial_for_all_strategies(tmp_path: Path) -> None:
+    strategies = "".join(f"  - {{name: {name}, k: [0, 2]}}\n" for name in STRATEGIES)
+    text = PLAIN.replace("  - {name: top, k: [0, 2]}\n", strategies)
+    plan = planned(make_inputs(tmp_path, text), "task=rte", "seed=42")
+    full = {cell.trial_id for cell in plan.cells if cell.asked.k == 0}
+    assert len(full) == 1
+    assert len(plan.cells) == 10
+    assert len(plan.trials) == 1 + 5
+    assert plan.totals()["cells_sharing_a_trial"] == 5
+
+
+def test_six_layers_even_one_is_top_one(tmp_path: Path) -> None:
+    text = PLAIN.replace("[0, 2]}", "[1]}\n  - {name: even-alternate, k: [1]}")
+    plan = planned(make_inputs(tmp_path, text, depth=6), "task=rte", "seed=42")
+    assert [cell.kept for cell in plan.cells] == [(1, 2, 3, 4, 5)] * 2
+    assert len(plan.trials) == 1
+    assert "layers 1-5: top K=1 = even-alternate K=1" in plan_text(plan, estimate(plan, CPU), CPU)
+
+
+def test_tasks_and_seeds_are_never_merged(tmp_path: Path) -> None:
+    plan = planned(make_inputs(tmp_path))
+    assert len(plan.trials) == len(plan.cells) == 8
+
+
+def test_one_model_under_two_names_is_trained_once(tmp_path: Path) -> None:
+    file = make_inputs(tmp_path, PLAIN.replace("models:\n", "models:\n  - ./copy\n"))
+    make_model(tmp_path / "copy")
+    plan = planned(file)
+    assert len(plan.cells) == 16
+    assert len(plan.trials) == 8
+
+
+# -- profiles
+
+
+def test_deferred_cells_become_trials_when_the_profile_is_known(tmp_path: Path) -> None:
+    text = CONTRIBUTION.replace("[0.9]", "[0.94, 0.9, 0.99]")
+    file = make_inputs(tmp_path, text)
+    before = planned(file, "task=rte", "seed=42")
+    assert [cell.state for cell in before.cells] == ["deferred"] * 3
+    assert before.trials == {}
+    assert [cell.row()["k"] for cell in before.cells] == [None] * 3
+    assert [cell.row()["kept_layers"] for cell in before.cells] == [None] * 3
+    known = with_profiles(before, cosines(above=(3, 7)))
+    after = planned(file, "task=rte", "seed=42", known=known)
+    assert [cell.dropped for cell in after.cells] == [(3, 7), (3, 7), ()]
+    assert [cell.row()["k"] for cell in after.cells] == [2, 2, 0]
+    assert len(after.trials) == 2  # 0.94 and 0.9 pick one network
+    assert after.missing_profiles() == []
+    assert {cell.profile_id for cell in after.cells} == set(before.profiles)
+
+
+def test_each_task_has_the_layers_of_its_own_profile(tmp_path: Path) -> None:
+    file = make_inputs(tmp_path, CONTRIBUTION)
+    profiles = planned(file).profiles.items()
+    above = {"rte": (3, 7), "mrpc": (5,)}
+    known = {id_: Measured(cosines(above=above[work.task.name])) for id_, work in profiles}
+    plan = planned(file, known=Known(frozenset(), {}, known))
+    assert {(cell.asked.task, cell.dropped) for cell in plan.cells} == {*above.items()}
+
+
+def test_a_threshold_that_leaves_no_layer_is_impossible(tmp_path: Path) -> None:
+    file = make_inputs(tmp_path, CONTRIBUTION)
+    known = with_profiles(planned(file), cosines(above=tuple(range(1, 13))))
+    plan = planned(file, known=known)
+    assert {cell.state for cell in plan.cells} == {"impossible"}
+    assert plan.totals()["cells_impossible"] == 4
+    assert "no layer would stay" in plan_text(plan, estimate(plan, CPU), CPU)
+
+
+@pytest.mark.parametrize(
+    ("measured_on", "profiles"),
+    [("", ["rte", "mrpc"]), ("own", ["rte", "mrpc"]), ("mrpc", ["mrpc"]), ("MRPC", ["mrpc"])],
+)
+@pytest.mark.parametrize("place", ["strategy", "section", "included"])
+def test_measured_on(tmp_path: Path, measured_on: str, profiles: list[str], place: str) -> None:
+    text = CONTRIBUTION if place != "included" else PLAIN
+    if place == "included":
+        text += "include: [{strategy: contribution, threshold: 0.9}]\n"
+    if measured_on and place == "strategy":
+        text = text.replace("[0.9]}", f"[0.9], measured_on: {measured_on}}}")
+    elif measured_on:
+        text += f"contribution: {{measured_on: {measured_on}}}\n"
+    plan = planned(make_inputs(tmp_path, text))
+    # RTE and MRPC have other definitions here, though the same rows
+    assert [work.task.name for work in plan.profiles.values()] == profiles
+    spec = next(iter(plan.profiles.values())).spec
+    assert isinstance(spec, ProfileSpec)
+
+
+def test_a_profile_does_not_depend_on_what_only_training_uses(tmp_path: Path) -> None:
+    file = make_inputs(tmp_path, CONTRIBUTION)
+    one = planned(file)
+    assert (
+        planned(file, "recipe.lr=1e-3", "recipe.limit_train=2", "seed=1").profiles.keys()
+        == one.profiles.keys()
+    )
+    assert planned(file, "recipe.max_length=64").profiles.keys() != one.profiles.keys()
+
+
+# -- what a store says
+
+
+def test_states_from_a_store(tmp_path: Path) -> None:
+    file = make_inputs(tmp_path, PLAIN + "  - {name: contribution, threshold: [0.9]}\n")
+    blank = planned(file, "seed=42")
+    store = Store(tmp_path / "store", create=True)
+    done, failed, both = list(blank.trials)[:3]
+    for id_ in (done, both):
+        store.put("trials", id_, [{"trial_id": id_}])
+    for id_ in (failed, both):
+        store.put("attempts", f"{id_}.0a1b", [{"attempt_id": f"{id_}.0a1b", "trial_id": id_}])
+    profile = next(id_ for id_, work in blank.profiles.items() if work.task.name == "rte")
+    layers = [{"layer": n, "value": value} for n, value in cosines(above=(1,)).items()]
+    store.put("profiles", profile, [{"profile_id": profile, "layers": layers}])
+    plan = planned(file, "seed=42", known=read_ledger(store).known)
+    states = {cell.trial_id: cell.state for cell in plan.cells if cell.asked.threshold is None}
+    assert [states[id_] for id_ in blank.trials] == ["done", "failed", "done", "pending"]
+    contribution = {c.asked.task: c for c in plan.cells if c.asked.threshold is not None}
+    assert contribution["rte"].dropped == (1,)
+    assert contribution["rte"].state == "pending"
+    assert contribution["mrpc"].state == "deferred"
+    totals = plan.totals()
+    assert (totals["trials_done"], totals["trials_failed"], totals["trials_pending"]) == (2, 1, 2)
+    assert (totals["profiles"], totals["profiles_done"], totals["profiles_failed"]) == (2, 1, 0)
+    assert {work.id for work in plan.missing_trials()} == set(plan.trials) - {done, both}
+
+
+def test_a_profile_that_failed_is_told_as_failed(tmp_path: Path) -> None:
+    file = make_inputs(tmp_path, CONTRIBUTION)
+    failed = {next(iter(planned(file).profiles)): "numeric_divergence"}
+    plan = planned(file, known=Known(frozenset(), failed, {}))
+    profiles = plan_json(plan, estimate(plan, CPU))["profiles"]
+    assert [profile["state"] for profile in profiles] == ["failed", "pending"]
+    text = plan_text(plan, estimate(plan, CPU), CPU)
+    assert "cells that hang on a profile (0 done, 1 failed, 1 missing)" in text
+
+
+def test_a_torn_profile_is_measured_again(tmp_path: Path) -> None:
+    file = make_inputs(tmp_path, CONTRIBUTION)
+    store = Store(tmp_path / "store", create=True)
+    for id_ in planned(file).profiles:
+        Path(store.location, "profiles", f"{id_}.parquet").write_bytes(b"PAR1")
+    plan = planned(file, known=read_ledger(store).known)
+    assert len(plan.missing_profiles()) == 2
+
+
+# -- identity by content
+
+
+def test_the_same_content_elsewhere_is_the_same_plan(tmp_path: Path) -> None:
+    text = PLAIN + "  - {name: contribution, threshold: [0.9]}\n"
+    one = planned(make_inputs(tmp_path / "one", text))
+    other = planned(make_inputs(tmp_path / "two 2", text))
+    assert ids(one) == ids(other)
+    assert one.profiles.keys() == other.profiles.keys()
+
+
+@pytest.mark.parametrize("what", ["weights", "config", "vocabulary", "data"])
+def test_other_content_is_another_plan(tmp_path: Path, what: str) -> None:
+    file = make_inputs(tmp_path)
+    before = planned(file)
+    model = tmp_path / "folder/of/a/model"
+    if what == "weights":
+        make_model(model, weight=1.0)
+    elif what == "config":
+        (model / "config.json").write_text('{"num_hidden_layers": 12, "hidden_act": "relu"}')
+    elif what == "vocabulary":
+        (model / "vocab.txt").write_text("a\n")
+    else:
+        make_data(tmp_path / "glue", rows=6)
+    after = planned(file)
+    assert set(ids(before)).isdisjoint(ids(after))
+
+
+def test_what_is_no_input_does_not_matter(tmp_path: Path) -> None:
+    file = make_inputs(tmp_path)
+    before = planned(file)
+    (tmp_path / "folder/of/a/model/README.md").write_text("about it")
+    text = PLAIN.replace("plain", "renamed") + "resources_per_trial: {cpu: 4}\nstore: ./elsewhere\n"
+    assert ids(planned(make_inputs(tmp_path, text))) == ids(before)
+
+
+# -- models with K of their own, and notes
+
+
+def test_a_models_own_k(tmp_path: Path) -> None:
+    text = PLAIN.replace(
+        "  - ./folder/of/a/model", "  - {id: ./small, k: [0, 1, 3]}\n  - ./folder/of/a/model"
+    ).replace("[0, 2]}", "[0, 8]}\n  - {name: symmetric, k: [0, 8]}")
+    make_model(tmp_path / "small", depth=4)
+    plan = planned(make_inputs(tmp_path, text), "task=rte", "seed=42")
+    points = [(c.asked.model, c.asked.strategy, c.asked.k) for c in plan.cells]
+    assert points == [
+        ("./small", "top", 0),
+        ("./small", "top", 1),
+        ("./small", "top", 3),
+        ("./small", "symmetric", 0),
+        ("./folder/of/a/model", "top", 0),
+        ("./folder/of/a/model", "top", 8),
+        ("./folder/of/a/model", "symmetric", 0),
+        ("./folder/of/a/model", "symmetric", 8),
+    ]
+    assert plan.sweep.notes == [
+        "./small: symmetric has no network at K=1 (left out)",
+        "./small: symmetric has no network at K=3 (left out)",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        (PLAIN, []),
+        (PLAIN.replace("[0, 2]", "[2]"), ["add 0 to its k"]),
+        (PLAIN + "procedures: [direct, iterative]\n" + UNBASED, ["by iterative"]),
+        (PLAIN + "feed_forward: [top 1]\n", ["add none to feed_forward"]),
+    ],
+)
+def test_a_missing_baseline_is_noted(tmp_path: Path, text: str, said: list[str]) -> None:
+    notes = list(missing_baselines(planned(make_inputs(tmp_path, text))))
+    assert len(notes) == len(said)
+    for note, words in zip(notes, said, strict=True):
+        assert note.startswith("./folder/of/a/model has no K=0 cell")
+        assert words in note
+
+
+def test_a_baseline_may_be_listed_beside_the_plan(tmp_path: Path) -> None:
+    plan = planned(make_inputs(tmp_path, PLAIN.replace("[0, 2]", "[2]")))
+    full = {"model": "./folder/of/a/model", "procedure": "direct", "k": 0, "threshold": None}
+    for removed, notes in (("none", 0), (None, 0), ("top 1", 1)):  # null: an older file
+        assert len(list(missing_baselines(plan, [full | {"feed_forward": removed}]))) == notes
+    by_threshold = full | {"feed_forward": "none", "threshold": 0.99}
+    assert len(list(missing_baselines(plan, [by_threshold]))) == 1
+
+
+# -- hours
+
+
+def test_the_estimate_falls_as_the_store_fills(tmp_path: Path) -> None:
+    file = make_inputs(tmp_path)
+    plan = planned(file)
+    first = estimate(plan, CPU)
+    assert first.hours > 0
+    assert "rule of thumb" in first.basis
+    half = frozenset(list(plan.trials)[:4])
+    assert 0 < estimate(planned(file, known=Known(half, {}, {})), CPU).hours < first.hours
+    whole = Known(frozenset(plan.trials), {}, {})
+    nothing = estimate(planned(file, known=whole), CPU)
+    assert nothing[:3] == (0.0, 0.0, 0.0)
+    assert nothing.basis == "nothing is missing"
+
+
+def test_a_deferred_cell_counts_as_a_full_network(tmp_path: Path) -> None:
+    file = make_inputs(tmp_path, CONTRIBUTION)
+    before = planned(file)
+    after = planned(file, known=with_profiles(before, cosines()))
+    profiles = sum(CPU.seconds(work) for work in before.profiles.values()) / 3600
+    assert estimate(before, CPU).hours - profiles == pytest.approx(estimate(after, CPU).hours)
+
+
+def test_a_graphics_processor_takes_fewer_hours(tmp_path: Path) -> None:
+    plan = planned(make_inputs(tmp_path))
+    assert estimate(plan, Rates([], gpu=True)).hours < estimate(plan, CPU).hours
+
+
+# -- the queue
+
+
+def test_the_queue_gives_profiles_then_the_longest(tmp_path: Path) -> None:
+    text = PLAIN.replace("[0, 2]", "[6, 0, 2]") + "  - {name: contribution, threshold: [0.9]}\n"
+    file = make_inputs(tmp_path, text)
+    store = Store(tmp_path / "store", create=True)
+    plans: list[Plan] = []
+    queue = WorkQueue(planned(file, "task=rte", "seed=42"), store, CPU, plans.append)
+    assert queue.waiting == 4
+    before = queue.remaining_seconds()
+    profile = queue.take()
+    assert profile is not None
+    assert isinstance(profile.spec, ProfileSpec)
+    assert queue.remaining_seconds() == pytest.approx(before)
+    depths = []
+    work = queue.take()
+    assert work is not None
+    depths.append(len(work.spec.kept_layers))
+    queue.ended(work.id, "out_of_memory")
+    layers = [{"layer": n, "value": v} for n, v in cosines(above=(1, 2, 3, 4)).items()]
+    store.put("profiles", profile.id, [{"profile_id": profile.id, "layers": layers}])
+    queue.ended(profile.id, None)
+    assert [cell.state for cell in plans[0].cells] == ["pending"] * 4
+    while work := queue.take():
+        assert isinstance(work.spec, TrialSpec)
+        depths.append(len(work.spec.kept_layers))
+        queue.ended(work.id, None)
+    assert depths == [12, 10, 8, 6]  # 8: what the profile opened; the failed one is not given again
+    assert list(queue.history.failed.values()) == ["out_of_memory"]
+    assert len(queue.history.done) == 4
+    assert (queue.waiting, queue.live, queue.remaining_seconds()) == (0, {}, 0)
+
+
+def test_a_finished_sweep_leaves_nothing_to_take(tmp_path: Path) -> None:
+    file = make_inputs(tmp_path)
+    known = Known(frozenset(planned(file).trials), {}, {})
+    queue = WorkQueue(planned(file, known=known), Store(tmp_path), CPU, lambda plan: None)
+    assert queue.take() is None
+
+
+def test_a_job_is_plain_data(tmp_path: Path) -> None:
+    for work in planned(make_inputs(tmp_path)).trials.values():
+        job = json.loads(json.dumps(work.job()))
+        assert job["id"] == work.id
+        assert job["kind"] == "trial"
+
+
+# -- properties
+
+MODELS = st.lists(st.integers(2, 24), min_size=1, max_size=3)
+
+
+def sweep_of(depths: list[int], strategies: list[tuple[str, list[int]]], seeds: int = 1) -> Sweep:
+    """A sweep without files: models of these depths under the hub names m0, m1, ..."""
+    content = {
+        "schema_version": 1,
+        "name": "property",
+        "models": [{"id": f"m{i}", "layers": depth} for i, depth in enumerate(depths)],
+        "tasks": ["rte", "mrpc"],
+        "seeds": list(range(seeds)),
+        "strategies": [{"name": name, "k": k} for name, k in strategies]
+        + [{"name": "contribution", "threshold": [0.9, 0.5]}],
+    }
+    document = Document(name="property.yaml", content=content)
+    return Sweep(
+        spec=check(document),
+        document=document,
+        models=tuple(
+            ModelInput(f"m{i}", f"m{i}", None, depth, f"hub:m{i}@main", None)
+            for i, depth in enumerate(depths)
+        ),
+        tasks={
+            name: TaskInput(name, TASKS[name].definition, TaskSource(), f"sha256:{name}", 100, 10)
+            for name in ("rte", "mrpc")
+        },
+        recipe=check(document).recipe.to_recipe(),
+    )
+
+
+@settings(max_examples=40, deadline=None)
+@given(depths=MODELS, data=st.data())
+def test_a_plan_is_a_pure_function_and_its_layers_add_up(
+    depths: list[int], data: st.DataObject
+) -> None:
+    strategies = []
+    for name in data.draw(st.lists(st.sampled_from(list(STRATEGIES)), unique=True, min_size=1)):
+        possible = set.intersection(*(set(STRATEGIES[name].possible(d)) for d in depths))
+        strategies.append(
+            (name, data.draw(st.lists(st.sampled_from(sorted(possible)), min_size=1)))
+        )
+    sweep = sweep_of(depths, strategies)
+    blank = make_plan(sweep, Known.nothing())
+    values = {
+        id_: {
+            layer: data.draw(st.sampled_from([0.2, 0.6, 0.95]))
+            for layer in range(1, work.model.depth + 1)
+        }
+        for id_, work in blank.profiles.items()
+    }
+    known = Known(frozenset(), {}, {id_: Measured(layers) for id_, layers in values.items()})
+    plan = make_plan(sweep, known)
+    assert make_plan(sweep_of(depths, strategies), known).cells == plan.cells
+    networks: dict[tuple[object, ...], set[str | None]] = {}
+    for cell in plan.cells:
+        assert cell.state in ("pending", "impossible")
+        if cell.kept is None or cell.dropped is None:
+            continue
+        assert sorted((*cell.kept, *cell.dropped)) == list(range(1, cell.depth + 1))
+        assert bool(cell.kept) == (cell.state != "impossible")
+        if not cell.kept:
+            continue
+        key = (cell.asked.model, cell.asked.task, cell.asked.seed, cell.kept)
+        networks.setdefault(key, set()).add(cell.trial_id)
+    assert all(len(shared) == 1 for shared in networks.values())
+    assert len({next(iter(shared)) for shared in networks.values()}) == len(networks)
+    assert {cell.trial_id for cell in plan.cells} - {None} == set(plan.trials)
+    assert len({cell.asked for cell in plan.cells}) == len(plan.cells)
+
+
+def test_a_hundred_thousand_cells() -> None:
+    sweep = sweep_of([12] * 5, [("top", list(range(12))), ("bottom", list(range(12)))], seeds=385)
+    plan = make_plan(sweep, Known.nothing())
+    assert plan.totals()["cells"] == 5 * 2 * 385 * 26 == 100_100
+    assert plan.totals()["trials"] == 5 * 2 * 385 * 23
+    assert plan.totals()["profiles"] == 10
+    hours = estimate(plan, CPU)
+    assert len(plan_json(plan, hours)["cells"]) == 100_100
+    assert "100,100" in plan_text(plan, hours, CPU)
+
+
+# -- what planning imports
+
+LIGHT = {
+    "plan": ["plan", "sweep.yaml", "--data-dir", "glue", "--json"],
+    "dry-run": ["run", "sweep.yaml", "--data-dir", "glue", "--dry-run"],
+    "status": ["status", "--store", "store"],
+    "query": ["query", "SELECT count(*) FROM cells", "--store", "store"],
+    "table": ["table", "min-layers", "--store", "store"],
+    "init": ["init", "new.yaml"],
+    "schema": ["schema"],
+    "help": ["--help"],
+}
+
+
+@pytest.mark.parametrize("arguments", LIGHT.values(), ids=LIGHT)
+def test_light_commands_load_nothing_heavy(tmp_path: Path, arguments: list[str]) -> None:
+    make_inputs(tmp_path)
+    fake = FakeSweep(tmp_path / "store")
+    fake.curve({0: 90.0, 6: 88.0})
+    fake.publish()
+    code = (
+        "import sys\nfrom lp_sweep.orchestrator.cli.__main__ import main\n"
+        f"sys.argv = ['lp-sweep', *{arguments!r}]\n"
+        "try:\n    main()\nexcept SystemExit as end:\n    assert not end.code, end.code\n"
+        "heavy = {'torch', 'ray', 'transformers', 'datasets', 'sklearn'}\n"
+        "print(sorted(heavy & set(sys.modules)), file=sys.stderr)\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stderr.splitlines()[-1] == "[]"

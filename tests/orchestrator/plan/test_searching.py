@@ -1,0 +1,478 @@
+"""`until: min_layers` in a sweep: what is asked for, and that the answer comes anyway."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from lp_sweep.analysis.statistics.tables import min_layers_interval
+from lp_sweep.analysis.tables import min_layers, strategy_means, task_scores
+from lp_sweep.analysis.views import open_views
+from lp_sweep.orchestrator.cli.farewell import answer_command
+from lp_sweep.orchestrator.cli.planview import plan_json, plan_text
+from lp_sweep.orchestrator.cli.statusview import states_text, sweep_states
+from lp_sweep.orchestrator.engine import growth
+from lp_sweep.orchestrator.engine.recorder import Recorder
+from lp_sweep.orchestrator.engine.rounds import with_scores
+from lp_sweep.orchestrator.engine.workqueue import WorkQueue
+from lp_sweep.orchestrator.estimate.estimate import Rates, estimate
+from lp_sweep.orchestrator.export.choice import VIEWS, Asked, best
+from lp_sweep.orchestrator.plan.known import read_ledger
+from lp_sweep.orchestrator.plan.plan import Plan, Work
+from lp_sweep.orchestrator.plan.planning import make_plan
+from lp_sweep.orchestrator.plan.selection import retry_selection
+from lp_sweep.storage.errors import SpecError
+from lp_sweep.storage.runs import Presence, Progress
+from lp_sweep.storage.store import Store
+from tests.support.sweepfiles import PLAIN, find, make_inputs, planned
+
+CPU = Rates([], gpu=False)
+LOSSES = [0, 0.1, 0.2, 0.3, 0.5, 0.8, 1.6, 2.4, 4, 15, 20, 25]
+ANSWERS = {1.0: 5, 2.0: 6, 3.0: 7}
+TOP = "{name: top, k: all, until: min_layers}"
+Score = Callable[[int, int], float | None]  # points of (K, seed); None: it fails
+
+
+def true_score(k: int, seed: int) -> float:
+    return 90 - LOSSES[k] + 0.1 * (seed % 3) + 0.02 * (k * seed % 3)
+
+
+class World:
+    """A sweep over 12 layers whose trials are looked up instead of trained."""
+
+    def __init__(self, folder: Path, *strategies: str, seeds: str = "1-5", more: str = "") -> None:
+        lines = "".join(f"  - {strategy}\n" for strategy in strategies or (TOP,))
+        text = PLAIN.partition("strategies:")[0].replace("[42, 43]", seeds)
+        self.file = make_inputs(folder, f"{text}strategies:\n{lines}{more}")
+        self.sweep = find(self.file, ["task=rte"])
+        self.store = Store(folder / "store", create=True)
+        self.trained: list[tuple[int, int]] = []
+
+    def plan(self) -> Plan:
+        return make_plan(self.sweep, read_ledger(self.store).known)
+
+    def queue(self, **settings: Any) -> WorkQueue:
+        recorder = Recorder(self.store, part=False, command="")
+        plan = self.plan()
+        recorder.cells(plan)
+        return WorkQueue(plan, self.store, CPU, recorder.cells, **settings)
+
+    def run(self, score: Score = true_score, most: int = 1000, **settings: Any) -> WorkQueue:
+        """A run, broken off after so many pieces."""
+        queue = self.queue(**settings)
+        for _, work in zip(range(most), iter(queue.take, None), strict=False):
+            self.do(queue, work, score)
+        if not queue.open:  # as the driver ends
+            Recorder(self.store, part=False, command="").cells(
+                make_plan(queue.plan.sweep, queue.known())
+            )
+        return queue
+
+    def do(self, queue: WorkQueue, work: Work, score: Score = true_score) -> None:
+        k, seed = place(work)
+        points = score(k, seed)
+        if points is None:
+            self.fail(work)
+            queue.ended(work.id, "bug")
+            return
+        self.record(work, points)
+        queue.ended(work.id, None)
+
+    def record(self, work: Work, points: float) -> None:
+        self.trained.append(place(work))
+        row = {"trial_id": work.id, "last": points / 100, "metric": "accuracy"}
+        self.store.put("trials", work.id, [row])
+
+    def fail(self, work: Work) -> None:
+        attempt = {"attempt_id": f"{work.id}.1", "trial_id": work.id, "error_type": "bug"}
+        self.store.put("attempts", f"{work.id}.1", [attempt])
+
+    def answers(self) -> dict[float, int | None]:
+        with open_views(self.store) as catalog:
+            rows = min_layers(catalog).long.to_pylist()
+        return {row["delta"]: row["max_dropped"] for row in rows if row["strategy"] == "top"}
+
+    def shown(self, table: Any) -> list[str]:
+        with open_views(self.store) as catalog:
+            made = table(catalog)
+        return [" | ".join(row) for row in made.rows] + list(made.notes)
+
+
+def place(work: Work) -> tuple[int, int]:
+    return 12 - len(work.spec.kept_layers), work.spec.seed  # type: ignore[union-attr]
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> World:
+    return World(tmp_path)
+
+
+def asked(plan: Plan) -> set[tuple[int | None, int]]:
+    return {(cell.asked.k, cell.asked.seed) for cell in plan.cells if cell.search == "asked"}
+
+
+# -- what is asked for
+
+
+def test_the_first_plan_asks_for_a_few_k_of_one_seed(world: World) -> None:
+    plan = world.plan()
+    assert asked(plan) == {(0, 1), (3, 1), (6, 1), (9, 1)}
+    totals = plan.totals()
+    assert (totals["cells"], totals["trials"], totals["cells_deferred"]) == (60, 4, 56)
+    page = plan_text(plan, estimate(plan, CPU), CPU)
+    assert "  search            56   cells at most that `until: min_layers` asks for as" in page
+    assert "  deferred           0 " in page
+
+
+def test_the_estimate_of_a_search_is_the_most_and_has_no_band(world: World) -> None:
+    plan = world.plan()
+    hours = estimate(plan, CPU)
+    told = plan_json(plan, hours)["estimate"]
+    assert (told["at_most"], told["low_hours"], told["high_hours"]) == (True, None, None)
+    page = plan_text(plan, hours, CPU, 2)
+    assert "slot-hours (at most: a search seldom asks for all that it can), at most " in page
+    assert "80%" not in page
+
+
+def test_the_estimate_of_an_ended_search_has_its_band_again(tmp_path: Path) -> None:
+    world = World(tmp_path)
+    world.run()
+    plan = World(tmp_path, TOP, "{name: bottom, k: [1]}").plan()
+    hours = estimate(plan, CPU)
+    assert not plan_json(plan, hours)["estimate"]["at_most"]
+    assert "slot-hours (80%: " in plan_text(plan, hours, CPU)
+
+
+def test_it_ends_when_the_answer_is_known(world: World) -> None:
+    queue = world.run()
+    assert not queue.open
+    assert len(set(world.trained)) == len(world.trained) < 14
+    assert world.answers() == ANSWERS
+    states = {cell.state for cell in world.plan().cells}
+    assert states == {"done", "not_needed"}
+
+
+def test_a_finished_sweep_run_again_does_nothing(world: World) -> None:
+    world.run()
+    before, listed = len(world.trained), world.store.find("sweeps", "plain")
+    queue = world.queue()
+    assert not queue.open
+    assert queue.plan.missing_trials() == []
+    assert (len(world.trained), world.store.find("sweeps", "plain")) == (before, listed)
+
+
+@pytest.mark.parametrize("most", [1, 2, 3, 5])
+def test_a_run_that_is_broken_off_again_and_again_comes_to_the_answer(
+    world: World, most: int
+) -> None:
+    for _ in range(60):
+        if not world.run(most=most).open:
+            break
+    assert world.answers() == ANSWERS
+    assert len(set(world.trained)) == len(world.trained) < 14
+
+
+def test_records_of_other_sweeps_are_used(world: World) -> None:
+    for work in World(world.file.parent, "{name: top, k: all}").plan().trials.values():
+        world.record(work, true_score(*place(work)))
+    assert world.plan().missing_trials() == []
+    assert not world.queue().open
+    assert world.answers() == ANSWERS
+
+
+def test_a_seed_that_another_sweep_left_without_its_full_network_is_not_missing(
+    world: World,
+) -> None:
+    everything = World(world.file.parent, "{name: top, k: all}").plan().trials.values()
+    for work in everything:
+        if place(work) in ((6, 5), (7, 5)):
+            world.record(work, true_score(*place(work)))
+    world.run()
+    assert (0, 5) not in world.trained
+    assert world.answers() == ANSWERS
+
+
+def test_settings_of_the_search(tmp_path: Path) -> None:
+    world = World(
+        tmp_path, "{name: top, k: [3, 5, 7], until: min_layers, within: 2.5, max_seeds: 2}"
+    )
+    cells = {(cell.asked.k, cell.asked.seed) for cell in world.plan().cells}
+    assert cells == {(k, seed) for k in (0, 3, 5, 7) for seed in (1, 2)}  # K=0 is added
+    world.run()
+    assert (7, 1) in world.trained
+    with open_views(world.store, deltas=[2.5]) as catalog:
+        assert min_layers(catalog).long["max_dropped"].to_pylist() == [7]
+
+
+def test_more_seeds_than_the_sweep_has_are_an_error(tmp_path: Path) -> None:
+    with pytest.raises(SpecError, match="'top' has max_seeds: 6, and the sweep 5 seeds"):
+        World(tmp_path, "{name: top, k: all, until: min_layers, max_seeds: 6}")
+
+
+def test_an_included_cell_is_run_with_its_full_network_whatever_the_search_needs(
+    tmp_path: Path,
+) -> None:
+    world = World(tmp_path, more="include: [{strategy: top, k: 11, seed: 3}]\n")
+    assert {(11, 3), (0, 3)} <= asked(world.plan())
+    assert not world.run().open
+    assert {(11, 3), (0, 3)} <= set(world.trained)
+    assert world.answers() == ANSWERS
+
+
+def test_a_search_among_networks_without_feed_forwards_is_refused(tmp_path: Path) -> None:
+    told = r"'top' has `until: min_layers`.* and feed_forward has top 2, all\. Put one of both in a"
+    with pytest.raises(SpecError, match=told):
+        World(tmp_path, more="feed_forward: [none, top 2, all]\n")
+    World(tmp_path, "{name: top, k: all}", more="feed_forward: [none, top 2, all]\n")
+
+
+def test_without_k_0_there_is_no_search(tmp_path: Path) -> None:
+    world = World(tmp_path, more="exclude: [{k: 0}]\n")
+    with pytest.raises(SpecError, match=r"top of .* on rte has no K=0 cell, which `until: min_l"):
+        world.plan()
+
+
+def test_a_plain_strategy_beside_it_is_run_whole(tmp_path: Path) -> None:
+    world = World(tmp_path, TOP, "{name: bottom, k: [0, 1]}")
+    world.run()
+    assert {(0, seed) for seed in range(1, 6)} <= set(world.trained)
+    assert world.answers() == ANSWERS
+    cells = [cell for cell in world.plan().cells if cell.asked.strategy == "bottom"]
+    assert {(cell.state, cell.search) for cell in cells} == {("done", None)}
+
+
+def test_two_searches_share_the_full_network(tmp_path: Path) -> None:
+    world = World(tmp_path, TOP, TOP.replace("top", "bottom"))
+    assert not world.run().open
+    assert len(set(world.trained)) < len(world.trained)  # K of both strategies
+    assert sum(k == 0 for k, _ in world.trained) == len({s for k, s in world.trained if k == 0})
+
+
+def test_a_search_waits_for_the_measurement_that_chooses_its_layers(tmp_path: Path) -> None:
+    world = World(tmp_path, TOP.replace("top", "block-influence"))
+    queue = world.queue()
+    profile = queue.take()
+    assert profile is not None
+    assert (profile.id in queue.plan.profiles, queue.take()) == (True, None)
+    layers = [{"layer": layer, "value": 1 - layer / 100} for layer in range(1, 13)]
+    world.store.put("profiles", profile.id, [{"profile_id": profile.id, "layers": layers}])
+    queue.ended(profile.id, None)
+    assert asked(queue.plan) == {(0, 1), (3, 1), (6, 1), (9, 1)}
+    for work in iter(queue.take, None):
+        world.do(queue, work)
+    assert not queue.open
+    assert (7, 1) in world.trained
+
+
+@pytest.fixture
+def slow_plans(monkeypatch: pytest.MonkeyPatch) -> list[Plan]:
+    """A second passes whenever the growth of a plan looks at the clock; the plans that it makes."""
+    made: list[Plan] = []
+    monkeypatch.setattr(growth, "monotonic", itertools.count().__next__)
+    monkeypatch.setattr(
+        growth, "make_plan", lambda *asked: made.append(make_plan(*asked)) or made[-1]
+    )
+    return made
+
+
+def test_searches_are_planned_together_while_other_work_waits(
+    tmp_path: Path, slow_plans: list[Plan], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    searches = [TOP.replace("top", name) for name in ("top", "bottom", "symmetric", "random")]
+    slow = World(tmp_path / "slow", *searches)
+    assert not slow.run().open
+    together = len(slow_plans)
+    monkeypatch.setattr(growth, "monotonic", lambda: 0.0)
+    quick = World(tmp_path / "quick", *searches)
+    assert not quick.run().open
+    assert sorted(slow.trained) == sorted(quick.trained)
+    assert together < 0.75 * (len(slow_plans) - together)
+
+
+def test_what_ended_since_the_last_plan_asks_for_nothing_by_itself(
+    tmp_path: Path, slow_plans: list[Plan]
+) -> None:
+    """As a run that is stopped lists its cells: it has not read the last scores."""
+    world = World(tmp_path, TOP, TOP.replace("top", "bottom"))
+    queue = world.queue()
+    for work in iter(queue.take, None):
+        world.do(queue, work)
+        assert asked(make_plan(world.sweep, queue.known())) == asked(queue.plan)
+
+
+# -- what fails, and other runs
+
+
+def failing(*pairs: tuple[int, int]) -> Score:
+    return lambda k, seed: None if (k, seed) in pairs else true_score(k, seed)
+
+
+def test_a_failed_trial_is_not_asked_again_and_the_run_ends(world: World) -> None:
+    queue = world.run(failing((8, 1), (0, 1)))
+    assert not queue.open
+    assert len(queue.history.failed) == 1
+    assert len(world.trained) < 25
+    plan = world.plan()
+    assert (plan.totals()["cells_failed"], plan.totals()["cells_pending"]) == (1, 0)
+    assert not world.queue().open  # a bug is not tried again by itself
+
+
+def test_a_k_that_fails_where_it_could_be_the_answer_makes_an_interval(world: World) -> None:
+    queue = world.run(failing(*((8, seed) for seed in range(1, 6))))
+    assert not queue.open
+    answers = world.answers()
+    assert (answers[1.0], answers[2.0], answers[3.0]) == (None, None, None)
+    assert "4–5 of 12 (" in world.shown(min_layers)[2]
+
+
+def test_a_failure_that_is_retried_goes_into_the_answer(world: World) -> None:
+    world.run(failing((6, 1)))
+    world.run(selection=retry_selection("bug", [], world.plan()))
+    assert (6, 1) in world.trained
+    world.run()
+    assert world.answers() == ANSWERS
+
+
+def test_a_score_that_is_no_number_is_not_waited_for(world: World) -> None:
+    queue = world.run(lambda k, seed: float("nan") if (k, seed) == (6, 1) else true_score(k, seed))
+    assert not queue.open
+    assert (6, 2) in world.trained
+
+
+def test_two_runs_share_a_search(world: World) -> None:
+    def presence() -> Presence:
+        return Presence(world.store, "plain", lambda: Progress(1, 0, 2))
+
+    with presence().announced() as one, presence().announced() as other:
+        runs = [(world.queue(), one), (world.queue(), other)]
+        for queue, claims in runs:
+            queue.others.claims = claims
+        for _ in range(100):
+            for queue, claims in runs:
+                if work := queue.take():
+                    world.do(queue, work)
+                claims._write()  # as its beat does
+                queue.look_elsewhere()
+            if not any(queue.open for queue, _ in runs):
+                break
+        assert not any(queue.open for queue, _ in runs)
+    assert len(set(world.trained)) == len(world.trained) < 30
+    world.run()
+    assert world.answers() == ANSWERS
+    assert world.plan().missing_trials() == []
+
+
+def test_what_other_runs_have_trained_is_looked_up_where_there_are_others(world: World) -> None:
+    plan = world.plan()
+    unasked = next(cell.trial_id for cell in plan.cells if cell.search == "waiting")
+    assert unasked is not None
+    world.store.put("trials", unasked, [{"trial_id": unasked, "last": 0.875}])
+    found = [
+        with_scores(plan.known, plan, world.store, set(), set(), shared=shared).points
+        for shared in (False, True)
+    ]
+    assert found == [{}, {unasked: 87.5}]
+
+
+# -- what tables and status say
+
+
+def test_tables_show_the_answer_with_its_set_and_what_was_not_needed(world: World) -> None:
+    world.run()
+    first, second, third, *notes = world.shown(min_layers)
+    for line, kept in ((first, 7), (second, 6), (third, 5)):
+        assert f"| {kept} of 12 (" in line
+        assert ", 90% " in line
+    assert any("90% 5 to 7: of a search" in note for note in notes)
+    assert "search" in world.shown(min_layers_interval)[0]
+    scores = world.shown(task_scores)
+    assert any(line.endswith("| 11 | 1 of 12 | not needed") for line in scores)
+    assert not any("missing" in line for line in scores)
+    assert any("| not needed (0/1) | " in line for line in world.shown(strategy_means))
+
+
+def test_what_a_search_never_trained_is_named_as_an_assumption(world: World) -> None:
+    """K=9 loses 15 points, so that K=10 and 11 were left out."""
+    world.run()
+    assert {k for k, _ in world.trained}.isdisjoint({10, 11})
+    first, *_, note = [line for line in world.shown(min_layers) if "unless" in line]
+    assert first.endswith(" unless 1 or 2 dip")
+    assert "at most 7 points less" in note
+    assert any(line.count("unless 1 or 2 dip") for line in world.shown(min_layers_interval))
+    plan = world.plan()
+    pages = (plan_text(plan, estimate(plan, CPU), CPU), states_text(sweep_states(world.store)))
+    assert all("does not dip" in page and "table min-layers" in page for page in pages)
+    with open_views(world.store, deltas=(1,), only=VIEWS) as catalog:
+        assert (
+            "1 or 2 layers, which the search never trained"
+            in best(catalog, Asked("rte", 1)).caution
+        )
+
+
+def test_a_loss_that_was_not_searched_for_has_an_interval(world: World) -> None:
+    """K=10 loses 20 points and K=9 loses 15, both after the last K that the search needed."""
+    world.run()
+    with open_views(world.store, deltas=[0.25, 2, 20]) as catalog:
+        rows = min_layers(catalog).long.to_pylist()
+        shown = [row[-1] for row in min_layers(catalog).rows]
+        notes = min_layers(catalog).notes
+        beside = [" ".join(row) for row in min_layers_interval(catalog).rows]
+    below, searched, beyond = rows
+    assert searched["max_dropped"] == 6
+    assert below["max_dropped"] is beyond["max_dropped"] is None
+    assert (below["max_dropped_low"], below["max_dropped_high"]) == (0, 2)
+    assert beyond["max_dropped_low"] <= 10 <= beyond["max_dropped_high"] == 11
+    assert 10 in beyond["credible"]
+    assert [row["n_not_searched"] > 0 for row in rows] == [True, False, True]
+    assert ["(not searched)" in text for text in shown] == [True, False, True]
+    assert ["(not searched)" in text for text in beside] == [True, False, True]
+    assert any(note.startswith("not searched: a search") for note in notes)
+
+
+def test_the_same_in_percent(world: World) -> None:
+    world.run()
+    with open_views(world.store, deltas=[2, 20]) as catalog:
+        rows = min_layers(catalog, unit="percent").long.to_pylist()
+    assert [row["max_dropped"] for row in rows] == [6, None]
+
+
+def test_the_end_of_a_run_names_the_losses_that_were_searched_for(tmp_path: Path) -> None:
+    worlds = {
+        within: World(tmp_path, TOP.replace("}", within + "}"), TOP.replace("top", "bottom"))
+        for within in ("", ", within: [0.25, 2]", ", within: 3")
+    }
+    said = [answer_command(world.sweep.spec.strategies, "S") for world in worlds.values()]
+    plain = "lp-sweep table min-layers --store S"
+    assert said == [plain, plain.replace("--store", "--within 0.25,1,2,3 --store"), plain]
+
+
+def test_what_may_still_be_asked_for_is_deferred_not_missing(world: World) -> None:
+    world.run(most=4)
+    with open_views(world.store) as catalog:
+        rows = catalog.query("SELECT state, count(*) AS n FROM cells GROUP BY ALL ORDER BY ALL")
+    assert dict(zip(*rows.to_pydict().values(), strict=True)).keys() == {
+        "deferred",
+        "done",
+        "pending",
+    }
+    assert set(world.answers().values()) == {None}
+
+
+def test_status_counts_what_was_asked_for(world: World) -> None:
+    world.run(most=2)
+    [state] = sweep_states(world.store).sweeps
+    assert (state["cells"], state["trials"], state["trials_done"]) == (60, 4, 2)
+    assert (state["cells_deferred"], state["cells_pending"]) == (56, 2)
+    world.run()
+    [state] = sweep_states(world.store).sweeps
+    assert state["trials"] == state["trials_done"] == len(world.trained)
+    assert state["cells_not_needed"] == 60 - len(world.trained)
+
+
+def test_a_sweep_without_searches_is_planned_as_before(tmp_path: Path) -> None:
+    plan = planned(make_inputs(tmp_path))
+    assert {cell.search for cell in plan.cells} == {None}

@@ -1,0 +1,258 @@
+"""Which speeds a sweep asks for, and when they are measured."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from lp_sweep.orchestrator.cli.planview import plan_json, plan_text
+from lp_sweep.orchestrator.engine.workqueue import WorkQueue
+from lp_sweep.orchestrator.estimate.estimate import Rates, estimate
+from lp_sweep.orchestrator.plan.known import Known
+from lp_sweep.orchestrator.plan.naming import describe
+from lp_sweep.orchestrator.plan.plan import Plan, Work
+from lp_sweep.orchestrator.plan.planning import make_plan
+from lp_sweep.orchestrator.plan.selection import Selection, retry_selection
+from lp_sweep.orchestrator.preflight.inputs import needed
+from lp_sweep.storage.errors import SpecError
+from lp_sweep.storage.runs import Announcement
+from lp_sweep.storage.specs import SpeedSpec
+from lp_sweep.storage.store import Store
+from lp_sweep.trials.select import Measured
+from tests.support.sweepfiles import PLAIN, make_inputs, planned
+
+CPU = Rates([], gpu=False)
+TIMED = PLAIN + "measure: {speed: cpu}\n"
+
+
+@pytest.fixture
+def plan(tmp_path: Path) -> Plan:
+    """Two tasks, two seeds, K=0 and 2: eight trials of two networks."""
+    return planned(make_inputs(tmp_path, TIMED))
+
+
+def specs(plan: Plan) -> list[SpeedSpec]:
+    return [work.spec for work in plan.speeds.values() if isinstance(work.spec, SpeedSpec)]
+
+
+def with_known(plan: Plan, *, trials: bool = False, speeds: int = 0) -> Known:
+    done = dict.fromkeys(list(plan.speeds)[:speeds], Measured({}))
+    return Known(frozenset(plan.trials) if trials else frozenset(), {}, done)
+
+
+# -- what is asked for
+
+
+def test_a_network_is_measured_once_for_all_its_tasks_and_seeds(plan: Plan) -> None:
+    assert len(plan.trials) == 8
+    assert [spec.kept_layers for spec in specs(plan)] == [tuple(range(1, 13)), tuple(range(1, 11))]
+    assert all((s.device_type, s.length, s.batches) == ("cpu", 128, (32,)) for s in specs(plan))
+
+
+def test_a_file_that_asks_for_none_has_none_and_the_same_trials(tmp_path: Path, plan: Plan) -> None:
+    plain = planned(make_inputs(tmp_path, PLAIN))
+    assert plain.speeds == {}
+    assert list(plain.trials) == list(plan.trials)
+
+
+@pytest.mark.parametrize("override", ["task=rte", "seed=42"])
+def test_another_task_or_seed_is_the_same_measurement(tmp_path: Path, override: str) -> None:
+    file = make_inputs(tmp_path, TIMED)
+    assert list(planned(file, override).speeds) == list(planned(file).speeds)
+
+
+def test_strategies_that_keep_the_same_layers_share_one(tmp_path: Path) -> None:
+    text = TIMED.replace("{name: top, k: [0, 2]}", "{name: top, k: 1}\n  - {name: drop 12}")
+    assert len(planned(make_inputs(tmp_path, text)).speeds) == 1
+
+
+def test_each_type_of_device_is_its_own_and_a_gpu_has_a_second_batch(tmp_path: Path) -> None:
+    plan = planned(make_inputs(tmp_path, TIMED.replace("cpu", "[cpu, cuda]")))
+    found = [(spec.device_type, spec.batches) for spec in specs(plan)]
+    assert found == [("cpu", (32,))] * 2 + [("cuda", (32, 256))] * 2
+
+
+def test_feed_forwards_that_go_are_part_of_it(tmp_path: Path) -> None:
+    text = TIMED + "feed_forward: [none, top 3, {remove: top 3, second_norm: drop}]\n"
+    plan = planned(make_inputs(tmp_path, text), "k=2")
+    found = [(spec.removed_feed_forwards, spec.second_norm) for spec in specs(plan)]
+    assert found == [((), "keep"), ((8, 9, 10), "keep"), ((8, 9, 10), "drop")]
+
+
+def test_every_procedure_ends_with_one_network(tmp_path: Path) -> None:
+    text = TIMED + "procedures: [direct, finetune_then_drop, iterative]\n"
+    assert len(planned(make_inputs(tmp_path, text)).speeds) == 2
+
+
+def test_length_and_precision_are_the_files(tmp_path: Path) -> None:
+    text = TIMED.replace("cpu", "cpu, speed_length: 64") + "recipe: {precision: bf16}\n"
+    plan = planned(make_inputs(tmp_path, text))
+    assert {(spec.length, spec.precision) for spec in specs(plan)} == {(64, "bf16")}
+
+
+def test_deferred_cells_have_a_speed_when_their_layers_are_known(tmp_path: Path) -> None:
+    text = TIMED.replace("name: top, k: [0, 2]", "name: contribution, threshold: [0.9]")
+    plan = planned(make_inputs(tmp_path, text), "task=rte")
+    assert plan.speeds == {}
+    cosines = Measured({layer: 0.95 if layer == 5 else 0.5 for layer in range(1, 13)})
+    known = Known(frozenset(), {}, dict.fromkeys(plan.profiles, cosines))
+    (spec,) = specs(make_plan(plan.sweep, known))
+    assert spec.kept_layers == (1, 2, 3, 4, *range(6, 13))
+
+
+@pytest.mark.parametrize("wrong", ["true", "gpu", "[]"])
+def test_another_device_is_refused_with_what_is_allowed(tmp_path: Path, wrong: str) -> None:
+    with pytest.raises(SpecError, match=r"speed"):
+        planned(make_inputs(tmp_path, TIMED.replace("cpu", wrong)))
+
+
+# -- how a plan tells of them
+
+
+def test_a_plan_says_how_many_are_missing(plan: Plan) -> None:
+    plan.known = with_known(plan, speeds=1)
+    told = json.loads(json.dumps(plan_json(plan, estimate(plan, CPU))))
+    assert [told["totals"][f"speeds{end}"] for end in ("", "_done", "_pending")] == [2, 1, 1]
+    assert [speed["state"] for speed in told["speeds"]] == ["done", "pending"]
+    assert told["speeds"][1]["kept_layers"] == list(range(1, 11))
+    assert told["totals"]["profiles"] == 0
+    text = plan_text(plan, estimate(plan, CPU), CPU)
+    assert (
+        "speeds             2   of networks, each alone on the cluster: 1 done, 1 missing" in text
+    )
+    assert "8 to fine-tune, 1 to be timed" in text
+
+
+def test_they_are_in_the_estimate(plan: Plan) -> None:
+    with_them = estimate(plan, CPU).hours
+    plan.known = with_known(plan, speeds=2)
+    assert estimate(plan, CPU).hours < with_them
+    full, pruned = plan.speeds.values()
+    assert CPU.seconds(full) > CPU.seconds(pruned) > 0
+
+
+def test_they_need_the_model_and_no_data(plan: Plan) -> None:
+    plan.known = with_known(plan, trials=True)
+    wanted = needed(plan)
+    assert [model.name for model in wanted.models] == ["./folder/of/a/model"]
+    assert wanted.tasks == []
+
+
+def test_they_are_named_by_their_layers(tmp_path: Path) -> None:
+    plan = planned(make_inputs(tmp_path, TIMED + "feed_forward: [top 2]\n"), "k=2")
+    (work,) = plan.speeds.values()
+    assert describe(work) == "a/model layers 1-10 of 12 without feed-forwards 9-10 speed on cpu"
+
+
+# -- when they are measured
+
+
+def drained(queue: WorkQueue) -> list[Work]:
+    """All work, by one slot."""
+    found = []
+    while work := queue.take():
+        found.append(work)
+        queue.live.pop(work.id)
+        queue.history.done.add(work.id)
+    return found
+
+
+@pytest.fixture
+def queue(plan: Plan, tmp_path: Path) -> WorkQueue:
+    return WorkQueue(plan, Store(tmp_path / "store", create=True), CPU, lambda plan: None)
+
+
+def test_they_are_the_last(queue: WorkQueue) -> None:
+    kinds = [work.job()["kind"] for work in drained(queue)]
+    assert kinds == ["trial"] * 8 + ["speed"] * 2
+
+
+def test_many_slots_make_them_no_faster(queue: WorkQueue) -> None:
+    """Two of equal length, one after the other, on however many slots."""
+    queue.pace.slots = 1000
+    queue.pace._measured = True
+    trials = [queue.take() for _ in range(8)]
+    for work in trials:
+        assert work is not None
+        queue.ended(work.id, None)
+    both = queue.seconds_left()
+    seconds = [queue.rates.seconds(work) for work in queue.plan.speeds.values()]
+    assert both == pytest.approx(sum(seconds))
+    first = queue.take()
+    assert first is not None
+    queue.ended(first.id, None)
+    assert queue.seconds_left() == pytest.approx(sum(seconds) - queue.rates.seconds(first))
+
+
+def test_one_waits_until_nothing_else_runs_and_nothing_runs_beside_it(queue: WorkQueue) -> None:
+    trials = [queue.take() for _ in range(8)]
+    assert queue.take() is None
+    assert queue.open
+    for work in trials:
+        assert work is not None
+        assert queue.take() is None, "while a trial is live"
+        queue.ended(work.id, None)
+    first = queue.take()
+    assert first is not None
+    assert first.id in queue.plan.speeds
+    assert queue.take() is None, "never two at once"
+    queue.lost(first.id, "worker_lost")
+    assert queue.take() == first, "it is tried again"
+    queue.ended(first.id, None)
+    second = queue.take()
+    assert second is not None
+    queue.ended(second.id, None)
+    assert not queue.open
+    assert make_plan(queue.plan.sweep, queue.known()).totals()["speeds_done"] == 2
+
+
+def test_a_trial_that_comes_back_waits_for_the_speed_that_is_under_way(queue: WorkQueue) -> None:
+    trials = [queue.take() for _ in range(8)]
+    for work in trials:
+        assert work is not None
+        queue.ended(work.id, "bug")
+    speed = queue.take()
+    assert speed is not None
+    queue.again([trials[0].id])  # type: ignore[union-attr]
+    assert queue.take() is None
+    queue.ended(speed.id, None)
+    assert queue.take() == trials[0]
+
+
+class OtherRun:
+    """One that holds a piece of this plan."""
+
+    shared = True
+
+    def __init__(self, held: str) -> None:
+        self.held = held
+
+    def claim(self, work_id: str) -> Announcement | None:
+        return object() if work_id == self.held else None  # type: ignore[return-value]
+
+    def release(self, work_id: str) -> None: ...
+
+    def others(self) -> list[Announcement]:
+        return []
+
+
+def test_it_waits_for_what_another_run_holds(queue: WorkQueue, plan: Plan) -> None:
+    queue.others.claims = OtherRun(next(iter(plan.trials)))
+    for _ in range(7):
+        work = queue.take()
+        assert work is not None
+        queue.ended(work.id, None)
+    assert queue.take() is None
+    assert queue.open
+    queue.others.holding.clear()
+    assert queue.take() is not None
+
+
+def test_one_that_failed_is_tried_again_by_retry(plan: Plan) -> None:
+    id_ = next(iter(plan.speeds))
+    plan.known = with_known(plan, trials=True)._replace(failed={id_: "bug"})
+    assert plan.totals()["speeds_failed"] == 1
+    assert not Selection().wants(id_, plan.failed_with(id_))
+    assert retry_selection(None, [id_[:8]], plan).ids == {id_}

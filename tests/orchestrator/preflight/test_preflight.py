@@ -1,0 +1,447 @@
+"""Before anything starts: inputs, room, a store that can be written, memory of GPUs."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from lp_sweep.orchestrator.inputs.models import ModelInput
+from lp_sweep.orchestrator.inputs.resolve import resolve
+from lp_sweep.orchestrator.plan.known import Known
+from lp_sweep.orchestrator.plan.plan import Plan
+from lp_sweep.orchestrator.plan.planning import make_plan
+from lp_sweep.orchestrator.preflight import inputs, preflight
+from lp_sweep.orchestrator.preflight.gpumemory import (
+    GpuInfo,
+    ask_torch,
+    check_gpus,
+    local_gpus,
+    memory_needed,
+)
+from lp_sweep.orchestrator.preflight.inputs import check_small_files
+from lp_sweep.orchestrator.preflight.space import Need, needs, space_problems
+from lp_sweep.orchestrator.sweepfile.load import load_sweep
+from lp_sweep.storage.errors import PreflightError
+from lp_sweep.storage.specs import Recipe
+from lp_sweep.storage.store import Store
+from lp_sweep.trials.load import load_encoder
+from tests.orchestrator.cli.test_cli import sweep
+from tests.support.sweepfiles import make_inputs, make_model
+from tests.support.toyworld import save_world
+
+GIB = 2**30
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> Path:
+    save_world(tmp_path)
+    return tmp_path
+
+
+def planned(folder: Path, *overrides: str, known: Known | None = None) -> Plan:
+    sweep = resolve(load_sweep(folder / "sweep.yaml", overrides), offline=True)
+    return make_plan(sweep, known or Known.nothing())
+
+
+def check(folder: Path, plan: Plan | None = None, store: str = "store") -> None:
+    made = plan or planned(folder)
+    preflight.check(made, str(folder / store), folder / "cache", offline=True)
+
+
+def problems(folder: Path, plan: Plan | None = None, store: str = "store") -> list[str]:
+    with pytest.raises(PreflightError) as caught:
+        check(folder, plan, store)
+    return str(caught.value).splitlines()
+
+
+# -- it passes, and leaves nothing behind
+
+
+@pytest.mark.parametrize("store", ["store", "a/b/the 'store'"])
+def test_a_sweep_that_can_start(world: Path, store: str) -> None:
+    before = sorted(world.rglob("*"))
+    check(world, store=store)
+    assert sorted(world.rglob("*")) == before
+
+
+def test_a_store_that_is_there_stays_as_it_is(world: Path) -> None:
+    Store(world / "store", create=True).put_text("sweeps", "toy.yaml", "x")
+    before = {path for path in world.rglob("*") if path.is_file()}
+    check(world)
+    assert {path for path in world.rglob("*") if path.is_file()} == before
+
+
+def test_an_empty_folder_of_the_user_stays(world: Path) -> None:
+    (world / "store").mkdir()
+    check(world)
+    assert (world / "store").is_dir()
+
+
+def test_a_finished_sweep_needs_nothing(world: Path) -> None:
+    """Not even its model: it may have been taken away since."""
+    plan = planned(world)
+    done = planned(world, known=Known(frozenset(plan.trials), {}, {}))
+    (world / "model" / "model.safetensors").unlink()
+    check(world, done)
+    assert problems(world, plan)
+
+
+# -- inputs
+
+
+def test_everything_that_is_wrong_is_one_message(world: Path) -> None:
+    plan = planned(world)
+    (world / "model" / "tokenizer.json").unlink()
+    weights = world / "model" / "model.safetensors"
+    weights.write_bytes(weights.read_bytes()[:-1])
+    (world / "dev.csv").write_text("text,label\n")
+    (world / "store").write_text("a file, not a folder")
+    told = problems(world, plan)
+    assert "model.safetensors has" in told[0]
+    assert "no tokenizer's words" in told[0]
+    assert "has no rows" in told[1]
+    assert "can't keep a store" in told[2]
+    assert "it is a file" in told[2]
+    assert (world / "store").is_file()
+
+
+def test_a_folder_that_no_trial_could_load(tmp_path: Path) -> None:
+    make_inputs(tmp_path)  # enough to plan with: no weights that mean anything, no tokenizer
+    make_model(tmp_path / "folder/of/a/model")
+    sweep = resolve(load_sweep(tmp_path / "sweep.yaml"), data_dir=tmp_path / "glue", offline=True)
+    (told, *_) = problems(tmp_path, make_plan(sweep, Known.nothing()))
+    assert "no tokenizer's words" in told
+
+
+def test_a_local_input_that_is_not_what_the_manifest_says(world: Path) -> None:
+    """A folder that was copied badly; online that is no matter, offline nothing can mend it."""
+    from lp_sweep.orchestrator.inputs.prefetch import prefetch
+
+    written = prefetch(load_sweep(world / "sweep.yaml"))
+    assert written.manifest.local.keys() == {"./model", "task mood"}
+    check(world)
+    config = world / "model" / "config.json"
+    config.write_text(config.read_text() + " ")
+    (world / "train.csv").write_text((world / "train.csv").read_text() + "good w1,pos\n")
+    told = problems(world, planned(world))
+    assert [line.split(":")[0] for line in told] == ["./model", "task mood"]
+
+
+def test_offline_is_of_this_process_and_its_children(
+    world: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import datasets.config
+    from huggingface_hub import constants
+
+    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", False)
+    monkeypatch.setattr(datasets.config, "HF_HUB_OFFLINE", False)
+    monkeypatch.setenv("HF_HUB_OFFLINE", "0")
+    monkeypatch.setenv("HF_DATASETS_OFFLINE", "0")
+    check(world)
+    assert constants.is_offline_mode()
+    assert datasets.config.HF_HUB_OFFLINE
+    assert os.environ["HF_HUB_OFFLINE"] == "1"
+
+
+# -- writing
+
+
+@contextmanager
+def unwritable(folder: Path) -> Iterator[None]:
+    """root may write where nobody else may: a file stands where the folder would be."""
+    folder.write_text("")
+    yield
+    folder.unlink()
+
+
+def test_a_store_and_a_cache_that_can_not_be_written(world: Path) -> None:
+    with unwritable(world / "store"), unwritable(world / "cache"):
+        store, cache = problems(world)
+    assert "can't keep a store at" in store
+    assert cache.startswith(f"can't write to {world / 'cache'}")
+    assert "--cache-dir" in cache
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root may write everywhere")
+def test_a_read_only_store(world: Path) -> None:
+    Store(world / "store", create=True)
+    (world / "store" / "runs").mkdir(exist_ok=True)
+    (world / "store" / "runs").chmod(0o500)
+    (told,) = problems(world)
+    assert "can't write" in told
+
+
+# -- room
+
+
+def test_folders_of_one_disk_share_its_room(tmp_path: Path) -> None:
+    import shutil
+
+    half = shutil.disk_usage(tmp_path).free * 6 // 10
+    one, two = (Need(tmp_path / name / "not yet", half, name) for name in ("records", "tokens"))
+    assert space_problems([one]) == space_problems([two]) == []
+    (told,) = space_problems([one, two])
+    assert "MiB of records in" in told
+    assert "MiB of tokens in" in told
+    assert "--cache-dir" in told
+
+
+def test_a_disk_without_room_is_told(world: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from lp_sweep.orchestrator.preflight import space
+
+    monkeypatch.setattr(space.shutil, "disk_usage", lambda path: SimpleNamespace(free=2**20))
+    told = problems(world)
+    assert told[0].startswith("only 1 MiB are free, and about ")
+
+
+def test_what_is_kept_is_counted(world: Path) -> None:
+    def records(*overrides: str) -> int:
+        asked = needs(planned(world, "seed=1,2", *overrides), str(world / "s"), world, 0)
+        return next(need.bytes for need in asked if need.what == "records")
+
+    nothing = records("keep=none", "checkpoint_every=off")
+    parameters = planned(world).sweep.models[0].parameters
+    assert parameters
+    assert records("keep=all", "checkpoint_every=off") - nothing == 4 * 4 * parameters
+    assert records("keep=best", "checkpoint_every=off") - nothing == 4 * 2 * parameters
+    assert records("keep=none", "checkpoint_every=5m") - nothing == 12 * parameters
+    compared = records("keep=none", "checkpoint_every=off", "measure.cka=pruned")
+    assert compared - nothing == 4 * 2 * parameters  # the full network of each seed waits
+
+
+def test_a_bucket_has_no_disk(world: Path) -> None:
+    asked = needs(planned(world), "s3://bucket/prefix", world, 0)
+    assert {need.what for need in asked} == {"tokens", "downloads", "Ray's files"}
+
+
+# -- GPUs
+
+BERT_BASE = ModelInput(
+    "bert", "bert", "a" * 40, 12, "hub:bert@a", 7_077_888, parameters=109_482_240, hidden=768
+)
+
+
+def gpu(gib: float, node: str = "n1") -> GpuInfo:
+    return GpuInfo(node, "GPU", int(gib * GIB))
+
+
+def test_bert_base_needs_about_two_gigabytes_at_least() -> None:
+    """Its state alone is 16 bytes for each of 109 million parameters: 1.63 GiB."""
+    least = memory_needed(BERT_BASE, Recipe())
+    whole = memory_needed(BERT_BASE, Recipe(), whole_batch=True)
+    assert least
+    assert whole
+    assert 1.63 * GIB < least < 2.0 * GIB
+    assert 3 * GIB < whole < 5 * GIB
+
+
+@pytest.mark.parametrize("recipe", [Recipe(compute="fast"), Recipe(freeze_embeddings=True)])
+def test_words_that_are_not_trained_have_no_gradient_and_no_moments(recipe: Recipe) -> None:
+    """A fast trial leaves out the words that its task does not have; decay would change them."""
+    whole = memory_needed(BERT_BASE, Recipe())
+    least = memory_needed(BERT_BASE, recipe)
+    assert BERT_BASE.parameters
+    assert BERT_BASE.layer_parameters
+    rest = BERT_BASE.parameters - BERT_BASE.depth * BERT_BASE.layer_parameters
+    assert whole == (least or 0) + 12 * rest
+    assert memory_needed(BERT_BASE, Recipe(compute="fast", weight_decay=0.01)) == whole
+
+
+@settings(deadline=None)
+@given(
+    batch=st.integers(1, 512),
+    length=st.integers(4, 8192),
+    layers=st.integers(1, 12),
+    precision=st.sampled_from(["fp32", "bf16", "auto"]),
+)
+def test_memory_grows_with_what_it_is_for(
+    batch: int, length: int, layers: int, precision: Any
+) -> None:
+    recipe = Recipe(batch_size=batch, max_length=length, precision=precision)
+    least = memory_needed(BERT_BASE, recipe, layers=layers)
+    assert least is not None
+    assert least > 0
+    assert least <= (memory_needed(BERT_BASE, recipe, layers=layers, whole_batch=True) or 0)
+    assert least <= (memory_needed(BERT_BASE, recipe) or 0)
+    longer = Recipe(batch_size=batch, max_length=length + 1, precision=precision)
+    assert least < (memory_needed(BERT_BASE, longer, layers=layers) or 0)
+
+
+def test_the_bound_is_below_what_a_step_really_holds(world: Path) -> None:
+    """Counted on a real network: parameters, gradients, moments, and what autograd keeps."""
+    model_input = planned(world).sweep.models[0]
+    assert model_input.parameters
+    model = load_encoder(
+        world / "model", num_labels=2, problem_type="single_label_classification"
+    ).model.train()
+    kept: dict[int, int] = {}
+
+    def keep(tensor: torch.Tensor) -> torch.Tensor:
+        if not isinstance(tensor, torch.nn.Parameter):
+            kept[tensor.untyped_storage().data_ptr()] = tensor.untyped_storage().nbytes()
+        return tensor
+
+    with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
+        model(input_ids=torch.ones(2, 32, dtype=torch.long)).logits.sum().backward()
+    state = 16 * sum(parameter.numel() for parameter in model.parameters())
+    weights = {p.untyped_storage().data_ptr() for p in model.parameters()}
+    activations = sum(size for place, size in kept.items() if place not in weights)
+    least = memory_needed(model_input, Recipe(batch_size=16, max_length=32))  # 2 of 16 at a time
+    assert least is not None
+    assert least <= state + activations
+    whole = memory_needed(model_input, Recipe(batch_size=2, max_length=32), whole_batch=True)
+    assert 0.6 < (whole or 0) / (state + activations) < 1.4
+
+
+def toy_on(world: Path, gpus: list[GpuInfo], *overrides: str) -> list[str]:
+    return check_gpus(planned(world, *overrides), gpus)
+
+
+def test_a_model_that_fits_nowhere(world: Path) -> None:
+    with pytest.raises(
+        PreflightError, match=r"'./model' needs at least .* the largest GPU has 0.0"
+    ):
+        toy_on(world, [gpu(0.0001, "n1"), gpu(0.0002, "n2")])
+
+
+def test_a_gpu_that_is_too_small_for_a_model_that_fits_elsewhere(world: Path) -> None:
+    (note,) = toy_on(world, [gpu(0.0001, "small"), gpu(80, "large")])
+    assert "too much for these: GPU with 0.0 GiB on small" in note
+
+
+def test_a_batch_that_will_be_halved_is_a_note(world: Path) -> None:
+    need = memory_needed(planned(world).sweep.models[0], Recipe(batch_size=512, max_length=32))
+    assert need
+    (note,) = toy_on(world, [gpu(need * 1.2 / GIB)], "recipe.batch_size=512")
+    assert "a whole batch may need" in note
+
+
+@pytest.mark.parametrize("gpus", [[], [gpu(80)]], ids=["cpu", "large"])
+def test_nothing_to_say(world: Path, gpus: list[GpuInfo]) -> None:
+    assert toy_on(world, gpus) == []
+
+
+def test_trials_that_share_a_gpu(world: Path) -> None:
+    need = memory_needed(planned(world).sweep.models[0], planned(world).sweep.recipe)
+    assert need
+    size = gpu(need * 1.5 / GIB)
+    assert "a share of 0.5" in toy_on(world, [size], "resources_per_trial.gpu=0.5")[0]
+    assert "a share of 0.5" in toy_on(world, [size], "trials_per_gpu=2")[0]
+    assert "a share" not in " ".join(toy_on(world, [size]))
+
+
+def test_only_what_is_left_to_train_counts(world: Path) -> None:
+    """A GPU that has no room for all layers is enough for a sweep without K=0."""
+    model = planned(world).sweep.models[0]
+    full, half = (memory_needed(model, planned(world).sweep.recipe, layers=n) for n in (4, 1))
+    assert full
+    assert half
+    assert full - half >= 16 * 3 * (model.layer_parameters or 0) > 0
+    between = gpu((full + half) / 2 / GIB)
+    with pytest.raises(PreflightError, match="needs at least"):
+        toy_on(world, [between], "k=0,3")
+    toy_on(world, [between], "k=3")
+
+
+def test_unknown_sizes_are_not_judged() -> None:
+    assert memory_needed(BERT_BASE._replace(parameters=None), Recipe()) is None
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="needs a machine without CUDA")
+def test_no_gpu_here() -> None:
+    assert local_gpus() == ask_torch() == []
+
+
+def test_a_python_without_torch_refuses_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "executable", "/no/python")
+    assert ask_torch() == []
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+def test_the_gpu_here(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")  # as in a Ray task that holds no GPU
+    (first, *_) = local_gpus()
+    assert first.total_bytes == torch.cuda.get_device_properties(0).total_memory
+
+
+# -- a plan reads small files, too
+
+
+def with_rows(folder: Path, rows: str, name: str = "train.csv") -> None:
+    (folder / name).write_text(f"text,label\n{rows}", encoding="utf-8")
+
+
+def test_a_plan_says_of_the_rows_what_a_run_would(world: Path) -> None:
+    with_rows(world, "good,pos\nbad,\nfine,neg\npoor,\n")
+    [said] = problems(world)
+    assert "column 'label' is empty in 2 of 4 rows, first in row 2" in said
+    told = sweep("plan", "sweep.yaml", cwd=world)
+    assert (told.returncode, told.stdout) == (4, "")
+    assert said in told.stderr
+
+
+def test_empty_texts_are_noted_and_trained(world: Path) -> None:
+    with_rows(world, "good,pos\n,neg\n  ,neg\nfine,pos\n")
+    note = f"{world / 'train.csv'}: column 'text' is empty in 2 of 4 rows"
+    notes = preflight.check(planned(world), str(world / "store"), world / "cache", offline=True)
+    assert notes == [note]
+    told = sweep("plan", "sweep.yaml", cwd=world)
+    assert (told.returncode, told.stderr) == (0, "")
+    assert f"note: {note}" in told.stdout
+    assert note in json.loads(sweep("plan", "sweep.yaml", "--json", cwd=world).stdout)["notes"]
+
+
+def test_rows_of_both_sets_are_a_note(world: Path) -> None:
+    with_rows(world, "good,pos\nbad,neg\n fine ,neg\n")
+    (world / "dev.csv").write_text("text,label\nfine,pos\nbad ,neg\npoor,neg\n")
+    said = "'mood': 2 of 3 dev rows also occur in train, 1 of them with another label"
+    notes = preflight.check(planned(world), str(world / "store"), world / "cache", offline=True)
+    assert [note for note in notes if said in note] == notes
+    assert said in sweep("plan", "sweep.yaml", cwd=world).stdout
+
+
+def test_a_config_that_is_not_of_its_weights_is_refused_while_planning(world: Path) -> None:
+    """No hours are estimated of it, and nothing of its size is made."""
+    config = world / "model" / "config.json"
+    config.write_text(json.dumps(json.loads(config.read_text()) | {"hidden_size": 10**9}))
+    told = sweep("plan", "sweep.yaml", cwd=world)
+    assert (told.returncode, told.stdout) == (4, "")
+    assert "states hidden_size 1000000000, and the weights have 32" in told.stderr
+
+
+def test_f1_of_named_classes_asks_which_one(world: Path) -> None:
+    f1 = "tasks=[{name: mood, train: train.csv, dev: dev.csv, text: text, metric: f1%s}]"
+    told = sweep("plan", "sweep.yaml", f1 % "", cwd=world)
+    assert told.returncode == 4
+    assert "'mood'" in told.stderr
+    assert "`positive: 'neg'` or `positive: 'pos'`" in told.stderr
+    told = sweep("plan", "sweep.yaml", f1 % ", positive: nag", cwd=world)
+    assert "'neg', 'pos'. Did you mean 'neg'?" in told.stderr
+    told = sweep("plan", "sweep.yaml", f1 % ", positive: neg", cwd=world)
+    assert (told.returncode, told.stderr) == (0, "")
+    assert "tasks mood (F1 of 'neg')" in told.stdout
+
+
+def test_a_plan_leaves_large_files_to_the_run(world: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with_rows(world, "good,pos\nbad,\n")
+    monkeypatch.setattr(inputs, "_WHILE_ONE_WAITS", 50)
+    assert sweep("plan", "sweep.yaml", cwd=world).returncode == 0
+
+
+def test_a_finished_sweeps_rows_are_not_read(world: Path) -> None:
+    made = planned(world)
+    with_rows(world, "bad,\n")
+    made.known = Known.nothing()._replace(trials=frozenset(made.trials))
+    assert check_small_files(made) == []

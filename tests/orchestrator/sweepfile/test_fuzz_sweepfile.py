@@ -1,0 +1,265 @@
+"""Whatever bytes a sweep file or an override holds: a checked sweep or one good message, soon."""
+
+from __future__ import annotations
+
+import copy
+import re
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from hypothesis import strategies as st
+
+from lp_sweep.orchestrator.sweepfile.load import SweepFile, load_sweep
+from lp_sweep.orchestrator.sweepfile.spec import SweepSpec
+from lp_sweep.storage.errors import LpSweepError, SpecError
+from tests.support.fuzzing import AWKWARD, assert_good_message, awkward, fuzz, outcome
+from tests.support.sweepfiles import PLAIN
+
+FULL: dict[str, Any] = {
+    "schema_version": 1,
+    "name": "full",
+    "models": ["./model", {"id": "bert-base-cased", "k": [0, 2], "revision": "main"}],
+    "procedures": ["direct"],
+    "tasks": [
+        "rte",
+        {
+            "name": "mine",
+            "train": "t.csv",
+            "dev": "d.csv",
+            "text": ["a", "b"],
+            "label": "y",
+            "labels": ["no", "yes"],
+            "kind": "classification",
+            "metric": "f1",
+        },
+        {"name": "hub", "dataset": "o/d", "config": "c", "revision": "0" * 40, "text": "t"},
+    ],
+    "seeds": [1, "3-5", {"from": 7, "count": 2}],
+    "strategies": [
+        {"name": "top", "k": "all"},
+        {"name": "symmetric", "k": [0, 2]},
+        {"name": "contribution", "threshold": [0.9, 0.95], "measured_on": "rte"},
+    ],
+    "recipe": {"lr": 2e-5, "epochs": 3, "batch_size": 8, "schedule": "linear", "limit_dev": 9},
+    "contribution": {"measured_on": "own"},
+    "include": [{"strategy": "top", "k": 5, "task": "rte", "seed": 1}],
+    "exclude": [{"model": "*", "k": [2], "seed": 99}],
+    "data_dir": "glue",
+    "store": "store",
+    "resources_per_trial": {"cpu": 1, "gpu": 0.5},
+}
+PLACE = r"sweep\.yaml:\d+: \S|override ['\"].*['\"]?(\.\.\.)?: \S"
+SPECIAL = "abk013: -[]{}&*!|>'\"%@`#,?\n\t .\\~=<\x00\x1b\x85é\u2028\ufeff"
+
+scalars = st.one_of(
+    st.none(),
+    st.booleans(),
+    st.integers(-3, 20),
+    st.integers(),
+    st.floats(),
+    st.sampled_from([2**31, 2**63, 2**64, 10**40, -(10**40), 1e308, float("nan"), float("inf")]),
+    awkward,
+    st.sampled_from(
+        ["top", "bottom", "contribution", "all", "own", "rte", "RTE", "mine", "direct"]
+    ),
+)
+values = st.recursive(
+    scalars,
+    lambda inner: (
+        st.lists(inner, max_size=4)
+        | st.dictionaries(
+            st.sampled_from([*SweepSpec.model_fields, "id", "k", "1"]), inner, max_size=4
+        )
+    ),
+    max_leaves=8,
+)
+
+
+def locations(content: Any, at: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
+    found = [at]
+    items = content.items() if isinstance(content, dict) else ()
+    for key, value in (
+        items
+        if isinstance(content, dict)
+        else enumerate(content if isinstance(content, list) else ())
+    ):
+        found += locations(value, (*at, key))
+    return found
+
+
+@st.composite
+def mutated(draw: Any) -> str:
+    """A file that says everything, with some values dropped, swapped, doubled or replaced."""
+    content = copy.deepcopy(FULL)
+    for _ in range(draw(st.integers(1, 4))):
+        *way, last = draw(st.sampled_from(locations(content)[1:] or [("name",)]))
+        place: Any = content
+        for part in way:
+            place = place[part]
+        change = draw(st.sampled_from(["drop", "replace", "replace", "rename", "wrap", "number"]))
+        if not isinstance(place, dict | list) or (isinstance(place, dict) and last not in place):
+            continue
+        if change == "drop":
+            del place[last]
+        elif change == "rename" and isinstance(place, dict):
+            place[draw(awkward)] = place.pop(last)
+        elif change == "wrap":
+            place[last] = [place[last], place[last]]
+        elif change == "number":
+            place[last] = draw(st.integers(-1, 30) | st.floats(-2, 2))
+        else:
+            place[last] = draw(values)
+    return str(yaml.safe_dump(content, sort_keys=False, allow_unicode=draw(st.booleans())))
+
+
+@st.composite
+def cut_up(draw: Any) -> str:
+    """A valid file with pieces of text put in, taken out and said twice."""
+    text = PLAIN + "recipe: {lr: 2e-5}\nexclude:\n  - {task: mrpc, seed: 43}\n"
+    for _ in range(draw(st.integers(1, 5))):
+        start, length = draw(st.integers(0, len(text))), draw(st.integers(0, 12))
+        piece = draw(st.sampled_from([*AWKWARD, text[start : start + length], "\t", "  ", "&a "]))
+        text = text[:start] + piece + text[start + draw(st.sampled_from([0, 0, length])) :]
+    return text
+
+
+def lawful(folder: Path, content: bytes, overrides: list[str]) -> None:
+    file = folder / "sweep.yaml"
+    file.write_bytes(content)
+    result = outcome(lambda: load_sweep(Path("sweep.yaml"), overrides))
+    if isinstance(result, LpSweepError):
+        assert isinstance(result, SpecError)
+        assert_good_message(result, PLACE)
+    else:
+        assert isinstance(result, SweepFile)
+
+
+def read(folder: Path, text: str) -> None:
+    lawful(folder, text.encode(), [])
+
+
+def read_bytes(folder: Path, content: bytes) -> None:
+    lawful(folder, content, [])
+
+
+def overridden(folder: Path, overrides: list[str]) -> None:
+    lawful(folder, yaml.safe_dump(FULL).encode(), overrides)
+
+
+test_text = fuzz(read, 300, 20_000, text=st.text(SPECIAL, max_size=60))
+test_mutated_file = fuzz(read, 250, 10_000, text=mutated())
+test_cut_up_file = fuzz(read, 250, 10_000, text=cut_up())
+test_bytes = fuzz(
+    read_bytes,
+    100,
+    5_000,
+    content=st.binary(max_size=80)
+    | st.tuples(st.integers(0, len(PLAIN)), st.binary(max_size=6)).map(
+        lambda at: PLAIN.encode()[: at[0]] + at[1] + PLAIN.encode()[at[0] :]
+    )
+    | st.sampled_from(["utf-16", "utf-32", "utf-8-sig", "utf-16-le"]).map(PLAIN.encode),
+)
+
+KEYS = """
+model models task tasks strategy procedure seed k threshold name store recipe recipe.lr
+recipe.learning_rate recipe.epochs models.0 models.1.k models.99.id tasks.1.text include
+exclude.0.k schema_version . .. recipe. seeds.0.from contribution.measured_on
+"""
+keys = st.sampled_from(KEYS.split())
+some_yaml = st.one_of(awkward, values.map(lambda v: yaml.safe_dump(v, default_flow_style=True)))
+test_overrides = fuzz(
+    overridden,
+    250,
+    10_000,
+    overrides=st.lists(
+        st.tuples(keys | awkward, st.sampled_from(["=", "=", "=", "==", ""]), some_yaml).map(
+            "".join
+        )
+        | st.text(SPECIAL, max_size=30)
+        | st.text(max_size=10),
+        min_size=1,
+        max_size=3,
+    ),
+)
+
+BOMBS = {
+    "deep-lists": "a: " + "[" * 100_000,
+    "deep-mappings": "a: " + "{a: " * 5_000,
+    "deep-blocks": "".join(" " * depth + "a:\n" for depth in range(400)),
+    "deep-items": "- " * 50_000,
+    "deep-keys": "? " * 50_000,
+    "laughs": "a: &a [x,x,x,x,x,x,x,x,x]\n"
+    + "".join(f"{b}: &{b} [{','.join(['*' + a] * 9)}]\n" for a, b in pairwise("abcdefghij")),
+    "laughing-mappings": "a: &a {x: 1}\n"
+    + "".join(
+        f"{b}: &{b} {{{','.join(f'{k}: *{a}' for k in 'pqrstuvw')}}}\n"
+        for a, b in pairwise("abcdefghij")
+    ),
+    "laughing-keys": "a: &a [x, x]\nb: &b [*a, *a]\n? *b\n: 1\n",
+    "long-line": "name: " + "x" * 250_000,
+    "long-number": "name: " + "9" * 250_000,
+    "huge-number": "name: 0x" + "f" * 250_000,
+    "sexagesimal": "name: " + ":".join(["59"] * 50_000),
+    "many-keys": "\n".join(f"k{number}: 1" for number in range(20_000)),
+    "many-values": "seeds: [" + "1," * 120_000 + "1]",
+    "many-seeds": PLAIN.replace("[42, 43]", str([f"{n}0000-{n}9999" for n in range(1, 9000)])),
+    "many-mistakes": PLAIN.replace("[42, 43]", "[" + "x," * 9_000 + "]"),
+    "long-seed": PLAIN.replace("[42, 43]", "9" * 9_000 + "-" + "9" * 9_001),
+    "megabytes": "#" * 5_000_000,
+    "nul": "\0" * 200_000,
+    "blank": " " * 200_000,
+    "lines": "\n" * 200_000,
+    "quotes": "name: '" + "'" * 200_000,
+    "anchors": "a: [" + ",".join(f"&a{n} 1" for n in range(15_000)) + "]",
+}
+
+
+@pytest.mark.parametrize("text", BOMBS.values(), ids=BOMBS.keys())
+def test_a_bomb_is_refused_soon(tmp_path: Path, text: str, monkeypatch: Any) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "sweep.yaml").write_text(text)
+    result = outcome(lambda: load_sweep(Path("sweep.yaml")))
+    assert isinstance(result, SpecError)
+    assert_good_message(result, PLACE)
+
+
+@pytest.mark.parametrize(
+    ("override", "message"),
+    [
+        ("k=" + "[" * 5_000, "nested 20 deep"),
+        ("seed=" + "9" * 5_000, "is no int"),
+        ("a" + ".a" * 5_000 + "=1", "unknown key"),
+        ("models." + "9" * 5_000 + "=1", "models is a list of 2, .* has no '9999"),
+        ("model=[&a [x,x,x], &b [*a,*a,*a], &c [*b,*b,*b], [*c,*c,*c]]", "must be a mapping"),
+        ("name=\x1b[31m", r"can't read '\\x1b\[31m' as a YAML value"),
+        ('task="\\e[31m"', r"unknown task '\\x1b\[31m'"),
+        ("model='" + "x" * 300_000 + "'", "too long"),
+    ],
+    ids=["deep", "number", "dots", "index", "aliases", "escape", "escaped", "long"],
+)
+def test_an_override_is_bounded_too(tmp_path: Path, override: str, message: str) -> None:
+    (tmp_path / "sweep.yaml").write_text(yaml.safe_dump(FULL))
+    result = outcome(lambda: load_sweep(tmp_path / "sweep.yaml", [override]))
+    assert isinstance(result, SpecError)
+    assert_good_message(result, "override ")
+    assert re.search(message, str(result)), str(result)
+
+
+@pytest.mark.parametrize("number", [str(2**63), "-" + "9" * 30, "0x" + "f" * 40, "9" * 5_000])
+def test_a_number_that_no_column_holds_is_refused(tmp_path: Path, number: str) -> None:
+    (tmp_path / "sweep.yaml").write_text(PLAIN + f"recipe: {{limit_train: {number}}}\n")
+    result = outcome(lambda: load_sweep(tmp_path / "sweep.yaml"))
+    assert isinstance(result, SpecError)
+    assert re.search(r"sweep\.yaml:9: .* is no int \(.*(18|4300) digits", str(result))
+
+
+def test_a_file_of_gigabytes_is_not_read(tmp_path: Path) -> None:
+    """A wrong name may be a model's weights."""
+    with (tmp_path / "sweep.yaml").open("wb") as stream:
+        stream.truncate(8 << 30)
+    result = outcome(lambda: load_sweep(tmp_path / "sweep.yaml"))
+    assert isinstance(result, SpecError)
+    assert "has more than 256 KiB" in str(result)

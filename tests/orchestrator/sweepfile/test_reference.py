@@ -1,0 +1,45 @@
+"""docs/sweep-file.md is the schema, and says something of every key."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from lp_sweep.orchestrator.sweepfile.reference import reference
+from lp_sweep.orchestrator.sweepfile.spec import SweepSpec
+from tests.orchestrator.cli.test_cli import sweep
+
+PAGE = Path(__file__).parents[3] / "docs" / "sweep-file.md"
+SCHEMA = SweepSpec.model_json_schema()
+PARTS = {"the file": SCHEMA, **SCHEMA["$defs"]}
+
+
+def test_the_page_is_what_the_command_prints(tmp_path: Path) -> None:
+    assert PAGE.read_text(encoding="utf-8") == sweep("schema", "--markdown", cwd=tmp_path).stdout
+
+
+@pytest.mark.parametrize("part", PARTS.values(), ids=PARTS)
+def test_every_key_is_described_and_on_the_page(part: dict[str, Any]) -> None:
+    page = reference()
+    for name, field in part["properties"].items():
+        assert field.get("description"), name
+        assert f"| `{name}` |" in page
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "| `models` | list of [models](#models) | **needed** | pre-trained encoders |",
+        "| `seeds` | list of whole numbers from 0 | `[42]` |",
+        "| `k` | `all` or list of whole numbers |",
+        "| `max_length` | whole number from 4 to 8192 | `128` |",
+        "| `epochs` | whole number from 1 | `3` |",
+        "| `adam_beta1` | number from 0 below 1 | `0.9` |",
+        "| `schedule` | `linear`, `constant` | `linear` |",
+        "| `freeze` | [recipe.freeze](#recipefreeze) |  | what does not learn |",
+    ],
+)
+def test_a_row_says_what_a_key_takes(line: str) -> None:
+    assert line in reference()

@@ -1,0 +1,212 @@
+"""`lp-sweep dashboard` as a process: what it serves, to whom, and how it ends."""
+
+from __future__ import annotations
+
+import errno
+import http.client
+import json
+import re
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+
+from tests.orchestrator.cli.test_cli import sweep
+from tests.support.fake_records import FakeSweep
+from tests.support.liveprocess import command, piped
+
+pytest.importorskip("uvicorn", reason="pip install 'lp-sweep[dashboard]'")
+pytest.importorskip("starlette", reason="pip install 'lp-sweep[dashboard]'")
+
+
+class Answer(NamedTuple):
+    status: int
+    headers: dict[str, str]
+    text: str
+
+    @property
+    def json(self) -> dict[str, Any]:
+        return dict(json.loads(self.text))
+
+
+class Page:
+    """A dashboard that serves."""
+
+    def __init__(self, fake: FakeSweep, process: subprocess.Popen[str], url: str) -> None:
+        self.fake, self.process, self.url = fake, process, url
+        self.port = int(url.rstrip("/").rpartition(":")[2])
+
+    def ask(self, path: str, method: str = "GET", **headers: str) -> Answer:
+        """The path goes out as it is: no client tidies it up."""
+        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=20)
+        try:
+            connection.request(method, path, headers=headers)
+            got = connection.getresponse()
+            text = got.read().decode()
+            return Answer(got.status, {k.lower(): v for k, v in got.getheaders()}, text)
+        finally:
+            connection.close()
+
+
+def store_with_scores(folder: Path) -> FakeSweep:
+    fake = FakeSweep(folder / "store")
+    fake.curve({0: 90.0, 6: 88.0})
+    fake.cell(k=8, state="failed")
+    fake.publish()
+    return fake
+
+
+@pytest.fixture(scope="module")
+def page(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Page]:
+    fake = store_with_scores(tmp_path_factory.mktemp("dashboard"))
+    words = command("dashboard", "--store", fake.store.location, "--port", "0")
+    with piped(*words) as process:
+        assert process.stdout
+        yield Page(fake, process, process.stdout.readline().strip())
+
+
+def test_the_page_and_its_files(page: Page) -> None:
+    assert re.fullmatch(r"http://127\.0\.0\.1:\d+/", page.url)
+    for path, kind in {
+        "/": "text/html",
+        "/dashboard.css": "text/css",
+        "/dashboard.js": "text/javascript",
+    }.items():
+        answer = page.ask(path)
+        assert (answer.status, answer.headers["content-type"].split(";")[0]) == (200, kind)
+        assert answer.text
+        assert page.ask(path, "HEAD").text == ""
+
+
+def test_the_state_is_the_picture(page: Page) -> None:
+    told = page.ask("/state.json").json
+    assert (told["schema"], told["store"]) == (1, page.fake.store.location)
+    picture = told["picture"]
+    assert (picture["sweep"], picture["done"], picture["failed"]) == ("demo", 2, 1)
+    assert picture["curves"][0]["points"][1]["mean"] == 88.0
+
+
+@pytest.mark.parametrize("method", ["POST", "PUT", "DELETE", "PATCH", "OPTIONS", "TRACE"])
+@pytest.mark.parametrize("path", ["/", "/state.json"])
+def test_nothing_but_reading(page: Page, method: str, path: str) -> None:
+    assert page.ask(path, method).status == 405
+
+
+@pytest.mark.parametrize(
+    "host", ["evil.example", "evil.example:8080", "localhost.evil.example", "0.0.0.0", ""]
+)
+def test_another_name_for_this_machine_is_refused(page: Page, host: str) -> None:
+    answer = page.ask("/state.json", Host=host)
+    assert answer.status == 400
+    assert "demo" not in answer.text
+
+
+def test_a_forwarded_port_is_fine(page: Page) -> None:
+    assert page.ask("/state.json", Host="localhost:9999").status == 200
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        "/../cli.py", "/..%2f..%2fpyproject.toml", "/dashboard.html", "/templates/", "//etc/passwd",
+        "/state.json/..", "/%2e%2e/sweep.yaml", "/trials/", "/dashboard.js/",
+    ],
+)  # fmt: skip
+def test_there_are_no_other_files(page: Page, path: str) -> None:
+    assert page.ask(path).status == 404
+
+
+def test_every_answer_keeps_other_sites_out(page: Page) -> None:
+    asked = [page.ask("/"), page.ask("/state.json", Origin="https://evil.example")]
+    asked += [page.ask("/nope"), page.ask("/", "POST"), page.ask("/", Host="evil.example")]
+    for answer in asked:
+        policy = answer.headers["content-security-policy"]
+        assert "default-src 'none'" in policy
+        assert "unsafe" not in policy
+        assert answer.headers["x-content-type-options"] == "nosniff"
+        assert not [name for name in answer.headers if name.startswith("access-control")]
+
+
+def test_it_listens_to_this_machine_alone(page: Page) -> None:
+    with socket.socket() as other:
+        assert other.connect_ex(("127.0.0.2", page.port)) == errno.ECONNREFUSED
+
+
+def test_an_unknown_sweep_is_said_so(page: Page) -> None:
+    answer = page.ask("/state.json?sweep=%3Cb%3E")
+    assert answer.status == 404
+    assert "no sweep '<b>' in" in answer.json["error"]
+    assert answer.headers["content-type"] == "application/json"
+
+
+def test_it_follows_the_store(tmp_path: Path) -> None:
+    fake = store_with_scores(tmp_path)
+    place = Path(fake.store.location)
+    with piped(*command("dashboard", "--store", place, "--port", "0")) as process:
+        assert process.stdout
+        page = Page(fake, process, process.stdout.readline().strip())
+        assert page.ask("/state.json").json["picture"]["done"] == 2
+        fake.cell(k=4, score=89.0)
+        fake.publish()
+        wait_until(lambda: page.ask("/state.json").json["picture"]["done"] == 3)
+        place.rename(place.with_name("away"))
+        wait_until(lambda: page.ask("/state.json").status == 503)
+        assert "gone" in page.ask("/state.json").json["error"]
+        place.with_name("away").rename(place)
+        wait_until(lambda: page.ask("/state.json").status == 200)
+        process.send_signal(signal.SIGINT)
+        _, stderr = process.communicate(timeout=10)
+    assert process.returncode == 0
+    assert "Traceback" not in stderr
+
+
+def wait_until(condition: Any, seconds: float = 30) -> None:
+    import time
+
+    end = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < end
+        time.sleep(0.2)
+
+
+def test_a_taken_port_is_said_so(page: Page, tmp_path: Path) -> None:
+    store = page.fake.store.location
+    done = sweep("dashboard", "--store", store, "--port", str(page.port), cwd=tmp_path)
+    assert done.returncode == 4
+    assert f"can't listen at port {page.port} of 127.0.0.1: it is taken." in done.stderr
+    assert "--port 0" in done.stderr
+    assert done.stdout == ""
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "told"),
+    [
+        (["--store", "nowhere"], 4, "no store at"),
+        (["--sweep", "nope"], 2, "no sweep 'nope' in"),
+        (["--port", "70000"], 2, "less than or equal to 65535"),
+    ],
+)
+def test_mistakes(page: Page, tmp_path: Path, arguments: list[str], code: int, told: str) -> None:
+    place = [] if "--store" in arguments else ["--store", page.fake.store.location]
+    done = sweep("dashboard", *arguments, *place, cwd=tmp_path)
+    assert done.returncode == code
+    assert told in done.stderr
+
+
+@pytest.mark.parametrize("library", ["uvicorn", "starlette"])
+def test_without_the_extra_it_says_what_to_install(page: Page, library: str) -> None:
+    code = (
+        f"import sys; sys.modules[{library!r}] = None\n"
+        "from lp_sweep.orchestrator.cli.__main__ import main\n"
+        f"sys.argv = ['lp-sweep', 'dashboard', '--store', {page.fake.store.location!r}]\n"
+        "main()"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert done.returncode == 4
+    assert f"needs {library}: pip install 'lp-sweep[dashboard]'" in done.stderr
+    assert "Traceback" not in done.stderr

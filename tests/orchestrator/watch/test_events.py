@@ -1,0 +1,266 @@
+"""A run as a stream of events, and the display of a run that keeps its state."""
+
+from __future__ import annotations
+
+import io
+import json
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+from rich.console import Console
+
+from lp_sweep.orchestrator.engine import elsewhere, eventreporter
+from lp_sweep.orchestrator.engine.progress import Facts, PlainReporter
+from lp_sweep.orchestrator.engine.workqueue import WorkQueue
+from lp_sweep.orchestrator.estimate.estimate import Rates
+from lp_sweep.orchestrator.plan.known import Known
+from lp_sweep.orchestrator.watch.eventreporter import EventReporter
+from lp_sweep.orchestrator.watch.livereporter import LiveReporter
+from lp_sweep.storage.store import Store
+from tests.orchestrator.cli.test_cli import sweep
+from tests.orchestrator.engine.test_driver import environment, lp_sweep
+from tests.support.sweepfiles import PLAIN, make_inputs, planned
+from tests.support.toyworld import save_world
+
+ROOT = Path(__file__).resolve().parents[3]
+CPU = Rates([], gpu=False)
+
+
+@pytest.fixture
+def queue(tmp_path: Path) -> WorkQueue:
+    """Eight trials: two tasks, two seeds, K of 0 and 2."""
+    plan = planned(make_inputs(tmp_path))
+    return WorkQueue(plan, Store(tmp_path / "s", create=True), CPU, lambda plan: None)
+
+
+class Stream:
+    """An EventReporter over plain lines, and what it wrote."""
+
+    def __init__(self) -> None:
+        self.lines: list[str] = []
+        self.reporter = EventReporter(PlainReporter(), self.lines.append)
+
+    @property
+    def events(self) -> list[dict[str, Any]]:
+        return [json.loads(line) for line in self.lines]
+
+
+def test_each_event_is_one_line_that_says_what_it_is_of(
+    queue: WorkQueue, capsys: pytest.CaptureFixture[str]
+) -> None:
+    stream = Stream()
+    reporter = stream.reporter
+    reporter.planned(queue.plan)
+    reporter.opened(queue, 2)
+    first, second = queue.take(), queue.take()
+    assert first
+    assert second
+    for work in (first, second):
+        reporter.started(work)
+    queue.ended(first.id, None)
+    reporter.ended(first.id, "done", "accuracy 66.10, 12 s", Facts("accuracy", 66.1, 12.5))
+    queue.ended(second.id, "bug")
+    reporter.ended(second.id, "failed", "bug: broke\nat line 3", Facts(error_type="bug"))
+    reporter.note("a\nnote")
+    reporter.closed()
+    assert all("\n" not in line for line in stream.lines)
+    names = ["planned", "opened", "started", "started", "done", "failed", "note"]
+    assert [event["event"] for event in stream.events] == names
+    assert {event["schema"] for event in stream.events} == {1}
+    made, opened, started, _, done, failed, note = stream.events
+    assert made["totals"]["trials"] == 8
+    assert (opened["slots"], opened["left"]) == (2, 8)
+    assert started["id"] == first.id
+    assert (started["task"], started["seed"]) == (first.task.name, first.trial.seed)
+    assert started["kept_layers"] == list(range(1, 13))
+    assert (done["id"], done["score"], done["metric"], done["seconds"]) == (
+        first.id,
+        66.1,
+        "accuracy",
+        12.5,
+    )
+    assert (failed["type"], failed["message"]) == ("bug", "bug: broke\nat line 3")
+    assert note["message"] == "a\nnote"
+    told = capsys.readouterr()
+    assert told.out == ""
+    assert "accuracy 66.10, 12 s" in told.err, "people see it, too"
+    page = (ROOT / "docs" / "watching.md").read_text(encoding="utf-8")
+    for event in stream.events:
+        [line] = [line for line in page.splitlines() if line.startswith(f"| `{event['event']}` |")]
+        keys = event.keys() - {"schema", "event", "at"}
+        assert all(f"`{key}`" in line for key in keys), event
+
+
+def test_progress_is_told_now_and_then(queue: WorkQueue, monkeypatch: pytest.MonkeyPatch) -> None:
+    stream = Stream()
+    stream.reporter.opened(queue, 1)
+    stream.reporter.tick()
+    assert [event["event"] for event in stream.events] == ["opened"]
+    monkeypatch.setattr(eventreporter, "_PROGRESS_SECONDS", 0.0)
+    work = queue.take()
+    assert work
+    stream.reporter.started(work)
+    queue.ended(work.id, None)
+    stream.reporter.ended(work.id, "done", "", Facts("accuracy", 50.0, 1.0))
+    stream.reporter.tick()
+    told = stream.events[-1]
+    assert (told["event"], told["done"], told["failed"], told["left"]) == ("progress", 1, 0, 7)
+    assert told["low_seconds"] < told["seconds_left"] < told["high_seconds"]
+    assert told["slot_hours"] >= 0
+
+
+def live(queue: WorkQueue, slots: int = 2) -> LiveReporter:
+    reporter = LiveReporter(Console(file=io.StringIO(), width=100))
+    reporter.planned(queue.plan)
+    reporter.run.open(queue, slots)
+    return reporter
+
+
+def means(reporter: LiveReporter, queue: WorkQueue) -> dict[tuple[str, int], float | None]:
+    curves = reporter.picture(queue).curves
+    return {(curve.task, p.k): p.mean for curve in curves for p in curve.points}
+
+
+def test_the_display_knows_slots_queue_and_scores(queue: WorkQueue) -> None:
+    reporter = live(queue)
+    work = queue.take()
+    assert work
+    reporter.started(work)
+    before = reporter.picture(queue)
+    assert [slot.work != "" for slot in before.slots] == [True, False]
+    assert {w.task: w.pieces for w in before.waiting} == {"rte": 4, "mrpc": 4} | {work.task.name: 3}
+    assert (before.done, before.left, before.eta.seconds) == (0, 8, None)
+    queue.ended(work.id, None)
+    reporter.ended(work.id, "done", "accuracy 66.10", Facts("accuracy", 66.1, 12.0))
+    assert means(reporter, queue)[work.task.name, 0] == 66.1
+    assert reporter.picture(queue).done == 1
+
+
+def test_scores_of_before_the_run_are_on_the_display(queue: WorkQueue) -> None:
+    trial = next(work for work in queue.plan.trials.values() if work.task.name == "rte")
+    queue.plan.known = Known.nothing()._replace(points={trial.id: 70.0, "of another sweep": 1.0})
+    assert means(live(queue), queue)["rte", 12 - len(trial.trial.kept_layers)] == 70.0
+
+
+def test_scores_of_other_runs_are_read_once(
+    queue: WorkQueue, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(elsewhere, "_LOOK_SECONDS", 0.0)
+    trial = next(work for work in queue.plan.trials.values() if work.task.name == "rte")
+    queue.store.put("trials", trial.id, [{"trial_id": trial.id, "last": 0.625}])
+    queue.history.done_elsewhere.add(trial.id)
+    reporter = live(queue)
+    k = 12 - len(trial.trial.kept_layers)
+    assert means(reporter, queue)["rte", k] == 62.5
+    queue.store.delete("trials", f"{trial.id}.parquet")
+    assert means(reporter, queue)["rte", k] == 62.5
+
+
+def test_a_newer_plan_brings_its_cells(queue: WorkQueue, tmp_path: Path) -> None:
+    reporter = live(queue)
+    work = queue.take()
+    assert work
+    reporter.started(work)
+    reporter.ended(work.id, "done", "", Facts("accuracy", 66.1, 1.0))
+    assert len(means(reporter, queue)) == 4
+    reporter.planned(planned(tmp_path / "sweep.yaml", "k=0,2,4"))
+    newer = means(reporter, queue)
+    assert len(newer) == 6
+    assert newer[work.task.name, 0] == 66.1
+
+
+def measured(queue: WorkQueue) -> WorkQueue:
+    """As if the estimates stood on timings: then there is an end to tell from the start."""
+    queue.pace._measured, queue.pace.slots = True, 2
+    return queue
+
+
+def test_the_band_is_not_made_anew_at_each_announcement(
+    queue: WorkQueue, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    calls: list[Any] = []
+    monkeypatch.setattr(queue.rates, "spread", lambda *given: calls.append(given) or 2.0)
+    told = [measured(queue).progress() for _ in range(50)]
+    assert len(calls) == 1
+    assert sum(calls[0][0].values()) == 8
+    seconds = told[0].seconds_left
+    assert seconds
+    assert (told[0].low_seconds, told[0].high_seconds) == (seconds / 2, seconds * 2)
+
+
+def test_a_late_run_has_a_band_as_long_as_it_is_within_it(
+    queue: WorkQueue, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(queue.rates, "spread", lambda *given: 2.0)
+    monkeypatch.setattr(queue.pace, "elapsed", lambda id_: elapsed)
+    works = [work for _ in range(8) if (work := queue.take())]
+    measured(queue).pace.slots = 8
+    longest = max(map(queue.rates.seconds, works))
+    elapsed = 1.5 * longest
+    late = queue.outlook.eta()
+    assert (late.seconds, late.low) == (0.0, 0.0)
+    assert late.high == pytest.approx(longest / 2)
+    elapsed = 3 * longest
+    assert queue.outlook.eta() == (0.0, None, None)
+
+
+def test_while_a_search_may_ask_for_more_there_is_no_band(tmp_path: Path) -> None:
+    text = PLAIN.replace("k: [0, 2]}", "k: all, until: min_layers}")
+    plan = planned(make_inputs(tmp_path, text))
+    assert any(cell.search == "waiting" for cell in plan.cells)
+    queue = WorkQueue(plan, Store(tmp_path / "s", create=True), CPU, lambda plan: None)
+    eta = measured(queue).outlook.eta()
+    assert eta.seconds
+    assert (eta.low, eta.high) == (None, None)
+
+
+# -- real runs
+
+
+def run(folder: Path, *arguments: str) -> tuple[int, list[dict[str, Any]], str]:
+    """The exit code, the events on stdout and the text on stderr."""
+    done = subprocess.run(
+        lp_sweep("run", "sweep.yaml", "--events", *arguments),
+        cwd=folder,
+        env=environment(folder),
+        capture_output=True,
+        text=True,
+        timeout=300,
+    )
+    return done.returncode, [json.loads(line) for line in done.stdout.splitlines()], done.stderr
+
+
+@pytest.mark.ray
+def test_a_run_tells_its_events_and_how_it_ended(tmp_path: Path) -> None:
+    save_world(tmp_path)
+    code, events, stderr = run(tmp_path)
+    assert code == 0
+    names = [event["event"] for event in events if event["event"] not in ("note", "progress")]
+    assert names[:2] == ["planned", "opened"]
+    assert sorted(names[2:-1]) == ["done", "done", "started", "started"]
+    last = events[-1]
+    assert (last["event"], last["exit_code"], last["done"]) == ("ended", 0, 2)
+    assert last["totals"]["trials_done"] == 2
+    assert all(0 <= e["score"] <= 100 for e in events if e["event"] == "done")
+    assert "2 done in this run" in stderr
+    code, events, _ = run(tmp_path)  # nothing is left to do
+    assert [(e["event"], e["exit_code"]) for e in events] == [("ended", 0)]
+    code, events, stderr = run(tmp_path, "k=0,1", "--address", "127.0.0.1:1")
+    assert (code, events[-1]["exit_code"]) == (4, 4)
+    assert "no Ray at 127.0.0.1:1" in events[-1]["error"]
+
+
+@pytest.mark.parametrize("verb", ["run", "resume", "retry"])
+def test_events_and_json_are_not_both_printed(tmp_path: Path, verb: str) -> None:
+    told = sweep(verb, "sweep.yaml", "--events", "--json", cwd=tmp_path)
+    assert (told.returncode, told.stdout) == (2, "")
+    assert "--events is JSON already" in told.stderr
+    assert "Keep one of them." in told.stderr
+
+
+def test_a_plan_has_no_events(tmp_path: Path) -> None:
+    code, events, stderr = run(tmp_path, "--dry-run")
+    assert (code, events) == (2, [])
+    assert "a plan is JSON with --json" in stderr

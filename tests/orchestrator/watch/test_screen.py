@@ -1,0 +1,182 @@
+"""The live view on terminals of many sizes."""
+
+from __future__ import annotations
+
+import datetime as dt
+import io
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from rich.console import Console
+from rich.text import Text
+
+from lp_sweep.orchestrator.estimate.pace import Eta
+from lp_sweep.orchestrator.watch.follower import Follower
+from lp_sweep.orchestrator.watch.picture import Curve, Picture, Point, Slot, Waiting, picture_json
+from lp_sweep.orchestrator.watch.screen import Screen, screen_lines
+from lp_sweep.storage.store import Store
+
+ROOT = Path(__file__).resolve().parents[3]
+SIZES = [(20, 3), (40, 10), (60, 15), (80, 24), (120, 40), (250, 70)]
+HOSTILE = "\x1b[31mred\x1b[0m\n\x9b2J\u202e"
+
+
+def curve(task: str, strategy: str) -> Curve:
+    points = tuple(Point(k=k, n=2, asked=2, mean=90.0 - k, sd=0.4) for k in (0, 2, 4, 6, 9))
+    return Curve(model="bert", task=task, strategy=strategy, points=points)
+
+
+PICTURE = Picture(
+    sweep="glue",
+    at=dt.datetime(2026, 1, 5, 12, tzinfo=dt.UTC),
+    done=24,
+    failed=3,
+    left=39,
+    slots=(
+        *(
+            Slot(
+                place=f"slot {i}", work=f"bert layers 1-{i + 1} of 12 rte seed 4", seconds=61.0 * i
+            )
+            for i in range(8)
+        ),
+        Slot(place="slot 8", work="", seconds=None),
+    ),
+    waiting=(
+        Waiting(model="bert", task="rte", pieces=20),
+        Waiting(model="bert", task="mrpc", pieces=11),
+    ),
+    failures={"out_of_memory": 2, "bug": 1},
+    slot_hours=2.314,
+    elapsed=3723.0,
+    eta=Eta(3903.0, 3012.0, 5060.0),
+    curves=tuple(curve(t, s) for t in ("rte", "mrpc", "stsb") for s in ("top", "bottom", "even")),
+    counts={"cells_deferred": 4},
+    notes=("another run works on this store",),
+)
+RECENT = [Text(f"✓ bert all 12 layers rte seed {i}  accuracy 66.10") for i in range(6)]
+
+
+def shown(picture: Picture, width: int, height: int, *, ascii_only: bool = False) -> list[str]:
+    lines = screen_lines(picture, RECENT, width=width, height=height, ascii_only=ascii_only)
+    assert len(lines) <= height
+    assert max(line.cell_len for line in lines) <= width
+    return [line.plain for line in lines]
+
+
+def test_the_docs_show_what_a_store_shows() -> None:
+    page = (ROOT / "docs" / "watching.md").read_text(encoding="utf-8")
+    picture = Follower(Store(ROOT / "docs" / "results" / "records")).look("minilm-glue")
+    assert picture
+    lines = screen_lines(picture, [], width=60, height=14, ascii_only=False)
+    assert "\n".join(line.plain.rstrip() for line in lines) in page
+
+
+@pytest.mark.parametrize("size", SIZES, ids=str)
+def test_it_fits_every_size(size: tuple[int, int]) -> None:
+    lines = shown(PICTURE, *size)
+    assert lines[0].startswith("glue")
+    assert "27/66  40%" in lines[0] or size[0] < 40
+
+
+def test_a_large_screen_shows_all() -> None:
+    page = "\n".join(shown(PICTURE, 120, 40))
+    for told in (
+        "done 24  running 8  failed 3  waiting 31  deferred 4 cells",
+        "1:02:03 elapsed  ETA 1:05:03 (80%: 50:12 to 1:24:20)  2.31 slot-hours used",
+        "failures: out_of_memory 2  bug 1",
+        "waiting: rte 20  mrpc 11",
+        "slot 7  bert layers 1-8 of 12 rte seed 4  7:07",
+        "slot 8  idle",
+        "stsb even    █ 90.0±0.4",
+        "another run works on this store",
+    ):
+        assert told in page
+    assert page.count("accuracy 66.10") == 6
+
+
+def test_a_small_one_folds_what_is_not_the_answer() -> None:
+    page = shown(PICTURE, 60, 15)
+    assert "slots: 8 of 9 busy, the longest 7:07 bert layers 1-8 of 12 …" in page
+    assert sum("accuracy" in line for line in page) == 1
+    assert any(line.startswith("rte top") for line in page)
+    assert any("more: lp-sweep table tasks" in line for line in page)
+    assert "1:02:03 elapsed  ETA 1:05:03 (80%: 50:12 to 1:24:20)" in page
+
+
+def test_few_slots_stay_in_sight() -> None:
+    page = shown(replace(PICTURE, slots=PICTURE.slots[:2]), 80, 24)
+    assert sum(line.startswith("slot ") for line in page) == 2
+
+
+@pytest.mark.parametrize("size", SIZES, ids=str)
+def test_a_terminal_of_ascii_gets_ascii(size: tuple[int, int]) -> None:
+    recent_is_the_callers = replace(PICTURE, notes=())
+    lines = screen_lines(recent_is_the_callers, [], width=size[0], height=size[1], ascii_only=True)
+    "".join(line.plain for line in lines).encode("ascii")
+
+
+@pytest.mark.parametrize("size", SIZES, ids=str)
+def test_no_name_reaches_the_screen_raw(size: tuple[int, int]) -> None:
+    hostile = replace(
+        PICTURE,
+        sweep=HOSTILE,
+        slots=(Slot(place=HOSTILE, work=HOSTILE, seconds=1.0),) * 9,
+        waiting=(Waiting(model=HOSTILE, task=HOSTILE, pieces=1),),
+        failures={HOSTILE: 1},
+        curves=(replace(curve(HOSTILE, HOSTILE), model=HOSTILE), curve("rte", "top")),
+        notes=(HOSTILE,),
+    )
+    lines = screen_lines(hostile, [], width=size[0], height=size[1], ascii_only=False)
+    assert all(line.plain.isprintable() for line in lines)
+
+
+def test_a_store_without_a_run_says_so() -> None:
+    page = "\n".join(shown(replace(PICTURE, elapsed=None, slots=(), unread=7), 80, 24))
+    assert "no run is at work" in page
+    assert "ETA" not in page
+    assert "7 records are still to be read" in page
+
+
+def test_models_are_named_where_there_are_several_and_there_is_room() -> None:
+    several = replace(PICTURE, waiting=(*PICTURE.waiting, Waiting(model="b", task="rte", pieces=2)))
+    assert "waiting: bert rte 20  bert mrpc 11  b rte 2" in shown(several, 80, 40)
+    assert "waiting: rte 22  mrpc 11" in shown(several, 40, 40)
+
+
+def test_other_sweeps_are_named() -> None:
+    page = "\n".join(shown(replace(PICTURE, sweeps=("glue", "more", "\x1b")), 80, 60))
+    assert "--sweep shows another: more, \\x1b" in page
+    assert "--sweep" not in "\n".join(shown(replace(PICTURE, sweeps=("glue",)), 80, 60))
+
+
+def test_a_sweep_without_work_is_at_its_end() -> None:
+    assert (
+        "0/0  100%" in shown(Picture(sweep="s", at=PICTURE.at, done=0, failed=0, left=0), 80, 24)[0]
+    )
+
+
+@pytest.mark.parametrize("settings", [{"NO_COLOR": "1"}, {}], ids=["no colour", "colour"])
+def test_colour_only_says_once_more(settings: dict[str, str]) -> None:
+    screen = io.StringIO()
+    console = Console(
+        file=screen, width=80, height=24, force_terminal=True, color_system="256",
+        _environ={"TERM": "xterm-256color"} | settings,
+    )  # fmt: skip
+    console.print(Screen(PICTURE, RECENT))
+    coloured = any(f"\x1b[{code}m" in screen.getvalue() for code in (31, 33, 36))
+    assert coloured is not bool(settings)
+    assert len(screen.getvalue().splitlines()) <= 23
+
+
+def test_the_picture_as_json() -> None:
+    told = picture_json(PICTURE)
+    assert told["schema"] == 1
+    assert told["at"] == "2026-01-05T12:00:00+00:00"
+    assert told["eta"] == {"seconds": 3903.0, "low": 3012.0, "high": 5060.0}
+    assert told["curves"][0]["points"][1] == {"k": 2, "n": 2, "asked": 2, "mean": 88.0, "sd": 0.4}
+    assert told["slots"][8] == {"place": "slot 8", "work": "", "seconds": None}
+    page = (ROOT / "docs" / "watching.md").read_text(encoding="utf-8")
+    nested = (told, told["slots"][0], told["waiting"][0], told["eta"], told["curves"][0])
+    for keys in (*nested, told["curves"][0]["points"][0]):
+        assert all(f"`{key}`" in page for key in keys)

@@ -1,0 +1,150 @@
+"""`lp-sweep status --watch` as a process: piped, on a terminal, and how it ends."""
+
+from __future__ import annotations
+
+import json
+import re
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.orchestrator.cli.test_cli import sweep
+from tests.support.fake_records import FakeSweep
+from tests.support.liveprocess import Terminal, command, piped
+
+CURSOR_SHOWN, CLEARED = "\x1b[?25h", "\x1b[2J"
+
+
+@pytest.fixture
+def fake(tmp_path: Path) -> FakeSweep:
+    fake = FakeSweep(tmp_path / "store")
+    fake.curve({0: 90.0, 6: 88.0})
+    fake.cell(k=8, state="failed")
+    fake.cell(k=9)
+    fake.publish()
+    return fake
+
+
+def another(fake: FakeSweep) -> None:
+    fake.cell(k=4, score=89.0)
+    fake.publish()
+
+
+def words(fake: FakeSweep, *more: str) -> list[str]:
+    return ["status", "--watch", "--every", "0.1s", "--store", fake.store.location, *more]
+
+
+@pytest.mark.parametrize("colours", ["", "1"], ids=["no colours asked for", "colours forced"])
+def test_piped_it_is_a_line_for_each_change_until_ctrl_c(
+    fake: FakeSweep, monkeypatch: pytest.MonkeyPatch, colours: str
+) -> None:
+    monkeypatch.setenv("FORCE_COLOR", colours)
+    with piped(*command(*words(fake))) as process:
+        assert process.stdout
+        first = process.stdout.readline()
+        another(fake)
+        second = process.stdout.readline()
+        process.send_signal(signal.SIGINT)
+        rest, stderr = process.communicate(timeout=20)
+    assert "UTC  demo: 2 of 4 trials done, 1 failed (out_of_memory 1), no run is at work" in first
+    assert "demo: 3 of 5 trials done" in second
+    assert (rest, stderr, process.returncode) == ("", "", 0)
+
+
+def test_json_is_an_object_for_each_change(fake: FakeSweep) -> None:
+    with piped(*command(*words(fake, "--json"))) as process:
+        assert process.stdout
+        first = json.loads(process.stdout.readline())
+        another(fake)
+        second = json.loads(process.stdout.readline())
+    assert (first["schema"], first["sweep"], first["done"], second["done"]) == (1, "demo", 2, 3)
+    assert first["counts"]["cells"] == 4
+
+
+def test_it_ends_when_nobody_reads(fake: FakeSweep) -> None:
+    with piped(*command(*words(fake))) as process:
+        assert process.stdout
+        process.stdout.readline()
+        process.stdout.close()
+        assert process.wait(20) == 0
+
+
+def test_a_store_that_goes_away_is_said_so_and_followed_again(fake: FakeSweep) -> None:
+    place = Path(fake.store.location)
+    with piped(*command(*words(fake))) as process:
+        assert process.stdout
+        assert process.stderr
+        process.stdout.readline()
+        place.rename(place.with_name("away"))
+        warning = process.stderr.readline()
+        place.with_name("away").rename(place)
+        another(fake)
+        assert "3 of 5" in process.stdout.readline()
+    assert warning.startswith("warning: the store can't be read, and is tried again: ")
+
+
+@pytest.fixture
+def terminal(fake: FakeSweep, request: pytest.FixtureRequest) -> Iterator[Terminal]:
+    settings = getattr(request, "param", {})
+    made = Terminal(*words(fake), size=(100, 30), **settings)
+    yield made
+    made.close()
+
+
+def test_a_terminal_is_followed_resized_and_left_as_it_was(
+    fake: FakeSweep, terminal: Terminal
+) -> None:
+    terminal.wait_for("SST-2 top")
+    assert "2/4" not in terminal.text  # the failed one has ended, too
+    assert "3/4  75%" in terminal.text
+    another(fake)
+    terminal.wait_for("4/5  80%")
+    terminal.resize(60, 15)
+    seen = len(terminal.text)
+    terminal.wait_for(CLEARED, after=seen)
+    terminal.wait_for("SST-2 top", after=terminal.text.index(CLEARED, seen))
+    drawn = terminal.text[terminal.text.index(CLEARED, seen) :]
+    lines = re.split(r"[\r\n]+", re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", drawn))
+    assert max(map(len, lines)) <= 60
+    terminal.process.send_signal(signal.SIGINT)
+    assert terminal.ended() == 0
+    assert CURSOR_SHOWN in terminal.text
+    assert "Traceback" not in terminal.text
+
+
+@pytest.mark.parametrize(
+    ("terminal", "colour", "moves"),
+    [
+        ({"NO_COLOR": "1"}, False, True),
+        ({"TERM": "screen"}, True, True),
+        ({"TERM": "dumb"}, False, False),
+    ],
+    ids=["NO_COLOR", "screen", "dumb"],
+    indirect=["terminal"],
+)
+def test_terminals_of_other_kinds(terminal: Terminal, colour: bool, moves: bool) -> None:
+    terminal.wait_for("no run is at work")
+    terminal.process.send_signal(signal.SIGTERM)
+    terminal.ended()
+    assert bool(re.search(r"\x1b\[(?:[0-9]+;)*3[0-9](?:;[0-9]+)*m", terminal.text)) is colour
+    assert ("\x1b[?25l" in terminal.text) is moves
+    assert (CURSOR_SHOWN in terminal.text) is moves, "also when it is terminated"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "told"),
+    [
+        (["--watch", "--every", "soon"], 2, "--every 'soon': a time such as 5s"),
+        (["--watch", "--every", "off"], 2, "--every 'off'"),
+        (["--every", "5s"], 2, "--every is for --watch"),
+        (["--watch", "--sweep", "nope"], 2, "no sweep 'nope' in"),
+        (["--watch", "--store", "nowhere"], 4, "no store at"),
+    ],
+)
+def test_mistakes(fake: FakeSweep, arguments: list[str], code: int, told: str) -> None:
+    place = [] if "--store" in arguments else ["--store", fake.store.location]
+    done = sweep("status", *arguments, *place, cwd=Path(fake.store.location).parent)
+    assert done.returncode == code
+    assert told in done.stderr

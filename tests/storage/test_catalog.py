@@ -1,0 +1,309 @@
+"""SQL over a store can read and do nothing else, and no file in a store can break it."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from lp_sweep.analysis.views import VIEWS, open_views, view_sql
+from lp_sweep.storage.catalog import Catalog
+from lp_sweep.storage.errors import QueryError, SpecError
+from lp_sweep.storage.schema import CELLS, TRIALS
+from lp_sweep.storage.store import Store
+from tests.support.fake_records import FakeSweep
+
+
+@pytest.fixture
+def fake(tmp_path: Path) -> FakeSweep:
+    fake = FakeSweep(tmp_path / "store")
+    fake.curve({0: 92.0, 6: 90.0})
+    fake.publish()
+    return fake
+
+
+@pytest.fixture(scope="module")
+def catalog(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Catalog]:
+    """Of a store like `fake`, and one for every statement: none may change it for the next."""
+    fake = FakeSweep(tmp_path_factory.mktemp("read only"))
+    fake.curve({0: 92.0, 6: 90.0})
+    with open_views(fake.publish()) as opened:
+        yield opened
+
+
+READING = {
+    "select": "SELECT * FROM trials",
+    "from-first": "FROM cells",
+    "with": "WITH a AS (FROM cells) FROM a",
+    "values": "VALUES (1, 2)",
+    "semicolon-and-comments": "-- what I want\nSELECT 1; -- done",
+    "explain": "EXPLAIN SELECT * FROM min_layers",
+    "explain-analyze": "EXPLAIN ANALYZE SELECT * FROM trials",
+    "describe": "DESCRIBE trials",
+    "show": "SHOW TABLES",
+    "summarize": "SUMMARIZE trials",
+    "pivot": "PIVOT task_table ON task USING first(mean) GROUP BY model, k",
+    "pivot-in": "FROM task_table PIVOT (first(mean) FOR task IN ('SST-2')) ",
+    "raw-table": "FROM store.sweeps",
+    "semicolon-in-text": "SELECT 'a; DROP TABLE trials'",
+}
+
+
+@pytest.mark.parametrize("sql", READING.values(), ids=READING.keys())
+def test_reading_statements_are_accepted(catalog: Catalog, sql: str) -> None:
+    assert isinstance(catalog.query(sql), pa.Table)
+
+
+REFUSED = {
+    "create-table": "CREATE TABLE mine AS FROM trials",
+    "create-temp": "CREATE TEMP TABLE mine AS FROM trials",
+    "create-view": "CREATE OR REPLACE VIEW trials AS SELECT 1",
+    "create-macro": "CREATE MACRO f(x) AS x",
+    "create-secret": "CREATE SECRET s (TYPE s3)",
+    "insert": "INSERT INTO store.trials SELECT * FROM store.trials",
+    "update": "UPDATE store.trials SET last = 1",
+    "delete": "DELETE FROM store.trials",
+    "merge": "MERGE INTO store.trials USING store.trials ON true WHEN MATCHED THEN DELETE",
+    "drop": "DROP TABLE store.trials",
+    "alter": "ALTER TABLE store.trials DROP COLUMN last",
+    "attach": "ATTACH 'out.db'",
+    "detach": "DETACH memory",
+    "copy-to": "COPY trials TO 'out.csv'",
+    "copy-from": "COPY store.trials FROM '/etc/passwd'",
+    "export": "EXPORT DATABASE 'out'",
+    "import": "IMPORT DATABASE 'out'",
+    "install": "INSTALL httpfs",
+    "load": "LOAD httpfs",
+    "set": "SET enable_external_access = true",
+    "set-threads": "SET threads = 64",
+    "reset": "RESET lock_configuration",
+    "pragma": "PRAGMA enable_profiling",
+    "call": "CALL enable_logging()",
+    "checkpoint": "CHECKPOINT",
+    "vacuum": "VACUUM",
+    "use": "USE store",
+    "prepare": "PREPARE q AS SELECT 1",
+    "begin": "BEGIN TRANSACTION",
+    "read-csv": "FROM read_csv('/etc/passwd')",
+    "read-text": "SELECT content FROM read_text('/etc/passwd')",
+    "read-blob": "SELECT content FROM read_blob('/etc/passwd')",
+    "read-parquet": "FROM read_parquet('trials/*.parquet')",
+    "glob": "FROM glob('/etc/*')",
+    "sniff": "FROM sniff_csv('/etc/passwd')",
+    "remote": "FROM 'https://example.org/a.parquet'",
+    "explain-write": "EXPLAIN ANALYZE DELETE FROM store.trials",
+    "explain-copy": "EXPLAIN ANALYZE COPY trials TO 'out.csv'",
+    "copy-after-comment": "/* SELECT */ COPY trials TO 'out.csv'",
+}
+
+
+@pytest.mark.parametrize("sql", REFUSED.values(), ids=REFUSED.keys())
+def test_all_else_is_refused_as_read_only(
+    catalog: Catalog, sql: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(QueryError, match="read-only"):
+        catalog.query(sql)
+    assert not list(tmp_path.iterdir())
+    assert catalog.query("SELECT count(*) AS n, avg(score) AS score FROM trials").to_pylist() == [
+        {"n": 2, "score": 91.0}
+    ]
+
+
+WRONG = {
+    "syntax": ("SELEC 1", "syntax error"),
+    "column": ("SELECT nope FROM trials", "nope"),
+    "table": ("FROM nope", "nope does not exist"),
+    "file-as-table": ("FROM '/etc/passwd'", "does not exist"),
+    "python-variable": ("FROM python_variable", "does not exist"),
+    "cast": ("SELECT 'x'::INT", "Could not convert"),
+    "parameter": ("SELECT $nope", "nope"),
+    "empty": ("  ", "one statement at a time, this is 0"),
+    "two": ("SELECT 1; SELECT 2", "one statement at a time, this is 2"),
+    "no-text": ("SELECT '\udcff'", "surrogates not allowed"),
+    "settings-by-function": ("FROM enable_profiling(save_location='out.json')", "locked"),
+}
+
+
+@pytest.mark.parametrize(("sql", "message"), WRONG.values(), ids=WRONG.keys())
+def test_wrong_sql_gets_duckdbs_message(catalog: Catalog, sql: str, message: str) -> None:
+    python_variable = pa.table({"secret": [1]})
+    with pytest.raises(QueryError, match=message):
+        catalog.query(sql)
+    assert python_variable.num_rows == 1
+    assert catalog.query("FROM trials").num_rows == 2  # an error leaves the catalog usable
+
+
+def test_an_empty_store_has_every_view_with_no_rows(tmp_path: Path) -> None:
+    catalog = open_views(Store(tmp_path, create=True))
+    for view in VIEWS:
+        if view != "unstable_tasks":
+            assert catalog.query(f"FROM {view}").num_rows == 0, view
+    assert catalog.unreadable == []
+
+
+def test_a_view_file_is_a_query_that_a_user_can_run(fake: FakeSweep) -> None:
+    catalog = open_views(fake.store)
+    for view in VIEWS:
+        text = view_sql(view)
+        assert text.startswith(f"-- {view}: "), "it says first what a row is"
+        rows, same = catalog.query(text), catalog.query(f"FROM {view}")
+        assert rows.schema == same.schema
+        assert rows.num_rows == same.num_rows
+
+
+def _zero_bytes(folder: Path, good: Path) -> None:
+    (folder / "bad.parquet").touch()
+
+
+def _torn(folder: Path, good: Path) -> None:
+    (folder / "bad.parquet").write_bytes(good.read_bytes()[:-200])
+
+
+def _foreign(folder: Path, good: Path) -> None:
+    pq.write_table(pa.table({"trial_id": ["t1-x"]}), folder / "bad.parquet")
+
+
+def _newer(folder: Path, good: Path) -> None:
+    rows = pq.read_table(good)
+    metadata = {**rows.schema.metadata, b"lp_sweep.schema_version": b"99"}
+    pq.write_table(rows.replace_schema_metadata(metadata), folder / "bad.parquet")
+
+
+def _text(folder: Path, good: Path) -> None:
+    (folder / "bad.parquet").write_text("trial_id,last\nt1-x,0.9\n")
+
+
+@pytest.mark.parametrize(
+    ("spoil", "reason"),
+    [
+        pytest.param(_zero_bytes, "not a whole Parquet file", id="zero-bytes"),
+        pytest.param(_torn, "not a whole Parquet file", id="torn"),
+        pytest.param(_text, "not a whole Parquet file", id="text"),
+        pytest.param(_foreign, "not written by lp-sweep", id="foreign"),
+        pytest.param(_newer, "newer lp-sweep", id="newer-schema"),
+    ],
+)
+def test_a_file_that_is_no_record_is_named_and_skipped(fake: FakeSweep, spoil, reason) -> None:
+    folder = Path(fake.store.location) / "trials"
+    spoil(folder, next(folder.glob("*.parquet")))
+    catalog = open_views(fake.store)
+    assert catalog.query("FROM trials").num_rows == 2
+    (unreadable,) = catalog.unreadable
+    assert unreadable.location == str(folder / "bad.parquet")
+    assert reason in unreadable.reason
+
+
+def test_copied_files_count_once(fake: FakeSweep) -> None:
+    for table in ("trials", "sweeps"):
+        source = next((Path(fake.store.location) / table).glob("*.parquet"))
+        shutil.copy(source, source.with_name(f"copy of {source.name}"))
+    catalog = open_views(fake.store)
+    assert catalog.query("FROM trials").num_rows == 2
+    assert catalog.query("FROM cells").num_rows == 2
+    assert set(catalog.query("FROM task_table")["n_expected"].to_pylist()) == {1}
+
+
+def test_a_sweep_by_name_leaves_out_all_that_is_only_others(fake: FakeSweep) -> None:
+    other = FakeSweep(Path(fake.store.location), name="other")
+    other.cell(k=0, score=92.0)  # one trial, two sweeps
+    other.cell(k=2, score=91.0)
+    other.cell(k=4, state="failed", task="RTE")
+    other.publish()
+    both, one = open_views(fake.store), open_views(fake.store, sweep="demo")
+    assert both.query("FROM trials").num_rows == 3
+    assert one.query("FROM trials").num_rows == 2
+    assert both.query("FROM attempts").num_rows == 1
+    assert one.query("FROM attempts").num_rows == 0
+    assert one.query("SELECT DISTINCT sweep FROM cells")["sweep"].to_pylist() == ["demo"]
+    grouped = both.query("SELECT sweep, max(k) AS k FROM task_table GROUP BY ALL ORDER BY sweep")
+    assert grouped.to_pylist() == [{"sweep": "demo", "k": 6}, {"sweep": "other", "k": 4}]
+
+
+def test_one_sweep_has_what_was_measured_of_its_networks(fake: FakeSweep) -> None:
+    """No cell names such a profile: its trial is a cell's, or its model and task are."""
+    mine = fake.cells[0]["trial_id"]
+    for name, own in {
+        "trained": {"trial_id": mine, "model": "bert", "task": "SST-2"},
+        "pre-trained": {"trial_id": None, "model": "bert", "task": "SST-2"},
+        "another trial": {"trial_id": "t1-00", "model": "bert", "task": "SST-2"},
+        "another task": {"trial_id": None, "model": "bert", "task": "RTE"},
+    }.items():
+        values = [{"name": "accuracy", "layer": 1, "other": None, "value": 0.5}]
+        row = {"profile_id": name, "measure": "probes", "values": values, **own}
+        fake.store.put("profiles", name, [row])
+    found = open_views(fake.store, sweep="demo").query("SELECT profile_id FROM layers")
+    assert set(found["profile_id"].to_pylist()) == {"trained", "pre-trained"}
+
+
+def test_one_sweep_has_the_speeds_of_its_networks(fake: FakeSweep) -> None:
+    """A speed is of no task and of no trial: by its model alone it is of a sweep."""
+    fake.speed(1.5, 1.6)
+    fake.speed(2.5, 2.6, model="roberta")
+    one = open_views(fake.store, sweep="demo")
+    assert one.query("SELECT model FROM store.profiles").to_pylist() == [{"model": "bert"}]
+    found = one.query("SELECT finetune_speedup FROM speed_table WHERE k = 6")
+    assert found["finetune_speedup"].to_pylist() == [1.5]
+
+
+def test_one_sweep_has_the_attempts_that_no_cell_names(fake: FakeSweep) -> None:
+    """Those at a measurement of its networks, or at the first stage of a trial."""
+    other = FakeSweep(Path(fake.store.location), name="other")
+    other.cell(k=2, score=91.0)
+    other.publish()
+    theirs = other.cells[0]["trial_id"]
+    for name, row in {
+        "measurement": {"trial_id": "p1-cka", "model": "bert", "task": "SST-2"},
+        "stage one": {"trial_id": "t1-full", "model": "bert", "task": "SST-2"},
+        "speed": {"trial_id": "p1-speed", "model": "bert", "task": None},
+        "another task's": {"trial_id": "p1-rte", "model": "bert", "task": "RTE"},
+        "another model's": {"trial_id": "p1-fast", "model": "roberta", "task": None},
+        "another sweep's": {"trial_id": theirs, "model": "bert", "task": "SST-2"},
+    }.items():
+        fake.store.put("attempts", name, [{"attempt_id": name, "error_type": "bug", **row}])
+    found = open_views(fake.store, sweep="demo").query("FROM attempts")["attempt_id"]
+    assert set(found.to_pylist()) == {"measurement", "stage one", "speed"}
+
+
+def test_an_unknown_sweep_is_the_users_error(fake: FakeSweep) -> None:
+    with pytest.raises(
+        SpecError, match=r"no sweep named 'dmeo' .* It has: demo. Did you mean 'demo'"
+    ):
+        open_views(fake.store, sweep="dmeo")
+
+
+def test_predictions_are_loaded_when_a_query_names_them(fake: FakeSweep) -> None:
+    done = fake.cells[0]["trial_id"]
+    fake.predictions(done, [True, True, False])
+    (Path(fake.store.location) / "predictions" / "bad.parquet").touch()
+    catalog = open_views(fake.store)
+    assert catalog.unreadable == [], "nothing was read yet"
+    right = "SELECT avg((label = prediction)::INT) AS share FROM Predictions GROUP BY trial_id"
+    assert catalog.query(right)["share"].to_pylist() == pytest.approx([2 / 3])
+    assert catalog.query("FROM predictions").num_rows == 3, "and only once"
+    assert len(catalog.unreadable) == 1
+
+
+def test_predictions_are_loaded_when_a_query_puts_their_name_together(fake: FakeSweep) -> None:
+    fake.predictions(fake.cells[0]["trial_id"], [True, True, False])
+    built = "FROM query_table('pre' || 'dictions')"
+    assert open_views(fake.store).query(built).num_rows == 3
+
+
+def test_columns_of_the_schema_reach_the_views(fake: FakeSweep) -> None:
+    catalog = open_views(fake.store)
+    assert set(TRIALS.names) | {"score"} == set(catalog.query("FROM trials").column_names)
+    assert set(CELLS.names) - {"settings"} <= set(catalog.query("FROM cells").column_names)
+
+
+def test_reading_a_store_needs_neither_torch_nor_ray() -> None:
+    modules = "lp_sweep.analysis.views, lp_sweep.analysis.tables, lp_sweep.analysis.render"
+    code = f"import sys, {modules}; print({{'torch', 'ray', 'transformers'}} & set(sys.modules))"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout == "set()\n"

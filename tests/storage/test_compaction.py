@@ -1,0 +1,515 @@
+"""Compaction merges single files into packs and loses and doubles nothing, whoever is killed."""
+
+from __future__ import annotations
+
+import random
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from pyarrow import parquet as pq
+
+from lp_sweep.analysis.views import open_views
+from lp_sweep.storage import packfile, packs, parquet
+from lp_sweep.storage.errors import StoreError
+from lp_sweep.storage.packs import compact
+from lp_sweep.storage.schema import SCHEMA_VERSION, TABLES
+from lp_sweep.storage.store import Store
+from tests.support.fake_records import FakeSweep
+from tests.support.faults import wait_for
+from tests.support.storeworkers import predictions, trial
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+@pytest.fixture
+def store(location: str) -> Store:
+    return Store(location, create=True)
+
+
+def fill(store: Store, number: int, prefix: str = "") -> list[str]:
+    names = [f"t1-{prefix}{i:05d}" for i in range(number)]
+    for i, name in enumerate(names):
+        store.put("trials", name, [trial(name, i)])
+    return names
+
+
+def files(store: Store, table: str = "trials") -> tuple[int, int]:
+    """How many single files and packs."""
+    contents = store.contents(table)
+    return len(contents.singles), len(contents.packs)
+
+
+def rows_of(store: Store) -> dict[str, list[dict[str, Any]]]:
+    def order(row: dict[str, Any]) -> str:
+        return repr(row)
+
+    return {t: sorted(store.read_all(t).rows.to_pylist(), key=order) for t in TABLES}
+
+
+# -- what it does
+
+
+def test_a_store_says_the_same_before_and_after(location: str) -> None:
+    fake = FakeSweep(location)
+    fake.curve({k: 92.0 - k / 10 for k in range(0, 12)})
+    fake.profile([0.9, 0.8, 0.7])
+    for cell in fake.cells[:3]:
+        fake.predictions(cell["trial_id"], [True, False, True])
+    for k in (3, 5):
+        fake.cell(k=k, seed=7, state="failed")
+    store = fake.publish()
+    before, names = rows_of(store), {table: store.names(table) for table in TABLES}
+    asked = ("FROM cells ORDER BY cell", "FROM trials ORDER BY trial_id")
+    answers = [open_views(store).query(sql).to_pylist() for sql in asked]
+    done = compact(store, settle=0)
+    assert done == (12 + 2 + 3, 12 + 1 + 2 + 3, 4)  # one profile is not worth a pack
+    for again in (store, Store(store.location)):
+        assert rows_of(again) == before
+        assert {table: again.names(table) for table in TABLES} == names
+        assert again.names("trials", finished=True) == names["trials"]
+        catalog = open_views(again)
+        assert answers == [catalog.query(sql).to_pylist() for sql in asked]
+        assert catalog.unreadable == []
+    one = fake.cells[4]["trial_id"]
+    assert store.has("trials", one)
+    assert store.find("trials", one) == store.read("trials", one)
+    assert store.read("trials", one)[0]["trial_id"] == one
+    assert [r["trial_id"] for r in store.read("predictions", fake.cells[1]["trial_id"])] == [
+        fake.cells[1]["trial_id"]
+    ] * 3
+    assert store.read_all("trials", [one, "t1-no"]).rows["trial_id"].to_pylist() == [one]
+    assert not store.has("trials", "t1-no")
+    assert store.find("trials", "t1-no") is None
+    with pytest.raises(StoreError, match="No such file"):
+        store.read("trials", "t1-no")
+
+
+def test_order_stays_that_of_the_names(store: Store) -> None:
+    fill(store, 3, "b")
+    fill(store, 3, "d")
+    compact(store, settle=0)
+    names = sorted(fill(store, 2, "a") + fill(store, 2, "c") + list(store.names("trials")))
+    assert store.read_all("trials").rows["trial_id"].to_pylist() == sorted(set(names))
+
+
+def test_small_packs_are_merged_again_once_they_settled(store: Store) -> None:
+    for prefix in "abc":
+        fill(store, 3, prefix)
+        compact(store)
+    assert files(store) == (0, 3)
+    assert compact(store) == (0, 3, 3)
+    assert compact(store, settle=0) == (0, 3, 1)
+    assert len(store.read_all("trials").rows) == 9
+    assert compact(store, settle=0) == (0, 1, 1)
+
+
+def test_packs_are_bounded(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    names = fill(store, 40)
+    size = parquet.to_table("trials", [trial("t1-00000", 0)]).nbytes
+    monkeypatch.setattr(packs, "PACK_BYTES", 10 * size + size // 2)
+    compact(store, settle=0)
+    assert files(store) == (0, 4)
+    ids = store.pack_ids("trials", store.contents("trials")).values()
+    assert sorted(map(len, ids)) == [10] * 4
+    assert compact(store, settle=0).files_after == 4, "full packs are not written again"
+    assert store.names("trials") == set(names)
+
+
+def test_predictions_of_a_trial_stay_together_and_in_order(store: Store) -> None:
+    for name in ("t1-b", "t1-a", "t1-c"):
+        store.put("predictions", name, predictions(name))
+    compact(store, settle=0)
+    assert [row["example"] for row in store.read("predictions", "t1-b")] == list(range(20))
+    assert len(store.read_all("predictions").rows) == 60
+
+
+def test_a_few_records_are_read_without_the_others(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(packfile, "_GROUP_ROWS", 5)
+    names = fill(store, 60)
+    compact(store, settle=0)
+    (path,) = store.contents("trials").packs
+    groups = pq.ParquetFile(pa.BufferReader(store.files.read(path))).metadata.num_row_groups
+    assert groups == 12
+    read: list[int] = []
+    whole = packfile.parquet.conform
+
+    def counting(rows: pa.Table, schema: pa.Schema) -> pa.Table:
+        read.append(len(rows))
+        return whole(rows, schema)
+
+    monkeypatch.setattr(packfile.parquet, "conform", counting)
+    assert store.read("trials", names[33])[0]["last"] == 33
+    assert store.read_all("trials", names[:7]).rows["last"].to_pylist() == list(range(7))
+    assert read == [5, 5, 5]
+
+
+def test_a_record_that_no_pack_may_take_stays(store: Store) -> None:
+    fill(store, 2)
+    store.put("trials", "t1-empty", TABLES["trials"].empty_table())
+    store.put("trials", "copy of t1-00000", [trial("t1-00000")])
+    store.files.write("trials/t1-torn.parquet", b"PAR1 half")
+    store.files.write("trials/t1-zero.parquet", b"")
+    store.files.write("trials/notes.txt", b"mine")
+    assert compact(store, settle=0).records == 2
+    assert set(store.contents("trials").singles) == {
+        *("t1-empty", "copy of t1-00000", "t1-torn", "t1-zero")
+    }
+    assert store.files.read("trials/notes.txt") == b"mine"
+    assert sorted(store.read_all("trials").rows["trial_id"].to_pylist()) == ["t1-00000", "t1-00001"]
+
+
+# -- stopped, together, or on damaged packs
+
+
+def kept_singles(store: Store, names: list[str]) -> Callable[[], None]:
+    """Puts back what a compactor deleted, as if it had been killed before."""
+    contents = {name: store.files.read(f"trials/{name}.parquet") for name in names}
+
+    def restore() -> None:
+        for name, content in contents.items():
+            store.files.write(f"trials/{name}.parquet", content)
+
+    return restore
+
+
+def test_what_a_killed_compactor_left_counts_once_and_goes_next_time(store: Store) -> None:
+    names = fill(store, 6)
+    restore = kept_singles(store, names[:4])
+    before = rows_of(store)
+    compact(store, settle=0)
+    restore()
+    assert files(store) == (4, 1)
+    assert rows_of(store) == before
+    assert store.names("trials") == set(names)
+    assert compact(store).records == 4
+    assert files(store) == (0, 1)
+    assert rows_of(store) == before
+
+
+def test_a_single_file_that_a_pack_has_is_not_opened(store: Store) -> None:
+    names = fill(store, 3)
+    compact(store, settle=0)
+    store.files.write(f"trials/{names[0]}.parquet", b"torn")
+    assert store.read_all("trials").unreadable == []
+    assert store.read("trials", names[0])[0]["last"] == 0
+
+
+def test_two_packs_with_the_same_records_count_once(store: Store) -> None:
+    names = fill(store, 5)
+    restore = kept_singles(store, names)
+    before = rows_of(store)
+    compact(store, settle=0)
+    first = store.contents("trials").packs
+    restore()
+    moved = {path: store.files.read(path) for path in first}
+    for path in first:
+        store.files.delete(path)
+    compact(store, settle=0)
+    for path, content in moved.items():
+        store.files.write(path, content)
+    assert files(store) == (0, 2)
+    assert rows_of(store) == before
+    compact(store, settle=0)
+    assert files(store) == (0, 1)
+    assert rows_of(store) == before
+
+
+def damage(store: Store, table: str, at: float) -> str:
+    """Writes over a part of the only pack."""
+    (path,) = store.contents(table).packs
+    content = bytearray(store.files.read(path))
+    start = int(len(content) * at)
+    content[start : start + 64] = b"\xaa" * 64
+    store.files.write(path, bytes(content))
+    return path
+
+
+def test_a_damaged_pack_loses_only_its_damaged_row_groups(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(packfile, "_GROUP_ROWS", 5)
+    names = fill(store, 50)
+    compact(store, settle=0)
+    path = damage(store, "trials", 0.3)
+    listing = Store(store.location).read_all("trials")
+    (item,) = listing.unreadable
+    assert item.location == store.files.where(path)
+    assert "5 of its 50 rows can't be read" in item.reason
+    kept = set(listing.rows["trial_id"].to_pylist())
+    assert len(kept) == 45 == len(listing.rows)
+    assert all(row["last"] == float(row["trial_id"][3:]) for row in listing.rows.to_pylist())
+    lost = sorted(set(names) - kept)
+    assert store.find("trials", lost[0]) is None
+    store.put("trials", lost[0], [trial(lost[0], 7.0)])  # its work is done again
+    assert store.read("trials", lost[0])[0]["last"] == 7.0
+    assert len(Store(store.location).read_all("trials").rows) == 46
+    assert compact(store, settle=0).files_after == 2, "a damaged pack is not touched"
+
+
+def test_some_columns_are_those_of_all(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of single files, of packs and of what is left of a damaged pack."""
+    monkeypatch.setattr(packfile, "_GROUP_ROWS", 5)
+    wanted = ["seconds_total", "last", "kept_layers"]
+    names = fill(store, 50)
+
+    def check(asked: list[str] | None = None) -> None:
+        some, every = (
+            Store(store.location).read_all("trials", asked, columns) for columns in (wanted, None)
+        )
+        assert some.rows.column_names == ["trial_id", "kept_layers", "last", "seconds_total"]
+        assert some.rows == every.rows.select(some.rows.column_names)
+        assert some.unreadable == every.unreadable
+
+    check()
+    compact(store, settle=0)
+    fill(store, 3, prefix="single")
+    check()
+    check(names[:2])
+    damage(store, "trials", 0.3)
+    check()
+
+
+SPOILT_PACKS = {
+    "empty": lambda content: b"",
+    "cut": lambda content: content[: len(content) // 2],
+    "text": lambda content: b"hello\n",
+    "footer": lambda content: content[:-3000] + b"\0" * 2992 + content[-8:],
+}
+
+
+@pytest.mark.parametrize("spoil", SPOILT_PACKS.values(), ids=SPOILT_PACKS.keys())
+def test_an_unreadable_pack_is_named_and_never_in_the_way(
+    store: Store, spoil: Callable[[bytes], bytes]
+) -> None:
+    fill(store, 3, "a")
+    compact(store)
+    (path,) = store.contents("trials").packs
+    store.files.write(path, spoil(store.files.read(path)))
+    fill(store, 3, "b")
+    again = Store(store.location)
+    assert again.names("trials") == {f"t1-b{i:05d}" for i in range(3)}
+    listing = again.read_all("trials")
+    assert len(listing.rows) == 3
+    assert [item.location for item in listing.unreadable] == [store.files.where(path)]
+    assert again.find("trials", "t1-a00001") is None
+    compact(again, settle=0)
+    assert files(again) == (0, 2)
+
+
+def test_a_pack_of_a_newer_version_is_named_and_left(store: Store) -> None:
+    fill(store, 3)
+    compact(store)
+    (path,) = store.contents("trials").packs
+    rows = pq.read_table(pa.BufferReader(store.files.read(path)))
+    newer = {**rows.schema.metadata, b"lp_sweep.schema_version": str(SCHEMA_VERSION + 1)}
+    sink = pa.BufferOutputStream()
+    pq.write_table(rows.replace_schema_metadata(newer), sink)
+    store.files.write(path, sink.getvalue().to_pybytes())
+    (item,) = Store(store.location).read_all("trials").unreadable
+    assert "newer lp-sweep" in item.reason
+    compact(store, settle=0)
+    assert list(store.contents("trials").packs) == [path]
+
+
+def test_a_pack_that_did_not_arrive_whole_costs_nothing(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    names = fill(store, 4)
+    write = type(store.files).write
+    monkeypatch.setattr(
+        type(store.files), "write", lambda self, path, content: write(self, path, content[:-9])
+    )
+    assert compact(store, settle=0).records == 0
+    monkeypatch.undo()
+    assert len(store.read_all("trials").rows) == len(names)
+    assert files(store) == (4, 1)
+
+
+# -- killed, raced with
+
+
+def start(verb: str, *arguments: str) -> subprocess.Popen[str]:
+    command = [sys.executable, "-m", "tests.support.storeworkers", verb, *arguments]
+    return subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True)
+
+
+def first_line(process: subprocess.Popen[str]) -> str:
+    assert process.stdout is not None
+    return process.stdout.readline().strip()
+
+
+def acknowledged(process: subprocess.Popen[str]) -> list[str]:
+    assert process.stdout is not None
+    return process.stdout.read().split()
+
+
+def check_all_there(store: Store, names: set[str]) -> int:
+    """What was acknowledged is there, once, and whole. Returns how many records are there."""
+    assert names <= store.names("trials")
+    listing = store.read_all("trials")
+    assert listing.unreadable == []
+    found = listing.rows["trial_id"].to_pylist()
+    assert len(found) == len(set(found)), "doubled"
+    assert names <= set(found), "lost"
+    values = dict(zip(found, listing.rows["last"].to_pylist(), strict=True))
+    assert all(value == float(name[-5:]) for name, value in values.items())
+    split = store.read_all("predictions").rows
+    assert len(split) == 20 * len(set(split["trial_id"].to_pylist()))
+    assert names <= set(split["trial_id"].to_pylist())
+    return len(found)
+
+
+@pytest.mark.slow
+def test_a_compactor_killed_over_and_over_loses_and_doubles_nothing(tmp_path: Path) -> None:
+    """SIGKILL 25 times while one process writes, two others compact, and this one asks."""
+    store = Store(tmp_path / "store", create=True)
+    draw = random.Random(3)
+    writer = start("write", store.location, "w", "1500")
+    partner = start("compact", store.location, "2")
+    killed = asked = 0
+    try:
+        while writer.poll() is None or killed < 25:
+            victim = start("compact", store.location, "2")
+            assert first_line(victim) == "ready"
+            until = time.monotonic() + draw.uniform(0.02, 0.7)
+            while time.monotonic() < until:
+                before = store.names("trials", finished=True)
+                asked += 1
+                assert check_all_there(store, before) >= len(before)
+            victim.send_signal(signal.SIGKILL)
+            victim.wait()
+            killed += 1
+            assert writer.stdout is not None
+    finally:
+        partner.kill()
+        partner.wait()
+        writer.kill()
+    written = set(acknowledged(writer))
+    assert len(written) == 1500
+    assert asked >= killed
+    assert check_all_there(Store(store.location), written) == 1500
+    compact(store, settle=0)
+    assert check_all_there(Store(store.location), written) == 1500
+    assert files(store) == (0, 1)
+
+
+def looking_with(store: Store, files: Any) -> Store:
+    """The same store, seen through other `files`."""
+    reader = Store(store.location)
+    reader.files = files
+    return reader
+
+
+class Interrupted:
+    """Files that run a whole compaction during one of the looks at them. A listing then shows
+    what was there before and is there still: systems promise no more."""
+
+    def __init__(self, store: Store, moment: int) -> None:
+        self._store, self.left = store, moment
+        self._lock = threading.Lock()  # files are read by several threads
+
+    def __getattr__(self, name: str) -> Any:
+        action = getattr(self._store.files, name)
+
+        def look(*arguments: Any) -> Any:
+            with self._lock:
+                self.left -= 1
+                if self.left != -1:
+                    return action(*arguments)
+                before = action(*arguments) if name == "list" else None
+                compact(self._store, settle=0)
+                after = action(*arguments)
+                return after if before is None else [item for item in before if item in after]
+
+        return look if name in ("list", "read", "open", "size") else action
+
+
+LOOKS: dict[str, Callable[[Store, list[str]], bool]] = {
+    "names": lambda store, names: store.names("trials") == set(names),
+    "finished": lambda store, names: store.names("trials", finished=True) == set(names),
+    "read-all": lambda store, names: (
+        store.read_all("trials").rows["trial_id"].to_pylist() == sorted(names)
+    ),
+    "read-some": lambda store, names: (
+        store.read_all("trials", names[::2]).rows["trial_id"].to_pylist() == sorted(names[::2])
+    ),
+    "find-a-single-one": lambda store, names: store.find("trials", names[-1]) is not None,
+    "find-a-packed-one": lambda store, names: store.find("trials", names[0]) is not None,
+    "has": lambda store, names: store.has("trials", names[-1]),
+}
+
+
+@pytest.mark.parametrize("packed", ["", "ab"], ids=["no-pack-before", "two-packs-before"])
+@pytest.mark.parametrize("look", LOOKS.values(), ids=LOOKS.keys())
+def test_a_compaction_at_any_moment_of_a_look(
+    tmp_path: Path, look: Callable[[Store, list[str]], bool], packed: str
+) -> None:
+    """Two packs that are merged, and single files that go into them, at every moment in turn."""
+    moment = 0
+    while True:
+        store = Store(tmp_path / str(moment), create=True)
+        names = []
+        for prefix in packed:
+            names += fill(store, 2, prefix)
+            compact(store)
+        names += fill(store, 3, "c")
+        interrupted = Interrupted(store, moment)
+        assert look(looking_with(store, interrupted), names), f"at look {moment}"
+        if interrupted.left >= 0:
+            break  # it was done before that moment came
+        assert files(store) == (0, 1)
+        moment += 1
+    assert moment >= 1
+
+
+def test_readers_race_with_a_compactor(location: str) -> None:
+    """Every look finds all that was there when it began."""
+    store = Store(location, create=True)
+    names = set(fill(store, 150))
+    for name in names:
+        store.put("predictions", name, predictions(name)[:20])
+    worker = start("compact", store.location, "1")
+    try:
+        assert first_line(worker) == "ready"
+        until, at_most = time.monotonic() + 4, time.monotonic() + 60
+        while time.monotonic() < until or (not files(store)[1] and time.monotonic() < at_most):
+            assert check_all_there(Store(store.location), names) == len(names)
+            some = random.Random(1).choice(sorted(names))
+            assert Store(store.location).find("trials", some) is not None
+            extra = f"t1-x{len(names):05d}"
+            store.put("predictions", extra, predictions(extra))
+            store.put("trials", extra, [trial(extra, len(names))])
+            names.add(extra)
+    finally:
+        worker.kill()
+        worker.wait()
+    assert files(store)[1] >= 1, "it did compact meanwhile"
+
+
+def test_two_compactors_at_once_are_harmless(location: str) -> None:
+    store = Store(location, create=True)
+    names = set(fill(store, 80))
+    for name in names:
+        store.put("predictions", name, predictions(name))
+    workers = [start("compact", store.location, "0.5") for _ in range(2)]
+    try:
+        for worker in workers:
+            assert first_line(worker) == "ready"
+        wait_for(lambda: files(store)[0] == 0, "all is merged", 60)
+        assert all(worker.poll() is None for worker in workers), "none of them failed"
+    finally:
+        for worker in workers:
+            worker.kill()
+            worker.wait()
+    assert check_all_there(Store(store.location), names) == 80
+    assert files(store)[0] == 0

@@ -1,0 +1,141 @@
+"""No damage to a file's bytes makes a store give rows that were never written."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from lp_sweep.storage import packfile, parquet
+from lp_sweep.storage.packs import compact
+from lp_sweep.storage.parquet import NotARecordError
+from lp_sweep.storage.store import Store
+from tests.support.fake_records import FakeSweep
+from tests.support.fuzzing import run
+from tests.support.storeworkers import trial
+
+
+@pytest.fixture(scope="module")
+def record(tmp_path_factory: pytest.TempPathFactory) -> bytes:
+    """A record with a value in nearly every column."""
+    fake = FakeSweep(tmp_path_factory.mktemp("store"))
+    name = fake.cell(k=3, score=91.25)["trial_id"]
+    return fake.store.files.read(f"trials/{name}.parquet")
+
+
+@pytest.fixture(scope="module")
+def pack(tmp_path_factory: pytest.TempPathFactory) -> tuple[Store, str, bytes]:
+    """A store with nothing but a pack of 40 trials in 8 row groups."""
+    store = Store(tmp_path_factory.mktemp("packed"), create=True)
+    for i in range(40):
+        store.put("trials", f"t1-{i:05d}", [trial(f"t1-{i:05d}", i)])
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(packfile, "_GROUP_ROWS", 5)
+        compact(store, settle=0)
+    (path,) = store.contents("trials").packs
+    return store, path, store.files.read(path)
+
+
+def flipped(content: bytes, place: int, mask: int, length: int) -> bytes:
+    start = place % len(content)
+    part = bytes(byte ^ mask for byte in content[start : start + length])
+    return content[:start] + part + content[start + length :]
+
+
+def decoded(content: bytes) -> pa.Table | str:
+    """The rows, or why there are none."""
+    try:
+        return parquet.decode(content, "trials")
+    except NotARecordError as error:
+        return str(error)
+
+
+DAMAGE = st.one_of(
+    st.builds(
+        lambda place, mask, length: lambda content: flipped(content, place, mask, length),
+        st.integers(0, 2**20),
+        st.integers(1, 255),
+        st.sampled_from([1, 1, 1, 2, 64, 512]),
+    ),
+    st.integers(0, 2**20).map(lambda n: lambda content: content[: n % len(content)]),
+    st.integers(0, 2**20).map(
+        lambda n: lambda content: content[: n % len(content)] + content[n % len(content) + 1 :]
+    ),
+    st.binary(min_size=1, max_size=40).map(lambda more: lambda content: content + more),
+)
+
+
+@settings(max_examples=400, deadline=None)
+@given(change=DAMAGE)
+def test_a_damaged_record_is_unreadable(record: bytes, change) -> None:
+    found = decoded(change(record))
+    if isinstance(found, str):
+        assert found
+        assert "\n" not in found
+    else:
+        assert found == decoded(record), "it reads, so it says what was written"
+
+
+@pytest.mark.parametrize(
+    "every",
+    [
+        pytest.param(1, id="each byte", marks=pytest.mark.slow),
+        pytest.param(11, id="every 11th"),
+    ],
+)
+def test_every_single_flipped_bit_is_noticed(record: bytes, every: int) -> None:
+    """The key of the checksum itself may be damaged, nothing else."""
+    unnoticed = []
+    for place in range(0, len(record), every):
+        found = decoded(flipped(record, place, 1 << place % 8, 1))
+        if not isinstance(found, str):
+            assert found == decoded(record)
+            unnoticed.append(place)
+    key = record.rindex(b"lp_sweep.sha256")
+    assert all(key - 8 <= place <= key + 24 for place in unnoticed), unnoticed
+
+
+@pytest.mark.parametrize(
+    "examples",
+    [pytest.param(40, id="everyday"), pytest.param(1000, id="long", marks=pytest.mark.slow)],
+)
+def test_a_damaged_pack_gives_no_row_that_was_not_written(
+    pack: tuple[Store, str, bytes], examples: int
+) -> None:
+    store, path, content = pack
+    whole = parquet.decode(content, "trials").to_pylist()
+
+    def law(change: Callable[[bytes], bytes]) -> None:
+        told_of(store, path, change(content), whole)
+
+    run(examples, law, change=DAMAGE)
+
+
+def told_of(store: Store, path: str, bad: bytes, whole: list[dict[str, Any]]) -> None:
+    store.files.write(path, bad)
+    fresh = Store(store.location)
+    listing = fresh.read_all("trials")
+    assert all(row in whole for row in listing.rows.to_pylist())
+    assert listing.unreadable or listing.rows.to_pylist() == whole
+    assert fresh.find("trials", "t1-00017") in (None, [whole[17]])
+    fresh.names("trials")
+
+
+def test_readers_never_raise_on_a_store_of_rubbish(tmp_path: Path) -> None:
+    store = Store(tmp_path, create=True)
+    good = parquet.encode("trials", [trial("t1-good")])
+    rubbish = [b"", b"PAR1", b"PAR1PAR1", b"\0" * 5000, good[:-1], good[1:], good * 2, b"PAR1" * 99]
+    for i, content in enumerate(rubbish):
+        store.files.write(f"trials/t1-{i}.parquet", content)
+        store.files.write(f"trials/packs/{i}.parquet", content)
+    store.files.write("trials/t1-good.parquet", good)
+    listing = store.read_all("trials")
+    assert listing.rows["trial_id"].to_pylist() == ["t1-good"]
+    assert len(listing.unreadable) >= 2 * len(rubbish) - 2
+    assert isinstance(listing.rows, pa.Table)
+    assert "t1-good" in store.names("trials", finished=True)

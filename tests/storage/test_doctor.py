@@ -1,0 +1,288 @@
+"""`doctor` names what is not as it should be, and `fix` puts it right without deleting data."""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+from pyarrow import parquet as pq
+
+from lp_sweep.orchestrator.cli.ledgerview import history, history_json, show_text
+from lp_sweep.orchestrator.cli.statusview import sweep_states
+from lp_sweep.storage import doctor, packfile, parquet
+from lp_sweep.storage.doctor import Finding, examine, fix
+from lp_sweep.storage.errors import StoreError
+from lp_sweep.storage.packs import compact
+from lp_sweep.storage.schema import SCHEMA_VERSION, TABLES
+from lp_sweep.storage.store import Store
+from tests.support.storeworkers import predictions, trial
+
+
+@pytest.fixture
+def store(location: str) -> Store:
+    """With a record of each kind, and nothing wrong."""
+    store = Store(location, create=True)
+    for name in ("t1-a", "t1-b"):
+        store.put("predictions", name, predictions(name))
+        store.put("trials", name, [trial(name)])
+    store.put("predictions", "t1-none", [])
+    store.put("profiles", "p1-a", [{"profile_id": "p1-a"}])
+    store.put("attempts", "t1-c.0af", [{"attempt_id": "t1-c.0af", "trial_id": "t1-c"}])
+    store.put("sweeps", "demo", [{"sweep": "demo", "cell": 0}])
+    store.put("sweeps", "empty", [])
+    store.put_text("sweeps", "demo.yaml", "name: demo\n")
+    store.put_text("runs", "r1.json", "{}")
+    return store
+
+
+def whole_store(store: Store) -> dict[str, bytes]:
+    folders = [*TABLES, *(f"{table}/packs" for table in TABLES), "runs", "checkpoints"]
+    folders += [f"set-aside/{folder}" for folder in folders]
+    return {
+        path: store.files.read(path)
+        for folder in folders
+        for path in [f"{folder}/{info.name}" for info in store.files.list(folder)]
+    }
+
+
+def test_a_store_in_order(store: Store) -> None:
+    assert examine(store) == []
+    compact(store, settle=0)
+    before = whole_store(store)
+    assert examine(store) == []
+    fix(store, [])
+    assert whole_store(store) == before
+
+
+def newer(content: bytes) -> bytes:
+    rows = pq.read_table(pa.BufferReader(content))
+    metadata = {**rows.schema.metadata, b"lp_sweep.schema_version": str(SCHEMA_VERSION + 1)}
+    sink = pa.BufferOutputStream()
+    pq.write_table(rows.replace_schema_metadata(metadata), sink)
+    return bytes(sink.getvalue().to_pybytes())
+
+
+BAD = {
+    "zero-bytes": ("trials/t1-x.parquet", lambda good: b"", "empty"),
+    "cut": ("trials/t1-x.parquet", lambda good: good[:-100], "not a whole Parquet file"),
+    "flipped": (
+        "trials/t1-x.parquet",
+        lambda good: good[:99] + bytes([good[99] ^ 4]) + good[100:],
+        "not a whole Parquet file",
+    ),
+    "text": ("attempts/x.parquet", lambda good: b"a,b\n", "not a whole Parquet file"),
+    "of-another-table": ("profiles/p1-x.parquet", lambda good: good, "not written by lp-sweep"),
+    "foreign": ("trials/notes.txt", lambda good: b"mine", "not a file of lp-sweep"),
+    "foreign-in-packs": ("trials/packs/x.csv", lambda good: b"mine", "not a file of lp-sweep"),
+    "yaml-among-trials": ("trials/demo.yaml", lambda good: b"a: 1", "not a file of lp-sweep"),
+    "zero-byte-pack": ("trials/packs/0af.parquet", lambda good: b"", "empty"),
+    "cut-pack": ("trials/packs/0af.parquet", lambda good: good[:-99], "not a whole Parquet file"),
+}
+
+
+@pytest.mark.parametrize(("path", "change", "reason"), BAD.values(), ids=BAD.keys())
+def test_what_is_no_record_is_named_and_moved(
+    store: Store, path: str, change: Callable[[bytes], bytes], reason: str
+) -> None:
+    bad = change(store.files.read("trials/t1-a.parquet"))
+    store.files.write(path, bad)
+    before = whole_store(store)
+    (finding,) = examine(store)
+    assert finding.location == store.files.where(path)
+    assert reason in finding.reason
+    assert finding.remedy == "--fix moves it to set-aside/"
+    assert whole_store(store) == before, "to look changes nothing"
+    fix(store, [finding])
+    assert examine(store) == []
+    del before[path]
+    assert whole_store(store) == before | {f"set-aside/{path}": bad}
+
+
+def test_a_file_set_aside_before_is_kept_too(store: Store) -> None:
+    for content in (b"one", b"two"):
+        store.files.write("trials/t1-x.parquet", content)
+        fix(store, examine(store))
+    kept = [i.name for i in store.files.list("set-aside/trials")]
+    assert {store.files.read(f"set-aside/trials/{name}") for name in kept} == {b"one", b"two"}
+
+
+def test_a_file_of_a_newer_version_is_named_and_never_moved(store: Store) -> None:
+    good = store.files.read("trials/t1-a.parquet")
+    for path in ("trials/t1-x.parquet", "trials/packs/0af.parquet"):
+        store.files.write(path, newer(good))
+    before = whole_store(store)
+    findings = examine(store)
+    assert [f.remedy for f in findings] == ["--fix leaves it as it is"] * 2
+    assert all("newer lp-sweep" in f.reason for f in findings)
+    fix(store, findings)
+    assert whole_store(store) == before
+
+
+def test_a_trial_without_a_row_is_no_record(store: Store) -> None:
+    store.put("trials", "t1-x", [])
+    (finding,) = examine(store)
+    assert finding.reason == "a record without a row"
+    fix(store, [finding])
+    assert store.names("trials") == {"t1-a", "t1-b"}
+
+
+def test_a_copy_is_moved_and_what_only_it_has_gets_its_name(store: Store) -> None:
+    store.put("trials", "copy", [trial("t1-b", 0.125), trial("t1-y"), trial("t1-z")])
+    ((_, reason),) = store.read_all("trials").unreadable
+    (finding,) = examine(store)
+    assert finding.reason == reason == "its name is not that of its content, t1-b, t1-y, t1-z"
+    fix(store, [finding])
+    assert store.names("trials") == {"t1-a", "t1-b", "t1-y", "t1-z"}
+    assert store.read("trials", "t1-b")[0]["last"] == 0.5, "what was there stays"
+    assert len(store.read_all("trials").rows) == 4
+    assert examine(store) == []
+
+
+def test_status_counts_what_can_be_read_and_names_the_rest(store: Store) -> None:
+    cells = [{"sweep": "demo", "cell": i, "trial_id": f"t1-{name}"} for i, name in enumerate("abd")]
+    store.put("sweeps", "demo", cells)
+    content = bytearray(store.content("trials/t1-b.parquet"))
+    content[len(content) // 3] ^= 1  # its end is whole
+    store.write("trials/t1-b.parquet", bytes(content))
+    store.put("trials", "t1-d", [trial("t1-a")])
+    states = sweep_states(store, "demo")
+    (demo,) = states.sweeps
+    assert (demo["trials_done"], demo["trials_pending"]) == (1, 2)
+    assert [item.location.rpartition("/")[2] for item in states.unreadable] == [
+        "t1-b.parquet",
+        "t1-d.parquet",
+    ]
+
+
+def unsigned(store: Store, name: str) -> None:
+    """The record as the earliest versions wrote it: without a digest of its bytes."""
+    path = f"trials/{name}.parquet"
+    rows = pq.read_table(pa.BufferReader(store.content(path)))
+    sink = pa.BufferOutputStream()
+    pq.write_table(parquet.to_table("trials", rows), sink)
+    store.write(path, sink.getvalue().to_pybytes())
+
+
+def test_a_record_without_a_checksum_is_listed_and_marked(store: Store) -> None:
+    assert "checksum" not in show_text(history(store, "t1-a"))
+    unsigned(store, "t1-a")
+    (finding,) = examine(store)
+    assert "t1-a" in finding.location
+    assert "no checksum" in finding.reason
+    fix(store, [finding])
+    assert store.read_all("trials").unreadable == [], "it counts all the same"
+    assert "the record has no checksum" in show_text(history(store, "t1-a"))
+    assert json.loads(history_json(history(store, "t1-a")))["has_checksum"] is False
+    assert "checksum" not in show_text(history(store, "t1-b"))
+
+
+def test_a_damaged_pack_is_salvaged(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(packfile, "_GROUP_ROWS", 5)
+    for i in range(40):
+        store.put("trials", f"t1-{i:05d}", [trial(f"t1-{i:05d}", i)])
+    compact(store, settle=0)
+    (path,) = store.contents("trials").packs
+    content = bytearray(store.files.read(path))
+    content[5000:5040] = b"\xaa" * 40
+    store.files.write(path, bytes(content))
+    kept = store.read_all("trials").rows
+    assert 30 < len(kept) < 42
+    (finding,) = examine(store)
+    assert "rows can't be read" in finding.reason
+    fix(store, [finding])
+    assert examine(Store(store.location)) == []
+    assert Store(store.location).read_all("trials").rows == kept
+    assert store.files.read(f"set-aside/{path}") == bytes(content)
+
+
+def test_a_record_that_was_mended_meanwhile_stays(store: Store) -> None:
+    store.files.write("trials/t1-x.parquet", b"torn")
+    store.files.write("trials/t1-y.parquet", b"torn")
+    findings = examine(store)
+    store.put("trials", "t1-x", [trial("t1-x")])  # a run did the work again
+    store.delete("trials", "t1-y.parquet")
+    fix(store, findings)
+    assert store.read("trials", "t1-x")
+    assert examine(store) == []
+
+
+def test_checkpoints_of_finished_trials_go(store: Store) -> None:
+    compact(store, settle=0)
+    for name in ("t1-a", "t1-c"):
+        store.put_text("checkpoints", f"{name}.safetensors", "state")
+    (finding,) = examine(store)
+    assert finding.location.endswith("t1-a.safetensors")
+    assert finding.remedy == "--fix deletes it"
+    fix(store, [finding])
+    assert [info.name for info in store.listing("checkpoints")] == ["t1-c.safetensors"]
+
+
+def test_a_torn_trial_keeps_its_checkpoint(store: Store) -> None:
+    store.put_text("checkpoints", "t1-x.safetensors", "state")
+    store.files.write("trials/t1-x.parquet", b"torn")
+    fix(store, examine(store))
+    assert [info.name for info in store.listing("checkpoints")] == ["t1-x.safetensors"]
+
+
+def test_what_a_stopped_write_left_is_deleted_after_an_hour(tmp_path: Path) -> None:
+    store = Store(tmp_path, create=True)
+    for table in ("trials", "trials/packs", "checkpoints"):
+        (tmp_path / table).mkdir(exist_ok=True)
+        for name in (".old.tmp", ".young.tmp", ".DS_Store", "._t1-a.parquet"):
+            (tmp_path / table / name).write_bytes(b"x")
+            if "young" not in name:
+                two_hours_ago = time.time() - 7200
+                os.utime(tmp_path / table / name, (two_hours_ago, two_hours_ago))
+    findings = examine(store)
+    assert [Path(f.location).name for f in findings] == [".old.tmp"] * 3
+    fix(store, findings)
+    assert len([path for path in tmp_path.rglob(".*") if path.is_file()]) == 9
+
+
+def test_halves_of_networks_are_deleted_after_a_day(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for path in ("t1-a/config.json", "t1-a/a", "t1-b/a", "t1-b/kept-by.txt"):
+        store.files.write(f"weights/{path}", b"{}")
+    assert examine(store) == []
+    monkeypatch.setattr(doctor, "_DAY", -60.0)
+    found = examine(store)
+    assert [finding.path for finding in found] == ["weights/t1-b/a", "weights/t1-b/kept-by.txt"]
+    fix(store, found)
+    assert examine(store) == []
+    assert len(store.listing("weights/t1-a")) == 2
+
+
+def test_networks_that_nothing_came_to_use_are_named_after_a_day(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for trial_id, by in (("t1-a", "need"), ("t1-b", "need, best"), ("t1-c", "best")):
+        store.files.write(f"weights/{trial_id}/config.json", b"{}")
+        store.files.write(f"weights/{trial_id}/kept-by.txt", by.encode())
+    assert examine(store) == []
+    monkeypatch.setattr(doctor, "_DAY", -60.0)
+    found = examine(store)
+    assert [finding.path for finding in found] == ["weights/t1-a", "weights/t1-b"]
+    assert "for trials that go on from it" in found[0].reason
+    fix(store, found)
+    assert examine(store) == found
+
+
+def test_findings_are_plain_data(store: Store) -> None:
+    store.files.write("trials/t1-x.parquet", b"torn")
+    (finding,) = examine(store)
+    assert isinstance(finding, Finding)
+    assert all(isinstance(value, str) for value in finding)
+    assert finding.action in doctor._REMEDIES
+
+
+def test_a_place_that_is_gone_is_an_error(tmp_path: Path) -> None:
+    store = Store(tmp_path / "store", create=True)
+    (tmp_path / "store").rename(tmp_path / "away")
+    with pytest.raises(StoreError, match="is gone"):
+        examine(store)

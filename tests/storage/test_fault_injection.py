@@ -1,0 +1,76 @@
+"""In the manner of SQLite's tests: the Nth write, sync, rename or removal fails, or the process
+ends there, for every N. After each the store is readable, nothing that it had is lost, and the same
+verb again completes it, with the same content as if nothing had happened."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.support.faultworkers import FAULTS, VERBS
+
+SOURCE = Path(__file__).parents[1] / "support" / "faultdisk.c"
+
+
+@pytest.fixture(scope="session")
+def faulty_disk(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    compiler = shutil.which("cc") or shutil.which("gcc") or shutil.which("clang")
+    if compiler is None or sys.platform != "linux":
+        pytest.skip("needs Linux and a C compiler")
+    library = tmp_path_factory.mktemp("disk") / "faultdisk.so"
+    subprocess.run([compiler, "-shared", "-fPIC", "-O1", "-o", library, SOURCE, "-ldl"], check=True)
+    return library
+
+
+def tried(library: Path, folder: Path, verb: str, fault: str, step: int) -> dict[str, Any]:
+    place = {"LD_PRELOAD": str(library), "FAULT_FOLDER": str(folder / "try")}
+    asked = [sys.executable, "-m", "tests.support.faultworkers", verb, folder, fault, str(step)]
+    done = subprocess.run(asked, env=os.environ | place, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr[-3000:]
+    told: dict[str, Any] = json.loads(done.stdout)
+    return told
+
+
+@pytest.mark.parametrize(
+    ("verb", "fault"),
+    list(zip(VERBS, ["killed", "full", "killed", "full", "killed"], strict=True)),
+)
+def test_some_changes_of_each_verb(
+    faulty_disk: Path, tmp_path: Path, verb: str, fault: str
+) -> None:
+    told = tried(faulty_disk, tmp_path, verb, fault, 8)
+    assert told["wrong"] == []
+    assert told["changes"] > 15
+    assert told["tried"] > 2
+
+
+def test_a_careless_verb_is_found_out(faulty_disk: Path, tmp_path: Path) -> None:
+    told = tried(faulty_disk, tmp_path, "careless", "killed", 2)
+    assert any("lost or changed: trials/t1-a" in wrong for wrong in told["wrong"])
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("fault", FAULTS)
+@pytest.mark.parametrize("verb", VERBS)
+def test_every_change_of_each_verb(
+    faulty_disk: Path, tmp_path: Path, verb: str, fault: str
+) -> None:
+    told = tried(faulty_disk, tmp_path, verb, fault, 1)
+    assert told["wrong"] == []
+    assert told["tried"] == told["changes"] > 15
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("fault", ["full", "killed"])
+def test_a_whole_export(faulty_disk: Path, tmp_path: Path, fault: str) -> None:
+    """Every third change of `lp-sweep export`: each try loads a network, and asks it."""
+    told = tried(faulty_disk, tmp_path, "whole export", fault, 3)
+    assert told["wrong"] == []
+    assert told["tried"] > 10

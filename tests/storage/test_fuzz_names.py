@@ -1,0 +1,380 @@
+"""Names of anything, typed or stored by anyone: no file outside the store, no escape sequence on a
+screen, and JSON that any program can read."""
+
+from __future__ import annotations
+
+import contextlib
+import datetime as dt
+import io
+import json
+import math
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import strategies as st
+
+from lp_sweep.orchestrator.cli.output import complain, emit, say
+from lp_sweep.orchestrator.cli.planview import plan_json, plan_text
+from lp_sweep.orchestrator.cli.statusview import States, states_text
+from lp_sweep.orchestrator.engine.progress import PlainReporter
+from lp_sweep.orchestrator.engine.workqueue import WorkQueue
+from lp_sweep.orchestrator.estimate.estimate import Rates, estimate
+from lp_sweep.orchestrator.plan.known import Known
+from lp_sweep.orchestrator.plan.plan import Plan
+from lp_sweep.orchestrator.plan.planning import make_plan
+from lp_sweep.storage.errors import LpSweepError, StoreError
+from lp_sweep.storage.printable import listed, printable, short, shown
+from lp_sweep.storage.runs import Announcement
+from lp_sweep.storage.store import Store
+from tests.orchestrator.cli.test_cli import sweep
+from tests.support.fake_records import FakeSweep
+from tests.support.fuzzing import AWKWARD, awkward, fuzz
+from tests.support.sqlworld import ESCAPES, refuse
+from tests.support.sweepfiles import PLAIN, find, make_inputs
+
+HOSTILE = [
+    *AWKWARD,
+    "..",
+    "../store/trials/x",
+    "t1-../../x",
+    "a/../../b",
+    "\udcff",
+    "x.parquet",
+    ".x",
+]
+TYPED = [name for name in HOSTILE if "\0" not in name and not name.startswith("-")]
+names = pytest.mark.parametrize(
+    "names",
+    [pytest.param(TYPED[::3], id="some"), pytest.param(TYPED, id="all", marks=pytest.mark.slow)],
+)
+
+
+def tree(folder: Path) -> set[Path]:
+    return {path for path in folder.rglob("*") if path.is_file()}
+
+
+@pytest.fixture(scope="module")
+def world(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A store whose records say what no number should be, and names that no one should."""
+    folder = tmp_path_factory.mktemp("names") / "deep" / "inside"
+    fake = FakeSweep(folder / "store")
+    odd = {"model": "\x1b[31mbert\n", "task": "\x9b2J\u202etask"}
+    fake.cell(k=0, score=90.0, **odd)
+    fake.cell(k=1, score=math.nan, **odd, seconds_train=math.inf, params_total=None)
+    fake.cell(k=2, score=math.inf, **odd, train_losses=[math.nan], best=-math.inf)
+    fake.cell(k=3, state="failed", **odd)
+    fake.publish()
+    make_inputs(folder)
+    return folder
+
+
+# -- on the command line
+
+
+@names
+@pytest.mark.parametrize("command", ["show", "logs"])
+def test_a_trial_of_any_name(world: Path, command: str, names: list[str]) -> None:
+    before = tree(world.parents[1])
+    for name in names:
+        done = sweep(command, name, "--store", "store", cwd=world)
+        assert done.returncode == 4, name
+        assert done.stdout == ""
+        assert done.stderr.startswith("error: ")
+        assert not ESCAPES.search(done.stderr), done.stderr
+    assert tree(world.parents[1]) == before
+
+
+@pytest.mark.parametrize(
+    "name", [name for name in TYPED if "/" in name or len(name) > 200], ids=ascii
+)
+def test_init_of_any_name(tmp_path: Path, name: str) -> None:
+    done = sweep("init", f"nowhere/{name}", cwd=tmp_path)
+    assert (done.returncode, done.stdout) == (2, ""), done
+    assert not ESCAPES.search(done.stderr)
+    assert tree(tmp_path) == set()
+
+
+@names
+@pytest.mark.parametrize("option", ["--sweep", "--store", "--format"])
+@pytest.mark.parametrize(
+    "command", [["status"], ["query", "FROM trials"], ["table", "tasks"]], ids=str
+)
+def test_an_option_of_any_name(
+    world: Path, command: list[str], option: str, names: list[str]
+) -> None:
+    before = tree(world.parents[1])
+    for name in names:
+        given = {"--store": "store", option: name}
+        done = sweep(*command, *(part for pair in given.items() for part in pair), cwd=world)
+        assert done.returncode in (2, 4), (name, done)
+        assert done.stdout == ""
+        assert not ESCAPES.search(done.stderr), done.stderr
+        assert "Traceback" not in done.stderr
+    assert tree(world.parents[1]) == before
+
+
+@names
+@pytest.mark.parametrize("place", ["file", "override", "data-dir", "store"])
+def test_a_plan_of_any_name(world: Path, place: str, names: list[str]) -> None:
+    before = tree(world.parents[1])
+    for name in names:
+        arguments = {
+            "file": [name],
+            "override": ["sweep.yaml", f"task={name}", "--data-dir", "glue"],
+            "data-dir": ["sweep.yaml", "--data-dir", name],
+            "store": ["sweep.yaml", "--data-dir", "glue", "--store", name],
+        }[place]
+        done = sweep("plan", *arguments, cwd=world)
+        assert done.returncode in (0, 2, 4), (name, done)
+        assert "Traceback" not in done.stderr
+        assert not ESCAPES.search(done.stdout + done.stderr), (done.stdout, done.stderr)
+    assert tree(world.parents[1]) == before
+
+
+@pytest.mark.parametrize("name", ["~no-such-user/x", "a\0b"], ids=ascii)
+def test_a_cache_folder_that_can_be_none_is_refused_before_a_run(world: Path, name: str) -> None:
+    before = tree(world.parents[1])
+    given = ("--data-dir", "glue", "--cache-dir", name)
+    done = sweep("run", "sweep.yaml", *given, cwd=world)
+    assert done.returncode in (2, 4), done
+    assert not ESCAPES.search(done.stderr)
+    assert tree(world.parents[1]) == before
+
+
+# -- on the screen
+
+
+def hostile_plan(folder: Path, name: str) -> Plan:
+    text = PLAIN.replace(
+        "tasks: [rte, mrpc]", "tasks: [{name: %s, train: t.csv, dev: d.csv, text: text}]"
+    )
+    file = make_inputs(folder, text.replace("%s", json.dumps(name)))
+    (folder / "t.csv").write_text("text,label\na,0\nb,1\n")
+    (folder / "d.csv").write_text("text,label\nc,0\nd,1\n")
+    found = find(file)
+    found.notes.append(f"a note on {name}")
+    return make_plan(found, Known.nothing())
+
+
+@pytest.mark.parametrize(
+    "name", ["\x1b[31mred\x1b[0m", "a\nb\r\tc", "\x9b2J", "\u202ertl", "\x07\x7f"], ids=ascii
+)
+def test_no_name_reaches_the_screen_raw(
+    tmp_path: Path, name: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    plan = hostile_plan(tmp_path, name)
+    rates = Rates([], gpu=False)
+    page = plan_text(plan, estimate(plan, rates), rates)
+    reporter = PlainReporter()
+    reporter.planned(plan)
+    reporter.opened(WorkQueue(plan, Store(tmp_path, create=True), rates, lambda plan: None), 1)
+    for work in plan.trials.values():
+        reporter.started(work)
+        reporter.ended(work.id, "failed", f"{name}\nTraceback")
+    reporter.note(name)
+    say(name)
+    complain(f"{name}\nand {name}")
+    output = capsys.readouterr()
+    for text in (page, output.err, output.out):
+        assert not ESCAPES.search(text), ascii(text)
+        text.encode("utf-8")
+    assert f"tasks {printable(name)}\n" in page
+    assert (
+        json.loads(json.dumps(plan_json(plan, estimate(plan, rates))))["cells"][0]["task"] == name
+    )
+
+
+def test_a_store_of_hostile_sweeps_and_hosts_is_shown_in_plain() -> None:
+    states = ("done", "failed", "pending", "deferred", "impossible")
+    names = ("cells", "trials", *(f"trials_{state}" for state in states))
+    sweeps = [dict.fromkeys((*names, *(f"cells_{state}" for state in states)), 1)]
+    run = Announcement(**RUN | {"held": ()})
+    shown = {"sweep": "\x1b[31mred\n", **sweeps[0], "cells_not_needed": 0}
+    text = states_text(States([shown], [run], [], [], "store"))
+    assert not ESCAPES.search(text)
+    assert "\\x1b[31mred\\n" in text
+    assert len(text.splitlines()) == 3
+
+
+def shortened(folder: Path, text: str, number: int) -> None:
+    """One line, printable, of bounded length; what is harmless stays as it is."""
+    for line in (
+        short(text),
+        shown(text),
+        shown(text.encode("utf-8", "replace")),
+        listed([text] * 30),
+    ):
+        assert line.isprintable()
+        assert len(line) <= 2000
+        line.encode()
+    assert shown(number * 10**5000)
+    assert printable(text).isprintable()
+    assert printable(text, keep="\n").count("\n") == text.count("\n")
+    if text.isprintable():
+        assert printable(text) == text
+
+
+test_quoting = fuzz(
+    shortened,
+    200,
+    10_000,
+    text=awkward | st.text(st.characters(), max_size=500),
+    number=st.integers(1, 9),
+)
+
+
+def test_a_terminal_of_another_encoding_gets_what_it_can_show(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    raw = io.BytesIO()
+    monkeypatch.setattr(sys, "stdout", io.TextIOWrapper(raw, encoding="ascii", newline="\n"))
+    emit("90.0 ±1.2 日本 \udcff")
+    assert raw.getvalue() == rb"90.0 \xb11.2 \u65e5\u672c \udcff" + b"\n"
+
+
+# -- in the store
+
+
+@pytest.mark.parametrize("name", HOSTILE, ids=lambda name: ascii(name)[:40])
+def test_no_record_is_written_outside(tmp_path: Path, name: str) -> None:
+    store = Store(tmp_path / "a" / "store", create=True)
+    source = tmp_path / "source"
+    source.write_text("x")
+    inside = tmp_path / "a" / "store"
+    attempts = (
+        lambda: store.put("trials", name, []),
+        lambda: store.put_text("sweeps", name, "text"),
+        lambda: store.put_file("checkpoints", name, source),
+        lambda: store.put_text(f"weights/{name}", "config.json", "{}"),
+        lambda: store.read("trials", name),
+        lambda: store.find("trials", name),
+        lambda: store.read_text("sweeps", name),
+        lambda: store.listing(f"weights/{name}"),
+        lambda: store.delete("checkpoints", name),
+        lambda: store.delete(f"weights/{name}", "source"),
+    )
+    for attempt in attempts:
+        with contextlib.suppress(StoreError):
+            attempt()
+    assert {path for path in tree(tmp_path) if not path.is_relative_to(inside)} == {source}
+
+
+@pytest.mark.parametrize(
+    "way", ["../../..", "a/../../..", "..", "/", "", ".", "a//b", "a\\b", "a\0b"]
+)
+def test_a_folder_of_the_store_stays_inside(tmp_path: Path, way: str) -> None:
+    store = Store(tmp_path / "store", create=True)
+    with pytest.raises(StoreError, match="can't be a folder of a store"):
+        store.listing(f"weights/{way}")
+    with pytest.raises(StoreError, match="can't be a folder of a store"):
+        store.delete(f"weights/{way}", "config.json")
+
+
+@pytest.mark.parametrize(
+    "location",
+    [
+        "http://example.org/x",
+        "gs://bucket/x",
+        "file:///x",
+        "s3:/x",
+        "S3://b/x",
+        "~no-such-user/x",
+        "a\0b",
+        "",
+        "/proc/x",
+    ],
+)
+def test_what_can_be_no_store_is_said_and_not_made(
+    tmp_path: Path, location: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(LpSweepError, match=r"a store|can't be the name|home directory"):
+        Store(location, create=True)
+    assert list(tmp_path.iterdir()) == []
+
+
+NOW = dt.datetime.now(dt.UTC).isoformat(timespec="seconds")
+RUN = {
+    "run_id": "r", "sweep": "\x1b[31ms", "host": "\x9bh", "machine": "m", "pid": 1, "process": "p",
+    "started_at": NOW, "updated_at": NOW, "beat": 1, "held": ["t1-0c1f"], "held_since": [NOW],
+    "done": 1, "failed": 0, "left": 3, "slots": 2, "seconds_left": 60.0, "low_seconds": 50.0,
+    "high_seconds": 90.0,
+}  # fmt: skip
+ODD = [
+    None,
+    1,
+    -1,
+    1.5,
+    True,
+    "x",
+    "\x1b[31m",
+    [],
+    [1],
+    {},
+    2**70,
+    10**400,
+    1e300,
+    math.inf,
+    math.nan,
+]
+
+
+def announced(folder: Path, content: str) -> None:
+    store = Store(folder / "store", create=True)
+    store.put_text("runs", "r.json", content)
+    done = sweep("status", "--store", "store", cwd=folder)
+    assert done.returncode == 0, done
+    assert not ESCAPES.search(done.stdout + done.stderr)
+
+
+test_announcements = fuzz(
+    announced,
+    60,
+    2_000,
+    content=st.one_of(
+        st.sampled_from(["", "{", "[]", "null", "1", "[" * 100_000, json.dumps(RUN)]),
+        st.tuples(st.sampled_from(sorted(RUN)), st.sampled_from(ODD)).map(
+            lambda change: json.dumps(RUN | {change[0]: change[1]})
+        ),
+        st.sampled_from(sorted(RUN)).map(
+            lambda name: json.dumps({key: value for key, value in RUN.items() if key != name})
+        ),
+    ),
+)
+
+
+# -- as JSON
+
+ASKED = {
+    "status": ["status", "--json"],
+    "show": ["show", "t1-", "--json"],
+    "trials": ["query", "FROM trials", "--json"],
+    "cells": ["query", "FROM cells", "--json"],
+    "epochs": ["query", "FROM epochs", "--json"],
+    **{name: ["table", name, "--json"] for name in ("min-layers", "tasks", "strategies", "speed")},
+    "plan": ["plan", "sweep.yaml", "--data-dir", "glue", "--json"],
+}
+
+
+@pytest.mark.parametrize("arguments", ASKED.values(), ids=ASKED.keys())
+def test_json_is_json_whatever_the_records_say(world: Path, arguments: list[str]) -> None:
+    answers: list[Any] = []
+    ids = Store(world / "store").names("trials") if arguments[0] == "show" else [""]
+    for id_ in ids:
+        given = [id_ if part == "t1-" else part for part in arguments]
+        done = sweep(*given, "--store", "store", cwd=world)
+        assert done.returncode == 0, done
+        assert not ESCAPES.search(done.stdout)
+        answers.append(json.loads(done.stdout, parse_constant=refuse))
+    assert answers
+    assert all(answers)
+
+
+@pytest.mark.parametrize("form", ["table", "csv", "markdown", "latex"])
+@pytest.mark.parametrize("name", ["min-layers", "tasks", "strategies", "speed"])
+def test_every_table_of_such_records_is_printed(world: Path, name: str, form: str) -> None:
+    done = sweep("table", name, "--format", form, "--store", "store", cwd=world)
+    assert done.returncode == 0, done
+    assert form == "csv" or not ESCAPES.search(done.stdout)

@@ -1,0 +1,244 @@
+"""Text that anyone may have written, in every text column of a store: no verb lets it act on the
+terminal, or begin a line of its own."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any, NamedTuple
+from unittest import mock
+
+import pyarrow as pa
+import pytest
+
+from lp_sweep.orchestrator.cli import completion
+from lp_sweep.orchestrator.cli.__main__ import main
+from lp_sweep.orchestrator.cli.options import TableName
+from lp_sweep.orchestrator.cli.output import complain, emit, say
+from lp_sweep.storage.printable import page
+from lp_sweep.storage.schema import TABLES
+from lp_sweep.storage.store import Store
+from tests.support.fake_records import FakeSweep
+from tests.support.sqlworld import ESCAPES
+from tests.support.sweepfiles import make_inputs
+
+# title, clear screen, link; C1; bell; return; a line of its own; bidi; markup; very long
+EVIL = (
+    "\x1b]0;owned\x07\x1b[2J\x1b[8m\x1b]8;;http://x\x1b\\\x9b2J\x9d\x07\r\nPLANTED\x0b\x85\u2028"
+    "PLANTED\u202e\u2066\x00\t<b>[red]|`" + "w" * 500
+)
+IN_A_NAME = EVIL.replace("\x00", "").replace("\\", "").replace("/", "")[:80]
+NAMES = frozenset({"trial_id", "profile_id", "attempt_id", "sweep"})  # of records
+STYLE = re.compile(r"\x1b\[[0-9;]*m")  # what rich writes for a terminal
+
+
+class Terminal(io.StringIO):
+    """Taken for a terminal, or not."""
+
+    def __init__(self, screen: bool) -> None:
+        super().__init__()
+        self.screen = screen
+
+    def isatty(self) -> bool:
+        return self.screen
+
+
+class Said(NamedTuple):
+    code: int
+    out: str
+    err: str
+
+
+def lp_sweep(*arguments: str, cwd: Path, screen: bool = False) -> Said:
+    out, err = Terminal(screen), Terminal(False)
+    plain = {name: value for name, value in os.environ.items() if not name.startswith("LP_SWEEP_")}
+    with (
+        contextlib.chdir(cwd),
+        contextlib.redirect_stdout(out),
+        contextlib.redirect_stderr(err),
+        mock.patch.dict(os.environ, plain | {"LP_SWEEP_OFFLINE": "1"}, clear=True),
+        mock.patch.object(sys, "argv", ["lp-sweep", *arguments]),
+        pytest.raises(SystemExit) as end,
+    ):
+        main()
+    return Said(int(end.value.code or 0), out.getvalue(), err.getvalue())
+
+
+def spoilt(value: Any, kind: pa.DataType, evil: str) -> Any:
+    """The value with `evil` at the end of every text in it."""
+    if pa.types.is_string(kind):
+        return (value or "") + evil
+    if value is None:
+        return None
+    if pa.types.is_struct(kind):
+        return {field.name: spoilt(value[field.name], field.type, evil) for field in kind}
+    if pa.types.is_map(kind):
+        return [(key + evil, text + evil) for key, text in value]
+    if pa.types.is_list(kind):
+        return [spoilt(item, kind.value_type, evil) for item in value]
+    return value
+
+
+def hostile_store(folder: Path, keep: frozenset[str]) -> Store:
+    """Records of every kind with EVIL in every text column but those of `keep`; in what names a
+    record as much of it as a file's name can hold."""
+    fake = FakeSweep(folder / "plain")
+    for seed in (1, 2):
+        fake.curve({0: 92.0, 2: 91.0, 6: 88.0}, model="bert-base-cased", seed=seed, spec="{}")
+    fake.cell(k=8, state="failed")
+    fake.cell(k=9)
+    fake.cell(strategy="contribution", threshold=0.9, state="deferred")
+    fake.profile([0.5] * 12)
+    fake.speed(1.9, 2.0)
+    for row in fake.cells[:6]:
+        fake.predictions(row["trial_id"], [True, False] * 20)
+    plain, store = fake.publish(), Store(folder / "store", create=True)
+
+    def spoil(row: dict[str, Any], item: pa.Field) -> Any:
+        if item.name in keep:
+            return row[item.name]
+        evil = IN_A_NAME if item.name in NAMES else EVIL
+        return spoilt(row[item.name], item.type, evil)
+
+    for table, schema in TABLES.items():
+        for name in plain.names(table):
+            rows = [
+                {item.name: spoil(row, item) for item in schema} for row in plain.read(table, name)
+            ]
+            store.put(table, name if schema.names[0] in keep else name + IN_A_NAME, rows)
+    store.put("trials", f"misnamed{IN_A_NAME}", [{"trial_id": f"t1-{EVIL}", "model": EVIL}])
+    return store
+
+
+class World(NamedTuple):
+    folder: Path
+    names: dict[str, str]
+
+
+# what programs of ours compare with words of their own, and answers depend on
+STRUCTURE = frozenset(
+    {"trial_id", "profile_id", "attempt_id", "metric", "epoch_metrics", "measure", "quantity"}
+    | {"timings", "error_type", "procedure", "cell", "split", "setup"}
+)
+# then figures are drawn, and the paper's numbers compared
+AXES = frozenset(["sweep", "model", "task", "device_type", "model_fingerprint", "precision_used"])
+
+
+@pytest.fixture(
+    scope="module",
+    params=[
+        pytest.param(frozenset(), id="all"),
+        pytest.param(STRUCTURE, id="names", marks=pytest.mark.slow),
+        pytest.param(STRUCTURE | AXES, id="strategies"),
+    ],
+)
+def world(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> World:
+    folder = tmp_path_factory.mktemp("hostile")
+    store = hostile_store(folder, request.param)
+    for suffix in ("txt", "parquet"):
+        (folder / "store" / "trials" / f"x{IN_A_NAME}.{suffix}").write_text("")
+    make_inputs(folder)
+    failed = min(store.names("attempts")).rpartition(".")[0]
+    speed, profile = sorted(
+        store.names("profiles"), key=lambda name: store.read("profiles", name)[0]["layers"] is None
+    )
+    names = {"TRIAL": min(store.names("trials")), "FAILED": failed}
+    names |= {"SPEED": speed, "PROFILE": profile, "SWEEP": min(store.names("sweeps"))}
+    return World(folder, names)
+
+
+VERBS = [
+    "status",
+    "status --json",
+    *(f"query FROM+{view}" for view in ("cells", "trials", "attempts", "layers", "epochs")),
+    *(f"query FROM+trials --format {form}" for form in ("json", "markdown", "latex")),
+    "query FROM+trials --format csv",
+    *(f"table {name}" for name in TableName),
+    "paper",
+    "paper --check",
+    "paper --table 1",
+    "show TRIAL",
+    "show TRIAL --json",
+    "show FAILED",
+    "show SPEED",
+    "show PROFILE",
+    "show t1",
+    "show",
+    "logs TRIAL",
+    "logs FAILED",
+    "report --figures figures",
+    "plan sweep.yaml --data-dir glue",
+    "plan sweep.yaml --audit SWEEP",
+    "export TRIAL --out exported",
+    "mirror --to tensorboard",
+    "doctor",
+    "doctor --json",
+    "migrate",
+    "compact",
+    "doctor --fix",
+]
+DRAWN = [verb for verb in VERBS if verb.startswith(("query", "table", "paper"))]
+
+
+@pytest.mark.parametrize(
+    ("verb", "screen"),
+    [*((verb, False) for verb in VERBS), *((verb, True) for verb in DRAWN)],
+)
+def test_nothing_of_it_acts(world: World, verb: str, screen: bool) -> None:
+    said = run(world, verb, screen)
+    assert said.code in (0, 1, 2, 4), said.err[-2000:]
+    assert "Traceback (" not in said.err
+    shown = STYLE.sub("", said.out) if screen else said.out
+    data = verb.endswith("csv") and not screen  # a file or a pipe gets the values as they are
+    for text in (said.err, *([] if data else [shown])):
+        assert not ESCAPES.search(text.replace("\t", " ")), ascii(text)
+        if not verb.startswith("logs"):  # which prints tracebacks in their own lines
+            assert not re.search("^PLANTED", text, re.MULTILINE), text
+    assert "\x1b[8m" not in said.out or data
+
+
+def run(world: World, verb: str, screen: bool) -> Said:
+    words = [world.names.get(word, word.replace("+", " ")) for word in verb.split()]
+    return lp_sweep(*words, "--store", "store", cwd=world.folder, screen=screen)
+
+
+def test_a_pages_lines_are_ours() -> None:
+    assert page(["a\nb", f"c{EVIL}"]).count("\n") == 1
+
+
+def test_a_verb_that_forgets_is_clean_all_the_same() -> None:
+    for screen in (False, True):
+        out, err = Terminal(screen), Terminal(screen)
+        with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
+            emit(EVIL)
+            emit(EVIL, form="table")
+            say(EVIL)
+            complain(EVIL)
+        assert not ESCAPES.search(out.getvalue().replace("\t", "").replace("\x1b[8m", ""))
+        assert not ESCAPES.search(err.getvalue())
+        assert ("\x1b[8m" in out.getvalue()) == screen  # a table's own styles
+
+
+def test_a_bugs_traceback_and_a_warning_are_clean() -> None:
+    code = f"""
+import sys, warnings
+from lp_sweep.orchestrator.cli.output import guard
+guard()
+warnings.warn({EVIL!r})
+raise RuntimeError({EVIL!r})
+"""
+    done = subprocess.run([sys.executable, "-c", code.replace("\0", "")], capture_output=True)
+    assert b"RuntimeError" in done.stderr
+    assert b"UserWarning" in done.stderr
+    assert not ESCAPES.search(done.stderr.decode().replace("\t", ""))
+
+
+def test_completion_offers_no_such_name(tmp_path: Path) -> None:
+    hostile_store(tmp_path, frozenset())
+    context = mock.Mock(params={"store": str(tmp_path / "store")})
+    assert completion.sweeps(context) == completion.trials(context) == []

@@ -1,0 +1,122 @@
+"""Cells of one sweep that were trained in more than one way: where that is said, and where not."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import fields
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from lp_sweep.analysis.mixed import mixed, mixed_notes
+from lp_sweep.analysis.views import open_views, resting
+from lp_sweep.orchestrator.cli.tableview import VIEWS_READ, Asked, make_table
+from lp_sweep.storage.specs import Recipe
+from lp_sweep.storage.store import Store
+from tests.orchestrator.cli.test_cli import sweep
+from tests.support.fake_records import FakeSweep
+
+# of these tables the numbers of several cells stand in one row
+OF_SCORES = sorted(VIEWS_READ.keys() - {"speed", "setups"})
+
+
+@pytest.fixture
+def fake(tmp_path: Path) -> FakeSweep:
+    """RTE of two recipes, MRPC of one."""
+    fake = FakeSweep(tmp_path / "store")
+    for seed, setup, epochs in ((1, "s1-a", 1), (2, "s1-b", 3)):
+        for k in (0, 2):
+            fake.cell(k=k, score=90.0, seed=seed, task="RTE", setup=setup, epochs=epochs)
+            fake.cell(k=k, score=90.0, seed=seed, task="MRPC", setup="s1-c", epochs=3)
+    return fake
+
+
+def table_notes(store: Store, name: str, models: tuple[str, ...] = ()) -> tuple[str, ...]:
+    with open_views(store, only=VIEWS_READ[name]) as catalog:
+        return make_table(catalog, Asked(name, "points", models, ())).notes
+
+
+def differences(store: Store) -> dict[str, Any]:
+    with open_views(store) as catalog:
+        rows = catalog.query("FROM recipe_differences").to_pylist()
+    return {f"{row['task']} {row['setting']}": row["found"] for row in rows}
+
+
+@pytest.mark.parametrize("name", OF_SCORES)
+def test_a_table_says_it_first(fake: FakeSweep, name: str) -> None:
+    first, *others = table_notes(fake.publish(), name)
+    assert first.startswith("Not comparable: cells of sweep demo were trained in more than one way")
+    assert "(RTE): `lp-sweep query" in first
+    assert not any("Not comparable" in note for note in others)
+
+
+@pytest.mark.parametrize(("form", "on_stderr"), [("csv", 1), ("json", 1), ("latex", 0)])
+def test_a_table_without_notes_warns(fake: FakeSweep, form: str, on_stderr: int) -> None:
+    store = fake.publish()
+    done = sweep(
+        *("table", "tasks", "--store", store.location, "--format", form), cwd=Path(store.location)
+    )
+    assert done.stderr.count("warning: Not comparable: cells of sweep demo") == on_stderr
+    assert done.stdout.count("Not comparable") == 1 - on_stderr
+
+
+def test_sizes_and_speeds_are_those_of_any_recipe(fake: FakeSweep) -> None:
+    assert not any("Not comparable" in note for note in table_notes(fake.publish(), "speed"))
+
+
+def test_of_another_model_nothing_is_said(fake: FakeSweep) -> None:
+    fake.cell(k=0, score=90.0, model="roberta", setup="s1-d")
+    assert "Not comparable" in table_notes(fake.publish(), "tasks", ("bert",))[0]
+    assert not any("Not comparable" in n for n in table_notes(fake.store, "tasks", ("roberta",)))
+
+
+@pytest.mark.parametrize("other", [{"setup": None}, {"setup": "s1-b", "state": "pending"}])
+def test_what_is_not_known_or_not_done_is_not_said(tmp_path: Path, other: Any) -> None:
+    fake = FakeSweep(tmp_path)
+    fake.cell(k=0, score=90.0, setup="s1-a")
+    fake.cell(**{"k": 2, "score": None if "state" in other else 90.0} | other)
+    with open_views(fake.publish()) as catalog:
+        assert list(mixed_notes(catalog)) == []
+
+
+def test_the_view_tells_in_what(fake: FakeSweep) -> None:
+    fake.cell(k=3, score=90.0, seed=1, task="MRPC", epochs=3, data_fingerprint="sha256:b")
+    fake.cell(k=4, score=90.0, seed=1, task="MRPC", epochs=3, data_fingerprint="sha256:c")
+    fake.cell(k=3, score=90.0, seed=1, task="CoLA", limit_train=8)
+    fake.cell(k=4, score=90.0, seed=1, task="CoLA", freeze_embeddings=False)
+    assert differences(fake.publish()) == {
+        "RTE epochs": ["1", "3"],
+        "MRPC data_fingerprint": ["sha256:b", "sha256:c"],
+        "CoLA limit_train": ["8", "none"],
+    }
+
+
+def test_how_rows_are_scored_is_told_of_specs_that_can_be_read(tmp_path: Path) -> None:
+    fake = FakeSweep(tmp_path)
+    for k, metric in enumerate(("f1", "mcc")):
+        spec = json.dumps({"task": {"metric": metric}, "seed": k})
+        fake.cell(k=k, score=90.0, spec=spec)
+    fake.cell(k=2, score=90.0, spec="{")
+    assert differences(fake.publish()) == {
+        "SST-2 task": ['{"metric":"f1"}', '{"metric":"mcc"}'],
+    }
+
+
+def test_sweeps_procedures_and_models_are_each_their_own(tmp_path: Path) -> None:
+    for name in ("one", "two"):
+        fake = FakeSweep(tmp_path, name)
+        for model in ("bert", "roberta"):
+            for procedure in ("direct", "iterative 2"):
+                setup = f"{name} {model} {procedure}"
+                axes = {"model": model, "procedure": procedure, "seed": len(name + setup)}
+                fake.cell(k=0, score=90.0, setup=setup, compute=setup, **axes)
+        store = fake.publish()
+    with open_views(store) as catalog:
+        assert [*mixed(catalog), *mixed_notes(catalog)] == []
+
+
+def test_the_view_looks_at_every_setting_of_a_recipe() -> None:
+    text = resting(["recipe_differences"])["recipe_differences"]
+    named = {field.name for field in fields(Recipe) if f"trials.{field.name}" in text}
+    assert {field.name for field in fields(Recipe)} - named == {"freeze_layers"}, "of each network"

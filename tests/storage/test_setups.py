@@ -1,0 +1,259 @@
+"""Earlier recipes, data and models of a sweep: their results are named, and can be shown."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from lp_sweep import open_store
+from lp_sweep.analysis.report.gaps import gaps
+from lp_sweep.analysis.views import open_views
+from lp_sweep.orchestrator.engine.recorder import Recorder
+from lp_sweep.orchestrator.plan.known import Known
+from lp_sweep.orchestrator.plan.planning import make_plan
+from lp_sweep.orchestrator.sweepfile.overrides import is_part
+from lp_sweep.storage.doctor import examine
+from lp_sweep.storage.errors import SpecError
+from lp_sweep.storage.identity import canonical_json, setup_id, setup_text, trial_id
+from lp_sweep.storage.plain import trial_spec_from_canonical
+from lp_sweep.storage.schema import TABLES
+from lp_sweep.storage.setups import compared, earlier_setups
+from lp_sweep.storage.specs import Recipe, TaskDefinition
+from lp_sweep.storage.store import Store
+from tests.orchestrator.cli.test_cli import sweep
+from tests.orchestrator.engine.test_recorder import run_of
+from tests.support.sweepfiles import PLAIN, find, make_data, make_inputs, make_model
+
+RECIPE = "another recipe (epochs 3 instead of 1)"
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    """Eight trials of three epochs are done."""
+    file = make_inputs(tmp_path, PLAIN)
+    run_of(file)
+    return file
+
+
+def store_of(file: Path) -> Store:
+    return Store(file.parent / "store")
+
+
+def amend(file: Path, text: str = "recipe: {epochs: 1}\n") -> None:
+    file.write_text(PLAIN + text)
+
+
+def begin(file: Path, *overrides: str) -> None:
+    """What a run writes before its first trial has ended."""
+    plan = make_plan(find(file, overrides), Known.nothing())
+    Recorder(store_of(file), part=is_part(overrides), command="").cells(plan)
+
+
+def told(file: Path) -> list[Any]:
+    """Of each earlier setup its number, differences, cells and finished trials."""
+    return [(s.number, s.differences, s.cells, s.finished) for s in earlier_setups(store_of(file))]
+
+
+def said(file: Path, *words: str) -> str:
+    done = sweep(*words, "--store", "store", cwd=file.parent)
+    assert done.returncode == 0, done.stderr
+    return done.stdout + done.stderr
+
+
+def test_what_a_run_would_no_longer_show_is_in_the_plan(file: Path) -> None:
+    amend(file)
+    text = said(file, "plan", "sweep.yaml", "--data-dir", "glue")
+    assert f"8 finished trials of 'plain' used {RECIPE} and are not shown after a run" in text
+    assert told(file) == [], "nothing is written"
+
+
+@pytest.mark.parametrize("words", [("status",), ("table", "tasks"), ("table", "tasks", "--json")])
+def test_every_answer_names_what_it_does_not_show(file: Path, words: tuple[str, ...]) -> None:
+    assert "not shown" not in said(file, *words)
+    amend(file)
+    begin(file)
+    text = said(file, *words)
+    assert f"8 finished trials of 'plain' used {RECIPE} and are not shown: `lp-sweep" in text
+    assert "--sweep plain --setup 1" in text
+
+
+def test_the_command_of_the_note_shows_them(file: Path) -> None:
+    before = open_store(file.parent / "store").table("tasks").text("csv")
+    amend(file)
+    begin(file)
+    now = open_store(file.parent / "store")
+    assert now.table("tasks").text("csv") != before
+    with open_store(file.parent / "store", setup=1) as earlier:
+        table = earlier.table("tasks")
+        assert table.text("csv") == before
+        assert "earlier setup 1 of 'plain' (epochs 3 instead of 1)" in table.text()
+    assert "10 of 12  90.00" in said(file, "table", "tasks", "--sweep", "plain", "--setup", "1")
+    counted = "SELECT count(*) AS n FROM cells WHERE state = 'done'"
+    assert "8" in said(file, "query", counted, "--setup", "1")
+
+
+def test_setups_are_listed_with_how_they_differ(file: Path) -> None:
+    amend(file)
+    begin(file)
+    (row,) = json.loads(said(file, "table", "setups", "--json"))
+    assert row == {
+        "sweep": "plain",
+        "setup": 1,
+        "differences": ["epochs 3 instead of 1"],
+        "cells": 8,
+        "trials_finished": 8,
+    }
+    (state,) = json.loads(said(file, "status", "--json"))
+    assert state["earlier"] == [
+        {"setup": 1, "differences": ["epochs 3 instead of 1"], "trials_finished": 8}
+    ]
+
+
+def test_the_report_says_it(file: Path) -> None:
+    amend(file)
+    begin(file)
+    with open_views(store_of(file)) as catalog:
+        assert any(RECIPE in sentence for sentence in gaps(catalog, "store").sentences)
+    with open_views(store_of(file), setup=1) as catalog:
+        assert any("earlier setup 1" in sentence for sentence in gaps(catalog, "store").sentences)
+
+
+@pytest.mark.slow  # draws every figure
+def test_a_report_of_an_earlier_setup_shows_its_scores(file: Path) -> None:
+    amend(file)
+    begin(file)
+    with open_store(file.parent / "store", setup=1) as earlier:
+        page = earlier.report(file.parent / "earlier.html").read_text()
+    assert "90.00" in page
+    assert "--store" in page
+    assert page.count("--setup 1") > 5, "its commands read what it reads"
+
+
+def test_numbers_stay_when_an_earlier_recipe_returns(file: Path) -> None:
+    amend(file)
+    run_of(file)
+    assert told(file) == [(1, ("epochs 3 instead of 1",), 8, 8)]
+    amend(file, "")
+    begin(file)
+    assert told(file) == [(1, (), 8, 0), (2, ("epochs 1 instead of 3",), 8, 8)]
+    amend(file, "recipe: {epochs: 5}\n")
+    begin(file)
+    assert [(number, finished) for number, _, _, finished in told(file)] == [(1, 8), (2, 8)]
+
+
+def test_many_earlier_setups_are_one_sentence(file: Path) -> None:
+    for epochs in (4, 5, 6, 7):
+        amend(file, f"recipe: {{epochs: {epochs}}}\n")
+        run_of(file)
+    text = said(file, "status")
+    assert text.count("note:") == 1
+    assert "32 finished trials of 'plain' used 4 earlier setups" in text
+    assert "lp-sweep table setups" in text
+
+
+def test_other_data_and_another_model_are_named(file: Path) -> None:
+    make_data(file.parent / "glue", rows=6)
+    begin(file)
+    data = ("other data of task 'rte'", "other data of task 'mrpc'")
+    assert told(file) == [(1, data, 8, 8)]
+    make_model(file.parent / "folder/of/a/model", weight=1.0)
+    begin(file)
+    ((_, ways, _, _), *_) = told(file)
+    assert "another revision or other weights of model './folder/of/a/model'" in ways
+
+
+def test_parts_that_are_run_one_by_one_are_one_setup(file: Path) -> None:
+    amend(file)
+    begin(file, "task=rte")
+    assert told(file) == [(1, ("epochs 3 instead of 1",), 4, 4)]
+    begin(file, "task=mrpc")
+    assert told(file) == [(1, ("epochs 3 instead of 1",), 8, 8)]
+
+
+def test_cells_of_a_shorter_list_are_no_earlier_setup(file: Path) -> None:
+    file.write_text(PLAIN.replace("[42, 43]", "[42]").replace("[rte, mrpc]", "[rte]"))
+    begin(file)
+    assert told(file) == []
+
+
+def test_cells_that_are_dropped_with_the_recipe_are(file: Path) -> None:
+    text = PLAIN.replace("[42, 43]", "[7]").replace("[rte, mrpc]", "[rte]")
+    file.write_text(text + "recipe: {epochs: 1}\n")
+    begin(file)
+    assert told(file) == [(1, ("epochs 3 instead of 1",), 8, 8)]
+
+
+def test_only_finished_trials_are_worth_a_note(file: Path) -> None:
+    amend(file, "recipe: {epochs: 9}\n")
+    begin(file)
+    amend(file)
+    begin(file)
+    assert [(number, finished) for number, _, _, finished in told(file)] == [(1, 8), (2, 0)]
+    assert said(file, "status").count("note:") == 1
+
+
+def test_a_number_that_is_not_there_names_those_that_are(file: Path) -> None:
+    amend(file)
+    begin(file)
+    with pytest.raises(SpecError, match=r"--setup 2.*1 of 'plain'.*table setups"):
+        open_store(file.parent / "store", setup=2)
+    assert list(examine(store_of(file))) == []
+
+
+def older(store: Store) -> None:
+    """As a store that a version without the table `earlier` has left."""
+    for path in Path(store.location).joinpath("earlier").glob("*"):
+        path.unlink()
+    rows = store.read("sweeps", "plain")
+    store.put("sweeps", "plain", [{**row, "settings": None} for row in rows])
+
+
+@pytest.mark.parametrize("begun", [True, False], ids=["the edit was run", "it is only planned"])
+def test_results_that_an_older_version_forgot_are_found(file: Path, begun: bool) -> None:
+    amend(file)
+    if begun:
+        run_of(file)
+    older(store_of(file))
+    if begun:
+        assert told(file) == [(1, ("epochs 3 instead of 1",), 8, 8)]
+        assert RECIPE in said(file, "status")
+        with open_store(file.parent / "store", setup=1) as earlier:
+            assert list(earlier.sql("SELECT count(*) AS n FROM cells")) == [{"n": 8}]
+    assert RECIPE in said(file, "plan", "sweep.yaml", "--data-dir", "glue")
+    begin(file)
+    assert told(file) == [(1, ("epochs 3 instead of 1",), 8, 8)]
+    (listing,) = Path(store_of(file).location).joinpath("earlier").glob("*.parquet")
+    assert listing.name == "plain.parquet", "the run has written it"
+
+
+def test_a_stage_that_another_trial_went_on_from_is_no_forgotten_result(file: Path) -> None:
+    """No cell lists it, and its frozen layers make its recipe another one."""
+    store = store_of(file)
+    older(store)
+    (first, *_) = sorted(store.names("trials"))
+    (record,) = store.read("trials", first)
+    spec = trial_spec_from_canonical(record["spec"])
+    stage = replace(spec, recipe=replace(spec.recipe, epochs=1, freeze_layers=(1, 2)))
+    row = record | {"trial_id": trial_id(stage), "spec": canonical_json(stage)}
+    store.put("trials", trial_id(stage), [row])
+    assert [finished for *_, finished in told(file)] == [1]
+    store.put("trials", first, [record | {"started_from": trial_id(stage)}])
+    assert told(file) == []
+
+
+def test_two_names_of_one_model_are_one_earlier_setup() -> None:
+    """The settings are stored once for each setup, with the first of its cells."""
+    text = setup_text("weights", TaskDefinition(text_columns=("t",)), "data", Recipe())
+    row = {"sweep": "s", "task": "sst2", "setup": setup_id(text), "settings": None}
+    cells = [
+        row | {"model": "a", "trial_id": "t1-a", "settings": text},
+        row | {"model": "b", "trial_id": "t1-b"},
+    ]
+    earlier = pa.Table.from_pylist(cells, TABLES["earlier"])
+    (setup,) = compared(earlier, earlier.slice(0, 0), {"t1-a", "t1-b"})
+    assert (setup.number, setup.cells, setup.finished) == (1, 2, 2)

@@ -1,0 +1,332 @@
+"""A store that goes away, is full or read-only: a finished trial waits on its node, and arrives."""
+
+from __future__ import annotations
+
+import contextlib
+import multiprocessing
+import os
+import shutil
+import subprocess
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from lp_sweep.storage.errors import StoreError
+from lp_sweep.storage.outbox import Outbox
+from lp_sweep.storage.spool import Flushed, Record, Spool, flush
+from lp_sweep.storage.store import Store
+from lp_sweep.trials import run as running
+from lp_sweep.trials.run import execute
+from tests.support.fake_records import FakeSweep, trial_record
+from tests.support.toyworld import save_world
+from tests.trials.test_run import jobs
+
+SHORT = ("recipe.epochs=1", "recipe.limit_train=32")
+
+
+@pytest.fixture(scope="module")
+def world(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return save_world(tmp_path_factory.mktemp("world"))
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Store:
+    return Store(tmp_path / "store", create=True)
+
+
+def job_of(world: Path, tmp_path: Path, *overrides: str, **settings: Any) -> dict[str, Any]:
+    return {**jobs(world, "k=2", *SHORT, *overrides, cache=tmp_path / "cache")[0], **settings}
+
+
+def waiting(job: dict[str, Any], store: Store) -> list[str]:
+    """The files in the node's spool, as `table/name`."""
+    root = Spool(Path(job["cache_dir"]), store.location).root
+    return sorted(str(path.relative_to(root)) for path in root.glob("*/*") if path.is_file())
+
+
+def both_files(job: dict[str, Any]) -> list[str]:
+    return [f"predictions/{job['id']}.parquet", f"trials/{job['id']}.parquet"]
+
+
+def never(*args: Any) -> Any:
+    raise AssertionError("it is trained again")
+
+
+# -- a store that is away
+
+
+def test_a_record_waits_for_a_store_that_went_away(
+    world: Path, tmp_path: Path, store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    job, away = job_of(world, tmp_path), tmp_path / "away"
+    train = running.run_trial
+
+    def vanish(*args: Any) -> Any:
+        (tmp_path / "store").rename(away)  # while it trains
+        return train(*args)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(running, "run_trial", vanish)
+        answer = execute(job, store.location)
+    assert answer["status"] == "spooled"
+    assert str(tmp_path / "store") in answer["message"]
+    assert answer["last"] > 0
+    assert waiting(job, store) == both_files(job)
+    assert not (tmp_path / "store").exists()  # no second store begun in its place
+
+    monkeypatch.setattr(running, "run_trial", never)
+    assert execute(job, store.location)["status"] == "spooled"  # still away
+    away.rename(tmp_path / "store")
+    assert flush(store, job["cache_dir"]) == Flushed(sent=2, waiting=0)
+    assert waiting(job, store) == []
+    assert store.names("trials") == store.names("predictions") == {job["id"]}
+    assert store.read("trials", job["id"])[0]["last"] == answer["last"]
+    assert flush(store, job["cache_dir"]) == Flushed(sent=0, waiting=0)
+
+
+def test_what_the_spool_has_is_sent_and_not_done_again(
+    world: Path, tmp_path: Path, store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The worker was lost after it had spooled; or the store was away from the start."""
+    job = job_of(world, tmp_path)
+    (tmp_path / "store").rename(tmp_path / "away")
+    first = execute(job, store.location)
+    assert first["status"] == "spooled"
+    (tmp_path / "away").rename(tmp_path / "store")
+    monkeypatch.setattr(running, "run_trial", never)
+    answer = execute(job, store.location)
+    assert answer == {key: value for key, value in first.items() if key != "message"} | {
+        "status": "done"
+    }
+    assert store.names("trials") == {job["id"]}
+    assert waiting(job, store) == []
+
+
+def test_with_patience_it_waits_for_the_store(world: Path, tmp_path: Path, store: Store) -> None:
+    job = job_of(world, tmp_path, store_patience=60.0)
+    (tmp_path / "store").rename(tmp_path / "away")
+    back = threading.Timer(1.0, (tmp_path / "away").rename, [tmp_path / "store"])
+    back.start()
+    assert execute(job, store.location)["status"] == "done"
+    back.join()
+    assert store.names("trials") == {job["id"]}
+    assert waiting(job, store) == []
+
+
+def test_the_next_trial_brings_what_waits(world: Path, tmp_path: Path, store: Store) -> None:
+    first, second = job_of(world, tmp_path), job_of(world, tmp_path, "seed=2")
+    (tmp_path / "store").rename(tmp_path / "away")
+    execute(first, store.location)
+    for path in Spool(tmp_path / "cache", store.location).root.glob("*/*"):
+        os.utime(path, (0, 0))  # younger ones may be on their way by their own worker
+    (tmp_path / "away").rename(tmp_path / "store")
+    execute(second, store.location)
+    assert store.names("trials") == {first["id"], second["id"]}
+
+
+def test_a_failure_waits_too(world: Path, tmp_path: Path, store: Store) -> None:
+    job = job_of(world, tmp_path, "recipe.lr=1e30")
+    (tmp_path / "store").rename(tmp_path / "away")
+    assert execute(job, store.location)["error_type"] == "diverged"
+    (tmp_path / "away").rename(tmp_path / "store")
+    assert flush(store, job["cache_dir"]) == Flushed(sent=1, waiting=0)
+    assert store.read_all("attempts").rows["trial_id"].to_pylist() == [job["id"]]
+
+
+def test_two_stores_on_one_node_do_not_mix(world: Path, tmp_path: Path, store: Store) -> None:
+    job = job_of(world, tmp_path)
+    (tmp_path / "store").rename(tmp_path / "away")
+    execute(job, store.location)
+    other = Store(tmp_path / "other", create=True)
+    assert flush(other, job["cache_dir"]) == Flushed(sent=0, waiting=0)
+    assert not other.names("trials")
+
+
+# -- a store that is full, or read-only
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[Path]:
+    """A file system of 1 MiB."""
+    folder = tmp_path / "small"
+    folder.mkdir()
+    command = ["mount", "-t", "tmpfs", "-o", "size=1m", "lp-sweep-test", str(folder)]
+    if not shutil.which("mount") or subprocess.run(command, capture_output=True).returncode:
+        pytest.skip("this user may not mount a tmpfs")
+    yield folder
+    subprocess.run(["umount", "--lazy", str(folder)], check=True)
+
+
+def fill_up(path: Path) -> None:
+    with path.open("wb", buffering=0) as stream, contextlib.suppress(OSError):
+        while True:
+            stream.write(bytes(4096))
+
+
+def test_a_full_store(world: Path, tmp_path: Path, small_disk: Path) -> None:
+    store, job = Store(small_disk / "store", create=True), job_of(world, tmp_path)
+    fill_up(small_disk / "filler")
+    answer = execute(job, store.location)
+    assert answer["status"] == "spooled"
+    assert "No space left on device" in answer["message"]
+    assert store.names("trials") == set()
+    assert flush(store, job["cache_dir"]) == Flushed(sent=0, waiting=2)
+    (small_disk / "filler").unlink()
+    assert flush(store, job["cache_dir"]) == Flushed(sent=2, waiting=0)
+    assert store.read("trials", job["id"])[0]["last"] == answer["last"]
+
+
+def test_a_read_only_store(world: Path, tmp_path: Path, small_disk: Path) -> None:
+    store, job = Store(small_disk / "store", create=True), job_of(world, tmp_path)
+    subprocess.run(["mount", "-o", "remount,ro", str(small_disk)], check=True)
+    answer = execute(job, store.location)
+    assert answer["status"] == "spooled"
+    assert "Read-only file system" in answer["message"]
+    subprocess.run(["mount", "-o", "remount,rw", str(small_disk)], check=True)
+    assert flush(store, job["cache_dir"]) == Flushed(sent=2, waiting=0)
+
+
+# -- a spool that can't be written
+
+
+def test_without_a_spool_the_store_is_tried_all_the_same(
+    world: Path, tmp_path: Path, store: Store
+) -> None:
+    job = job_of(world, tmp_path)
+    (tmp_path / "cache").mkdir()
+    (tmp_path / "cache" / "spool").write_text("in the way", encoding="utf-8")
+    with pytest.warns(UserWarning, match="can't write to this node's spool"):
+        assert execute(job, store.location)["status"] == "done"
+    assert store.names("trials") == {job["id"]}
+
+
+def test_without_either_the_loss_is_told(world: Path, tmp_path: Path, store: Store) -> None:
+    job = job_of(world, tmp_path)
+    (tmp_path / "cache").mkdir()
+    (tmp_path / "cache" / "spool").write_text("in the way", encoding="utf-8")
+    (tmp_path / "store").rename(tmp_path / "away")
+    with (
+        pytest.warns(UserWarning, match="can't write to this node's spool"),
+        pytest.raises(
+            StoreError, match=f"neither the store nor .* takes the record of {job['id']}"
+        ),
+    ):
+        execute(job, store.location)
+
+
+# -- flush
+
+
+def fill(cache: Path, store: Store, count: int) -> list[str]:
+    """So many records in the spool, each with predictions."""
+    spool, fake = Spool(cache, store.location), FakeSweep(cache / "unused")
+    names = []
+    for seed in range(count):
+        row = fake.cell(k=2, seed=seed)
+        predictions = {
+            "trial_id": row["trial_id"],
+            "split": "validation",
+            "example": 0,
+            "label": 1.0,
+            "prediction": 1.0,
+            "scores": [0.5],
+        }
+        assert spool.put(Record("trials", row["trial_id"], [trial_record(row, 50.0 + seed)]))
+        assert spool.put(Record("predictions", row["trial_id"], [predictions]))
+        names.append(row["trial_id"])
+    return names
+
+
+def test_two_processes_may_flush_at_once(tmp_path: Path, store: Store) -> None:
+    names = fill(tmp_path / "cache", store, 40)
+    context = multiprocessing.get_context("fork")
+    both = [context.Process(target=flush, args=(store, tmp_path / "cache")) for _ in range(2)]
+    for process in both:
+        process.start()
+    for process in both:
+        process.join()
+        assert process.exitcode == 0
+    assert store.names("trials") == store.names("predictions") == set(names)
+    listing = store.read_all("trials")
+    assert not listing.unreadable
+    assert sorted(listing.rows["last"].to_pylist()) == [(50 + seed) / 100 for seed in range(40)]
+    assert flush(store, tmp_path / "cache") == Flushed(0, 0)
+
+
+@pytest.mark.parametrize("harm", [b"", b"PAR1", None], ids=["empty", "foreign", "truncated"])
+def test_a_torn_spool_file_is_set_aside_and_stops_nothing(
+    tmp_path: Path, store: Store, harm: bytes | None
+) -> None:
+    names = fill(tmp_path / "cache", store, 3)
+    torn = Spool(tmp_path / "cache", store.location).root / "trials" / f"{names[1]}.parquet"
+    torn.write_bytes(torn.read_bytes()[:-20] if harm is None else harm)
+    with pytest.warns(UserWarning, match="set aside .*: not a whole Parquet file"):
+        assert flush(store, tmp_path / "cache") == Flushed(sent=5, waiting=0)
+    assert store.names("trials") == {names[0], names[2]}
+    assert [path.name for path in (torn.parent.parent / "set-aside").iterdir()] == [
+        f"trials.{names[1]}.parquet"
+    ]
+
+
+def test_a_record_that_the_store_has_is_not_written_again(tmp_path: Path, store: Store) -> None:
+    (name,) = fill(tmp_path / "cache", store, 1)
+    kept = trial_record(FakeSweep(tmp_path / "unused").cell(k=2, seed=0), 99.0)
+    store.put("trials", name, [kept])
+    assert flush(store, tmp_path / "cache") == Flushed(sent=2, waiting=0)
+    assert store.read("trials", name)[0]["last"] == 0.99
+    assert store.names("predictions") == {name}
+
+
+def test_a_torn_record_in_the_store_is_replaced(tmp_path: Path, store: Store) -> None:
+    (name,) = fill(tmp_path / "cache", store, 1)
+    (tmp_path / "store" / "trials" / f"{name}.parquet").write_bytes(b"PAR1")
+    flush(store, tmp_path / "cache")
+    assert store.read("trials", name)[0]["last"] == 0.5
+
+
+def test_predictions_go_before_the_record(tmp_path: Path, store: Store) -> None:
+    """A flush that breaks off leaves no record without its predictions."""
+    fill(tmp_path / "cache", store, 1)
+    order: list[str] = []
+    put = store.put
+
+    def spy(table: str, *rest: Any) -> Any:
+        order.append(table)
+        return put(table, *rest)
+
+    store.put = spy  # type: ignore[method-assign]
+    flush(store, tmp_path / "cache")
+    assert order == ["predictions", "trials"]
+
+
+def test_what_is_written_just_now_is_left_to_its_worker(tmp_path: Path, store: Store) -> None:
+    fill(tmp_path / "cache", store, 1)
+    assert flush(store, tmp_path / "cache", older_than=60.0) == Flushed(sent=0, waiting=2)
+
+
+def test_the_checkpoint_of_a_flushed_trial_goes(tmp_path: Path, store: Store) -> None:
+    (name,) = fill(tmp_path / "cache", store, 1)
+    (tmp_path / "file").write_bytes(b"x")
+    store.put_file("checkpoints", f"{name}.safetensors", tmp_path / "file")
+    flush(store, tmp_path / "cache")
+    assert store.listing("checkpoints") == []
+
+
+def test_a_spool_says_which_store_it_is_for(tmp_path: Path, store: Store) -> None:
+    fill(tmp_path / "cache", store, 1)
+    root = Spool(tmp_path / "cache", store.location).root
+    assert (root / "location.txt").read_text(encoding="utf-8") == f"{store.location}\n"
+
+
+def test_an_outbox_finds_what_waits(tmp_path: Path, store: Store) -> None:
+    (name,) = fill(tmp_path / "cache", store, 1)
+    (tmp_path / "store").rename(tmp_path / "away")
+    outbox = Outbox(store.location, tmp_path / "cache")
+    rows = outbox.find("trials", name)
+    assert rows
+    assert rows[0]["last"] == 0.5
+    assert "no store at" in (outbox.refusal or "")
+    assert outbox.find("trials", "t1-other") is None

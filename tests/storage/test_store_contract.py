@@ -1,0 +1,385 @@
+"""What a store promises, the same for a folder and for a bucket of a real S3 server."""
+
+from __future__ import annotations
+
+import pickle
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from pyarrow import parquet as pq
+
+from lp_sweep.storage.errors import StoreError
+from lp_sweep.storage.schema import SCHEMA_VERSION, TABLES
+from lp_sweep.storage.store import Store, is_store
+from tests.support.stores import place_of
+
+ROW: dict[str, Any] = {"trial_id": "t1-a", "model": "bert", "kept_layers": [1, 2], "last": 0.5}
+HOSTILE = ["a 0", "a'; echo foo", 'a "b"', "ünï 🙂", "100%", "a%20b", "s3:", "k=v", "a?b#c"]
+LARGE = 11 * 2**20  # bytes: more than an object store takes in one request
+
+
+@pytest.fixture(params=["folder", "s3"])
+def location(request: pytest.FixtureRequest) -> str:
+    return place_of(request)
+
+
+@pytest.fixture
+def store(location: str) -> Store:
+    return Store(location, create=True)
+
+
+def everything(store: Store) -> set[str]:
+    """All files of all folders, those that no listing shows too."""
+    folders = [*TABLES, *(f"{table}/packs" for table in TABLES), "runs", "checkpoints"]
+    return {f"{folder}/{info.name}" for folder in folders for info in store.files.list(folder)}
+
+
+def trial(name: str, **columns: Any) -> dict[str, Any]:
+    return {**ROW, "trial_id": name, **columns}
+
+
+# -- the place
+
+
+def test_a_store_is_made_once_and_found_again(location: str) -> None:
+    assert not is_store(location)
+    with pytest.raises(StoreError, match=r"no store at .*--store .* makes one.*LP_SWEEP_STORE"):
+        Store(location)
+    Store(location, create=True).put("trials", "t1-a", [ROW])
+    assert is_store(location)
+    assert Store(location, create=True).names("trials") == {"t1-a"}
+    assert Store(Store(location).location).names("trials") == {"t1-a"}
+
+
+def test_an_empty_store_is_a_store(store: Store) -> None:
+    assert is_store(store.location)
+    assert Store(store.location).read_all("trials").rows.num_rows == 0
+
+
+def test_a_store_goes_to_another_process(store: Store) -> None:
+    store.put("trials", "t1-a", [ROW])
+    text = pickle.dumps(Store(store.location, patience=3.0))
+    other = pickle.loads(text)
+    assert (other.location, other.patience) == (store.location, 3.0)
+    assert other.names("trials") == {"t1-a"}
+    assert b"testing" not in text, "no credential is in it"
+
+
+# -- writing
+
+
+@pytest.mark.parametrize("table", TABLES)
+def test_every_table_comes_back(store: Store, table: str) -> None:
+    key = TABLES[table].names[0]
+    store.put(table, "one", [{key: "one"}])
+    assert store.names(table) == store.names(table, finished=True) == {"one"}
+    assert store.has(table, "one")
+    assert not store.has(table, "three")
+    assert [row[key] for row in store.read(table, "one")] == ["one"]
+    listing = store.read_all(table)
+    assert listing.rows.schema == TABLES[table]
+    assert listing.rows.num_rows == 1
+    assert listing.unreadable == []
+
+
+@pytest.mark.parametrize("table", TABLES)
+def test_a_record_without_a_row_is_named_where_it_must_have_one(store: Store, table: str) -> None:
+    store.put(table, "none", TABLES[table].empty_table())
+    named = [problem.reason for problem in store.read_all(table).unreadable]
+    may_be_empty = table in ("predictions", "sweeps", "earlier")
+    assert named == ([] if may_be_empty else ["a record without a row"])
+    assert store.find(table, "none") == ([] if may_be_empty else None)
+
+
+def test_putting_twice_is_harmless(store: Store) -> None:
+    store.put("trials", "t1-a", [ROW])
+    first = store.files.read("trials/t1-a.parquet")
+    store.put("trials", "t1-a", [ROW])
+    assert store.files.read("trials/t1-a.parquet") == first
+    store.put("trials", "t1-a", [{**ROW, "last": 0.75}])
+    assert [row["last"] for row in store.read("trials", "t1-a")] == [0.75]
+    assert everything(store) == {"trials/t1-a.parquet"}
+
+
+def test_a_value_of_the_wrong_type_leaves_what_was_there(store: Store) -> None:
+    store.put("trials", "t1-a", [ROW])
+    with pytest.raises(pa.ArrowException, match="seven"):
+        store.put("trials", "t1-a", [{**ROW, "seed": "seven"}])
+    assert store.read("trials", "t1-a")[0]["last"] == 0.5
+    assert everything(store) == {"trials/t1-a.parquet"}
+
+
+def test_a_large_record_is_one_file(store: Store) -> None:
+    drawn = np.random.default_rng(0).random((700_000, 3), dtype=np.float32)
+    scores = pa.FixedSizeListArray.from_arrays(drawn.ravel(), 3).cast(pa.list_(pa.float32()))
+    rows = pa.table({"trial_id": ["t1-a"] * len(scores), "scores": scores})
+    table = pa.table(
+        [rows[f.name] if f.name in rows.column_names else pa.nulls(len(scores), f.type)
+         for f in TABLES["predictions"]], names=TABLES["predictions"].names
+    )  # fmt: skip
+    store.put("predictions", "t1-a", table)
+    assert store.files.list("predictions")[0].size > LARGE // 2
+    assert store.read_all("predictions").rows["scores"].combine_chunks() == scores
+    assert everything(store) == {"predictions/t1-a.parquet"}
+
+
+def test_any_parquet_reader_opens_a_record(store: Store) -> None:
+    store.put("trials", "t1-a", [ROW])
+    rows = pq.read_table(pa.BufferReader(store.files.read("trials/t1-a.parquet")))
+    assert rows["last"].to_pylist() == [0.5]
+    assert rows.column_names == TABLES["trials"].names
+
+
+# -- names
+
+
+def test_names_are_of_records_only(store: Store) -> None:
+    store.put("trials", "t1-a", [ROW])
+    for other in ("notes.txt", ".t1-b.parquet.0af.tmp", "._t1-a.parquet", "t1-c.parquet.tmp"):
+        store.files.write(f"trials/{other}", b"x")
+    assert store.names("trials") == {"t1-a"}
+    assert store.read_all("trials").unreadable == []
+
+
+def test_names_of_a_table_that_is_not_there_yet(store: Store) -> None:
+    assert store.names("runs") == set()
+    assert store.listing("checkpoints") == []
+    assert store.texts("runs") == {}
+
+
+def test_read_all_of_some_names(store: Store) -> None:
+    for name in ("c", "a", "b"):
+        store.put("trials", name, [{"trial_id": name}])
+    assert store.read_all("trials").rows["trial_id"].to_pylist() == ["a", "b", "c"]
+    some = store.read_all("trials", ["c", "a", "missing"])
+    assert some.rows["trial_id"].to_pylist() == ["a", "c"]
+    assert some.unreadable == []
+    assert store.read_all("trials", []).rows.num_rows == 0
+
+
+def test_a_copy_of_a_record_under_another_name_is_named(store: Store) -> None:
+    for name in ("t1-a", "t1-b"):
+        store.put("trials", name, [trial(name)])
+    for copy in ("copy of t1-b", "a copy of t1-b"):
+        store.put("trials", copy, [trial("t1-b"), trial("t1-c")])
+    rows, unreadable = store.read_all("trials")
+    assert rows["trial_id"].to_pylist() == ["t1-a", "t1-b"]
+    assert len(unreadable) == 2
+    assert {problem.reason for problem in unreadable} == {
+        "its name is not that of its content, t1-b, t1-c"
+    }
+    assert store.find("trials", "copy of t1-b") is None
+
+
+@pytest.mark.parametrize("name", HOSTILE, ids=range(len(HOSTILE)))
+def test_hostile_names_of_records(store: Store, name: str) -> None:
+    store.put("sweeps", name, [{"sweep": name, "cell": 1}])
+    store.put_text("sweeps", f"{name}.yaml", "x: 1\n")
+    assert store.names("sweeps") == {name}
+    assert store.find("sweeps", name) == store.read("sweeps", name)
+    assert store.read_text("sweeps", f"{name}.yaml") == "x: 1\n"
+    store.delete("sweeps", f"{name}.parquet")
+    assert store.names("sweeps") == set()
+
+
+@pytest.mark.parametrize(
+    "name", ["", ".", "..", "../x", "a/b", "a\\b", ".hidden", "a\0b", "/etc/x"]
+)
+def test_a_name_that_is_a_path_is_refused(store: Store, name: str) -> None:
+    asked: list[Callable[[], Any]] = [
+        lambda: store.put("trials", name, [ROW]),
+        lambda: store.find("trials", name),
+        lambda: store.has("trials", name),
+        lambda: store.put_text("runs", f"{name}", "x"),
+        lambda: store.delete("runs", f"{name}"),
+    ]
+    for ask in asked:
+        with pytest.raises(StoreError, match="Choose a plain name"):
+            ask()
+    assert everything(store) == set()
+
+
+# -- what is missing or unreadable
+
+
+def test_a_missing_record(store: Store) -> None:
+    assert store.find("trials", "t1-a") is None
+    with pytest.raises(StoreError, match=r"can't read .*t1-a\.parquet: No such file"):
+        store.read("trials", "t1-a")
+
+
+@dataclass(frozen=True)
+class Spoilt:
+    """A way for a file to be no record: `change` gets its bytes."""
+
+    change: Callable[[bytes], bytes]
+    reason: str
+    ends_well: bool = True  # such a file passes the cheap look of `names(finished=True)`
+
+
+def rewritten(change: Callable[[pa.Table], pa.Table]) -> Callable[[bytes], bytes]:
+    def spoil(content: bytes) -> bytes:
+        sink = pa.BufferOutputStream()
+        pq.write_table(change(pq.read_table(pa.BufferReader(content))), sink)
+        return bytes(sink.getvalue().to_pybytes())
+
+    return spoil
+
+
+def with_metadata(**changes: str) -> Callable[[bytes], bytes]:
+    new = {f"lp_sweep.{key}".encode(): value for key, value in changes.items()}
+    return rewritten(lambda rows: rows.replace_schema_metadata({**rows.schema.metadata, **new}))
+
+
+def text_for_numbers(rows: pa.Table) -> pa.Table:
+    index = rows.column_names.index("last")
+    return rows.set_column(index, "last", pa.array(["a lot"] * len(rows)))
+
+
+def twice(rows: pa.Table) -> pa.Table:
+    return rows.append_column("last", rows["last"])
+
+
+SPOILT = {
+    "zero-bytes": Spoilt(lambda b: b"", "not a whole Parquet file", ends_well=False),
+    "torn": Spoilt(lambda b: b[: len(b) // 2], "not a whole Parquet file", ends_well=False),
+    "torn-at-the-end": Spoilt(lambda b: b[:-3], "not a whole Parquet file", ends_well=False),
+    "text": Spoilt(lambda b: b"a,b\n1,2\n", "not a whole Parquet file", ends_well=False),
+    "a-bit-flipped": Spoilt(
+        lambda b: b[:200] + bytes([b[200] ^ 1]) + b[201:], "not a whole Parquet file"
+    ),
+    "zeros-in-the-middle": Spoilt(
+        lambda b: b[:400] + b"\0" * 400 + b[800:], "not a whole Parquet file"
+    ),
+    "other-types": Spoilt(rewritten(text_for_numbers), "not a whole Parquet file.*a lot"),
+    "a-column-twice": Spoilt(rewritten(twice), "not a whole Parquet file"),
+    "foreign": Spoilt(rewritten(lambda rows: pa.table({"a": [1]})), "not written by lp-sweep"),
+    "other-table": Spoilt(with_metadata(table="profiles"), "one of its trials"),
+    "strange-table": Spoilt(with_metadata(table="ünï"), "not written by lp-sweep"),
+    "strange-version": Spoilt(with_metadata(schema_version="one"), "not written by lp-sweep"),
+    "newer": Spoilt(with_metadata(schema_version=str(SCHEMA_VERSION + 1)), "newer lp-sweep"),
+}
+
+
+@pytest.mark.parametrize("spoilt", SPOILT.values(), ids=SPOILT.keys())
+def test_what_is_no_record_is_named_and_never_in_the_way(store: Store, spoilt: Spoilt) -> None:
+    store.put("trials", "t1-good", [trial("t1-good")])
+    store.put("trials", "t1-bad", [trial("t1-bad")])
+    whole = store.files.read("trials/t1-bad.parquet")
+    store.files.write("trials/t1-bad.parquet", spoilt.change(whole))
+    listing = store.read_all("trials")
+    assert listing.rows["trial_id"].to_pylist() == ["t1-good"]
+    assert [item.location for item in listing.unreadable] == [
+        store.files.where("trials/t1-bad.parquet")
+    ]
+    assert store.find("trials", "t1-bad") is None
+    with pytest.raises(StoreError, match=rf"can't read .*t1-bad\.parquet: .*{spoilt.reason}"):
+        store.read("trials", "t1-bad")
+    finished = store.names("trials", finished=True)
+    assert "t1-good" in finished
+    if not spoilt.ends_well and store.files.is_folder:
+        assert finished == {"t1-good"}
+    store.put("trials", "t1-bad", [trial("t1-bad")])  # its work was done again
+    assert store.find("trials", "t1-bad") is not None
+
+
+def test_a_zero_byte_record_is_not_finished(store: Store) -> None:
+    store.files.write("trials/t1-a.parquet", b"")
+    assert store.names("trials") == {"t1-a"}
+    assert store.names("trials", finished=True) == set()
+    assert not store.has("trials", "t1-a")
+
+
+def test_columns_that_an_older_version_did_not_write_are_null(store: Store) -> None:
+    store.put("trials", "t1-old", [trial("t1-old")])
+    older = rewritten(lambda rows: rows.drop_columns(["best", "versions", "spec"]))
+    path = "trials/t1-old.parquet"
+    store.files.write(path, older(store.files.read(path)))
+    store.put("trials", "t1-new", [trial("t1-new", best=0.75)])
+    rows = store.read_all("trials").rows
+    assert rows.schema == TABLES["trials"]
+    assert rows["best"].to_pylist() == [0.75, None]
+    assert rows["last"].to_pylist() == [0.5, 0.5]
+
+
+def test_order_and_width_of_an_older_version_do_not_matter(store: Store) -> None:
+    path = "trials/t1-old.parquet"
+    store.put("trials", "t1-old", [trial("t1-old", seed=7)])
+
+    def older(rows: pa.Table) -> pa.Table:
+        index = rows.column_names.index("seed")
+        rows = rows.set_column(index, "seed", rows["seed"].cast(pa.int32()))
+        return rows.select(list(reversed(rows.column_names))).append_column("gone", [["x"]])
+
+    store.files.write(path, rewritten(older)(store.files.read(path)))
+    assert store.read("trials", "t1-old")[0]["seed"] == 7
+    assert store.read_all("trials").rows.schema == TABLES["trials"]
+
+
+# -- texts and other files
+
+
+def test_text_is_published_whole_beside_the_records(store: Store) -> None:
+    store.put_text("sweeps", "demo.yaml", "name: ünï\n")
+    assert store.read_text("sweeps", "demo.yaml") == "name: ünï\n"
+    assert store.read_text("sweeps", "other.yaml") is None
+    assert store.names("sweeps") == set()
+    assert everything(store) == {"sweeps/demo.yaml"}
+
+
+def test_texts_of_a_folder(store: Store) -> None:
+    store.put_text("runs", "a.json", '{"a": 1}')
+    store.put_text("runs", "b.json", "")
+    store.put_text("runs", "c.yaml", "c")
+    store.files.write("runs/bad.json", b"\xff{")
+    assert store.texts("runs") == {"a.json": '{"a": 1}', "b.json": "", "bad.json": "\ufffd{"}
+    store.delete("runs", "a.json")
+    store.delete("runs", "a.json")
+    assert set(store.texts("runs")) == {"b.json", "bad.json"}
+
+
+@pytest.mark.parametrize("size", [0, 5, LARGE], ids=["empty", "small", "large"])
+def test_a_file_goes_there_and_comes_back(store: Store, tmp_path: Path, size: int) -> None:
+    source, target = tmp_path / "source", tmp_path / "it's back"
+    source.write_bytes(bytes(range(256)) * (size // 256) + b"x" * (size % 256))
+    assert not store.fetch_file("checkpoints", "t1-a.bin", target)
+    assert not target.exists()
+    store.put_file("checkpoints", "t1-a.bin", source)
+    assert store.fetch_file("checkpoints", "t1-a.bin", target)
+    assert target.read_bytes() == source.read_bytes()
+    (info,) = store.listing("checkpoints")
+    assert (info.name, info.size) == ("t1-a.bin", size)
+    store.put_file("checkpoints", "t1-a.bin", source)  # over what is there
+    assert everything(store) == {"checkpoints/t1-a.bin"}
+    assert {path.name for path in tmp_path.iterdir()} <= {"source", "it's back", "store"}
+
+
+def test_a_file_that_is_not_there_can_not_be_put(store: Store, tmp_path: Path) -> None:
+    with pytest.raises(StoreError, match=r"can't write .*x\.bin: .*No such file"):
+        store.put_file("checkpoints", "x.bin", tmp_path / "nothing")
+    assert everything(store) == set()
+
+
+def test_a_listing_has_sizes_and_times(store: Store) -> None:
+    store.put_text("runs", "b.json", "12345")
+    store.put_text("runs", "a.json", "")
+    store.files.write("runs/.being-written.tmp", b"x")
+    first, second = store.listing("runs")
+    assert [(i.name, i.size) for i in (first, second)] == [("a.json", 0), ("b.json", 5)]
+    assert abs(first.modified - second.modified) < 60
+    assert second.modified > 1_700_000_000
+
+
+def test_a_file_moves_and_what_is_not_there_does_not(store: Store) -> None:
+    store.put_text("runs", "a.json", "x")
+    store.files.move("runs/a.json", "set-aside/runs/b.json")
+    assert store.files.read("set-aside/runs/b.json") == b"x"
+    assert store.listing("runs") == []
+    with pytest.raises(FileNotFoundError):
+        store.files.move("runs/a.json", "set-aside/runs/b.json")
+    assert store.files.read("set-aside/runs/b.json") == b"x"

@@ -1,0 +1,469 @@
+"""A store in a folder under real faults: a full disk, no rights, a mount that goes, SIGKILL."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import random
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import nullcontext
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from lp_sweep.analysis.views import open_views
+from lp_sweep.storage.doctor import examine, fix
+from lp_sweep.storage.errors import StoreError
+from lp_sweep.storage.packs import compact
+from lp_sweep.storage.schema import TABLES
+from lp_sweep.storage.store import Store, is_store
+from tests.support.storeworkers import predictions, trial
+
+ROOT = Path(__file__).resolve().parents[2]
+HOSTILE = ["a 0", "a'; echo foo", 'a "b"', "ünï 🙂", "100%", "a%20b", "s3:", "a\\b", "k=v", "a\nb"]
+
+
+def everything(store: Store) -> set[str]:
+    return {path.name for path in Path(store.location).rglob("*") if path.is_file()}
+
+
+# -- places
+
+
+@pytest.mark.parametrize("name", HOSTILE, ids=range(len(HOSTILE)))
+def test_hostile_folder_names(tmp_path: Path, name: str) -> None:
+    store = Store(tmp_path / name, create=True)
+    store.put("trials", "t1-a", [trial("t1-a")])
+    assert Store(str(tmp_path / name)).names("trials") == {"t1-a"}
+    assert store.read("trials", "t1-a")[0]["kept_layers"] == [1, 2]
+    assert [path.name for path in tmp_path.iterdir()] == [name]
+
+
+def test_folder_name_that_is_not_text(tmp_path: Path) -> None:
+    folder = tmp_path / b"\xff".decode("utf-8", "surrogateescape")
+    try:
+        folder.mkdir()
+    except OSError:
+        pytest.skip("this file system takes UTF-8 names only")
+    store = Store(folder, create=True)
+    for name in ("t1-a", "t1-b"):
+        store.put("trials", name, [trial(name)])
+    compact(store, settle=0)
+    assert Store(store.location).read_all("trials").rows.num_rows == 2
+
+
+def test_a_file_in_place_of_the_store(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    for ask in (Store, is_store):
+        with pytest.raises(StoreError, match=r"'.*file': it is a file, and a store is a folder"):
+            ask(tmp_path / "file")
+    for place in (tmp_path / "file", tmp_path / "file" / "store"):
+        with pytest.raises(StoreError, match=r"can't (keep|make) a store at .*file"):
+            Store(place, create=True)
+
+
+def test_a_file_in_place_of_a_table(tmp_path: Path) -> None:
+    (tmp_path / "trials").write_text("")
+    with pytest.raises(StoreError, match=r"can't write .*trials/t1-a\.parquet"):
+        Store(tmp_path).put("trials", "t1-a", [trial("t1-a")])
+    assert Store(tmp_path).names("trials") == set()
+
+
+def bind(path: Path) -> None:
+    """A socket: its path is short only as seen from its folder."""
+    with contextlib.chdir(path.parent), socket.socket(socket.AF_UNIX) as made:
+        made.bind(path.name)
+
+
+NO_FILES: dict[str, Callable[[Path], object]] = {
+    "directory": lambda path: (path / "mine").mkdir(parents=True),
+    "socket": bind,
+    "pipe": os.mkfifo,
+    "link to nothing": lambda path: path.symlink_to("nowhere"),
+    "link in a circle": lambda path: path.symlink_to(path.name),
+    "link to a directory": lambda path: path.symlink_to("/"),
+}
+
+
+@pytest.fixture(params=NO_FILES, ids=lambda kind: kind.replace(" ", "-"))
+def littered(request: pytest.FixtureRequest, tmp_path: Path) -> Store:
+    """Two records and a pack; beside them what is no file, named like a record and like a pack."""
+    store = Store(tmp_path, create=True)
+    for name in ("t1-a", "t1-b"):
+        store.put("trials", name, [trial(name)])
+    compact(store, settle=0)
+    store.put("trials", "t1-c", [trial("t1-c")])
+    for name in ("trials/t1-x", "trials/packs/0", "sweeps/mine", "attempts/t1-a.0"):
+        NO_FILES[request.param](tmp_path / f"{name}.parquet")
+    return store
+
+
+NAMED = {"trials/t1-x", "trials/packs/0", "sweeps/mine", "attempts/t1-a.0"}
+
+
+@pytest.mark.timeout(20)  # a pipe would be waited for for ever
+def test_what_is_no_file_is_named_and_in_nobodys_way(littered: Store, tmp_path: Path) -> None:
+    with open_views(littered) as catalog:
+        ids = catalog.query("SELECT trial_id FROM trials ORDER BY ALL")["trial_id"].to_pylist()
+        told = {
+            str(Path(item.location).relative_to(tmp_path).with_suffix(""))
+            for item in catalog.unreadable
+        }
+    assert ids == ["t1-a", "t1-b", "t1-c"]
+    assert {"trials/t1-x", "trials/packs/0"} <= told <= NAMED
+    for finished in (False, True):
+        assert littered.names("trials", finished=finished) == set(ids)
+    assert littered.find("trials", "t1-x") is None
+    assert not littered.has("trials", "t1-x")
+    assert littered.find("sweeps", "mine") is None
+    found = examine(littered)
+    assert {item.path.removesuffix(".parquet") for item in found} == NAMED
+    assert {item.action for item in found} == {"set aside"}
+    compact(littered, settle=0)
+    assert littered.names("trials") == set(ids)
+
+
+@pytest.mark.timeout(20)
+def test_the_doctor_sets_it_aside_as_it_is(littered: Store, tmp_path: Path) -> None:
+    fix(littered, examine(littered))
+    assert examine(littered) == []
+    for name in NAMED:
+        assert os.path.lexists(tmp_path / "set-aside" / f"{name}.parquet"), name
+    moved = tmp_path / "set-aside" / "trials" / "t1-x.parquet"
+    assert (moved / "mine").exists() or moved.is_symlink() or not moved.is_dir()
+
+
+@pytest.mark.timeout(20)
+def test_its_trial_is_stored_all_the_same(littered: Store, tmp_path: Path) -> None:
+    is_folder = (tmp_path / "trials" / "t1-x.parquet").is_dir()
+    is_folder &= not (tmp_path / "trials" / "t1-x.parquet").is_symlink()
+    with pytest.warns(UserWarning, match=r"t1-x.*was a directory") if is_folder else nullcontext():
+        littered.put("trials", "t1-x", [trial("t1-x")])
+    assert littered.find("trials", "t1-x")
+    assert (tmp_path / "set-aside/trials/t1-x.parquet/mine").exists() == is_folder
+
+
+def test_a_text_that_is_no_file_is_none(tmp_path: Path) -> None:
+    store = Store(tmp_path, create=True)
+    os.mkfifo(tmp_path / "sweeps" / "mine.yaml")
+    assert store.read_text("sweeps", "mine.yaml") is None
+    store.put_text("sweeps", "mine.yaml", "name: mine")
+    assert store.read_text("sweeps", "mine.yaml") == "name: mine"
+
+
+def test_a_home_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    assert Store("~/store", create=True).location == str(tmp_path / "store")
+
+
+# -- a full disk, a read-only one
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[Path]:
+    """A file system of 1 MiB."""
+    disk = tmp_path / "disk"
+    disk.mkdir()
+    mount = ["mount", "-t", "tmpfs", "-o", "size=1m", "none", str(disk)]
+    done = subprocess.run(mount, capture_output=True, text=True, check=False)
+    if done.returncode:
+        pytest.skip(f"mounting a file system is not permitted here: {done.stderr.strip()}")
+    try:
+        yield disk
+    finally:
+        subprocess.run(["umount", "--lazy", str(disk)], check=True)
+
+
+def test_a_full_disk_tears_nothing_and_goes_on_after(small_disk: Path) -> None:
+    store = Store(small_disk / "store", create=True)
+    names: list[str] = []
+
+    def put_many() -> None:
+        for i in range(200):
+            store.put("trials", f"t1-{i:05d}", [trial(f"t1-{i:05d}", i)])
+            names.append(f"t1-{i:05d}")
+
+    with pytest.raises(StoreError, match=r"can't write .*\.parquet: .*No space left") as raised:
+        put_many()
+    assert 10 < len(names) < 100
+    refused = f"t1-{len(names):05d}"
+    assert refused in str(raised.value)
+    assert everything(store) == {f"{name}.parquet" for name in names}
+    assert len(store.read_all("trials").rows) == len(names)
+    assert store.find("trials", refused) is None
+    with pytest.raises(StoreError, match="No space left"):
+        store.put("trials", names[0], [trial(names[0], 99.0)] * 5000)
+    assert store.read("trials", names[0])[0]["last"] == 0, "what was there stays"
+    with pytest.raises(StoreError, match="No space left"):
+        compact(store, settle=0)
+    assert len(store.read_all("trials").rows) == len(names)
+    for name in names[-5:]:
+        store.delete("trials", f"{name}.parquet")
+    store.put("trials", refused, [trial(refused, 1.0)])
+    assert store.read("trials", refused)[0]["last"] == 1.0
+
+
+def test_a_put_waits_for_room(small_disk: Path) -> None:
+    store = Store(small_disk / "store", create=True, patience=20)
+    filler = small_disk / "filler"
+    with contextlib.suppress(OSError), filler.open("wb", buffering=0) as stream:
+        while stream.write(b"x" * 4096):
+            pass
+    thread = threading.Timer(1.0, filler.unlink)
+    thread.start()
+    begun = time.monotonic()
+    store.put("trials", "t1-a", [trial("t1-a")])
+    assert 0.5 < time.monotonic() - begun < 15
+    assert store.find("trials", "t1-a") is not None
+    thread.join()
+
+
+def test_a_read_only_store_can_be_asked_and_refuses_writes(small_disk: Path) -> None:
+    store = Store(small_disk / "store", create=True)
+    for name in ("t1-a", "t1-b"):
+        store.put("trials", name, [trial(name)])
+    subprocess.run(["mount", "-o", "remount,ro", str(small_disk)], check=True)
+    again = Store(store.location)
+    assert len(again.read_all("trials").rows) == 2
+    assert Store(store.location, create=True).names("trials") == {"t1-a", "t1-b"}
+    for refused in (
+        lambda: again.put("trials", "t1-c", [trial("t1-c")]),
+        lambda: again.put_text("runs", "x.json", ""),
+        lambda: again.delete("trials", "t1-a.parquet"),
+        lambda: compact(again, settle=0),
+    ):
+        with pytest.raises(StoreError, match="Read-only file system"):
+            refused()
+    assert again.names("trials") == {"t1-a", "t1-b"}
+
+
+# -- no rights: as another user, since root may do everything
+
+
+def as_nobody(code: str, *arguments: str) -> str:
+    """What the code prints, run by a user without rights."""
+    command = ["setpriv", "--reuid", "65534", "--regid", "65534", "--clear-groups"]
+    if os.geteuid() != 0 or subprocess.run([*command, "true"], check=False).returncode:
+        pytest.skip("only root can become another user")
+    python = [sys.executable, "-c", f"import sys; sys.path.insert(0, {str(ROOT)!r})\n{code}"]
+    done = subprocess.run(
+        [*command, *python, *arguments], capture_output=True, text=True, check=False, cwd="/"
+    )
+    if "No module named" in done.stderr or "Permission denied" in done.stderr:
+        pytest.skip("another user can't read the program here")
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+ASK = """
+from lp_sweep.analysis.views import open_views
+from lp_sweep.storage.doctor import examine, fix
+from lp_sweep.storage.errors import StoreError
+from lp_sweep.storage.store import Store
+from tests.support.storeworkers import trial
+def told(action):
+    try:
+        print(action())
+    except StoreError as error:
+        print(error)
+"""
+
+
+@pytest.fixture
+def open_path(tmp_path: Path) -> Iterator[Path]:
+    """A folder that every user can reach."""
+    changed = [p for p in (tmp_path, *tmp_path.parents) if not p.stat().st_mode & 0o001]
+    modes = {path: path.stat().st_mode for path in changed}
+    for path in changed:
+        path.chmod(modes[path] | 0o055)
+    yield tmp_path
+    for path, mode in modes.items():
+        path.chmod(mode)
+
+
+def test_a_store_of_somebody_else(open_path: Path) -> None:
+    store = Store(open_path / "store", create=True)
+    store.put("trials", "t1-a", [trial("t1-a")])
+    told = as_nobody(
+        f"{ASK}\nstore = Store(sys.argv[1])\n"
+        "told(lambda: len(store.read_all('trials').rows))\n"
+        "told(lambda: store.put('trials', 't1-b', [trial('t1-b')]))\n"
+        "told(lambda: Store(sys.argv[1] + '/new', create=True))\n",
+        store.location,
+    ).splitlines()
+    assert told[0] == "1"
+    assert told[1].startswith(f"can't write {store.location}/trials/t1-b.parquet: ")
+    assert told[2].startswith(f"can't make a store at {store.location}/new: ")
+    assert all("Permission denied" in line for line in told[1:])
+    assert everything(store) == {"t1-a.parquet"}
+
+
+def test_a_store_and_a_record_that_nobody_else_may_read(open_path: Path) -> None:
+    store = Store(open_path / "store", create=True)
+    for name in ("t1-a", "t1-b"):
+        store.put("trials", name, [trial(name)])
+    Path(store.location, "trials", "t1-a.parquet").chmod(0o600)
+    Path(store.location, "profiles").chmod(0o700)
+    told = as_nobody(
+        f"{ASK}\nstore = Store(sys.argv[1])\n"
+        "listing = store.read_all('trials')\n"
+        "print(listing.rows['trial_id'].to_pylist(), listing.unreadable)\n"
+        "told(lambda: store.read('trials', 't1-a'))\n"
+        "told(lambda: store.names('profiles'))\n",
+        store.location,
+    ).splitlines()
+    assert told[0].startswith("['t1-b'] [Unreadable(location=")
+    assert "Permission denied" in told[0]
+    assert told[1].startswith("can't read ")
+    assert told[2].startswith(f"can't read {store.location}/profiles: ")
+    assert all("Permission denied" in line for line in told[1:])
+
+
+# -- a store that goes away
+
+
+def test_a_store_that_is_gone_is_an_error_and_never_made_anew(tmp_path: Path) -> None:
+    store = Store(tmp_path / "store", create=True)
+    store.put("trials", "t1-a", [trial("t1-a")])
+    (tmp_path / "store").rename(tmp_path / "away")
+    asked: dict[str, Any] = {
+        "put": lambda: store.put("trials", "t1-b", [trial("t1-b")]),
+        "names": lambda: store.names("trials"),
+        "read_all": lambda: store.read_all("trials"),
+        "find": lambda: store.find("trials", "t1-a"),
+        "read": lambda: store.read("trials", "t1-a"),
+        "has": lambda: store.has("trials", "t1-a"),
+        "texts": lambda: store.texts("runs"),
+        "compact": lambda: compact(store),
+    }
+    for ask in asked.values():
+        with pytest.raises(StoreError, match="is gone"):
+            ask()
+    assert not (tmp_path / "store").exists()
+    (tmp_path / "store").mkdir()  # the empty mount point of a mount that is away
+    for name, ask in asked.items():
+        if name not in ("texts",):
+            with pytest.raises(StoreError, match="was there and is gone"):
+                ask()
+    assert list((tmp_path / "store").iterdir()) == []
+
+
+@pytest.mark.parametrize("verb", ["put", "names", "find", "read_all", "open", "put_file"])
+def test_a_store_that_comes_back_within_the_patience(tmp_path: Path, verb: str) -> None:
+    home, away = tmp_path / "store", tmp_path / "away"
+    store = Store(home, create=True, patience=15)
+    store.put("trials", "t1-a", [trial("t1-a")])
+    (tmp_path / "source").write_text("x")
+    home.rename(away)
+    back = threading.Timer(1.0, away.rename, [home])
+    back.start()
+    begun = time.monotonic()
+    result = {
+        "put": lambda: store.put("trials", "t1-b", [trial("t1-b")]),
+        "names": lambda: store.names("trials") == {"t1-a"},
+        "find": lambda: store.find("trials", "t1-a"),
+        "read_all": lambda: len(store.read_all("trials").rows) == 1,
+        "open": lambda: Store(home, patience=15).names("trials") == {"t1-a"},
+        "put_file": lambda: store.put_file("checkpoints", "x", tmp_path / "source"),
+    }[verb]()
+    assert result
+    assert 0.8 < time.monotonic() - begun < 10
+    back.join()
+
+
+def test_patience_ends(tmp_path: Path) -> None:
+    store = Store(tmp_path / "store", create=True, patience=1.0)
+    (tmp_path / "store").rename(tmp_path / "away")
+    begun = time.monotonic()
+    with pytest.raises(StoreError, match="is gone"):
+        store.put("trials", "t1-a", [trial("t1-a")])
+    assert 0.9 < time.monotonic() - begun < 4
+    with pytest.raises(StoreError, match="no store at"):
+        Store(tmp_path / "store", patience=0.3)
+    begun = time.monotonic()
+    assert Store(tmp_path / "away", patience=60).find("trials", "t1-no") is None
+    assert time.monotonic() - begun < 2, "what is not there is not waited for"
+
+
+# -- SIGKILL, and many at once
+
+
+def start(verb: str, *arguments: str) -> subprocess.Popen[str]:
+    command = [sys.executable, "-m", "tests.support.storeworkers", verb, *arguments]
+    return subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True)
+
+
+def test_a_writer_killed_over_and_over_tears_nothing(tmp_path: Path) -> None:
+    store = Store(tmp_path, create=True)
+    draw = random.Random(5)
+    for _ in range(8):
+        writer = start("put_large", store.location, "3")
+        assert writer.stdout is not None
+        for _ in range(draw.randint(1, 3)):
+            assert writer.stdout.readline()  # at the start of each write
+        time.sleep(draw.uniform(0.0, 0.4))
+        writer.send_signal(signal.SIGKILL)
+        writer.wait()
+        listing = Store(tmp_path).read_all("predictions")
+        assert listing.unreadable == []
+        rows = listing.rows
+        counts = rows.group_by("split").aggregate([("split", "count")])
+        assert len(rows) % 20_000 == 0
+        assert len(counts) in (0, 20_000)
+    assert len(store.read_all("predictions").rows) > 0
+    left = [name for name in everything(store) if name.startswith(".")]
+    assert all(name.endswith(".tmp") for name in left)
+
+
+def test_two_processes_write_one_record_while_a_third_reads(tmp_path: Path) -> None:
+    store = Store(tmp_path, create=True)
+    store.put("trials", "t1-a", [trial("t1-a")])
+    writers = [start("rewrite", store.location, value, "60") for value in ("0.25", "0.75")]
+    seen = set()
+    while any(writer.poll() is None for writer in writers):
+        values = {row["last"] for row in store.read("trials", "t1-a")}
+        assert len(values) == 1
+        seen |= values
+        assert store.names("trials", finished=True) == {"t1-a"}
+    assert [writer.returncode for writer in writers] == [0, 0]
+    assert {0.25, 0.75} & seen
+    assert [row["last"] for row in store.read("trials", "t1-a")] in ([0.25] * 50, [0.75] * 50)
+    assert everything(store) == {"t1-a.parquet"}
+
+
+def test_a_file_half_written_is_never_listed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = Store(tmp_path, create=True)
+    sync, looked = os.fsync, []
+
+    def look_while_writing(handle: int) -> None:
+        sync(handle)
+        if not looked:
+            looked.append(everything(store))
+            assert store.names("trials") == set()
+            assert store.read_all("trials").unreadable == []
+            assert store.listing("trials") == []
+
+    monkeypatch.setattr(os, "fsync", look_while_writing)
+    store.put("trials", "t1-a", [trial("t1-a")])
+    assert len(looked[0]) == 1, "the temporary file was there, whole, before the rename"
+    assert everything(store) == {"t1-a.parquet"}
+
+
+def test_an_older_file_without_checksums_is_read(tmp_path: Path) -> None:
+    store = Store(tmp_path, create=True)
+    metadata = {b"lp_sweep.table": b"trials", b"lp_sweep.schema_version": b"1"}
+    rows = pa.Table.from_pylist([trial("t1-old")], TABLES["trials"].with_metadata(metadata))
+    pa.parquet.write_table(rows, tmp_path / "trials" / "t1-old.parquet")
+    store.put("predictions", "t1-old", predictions("t1-old"))
+    assert store.read("trials", "t1-old")[0]["last"] == 0.5
+    assert store.read_all("trials").unreadable == []

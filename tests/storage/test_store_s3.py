@@ -1,0 +1,363 @@
+"""A store in a bucket: its location, its credentials, and a server that fails, hangs or dies."""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+import time
+from collections.abc import Callable
+from http.server import BaseHTTPRequestHandler
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from lp_sweep.storage import bucket, s3url
+from lp_sweep.storage.errors import StoreError
+from lp_sweep.storage.files import is_url, open_files
+from lp_sweep.storage.packs import compact
+from lp_sweep.storage.s3url import find_endpoint, parse_url
+from lp_sweep.storage.store import Store, is_store
+from tests.support.s3proxy import answering, breaking_proxy, failing_proxy, pass_on, say
+from tests.support.s3server import BUCKET, OWN_SERVER, UNUSED, Server, client, free_port
+from tests.support.storeworkers import trial
+
+own_server = pytest.mark.skipif(OWN_SERVER in os.environ, reason="needs a server to kill")
+LARGE = 12 * 2**20  # bytes: several requests
+
+
+# -- locations
+
+
+@pytest.mark.parametrize(
+    ("text", "prefix", "location"),
+    [
+        ("s3://my-bucket/a/b", "a/b", "s3://my-bucket/a/b"),
+        ("s3://my-bucket", "", "s3://my-bucket"),
+        ("s3://my-bucket/", "", "s3://my-bucket"),
+        ("s3://my.bucket//a//b/", "a/b", "s3://my.bucket/a/b"),
+        ("s3://my-bucket/it's ü 100%", "it's ü 100%", "s3://my-bucket/it's ü 100%"),
+        (
+            "s3://my-bucket/a?scheme=http&endpoint_override=127.0.0.1:9000",
+            "a",
+            "s3://my-bucket/a?scheme=http&endpoint_override=127.0.0.1:9000",
+        ),
+        ("s3://my-bucket/a?region=eu-west-1", "a", "s3://my-bucket/a?region=eu-west-1"),
+    ],
+)
+def test_a_location(text: str, prefix: str, location: str) -> None:
+    url = parse_url(text)
+    assert (url.prefix, url.location) == (prefix, location)
+    assert parse_url(url.location) == url
+    assert is_url(text)
+    assert open_files(text).location == location
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("s3://AKIAX:HUSH@bucket/p", r"leave out what stands before the @.*AWS_ACCESS_KEY_ID"),
+        ("s3://HUSH@bucket", "leave out what stands before the @"),
+        ("s3://bucket/p?access_key=HUSH&secret_key=HUSH", "access_key, secret_key.*Write s3:"),
+        ("s3://bucket/p?HUSH", "unknown options. Write s3:"),
+        ("s3://bucket/p?endpoint_override=http://u:HUSH@host", "endpoint .* before the @"),
+        ("s3://", "names no bucket"),
+        ("s3:///p", "names no bucket"),
+        ("s3://b/p", "names no bucket"),
+        ("s3://bucket/../p", "names no bucket"),
+        ("s3://buck et/p", "names no bucket"),
+    ],
+)
+def test_a_location_that_can_not_be(text: str, message: str) -> None:
+    with pytest.raises(StoreError, match=message) as raised:
+        Store(text)
+    assert "HUSH" not in str(raised.value)
+
+
+@pytest.mark.parametrize(
+    ("options", "environment", "told"),
+    [
+        ({}, {}, "Amazon S3"),
+        ({"endpoint_override": "h:1", "scheme": "http"}, {}, "http://h:1"),
+        ({"endpoint_override": "h:1"}, {}, "https://h:1"),
+        ({"endpoint_override": "http://h:1/"}, {}, "http://h:1"),
+        ({}, {"AWS_ENDPOINT_URL": "http://e:2"}, "http://e:2"),
+        ({}, {"AWS_ENDPOINT_URL": "http://e:2", "AWS_ENDPOINT_URL_S3": "http://s:3"}, "http://s:3"),
+        ({"endpoint_override": "h:1"}, {"AWS_ENDPOINT_URL": "http://e:2"}, "https://h:1"),
+        (
+            {},
+            {"AWS_ENDPOINT_URL": "http://e:2", "AWS_IGNORE_CONFIGURED_ENDPOINT_URLS": "true"},
+            "Amazon S3",
+        ),
+        ({}, {"AWS_ENDPOINT_URL": "http://user:HUSH@e:2"}, "http://e:2"),
+    ],
+)
+def test_the_endpoint(
+    options: dict[str, str], environment: dict[str, str], told: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name, value in environment.items():
+        monkeypatch.setenv(name, value)
+    assert str(find_endpoint(options)) == told
+
+
+def test_the_endpoint_of_the_environment_is_used(
+    s3_location: str, s3_endpoint: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    Store(s3_location, create=True).put("trials", "t1-a", [trial("t1-a")])
+    plain = s3_location.partition("?")[0]
+    for name in ("AWS_ENDPOINT_URL", "AWS_ENDPOINT_URL_S3"):
+        with monkeypatch.context() as patch:
+            patch.setenv(name, s3_endpoint)
+            assert Store(plain).location == plain
+            assert Store(plain).names("trials") == {"t1-a"}
+
+
+# -- what a server refuses
+
+
+def test_there_is_no_such_bucket_and_none_is_made(s3_location: str, s3_endpoint: str) -> None:
+    there = Store(s3_location, create=True)
+    options = s3_location.partition("?")[2]
+    location = f"s3://{UNUSED}/p?{options}"
+    begun = time.monotonic()
+    with pytest.raises(StoreError, match="no store at"):
+        Store(f"{there.location.partition('?')[0]}-other?{options}", patience=60)
+    attempts: list[Callable[[], Any]] = [
+        lambda: Store(location, patience=60),
+        lambda: Store(location, create=True, patience=60),
+        lambda: is_store(location),
+    ]
+    for attempt in attempts:
+        with pytest.raises(StoreError, match=f"no bucket '{UNUSED}' at http.*Make it"):
+            attempt()
+    there.files._root = f"{UNUSED}/p"  # as if the bucket were deleted meanwhile
+    there.files._url = parse_url(location)
+    attempts = [
+        lambda: there.names("trials"),
+        lambda: there.find("trials", "t1-a"),
+        lambda: there.read_all("trials"),
+        lambda: there.read_text("runs", "x.json"),
+    ]
+    for attempt in attempts:
+        with pytest.raises(StoreError, match=f"no bucket '{UNUSED}'"):
+            attempt()
+    for content in (b"small", b"x" * LARGE):  # here some servers only say that they failed
+        with pytest.raises(StoreError, match=rf"can't write s3://{UNUSED}/p/trials/x: "):
+            there.write("trials/x", content)
+    assert time.monotonic() - begun < 30, "waiting does not mend it"
+    assert UNUSED not in [item["Name"] for item in client(s3_endpoint).list_buckets()["Buckets"]]
+
+
+@pytest.mark.parametrize(
+    ("status", "code", "message"),
+    [
+        (403, "AccessDenied", "denies access to .*Check the credentials"),
+        (403, "InvalidAccessKeyId", "denies access to .*Check the credentials"),
+        (403, "SignatureDoesNotMatch", "denies access to .*Check the credentials"),
+        (301, "PermanentRedirect", "in another region.*region=REGION"),
+        (500, "InternalError", "does not answer as it should.*Check the network"),
+        (503, "SlowDown", "does not answer as it should"),
+    ],
+)
+def test_what_a_server_refuses_is_said_with_a_next_step(
+    status: int, code: str, message: str
+) -> None:
+    body = f"<Error><Code>{code}</Code><Message>No.</Message></Error>".encode()
+    with answering(lambda handler: say(handler, status, body)) as host:
+        location = f"s3://{BUCKET}/p?endpoint_override={host}&scheme=http"
+        for attempt in (lambda: Store(location), lambda: Store(location, create=True)):
+            with pytest.raises(StoreError, match=message) as raised:
+                attempt()
+            assert "testing" not in str(raised.value)
+
+
+def test_a_server_that_is_not_there() -> None:
+    location = f"s3://{BUCKET}/p?endpoint_override=127.0.0.1:{free_port()}&scheme=http"
+    begun = time.monotonic()
+    with pytest.raises(StoreError, match=r"http://127\.0\.0\.1:\d+ does not answer"):
+        Store(location)
+    assert time.monotonic() - begun < 10
+
+
+def test_a_server_that_says_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(bucket, "_SILENCE_SECONDS", 1)
+    with answering(lambda handler: time.sleep(30)) as host:
+        begun = time.monotonic()
+        with pytest.raises(StoreError, match="does not answer as it should"):
+            Store(f"s3://{BUCKET}/p?endpoint_override={host}&scheme=http")
+        assert time.monotonic() - begun < 15
+
+
+# -- a write is whole or not at all
+
+
+FAULTS = {
+    "the-start-of-an-upload": lambda method, path: "uploads" in path,
+    "the-first-part": lambda method, path: "partNumber=1&" in path,
+    "the-second-part": lambda method, path: "partNumber=2&" in path,
+    "the-end-of-an-upload": lambda method, path: (
+        method == "POST" and "uploadId=" in path and "uploads" not in path
+    ),
+    "every-put": lambda method, path: method == "PUT",
+}
+
+
+EVERY_DAY = "the-second-part"
+
+
+@own_server
+@pytest.mark.parametrize(
+    "fails",
+    [
+        pytest.param(fault, id=name, marks=[pytest.mark.slow] * (name != EVERY_DAY))
+        for name, fault in FAULTS.items()
+    ],
+)
+def test_a_large_write_that_is_cut_off_leaves_what_was_there(
+    s3_location: str, s3_endpoint: str, tmp_path: Path, fails: Callable[[str, str], bool]
+) -> None:
+    direct = Store(s3_location, create=True)
+    source = tmp_path / "source"
+    source.write_bytes(b"new" * (LARGE // 3))
+    direct.put_text("checkpoints", "old", "what was there")
+    with failing_proxy(s3_endpoint, fails) as host:
+        options = f"endpoint_override={host}&scheme=http"
+        store = Store(f"{s3_location.partition('?')[0]}?{options}")
+        for name in ("old", "new"):
+            with pytest.raises(StoreError, match=rf"can't write s3://.*/checkpoints/{name}: "):
+                store.put_file("checkpoints", name, source)
+        del store
+    assert direct.read_text("checkpoints", "old") == "what was there"
+    assert [info.name for info in direct.listing("checkpoints")] == ["old"]
+    direct.put_file("checkpoints", "old", source)
+    assert direct.listing("checkpoints")[0].size == LARGE
+
+
+@own_server
+def test_a_small_write_that_is_cut_off_leaves_what_was_there(
+    s3_location: str, s3_endpoint: str
+) -> None:
+    direct = Store(s3_location, create=True)
+    direct.put("trials", "t1-a", [trial("t1-a", 0.25)])
+    with failing_proxy(s3_endpoint, lambda method, path: method == "PUT") as host:
+        options = f"endpoint_override={host}&scheme=http"
+        store = Store(f"{s3_location.partition('?')[0]}?{options}")
+        for name in ("t1-a", "t1-b"):
+            with pytest.raises(StoreError, match="can't write"):
+                store.put("trials", name, [trial(name, 0.75)])
+    assert direct.names("trials") == {"t1-a"}
+    assert direct.read("trials", "t1-a")[0]["last"] == 0.25
+
+
+@own_server
+def test_a_download_that_is_cut_off_leaves_nothing(
+    s3_location: str, s3_endpoint: str, tmp_path: Path
+) -> None:
+    direct = Store(s3_location, create=True)
+    (tmp_path / "source").write_bytes(b"x" * LARGE)
+    direct.put_file("checkpoints", "c", tmp_path / "source")
+    with failing_proxy(s3_endpoint, lambda m, path: m == "GET" and "/c" in path) as host:
+        store = Store(f"{s3_location.partition('?')[0]}?endpoint_override={host}&scheme=http")
+        with pytest.raises(StoreError, match="can't read"):
+            store.fetch_file("checkpoints", "c", tmp_path / "target")
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["source"]
+
+
+# -- a server that dies and comes back
+
+
+@own_server
+def test_a_server_killed_and_started_again_within_the_patience(tmp_path: Path) -> None:
+    """A relay keeps the address; the server behind it is killed and another takes its place."""
+    first = Server(tmp_path / "first.log")
+    upstream = {"endpoint": first.endpoint}
+    servers = [first]
+
+    def relay(handler: BaseHTTPRequestHandler) -> None:
+        pass_on(handler, upstream["endpoint"].removeprefix("http://"))
+
+    try:
+        with answering(relay) as host:
+            location = f"s3://{BUCKET}/p?endpoint_override={host}&scheme=http"
+            Store(location, create=True).put("trials", "t1-a", [trial("t1-a")])
+            store = Store(location, patience=60)
+            first.process.send_signal(signal.SIGKILL)
+            first.process.wait()
+            with pytest.raises(StoreError, match="does not answer"):
+                Store(location).names("trials")
+
+            def start_again() -> None:
+                servers.append(Server(tmp_path / "second.log"))
+                upstream["endpoint"] = servers[-1].endpoint
+
+            back = threading.Timer(0.5, start_again)
+            back.start()
+            begun = time.monotonic()
+            store.put("trials", "t1-b", [trial("t1-b", 0.75)])
+            assert time.monotonic() - begun > 0.4
+            back.join()
+        direct = f"s3://{BUCKET}/p?endpoint_override={upstream['endpoint'][7:]}&scheme=http"
+        assert Store(direct).read("trials", "t1-b")[0]["last"] == 0.75
+    finally:
+        for server in servers:
+            server.kill()
+
+
+@own_server
+def test_a_server_that_stops_for_a_while(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """SIGSTOP: connections are taken and nothing is said, as when a machine is overloaded."""
+    monkeypatch.setattr(bucket, "_SILENCE_SECONDS", 1)
+    server = Server(tmp_path / "server.log")
+    try:
+        location = f"s3://{BUCKET}/p?endpoint_override={server.endpoint[7:]}&scheme=http"
+        store = Store(location, create=True, patience=60)
+        store.put("trials", "t1-a", [trial("t1-a")])
+        server.process.send_signal(signal.SIGSTOP)
+        back = threading.Timer(3, server.process.send_signal, [signal.SIGCONT])
+        back.start()
+        store.put("trials", "t1-b", [trial("t1-b")])
+        assert store.names("trials") == {"t1-a", "t1-b"}
+        assert len(store.read_all("trials").rows) == 2
+        back.join()
+    finally:
+        server.kill()
+
+
+def test_no_credential_is_anywhere_in_a_store(s3_location: str, s3_endpoint: str) -> None:
+    store = Store(s3_location, create=True)
+    store.put("trials", "t1-a", [trial("t1-a")])
+    store.put_text("runs", "a.json", store.location)
+    prefix = s3url.parse_url(s3_location).prefix
+    s3 = client(s3_endpoint)
+    keys = [i["Key"] for i in s3.list_objects_v2(Bucket=BUCKET, Prefix=prefix)["Contents"]]
+    assert len(keys) >= 2
+    secret = os.environ["AWS_SECRET_ACCESS_KEY"].encode()
+    for key in keys:
+        assert secret not in s3.get_object(Bucket=BUCKET, Key=key)["Body"].read()
+    assert secret.decode() not in store.location + repr(vars(store)) + repr(vars(store.files))
+
+
+# -- a server that breaks a fifth of all requests
+
+
+def test_nothing_is_lost_on_a_server_that_breaks_every_fifth_request(
+    s3_location: str, s3_endpoint: str, tmp_path: Path
+) -> None:
+    """Hung up before and after, 500, 503, cut off, slow: each is waited for within the patience."""
+    names = {f"t1-{i:02d}" for i in range(8)}
+    with breaking_proxy(s3_endpoint) as (host, breaking):
+        options = f"endpoint_override={host}&scheme=http"
+        store = Store(f"{s3_location.partition('?')[0]}?{options}", create=True, patience=60)
+        for name in sorted(names):
+            store.put("trials", name, [trial(name)])
+        assert store.names("trials") == names
+        compact(store, settle=0)
+        listing = store.read_all("trials")
+        del store
+    assert sum(breaking.counts.values()) - breaking.counts["passed"] >= 5
+    assert listing.unreadable == []
+    assert listing.rows["trial_id"].to_pylist() == sorted(names)
+    direct = Store(s3_location).read_all("trials")
+    assert direct.unreadable == []
+    assert direct.rows.equals(listing.rows)

@@ -1,0 +1,44 @@
+"""Done cells whose answers to the dev examples are known. Not a test."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from lp_sweep.analysis.views import open_views
+from lp_sweep.trials.metrics import METRICS
+from tests.support.fake_records import FakeSweep
+
+
+def network(
+    fake: FakeSweep,
+    predicted: Any,
+    labels: Any = None,
+    *,
+    metric: str = "accuracy",
+    split: str = "validation",
+    order: Any = None,
+    **cell: Any,
+) -> None:
+    """A cell that is done, and its answers, written in the order of `order`."""
+    labels = np.ones(len(predicted)) if labels is None else labels
+    score = 100 * METRICS[metric](np.asarray(labels), np.asarray(predicted))
+    curve = [{"epoch": 3, "split": split, "metric": metric, "value": score / 100}]
+    row = fake.cell(score=score, metric=metric, epoch_metrics=curve, **cell)
+    rows = [
+        {"trial_id": row["trial_id"], "split": split, "example": int(i), "scores": [0.0]}
+        | {"label": float(labels[i]), "prediction": float(predicted[i])}
+        for i in (range(len(predicted)) if order is None else order)
+    ]
+    other = {**rows[0], "split": "other", "example": 10**6, "prediction": 7.0}
+    fake.store.put("predictions", row["trial_id"], [*rows, other])
+
+
+def right(n_right: int, n: int = 100) -> Any:
+    return (np.arange(n) < n_right).astype(float)
+
+
+def long(fake: FakeSweep, table: Any, deltas: tuple[float, ...] = (1,), **asked: Any) -> list[Any]:
+    with open_views(fake.publish(), deltas=deltas) as catalog:
+        return table(catalog, **asked).long.to_pylist()

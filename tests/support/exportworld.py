@@ -1,0 +1,90 @@
+"""A store with a kept network and one that was not kept, to be exported. Not a test."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+from safetensors.numpy import load_file, save_file
+
+from lp_sweep.orchestrator.cli import exportverbs
+from lp_sweep.orchestrator.export import trialfolder
+from lp_sweep.orchestrator.export.process import Answer
+from lp_sweep.orchestrator.export.trialfolder import Exported
+from lp_sweep.storage.store import Store
+from lp_sweep.trials.plainload import answer_of
+from lp_sweep.trials.run import execute
+from tests.support.toyworld import save_world
+from tests.trials.test_run import jobs
+
+QUICK = ("recipe.epochs=1", "recipe.limit_train=64")
+
+
+class World(NamedTuple):
+    """A sweep file with its inputs and its store."""
+
+    file: Path | str
+    store: Store
+    kept: str  # a trial of two layers, whose network the store has
+    unkept: str  # of three
+
+    def export(self, trial: str, out: Path, **options: Any) -> Exported:
+        place = {"store": self.store.location, "cache_dir": self.cache, "offline": True}
+        return exportverbs.export_trial(
+            trial, out=out, **({"file": str(self.file)} | place | options)
+        )
+
+    @property
+    def cache(self) -> Path:
+        return Path(self.store.location).with_name("cache")
+
+    @property
+    def weights(self) -> Path:
+        return Path(self.store.location) / "weights" / self.kept / "model.safetensors"
+
+    def copy(self, folder: Path) -> World:
+        """The same with a store of its own, to be broken."""
+        shutil.copytree(self.store.location, folder / "store")
+        return self._replace(store=Store(folder / "store"))
+
+
+def make_world(folder: Path) -> World:
+    file = save_world(folder)
+    store = Store(folder / "store", create=True)
+    ids = []
+    for k, keep in ((2, "all"), (1, "none")):
+        job = jobs(file, f"k={k}", *QUICK)[0]
+        assert execute({**job, "keep": keep}, store.location)["status"] == "done"
+        ids.append(job["id"])
+    return World(file, store, *ids)
+
+
+def answer_here(folder: Path, request: Mapping[str, Any]) -> Answer:
+    """What `process.ask` gives, without a process: the same program, ten times as quick."""
+    plain: dict[str, Any] = json.loads(json.dumps(request))
+    values, told = answer_of(str(folder), plain | {"threads": None})
+    return Answer(values, told["missing"], told["labels"])
+
+
+def in_this_process(monkeypatch: Any) -> None:
+    """For what is not about the process: its start takes seconds."""
+    monkeypatch.setattr(trialfolder, "ask", answer_here)
+
+
+def change_weights(path: Path, change: Callable[[dict[str, np.ndarray]], None]) -> None:
+    tensors = load_file(path)
+    change(tensors)
+    save_file(tensors, path, metadata={"format": "pt"})
+
+
+def swap_layers(tensors: dict[str, np.ndarray]) -> None:
+    """The first layer's weights in the place of the second's, and the other way round."""
+    names = [name for name in tensors if ".layer.0." in name]
+    assert names
+    for name in names:
+        other = name.replace(".layer.0.", ".layer.1.")
+        tensors[name], tensors[other] = tensors[other], tensors[name]

@@ -1,0 +1,44 @@
+"""Tiny networks of the families, loaded and run as the tests of pruning and reducing want them.
+
+Not a test.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+from transformers import PreTrainedModel
+
+from lp_sweep.trials.prune import load_pruned
+from tests.support.families import VOCABULARY
+
+NUM_LABELS = 3
+
+
+def load(path: Path, kept: Sequence[int] | None = None, **changes: Any) -> PreTrainedModel:
+    settings: dict[str, Any] = {
+        "kept_layers": kept,
+        "num_labels": NUM_LABELS,
+        "problem_type": "single_label_classification",
+        "seed": 1,
+        "local_files_only": True,
+    }
+    return load_pruned(path, **(settings | changes))
+
+
+def batch() -> dict[str, torch.Tensor]:
+    """Three sentences of 9, 6 and 2 tokens, padded on the right to (3, 9)."""
+    lengths = torch.tensor([[9], [6], [2]])
+    mask = (torch.arange(9) < lengths).long()
+    ids = torch.randint(4, VOCABULARY, (3, 9), generator=torch.Generator().manual_seed(3))
+    return {"input_ids": ids * mask + (1 - mask), "attention_mask": mask}  # 1 is padding
+
+
+def logits(model: nn.Module) -> torch.Tensor:
+    with torch.no_grad():
+        result: torch.Tensor = model.eval()(**batch()).logits
+    return result

@@ -1,0 +1,191 @@
+"""Rows from files and from a hub cache, and everything that can be wrong with them."""
+
+import json
+import os
+import re
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from lp_sweep.storage.errors import MissingInputError
+from lp_sweep.trials import readers
+from lp_sweep.trials.datasource import LoadedTask, data_fingerprint, load_task, overlap
+from lp_sweep.trials.tasks import GLUE_REVISION, TASKS, glue_source
+from tests.support.rows import GOOD, HEADER, ONE, files, parquet
+
+GLUE = Path(
+    os.environ.get("LP_SWEEP_DATA_DIR", Path(__file__).resolve().parents[2] / "../shared/glue")
+)
+OFFICIAL_DEV = {
+    "sst2": [872],
+    "mnli": [9815, 9832],
+    "qnli": [5463],
+    "qqp": [40430],
+    "stsb": [1500],
+    "rte": [277],
+    "mrpc": [408],
+    "cola": [1043],
+    "wnli": [71],
+}
+# -- GLUE
+
+
+@pytest.mark.parametrize("name", TASKS)
+def test_glue_task_loads_with_the_official_dev_size(name: str) -> None:
+    if not (GLUE / name).is_dir():
+        pytest.skip(f"no GLUE rows of {name} in {GLUE}: set LP_SWEEP_DATA_DIR")
+    definition = TASKS[name].definition
+    source = glue_source(name, GLUE)
+    task = load_task(definition, source)
+    sizes = [len(split) for split in task.dev.values()]
+    assert sizes == OFFICIAL_DEV[name] or (name == "qqp" and sizes == [5000])  # a part of train
+    assert task.label_names == definition.labels
+    assert task.num_labels == {"stsb": 1, "mnli": 3}.get(name, 2)
+    assert len(task.train.texts) == len(definition.text_columns)
+    assert task.train.labels.dtype == (np.float32 if name == "stsb" else np.int64)
+    assert data_fingerprint(source, definition).startswith("sha256:")
+
+
+def test_mnli_dev_splits_differ() -> None:
+    if not (GLUE / "mnli").is_dir():
+        pytest.skip(f"no GLUE rows of mnli in {GLUE}: set LP_SWEEP_DATA_DIR")
+    task = load_task(TASKS["mnli"].definition, glue_source("mnli", GLUE))
+    assert task.main_split == "validation_matched"
+    matched, mismatched = task.dev.values()
+    assert np.bincount(matched.labels).tolist() == [3479, 3123, 3213]
+    assert np.bincount(mismatched.labels).tolist() == [3463, 3129, 3240]
+    assert matched.texts[0][:50] != mismatched.texts[0][:50]
+
+
+# -- files
+
+
+def test_formats_agree(tmp_path: Path) -> None:
+    texts = ["plain", "", "ünï 🙂", "x" * 100_000]
+    labels = ["pos", "neg", "neg", "pos"]
+    csv = HEADER + "".join(f"{text},{label}\n" for text, label in zip(texts, labels, strict=True))
+    rows = [{"text": t, "label": y, "more": 1} for t, y in zip(texts, labels, strict=True)]
+    sources = [
+        files(tmp_path, csv, csv),
+        files(tmp_path, b"\xef\xbb\xbf" + csv.replace("\n", "\r\n").encode(), csv),
+        files(tmp_path, csv.replace(",", "\t"), csv.replace(",", "\t"), kind="tsv"),
+        files(tmp_path, *["\n".join(json.dumps(row) for row in rows) + "\n\n"] * 2, kind="jsonl"),
+        parquet(tmp_path, text=pa.array(texts, pa.large_string()), label=pa.array(labels)),
+        parquet(tmp_path, text=pa.array(texts), label=pa.array(labels).dictionary_encode()),
+    ]
+    for source in sources:
+        task = load_task(ONE, source)
+        assert task.train.texts == (texts,)
+        assert task.train.labels.tolist() == [1, 0, 0, 1]
+        assert task.label_names == ("neg", "pos")
+
+
+def test_csv_keeps_line_breaks_quotes_and_texts_that_look_like_numbers(tmp_path: Path) -> None:
+    source = files(tmp_path, HEADER + '"one\ntwo, ""three""",neg\n007,pos\nNA,pos\ntrue,neg\n')
+    assert load_task(ONE, source).train.texts == (['one\ntwo, "three"', "007", "NA", "true"],)
+
+
+def test_csv_row_may_break_across_blocks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(readers, "_BLOCK_BYTES", 64)
+    texts = [f"{'x' * length}\n{'y' * length}" for length in range(20)]
+    rows = HEADER + "".join(f'"{text}",{len(text) % 4}\n' for text in texts)
+    assert load_task(ONE, files(tmp_path, rows, rows)).train.texts == (texts,)
+
+
+def test_tsv_keeps_lone_quotation_marks(tmp_path: Path) -> None:
+    rows = 'text\tlabel\n"a lone mark\tneg\nand "another\tpos\n'
+    task = load_task(ONE, files(tmp_path, rows, rows, kind="tsv"))
+    assert task.train.texts == (['"a lone mark', 'and "another'],)
+
+
+def test_pair_of_columns(tmp_path: Path) -> None:
+    rows = "q,label,a\nq1,0,a1\nq2,1,a2\n"
+    definition = replace(ONE, text_columns=("q", "a"))
+    task = load_task(definition, files(tmp_path, rows, rows))
+    assert task.train.texts == (["q1", "q2"], ["a1", "a2"])
+
+
+# -- limits
+
+
+def test_limits_are_a_fixed_random_subset_in_file_order(tmp_path: Path) -> None:
+    rows = HEADER + "".join(f"{i},{i % 2}\n" for i in range(100))
+    source = files(tmp_path, rows, rows)
+
+    def numbers(task: LoadedTask) -> list[int]:
+        return [int(text) for text in task.train.texts[0]]
+
+    task = load_task(ONE, source, limit_train=10, limit_dev=20)
+    chosen = numbers(task)
+    assert chosen == sorted(np.random.default_rng(0).permutation(100)[:10])
+    assert chosen != list(range(10))
+    assert task.train.labels.tolist() == [i % 2 for i in chosen]
+    assert len(task.dev["validation"]) == 20
+    assert set(chosen) < set(numbers(load_task(ONE, source, limit_train=30)))
+    assert numbers(load_task(ONE, source, limit_train=100)) == list(range(100))
+
+
+# -- fingerprints
+
+
+def test_dev_rows_that_also_occur_in_train(tmp_path: Path) -> None:
+    train = HEADER + "a,neg\n b ,pos\nc,neg\nc,pos\n"
+    dev = HEADER + "a,neg\n a,pos\nb,pos\nc,pos\nd,neg\n"
+    found = overlap(load_task(ONE, files(tmp_path, train, dev)))
+    assert found == (4, 1, 5), "rows, those with another label, of all"
+    pair = replace(ONE, text_columns=("text", "more"))
+    header = "text,more,label\n"
+    source = files(tmp_path, f"{header}a,b,neg\nb,a,pos\n", f"{header}a,b ,neg\na,a,pos\n")
+    assert overlap(load_task(pair, source)).rows == 1, "all text columns"
+    few = load_task(ONE, files(tmp_path, train, dev), limit_dev=2)
+    assert overlap(few).of == 2, "of the rows that are used"
+
+
+def test_fingerprint_is_of_content_and_roles(tmp_path: Path) -> None:
+    folders = [tmp_path / name for name in ("a 0", "b", "c", "d", "e")]
+    for folder in folders:
+        folder.mkdir()
+    other = GOOD + "d,pos\n"
+    sources = [
+        files(folders[0], GOOD, other),
+        files(folders[1], GOOD, other),  # the same elsewhere
+        files(folders[2], other, GOOD),  # roles exchanged
+        files(folders[3], GOOD, GOOD),
+        files(folders[4], GOOD + "\n", other),
+    ]
+    prints = [data_fingerprint(source, ONE) for source in sources]
+    assert prints[0] == prints[1]
+    assert len(set(prints)) == 4
+    assert all(re.fullmatch("sha256:[0-9a-f]{64}", value) for value in prints)
+
+
+def test_fingerprint_is_of_the_format_too(tmp_path: Path) -> None:
+    header_of_both = "text,label\ttext\tlabel\n"  # one file, two readings
+    prints = [
+        data_fingerprint(files(tmp_path, *[header_of_both] * 2, kind=kind), definition)
+        for kind, definition in (
+            ("csv", replace(ONE, label_column="label\ttext\tlabel")),
+            ("tsv", ONE),
+        )
+    ]
+    assert prints[0] != prints[1]
+
+
+def test_fingerprint_of_the_hub_names_commit_and_splits() -> None:
+    assert data_fingerprint(glue_source("rte", None), TASKS["rte"].definition) == (
+        f"hub:nyu-mll/glue@{GLUE_REVISION}:rte:train=train,validation=validation"
+    )
+
+
+@pytest.mark.parametrize("kind", ["csv", "jsonl", "parquet"])
+def test_fingerprint_finds_a_missing_column_before_anything_runs(tmp_path: Path, kind: str) -> None:
+    if kind == "parquet":
+        source = parquet(tmp_path, text=pa.array(["a"]), label=pa.array([0]))
+    else:
+        rows = GOOD if kind == "csv" else '{"text": "a", "label": 1}\n'
+        source = files(tmp_path, rows, rows, kind=kind)
+    with pytest.raises(MissingInputError, match=r"no column 'labels'.*Did you mean 'label'"):
+        data_fingerprint(source, replace(ONE, label_column="labels"))
