@@ -11,11 +11,11 @@ from threading import Event
 
 import pytest
 
-from lp_sweep.orchestrator.engine import mirroring
 from lp_sweep.orchestrator.engine.progress import PlainReporter
 from lp_sweep.orchestrator.mirrors.kinds import Mirror, MirrorKind
 from lp_sweep.orchestrator.mirrors.runs import MirroredRun
 from lp_sweep.orchestrator.service.request import Request
+from lp_sweep.orchestrator.watch import mirroring
 from lp_sweep.orchestrator.watch.mirroring import LiveMirror, MirroringReporter, mirrored
 from lp_sweep.storage.errors import LpSweepError
 from lp_sweep.storage.store import Store

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from lp_sweep.orchestrator.cli import init
+from lp_sweep.orchestrator.cli.__main__ import init
 from lp_sweep.orchestrator.plan.cells import asked_cells
 from lp_sweep.orchestrator.sweepfile.load import load_sweep
 from lp_sweep.orchestrator.sweepfile.spec import SweepSpec

@@ -11,11 +11,11 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from lp_sweep.orchestrator.engine import elsewhere, eventreporter
 from lp_sweep.orchestrator.engine.progress import Facts, PlainReporter
 from lp_sweep.orchestrator.engine.workqueue import WorkQueue
 from lp_sweep.orchestrator.estimate.estimate import Rates
 from lp_sweep.orchestrator.plan.known import Known
+from lp_sweep.orchestrator.watch import elsewhere, eventreporter
 from lp_sweep.orchestrator.watch.eventreporter import EventReporter
 from lp_sweep.orchestrator.watch.livereporter import LiveReporter
 from lp_sweep.storage.store import Store
