@@ -65,9 +65,18 @@ def main() -> None:
         _command()()  # leaves by SystemExit; a wrong option is shown there, Ctrl-C is 130
     except LpSweepError as error:
         complain(str(error))
-        sys.exit(error.exit_code)
+        _leave(error.exit_code)
     except KeyboardInterrupt:  # before there is a command that could tell it
-        sys.exit(INTERRUPTED)
+        _leave(INTERRUPTED)
+    except SystemExit as end:
+        _leave(end.code)
+
+
+def _leave(code: Any) -> None:
+    """Exit, at once where a lost Ray would keep the process."""
+    if lifeline := sys.modules.get("lp_sweep.orchestrator.engine.lifeline"):
+        lifeline.leave_process(code if isinstance(code, int) else int(code is not None))
+    sys.exit(code)
 
 
 @cache

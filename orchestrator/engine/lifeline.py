@@ -6,7 +6,6 @@ bounds that follow from the constants below are listed in docs/reliability.md.
 
 from __future__ import annotations
 
-import atexit
 import os
 import signal
 import sys
@@ -28,6 +27,8 @@ _LOOK_SECONDS = 1.0
 _LEAVE_SECONDS = 25.0  # for the main thread to leave its call into Ray
 _SHUTDOWN_SECONDS = 8.0  # 5 with a dead head, 1 with a live one
 _STOPPED_EXIT = 3
+
+_keeps_process = False  # a head that is stopped
 
 _MARK = "LP_SWEEP_RAY"  # in the environment of all processes of a Ray that we started
 _DAEMONS = ("gcs_server", "raylet")
@@ -238,6 +239,7 @@ def leave_ray(own: OwnRay | None) -> None:
     """`ray.shutdown()`, which does not return while a head that is stopped keeps its connection."""
     import ray
 
+    global _keeps_process
     thread = threading.Thread(target=ray.shutdown, daemon=True)
     thread.start()
     try:
@@ -246,5 +248,13 @@ def leave_ray(own: OwnRay | None) -> None:
         if own:
             own.kill()
             thread.join(_SHUTDOWN_SECONDS)
-        if thread.is_alive():
-            atexit.unregister(ray.shutdown)
+        _keeps_process = thread.is_alive()
+
+
+def leave_process(code: int) -> None:
+    """End the process where a stopped head would keep it: Ray and Tune ask the head once more when
+    Python ends, a minute each. Elsewhere it does nothing."""
+    if _keeps_process:
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(code)
