@@ -23,7 +23,7 @@ from lp_sweep.storage.errors import PreflightError
 from lp_sweep.storage.places import node_folder
 
 if TYPE_CHECKING:
-    from lp_sweep.orchestrator.preflight.nodefindings import Node
+    from lp_sweep.orchestrator.inputs.nodes import Node
     from lp_sweep.orchestrator.service.clustercheck import Checked
 
 _COLUMNS = ("node", "state", "GPUs", "store", "models and data", "free")

@@ -195,7 +195,7 @@ def _files_of(model: ModelInput, revision: str | None, offline: bool) -> Path:
     if not model.of_hub:
         return Path(model.path)
     from lp_sweep.orchestrator.inputs import hub
-    from lp_sweep.orchestrator.inputs.pins import DEFAULT_REVISION
+    from lp_sweep.orchestrator.inputs.hub import DEFAULT_REVISION
     from lp_sweep.orchestrator.inputs.prefetch import fetch_model
     from lp_sweep.orchestrator.inputs.weights import folder_problems
 

@@ -118,14 +118,15 @@ def _planned(request: Request, how: How) -> Planned:
 
 
 def _run(request: Request, how: How, first: Planned, selection: Selection, budget: Budget) -> Ended:
-    from lp_sweep.orchestrator.preflight import preflight
+    from lp_sweep.orchestrator.inputs import checks
     from lp_sweep.orchestrator.watch.livereporter import make_display
     from lp_sweep.orchestrator.watch.mirroring import mirrored
 
     for note in first.sweep.notes:
         say(f"note: {note}")
-    for note in preflight.check(
-        first.plan, first.location, how.node_folder, offline=request.offline
+    wanted = first.plan.inputs_needed()
+    for note in checks.check(
+        first.sweep, wanted, first.location, how.node_folder, offline=request.offline
     ):
         say(f"note: {note}")
     store = Store(first.location, create=True, patience=_patience())

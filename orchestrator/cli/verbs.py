@@ -36,13 +36,13 @@ def _plan(request: Request, as_json: bool, cluster_file: Path | None) -> str:
     from lp_sweep.orchestrator.engine.capacity import at_its_largest
     from lp_sweep.orchestrator.engine.runoptions import PerTrial
     from lp_sweep.orchestrator.estimate.estimate import Rates, estimate
-    from lp_sweep.orchestrator.preflight.inputs import check_small_files
+    from lp_sweep.orchestrator.inputs.checks import check_small_files
     from lp_sweep.orchestrator.service.request import planned
 
     file = read_cluster_file(cluster_file) if cluster_file else None
     made = planned(request)
     _warn_unreadable(made.ledger.unreadable)
-    made.sweep.notes.extend(check_small_files(made.plan))
+    made.sweep.notes.extend(check_small_files(made.sweep, made.plan.inputs_needed()))
     largest = at_its_largest(file, PerTrial.of(made.sweep.spec)) if file else None
     gpu = bool(largest.slots.gpus) if largest else None  # what the rule of thumb is to be of
     rates = Rates(made.ledger.timings, made.sweep.recipe, gpu=gpu)

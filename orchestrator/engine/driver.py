@@ -238,7 +238,7 @@ def _look_at_nodes(
     """Before the first trial: room on the GPUs, and that all nodes work on one store. Raises
     PreflightError, StoreError."""
     from lp_sweep.orchestrator.engine.everynode import on_each_node
-    from lp_sweep.orchestrator.preflight.gpumemory import check_gpus, local_gpus
+    from lp_sweep.orchestrator.inputs.gpumemory import check_gpus, local_gpus
 
     if note := mixed_note(capacity.slots, capacity.accelerators):
         reporter.note(note)
@@ -251,7 +251,7 @@ def _look_at_nodes(
         )
     if capacity.slots.gpus:
         gpus = [gpu for found in on_each_node(local_gpus).values() for gpu in found]
-        for note in check_gpus(queue.plan, gpus):
+        for note in check_gpus(queue.plan.sweep.spec, queue.plan.inputs_needed().trials, gpus):
             reporter.note(note)
     if address_of(options):
         for note in look_at_store(queue.plan, queue.store, options.cache_dir):

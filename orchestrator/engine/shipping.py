@@ -9,9 +9,9 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import NamedTuple
 
+from lp_sweep.orchestrator.inputs.room import has_probe, probe
 from lp_sweep.orchestrator.plan.plan import Plan
 from lp_sweep.storage.errors import PreflightError, StoreError
-from lp_sweep.storage.probe import has_probe, probe
 from lp_sweep.storage.shipped import ship
 from lp_sweep.storage.specs import SpeedSpec
 from lp_sweep.storage.store import Store

@@ -1,5 +1,8 @@
-"""What the Hugging Face cache of this machine holds, and what the hub itself says: commits, sizes,
-small files. Downloads nothing into the cache (`prefetch` does); imports no torch.
+"""Reads the Hugging Face hub, and this machine's cache of it: commits, sizes, small files.
+
+Downloads nothing into the cache (`prefetch` does); imports no torch. huggingface_hub has no call
+that reads or writes what a branch stands for where no file of that commit is cached: `refs/` is
+read and written here, in its format.
 """
 
 from __future__ import annotations
@@ -11,9 +14,27 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
+from lp_sweep.orchestrator.inputs.weights import INDEX, WEIGHTS, has_vocabulary
+from lp_sweep.storage.errors import PreflightError
 from lp_sweep.trials.tasks import is_commit
 
+DEFAULT_REVISION = "main"
 Kind = Literal["model", "dataset"]
+
+_SMALL = {
+    "config.json",
+    "tokenizer_config.json",
+    "special_tokens_map.json",
+    "added_tokens.json",
+    "merges.txt",
+    "bpe.codes",
+    "chat_template.jinja",
+}
+_NOT_PICKLED = (
+    "has no model.safetensors at that commit, and pickled weights are never fetched. Name a "
+    "revision that has it, or convert the model once, where it is trusted, with save_pretrained, "
+    "and name that folder."
+)
 
 _SECONDS = 5.0  # that an answer may take: a plan must not hang on a network that drops packets
 
@@ -158,3 +179,58 @@ def _refusals(kind: Kind, repo_id: str, revision: str) -> Any:
         status = getattr(getattr(error, "response", None), "status_code", None)
         what = f"answered {status}" if status else f"did not answer ({type(error).__name__})"
         raise Refused(f"the hub {what}", reached=status is not None) from None
+
+
+# -- the files of a model that a trial opens
+
+
+def model_files(repo_id: str, listing: Listing) -> list[RemoteFile]:
+    """Sorted by name. Raises PreflightError for a model that can't be used, Refused."""
+    remote = {file.name: file for file in listing.files}
+    small = [name for name in remote if name in _SMALL or ("/" not in name and _has_words(name))]
+    if "config.json" not in small:
+        raise PreflightError(f"model {repo_id!r} has no config.json at {listing.commit}.")
+    if not any(map(_has_words, small)):
+        raise PreflightError(f"model {repo_id!r} has no tokenizer's words at {listing.commit}.")
+    names = sorted({*small, *_weights(repo_id, listing.commit, remote)})
+    return [remote[name] for name in names]
+
+
+def _has_words(name: str) -> bool:
+    return has_vocabulary([name])
+
+
+def _weights(repo_id: str, commit: str, remote: dict[str, RemoteFile]) -> list[str]:
+    """As transformers chooses: one file, else the index and its shards."""
+    if WEIGHTS in remote:
+        return [WEIGHTS]
+    if INDEX not in remote:
+        raise PreflightError(f"model {repo_id!r} {_NOT_PICKLED}")
+    named = (read_json(repo_id, INDEX, commit) or {}).get("weight_map")
+    shards = sorted(set(map(str, named.values()))) if isinstance(named, dict) else []
+    lacking = [name for name in shards if name not in remote or Path(name).name != name]
+    if not shards or lacking:
+        raise PreflightError(
+            f"model {repo_id!r}: {INDEX} names {', '.join(lacking) or 'no files'}, and the hub "
+            f"has no such file at {commit}."
+        )
+    return [INDEX, *shards]
+
+
+def absent(repo_id: str, commit: str, files: list[RemoteFile]) -> list[RemoteFile]:
+    """Those that are still to be downloaded. Raises PreflightError for a file of the cache that is
+    torn: nobody mends it by asking again."""
+    folder = snapshot("model", repo_id, commit)
+    torn = []
+    missing = []
+    for file in files:
+        path = folder / file.name
+        if not path.is_file():
+            missing.append(file)
+        elif path.stat().st_size != file.bytes:
+            torn.append(f"{path} has {path.stat().st_size} bytes and should have {file.bytes}")
+    if torn:
+        raise PreflightError(
+            f"model {repo_id!r}: {'; '.join(torn)}. `lp-sweep prefetch` mends it, or delete it."
+        )
+    return missing

@@ -1,20 +1,155 @@
-"""From a branch to a commit: the one name of a model or data set that can't come to mean another.
+"""Pinned revisions: from a branch to a commit, the one name that can't come to mean another.
 
 In this order: what the user wrote, if it is a commit; the sweep's manifest; what this machine's
 cache knows the branch by; the hub. A commit that the hub named is kept in the cache, so that the
-next plan on this machine is the same one.
+next plan on this machine is the same one. Downloads nothing.
+
+The manifest is a JSON file for people to read and keep under version control: `sweep.yaml` has
+`sweep.manifest.json`, which `prefetch` writes, and `plan` and `run` read.
 """
 
 from __future__ import annotations
 
-from typing import NamedTuple
+import json
+import os
+import uuid
+from collections.abc import Iterable
+from pathlib import Path, PurePosixPath
+from typing import Annotated, Literal, NamedTuple
+
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
 
 from lp_sweep.orchestrator.inputs import hub
-from lp_sweep.orchestrator.inputs.hub import Kind, Refused
-from lp_sweep.orchestrator.inputs.manifest import Manifest
+from lp_sweep.orchestrator.inputs.hub import DEFAULT_REVISION, Kind, Refused
+from lp_sweep.orchestrator.sweepfile.load import SweepFile
+from lp_sweep.storage.errors import PreflightError
 from lp_sweep.trials.tasks import is_commit
 
-DEFAULT_REVISION = "main"
+
+class _Entry(BaseModel):
+    model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
+
+
+def _inside(name: str) -> str:
+    """A name below a folder, which a manifest from elsewhere can't lead out of."""
+    path = PurePosixPath(name)
+    if path.is_absolute() or ".." in path.parts or not path.parts:
+        raise ValueError(f"{name!r} is no file's name inside a repository")
+    return name
+
+
+Sha256 = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
+Commit = Annotated[str, Field(pattern=r"^[0-9a-f]{40}$")]
+Name = Annotated[str, AfterValidator(_inside)]
+
+
+class FileEntry(_Entry):
+    """One file as it was downloaded."""
+
+    bytes: int = Field(ge=0)
+    sha256: Sha256
+
+
+class Held(_Entry):
+    """A model or data set at the commit that `asked` (a branch, a tag, a commit) stood for."""
+
+    id: Name
+    asked: str
+    config: str | None = None  # of a data set; None: the default one
+    commit: Commit
+    files: dict[Name, FileEntry]
+
+    @property
+    def key(self) -> tuple[str, str, str]:
+        return (self.id, self.config or "", self.asked)
+
+    @property
+    def bytes(self) -> int:
+        return sum(file.bytes for file in self.files.values())
+
+
+class Manifest(_Entry):
+    """All inputs of a sweep. `local`: a folder or a task of files -> its fingerprint."""
+
+    lp_sweep_manifest: Literal[1] = 1
+    models: tuple[Held, ...] = Field(default=(), strict=False)
+    datasets: tuple[Held, ...] = Field(default=(), strict=False)
+    local: dict[str, str] = Field(default={})
+
+    def commit(self, kind: Kind, repo_id: str, asked: str) -> str | None:
+        """What a branch stood for; a data set's configurations share it."""
+        for held in self.models if kind == "model" else self.datasets:
+            if (held.id, held.asked) == (repo_id, asked):
+                return held.commit
+        return None
+
+    def find(self, repo_id: str, asked: str, config: str | None = None) -> Held | None:
+        """A model, or a data set's configuration (None: the default one)."""
+        for held in (*self.models, *self.datasets):
+            if (held.id, held.asked, held.config) == (repo_id, asked, config):
+                return held
+        return None
+
+    def merged_with(self, newer: Manifest) -> Manifest:
+        """`newer`, and of this one what it says nothing of."""
+        return Manifest(
+            models=_sorted((*self.models, *newer.models)),
+            datasets=_sorted((*self.datasets, *newer.datasets)),
+            local=dict(sorted((self.local | newer.local).items())),
+        )
+
+
+def _sorted(entries: Iterable[Held]) -> tuple[Held, ...]:
+    latest = {held.key: held for held in entries}
+    return tuple(latest[key] for key in sorted(latest))
+
+
+def manifest_path(file: SweepFile) -> Path:
+    """`sweep.manifest.json` beside `sweep.yaml`."""
+    return file.folder / f"{Path(file.document.name).stem}.manifest.json"
+
+
+def read_manifest(path: Path) -> Manifest | None:
+    """None where there is none. Raises PreflightError for one that can't be read: to go on without
+    its pins would be another sweep."""
+    try:
+        return Manifest.model_validate_json(path.read_bytes())
+    except FileNotFoundError:
+        return None
+    except OSError as error:
+        reason = error.strerror or str(error)
+    except ValidationError as error:
+        first = error.errors(include_url=False)[0]
+        place = ".".join(map(str, first["loc"]))
+        reason = f"{place + ': ' if place else ''}{first['msg']}"
+    raise PreflightError(
+        f"can't read the manifest {path}: {reason}. Write it anew with `lp-sweep prefetch`, or "
+        "take it away to go on without pinned revisions."
+    )
+
+
+def write_manifest(path: Path, manifest: Manifest) -> bool:
+    """Whole or not at all; False when the file says the same already. Raises PreflightError."""
+    text = json.dumps(
+        manifest.model_dump(mode="json", exclude_none=True), indent=2, ensure_ascii=False
+    )
+    content = f"{text}\n".encode()
+    temporary = path.with_name(f".{path.name}.{uuid.uuid4().hex[:8]}.tmp")
+    try:
+        if path.is_file() and path.read_bytes() == content:
+            return False
+        with temporary.open("wb") as stream:
+            stream.write(content)
+            stream.flush()
+            os.fsync(stream.fileno())
+        temporary.replace(path)
+    except OSError as error:
+        temporary.unlink(missing_ok=True)
+        raise PreflightError(
+            f"can't write the manifest {path}: {error}. Name another file with --manifest; what "
+            "was downloaded stays in the cache."
+        ) from None
+    return True
 
 
 class Pin(NamedTuple):

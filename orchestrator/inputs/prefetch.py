@@ -15,18 +15,23 @@ from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
 from lp_sweep.orchestrator.inputs import hub
-from lp_sweep.orchestrator.inputs.hub import Kind, Refused, RemoteFile
-from lp_sweep.orchestrator.inputs.manifest import (
+from lp_sweep.orchestrator.inputs.hub import (
+    DEFAULT_REVISION,
+    Kind,
+    Refused,
+    RemoteFile,
+    model_files,
+)
+from lp_sweep.orchestrator.inputs.models import ModelInput
+from lp_sweep.orchestrator.inputs.pins import (
     FileEntry,
     Held,
     Manifest,
+    Pins,
     manifest_path,
     read_manifest,
     write_manifest,
 )
-from lp_sweep.orchestrator.inputs.modelfiles import model_files
-from lp_sweep.orchestrator.inputs.models import ModelInput
-from lp_sweep.orchestrator.inputs.pins import DEFAULT_REVISION, Pins
 from lp_sweep.orchestrator.inputs.resolve import Sweep, TaskInput, resolve
 from lp_sweep.orchestrator.inputs.weights import folder_problems
 from lp_sweep.orchestrator.sweepfile.load import SweepFile

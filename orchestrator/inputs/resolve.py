@@ -8,16 +8,16 @@ from __future__ import annotations
 
 import contextlib
 import filecmp
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple
 
 import pyarrow.parquet as pq
 
-from lp_sweep.orchestrator.inputs.manifest import Manifest, manifest_path, read_manifest
+from lp_sweep.orchestrator.inputs.hub import DEFAULT_REVISION
 from lp_sweep.orchestrator.inputs.models import ModelInput, find_model
-from lp_sweep.orchestrator.inputs.pins import DEFAULT_REVISION, Pins
+from lp_sweep.orchestrator.inputs.pins import Manifest, Pins, manifest_path, read_manifest
 from lp_sweep.orchestrator.sweepfile.entries import TaskEntry
 from lp_sweep.orchestrator.sweepfile.load import SweepFile
 from lp_sweep.orchestrator.sweepfile.spec import SweepSpec
@@ -68,6 +68,24 @@ class TaskInput(NamedTuple):
     def pinned(self) -> bool:
         """Whether its rows can't come to be others."""
         return self.source.dataset is None or is_commit(self.source.revision)
+
+
+class Training(NamedTuple):
+    """A trial that is left, as far as it takes memory and disk."""
+
+    model: ModelInput
+    task: TaskInput
+    recipe: Recipe
+    layers: int
+    kept: bool  # its network stays until other work is done
+
+
+class Needed(NamedTuple):
+    """The inputs of the work that is left, and the trials among it."""
+
+    models: list[ModelInput]
+    tasks: list[TaskInput]
+    trials: Sequence[Training] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -9,20 +9,18 @@ from __future__ import annotations
 import json
 import math
 import re
-import struct
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from lp_sweep.storage.printable import listed, shown
+from lp_sweep.storage.printable import listed, short, shown
 from lp_sweep.trials.modeltypes import type_problem
 
 DEPTH_FIELDS = ("num_hidden_layers", "n_layers", "n_layer", "num_layers")
 WEIGHTS, INDEX = "model.safetensors", "model.safetensors.index.json"
 # by these a tokenizer knows words; the others only say how it treats them
 _VOCABULARIES = ("tokenizer.json", "vocab.txt", "vocab.json", "*.model")
-_MOST_HEADER = 100_000_000  # bytes, as the safetensors library itself has it
 # heads that a sequence classifier does not load
 _OTHER_HEADS = re.compile(
     r"^(cls|lm_head|lm_loss|head|decoder|classifier|predictions|pred_layer|qa_outputs"
@@ -88,23 +86,20 @@ def count_parameters(folder: Path) -> int | None:
 
 
 def read_header(path: Path) -> Tensors:
-    """Name and shape of each tensor of a safetensors file. Raises Torn or OSError."""
-    size = path.stat().st_size
-    with path.open("rb") as stream:
-        start = stream.read(8)
-        length = struct.unpack("<Q", start)[0] if len(start) == 8 else 0
-        if not 0 < length <= min(_MOST_HEADER, size - 8):
-            raise Torn(f"{path.name} is no whole safetensors file ({size} bytes)")
-        header = _as_object(stream.read(length), path)
-    tensors = {name: entry for name, entry in header.items() if name != "__metadata__"}
+    """Name and shape of each tensor of a safetensors file, whose weights are not read. Raises Torn
+    or OSError."""
+    from safetensors import SafetensorError, safe_open
+
     try:
-        end = max((int(entry["data_offsets"][1]) for entry in tensors.values()), default=0)
-        shapes = {name: tuple(map(int, entry["shape"])) for name, entry in tensors.items()}
-    except (TypeError, KeyError, IndexError, ValueError):
-        raise Torn(f"{path.name} has no safetensors header") from None
-    if size != 8 + length + end:
-        raise Torn(f"{path.name} has {size} bytes, its header says {8 + length + end}")
-    return shapes
+        with path.open("rb"), safe_open(path, "numpy") as file:  # errors of the first name the file
+            names = file.keys()
+            return {name: tuple(file.get_slice(name).get_shape()) for name in names}
+    except SafetensorError as error:
+        reason = str(error).removeprefix("Error while deserializing header: ")
+        size = path.stat().st_size
+        raise Torn(
+            f"{path.name} is not a whole safetensors file ({size} bytes): {short(reason)}"
+        ) from None
 
 
 def shard_names(index: Path) -> list[str]:

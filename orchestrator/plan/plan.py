@@ -11,7 +11,7 @@ from dataclasses import asdict, dataclass, field
 from typing import Any, Literal, NamedTuple, get_args
 
 from lp_sweep.orchestrator.inputs.models import ModelInput
-from lp_sweep.orchestrator.inputs.resolve import Sweep, TaskInput
+from lp_sweep.orchestrator.inputs.resolve import Needed, Sweep, TaskInput, Training
 from lp_sweep.orchestrator.plan.cells import Asked
 from lp_sweep.orchestrator.plan.known import Known
 from lp_sweep.orchestrator.plan.searching import SearchState
@@ -168,6 +168,29 @@ class Plan:
         """Of what is incomplete: the trials whose networks it needs."""
         may_need = (id_ for id_, work in self.trials.items() if work.start or id_ in self.measures)
         return set().union(*map(self.needs, may_need))
+
+    def inputs_needed(self) -> Needed:
+        """For what is missing, and for cells that wait for a profile."""
+        work = self.missing()
+        asked = [cell.asked for cell in self.cells if cell.state == "deferred"]
+        models = {item.model.name for item in work} | {cell.model for cell in asked}
+        tasks = {item.task.name for item in work} | {cell.task for cell in asked}
+        kept = self.needed_networks()
+        return Needed(
+            [model for model in self.sweep.models if model.name in models],
+            [task for task in self.sweep.tasks.values() if task.name in tasks],
+            [
+                Training(
+                    item.model,
+                    item.task,
+                    item.trial.recipe,
+                    len(item.trial.kept_layers),
+                    item.id in kept,
+                )
+                for item in work
+                if item.id in self.trials
+            ],
+        )
 
     def failed_with(self, id_: str) -> str | None:
         """The error type of work that failed for good: its own, or of all measurements it lacks."""

@@ -18,14 +18,22 @@ from lp_sweep.orchestrator.engine.capacity import Capacity, file_on_head
 from lp_sweep.orchestrator.engine.cluster import connection, joined
 from lp_sweep.orchestrator.engine.everynode import ask_each_node, on_each_node
 from lp_sweep.orchestrator.engine.runoptions import PerTrial
-from lp_sweep.orchestrator.inputs.resolve import Sweep
+from lp_sweep.orchestrator.inputs.checks import check_inputs
+from lp_sweep.orchestrator.inputs.gpumemory import check_gpus
+from lp_sweep.orchestrator.inputs.nodes import (
+    Asked,
+    Finding,
+    Node,
+    OfHub,
+    look,
+    node_findings,
+    node_versions,
+    of_hub,
+)
+from lp_sweep.orchestrator.inputs.resolve import Needed, Sweep
+from lp_sweep.orchestrator.inputs.room import Probe, probed
 from lp_sweep.orchestrator.plan.known import Known
 from lp_sweep.orchestrator.plan.planning import make_plan
-from lp_sweep.orchestrator.preflight.gpumemory import check_gpus
-from lp_sweep.orchestrator.preflight.inputs import Needed, check_inputs
-from lp_sweep.orchestrator.preflight.nodefindings import Finding, Node, node_findings
-from lp_sweep.orchestrator.preflight.nodelook import Asked, OfHub, look, node_versions, of_hub
-from lp_sweep.orchestrator.preflight.storeprobe import Probe, probed
 from lp_sweep.storage.errors import PreflightError, StoreError
 
 DRIVER = "driver"  # what concerns no node, but the machine that asks
@@ -170,7 +178,8 @@ def _slots(
         capacity = Capacity(PerTrial.of(question.sweep.spec), of_ray, file)
         if capacity.slots.gpus:
             gpus = [gpu for node in nodes if node.look for gpu in node.look.gpus]
-            check_gpus(make_plan(question.sweep, Known.nothing()), gpus)
+            plan = make_plan(question.sweep, Known.nothing())
+            check_gpus(question.sweep.spec, plan.inputs_needed().trials, gpus)
     except PreflightError as error:
         allowed = "a trial needs room"
         following = "change resources_per_trial or the machines"

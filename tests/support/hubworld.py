@@ -49,12 +49,12 @@ UNWANTED: Files = {
 DRIVER = """
 import json, sys
 from pathlib import Path
-from lp_sweep.orchestrator.preflight import preflight
+from lp_sweep.orchestrator.inputs import checks
 from lp_sweep.orchestrator.service.request import Request, planned
 from lp_sweep.storage.store import Store
 made = planned(Request("sweep.yaml", ["k=2"], None, None, True))
 cache = Path("tokens")
-preflight.check(made.plan, made.location, cache, offline=True)
+checks.check(made.sweep, made.plan.inputs_needed(), made.location, cache, offline=True)
 heavy = [name for name in ("torch", "ray", "transformers") if name in sys.modules]
 Store("store", create=True)
 (work,) = made.plan.trials.values()

@@ -12,13 +12,13 @@ import pytest
 from lp_sweep.orchestrator.engine import everynode
 from lp_sweep.orchestrator.engine.shipping import look_at_store, see, ship_inputs
 from lp_sweep.orchestrator.inputs.resolve import resolve
+from lp_sweep.orchestrator.inputs.room import probe
 from lp_sweep.orchestrator.plan.known import Known
 from lp_sweep.orchestrator.plan.plan import Plan
 from lp_sweep.orchestrator.plan.planning import make_plan
 from lp_sweep.orchestrator.sweepfile.load import load_sweep
 from lp_sweep.storage import shipped
 from lp_sweep.storage.errors import PreflightError
-from lp_sweep.storage.probe import probe
 from lp_sweep.storage.store import Store
 from lp_sweep.trials.placed import placed
 from lp_sweep.trials.resident import resident

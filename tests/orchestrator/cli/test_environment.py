@@ -152,7 +152,7 @@ def test_the_cluster_of_ray_address(tmp_path: Path) -> None:
 
 _DEVICES = """
 import json, torch
-from lp_sweep.orchestrator.preflight.gpumemory import local_gpus
+from lp_sweep.orchestrator.inputs.gpumemory import local_gpus
 from lp_sweep.trials.device import pick_device
 print(json.dumps([pick_device().type, torch.cuda.device_count(), len(local_gpus())]))
 """

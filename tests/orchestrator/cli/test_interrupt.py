@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from lp_sweep.orchestrator.cli import running
-from lp_sweep.orchestrator.preflight import preflight
+from lp_sweep.orchestrator.inputs import checks
 from tests.orchestrator.cli.test_cli import sweep
 from tests.support.toyworld import save_world
 
@@ -31,7 +31,7 @@ def _as_in_a_terminal() -> Any:
     ("room", "step"),
     [
         pytest.param(running, "planned", id="while inputs are looked up"),
-        pytest.param(preflight, "check", id="while rows are read"),
+        pytest.param(checks, "check", id="while rows are read"),
     ],
 )
 def test_nothing_was_trained_yet(

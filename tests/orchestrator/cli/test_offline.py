@@ -359,10 +359,10 @@ def test_a_manifest_that_is_not_one(away: World) -> None:
 
 CHECK = """
 from pathlib import Path
-from lp_sweep.orchestrator.preflight import preflight
+from lp_sweep.orchestrator.inputs import checks
 from lp_sweep.orchestrator.service.request import Request, planned
 made = planned(Request("sweep.yaml", [], None, None, False))
-preflight.check(made.plan, made.location, Path("tokens"), offline=False)
+checks.check(made.sweep, made.plan.inputs_needed(), made.location, Path("tokens"), offline=False)
 print(made.location)
 """
 

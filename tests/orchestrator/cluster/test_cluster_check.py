@@ -14,10 +14,9 @@ import pytest
 from lp_sweep.orchestrator.cluster.clusterfile import ClusterFile, Kind
 from lp_sweep.orchestrator.cluster.joining import HEAD
 from lp_sweep.orchestrator.engine.cluster import found_by
-from lp_sweep.orchestrator.preflight.gpumemory import GpuInfo
-from lp_sweep.orchestrator.preflight.nodefindings import Node, node_findings
-from lp_sweep.orchestrator.preflight.nodelook import Input, Look
-from lp_sweep.orchestrator.preflight.storeprobe import Probe, probed, unseen
+from lp_sweep.orchestrator.inputs.gpumemory import GpuInfo
+from lp_sweep.orchestrator.inputs.nodes import Input, Look, Node, node_findings
+from lp_sweep.orchestrator.inputs.room import Probe, probed, unseen
 from lp_sweep.orchestrator.service.clustercheck import clock_off, missing_machines
 from lp_sweep.storage.errors import StoreError
 from lp_sweep.storage.store import Store
@@ -177,7 +176,7 @@ _LOOK = """
 import json, sys
 from pathlib import Path
 from lp_sweep.orchestrator.service.request import Request
-from lp_sweep.orchestrator.preflight.nodelook import Asked, look, of_hub
+from lp_sweep.orchestrator.inputs.nodes import Asked, look, of_hub
 offline = "--offline" in sys.argv
 request = Request("sweep.yaml", [], None, None, offline)
 asked = Asked(None, of_hub(request.resolved(request.sweep_file())), Path("tokens"), offline)

@@ -9,15 +9,16 @@ import pytest
 from huggingface_hub import constants
 
 from lp_sweep.orchestrator.inputs import hub
-from lp_sweep.orchestrator.inputs.manifest import (
+from lp_sweep.orchestrator.inputs.pins import (
     FileEntry,
     Held,
     Manifest,
+    Pin,
+    Pins,
     manifest_path,
     read_manifest,
     write_manifest,
 )
-from lp_sweep.orchestrator.inputs.pins import Pin, Pins
 from lp_sweep.orchestrator.sweepfile.load import load_sweep
 from lp_sweep.storage.errors import PreflightError
 from tests.support.sweepfiles import make_inputs

@@ -15,7 +15,6 @@ from lp_sweep.orchestrator.plan.naming import describe
 from lp_sweep.orchestrator.plan.plan import Plan, Work
 from lp_sweep.orchestrator.plan.planning import make_plan
 from lp_sweep.orchestrator.plan.selection import Selection, retry_selection
-from lp_sweep.orchestrator.preflight.inputs import needed
 from lp_sweep.storage.errors import SpecError
 from lp_sweep.storage.runs import Announcement
 from lp_sweep.storage.specs import SpeedSpec
@@ -135,7 +134,7 @@ def test_they_are_in_the_estimate(plan: Plan) -> None:
 
 def test_they_need_the_model_and_no_data(plan: Plan) -> None:
     plan.known = with_known(plan, trials=True)
-    wanted = needed(plan)
+    wanted = plan.inputs_needed()
     assert [model.name for model in wanted.models] == ["./folder/of/a/model"]
     assert wanted.tasks == []
 

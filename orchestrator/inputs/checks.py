@@ -1,6 +1,7 @@
-"""Whether a trial will find its model and its data: every reason why not, before anything starts.
+"""Checks before the first trial starts that it will find its model and its data, and room to write.
 
-Online, what the cache lacks must be at the hub, since the workers fetch it; offline it is here.
+All that is wrong is reported at once. Online, what the cache lacks must be at the hub, since the
+workers fetch it; offline it must be here. Imports no torch, and leaves nothing behind.
 """
 
 from __future__ import annotations
@@ -11,32 +12,22 @@ from pathlib import Path
 from typing import NamedTuple
 
 from lp_sweep.orchestrator.inputs import hub
-from lp_sweep.orchestrator.inputs.hub import Refused
-from lp_sweep.orchestrator.inputs.manifest import Manifest
-from lp_sweep.orchestrator.inputs.modelfiles import absent, model_files
+from lp_sweep.orchestrator.inputs.hub import DEFAULT_REVISION, Refused, absent, model_files
 from lp_sweep.orchestrator.inputs.models import ModelInput, config_depth
-from lp_sweep.orchestrator.inputs.pins import DEFAULT_REVISION
-from lp_sweep.orchestrator.inputs.resolve import Sweep, TaskInput
+from lp_sweep.orchestrator.inputs.pins import Manifest
+from lp_sweep.orchestrator.inputs.resolve import Needed, Sweep, TaskInput
+from lp_sweep.orchestrator.inputs.room import needs, space_problems, write_problems
 from lp_sweep.orchestrator.inputs.weights import folder_problems
-from lp_sweep.orchestrator.plan.plan import Plan
 from lp_sweep.storage.errors import PreflightError, TrialError
 from lp_sweep.storage.specs import Recipe
 from lp_sweep.storage.wording import also_in_train
 from lp_sweep.trials.datasource import empty_texts, load_task, overlap
 from lp_sweep.trials.modeltypes import type_problem
+from lp_sweep.trials.offline import go_offline
 from lp_sweep.trials.tasks import unnamed_positive
 
 _WHILE_ONE_WAITS = 32 << 20  # bytes of files: some 150,000 rows, in under a second
-
-
 _WHOLE = Recipe()  # limits no rows
-
-
-class Needed(NamedTuple):
-    """The inputs of the work that is left."""
-
-    models: list[ModelInput]
-    tasks: list[TaskInput]
 
 
 class Found(NamedTuple):
@@ -54,16 +45,28 @@ class Rows(NamedTuple):
     notes: Sequence[str] = ()
 
 
-def needed(plan: Plan) -> Needed:
-    """Of missing trials, profiles and speeds, and of cells that wait for a profile."""
-    work = plan.missing()
-    asked = [cell.asked for cell in plan.cells if cell.state == "deferred"]
-    models = {item.model.name for item in work} | {cell.model for cell in asked}
-    tasks = {item.task.name for item in work} | {cell.task for cell in asked}
-    return Needed(
-        [model for model in plan.sweep.models if model.name in models],
-        [task for task in plan.sweep.tasks.values() if task.name in tasks],
-    )
+def check(
+    sweep: Sweep, wanted: Needed, location: str, cache_dir: Path, *, offline: bool
+) -> Sequence[str]:
+    """Gives notes on the rows. Raises PreflightError that lists everything that is missing, before
+    any GPU starts.
+
+    offline: from here on this process, and those it starts, ask no hub. A finished sweep needs
+    nothing, and nothing is checked.
+    """
+    if offline:
+        go_offline()
+    if not wanted.models and not wanted.tasks:
+        return []
+    found = check_inputs(sweep, wanted, offline=offline)
+    problems = [
+        *found.problems,
+        *space_problems(needs(sweep, wanted, location, cache_dir, found.download_bytes)),
+        *write_problems(location, cache_dir),
+    ]
+    if problems:
+        raise PreflightError("\n".join(problems))
+    return found.notes
 
 
 def check_inputs(sweep: Sweep, wanted: Needed, *, offline: bool) -> Found:
@@ -90,15 +93,15 @@ def check_inputs(sweep: Sweep, wanted: Needed, *, offline: bool) -> Found:
     return Found([*local, *of_hub, *next_step], download, notes)
 
 
-def check_small_files(plan: Plan) -> list[str]:
-    """The rows that can be read while a user waits for a plan, by the check of a run. Gives notes.
+def check_small_files(sweep: Sweep, wanted: Needed) -> list[str]:
+    """Checks those rows that can be read while a user waits for a plan, as a run does. Gives notes.
     Raises PreflightError with all that a run would refuse in them."""
     left, found = _WHILE_ONE_WAITS, []
-    for task in needed(plan).tasks:
+    for task in wanted.tasks:
         sizes = [Path(path).stat().st_size for path in task.source.files.values()]
         if sizes and sum(sizes) <= left:
             left -= sum(sizes)
-            found.append(read_rows(task, True, plan.sweep.recipe))
+            found.append(read_rows(task, True, sweep.recipe))
     if problems := [rows.problem for rows in found if rows.problem]:
         raise PreflightError("\n".join(problems))
     return [note for rows in found for note in rows.notes]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from types import SimpleNamespace
@@ -16,21 +16,21 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from lp_sweep.orchestrator.inputs.models import ModelInput
-from lp_sweep.orchestrator.inputs.resolve import resolve
-from lp_sweep.orchestrator.plan.known import Known
-from lp_sweep.orchestrator.plan.plan import Plan
-from lp_sweep.orchestrator.plan.planning import make_plan
-from lp_sweep.orchestrator.preflight import inputs, preflight
-from lp_sweep.orchestrator.preflight.gpumemory import (
+from lp_sweep.orchestrator.inputs import checks
+from lp_sweep.orchestrator.inputs.checks import check_small_files
+from lp_sweep.orchestrator.inputs.gpumemory import (
     GpuInfo,
     ask_torch,
     check_gpus,
     local_gpus,
     memory_needed,
 )
-from lp_sweep.orchestrator.preflight.inputs import check_small_files
-from lp_sweep.orchestrator.preflight.space import Need, needs, space_problems
+from lp_sweep.orchestrator.inputs.models import ModelInput
+from lp_sweep.orchestrator.inputs.resolve import resolve
+from lp_sweep.orchestrator.inputs.room import Need, needs, space_problems
+from lp_sweep.orchestrator.plan.known import Known
+from lp_sweep.orchestrator.plan.plan import Plan
+from lp_sweep.orchestrator.plan.planning import make_plan
 from lp_sweep.orchestrator.sweepfile.load import load_sweep
 from lp_sweep.storage.errors import PreflightError
 from lp_sweep.storage.specs import Recipe
@@ -54,9 +54,11 @@ def planned(folder: Path, *overrides: str, known: Known | None = None) -> Plan:
     return make_plan(sweep, known or Known.nothing())
 
 
-def check(folder: Path, plan: Plan | None = None, store: str = "store") -> None:
+def check(folder: Path, plan: Plan | None = None, store: str = "store") -> Sequence[str]:
     made = plan or planned(folder)
-    preflight.check(made, str(folder / store), folder / "cache", offline=True)
+    return checks.check(
+        made.sweep, made.inputs_needed(), str(folder / store), folder / "cache", offline=True
+    )
 
 
 def problems(folder: Path, plan: Plan | None = None, store: str = "store") -> list[str]:
@@ -198,16 +200,17 @@ def test_folders_of_one_disk_share_its_room(tmp_path: Path) -> None:
 
 
 def test_a_disk_without_room_is_told(world: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from lp_sweep.orchestrator.preflight import space
+    from lp_sweep.orchestrator.inputs import room
 
-    monkeypatch.setattr(space.shutil, "disk_usage", lambda path: SimpleNamespace(free=2**20))
+    monkeypatch.setattr(room.shutil, "disk_usage", lambda path: SimpleNamespace(free=2**20))
     told = problems(world)
     assert told[0].startswith("only 1 MiB are free, and about ")
 
 
 def test_what_is_kept_is_counted(world: Path) -> None:
     def records(*overrides: str) -> int:
-        asked = needs(planned(world, "seed=1,2", *overrides), str(world / "s"), world, 0)
+        plan = planned(world, "seed=1,2", *overrides)
+        asked = needs(plan.sweep, plan.inputs_needed(), str(world / "s"), world, 0)
         return next(need.bytes for need in asked if need.what == "records")
 
     nothing = records("keep=none", "checkpoint_every=off")
@@ -221,7 +224,8 @@ def test_what_is_kept_is_counted(world: Path) -> None:
 
 
 def test_a_bucket_has_no_disk(world: Path) -> None:
-    asked = needs(planned(world), "s3://bucket/prefix", world, 0)
+    plan = planned(world)
+    asked = needs(plan.sweep, plan.inputs_needed(), "s3://bucket/prefix", world, 0)
     assert {need.what for need in asked} == {"tokens", "downloads", "Ray's files"}
 
 
@@ -305,7 +309,8 @@ def test_the_bound_is_below_what_a_step_really_holds(world: Path) -> None:
 
 
 def toy_on(world: Path, gpus: list[GpuInfo], *overrides: str) -> list[str]:
-    return check_gpus(planned(world, *overrides), gpus)
+    plan = planned(world, *overrides)
+    return check_gpus(plan.sweep.spec, plan.inputs_needed().trials, gpus)
 
 
 def test_a_model_that_fits_nowhere(world: Path) -> None:
@@ -395,7 +400,7 @@ def test_a_plan_says_of_the_rows_what_a_run_would(world: Path) -> None:
 def test_empty_texts_are_noted_and_trained(world: Path) -> None:
     with_rows(world, "good,pos\n,neg\n  ,neg\nfine,pos\n")
     note = f"{world / 'train.csv'}: column 'text' is empty in 2 of 4 rows"
-    notes = preflight.check(planned(world), str(world / "store"), world / "cache", offline=True)
+    notes = check(world)
     assert notes == [note]
     told = sweep("plan", "sweep.yaml", cwd=world)
     assert (told.returncode, told.stderr) == (0, "")
@@ -407,7 +412,7 @@ def test_rows_of_both_sets_are_a_note(world: Path) -> None:
     with_rows(world, "good,pos\nbad,neg\n fine ,neg\n")
     (world / "dev.csv").write_text("text,label\nfine,pos\nbad ,neg\npoor,neg\n")
     said = "'mood': 2 of 3 dev rows also occur in train, 1 of them with another label"
-    notes = preflight.check(planned(world), str(world / "store"), world / "cache", offline=True)
+    notes = check(world)
     assert [note for note in notes if said in note] == notes
     assert said in sweep("plan", "sweep.yaml", cwd=world).stdout
 
@@ -436,7 +441,7 @@ def test_f1_of_named_classes_asks_which_one(world: Path) -> None:
 
 def test_a_plan_leaves_large_files_to_the_run(world: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with_rows(world, "good,pos\nbad,\n")
-    monkeypatch.setattr(inputs, "_WHILE_ONE_WAITS", 50)
+    monkeypatch.setattr(checks, "_WHILE_ONE_WAITS", 50)
     assert sweep("plan", "sweep.yaml", cwd=world).returncode == 0
 
 
@@ -444,4 +449,4 @@ def test_a_finished_sweeps_rows_are_not_read(world: Path) -> None:
     made = planned(world)
     with_rows(world, "bad,\n")
     made.known = Known.nothing()._replace(trials=frozenset(made.trials))
-    assert check_small_files(made) == []
+    assert check_small_files(made.sweep, made.inputs_needed()) == []

@@ -15,9 +15,10 @@ from pathlib import Path
 from typing import NamedTuple
 
 from lp_sweep.orchestrator.inputs.models import ModelInput
-from lp_sweep.orchestrator.plan.plan import Plan, Work
+from lp_sweep.orchestrator.inputs.resolve import Training
+from lp_sweep.orchestrator.sweepfile.spec import SweepSpec
 from lp_sweep.storage.errors import PreflightError
-from lp_sweep.storage.specs import Recipe, TrialSpec
+from lp_sweep.storage.specs import Recipe
 
 _STATE = 16  # bytes a parameter: weight, gradient and two Adam moments, each in fp32
 _WEIGHT = 4  # the weight alone
@@ -69,14 +70,13 @@ def memory_needed(
     return state + values * _BYTES[recipe.precision]
 
 
-def check_gpus(plan: Plan, gpus: Sequence[GpuInfo]) -> list[str]:
+def check_gpus(spec: SweepSpec, trials: Sequence[Training], gpus: Sequence[GpuInfo]) -> list[str]:
     """Notes for the user. Raises PreflightError when a trial fits into none of the GPUs.
 
     Without GPUs, and for models whose size isn't known, nothing is said.
     """
-    spec = plan.sweep.spec
     share = min(spec.resources_per_trial.gpu or 1 / spec.trials_per_gpu, 1.0)
-    largest = _largest_trials(plan)
+    largest = _largest(trials)
     if not gpus or not largest:
         return []
     problems, notes = [], []
@@ -102,21 +102,16 @@ def check_gpus(plan: Plan, gpus: Sequence[GpuInfo]) -> list[str]:
     return notes
 
 
-def _largest_trials(plan: Plan) -> dict[str, tuple[int, int]]:
+def _largest(trials: Sequence[Training]) -> dict[str, tuple[int, int]]:
     """Model -> what its largest missing trial needs: at least, and for a whole batch."""
     largest: dict[str, tuple[int, int]] = {}
-    for work in plan.missing_trials():
-        least, whole = _needed(work, whole_batch=False), _needed(work, whole_batch=True)
+    for model, _, recipe, layers, _ in trials:
+        least = memory_needed(model, recipe, layers=layers)
+        whole = memory_needed(model, recipe, layers=layers, whole_batch=True)
         if least is not None and whole is not None:
-            before = largest.get(work.model.name, (0, 0))
-            largest[work.model.name] = max(before, (least, whole))
+            before = largest.get(model.name, (0, 0))
+            largest[model.name] = max(before, (least, whole))
     return largest
-
-
-def _needed(work: Work, *, whole_batch: bool) -> int | None:
-    assert isinstance(work.spec, TrialSpec)
-    layers = len(work.spec.kept_layers)
-    return memory_needed(work.model, work.spec.recipe, layers=layers, whole_batch=whole_batch)
 
 
 def local_gpus() -> list[GpuInfo]:

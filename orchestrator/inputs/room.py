@@ -1,0 +1,192 @@
+"""Checks that the store and the disks of this machine can take what a sweep is going to write.
+
+The sizes are rough on purpose, and low: a check that refuses what would have worked is worse than
+none. What a check makes, it removes.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import shutil
+import tempfile
+import uuid
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+from lp_sweep.orchestrator.inputs.resolve import Needed, Sweep
+from lp_sweep.storage.errors import StoreError
+from lp_sweep.storage.files import open_files
+from lp_sweep.storage.runs import FOLDER
+from lp_sweep.storage.store import Store
+
+MARGIN = 100 * 2**20  # bytes that a disk in use should keep free
+_RECORD = 40_000  # bytes of a record with its curves, and of a log
+_PREDICTION = 30  # bytes of a dev example's row, compressed
+_TOKENS = 64  # mean length, as the estimate of hours has it
+_TOKEN = 5  # bytes in the cache: an int32 and a type
+_RAY = 300 * 2**20  # bytes of logs, and of the object store where there is no /dev/shm
+_WEIGHT = 4  # bytes
+_PATIENCE = 5.0  # seconds: one busy answer of an object store must not refuse a run
+
+
+# -- space
+
+
+class Need(NamedTuple):
+    """So many bytes are going to be written below a folder, which needn't exist yet."""
+
+    folder: Path
+    bytes: int
+    what: str
+
+
+def needs(
+    sweep: Sweep, wanted: Needed, location: str, cache_dir: Path, download_bytes: int
+) -> list[Need]:
+    """The needs on this machine's disks; other nodes and object stores are not looked at."""
+    from huggingface_hub import constants
+
+    rows = sum(task.train_rows + task.dev_rows for task in wanted.tasks)
+    tokens = rows * min(sweep.recipe.max_length, _TOKENS) * _TOKEN
+    asked = [
+        Need(cache_dir, tokens, "tokens"),
+        Need(Path(constants.HF_HUB_CACHE), download_bytes, "downloads"),
+        Need(Path(tempfile.gettempdir()), _RAY, "Ray's files"),
+    ]
+    if "://" not in location:
+        asked.append(Need(Path(location).expanduser(), _store_bytes(sweep, wanted), "records"))
+    return asked
+
+
+def _store_bytes(sweep: Sweep, wanted: Needed) -> int:
+    records = sum(_RECORD + trial.task.dev_rows * _PREDICTION for trial in wanted.trials)
+    weights = [(trial.model.parameters or 0) * _WEIGHT for trial in wanted.trials]
+    share = {"none": 0.0, "best": 1 / len(sweep.spec.seeds), "all": 1.0}[sweep.spec.keep]
+    networks = sum(
+        size if trial.kept else share * size
+        for trial, size in zip(wanted.trials, weights, strict=True)
+    )
+    # weights and both moments of one trial at a time, at least
+    checkpoint = 3 * max(weights, default=0) if sweep.spec.checkpoint_every else 0
+    return records + int(networks) + checkpoint
+
+
+def space_problems(asked: Sequence[Need]) -> list[str]:
+    """Adds up what goes to the same disk."""
+    disks: dict[int, list[Need]] = defaultdict(list)
+    for need in asked:
+        disks[existing(need.folder).stat().st_dev].append(need)
+    problems = []
+    for together in disks.values():
+        total = sum(need.bytes for need in together) + MARGIN
+        free = shutil.disk_usage(existing(together[0].folder)).free
+        if free < total:
+            parts = ", ".join(f"{_mib(n.bytes)} of {n.what} in {n.folder}" for n in together)
+            problems.append(
+                f"only {_mib(free)} are free, and about {_mib(total)} are needed: {parts}, and "
+                f"{_mib(MARGIN)} to spare. Free some, or name other folders (--store, "
+                f"--cache-dir, HF_HOME, TMPDIR)."
+            )
+    return problems
+
+
+def existing(folder: Path) -> Path:
+    """The folder, or the nearest above it that is there."""
+    folder = folder.absolute()
+    return next(path for path in (folder, *folder.parents) if path.exists())
+
+
+def _mib(count: int) -> str:
+    return f"{count / 2**20:,.0f} MiB"
+
+
+# -- writing
+
+
+class Probe(NamedTuple):
+    """A file that this store alone has, for other machines to look for. It holds its own name."""
+
+    location: str
+    name: str
+
+
+@contextlib.contextmanager
+def probe(store: Store) -> Iterator[str]:
+    """Keeps a file of a new name in the store while inside, and gives that name. Raises StoreError
+    where it can't be written or deleted."""
+    name = f"probe-{uuid.uuid4().hex}.txt"
+    store.put_text(FOLDER, name, name)
+    try:
+        yield name
+    finally:
+        store.delete(FOLDER, name)
+
+
+def has_probe(store: Store, name: str) -> bool:
+    """Whether it is there, and whole. Raises StoreError."""
+    return store.read_text(FOLDER, name) == name
+
+
+@contextlib.contextmanager
+def probed(location: str) -> Iterator[Probe]:
+    """Keeps a probe in the store while inside, and removes a store that was made for it. Raises
+    StoreError."""
+    made = [] if "://" in location else _absent_folders(Path(location).expanduser().absolute())
+    try:
+        store = Store(location, create=True, patience=_PATIENCE)
+        with probe(store) as name:
+            yield Probe(store.location, name)
+    finally:
+        _remove_empty(made)
+
+
+def unseen(found: Probe) -> str | None:
+    """Why this machine can't work on the store of the probe; None where it can."""
+    try:
+        if not open_files(found.location).exists():
+            return f"there is no store at {found.location}"
+        store = Store(found.location, patience=_PATIENCE)
+        if not has_probe(store, found.name):
+            return f"{store.location} is another store than the driver's"
+        with probe(store) as name:
+            given_back = has_probe(store, name)
+    except (OSError, StoreError) as error:
+        return str(error)
+    return None if given_back else f"{store.location} does not give back what was written to it"
+
+
+def write_problems(location: str, cache_dir: Path) -> Iterator[str]:
+    """Why the store, or the folder for tokens, can't be written."""
+    try:
+        with probed(location):
+            pass
+    except StoreError as error:
+        yield str(error)
+    made = _absent_folders(cache_dir.absolute())
+    file = cache_dir / f".probe-{uuid.uuid4().hex}"
+    try:
+        cache_dir.mkdir(parents=True, exist_ok=True)
+        file.write_bytes(b"")
+        file.unlink()
+    except OSError as error:
+        yield (
+            f"can't write to {cache_dir}: {error.strerror}. Tokens are kept there between trials; "
+            "name another folder with --cache-dir."
+        )
+    finally:
+        _remove_empty(made)
+
+
+def _absent_folders(folder: Path) -> list[Path]:
+    """The folder and those above it that are not there, the lowest first."""
+    return [path for path in (folder, *folder.parents) if not path.exists()]
+
+
+def _remove_empty(folders: list[Path]) -> None:
+    """Removes what making a store left behind; a folder that holds anything stays."""
+    below = sorted(folders[0].rglob("*"), reverse=True) if folders else []
+    with contextlib.suppress(OSError):
+        for folder in (*below, *folders):
+            folder.rmdir()

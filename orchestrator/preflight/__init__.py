@@ -1,1 +1,0 @@
-"""What must be true before the first trial starts."""
