@@ -110,7 +110,7 @@ def test_everything_that_is_wrong_is_one_message(world: Path) -> None:
     (world / "dev.csv").write_text("text,label\n")
     (world / "store").write_text("a file, not a folder")
     told = problems(world, plan)
-    assert "model.safetensors has" in told[0]
+    assert "model.safetensors is not a whole" in told[0]
     assert "no tokenizer's words" in told[0]
     assert "has no rows" in told[1]
     assert "can't keep a store" in told[2]
