@@ -16,8 +16,8 @@ from hypothesis import strategies as st
 
 from lp_sweep.storage import reading
 from lp_sweep.storage.errors import QueryError
-from tests.orchestrator.cli.test_cli import sweep
 from tests.support.fuzzing import AWKWARD, run
+from tests.support.program import sweep
 from tests.support.sqlworld import ESCAPES, World, standing_in
 
 

@@ -67,7 +67,7 @@ def test_seeds_that_a_strategy_does_not_share_with_the_full_model(fake: FakeSwee
     )
 
 
-def test_the_spread_of_one_seed_comes_from_other_networks_of_the_task(fake: FakeSweep) -> None:
+def test_the_spread_of_one_seed_comes_fromother_networks_of_the_task(fake: FakeSweep) -> None:
     for seed, luck in enumerate((0, 4, 8)):
         network(fake, right(900, n=1000), k=0, seed=seed, model="other")
         network(fake, right(888 + luck, n=1000), k=2, seed=seed, model="other")

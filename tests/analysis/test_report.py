@@ -25,31 +25,22 @@ from lp_sweep.storage.errors import SpecError, StoreError
 from lp_sweep.storage.places import options_of, run_with
 from lp_sweep.storage.printable import printable
 from lp_sweep.storage.store import Store
-from tests.analysis.test_figures import (
+from tests.support.answered import network, right
+from tests.support.fake_records import FakeSweep
+from tests.support.liveprocess import Terminal
+from tests.support.measured import (
+    HOSTILE,
     measured_speeds,
     pruned_networks,
     whole_networks,
     without_feed_forwards,
 )
-from tests.orchestrator.cli.test_cli import sweep
-from tests.support.answered import network, right
-from tests.support.fake_records import FakeSweep
-from tests.support.liveprocess import Terminal
+from tests.support.program import sweep
 from tests.support.reading_pages import Reading
 from tests.support.sqlworld import ESCAPES
 
 MODEL = "bert-base-cased"  # the paper has it
 COLOURS = {"FORCE_COLOR": "1", "TERM": "xterm"}  # of a build: its logs are no terminals
-HOSTILE = [
-    "<script>alert(1)</script>",
-    "\"><img src=x onerror='alert(1)'>",
-    'it\'s "a" & b',
-    "abc\u202edef\x1b[31m",
-    "نموذج-צמד",
-    "a" * 300,
-    "{{ 7 * 7 }}{% raw %}",
-    "</style></script>]]>",
-]
 
 
 def demo(folder: Path) -> Store:

@@ -8,16 +8,16 @@ from pathlib import Path
 import pytest
 
 from lp_sweep.analysis.report.writing import write_report
-from tests.analysis.test_figures import (
+from tests.support import browser
+from tests.support.browser import ENTER, ESCAPE, Browser
+from tests.support.fake_records import FakeSweep
+from tests.support.measured import (
+    HOSTILE,
     measured_speeds,
     pruned_networks,
     whole_networks,
     without_feed_forwards,
 )
-from tests.analysis.test_report import HOSTILE
-from tests.support import browser
-from tests.support.browser import ENTER, ESCAPE, Browser
-from tests.support.fake_records import FakeSweep
 
 pytestmark = pytest.mark.skipif(
     bool(browser.missing()), reason=f"not installed: {browser.missing()} (Debian's packages)"

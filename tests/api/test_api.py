@@ -15,8 +15,8 @@ import pytest
 
 import lp_sweep
 from lp_sweep import LpSweepError, Results, Rows, Sweep, open_store
-from tests.orchestrator.cli.test_cli import sweep as command
 from tests.support.fake_records import FakeSweep
+from tests.support.program import sweep as command
 from tests.support.toyworld import save_world
 
 

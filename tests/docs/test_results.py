@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.orchestrator.cli.test_cli import sweep
+from tests.support.program import sweep
 
 ROOT = Path(__file__).resolve().parents[2]
 TEXT = (ROOT / "docs" / "results" / "README.md").read_text(encoding="utf-8")

@@ -28,9 +28,9 @@ from lp_sweep.storage.errors import LpSweepError, StoreError
 from lp_sweep.storage.printable import listed, printable, short, shown
 from lp_sweep.storage.runs import Announcement
 from lp_sweep.storage.store import Store
-from tests.orchestrator.cli.test_cli import sweep
 from tests.support.fake_records import FakeSweep
 from tests.support.fuzzing import AWKWARD, awkward, fuzz
+from tests.support.program import sweep
 from tests.support.sqlworld import ESCAPES, refuse
 from tests.support.sweepfiles import PLAIN, find, make_inputs
 

@@ -14,8 +14,8 @@ from lp_sweep.analysis.views import open_views, resting
 from lp_sweep.orchestrator.cli.tableview import VIEWS_READ, Asked, make_table
 from lp_sweep.storage.specs import Recipe
 from lp_sweep.storage.store import Store
-from tests.orchestrator.cli.test_cli import sweep
 from tests.support.fake_records import FakeSweep
+from tests.support.program import sweep
 
 # of these tables the numbers of several cells stand in one row
 OF_SCORES = sorted(VIEWS_READ.keys() - {"speed", "setups"})

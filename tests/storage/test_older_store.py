@@ -21,9 +21,8 @@ from lp_sweep.storage.packs import compact
 from lp_sweep.storage.schema import TRIALS
 from lp_sweep.storage.store import Store
 from lp_sweep.trials.run import execute
-from tests.orchestrator.cli.test_cli import sweep
-from tests.support.faults import command
-from tests.trials.test_run import jobs
+from tests.support.program import command, sweep
+from tests.support.toyworld import jobs
 
 AS_THEN = "recipe.compute=reference"
 

@@ -16,8 +16,7 @@ from hypothesis import strategies as st
 from lp_sweep.storage.redact import REMOVED, redact_command, redact_text
 from lp_sweep.trials.record import Failure
 from lp_sweep.trials.run import execute
-from tests.support.toyworld import save_world
-from tests.trials.test_run import jobs
+from tests.support.toyworld import jobs, save_world
 
 NONE: dict[str, str] = {}
 # no part of these is in the words around them

@@ -17,7 +17,8 @@ import psutil
 import pyarrow.parquet as pq
 import pytest
 
-from tests.support.faults import command, sweep, wait_for, with_changes
+from tests.support.faults import sweep, wait_for, with_changes
+from tests.support.program import command
 from tests.support.toyworld import save_world
 
 pytestmark = [pytest.mark.ray, pytest.mark.slow]

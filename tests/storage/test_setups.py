@@ -25,9 +25,8 @@ from lp_sweep.storage.schema import TABLES
 from lp_sweep.storage.setups import compared, earlier_setups
 from lp_sweep.storage.specs import Recipe, TaskDefinition
 from lp_sweep.storage.store import Store
-from tests.orchestrator.cli.test_cli import sweep
-from tests.orchestrator.engine.test_recorder import run_of
-from tests.support.sweepfiles import PLAIN, find, make_data, make_inputs, make_model
+from tests.support.program import sweep
+from tests.support.sweepfiles import PLAIN, find, make_data, make_inputs, make_model, run_of
 
 RECIPE = "another recipe (epochs 3 instead of 1)"
 

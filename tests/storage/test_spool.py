@@ -21,8 +21,7 @@ from lp_sweep.storage.store import Store
 from lp_sweep.trials import run as running
 from lp_sweep.trials.run import execute
 from tests.support.fake_records import FakeSweep, trial_record
-from tests.support.toyworld import save_world
-from tests.trials.test_run import jobs
+from tests.support.toyworld import jobs, save_world
 
 SHORT = ("recipe.epochs=1", "recipe.limit_train=32")
 

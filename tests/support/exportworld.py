@@ -18,8 +18,7 @@ from lp_sweep.orchestrator.export.trialfolder import Exported
 from lp_sweep.storage.store import Store
 from lp_sweep.trials.plainload import answer_of
 from lp_sweep.trials.run import execute
-from tests.support.toyworld import save_world
-from tests.trials.test_run import jobs
+from tests.support.toyworld import jobs, save_world
 
 QUICK = ("recipe.epochs=1", "recipe.limit_train=64")
 

@@ -257,3 +257,11 @@ def trial_record(row: dict[str, Any], score: float | None, **changes: Any) -> di
         "versions": {"lp_sweep": "0.1.0", "torch": "2.13.0"},
     }
     return {**record, **changes}
+
+
+def store_with_scores(folder: Path) -> FakeSweep:
+    fake = FakeSweep(folder / "store")
+    fake.curve({0: 90.0, 6: 88.0})
+    fake.cell(k=8, state="failed")
+    fake.publish()
+    return fake

@@ -6,7 +6,6 @@ import os
 import random
 import signal
 import subprocess
-import sys
 import time
 import uuid
 from collections.abc import Callable, Iterator
@@ -17,6 +16,7 @@ from typing import Any
 import psutil
 
 from lp_sweep.storage.store import Store
+from tests.support.program import command
 
 MARK = "LP_SWEEP_TEST_MARK"  # in the environment of all that a test starts, and may kill
 # what two runs of one trial may differ in
@@ -30,10 +30,6 @@ _OF_THE_MOMENT = {
     "train_examples_per_second",
     "versions",
 }
-
-
-def command(*arguments: str | Path) -> list[str]:
-    return [sys.executable, "-m", "lp_sweep.orchestrator.cli", *map(str, arguments)]
 
 
 class Sweep:

@@ -10,16 +10,14 @@ import select
 import signal
 import struct
 import subprocess
-import sys
 import termios
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import Any
 
-
-def command(*arguments: str | Path) -> list[str]:
-    return [sys.executable, "-m", "lp_sweep.orchestrator.cli", *map(str, arguments)]
+from tests.support.program import command
 
 
 def _hear_ctrl_c() -> None:
@@ -93,3 +91,12 @@ class Terminal:
         self.process.kill()
         self.process.wait()
         os.close(self._ours)
+
+
+def wait_until(condition: Any, seconds: float = 30) -> None:
+    import time
+
+    end = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < end
+        time.sleep(0.2)

@@ -13,7 +13,7 @@ from lp_sweep.storage.plain import trial_spec_from_plain
 from lp_sweep.storage.specs import ProfileSpec, TrialSpec
 from lp_sweep.storage.store import Store
 from lp_sweep.trials.procedures import stage_one
-from tests.trials.test_run import jobs
+from tests.support.toyworld import jobs
 
 DEPTH = 4  # of the toy world's model
 Job = dict[str, Any]

@@ -14,11 +14,16 @@ import pyarrow as pa
 from pyarrow import parquet as pq
 from safetensors.numpy import save_file
 
+from lp_sweep.orchestrator.engine.recorder import Recorder
+from lp_sweep.orchestrator.estimate.estimate import Rates
 from lp_sweep.orchestrator.inputs.resolve import Sweep, resolve
 from lp_sweep.orchestrator.plan.known import Known
 from lp_sweep.orchestrator.plan.plan import Plan
 from lp_sweep.orchestrator.plan.planning import make_plan
 from lp_sweep.orchestrator.sweepfile.load import load_sweep
+from lp_sweep.orchestrator.sweepfile.overrides import is_part
+from lp_sweep.storage.identity import canonical_json
+from lp_sweep.storage.store import Store
 
 # the file of the README, as it stands
 DEMO = """\
@@ -79,3 +84,17 @@ def find(file: Path, overrides: Sequence[str] = ()) -> Sweep:
 
 def planned(file: Path, *overrides: str, known: Known | None = None) -> Plan:
     return make_plan(find(file, overrides), known or Known.nothing())
+
+
+def run_of(file: Path, *overrides: str) -> None:
+    """Its cells, and of each of its trials a record."""
+    store = Store(file.parent / "store", create=True)
+    plan = make_plan(find(file, overrides), Known.nothing())
+    for id_, work in plan.trials.items():
+        names = {"trial_id": id_, "model": work.model.name, "task": work.task.name}
+        found = {"seed": work.trial.seed, "kept_layers": work.trial.kept_layers, "last": 0.9}
+        store.put("trials", id_, [names | found | {"spec": canonical_json(work.trial)}])
+    Recorder(store, part=is_part(overrides), command="").cells(plan)
+
+
+CPU = Rates([], gpu=False)

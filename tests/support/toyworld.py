@@ -11,6 +11,10 @@ import torch
 import yaml
 from transformers import BertConfig, BertForSequenceClassification
 
+from lp_sweep.orchestrator.inputs.resolve import resolve
+from lp_sweep.orchestrator.plan.known import Known
+from lp_sweep.orchestrator.plan.planning import make_plan
+from lp_sweep.orchestrator.sweepfile.load import load_sweep
 from tests.support.tiny import tiny_tokenizer
 
 GOOD, BAD, PLAIN = ["good", "fine"], ["bad", "poor"], [f"w{i}" for i in range(20)]
@@ -80,3 +84,10 @@ def save_world(folder: Path, **changes: Any) -> Path:
     path = folder / "sweep.yaml"
     path.write_text(yaml.safe_dump(sweep_content(**changes)), encoding="utf-8")
     return path
+
+
+def jobs(sweep_file: Path, *overrides: str, cache: Path | None = None) -> list[dict[str, Any]]:
+    plan = make_plan(resolve(load_sweep(sweep_file, overrides)), Known.nothing())
+    place = {"cache_dir": str(cache or sweep_file.parent / "cache"), "device": "cpu", "threads": 1}
+    works = (*plan.trials.values(), *plan.profiles.values(), *plan.speeds.values())
+    return [{**work.job(), **place} for work in works]

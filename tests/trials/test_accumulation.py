@@ -21,8 +21,7 @@ from lp_sweep.trials.run import execute, run_trial
 from lp_sweep.trials.setting import Setting
 from lp_sweep.trials.steps import stream, train_step
 from lp_sweep.trials.trial import Try
-from tests.support.toyworld import save_model, save_world
-from tests.trials.test_run import jobs
+from tests.support.toyworld import jobs, save_model, save_world
 
 CLASSES = TaskDefinition(text_columns=("text",))
 NUMBERS = TaskDefinition(text_columns=("text",), kind="regression", metric="pearson")

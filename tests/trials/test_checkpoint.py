@@ -28,25 +28,11 @@ from lp_sweep.trials.optimizer import make_optimizer
 from lp_sweep.trials.prune import load_pruned
 from lp_sweep.trials.run import execute, run_trial
 from lp_sweep.trials.trial import Try
+from tests.support.cutoff import STEPS, CutOff, assert_same, cut_off, other_network, write_state
 from tests.support.families import FAMILIES, Family, save_pretrained
-from tests.support.toyworld import save_world
-from tests.trials.test_run import jobs
+from tests.support.toyworld import jobs, save_world
 
-# what a try measures of itself, and where it began
-OF_THE_TRY = {
-    "started_at",
-    "ended_at",
-    "peak_memory_bytes",
-    "resumed_from_step",
-    "threads",
-    "train_examples_per_second",
-    "dev_examples_per_second",
-}
-EPOCHS, STEPS = 3, 16  # of an epoch: 64 rows in batches of 4
-
-
-class CutOff(BaseException):
-    """Not an Exception: no handler of ours may take it for a failure."""
+EPOCHS = 3
 
 
 @pytest.fixture(scope="module")
@@ -69,38 +55,6 @@ def job_of(world: Path, rows: int = 4 * STEPS, **settings: Any) -> dict[str, Any
 def undisturbed(world: Path) -> dict[int, dict[str, Any]]:
     """Halvings -> what a training gives that nothing interrupts."""
     return {times: run_trial(job_of(world), Try(halvings=times)) for times in (0, 1)}
-
-
-def assert_same(store: Store, job: dict[str, Any], expected: dict[str, Any]) -> dict[str, Any]:
-    """The stored record and predictions are the expected ones; gives the record."""
-    record = store.read("trials", job["id"])[0]
-    for name, value in expected["record"].items():
-        if name not in OF_THE_TRY and not name.startswith("seconds_") and name != "versions":
-            assert record[name] == value, name
-    predictions = store.read("predictions", job["id"])
-    assert predictions == expected["predictions"]
-    assert store.listing("checkpoints") == []
-    assert not list((Path(job["cache_dir"]) / "checkpoints").glob("*"))
-    return record
-
-
-def cut_off(job: dict[str, Any], store: Store, monkeypatch: pytest.MonkeyPatch, step: int) -> None:
-    """Train, and stop right before `step` with a checkpoint of it written."""
-    real, last = finetuning.train_step, [0]
-
-    def train_step(*args: Any) -> Any:
-        last[0] = args[4]
-        if last[0] == step:
-            raise CutOff
-        return real(*args)
-
-    with monkeypatch.context() as patch:
-        patch.setattr(finetuning, "train_step", train_step)
-        patch.setattr(checkpoint.Checkpoints, "due", lambda self: last[0] == step - 1)
-        with pytest.raises(CutOff):
-            execute({**job, "checkpoint_every": 1.0}, store.location)
-    assert [item.name for item in store.listing("checkpoints")] == [f"{job['id']}.safetensors"]
-    assert not store.names("trials")
 
 
 # -- killed
@@ -313,18 +267,9 @@ def _change(**header: Any) -> Any:
         text = json.loads(statefile.read_text(path)) | header
         with safe_open(path, framework="pt") as file:
             tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
-        _write(path, json.dumps(text), tensors)
+        write_state(path, json.dumps(text), tensors)
 
     return change
-
-
-def _write(path: Path, text: str, tensors: dict[str, torch.Tensor]) -> None:
-    statefile._save(path, text, tensors)
-
-
-def _other_network(path: Path) -> None:
-    text = statefile.read_text(path)
-    _write(path, text, {"model.a": torch.zeros(3), "step_losses": torch.zeros(STEPS)})
 
 
 OTHER_TRIAL = ["t1-00000000000000000000", 1, "{}", "fp32", "cpu"]
@@ -342,7 +287,7 @@ OTHER_TRIAL = ["t1-00000000000000000000", 1, "{}", "fp32", "cpu"]
         pytest.param(_change(subject=OTHER_TRIAL), "its trial_id is 't1-0000", id="another trial"),
         pytest.param(_change(halvings=9), "it has 9 halvings", id="impossible"),
         pytest.param(_change(more=1), "unexpected keyword", id="an unknown field"),
-        pytest.param(_other_network, "not those of this network", id="another network"),
+        pytest.param(other_network, "not those of this network", id="another network"),
     ],
 )
 def test_what_is_torn_or_foreign_is_ignored_with_a_warning(

@@ -12,7 +12,7 @@ import torch
 from lp_sweep.trials import forward as forward_module
 from lp_sweep.trials.unpadded import families, xlnet
 from lp_sweep.trials.unpadded.tokens import RealTokens
-from tests.trials.test_fast import (
+from tests.support.fastnets import (
     assert_same_gradients,
     assert_same_logits,
     network,

@@ -19,10 +19,8 @@ from lp_sweep.trials.passes import EagerPass
 from lp_sweep.trials.run import execute, run_trial
 from lp_sweep.trials.speed import run_speed
 from lp_sweep.trials.steps import train_step
-from tests.support.toyworld import save_world
-from tests.trials.test_fast import network, split_of, without_dropout
-from tests.trials.test_graphs import setting
-from tests.trials.test_run import jobs
+from tests.support.fastnets import network, setting, split_of, without_dropout
+from tests.support.toyworld import jobs, save_world
 
 pytestmark = [
     pytest.mark.gpu,

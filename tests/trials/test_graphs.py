@@ -14,46 +14,28 @@ from hypothesis import given
 from hypothesis import strategies as st
 from transformers import PreTrainedModel
 
-from lp_sweep.storage.specs import Recipe, TaskDefinition
-from lp_sweep.trials.batches import BatchSizes, Padding
-from lp_sweep.trials.encoded import EncodedSplit
+from lp_sweep.trials.encoded import EncodedSplit, EncodedTask
 from lp_sweep.trials.finetune import NoSaver, finetune
 from lp_sweep.trials.forward import compute_used
 from lp_sweep.trials.graphs import GraphPass, _gradients_aside
 from lp_sweep.trials.passes import EagerPass, Pass
-from lp_sweep.trials.procedures import Phase
-from lp_sweep.trials.setting import Setting
 from lp_sweep.trials.steps import train_step
 from lp_sweep.trials.unpadded.even import even_length
 from lp_sweep.trials.unpadded.families import FAMILIES as UNPADDED_FAMILIES
 from tests.support.families import FAMILIES
-from tests.trials.test_fast import (
+from tests.support.fastnets import (
     CPU,
-    PAD,
     assert_same_gradients,
     assert_within_1e5,
     network,
     of_two_texts,
+    setting,
     spelling_the_padding,
     split_of,
     without_dropout,
 )
 
 HELD = [name for name, family in UNPADDED_FAMILIES.items() if family.on_device]
-
-
-def setting(compute: Any, micro_batch: int = 4, device: torch.device = CPU, **how: Any) -> Setting:
-    return Setting(
-        definition=TaskDefinition(text_columns=("text",)),
-        recipe=Recipe(learning_rate=1e-4, batch_size=4, max_length=20, epochs=1, compute=compute),
-        seed=1,
-        device=device,
-        padding=Padding(PAD, 0, False),
-        precision="fp32",
-        batches=BatchSizes(micro_batch, 64),
-        course=(Phase((1, 2, 3), 1),),
-        **how,
-    )
 
 
 def gradients(model: PreTrainedModel) -> dict[str, torch.Tensor]:
@@ -146,11 +128,8 @@ def test_what_a_gpu_holds(tmp_path: Path) -> None:
 
 
 def test_without_a_gpu_a_training_is_that_of_fast(tmp_path: Path) -> None:
-    from lp_sweep.trials.encoded import EncodedTask
-    from tests.trials.test_accumulation import split as accumulated
-
     data = EncodedTask(
-        train=accumulated(False),
+        train=split_of([2 + row % 8 for row in range(13)], seed=5),
         dev={"validation": split_of([3, 8, 5], seed=4)},
         label_names=("a", "b"),
         num_labels=2,

@@ -21,8 +21,7 @@ from lp_sweep.trials import keep as keeping
 from lp_sweep.trials import run as running
 from lp_sweep.trials.prune import load_pruned
 from lp_sweep.trials.run import execute
-from tests.support.toyworld import save_world
-from tests.trials.test_run import jobs
+from tests.support.toyworld import jobs, save_world
 
 QUICK = ("recipe.epochs=1", "recipe.limit_train=16")  # a step: what is learned is not looked at
 

@@ -17,8 +17,7 @@ from lp_sweep.storage.store import Store
 from lp_sweep.trials import run as running
 from lp_sweep.trials.logtail import LOG_BYTES, Tail, recorded
 from lp_sweep.trials.run import execute
-from tests.support.toyworld import save_world
-from tests.trials.test_run import jobs
+from tests.support.toyworld import jobs, save_world
 
 PROGRAM = """
 import logging, sys, warnings

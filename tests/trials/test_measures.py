@@ -33,8 +33,7 @@ from lp_sweep.trials.select import BY_MEASURE
 from lp_sweep.trials.setting import Setting
 from lp_sweep.trials.trial import Try
 from tests.support.staging import DEPTH, Job, made, spec_of
-from tests.support.toyworld import save_world
-from tests.trials.test_run import jobs
+from tests.support.toyworld import jobs, save_world
 
 KEPT = [2, 4]
 

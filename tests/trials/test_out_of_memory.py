@@ -27,8 +27,7 @@ from lp_sweep.trials.measures import registry as measuring
 from lp_sweep.trials.memory import forget_frames, is_out_of_memory, memory_errors
 from lp_sweep.trials.resident import resident
 from lp_sweep.trials.run import execute
-from tests.support.toyworld import PLAIN, WORDS, save_world
-from tests.trials.test_run import jobs
+from tests.support.toyworld import PLAIN, WORDS, jobs, save_world
 
 SMALL = ("recipe.batch_size=2", "recipe.limit_dev=2", "recipe.epochs=1")
 LARGE = ("recipe.batch_size=64", "recipe.max_length=256", "recipe.epochs=1")

@@ -17,8 +17,7 @@ from lp_sweep.storage.plain import trial_spec_from_canonical
 from lp_sweep.storage.store import Store
 from lp_sweep.trials import provenance
 from lp_sweep.trials.run import execute
-from tests.support.toyworld import save_world
-from tests.trials.test_run import jobs
+from tests.support.toyworld import jobs, save_world
 
 OPEN = (
     "NVRM version: NVIDIA UNIX Open Kernel Module for x86_64  570.86.10  Release Build  (dvs)\n"

@@ -12,10 +12,6 @@ import pytest
 import torch
 from sklearn.metrics import f1_score
 
-from lp_sweep.orchestrator.inputs.resolve import resolve
-from lp_sweep.orchestrator.plan.known import Known
-from lp_sweep.orchestrator.plan.planning import make_plan
-from lp_sweep.orchestrator.sweepfile.load import load_sweep
 from lp_sweep.storage.errors import DivergedError
 from lp_sweep.storage.schema import PREDICTIONS, PROFILES, TRIALS
 from lp_sweep.storage.specs import Recipe
@@ -27,19 +23,12 @@ from lp_sweep.trials.forward import forward
 from lp_sweep.trials.optimizer import decay, make_optimizer
 from lp_sweep.trials.run import execute, run_profile, run_trial
 from lp_sweep.trials.steps import train_step
-from tests.support.toyworld import save_model, save_world
+from tests.support.toyworld import jobs, save_model, save_world
 
 
 @pytest.fixture(scope="module")
 def world(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return save_world(tmp_path_factory.mktemp("world"))
-
-
-def jobs(sweep_file: Path, *overrides: str, cache: Path | None = None) -> list[dict[str, Any]]:
-    plan = make_plan(resolve(load_sweep(sweep_file, overrides)), Known.nothing())
-    place = {"cache_dir": str(cache or sweep_file.parent / "cache"), "device": "cpu", "threads": 1}
-    works = (*plan.trials.values(), *plan.profiles.values(), *plan.speeds.values())
-    return [{**work.job(), **place} for work in works]
 
 
 @pytest.fixture(scope="module")

@@ -23,8 +23,7 @@ from lp_sweep.storage.store import Store
 from lp_sweep.trials.placed import placed
 from lp_sweep.trials.resident import resident
 from lp_sweep.trials.run import execute
-from tests.support.toyworld import save_world
-from tests.trials.test_run import jobs
+from tests.support.toyworld import jobs, save_world
 
 SMALL = ("k=1", "recipe.epochs=1", "recipe.limit_train=8", "recipe.limit_dev=4")
 

@@ -24,8 +24,7 @@ from lp_sweep.trials.run import execute
 from lp_sweep.trials.speed import run_speed
 from tests.support.families import FAMILIES, save_pretrained
 from tests.support.networks import load
-from tests.support.toyworld import save_world
-from tests.trials.test_run import jobs
+from tests.support.toyworld import jobs, save_world
 
 QUICK = Rule(warm_ups=1, pairs=2, rounds=1)
 Job = dict[str, Any]

@@ -23,9 +23,9 @@ from lp_sweep.trials.prune import keep_layers
 from lp_sweep.trials.run import execute, run_trial
 from lp_sweep.trials.setting import Setting
 from lp_sweep.trials.trial import Try
+from tests.support.cutoff import STEPS, assert_same, cut_off, other_network
 from tests.support.staging import made, spec_of, staged, weights
 from tests.support.toyworld import save_world
-from tests.trials.test_checkpoint import STEPS, _other_network, assert_same, cut_off
 
 FEED_FORWARD = 32 * 64 + 64 + 64 * 32 + 32  # parameters of one of the toy BERT's
 
@@ -260,7 +260,7 @@ def test_a_checkpoint_that_does_not_fit_starts_it_anew_with_all_layers(
 ) -> None:
     job = {**iterative(world), "checkpoint_every": 3600.0, "keep": "all"}
     cut_off(job, store, monkeypatch, 2 * STEPS + 10)
-    _other_network(Path(store.location) / "checkpoints" / f"{job['id']}.safetensors")
+    other_network(Path(store.location) / "checkpoints" / f"{job['id']}.safetensors")
     with pytest.warns(UserWarning, match="not those of this network"):
         execute(job, store.location)
     assert assert_same(store, job, undisturbed)["resumed_from_step"] == 0

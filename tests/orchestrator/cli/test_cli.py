@@ -1,25 +1,21 @@
 """The command line as its user meets it: exit codes, stdout for data, stderr for all else."""
 
-import contextlib
 import csv
 import io
 import json
-import os
 import re
-import subprocess
-import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any, NamedTuple
-from unittest import mock
+from typing import Any
 
 import pytest
 from typer.main import get_command
 
-from lp_sweep.orchestrator.cli.__main__ import app, main
+from lp_sweep.orchestrator.cli.__main__ import app
 from lp_sweep.storage.store import Store
 from tests.support.fake_records import FakeSweep
+from tests.support.program import process, sweep
 from tests.support.sweepfiles import DEMO, PLAIN, make_inputs
 
 COMMANDS = tuple(get_command(app).commands)  # type: ignore[attr-defined]
@@ -27,43 +23,6 @@ CELL_KEYS = {
     "model", "strategy", "k", "threshold", "task", "seed", "procedure",
     "kept_layers", "dropped_layers", "trial_id", "state",
 }  # fmt: skip
-
-
-class Done(NamedTuple):
-    returncode: int
-    stdout: str
-    stderr: str
-
-
-def sweep(
-    *arguments: str, cwd: Path, env: Mapping[str, str] | None = None, stdin: str = ""
-) -> Done:
-    """`lp-sweep ARGUMENTS` in `cwd`, without what the caller has in LP_SWEEP_*."""
-    clean = {key: value for key, value in os.environ.items() if not key.startswith("LP_SWEEP_")}
-    environment = {**clean, "LP_SWEEP_OFFLINE": "1", **(env or {})}
-    out, err = io.StringIO(), io.StringIO()
-    with (
-        contextlib.chdir(cwd),
-        contextlib.redirect_stdout(out),
-        contextlib.redirect_stderr(err),
-        mock.patch.dict(os.environ, environment, clear=True),
-        mock.patch.object(sys, "argv", ["lp-sweep", *arguments]),
-        mock.patch.object(sys, "stdin", io.StringIO(stdin)),
-        pytest.raises(SystemExit) as end,
-    ):
-        main()
-    return Done(int(end.value.code or 0), out.getvalue(), err.getvalue())
-
-
-def process(*arguments: str, cwd: Path, stdout: Any = subprocess.PIPE) -> subprocess.Popen[str]:
-    """The same, in a process of its own."""
-    return subprocess.Popen(
-        [sys.executable, "-m", "lp_sweep.orchestrator.cli", *arguments],
-        cwd=cwd,
-        stdout=stdout,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
 
 
 @pytest.fixture

@@ -31,7 +31,7 @@ from lp_sweep.orchestrator.inputs import parcel
 from lp_sweep.orchestrator.plan.policy import Limits
 from lp_sweep.orchestrator.service.request import Request, planned
 from lp_sweep.storage.errors import LpSweepError, PreflightError, SpecError
-from tests.orchestrator.cli.test_cli import sweep as lp_sweep
+from tests.support.program import sweep as lp_sweep
 from tests.support.toyworld import save_world, sweep_content
 
 SERVER = "http://127.0.0.1:8265"

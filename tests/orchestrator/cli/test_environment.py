@@ -12,9 +12,9 @@ from pathlib import Path
 import pytest
 import torch
 
-from tests.orchestrator.cli.test_cli import sweep
 from tests.support.fake_records import FakeSweep
 from tests.support.hubworld import World, served
+from tests.support.program import sweep
 from tests.support.sweepfiles import make_inputs
 from tests.support.toyworld import save_world
 

@@ -17,7 +17,7 @@ from typer.main import get_command
 from lp_sweep.orchestrator.cli.__main__ import app
 from lp_sweep.orchestrator.cli.root import ENVIRONMENT, EXIT_CODES, SECTIONS
 from lp_sweep.orchestrator.cli.variables import WITHOUT, Option, options_of, variable_of
-from tests.orchestrator.cli.test_cli import sweep
+from tests.support.program import sweep
 
 ROOT: Any = get_command(app)
 _BY_TYPER = ("--install-completion", "--show-completion")

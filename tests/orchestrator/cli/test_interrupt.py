@@ -11,7 +11,7 @@ import pytest
 
 from lp_sweep.orchestrator.cli import running
 from lp_sweep.orchestrator.inputs import checks
-from tests.orchestrator.cli.test_cli import sweep
+from tests.support.program import sweep
 from tests.support.toyworld import save_world
 
 

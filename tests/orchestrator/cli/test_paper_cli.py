@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.orchestrator.cli.test_cli import sweep
 from tests.support.fake_records import FakeSweep
+from tests.support.program import sweep
 
 PAPER_FULL, PAPER_TOP_6 = 92.43, 90.25  # BERT on SST-2, Table 1
 OF_QQP = {"task": "qqp", "rows": 40_430, "full": 91.07, "top_6": 90.35}

@@ -13,8 +13,8 @@ import pytest
 from lp_sweep.orchestrator.cli import spot
 from lp_sweep.orchestrator.cluster.spotwatch import CLOUDS, Notice, drain, wait_for_notice
 from lp_sweep.trials.leaving import announced
-from tests.orchestrator.cli.test_cli import sweep
 from tests.support.metadata import Answer, Metadata, action, serving
+from tests.support.program import sweep
 
 EVERY = 0.2  # seconds between two looks
 Serve = Callable[..., Metadata]

@@ -12,9 +12,9 @@ from lp_sweep.analysis.views import open_views
 from lp_sweep.orchestrator.cli.options import TableName
 from lp_sweep.orchestrator.cli.tableview import VIEWS_READ, Asked, make_table
 from lp_sweep.storage.store import Store
-from tests.orchestrator.cli.test_cli import sweep
 from tests.support.answered import network, right
 from tests.support.fake_records import FakeSweep
+from tests.support.program import sweep
 
 BRACKETS = "./a[b]"  # a name that is a pattern, too
 

@@ -20,8 +20,8 @@ from lp_sweep.orchestrator.inputs.room import Probe, probed, unseen
 from lp_sweep.orchestrator.service.clustercheck import clock_off, missing_machines
 from lp_sweep.storage.errors import StoreError
 from lp_sweep.storage.store import Store
-from tests.orchestrator.cli.test_cli import sweep as lp_sweep
 from tests.support.hubworld import MODEL, World, served
+from tests.support.program import sweep as lp_sweep
 from tests.support.toyworld import save_world
 
 GIB = 2**30

@@ -8,40 +8,17 @@ import os
 import pty
 import re
 import subprocess
-import sys
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from lp_sweep.storage.store import Store
+from tests.support.program import cells, command, environment, record_path, run
 from tests.support.toyworld import save_world
 
 pytestmark = pytest.mark.ray
 
 CONTRIBUTION = {"name": "contribution", "threshold": [0.2, 0.21, 0.999]}
-
-
-def lp_sweep(*arguments: str | Path) -> list[str]:
-    return [sys.executable, "-m", "lp_sweep.orchestrator.cli", *map(str, arguments)]
-
-
-def run(*arguments: str | Path, cwd: Path, code: int = 0) -> subprocess.CompletedProcess[str]:
-    done = subprocess.run(
-        lp_sweep(*arguments),
-        cwd=cwd,
-        capture_output=True,
-        text=True,
-        env=environment(cwd),
-        timeout=300,
-    )
-    assert done.returncode == code, done.stderr
-    return done
-
-
-def environment(cwd: Path) -> dict[str, str]:
-    settings = {"LP_SWEEP_CACHE_DIR": str(cwd / "cache"), "RAY_worker_niceness": "0"}
-    return os.environ | settings | {"OMP_NUM_THREADS": "1"}
 
 
 @pytest.fixture(scope="module")
@@ -55,15 +32,6 @@ def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
     )
     run("run", "sweep.yaml", cwd=folder)
     return folder
-
-
-def record_path(store: Store, name: str) -> Path:
-    return Path(store.location, "trials", f"{name}.parquet")
-
-
-def cells(folder: Path, *overrides: str) -> list[dict[str, Any]]:
-    plan = json.loads(run("plan", "sweep.yaml", *overrides, "--json", cwd=folder).stdout)
-    return list(plan["cells"])
 
 
 def test_every_cell_is_done(finished: Path) -> None:
@@ -207,7 +175,7 @@ def test_a_terminal_gets_the_live_display(tmp_path: Path) -> None:
     save_world(tmp_path)
     ours, theirs = pty.openpty()
     process = subprocess.Popen(
-        lp_sweep("run", "sweep.yaml", "--json"),
+        command("run", "sweep.yaml", "--json"),
         cwd=tmp_path,
         env=environment(tmp_path) | {"TERM": "xterm", "COLUMNS": "120", "LINES": "30"},
         stdout=subprocess.PIPE,

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from lp_sweep.storage.store import Store
-from tests.orchestrator.engine.test_driver import cells, environment, lp_sweep, run
+from tests.support.program import cells, command, environment, run
 from tests.support.toyworld import RECIPE, save_world
 
 pytestmark = pytest.mark.ray
@@ -32,7 +32,7 @@ def test_a_lost_worker_is_a_failed_attempt_and_the_sweep_goes_on(tmp_path: Path)
         encoding="utf-8",
     )
     done = subprocess.run(
-        lp_sweep("run", "sweep.yaml"),
+        command("run", "sweep.yaml"),
         cwd=tmp_path,
         capture_output=True,
         text=True,
@@ -147,7 +147,7 @@ def test_a_node_out_of_memory_ends_the_trial_and_not_the_sweep(tmp_path: Path) -
     save_world(tmp_path, seeds=[1], strategies=[{"name": "top", "k": [0]}])
     pressed = {"RAY_memory_usage_threshold": "0.001", "RAY_memory_monitor_refresh_ms": "50"}
     done = subprocess.run(
-        lp_sweep("run", "sweep.yaml"),
+        command("run", "sweep.yaml"),
         cwd=tmp_path,
         capture_output=True,
         text=True,

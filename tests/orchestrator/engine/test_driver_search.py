@@ -12,7 +12,8 @@ import pytest
 from lp_sweep.analysis.tables import min_layers
 from lp_sweep.analysis.views import open_views
 from lp_sweep.storage.store import Store
-from tests.support.faults import command, sweep, wait_for
+from tests.support.faults import sweep, wait_for
+from tests.support.program import command
 from tests.support.toyworld import RECIPE, save_world
 
 pytestmark = pytest.mark.ray

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from lp_sweep.storage.store import Store
-from tests.orchestrator.engine.test_driver import environment, lp_sweep, record_path, run
+from tests.support.program import command, environment, record_path, run
 from tests.support.toyworld import save_world
 
 pytestmark = pytest.mark.ray
@@ -30,7 +30,7 @@ def test_an_interrupted_sweep_goes_on(tmp_path: Path, number: signal.Signals, co
     log = tmp_path / "log.txt"
     with log.open("w") as stream:
         process = subprocess.Popen(
-            lp_sweep("run", "sweep.yaml"),
+            command("run", "sweep.yaml"),
             cwd=tmp_path,
             env=environment(tmp_path),
             stderr=stream,
@@ -66,7 +66,7 @@ def test_a_signal_while_ray_starts(tmp_path: Path, seconds: float) -> None:
     save_world(tmp_path)
     with (tmp_path / "log.txt").open("w") as stream:
         process = subprocess.Popen(
-            lp_sweep("run", "sweep.yaml"), cwd=tmp_path, env=environment(tmp_path), stderr=stream
+            command("run", "sweep.yaml"), cwd=tmp_path, env=environment(tmp_path), stderr=stream
         )
         announced = tmp_path / "lp-sweep-store" / "runs"
         wait_for(lambda: list(announced.glob("*.json")), process)

@@ -12,7 +12,8 @@ import pytest
 
 from lp_sweep.storage.networks import has_network
 from lp_sweep.storage.store import Store
-from tests.support.faults import command, sweep, wait_for
+from tests.support.faults import sweep, wait_for
+from tests.support.program import command
 from tests.support.toyworld import RECIPE, save_world
 
 pytestmark = pytest.mark.ray

@@ -12,7 +12,8 @@ from pathlib import Path
 import pytest
 
 from lp_sweep.storage.store import Store
-from tests.support.faults import assert_equal, command, kill_one, sweep, wait_for
+from tests.support.faults import assert_equal, kill_one, sweep, wait_for
+from tests.support.program import command
 from tests.support.toyworld import RECIPE, save_world
 
 pytestmark = pytest.mark.ray

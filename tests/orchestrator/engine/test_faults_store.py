@@ -12,7 +12,8 @@ from pathlib import Path
 import pytest
 
 from lp_sweep.storage.store import Store
-from tests.support.faults import assert_equal, command, records, sweep, wait_for
+from tests.support.faults import assert_equal, records, sweep, wait_for
+from tests.support.program import command
 from tests.support.s3proxy import breaking_proxy
 from tests.support.s3server import BUCKET, Server, running_server
 from tests.support.toyworld import RECIPE, save_world

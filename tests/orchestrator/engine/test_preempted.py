@@ -13,8 +13,9 @@ import pytest
 
 from lp_sweep.orchestrator.engine.raycompat import drain_nodes
 from lp_sweep.storage.store import Store
-from tests.support.faults import assert_equal, command, sweep, wait_for, with_changes
+from tests.support.faults import assert_equal, sweep, wait_for, with_changes
 from tests.support.metadata import action, serving
+from tests.support.program import command
 from tests.support.toyworld import RECIPE, save_world
 
 pytestmark = [pytest.mark.ray, pytest.mark.slow, pytest.mark.timeout(1800)]

@@ -13,11 +13,10 @@ from lp_sweep.orchestrator.plan.known import Known
 from lp_sweep.orchestrator.plan.leftover import leftover, trained_otherwise
 from lp_sweep.orchestrator.plan.planning import make_plan
 from lp_sweep.orchestrator.sweepfile.overrides import is_part
-from lp_sweep.storage.identity import canonical_json
 from lp_sweep.storage.redact import redact_command
 from lp_sweep.storage.store import Store
-from tests.orchestrator.cli.test_cli import sweep
-from tests.support.sweepfiles import PLAIN, find, make_data, make_inputs, make_model
+from tests.support.program import sweep
+from tests.support.sweepfiles import PLAIN, find, make_data, make_inputs, make_model, run_of
 
 
 @pytest.fixture
@@ -63,17 +62,6 @@ def test_a_run_of_the_whole_lists_its_own_cells(file: Path) -> None:
 
 
 # -- what a run of a part leaves listed
-
-
-def run_of(file: Path, *overrides: str) -> None:
-    """Its cells, and of each of its trials a record."""
-    store = Store(file.parent / "store", create=True)
-    plan = make_plan(find(file, overrides), Known.nothing())
-    for id_, work in plan.trials.items():
-        names = {"trial_id": id_, "model": work.model.name, "task": work.task.name}
-        found = {"seed": work.trial.seed, "kept_layers": work.trial.kept_layers, "last": 0.9}
-        store.put("trials", id_, [names | found | {"spec": canonical_json(work.trial)}])
-    Recorder(store, part=is_part(overrides), command="").cells(plan)
 
 
 def noted(file: Path, *overrides: str) -> list[str]:

@@ -12,8 +12,8 @@ from lp_sweep.orchestrator.plan.plan import Plan
 from lp_sweep.storage.networks import CONFIG, KEPT_BY, WEIGHTS, has_network, kept_by
 from lp_sweep.storage.runs import Presence, Progress
 from lp_sweep.storage.store import Store
-from tests.orchestrator.plan.test_plan import CPU
-from tests.orchestrator.plan.test_stages_plan import STAGED, cell_trial, plan_of, the_full
+from tests.support.stagedplans import STAGED, cell_trial, plan_of, the_full
+from tests.support.sweepfiles import CPU
 
 
 @pytest.fixture

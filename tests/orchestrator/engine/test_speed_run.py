@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from lp_sweep.storage.store import Store
-from tests.orchestrator.engine.test_driver import run
+from tests.support.program import run
 from tests.support.toyworld import RECIPE, save_world
 
 pytestmark = pytest.mark.ray

@@ -12,7 +12,7 @@ import yaml
 from lp_sweep.orchestrator.cluster.clusterfile import read_cluster_file
 from lp_sweep.orchestrator.estimate.cost import Band, Cost, cost
 from lp_sweep.orchestrator.estimate.estimate import Estimate
-from tests.orchestrator.cli.test_cli import Done, sweep
+from tests.support.program import Done, sweep
 from tests.support.sweepfiles import make_inputs
 
 KINDS: dict[str, Any] = {

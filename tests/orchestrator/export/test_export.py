@@ -47,7 +47,6 @@ from lp_sweep.storage.schema import TABLES, TRIALS
 from lp_sweep.storage.store import Store
 from lp_sweep.storage.sums import SUMS, changed_files
 from lp_sweep.trials.run import execute
-from tests.orchestrator.cli.test_cli import sweep
 from tests.support.exportworld import (
     QUICK,
     World,
@@ -57,9 +56,9 @@ from tests.support.exportworld import (
     swap_layers,
 )
 from tests.support.families import FAMILIES, save_pretrained
+from tests.support.program import sweep
 from tests.support.tiny import tiny_tokenizer
-from tests.support.toyworld import WORDS, save_world
-from tests.trials.test_run import jobs
+from tests.support.toyworld import WORDS, jobs, save_world
 
 QUICKSTART = Path(__file__).parents[3] / "quickstart" / "sweep.yaml"
 ALONE = """

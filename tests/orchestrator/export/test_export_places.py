@@ -22,8 +22,7 @@ from lp_sweep.trials.datasource import data_fingerprint
 from lp_sweep.trials.placed import data_files, model_files
 from lp_sweep.trials.tasks import TASKS, glue_source
 from tests.support.sweepfiles import make_data
-from tests.support.toyworld import save_world
-from tests.trials.test_run import jobs
+from tests.support.toyworld import jobs, save_world
 
 Row = dict[str, object]
 

@@ -19,11 +19,11 @@ from lp_sweep.orchestrator.export.prunedfolder import chosen_layers
 from lp_sweep.storage.errors import ExportError, LpSweepError, SpecError
 from lp_sweep.storage.sums import changed_files
 from lp_sweep.trials.plainload import load, states_of
-from tests.orchestrator.cli.test_cli import sweep
 from tests.support.exportworld import answer_here
 from tests.support.families import FAMILIES, save_pretrained
 from tests.support.hubserver import Hub, serve
 from tests.support.hubworld import MODEL, World, model_files
+from tests.support.program import sweep
 from tests.support.tiny import tiny_tokenizer
 
 DEPTH = 4

@@ -36,7 +36,7 @@ from lp_sweep.storage.errors import PreflightError
 from lp_sweep.storage.specs import Recipe
 from lp_sweep.storage.store import Store
 from lp_sweep.trials.load import load_encoder
-from tests.orchestrator.cli.test_cli import sweep
+from tests.support.program import sweep
 from tests.support.sweepfiles import make_inputs, make_model
 from tests.support.toyworld import save_world
 

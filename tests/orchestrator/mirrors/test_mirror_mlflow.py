@@ -20,8 +20,7 @@ from lp_sweep.orchestrator.mirrors.copying import copy_trials
 from lp_sweep.orchestrator.mirrors.kinds import MirrorKind, open_mirror
 from lp_sweep.storage.errors import LpSweepError
 from lp_sweep.storage.store import Store
-from tests.orchestrator.mirrors.test_mirroring import lp_sweep
-from tests.support.mirrorworld import SECRET, mirrored_store, trial_of
+from tests.support.mirrorworld import SECRET, lp_sweep, mirrored_store, trial_of
 from tests.support.toyworld import save_world
 
 pytest.importorskip("mlflow", reason="needs MLflow: pip install 'lp-sweep[mlflow]'")

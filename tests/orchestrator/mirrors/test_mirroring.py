@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from threading import Event
@@ -19,7 +16,7 @@ from lp_sweep.orchestrator.watch import mirroring
 from lp_sweep.orchestrator.watch.mirroring import LiveMirror, MirroringReporter, mirrored
 from lp_sweep.storage.errors import LpSweepError
 from lp_sweep.storage.store import Store
-from tests.support.mirrorworld import mirrored_store, texts, trial_of
+from tests.support.mirrorworld import lp_sweep, mirrored_store, texts, trial_of
 from tests.support.toyworld import save_world
 
 TENSORBOARD = MirrorKind.tensorboard
@@ -161,20 +158,6 @@ def test_the_command_that_goes_on_names_the_mirrors(store: Store) -> None:
 
 
 # -- on a real Ray
-
-
-def lp_sweep(*arguments: str, cwd: Path, **variables: str) -> subprocess.CompletedProcess[str]:
-    clean = {key: value for key, value in os.environ.items() if not key.startswith("LP_SWEEP_")}
-    places = {"LP_SWEEP_CACHE_DIR": str(cwd / "cache"), "RAY_worker_niceness": "0"}
-    return subprocess.run(
-        [sys.executable, "-m", "lp_sweep.orchestrator.cli", *arguments],
-        cwd=cwd,
-        env=clean | places | variables,
-        capture_output=True,
-        text=True,
-        timeout=300,
-        check=False,
-    )
 
 
 @pytest.mark.slow

@@ -13,9 +13,9 @@ from lp_sweep.orchestrator.mirrors.kinds import MirrorKind, open_mirror
 from lp_sweep.orchestrator.mirrors.runs import run_of_record
 from lp_sweep.storage.errors import LpSweepError
 from lp_sweep.storage.store import Store
-from tests.orchestrator.cli.test_cli import sweep
 from tests.support.fake_records import FakeSweep
 from tests.support.mirrorworld import SECRET, events, mirrored_store, scalars, texts, trial_of
+from tests.support.program import sweep
 
 RUNS = "TENSORBOARD_LOGGING_DIR"
 

@@ -27,12 +27,11 @@ from lp_sweep.storage.store import Store
 from lp_sweep.trials.select import STRATEGIES, Measured
 from lp_sweep.trials.tasks import TASKS, TaskSource
 from tests.support.fake_records import FakeSweep
-from tests.support.sweepfiles import PLAIN, make_data, make_inputs, make_model, planned
+from tests.support.sweepfiles import CPU, PLAIN, make_data, make_inputs, make_model, planned
 
 CONTRIBUTION = PLAIN.replace("{name: top, k: [0, 2]}", "{name: contribution, threshold: [0.9]}")
 EVERY = "\n".join(f"  - {{name: {name}, k: all}}" for name in STRATEGIES) + "\n"
 UNBASED = "exclude: [{procedure: [iterative], k: [0]}]\n"
-CPU = Rates([], gpu=False)
 
 
 def cosines(depth: int = 12, above: tuple[int, ...] = (), value: float = 0.95) -> dict[int, float]:

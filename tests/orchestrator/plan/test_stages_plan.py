@@ -17,7 +17,7 @@ from lp_sweep.orchestrator.engine.loss import blocked_by
 from lp_sweep.orchestrator.engine.others import Claims
 from lp_sweep.orchestrator.engine.recorder import Recorder
 from lp_sweep.orchestrator.engine.workqueue import WorkQueue
-from lp_sweep.orchestrator.estimate.estimate import Rates, estimate
+from lp_sweep.orchestrator.estimate.estimate import estimate
 from lp_sweep.orchestrator.plan.known import Known, failures
 from lp_sweep.orchestrator.plan.naming import describe, short_model
 from lp_sweep.orchestrator.plan.plan import Plan, Work
@@ -26,38 +26,11 @@ from lp_sweep.orchestrator.plan.selection import Selection, retry_selection, tak
 from lp_sweep.storage.errors import SpecError, StoreError
 from lp_sweep.storage.networks import CONFIG
 from lp_sweep.storage.runs import Presence, Progress
-from lp_sweep.storage.specs import TrialSpec
 from lp_sweep.storage.store import Store
 from lp_sweep.trials.measures.heldout import held_out_rows
-from lp_sweep.trials.procedures import full_layers
 from lp_sweep.trials.select import Measured
-from tests.support.sweepfiles import PLAIN, make_inputs, planned
-
-CPU = Rates([], gpu=False)
-ONE = ("task=rte", "seed=42")
-FULL = full_layers(12)
-
-
-def plan_of(folder: Path, lines: str, *overrides: str, known: Known | None = None) -> Plan:
-    """PLAIN with more lines, of one task and one seed."""
-    file = make_inputs(folder, PLAIN + lines + "\n")
-    return planned(file, *ONE, *overrides, known=known)
-
-
-def spec(work: Work) -> TrialSpec:
-    assert isinstance(work.spec, TrialSpec)
-    return work.spec
-
-
-def the_full(plan: Plan) -> str:
-    [full] = [
-        id_
-        for id_, work in plan.trials.items()
-        if spec(work).kept_layers == FULL
-        and not spec(work).removed_feed_forwards
-        and not spec(work).recipe.freeze_layers
-    ]
-    return full
+from tests.support.stagedplans import FULL, ONE, STAGED, cell_trial, plan_of, spec, the_full
+from tests.support.sweepfiles import CPU, PLAIN, make_inputs, planned
 
 
 def done(plan: Plan, *, measures: bool = True, networks: tuple[str, ...] = ()) -> Known:
@@ -69,16 +42,6 @@ def done(plan: Plan, *, measures: bool = True, networks: tuple[str, ...] = ()) -
         dict.fromkeys([*items, *plan.profiles], Measured({})),
         frozenset(networks),
     )
-
-
-def cell_trial(plan: Plan, **asked: Any) -> str:
-    [id_] = {
-        cell.trial_id
-        for cell in plan.cells
-        if all(getattr(cell.asked, key) == value for key, value in asked.items())
-    }
-    assert id_ is not None
-    return id_
 
 
 # -- stages
@@ -151,8 +114,6 @@ def test_a_measurement_may_leave_no_feed_forward_to_remove(tmp_path: Path, label
 
 
 # -- what is missing
-
-STAGED = "procedures: [direct, finetune_then_drop]"
 
 
 def test_nothing_done(tmp_path: Path) -> None:

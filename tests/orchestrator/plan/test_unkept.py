@@ -14,7 +14,7 @@ from lp_sweep.orchestrator.plan.unkept import unkept_note
 from lp_sweep.orchestrator.sweepfile.load import load_sweep
 from lp_sweep.storage.networks import CONFIG, WEIGHTS
 from lp_sweep.storage.store import Store
-from tests.orchestrator.cli.test_cli import sweep
+from tests.support.program import sweep
 from tests.support.sweepfiles import PLAIN, make_inputs, planned
 from tests.support.toyworld import save_world
 

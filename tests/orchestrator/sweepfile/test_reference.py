@@ -9,7 +9,7 @@ import pytest
 
 from lp_sweep.orchestrator.sweepfile.reference import reference
 from lp_sweep.orchestrator.sweepfile.spec import SweepSpec
-from tests.orchestrator.cli.test_cli import sweep
+from tests.support.program import sweep
 
 PAGE = Path(__file__).parents[3] / "docs" / "sweep-file.md"
 SCHEMA = SweepSpec.model_json_schema()

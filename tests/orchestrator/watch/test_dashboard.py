@@ -16,9 +16,9 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from tests.orchestrator.cli.test_cli import sweep
-from tests.support.fake_records import FakeSweep
-from tests.support.liveprocess import command, piped
+from tests.support.fake_records import FakeSweep, store_with_scores
+from tests.support.liveprocess import piped, wait_until
+from tests.support.program import command, sweep
 
 pytest.importorskip("uvicorn", reason="pip install 'lp-sweep[dashboard]'")
 pytest.importorskip("starlette", reason="pip install 'lp-sweep[dashboard]'")
@@ -51,14 +51,6 @@ class Page:
             return Answer(got.status, {k.lower(): v for k, v in got.getheaders()}, text)
         finally:
             connection.close()
-
-
-def store_with_scores(folder: Path) -> FakeSweep:
-    fake = FakeSweep(folder / "store")
-    fake.curve({0: 90.0, 6: 88.0})
-    fake.cell(k=8, state="failed")
-    fake.publish()
-    return fake
 
 
 @pytest.fixture(scope="module")
@@ -163,15 +155,6 @@ def test_it_follows_the_store(tmp_path: Path) -> None:
         _, stderr = process.communicate(timeout=10)
     assert process.returncode == 0
     assert "Traceback" not in stderr
-
-
-def wait_until(condition: Any, seconds: float = 30) -> None:
-    import time
-
-    end = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < end
-        time.sleep(0.2)
 
 
 def test_a_taken_port_is_said_so(page: Page, tmp_path: Path) -> None:

@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from tests.orchestrator.watch.test_dashboard import store_with_scores, wait_until
-from tests.support.fake_records import FakeSweep
-from tests.support.liveprocess import command, piped
+from tests.support.fake_records import FakeSweep, store_with_scores
+from tests.support.liveprocess import piped, wait_until
+from tests.support.program import command
 
 webdriver = pytest.importorskip("selenium.webdriver", reason="no selenium: pip install selenium")
 CHROMIUM, DRIVER = shutil.which("chromium"), shutil.which("chromedriver")

@@ -19,8 +19,7 @@ from lp_sweep.orchestrator.watch import elsewhere, eventreporter
 from lp_sweep.orchestrator.watch.eventreporter import EventReporter
 from lp_sweep.orchestrator.watch.livereporter import LiveReporter
 from lp_sweep.storage.store import Store
-from tests.orchestrator.cli.test_cli import sweep
-from tests.orchestrator.engine.test_driver import environment, lp_sweep
+from tests.support.program import command, environment, sweep
 from tests.support.sweepfiles import PLAIN, make_inputs, planned
 from tests.support.toyworld import save_world
 
@@ -222,7 +221,7 @@ def test_while_a_search_may_ask_for_more_there_is_no_band(tmp_path: Path) -> Non
 def run(folder: Path, *arguments: str) -> tuple[int, list[dict[str, Any]], str]:
     """The exit code, the events on stdout and the text on stderr."""
     done = subprocess.run(
-        lp_sweep("run", "sweep.yaml", "--events", *arguments),
+        command("run", "sweep.yaml", "--events", *arguments),
         cwd=folder,
         env=environment(folder),
         capture_output=True,

@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.orchestrator.cli.test_cli import sweep
 from tests.support.fake_records import FakeSweep
-from tests.support.liveprocess import Terminal, command, piped
+from tests.support.liveprocess import Terminal, piped
+from tests.support.program import command, sweep
 
 CURSOR_SHOWN, CLEARED = "\x1b[?25h", "\x1b[2J"
 

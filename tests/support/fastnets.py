@@ -1,0 +1,123 @@
+"""Small networks and texts to compare `compute: fast` and `graphs` with the reference on."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from transformers import PreTrainedModel
+
+from lp_sweep.storage.specs import Recipe, TaskDefinition
+from lp_sweep.trials import forward as forward_module
+from lp_sweep.trials.batches import BatchSizes, Padding
+from lp_sweep.trials.encoded import EncodedSplit
+from lp_sweep.trials.forward import forward
+from lp_sweep.trials.procedures import Phase
+from lp_sweep.trials.prune import load_pruned
+from lp_sweep.trials.setting import Setting
+from lp_sweep.trials.unpadded import tokens as tokens_module
+from tests.support.families import FAMILIES, save_pretrained
+
+CPU = torch.device("cpu")
+
+
+PAD = 1
+
+
+def split_of(lengths: list[int], seed: int = 0) -> EncodedSplit:
+    draw = np.random.default_rng(seed)
+    count = sum(lengths)
+    return EncodedSplit(
+        tokens=draw.integers(4, 30, count).astype(np.int32),
+        offsets=np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64),
+        token_types=None,
+        labels=draw.integers(0, 2, len(lengths)),
+    )
+
+
+def of_two_texts(split: EncodedSplit) -> EncodedSplit:
+    types = (np.arange(len(split.tokens)) // 3 % 2).astype(np.uint8)
+    return replace(split, token_types=types)
+
+
+def spelling_the_padding(split: EncodedSplit) -> EncodedSplit:
+    """With its token in every text of `split_of([3, 9, 5])`."""
+    tokens = split.tokens.copy()
+    tokens[[1, 6, 11, 13]] = PAD
+    return replace(split, tokens=tokens)
+
+
+def network(name: str, folder: Path, depth: int = 3) -> PreTrainedModel:
+    return load_pruned(
+        save_pretrained(FAMILIES[name], depth, folder / name),
+        kept_layers=None,
+        num_labels=2,
+        problem_type="single_label_classification",
+        seed=0,
+    )
+
+
+def both(model: PreTrainedModel, split: EncodedSplit, rows: np.ndarray) -> tuple[Any, Any]:
+    """Logits (B, C), fast and plain. The plain ones differ from row to row: where an answer does
+    not hang on its text, no difference in how the text is read can show."""
+    padding = Padding(PAD, 0, model.config.model_type == "xlnet")
+    fast = forward(model, split, rows, padding, CPU, "fast")
+    plain = forward(model, split, rows, padding, CPU, "reference")
+    if len(rows) > 1:
+        assert plain.std(0).max() > 0.1, "this network gives every row the same answer"
+    return fast, plain
+
+
+def assert_same_logits(model: PreTrainedModel, split: EncodedSplit) -> None:
+    fast, plain = both(model, split, np.arange(len(split)))
+    torch.testing.assert_close(fast, plain, atol=1e-5, rtol=1e-5)
+
+
+def assert_same_gradients(
+    found: dict[str, torch.Tensor], expected: dict[str, torch.Tensor]
+) -> None:
+    """Each within 1e-4 of its largest number. That of a bias of keys is truly 0 (it adds the same
+    to all scores that a token gives): where a gradient is small beside the largest of all, this
+    one counts."""
+    largest = max(float(grad.abs().max()) for grad in expected.values())
+    for parameter, grad in expected.items():
+        same = found.get(parameter, torch.zeros_like(grad))
+        size = max(float(grad.abs().max()), 1e-2 * largest)
+        torch.testing.assert_close(same, grad, atol=1e-4 * size, rtol=0, msg=parameter)
+
+
+def set_overhead(monkeypatch: pytest.MonkeyPatch, overhead: int) -> None:
+    """What a group more costs: toy rows are so short that more than one would never pay."""
+    for module in (tokens_module, forward_module):
+        monkeypatch.setattr(module, "_GROUP", overhead)
+
+
+def assert_within_1e5(found: np.ndarray, expected: np.ndarray) -> None:
+    """Of a number above 1, relative to it."""
+    error = np.abs(found - expected) / np.maximum(np.abs(expected), 1)
+    assert error.max() < 1e-5, f"{found}\nis not\n{expected}"
+
+
+def without_dropout(model: PreTrainedModel) -> PreTrainedModel:
+    for module in model.modules():
+        if isinstance(module, torch.nn.Dropout):
+            module.p = 0.0
+    return model
+
+
+def setting(compute: Any, micro_batch: int = 4, device: torch.device = CPU, **how: Any) -> Setting:
+    return Setting(
+        definition=TaskDefinition(text_columns=("text",)),
+        recipe=Recipe(learning_rate=1e-4, batch_size=4, max_length=20, epochs=1, compute=compute),
+        seed=1,
+        device=device,
+        padding=Padding(PAD, 0, False),
+        precision="fp32",
+        batches=BatchSizes(micro_batch, 64),
+        course=(Phase((1, 2, 3), 1),),
+        **how,
+    )

@@ -1,0 +1,48 @@
+"""Plans of sweeps with procedures in stages, and what a test asks of them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from lp_sweep.orchestrator.plan.known import Known
+from lp_sweep.orchestrator.plan.plan import Plan, Work
+from lp_sweep.storage.specs import TrialSpec
+from lp_sweep.trials.procedures import full_layers
+from tests.support.sweepfiles import PLAIN, make_inputs, planned
+
+ONE = ("task=rte", "seed=42")
+FULL = full_layers(12)
+STAGED = "procedures: [direct, finetune_then_drop]"
+
+
+def plan_of(folder: Path, lines: str, *overrides: str, known: Known | None = None) -> Plan:
+    """PLAIN with more lines, of one task and one seed."""
+    file = make_inputs(folder, PLAIN + lines + "\n")
+    return planned(file, *ONE, *overrides, known=known)
+
+
+def spec(work: Work) -> TrialSpec:
+    assert isinstance(work.spec, TrialSpec)
+    return work.spec
+
+
+def the_full(plan: Plan) -> str:
+    [full] = [
+        id_
+        for id_, work in plan.trials.items()
+        if spec(work).kept_layers == FULL
+        and not spec(work).removed_feed_forwards
+        and not spec(work).recipe.freeze_layers
+    ]
+    return full
+
+
+def cell_trial(plan: Plan, **asked: Any) -> str:
+    [id_] = {
+        cell.trial_id
+        for cell in plan.cells
+        if all(getattr(cell.asked, key) == value for key, value in asked.items())
+    }
+    assert id_ is not None
+    return id_
