@@ -120,11 +120,12 @@ def points(job: dict[str, Any]) -> float:
     """The score of a job's network, trained by the side that its seed says."""
     from hf_trainer import scores_of
 
+    from lp_sweep.trials.job import Job
     from lp_sweep.trials.trial import run_trial
 
     if job["spec"]["seed"] > TRAINER_SEEDS:
         return 100 * scores_of(job, "longest")[job["spec"]["task"]["metric"]]
-    return 100 * float(run_trial(job)["record"]["last"])
+    return 100 * float(run_trial(Job.from_plain(job))["record"]["last"])
 
 
 def run(options: Any, folder: Path) -> None:

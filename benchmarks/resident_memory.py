@@ -60,7 +60,7 @@ def jobs(folder: Path, models: list[str], count: int) -> list[dict[str, Any]]:
     found: dict[tuple[str, str, int], list[dict[str, Any]]] = {}
     for work in plan.trials.values():
         of = (work.model.name, work.task.name, len(work.spec.kept_layers))
-        found.setdefault(of, []).append({**work.job(), **place})
+        found.setdefault(of, []).append({**work.job().to_plain(), **place})
     kinds = sorted(found, key=lambda of: (of[2], of[1], of[0]))
     return [found[kinds[n % len(kinds)]][n // len(kinds)] for n in range(count)]
 

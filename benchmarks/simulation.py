@@ -35,6 +35,7 @@ from lp_sweep.orchestrator.plan.policy import Limits
 from lp_sweep.storage.folder import Folder
 from lp_sweep.storage.runs import Presence
 from lp_sweep.storage.store import Store
+from lp_sweep.trials.job import Place
 
 TAKEN = 0.05  # of all starts end with the machine
 LOST_SECONDS = 20.0  # at most, of what a trial did: between two checkpoints after a notice
@@ -91,7 +92,7 @@ class Driver:
         """As `driver._fit` does it."""
         self.tuners += 1
         room, check = self.setting.slots, self._stop.check
-        self.searcher = PlanSearcher(self.queue, {}, self._nodes, lambda: room, check)
+        self.searcher = PlanSearcher(self.queue, Place(), self._nodes, lambda: room, check)
         self.callback = WorkCallback(self.searcher, self._recorder, self._reporter, Limits())
 
     def does(self, action: Callable[..., Any], *arguments: Any) -> tuple[Any, float]:

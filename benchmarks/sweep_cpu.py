@@ -70,7 +70,7 @@ def jobs(sweep_file: Path) -> list[dict[str, Any]]:
     from lp_sweep.orchestrator.sweepfile.load import load_sweep
 
     plan = make_plan(resolve(load_sweep(sweep_file)), Known.nothing())
-    return [plan.trials[cell.trial_id].job() for cell in plan.cells if cell.trial_id]
+    return [plan.trials[cell.trial_id].job().to_plain() for cell in plan.cells if cell.trial_id]
 
 
 class Side(NamedTuple):

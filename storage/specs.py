@@ -8,13 +8,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field, fields, replace
-from typing import Literal
+from typing import ClassVar, Literal
 
 Precision = Literal["fp32", "bf16", "auto"]
 Schedule = Literal["linear", "constant"]
 Compute = Literal["reference", "fast", "graphs"]
 SecondNorm = Literal["keep", "drop"]
 TaskKind = Literal["classification", "regression"]
+WorkKind = Literal["trial", "profile", "speed"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,6 +68,8 @@ class TrialSpec:
     What a procedure has no use for is at its default, so that it makes no second identifier.
     """
 
+    kind: ClassVar[Literal["trial"]] = "trial"  # no field: not part of an identifier
+
     model_fingerprint: str
     kept_layers: tuple[int, ...]
     task: TaskDefinition
@@ -117,6 +120,8 @@ class ProfileSpec:
     it is compared with, where it is not the pre-trained one.
     """
 
+    kind: ClassVar[Literal["profile"]] = "profile"  # no field: not part of an identifier
+
     model_fingerprint: str
     task: TaskDefinition
     data_fingerprint: str
@@ -138,6 +143,8 @@ class SpeedSpec:
     No task, no data and no seed: time depends on none of them, so one measurement is that of every
     trial of the network. Layers are as in TrialSpec; batches of examples, each of `length` tokens.
     """
+
+    kind: ClassVar[Literal["speed"]] = "speed"  # no field: not part of an identifier
 
     model_fingerprint: str
     kept_layers: tuple[int, ...]

@@ -6,7 +6,7 @@ A measurement that fails is a failure of its own: the trial is none the worse fo
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -14,19 +14,17 @@ import torch
 from transformers import PreTrainedModel
 
 from lp_sweep.storage.outbox import Outbox
-from lp_sweep.storage.plain import profile_spec_from_plain
 from lp_sweep.storage.specs import ProfileSpec
 from lp_sweep.storage.spool import Record
 from lp_sweep.trials.batches import EVALUATION_BATCH, MAX_HALVINGS, BatchSizes
 from lp_sweep.trials.inputs import Inputs, load_other
-from lp_sweep.trials.job import Job
+from lp_sweep.trials.job import Failure, Job, Measure, attempt_row
 from lp_sweep.trials.keep import Keeper
 from lp_sweep.trials.kept import needed_network
 from lp_sweep.trials.measures.registry import MEASURES
 from lp_sweep.trials.memory import forget_frames, free_memory, memory_errors
 from lp_sweep.trials.profile import keep_pass, make_subject, profile_row
-from lp_sweep.trials.provenance import now
-from lp_sweep.trials.record import Failure, attempt_row
+from lp_sweep.trials.provenance import now, where
 from lp_sweep.trials.resident import resident
 
 
@@ -46,14 +44,14 @@ class Afterwards:
         self.measure(inputs, device)
 
     def measure(self, inputs: Inputs, device: torch.device) -> None:
-        for item in self.job.get("measures") or ():
+        for item in self.job.measures:
             while not self._tried(item, inputs, device):
                 self.halvings += 1
                 self.batches = BatchSizes.halved(EVALUATION_BATCH, self.halvings)
                 resident().forget()
                 free_memory()
 
-    def _tried(self, item: Mapping[str, Any], inputs: Inputs, device: torch.device) -> bool:
+    def _tried(self, item: Measure, inputs: Inputs, device: torch.device) -> bool:
         """Whether that was the last try: a smaller batch may find the memory."""
         started_at = now()
         try:
@@ -69,18 +67,19 @@ class Afterwards:
         final = failure.error_type != "out_of_memory" or self.halvings >= MAX_HALVINGS
         self.attempts.append(
             attempt_row(
-                {**self.job, "id": item["id"]},
+                item.id,
+                self.job,
                 failure,
-                started_at,
                 final=final,
                 micro_batch=self.batches.evaluation,
                 log="",
+                **where(device, started_at),
             )
         )
         return final
 
-    def _measured(self, item: Mapping[str, Any], inputs: Inputs, device: torch.device) -> Record:
-        spec = profile_spec_from_plain(item["spec"])
+    def _measured(self, item: Measure, inputs: Inputs, device: torch.device) -> Record:
+        spec = item.spec
         started_at, begun = now(), time.perf_counter()
         with self._other(spec, inputs, device) as other:
             keep = None if spec.against else keep_pass(inputs, device, self.halvings)
@@ -89,7 +88,7 @@ class Afterwards:
         row = profile_row(self.job, spec, subject, found, device, started_at)
         seconds = time.perf_counter() - begun
         return Record(
-            "profiles", item["id"], [row | {"profile_id": item["id"], "seconds_total": seconds}]
+            "profiles", item.id, [row | {"profile_id": item.id, "seconds_total": seconds}]
         )
 
     @contextmanager

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 
 from lp_sweep.storage.errors import MissingInputError
+from lp_sweep.storage.specs import ProfileSpec, SpeedSpec, TrialSpec
 from lp_sweep.trials.device import onto
 from lp_sweep.trials.encoded import EncodedSplit
 
@@ -51,12 +52,11 @@ class BatchSizes(NamedTuple):
         return cls(math.ceil(batch_size / 2**times), EVALUATION_BATCH // 2**times)
 
 
-def whole_batch(spec: Mapping[str, Any]) -> int:
+def whole_batch(spec: TrialSpec | ProfileSpec | SpeedSpec) -> int:
     """The batch of a specification, of a speed the smallest; what has no recipe only evaluates."""
-    if "batches" in spec:
-        return int(min(spec["batches"]))
-    recipe = spec.get("recipe")
-    return int(recipe["batch_size"]) if recipe else EVALUATION_BATCH
+    if spec.kind == "speed":
+        return min(spec.batches)
+    return spec.recipe.batch_size if spec.recipe else EVALUATION_BATCH
 
 
 def to_device(

@@ -20,7 +20,6 @@ from lp_sweep.trials.longest import longest_row
 from lp_sweep.trials.offline import go_offline
 from lp_sweep.trials.prune import load_pruned
 from lp_sweep.trials.resident import Head, Source, Stamp, Words, resident
-from lp_sweep.trials.tasks import source_from_plain
 
 
 class Inputs(NamedTuple):
@@ -48,7 +47,7 @@ def load_inputs(
     `kept_layers`: None keeps all that it has.
     """
     begun = time.perf_counter()
-    if job.get("offline"):
+    if job.place.offline:
         go_offline()
     origin = _source(job).stamp()  # before anything is read: what is written later has another
     words = resident().words(_source(job))
@@ -77,7 +76,7 @@ def load_other(job: Job, inputs: Inputs, folder: Path | None) -> PreTrainedModel
 
 
 def _source(job: Job) -> Source:
-    return Source(job["model"]["path"], job["model"]["revision"], bool(job.get("offline")))
+    return Source(job.model.path, job.model.revision, job.place.offline)
 
 
 def _network(
@@ -93,11 +92,11 @@ def _network(
 
 def _encoded(job: Job, spec: TrialSpec | ProfileSpec, words: Words) -> EncodedTask:
     """Rows are read only where their tokens are not in the cache."""
-    if isinstance(spec, TrialSpec):
+    if spec.kind == "trial":
         limits, length = (spec.recipe.limit_train, spec.recipe.limit_dev), spec.recipe.max_length
     else:
         limits, length = (spec.limit_train, spec.limit_dev), spec.max_length
-    cache_dir = Path(job["cache_dir"])
+    cache_dir = job.place.cache_dir
     key = cache_key(words.digest, spec.task, spec.data_fingerprint, limits, length)
 
     def make() -> EncodedTask:
@@ -115,17 +114,17 @@ def _rows(
 ) -> LoadedTask:
     """Raises MissingInputError, also for rows that are not those of the plan: their tokens would
     stand for others."""
-    source = source_from_plain(job["task"]["source"])
+    source = job.task.source
     task = load_task(
         spec.task,
         source,
         limit_train=limits[0],
         limit_dev=limits[1],
-        offline=bool(job.get("offline")),
+        offline=job.place.offline,
     )
     if data_fingerprint(source, spec.task) != spec.data_fingerprint:
         raise MissingInputError(
-            f"task {job['task']['name']!r}: its files have changed since the run was planned. "
+            f"task {job.task.name!r}: its files have changed since the run was planned. "
             "Start the run again: it plans anew."
         )
     return task
@@ -133,16 +132,16 @@ def _rows(
 
 def _check_fit(job: Job, config: Any, data: EncodedTask) -> None:
     """The plan's depth is the model's, and no row is longer than the model's positions."""
-    planned, found = job["model"]["depth"], getattr(config, "lp_sweep_original_depth", None)
+    planned, found = job.model.depth, getattr(config, "lp_sweep_original_depth", None)
     if found is not None and found != planned:
         raise MissingInputError(
-            f"model {job['model']['name']!r} has {found} layers, the plan counted on {planned}. "
-            f"Give the right depth: {{id: {job['model']['name']}, layers: {found}}}."
+            f"model {job.model.name!r} has {found} layers, the plan counted on {planned}. "
+            f"Give the right depth: {{id: {job.model.name}, layers: {found}}}."
         )
     positions = longest_row(config.to_dict())
     longest = max(int(split.lengths.max()) for split in (data.train, *data.dev.values()))
     if positions is not None and positions < longest:
         raise MissingInputError(
-            f"a text has {longest} tokens and model {job['model']['name']!r} takes {positions}. "
+            f"a text has {longest} tokens and model {job.model.name!r} takes {positions}. "
             f"Set recipe.max_length to {positions} or less."
         )

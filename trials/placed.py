@@ -4,6 +4,7 @@ fetched from the store."""
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 
 from lp_sweep.storage import shipped
@@ -11,7 +12,6 @@ from lp_sweep.storage.errors import MissingInputError, StoreError
 from lp_sweep.storage.store import Store
 from lp_sweep.trials.job import Job
 from lp_sweep.trials.modelfolder import needed_files
-from lp_sweep.trials.tasks import source_from_plain
 
 
 def placed(job: Job, store: Store | None) -> Job:
@@ -21,10 +21,12 @@ def placed(job: Job, store: Store | None) -> Job:
     path, files = _elsewhere(job)
     if store is None or (path is None and not files):
         return job
-    spec, cache_dir = job["spec"], Path(job["cache_dir"])
+    spec, cache_dir = job.spec, job.place.cache_dir
     try:
-        folder = path and shipped.fetch(store, spec["model_fingerprint"], cache_dir)
-        rows = files and shipped.fetch(store, spec["data_fingerprint"], cache_dir)
+        folder = path and shipped.fetch(store, spec.model_fingerprint, cache_dir)
+        rows = None
+        if files and spec.kind != "speed":
+            rows = shipped.fetch(store, spec.data_fingerprint, cache_dir)
     except StoreError as error:
         raise MissingInputError(f"the sweep's files can't be had. {error}") from error
     except OSError as error:
@@ -33,11 +35,10 @@ def placed(job: Job, store: Store | None) -> Job:
             "there or name another --cache-dir."
         ) from error
     if folder:
-        job = {**job, "model": {**job["model"], "path": str(folder)}}
+        job = replace(job, model=job.model._replace(path=str(folder)))
     if rows:
         here = {split: str(rows / _name(split, path)) for split, path in files.items()}
-        source = {**job["task"]["source"], "files": here}
-        job = {**job, "task": {**job["task"], "source": source}}
+        job = replace(job, task=job.task._replace(source=replace(job.task.source, files=here)))
     return job
 
 
@@ -58,8 +59,8 @@ def _name(split: str, path: str) -> str:
 
 def _elsewhere(job: Job) -> tuple[str | None, Mapping[str, str]]:
     """The model folder and the files of the task that are not on this node."""
-    path: str = job["model"]["path"]
+    path = job.model.path
     folder = path if Path(path).is_absolute() and not Path(path).is_dir() else None
-    reads = "data_fingerprint" in job["spec"]  # the speed of a network is that of any rows
-    files = source_from_plain(job["task"]["source"]).files if reads else {}
+    reads = job.kind != "speed"  # the speed of a network is that of any rows
+    files = job.task.source.files if reads else {}
     return folder, files if any(not Path(path).exists() for path in files.values()) else {}

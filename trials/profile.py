@@ -11,7 +11,6 @@ import torch
 from transformers import PreTrainedModel
 
 from lp_sweep.storage.identity import IDENTITY_VERSION, canonical_json
-from lp_sweep.storage.plain import profile_spec_from_plain
 from lp_sweep.storage.specs import ProfileSpec
 from lp_sweep.trials.batches import BatchSizes, whole_batch
 from lp_sweep.trials.device import pick_device, reproducible
@@ -28,12 +27,12 @@ from lp_sweep.trials.resident import resident
 
 def run_profile(job: Job, halvings: int = 0) -> dict[str, Any]:
     """`{"record": one row of PROFILES}`: a measurement of the pre-trained network."""
-    spec = profile_spec_from_plain(job["spec"])
-    batches = BatchSizes.halved(whole_batch(job["spec"]), halvings)
-    with reproducible(job.get("threads")), memory_errors(batches):
+    spec = job.profile
+    batches = BatchSizes.halved(whole_batch(spec), halvings)
+    with reproducible(job.place.threads), memory_errors(batches):
         started_at, begun = now(), time.perf_counter()
-        device = pick_device(job.get("device", "auto"))
-        inputs = load_inputs(job, spec, full_layers(job["model"]["depth"]), seed=spec.seed or 0)
+        device = pick_device(job.place.device)
+        inputs = load_inputs(job, spec, full_layers(job.model.depth), seed=spec.seed or 0)
         keep = keep_pass(inputs, device, halvings)
         subject = make_subject(inputs, device, halvings, lambda: inputs.model, keep=keep)
         found = MEASURES[spec.measure](subject, spec)
@@ -81,18 +80,18 @@ def profile_row(
 ) -> dict[str, Any]:
     """A row of PROFILES, but for its identifier where that is not the job's, and its seconds."""
     return {
-        "profile_id": job["id"],
+        "profile_id": job.id,
         "measure": spec.measure,
         "identity_version": IDENTITY_VERSION,
         "spec": canonical_json(spec),
         "trial_id": spec.trial or None,
         "against": spec.against or None,
-        "seed": job["spec"].get("seed") if spec.trial else spec.seed,
+        "seed": job.trial.seed if spec.trial else spec.seed,
         "kept_layers": list(original_layers(subject.model.config)),
-        "model": job["model"]["name"],
+        "model": job.model.name,
         "model_fingerprint": spec.model_fingerprint,
-        "depth": job["model"]["depth"],
-        "task": job["task"]["name"],
+        "depth": job.model.depth,
+        "task": job.task.name,
         "data_fingerprint": spec.data_fingerprint,
         "max_length": spec.max_length,
         "limit_dev": spec.limit_dev,

@@ -2,40 +2,33 @@
 
 from __future__ import annotations
 
-import traceback
-import uuid
 from collections.abc import Sequence
-from datetime import datetime
-from typing import Any, NamedTuple
+from typing import Any
 
-from lp_sweep.storage.errors import TrialError
 from lp_sweep.storage.identity import IDENTITY_VERSION, canonical_json
-from lp_sweep.storage.redact import redact_text
 from lp_sweep.storage.specs import TrialSpec
-from lp_sweep.trials.device import pick_device
 from lp_sweep.trials.encoded import EncodedTask
 from lp_sweep.trials.finetune import Trained
 from lp_sweep.trials.job import Job
 from lp_sweep.trials.metrics import majority_score, positive_label, predictions
 from lp_sweep.trials.procedures import Phase
-from lp_sweep.trials.provenance import where
 
 
-def identity_columns(job: Job, spec: TrialSpec) -> dict[str, Any]:
-    depth = job["model"]["depth"]
+def identity_columns(job: Job) -> dict[str, Any]:
+    spec, depth = job.trial, job.model.depth
     dropped = [layer for layer in range(1, depth + 1) if layer not in spec.kept_layers]
     return {
-        "trial_id": job["id"],
+        "trial_id": job.id,
         "identity_version": IDENTITY_VERSION,
         "spec": canonical_json(spec),
-        "model": job["model"]["name"],
+        "model": job.model.name,
         "model_fingerprint": spec.model_fingerprint,
         "depth": depth,
         "kept_layers": list(spec.kept_layers),
         "dropped_layers": dropped,
         "k": len(dropped),
         "procedure": spec.procedure,
-        "task": job["task"]["name"],
+        "task": job.task.name,
         "data_fingerprint": spec.data_fingerprint,
         "seed": spec.seed,
         "freeze_dropped": spec.freeze_dropped,
@@ -109,45 +102,3 @@ def prediction_rows(
             )
         ]
     return rows
-
-
-class Failure(NamedTuple):
-    """How one try ended without a record. Holds text only: no frame, and so no network."""
-
-    error_type: str
-    message: str
-    traceback: str
-
-    @classmethod
-    def of(cls, error: BaseException) -> Failure:
-        return cls(
-            error.kind if isinstance(error, TrialError) else "bug",
-            _storable(str(error)) or type(error).__name__,
-            _storable("".join(traceback.format_exception(error))),
-        )
-
-
-def attempt_row(
-    job: Job, failure: Failure, started_at: datetime, *, final: bool, micro_batch: int, log: str
-) -> dict[str, Any]:
-    """A row of ATTEMPTS; its identifier starts with that of the work it was a try at."""
-    return {
-        "attempt_id": f"{job['id']}.{uuid.uuid4().hex[:8]}",
-        "trial_id": job["id"],
-        "model": job["model"]["name"],
-        "task": job["task"]["name"],
-        "seed": job["spec"].get("seed"),
-        "kept_layers": job["spec"].get("kept_layers"),
-        **failure._asdict(),
-        "final": final,
-        "log": log,
-        "micro_batch": micro_batch,
-        "command": job.get("command"),
-        **where(pick_device(job.get("device", "auto")), started_at),
-    }
-
-
-def _storable(text: str) -> str:
-    """Without secrets, and without the lone surrogates that a file name of another encoding leaves
-    in a message."""
-    return redact_text(text.encode("utf-8", "replace").decode())

@@ -9,7 +9,6 @@ import contextlib
 import warnings
 from collections.abc import Mapping
 from dataclasses import replace
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
@@ -17,7 +16,6 @@ import torch
 from lp_sweep.storage.errors import StoreError
 from lp_sweep.storage.identity import IDENTITY_VERSION, canonical_json
 from lp_sweep.storage.outbox import Outbox
-from lp_sweep.storage.plain import trial_spec_from_plain
 from lp_sweep.storage.spool import Record
 from lp_sweep.storage.wording import metric_name
 from lp_sweep.trials.afterwards import Afterwards
@@ -25,15 +23,14 @@ from lp_sweep.trials.batches import MAX_HALVINGS, BatchSizes, whole_batch
 from lp_sweep.trials.checkpoint import FOLDER, Checkpoints, Subject, file_name
 from lp_sweep.trials.device import pick_device, precision_used
 from lp_sweep.trials.finetune import NoSaver, Saver
-from lp_sweep.trials.job import Job
+from lp_sweep.trials.job import Failure, Job, attempt_row
 from lp_sweep.trials.keep import Keeper
 from lp_sweep.trials.kept import kept_network, needed_network
 from lp_sweep.trials.logtail import recorded
 from lp_sweep.trials.memory import forget_frames, free_memory
 from lp_sweep.trials.placed import placed
 from lp_sweep.trials.profile import run_profile
-from lp_sweep.trials.provenance import now
-from lp_sweep.trials.record import Failure, attempt_row
+from lp_sweep.trials.provenance import now, where
 from lp_sweep.trials.resident import resident
 from lp_sweep.trials.speed import run_speed
 from lp_sweep.trials.trial import Try, measure_trained, run_trial
@@ -51,8 +48,9 @@ class _Tried(NamedTuple):
     afterwards: Afterwards
 
 
-def execute(job: Job, store_location: str) -> dict[str, Any]:
-    """Do one job and store what came of it. A failure is an outcome: it is stored and returned.
+def execute(plain: Mapping[str, Any], store_location: str) -> dict[str, Any]:
+    """Do one job (`Job.to_plain`) and store what came of it. A failure is an outcome: it is stored
+    and returned.
 
     `{"id", "status": "done" | "failed" | "spooled", ...}`. A record that the store has is not made
     again; what it lacks beside it (a network that others need, measurements) is. A record that the
@@ -60,16 +58,18 @@ def execute(job: Job, store_location: str) -> dict[str, Any]:
     three times in all. Only what leaves the process unfit for further work is raised:
     torch.AcceleratorError, and StoreError when neither the store nor the spool takes the record.
     """
-    outbox = Outbox(store_location, Path(job["cache_dir"]), float(job.get("store_patience") or 0))
-    table = "profiles" if _is_profile(job) else "trials"
-    keeper = Keeper(job.get("keep") or "none", outbox, needed=bool(job.get("network")))
-    stored = outbox.find(table, job["id"])
+    job = Job.from_plain(plain)
+    outbox = Outbox(store_location, job.place.cache_dir, job.place.store_patience)
+    table = "trials" if job.kind == "trial" else "profiles"
+    keeper = Keeper(job.place.keep, outbox, needed=job.network)
+    stored = outbox.find(table, job.id)
     done = stored[0] if stored else None
     if done is not None:
-        job = {**job, "measures": _missing_measures(job, outbox)}
-        if not job["measures"] and not keeper.lacks(job["id"]):
+        missing = tuple(item for item in job.measures if not outbox.find("profiles", item.id))
+        job = replace(job, measures=missing)
+        if not missing and not keeper.lacks(job.id):
             return _finished(job, outbox, keeper, done)
-    halvings = min(int(job.get("halvings") or 0), _most_halvings(job))
+    halvings = min(job.halvings, _most_halvings(job))
     tried = _try(job, outbox, keeper, halvings, done)
     while tried.attempt is not None:
         _send_attempt(outbox, tried.attempt)
@@ -80,11 +80,6 @@ def execute(job: Job, store_location: str) -> dict[str, Any]:
     for row in tried.afterwards.attempts:
         _send_attempt(outbox, row)
     return _publish(job, outbox, keeper, table, tried, is_new=done is None)
-
-
-def _missing_measures(job: Job, outbox: Outbox) -> list[Mapping[str, Any]]:
-    wanted = job.get("measures") or ()
-    return [item for item in wanted if outbox.find("profiles", item["id"]) is None]
 
 
 def _try(
@@ -107,9 +102,14 @@ def _try(
     if failure.error_type == "out_of_memory":
         resident().forget()
     final = failure.error_type != "out_of_memory" or halvings >= _most_halvings(job)
-    micro_batch = BatchSizes.halved(whole_batch(job["spec"]), halvings).training
     row = attempt_row(
-        job, failure, started_at, final=final, micro_batch=micro_batch, log=tail.text()
+        job.id,
+        job,
+        failure,
+        final=final,
+        micro_batch=BatchSizes.halved(whole_batch(job.spec), halvings).training,
+        log=tail.text(),
+        **where(pick_device(job.place.device), started_at),
     )
     return _Tried(None, row, halvings, Afterwards(job, outbox, keeper, halvings))
 
@@ -118,29 +118,28 @@ def _run(job: Job, outbox: Outbox, attempt: Try, done: Mapping[str, Any] | None)
     """`done`: the trial's record, where only what it lacks is wanted. The network is trained again
     if the store does not have it; the record stays what it is."""
     job = placed(job, outbox.store)
-    if job["kind"] == "speed":
+    if job.kind == "speed":
         return run_speed(job)
-    if _is_profile(job):
+    if job.kind == "profile":
         return run_profile(job, attempt.halvings)
     if done is not None:
-        with kept_network(outbox, job["id"]) as folder:
+        with kept_network(outbox, job.id) as folder:
             if folder is not None:
                 measure_trained(job, attempt, folder)
                 return {"record": dict(done)}
-        warnings.warn(f"{job['id']} is trained again: its network was not kept", stacklevel=2)
-    with needed_network(outbox, job.get("start")) as start:
+        warnings.warn(f"{job.id} is trained again: its network was not kept", stacklevel=2)
+    with needed_network(outbox, job.start) as start:
         found = run_trial(job, replace(attempt, start=start))
     return found if done is None else {"record": dict(done)}
 
 
 def _saver(job: Job, outbox: Outbox) -> Saver:
-    every = job.get("checkpoint_every")
-    if not every or _is_profile(job):
+    every = job.place.checkpoint_every
+    if not every or job.kind != "trial":
         return NoSaver()
-    spec = trial_spec_from_plain(job["spec"])
-    device = pick_device(job.get("device", "auto"))
+    spec, device = job.trial, pick_device(job.place.device)
     subject = Subject(
-        job["id"],
+        job.id,
         IDENTITY_VERSION,
         canonical_json(spec),
         precision_used(spec.recipe.precision, device),
@@ -150,7 +149,7 @@ def _saver(job: Job, outbox: Outbox) -> Saver:
         outbox.location,
         outbox.cache_dir,
         subject,
-        every=float(every),
+        every=every,
         batch_size=spec.recipe.batch_size,
         patience=outbox.patience,
     )
@@ -158,7 +157,7 @@ def _saver(job: Job, outbox: Outbox) -> Saver:
 
 def _most_halvings(job: Job) -> int:
     """Smaller batches are another way to the same record; the speed of one is that of no other."""
-    return 0 if job["kind"] == "speed" else MAX_HALVINGS
+    return 0 if job.kind == "speed" else MAX_HALVINGS
 
 
 def _send_attempt(outbox: Outbox, row: dict[str, Any]) -> None:
@@ -170,9 +169,9 @@ def _send_attempt(outbox: Outbox, row: dict[str, Any]) -> None:
 
 def _failed(job: Job, outbox: Outbox, row: Mapping[str, Any]) -> dict[str, Any]:
     if row["error_type"] in _HOPELESS:
-        outbox.delete(FOLDER, file_name(job["id"]))
+        outbox.delete(FOLDER, file_name(job.id))
     told = {name: row[name] for name in ("error_type", "message")}
-    return {"id": job["id"], "status": "failed", **told}
+    return {"id": job.id, "status": "failed", **told}
 
 
 def _publish(
@@ -181,10 +180,10 @@ def _publish(
     found = tried.found or {}
     records = list(tried.afterwards.records)
     if is_new and "predictions" in found:
-        records.insert(0, Record("predictions", job["id"], found["predictions"]))
-    if is_new or outbox.spool.find(table, job["id"]):  # what is in the store is never rewritten
-        records.append(Record(table, job["id"], [found["record"]]))
-    outbox.send(*records, network=job["id"])  # the work's own last: its presence means done
+        records.insert(0, Record("predictions", job.id, found["predictions"]))
+    if is_new or outbox.spool.find(table, job.id):  # what is in the store is never rewritten
+        records.append(Record(table, job.id, [found["record"]]))
+    outbox.send(*records, network=job.id)  # the work's own last: its presence means done
     failed = {
         row["trial_id"]: row["error_type"] for row in tried.afterwards.attempts if row["final"]
     }
@@ -195,21 +194,16 @@ def _publish(
 def _finished(job: Job, outbox: Outbox, keeper: Keeper, record: dict[str, Any]) -> dict[str, Any]:
     """What is told of a record, and what it makes superfluous goes: also what a worker left that
     was lost right after its record."""
-    told = {"id": job["id"], "status": "done", "seconds": record["seconds_total"]}
-    if not _is_profile(job):
+    told = {"id": job.id, "status": "done", "seconds": record["seconds_total"]}
+    if job.kind == "trial":
         told |= {"last": record["last"], "metric": _metric(record)}
     if outbox.refusal is not None:
         return told | {"status": "spooled", "message": outbox.refusal}
-    if not _is_profile(job):
+    if job.kind == "trial":
         keeper.settle(record)
-        outbox.delete(FOLDER, file_name(job["id"]))
+        outbox.delete(FOLDER, file_name(job.id))
     return told
 
 
 def _metric(record: Mapping[str, Any]) -> str:
     return metric_name(record["metric"], record.get("positive"))
-
-
-def _is_profile(job: Job) -> bool:
-    """Whether a row of PROFILES comes of it."""
-    return job["kind"] in ("profile", "speed")

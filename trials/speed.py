@@ -18,7 +18,6 @@ from transformers import PreTrainedModel
 
 from lp_sweep.storage.errors import MissingInputError
 from lp_sweep.storage.identity import IDENTITY_VERSION, canonical_json
-from lp_sweep.storage.plain import speed_spec_from_plain
 from lp_sweep.storage.specs import SpeedSpec
 from lp_sweep.trials.batches import BatchSizes
 from lp_sweep.trials.bystanders import Bystanders
@@ -39,12 +38,12 @@ SPEED = "speed"  # the measure's name in a record
 
 def run_speed(job: Job, rule: Rule = RULE) -> dict[str, Any]:
     """`{"record": one row of PROFILES}`. Raises TrialError for what is not a bug."""
-    spec = speed_spec_from_plain(job["spec"])
+    spec = job.speed
     batches = BatchSizes.halved(min(spec.batches), 0)
-    with reproducible(job.get("threads")), memory_errors(batches):
+    with reproducible(job.place.threads), memory_errors(batches):
         started_at, begun = now(), time.perf_counter()
         device = _device(spec, job)
-        full = _load(job, full_layers(job["model"]["depth"])).to(device)
+        full = _load(job, full_layers(job.model.depth)).to(device)
         pruned = _load(job, spec.kept_layers)
         remove_feed_forwards(pruned, spec.removed_feed_forwards, second_norm=spec.second_norm)
         _check_length(job, spec, full)
@@ -65,7 +64,7 @@ def run_speed(job: Job, rule: Rule = RULE) -> dict[str, Any]:
 
 def _device(spec: SpeedSpec, job: Job) -> torch.device:
     """Raises MissingInputError for a slot without a GPU where the speed of one is asked for."""
-    here = pick_device(job.get("device", "auto"))
+    here = pick_device(job.place.device)
     if spec.device_type == "cuda" and here.type != "cuda":
         raise MissingInputError(
             "a speed on cuda is asked for, and this slot has no GPU. Run it where trials have one, "
@@ -75,12 +74,12 @@ def _device(spec: SpeedSpec, job: Job) -> torch.device:
 
 
 def _load(job: Job, kept_layers: Sequence[int]) -> PreTrainedModel:
-    offline = bool(job.get("offline"))
+    offline = job.place.offline
     if offline:
         go_offline()
     return load_pruned(
-        job["model"]["path"],
-        revision=job["model"]["revision"],
+        job.model.path,
+        revision=job.model.revision,
         kept_layers=kept_layers,
         num_labels=2,
         problem_type="single_label_classification",
@@ -94,7 +93,7 @@ def _check_length(job: Job, spec: SpeedSpec, model: PreTrainedModel) -> None:
     positions = longest_row(model.config.to_dict())
     if positions is not None and positions < spec.length:
         raise MissingInputError(
-            f"speeds are of rows of {spec.length} tokens and model {job['model']['name']!r} takes "
+            f"speeds are of rows of {spec.length} tokens and model {job.model.name!r} takes "
             f"{positions}. Set measure.speed_length to {positions} or less."
         )
 
@@ -102,16 +101,16 @@ def _check_length(job: Job, spec: SpeedSpec, model: PreTrainedModel) -> None:
 def _row(job: Job, spec: SpeedSpec, device: torch.device, started_at: datetime) -> dict[str, Any]:
     """What is known without timing anything."""
     return {
-        "profile_id": job["id"],
+        "profile_id": job.id,
         "measure": SPEED,
         "identity_version": IDENTITY_VERSION,
         "spec": canonical_json(spec),
         "kept_layers": list(spec.kept_layers),
         "removed_feed_forwards": list(spec.removed_feed_forwards),
         "second_norm": spec.second_norm,
-        "model": job["model"]["name"],
+        "model": job.model.name,
         "model_fingerprint": spec.model_fingerprint,
-        "depth": job["model"]["depth"],
+        "depth": job.model.depth,
         "max_length": spec.length,
         **where(device, started_at),
     }

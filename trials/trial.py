@@ -12,7 +12,6 @@ from typing import Any, Protocol
 
 import torch
 
-from lp_sweep.storage.plain import trial_spec_from_plain
 from lp_sweep.storage.specs import TrialSpec
 from lp_sweep.trials.batches import BatchSizes
 from lp_sweep.trials.device import (
@@ -57,24 +56,22 @@ class Try:
 def run_trial(job: Job, attempt: Try = Try()) -> dict[str, Any]:
     """`{"record": one row of TRIALS, "predictions": rows of PREDICTIONS}`.
 
-    job: `kind`, `id`, `spec` (a TrialSpec as plain data), `model` (name, path, revision, depth),
-    `task` (name, source), `cache_dir`, and optionally `device`, `threads`, `offline`, `command`,
-    `start` (the trial that it goes on from; `attempt.start` is where its network is).
-    Raises TrialError for what is not a bug.
+    `attempt.start` is the folder of the network that `job.start` names. Raises TrialError for what
+    is not a bug.
     """
-    spec = trial_spec_from_plain(job["spec"])
+    spec = job.trial
     batches = BatchSizes.halved(spec.recipe.batch_size, attempt.halvings)
-    with reproducible(job.get("threads")), memory_errors(batches):
+    with reproducible(job.place.threads), memory_errors(batches):
         return _run_trial(job, spec, batches, attempt)
 
 
 def _run_trial(job: Job, spec: TrialSpec, batches: BatchSizes, attempt: Try) -> dict[str, Any]:
     started_at, begun = now(), time.perf_counter()
-    device = pick_device(job.get("device", "auto"))
+    device = pick_device(job.place.device)
     reset_peak_memory(device)
     if (spec.procedure == FINETUNE_THEN_DROP) != (attempt.start is not None):
-        raise ValueError(f"{job['id']}: {spec.procedure}, started from {attempt.start}")
-    course = phases(spec, job["model"]["depth"])
+        raise ValueError(f"{job.id}: {spec.procedure}, started from {attempt.start}")
+    course = phases(spec, job.model.depth)
     inputs = load_inputs(job, spec, course[0].kept_layers, spec.seed, attempt.start)
     remove_feed_forwards(inputs.model, spec.removed_feed_forwards, second_norm=spec.second_norm)
     setting = Setting(
@@ -90,7 +87,7 @@ def _run_trial(job: Job, spec: TrialSpec, batches: BatchSizes, attempt: Try) -> 
     )
     trained = finetune(inputs.model, inputs.encoded, setting, attempt.saver)
     record = {
-        **identity_columns(job, spec),
+        **identity_columns(job),
         **score_columns(spec, inputs.encoded, trained, course),
         **_run_columns(job, inputs, setting, trained),
         "out_of_memory_retries": attempt.halvings,
@@ -101,16 +98,16 @@ def _run_trial(job: Job, spec: TrialSpec, batches: BatchSizes, attempt: Try) -> 
         attempt.afterwards(inputs, record, device)
     return {
         "record": record,
-        "predictions": prediction_rows(job["id"], spec, inputs.encoded, trained),
+        "predictions": prediction_rows(job.id, spec, inputs.encoded, trained),
     }
 
 
 def measure_trained(job: Job, attempt: Try, folder: Path) -> None:
     """What is wanted beside a trial's record, of its trained network in `folder`."""
-    spec = trial_spec_from_plain(job["spec"])
+    spec = job.trial
     batches = BatchSizes.halved(spec.recipe.batch_size, attempt.halvings)
-    with reproducible(job.get("threads")), memory_errors(batches):
-        device = pick_device(job.get("device", "auto"))
+    with reproducible(job.place.threads), memory_errors(batches):
+        device = pick_device(job.place.device)
         inputs = load_inputs(job, spec, None, spec.seed, folder)
         if attempt.afterwards:
             attempt.afterwards.measure(inputs, device)
@@ -120,17 +117,17 @@ def _run_columns(job: Job, inputs: Inputs, setting: Setting, trained: Trained) -
     """How it was trained: what is not identity and not a score."""
     counts = parameter_counts(inputs.model)
     return {
-        "model_revision": job["model"]["revision"],  # a commit: a run refuses less
+        "model_revision": job.model.revision,  # a commit: a run refuses less
         "precision_used": setting.precision,
         "compute_used": compute_used(inputs.model, setting.recipe.compute, setting.device),
         "params_total": counts.total,
         "params_encoder": counts.encoder,
         "params_embedding": counts.embedding,
         "micro_batch": setting.batches.training,
-        "started_from": job.get("start"),
+        "started_from": job.start,
         "resumed_from_step": trained.progress.resumed_from_step,
         "seconds_load": inputs.seconds_load,
         "seconds_tokenise": inputs.seconds_tokenise,
         "peak_memory_bytes": peak_memory_bytes(setting.device),
-        "command": job.get("command"),
+        "command": job.place.command,
     }

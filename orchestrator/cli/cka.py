@@ -3,19 +3,20 @@
 from __future__ import annotations
 
 import json
-from dataclasses import asdict
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from lp_sweep.orchestrator.cli.layertext import layers_text
 from lp_sweep.orchestrator.cli.verbs import existing
-from lp_sweep.orchestrator.plan.plan import Measure, Plan, Work
+from lp_sweep.orchestrator.plan.plan import Plan, Work
 from lp_sweep.orchestrator.service.request import Request, planned
 from lp_sweep.storage.errors import SpecError, StoreError
 from lp_sweep.storage.identity import profile_id
 from lp_sweep.storage.networks import has_network
 from lp_sweep.storage.specs import ProfileSpec
 from lp_sweep.storage.store import Store
+from lp_sweep.trials.job import Measure, Place
 
 PRETRAINED = "pretrained"
 
@@ -84,11 +85,8 @@ def _measured(
 ) -> list[dict[str, Any]]:
     from lp_sweep.trials.run import execute
 
-    job = work.job() | {
-        "measures": [{"id": measure.id, "spec": asdict(measure.spec)}],
-        "cache_dir": str(cache_dir),
-    }
-    told = execute(job, store.location)
+    job = replace(work.job(), measures=(measure,), place=Place(cache_dir=cache_dir))
+    told = execute(job.to_plain(), store.location)
     rows = store.find("profiles", measure.id)
     if rows is None:
         why = told.get("measures_failed") or told.get("message")

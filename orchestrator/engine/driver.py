@@ -9,7 +9,7 @@ import shutil
 import tempfile
 from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from lp_sweep.orchestrator.engine.budgetstop import BudgetStop
 from lp_sweep.orchestrator.engine.capacity import Capacity, Slots, crowded_note, mixed_note
@@ -29,8 +29,8 @@ from lp_sweep.orchestrator.plan.plan import Plan, Work
 from lp_sweep.orchestrator.plan.planning import make_plan
 from lp_sweep.storage.errors import PreflightError, StoreError
 from lp_sweep.storage.runs import Presence
-from lp_sweep.storage.specs import SpeedSpec
 from lp_sweep.storage.store import Store
+from lp_sweep.trials.job import Place
 
 _RAYS_IN_VAIN = 3  # lost one after the other without any work finished between: the run stops
 
@@ -197,8 +197,8 @@ def _fit(
     scratch = Path(tempfile.mkdtemp(prefix="lp-sweep-tune-"))
     try:
         while queue.open:
-            transport = _transport(recorder.store, options, capacity.slots)
-            searcher = PlanSearcher(queue, transport, nodes, capacity.now, stop.check)
+            place = _place(recorder.store, options, capacity.slots)
+            searcher = PlanSearcher(queue, place, nodes, capacity.now, stop.check)
             callback = WorkCallback(searcher, recorder, reporter, options.limits)
             tuner = tune.Tuner(
                 tune.with_resources(TrialActor, partial(resources, capacity.slots)),
@@ -243,7 +243,7 @@ def _look_at_nodes(
     if note := mixed_note(capacity.slots, capacity.accelerators):
         reporter.note(note)
     speeds = (work.spec for work in queue.plan.missing_speeds())
-    on_gpu = any(isinstance(spec, SpeedSpec) and spec.device_type == "cuda" for spec in speeds)
+    on_gpu = any(spec.kind == "speed" and spec.device_type == "cuda" for spec in speeds)
     if on_gpu and not capacity.slots.gpus:
         raise PreflightError(
             "the sweep asks for speeds on cuda (`measure: {speed: cuda}`), and trials here have no "
@@ -258,19 +258,19 @@ def _look_at_nodes(
             reporter.note(note)
 
 
-def _transport(store: Store, options: Options, slots: Slots) -> dict[str, Any]:
-    """What a worker must know besides the work itself."""
-    return {
-        "store": store.location,
-        "store_patience": options.store_patience,
-        "cache_dir": str(options.cache_dir),
-        "offline": options.offline,
-        "threads": int(slots.cpus) if not slots.gpus else None,
-        "device": "auto" if slots.gpus else "cpu",  # a slot without a GPU must not share one
-        "checkpoint_every": options.checkpoint_every,
-        "keep": options.keep,
-        "command": options.command,
-    }
+def _place(store: Store, options: Options, slots: Slots) -> Place:
+    """Tells a worker where and how to do a job."""
+    return Place(
+        store=store.location,
+        store_patience=options.store_patience,
+        cache_dir=options.cache_dir,
+        offline=options.offline,
+        threads=int(slots.cpus) if not slots.gpus else None,
+        device="auto" if slots.gpus else "cpu",  # a slot without a GPU must not share one
+        checkpoint_every=options.checkpoint_every,
+        keep=options.keep,
+        command=options.command,
+    )
 
 
 def _lose_live(
@@ -281,7 +281,7 @@ def _lose_live(
     from lp_sweep.orchestrator.engine.searcher import PlanSearcher
     from lp_sweep.orchestrator.engine.tunecallback import WorkCallback
 
-    searcher = PlanSearcher(queue, {}, Nodes(lambda: frozenset()), lambda: 0)
+    searcher = PlanSearcher(queue, Place(), Nodes(lambda: frozenset()), lambda: 0)
     callback = WorkCallback(searcher, recorder, reporter, options.limits)
     try:
         for id_, work in list(queue.live.items()):

@@ -4,17 +4,16 @@ from __future__ import annotations
 
 import datetime as dt
 import socket
-import uuid
 
 import pyarrow as pa
 
 from lp_sweep.orchestrator.engine.loss import Loss
 from lp_sweep.orchestrator.plan.listing import relisted, with_earlier
 from lp_sweep.orchestrator.plan.plan import Plan, Work
-from lp_sweep.storage.redact import redact_text
 from lp_sweep.storage.schema import TABLES
 from lp_sweep.storage.setups import EARLIER
 from lp_sweep.storage.store import Store
+from lp_sweep.trials.job import Failure, attempt_row
 
 
 class Recorder:
@@ -39,20 +38,13 @@ class Recorder:
 
     def lost(self, work: Work, loss: Loss, *, final: bool) -> None:
         """An attempt whose worker could not write one itself."""
-        attempt = f"{work.id}.{uuid.uuid4().hex[:8]}"
-        row = {
-            "attempt_id": attempt,
-            "trial_id": work.id,
-            "model": work.model.name,
-            "task": work.task.name or None,
-            "seed": getattr(work.spec, "seed", None),
-            "kept_layers": getattr(work.spec, "kept_layers", None),
-            "error_type": loss.error_type,
-            "final": final,
-            "message": redact_text(loss.message),
-            "traceback": redact_text(loss.details),
-            "command": self.command,
-            "host": socket.gethostname(),
-            "ended_at": dt.datetime.now(dt.UTC),
-        }
-        self.store.put("attempts", attempt, [row])
+        row = attempt_row(
+            work.id,
+            work.job(),
+            Failure(loss.error_type, loss.message, loss.details),
+            final=final,
+            command=self.command,
+            host=socket.gethostname(),
+            ended_at=dt.datetime.now(dt.UTC),
+        )
+        self.store.put("attempts", row["attempt_id"], [row])

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import Any
 
 from ray import tune
@@ -15,6 +16,7 @@ from lp_sweep.orchestrator.engine.nodes import Nodes
 from lp_sweep.orchestrator.engine.workqueue import WorkQueue
 from lp_sweep.orchestrator.plan.plan import Work
 from lp_sweep.storage.errors import StoreError
+from lp_sweep.trials.job import Place
 
 # Tune keeps 50 kB of each piece for ever, and goes through all of them at each event: after so many
 # a new one goes on. Then all slots wait for the longest trial, so there are more where slots are.
@@ -32,7 +34,7 @@ class PlanSearcher(Searcher):  # type: ignore[misc]
     def __init__(
         self,
         queue: WorkQueue,
-        transport: Mapping[str, Any],
+        place: Place,
         nodes: Nodes,
         room: Callable[[], int],
         check: Callable[[], None] = lambda: None,
@@ -42,7 +44,7 @@ class PlanSearcher(Searcher):  # type: ignore[misc]
         self.nodes = nodes
         self.room = room
         self.check = check
-        self.transport = dict(transport)  # store, cache folder, threads: not identity
+        self.place = place  # store, cache folder, threads: not identity
         self.works: dict[str, Work] = {}  # Tune's trial -> ours; kept for the events that follow
         self._looked = 0.0
 
@@ -52,12 +54,9 @@ class PlanSearcher(Searcher):  # type: ignore[misc]
             return None
         if not self._full() and (work := self._take()) is not None:
             self.works[trial_id] = work
-            job = {
-                **self.queue.job(work),
-                **self.transport,
-                "halvings": self.queue.history.halvings(work.id),
-            }
-            return {"job": json.dumps(job), "avoid": sorted(self.nodes.set_aside)}
+            halvings = self.queue.history.halvings(work.id)
+            job = replace(self.queue.job(work), place=self.place, halvings=halvings)
+            return {"job": json.dumps(job.to_plain()), "avoid": sorted(self.nodes.set_aside)}
         if self.queue.live:
             return None
         return Searcher.FINISHED if self._full() or not self.queue.open else None

@@ -13,7 +13,6 @@ from lp_sweep.orchestrator.inputs.room import has_probe, probe
 from lp_sweep.orchestrator.plan.plan import Plan
 from lp_sweep.storage.errors import PreflightError, StoreError
 from lp_sweep.storage.shipped import ship
-from lp_sweep.storage.specs import SpeedSpec
 from lp_sweep.storage.store import Store
 from lp_sweep.trials.placed import data_files, model_files
 
@@ -71,7 +70,7 @@ def ship_inputs(plan: Plan, store: Store) -> int:
     for work in plan.missing():
         if not work.model.of_hub:
             models[work.model.fingerprint] = Path(work.model.path)
-        if work.task.source.files and not isinstance(work.spec, SpeedSpec):
+        if work.task.source.files and work.spec.kind != "speed":
             data[work.spec.data_fingerprint] = work.task.source.files
     sent = [ship(store, key, model_files(folder)) for key, folder in models.items()]
     sent += [ship(store, key, data_files(files)) for key, files in data.items()]

@@ -10,7 +10,6 @@ at the end.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any
 
 from lp_sweep.orchestrator.engine.backlog import Backlog, Rank
 from lp_sweep.orchestrator.engine.growth import Growth
@@ -27,6 +26,7 @@ from lp_sweep.storage.errors import StoreError
 from lp_sweep.storage.networks import keep_while_needed
 from lp_sweep.storage.runs import Progress
 from lp_sweep.storage.store import Store
+from lp_sweep.trials.job import Job
 
 
 class WorkQueue:
@@ -77,7 +77,7 @@ class WorkQueue:
                 return work
         return None
 
-    def job(self, work: Work) -> dict[str, Any]:
+    def job(self, work: Work) -> Job:
         """What a worker gets of it."""
         return self.plan.job(work, network=self._networks.needed(work.id))
 

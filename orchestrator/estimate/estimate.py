@@ -24,7 +24,7 @@ from lp_sweep.orchestrator.inputs.resolve import TaskInput
 from lp_sweep.orchestrator.plan.known import timing_columns
 from lp_sweep.orchestrator.plan.plan import Plan, Work
 from lp_sweep.orchestrator.plan.selection import taken_on
-from lp_sweep.storage.specs import ProfileSpec, Recipe, SpeedSpec, TrialSpec
+from lp_sweep.storage.specs import Recipe, TrialSpec
 
 # Before the store has a timing: seconds for a piece, a FLOP of training, a step of a layer, a FLOP
 # of a forward pass. A step of a layer launches its operations, whatever the batch.
@@ -106,9 +106,9 @@ class Rates:
 
     def _lengths_of(self, work: Work) -> Lengths:
         spec = work.spec
-        if isinstance(spec, SpeedSpec):  # its rows are full
+        if spec.kind == "speed":  # its rows are full
             return Lengths(spec.length, spec.length)
-        length = (spec.recipe if isinstance(spec, TrialSpec) else spec).max_length
+        length = (spec.recipe if spec.kind == "trial" else spec).max_length
         return self._lengths.of(
             work.model.fingerprint, work.task.fingerprint, length, work.task.name
         )
@@ -131,10 +131,10 @@ class Rates:
 
 def _cost_key(work: Work) -> tuple[Any, ...]:
     inputs, spec = (work.model.fingerprint, work.task.fingerprint), work.spec
-    if isinstance(spec, ProfileSpec):
+    if spec.kind == "profile":
         training = (spec.limit_train, spec.rows, spec.recipe)
         return (*inputs, spec.max_length, spec.limit_dev, *training)
-    if isinstance(spec, SpeedSpec):
+    if spec.kind == "speed":
         return (*inputs, spec)
     recipe = spec.recipe
     return (

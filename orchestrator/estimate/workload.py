@@ -83,9 +83,9 @@ def _recorded_course(row: Mapping[str, Any], layers: int) -> Course:
 
 def work_terms(work: Work, lengths: Lengths) -> Terms:
     """Of a trial or a measurement that is to be done."""
-    if isinstance(work.spec, ProfileSpec):
+    if work.spec.kind == "profile":
         return _profile_terms(work, work.spec, lengths)
-    if isinstance(work.spec, SpeedSpec):
+    if work.spec.kind == "speed":
         return _speed_terms(work, work.spec)
     recipe, course = work.spec.recipe, phases(work.spec, work.model.depth)
     train = _limited(work.task.train_rows, recipe.limit_train)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import shutil
 import tempfile
 from collections.abc import Callable, Mapping
-from dataclasses import asdict
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -78,18 +78,18 @@ def trained_again(
     from lp_sweep.trials.procedures import stage_one
     from lp_sweep.trials.run import execute
 
-    job = job_of(spec, record, where) | {
-        "device": device,
-        "threads": record["threads"],
-        "halvings": record["out_of_memory_retries"] or 0,
-        "keep": "all",
-    }
+    job = job_of(spec, record, where)
+    place = replace(job.place, device=device, threads=record["threads"], keep="all")
+    job = replace(job, place=place, halvings=record["out_of_memory_retries"] or 0)
     with tempfile.TemporaryDirectory(prefix="lp-sweep-") as name:
         store = Store(Path(name) / "store", create=True)
         first = stage_one(spec, record["depth"])
-        jobs = [job] if first is None else [_of(job, first), job | {"start": trial_id(first)}]
+        jobs = [job]
+        if first is not None:
+            id_ = trial_id(first)
+            jobs = [replace(job, id=id_, spec=first), replace(job, start=id_)]
         for each in jobs:
-            told = execute(each, store.location)
+            told = execute(each.to_plain(), store.location)
             if told["status"] != "done":
                 raise ExportError(
                     f"{record['trial_id']} can't be trained again: {told.get('error_type', '')} "
@@ -119,10 +119,6 @@ def check_same(again: Mapping[str, Any], record: Mapping[str, Any], *, accept: b
         f"{said}. A seed fixes a result on one type of device and one set of versions. Export it "
         "where the sweep ran, or take this network with --accept-retrained: the card says so."
     )
-
-
-def _of(job: Mapping[str, Any], spec: TrialSpec) -> dict[str, Any]:
-    return {**job, "id": trial_id(spec), "spec": asdict(spec)}
 
 
 def _made(record: Mapping[str, Any]) -> str:

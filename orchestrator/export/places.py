@@ -8,7 +8,7 @@ the store. What is found is what the record is of: the fingerprints must be equa
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -21,6 +21,7 @@ from lp_sweep.storage.plain import trial_spec_from_canonical
 from lp_sweep.storage.specs import TrialSpec
 from lp_sweep.storage.store import Store
 from lp_sweep.trials.datasource import data_fingerprint
+from lp_sweep.trials.job import Job, ModelPlace, Place, TaskPlace
 from lp_sweep.trials.tasks import TaskSource, canonical_name, glue_source
 
 HUB = "hub:"
@@ -50,18 +51,18 @@ def spec_of(record: Mapping[str, Any]) -> TrialSpec:
     return spec
 
 
-def model_place(record: Mapping[str, Any], where: Where) -> dict[str, Any] | None:
-    """As a job names a model; None where nobody knows a place."""
+def model_place(record: Mapping[str, Any], where: Where) -> ModelPlace | None:
+    """None where nobody knows a place."""
     print_ = record["model_fingerprint"]
-    place = {"name": record["model"], "depth": record["depth"], "revision": None}
+    place = ModelPlace(record["model"], "", None, record["depth"])
     for model in where.sweep.models if where.sweep else ():
         if model.fingerprint == print_:
-            return place | {"path": model.path, "revision": model.revision}
+            return place._replace(path=model.path, revision=model.revision)
     if print_.startswith(HUB):
         path, _, revision = print_.removeprefix(HUB).rpartition("@")
-        return place | {"path": path, "revision": revision}
+        return place._replace(path=path, revision=revision)
     folder = _shipped(where, print_)
-    return place | {"path": str(folder)} if folder else None
+    return place._replace(path=str(folder)) if folder else None
 
 
 def task_source(spec: TrialSpec, record: Mapping[str, Any], where: Where) -> TaskSource | None:
@@ -86,22 +87,20 @@ def check_inputs(spec: TrialSpec, record: Mapping[str, Any], where: Where) -> No
         raise nowhere("model", record["model"], record)
 
 
-def job_of(spec: TrialSpec, record: Mapping[str, Any], where: Where) -> dict[str, Any]:
+def job_of(spec: TrialSpec, record: Mapping[str, Any], where: Where) -> Job:
     """The trial as a worker takes it. Raises PreflightError where its model is nowhere."""
     model, source = model_place(record, where), task_source(spec, record, where)
     if model is None:
         raise nowhere("model", record["model"], record)
     if source is None:
         raise nowhere("data of task", record["task"], record)
-    return {
-        "id": record["trial_id"],
-        "kind": "trial",
-        "spec": asdict(spec),
-        "model": model,
-        "task": {"name": record["task"], "source": asdict(source)},
-        "cache_dir": str(where.cache_dir),
-        "offline": where.offline,
-    }
+    return Job(
+        id=record["trial_id"],
+        spec=spec,
+        model=model,
+        task=TaskPlace(record["task"], source),
+        place=Place(cache_dir=where.cache_dir, offline=where.offline),
+    )
 
 
 def nowhere(what: str, name: str, record: Mapping[str, Any]) -> LpSweepError:

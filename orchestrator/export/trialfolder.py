@@ -179,7 +179,7 @@ def _facts(
 ) -> Facts:
     where = wanted.where
     place = model_place(record, where)
-    path = place["path"] if place else None
+    path = place.path if place else None
     examples = np.arange(len(rows.labels))
     return Facts(
         base=base_of(record["model_fingerprint"], record["model"], path, offline=where.offline),

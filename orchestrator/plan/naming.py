@@ -5,7 +5,7 @@ from __future__ import annotations
 from lp_sweep.orchestrator.plan.plan import Work
 from lp_sweep.orchestrator.plan.words import MOST_RANGES, layers_of, short_model
 from lp_sweep.storage.printable import printable, ranges
-from lp_sweep.storage.specs import ProfileSpec, SpeedSpec, TrialSpec
+from lp_sweep.storage.specs import SpeedSpec, TrialSpec
 from lp_sweep.trials.procedures import DIRECT, Procedure
 
 
@@ -13,10 +13,10 @@ def describe(work: Work) -> str:
     """`bert-base-cased layers 1-8 of 12 rte seed 42`, or a profile's model and task, or whose speed
     it is."""
     model, task = short_model(work.model.name), printable(work.task.name)
-    if isinstance(work.spec, ProfileSpec):
+    if work.spec.kind == "profile":
         return f"{model} {work.spec.measure.replace('_', '-')} profile {task}"
     layers = layers_of(work.spec.kept_layers, work.model.depth)
-    if isinstance(work.spec, SpeedSpec):
+    if work.spec.kind == "speed":
         return " ".join([model, layers, *_removed(work.spec), "speed on", work.spec.device_type])
     return " ".join([model, layers, *_manner(work.spec), task, f"seed {work.spec.seed}"])
 

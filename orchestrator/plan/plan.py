@@ -7,17 +7,16 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable
-from dataclasses import asdict, dataclass, field
-from typing import Any, Literal, NamedTuple, get_args
+from dataclasses import dataclass, field, replace
+from typing import Any, Literal, get_args
 
 from lp_sweep.orchestrator.inputs.models import ModelInput
 from lp_sweep.orchestrator.inputs.resolve import Needed, Sweep, TaskInput, Training
 from lp_sweep.orchestrator.plan.cells import Asked
 from lp_sweep.orchestrator.plan.known import Known
 from lp_sweep.orchestrator.plan.searching import SearchState
-from lp_sweep.storage.specs import ProfileSpec, SpeedSpec, TrialSpec
-
-_KINDS = {TrialSpec: "trial", ProfileSpec: "profile", SpeedSpec: "speed"}
+from lp_sweep.storage.specs import ProfileSpec, SpeedSpec, TrialSpec, WorkKind
+from lp_sweep.trials.job import Job, Measure, ModelPlace, TaskPlace
 
 State = Literal["done", "failed", "pending", "deferred", "impossible", "not_needed"]
 
@@ -62,33 +61,25 @@ class Work:
     start: str | None = None  # the trial whose network it goes on from
 
     @property
+    def kind(self) -> WorkKind:
+        return self.spec.kind
+
+    @property
     def trial(self) -> TrialSpec:
         """Its specification, where a trial is what it is."""
         assert isinstance(self.spec, TrialSpec)
         return self.spec
 
-    def job(self) -> dict[str, Any]:
-        """Plain data for `lp_sweep.trials.run`; `Plan.job` adds what others want of it."""
-        return {
-            "id": self.id,
-            "kind": _KINDS[type(self.spec)],
-            "spec": asdict(self.spec),
-            "model": {
-                "name": self.model.name,
-                "path": self.model.path,
-                "revision": self.model.revision,
-                "depth": self.model.depth,
-            },
-            "task": {"name": self.task.name or None, "source": asdict(self.task.source)},
-            "start": self.start,
-        }
-
-
-class Measure(NamedTuple):
-    """A measurement of a trial's network, taken by the trial's own worker."""
-
-    id: str
-    spec: ProfileSpec
+    def job(self) -> Job:
+        """For `lp_sweep.trials.run`; `Plan.job` adds what others want of it."""
+        model = self.model
+        return Job(
+            id=self.id,
+            spec=self.spec,
+            model=ModelPlace(model.name, model.path, model.revision, model.depth),
+            task=TaskPlace(self.task.name or None, self.task.source),
+            start=self.start,
+        )
 
 
 @dataclass(slots=True, kw_only=True)
@@ -200,13 +191,11 @@ class Plan:
             return types[0] if types and all(types) else None
         return failed.get(id_)
 
-    def job(self, work: Work, *, network: bool) -> dict[str, Any]:
+    def job(self, work: Work, *, network: bool) -> Job:
         """For a worker, with what is wanted beside the record: measurements, and with `network`
         the trained network in the store."""
-        measures = [
-            {"id": item.id, "spec": asdict(item.spec)} for item in self.missing_measures(work.id)
-        ]
-        return {**work.job(), "measures": measures, "network": network}
+        measures = tuple(self.missing_measures(work.id))
+        return replace(work.job(), measures=measures, network=network)
 
     def totals(self) -> dict[str, int]:
         """Of `cells`, `trials`, `profiles`, `measures` and `speeds`: all, and those in each state,

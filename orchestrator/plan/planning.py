@@ -14,13 +14,14 @@ from lp_sweep.orchestrator.inputs.resolve import Sweep, TaskInput
 from lp_sweep.orchestrator.plan.cells import Asked, asked_cells, included_cells
 from lp_sweep.orchestrator.plan.garbage import collector_paused
 from lp_sweep.orchestrator.plan.known import Known
-from lp_sweep.orchestrator.plan.plan import Cell, Measure, Plan, State, Work, state_of
+from lp_sweep.orchestrator.plan.plan import Cell, Plan, State, Work, state_of
 from lp_sweep.orchestrator.plan.searching import SearchState, search_states
 from lp_sweep.orchestrator.plan.speeds import wanted_speeds
 from lp_sweep.orchestrator.sweepfile.axes import FeedForward
 from lp_sweep.storage.identity import profile_id, trial_id, trial_ids
 from lp_sweep.storage.specs import ProfileSpec, TrialSpec
 from lp_sweep.trials.feedforward_rules import NONE, some_removed
+from lp_sweep.trials.job import Measure
 from lp_sweep.trials.procedures import Procedure, full_layers, settled, stage_one
 from lp_sweep.trials.select import (
     BY_MEASURE,

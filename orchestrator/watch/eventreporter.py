@@ -17,7 +17,6 @@ from lp_sweep.orchestrator.engine.workqueue import WorkQueue
 from lp_sweep.orchestrator.plan.naming import describe
 from lp_sweep.orchestrator.plan.plan import Plan, Work
 from lp_sweep.orchestrator.watch.picture import SCHEMA
-from lp_sweep.storage.specs import TrialSpec
 
 _PROGRESS_SECONDS = 10.0  # between two events of progress
 # how a piece ended -> the event
@@ -83,7 +82,7 @@ class EventReporter:
 def _named(work: Work) -> dict[str, Any]:
     """What a piece of work is of, for a program and in words."""
     of_trial: dict[str, Any] = {}
-    if isinstance(work.spec, TrialSpec):
+    if work.spec.kind == "trial":
         of_trial = {"kept_layers": list(work.spec.kept_layers), "seed": work.spec.seed}
     return {
         "id": work.id,

@@ -58,7 +58,8 @@ checks.check(made.sweep, made.plan.inputs_needed(), made.location, cache, offlin
 heavy = [name for name in ("torch", "ray", "transformers") if name in sys.modules]
 Store("store", create=True)
 (work,) = made.plan.trials.values()
-job = {**work.job(), "cache_dir": str(cache), "device": "cpu", "threads": 1, "offline": True}
+place = {"cache_dir": str(cache), "device": "cpu", "threads": 1, "offline": True}
+job = {**work.job().to_plain(), **place}
 print(json.dumps({"job": job, "heavy": heavy}))
 """
 # a worker on another node: it knows only of the job

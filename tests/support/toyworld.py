@@ -90,4 +90,4 @@ def jobs(sweep_file: Path, *overrides: str, cache: Path | None = None) -> list[d
     plan = make_plan(resolve(load_sweep(sweep_file, overrides)), Known.nothing())
     place = {"cache_dir": str(cache or sweep_file.parent / "cache"), "device": "cpu", "threads": 1}
     works = (*plan.trials.values(), *plan.profiles.values(), *plan.speeds.values())
-    return [{**work.job(), **place} for work in works]
+    return [{**work.job().to_plain(), **place} for work in works]

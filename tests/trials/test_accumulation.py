@@ -17,10 +17,11 @@ from lp_sweep.trials.encoded import EncodedSplit
 from lp_sweep.trials.passes import EagerPass
 from lp_sweep.trials.procedures import Phase
 from lp_sweep.trials.prune import load_pruned
-from lp_sweep.trials.run import execute, run_trial
+from lp_sweep.trials.run import execute
 from lp_sweep.trials.setting import Setting
 from lp_sweep.trials.steps import stream, train_step
 from lp_sweep.trials.trial import Try
+from tests.support.plain_jobs import run_trial
 from tests.support.toyworld import jobs, save_model, save_world
 
 CLASSES = TaskDefinition(text_columns=("text",))

@@ -26,10 +26,11 @@ from lp_sweep.trials import finetune as finetuning
 from lp_sweep.trials.leaving import announce, announced
 from lp_sweep.trials.optimizer import make_optimizer
 from lp_sweep.trials.prune import load_pruned
-from lp_sweep.trials.run import execute, run_trial
+from lp_sweep.trials.run import execute
 from lp_sweep.trials.trial import Try
 from tests.support.cutoff import STEPS, CutOff, assert_same, cut_off, other_network, write_state
 from tests.support.families import FAMILIES, Family, save_pretrained
+from tests.support.plain_jobs import run_trial
 from tests.support.toyworld import jobs, save_world
 
 EPOCHS = 3

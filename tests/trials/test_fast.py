@@ -25,7 +25,6 @@ from lp_sweep.trials.finetune import NoSaver, Trained, finetune
 from lp_sweep.trials.forward import compute_used, forward
 from lp_sweep.trials.groups import group_ends
 from lp_sweep.trials.procedures import Phase
-from lp_sweep.trials.run import run_trial
 from lp_sweep.trials.setting import Setting
 from lp_sweep.trials.unpadded.dropout import dropped_out, quick_dropout
 from lp_sweep.trials.unpadded.families import family_of
@@ -45,6 +44,7 @@ from tests.support.fastnets import (
     split_of,
     without_dropout,
 )
+from tests.support.plain_jobs import run_trial
 from tests.support.toyworld import jobs, save_world
 
 # of the families without padding, one of each way to embed, attend and answer; of the others one

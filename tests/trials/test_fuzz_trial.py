@@ -70,7 +70,7 @@ def run(
     (work,) = plan.trials.values() or plan.profiles.values()
     Store(folder / "store", create=True)
     place = {"cache_dir": str(folder / "cache"), "device": "cpu", "threads": 1}
-    return execute({**work.job(), **place}, str(folder / "store"))
+    return execute({**work.job().to_plain(), **place}, str(folder / "store"))
 
 
 def not_finite(value: Any, at: str = "") -> list[str]:
@@ -241,7 +241,7 @@ def test_no_name_leads_out_of_the_store(tmp_path: Path, model: Path, name: str) 
     (work,) = plan.trials.values()
     assert snapshot(tmp_path) == before
     store, cache = Store(place / "store", create=True), place / "cache"
-    job = {**work.job(), "cache_dir": str(cache), "device": "cpu", "threads": 1}
+    job = {**work.job().to_plain(), "cache_dir": str(cache), "device": "cpu", "threads": 1}
     answer = execute(job, str(place / "store"))
     assert answer["status"] == "done", answer
     new = snapshot(tmp_path) - before

@@ -16,10 +16,10 @@ from lp_sweep.trials.forward import forward
 from lp_sweep.trials.graphs import GraphPass
 from lp_sweep.trials.measures.pairs import Rule
 from lp_sweep.trials.passes import EagerPass
-from lp_sweep.trials.run import execute, run_trial
-from lp_sweep.trials.speed import run_speed
+from lp_sweep.trials.run import execute
 from lp_sweep.trials.steps import train_step
 from tests.support.fastnets import network, setting, split_of, without_dropout
+from tests.support.plain_jobs import run_speed, run_trial
 from tests.support.toyworld import jobs, save_world
 
 pytestmark = [

@@ -122,9 +122,8 @@ def test_a_network_without_feed_forwards_is_no_model_of_a_sweep(tmp_path: Path) 
         jobs(world)
 
 
-@pytest.mark.parametrize("mode", ["none", None])
-def test_nothing_is_kept_by_default(world: Path, store: Store, mode: Any) -> None:
-    execute({**jobs(world, "k=2", *QUICK)[0], "keep": mode}, store.location)
+def test_nothing_is_kept_by_default(world: Path, store: Store) -> None:
+    execute(jobs(world, "k=2", *QUICK)[0], store.location)
     assert kept(store) == set()
     assert not (Path(store.location) / "weights").exists()
 

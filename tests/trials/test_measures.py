@@ -22,16 +22,16 @@ from lp_sweep.storage.schema import PROFILES
 from lp_sweep.storage.specs import ProfileSpec, Recipe
 from lp_sweep.trials.batches import BatchSizes
 from lp_sweep.trials.encoded import EncodedSplit
-from lp_sweep.trials.inputs import Inputs, load_inputs
+from lp_sweep.trials.inputs import Inputs
 from lp_sweep.trials.measures import greedy as greedily
 from lp_sweep.trials.measures.contribution import contribution_profile
 from lp_sweep.trials.measures.registry import MEASURES, Found, Subject
 from lp_sweep.trials.measures.states import layer_states
 from lp_sweep.trials.profile import make_subject
-from lp_sweep.trials.run import run_profile, run_trial
 from lp_sweep.trials.select import BY_MEASURE
 from lp_sweep.trials.setting import Setting
 from lp_sweep.trials.trial import Try
+from tests.support.plain_jobs import load_inputs, run_profile, run_trial
 from tests.support.staging import DEPTH, Job, made, spec_of
 from tests.support.toyworld import jobs, save_world
 

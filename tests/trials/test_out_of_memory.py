@@ -20,13 +20,13 @@ from transformers import BertConfig, BertForSequenceClassification
 from lp_sweep.storage.errors import DeviceOutOfMemoryError
 from lp_sweep.storage.store import Store
 from lp_sweep.trials import passes
-from lp_sweep.trials import profile as profiling
 from lp_sweep.trials.batches import BatchSizes, to_device
 from lp_sweep.trials.forward import forward
 from lp_sweep.trials.measures import registry as measuring
 from lp_sweep.trials.memory import forget_frames, is_out_of_memory, memory_errors
 from lp_sweep.trials.resident import resident
 from lp_sweep.trials.run import execute
+from tests.support.plain_jobs import run_profile
 from tests.support.toyworld import PLAIN, WORDS, jobs, save_world
 
 SMALL = ("recipe.batch_size=2", "recipe.limit_dev=2", "recipe.epochs=1")
@@ -222,7 +222,7 @@ def test_a_profile_halves_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     sweep = save_world(tmp_path, strategies=[{"name": "contribution", "threshold": [0.9]}])
     job = next(job for job in jobs(sweep) if job["kind"] == "profile")
     store = Store(tmp_path / "store", create=True)
-    whole = profiling.run_profile(job)["record"]
+    whole = run_profile(job)["record"]
     resident().forget()  # else the pass is not made again
     monkeypatch.setattr(measuring, "to_device", full)
     assert execute(job, store.location)["status"] == "done"

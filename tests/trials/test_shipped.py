@@ -20,6 +20,7 @@ from lp_sweep.orchestrator.sweepfile.load import load_sweep
 from lp_sweep.storage import shipped
 from lp_sweep.storage.errors import PreflightError
 from lp_sweep.storage.store import Store
+from lp_sweep.trials.job import Job
 from lp_sweep.trials.placed import placed
 from lp_sweep.trials.resident import resident
 from lp_sweep.trials.run import execute
@@ -78,9 +79,9 @@ def test_what_was_not_sent_is_named(machines: Machines) -> None:
 def test_a_half_sent_model_is_not_there(machines: Machines) -> None:
     plan = machines.plan()
     ship_inputs(plan, machines.store)
-    job = machines.job()
+    job = Job.from_plain(machines.job())
     machines.lose_the_files()
-    fingerprint = job["spec"]["model_fingerprint"]
+    fingerprint = job.spec.model_fingerprint
     (text,) = [
         path
         for path in (machines.folder / "store/inputs").glob("*/complete.json")
@@ -91,7 +92,7 @@ def test_a_half_sent_model_is_not_there(machines: Machines) -> None:
     assert not list((machines.folder / "node").glob("inputs/*/"))
     text.unlink()
     assert shipped.fetch(machines.store, fingerprint, machines.folder / "node") is None
-    assert placed(job, machines.store)["model"] == job["model"]
+    assert placed(job, machines.store).model == job.model
 
 
 def test_slots_of_a_node_fetch_at_once(machines: Machines) -> None:
@@ -109,7 +110,7 @@ def test_slots_of_a_node_fetch_at_once(machines: Machines) -> None:
 
 
 def test_a_job_whose_files_are_here_stays_as_it_is(machines: Machines) -> None:
-    job = machines.job()
+    job = Job.from_plain(machines.job())
     assert placed(job, None) is job
 
 

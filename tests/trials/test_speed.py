@@ -16,14 +16,15 @@ from transformers.models.bert.modeling_bert import BertLayer
 from lp_sweep.storage.errors import DeviceOutOfMemoryError
 from lp_sweep.storage.store import Store
 from lp_sweep.trials import run as running
+from lp_sweep.trials import speed as speeding
 from lp_sweep.trials.bystanders import Bystanders
 from lp_sweep.trials.measures import speed as timing
 from lp_sweep.trials.measures.pairs import Rule, Took
 from lp_sweep.trials.measures.speed import Load, compare_networks, random_rows
 from lp_sweep.trials.run import execute
-from lp_sweep.trials.speed import run_speed
 from tests.support.families import FAMILIES, save_pretrained
 from tests.support.networks import load
+from tests.support.plain_jobs import run_speed
 from tests.support.toyworld import jobs, save_world
 
 QUICK = Rule(warm_ups=1, pairs=2, rounds=1)
@@ -50,7 +51,7 @@ def speeds(world: Path) -> list[Job]:
 
 
 def quick(monkeypatch: pytest.MonkeyPatch, rule: Rule = QUICK) -> None:
-    monkeypatch.setattr(running, "run_speed", partial(run_speed, rule=rule))
+    monkeypatch.setattr(running, "run_speed", partial(speeding.run_speed, rule=rule))
 
 
 # -- a job

@@ -17,13 +17,13 @@ from lp_sweep.trials.batches import BatchSizes
 from lp_sweep.trials.device import reproducible
 from lp_sweep.trials.families import find_layers
 from lp_sweep.trials.finetune import NoSaver, finetune
-from lp_sweep.trials.inputs import load_inputs
 from lp_sweep.trials.procedures import Phase
 from lp_sweep.trials.prune import keep_layers
-from lp_sweep.trials.run import execute, run_trial
+from lp_sweep.trials.run import execute
 from lp_sweep.trials.setting import Setting
 from lp_sweep.trials.trial import Try
 from tests.support.cutoff import STEPS, assert_same, cut_off, other_network
+from tests.support.plain_jobs import load_inputs, run_trial
 from tests.support.staging import made, spec_of, staged, weights
 from tests.support.toyworld import save_world
 
@@ -48,8 +48,10 @@ def changed(job: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> dict[str, b
     before: dict[str, torch.Tensor] = {}
     after: dict[str, torch.Tensor] = {}
 
+    real = trialling.load_inputs
+
     def load(*args: Any) -> Any:
-        inputs = load_inputs(*args)
+        inputs = real(*args)
         before.update(weights(inputs.model))
         return inputs
 

@@ -29,7 +29,10 @@ class World:
         for work, keep in zip(
             planned(self.request).plan.trials.values(), ("all", "all", "none"), strict=True
         ):
-            execute(work.job() | {"cache_dir": str(folder / "cache"), "keep": keep}, store.location)
+            execute(
+                work.job().to_plain() | {"cache_dir": str(folder / "cache"), "keep": keep},
+                store.location,
+            )
 
     def compare(self, first: str, second: str, *, as_json: bool = False) -> str:
         return cka.compare(self.request, (first, second), self.folder / "cache", as_json)

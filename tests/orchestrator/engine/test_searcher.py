@@ -13,6 +13,7 @@ from lp_sweep.orchestrator.engine.searcher import PlanSearcher
 from lp_sweep.orchestrator.engine.workqueue import WorkQueue
 from lp_sweep.orchestrator.estimate.estimate import Rates
 from lp_sweep.storage.store import Store
+from lp_sweep.trials.job import Place
 from tests.support.sweepfiles import make_inputs, planned
 
 
@@ -26,7 +27,7 @@ def queue(tmp_path: Path) -> WorkQueue:
 
 def test_what_was_preempted_is_handed_out_again(queue: WorkQueue) -> None:
     """At once, whatever Tune's trial was called."""
-    made = PlanSearcher(queue, {}, Nodes(lambda: {"a"}), lambda: 1)
+    made = PlanSearcher(queue, Place(), Nodes(lambda: {"a"}), lambda: 1)
     first = made.suggest("1")
     assert made.suggest("2") is None  # no room
     assert queue.lost(made.works["1"].id, "preempted")
@@ -41,7 +42,7 @@ def test_a_tuner_takes_more_where_there_are_more_slots(
     """At its end all slots wait for the longest trial."""
     monkeypatch.setattr(searcher, "_LEAST_A_TUNER", 2)
     monkeypatch.setattr(searcher, "_A_TUNER_AND_SLOT", 1)
-    made = PlanSearcher(queue, {}, Nodes(lambda: {"a"}), lambda: room)
+    made = PlanSearcher(queue, Place(), Nodes(lambda: {"a"}), lambda: room)
     for number in range(pieces):
         assert "job" in made.suggest(str(number))
         [id_] = queue.live

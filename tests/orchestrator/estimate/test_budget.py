@@ -17,6 +17,7 @@ from lp_sweep.orchestrator.engine.workqueue import WorkQueue
 from lp_sweep.orchestrator.estimate.estimate import Rates
 from lp_sweep.storage.errors import SpecError
 from lp_sweep.storage.store import Store
+from lp_sweep.trials.job import Place
 from lp_sweep.trials.leaving import announce
 from tests.orchestrator.estimate.test_cost import PRICES, cluster_file
 from tests.support.program import sweep
@@ -138,7 +139,7 @@ def test_what_runs_has_half_a_minute(queue: WorkQueue, clock: Clock, tmp_path: P
         on_nodes=lambda *arguments: told.append(arguments),
         now=clock,
     )
-    searcher = PlanSearcher(queue, {}, Nodes(lambda: {"a"}), lambda: 9, stop.check)
+    searcher = PlanSearcher(queue, Place(), Nodes(lambda: {"a"}), lambda: 9, stop.check)
     assert "job" in searcher.suggest("1")
     clock.after(1)
     for _ in range(3):

@@ -17,7 +17,7 @@ from lp_sweep.orchestrator.plan.plan import Plan, Work
 from lp_sweep.orchestrator.plan.planning import make_plan
 from lp_sweep.orchestrator.sweepfile.load import load_sweep
 from lp_sweep.storage.specs import Recipe
-from lp_sweep.trials.run import run_trial
+from tests.support.plain_jobs import run_trial
 from tests.support.toyworld import save_world
 
 NOON = dt.datetime(2026, 1, 5, 12, tzinfo=dt.UTC)
@@ -160,7 +160,9 @@ def test_a_record_asks_for_what_its_work_asked_for(tmp_path: Path, procedure: st
 
 def test_a_trial_counts_its_tokens(plan: Plan, tmp_path: Path) -> None:
     work = full_network(plan)
-    done = run_trial({**work.job(), "cache_dir": str(tmp_path / "cache"), "device": "cpu"})
+    done = run_trial(
+        {**work.job().to_plain(), "cache_dir": str(tmp_path / "cache"), "device": "cpu"}
+    )
     row = done["record"]
     texts = (tmp_path / "train.csv").read_text(encoding="utf-8").splitlines()[1:]
     words = sum(len(line.rpartition(",")[0].split()) for line in texts)

@@ -58,8 +58,8 @@ def test_a_sweep_file_says_where(file: Path, where: Where) -> None:
     found = job_of(spec, record_of(spec), where._replace(sweep=resolve(load_sweep(file))))
     planned_job = jobs(file, "k=2")[0]
     for name in ("id", "kind", "spec", "model"):
-        assert found[name] == planned_job[name], name
-    assert found["task"]["source"] == planned_job["task"]["source"]
+        assert found.to_plain()[name] == planned_job[name], name
+    assert found.to_plain()["task"]["source"] == planned_job["task"]["source"]
 
 
 def test_a_file_with_other_content_is_none(file: Path, where: Where) -> None:
@@ -82,7 +82,7 @@ def test_the_hub_is_in_the_record(file: Path, where: Where) -> None:
     assert task_source(spec, record, where) == source
     place = model_place(record, where)
     assert place is not None
-    assert (place["path"], place["revision"]) == ("org/a@b", "0" * 40)
+    assert (place.path, place.revision) == ("org/a@b", "0" * 40)
 
 
 def test_glue_in_a_folder(file: Path, where: Where, tmp_path: Path) -> None:
@@ -105,8 +105,8 @@ def test_what_a_cluster_left_in_the_store(file: Path, where: Where) -> None:
     shutil.rmtree(file.parent / "model")
     (file.parent / "dev.csv").unlink()
     found = job_of(spec, record_of(spec), where)
-    assert (Path(found["model"]["path"]) / "model.safetensors").is_file()
-    assert list(found["task"]["source"]["files"]) == ["train", "validation"]
+    assert (Path(found.model.path) / "model.safetensors").is_file()
+    assert list(found.task.source.files) == ["train", "validation"]
 
 
 @pytest.mark.parametrize("text", ["", "[]", '{"files": 3}', '{"files": [3]}'])

@@ -357,7 +357,7 @@ def test_a_finished_sweep_leaves_nothing_to_take(tmp_path: Path) -> None:
 
 def test_a_job_is_plain_data(tmp_path: Path) -> None:
     for work in planned(make_inputs(tmp_path)).trials.values():
-        job = json.loads(json.dumps(work.job()))
+        job = json.loads(json.dumps(work.job().to_plain()))
         assert job["id"] == work.id
         assert job["kind"] == "trial"
 

@@ -164,7 +164,7 @@ def queue(plan: Plan, tmp_path: Path) -> WorkQueue:
 
 
 def test_they_are_the_last(queue: WorkQueue) -> None:
-    kinds = [work.job()["kind"] for work in drained(queue)]
+    kinds = [work.job().to_plain()["kind"] for work in drained(queue)]
     assert kinds == ["trial"] * 8 + ["speed"] * 2
 
 

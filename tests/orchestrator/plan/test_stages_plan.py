@@ -123,7 +123,7 @@ def test_nothing_done(tmp_path: Path) -> None:
     assert plan.needs(staged) == {full}
     assert plan.needs(full) == set()
     assert {work.id for work in plan.missing_trials()} == set(plan.trials)
-    assert plan.job(plan.trials[full], network=True)["network"] is True
+    assert plan.job(plan.trials[full], network=True).network is True
 
 
 @pytest.mark.parametrize("kept", [False, True])
@@ -163,7 +163,7 @@ def test_a_measurement_added_to_a_finished_sweep(tmp_path: Path) -> None:
     assert [work.id for work in plan.missing_trials()] == [full]
     [measure] = plan.missing_measures(full)
     assert measure.spec.trial == full
-    assert plan.job(plan.trials[full], network=False)["measures"][0]["id"] == measure.id
+    assert plan.job(plan.trials[full], network=False).measures[0].id == measure.id
     text = plan_text(plan, estimate(plan, CPU), CPU)
     assert "measures           1   of trained networks, by layer: 0 done, 1 missing\n" in text
     assert (
@@ -309,7 +309,7 @@ def test_what_needs_a_network_is_handed_out_after_it(tmp_path: Path, store: Stor
     first = queue.take()
     assert first
     assert first.id in needed
-    assert queue.job(first)["network"] is True
+    assert queue.job(first).network is True
     while other := queue.take():  # those that wait for nothing
         assert plan.needs(other.id) == set()
     held = set(queue.live)
@@ -469,7 +469,7 @@ def test_a_network_that_is_needed_only_later(tmp_path: Path, store: Store, ended
     profile, trial = queue.take(), queue.take()
     assert profile
     assert trial
-    assert (trial.id, queue.job(trial)["network"]) == (full, False)
+    assert (trial.id, queue.job(trial).network) == (full, False)
     if ended:
         queue.ended(full, None)
     layers = [{"layer": layer, "value": layer / 20} for layer in FULL]
@@ -481,7 +481,7 @@ def test_a_network_that_is_needed_only_later(tmp_path: Path, store: Store, ended
         queue.ended(full, None)
     again = queue.take()
     assert again
-    assert (again.id, queue.job(again)["network"]) == (full, True)
+    assert (again.id, queue.job(again).network) == (full, True)
     assert queue.take() is None  # the other one waits for it
     assert queue.open is False
     assert queue.progress().left == 2

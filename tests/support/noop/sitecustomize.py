@@ -25,18 +25,16 @@ def _train_nothing(run: Any) -> None:
 
 
 def _noop_trial(job: Any, *_: Any) -> dict[str, Any]:
-    from lp_sweep.storage.plain import trial_spec_from_plain
     from lp_sweep.trials.record import identity_columns
 
-    spec = trial_spec_from_plain(job["spec"])
     time.sleep(float(os.environ.get("LP_SWEEP_TEST_SECONDS", "0")))
-    if str(spec.seed) == os.environ.get("LP_SWEEP_TEST_LEAK"):
+    if str(job.trial.seed) == os.environ.get("LP_SWEEP_TEST_LEAK"):
         known = [os.environ[name] for name in os.environ["LP_SWEEP_TEST_SECRETS"].split(",")]
         print("a library says", *known, flush=True)
         raise RuntimeError(f"refused: {known}")
     scores = {"metric": "accuracy", "last": 0.5, "seconds_total": 0.001}
     sizes = {"train_examples": 1, "dev_examples": 1}
-    return {"record": {**identity_columns(job, spec), **scores, **sizes}}
+    return {"record": {**identity_columns(job), **scores, **sizes}}
 
 
 def _rest_after_each_step(checkpoint: Any) -> None:

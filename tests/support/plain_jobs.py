@@ -1,0 +1,30 @@
+"""The worker's functions over jobs as plain data, which tests change key by key. Not a test."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from lp_sweep.trials import inputs, profile, speed, trial
+from lp_sweep.trials.inputs import Inputs
+from lp_sweep.trials.job import Job
+from lp_sweep.trials.measures.pairs import RULE, Rule
+from lp_sweep.trials.trial import Try
+
+Plain = Mapping[str, Any]
+
+
+def run_trial(job: Plain, attempt: Try | None = None) -> dict[str, Any]:
+    return trial.run_trial(Job.from_plain(job), attempt or Try())
+
+
+def run_profile(job: Plain, halvings: int = 0) -> dict[str, Any]:
+    return profile.run_profile(Job.from_plain(job), halvings)
+
+
+def run_speed(job: Plain, rule: Rule = RULE) -> dict[str, Any]:
+    return speed.run_speed(Job.from_plain(job), rule)
+
+
+def load_inputs(job: Plain, *args: Any) -> Inputs:
+    return inputs.load_inputs(Job.from_plain(job), *args)
