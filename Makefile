@@ -34,7 +34,7 @@ quickstart: setup
 	@echo "Your own sweep:     $(BIN)/lp-sweep init sweep.yaml"
 
 quickstart-model: setup
-	$(BIN)/python -m lp_sweep.quickstart.build
+	$(BIN)/python -m benchmarks.toy_language.build
 
 fmt: setup
 	$(BIN)/ruff format .

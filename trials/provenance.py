@@ -31,7 +31,7 @@ _LIBRARIES = (
     "scipy",
 )
 _ROOT = Path(__file__).resolve().parent.parent
-_ROOMS = ("storage", "trials", "analysis", "orchestrator", "quickstart")
+_ROOMS = ("storage", "trials", "analysis", "orchestrator")
 _DRIVER_FILE = Path("/proc/driver/nvidia/version")
 _SECONDS = 10  # for a command that only prints
 

@@ -5,15 +5,14 @@ from __future__ import annotations
 import json
 from collections import Counter
 from itertools import islice
-from pathlib import Path
 from statistics import mean, pstdev
 
 import pyarrow.parquet as pq
 import pytest
 
-from lp_sweep.quickstart import build, grammar, lexicon, reviews, scenes
+from benchmarks.toy_language import build, grammar, lexicon, reviews, scenes
 
-QUICKSTART = Path(build.__file__).parent
+QUICKSTART = build.QUICKSTART
 TASKS = tuple(grammar.ROWS)
 PARTS = {"train": build.N_TRAIN, "validation": build.N_VALIDATION}
 

@@ -9,8 +9,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from random import Random
 
-from lp_sweep.quickstart import lexicon
-from lp_sweep.quickstart.lexicon import ADJECTIVES, NOUNS, PLACES, VERBS, is_under
+from benchmarks.toy_language import lexicon
+from benchmarks.toy_language.lexicon import ADJECTIVES, NOUNS, PLACES, VERBS, is_under
 
 ENTAILMENT = ("entailment", "neutral", "contradiction")
 QUANTIFIERS = ("the", "a", "every", "no")

@@ -1,4 +1,4 @@
-"""Make `quickstart/model/` and `quickstart/data/` again: `python -m lp_sweep.quickstart.build`.
+"""Make `quickstart/model/` and `quickstart/data/` again: `python -m benchmarks.toy_language.build`.
 
 Everything is generated and seeded; nothing is downloaded. Takes 6 minutes of CPU time on one
 thread, a second with `--data-only`, which leaves the model alone.
@@ -17,10 +17,10 @@ import torch
 from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, processors
 from transformers import PreTrainedTokenizerFast
 
-from lp_sweep.quickstart import grammar
-from lp_sweep.quickstart.pretrain import Recipe, Stage, pretrain
+from benchmarks.toy_language import grammar
+from benchmarks.toy_language.pretrain import Recipe, Stage, pretrain
 
-HERE = Path(__file__).resolve().parent
+QUICKSTART = Path(__file__).resolve().parents[2] / "quickstart"
 # One thread: the order of additions, and with it every weight, stays the same.
 THREADS = 1
 DATA_SEED = 20
@@ -115,7 +115,7 @@ def write_model(folder: Path) -> None:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--data-only", action="store_true", help="write data/, keep model/")
-    parser.add_argument("--folder", type=Path, default=HERE, help="where model/ and data/ go")
+    parser.add_argument("--folder", type=Path, default=QUICKSTART, help="where model/ and data/ go")
     options = parser.parse_args()
     started = time.perf_counter()
     torch.set_num_threads(THREADS)

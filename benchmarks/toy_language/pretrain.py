@@ -16,7 +16,7 @@ from typing import Any
 import torch
 from transformers import BertConfig, BertForPreTraining, PreTrainedTokenizerFast
 
-from lp_sweep.quickstart.grammar import Passage, telling_words
+from benchmarks.toy_language.grammar import Passage, telling_words
 
 IGNORED = -100
 

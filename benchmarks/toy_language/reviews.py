@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from random import Random
 
-from lp_sweep.quickstart import lexicon
+from benchmarks.toy_language import lexicon
 
 SENTIMENT = ("negative", "positive")
 NEGATIONS = ("not", "never", "hardly")

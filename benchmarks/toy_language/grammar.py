@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 from random import Random
 from typing import NamedTuple
 
-from lp_sweep.quickstart import lexicon, reviews, scenes
+from benchmarks.toy_language import lexicon, reviews, scenes
 
 Row = dict[str, str | int | float]
 Text = tuple[str, ...]
