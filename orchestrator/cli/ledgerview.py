@@ -9,10 +9,9 @@ from typing import Any, NamedTuple
 
 from lp_sweep.analysis.raw import finite
 from lp_sweep.orchestrator.cli.layertext import layers_text
-from lp_sweep.orchestrator.cli.timingtext import timings_text
 from lp_sweep.orchestrator.plan.known import attempted_work
 from lp_sweep.storage.errors import StoreError
-from lp_sweep.storage.printable import page, printable
+from lp_sweep.storage.printable import page, printable, ranges
 from lp_sweep.storage.store import Store
 
 # what `show` puts together; the rest follows by name
@@ -26,6 +25,7 @@ _GROUPS = {
 }
 # in the JSON; epochs and speeds have views of their own, a profile's numbers a table of their own
 _NOT_SHOWN = ("spec", "epoch_metrics", "layers", "values", "timings")
+_TIMINGS = ("batch", "full ms", "ms", "speed-up", "quartiles", "pairs")
 
 
 class History(NamedTuple):
@@ -95,6 +95,31 @@ def show_text(found: History) -> str:
 
 def _numbers(profile: Mapping[str, Any]) -> list[str]:
     return timings_text(profile) if profile["timings"] else layers_text(profile)
+
+
+def timings_text(speed: Mapping[str, Any]) -> list[str]:
+    """The network, the device, and a line for each quantity and batch."""
+    kept = ranges(speed["kept_layers"])
+    removed = speed["removed_feed_forwards"]
+    without = f" without feed-forwards {ranges(removed)}" if removed else ""
+    first = (
+        f"speed of {speed['model']}, layers {kept}{without}, beside all {speed['depth']}: batches "
+        f"of rows of {speed['max_length']} tokens, on {speed['device_name']}"
+    )
+    head = f"{'':<9}  " + "  ".join(f"{name:>9}" for name in _TIMINGS)
+    return [printable(first), "", head, *map(_timing, speed["timings"] or ())]
+
+
+def _timing(timing: Mapping[str, Any]) -> str:
+    cells = (
+        f"{timing['batch']}",
+        f"{timing['full_ms']:.2f}",
+        f"{timing['pruned_ms']:.2f}",
+        f"{timing['speedup']:.3f}",
+        f"{timing['speedup_q25']:.2f}-{timing['speedup_q75']:.2f}",
+        f"{timing['pairs']}",
+    )
+    return f"{printable(timing['quantity']):<9}  " + "  ".join(f"{cell:>9}" for cell in cells)
 
 
 def logs_text(found: History) -> str:

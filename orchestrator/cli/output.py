@@ -7,7 +7,6 @@ also has to say where its lines end: `printable.page`.
 
 from __future__ import annotations
 
-import math
 import os
 import re
 import signal
@@ -54,13 +53,6 @@ def _encodable(text: str) -> str:
     """What a terminal of another encoding can't show is spelt out, as it is on stderr."""
     encoding = getattr(sys.stdout, "encoding", None) or "utf-8"
     return text.encode(encoding, "backslashreplace").decode(encoding)
-
-
-def two_digits(value: float) -> str:
-    """`0.034`, `1.2`, `340`: an estimate is no better."""
-    if not value:
-        return "0"
-    return f"{value:,.{max(0, 1 - math.floor(math.log10(value)))}f}"
 
 
 def guard() -> None:

@@ -7,10 +7,9 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from lp_sweep.analysis.phrases import heading
-from lp_sweep.orchestrator.cli.costview import cost_json, cost_lines
-from lp_sweep.orchestrator.cli.output import two_digits
-from lp_sweep.orchestrator.estimate.cost import Cost
-from lp_sweep.orchestrator.estimate.estimate import Estimate, Rates, longest_trial
+from lp_sweep.orchestrator.cluster.clusterfile import PRICES
+from lp_sweep.orchestrator.estimate.estimate import Cost, Estimate, Rates, Span, longest_trial
+from lp_sweep.orchestrator.estimate.pace import duration, two_digits
 from lp_sweep.orchestrator.inputs.resolve import TaskInput
 from lp_sweep.orchestrator.plan.plan import Cell, Plan, Work, state_of
 from lp_sweep.orchestrator.plan.selection import taken_on
@@ -41,11 +40,12 @@ def plan_json(
         },
         "estimate": {
             **estimate._asdict(),
+            "tasks": {task: hours._asdict() for task, hours in estimate.tasks.items()},
             "at_most": estimate.at_most,
             "slots": slots or None,
-            "wall_hours": estimate.wall_hours(slots) if slots else None,
+            "wall_hours": estimate.wall(slots).expected if slots else None,
         },
-        "cluster": cost_json(cost) if cost else None,
+        "cluster": _cost_json(cost) if cost else None,
         "profiles": [
             {
                 "profile_id": id_,
@@ -57,6 +57,21 @@ def plan_json(
         ],
         "speeds": [_speed_row(plan, id_, work) for id_, work in plan.speeds.items()],
         "notes": plan.sweep.notes,
+    }
+
+
+def _cost_json(cost: Cost) -> dict[str, Any]:
+    """`price` and `price_per_hour` are null where the file lacks a price."""
+    return {
+        "file": str(cost.file.path),
+        "slots": cost.slots,
+        "machines": cost.machines,
+        "same_device": cost.same_device,
+        "wall_hours": cost.hours._asdict(),
+        "price_per_hour": cost.per_hour,
+        "price": cost.price._asdict() if cost.price else None,
+        "unpriced": list(cost.unpriced),
+        "idle_timeout_minutes": cost.file.idle_minutes,
     }
 
 
@@ -95,18 +110,17 @@ def plan_text(
             totals["cells_deferred"] - searched,
             f"cells that hang on a profile ({_states(totals, 'profiles')})",
         ),
-        _hours(estimate, slots),
     ]
     if totals["measures"]:
-        lines.insert(-1, _count("measures", totals["measures"], _measures(totals)))
+        lines.append(_count("measures", totals["measures"], _measures(totals)))
     if any(cell.search for cell in plan.cells):
-        lines.insert(-1, _count("search", searched, _search(totals)))
+        lines.append(_count("search", searched, _search(totals)))
     if totals["speeds"]:
         told = f"of networks, each alone on the cluster: {_states(totals, 'speeds')}"
-        lines.insert(-1, _count("speeds", totals["speeds"], told))
+        lines.append(_count("speeds", totals["speeds"], told))
     if totals["cells_impossible"]:
-        lines.insert(-1, _count("impossible", totals["cells_impossible"], _impossible(plan)))
-    lines += cost_lines(cost) if cost else []
+        lines.append(_count("impossible", totals["cells_impossible"], _impossible(plan)))
+    lines += [*_hours(estimate, slots), *(_cost_lines(cost) if cost else [])]
     lines += ["", *_matrix(plan), *_shared(plan), *_longest(plan, rates)]
     lines += [f"note: {note}" for note in plan.sweep.notes]
     return page(lines)
@@ -120,22 +134,52 @@ def _search(totals: Mapping[str, int]) -> str:
     )
 
 
-def _hours(estimate: Estimate, slots: int) -> str:
-    unit = "GPU-hours, at one trial a GPU" if estimate.on_gpu else "slot-hours"
-    about = "at most" if estimate.at_most else "about"
-    wall = (
-        f", {about} {two_digits(estimate.wall_hours(slots))} h on the {slots} slots at work"
-        if slots
-        else ""
+def _hours(estimate: Estimate, slots: int) -> list[str]:
+    """The whole, and where there are several tasks each of them."""
+    if not estimate.hours:
+        return [f"  estimate   {estimate.basis}"]
+    unit = "of GPU time, one trial per GPU" if estimate.on_gpu else "on one slot"
+    wall = f", {_about(estimate.wall(slots))} on the {slots} slots at work" if slots else ""
+    most = "; a search seldom asks for all that it can" if estimate.at_most else ""
+    tasks = estimate.tasks if len(estimate.tasks) > 1 else {}
+    return [
+        f"  estimate   {_about(estimate.span)} {unit}{wall}{most}; {estimate.basis}",
+        *(f"             {task}: {_about(hours)}" for task, hours in tasks.items()),
+    ]
+
+
+def _about(hours: Span) -> str:
+    """`about 3 min (1 to 13)`; without a band it is the most that it can be."""
+    return f"{'at most' if hours.low is None else 'about'} {duration(hours)}"
+
+
+def _cost_lines(cost: Cost) -> list[str]:
+    """The wall time, and the price or how to state one."""
+    machines = ", ".join(f"{count} {kind}" for kind, count in cost.machines.items())
+    wall = f"{_about(cost.hours)} with all of them at work"
+    lines = [f"  cluster    {cost.slots:>9,}   slots on {machines}: {wall}", _price(cost)]
+    if not cost.same_device:
+        lines.append(
+            "  note       the estimate and the cluster differ: one is on CPUs, one on GPUs"
+        )
+    return lines
+
+
+def _price(cost: Cost) -> str:
+    if cost.price is None:
+        example = ", ".join(f"{kind}: 0.35" for kind in cost.unpriced)
+        return (
+            f"  price        unknown   {cost.file.path} lacks the price of an hour of "
+            f"{', '.join(cost.unpriced)}: metadata: {{{PRICES}: {{{example}}}}}"
+        )
+    band = "(at most)"
+    if cost.price.low is not None and cost.price.high is not None:
+        band = f"({two_digits(cost.price.low)} to {two_digits(cost.price.high)})"
+    return (
+        f"  price      {two_digits(cost.price.expected):>9}   {band} at {cost.per_hour:,.2f} an "
+        f"hour for all machines from start to end; booting, and {cost.file.idle_minutes:g} idle "
+        "minutes before machines stop, are extra"
     )
-    told = f"{_band(estimate)}{wall}" if estimate.hours else ""
-    return f"  estimate   {two_digits(estimate.hours):>9}   {unit}{told}, {estimate.basis}"
-
-
-def _band(estimate: Estimate) -> str:
-    if estimate.low_hours is None or estimate.high_hours is None:
-        return " (at most: a search seldom asks for all that it can)"
-    return f" (80%: {two_digits(estimate.low_hours)} to {two_digits(estimate.high_hours)})"
 
 
 def _impossible(plan: Plan) -> str:
@@ -259,6 +303,6 @@ def _longest(plan: Plan, rates: Rates) -> list[str]:
         return []
     return [
         f"longest trial: {short_model(longest.model.name)} {longest.task.name}, "
-        f"about {rates.seconds(longest) / 60:.1f} min",
+        f"about {duration(Span(rates.seconds(longest) / 3600, None, None))}",
         "",
     ]

@@ -16,8 +16,7 @@ from lp_sweep.storage.store import Store, is_store
 if TYPE_CHECKING:
     from lp_sweep.analysis.report.writing import Written
     from lp_sweep.orchestrator.engine.capacity import Largest
-    from lp_sweep.orchestrator.estimate.cost import Cost
-    from lp_sweep.orchestrator.estimate.estimate import Estimate
+    from lp_sweep.orchestrator.estimate.estimate import Cost, Estimate
     from lp_sweep.orchestrator.service.request import Request
     from lp_sweep.storage.catalog import Catalog
 
@@ -55,7 +54,7 @@ def _plan(request: Request, as_json: bool, cluster_file: Path | None) -> str:
 
 
 def _cost(hours: Estimate, largest: Largest) -> Cost:
-    from lp_sweep.orchestrator.estimate.cost import cost
+    from lp_sweep.orchestrator.estimate.estimate import cost
 
     return cost(
         hours,

@@ -57,7 +57,9 @@ class Backlog:
     def fill(self, plan: Plan, selection: Selection) -> None:
         """With what the run takes on of a plan, and has not before."""
         self._plan = plan
-        self._deferred_seconds = self._rates.total(deferred(plan, self._rates)).seconds
+        self._deferred_seconds = sum(
+            count * self._rates.seconds(work) for work, count in deferred(plan)
+        )
         self.networks.follow(plan)
         found = taken_in(plan, selection, self.networks)
         fresh = [id_ for id_ in found if id_ not in self._taken_in]

@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping
 from time import monotonic
 
 from lp_sweep.orchestrator.engine.backlog import Backlog
-from lp_sweep.orchestrator.estimate.estimate import Kind, Rates
+from lp_sweep.orchestrator.estimate.estimate import Rates, Span
 from lp_sweep.orchestrator.estimate.pace import Eta, Pace
 from lp_sweep.orchestrator.plan.plan import Plan, Work
 
@@ -32,9 +32,8 @@ class Outlook:
     ) -> None:
         self._backlog, self._rates, self._pace, self._live = backlog, rates, pace, live
         self._now = now
-        self._ended: Counter[Kind] = Counter()
         self._searching = False
-        self._spread: float | None = None
+        self._scale: Span | None = None
         self._looked = -_BAND_SECONDS
 
     def follow(self, plan: Plan) -> None:
@@ -49,36 +48,40 @@ class Outlook:
     def ended(self, work: Work, *, done: bool) -> float:
         """Seconds since it started. A failure says nothing of how long work takes."""
         elapsed = self._pace.elapsed(work.id)
-        self._pace.ended(work.id, self._rates.seconds(work) if done else None)
-        if done:
-            self._ended[self._rates.kind(work)] += 1
+        estimated = self._rates.seconds(work) if done else None
+        self._pace.ended(work.id, self._rates.kind(work), estimated)
         return elapsed
 
     def remaining_seconds(self) -> float:
         """Slot-seconds of all that is waiting or live, by the estimate."""
         return self._backlog.seconds() + sum(map(self._rates.seconds, [*self._live.values()]))
 
-    def seconds_left(self, scale: float = 1.0) -> float | None:
-        """Until the run ends, by its pace; None while nobody can say. `scale`: as for `Pace`."""
-        live = [(work.id, self._rates.seconds(work)) for work in [*self._live.values()]]
-        backlog = self._backlog
-        return self._pace.seconds_left(
-            live, backlog.seconds() - backlog.alone, backlog.longest(), backlog.alone, scale
-        )
+    def seconds_left(self) -> float | None:
+        """Until the run ends, by its pace; None while nobody can say."""
+        return self.eta().seconds
 
     def eta(self) -> Eta:
         """With its band, but for a run that is late by more than that. What waits for a network, or
         for a profile, is taken to be as sure as what can begin."""
-        seconds, spread = self.seconds_left(), self._band()
-        if spread is None or not (high := self.seconds_left(spread)):
-            return Eta(seconds)
-        return Eta(seconds, self.seconds_left(1 / spread), high)
+        scale = self._scale_now()
+        if scale is None:
+            return Eta()
+        expected, low, high = (self._ends(factor) for factor in scale)
+        return Eta(expected, low, high) if high and not self._searching else Eta(expected)
 
-    def _band(self) -> float | None:
+    def _ends(self, scale: float | None) -> float | None:
+        live = [(work.id, self._rates.seconds(work)) for work in [*self._live.values()]]
+        backlog = self._backlog
+        waiting = backlog.seconds() - backlog.alone
+        return self._pace.seconds_left(
+            live, waiting, backlog.longest(), backlog.alone, 1.0 if scale is None else scale
+        )
+
+    def _scale_now(self) -> Span | None:
         now = self._now()
-        if now - self._looked >= _BAND_SECONDS:
+        if self._scale is None or now - self._looked >= _BAND_SECONDS:
             self._looked = now
             left = Counter(self._backlog.kinds())
             left.update(map(self._rates.kind, [*self._live.values()]))
-            self._spread = None if self._searching else self._rates.spread(left, dict(self._ended))
-        return self._spread
+            self._scale = self._pace.scale(self._rates, left)
+        return self._scale

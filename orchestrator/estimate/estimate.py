@@ -1,24 +1,26 @@
-"""How long the missing work takes: from the store's own timings, else from a stated rule of thumb.
+"""How long the missing work takes, and on a cluster what it costs.
 
-Also the order of the work: longest first, so that no long trial starts last on one slot while the
-others idle. `costmodel` says how an estimate is made and how sure it is.
+The seconds of a piece are its workload at stated rates (`workload`) times the ratio that the
+store's own timings show (`timings`). They also give the order of the work: longest first, so that
+no long trial starts last on one slot while the others idle.
 """
 
 from __future__ import annotations
 
 import os
-from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import pyarrow as pa
 
-from lp_sweep.orchestrator.estimate.band import spread
-from lp_sweep.orchestrator.estimate.costmodel import Pair, Total, fit
-from lp_sweep.orchestrator.estimate.timings import MeanLengths, evidence
-from lp_sweep.orchestrator.estimate.workload import Lengths, Terms, work_terms
+from lp_sweep.orchestrator.cluster.clusterfile import ClusterFile
+from lp_sweep.orchestrator.cluster.clusterfile import Kind as Machine
+from lp_sweep.orchestrator.estimate.timings import Pair, evidence
+from lp_sweep.orchestrator.estimate.workload import CPU, GPU, MeanLengths, missing
 from lp_sweep.orchestrator.inputs.models import ModelInput
 from lp_sweep.orchestrator.inputs.resolve import TaskInput
 from lp_sweep.orchestrator.plan.known import timing_columns
@@ -26,43 +28,40 @@ from lp_sweep.orchestrator.plan.plan import Plan, Work
 from lp_sweep.orchestrator.plan.selection import taken_on
 from lp_sweep.storage.specs import Recipe, TrialSpec
 
-# Before the store has a timing: seconds for a piece, a FLOP of training, a step of a layer, a FLOP
-# of a forward pass. A step of a layer launches its operations, whatever the batch.
-_GPU_RULE, _CPU_RULE = Terms(3.0, 1e-13, 1e-3, 1e-13), Terms(3.0, 2e-11, 1e-3, 2e-11)
-_OTHER_WAY = 0.5  # what another way to compute may change: up to a factor of 1.9, in 80%
-
-Kind = tuple[Terms, Pair]  # what work asks for, and whose it is
+_OTHER_WAY = 2.0  # timings of another way to compute are right within this factor
 
 
-class Estimate(NamedTuple):
-    """Hours on one slot; in 80% of all cases from `low_hours` to `high_hours`. While a search may
-    ask for more they count all that it can ask for, mostly far too much: there is no band then.
-    `basis` says what they stand on: so many `trials` on one `device`, or a rule of thumb (0 and
-    None). Of the hours, many slots don't shorten the `longest_hours` of one trial, nor the
-    `alone_hours` of what runs while the other slots rest: the speeds."""
+class Kind(NamedTuple):
+    """Work that takes equally long: seconds at stated rates, and the ratio that corrects them."""
 
-    hours: float
-    low_hours: float | None
-    high_hours: float | None
-    trials: int
-    device: str | None
-    on_gpu: bool
-    basis: str
-    longest_hours: float = 0.0
-    alone_hours: float = 0.0
+    stated: float
+    pair: Pair
 
-    @property
-    def at_most(self) -> bool:
-        return self.high_hours is None
 
-    def wall_hours(self, slots: int) -> float:
-        """Until all is done on so many slots that are kept busy."""
-        return max((self.hours - self.alone_hours) / slots, self.longest_hours) + self.alone_hours
+class Span(NamedTuple):
+    """An expected value, and the band from `low` to `high`; without a band it is the most that it
+    can be."""
+
+    expected: float
+    low: float | None
+    high: float | None
+
+    def times(self, factor: float) -> Span:
+        low, high = (None if end is None else factor * end for end in self[1:])
+        return Span(factor * self.expected, low, high)
+
+
+def added(spans: Iterable[Span]) -> Span:
+    """The sum, as if all were too short or too long together."""
+    every = [Span(0.0, 0.0, 0.0), *spans]
+    low, high = (None if None in ends else sum(ends) for ends in list(zip(*every, strict=True))[1:])
+    return Span(sum(span.expected for span in every), low, high)
 
 
 class Rates:
-    """What each piece of work takes, fitted to the trials of the device that the newest one of
-    `trials` ran on: `Ledger.timings`, or rows as a store has them."""
+    """What each piece of work takes, by the trials of the device that the newest one of `trials`
+    ran on: `Ledger.timings`, or rows as a store has them. `gpu`: whether the work runs on GPUs,
+    where there are no timings to show it."""
 
     def __init__(
         self,
@@ -74,59 +73,44 @@ class Rates:
         records = trials if isinstance(trials, pa.Table) else timing_columns(trials)
         self._lengths = MeanLengths(records)
         found = evidence(records, self._lengths, recipe or Recipe())
-        self.device = found.device
-        self.on_gpu = found.on_gpu if found.timings else has_gpu() if gpu is None else gpu
-        self._cost = fit(
-            found.timings,
-            rule_of_thumb(gpu=self.on_gpu),
-            doubt=_OTHER_WAY if found.timings and not found.same_way else 0.0,
-        )
+        self.trials, self.device = found.number, found.device
+        self.on_gpu = found.on_gpu if found.number else _has_gpu() if gpu is None else gpu
+        self._stated = GPU if self.on_gpu else CPU
+        self._ratios, self._doubt = found.ratios, 1.0 if found.same_way else _OTHER_WAY
         self._kinds: dict[tuple[Any, ...], Kind] = {}
-        self._seconds: dict[Kind, float] = {}
-
-    @property
-    def trials(self) -> int:
-        """How many timings the estimates stand on; 0: on the rule of thumb."""
-        return self._cost.timings
 
     @property
     def basis(self) -> str:
         if self.trials:
             return f"from {self.trials:,} trials of this store on {self.device}"
-        rule = "a GPU of 10 TFLOP/s" if self.on_gpu else "a CPU core of 50 GFLOP/s"
-        return f"rule of thumb, before the first timing: {rule}"
+        return f"no timings yet: stated rate of {self._stated.words}"
 
     def kind(self, work: Work) -> Kind:
-        """What tells the cost of work apart; seeds share it."""
+        """Seeds share it."""
         key = _cost_key(work)
         if key not in self._kinds:
-            pair = (work.model.fingerprint, work.task.fingerprint)
-            self._kinds[key] = work_terms(work, self._lengths_of(work)), pair
+            stated = missing(work, self._lengths).seconds(self._stated)
+            self._kinds[key] = Kind(stated, (work.model.fingerprint, work.task.fingerprint))
         return self._kinds[key]
 
-    def _lengths_of(self, work: Work) -> Lengths:
-        spec = work.spec
-        if spec.kind == "speed":  # its rows are full
-            return Lengths(spec.length, spec.length)
-        length = (spec.recipe if spec.kind == "trial" else spec).max_length
-        return self._lengths.of(
-            work.model.fingerprint, work.task.fingerprint, length, work.task.name
-        )
-
     def seconds(self, work: Work) -> float:
-        """Of one piece on one slot."""
+        """Expected seconds of one piece on one slot."""
         kind = self.kind(work)
-        if kind not in self._seconds:
-            self._seconds[kind] = self._cost.seconds(*kind)
-        return self._seconds[kind]
+        return kind.stated * self._ratios.of(kind.pair).median
 
-    def total(self, pieces: Mapping[Kind, float]) -> Total:
-        """Slot-seconds of many pieces."""
-        return self._cost.total(pieces)
+    def total(self, pieces: Mapping[Kind, float]) -> Span:
+        """Slot-seconds of so many pieces of each kind."""
+        return added(self.by_pair(pieces).values())
 
-    def spread(self, left: Mapping[Kind, float], ended: Mapping[Kind, float]) -> float:
-        """See `band.spread`."""
-        return spread(self._cost, left, ended)
+    def by_pair(self, pieces: Mapping[Kind, float]) -> dict[Pair, Span]:
+        """The same by model and task."""
+        stated: dict[Pair, float] = defaultdict(float)
+        for kind, count in pieces.items():
+            stated[kind.pair] += count * kind.stated
+        return {
+            pair: Span(*self._ratios.of(pair).widened(self._doubt)).times(seconds)
+            for pair, seconds in stated.items()
+        }
 
 
 def _cost_key(work: Work) -> tuple[Any, ...]:
@@ -136,34 +120,91 @@ def _cost_key(work: Work) -> tuple[Any, ...]:
         return (*inputs, spec.max_length, spec.limit_dev, *training)
     if spec.kind == "speed":
         return (*inputs, spec)
-    recipe = spec.recipe
-    return (
-        *(*inputs, spec.kept_layers, spec.procedure, spec.epochs_per_layer),
-        *(len(spec.removed_feed_forwards), recipe.epochs, recipe.batch_size, recipe.max_length),
-        *(recipe.limit_train, recipe.limit_dev),
-    )
+    network = (spec.kept_layers, len(spec.removed_feed_forwards))
+    return (*inputs, *network, spec.procedure, spec.epochs_per_layer, spec.recipe)
 
 
-def rule_of_thumb(*, gpu: bool) -> Terms:
-    """Seconds for one unit of each term, before the first timing."""
-    return _GPU_RULE if gpu else _CPU_RULE
-
-
-def has_gpu() -> bool:
+def _has_gpu() -> bool:
     """Whether trials are likely to run on a GPU: this machine has one, or a cluster is named."""
     return Path("/proc/driver/nvidia").exists() or bool(os.environ.get("RAY_ADDRESS"))
 
 
-def deferred(plan: Plan, rates: Rates) -> Counter[Kind]:
-    """The cells that wait for a measurement, each as a network of full depth."""
+class Estimate(NamedTuple):
+    """Hours on one slot. While a search may ask for more they count all that it can ask for,
+    mostly far too much, and have no band. `tasks`: the same hours of each task. `longest_hours`
+    is one trial, which more slots don't shorten; `alone_hours` is work that runs while the other
+    slots idle: the speeds."""
+
+    hours: float
+    low_hours: float | None
+    high_hours: float | None
+    trials: int
+    device: str | None
+    on_gpu: bool
+    basis: str
+    longest_hours: float = 0.0
+    alone_hours: float = 0.0
+    tasks: Mapping[str, Span] = MappingProxyType({})
+
+    @property
+    def at_most(self) -> bool:
+        return self.high_hours is None
+
+    @property
+    def span(self) -> Span:
+        """Hours on one slot."""
+        return Span(self.hours, self.low_hours, self.high_hours)
+
+    def wall(self, slots: int) -> Span:
+        """Hours until all is done on so many slots that are kept busy."""
+        if not self.hours:
+            return Span(0.0, 0.0, 0.0)
+        shared = max((self.hours - self.alone_hours) / slots, self.longest_hours)
+        return self.span.times((shared + self.alone_hours) / self.hours)
+
+
+def estimate(plan: Plan, rates: Rates) -> Estimate:
+    """Slot-hours of what a run takes on: also measurements, and trials that are trained again for
+    them. A deferred cell counts as a network of full depth."""
+    to_do = taken_on(plan)
+    by_task: dict[str, Counter[Kind]] = defaultdict(Counter)
+    training = ((work, 1) for work in to_do if not plan.has_network(work.id))
+    for work, count in (*training, *_measurements(plan, to_do), *deferred(plan)):
+        by_task[work.task.name][rates.kind(work)] += count
+    tasks = {task: rates.total(pieces).times(1 / 3600) for task, pieces in by_task.items()}
+    if any(cell.search == "waiting" for cell in plan.cells):
+        tasks = {task: Span(hours.expected, None, None) for task, hours in tasks.items()}
+    longest = longest_trial(plan, rates)
+    alone = sum(rates.seconds(work) for work in to_do if work.id in plan.speeds)
+    return Estimate(
+        *added(tasks.values()),
+        rates.trials,
+        rates.device,
+        rates.on_gpu,
+        rates.basis if to_do else "nothing is missing",
+        longest_hours=rates.seconds(longest) / 3600 if longest else 0.0,
+        alone_hours=alone / 3600,
+        tasks=tasks,
+    )
+
+
+def longest_trial(plan: Plan, rates: Rates) -> Work | None:
+    """The longest one that a run trains: the run takes at least as long, on any number of
+    slots."""
+    trained = [
+        work for work in taken_on(plan) if work.id in plan.trials and not plan.has_network(work.id)
+    ]
+    return max(trained, key=rates.seconds, default=None)
+
+
+def deferred(plan: Plan) -> Iterator[tuple[Work, int]]:
+    """The cells that wait for a profile, each as a network of full depth."""
     waiting = Counter(
         (cell.asked.model, cell.asked.task) for cell in plan.cells if cell.state == "deferred"
     )
     models = {model.name: model for model in plan.sweep.models}
-    pieces: Counter[Kind] = Counter()
     for (model, task), count in waiting.items():
-        pieces[rates.kind(_whole_network(plan, models[model], plan.sweep.tasks[task]))] += count
-    return pieces
+        yield _whole_network(plan, models[model], plan.sweep.tasks[task]), count
 
 
 def _whole_network(plan: Plan, model: ModelInput, task: TaskInput) -> Work:
@@ -178,49 +219,52 @@ def _whole_network(plan: Plan, model: ModelInput, task: TaskInput) -> Work:
     return Work(id="", spec=spec, model=model, task=task)
 
 
-def _measurements(plan: Plan, rates: Rates, missing: Iterable[Work]) -> Counter[Kind]:
-    """One kind of measurement takes as long for every network of a model on a task."""
+def _measurements(plan: Plan, to_do: Iterable[Work]) -> Iterator[tuple[Work, int]]:
+    """One kind of measurement takes equally long for every network of a model on a task."""
     counts: Counter[tuple[str, str, str]] = Counter()
     works: dict[tuple[str, str, str], Work] = {}
-    for work in missing:
+    for work in to_do:
         for item in plan.missing_measures(work.id):
             kind = (work.model.name, work.task.name, item.spec.measure)
             counts[kind] += 1
             if kind not in works:
                 works[kind] = replace(work, spec=item.spec)
-    pieces: Counter[Kind] = Counter()
-    for kind, count in counts.items():
-        pieces[rates.kind(works[kind])] += count
-    return pieces
+    return ((works[kind], count) for kind, count in counts.items())
 
 
-def longest_trial(plan: Plan, rates: Rates) -> Work | None:
-    """Of those that a run trains: none ends before it, on however many slots."""
-    missing = taken_on(plan)
-    trained = [work for work in missing if work.id in plan.trials and not plan.has_network(work.id)]
-    return max(trained, key=rates.seconds, default=None)
+class Cost(NamedTuple):
+    """The missing work on a cluster at its largest. `machines`: kind -> how many, with the head;
+    `hours` of wall time; `per_hour`: what all machines cost, in the currency of the file; None, as
+    is `price`, where the file lacks the prices of the kinds in `unpriced`."""
+
+    file: ClusterFile
+    slots: int
+    machines: dict[str, int]
+    same_device: bool  # the estimate and the cluster are both on GPUs, or both on CPUs
+    hours: Span
+    per_hour: float | None
+    unpriced: tuple[str, ...]
+
+    @property
+    def price(self) -> Span | None:
+        return None if self.per_hour is None else self.hours.times(self.per_hour)
 
 
-def estimate(plan: Plan, rates: Rates) -> Estimate:
-    """Slot-hours of what a run takes on: measurements too, and the trials that are trained again
-    for them. A deferred cell counts as a network of full depth, one that a search may ask for,
-    too."""
-    missing = taken_on(plan)
-    training = [work for work in missing if not plan.has_network(work.id)]
-    pieces = Counter(map(rates.kind, training))
-    pieces += _measurements(plan, rates, missing) + deferred(plan, rates)
-    total = rates.total(pieces)
-    searching = any(cell.search == "waiting" for cell in plan.cells)
-    longest = longest_trial(plan, rates)
-    alone = sum(rates.seconds(work) for work in missing if work.id in plan.speeds)
-    return Estimate(
-        total.seconds / 3600,
-        None if searching else total.low / 3600,
-        None if searching else total.high / 3600,
-        rates.trials,
-        rates.device,
-        rates.on_gpu,
-        rates.basis if missing else "nothing is missing",
-        longest_hours=rates.seconds(longest) / 3600 if longest else 0.0,
-        alone_hours=alone / 3600,
+def cost(
+    estimate: Estimate, file: ClusterFile, workers: Sequence[Machine], *, slots: int, on_gpu: bool
+) -> Cost:
+    """Every worker counts from the start of the run to its end; no boot and no idle time is
+    included. `workers`: a kind for each machine, as often as there are such; `slots`: the trials
+    that they and the head run at a time, on GPUs or not."""
+    machines = [*(kind for kind in file.kinds if kind.head), *workers]
+    prices = [kind.price for kind in machines if kind.price is not None]
+    unpriced = tuple(dict.fromkeys(kind.name for kind in machines if kind.price is None))
+    return Cost(
+        file,
+        slots,
+        dict(Counter(kind.name for kind in machines)),
+        on_gpu == estimate.on_gpu,
+        estimate.wall(slots),
+        None if unpriced else sum(prices),
+        unpriced,
     )

@@ -1,26 +1,30 @@
-"""When a run ends: its estimate, corrected by what the run has seen so far.
+"""When a run ends: its estimate, corrected by the pace of this run. And how times are written.
 
-The clock that the queue has not. Called by the driver's thread, read by another.
+Keeps the clock for the queue, which has none. Called by the driver's thread, read by another.
 """
 
 from __future__ import annotations
 
+import math
 import time
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping
 from typing import NamedTuple
 
-_WORTH = 1.0  # ended pieces that the estimate counts for, where it stands on the store's timings
+from lp_sweep.orchestrator.estimate.estimate import Kind, Rates, Span, added
+from lp_sweep.orchestrator.estimate.timings import Pair, Ratios
+
+_UNITS = (("h", 3600.0), ("min", 60.0), ("s", 1.0))
 
 
 class Pace:
-    """`measured`: whether estimates stand on timings; else nothing is told before a first piece
-    has ended."""
+    """`measured`: whether the estimates stand on timings; else nobody knows the end before a first
+    piece has ended."""
 
     def __init__(self, *, measured: bool, now: Callable[[], float] = time.monotonic) -> None:
         self.slots = 0
         self._measured, self._now = measured, now
+        self._ratios = Ratios(known=[1.0] if measured else [])
         self._begun: dict[str, float] = {}
-        self._ended, self._estimated, self._actual = 0, 0.0, 0.0
 
     def started(self, id_: str) -> None:
         """A piece that starts again counts from then."""
@@ -30,21 +34,32 @@ class Pace:
         """Seconds since a live piece started."""
         return self._now() - self._begun.get(id_, self._now())
 
-    def ended(self, id_: str, estimated: float | None) -> None:
-        """`estimated`: seconds that were expected; None for a failure, which says nothing."""
-        if id_ in self._begun and estimated is not None:
-            self._ended += 1
-            self._estimated += estimated
-            self._actual += self.elapsed(id_)
+    def ended(self, id_: str, kind: Kind, estimated: float | None) -> None:
+        """`estimated`: seconds that were expected; None for a failure, which shows nothing."""
+        if id_ in self._begun and estimated:
+            self._ratios.add(kind.pair, self.elapsed(id_) / estimated)
         self._begun.pop(id_, None)
 
-    @property
-    def factor(self) -> float | None:
-        """Actual seconds over estimated ones."""
-        if not self._estimated:
-            return 1.0 if self._measured else None
-        prior = self._estimated / self._ended * _WORTH if self._measured else 0.0
-        return (self._actual + prior) / (self._estimated + prior)
+    def scale(self, rates: Rates, left: Mapping[Kind, float]) -> Span | None:
+        """How many times its estimate the work that is left will take; None while nobody can say.
+        The band is no wider than that of the estimate."""
+        if not (self._ratios or self._measured):
+            return None
+        estimated = rates.by_pair(left)
+        total = added(estimated.values()).expected
+        if not total:
+            return Span(*self._ratios.of((None, None)))
+        return added(self._corrected(*item) for item in estimated.items()).times(1 / total)
+
+    def _corrected(self, pair: Pair, span: Span) -> Span:
+        ratio = self._ratios.of(pair)
+        assert span.low is not None
+        assert span.high is not None
+        return Span(
+            span.expected * ratio.median,
+            max(span.expected * ratio.low, span.low * ratio.median),
+            min(span.expected * ratio.high, span.high * ratio.median),
+        )
 
     def seconds_left(
         self,
@@ -54,16 +69,29 @@ class Pace:
         alone: float = 0.0,
         scale: float = 1.0,
     ) -> float | None:
-        """Until the last piece ends; None while that can't be said. `live`: identifiers with their
-        estimates; `waiting`: slot-seconds of the rest, whose longest piece takes `longest`;
-        `alone`: seconds of what runs after all that, one at a time; `scale`: were everything to
-        take so many times as long."""
-        if self.factor is None or not self.slots:
+        """Until the last piece ends; None before the slots are known. `live`: identifiers with
+        their estimates; `waiting`: slot-seconds of the rest, whose longest piece takes `longest`;
+        `alone`: seconds of what runs after all that, one at a time; `scale`: see `scale`."""
+        if not self.slots:
             return None
-        factor = scale * self.factor
-        left = [max(0.0, factor * seconds - self.elapsed(id_)) for id_, seconds in live]
-        beside = max((sum(left) + factor * waiting) / self.slots, factor * longest, *left, 0.0)
-        return beside + factor * alone
+        left = [max(0.0, scale * seconds - self.elapsed(id_)) for id_, seconds in live]
+        beside = max((sum(left) + scale * waiting) / self.slots, scale * longest, *left, 0.0)
+        return beside + scale * alone
+
+
+class Eta(NamedTuple):
+    """Seconds until the end, and the band from `low` to `high`. None while nobody can say: all
+    three at the start of a run without timings, the band while a search may ask for more."""
+
+    seconds: float | None = None
+    low: float | None = None
+    high: float | None = None
+
+    def text(self) -> str:
+        """`1:05:03 (50:12 to 1:24:20)`, `1:05:03`, or `--`."""
+        if self.low is None or self.high is None:
+            return clock(self.seconds)
+        return f"{clock(self.seconds)} ({clock(self.low)} to {clock(self.high)})"
 
 
 def clock(seconds: float | None) -> str:
@@ -75,16 +103,16 @@ def clock(seconds: float | None) -> str:
     return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"
 
 
-class Eta(NamedTuple):
-    """Seconds until the end; in 80% of all cases from `low` to `high`. None while nobody can say:
-    all three at the start of a run without timings, the band while a search may ask for more."""
+def duration(hours: Span) -> str:
+    """`3 min (1 to 13)`, or `3 min` where there is no band."""
+    seconds = hours.times(3600)
+    unit, size = next((unit for unit in _UNITS if seconds.expected >= 1.5 * unit[1]), _UNITS[-1])
+    expected, *ends = (None if end is None else two_digits(end / size) for end in seconds)
+    return f"{expected} {unit}" + ("" if None in ends else " ({} to {})".format(*ends))
 
-    seconds: float | None = None
-    low: float | None = None
-    high: float | None = None
 
-    def text(self) -> str:
-        """`1:05:03 (80%: 50:12 to 1:24:20)`, `1:05:03`, or `--`."""
-        if self.low is None or self.high is None:
-            return clock(self.seconds)
-        return f"{clock(self.seconds)} (80%: {clock(self.low)} to {clock(self.high)})"
+def two_digits(value: float) -> str:
+    """`0.034`, `1.2`, `340`: an estimate is no better."""
+    if not value:
+        return "0"
+    return f"{value:,.{max(0, 1 - math.floor(math.log10(value)))}f}"

@@ -1,152 +1,156 @@
-"""What a store's trials say of time: on which device they ran, how long each took, and how many
-tokens an example of a task has.
+"""What the timings of a store say: how much longer or shorter work took than its workload states.
 
 A trial that went on from a checkpoint may have run on two devices, and one that ran out of memory
-trained with smaller micro-batches: neither says how long a trial takes.
+trained with smaller micro-batches: neither shows how long a trial takes.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections import defaultdict, deque
+from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from lp_sweep.orchestrator.estimate.costmodel import Timing
-from lp_sweep.orchestrator.estimate.workload import Lengths, recorded_terms
+from lp_sweep.orchestrator.estimate.workload import CPU, GPU, MeanLengths, recorded
 from lp_sweep.storage.specs import Recipe
-from lp_sweep.trials.tasks import canonical_name
 
-_NEWEST = 50  # timings of each pair that prices are fitted to: enough, and the machine of today
+Pair = tuple[str | None, str | None]  # fingerprints of a model and of a task's data
 
-_DEVICE = ["device_type", "device_name", "threads"]
+_NEWEST = 50  # timings of each pair that count: enough, and the machine as it is today
+DEVICE = ["device_type", "device_name", "threads"]
 _PAIR = ["model_fingerprint", "data_fingerprint"]
-_LENGTH_KEYS = [*_PAIR, "max_length"]
-_COUNTS = ("train_tokens", "train_examples", "dev_tokens", "dev_examples")
-
-# Mean tokens of a train row with the vocabulary of bert-base-uncased at 128 tokens, from up to
-# 5,000 random rows of each task; used until a record of the task has counted its own.
-_GLUE_TOKENS = {
-    "sst2": 13.4,
-    "mnli": 39.8,
-    "qnli": 48.9,
-    "qqp": 30.3,
-    "stsb": 27.8,
-    "rte": 66.6,
-    "mrpc": 53.2,
-    "cola": 11.3,
-    "wnli": 37.1,
-}
-_TOKENS = 64.0  # of another task
+_BAND = (0.1, 0.9)  # quantiles
+_STATED = (0.5, 2.0)  # two more timings, times the median: few timings make a wide band
+_LEAST = 1.1  # no machine is as fast every day
 
 
-class MeanLengths:
-    """Tokens of an example, as records counted them: of the pair, else of the task with another
-    model's vocabulary, else a stated number."""
+class Ratio(NamedTuple):
+    """Actual over expected seconds: the median, and the band around it."""
 
-    def __init__(self, trials: pa.Table) -> None:
-        self._counted: dict[tuple[Any, ...], Lengths] = {}
-        counted = trials.filter(
-            pc.and_(pc.greater(trials["train_tokens"], 0), pc.greater(trials["dev_tokens"], 0))
-        )
-        sums = counted.group_by(_LENGTH_KEYS).aggregate([(name, "sum") for name in _COUNTS])
-        for row in sums.to_pylist():
-            found = Lengths(
-                row["train_tokens_sum"] / row["train_examples_sum"],
-                row["dev_tokens_sum"] / row["dev_examples_sum"],
-            )
-            model, *task = (row[name] for name in _LENGTH_KEYS)
-            self._counted[model, *task] = self._counted[None, *task] = found
+    median: float
+    low: float
+    high: float
 
-    def of(self, model: str | None, data: str | None, max_length: int | None, task: str) -> Lengths:
-        for name in (model, None):
-            if found := self._counted.get((name, data, max_length)):
-                return found
-        stated = _GLUE_TOKENS.get(canonical_name(task) or "", _TOKENS)
-        tokens = min(stated, max_length or stated)
-        return Lengths(tokens, tokens)
+    def widened(self, factor: float) -> Ratio:
+        return Ratio(self.median, self.low / factor, self.high * factor)
+
+
+PRIOR = Ratio(1.0, 0.25, 4.0)  # the stated rates are right within a factor of 4
+
+
+class Ratios:
+    """The ratio of a model and task: from its own timings, else from the medians of the same
+    model's tasks, else of all, else `PRIOR`. `known`: ratios that are there from the start."""
+
+    def __init__(self, known: Iterable[float] = ()) -> None:
+        self._known = tuple(known)
+        self._timings: dict[Pair, deque[float]] = defaultdict(lambda: deque(maxlen=_NEWEST))
+        self._found: dict[Pair, Ratio] = {}
+
+    def __bool__(self) -> bool:
+        return bool(self._timings)
+
+    def add(self, pair: Pair, ratio: float) -> None:
+        self._timings[pair].append(ratio)
+        self._found.clear()
+
+    def of(self, pair: Pair) -> Ratio:
+        if (found := self._found.get(pair)) is None:
+            found = self._found[pair] = self._look(pair)
+        return found
+
+    def _look(self, pair: Pair) -> Ratio:
+        if pair in self._timings:
+            return _ratio([*self._known, *self._timings[pair]])
+        medians = {other: float(np.median(own)) for other, own in [*self._timings.items()]}
+        of_model = [median for (model, _), median in medians.items() if model == pair[0]]
+        others = of_model or [*medians.values()]
+        return _ratio([*self._known, *others]) if others else PRIOR
+
+
+def _ratio(ratios: list[float]) -> Ratio:
+    median = float(np.median(ratios))
+    low, high = np.quantile([*ratios, *(median * stated for stated in _STATED)], _BAND)
+    return Ratio(median, min(float(low), median / _LEAST), max(float(high), median * _LEAST))
 
 
 class Evidence(NamedTuple):
-    """Timings of one device. `device`: its name, None where there are none; `same_way`: they are
-    of trials that compute as asked, else of whatever ran there."""
+    """The `number` of timings of one device and their ratios. `device`: its name, None without
+    timings; `same_way`: the trials compute as asked."""
 
     device: str | None
     on_gpu: bool
-    timings: list[Timing]
+    ratios: Ratios
+    number: int
     same_way: bool
 
 
 def evidence(trials: pa.Table, lengths: MeanLengths, recipe: Recipe) -> Evidence:
-    """Of the device that the newest trial ran on, the newest trials, computed as `recipe` says
-    where there are such."""
+    """The newest trials of the device that the newest one ran on: those that compute as `recipe`
+    says where there are any."""
     sound = usable(trials)
     if not len(sound):
-        return Evidence(None, False, [], False)
+        return Evidence(None, False, Ratios(), 0, True)
     last = sound.take(pc.sort_indices(sound, [("ended_at", "descending")])[:1])
-    here = sound.filter(_same(sound, last.select(_DEVICE).to_pylist()[0]))
-    ways = {"compute": recipe.compute, "precision": recipe.precision}
-    alike = here.filter(_same(here, ways))
-    [device] = last.to_pylist()
-    return Evidence(
-        device_label(device),
-        device["device_type"] == "cuda",
-        newest_timings(alike if len(alike) else here, lengths),
-        bool(len(alike)),
-    )
+    [device] = last.select(DEVICE).to_pylist()
+    here = where(sound, device)
+    alike = where(here, {"compute": recipe.compute, "precision": recipe.precision})
+    on_gpu = device["device_type"] == "cuda"
+    rows = newest(alike if len(alike) else here)
+    ratios = ratios_of(rows, lengths, on_gpu=on_gpu)
+    return Evidence(_device_label(device), on_gpu, ratios, len(rows), bool(len(alike)))
 
 
-def newest_timings(trials: pa.Table, lengths: MeanLengths) -> list[Timing]:
-    """Of each model and task the newest trials: thousands of one pair say no more."""
-    if not len(trials):
-        return []
-    names = [pc.fill_null(trials[name], "") for name in _PAIR]
-    keyed = trials.append_column("pair", pc.binary_join_element_wise(*names, "\n"))
-    keys = [("pair", "ascending"), ("ended_at", "descending")]
-    ordered = keyed.take(pc.sort_indices(keyed, keys))
-    pairs = ordered["pair"].combine_chunks().dictionary_encode().indices.to_numpy()
-    first = np.searchsorted(pairs, pairs)  # sorted: the codes ascend
-    chosen = ordered.filter(pa.array(np.arange(len(pairs)) - first < _NEWEST))
-    return [timing(row, lengths) for row in chosen.drop(["pair"]).to_pylist()]
+def ratios_of(rows: Iterable[Mapping[str, Any]], lengths: MeanLengths, *, on_gpu: bool) -> Ratios:
+    ratios = Ratios()
+    for row in rows:
+        stated = recorded(row, lengths).seconds(GPU if on_gpu else CPU)
+        ratios.add(pair_of(row), row["seconds_total"] / stated)
+    return ratios
+
+
+def pair_of(row: Mapping[str, Any]) -> Pair:
+    return row["model_fingerprint"], row["data_fingerprint"]
 
 
 def usable(trials: pa.Table) -> pa.Table:
-    """The trials whose seconds say how long such a trial takes."""
-    whole = [
-        pc.equal(pc.fill_null(trials[name], 0), 0)
-        for name in ("resumed_from_step", "out_of_memory_retries")
-    ]
-    timed = [
-        pc.greater(pc.fill_null(trials[name], 0), 0)
-        for name in ("seconds_total", "train_examples", "epochs")
-    ]
-    keep = whole[0]
-    for condition in (*whole[1:], *timed):
-        keep = pc.and_(keep, condition)
+    """The trials whose seconds show how long such a trial takes."""
+    keep = pa.chunked_array([pa.repeat(True, len(trials))])
+    for name in ("resumed_from_step", "out_of_memory_retries"):
+        keep = pc.and_(keep, pc.equal(pc.fill_null(trials[name], 0), 0))
+    for name in ("seconds_total", "train_examples", "epochs"):
+        keep = pc.and_(keep, pc.greater(pc.fill_null(trials[name], 0), 0))
     return trials.filter(keep)
 
 
-def _same(trials: pa.Table, values: Mapping[str, Any]) -> pa.ChunkedArray:
-    """Which rows have these values; what an older record does not say is the default."""
-    keep = pa.chunked_array([pa.repeat(True, len(trials))])
+def where(trials: pa.Table, values: Mapping[str, Any]) -> pa.Table:
+    """The rows with these values. A column that an older record lacks has the recipe's default."""
     for name, value in values.items():
         default = getattr(Recipe(), name, None)
         column = trials[name] if default is None else pc.fill_null(trials[name], default)
-        same = pc.is_null(column) if value is None else pc.equal(column, value)
-        keep = pc.and_(keep, pc.fill_null(same, False))
-    return keep
+        same = pc.is_null(trials[name]) if value is None else pc.equal(column, value)
+        trials = trials.filter(pc.fill_null(same, False))
+    return trials
 
 
-def timing(row: Mapping[str, Any], lengths: MeanLengths) -> Timing:
-    """A record as a timing; its pair is as `pair_of` a work's."""
-    model, data = row["model_fingerprint"], row["data_fingerprint"]
-    mean = lengths.of(model, data, row["max_length"], row["task"])
-    return Timing(recorded_terms(row, mean), (model, data), row["seconds_total"])
+def newest(trials: pa.Table) -> list[dict[str, Any]]:
+    """The newest trials of each model and task."""
+    names = [pc.fill_null(trials[name], "") for name in _PAIR]
+    keyed = trials.append_column("pair", pc.binary_join_element_wise(*names, "\n"))
+    ordered = keyed.take(
+        pc.sort_indices(keyed, [("pair", "ascending"), ("ended_at", "descending")])
+    )
+    pairs = ordered["pair"].combine_chunks().dictionary_encode().indices.to_numpy()
+    first = np.searchsorted(pairs, pairs)  # sorted: the codes ascend
+    chosen = ordered.filter(pa.array(np.arange(len(pairs)) - first < _NEWEST))
+    rows: list[dict[str, Any]] = chosen.drop(["pair"]).to_pylist()
+    return rows
 
 
-def device_label(row: Mapping[str, Any]) -> str:
+def _device_label(row: Mapping[str, Any]) -> str:
     """`NVIDIA H100`, or `AMD EPYC with 2 threads`."""
     name = str(row["device_name"] or row["device_type"] or "an unknown device")
     if row["device_type"] == "cuda" or not row["threads"]:

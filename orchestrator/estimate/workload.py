@@ -1,8 +1,8 @@
-"""What a piece of work asks of a device, as amounts of the terms that its seconds are a sum of.
+"""How much a piece of work asks of a device, in seconds at stated rates.
 
-The same arithmetic for work to be done and for a record of work that was: only so the timings of
-the one price the other. Attention over pairs of tokens is no term: it is 3% of BERT-base's layers
-at 128 tokens, and the factor of a model and task takes up what there is of it.
+The same arithmetic serves work that is missing and records of work that is done: the ratio of
+actual to stated seconds of the one then holds for the other. Attention over pairs of tokens, frozen
+layers and padding are not counted; the ratio of a model and task takes them up.
 """
 
 from __future__ import annotations
@@ -11,141 +11,187 @@ import math
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
+import pyarrow as pa
+import pyarrow.compute as pc
+
 from lp_sweep.orchestrator.plan.plan import Work
 from lp_sweep.storage.specs import ProfileSpec, SpeedSpec, TrialSpec
 from lp_sweep.trials.measures.heldout import held_out_rows
 from lp_sweep.trials.measures.pairs import RULE
 from lp_sweep.trials.procedures import ITERATIVE, phases
+from lp_sweep.trials.tasks import canonical_name
 
-_LAYER_PARAMETERS = 7_077_888  # of bert-base
-# FLOP of one parameter for one token: Kaplan et al. 2020, "Scaling Laws", section 2.1
-_FORWARD, _BACKWARD = 2, 4
+_LAYER_PARAMETERS = 7_077_888  # bert-base
+# FLOP per parameter and token: Kaplan et al. 2020, "Scaling Laws", section 2.1
+_TRAINING, _SCORING = 6, 2
 
-
-class Terms(NamedTuple):
-    """Amounts of one piece of work; or, of a device, seconds for one unit of each."""
-
-    pieces: float  # starting, loading, storing
-    training: float  # FLOP, forward and backward, through the layers
-    steps: float  # optimiser steps x (layers + 1): launches, and the update itself
-    scoring: float  # FLOP of forward passes
-
-
-class Lengths(NamedTuple):
-    """Mean tokens of an example, after truncation."""
-
-    train: float
-    dev: float
-
-
-class Course(NamedTuple):
-    """Epochs of a training, and the same times the layers that each goes through."""
-
-    epochs: float
-    layer_epochs: float
+# Mean tokens of a train row with the vocabulary of bert-base-uncased at 128 tokens, from up to
+# 5,000 random rows of each task; used until a record of the task has counted its own.
+_GLUE_TOKENS = {
+    "sst2": 13.4,
+    "mnli": 39.8,
+    "qnli": 48.9,
+    "qqp": 30.3,
+    "stsb": 27.8,
+    "rte": 66.6,
+    "mrpc": 53.2,
+    "cola": 11.3,
+    "wnli": 37.1,
+}
+_TOKENS = 64.0  # any other task
 
 
-def training_terms(
-    *, layer_parameters: float, course: Course, train_tokens: float, dev_tokens: float, steps: float
-) -> Terms:
-    """Of one training. `train_tokens`, `dev_tokens` and `steps` are of one epoch."""
-    passed = layer_parameters * course.layer_epochs
-    return Terms(
-        1.0,
-        (_FORWARD + _BACKWARD) * train_tokens * passed,
-        steps * (course.layer_epochs + course.epochs),
-        _FORWARD * dev_tokens * passed,
-    )
+class Device(NamedTuple):
+    """Stated rates, until the store has timings."""
+
+    words: str
+    start: float  # seconds to start, load and store one piece
+    flop: float  # seconds of one FLOP
+    step: float  # seconds of an optimiser step of one layer: launches, and the update
 
 
-def recorded_terms(row: Mapping[str, Any], lengths: Lengths) -> Terms:
-    """Of a trial's record, as `known.timing_columns` has it. Its own count of tokens comes before
-    `lengths`: an older record has none."""
-    layers = row["layers"]
-    parameters = (row["params_encoder"] or _LAYER_PARAMETERS * layers) / layers
+GPU = Device("a GPU of 10 TFLOP/s", 3.0, 1e-13, 1e-3)
+CPU = Device("a CPU core of 50 GFLOP/s", 3.0, 2e-11, 1e-3)
+
+
+class Workload(NamedTuple):
+    """`steps`: optimiser steps x (layers + 1)."""
+
+    flop: float
+    steps: float
+
+    def seconds(self, device: Device) -> float:
+        return device.start + device.flop * self.flop + device.step * self.steps
+
+
+class MeanLengths:
+    """Tokens per example, after truncation, as records counted them: of the model and task, else
+    of the task with another model's vocabulary, else a stated number."""
+
+    def __init__(self, trials: pa.Table) -> None:
+        self._counted: dict[tuple[Any, ...], float] = {}
+        keys = ["model_fingerprint", "data_fingerprint", "max_length"]
+        counted = trials.filter(pc.greater(trials["train_tokens"], 0)).group_by(keys)
+        for row in counted.aggregate(
+            [("train_tokens", "sum"), ("train_examples", "sum")]
+        ).to_pylist():
+            model, *task = (row[name] for name in keys)
+            mean = row["train_tokens_sum"] / row["train_examples_sum"]
+            self._counted[model, *task] = self._counted[None, *task] = mean
+
+    def of(self, model: str | None, data: str | None, max_length: int | None, task: str) -> float:
+        for name in (model, None):
+            if found := self._counted.get((name, data, max_length)):
+                return found
+        stated = _GLUE_TOKENS.get(canonical_name(task) or "", _TOKENS)
+        return min(stated, max_length or stated)
+
+
+def training(
+    *,
+    layer_parameters: float,
+    epochs: float,
+    layer_epochs: float,
+    train_tokens: float,
+    dev_tokens: float,
+    steps: float,
+) -> Workload:
+    """`layer_epochs`: epochs times the layers that each goes through. Tokens and steps are those
+    of one epoch."""
+    flop = layer_parameters * layer_epochs * (_TRAINING * train_tokens + _SCORING * dev_tokens)
+    return Workload(flop, steps * (layer_epochs + epochs))
+
+
+def recorded(row: Mapping[str, Any], lengths: MeanLengths) -> Workload:
+    """The workload of a finished trial: a row of `known.timing_columns`. An older record has not
+    counted its tokens."""
+    layers, epochs = row["layers"], row["epochs"]
     train, dev = row["train_examples"], row["dev_examples"] or 0
-    return training_terms(
-        layer_parameters=parameters,
-        course=_recorded_course(row, layers),
-        train_tokens=row["train_tokens"] or train * lengths.train,
-        dev_tokens=row["dev_tokens"] or dev * lengths.dev,
+    mean = lengths.of(
+        row["model_fingerprint"], row["data_fingerprint"], row["max_length"], row["task"]
+    )
+    dropped = row["depth"] - layers if row["procedure"] == ITERATIVE else 0
+    each = row["epochs_per_layer"] or 0
+    on_the_way = each * sum(row["depth"] - gone for gone in range(dropped))
+    return training(
+        layer_parameters=(row["params_encoder"] or _LAYER_PARAMETERS * layers) / layers,
+        epochs=epochs + each * dropped,
+        layer_epochs=epochs * layers + on_the_way,
+        train_tokens=train * mean,
+        dev_tokens=dev * mean,
         steps=math.ceil(train / (row["batch_size"] or 32)),
     )
 
 
-def _recorded_course(row: Mapping[str, Any], layers: int) -> Course:
-    epochs = row["epochs"]
-    dropped = row["depth"] - layers if row["procedure"] == ITERATIVE else 0
-    each = row["epochs_per_layer"] or 0
-    on_the_way = each * sum(row["depth"] - gone for gone in range(dropped))
-    return Course(epochs + each * dropped, epochs * layers + on_the_way)
-
-
-def work_terms(work: Work, lengths: Lengths) -> Terms:
-    """Of a trial or a measurement that is to be done."""
-    if work.spec.kind == "profile":
-        return _profile_terms(work, work.spec, lengths)
-    if work.spec.kind == "speed":
-        return _speed_terms(work, work.spec)
-    recipe, course = work.spec.recipe, phases(work.spec, work.model.depth)
+def missing(work: Work, lengths: MeanLengths) -> Workload:
+    """The workload of a trial or a measurement that is still to be done."""
+    spec = work.spec
+    if spec.kind == "speed":
+        return _speed(work, spec)
+    length = (spec.recipe if spec.kind == "trial" else spec).max_length
+    mean = lengths.of(work.model.fingerprint, work.task.fingerprint, length, work.task.name)
+    if spec.kind == "profile":
+        return _profile(work, spec, mean)
+    recipe, course = spec.recipe, phases(spec, work.model.depth)
     train = _limited(work.task.train_rows, recipe.limit_train)
-    layers = len(work.spec.kept_layers)
-    return training_terms(
-        layer_parameters=_parameters(work, work.spec) / layers,
-        course=Course(
-            sum(phase.epochs for phase in course),
-            sum(phase.epochs * len(phase.kept_layers) for phase in course),
-        ),
-        train_tokens=train * lengths.train,
-        dev_tokens=_limited(work.task.dev_rows, recipe.limit_dev) * lengths.dev,
+    return training(
+        layer_parameters=_kept_parameters(work, spec) / len(spec.kept_layers),
+        epochs=sum(phase.epochs for phase in course),
+        layer_epochs=sum(phase.epochs * len(phase.kept_layers) for phase in course),
+        train_tokens=train * mean,
+        dev_tokens=_limited(work.task.dev_rows, recipe.limit_dev) * mean,
         steps=math.ceil(train / recipe.batch_size),
     )
 
 
-def _parameters(work: Work, spec: TrialSpec) -> float:
-    """Of the kept layers, without the feed-forwards that go."""
-    layer = work.model.layer_parameters or _LAYER_PARAMETERS
+def _kept_parameters(work: Work, spec: TrialSpec) -> float:
+    """The kept layers without the feed-forwards that are removed."""
+    layer = _layer(work)
     attention = 4 * work.model.hidden**2 if work.model.hidden else layer / 3
-    gone = len(spec.removed_feed_forwards) * (layer - attention)
-    return len(spec.kept_layers) * layer - gone
+    return len(spec.kept_layers) * layer - len(spec.removed_feed_forwards) * (layer - attention)
 
 
-def _profile_terms(work: Work, spec: ProfileSpec, lengths: Lengths) -> Terms:
-    """A pass over the dev rows; of probes one over their train rows too; of a greedy selection a
-    training of the full network, and as many passes as it tries layers."""
-    depth = work.model.depth
-    layer = work.model.layer_parameters or _LAYER_PARAMETERS
-    learned = _limited(work.task.train_rows, spec.limit_train)
-    if spec.recipe is not None:
-        held_out = held_out_rows(learned)
-        training = training_terms(
-            layer_parameters=layer,
-            course=Course(spec.recipe.epochs, spec.recipe.epochs * depth),
-            train_tokens=(learned - held_out) * lengths.train,
-            dev_tokens=0.0,
-            steps=math.ceil((learned - held_out) / spec.recipe.batch_size),
-        )
-        tried = sum(left * (left - 1) for left in range(2, depth + 1))
-        return training._replace(scoring=_FORWARD * held_out * lengths.train * layer * tried)
-    tokens = _limited(work.task.dev_rows, spec.limit_dev) * lengths.dev
-    if spec.rows is not None:
-        tokens += min(learned, spec.rows) * lengths.train
-    return Terms(1.0, 0.0, 0.0, _FORWARD * tokens * layer * depth)
-
-
-def _speed_terms(work: Work, spec: SpeedSpec) -> Terms:
-    """Of both networks, steps of fine-tuning and inferences, without the rounds that noise may
-    add."""
-    layer = work.model.layer_parameters or _LAYER_PARAMETERS
-    layers, times = work.model.depth + len(spec.kept_layers), RULE.warm_ups + RULE.pairs
-    once = training_terms(
+def _profile(work: Work, spec: ProfileSpec, mean: float) -> Workload:
+    """A pass over the dev rows; probes also read train rows. A greedy selection trains the full
+    network, and scores it once for each layer that it tries."""
+    depth, layer = work.model.depth, _layer(work)
+    train = _limited(work.task.train_rows, spec.limit_train)
+    if spec.recipe is None:
+        tokens = _limited(work.task.dev_rows, spec.limit_dev) * mean
+        tokens += min(train, spec.rows or 0) * mean
+        return Workload(_SCORING * tokens * layer * depth, 0.0)
+    held_out = held_out_rows(train)
+    trained = training(
         layer_parameters=layer,
-        course=Course(1, layers),
-        train_tokens=sum(spec.batches) * spec.length,
-        dev_tokens=sum(spec.batches) * spec.length,
+        epochs=spec.recipe.epochs,
+        layer_epochs=spec.recipe.epochs * depth,
+        train_tokens=(train - held_out) * mean,
+        dev_tokens=0.0,
+        steps=math.ceil((train - held_out) / spec.recipe.batch_size),
+    )
+    tried = sum(left * (left - 1) for left in range(2, depth + 1))
+    scored = _SCORING * held_out * mean * layer * tried
+    return trained._replace(flop=trained.flop + scored)
+
+
+def _speed(work: Work, spec: SpeedSpec) -> Workload:
+    """Steps of fine-tuning and inferences of both networks, without the rounds that noise may
+    add. Its rows are full."""
+    tokens = sum(spec.batches) * spec.length
+    once = training(
+        layer_parameters=_layer(work),
+        epochs=1,
+        layer_epochs=work.model.depth + len(spec.kept_layers),
+        train_tokens=tokens,
+        dev_tokens=tokens,
         steps=len(spec.batches),
     )
-    return Terms(1.0, *(times * amount for amount in once[1:]))
+    times = RULE.warm_ups + RULE.pairs
+    return Workload(times * once.flop, times * once.steps)
+
+
+def _layer(work: Work) -> int:
+    return work.model.layer_parameters or _LAYER_PARAMETERS
 
 
 def _limited(rows: int, limit: int | None) -> int:

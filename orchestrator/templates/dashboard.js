@@ -31,7 +31,7 @@ function clock(seconds) {
 
 function eta(told) {
   if (told.low === null || told.high === null) return clock(told.seconds);
-  return `${clock(told.seconds)} (80%: ${clock(told.low)} to ${clock(told.high)})`;
+  return `${clock(told.seconds)} (${clock(told.low)} to ${clock(told.high)})`;
 }
 
 // -- the parts of the page

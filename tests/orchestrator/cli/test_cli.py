@@ -77,7 +77,7 @@ def test_plan_text_and_dry_run_agree(world: Path) -> None:
     assert (plan.returncode, dry.returncode) == (0, 0)
     assert plan.stdout == dry.stdout
     assert plan.stderr == dry.stderr == ""
-    for words in ("sweep plain", "cells ", "estimate ", "slot-hours"):
+    for words in ("sweep plain", "cells ", "estimate ", "on one slot"):
         assert words in plan.stdout
     assert not (world / "lp-sweep-store").exists()
 

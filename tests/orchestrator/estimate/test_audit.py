@@ -120,7 +120,7 @@ def test_as_a_command(fake: FakeSweep) -> None:
         return result.stdout
 
     text = said()
-    assert text.startswith("Estimated against actual hours of sweep demo\n")
+    assert text.startswith("Estimated against actual time of sweep demo")
     assert "in the band" in text
     assert {row["task"] for row in json.loads(said("--json"))} == {"rte", "sst2", "all"}
     rows = list(csv.DictReader(io.StringIO(said("--format", "csv"))))

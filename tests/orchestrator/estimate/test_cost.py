@@ -10,8 +10,7 @@ import pytest
 import yaml
 
 from lp_sweep.orchestrator.cluster.clusterfile import read_cluster_file
-from lp_sweep.orchestrator.estimate.cost import Band, Cost, cost
-from lp_sweep.orchestrator.estimate.estimate import Estimate
+from lp_sweep.orchestrator.estimate.estimate import Cost, Estimate, Span, cost
 from tests.support.program import Done, sweep
 from tests.support.sweepfiles import make_inputs
 
@@ -60,14 +59,14 @@ def costs(
 def test_all_machines_are_paid_for_the_whole_time(tmp_path: Path) -> None:
     found = costs(tmp_path, 40.0, 1.0)
     assert found.machines == {"head": 1, "big": 2, "small": 3}
-    assert found.hours == Band(4.0, 2.0, 8.0)
+    assert found.hours == Span(4.0, 2.0, 8.0)
     assert found.per_hour == 0.5 + 2 * 4.0 + 3 * 1.0
-    assert found.price == Band(46.0, 23.0, 92.0)
+    assert found.price == Span(46.0, 23.0, 92.0)
 
 
 def test_no_cluster_ends_before_the_longest_trial(tmp_path: Path) -> None:
-    assert costs(tmp_path, 40.0, 6.0).hours == Band(6.0, 3.0, 12.0)
-    assert costs(tmp_path, 0.0, 0.0).price == Band(0.0, 0.0, 0.0)
+    assert costs(tmp_path, 40.0, 6.0).hours == Span(6.0, 3.0, 12.0)
+    assert costs(tmp_path, 0.0, 0.0).price == Span(0.0, 0.0, 0.0)
 
 
 def test_while_a_speed_is_measured_the_other_machines_rest(tmp_path: Path) -> None:
@@ -117,7 +116,7 @@ def test_plan_says_hours_and_price(world: Path) -> None:
     assert found["price"]["expected"] == pytest.approx(11.5 * wall["expected"])
     text = plan(world).stdout
     assert "       11   slots on 1 head, 2 big, 3 small: " in text
-    assert "at 11.50 an hour for all machines from start to end; their boot, and 12 idle" in text
+    assert "at 11.50 an hour for all machines from start to end; booting, and 12 idle" in text
 
 
 def test_only_machines_that_hold_trials_are_paid(world: Path) -> None:
@@ -147,7 +146,7 @@ def test_plan_says_how_to_state_a_price(world: Path) -> None:
     done = plan(world)
     assert done.returncode == 0
     assert (
-        "not said   cluster.yaml lacks what an hour of head, small costs: "
+        "unknown   cluster.yaml lacks the price of an hour of head, small: "
         "metadata: {price_per_hour: {head: 0.35, small: 0.35}}"
     ) in done.stdout
 

@@ -292,7 +292,7 @@ def test_the_estimate_falls_as_the_store_fills(tmp_path: Path) -> None:
     plan = planned(file)
     first = estimate(plan, CPU)
     assert first.hours > 0
-    assert "rule of thumb" in first.basis
+    assert "stated rate" in first.basis
     half = frozenset(list(plan.trials)[:4])
     assert 0 < estimate(planned(file, known=Known(half, {}, {})), CPU).hours < first.hours
     whole = Known(frozenset(plan.trials), {}, {})

@@ -13,7 +13,7 @@ from rich.console import Console
 
 from lp_sweep.orchestrator.engine.progress import Facts, PlainReporter
 from lp_sweep.orchestrator.engine.workqueue import WorkQueue
-from lp_sweep.orchestrator.estimate.estimate import Rates
+from lp_sweep.orchestrator.estimate.estimate import Rates, Span
 from lp_sweep.orchestrator.plan.known import Known
 from lp_sweep.orchestrator.watch import elsewhere, eventreporter
 from lp_sweep.orchestrator.watch.eventreporter import EventReporter
@@ -176,14 +176,15 @@ def measured(queue: WorkQueue) -> WorkQueue:
     return queue
 
 
-def test_the_band_is_not_made_anew_at_each_announcement(
+def test_the_band_is_not_computed_at_each_announcement(
     queue: WorkQueue, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     calls: list[Any] = []
-    monkeypatch.setattr(queue.rates, "spread", lambda *given: calls.append(given) or 2.0)
+    band = Span(1.0, 0.5, 2.0)
+    monkeypatch.setattr(queue.pace, "scale", lambda rates, left: calls.append(left) or band)
     told = [measured(queue).progress() for _ in range(50)]
     assert len(calls) == 1
-    assert sum(calls[0][0].values()) == 8
+    assert sum(calls[0].values()) == 8
     seconds = told[0].seconds_left
     assert seconds
     assert (told[0].low_seconds, told[0].high_seconds) == (seconds / 2, seconds * 2)
@@ -192,7 +193,7 @@ def test_the_band_is_not_made_anew_at_each_announcement(
 def test_a_late_run_has_a_band_as_long_as_it_is_within_it(
     queue: WorkQueue, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(queue.rates, "spread", lambda *given: 2.0)
+    monkeypatch.setattr(queue.pace, "scale", lambda rates, left: Span(1.0, 0.5, 2.0))
     monkeypatch.setattr(queue.pace, "elapsed", lambda id_: elapsed)
     works = [work for _ in range(8) if (work := queue.take())]
     measured(queue).pace.slots = 8

@@ -122,29 +122,16 @@ class Hands:
         return self.seconds
 
 
-def test_the_estimate_is_told_before_the_first_piece_has_ended_where_it_is_measured() -> None:
-    for measured, told in ((True, 300.0), (False, None)):
-        pace = Pace(measured=measured, now=Hands())
-        assert pace.seconds_left([], 600.0, 100.0) is None  # no slots yet
-        pace.slots = 2
-        assert pace.seconds_left([], 600.0, 100.0) == told
-
-
-@pytest.mark.parametrize(("measured", "factor"), [(True, 3.5), (False, 6.0)])
-def test_what_a_run_has_seen_corrects_its_estimate(measured: bool, factor: float) -> None:
+def test_what_is_left_is_shared_by_the_slots() -> None:
     hands = Hands()
-    pace = Pace(measured=measured, now=hands)
+    pace = Pace(measured=True, now=hands)
+    assert pace.seconds_left([], 600.0, 100.0) is None  # no slots yet
     pace.slots = 2
-    pace.started("a")
-    pace.started("b")
-    hands.seconds = 60.0
-    pace.ended("a", 10.0)
-    pace.ended("b", None)  # it failed at once: no evidence
-    assert pace.factor == factor
+    assert pace.seconds_left([], 600.0, 100.0) == 300.0
     pace.started("c")
     hands.seconds += 5
-    left = pace.seconds_left([("c", 10.0)], 100.0, 20.0)
-    assert left == pytest.approx((10 * factor - 5 + 100 * factor) / 2)
+    left = pace.seconds_left([("c", 10.0)], 100.0, 20.0, scale=3.5)
+    assert left == pytest.approx((10 * 3.5 - 5 + 100 * 3.5) / 2)
 
 
 def test_a_run_ends_no_sooner_than_its_longest_piece() -> None:
