@@ -57,7 +57,7 @@ class Announcement(NamedTuple):
     left: int = 0  # waiting or held
     slots: int = 0  # trials at a time; 0 before there is a cluster
     seconds_left: float | None = None  # as of updated_at; None while nobody can say
-    low_seconds: float | None = None  # in 80% of all cases from here ...
+    low_seconds: float | None = None  # the band, from here ...
     high_seconds: float | None = None  # ... to there
     held_since: tuple[str, ...] = ()  # of each that is held; () in older files
 

@@ -28,6 +28,7 @@ from lp_sweep.orchestrator.plan.plan import Plan, Work
 from lp_sweep.orchestrator.plan.selection import taken_on
 from lp_sweep.storage.specs import Recipe, TrialSpec
 
+_SPEEDS = "speeds"  # they belong to no task
 _OTHER_WAY = 2.0  # timings of another way to compute are right within this factor
 
 
@@ -170,7 +171,7 @@ def estimate(plan: Plan, rates: Rates) -> Estimate:
     by_task: dict[str, Counter[Kind]] = defaultdict(Counter)
     training = ((work, 1) for work in to_do if not plan.has_network(work.id))
     for work, count in (*training, *_measurements(plan, to_do), *deferred(plan)):
-        by_task[work.task.name][rates.kind(work)] += count
+        by_task[work.task.name or _SPEEDS][rates.kind(work)] += count
     tasks = {task: rates.total(pieces).times(1 / 3600) for task, pieces in by_task.items()}
     if any(cell.search == "waiting" for cell in plan.cells):
         tasks = {task: Span(hours.expected, None, None) for task, hours in tasks.items()}
