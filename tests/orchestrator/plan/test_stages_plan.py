@@ -17,14 +17,9 @@ from lp_sweep.orchestrator.engine.loss import blocked_by
 from lp_sweep.orchestrator.engine.others import Claims
 from lp_sweep.orchestrator.engine.recorder import Recorder
 from lp_sweep.orchestrator.engine.workqueue import WorkQueue
-<<<<<<< HEAD
 from lp_sweep.orchestrator.estimate.estimate import estimate
-from lp_sweep.orchestrator.plan.known import Known, failures
-=======
-from lp_sweep.orchestrator.estimate.estimate import Rates, estimate
 from lp_sweep.orchestrator.estimate.workload import MeanLengths, missing
 from lp_sweep.orchestrator.plan.known import Known, failures, timing_columns
->>>>>>> 288fe29 (Docs and a test of the new estimate)
 from lp_sweep.orchestrator.plan.naming import describe, short_model
 from lp_sweep.orchestrator.plan.plan import Plan, Work
 from lp_sweep.orchestrator.plan.planning import make_plan
@@ -35,39 +30,10 @@ from lp_sweep.storage.runs import Presence, Progress
 from lp_sweep.storage.store import Store
 from lp_sweep.trials.measures.heldout import held_out_rows
 from lp_sweep.trials.select import Measured
-<<<<<<< HEAD
 from tests.support.stagedplans import FULL, ONE, STAGED, cell_trial, plan_of, spec, the_full
 from tests.support.sweepfiles import CPU, PLAIN, make_inputs, planned
-=======
-from tests.support.sweepfiles import PLAIN, make_inputs, planned
 
-CPU = Rates([], gpu=False)
 LENGTHS = MeanLengths(timing_columns([]))
-ONE = ("task=rte", "seed=42")
-FULL = full_layers(12)
-
-
-def plan_of(folder: Path, lines: str, *overrides: str, known: Known | None = None) -> Plan:
-    """PLAIN with more lines, of one task and one seed."""
-    file = make_inputs(folder, PLAIN + lines + "\n")
-    return planned(file, *ONE, *overrides, known=known)
-
-
-def spec(work: Work) -> TrialSpec:
-    assert isinstance(work.spec, TrialSpec)
-    return work.spec
-
-
-def the_full(plan: Plan) -> str:
-    [full] = [
-        id_
-        for id_, work in plan.trials.items()
-        if spec(work).kept_layers == FULL
-        and not spec(work).removed_feed_forwards
-        and not spec(work).recipe.freeze_layers
-    ]
-    return full
->>>>>>> 288fe29 (Docs and a test of the new estimate)
 
 
 def done(plan: Plan, *, measures: bool = True, networks: tuple[str, ...] = ()) -> Known:
