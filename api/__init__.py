@@ -16,7 +16,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from lp_sweep.orchestrator.cli.exportverbs import prune_model
+    from lp_sweep.orchestrator.service.export import prune_model
     from lp_sweep.plans import SweepPlan
     from lp_sweep.results import Results, open_store
     from lp_sweep.rows import Rows, TableRows
@@ -29,7 +29,7 @@ _WHERE = {
     "SweepPlan": "plans",
     "Results": "results",
     "open_store": "results",
-    "prune_model": "orchestrator.cli.exportverbs",
+    "prune_model": "orchestrator.service.export",
     "Rows": "rows",
     "TableRows": "rows",
     "LpSweepError": "storage.errors",

@@ -6,20 +6,19 @@ from typing import Any
 
 import pyarrow as pa
 
-from lp_sweep.orchestrator.cli.planview import plan_json, plan_text
-from lp_sweep.orchestrator.estimate.estimate import Estimate, Rates, estimate
-from lp_sweep.orchestrator.service.request import Planned
+from lp_sweep.orchestrator.estimate.estimate import Estimate
+from lp_sweep.orchestrator.service.plan import PlanAnswer
 from lp_sweep.rows import Rows
 
 
 class SweepPlan:
     """A plan over what the store has by now. Printed it is the page of `lp-sweep plan`."""
 
-    def __init__(self, made: Planned) -> None:
-        self._plan = made.plan
-        self._rates = Rates(made.ledger.timings, made.sweep.recipe)
-        self.estimate: Estimate = estimate(made.plan, self._rates)
-        self.notes: list[str] = list(made.sweep.notes)
+    def __init__(self, answer: PlanAnswer) -> None:
+        self._answer = answer
+        self._plan = answer.made.plan
+        self.estimate: Estimate = answer.estimate
+        self.notes: list[str] = list(answer.made.sweep.notes)
 
     @property
     def totals(self) -> dict[str, int]:
@@ -33,7 +32,7 @@ class SweepPlan:
 
     def to_dict(self) -> dict[str, Any]:
         """As `lp-sweep plan --json`."""
-        return plan_json(self._plan, self.estimate)
+        return self._answer.plain()
 
     def __repr__(self) -> str:
-        return plan_text(self._plan, self.estimate, self._rates).rstrip("\n")
+        return self._answer.text().rstrip("\n")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -10,16 +9,13 @@ from types import TracebackType
 from typing import Any, Literal, Self
 
 from lp_sweep.analysis.paper.compare import paper_table
-from lp_sweep.analysis.views import open_views
-from lp_sweep.orchestrator.cli import ledgerview, paperview, statusview, upkeep, verbs
-from lp_sweep.orchestrator.cli.options import DEFAULT_STORE, TableName
-from lp_sweep.orchestrator.cli.tableview import Asked, make_table
-from lp_sweep.orchestrator.sweepfile.wording import choose
+from lp_sweep.orchestrator.service.store import existing, history, logs_text, opened, sweep_states
+from lp_sweep.orchestrator.service.tables import TableAsked, draw, make_table
 from lp_sweep.rows import Rows, TableRows
+from lp_sweep.storage import doctor, migrate, packs
 from lp_sweep.storage.catalog import Catalog
-from lp_sweep.storage.errors import SpecError
-
-_NAMES = [name.value for name in TableName]
+from lp_sweep.storage.places import DEFAULT_STORE
+from lp_sweep.storage.printable import say
 
 
 def open_store(
@@ -46,7 +42,7 @@ class Results:
     def __init__(
         self, location: str, sweep: str | None, setup: int | None, within: Sequence[float]
     ) -> None:
-        self._store = verbs.existing(location)
+        self._store = existing(location)
         self._sweep, self._setup, self._within = sweep, setup, tuple(within)
         self._catalog = self._open()
 
@@ -81,11 +77,8 @@ class Results:
     ) -> TableRows:
         """A table of `lp-sweep table`; models and strategies are names or patterns. Raises
         SpecError for a name that is unknown."""
-        try:
-            choose("table", name, _NAMES)
-        except ValueError as error:
-            raise SpecError(str(error)) from None
-        return TableRows(make_table(self._catalog, Asked(name, unit, models, strategies)))
+        asked = TableAsked(name, unit, models, strategies)
+        return TableRows(make_table(self._catalog, asked))
 
     def paper(self, number: int, names: Mapping[str, str] | None = None) -> TableRows:
         """Table 1 to 6 of Poor Man's BERT beside ours; `names` maps our models to the paper's.
@@ -94,23 +87,26 @@ class Results:
 
     def figures(self, folder: str | os.PathLike[str]) -> list[Path]:
         """Figures 2 to 5 and those beside them, as SVG and PNG. Raises StoreError."""
-        return paperview.draw(self._catalog, Path(folder))
+        drawn = draw(self._catalog, Path(folder))
+        for note in drawn.absent:
+            say(note)
+        return drawn.files
 
     def report(
         self, out: str | os.PathLike[str], *, figures: str | os.PathLike[str] | None = None
     ) -> Path:
         """Write a page with the answer, all tables and figures, what is missing and where it is
         from; `figures`: a folder to write these into, too. Raises StoreError."""
-        folder = None if figures is None else Path(figures)
-        page: Path = verbs.report(
-            self.location,
+        from lp_sweep.analysis.report.writing import write_report
+
+        return write_report(
+            self._store,
             Path(out),
             sweep=self._sweep,
             setup=self._setup,
             within=self._within,
-            figures=folder,
+            figures=None if figures is None else Path(figures),
         ).page
-        return page
 
     def export(
         self,
@@ -130,14 +126,13 @@ class Results:
         as a folder that plain transformers loads. `file`: the sweep file, and `data_dir`: GLUE,
         where model or data are one's own. Raises SpecError where the smallest is not known yet,
         ExportError where the folder does not answer as the record says."""
-        from lp_sweep.orchestrator.cli.exportverbs import export_trial
-        from lp_sweep.orchestrator.export.choice import Asked as Best
+        from lp_sweep.orchestrator.export.choice import Asked
+        from lp_sweep.orchestrator.service.export import ExportOptions, export_trial
 
-        best = None if task is None else Best(task, within, model=model, strategy=strategy)
-        done = export_trial(
-            trial,
+        asked = ExportOptions(
             out=os.fspath(out),
-            best=best,
+            trial=trial,
+            best=Asked(task, within, model=model, strategy=strategy) if task else None,
             store=self.location,
             sweep=self._sweep,
             file=None if file is None else os.fspath(file),
@@ -145,45 +140,41 @@ class Results:
             offline=offline,
             force=force,
         )
-        return Path(done.folder)
+        return Path(export_trial(asked).folder)
 
     def status(self) -> list[dict[str, Any]]:
         """How far each sweep is by now, and the runs at work on it."""
-        return statusview.states_json(statusview.sweep_states(self._store, self._sweep))
+        return sweep_states(self._store, self._sweep).plain()
 
     def show(self, trial: str) -> dict[str, Any]:
         """All that is stored of a trial or a profile, by its identifier or the beginning of one:
         its record and its failed attempts. Raises StoreError."""
-        found: dict[str, Any] = json.loads(
-            ledgerview.history_json(ledgerview.history(self._store, trial))
-        )
-        return found
+        return history(self._store, trial).plain()
 
     def logs(self, trial: str) -> str:
         """How a trial went: each failed attempt with its traceback, then its epochs."""
-        return ledgerview.logs_text(ledgerview.history(self._store, trial))
+        return logs_text(history(self._store, trial))
 
     def compact(self) -> dict[str, int]:
         """Merge small records into large files. Safe while a sweep runs."""
-        done: dict[str, int] = json.loads(upkeep.compact(self.location, as_json=True))
-        return done
+        return packs.compact(self._store)._asdict()
 
     def doctor(self, *, fix: bool = False) -> list[dict[str, Any]]:
         """Files that are torn, foreign or litter; `fix` sets them aside."""
-        report = upkeep.doctor(self.location, fix=fix, as_json=True)
-        found: list[dict[str, Any]] = json.loads(report.text)
-        return found
+        findings = doctor.examine(self._store)
+        if fix:
+            doctor.fix(self._store, findings)
+        return [item._asdict() for item in findings]
 
     def migrate(self) -> dict[str, int]:
         """Give the records of an older lp-sweep the identifiers of this one."""
-        done: dict[str, int] = json.loads(upkeep.migrate(self.location, as_json=True))
-        return done
+        return migrate.migrate(self._store)._asdict()
 
     def close(self) -> None:
         self._catalog.close()
 
     def _open(self) -> Catalog:
-        return open_views(self._store, sweep=self._sweep, setup=self._setup, deltas=self._within)
+        return opened(self._store, self._sweep, self._setup, self._within)
 
     def __enter__(self) -> Self:
         return self

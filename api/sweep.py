@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from lp_sweep.orchestrator.plan.policy import Limits
-from lp_sweep.orchestrator.service.request import Request, planned
+from lp_sweep.orchestrator.service.plan import plan, prefetch
+from lp_sweep.orchestrator.service.request import Request
 from lp_sweep.plans import SweepPlan
 from lp_sweep.results import Results, open_store
 from lp_sweep.storage.errors import SpecError
@@ -77,7 +77,7 @@ class Sweep:
     def plan(self) -> SweepPlan:
         """What it asks for, and what of it the store has not. Writes nothing. Raises SpecError,
         StoreError, and PreflightError for a model or data that can't be read."""
-        return SweepPlan(planned(self._request))
+        return SweepPlan(plan(self._request))
 
     def run(
         self,
@@ -117,10 +117,7 @@ class Sweep:
 
     def prefetch(self) -> dict[str, Any]:
         """Download its models and data sets at pinned revisions, for `offline=True`."""
-        from lp_sweep.orchestrator.cli import verbs
-
-        found: dict[str, Any] = json.loads(verbs.prefetch(self._request, as_json=True))
-        return found
+        return prefetch(self._request).plain()
 
     def results(self, *, within: Sequence[float] = (1, 2, 3)) -> Results:
         """The store, as far as it is this sweep's. Raises StoreError before the first run."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterable, Sequence
 from typing import Any
 
@@ -55,3 +56,8 @@ def ranges(layers: Sequence[int], most: int | None = None) -> str:
             parts.append([layer, layer])
     texts = [str(a) if a == b else f"{a}-{b}" for a, b in parts]
     return ",".join(texts if most is None or len(texts) <= most else [*texts[:most], "..."])
+
+
+def say(text: str) -> None:
+    """Print a note or a warning to stderr: one line, whatever it quotes."""
+    print(printable(text), file=sys.stderr, flush=True)

@@ -1,8 +1,7 @@
 """The command line: parse, call one function, print. Data goes to stdout, all else to stderr.
 
 Exit codes: 0 complete, 1 some trials failed, 2 usage or sweep file, 3 stopped and resumable,
-4 preflight (no data, no model, no space, no cluster), 130 interrupted. `storecli` holds the
-commands that need no sweep file.
+4 preflight (no data, no model, no space, no cluster), 130 interrupted.
 """
 
 from __future__ import annotations
@@ -17,24 +16,13 @@ import typer
 
 from lp_sweep.orchestrator.cli import (
     clustercli,
-    completion,
     exporting,
     jobcli,
-    livecli,
-    mirrorcli,
-    reportcli,
     runcli,
-    storecli,
+    store,
+    tables,
 )
 from lp_sweep.orchestrator.cli.interrupt import INTERRUPTED
-from lp_sweep.orchestrator.cli.options import (
-    CacheDirOption,
-    DataDirOption,
-    JsonOption,
-    ManifestOption,
-    OfflineOption,
-    StoreOption,
-)
 from lp_sweep.orchestrator.cli.output import complain, emit, guard, say
 from lp_sweep.orchestrator.cli.root import Root
 from lp_sweep.storage.errors import LpSweepError, SpecError
@@ -102,46 +90,10 @@ def _root(
     del version
 
 
-@app.command()
-def cka(
-    first: Annotated[
-        str,
-        typer.Argument(autocompletion=completion.trials, help="A trial whose network was kept."),
-    ],
-    second: Annotated[
-        str,
-        typer.Argument(
-            autocompletion=completion.trials_and_pretrained, help="Another, or `pretrained`."
-        ),
-    ],
-    file: Annotated[str, typer.Option("--file", help="The sweep that they are of.")] = "sweep.yaml",
-    store: StoreOption = None,
-    data_dir: DataDirOption = None,
-    offline: OfflineOption = False,
-    cache_dir: CacheDirOption = None,
-    manifest: ManifestOption = None,
-    as_json: JsonOption = False,
-) -> None:
-    """Compare two kept networks of one task, layer by layer: linear CKA on the dev set.
-
-    Example: lp-sweep cka t1-0c1f t1-77ab --file sweep.yaml
-    """
-    from lp_sweep.orchestrator.cli import cka as view
-    from lp_sweep.orchestrator.cli.running import How
-    from lp_sweep.orchestrator.plan.policy import Limits
-    from lp_sweep.orchestrator.service.request import Request
-
-    request = Request(file, [], store, data_dir, offline, manifest)
-    folder = How(None, cache_dir, Limits(False, None), as_json).node_folder
-    emit(view.compare(request, (first, second), folder, as_json))
-
-
 app.add_typer(runcli.app)
-app.add_typer(storecli.app)
-app.add_typer(livecli.app)
-app.add_typer(reportcli.app)
+app.add_typer(store.app)
+app.add_typer(tables.app)
 app.add_typer(exporting.app)
-app.add_typer(mirrorcli.app)
 app.add_typer(jobcli.app)
 app.add_typer(clustercli.app, name="cluster")
 

@@ -1,4 +1,4 @@
-"""`lp-sweep export` and `lp-sweep prune`: parsed, done by `exportverbs`, printed."""
+"""`lp-sweep export` and `lp-sweep prune`."""
 
 from __future__ import annotations
 
@@ -80,8 +80,8 @@ def export(
 
     Example: lp-sweep export --best --task rte --within 1 --out smaller
     """
-    from lp_sweep.orchestrator.cli import exportverbs
     from lp_sweep.orchestrator.export.choice import Asked
+    from lp_sweep.orchestrator.service.export import ExportOptions, export_trial
 
     if best == (trial is not None):
         raise SpecError("name a trial, or choose one with --best --task NAME: one of the two.")
@@ -91,11 +91,10 @@ def export(
         raise SpecError("--setup is for --best: an identifier names one trial in any setup.")
     _check_push(push_to_hub, offline, private)
     _end_in_order()
-    asked = Asked(task or "", within, unit.value, model, strategy, seed) if best else None
-    done = exportverbs.export_trial(
-        trial,
+    asked = ExportOptions(
         out=out,
-        best=asked,
+        trial=trial,
+        best=Asked(task or "", within, unit.value, model, strategy, seed) if best else None,
         store=store,
         sweep=sweep,
         setup=setup,
@@ -108,6 +107,7 @@ def export(
         accept_retrained=accept_retrained,
         onnx=onnx,
     )
+    done = export_trial(asked)
     score = f"{done.metric} {done.score:.2f}"
     if done.interval:
         score += f" (95% {done.interval[0]:.2f} to {done.interval[1]:.2f} over dev examples)"
@@ -144,7 +144,7 @@ def prune(
 
     Example: lp-sweep prune bert-base-cased --strategy top --k 6 --out bert-6-layers
     """
-    from lp_sweep.orchestrator.cli import exportverbs
+    from lp_sweep.orchestrator.service.export import prune_model
 
     _check_push(push_to_hub, offline, private)
     try:
@@ -152,7 +152,7 @@ def prune(
     except ValueError:
         raise SpecError(f"--layers {layers!r}: numbers with commas, such as 1,2,5.") from None
     _end_in_order()
-    done = exportverbs.prune_model(
+    done = prune_model(
         model,
         out=out,
         strategy=strategy,

@@ -13,12 +13,16 @@ import signal
 import sys
 import traceback
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
-from typing import Any, TextIO
+from typing import TYPE_CHECKING, Any, TextIO
 
 from lp_sweep.storage.errors import LpSweepError
 from lp_sweep.storage.printable import printable
+from lp_sweep.storage.printable import say as say
+
+if TYPE_CHECKING:
+    from lp_sweep.storage.store import Unreadable
 
 _STYLES = re.compile(r"(\x1b\[[0-9;]*m)")  # bold, colours, and their end
 
@@ -104,6 +108,8 @@ def doing(what: str) -> Iterator[Callable[[str], None]]:
         yield lambda step: status.update(printable(f"{what}: {step}"))
 
 
-def say(text: str) -> None:
-    """A note or a warning, to stderr: one line, whatever it quotes."""
-    print(printable(text), file=sys.stderr, flush=True)
+def warn_unreadable(files: Collection[Unreadable]) -> None:
+    for item in files:
+        say(f"warning: {item.location} is left out: {item.reason}")
+    if files:
+        say("warning: `lp-sweep doctor --fix` sets such files aside")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from lp_sweep.analysis.paper.compare import JUDGED, MANY, PAPER_TABLES, check, compare, paper_table
@@ -14,7 +13,7 @@ from lp_sweep.analysis.paper.ours import models
 from lp_sweep.analysis.raw import RAW
 from lp_sweep.analysis.render import render, render_rows
 from lp_sweep.orchestrator.cli.output import say
-from lp_sweep.storage.errors import SpecError, StoreError
+from lp_sweep.storage.errors import SpecError
 
 if TYPE_CHECKING:
     from lp_sweep.storage.catalog import Catalog
@@ -100,25 +99,6 @@ def checked(catalog: Catalog, asked: Asked) -> bool:
     if not counts["agrees"] and not found:
         say("no number agrees: this is no confirmation. `lp-sweep paper` says how many seeds tell.")
     return bool(counts["agrees"]) and not found
-
-
-def draw(catalog: Catalog, folder: Path) -> list[Path]:
-    """Figures 2 to 5 and those beside them, as SVG and PNG. Raises StoreError."""
-    from lp_sweep.analysis.figures.absent import why_absent
-    from lp_sweep.analysis.figures.drawings import FIGURES
-
-    written: list[Path] = []
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        for name, make in FIGURES.items():
-            drawing = make(catalog)
-            if drawing is None:
-                say(why_absent(catalog, name))
-            else:
-                written += drawing.save(folder)
-    except OSError as error:
-        raise StoreError(f"can't write figures to {folder}: {error}. Choose another.") from None
-    return written
 
 
 def _numbers(asked: Asked) -> Sequence[int]:

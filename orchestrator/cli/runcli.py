@@ -3,6 +3,7 @@ prefetch."""
 
 from __future__ import annotations
 
+import json
 import re
 from typing import Annotated
 
@@ -32,7 +33,7 @@ from lp_sweep.orchestrator.cli.options import (
     Overrides,
     StoreOption,
 )
-from lp_sweep.orchestrator.cli.output import emit
+from lp_sweep.orchestrator.cli.output import emit, warn_unreadable
 from lp_sweep.storage.errors import SpecError
 
 _IDENTIFIER = re.compile(r"^[tp]\d+-[0-9a-f]*$")
@@ -210,17 +211,29 @@ def plan(
 
     Example: lp-sweep plan sweep.yaml --json | jq .totals
     """
-    from lp_sweep.orchestrator.cli import verbs
+    from lp_sweep.orchestrator.service import plan as service
     from lp_sweep.orchestrator.service.request import Request
 
     if audit is not None:
-        form = Format.json if as_json else form
-        emit(verbs.audit(store or DEFAULT_STORE, audit, form), end="", form=form)
+        _audit(store or DEFAULT_STORE, audit, Format.json if as_json else form)
         return
     if form != Format.table:
         raise SpecError("--format is for --audit; a plan is text, or JSON with --json.")
     request = Request(file, overrides or [], store, data_dir, offline, manifest)
-    emit(verbs.plan(request, as_json, cluster))
+    made = service.plan(request, cluster)
+    warn_unreadable(made.made.ledger.unreadable)
+    emit(json.dumps(made.plain()) if as_json else made.text())
+
+
+def _audit(location: str, sweep: str, form: Format) -> None:
+    """Estimated against actual hours of a sweep's finished trials."""
+    from lp_sweep.analysis.render import render
+    from lp_sweep.orchestrator.estimate.audit import audit
+    from lp_sweep.orchestrator.service.store import existing
+
+    found = audit(existing(location), sweep)
+    warn_unreadable(found.unreadable)
+    emit(render(found.table, form), end="", form=form)
 
 
 @app.command()
@@ -235,8 +248,8 @@ def prefetch(
 
     Example: lp-sweep prefetch sweep.yaml
     """
-    from lp_sweep.orchestrator.cli import verbs
+    from lp_sweep.orchestrator.service import plan as service
     from lp_sweep.orchestrator.service.request import Request
 
-    request = Request(file, overrides or [], None, data_dir, False, manifest)
-    emit(verbs.prefetch(request, as_json))
+    fetched = service.prefetch(Request(file, overrides or [], None, data_dir, False, manifest))
+    emit(json.dumps(fetched.plain()) if as_json else fetched.text())

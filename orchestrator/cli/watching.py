@@ -1,14 +1,16 @@
-"""`status --watch`: follows a store until Ctrl-C, which is how a watch ends: exit code 0.
+"""The live view of a store, on the terminal (`status --watch`) and as a page of this machine
+(`dashboard`): both follow it until Ctrl-C, which is how a watch ends, with exit code 0.
 
-On a terminal it is a screen, else a line (or with --json an object) for each change. A store that
-can't be read meanwhile is said so, and looked at again.
-"""
+`status --watch` is a screen on a terminal, else a line (or with --json an object) for each change.
+An unreachable store is reported and retried."""
 
 from __future__ import annotations
 
+import errno
 import json
 import select
 import signal
+import socket
 import sys
 import time
 from collections.abc import Callable, Iterator
@@ -20,13 +22,12 @@ from rich.console import Console, RenderableType
 from rich.text import Text
 
 from lp_sweep.orchestrator.cli.output import emit, say
-from lp_sweep.orchestrator.cli.startup import without_pandas
-from lp_sweep.orchestrator.cli.verbs import existing
+from lp_sweep.orchestrator.service.store import existing
 from lp_sweep.orchestrator.watch.follower import Follower
 from lp_sweep.orchestrator.watch.painter import Painter, has_screen
 from lp_sweep.orchestrator.watch.picture import Picture, picture_json
 from lp_sweep.orchestrator.watch.screen import Screen
-from lp_sweep.storage.errors import SpecError, StoreError
+from lp_sweep.storage.errors import PreflightError, SpecError, StoreError
 from lp_sweep.storage.printable import printable
 
 _SHARE = 10  # a look that takes long is taken more rarely: it costs a tenth of the time at most
@@ -45,7 +46,6 @@ class Face(Protocol):
 def watch(location: str, sweep: str | None, every: str, as_json: bool) -> None:
     """Raises SpecError for an unknown sweep or `every`, StoreError for what is no store."""
     seconds = _seconds(every)
-    without_pandas()
     follower = Follower(existing(location))
     with suppress(KeyboardInterrupt), _face(as_json) as face:
         _follow(follower, sweep, seconds, face)
@@ -178,3 +178,63 @@ def _text_line(picture: Picture | None) -> str:
         parts += [f"{len(picture.running)} running", f"ETA {picture.eta.text()}"]
     parts.append(f"{picture.slot_hours:.2f} slot-hours used")
     return printable(f"{picture.at:%Y-%m-%d %H:%M:%S} UTC  {picture.sweep}: {', '.join(parts)}")
+
+
+_HOST = "127.0.0.1"  # who is on another machine comes through ssh: docs/watching.md
+
+
+def serve(location: str, sweep: str | None, port: int) -> None:
+    """Raises PreflightError without the server's library, or for a port that can't be had;
+    StoreError for what is no store, SpecError for an unknown sweep."""
+    uvicorn = _library()
+    from lp_sweep.orchestrator.watch.follower import Follower
+    from lp_sweep.orchestrator.watch.web import Looks, page_app
+
+    store = existing(location)
+    looks = Looks(Follower(store), store.location, sweep)
+    looks.first()
+    app = page_app(looks)
+    with _listening(port) as listening:
+        emit(f"http://{_HOST}:{listening.getsockname()[1]}/")
+        say(f"shows {store.location} to this machine alone, and changes nothing; Ctrl-C ends it.")
+        config = uvicorn.Config(
+            app,
+            access_log=False,
+            lifespan="off",
+            log_level="warning",
+            proxy_headers=False,
+            server_header=False,
+            timeout_graceful_shutdown=1,
+            ws="none",
+        )
+        with suppress(KeyboardInterrupt):  # uvicorn ends, and then says once more what ended it
+            uvicorn.Server(config).run(sockets=[listening])
+
+
+def _library() -> Any:
+    try:
+        import starlette
+        import uvicorn
+    except ImportError as error:
+        raise PreflightError(
+            f"`lp-sweep dashboard` needs {error.name}: pip install 'lp-sweep[dashboard]'. Without "
+            "it `lp-sweep status --watch` shows the same in a terminal."
+        ) from None
+    del starlette
+    return uvicorn
+
+
+def _listening(port: int) -> socket.socket:
+    made = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
+    made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # after a page that has just ended
+    try:
+        made.bind((_HOST, port))
+        made.listen()
+    except OSError as error:
+        made.close()
+        taken = "it is taken" if error.errno == errno.EADDRINUSE else str(error.strerror)
+        raise PreflightError(
+            f"can't listen at port {port} of {_HOST}: {taken}. Name another, such as --port "
+            f"{port + 1 if port < 65535 else 8080}, or --port 0 for any that is free."
+        ) from None
+    return made

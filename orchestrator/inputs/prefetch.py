@@ -8,7 +8,6 @@ a file of the cache that is torn is mended. Never fetches pickled weights. Start
 from __future__ import annotations
 
 import hashlib
-import json
 import time
 from collections.abc import Callable, Iterable
 from pathlib import Path
@@ -59,9 +58,9 @@ class Prefetched(NamedTuple):
         lines += [f"{name}: {mark[:19]}, on this machine" for name, mark in self._local()]
         return "\n".join([*lines, f"manifest: {self.path}{'' if self.changed else ' (as it was)'}"])
 
-    def json(self) -> str:
-        told = self.manifest.model_dump(mode="json", exclude_none=True)
-        return json.dumps(told | {"manifest": str(self.path), "changed": self.changed})
+    def plain(self) -> dict[str, Any]:
+        found: dict[str, Any] = self.manifest.model_dump(mode="json", exclude_none=True)
+        return found | {"manifest": str(self.path), "changed": self.changed}
 
     def _local(self) -> Iterable[tuple[str, str]]:
         return self.manifest.local.items()

@@ -242,7 +242,7 @@ def test_memory_is_half_of_what_duckdb_would_take() -> None:
 def test_no_value_outgrows_the_limit_of_the_process(world: World, sql: str) -> None:
     """Half of the machine's memory; here 100 MiB more than is in use when the query begins."""
     code = """
-from lp_sweep.orchestrator import cli
+from lp_sweep.orchestrator.cli import __main__ as cli
 from lp_sweep.storage import reading
 
 def little(connection):
@@ -294,8 +294,8 @@ ENDLESS = {
 }
 READY = """
 from lp_sweep.analysis import render, views
-from lp_sweep.orchestrator import cli
-from lp_sweep.orchestrator.cli import verbs
+from lp_sweep.orchestrator.cli import __main__ as cli
+from lp_sweep.orchestrator.service import store
 print("ready", flush=True)
 cli.main()
 """

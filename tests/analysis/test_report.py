@@ -20,7 +20,7 @@ from lp_sweep.analysis.report.writing import Written, cell, write_report
 from lp_sweep.analysis.statistics.tables import STATISTICS
 from lp_sweep.analysis.tables import TABLES
 from lp_sweep.analysis.views import VIEWS, open_views
-from lp_sweep.orchestrator.cli.statusview import sweep_states
+from lp_sweep.orchestrator.service.store import sweep_states
 from lp_sweep.storage.errors import SpecError, StoreError
 from lp_sweep.storage.places import options_of, run_with
 from lp_sweep.storage.printable import printable

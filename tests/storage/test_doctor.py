@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import time
 from collections.abc import Callable
@@ -12,8 +11,8 @@ import pyarrow as pa
 import pytest
 from pyarrow import parquet as pq
 
-from lp_sweep.orchestrator.cli.ledgerview import history, history_json, show_text
-from lp_sweep.orchestrator.cli.statusview import sweep_states
+from lp_sweep.orchestrator.cli.showing import show_text
+from lp_sweep.orchestrator.service.store import history, sweep_states
 from lp_sweep.storage import doctor, packfile, parquet
 from lp_sweep.storage.doctor import Finding, examine, fix
 from lp_sweep.storage.errors import StoreError
@@ -177,7 +176,7 @@ def test_a_record_without_a_checksum_is_listed_and_marked(store: Store) -> None:
     fix(store, [finding])
     assert store.read_all("trials").unreadable == [], "it counts all the same"
     assert "the record has no checksum" in show_text(history(store, "t1-a"))
-    assert json.loads(history_json(history(store, "t1-a")))["has_checksum"] is False
+    assert history(store, "t1-a").plain()["has_checksum"] is False
     assert "checksum" not in show_text(history(store, "t1-b"))
 
 

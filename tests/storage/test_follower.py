@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from lp_sweep.orchestrator.cli.statusview import sweep_states
+from lp_sweep.orchestrator.service.store import sweep_states
 from lp_sweep.orchestrator.watch import newrecords
 from lp_sweep.orchestrator.watch.follower import Follower
 from lp_sweep.orchestrator.watch.picture import Picture, Waiting, picture_json

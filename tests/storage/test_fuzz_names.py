@@ -16,14 +16,15 @@ import pytest
 from hypothesis import strategies as st
 
 from lp_sweep.orchestrator.cli.output import complain, emit, say
-from lp_sweep.orchestrator.cli.planview import plan_json, plan_text
-from lp_sweep.orchestrator.cli.statusview import States, states_text
+from lp_sweep.orchestrator.cli.store import states_text
 from lp_sweep.orchestrator.engine.progress import PlainReporter
 from lp_sweep.orchestrator.engine.workqueue import WorkQueue
 from lp_sweep.orchestrator.estimate.estimate import Rates, estimate
 from lp_sweep.orchestrator.plan.known import Known
 from lp_sweep.orchestrator.plan.plan import Plan
 from lp_sweep.orchestrator.plan.planning import make_plan
+from lp_sweep.orchestrator.service.plan import plan_json, plan_text
+from lp_sweep.orchestrator.service.store import States
 from lp_sweep.storage.errors import LpSweepError, StoreError
 from lp_sweep.storage.printable import listed, printable, short, shown
 from lp_sweep.storage.runs import Announcement

@@ -11,7 +11,8 @@ import pytest
 
 from lp_sweep.analysis.mixed import mixed, mixed_notes
 from lp_sweep.analysis.views import open_views, resting
-from lp_sweep.orchestrator.cli.tableview import VIEWS_READ, Asked, make_table
+from lp_sweep.orchestrator.service.tables import VIEWS_READ, make_table
+from lp_sweep.orchestrator.service.tables import TableAsked as Asked
 from lp_sweep.storage.specs import Recipe
 from lp_sweep.storage.store import Store
 from tests.support.fake_records import FakeSweep

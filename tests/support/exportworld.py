@@ -11,10 +11,10 @@ from typing import Any, NamedTuple
 import numpy as np
 from safetensors.numpy import load_file, save_file
 
-from lp_sweep.orchestrator.cli import exportverbs
 from lp_sweep.orchestrator.export import trialfolder
 from lp_sweep.orchestrator.export.process import Answer
 from lp_sweep.orchestrator.export.trialfolder import Exported
+from lp_sweep.orchestrator.service import export as service
 from lp_sweep.storage.store import Store
 from lp_sweep.trials.plainload import answer_of
 from lp_sweep.trials.run import execute
@@ -33,8 +33,10 @@ class World(NamedTuple):
 
     def export(self, trial: str, out: Path, **options: Any) -> Exported:
         place = {"store": self.store.location, "cache_dir": self.cache, "offline": True}
-        return exportverbs.export_trial(
-            trial, out=out, **({"file": str(self.file)} | place | options)
+        return service.export_trial(
+            service.ExportOptions(
+                trial=trial, out=out, **({"file": str(self.file)} | place | options)
+            )
         )
 
     @property

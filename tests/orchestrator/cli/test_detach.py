@@ -22,8 +22,8 @@ from lp_sweep.orchestrator.cli import jobcli
 from lp_sweep.orchestrator.cli.__main__ import app
 from lp_sweep.orchestrator.cli.detach import drop_forgotten, job_words, write_settings
 from lp_sweep.orchestrator.cli.detach import submit as detach
+from lp_sweep.orchestrator.cli.root import options_of
 from lp_sweep.orchestrator.cli.running import How, MayUse
-from lp_sweep.orchestrator.cli.variables import options_of
 from lp_sweep.orchestrator.cluster.jobs import Job
 from lp_sweep.orchestrator.engine.cluster import is_job_server
 from lp_sweep.orchestrator.engine.stopsignals import StopSignals

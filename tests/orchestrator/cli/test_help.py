@@ -15,8 +15,15 @@ import typer
 from typer.main import get_command
 
 from lp_sweep.orchestrator.cli.__main__ import app
-from lp_sweep.orchestrator.cli.root import ENVIRONMENT, EXIT_CODES, SECTIONS
-from lp_sweep.orchestrator.cli.variables import WITHOUT, Option, options_of, variable_of
+from lp_sweep.orchestrator.cli.root import (
+    ENVIRONMENT,
+    EXIT_CODES,
+    SECTIONS,
+    WITHOUT,
+    Option,
+    options_of,
+    variable_of,
+)
 from tests.support.program import sweep
 
 ROOT: Any = get_command(app)

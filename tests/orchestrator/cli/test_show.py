@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 
-from lp_sweep.orchestrator.cli.ledgerview import history, history_json, show_text
+from lp_sweep.orchestrator.cli.showing import show_text
+from lp_sweep.orchestrator.service.store import history
 from lp_sweep.storage.store import Store
 
 TRIAL, OTHER, PROFILE = "t1-00000000000000000001", "t1-00000000000000000002", "p1-01"
@@ -85,4 +86,4 @@ def test_a_matrix(tmp_path: Path) -> None:
 def test_whatever_a_profile_holds(tmp_path: Path, values: Any) -> None:
     text = shown(tmp_path, measure="probes", layers=None, values=values)
     assert text.isprintable() or "\x1b" not in text
-    assert '"values"' in history_json(history(Store(tmp_path / "store"), PROFILE))
+    assert "values" in history(Store(tmp_path / "store"), PROFILE).plain()["record"]

@@ -9,7 +9,8 @@ from typing import Any
 
 import pytest
 
-from lp_sweep.orchestrator.cli.statusview import states_json, states_text, sweep_states
+from lp_sweep.orchestrator.cli.store import states_text
+from lp_sweep.orchestrator.service.store import sweep_states
 from lp_sweep.storage.runs import Announcement, Observer, Presence, Progress
 from tests.support.fake_records import FakeSweep
 
@@ -27,7 +28,7 @@ def test_a_run_says_when_it_ends(fake: FakeSweep) -> None:
     with Presence(fake.store, "demo", lambda: progress).announced():
         states = sweep_states(fake.store)
         line = states_text(states).splitlines()[-1]
-        [told] = states_json(states)[0]["running"]
+        [told] = states.plain()[0]["running"]
     assert "3 done, 9 left, 0 running on 4 slots, ends about 20" in line
     assert " UTC (in 1:29:5" in line or line.endswith(" UTC (in 1:30:00)")
     assert (told["slots"], told["seconds_left"]) == (4, 5400.0)
@@ -39,7 +40,7 @@ def test_a_run_that_can_not_say_yet(fake: FakeSweep) -> None:
     with Presence(fake.store, "demo", lambda: Progress(0, 0, 9)).announced():
         states = sweep_states(fake.store)
     assert states_text(states).endswith("0 done, 9 left, 0 running")
-    assert states_json(states)[0]["running"][0]["ends_at"] is None
+    assert states.plain()[0]["running"][0]["ends_at"] is None
 
 
 @pytest.mark.parametrize(

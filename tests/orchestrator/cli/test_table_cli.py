@@ -10,7 +10,8 @@ import pytest
 
 from lp_sweep.analysis.views import open_views
 from lp_sweep.orchestrator.cli.options import TableName
-from lp_sweep.orchestrator.cli.tableview import VIEWS_READ, Asked, make_table
+from lp_sweep.orchestrator.service.tables import VIEWS_READ, make_table
+from lp_sweep.orchestrator.service.tables import TableAsked as Asked
 from lp_sweep.storage.store import Store
 from tests.support.answered import network, right
 from tests.support.fake_records import FakeSweep

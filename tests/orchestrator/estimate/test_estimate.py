@@ -9,7 +9,6 @@ from typing import Any
 
 import pytest
 
-from lp_sweep.orchestrator.cli.planview import plan_json, plan_text
 from lp_sweep.orchestrator.estimate.estimate import Rates, estimate
 from lp_sweep.orchestrator.estimate.timings import usable
 from lp_sweep.orchestrator.estimate.workload import CPU, MeanLengths, recorded
@@ -17,6 +16,7 @@ from lp_sweep.orchestrator.inputs.resolve import resolve
 from lp_sweep.orchestrator.plan.known import Known, timing_columns
 from lp_sweep.orchestrator.plan.plan import Plan, Work
 from lp_sweep.orchestrator.plan.planning import make_plan
+from lp_sweep.orchestrator.service.plan import plan_json, plan_text
 from lp_sweep.orchestrator.sweepfile.load import load_sweep
 from lp_sweep.storage.specs import Recipe
 from tests.support.plain_jobs import run_trial

@@ -28,7 +28,6 @@ from lp_sweep.analysis.statistics.tables import STATISTICS
 from lp_sweep.analysis.tables import TABLES as TABLES_SHOWN
 from lp_sweep.analysis.untaught import untaught_network
 from lp_sweep.analysis.views import VIEWS, open_views
-from lp_sweep.orchestrator.cli import exportverbs
 from lp_sweep.orchestrator.engine.recorder import Recorder
 from lp_sweep.orchestrator.export import trialfolder
 from lp_sweep.orchestrator.export.card import trial_card
@@ -40,6 +39,7 @@ from lp_sweep.orchestrator.inputs.resolve import resolve
 from lp_sweep.orchestrator.mirrors.runs import run_of_record
 from lp_sweep.orchestrator.plan.known import Known
 from lp_sweep.orchestrator.plan.planning import make_plan
+from lp_sweep.orchestrator.service import export as service
 from lp_sweep.orchestrator.sweepfile.load import load_sweep
 from lp_sweep.storage.errors import ExportError, LpSweepError, PreflightError, SpecError, StoreError
 from lp_sweep.storage.places import run_with
@@ -740,7 +740,7 @@ def test_what_can_be_known_before_is_said_before(
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(trialfolder, "from_store", too_late)
     monkeypatch.setattr(trialfolder, "_device", too_late)
-    monkeypatch.setattr(exportverbs, "find_spec", lambda _: None)
+    monkeypatch.setattr(service, "find_spec", lambda _: None)
     (tmp_path / "taken").mkdir()
     (tmp_path / "taken" / "file").write_text("mine")
     options = {"trial": getattr(made, which), "out": tmp_path / "new" / "folder"} | wrong

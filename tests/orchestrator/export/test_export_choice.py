@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 
 from lp_sweep.analysis.views import open_views
-from lp_sweep.orchestrator.cli.exportverbs import export_trial
 from lp_sweep.orchestrator.export.choice import VIEWS, Asked, Chosen, best, stored_answers
+from lp_sweep.orchestrator.service.export import ExportOptions, export_trial
 from lp_sweep.storage.errors import LpSweepError, SpecError
 from tests.support.fake_records import FakeSweep
 
@@ -140,8 +140,9 @@ def test_the_command_warns_of_it(fake: FakeSweep, capsys: pytest.CaptureFixture[
     fake.publish()
     asked = Asked("SST-2", 1)
     folder = Path(fake.store.location) / "out"
+    options = ExportOptions(out=folder, best=asked, store=fake.store.location, offline=True)
     with pytest.raises(LpSweepError):  # the records are of no model that there is
-        export_trial(out=folder, best=asked, store=fake.store.location, offline=True)
+        export_trial(options)
     printed = capsys.readouterr()
     assert "\nwarning: With all layers the one seed scores no better than" in printed.err
     assert printed.out == ""

@@ -13,9 +13,9 @@ import transformers
 from huggingface_hub import ModelCard
 from safetensors.torch import load_file, save_file
 
-from lp_sweep.orchestrator.cli.exportverbs import prune_model
 from lp_sweep.orchestrator.export import prunedfolder
 from lp_sweep.orchestrator.export.prunedfolder import chosen_layers
+from lp_sweep.orchestrator.service.export import prune_model
 from lp_sweep.storage.errors import ExportError, LpSweepError, SpecError
 from lp_sweep.storage.sums import changed_files
 from lp_sweep.trials.plainload import load, states_of

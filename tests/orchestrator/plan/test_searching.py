@@ -13,8 +13,7 @@ from lp_sweep.analysis.statistics.tables import min_layers_interval
 from lp_sweep.analysis.tables import min_layers, strategy_means, task_scores
 from lp_sweep.analysis.views import open_views
 from lp_sweep.orchestrator.cli.farewell import answer_command
-from lp_sweep.orchestrator.cli.planview import plan_json, plan_text
-from lp_sweep.orchestrator.cli.statusview import states_text, sweep_states
+from lp_sweep.orchestrator.cli.store import states_text
 from lp_sweep.orchestrator.engine import growth
 from lp_sweep.orchestrator.engine.recorder import Recorder
 from lp_sweep.orchestrator.engine.rounds import with_scores
@@ -25,6 +24,8 @@ from lp_sweep.orchestrator.plan.known import read_ledger
 from lp_sweep.orchestrator.plan.plan import Plan, Work
 from lp_sweep.orchestrator.plan.planning import make_plan
 from lp_sweep.orchestrator.plan.selection import retry_selection
+from lp_sweep.orchestrator.service.plan import plan_json, plan_text
+from lp_sweep.orchestrator.service.store import sweep_states
 from lp_sweep.storage.errors import SpecError
 from lp_sweep.storage.runs import Presence, Progress
 from lp_sweep.storage.store import Store

@@ -7,7 +7,6 @@ from pathlib import Path
 
 import pytest
 
-from lp_sweep.orchestrator.cli.planview import plan_json, plan_text
 from lp_sweep.orchestrator.engine.workqueue import WorkQueue
 from lp_sweep.orchestrator.estimate.estimate import Rates, estimate
 from lp_sweep.orchestrator.plan.known import Known
@@ -15,6 +14,7 @@ from lp_sweep.orchestrator.plan.naming import describe
 from lp_sweep.orchestrator.plan.plan import Plan, Work
 from lp_sweep.orchestrator.plan.planning import make_plan
 from lp_sweep.orchestrator.plan.selection import Selection, retry_selection
+from lp_sweep.orchestrator.service.plan import plan_json, plan_text
 from lp_sweep.storage.errors import SpecError
 from lp_sweep.storage.runs import Announcement
 from lp_sweep.storage.specs import SpeedSpec

@@ -12,7 +12,6 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from lp_sweep.orchestrator.cli.planview import plan_json, plan_text
 from lp_sweep.orchestrator.engine.loss import blocked_by
 from lp_sweep.orchestrator.engine.others import Claims
 from lp_sweep.orchestrator.engine.recorder import Recorder
@@ -24,6 +23,7 @@ from lp_sweep.orchestrator.plan.naming import describe, short_model
 from lp_sweep.orchestrator.plan.plan import Plan, Work
 from lp_sweep.orchestrator.plan.planning import make_plan
 from lp_sweep.orchestrator.plan.selection import Selection, retry_selection, taken_on
+from lp_sweep.orchestrator.service.plan import plan_json, plan_text
 from lp_sweep.storage.errors import SpecError, StoreError
 from lp_sweep.storage.networks import CONFIG
 from lp_sweep.storage.runs import Presence, Progress

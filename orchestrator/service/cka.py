@@ -1,16 +1,14 @@
-"""`lp-sweep cka`: linear CKA between two networks that a store kept, without Ray."""
+"""Linear CKA between two networks that a store kept, without Ray."""
 
 from __future__ import annotations
 
-import json
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from lp_sweep.orchestrator.cli.layertext import layers_text
-from lp_sweep.orchestrator.cli.verbs import existing
 from lp_sweep.orchestrator.plan.plan import Plan, Work
 from lp_sweep.orchestrator.service.request import Request, planned
+from lp_sweep.orchestrator.service.store import existing
 from lp_sweep.storage.errors import SpecError, StoreError
 from lp_sweep.storage.identity import profile_id
 from lp_sweep.storage.networks import has_network
@@ -21,8 +19,8 @@ from lp_sweep.trials.job import Measure, Place
 PRETRAINED = "pretrained"
 
 
-def compare(request: Request, names: tuple[str, str], cache_dir: Path, as_json: bool) -> str:
-    """Measures and stores it, unless the store has it; the matrix as text or JSON.
+def compare(request: Request, names: tuple[str, str], cache_dir: Path) -> dict[str, Any]:
+    """Measures and stores it, unless the store has it. Gives a row of PROFILES.
 
     names: two trials of the sweep, or the second `pretrained`. Raises SpecError, StoreError.
     """
@@ -36,7 +34,7 @@ def compare(request: Request, names: tuple[str, str], cache_dir: Path, as_json: 
     rows = store.find("profiles", measure.id) or _measured(
         store, first, measure, cache_dir, request.offline
     )
-    return json.dumps(_plain(rows[0])) if as_json else _text(rows[0])
+    return rows[0]
 
 
 def _work(plan: Plan, name: str) -> Work:
@@ -92,13 +90,3 @@ def _measured(
         why = told.get("measures_failed") or told.get("message")
         raise StoreError(f"no CKA of {work.id}: {why}. `lp-sweep logs {measure.id}` says more.")
     return rows
-
-
-def _plain(row: dict[str, Any]) -> dict[str, Any]:
-    names = ("profile_id", "trial_id", "against", "model", "task", "dev_examples", "values")
-    return {name: row[name] for name in names}
-
-
-def _text(row: dict[str, Any]) -> str:
-    note = "Of the sentence token. 0 is the embedding output; – where all examples are one point."
-    return "\n".join([*layers_text(row), "", note])

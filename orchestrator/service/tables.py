@@ -1,17 +1,18 @@
-"""`lp-sweep table`: one of the tables over a store, of the models and strategies asked for."""
+"""The tables over a store, of the models and strategies asked for, and the paper's figures."""
 
 from __future__ import annotations
 
 import fnmatch
 from collections.abc import Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from lp_sweep.analysis.mixed import mixed_notes, setup_notes
 from lp_sweep.analysis.statistics.tables import STATISTICS
 from lp_sweep.analysis.tables import TABLES, Table, setups_table
 from lp_sweep.orchestrator.sweepfile.wording import choose
-from lp_sweep.storage.errors import SpecError
+from lp_sweep.storage.errors import SpecError, StoreError
 
 if TYPE_CHECKING:
     from lp_sweep.storage.catalog import Catalog
@@ -31,23 +32,28 @@ VIEWS_READ = {
 }
 
 
-class Asked(NamedTuple):
+class TableAsked(NamedTuple):
     """Which table; models and strategies are names or patterns (none: all)."""
 
     name: str
-    unit: str
-    models: Sequence[str]
-    strategies: Sequence[str]
+    unit: str = "points"
+    models: Sequence[str] = ()
+    strategies: Sequence[str] = ()
 
 
-def make_table(catalog: Catalog, asked: Asked) -> Table:
-    """The table. Raises SpecError for a model or a strategy that the store does not have."""
+def make_table(catalog: Catalog, asked: TableAsked) -> Table:
+    """The table. Raises SpecError for an unknown table, or for a model or a strategy that the store
+    does not have."""
     if asked.name == "speed" and asked.strategies:
         raise SpecError("table speed takes no --strategy: it lists networks. Use --model alone.")
     if asked.name == "setups":
         if asked.models or asked.strategies:
             raise SpecError("table setups takes no --model and no --strategy. Use --sweep.")
         return setups_table(catalog)
+    try:
+        choose("table", asked.name, VIEWS_READ)
+    except ValueError as error:
+        raise SpecError(str(error)) from None
     make = {**TABLES, **STATISTICS}[asked.name]
     models = _named(catalog, "model", asked.models)
     strategies = _named(catalog, "strategy", asked.strategies)
@@ -55,7 +61,7 @@ def make_table(catalog: Catalog, asked: Asked) -> Table:
     return replace(table, notes=(*first_notes(catalog, asked), *table.notes))
 
 
-def first_notes(catalog: Catalog, asked: Asked) -> tuple[str, ...]:
+def first_notes(catalog: Catalog, asked: TableAsked) -> tuple[str, ...]:
     """The first notes of a table. Who reads CSV or JSON, which have no notes, gets them on stderr.
     Mostly there are none."""
     if asked.name == "setups":
@@ -82,3 +88,29 @@ def _meant(column: str, pattern: str, names: Sequence[str]) -> list[str]:
         return matching or [choose(column, pattern, names)]
     except ValueError as error:
         raise SpecError(f"--{column}: {error}") from None
+
+
+class Drawn(NamedTuple):
+    """The files of figures 2 to 5, and a note for each figure that the store has no numbers for."""
+
+    files: list[Path]
+    absent: list[str]
+
+
+def draw(catalog: Catalog, folder: Path) -> Drawn:
+    """Figures 2 to 5 and those beside them, as SVG and PNG. Raises StoreError."""
+    from lp_sweep.analysis.figures.absent import why_absent
+    from lp_sweep.analysis.figures.drawings import FIGURES
+
+    drawn = Drawn([], [])
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        for name, make in FIGURES.items():
+            drawing = make(catalog)
+            if drawing is None:
+                drawn.absent.append(why_absent(catalog, name))
+            else:
+                drawn.files.extend(drawing.save(folder))
+    except OSError as error:
+        raise StoreError(f"can't write figures to {folder}: {error}. Choose another.") from None
+    return drawn

@@ -1,27 +1,111 @@
-"""A plan as people and programs read it."""
+"""`plan`: what a sweep file asks for, what the store has of it, and what the rest takes."""
 
 from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
-from typing import Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from lp_sweep.analysis.phrases import heading
 from lp_sweep.orchestrator.cluster.clusterfile import PRICES
-from lp_sweep.orchestrator.estimate.estimate import Cost, Estimate, Rates, Span, longest_trial
+from lp_sweep.orchestrator.estimate.estimate import (
+    Cost,
+    Estimate,
+    Rates,
+    Span,
+    cost,
+    estimate,
+    longest_trial,
+)
 from lp_sweep.orchestrator.estimate.pace import duration, two_digits
 from lp_sweep.orchestrator.inputs.resolve import TaskInput
+from lp_sweep.orchestrator.plan.garbage import collector_paused
 from lp_sweep.orchestrator.plan.plan import Cell, Plan, Work, state_of
 from lp_sweep.orchestrator.plan.selection import taken_on
 from lp_sweep.orchestrator.plan.words import short_model
+from lp_sweep.orchestrator.service.request import Planned, Request, planned
+from lp_sweep.orchestrator.sweepfile.overrides import is_part
 from lp_sweep.orchestrator.sweepfile.until import ASSUMED
+from lp_sweep.storage.errors import SpecError
+from lp_sweep.storage.places import BUILT_IN
 from lp_sweep.storage.printable import page, ranges
+from lp_sweep.storage.runs import Observer
 from lp_sweep.storage.specs import SpeedSpec
+from lp_sweep.storage.store import Store, is_store
 from lp_sweep.storage.wording import metric_name
 from lp_sweep.trials.feedforward_rules import NONE
 from lp_sweep.trials.procedures import DIRECT
 
+if TYPE_CHECKING:
+    from lp_sweep.orchestrator.inputs.prefetch import Prefetched
+
 _SHARED_SHOWN = 8
+
+
+class PlanAnswer(NamedTuple):
+    """A plan with its estimate, as people (`text`) and programs (`plain`) read it."""
+
+    made: Planned
+    estimate: Estimate
+    rates: Rates
+    slots: int  # of the runs at work on the sweep, 0 where there is none
+    cost: Cost | None  # on the cluster of the cluster file
+
+    def plain(self) -> dict[str, Any]:
+        return plan_json(self.made.plan, self.estimate, self.slots, self.cost)
+
+    def text(self) -> str:
+        return plan_text(self.made.plan, self.estimate, self.rates, self.slots, self.cost)
+
+
+def plan(request: Request, cluster_file: Path | None = None) -> PlanAnswer:
+    """`cluster_file`: the cluster whose wall time and price are estimated. Writes nothing. Raises
+    LpSweepError."""
+    from lp_sweep.orchestrator.cluster.clusterfile import read_cluster_file
+    from lp_sweep.orchestrator.engine.capacity import at_its_largest
+    from lp_sweep.orchestrator.engine.runoptions import PerTrial
+    from lp_sweep.orchestrator.inputs.checks import check_small_files
+
+    file = read_cluster_file(cluster_file) if cluster_file else None
+    with collector_paused():  # objects of every cell, and none of them garbage
+        made = planned(request)
+        made.sweep.notes.extend(check_small_files(made.sweep, made.plan.inputs_needed()))
+        largest = at_its_largest(file, PerTrial.of(made.sweep.spec)) if file else None
+        gpu = bool(largest.slots.gpus) if largest else None  # what the rule of thumb is to be of
+        rates = Rates(made.ledger.timings, made.sweep.recipe, gpu=gpu)
+        hours = estimate(made.plan, rates)
+    price = None
+    if largest:
+        price = cost(
+            hours,
+            largest.file,
+            largest.workers,
+            slots=largest.slots.number,
+            on_gpu=bool(largest.slots.gpus),
+        )
+    return PlanAnswer(made, hours, rates, _slots_at_work(made), price)
+
+
+def _slots_at_work(made: Planned) -> int:
+    if not is_store(made.location):
+        return 0
+    runs = Observer(Store(made.location)).living()
+    return sum(run.slots for run in runs if run.sweep == made.sweep.name)
+
+
+def prefetch(request: Request) -> Prefetched:
+    """Download models and data sets at pinned revisions, for `offline`. Raises LpSweepError."""
+    from lp_sweep.orchestrator.inputs.prefetch import prefetch as fetch
+
+    if request.is_built_in:
+        raise SpecError(f"{BUILT_IN} needs nothing fetched: it brings its model and its data.")
+    return fetch(
+        request.sweep_file(),
+        data_dir=request.data_dir,
+        manifest=request.manifest,
+        part=is_part(request.overrides),
+    )
 
 
 def plan_json(

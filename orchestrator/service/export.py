@@ -1,92 +1,91 @@
-"""`export_trial` and `prune_model`: a smaller network as a folder; also for one's own program."""
+"""`export` and `prune`: a smaller network as a folder that plain transformers loads."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from lp_sweep.orchestrator.cli.options import DEFAULT_STORE
-from lp_sweep.orchestrator.cli.output import say
-from lp_sweep.orchestrator.cli.verbs import existing, opened
 from lp_sweep.orchestrator.service.request import Request
+from lp_sweep.orchestrator.service.store import existing, history, opened
 from lp_sweep.storage.errors import LpSweepError, PreflightError, SpecError, StoreError
-from lp_sweep.storage.places import expanded, node_folder
+from lp_sweep.storage.places import DEFAULT_STORE, expanded, node_folder
+from lp_sweep.storage.printable import say
 from lp_sweep.storage.store import Store
 
 if TYPE_CHECKING:
-    from lp_sweep.orchestrator.export.choice import Asked, Chosen
+    from lp_sweep.orchestrator.export.choice import Asked as Best
+    from lp_sweep.orchestrator.export.choice import Chosen
     from lp_sweep.orchestrator.export.prunedfolder import Pruned
     from lp_sweep.orchestrator.export.trialfolder import Exported
     from lp_sweep.orchestrator.inputs.models import ModelInput
     from lp_sweep.orchestrator.inputs.resolve import Sweep
 
-_DEFAULT_FILE = "sweep.yaml"
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ExportOptions:
+    """What is exported, and how. `trial`: an identifier or the beginning of one; or the `best`
+    network. `file`: the sweep file (default sweep.yaml, if it exists) that says where models and
+    data of one's own are."""
+
+    out: str | Path
+    trial: str | None = None
+    best: Best | None = None
+    store: str | None = None
+    sweep: str | None = None
+    setup: int | None = None
+    file: str | None = None
+    data_dir: Path | None = None
+    manifest: Path | None = None
+    cache_dir: Path | None = None
+    offline: bool = False
+    force: bool = False  # an earlier export may go
+    accept_retrained: bool = False
+    onnx: bool = False
 
 
-def export_trial(
-    trial: str | None = None,
-    *,
-    out: str | Path,
-    best: Asked | None = None,
-    store: str | None = None,
-    sweep: str | None = None,
-    setup: int | None = None,
-    file: str | None = None,
-    data_dir: Path | None = None,
-    manifest: Path | None = None,
-    cache_dir: Path | None = None,
-    offline: bool = False,
-    force: bool = False,
-    accept_retrained: bool = False,
-    onnx: bool = False,
-) -> Exported:
-    """The network of `trial` (an identifier or the beginning of one), or the `best` one, in the
-    folder `out`, which is there at the end or not at all.
-
-    file: the sweep file (default sweep.yaml, if that is there) that says where a model and data of
-    one's own are. Raises LpSweepError.
-    """
-    if (trial is None) == (best is None):
+def export_trial(asked: ExportOptions, tell: Callable[[str], None] = say) -> Exported:
+    """The network in the folder `out`, which is there at the end or not at all. `tell` takes a line
+    of progress. Raises LpSweepError."""
+    if (asked.trial is None) == (asked.best is None):
         raise SpecError("name a trial, or the task of which the best is taken: one of the two.")
     from lp_sweep.orchestrator.export.folder import check_free
     from lp_sweep.orchestrator.export.network import kept_instead
     from lp_sweep.orchestrator.export.places import Where
     from lp_sweep.orchestrator.export.trialfolder import Wanted, export, refuse_reduced
 
-    out = expanded(out)
-    check_free(out, force=force)
-    if onnx:
+    out = expanded(asked.out)
+    check_free(out, force=asked.force)
+    if asked.onnx:
         _check_onnx_packages()
-    place = existing(store or DEFAULT_STORE)
-    record, choice = _chosen(place, trial, best, sweep, setup)
+    store = existing(asked.store or DEFAULT_STORE)
+    record, choice = _chosen(store, asked)
     refuse_reduced(record)
-    caution = " ".join(filter(None, (choice.caution, _caution(place, record, best))))
-    say(f"{record['trial_id']}: {choice.why}")
-    if choice.luck:
-        say(choice.luck)
-    if caution:
-        say(f"warning: {caution}")
-    if hint := kept_instead(place, record["trial_id"], choice.seeds):
-        say(hint)
-    request = Request(file or _DEFAULT_FILE, [], None, data_dir, offline, manifest)
+    caution = " ".join(filter(None, (choice.caution, _caution(store, record, asked.best))))
+    tell(f"{record['trial_id']}: {choice.why}")
+    hint = kept_instead(store, record["trial_id"], choice.seeds)
+    for note in (choice.luck, caution and f"warning: {caution}", hint):
+        if note:
+            tell(note)
+    where = Where(
+        store=store,
+        cache_dir=node_folder(asked.cache_dir),
+        sweep=_sweep(asked, tell),
+        data_dir=asked.data_dir,
+        offline=asked.offline,
+    )
     wanted = Wanted(
         record=record,
         chosen=" ".join(filter(None, (choice.why, choice.luck, caution))),
         out=out,
-        where=Where(
-            store=place,
-            cache_dir=node_folder(cache_dir),
-            sweep=_sweep(request, named=file is not None),
-            data_dir=data_dir,
-            offline=offline,
-        ),
-        force=force,
-        accept_retrained=accept_retrained,
-        onnx=onnx,
+        where=where,
+        force=asked.force,
+        accept_retrained=asked.accept_retrained,
+        onnx=asked.onnx,
     )
-    return export(wanted, say)
+    return export(wanted, tell)
 
 
 def prune_model(
@@ -99,6 +98,7 @@ def prune_model(
     revision: str | None = None,
     offline: bool = False,
     force: bool = False,
+    tell: Callable[[str], None] = say,
 ) -> Pruned:
     """A folder or a model of the hub, without the layers that `strategy` drops (or of `layers`
     alone, 1-based), not fine-tuned, in the folder `out`. Raises LpSweepError."""
@@ -113,7 +113,7 @@ def prune_model(
     found = find_model(model, revision=revision, layers=None, folder=Path.cwd(), pins=pins)
     kept = chosen_layers(found.depth, strategy, k, layers)
     how = f"strategy {strategy}" if strategy else "layers named by hand"
-    say(f"{found.name}: {len(kept)} of {found.depth} layers stay, {how}")
+    tell(f"{found.name}: {len(kept)} of {found.depth} layers stay, {how}")
     wanted = Cut(
         model=found,
         folder=_files_of(found, revision, offline),
@@ -123,7 +123,7 @@ def prune_model(
         force=force,
         offline=offline,
     )
-    return prune(wanted, say)
+    return prune(wanted, tell)
 
 
 def _check_onnx_packages() -> None:
@@ -135,19 +135,16 @@ def _check_onnx_packages() -> None:
         )
 
 
-def _chosen(
-    store: Store, trial: str | None, best: Asked | None, sweep: str | None, setup: int | None
-) -> tuple[Mapping[str, Any], Chosen]:
+def _chosen(store: Store, asked: ExportOptions) -> tuple[Mapping[str, Any], Chosen]:
     """A record, and why it is that one."""
-    from lp_sweep.orchestrator.cli.ledgerview import history
     from lp_sweep.orchestrator.export import choice
 
-    if best is None:
-        assert trial is not None
-        chosen = choice.Chosen(trial, "Named by its identifier.", {})
+    if asked.best is None:
+        chosen = choice.Chosen(str(asked.trial), "Named by its identifier.", {})
     else:
-        with opened(store.location, sweep, (best.within,), choice.VIEWS, setup) as catalog:
-            chosen = choice.best(catalog, best, choice.stored_answers(store))
+        deltas = (asked.best.within,)
+        with opened(store, asked.sweep, asked.setup, deltas, choice.VIEWS) as catalog:
+            chosen = choice.best(catalog, asked.best, choice.stored_answers(store))
     found = history(store, chosen.trial_id)
     if found.id.startswith("p"):
         raise SpecError(f"{found.id} is a measurement and has no network. Name a trial.")
@@ -159,7 +156,7 @@ def _chosen(
     return found.record, chosen
 
 
-def _caution(store: Store, record: Mapping[str, Any], best: Asked | None) -> str:
+def _caution(store: Store, record: Mapping[str, Any], best: Best | None) -> str:
     """Where the network, or the one with all layers, is no better than guessing. Of the latter the
     choice of the best has spoken already."""
     from lp_sweep.analysis.untaught import untaught_network
@@ -170,23 +167,20 @@ def _caution(store: Store, record: Mapping[str, Any], best: Asked | None) -> str
     return untaught_network(record, full)
 
 
-def _sweep(request: Request, *, named: bool) -> Sweep | None:
-    """A file that nobody named and that is of no use is none: the hub may be all that is needed."""
-    from lp_sweep.orchestrator.inputs.resolve import resolve
-
-    if not named and not Path(request.file).is_file():
+def _sweep(asked: ExportOptions, tell: Callable[[str], None]) -> Sweep | None:
+    """The sweep of the file. A default file that can't be used is skipped: the hub may be all that
+    is needed."""
+    request = Request(
+        asked.file or "sweep.yaml", [], None, asked.data_dir, asked.offline, asked.manifest
+    )
+    if asked.file is None and not Path(request.file).is_file():
         return None
     try:
-        return resolve(
-            request.sweep_file(),
-            data_dir=request.data_dir,
-            offline=request.offline,
-            manifest=request.manifest,
-        )
+        return request.resolved(request.sweep_file())
     except LpSweepError as error:
-        if named:
+        if asked.file is not None:
             raise
-        say(f"note: {request.file} is not looked at: {error}")
+        tell(f"note: {request.file} is not looked at: {error}")
         return None
 
 

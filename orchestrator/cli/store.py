@@ -1,0 +1,251 @@
+"""The commands over a store that need no sweep file: how far it is, what it has on a trial, and how
+it is kept in order."""
+
+from __future__ import annotations
+
+import datetime as dt
+import json
+import shlex
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from lp_sweep.orchestrator.cli.options import (
+    DEFAULT_STORE,
+    JsonOption,
+    StoreOption,
+    SweepOption,
+    TrialArgument,
+)
+from lp_sweep.orchestrator.cli.output import emit, warn_unreadable
+from lp_sweep.orchestrator.mirrors.kinds import MirrorKind, check_installed, open_mirror
+from lp_sweep.storage.errors import SpecError
+from lp_sweep.storage.printable import page
+from lp_sweep.storage.wording import unknown_sweep
+
+if TYPE_CHECKING:
+    from lp_sweep.orchestrator.service.store import States
+    from lp_sweep.storage.doctor import Finding
+    from lp_sweep.storage.runs import Announcement
+    from lp_sweep.storage.store import Store
+
+app = typer.Typer()
+
+
+@app.command()
+def status(
+    store: StoreOption = None,
+    sweep: SweepOption = None,
+    as_json: JsonOption = False,
+    watch: Annotated[bool, typer.Option("--watch", help="Follow one sweep until Ctrl-C.")] = False,
+    every: Annotated[
+        str | None, typer.Option("--every", help="With --watch: time between two looks. [5s]")
+    ] = None,
+) -> None:
+    """Say how far each sweep of a store is, and which runs work on it.
+
+    Example: lp-sweep status --store lp-sweep-store --watch
+    """
+    if every is not None and not watch:
+        raise SpecError("--every is for --watch.")
+    if watch:
+        from lp_sweep.orchestrator.cli import watching
+
+        watching.watch(store or DEFAULT_STORE, sweep, every or "5s", as_json)
+        return
+    from lp_sweep.orchestrator.service.store import existing, sweep_states
+
+    states = sweep_states(existing(store or DEFAULT_STORE), sweep)
+    warn_unreadable(states.unreadable)
+    emit(json.dumps(states.plain()) if as_json else states_text(states))
+
+
+def states_text(states: States) -> str:
+    from lp_sweep.orchestrator.sweepfile.until import ASSUMED
+    from lp_sweep.storage.hidden import hidden_notes
+
+    if not states.sweeps:
+        return "no sweep in this store yet"
+    width = max(len(state["sweep"]) for state in states.sweeps)
+    lines = [
+        f"{'sweep':<{width}}  {'cells':>6} {'done':>6}   {'trials':>6} {'done':>6} {'failed':>6} "
+        f"{'pending':>7}   {'deferred cells':>14}"
+    ]
+    lines += [
+        f"{s['sweep']:<{width}}  {s['cells']:>6} {s['cells_done']:>6}   {s['trials']:>6} "
+        f"{s['trials_done']:>6} {s['trials_failed']:>6} {s['trials_pending']:>7}   "
+        f"{s['cells_deferred']:>14}"
+        for s in states.sweeps
+    ]
+    lines += [f"{s['sweep']}: {ASSUMED}." for s in states.sweeps if s["cells_not_needed"]]
+    now = dt.datetime.now(dt.UTC)
+    lines += [f"running: {run.sentence()}{_ending(run, now)}" for run in states.runs]
+    lines += [f"note: {note}" for note in hidden_notes(states.earlier, states.location)]
+    return page(lines)
+
+
+def _ending(run: Announcement, now: dt.datetime) -> str:
+    """` on 4 slots, ends about 2026-11-21 14:32 UTC (in 1:05:03)`, as far as it is known."""
+    from lp_sweep.orchestrator.estimate.pace import clock
+
+    slots = f" on {run.slots} slot{'s' if run.slots > 1 else ''}" if run.slots > 0 else ""
+    ends = run.ends_at()
+    if ends is None:
+        return slots
+    left = max(0.0, (ends - now).total_seconds())
+    return f"{slots}, ends about {ends:%Y-%m-%d %H:%M} UTC (in {clock(left)})"
+
+
+@app.command()
+def dashboard(
+    store: StoreOption = None,
+    sweep: SweepOption = None,
+    port: Annotated[
+        int, typer.Option("--port", min=0, max=65535, help="Of 127.0.0.1; 0: any that is free.")
+    ] = 8080,
+) -> None:
+    """Show the sweeps of a store on a page of this machine, which follows the store. Only reads.
+
+    Example: lp-sweep dashboard --store lp-sweep-store --port 8080
+    """
+    from lp_sweep.orchestrator.cli import watching
+
+    watching.serve(store or DEFAULT_STORE, sweep, port)
+
+
+@app.command()
+def show(trial: TrialArgument, store: StoreOption = None, as_json: JsonOption = False) -> None:
+    """Print all that is stored of a trial: scores, recipe, data, model, versions, machine, command.
+
+    Example: lp-sweep show t1-0c1f --store lp-sweep-store
+    """
+    from lp_sweep.orchestrator.cli.showing import show_text
+    from lp_sweep.orchestrator.service.store import existing, history
+
+    found = history(existing(store or DEFAULT_STORE), trial)
+    emit(json.dumps(found.plain(), indent=2) if as_json else show_text(found))
+
+
+@app.command()
+def logs(trial: TrialArgument, store: StoreOption = None, as_json: JsonOption = False) -> None:
+    """Print how a trial went: each failed attempt with its traceback, then its epochs.
+
+    Example: lp-sweep logs t1-0c1f
+    """
+    from lp_sweep.orchestrator.service.store import existing, history, logs_text
+
+    found = history(existing(store or DEFAULT_STORE), trial)
+    emit(json.dumps(found.plain(), indent=2) if as_json else logs_text(found))
+
+
+@app.command()
+def compact(store: StoreOption = None, as_json: JsonOption = False) -> None:
+    """Merge small records into large files, so that queries read fewer. Safe while a sweep runs.
+
+    Example: lp-sweep compact --store lp-sweep-store
+    """
+    from lp_sweep.orchestrator.service.store import existing
+    from lp_sweep.storage import packs
+
+    done = packs.compact(existing(store or DEFAULT_STORE))
+    text = f"{done.records} records: {done.files_before} files before, {done.files_after} now"
+    emit(json.dumps(done._asdict()) if as_json else text)
+
+
+@app.command()
+def doctor(
+    store: StoreOption = None,
+    fix: Annotated[
+        bool, typer.Option("--fix", help="Set damaged files aside, in the store's set-aside/.")
+    ] = False,
+    as_json: JsonOption = False,
+) -> None:
+    """Name the files of a store that are torn, foreign or litter; exit 1 while there are some.
+
+    Example: lp-sweep doctor --fix
+    """
+    from lp_sweep.orchestrator.service.store import existing
+    from lp_sweep.storage import doctor
+
+    found = existing(store or DEFAULT_STORE)
+    findings = doctor.examine(found)
+    if fix:
+        doctor.fix(found, findings)
+    if as_json:
+        emit(json.dumps([item._asdict() for item in findings]))
+    else:
+        emit(_findings_text(found, findings, fixed=fix))
+    raise typer.Exit(int(not fix and any(item.action != "leave" for item in findings)))
+
+
+def _findings_text(store: Store, findings: list[Finding], *, fixed: bool) -> str:
+    to_fix = [item for item in findings if item.action != "leave"]
+    lines = [f"{item.location}: {item.reason}; {item.remedy}" for item in findings]
+    if not findings:
+        lines = [f"{store.location} is in order"]
+    elif fixed:
+        lines.append(f"files dealt with: {len(to_fix)}; the next run does torn trials again")
+        if any(item.path.startswith("predictions/") for item in to_fix):
+            lines.append("a trial whose own record is whole is not done again for its predictions")
+    elif to_fix:
+        where = shlex.quote(store.location)
+        lines.append(f"to deal with {len(to_fix)} of them: lp-sweep doctor --fix --store {where}")
+    return page(lines)
+
+
+@app.command()
+def migrate(store: StoreOption = None, as_json: JsonOption = False) -> None:
+    """Give the records of an older lp-sweep the identifiers of this one; the old ones stay.
+
+    Example: lp-sweep migrate --store lp-sweep-store
+    """
+    from lp_sweep.orchestrator.service.store import existing
+    from lp_sweep.storage import migrate
+    from lp_sweep.storage.identity import IDENTITY_VERSION
+
+    done = migrate.migrate(existing(store or DEFAULT_STORE))
+    text = (
+        f"{done.moved} records have identifiers of version {IDENTITY_VERSION} now, {done.kept} had "
+        f"them before, {done.unknown} are of a version that can't be migrated"
+    )
+    emit(json.dumps(done._asdict()) if as_json else text)
+
+
+_MIRRORED = (
+    "{to}  {sweep}: {written} trials written, {failures} of them failures; {there} were there"
+)
+
+
+@app.command()
+def mirror(
+    to: Annotated[
+        list[MirrorKind],
+        typer.Option("--to", envvar="LP_SWEEP_MIRROR", help="Where to. May be repeated."),
+    ],
+    store: StoreOption = None,
+    sweep: SweepOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Copy the trials of a store into MLflow, Weights & Biases or TensorBoard. What is there
+    already is left as it is.
+
+    Example: lp-sweep mirror --to mlflow --store lp-sweep-store
+    """
+    from lp_sweep.orchestrator.mirrors.copying import copy_trials
+    from lp_sweep.orchestrator.service.store import existing
+
+    kinds = dict.fromkeys(to)
+    check_installed(kinds)
+    opened = existing(store or DEFAULT_STORE)
+    names = sorted(opened.names("sweeps"))
+    if sweep is not None and sweep not in names:
+        raise unknown_sweep(sweep, names, opened.location)
+    told = []
+    for name in [sweep] if sweep else names:
+        for kind in kinds:
+            done = copy_trials(opened, name, open_mirror(kind, name))
+            told.append({"to": kind.value, "sweep": name, **done._asdict()})
+            if not as_json:  # at once: the next may be refused
+                emit(page([_MIRRORED.format_map(told[-1])]))
+    if as_json:
+        emit(json.dumps(told))

@@ -1,0 +1,234 @@
+"""The commands that ask a store: SQL, tables, the paper's numbers, a report, two networks."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from lp_sweep.orchestrator.cli import completion
+from lp_sweep.orchestrator.cli.interrupt import ends_promptly
+from lp_sweep.orchestrator.cli.options import (
+    DEFAULT_STORE,
+    CacheDirOption,
+    DataDirOption,
+    Format,
+    FormatOption,
+    JsonOption,
+    ManifestOption,
+    OfflineOption,
+    SetupOption,
+    StoreOption,
+    SweepOption,
+    TableName,
+    Unit,
+    losses,
+)
+from lp_sweep.orchestrator.cli.output import doing, emit, say, warn_unreadable
+from lp_sweep.storage.errors import SpecError
+from lp_sweep.storage.places import node_folder
+
+app = typer.Typer()
+
+
+@app.command()
+def query(
+    sql: Annotated[str, typer.Argument(help="One SELECT over the views; `-` reads stdin.")],
+    store: StoreOption = None,
+    sweep: SweepOption = None,
+    setup: SetupOption = None,
+    form: FormatOption = Format.table,
+    as_json: JsonOption = False,
+) -> None:
+    """Ask the store in SQL (DuckDB, read-only). Views: trials cells epochs layers predictions
+    attempts min_layers task_table strategy_table random_control speed_table
+    recipe_differences.
+
+    Example: lp-sweep query "SELECT strategy, k, avg(score) FROM cells GROUP BY ALL"
+    """
+    from lp_sweep.analysis.render import render_rows
+    from lp_sweep.orchestrator.service.store import existing, opened
+
+    try:
+        text = sys.stdin.read() if sql == "-" else sql
+    except UnicodeDecodeError as error:
+        raise SpecError(f"can't read the SQL on stdin: {error}. Send UTF-8.") from None
+    form = Format.json if as_json else form
+    with ends_promptly():
+        catalog = opened(existing(store or DEFAULT_STORE), sweep, setup)
+        with catalog.bounded_memory():
+            rows = catalog.query(text)
+            warn_unreadable(catalog.unreadable)  # predictions are only read when they are named
+            emit(render_rows(rows, form), end="", form=form)
+
+
+@app.command()
+def table(
+    name: Annotated[
+        TableName,
+        typer.Argument(metavar="NAME", show_choices=False, help=f"One of {', '.join(TableName)}."),
+    ],
+    store: StoreOption = None,
+    sweep: SweepOption = None,
+    setup: SetupOption = None,
+    model: Annotated[
+        list[str] | None, typer.Option("--model", help="Only this model. May be repeated.")
+    ] = None,
+    strategy: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--strategy",
+            autocompletion=completion.strategies,
+            help="Only this one, or such as 'random*'. May be repeated.",
+        ),
+    ] = None,
+    form: FormatOption = Format.table,
+    as_json: JsonOption = False,
+    within: Annotated[
+        str, typer.Option("--within", help="min-layers: allowed losses, comma-separated.")
+    ] = "1,2,3",
+    unit: Annotated[
+        Unit, typer.Option("--unit", help="min-layers: points, or percent of the full score.")
+    ] = Unit.points,
+) -> None:
+    """Print a table of the paper from the store's records.
+
+    Example: lp-sweep table min-layers --within 1,2,3 --strategy top --format markdown
+    """
+    from lp_sweep.analysis.render import render
+    from lp_sweep.orchestrator.service import tables
+    from lp_sweep.orchestrator.service.store import existing, opened
+
+    asked = tables.TableAsked(name.value, unit.value, model or (), strategy or ())
+    views = tables.VIEWS_READ[name.value]
+    with ends_promptly():
+        location = existing(store or DEFAULT_STORE)
+        catalog = opened(location, sweep, setup, losses(within), views)
+        warn_unreadable(catalog.unreadable)
+        made = tables.make_table(catalog, asked)
+    form = Format.json if as_json else form
+    if form in (Format.csv, Format.json):  # which have no notes
+        for note in tables.first_notes(catalog, asked):
+            say(f"warning: {note}")
+    emit(render(made, form), end="", form=form)
+
+
+@app.command()
+def paper(
+    store: StoreOption = None,
+    sweep: SweepOption = None,
+    number: Annotated[
+        list[int] | None, typer.Option("--table", help="1 to 6; default: all. May be repeated.")
+    ] = None,
+    check: Annotated[
+        bool, typer.Option("--check", help="Exit 1 where a number differs, or none agrees.")
+    ] = False,
+    model: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--model",
+            envvar="LP_SWEEP_PAPER_MODEL",  # `table --model` is another
+            help="OURS=PAPER'S, such as ./bert=bert-base-cased.",
+        ),
+    ] = None,
+    figures: Annotated[
+        Path | None, typer.Option("--figures", help="Write figures 2 to 5 into this folder, too.")
+    ] = None,
+    form: FormatOption = Format.table,
+    as_json: JsonOption = False,
+) -> None:
+    """Print the tables of Poor Man's BERT from the store, with the paper's number beside each.
+
+    Example: lp-sweep paper --table 1 --check --figures figures
+    """
+    from lp_sweep.orchestrator.cli import paperview
+    from lp_sweep.orchestrator.service.store import existing, opened
+    from lp_sweep.orchestrator.service.tables import draw
+
+    asked = paperview.Asked(
+        number or (), Format.json if as_json else form, paperview.model_names(model or ())
+    )
+    with ends_promptly():
+        catalog = opened(existing(store or DEFAULT_STORE), sweep)
+        warn_unreadable(catalog.unreadable)
+        emit(paperview.tables_text(catalog, asked), end="", form=asked.form)
+    if figures:
+        drawn = draw(catalog, figures)
+        for note in (*drawn.absent, *(f"wrote {path}" for path in drawn.files)):
+            say(note)
+    if check and not paperview.checked(catalog, asked):
+        raise typer.Exit(1)
+
+
+@app.command()
+def report(
+    store: StoreOption = None,
+    sweep: SweepOption = None,
+    setup: SetupOption = None,
+    out: Annotated[Path, typer.Option("--out", help="The page to write.")] = Path("report.html"),
+    figures: Annotated[
+        Path | None, typer.Option("--figures", help="Write its figures into this folder, too.")
+    ] = None,
+    within: Annotated[
+        str, typer.Option("--within", help="Allowed losses in points, comma-separated.")
+    ] = "1,2,3",
+) -> None:
+    """Write a page with the answer, all tables and figures, what is missing and where it is from:
+    one HTML file for any browser, which asks nothing of any network.
+
+    Example: lp-sweep report --out report.html --figures figures
+    """
+    from lp_sweep.orchestrator.service.store import existing
+
+    opened, deltas = existing(store or DEFAULT_STORE), losses(within)
+    from lp_sweep.analysis.report.writing import write_report
+
+    with doing("report") as tell:
+        written = write_report(
+            opened, out, sweep=sweep, setup=setup, within=deltas, figures=figures, tell=tell
+        )
+    warn_unreadable(written.unreadable)
+    for path in written.figures:
+        say(f"wrote {path}")
+    say(f"wrote {written.page} ({written.size / 1e3:,.0f} kB)")
+
+
+@app.command()
+def cka(
+    first: Annotated[
+        str,
+        typer.Argument(autocompletion=completion.trials, help="A trial whose network was kept."),
+    ],
+    second: Annotated[
+        str,
+        typer.Argument(
+            autocompletion=completion.trials_and_pretrained, help="Another, or `pretrained`."
+        ),
+    ],
+    file: Annotated[str, typer.Option("--file", help="The sweep that they are of.")] = "sweep.yaml",
+    store: StoreOption = None,
+    data_dir: DataDirOption = None,
+    offline: OfflineOption = False,
+    cache_dir: CacheDirOption = None,
+    manifest: ManifestOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Compare two kept networks of one task, layer by layer: linear CKA on the dev set.
+
+    Example: lp-sweep cka t1-0c1f t1-77ab --file sweep.yaml
+    """
+    from lp_sweep.orchestrator.cli.showing import layers_text
+    from lp_sweep.orchestrator.service.cka import compare
+    from lp_sweep.orchestrator.service.request import Request
+
+    request = Request(file, [], store, data_dir, offline, manifest)
+    row = compare(request, (first, second), node_folder(cache_dir))
+    if as_json:
+        names = ("profile_id", "trial_id", "against", "model", "task", "dev_examples", "values")
+        emit(json.dumps({name: row[name] for name in names}))
+        return
+    note = "Of the sentence token. 0 is the embedding output; – where all examples are one point."
+    emit("\n".join([*layers_text(row), "", note]))

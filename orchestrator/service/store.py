@@ -1,0 +1,227 @@
+"""A store that is read: how far its sweeps are, and everything it has on one trial."""
+
+from __future__ import annotations
+
+import datetime as dt
+import json
+import sys
+from collections.abc import Collection, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from lp_sweep.orchestrator.plan.known import attempted_work, failures
+from lp_sweep.orchestrator.watch.counts import COLUMNS, state_counts
+from lp_sweep.storage.errors import StoreError
+from lp_sweep.storage.printable import page, printable
+from lp_sweep.storage.runs import Announcement, Observer
+from lp_sweep.storage.setups import Setup, earlier_setups
+from lp_sweep.storage.store import Store, Unreadable, is_store
+from lp_sweep.storage.wording import unknown_sweep
+
+if TYPE_CHECKING:
+    from lp_sweep.storage.catalog import Catalog
+
+
+def existing(location: str) -> Store:
+    """The store to read. Raises StoreError for a folder that is none: a wrong --store, mostly."""
+    without_pandas()
+    store = Store(location)
+    if not is_store(location):
+        raise StoreError(f"no store at {store.location}: the folder has no records of lp-sweep.")
+    return store
+
+
+def without_pandas() -> None:
+    """Make pyarrow's one look for pandas fail, for commands whose start is most of their time.
+
+    pyarrow imports pandas at its first array, which takes a third of a second. It looks again when
+    pandas is needed (`to_pandas`), and that works."""
+    if "pandas" in sys.modules:
+        return
+    import pyarrow as pa
+
+    sys.modules["pandas"] = None  # type: ignore[assignment]
+    try:
+        pa.array([])  # here it looks
+    finally:
+        del sys.modules["pandas"]
+
+
+def opened(
+    store: Store,
+    sweep: str | None = None,
+    setup: int | None = None,
+    deltas: Sequence[float] = (1, 2, 3),
+    only: Collection[str] = (),
+) -> Catalog:
+    """The store in SQL; the options are those of `analysis.views.open_views`."""
+    from lp_sweep.analysis.views import open_views
+
+    return open_views(store, sweep=sweep, setup=setup, deltas=deltas, only=only)
+
+
+# -- status
+
+
+class States(NamedTuple):
+    """How far each sweep is, and the runs at work on the store. Only readable records count."""
+
+    sweeps: list[dict[str, Any]]  # cells and trials by state
+    runs: list[Announcement]
+    unreadable: list[Unreadable]
+    earlier: list[Setup]  # of these sweeps: finished trials that no table shows
+    location: str  # of the store
+
+    def plain(self) -> list[dict[str, Any]]:
+        """A list of sweeps; `running` are the runs at work on it, with when each `ends_at`;
+        `earlier` its finished trials of another recipe, data or model, which no other count has."""
+        return [
+            {
+                **sweep,
+                "running": [_plain_run(r) for r in self.runs if r.sweep == sweep["sweep"]],
+                "earlier": [
+                    {
+                        "setup": setup.number,
+                        "differences": list(setup.differences),
+                        "trials_finished": setup.finished,
+                    }
+                    for setup in self.earlier
+                    if setup.sweep == sweep["sweep"]
+                ],
+            }
+            for sweep in self.sweeps
+        ]
+
+
+def _plain_run(run: Announcement) -> dict[str, Any]:
+    ends = run.ends_at()
+    return {**run._asdict(), "ends_at": ends.isoformat(timespec="seconds") if ends else None}
+
+
+def sweep_states(store: Store, only: str | None = None) -> States:
+    """Raises SpecError for an unknown name."""
+    names = sorted(store.names("sweeps"))
+    if only is not None and only not in names:
+        raise unknown_sweep(only, names, store.location)
+    trials = store.read_all("trials", columns=["trial_id"], in_order=False)  # all bytes are checked
+    done = set(trials.rows["trial_id"].to_pylist())
+    attempts = store.read_all("attempts")
+    failed = set(failures(attempts.rows, done))
+    runs = [run for run in Observer(store).living() if only in (None, run.sweep)]
+    earlier = earlier_setups(store, only, done)
+    states = States([], runs, [*trials.unreadable, *attempts.unreadable], earlier, store.location)
+    for name in names if only is None else [only]:
+        listing = store.read_all("sweeps", [name], COLUMNS)
+        states.unreadable.extend(listing.unreadable)
+        if not listing.unreadable:
+            counts = state_counts(listing.rows, done, failed)
+            states.sweeps.append({"sweep": name, **counts})
+    return states
+
+
+# -- show and logs
+
+
+class History(NamedTuple):
+    """A record (None: not done), and the failed attempts, oldest first."""
+
+    id: str
+    record: Mapping[str, Any] | None
+    attempts: list[Mapping[str, Any]]
+    has_checksum: bool = True  # False: the earliest versions wrote none
+
+    def plain(self) -> dict[str, Any]:
+        """Values as JSON has them; a number that is not finite is None."""
+        from lp_sweep.analysis.raw import finite
+
+        text = json.dumps(finite(self._asdict()), default=_plain)
+        found: dict[str, Any] = json.loads(text)
+        return found
+
+
+def _plain(value: Any) -> str:
+    return value.isoformat() if isinstance(value, dt.datetime) else str(value)
+
+
+def history(store: Store, name: str) -> History:
+    """A trial or profile, by its identifier or the beginning of one. Raises StoreError."""
+    id_ = _find(store, name)
+    table = "profiles" if id_.startswith("p") else "trials"
+    rows = store.find(table, id_)
+    names = [item for item in store.names("attempts") if attempted_work(item) == id_]
+    attempts = store.read_all("attempts", names).rows.to_pylist()
+    attempts.sort(key=lambda attempt: str(attempt["ended_at"]))
+    has_checksum = not rows or store.has_checksum(table, id_)
+    return History(id_, rows[0] if rows else None, attempts, has_checksum)
+
+
+def _find(store: Store, name: str) -> str:
+    if not name:
+        raise StoreError("the name of the trial is empty. Give an identifier, or its beginning.")
+    attempted = {attempted_work(item) for item in store.names("attempts")}
+    known = store.names("trials") | store.names("profiles") | attempted
+    if name in known:
+        return name
+    matches = sorted(id_ for id_ in known if id_.startswith(name))
+    if len(matches) == 1:
+        return matches[0]
+    if matches:
+        raise StoreError(
+            f"{printable(name)} is the beginning of {len(matches)} identifiers, such as "
+            f"{printable(matches[0])}. Give more of it."
+        )
+    raise StoreError(
+        f"{store.location} has nothing on {printable(name)}: no record and no failed attempt. "
+        'Identifiers: lp-sweep query "SELECT trial_id, model, task, k, seed FROM cells"'
+    )
+
+
+def logs_text(found: History) -> str:
+    """Each failed attempt with its traceback and the end of what it printed; then the end."""
+    lines: list[str] = []
+    for attempt in found.attempts:
+        lines += [attempt_line(attempt), *_printed(attempt["traceback"])]
+        if attempt["log"]:
+            lines += ["-- printed:", *_printed(attempt["log"])]
+        lines.append("")
+    if found.record is None:
+        lines.append(f"no record, {tries(found)}")
+    else:
+        lines += _epochs(found.record)
+        ended, host = found.record["ended_at"], found.record["host"]
+        lines.append(f"recorded {moment(ended)} on {host}")
+    return page(lines)
+
+
+def _printed(text: str | None) -> list[str]:
+    """The lines that a program printed; a tab is as wide as four spaces."""
+    return (text or "").rstrip().expandtabs(4).split("\n")
+
+
+def _epochs(record: Mapping[str, Any]) -> list[str]:
+    losses = record.get("train_losses") or []
+    scores: dict[int, list[str]] = {}
+    for item in record.get("epoch_metrics") or []:
+        scores.setdefault(item["epoch"], []).append(
+            f"{item['split']} {item['metric']} {100 * item['value']:.2f}"
+        )
+    return [
+        f"epoch {epoch}: train loss {loss:.4f}, {', '.join(scores.get(epoch, []))}"
+        for epoch, loss in enumerate(losses, start=1)
+    ]
+
+
+def tries(found: History) -> str:
+    return f"{len(found.attempts)} failed attempt" + "s" * (len(found.attempts) != 1)
+
+
+def attempt_line(attempt: Mapping[str, Any]) -> str:
+    follow = "" if attempt["final"] is not False else "; tried again"
+    message = (str(attempt["message"]).splitlines() or ["no message"])[0]
+    return (
+        f"{moment(attempt['ended_at'])}  {attempt['error_type']} on {attempt['host']}: "
+        f"{message}{follow}"
+    )
+
+
+def moment(value: dt.datetime | None) -> str:
+    return "-" if value is None else f"{value.astimezone(dt.UTC):%Y-%m-%d %H:%M:%S} UTC"
