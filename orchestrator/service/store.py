@@ -30,20 +30,27 @@ def existing(location: str) -> Store:
     return store
 
 
+class _NoPandas:
+    """A finder by which pandas is not installed."""
+
+    @staticmethod
+    def find_spec(name: str, *_: Any) -> None:
+        if name == "pandas":
+            raise ModuleNotFoundError(name=name)
+
+
 def without_pandas() -> None:
-    """Make pyarrow's one look for pandas fail, for commands whose start is most of their time.
+    """Make pyarrow's first look for pandas fail, for commands whose start is most of their time.
 
     pyarrow imports pandas at its first array, which takes a third of a second. It looks again when
     pandas is needed (`to_pandas`), and that works."""
-    if "pandas" in sys.modules:
-        return
     import pyarrow as pa
 
-    sys.modules["pandas"] = None  # type: ignore[assignment]
+    sys.meta_path.insert(0, _NoPandas)
     try:
         pa.array([])  # here it looks
     finally:
-        del sys.modules["pandas"]
+        sys.meta_path.remove(_NoPandas)
 
 
 def opened(
