@@ -136,4 +136,4 @@ def test_help_loads_nothing_heavy() -> None:
     loaded = set(done.stdout.splitlines()[-1].split())
     heavy = {"numpy", "pyarrow", "duckdb", "yaml", "torch", "ray", "transformers", "mlflow"}
     assert loaded & heavy == set()
-    assert "lp_sweep.orchestrator.cli.mirrorcli" in loaded
+    assert "lp_sweep.orchestrator.cli.store" in loaded
