@@ -22,11 +22,11 @@ import torch
 from bert_shape import model_folder
 from transformers import PreTrainedModel
 
-from lp_sweep.trials.bystanders import Bystanders
 from lp_sweep.trials.device import device_name, pick_device
 from lp_sweep.trials.families import find_layers
 from lp_sweep.trials.measures.pairs import RULE, Rule
 from lp_sweep.trials.measures.speed import Load, Timing, compare_networks
+from lp_sweep.trials.profile import Bystanders
 from lp_sweep.trials.prune import load_pruned
 
 

@@ -38,7 +38,7 @@ from lp_sweep.trials.device import reproducible
 from lp_sweep.trials.finetune import NoSaver, finetune
 from lp_sweep.trials.procedures import Phase
 from lp_sweep.trials.prune import load_pruned
-from lp_sweep.trials.setting import Setting
+from lp_sweep.trials.steps import Setting
 
 BATCH = 32
 RECIPE = {"batch_size": BATCH, "epochs": 1, "learning_rate": 2e-5, "max_length": LENGTH}

@@ -1,18 +1,166 @@
-"""Rows of a split as tensors on a device, and how many of them go through a network at once."""
+"""A task as tokens: flat arrays, the order an epoch takes them in, and the batches made of them.
+
+The order depends on (seed, epoch) alone, never on a network's depth. Rows of nearly one length can
+form groups, each padded to its own longest row only: the gradient is the same but for rounding.
+"""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 import torch
 
 from lp_sweep.storage.errors import MissingInputError
 from lp_sweep.storage.specs import ProfileSpec, SpeedSpec, TrialSpec
+from lp_sweep.trials.columns import Labels
 from lp_sweep.trials.device import onto
-from lp_sweep.trials.encoded import EncodedSplit
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class EncodedSplit:
+    """n examples of T tokens in all; example i is tokens[offsets[i] : offsets[i + 1]]."""
+
+    tokens: npt.NDArray[np.int32]  # (T,)
+    offsets: npt.NDArray[np.int64]  # (n + 1,)
+    token_types: npt.NDArray[np.uint8] | None  # (T,), None where the tokenizer has none
+    labels: Labels  # (n,) int64 classes or float32 numbers
+
+    def __len__(self) -> int:
+        return len(self.labels)
+
+    @property
+    def token_count(self) -> int:
+        """T, special tokens included."""
+        return int(self.offsets[-1])
+
+    @property
+    def lengths(self) -> npt.NDArray[np.int64]:
+        """(n,) tokens of each example, special ones included."""
+        return np.diff(self.offsets)
+
+    def lengths_of(self, rows: npt.NDArray[np.integer]) -> npt.NDArray[np.int64]:
+        """(B,) tokens of each of B rows."""
+        found: npt.NDArray[np.int64] = self.offsets[rows + 1] - self.offsets[rows]
+        return found
+
+    def take(self, indices: npt.ArrayLike) -> EncodedSplit:
+        """These examples, in this order, in memory of their own."""
+        rows = np.asarray(indices, np.int64)
+        lengths = self.lengths[rows]
+        offsets = np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64)
+        place = np.arange(offsets[-1]) + np.repeat(self.offsets[rows] - offsets[:-1], lengths)
+        return EncodedSplit(
+            tokens=self.tokens[place],
+            offsets=offsets,
+            token_types=None if self.token_types is None else self.token_types[place],
+            labels=self.labels[rows],
+        )
+
+    def batch(
+        self, indices: npt.ArrayLike, *, pad_id: int, pad_left: bool, pad_type_id: int = 0
+    ) -> dict[str, npt.NDArray[np.int64]]:
+        """`input_ids`, `attention_mask` and, where there are any, `token_type_ids`.
+
+        Each (B, W): B indices, in their order, W the longest example among them.
+        """
+        rows = np.asarray(indices, np.int64)
+        starts = self.offsets[rows]
+        lengths = self.offsets[rows + 1] - starts  # (B,)
+        width = int(lengths.max(initial=0))
+        first = (width - lengths if pad_left else np.zeros_like(lengths))[:, None]  # (B, 1)
+        column = np.arange(width)
+        mask = (column >= first) & (column < first + lengths[:, None])  # (B, W)
+        ends = np.cumsum(lengths)
+        # where in `tokens` each token of the batch is, row by row: (sum of lengths,)
+        place = np.arange(int(lengths.sum())) + np.repeat(starts - ends + lengths, lengths)
+        padded = {
+            "input_ids": _padded(mask, self.tokens[place], pad_id),
+            "attention_mask": mask.astype(np.int64),
+        }
+        if self.token_types is not None:
+            padded["token_type_ids"] = _padded(mask, self.token_types[place], pad_type_id)
+        return padded
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class EncodedTask:
+    """A `LoadedTask` as tokens. The first dev split is the main one."""
+
+    train: EncodedSplit
+    dev: dict[str, EncodedSplit]
+    label_names: tuple[str, ...]
+    num_labels: int
+    from_cache: bool
+    dev_in_train: int | None = None  # dev rows, of all splits, whose texts also occur in train
+    dev_relabelled: int | None = None  # of them those with another label there
+
+
+def _padded(mask: npt.NDArray[np.bool_], values: npt.NDArray[Any], pad: int) -> Any:
+    filled = np.full(mask.shape, pad, np.int64)
+    filled[mask] = values  # row by row, as `values` is
+    return filled
+
+
+# batches sorted by length together: enough to match, and few enough that epochs differ
+_BATCHES, _PARTS = 50, 4
+
+
+def epoch_order(
+    lengths: npt.NDArray[np.integer],
+    *,
+    seed: int,
+    epoch: int,
+    batch_size: int,
+    group_by_length: bool = False,
+) -> npt.NDArray[np.intp]:
+    """A permutation of the n rows, cut into batches as it stands.
+
+    `group_by_length`: rows of like length share a batch, as in the Trainer's option of that name.
+    A random order is sorted in parts of 50 batches, at least four parts; then whole batches change
+    places all over the epoch, so that length says nothing about the time of a step.
+    """
+    draw = np.random.default_rng((seed, epoch))
+    order = draw.permutation(len(lengths))
+    if not group_by_length:
+        return order
+    size = batch_size * max(1, min(_BATCHES, len(order) // (_PARTS * batch_size)))
+    for start in range(0, len(order), size):
+        part = order[start : start + size]
+        part[:] = part[np.argsort(-lengths[part], kind="stable")]
+    whole = len(order) // batch_size
+    batches = order[: whole * batch_size].reshape(whole, batch_size)
+    rest = order[whole * batch_size :]  # a short batch stays the last
+    return np.concatenate([draw.permutation(batches).ravel(), rest])
+
+
+def longest_first(lengths: npt.NDArray[np.integer]) -> npt.NDArray[np.intp]:
+    """The order in which groups are cut: by falling length, equal ones as they come."""
+    return np.argsort(-lengths, kind="stable")
+
+
+def group_ends(costs: npt.NDArray[np.integer], overhead: int) -> list[int]:
+    """Where each group ends, of rows sorted by falling length, at the least cost in all.
+
+    costs: (B,) what a row costs when padded to the length of each, falling. A group costs its
+    number of rows times the cost of its first, and `overhead`.
+    """
+    count = len(costs)
+    least = np.zeros(count + 1, np.int64)  # of the first n rows
+    begun = np.zeros(count + 1, np.int64)  # where the last group of those begins
+    for end in range(1, count + 1):
+        total = least[:end] + costs[:end].astype(np.int64) * (end - np.arange(end))
+        begun[end] = total.argmin()
+        least[end] = total[begun[end]] + overhead
+    ends = [count]
+    while begun[ends[-1]]:
+        ends.append(int(begun[ends[-1]]))
+    return ends[::-1]
+
 
 EVALUATION_BATCH = 64
 MAX_HALVINGS = 3

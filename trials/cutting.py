@@ -21,7 +21,7 @@ from transformers import PreTrainedModel
 from lp_sweep.storage.errors import MissingInputError, UnsupportedModelError
 from lp_sweep.trials.families import LayerList, find_layers, refuse_family
 from lp_sweep.trials.load import NOT_SAFETENSORS, loading_errors, quiet
-from lp_sweep.trials.modelfolder import identity_files
+from lp_sweep.trials.modelfiles import identity_files
 from lp_sweep.trials.plainload import load
 from lp_sweep.trials.prune import keep_layers
 from lp_sweep.trials.reduced import removal_of

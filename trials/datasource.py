@@ -18,8 +18,7 @@ import pyarrow as pa
 from lp_sweep.storage.errors import MissingInputError
 from lp_sweep.storage.specs import TaskDefinition
 from lp_sweep.trials.columns import Labels, Rows, class_codes, class_names, numbers, text_column
-from lp_sweep.trials.hubrows import read_hub
-from lp_sweep.trials.readers import column_names, read_file, require_columns
+from lp_sweep.trials.readers import column_names, read_file, read_hub, require_columns
 from lp_sweep.trials.tasks import TaskSource, file_format
 
 

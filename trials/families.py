@@ -14,7 +14,7 @@ from torch import nn
 from transformers import PretrainedConfig, PreTrainedModel
 
 from lp_sweep.storage.errors import UnsupportedModelError
-from lp_sweep.trials.modeltypes import family_problem
+from lp_sweep.trials.modelfiles import family_problem
 
 DEPTH_FIELDS = ("num_hidden_layers", "n_layers", "n_layer", "num_layers")
 

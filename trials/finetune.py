@@ -23,22 +23,25 @@ from torch import nn
 from transformers import PreTrainedModel
 
 from lp_sweep.storage.errors import DivergedError
-from lp_sweep.trials.encoded import EncodedTask
-from lp_sweep.trials.evaluate import evaluate
-from lp_sweep.trials.forward import GRAPHS, compute_used
-from lp_sweep.trials.freeze import freeze
+from lp_sweep.trials.batches import EncodedTask, epoch_order
+from lp_sweep.trials.forward import GRAPHS, compute_used, may_be_cut, task_words
 from lp_sweep.trials.graphs import GraphPass
 from lp_sweep.trials.metrics import score
-from lp_sweep.trials.optimizer import make_optimizer, set_rate
-from lp_sweep.trials.order import epoch_order
-from lp_sweep.trials.passes import EagerPass, Pass
 from lp_sweep.trials.procedures import phase_at
-from lp_sweep.trials.progress import EpochMetric, Progress
 from lp_sweep.trials.prune import keep_original
-from lp_sweep.trials.setting import Setting
-from lp_sweep.trials.steps import train_step
-from lp_sweep.trials.unpadded.dropout import quick_dropout
-from lp_sweep.trials.vocabulary import may_be_cut, task_words
+from lp_sweep.trials.steps import (
+    EagerPass,
+    EpochMetric,
+    Pass,
+    Progress,
+    Setting,
+    evaluate,
+    freeze,
+    make_optimizer,
+    set_rate,
+    train_step,
+)
+from lp_sweep.trials.unpadded.attention import quick_dropout
 
 
 class Trained(NamedTuple):

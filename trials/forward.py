@@ -9,18 +9,26 @@ draw other dropout masks: so `compute` is part of a trial's identity.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import torch
 from torch import nn
+from transformers import PreTrainedModel
 
-from lp_sweep.storage.specs import Compute
-from lp_sweep.trials.batches import Padding, to_device
+from lp_sweep.storage.specs import Compute, Recipe
+from lp_sweep.trials.batches import (
+    EncodedSplit,
+    EncodedTask,
+    Padding,
+    group_ends,
+    longest_first,
+    to_device,
+)
 from lp_sweep.trials.device import onto
-from lp_sweep.trials.encoded import EncodedSplit
-from lp_sweep.trials.groups import group_ends, longest_first
 from lp_sweep.trials.unpadded.families import family_of
 from lp_sweep.trials.unpadded.families import logits as unpadded_logits
 from lp_sweep.trials.unpadded.tokens import real_tokens
@@ -71,3 +79,66 @@ def _grouped(
     ends = group_ends(split.lengths_of(rows[order]), _GROUP)
     found = torch.cat([padded(group) for group in np.split(rows[order], ends[:-1])])
     return found[onto(np.argsort(order, kind="stable"), found.device)]
+
+
+def may_be_cut(model: PreTrainedModel, recipe: Recipe) -> bool:
+    """Whether the rows that no token names would stay as they are, and nothing but the table of
+    words goes by a token's number: a padded forward pass may know the padding by it."""
+    learns = not recipe.weight_decay and not recipe.freeze_embeddings
+    return learns and compute_used(model, recipe.compute, model.device) in BY_PLACE
+
+
+@contextmanager
+def task_words(
+    model: PreTrainedModel, data: EncodedTask, padding: Padding
+) -> Iterator[tuple[EncodedTask, Padding]]:
+    """While inside, the network knows the words of `data` (and the padding) alone, by the numbers
+    that the data and the padding have here. Afterwards it knows all of them again."""
+    words = _words(model)
+    whole: Any = words.weight
+    padding_row = words.padding_idx
+    rows = _named(data, padding, padding_row, len(whole))
+    number = np.zeros(len(whole), np.int32)
+    number[rows] = np.arange(len(rows))
+    kept = torch.from_numpy(rows).to(whole.device)
+    own = nn.Parameter(whole.detach()[kept], requires_grad=whole.requires_grad)
+    _set(model, own, None if padding_row is None else int(number[padding_row]))
+    try:
+        yield _renamed(data, number), padding._replace(token_id=int(number[padding.token_id]))
+    finally:
+        with torch.no_grad():
+            whole[kept] = _words(model).weight
+        _set(model, whole, padding_row)
+
+
+def _words(model: PreTrainedModel) -> nn.Embedding:
+    """Asked for anew each time: a network may be put back to a copy of itself."""
+    words = model.get_input_embeddings()
+    assert isinstance(words, nn.Embedding)
+    return words
+
+
+def _set(model: PreTrainedModel, weight: nn.Parameter, padding_row: int | None) -> None:
+    """And the config: who drops layers compares the network with it."""
+    words = _words(model)
+    words.weight, words.padding_idx = weight, padding_row
+    words.num_embeddings = model.config.vocab_size = len(weight)
+
+
+def _named(data: EncodedTask, padding: Padding, padding_row: int | None, size: int) -> np.ndarray:
+    """(R,) int64, ascending: the rows that any token, of train or dev, names. And all up to the
+    padding's: its number in the config then is one that the table has."""
+    named = np.zeros(size, bool)
+    named[: 0 if padding_row is None else padding_row + 1] = True
+    named[padding.token_id] = True
+    for split in (data.train, *data.dev.values()):
+        named[split.tokens] = True
+    return np.flatnonzero(named)
+
+
+def _renamed(data: EncodedTask, number: np.ndarray) -> EncodedTask:
+    def renamed(split: EncodedSplit) -> EncodedSplit:
+        return replace(split, tokens=number[split.tokens])
+
+    dev = {name: renamed(split) for name, split in data.dev.items()}
+    return replace(data, train=renamed(data.train), dev=dev)

@@ -19,12 +19,11 @@ import numpy as np
 import torch
 from torch import nn
 
+from lp_sweep.trials.batches import EncodedSplit
 from lp_sweep.trials.device import autocast, into
-from lp_sweep.trials.encoded import EncodedSplit
-from lp_sweep.trials.passes import mean_loss
-from lp_sweep.trials.setting import Setting
-from lp_sweep.trials.unpadded.even import even_length, even_tokens
+from lp_sweep.trials.steps import Setting, mean_loss
 from lp_sweep.trials.unpadded.families import logits
+from lp_sweep.trials.unpadded.tokens import even_length, even_tokens
 
 _WARM_UPS = 2  # libraries choose their kernels and take their memory in the first ones
 

@@ -11,13 +11,11 @@ from transformers import PreTrainedModel
 
 from lp_sweep.storage.errors import MissingInputError
 from lp_sweep.storage.specs import ProfileSpec, TrialSpec
-from lp_sweep.trials.batches import Padding
+from lp_sweep.trials.batches import EncodedTask, Padding
 from lp_sweep.trials.datasource import LoadedTask, data_fingerprint, load_task
 from lp_sweep.trials.encode import cache_key, encode_task, open_tokens
-from lp_sweep.trials.encoded import EncodedTask
 from lp_sweep.trials.job import Job
-from lp_sweep.trials.longest import longest_row
-from lp_sweep.trials.offline import go_offline
+from lp_sweep.trials.modelfiles import go_offline, longest_row
 from lp_sweep.trials.prune import load_pruned
 from lp_sweep.trials.resident import Head, Source, Stamp, Words, resident
 

@@ -1,27 +1,34 @@
 """One job: what a worker is to do, and where. Imports no torch, so that a plan makes jobs.
 
 A job is a frozen value. It travels as plain data (`to_plain`), which JSON holds, and is parsed once
-where it arrives (`Job.from_plain`). `attempt_row` is the row of ATTEMPTS that a failed try leaves,
-whoever writes it: the worker, or the driver for a worker that was lost.
+where it arrives (`Job.from_plain`). `placed` brings its files to this node. `attempt_row` makes the
+row that a failed try leaves, for the worker, and for the driver where a worker was lost. `announce`
+tells the trainings of a machine that they will soon be cut off.
 """
 
 from __future__ import annotations
 
+import os
+import time
 import traceback
 import uuid
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
-from lp_sweep.storage.errors import TrialError
+from lp_sweep.storage import shipped
+from lp_sweep.storage.errors import MissingInputError, StoreError, TrialError
 from lp_sweep.storage.plain import (
     profile_spec_from_plain,
     speed_spec_from_plain,
     trial_spec_from_plain,
 )
 from lp_sweep.storage.redact import redact_text
+from lp_sweep.storage.runs import machine_key
 from lp_sweep.storage.specs import ProfileSpec, SpeedSpec, TrialSpec, WorkKind
+from lp_sweep.storage.store import Store
+from lp_sweep.trials.modelfiles import needed_files
 from lp_sweep.trials.tasks import TaskSource, source_from_plain
 
 Spec = TrialSpec | ProfileSpec | SpeedSpec
@@ -187,3 +194,75 @@ def _storable(text: str) -> str:
     """Without secrets, and without the lone surrogates that a file name of another encoding leaves
     in a message."""
     return redact_text(text.encode("utf-8", "replace").decode())
+
+
+def placed(job: Job, store: Store | None) -> Job:
+    """The job with paths that are there. What is neither here nor in the store (None: it is away)
+    stays as it is, for the one who opens it to say. Raises MissingInputError where this node can't
+    have it."""
+    path, files = _elsewhere(job)
+    if store is None or (path is None and not files):
+        return job
+    spec, cache_dir = job.spec, job.place.cache_dir
+    try:
+        folder = path and shipped.fetch(store, spec.model_fingerprint, cache_dir)
+        rows = None
+        if files and spec.kind != "speed":
+            rows = shipped.fetch(store, spec.data_fingerprint, cache_dir)
+    except StoreError as error:
+        raise MissingInputError(f"the sweep's files can't be had. {error}") from error
+    except OSError as error:
+        raise MissingInputError(
+            f"can't bring the sweep's files to this node, into {cache_dir}: {error}. Free space "
+            "there or name another --cache-dir."
+        ) from error
+    if folder:
+        job = replace(job, model=job.model._replace(path=str(folder)))
+    if rows:
+        here = {split: str(rows / _name(split, path)) for split, path in files.items()}
+        job = replace(job, task=job.task._replace(source=replace(job.task.source, files=here)))
+    return job
+
+
+def model_files(folder: Path) -> dict[str, Path]:
+    """What of a model folder goes to the store, by name."""
+    return {path.name: path for path in needed_files(folder)}
+
+
+def data_files(files: Mapping[str, str]) -> dict[str, Path]:
+    """What of a data set goes to the store, by name. `files`: split -> path."""
+    return {_name(split, path): Path(path) for split, path in files.items()}
+
+
+def _name(split: str, path: str) -> str:
+    """Its suffix says how a file is read."""
+    return f"{split}{Path(path).suffix}"
+
+
+def _elsewhere(job: Job) -> tuple[str | None, Mapping[str, str]]:
+    """The model folder and the files of the task that are not on this node."""
+    path = job.model.path
+    folder = path if Path(path).is_absolute() and not Path(path).is_dir() else None
+    reads = job.kind != "speed"  # the speed of a network is that of any rows
+    files = job.task.source.files if reads else {}
+    return folder, files if any(not Path(path).exists() for path in files.values()) else {}
+
+
+def announce(cache_dir: Path, seconds: float) -> None:
+    """For so long: a machine may come back, and another run follow. Raises OSError."""
+    cache_dir.mkdir(parents=True, exist_ok=True)
+    file, until = _file(cache_dir), time.time() + seconds
+    file.touch()
+    os.utime(file, (until, until))
+
+
+def announced(cache_dir: Path) -> bool:
+    try:
+        return time.time() < _file(cache_dir).stat().st_mtime
+    except OSError:
+        return False
+
+
+def _file(cache_dir: Path) -> Path:
+    """Machines may share the folder: each has its own."""
+    return cache_dir / f"leaving-{machine_key()}"

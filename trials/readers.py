@@ -1,7 +1,9 @@
-"""Rows of one split as an Arrow table: parquet, csv, tsv and jsonl files.
+"""Rows of one split as an Arrow table: parquet, csv, tsv and jsonl files, or a hub data set.
 
 Knows columns by name, not what they mean. Whatever can't be read is a MissingInputError that says
-how to mend it. Rows of the hub are `hubrows`' matter.
+how to fix it. Rows of the hub are of the commit that was asked for, never of another: `datasets`
+falls back to the latest one cached (or to a folder of this name) when the hub doesn't answer, and
+that is refused. The hub is asked only for what the cache doesn't hold.
 """
 
 from __future__ import annotations
@@ -20,8 +22,56 @@ from pyarrow import parquet as pq
 
 from lp_sweep.storage.errors import MissingInputError
 from lp_sweep.storage.printable import listed, short, shown
-from lp_sweep.trials.firstbytes import first_bad_line, other_than
-from lp_sweep.trials.tasks import file_format
+from lp_sweep.trials.tasks import TaskSource, file_format, is_commit
+
+_TEXTS = ("csv", "tsv", "jsonl")
+_MAGIC = {
+    b"\x1f\x8b": "is compressed by gzip: unpack it",
+    b"BZh": "is compressed by bzip2: unpack it",
+    b"\xfd7zXZ": "is compressed by xz: unpack it",
+    b"\x28\xb5\x2f\xfd": "is compressed by zstd: unpack it",
+    b"PK\x03\x04": "is a zip archive or a spreadsheet: unpack it, or export its table as CSV",
+    b"\xd0\xcf\x11\xe0": "is a spreadsheet: export its table as CSV",
+    b"ARROW1": "is an Arrow file: write it as Parquet",
+}
+_WIDE = {
+    b"\xff\xfe\x00\x00": "UTF-32",
+    b"\x00\x00\xfe\xff": "UTF-32",
+    b"\xff\xfe": "UTF-16",
+    b"\xfe\xff": "UTF-16",
+}
+
+
+def other_than(path: Path, kind: str) -> str | None:
+    """`is compressed by gzip: unpack it`, or None where the bytes may be what `kind` says.
+
+    kind: a value of `tasks.FORMATS`. Raises OSError.
+    """
+    with path.open("rb") as stream:
+        first = stream.read(64)
+    for magic, what in _MAGIC.items():
+        if first.startswith(magic):
+            return what
+    if kind not in _TEXTS:
+        return None
+    if first.startswith(b"PAR1"):
+        return "is a Parquet file: give it the suffix .parquet"
+    encoding = next((name for bom, name in _WIDE.items() if first.startswith(bom)), None)
+    if encoding is None and len(first) > 3 and not (any(first[::2]) and any(first[1::2])):
+        encoding = "UTF-16"  # no mark, but each second byte of the first words is zero
+    return encoding and f"is {encoding}, not UTF-8: save it as UTF-8"
+
+
+def first_bad_line(path: Path) -> str:
+    """`line 3 (b'caf\\xe9')`: the first that is not UTF-8; empty where there is none."""
+    with path.open("rb") as lines:
+        for number, line in enumerate(lines, start=1):
+            try:
+                line.decode()
+            except UnicodeDecodeError as error:
+                return f"line {number} ({line[max(0, error.start - 20) : error.start + 10]!r})"
+    return ""
+
 
 _BLOCK_BYTES = 1 << 24  # one csv row must fit in a block
 
@@ -186,3 +236,150 @@ def first_failing(count: int, try_first: Callable[[int], object]) -> int:
         else:
             good = middle
     return bad - 1
+
+
+def read_hub(source: TaskSource, split: str, columns: Sequence[str], *, offline: bool) -> pa.Table:
+    """The `columns` of a split of a hub data set; from the cache, without asking, if it is there.
+
+    Raises MissingInputError: not there, another commit, or fewer rows than were once written.
+    """
+    where = f"{source.dataset}@{source.revision}"
+    if not is_commit(source.revision):
+        raise MissingInputError(
+            f"{where}: a branch moves, and the rows must not. Write `revision:` and a commit of 40 "
+            f"hex digits from https://huggingface.co/datasets/{source.dataset}/commits/main, or "
+            f"let `lp-sweep prefetch` find it."
+        )
+    try:
+        builder = _cached_builder(source)
+        if builder is None:
+            builder = _nothing_cached(source) if offline else hub_builder(source)
+            _refuse_guess(source, builder)
+            builder.download_and_prepare()
+        table, wanted = _rows(builder, source.splits[split])
+    except MissingInputError:
+        raise
+    except Exception as error:  # the hub's clients raise dozens of types, from three libraries
+        raise MissingInputError(
+            f"{where}: can't load {source.config or 'the default configuration'}, split "
+            f"{source.splits[split]!r}, {'offline ' if offline else ''}from the Hugging Face hub: "
+            f"{type(error).__name__}: {error}. Check the names and the network, load it with "
+            f"`lp-sweep prefetch` where there is one, or use local files."
+        ) from error
+    if table.num_rows != wanted:
+        raise MissingInputError(
+            f"{where}: the cache in {builder.cache_dir} holds {table.num_rows} rows of split "
+            f"{source.splits[split]!r} and should hold {wanted}: it is torn. Delete that folder "
+            f"and load it again (`lp-sweep prefetch`)."
+        )
+    require_columns(where, table.column_names, columns)
+    return table.select(list(columns))
+
+
+def is_cached(source: TaskSource) -> bool:
+    """Whether the cache has the data set at its commit; whether it is whole `read_hub` says."""
+    return _cached_builder(source) is not None
+
+
+def hub_builder(source: TaskSource) -> Any:
+    """What the hub makes of a data set: its configuration, its files. Downloads only the card."""
+    import datasets
+
+    return datasets.load_dataset_builder(source.dataset, source.config, revision=source.revision)
+
+
+def _rows(builder: Any, split: str) -> tuple[pa.Table, int]:
+    """The rows, and how many there should be."""
+    table = builder.as_dataset(split=split).with_format("arrow")[:]
+    return table, int(builder.info.splits[split].num_examples)
+
+
+def _cached_builder(source: TaskSource) -> Any:
+    """A builder over `<cache>/<namespace>___<name>/<config>/<version>/<commit>`, None without.
+
+    `datasets` itself would take the latest of all commits there.
+    """
+    from datasets import config
+    from datasets.naming import camelcase_to_snakecase
+    from datasets.packaged_modules.cache.cache import Cache
+
+    *namespace, name = str(source.dataset).split("/")
+    root = Path(config.HF_DATASETS_CACHE).expanduser()
+    folder = root / "___".join([*namespace, camelcase_to_snakecase(name)]) / _config(source)
+    versions = sorted(path.name for path in folder.iterdir()) if folder.is_dir() else []
+    for version in versions:
+        if (folder / version / str(source.revision) / "dataset_info.json").is_file():
+            with _quiet():
+                return Cache(
+                    repo_id=source.dataset,
+                    dataset_name=name,
+                    config_name=folder.name,
+                    version=version,
+                    hash=source.revision,
+                )
+    return None
+
+
+def _config(source: TaskSource) -> str:
+    """The configuration's name; the default one's is in the data set's card, if it has several."""
+    if source.config is not None:
+        return source.config
+    from datasets.utils.metadata import MetadataConfigs
+    from huggingface_hub import DatasetCard, try_to_load_from_cache
+
+    card = try_to_load_from_cache(
+        str(source.dataset), "README.md", revision=source.revision, repo_type="dataset"
+    )
+    if not isinstance(card, str):
+        return "default"
+    named = MetadataConfigs.from_dataset_card_data(DatasetCard.load(card).data)
+    default = named.get_default_config_name() or (next(iter(named)) if len(named) == 1 else None)
+    return str(default or "default")
+
+
+def _nothing_cached(source: TaskSource) -> Any:
+    """What `datasets` says of it: the commit that it holds instead, or which configurations."""
+    with _cache_only():
+        return hub_builder(source)
+
+
+def _refuse_guess(source: TaskSource, builder: Any) -> None:
+    """A builder over the cache is `datasets`' own guess at what was meant."""
+    if builder.hash != source.revision:
+        raise MissingInputError(
+            f"{source.dataset}@{source.revision}: the hub wasn't asked or didn't answer, and what "
+            f"the cache or a folder of this name holds is revision {builder.hash}. Load the "
+            f"wanted one while online (`lp-sweep prefetch`)."
+        )
+    if builder.name == "cache":
+        raise MissingInputError(
+            f"{source.dataset}@{source.revision}: the cache holds configuration "
+            f"{builder.config.name!r}, and whether that is the default one can't be looked up. "
+            f"Name it in the task: config: {builder.config.name}."
+        )
+
+
+@contextmanager
+def _cache_only() -> Iterator[None]:
+    """Keeps `datasets` off the network, and from warning that it is."""
+    from datasets import config
+
+    before = config.HF_HUB_OFFLINE
+    config.HF_HUB_OFFLINE = True
+    try:
+        with _quiet():
+            yield
+    finally:
+        config.HF_HUB_OFFLINE = before
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    from datasets.utils import logging
+
+    verbosity = logging.get_verbosity()
+    logging.set_verbosity_error()
+    try:
+        yield
+    finally:
+        logging.set_verbosity(verbosity)

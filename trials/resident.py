@@ -9,22 +9,105 @@ its files, and what has none is read each time.
 
 from __future__ import annotations
 
+import copy
 import functools
 import os
 from collections.abc import Callable, Hashable, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, Generic, NamedTuple, TypeVar
 
+from torch import nn
 from transformers import PreTrainedModel
 
-from lp_sweep.trials.encoded import EncodedTask
-from lp_sweep.trials.load import ProblemType
+from lp_sweep.trials.batches import EncodedTask
+from lp_sweep.trials.encode import load_tokenizer, tokenizer_digest
+from lp_sweep.trials.load import LoadedEncoder, ProblemType, initialise_head
 from lp_sweep.trials.measures.devstates import DevPass
-from lp_sweep.trials.original import Original
-from lp_sweep.trials.prune import load_original
-from lp_sweep.trials.shelf import Shelf
+from lp_sweep.trials.prune import finish, keep_layers, load_original
 from lp_sweep.trials.tasks import is_commit
-from lp_sweep.trials.tokenizer import load_tokenizer, tokenizer_digest
+
+K = TypeVar("K", bound=Hashable)
+V = TypeVar("V")
+
+
+class Shelf(Generic[K, V]):
+    """Has `room` for so many; what was asked for least lately goes before something new is made,
+    so that the two never need memory at once."""
+
+    def __init__(self, room: int) -> None:
+        self._room = room
+        self._items: dict[K, V] = {}  # in the order of their last use
+
+    def get(self, key: K, make: Callable[[], V]) -> V:
+        """What is there, else what `make` gives. What it raises passes, and nothing is kept."""
+        if key in self._items:
+            item = self._items.pop(key)
+        else:
+            self.leave(self._room - 1)
+            item = make()
+        self._items[key] = item
+        return item
+
+    def leave(self, number: int) -> None:
+        """Let go of all but the `number` that were used last."""
+        while len(self._items) > number:
+            del self._items[next(iter(self._items))]
+
+    def drop(self, key: K) -> None:
+        self._items.pop(key, None)
+
+    def values(self) -> list[V]:
+        """In the order of their last use."""
+        return list(self._items.values())
+
+
+_CHOICES = 16  # of layers, whose modules are kept: some 5 kB a module, and no tensor
+
+
+class Original:
+    """One encoder with one kind of head, as `prune.load_original` gives it."""
+
+    def __init__(self, loaded: LoadedEncoder) -> None:
+        self._model, self._fresh = loaded
+        self._pruned: Shelf[tuple[int, ...] | None, PreTrainedModel] = Shelf(_CHOICES)
+
+    @property
+    def bytes(self) -> int:
+        """Of its parameters."""
+        return sum(p.numel() * p.element_size() for p in self._model.parameters())
+
+    def network(self, kept_layers: Sequence[int] | None, seed: int) -> PreTrainedModel:
+        """A new network of these layers, as `load_pruned` would read it; raises what that does."""
+        kept = None if kept_layers is None else tuple(kept_layers)
+        network = copy.deepcopy(self._pruned.get(kept, lambda: self._prune(kept)))
+        initialise_head(network, self._fresh, seed)
+        return network
+
+    def _prune(self, kept: tuple[int, ...] | None) -> PreTrainedModel:
+        """Modules of their own, the tensors still the original's: only what stays is copied."""
+        tensors = [*self._model.parameters(), *self._model.buffers()]
+        shallow = copy.deepcopy(self._model, {id(tensor): tensor for tensor in tensors})
+        if kept is not None:
+            keep_layers(shallow, kept)
+        return shallow
+
+    def become(self, kept_layers: Sequence[int] | None, seed: int) -> PreTrainedModel:
+        """The same without a copy: the original itself, which is of no further use."""
+        return finish(LoadedEncoder(self._model, self._fresh), kept_layers, seed)
+
+    def sharing(self, others: Sequence[Original]) -> Original:
+        """This one, with the tensors of the others, which were read from the same files with other
+        heads: memory holds an encoder once. (What a head's draw overwrites may be shared, too.)"""
+        theirs = {name: value for other in others for name, value in other._parameters().items()}
+        for name, parameter in self._parameters().items():
+            if name in theirs and theirs[name].shape == parameter.shape:
+                path, _, leaf = name.rpartition(".")
+                setattr(self._model.get_submodule(path), leaf, theirs[name])
+        return self
+
+    def _parameters(self) -> dict[str, nn.Parameter]:
+        return dict(self._model.named_parameters(remove_duplicate=False))
+
 
 MAX_ENCODERS = 2
 MAX_ENCODER_BYTES = 2 << 30  # of all that are kept: on the host, and in each worker of a node

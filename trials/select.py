@@ -206,3 +206,11 @@ def kept_layers(depth: int, dropped: Sequence[int]) -> tuple[int, ...]:
     """The layers of 1..depth that are not dropped, ascending."""
     gone = set(dropped)
     return tuple(layer for layer in range(1, depth + 1) if layer not in gone)
+
+
+_SHARE, _MOST = 0.1, 2000
+
+
+def held_out_rows(train_rows: int) -> int:
+    """A tenth of them, at least one and at most 2,000."""
+    return min(_MOST, train_rows, max(1, int(train_rows * _SHARE)))

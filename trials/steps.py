@@ -1,18 +1,175 @@
-"""One optimiser step: the recipe's batch, in as many passes as its micro-batches need.
+"""One optimiser step and all it needs: the setting, the optimiser, the loss, the forward and
+backward pass; and an evaluation.
 
-The gradient is that of the whole batch's mean loss, whatever the micro-batch. The random stream
-starts anew at each step from (seed, step), and runs on through the micro-batches.
+A step takes the recipe's batch in as many passes as its micro-batches need. The gradient is that of
+the whole batch's mean loss, whatever the micro-batch. The random stream starts again at each step
+from (seed, step), and runs on through the micro-batches.
 """
 
 from __future__ import annotations
 
+import math
+from dataclasses import dataclass, field
+from typing import NamedTuple, Protocol
+
 import numpy as np
 import torch
 from torch import nn
+from transformers import PreTrainedModel
 
-from lp_sweep.trials.batches import chunks
-from lp_sweep.trials.encoded import EncodedSplit
-from lp_sweep.trials.passes import Pass
+from lp_sweep.storage.specs import Compute, Recipe, TaskDefinition
+from lp_sweep.trials.batches import EVALUATION_BATCH, BatchSizes, EncodedSplit, Padding, chunks
+from lp_sweep.trials.device import autocast, onto
+from lp_sweep.trials.families import embedding_path, find_layers
+from lp_sweep.trials.forward import forward
+from lp_sweep.trials.procedures import Phase
+from lp_sweep.trials.reduced import original_layers
+
+
+class EpochMetric(NamedTuple):
+    epoch: int  # from 1
+    split: str
+    metric: str
+    value: float  # a fraction, not points
+
+
+@dataclass(slots=True, kw_only=True)
+class Progress:
+    """Changes as the training goes on.
+
+    An epoch is finished when it has been evaluated: its mean loss is in `train_losses` then.
+    """
+
+    step: int = 0  # optimiser steps done, over all epochs
+    train_losses: list[float] = field(default_factory=list)  # mean over each epoch's rows
+    epoch_metrics: list[EpochMetric] = field(default_factory=list)
+    step_losses: torch.Tensor = field(default_factory=lambda: torch.zeros(0))  # of this epoch
+    seconds_train: float = 0.0
+    seconds_evaluate: float = 0.0
+    seconds_before: float = 0.0  # of earlier tries in all: loading and writing too
+    resumed_from_step: int = 0
+
+    @property
+    def epoch(self) -> int:
+        """The epoch under way, from 0."""
+        return len(self.train_losses)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Setting:
+    """The recipe, and what this device makes of it."""
+
+    definition: TaskDefinition
+    recipe: Recipe
+    seed: int
+    device: torch.device
+    padding: Padding
+    precision: str  # fp32 or bf16
+    batches: BatchSizes
+    course: tuple[Phase, ...]
+    positive: int = 1  # the class that f1 scores
+
+    @property
+    def epochs(self) -> int:
+        """Of all phases."""
+        return sum(phase.epochs for phase in self.course)
+
+
+def freeze(model: PreTrainedModel, recipe: Recipe) -> None:
+    """The recipe's layers, by their original indices, and the embedding block; all else learns."""
+    frozen = set(recipe.freeze_layers)
+    model.requires_grad_(True)
+    if recipe.freeze_embeddings:
+        model.get_submodule(embedding_path(model)).requires_grad_(False)
+    for original, layer in zip(
+        original_layers(model.config), find_layers(model).layers, strict=True
+    ):
+        if original in frozen:
+            layer.requires_grad_(False)
+
+
+def make_optimizer(model: nn.Module, recipe: Recipe) -> torch.optim.AdamW:
+    """AdamW over what learns; weight decay is not for biases and norms."""
+    decayed: list[nn.Parameter] = []
+    plain: list[nn.Parameter] = []
+    for module in model.modules():
+        norm = "norm" in type(module).__name__.lower()
+        for name, parameter in module.named_parameters(recurse=False):
+            if parameter.requires_grad:
+                (plain if norm or name == "bias" else decayed).append(parameter)
+    seen: set[int] = set()  # tied weights stand once
+    groups = [
+        {
+            "params": [p for p in parameters if not (id(p) in seen or seen.add(id(p)))],  # type: ignore[func-returns-value]
+            "weight_decay": weight_decay,
+        }
+        for parameters, weight_decay in ((decayed, recipe.weight_decay), (plain, 0.0))
+    ]
+    return torch.optim.AdamW(
+        [group for group in groups if group["params"]],
+        lr=recipe.learning_rate,
+        betas=(recipe.adam_beta1, recipe.adam_beta2),
+        eps=recipe.adam_epsilon,
+        fused=True,
+    )
+
+
+def set_rate(optimizer: torch.optim.Optimizer, recipe: Recipe, step: int, total: int) -> None:
+    """The learning rate of `step` (from 0) of `total`."""
+    for group in optimizer.param_groups:
+        group["lr"] = recipe.learning_rate * decay(recipe, step, total)
+
+
+def decay(recipe: Recipe, step: int, total: int) -> float:
+    """Factor on the learning rate at `step` (from 0): warm-up, then linear to 0 or constant."""
+    warmup = math.ceil(recipe.warmup_ratio * total)
+    if step < warmup:
+        return step / warmup
+    if recipe.schedule == "constant":
+        return 1.0
+    return (total - step) / max(1, total - warmup)
+
+
+class Pass(Protocol):
+    """Adds `share` times the gradient of the rows' mean loss to the parameters' `.grad`, and gives
+    that part of the loss: a scalar on the device, the caller's until the next pass."""
+
+    model: nn.Module
+    setting: Setting
+    keeps_gradients: bool  # whether they have to stay where they are, set to zero, after a step
+
+    def __call__(self, split: EncodedSplit, rows: np.ndarray, share: float) -> torch.Tensor: ...
+
+
+class EagerPass:
+    """Operation by operation, in a shape of the rows' own."""
+
+    keeps_gradients = False
+
+    def __init__(self, model: nn.Module, setting: Setting) -> None:
+        self.model, self.setting = model, setting
+
+    def __call__(self, split: EncodedSplit, rows: np.ndarray, share: float) -> torch.Tensor:
+        setting = self.setting
+        target = onto(split.labels[rows], setting.device)
+        with autocast(setting.precision, setting.device):
+            logits = forward(
+                self.model, split, rows, setting.padding, setting.device, setting.recipe.compute
+            )
+        loss = mean_loss(logits, target, setting.definition)
+        part = loss * share  # a whole batch's is times 1.0: the same bits
+        part.backward()  # type: ignore[no-untyped-call]
+        return part.detach()
+
+
+def mean_loss(
+    logits: torch.Tensor, target: torch.Tensor, definition: TaskDefinition
+) -> torch.Tensor:
+    """Of (B, C) logits, in fp32: squared error of numbers, cross-entropy of classes."""
+    logits = logits.float()
+    if definition.kind == "regression":
+        return nn.functional.mse_loss(logits.squeeze(-1), target.float())
+    return nn.functional.cross_entropy(logits, target.long())
 
 
 def train_step(
@@ -37,3 +194,26 @@ def train_step(
 def stream(seed: int, step: int) -> int:
     """A 63-bit seed for one step's dropout, the same for every depth."""
     return int(np.random.SeedSequence((seed, step)).generate_state(1, np.uint64)[0] >> 1)
+
+
+def evaluate(
+    model: nn.Module,
+    split: EncodedSplit,
+    padding: Padding,
+    *,
+    precision: str,
+    batch_size: int = EVALUATION_BATCH,
+    compute: Compute = "reference",
+) -> np.ndarray:
+    """Logits (rows, classes) float32 in the split's order; computed sorted by length."""
+    model.eval()
+    device = next(model.parameters()).device
+    order = np.argsort(split.lengths, kind="stable")[::-1]
+    parts = []
+    with torch.inference_mode(), autocast(precision, device):
+        for rows in chunks(order, batch_size):
+            parts.append(forward(model, split, rows, padding, device, compute).float())
+    values = torch.cat(parts).cpu().numpy()
+    result = np.empty_like(values)
+    result[order] = values
+    return result

@@ -6,15 +6,18 @@ Plain data in, plain data out; runs in a terminal as well as in a worker, and im
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
 
 import torch
 
+from lp_sweep.storage.identity import IDENTITY_VERSION, canonical_json
 from lp_sweep.storage.specs import TrialSpec
-from lp_sweep.trials.batches import BatchSizes
+from lp_sweep.trials.batches import BatchSizes, EncodedTask
 from lp_sweep.trials.device import (
+    memory_errors,
     peak_memory_bytes,
     pick_device,
     precision_used,
@@ -26,13 +29,11 @@ from lp_sweep.trials.finetune import NoSaver, Saver, Trained, finetune
 from lp_sweep.trials.forward import compute_used
 from lp_sweep.trials.inputs import Inputs, load_inputs
 from lp_sweep.trials.job import Job
-from lp_sweep.trials.memory import memory_errors
-from lp_sweep.trials.metrics import positive_label
-from lp_sweep.trials.procedures import FINETUNE_THEN_DROP, phases
+from lp_sweep.trials.metrics import majority_score, positive_label, predictions
+from lp_sweep.trials.procedures import FINETUNE_THEN_DROP, Phase, phases
 from lp_sweep.trials.provenance import now, where
 from lp_sweep.trials.prune import parameter_counts
-from lp_sweep.trials.record import identity_columns, prediction_rows, score_columns
-from lp_sweep.trials.setting import Setting
+from lp_sweep.trials.steps import Setting
 
 
 class AfterTraining(Protocol):
@@ -61,7 +62,7 @@ def run_trial(job: Job, attempt: Try = Try()) -> dict[str, Any]:
     """
     spec = job.trial
     batches = BatchSizes.halved(spec.recipe.batch_size, attempt.halvings)
-    with reproducible(job.place.threads), memory_errors(batches):
+    with reproducible(job.place.threads), memory_errors(batches.training):
         return _run_trial(job, spec, batches, attempt)
 
 
@@ -106,7 +107,7 @@ def measure_trained(job: Job, attempt: Try, folder: Path) -> None:
     """What is wanted beside a trial's record, of its trained network in `folder`."""
     spec = job.trial
     batches = BatchSizes.halved(spec.recipe.batch_size, attempt.halvings)
-    with reproducible(job.place.threads), memory_errors(batches):
+    with reproducible(job.place.threads), memory_errors(batches.training):
         device = pick_device(job.place.device)
         inputs = load_inputs(job, spec, None, spec.seed, folder)
         if attempt.afterwards:
@@ -131,3 +132,93 @@ def _run_columns(job: Job, inputs: Inputs, setting: Setting, trained: Trained) -
         "peak_memory_bytes": peak_memory_bytes(setting.device),
         "command": job.place.command,
     }
+
+
+def identity_columns(job: Job) -> dict[str, Any]:
+    spec, depth = job.trial, job.model.depth
+    dropped = [layer for layer in range(1, depth + 1) if layer not in spec.kept_layers]
+    return {
+        "trial_id": job.id,
+        "identity_version": IDENTITY_VERSION,
+        "spec": canonical_json(spec),
+        "model": job.model.name,
+        "model_fingerprint": spec.model_fingerprint,
+        "depth": depth,
+        "kept_layers": list(spec.kept_layers),
+        "dropped_layers": dropped,
+        "k": len(dropped),
+        "procedure": spec.procedure,
+        "task": job.task.name,
+        "data_fingerprint": spec.data_fingerprint,
+        "seed": spec.seed,
+        "freeze_dropped": spec.freeze_dropped,
+        "epochs_per_layer": spec.epochs_per_layer,
+        "removed_feed_forwards": list(spec.removed_feed_forwards),
+        "second_norm": spec.second_norm,
+        **{name: getattr(spec.recipe, name) for name in spec.recipe.__slots__},
+        "freeze_layers": list(spec.recipe.freeze_layers),
+    }
+
+
+def score_columns(
+    spec: TrialSpec, data: EncodedTask, trained: Trained, course: Sequence[Phase]
+) -> dict[str, Any]:
+    """`best` is of the epochs with the network's final layers; the speed of a training that dropped
+    layers on the way is that of no one network, and left out."""
+    main_split, main = next(iter(data.dev.items()))
+    done = trained.progress
+    curve = [
+        item.value
+        for item in done.epoch_metrics
+        if item.split == main_split and item.metric == spec.task.metric
+    ]
+    final = range(len(curve) - course[-1].epochs, len(curve))
+    best = max(final, key=curve.__getitem__)
+    dev_rows = sum(len(split) for split in data.dev.values())
+    rate = len(curve) if len(course) == 1 else None
+    positive = positive_label(spec.task, data.label_names)
+    return {
+        "metric": spec.task.metric,
+        "positive": spec.task.positive or None,
+        "positive_label": positive if spec.task.positive else None,
+        "last": curve[-1],
+        "best": curve[best],
+        "best_epoch": best + 1,
+        "majority": majority_score(spec.task, data.train.labels, main.labels, positive=positive),
+        "epoch_metrics": [item._asdict() for item in done.epoch_metrics],
+        "train_losses": done.train_losses,
+        "train_examples": len(data.train),
+        "dev_examples": dev_rows,
+        "dev_in_train": data.dev_in_train,
+        "dev_relabelled": data.dev_relabelled,
+        "train_tokens": data.train.token_count,
+        "dev_tokens": sum(split.token_count for split in data.dev.values()),
+        "steps": done.step,
+        "seconds_train": done.seconds_train,
+        "seconds_evaluate": done.seconds_evaluate,
+        "train_examples_per_second": rate and rate * len(data.train) / done.seconds_train,
+        "dev_examples_per_second": rate and rate * dev_rows / done.seconds_evaluate,
+    }
+
+
+def prediction_rows(
+    trial: str, spec: TrialSpec, data: EncodedTask, trained: Trained
+) -> list[dict[str, Any]]:
+    rows = []
+    for name, split in data.dev.items():
+        logits = trained.logits[name]
+        answers = predictions(spec.task, logits)
+        rows += [
+            {
+                "trial_id": trial,
+                "split": name,
+                "example": index,
+                "label": float(label),
+                "prediction": float(answer),
+                "scores": scores,
+            }
+            for index, (label, answer, scores) in enumerate(
+                zip(split.labels, answers, logits.tolist(), strict=True)
+            )
+        ]
+    return rows

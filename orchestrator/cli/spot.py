@@ -83,7 +83,7 @@ def _watch(
 
 def _announce(folder: Path, seconds: float) -> None:
     """To the trials on this machine. Imported by now: a watcher stays small while it waits."""
-    from lp_sweep.trials.leaving import announce
+    from lp_sweep.trials.job import announce
 
     try:
         announce(folder, seconds)

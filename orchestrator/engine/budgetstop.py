@@ -11,7 +11,7 @@ from typing import Any
 from lp_sweep.orchestrator.engine.budget import Budget
 from lp_sweep.orchestrator.engine.everynode import on_each_node
 from lp_sweep.orchestrator.engine.workqueue import WorkQueue
-from lp_sweep.trials.leaving import announce
+from lp_sweep.trials.job import announce
 
 _GRACE_SECONDS = 30.0
 

@@ -14,7 +14,7 @@ from lp_sweep.orchestrator.plan.plan import Plan
 from lp_sweep.storage.errors import PreflightError, StoreError
 from lp_sweep.storage.shipped import ship
 from lp_sweep.storage.store import Store
-from lp_sweep.trials.placed import data_files, model_files
+from lp_sweep.trials.job import data_files, model_files
 
 
 class _Seen(NamedTuple):

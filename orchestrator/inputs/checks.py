@@ -22,8 +22,7 @@ from lp_sweep.storage.errors import PreflightError, TrialError
 from lp_sweep.storage.specs import Recipe
 from lp_sweep.storage.wording import also_in_train
 from lp_sweep.trials.datasource import empty_texts, load_task, overlap
-from lp_sweep.trials.modeltypes import type_problem
-from lp_sweep.trials.offline import go_offline
+from lp_sweep.trials.modelfiles import go_offline, type_problem
 from lp_sweep.trials.tasks import unnamed_positive
 
 _WHILE_ONE_WAITS = 32 << 20  # bytes of files: some 150,000 rows, in under a second

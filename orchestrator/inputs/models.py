@@ -24,9 +24,7 @@ from lp_sweep.orchestrator.sweepfile.entries import DEEPEST
 from lp_sweep.orchestrator.sweepfile.wording import did_you_mean
 from lp_sweep.storage.errors import PreflightError, SpecError
 from lp_sweep.trials.feedforward_rules import REMOVED
-from lp_sweep.trials.longest import longest_row
-from lp_sweep.trials.modelfolder import folder_fingerprint
-from lp_sweep.trials.modeltypes import type_problem
+from lp_sweep.trials.modelfiles import folder_fingerprint, longest_row, type_problem
 from lp_sweep.trials.tasks import is_commit
 
 # depth of well-known encoders, so that a plan needs neither a network nor a download

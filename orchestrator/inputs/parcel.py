@@ -11,7 +11,7 @@ from pathlib import Path
 from lp_sweep.orchestrator.inputs.resolve import Sweep
 from lp_sweep.storage.errors import PreflightError
 from lp_sweep.storage.printable import listed
-from lp_sweep.trials.modelfolder import needed_files
+from lp_sweep.trials.modelfiles import needed_files
 
 # what Ray's job server takes (its DASHBOARD_CLIENT_MAX_SIZE), without 1 MiB for the archive's own
 MOST_BYTES = 99 * 2**20

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from lp_sweep.storage.printable import listed, short, shown
-from lp_sweep.trials.modeltypes import type_problem
+from lp_sweep.trials.modelfiles import type_problem
 
 DEPTH_FIELDS = ("num_hidden_layers", "n_layers", "n_layer", "num_layers")
 WEIGHTS, INDEX = "model.safetensors", "model.safetensors.index.json"

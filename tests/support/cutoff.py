@@ -9,7 +9,8 @@ import pytest
 import torch
 
 from lp_sweep.storage.store import Store
-from lp_sweep.trials import checkpoint, statefile
+from lp_sweep.trials import checkpoint
+from lp_sweep.trials import checkpoint as statefile
 from lp_sweep.trials import finetune as finetuning
 from lp_sweep.trials.run import execute
 

@@ -13,12 +13,11 @@ from transformers import PreTrainedModel
 
 from lp_sweep.storage.specs import Recipe, TaskDefinition
 from lp_sweep.trials import forward as forward_module
-from lp_sweep.trials.batches import BatchSizes, Padding
-from lp_sweep.trials.encoded import EncodedSplit
+from lp_sweep.trials.batches import BatchSizes, EncodedSplit, Padding
 from lp_sweep.trials.forward import forward
 from lp_sweep.trials.procedures import Phase
 from lp_sweep.trials.prune import load_pruned
-from lp_sweep.trials.setting import Setting
+from lp_sweep.trials.steps import Setting
 from lp_sweep.trials.unpadded import tokens as tokens_module
 from tests.support.families import FAMILIES, save_pretrained
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from lp_sweep.trials import inputs, profile, speed, trial
+from lp_sweep.trials import inputs, profile, trial
+from lp_sweep.trials import profile as speed
 from lp_sweep.trials.inputs import Inputs
 from lp_sweep.trials.job import Job
 from lp_sweep.trials.measures.pairs import RULE, Rule

@@ -12,14 +12,11 @@ from torch import nn
 
 from lp_sweep.storage.specs import Recipe, TaskDefinition
 from lp_sweep.storage.store import Store
-from lp_sweep.trials.batches import BatchSizes, Padding, to_device
-from lp_sweep.trials.encoded import EncodedSplit
-from lp_sweep.trials.passes import EagerPass
+from lp_sweep.trials.batches import BatchSizes, EncodedSplit, Padding, to_device
 from lp_sweep.trials.procedures import Phase
 from lp_sweep.trials.prune import load_pruned
 from lp_sweep.trials.run import execute
-from lp_sweep.trials.setting import Setting
-from lp_sweep.trials.steps import stream, train_step
+from lp_sweep.trials.steps import EagerPass, Setting, stream, train_step
 from lp_sweep.trials.trial import Try
 from tests.support.plain_jobs import run_trial
 from tests.support.toyworld import jobs, save_model, save_world

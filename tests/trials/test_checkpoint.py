@@ -21,12 +21,13 @@ from safetensors.torch import save_file
 from lp_sweep.storage.runs import machine_key
 from lp_sweep.storage.specs import Recipe
 from lp_sweep.storage.store import Store
-from lp_sweep.trials import checkpoint, statefile
+from lp_sweep.trials import checkpoint
+from lp_sweep.trials import checkpoint as statefile
 from lp_sweep.trials import finetune as finetuning
-from lp_sweep.trials.leaving import announce, announced
-from lp_sweep.trials.optimizer import make_optimizer
+from lp_sweep.trials.job import announce, announced
 from lp_sweep.trials.prune import load_pruned
 from lp_sweep.trials.run import execute
+from lp_sweep.trials.steps import make_optimizer
 from lp_sweep.trials.trial import Try
 from tests.support.cutoff import STEPS, CutOff, assert_same, cut_off, other_network, write_state
 from tests.support.families import FAMILIES, Family, save_pretrained

@@ -9,7 +9,7 @@ import pytest
 import torch
 from transformers import PreTrainedModel
 
-from lp_sweep.trials.measures.contribution import contribution_profile
+from lp_sweep.trials.measures.influence import contribution_profile
 from lp_sweep.trials.measures.states import layer_states
 from tests.support.families import FAMILIES, Family
 from tests.support.sentences import LENGTHS, network, padded, sentences

@@ -9,10 +9,8 @@ from hypothesis import strategies as st
 
 from lp_sweep.storage.errors import MissingInputError
 from lp_sweep.trials import encode
-from lp_sweep.trials.batches import Padding
-from lp_sweep.trials.encode import encode_task
-from lp_sweep.trials.encoded import EncodedSplit
-from lp_sweep.trials.tokenizer import load_tokenizer
+from lp_sweep.trials.batches import EncodedSplit, Padding
+from lp_sweep.trials.encode import encode_task, load_tokenizer
 from tests.support.tiny import example, tiny_task, tiny_tokenizer
 
 # -- tokens

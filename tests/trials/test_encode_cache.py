@@ -13,8 +13,7 @@ from transformers import EsmTokenizer
 
 from lp_sweep.storage.errors import MissingInputError
 from lp_sweep.trials import encode
-from lp_sweep.trials.encode import cache_key, encode_task
-from lp_sweep.trials.tokenizer import load_tokenizer, tokenizer_digest
+from lp_sweep.trials.encode import cache_key, encode_task, load_tokenizer, tokenizer_digest
 from tests.support.tiny import WORDS, example, tiny_task, tiny_tokenizer
 
 

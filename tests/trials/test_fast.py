@@ -17,18 +17,14 @@ from torch.nn.functional import cross_entropy
 from transformers import PreTrainedModel
 
 from lp_sweep.storage.specs import Recipe, TaskDefinition
-from lp_sweep.trials.batches import BatchSizes, Padding
-from lp_sweep.trials.encoded import EncodedTask
-from lp_sweep.trials.evaluate import evaluate
+from lp_sweep.trials.batches import BatchSizes, EncodedTask, Padding, group_ends
 from lp_sweep.trials.feedforward import remove_feed_forwards
 from lp_sweep.trials.finetune import NoSaver, Trained, finetune
-from lp_sweep.trials.forward import compute_used, forward
-from lp_sweep.trials.groups import group_ends
+from lp_sweep.trials.forward import compute_used, forward, may_be_cut
 from lp_sweep.trials.procedures import Phase
-from lp_sweep.trials.setting import Setting
-from lp_sweep.trials.unpadded.dropout import dropped_out, quick_dropout
+from lp_sweep.trials.steps import Setting, evaluate
+from lp_sweep.trials.unpadded.attention import dropped_out, quick_dropout
 from lp_sweep.trials.unpadded.families import family_of
-from lp_sweep.trials.vocabulary import may_be_cut
 from tests.support.families import FAMILIES
 from tests.support.fastnets import (
     CPU,

@@ -10,14 +10,14 @@ import pytest
 import torch
 
 from lp_sweep.storage.store import Store
-from lp_sweep.trials import checkpoint, passes
+from lp_sweep.trials import checkpoint
 from lp_sweep.trials import finetune as finetuning
+from lp_sweep.trials import steps as passes
 from lp_sweep.trials.forward import forward
 from lp_sweep.trials.graphs import GraphPass
 from lp_sweep.trials.measures.pairs import Rule
-from lp_sweep.trials.passes import EagerPass
 from lp_sweep.trials.run import execute
-from lp_sweep.trials.steps import train_step
+from lp_sweep.trials.steps import EagerPass, train_step
 from tests.support.fastnets import network, setting, split_of, without_dropout
 from tests.support.plain_jobs import run_speed, run_trial
 from tests.support.toyworld import jobs, save_world

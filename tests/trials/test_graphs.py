@@ -14,14 +14,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 from transformers import PreTrainedModel
 
-from lp_sweep.trials.encoded import EncodedSplit, EncodedTask
+from lp_sweep.trials.batches import EncodedSplit, EncodedTask
 from lp_sweep.trials.finetune import NoSaver, finetune
 from lp_sweep.trials.forward import compute_used
 from lp_sweep.trials.graphs import GraphPass, _gradients_aside
-from lp_sweep.trials.passes import EagerPass, Pass
-from lp_sweep.trials.steps import train_step
-from lp_sweep.trials.unpadded.even import even_length
+from lp_sweep.trials.steps import EagerPass, Pass, train_step
 from lp_sweep.trials.unpadded.families import FAMILIES as UNPADDED_FAMILIES
+from lp_sweep.trials.unpadded.tokens import even_length
 from tests.support.families import FAMILIES
 from tests.support.fastnets import (
     CPU,

@@ -15,13 +15,12 @@ from transformers.utils import logging as transformers_logging
 from lp_sweep.storage.redact import REMOVED
 from lp_sweep.storage.store import Store
 from lp_sweep.trials import run as running
-from lp_sweep.trials.logtail import LOG_BYTES, Tail, recorded
-from lp_sweep.trials.run import execute
+from lp_sweep.trials.run import LOG_BYTES, Tail, execute, recorded
 from tests.support.toyworld import jobs, save_world
 
 PROGRAM = """
 import logging, sys, warnings
-from lp_sweep.trials.logtail import recorded
+from lp_sweep.trials.run import recorded
 with recorded() as tail:
     print("to stdout")
     print("to stderr", file=sys.stderr)

@@ -11,7 +11,7 @@ import torch
 from transformers import AutoModel
 
 from lp_sweep.storage.errors import SpecError
-from lp_sweep.trials.longest import longest_row
+from lp_sweep.trials.modelfiles import longest_row
 from tests.support.families import FAMILIES, VOCABULARY
 from tests.support.sweepfiles import PLAIN, find, make_inputs
 

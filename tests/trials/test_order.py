@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lp_sweep.trials.order import epoch_order
+from lp_sweep.trials.batches import epoch_order
 
 LENGTHS = st.lists(st.integers(1, 128), min_size=1, max_size=400).map(np.array)
 

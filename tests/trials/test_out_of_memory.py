@@ -19,11 +19,11 @@ from transformers import BertConfig, BertForSequenceClassification
 
 from lp_sweep.storage.errors import DeviceOutOfMemoryError
 from lp_sweep.storage.store import Store
-from lp_sweep.trials import passes
+from lp_sweep.trials import steps as passes
 from lp_sweep.trials.batches import BatchSizes, to_device
+from lp_sweep.trials.device import forget_frames, is_out_of_memory, memory_errors
 from lp_sweep.trials.forward import forward
 from lp_sweep.trials.measures import registry as measuring
-from lp_sweep.trials.memory import forget_frames, is_out_of_memory, memory_errors
 from lp_sweep.trials.resident import resident
 from lp_sweep.trials.run import execute
 from tests.support.plain_jobs import run_profile
@@ -237,7 +237,7 @@ def test_a_profile_halves_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
 
 def test_a_process_that_asked_duckdb_too_ends_without_a_word() -> None:
     """An export that trains again does: what stays frozen, DuckDB would report as leaked."""
-    program = "import duckdb\nfrom lp_sweep.trials.memory import free_memory\nfree_memory()"
+    program = "import duckdb\nfrom lp_sweep.trials.device import free_memory\nfree_memory()"
     done = subprocess.run(
         [sys.executable, "-c", program], capture_output=True, text=True, check=True
     )

@@ -21,14 +21,13 @@ from transformers import BertConfig, BertForSequenceClassification, PreTrainedMo
 from lp_sweep.storage.identity import profile_id
 from lp_sweep.storage.specs import ProfileSpec
 from lp_sweep.storage.store import Store
-from lp_sweep.trials import passes
 from lp_sweep.trials import resident as residing
+from lp_sweep.trials import steps as passes
 from lp_sweep.trials.families import scalars
 from lp_sweep.trials.measures import devstates
 from lp_sweep.trials.measures.states import layer_states
-from lp_sweep.trials.original import Original
 from lp_sweep.trials.prune import load_original, load_pruned
-from lp_sweep.trials.resident import Head, Resident, Source, resident
+from lp_sweep.trials.resident import Head, Original, Resident, Source, resident
 from lp_sweep.trials.run import execute
 from tests.support.families import FAMILIES, Family, save_pretrained
 from tests.support.staging import Job, made, measurement, spec_of

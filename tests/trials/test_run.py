@@ -17,12 +17,12 @@ from lp_sweep.storage.schema import PREDICTIONS, PROFILES, TRIALS
 from lp_sweep.storage.specs import Recipe
 from lp_sweep.storage.store import Store
 from lp_sweep.trials import finetune as finetuning
-from lp_sweep.trials import passes, trial
+from lp_sweep.trials import steps as passes
+from lp_sweep.trials import trial
 from lp_sweep.trials.batches import to_device
 from lp_sweep.trials.forward import forward
-from lp_sweep.trials.optimizer import decay, make_optimizer
 from lp_sweep.trials.run import execute
-from lp_sweep.trials.steps import train_step
+from lp_sweep.trials.steps import decay, make_optimizer, train_step
 from tests.support.plain_jobs import run_profile, run_trial
 from tests.support.toyworld import jobs, save_model, save_world
 

@@ -20,8 +20,7 @@ from lp_sweep.orchestrator.sweepfile.load import load_sweep
 from lp_sweep.storage import shipped
 from lp_sweep.storage.errors import PreflightError
 from lp_sweep.storage.store import Store
-from lp_sweep.trials.job import Job
-from lp_sweep.trials.placed import placed
+from lp_sweep.trials.job import Job, placed
 from lp_sweep.trials.resident import resident
 from lp_sweep.trials.run import execute
 from tests.support.toyworld import jobs, save_world

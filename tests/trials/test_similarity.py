@@ -10,8 +10,7 @@ import pytest
 import torch
 from transformers import PreTrainedModel
 
-from lp_sweep.trials.measures.influence import block_influence, cosine_sums
-from lp_sweep.trials.measures.similarity import similarity_profile
+from lp_sweep.trials.measures.influence import block_influence, cosine_sums, similarity_profile
 from lp_sweep.trials.measures.states import LayerStates, layer_states
 from lp_sweep.trials.prune import keep_layers
 from tests.support.sentences import LENGTHS, batches, network, sentences, shaken

@@ -15,12 +15,12 @@ from transformers.models.bert.modeling_bert import BertLayer
 
 from lp_sweep.storage.errors import DeviceOutOfMemoryError
 from lp_sweep.storage.store import Store
+from lp_sweep.trials import profile as speeding
 from lp_sweep.trials import run as running
-from lp_sweep.trials import speed as speeding
-from lp_sweep.trials.bystanders import Bystanders
 from lp_sweep.trials.measures import speed as timing
 from lp_sweep.trials.measures.pairs import Rule, Took
 from lp_sweep.trials.measures.speed import Load, compare_networks, random_rows
+from lp_sweep.trials.profile import Bystanders
 from lp_sweep.trials.run import execute
 from tests.support.families import FAMILIES, save_pretrained
 from tests.support.networks import load

@@ -20,7 +20,7 @@ from lp_sweep.trials.finetune import NoSaver, finetune
 from lp_sweep.trials.procedures import Phase
 from lp_sweep.trials.prune import keep_layers
 from lp_sweep.trials.run import execute
-from lp_sweep.trials.setting import Setting
+from lp_sweep.trials.steps import Setting
 from lp_sweep.trials.trial import Try
 from tests.support.cutoff import STEPS, assert_same, cut_off, other_network
 from tests.support.plain_jobs import load_inputs, run_trial

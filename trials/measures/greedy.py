@@ -14,16 +14,14 @@ import torch
 from transformers import PreTrainedModel
 
 from lp_sweep.storage.specs import ProfileSpec
-from lp_sweep.trials.batches import BatchSizes, Padding
+from lp_sweep.trials.batches import BatchSizes, EncodedSplit, EncodedTask, Padding
 from lp_sweep.trials.device import precision_used
-from lp_sweep.trials.encoded import EncodedSplit, EncodedTask
-from lp_sweep.trials.evaluate import evaluate
 from lp_sweep.trials.finetune import NoSaver, finetune
-from lp_sweep.trials.measures.heldout import held_out_rows
 from lp_sweep.trials.metrics import positive_label, score
 from lp_sweep.trials.procedures import Phase, full_layers
 from lp_sweep.trials.prune import keep_original
-from lp_sweep.trials.setting import Setting
+from lp_sweep.trials.select import held_out_rows
+from lp_sweep.trials.steps import Setting, evaluate
 
 
 class Step(NamedTuple):

@@ -16,15 +16,25 @@ import torch
 from transformers import PreTrainedModel
 
 from lp_sweep.storage.specs import ProfileSpec
-from lp_sweep.trials.batches import EVALUATION_BATCH, BatchSizes, Padding, chunks, to_device
-from lp_sweep.trials.encoded import EncodedSplit, EncodedTask
+from lp_sweep.trials.batches import (
+    EVALUATION_BATCH,
+    BatchSizes,
+    EncodedSplit,
+    EncodedTask,
+    Padding,
+    chunks,
+    to_device,
+)
 from lp_sweep.trials.measures.cka import network_cka
-from lp_sweep.trials.measures.contribution import contribution_profile
 from lp_sweep.trials.measures.devstates import DevStates, Keep
 from lp_sweep.trials.measures.greedy import greedy_order
-from lp_sweep.trials.measures.influence import angular_distances, block_influence
+from lp_sweep.trials.measures.influence import (
+    angular_distances,
+    block_influence,
+    contribution_profile,
+    similarity_profile,
+)
 from lp_sweep.trials.measures.probes import probe_scores, sentence_vectors
-from lp_sweep.trials.measures.similarity import similarity_profile
 from lp_sweep.trials.measures.states import Batch, Site, layer_states
 from lp_sweep.trials.metrics import positive_label
 from lp_sweep.trials.reduced import original_layers

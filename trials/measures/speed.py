@@ -18,10 +18,9 @@ from torch import nn
 from transformers import PreTrainedModel
 
 from lp_sweep.storage.specs import Recipe
-from lp_sweep.trials.device import autocast
+from lp_sweep.trials.device import autocast, forget_frames, free_memory, is_out_of_memory
 from lp_sweep.trials.measures.pairs import RULE, Comparison, Rule, Took, compare
-from lp_sweep.trials.memory import forget_frames, free_memory, is_out_of_memory
-from lp_sweep.trials.optimizer import make_optimizer
+from lp_sweep.trials.steps import make_optimizer
 
 FINETUNE, INFERENCE = "finetune", "inference"
 

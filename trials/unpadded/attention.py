@@ -2,12 +2,104 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import NamedTuple
+
 import torch
+from torch import nn
 from torch.nn.functional import scaled_dot_product_attention
 
-from lp_sweep.trials.unpadded.dropout import dropped_out
-from lp_sweep.trials.unpadded.grids import Grids, grids
-from lp_sweep.trials.unpadded.tokens import RealTokens
+from lp_sweep.trials.unpadded.tokens import Group, RealTokens
+
+
+class Grids(NamedTuple):
+    """A group of B rows, the longest of L tokens, by heads of D numbers; zero where there is no
+    token. A of the tokens of a row ask: all L, or one."""
+
+    group: Group
+    query: torch.Tensor  # (B, heads, A, D)
+    key: torch.Tensor  # (B, heads, L, D)
+    value: torch.Tensor  # (B, heads, L, D)
+    one_each: bool
+
+    def flat(self, found: torch.Tensor) -> torch.Tensor:
+        """(B, heads, A, D) as (n, heads x D), of the n tokens that asked."""
+        heads, size = found.shape[1], found.shape[3]
+        tokens = found.transpose(1, 2).reshape(-1, heads * size)
+        if self.one_each or self.group.places is None:
+            return tokens
+        return tokens.index_select(0, self.group.places)
+
+
+def grids(
+    tokens: RealTokens, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, heads: int
+) -> Iterator[Grids]:
+    """For each group. key, value: (N, H). query: (N, H), or (B, H) for one token a row."""
+    one_each = len(query) == len(tokens.first) and len(key) != len(query)
+    sizes = [group.size for group in tokens.groups]
+    asked = torch.split(query, [group.rows for group in tokens.groups] if one_each else sizes)
+    for group, own, keys, values in zip(
+        tokens.groups, asked, torch.split(key, sizes), torch.split(value, sizes), strict=True
+    ):
+        yield Grids(
+            group,
+            by_heads(own.unsqueeze(1) if one_each else grid(group, own), heads),
+            by_heads(grid(group, keys), heads),
+            by_heads(grid(group, values), heads),
+            one_each,
+        )
+
+
+def grid(group: Group, flat: torch.Tensor) -> torch.Tensor:
+    """The group's (n, H) as (B, L, H), zero where there is no token."""
+    if group.places is not None:
+        size = group.rows * group.longest
+        flat = flat.new_zeros(size, flat.shape[1]).index_copy(0, group.places, flat)
+    return flat.view(group.rows, group.longest, flat.shape[1])
+
+
+def by_heads(grid: torch.Tensor, heads: int) -> torch.Tensor:
+    """(B, L, H) as (B, heads, L, H / heads)."""
+    rows, length, hidden = grid.shape
+    return grid.view(rows, length, heads, hidden // heads).transpose(1, 2)
+
+
+_STEPS = 2**16
+
+
+def dropped_out(values: torch.Tensor, share: float) -> torch.Tensor:
+    """`values` with a share of them zero and the others scaled to the same mean; any shape."""
+    gone = round(share * _STEPS)
+    if gone == 0:
+        return values
+    if values.is_cuda or gone == _STEPS:
+        return nn.functional.dropout(values, share)
+    drawn = torch.empty((values.numel() + 3) // 4, dtype=torch.int64).random_(-(2**63), None)
+    bits = drawn.view(torch.int16)[: values.numel()].view(values.shape)
+    kept = (bits >= gone - _STEPS // 2).to(values.dtype)
+    return values * kept.mul_(_STEPS / (_STEPS - gone))
+
+
+class _Dropout(nn.Dropout):
+    def forward(self, input: torch.Tensor) -> torch.Tensor:
+        return dropped_out(input, self.p) if self.training else input
+
+
+@contextmanager
+def quick_dropout(model: nn.Module) -> Iterator[None]:
+    """While inside, the network's own dropout modules draw like this."""
+    _become(model, nn.Dropout, _Dropout)
+    try:
+        yield
+    finally:  # of the modules that it has by then
+        _become(model, _Dropout, nn.Dropout)
+
+
+def _become(model: nn.Module, before: type[nn.Dropout], after: type[nn.Dropout]) -> None:
+    for module in model.modules():
+        if type(module) is before:
+            module.__class__ = after
 
 
 def attend(

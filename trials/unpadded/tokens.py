@@ -11,9 +11,8 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
+from lp_sweep.trials.batches import EncodedSplit, group_ends, longest_first
 from lp_sweep.trials.device import onto
-from lp_sweep.trials.encoded import EncodedSplit
-from lp_sweep.trials.groups import group_ends, longest_first
 
 # What one group more costs, in attention scores of one head: the smaller, the less padding. About
 # where a step of a 6-layer MiniLM is fastest on a CPU. A GPU is never short of arithmetic here.
@@ -83,4 +82,30 @@ def real_tokens(
         last=there(firsts + lengths - 1),
         groups=tuple(groups),
         asked=there(np.argsort(order, kind="stable")),
+    )
+
+
+def even_length(longest: int) -> int:
+    """`longest` tokens filled up: to a multiple of 16, above 128 of 32, above 256 of 64. There are
+    16 such lengths up to 512, and a batch grows by a quarter at most from 64 tokens on."""
+    step = 16 if longest <= 128 else 32 if longest <= 256 else 64
+    return -(-longest // step) * step
+
+
+def even_tokens(ids: torch.Tensor, types: torch.Tensor | None, lengths: torch.Tensor) -> RealTokens:
+    """Of (B, T) token ids, and types, that are all on one device; the first `lengths` (B,) of each
+    row are its own. Made without a question to the device."""
+    rows, longest = ids.shape
+    column = torch.arange(longest, device=ids.device)
+    begins = torch.arange(rows, device=ids.device)
+    beyond = column >= lengths[:, None]
+    mask = torch.zeros(rows, longest, device=ids.device).masked_fill(beyond, -torch.inf)
+    return RealTokens(
+        ids=ids.flatten(),
+        types=None if types is None else types.flatten(),
+        positions=column.repeat(rows),
+        first=begins * longest,
+        last=begins * longest + lengths - 1,
+        groups=(Group(rows, rows * longest, longest, None, mask[:, None, None]),),
+        asked=begins,
     )

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 import torch
 
-from lp_sweep.trials.unpadded.grids import Grids, by_heads, grid, grids
+from lp_sweep.trials.unpadded.attention import Grids, by_heads, grid, grids
 from lp_sweep.trials.unpadded.tokens import RealTokens
 
 

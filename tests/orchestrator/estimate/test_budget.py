@@ -17,8 +17,7 @@ from lp_sweep.orchestrator.engine.workqueue import WorkQueue
 from lp_sweep.orchestrator.estimate.estimate import Rates
 from lp_sweep.storage.errors import SpecError
 from lp_sweep.storage.store import Store
-from lp_sweep.trials.job import Place
-from lp_sweep.trials.leaving import announce
+from lp_sweep.trials.job import Place, announce
 from tests.orchestrator.estimate.test_cost import PRICES, cluster_file
 from tests.support.program import sweep
 from tests.support.sweepfiles import make_inputs, planned

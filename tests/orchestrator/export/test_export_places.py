@@ -19,7 +19,7 @@ from lp_sweep.storage.shipped import ship
 from lp_sweep.storage.specs import TrialSpec
 from lp_sweep.storage.store import Store
 from lp_sweep.trials.datasource import data_fingerprint
-from lp_sweep.trials.placed import data_files, model_files
+from lp_sweep.trials.job import data_files, model_files
 from lp_sweep.trials.tasks import TASKS, glue_source
 from tests.support.sweepfiles import make_data
 from tests.support.toyworld import jobs, save_world

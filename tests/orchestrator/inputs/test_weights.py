@@ -25,7 +25,7 @@ from lp_sweep.orchestrator.inputs.weights import (
     read_header,
     shard_names,
 )
-from lp_sweep.trials.modeltypes import family_problem, type_problem, types
+from lp_sweep.trials.modelfiles import family_problem, type_problem, types
 from tests.support.families import FAMILIES, save_pretrained
 from tests.support.tiny import tiny_tokenizer
 from tests.support.toyworld import save_model

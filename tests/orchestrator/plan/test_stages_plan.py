@@ -28,8 +28,7 @@ from lp_sweep.storage.errors import SpecError, StoreError
 from lp_sweep.storage.networks import CONFIG
 from lp_sweep.storage.runs import Presence, Progress
 from lp_sweep.storage.store import Store
-from lp_sweep.trials.measures.heldout import held_out_rows
-from lp_sweep.trials.select import Measured
+from lp_sweep.trials.select import Measured, held_out_rows
 from tests.support.stagedplans import FULL, ONE, STAGED, cell_trial, plan_of, spec, the_full
 from tests.support.sweepfiles import CPU, PLAIN, make_inputs, planned
 

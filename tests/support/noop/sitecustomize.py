@@ -25,7 +25,7 @@ def _train_nothing(run: Any) -> None:
 
 
 def _noop_trial(job: Any, *_: Any) -> dict[str, Any]:
-    from lp_sweep.trials.record import identity_columns
+    from lp_sweep.trials.trial import identity_columns
 
     time.sleep(float(os.environ.get("LP_SWEEP_TEST_SECONDS", "0")))
     if str(job.trial.seed) == os.environ.get("LP_SWEEP_TEST_LEAK"):
