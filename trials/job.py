@@ -164,8 +164,8 @@ class Failure(NamedTuple):
     def of(cls, error: BaseException) -> Failure:
         return cls(
             error.kind if isinstance(error, TrialError) else "bug",
-            str(error) or type(error).__name__,
-            "".join(traceback.format_exception(error)),
+            _storable(str(error)) or type(error).__name__,
+            _storable("".join(traceback.format_exception(error))),
         )
 
 

@@ -14,8 +14,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from lp_sweep.storage.redact import REMOVED, redact_command, redact_text
+from lp_sweep.trials.job import Failure
 from lp_sweep.trials.run import execute
-from lp_sweep.trials.trial import Failure
 from tests.support.toyworld import jobs, save_world
 
 NONE: dict[str, str] = {}
