@@ -18,6 +18,7 @@ from lp_sweep.orchestrator.plan.plan import Work
 from lp_sweep.storage.specs import ProfileSpec, SpeedSpec, TrialSpec
 from lp_sweep.trials.measures.pairs import RULE
 from lp_sweep.trials.procedures import ITERATIVE, phases
+from lp_sweep.trials.select import held_out_rows
 from lp_sweep.trials.tasks import canonical_name
 
 _LAYER_PARAMETERS = 7_077_888  # bert-base
