@@ -24,7 +24,6 @@ from torch import nn
 
 from lp_sweep.storage.runs import machine_key
 from lp_sweep.storage.store import Store
-from lp_sweep.trials import checkpoint as statefile
 from lp_sweep.trials.batches import MAX_HALVINGS, BatchSizes
 from lp_sweep.trials.job import announced
 from lp_sweep.trials.steps import EpochMetric, Progress
@@ -120,7 +119,7 @@ class Checkpoints:
             store = Store(self.location, patience=self._patience)
             if not store.fetch_file(FOLDER, self._name, self._local):
                 return None
-            header = Header.parse(statefile.read_text(self._local))
+            header = Header.parse(read_state(self._local))
             _check_subject(header.subject, self.subject)
         except Exception as error:  # whatever a file or a network can do
             self._warn("ignored, the training starts anew", error)
@@ -138,7 +137,7 @@ class Checkpoints:
         if header is None:
             return Progress()
         try:
-            step_losses = statefile.load(self._local, model, optimizer)
+            step_losses = load_state(self._local, model, optimizer)
         except (ValueError, OSError) as error:
             self._warn("ignored, the training starts anew", error)
             return Progress()
@@ -166,7 +165,7 @@ class Checkpoints:
         text = json.dumps(asdict(self._header(progress)))
         try:
             self._folder.mkdir(parents=True, exist_ok=True)
-            statefile.write(self._local, text, model, optimizer, progress.step_losses)
+            write_state(self._local, text, model, optimizer, progress.step_losses)
             Store(self.location).put_file(FOLDER, self._name, self._local)
         except torch.AcceleratorError:
             raise
@@ -233,7 +232,7 @@ _TEXT, _CHECKSUM = "lp_sweep.checkpoint", "lp_sweep.crc32"
 _LOSSES = "step_losses"
 
 
-def write(
+def write_state(
     path: Path,
     text: str,
     model: nn.Module,
@@ -242,17 +241,20 @@ def write(
 ) -> None:
     """Parameters, buffers and AdamW's averages by name, and `step_losses`."""
     state = {**_state(model, optimizer), _LOSSES: step_losses}
-    _save(path, text, {name: value.detach().cpu().contiguous() for name, value in state.items()})
+    tensors = {name: value.detach().cpu().contiguous() for name, value in state.items()}
+    save_state(path, text, tensors)
+        path, text, {name: value.detach().cpu().contiguous() for name, value in state.items()}
+    )
 
 
-def _save(path: Path, text: str, tensors: dict[str, torch.Tensor]) -> None:
+def save_state(path: Path, text: str, tensors: dict[str, torch.Tensor]) -> None:
     checksum = zlib.crc32(text.encode())
     for name in sorted(tensors):
         checksum = _add(checksum, name, tensors[name])
     save_file(tensors, path, metadata={_TEXT: text, _CHECKSUM: f"{checksum:08x}"})
 
 
-def read_text(path: Path) -> str:
+def read_state(path: Path) -> str:
     """The text of a whole file. Raises ValueError or SafetensorError for any other."""
     with safe_open(path, framework="pt") as file:
         metadata = file.metadata() or {}
@@ -267,7 +269,7 @@ def read_text(path: Path) -> str:
     return text
 
 
-def load(path: Path, model: nn.Module, optimizer: torch.optim.Optimizer) -> torch.Tensor:
+def load_state(path: Path, model: nn.Module, optimizer: torch.optim.Optimizer) -> torch.Tensor:
     """Put the file's state into both, and give its `step_losses`.
 
     All of it or, on ValueError, nothing: when the file's tensors are not those of this network.

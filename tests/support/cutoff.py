@@ -10,7 +10,6 @@ import torch
 
 from lp_sweep.storage.store import Store
 from lp_sweep.trials import checkpoint
-from lp_sweep.trials import checkpoint as statefile
 from lp_sweep.trials import finetune as finetuning
 from lp_sweep.trials.run import execute
 
@@ -64,9 +63,9 @@ def cut_off(job: dict[str, Any], store: Store, monkeypatch: pytest.MonkeyPatch, 
 
 
 def write_state(path: Path, text: str, tensors: dict[str, torch.Tensor]) -> None:
-    statefile._save(path, text, tensors)
+    checkpoint.save_state(path, text, tensors)
 
 
 def other_network(path: Path) -> None:
-    text = statefile.read_text(path)
+    text = checkpoint.read_state(path)
     write_state(path, text, {"model.a": torch.zeros(3), "step_losses": torch.zeros(STEPS)})

@@ -22,7 +22,6 @@ from lp_sweep.storage.runs import machine_key
 from lp_sweep.storage.specs import Recipe
 from lp_sweep.storage.store import Store
 from lp_sweep.trials import checkpoint
-from lp_sweep.trials import checkpoint as statefile
 from lp_sweep.trials import finetune as finetuning
 from lp_sweep.trials.job import announce, announced
 from lp_sweep.trials.prune import load_pruned
@@ -156,7 +155,7 @@ def test_seconds_are_of_all_tries(
 ) -> None:
     job = job_of(world, checkpoint_every=3600.0)
     cut_off(job, store, monkeypatch, 2 * STEPS + 10)
-    text = statefile.read_text(next((Path(store.location) / "checkpoints").iterdir()))
+    text = checkpoint.read_state(next((Path(store.location) / "checkpoints").iterdir()))
     header = checkpoint.Header.parse(text)
     assert header.seconds_total > header.seconds_train > 0
     began = time.perf_counter()
@@ -175,7 +174,7 @@ def test_a_short_training_writes_none(
     world: Path, store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     written: list[Any] = []
-    monkeypatch.setattr(statefile, "write", lambda *args: written.append(args))
+    monkeypatch.setattr(checkpoint, "write_state", lambda *args: written.append(args))
     execute(job_of(world, checkpoint_every=300.0), store.location)
     assert not written
 
@@ -192,7 +191,7 @@ def steps_written(job: dict[str, Any], store: Store, monkeypatch: pytest.MonkeyP
     monkeypatch.setattr(checkpoint.time, "monotonic", lambda: float(next(clock)))
     steps: list[int] = []
     monkeypatch.setattr(
-        statefile, "write", lambda path, text, *rest: steps.append(json.loads(text)["step"])
+        checkpoint, "write_state", lambda path, text, *rest: steps.append(json.loads(text)["step"])
     )
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # nothing was written, so nothing can be put
@@ -266,7 +265,7 @@ def _change(**header: Any) -> Any:
     """Another header, with a checksum that is right."""
 
     def change(path: Path) -> None:
-        text = json.loads(statefile.read_text(path)) | header
+        text = json.loads(checkpoint.read_state(path)) | header
         with safe_open(path, framework="pt") as file:
             tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
         write_state(path, json.dumps(text), tensors)
@@ -318,7 +317,7 @@ def test_of_another_device_or_precision_it_is_ignored(
     job = job_of(world, checkpoint_every=3600.0)
     cut_off(job, store, monkeypatch, 5)
     path = Path(store.location) / "checkpoints" / f"{job['id']}.safetensors"
-    subject = checkpoint.Header.parse(statefile.read_text(path)).subject
+    subject = checkpoint.Header.parse(checkpoint.read_state(path)).subject
     _change(subject=list(subject._replace(**{field: value})))(path)
     with pytest.warns(UserWarning, match=f"its {field} is {value!r}"):
         execute(job, store.location)
@@ -443,10 +442,10 @@ def test_every_familys_state_comes_back(family: Family, tmp_path: Path) -> None:
 
     model, optimizer = load()
     step(model, optimizer)
-    statefile.write(tmp_path / "state", "text", model, optimizer, torch.tensor([0.5]))
-    assert statefile.read_text(tmp_path / "state") == "text"
+    checkpoint.write_state(tmp_path / "state", "text", model, optimizer, torch.tensor([0.5]))
+    assert checkpoint.read_state(tmp_path / "state") == "text"
     again, its_optimizer = load()
-    assert statefile.load(tmp_path / "state", again, its_optimizer).tolist() == [0.5]
+    assert checkpoint.load_state(tmp_path / "state", again, its_optimizer).tolist() == [0.5]
     for one, other in ((model, optimizer), (again, its_optimizer)):
         step(one, other)
     for name, value in model.state_dict().items():
