@@ -19,8 +19,7 @@ from lp_sweep.analysis.leftout import left_out
 from lp_sweep.analysis.legend import Note, legend
 from lp_sweep.analysis.untaught import where_nothing_was_learned
 from lp_sweep.storage.catalog import Catalog
-from lp_sweep.storage.printable import ranges
-from lp_sweep.storage.wording import metric_name
+from lp_sweep.storage.printable import metric_name, ranges
 
 Row = Mapping[str, Any]
 Unit = Literal["points", "percent"]

@@ -8,8 +8,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from lp_sweep.analysis.legend import Note
-from lp_sweep.storage.printable import listed
-from lp_sweep.storage.wording import metric_name
+from lp_sweep.storage.printable import listed, metric_name
 
 Row = Mapping[str, Any]
 _PLACE = ("sweep", "model", "procedure")

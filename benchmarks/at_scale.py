@@ -37,7 +37,7 @@ from lp_sweep.orchestrator.plan.known import Known
 from lp_sweep.orchestrator.plan.plan import Plan, Work
 from lp_sweep.orchestrator.plan.planning import make_plan
 from lp_sweep.orchestrator.sweepfile.load import load_sweep
-from lp_sweep.storage import packfile
+from lp_sweep.storage import parquet
 from lp_sweep.storage.identity import IDENTITY_VERSION, canonical_json
 from lp_sweep.storage.schema import TRIALS
 from lp_sweep.storage.store import Store
@@ -160,8 +160,8 @@ def fill(store: Store, plan: Plan) -> int:
             record(work, start + place, draw)
             for place, work in enumerate(works[start : start + _PACK])
         ]
-        pack = packfile.encode_pack("trials", pa.Table.from_pylist(rows, TRIALS))
-        store.write(f"trials/{packfile.FOLDER}/{uuid.uuid4().hex}.parquet", pack)
+        pack = parquet.encode_pack("trials", pa.Table.from_pylist(rows, TRIALS))
+        store.write(f"trials/{parquet.PACKS}/{uuid.uuid4().hex}.parquet", pack)
     Recorder(store, part=False, command="").cells(plan)
     return len(works)
 

@@ -2,6 +2,8 @@
 
 Credentials come from where every AWS program takes them: the environment, ~/.aws, the machine's
 role. None is ever part of a location, of a record or of a message. No bucket is ever made.
+
+    s3://BUCKET/PREFIX[?endpoint_override=HOST:PORT&scheme=http&region=REGION]
 """
 
 from __future__ import annotations
@@ -15,12 +17,13 @@ from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from functools import cached_property
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
+from urllib.parse import parse_qsl, urlencode, urlsplit
 
 import pyarrow.fs as arrow_fs
 
+from lp_sweep.storage.errors import StoreError
 from lp_sweep.storage.files import FileInfo, PermanentError, UnreachableError
-from lp_sweep.storage.s3url import find_endpoint, parse_url
 
 _CONNECT_SECONDS, _SILENCE_SECONDS, _TRIES = 5, 30, 2  # the store's own patience is what counts
 _ONE_PUT = 5 * 2**20  # bytes; up to here Arrow sends one request, whole or not at all
@@ -30,6 +33,9 @@ _REFUSED = {
     *("ACCESS_DENIED", "INVALID_ACCESS_KEY_ID", "SIGNATURE_DOES_NOT_MATCH", "UNRECOGNIZED_CLIENT"),
     *("MISSING_AUTHENTICATION_TOKEN", "INVALID_CLIENT_TOKEN_ID", "403"),
 }
+
+_OPTIONS = ("endpoint_override", "region", "scheme")
+_FORM = "s3://BUCKET/PREFIX, optionally with ?endpoint_override=HOST:PORT&scheme=http&region=REGION"
 
 T = TypeVar("T")
 
@@ -251,3 +257,75 @@ def _uninterrupted(action: Callable[[], T]) -> T:
     """Ctrl-C must not end a stream between its opening and its content: closing publishes it."""
     with ThreadPoolExecutor(1) as pool:  # signals reach the main thread only
         return pool.submit(action).result()
+
+
+# -- the location, as a user writes it
+
+
+class Url(NamedTuple):
+    """What a location says, and the location as it is kept."""
+
+    bucket: str
+    prefix: str  # without slashes at its ends; may be empty
+    options: dict[str, str]
+    location: str
+
+
+def parse_url(text: str) -> Url:
+    """Raises StoreError, which never repeats what may be a secret."""
+    rest, _, query = text.removeprefix("s3://").partition("?")
+    if "@" in rest.split("/")[0]:
+        raise StoreError(
+            "credentials do not belong in a store's location (it is written into records, logs and "
+            "commands): leave out what stands before the @. Set AWS_ACCESS_KEY_ID and "
+            "AWS_SECRET_ACCESS_KEY, or use ~/.aws/credentials."
+        )
+    bucket, _, prefix = rest.partition("/")
+    parts = [part for part in prefix.split("/") if part]
+    if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]{2,}", bucket) or {".", ".."} & set(parts):
+        raise StoreError(f"{text.partition('?')[0]!r} names no bucket and prefix. Write {_FORM}.")
+    return _with_options(bucket, "/".join(parts), query)
+
+
+def _with_options(bucket: str, prefix: str, query: str) -> Url:
+    options = dict(parse_qsl(query, keep_blank_values=True))
+    unknown = sorted(set(options) - set(_OPTIONS))
+    if unknown or (query and not options):
+        named = ", ".join(name for name in unknown if re.fullmatch("[a-z_]+", name))
+        raise StoreError(  # what stands there may be a secret: no value is shown
+            f"the location s3://{bucket}/{prefix} has unknown options{named and f': {named}'}. "
+            f"Write {_FORM}; credentials come from the environment or ~/.aws."
+        )
+    if "@" in options.get("endpoint_override", ""):
+        raise StoreError(
+            f"the endpoint of s3://{bucket}/{prefix} has credentials in it: leave out what stands "
+            "before the @. They come from the environment or ~/.aws."
+        )
+    place = f"s3://{bucket}/{prefix}".rstrip("/")
+    return Url(
+        bucket, prefix, options, f"{place}?{urlencode(options, safe=':/')}" if query else place
+    )
+
+
+class Endpoint(NamedTuple):
+    """Where the server is: host and port, None for Amazon's own."""
+
+    host: str | None
+    scheme: str
+
+    def __str__(self) -> str:
+        return f"{self.scheme}://{self.host}" if self.host else "Amazon S3"
+
+
+def find_endpoint(options: dict[str, str]) -> Endpoint:
+    """The location's own, else what AWS_ENDPOINT_URL_S3 or AWS_ENDPOINT_URL says."""
+    told = options.get("endpoint_override")
+    if told is None and os.environ.get("AWS_IGNORE_CONFIGURED_ENDPOINT_URLS", "") != "true":
+        told = os.environ.get("AWS_ENDPOINT_URL_S3") or os.environ.get("AWS_ENDPOINT_URL")
+    if not told:
+        return Endpoint(None, options.get("scheme", "https"))
+    if "://" not in told:
+        return Endpoint(told.rstrip("/"), options.get("scheme", "https"))
+    parts = urlsplit(told)
+    host = parts.netloc.rpartition("@")[2] + parts.path.rstrip("/")
+    return Endpoint(host, options.get("scheme", parts.scheme))

@@ -20,10 +20,10 @@ import pyarrow.compute as pc
 
 from lp_sweep.storage import reading
 from lp_sweep.storage.errors import QueryError
+from lp_sweep.storage.printable import unknown_sweep
 from lp_sweep.storage.schema import TABLES
 from lp_sweep.storage.setups import EARLIER, Setup, cells_of_setup, earlier_cells, earlier_setups
 from lp_sweep.storage.store import Store, Unreadable
-from lp_sweep.storage.wording import unknown_sweep
 
 # by name, or by one that the statement puts together
 _PREDICTIONS = re.compile(r"predictions|\bquery(_table)?\b", re.IGNORECASE)

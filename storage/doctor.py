@@ -16,13 +16,13 @@ from typing import Literal, NamedTuple
 
 import pyarrow as pa
 
-from lp_sweep.storage import packfile, parquet
+from lp_sweep.storage import parquet
 from lp_sweep.storage.files import NOT_A_FILE, SET_ASIDE, FileInfo
 from lp_sweep.storage.networks import CONFIG, NEED, NEED_BEST, WEIGHTS, kept_by
-from lp_sweep.storage.parquet import MisnamedError, NotARecordError
+from lp_sweep.storage.parquet import SUFFIX, MisnamedError, NotARecordError
 from lp_sweep.storage.schema import TABLES
 from lp_sweep.storage.store import Store, is_file_name
-from lp_sweep.storage.tablelist import SUFFIX, THREADS, record_name
+from lp_sweep.storage.tablefiles import THREADS, record_name
 
 CHECKPOINTS = "checkpoints"
 _OTHER_FOLDERS = (CHECKPOINTS, "runs", WEIGHTS)
@@ -63,7 +63,7 @@ def examine(store: Store) -> list[Finding]:
 
 
 def _examine_table(store: Store, table: str) -> Iterator[Finding]:
-    for folder in (table, f"{table}/{packfile.FOLDER}"):
+    for folder in (table, f"{table}/{parquet.PACKS}"):
         yield from _stale(store, folder)
         infos = store.listing(folder, others=True)
         with ThreadPoolExecutor(THREADS) as pool:
@@ -139,7 +139,7 @@ def _look(store: Store, folder: str, info: FileInfo) -> Finding | None:
 
 def _look_at_pack(store: Store, path: str, table: str) -> Finding | None:
     found = store.perform(
-        f"read {store.files.where(path)}", lambda: packfile.read_rows(store.files, path, table)
+        f"read {store.files.where(path)}", lambda: parquet.read_rows(store.files, path, table)
     )
     if found.problem is None:
         return None
@@ -196,11 +196,11 @@ def _mend(store: Store, finding: Finding, table: str) -> None:
         rows = parquet.decode(store.content(finding.path), table)
         for name in _ids(rows, table):
             if name and is_file_name(name) and store.find(table, name) is None:
-                store.put(table, name, packfile.only(rows, table, [name]))
+                store.put(table, name, parquet.only(rows, table, [name]))
     if finding.action == "salvage":
-        rows = packfile.read_rows(store.files, finding.path, table).rows
-        pack = f"{table}/{packfile.FOLDER}/{uuid.uuid4().hex}{SUFFIX}"
-        store.write(pack, packfile.encode_pack(table, rows))
+        rows = parquet.read_rows(store.files, finding.path, table).rows
+        pack = f"{table}/{parquet.PACKS}/{uuid.uuid4().hex}{SUFFIX}"
+        store.write(pack, parquet.encode_pack(table, rows))
     if finding.action != "leave":
         _set_aside(store, finding.path)
 

@@ -11,14 +11,16 @@ and decides what is tried again.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+import time
+from collections.abc import Callable, Iterable
 from pathlib import Path
-from typing import IO, Any, NamedTuple, Protocol
+from typing import IO, Any, NamedTuple, Protocol, TypeVar
 
 from lp_sweep.storage.errors import StoreError
 from lp_sweep.storage.places import expanded, is_file
 from lp_sweep.storage.printable import shown
 
+_FIRST_DELAY, _LONGEST_DELAY = 0.2, 10.0  # seconds between tries
 _OTHER_URL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:/")
 
 
@@ -45,6 +47,18 @@ class NotAFileError(PermanentError):
 
 class UnreachableError(OSError):
     """The place itself is away: unmounted, renamed, no connection. It may come back."""
+
+
+# asking again changes none of these
+_LASTING = (
+    FileNotFoundError,
+    IsADirectoryError,
+    NotADirectoryError,
+    PermissionError,
+    PermanentError,
+)
+
+T = TypeVar("T")
 
 
 class Files(Protocol):
@@ -126,3 +140,32 @@ def open_files(location: str | Path) -> Files:
             "or s3://BUCKET/PREFIX. Name another with --store or LP_SWEEP_STORE."
         )
     return Folder(location)
+
+
+class Deadline:
+    """One operation's patience: its tries, and those of its parts, end at the same moment."""
+
+    def __init__(self, patience: float) -> None:
+        """patience: seconds from the first failure; 0 means one try."""
+        self._patience = patience
+        self._end: float | None = None
+
+    def persist(self, action: Callable[[], T]) -> T:
+        """Raises the last OSError. What is not there, or can't mend, is not tried again."""
+        delay = _FIRST_DELAY
+        while True:
+            try:
+                return action()
+            except _LASTING:
+                raise
+            except OSError:
+                left = self._left()
+                if left <= 0:
+                    raise
+            time.sleep(min(delay, left))
+            delay = min(2 * delay, _LONGEST_DELAY)
+
+    def _left(self) -> float:
+        if self._end is None:
+            self._end = time.monotonic() + self._patience
+        return self._end - time.monotonic()

@@ -7,6 +7,7 @@ beside the weights tells them apart. Loads no network.
 
 from __future__ import annotations
 
+import hashlib
 import json
 from collections import defaultdict
 from pathlib import Path
@@ -16,6 +17,7 @@ from lp_sweep.storage.identity import content_hash
 from lp_sweep.storage.store import Store
 
 WEIGHTS = "weights"
+SUMS = "SHA256SUMS"  # of every file of a kept or exported network, as `sha256sum -c` reads it
 CONFIG = "config.json"  # the last file of a kept network: its presence means complete
 KEPT_BY = "kept-by.txt"  # one of the texts below; a network without it stays
 BEST, ALL = "best", "all"
@@ -163,4 +165,35 @@ def _group(row: dict[str, Any]) -> bytes | None:
     try:
         return bytes.fromhex(content_hash(json.loads(row["spec"]) | {"seed": None}))[:16]
     except (ValueError, TypeError, RecursionError):  # whoever wrote it
+        return None
+
+
+# -- checksums: they find a byte that changed later, even when no prediction changes
+
+
+def write_sums(folder: Path) -> None:
+    """Lists all files below `folder` in SUMS, in the order of their names."""
+    lines = [f"{_digest(folder / name)}  {name}\n" for name in _names(folder)]
+    (folder / SUMS).write_text("".join(lines), encoding="utf-8")
+
+
+def changed_files(folder: Path) -> list[str]:
+    """The files that are not what the folder's sums say, or are gone; none where it has no sums."""
+    path = folder / SUMS
+    if not path.is_file():
+        return []
+    told = (line.partition("  ") for line in path.read_text(encoding="utf-8").splitlines())
+    return [name for digest, _, name in told if _digest(folder / name) != digest]
+
+
+def _names(folder: Path) -> list[str]:
+    paths = (path.relative_to(folder) for path in folder.rglob("*") if path.is_file())
+    return sorted(path.as_posix() for path in paths if path.as_posix() != SUMS)
+
+
+def _digest(path: Path) -> str | None:
+    try:
+        with path.open("rb") as stream:
+            return hashlib.file_digest(stream, "sha256").hexdigest()
+    except OSError:
         return None

@@ -20,12 +20,11 @@ from functools import partial
 from typing import NamedTuple
 
 import pyarrow as pa
-import pyarrow.compute as pc
 
-from lp_sweep.storage import packfile, parquet
-from lp_sweep.storage.parquet import NotARecordError
+from lp_sweep.storage import parquet
+from lp_sweep.storage.parquet import SUFFIX, NotARecordError
 from lp_sweep.storage.store import Store
-from lp_sweep.storage.tablelist import SUFFIX, THREADS, Contents
+from lp_sweep.storage.tablefiles import THREADS, Contents, Gathered
 
 PACKED = ("trials", "profiles", "predictions", "attempts")
 PACK_BYTES = 64 * 2**20  # of rows in memory; on disk a fifth of it or less
@@ -114,7 +113,7 @@ def _pieces(store: Store, table: str, contents: Contents, settle: float) -> Iter
 
 def _pack_piece(store: Store, table: str, path: str) -> Iterator[_Piece]:
     try:
-        size = partial(packfile.raw_bytes, store.files, path, table)
+        size = partial(parquet.raw_bytes, store.files, path, table)
         if store.perform(f"read {path}", size) < PACK_BYTES // 2:
             found = _pack_rows(store, table, path)
             if found.problem is None:
@@ -126,11 +125,10 @@ def _pack_piece(store: Store, table: str, path: str) -> Iterator[_Piece]:
 def _single_piece(store: Store, table: str, name: str) -> _Piece | None:
     path = f"{table}/{name}{SUFFIX}"
     try:
-        rows = parquet.decode(store.content(path), table)
+        rows = parquet.decode_record(store.content(path), table, name)
     except (FileNotFoundError, NotARecordError):
         return None
-    mine = rows[parquet.id_column(table)].unique().to_pylist() == [name]
-    return _Piece(path, rows, False) if mine else None
+    return _Piece(path, rows, False) if len(rows) else None
 
 
 def _batches(pieces: Iterable[_Piece]) -> Iterator[list[_Piece]]:
@@ -146,8 +144,11 @@ def _batches(pieces: Iterable[_Piece]) -> Iterator[list[_Piece]]:
 
 
 def _merge(store: Store, table: str, batch: list[_Piece]) -> int:
-    path = f"{table}/{packfile.FOLDER}/{uuid.uuid4().hex}{SUFFIX}"
-    content = packfile.encode_pack(table, _once(table, batch))
+    path = f"{table}/{parquet.PACKS}/{uuid.uuid4().hex}{SUFFIX}"
+    gathered = Gathered(table)  # once each: two compactors may have packed the same
+    for piece in batch:
+        gathered.add(piece.rows)
+    content = parquet.encode_pack(table, gathered.listing(sort=False).rows.combine_chunks())
     store.write(path, content)
     try:
         if store.content(path) != content:  # what is deleted must be there: `doctor` names the pack
@@ -158,21 +159,8 @@ def _merge(store: Store, table: str, batch: list[_Piece]) -> int:
     return sum(not piece.is_pack for piece in batch)
 
 
-def _once(table: str, batch: list[_Piece]) -> pa.Table:
-    """Every identifier's rows from one piece only: two compactors may have packed the same."""
-    column = parquet.id_column(table)
-    seen: set[str] = set()
-    parts = []
-    for piece in batch:
-        ids = set(piece.rows[column].unique().to_pylist())
-        fresh = pc.is_in(piece.rows[column], pa.array(sorted(ids - seen), pa.string()))
-        parts.append(piece.rows if not ids & seen else piece.rows.filter(fresh))
-        seen |= ids
-    return pa.concat_tables(parts).combine_chunks()
-
-
-def _pack_rows(store: Store, table: str, path: str) -> packfile.PackRows:
-    return store.perform(f"read {path}", partial(packfile.read_rows, store.files, path, table))
+def _pack_rows(store: Store, table: str, path: str) -> parquet.PackRows:
+    return store.perform(f"read {path}", partial(parquet.read_rows, store.files, path, table))
 
 
 def _delete(store: Store, paths: list[str]) -> None:

@@ -25,13 +25,17 @@ import pyarrow as pa
 
 from lp_sweep.storage import parquet
 from lp_sweep.storage.errors import StoreError
-from lp_sweep.storage.files import NOT_A_FILE, FileInfo, NotAFileError, PermanentError, open_files
-from lp_sweep.storage.gather import Listing, Unreadable
-from lp_sweep.storage.parquet import NotARecordError
-from lp_sweep.storage.retry import Deadline
+from lp_sweep.storage.files import (
+    NOT_A_FILE,
+    Deadline,
+    FileInfo,
+    NotAFileError,
+    PermanentError,
+    open_files,
+)
+from lp_sweep.storage.parquet import SUFFIX, NotARecordError
 from lp_sweep.storage.schema import TABLES
-from lp_sweep.storage.tablefiles import TableFiles
-from lp_sweep.storage.tablelist import SUFFIX, THREADS, Contents
+from lp_sweep.storage.tablefiles import THREADS, Contents, Listing, TableFiles, Unreadable
 
 __all__ = ["Listing", "Store", "Unreadable", "is_store"]
 
@@ -135,7 +139,7 @@ class Store:
     def has(self, table: str, name: str) -> bool:
         """Whether the record is there. An empty file is what a crash of the machine leaves."""
         _path(table, name)
-        return self._of_table(table, lambda files, deadline: files.listed.has(name, deadline))
+        return self._of_table(table, lambda files, deadline: files.has(name, deadline))
 
     def find(self, table: str, name: str) -> list[dict[str, Any]] | None:
         """The rows of a record; None where it is missing or unreadable: then it is to be made."""
@@ -184,7 +188,7 @@ class Store:
         """The identifiers of every record of a table. `finished` leaves out the files that are
         empty or cut off, whose work is to be done again."""
         return self._of_table(
-            table, lambda files, deadline: files.listed.names(deadline, finished=finished)
+            table, lambda files, deadline: files.names(deadline, finished=finished)
         )
 
     def read_all(
@@ -205,14 +209,12 @@ class Store:
 
     def contents(self, table: str) -> Contents:
         """The files of a table: for those who work on files, not on records."""
-        return self._of_table(table, lambda files, deadline: files.listed.contents(deadline))
+        return self._of_table(table, lambda files, deadline: files.contents(deadline))
 
     def pack_ids(self, table: str, contents: Contents) -> dict[str, frozenset[str]]:
         """The identifiers in each pack, by its path; none for an unreadable one. Raises
         FileNotFoundError when a pack is gone."""
-        return self._of_table(
-            table, lambda files, deadline: files.listed.pack_ids(contents, deadline)
-        )
+        return self._of_table(table, lambda files, deadline: files.pack_ids(contents, deadline))
 
     # -- other files
 

@@ -243,8 +243,6 @@ def write_state(
     state = {**_state(model, optimizer), _LOSSES: step_losses}
     tensors = {name: value.detach().cpu().contiguous() for name, value in state.items()}
     save_state(path, text, tensors)
-        path, text, {name: value.detach().cpu().contiguous() for name, value in state.items()}
-    )
 
 
 def save_state(path: Path, text: str, tensors: dict[str, torch.Tensor]) -> None:

@@ -20,9 +20,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from lp_sweep.storage.errors import MissingInputError
-from lp_sweep.storage.printable import listed, short, shown
+from lp_sweep.storage.printable import did_you_mean, listed, short, shown
 from lp_sweep.storage.specs import TaskDefinition
-from lp_sweep.storage.wording import did_you_mean
 from lp_sweep.trials.readers import first_failing
 
 _WHOLE = re.compile(r"-?\d{1,18}", re.ASCII)  # longer ones are names

@@ -30,9 +30,9 @@ from lp_sweep.storage.networks import (
     keep_for_good,
     keep_while_needed,
     settle,
+    write_sums,
 )
-from lp_sweep.storage.outbox import Outbox
-from lp_sweep.storage.sums import write_sums
+from lp_sweep.storage.spool import Outbox
 from lp_sweep.trials.inputs import Inputs
 from lp_sweep.trials.load import quiet
 

@@ -16,8 +16,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from lp_sweep.storage.printable import shown
-from lp_sweep.storage.wording import did_you_mean
+from lp_sweep.storage.printable import did_you_mean, shown
 
 _LIST = "MODEL_FOR_{}_MAPPING_NAMES"
 _BOTH_WAYS = frozenset({"xlnet"})  # listed as a causal model only, and reads in both directions

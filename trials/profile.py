@@ -20,9 +20,8 @@ from transformers import PreTrainedModel
 
 from lp_sweep.storage.errors import MissingInputError
 from lp_sweep.storage.identity import IDENTITY_VERSION, canonical_json
-from lp_sweep.storage.outbox import Outbox
 from lp_sweep.storage.specs import ProfileSpec, SpeedSpec
-from lp_sweep.storage.spool import Record
+from lp_sweep.storage.spool import Outbox, Record
 from lp_sweep.trials.batches import EVALUATION_BATCH, MAX_HALVINGS, BatchSizes, whole_batch
 from lp_sweep.trials.device import (
     forget_frames,

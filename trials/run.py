@@ -19,10 +19,9 @@ import torch
 
 from lp_sweep.storage.errors import StoreError
 from lp_sweep.storage.identity import IDENTITY_VERSION, canonical_json
-from lp_sweep.storage.outbox import Outbox
+from lp_sweep.storage.printable import metric_name
 from lp_sweep.storage.redact import redact_text
-from lp_sweep.storage.spool import Record
-from lp_sweep.storage.wording import metric_name
+from lp_sweep.storage.spool import Outbox, Record
 from lp_sweep.trials.batches import MAX_HALVINGS, BatchSizes, whole_batch
 from lp_sweep.trials.checkpoint import FOLDER, Checkpoints, Subject, file_name
 from lp_sweep.trials.device import forget_frames, free_memory, pick_device, precision_used

@@ -17,9 +17,8 @@ from typing import Any, NamedTuple
 
 from lp_sweep.storage.errors import MissingInputError, SpecError
 from lp_sweep.storage.places import is_file
-from lp_sweep.storage.printable import listed, shown
+from lp_sweep.storage.printable import did_you_mean, listed, shown
 from lp_sweep.storage.specs import TaskDefinition
-from lp_sweep.storage.wording import did_you_mean
 
 GLUE_DATASET = "nyu-mll/glue"
 GLUE_REVISION = "bcdcba79d07bc864c1c254ccfcedcce55bcc9a8c"

@@ -21,8 +21,7 @@ from lp_sweep.analysis.statistics.answers import Reader, reader
 from lp_sweep.analysis.tables import Table
 from lp_sweep.analysis.untaught import untaught
 from lp_sweep.storage.catalog import Catalog
-from lp_sweep.storage.printable import ranges
-from lp_sweep.storage.wording import metric_name
+from lp_sweep.storage.printable import metric_name, ranges
 
 Row = Mapping[str, Any]
 _TASK = ("sweep", "model", "task")

@@ -11,9 +11,8 @@ from lp_sweep.analysis.mixed import mixed, setup_notes
 from lp_sweep.analysis.report.page import Gaps, Sheet
 from lp_sweep.analysis.tables import Table, context, flat
 from lp_sweep.storage.catalog import Catalog
-from lp_sweep.storage.printable import listed, short
+from lp_sweep.storage.printable import also_in_train, listed, short
 from lp_sweep.storage.redact import redact_text
-from lp_sweep.storage.wording import also_in_train
 
 Row = Mapping[str, Any]
 _MOST = 500  # lines of a list

@@ -26,9 +26,9 @@ from lp_sweep.orchestrator.engine.cluster import is_job_server
 from lp_sweep.orchestrator.inputs.parcel import check_packed, own_files, pack
 from lp_sweep.orchestrator.service.request import Request
 from lp_sweep.orchestrator.sweepfile.load import SweepFile
+from lp_sweep.storage.bucket import parse_url
 from lp_sweep.storage.errors import PreflightError, SpecError
 from lp_sweep.storage.files import is_url
-from lp_sweep.storage.s3url import parse_url
 
 if TYPE_CHECKING:
     from lp_sweep.orchestrator.cli.running import How

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import typer
 from typer.core import TyperGroup
 
-from lp_sweep.storage.wording import did_you_mean
+from lp_sweep.storage.printable import did_you_mean
 
 SECTIONS = {
     "Train": ("init", "schema", "plan", "prefetch", "run", "resume", "retry"),

@@ -20,8 +20,7 @@ from lp_sweep.orchestrator.cli.options import (
 from lp_sweep.orchestrator.cli.output import emit, warn_unreadable
 from lp_sweep.orchestrator.mirrors.kinds import MirrorKind, check_installed, open_mirror
 from lp_sweep.storage.errors import SpecError
-from lp_sweep.storage.printable import page
-from lp_sweep.storage.wording import unknown_sweep
+from lp_sweep.storage.printable import page, unknown_sweep
 
 if TYPE_CHECKING:
     from lp_sweep.orchestrator.service.store import States

@@ -22,8 +22,8 @@ from lp_sweep.orchestrator.estimate.timings import DEVICE, newest, pair_of, rati
 from lp_sweep.orchestrator.estimate.workload import CPU, GPU, MeanLengths, recorded
 from lp_sweep.orchestrator.plan.known import read_ledger
 from lp_sweep.orchestrator.plan.words import short_model
+from lp_sweep.storage.printable import unknown_sweep
 from lp_sweep.storage.store import Store, Unreadable
-from lp_sweep.storage.wording import unknown_sweep
 
 _TOTAL = ("all", "all")
 _LONG = pa.schema(

@@ -10,9 +10,8 @@ from typing import Any
 
 from lp_sweep.analysis.render import markdown_escape
 from lp_sweep.orchestrator.export.facts import Base, Facts, Speed
-from lp_sweep.storage.printable import printable, ranges
+from lp_sweep.storage.printable import also_in_train, metric_name, printable, ranges
 from lp_sweep.storage.specs import TrialSpec
-from lp_sweep.storage.wording import also_in_train, metric_name
 
 Record = Mapping[str, Any]
 TAGS = ["lp-sweep", "layer-pruning"]

@@ -12,11 +12,10 @@ from typing import Any, NamedTuple
 from lp_sweep.orchestrator.export.places import Where, job_of
 from lp_sweep.storage.errors import ExportError
 from lp_sweep.storage.identity import trial_id
-from lp_sweep.storage.networks import fetch_network, has_network
+from lp_sweep.storage.networks import changed_files, fetch_network, has_network
+from lp_sweep.storage.printable import metric_name
 from lp_sweep.storage.specs import TrialSpec
 from lp_sweep.storage.store import Store
-from lp_sweep.storage.sums import changed_files
-from lp_sweep.storage.wording import metric_name
 
 Tell = Callable[[str], None]
 # of a kept network: no other file leaves the store. Whether one is missing, the check finds out

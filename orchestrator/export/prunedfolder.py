@@ -16,7 +16,7 @@ from lp_sweep.orchestrator.export.folder import ABOUT, staged
 from lp_sweep.orchestrator.export.process import Answer, ask
 from lp_sweep.orchestrator.inputs.models import ModelInput
 from lp_sweep.storage.errors import ExportError, SpecError
-from lp_sweep.storage.sums import write_sums
+from lp_sweep.storage.networks import write_sums
 from lp_sweep.trials.select import DROP, dropped_layers, kept_layers
 
 _ROUNDING = 1e-5  # of two processes on one machine; x the largest state

@@ -28,10 +28,10 @@ from lp_sweep.orchestrator.export.process import ask
 from lp_sweep.orchestrator.export.rows import DevRows, dev_rows
 from lp_sweep.orchestrator.export.verify import Expected, Nearness, Verified, verify
 from lp_sweep.storage.errors import SpecError
+from lp_sweep.storage.networks import write_sums
+from lp_sweep.storage.printable import metric_name
 from lp_sweep.storage.schema import PUBLISHED_VERSIONS
 from lp_sweep.storage.specs import TrialSpec
-from lp_sweep.storage.sums import write_sums
-from lp_sweep.storage.wording import metric_name
 
 # of a record: nothing else leaves the store, and so no column that a later version adds
 _PUBLISHED = (

@@ -14,8 +14,8 @@ import numpy as np
 
 from lp_sweep.orchestrator.export.process import Answer
 from lp_sweep.storage.errors import ExportError
+from lp_sweep.storage.printable import metric_name
 from lp_sweep.storage.specs import TaskDefinition
-from lp_sweep.storage.wording import metric_name
 from lp_sweep.trials.metrics import positive_label, predictions, score
 
 _SAME_SCORE = 1e-9  # shares; of the very same answers

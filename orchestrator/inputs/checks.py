@@ -19,8 +19,8 @@ from lp_sweep.orchestrator.inputs.resolve import Needed, Sweep, TaskInput
 from lp_sweep.orchestrator.inputs.room import needs, space_problems, write_problems
 from lp_sweep.orchestrator.inputs.weights import folder_problems
 from lp_sweep.storage.errors import PreflightError, TrialError
+from lp_sweep.storage.printable import also_in_train
 from lp_sweep.storage.specs import Recipe
-from lp_sweep.storage.wording import also_in_train
 from lp_sweep.trials.datasource import empty_texts, load_task, overlap
 from lp_sweep.trials.modelfiles import go_offline, type_problem
 from lp_sweep.trials.tasks import unnamed_positive

@@ -29,11 +29,10 @@ from lp_sweep.orchestrator.sweepfile.overrides import is_part
 from lp_sweep.orchestrator.sweepfile.until import ASSUMED
 from lp_sweep.storage.errors import SpecError
 from lp_sweep.storage.places import BUILT_IN
-from lp_sweep.storage.printable import page, ranges
+from lp_sweep.storage.printable import metric_name, page, ranges
 from lp_sweep.storage.runs import Observer
 from lp_sweep.storage.specs import SpeedSpec
 from lp_sweep.storage.store import Store, is_store
-from lp_sweep.storage.wording import metric_name
 from lp_sweep.trials.feedforward_rules import NONE
 from lp_sweep.trials.procedures import DIRECT
 

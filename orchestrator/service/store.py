@@ -11,11 +11,10 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from lp_sweep.orchestrator.plan.known import attempted_work, failures
 from lp_sweep.orchestrator.watch.counts import COLUMNS, state_counts
 from lp_sweep.storage.errors import StoreError
-from lp_sweep.storage.printable import page, printable
+from lp_sweep.storage.printable import page, printable, unknown_sweep
 from lp_sweep.storage.runs import Announcement, Observer
 from lp_sweep.storage.setups import Setup, earlier_setups
 from lp_sweep.storage.store import Store, Unreadable, is_store
-from lp_sweep.storage.wording import unknown_sweep
 
 if TYPE_CHECKING:
     from lp_sweep.storage.catalog import Catalog

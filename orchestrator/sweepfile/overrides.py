@@ -17,8 +17,7 @@ from lp_sweep.orchestrator.sweepfile.yamldata import Location
 from lp_sweep.orchestrator.sweepfile.yamlfile import Document, parse_value, with_override
 from lp_sweep.storage.errors import SpecError
 from lp_sweep.storage.printable import listed as listed_names
-from lp_sweep.storage.printable import shown
-from lp_sweep.storage.wording import nearest
+from lp_sweep.storage.printable import nearest, shown
 from lp_sweep.trials.select import CONTRIBUTION, DROP
 from lp_sweep.trials.tasks import TASKS, canonical_name
 

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from lp_sweep.storage.printable import shown
-from lp_sweep.storage.wording import did_you_mean
+from lp_sweep.storage.printable import did_you_mean, shown
 
 __all__ = ["choose", "did_you_mean"]
 

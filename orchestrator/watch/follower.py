@@ -22,7 +22,7 @@ from lp_sweep.storage.errors import SpecError
 from lp_sweep.storage.files import FileInfo
 from lp_sweep.storage.runs import Announcement, Observer
 from lp_sweep.storage.store import Store
-from lp_sweep.storage.tablelist import record_name
+from lp_sweep.storage.tablefiles import record_name
 
 _TRIALS = ("trial_id", "last", "seconds_total")
 

@@ -17,7 +17,7 @@ import pytest
 from pyarrow import parquet as pq
 
 from lp_sweep.analysis.views import open_views
-from lp_sweep.storage import packfile, packs, parquet
+from lp_sweep.storage import packs, parquet
 from lp_sweep.storage.errors import StoreError
 from lp_sweep.storage.packs import compact
 from lp_sweep.storage.schema import SCHEMA_VERSION, TABLES
@@ -134,20 +134,20 @@ def test_predictions_of_a_trial_stay_together_and_in_order(store: Store) -> None
 def test_a_few_records_are_read_without_the_others(
     store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(packfile, "_GROUP_ROWS", 5)
+    monkeypatch.setattr(parquet, "_GROUP_ROWS", 5)
     names = fill(store, 60)
     compact(store, settle=0)
     (path,) = store.contents("trials").packs
     groups = pq.ParquetFile(pa.BufferReader(store.files.read(path))).metadata.num_row_groups
     assert groups == 12
     read: list[int] = []
-    whole = packfile.parquet.conform
+    whole = parquet.conform
 
     def counting(rows: pa.Table, schema: pa.Schema) -> pa.Table:
         read.append(len(rows))
         return whole(rows, schema)
 
-    monkeypatch.setattr(packfile.parquet, "conform", counting)
+    monkeypatch.setattr(parquet, "conform", counting)
     assert store.read("trials", names[33])[0]["last"] == 33
     assert store.read_all("trials", names[:7]).rows["last"].to_pylist() == list(range(7))
     assert read == [5, 5, 5]
@@ -237,7 +237,7 @@ def damage(store: Store, table: str, at: float) -> str:
 def test_a_damaged_pack_loses_only_its_damaged_row_groups(
     store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(packfile, "_GROUP_ROWS", 5)
+    monkeypatch.setattr(parquet, "_GROUP_ROWS", 5)
     names = fill(store, 50)
     compact(store, settle=0)
     path = damage(store, "trials", 0.3)
@@ -258,7 +258,7 @@ def test_a_damaged_pack_loses_only_its_damaged_row_groups(
 
 def test_some_columns_are_those_of_all(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     """Of single files, of packs and of what is left of a damaged pack."""
-    monkeypatch.setattr(packfile, "_GROUP_ROWS", 5)
+    monkeypatch.setattr(parquet, "_GROUP_ROWS", 5)
     wanted = ["seconds_total", "last", "kept_layers"]
     names = fill(store, 50)
 

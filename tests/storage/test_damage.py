@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from lp_sweep.storage import packfile, parquet
+from lp_sweep.storage import parquet
 from lp_sweep.storage.packs import compact
 from lp_sweep.storage.parquet import NotARecordError
 from lp_sweep.storage.store import Store
@@ -35,7 +35,7 @@ def pack(tmp_path_factory: pytest.TempPathFactory) -> tuple[Store, str, bytes]:
     for i in range(40):
         store.put("trials", f"t1-{i:05d}", [trial(f"t1-{i:05d}", i)])
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(packfile, "_GROUP_ROWS", 5)
+        patch.setattr(parquet, "_GROUP_ROWS", 5)
         compact(store, settle=0)
     (path,) = store.contents("trials").packs
     return store, path, store.files.read(path)

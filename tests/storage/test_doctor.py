@@ -13,7 +13,7 @@ from pyarrow import parquet as pq
 
 from lp_sweep.orchestrator.cli.showing import show_text
 from lp_sweep.orchestrator.service.store import history, sweep_states
-from lp_sweep.storage import doctor, packfile, parquet
+from lp_sweep.storage import doctor, parquet
 from lp_sweep.storage.doctor import Finding, examine, fix
 from lp_sweep.storage.errors import StoreError
 from lp_sweep.storage.packs import compact
@@ -181,7 +181,7 @@ def test_a_record_without_a_checksum_is_listed_and_marked(store: Store) -> None:
 
 
 def test_a_damaged_pack_is_salvaged(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(packfile, "_GROUP_ROWS", 5)
+    monkeypatch.setattr(parquet, "_GROUP_ROWS", 5)
     for i in range(40):
         store.put("trials", f"t1-{i:05d}", [trial(f"t1-{i:05d}", i)])
     compact(store, settle=0)

@@ -15,8 +15,7 @@ from typing import Any
 import pytest
 
 from lp_sweep.storage.errors import StoreError
-from lp_sweep.storage.outbox import Outbox
-from lp_sweep.storage.spool import Flushed, Record, Spool, flush
+from lp_sweep.storage.spool import Flushed, Outbox, Record, Spool, flush
 from lp_sweep.storage.store import Store
 from lp_sweep.trials import run as running
 from lp_sweep.trials.run import execute

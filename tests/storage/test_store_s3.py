@@ -13,11 +13,11 @@ from typing import Any
 
 import pytest
 
-from lp_sweep.storage import bucket, s3url
+from lp_sweep.storage import bucket
+from lp_sweep.storage.bucket import find_endpoint, parse_url
 from lp_sweep.storage.errors import StoreError
 from lp_sweep.storage.files import is_url, open_files
 from lp_sweep.storage.packs import compact
-from lp_sweep.storage.s3url import find_endpoint, parse_url
 from lp_sweep.storage.store import Store, is_store
 from tests.support.s3proxy import answering, breaking_proxy, failing_proxy, pass_on, say
 from tests.support.s3server import BUCKET, OWN_SERVER, UNUSED, Server, client, free_port
@@ -328,7 +328,7 @@ def test_no_credential_is_anywhere_in_a_store(s3_location: str, s3_endpoint: str
     store = Store(s3_location, create=True)
     store.put("trials", "t1-a", [trial("t1-a")])
     store.put_text("runs", "a.json", store.location)
-    prefix = s3url.parse_url(s3_location).prefix
+    prefix = parse_url(s3_location).prefix
     s3 = client(s3_endpoint)
     keys = [i["Key"] for i in s3.list_objects_v2(Bucket=BUCKET, Prefix=prefix)["Contents"]]
     assert len(keys) >= 2

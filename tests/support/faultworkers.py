@@ -25,12 +25,11 @@ from typing import Any, NamedTuple
 from lp_sweep.orchestrator.export.folder import ABOUT, staged
 from lp_sweep.storage.doctor import examine, fix
 from lp_sweep.storage.errors import LpSweepError
-from lp_sweep.storage.outbox import Outbox
+from lp_sweep.storage.networks import SUMS, changed_files, write_sums
 from lp_sweep.storage.packs import compact
 from lp_sweep.storage.schema import TABLES
-from lp_sweep.storage.spool import Record, Spool, flush
+from lp_sweep.storage.spool import Outbox, Record, Spool, flush
 from lp_sweep.storage.store import Store
-from lp_sweep.storage.sums import SUMS, changed_files, write_sums
 from tests.support.storeworkers import predictions, trial
 
 FAULTS = {

@@ -42,10 +42,10 @@ from lp_sweep.orchestrator.plan.planning import make_plan
 from lp_sweep.orchestrator.service import export as service
 from lp_sweep.orchestrator.sweepfile.load import load_sweep
 from lp_sweep.storage.errors import ExportError, LpSweepError, PreflightError, SpecError, StoreError
+from lp_sweep.storage.networks import SUMS, changed_files
 from lp_sweep.storage.places import run_with
 from lp_sweep.storage.schema import TABLES, TRIALS
 from lp_sweep.storage.store import Store
-from lp_sweep.storage.sums import SUMS, changed_files
 from lp_sweep.trials.run import execute
 from tests.support.exportworld import (
     QUICK,

@@ -17,7 +17,7 @@ from lp_sweep.orchestrator.export import prunedfolder
 from lp_sweep.orchestrator.export.prunedfolder import chosen_layers
 from lp_sweep.orchestrator.service.export import prune_model
 from lp_sweep.storage.errors import ExportError, LpSweepError, SpecError
-from lp_sweep.storage.sums import changed_files
+from lp_sweep.storage.networks import changed_files
 from lp_sweep.trials.plainload import load, states_of
 from tests.support.exportworld import answer_here
 from tests.support.families import FAMILIES, save_pretrained
