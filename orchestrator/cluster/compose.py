@@ -1,4 +1,4 @@
-"""From what a user wants to the text of a cluster file: a pure function.
+"""The text of a cluster file, from what a user wants and the versions that are installed here.
 
 The files that it fills lie in `templates/`, whole and with their comments; `%{name}` is a place to
 fill. A line that only some want begins with a place that is `# ` for the others, so that every
@@ -13,11 +13,17 @@ import shlex
 import string
 import textwrap
 from collections.abc import Mapping
+from importlib import metadata
 from importlib.resources import files
+from typing import Any
+from urllib.parse import urlsplit
+from urllib.request import url2pathname
 
-from lp_sweep.orchestrator.cluster.versions import PYTHON, UV
-from lp_sweep.orchestrator.cluster.wanted import CHANGE, DEFAULT_GPU, REGIONS, Wanted
+from lp_sweep.orchestrator.cluster.wanted import CHANGE, DEFAULT_GPU, MACHINES, REGIONS, Wanted
 
+PYTHON = "3.11"  # what lp-sweep is tested with: constraints.txt
+UV = "0.13.9"  # also decides which 3.11 a machine gets that has none
+_NAME = re.compile(r"[A-Za-z0-9._-]+")
 _PLAIN = re.compile(r"[A-Za-z~/][A-Za-z0-9_./~@-]*|\d+\.\d+\.\d+\.\d+")
 _WORDS = {"true", "false", "yes", "no", "on", "off", "null", "y", "n", "~"}  # YAML 1.1
 _APT = """\
@@ -37,26 +43,44 @@ class _Template(string.Template):
 
 
 def compose(wanted: Wanted, pins: Mapping[str, str]) -> str:
-    """The text of a cluster file. `pins` are versions by package (`versions.pins`).
+    """The text of a cluster file. `pins`: versions by package, see `pins`.
 
     Raises SpecError where `wanted` can't be had.
     """
-    places = {"name": _scalar(wanted.name), "ray": pins["ray"]}
-    match wanted.provider:
-        case "kuberay":
-            places |= _kubernetes(wanted, pins)
-        case "onprem":
-            places |= _machines_of_ones_own(wanted)
-            places["setup"] = _setup(wanted, pins)
-        case _:
-            places |= _rented(wanted) | _market(wanted)
-            places["setup"] = _setup(wanted, pins)
+    places = _places(wanted, pins) | (_rented(wanted) if wanted.provider in MACHINES else {})
+    places["setup"] = _filled("cluster-setup.yaml", _setup(wanted, pins))
     return _filled(f"cluster-{wanted.provider}.yaml", places)
+
+
+def _places(wanted: Wanted, pins: Mapping[str, str]) -> dict[str, str]:
+    """Where the user has not said what it is, an example in a comment, or the word CHANGE."""
+    own = wanted.provider == "onprem"
+    key = wanted.ssh_key or ("~/.ssh/id_ed25519" if own else "~/.ssh/lp-sweep.pem")
+    prices = wanted.prices or {"head": 0.2, "gpu": 0.6}
+    return {
+        "name": _scalar(wanted.name),
+        "ray": pins["ray"],
+        "machines": str(len(wanted.worker_ips) if own else wanted.most_gpus),
+        "head_ip": _scalar(wanted.head_ip or ""),
+        "worker_ips": ", ".join(map(_scalar, wanted.worker_ips)),
+        "region": _scalar(wanted.region or REGIONS.get(wanted.provider, "")),
+        "project": _scalar(wanted.project or f"{CHANGE}project"),
+        "image": wanted.image or f"{CHANGE}registry/lp-sweep:{pins['lp-sweep']}",
+        "quoted_store": json.dumps(_store(wanted), ensure_ascii=False),
+        "ssh_user": _scalar(wanted.ssh_user or (f"{CHANGE}user" if own else "ubuntu")),
+        "key": _live(wanted.ssh_key is not None),
+        "ssh_key": _scalar(key),
+        "key_name": _scalar(key.rpartition("/")[2].removesuffix(".pem")),
+        "priced": _live(bool(wanted.prices)),
+        "prices": "{" + ", ".join(f"{kind}: {price:g}" for kind, price in prices.items()) + "}",
+        "spot": _live(not wanted.on_demand),
+        "capped": _live(wanted.max_price is not None),
+        "max_price": f"{wanted.max_price or 0.6:g}",
+    }
 
 
 def _rented(wanted: Wanted) -> dict[str, str]:
     machine = wanted.machine
-    key = wanted.ssh_key or "~/.ssh/lp-sweep.pem"
     return {
         "machines": str(wanted.most_gpus // machine.gpus),
         "cpus": str(machine.cpus),
@@ -66,69 +90,27 @@ def _rented(wanted: Wanted) -> dict[str, str]:
         "gpu_type": (wanted.gpu_type or DEFAULT_GPU[wanted.provider]).upper(),
         "accelerator": str(machine.accelerator),
         "attached": _live(machine.accelerator is not None),
-        "region": _scalar(wanted.region or REGIONS[wanted.provider]),
-        "project": _scalar(wanted.project or f"{CHANGE}project"),
-        "ssh_user": _scalar(wanted.ssh_user or "ubuntu"),
-        "key": _live(wanted.ssh_key is not None),
-        "ssh_key": _scalar(key),
-        "key_name": _scalar(key.rpartition("/")[2].removesuffix(".pem")),
     }
 
 
-def _market(wanted: Wanted) -> dict[str, str]:
-    """What it may cost, and what it does. Where the user has not said, an example in a comment."""
-    prices = wanted.prices or {"head": 0.2, "gpu": 0.6}
-    return {
-        "priced": _live(bool(wanted.prices)),
-        "prices": "{" + ", ".join(f"{kind}: {price:g}" for kind, price in prices.items()) + "}",
-        "spot": _live(not wanted.on_demand),
-        "capped": _live(wanted.max_price is not None),
-        "max_price": f"{wanted.max_price or 0.6:g}",
-    }
-
-
-def _machines_of_ones_own(wanted: Wanted) -> dict[str, str]:
-    return {
-        "machines": str(len(wanted.worker_ips)),
-        "head_ip": _scalar(wanted.head_ip or ""),
-        "worker_ips": ", ".join(map(_scalar, wanted.worker_ips)),
-        "ssh_user": _scalar(wanted.ssh_user or f"{CHANGE}user"),
-        "ssh_key": _scalar(wanted.ssh_key or "~/.ssh/id_ed25519"),
-    }
-
-
-def _kubernetes(wanted: Wanted, pins: Mapping[str, str]) -> dict[str, str]:
-    return {
-        "machines": str(wanted.most_gpus),
-        "image": wanted.image or f"{CHANGE}registry/lp-sweep:{pins['lp-sweep']}",
-        "quoted_store": json.dumps(_store(wanted), ensure_ascii=False),
-    }
-
-
-def _setup(wanted: Wanted, pins: Mapping[str, str]) -> str:
+def _setup(wanted: Wanted, pins: Mapping[str, str]) -> dict[str, str]:
     """What is sent to each machine and done there, in the same way for every provider."""
     environment = {"LP_SWEEP_STORE": _store(wanted)}
     if wanted.provider == "aws":  # the bucket is where the machines are
         environment["AWS_REGION"] = wanted.region or REGIONS["aws"]
+    exports = (f"    export {name}={shlex.quote(text)}\n" for name, text in environment.items())
     pinned = {name: version for name, version in pins.items() if name != "lp-sweep"}
     pinned |= _GCP_CLIENT if wanted.provider == "gcp" else {}
-    packages = [shlex.quote(f"{_with_extra(name)}=={pinned[name]}") for name in pinned]
-    return _filled(
-        "cluster-setup.yaml",
-        {
-            "more_mounts": _KEYS_OF_S3 if wanted.provider == "gcp" else "",
-            "before_setup": "" if wanted.provider == "onprem" else _APT,
-            "environment": "".join(
-                f"    export {name}={shlex.quote(value)}\n" for name, value in environment.items()
-            ),
-            "python": PYTHON,
-            "uv": UV,
-            "version": pins["lp-sweep"],
-            "pins": textwrap.indent(
-                textwrap.fill(" ".join(packages), 92, break_on_hyphens=False), "    "
-            ),
-        },
-    )
+    packages = " ".join(shlex.quote(f"{_with_extra(name)}=={pinned[name]}") for name in pinned)
+    return {
+        "more_mounts": _KEYS_OF_S3 if wanted.provider == "gcp" else "",
+        "before_setup": "" if wanted.provider == "onprem" else _APT,
+        "environment": "".join(exports),
+        "python": PYTHON,
+        "uv": UV,
+        "version": pins["lp-sweep"],
+        "pins": textwrap.indent(textwrap.fill(packages, 92, break_on_hyphens=False), "    "),
+    }
 
 
 def _with_extra(name: str) -> str:
@@ -153,3 +135,35 @@ def _scalar(text: str) -> str:
     if _PLAIN.fullmatch(text) and text.lower() not in _WORDS:
         return text
     return json.dumps(text, ensure_ascii=False)
+
+
+def pins() -> dict[str, str]:
+    """What lp-sweep names as its dependencies, and their versions here; `lp-sweep` itself first.
+
+    Theirs without a local suffix: which build of torch fits (`+cpu`, `+cu130`) differs by machine.
+    """
+    asked = [text for text in metadata.requires("lp-sweep") or [] if "extra ==" not in text]
+    found = [_NAME.match(text) for text in asked]
+    names = sorted((match[0] for match in found if match), key=str.lower)
+    versions = {name: metadata.version(name).split("+")[0] for name in names}
+    return {"lp-sweep": metadata.version("lp-sweep"), **versions}
+
+
+def wheel_command() -> str:
+    """What puts the wheel of the lp-sweep that is installed here into `./dist`."""
+    told = metadata.distribution("lp-sweep").read_text("direct_url.json")
+    return wheel_command_of(json.loads(told) if told else None, metadata.version("lp-sweep"))
+
+
+def wheel_command_of(origin: Mapping[str, Any] | None, version: str) -> str:
+    """`origin` is a direct_url.json (PEP 610), which pip writes for all that it has from elsewhere
+    than from a registry: a folder, a wheel, a repository."""
+    if origin is None:
+        return f"python -m pip download lp-sweep=={version} --no-deps -d dist"
+    url = str(origin["url"])
+    place = shlex.quote(url2pathname(urlsplit(url).path) if url.startswith("file:") else url)
+    if "dir_info" in origin:
+        return f"python -m build --wheel --outdir dist {place}"
+    if "vcs_info" in origin:
+        place = f"{origin['vcs_info']['vcs']}+{place}@{origin['vcs_info']['commit_id']}"
+    return f"python -m pip wheel --no-deps -w dist {place}"

@@ -1,17 +1,58 @@
 """What a user wants of a cluster: the options of `lp-sweep cluster init`, checked.
 
-Everything here ends up in YAML and in shell commands on other machines, so that names are narrow
-and what may be anything (a store, the path of a key) is one printable line, which is quoted.
+Everything here ends up in YAML and in shell commands on other machines: names are narrow, and what
+may be anything (a store, the path of a key) is one printable line, which is quoted. Prices change
+by the hour and the region: nothing is looked up, the user states them.
 """
 
 from __future__ import annotations
 
 import re
 from dataclasses import dataclass, field, fields
+from typing import NamedTuple
 
-from lp_sweep.orchestrator.cluster.machines import MACHINES, Machine
 from lp_sweep.storage.errors import SpecError
 from lp_sweep.storage.printable import listed, shown
+
+
+class Machine(NamedTuple):
+    """One instance type. `accelerator` is what GCP attaches where the type itself has no GPU."""
+
+    instance: str
+    cpus: int
+    gpus: int
+    memory_gib: int
+    accelerator: str | None = None
+
+
+# https://aws.amazon.com/ec2/instance-types/ (accelerated computing): the smallest machine of each
+# GPU, since a trial needs one. A100 is let by eight only.
+AWS = {
+    "a10g": Machine("g5.xlarge", cpus=4, gpus=1, memory_gib=16),
+    "a100": Machine("p4d.24xlarge", cpus=96, gpus=8, memory_gib=1152),
+    "h100": Machine("p5.4xlarge", cpus=16, gpus=1, memory_gib=256),
+    "l4": Machine("g6.xlarge", cpus=4, gpus=1, memory_gib=16),
+    "l40s": Machine("g6e.xlarge", cpus=4, gpus=1, memory_gib=32),
+    "t4": Machine("g4dn.xlarge", cpus=4, gpus=1, memory_gib=16),
+}
+
+# https://cloud.google.com/compute/docs/gpus (a T4 is attached to an n1 machine, the others are
+# part of theirs)
+GCP = {
+    "a100": Machine("a2-highgpu-1g", cpus=12, gpus=1, memory_gib=85),
+    "h100": Machine("a3-highgpu-1g", cpus=26, gpus=1, memory_gib=234),
+    "l4": Machine("g2-standard-4", cpus=4, gpus=1, memory_gib=16),
+    "t4": Machine("n1-standard-4", cpus=4, gpus=1, memory_gib=15, accelerator="nvidia-tesla-t4"),
+}
+
+MACHINES = {"aws": AWS, "gcp": GCP}
+
+# What would cost money and fail: said by name, since many clouds still let them.
+REFUSED = {
+    "v100": "torch's wheels are built with CUDA 13, which has no code for Volta",
+    "p100": "torch's wheels are built with CUDA 13, which has no code for Pascal",
+    "k80": "torch's wheels are built with CUDA 13, which has no code for Kepler",
+}
 
 PROVIDERS = ("aws", "gcp", "onprem", "kuberay")
 KINDS = ("head", "gpu")

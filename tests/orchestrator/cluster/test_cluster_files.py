@@ -19,11 +19,9 @@ from typer.testing import CliRunner
 
 from lp_sweep.orchestrator.cli.__main__ import app
 from lp_sweep.orchestrator.cluster.clusterfile import read_cluster_file
-from lp_sweep.orchestrator.cluster.compose import compose
-from lp_sweep.orchestrator.cluster.machines import AWS, GCP
+from lp_sweep.orchestrator.cluster.compose import compose, pins, wheel_command_of
 from lp_sweep.orchestrator.cluster.validate import mistakes_of
-from lp_sweep.orchestrator.cluster.versions import pins, wheel_command_of
-from lp_sweep.orchestrator.cluster.wanted import TAKES, Wanted
+from lp_sweep.orchestrator.cluster.wanted import AWS, GCP, TAKES, Wanted
 from lp_sweep.storage.errors import SpecError
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -58,7 +56,7 @@ def text_of(**options: Any) -> str:
 def mistakes(path: Path) -> list[str]:
     """Without what only the user can fill in."""
     found = mistakes_of(path)
-    return [f"{it.where}: {it.what}" for it in found if not it.what.startswith("still to change")]
+    return [it.text() for it in found if not it.what.startswith("still to change")]
 
 
 @pytest.mark.parametrize("name", SHIPPED)
