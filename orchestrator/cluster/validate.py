@@ -26,8 +26,7 @@ from lp_sweep.orchestrator.cluster.clusterfile import (
 from lp_sweep.orchestrator.cluster.compose import pins
 from lp_sweep.orchestrator.cluster.wanted import CHANGE
 from lp_sweep.storage.errors import PreflightError, SpecError
-from lp_sweep.storage.printable import short, shown
-from lp_sweep.storage.wording import did_you_mean
+from lp_sweep.storage.printable import did_you_mean, short, shown
 
 _OF_RAY = {"SubnetIds"}  # Ray takes one of them for each machine
 _VERSIONS = {
