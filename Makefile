@@ -68,6 +68,7 @@ test-ray: setup
 test-all: test test-cluster
 	$(BIN)/python -m pytest -m "(slow or gpu) and not ray" -n auto
 	$(BIN)/python -m pytest -m "(slow or gpu) and ray" -n 3 --dist loadfile
+	$(BIN)/python -m pytest -m "hypothesis and not slow" --hypothesis-profile=long -n auto
 
 # what a node of a cluster has beside lp-sweep: Ray with its job server, on top of what is installed here
 CLUSTER := build/cluster-env

@@ -7,6 +7,7 @@ import os
 from collections.abc import Iterator
 
 import pytest
+from hypothesis import HealthCheck, settings
 
 from tests.support.stores import place_of
 
@@ -25,6 +26,20 @@ for name in ("AWS_ENDPOINT_URL", "AWS_ENDPOINT_URL_S3", "AWS_PROFILE", "AWS_REGI
     os.environ.pop(name, None)
 if "LP_SWEEP_TEST_S3" not in os.environ:  # see s3server.py
     os.environ |= {"AWS_ACCESS_KEY_ID": "testing", "AWS_SECRET_ACCESS_KEY": "testing"}
+
+# every day few examples and always the same; `make test-all` asks for the other
+settings.register_profile(
+    "everyday",
+    max_examples=20,
+    derandomize=True,
+    deadline=None,
+    database=None,
+    suppress_health_check=list(HealthCheck),
+)
+settings.register_profile(
+    "long", settings.get_profile("everyday"), max_examples=300, derandomize=False
+)
+settings.load_profile("everyday")
 
 
 @pytest.fixture(scope="session")

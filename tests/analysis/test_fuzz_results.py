@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 
 from lp_sweep.analysis.render import FORMATS, render_rows
 from lp_sweep.storage.errors import QueryError
+from tests.support.everyday import few
 from tests.support.fuzzing import run
 from tests.support.sqlworld import ESCAPES, World, refuse, standing_in
 
@@ -107,7 +108,7 @@ columns = st.lists(st.tuples(st.sampled_from(EACH), st.sampled_from(NAMES)), min
 
 
 @pytest.mark.parametrize(
-    "examples", [150, pytest.param(5_000, marks=pytest.mark.slow)], ids=["everyday", "long"]
+    "examples", [40, pytest.param(5_000, marks=pytest.mark.slow)], ids=["everyday", "long"]
 )
 def test_results(world: World, examples: int) -> None:
     run(
@@ -118,6 +119,6 @@ def test_results(world: World, examples: int) -> None:
     )
 
 
-@pytest.mark.parametrize("value", EACH)
+@pytest.mark.parametrize("value", few(EACH))
 def test_each_value(world: World, value: str) -> None:
     rendered(world, [(value, "a"), ("1", "b")], 1)

@@ -8,7 +8,7 @@ from statistics import mean
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from lp_sweep.analysis.statistics.tables import min_layers_interval
@@ -182,7 +182,6 @@ CURVES = st.dictionaries(
 )
 
 
-@settings(max_examples=30, deadline=None)
 @given(curve=CURVES, delta=st.sampled_from([0.5, 1, 2]), percent=st.booleans())
 def test_the_view_says_what_the_definition_says(
     curve: dict[int, dict[int, float | None]], delta: float, percent: bool

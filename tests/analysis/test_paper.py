@@ -393,7 +393,7 @@ DEEP = st.fixed_dictionaries(
 )
 
 
-@settings(max_examples=12, deadline=None)
+@settings(max_examples=12)
 @given(curve=DEEP)
 def test_table_2_is_the_rule_of_the_view(curve: dict[int, list[float | None]]) -> None:
     with tempfile.TemporaryDirectory() as folder:

@@ -19,9 +19,12 @@ from tests.support.measured import (
     without_feed_forwards,
 )
 
-pytestmark = pytest.mark.skipif(
-    bool(browser.missing()), reason=f"not installed: {browser.missing()} (Debian's packages)"
-)
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(
+        bool(browser.missing()), reason=f"not installed: {browser.missing()} (Debian's packages)"
+    ),
+]
 
 OPEN_ALL = "for (const item of document.querySelectorAll('details')) item.open = true;"
 COLUMN = """

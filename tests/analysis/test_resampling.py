@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from statsmodels.stats.contingency_tables import mcnemar
 
@@ -37,7 +37,6 @@ def test_every_metric_is_there() -> None:
 
 
 @pytest.mark.parametrize("metric", METRICS)
-@settings(max_examples=25, deadline=None)
 @given(n=st.integers(1, 12), seed=SEED)
 def test_a_metric_is_that_of_the_drawn_examples(metric: str, n: int, seed: int) -> None:
     rng = np.random.default_rng(seed)
@@ -53,7 +52,6 @@ def test_a_metric_is_that_of_the_drawn_examples(metric: str, n: int, seed: int) 
 
 
 @pytest.mark.parametrize("metric", METRICS)
-@settings(max_examples=20, deadline=None)
 @given(n=st.integers(1, 40), seed=SEED)
 def test_merging_examples_changes_no_score(metric: str, n: int, seed: int) -> None:
     rng = np.random.default_rng(seed)

@@ -72,6 +72,7 @@ def outcomes(
         }
 
 
+@pytest.mark.slow
 @pytest.mark.ray
 @pytest.mark.timeout(1200)
 @pytest.mark.parametrize("page", RUN)

@@ -8,7 +8,7 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from lp_sweep.storage import parquet
@@ -70,7 +70,6 @@ DAMAGE = st.one_of(
 )
 
 
-@settings(max_examples=400, deadline=None)
 @given(change=DAMAGE)
 def test_a_damaged_record_is_unreadable(record: bytes, change) -> None:
     found = decoded(change(record))

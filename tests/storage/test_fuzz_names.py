@@ -29,6 +29,7 @@ from lp_sweep.storage.errors import LpSweepError, StoreError
 from lp_sweep.storage.printable import listed, printable, short, shown
 from lp_sweep.storage.runs import Announcement
 from lp_sweep.storage.store import Store
+from tests.support.everyday import few
 from tests.support.fake_records import FakeSweep
 from tests.support.fuzzing import AWKWARD, awkward, fuzz
 from tests.support.program import sweep
@@ -219,7 +220,6 @@ def shortened(folder: Path, text: str, number: int) -> None:
 
 test_quoting = fuzz(
     shortened,
-    200,
     10_000,
     text=awkward | st.text(st.characters(), max_size=500),
     number=st.integers(1, 9),
@@ -238,7 +238,7 @@ def test_a_terminal_of_another_encoding_gets_what_it_can_show(
 # -- in the store
 
 
-@pytest.mark.parametrize("name", HOSTILE, ids=lambda name: ascii(name)[:40])
+@pytest.mark.parametrize("name", few(HOSTILE, 15), ids=lambda name: ascii(name)[:40])
 def test_no_record_is_written_outside(tmp_path: Path, name: str) -> None:
     store = Store(tmp_path / "a" / "store", create=True)
     source = tmp_path / "source"
@@ -332,7 +332,6 @@ def announced(folder: Path, content: str) -> None:
 
 test_announcements = fuzz(
     announced,
-    60,
     2_000,
     content=st.one_of(
         st.sampled_from(["", "{", "[]", "null", "1", "[" * 100_000, json.dumps(RUN)]),
@@ -373,8 +372,8 @@ def test_json_is_json_whatever_the_records_say(world: Path, arguments: list[str]
     assert all(answers)
 
 
-@pytest.mark.parametrize("form", ["table", "csv", "markdown", "latex"])
-@pytest.mark.parametrize("name", ["min-layers", "tasks", "strategies", "speed"])
+@pytest.mark.parametrize("form", few(["table", "csv", "markdown", "latex"], 2))
+@pytest.mark.parametrize("name", few(["min-layers", "tasks", "strategies", "speed"], 2))
 def test_every_table_of_such_records_is_printed(world: Path, name: str, form: str) -> None:
     done = sweep("table", name, "--format", form, "--store", "store", cwd=world)
     assert done.returncode == 0, done

@@ -23,6 +23,7 @@ from lp_sweep.orchestrator.cli.output import complain, emit, say
 from lp_sweep.storage.printable import page
 from lp_sweep.storage.schema import TABLES
 from lp_sweep.storage.store import Store
+from tests.support.everyday import few
 from tests.support.fake_records import FakeSweep
 from tests.support.sqlworld import ESCAPES
 from tests.support.sweepfiles import make_inputs
@@ -132,7 +133,7 @@ AXES = frozenset(["sweep", "model", "task", "device_type", "model_fingerprint", 
 @pytest.fixture(
     scope="module",
     params=[
-        pytest.param(frozenset(), id="all"),
+        pytest.param(frozenset(), id="all", marks=pytest.mark.slow),
         pytest.param(STRUCTURE, id="names", marks=pytest.mark.slow),
         pytest.param(STRUCTURE | AXES, id="strategies"),
     ],
@@ -187,7 +188,7 @@ DRAWN = [verb for verb in VERBS if verb.startswith(("query", "table", "paper"))]
 
 @pytest.mark.parametrize(
     ("verb", "screen"),
-    [*((verb, False) for verb in VERBS), *((verb, True) for verb in DRAWN)],
+    [*((verb, False) for verb in VERBS), *few(((verb, True) for verb in DRAWN), 5)],
 )
 def test_nothing_of_it_acts(world: World, verb: str, screen: bool) -> None:
     said = run(world, verb, screen)

@@ -10,7 +10,7 @@ from typing import Any
 from urllib.parse import quote
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from lp_sweep.storage.redact import REMOVED, redact_command, redact_text
@@ -67,7 +67,6 @@ LOOKS = (
     form=st.sampled_from(IN_ARGUMENTS),
     secret=SECRETS,
 )
-@settings(max_examples=300)
 def test_a_secret_never_comes_out_of_a_command_line(
     before: list[str], after: list[str], form: list[str], secret: str
 ) -> None:
@@ -78,7 +77,6 @@ def test_a_secret_never_comes_out_of_a_command_line(
 
 
 @given(before=WORDS, after=WORDS, form=st.sampled_from(IN_TEXT), secret=SECRETS)
-@settings(max_examples=300)
 def test_a_secret_never_comes_out_of_a_text(
     before: str, after: str, form: str, secret: str
 ) -> None:

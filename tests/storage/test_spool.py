@@ -238,6 +238,7 @@ def fill(cache: Path, store: Store, count: int) -> list[str]:
     return names
 
 
+@pytest.mark.slow
 def test_two_processes_may_flush_at_once(tmp_path: Path, store: Store) -> None:
     names = fill(tmp_path / "cache", store, 40)
     context = multiprocessing.get_context("fork")

@@ -401,6 +401,7 @@ def start(verb: str, *arguments: str) -> subprocess.Popen[str]:
     return subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True)
 
 
+@pytest.mark.slow
 def test_a_writer_killed_over_and_over_tears_nothing(tmp_path: Path) -> None:
     store = Store(tmp_path, create=True)
     draw = random.Random(5)
@@ -423,6 +424,7 @@ def test_a_writer_killed_over_and_over_tears_nothing(tmp_path: Path) -> None:
     assert all(name.endswith(".tmp") for name in left)
 
 
+@pytest.mark.slow
 def test_two_processes_write_one_record_while_a_third_reads(tmp_path: Path) -> None:
     store = Store(tmp_path, create=True)
     store.put("trials", "t1-a", [trial("t1-a")])

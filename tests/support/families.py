@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import pytest
 import torch
 from transformers import (
     AutoConfig,
@@ -190,3 +191,12 @@ def _draw(name: str, parameter: torch.nn.Parameter) -> None:
     else:
         scales = name.endswith("weight")
         torch.nn.init.normal_(parameter, mean=1.0 if scales else 0.0, std=0.3)
+
+
+# of each way to embed, attend and answer one
+_EVERY_DAY = {"bert", "roberta", "distilbert", "xlnet", "modernbert"}
+NAMES = [
+    pytest.param(name, id=name, marks=[] if name in _EVERY_DAY else [pytest.mark.slow])
+    for name in FAMILIES
+]
+CASES = [pytest.param(FAMILIES[str(case.id)], id=case.id, marks=case.marks) for case in NAMES]

@@ -18,6 +18,7 @@ from hypothesis import strategies as st
 from lp_sweep.storage.errors import LpSweepError
 
 SECONDS = 2.0  # the most that reading one file may take
+EVERYDAY = 40  # examples
 _MANY = 1_000
 
 # what editors, other systems, attackers and bad copies leave in a text
@@ -54,15 +55,13 @@ def run(examples: int, law: Callable[..., None], **drawn: st.SearchStrategy[Any]
     chosen(given(**drawn)(law))()
 
 
-def fuzz(
-    law: Callable[..., None], everyday: int, long: int, **drawn: st.SearchStrategy[Any]
-) -> Any:
+def fuzz(law: Callable[..., None], long: int, **drawn: st.SearchStrategy[Any]) -> Any:
     """A test of `law(folder, **drawn)`, run in that folder; its long run is marked slow."""
 
     @pytest.mark.parametrize(
         "examples",
         [
-            pytest.param(everyday, id="everyday"),
+            pytest.param(EVERYDAY, id="everyday"),
             pytest.param(long, id="long", marks=pytest.mark.slow),
         ],
     )

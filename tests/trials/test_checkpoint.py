@@ -29,7 +29,7 @@ from lp_sweep.trials.run import execute
 from lp_sweep.trials.steps import make_optimizer
 from lp_sweep.trials.trial import Try
 from tests.support.cutoff import STEPS, CutOff, assert_same, cut_off, other_network, write_state
-from tests.support.families import FAMILIES, Family, save_pretrained
+from tests.support.families import CASES, Family, save_pretrained
 from tests.support.plain_jobs import run_trial
 from tests.support.toyworld import jobs, save_world
 
@@ -419,7 +419,7 @@ def test_copies_of_one_trial_on_two_machines_are_two_files(
 # -- every family
 
 
-@pytest.mark.parametrize("family", FAMILIES.values(), ids=FAMILIES)
+@pytest.mark.parametrize("family", CASES)
 def test_every_familys_state_comes_back(family: Family, tmp_path: Path) -> None:
     folder = save_pretrained(family, 3, tmp_path / "model")
     rows = torch.randint(2, 30, (4, 6), generator=torch.Generator().manual_seed(0))

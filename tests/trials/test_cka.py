@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from lp_sweep.trials.measures import cka
@@ -18,7 +18,6 @@ from lp_sweep.trials.measures.states import Site, layer_states
 from tests.support.sentences import LENGTHS, batches, network, sentences, shaken
 
 seeds = st.integers(0, 2**32 - 1)
-quick = settings(max_examples=40, deadline=None)
 
 
 def direct(x: np.ndarray, y: np.ndarray) -> float:
@@ -58,7 +57,6 @@ def worlds(draw: st.DrawFn):
     return first, second, cuts
 
 
-@quick
 @given(worlds(), st.integers(1, 2000))
 def test_cka_is_the_definition_however_it_is_batched_and_passed(world, max_bytes: int) -> None:
     first, second, cuts = world
@@ -68,7 +66,6 @@ def test_cka_is_the_definition_however_it_is_batched_and_passed(world, max_bytes
     np.testing.assert_allclose(found, expected, rtol=1e-6, atol=1e-9)
 
 
-@quick
 @given(seeds, st.floats(1e-3, 1e3), st.floats(-1e3, 1e3))
 def test_rotation_scale_and_place_do_not_matter(seed: int, scale: float, offset: float) -> None:
     rng = np.random.default_rng(seed)
@@ -81,7 +78,6 @@ def test_rotation_scale_and_place_do_not_matter(seed: int, scale: float, offset:
     assert ((expected > 0) & (expected <= 1 + 1e-12)).all()
 
 
-@quick
 @given(worlds())
 def test_with_itself_it_is_one_and_symmetric(world) -> None:
     layers, _, cuts = world

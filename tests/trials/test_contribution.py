@@ -11,11 +11,11 @@ from transformers import PreTrainedModel
 
 from lp_sweep.trials.measures.influence import contribution_profile
 from lp_sweep.trials.measures.states import layer_states
-from tests.support.families import FAMILIES, Family
+from tests.support.families import CASES, Family
 from tests.support.sentences import LENGTHS, network, padded, sentences
 
 
-@pytest.fixture(params=FAMILIES.values(), ids=FAMILIES.keys())
+@pytest.fixture(params=CASES)
 def family(request: pytest.FixtureRequest) -> Family:
     chosen: Family = request.param
     return chosen

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import replace
 from itertools import combinations
 from pathlib import Path
@@ -11,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from torch.nn.functional import cross_entropy
 from transformers import PreTrainedModel
@@ -25,7 +24,7 @@ from lp_sweep.trials.procedures import Phase
 from lp_sweep.trials.steps import Setting, evaluate
 from lp_sweep.trials.unpadded.attention import dropped_out, quick_dropout
 from lp_sweep.trials.unpadded.families import family_of
-from tests.support.families import FAMILIES
+from tests.support.families import NAMES
 from tests.support.fastnets import (
     CPU,
     PAD,
@@ -43,15 +42,6 @@ from tests.support.fastnets import (
 from tests.support.plain_jobs import run_trial
 from tests.support.toyworld import jobs, save_world
 
-# of the families without padding, one of each way to embed, attend and answer; of the others one
-EVERY_DAY = {"bert", "roberta", "distilbert", "xlnet", "modernbert"}
-
-
-def one_of_each_way() -> Iterator[Any]:
-    """Every family; every day only those that differ in the code that computes them."""
-    for name in FAMILIES:
-        yield pytest.param(name, marks=[] if name in EVERY_DAY else [pytest.mark.slow])
-
 
 @pytest.fixture
 def many_groups(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -64,7 +54,7 @@ def groups(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> N
 
 
 @pytest.mark.usefixtures("groups")
-@pytest.mark.parametrize("name", FAMILIES)
+@pytest.mark.parametrize("name", NAMES)
 @pytest.mark.parametrize(
     "lengths", [[3, 9, 1, 5, 9], [4, 4, 4], [7]], ids=["ragged", "even", "one"]
 )
@@ -89,7 +79,7 @@ def test_two_texts(name: str, tmp_path: Path) -> None:
     assert_same_logits(network(name, tmp_path), split if name == "mpnet" else of_two_texts(split))
 
 
-@pytest.mark.parametrize("name", list(one_of_each_way()))
+@pytest.mark.parametrize("name", NAMES)
 def test_with_dropout_it_learns_at_the_same_rate(name: str, tmp_path: Path) -> None:
     """Other masks of the same share: the mean over many is the same."""
     model, split = network(name, tmp_path), split_of([3, 9, 5])
@@ -115,7 +105,7 @@ def test_with_dropout_it_learns_at_the_same_rate(name: str, tmp_path: Path) -> N
 
 
 @pytest.mark.usefixtures("many_groups")
-@pytest.mark.parametrize("name", FAMILIES)
+@pytest.mark.parametrize("name", NAMES)
 def test_a_text_that_spells_the_padding(name: str, tmp_path: Path) -> None:
     """Its token is a token; RoBERTas don't count it."""
     assert_same_logits(network(name, tmp_path), spelling_the_padding(split_of([3, 9, 5])))
@@ -140,7 +130,7 @@ def trained(model: PreTrainedModel, data: EncodedTask, recipe: Recipe) -> Traine
 
 
 @pytest.mark.usefixtures("many_groups")
-@pytest.mark.parametrize("name", list(one_of_each_way()))
+@pytest.mark.parametrize("name", NAMES)
 def test_forty_steps_without_dropout(name: str, tmp_path: Path) -> None:
     """Words that no row has keep their weights; all else moves as in the reference."""
     draw = np.random.default_rng(3)
@@ -206,14 +196,13 @@ def test_an_answer_is_in_the_splits_order(compute: Any, tmp_path: Path) -> None:
 
 
 @pytest.mark.usefixtures("many_groups")
-@pytest.mark.parametrize("name", FAMILIES)
+@pytest.mark.parametrize("name", NAMES)
 def test_without_feed_forwards(name: str, tmp_path: Path) -> None:
     model, split = network(name, tmp_path), split_of([3, 9, 1, 5])
     remove_feed_forwards(model, (1, 3))
     assert_same_logits(model, split)
 
 
-@settings(max_examples=60, deadline=None)
 @given(
     costs=st.lists(st.integers(1, 200), min_size=1, max_size=9).map(
         lambda found: sorted(found, reverse=True)

@@ -41,7 +41,7 @@ from lp_sweep.trials.feedforward import (
 )
 from lp_sweep.trials.feedforward_rules import canonical_rule, removed_feed_forwards
 from lp_sweep.trials.prune import keep_layers, parameter_counts
-from tests.support.families import DEBERTA, FAMILIES, VOCABULARY, Family, save_pretrained
+from tests.support.families import CASES, DEBERTA, FAMILIES, VOCABULARY, Family, save_pretrained
 from tests.support.networks import batch, load, logits
 
 DEPTH = 4
@@ -82,15 +82,23 @@ def one_thread() -> Iterator[None]:
     torch.set_num_threads(threads)
 
 
+class Checkpoints(dict[str, Path]):
+    """Family -> its checkpoint, made when it is first asked for."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+
+    def __missing__(self, name: str) -> Path:
+        self[name] = save_pretrained(ALL_FAMILIES[name], DEPTH, self._folder / name)
+        return self[name]
+
+
 @pytest.fixture(scope="session")
 def checkpoints(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
-    folder = tmp_path_factory.mktemp("checkpoints")
-    return {
-        name: save_pretrained(family, DEPTH, folder / name) for name, family in ALL_FAMILIES.items()
-    }
+    return Checkpoints(tmp_path_factory.mktemp("checkpoints"))
 
 
-@pytest.fixture(params=list(ALL_FAMILIES.values()), ids=list(ALL_FAMILIES))
+@pytest.fixture(params=[*CASES, pytest.param(DEBERTA_1, id="deberta", marks=pytest.mark.slow)])
 def family(request: pytest.FixtureRequest) -> Family:
     chosen: Family = request.param
     return chosen

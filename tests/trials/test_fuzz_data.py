@@ -20,6 +20,7 @@ from lp_sweep.storage.errors import LpSweepError, MissingInputError
 from lp_sweep.storage.specs import TaskDefinition
 from lp_sweep.trials.datasource import LoadedTask, Split, data_fingerprint, load_task
 from lp_sweep.trials.tasks import TaskSource
+from tests.support.everyday import few
 from tests.support.fuzzing import AWKWARD, assert_good_message, awkward, fuzz, outcome
 from tests.support.rows import GOOD, HEADER, NAMED, NUMBERS, ONE, files, parquet
 
@@ -96,14 +97,13 @@ heads = st.sampled_from(
 )
 test_bytes = fuzz(
     read_bytes,
-    200,
     10_000,
     content=st.tuples(heads, st.binary(max_size=60), heads).map(b"".join),
     kind=st.sampled_from(KINDS),
     definition=some,
 )
 test_cells = fuzz(
-    read_cells, 200, 10_000, lines=rows, kind=st.sampled_from(["csv", "tsv"]), definition=some
+    read_cells, 10_000, lines=rows, kind=st.sampled_from(["csv", "tsv"]), definition=some
 )
 values = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats() | awkward,
@@ -112,7 +112,6 @@ values = st.recursive(
 )
 test_json = fuzz(
     read_values,
-    150,
     10_000,
     lines=st.lists(
         st.fixed_dictionaries({}, optional={"text": awkward | values, "label": values}) | values,
@@ -140,7 +139,6 @@ def read_torn(folder: Path, cut: float, flips: list[tuple[float, int]]) -> None:
 
 test_torn_parquet = fuzz(
     read_torn,
-    200,
     20_000,
     cut=st.sampled_from([1.0, 1.0, 1.0]) | st.floats(0, 1),
     flips=st.lists(st.tuples(st.floats(0, 1), st.integers(0, 255)), max_size=3),
@@ -179,7 +177,7 @@ KINDS_OF_COLUMN = {
 
 
 @pytest.mark.parametrize("place", ["text", "label"])
-@pytest.mark.parametrize("column", KINDS_OF_COLUMN.values(), ids=KINDS_OF_COLUMN.keys())
+@pytest.mark.parametrize("column", few(KINDS_OF_COLUMN.values()), ids=KINDS_OF_COLUMN.keys())
 def test_any_type_of_column(tmp_path: Path, column: pa.Array, place: str) -> None:
     rest = {"text": T[: len(column)], "label": L[: len(column)], "other": T[: len(column)]}
     for definition in DEFINITIONS:
@@ -330,7 +328,9 @@ def test_what_is_no_file(
         load_task(ONE, TaskSource(files={"train": path, "validation": path}))
 
 
-@pytest.mark.parametrize("name", [name for name in AWKWARD if name and "/" not in name], ids=repr)
+@pytest.mark.parametrize(
+    "name", few(name for name in AWKWARD if name and "/" not in name), ids=repr
+)
 def test_a_file_of_any_name_is_read(tmp_path: Path, name: str) -> None:
     path = tmp_path / f"{name[:200]}.csv"
     if "\0" in name:

@@ -12,7 +12,7 @@ from transformers import AutoModel
 
 from lp_sweep.storage.errors import SpecError
 from lp_sweep.trials.modelfiles import longest_row
-from tests.support.families import FAMILIES, VOCABULARY
+from tests.support.families import FAMILIES, NAMES, VOCABULARY
 from tests.support.sweepfiles import PLAIN, find, make_inputs
 
 PADDING = 1  # of all families here
@@ -27,7 +27,7 @@ def takes(model: Any, length: int) -> bool:
     return True
 
 
-@pytest.mark.parametrize("name", FAMILIES)
+@pytest.mark.parametrize("name", NAMES)
 def test_the_network_takes_so_many_tokens_and_no_more(name: str) -> None:
     family = FAMILIES[name]
     model = AutoModel.from_config(family.config(2)).eval()

@@ -35,7 +35,7 @@ from transformers import (
 from lp_sweep.storage.errors import MissingInputError, UnsupportedModelError
 from lp_sweep.trials.families import find_layers, sentence_states, sentence_token_index
 from lp_sweep.trials.prune import keep_layers, parameter_counts
-from tests.support.families import FAMILIES, VOCABULARY, Family, save_pretrained
+from tests.support.families import CASES, FAMILIES, VOCABULARY, Family, save_pretrained
 from tests.support.networks import NUM_LABELS, batch, load, logits
 
 KEPT = {  # (depth, layers kept), where the first layer may go
@@ -60,17 +60,24 @@ for folder in json.load(sys.stdin):
 """
 
 
+class Checkpoints(dict[tuple[str, int], Path]):
+    """(family, depth) -> its checkpoint, made when it is first asked for."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+
+    def __missing__(self, key: tuple[str, int]) -> Path:
+        name, depth = key
+        self[key] = save_pretrained(FAMILIES[name], depth, self._folder / f"{name}-{depth}")
+        return self[key]
+
+
 @pytest.fixture(scope="session")
 def checkpoints(tmp_path_factory: pytest.TempPathFactory) -> dict[tuple[str, int], Path]:
-    folder = tmp_path_factory.mktemp("checkpoints")
-    return {
-        (family.name, depth): save_pretrained(family, depth, folder / f"{family.name}-{depth}")
-        for family in FAMILIES.values()
-        for depth in (2, 4, 5)
-    }
+    return Checkpoints(tmp_path_factory.mktemp("checkpoints"))
 
 
-@pytest.fixture(params=FAMILIES.values(), ids=FAMILIES.keys())
+@pytest.fixture(params=CASES)
 def family(request: pytest.FixtureRequest) -> Family:
     chosen: Family = request.param
     return chosen

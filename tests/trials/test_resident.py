@@ -29,7 +29,7 @@ from lp_sweep.trials.measures.states import layer_states
 from lp_sweep.trials.prune import load_original, load_pruned
 from lp_sweep.trials.resident import Head, Original, Resident, Source, resident
 from lp_sweep.trials.run import execute
-from tests.support.families import FAMILIES, Family, save_pretrained
+from tests.support.families import CASES, Family, save_pretrained
 from tests.support.staging import Job, made, measurement, spec_of
 from tests.support.toyworld import save_data, save_model, save_world
 
@@ -80,7 +80,7 @@ def spoil(model: nn.Module) -> None:
     model.config.problem_type = "spoilt"
 
 
-@pytest.mark.parametrize("family", FAMILIES.values(), ids=FAMILIES.keys())
+@pytest.mark.parametrize("family", CASES)
 def test_a_network_is_what_loading_gives(family: Family, tmp_path: Path) -> None:
     path = save_pretrained(family, 4, tmp_path)
     options: dict[str, Any] = {"local_files_only": True, **TWO._asdict()}

@@ -14,14 +14,13 @@ from lp_sweep.storage.errors import UnsupportedModelError
 from lp_sweep.trials.feedforward import remove_feed_forwards
 from lp_sweep.trials.measures import states as states_module
 from lp_sweep.trials.measures.states import LayerStates, Site, layer_states
-from tests.support.families import DEBERTA, FAMILIES, VOCABULARY
+from tests.support.families import DEBERTA, NAMES, VOCABULARY
 from tests.support.sentences import LENGTHS, batches, network, padded, sentences
 
 DEPTH = 4
-NAMES = [*FAMILIES, "deberta"]
 
 
-@pytest.fixture(scope="module", params=NAMES)
+@pytest.fixture(scope="module", params=[*NAMES, pytest.param("deberta", marks=pytest.mark.slow)])
 def name(request: pytest.FixtureRequest) -> str:
     return str(request.param)
 

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 import yaml
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from ray.autoscaler._private.command_runner import _with_interactive
 from ray.util.accelerators import accelerators
@@ -108,9 +108,6 @@ def wanted(draw: st.DrawFn) -> dict[str, Any]:
     return asked
 
 
-@settings(
-    max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
-)
 @given(wanted())
 def test_whatever_is_asked_for_is_a_right_file(at_home: Path, asked: dict[str, Any]) -> None:
     path = at_home / "cluster.yaml"

@@ -162,6 +162,7 @@ def test_a_limit_of_hours_stops_the_run(tmp_path: Path) -> None:
     assert "2 done in this run" in run("run", "sweep.yaml", "--max-hours", "9", cwd=tmp_path).stderr
 
 
+@pytest.mark.slow
 def test_an_address_without_a_cluster_is_a_preflight_error(tmp_path: Path) -> None:
     save_world(tmp_path)
     done = run("run", "sweep.yaml", "--address", "127.0.0.1:1", cwd=tmp_path, code=4)

@@ -104,6 +104,7 @@ def test_a_full_disk_stops_the_run_and_what_was_trained_waits(world: Path, tmp_p
         assert_equal(Store(store), Store(world / "undisturbed"))
 
 
+@pytest.mark.slow
 def test_a_read_only_store_is_a_preflight_error(tmp_path: Path) -> None:
     save_world(tmp_path)
     disk = tmp_path / "disk"

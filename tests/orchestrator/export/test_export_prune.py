@@ -20,7 +20,7 @@ from lp_sweep.storage.errors import ExportError, LpSweepError, SpecError
 from lp_sweep.storage.networks import changed_files
 from lp_sweep.trials.plainload import load, states_of
 from tests.support.exportworld import answer_here
-from tests.support.families import FAMILIES, save_pretrained
+from tests.support.families import FAMILIES, NAMES, save_pretrained
 from tests.support.hubserver import Hub, serve
 from tests.support.hubworld import MODEL, World, model_files
 from tests.support.program import sweep
@@ -56,7 +56,7 @@ def test_a_config_may_name_anything_as_its_class(names: Any, tmp_path: Path) -> 
 
 
 @pytest.mark.usefixtures("here")
-@pytest.mark.parametrize("name", FAMILIES)
+@pytest.mark.parametrize("name", NAMES)
 def test_the_lower_layers_are_those_of_the_model(name: str, tmp_path: Path) -> None:
     """Dropped from the top, each state of the folder is the model's own, up to its last norm."""
     source = saved(name, tmp_path / "model")

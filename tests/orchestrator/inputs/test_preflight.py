@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from lp_sweep.orchestrator.inputs import checks
@@ -262,7 +262,6 @@ def test_words_that_are_not_trained_have_no_gradient_and_no_moments(recipe: Reci
     assert memory_needed(BERT_BASE, Recipe(compute="fast", weight_decay=0.01)) == whole
 
 
-@settings(deadline=None)
 @given(
     batch=st.integers(1, 512),
     length=st.integers(4, 8192),

@@ -162,7 +162,6 @@ class Order:
 
 test_plan_laws = fuzz(
     plan_laws,
-    120,
     4_000,
     content=asked(),
     order=st.lists(st.floats(0, 1), min_size=3, max_size=7).map(Order),
@@ -193,7 +192,7 @@ def add_and_remove(folder: Path, content: dict[str, Any], extra: int) -> None:
     )
 
 
-test_adding_a_seed = fuzz(add_and_remove, 40, 1_000, content=asked(), extra=st.integers(0, 9))
+test_adding_a_seed = fuzz(add_and_remove, 1_000, content=asked(), extra=st.integers(0, 9))
 
 
 # -- inputs with names that nobody would choose
@@ -227,9 +226,7 @@ def named(folder: Path, place: str, name: str) -> None:
 
 
 PLACES = ("id", "revision", "data_dir", "store", "glue", *OWN, "label", "metric", "kind", "dataset")
-test_names = fuzz(
-    named, 250, 5_000, place=st.sampled_from(PLACES), name=awkward | st.text(max_size=30)
-)
+test_names = fuzz(named, 5_000, place=st.sampled_from(PLACES), name=awkward | st.text(max_size=30))
 
 
 @pytest.mark.parametrize("place", PLACES)

@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from lp_sweep.orchestrator.engine.workqueue import WorkQueue
@@ -394,7 +394,6 @@ def sweep_of(depths: list[int], strategies: list[tuple[str, list[int]]], seeds: 
     )
 
 
-@settings(max_examples=40, deadline=None)
 @given(depths=MODELS, data=st.data())
 def test_a_plan_is_a_pure_function_and_its_layers_add_up(
     depths: list[int], data: st.DataObject

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from lp_sweep.orchestrator.engine.loss import blocked_by
@@ -324,8 +324,6 @@ def test_what_needs_a_network_is_handed_out_after_it(tmp_path: Path, store: Stor
     assert queue.progress()[:3] == (len(plan.trials), 0, 0)
 
 
-@settings(max_examples=60, deadline=None,
-          suppress_health_check=[HealthCheck.function_scoped_fixture])  # fmt: skip
 @given(data=st.data())
 def test_whatever_fails_nothing_is_left_behind(
     tmp_path: Path, store: Store, data: st.DataObject

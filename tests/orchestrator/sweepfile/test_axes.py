@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 import yaml
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from lp_sweep.orchestrator.sweepfile.axes import (
@@ -344,8 +344,6 @@ _ANYTHING = st.recursive(
 )  # fmt: skip
 
 
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None,
-          max_examples=150)  # fmt: skip
 @given(key=st.sampled_from(["procedures", "feed_forward", "strategies", "measure", "recipe"]),
        value=_ANYTHING)  # fmt: skip
 def test_anything_else_is_a_spec_error(tmp_path: Path, key: str, value: Any) -> None:

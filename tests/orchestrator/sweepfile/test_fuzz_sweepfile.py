@@ -149,12 +149,11 @@ def overridden(folder: Path, overrides: list[str]) -> None:
     lawful(folder, yaml.safe_dump(FULL).encode(), overrides)
 
 
-test_text = fuzz(read, 300, 20_000, text=st.text(SPECIAL, max_size=60))
-test_mutated_file = fuzz(read, 250, 10_000, text=mutated())
-test_cut_up_file = fuzz(read, 250, 10_000, text=cut_up())
+test_text = fuzz(read, 20_000, text=st.text(SPECIAL, max_size=60))
+test_mutated_file = fuzz(read, 10_000, text=mutated())
+test_cut_up_file = fuzz(read, 10_000, text=cut_up())
 test_bytes = fuzz(
     read_bytes,
-    100,
     5_000,
     content=st.binary(max_size=80)
     | st.tuples(st.integers(0, len(PLAIN)), st.binary(max_size=6)).map(
@@ -172,7 +171,6 @@ keys = st.sampled_from(KEYS.split())
 some_yaml = st.one_of(awkward, values.map(lambda v: yaml.safe_dump(v, default_flow_style=True)))
 test_overrides = fuzz(
     overridden,
-    250,
     10_000,
     overrides=st.lists(
         st.tuples(keys | awkward, st.sampled_from(["=", "=", "=", "==", ""]), some_yaml).map(

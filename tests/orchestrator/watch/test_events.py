@@ -232,6 +232,7 @@ def run(folder: Path, *arguments: str) -> tuple[int, list[dict[str, Any]], str]:
     return done.returncode, [json.loads(line) for line in done.stdout.splitlines()], done.stderr
 
 
+@pytest.mark.slow
 @pytest.mark.ray
 def test_a_run_tells_its_events_and_how_it_ended(tmp_path: Path) -> None:
     save_world(tmp_path)

@@ -1,0 +1,230 @@
+"""Which seeded bugs do the everyday tests catch?
+
+    python benchmarks/protection.py --tree . --out benchmarks/results/protection.json
+    python benchmarks/protection.py --tree ../old --label before --out ... [--all] [--bug NAME]
+
+The tree is copied to a scratch folder. For each bug of `protection_bugs.py` the wrong line is
+written there, and a fork of this process, which has loaded the libraries once, runs the test files
+that should catch it, up to the first failure. `--all`: for a bug that they miss, the rest of the
+everyday tests. A test that fails without any bug catches none. Results are added to the file
+label by label, so that an old tree and a new one stand in one table, and a run that was broken off
+goes on: a bug that has its row is left out.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+from protection_bugs import BUGS, Bug
+
+ROOMS = ("api", "analysis", "orchestrator", "quickstart", "storage", "trials")
+EVERYDAY = "not slow and not gpu and not ray"
+SETTINGS = {  # before the libraries are loaded: see tests/conftest.py
+    "HF_HUB_OFFLINE": "1",
+    "HF_HUB_DISABLE_PROGRESS_BARS": "1",
+    "TOKENIZERS_PARALLELISM": "false",
+    "OMP_NUM_THREADS": "1",
+    "OPENBLAS_NUM_THREADS": "1",
+}
+LIBRARIES = (
+    *("hypothesis", "numpy", "pytest", "torch", "transformers", "datasets", "pyarrow.parquet"),
+    *("duckdb", "matplotlib", "pydantic", "rich", "scipy.stats", "sklearn.metrics", "typer"),
+    *("statsmodels.stats.multitest", "yaml"),
+)
+SECONDS = 900  # that one bug may take; more than pytest leaves one test
+OUT_OF_TIME = "(out of time)"
+# The processes that tests start: they find the package in the scratch folder, not in the checkout.
+_SITE = """\
+import sys
+for name, module in list(sys.modules.items()):
+    if name.startswith("__editable___lp_sweep"):
+        module.MAPPING.update({mapping})
+"""
+_PLUGIN = """\
+import json, os
+def pytest_runtest_logreport(report):
+    if report.failed:
+        with open(os.environ["PROTECTION_FAILED"], "a") as file:
+            file.write(json.dumps(report.nodeid) + "\\n")
+def pytest_collectreport(report):
+    pytest_runtest_logreport(report)
+"""
+
+
+class Tree:
+    """A scratch copy of a checkout, to break and to repair."""
+
+    def __init__(self, source: Path, folder: Path) -> None:
+        self.root = folder / "tree"
+        listed = subprocess.run(
+            ["git", "ls-files", "-z"], cwd=source, capture_output=True, text=True, check=True
+        )
+        for name in filter(None, listed.stdout.split("\0")):
+            if (source / name).is_file():
+                target = self.root / name
+                target.parent.mkdir(parents=True, exist_ok=True)
+                shutil.copy2(source / name, target)
+        self.site = folder / "site"
+        self.site.mkdir()
+        self.mapping = {"lp_sweep": str(self.root / "api")}
+        self.mapping |= {f"lp_sweep.{room}": str(self.root / room) for room in ROOMS[1:]}
+        (self.site / "sitecustomize.py").write_text(_SITE.format(mapping=self.mapping))
+        (self.site / "protection_plugin.py").write_text(_PLUGIN)
+        self._changes = 0
+
+    def test_files(self, names: Sequence[str]) -> list[str]:
+        """The files of these names; a name that the tree does not have is left out."""
+        found = {path.name: path for path in (self.root / "tests").rglob("test_*.py")}
+        return [str(found[name].relative_to(self.root)) for name in names if name in found]
+
+    @contextmanager
+    def with_bug(self, bug: Bug) -> Iterator[None]:
+        """Raises LookupError where the bug's text is not in exactly one place."""
+        path, old = self._place(bug)
+        text = path.read_text(encoding="utf-8")
+        try:
+            self._write(path, text.replace(old, bug.new))
+            yield
+        finally:
+            self._write(path, text)
+
+    def _place(self, bug: Bug) -> tuple[Path, str]:
+        places = [
+            (path, old)
+            for room in ROOMS
+            for path in (self.root / room).rglob("*")
+            if path.suffix in (".py", ".sql")
+            for old in bug.old
+            for _ in range(path.read_text(encoding="utf-8").count(old))
+        ]
+        if len(places) != 1:
+            raise LookupError(f"its text is in {len(places)} places")
+        return places[0]
+
+    def _write(self, path: Path, text: str) -> None:
+        """With a time of its own: Python takes no older byte code for it."""
+        self._changes += 1
+        path.write_text(text, encoding="utf-8")
+        moment = time.time() + self._changes
+        os.utime(path, (moment, moment))
+
+    def failures(self, arguments: Sequence[str], seconds: float = SECONDS) -> list[str]:
+        """The tests that fail, by a pytest of these arguments in a fork of this process."""
+        failed = self.site.parent / "failed.jsonl"
+        failed.unlink(missing_ok=True)
+        child = os.fork()
+        if child == 0:
+            self._run(arguments, failed)
+        end = time.monotonic() + seconds
+        while not (ended := os.waitpid(child, os.WNOHANG))[0]:
+            if time.monotonic() > end:
+                with suppress(ProcessLookupError):
+                    os.killpg(child, signal.SIGKILL)
+                os.waitpid(child, 0)
+                return [*_read(failed), OUT_OF_TIME]
+            time.sleep(0.1)
+        found, code = _read(failed), os.waitstatus_to_exitcode(ended[1])
+        return found or ([f"(pytest ended with {code})"] if code not in (0, 5) else [])
+
+    def _run(self, arguments: Sequence[str], failed: Path) -> None:
+        """In the fork: does not return."""
+        os.setpgid(0, 0)
+        log = os.open(failed.with_suffix(".log"), os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
+        os.dup2(log, 1)
+        os.dup2(log, 2)
+        os.chdir(self.root)
+        os.environ["PYTHONPATH"] = str(self.site)
+        os.environ["PROTECTION_FAILED"] = str(failed)
+        sys.path[:0] = [str(self.site)]
+        for name, module in list(sys.modules.items()):
+            if name.startswith("__editable___lp_sweep"):
+                vars(module)["MAPPING"].update(self.mapping)
+        import pytest
+
+        fixed = ["-p", "protection_plugin", "-p", "no:cacheprovider", "-q", "-m", EVERYDAY]
+        code = 1
+        try:
+            code = int(pytest.main([*fixed, *arguments]))
+        finally:
+            os._exit(code)
+
+
+def _read(failed: Path) -> list[str]:
+    return [json.loads(line) for line in failed.read_text().splitlines()] if failed.exists() else []
+
+
+def judged(tree: Tree, bug: Bug, known: list[str], *, everything: bool) -> dict[str, Any]:
+    """Which test catches the bug: a row of the table."""
+    begun = time.monotonic()
+    aside = [f"--deselect={name}" for name in known]
+    try:
+        with tree.with_bug(bug):
+            files = tree.test_files(bug.tests)
+            found = tree.failures(["-x", *aside, *files]) if files else []
+            looked = "named files"
+            if not found and everything:
+                looked = "all everyday tests"
+                found = tree.failures(["-x", *aside, "tests"], 3 * SECONDS)
+    except LookupError as error:
+        return {"bug": bug.name, "area": bug.area, "caught": None, "by": str(error)}
+    return {
+        "bug": bug.name,
+        "area": bug.area,
+        "caught": None if found == [OUT_OF_TIME] else bool(found),
+        "by": found[0] if found else None,
+        "looked_at": looked,
+        "seconds": round(time.monotonic() - begun, 1),
+    }
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
+    parser.add_argument("--tree", type=Path, default=Path())
+    parser.add_argument("--label", default="now")
+    parser.add_argument("--out", type=Path, required=True)
+    parser.add_argument("--all", action="store_true", help="survivors: all everyday tests")
+    parser.add_argument("--bug", action="append", help="this one alone, again")
+    asked = parser.parse_args()
+    os.environ.update(SETTINGS)
+    for name in LIBRARIES:
+        importlib.import_module(name)
+    table = json.loads(asked.out.read_text()) if asked.out.exists() else {}
+    rows = {row["bug"]: row for row in table.get(asked.label, {}).get("rows", [])}
+    bugs = [bug for bug in BUGS if bug.name in (asked.bug or ()) or bug.name not in rows]
+    bugs = [bug for bug in bugs if not asked.bug or bug.name in asked.bug]
+    commit = ["git", "rev-parse", "--short", "HEAD"]
+    done = subprocess.run(commit, cwd=asked.tree, capture_output=True, text=True, check=True)
+    with tempfile.TemporaryDirectory() as folder:
+        tree = Tree(asked.tree.resolve(), Path(folder))
+        names = sorted({name for bug in bugs for name in bug.tests})
+        known = tree.failures(tree.test_files(names), 3 * SECONDS)
+        print(f"{len(known)} tests fail without any bug: {known}", file=sys.stderr)
+        for bug in bugs:
+            row = rows[bug.name] = judged(tree, bug, known, everything=asked.all)
+            print(json.dumps(row), file=sys.stderr, flush=True)
+            found = [rows[bug.name] for bug in BUGS if bug.name in rows]
+            table[asked.label] = {
+                "commit": done.stdout.strip(),
+                "bugs": len(found),
+                "caught": sum(bool(row["caught"]) for row in found),
+                "failing_without_a_bug": known,
+                "rows": found,
+            }
+            asked.out.write_text(json.dumps(table, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,386 @@
+"""Seeded bugs: one wrong line each, in code that decides a result.
+
+A bug is found by its text, not by its file, so that it outlives a move. `old`: alternatives for
+trees of different age. `tests`: the files that should catch it, by name.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+
+class Bug(NamedTuple):
+    name: str
+    area: str
+    old: tuple[str, ...]
+    new: str
+    tests: tuple[str, ...]
+
+
+def _bug(name: str, area: str, old: str | tuple[str, ...], new: str, *tests: str) -> Bug:
+    return Bug(name, area, (old,) if isinstance(old, str) else old, new, tests)
+
+
+_FINAL = "WHEN trials.trial_id IS NOT NULL THEN 'done'"
+_FAILED = "WHEN failures.trial_id IS NOT NULL THEN 'failed'"
+BUGS = [
+    # -- selection
+    _bug(
+        "top drops one layer too low",
+        "selection",
+        "return tuple(range(depth - k + 1, depth + 1))",
+        "return tuple(range(depth - k, depth))",
+        "test_select.py",
+    ),
+    _bug(
+        "symmetric is off by one",
+        "selection",
+        "return tuple(range(each_side + 1, each_side + k + 1))",
+        "return tuple(range(each_side, each_side + k))",
+        "test_select.py",
+    ),
+    _bug(
+        "odd-alternate is even-alternate",
+        "selection",
+        "depth - 1 - 2 * i for i",
+        "depth - 2 * i for i",
+        "test_select.py",
+    ),
+    _bug(
+        "every draw of random is the same",
+        "selection",
+        'f"{draw}:{layer}".encode()',
+        'f"{layer}".encode()',
+        "test_select_more.py",
+        "test_select.py",
+    ),
+    _bug(
+        "a cosine at the threshold is dropped",
+        "selection",
+        "if cosine > threshold))",
+        "if cosine >= threshold))",
+        "test_select.py",
+    ),
+    _bug(
+        "block influence drops the layers that change most",
+        "selection",
+        "key=lambda layer: (-found.layers[layer], -layer)",
+        "key=lambda layer: (found.layers[layer], -layer)",
+        "test_select_more.py",
+        "test_select.py",
+        "test_influence.py",
+    ),
+    _bug(
+        "greedy drops one layer too few",
+        "selection",
+        "if 0 < step <= k)",
+        "if 0 < step < k)",
+        "test_select_more.py",
+        "test_select.py",
+    ),
+    # -- pruning
+    _bug(
+        "the config keeps the old depth",
+        "pruning",
+        "setattr(config, depth_field, len(kept))",
+        "setattr(config, depth_field, depth)",
+        "test_prune.py",
+    ),
+    _bug(
+        "the layers next to the kept ones stay",
+        "pruning",
+        "set(range(depth)) - {layer - 1 for layer in kept}",
+        "set(range(depth)) - {layer % depth for layer in kept}",
+        "test_prune.py",
+    ),
+    _bug(
+        "layers are not counted in the first network",
+        "pruning",
+        "config.lp_sweep_kept_layers = [origin[layer - 1] for layer in kept]",
+        "config.lp_sweep_kept_layers = list(kept)",
+        "test_prune.py",
+    ),
+    _bug(
+        "lists of settings per layer are not cut",
+        "pruning",
+        "isinstance(value, list | tuple) and len(value) == depth",
+        "isinstance(value, tuple) and len(value) == depth",
+        "test_prune.py",
+    ),
+    _bug(
+        "a checkpoint's trained head is kept",
+        "pruning",
+        "loaded.fresh | trained_head(loaded.model)",
+        "loaded.fresh",
+        "test_prune.py",
+    ),
+    # -- identity
+    _bug(
+        "defaults are hashed",
+        "identity",
+        "        if held != default:\n            yield name, held",
+        "        yield name, held",
+        "test_identity.py",
+    ),
+    _bug(
+        "every seed has one identifier",
+        "identity",
+        'whole.update(f"{seed}{tail}".encode())',
+        'whole.update(f"{spec.seed}{tail}".encode())',
+        "test_identity.py",
+    ),
+    _bug(
+        "1 and 1.0 are two identifiers",
+        "identity",
+        "if isinstance(value, float) and value.is_integer():",
+        "if isinstance(value, bytes):",
+        "test_identity.py",
+    ),
+    _bug(
+        "the order of layers is identity",
+        "identity",
+        "return tuple(sorted(set(layers)))",
+        "return tuple(layers)",
+        "test_identity.py",
+    ),
+    _bug(
+        "a setup forgets the recipe",
+        "identity",
+        '        "recipe": canonical(recipe),\n',
+        "",
+        "test_identity.py",
+        "test_setups.py",
+    ),
+    # -- store
+    _bug(
+        "a file is published before it is on the disk",
+        "store",
+        "os.fsync(stream.fileno())  # before the rename",
+        "pass  # before the rename",
+        "test_store_folder.py",
+        "test_fault_injection.py",
+    ),
+    _bug(
+        "hidden files are listed",
+        "store",
+        'if info.name[0] != "." and (others',
+        "if (others",
+        "test_store_contract.py",
+        "test_store_folder.py",
+    ),
+    _bug(
+        "a store that is gone is an empty one",
+        "store",
+        '        if not self.root.is_dir():\n            raise UnreachableError(f"the folder',
+        '        if self.root.is_file():\n            raise UnreachableError(f"the folder',
+        "test_store_folder.py",
+    ),
+    _bug(
+        "a pack is not read back",
+        "store",
+        "if store.content(path) != content:",
+        "if store.content(path) is None:",
+        "test_compaction.py",
+    ),
+    _bug(
+        "records are deleted for a damaged pack",
+        "store",
+        "if both and _is_sound(store, table, path):",
+        "if both:",
+        "test_compaction.py",
+    ),
+    _bug(
+        "a pack holds a record twice",
+        "store",
+        "        seen |= ids\n    return pa.concat_tables",
+        "    return pa.concat_tables",
+        "test_compaction.py",
+    ),
+    _bug(
+        "a misnamed file is packed",
+        "store",
+        "    mine = rows[parquet.id_column(table)].unique().to_pylist() == [name]",
+        "    mine = True",
+        "test_compaction.py",
+        "test_doctor.py",
+    ),
+    _bug(
+        "a newer version's record is read",
+        "store",
+        "    if int(version) > SCHEMA_VERSION:",
+        "    if int(version) > SCHEMA_VERSION + 100:",
+        "test_store_folder.py",
+        "test_catalog.py",
+        "test_doctor.py",
+    ),
+    # -- queue
+    _bug(
+        "the shortest comes first",
+        "queue",
+        ("Ready(rank, -seconds, id_)",),
+        "Ready(rank, seconds, id_)",
+        "test_workqueue.py",
+    ),
+    _bug(
+        "one try too few",
+        "queue",
+        "self._tries[id_, error_type] <= policy(error_type).retries",
+        "self._tries[id_, error_type] < policy(error_type).retries",
+        "test_workqueue.py",
+    ),
+    _bug(
+        "profiles wait like trials",
+        "queue",
+        "            return Rank.PROFILE",
+        "            return Rank.TRIAL",
+        "test_workqueue.py",
+    ),
+    _bug(
+        "a speed is measured beside trials",
+        "queue",
+        "return not self.live and not self.others.holding",
+        "return not self.others.holding",
+        "test_workqueue.py",
+        "test_speed_plan.py",
+    ),
+    _bug(
+        "what another run recorded is trained again",
+        "queue",
+        "if ours and not self._settled_by_now(ready.id):",
+        "if ours:",
+        "test_workqueue.py",
+        "test_slots.py",
+        "test_sources.py",
+    ),
+    _bug(
+        "one of two networks is enough to begin",
+        "queue",
+        "            if not self._waits[id_]:\n                del self._waits[id_]",
+        "            if True:\n                del self._waits[id_]",
+        "test_stages_plan.py",
+        "test_sources.py",
+        "test_workqueue.py",
+    ),
+    _bug(
+        "work goes on from a network that failed",
+        "queue",
+        "            self._fail_what_needs(id_)\n        self._growth",
+        "        self._growth",
+        "test_sources.py",
+        "test_stages_plan.py",
+        "test_workqueue.py",
+    ),
+    # -- metrics
+    _bug(
+        "F1 is of class 1 whatever the task names",
+        "metrics",
+        "(each == positive).astype",
+        "(each == 1).astype",
+        "test_metrics.py",
+    ),
+    _bug(
+        "macro F1 weighs by size",
+        "metrics",
+        'average="macro"',
+        'average="weighted"',
+        "test_metrics.py",
+    ),
+    _bug(
+        "the majority is that of the dev rows",
+        "metrics",
+        "int(np.bincount(train_labels).argmax())",
+        "int(np.bincount(dev_labels).argmax())",
+        "test_metrics.py",
+    ),
+    _bug(
+        "one finite output is enough",
+        "metrics",
+        "if not np.isfinite(logits).all():",
+        "if not np.isfinite(logits).any():",
+        "test_metrics.py",
+        "test_run.py",
+    ),
+    # -- SQL
+    _bug(
+        "a loss of exactly delta does not do",
+        "SQL",
+        "coalesce(loss_in_unit <= delta + 1e-9, false)",
+        "coalesce(loss_in_unit < delta - 1e-9, false)",
+        "test_min_layers.py",
+    ),
+    _bug(
+        "the answer is the smallest K that holds",
+        "SQL",
+        "coalesce(max(k) FILTER (WHERE holds), 0) AS max_dropped_low",
+        "coalesce(min(k) FILTER (WHERE holds), 0) AS max_dropped_low",
+        "test_min_layers.py",
+    ),
+    _bug(
+        "a trial that once failed has failed",
+        "SQL",
+        f"        {_FINAL}\n        {_FAILED}",
+        f"        {_FAILED}\n        {_FINAL}",
+        "test_catalog.py",
+        "test_tables.py",
+    ),
+    _bug(
+        "a lost worker is a failure",
+        "SQL",
+        "WHERE coalesce(final, true)  --",
+        "WHERE true  --",
+        "test_catalog.py",
+        "test_tables.py",
+    ),
+    _bug(
+        "seeds are compared with another seed",
+        "SQL",
+        "    AND full_depth.seed = listed.seed",
+        "",
+        "test_catalog.py",
+        "test_min_layers.py",
+        "test_tables.py",
+    ),
+    # -- statistics
+    _bug(
+        "the spread of seeds is not that of their mean",
+        "statistics",
+        "spread = float(values.var(ddof=1)) / seeds",
+        "spread = float(values.var(ddof=1))",
+        "test_statistics.py",
+        "test_resampling.py",
+        "test_selection.py",
+    ),
+    _bug(
+        "a loss is a gain",
+        "statistics",
+        "np.hstack([-np.eye(seeds), np.eye(seeds)])",
+        "np.hstack([np.eye(seeds), -np.eye(seeds)])",
+        "test_statistics.py",
+        "test_resampling.py",
+    ),
+    _bug(
+        "Bonferroni for Holm",
+        "statistics",
+        'multipletests(ps, method="holm")',
+        'multipletests(ps, method="bonferroni")',
+        "test_resampling.py",
+        "test_statistics.py",
+    ),
+    _bug(
+        "a perfect network is certain",
+        "statistics",
+        "return 2 * (100 / max(1, weighty)) ** 2",
+        "return 0.0",
+        "test_resampling.py",
+        "test_statistics.py",
+        "test_selection.py",
+    ),
+    _bug(
+        "few seeds are as sure as many",
+        "statistics",
+        "return share * student + (1 - share) * normal",
+        "return normal",
+        "test_resampling.py",
+        "test_statistics.py",
+    ),
+]
