@@ -17,6 +17,7 @@ from typing import Any, Literal
 
 from lp_sweep.storage.store import Store
 from lp_sweep.trials.select import STRATEGIES
+from tests.support.sweepfiles import make_inputs
 
 State = Literal["done", "failed", "deferred", "pending"]
 STARTED = dt.datetime(2026, 1, 5, 9, 30, tzinfo=dt.UTC)
@@ -265,3 +266,15 @@ def store_with_scores(folder: Path) -> FakeSweep:
     fake.cell(k=8, state="failed")
     fake.publish()
     return fake
+
+
+def command_line_world(folder: Path) -> Path:
+    """A sweep file with its inputs, and a store with some records."""
+    make_inputs(folder)
+    fake = FakeSweep(folder / "store")
+    fake.curve({0: 90.0, 4: 89.5, 8: 80.0})
+    fake.cell(k=10, state="failed")
+    fake.cell(k=11, state="pending")
+    fake.cell(strategy="contribution", threshold=0.9, state="deferred")
+    fake.publish()
+    return folder

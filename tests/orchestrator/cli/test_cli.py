@@ -3,7 +3,6 @@
 import csv
 import io
 import json
-import re
 from collections.abc import Iterator
 from importlib.metadata import version
 from pathlib import Path
@@ -14,7 +13,7 @@ from typer.main import get_command
 
 from lp_sweep.orchestrator.cli.__main__ import app
 from lp_sweep.storage.store import Store
-from tests.support.fake_records import FakeSweep
+from tests.support.fake_records import command_line_world
 from tests.support.program import process, sweep
 from tests.support.sweepfiles import DEMO, PLAIN, make_inputs
 
@@ -27,15 +26,7 @@ CELL_KEYS = {
 
 @pytest.fixture
 def world(tmp_path: Path) -> Path:
-    """A sweep file with its inputs, and a store with some records."""
-    make_inputs(tmp_path)
-    fake = FakeSweep(tmp_path / "store")
-    fake.curve({0: 90.0, 4: 89.5, 8: 80.0})
-    fake.cell(k=10, state="failed")
-    fake.cell(k=11, state="pending")
-    fake.cell(strategy="contribution", threshold=0.9, state="deferred")
-    fake.publish()
-    return tmp_path
+    return command_line_world(tmp_path)
 
 
 # -- plan
@@ -100,79 +91,6 @@ def test_a_sweep_file_in_another_folder(world: Path) -> None:
 
 
 # -- exit codes
-
-CODES = [
-    pytest.param(["plan", "nope.yaml"], 2, "no sweep file at nope.yaml", id="no-file"),
-    pytest.param(["plan", "sweep.yaml", "tasc=rte"], 2, "Did you mean 'task'", id="override"),
-    pytest.param(
-        ["plan", "bad.yaml", "--data-dir", "glue"], 2, "bad.yaml:6: unknown key", id="key"
-    ),
-    pytest.param(["plan", "two.yaml", "--data-dir", "glue"], 2, "two.yaml:5: unknown task", id="2"),
-    pytest.param(["plan", "--data-dir", "nowhere"], 4, "no file .*rte/train.parquet", id="no-data"),
-    pytest.param(["run", "--data-dir", "nowhere"], 4, "no file .*rte/train.parquet", id="run-data"),
-    pytest.param(["run", "bad.yaml"], 2, "bad.yaml:6: unknown key", id="run-key"),
-    pytest.param(["resume", "bad.yaml"], 2, "bad.yaml:6: unknown key", id="resume-key"),
-    pytest.param(["status"], 4, "no store at .*lp-sweep-store", id="no-store"),
-    pytest.param(
-        ["status", "--store", "store", "--sweep", "dmo"], 2, "Did you mean 'demo'", id="sweep"
-    ),
-    pytest.param(["query", "SELECT 1", "--store", "x"], 4, "no store at .*/x", id="query-store"),
-    pytest.param(["query", "SELEC 1", "--store", "store"], 2, "Parser Error", id="bad-sql"),
-    pytest.param(
-        ["query", "SELECT nope FROM cells", "--store", "store"], 2, "Binder Error", id="bad-column"
-    ),
-    pytest.param(["query", "", "--store", "store"], 2, "one statement", id="empty-sql"),
-    pytest.param(["query", "DROP VIEW cells", "--store", "store"], 2, "read-only", id="writing"),
-    pytest.param(
-        ["query", "SELECT 1", "--store", "store", "--sweep", "x"], 2, "It has: demo", id="q-sweep"
-    ),
-    pytest.param(
-        ["table", "taks", "--store", "store"],
-        2,
-        "one of .*min-layers.*Did you mean 'tasks'",
-        id="table",
-    ),
-    pytest.param(["table", "tasks", "--store", "x"], 4, "no store at", id="table-store"),
-    pytest.param(
-        ["table", "min-layers", "--store", "store", "--within", "one"], 2, "--within", id="within"
-    ),
-    pytest.param(["query"], 2, "Missing argument", id="no-argument"),
-    pytest.param(["plan", "--stoer", "s"], 2, "No such option: --stoer.*--store", id="no-option"),
-    pytest.param(["plann"], 2, "No such command 'plann'. Did you mean 'plan'", id="no-command"),
-    pytest.param(["train"], 2, "No such command 'train'. Did you mean 'run'", id="synonym"),
-    pytest.param(["sql", "SELECT 1"], 2, "'sql'. Did you mean 'query'", id="synonym-query"),
-    pytest.param(["plan", "task=rte"], 2, "'task=rte'.*override.*sweep.yaml", id="no-file-named"),
-    pytest.param(["status", "--store", "bad.yaml"], 4, "bad.yaml.*is a file", id="store-is-file"),
-    pytest.param(
-        ["plan", "--data-dir", "glue", "--store", "bad.yaml"], 4, "is a file", id="plan-store-file"
-    ),
-    pytest.param(
-        ["table", "tasks", "--format", "markdwn"], 2, "Did you mean 'markdown'", id="format"
-    ),
-    pytest.param(["cluster", "int"], 2, "Did you mean 'init'", id="no-subcommand"),
-    pytest.param(["init", "sweep.yaml"], 2, "sweep.yaml exists.*--force", id="init-exists"),
-    pytest.param(
-        ["init", "no/where.yaml"],
-        2,
-        "can't write no/where.yaml: No such file or directory. Make its folder",
-        id="init-nowhere",
-    ),
-    pytest.param(["cluster", "init"], 2, "aws.gcp.onprem.kuberay", id="no-provider"),
-]
-
-
-@pytest.mark.parametrize(("arguments", "code", "message"), CODES)
-def test_a_users_mistake_is_one_message_and_a_code(
-    world: Path, arguments: list[str], code: int, message: str
-) -> None:
-    (world / "bad.yaml").write_text(PLAIN.replace("seeds", "sedes"))
-    (world / "two.yaml").write_text(PLAIN.replace("rte", "rtee").replace("top", "botom"))
-    done = sweep(*arguments, cwd=world)
-    assert done.returncode == code, done.stderr
-    assert done.stdout == ""
-    assert "Traceback" not in done.stderr
-    assert "error:" in done.stderr.lower()
-    assert re.search(message, done.stderr), done.stderr
 
 
 def test_every_line_of_several_mistakes_is_marked(world: Path) -> None:
