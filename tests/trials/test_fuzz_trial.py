@@ -25,6 +25,7 @@ from lp_sweep.orchestrator.sweepfile.load import load_sweep
 from lp_sweep.storage.store import Store
 from lp_sweep.trials.metrics import METRICS
 from lp_sweep.trials.run import execute
+from tests.support.everyday import few
 from tests.support.fuzzing import fuzz
 from tests.support.toyworld import rows, save_model, sweep_content
 
@@ -119,7 +120,7 @@ TRAINS: dict[str, tuple[list[Row], list[Row], dict[str, Any], float | None]] = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize(("train", "dev", "task", "score"), TRAINS.values(), ids=TRAINS.keys())
+@pytest.mark.parametrize(("train", "dev", "task", "score"), few(TRAINS.values()), ids=TRAINS.keys())
 def test_the_record_holds_only_true_numbers(
     tmp_path: Path,
     model: Path,
