@@ -23,7 +23,7 @@ from urllib.parse import parse_qsl, urlencode, urlsplit
 import pyarrow.fs as arrow_fs
 
 from lp_sweep.storage.errors import StoreError
-from lp_sweep.storage.files import FileInfo, PermanentError, UnreachableError
+from lp_sweep.storage.files import FileInfo, PermanentError, UnreachableError, arriving
 
 _CONNECT_SECONDS, _SILENCE_SECONDS, _TRIES = 5, 30, 2  # the store's own patience is what counts
 _ONE_PUT = 5 * 2**20  # bytes; up to here Arrow sends one request, whole or not at all
@@ -193,18 +193,12 @@ class Bucket:
                 self._fs.delete_file(temporary)
 
     def download(self, path: str, target: Path) -> None:
-        """The target, too, is whole or not there."""
-        temporary = target.with_name(f".{uuid.uuid4().hex}.tmp")
-        try:
+        with arriving(target) as temporary:
             with self.open(path) as reading, temporary.open("wb") as stream, self._explained():
                 shutil.copyfileobj(reading, stream, _CHUNK)
                 size = reading.size()
             if temporary.stat().st_size != size:
                 raise UnreachableError(f"{self.where(path)} was cut off on its way")
-            temporary.replace(target)
-        finally:
-            with contextlib.suppress(OSError):
-                temporary.unlink()
 
     def delete(self, path: str) -> None:
         with self._explained(), contextlib.suppress(FileNotFoundError):
@@ -230,7 +224,7 @@ class Bucket:
 
     def _explain(self, error: OSError) -> OSError:
         text = re.sub(r"\s*\(Request ID:.*", "", str(error).splitlines()[0] if str(error) else "")
-        words = _ERROR.findall(text)  # the last one: what stands before is a file's name
+        words = _ERROR.findall(text)  # the last one: the others are a file's name
         codes = set(words[-1]) if words else set()
         if codes & {"NO_SUCH_KEY", "RESOURCE_NOT_FOUND", "404"}:
             return FileNotFoundError(text)
@@ -263,7 +257,7 @@ def _uninterrupted(action: Callable[[], T]) -> T:
 
 
 class Url(NamedTuple):
-    """What a location says, and the location as it is kept."""
+    """The parts of a location, and the location as it is kept."""
 
     bucket: str
     prefix: str  # without slashes at its ends; may be empty
@@ -277,7 +271,7 @@ def parse_url(text: str) -> Url:
     if "@" in rest.split("/")[0]:
         raise StoreError(
             "credentials do not belong in a store's location (it is written into records, logs and "
-            "commands): leave out what stands before the @. Set AWS_ACCESS_KEY_ID and "
+            "commands): leave out the part before the @. Set AWS_ACCESS_KEY_ID and "
             "AWS_SECRET_ACCESS_KEY, or use ~/.aws/credentials."
         )
     bucket, _, prefix = rest.partition("/")
@@ -292,13 +286,13 @@ def _with_options(bucket: str, prefix: str, query: str) -> Url:
     unknown = sorted(set(options) - set(_OPTIONS))
     if unknown or (query and not options):
         named = ", ".join(name for name in unknown if re.fullmatch("[a-z_]+", name))
-        raise StoreError(  # what stands there may be a secret: no value is shown
+        raise StoreError(  # a value may be a secret: none is shown
             f"the location s3://{bucket}/{prefix} has unknown options{named and f': {named}'}. "
             f"Write {_FORM}; credentials come from the environment or ~/.aws."
         )
     if "@" in options.get("endpoint_override", ""):
         raise StoreError(
-            f"the endpoint of s3://{bucket}/{prefix} has credentials in it: leave out what stands "
+            f"the endpoint of s3://{bucket}/{prefix} has credentials in it: leave out the part "
             "before the @. They come from the environment or ~/.aws."
         )
     place = f"s3://{bucket}/{prefix}".rstrip("/")

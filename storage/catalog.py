@@ -11,7 +11,6 @@ import re
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager
-from types import TracebackType
 from typing import Any, NamedTuple, Self
 
 import duckdb
@@ -30,7 +29,7 @@ _PREDICTIONS = re.compile(r"predictions|\bquery(_table)?\b", re.IGNORECASE)
 
 
 class Foreseen(NamedTuple):
-    """What the queries to come read, where that is known: of many records it takes less time.
+    """Columns that the coming queries read, where they are known: reading few columns is faster.
 
     columns: those of `store.trials` that they name, None for all. held: the views that several of
     them read, which are computed once and not by each query, with the columns of each that are
@@ -55,7 +54,7 @@ class Catalog:
 
     @property
     def location(self) -> str:
-        """Of the store."""
+        """The store's location."""
         return self._records.location
 
     @property
@@ -68,7 +67,7 @@ class Catalog:
         return self._records.setup
 
     def earlier_setups(self) -> list[Setup]:
-        """Of the sweeps that are shown: what is stored besides today's cells."""
+        """The setups of the shown sweeps that are stored besides today's cells."""
         return self._records.earlier_setups()
 
     def query(self, sql: str, parameters: Mapping[str, Any] | None = None) -> pa.Table:
@@ -93,12 +92,7 @@ class Catalog:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
 
@@ -186,7 +180,7 @@ def _load(
 
 
 class _Records:
-    """Reads a store's tables, all of them or what one sweep's cells hang on."""
+    """Reads a store's tables, all of them or what one sweep's cells depend on."""
 
     def __init__(
         self,
@@ -200,7 +194,7 @@ class _Records:
         self.setup = setup
         self._columns = columns  # of trials
         self.unreadable: list[Unreadable] = []
-        # first of all: a name that is not known is told before anything else is read
+        # first of all: an unknown name is reported before anything else is read
         if sweep is not None and sweep not in (known := store.names("sweeps")):
             raise unknown_sweep(sweep, known, store.location)
         self._cells = self._listed()
@@ -241,7 +235,7 @@ class _Records:
         return self._kept(rows, lambda id_, ours: id_ in wanted or (ours and id_ not in elsewhere))
 
     def _profiles(self, rows: pa.Table, wanted: set[str]) -> pa.Table:
-        """Those of its models too, which no cell names."""
+        """Also those of its models, which no cell names."""
         ids = pa.array(sorted(wanted), pa.string())
         named = pc.is_in(rows["profile_id"], ids)
         own = self._kept(

@@ -1,4 +1,4 @@
-"""What in a store is not as it should be, and putting it right without deleting any data.
+"""Finds what is wrong with a store's files, and fixes it without deleting any data.
 
 `examine` only reads. `fix` moves what is no record to `set-aside/<table>/`, where nothing reads
 it; what it deletes are files that a stopped write left, halves of networks among them, and
@@ -76,7 +76,7 @@ def _finding(store: Store, path: str, reason: str, action: Action) -> Finding:
 
 
 def _stale(store: Store, folder: str) -> list[Finding]:
-    """What a write that was stopped left behind."""
+    """Files that a stopped write left behind."""
     oldest = time.time() - _STALE_SECONDS
     infos = store.perform(f"list {folder}", lambda: store.files.list(folder))
     return [
@@ -87,7 +87,7 @@ def _stale(store: Store, folder: str) -> list[Finding]:
 
 
 def _look_at_network(store: Store, folder: str) -> list[Finding]:
-    """What is left of one that was sent or deleted by half."""
+    """Files of a network that was sent or deleted only in part."""
     infos = store.listing(folder)
     whole = any(info.name == CONFIG for info in infos)
     half = [] if whole or any(_is_young(info) for info in infos) else infos
@@ -114,7 +114,7 @@ def _is_young(info: FileInfo) -> bool:
 
 
 def _look(store: Store, folder: str, info: FileInfo) -> Finding | None:
-    """What is wrong with one file of a table; None: nothing, or it is gone."""
+    """The problem with one file of a table; None: there is none, or the file is gone."""
     table, _, packs = folder.partition("/")
     path = f"{folder}/{info.name}"
     name = record_name(info.name)

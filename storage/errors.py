@@ -1,4 +1,4 @@
-"""The error tree. Every error that is the user's to mend derives from LpSweepError.
+"""The error tree. Every error that the user can fix derives from LpSweepError.
 
     LpSweepError
     ├── SpecError               the sweep file or an override is wrong            exit 2

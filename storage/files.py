@@ -10,9 +10,11 @@ and decides what is tried again.
 
 from __future__ import annotations
 
+import contextlib
 import re
 import time
-from collections.abc import Callable, Iterable
+import uuid
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import IO, Any, NamedTuple, Protocol, TypeVar
 
@@ -38,7 +40,7 @@ class FileInfo(NamedTuple):
 
 
 class PermanentError(OSError):
-    """Waiting does not mend this: a wrong name, no such bucket, no right to it."""
+    """Waiting does not help: a wrong name, no such bucket, no right to it."""
 
 
 class NotAFileError(PermanentError):
@@ -59,6 +61,19 @@ _LASTING = (
 )
 
 T = TypeVar("T")
+
+
+@contextlib.contextmanager
+def arriving(target: Path) -> Iterator[Path]:
+    """A name beside `target` to write to; at the end the file becomes `target`, whole or not at
+    all. It starts with a dot and ends otherwise: no listing takes it for a record."""
+    temporary = target.with_name(f".{uuid.uuid4().hex}.tmp")
+    try:
+        yield temporary
+        temporary.replace(target)
+    finally:
+        with contextlib.suppress(OSError):  # mostly it is gone: it was renamed
+            temporary.unlink()
 
 
 class Files(Protocol):
@@ -103,10 +118,11 @@ class Files(Protocol):
 
     def upload(self, source: Path, path: str) -> None: ...
 
-    def download(self, path: str, target: Path) -> None: ...
+    def download(self, path: str, target: Path) -> None:
+        """The target is also whole or not there."""
 
     def delete(self, path: str) -> None:
-        """What is not there is fine."""
+        """Deletes nothing, and raises nothing, where there is no such file."""
 
     def move(self, path: str, target: str) -> None: ...
 
@@ -151,7 +167,8 @@ class Deadline:
         self._end: float | None = None
 
     def persist(self, action: Callable[[], T]) -> T:
-        """Raises the last OSError. What is not there, or can't mend, is not tried again."""
+        """Tries until the patience ends, and then raises the last OSError; at once one that lasts,
+        such as a file that is not there."""
         delay = _FIRST_DELAY
         while True:
             try:

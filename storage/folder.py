@@ -18,6 +18,7 @@ from lp_sweep.storage.files import (
     FileInfo,
     NotAFileError,
     UnreachableError,
+    arriving,
 )
 from lp_sweep.storage.places import expanded
 
@@ -33,7 +34,7 @@ _KINDS = {
 class Folder:
     """Whole or not at all: a file is written under another name, synced, then renamed.
 
-    A folder that was there once and is gone raises UnreachableError, and no write makes it anew: a
+    A folder that was there once and is gone raises UnreachableError, and no write makes it again: a
     mount that comes back must not find a second store begun below its mount point.
     """
 
@@ -162,15 +163,12 @@ class Folder:
         self._seen.add(folder)
 
     def download(self, path: str, target: Path) -> None:
-        """The target, too, is whole or not there."""
-        temporary = target.with_name(f".{uuid.uuid4().hex}.tmp")
-        try:
-            with self.open(path) as reading, temporary.open("wb") as stream:
-                shutil.copyfileobj(reading, stream, _CHUNK)
-            temporary.replace(target)
-        finally:
-            with contextlib.suppress(OSError):
-                temporary.unlink()
+        with (
+            self.open(path) as reading,
+            arriving(target) as temporary,
+            temporary.open("wb") as stream,
+        ):
+            shutil.copyfileobj(reading, stream, _CHUNK)
 
     def delete(self, path: str) -> None:
         try:
@@ -208,7 +206,7 @@ def _info(entry: os.DirEntry[str]) -> FileInfo:
 
 
 def _look(place: Path) -> FileInfo:
-    """What has this name. Raises FileNotFoundError."""
+    """Describes whatever has this name. Raises FileNotFoundError."""
     try:
         status = place.stat()
     except OSError:
@@ -227,7 +225,7 @@ def _check_a_file(place: Path) -> None:
 
 
 def _sync_folder(folder: Path) -> None:
-    """The rename survives a loss of power, too, where the file system can promise that."""
+    """Makes the rename survive a loss of power, where the file system can promise that."""
     with contextlib.suppress(OSError):
         handle = os.open(folder, os.O_RDONLY)
         try:

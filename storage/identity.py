@@ -1,4 +1,4 @@
-"""The identifier of a piece of work, made from exactly what determines its result (see `specs`).
+"""The identifier of a trial or profile, made from exactly what determines its result (`specs`).
 
 `trial_id` is a versioned hash of canonical JSON. Fields at their default are left out, so a field
 that a later version adds (with a default that means what was done before) changes no identifier.
@@ -56,7 +56,7 @@ def canonical_json(value: Any) -> str:
 
 
 def _part_json(value: Any) -> str:
-    """Of one field. What thousands of specs share (a task, a recipe, layers) is written once."""
+    """One field as JSON. Thousands of specs share a task or a recipe: each is written once."""
     if isinstance(value, str | int):
         return _encode(value)
     known = _shared.get(id(value))
@@ -113,8 +113,8 @@ def trial_ids(spec: TrialSpec) -> Callable[[int], str]:
 def setup_text(
     model_fingerprint: str, task: TaskDefinition, data_fingerprint: str, recipe: Recipe
 ) -> str:
-    """What networks share that are compared, as canonical JSON: the pre-trained weights, the rows
-    and how they are read and scored, the recipe."""
+    """The setup of networks that can be compared, as canonical JSON: the pre-trained weights, the
+    rows and how they are read and scored, the recipe."""
     shared = {
         "model": model_fingerprint,
         "task": canonical(task),

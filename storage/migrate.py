@@ -1,4 +1,4 @@
-"""Records of an older identity version, published anew under the identifiers of today.
+"""Records of an older identity version, published again under the identifiers of today.
 
 A change of what determines a trial's result, or of a default, is a new IDENTITY_VERSION: then no
 identifier of the old version is ever asked for again. Where the old records' meaning is known in
@@ -56,7 +56,7 @@ def migrate(store: Store) -> Migrated:
 
 
 def _today(row: Spec) -> TrialSpec | None:
-    """What the record is of, in today's terms; None where no migration leads there."""
+    """The record's trial in today's terms; None where no migration leads there."""
     version = row["identity_version"]
     if version is None or row["spec"] is None:
         return None

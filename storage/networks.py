@@ -37,8 +37,8 @@ class Sibling(NamedTuple):
 
 
 class _Known:
-    """What decides, of the records that were read: records never change, so each is read once by a
-    worker, which does many trials."""
+    """The fields that decide, of the records read so far: records never change, so a worker, which
+    does many trials, reads each once."""
 
     def __init__(self) -> None:
         self.trials: set[str] = set()
@@ -65,8 +65,8 @@ def is_best(store: Store, record: dict[str, Any]) -> bool:
 
 
 def settle(store: Store, record: dict[str, Any], *, look: bool = True) -> None:
-    """Of the networks of its group that a `best` kept, only that of the best record stays. The
-    last of several that end at once sees them all.
+    """Keeps only the best record's network, of those of its group that a `best` kept. The last of
+    several trials that end at once sees them all.
 
     `look`: whether other records may have come since `is_best` was asked. Raises StoreError.
     """
@@ -82,7 +82,7 @@ def settle(store: Store, record: dict[str, Any], *, look: bool = True) -> None:
 
 
 def kept_by(store: Store, trial: str) -> str | None:
-    """What keeps it; None for no network and one that does not say. Raises StoreError."""
+    """The content of KEPT_BY; None where there is no such file. Raises StoreError."""
     text = store.read_text(f"{WEIGHTS}/{trial}", KEPT_BY)
     return None if text is None else text.strip()
 

@@ -54,7 +54,7 @@ class MisnamedError(NotARecordError):
 
 
 def id_column(table: str) -> str:
-    """The column that names what a row is of: records are told apart by it."""
+    """The column with the record's identifier."""
     return str(TABLES[table].names[0])
 
 
@@ -203,7 +203,7 @@ def conform(rows: pa.Table, schema: pa.Schema) -> pa.Table:
 
 
 class PackRows(NamedTuple):
-    """What could be read of a pack, and what is wrong with the rest."""
+    """The readable rows of a pack, and the problem with the rest."""
 
     rows: pa.Table
     problem: str | None
@@ -305,7 +305,7 @@ def _narrow(rows: pa.Table, table: str, columns: Collection[str] | None) -> pa.T
 
 
 def _few_groups(file: pq.ParquetFile, table: str, wanted: Collection[str]) -> pa.Table | None:
-    """Those row groups that may have a wanted identifier; None when all are to be read."""
+    """The row groups that may have a wanted identifier; None when all are to be read."""
     chosen = [i for i in range(file.num_row_groups) if _may_have(file, i, wanted)]
     if 2 * len(chosen) > file.num_row_groups:
         return None

@@ -41,7 +41,7 @@ def options_of(stored: str | None) -> list[str]:
 
 
 def is_file(path: Path) -> bool:
-    """False, too, for a name that no file can have: one that is too long."""
+    """Also False for a name that is too long for any file."""
     try:
         return path.is_file()
     except OSError:

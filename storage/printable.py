@@ -38,7 +38,7 @@ def shown(value: Any) -> str:
 
 
 def short(text: str, most: int = 300) -> str:
-    """What a library says, in one line of bounded length."""
+    """Text of any length, such as a library's error, in one line of bounded length."""
     line = printable(text[: 2 * most])
     return line if len(line) <= most else f"{line[: most - 3]}..."
 

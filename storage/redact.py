@@ -14,7 +14,7 @@ from urllib.parse import quote
 
 REMOVED = "REMOVED"
 
-_SHORTEST = 8  # characters of an environment variable's value: shorter ones stand in any text
+_SHORTEST = 8  # characters of an environment variable's value: shorter ones occur in any text
 _SECRET_NAME = re.compile(
     r"(?:token|secret|password|passwd|passphrase|pwd|credentials?|authorization|auth|signature|sig"
     r"|cookie|bearer|(?:api|access|secret|private|account|shared|sign|signing|encryption|client"
@@ -81,7 +81,7 @@ def redact_text(text: str, environment: Mapping[str, str] | None = None) -> str:
 
 
 def _without_values(text: str, naming: re.Pattern[str]) -> str:
-    """What follows a secret's name. The rest is looked at on: a URL's scheme is a name too."""
+    """Removes what follows a secret's name, and goes on after it: a URL's scheme is also a name."""
     kept, end = [], 0
     for match in naming.finditer(text):
         if match.start() < end or not _is_secret(match["name"], match["sign"]):

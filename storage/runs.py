@@ -1,8 +1,8 @@
-"""What the runs on one store tell each other, so that no two of them do the same work.
+"""Announcements of the runs on one store, so that no two of them do the same work.
 
 Each run keeps one small JSON file, `runs/<run id>.json`: who it is, how far it is, and which work
-it holds. To take a piece of work a run first writes that it holds it and only then reads the
-others: of two that want one piece at the same moment at least one sees the other and stands back.
+it holds. To take a trial a run first writes that it holds it and only then reads the
+others: of two that want one trial at the same moment at least one sees the other and gives way.
 No lock, no clock that two machines must share, and it works on object storage too. Listings may
 come late: a run waits until it is listed itself before it takes anything.
 
@@ -40,7 +40,7 @@ _MOST = 2**40  # of anything that is counted: more is not ours
 
 
 class Announcement(NamedTuple):
-    """What a run says of itself. `machine` and `process` tell whether it lives, on one machine."""
+    """A run's own account. `machine` and `process` show on its machine whether it lives."""
 
     run_id: str
     sweep: str
@@ -83,7 +83,7 @@ class Announcement(NamedTuple):
 
 
 class _Sight(NamedTuple):
-    """What was last seen of another run, and for how many seconds it has not changed."""
+    """The last look at another run, and for how many seconds it has not changed."""
 
     beat: int
     unchanged: float
@@ -204,11 +204,11 @@ class Presence:
         return found
 
     def beside(self) -> list[Announcement]:
-        """Those of the others that are at work on this machine. Raises StoreError."""
+        """The other runs that are at work on this machine. Raises StoreError."""
         return [run for run in self.others() if run.machine and run.machine == self._me.machine]
 
     def claim(self, work_id: str) -> Announcement | None:
-        """Take a piece of work: None when it is ours, else who has it. Raises StoreError."""
+        """Take a trial or a profile: None when it is ours, else who has it. Raises StoreError."""
         self._held[work_id] = _now()
         self._write()  # before the others are read: two can't both see nobody
         holder = next((run for run in self.others() if work_id in run.held), None)

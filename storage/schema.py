@@ -207,7 +207,7 @@ CELLS = pa.schema(
         ("kept_layers", _layers),  # null while deferred
         ("dropped_layers", _layers),
         ("trial_id", _text),  # null while deferred
-        ("profile_id", _text),  # what a contribution cell hangs on
+        ("profile_id", _text),  # what a contribution cell depends on
         ("search", _text),  # of until: min_layers: asked, waiting, not_needed; null: of no search
         ("overrides", _text),  # of the run that asked, as a shell takes them; null: not known
         ("setup", _text),  # hash of recipe, rows and model: what cells that are compared must share

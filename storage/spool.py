@@ -68,7 +68,7 @@ class Flushed(NamedTuple):
 
 
 class Spool:
-    """What waits on this node for one store."""
+    """The records and networks on this node that wait for one store."""
 
     def __init__(self, cache_dir: Path, location: str) -> None:
         key = hashlib.sha256(location.encode("utf-8", "surrogateescape")).hexdigest()[:16]
@@ -118,7 +118,7 @@ class Spool:
             self._files.delete(_path(record))
 
     def names(self, table: str, older_than: float = 0.0) -> list[str]:
-        """What waits, for longer than so many seconds."""
+        """The records that have waited for longer than so many seconds."""
         latest = time.time() - older_than
         try:
             found = self._files.list(table)
@@ -281,7 +281,7 @@ class Outbox:
             self.store.put(record.table, record.name, record.rows)
 
     def _send_others(self) -> None:
-        """What other tries left behind, now that the store is there."""
+        """Sends what earlier tries left behind, now that the store is there."""
         if self.store is not None:
             flush(self.store, self.cache_dir, older_than=_OTHERS_SECONDS)
 

@@ -149,7 +149,7 @@ class Store:
             return None
 
     def read(self, table: str, name: str) -> list[dict[str, Any]]:
-        """The rows of one record. Raises StoreError, too, when it is missing or unreadable."""
+        """The rows of one record. Raises StoreError, also when it is missing or unreadable."""
         where = self.files.where(_path(table, name + SUFFIX))
         try:
             return self._rows(table, name)
@@ -269,7 +269,7 @@ class Store:
         return True
 
     def delete(self, folder: str, name: str) -> None:
-        """What is not there is fine."""
+        """Does nothing where there is no such file."""
         self.remove(_path(folder, name))
 
     def remove(self, path: str) -> None:

@@ -1,1 +1,1 @@
-"""What a sweep file names, found: models, data sets, commits; and fetched."""
+"""Finds, fetches and checks what a sweep file names: models, data sets, commits."""

@@ -30,15 +30,15 @@ _WHOLE = Recipe()  # limits no rows
 
 
 class Found(NamedTuple):
-    """What is wrong with the inputs, and what a run is going to download."""
+    """The problems with the inputs, and how much a run is going to download."""
 
     problems: list[str]
     download_bytes: int
-    notes: Sequence[str]  # of what is odd, and no reason not to start
+    notes: Sequence[str]  # on what is odd, and no reason not to start
 
 
 class Rows(NamedTuple):
-    """What is wrong with a task's rows, and what is odd in them."""
+    """The problem with a task's rows, and what is odd in them."""
 
     problem: str | None
     notes: Sequence[str] = ()
@@ -141,7 +141,7 @@ def check_model(model: ModelInput, sizes: dict[str, int], offline: bool) -> int:
 
 
 def _check_remote(model: ModelInput) -> int:
-    """What isn't in the cache is at the hub. Raises PreflightError."""
+    """The bytes that the cache lacks and the hub has. Raises PreflightError."""
     commit = str(model.revision)
     try:
         missing = absent(
@@ -198,7 +198,7 @@ def read_rows(task: TaskInput, offline: bool, recipe: Recipe = _WHOLE) -> Rows:
 def _not_in_manifest(
     sweep: Sweep, manifest: Manifest, wanted: Needed, asked: dict[str, str]
 ) -> Iterator[str]:
-    """What the sweep has come to ask for since the manifest was written."""
+    """Inputs that the sweep file names and the manifest does not."""
     of = f"is not in the manifest {sweep.manifest_file}"
     for model in wanted.models:
         if model.of_hub and not manifest.find(model.path, asked[model.name]):

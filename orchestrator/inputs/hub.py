@@ -1,21 +1,21 @@
 """Reads the Hugging Face hub, and this machine's cache of it: commits, sizes, small files.
 
 Downloads nothing into the cache (`prefetch` does); imports no torch. huggingface_hub has no call
-that reads or writes what a branch stands for where no file of that commit is cached: `refs/` is
-read and written here, in its format.
+that reads or writes the commit of a branch while no file of that commit is cached: this module
+reads and writes `refs/`, in the same format.
 """
 
 from __future__ import annotations
 
 import contextlib
 import json
-import uuid
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
 from lp_sweep.orchestrator.inputs.weights import INDEX, WEIGHTS, has_vocabulary
 from lp_sweep.storage.errors import PreflightError
+from lp_sweep.storage.files import arriving
 from lp_sweep.trials.tasks import is_commit
 
 DEFAULT_REVISION = "main"
@@ -88,10 +88,9 @@ def remember_commit(kind: Kind, repo_id: str, revision: str, commit: str) -> Non
     # a cache that can't be written, a name that is no file's: then the next plan asks again
     with contextlib.suppress(OSError, ValueError):
         path = _ref(kind, repo_id, revision)
-        temporary = path.with_name(f"{path.name}.{uuid.uuid4().hex[:8]}.tmp")
         path.parent.mkdir(parents=True, exist_ok=True)
-        temporary.write_text(commit, encoding="utf-8")
-        temporary.replace(path)
+        with arriving(path) as temporary:
+            temporary.write_text(commit, encoding="utf-8")
 
 
 def _ref(kind: Kind, repo_id: str, revision: str) -> Path:
@@ -218,8 +217,8 @@ def _weights(repo_id: str, commit: str, remote: dict[str, RemoteFile]) -> list[s
 
 
 def absent(repo_id: str, commit: str, files: list[RemoteFile]) -> list[RemoteFile]:
-    """Those that are still to be downloaded. Raises PreflightError for a file of the cache that is
-    torn: nobody mends it by asking again."""
+    """The files still to be downloaded. Raises PreflightError for a torn file of the cache, which
+    another request would not fix."""
     folder = snapshot("model", repo_id, commit)
     torn = []
     missing = []
@@ -231,6 +230,6 @@ def absent(repo_id: str, commit: str, files: list[RemoteFile]) -> list[RemoteFil
             torn.append(f"{path} has {path.stat().st_size} bytes and should have {file.bytes}")
     if torn:
         raise PreflightError(
-            f"model {repo_id!r}: {'; '.join(torn)}. `lp-sweep prefetch` mends it, or delete it."
+            f"model {repo_id!r}: {'; '.join(torn)}. Download it again with `lp-sweep prefetch`."
         )
     return missing

@@ -1,4 +1,4 @@
-"""What a plan must know of a model without loading it: its depth, and what identifies its weights.
+"""Finds what a plan must know of a model without loading it: its depth, and which weights it has.
 
 Reads `config.json` (a folder's, the Hugging Face cache's, or the hub's) and the headers of weights
 that are on this machine; imports no torch.

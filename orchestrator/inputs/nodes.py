@@ -32,15 +32,15 @@ State = Literal["cached", "to download", "missing"]
 
 
 class OfHub(NamedTuple):
-    """What a sweep needs of a hub, pinned to commits. `sizes`: bytes of each file of a model, where
-    a manifest states them."""
+    """The models and data that a sweep needs from a hub, pinned to commits. Beside a model: the
+    bytes of each of its files, where a manifest states them."""
 
     models: tuple[tuple[ModelInput, dict[str, int]], ...] = ()
     tasks: tuple[TaskInput, ...] = ()
 
 
 class Asked(NamedTuple):
-    """What a node is to look at. `probe` is None where no store is named."""
+    """The things that a node is to look at. `probe` is None where no store is named."""
 
     probe: Probe | None
     of_hub: OfHub
@@ -58,7 +58,7 @@ class Input(NamedTuple):
 
 
 class Look(NamedTuple):
-    """What a node saw. `store` says why it can't work on it, None where it can or none is named."""
+    """A node's answer. `store`: why it can't work on the store, if it can't."""
 
     gpus: list[GpuInfo]
     store: str | None
@@ -94,7 +94,8 @@ def look(asked: Asked) -> Look:
 
 
 def of_hub(sweep: Sweep) -> OfHub:
-    """Of a whole sweep; what is not pinned is left out, since no commit says what to look for."""
+    """The inputs of a whole sweep, without those that are not pinned: no commit says what to look
+    for."""
     models = [model for model in sweep.models if model.of_hub and model.pinned]
     return OfHub(
         tuple((model, stated_sizes(sweep, model)) for model in models),
@@ -127,7 +128,7 @@ def _data(task: TaskInput, offline: bool) -> Input:
 
 
 class Finding(NamedTuple):
-    """What is wrong where. `blocks`: the node can't do the sweep; else it only is worth knowing."""
+    """One problem of one node. `blocks`: the node can't do the sweep; else it is worth knowing."""
 
     node: str
     what: str
@@ -142,8 +143,8 @@ class Finding(NamedTuple):
 
 
 class Node(NamedTuple):
-    """What Ray says of a node (`name`, and `gpus` that it may hand out) and what the node says;
-    `error`: why it says nothing."""
+    """Ray's view of a node (`name`, and `gpus` that it may hand out) and the node's own answer;
+    `error`: why there is no answer."""
 
     name: str
     gpus: int
@@ -157,7 +158,7 @@ def node_findings(node: Node, own: Mapping[str, str]) -> list[Finding]:
     """`own`: the driver's versions."""
     found = [*_versions(node, own)]
     if node.look is None:
-        # with another lp-sweep there this one's question can't be understood: that is told already
+        # another lp-sweep there can't understand the question: that is reported already
         return found if any(one.blocks for one in found) else [*found, _silent(node)]
     found += [*_gpus(node, node.look), *_store(node, node.look), *_inputs(node, node.look)]
     return [*found, *_room(node, node.look), *_clock(node)]
@@ -170,7 +171,7 @@ def _silent(node: Node) -> Finding:
 
 
 def _versions(node: Node, own: Mapping[str, str]) -> Iterator[Finding]:
-    """The first that differs: with another lp-sweep its code is another, too."""
+    """The first that differs: another lp-sweep also has other code."""
     if not node.versions:
         return
     for name in _SAME:

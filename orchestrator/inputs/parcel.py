@@ -1,5 +1,5 @@
-"""What another machine needs of this folder to run a sweep from it: the sweep file, its manifest,
-and the models and data that are no hub's, in a folder of their own, by the same relative paths."""
+"""Packs what another machine needs to run a sweep: the sweep file, its manifest, and the models and
+data that are no hub's, in a folder of their own, by the same relative paths."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def pack(files: Iterable[Path], here: Path, target: Path) -> None:
 
 
 def own_files(sweep: Sweep) -> Iterator[Path]:
-    """Of the models and the data that are no hub's."""
+    """The files of the models and the data that are no hub's."""
     for model in sweep.models:
         if not model.of_hub:
             yield from needed_files(Path(model.path))

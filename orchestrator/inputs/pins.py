@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import json
 import os
-import uuid
 from collections.abc import Iterable
 from pathlib import Path, PurePosixPath
 from typing import Annotated, Literal, NamedTuple
@@ -23,6 +22,7 @@ from lp_sweep.orchestrator.inputs import hub
 from lp_sweep.orchestrator.inputs.hub import DEFAULT_REVISION, Kind, Refused
 from lp_sweep.orchestrator.sweepfile.load import SweepFile
 from lp_sweep.storage.errors import PreflightError
+from lp_sweep.storage.files import arriving
 from lp_sweep.trials.tasks import is_commit
 
 
@@ -51,7 +51,7 @@ class FileEntry(_Entry):
 
 
 class Held(_Entry):
-    """A model or data set at the commit that `asked` (a branch, a tag, a commit) stood for."""
+    """A model or data set at the commit that `asked` (a branch, a tag, a commit) meant."""
 
     id: Name
     asked: str
@@ -77,7 +77,7 @@ class Manifest(_Entry):
     local: dict[str, str] = Field(default={})
 
     def commit(self, kind: Kind, repo_id: str, asked: str) -> str | None:
-        """What a branch stood for; a data set's configurations share it."""
+        """The commit of a branch; a data set's configurations share it."""
         for held in self.models if kind == "model" else self.datasets:
             if (held.id, held.asked) == (repo_id, asked):
                 return held.commit
@@ -123,8 +123,8 @@ def read_manifest(path: Path) -> Manifest | None:
         place = ".".join(map(str, first["loc"]))
         reason = f"{place + ': ' if place else ''}{first['msg']}"
     raise PreflightError(
-        f"can't read the manifest {path}: {reason}. Write it anew with `lp-sweep prefetch`, or "
-        "take it away to go on without pinned revisions."
+        f"can't read the manifest {path}: {reason}. Write it again with `lp-sweep prefetch`, or "
+        "delete it to go on without pinned revisions."
     )
 
 
@@ -134,17 +134,14 @@ def write_manifest(path: Path, manifest: Manifest) -> bool:
         manifest.model_dump(mode="json", exclude_none=True), indent=2, ensure_ascii=False
     )
     content = f"{text}\n".encode()
-    temporary = path.with_name(f".{path.name}.{uuid.uuid4().hex[:8]}.tmp")
     try:
         if path.is_file() and path.read_bytes() == content:
             return False
-        with temporary.open("wb") as stream:
+        with arriving(path) as temporary, temporary.open("wb") as stream:
             stream.write(content)
             stream.flush()
             os.fsync(stream.fileno())
-        temporary.replace(path)
     except OSError as error:
-        temporary.unlink(missing_ok=True)
         raise PreflightError(
             f"can't write the manifest {path}: {error}. Name another file with --manifest; what "
             "was downloaded stays in the cache."

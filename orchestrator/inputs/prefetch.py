@@ -2,7 +2,7 @@
 the manifest that says so.
 
 Doing it again changes nothing while the hub has nothing newer; a branch that moved is followed, and
-a file of the cache that is torn is mended. Never fetches pickled weights. Starts no Ray.
+a torn file of the cache is downloaded again. Never fetches pickled weights. Starts no Ray.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ _Found = TypeVar("_Found")
 
 
 class Prefetched(NamedTuple):
-    """What was found or fetched, and where that is written."""
+    """The inputs found or fetched, and the manifest that lists them."""
 
     manifest: Manifest
     path: Path
@@ -94,7 +94,7 @@ def prefetch(
 
 
 def _fetch_all(sweep: Sweep) -> Manifest:
-    """Everything is tried before the first failure is told."""
+    """Tries everything before it reports the first failure."""
     models, datasets, problems = [], [], []
     for model, entry in zip(sweep.models, sweep.spec.models, strict=True):
         if model.of_hub:
@@ -156,7 +156,7 @@ def _fetch_dataset(task: TaskInput) -> Held:
     _retried(builder.download_and_prepare, where)
     try:
         _read_all(task)
-    except MissingInputError:  # what was made of the files is torn: make it anew
+    except MissingInputError:  # what was made of the files is torn: make it again
         again = {"download_mode": "reuse_cache_if_exists"}
         _retried(lambda: builder.download_and_prepare(**again), where)
         _read_all(task)
@@ -167,7 +167,7 @@ def _fetch_dataset(task: TaskInput) -> Held:
 
 
 def _data_files(builder: Any) -> set[str]:
-    """Of all splits: the cache holds a configuration whole or not at all."""
+    """The files of all splits: the cache holds a configuration whole or not at all."""
     named = (str(path) for paths in (builder.config.data_files or {}).values() for path in paths)
     return {path.partition("@")[2].partition("/")[2] for path in named}
 

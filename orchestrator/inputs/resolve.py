@@ -243,7 +243,7 @@ def _refuse_one_for_both(name: str, source: TaskSource) -> None:
     """Raises SpecError where a dev split is the train split: the same place, or the same bytes."""
     train, *dev = (source.files or source.splits).values()
     for other in dev:
-        if source.files and filecmp.cmp(train, other, shallow=False):  # a link is the same, too
+        if source.files and filecmp.cmp(train, other, shallow=False):  # also through a link
             same = Path(train).resolve() == Path(other).resolve()
             how = f"are one file, {other}" if same else f"have the same content: {train}, {other}"
         elif other == train:

@@ -116,7 +116,7 @@ def has_vocabulary(names: Iterable[str]) -> bool:
 
 
 def _all_tensors(folder: Path) -> dict[str, tuple[int, ...]]:
-    """Of all files of weights. Raises Torn or OSError."""
+    """The tensors of all files of weights. Raises Torn or OSError."""
     single, index = folder / WEIGHTS, folder / INDEX
     names = [WEIGHTS] if single.is_file() or not index.is_file() else shard_names(index)
     tensors: dict[str, tuple[int, ...]] = {}

@@ -57,8 +57,8 @@ def test_a_location(text: str, prefix: str, location: str) -> None:
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("s3://AKIAX:HUSH@bucket/p", r"leave out what stands before the @.*AWS_ACCESS_KEY_ID"),
-        ("s3://HUSH@bucket", "leave out what stands before the @"),
+        ("s3://AKIAX:HUSH@bucket/p", r"leave out the part before the @.*AWS_ACCESS_KEY_ID"),
+        ("s3://HUSH@bucket", "leave out the part before the @"),
         ("s3://bucket/p?access_key=HUSH&secret_key=HUSH", "access_key, secret_key.*Write s3:"),
         ("s3://bucket/p?HUSH", "unknown options. Write s3:"),
         ("s3://bucket/p?endpoint_override=http://u:HUSH@host", "endpoint .* before the @"),
