@@ -5,17 +5,13 @@ from __future__ import annotations
 import os
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
-from lp_sweep.orchestrator.plan.policy import Limits
 from lp_sweep.orchestrator.service.plan import plan, prefetch
 from lp_sweep.orchestrator.service.request import Request
 from lp_sweep.plans import SweepPlan
 from lp_sweep.results import Results, open_store
 from lp_sweep.storage.errors import SpecError
-
-if TYPE_CHECKING:
-    from lp_sweep.orchestrator.cli.running import Ended, How, MayUse
 
 Place = str | os.PathLike[str]
 
@@ -24,8 +20,8 @@ _YES, _NO = ("1", "true", "t", "yes", "y", "on"), ("0", "false", "f", "no", "n",
 
 class Run(NamedTuple):
     """How a run ended. `failed`: identifier -> error type. `stopped_by`: a signal, `failures`,
-    `store`, `ray`, `max-hours`, `max-cost`, or None where nothing was left to do. `exit_code`: that
-    of `lp-sweep run`, 0 where the sweep is complete."""
+    `store`, `ray`, `device`, `max-hours`, `max-cost`, or None where nothing was left to do.
+    `exit_code`: that of `lp-sweep run`, 0 where the sweep is complete."""
 
     done: int
     failed: dict[str, str]
@@ -82,6 +78,7 @@ class Sweep:
     def run(
         self,
         *,
+        inline: bool = False,
         address: str | None = None,
         cache_dir: Place | None = None,
         fail_fast: bool = False,
@@ -90,30 +87,41 @@ class Sweep:
         max_cost: float | None = None,
         cluster: Place | None = None,
     ) -> Run:
-        """Do what is missing, on the Ray at `address` or one of this machine's own; progress goes
-        to stderr. Call it again to go on: what is stored is not done twice. In a program's main
-        thread. A trial that fails is in what is returned. Raises SpecError, PreflightError and
-        StoreError before the first trial."""
-        from lp_sweep.orchestrator.cli import running
-
-        limits = Limits(fail_fast, max_failures)
-        may_use = running.MayUse(max_hours, max_cost, _path(cluster))
-        return _told(running.run(self._request, self._how(address, cache_dir, limits, may_use)))
+        """Do what is missing, on the Ray at `address` or one of this machine's own; with `inline`
+        one trial after another in this process, without Ray. Progress goes to stderr. Call it again
+        to go on: what is stored is not done twice. In a program's main thread. A trial that fails
+        is in what is returned. Raises SpecError, PreflightError and StoreError before the first
+        trial."""
+        return self._run(
+            inline=inline,
+            address=address,
+            cache_dir=cache_dir,
+            fail_fast=fail_fast,
+            max_failures=max_failures,
+            max_hours=max_hours,
+            max_cost=max_cost,
+            cluster=_path(cluster),
+        )
 
     def retry(
         self,
         trials: Sequence[str] = (),
         *,
         error_type: str | None = None,
+        inline: bool = False,
         address: str | None = None,
         cache_dir: Place | None = None,
     ) -> Run:
         """Try again what has failed: all of it, what failed with one type, or the trials named.
         Raises SpecError where nothing has failed."""
-        from lp_sweep.orchestrator.cli import running
-
-        how = self._how(address, cache_dir, Limits(False, None), running.MayUse())
-        return _told(running.retry(self._request, how, list(trials), error_type))
+        return self._run(
+            retry=True,
+            trials=trials,
+            error_type=error_type,
+            inline=inline,
+            address=address,
+            cache_dir=cache_dir,
+        )
 
     def prefetch(self) -> dict[str, Any]:
         """Download its models and data sets at pinned revisions, for `offline=True`."""
@@ -123,28 +131,25 @@ class Sweep:
         """The store, as far as it is this sweep's. Raises StoreError before the first run."""
         return open_store(self.store, sweep=self.name, within=within)
 
-    def _how(
-        self, address: str | None, cache_dir: Place | None, limits: Limits, may_use: MayUse
-    ) -> How:
-        from lp_sweep.orchestrator.cli.running import How
+    def _run(self, *, cache_dir: Place | None, **asked: Any) -> Run:
+        from lp_sweep.orchestrator.engine.runoptions import RunOptions
+        from lp_sweep.orchestrator.service.run import run
 
-        words = ["lp-sweep", "run", self._request.file, *self._request.overrides]
+        request = self._request._asdict()
+        words = ("lp-sweep", "run", self._request.file, *self._request.overrides)
         folder = _path(cache_dir or os.environ.get("LP_SWEEP_CACHE_DIR"))
-        return How(address, folder, limits, False, may_use, command=words)
+        result = run(RunOptions(**request, **asked, cache_dir=folder, command=words))
+        outcome = result.outcome
+        return Run(
+            outcome.done,
+            outcome.failed,
+            outcome.stopped_by,
+            outcome.plan.totals(),
+            result.exit_code,
+        )
 
     def __repr__(self) -> str:
         return f"Sweep({self.name!r}, store={self.store!r})"
-
-
-def _told(ended: Ended) -> Run:
-    outcome = ended.outcome
-    return Run(
-        outcome.done,
-        outcome.failed,
-        outcome.stopped_by,
-        outcome.plan.totals(),
-        ended.exit_code,
-    )
 
 
 def _text(place: Place | None) -> str | None:

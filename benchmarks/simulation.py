@@ -21,21 +21,19 @@ from ray import cloudpickle
 from ray.exceptions import RayActorError
 from ray.tune.search import Searcher
 
-from lp_sweep.orchestrator.engine.budget import Budget
-from lp_sweep.orchestrator.engine.budgetstop import BudgetStop
-from lp_sweep.orchestrator.engine.nodes import Nodes
+from lp_sweep.orchestrator.engine.budget import Budget, BudgetStop
+from lp_sweep.orchestrator.engine.capacity import Slots
+from lp_sweep.orchestrator.engine.course import Course
 from lp_sweep.orchestrator.engine.progress import PlainReporter
+from lp_sweep.orchestrator.engine.ray_tune import PlanSearcher, WorkCallback
 from lp_sweep.orchestrator.engine.recorder import Recorder
-from lp_sweep.orchestrator.engine.searcher import PlanSearcher
-from lp_sweep.orchestrator.engine.tunecallback import WorkCallback
+from lp_sweep.orchestrator.engine.runoptions import RunOptions
 from lp_sweep.orchestrator.engine.workqueue import WorkQueue
 from lp_sweep.orchestrator.estimate.estimate import Rates
 from lp_sweep.orchestrator.plan.plan import Plan, Work
-from lp_sweep.orchestrator.plan.policy import Limits
 from lp_sweep.storage.folder import Folder
 from lp_sweep.storage.runs import Presence
 from lp_sweep.storage.store import Store
-from lp_sweep.trials.job import Place
 
 TAKEN = 0.05  # of all starts end with the machine
 LOST_SECONDS = 20.0  # at most, of what a trial did: between two checkpoints after a notice
@@ -81,19 +79,20 @@ class Driver:
         self.queue = WorkQueue(plan, store, Rates([], gpu=True), lambda plan: None)
         self.presence = Presence(store, plan.sweep.name, self.queue.progress)
         self.queue.others.claims = self.presence
-        self._recorder = Recorder(store, part=False, command="lp-sweep run sweep.yaml")
-        self._reporter = PlainReporter()
-        self._reporter.opened(self.queue, setting.slots)
-        self._stop = BudgetStop(self.queue, Budget(max_hours=10**6), folder / "cache")
-        self._nodes = Nodes(lambda: {"any"})
+        recorder = Recorder(store, part=False, command="lp-sweep run sweep.yaml")
+        options, reporter = RunOptions(cache_dir=folder / "cache"), PlainReporter()
+        reporter.opened(self.queue, setting.slots)
+        self._course = Course(self.queue, recorder, reporter, options, self.presence)
+        budget = Budget(max_hours=10**6)
+        self._course.stop = BudgetStop(self.queue, budget, folder / "cache", lambda *_: {})
         self.new_tuner()
 
     def new_tuner(self) -> None:
-        """As `driver._fit` does it."""
+        """As `ray_tune.fit` does it."""
         self.tuners += 1
-        room, check = self.setting.slots, self._stop.check
-        self.searcher = PlanSearcher(self.queue, Place(), self._nodes, lambda: room, check)
-        self.callback = WorkCallback(self.searcher, self._recorder, self._reporter, Limits())
+        slots = Slots(self.setting.slots, 1.0, 1.0)
+        self.searcher = PlanSearcher(self._course, slots, lambda: slots.number)
+        self.callback = WorkCallback(self.searcher)
 
     def does(self, action: Callable[..., Any], *arguments: Any) -> tuple[Any, float]:
         """What comes of it, and the simulated seconds that its requests take."""

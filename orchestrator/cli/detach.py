@@ -17,21 +17,19 @@ import time
 import uuid
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from lp_sweep.orchestrator.cli.jobcli import again
 from lp_sweep.orchestrator.cli.output import emit, say
 from lp_sweep.orchestrator.cluster.jobs import Jobs, server_of
-from lp_sweep.orchestrator.engine.cluster import is_job_server
+from lp_sweep.orchestrator.engine.connection import is_job_server
+from lp_sweep.orchestrator.engine.runoptions import RunOptions
 from lp_sweep.orchestrator.inputs.parcel import check_packed, own_files, pack
 from lp_sweep.orchestrator.service.request import Request
+from lp_sweep.orchestrator.service.run import request_of
 from lp_sweep.orchestrator.sweepfile.load import SweepFile
 from lp_sweep.storage.bucket import parse_url
 from lp_sweep.storage.errors import PreflightError, SpecError
 from lp_sweep.storage.files import is_url
-
-if TYPE_CHECKING:
-    from lp_sweep.orchestrator.cli.running import How
 
 # of the head's shell, for the driver alone: workers have what their nodes have. --json is of the
 # command that sends the run
@@ -46,21 +44,24 @@ _SAID = (
 )
 
 
-def submit(request: Request, how: How) -> int:
+def submit(options: RunOptions, *, as_json: bool) -> int:
     """Gives the exit code. Raises SpecError and PreflightError: what can be known now is told here
     and not in a log."""
+    if options.inline:
+        raise SpecError("--inline runs trials in this process, --detach on a cluster. Keep one.")
+    request = request_of(options)
     file = request.sweep_file()
     if is_url(location := request.location(file)):
         parse_url(location)  # refuses one with a credential, which the job server would keep
-    jobs = Jobs(server_of(how.address))
+    jobs = Jobs(server_of(options.address))
     id_ = f"lp-sweep-{uuid.uuid4().hex[:8]}"
     words = job_words(sys.argv[1:])
     if is_job_server(jobs.address):
-        _submit_from_afar(jobs, id_, words, request, how)
+        _submit_from_afar(jobs, id_, words, request, options.cluster)
     else:
         request.resolved(file)
-        _submit_here(jobs, id_, words, file, how.node_folder)
-    emit(json.dumps({"run": id_, "address": jobs.address}) if how.as_json else id_)
+        _submit_here(jobs, id_, words, file, options.node_folder)
+    emit(json.dumps({"run": id_, "address": jobs.address}) if as_json else id_)
     say("the run is a job of the cluster, and needs this terminal no longer. Next:")
     say(f"  {again('attach', id_, jobs)}   # what it prints")
     say(f"  {again('stop', id_, jobs)}   # ends it as Ctrl-C would")
@@ -126,16 +127,16 @@ def write_settings(path: Path, environment: Mapping[str, str]) -> None:
 
 
 def _submit_from_afar(
-    jobs: Jobs, id_: str, words: Sequence[str], request: Request, how: How
+    jobs: Jobs, id_: str, words: Sequence[str], request: Request, cluster: Path | None
 ) -> None:
     file = request.sweep_file()
-    _refuse_places_of_here(request, file, how)
+    _refuse_places_of_here(request, file, cluster)
     said = [f"{name}={os.environ[name]}" for name in _set(_SAID)]
     command = f"exec {shlex.join(['env', *said, 'lp-sweep', *words])}"
     with tempfile.TemporaryDirectory(prefix="lp-sweep-") as name:
         folder = Path(name).resolve()
         if not request.is_built_in:
-            _pack(request, file, how, folder)
+            _pack(request, file, cluster, folder)
         jobs.submit(id_, command, sweep=file.spec.name, folder=folder)
 
 
@@ -143,7 +144,7 @@ def _set(names: Sequence[str]) -> list[str]:
     return [name for name in (f"LP_SWEEP_{name}" for name in names) if os.environ.get(name)]
 
 
-def _refuse_places_of_here(request: Request, file: SweepFile, how: How) -> None:
+def _refuse_places_of_here(request: Request, file: SweepFile, cluster: Path | None) -> None:
     """Raises SpecError for what would mean another place on the head, or one of the job alone."""
     store = request.store or file.spec.store
     if not store or not (is_url(store) or Path(store).is_absolute()):
@@ -155,17 +156,17 @@ def _refuse_places_of_here(request: Request, file: SweepFile, how: How) -> None:
         "the sweep file": None if request.is_built_in else request.file,
         "--data-dir (or LP_SWEEP_DATA_DIR)": request.data_dir,
         "--manifest": request.manifest,
-        "--cluster (or LP_SWEEP_CLUSTER)": how.may_use.cluster,
+        "--cluster (or LP_SWEEP_CLUSTER)": cluster,
     }
     for name, place in places.items():
         if place is not None and Path(place).is_absolute():
             raise SpecError(f"{name} is {place}, a path of this machine: give it relative to here.")
 
 
-def _pack(request: Request, file: SweepFile, how: How, folder: Path) -> None:
+def _pack(request: Request, file: SweepFile, cluster: Path | None, folder: Path) -> None:
     """All that the head needs of this folder. Raises PreflightError for what can't be sent."""
     sweep = request.resolved(file)
-    beside = [path for path in (sweep.manifest_file, how.may_use.cluster) if path]
+    beside = [path for path in (sweep.manifest_file, cluster) if path]
     named = [path for path in (Path(request.file), *beside) if path.is_file()]
     pack([*named, *own_files(sweep)], Path.cwd(), folder)
     moved = request._replace(

@@ -5,50 +5,34 @@ from __future__ import annotations
 import json
 import shlex
 from collections.abc import Iterable, Iterator
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from lp_sweep.orchestrator.cli.output import emit, say
+from lp_sweep.orchestrator.service.run import request_of
 from lp_sweep.orchestrator.sweepfile.until import ASSUMED, WITHIN, searched_losses
 
 if TYPE_CHECKING:
-    from lp_sweep.orchestrator.cli.running import Ended, How
     from lp_sweep.orchestrator.engine.driver import Outcome
-    from lp_sweep.orchestrator.service.request import Request
+    from lp_sweep.orchestrator.engine.runoptions import RunOptions
+    from lp_sweep.orchestrator.service.run import RunResult
     from lp_sweep.orchestrator.sweepfile.axes import StrategyEntry
+    from lp_sweep.storage.store import Store
 
 _FAILURES_SHOWN = 10
 
 
-def farewell(ended: Ended, request: Request, how: How) -> int:
-    """Tells it on stderr, with --json or --events on stdout too; gives the exit code."""
-    for line in _lines(ended, request, how):
+def farewell(result: RunResult, options: RunOptions, *, as_json: bool) -> int:
+    """Say it on stderr, with --json on stdout also; gives the exit code."""
+    for line in _lines(result, options):
         say(line)
-    if ended.events:
-        ended.events.event("ended", exit_code=ended.exit_code, **_summary(ended))
-    elif how.as_json:
-        emit(json.dumps(_summary(ended)))
-    return ended.exit_code
+    if as_json:
+        emit(json.dumps(result.summary()))
+    return result.exit_code
 
 
-def _summary(ended: Ended) -> dict[str, Any]:
-    outcome = ended.outcome
-    told = {"totals": outcome.plan.totals(), "done": outcome.done, "failed": outcome.failed}
-    return told | {"stopped_by": outcome.stopped_by, "used": ended.used._asdict()}
-
-
-def _lines(ended: Ended, request: Request, how: How) -> Iterator[str]:
-    outcome, store, used = ended.outcome, ended.store, ended.used
-    options: dict[str, object] = {
-        "--address": how.address,
-        "--cache-dir": how.cache_dir,
-        # a pasted command must not spend without a limit where this one had one
-        "--cluster": how.may_use.cluster,
-        "--max-hours": how.may_use.max_hours,
-        "--max-cost": how.may_use.max_cost,
-        "--mirror": [kind.value for kind in how.mirrors],
-    }
-    again = request.again("run", store, options)
-    retry = request.again("retry", store, options)
+def _lines(result: RunResult, options: RunOptions) -> Iterator[str]:
+    outcome, store, used = result.outcome, result.store, result.used
+    again, retry = _again("run", store, options), _again("retry", store, options)
     where = shlex.quote(store.location)
     if outcome.stopped_by in ("max-hours", "max-cost"):
         yield f"this run has used {used.sentence()}; the next one counts anew."
@@ -56,7 +40,7 @@ def _lines(ended: Ended, request: Request, how: How) -> Iterator[str]:
     yield from _failures(outcome.failed, where)
     if outcome.stopped_by:
         yield from _stopped(outcome, again, retry)
-    elif left := ended.left_failed:
+    elif left := result.left_failed:
         yield f"{outcome.done} done in this run; of the sweep {left} have failed."
         yield f"Try the failed again: {retry}"
     elif pending := len(outcome.plan.missing()):
@@ -66,6 +50,21 @@ def _lines(ended: Ended, request: Request, how: How) -> Iterator[str]:
         if outcome.plan.totals()["cells_not_needed"]:
             yield f"{ASSUMED}."
         yield f"next: {answer_command(outcome.plan.sweep.spec.strategies, where)}"
+
+
+def _again(verb: str, store: Store, options: RunOptions) -> str:
+    """The command that goes on."""
+    given: dict[str, object] = {
+        "--address": options.address,
+        "--cache-dir": options.cache_dir,
+        # a pasted command must not spend without a limit where this one had one
+        "--cluster": options.cluster,
+        "--max-hours": options.max_hours,
+        "--max-cost": options.max_cost,
+        "--mirror": [kind.value for kind in options.mirrors],
+    }
+    words = request_of(options).again(verb, store, given)
+    return f"{words} --inline" if options.inline else words
 
 
 def _failures(failed: dict[str, str], where: str) -> Iterator[str]:

@@ -19,10 +19,6 @@ INTERRUPTED = 130
 _SECONDS = 1.0  # for an orderly end
 
 
-class AfterTheStart(KeyboardInterrupt):
-    """A Ctrl-C of which nobody can say that nothing was trained before it."""
-
-
 @contextmanager
 def ends_promptly() -> Iterator[None]:
     """For verbs that only read: there is nothing to clean up, so what still computes a second after
@@ -55,18 +51,7 @@ def told_if_interrupted() -> Iterator[None]:
     """The command that was typed is the one that goes on: nothing was begun."""
     try:
         yield
-    except AfterTheStart:
-        raise
     except KeyboardInterrupt:
         again = redact_command(["lp-sweep", *sys.argv[1:]])
         say(f"stopped by SIGINT: nothing was trained yet. Go on: {again}")
         raise typer.Exit(INTERRUPTED) from None
-
-
-@contextmanager
-def after_the_start() -> Iterator[None]:
-    """Inside, trials may have run."""
-    try:
-        yield
-    except KeyboardInterrupt as interrupt:
-        raise AfterTheStart from interrupt

@@ -3,9 +3,13 @@ a variable of the environment: see `variables`."""
 
 from __future__ import annotations
 
+import functools
+import inspect
+from collections.abc import Callable
+from dataclasses import dataclass, fields, is_dataclass
 from enum import StrEnum
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any, get_type_hints
 
 import typer
 
@@ -80,6 +84,10 @@ AddressOption = Annotated[
         "--address", envvar=["LP_SWEEP_ADDRESS", "RAY_ADDRESS"], help="Ray cluster to join."
     ),
 ]
+InlineOption = Annotated[
+    bool,
+    typer.Option("--inline", help="One trial after another in this process, without Ray."),
+]
 CacheDirOption = Annotated[Path | None, typer.Option("--cache-dir", help="Tokens, on each node.")]
 ClusterFileOption = Annotated[
     Path | None,
@@ -152,3 +160,64 @@ def losses(within: str) -> tuple[float, ...]:
         return tuple(float(part) for part in within.split(","))
     except ValueError:
         raise SpecError(f"--within {within!r}: numbers with commas, such as 1,2,3") from None
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunFlags:
+    """The options of `run`, `resume` and `retry` that say how it is done."""
+
+    store: StoreOption = None
+    data_dir: DataDirOption = None
+    offline: OfflineOption = False
+    inline: InlineOption = False
+    address: AddressOption = None
+    cache_dir: CacheDirOption = None
+    fail_fast: FailFastOption = False
+    max_failures: MaxFailuresOption = None
+    max_hours: MaxHoursOption = None
+    max_cost: MaxCostOption = None
+    cluster: ClusterFileOption = None
+    manifest: ManifestOption = None
+    mirrors: MirrorOption = None
+    detach: DetachOption = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class Printing:
+    """What a command that trains prints."""
+
+    as_json: JsonOption = False
+    events: EventsOption = False
+
+
+def spread(command: Callable[..., None]) -> Callable[..., None]:
+    """For typer: each parameter whose type is a dataclass becomes an option for each of its
+    fields, in its place."""
+    hints = get_type_hints(command, include_extras=True)
+    groups: dict[str, Any] = {name: kind for name, kind in hints.items() if is_dataclass(kind)}
+    parameters = []
+    for name, parameter in inspect.signature(command).parameters.items():
+        if name not in groups:
+            given = parameter.replace(kind=parameter.KEYWORD_ONLY, annotation=hints[name])
+            parameters.append(given)
+            continue
+        of_fields = get_type_hints(groups[name], include_extras=True)
+        parameters += [
+            inspect.Parameter(
+                field.name,
+                inspect.Parameter.KEYWORD_ONLY,
+                default=field.default,
+                annotation=of_fields[field.name],
+            )
+            for field in fields(groups[name])
+        ]
+
+    @functools.wraps(command)
+    def called(**given: Any) -> None:
+        for name, kind in groups.items():
+            given[name] = kind(**{field.name: given.pop(field.name) for field in fields(kind)})
+        command(**given)
+
+    called.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
+    called.__annotations__ = {each.name: each.annotation for each in parameters}
+    return called

@@ -5,7 +5,9 @@ from __future__ import annotations
 
 import json
 import re
-from typing import Annotated
+import sys
+from dataclasses import fields
+from typing import Annotated, Any, NoReturn
 
 import typer
 
@@ -13,27 +15,21 @@ from lp_sweep.orchestrator.cli import completion
 from lp_sweep.orchestrator.cli.interrupt import told_if_interrupted
 from lp_sweep.orchestrator.cli.options import (
     DEFAULT_STORE,
-    AddressOption,
-    CacheDirOption,
     ClusterFileOption,
     DataDirOption,
-    DetachOption,
-    EventsOption,
-    FailFastOption,
     FileArgument,
     Format,
     FormatOption,
     JsonOption,
     ManifestOption,
-    MaxCostOption,
-    MaxFailuresOption,
-    MaxHoursOption,
-    MirrorOption,
     OfflineOption,
     Overrides,
+    Printing,
+    RunFlags,
     StoreOption,
+    spread,
 )
-from lp_sweep.orchestrator.cli.output import emit, warn_unreadable
+from lp_sweep.orchestrator.cli.output import emit, say, warn_unreadable
 from lp_sweep.storage.errors import SpecError
 
 _IDENTIFIER = re.compile(r"^[tp]\d+-[0-9a-f]*$")
@@ -42,83 +38,46 @@ app = typer.Typer()
 
 
 @app.command()
+@spread
 def run(
     file: FileArgument = "sweep.yaml",
     overrides: Overrides = None,
-    store: StoreOption = None,
-    data_dir: DataDirOption = None,
-    offline: OfflineOption = False,
-    address: AddressOption = None,
-    cache_dir: CacheDirOption = None,
-    fail_fast: FailFastOption = False,
-    max_failures: MaxFailuresOption = None,
-    max_hours: MaxHoursOption = None,
-    max_cost: MaxCostOption = None,
-    cluster: ClusterFileOption = None,
-    manifest: ManifestOption = None,
-    mirror: MirrorOption = None,
-    detach: DetachOption = False,
+    *,
+    flags: RunFlags,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Only plan.")] = False,
-    as_json: JsonOption = False,
-    events: EventsOption = False,
+    printing: Printing,
 ) -> None:
     """Do what a sweep file asks for and the store does not have yet.
 
     Example: lp-sweep run sweep.yaml task=rte seed=42,43
     """
     if dry_run:
-        if events:
+        if printing.events:
             raise SpecError("--events tells of a run; a plan is JSON with --json.")
-        plan(file, overrides, store, data_dir, offline, manifest, cluster, as_json)
+        where = (flags.store, flags.data_dir, flags.offline, flags.manifest, flags.cluster)
+        plan(file, overrides, *where, printing.as_json)
         return
-    _check_printed(as_json=as_json, events=events, detach=detach)
-    with told_if_interrupted():
-        from lp_sweep.orchestrator.cli import running
-        from lp_sweep.orchestrator.cli.farewell import farewell
-        from lp_sweep.orchestrator.plan.policy import Limits
-        from lp_sweep.orchestrator.service.request import Request
-
-        request = Request(file, overrides or [], store, data_dir, offline, manifest)
-        may_use = running.MayUse(max_hours, max_cost, cluster)
-        limits = Limits(fail_fast, max_failures)
-        how = running.How(address, cache_dir, limits, as_json, may_use, events, mirror or ())
-        if detach:
-            from lp_sweep.orchestrator.cli.detach import submit
-
-            raise typer.Exit(submit(request, how))
-        ended = running.run(request, how)
-    raise typer.Exit(farewell(ended, request, how))
+    _start(flags, printing, file=file, overrides=overrides or ())
 
 
 @app.command()
+@spread
 def resume(
     file: FileArgument = "sweep.yaml",
     overrides: Overrides = None,
-    store: StoreOption = None,
-    data_dir: DataDirOption = None,
-    offline: OfflineOption = False,
-    address: AddressOption = None,
-    cache_dir: CacheDirOption = None,
-    fail_fast: FailFastOption = False,
-    max_failures: MaxFailuresOption = None,
-    max_hours: MaxHoursOption = None,
-    max_cost: MaxCostOption = None,
-    cluster: ClusterFileOption = None,
-    manifest: ManifestOption = None,
-    mirror: MirrorOption = None,
-    detach: DetachOption = False,
-    as_json: JsonOption = False,
-    events: EventsOption = False,
+    *,
+    flags: RunFlags,
+    printing: Printing,
 ) -> None:
     """Go on with an interrupted sweep. The same as `run`, which always does what is missing.
 
     Example: lp-sweep resume sweep.yaml
     """
-    options = locals()
-    run(**options, dry_run=False)
+    _start(flags, printing, file=file, overrides=overrides or ())
 
 
 @app.command()
+@spread
 def retry(
     what: Annotated[
         list[str] | None,
@@ -131,21 +90,9 @@ def retry(
     error_type: Annotated[
         str | None, typer.Option("--type", help="Only failures of this type, such as bug.")
     ] = None,
-    store: StoreOption = None,
-    data_dir: DataDirOption = None,
-    offline: OfflineOption = False,
-    address: AddressOption = None,
-    cache_dir: CacheDirOption = None,
-    fail_fast: FailFastOption = False,
-    max_failures: MaxFailuresOption = None,
-    max_hours: MaxHoursOption = None,
-    max_cost: MaxCostOption = None,
-    cluster: ClusterFileOption = None,
-    manifest: ManifestOption = None,
-    mirror: MirrorOption = None,
-    detach: DetachOption = False,
-    as_json: JsonOption = False,
-    events: EventsOption = False,
+    *,
+    flags: RunFlags,
+    printing: Printing,
 ) -> None:
     """Try again what has failed; `run` leaves alone what would only fail in the same way.
 
@@ -159,32 +106,34 @@ def retry(
         raise SpecError(f"two sweep files: {', '.join(files)}. A trial is named t1-0c1f...")
     if names and (error_type or failed):
         raise SpecError("name trials, or choose them with --failed or --type: not both.")
-    _check_printed(as_json=as_json, events=events, detach=detach)
-    with told_if_interrupted():
-        from lp_sweep.orchestrator.cli import running
-        from lp_sweep.orchestrator.cli.farewell import farewell
-        from lp_sweep.orchestrator.plan.policy import Limits
-        from lp_sweep.orchestrator.service.request import Request
-
-        file = (files or ["sweep.yaml"])[0]
-        request = Request(file, overrides, store, data_dir, offline, manifest)
-        may_use = running.MayUse(max_hours, max_cost, cluster)
-        limits = Limits(fail_fast, max_failures)
-        how = running.How(address, cache_dir, limits, as_json, may_use, events, mirror or ())
-        if detach:
-            from lp_sweep.orchestrator.cli.detach import submit
-
-            raise typer.Exit(submit(request, how))
-        ended = running.retry(request, how, names, error_type)
-    raise typer.Exit(farewell(ended, request, how))
+    file = (files or ["sweep.yaml"])[0]
+    chosen: dict[str, Any] = {"retry": True, "trials": names, "error_type": error_type}
+    _start(flags, printing, file=file, overrides=overrides, **chosen)
 
 
-def _check_printed(*, as_json: bool, events: bool, detach: bool) -> None:
-    """With --detach the one is of this command, the other of the run."""
-    if as_json and events and not detach:
+def _start(flags: RunFlags, printing: Printing, **asked: Any) -> NoReturn:
+    """Run it, say how it ended, and exit. `asked`: of `RunOptions`, beside what the flags say."""
+    if printing.as_json and printing.events and not flags.detach:  # else --events is the job's
         raise SpecError(
             "--events is JSON already, and its last line has what --json prints. Keep one of them."
         )
+    with told_if_interrupted():
+        from lp_sweep.orchestrator.engine.runoptions import RunOptions
+
+        given = {field.name: getattr(flags, field.name) for field in fields(flags)}
+        detach, mirrors = given.pop("detach"), given.pop("mirrors") or ()
+        command = ("lp-sweep", *sys.argv[1:])
+        options = RunOptions(**given, **asked, mirrors=mirrors, command=command)
+        if detach:
+            from lp_sweep.orchestrator.cli.detach import submit
+
+            raise typer.Exit(submit(options, as_json=printing.as_json))
+        from lp_sweep.orchestrator.cli.farewell import farewell
+        from lp_sweep.orchestrator.service.run import prepare
+
+        prepared = prepare(options, say)
+    result = prepared.run(emit if printing.events else None)
+    raise typer.Exit(farewell(result, options, as_json=printing.as_json))
 
 
 @app.command()

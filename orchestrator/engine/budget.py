@@ -10,12 +10,16 @@ from __future__ import annotations
 import time
 from collections import Counter, defaultdict
 from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 from typing import Any, NamedTuple
 
 from lp_sweep.orchestrator.cluster.clusterfile import PRICES, ClusterFile, Kind
 from lp_sweep.orchestrator.cluster.joining import HEAD
+from lp_sweep.orchestrator.engine.workqueue import WorkQueue
 from lp_sweep.storage.errors import SpecError
+from lp_sweep.trials.job import announce
 
+_GRACE_SECONDS = 30.0  # for trials to end, or to write their checkpoints
 _LOOK_SECONDS = 5.0  # between two looks at the machines
 _GROUP = "ray.io/node-group"  # a label: the kind, where whoever started the machine told Ray
 
@@ -96,6 +100,36 @@ class Budget:
         alive = [node for node in self._nodes() if node["Alive"]] if self._nodes else []
         self._there = Counter(kind_of(node, self._kinds).name for node in alive)
         self._looked = now
+
+
+class BudgetStop:
+    """Ends a run that has used what it may: nothing more is handed out, and trials have half a
+    minute. `everywhere(function, ...)` runs it on each node; trials look for the announcement in
+    its `cache_dir`."""
+
+    def __init__(
+        self,
+        queue: WorkQueue,
+        budget: Budget,
+        cache_dir: Path,
+        everywhere: Callable[..., Any],
+        *,
+        now: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._queue, self._budget, self._cache_dir = queue, budget, cache_dir
+        self._everywhere, self._now = everywhere, now
+        self._end: float | None = None  # of the grace
+
+    def reached(self) -> bool:
+        """Asked often, while the run goes on: whether what is still live must end."""
+        if self._end is None:
+            if not (limit := self._budget.reached()):
+                return False
+            self._queue.stopped = self._queue.stopped or limit
+            if self._queue.live:
+                self._everywhere(announce, self._cache_dir, _GRACE_SECONDS)
+            self._end = self._now() + _GRACE_SECONDS  # from when they know
+        return not self._queue.live or self._now() >= self._end
 
 
 def kind_of(node: Mapping[str, Any], kinds: Sequence[Kind]) -> Kind:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from lp_sweep.orchestrator.cluster.clusterfile import (
     ACCELERATOR,
@@ -21,16 +21,32 @@ from lp_sweep.orchestrator.cluster.clusterfile import (
     read_cluster_file,
 )
 from lp_sweep.orchestrator.cluster.joining import HEAD, workers
-from lp_sweep.orchestrator.engine.runoptions import PerTrial
 from lp_sweep.orchestrator.sweepfile.wording import did_you_mean
 from lp_sweep.storage.errors import PreflightError, SpecError
 from lp_sweep.storage.runs import Announcement
+
+if TYPE_CHECKING:
+    from lp_sweep.orchestrator.sweepfile.spec import SweepSpec
 
 Size = tuple[float, float]  # CPUs and GPUs of a node
 
 _SHARES = 10_000  # Ray counts in such parts: the shares of a GPU must not add up to more than one
 _MOST_CORES = 8  # of a CPU slot, and CPU slots of the largest node where it has no more than 64
 _LOOK_SECONDS = 5.0  # between two looks at the nodes
+
+
+class PerTrial(NamedTuple):
+    """What a trial asks of the node that it runs on; None: as the nodes are."""
+
+    cpus: float | None = None
+    gpus: float | None = None
+    trials_per_gpu: int = 1  # where `gpus` is not given
+    accelerator_type: str | None = None  # Ray's name of a kind of GPU
+
+    @classmethod
+    def of(cls, spec: SweepSpec) -> PerTrial:
+        asked = spec.resources_per_trial
+        return cls(asked.cpu, asked.gpu, spec.trials_per_gpu, asked.accelerator_type)
 
 
 class Slots(NamedTuple):

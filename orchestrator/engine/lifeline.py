@@ -33,7 +33,7 @@ _keeps_process = False  # a head that is stopped
 _MARK = "LP_SWEEP_RAY"  # in the environment of all processes of a Ray that we started
 _DAEMONS = ("gcs_server", "raylet")
 # Their bookkeeping must not be cut in two: the next Ray goes on with the same queue
-_BOOKS = tuple(f"lp_sweep.orchestrator.engine.{name}" for name in ("tunecallback", "workqueue"))
+_BOOKS = tuple(f"lp_sweep.orchestrator.engine.{name}" for name in ("course", "workqueue"))
 
 
 class RayLost(KeyboardInterrupt):

@@ -1,19 +1,38 @@
-"""What the driver itself writes to the store: a sweep's cells, and attempts of lost workers."""
+"""What the driver itself writes to the store: a sweep's cells, attempts of lost workers, and which
+networks are kept while other work needs them."""
 
 from __future__ import annotations
 
 import datetime as dt
 import socket
+from collections.abc import Iterable
+from typing import NamedTuple
 
 import pyarrow as pa
 
-from lp_sweep.orchestrator.engine.loss import Loss
 from lp_sweep.orchestrator.plan.listing import relisted, with_earlier
 from lp_sweep.orchestrator.plan.plan import Plan, Work
+from lp_sweep.storage.networks import WEIGHTS, keep_while_needed, release
+from lp_sweep.storage.runs import Presence
 from lp_sweep.storage.schema import TABLES
 from lp_sweep.storage.setups import EARLIER
 from lp_sweep.storage.store import Store
 from lp_sweep.trials.job import Failure, attempt_row
+
+
+class Loss(NamedTuple):
+    """`message` is a line, `details` all that Ray says; `node` None where Ray does not know it."""
+
+    error_type: str
+    message: str
+    details: str
+    node: str | None
+
+
+def blocked_by(need: str) -> Loss:
+    """Of a trial that was never begun: what it goes on from has failed."""
+    message = f"it needs the network of {need}, which failed: see `lp-sweep logs {need}`"
+    return Loss("missing_input", message, message, None)
 
 
 class Recorder:
@@ -48,3 +67,31 @@ class Recorder:
             ended_at=dt.datetime.now(dt.UTC),
         )
         self.store.put("attempts", row["attempt_id"], [row])
+
+
+class Sources:
+    """The networks of a store that work goes on from: kept while it is missing, released after.
+
+    While another run works on the store nothing is released: it may need the same. The last one
+    does. `keep_best`: what a `best` would keep stays. All methods raise StoreError."""
+
+    def __init__(self, store: Store, presence: Presence, *, keep_best: bool) -> None:
+        self.store, self.presence, self.keep_best = store, presence, keep_best
+
+    def hold(self, plan: Plan) -> None:
+        """What is there already, from a `best` that would delete it for a better seed."""
+        for id_ in sorted(plan.needed_networks() & plan.known.networks):
+            keep_while_needed(self.store, id_)
+
+    def release(self, ids: Iterable[str]) -> None:
+        """What was kept for others alone."""
+        if self.presence.others():
+            return
+        for id_ in sorted(ids):
+            if row := self.store.find("trials", id_):
+                release(self.store, row[0], keep_best=self.keep_best)
+
+    def release_idle(self, plan: Plan) -> None:
+        """All that no work of the plan needs any more."""
+        if idle := plan.sources() - plan.needed_networks():
+            self.release(idle & self.store.folders(WEIGHTS))

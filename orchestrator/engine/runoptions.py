@@ -1,47 +1,48 @@
-"""How a run goes about its work: where, how many at a time, and when it gives up. Nothing here
-changes what a trial's result is, or its identifier."""
+"""What a run is asked for, by `lp-sweep run`, `resume` and `retry` as by Python."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal, NamedTuple
 
-from lp_sweep.orchestrator.engine.budget import Budget
-from lp_sweep.orchestrator.plan.policy import Limits
-from lp_sweep.orchestrator.plan.selection import Selection
-from lp_sweep.orchestrator.sweepfile.spec import SweepSpec
-
-Keep = Literal["none", "best", "all"]
-STORE_PATIENCE = 600.0  # seconds over which a store that refuses is asked again
+from lp_sweep.orchestrator.mirrors.kinds import MirrorKind
+from lp_sweep.storage.places import node_folder
 
 
-class PerTrial(NamedTuple):
-    """What a trial asks of the node that it runs on; None: as the nodes are."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunOptions:
+    """One field for each option; `lp-sweep run --help` describes them. `retry`: only what has
+    failed is tried again, which `trials` and `error_type` narrow down. `command`: how the records
+    say that they came to be."""
 
-    cpus: float | None = None
-    gpus: float | None = None
-    trials_per_gpu: int = 1  # where `gpus` is not said
-    accelerator_type: str | None = None  # Ray's name of a kind of GPU
-
-    @classmethod
-    def of(cls, spec: SweepSpec) -> PerTrial:
-        asked = spec.resources_per_trial
-        return cls(asked.cpu, asked.gpu, spec.trials_per_gpu, asked.accelerator_type)
-
-
-class Options(NamedTuple):
-    """See `lp-sweep run --help` and the sweep file's `resources_per_trial`."""
-
-    cache_dir: Path
-    address: str | None = None
-    per_trial: PerTrial = PerTrial()
+    file: str = "sweep.yaml"
+    overrides: Sequence[str] = ()
+    store: str | None = None
+    data_dir: Path | None = None
     offline: bool = False
-    part: bool = False  # of a sweep whose other cells stay listed
-    overrides: str = ""  # as a shell takes them, without secrets
-    checkpoint_every: float | None = None  # seconds
-    keep: Keep = "none"
-    command: str = ""  # without secrets
-    store_patience: float = STORE_PATIENCE
-    limits: Limits = Limits()
-    budget: Budget | None = None  # of hours and money; None: as much as it takes
-    selection: Selection = Selection()
+    manifest: Path | None = None
+    inline: bool = False
+    address: str | None = None
+    cluster: Path | None = None
+    cache_dir: Path | None = None
+    fail_fast: bool = False
+    max_failures: int | None = None
+    max_hours: float | None = None
+    max_cost: float | None = None
+    mirrors: Sequence[MirrorKind] = ()
+    retry: bool = False
+    trials: Sequence[str] = ()
+    error_type: str | None = None
+    command: Sequence[str] = ()
+
+    @property
+    def node_folder(self) -> Path:
+        """On each node: tokens, and finished records on their way to the store."""
+        return node_folder(self.cache_dir)
+
+    def too_many(self, failed: int) -> bool:
+        """Whether so many failures stop the run."""
+        if self.fail_fast and failed:
+            return True
+        return self.max_failures is not None and failed >= self.max_failures

@@ -38,15 +38,3 @@ POLICIES: dict[str, Policy] = {
 def policy(error_type: str) -> Policy:
     """That of a bug for a type of a later version."""
     return POLICIES.get(error_type, POLICIES["bug"])
-
-
-class Limits(NamedTuple):
-    """When a run stops for failures: at the first at once, or after a number of them."""
-
-    fail_fast: bool = False
-    max_failures: int | None = None
-
-    def reached(self, failed: int) -> bool:
-        if self.fail_fast and failed:
-            return True
-        return self.max_failures is not None and failed >= self.max_failures

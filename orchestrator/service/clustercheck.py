@@ -14,10 +14,9 @@ from typing import Any, NamedTuple
 
 from lp_sweep.orchestrator.cluster.clusterfile import ClusterFile
 from lp_sweep.orchestrator.cluster.joining import await_workers, workers
-from lp_sweep.orchestrator.engine.capacity import Capacity, file_on_head
-from lp_sweep.orchestrator.engine.cluster import connection, joined
+from lp_sweep.orchestrator.engine.capacity import Capacity, PerTrial, file_on_head
+from lp_sweep.orchestrator.engine.connection import connection, joined
 from lp_sweep.orchestrator.engine.everynode import ask_each_node, on_each_node
-from lp_sweep.orchestrator.engine.runoptions import PerTrial
 from lp_sweep.orchestrator.inputs.checks import check_inputs
 from lp_sweep.orchestrator.inputs.gpumemory import check_gpus
 from lp_sweep.orchestrator.inputs.nodes import (

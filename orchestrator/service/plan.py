@@ -62,8 +62,7 @@ def plan(request: Request, cluster_file: Path | None = None) -> PlanAnswer:
     """`cluster_file`: the cluster whose wall time and price are estimated. Writes nothing. Raises
     LpSweepError."""
     from lp_sweep.orchestrator.cluster.clusterfile import read_cluster_file
-    from lp_sweep.orchestrator.engine.capacity import at_its_largest
-    from lp_sweep.orchestrator.engine.runoptions import PerTrial
+    from lp_sweep.orchestrator.engine.capacity import PerTrial, at_its_largest
     from lp_sweep.orchestrator.inputs.checks import check_small_files
 
     file = read_cluster_file(cluster_file) if cluster_file else None

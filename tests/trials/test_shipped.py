@@ -9,8 +9,7 @@ from typing import Any
 
 import pytest
 
-from lp_sweep.orchestrator.engine import everynode
-from lp_sweep.orchestrator.engine.shipping import look_at_store, see, ship_inputs
+from lp_sweep.orchestrator.engine.opening import look_at_store, see, ship_inputs
 from lp_sweep.orchestrator.inputs.resolve import resolve
 from lp_sweep.orchestrator.inputs.room import probe
 from lp_sweep.orchestrator.plan.known import Known
@@ -132,23 +131,19 @@ class Nodes:
         return {"node": function(self.location, *arguments)}
 
 
-def look(machines: Machines, monkeypatch: pytest.MonkeyPatch, location: str) -> list[str]:
-    monkeypatch.setattr(everynode, "on_each_node", Nodes(machines, location))
+def look(machines: Machines, location: str) -> list[str]:
+    nodes, cache = Nodes(machines, location), machines.folder / "node"
     machines.store.put_text("sweeps", "toy.yaml", "of this run")
-    return list(look_at_store(machines.plan(), machines.store, machines.folder / "node"))
+    return list(look_at_store(machines.plan(), machines.store, cache, nodes))
 
 
-def test_a_run_that_starts_with_this_one_hides_no_store(
-    machines: Machines, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    assert look(machines, monkeypatch, machines.store.location) == []
+def test_a_run_that_starts_with_this_one_hides_no_store(machines: Machines) -> None:
+    assert look(machines, machines.store.location) == []
     assert machines.store.listing("runs") == []
 
 
-def test_another_store_by_the_name_of_this_one_is_refused(
-    machines: Machines, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_another_store_by_the_name_of_this_one_is_refused(machines: Machines) -> None:
     other = Store(machines.folder / "other", create=True)
     with pytest.raises(PreflightError, match="1 of 1 nodes don't see the store"):
-        look(machines, monkeypatch, other.location)
+        look(machines, other.location)
     assert machines.store.listing("runs") == []

@@ -23,12 +23,11 @@ from lp_sweep.orchestrator.cli.__main__ import app
 from lp_sweep.orchestrator.cli.detach import drop_forgotten, job_words, write_settings
 from lp_sweep.orchestrator.cli.detach import submit as detach
 from lp_sweep.orchestrator.cli.root import options_of
-from lp_sweep.orchestrator.cli.running import How, MayUse
 from lp_sweep.orchestrator.cluster.jobs import Job
-from lp_sweep.orchestrator.engine.cluster import is_job_server
-from lp_sweep.orchestrator.engine.stopsignals import StopSignals
+from lp_sweep.orchestrator.engine.connection import is_job_server
+from lp_sweep.orchestrator.engine.driver import StopSignals
+from lp_sweep.orchestrator.engine.runoptions import RunOptions
 from lp_sweep.orchestrator.inputs import parcel
-from lp_sweep.orchestrator.plan.policy import Limits
 from lp_sweep.orchestrator.service.request import Request, planned
 from lp_sweep.storage.errors import LpSweepError, PreflightError, SpecError
 from tests.support.program import sweep as lp_sweep
@@ -73,11 +72,10 @@ def submit(
     monkeypatch.setattr(detaching, "Jobs", lambda given: server)
     typed = ["run", "my sweep/sweep.yaml", *words, "--detach"]
     monkeypatch.setattr(sys, "argv", ["lp-sweep", *typed])
-    known = {"store": None, "data_dir": None, "offline": True} | places
-    cluster = known.pop("cluster", None)
-    request = Request("my sweep/sweep.yaml", [word for word in words if "=" in word], **known)
-    how = How(address, folder / "cache", Limits(False, None), False, MayUse(cluster=cluster))
-    assert detach(request, how) == 0
+    known = {"offline": True, "address": address, "cache_dir": folder / "cache"} | places
+    overrides = [word for word in words if "=" in word]
+    options = RunOptions(file="my sweep/sweep.yaml", overrides=overrides, **known)
+    assert detach(options, as_json=False) == 0
     return server
 
 
@@ -221,7 +219,7 @@ def test_what_is_sent_makes_the_same_trials(
 
 
 # of this terminal and this machine, or of the cluster that it joins
-NOT_SENT = {"LP_SWEEP_ADDRESS", "LP_SWEEP_CACHE_DIR", "LP_SWEEP_JSON"}
+NOT_SENT = {"LP_SWEEP_ADDRESS", "LP_SWEEP_CACHE_DIR", "LP_SWEEP_INLINE", "LP_SWEEP_JSON"}
 
 
 @pytest.mark.parametrize("verb", ["run", "resume", "retry"])

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from lp_sweep.orchestrator.cli import running
 from lp_sweep.orchestrator.inputs import checks
+from lp_sweep.orchestrator.service import run as running
 from tests.support.program import sweep
 from tests.support.toyworld import save_world
 

@@ -45,7 +45,7 @@ def test_a_driver_computes_nothing() -> None:
     """What is wrong is told at once, and each run saves the seconds that these take; Ray is loaded
     when there is something to train."""
     code = (
-        "import sys, lp_sweep.orchestrator.cli.running, lp_sweep.orchestrator.engine.driver;"
+        "import sys, lp_sweep.orchestrator.service.run, lp_sweep.orchestrator.engine.driver;"
         "print(*sys.modules)"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

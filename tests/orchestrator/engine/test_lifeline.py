@@ -19,7 +19,7 @@ import psutil
 import pytest
 
 from lp_sweep.orchestrator.engine import lifeline
-from lp_sweep.orchestrator.engine.cluster import connection
+from lp_sweep.orchestrator.engine.connection import connection
 from lp_sweep.orchestrator.engine.raycompat import in_thread
 from lp_sweep.storage.errors import PreflightError
 from lp_sweep.storage.store import Store

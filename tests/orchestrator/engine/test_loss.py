@@ -10,8 +10,9 @@ from ray import cloudpickle
 from ray.exceptions import ActorUnavailableError, RayActorError, RayError, RayTaskError
 from ray.tune.experiment import Trial
 
-from lp_sweep.orchestrator.engine import loss
-from lp_sweep.orchestrator.engine.cluster import _TUNE_ENVIRONMENT
+from lp_sweep.orchestrator.engine import everynode, raycompat
+from lp_sweep.orchestrator.engine.connection import _TUNE_ENVIRONMENT
+from lp_sweep.orchestrator.engine.ray_tune import loss_of
 from lp_sweep.orchestrator.engine.raycompat import Fate, fate_of
 
 ANNOUNCED = Fate("node", "", True)
@@ -41,11 +42,11 @@ def test_what_a_loss_was(
     fate: Fate,
     error_type: str,
 ) -> None:
-    monkeypatch.setattr(loss, "fate_of", lambda actor_id: fate)
-    monkeypatch.setattr(loss, "answers", lambda node: False)
+    monkeypatch.setattr(raycompat, "fate_of", lambda actor_id: fate)
+    monkeypatch.setattr(everynode, "answers", lambda node: False)
     path = tmp_path / "error.pkl"
     path.write_bytes(cloudpickle.dumps(error))
-    found = loss.loss_of(SimpleNamespace(pickled_error_file=str(path)))
+    found = loss_of(SimpleNamespace(pickled_error_file=str(path)))
     assert (found.error_type, found.node) == (error_type, fate.node)
 
 

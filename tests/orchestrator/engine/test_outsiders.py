@@ -20,7 +20,7 @@ pytestmark = [pytest.mark.ray]
 
 LISTENING = """
 import json, psutil, ray
-from lp_sweep.orchestrator.engine.cluster import connection
+from lp_sweep.orchestrator.engine.connection import connection
 from lp_sweep.orchestrator.engine.raycompat import NodeTable
 with connection(None):
     ray.get(ray.remote(lambda: 1).remote())

@@ -7,13 +7,12 @@ from pathlib import Path
 import pytest
 from ray.tune.search import Searcher
 
-from lp_sweep.orchestrator.engine import searcher
-from lp_sweep.orchestrator.engine.nodes import Nodes
-from lp_sweep.orchestrator.engine.searcher import PlanSearcher
+from lp_sweep.orchestrator.engine import ray_tune
+from lp_sweep.orchestrator.engine.ray_tune import PlanSearcher
 from lp_sweep.orchestrator.engine.workqueue import WorkQueue
 from lp_sweep.orchestrator.estimate.estimate import Rates
 from lp_sweep.storage.store import Store
-from lp_sweep.trials.job import Place
+from tests.support.courses import ON_CPU, course_of
 from tests.support.sweepfiles import make_inputs, planned
 
 
@@ -27,7 +26,7 @@ def queue(tmp_path: Path) -> WorkQueue:
 
 def test_what_was_preempted_is_handed_out_again(queue: WorkQueue) -> None:
     """At once, whatever Tune's trial was called."""
-    made = PlanSearcher(queue, Place(), Nodes(lambda: {"a"}), lambda: 1)
+    made = PlanSearcher(course_of(queue), ON_CPU, lambda: 1)
     first = made.suggest("1")
     assert made.suggest("2") is None  # no room
     assert queue.lost(made.works["1"].id, "preempted")
@@ -40,9 +39,9 @@ def test_a_tuner_takes_more_where_there_are_more_slots(
     queue: WorkQueue, monkeypatch: pytest.MonkeyPatch, room: int, pieces: int
 ) -> None:
     """At its end all slots wait for the longest trial."""
-    monkeypatch.setattr(searcher, "_LEAST_A_TUNER", 2)
-    monkeypatch.setattr(searcher, "_A_TUNER_AND_SLOT", 1)
-    made = PlanSearcher(queue, Place(), Nodes(lambda: {"a"}), lambda: room)
+    monkeypatch.setattr(ray_tune, "_LEAST_A_TUNER", 2)
+    monkeypatch.setattr(ray_tune, "_A_TUNER_AND_SLOT", 1)
+    made = PlanSearcher(course_of(queue), ON_CPU, lambda: room)
     for number in range(pieces):
         assert "job" in made.suggest(str(number))
         [id_] = queue.live

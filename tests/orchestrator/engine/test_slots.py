@@ -13,6 +13,7 @@ from lp_sweep.orchestrator.cluster.clusterfile import ClusterFile, read_cluster_
 from lp_sweep.orchestrator.engine import capacity as cutting
 from lp_sweep.orchestrator.engine.capacity import (
     Capacity,
+    PerTrial,
     Slots,
     at_its_largest,
     crowded_note,
@@ -21,7 +22,6 @@ from lp_sweep.orchestrator.engine.capacity import (
     sizes,
     still_coming,
 )
-from lp_sweep.orchestrator.engine.runoptions import PerTrial
 from lp_sweep.storage.errors import PreflightError, SpecError
 from lp_sweep.storage.runs import Announcement
 

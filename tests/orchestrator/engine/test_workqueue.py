@@ -8,12 +8,13 @@ from typing import Any
 
 import pytest
 
-from lp_sweep.orchestrator.engine.nodes import Nodes
+from lp_sweep.orchestrator.engine.course import Nodes
 from lp_sweep.orchestrator.engine.others import Claims
+from lp_sweep.orchestrator.engine.runoptions import RunOptions
 from lp_sweep.orchestrator.engine.workqueue import WorkQueue
 from lp_sweep.orchestrator.estimate.estimate import Rates
 from lp_sweep.orchestrator.plan.plan import Plan
-from lp_sweep.orchestrator.plan.policy import POLICIES, Limits
+from lp_sweep.orchestrator.plan.policy import POLICIES
 from lp_sweep.orchestrator.plan.selection import Selection, retry_selection
 from lp_sweep.storage import runs
 from lp_sweep.storage.errors import SpecError, StoreError
@@ -145,10 +146,10 @@ def test_retry_says_what_can_be_tried_again(plan: Plan) -> None:
 
 
 def test_limits() -> None:
-    assert not Limits().reached(1000)
-    assert Limits(fail_fast=True).reached(1)
-    assert not Limits(fail_fast=True).reached(0)
-    assert [Limits(max_failures=3).reached(n) for n in (2, 3, 4)] == [False, True, True]
+    assert not RunOptions().too_many(1000)
+    assert RunOptions(fail_fast=True).too_many(1)
+    assert not RunOptions(fail_fast=True).too_many(0)
+    assert [RunOptions(max_failures=3).too_many(n) for n in (2, 3, 4)] == [False, True, True]
 
 
 # -- a node that is to blame

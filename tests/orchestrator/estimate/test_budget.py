@@ -9,16 +9,15 @@ from typing import Any
 import pytest
 
 from lp_sweep.orchestrator.cluster.clusterfile import ClusterFile, read_cluster_file
-from lp_sweep.orchestrator.engine.budget import Budget, kind_of
-from lp_sweep.orchestrator.engine.budgetstop import BudgetStop, BudgetUsed
-from lp_sweep.orchestrator.engine.nodes import Nodes
-from lp_sweep.orchestrator.engine.searcher import PlanSearcher
+from lp_sweep.orchestrator.engine.budget import Budget, BudgetStop, kind_of
+from lp_sweep.orchestrator.engine.ray_tune import EndOfFit, PlanSearcher
 from lp_sweep.orchestrator.engine.workqueue import WorkQueue
 from lp_sweep.orchestrator.estimate.estimate import Rates
 from lp_sweep.storage.errors import SpecError
 from lp_sweep.storage.store import Store
-from lp_sweep.trials.job import Place, announce
+from lp_sweep.trials.job import announce
 from tests.orchestrator.estimate.test_cost import PRICES, cluster_file
+from tests.support.courses import ON_CPU, course_of
 from tests.support.program import sweep
 from tests.support.sweepfiles import make_inputs, planned
 
@@ -131,14 +130,15 @@ def queue(tmp_path: Path) -> WorkQueue:
 def test_what_runs_has_half_a_minute(queue: WorkQueue, clock: Clock, tmp_path: Path) -> None:
     """To write a checkpoint, or to end; nothing more is handed out."""
     told: list[Any] = []
-    stop = BudgetStop(
+    course = course_of(queue)
+    course.stop = BudgetStop(
         queue,
         Budget(max_hours=1.0, now=clock),
         tmp_path,
-        on_nodes=lambda *arguments: told.append(arguments),
+        lambda *arguments: told.append(arguments),
         now=clock,
     )
-    searcher = PlanSearcher(queue, Place(), Nodes(lambda: {"a"}), lambda: 9, stop.check)
+    searcher = PlanSearcher(course, ON_CPU, lambda: 9)
     assert "job" in searcher.suggest("1")
     clock.after(1)
     for _ in range(3):
@@ -146,27 +146,26 @@ def test_what_runs_has_half_a_minute(queue: WorkQueue, clock: Clock, tmp_path: P
     assert told == [(announce, tmp_path, 30.0)]  # once
     assert (queue.stopped, len(queue.live), queue.open) == ("max-hours", 1, False)
     clock.seconds += 30
-    with pytest.raises(BudgetUsed):
+    with pytest.raises(EndOfFit):
         searcher.suggest("2")
 
 
 def test_what_ends_in_it_is_done(queue: WorkQueue, clock: Clock, tmp_path: Path) -> None:
     budget = Budget(max_hours=1.0, now=clock)
-    stop = BudgetStop(queue, budget, tmp_path, on_nodes=lambda *arguments: None, now=clock)
+    stop = BudgetStop(queue, budget, tmp_path, lambda *arguments: None, now=clock)
     work = queue.take()
     assert work
     clock.after(1)
-    stop.check()
+    assert not stop.reached()
     queue.ended(work.id, None)
-    with pytest.raises(BudgetUsed):
-        stop.check()
+    assert stop.reached()
     assert queue.history.done == {work.id}
 
 
 def test_without_a_budget_a_run_goes_on(queue: WorkQueue, clock: Clock, tmp_path: Path) -> None:
-    stop = BudgetStop(queue, None, tmp_path, now=clock)
+    stop = BudgetStop(queue, Budget(now=clock), tmp_path, lambda *arguments: None, now=clock)
     clock.after(10_000)
-    stop.check()
+    assert not stop.reached()
     assert queue.open
 
 

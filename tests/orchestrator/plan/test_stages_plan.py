@@ -12,9 +12,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lp_sweep.orchestrator.engine.loss import blocked_by
 from lp_sweep.orchestrator.engine.others import Claims
-from lp_sweep.orchestrator.engine.recorder import Recorder
+from lp_sweep.orchestrator.engine.recorder import Recorder, blocked_by
 from lp_sweep.orchestrator.engine.workqueue import WorkQueue
 from lp_sweep.orchestrator.estimate.estimate import estimate
 from lp_sweep.orchestrator.estimate.workload import MeanLengths, missing

@@ -1,4 +1,4 @@
-"""A connection to Ray: the cluster that is named, or one of this machine's own."""
+"""Ray as the engine of a run: the cluster that is named, or one of this machine's own."""
 
 from __future__ import annotations
 
@@ -7,18 +7,25 @@ import os
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, nullcontext
+from importlib.util import find_spec
 from typing import Any
 
 from lp_sweep.orchestrator.cluster.joining import await_workers, knock
-from lp_sweep.orchestrator.engine.capacity import Capacity, file_on_head
-from lp_sweep.orchestrator.engine.lifeline import Lifeline, OwnRay, leave_ray
+from lp_sweep.orchestrator.engine.budget import Budget
+from lp_sweep.orchestrator.engine.capacity import Capacity, PerTrial, file_on_head
+from lp_sweep.orchestrator.engine.course import Course
+from lp_sweep.orchestrator.engine.driver import StopSignals
+from lp_sweep.orchestrator.engine.everynode import on_each_node
+from lp_sweep.orchestrator.engine.lifeline import Lifeline, OwnRay, RayLost, leave_ray
+from lp_sweep.orchestrator.engine.opening import open_run
 from lp_sweep.orchestrator.engine.raycompat import (
     NodeTable,
     bound_calls,
+    keep_sigterm,
     keep_stdout,
     private_ray,
 )
-from lp_sweep.orchestrator.engine.runoptions import Options
+from lp_sweep.orchestrator.engine.recorder import Loss
 from lp_sweep.storage.errors import PreflightError
 
 # What we measured of Tune, and what follows: no snapshots, no loggers, no new console output, and
@@ -48,12 +55,55 @@ _LOOK = (
     "It was tried twice. Look for full memory or a full /tmp, and into Ray's own logs "
     "(/tmp/ray/session_latest/logs), then run the same command again."
 )
+_RAYS_IN_VAIN = 3  # lost one after the other without any work finished between: the run stops
 _OF_A_SERVER = ("http://", "https://")  # the job server's address, not Ray's own
 
 
-def address_of(options: Options) -> str | None:
-    """Of the cluster that is joined; None: a Ray of our own is started."""
-    return options.address or os.environ.get("RAY_ADDRESS")
+class OnRay:
+    """The engine of a run on Ray: `address` names a cluster; None: a Ray of this run's own, which
+    is replaced when it is lost, as long as there is progress."""
+
+    def __init__(self, address: str | None, budget: Budget) -> None:
+        self._address, self._budget = address, budget
+
+    def everywhere(self, function: Callable[..., Any], *arguments: Any) -> dict[str, Any]:
+        return on_each_node(function, *arguments)
+
+    def run(self, course: Course, signals: StopSignals) -> None:
+        check_ray()
+        queue = course.queue
+        why, ended, in_vain = "", 0, 0
+        keep_sigterm()
+        while queue.open:
+            try:
+                self._on_ray(course, signals)
+                return
+            except RayLost as error:
+                why = str(error)
+            except PreflightError as error:
+                if not why:
+                    raise
+                why, in_vain = f"{why}; {error}", _RAYS_IN_VAIN
+            in_vain = in_vain + 1 if queue.history.ended == ended else 1
+            ended = queue.history.ended
+            if self._address or in_vain > _RAYS_IN_VAIN:
+                queue.ray_lost(why)
+            else:
+                course.reporter.note(f"Ray was lost: {why}. The run goes on with another one")
+                loss = Loss("node_lost", "Ray was lost with its live trials", why, None)
+                course.lost_all(loss)
+
+    def _on_ray(self, course: Course, signals: StopSignals) -> None:
+        """Raises RayLost, PreflightError, StoreError."""
+        per_trial = PerTrial.of(course.queue.plan.sweep.spec)
+        tell, joined = course.reporter.note, bool(self._address)
+        with cluster(self._address, per_trial, tell, self._budget) as capacity:
+            open_run(course, capacity.slots, self.everywhere, capacity.accelerators, joined=joined)
+            # not before Ray is set up: Tune reads some of its settings as it is imported
+            from lp_sweep.orchestrator.engine.ray_tune import fit
+
+            signals.arm()
+            fit(course, capacity)
 
 
 def is_job_server(address: str | None) -> bool:
@@ -62,20 +112,20 @@ def is_job_server(address: str | None) -> bool:
 
 
 @contextmanager
-def cluster(options: Options, tell: Callable[[str], None]) -> Iterator[Capacity]:
+def cluster(
+    address: str | None, per_trial: PerTrial, tell: Callable[[str], None], budget: Budget
+) -> Iterator[Capacity]:
     """Join the cluster that is named, or start a local Ray of our own. Raises RayLost inside once
     that Ray is lost."""
-    address = address_of(options)
     with connection(address) as own, Lifeline(own).watched():
         nodes = NodeTable()
         if address:
             tell(joined(address))
-        if options.budget:
-            options.budget.watch(nodes)
+        budget.watch(nodes)
         file = file_on_head() if address else None
         if file:
             await_workers(file, nodes, tell)
-        yield Capacity(options.per_trial, nodes, file)
+        yield Capacity(per_trial, nodes, file)
 
 
 @contextmanager
@@ -87,6 +137,7 @@ def connection(address: str | None) -> Iterator[OwnRay | None]:
             "job of the cluster (`lp-sweep run ... --detach`), or start it on the head: ray exec "
             "cluster.yaml 'lp-sweep ... --address auto'."
         )
+    check_ray()
     if (ray := sys.modules.get("ray")) and ray.is_initialized():
         raise PreflightError(
             "this process is connected to a Ray already. Call ray.shutdown() first, or start the "
@@ -99,6 +150,15 @@ def connection(address: str | None) -> Iterator[OwnRay | None]:
             yield own
         finally:
             leave_ray(own)
+
+
+def check_ray() -> None:
+    """Raises PreflightError where Ray is not installed."""
+    if "ray" not in sys.modules and find_spec("ray") is None:
+        raise PreflightError(
+            "Ray is not installed here: pip install 'ray[tune]'. Without Ray, --inline runs the "
+            "trials one after another in this process: lp-sweep run ... --inline"
+        )
 
 
 @contextmanager

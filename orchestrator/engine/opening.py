@@ -1,20 +1,25 @@
-"""A cluster of several machines and one store: that all of them see it, and what they lack of the
+"""Before the first trial: room on the GPUs, that all nodes see one store, and what they lack of the
 sweep's own files, which are on no other disk, goes there. What comes of a hub each node fetches.
 """
 
 from __future__ import annotations
 
 import socket
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
+from lp_sweep.orchestrator.engine.capacity import Slots, crowded_note, mixed_note
+from lp_sweep.orchestrator.engine.course import Course
+from lp_sweep.orchestrator.inputs.gpumemory import check_gpus, local_gpus
 from lp_sweep.orchestrator.inputs.room import has_probe, probe
 from lp_sweep.orchestrator.plan.plan import Plan
 from lp_sweep.storage.errors import PreflightError, StoreError
 from lp_sweep.storage.shipped import ship
 from lp_sweep.storage.store import Store
 from lp_sweep.trials.job import data_files, model_files
+
+Everywhere = Callable[..., Mapping[str, Any]]  # node -> what a plain function gave there
 
 
 class _Seen(NamedTuple):
@@ -26,13 +31,52 @@ class _Seen(NamedTuple):
     sent: int
 
 
-def look_at_store(plan: Plan, store: Store, cache_dir: Path) -> Iterator[str]:
+def open_run(
+    course: Course,
+    slots: Slots,
+    everywhere: Everywhere,
+    accelerators: Sequence[str] = (),
+    *,
+    joined: bool = False,
+) -> None:
+    """`joined`: a cluster whose nodes may see another store, and that no run has to itself. Raises
+    PreflightError, StoreError."""
+    plan, store, reporter = course.queue.plan, course.recorder.store, course.reporter
+    for note in _notes_on_gpus(plan, slots, accelerators, everywhere):
+        reporter.note(note)
+    if joined:
+        for note in look_at_store(plan, store, course.options.node_folder, everywhere):
+            reporter.note(note)
+    else:
+        for run in course.presence.beside():
+            reporter.note(crowded_note(slots, run))
+    reporter.opened(course.queue, slots.number)
+
+
+def _notes_on_gpus(
+    plan: Plan, slots: Slots, accelerators: Sequence[str], everywhere: Everywhere
+) -> Iterator[str]:
+    if note := mixed_note(slots, accelerators):
+        yield note
+    speeds = (work.spec for work in plan.missing_speeds())
+    on_gpu = any(spec.kind == "speed" and spec.device_type == "cuda" for spec in speeds)
+    if on_gpu and not slots.gpus:
+        raise PreflightError(
+            "the sweep asks for speeds on cuda (`measure: {speed: cuda}`), and trials here have no "
+            "GPU. Run it where there is one, or without them: measure.speed=cpu."
+        )
+    if slots.gpus:
+        gpus = [gpu for found in everywhere(local_gpus).values() for gpu in found]
+        yield from check_gpus(plan.sweep.spec, plan.inputs_needed().trials, gpus)
+
+
+def look_at_store(
+    plan: Plan, store: Store, cache_dir: Path, everywhere: Everywhere
+) -> Iterator[str]:
     """What is worth saying. Raises PreflightError where a node has another store, or none, by that
     name; StoreError."""
-    from lp_sweep.orchestrator.engine.everynode import on_each_node
-
     with probe(store) as name:
-        told = on_each_node(see, store.location, str(cache_dir), name)
+        told = everywhere(see, store.location, str(cache_dir), name)
     seen = [_Seen(*fields) for fields in told.values()]
     blind = sorted(node.host for node in seen if not node.same)
     if blind:

@@ -1,0 +1,220 @@
+"""What follows each event of a run: whichever engine runs the trials, it reports here.
+
+Knows no Ray. While a frame of this file is on the stack no loss of Ray interrupts the driver: the
+books must not be cut in two (see `lifeline`).
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections import defaultdict
+from collections.abc import Callable, Mapping, Set
+from dataclasses import replace
+from typing import Any
+
+from lp_sweep.orchestrator.engine.budget import BudgetStop
+from lp_sweep.orchestrator.engine.progress import Facts, Reporter, told_of_measures
+from lp_sweep.orchestrator.engine.recorder import Loss, Recorder
+from lp_sweep.orchestrator.engine.runoptions import RunOptions
+from lp_sweep.orchestrator.engine.workqueue import WorkQueue
+from lp_sweep.orchestrator.plan.plan import Work
+from lp_sweep.orchestrator.plan.policy import policy
+from lp_sweep.storage.errors import StoreError
+from lp_sweep.storage.runs import Presence
+from lp_sweep.trials.job import Place
+
+_LOOK_SECONDS = 2.0  # between two looks at what other runs hold
+_IN_A_ROW = 3  # different trials that fail on a node, with no success between
+
+
+class Nodes:
+    """Failures in a row, by node: one on which different trials fail is set aside, as long as
+    another is left."""
+
+    def __init__(self, alive: Callable[[], Set[str]]) -> None:
+        self._alive = alive
+        self.set_aside: set[str] = set()
+        self._row: dict[str, list[str]] = defaultdict(list)
+
+    def readmit(self) -> bool:
+        """True when no other node is left, and those that were set aside are taken again."""
+        if not self.set_aside or self._alive() - self.set_aside:
+            return False
+        self.set_aside.clear()
+        return True
+
+    def succeeded(self, node: str | None) -> None:
+        if node:
+            self._row.pop(node, None)
+
+    def failed(self, node: str | None, work_id: str, error_type: str) -> list[str]:
+        """The work that deserves another try elsewhere: when this failure sets the node aside all
+        that failed on it in a row, and what still ran there after that. Else nothing."""
+        if not node or not policy(error_type).of_the_node:
+            return []
+        if node in self.set_aside:
+            return [work_id]
+        row = self._row[node]
+        if work_id not in row:
+            row.append(work_id)
+        if len(row) < _IN_A_ROW or not self._alive() - self.set_aside - {node}:
+            return []
+        self.set_aside.add(node)
+        return self._row.pop(node)
+
+
+class Course:
+    """An engine takes work here, and reports what became of it, in one thread at a time.
+    Once `must_end` is true it drops what is live and returns."""
+
+    def __init__(
+        self,
+        queue: WorkQueue,
+        recorder: Recorder,
+        reporter: Reporter,
+        options: RunOptions,
+        presence: Presence,
+    ) -> None:
+        self.queue, self.recorder, self.reporter = queue, recorder, reporter
+        self.options, self.presence = options, presence
+        self.stop: BudgetStop | None = None
+        self.nodes = Nodes(frozenset)
+        self.must_end = False
+        self._looked = 0.0
+
+    def check(self) -> bool:
+        """Asked often: whether the run must end now, as its budget is used up or a trial failed."""
+        if self.stop is not None and self.stop.reached():
+            self.must_end = True
+        return self.must_end
+
+    def take(self) -> Work | None:
+        """The next piece of work, if there is one now. A store that is away for longer than a run
+        waits stops the run, and loses nothing."""
+        try:
+            work = self.queue.take()
+            if work is None and time.monotonic() - self._looked > _LOOK_SECONDS:
+                self._looked = time.monotonic()
+                self.queue.look_elsewhere()
+                work = self.queue.take()
+            return work
+        except StoreError as error:
+            self.queue.refused(str(error))
+            return None
+
+    def place(self, *, device: str, threads: int | None) -> Place:
+        """Where and how workers do their jobs. `threads` None: as a process has them."""
+        store, spec = self.recorder.store, self.queue.plan.sweep.spec
+        return Place(
+            store=store.location,
+            store_patience=store.patience,
+            cache_dir=self.options.node_folder,
+            offline=self.options.offline,
+            threads=threads,
+            device=device,
+            checkpoint_every=spec.checkpoint_every,
+            keep=spec.keep,
+            command=self.recorder.command,
+        )
+
+    def job(self, work: Work, place: Place) -> dict[str, Any]:
+        """All that a worker must know, as plain data."""
+        halvings = self.queue.history.halvings(work.id)
+        return replace(self.queue.job(work), place=place, halvings=halvings).to_plain()
+
+    def started(self, work: Work) -> None:
+        self.reporter.started(work)
+
+    def ended(self, work: Work, told: Mapping[str, Any]) -> None:
+        """A worker has answered: what `trials.run.execute` gave, and the `node_id` that it ran on.
+        What has ended before, when its engine died, is left as it is."""
+        if work.id not in self.queue.live:
+            return
+        status, node = told["status"], told.get("node_id")
+        if status == "failed":
+            error_type = str(told["error_type"])
+            self._keep_store_errors(lambda: self.queue.ended(work.id, error_type))
+            self._failed(work.id, error_type, str(told["message"]), node)
+        elif status == "done":
+            self.nodes.succeeded(node)
+            failed = told.get("measures_failed")
+            self._keep_store_errors(lambda: self.queue.ended(work.id, None, failed))
+            self.reporter.ended(work.id, "done", _score(told), _facts(told))
+        else:
+            message = str(told["message"])
+            self.queue.not_stored(work.id, message, spooled=status == "spooled")
+            self.reporter.ended(work.id, status, message)
+
+    def lost(self, work: Work, loss: Loss) -> None:
+        """A worker could not answer: the piece is put back while its type's budget lasts."""
+        if work.id not in self.queue.live:
+            return
+        put_back = False
+        try:
+            put_back = self.queue.lost(work.id, loss.error_type)
+        except StoreError as error:  # of what waited for it
+            self.queue.refused(str(error))
+        self._keep_store_errors(lambda: self.recorder.lost(work, loss, final=not put_back))
+        if not put_back:
+            self._failed(work.id, loss.error_type, loss.message, loss.node)
+            return
+        self._blame(loss.node, work.id, loss.error_type)
+        follows = "goes on elsewhere" if loss.error_type == "preempted" else "is tried again"
+        told = f"{loss.error_type}; it {follows}"
+        self.reporter.ended(work.id, "lost", told, Facts(error_type=loss.error_type))
+
+    def lost_all(self, loss: Loss) -> None:
+        """The engine died with all that was live: it is put back, unless its record was written
+        before."""
+        try:
+            for id_, work in list(self.queue.live.items()):
+                measures_failed = self.queue.recorded(id_)
+                if measures_failed is None:
+                    self.lost(work, loss)
+                else:
+                    self.queue.ended(id_, None, measures_failed)
+                    told = f"recorded{told_of_measures(measures_failed)}"
+                    self.reporter.ended(id_, "done", told)
+        except StoreError as refusal:
+            self.queue.refused(str(refusal))
+
+    def _failed(self, id_: str, error_type: str, message: str, node: str | None) -> None:
+        """For good, unless it is the node's fault."""
+        told = f"{error_type}: {message}"
+        self.reporter.ended(id_, "failed", told, Facts(error_type=error_type))
+        self._blame(node, id_, error_type)
+        if self.options.too_many(len(self.queue.history.failed)):
+            self.queue.stopped = self.queue.stopped or "failures"
+            self.must_end = self.must_end or self.options.fail_fast
+
+    def _blame(self, node: str | None, id_: str, error_type: str) -> None:
+        known = node in self.nodes.set_aside
+        again = self.nodes.failed(node, id_, error_type)
+        self.queue.again(again)
+        if again and node and not known:
+            self.reporter.note(
+                f"node {node[:8]} is set aside: {len(again)} different trials failed on it in a "
+                f"row, the last with {error_type}; they are tried on other nodes"
+            )
+
+    def _keep_store_errors(self, action: Callable[[], None]) -> None:
+        """A store that is away stops the run in order, whatever the engine makes of errors."""
+        try:
+            action()
+        except StoreError as error:
+            self.queue.refused(str(error))
+
+
+def _score(told: Mapping[str, Any]) -> str:
+    lacks = told_of_measures(told.get("measures_failed") or {})
+    if "last" not in told:
+        return f"{told['seconds']:.0f} s"
+    return f"{told['metric']} {100 * told['last']:.2f}, {told['seconds']:.0f} s{lacks}"
+
+
+def _facts(told: Mapping[str, Any]) -> Facts:
+    """A measurement has no score, nor has a trial whose metric is no number."""
+    last = float(told["last"]) if told.get("last") is not None else math.nan
+    score = 100 * last if math.isfinite(last) else None
+    return Facts(told.get("metric"), score, told.get("seconds"))

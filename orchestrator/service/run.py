@@ -1,0 +1,230 @@
+"""`run`, `resume` and `retry`: plan, check what must be there, run.
+
+What a user should know on the way goes to `tell`, a line at a time.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any, NamedTuple
+
+from lp_sweep.orchestrator.cluster.clusterfile import read_cluster_file
+from lp_sweep.orchestrator.engine.budget import Budget, Used
+from lp_sweep.orchestrator.engine.capacity import file_on_head
+from lp_sweep.orchestrator.engine.driver import Outcome, run_sweep
+from lp_sweep.orchestrator.engine.runoptions import RunOptions
+from lp_sweep.orchestrator.estimate.estimate import Rates
+from lp_sweep.orchestrator.mirrors.kinds import check_installed
+from lp_sweep.orchestrator.plan.selection import Selection, retry_selection
+from lp_sweep.orchestrator.plan.unkept import unkept_note
+from lp_sweep.orchestrator.service.request import Planned, Request, planned
+from lp_sweep.orchestrator.watch.eventreporter import EventReporter
+from lp_sweep.storage.errors import LpSweepError, SpecError
+from lp_sweep.storage.places import run_with
+from lp_sweep.storage.printable import printable
+from lp_sweep.storage.redact import redact_text
+from lp_sweep.storage.store import Store, is_store
+
+_STORE_PATIENCE = 600.0  # seconds over which a store that refuses is asked again
+_ALONE = "runs the trials in this process"
+
+
+class RunResult(NamedTuple):
+    """A run that came to its end, in whatever way."""
+
+    outcome: Outcome
+    store: Store
+    used: Used
+
+    @property
+    def exit_code(self) -> int:
+        """That of the command: 0 where the sweep is complete."""
+        outcome = self.outcome
+        if outcome.stopped_by:
+            return {"failures": 1, "SIGINT": 130}.get(outcome.stopped_by, 3)
+        if self.left_failed:
+            return 1
+        return 3 if outcome.plan.missing() else 0  # after a retry, which leaves what is not tried
+
+    @property
+    def left_failed(self) -> int:
+        """Trials and measurements of the sweep that have failed, in this run or before."""
+        plan = self.outcome.plan
+        measures = (item.id for items in plan.measures.values() for item in items)
+        others = {*plan.profiles, *plan.speeds, *measures} & plan.known.failed.keys()
+        failed: int = plan.totals()["trials_failed"]
+        return failed + len(others - plan.known.profiles.keys())
+
+    def summary(self) -> dict[str, Any]:
+        """As `run --json` prints it."""
+        outcome = self.outcome
+        return {
+            "totals": outcome.plan.totals(),
+            "done": outcome.done,
+            "failed": outcome.failed,
+            "stopped_by": outcome.stopped_by,
+            "used": self.used._asdict(),
+        }
+
+
+def to_stderr(text: str) -> None:
+    print(printable(text), file=sys.stderr, flush=True)
+
+
+def run(
+    options: RunOptions,
+    *,
+    tell: Callable[[str], None] = to_stderr,
+    events: Callable[[str], object] | None = None,
+) -> RunResult:
+    """Do what is missing, or try again what has failed. In a program's main thread. `events` gets
+    what happens as it does, a JSON object a line. A trial that fails is in the result. Raises
+    SpecError, PreflightError and StoreError before the first trial."""
+    return prepare(options, tell).run(events)
+
+
+class Prepared(NamedTuple):
+    """A run that can begin: all is there, and nothing was trained yet."""
+
+    options: RunOptions
+    planned: Planned
+    store: Store
+    selection: Selection
+    budget: Budget
+
+    def run(self, events: Callable[[str], object] | None = None) -> RunResult:
+        """See `run`."""
+        from lp_sweep.orchestrator.watch.livereporter import make_display
+        from lp_sweep.orchestrator.watch.mirroring import mirrored
+
+        options, store, timings = self.options, self.store, self.planned.ledger.timings
+        sweep = self.planned.sweep
+        display = make_display(timings)
+        stream = EventReporter(display, events) if events else None
+        with (
+            _end_told(stream),
+            mirrored(stream or display, options.mirrors, store.location, sweep.name) as reporter,
+        ):
+            outcome = run_sweep(
+                self.planned.plan,
+                Rates(timings, sweep.recipe),
+                store,
+                options,
+                reporter,
+                budget=self.budget,
+                selection=self.selection,
+            )
+        result = RunResult(outcome, store, self.budget.used())
+        if stream:
+            stream.event("ended", exit_code=result.exit_code, **result.summary())
+        return result
+
+
+def prepare(options: RunOptions, tell: Callable[[str], None] = to_stderr) -> Prepared:
+    """Read the sweep file, its inputs and its store, and check what a run needs."""
+    from lp_sweep.orchestrator.inputs import checks
+
+    _check(options)
+    file = read_cluster_file(options.cluster) if options.cluster else file_on_head()
+    budget = Budget(options.max_hours, options.max_cost, file)  # its clock runs from here
+    request = request_of(options)
+    if options.retry:
+        _check_failures(request)
+    check_installed(options.mirrors)
+    patience = _patience()
+    first = planned(request, patience=patience, cache_dir=options.node_folder)
+    selection = Selection()
+    if options.retry:
+        selection = retry_selection(options.error_type, list(options.trials), first.plan)
+    for note in first.sweep.notes:
+        tell(f"note: {note}")
+    checked = checks.check(
+        first.sweep,
+        first.plan.inputs_needed(),
+        first.location,
+        options.node_folder,
+        offline=options.offline,
+    )
+    for note in checked:
+        tell(f"note: {note}")
+    store = Store(first.location, create=True, patience=patience)
+    _keep_file(first, request, store)
+    if unkept := unkept_note(first.plan, store, first.sweep.spec.keep):
+        tell(f"note: {unkept}")
+    return Prepared(options, first, store, selection, budget)
+
+
+def request_of(options: RunOptions) -> Request:
+    """The sweep that a run is asked for."""
+    return Request(
+        options.file,
+        list(options.overrides),
+        options.store,
+        options.data_dir,
+        options.offline,
+        options.manifest,
+    )
+
+
+def _check(options: RunOptions) -> None:
+    """Raises SpecError for options that exclude each other. What a variable of the environment says
+    for all runs gives way to --inline."""
+    if not options.inline:
+        return
+    clusters = {"--address": options.address, "--cluster": options.cluster}
+    variables = {
+        "--address": ("LP_SWEEP_ADDRESS", "RAY_ADDRESS"),
+        "--cluster": ("LP_SWEEP_CLUSTER",),
+    }
+    for option, value in clusters.items():
+        given = value is not None and str(value) not in map(os.environ.get, variables[option])
+        if given:
+            raise SpecError(
+                f"--inline {_ALONE}, and {option} is about a cluster. Keep one of them."
+            )
+    if options.max_cost is not None:
+        raise SpecError(
+            f"--inline {_ALONE}, and --max-cost counts a cluster's machines. Use --max-hours."
+        )
+
+
+def _check_failures(request: Request) -> None:
+    """Before anything is looked up: a retry needs a store with failures in it."""
+    location = request.location(request.sweep_file())
+    if not is_store(location) or not Store(location).names("attempts"):
+        raise SpecError(f"nothing has failed in {location}: there is nothing to try again.")
+
+
+def _keep_file(first: Planned, request: Request, store: Store) -> None:
+    """The sweep file goes to the store, as it was run."""
+    import yaml
+
+    content = first.file.document.content
+    places = redact_text(run_with(request.file, request.data_dir))
+    as_run = places + str(yaml.safe_dump(content, sort_keys=False, allow_unicode=True))
+    if store.read_text("sweeps", f"{first.sweep.name}.yaml") != as_run:
+        store.put_text("sweeps", f"{first.sweep.name}.yaml", as_run)
+
+
+@contextmanager
+def _end_told(stream: EventReporter | None) -> Iterator[None]:
+    """A stream of events has an end also where there is no result."""
+    try:
+        yield
+    except LpSweepError as error:
+        if stream:
+            stream.event("ended", exit_code=error.exit_code, error=str(error))
+        raise
+
+
+def _patience() -> float:
+    text = os.environ.get("LP_SWEEP_STORE_PATIENCE", str(_STORE_PATIENCE))
+    try:
+        return float(text)
+    except ValueError:
+        raise SpecError(
+            f"LP_SWEEP_STORE_PATIENCE is {text!r}: give seconds, such as 600."
+        ) from None

@@ -1,0 +1,165 @@
+"""`--inline`: the same queue in one process, without Ray."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from lp_sweep import Sweep
+from lp_sweep.storage.errors import SpecError
+from lp_sweep.storage.store import Store
+from tests.support.toyworld import RECIPE, save_world
+
+SHORT = RECIPE | {"epochs": 1}
+# a machine on which Ray is not installed
+_WITHOUT_RAY = """
+import importlib.abc, sys
+class Without(importlib.abc.MetaPathFinder):
+    def __init__(self, finder):
+        self.finder = finder
+    def find_spec(self, name, path=None, target=None):
+        if name.partition(".")[0] == "ray":
+            return None
+        return self.finder.find_spec(name, path, target)
+    def __getattr__(self, name):
+        return getattr(self.finder, name)
+sys.meta_path[:] = [Without(finder) for finder in sys.meta_path]
+from lp_sweep.orchestrator.cli.__main__ import main
+main()
+"""
+
+
+def lp_sweep(
+    folder: Path, *words: str, program: str = _WITHOUT_RAY, typed: str = ""
+) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-c", program, *words],
+        cwd=folder,
+        capture_output=True,
+        text=True,
+        input=typed,
+        env=os.environ | {"LP_SWEEP_CACHE_DIR": str(folder / "cache")},
+        timeout=300,
+    )
+
+
+def test_a_sweep_runs_to_its_end_where_ray_is_not_installed(tmp_path: Path) -> None:
+    """With a profile before the trials that wait for it."""
+    contribution = {"name": "contribution", "threshold": [0.02, 0.1, 0.2, 0.999]}
+    save_world(tmp_path, strategies=[{"name": "top", "k": [0, 2]}, contribution], recipe=SHORT)
+    done = lp_sweep(tmp_path, "run", "sweep.yaml", "--inline", "--json")
+    assert done.returncode == 0, done.stderr
+    told = json.loads(done.stdout)
+    totals = told["totals"]
+    assert (totals["cells_deferred"], totals["cells_pending"]) == (0, 0)
+    assert (totals["profiles_done"], told["stopped_by"]) == (1, None)
+    store = Store(tmp_path / "lp-sweep-store")
+    assert len(store.names("trials")) == totals["trials"] > 1
+    assert "nothing was missing" in lp_sweep(tmp_path, "resume", "--inline").stderr
+
+
+def test_without_ray_a_run_names_inline(tmp_path: Path) -> None:
+    save_world(tmp_path)
+    done = lp_sweep(tmp_path, "run", "sweep.yaml")
+    assert (done.returncode, done.stdout) == (4, "")
+    [error] = [line for line in done.stderr.splitlines() if line.startswith("error: ")]
+    assert re.search(r"Ray is not installed.*--inline", error)
+    assert "Traceback" not in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("words", "option"),
+    [
+        (["--address", "auto"], "--address"),
+        (["--cluster", "cluster.yaml"], "--cluster"),
+        (["--detach"], "--detach"),
+        (["--max-cost", "3"], "--max-cost"),
+    ],
+)
+def test_what_needs_a_cluster_is_refused(tmp_path: Path, words: list[str], option: str) -> None:
+    save_world(tmp_path)
+    done = lp_sweep(tmp_path, "run", "sweep.yaml", "--inline", *words)
+    assert done.returncode == 2
+    assert re.search(f"--inline.*{option}", done.stderr)
+
+
+def test_what_a_shell_says_of_all_runs_gives_way(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    save_world(tmp_path, recipe=SHORT, strategies=[{"name": "top", "k": [0]}])
+    monkeypatch.setenv("RAY_ADDRESS", "10.0.0.1:6379")
+    done = lp_sweep(tmp_path, "run", "sweep.yaml", "--inline")
+    assert done.returncode == 0, done.stderr
+
+
+def test_breakpoint_in_a_trial_opens_the_debugger(tmp_path: Path) -> None:
+    save_world(tmp_path, recipe=SHORT, strategies=[{"name": "top", "k": [0]}])
+    stop = "import lp_sweep.trials.run as run\nreal = run.run_trial\n"
+    stop += (
+        "def stopped(*given):\n    breakpoint()\n    return real(*given)\nrun.run_trial = stopped\n"
+    )
+    program = stop + "from lp_sweep.orchestrator.cli.__main__ import main\nmain()\n"
+    words = ("run", "sweep.yaml", "--inline", "--json")
+    done = lp_sweep(tmp_path, *words, program=program, typed="p 6 * 7\nc\n")
+    assert done.returncode == 0, done.stderr
+    assert re.search(r"\(Pdb\) .*42", done.stderr, re.DOTALL)
+    assert json.loads(done.stdout)["done"] == 1  # the debugger's words are not among the data
+
+
+def test_from_python(tmp_path: Path) -> None:
+    save_world(tmp_path, recipe=SHORT | {"learning_rate": 1e30}, seeds=[1, 2])
+    sweep = Sweep.from_yaml(tmp_path / "sweep.yaml", "k=0", store=tmp_path / "store")
+    with pytest.raises(SpecError, match=r"--inline.*--address"):
+        sweep.run(inline=True, address="auto")
+    run = sweep.run(inline=True, fail_fast=True, cache_dir=tmp_path / "cache")
+    assert (run.done, run.stopped_by, run.exit_code) == (0, "failures", 1)
+    assert list(run.failed.values()) == ["diverged"]
+    run = sweep.run(inline=True, cache_dir=tmp_path / "cache")  # the one is left alone
+    assert (len(run.failed), run.stopped_by, run.exit_code) == (1, None, 1)
+    again = sweep.retry(error_type="diverged", inline=True, cache_dir=tmp_path / "cache")
+    assert (len(again.failed), again.exit_code) == (2, 1)
+    assert len(Store(tmp_path / "store").names("attempts")) == 4
+
+
+def test_hours_end_a_trial_where_it_is(tmp_path: Path) -> None:
+    save_world(tmp_path)
+    done = lp_sweep(tmp_path, "run", "sweep.yaml", "--inline", "--max-hours", "0")
+    assert done.returncode == 3
+    assert "stopped by max-hours: 0 done in this run. Go on: lp-sweep run" in done.stderr
+    assert done.stderr.rstrip().endswith("--max-hours 0.0 --inline")
+
+
+@pytest.mark.parametrize(
+    ("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 3)], ids=["ctrl-c", "terminated"]
+)
+def test_an_interrupted_sweep_goes_on(tmp_path: Path, number: signal.Signals, code: int) -> None:
+    save_world(tmp_path, seeds=[1, 2], recipe=RECIPE | {"epochs": 400}, checkpoint_every="1s")
+    words = ("sweep.yaml", "k=0", "--inline")
+    with (tmp_path / "log.txt").open("w") as log:
+        process = subprocess.Popen(
+            [sys.executable, "-m", "lp_sweep.orchestrator.cli", "run", *words],
+            cwd=tmp_path,
+            env=os.environ | {"LP_SWEEP_CACHE_DIR": str(tmp_path / "cache")},
+            stderr=log,
+            # a shell's background job inherits an ignored SIGINT
+            preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),
+        )
+        checkpoints = tmp_path / "lp-sweep-store" / "checkpoints"
+        end = time.monotonic() + 200
+        while not list(checkpoints.glob("*")) and time.monotonic() < end:
+            assert process.poll() is None
+            time.sleep(0.1)
+        process.send_signal(number)
+        assert process.wait(60) == code
+    text = (tmp_path / "log.txt").read_text()
+    assert f"stopped by {number.name}: 0 done in this run. Go on: lp-sweep run" in text
+    assert "Traceback" not in text
+    assert list(checkpoints.glob("*"))  # the next run goes on from there
