@@ -91,7 +91,7 @@ def _look_at_network(store: Store, folder: str) -> list[Finding]:
     infos = store.listing(folder)
     whole = any(info.name == CONFIG for info in infos)
     half = [] if whole or any(_is_young(info) for info in infos) else infos
-    reason = f"of a network without its {CONFIG}"
+    reason = f"part of a network without its {CONFIG}"
     halves = [_finding(store, f"{folder}/{info.name}", reason, "delete") for info in half]
     return _stale(store, folder) + halves + (_idle(store, folder, infos) if whole else [])
 

@@ -70,17 +70,8 @@ def lock(connection: duckdb.DuckDBPyConnection) -> None:
 
 def check(connection: duckdb.DuckDBPyConnection, sql: str) -> None:
     """Raises QueryError unless it is one statement, and one that reads."""
-    if len(sql) > _LONGEST:
-        raise QueryError(f"a statement has at most {_LONGEST:,} characters, this has {len(sql):,}")
     try:
-        sql.encode()  # bytes that were no text reach us as lone surrogates
-        statements = connection.extract_statements(sql)
-    except (duckdb.Error, UnicodeError) as error:
-        raise QueryError(str(error)) from error
-    if len(statements) != 1:
-        raise QueryError(f"one statement at a time, this is {len(statements)}. {_ALLOWED}.")
-    try:
-        kind = statements[0].type
+        kind = _statement(connection, sql).type
     except ValueError:  # a kind that DuckDB's own Python package doesn't know
         raise QueryError(f"the store is open read-only: this is refused; {_ALLOWED}.") from None
     if kind in _READING:
@@ -91,6 +82,21 @@ def check(connection: duckdb.DuckDBPyConnection, sql: str) -> None:
         check(connection, text[explained.end() :])
     elif kind not in _PERHAPS_READING or not _READING_WORD.match(text):
         raise QueryError(f"the store is open read-only: {kind.name} is refused; {_ALLOWED}.")
+
+
+def _statement(connection: duckdb.DuckDBPyConnection, sql: str) -> duckdb.Statement:
+    if len(sql) > _LONGEST:
+        raise QueryError(f"a statement has at most {_LONGEST:,} characters, this has {len(sql):,}")
+    try:
+        sql.encode()  # bytes that were no text reach us as lone surrogates
+        statements = connection.extract_statements(sql)
+    except (duckdb.Error, UnicodeError) as error:
+        raise QueryError(str(error)) from error
+    if not statements:
+        raise QueryError('The query is empty. Example: lp-sweep query "FROM cells"')
+    if len(statements) > 1:
+        raise QueryError(f"The query has {len(statements)} statements; give one. {_ALLOWED}.")
+    return statements[0]
 
 
 @contextlib.contextmanager

@@ -150,12 +150,12 @@ def _check_remote(model: ModelInput) -> int:
         config = hub.read_json(model.path, "config.json", commit)
     except Refused as error:
         raise PreflightError(
-            f"model {model.name!r} is not whole in the Hugging Face cache, and {error}."
+            f"model {model.name!r} is not complete in the Hugging Face cache, and {error}."
         ) from None
     if config and (problem := type_problem(config)):
         _refuse(model, [problem])
     if (depth := config_depth(config)) != model.depth:
-        _refuse(model, [f"config.json states {depth} layers, the plan counts on {model.depth}"])
+        _refuse(model, [f"config.json states {depth} layers, the plan expects {model.depth}"])
     if not missing:  # each file has its size, and yet something is wrong
         snapshot = hub.snapshot("model", model.path, commit)
         _refuse(model, folder_problems(snapshot, depth=model.depth))
@@ -216,8 +216,8 @@ def _changed(sweep: Sweep, manifest: Manifest, wanted: Needed) -> Iterator[str]:
     for name, fingerprint in now.items():
         if manifest.local.get(name, fingerprint) != fingerprint:
             yield (
-                f"{name}: its files are not what the manifest {sweep.manifest_file} says. Copy "
-                f"them again, or, if the change is meant, take the line out of the manifest."
+                f"{name}: its files differ from the manifest {sweep.manifest_file}. Copy "
+                f"them again, or, if the change is intended, delete the line from the manifest."
             )
 
 

@@ -190,7 +190,7 @@ def model_files(repo_id: str, listing: Listing) -> list[RemoteFile]:
     if "config.json" not in small:
         raise PreflightError(f"model {repo_id!r} has no config.json at {listing.commit}.")
     if not any(map(_has_words, small)):
-        raise PreflightError(f"model {repo_id!r} has no tokenizer's words at {listing.commit}.")
+        raise PreflightError(f"model {repo_id!r} has no tokenizer vocabulary at {listing.commit}.")
     names = sorted({*small, *_weights(repo_id, listing.commit, remote)})
     return [remote[name] for name in names]
 

@@ -119,8 +119,8 @@ def _hub_model(
     if depth is None:
         others = [other for other in known if other != name]
         raise SpecError(
-            f"unknown model {name!r}: it is no folder, the Hugging Face cache has no config of it, "
-            f"and from the hub: {why_unknown}.{did_you_mean(name, [*others, *KNOWN_DEPTHS])} "
+            f"unknown model {name!r}: no such folder, no config in the Hugging Face cache, and "
+            f"{why_unknown}.{did_you_mean(name, [*others, *KNOWN_DEPTHS])} "
             f"If the name is right, state its depth: {{id: {name}, layers: 12}}."
         )
     _agree(name, layers, config_depth(config))
@@ -165,7 +165,7 @@ def as_folder(name: str, folder: Path) -> Path:
     except FileNotFoundError:
         return local
     except (OSError, RuntimeError, ValueError) as error:  # too long, ~nobody, a NUL
-        raise SpecError(f"model {name!r} is no name and no folder: {error}") from None
+        raise SpecError(f"model {name!r} is neither a name nor a folder: {error}") from None
     return local
 
 
@@ -237,7 +237,7 @@ def _first_int(config: dict[str, Any], names: Iterable[str]) -> int | None:
 def _hub_config(name: str, commit: str) -> tuple[dict[str, Any] | None, str]:
     """The config, and why no depth is known if it states none."""
     try:
-        return hub.read_json(name, "config.json", commit), "it has no config.json with a depth"
+        return hub.read_json(name, "config.json", commit), "the hub has no config with a depth"
     except hub.Refused as error:
         return None, str(error)
 

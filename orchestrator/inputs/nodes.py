@@ -182,7 +182,7 @@ def _versions(node: Node, own: Mapping[str, str]) -> Iterator[Finding]:
             break
     there, here = _torch(node.versions), _torch(own)
     if there != here:
-        following = "results of one seed are the same with the same torch only; install one version"
+        following = "install one version: with another torch a seed gives other results"
         yield Finding(node.name, "torch", there, f"the driver has {here}", following, blocks=False)
 
 
@@ -198,10 +198,10 @@ def _gpus(node: Node, look: Look) -> Iterator[Finding]:
         cuda = node.versions.get("cuda")
         got = f"{torch} sees {seen}" if cuda else f"{torch}, which has no CUDA, sees {seen}"
         following = "look at nvidia-smi there" if cuda else "install a torch with CUDA there"
-        allowed = f"Ray was told of {node.gpus}"
+        allowed = f"Ray was started with {node.gpus}"
         yield Finding(node.name, "GPUs", got, allowed, f"{following}, or lower its --num-gpus")
     elif seen > node.gpus:
-        allowed = f"Ray was told of {node.gpus}, and the others stay idle"
+        allowed = f"Ray was started with {node.gpus}, and the others stay idle"
         following = f"start its Ray with --num-gpus={seen}"
         yield Finding(node.name, "GPUs", f"torch sees {seen}", allowed, following, blocks=False)
 
@@ -216,7 +216,7 @@ def _store(node: Node, look: Look) -> Iterator[Finding]:
 def _inputs(node: Node, look: Look) -> Iterator[Finding]:
     for item in look.inputs:
         if item.state == "missing":
-            allowed = "it has to be in that node's Hugging Face cache, or to be had"
+            allowed = "it has to be in that node's Hugging Face cache or at the hub"
             following = "`lp-sweep prefetch` there, or give that machine a network and HF_TOKEN"
             yield Finding(node.name, item.name, item.why.rstrip("."), allowed, following)
 
@@ -225,7 +225,7 @@ def _room(node: Node, look: Look) -> Iterator[Finding]:
     needed = sum(item.bytes for item in look.inputs) + MARGIN
     if look.free_bytes < needed:
         got = f"{look.free_bytes / _GIB:.1f} GiB free at {look.free_in}"
-        allowed = f"about {needed / _GIB:.1f} GiB are to come"
+        allowed = f"about {needed / _GIB:.1f} GiB will be written"
         following = "free some, or name other folders (--cache-dir, HF_HOME)"
         yield Finding(node.name, "disk", got, allowed, following, blocks=False)
 

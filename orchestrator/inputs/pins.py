@@ -34,7 +34,7 @@ def _inside(name: str) -> str:
     """A name below a folder, which a manifest from elsewhere can't lead out of."""
     path = PurePosixPath(name)
     if path.is_absolute() or ".." in path.parts or not path.parts:
-        raise ValueError(f"{name!r} is no file's name inside a repository")
+        raise ValueError(f"{name!r} is not a file inside a repository")
     return name
 
 

@@ -55,7 +55,7 @@ def folder_problems(
 ) -> list[str]:
     """Every reason why a trial could not load the model, [] when there is none.
 
-    depth: layers that the plan counts on. sizes: bytes of each file, where a manifest states them.
+    depth: layers that the plan expects. sizes: bytes of each file, where a manifest states them.
     """
     wrong = {name: size for name, size in (sizes or {}).items() if _size(folder / name) != size}
     problems = [
@@ -111,7 +111,7 @@ def shard_names(index: Path) -> list[str]:
 
 
 def has_vocabulary(names: Iterable[str]) -> bool:
-    """Whether a tokenizer's words are among these files."""
+    """Whether a tokenizer's vocabulary is among these files."""
     return any(Path(name).match(pattern) for name in names for pattern in _VOCABULARIES)
 
 
@@ -134,7 +134,7 @@ def _config_problems(path: Path, depth: int) -> list[str]:
         return [_reason(error)]
     found = next((config[name] for name in DEPTH_FIELDS if isinstance(config.get(name), int)), None)
     if found != depth:
-        return [f"config.json states {found} layers, the plan counts on {depth}"]
+        return [f"config.json states {found} layers, the plan expects {depth}"]
     problem = type_problem(config)
     return [problem] if problem else []
 
@@ -156,7 +156,7 @@ def _weight_problems(folder: Path, depth: int) -> list[str]:
             layers[match[1]].add(int(match[2]))
     counts = [len(numbers) for numbers in layers.values()]
     if counts and depth not in counts:
-        return [f"the weights have {max(counts)} layers, the plan counts on {depth}"]
+        return [f"the weights have {max(counts)} layers, the plan expects {depth}"]
     return []
 
 
@@ -193,7 +193,7 @@ def _unlike(config: Mapping[str, Any], fields: Sequence[str], sizes: set[int]) -
 
 def _tokenizer_problems(folder: Path) -> list[str]:
     if not has_vocabulary([path.name for path in folder.glob("*") if path.is_file()]):
-        return [f"no tokenizer's words: none of {', '.join(_VOCABULARIES)}"]
+        return [f"no tokenizer vocabulary: none of {', '.join(_VOCABULARIES)}"]
     problems = []
     for path in (folder / "tokenizer.json", folder / "tokenizer_config.json"):
         try:
@@ -211,7 +211,7 @@ def _as_object(content: bytes, path: Path) -> dict[str, Any]:
     except (ValueError, RecursionError):
         value = None
     if not isinstance(value, dict):
-        raise Torn(f"{path.name} is no whole JSON")
+        raise Torn(f"{path.name} is not complete JSON")
     return value
 
 

@@ -124,8 +124,8 @@ WRONG = {
     "python-variable": ("FROM python_variable", "does not exist"),
     "cast": ("SELECT 'x'::INT", "Could not convert"),
     "parameter": ("SELECT $nope", "nope"),
-    "empty": ("  ", "one statement at a time, this is 0"),
-    "two": ("SELECT 1; SELECT 2", "one statement at a time, this is 2"),
+    "empty": ("  ", "The query is empty"),
+    "two": ("SELECT 1; SELECT 2", "The query has 2 statements"),
     "no-text": ("SELECT '\udcff'", "surrogates not allowed"),
     "settings-by-function": ("FROM enable_profiling(save_location='out.json')", "locked"),
 }

@@ -129,7 +129,7 @@ def test_a_network_that_stays_broken(online: World) -> None:
 def test_a_fetch_that_failed_goes_on_where_it_was(online: World) -> None:
     online.hub.push("model", MODEL, {**model_files(online.folder / "b"), "tokenizer.json": b"{"})
     told = online.run("prefetch", code=4).stderr
-    assert "tokenizer.json is no whole JSON" in told
+    assert "tokenizer.json is not complete JSON" in told
     assert not (online.folder / "sweep.manifest.json").exists()
     assert not list(online.folder.glob(".*"))
     online.hub.push("model", MODEL, model_files(online.folder / "b"))
@@ -168,7 +168,7 @@ def test_only_a_part_is_fetched_and_the_rest_stays_pinned(online: World) -> None
             "the hub has no revision 'v9'",
             marks=pytest.mark.slow,
         ),
-        pytest.param("model=toy/mute", "no tokenizer's words", marks=pytest.mark.slow),
+        pytest.param("model=toy/mute", "no tokenizer vocabulary", marks=pytest.mark.slow),
     ],
 )
 def test_what_can_not_be_fetched(online: World, override: str, message: str) -> None:
@@ -385,4 +385,4 @@ def test_online_what_the_hub_lacks_is_told_before_ray_starts(online: World) -> N
 @pytest.mark.slow
 def test_a_depth_that_was_stated_wrongly(online: World) -> None:
     told = online.run("run", f"models=[{{id: {MODEL}, layers: 6}}]", code=4).stderr
-    assert "config.json states 4 layers, the plan counts on 6" in told
+    assert "config.json states 4 layers, the plan expects 6" in told

@@ -274,7 +274,7 @@ def test_a_real_cluster_of_two_nodes(tmp_path: Path) -> None:
     assert all(abs(node["clock_off"]) < 1 for node in told["nodes"])
     (finding,) = told["findings"]
     assert (finding["what"], finding["blocks"]) == ("GPUs", True)
-    assert "Ray was told of 1" in text
+    assert "Ray was started with 1" in text
     assert "2 through the store" in text
     assert not (tmp_path / "lp-sweep-store").exists()
 

@@ -111,7 +111,7 @@ def test_everything_that_is_wrong_is_one_message(world: Path) -> None:
     (world / "store").write_text("a file, not a folder")
     told = problems(world, plan)
     assert "model.safetensors is not a whole" in told[0]
-    assert "no tokenizer's words" in told[0]
+    assert "no tokenizer vocabulary" in told[0]
     assert "has no rows" in told[1]
     assert "can't keep a store" in told[2]
     assert "it is a file" in told[2]
@@ -123,7 +123,7 @@ def test_a_folder_that_no_trial_could_load(tmp_path: Path) -> None:
     make_model(tmp_path / "folder/of/a/model")
     sweep = resolve(load_sweep(tmp_path / "sweep.yaml"), data_dir=tmp_path / "glue", offline=True)
     (told, *_) = problems(tmp_path, make_plan(sweep, Known.nothing()))
-    assert "no tokenizer's words" in told
+    assert "no tokenizer vocabulary" in told
 
 
 def test_a_local_input_that_is_not_what_the_manifest_says(world: Path) -> None:

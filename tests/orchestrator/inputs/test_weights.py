@@ -51,7 +51,7 @@ def test_a_whole_model_of_every_family(family: Any, tmp_path: Path) -> None:
     save_pretrained(family, DEPTH, tmp_path)
     tiny_tokenizer().save_pretrained(tmp_path)
     assert folder_problems(tmp_path, depth=DEPTH) == []
-    assert "layers, the plan counts on 5" in folder_problems(tmp_path, depth=5)[0]
+    assert "layers, the plan expects 5" in folder_problems(tmp_path, depth=5)[0]
     encoder = AutoModel.from_pretrained(tmp_path)
     parameters = sum(parameter.numel() for parameter in encoder.parameters())
     counted = count_parameters(tmp_path)
@@ -101,10 +101,10 @@ def shallow(folder: Path) -> None:
         (cut(WEIGHTS), "model.safetensors is not a whole .* bytes"),
         (gone(WEIGHTS), "model.safetensors is missing"),
         (pickled_only, "pytorch_model.bin is pickled, and pickled weights are not read"),
-        (shallow, "the weights have 1 layers, the plan counts on 3"),
+        (shallow, "the weights have 1 layers, the plan expects 3"),
         (gone("config.json"), "config.json is missing"),
-        (cut("config.json"), "config.json is no whole JSON"),
-        (edited(num_hidden_layers=6), "config.json states 6 layers, the plan counts on 3"),
+        (cut("config.json"), "config.json is not complete JSON"),
+        (edited(num_hidden_layers=6), "config.json states 6 layers, the plan expects 3"),
         (edited(hidden_size=10**9), "states hidden_size 1000000000, and the weights have 32"),
         (edited(vocab_size=10**9), "states vocab_size 1000000000, and the weights have 28"),
         (edited(intermediate_size=10**9), "states intermediate_size 1000000000, and the weights"),
@@ -116,8 +116,8 @@ def shallow(folder: Path) -> None:
         (edited(model_type="t5"), "t5 is an encoder-decoder"),
         (edited(is_decoder=True), "bert is a decoder"),
         (edited(model_type="albert"), "albert: its layers share one set of weights"),
-        (gone("tokenizer.json"), "no tokenizer's words"),
-        (cut("tokenizer.json"), "tokenizer.json is no whole JSON"),
+        (gone("tokenizer.json"), "no tokenizer vocabulary"),
+        (cut("tokenizer.json"), "tokenizer.json is not complete JSON"),
     ],
 )
 def test_a_broken_model(folder: Path, harm: Callable[[Path], None], message: str) -> None:
