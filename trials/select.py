@@ -11,16 +11,46 @@ import hashlib
 import re
 from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType
-from typing import NamedTuple
+from typing import Literal, NamedTuple
+
+
+class Measured(NamedTuple):
+    """What a profile says of a network's layers, 1-based. `blocks`: (start, n) -> value, of the n
+    layers from `start` on."""
+
+    layers: Mapping[int, float]
+    blocks: Mapping[tuple[int, int], float] = MappingProxyType({})
+
+
+def _any(depth: int) -> tuple[int, ...]:
+    return tuple(range(depth))
+
+
+def _unmeasured(depth: int, k: int) -> tuple[int, ...]:
+    raise KeyError("this strategy needs a measurement")
 
 
 class Strategy(NamedTuple):
-    """`dropped(depth, k)` gives the dropped layers; `possible(depth)` the K at which it exists;
-    `rule` says so to a user."""
+    """One entry of STRATEGIES. `help` is a line for the schema, `--help`, completion and the docs.
 
-    dropped: Callable[[int, int], tuple[int, ...]]
-    possible: Callable[[int], tuple[int, ...]]
-    rule: str
+    `dropped(depth, k)` gives the layers that go by position. A strategy with a `measure` needs that
+    measurement first; then `chosen(found, value)` gives the layers, for a K or a threshold.
+    `possible(depth)` are the K at which it exists, and `rule` says so to a user. `takes` is the key
+    of the sweep file that says how many go. `family` finds the strategy of a longer name.
+    """
+
+    help: str
+    dropped: Callable[[int, int], tuple[int, ...]] = _unmeasured
+    possible: Callable[[int], tuple[int, ...]] = _any
+    rule: str = "0 <= K < depth"
+    measure: str = ""
+    chosen: Callable[[Measured, float], tuple[int, ...]] = lambda found, value: ()
+    takes: Literal["k", "threshold", "layers"] = "k"
+    family: Callable[[str], Strategy | None] | None = None
+
+    @property
+    def by_position(self) -> bool:
+        return not self.measure
 
 
 def _top(depth: int, k: int) -> tuple[int, ...]:
@@ -45,10 +75,6 @@ def _symmetric(depth: int, k: int) -> tuple[int, ...]:
     return tuple(range(each_side + 1, each_side + k + 1))
 
 
-def _any(depth: int) -> tuple[int, ...]:
-    return tuple(range(depth))
-
-
 def _alternate(depth: int) -> tuple[int, ...]:
     return tuple(k for k in range(depth) if 2 * k <= depth)
 
@@ -58,9 +84,12 @@ def _same_parity(depth: int) -> tuple[int, ...]:
     return tuple(k for k in range(depth) if k == 0 or (depth - k) % 2 == 0)
 
 
-def _random(draw: int) -> Strategy:
-    """The K first of an order drawn from (draw, layer) alone: larger K hold smaller ones, and no
+def _random(number: str) -> Strategy | None:
+    """The K first of an order drawn from (number, layer) alone: larger K hold smaller ones, and no
     library's version changes it."""
+    if not re.fullmatch(r"[0-9]{1,9}", number):
+        return None
+    draw = int(number)
 
     def dropped(depth: int, k: int) -> tuple[int, ...]:
         def place(layer: int) -> bytes:
@@ -68,76 +97,98 @@ def _random(draw: int) -> Strategy:
 
         return tuple(sorted(sorted(range(1, depth + 1), key=place)[:k]))
 
-    return Strategy(dropped, _any, "0 <= K < depth")
+    return Strategy(f"draw {draw} of random", dropped)
 
 
-def _listed(layers: tuple[int, ...]) -> Strategy:
+def _listed(text: str) -> Strategy | None:
+    """`3+5`: an explicit list of layers."""
+    if not re.fullmatch(r"[0-9]{1,4}(?:\+[0-9]{1,4})*", text):
+        return None
+    layers = tuple(sorted({int(layer) for layer in text.split("+")}))
+    if layers[0] < 1:
+        return None
+
     def possible(depth: int) -> tuple[int, ...]:
         return (len(layers),) if max(layers) <= depth and len(layers) < depth else ()
 
-    rule = f"the layers {', '.join(map(str, layers))}, of a deeper network"
-    return Strategy(lambda depth, k: layers, possible, rule)
+    named = ", ".join(map(str, layers))
+    rule = f"the layers {named}, of a deeper network"
+    return Strategy(f"the layers {named}", lambda depth, k: layers, possible, rule, takes="layers")
 
 
-STRATEGIES: dict[str, Strategy] = {
-    "top": Strategy(_top, _any, "0 <= K < depth"),
-    "bottom": Strategy(_bottom, _any, "0 <= K < depth"),
-    "even-alternate": Strategy(_even_alternate, _alternate, "2 K <= depth"),
-    "odd-alternate": Strategy(_odd_alternate, _alternate, "2 K <= depth"),
-    "symmetric": Strategy(_symmetric, _same_parity, "depth - K is even"),
-}
-
-
-class Measured(NamedTuple):
-    """What a profile says of a network's layers, 1-based. `blocks`: (start, n) -> value, of the n
-    layers from `start` on."""
-
-    layers: Mapping[int, float]
-    blocks: Mapping[tuple[int, int], float] = MappingProxyType({})
-
-
-class MeasuredStrategy(NamedTuple):
-    """A strategy that needs `measure` first; `dropped(found, k)`."""
-
-    measure: str
-    dropped: Callable[[Measured, int], tuple[int, ...]]
-
-
-def _most_similar(found: Measured, k: int) -> tuple[int, ...]:
+def _most_similar(found: Measured, k: float) -> tuple[int, ...]:
     """The K layers that change their input least; of equals, the higher."""
     order = sorted(found.layers, key=lambda layer: (-found.layers[layer], -layer))
-    return tuple(sorted(order[:k]))
+    return tuple(sorted(order[: int(k)]))
 
 
-def _first_dropped(found: Measured, k: int) -> tuple[int, ...]:
+def _first_dropped(found: Measured, k: float) -> tuple[int, ...]:
     """`layers` holds the step, from 1, at which each was dropped."""
     return tuple(sorted(layer for layer, step in found.layers.items() if 0 < step <= k))
 
 
-def _nearest_ends(found: Measured, k: int) -> tuple[int, ...]:
+def _nearest_ends(found: Measured, k: float) -> tuple[int, ...]:
     """The K layers in a row between whose ends the sentence token turns least; of equals, the
     higher."""
     starts = [start for start, length in found.blocks if length == k]
     if not starts:
         return ()
-    start = min(starts, key=lambda start: (found.blocks[start, k], -start))
-    return tuple(range(start, start + k))
+    start = min(starts, key=lambda start: (found.blocks[start, int(k)], -start))
+    return tuple(range(start, start + int(k)))
 
 
-# chosen by a measurement, so its K is known only when the profile is there
-CONTRIBUTION = "contribution"
+def contribution_dropped(cosines: Mapping[int, float], threshold: float) -> tuple[int, ...]:
+    """The layers whose mean cosine before and after them is above `threshold` (section 2.3).
 
-# chosen by a measurement for a K that is asked for
-BY_MEASURE: dict[str, MeasuredStrategy] = {
-    "block-influence": MeasuredStrategy("block_influence", _most_similar),
-    "angular": MeasuredStrategy("angular", _nearest_ends),
-    "greedy": MeasuredStrategy("greedy", _first_dropped),
+    cosines: 1-based layer -> mean over the dev set of cos(sentence token before, after).
+    Raises ValueError when no layer would stay.
+    """
+    dropped = tuple(sorted(layer for layer, cosine in cosines.items() if cosine > threshold))
+    if len(dropped) == len(cosines):
+        raise ValueError(
+            f"every layer's cosine is above {threshold}: no layer would stay. "
+            f"Choose a threshold of {max(cosines.values()):.4f} or more."
+        )
+    return dropped
+
+
+CONTRIBUTION, RANDOM, DROP = "contribution", "random", "drop"
+
+# A new strategy is one entry here: see docs/extending.md
+STRATEGIES: dict[str, Strategy] = {
+    "top": Strategy("the highest K layers", _top),
+    "bottom": Strategy("the lowest K layers", _bottom),
+    "even-alternate": Strategy(
+        "every other layer, from the last one down", _even_alternate, _alternate, "2 K <= depth"
+    ),
+    "odd-alternate": Strategy(
+        "every other layer, from the last but one down", _odd_alternate, _alternate, "2 K <= depth"
+    ),
+    "symmetric": Strategy("K layers in the middle", _symmetric, _same_parity, "depth - K is even"),
+    CONTRIBUTION: Strategy(
+        "the layers that change the sentence token less than a threshold",
+        measure="contribution",
+        chosen=lambda found, threshold: contribution_dropped(found.layers, threshold),
+        takes="threshold",
+    ),
+    DROP: Strategy("the layers that you name", takes="layers", family=_listed),
+    RANDOM: Strategy("K layers drawn by a number", family=_random),
+    "block-influence": Strategy(
+        "the K layers that change their input least",
+        measure="block_influence",
+        chosen=_most_similar,
+    ),
+    "angular": Strategy(
+        "the K layers in a row that turn the sentence token least",
+        measure="angular",
+        chosen=_nearest_ends,
+    ),
+    "greedy": Strategy(
+        "one layer after another, each time the one whose loss hurts least",
+        measure="greedy",
+        chosen=_first_dropped,
+    ),
 }
-
-RANDOM, DROP = "random", "drop"  # of families of rules: `random 3`, `drop 3+5`
-STRATEGY_NAMES = (*STRATEGIES, CONTRIBUTION, *BY_MEASURE, RANDOM, DROP)
-_RANDOM = re.compile(r"random ([0-9]{1,9})")
-_DROP = re.compile(r"drop ([0-9]{1,4}(?:\+[0-9]{1,4})*)")
 
 
 def listed_name(layers: Sequence[int]) -> str:
@@ -145,29 +196,43 @@ def listed_name(layers: Sequence[int]) -> str:
     return f"{DROP} {'+'.join(map(str, sorted(set(layers))))}"
 
 
+def find_strategy(name: str) -> Strategy | None:
+    """By its full name, such as `top`, `random 3` or `drop 3+5`; None for an unknown one, and for a
+    family without its rest."""
+    found = STRATEGIES.get(name)
+    if found is not None:
+        return None if found.family else found
+    family, _, rest = name.partition(" ")
+    found = STRATEGIES.get(family)
+    return found.family(rest) if found is not None and found.family else None
+
+
+def by_position() -> str:
+    """The strategies that need no measurement, for a user: `top, ..., 'drop 3+5', 'random 1'`."""
+    example = {DROP: "'drop 3+5'", RANDOM: "'random 1'"}
+    return ", ".join(example.get(name, name) for name, s in STRATEGIES.items() if s.by_position)
+
+
 def find_rule(name: str) -> Strategy | None:
-    """The rule of a strategy's full name; None for one that needs a measurement, or an unknown."""
-    if drawn := _RANDOM.fullmatch(name):
-        return _random(int(drawn[1]))
-    if listed := _DROP.fullmatch(name):
-        layers = tuple(sorted({int(layer) for layer in listed[1].split("+")}))
-        return _listed(layers) if layers[0] > 0 else None
-    return STRATEGIES.get(name)
+    """The strategy, where it goes by position; None for one that needs a measurement, or an
+    unknown."""
+    found = find_strategy(name)
+    return found if found is not None and found.by_position else None
 
 
 def is_strategy(name: str) -> bool:
-    return name == CONTRIBUTION or name in BY_MEASURE or find_rule(name) is not None
+    return find_strategy(name) is not None
 
 
 def possible_k(name: str, depth: int) -> tuple[int, ...]:
     """The K at which a strategy has a network of `depth` layers."""
-    rule = find_rule(name)
-    return _any(depth) if rule is None else rule.possible(depth)
+    found = find_strategy(name)
+    return _any(depth) if found is None else found.possible(depth)
 
 
 def rule_text(name: str) -> str:
-    rule = find_rule(name)
-    return "0 <= K < depth" if rule is None else rule.rule
+    found = find_strategy(name)
+    return "0 <= K < depth" if found is None else found.rule
 
 
 def dropped_layers(strategy: str, depth: int, k: int) -> tuple[int, ...]:
@@ -185,21 +250,6 @@ def dropped_layers(strategy: str, depth: int, k: int) -> tuple[int, ...]:
             f"{strategy} can't drop K={k} of {depth} layers ({rule.rule}); possible K: {allowed}"
         )
     return rule.dropped(depth, k)
-
-
-def contribution_dropped(cosines: Mapping[int, float], threshold: float) -> tuple[int, ...]:
-    """The layers whose mean cosine before and after them is above `threshold` (section 2.3).
-
-    cosines: 1-based layer -> mean over the dev set of cos(sentence token before, after).
-    Raises ValueError when no layer would stay.
-    """
-    dropped = tuple(sorted(layer for layer, cosine in cosines.items() if cosine > threshold))
-    if len(dropped) == len(cosines):
-        raise ValueError(
-            f"every layer's cosine is above {threshold}: no layer would stay. "
-            f"Choose a threshold of {max(cosines.values()):.4f} or more."
-        )
-    return dropped
 
 
 def kept_layers(depth: int, dropped: Sequence[int]) -> tuple[int, ...]:

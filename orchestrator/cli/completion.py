@@ -40,10 +40,11 @@ def failures(ctx: typer.Context, incomplete: str) -> list[str]:
     return _names(ctx, _attempted) if incomplete.startswith(("t", "p")) else []
 
 
-def strategies() -> list[str]:
+def strategies() -> list[tuple[str, str]]:
+    """Each with its line of help, which most shells show."""
     from lp_sweep.trials.select import STRATEGIES
 
-    return [*STRATEGIES, "contribution"]
+    return [(name, strategy.help) for name, strategy in STRATEGIES.items()]
 
 
 def _attempted(store: Store) -> set[str]:

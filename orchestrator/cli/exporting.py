@@ -23,6 +23,7 @@ from lp_sweep.orchestrator.cli.options import (
 )
 from lp_sweep.orchestrator.cli.output import emit, say
 from lp_sweep.storage.errors import SpecError
+from lp_sweep.trials.select import by_position
 
 app = typer.Typer()
 
@@ -124,7 +125,7 @@ def prune(
         str | None,
         typer.Option(
             "--strategy",
-            help="top, bottom, even-alternate, odd-alternate, symmetric, 'drop 3+5'.",
+            help=f"{by_position()}.",
         ),
     ] = None,
     k: Annotated[int | None, typer.Option("--k", help="How many layers go.")] = None,

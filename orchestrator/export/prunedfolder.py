@@ -17,7 +17,7 @@ from lp_sweep.orchestrator.export.process import Answer, ask
 from lp_sweep.orchestrator.inputs.models import ModelInput
 from lp_sweep.storage.errors import ExportError, SpecError
 from lp_sweep.storage.networks import write_sums
-from lp_sweep.trials.select import DROP, dropped_layers, kept_layers
+from lp_sweep.trials.select import by_position, dropped_layers, find_rule, kept_layers
 
 _ROUNDING = 1e-5  # of two processes on one machine; x the largest state
 _LENGTHS = (16, 7, 3)  # tokens of the rows that states are compared on
@@ -64,17 +64,17 @@ def chosen_layers(
 
 
 def _left_by(strategy: str, depth: int, k: int | None) -> tuple[int, ...]:
-    if k is None and strategy.startswith(f"{DROP} "):
-        k = len(set(strategy.removeprefix(f"{DROP} ").split("+")))
+    rule = find_rule(strategy)
+    if k is None and rule is not None and rule.takes == "layers":
+        k = len(rule.dropped(depth, 0))
     if k is None:
         raise SpecError(f"--strategy {strategy}: say how many layers go, with --k.")
     try:
         return kept_layers(depth, dropped_layers(strategy, depth, k))
     except KeyError:
         raise SpecError(
-            f"--strategy {strategy}: it is none that goes by position (top, bottom, "
-            "even-alternate, odd-alternate, symmetric, 'drop 3+5'). What needs data is measured "
-            "in a sweep: take the layers that it found with --layers 1,2,5."
+            f"--strategy {strategy}: it is none that goes by position ({by_position()}). What "
+            "needs data is measured in a sweep: take the layers that it found with --layers 1,2,5."
         ) from None
     except ValueError as error:
         raise SpecError(f"--strategy: {error}") from None

@@ -16,13 +16,7 @@ from lp_sweep.orchestrator.sweepfile.until import used_seeds
 from lp_sweep.orchestrator.sweepfile.wording import choose
 from lp_sweep.orchestrator.sweepfile.yamldata import Location
 from lp_sweep.storage.errors import SpecError
-from lp_sweep.trials.select import (
-    CONTRIBUTION,
-    STRATEGY_NAMES,
-    is_strategy,
-    possible_k,
-    rule_text,
-)
+from lp_sweep.trials.select import STRATEGIES, find_strategy, possible_k, rule_text
 
 _MOST_CELLS = 500_000  # half a minute of planning and a gigabyte
 
@@ -90,7 +84,7 @@ def _points(
 ) -> Iterator[tuple[int | None, float | None]]:
     """The (K, threshold) of one strategy for one model."""
     strategy = sweep.spec.strategies[index]
-    if name == CONTRIBUTION:
+    if strategy.takes == "threshold":
         yield from ((None, threshold) for threshold in strategy.threshold or ())
         return
     model = sweep.models[position]
@@ -161,10 +155,11 @@ def _own(what: str, named: list[str] | None, of_sweep: Iterable[str]) -> list[st
 def _included_points(
     strategy: str, entry: CellMatch, depth: int, model: str
 ) -> Iterator[tuple[int | None, float | None]]:
-    if not is_strategy(strategy):
-        choose("strategy", strategy, STRATEGY_NAMES)
+    found = find_strategy(strategy)
+    if found is None:
+        choose("strategy", strategy, STRATEGIES)
         raise ValueError(f"strategy {strategy!r}: name one, such as `random 3` or `drop 3+5`")
-    if (strategy == CONTRIBUTION) != (entry.threshold is not None):
+    if (found.takes == "threshold") != (entry.threshold is not None):
         raise ValueError("`threshold:` belongs to contribution, `k:` to every other strategy")
     for k in entry.k or ():
         if k not in possible_k(strategy, depth):

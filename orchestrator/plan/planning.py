@@ -24,11 +24,9 @@ from lp_sweep.trials.feedforward_rules import NONE, some_removed
 from lp_sweep.trials.job import Measure
 from lp_sweep.trials.procedures import Procedure, full_layers, settled, stage_one
 from lp_sweep.trials.select import (
-    BY_MEASURE,
-    CONTRIBUTION,
     Measured,
-    contribution_dropped,
     dropped_layers,
+    find_strategy,
     kept_layers,
 )
 from lp_sweep.trials.tasks import canonical_name
@@ -92,12 +90,13 @@ class _Layers(NamedTuple):
 
 def _dropped(asked: Asked, depth: int, found: Measured | None) -> tuple[int, ...]:
     """Raises ValueError where a threshold leaves no layer."""
-    if asked.threshold is not None and found is not None:
-        return contribution_dropped(found.layers, asked.threshold)
-    k = asked.k or 0
-    if asked.strategy in BY_MEASURE:
-        return BY_MEASURE[asked.strategy].dropped(found, k) if found and k else ()
-    return dropped_layers(asked.strategy, depth, k)
+    value = asked.k or 0 if asked.threshold is None else asked.threshold
+    strategy = find_strategy(asked.strategy)
+    if strategy is not None and strategy.measure:
+        if found is None or asked.k == 0:
+            return ()
+        return strategy.chosen(found, value)
+    return dropped_layers(asked.strategy, depth, int(value))
 
 
 class _Seeded(NamedTuple):
@@ -243,15 +242,14 @@ class _Builder:
 
     def profile(self, asked: Asked) -> str | None:
         """What the cell's layers are chosen by, if they are chosen by a measurement."""
-        chosen_by = BY_MEASURE.get(asked.strategy)
-        measure = chosen_by.measure if chosen_by else "contribution"
-        if chosen_by is None and asked.strategy != CONTRIBUTION:
+        strategy = find_strategy(asked.strategy)
+        if strategy is None or not strategy.measure:
             return None
         named = self.measured_on.get(asked.strategy, self.plan.sweep.spec.contribution.measured_on)
         on = asked.task if named == "own" else canonical_name(named) or named
-        key = (asked.model, on, measure)
+        key = (asked.model, on, strategy.measure)
         if key not in self._profile_ids:
-            spec = self._profile_spec(asked.model, on, measure)
+            spec = self._profile_spec(asked.model, on, strategy.measure)
             self._profile_ids[key] = self._add_profile(spec, asked.model, on)
         return self._profile_ids[key]
 

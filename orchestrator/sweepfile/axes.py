@@ -35,12 +35,12 @@ from lp_sweep.storage.specs import SecondNorm
 from lp_sweep.trials.feedforward_rules import ALLOWED, NONE, canonical_rule
 from lp_sweep.trials.procedures import FINETUNE_THEN_DROP, ITERATIVE, PROCEDURES, Procedure
 from lp_sweep.trials.select import (
-    BY_MEASURE,
-    CONTRIBUTION,
     DROP,
     RANDOM,
-    STRATEGY_NAMES,
+    STRATEGIES,
+    Strategy,
     find_rule,
+    find_strategy,
     is_strategy,
     listed_name,
 )
@@ -62,8 +62,7 @@ class StrategyEntry(Entry):
     model_config = Entry.model_config | ConfigDict(json_schema_extra=_with_layers)
 
     name: str = Field(
-        description="top, bottom, even-alternate, odd-alternate, symmetric, contribution, drop, "
-        "random, block-influence, angular or greedy"
+        description="; ".join(f"{name}: {entry.help}" for name, entry in STRATEGIES.items())
     )
     k: Annotated[AllOrInts | None, BeforeValidator(k_list)] = Field(
         None, description="layers to drop; 0 is the full network, and `2-4` a list, as of seeds"
@@ -104,7 +103,7 @@ class StrategyEntry(Entry):
     @field_validator("name")
     @classmethod
     def _known(cls, name: str) -> str:
-        return name if is_strategy(name) else choose("strategy", name, STRATEGY_NAMES)
+        return name if is_strategy(name) else choose("strategy", name, STRATEGIES)
 
     @field_validator("threshold")
     @classmethod
@@ -116,17 +115,28 @@ class StrategyEntry(Entry):
 
     @model_validator(mode="after")
     def _either(self) -> StrategyEntry:
-        wanted, other = ("threshold", "k") if self.name == CONTRIBUTION else ("k", "threshold")
+        wanted, other = ("threshold", "k") if self.takes == "threshold" else ("k", "threshold")
         if getattr(self, wanted) is None:
             raise ValueError(f"strategy {self.name!r} needs `{wanted}:`, a list of numbers")
         if getattr(self, other) is not None:
             raise ValueError(f"strategy {self.name!r} takes `{wanted}:`, not `{other}:`")
-        if self.measured_on is not None and self.name not in (CONTRIBUTION, *BY_MEASURE):
+        if self.measured_on is not None and not self._found.measure:
             raise ValueError(f"strategy {self.name!r} measures nothing: remove `measured_on:`")
         if self.draws is not None and self.name != RANDOM:
             raise ValueError(f"strategy {self.name!r} draws nothing: remove `draws:`")
         check_until(self.name, self.until, self.within, self.max_seeds)
         return self
+
+    @property
+    def _found(self) -> Strategy:
+        found = find_strategy(self.names[0])
+        assert found is not None, self.name
+        return found
+
+    @property
+    def takes(self) -> str:
+        """The key that says how many layers go: `k`, `threshold`, or `layers` of `drop`."""
+        return self._found.takes
 
     @property
     def names(self) -> list[str]:

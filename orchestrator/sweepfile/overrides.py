@@ -18,7 +18,7 @@ from lp_sweep.orchestrator.sweepfile.yamlfile import Document, parse_value, with
 from lp_sweep.storage.errors import SpecError
 from lp_sweep.storage.printable import listed as listed_names
 from lp_sweep.storage.printable import nearest, shown
-from lp_sweep.trials.select import CONTRIBUTION, DROP
+from lp_sweep.trials.select import STRATEGIES
 from lp_sweep.trials.tasks import TASKS, canonical_name
 
 # the override's name -> the file's key, and the key that names an entry of it
@@ -158,9 +158,9 @@ def _for_each_strategy(document: Document, key: str, text: str, origin: str) -> 
     taken = False
     for index, entry in enumerate(_listed(document.content.get("strategies"))):
         name = entry.get("name") if isinstance(entry, Mapping) else entry
-        if _names_its_layers(name):
+        if _takes(name) == "layers":  # `drop 3+5` has one K, its own
             continue
-        if (name == CONTRIBUTION) == (key == "threshold"):
+        if (_takes(name) == "threshold") == (key == "threshold"):
             document = _with_key(document, ("strategies", index), entry, key, value, origin)
             taken = True
     if not taken:
@@ -171,9 +171,10 @@ def _for_each_strategy(document: Document, key: str, text: str, origin: str) -> 
     return document
 
 
-def _names_its_layers(name: Any) -> bool:
-    """`drop 3+5` has one K, its own."""
-    return isinstance(name, str) and name.strip().partition(" ")[0] == DROP
+def _takes(name: Any) -> str | None:
+    """The key of a strategy that says how many layers go; None for an unknown one."""
+    found = STRATEGIES.get(name.strip().partition(" ")[0]) if isinstance(name, str) else None
+    return found.takes if found else None
 
 
 def _with_key(

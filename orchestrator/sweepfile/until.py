@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
-from lp_sweep.trials.select import CONTRIBUTION, DROP
+from lp_sweep.trials.select import STRATEGIES, find_strategy
 
 if TYPE_CHECKING:
     from lp_sweep.orchestrator.sweepfile.axes import StrategyEntry
@@ -26,7 +26,8 @@ def check_until(
             if value is not None:
                 raise ValueError(f"`{key}:` is for `until: min_layers`: add that, or remove it")
         return
-    if strategy == CONTRIBUTION or strategy.startswith(f"{DROP} "):
+    found = find_strategy(strategy) or STRATEGIES.get(strategy)
+    if found is not None and found.takes != "k":
         raise ValueError(
             f"strategy {strategy!r} has no K to choose among: remove `until:`, or take a strategy "
             "with `k:`"

@@ -27,7 +27,7 @@ from lp_sweep.trials.measures.influence import contribution_profile
 from lp_sweep.trials.measures.registry import MEASURES, Found, Subject
 from lp_sweep.trials.measures.states import layer_states
 from lp_sweep.trials.profile import make_subject
-from lp_sweep.trials.select import BY_MEASURE
+from lp_sweep.trials.select import STRATEGIES
 from lp_sweep.trials.steps import Setting
 from lp_sweep.trials.trial import Try
 from tests.support.plain_jobs import load_inputs, run_profile, run_trial
@@ -135,7 +135,7 @@ def test_the_run_that_turns_least_is_what_angular_drops(job: Job, k: int) -> Non
     }
     turned = {(v.layer, v.other): v.value for v in found.values}
     start = min(range(1, DEPTH + 2 - k), key=lambda start: turned[start, start + k - 1] or 0)
-    assert BY_MEASURE["angular"].dropped(known, k) == tuple(range(start, start + k))
+    assert STRATEGIES["angular"].chosen(known, k) == tuple(range(start, start + k))
 
 
 # -- probes
@@ -320,5 +320,5 @@ def test_a_greedy_profile_is_what_its_strategy_drops_by(world: Path, order: Foun
     assert record["measure"] == "greedy"
     known = measurements(pa.Table.from_pylist([record], schema=PROFILES))[profile["id"]]
     first = {int(value): layer for layer, value in known.layers.items()}
-    assert BY_MEASURE["greedy"].dropped(known, 1) == (first[1],)
-    assert BY_MEASURE["greedy"].dropped(known, 2) == tuple(sorted((first[1], first[2])))
+    assert STRATEGIES["greedy"].chosen(known, 1) == (first[1],)
+    assert STRATEGIES["greedy"].chosen(known, 2) == tuple(sorted((first[1], first[2])))

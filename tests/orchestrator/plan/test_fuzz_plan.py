@@ -25,6 +25,8 @@ from lp_sweep.trials.tasks import TASKS, TaskSource
 from tests.support.fuzzing import AWKWARD, assert_good_message, awkward, fuzz, outcome
 from tests.support.sweepfiles import PLAIN, make_inputs, planned
 
+RULES = {name: s for name, s in STRATEGIES.items() if s.by_position and not s.family}
+
 AXES = ("models", "tasks", "seeds", "strategies")
 DEPTHS = {f"m{depth}": depth for depth in (1, 2, 3, 6, 7, 12)}
 
@@ -39,14 +41,14 @@ def asked(draw: Any) -> dict[str, Any]:
     models = draw(one_or_more(st.sampled_from(sorted(DEPTHS))))
     shallowest = min(DEPTHS[model] for model in models)
     strategies: list[dict[str, Any]] = []
-    for name in draw(one_or_more(st.sampled_from([*STRATEGIES, "contribution"]))):
+    for name in draw(one_or_more(st.sampled_from([*RULES, "contribution"]))):
         if name == "contribution":
             measured = draw(st.sampled_from(["own", None]))
             threshold = draw(one_or_more(st.floats(-1, 1), 2))
             strategies.append({"name": name, "threshold": threshold, "measured_on": measured})
         else:
             possible = set.intersection(
-                *(set(STRATEGIES[name].possible(DEPTHS[model])) for model in models)
+                *(set(RULES[name].possible(DEPTHS[model])) for model in models)
             )
             k = draw(st.just("all") | one_or_more(st.sampled_from(sorted(possible)), 4))
             strategies.append({"name": name, "k": k})
@@ -260,6 +262,6 @@ def test_too_many_cells_are_refused_before_they_are_made(tmp_path: Path) -> None
     text = PLAIN.replace("[42, 43]", "0-9999").replace(
         "{name: top, k: [0, 2]}", "{name: top, k: all}"
     )
-    text += "".join(f"  - {{name: {name}, k: all}}\n" for name in STRATEGIES if name != "top")
+    text += "".join(f"  - {{name: {name}, k: all}}\n" for name in RULES if name != "top")
     with pytest.raises(SpecError, match=r"sweep.yaml:1: asks for more than .* cells"):
         planned(make_inputs(tmp_path, text))
