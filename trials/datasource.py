@@ -17,7 +17,8 @@ import pyarrow as pa
 
 from lp_sweep.storage.errors import MissingInputError
 from lp_sweep.storage.specs import TaskDefinition
-from lp_sweep.trials.columns import Labels, Rows, class_codes, class_names, numbers, text_column
+from lp_sweep.trials.columns import Labels, Rows, text_column
+from lp_sweep.trials.kinds import kind_of
 from lp_sweep.trials.readers import column_names, read_file, read_hub, require_columns
 from lp_sweep.trials.tasks import TaskSource, file_format
 
@@ -95,9 +96,7 @@ def load_task(
     """
     rows = {split: _read(source, split, definition, offline) for split in _split_names(source)}
     train, *dev = rows
-    label_names: tuple[str, ...] = ()
-    if definition.kind == "classification":
-        label_names = class_names(rows[train], definition)
+    label_names = kind_of(definition).label_names(rows[train], definition)
     return LoadedTask(
         train=_split(definition, label_names, rows[train], limit_train),
         dev={name: _split(definition, label_names, rows[name], limit_dev) for name in dev},
@@ -174,11 +173,7 @@ def _split(
     definition: TaskDefinition, label_names: tuple[str, ...], rows: Rows, limit: int | None
 ) -> Split:
     texts = [text_column(rows, name) for name in definition.text_columns]
-    labels: Labels
-    if definition.kind == "regression":
-        labels = numbers(rows, definition)
-    else:
-        labels = class_codes(rows, definition, label_names)
+    labels = kind_of(definition).labels(rows, definition, label_names)
     total = rows.table.num_rows
     chosen = np.arange(total)
     if limit is not None and limit < total:

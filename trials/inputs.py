@@ -15,6 +15,7 @@ from lp_sweep.trials.batches import EncodedTask, Padding
 from lp_sweep.trials.datasource import LoadedTask, data_fingerprint, load_task
 from lp_sweep.trials.encode import cache_key, encode_task, open_tokens
 from lp_sweep.trials.job import Job
+from lp_sweep.trials.kinds import kind_of
 from lp_sweep.trials.modelfiles import go_offline, longest_row
 from lp_sweep.trials.prune import load_pruned
 from lp_sweep.trials.resident import Head, Source, Stamp, Words, resident
@@ -51,8 +52,7 @@ def load_inputs(
     words = resident().words(_source(job))
     encoded = _encoded(job, spec, words)
     loading = time.perf_counter()
-    regression = spec.task.kind == "regression"
-    head = Head(encoded.num_labels, "regression" if regression else "single_label_classification")
+    head = Head(encoded.num_labels, kind_of(spec.task).problem_type)
     model = _network(job, head, kept_layers, seed, start)
     _check_fit(job, model.config, encoded)
     return Inputs(

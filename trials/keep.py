@@ -108,7 +108,7 @@ def save_network(inputs: Inputs, folder: Path) -> None:
     """Config, weights and tokenizer, as plain transformers loads them; without some of its
     feed-forwards a network is for `feedforward.load_network`."""
     config = inputs.model.config
-    if config.problem_type != "regression" and inputs.encoded.label_names:
+    if inputs.encoded.label_names:
         config.id2label = dict(enumerate(inputs.encoded.label_names))
         config.label2id = {label: index for index, label in config.id2label.items()}
     with quiet():

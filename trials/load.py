@@ -10,7 +10,7 @@ import os
 from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from huggingface_hub.errors import StrictDataclassError
@@ -26,6 +26,7 @@ from transformers.utils import logging
 
 from lp_sweep.storage.errors import MissingInputError, UnsupportedModelError
 from lp_sweep.trials.families import embedding_path, find_layers, refuse_family
+from lp_sweep.trials.kinds import ProblemType
 from lp_sweep.trials.reduced import reduced_class, removal_of
 
 NOT_SAFETENSORS = (
@@ -33,8 +34,6 @@ NOT_SAFETENSORS = (
     "revision that has model.safetensors, or convert the model once, where it is trusted, with "
     "save_pretrained, and name that folder"
 )
-
-ProblemType = Literal["single_label_classification", "regression"]
 
 
 class LoadedEncoder(NamedTuple):

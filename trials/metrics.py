@@ -15,6 +15,7 @@ import numpy.typing as npt
 
 from lp_sweep.storage.errors import DivergedError
 from lp_sweep.storage.specs import TaskDefinition
+from lp_sweep.trials.kinds import kind_of
 
 Array = npt.NDArray[Any]
 
@@ -81,9 +82,7 @@ def predictions(definition: TaskDefinition, logits: Array) -> Array:
             "the model's outputs on the dev set are NaN or infinite. Lower the learning rate, or "
             "train with precision fp32."
         )
-    if definition.kind == "regression":
-        return np.asarray(logits, np.float64).reshape(len(logits))
-    return np.asarray(logits.argmax(axis=1), np.int64)
+    return kind_of(definition).answers(logits)
 
 
 def positive_label(definition: TaskDefinition, label_names: Sequence[str]) -> int:
@@ -110,14 +109,13 @@ def _scored(name: str, labels: Array, predicted: Array, positive: int) -> float:
 def majority_score(
     definition: TaskDefinition, train_labels: Array, dev_labels: Array, *, positive: int = 1
 ) -> float | None:
-    """Main metric on dev of always guessing one label: the most common one of the train rows (the
-    lowest of equals); with f1 the positive class, since any other scores 0. A correlation has 0.0.
-    None without rows."""
+    """Main metric on dev of always guessing one answer, the best that the train rows suggest (see
+    `Kind.guess`). None without rows."""
     if not len(train_labels) or not len(dev_labels):
         return None
-    if definition.kind == "regression":
+    one = kind_of(definition).guess(train_labels, definition.metric, positive)
+    if one is None:
         return 0.0
-    one = positive if definition.metric == "f1" else int(np.bincount(train_labels).argmax())
     return _scored(definition.metric, dev_labels, np.full_like(dev_labels, one), positive)
 
 

@@ -22,9 +22,9 @@ from transformers import PretrainedConfig, PreTrainedModel
 
 from lp_sweep.storage.errors import UnsupportedModelError
 from lp_sweep.trials.families import LayerList, embedding_path, find_layers, scalars
+from lp_sweep.trials.kinds import ProblemType
 from lp_sweep.trials.load import (
     LoadedEncoder,
-    ProblemType,
     initialise_head,
     load_encoder,
     trained_head,

@@ -21,7 +21,8 @@ from transformers import PreTrainedModel
 
 from lp_sweep.trials.batches import EncodedTask
 from lp_sweep.trials.encode import load_tokenizer, tokenizer_digest
-from lp_sweep.trials.load import LoadedEncoder, ProblemType, initialise_head
+from lp_sweep.trials.kinds import ProblemType
+from lp_sweep.trials.load import LoadedEncoder, initialise_head
 from lp_sweep.trials.measures.devstates import DevPass
 from lp_sweep.trials.prune import finish, keep_layers, load_original
 from lp_sweep.trials.tasks import is_commit

@@ -22,6 +22,7 @@ from lp_sweep.trials.batches import EVALUATION_BATCH, BatchSizes, EncodedSplit, 
 from lp_sweep.trials.device import autocast, onto
 from lp_sweep.trials.families import embedding_path, find_layers
 from lp_sweep.trials.forward import forward
+from lp_sweep.trials.kinds import kind_of
 from lp_sweep.trials.procedures import Phase
 from lp_sweep.trials.reduced import original_layers
 
@@ -165,11 +166,8 @@ class EagerPass:
 def mean_loss(
     logits: torch.Tensor, target: torch.Tensor, definition: TaskDefinition
 ) -> torch.Tensor:
-    """Of (B, C) logits, in fp32: squared error of numbers, cross-entropy of classes."""
-    logits = logits.float()
-    if definition.kind == "regression":
-        return nn.functional.mse_loss(logits.squeeze(-1), target.float())
-    return nn.functional.cross_entropy(logits, target.long())
+    """Of (B, C) logits, in fp32."""
+    return kind_of(definition).mean_loss(logits.float(), target)
 
 
 def train_step(

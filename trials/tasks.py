@@ -13,12 +13,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from difflib import get_close_matches
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 from lp_sweep.storage.errors import MissingInputError, SpecError
 from lp_sweep.storage.places import is_file
 from lp_sweep.storage.printable import did_you_mean, listed, shown
-from lp_sweep.storage.specs import TaskDefinition
+from lp_sweep.storage.specs import TaskDefinition, TaskKind
+from lp_sweep.trials.kinds import KINDS, kind_of
 
 GLUE_DATASET = "nyu-mll/glue"
 GLUE_REVISION = "bcdcba79d07bc864c1c254ccfcedcce55bcc9a8c"
@@ -30,10 +31,6 @@ FORMATS: dict[str, str] = {
     ".tsv": "tsv",
     ".jsonl": "jsonl",
     ".json": "jsonl",
-}
-METRICS_OF_KIND: dict[str, tuple[str, ...]] = {
-    "classification": ("accuracy", "f1", "macro_f1", "mcc"),
-    "regression": ("pearson", "spearman"),
 }
 
 
@@ -190,12 +187,12 @@ def user_task(
     """
     if canonical_name(name):
         raise SpecError(f"task {name!r}: a GLUE task has this name. Choose another.")
-    known_kind = _choice(name, "kind", kind, tuple(METRICS_OF_KIND))
-    allowed = METRICS_OF_KIND[known_kind]
+    known_kind = cast(TaskKind, _choice(name, "kind", kind, tuple(KINDS)))
+    allowed = KINDS[known_kind].metrics
     definition = TaskDefinition(
         text_columns=(text,) if isinstance(text, str) else tuple(text),
         label_column=label,
-        kind="regression" if known_kind == "regression" else "classification",
+        kind=known_kind,
         metric=_choice(name, f"{kind} metric", metric or allowed[0], allowed),
         extra_metrics=tuple(_choice(name, f"{kind} metric", m, allowed) for m in extra_metrics),
         labels=tuple(_label_text(value) for value in labels),
@@ -259,11 +256,8 @@ def _check_definition(name: str, definition: TaskDefinition) -> None:
         raise SpecError(f"task {name!r}: 'text' names one or two columns, got {list(columns)}.")
     if len({*columns, definition.label_column}) != len(columns) + 1:
         raise SpecError(f"task {name!r}: text and label columns must differ, got {definition}.")
-    labels = definition.labels
-    if labels and definition.kind == "regression":
-        raise SpecError(f"task {name!r}: regression has numbers, not 'labels'. Remove one.")
-    if len(set(labels)) != len(labels) or len(labels) == 1:
-        raise SpecError(f"task {name!r}: 'labels' must be two or more, all different: {labels}.")
+    if problem := kind_of(definition).problem(definition):
+        raise SpecError(f"task {name!r}: {problem}")
     _check_positive(name, definition)
 
 

@@ -12,6 +12,7 @@ from lp_sweep.analysis.render import markdown_escape
 from lp_sweep.orchestrator.export.facts import Base, Facts, Speed
 from lp_sweep.storage.printable import also_in_train, metric_name, printable, ranges
 from lp_sweep.storage.specs import TrialSpec
+from lp_sweep.trials.kinds import kind_of
 
 Record = Mapping[str, Any]
 TAGS = ["lp-sweep", "layer-pruning"]
@@ -196,14 +197,7 @@ def _inputs(spec: TrialSpec, label_names: Sequence[str]) -> str:
         if len(spec.task.text_columns) > 1
         else ""
     )
-    if spec.task.kind == "regression":
-        said = (
-            "one number, a regression's: the logit itself. In a pipeline take "
-            '`function_to_apply="none"`'
-        )
-    else:
-        between = "; " if any("," in name for name in label_names) else ", "
-        said = f"one of {between.join(escaped(name) for name in label_names)}"
+    said = kind_of(spec.task).described([escaped(name) for name in label_names])
     return f"In: {columns}, at most {spec.recipe.max_length} tokens.{pair} Out: {said}."
 
 

@@ -16,6 +16,7 @@ from lp_sweep.orchestrator.export.process import Answer
 from lp_sweep.storage.errors import ExportError
 from lp_sweep.storage.printable import metric_name
 from lp_sweep.storage.specs import TaskDefinition
+from lp_sweep.trials.kinds import kind_of
 from lp_sweep.trials.metrics import positive_label, predictions, score
 
 _SAME_SCORE = 1e-9  # shares; of the very same answers
@@ -125,7 +126,7 @@ def _root_mean_square(values: np.ndarray) -> float:
 
 def _other_labels(logits: np.ndarray, expected: Expected) -> int:
     """A logit that differs by no more than the tolerance moves the label of a near tie alone."""
-    if expected.definition.kind == "regression":
+    if not kind_of(expected.definition).counts_labels:
         return 0
     ours, theirs = (predictions(expected.definition, each) for each in (logits, expected.logits))
     return int((ours != theirs).sum())
@@ -137,8 +138,8 @@ def _check_score(found: Verified, expected: Expected) -> None:
     stored = _score(expected, expected.logits)
     if not abs(stored - expected.score) <= _SAME_SCORE:
         _refuse(f"the stored logits give {100 * stored:.4f}, the record {100 * expected.score:.4f}")
-    is_correlation = definition.kind == "regression"
-    allowed = expected.nearness.correlation if is_correlation else _SAME_SCORE
+    counts = kind_of(definition).counts_labels
+    allowed = _SAME_SCORE if counts else expected.nearness.correlation
     if not found.other_labels and not abs(found.score - found.recorded_score) <= allowed:
         metric = metric_name(definition.metric, definition.positive)
         _refuse(

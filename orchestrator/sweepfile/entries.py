@@ -26,6 +26,7 @@ from pydantic import (
 from lp_sweep.orchestrator.sweepfile.wording import choose
 from lp_sweep.storage.printable import shown
 from lp_sweep.storage.specs import Compute, Precision, Recipe, Schedule, TaskKind
+from lp_sweep.trials.kinds import KINDS
 from lp_sweep.trials.metrics import METRICS
 from lp_sweep.trials.tasks import TASKS, canonical_name
 
@@ -153,11 +154,16 @@ class TaskEntry(Entry):
     text: Texts | None = Field(None, description="one or two text columns")
     label: str = Field("label", description="the column to learn")
     labels: Texts | None = Field(None, description="class names, in the order of their numbers")
-    kind: TaskKind = Field("classification", description="regression learns a number")
+    kind: TaskKind = Field(
+        "classification",
+        description="; ".join(f"{name}: {kind.help}" for name, kind in KINDS.items()),
+    )
     metric: str | None = Field(
         None,
-        description="accuracy, f1, macro_f1, mcc, pearson or spearman; by default accuracy, of a "
-        "regression pearson",
+        description="; ".join(
+            f"of a {name} {', '.join(kind.metrics)}" for name, kind in KINDS.items()
+        )
+        + ". The first is the default",
     )
     positive: Annotated[str | None, BeforeValidator(_as_text)] = Field(
         None,

@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 
 from lp_sweep.storage.errors import MissingInputError, SpecError
+from lp_sweep.trials.kinds import KINDS
 from lp_sweep.trials.metrics import METRICS
 from lp_sweep.trials.tasks import (
     GLUE_REVISION,
-    METRICS_OF_KIND,
     TASKS,
     canonical_name,
     glue_source,
@@ -58,11 +58,11 @@ def test_main_metrics_are_the_papers() -> None:
 
 
 def test_every_metric_has_a_kind_and_a_function() -> None:
-    named = [name for names in METRICS_OF_KIND.values() for name in names]
+    named = [name for kind in KINDS.values() for name in kind.metrics]
     assert sorted(named) == sorted(METRICS)
     for task in TASKS.values():
         used = {task.definition.metric, *task.definition.extra_metrics}
-        assert used <= set(METRICS_OF_KIND[task.definition.kind])
+        assert used <= set(KINDS[task.definition.kind].metrics)
 
 
 def test_mnli_has_two_dev_splits_matched_first(tmp_path: Path) -> None:

@@ -6,7 +6,6 @@ The network is frozen; only scikit-learn's linear models are fitted, determinist
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Iterable
 from typing import Any
 
@@ -14,12 +13,12 @@ import numpy as np
 import numpy.typing as npt
 
 from lp_sweep.storage.specs import TaskDefinition
+from lp_sweep.trials.kinds import kind_of
 from lp_sweep.trials.measures.states import LayerStates
 from lp_sweep.trials.metrics import score
 
 Vectors = npt.NDArray[np.float32]
 Array = npt.NDArray[Any]
-MAX_ITERATIONS = 1000
 
 
 def sentence_vectors(batches: Iterable[LayerStates]) -> Vectors:
@@ -58,7 +57,7 @@ def probe_scores(
             f"probes: {len(train_labels)} train rows and {len(dev_labels)} dev rows; both are "
             "needed."
         )
-    fit = _ridge if definition.kind == "regression" else _logistic
+    fit = kind_of(definition).probe
     scores = []
     for train, dev in zip(train_vectors, dev_vectors, strict=True):
         features = _standardised(train, dev)
@@ -79,33 +78,3 @@ def _standardised(train: Vectors, dev: Vectors) -> tuple[Array, Array]:
     noise = 4 * np.finfo(np.float32).eps * np.abs(scaler.mean_)
     real = np.sqrt(scaler.var_) > noise
     return scaler.transform(train) * real, scaler.transform(dev) * real
-
-
-def _ridge(train: Array, dev: Array, labels: Array) -> Array:
-    """(N,) predicted numbers."""
-    from sklearn.linear_model import Ridge
-
-    return np.asarray(Ridge(alpha=1.0).fit(train, labels).predict(dev))
-
-
-def _logistic(train: Array, dev: Array, labels: Array) -> Array:
-    """(N, classes) decision values, in the columns of the classes' own numbers."""
-    from sklearn.exceptions import ConvergenceWarning
-    from sklearn.linear_model import LogisticRegression
-
-    present = np.unique(labels)
-    lowest = np.finfo(np.float64).min  # not -inf: a score refuses what is not finite
-    values = np.full((len(dev), int(present[-1]) + 1), lowest)
-    if len(present) == 1:  # nothing to fit, and scikit-learn refuses
-        values[:, present] = 0.0
-        return values
-    probe = LogisticRegression(solver="lbfgs", C=1.0, max_iter=MAX_ITERATIONS)
-    with warnings.catch_warnings():
-        # The problem is convex and standardised: after so many steps the scores no longer move.
-        warnings.simplefilter("ignore", ConvergenceWarning)
-        probe.fit(train, labels)
-    decision = probe.decision_function(dev)
-    if len(present) == 2:  # (N,): how far the second is ahead of the first
-        decision = np.stack([np.zeros_like(decision), decision], axis=1)
-    values[:, present] = decision
-    return values

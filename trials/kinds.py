@@ -1,0 +1,177 @@
+"""The kinds of tasks, one object each: all that differs between classes and numbers.
+
+A kind knows its metrics, how a label column becomes numbers, what the head is, the loss, how logits
+become answers, the score of always guessing, the probe of a layer, and what a model card says of
+its answers. `KINDS` is the table; nobody else asks for a kind by its name. Planning imports this
+module, so torch, pyarrow and scikit-learn are imported where they are used.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, Literal
+
+import numpy as np
+import numpy.typing as npt
+
+from lp_sweep.storage.specs import TaskDefinition, TaskKind
+
+if TYPE_CHECKING:
+    import torch
+
+    from lp_sweep.trials.columns import Labels, Rows
+
+Array = npt.NDArray[Any]
+ProblemType = Literal["single_label_classification", "regression"]  # as transformers names a head
+PROBE_ITERATIONS = 1000
+
+
+class Kind:
+    """What every kind answers."""
+
+    help: str
+    metrics: tuple[str, ...]  # the first is the default
+    problem_type: ProblemType
+    counts_labels: bool  # whether two answers are the same or not, rather than near or far
+
+    def problem(self, definition: TaskDefinition) -> str | None:
+        """Why a definition is none of this kind."""
+        raise NotImplementedError
+
+    def label_names(self, train: Rows, definition: TaskDefinition) -> tuple[str, ...]:
+        """One name for each output of the head; () for a single number."""
+        raise NotImplementedError
+
+    def labels(self, rows: Rows, definition: TaskDefinition, names: tuple[str, ...]) -> Labels:
+        """(n,) of n rows. Raises MissingInputError for what is no label."""
+        raise NotImplementedError
+
+    def mean_loss(self, logits: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
+        """Of (B, C) float32 logits and (B,) labels: a scalar."""
+        raise NotImplementedError
+
+    def answers(self, logits: Array) -> Array:
+        """(n,) answers for (n, C) finite logits."""
+        raise NotImplementedError
+
+    def guess(self, train_labels: Array, metric: str, positive: int) -> int | None:
+        """The answer that guessing gives for every row; None where that scores 0.0."""
+        raise NotImplementedError
+
+    def probe(self, train: Array, dev: Array, labels: Array) -> Array:
+        """Logits of a linear model for the dev rows: (n, C) or (n,)."""
+        raise NotImplementedError
+
+    def described(self, names: Sequence[str]) -> str:
+        """What the network gives, for a model card; `names` are safe to print."""
+        raise NotImplementedError
+
+
+class Classification(Kind):
+    help = "one of several classes"
+    metrics = ("accuracy", "f1", "macro_f1", "mcc")
+    problem_type = "single_label_classification"
+    counts_labels = True
+
+    def problem(self, definition: TaskDefinition) -> str | None:
+        labels = definition.labels
+        if len(set(labels)) != len(labels) or len(labels) == 1:
+            return f"'labels' must be two or more, all different: {labels}."
+        return None
+
+    def label_names(self, train: Rows, definition: TaskDefinition) -> tuple[str, ...]:
+        from lp_sweep.trials.columns import class_names
+
+        return class_names(train, definition)
+
+    def labels(self, rows: Rows, definition: TaskDefinition, names: tuple[str, ...]) -> Labels:
+        from lp_sweep.trials.columns import class_codes
+
+        return class_codes(rows, definition, names)
+
+    def mean_loss(self, logits: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
+        from torch.nn.functional import cross_entropy
+
+        return cross_entropy(logits, target.long())
+
+    def answers(self, logits: Array) -> Array:
+        return np.asarray(logits.argmax(axis=1), np.int64)
+
+    def guess(self, train_labels: Array, metric: str, positive: int) -> int | None:
+        """The most common class of the train rows (the lowest of equals); with f1 the positive
+        class, since any other scores 0."""
+        return positive if metric == "f1" else int(np.bincount(train_labels).argmax())
+
+    def probe(self, train: Array, dev: Array, labels: Array) -> Array:
+        """Decision values of a logistic regression, in the columns of the classes' own numbers."""
+        from sklearn.exceptions import ConvergenceWarning
+        from sklearn.linear_model import LogisticRegression
+
+        present = np.unique(labels)
+        lowest = np.finfo(np.float64).min  # not -inf: a score refuses what is not finite
+        values = np.full((len(dev), int(present[-1]) + 1), lowest)
+        if len(present) == 1:  # nothing to fit, and scikit-learn refuses
+            values[:, present] = 0.0
+            return values
+        probe = LogisticRegression(solver="lbfgs", C=1.0, max_iter=PROBE_ITERATIONS)
+        with warnings.catch_warnings():
+            # The problem is convex and standardised: after so many steps the scores no longer move.
+            warnings.simplefilter("ignore", ConvergenceWarning)
+            probe.fit(train, labels)
+        decision = probe.decision_function(dev)
+        if len(present) == 2:  # (N,): how far the second is ahead of the first
+            decision = np.stack([np.zeros_like(decision), decision], axis=1)
+        values[:, present] = decision
+        return values
+
+    def described(self, names: Sequence[str]) -> str:
+        between = "; " if any("," in name for name in names) else ", "
+        return f"one of {between.join(names)}"
+
+
+class Regression(Kind):
+    help = "a number"
+    metrics = ("pearson", "spearman")
+    problem_type = "regression"
+    counts_labels = False
+
+    def problem(self, definition: TaskDefinition) -> str | None:
+        return "regression has numbers, not 'labels'. Remove one." if definition.labels else None
+
+    def label_names(self, train: Rows, definition: TaskDefinition) -> tuple[str, ...]:
+        return ()
+
+    def labels(self, rows: Rows, definition: TaskDefinition, names: tuple[str, ...]) -> Labels:
+        from lp_sweep.trials.columns import numbers
+
+        return numbers(rows, definition)
+
+    def mean_loss(self, logits: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
+        from torch.nn.functional import mse_loss
+
+        return mse_loss(logits.squeeze(-1), target.float())
+
+    def answers(self, logits: Array) -> Array:
+        return np.asarray(logits, np.float64).reshape(len(logits))
+
+    def guess(self, train_labels: Array, metric: str, positive: int) -> int | None:
+        return None
+
+    def probe(self, train: Array, dev: Array, labels: Array) -> Array:
+        from sklearn.linear_model import Ridge
+
+        return np.asarray(Ridge(alpha=1.0).fit(train, labels).predict(dev))
+
+    def described(self, names: Sequence[str]) -> str:
+        return (
+            "one number, a regression's: the logit itself. In a pipeline take "
+            '`function_to_apply="none"`'
+        )
+
+
+KINDS: dict[TaskKind, Kind] = {"classification": Classification(), "regression": Regression()}
+
+
+def kind_of(definition: TaskDefinition) -> Kind:
+    return KINDS[definition.kind]
