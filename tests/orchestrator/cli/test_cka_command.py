@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from lp_sweep.orchestrator.cli import cka
+from lp_sweep.orchestrator.cli.showing import layers_text
+from lp_sweep.orchestrator.service import cka
 from lp_sweep.orchestrator.service.request import Request, planned
 from lp_sweep.storage.errors import LpSweepError
 from lp_sweep.storage.store import Store
@@ -34,8 +35,8 @@ class World:
                 store.location,
             )
 
-    def compare(self, first: str, second: str, *, as_json: bool = False) -> str:
-        return cka.compare(self.request, (first, second), self.folder / "cache", as_json)
+    def compare(self, first: str, second: str) -> dict[str, Any]:
+        return cka.compare(self.request, (first, second), self.folder / "cache")
 
 
 @pytest.fixture(scope="module")
@@ -43,14 +44,13 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> World:
     return World(tmp_path_factory.mktemp("world"))
 
 
-def matrix(text: str, site: str) -> dict[tuple[int, int], float | None]:
-    values = json.loads(text)["values"]
-    return {(v["layer"], v["other"]): v["value"] for v in values if v["name"] == site}
+def matrix(row: dict[str, Any], site: str) -> dict[tuple[int, int], float | None]:
+    return {(v["layer"], v["other"]): v["value"] for v in row["values"] if v["name"] == site}
 
 
 def test_layers_are_named_by_their_original_numbers(world: World) -> None:
     full, pruned, _ = world.ids
-    layers = matrix(world.compare(pruned, full, as_json=True), "layer")
+    layers = matrix(world.compare(pruned, full), "layer")
     assert set(layers) == {(row, column) for row in range(3) for column in range(5)}
     assert all(value is None for (row, column), value in layers.items() if not row or not column)
     assert all(0 < value <= 1 + 1e-9 for value in layers.values() if value is not None)
@@ -59,7 +59,7 @@ def test_layers_are_named_by_their_original_numbers(world: World) -> None:
 def test_a_network_is_like_itself(world: World) -> None:
     full = world.ids[0]
     for site in ("layer", "attention"):
-        values = matrix(world.compare(full, full, as_json=True), site)
+        values = matrix(world.compare(full, full), site)
         assert [values[i, i] for i in range(1, 5)] == pytest.approx([1.0] * 4)
 
 
@@ -68,7 +68,9 @@ def test_it_is_stored_and_measured_once(world: World, monkeypatch: pytest.Monkey
     first = world.compare(full[:8], "pretrained")
     monkeypatch.setattr(cka, "_measured", lambda *_: pytest.fail("measured again"))
     assert world.compare(full, "pretrained") == first
-    assert f"cka of the network of {full} (rows) with the pre-trained one (columns)" in first
+    assert f"cka of the network of {full} (rows) with the pre-trained one (columns)" in "\n".join(
+        layers_text(first)
+    )
     del pruned
 
 
