@@ -96,7 +96,7 @@ class Tree:
         path, old = self._place(bug)
         text = path.read_text(encoding="utf-8")
         try:
-            self._write(path, text.replace(old, bug.new))
+            self._write(path, text.replace(old, bug.changes[old]))
             yield
         finally:
             self._write(path, text)
@@ -107,7 +107,7 @@ class Tree:
             for room in ROOMS
             for path in (self.root / room).rglob("*")
             if path.suffix in (".py", ".sql")
-            for old in bug.old
+            for old in bug.changes
             for _ in range(path.read_text(encoding="utf-8").count(old))
         ]
         if len(places) != 1:

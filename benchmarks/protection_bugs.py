@@ -1,24 +1,23 @@
 """Seeded bugs: one wrong line each, in code that decides a result.
 
-A bug is found by its text, not by its file, so that it outlives a move. `old`: alternatives for
-trees of different age. `tests`: the files that should catch it, by name.
+A bug is found by its text, not by its file, so that it outlives a move. `changes`: right and wrong
+text, with alternatives for trees of different age. `tests`: the files that should catch it, by name.
 """
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 
 class Bug(NamedTuple):
     name: str
     area: str
-    old: tuple[str, ...]
-    new: str
+    changes: dict[str, str]
     tests: tuple[str, ...]
 
 
-def _bug(name: str, area: str, old: str | tuple[str, ...], new: str, *tests: str) -> Bug:
-    return Bug(name, area, (old,) if isinstance(old, str) else old, new, tests)
+def _bug(name: str, area: str, old: str, new: str, *tests: str, also: Any = None) -> Bug:
+    return Bug(name, area, {old: new, **(also or {})}, tests)
 
 
 _FINAL = "WHEN trials.trial_id IS NOT NULL THEN 'done'"
@@ -195,6 +194,7 @@ BUGS = [
         "        seen |= ids\n    return pa.concat_tables",
         "    return pa.concat_tables",
         "test_compaction.py",
+        also={"            seen |= names\n": "            seen |= set()\n"},
     ),
     _bug(
         "a misnamed file is packed",
@@ -203,6 +203,11 @@ BUGS = [
         "    mine = True",
         "test_compaction.py",
         "test_doctor.py",
+        also={
+            "parquet.decode_record(store.content(path), table, name)": (
+                "parquet.decode(store.content(path), table)"
+            )
+        },
     ),
     _bug(
         "a newer version's record is read",
@@ -217,7 +222,7 @@ BUGS = [
     _bug(
         "the shortest comes first",
         "queue",
-        ("Ready(rank, -seconds, id_)",),
+        "Ready(rank, -seconds, id_)",
         "Ready(rank, seconds, id_)",
         "test_workqueue.py",
     ),
