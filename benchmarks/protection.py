@@ -102,17 +102,17 @@ class Tree:
             self._write(path, text)
 
     def _place(self, bug: Bug) -> tuple[Path, str]:
-        places = [
-            (path, old)
+        texts = {
+            path: path.read_text(encoding="utf-8")
             for room in ROOMS
             for path in (self.root / room).rglob("*")
             if path.suffix in (".py", ".sql")
-            for old in bug.changes
-            for _ in range(path.read_text(encoding="utf-8").count(old))
-        ]
-        if len(places) != 1:
-            raise LookupError(f"its text is in {len(places)} places")
-        return places[0]
+        }
+        for old in bug.changes:
+            places = [path for path, text in texts.items() for _ in range(text.count(old))]
+            if len(places) == 1:
+                return places[0], old
+        raise LookupError("its text is not in exactly one place")
 
     def _write(self, path: Path, text: str) -> None:
         """With a time of its own: Python takes no older byte code for it."""

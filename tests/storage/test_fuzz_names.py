@@ -49,7 +49,7 @@ HOSTILE = [
 TYPED = [name for name in HOSTILE if "\0" not in name and not name.startswith("-")]
 names = pytest.mark.parametrize(
     "names",
-    [pytest.param(TYPED[::3], id="some"), pytest.param(TYPED, id="all", marks=pytest.mark.slow)],
+    [pytest.param(TYPED[::8], id="some"), pytest.param(TYPED, id="all", marks=pytest.mark.slow)],
 )
 
 
@@ -370,11 +370,3 @@ def test_json_is_json_whatever_the_records_say(world: Path, arguments: list[str]
         answers.append(json.loads(done.stdout, parse_constant=refuse))
     assert answers
     assert all(answers)
-
-
-@pytest.mark.parametrize("form", few(["table", "csv", "markdown", "latex"], 2))
-@pytest.mark.parametrize("name", few(["min-layers", "tasks", "strategies", "speed"], 2))
-def test_every_table_of_such_records_is_printed(world: Path, name: str, form: str) -> None:
-    done = sweep("table", name, "--format", form, "--store", "store", cwd=world)
-    assert done.returncode == 0, done
-    assert form == "csv" or not ESCAPES.search(done.stdout)

@@ -3,10 +3,8 @@
 import csv
 import io
 import json
-from collections.abc import Iterator
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any
 
 import pytest
 from typer.main import get_command
@@ -103,25 +101,6 @@ def test_every_line_of_several_mistakes_is_marked(world: Path) -> None:
 
 
 # -- help
-
-
-def _every_command(group: Any, before: str = "") -> Iterator[tuple[str, Any]]:
-    for name, command in group.commands.items():
-        yield before + name, command
-        if hasattr(command, "commands"):
-            yield from _every_command(command, f"{before}{name} ")
-
-
-@pytest.mark.parametrize(("name", "command"), list(_every_command(get_command(app))))
-def test_every_command_and_option_is_documented(name: str, command: Any) -> None:
-    assert "\nExample:\n  lp-sweep " + name in (command.help or "")
-    assert len((command.help or "").splitlines()[0]) > 20
-    for parameter in command.params:
-        assert parameter.help, parameter.name
-
-
-def test_the_list_of_commands_is_complete() -> None:
-    assert set(get_command(app).commands) == set(COMMANDS)  # type: ignore[attr-defined]
 
 
 def test_help_and_version(tmp_path: Path) -> None:
