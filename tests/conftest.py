@@ -27,6 +27,7 @@ for name in ("AWS_ENDPOINT_URL", "AWS_ENDPOINT_URL_S3", "AWS_PROFILE", "AWS_REGI
 if "LP_SWEEP_TEST_S3" not in os.environ:  # see s3server.py
     os.environ |= {"AWS_ACCESS_KEY_ID": "testing", "AWS_SECRET_ACCESS_KEY": "testing"}
 
+os.fsync = lambda _: None  # no store of a test has to outlive the machine's power
 # every day few examples and always the same; `make test-all` asks for the other
 settings.register_profile(
     "everyday",
