@@ -1,27 +1,28 @@
-"""The four tables, laid out for people: `lp-sweep table min-layers | tasks | strategies | speed`.
+"""The tables of `lp-sweep table`: one entry of TABLES each, which everything else reads.
 
-Each function reads one view and pivots it. `Table.rows` is what a person reads, `Table.long` the
-view's own rows with raw numbers, which CSV and JSON print. Nothing is computed here that a view
-does not say: a number that is missing there is a word here.
+A new table is a file `sql/<view>.sql` and an entry here. `Table.rows` is what a person reads,
+`Table.long` the raw numbers, which CSV and JSON print. Nothing is computed here that a view or
+`statistics` does not say: a number that is missing there is a word here.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
-import pyarrow as pa
-
-from lp_sweep.analysis import phrases
-from lp_sweep.analysis.adaptive.stored import credible_sets
-from lp_sweep.analysis.leftout import left_out
-from lp_sweep.analysis.legend import Note, legend
-from lp_sweep.analysis.untaught import where_nothing_was_learned
-from lp_sweep.storage.catalog import Catalog
+from lp_sweep.analysis import notes, phrases
+from lp_sweep.analysis.adaptive import DIP
+from lp_sweep.analysis.notes import NOT_ASKED, NOT_MEASURED, NOT_NEEDED, Note, legend
 from lp_sweep.storage.printable import metric_name, ranges
 
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from lp_sweep.storage.catalog import Catalog
+
 Row = Mapping[str, Any]
+Text = Callable[[Row], str]
 Unit = Literal["points", "percent"]
 
 
@@ -36,248 +37,543 @@ class Table:
     long: pa.Table
 
 
-def min_layers(
-    catalog: Catalog,
-    *,
-    unit: Unit = "points",
-    models: Sequence[str] = (),
-    strategies: Sequence[str] = (),
-) -> Table:
-    """How many layers each task needs: a row per model, strategy and allowed loss."""
-    long = _read(catalog, "min_layers", models, strategies, order="position, delta", unit=unit)
-    found = credible_sets(catalog, long.to_pylist())
-    if any(found):  # of searches
-        long = long.append_column("credible", pa.array(found, pa.list_(pa.int64())))
-    return _pivot(
-        long,
-        title=f"Layers needed to stay within a loss, in {unit}",
-        keys={"strategy": _text("strategy"), "loss ≤": phrases.allowed_loss},
-        heading=lambda row: row["task"],
-        cell=phrases.layers_needed,
-        notes=(
-            *where_nothing_was_learned(long.to_pylist()),
-            *phrases.MIN_LAYERS_NOTES,
-            *left_out(catalog, models, strategies),
-        ),
-    )
+class Wanted(NamedTuple):
+    """Models and strategies by name; none named: all."""
+
+    unit: Unit = "points"
+    models: Sequence[str] = ()
+    strategies: Sequence[str] = ()
 
 
-def task_scores(
-    catalog: Catalog,
-    *,
-    unit: Unit = "points",
-    models: Sequence[str] = (),
-    strategies: Sequence[str] = (),
-) -> Table:
-    """The score on each task: a row per model, strategy and K, a column per task."""
-    long = _read(catalog, "task_table", models, strategies, order="position")
-    metrics = {
-        row["task"]: metric_name(row["metric"], row["positive"])
-        for row in long.to_pylist()
-        if row["metric"]
-    }
-    kept = _kept_by_setting(long.to_pylist())
-    return _pivot(
-        long,
-        title="Scores by task, in points",
-        keys={
-            "strategy": phrases.strategy,
-            "K": phrases.setting,
-            "kept": lambda row: phrases.kept(kept[_setting_key(row)]),
-        },
-        heading=lambda row: phrases.heading(row["task"], metrics.get(row["task"])),
-        cell=phrases.task_score,
-        notes=(*phrases.TASK_NOTES, *phrases.majorities(long.to_pylist())),
-    )
+Notes = Callable[["Catalog", list[Row], Wanted], Iterable[Note]]
 
 
-def strategy_means(
-    catalog: Catalog,
-    *,
-    unit: Unit = "points",
-    models: Sequence[str] = (),
-    strategies: Sequence[str] = (),
-) -> Table:
-    """The mean over tasks: a row per model, K and strategy, all tasks and stable ones apart."""
-    order = "procedure, k_mean NULLS LAST, position"
-    long = _read(catalog, "strategy_table", models, strategies, order=order)
-    rows = _merge_full_depth(long.to_pylist(), by=lambda row: (row["n_tasks"], row["n_seeds_all"]))
-    keys = {
-        **context(rows),
-        "K": phrases.setting,
-        "kept": phrases.kept_of_mean,
-        "strategy": phrases.strategy,
-        "all tasks": lambda row: phrases.mean_over_tasks(row, "all"),
-        "stable tasks": lambda row: phrases.mean_over_tasks(row, "stable"),
-        "missing": lambda row: row["missing_tasks"] or "",
-    }
-    return flat(long, rows, "Strategies: mean over tasks, in points", keys, phrases.STRATEGY_NOTES)
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TableDef:
+    """What a table says and how it is laid out."""
+
+    title: str  # with {unit}
+    view: str  # whose rows it has: sql/<view>.sql
+    order: str = ""  # of the rows, after sweep and model
+    columns: Mapping[str, Text]  # heading -> text, after those of `context`
+    by_task: Text | None = None  # a column per task, with this text, in the order of the plan
+    prepare: Callable[[list[Row]], list[Row]] = list  # rows as they are laid out
+    notes: tuple[Note | Notes, ...] = ()  # of which a table has those that a cell needs
+    takes: tuple[str, ...] = ("model", "strategy")  # columns that an option selects by
+    fetch: Callable[[TableDef, Catalog, Wanted], pa.Table] | None = None  # None: the view's rows
+    reads: tuple[str, ...] = ()  # further views that `fetch` and `notes` name
+    report: Literal["open", "folded", "if any", "never"] = "folded"  # how a report shows it
+
+    @property
+    def views(self) -> tuple[str, ...]:
+        """All that its queries name."""
+        return (self.view, *self.reads)
+
+    def __call__(
+        self,
+        catalog: Catalog,
+        *,
+        unit: Unit = "points",
+        models: Sequence[str] = (),
+        strategies: Sequence[str] = (),
+    ) -> Table:
+        wanted = Wanted(unit, models, strategies)
+        long = (self.fetch or rows_of_view)(self, catalog, wanted)
+        raw = long.to_pylist()
+        rows = self.prepare(raw)
+        columns = {**(context(rows) if self.takes else {}), **self.columns}
+        lines, tasks = _lines(rows, columns, self.by_task)
+        said = [
+            note
+            for item in self.notes
+            for note in ((item,) if isinstance(item, Note) else item(catalog, raw, wanted))
+        ]
+        return Table(
+            title=self.title.format(unit=unit),
+            columns=(*columns, *tasks),
+            rows=lines,
+            notes=legend(said, lines),
+            long=long,
+        )
 
 
-def speed(
-    catalog: Catalog,
-    *,
-    unit: Unit = "points",
-    models: Sequence[str] = (),
-    strategies: Sequence[str] = (),
-) -> Table:
-    """Parameters and measured speed: a row per network, and device and batch it was timed on."""
-    order = "feed_forward, k, kept_layers, device_type, device_name, precision, length, batch"
-    long = _read(catalog, "speed_table", models, (), order=order)
-    rows = long.to_pylist()
-    keys = {
-        **context(rows),
-        "K": lambda row: str(row["k"]),
-        "kept": lambda row: f"{row['n_kept']} of {row['depth']}",
-        "layers": lambda row: ranges(row["kept_layers"]),
-        "parameters": lambda row: phrases.parameters(row["params_total"]),
-        "of full": lambda row: phrases.percent(row["params_percent"]),
-        "device": phrases.device,
-        "batch": phrases.batch,
-        "fine-tuning": lambda row: phrases.speedup(row, "finetune"),
-        "inference": lambda row: phrases.speedup(row, "inference"),
-    }
-    return flat(long, rows, "Size and speed", keys, phrases.SPEED_NOTES)
-
-
-def setups_table(catalog: Catalog) -> Table:
-    """The earlier setups of each sweep: what `--setup` takes."""
-    rows = [
-        {
-            "sweep": setup.sweep,
-            "setup": setup.number,
-            "differences": list(setup.differences),
-            "cells": setup.cells,
-            "trials_finished": setup.finished,
-        }
-        for setup in catalog.earlier_setups()
-    ]
-    kinds = (pa.string(), pa.int64(), pa.list_(pa.string()), pa.int64(), pa.int64())
-    names = ("sweep", "setup", "differences", "cells", "trials_finished")
-    long = pa.Table.from_pylist(rows, pa.schema(list(zip(names, kinds, strict=True))))
-    keys: dict[str, Callable[[Row], str]] = {
-        "sweep": _text("sweep"),
-        "setup": _text("setup"),
-        "against today's": lambda row: "; ".join(row["differences"]) or "not known",
-        "cells": _text("cells"),
-        "trials finished": _text("trials_finished"),
-    }
-    note = "`--setup N` shows one of them in a table, a query or a report. Today's has no number."
-    return flat(long, rows, "Earlier setups: another recipe, data or model", keys, (Note(note),))
-
-
-# the names that the command line uses. It calls all four alike: only min_layers has use for `unit`,
-# and speed none for `strategies`, since it knows networks.
-TABLES: dict[str, Callable[..., Table]] = {
-    "min-layers": min_layers,
-    "tasks": task_scores,
-    "strategies": strategy_means,
-    "speed": speed,
-}
-
-
-def _read(
-    catalog: Catalog,
-    view: str,
-    models: Sequence[str],
-    strategies: Sequence[str],
-    *,
-    order: str,
-    unit: Unit | None = None,
-) -> pa.Table:
-    """A view's rows, those of the models, strategies and unit asked for (none named: all)."""
-    wanted: dict[str, Any] = {}
-    conditions = ["true"]
-    for column, values in (("model", models), ("strategy", strategies)):
-        if values:
+def rows_of_view(table: TableDef, catalog: Catalog, wanted: Wanted) -> pa.Table:
+    """The view's rows, those of the models, strategies and unit asked for."""
+    conditions, values = ["true"], dict[str, Any]()
+    for column, names in (("model", wanted.models), ("strategy", wanted.strategies)):
+        if names and column in table.takes:
             conditions.append(f"list_contains(${column}::VARCHAR[], {column})")
-            wanted[column] = list(values)
-    if unit:
+            values[column] = list(names)
+    if "unit" in table.takes:
         conditions.append("unit = $unit")
-        wanted["unit"] = unit
-    where = " AND ".join(conditions)
-    return catalog.query(f"FROM {view} WHERE {where} ORDER BY sweep, model, {order}", wanted)
+        values["unit"] = wanted.unit
+    order = ", ".join(("sweep", "model", *filter(None, [table.order])))
+    return catalog.query(
+        f"FROM {table.view} WHERE {' AND '.join(conditions)} ORDER BY {order}", values
+    )
 
 
-def _pivot(
-    long: pa.Table,
-    *,
-    title: str,
-    keys: Mapping[str, Callable[[Row], str]],
-    heading: Callable[[Row], str],
-    cell: Callable[[Row], str],
-    notes: Sequence[Note],
-) -> Table:
-    """Rows by `keys`, a column per task in the order of the plan."""
-    rows = long.to_pylist()
-    tasks = {row["task"]: heading(row) for row in sorted(rows, key=lambda row: row["position"])}
-    every_key = {**context(rows), **keys}
+def _lines(
+    rows: Sequence[Row], columns: Mapping[str, Text], by_task: Text | None
+) -> tuple[tuple[tuple[str, ...], ...], tuple[str, ...]]:
+    """The lines by their columns, and with `by_task` a text per task in the order of the plan, with
+    the tasks' headings. Rows that read the same are of one network, which several strategies
+    list: the most complete one stands for all."""
+    tasks = {
+        row["task"]: row.get("heading", row["task"])
+        for row in sorted(rows, key=lambda row: row["position"] if by_task else 0)
+        if by_task
+    }
     lines: dict[tuple[str, ...], dict[str, Row]] = {}
     for row in rows:
-        line = lines.setdefault(tuple(show(row) for show in every_key.values()), {})
-        best = line.get(row["task"])
-        if best is None or _completeness(row) > _completeness(best):
-            line[row["task"]] = row  # K=0 is one network, whichever strategies list it
+        line = lines.setdefault(tuple(show(row) for show in columns.values()), {})
+        best = line.get(row["task"]) if by_task else None
+        if by_task and (best is None or _completeness(row) > _completeness(best)):
+            line[row["task"]] = row
     shown = tuple(
-        (*key, *(cell(line[task]) if task in line else phrases.NOT_ASKED for task in tasks))
+        (*key, *(by_task(line[task]) if by_task and task in line else NOT_ASKED for task in tasks))
         for key, line in lines.items()
     )
-    columns = (*every_key, *tasks.values())
-    said = legend(notes, shown)
-    return Table(title=title, columns=columns, rows=shown, notes=said, long=long)
+    return shown, tuple(tasks.values())
 
 
 def _completeness(row: Row) -> tuple[int, int]:
     return row.get("n", 0), row.get("n_expected", 0)
 
 
-def flat(
-    long: pa.Table,
-    rows: Sequence[Row],
-    title: str,
-    keys: Mapping[str, Callable[[Row], str]],
-    notes: Sequence[Note],
-) -> Table:
-    """A line per row and a column per key, and of the notes those that a cell needs."""
-    shown = tuple(tuple(show(row) for show in keys.values()) for row in rows)
-    said = legend(notes, shown)
-    return Table(title=title, columns=tuple(keys), rows=shown, notes=said, long=long)
+def listing(title: str, long: pa.Table, columns: Mapping[str, Text]) -> Table:
+    """A table beside those of TABLES: a line per row and a column per key."""
+    rows = long.to_pylist()
+    lines = tuple(tuple(show(row) for show in columns.values()) for row in rows)
+    return Table(title=title, columns=tuple(columns), rows=lines, notes=(), long=long)
 
 
-def context(rows: Sequence[Row]) -> dict[str, Callable[[Row], str]]:
+def context(rows: Sequence[Row]) -> dict[str, Text]:
     """The leading columns: the model always, the others only where there are several."""
     return {
-        name.replace("_", "-"): _text(name)
+        name.replace("_", "-"): text(name)
         for name in ("sweep", "model", "procedure", "feed_forward")
         if name == "model" or len({row.get(name) for row in rows}) > 1
     }
 
 
-def _text(column: str) -> Callable[[Row], str]:
-    return lambda row: str(row[column])
+def text(column: str) -> Text:
+    return lambda row: "" if row[column] is None else str(row[column])
 
 
-def _merge_full_depth(rows: Sequence[Row], *, by: Callable[[Row], Any]) -> list[Row]:
+# -- what single tables have of their own
+
+
+def _place_and_setting(row: Row) -> tuple[Any, ...]:
+    fixed = row["k"] if row["threshold"] is None else None
+    place = (row["sweep"], row["model"], row["procedure"], row["feed_forward"])
+    return (*place, phrases.strategy(row), fixed, row["threshold"])
+
+
+def _with_kept_and_metric(rows: list[Row]) -> list[Row]:
+    """Each with what its setting keeps over all tasks, and with the heading of its task."""
+    groups: dict[tuple[Any, ...], list[Row]] = {}
+    for row in rows:
+        groups.setdefault(_place_and_setting(row), []).append(row)
+    metrics = {
+        row["task"]: metric_name(row["metric"], row["positive"]) for row in rows if row["metric"]
+    }
+    return [
+        {
+            **row,
+            "kept": phrases.kept(groups[_place_and_setting(row)]),
+            "heading": phrases.heading(row["task"], metrics.get(row["task"])),
+        }
+        for row in rows
+    ]
+
+
+def _full_depth_once(rows: list[Row]) -> list[Row]:
     """K=0 is one network, whichever strategies list it: its most complete row stands for all."""
     merged: dict[tuple[Any, ...], Row] = {}
     for row in rows:
-        key = _setting_key(row)
-        if key not in merged or by(row) > by(merged[key]):
-            merged[key] = row
+        known = merged.setdefault(_place_and_setting(row), row)
+        if (row["n_tasks"], row["n_seeds_all"]) > (known["n_tasks"], known["n_seeds_all"]):
+            merged[_place_and_setting(row)] = row
     return list(merged.values())
 
 
-def _setting_key(row: Row) -> tuple[Any, ...]:
-    fixed = row["k"] if row["threshold"] is None else None
-    return (*_place(row), phrases.strategy(row), fixed, row["threshold"])
+def _with_credible_sets(table: TableDef, catalog: Catalog, wanted: Wanted) -> pa.Table:
+    import pyarrow as pa
+
+    from lp_sweep.analysis.statistics.minimum import credible_sets
+
+    long = rows_of_view(table, catalog, wanted)
+    found = credible_sets(catalog, long.to_pylist())
+    if any(found):  # of searches
+        long = long.append_column("credible", pa.array(found, pa.list_(pa.int64())))
+    return long
 
 
-def _place(row: Row) -> tuple[Any, ...]:
-    return (row["sweep"], row["model"], row["procedure"], row["feed_forward"])
+def _min_layers_sets(table: TableDef, catalog: Catalog, wanted: Wanted) -> pa.Table:
+    from lp_sweep.analysis.statistics.minimum import with_sets
+
+    return with_sets(catalog, rows_of_view(table, catalog, wanted))
 
 
-def _kept_by_setting(rows: Sequence[Row]) -> dict[tuple[Any, ...], list[Row]]:
-    groups: dict[tuple[Any, ...], list[Row]] = {}
-    for row in rows:
-        groups.setdefault(_setting_key(row), []).append(row)
-    return groups
+def _intervals(table: TableDef, catalog: Catalog, wanted: Wanted) -> pa.Table:
+    from lp_sweep.analysis.statistics.intervals import interval_rows
+
+    return interval_rows(catalog, wanted.models, wanted.strategies)
+
+
+def _significance(table: TableDef, catalog: Catalog, wanted: Wanted) -> pa.Table:
+    from lp_sweep.analysis.statistics.intervals import significance_rows
+
+    return significance_rows(catalog, wanted.models, wanted.strategies)
+
+
+def _setups(table: TableDef, catalog: Catalog, wanted: Wanted) -> pa.Table:
+    import pyarrow as pa
+
+    schema = pa.schema(
+        [
+            ("sweep", pa.string()),
+            ("setup", pa.int64()),
+            ("differences", pa.list_(pa.string())),
+            ("cells", pa.int64()),
+            ("trials_finished", pa.int64()),
+        ]
+    )
+    rows = [
+        (setup.sweep, setup.number, list(setup.differences), setup.cells, setup.finished)
+        for setup in catalog.earlier_setups()
+    ]
+    return pa.Table.from_pylist([dict(zip(schema.names, row, strict=True)) for row in rows], schema)
+
+
+def _learned_nothing(catalog: Catalog, rows: list[Row], wanted: Wanted) -> Iterable[Note]:
+    return notes.where_nothing_was_learned(rows)
+
+
+def _left_out(catalog: Catalog, rows: list[Row], wanted: Wanted) -> Iterable[Note]:
+    return notes.left_out(catalog, wanted.models, wanted.strategies)
+
+
+def _majorities(catalog: Catalog, rows: list[Row], wanted: Wanted) -> Iterable[Note]:
+    return notes.majorities(rows)
+
+
+_SEARCHED = Note(
+    f"{NOT_NEEDED}: a search (`until: min_layers`) knew its answer without.", f"^{NOT_NEEDED}"
+)
+_UNTRIED = Note(
+    "unless 1 to 3 dip: a search never trained networks of 1 to 3 layers. The answer and its 90% "
+    f"set assume that each of them loses at most {DIP:g} points less than the better of the "
+    "networks trained on either side of it. To check, train them: list their K under `include:`.",
+    r"unless \d[^)]* dips?\b",
+)
+_ANSWERS = ("trials", "predictions", "cells")  # that networks' answers are read from
+
+TABLES: dict[str, TableDef] = {
+    "min-layers": TableDef(
+        title="Layers needed to stay within a loss, in {unit}",
+        view="min_layers",
+        order="position, delta",
+        takes=("unit", "model", "strategy"),
+        fetch=_with_credible_sets,
+        reads=("cells",),
+        columns={"strategy": text("strategy"), "loss ≤": phrases.allowed_loss},
+        by_task=phrases.layers_needed,
+        report="open",
+        notes=(
+            _learned_nothing,
+            Note(
+                "Read 6 of 12 (−0.80) n=3 as: the fewest layers, among the K that were asked for, "
+                "that stay within the loss; the change of the score at that depth; seeds. It is "
+                "the largest K that does it, even if a smaller one loses more."
+            ),
+            Note(
+                "4–6 of 12: cells that are missing or failed can still change the answer, which "
+                "lies between these; (m missing) says how many pairs of K and seed.",
+                r" missing\)$| \(no K=0\)$",
+            ),
+            Note(
+                "90% 5 to 7: of a search (`until: min_layers`), the answers that its scores do not "
+                "rule out.",
+                r"90% \d",
+            ),
+            _UNTRIED,
+            Note("n=1/3: the answer rests on 1 seed, where the sweep lists 3.", r"n=\d+/\d+"),
+            notes.SEARCHED_FOR,
+            Note(
+                "Loss: mean over seeds of the score with all layers minus the score, paired by "
+                "seed."
+            ),
+            _left_out,
+        ),
+    ),
+    "tasks": TableDef(
+        title="Scores by task, in points",
+        view="task_table",
+        order="position",
+        prepare=_with_kept_and_metric,
+        columns={"strategy": phrases.strategy, "K": phrases.setting, "kept": text("kept")},
+        by_task=phrases.task_score,
+        report="open",
+        notes=(
+            Note(
+                "Read 90.25 ±0.31 (−2.18) n=3 as: mean over seeds after the last epoch, sample "
+                "standard deviation, change against K=0 of the same seed, seeds."
+            ),
+            Note("(?): no K=0 to compare with.", r"\(\?\)"),
+            Note("n=2/3: the mean is of 2 seeds, where the sweep lists 3.", r"n=\d+/\d+"),
+            Note(
+                "missing, failed, deferred, impossible: no seed is done. Impossible is where no "
+                "layer would stay, or none that a feed-forward could go from.",
+                r"^(missing|failed|deferred|impossible) \(0/",
+            ),
+            Note(f"{NOT_ASKED}: not asked for.", f"^{NOT_ASKED}$"),
+            _SEARCHED,
+            _majorities,
+        ),
+    ),
+    "strategies": TableDef(
+        title="Strategies: mean over tasks, in points",
+        view="strategy_table",
+        order="procedure, k_mean NULLS LAST, position",
+        prepare=_full_depth_once,
+        columns={
+            "K": phrases.setting,
+            "kept": phrases.kept_of_mean,
+            "strategy": phrases.strategy,
+            "all tasks": lambda row: phrases.mean_over_tasks(row, "all"),
+            "stable tasks": lambda row: phrases.mean_over_tasks(row, "stable"),
+            "missing": text("missing_tasks"),
+        },
+        notes=(
+            Note(
+                "Read 80.12 ±0.20 (−2.91) n=3 as: mean over tasks of their means over seeds, "
+                "standard deviation of that mean over seeds, change against K=0 of the same seeds, "
+                "seeds."
+            ),
+            Note(
+                "t=0.9: every task has its own layers by that threshold; kept is their mean over "
+                "tasks.",
+                "^t=",
+            ),
+            Note(
+                "Stable tasks leave out RTE, MRPC, CoLA and WNLI, which move by points from seed "
+                "to seed."
+            ),
+            Note("n=2/3: 2 seeds have every task, where the sweep lists 3.", r"n=\d+/\d+"),
+            Note(
+                "missing (5/7): only 5 of 7 tasks have every seed; a mean over fewer would compare "
+                "nothing.",
+                r"^missing \(",
+            ),
+            _SEARCHED,
+        ),
+    ),
+    "speed": TableDef(
+        title="Size and speed",
+        view="speed_table",
+        order="feed_forward, k, kept_layers, device_type, device_name, precision, length, batch",
+        takes=("model",),
+        columns={
+            "K": text("k"),
+            "kept": lambda row: f"{row['n_kept']} of {row['depth']}",
+            "layers": lambda row: ranges(row["kept_layers"]),
+            "parameters": lambda row: phrases.parameters(row["params_total"]),
+            "of full": lambda row: phrases.percent(row["params_percent"]),
+            "device": phrases.device,
+            "batch": phrases.batch,
+            "fine-tuning": lambda row: phrases.speedup(row, "finetune"),
+            "inference": lambda row: phrases.speedup(row, "inference"),
+        },
+        notes=(
+            Note(
+                "Read ×1.94 (1.92–1.96) as: a batch through all layers takes 1.94 times as long; "
+                "median of the pairs in which both took turns in one process on one device, and "
+                "their quartiles. There are no ratios across devices.",
+                "×.*–",
+            ),
+            Note(
+                "K=0 is the full network beside itself: what is not ×1.00 is the error of a "
+                "measurement.",
+                "×.*–",
+            ),
+            Note(
+                f"{NOT_MEASURED}: a speed is not derived from anything. `measure: {{speed: cpu}}` "
+                "(or cuda) in the sweep file, and `lp-sweep run`, measure what is missing.",
+                f"^{NOT_MEASURED}$",
+            ),
+            Note("unsteady: the quartiles are more than 5% of the median apart.", " unsteady"),
+            Note("busy: other processes kept more than half a core at work meanwhile.", " busy$"),
+        ),
+    ),
+    "significance": TableDef(
+        title="Change against K=0, in points",
+        view="cells",
+        fetch=_significance,
+        reads=_ANSWERS,
+        columns={
+            "strategy": phrases.strategy,
+            "K": phrases.setting,
+            "task": lambda row: phrases.heading(row["task"], row["metric"]),
+            "seed": phrases.seed,
+            "change": phrases.change_with_interval,
+            "test": phrases.test_name,
+            "p": lambda row: phrases.p_value(row["p"]),
+            "p Holm": lambda row: phrases.p_value(row["p_holm"]),
+        },
+        notes=(
+            Note("Read −2.18 [−3.10, −1.26] as: change in points against K=0, 95% interval."),
+            Note(
+                "A row with one seed is about that one network. `all 3` is the mean over seeds, "
+                "for other seeds and other dev rows.",
+                r"^all \d+$",
+            ),
+            Note(
+                "mcnemar 31/11: exact, on the rows that only K=0 / only the pruned network gets "
+                "right.",
+                "^mcnemar",
+            ),
+            Note("rows: other dev rows, the same network.", "^rows$"),
+            Note(
+                "seeds and rows: other seeds and other dev rows. With two or three seeds the "
+                "interval is wide: more seeds narrow it fastest.",
+                "^seeds and rows$",
+            ),
+            Note(
+                "p Holm: corrected for all the different tests of these rows together. To test "
+                "less, ask for less (--sweep, --model, --strategy), before looking."
+            ),
+        ),
+    ),
+    "intervals": TableDef(
+        title="Scores and their 95% intervals, in points",
+        view="cells",
+        fetch=_intervals,
+        reads=_ANSWERS,
+        columns={
+            "strategy": phrases.strategy,
+            "K": phrases.setting,
+            "task": lambda row: phrases.heading(row["task"], row["metric"]),
+            "mean": lambda row: phrases.points(row["mean"]),
+            "sd": lambda row: phrases.points(row["sd"]),
+            "95%": lambda row: row["reason"] or f"{row['low']:.2f}–{row['high']:.2f}",
+            "over": text("over"),
+            "n": lambda row: phrases.share(row["n"], row["n_expected"]),
+        },
+        notes=(
+            Note(
+                "seeds and rows: where the mean over all seeds and texts lies. With two or three "
+                "seeds the interval is wide: their spread is hardly known.",
+                "^seeds and rows$",
+            ),
+            Note(
+                "rows (one seed): where this network's score on other texts lies. Another seed can "
+                "lie outside.",
+                "^rows$",
+            ),
+            Note(
+                "seeds: no stored predictions, so other dev rows are not accounted for.", "^seeds$"
+            ),
+        ),
+    ),
+    "min-layers-interval": TableDef(
+        title="Layers needed to stay within a loss, in {unit}, and how sure that is",
+        view="min_layers",
+        order="position, delta",
+        takes=("unit", "model", "strategy"),
+        fetch=_min_layers_sets,
+        reads=_ANSWERS,
+        columns={
+            "strategy": text("strategy"),
+            "loss ≤": phrases.allowed_loss,
+            "task": text("task"),
+            "layers": phrases.possible_layers,
+            "90%": phrases.credible_layers,
+            "seeds": lambda row: phrases.share(row["n_seeds"], row["n_seeds_asked"]),
+            "seed sd": phrases.seed_spread,
+        },
+        notes=(
+            _learned_nothing,
+            Note(
+                "90%: the answers that the scores do not rule out. In nine of ten studies the true "
+                "answer is among them."
+            ),
+            Note(
+                "seed sd: how much one network moves from seed to seed, in points, pooled over the "
+                "model's networks of this task; `other models`: over those of other models.",
+                r"^\d+\.\d\d",
+            ),
+            Note(
+                "assumed: no network of this task has two seeds, so a spread of 1 point is "
+                "assumed. Run another seed to know it.",
+                " assumed$",
+            ),
+            Note(
+                "search: `until: min_layers` ran other seeds for other K and has a set of its own.",
+                "^search$",
+            ),
+            notes.SEARCHED_FOR,
+            _UNTRIED,
+            _left_out,
+        ),
+    ),
+    "random-control": TableDef(
+        title="Strategies against layers dropped at random, in points",
+        view="random_control",
+        order="procedure, feed_forward, k, tasks, position",
+        report="if any",
+        columns={
+            "K": text("k"),
+            "kept": lambda row: f"{row['depth'] - row['k']} of {row['depth']}",
+            "tasks": text("tasks"),
+            "random": phrases.mean_of_draws,
+            "strategy": phrases.strategy_beside_random,
+            "mean": lambda row: (
+                phrases.points(row["mean"]) or ("missing" if row["strategy"] else "")
+            ),
+            "difference": lambda row: phrases.signed(row["difference"]),
+            "above": phrases.draws_below,
+        },
+        notes=(
+            Note(
+                "Read 78.20 ±1.10 n=5 as: mean over the draws of `random` of their means over "
+                "tasks, sample standard deviation over draws, draws.",
+                "n=",
+            ),
+            Note("n=3/5: 3 of 5 draws have every task and seed.", r"n=\d+/\d+$"),
+            Note(
+                "difference: the strategy minus that mean. above 5/5: it scores more than 5 of the "
+                "5 draws. It is one set of layers: chance alone puts it above all of n draws once "
+                "in n + 1 times.",
+                r"^\d+/\d+$",
+            ),
+            Note(
+                "Nothing to compare: it takes `{name: random, k: [2, 4], draws: 0-4}` among the "
+                "strategies of the sweep file, and another strategy of the same K (and of "
+                "--strategy, if given).",
+                r"\A\Z",
+            ),
+        ),
+    ),
+    "setups": TableDef(
+        title="Earlier setups: another recipe, data or model",
+        view="attempts",  # none of its own: this one takes no time
+        takes=(),
+        fetch=_setups,
+        report="never",
+        columns={
+            "sweep": text("sweep"),
+            "setup": text("setup"),
+            "against today's": lambda row: "; ".join(row["differences"]) or "not known",
+            "cells": text("cells"),
+            "trials finished": text("trials_finished"),
+        },
+        notes=(
+            Note(
+                "`--setup N` shows one of them in a table, a query or a report. Today's has no "
+                "number."
+            ),
+        ),
+    ),
+}

@@ -1,89 +1,84 @@
 """The views: `sql/<name>.sql` holds one SELECT with a comment that says what a row is.
 
 A user may read them, copy them and run them changed with `lp-sweep query`. This module only loads
-them; what they say is theirs.
+them. DuckDB tells what each one reads: which other views, and which columns of the records.
 """
 
 from __future__ import annotations
 
+import json
 import math
-import re
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Sequence
+from functools import cache
+from graphlib import TopologicalSorter
 from importlib.resources import files
+from typing import Any, NamedTuple
 
 from lp_sweep.storage.catalog import Catalog, Foreseen, open_catalog
 from lp_sweep.storage.errors import SpecError
 from lp_sweep.storage.schema import TRIALS
 from lp_sweep.storage.store import Store
 
-# in the order of dependence: a view may use those before it
-VIEWS = (
-    "trials",
-    "attempts",
-    "epochs",
-    "layers",
-    "predictions",
-    "unstable_tasks",
-    "cells",
-    "task_table",
-    "strategy_table",
-    "random_control",
-    "min_layers",
-    "speed_table",
-    "recipe_differences",
-)
-
+_FOLDER = files("lp_sweep.analysis") / "sql"
+VIEWS = tuple(sorted(file.name[:-4] for file in _FOLDER.iterdir() if file.name.endswith(".sql")))
 _SHARED = ("cells", "task_table", "strategy_table")  # what others read, some of them twice
 
 
 def view_sql(name: str) -> str:
     """The text of a view's file."""
-    return (files("lp_sweep.analysis") / "sql" / f"{name}.sql").read_text(encoding="utf-8")
+    return (_FOLDER / f"{name}.sql").read_text(encoding="utf-8")
+
+
+class _Read(NamedTuple):
+    """What the SQL of a view names: other views, and columns, each as (table, column) or alone."""
+
+    views: frozenset[str]
+    columns: frozenset[tuple[str, ...]]
+
+
+@cache
+def _reads() -> dict[str, _Read]:
+    """By view, in the order of dependence, as DuckDB parses them."""
+    import duckdb
+
+    found = {}
+    with duckdb.connect() as connection:
+        for name in VIEWS:
+            tables = connection.get_table_names(view_sql(name), qualified=True)
+            parsed = connection.execute("SELECT json_serialize_sql(?::VARCHAR)", [view_sql(name)])
+            (tree,) = parsed.fetchone() or ("{}",)
+            columns = frozenset(_columns(json.loads(tree)))
+            found[name] = _Read(frozenset(tables) & {*VIEWS}, columns)
+    order = TopologicalSorter({name: read.views for name, read in found.items()})
+    return {name: found[name] for name in order.static_order()}
+
+
+def _columns(node: Any) -> Iterator[tuple[str, ...]]:
+    if isinstance(node, dict):
+        if node.get("class") == "COLUMN_REF":
+            yield tuple(node["column_names"])
+        node = [*node.values()]
+    for part in node if isinstance(node, list) else ():
+        yield from _columns(part)
 
 
 def resting(names: Collection[str]) -> dict[str, str]:
-    """The text of these views and of those that they read, by name, in the order of VIEWS."""
-    texts: dict[str, str] = {}
+    """The text of these views and of those that they read, by name, in the order of dependence."""
+    reads = _reads()
     wanted = set(names)
-    for name in reversed(VIEWS):
-        if name in wanted:
-            texts[name] = view_sql(name)
-            wanted |= set(re.findall(r"(?<![\w.])\w+", _bare(texts[name])))  # not `trials.epochs`
-    return dict(reversed(texts.items()))
+    for name in reversed(reads):
+        wanted |= reads[name].views if name in wanted else set()
+    return {name: view_sql(name) for name in reads if name in wanted}
 
 
-def named_columns(views: Mapping[str, str]) -> set[str]:
-    """The columns of trials' records that views name, `trials` itself with any word, the others as
-    `trials.score`: all that decides what stands in those. (Not so `epochs`: no table reads it.)"""
-    of_trials = re.findall(r"\w+", _bare(views.get("trials", "")))
-    others = [
-        name for text in views.values() for name in re.findall(r"\btrials\.(\w+)", _bare(text))
-    ]
-    return {*of_trials, *others} & set(TRIALS.names)
-
-
-def _foreseen(views: Mapping[str, str], asked: Collection[str]) -> Foreseen:
-    columns = None if "trials" in asked else named_columns(views)
-    return Foreseen(columns, _held(views, asked))
-
-
-def _held(views: Mapping[str, str], asked: Collection[str]) -> dict[str, set[str] | None]:
-    """Of the shared ones what the others name of them; all of what is asked for itself."""
-    return {
-        name: None
-        if name in asked
-        else {
-            word
-            for other, text in views.items()
-            if other != name
-            for word in re.findall(r"\w+", _bare(text))
-        }
-        for name in _SHARED
+def _columns_of_trials(views: Collection[str]) -> set[str]:
+    """The columns of trials that these views read. (Not so `epochs`: no table reads it.)"""
+    reads = _reads()
+    own = {column[-1] for column in reads["trials"].columns}
+    named = {column for name in views for column in reads[name].columns}
+    return (own | {column[1] for column in named if column[0] == "trials" and column[1:]}) & {
+        *TRIALS.names
     }
-
-
-def _bare(text: str) -> str:
-    return re.sub(r"--.*", "", text)
 
 
 def open_views(
@@ -99,15 +94,20 @@ def open_views(
     `sweep` leaves out all that belongs to other sweeps only; `setup` shows the cells of an earlier
     recipe, data or model in place of today's (see `storage.setups`); `deltas` are the losses that
     `min_layers` answers for, in points and in percent. `only`: the views that the questions to come
-    name, where that is known. They and what they rest on are there and no other; what several
-    read is computed once, here; and of the trials no column is read that they don't name, unless
+    name, where that is known. They and what they read are there and no other; what several read
+    is computed once, here; and of the trials no column is read that they don't name, unless
     `trials` is one of them. Raises SpecError for an unknown sweep or setup, or a loss below zero.
     """
     for delta in deltas:
         if not (math.isfinite(delta) and delta >= 0):
             raise SpecError(f"an allowed loss of {delta}: it is a number of 0 or more, such as 1")
     views = resting(only or VIEWS)
-    foreseen = _foreseen(views, only) if only else None
+    columns = None if "trials" in only else _columns_of_trials(views)
     return open_catalog(
-        store, views=views, foreseen=foreseen, sweep=sweep, setup=setup, deltas=deltas
+        store,
+        views=views,
+        foreseen=Foreseen(columns, _SHARED) if only else None,
+        sweep=sweep,
+        setup=setup,
+        deltas=deltas,
     )

@@ -26,16 +26,14 @@ from __future__ import annotations
 import argparse
 import itertools
 import json
-from collections.abc import Iterator
+from collections.abc import Collection, Iterable, Iterator
 from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
 
-from lp_sweep.analysis.adaptive.posterior import Scores
-from lp_sweep.analysis.adaptive.replay import replay
-from lp_sweep.analysis.adaptive.search import Answer, largest_within
-from lp_sweep.analysis.adaptive.verdict import TOLERANCE
+from lp_sweep.analysis.adaptive.posterior import Pair, Scores
+from lp_sweep.analysis.adaptive.search import TOLERANCE, Answer, Curve, largest_within, next_step
 from lp_sweep.analysis.views import open_views
 from lp_sweep.storage.printable import ranges
 from lp_sweep.storage.store import Store
@@ -59,6 +57,32 @@ DEVIATIONS = (0.3, 2.0)  # of a score over seeds: a large task's, a small one's
 SHARES = (0.0, 0.5)  # of that variance, by all K of a seed
 FULL_SCORE = 90.0
 _SLACK = 1e-9
+
+
+class Replay(NamedTuple):
+    """`trials`: the pairs in the order in which they were asked for; `rounds`: how many batches."""
+
+    answers: tuple[Answer, ...]
+    trials: tuple[Pair, ...]
+    rounds: int
+
+
+def replay(grid: Scores, deltas: Collection[float], *, failing: Iterable[Pair] = ()) -> Replay:
+    """`grid`: (K, seed) -> points of every pair; the pairs of `failing` never give a score. Seeds
+    are used in ascending order."""
+    ks, seeds = (tuple(sorted({pair[part] for pair in grid})) for part in (0, 1))
+    fails = {*failing}
+    points: dict[Pair, float] = {}
+    failed: set[Pair] = set()
+    rounds = 0
+    while True:
+        curve = Curve(ks=ks, seeds=seeds, points=points, failed=frozenset(failed))
+        step = next_step(curve, deltas)
+        if not step.ask:
+            return Replay(step.answers, (*points, *failed), rounds)
+        rounds += 1
+        failed |= fails & {*step.ask}
+        points |= {pair: grid[pair] for pair in step.ask if pair not in fails}
 
 
 class Row(NamedTuple):

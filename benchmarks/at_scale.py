@@ -30,7 +30,7 @@ import numpy as np
 import pyarrow as pa
 from safetensors.numpy import save_file
 
-from lp_sweep.orchestrator.cli.options import TableName
+from lp_sweep.analysis.tables import TABLES
 from lp_sweep.orchestrator.engine.recorder import Recorder
 from lp_sweep.orchestrator.inputs.resolve import resolve
 from lp_sweep.orchestrator.plan.known import Known
@@ -193,7 +193,7 @@ COMMANDS = (
     ("plan", "sweep.yaml", "--json"),
     ("plan", "--audit", "scale"),
     ("status",),
-    *(("table", name.value) for name in TableName if name.value not in RESAMPLING),
+    *(("table", name) for name in TABLES if name not in RESAMPLING),
 )
 
 

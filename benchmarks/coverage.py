@@ -35,8 +35,16 @@ import numpy as np
 from scipy.special import ndtri
 
 from lp_sweep.analysis.statistics.estimates import Estimate, Scores, combined, interval
-from lp_sweep.analysis.statistics.minimum import Curve, answer_set, excess
-from lp_sweep.analysis.statistics.spread import ASSUMED, OWN, left_over, near, spread_of
+from lp_sweep.analysis.statistics.minimum import (
+    ASSUMED,
+    OWN,
+    Curve,
+    answer_set,
+    excess,
+    left_over,
+    near,
+    spread_of,
+)
 
 CURVES = {  # true losses in points, K = 0, 1, 2, ...
     "flat": (0, 0, 0.1, 0.2, 0.3, 0.4),

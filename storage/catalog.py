@@ -32,12 +32,11 @@ class Foreseen(NamedTuple):
     """Columns that the coming queries read, where they are known: reading few columns is faster.
 
     columns: those of `store.trials` that they name, None for all. held: the views that several of
-    them read, which are computed once and not by each query, with the columns of each that are
-    named, None for all.
+    them read, which are computed once and not by each query.
     """
 
     columns: Collection[str] | None
-    held: Mapping[str, Collection[str] | None]
+    held: Collection[str]
 
 
 class Catalog:
@@ -117,7 +116,7 @@ def open_catalog(
     try:
         with reading.ctrl_c():
             _fill(connection, records, deltas, copied=foreseen is None)
-            _define(connection, views, foreseen.held if foreseen else {})
+            _define(connection, views, foreseen.held if foreseen else ())
             reading.lock(connection)
     except duckdb.Error as error:
         connection.close()
@@ -148,19 +147,11 @@ def _fill(
 
 
 def _define(
-    connection: duckdb.DuckDBPyConnection,
-    views: Mapping[str, str],
-    held: Mapping[str, Collection[str] | None],
+    connection: duckdb.DuckDBPyConnection, views: Mapping[str, str], held: Collection[str]
 ) -> None:
     for name, select in views.items():
-        if name not in held:
-            connection.execute(f'CREATE VIEW "{name}" AS {select}')
-            continue
-        columns, wanted = "*", held[name]
-        if wanted is not None:
-            described = connection.execute(f"DESCRIBE {select}").fetchall()
-            columns = ", ".join(f'"{column}"' for column, *_ in described if column in wanted)
-        connection.execute(f'CREATE TABLE "{name}" AS SELECT {columns} FROM ({select}\n)')
+        kind = "TABLE" if name in held else "VIEW"
+        connection.execute(f'CREATE {kind} "{name}" AS {select}')
 
 
 def _load(

@@ -1,4 +1,4 @@
-"""What the scores so far say of the whole curve: draws of the loss at every K, run or not.
+"""Draws of the loss at every K, run or not, given the scores so far.
 
 **Noise.** A score is the mean of its K, plus a part that all K of a seed share, plus a part of its
 own. The sd of both together is one for all K, and unknown: its prior is a scaled inverse chi-square
@@ -34,9 +34,32 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from lp_sweep.analysis.adaptive.isotonic import falling
+from lp_sweep.analysis.adaptive import DIP
 
 Array = npt.NDArray[Any]
+
+
+def falling(curves: Array, weights: Array) -> Array:
+    """Isotonic regression, (curves, points): for each row the curve that never rises and has the
+    least weighted squared distance to it. `weights` (points,) are above zero.
+
+    By the max-min formula (Barlow et al. 1972, *Statistical Inference under Order Restrictions*,
+    section 1.4), which gives what pooling adjacent violators gives, for all rows in one go."""
+    points = curves.shape[1]
+    total = np.concatenate([[0.0], np.cumsum(weights)])
+    sums = np.zeros((len(curves), points + 1))
+    np.cumsum(curves * weights, axis=1, out=sums[:, 1:])
+    # min over starts up to a point, of max over ends from it on, of the mean in between
+    fitted = np.full_like(curves, np.inf)
+    for start in range(points):
+        means = (sums[:, start + 1 :] - sums[:, start : start + 1]) / (
+            total[start + 1 :] - total[start]
+        )
+        from_here = np.maximum.accumulate(means[:, ::-1], axis=1)[:, ::-1]
+        np.minimum(fitted[:, start:], from_here, out=fitted[:, start:])
+    return fitted
+
+
 DRAWS = 2_000
 NOISE_SD = 0.5  # points: around which the prior of the sd of seeds lies
 _NOISE_WEIGHT = 1.0  # of that prior, in degrees of freedom
@@ -44,7 +67,6 @@ _SEED_SHARES = (0.0, 0.25, 0.5, 0.75, 0.9)  # of the variance
 _FALLING = 0.5  # the share of projected draws, where the means fall by themselves
 _WOBBLE = 0.5  # points: sd of a K that was not run, around the line between its neighbours
 _BEND = 0.25  # more of it, as a share of what lies between the neighbours
-DIP = 7.0  # points: see above
 _STEPS = (0.25, 50.0)  # points: sizes of the steps from K to K above the last that was run
 _SEED = 0
 

@@ -3,8 +3,7 @@
     drawing = FIGURES["4"](catalog)
     print(why_absent(catalog, "4") if drawing is None else drawing.save(folder))
 
-The numbers are those of `numbers` and `layerwise`; this only puts them together. A figure whose
-numbers are not in the store is None, never an empty frame; `absent` says why.
+A figure whose numbers are not in the store is None, never an empty frame; `why_absent` says why.
 """
 
 from __future__ import annotations
@@ -13,19 +12,24 @@ import io
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
-from lp_sweep.analysis.figures import beside, curves, layerwise, panels, reduced, text, theme
-from lp_sweep.analysis.figures import numbers as figure_numbers
+from lp_sweep.analysis.figures import curves, numbers, panels, text, theme
 from lp_sweep.analysis.figures.panels import Row, groups
 from lp_sweep.storage.catalog import Catalog
 from lp_sweep.storage.errors import SpecError
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
+
+_STATUS = "`lp-sweep status` says how far the sweep is"
+_PAPER = "the sweep file, as in examples/poor-mans-bert.yaml"
+_REDUCED = "the sweep file, as in examples/undivided-attention.yaml"
+_FEWER = "procedure = 'direct' AND feed_forward = 'none' AND k IS DISTINCT FROM 0"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,169 +71,191 @@ class Drawing:
         return stream.getvalue().decode()
 
 
-def _drawing(
-    name: str,
-    title: str,
-    numbers: pa.Table,
-    paint: Callable[[Figure, Sequence[Row]], None],
-    say: Callable[[Sequence[Row]], str],
-    *,
-    height: float,
-) -> Drawing:
-    rows = numbers.to_pylist()
-    return Drawing(
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FigureDef:
+    """A figure: what it shows, how it is painted and said, and why it may be absent."""
+
+    name: str
+    title: str
+    numbers: Callable[[Catalog], pa.Table]
+    needs: Callable[[Row], bool]  # it is drawn where a row of its numbers is such
+    paint: Callable[[Figure, Sequence[Row]], None]
+    say: Callable[[Sequence[Row]], str]
+    height: Callable[[Sequence[Row]], float]  # inches
+    asked: str  # SQL: the rows that were asked for it; without any, `not_asked` is the reason
+    not_asked: str
+    in_the_way: str  # the reason where they were asked for
+
+    def __call__(self, catalog: Catalog) -> Drawing | None:
+        found = self.numbers(catalog)
+        rows = found.to_pylist()
+        if not any(self.needs(row) for row in rows):
+            return None
+        return Drawing(
+            name=self.name,
+            title=self.title,
+            alt=self.say(rows),
+            numbers=found,
+            height=self.height(rows),
+            paint=lambda figure: self.paint(figure, rows),
+        )
+
+
+def why_absent(catalog: Catalog, name: str) -> str:
+    """Why a figure is None, and what would fill it: one line."""
+    figure = FIGURES[name]
+    asked = catalog.query(f"SELECT count(*) AS n {figure.asked}")["n"][0].as_py()
+    return f"figure {name}: {figure.in_the_way if asked else figure.not_asked}"
+
+
+def _has(column: str) -> Callable[[Row], bool]:
+    return lambda row: row[column] is not None
+
+
+def _by_strategy(name: str, depths: str, models: str, *, six: bool) -> FigureDef:
+    return FigureDef(
         name=name,
-        title=title,
-        alt=say(rows),
-        numbers=numbers,
-        height=height,
-        paint=lambda figure: paint(figure, rows),
+        title="Mean score over tasks by strategy and layers dropped, procedure direct",
+        numbers=partial(numbers.strategies, six=six),
+        needs=lambda row: row["role"] == "pruned" and row["mean"] is not None,
+        paint=panels.bars,
+        say=text.strategies,
+        height=lambda rows: (
+            0.7 + 2.5 * len(groups(rows, "sweep", "model")) + 0.05 * len({r["k"] for r in rows})
+        ),
+        asked=f"FROM cells WHERE {depths} AND {_FEWER}",
+        not_asked=f"no sweep of this store drops layers of {models} by the procedure direct, with "
+        "all feed-forwards: examples/poor-mans-bert.yaml does",
+        in_the_way=f"no strategy has a score on every task and seed at one K, of {models} and the "
+        f"procedure direct: {_STATUS}",
     )
 
 
-def _strategies(catalog: Catalog, name: str, *, six: bool) -> Drawing | None:
-    numbers = figure_numbers.strategies(catalog, six=six)
-    rows = numbers.to_pylist()
-    if not any(row["role"] == "pruned" and row["mean"] is not None for row in rows):
-        return None
-    return _drawing(
-        name,
-        "Mean score over tasks by strategy and layers dropped, procedure direct",
-        numbers,
-        panels.bars,
-        text.strategies,
-        height=0.7 + 2.5 * len(groups(rows, "sweep", "model")) + 0.05 * len({r["k"] for r in rows}),
-    )
+def _setting(measure: str) -> str:
+    where = "the sweep file" if measure == "cka" else _PAPER
+    return f"add `measure: {{{measure}: full}}` to {where}, and run it again"
 
 
-def figure_2(catalog: Catalog) -> Drawing | None:
-    """Mean over tasks by strategy and K, of models of other depths than 6."""
-    return _strategies(catalog, "2", six=False)
+_OTHERS = "(layers dropped by another procedure than direct, or feed-forwards removed)"
 
-
-def figure_3(catalog: Catalog) -> Drawing | None:
-    """The same for models of 6 layers, such as DistilBERT."""
-    return _strategies(catalog, "3", six=True)
-
-
-def figure_4(catalog: Catalog) -> Drawing | None:
-    """Score of a classifier on each layer: whole, pre-trained and pruned networks."""
-    numbers = layerwise.probes(catalog)
-    if not _any(numbers, "mean"):
-        return None
-    named = len({(row["model"], row["network"]) for row in numbers.to_pylist()})
-    return _drawing(
-        "4",
-        "Score of a linear classifier on each layer",
-        numbers,
-        panels.probes,
-        text.probes,
-        height=3.2 + 0.2 * math.ceil(named / 2),
-    )
-
-
-def figure_5(catalog: Catalog) -> Drawing | None:
-    """Cosine of each layer before and after fine-tuning."""
-    numbers = layerwise.similarity(catalog)
-    if not _any(numbers, "mean"):
-        return None
-    title = "Similarity of pre-trained and fine-tuned layers"
-    return _drawing("5", title, numbers, panels.similarity, text.similarity, height=3.4)
-
-
-def score(catalog: Catalog) -> Drawing | None:
-    """Score by layers dropped, a line per strategy, a panel per task."""
-    numbers = figure_numbers.curves(catalog)
-    rows = numbers.to_pylist()
-    if all(row["strategy"] == figure_numbers.FULL for row in rows):
-        return None
-    title = "Score by layers dropped, procedure direct"
-    lines = curves.grid(len(curves.score_panels(rows)), curves.SCORE_COLUMNS)[0]
-    return _drawing("score", title, numbers, curves.score, text.score, height=1.0 + 2.2 * lines)
-
-
-def pareto(catalog: Catalog) -> Drawing | None:
-    """Score against measured speed of inference, and which networks none beats in both."""
-    numbers = figure_numbers.pareto(catalog)
-    rows = numbers.to_pylist()
-    if all(row["k"] == 0 for row in rows):
-        return None
-    title = "Score and measured speed of inference, procedure direct"
-    lines = curves.grid(len(curves.pareto_panels(rows)), curves.PARETO_COLUMNS)[0]
-    return _drawing("pareto", title, numbers, curves.pareto, text.pareto, height=0.8 + 2.8 * lines)
-
-
-def contribution(catalog: Catalog) -> Drawing | None:
-    """How much each layer changes the sentence token, and what each threshold keeps."""
-    numbers = figure_numbers.contribution(catalog)
-    if not numbers.num_rows:
-        return None
-    n = len(groups(numbers.to_pylist(), "profile_id"))
-    return _drawing(
-        "contribution",
-        "Mean cosine before and after each layer, and what a threshold keeps",
-        numbers,
-        beside.contribution,
-        text.contribution,
-        height=0.5 + 2.2 * math.ceil(n / beside.CONTRIBUTION_COLUMNS),
-    )
-
-
-def cka(catalog: Catalog, profile: str | None = None) -> Drawing | None:
-    """CKA between layers: of one profile, else means over tasks of the deepest networks."""
-    numbers = layerwise.cka(catalog, profile)
-    if not _any(numbers, "value"):
-        return None
-    n = len(groups(numbers.to_pylist(), "model", "kept_layers", "with_pretrained"))
-    title = "Linear CKA between layers"
-    return _drawing("cka", title, numbers, beside.cka, text.cka, height=0.3 + 3.1 * n)
-
-
-def feed_forward(catalog: Catalog) -> Drawing | None:
-    """Score and parameters by which feed-forwards are removed."""
-    numbers = figure_numbers.feed_forwards(catalog)
-    if not _any(numbers, "mean"):
-        return None
-    rows = numbers.to_pylist()
-    return _drawing(
-        "feed-forward",
-        "Score and parameters by feed-forwards removed, procedure direct",
-        numbers,
-        beside.feed_forward,
-        text.feed_forward,
-        height=0.5 + 0.8 * len(groups(rows, "sweep", "model")) + 0.28 * len(rows),
-    )
-
-
-def feed_forward_layers(catalog: Catalog) -> Drawing | None:
-    """Probes and CKA of attention outputs by layer, with and without feed-forwards."""
-    numbers = layerwise.feed_forward_layers(catalog)
-    if not _any(numbers, "mean"):
-        return None
-    rows = numbers.to_pylist()
-    return _drawing(
-        "feed-forward-layers",
-        "Layers of networks with and without feed-forwards, procedure direct",
-        numbers,
-        reduced.feed_forward_layers,
-        text.feed_forward_layers,
-        height=0.7 + 2.4 * len(reduced.networks(rows)),
-    )
-
-
-def _any(numbers: pa.Table, column: str) -> bool:
-    return any(value is not None for value in numbers[column].to_pylist())
-
-
-FIGURES: dict[str, Callable[[Catalog], Drawing | None]] = {
-    "2": figure_2,
-    "3": figure_3,
-    "4": figure_4,
-    "5": figure_5,
-    "score": score,
-    "pareto": pareto,
-    "contribution": contribution,
-    "cka": cka,
-    "feed-forward": feed_forward,
-    "feed-forward-layers": feed_forward_layers,
-}
+_ALL = (
+    _by_strategy("2", "depth <> 6", "a model of other than 6 layers", six=False),
+    _by_strategy("3", "depth = 6", "a model of 6 layers", six=True),
+    FigureDef(
+        name="4",
+        title="Score of a linear classifier on each layer",
+        numbers=numbers.probes,
+        needs=_has("mean"),
+        paint=panels.probes,
+        say=text.probes,
+        height=lambda rows: (
+            3.2 + 0.2 * math.ceil(len({(r["model"], r["network"]) for r in rows}) / 2)
+        ),
+        asked="FROM layers WHERE measure = 'probes'",
+        not_asked=f"no probes in this store: {_setting('probes')}",
+        in_the_way=f"no probes of networks that it shows in this store, only of others {_OTHERS}, "
+        f"or no numbers: {_setting('probes')}",
+    ),
+    FigureDef(
+        name="5",
+        title="Similarity of pre-trained and fine-tuned layers",
+        numbers=numbers.similarity,
+        needs=_has("mean"),
+        paint=panels.similarity,
+        say=text.similarity,
+        height=lambda rows: 3.4,
+        asked="FROM layers WHERE measure = 'similarity'",
+        not_asked=f"no similarity in this store: {_setting('similarity')}",
+        in_the_way="no similarity of full networks in this store, only of others (of pruned ones), "
+        f"or no numbers: {_setting('similarity')}",
+    ),
+    FigureDef(
+        name="score",
+        title="Score by layers dropped, procedure direct",
+        numbers=numbers.curves,
+        needs=lambda row: row["strategy"] != numbers.FULL,
+        paint=curves.score,
+        say=text.score,
+        height=lambda rows: 1.0 + 2.2 * curves.score_lines(rows),
+        asked=f"FROM cells WHERE {_FEWER}",
+        not_asked="no sweep of this store drops layers by the procedure direct, with all "
+        "feed-forwards: examples/poor-mans-bert.yaml does",
+        in_the_way="no network with fewer layers has a score yet, of the procedure direct: "
+        f"{_STATUS}",
+    ),
+    FigureDef(
+        name="pareto",
+        title="Score and measured speed of inference, procedure direct",
+        numbers=numbers.pareto,
+        needs=lambda row: row["k"] != 0,
+        paint=curves.pareto,
+        say=text.pareto,
+        height=lambda rows: 0.8 + 2.8 * curves.pareto_lines(rows),
+        asked="FROM speed_table WHERE inference_speedup IS NOT NULL",
+        not_asked="no speed in this store: add `measure: {speed: cuda}` (or cpu) to the sweep "
+        "file, and run it again",
+        in_the_way="no network with fewer layers and a measured speed has a score on every task "
+        f"and seed, of the procedure direct: {_STATUS}",
+    ),
+    FigureDef(
+        name="contribution",
+        title="Mean cosine before and after each layer, and what a threshold keeps",
+        numbers=numbers.contribution,
+        needs=lambda row: True,
+        paint=curves.contribution,
+        say=text.contribution,
+        height=lambda rows: (
+            0.5 + 2.2 * math.ceil(len(groups(rows, "profile_id")) / curves.CONTRIBUTION_COLUMNS)
+        ),
+        asked="FROM cells WHERE strategy = 'contribution'",
+        not_asked="no strategy contribution in this store: add `{name: contribution, threshold: "
+        f"[0.95, 0.925, 0.9]}}` to the strategies of {_PAPER}",
+        in_the_way=f"no contribution is measured yet: {_STATUS}",
+    ),
+    FigureDef(
+        name="cka",
+        title="Linear CKA between layers",
+        numbers=numbers.cka,
+        needs=_has("value"),
+        paint=curves.cka,
+        say=text.cka,
+        height=lambda rows: (
+            0.3 + 3.1 * len(groups(rows, "model", "kept_layers", "with_pretrained"))
+        ),
+        asked="FROM layers WHERE measure = 'cka'",
+        not_asked=f"no cka in this store: {_setting('cka')}",
+        in_the_way=f"no cka of networks that it shows in this store, only of others {_OTHERS}, or "
+        f"no numbers: {_setting('cka')}",
+    ),
+    FigureDef(
+        name="feed-forward",
+        title="Score and parameters by feed-forwards removed, procedure direct",
+        numbers=numbers.feed_forwards,
+        needs=_has("mean"),
+        paint=curves.feed_forward,
+        say=text.feed_forward,
+        height=lambda rows: 0.5 + 0.8 * len(groups(rows, "sweep", "model")) + 0.28 * len(rows),
+        asked="FROM cells WHERE feed_forward <> 'none' AND procedure = 'direct'",
+        not_asked="no network of the procedure direct without feed-forwards in this store: add "
+        f"`feed_forward: [none, top 3]` to {_REDUCED}",
+        in_the_way="no two settings of `feed_forward:` stand at one strategy and K, or none has a "
+        f"score on every task and seed, of the procedure direct: {_STATUS}",
+    ),
+    FigureDef(
+        name="feed-forward-layers",
+        title="Layers of networks with and without feed-forwards, procedure direct",
+        numbers=numbers.feed_forward_layers,
+        needs=_has("mean"),
+        paint=panels.feed_forward_layers,
+        say=text.feed_forward_layers,
+        height=lambda rows: 0.7 + 2.4 * len(panels.networks(rows)),
+        asked="FROM layers JOIN cells USING (trial_id) "
+        "WHERE feed_forward <> 'none' AND measure IN ('probes', 'cka')",
+        not_asked="no probes or CKA of a network without feed-forwards in this store: add "
+        "`feed_forward: [none, top 3]` and `measure: {probes: [full, pruned], cka: pruned}` to "
+        f"{_REDUCED}, and run it again",
+        in_the_way="no probes, and no CKA with the full network, of a network of the procedure "
+        f"direct without feed-forwards, or no numbers: add the procedure direct to {_REDUCED}",
+    ),
+)
+FIGURES: dict[str, FigureDef] = {figure.name: figure for figure in _ALL}

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from lp_sweep.analysis.figures import curves, reduced, theme
-from lp_sweep.analysis.figures.beside import network_name
+from lp_sweep.analysis.figures import curves, panels, theme
+from lp_sweep.analysis.figures.curves import network_name
 from lp_sweep.analysis.figures.numbers import FULL
 from lp_sweep.analysis.figures.panels import FAR, Row, curve_label, groups
 
@@ -126,7 +126,7 @@ def feed_forward(rows: Sequence[Row]) -> str:
 
 def feed_forward_layers(rows: Sequence[Row]) -> str:
     parts = []
-    for same_layers in reduced.networks(rows):
+    for same_layers in panels.networks(rows):
         said = []
         for curve in groups(same_layers, "network", "part"):
             known = [row for row in curve if row["mean"] is not None]
@@ -134,10 +134,10 @@ def feed_forward_layers(rows: Sequence[Row]) -> str:
                 what = {"probes": "classifier", "attention": "CKA"}[known[0]["part"]]
                 last = known[-1]
                 said.append(
-                    f"{reduced.setting_name(last)}, {what} {last['mean']:.4g} at layer "
+                    f"{panels.setting_name(last)}, {what} {last['mean']:.4g} at layer "
                     f"{last['layer']}"
                 )
-        parts.append(f"{reduced.network_name(same_layers[0])}, {', '.join(said)}")
+        parts.append(f"{panels.network_name(same_layers[0])}, {', '.join(said)}")
     start = "Classifier on each layer in points, and CKA of attention outputs with the full network"
     return _sentence(f"{start}, by feed-forwards removed (procedure direct)", parts)
 

@@ -9,16 +9,26 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, fields, replace
 from typing import Literal
 
 import pyarrow as pa
 
-from lp_sweep.analysis.paper import phrases, printed
-from lp_sweep.analysis.paper.equivalence import LEVEL, MARGIN, Tested, judge, seeds_to_tell
+from lp_sweep.analysis import phrases
+from lp_sweep.analysis.notes import NOT_ASKED
+from lp_sweep.analysis.paper import numbers
+from lp_sweep.analysis.paper.equivalence import (
+    LEVEL,
+    MARGIN,
+    SD_STABLE,
+    SD_UNSTABLE,
+    Tested,
+    judge,
+    seeds_to_tell,
+)
 from lp_sweep.analysis.paper.numbers import NUMBERS, Number
 from lp_sweep.analysis.paper.ours import Measured, Ours, load, measure
-from lp_sweep.analysis.statistics.paired import holm
+from lp_sweep.analysis.statistics.intervals import holm
 from lp_sweep.analysis.tables import Table
 from lp_sweep.storage.catalog import Catalog
 from lp_sweep.storage.errors import SpecError
@@ -69,20 +79,9 @@ class Compared:
     not_comparable: str | None
 
 
+_KINDS = {"int": pa.int32(), "float": pa.float64()}
 _LONG = pa.schema(
-    [
-        ("table", pa.int32()),
-        *((name, pa.string()) for name in ("row", "column")),
-        *((name, pa.float64()) for name in ("ours", "paper", "corrected", "difference", "sd")),
-        ("n", pa.int32()),
-        *((name, pa.float64()) for name in ("margin", "difference_low", "difference_high", "p")),
-        ("seeds_to_tell", pa.int32()),
-        *((name, pa.string()) for name in ("verdict", "source", "quantity", "model", "procedure")),
-        ("k", pa.int32()),
-        ("task", pa.string()),
-        *((name, pa.float64()) for name in ("low", "high")),
-        *((name, pa.string()) for name in ("misprint", "not_comparable")),
-    ]
+    [(item.name, _KINDS.get(str(item.type).split()[0], pa.string())) for item in fields(Compared)]
 )
 
 
@@ -243,17 +242,17 @@ def paper_table(catalog: Catalog, number: int, *, names: Mapping[str, str] | Non
         lines.setdefault(item.row, {})[item.column] = item
     columns = list(dict.fromkeys(item.column for item in compared))
     rows = tuple(
-        (*row.split(", "), *(phrases.cell(line.get(column)) for column in columns))
+        (*row.split(", "), *(cell(line.get(column)) for column in columns))
         for row, line in lines.items()
     )
     return Table(
-        title=f"Poor Man's BERT, Table {number}: {phrases.TITLES[number]}",
-        columns=(*phrases.KEYS[number], *map(phrases.heading, columns)),
+        title=f"Poor Man's BERT, Table {number}: {TITLES[number]}",
+        columns=(*KEYS[number], *map(heading, columns)),
         rows=rows,
         notes=(
             *_notes(compared),
-            *printed.CLAIMS.get(number, ()),
-            *(ours.timed.notes if number == phrases.SPEEDS else ()),
+            *numbers.CLAIMS.get(number, ()),
+            *(ours.timed_notes if number == SPEEDS else ()),
             *ours.notes,
         ),
         long=pa.Table.from_pylist([asdict(item) for item in compared], schema=_LONG),
@@ -270,10 +269,10 @@ def _notes(compared: Sequence[Compared]) -> tuple[str, ...]:
         if item.not_comparable
     )
     scored = any(item.difference_low is not None or item.p is not None for item in compared)
-    judged = (phrases.HOW_TO_JUDGE, phrases.ASSUMED) if scored else ()
+    judged = (HOW_TO_JUDGE, ASSUMED) if scored else ()
     summary = f"Of {len(compared)} numbers: {said}."
     highest = _highest(compared) if compared[0].table == 4 else ()
-    return (phrases.HOW_TO_READ, *judged, summary, *highest, *misprints, *foreign)
+    return (HOW_TO_READ, *judged, summary, *highest, *misprints, *foreign)
 
 
 def _highest(compared: Iterable[Compared]) -> tuple[str, ...]:
@@ -291,3 +290,94 @@ def _highest(compared: Iterable[Compared]) -> tuple[str, ...]:
 def _highest_of_ours(items: Sequence[Compared]) -> str:
     known = [(item.ours, item.row) for item in items if item.ours is not None]
     return max(known)[1] if len(known) == len(items) else "unknown"
+
+
+TITLES = {
+    1: "scores with the top layers dropped, in points, and their change against all layers",
+    2: "the most top layers that can be dropped within δ points",
+    3: "mean loss over the seven tasks in points, size and speed",
+    4: "networks of one size, in points",
+    5: "dropped before fine-tuning and after it (FT), in points",
+    6: "BERT and RoBERTa with the top layers dropped, in points",
+}
+SPEEDS = 3  # the table that has them
+KEYS: dict[int, tuple[str, ...]] = {
+    1: ("model", "drop"),
+    2: ("model", "δ"),
+    3: ("model", "drop"),
+    4: ("model",),
+    5: ("model",),
+    6: ("model", "drop"),
+}
+HOW_TO_READ = (
+    "Read 90.31 ±0.20 (paper 90.25, +0.06) n=3 as: ours, standard deviation over seeds, what the "
+    "paper prints, ours minus the paper's, trials. 6–11: the depths that are missing leave it open."
+)
+HOW_TO_JUDGE = (
+    f"agrees: within {MARGIN:g} point, by two one-sided tests at 5%; of Table 2 every loss is "
+    f"within {MARGIN:g} point of the side that the paper's K says. differs: significant at 5%, by "
+    "Holm's correction over the numbers of the table. cannot tell: neither; (n≥12) is how many "
+    "seeds would tell if the difference stays as it is, and (any n) says that none would, since "
+    "the paper is one run on few dev rows. --format csv has the interval of each difference."
+)
+ASSUMED = (
+    "Assumed, not measured: the paper's scores spread over seeds as ours do, and ours by "
+    f"{SD_STABLE:g} points ({SD_UNSTABLE:g} on RTE and MRPC) until our own seeds say otherwise. "
+    "The dev rows of the paper and of us count as two independent samples."
+)
+_HEADINGS = {
+    "STS-B": "STS-B Pearson",  # the paper doesn't say which correlation
+    "Param.": "Param., million",
+    "Fine-tuning speedup": "Fine-tuning ×",
+    "Inference time": "Inference time saved, %",
+}
+# decimals of ours, and of the paper's
+_DECIMALS = {
+    "parameters_million": (1, 0),
+    "inference_percent": (1, 0),
+    "max_dropped": (0, 0),
+}
+
+
+def heading(column: str) -> str:
+    return _HEADINGS.get(column, column)
+
+
+def cell(item: Compared | None) -> str:
+    """`90.31 ±0.20 (paper 90.25, +0.06) n=3`, `missing (paper 90.25)`, `6–11 (paper 7)`."""
+    if item is None:
+        return NOT_ASKED
+    ours, paper = _DECIMALS.get(item.quantity, (2, 2))
+    said = [f"paper {_number(item, item.paper, paper)}"]
+    if item.verdict == "misprint":
+        known = "" if item.corrected is None else f" for {_number(item, item.corrected, paper)}"
+        said.append(f"misprint{known}")
+    if item.difference is not None:
+        said.append(phrases.signed(item.difference, decimals=ours))
+    if item.verdict == "cannot tell":
+        said.append(f"cannot tell{_enough(item)}")
+    elif item.verdict in ("agrees", "differs", "not comparable"):
+        said.append(item.verdict)
+    aside = f"({', '.join(said)})"
+    if item.ours is None:
+        return f"{_span(item)} {aside}"
+    spread = "" if item.sd is None else f" ±{item.sd:.{ours}f}"
+    return f"{_number(item, item.ours, ours)}{spread} {aside} n={item.n}"
+
+
+def _enough(item: Compared) -> str:
+    """How many seeds would tell; of Table 2 that is not known."""
+    if item.quantity == "max_dropped":
+        return ""
+    return " (any n)" if item.seeds_to_tell is None else f" (n≥{item.seeds_to_tell})"
+
+
+def _span(item: Compared) -> str:
+    if item.low is None or item.high is None:
+        return "missing"
+    return f"{item.low:.0f}–{item.high:.0f}"
+
+
+def _number(item: Compared, value: float, decimals: int) -> str:
+    said = phrases.signed(value, decimals=decimals)
+    return said if item.quantity == "change" else said.removeprefix("+")

@@ -1,8 +1,9 @@
-"""What a store has of the paper's networks: top layers dropped, on the seven tasks.
+"""A store's side of the comparison with the paper: top layers dropped, on the seven tasks.
 
 `load` reads a catalog once; `measure` answers for one printed number. A network is known by its
 model and the layers it keeps, whichever strategy lists it; a trial that several sweeps share counts
-once. Nothing here knows what the paper found.
+once. For each model the speeds of one device count: the paper's are of one, and ratios across
+devices mean nothing. Nothing here knows what the paper found.
 """
 
 from __future__ import annotations
@@ -14,10 +15,9 @@ from statistics import mean, stdev
 from typing import Any, NamedTuple
 
 from lp_sweep.analysis.paper.equivalence import DEV_ROWS, Evidence, Spread, over_rows, spread
-from lp_sweep.analysis.paper.models import Stand, stands
 from lp_sweep.analysis.paper.numbers import DEPTHS, TASKS, Number
-from lp_sweep.analysis.paper.timed import Speed, Timed, load_timed
 from lp_sweep.storage.catalog import Catalog
+from lp_sweep.storage.errors import SpecError
 
 # one line to change: rows of networks whose feed-forwards are all there
 WHOLE_LAYERS = "coalesce(feed_forward, 'none') = 'none'"
@@ -86,7 +86,8 @@ class Ours:
     """A store's side. Keys are the paper's models (hub ids) and tasks (sst2, ...)."""
 
     runs: Mapping[RunKey, Sequence[Run]]
-    timed: Timed
+    timed: Mapping[tuple[str, int | None, str], Measured]  # by model, K and quantity
+    timed_notes: tuple[str, ...]
     notes: tuple[str, ...]
     spreads: Mapping[str, Spread]  # by task
 
@@ -107,6 +108,7 @@ def load(catalog: Catalog, names: Mapping[str, str]) -> Ours:
     by name. Raises SpecError for a name that neither side has.
     """
     stand = stands(models(catalog).items(), names)
+    timed = load_timed(catalog, stand)
     wanted = {"models": list(stand.of), "tasks": list(TASKS)}
     rows = catalog.query(_RUNS, wanted).to_pylist()
     cut = {(sweep, row["task"]) for row in rows if row["cut"] for sweep in row["sweeps"]}
@@ -114,7 +116,8 @@ def load(catalog: Catalog, names: Mapping[str, str]) -> Ours:
     runs = _runs(whole, stand)
     return Ours(
         runs=runs,
-        timed=load_timed(catalog, stand),
+        timed=timed.of,
+        timed_notes=timed.notes,
         notes=(*stand.notes, *_cut_notes(cut), *_recipe_notes(whole)),
         spreads={task: _spread(task, runs) for task in TASKS},
     )
@@ -248,22 +251,8 @@ def _most_dropped(ours: Ours, number: Number) -> Measured:
     return Measured(value, None, n, float(low), float(high), losses=losses)
 
 
-def _parameters(ours: Ours, number: Number) -> Measured:
-    size = ours.timed.sizes.get((number.model, number.k))
-    return _one(size.parameters_million, size.n) if size else Measured()
-
-
-def _of_speed(column: str) -> Callable[[Ours, Number], Measured]:
-    def measured(ours: Ours, number: Number) -> Measured:
-        speed = ours.timed.speeds.get((number.model, number.k))
-        return _one(getattr(speed, column), speed.n) if speed else Measured()
-
-    return measured
-
-
-def _one(value: float | None, n: int) -> Measured:
-    known = value is not None and math.isfinite(value)
-    return Measured(value, None, n, value, value) if known else Measured()
+def _timed(ours: Ours, number: Number) -> Measured:
+    return ours.timed.get((number.model, number.k, number.quantity), Measured())
 
 
 _MEASURES: dict[str, Callable[[Ours, Number], Measured]] = {
@@ -271,6 +260,135 @@ _MEASURES: dict[str, Callable[[Ours, Number], Measured]] = {
     "change": _change,
     "loss": _loss,
     "max_dropped": _most_dropped,
-    "parameters_million": _parameters,
-    **{column: _of_speed(column) for column in Speed._fields if column != "n"},
+    "parameters_million": _timed,
+    "finetune_speedup": _timed,
+    "inference_percent": _timed,
 }
+
+
+# The paper doesn't say cased or uncased: the scores fit cased. Uncased counts where no cased is.
+SECOND_CHOICE = {
+    "bert-base-uncased": "bert-base-cased",
+    "distilbert-base-uncased": "distilbert-base-cased",
+}
+
+
+class Stand(NamedTuple):
+    of: dict[str, str]  # the store's model -> the paper's
+    notes: tuple[str, ...]
+
+
+def stands(found: Iterable[tuple[str, int]], names: Mapping[str, str]) -> Stand:
+    """Of the store's models, with their depths, those that the paper has.
+
+    A name is the last part of a path or hub id. What `names` maps counts before what is found by
+    name, and an exact name before SECOND_CHOICE: cased and uncased are never pooled. Raises
+    SpecError for a name in `names` that the store or the paper does not have, and for another
+    number of layers.
+    """
+    models = dict(found)
+    mapped = {_in_store(ours, models): _in_paper(paper) for ours, paper in names.items()}
+    for ours, paper in mapped.items():
+        if models[ours] != DEPTHS[paper]:
+            raise SpecError(
+                f"--model {ours}={paper}: {ours} has {models[ours]} layers, {paper} has "
+                f"{DEPTHS[paper]}: their K are not the same networks."
+            )
+    of, notes = dict(mapped), []
+    for choice in (_exact, _second):
+        taken = set(of.values())
+        for ours, depth in models.items():
+            known = choice(ours)
+            if known is None or ours in of or known in taken:
+                continue
+            if depth == DEPTHS[known]:
+                of[ours] = known
+            else:
+                notes.append(f"{ours} has {depth} layers, {known} has {DEPTHS[known]}: left out.")
+    renamed = (f"{ours} stands for {paper}." for ours, paper in of.items() if ours != paper)
+    return Stand(of, (*renamed, *notes))
+
+
+def _last_part(model: str) -> str:
+    return model.replace("\\", "/").rstrip("/").rpartition("/")[2].lower()
+
+
+def _exact(model: str) -> str | None:
+    name = _last_part(model)
+    return name if name in DEPTHS else None
+
+
+def _second(model: str) -> str | None:
+    return SECOND_CHOICE.get(_last_part(model))
+
+
+def _in_paper(name: str) -> str:
+    found = _exact(name) or _second(name)
+    if found is None:
+        raise SpecError(f"the paper has no model {name!r}. It has: {', '.join(DEPTHS)}.")
+    return found
+
+
+def _in_store(name: str, models: Mapping[str, int]) -> str:
+    if name not in models:
+        have = ", ".join(models) or "none"
+        raise SpecError(f"the store has no cell of a model {name!r}. It has: {have}.")
+    return name
+
+
+_NETWORKS = """
+FROM speed_table  -- of the batches the paper's; larger ones are for fast GPUs
+WHERE list_contains($models::VARCHAR[], model) AND feed_forward = 'none'
+    AND kept_layers = range(1, n_kept + 1) AND coalesce(batch, 32) = 32
+ORDER BY sweep, model, device_name, threads, precision, length, k
+"""
+_WAY = ("model", "device_name", "threads", "precision", "length")  # of measuring
+
+Row = Mapping[str, Any]
+
+
+class Timed(NamedTuple):
+    """Sizes and speeds by the paper's model, K and quantity, and how they were measured."""
+
+    of: Mapping[tuple[str, int | None, str], Measured]
+    notes: tuple[str, ...]
+
+
+def load_timed(catalog: Catalog, stand: Stand) -> Timed:
+    rows = catalog.query(_NETWORKS, {"models": list(stand.of)}).to_pylist()
+    found = {}
+    for row in sorted(rows, key=lambda row: row["n_trials"]):  # the most trials last
+        millions = None if row["params_total"] is None else row["params_total"] / 1e6
+        key = (stand.of[row["model"]], row["k"])
+        found[*key, "parameters_million"] = _counted(millions, row["n_trials"])
+    notes = set()
+    for row in _of_one_device(rows):
+        model, inference = stand.of[row["model"]], row["inference_speedup"]
+        saved = 100 * (1 - 1 / inference) if inference else None
+        speed = _counted(row["finetune_speedup"], row["pairs"])
+        found[model, row["k"], "finetune_speedup"] = speed
+        found[model, row["k"], "inference_percent"] = _counted(saved, row["pairs"])
+        notes.add(
+            f"Speeds of {model}: measured on {row['device_name']}, {row['precision']}, "
+            f"{row['batch']} rows of {row['length']} tokens; n counts pairs."
+        )
+    return Timed(found, tuple(sorted(notes)))
+
+
+def _of_one_device(rows: Iterable[Row]) -> list[Row]:
+    """For each model the rows measured in one way: the way with the most networks."""
+    ways: dict[tuple[Any, ...], dict[int, Row]] = {}
+    for row in rows:
+        if row["profile_id"] is not None:
+            ways.setdefault(tuple(row[name] for name in _WAY), {})[row["k"]] = row
+    chosen: dict[str, dict[int, Row]] = {}
+    for (model, *_), found in ways.items():
+        if len(found) > len(chosen.get(model, ())):
+            chosen[model] = found
+    return [row for found in chosen.values() for row in found.values()]
+
+
+def _counted(value: float | None, n: int) -> Measured:
+    """One number over `n` trials or pairs."""
+    known = value is not None and math.isfinite(value)
+    return Measured(value, None, n, value, value) if known else Measured()

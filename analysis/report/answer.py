@@ -15,11 +15,11 @@ from types import MappingProxyType
 from typing import Any, NamedTuple
 
 from lp_sweep.analysis import phrases
+from lp_sweep.analysis.notes import NOT_MEASURED, SEARCHED_FOR, untaught
 from lp_sweep.analysis.report.page import Answer, Choice, Fact
 from lp_sweep.analysis.statistics import selection
-from lp_sweep.analysis.statistics.answers import Reader, reader
+from lp_sweep.analysis.statistics.networks import Reader, reader
 from lp_sweep.analysis.tables import Table
-from lp_sweep.analysis.untaught import untaught
 from lp_sweep.storage.catalog import Catalog
 from lp_sweep.storage.printable import metric_name, ranges
 
@@ -196,7 +196,7 @@ def _open(rows: Iterable[Row], best: Row, known: _Known) -> str:
     if missing:
         trials = "1 missing trial" if len(missing) == 1 else f"{len(missing)} missing trials"
         return f"{trials} may still bring a smaller one"
-    return phrases.SEARCHED_FOR.text
+    return SEARCHED_FOR.text
 
 
 def _named(best: Row) -> str:
@@ -241,7 +241,7 @@ def _size_and_speed(rows: Sequence[Row]) -> list[Fact]:
         if row["inference_speedup"] is not None:
             devices.setdefault(phrases.device(row), phrases.speedup(row, "inference"))
     if not devices:
-        return [size, Fact("inference", phrases.NOT_MEASURED)]
+        return [size, Fact("inference", NOT_MEASURED)]
     return [size, *(Fact("inference", f"{speed} on {name}") for name, speed in devices.items())]
 
 

@@ -5,28 +5,25 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import NamedTuple
 
 import pyarrow.compute as pc
 
-from lp_sweep.analysis.figures.absent import why_absent
-from lp_sweep.analysis.figures.drawings import FIGURES
+from lp_sweep.analysis.figures.drawings import FIGURES, Drawing, why_absent
 from lp_sweep.analysis.paper.compare import PAPER_TABLES, paper_table
-from lp_sweep.analysis.paper.models import stands
-from lp_sweep.analysis.paper.ours import models
+from lp_sweep.analysis.paper.ours import models, stands
+from lp_sweep.analysis.report.about import asked, gaps, origin
 from lp_sweep.analysis.report.answer import answers
-from lp_sweep.analysis.report.asked import asked
-from lp_sweep.analysis.report.gaps import gaps
-from lp_sweep.analysis.report.origin import origin
-from lp_sweep.analysis.report.page import Page, Sheet, Shown
-from lp_sweep.analysis.statistics.tables import STATISTICS
+from lp_sweep.analysis.report.page import Answer, Page, Sheet, Shown
 from lp_sweep.analysis.tables import TABLES, Table
+from lp_sweep.analysis.views import open_views
 from lp_sweep.storage.catalog import Catalog
 from lp_sweep.storage.places import options_of
 from lp_sweep.storage.redact import redact_text
 from lp_sweep.storage.store import Store
 
-_OPENED = ("min-layers", "tasks")
 _MOST_OPENED = 60  # rows: a longer table is there and folded
+_CURVES = {"task_table", "strategy_table"}  # that the figure of scores reads
 _FIRST = ("score", "pareto")  # of the figures
 _MOST_NAMED = 3  # sweeps of a title
 
@@ -43,9 +40,10 @@ def gather(
     place = redact_text(store.location)
     options = _asked_for(place, sweep, catalog.setup)
     made = {}
-    for name, make in (TABLES | STATISTICS).items():
-        tell(f"table {name}")
-        made[name] = make(catalog)
+    for name, table in TABLES.items():
+        if table.report != "never":
+            tell(f"table {name}")
+            made[name] = table(catalog)
     tell("what was asked for, and the paper")
     sweeps = asked(catalog)
     paper, beside_paper = _paper(catalog, options)
@@ -66,6 +64,30 @@ def gather(
         gaps=gaps(catalog, place),
         origin=origin(catalog, store),
     )
+
+
+class Live(NamedTuple):
+    """What the dashboard's page has of a report: its answer, and the scores behind it."""
+
+    answers: Sequence[Answer]
+    drawings: Sequence[Drawing]
+    scores: Sheet
+
+
+def gather_live(store: Store, sweep: str) -> Live:
+    """The same answer as in a report of the sweep. Raises what `open_views` raises."""
+    names = ("min-layers", "min-layers-interval", "speed", "tasks")
+    views = {view for name in names for view in TABLES[name].views} | _CURVES
+    place = redact_text(store.location)
+    with open_views(store, sweep=sweep, only=views) as catalog:
+        made = {name: TABLES[name](catalog) for name in names}
+        drawing = FIGURES["score"](catalog)
+        command = f"lp-sweep table tasks {_asked_for(place, sweep, None)}"
+        return Live(
+            answers(made, catalog, place, name_sweep=True, places=_places(store, [sweep])),
+            [drawing] if drawing else [],
+            Sheet("tasks", made["tasks"], command, False),
+        )
 
 
 def _places(store: Store, sweeps: Sequence[str]) -> dict[str, list[str]]:
@@ -90,10 +112,11 @@ def _asked_for(place: str, sweep: str | None, setup: int | None) -> str:
 def _sheets(made: Mapping[str, Table], options: str, within: Sequence[float]) -> Iterator[Sheet]:
     losses = ",".join(f"{delta:g}" for delta in within)
     for name, table in made.items():
-        if name == "random-control" and not table.rows:
-            continue  # it takes draws of `random`, which few sweeps ask for
-        narrow = f" --within {losses}" if name.startswith("min-layers") else ""
-        opened = name in _OPENED and len(table.rows) <= _MOST_OPENED
+        shown = TABLES[name].report
+        if shown == "if any" and not table.rows:
+            continue
+        narrow = f" --within {losses}" if TABLES[name].view == "min_layers" else ""
+        opened = shown == "open" and len(table.rows) <= _MOST_OPENED
         yield Sheet(name, table, f"lp-sweep table {name}{narrow} {options}", opened)
 
 

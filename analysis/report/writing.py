@@ -3,6 +3,9 @@
 The page carries a policy that forbids every request and every script and style but its own two,
 which it names by their hashes. All text of a store is escaped by the template's autoescape, and
 control characters and bidirectional overrides are spelt out before.
+
+matplotlib writes a style beside each stroke, which the page's policy forbids. Each different one
+becomes a class of the page's sheet, with the figures' colours as variables for light and for dark.
 """
 
 from __future__ import annotations
@@ -14,14 +17,15 @@ from collections.abc import Callable, Sequence
 from importlib.resources import files
 from pathlib import Path
 from typing import Any, NamedTuple
+from xml.etree import ElementTree
 
 from jinja2 import Environment, FunctionLoader, StrictUndefined
 from markupsafe import Markup, escape
 
+from lp_sweep.analysis.figures import theme
 from lp_sweep.analysis.figures.drawings import Drawing
-from lp_sweep.analysis.report.gather import gather
-from lp_sweep.analysis.report.glossary import GLOSSARY
-from lp_sweep.analysis.report.inline import Inliner
+from lp_sweep.analysis.notes import GLOSSARY
+from lp_sweep.analysis.report.gather import Live, gather
 from lp_sweep.analysis.report.page import Page
 from lp_sweep.analysis.views import VIEWS, open_views
 from lp_sweep.storage.errors import SpecError, StoreError
@@ -108,27 +112,45 @@ def _save(drawing: Drawing, folder: Path | None) -> list[Path]:
 
 def render_page(page: Page) -> str:
     """The HTML of a page."""
+    drawn, style = _inlined(page.figures.drawings)
+    style = template_file("report.css") + style
+    script = template_file("report.js")
+    return _rendered(
+        "report.html.j2",
+        page=page,
+        drawn=drawn,
+        style=Markup(style),
+        script=Markup(script),
+        policy=_policy(style, script),
+    )
+
+
+class LivePart(NamedTuple):
+    """HTML to be put into a page that has `report.css`, and the classes of its figures."""
+
+    html: str
+    style: str
+
+
+def render_live(part: Live) -> LivePart:
+    drawn, style = _inlined(part.drawings)
+    return LivePart(_rendered("live.html.j2", part=part, drawn=drawn), style)
+
+
+def _inlined(drawings: Sequence[Drawing]) -> tuple[dict[str, Markup], str]:
+    """Each drawing by its name, for a page, and the rules of their classes."""
     inliner = Inliner()
     drawn = {
         drawing.name: Markup(  # its text was escaped with the XML
             inliner.inline(drawing.svg(), f"fig-{drawing.name}", f"said-{drawing.name}")
         )
-        for drawing in page.figures.drawings
+        for drawing in drawings
     }
-    style = _template_file("report.css") + inliner.css()
-    script = _template_file("report.js")
-    return (
-        _environment()
-        .get_template("report.html.j2")
-        .render(
-            page=page,
-            drawn=drawn,
-            glossary=GLOSSARY,
-            style=Markup(style),
-            script=Markup(script),
-            policy=_policy(style, script),
-        )
-    )
+    return drawn, inliner.css()
+
+
+def _rendered(template: str, **values: Any) -> str:
+    return _environment().get_template(template).render(glossary=GLOSSARY, **values)
 
 
 def _policy(style: str, script: str) -> str:
@@ -143,14 +165,15 @@ def _hash(text: str) -> str:
     return f"sha256-{base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()}"
 
 
-def _template_file(name: str) -> str:
+def template_file(name: str) -> str:
+    """The text of a template, a style sheet or a script of the page."""
     folder = files("lp_sweep.analysis.report") / "templates"
     return (folder / name).read_text(encoding="utf-8")
 
 
 def _environment() -> Environment:
     environment = Environment(
-        loader=FunctionLoader(_template_file),
+        loader=FunctionLoader(template_file),
         autoescape=True,
         undefined=StrictUndefined,
         finalize=_visible,
@@ -185,3 +208,87 @@ def prose(text: str) -> Markup:
     return Markup("").join(
         code.format(part) if place % 2 else escape(part) for place, part in enumerate(parts)
     )
+
+
+_HREF = "{http://www.w3.org/1999/xlink}href"
+_REFERENCE = re.compile(r"url\(#([\w.-]+)\)")
+_OTHER = re.compile(r"#[0-9a-f]{6}\b")  # of a map whose dark end the dark page hides
+_NUMBER = re.compile(r"-?\d+\.\d+")
+_LENGTHS = frozenset({"d", "points", "transform", "x", "y", "width", "height", "viewBox"})
+_DROPPED = frozenset({"metadata", "style", "title"})  # the first is the page's to say
+# theme's colours -> variables of report.css
+_COLOURS = {
+    **{colour.lower(): f"var(--c{place})" for place, colour in enumerate(theme.COLOURS)},
+    theme.YELLOW.lower(): "var(--c-far)",
+    theme.GREY.lower(): "var(--muted)",
+    theme.LIGHT.lower(): "var(--rule)",
+    "#000000": "var(--ink)",
+    "#ffffff": "var(--paper)",
+}
+
+
+class Inliner:
+    """Collects the classes of all figures of one page."""
+
+    def __init__(self) -> None:
+        self._classes: dict[str, str] = {}  # declarations -> name
+
+    def inline(self, svg: str, name: str, described_by: str) -> str:
+        """The figure as an `svg` element for an HTML page, its text escaped.
+
+        name: goes in front of identifiers; described_by: the element of the page that says what is
+        seen. `svg` is a file of matplotlib's, with text as text.
+        """
+        root = ElementTree.fromstring(svg)
+        referred = set(_REFERENCE.findall(svg)) | set(re.findall(r'xlink:href="#([\w.-]+)"', svg))
+        elements = list(root.iter())
+        for element in elements:
+            element.tag = element.tag.rpartition("}")[2]
+            self._plain(element, name, referred)
+        for parent in elements:
+            for child in [child for child in parent if child.tag in _DROPPED]:
+                parent.remove(child)
+        for key in ("width", "height", "version"):  # as wide as the page
+            root.attrib.pop(key, None)
+        root.attrib |= {"role": "img", "aria-labelledby": described_by}
+        return ElementTree.tostring(root, encoding="unicode")
+
+    def css(self) -> str:
+        """The rules of all figures so far."""
+        return "".join(f".{name}{{{rules}}}\n" for rules, name in self._classes.items())
+
+    def _plain(self, element: ElementTree.Element, name: str, referred: set[str]) -> None:
+        found = element.attrib
+        if found.get("id") in referred:
+            found["id"] = f"{name}-{found['id']}"
+        else:
+            found.pop("id", None)
+        if _HREF in found:
+            found["href"] = found.pop(_HREF).replace("#", f"#{name}-", 1)
+        for key in _LENGTHS & found.keys():
+            found[key] = " ".join(_NUMBER.sub(_rounded, found[key]).split())
+        if "fill" in found:  # of a hatch
+            found["fill"] = _COLOURS.get(found["fill"], found["fill"])
+        if "clip-path" in found:
+            found["clip-path"] = _REFERENCE.sub(rf"url(#{name}-\1)", found["clip-path"])
+        if style := found.pop("style", ""):
+            found["class"] = self._class_of(style, name)
+        element.text, element.tail = _text(element.text), _text(element.tail)
+
+    def _class_of(self, style: str, name: str) -> str:
+        parts = (part.strip() for part in style.split(";"))
+        kept = [part for part in parts if part and not part.startswith("font-family")]
+        rules = _REFERENCE.sub(rf"url(#{name}-\1)", ";".join(kept))
+        for colour, variable in _COLOURS.items():
+            rules = rules.replace(colour, variable)
+        rules = _OTHER.sub(r"color-mix(in oklab,\g<0>,#fff var(--lift))", rules)
+        return self._classes.setdefault(rules, f"f{len(self._classes)}")
+
+
+def _text(text: str | None) -> str | None:
+    """None for the indentation between elements."""
+    return text if text and not text.isspace() else None
+
+
+def _rounded(match: re.Match[str]) -> str:
+    return f"{float(match[0]):.2f}".rstrip("0").rstrip(".")

@@ -13,21 +13,26 @@ so that the set holds the answer in 90%. A K without a score can be the answer, 
 unless a larger one is surely within.
 
 The loss is paired by seed and row. Its variance over seeds is in part pooled over other networks
-(`spread`), so that one or two seeds give a set as well. A search (`until: min_layers`) has a set of
-its own: `analysis.adaptive`.
+(`Spreads`), so that one or two seeds give a set as well. A search (`until: min_layers`) has a set
+of its own, from `analysis.adaptive`: see `credible_sets`.
+
+Two or three seeds say little about their own spread. Networks of one model and task, trained with
+the same seeds, together say more: what is left of their scores after a mean for each network and
+one for each seed. Only networks within NEAR points of the full model count, since a broken network
+moves by tens of points and says nothing about a healthy one.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
 import pyarrow as pa
 
-from lp_sweep.analysis.adaptive.stored import credible_sets
+from lp_sweep.analysis.adaptive.posterior import Draws, Pair, draw
+from lp_sweep.analysis.adaptive.search import credible
 from lp_sweep.analysis.statistics import networks
-from lp_sweep.analysis.statistics.answers import Network, Reader, compare, reader
 from lp_sweep.analysis.statistics.estimates import (
     Estimate,
     Scores,
@@ -35,8 +40,7 @@ from lp_sweep.analysis.statistics.estimates import (
     half_width,
     scores_of,
 )
-from lp_sweep.analysis.statistics.networks import Row
-from lp_sweep.analysis.statistics.spread import Spread, Spreads, moderated
+from lp_sweep.analysis.statistics.networks import Network, Reader, Row, compare, reader
 from lp_sweep.storage.catalog import Catalog
 
 Unit = Literal["points", "percent"]
@@ -44,13 +48,6 @@ _ITSELF = 0.045  # the chance that the answer's own loss is called beyond the li
 _LARGER = 0.045  # the chance that a larger K is called within it, of which ...
 _ASIDE = 0.005  # ... this is spent on putting aside what is surely beyond
 
-_ANSWERS = """
-FROM min_layers
-WHERE unit = $unit
-    AND (len($models::VARCHAR[]) = 0 OR list_contains($models::VARCHAR[], model))
-    AND (len($strategies::VARCHAR[]) = 0 OR list_contains($strategies::VARCHAR[], strategy))
-ORDER BY sweep, model, position, delta
-"""
 _CURVE = ("sweep", "model", "procedure", "strategy", "task")
 _AS_THERE = (  # as in min_layers
     *("max_dropped", "max_dropped_low", "max_dropped_high"),
@@ -83,24 +80,17 @@ class Curve(NamedTuple):
     spread: Spread
 
 
-def min_layers_rows(
-    catalog: Catalog,
-    *,
-    unit: Unit = "points",
-    models: Sequence[str] = (),
-    strategies: Sequence[str] = (),
-) -> pa.Table:
-    """Rows of SCHEMA: those of `min_layers`, with the set of answers that holds in 90%."""
-    wanted = {"unit": unit, "models": list(models), "strategies": list(strategies)}
-    asked = catalog.query(_ANSWERS, wanted).to_pylist()
+def with_sets(catalog: Catalog, answers: pa.Table) -> pa.Table:
+    """Rows of SCHEMA: rows of `min_layers`, each with the set of answers that holds in 90%."""
+    asked = answers.to_pylist()
     cells = networks.cells(catalog, (), ())
     listed, spreads, read = _by_curve(cells), Spreads(cells), reader(catalog)
     curves: dict[tuple[Any, ...], Curve | str] = {}
     rows = []
     for answer, of_search in zip(asked, credible_sets(catalog, asked), strict=True):
-        key = tuple(answer[name] for name in _CURVE)
+        key = _key(answer)
         if of_search is not None:
-            rows.append({**_answer(answer), "credible": of_search})
+            rows.append({**answer, "credible": of_search})
             continue
         if key not in curves:
             curves[key] = curve_of(listed.get(key, ()), spreads, read)
@@ -112,7 +102,7 @@ def _by_curve(cells: Sequence[Row]) -> dict[tuple[Any, ...], list[Row]]:
     curves: dict[tuple[Any, ...], list[Row]] = {}
     for cell in cells:
         if cell["feed_forward"] == "none" and cell["state"] != "impossible":  # as in min_layers
-            curves.setdefault(tuple(cell[name] for name in _CURVE), []).append(cell)
+            curves.setdefault(_key(cell), []).append(cell)
     return curves
 
 
@@ -191,14 +181,13 @@ def answer_set(beyond: Mapping[int, Estimate | None]) -> list[int]:
 
 
 def _row(answer: Row, curve: Curve | str) -> dict[str, Any]:
-    row = _answer(answer)
     if isinstance(curve, str):
-        return {**row, "reason": curve}
+        return {**answer, "reason": curve}
     can_be = {*answer_set(excess(curve, answer["delta"], answer["unit"]))}
     if answer["max_dropped"] is not None:  # percent of a score below zero: only no loss will do
         can_be.add(answer["max_dropped"])
     return {
-        **row,
+        **answer,
         "credible": sorted(can_be),
         "n_examples": curve.scores.rows,
         "seed_sd": curve.spread.sd,
@@ -206,6 +195,167 @@ def _row(answer: Row, curve: Curve | str) -> dict[str, Any]:
     }
 
 
-def _answer(answer: Row) -> dict[str, Any]:
-    names = (*_CURVE, *_AS_THERE, "delta", "unit", "depth", "n_seeds", "untried")
-    return {name: answer[name] for name in names}
+NEAR = 5.0  # points below the full model
+WEIGHT = 4  # pooled degrees of freedom that count at most beside a network's own
+ASSUMED_SD, _ASSUMED_FREEDOM = 1.0, 2  # points; where no network of the task has two seeds
+OWN = "model and task"  # the source of a pool that has the network itself in it
+_ROUNDING = 1e-9  # points²
+
+
+class Spread(NamedTuple):
+    """Spread of one network's score over seeds, without what all networks of a seed share."""
+
+    variance: float  # points²
+    freedom: int
+    source: str  # model and task, task, assumed
+
+    @property
+    def sd(self) -> float:
+        return float(self.variance**0.5)
+
+
+class Squares(NamedTuple):
+    total: float
+    freedom: int
+
+
+ASSUMED = Spread(ASSUMED_SD**2, _ASSUMED_FREEDOM, "assumed")
+
+
+class Spreads:
+    """The pooled spreads of a store's cells, by model and task."""
+
+    def __init__(self, cells: Sequence[Row]) -> None:
+        self._by_model: dict[tuple[Any, ...], list[Squares]] = {}
+        self._by_task: dict[tuple[Any, ...], list[Squares]] = {}
+        for (model, _, task, metric), scores in _scores(cells).items():
+            squares = left_over(near(scores))
+            self._by_model.setdefault((model, task, metric), []).append(squares)
+            self._by_task.setdefault((task, metric), []).append(squares)
+
+    def of(self, model: str, task: str, metric: str) -> Spread:
+        """`metric` as cells name it."""
+        places = (
+            (OWN, self._by_model.get((model, task, metric), ())),
+            ("task", self._by_task.get((task, metric), ())),
+        )
+        for source, found in places:
+            spread = spread_of(found, source)
+            if spread is not None:
+                return spread
+        return ASSUMED
+
+
+def spread_of(found: Iterable[Squares], source: str) -> Spread | None:
+    """None where nothing is left over: equal scores are a coincidence of few rows."""
+    total, freedom = (sum(part) for part in zip((0.0, 0), *found, strict=True))
+    if not freedom or total <= _ROUNDING:
+        return None
+    return Spread(float(total / freedom), int(freedom), source)
+
+
+_Scores = Mapping[tuple[Any, int], float]  # network and seed -> points
+
+
+def _scores(cells: Sequence[Row]) -> dict[tuple[Any, ...], dict[tuple[int, int], float]]:
+    """By model, procedure, task and metric. A network is known by its trials: settings that keep
+    the same layers, and sweeps that share trials, count once."""
+    tables: dict[tuple[Any, ...], dict[tuple[int, int], float]] = {}
+    network_of: dict[str, int] = {}  # by trial
+    for group in networks.by_setting(cells):
+        done = [cell for cell in group if cell["state"] == "done" and cell["score"] is not None]
+        if not done:
+            continue
+        place = tuple(done[0][name] for name in ("model", "procedure", "task", "metric"))
+        own = {cell["seed"]: (cell["trial_id"], cell["score"]) for cell in done}
+        full = {
+            cell["seed"]: (cell["full_trial_id"], cell["score_full"])
+            for cell in done
+            if cell["full_trial_id"] is not None and cell["score_full"] is not None
+        }
+        for seeds in (own, full):
+            known = (network_of[trial] for trial, _ in seeds.values() if trial in network_of)
+            network = next(known, len(network_of))
+            network_of |= {trial: network for trial, _ in seeds.values()}
+            scores = tables.setdefault(place, {})
+            scores.update({(network, seed): score for seed, (_, score) in seeds.items()})
+    return tables
+
+
+def near(scores: _Scores) -> dict[tuple[Any, int], float]:
+    """Those of networks within NEAR points of the best mean."""
+    means: dict[Any, list[float]] = {}
+    for (network, _), score in scores.items():
+        means.setdefault(network, []).append(score)
+    best = max(sum(points) / len(points) for points in means.values())
+    near = {name for name, points in means.items() if sum(points) / len(points) >= best - NEAR}
+    return {key: score for key, score in scores.items() if key[0] in near}
+
+
+def left_over(scores: _Scores) -> Squares:
+    """Residuals of a least-squares fit of one mean per network and one per seed."""
+    if not scores:
+        return Squares(0.0, 0)
+    names = list(scores)
+    columns = [sorted({name[part] for name in names}, key=str) for part in (0, 1)]
+    design = np.array(
+        [[name[part] == other for part in (0, 1) for other in columns[part]] for name in names],
+        float,
+    )
+    points = np.array(list(scores.values()))
+    fitted, _, rank, _ = np.linalg.lstsq(design, points, rcond=None)
+    rest = points - design @ fitted
+    return Squares(float(rest @ rest), len(points) - int(rank))
+
+
+def moderated(change: Estimate, seeds: int, spread: Spread) -> Estimate:
+    """A change against the full model whose variance over seeds is its own together with the pooled
+    one (twice that of one network), which counts as up to WEIGHT more seeds: the posterior mean of
+    the variance in Smyth 2004, *Linear models and empirical Bayes methods*, section 3. What the
+    change itself brought into the pool does not count again."""
+    own = seeds - 1
+    others = spread.freedom - own if spread.source == OWN else spread.freedom
+    extra = min(max(others, 0), WEIGHT)
+    variance = own * change.seeds * seeds + extra * 2 * spread.variance
+    return change._replace(seeds=variance / (own + extra) / seeds, freedom=own + extra)
+
+
+_CELLS = """
+SELECT sweep, model, procedure, strategy, task, k, seed, any_value(score) AS score
+FROM cells
+WHERE search IS NOT NULL AND feed_forward = 'none' AND k IS NOT NULL AND state <> 'impossible'
+GROUP BY ALL
+ORDER BY ALL
+"""
+
+
+def credible_sets(catalog: Catalog, answers: Iterable[Row]) -> list[list[int] | None]:
+    """For each row of `min_layers` the K that can be the answer in 90%, ascending; None where it is
+    of no search, or nothing was run of it that could be compared."""
+    curves = _curves(catalog)
+    return [_credible(curves.get(_key(answer)), answer) for answer in answers]
+
+
+def _curves(catalog: Catalog) -> dict[tuple[Any, ...], Draws]:
+    cells: dict[tuple[Any, ...], list[Row]] = {}
+    for row in catalog.query(_CELLS).to_pylist():
+        cells.setdefault(_key(row), []).append(row)
+    return {key: draws for key, rows in cells.items() if (draws := _draws(rows)) is not None}
+
+
+def _draws(rows: Sequence[Row]) -> Draws | None:
+    points = {Pair(row["k"], row["seed"]): row["score"] for row in rows if row["score"] is not None}
+    if not any(pair.k == 0 for pair in points):
+        return None
+    return draw(tuple(sorted({row["k"] for row in rows})), points)
+
+
+def _credible(draws: Draws | None, answer: Row) -> list[int] | None:
+    if draws is None:
+        return None
+    share = draws.full / 100 if answer["unit"] == "percent" else 1.0
+    return list(credible(draws, answer["max_dropped_low"], answer["delta"] * share))
+
+
+def _key(row: Row) -> tuple[Any, ...]:
+    return tuple(row[name] for name in _CURVE)

@@ -23,7 +23,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from lp_sweep.analysis.statistics.answers import Network, Reader, compare
+from lp_sweep.analysis.statistics.networks import Network, Reader, compare
 from lp_sweep.analysis.statistics.resampling import METRICS
 from lp_sweep.storage.catalog import Catalog
 

@@ -30,20 +30,6 @@ class Format(StrEnum):
     latex = "latex"
 
 
-class TableName(StrEnum):
-    """The tables that `lp-sweep table` prints."""
-
-    min_layers = "min-layers"
-    tasks = "tasks"
-    strategies = "strategies"
-    speed = "speed"
-    intervals = "intervals"
-    significance = "significance"
-    min_layers_interval = "min-layers-interval"
-    random_control = "random-control"
-    setups = "setups"
-
-
 class Unit(StrEnum):
     """What a loss is counted in."""
 

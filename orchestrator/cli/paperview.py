@@ -7,9 +7,8 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 from lp_sweep.analysis.paper.compare import JUDGED, MANY, PAPER_TABLES, check, compare, paper_table
-from lp_sweep.analysis.paper.models import stands
 from lp_sweep.analysis.paper.numbers import DEPTHS
-from lp_sweep.analysis.paper.ours import models
+from lp_sweep.analysis.paper.ours import models, stands
 from lp_sweep.analysis.raw import RAW
 from lp_sweep.analysis.render import render, render_rows
 from lp_sweep.orchestrator.cli.output import say

@@ -9,6 +9,7 @@ from typing import Annotated
 
 import typer
 
+from lp_sweep.analysis.tables import TABLES
 from lp_sweep.orchestrator.cli import completion
 from lp_sweep.orchestrator.cli.interrupt import ends_promptly
 from lp_sweep.orchestrator.cli.options import (
@@ -23,7 +24,6 @@ from lp_sweep.orchestrator.cli.options import (
     SetupOption,
     StoreOption,
     SweepOption,
-    TableName,
     Unit,
     losses,
 )
@@ -65,11 +65,22 @@ def query(
             emit(render_rows(rows, form), end="", form=form)
 
 
+def _known_table(name: str) -> str:
+    if name not in TABLES:
+        raise typer.BadParameter(f"{name!r} is not one of {', '.join(map(repr, TABLES))}.")
+    return name
+
+
 @app.command()
 def table(
     name: Annotated[
-        TableName,
-        typer.Argument(metavar="NAME", show_choices=False, help=f"One of {', '.join(TableName)}."),
+        str,
+        typer.Argument(
+            metavar="NAME",
+            autocompletion=lambda: [*TABLES],
+            callback=_known_table,
+            help=f"One of {', '.join(TABLES)}.",
+        ),
     ],
     store: StoreOption = None,
     sweep: SweepOption = None,
@@ -102,8 +113,8 @@ def table(
     from lp_sweep.orchestrator.service import tables
     from lp_sweep.orchestrator.service.store import existing, opened
 
-    asked = tables.TableAsked(name.value, unit.value, model or (), strategy or ())
-    views = tables.VIEWS_READ[name.value]
+    asked = tables.TableAsked(name, unit.value, model or (), strategy or ())
+    views = TABLES[name].views
     with ends_promptly():
         location = existing(store or DEFAULT_STORE)
         catalog = opened(location, sweep, setup, losses(within), views)

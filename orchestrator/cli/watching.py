@@ -187,11 +187,10 @@ def serve(location: str, sweep: str | None, port: int) -> None:
     """Raises PreflightError without the server's library, or for a port that can't be had;
     StoreError for what is no store, SpecError for an unknown sweep."""
     uvicorn = _library()
-    from lp_sweep.orchestrator.watch.follower import Follower
     from lp_sweep.orchestrator.watch.web import Looks, page_app
 
     store = existing(location)
-    looks = Looks(Follower(store), store.location, sweep)
+    looks = Looks(store, sweep)
     looks.first()
     app = page_app(looks)
     with _listening(port) as listening:

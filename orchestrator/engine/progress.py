@@ -1,5 +1,5 @@
-"""What a person sees while a sweep runs, on stderr: lines for logs and pipes. `livereporter` has
-the display of a terminal, `eventreporter` the stream for programs."""
+"""What a person sees while a sweep runs, on stderr: lines for logs and pipes. `watch.reporters`
+has the display of a terminal and the stream for programs."""
 
 from __future__ import annotations
 

@@ -12,11 +12,10 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from lp_sweep.analysis import phrases
-from lp_sweep.analysis.adaptive.stored import credible_sets
-from lp_sweep.analysis.mixed import mixed_notes
+from lp_sweep.analysis.notes import mixed_notes, untaught
 from lp_sweep.analysis.statistics import selection
-from lp_sweep.analysis.statistics.answers import Answers, Network, Reader, answers_of
-from lp_sweep.analysis.untaught import untaught
+from lp_sweep.analysis.statistics.minimum import credible_sets
+from lp_sweep.analysis.statistics.networks import Answers, Network, Reader, answers_of
 from lp_sweep.orchestrator.sweepfile.wording import choose
 from lp_sweep.storage.catalog import Catalog
 from lp_sweep.storage.errors import SpecError

@@ -9,8 +9,8 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from lp_sweep.analysis.statistics import intervals
-from lp_sweep.analysis.statistics.answers import Network, answers_of
 from lp_sweep.analysis.statistics.intervals import Interval
+from lp_sweep.analysis.statistics.networks import Network, answers_of
 from lp_sweep.orchestrator.export.places import HUB, full_spec, hub_source
 from lp_sweep.storage.identity import trial_id
 from lp_sweep.storage.specs import TrialSpec

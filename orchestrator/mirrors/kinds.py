@@ -14,7 +14,7 @@ from lp_sweep.storage.printable import short
 from lp_sweep.storage.redact import redact_text
 
 if TYPE_CHECKING:
-    from lp_sweep.orchestrator.mirrors.runs import MirroredRun
+    from lp_sweep.orchestrator.mirrors.copying import MirroredRun
 
 
 class MirrorKind(StrEnum):

@@ -15,8 +15,8 @@ from typing import Any
 
 import wandb
 
+from lp_sweep.orchestrator.mirrors.copying import MirroredRun
 from lp_sweep.orchestrator.mirrors.kinds import Mirror, MirrorKind, answering
-from lp_sweep.orchestrator.mirrors.runs import MirroredRun
 from lp_sweep.storage.errors import LpSweepError
 
 

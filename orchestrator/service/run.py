@@ -21,7 +21,7 @@ from lp_sweep.orchestrator.mirrors.kinds import check_installed
 from lp_sweep.orchestrator.plan.selection import Selection, retry_selection
 from lp_sweep.orchestrator.plan.unkept import unkept_note
 from lp_sweep.orchestrator.service.request import Planned, Request, planned
-from lp_sweep.orchestrator.watch.eventreporter import EventReporter
+from lp_sweep.orchestrator.watch.reporters import EventReporter
 from lp_sweep.storage.errors import LpSweepError, SpecError
 from lp_sweep.storage.places import run_with
 from lp_sweep.storage.printable import printable
@@ -97,8 +97,8 @@ class Prepared(NamedTuple):
 
     def run(self, events: Callable[[str], object] | None = None) -> RunResult:
         """See `run`."""
-        from lp_sweep.orchestrator.watch.livereporter import make_display
         from lp_sweep.orchestrator.watch.mirroring import mirrored
+        from lp_sweep.orchestrator.watch.reporters import make_display
 
         options, store, timings = self.options, self.store, self.planned.ledger.timings
         sweep = self.planned.sweep

@@ -9,7 +9,7 @@ from collections.abc import Collection, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from lp_sweep.orchestrator.plan.known import attempted_work, failures
-from lp_sweep.orchestrator.watch.counts import COLUMNS, state_counts
+from lp_sweep.orchestrator.watch.picture import COLUMNS, state_counts
 from lp_sweep.storage.errors import StoreError
 from lp_sweep.storage.printable import page, printable, unknown_sweep
 from lp_sweep.storage.runs import Announcement, Observer

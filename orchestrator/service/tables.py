@@ -8,35 +8,20 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
-from lp_sweep.analysis.mixed import mixed_notes, setup_notes
-from lp_sweep.analysis.statistics.tables import STATISTICS
-from lp_sweep.analysis.tables import TABLES, Table, setups_table
+from lp_sweep.analysis.notes import mixed_notes, setup_notes
+from lp_sweep.analysis.tables import TABLES, Table, Unit
 from lp_sweep.orchestrator.sweepfile.wording import choose
 from lp_sweep.storage.errors import SpecError, StoreError
 
 if TYPE_CHECKING:
     from lp_sweep.storage.catalog import Catalog
 
-# all that the queries of each table name: of a view that only others read, only that is there
-_OF_ANSWERS = ("trials", "predictions", "cells")
-VIEWS_READ = {
-    "min-layers": ("min_layers", "cells"),
-    "tasks": ("task_table",),
-    "strategies": ("strategy_table",),
-    "speed": ("speed_table",),
-    "random-control": ("random_control",),
-    "intervals": _OF_ANSWERS,
-    "significance": _OF_ANSWERS,
-    "min-layers-interval": (*_OF_ANSWERS, "min_layers"),
-    "setups": ("attempts",),  # none of its own: this one takes no time
-}
-
 
 class TableAsked(NamedTuple):
     """Which table; models and strategies are names or patterns (none: all)."""
 
     name: str
-    unit: str = "points"
+    unit: Unit = "points"
     models: Sequence[str] = ()
     strategies: Sequence[str] = ()
 
@@ -44,30 +29,30 @@ class TableAsked(NamedTuple):
 def make_table(catalog: Catalog, asked: TableAsked) -> Table:
     """The table. Raises SpecError for an unknown table, or for a model or a strategy that the store
     does not have."""
-    if asked.name == "speed" and asked.strategies:
-        raise SpecError("table speed takes no --strategy: it lists networks. Use --model alone.")
-    if asked.name == "setups":
-        if asked.models or asked.strategies:
-            raise SpecError("table setups takes no --model and no --strategy. Use --sweep.")
-        return setups_table(catalog)
     try:
-        choose("table", asked.name, VIEWS_READ)
+        choose("table", asked.name, TABLES)
     except ValueError as error:
         raise SpecError(str(error)) from None
-    make = {**TABLES, **STATISTICS}[asked.name]
+    definition = TABLES[asked.name]
+    if asked.strategies and "strategy" not in definition.takes:
+        also = "" if "model" in definition.takes else " and no --model"
+        raise SpecError(f"table {asked.name} takes no --strategy{also}.")
+    if asked.models and "model" not in definition.takes:
+        raise SpecError(f"table {asked.name} takes no --model and no --strategy. Use --sweep.")
     models = _named(catalog, "model", asked.models)
     strategies = _named(catalog, "strategy", asked.strategies)
-    table = make(catalog, unit=asked.unit, models=models, strategies=strategies)
+    table = definition(catalog, unit=asked.unit, models=models, strategies=strategies)
     return replace(table, notes=(*first_notes(catalog, asked), *table.notes))
 
 
 def first_notes(catalog: Catalog, asked: TableAsked) -> tuple[str, ...]:
     """The first notes of a table. Who reads CSV or JSON, which have no notes, gets them on stderr.
     Mostly there are none."""
-    if asked.name == "setups":
+    takes = TABLES[asked.name].takes
+    if not takes:
         return ()
     hidden = [f"{note}." for note in setup_notes(catalog)]
-    if asked.name == "speed":  # of networks, however they were trained
+    if "strategy" not in takes:  # of networks, however they were trained
         return tuple(hidden)
     return (*mixed_notes(catalog, _named(catalog, "model", asked.models)), *hidden)
 
@@ -99,8 +84,7 @@ class Drawn(NamedTuple):
 
 def draw(catalog: Catalog, folder: Path) -> Drawn:
     """Figures 2 to 5 and those beside them, as SVG and PNG. Raises StoreError."""
-    from lp_sweep.analysis.figures.absent import why_absent
-    from lp_sweep.analysis.figures.drawings import FIGURES
+    from lp_sweep.analysis.figures.drawings import FIGURES, why_absent
 
     drawn = Drawn([], [])
     try:

@@ -1,23 +1,14 @@
-// Follows state.json and draws it. All text goes in as text: nothing of a store is read as HTML.
+// Follows state.json and answer.json. Text goes in as text; the answer is HTML of the report's own
+// templates, which escape all text of a store.
 "use strict";
 
 const EVERY = 3000; // ms
-const WIDE = 360, HIGH = 220, LEFT = 42, RIGHT = 8, TOP = 8, BOTTOM = 26;
-const COLOURS = 7, MARKS = 4;
-
 const $ = (id) => document.getElementById(id);
 
 function element(name, text, ...children) {
   const made = document.createElement(name);
   if (text !== undefined && text !== null) made.textContent = text;
   made.append(...children);
-  return made;
-}
-
-function shape(name, attributes, text) {
-  const made = document.createElementNS("http://www.w3.org/2000/svg", name);
-  for (const [key, value] of Object.entries(attributes)) made.setAttribute(key, value);
-  if (text !== undefined) made.textContent = text;
   return made;
 }
 
@@ -76,133 +67,28 @@ function choice(p) {
   if (document.activeElement !== $("sweeps")) $("sweeps").value = p.sweep;
 }
 
-// -- score against K
+// -- the report's answer, with its figure and its table of scores
 
-function groups(curves) {
-  const found = new Map();
-  for (const curve of curves) {
-    if (!curve.points.some((point) => point.n)) continue;
-    const key = JSON.stringify([curve.model, curve.task]);
-    if (!found.has(key)) found.set(key, []);
-    found.get(key).push(curve);
-  }
-  return found;
+const style = new CSSStyleSheet();
+document.adoptedStyleSheets = [style];
+let shown = "";
+
+function label(details) {
+  return details.id || details.querySelector("h4").textContent;
 }
 
-function scale(curves) {
-  const points = curves.flatMap((curve) => curve.points).filter((point) => point.n);
-  const ks = points.map((point) => point.k);
-  const low = Math.min(...points.map((point) => point.mean - (point.sd || 0)));
-  const high = Math.max(...points.map((point) => point.mean + (point.sd || 0)));
-  const pad = Math.max(1, 0.05 * (high - low));
-  const [k0, k1, y0, y1] = [Math.min(...ks), Math.max(...ks), low - pad, high + pad];
-  return {
-    ks: [...new Set(ks)].sort((a, b) => a - b), y0, y1,
-    x: (k) => LEFT + 10 + (WIDE - LEFT - RIGHT - 20) * (k1 > k0 ? (k - k0) / (k1 - k0) : 0.5),
-    y: (score) => TOP + (HIGH - TOP - BOTTOM) * (1 - (score - y0) / (y1 - y0)),
-  };
-}
-
-function axes(svg, at) {
-  const [left, bottom] = [LEFT, HIGH - BOTTOM];
-  for (let i = 0; i <= 4; i++) {
-    const score = at.y0 + (i / 4) * (at.y1 - at.y0), y = at.y(score);
-    svg.append(shape("line", {class: "axis", x1: left, x2: WIDE - RIGHT, y1: y, y2: y}));
-    svg.append(shape("text", {x: left - 4, y: y + 4, "text-anchor": "end"}, score.toFixed(1)));
-  }
-  const step = Math.ceil(at.ks.length / 13);
-  at.ks.filter((_, i) => i % step === 0).forEach((k) =>
-    svg.append(shape("text", {x: at.x(k), y: bottom + 16, "text-anchor": "middle"}, k)));
-  svg.append(shape("text", {x: WIDE - RIGHT, y: HIGH - 1, "text-anchor": "end"}, "K"));
-}
-
-function mark(kind, x, y, colour) {
-  const about = {class: `mark ${colour}`};
-  if (kind === 0) return shape("circle", {...about, cx: x, cy: y, r: 3.5});
-  if (kind === 1) return shape("rect", {...about, x: x - 3.5, y: y - 3.5, width: 7, height: 7});
-  const corners = kind === 2
-    ? [[0, -4.5], [4.5, 3.5], [-4.5, 3.5]] : [[0, -5], [5, 0], [0, 5], [-5, 0]];
-  return shape("polygon",
-    {...about, points: corners.map(([dx, dy]) => `${x + dx},${y + dy}`).join(" ")});
-}
-
-function look(index) {
-  const turn = Math.floor(index / COLOURS) % 3;
-  return {colour: `c${index % COLOURS}`, dash: `dash${turn}`, kind: index % MARKS};
-}
-
-function line(svg, curve, at, index) {
-  const {colour, dash, kind} = look(index);
-  const points = curve.points.filter((point) => point.n);
-  const path = points.map((point) => `${at.x(point.k)},${at.y(point.mean)}`).join(" ");
-  svg.append(shape("polyline", {class: `line ${colour} ${dash}`, points: path}));
-  for (const point of points) {
-    const [x, y] = [at.x(point.k), at.y(point.mean)];
-    if (point.sd) svg.append(shape("line", {class: `spread ${colour}`, x1: x, x2: x,
-      y1: at.y(point.mean - point.sd), y2: at.y(point.mean + point.sd)}));
-    svg.append(mark(kind, x, y, colour));
-  }
-}
-
-function legend(curves) {
-  const made = element("div");
-  made.className = "legend";
-  curves.forEach((curve, index) => {
-    const {colour, dash, kind} = look(index);
-    const svg = shape("svg", {viewBox: "0 0 32 12", "aria-hidden": "true"});
-    svg.append(shape("line", {class: `line ${colour} ${dash}`, x1: 0, x2: 32, y1: 6, y2: 6}));
-    svg.append(mark(kind, 16, 6, colour));
-    made.append(element("span", null, svg, ` ${curve.strategy}`));
-  });
-  return made;
-}
-
-function told(point) {
-  if (!point) return "";
-  if (!point.n) return "…";
-  const spread = point.sd === null ? "" : ` ±${point.sd.toFixed(2)}`;
-  return `${point.mean.toFixed(2)}${spread} n=${point.n}${point.n < point.asked ? `/${point.asked}` : ""}`;
-}
-
-function table(curves, ks) {
-  const made = element("table", null, element("tr", null, element("th", "strategy"),
-    ...ks.map((k) => element("th", `K=${k}`))));
-  for (const curve of curves) {
-    const by = new Map(curve.points.map((point) => [point.k, point]));
-    made.append(element("tr", null, element("td", curve.strategy),
-      ...ks.map((k) => element("td", told(by.get(k))))));
-  }
-  const scroll = element("div", null, made);
-  scroll.className = "scroll";
-  return element("details", null, element("summary", "numbers"), scroll);
-}
-
-function figure(key, curves) {
-  const {model, task} = curves[0], at = scale(curves);
-  const svg = shape("svg", {viewBox: `0 0 ${WIDE} ${HIGH}`, role: "img",
-    "aria-label": `score against K: ${model}, ${task}`});
-  axes(svg, at);
-  curves.forEach((curve, index) => line(svg, curve, at, index));
-  const made = element("figure", null, element("figcaption", `${task}`), svg, legend(curves),
-    table(curves, at.ks));
-  const under = element("p", model);
-  under.className = "quiet";
-  made.insertBefore(under, svg);
-  made.dataset.key = key;
-  return made;
-}
-
-let drawn = "";
-function curves(p) {
-  const now = JSON.stringify(p.curves);
-  if (now === drawn) return;
-  drawn = now;
-  const open = new Set([...document.querySelectorAll("figure:has(details[open])")]
-    .map((one) => one.dataset.key));
-  const figures = [...groups(p.curves)].map(([key, of]) => figure(key, of));
-  for (const one of figures) one.querySelector("details").open = open.has(one.dataset.key);
-  $("scores").hidden = !figures.length;
-  $("curves").replaceChildren(...figures);
+async function answer() {
+  const told = await (await fetch(`answer.json?${new URLSearchParams({...wanted(), shown})}`)).json();
+  if (told.error) trouble(told.error);
+  if (!told.part) return;
+  const before = new Map([...$("report").querySelectorAll("details")].map((one) => [label(one), one.open]));
+  const scrolled = [scrollX, scrollY];
+  shown = told.id;
+  style.replaceSync(told.part.style);
+  $("report").innerHTML = told.part.html;
+  for (const one of $("report").querySelectorAll("details"))
+    if (before.has(label(one))) one.open = before.get(label(one));
+  scrollTo(...scrolled);
 }
 
 // -- the loop
@@ -222,7 +108,6 @@ function show(state) {
   failures(p);
   lists(p);
   choice(p);
-  curves(p);
   $("all").hidden = false;
   scrollTo(...scrolled);
 }
@@ -233,12 +118,15 @@ function trouble(text) {
   $("all").classList.toggle("stale", Boolean(text));
 }
 
+function wanted() {
+  const sweep = new URLSearchParams(location.search).get("sweep");
+  return sweep ? {sweep} : {};
+}
+
 async function ask() {
-  const wanted = new URLSearchParams(location.search).get("sweep");
-  const query = wanted ? `?${new URLSearchParams({sweep: wanted})}` : "";
   let state;
   try {
-    state = await (await fetch(`state.json${query}`)).json();
+    state = await (await fetch(`state.json?${new URLSearchParams(wanted())}`)).json();
   } catch {
     trouble("No answer: has `lp-sweep dashboard` ended? It is asked again.");
     return;
@@ -251,6 +139,7 @@ async function ask() {
   trouble("");
   show(state);
   trouble((state.picture && state.picture.notes.join(" ")) || "");
+  answer().catch(() => {});  // it is asked again
 }
 
 async function follow() {

@@ -1,6 +1,6 @@
 """Follows a store: a picture of one of its sweeps at each look, which reads only what is new.
 
-For any process, whether a run is at work or not. Knows nothing that the store does not say.
+For any process, whether a run is at work or not. It knows nothing that the store does not say.
 """
 
 from __future__ import annotations
@@ -8,18 +8,28 @@ from __future__ import annotations
 import datetime as dt
 import math
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence, Set
 from typing import NamedTuple
 
+import pyarrow as pa
+import pyarrow.compute as pc
+
 from lp_sweep.orchestrator.estimate.pace import Eta
-from lp_sweep.orchestrator.plan.known import points_of
-from lp_sweep.orchestrator.watch.counts import state_counts, waiting_trials
-from lp_sweep.orchestrator.watch.newrecords import NewRecords
-from lp_sweep.orchestrator.watch.picture import Picture, Slot, Waiting
-from lp_sweep.orchestrator.watch.sheet import COLUMNS, Scored, Sheet
-from lp_sweep.orchestrator.watch.tries import Tries
-from lp_sweep.storage.errors import SpecError
+from lp_sweep.orchestrator.plan.known import failures, points_of
+from lp_sweep.orchestrator.plan.words import layers_of, short_model
+from lp_sweep.orchestrator.watch.picture import (
+    Curves,
+    Picture,
+    Slot,
+    Waiting,
+    line_name,
+    state_counts,
+    waiting_trials,
+)
+from lp_sweep.storage.errors import SpecError, StoreError
 from lp_sweep.storage.files import FileInfo
+from lp_sweep.storage.parquet import id_column, schema_of
+from lp_sweep.storage.printable import printable
 from lp_sweep.storage.runs import Announcement, Observer
 from lp_sweep.storage.store import Store
 from lp_sweep.storage.tablefiles import record_name
@@ -202,3 +212,165 @@ def _since(moment: str, now: dt.datetime) -> float | None:
 
 def _now() -> dt.datetime:
     return dt.datetime.now(dt.UTC)
+
+
+COLUMNS = (
+    *("model", "depth", "procedure", "feed_forward", "strategy", "task", "seed"),
+    *("kept_layers", "trial_id", "profile_id", "search"),
+)
+
+
+class Scored(NamedTuple):
+    """What a record says: points after the last epoch (None: no number) and seconds it took."""
+
+    points: float | None
+    seconds: float
+
+
+class Sheet:
+    """`cells`: rows of the table `sweeps`, with COLUMNS."""
+
+    def __init__(self, cells: pa.Table) -> None:
+        self.cells = cells
+        rows = cells.to_pylist()
+        self.trials = frozenset(row["trial_id"] for row in rows) - {None}
+        self.curves = Curves(rows)
+        self.seconds = 0.0  # of all trials that have been added
+        self._rows: dict[str, int] = {}
+        for number, row in enumerate(rows):
+            for name in filter(None, (row["trial_id"], row["profile_id"])):
+                self._rows.setdefault(name, number)
+        self._open = set(self.trials)  # not added yet
+
+    def owns(self, id_: str) -> bool:
+        """Whether a trial, or a profile that cells wait for, is of this sweep."""
+        return id_ in self._rows
+
+    def add(self, scored: Mapping[str, Scored]) -> None:
+        """Records that may be of this sweep, and may have been added before."""
+        for trial in self._open & scored.keys():
+            self._open.discard(trial)
+            self.curves.add(trial, scored[trial].points)
+            self.seconds += scored[trial].seconds
+
+    def describe(self, id_: str) -> str:
+        """`bert-base-cased layers 1-8 of 12 rte seed 42`; what no cell names goes by its id."""
+        number = self._rows.get(id_)
+        if number is None:
+            return id_
+        [row] = self.cells.slice(number, 1).to_pylist()
+        model, task = short_model(row["model"]), printable(row["task"])
+        if id_ != row["trial_id"]:
+            return f"{model} profile for {printable(line_name(row))} {task}"
+        layers = layers_of(row["kept_layers"], row["depth"])
+        manner = line_name(row).split(", ")[1:]
+        return " ".join([model, layers, *map(printable, manner), task, f"seed {row['seed']}"])
+
+
+_COLUMNS = ("trial_id", "error_type", "final", "started_at", "ended_at")
+
+Owns = Callable[[str], bool]  # whether work is of the sweep in question
+
+
+class Tries:
+    """`version` goes up when there is more to say. Raises StoreError."""
+
+    def __init__(self, store: Store) -> None:
+        self.version = 0
+        self._store = store
+        self._records = NewRecords(store, "attempts", _COLUMNS)
+        self._rows = self._records.read()  # of nothing, before the first look
+        self._measured: Set[str] = frozenset()  # profiles that are there
+
+    def look(self) -> None:
+        self._records.look()
+        fresh = self._records.read()
+        measured = self._store.names("profiles") if len(self._rows) + len(fresh) else frozenset()
+        if len(fresh) or measured != self._measured:
+            self._rows = pa.concat_tables([self._rows, fresh])
+            self._measured = measured
+            self.version += 1
+
+    def failed(self, owns: Owns, done: Set[str]) -> dict[str, str]:
+        """Work of the sweep -> the type with which it failed for good. `done`: finished trials."""
+        return failures(self._of(owns), done | self._measured)
+
+    def seconds(self, owns: Owns) -> float:
+        """That tries at work of the sweep took; of a lost worker nobody knows."""
+        rows = self._of(owns)
+        lasted = pc.subtract(rows["ended_at"], rows["started_at"]).cast(pa.int64())
+        return float(pc.sum(lasted).as_py() or 0) / 1e6
+
+    def _of(self, owns: Owns) -> pa.Table:
+        ours = [owns(id_) for id_ in self._rows["trial_id"].to_pylist()]
+        return self._rows.filter(pa.array(ours, pa.bool_()))
+
+
+AT_ONCE = 4096  # single files of a look
+_LISTINGS = 30  # a compactor deletes in one go: a few are plenty
+
+
+class NewRecords:
+    """`present`: identifiers as of the last look, without those that can't be read; `taken`: those
+    that were read; `version` goes up when `present` changes. Raises StoreError."""
+
+    def __init__(self, store: Store, table: str, columns: tuple[str, ...]) -> None:
+        self.present: Set[str] = frozenset()
+        self.taken: set[str] = set()
+        self.version = 0
+        self._store, self._table, self._columns = store, table, columns
+        self._singles: dict[str, FileInfo] = {}
+        self._packs: dict[str, frozenset[str]] = {}  # by path
+        self._refused: dict[str, FileInfo | None] = {}  # as it was when it could not be read
+        self._missing: Set[str] = frozenset()  # present, and not taken
+
+    def look(self) -> None:
+        singles, packs = self._listed()
+        if (singles, packs.keys()) == (self._singles, self._packs.keys()):
+            return
+        self._singles, self._packs = singles, packs
+        self._refused = {
+            name: info for name, info in self._refused.items() if singles.get(name) == info
+        }
+        self._settle(set(singles).union(*packs.values()) - self._refused.keys())
+
+    def _settle(self, present: Set[str]) -> None:
+        if present != self.present:
+            self.present = present
+            self.version += 1
+        self._missing = present - self.taken
+
+    def _listed(self) -> tuple[dict[str, FileInfo], dict[str, frozenset[str]]]:
+        for _ in range(_LISTINGS):
+            contents = self._store.contents(self._table)
+            try:
+                packs = self._store.pack_ids(self._table, contents)
+            except FileNotFoundError:  # merged into another, which a new listing shows
+                continue
+            return {name: info for name, info in contents.singles.items() if info.size}, packs
+        raise StoreError(f"the {self._table} of {self._store.location} change at every look")
+
+    def unread(self, wanted: Set[str]) -> Set[str]:
+        """Those of `wanted` that are there and were not read."""
+        return self._missing & wanted
+
+    def read(self, wanted: Set[str] | None = None) -> pa.Table:
+        """Rows of records that were not read before; None: of all."""
+        unread = self._missing if wanted is None else self.unread(wanted)
+        singles = sorted(unread & self._singles.keys())
+        names = [*singles[:AT_ONCE], *(unread - self._singles.keys())]
+        if not names:
+            return schema_of(self._table, self._columns).empty_table()
+        rows = self._store.read_all(self._table, names, self._columns).rows
+        found = set(rows[id_column(self._table)].to_pylist())
+        refused = [name for name in names if name not in found]
+        self._refused.update({name: self._singles.get(name) for name in refused})
+        self.taken |= found
+        self._settle(self.present - set(refused))
+        return rows
+
+    def forget_gone(self) -> Set[str]:
+        """What was read and is there no more; it is read again when it is there again."""
+        gone = self.taken - self.present
+        self.taken -= gone
+        return gone

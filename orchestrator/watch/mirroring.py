@@ -15,10 +15,9 @@ from queue import Empty, SimpleQueue
 from threading import Thread
 
 from lp_sweep.orchestrator.engine.progress import NO_FACTS, Facts, Reporter
-from lp_sweep.orchestrator.engine.workqueue import WorkQueue
 from lp_sweep.orchestrator.mirrors.copying import copy_trials
 from lp_sweep.orchestrator.mirrors.kinds import Mirror, MirrorKind, open_mirror
-from lp_sweep.orchestrator.plan.plan import Plan, Work
+from lp_sweep.orchestrator.watch.reporters import Relay
 from lp_sweep.storage.printable import short
 from lp_sweep.storage.store import Store
 
@@ -79,43 +78,29 @@ class LiveMirror:
                 )
 
 
-class MirroringReporter:
+class MirroringReporter(Relay):
     """Reports as `inner` does, and tells the mirrors of each trial that ended."""
 
     def __init__(self, inner: Reporter, mirrors: Sequence[LiveMirror]) -> None:
-        self._inner, self._mirrors = inner, mirrors
-
-    def planned(self, plan: Plan) -> None:
-        self._inner.planned(plan)
-
-    def opened(self, queue: WorkQueue, slots: int) -> None:
-        self._inner.opened(queue, slots)
-
-    def started(self, work: Work) -> None:
-        self._inner.started(work)
+        super().__init__(inner)
+        self._mirrors = mirrors
 
     def ended(self, id_: str, status: str, detail: str, facts: Facts = NO_FACTS) -> None:
-        self._inner.ended(id_, status, detail, facts)
+        super().ended(id_, status, detail, facts)
         if status in ("done", "failed") and id_.startswith("t"):  # a profile is no training
             for mirror in self._mirrors:
                 mirror.ended(id_)
 
-    def note(self, text: str) -> None:
-        self._inner.note(text)
-
     def tick(self) -> None:
-        self._inner.tick()
+        super().tick()
         self.tell()
 
-    def closed(self) -> None:
-        self._inner.closed()
-
     def tell(self) -> None:
-        """What the mirrors have to say, in the thread that reports."""
+        """Reports what the mirrors have noted, in the thread that reports."""
         for mirror in self._mirrors:
             with suppress(Empty):
                 while True:
-                    self._inner.note(mirror.notes.get_nowait())
+                    self.note(mirror.notes.get_nowait())
 
 
 @contextmanager

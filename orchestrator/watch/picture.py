@@ -1,17 +1,24 @@
-"""What is true of a sweep now, as a value: all faces of the live view show this and nothing else.
+"""A sweep as it is now, as a value: every live view shows this and nothing else.
 
-A run makes it of its queue (`run.livereporter`), any other process of the store (`follower`).
+A run makes it from its queue (`reporters`), any other process from the store (`follower`). Here are
+the value, the counts by state, and the curves, which take a score in constant time.
 """
 
 from __future__ import annotations
 
 import dataclasses
 import datetime as dt
-from collections.abc import Mapping
+import math
+from collections.abc import Iterable, Mapping, Set
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
+
+import pyarrow as pa
+import pyarrow.compute as pc
 
 from lp_sweep.orchestrator.estimate.pace import Eta
+from lp_sweep.trials.feedforward_rules import NONE
+from lp_sweep.trials.procedures import DIRECT
 
 SCHEMA = 1  # of the JSON; a later one only adds keys
 
@@ -91,3 +98,154 @@ def picture_json(picture: Picture) -> dict[str, Any]:
     plain = dataclasses.asdict(picture)
     at = picture.at.isoformat(timespec="seconds")
     return {"schema": SCHEMA, **plain, "at": at, "eta": picture.eta._asdict()}
+
+
+COLUMNS = ("trial_id", "kept_layers", "search")  # of the cells
+IDLE = ("waiting", "not_needed")  # cells of a search that nobody is asked to run
+
+
+def state_counts(cells: pa.Table, done: Set[str], failed: Set[str]) -> dict[str, int]:
+    """`cells`: rows of the table `sweeps`, with COLUMNS; the others: identifiers of trials."""
+    ended = pc.is_in(cells["trial_id"], pa.array(done | failed, pa.string()))
+    idle = pc.and_(pc.is_in(cells["search"], pa.array(IDLE)), pc.invert(ended))
+    resting = cells.filter(idle)["search"]
+    not_needed, searched = _among(resting, {"not_needed"}), _among(resting, {"waiting"})
+    cells_asked = cells.filter(pc.invert(idle))
+    asked = cells_asked["trial_id"]
+    by_cell = _counts(asked, done, failed)
+    by_trial = _counts(asked.unique(), done, failed)
+    open_cells = cells_asked.filter(pc.is_null(asked))
+    empty = pc.equal(pc.list_value_length(open_cells["kept_layers"]), 0)
+    impossible = int(pc.sum(empty).as_py() or 0)
+    return {
+        "cells": len(cells),
+        "trials": sum(by_trial.values()),
+        **{f"trials_{key}": count for key, count in by_trial.items()},
+        **{f"cells_{key}": count for key, count in by_cell.items()},
+        "cells_deferred": len(open_cells) - impossible + searched,
+        "cells_impossible": impossible,
+        "cells_not_needed": not_needed,
+    }
+
+
+def _counts(trials: Any, done: Set[str], failed: Set[str]) -> dict[str, int]:
+    """Of identifiers, without the nulls."""
+    number = {
+        "done": _among(trials, done),
+        "failed": _among(trials, failed - done),
+    }
+    return number | {"pending": len(trials) - trials.null_count - sum(number.values())}
+
+
+def _among(trials: Any, names: Set[str]) -> int:
+    return int(pc.sum(pc.is_in(trials, pa.array(names, pa.string()))).as_py() or 0)
+
+
+def waiting_trials(cells: pa.Table, begun: Set[str]) -> tuple[Waiting, ...]:
+    """Of each model and task, in the order of the cells, the trials that are asked for and not
+    among `begun`: ended, or at work. `cells`: with `model` and `task`, too."""
+    resting = pc.is_in(cells["search"], pa.array(IDLE))
+    settled = pc.is_in(cells["trial_id"], pa.array(begun, pa.string()))
+    waits = pc.and_(pc.is_valid(cells["trial_id"]), pc.invert(pc.or_(resting, settled)))
+    groups = cells.filter(waits).group_by(["model", "task"], use_threads=False)
+    rows = groups.aggregate([("trial_id", "count_distinct")]).to_pylist()
+    return tuple(
+        Waiting(model=row["model"], task=row["task"], pieces=row["trial_id_count_distinct"])
+        for row in rows
+    )
+
+
+class Line(NamedTuple):
+    """Whose scores one curve has."""
+
+    model: str
+    task: str
+    strategy: str
+
+
+class _Place:
+    """One K of a line: its seeds by now (Welford 1962, "Note on a Method for Calculating Corrected
+    Sums of Squares and Products")."""
+
+    def __init__(self) -> None:
+        self.asked: set[str] = set()  # trials
+        self._n, self._mean, self._squares = 0, 0.0, 0.0
+
+    def add(self, points: float) -> None:
+        self._n += 1
+        off = points - self._mean
+        self._mean += off / self._n
+        self._squares += off * (points - self._mean)
+
+    def point(self, k: int) -> Point | None:
+        """None where there is nothing, and nobody is asked for any."""
+        n = self._n
+        if not n and not self.asked:
+            return None
+        return Point(
+            k=k,
+            n=n,
+            asked=max(n, len(self.asked)),
+            mean=self._mean if n else None,
+            sd=math.sqrt(self._squares / (n - 1)) if n > 1 else None,
+        )
+
+
+class Curves:
+    """`cells`: rows of the table `sweeps`, or of a plan's cells, in their order. Those whose layers
+    are not known yet are in no curve."""
+
+    def __init__(self, cells: Iterable[Mapping[str, Any]]) -> None:
+        self._of_trial: dict[str, list[_Place]] = {}
+        self._lines: dict[Line, dict[int, _Place]] = {}  # by K
+        self._added: set[str] = set()
+        self._made: tuple[Curve, ...] | None = None
+        for cell in cells:
+            if cell["trial_id"] is not None:
+                self._list(cell["trial_id"], cell)
+
+    def _list(self, trial: str, row: Mapping[str, Any]) -> None:
+        line = Line(row["model"], row["task"], line_name(row))
+        k = row["depth"] - len(row["kept_layers"])
+        place = self._lines.setdefault(line, {}).setdefault(k, _Place())
+        if row["search"] not in IDLE:
+            place.asked.add(trial)
+        places = self._of_trial.setdefault(trial, [])
+        if place not in places:  # two thresholds may come to one network
+            places.append(place)
+
+    def add(self, trial: str, points: float | None) -> None:
+        """A trial is done; None or NaN: without a score. Twice is harmless, and so is a trial of
+        another sweep."""
+        if trial in self._added or points is None or math.isnan(points):
+            return
+        self._added.add(trial)
+        for place in self._of_trial.get(trial, ()):
+            place.add(points)
+            self._made = None
+
+    def curves(self) -> tuple[Curve, ...]:
+        """In the order of the cells. Called by another thread too."""
+        made = self._made
+        if made is None:
+            made = self._made = tuple(
+                Curve(model=line.model, task=line.task, strategy=line.strategy, points=points)
+                for line, places in self._lines.items()
+                if (points := _points(places))
+            )
+        return made
+
+
+def _points(places: Mapping[int, _Place]) -> tuple[Point, ...]:
+    found = (places[k].point(k) for k in sorted(places))
+    return tuple(point for point in found if point is not None)
+
+
+def line_name(row: Mapping[str, Any]) -> str:
+    """`top`, `top, iterative`, `top, feed-forward top 3`."""
+    words = [row["strategy"]]
+    if row["procedure"] not in (None, DIRECT):
+        words.append(row["procedure"])
+    if row["feed_forward"] not in (None, NONE):
+        words.append(f"feed-forward {row['feed_forward']}")
+    return ", ".join(words)

@@ -1,14 +1,15 @@
-"""The live view as a page: three files, and `state.json` with the newest picture. It only reads.
+"""The live view as a page: `state.json` has the newest picture, `answer.json` the report's answer.
 
-Bound to 127.0.0.1 by its caller. A page of another site that the same browser shows gets nothing:
-no CORS, and no name but that of this machine in `Host` (DNS rebinding). No script or style but its
-own two files.
+It only reads. Bound to 127.0.0.1 by its caller. A page of another site that the same browser shows
+gets nothing: no CORS, and no name but that of this machine in `Host` (DNS rebinding). No script or
+style but its own files. The answer's HTML is the report's, whose templates escape a store's text.
 """
 
 from __future__ import annotations
 
 import threading
 import time
+from collections.abc import Callable
 from importlib.resources import files
 from typing import Any, NamedTuple
 
@@ -22,14 +23,16 @@ from starlette.routing import Route
 
 from lp_sweep.orchestrator.watch.follower import Follower
 from lp_sweep.orchestrator.watch.picture import SCHEMA, picture_json
-from lp_sweep.storage.errors import SpecError, StoreError
+from lp_sweep.storage.errors import LpSweepError, SpecError
+from lp_sweep.storage.store import Store
 
 _HOSTS = ["127.0.0.1", "localhost"]
 _FRESH_SECONDS, _SHARE = 2.0, 10  # a look that takes long is taken more rarely
 _FILES = {
-    "/": ("dashboard.html", "text/html"),
-    "/dashboard.css": ("dashboard.css", "text/css"),
-    "/dashboard.js": ("dashboard.js", "text/javascript"),
+    "/": ("lp_sweep.orchestrator", "dashboard.html", "text/html"),
+    "/dashboard.css": ("lp_sweep.orchestrator", "dashboard.css", "text/css"),
+    "/dashboard.js": ("lp_sweep.orchestrator", "dashboard.js", "text/javascript"),
+    "/report.css": ("lp_sweep.analysis.report", "report.css", "text/css"),
 }
 _HEADERS = {
     "Cache-Control": "no-store",
@@ -43,76 +46,111 @@ _HEADERS = {
 
 
 class Answer(NamedTuple):
-    """What `state.json` says, and with which HTTP status."""
+    """The content of a JSON answer, and its HTTP status."""
 
     status: int
     content: dict[str, Any]
 
 
-class _Look(NamedTuple):
+class _Kept(NamedTuple):
     answer: Answer
     until: float  # it is fresh enough
 
 
 class Looks:
-    """The newest look at a store, for all that ask: one at a time, and none too soon after the
-    last. `sweep`: what is shown where nobody names another."""
+    """The newest look at a store, for all who ask: one at a time, and none too soon after the last.
+    `sweep`: shown where nobody names another."""
 
-    def __init__(self, follower: Follower, location: str, sweep: str | None) -> None:
-        self._follower, self._location, self._sweep = follower, location, sweep
-        self._lock = threading.Lock()
-        self._looks: dict[str | None, _Look] = {}
+    def __init__(self, store: Store, sweep: str | None) -> None:
+        self._store, self._sweep = store, sweep
+        self._follower = Follower(store)
+        self._told = {"schema": SCHEMA, "store": store.location}
+        self._locks = {"state": threading.Lock(), "answer": threading.Lock()}
+        self._kept: dict[tuple[str, str | None], _Kept] = {}
 
     def first(self) -> None:
         """Raises what a look raises: before there is a page, the command says it."""
         self._follower.look(self._sweep)
 
-    def answer(self, sweep: str | None) -> Answer:
+    def state(self, sweep: str | None) -> Answer:
         """200 with a picture, or null where there is no sweep yet; 404, 503 with what is wrong."""
         sweep = sweep or self._sweep
-        with self._lock:
-            known = self._looks.get(sweep)
-            if known is None or time.monotonic() >= known.until:
-                began = time.monotonic()
-                found = self._look(sweep)
-                took = time.monotonic() - began
-                rest = 0.0 if _behind(found) else max(_FRESH_SECONDS, _SHARE * took)
-                known = _Look(found, time.monotonic() + rest)
-                # a name that is none is not kept: there may be any number of them
-                if found.status == 200:
-                    self._looks[sweep] = known
-            return known.answer
+        with self._locks["state"]:
+            kept = self._kept.get(("state", sweep))
+            if kept and time.monotonic() < kept.until:
+                return kept.answer
+            return self._made("state", sweep, lambda: self._look(sweep))
 
-    def _look(self, sweep: str | None) -> Answer:
-        told = {"schema": SCHEMA, "store": self._location}
+    def answer(self, sweep: str | None, shown: str) -> Answer:
+        """The report's answer so far as HTML, made again where records have come; null where the
+        page has `shown` it. It takes longer than a look, and keeps none of them waiting."""
+        picture = self.state(sweep).content.get("picture")
+        if not picture:
+            return Answer(200, {"id": shown, "part": None})
+        name, counts = picture["sweep"], picture["counts"]
+        id_ = f"{name} {picture['done']} {picture['failed']} {counts.get('cells')}"
+        with self._locks["answer"]:
+            kept = self._kept.get(("answer", name))
+            changed = kept is None or kept.answer.content.get("id") != id_
+            if kept is None or (changed and time.monotonic() >= kept.until):
+                made = self._made("answer", name, lambda: self._part(name, id_))
+            else:
+                made = kept.answer
+        if made.content.get("id") == shown:
+            return Answer(200, {"id": shown, "part": None})
+        return made
+
+    def _made(self, kind: str, sweep: str | None, make: Callable[[], dict[str, Any]]) -> Answer:
+        """Kept as long as it is fresh, if it is an answer: there may be any number of others."""
+        began = time.monotonic()
         try:
-            picture = self._follower.look(sweep)
+            made = Answer(200, make())
         except SpecError as error:
-            return Answer(404, {**told, "error": str(error)})
-        except StoreError as error:
-            return Answer(503, {**told, "error": str(error)})
-        return Answer(200, {**told, "picture": picture_json(picture) if picture else None})
+            return Answer(404, {**self._told, "error": str(error)})
+        except LpSweepError as error:
+            return Answer(503, {**self._told, "error": str(error)})
+        took = time.monotonic() - began
+        behind = (made.content.get("picture") or {}).get("unread")
+        rest = 0.0 if behind else max(_FRESH_SECONDS, _SHARE * took)
+        self._kept[kind, sweep] = _Kept(made, time.monotonic() + rest)
+        return made
 
+    def _look(self, sweep: str | None) -> dict[str, Any]:
+        picture = self._follower.look(sweep)
+        return {**self._told, "picture": picture_json(picture) if picture else None}
 
-def _behind(answer: Answer) -> bool:
-    return bool((answer.content.get("picture") or {}).get("unread"))
+    def _part(self, sweep: str, id_: str) -> dict[str, Any]:
+        """It takes a second to import what draws: only where a page asks for it."""
+        from lp_sweep.analysis.report.gather import gather_live
+        from lp_sweep.analysis.report.writing import render_live
+
+        part = render_live(gather_live(self._store, sweep))
+        return {"id": id_, "part": part._asdict()}
 
 
 def page_app(looks: Looks) -> Starlette:
-    """GET and HEAD of four paths; all else is 404 or 405."""
-    folder = files("lp_sweep.orchestrator") / "templates"
-    content = {path: (folder / name).read_bytes() for path, (name, _) in _FILES.items()}
+    """GET and HEAD of a few paths; all else is 404 or 405."""
+    content = {
+        path: (files(package) / "templates" / name).read_bytes()
+        for path, (package, name, _) in _FILES.items()
+    }
 
     def page(request: Request) -> Response:
         path = request.url.path
-        return Response(content[path], media_type=_FILES[path][1])
+        return Response(content[path], media_type=_FILES[path][2])
 
     def state(request: Request) -> Response:
         """Not a coroutine: it runs in a thread, since a look waits for the store."""
-        status, told = looks.answer(request.query_params.get("sweep"))
+        status, told = looks.state(request.query_params.get("sweep"))
         return JSONResponse(told, status)
 
-    routes = [*(Route(path, page) for path in _FILES), Route("/state.json", state)]
+    def answer(request: Request) -> Response:
+        asked = request.query_params
+        status, told = looks.answer(asked.get("sweep"), asked.get("shown", ""))
+        return JSONResponse(told, status)
+
+    routes = [Route(path, page) for path in _FILES]
+    routes += [Route("/state.json", state), Route("/answer.json", answer)]
     app = Starlette(
         routes=routes,
         middleware=[

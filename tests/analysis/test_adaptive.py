@@ -14,18 +14,17 @@ from benchmarks.adaptive import (
     DIP_LOSS,
     DIPPED,
     DIPS,
+    Replay,
     drawn,
     grid_losses,
     is_off,
     losses_of,
+    replay,
     simulate,
     stored_grids,
 )
-from lp_sweep.analysis.adaptive.isotonic import falling
-from lp_sweep.analysis.adaptive.posterior import Pair, draw
-from lp_sweep.analysis.adaptive.replay import Replay, replay
-from lp_sweep.analysis.adaptive.search import RISK, Curve, largest_within, next_step
-from lp_sweep.analysis.adaptive.verdict import credible
+from lp_sweep.analysis.adaptive.posterior import Pair, draw, falling
+from lp_sweep.analysis.adaptive.search import RISK, Curve, credible, largest_within, next_step
 
 DELTAS = (1, 2, 3)
 Grid = dict[tuple[int, int], float]

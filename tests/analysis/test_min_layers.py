@@ -11,8 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lp_sweep.analysis.statistics.tables import min_layers_interval
-from lp_sweep.analysis.tables import min_layers, strategy_means, task_scores
+from lp_sweep.analysis.tables import TABLES
 from lp_sweep.analysis.views import open_views
 from lp_sweep.storage.errors import SpecError
 from tests.support.fake_records import FakeSweep
@@ -337,8 +336,11 @@ def test_an_answer_of_fewer_seeds_than_the_sweep_lists_says_so(fake: FakeSweep) 
     row = answer(fake)
     assert (row["max_dropped"], row["n_seeds"], row["n_seeds_asked"]) == (2, 1, 2)
     with open_views(fake.publish(), deltas=[1]) as catalog:
-        tables = [make(catalog) for make in (min_layers, min_layers_interval, task_scores)]
-        means = strategy_means(catalog)
+        tables = [
+            make(catalog)
+            for make in (TABLES["min-layers"], TABLES["min-layers-interval"], TABLES["tasks"])
+        ]
+        means = TABLES["strategies"](catalog)
     assert tables[0].rows[0][-1] == "10 of 12 (−0.50) n=1/2"
     assert tables[1].rows[0][tables[1].columns.index("seeds")] == "1/2"
     assert tables[2].rows[1][-1].endswith("n=1/2")

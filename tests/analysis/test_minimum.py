@@ -14,19 +14,21 @@ from scipy.special import ndtri
 
 from lp_sweep.analysis.statistics import networks
 from lp_sweep.analysis.statistics.estimates import Estimate, scores_of
-from lp_sweep.analysis.statistics.minimum import Curve, answer_set, excess
-from lp_sweep.analysis.statistics.spread import (
+from lp_sweep.analysis.statistics.minimum import (
     ASSUMED,
     OWN,
     WEIGHT,
+    Curve,
     Spread,
     Spreads,
+    answer_set,
+    excess,
     left_over,
     moderated,
     near,
     spread_of,
 )
-from lp_sweep.analysis.statistics.tables import min_layers_interval
+from lp_sweep.analysis.tables import TABLES
 from lp_sweep.analysis.views import open_views
 from tests.support.answered import long, network, right
 from tests.support.fake_records import FakeSweep
@@ -41,7 +43,7 @@ def test_a_clear_answer_is_alone_in_its_set(fake: FakeSweep) -> None:
     for seed in (1, 2, 3):
         for k, n_right in ((0, 900), (2, 900), (6, 700)):
             network(fake, right(n_right + (seed * k) % 3, n=1000), k=k, seed=seed)
-    (row,) = long(fake, min_layers_interval)
+    (row,) = long(fake, TABLES["min-layers-interval"])
     assert (row["max_dropped"], row["credible"]) == (2, [2])
     assert (row["n_seeds"], row["n_examples"]) == (3, 1000)
     assert row["seed_sd_from"] == "model and task"
@@ -50,7 +52,7 @@ def test_a_clear_answer_is_alone_in_its_set(fake: FakeSweep) -> None:
 def test_a_loss_at_the_limit_leaves_both_answers(fake: FakeSweep) -> None:
     network(fake, right(900, n=1000), k=0)
     network(fake, right(880, n=1000), k=2)
-    (row,) = long(fake, min_layers_interval, deltas=(2,))
+    (row,) = long(fake, TABLES["min-layers-interval"], deltas=(2,))
     assert (row["max_dropped"], row["credible"]) == (2, [0, 2])
     assert (row["seed_sd"], row["seed_sd_from"]) == (1.0, "assumed")
 
@@ -61,7 +63,7 @@ def test_seeds_that_a_strategy_does_not_share_with_the_full_model(fake: FakeSwee
     network(fake, right(90), k=2, seed=1)
     for seed in (1, 2):
         network(fake, right(20), k=4, seed=seed)
-    (row,) = long(fake, min_layers_interval)
+    (row,) = long(fake, TABLES["min-layers-interval"])
     assert (row["n_seeds"], row["credible"]) == (1, [0, 2]), (
         "100 rows are too few to be sure of K=2"
     )
@@ -73,7 +75,7 @@ def test_the_spread_of_one_seed_comes_fromother_networks_of_the_task(fake: FakeS
         network(fake, right(888 + luck, n=1000), k=2, seed=seed, model="other")
     network(fake, right(900, n=1000), k=0)
     network(fake, right(890, n=1000), k=2)
-    found = {row["model"]: row for row in long(fake, min_layers_interval)}
+    found = {row["model"]: row for row in long(fake, TABLES["min-layers-interval"])}
     assert found["other"]["seed_sd_from"] == "model and task"
     (alone,) = (row for name, row in found.items() if name != "other")
     assert alone["seed_sd_from"] == "task"
@@ -89,7 +91,7 @@ def test_a_missing_network_can_be_the_answer(fake: FakeSweep) -> None:
         network(fake, right(n_right, n=3000), k=k)
     fake.cell(k=1, state="failed")
     fake.cell(k=4, state="pending")
-    (row,) = long(fake, min_layers_interval, deltas=(8,))
+    (row,) = long(fake, TABLES["min-layers-interval"], deltas=(8,))
     assert row["max_dropped"] is None
     assert row["credible"] == [1, 2, 4] or row["credible"] == [2, 4]
     assert 4 in row["credible"]
@@ -116,7 +118,7 @@ def test_the_answer_of_the_view_is_in_the_set(curve: Any, delta: float, percent:
                 else:
                     network(fake, right(n_right, N), k=k, seed=seed, depth=6)
         unit = "percent" if percent else "points"
-        (row,) = long(fake, min_layers_interval, deltas=(delta,), unit=unit)
+        (row,) = long(fake, TABLES["min-layers-interval"], deltas=(delta,), unit=unit)
     if all(n_right is None for n_right in curve.get(0, [None])):
         assert (row["reason"], row["credible"]) == ("no K=0", None)
         return
@@ -133,7 +135,7 @@ def test_impossible_cells_alone_are_no_curve(fake: FakeSweep) -> None:
     network(fake, right(90), k=0, seed=1)
     impossible = {"strategy": "contribution", "threshold": 0.1, "state": "pending"}
     fake.cell(**impossible, dropped=range(1, 13), seed=9)
-    rows = {row["strategy"]: row for row in long(fake, min_layers_interval)}
+    rows = {row["strategy"]: row for row in long(fake, TABLES["min-layers-interval"])}
     assert (rows["top"]["credible"], rows["contribution"]["reason"]) == ([0], "no K=0")
 
 
@@ -218,7 +220,7 @@ def test_a_task_with_a_positive_class_has_a_spread(fake: FakeSweep) -> None:
         for k in (0, 2):
             answers = right(80 - k * luck, n=100)
             network(fake, answers, metric="f1", k=k, seed=seed, positive="fraud", positive_label=1)
-    (row,) = long(fake, min_layers_interval)
+    (row,) = long(fake, TABLES["min-layers-interval"])
     assert row["seed_sd_from"] == OWN
 
 

@@ -29,9 +29,8 @@ from lp_sweep.analysis.paper.equivalence import (
     seeds_to_tell,
     spread,
 )
-from lp_sweep.analysis.paper.models import stands
-from lp_sweep.analysis.paper.numbers import DEPTHS, NUMBERS, TASKS, Number
-from lp_sweep.analysis.paper.printed import MISPRINTS
+from lp_sweep.analysis.paper.numbers import DEPTHS, MISPRINTS, NUMBERS, TASKS, Number
+from lp_sweep.analysis.paper.ours import stands
 from lp_sweep.analysis.render import FORMATS, render
 from lp_sweep.analysis.tables import Table
 from lp_sweep.analysis.views import open_views

@@ -8,8 +8,7 @@ from typing import Any
 import pytest
 
 from lp_sweep.analysis.render import render
-from lp_sweep.analysis.statistics.tables import random_control
-from lp_sweep.analysis.tables import Table
+from lp_sweep.analysis.tables import TABLES, Table
 from lp_sweep.analysis.views import open_views
 from tests.support.fake_records import FakeSweep
 
@@ -29,7 +28,7 @@ def draws(fake: FakeSweep, scores: list[float | None], **axes: Any) -> None:
 
 def table(fake: FakeSweep, **asked: Any) -> Table:
     with open_views(fake.publish()) as catalog:
-        return random_control(catalog, **asked)
+        return TABLES["random-control"](catalog, **asked)
 
 
 def lines(table: Table) -> list[dict[str, str]]:

@@ -17,7 +17,6 @@ from lp_sweep.analysis.report.answer import answers
 from lp_sweep.analysis.report.gather import gather
 from lp_sweep.analysis.report.page import Answer, Page
 from lp_sweep.analysis.report.writing import Written, cell, write_report
-from lp_sweep.analysis.statistics.tables import STATISTICS
 from lp_sweep.analysis.tables import TABLES
 from lp_sweep.analysis.views import VIEWS, open_views
 from lp_sweep.orchestrator.service.store import sweep_states
@@ -177,7 +176,7 @@ def command_below(written: Written, name: str) -> list[str]:
 
 
 @pytest.mark.parametrize(
-    "name", [*(name for name in (*TABLES, *STATISTICS) if name != "random-control"), "paper-1"]
+    "name", [*(name for name in TABLES if name not in ("random-control", "setups")), "paper-1"]
 )
 def test_a_table_is_what_the_command_below_it_prints(
     page: Reading, written: Written, name: str, tmp_path: Path
@@ -207,7 +206,7 @@ def test_a_cell_keeps_its_text() -> None:
 
 def answers_of(store: Store, deltas: tuple[float, ...] = (1, 2, 3)) -> dict[str, Answer]:
     with open_views(store, deltas=deltas) as catalog:
-        made = {name: make(catalog) for name, make in (TABLES | STATISTICS).items()}
+        made = {name: make(catalog) for name, make in TABLES.items()}
         return {item.task: item for item in answers(made, catalog, "a store", name_sweep=False)}
 
 
@@ -266,7 +265,7 @@ def test_two_models_are_two_folders_and_a_loss_is_exact(tmp_path: Path) -> None:
     for model in ("bert", "./other"):
         fake.curve({0: 90.0, 2: 89.9}, task="a", model=model)
     with open_views(fake.publish(), deltas=(0.12345678,)) as catalog:
-        made = {name: make(catalog) for name, make in (TABLES | STATISTICS).items()}
+        made = {name: make(catalog) for name, make in TABLES.items()}
         found = answers(made, catalog, "s", name_sweep=False)
     commands = [shlex.split(item.choices[0].export) for item in found]
     folders = {words[words.index("--out") + 1] for words in commands}

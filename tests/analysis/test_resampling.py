@@ -17,7 +17,7 @@ from lp_sweep.analysis.statistics.estimates import (
     scores_of,
     two_sided_p,
 )
-from lp_sweep.analysis.statistics.paired import holm, paired_test
+from lp_sweep.analysis.statistics.intervals import holm, paired_test
 from lp_sweep.analysis.statistics.resampling import METRICS, patterns_of, resampled_scores, scores
 from lp_sweep.trials import metrics
 

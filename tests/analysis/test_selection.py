@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from lp_sweep.analysis.statistics.answers import reader
+from lp_sweep.analysis.statistics.networks import reader
 from lp_sweep.analysis.statistics.selection import (
     Candidate,
     Optimism,

@@ -9,14 +9,8 @@ import numpy as np
 import pytest
 
 from lp_sweep.analysis.render import FORMATS, render
-from lp_sweep.analysis.statistics.answers import Network
-from lp_sweep.analysis.statistics.tables import (
-    STATISTICS,
-    intervals,
-    min_layers_interval,
-    significance,
-)
-from lp_sweep.analysis.tables import Table, task_scores
+from lp_sweep.analysis.statistics.networks import Network
+from lp_sweep.analysis.tables import TABLES, Table
 from lp_sweep.analysis.views import open_views
 from lp_sweep.orchestrator.export.choice import stored_answers
 from lp_sweep.storage.store import Store
@@ -41,7 +35,7 @@ def test_a_row_per_seed_and_one_over_the_seeds(fake: FakeSweep) -> None:
     for seed in (1, 2):
         network(fake, right(90), k=0, seed=seed, task="MNLI", split="validation_matched")
         network(fake, right(78), k=6, seed=seed, task="MNLI", split="validation_matched")
-    one, two, over = long(fake, significance)
+    one, two, over = long(fake, TABLES["significance"])
     assert (one["seed"], two["seed"], over["seed"], over["n_seeds"]) == (1, 2, None, 2)
     assert (one["b"], one["c"], one["test"]) == (12, 0, "mcnemar")
     assert one["p"] == pytest.approx(2 / 2**12)
@@ -56,7 +50,7 @@ def test_other_metrics_are_tested_over_resampled_rows(fake: FakeSweep) -> None:
     labels = np.arange(60) / 10
     network(fake, labels + 0.01 * np.sin(labels), labels, metric="pearson", k=0, task="STS-B")
     network(fake, labels[::-1], labels, metric="pearson", k=6, task="STS-B")
-    (row,) = long(fake, significance)
+    (row,) = long(fake, TABLES["significance"])
     assert (row["test"], row["b"], row["metric"]) == ("rows", None, "pearson")
     assert row["change"] == pytest.approx(-200, abs=0.1)
     assert row["p"] < 1e-6
@@ -75,13 +69,13 @@ def test_f1_is_of_the_class_that_the_record_names(fake: FakeSweep) -> None:
             for i in range(60)
         ])  # fmt: skip
     with open_views(fake.publish()) as catalog:
-        (test,) = (table := significance(catalog)).long.to_pylist()
+        (test,) = (table := TABLES["significance"](catalog)).long.to_pylist()
         assert test["reason"] is None
         assert test["change"] == pytest.approx(100 * (2 / 3 - 1))
         assert (table.rows[0][table.columns.index("task")]) == "claims F1 of 'fraud'"
-        full, pruned = intervals(catalog).long.to_pylist()
+        full, pruned = TABLES["intervals"](catalog).long.to_pylist()
         assert (full["metric"], full["reason"], pruned["reason"]) == ("f1 of 'fraud'", None, None)
-        assert task_scores(catalog).columns[-1] == "claims F1 of 'fraud'"
+        assert TABLES["tasks"](catalog).columns[-1] == "claims F1 of 'fraud'"
     read = stored_answers(fake.store)
     answers = [read(Network(row["trial_id"], "f1", "", None)).score for row in fake.cells]
     assert answers == pytest.approx([100.0, 200 / 3]), "as export --best reads them"
@@ -92,10 +86,10 @@ def test_a_comparison_that_strategies_share_is_one_test(fake: FakeSweep) -> None
     network(fake, right(80), k=1, depth=6)
     network(fake, right(80), k=1, depth=6, strategy="even-alternate")  # the same layers
     network(fake, right(70), k=2, depth=6)
-    rows = long(fake, significance)
+    rows = long(fake, TABLES["significance"])
     assert [row["n_tests"] for row in rows] == [2, 2, 2]
     assert rows[0]["p_holm"] == rows[1]["p_holm"]
-    (alone,) = long(fake, significance, strategies=["even-alternate"])
+    (alone,) = long(fake, TABLES["significance"], strategies=["even-alternate"])
     assert (alone["p"], alone["p_holm"], alone["n_tests"]) == (rows[0]["p"], rows[0]["p"], 1)
 
 
@@ -106,9 +100,11 @@ def test_answers_are_matched_by_example_not_by_row(fake: FakeSweep, tmp_path: Pa
     for sweep, rows in ((fake, None), (shuffled, order)):
         network(sweep, np.where(right(90) == 1, labels, 1 - labels), labels, k=0)
         network(sweep, np.where(right(85) == 1, labels, 1 - labels), labels, k=6, order=rows)
-    assert long(fake, significance) == long(shuffled, significance)
-    assert long(fake, significance)[0]["b"] == 5
-    assert long(fake, min_layers_interval) == long(shuffled, min_layers_interval)
+    assert long(fake, TABLES["significance"]) == long(shuffled, TABLES["significance"])
+    assert long(fake, TABLES["significance"])[0]["b"] == 5
+    assert long(fake, TABLES["min-layers-interval"]) == long(
+        shuffled, TABLES["min-layers-interval"]
+    )
 
 
 def nothing(fake: FakeSweep) -> None:
@@ -159,9 +155,9 @@ def failed(fake: FakeSweep) -> None:
 def test_what_can_not_be_tested_says_why(fake: FakeSweep, make: Any, reason: str) -> None:
     network(fake, right(90), k=0)
     make(fake)
-    (row,) = long(fake, significance)
+    (row,) = long(fake, TABLES["significance"])
     assert (row["reason"], row["p"], row["p_holm"]) == (reason, None, None)
-    (answer,) = long(fake, min_layers_interval)
+    (answer,) = long(fake, TABLES["min-layers-interval"])
     if make in (failed, not_a_number):  # without a score it can be the answer
         assert answer["credible"] == [0, 6]
     else:
@@ -172,7 +168,7 @@ def test_a_seed_that_is_missing_leaves_no_test_over_seeds(fake: FakeSweep) -> No
     network(fake, right(90), k=0, seed=1)
     network(fake, right(80), k=6, seed=1)
     network(fake, right(80), k=6, seed=2)
-    one, two, over = long(fake, significance)
+    one, two, over = long(fake, TABLES["significance"])
     assert one["p"] is not None
     assert (two["reason"], over["reason"]) == ("no K=0", "1 of 2 seeds missing")
 
@@ -189,7 +185,7 @@ def test_an_interval_is_over_seeds_and_rows_or_over_rows(fake: FakeSweep) -> Non
         fake.cell(k=7, score=70.0 + seed, seed=seed)
     fake.cell(k=8, score=70.0)
     fake.cell(k=9, state="failed")
-    three, one, two_bare, bare, none = long(fake, intervals)
+    three, one, two_bare, bare, none = long(fake, TABLES["intervals"])
     assert (three["over"], three["n"]) == ("seeds and rows", 3)
     assert three["mean"] == pytest.approx(271 / 3)
     assert three["low"] < 84.3, "wider than other seeds alone, and than other rows alone"
@@ -210,28 +206,28 @@ def test_the_tables_say_it_in_words(fake: FakeSweep) -> None:
         network(fake, right(n_right, n=1000), k=k)
     fake.cell(k=8, state="failed", task="RTE")
     catalog = open_views(fake.publish(), deltas=(1,))
-    first, second, third = lines(significance(catalog))
+    first, second, third = lines(TABLES["significance"](catalog))
     assert (first["K"], first["test"], first["p"]) == ("2", "mcnemar 1/0", "1.00")
     assert second["change"].startswith("−20.00 [−22.")
     assert (second["p Holm"], third["change"], third["p"]) == ("<0.0001", "failed", "")
-    assert lines(intervals(catalog))[0]["strategy"] == "all layers"
-    decided, undecided = lines(min_layers_interval(catalog))
+    assert lines(TABLES["intervals"](catalog))[0]["strategy"] == "all layers"
+    decided, undecided = lines(TABLES["min-layers-interval"](catalog))
     assert (decided["layers"], decided["90%"]) == ("10 of 12", "10 or 12")
     assert decided["seed sd"] == "1.00 assumed"
     assert (undecided["layers"], undecided["90%"]) == ("4–12 of 12", "no set: no K=0")
 
 
-@pytest.mark.parametrize("name", STATISTICS)
+@pytest.mark.parametrize("name", [n for n in TABLES if "strategy" in TABLES[n].takes])
 def test_tables_narrow_and_render(fake: FakeSweep, tmp_path: Path, name: str) -> None:
     for model in ("bert", "a|b"):
         for strategy in ("top", "bottom"):
             network(fake, right(90), k=0, model=model, strategy=strategy)
             network(fake, right(80), k=2, model=model, strategy=strategy)
         network(fake, right(70), k=2, model=model, strategy="random 0", dropped=(3, 5))
-    table = STATISTICS[name](open_views(fake.publish()), models=["a|b"], strategies=["top"])
+    table = TABLES[name](open_views(fake.publish()), models=["a|b"], strategies=["top"])
     found = {(row["model"], row["strategy"]) for row in table.long.to_pylist()}
     assert found == {("a|b", "top")}
-    empty = STATISTICS[name](open_views(Store(tmp_path / "empty", create=True)))
+    empty = TABLES[name](open_views(Store(tmp_path / "empty", create=True)))
     for format in FORMATS:
         assert render(table, format, terminal=False)
         assert render(empty, format, terminal=False)

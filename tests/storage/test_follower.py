@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from lp_sweep.orchestrator.service.store import sweep_states
-from lp_sweep.orchestrator.watch import newrecords
+from lp_sweep.orchestrator.watch import follower as follower_module
 from lp_sweep.orchestrator.watch.follower import Follower
 from lp_sweep.orchestrator.watch.picture import Picture, Waiting, picture_json
 from lp_sweep.storage.errors import SpecError, StoreError
@@ -115,7 +115,7 @@ def test_a_look_opens_only_what_is_new(fake: FakeSweep, opened: Counter[str]) ->
 
 
 def test_a_large_store_is_read_in_parts(fake: FakeSweep, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(newrecords, "AT_ONCE", 2)
+    monkeypatch.setattr(follower_module, "AT_ONCE", 2)
     follower = Follower(fake.store)
     first, second = look(follower), look(follower)
     assert (first.done, first.unread) == (3, 1)  # counts are right at once

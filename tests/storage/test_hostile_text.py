@@ -16,9 +16,9 @@ from unittest import mock
 import pyarrow as pa
 import pytest
 
+from lp_sweep.analysis.tables import TABLES as TABLES_SHOWN
 from lp_sweep.orchestrator.cli import completion
 from lp_sweep.orchestrator.cli.__main__ import main
-from lp_sweep.orchestrator.cli.options import TableName
 from lp_sweep.orchestrator.cli.output import complain, emit, say
 from lp_sweep.storage.printable import page
 from lp_sweep.storage.schema import TABLES
@@ -159,7 +159,7 @@ VERBS = [
     *(f"query FROM+{view}" for view in ("cells", "trials", "attempts", "layers", "epochs")),
     *(f"query FROM+trials --format {form}" for form in ("json", "markdown", "latex")),
     "query FROM+trials --format csv",
-    *(f"table {name}" for name in TableName),
+    *(f"table {name}" for name in TABLES_SHOWN),
     "paper",
     "paper --check",
     "paper --table 1",

@@ -9,17 +9,18 @@ from typing import Any
 
 import pytest
 
-from lp_sweep.analysis.mixed import mixed, mixed_notes
+from lp_sweep.analysis.notes import mixed, mixed_notes
+from lp_sweep.analysis.tables import TABLES
 from lp_sweep.analysis.views import open_views, resting
-from lp_sweep.orchestrator.service.tables import VIEWS_READ, make_table
 from lp_sweep.orchestrator.service.tables import TableAsked as Asked
+from lp_sweep.orchestrator.service.tables import make_table
 from lp_sweep.storage.specs import Recipe
 from lp_sweep.storage.store import Store
 from tests.support.fake_records import FakeSweep
 from tests.support.program import sweep
 
 # of these tables the numbers of several cells stand in one row
-OF_SCORES = sorted(VIEWS_READ.keys() - {"speed", "setups"})
+OF_SCORES = sorted(TABLES.keys() - {"speed", "setups"})
 
 
 @pytest.fixture
@@ -34,7 +35,7 @@ def fake(tmp_path: Path) -> FakeSweep:
 
 
 def table_notes(store: Store, name: str, models: tuple[str, ...] = ()) -> tuple[str, ...]:
-    with open_views(store, only=VIEWS_READ[name]) as catalog:
+    with open_views(store, only=TABLES[name].views) as catalog:
         return make_table(catalog, Asked(name, "points", models, ())).notes
 
 

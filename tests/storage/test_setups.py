@@ -11,7 +11,7 @@ import pyarrow as pa
 import pytest
 
 from lp_sweep import open_store
-from lp_sweep.analysis.report.gaps import gaps
+from lp_sweep.analysis.report.about import gaps
 from lp_sweep.analysis.views import open_views
 from lp_sweep.orchestrator.engine.recorder import Recorder
 from lp_sweep.orchestrator.plan.known import Known

@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
+from lp_sweep.analysis.tables import TABLES
 from lp_sweep.analysis.views import open_views
-from lp_sweep.orchestrator.cli.options import TableName
-from lp_sweep.orchestrator.service.tables import VIEWS_READ, make_table
 from lp_sweep.orchestrator.service.tables import TableAsked as Asked
+from lp_sweep.orchestrator.service.tables import make_table
 from lp_sweep.storage.store import Store
 from tests.support.answered import network, right
 from tests.support.fake_records import FakeSweep
@@ -35,7 +35,7 @@ def world(tmp_path: Path) -> Path:
     return tmp_path
 
 
-OF_CELLS = [name.value for name in TableName if name.value != "setups"]
+OF_CELLS = [name for name in TABLES if name != "setups"]
 
 
 def found(folder: Path, name: str, *narrow: str) -> list[dict[str, Any]]:
@@ -72,10 +72,10 @@ def test_the_views_and_columns_that_are_read_are_all_that_a_table_says(
 ) -> None:
     asked = Asked(name, "points", ("*",), () if name == "speed" else ("*",))
     store = Store(world / "store")
-    with open_views(store) as whole, open_views(store, only=VIEWS_READ[name]) as narrow:
+    with open_views(store) as whole, open_views(store, only=TABLES[name].views) as narrow:
         assert make_table(narrow, asked) == make_table(whole, asked)
         columns = narrow.query("FROM trials LIMIT 0").column_names
-        assert ("host" in columns) == ("trials" in VIEWS_READ[name])
+        assert ("host" in columns) == ("trials" in TABLES[name].views)
 
 
 def test_less_asked_for_is_less_corrected(world: Path) -> None:

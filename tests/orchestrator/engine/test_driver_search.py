@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from lp_sweep.analysis.tables import min_layers
+from lp_sweep.analysis.tables import TABLES
 from lp_sweep.analysis.views import open_views
 from lp_sweep.storage.store import Store
 from tests.support.faults import sweep, wait_for
@@ -56,7 +56,7 @@ def test_a_search_that_is_killed_goes_on_and_ends(tmp_path: Path) -> None:
     assert ended["cells_done"] + ended["cells_not_needed"] == 12
     assert ended["cells_done"] == len(store.names("trials"))
     with open_views(store, deltas=[5]) as catalog:
-        [answer] = min_layers(catalog).long.to_pylist()
+        [answer] = TABLES["min-layers"](catalog).long.to_pylist()
     assert answer["max_dropped"] in answer["credible"]
     before = store.names("trials")
     assert "nothing was missing" in run_to_the_end(tmp_path)

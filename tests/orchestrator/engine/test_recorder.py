@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from lp_sweep.analysis.mixed import mixed_notes
+from lp_sweep.analysis.notes import mixed_notes
 from lp_sweep.analysis.views import open_views
 from lp_sweep.orchestrator.engine.recorder import Recorder
 from lp_sweep.orchestrator.plan.known import Known

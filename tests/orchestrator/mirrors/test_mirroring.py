@@ -9,8 +9,8 @@ from threading import Event
 import pytest
 
 from lp_sweep.orchestrator.engine.progress import PlainReporter
+from lp_sweep.orchestrator.mirrors.copying import MirroredRun
 from lp_sweep.orchestrator.mirrors.kinds import Mirror, MirrorKind
-from lp_sweep.orchestrator.mirrors.runs import MirroredRun
 from lp_sweep.orchestrator.service.request import Request
 from lp_sweep.orchestrator.watch import mirroring
 from lp_sweep.orchestrator.watch.mirroring import LiveMirror, MirroringReporter, mirrored

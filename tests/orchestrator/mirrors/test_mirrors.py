@@ -8,9 +8,8 @@ from pathlib import Path
 import pytest
 
 from lp_sweep.orchestrator.mirrors import kinds
-from lp_sweep.orchestrator.mirrors.copying import copy_trials
+from lp_sweep.orchestrator.mirrors.copying import copy_trials, run_of_record
 from lp_sweep.orchestrator.mirrors.kinds import MirrorKind, open_mirror
-from lp_sweep.orchestrator.mirrors.runs import run_of_record
 from lp_sweep.storage.errors import LpSweepError
 from lp_sweep.storage.store import Store
 from tests.support.fake_records import FakeSweep

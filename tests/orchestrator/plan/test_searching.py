@@ -9,8 +9,7 @@ from typing import Any
 
 import pytest
 
-from lp_sweep.analysis.statistics.tables import min_layers_interval
-from lp_sweep.analysis.tables import min_layers, strategy_means, task_scores
+from lp_sweep.analysis.tables import TABLES
 from lp_sweep.analysis.views import open_views
 from lp_sweep.orchestrator.cli.farewell import answer_command
 from lp_sweep.orchestrator.cli.store import states_text
@@ -94,7 +93,7 @@ class World:
 
     def answers(self) -> dict[float, int | None]:
         with open_views(self.store) as catalog:
-            rows = min_layers(catalog).long.to_pylist()
+            rows = TABLES["min-layers"](catalog).long.to_pylist()
         return {row["delta"]: row["max_dropped"] for row in rows if row["strategy"] == "top"}
 
     def shown(self, table: Any) -> list[str]:
@@ -206,7 +205,7 @@ def test_settings_of_the_search(tmp_path: Path) -> None:
     world.run()
     assert (7, 1) in world.trained
     with open_views(world.store, deltas=[2.5]) as catalog:
-        assert min_layers(catalog).long["max_dropped"].to_pylist() == [7]
+        assert TABLES["min-layers"](catalog).long["max_dropped"].to_pylist() == [7]
 
 
 def test_more_seeds_than_the_sweep_has_are_an_error(tmp_path: Path) -> None:
@@ -327,7 +326,7 @@ def test_a_k_that_fails_where_it_could_be_the_answer_makes_an_interval(world: Wo
     assert not queue.open
     answers = world.answers()
     assert (answers[1.0], answers[2.0], answers[3.0]) == (None, None, None)
-    assert "4–5 of 12 (" in world.shown(min_layers)[2]
+    assert "4–5 of 12 (" in world.shown(TABLES["min-layers"])[2]
 
 
 def test_a_failure_that_is_retried_goes_into_the_answer(world: World) -> None:
@@ -384,26 +383,26 @@ def test_what_other_runs_have_trained_is_looked_up_where_there_are_others(world:
 
 def test_tables_show_the_answer_with_its_set_and_what_was_not_needed(world: World) -> None:
     world.run()
-    first, second, third, *notes = world.shown(min_layers)
+    first, second, third, *notes = world.shown(TABLES["min-layers"])
     for line, kept in ((first, 7), (second, 6), (third, 5)):
         assert f"| {kept} of 12 (" in line
         assert ", 90% " in line
     assert any("90% 5 to 7: of a search" in note for note in notes)
-    assert "search" in world.shown(min_layers_interval)[0]
-    scores = world.shown(task_scores)
+    assert "search" in world.shown(TABLES["min-layers-interval"])[0]
+    scores = world.shown(TABLES["tasks"])
     assert any(line.endswith("| 11 | 1 of 12 | not needed") for line in scores)
     assert not any("missing" in line for line in scores)
-    assert any("| not needed (0/1) | " in line for line in world.shown(strategy_means))
+    assert any("| not needed (0/1) | " in line for line in world.shown(TABLES["strategies"]))
 
 
 def test_what_a_search_never_trained_is_named_as_an_assumption(world: World) -> None:
     """K=9 loses 15 points, so that K=10 and 11 were left out."""
     world.run()
     assert {k for k, _ in world.trained}.isdisjoint({10, 11})
-    first, *_, note = [line for line in world.shown(min_layers) if "unless" in line]
+    first, *_, note = [line for line in world.shown(TABLES["min-layers"]) if "unless" in line]
     assert first.endswith(" unless 1 or 2 dip")
     assert "at most 7 points less" in note
-    assert any(line.count("unless 1 or 2 dip") for line in world.shown(min_layers_interval))
+    assert "unless 1 or 2 dip" in "".join(world.shown(TABLES["min-layers-interval"]))
     plan = world.plan()
     pages = (plan_text(plan, estimate(plan, CPU), CPU), states_text(sweep_states(world.store)))
     assert all("does not dip" in page and "table min-layers" in page for page in pages)
@@ -418,10 +417,10 @@ def test_a_loss_that_was_not_searched_for_has_an_interval(world: World) -> None:
     """K=10 loses 20 points and K=9 loses 15, both after the last K that the search needed."""
     world.run()
     with open_views(world.store, deltas=[0.25, 2, 20]) as catalog:
-        rows = min_layers(catalog).long.to_pylist()
-        shown = [row[-1] for row in min_layers(catalog).rows]
-        notes = min_layers(catalog).notes
-        beside = [" ".join(row) for row in min_layers_interval(catalog).rows]
+        rows = TABLES["min-layers"](catalog).long.to_pylist()
+        shown = [row[-1] for row in TABLES["min-layers"](catalog).rows]
+        notes = TABLES["min-layers"](catalog).notes
+        beside = [" ".join(row) for row in TABLES["min-layers-interval"](catalog).rows]
     below, searched, beyond = rows
     assert searched["max_dropped"] == 6
     assert below["max_dropped"] is beyond["max_dropped"] is None
@@ -437,7 +436,7 @@ def test_a_loss_that_was_not_searched_for_has_an_interval(world: World) -> None:
 def test_the_same_in_percent(world: World) -> None:
     world.run()
     with open_views(world.store, deltas=[2, 20]) as catalog:
-        rows = min_layers(catalog, unit="percent").long.to_pylist()
+        rows = TABLES["min-layers"](catalog, unit="percent").long.to_pylist()
     assert [row["max_dropped"] for row in rows] == [6, None]
 
 

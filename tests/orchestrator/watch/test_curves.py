@@ -8,9 +8,8 @@ from typing import Any
 
 import pytest
 
-from lp_sweep.orchestrator.watch.curves import Curves
-from lp_sweep.orchestrator.watch.curvetext import curve_lines, with_scores
-from lp_sweep.orchestrator.watch.picture import Curve, Point
+from lp_sweep.orchestrator.watch.picture import Curve, Curves, Point
+from lp_sweep.orchestrator.watch.screen import curve_lines, with_scores
 
 
 def cell(trial: str | None, k: int = 0, **changes: Any) -> dict[str, Any]:

@@ -13,6 +13,7 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
+from urllib.parse import urlencode
 
 import pytest
 
@@ -68,6 +69,7 @@ def test_the_page_and_its_files(page: Page) -> None:
         "/": "text/html",
         "/dashboard.css": "text/css",
         "/dashboard.js": "text/javascript",
+        "/report.css": "text/css",
     }.items():
         answer = page.ask(path)
         assert (answer.status, answer.headers["content-type"].split(";")[0]) == (200, kind)
@@ -81,6 +83,15 @@ def test_the_state_is_the_picture(page: Page) -> None:
     picture = told["picture"]
     assert (picture["sweep"], picture["done"], picture["failed"]) == ("demo", 2, 1)
     assert picture["curves"][0]["points"][1]["mean"] == 88.0
+
+
+def test_the_answer_is_the_reports(page: Page) -> None:
+    told = page.ask("/answer.json").json
+    assert "<b>4–6</b> of 12 layers" in told["part"]["html"], "K=8 may do: it failed"
+    assert 'id="fig-score"' in told["part"]["html"]
+    assert "var(--c0)" in told["part"]["style"]
+    again = page.ask(f"/answer.json?{urlencode({'shown': told['id']})}").json
+    assert again == {"id": told["id"], "part": None}
 
 
 @pytest.mark.parametrize("method", ["POST", "PUT", "DELETE", "PATCH", "OPTIONS", "TRACE"])

@@ -54,6 +54,7 @@ def shown(fake: FakeSweep, chromium: Any) -> Iterator[Any]:
         chromium.set_window_size(1200, 800)
         chromium.get(process.stdout.readline().strip())
         wait_until(lambda: text(chromium, "sweep") == "demo")
+        wait_until(lambda: chromium.find_elements("css selector", "#report svg"), 120)
         yield chromium
         chromium.get("about:blank")
 
@@ -69,9 +70,9 @@ def complaints(browser: Any) -> list[str]:
 def test_it_shows_the_sweep_without_a_complaint(shown: Any) -> None:
     assert "done\n26 of 27" in text(shown, "numbers")
     assert text(shown, "failures") == "Failures: out_of_memory 1"
-    assert len(shown.find_elements("css selector", "figure")) == 5
-    assert len(shown.find_elements("css selector", "figure:nth-child(2) .line")) >= 2
-    assert HOSTILE in text(shown, "curves"), "as text"
+    assert len(shown.find_elements("css selector", "#report figure svg path")) >= 10
+    assert len(shown.find_elements("css selector", "#report .answer")) == 5
+    assert HOSTILE in text(shown, "report"), "as text"
     assert complaints(shown) == []
 
 
@@ -79,7 +80,7 @@ def test_it_follows_a_new_record_and_stays_where_it_was_scrolled(
     fake: FakeSweep, shown: Any
 ) -> None:
     shown.set_window_size(500, 500)
-    shown.find_element("css selector", "figure:nth-child(3) summary").click()
+    shown.find_element("css selector", "#report .answer:nth-of-type(3) summary").click()
     shown.execute_script("window.scrollTo(0, 700)")
     before = shown.execute_script("return window.scrollY")
     assert before > 300
@@ -87,8 +88,12 @@ def test_it_follows_a_new_record_and_stays_where_it_was_scrolled(
     fake.publish()
     wait_until(lambda: "27 of 28" in text(shown, "numbers"))
     assert abs(shown.execute_script("return window.scrollY") - before) < 3
-    opened = shown.find_elements("css selector", "figure details[open]")
+    wait_until(
+        lambda: "75.00" in shown.find_element("id", "scores").get_attribute("innerHTML"), 120
+    )
+    opened = shown.find_elements("css selector", "#report .answer[open]")
     assert len(opened) == 1, "what was opened stays so"
+    assert abs(shown.execute_script("return window.scrollY") - before) < 3
     assert complaints(shown) == []
 
 
@@ -106,7 +111,7 @@ def test_it_fits_and_reads_at_any_width_by_day_and_night(
             shown.execute_script("arguments[0].parentElement.open = true", summary)
         assert shown.execute_script(NO_OVERFLOW)
         paper = shown.execute_script("return getComputedStyle(document.body).backgroundColor")
-        assert paper == ("rgb(255, 255, 255)" if scheme == "light" else "rgb(22, 24, 27)")
+        assert paper == ("rgb(255, 255, 255)" if scheme == "light" else "rgb(21, 24, 28)")
     finally:
         shown.execute_cdp_cmd("Emulation.clearDeviceMetricsOverride", {})
         shown.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": []})

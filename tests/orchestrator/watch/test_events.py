@@ -15,9 +15,8 @@ from lp_sweep.orchestrator.engine.progress import Facts, PlainReporter
 from lp_sweep.orchestrator.engine.workqueue import WorkQueue
 from lp_sweep.orchestrator.estimate.estimate import Rates, Span
 from lp_sweep.orchestrator.plan.known import Known
-from lp_sweep.orchestrator.watch import elsewhere, eventreporter
-from lp_sweep.orchestrator.watch.eventreporter import EventReporter
-from lp_sweep.orchestrator.watch.livereporter import LiveReporter
+from lp_sweep.orchestrator.watch import reporters
+from lp_sweep.orchestrator.watch.reporters import EventReporter, LiveReporter
 from lp_sweep.storage.store import Store
 from tests.support.program import command, environment, sweep
 from tests.support.sweepfiles import PLAIN, make_inputs, planned
@@ -97,7 +96,7 @@ def test_progress_is_told_now_and_then(queue: WorkQueue, monkeypatch: pytest.Mon
     stream.reporter.opened(queue, 1)
     stream.reporter.tick()
     assert [event["event"] for event in stream.events] == ["opened"]
-    monkeypatch.setattr(eventreporter, "_PROGRESS_SECONDS", 0.0)
+    monkeypatch.setattr(reporters, "_PROGRESS_SECONDS", 0.0)
     work = queue.take()
     assert work
     stream.reporter.started(work)
@@ -146,7 +145,7 @@ def test_scores_of_before_the_run_are_on_the_display(queue: WorkQueue) -> None:
 def test_scores_of_other_runs_are_read_once(
     queue: WorkQueue, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(elsewhere, "_LOOK_SECONDS", 0.0)
+    monkeypatch.setattr(reporters, "_LOOK_SECONDS", 0.0)
     trial = next(work for work in queue.plan.trials.values() if work.task.name == "rte")
     queue.store.put("trials", trial.id, [{"trial_id": trial.id, "last": 0.625}])
     queue.history.done_elsewhere.add(trial.id)

@@ -21,7 +21,7 @@ from lp_sweep.orchestrator.plan.naming import describe
 from lp_sweep.orchestrator.plan.planning import make_plan
 from lp_sweep.orchestrator.plan.words import short_model
 from lp_sweep.orchestrator.sweepfile.load import load_sweep
-from lp_sweep.orchestrator.watch.livereporter import LiveReporter
+from lp_sweep.orchestrator.watch.reporters import LiveReporter
 from lp_sweep.storage.printable import ranges
 from lp_sweep.storage.store import Store
 from tests.support.toyworld import save_world

@@ -1,10 +1,18 @@
-"""The display of a run on a terminal: the live view, drawn from the run's queue and from the scores
-that it gets to see."""
+"""What a run shows while it runs: the live view on a terminal, and a stream of events for programs.
+
+`docs/watching.md` has the events and their keys, one JSON object a line. A later version adds
+events and keys, and changes none without raising `schema`.
+"""
 
 from __future__ import annotations
 
+import copy
 import datetime as dt
+import json
+import time
 from collections import Counter, deque
+from collections.abc import Callable, Mapping
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -16,17 +24,18 @@ from lp_sweep.orchestrator.engine.progress import (
     Display,
     Facts,
     PlainReporter,
+    Reporter,
     Run,
     first_line,
 )
 from lp_sweep.orchestrator.engine.workqueue import WorkQueue
+from lp_sweep.orchestrator.plan.known import points_of
 from lp_sweep.orchestrator.plan.naming import describe
 from lp_sweep.orchestrator.plan.plan import Plan, Work
-from lp_sweep.orchestrator.watch.curves import Curves
-from lp_sweep.orchestrator.watch.elsewhere import Elsewhere
 from lp_sweep.orchestrator.watch.painter import Painter, has_screen
-from lp_sweep.orchestrator.watch.picture import Picture, Slot, Waiting
+from lp_sweep.orchestrator.watch.picture import SCHEMA, Curves, Picture, Slot, Waiting
 from lp_sweep.orchestrator.watch.screen import Screen
+from lp_sweep.storage.errors import StoreError
 from lp_sweep.storage.printable import printable
 
 _RECENT = 6
@@ -152,3 +161,128 @@ def hours_of(plan: Plan, timings: pa.Table | None) -> float:
         timings["trial_id"], pa.array(plan.trials.keys() & plan.known.trials, pa.string())
     )
     return float(pc.sum(timings.filter(own)["seconds_total"]).as_py() or 0.0) / 3600
+
+
+_PROGRESS_SECONDS = 10.0  # between two events of progress
+
+
+class Relay:
+    """A reporter that passes each event on to another."""
+
+    def __init__(self, inner: Reporter) -> None:
+        self.inner = inner
+
+    def planned(self, plan: Plan) -> None:
+        self.inner.planned(plan)
+
+    def opened(self, queue: WorkQueue, slots: int) -> None:
+        self.inner.opened(queue, slots)
+
+    def started(self, work: Work) -> None:
+        self.inner.started(work)
+
+    def ended(self, id_: str, status: str, detail: str, facts: Facts = NO_FACTS) -> None:
+        self.inner.ended(id_, status, detail, facts)
+
+    def note(self, text: str) -> None:
+        self.inner.note(text)
+
+    def tick(self) -> None:
+        self.inner.tick()
+
+    def closed(self) -> None:
+        self.inner.closed()
+
+
+class EventReporter(Relay):
+    """`write` takes a line without its end; `display` keeps the state and shows it to people."""
+
+    def __init__(self, display: Display, write: Callable[[str], object]) -> None:
+        super().__init__(display)
+        self._run, self._write = display.run, write
+        self._progressed = time.monotonic()
+
+    def planned(self, plan: Plan) -> None:
+        super().planned(plan)
+        self.event("planned", sweep=plan.sweep.name, totals=plan.totals())
+
+    def opened(self, queue: WorkQueue, slots: int) -> None:
+        super().opened(queue, slots)
+        self.event("opened", slots=slots, left=queue.waiting)
+
+    def started(self, work: Work) -> None:
+        super().started(work)
+        self.event("started", **_named(work))
+
+    def ended(self, id_: str, status: str, detail: str, facts: Facts = NO_FACTS) -> None:
+        super().ended(id_, status, detail, facts)
+        said: dict[str, Any] = {
+            "score": facts.score,
+            "metric": facts.metric,
+            "seconds": facts.seconds,
+        }
+        if status != "done":
+            said = {"type": facts.error_type, "message": detail}
+        known = status in ("done", "failed", "lost", "spooled")
+        self.event(status if known else "not_stored", id=id_, **said)
+
+    def note(self, text: str) -> None:
+        super().note(text)
+        self.event("note", message=text)
+
+    def tick(self) -> None:
+        super().tick()
+        queue = self._run.queue
+        if queue is None or time.monotonic() - self._progressed < _PROGRESS_SECONDS:
+            return
+        self._progressed = time.monotonic()
+        self.event(
+            "progress",
+            running=len(queue.live),
+            slot_hours=round(self._run.slot_hours(), 6),
+            **queue.progress()._asdict(),
+        )
+
+    def event(self, name: str, **said: Any) -> None:
+        at = dt.datetime.now(dt.UTC).isoformat(timespec="milliseconds")
+        self._write(json.dumps({"schema": SCHEMA, "event": name, "at": at, **said}))
+
+
+def _named(work: Work) -> dict[str, Any]:
+    """What a piece of work is of, for a program and in words."""
+    of_trial: dict[str, Any] = {}
+    if work.spec.kind == "trial":
+        of_trial = {"kept_layers": list(work.spec.kept_layers), "seed": work.spec.seed}
+    return {
+        "id": work.id,
+        "model": work.model.name,
+        "task": work.task.name or None,
+        **of_trial,
+        "work": describe(work),
+    }
+
+
+_LOOK_SECONDS = 5.0  # between two looks
+
+
+class Elsewhere:
+    """Called by the painter's thread, which a store that is away must not keep."""
+
+    def __init__(self) -> None:
+        self._read: set[str] = set()
+        self._looked = 0.0
+
+    def scores(self, queue: WorkQueue) -> Mapping[str, float]:
+        """Of trials that were not told before, in points."""
+        new = queue.history.done_elsewhere - self._read
+        if not new or time.monotonic() - self._looked < _LOOK_SECONDS:
+            return {}
+        self._looked = time.monotonic()
+        store = copy.copy(queue.store)
+        store.patience = 0
+        try:
+            rows = store.read_all("trials", new, ("trial_id", "last")).rows
+        except StoreError:
+            return {}
+        self._read |= new
+        return points_of(rows)

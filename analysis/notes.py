@@ -1,0 +1,264 @@
+"""The notes below a table and the cautions in a report: each where a cell needs it, and no others.
+
+A sweep file that is amended, and then run in part, leaves cells that were trained in more than one
+way: the tables compare them all the same, with a note. After a whole run the earlier cells are not
+shown.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from lp_sweep.storage.printable import listed, metric_name
+from lp_sweep.storage.redact import redact_text
+
+if TYPE_CHECKING:
+    from lp_sweep.storage.catalog import Catalog
+
+Row = Mapping[str, Any]
+
+NOT_ASKED = "–"
+NOT_MEASURED = "not measured"
+NOT_NEEDED = "not needed"  # by a search, for its answer
+NOT_SEARCHED = "not searched"  # by a search, for this loss
+LEARNED_NOTHING = "†"
+
+
+class Note(NamedTuple):
+    """`where` is a regular expression: the note is for a table with a cell, or a part of one, that
+    it matches; "" for every table."""
+
+    text: str
+    where: str = ""
+
+
+def legend(notes: Iterable[Note], rows: Iterable[Sequence[str]]) -> tuple[str, ...]:
+    cells = "\n".join(cell for row in rows for cell in row)
+    return tuple(note.text for note in notes if re.search(note.where, cells, re.MULTILINE))
+
+
+SEARCHED_FOR = Note(
+    f"{NOT_SEARCHED}: a search (`until: min_layers`) was for other losses, and never ran the K "
+    "that could be the answer. Add the loss, in points, to `within:` in the file, and run it.",
+    rf"\({NOT_SEARCHED}\)",
+)
+_PLACE = ("sweep", "model", "procedure")
+_NOTHING_TO_LOSE = (
+    "What learned nothing has nothing to lose, so this says little of the task. Try more rows, "
+    "more epochs or another learning rate first."
+)
+
+
+def _no_better(row: Row) -> str:
+    """`2 of 3 seeds`: of those with all layers, by the view `min_layers`."""
+    some, every = row["n_learned_nothing"], row["n_full"]
+    if every == 1:
+        return "the one seed"
+    return f"{some} of {every} seeds" if some < every else f"all {every} seeds"
+
+
+def untaught(row: Row) -> str:
+    """Sentences, or "" where each seed with all layers is better than the constant answer."""
+    if not row["n_learned_nothing"]:
+        return ""
+    verb = "scores" if row["n_learned_nothing"] == 1 else "score"
+    return (
+        f"With all layers {_no_better(row)} {verb} no better than the constant answer. "
+        f"{_NOTHING_TO_LOSE}"
+    )
+
+
+def is_untaught(record: Row) -> bool:
+    """Judges one trial's record as the view `min_layers` counts them."""
+    last, majority = record["last"], record["majority"]
+    if majority is None:
+        return False
+    return last is None or not math.isfinite(last) or 100 * last < 100 * majority + 0.005
+
+
+def untaught_network(record: Row, full: Row | None) -> str:
+    """Sentences, or "" where this network and the one with all layers are better than guessing.
+    `full`: the record of the same recipe and seed with all layers; None: it is this one, or not
+    there."""
+    said = [
+        f"{name} scores {_points(row['last'])} "
+        f"{metric_name(row['metric'], row.get('positive'))}, no better than always giving "
+        f"{_one_answer(row)} ({100 * row['majority']:.2f}): it did not learn the task."
+        for name, row in (("This network", record), ("The same seed with all layers", full))
+        if row is not None and is_untaught(row)
+    ]
+    said += ["Try more rows, more epochs or another learning rate first."] if said else []
+    return " ".join(said)
+
+
+def _one_answer(row: Row) -> str:
+    """What `majority` is the score of."""
+    if row["metric"] != "f1":
+        return "the most common answer"
+    return f"the answer {row['positive']!r}" if row.get("positive") else "the answer 1"
+
+
+def _points(share: float | None) -> str:
+    return f"{100 * share:.2f}" if share is not None and math.isfinite(share) else "no"
+
+
+def where_nothing_was_learned(rows: Sequence[Row]) -> tuple[Note, ...]:
+    """The note to the mark, which tells the tasks; none without the mark."""
+    several = [name for name in _PLACE if len({row[name] for row in rows}) > 1]
+    found = dict.fromkeys(
+        f"{_no_better(row)} of {_task_of(row, several)}" for row in rows if row["n_learned_nothing"]
+    )
+    if not found:
+        return ()
+    said = f"{LEARNED_NOTHING}: no better than the constant answer with all layers"
+    return (Note(f"{said}: {listed(found)}. {_NOTHING_TO_LOSE}"),)
+
+
+def _task_of(row: Row, several: Sequence[str]) -> str:
+    place = ", ".join(str(row[name]) for name in several)
+    return f"{row['task']} ({place})" if place else str(row["task"])
+
+
+def majorities(rows: Sequence[Row]) -> tuple[Note, ...]:
+    """One note with the score of the constant answer on each task that has one."""
+    known = {row["task"]: row["majority"] for row in rows if row["majority"] is not None}
+    said = ", ".join(f"{task} {value:.2f}" for task, value in known.items())
+    return (Note(f"The constant answer scores: {said}."),) if known else ()
+
+
+_REDUCED = """
+SELECT DISTINCT feed_forward
+FROM cells
+WHERE feed_forward <> 'none'
+    AND (len($models::VARCHAR[]) = 0 OR list_contains($models::VARCHAR[], model))
+    AND (len($strategies::VARCHAR[]) = 0 OR list_contains($strategies::VARCHAR[], strategy))
+ORDER BY feed_forward
+"""
+ASK = "SELECT * FROM task_table WHERE feed_forward <> 'none'"
+
+
+def left_out(
+    catalog: Catalog, models: Sequence[str] = (), strategies: Sequence[str] = ()
+) -> tuple[Note, ...]:
+    """A note where there are networks without some of their feed-forwards, else none."""
+    wanted = {"models": list(models), "strategies": list(strategies)}
+    settings = catalog.query(_REDUCED, wanted)["feed_forward"].to_pylist()
+    if not settings:
+        return ()
+    return (
+        Note(
+            "Left out: networks without some of their feed-forwards "
+            f'({", ".join(settings)}). `lp-sweep query "{ASK}"` lists them.'
+        ),
+    )
+
+
+_WORDS = {
+    "data_fingerprint": "other data",
+    "model_fingerprint": "another model of that name",
+    "task": "rows read or scored in another way",
+}
+_ASK = "FROM recipe_differences"
+_MEND = "Run the whole sweep again, or give each way a `name:` of its own."
+# from what the cells say themselves: a table has no time to read how each trial was trained
+_MIXED = """
+WITH unlike AS (
+    SELECT sweep, model, procedure, task
+    FROM store.sweeps
+    WHERE (len($models::VARCHAR[]) = 0 OR list_contains($models::VARCHAR[], model))
+        AND coalesce(sweep = $sweep::VARCHAR, true) AND coalesce(task = $task::VARCHAR, true)
+    GROUP BY ALL
+    HAVING min(setup) < max(setup)
+)
+SELECT DISTINCT sweep, task
+FROM store.sweeps
+JOIN unlike USING (sweep, model, procedure, task)
+JOIN trials USING (trial_id)
+GROUP BY sweep, model, procedure, task
+HAVING min(setup) < max(setup)
+ORDER BY ALL
+"""
+
+
+def mixed(catalog: Catalog) -> Iterator[str]:
+    """A sentence for each sweep of which cells of one model, procedure and task differ in more than
+    their layers and seed, with in what."""
+    rows = catalog.query(f"{_ASK} ORDER BY ALL").to_pylist()
+    for sweep in dict.fromkeys(row["sweep"] for row in rows):
+        own = [row for row in rows if row["sweep"] == sweep]
+        tasks = listed(dict.fromkeys(row["task"] for row in own))
+        ways = dict.fromkeys(
+            _WORDS.get(row["setting"]) or f"{row['setting']} {listed(row['found'])}" for row in own
+        )
+        yield (
+            f"Cells of sweep {sweep} were trained in more than one way ({'; '.join(ways)}), and "
+            f"its tables compare them: {tasks}. {_MEND}"
+        )
+
+
+def mixed_notes(
+    catalog: Catalog,
+    models: Sequence[str] = (),
+    *,
+    sweep: str | None = None,
+    task: str | None = None,
+) -> Iterator[str]:
+    """For below a table of these models, none named: of all. Needs the view `trials` alone."""
+    wanted = {"models": list(models), "sweep": sweep, "task": task}
+    rows = catalog.query(_MIXED, wanted).to_pylist()
+    for sweep in dict.fromkeys(row["sweep"] for row in rows):
+        tasks = listed(row["task"] for row in rows if row["sweep"] == sweep)
+        yield (
+            f"Not comparable: cells of sweep {sweep} were trained in more than one way ({tasks}): "
+            f'`lp-sweep query "{_ASK}"` says in what. {_MEND}'
+        )
+
+
+def setup_notes(catalog: Catalog) -> Iterator[str]:
+    """Names the results that the tables of this catalog leave out, or the setup they show."""
+    from lp_sweep.storage.hidden import hidden_notes
+
+    setups = catalog.earlier_setups()
+    if catalog.setup is None:
+        yield from hidden_notes(setups, redact_text(catalog.location))
+        return
+    for setup in setups:
+        if setup.number == catalog.setup:
+            ways = f" ({listed(setup.differences)})" if setup.differences else ""
+            yield (
+                f"Shown: the earlier setup {setup.number} of {setup.sweep!r}{ways}. Leave out "
+                "--setup to see today's"
+            )
+
+
+GLOSSARY = {
+    "K": "Layers dropped; t= is a threshold, by which each task drops its own.",
+    "kept": "Layers that stay, of those that the model has.",
+    "layers": "Which layers stay, or how many; 1 is next to the embeddings.",
+    "strategy": "How the layers to drop were chosen.",
+    "procedure": "direct: pruned first, then fine-tuned.",
+    "feed-forward": "Of which kept layers the feed-forward is removed.",
+    "loss ≤": "The loss that is allowed: mean over seeds against the model with all layers.",
+    "90%": "The answers that the scores do not rule out: the true one is among them in 90%.",
+    "95%": "95% interval of the mean.",
+    "seed sd": "How much one network moves from seed to seed, in points.",
+    "all tasks": "Mean over tasks of their means over seeds.",
+    "stable tasks": "The same without RTE, MRPC, CoLA and WNLI.",
+    "missing": "Tasks of which a seed is not there.",
+    "of full": "Share of the parameters of the model with all layers.",
+    "batch": "Rows and tokens of a batch.",
+    "fine-tuning": "A step of fine-tuning, times as fast as with all layers.",
+    "inference": "A forward pass, times as fast as with all layers.",
+    "change": "Points against all layers, with its 95% interval.",
+    "p": "Two-sided, of this test alone.",
+    "p Holm": "Corrected for all the tests of this table.",
+    "over": "What the interval accounts for: other seeds, other dev rows.",
+    "n": "Seeds with a score.",
+    "sd": "Sample standard deviation over seeds.",
+    "random": "Mean over networks whose layers were drawn at random.",
+    "difference": "The strategy minus the mean of the random draws.",
+    "above": "How many of the draws it scores more than.",
+}
