@@ -11,8 +11,9 @@ from collections.abc import Callable, Mapping
 from time import monotonic
 
 from lp_sweep.orchestrator.engine.backlog import Backlog
-from lp_sweep.orchestrator.estimate.estimate import Rates, Span
+from lp_sweep.orchestrator.estimate.estimate import Rates
 from lp_sweep.orchestrator.estimate.pace import Eta, Pace
+from lp_sweep.orchestrator.estimate.timings import Span
 from lp_sweep.orchestrator.plan.plan import Plan, Work
 
 _BAND_SECONDS = 5.0  # between two looks at all that is left

@@ -16,9 +16,17 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from lp_sweep.analysis.tables import Table
-from lp_sweep.orchestrator.estimate.estimate import Span, added
 from lp_sweep.orchestrator.estimate.pace import duration
-from lp_sweep.orchestrator.estimate.timings import DEVICE, newest, pair_of, ratios_of, usable, where
+from lp_sweep.orchestrator.estimate.timings import (
+    DEVICE,
+    Span,
+    added,
+    newest,
+    pair_of,
+    ratios_of,
+    usable,
+    where,
+)
 from lp_sweep.orchestrator.estimate.workload import CPU, GPU, MeanLengths, recorded
 from lp_sweep.orchestrator.plan.known import read_ledger
 from lp_sweep.orchestrator.plan.words import short_model
@@ -88,7 +96,7 @@ def _estimated(records: pa.Table, lengths: MeanLengths) -> Iterator[_Trial]:
             ratios = ratios_of(newest(here.filter(pc.invert(asked))), lengths, on_gpu=on_gpu)
             for row in here.filter(asked).to_pylist():
                 stated = recorded(row, lengths).seconds(GPU if on_gpu else CPU)
-                estimated = Span(*ratios.of(pair_of(row))).times(stated)
+                estimated = ratios.of(pair_of(row)).of(stated)
                 yield _Trial((row["model"], row["task"]), estimated, row["seconds_total"])
 
 

@@ -19,7 +19,7 @@ import pyarrow as pa
 
 from lp_sweep.orchestrator.cluster.clusterfile import ClusterFile
 from lp_sweep.orchestrator.cluster.clusterfile import Kind as Machine
-from lp_sweep.orchestrator.estimate.timings import Pair, evidence
+from lp_sweep.orchestrator.estimate.timings import Pair, Span, added, evidence
 from lp_sweep.orchestrator.estimate.workload import CPU, GPU, MeanLengths, missing
 from lp_sweep.orchestrator.inputs.models import ModelInput
 from lp_sweep.orchestrator.inputs.resolve import TaskInput
@@ -37,26 +37,6 @@ class Kind(NamedTuple):
 
     stated: float
     pair: Pair
-
-
-class Span(NamedTuple):
-    """An expected value, and the band from `low` to `high`; without a band it is the most that it
-    can be."""
-
-    expected: float
-    low: float | None
-    high: float | None
-
-    def times(self, factor: float) -> Span:
-        low, high = (None if end is None else factor * end for end in self[1:])
-        return Span(factor * self.expected, low, high)
-
-
-def added(spans: Iterable[Span]) -> Span:
-    """The sum, as if all were too short or too long together."""
-    every = [Span(0.0, 0.0, 0.0), *spans]
-    low, high = (None if None in ends else sum(ends) for ends in list(zip(*every, strict=True))[1:])
-    return Span(sum(span.expected for span in every), low, high)
 
 
 class Rates:
@@ -109,8 +89,7 @@ class Rates:
         for kind, count in pieces.items():
             stated[kind.pair] += count * kind.stated
         return {
-            pair: Span(*self._ratios.of(pair).widened(self._doubt)).times(seconds)
-            for pair, seconds in stated.items()
+            pair: self._ratios.of(pair).of(seconds, self._doubt) for pair, seconds in stated.items()
         }
 
 

@@ -10,8 +10,8 @@ import time
 from collections.abc import Callable, Collection, Mapping
 from typing import NamedTuple
 
-from lp_sweep.orchestrator.estimate.estimate import Kind, Rates, Span, added
-from lp_sweep.orchestrator.estimate.timings import Pair, Ratios
+from lp_sweep.orchestrator.estimate.estimate import Kind, Rates
+from lp_sweep.orchestrator.estimate.timings import Pair, Ratios, Span, added
 
 _UNITS = (("h", 3600.0), ("min", 60.0), ("s", 1.0))
 

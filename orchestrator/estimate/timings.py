@@ -27,6 +27,26 @@ _STATED = (0.5, 2.0)  # two more timings, times the median: few timings make a w
 _LEAST = 1.1  # no machine is as fast every day
 
 
+class Span(NamedTuple):
+    """An expected value, and the band from `low` to `high`; without a band it is the most that it
+    can be."""
+
+    expected: float
+    low: float | None
+    high: float | None
+
+    def times(self, factor: float) -> Span:
+        low, high = (None if end is None else factor * end for end in self[1:])
+        return Span(factor * self.expected, low, high)
+
+
+def added(spans: Iterable[Span]) -> Span:
+    """The sum, as if all were too short or too long together."""
+    every = [Span(0.0, 0.0, 0.0), *spans]
+    low, high = (None if None in ends else sum(ends) for ends in list(zip(*every, strict=True))[1:])
+    return Span(sum(span.expected for span in every), low, high)
+
+
 class Ratio(NamedTuple):
     """Actual over expected seconds: the median, and the band around it."""
 
@@ -34,8 +54,9 @@ class Ratio(NamedTuple):
     low: float
     high: float
 
-    def widened(self, factor: float) -> Ratio:
-        return Ratio(self.median, self.low / factor, self.high * factor)
+    def of(self, seconds: float, doubt: float = 1.0) -> Span:
+        """What so many expected seconds take; `doubt` widens the band on either side."""
+        return Span(seconds * self.median, seconds * self.low / doubt, seconds * self.high * doubt)
 
 
 PRIOR = Ratio(1.0, 0.25, 4.0)  # the stated rates are right within a factor of 4

@@ -28,16 +28,9 @@ _TRAINING, _SCORING = 6, 2
 # Mean tokens of a train row with the vocabulary of bert-base-uncased at 128 tokens, from up to
 # 5,000 random rows of each task; used until a record of the task has counted its own.
 _GLUE_TOKENS = {
-    "sst2": 13.4,
-    "mnli": 39.8,
-    "qnli": 48.9,
-    "qqp": 30.3,
-    "stsb": 27.8,
-    "rte": 66.6,
-    "mrpc": 53.2,
-    "cola": 11.3,
-    "wnli": 37.1,
-}
+    "sst2": 13.4, "mnli": 39.8, "qnli": 48.9, "qqp": 30.3, "stsb": 27.8, "rte": 66.6,
+    "mrpc": 53.2, "cola": 11.3, "wnli": 37.1,
+}  # fmt: skip
 _TOKENS = 64.0  # any other task
 
 
@@ -89,37 +82,35 @@ class MeanLengths:
 
 def training(
     *,
-    layer_parameters: float,
+    layer: float,
     epochs: float,
     layer_epochs: float,
-    train_tokens: float,
-    dev_tokens: float,
-    steps: float,
+    train: float,
+    dev: float,
+    tokens: float,
+    batch: int,
 ) -> Workload:
-    """`layer_epochs`: epochs times the layers that each goes through. Tokens and steps are those
-    of one epoch."""
-    flop = layer_parameters * layer_epochs * (_TRAINING * train_tokens + _SCORING * dev_tokens)
-    return Workload(flop, steps * (layer_epochs + epochs))
+    """`layer`: its parameters; `layer_epochs`: epochs times the layers that each goes through;
+    `train` and `dev`: rows of so many `tokens`."""
+    flop = layer * layer_epochs * tokens * (_TRAINING * train + _SCORING * dev)
+    return Workload(flop, math.ceil(train / batch) * (layer_epochs + epochs))
 
 
 def recorded(row: Mapping[str, Any], lengths: MeanLengths) -> Workload:
-    """The workload of a finished trial: a row of `known.timing_columns`. An older record has not
-    counted its tokens."""
-    layers, epochs = row["layers"], row["epochs"]
-    train, dev = row["train_examples"], row["dev_examples"] or 0
-    mean = lengths.of(
-        row["model_fingerprint"], row["data_fingerprint"], row["max_length"], row["task"]
-    )
-    dropped = row["depth"] - layers if row["procedure"] == ITERATIVE else 0
+    """The workload of a finished trial: a row of `known.timing_columns`."""
+    layers, epochs, depth = row["layers"], row["epochs"], row["depth"]
+    dropped = depth - layers if row["procedure"] == ITERATIVE else 0
     each = row["epochs_per_layer"] or 0
-    on_the_way = each * sum(row["depth"] - gone for gone in range(dropped))
     return training(
-        layer_parameters=(row["params_encoder"] or _LAYER_PARAMETERS * layers) / layers,
+        layer=(row["params_encoder"] or _LAYER_PARAMETERS * layers) / layers,
         epochs=epochs + each * dropped,
-        layer_epochs=epochs * layers + on_the_way,
-        train_tokens=train * mean,
-        dev_tokens=dev * mean,
-        steps=math.ceil(train / (row["batch_size"] or 32)),
+        layer_epochs=epochs * layers + each * sum(depth - gone for gone in range(dropped)),
+        train=row["train_examples"],
+        dev=row["dev_examples"] or 0,
+        tokens=lengths.of(
+            row["model_fingerprint"], row["data_fingerprint"], row["max_length"], row["task"]
+        ),
+        batch=row["batch_size"] or 32,
     )
 
 
@@ -129,18 +120,18 @@ def missing(work: Work, lengths: MeanLengths) -> Workload:
     if spec.kind == "speed":
         return _speed(work, spec)
     length = (spec.recipe if spec.kind == "trial" else spec).max_length
-    mean = lengths.of(work.model.fingerprint, work.task.fingerprint, length, work.task.name)
+    tokens = lengths.of(work.model.fingerprint, work.task.fingerprint, length, work.task.name)
     if spec.kind == "profile":
-        return _profile(work, spec, mean)
+        return _profile(work, spec, tokens)
     recipe, course = spec.recipe, phases(spec, work.model.depth)
-    train = _limited(work.task.train_rows, recipe.limit_train)
     return training(
-        layer_parameters=_kept_parameters(work, spec) / len(spec.kept_layers),
+        layer=_kept_parameters(work, spec) / len(spec.kept_layers),
         epochs=sum(phase.epochs for phase in course),
         layer_epochs=sum(phase.epochs * len(phase.kept_layers) for phase in course),
-        train_tokens=train * mean,
-        dev_tokens=_limited(work.task.dev_rows, recipe.limit_dev) * mean,
-        steps=math.ceil(train / recipe.batch_size),
+        train=_limited(work.task.train_rows, recipe.limit_train),
+        dev=_limited(work.task.dev_rows, recipe.limit_dev),
+        tokens=tokens,
+        batch=recipe.batch_size,
     )
 
 
@@ -151,43 +142,35 @@ def _kept_parameters(work: Work, spec: TrialSpec) -> float:
     return len(spec.kept_layers) * layer - len(spec.removed_feed_forwards) * (layer - attention)
 
 
-def _profile(work: Work, spec: ProfileSpec, mean: float) -> Workload:
+def _profile(work: Work, spec: ProfileSpec, tokens: float) -> Workload:
     """A pass over the dev rows; probes also read train rows. A greedy selection trains the full
     network, and scores it once for each layer that it tries."""
     depth, layer = work.model.depth, _layer(work)
     train = _limited(work.task.train_rows, spec.limit_train)
     if spec.recipe is None:
-        tokens = _limited(work.task.dev_rows, spec.limit_dev) * mean
-        tokens += min(train, spec.rows or 0) * mean
-        return Workload(_SCORING * tokens * layer * depth, 0.0)
-    held_out = held_out_rows(train)
+        rows = _limited(work.task.dev_rows, spec.limit_dev) + min(train, spec.rows or 0)
+        return Workload(_SCORING * rows * tokens * layer * depth, 0.0)
+    held_out, epochs = held_out_rows(train), spec.recipe.epochs
     trained = training(
-        layer_parameters=layer,
-        epochs=spec.recipe.epochs,
-        layer_epochs=spec.recipe.epochs * depth,
-        train_tokens=(train - held_out) * mean,
-        dev_tokens=0.0,
-        steps=math.ceil((train - held_out) / spec.recipe.batch_size),
+        layer=layer,
+        epochs=epochs,
+        layer_epochs=epochs * depth,
+        train=train - held_out,
+        dev=0,
+        tokens=tokens,
+        batch=spec.recipe.batch_size,
     )
     tried = sum(left * (left - 1) for left in range(2, depth + 1))
-    scored = _SCORING * held_out * mean * layer * tried
+    scored = _SCORING * held_out * tokens * layer * tried
     return trained._replace(flop=trained.flop + scored)
 
 
 def _speed(work: Work, spec: SpeedSpec) -> Workload:
     """Steps of fine-tuning and inferences of both networks, without the rounds that noise may
     add. Its rows are full."""
-    tokens = sum(spec.batches) * spec.length
-    once = training(
-        layer_parameters=_layer(work),
-        epochs=1,
-        layer_epochs=work.model.depth + len(spec.kept_layers),
-        train_tokens=tokens,
-        dev_tokens=tokens,
-        steps=len(spec.batches),
-    )
-    times = RULE.warm_ups + RULE.pairs
-    return Workload(times * once.flop, times * once.steps)
+    times, layers = RULE.warm_ups + RULE.pairs, work.model.depth + len(spec.kept_layers)
+    once = (_TRAINING + _SCORING) * sum(spec.batches) * spec.length * _layer(work) * layers
+    return Workload(times * once, times * len(spec.batches) * (layers + 1))
 
 
 def _layer(work: Work) -> int:

@@ -13,12 +13,12 @@ from lp_sweep.orchestrator.estimate.estimate import (
     Cost,
     Estimate,
     Rates,
-    Span,
     cost,
     estimate,
     longest_trial,
 )
 from lp_sweep.orchestrator.estimate.pace import duration, two_digits
+from lp_sweep.orchestrator.estimate.timings import Span
 from lp_sweep.orchestrator.inputs.resolve import TaskInput
 from lp_sweep.orchestrator.plan.garbage import collector_paused
 from lp_sweep.orchestrator.plan.plan import Cell, Plan, Work, state_of

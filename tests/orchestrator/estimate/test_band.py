@@ -5,8 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from lp_sweep.orchestrator.estimate.estimate import Kind, Rates, Span
+from lp_sweep.orchestrator.estimate.estimate import Kind, Rates
 from lp_sweep.orchestrator.estimate.pace import Eta, Pace, duration
+from lp_sweep.orchestrator.estimate.timings import Span
 
 RTE, QQP = Kind(60.0, ("bert", "rte")), Kind(900.0, ("bert", "qqp"))
 RATES = Rates([], gpu=False)

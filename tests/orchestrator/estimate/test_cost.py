@@ -10,7 +10,8 @@ import pytest
 import yaml
 
 from lp_sweep.orchestrator.cluster.clusterfile import read_cluster_file
-from lp_sweep.orchestrator.estimate.estimate import Cost, Estimate, Span, cost
+from lp_sweep.orchestrator.estimate.estimate import Cost, Estimate, cost
+from lp_sweep.orchestrator.estimate.timings import Span
 from tests.support.program import Done, sweep
 from tests.support.sweepfiles import make_inputs
 

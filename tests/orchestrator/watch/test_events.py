@@ -13,7 +13,8 @@ from rich.console import Console
 
 from lp_sweep.orchestrator.engine.progress import Facts, PlainReporter
 from lp_sweep.orchestrator.engine.workqueue import WorkQueue
-from lp_sweep.orchestrator.estimate.estimate import Rates, Span
+from lp_sweep.orchestrator.estimate.estimate import Rates
+from lp_sweep.orchestrator.estimate.timings import Span
 from lp_sweep.orchestrator.plan.known import Known
 from lp_sweep.orchestrator.watch import reporters
 from lp_sweep.orchestrator.watch.reporters import EventReporter, LiveReporter
