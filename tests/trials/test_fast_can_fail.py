@@ -22,6 +22,9 @@ from tests.support.fastnets import (
     split_of,
 )
 
+pytestmark = pytest.mark.slow
+
+
 Patch = pytest.MonkeyPatch
 PLAIN = split_of([3, 9, 5])
 ROBERTAS = ("roberta", "xlm-roberta", "camembert")
