@@ -5,10 +5,12 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, settings
 
+from lp_sweep.storage.store import Store
 from tests.support.stores import place_of
 
 os.environ["HF_HUB_OFFLINE"] = "1"  # read when huggingface_hub is imported
@@ -58,6 +60,19 @@ def s3_location(s3_endpoint: str) -> Iterator[str]:
 
     with s3server.fresh_prefix(s3_endpoint) as location:
         yield location
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Store:
+    return Store(tmp_path / "store", create=True)
+
+
+@pytest.fixture(scope="module")
+def world(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The sweep file of a toy world: a small BERT and rows that it can learn."""
+    from tests.support.toyworld import save_world  # loads torch
+
+    return save_world(tmp_path_factory.mktemp("world"))
 
 
 @pytest.fixture(params=["folder", pytest.param("s3", marks=pytest.mark.slow)])

@@ -20,19 +20,9 @@ from lp_sweep.storage.store import Store
 from lp_sweep.trials import run as running
 from lp_sweep.trials.run import execute
 from tests.support.fake_records import FakeSweep, trial_record
-from tests.support.toyworld import jobs, save_world
+from tests.support.toyworld import jobs
 
 SHORT = ("recipe.epochs=1", "recipe.limit_train=32")
-
-
-@pytest.fixture(scope="module")
-def world(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return save_world(tmp_path_factory.mktemp("world"))
-
-
-@pytest.fixture
-def store(tmp_path: Path) -> Store:
-    return Store(tmp_path / "store", create=True)
 
 
 def job_of(world: Path, tmp_path: Path, *overrides: str, **settings: Any) -> dict[str, Any]:

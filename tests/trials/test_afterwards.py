@@ -15,17 +15,6 @@ from lp_sweep.trials import trial as trialling
 from lp_sweep.trials.measures import registry as measuring
 from lp_sweep.trials.run import execute
 from tests.support.staging import made, measurement, staged, stored_files
-from tests.support.toyworld import save_world
-
-
-@pytest.fixture(scope="module")
-def world(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return save_world(tmp_path_factory.mktemp("world"))
-
-
-@pytest.fixture
-def store(tmp_path: Path) -> Store:
-    return Store(tmp_path / "store", create=True)
 
 
 @pytest.fixture

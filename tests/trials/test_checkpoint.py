@@ -31,19 +31,9 @@ from lp_sweep.trials.trial import Try
 from tests.support.cutoff import STEPS, CutOff, assert_same, cut_off, other_network, write_state
 from tests.support.families import CASES, Family, save_pretrained
 from tests.support.plain_jobs import run_trial
-from tests.support.toyworld import jobs, save_world
+from tests.support.toyworld import jobs
 
 EPOCHS = 3
-
-
-@pytest.fixture(scope="module")
-def world(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return save_world(tmp_path_factory.mktemp("world"))
-
-
-@pytest.fixture
-def store(tmp_path: Path) -> Store:
-    return Store(tmp_path / "store", create=True)
 
 
 def job_of(world: Path, rows: int = 4 * STEPS, **settings: Any) -> dict[str, Any]:

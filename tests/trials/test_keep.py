@@ -26,16 +26,6 @@ from tests.support.toyworld import jobs, save_world
 QUICK = ("recipe.epochs=1", "recipe.limit_train=16")  # a step: what is learned is not looked at
 
 
-@pytest.fixture(scope="module")
-def world(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return save_world(tmp_path_factory.mktemp("world"))
-
-
-@pytest.fixture
-def store(tmp_path: Path) -> Store:
-    return Store(tmp_path / "store", create=True)
-
-
 def kept(store: Store) -> set[str]:
     """The trials of which a whole network is there."""
     folder = Path(store.location) / "weights"

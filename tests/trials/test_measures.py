@@ -32,14 +32,9 @@ from lp_sweep.trials.steps import Setting
 from lp_sweep.trials.trial import Try
 from tests.support.plain_jobs import load_inputs, run_profile, run_trial
 from tests.support.staging import DEPTH, Job, made, spec_of
-from tests.support.toyworld import jobs, save_world
+from tests.support.toyworld import jobs
 
 KEPT = [2, 4]
-
-
-@pytest.fixture(scope="module")
-def world(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return save_world(tmp_path_factory.mktemp("world"))
 
 
 @pytest.fixture(scope="module")

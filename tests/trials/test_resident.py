@@ -43,11 +43,6 @@ def nothing_resident() -> Iterator[None]:
     resident().forget()
 
 
-@pytest.fixture(scope="module")
-def world(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return save_world(tmp_path_factory.mktemp("world"))
-
-
 # -- a network
 
 

@@ -28,11 +28,6 @@ from tests.support.toyworld import jobs, save_model, save_world
 
 
 @pytest.fixture(scope="module")
-def world(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return save_world(tmp_path_factory.mktemp("world"))
-
-
-@pytest.fixture(scope="module")
 def outcome(world: Path) -> dict[str, Any]:
     return run_trial(jobs(world, "k=0")[0])
 

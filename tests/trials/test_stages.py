@@ -25,19 +25,8 @@ from lp_sweep.trials.trial import Try
 from tests.support.cutoff import STEPS, assert_same, cut_off, other_network
 from tests.support.plain_jobs import load_inputs, run_trial
 from tests.support.staging import made, spec_of, staged, weights
-from tests.support.toyworld import save_world
 
 FEED_FORWARD = 32 * 64 + 64 + 64 * 32 + 32  # parameters of one of the toy BERT's
-
-
-@pytest.fixture(scope="module")
-def world(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return save_world(tmp_path_factory.mktemp("world"))
-
-
-@pytest.fixture
-def store(tmp_path: Path) -> Store:
-    return Store(tmp_path / "store", create=True)
 
 
 # -- frozen

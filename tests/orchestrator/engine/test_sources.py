@@ -21,11 +21,6 @@ def plan(tmp_path: Path) -> Plan:
     return plan_of(tmp_path, STAGED)
 
 
-@pytest.fixture
-def store(tmp_path: Path) -> Store:
-    return Store(tmp_path / "store", create=True)
-
-
 def keep(store: Store, plan: Plan, by: str) -> str:
     """The full network, recorded and there."""
     full = the_full(plan)

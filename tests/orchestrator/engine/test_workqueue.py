@@ -30,11 +30,6 @@ def plan(tmp_path: Path) -> Plan:
     return planned(make_inputs(tmp_path), "task=rte")
 
 
-@pytest.fixture
-def store(tmp_path: Path) -> Store:
-    return Store(tmp_path / "store", create=True)
-
-
 Make = Callable[..., WorkQueue]
 
 

@@ -247,11 +247,6 @@ def test_pretrained_probes_are_profiles_that_nothing_waits_for(tmp_path: Path) -
 # -- the queue
 
 
-@pytest.fixture
-def store(tmp_path: Path) -> Store:
-    return Store(tmp_path / "store", create=True)
-
-
 Told = list[tuple[str, str]]
 
 

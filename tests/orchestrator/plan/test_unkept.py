@@ -19,11 +19,6 @@ from tests.support.sweepfiles import PLAIN, make_inputs, planned
 from tests.support.toyworld import save_world
 
 
-@pytest.fixture
-def store(tmp_path: Path) -> Store:
-    return Store(tmp_path / "store", create=True)
-
-
 def plan_of(folder: Path, lines: str = "", done: int = 4) -> Plan:
     """Of one task: two networks of two seeds each, the first `done` of them done."""
     file = make_inputs(folder, PLAIN + lines)
