@@ -85,6 +85,20 @@ def did_you_mean(name: str, allowed: Iterable[str]) -> str:
     return f" Did you mean {near!r}?" if near else ""
 
 
+def choose(what: str, name: str, allowed: Iterable[str], *, given: str | None = None) -> str:
+    """`name` when it is allowed (or when `given`, its canonical form, is).
+
+    Raises ValueError that says what is allowed and which name is near.
+    """
+    names = list(allowed)
+    if (given or name) in names:
+        return name
+    raise ValueError(
+        f"unknown {what} {shown(name)}. Choose one of: {', '.join(names)}."
+        f"{did_you_mean(name, names)}"
+    )
+
+
 def metric_name(metric: str, positive: str | None) -> str:
     """`f1 of 'fraud'`: the metric, and the class it scores where one was named."""
     return f"{metric} of {positive!r}" if positive else metric

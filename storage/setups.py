@@ -136,7 +136,7 @@ def compared(earlier: pa.Table, today: pa.Table, done: Set[str]) -> list[Setup]:
     found = []
     for (sweep, number), kinds in numbered(earlier).items():
         ids = frozenset(row["setup"] for row in kinds)
-        said = (way for row in kinds for way in _differences(row, now))
+        said = (way for row in kinds for way in differences(row, now))
         of_each = [(sweep, id_) for id_ in ids]
         found.append(
             Setup(
@@ -192,7 +192,7 @@ def recipe_of(settings: str | None) -> Any:
     return json.loads(settings).get("recipe", {}) if settings else None
 
 
-def _differences(
+def differences(
     was: Mapping[str, Any], today: Mapping[tuple[str, str, str], str | None]
 ) -> Iterator[str]:
     """How an earlier setup differs from today's of the same model and task, else of any."""

@@ -2,20 +2,36 @@
 
 from __future__ import annotations
 
+import json
+import os
+from collections import Counter
+from enum import StrEnum
 from pathlib import Path
+from tempfile import gettempdir
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from lp_sweep.orchestrator.cli.clustercheck import check
+from lp_sweep.orchestrator.cli.options import (
+    AddressOption,
+    CacheDirOption,
+    DataDirOption,
+    JsonOption,
+    ManifestOption,
+    OfflineOption,
+    Overrides,
+    StoreOption,
+)
 from lp_sweep.orchestrator.cli.output import emit, say
-from lp_sweep.orchestrator.cli.spot import watch_spot
-from lp_sweep.storage.errors import SpecError
-from lp_sweep.storage.places import is_file
+from lp_sweep.storage.errors import PreflightError, SpecError
+from lp_sweep.storage.places import is_file, node_folder
 from lp_sweep.storage.printable import shown
 
 if TYPE_CHECKING:
     from lp_sweep.orchestrator.cluster.wanted import Wanted
+    from lp_sweep.orchestrator.inputs.nodes import Node
+    from lp_sweep.orchestrator.service.clustercheck import Checked
+
 
 app = typer.Typer(no_args_is_help=True)
 
@@ -116,13 +132,9 @@ def validate(
     emit(f"{file}: nothing wrong was found. Quotas and images only the cloud can check.")
 
 
-app.command()(check)
-app.command("watch-spot")(watch_spot)
-
-
 def _wanted(provider: str, options: dict[str, Any]) -> Wanted:
     from lp_sweep.orchestrator.cluster.wanted import MACHINES, PROVIDERS, REFUSED, Wanted
-    from lp_sweep.orchestrator.sweepfile.wording import choose
+    from lp_sweep.storage.printable import choose
 
     gpu_type = options["gpu_type"]
     try:
@@ -167,3 +179,187 @@ def _steps(provider: str, wheel_command: str, file: Path) -> list[str]:
     if provider == "kuberay":  # has a token of its own
         steps = [steps[0], steps[2], f"kubectl apply -f {file}"]
     return steps
+
+
+_COLUMNS = ("node", "state", "GPUs", "store", "models and data", "free")
+_GIB = 2**30
+
+
+@app.command()
+def check(
+    file: Annotated[
+        str | None, typer.Argument(help="Sweep file; without one only machines and store.")
+    ] = None,
+    overrides: Overrides = None,
+    store: StoreOption = None,
+    data_dir: DataDirOption = None,
+    manifest: ManifestOption = None,
+    offline: OfflineOption = False,
+    address: AddressOption = None,
+    cache_dir: CacheDirOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Look at every machine of a cluster that is up: versions, GPUs, store, models and data, disk
+    and clock. Exit 4 where one can't do the sweep.
+
+    Example: lp-sweep cluster check sweep.yaml --address auto
+    """
+    from lp_sweep.orchestrator.service.clustercheck import Question, check_cluster
+    from lp_sweep.orchestrator.service.request import Request
+
+    location, sweep = store, None
+    if file is not None:
+        request = Request(file, overrides or [], store, data_dir, offline, manifest)
+        found = request.sweep_file()
+        sweep, location = request.resolved(found), request.location(found)
+    question = Question(location, sweep, node_folder(cache_dir), offline)
+    try:
+        checked = check_cluster(address or "auto", question, say)
+    except PreflightError as error:
+        if address is None:
+            raise PreflightError(_no_cluster(file)) from error
+        raise
+    emit(_json(checked) if as_json else _text(checked))
+    raise typer.Exit(0 if checked.can_run else PreflightError.exit_code)
+
+
+def _no_cluster(file: str | None) -> str:
+    return (
+        "no cluster is up on this machine. On the head of `ray up`: ray exec cluster.yaml "
+        f"'lp-sweep cluster check {file or 'sweep.yaml'}'; elsewhere name one with --address. A "
+        "cluster file that is not up yet: lp-sweep cluster validate."
+    )
+
+
+def _text(checked: Checked) -> str:
+    import pyarrow as pa
+
+    from lp_sweep.analysis.render import render_rows
+
+    stopped = {finding.node for finding in checked.findings if finding.blocks}
+    rows = [_row(node, checked) | _state(node.name in stopped) for node in checked.nodes]
+    absent = sorted(stopped - {node.name for node in checked.nodes})
+    rows += [{"node": name, "state": "problem"} for name in absent]
+    table = pa.table({name: [row.get(name, "-") for row in rows] for name in _COLUMNS})
+    lines = [finding.line() for finding in checked.findings]
+    # a line for each node on a terminal, too
+    return "\n".join([render_rows(table, "table", terminal=False).rstrip("\n"), *lines])
+
+
+def _state(stopped: bool) -> dict[str, str]:
+    return {"state": "problem" if stopped else "ok"}
+
+
+def _row(node: Node, checked: Checked) -> dict[str, str]:
+    """What is not known is left out."""
+    look, row = node.look, {"node": node.name}
+    if look is None:
+        return row
+    inputs: Counter[str] = Counter(item.state for item in look.inputs)
+    inputs["through the store"] = checked.shipped
+    return row | {
+        "GPUs": f"{len(look.gpus)} of {node.gpus}",
+        "store": ("not seen" if look.store else "ok") if checked.store_seen else "-",
+        "models and data": ", ".join(f"{n} {state}" for state, n in inputs.items() if n) or "-",
+        "free": f"{look.free_bytes / _GIB:.0f} GiB",
+    }
+
+
+def _json(checked: Checked) -> str:
+    nodes = [node._asdict() | {"look": node.look and _plain(node.look)} for node in checked.nodes]
+    findings = [finding._asdict() for finding in checked.findings]
+    return json.dumps({"can_run": checked.can_run, "nodes": nodes, "findings": findings})
+
+
+def _plain(look: Any) -> dict[str, Any]:
+    told: dict[str, Any] = look._asdict()
+    for name in ("gpus", "inputs"):
+        told[name] = [item._asdict() for item in told[name]]
+    return told
+
+
+_LATE_SECONDS = 300.0  # that a cloud may be later than it said
+
+
+class CloudName(StrEnum):
+    """Clouds whose notices are known."""
+
+    aws = "aws"
+    gcp = "gcp"
+
+
+@app.command("watch-spot")
+def watch_spot(
+    cloud: Annotated[CloudName, typer.Argument(help="Whose machine this is.")],
+    address: AddressOption = None,
+    cache_dir: CacheDirOption = None,
+    node_ip: Annotated[
+        str | None, typer.Option("--node-ip", help="Of this machine's node, as Ray has it.")
+    ] = None,
+    metadata_url: Annotated[
+        str | None, typer.Option("--metadata-url", help="Of the metadata service.")
+    ] = None,
+    every: Annotated[
+        float, typer.Option("--every", min=0.01, help="Seconds between two looks.")
+    ] = 5.0,
+) -> None:
+    """Wait for the cloud's notice that this machine will be taken; then trials write their
+    checkpoints, and Ray drains the node. Runs beside Ray on each spot machine.
+
+    Example: lp-sweep cluster watch-spot aws --address $RAY_HEAD_IP:6379
+    """
+    if address is None:
+        raise SpecError(
+            "which cluster? Name it with --address: $RAY_HEAD_IP:6379 in the "
+            "worker_start_ray_commands of a cluster file."
+        )
+    folder = node_folder(cache_dir)
+    url = metadata_url.rstrip("/") if metadata_url else None
+    taken = _watch(cloud.value, address, folder, node_ip, url, every)
+    raise typer.Exit(0 if taken else 4)
+
+
+def _watch(
+    cloud: str, address: str, folder: Path, node_ip: str | None, url: str | None, every: float
+) -> bool:
+    """Whether Ray has taken the notice; also where another watcher is at work."""
+    from filelock import FileLock, Timeout
+
+    from lp_sweep.orchestrator.cluster.spotwatch import CLOUDS, drain, wait_for_notice
+
+    known = CLOUDS[cloud]
+    at = url or known.url
+    lock = FileLock(Path(gettempdir()) / f"lp-sweep-watch-spot-{os.getuid()}.lock", timeout=0)
+    try:
+        lock.acquire()
+    except Timeout:  # `ray up` runs the start commands again
+        say("another watcher is at work on this machine")
+        return True
+    try:
+        say(f"watching for a notice at {at} (pid {os.getpid()})")
+        notice = wait_for_notice(lambda: known.look(at, every), every, say)
+        say(f"{notice.text}: in {notice.seconds:.0f} s")
+        _announce(folder, notice.seconds + _LATE_SECONDS)
+        return drain(notice, lambda text, left: _ask_ray(address, node_ip, text, left), every, say)
+    finally:
+        lock.release()
+
+
+def _announce(folder: Path, seconds: float) -> None:
+    """To the trials on this machine. Imported by now: a watcher stays small while it waits."""
+    from lp_sweep.trials.job import announce
+
+    try:
+        announce(folder, seconds)
+    except OSError as error:
+        say(f"trials write no checkpoint for it: {error}")
+
+
+def _ask_ray(address: str, node_ip: str | None, text: str, seconds: float) -> None:
+    import ray
+
+    from lp_sweep.orchestrator.engine.raycompat import drain_nodes
+
+    ip = node_ip or ray.util.get_node_ip_address()
+    drain_nodes(address, ip, text, seconds)
+    say(f"Ray drains the node at {ip}")

@@ -177,7 +177,7 @@ def _check_push(repo_id: str | None, offline: bool, private: bool) -> None:
     if private and repo_id is None:
         raise SpecError("--private is for --push-to-hub.")
     if repo_id is not None:
-        from lp_sweep.orchestrator.export.hubpush import check_may_push
+        from lp_sweep.orchestrator.export.folder import check_may_push
 
         check_may_push(repo_id, offline=offline)
 
@@ -185,7 +185,7 @@ def _check_push(repo_id: str | None, offline: bool, private: bool) -> None:
 def _finish(told: dict[str, Any], repo_id: str | None, private: bool, as_json: bool) -> None:
     """Send it where that is asked for; then the folder, or all that is known of it, to stdout."""
     if repo_id is not None:
-        from lp_sweep.orchestrator.export.hubpush import push
+        from lp_sweep.orchestrator.export.folder import push
 
         told["hub"] = push(Path(told["folder"]), repo_id, private=private)
         say(f"sent to {told['hub']}")

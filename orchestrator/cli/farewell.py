@@ -8,8 +8,9 @@ from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING
 
 from lp_sweep.orchestrator.cli.output import emit, say
+from lp_sweep.orchestrator.plan.naming import ASSUMED
 from lp_sweep.orchestrator.service.run import request_of
-from lp_sweep.orchestrator.sweepfile.until import ASSUMED, WITHIN, searched_losses
+from lp_sweep.orchestrator.sweepfile.axes import WITHIN, searched_losses
 
 if TYPE_CHECKING:
     from lp_sweep.orchestrator.engine.driver import Outcome

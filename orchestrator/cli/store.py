@@ -60,7 +60,7 @@ def status(
 
 
 def states_text(states: States) -> str:
-    from lp_sweep.orchestrator.sweepfile.until import ASSUMED
+    from lp_sweep.orchestrator.plan.naming import ASSUMED
     from lp_sweep.storage.hidden import hidden_notes
 
     if not states.sweeps:

@@ -21,8 +21,8 @@ from lp_sweep.orchestrator.cluster.clusterfile import (
     read_cluster_file,
 )
 from lp_sweep.orchestrator.cluster.joining import HEAD, workers
-from lp_sweep.orchestrator.sweepfile.wording import did_you_mean
 from lp_sweep.storage.errors import PreflightError, SpecError
+from lp_sweep.storage.printable import did_you_mean
 from lp_sweep.storage.runs import Announcement
 
 if TYPE_CHECKING:

@@ -21,7 +21,7 @@ from lp_sweep.orchestrator.estimate.estimate import Rates
 from lp_sweep.orchestrator.plan.plan import Plan, Work
 from lp_sweep.orchestrator.plan.planning import make_plan
 from lp_sweep.orchestrator.plan.selection import Selection
-from lp_sweep.orchestrator.sweepfile.overrides import is_part
+from lp_sweep.orchestrator.sweepfile.load import is_part
 from lp_sweep.storage.errors import StoreError
 from lp_sweep.storage.redact import redact_command
 from lp_sweep.storage.runs import Presence

@@ -29,7 +29,7 @@ from lp_sweep.orchestrator.estimate.timings import (
 )
 from lp_sweep.orchestrator.estimate.workload import CPU, GPU, MeanLengths, recorded
 from lp_sweep.orchestrator.plan.known import read_ledger
-from lp_sweep.orchestrator.plan.words import short_model
+from lp_sweep.orchestrator.plan.naming import short_model
 from lp_sweep.storage.printable import unknown_sweep
 from lp_sweep.storage.store import Store, Unreadable
 

@@ -16,9 +16,9 @@ from lp_sweep.analysis.notes import mixed_notes, untaught
 from lp_sweep.analysis.statistics import selection
 from lp_sweep.analysis.statistics.minimum import credible_sets
 from lp_sweep.analysis.statistics.networks import Answers, Network, Reader, answers_of
-from lp_sweep.orchestrator.sweepfile.wording import choose
 from lp_sweep.storage.catalog import Catalog
 from lp_sweep.storage.errors import SpecError
+from lp_sweep.storage.printable import choose
 from lp_sweep.storage.store import Store
 
 VIEWS = ("min_layers", "cells")  # that the queries here name

@@ -7,14 +7,16 @@ the store. What is found is what the record is of: the fingerprints must be equa
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import numpy as np
+
 from lp_sweep.orchestrator.inputs.resolve import Sweep
 from lp_sweep.storage import shipped
-from lp_sweep.storage.errors import LpSweepError, PreflightError, StoreError
+from lp_sweep.storage.errors import ExportError, LpSweepError, PreflightError, StoreError
 from lp_sweep.storage.identity import trial_id
 from lp_sweep.storage.networks import has_network
 from lp_sweep.storage.plain import trial_spec_from_canonical
@@ -149,3 +151,56 @@ def full_spec(spec: TrialSpec, depth: int) -> TrialSpec:
     """The trial of all layers, by the same recipe and seed."""
     layers = tuple(range(1, depth + 1))
     return replace(spec, kept_layers=layers, removed_feed_forwards=(), procedure="direct")
+
+
+class DevRows(NamedTuple):
+    """The main dev split, n examples in its order."""
+
+    split: str
+    texts: tuple[list[str], ...]  # one or two columns
+    labels: np.ndarray  # (n,)
+    label_names: tuple[str, ...]  # () for regression
+    predicted: np.ndarray  # (n,)
+    logits: np.ndarray  # (n, classes) float32
+
+
+def dev_rows(
+    spec: TrialSpec,
+    record: Mapping[str, Any],
+    predictions: Sequence[Mapping[str, Any]],
+    where: Where,
+) -> DevRows:
+    """`predictions`: rows of PREDICTIONS. Raises PreflightError where the data is nowhere,
+    MissingInputError where it can't be read, ExportError where the two don't belong together."""
+    from lp_sweep.trials.datasource import load_task
+
+    source = task_source(spec, record, where)
+    if source is None:
+        raise nowhere("data of task", record["task"], record)
+    recipe = spec.recipe
+    task = load_task(
+        spec.task,
+        source,
+        limit_train=recipe.limit_train,
+        limit_dev=recipe.limit_dev,
+        offline=where.offline,
+    )
+    split = task.dev[task.main_split]
+    said = sorted(
+        (row for row in predictions if row["split"] == task.main_split),
+        key=lambda row: row["example"],
+    )
+    labels = np.array([row["label"] for row in said], np.float64)
+    if not np.array_equal(labels, np.asarray(split.labels, np.float64)):
+        raise ExportError(
+            f"the stored predictions of {record['trial_id']} are not of the dev rows of "
+            f"{record['task']!r} as they are read here: other labels. Nothing was published."
+        )
+    return DevRows(
+        task.main_split,
+        split.texts,
+        split.labels,
+        task.label_names,
+        np.array([row["prediction"] for row in said]),
+        np.array([row["scores"] for row in said], np.float32),
+    )

@@ -10,10 +10,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from lp_sweep.orchestrator.export.card import pruned_card
-from lp_sweep.orchestrator.export.facts import base_of
+from lp_sweep.orchestrator.export.card import base_of, pruned_card
 from lp_sweep.orchestrator.export.folder import ABOUT, staged
-from lp_sweep.orchestrator.export.process import Answer, ask
+from lp_sweep.orchestrator.export.verify import Answer, ask
 from lp_sweep.orchestrator.inputs.models import ModelInput
 from lp_sweep.storage.errors import ExportError, SpecError
 from lp_sweep.storage.networks import write_sums

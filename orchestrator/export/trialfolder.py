@@ -12,21 +12,26 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from lp_sweep.analysis.raw import finite
-from lp_sweep.orchestrator.export.card import trial_card
-from lp_sweep.orchestrator.export.facts import (
+from lp_sweep.orchestrator.export.card import (
     Facts,
     base_of,
     dataset_of,
     full_record,
     interval_of,
     speeds_of,
+    trial_card,
 )
 from lp_sweep.orchestrator.export.folder import ABOUT, staged
 from lp_sweep.orchestrator.export.network import Trained, check_same, from_store, trained_again
-from lp_sweep.orchestrator.export.places import Where, check_inputs, model_place, spec_of
-from lp_sweep.orchestrator.export.process import ask
-from lp_sweep.orchestrator.export.rows import DevRows, dev_rows
-from lp_sweep.orchestrator.export.verify import Expected, Nearness, Verified, verify
+from lp_sweep.orchestrator.export.places import (
+    DevRows,
+    Where,
+    check_inputs,
+    dev_rows,
+    model_place,
+    spec_of,
+)
+from lp_sweep.orchestrator.export.verify import Expected, Nearness, Verified, ask, verify
 from lp_sweep.storage.errors import SpecError
 from lp_sweep.storage.networks import write_sums
 from lp_sweep.storage.printable import metric_name

@@ -21,8 +21,8 @@ from lp_sweep.orchestrator.inputs.weights import (
     shape_problems,
 )
 from lp_sweep.orchestrator.sweepfile.entries import DEEPEST
-from lp_sweep.orchestrator.sweepfile.wording import did_you_mean
 from lp_sweep.storage.errors import PreflightError, SpecError
+from lp_sweep.storage.printable import did_you_mean
 from lp_sweep.trials.feedforward_rules import REMOVED
 from lp_sweep.trials.modelfiles import folder_fingerprint, longest_row, type_problem
 from lp_sweep.trials.tasks import is_commit

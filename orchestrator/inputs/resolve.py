@@ -21,8 +21,7 @@ from lp_sweep.orchestrator.inputs.pins import Manifest, Pins, manifest_path, rea
 from lp_sweep.orchestrator.sweepfile.entries import TaskEntry
 from lp_sweep.orchestrator.sweepfile.load import SweepFile
 from lp_sweep.orchestrator.sweepfile.spec import SweepSpec
-from lp_sweep.orchestrator.sweepfile.yamldata import Location
-from lp_sweep.orchestrator.sweepfile.yamlfile import Document
+from lp_sweep.orchestrator.sweepfile.yamlfile import Document, Location
 from lp_sweep.storage.errors import LpSweepError, PreflightError, SpecError, TrialError
 from lp_sweep.storage.places import expanded
 from lp_sweep.storage.printable import short

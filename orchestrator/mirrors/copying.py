@@ -18,7 +18,7 @@ import pyarrow.compute as pc
 
 from lp_sweep.orchestrator.mirrors.kinds import Mirror
 from lp_sweep.orchestrator.plan.known import attempted_work
-from lp_sweep.orchestrator.plan.words import short_model
+from lp_sweep.orchestrator.plan.naming import short_model
 from lp_sweep.storage.printable import printable, ranges, short
 from lp_sweep.storage.specs import Recipe
 from lp_sweep.storage.store import Store

@@ -4,19 +4,27 @@ from __future__ import annotations
 
 import fnmatch
 import itertools
+from collections import defaultdict
 from collections.abc import Iterable, Iterator
 from typing import Any, NamedTuple
 
 from lp_sweep.orchestrator.inputs.models import ModelInput
 from lp_sweep.orchestrator.inputs.resolve import Sweep
-from lp_sweep.orchestrator.plan.removals import Reduced, check_removals, empty_removals
-from lp_sweep.orchestrator.sweepfile.axes import StrategyEntry, canonical_strategy
+from lp_sweep.orchestrator.sweepfile.axes import FeedForward, StrategyEntry, canonical_strategy
 from lp_sweep.orchestrator.sweepfile.entries import CellMatch
-from lp_sweep.orchestrator.sweepfile.until import used_seeds
-from lp_sweep.orchestrator.sweepfile.wording import choose
-from lp_sweep.orchestrator.sweepfile.yamldata import Location
+from lp_sweep.orchestrator.sweepfile.yamlfile import Location
 from lp_sweep.storage.errors import SpecError
-from lp_sweep.trials.select import STRATEGIES, find_strategy, possible_k, rule_text
+from lp_sweep.storage.printable import choose, shown
+from lp_sweep.trials.feedforward_rules import NONE, needed_layers, some_removed
+from lp_sweep.trials.select import (
+    STRATEGIES,
+    dropped_layers,
+    find_rule,
+    find_strategy,
+    kept_layers,
+    possible_k,
+    rule_text,
+)
 
 _MOST_CELLS = 500_000  # half a minute of planning and a gigabyte
 
@@ -71,7 +79,7 @@ def _multiplied(sweep: Sweep) -> Iterator[Asked]:
         for procedure, feed_forward in itertools.product(spec.procedures, spec.feed_forward):
             for index, strategy in enumerate(spec.strategies):
                 for name in strategy.names:
-                    seeds = used_seeds(spec.seeds, strategy.max_seeds)
+                    seeds = spec.seeds[: strategy.max_seeds]
                     for k, threshold in _points(sweep, position, index, name):
                         for task, seed in itertools.product(sweep.tasks, seeds):
                             yield Asked(
@@ -193,3 +201,57 @@ def _note_idle_excludes(sweep: Sweep, wanted: Iterable[Asked]) -> None:
 def _note(sweep: Sweep, text: str) -> None:
     if text not in sweep.notes:
         sweep.notes.append(text)
+
+
+class Reduced(NamedTuple):
+    """What decides whether a cell's removal finds its layers."""
+
+    model: str
+    strategy: str
+    k: int | None
+    feed_forward: str
+
+
+def check_removals(sweep: Sweep) -> None:
+    """Raises SpecError where a model has too few layers, whichever of them are dropped."""
+    for index, label in enumerate(sweep.spec.feed_forward):
+        needed = needed_layers(FeedForward.parse(label).rule)
+        for model in sweep.models:
+            if needed > model.depth:
+                raise SpecError(
+                    f"{sweep.document.where(('feed_forward', index))}: feed_forward "
+                    f"{shown(label)} can't go from the {model.depth} layers of {model.name} "
+                    f"(it needs {shown(needed)}). "
+                    f"Possible numbers: up to {model.depth}. A model of another depth belongs in a "
+                    "sweep of its own: sweeps over one store share their trials."
+                )
+
+
+def empty_removals(sweep: Sweep, networks: Iterable[Reduced]) -> set[Reduced]:
+    """Those whose strategy drops all that their feed-forwards could go from; a note names them.
+    What a measurement chooses is known only later."""
+    depths = {model.name: model.depth for model in sweep.models}
+    asked = dict.fromkeys(networks)
+    empty = [network for network in asked if _is_empty(network, depths[network.model])]
+    points: dict[tuple[str, str, str], list[str]] = defaultdict(list)
+    for model, strategy, k, label in empty:
+        points[model, strategy, label].append(str(k))
+    notes = [
+        f"{model}: {strategy} leaves no network for feed_forward {shown(label)} at "
+        f"K={', '.join(k)} (left out)"
+        for (model, strategy, label), k in points.items()
+    ]
+    sweep.notes.extend(note for note in notes if note not in sweep.notes)  # of an earlier plan
+    return set(empty)
+
+
+def _is_empty(network: Reduced, depth: int) -> bool:
+    rule = FeedForward.parse(network.feed_forward).rule
+    if rule == NONE or network.k is None or find_rule(network.strategy) is None:
+        return False
+    kept = kept_layers(depth, dropped_layers(network.strategy, depth, network.k))
+    try:
+        some_removed(rule, kept)
+    except ValueError:
+        return True
+    return False

@@ -8,19 +8,23 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 import pyarrow as pa
 
 from lp_sweep.orchestrator.inputs.resolve import Sweep
+from lp_sweep.orchestrator.plan.known import with_networks
 from lp_sweep.orchestrator.plan.plan import Plan
-from lp_sweep.orchestrator.sweepfile.overrides import is_part
+from lp_sweep.orchestrator.sweepfile.load import is_part
 from lp_sweep.storage.hidden import hidden_notes
 from lp_sweep.storage.identity import setup_id, setup_text
+from lp_sweep.storage.networks import BEST, WEIGHTS
 from lp_sweep.storage.schema import TABLES
 from lp_sweep.storage.setups import (
     EARLIER,
     compared,
+    differences,
     earlier_cells,
     known_settings,
     recipe_of,
@@ -160,3 +164,57 @@ def _changes(listed: pa.Table, plan: Plan, *, part: bool) -> bool:
     rows = listed.group_by(["model", "task", "setup"]).aggregate([]).to_pylist()
     keys = [((row["model"], row["task"]), row["setup"]) for row in rows]
     return any(setup != ids[key] if key in ids else not part for key, setup in keys)
+
+
+def leftover(store: Store, plan: Plan) -> list[dict[str, Any]]:
+    """The cells of the plan's sweep that the store lists beside its own: rows of `sweeps`. Raises
+    StoreError."""
+    own = {point(cell.row()) for cell in plan.cells}
+    return [row for row in store.find("sweeps", plan.sweep.name) or () if point(row) not in own]
+
+
+def trained_otherwise(store: Store, plan: Plan, cells: Iterable[Row]) -> list[str]:
+    """A note where finished trials of the leftover cells have another recipe, data or model than
+    the plan. The tables would compare the two as if they were one. Raises StoreError."""
+    done = [row for row in cells if row["trial_id"] in plan.known.trials]
+    rows, settings = known_settings(store, done)
+    name = plan.sweep.name
+    today = {(name, *pair): text for pair, text in _settings(plan.sweep).items()}
+    ways = [
+        [*differences({**row, "sweep": name, "settings": settings.get(row["setup"])}, today)]
+        for row in rows
+    ]
+    number = sum(map(bool, ways))
+    if not number:
+        return []
+    said = "; ".join(dict.fromkeys(way for found in ways for way in found))
+    return [
+        f"{number} cell{'s' if number > 1 else ''} of sweep {name!r} that this run leaves as they "
+        f"are were trained in another way ({said}), and its tables compare them with the cells of "
+        "this run. Run the whole sweep, or give this one another `name:`."
+    ]
+
+
+def unkept_note(plan: Plan, store: Store, keep: str) -> str | None:
+    """How many, and what to do; None where nothing lacks its network. Of the seeds that a `best`
+    keeps one of, one is enough. Raises StoreError."""
+    if keep == "none" or not (count := _unkept(plan, store, one_seed=keep == BEST)):
+        return None
+    what = (
+        "networks of which no seed was kept"
+        if keep == BEST
+        else "trials whose networks were not kept"
+    )
+    return (
+        f"keep: {keep} is for what is trained from now on, not for {count} done {what}. "
+        "`lp-sweep export TRIAL` trains one of them again; a run with another --store trains all"
+    )
+
+
+def _unkept(plan: Plan, store: Store, *, one_seed: bool) -> int:
+    done = (plan.trials.keys() & plan.known.trials) - plan.trained_again()
+    kept = with_networks(plan.known, store, done & store.folders(WEIGHTS)).networks
+    if not one_seed:
+        return len(done - kept)
+    networks = {id_: replace(plan.trials[id_].trial, seed=0) for id_ in done}
+    return len({*networks.values()} - {networks[id_] for id_ in kept})

@@ -1,12 +1,22 @@
-"""How a piece of work is named in a line: its model, layers, procedure, task and seed."""
+"""How models, layers and work are named in a line, and a sentence on searches."""
 
 from __future__ import annotations
 
-from lp_sweep.orchestrator.plan.plan import Work
-from lp_sweep.orchestrator.plan.words import MOST_RANGES, layers_of, short_model
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
 from lp_sweep.storage.printable import printable, ranges
 from lp_sweep.storage.specs import SpeedSpec, TrialSpec
 from lp_sweep.trials.procedures import DIRECT, Procedure
+
+if TYPE_CHECKING:
+    from lp_sweep.orchestrator.plan.plan import Work
+
+MOST_RANGES = 4  # in a line
+ASSUMED = (
+    "a search never trained some K; its answers assume that the loss does not dip there: "
+    "`lp-sweep table min-layers` names them after 'unless'"
+)
 
 
 def describe(work: Work) -> str:
@@ -36,3 +46,16 @@ def _removed(spec: TrialSpec | SpeedSpec) -> list[str]:
         return []
     norm = " no norm" if spec.second_norm == "drop" else ""
     return [f"without feed-forward{'s' * (len(gone) > 1)} {ranges(gone, MOST_RANGES)}{norm}"]
+
+
+def short_model(name: str) -> str:
+    """A hub id as it is; of a folder its last two parts."""
+    parts = printable(name).rstrip("/").split("/")
+    return "/".join(parts if len(parts) <= 2 else parts[-2:])
+
+
+def layers_of(kept: Sequence[int], depth: int) -> str:
+    """`all 12 layers`, `layers 1-8 of 12`."""
+    if len(kept) == depth:
+        return f"all {depth} layers"
+    return f"layer{'s' * (len(kept) > 1)} {ranges(kept, MOST_RANGES)} of {depth}"

@@ -6,20 +6,21 @@ code: it does what the plan says is missing.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import gc
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any, NamedTuple
 
+from lp_sweep.orchestrator.inputs.models import ModelInput
 from lp_sweep.orchestrator.inputs.resolve import Sweep, TaskInput
 from lp_sweep.orchestrator.plan.cells import Asked, asked_cells, included_cells
-from lp_sweep.orchestrator.plan.garbage import collector_paused
 from lp_sweep.orchestrator.plan.known import Known
 from lp_sweep.orchestrator.plan.plan import Cell, Plan, State, Work, state_of
 from lp_sweep.orchestrator.plan.searching import SearchState, search_states
-from lp_sweep.orchestrator.plan.speeds import wanted_speeds
 from lp_sweep.orchestrator.sweepfile.axes import FeedForward
 from lp_sweep.storage.identity import profile_id, trial_id, trial_ids
-from lp_sweep.storage.specs import ProfileSpec, TrialSpec
+from lp_sweep.storage.specs import ProfileSpec, SpeedSpec, TaskDefinition, TrialSpec
 from lp_sweep.trials.feedforward_rules import NONE, some_removed
 from lp_sweep.trials.job import Measure
 from lp_sweep.trials.procedures import Procedure, full_layers, settled, stage_one
@@ -29,7 +30,7 @@ from lp_sweep.trials.select import (
     find_strategy,
     kept_layers,
 )
-from lp_sweep.trials.tasks import canonical_name
+from lp_sweep.trials.tasks import TaskSource, canonical_name
 
 # cells of a search that are not planned; their trials are known all the same
 _IDLE: dict[SearchState | None, State] = {"waiting": "deferred", "not_needed": "not_needed"}
@@ -279,4 +280,76 @@ class _Builder:
             limit_dev=recipe.limit_dev,
             measure=measure,
             **settings,
+        )
+
+
+@contextmanager
+def collector_paused() -> Iterator[None]:
+    """Of all that a plan makes nothing is garbage; to look for it takes a fifth of the time."""
+    was_on = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_on:
+            gc.enable()
+
+
+# 32 examples, as in the paper's Table 3. At that size a fast GPU waits for its host, and layers
+# cost less than in a batch that fills it: so a second one.
+BATCHES = {"cpu": (32,), "cuda": (32, 256)}
+# what stands for the task of work that has none
+NO_TASK = TaskInput("", TaskDefinition(text_columns=()), TaskSource(), "", 0, 0)
+
+
+def wanted_speeds(plan: Plan) -> dict[str, Work]:
+    """By identifier: of each network that answers a cell, on each type of device asked for."""
+    measure = plan.sweep.spec.measure
+    found: dict[str, Work] = {}
+    for device_type in measure.speed or ():
+        specs: dict[SpeedSpec, ModelInput] = {}
+        for cell in plan.cells:
+            work = plan.trials.get(cell.trial_id or "")
+            if work is not None:
+                specs[_speed(work.trial, device_type, measure.speed_length)] = work.model
+        for spec, model in specs.items():
+            id_ = profile_id(spec)
+            found[id_] = Work(id=id_, spec=spec, model=model, task=NO_TASK)
+    return found
+
+
+def _speed(trial: TrialSpec, device_type: str, length: int) -> SpeedSpec:
+    """That of the network that a trial ends with."""
+    return SpeedSpec(
+        model_fingerprint=trial.model_fingerprint,
+        kept_layers=trial.kept_layers,
+        removed_feed_forwards=trial.removed_feed_forwards,
+        second_norm=trial.second_norm,
+        precision=trial.recipe.precision,
+        device_type=device_type,
+        length=length,
+        batches=BATCHES[device_type],
+    )
+
+
+def missing_baselines(plan: Plan, left: Iterable[Mapping[str, Any]] = ()) -> Iterator[str]:
+    """A note for each model and procedure without a K=0 cell: K=0 is one network, but the tables
+    look for it in the rows of each procedure. `left`: what the store lists beside the plan's cells
+    (leftover.py), as rows of the table `sweeps`."""
+    asked = [cell.asked for cell in plan.cells]
+    full = {(cell.model, cell.procedure, cell.feed_forward) for cell in asked if cell.k == 0}
+    full |= {
+        (row["model"], row["procedure"], row["feed_forward"] or NONE)  # null in an older file
+        for row in left
+        if row["k"] == 0 and row["threshold"] is None
+    }
+    reduced = {(model, procedure) for model, procedure, removed in full if removed != NONE}
+    for model, procedure in dict.fromkeys((cell.model, cell.procedure) for cell in asked):
+        if (model, procedure, NONE) in full:
+            continue
+        by = f" by {procedure}" if len(plan.sweep.spec.procedures) > 1 else ""
+        mend = "add none to feed_forward" if (model, procedure) in reduced else "add 0 to its k"
+        yield (
+            f"{model} has no K=0 cell{by}, so the tables have nothing to compare its pruned "
+            f"networks with: {mend}"
         )

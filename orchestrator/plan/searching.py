@@ -12,17 +12,14 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 from contextlib import suppress
 from functools import lru_cache
-from typing import TYPE_CHECKING, Literal, NamedTuple
+from typing import Literal, NamedTuple
 
 from lp_sweep.analysis.adaptive import search
 from lp_sweep.analysis.adaptive.posterior import Pair
 from lp_sweep.orchestrator.plan.cells import Asked
 from lp_sweep.orchestrator.plan.known import Known
-from lp_sweep.orchestrator.sweepfile.until import WITHIN
+from lp_sweep.orchestrator.sweepfile.axes import WITHIN, StrategyEntry
 from lp_sweep.storage.errors import SpecError
-
-if TYPE_CHECKING:
-    from lp_sweep.orchestrator.sweepfile.axes import StrategyEntry
 
 # a cell is run, or was; may be asked for later; was not needed for the answer
 SearchState = Literal["asked", "waiting", "not_needed"]

@@ -160,7 +160,7 @@ def _caution(store: Store, record: Mapping[str, Any], best: Best | None) -> str:
     """Where the network, or the one with all layers, is no better than guessing. Of the latter the
     choice of the best has spoken already."""
     from lp_sweep.analysis.notes import untaught_network
-    from lp_sweep.orchestrator.export.facts import full_record
+    from lp_sweep.orchestrator.export.card import full_record
     from lp_sweep.orchestrator.export.places import spec_of
 
     full = None if best else full_record(store, spec_of(record), record["depth"])

@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import NamedTuple
 
 from lp_sweep.orchestrator.inputs.resolve import Sweep, resolve
-from lp_sweep.orchestrator.plan.baselines import missing_baselines
 from lp_sweep.orchestrator.plan.known import (
     Known,
     Ledger,
@@ -16,12 +15,10 @@ from lp_sweep.orchestrator.plan.known import (
     timing_columns,
     with_networks,
 )
-from lp_sweep.orchestrator.plan.leftover import leftover, trained_otherwise
-from lp_sweep.orchestrator.plan.listing import hidden_by
+from lp_sweep.orchestrator.plan.listing import hidden_by, leftover, trained_otherwise
 from lp_sweep.orchestrator.plan.plan import Plan
-from lp_sweep.orchestrator.plan.planning import make_plan
-from lp_sweep.orchestrator.sweepfile.load import SweepFile, load_sweep
-from lp_sweep.orchestrator.sweepfile.overrides import is_part
+from lp_sweep.orchestrator.plan.planning import make_plan, missing_baselines
+from lp_sweep.orchestrator.sweepfile.load import SweepFile, is_part, load_sweep
 from lp_sweep.storage.errors import SpecError
 from lp_sweep.storage.places import BUILT_IN, DEFAULT_STORE, expanded
 from lp_sweep.storage.spool import flush

@@ -18,8 +18,8 @@ from lp_sweep.orchestrator.engine.driver import Outcome, run_sweep
 from lp_sweep.orchestrator.engine.runoptions import RunOptions
 from lp_sweep.orchestrator.estimate.estimate import Rates
 from lp_sweep.orchestrator.mirrors.kinds import check_installed
+from lp_sweep.orchestrator.plan.listing import unkept_note
 from lp_sweep.orchestrator.plan.selection import Selection, retry_selection
-from lp_sweep.orchestrator.plan.unkept import unkept_note
 from lp_sweep.orchestrator.service.request import Planned, Request, planned
 from lp_sweep.orchestrator.watch.reporters import EventReporter
 from lp_sweep.storage.errors import LpSweepError, SpecError

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from lp_sweep.analysis.notes import mixed_notes, setup_notes
 from lp_sweep.analysis.tables import TABLES, Table, Unit
-from lp_sweep.orchestrator.sweepfile.wording import choose
 from lp_sweep.storage.errors import SpecError, StoreError
+from lp_sweep.storage.printable import choose
 
 if TYPE_CHECKING:
     from lp_sweep.storage.catalog import Catalog

@@ -8,7 +8,7 @@ name them so. A mapping in the file is brought into that form here.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Annotated, Any, Literal, NamedTuple
 
 from pydantic import (
@@ -28,9 +28,7 @@ from lp_sweep.orchestrator.sweepfile.entries import (
     listed,
     seed_list,
 )
-from lp_sweep.orchestrator.sweepfile.until import check_until
-from lp_sweep.orchestrator.sweepfile.wording import choose
-from lp_sweep.storage.printable import short, shown
+from lp_sweep.storage.printable import choose, short, shown
 from lp_sweep.storage.specs import SecondNorm
 from lp_sweep.trials.feedforward_rules import ALLOWED, NONE, canonical_rule
 from lp_sweep.trials.procedures import FINETUNE_THEN_DROP, ITERATIVE, PROCEDURES, Procedure
@@ -45,6 +43,7 @@ from lp_sweep.trials.select import (
     listed_name,
 )
 
+WITHIN = (1.0, 2.0, 3.0)  # points, where `within:` is not given
 _NO_NORM = " no norm"
 _LONGEST_RULE = 1000  # characters
 _FORMS = "direct, finetune_then_drop, finetune_then_drop frozen, iterative, iterative 3"
@@ -124,8 +123,25 @@ class StrategyEntry(Entry):
             raise ValueError(f"strategy {self.name!r} measures nothing: remove `measured_on:`")
         if self.draws is not None and self.name != RANDOM:
             raise ValueError(f"strategy {self.name!r} draws nothing: remove `draws:`")
-        check_until(self.name, self.until, self.within, self.max_seeds)
+        self._check_search()
         return self
+
+    def _check_search(self) -> None:
+        """Raises ValueError."""
+        if self.until is None:
+            for key, value in (("within", self.within), ("max_seeds", self.max_seeds)):
+                if value is not None:
+                    raise ValueError(f"`{key}:` is for `until: min_layers`: add that, or remove it")
+            return
+        found = find_strategy(self.name) or STRATEGIES.get(self.name)
+        if found is not None and found.takes != "k":
+            raise ValueError(
+                f"strategy {self.name!r} has no K to choose among: remove `until:`, or take a "
+                "strategy with `k:`"
+            )
+        for loss in self.within or ():
+            if loss < 0:
+                raise ValueError(f"`within:` takes losses of 0 points or more, got {loss:g}")
 
     @property
     def _found(self) -> Strategy:
@@ -146,6 +162,12 @@ class StrategyEntry(Entry):
             if self.name == RANDOM
             else [self.name]
         )
+
+
+def searched_losses(strategies: Iterable[StrategyEntry]) -> list[float]:
+    """The losses, in points and ascending, that the searches of a sweep are for; none without a
+    search."""
+    return sorted({loss for entry in strategies if entry.until for loss in entry.within or WITHIN})
 
 
 def canonical_strategy(name: str) -> str:

@@ -23,8 +23,7 @@ from pydantic import (
     model_validator,
 )
 
-from lp_sweep.orchestrator.sweepfile.wording import choose
-from lp_sweep.storage.printable import shown
+from lp_sweep.storage.printable import choose, shown
 from lp_sweep.storage.specs import Compute, Precision, Recipe, Schedule, TaskKind
 from lp_sweep.trials.kinds import KINDS
 from lp_sweep.trials.metrics import METRICS

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import islice
 from pathlib import Path
 from types import UnionType
@@ -12,13 +12,20 @@ from typing import Any, NamedTuple, get_args, get_origin
 from pydantic import BaseModel, ValidationError
 
 from lp_sweep.orchestrator.sweepfile.axes import FeedForwardEntry, ProcedureEntry
-from lp_sweep.orchestrator.sweepfile.overrides import apply_overrides, own_names, unlisted
+from lp_sweep.orchestrator.sweepfile.entries import RecipeEntry, TaskEntry
 from lp_sweep.orchestrator.sweepfile.spec import SweepSpec
-from lp_sweep.orchestrator.sweepfile.wording import did_you_mean
-from lp_sweep.orchestrator.sweepfile.yamldata import Location
-from lp_sweep.orchestrator.sweepfile.yamlfile import Document, read_yaml
+from lp_sweep.orchestrator.sweepfile.yamlfile import (
+    Document,
+    Location,
+    parse_value,
+    read_yaml,
+    with_override,
+)
 from lp_sweep.storage.errors import SpecError
-from lp_sweep.storage.printable import shown
+from lp_sweep.storage.printable import did_you_mean, nearest, shown
+from lp_sweep.storage.printable import listed as listed_names
+from lp_sweep.trials.select import STRATEGIES
+from lp_sweep.trials.tasks import TASKS, canonical_name
 
 _MOST_MISTAKES = 20
 # sections that become a text, so that no annotation names them
@@ -144,3 +151,181 @@ def _sections(annotation: Any) -> Iterator[type[BaseModel]]:
     elif get_origin(annotation) is not None or isinstance(annotation, UnionType):
         for argument in get_args(annotation):
             yield from _sections(argument)
+
+
+# the override's name -> the file's key, and the key that names an entry of it
+_AXES = {
+    "model": ("models", "id"),
+    "task": ("tasks", "name"),
+    "strategy": ("strategies", "name"),
+    "procedure": ("procedures", None),
+    "feed_forward": ("feed_forward", None),
+    "seed": ("seeds", None),
+}
+_SINGULAR = {axis: name for name, (axis, _) in _AXES.items()}
+_DEEPEST = 5  # dots in a key
+_AXES |= {key: (key, entry) for key, entry in _AXES.values()}
+
+
+def apply_overrides(document: Document, overrides: Sequence[str]) -> Document:
+    """The document with each `key=value` applied in order, `k` and `threshold` after the axes that
+    they are for. Raises SpecError for an unknown key."""
+    for override in sorted(overrides, key=lambda one: _key(one) in ("k", "threshold")):
+        document = _apply(document, override)
+    return document
+
+
+def _key(override: str) -> str:
+    return override.partition("=")[0].strip()
+
+
+def is_part(overrides: Sequence[str]) -> bool:
+    """Whether they only choose along the axes, so that the rest of the sweep is still asked for."""
+    keys = {override.partition("=")[0].strip() for override in overrides}
+    return bool(keys) and keys <= {*_AXES, "k", "threshold"}
+
+
+def unlisted(document: Document, overrides: Sequence[str]) -> Iterator[str]:
+    """A note for each override that names a model, task or strategy which the file, here without
+    its overrides, does not have: a list is replaced, and another word may mean another thing."""
+    for override in overrides:
+        axis, entry_key = _AXES.get(_key(override), ("", None))
+        if entry_key is None:
+            continue
+        own = own_names(document, axis)
+        known = {_one_name(axis, name) for name in own}
+        named = _values(override.partition("=")[2], f"override {shown(override)}")
+        named = [name for name in named if isinstance(name, str)]  # else it is described in full
+        others = [name for name in named if _one_name(axis, name) not in known]
+        if own and others:
+            yield _replaced_by(_SINGULAR[axis], others, own, all(map(others.__contains__, named)))
+
+
+def own_names(document: Document, axis: str) -> list[str]:
+    """What the document names on an axis whose entries have names."""
+    key, listed = _AXES[axis][1], _listed(document.content.get(axis))
+    names = (one.get(key) if isinstance(one, Mapping) else one for one in listed)
+    return [name for name in names if isinstance(name, str)]  # what is replaced nobody checks
+
+
+def _one_name(axis: str, name: str) -> str:
+    return (canonical_name(name) or name) if axis == "tasks" else name
+
+
+def _replaced_by(what: str, others: list[str], own: list[str], only_others: bool) -> str:
+    """`task 'rte' is not one of the file's (a, b): GLUE's rte is planned in their place`"""
+    names, several = listed_names(map(shown, others)), len(others) > 1
+    planned = f"GLUE's {listed_names(others)}" if what == "task" else "they" if several else "it"
+    return (
+        f"{what} {names} {'are' if several else 'is'} not one of the file's "
+        f"({listed_names(own)}): {planned} {'are' if several else 'is'} planned"
+        f"{' in their place' if only_others else ', too'}"
+    )
+
+
+def _apply(document: Document, override: str) -> Document:
+    key, (_, equals, text) = _key(override), override.partition("=")
+    origin = f"override {shown(override)}"
+    if not equals or not key:
+        raise SpecError(f"{origin}: an override is key=value, such as task=rte,mrpc")
+    if key in _AXES:
+        name, entry_key = _AXES[key]
+        for item in _values(text, origin) if name == "tasks" else ():
+            _check_task(document, item, origin)
+        value = [_entry(document, name, entry_key, item) for item in _values(text, origin)]
+        return with_override(document, (name,), value, origin)
+    if key in ("k", "threshold"):
+        return _for_each_strategy(document, key, text, origin)
+    location = tuple(key.split(".", _DEEPEST))
+    if location[0] not in SweepSpec.model_fields:
+        allowed = [*_AXES, "k", "threshold", *SweepSpec.model_fields, "recipe.learning_rate"]
+        raise SpecError(
+            f"{origin}: unknown key {shown(key)}. Allowed: "
+            f"{', '.join(dict.fromkeys(allowed))}.{_meant(key, allowed)}"
+        )
+    if location in (("recipe", "lr"), ("recipe", "learning_rate")):  # the one that the file has
+        location = ("recipe", "lr" if "lr" in _section(document, "recipe") else "learning_rate")
+    return with_override(document, location, parse_value(text, origin), origin)
+
+
+def _meant(key: str, allowed: Iterable[str]) -> str:
+    """Also for a key of the recipe, or of a task, that is named without its section."""
+    inner = {name: f"recipe.{name}" for name in RecipeEntry.model_fields}
+    inner |= {"lr": "recipe.learning_rate"}
+    inner |= {name: f"tasks.0.{name}" for name in TaskEntry.model_fields if name != "name"}
+    last = key.rpartition(".")[2]
+    near = inner.get(last) or nearest(key, allowed) or inner.get(nearest(last, inner) or "")
+    return f" Did you mean {near!r}?" if near else ""
+
+
+def _check_task(document: Document, name: Any, origin: str) -> None:
+    """Raises SpecError for a task that is neither of the file nor GLUE's: it has no rows."""
+    names = own_names(document, "tasks")
+    if not isinstance(name, str) or name in names or canonical_name(name):
+        return
+    known = dict.fromkeys([*names, *TASKS])
+    raise SpecError(
+        f"{origin}: unknown task {shown(name)}. Choose one of: {listed_names(known)}."
+        f"{did_you_mean(name, known)}"
+    )
+
+
+def _values(text: str, origin: str) -> list[Any]:
+    stripped = text.strip()
+    value = parse_value(stripped if stripped.startswith(("[", "{")) else f"[{stripped}]", origin)
+    return list(value) if isinstance(value, list) else [value]
+
+
+def _entry(document: Document, name: str, entry_key: str | None, item: Any) -> Any:
+    """The file's own description of the named entry, or the bare name."""
+    for entry in _listed(document.content.get(name)):
+        if isinstance(entry, Mapping) and entry_key and entry.get(entry_key) == item:
+            return entry
+    return item
+
+
+def _for_each_strategy(document: Document, key: str, text: str, origin: str) -> Document:
+    """`k=0,2` for every strategy with K; a model's own list of K gives way too."""
+    value = text.strip() if text.strip() == "all" else _values(text, origin)
+    taken = False
+    for index, entry in enumerate(_listed(document.content.get("strategies"))):
+        name = entry.get("name") if isinstance(entry, Mapping) else entry
+        if _takes(name) == "layers":  # `drop 3+5` has one K, its own
+            continue
+        if (_takes(name) == "threshold") == (key == "threshold"):
+            document = _with_key(document, ("strategies", index), entry, key, value, origin)
+            taken = True
+    if not taken:
+        raise SpecError(f"{origin}: no strategy of {document.name} takes `{key}:`")
+    for index, entry in enumerate(_listed(document.content.get("models")) if key == "k" else []):
+        if isinstance(entry, Mapping) and "k" in entry:  # without it, the strategies' counts
+            document = _with_key(document, ("models", index), entry, "k", None, origin)
+    return document
+
+
+def _takes(name: Any) -> str | None:
+    """The key of a strategy that says how many layers go; None for an unknown one."""
+    found = STRATEGIES.get(name.strip().partition(" ")[0]) if isinstance(name, str) else None
+    return found.takes if found else None
+
+
+def _with_key(
+    document: Document, location: Location, entry: Any, key: str, value: Any, origin: str
+) -> Document:
+    """One key of a list's entry replaced. A single entry may stand without its list, by its name
+    alone too."""
+    axis = location[0]
+    if not isinstance(document.content[str(axis)], list):
+        location = (axis,)
+    if not isinstance(entry, Mapping):
+        return with_override(document, location, {"name": entry, key: value}, origin)
+    return with_override(document, (*location, key), value, origin)
+
+
+def _listed(value: Any) -> list[Any]:
+    return value if isinstance(value, list) else [] if value is None else [value]
+
+
+def _section(document: Document, key: str) -> Mapping[str, Any]:
+    section = document.content.get(key)
+    return section if isinstance(section, Mapping) else {}

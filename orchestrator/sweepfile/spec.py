@@ -35,7 +35,7 @@ from lp_sweep.orchestrator.sweepfile.entries import (
     named,
     seed_list,
 )
-from lp_sweep.orchestrator.sweepfile.wording import choose
+from lp_sweep.storage.printable import choose
 from lp_sweep.storage.printable import listed as listed_names
 from lp_sweep.trials.feedforward_rules import NONE
 from lp_sweep.trials.tasks import canonical_name

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import re
 import shlex
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
-from lp_sweep.orchestrator.sweepfile.yamldata import Location, YamlMistake, read_text
+import yaml
+
 from lp_sweep.storage.errors import SpecError
-from lp_sweep.storage.printable import shown
+from lp_sweep.storage.printable import short, shown
 
 _LARGEST = 256 * 1024  # bytes: two seconds of parsing; a long sweep file has ten thousand
 
@@ -121,3 +123,164 @@ def _replaced(content: Any, location: Location, value: Any) -> Any:
         return [*content[:key], _replaced(content[key], rest, value), *content[key + 1 :]]
     mapping = content if isinstance(content, Mapping) else {}
     return {**mapping, str(key): _replaced(mapping.get(str(key)), rest, value)}
+
+
+Location = tuple[str | int, ...]
+
+_DEEPEST = 20  # a sweep file has five levels
+_MOST_VALUES = 20_000  # ten aliases of ten aliases of ten... are a bomb of a few lines
+_LARGEST_INTEGER = 2**63  # what a column of the store can hold
+_COLLECTIONS = {"tag:yaml.org,2002:map", "tag:yaml.org,2002:seq"}
+
+_FLOAT = re.compile(
+    r"^[-+]?(?:(?:[0-9][0-9_]*)?\.[0-9_]+(?:[eE][-+]?[0-9]+)?|[0-9][0-9_]*\.?[eE][-+]?[0-9]+"
+    r"|[0-9][0-9_]*\.|\.(?:inf|Inf|INF)|\.(?:nan|NaN|NAN))$"
+)
+# without those of YAML 1.1 that are another number than they look: `042` and `1:30` are texts here,
+# and refused where a number has to stand
+_INT = re.compile(r"^[-+]?(?:0|[1-9][0-9_]*|0x[0-9a-fA-F_]+)$")
+
+
+class YamlMistake(Exception):
+    """What is wrong, and the line (from 1) where it stands."""
+
+    def __init__(self, line: int, reason: str) -> None:
+        super().__init__(reason)
+        self.line = line
+
+
+class Content(NamedTuple):
+    """Plain data, and the line (from 1) where each value stands."""
+
+    value: Any
+    lines: dict[Location, int]
+
+
+class _Loader(yaml.SafeLoader):
+    """SafeLoader with YAML 1.2 numbers, without dates (a date is text here), and not endlessly
+    deep or long: PyYAML goes down by recursion, and takes its time."""
+
+    _depth = 0
+    _values = 0
+
+    def compose_node(self, parent: yaml.Node | None, index: Any) -> yaml.Node | None:
+        self._depth += 1
+        self._values += 1
+        if self._depth > _DEEPEST:
+            raise YamlMistake(_line(self._next()), f"nested {_DEEPEST} deep. Flatten it.")
+        if self._values > _MOST_VALUES:
+            raise _too_many(self._next())
+        node: yaml.Node | None = super().compose_node(parent, index)
+        self._depth -= 1
+        return node
+
+    def _next(self) -> Any:
+        return self.peek_event()  # type: ignore[no-untyped-call]
+
+
+# PyYAML keeps resolvers by first character, in a table that subclasses share unless copied
+_Loader.yaml_implicit_resolvers = {
+    first: [
+        (tag, regexp)
+        for tag, regexp in resolvers
+        if not tag.endswith((":float", ":int", ":timestamp"))
+    ]
+    for first, resolvers in yaml.SafeLoader.yaml_implicit_resolvers.items()
+}
+_Loader.add_implicit_resolver("tag:yaml.org,2002:float", _FLOAT, list("-+0123456789."))
+_Loader.add_implicit_resolver("tag:yaml.org,2002:int", _INT, list("-+0123456789"))
+
+
+def read_text(text: str) -> Content:
+    """Parse one document, None where it is empty. Raises YamlMistake."""
+    try:
+        loader = _Loader(text)
+        node = loader.get_single_node()
+    except yaml.MarkedYAMLError as error:
+        line = error.problem_mark.line + 1 if error.problem_mark else 1
+        what = short(": ".join(part for part in (error.context, error.problem) if part))
+        raise YamlMistake(
+            line, f"not valid YAML: {what}. Mend this line or the last one."
+        ) from error
+    except yaml.reader.ReaderError as error:
+        line = text.count("\n", 0, error.position) + 1
+        what = str(error).splitlines()[0]
+        raise YamlMistake(line, f"not valid YAML: {what}. Remove the character.") from error
+    except ValueError as error:  # an escape that is no character, a version of 5000 digits
+        raise YamlMistake(1, f"not valid YAML: {error}. Write plain text.") from error
+    lines: dict[Location, int] = {}
+    return Content(None if node is None else _value(loader, node, (), lines), lines)
+
+
+def _line(node: Any) -> int:
+    return int(node.start_mark.line) + 1
+
+
+def _value(loader: _Loader, node: yaml.Node, at: Location, lines: dict[Location, int]) -> Any:
+    lines.setdefault(at, _line(node))
+    if len(at) > _DEEPEST:
+        raise YamlMistake(
+            _line(node), f"nested {_DEEPEST} deep. An alias `*name` may not hold itself."
+        )
+    if len(lines) > _MOST_VALUES:
+        raise _too_many(node)
+    if isinstance(node, yaml.ScalarNode):
+        return _scalar(loader, node)
+    if node.tag not in _COLLECTIONS:
+        raise _unknown_tag(node)
+    if isinstance(node, yaml.SequenceNode):
+        return [_value(loader, item, (*at, i), lines) for i, item in enumerate(node.value)]
+    return _mapping(loader, node, at, lines)
+
+
+def _mapping(
+    loader: _Loader, node: yaml.Node, at: Location, lines: dict[Location, int]
+) -> dict[str, Any]:
+    content: dict[str, Any] = {}
+    for key_node, value_node in node.value:
+        if not isinstance(key_node, yaml.ScalarNode):
+            raise YamlMistake(_line(key_node), "a key is a plain text, not a list or a mapping")
+        key = str(_scalar(loader, key_node))
+        if key in content:
+            raise YamlMistake(
+                _line(key_node), f"the key {shown(key)} stands twice. Keep one of them."
+            )
+        lines[(*at, key)] = _line(key_node)
+        content[key] = _value(loader, value_node, (*at, key), lines)
+    return content
+
+
+def _scalar(loader: _Loader, node: yaml.ScalarNode) -> Any:
+    try:
+        value = loader.construct_object(node)
+        if isinstance(value, int) and abs(value) >= _LARGEST_INTEGER:
+            raise OverflowError("too large: at most 18 digits")
+    except yaml.MarkedYAMLError:  # a tag, `<<`
+        raise _unknown_tag(node) from None
+    except Exception as error:  # `!!int x`, `!!bool x`: PyYAML raises whatever comes up inside
+        kind = node.tag.rpartition(":")[2]
+        raise YamlMistake(
+            _line(node), f"{shown(node.value)} is no {kind} ({shown(str(error))}). Mend the value."
+        ) from error
+    if isinstance(value, str) and not value.isascii():
+        try:  # JSON writes a smile as two halves, `"\ud83d\ude42"`
+            value = value.encode("utf-16-le", "surrogatepass").decode("utf-16-le")
+        except UnicodeDecodeError:  # one half, which no file and no record can hold
+            raise YamlMistake(
+                _line(node), f"{shown(value)} has half a character. Write the whole one."
+            ) from None
+    return value
+
+
+def _too_many(node: Any) -> YamlMistake:
+    return YamlMistake(
+        _line(node),
+        f"more than {_MOST_VALUES} values, with aliases `*name` written out. Split the sweep: "
+        "sweeps over one store share their trials.",
+    )
+
+
+def _unknown_tag(node: yaml.Node) -> YamlMistake:
+    return YamlMistake(
+        _line(node), f"{shown(node.tag)} is not known here: write plain keys, texts and numbers"
+    )

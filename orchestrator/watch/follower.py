@@ -16,7 +16,7 @@ import pyarrow.compute as pc
 
 from lp_sweep.orchestrator.estimate.pace import Eta
 from lp_sweep.orchestrator.plan.known import failures, points_of
-from lp_sweep.orchestrator.plan.words import layers_of, short_model
+from lp_sweep.orchestrator.plan.naming import layers_of, short_model
 from lp_sweep.orchestrator.watch.picture import (
     Curves,
     Picture,

@@ -18,7 +18,7 @@ from rich.console import Console, ConsoleOptions, RenderResult
 from rich.text import Text
 
 from lp_sweep.orchestrator.estimate.pace import clock
-from lp_sweep.orchestrator.plan.words import short_model
+from lp_sweep.orchestrator.plan.naming import short_model
 from lp_sweep.orchestrator.watch.picture import Curve, Picture, Point, Slot, Waiting
 from lp_sweep.storage.printable import listed, printable
 

@@ -16,7 +16,7 @@ from lp_sweep.analysis.views import open_views
 from lp_sweep.orchestrator.engine.recorder import Recorder
 from lp_sweep.orchestrator.plan.known import Known
 from lp_sweep.orchestrator.plan.planning import make_plan
-from lp_sweep.orchestrator.sweepfile.overrides import is_part
+from lp_sweep.orchestrator.sweepfile.load import is_part
 from lp_sweep.storage.doctor import examine
 from lp_sweep.storage.errors import SpecError
 from lp_sweep.storage.identity import canonical_json, setup_id, setup_text, trial_id

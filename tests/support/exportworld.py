@@ -12,8 +12,8 @@ import numpy as np
 from safetensors.numpy import load_file, save_file
 
 from lp_sweep.orchestrator.export import trialfolder
-from lp_sweep.orchestrator.export.process import Answer
 from lp_sweep.orchestrator.export.trialfolder import Exported
+from lp_sweep.orchestrator.export.verify import Answer
 from lp_sweep.orchestrator.service import export as service
 from lp_sweep.storage.store import Store
 from lp_sweep.trials.plainload import answer_of

@@ -20,8 +20,7 @@ from lp_sweep.orchestrator.inputs.resolve import Sweep, resolve
 from lp_sweep.orchestrator.plan.known import Known
 from lp_sweep.orchestrator.plan.plan import Plan
 from lp_sweep.orchestrator.plan.planning import make_plan
-from lp_sweep.orchestrator.sweepfile.load import load_sweep
-from lp_sweep.orchestrator.sweepfile.overrides import is_part
+from lp_sweep.orchestrator.sweepfile.load import is_part, load_sweep
 from lp_sweep.storage.identity import canonical_json
 from lp_sweep.storage.store import Store
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from lp_sweep.orchestrator.cli import spot
+from lp_sweep.orchestrator.cli import clustercli
 from lp_sweep.orchestrator.cluster.spotwatch import CLOUDS, Notice, drain, wait_for_notice
 from lp_sweep.trials.job import announced
 from tests.support.metadata import Answer, Metadata, action, serving
@@ -137,8 +137,8 @@ def test_a_notice_drains_the_node_once_and_tells_the_trials(
 ) -> None:
     """All but Ray itself."""
     asked: list[Any] = []
-    monkeypatch.setattr(spot, "_ask_ray", lambda *arguments: asked.append(arguments))
-    monkeypatch.setattr(spot, "gettempdir", lambda: str(tmp_path))
+    monkeypatch.setattr(clustercli, "_ask_ray", lambda *arguments: asked.append(arguments))
+    monkeypatch.setattr(clustercli, "gettempdir", lambda: str(tmp_path))
     monkeypatch.setenv("http_proxy", "http://127.0.0.1:9")  # a machine's metadata are its own
     monkeypatch.delenv("no_proxy", raising=False)
     server = serve((404, ""), (200, action(90)))
@@ -159,13 +159,13 @@ def test_one_watcher_a_machine(
     serve: Serve, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """`ray up` runs the start commands again when a cluster file has changed."""
-    monkeypatch.setattr(spot, "gettempdir", lambda: str(tmp_path))
+    monkeypatch.setattr(clustercli, "gettempdir", lambda: str(tmp_path))
     server, again = serve((200, "TRUE")), []
 
     def ask(*arguments: Any) -> None:
         again.append(sweep(*command, cwd=tmp_path))
 
-    monkeypatch.setattr(spot, "_ask_ray", ask)
+    monkeypatch.setattr(clustercli, "_ask_ray", ask)
     where = ["--address", "head:6379", "--cache-dir", "cache", "--metadata-url", server.url]
     command = ["cluster", "watch-spot", "gcp", *where, "--every", "0.2"]
     assert sweep(*command, cwd=tmp_path).returncode == 0

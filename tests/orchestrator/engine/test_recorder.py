@@ -9,10 +9,10 @@ import pytest
 from lp_sweep.analysis.notes import mixed_notes
 from lp_sweep.analysis.views import open_views
 from lp_sweep.orchestrator.engine.recorder import Recorder
-from lp_sweep.orchestrator.plan.known import Known
-from lp_sweep.orchestrator.plan.leftover import leftover, trained_otherwise
+from lp_sweep.orchestrator.plan.known import Known, read_ledger
+from lp_sweep.orchestrator.plan.listing import leftover, trained_otherwise
 from lp_sweep.orchestrator.plan.planning import make_plan
-from lp_sweep.orchestrator.sweepfile.overrides import is_part
+from lp_sweep.orchestrator.sweepfile.load import is_part
 from lp_sweep.storage.redact import redact_command
 from lp_sweep.storage.store import Store
 from tests.support.program import sweep
@@ -66,7 +66,7 @@ def test_a_run_of_the_whole_lists_its_own_cells(file: Path) -> None:
 
 def noted(file: Path, *overrides: str) -> list[str]:
     store = Store(file.parent / "store")
-    plan = make_plan(find(file, overrides), Known.nothing())
+    plan = make_plan(find(file, overrides), read_ledger(store).known)
     return trained_otherwise(store, plan, leftover(store, plan))
 
 
@@ -77,7 +77,8 @@ def test_a_part_beside_cells_of_another_recipe_is_noted(file: Path) -> None:
     (note,) = noted(file, "seed=43")
     assert note.startswith(
         "4 cells of sweep 'plain' that this run leaves as they are were trained in another way "
-        "(learning_rate 2e-05, now 3e-05; epochs 3, now 5), and its tables compare them"
+        "(learning_rate 2e-05 instead of 3e-05; epochs 3 instead of 5; freeze_layers none instead "
+        "of 12), and its tables compare them"
     )
     assert noted(file) == [], "all of them are asked for anew"
 
@@ -92,16 +93,7 @@ def test_a_part_beside_cells_of_other_data_or_another_model_is_noted(file: Path)
     make_model(file.parent / "folder/of/a/model", weight=1.0)
     (note,) = noted(file, "seed=43")
     assert "4 cells of" in note
-    assert "(another model './folder/of/a/model')" in note
-
-
-def test_records_of_which_nothing_is_known_are_no_note(file: Path) -> None:
-    run_of(file)
-    store = Store(file.parent / "store")
-    for number, name in enumerate(sorted(store.names("trials"))):
-        store.put("trials", name, [{"trial_id": name, "spec": [None, "{", "[]"][number % 3]}])
-    file.write_text(PLAIN + "recipe: {epochs: 5}\n")
-    assert noted(file, "seed=43") == []
+    assert "other weights of model './folder/of/a/model'" in note
 
 
 def test_a_plan_says_it(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -110,7 +102,7 @@ def test_a_plan_says_it(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     file.write_text(PLAIN + "recipe: {epochs: 5}\n")
     asked = ("plan", "sweep.yaml", "--store", "store", "--data-dir", "glue")
     assert "trained in another way" not in sweep(*asked, cwd=file.parent).stdout
-    assert "(epochs 3, now 5)" in sweep(*asked, "seed=43", cwd=file.parent).stdout
+    assert "(epochs 3 instead of 5)" in sweep(*asked, "seed=43", cwd=file.parent).stdout
 
 
 def test_the_baseline_of_a_part_may_be_listed(file: Path) -> None:

@@ -29,8 +29,7 @@ from lp_sweep.analysis.tables import TABLES as TABLES_SHOWN
 from lp_sweep.analysis.views import VIEWS, open_views
 from lp_sweep.orchestrator.engine.recorder import Recorder
 from lp_sweep.orchestrator.export import trialfolder
-from lp_sweep.orchestrator.export.card import trial_card
-from lp_sweep.orchestrator.export.facts import Base, Facts, Speed
+from lp_sweep.orchestrator.export.card import Base, Facts, Speed, trial_card
 from lp_sweep.orchestrator.export.folder import check_free, staged
 from lp_sweep.orchestrator.export.network import check_same, kept_instead
 from lp_sweep.orchestrator.export.places import hub_source, spec_of

@@ -16,7 +16,7 @@ REPO = "me/smaller"
 PUSH = """
 import sys
 from pathlib import Path
-from lp_sweep.orchestrator.export.hubpush import push
+from lp_sweep.orchestrator.export.folder import push
 from lp_sweep.storage.errors import LpSweepError
 try:
     print(push(Path("folder"), sys.argv[1], private=sys.argv[2] == "private"))
@@ -72,7 +72,7 @@ def test_a_hub_that_is_away_is_one_sentence(world: World) -> None:
 
 CHECK = """
 import sys
-from lp_sweep.orchestrator.export.hubpush import check_may_push
+from lp_sweep.orchestrator.export.folder import check_may_push
 from lp_sweep.storage.errors import LpSweepError
 try:
     check_may_push(sys.argv[1], offline=False)

@@ -7,8 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from lp_sweep.orchestrator.export.process import Answer
-from lp_sweep.orchestrator.export.verify import Expected, Nearness, Verified, verify
+from lp_sweep.orchestrator.export.verify import Answer, Expected, Nearness, Verified, verify
 from lp_sweep.storage.errors import ExportError
 from lp_sweep.storage.specs import TaskDefinition
 from lp_sweep.trials.metrics import score

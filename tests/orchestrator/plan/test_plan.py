@@ -15,10 +15,9 @@ from lp_sweep.orchestrator.engine.workqueue import WorkQueue
 from lp_sweep.orchestrator.estimate.estimate import Rates, estimate
 from lp_sweep.orchestrator.inputs.models import ModelInput
 from lp_sweep.orchestrator.inputs.resolve import Sweep, TaskInput
-from lp_sweep.orchestrator.plan.baselines import missing_baselines
 from lp_sweep.orchestrator.plan.known import Known, read_ledger
 from lp_sweep.orchestrator.plan.plan import Plan
-from lp_sweep.orchestrator.plan.planning import make_plan
+from lp_sweep.orchestrator.plan.planning import make_plan, missing_baselines
 from lp_sweep.orchestrator.service.plan import plan_json, plan_text
 from lp_sweep.orchestrator.sweepfile.load import check
 from lp_sweep.orchestrator.sweepfile.yamlfile import Document

@@ -8,9 +8,9 @@ import pytest
 
 from lp_sweep.orchestrator.inputs.resolve import resolve
 from lp_sweep.orchestrator.plan.known import Known
+from lp_sweep.orchestrator.plan.listing import unkept_note
 from lp_sweep.orchestrator.plan.plan import Plan
 from lp_sweep.orchestrator.plan.planning import make_plan
-from lp_sweep.orchestrator.plan.unkept import unkept_note
 from lp_sweep.orchestrator.sweepfile.load import load_sweep
 from lp_sweep.storage.networks import CONFIG, WEIGHTS
 from lp_sweep.storage.store import Store

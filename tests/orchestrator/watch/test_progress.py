@@ -17,9 +17,8 @@ from lp_sweep.orchestrator.estimate.estimate import Rates
 from lp_sweep.orchestrator.estimate.pace import Pace, clock
 from lp_sweep.orchestrator.inputs.resolve import resolve
 from lp_sweep.orchestrator.plan.known import Known
-from lp_sweep.orchestrator.plan.naming import describe
+from lp_sweep.orchestrator.plan.naming import describe, short_model
 from lp_sweep.orchestrator.plan.planning import make_plan
-from lp_sweep.orchestrator.plan.words import short_model
 from lp_sweep.orchestrator.sweepfile.load import load_sweep
 from lp_sweep.orchestrator.watch.reporters import LiveReporter
 from lp_sweep.storage.printable import ranges
