@@ -254,8 +254,8 @@ def test_strategies(tmp_path: Path, written: str, cells: list[tuple[str, int]]) 
         ("{name: top, k: all, until: min_layers, within: -1}",
          "`within:` takes losses of 0 points or more, got -1"),
         ("{name: blockinfluence, k: 1}", "unknown strategy 'blockinfluence'. Choose one of: top, "
-         "bottom, even-alternate, odd-alternate, symmetric, contribution, block-influence, "
-         "angular, greedy, random, drop. Did you mean 'block-influence'?"),
+         "bottom, even-alternate, odd-alternate, symmetric, contribution, drop, "
+         "random, block-influence, angular, greedy. Did you mean 'block-influence'?"),
         ("{name: greedy, threshold: 0.9}", "strategy 'greedy' needs `k:`, a list of numbers"),
         ("{name: top, k: 1, measured_on: rte}", "strategy 'top' measures nothing: remove "
          "`measured_on:`"),
