@@ -69,10 +69,11 @@ class Rates:
     def kind(self, work: Work) -> Kind:
         """Seeds share it."""
         key = _cost_key(work)
-        if key not in self._kinds:
+        if (found := self._kinds.get(key)) is None:
             stated = missing(work, self._lengths).seconds(self._stated)
-            self._kinds[key] = Kind(stated, (work.model.fingerprint, work.task.fingerprint))
-        return self._kinds[key]
+            found = Kind(stated, (work.model.fingerprint, work.task.fingerprint))
+            self._kinds[key] = found
+        return found
 
     def seconds(self, work: Work) -> float:
         """Expected seconds of one piece on one slot."""
@@ -100,8 +101,11 @@ def _cost_key(work: Work) -> tuple[Any, ...]:
         return (*inputs, spec.max_length, spec.limit_dev, *training)
     if spec.kind == "speed":
         return (*inputs, spec)
-    network = (spec.kept_layers, len(spec.removed_feed_forwards))
-    return (*inputs, *network, spec.procedure, spec.epochs_per_layer, spec.recipe)
+    recipe = spec.recipe  # its own hash is slow, and this is asked for each cell
+    length = (recipe.epochs, recipe.batch_size, recipe.max_length)
+    limits = (recipe.limit_train, recipe.limit_dev)
+    network = (spec.kept_layers, len(spec.removed_feed_forwards), spec.epochs_per_layer)
+    return (*inputs, *network, spec.procedure, *length, *limits)
 
 
 def _has_gpu() -> bool:

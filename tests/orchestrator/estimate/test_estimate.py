@@ -83,6 +83,14 @@ def test_the_stores_own_timings_replace_the_rule_of_thumb(plan: Plan) -> None:
     assert rule.high_hours / rule.low_hours > hours.high_hours / hours.low_hours
 
 
+def test_more_layers_take_longer_whatever_the_timings(plan: Plan) -> None:
+    full = full_network(plan)
+    pruned = next(work for work in plan.trials.values() if len(work.trial.kept_layers) == 2)
+    for rows in ([], [record(pruned)], [record(full, seconds_total=1.0)]):
+        rates = Rates(rows, plan.sweep.recipe, gpu=False)
+        assert rates.seconds(full) > rates.seconds(pruned)
+
+
 @pytest.mark.parametrize(
     "changes",
     [
