@@ -81,7 +81,7 @@ def simulated(plan: Plan, folder: Path, setting: Setting, *, records: bool) -> d
         simulation = Simulation(driver, publish, (DEPTH + 1) / 2)
         with driver.presence.announced():
             simulation.run()
-    done = len(driver.queue.history.done)
+    done = len(driver.queue.done)
     if done != len(plan.trials):
         raise SystemExit(f"{done} of {len(plan.trials)} trials are done")
     return {

@@ -1,19 +1,18 @@
 """What a run has left to hand out: in its order, or kept back for the networks that it needs.
 
 Profiles come first, since cells wait for them, then trials whose networks others need, then all
-other trials, and speeds at the end; within a rank the longest first. Knows no store.
+other trials, and speeds at the end; within a rank the longest first. Networks are named by the
+trials that train them. Pure bookkeeping over a plan; knows no store.
 """
 
 from __future__ import annotations
 
 import heapq
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterable, KeysView, Mapping
 from enum import IntEnum
 from typing import NamedTuple
 
-from lp_sweep.orchestrator.engine.intake import taken_in
-from lp_sweep.orchestrator.engine.networks import Networks
 from lp_sweep.orchestrator.estimate.estimate import Kind, Rates, deferred
 from lp_sweep.orchestrator.plan.plan import Plan
 from lp_sweep.orchestrator.plan.selection import Selection
@@ -42,31 +41,114 @@ class Sort(NamedTuple):
     kind: Kind
 
 
+class Blocked:
+    """Work that waits for networks, kept both ways: 100,000 waiting pieces cost nothing while
+    others end."""
+
+    def __init__(self) -> None:
+        self._waits: dict[str, set[str]] = {}  # work -> the networks that it still waits for
+        self._seconds: dict[str, float] = {}  # that the work will take
+        self._waited_for: dict[str, dict[str, None]] = {}  # a network -> the work that waits
+
+    def __len__(self) -> int:
+        return len(self._waits)
+
+    def seconds(self) -> float:
+        """That all of it will take."""
+        return sum(self._seconds.values())
+
+    def add(self, id_: str, needs: Iterable[str], seconds: float) -> None:
+        self._waits[id_], self._seconds[id_] = set(needs), seconds
+        for need in self._waits[id_]:
+            self._waited_for.setdefault(need, {})[id_] = None
+
+    def needs(self) -> KeysView[str]:
+        """All networks that are waited for."""
+        return self._waited_for.keys()
+
+    def came(self, need: str) -> list[str]:
+        """A network is there: the work that waited for nothing else, and does not any more."""
+        free = []
+        for id_ in self._waited_for.pop(need, {}):
+            self._waits[id_].discard(need)
+            if not self._waits[id_]:
+                del self._waits[id_], self._seconds[id_]
+                free.append(id_)
+        return free
+
+    def lost(self, need: str) -> list[str]:
+        """A network will not come: the work that waited for it, and does not any more."""
+        hopeless = list(self._waited_for.pop(need, {}))
+        for id_ in hopeless:
+            del self._seconds[id_]
+            for other in self._waits.pop(id_) - {need}:
+                del self._waited_for[other][id_]
+                if not self._waited_for[other]:
+                    del self._waited_for[other]
+        return hopeless
+
+
 class Backlog:
-    """Its `len` is all that waits, ready or not. `networks`: what is kept back, and for what."""
+    """Its `len` is all that waits, ready or not."""
 
     def __init__(self, plan: Plan, rates: Rates) -> None:
-        self.networks = Networks(plan)
         self._plan, self._rates = plan, rates
         self._ready: list[Ready] = []  # a heap
         self._sorts: Counter[Sort] = Counter()  # of these
         self._ready_seconds = self._deferred_seconds = 0.0
         self.alone = 0.0  # seconds of what is handed out with nothing beside it
         self._taken_in: set[str] = set()  # ever, so that a newer plan brings in what is new
+        self._blocked = Blocked()
+        self._needed: set[str] = set()  # networks
+        self._coming: set[str] = set()  # begun as needed: they come to the store
+        self._came: set[str] = set()  # to the store, in this run
+        self._gone: set[str] = set()  # will not come in this run
+        self._again: set[str] = set()  # done before, and to be done again for their networks
+        self._users: dict[str, set[str]] = {}  # a network -> the work that is still to use it
 
-    def fill(self, plan: Plan, selection: Selection) -> None:
-        """With what the run takes on of a plan, and has not before."""
-        self._plan = plan
+    def fill(self, plan: Plan, selection: Selection) -> list[str]:
+        """With what the run takes on of a plan, and has not before. Gives the networks that are
+        waited for."""
+        self._plan, self._needed = plan, plan.needed_networks()
         self._deferred_seconds = sum(
             count * self._rates.seconds(work) for work, count in deferred(plan)
         )
-        self.networks.follow(plan)
-        found = taken_in(plan, selection, self.networks)
-        fresh = [id_ for id_ in found if id_ not in self._taken_in]
+        fresh = [id_ for id_ in self._taken_on(selection) if id_ not in self._taken_in]
         self._taken_in.update(fresh)
         for id_ in fresh:
-            self.networks.add_user(id_)
+            for need in plan.needs(id_):
+                self._users.setdefault(need, set()).add(id_)
             self.put(id_)
+        return [*self._blocked.needs()]
+
+    def _taken_on(self, selection: Selection) -> Iterable[str]:
+        """What the run was asked for, in the plan's order, then the work whose networks that
+        lacks: each once. `plan.selection.taken_on` says the same before a run."""
+        plan = self._plan
+        wanted = [
+            work.id
+            for work in plan.missing()
+            if plan.incomplete(work.id) and selection.wants(work.id, plan.failed_with(work.id))
+        ]
+        found, look = dict.fromkeys(wanted), [*wanted]
+        while look:
+            for need in sorted(self._lacking(look.pop())):
+                if need in found:  # `- found.keys()` would go through all of them
+                    continue
+                # a retry takes along what it needs, tried before or not
+                if selection.retry or selection.wants(need, plan.known.failed.get(need)):
+                    found[need] = None
+                    look.append(need)
+        return found
+
+    def _lacking(self, id_: str) -> set[str]:
+        """The networks that a piece waits for. Without the one that it is only compared with a
+        trial is worth having all the same: for that one it does not wait in vain."""
+        start = self._start(id_)
+        absent = self._plan.needs(id_) - self._plan.known.networks - self._came
+        return {need for need in absent if need == start or need not in self._gone}
+
+    # -- what is handed out
 
     def took_in(self, id_: str) -> bool:
         """Whether it was ever among this, handed out or not."""
@@ -74,7 +156,9 @@ class Backlog:
 
     def put(self, id_: str) -> None:
         """To be handed out, now or when what it lacks is there."""
-        if not self.networks.keep_back(id_, self._seconds(id_)):
+        if lacking := self._lacking(id_):
+            self._blocked.add(id_, lacking, self._seconds(id_))
+        else:
             self.push(id_)
 
     def push(self, id_: str) -> None:
@@ -95,25 +179,63 @@ class Backlog:
         self._ready_seconds += piece.minus_seconds
         self.alone += piece.minus_seconds if piece.rank == Rank.SPEED else 0.0
 
+    # -- networks
+
+    def needed(self, id_: str) -> bool:
+        """Whether other work needs the network of this."""
+        return id_ in self._needed
+
+    def begun(self, id_: str) -> None:
+        """The work is done somewhere, with its network if that is needed by now."""
+        if id_ in self._needed:
+            self._coming.add(id_)
+
     def succeeded(self, id_: str) -> None:
-        """What waited for its network alone can begin; or itself, once more for its network."""
-        for free in self.networks.succeeded(id_):
-            self.push(free)
+        """What waited for its network alone can begin; or itself once more, where it was begun
+        before anything needed its network."""
+        self._again.discard(id_)
+        if id_ in self._coming:
+            self._came.add(id_)
+            for free in self._blocked.came(id_):
+                self.push(free)
+        elif id_ in self._blocked.needs():
+            self.once_more(id_)
 
     def once_more(self, id_: str) -> None:
-        """A piece was done before anything needed its network."""
-        for again in self.networks.once_more(id_):
-            self.push(again)
+        """A piece was done before anything needed its network: it is done again, once."""
+        if id_ not in self._again:
+            self._again.add(id_)
+            self.push(id_)
 
     def lost(self, id_: str) -> list[str]:
-        """The network of a piece will not come: what goes on from it, and so has failed too."""
-        waited = self.networks.lost(id_)
-        for other in waited.compared:
-            self.put(other)
-        return waited.hopeless
+        """The network of a piece will not come: gives what goes on from it, and so has failed too.
+        What was only compared with it is worth having all the same."""
+        self._gone.add(id_)
+        hopeless = []
+        for other in self._blocked.lost(id_):
+            if self._start(other) == id_:
+                hopeless.append(other)
+            else:
+                self.put(other)
+        return hopeless
+
+    def may_come(self, ids: Iterable[str]) -> None:
+        """The work is tried again after all."""
+        self._gone.difference_update(ids)
+
+    def idle_after(self, id_: str) -> list[str]:
+        """Of the networks that a piece has used: those that nothing will use any more."""
+        used = [need for need in self._plan.needs(id_) if id_ in self._users.get(need, ())]
+        for need in used:
+            self._users[need].discard(id_)
+        idle = [need for need in used if not self._users[need]]
+        to_come = idle and any(cell.state == "deferred" for cell in self._plan.cells)
+        return [] if to_come else idle
+
+    # -- how much it is; called by another thread too
 
     def kinds(self) -> Mapping[Kind, int]:
-        """How many pieces that can begin there are of each kind. Called by another thread too."""
+        """How many pieces that can begin there are of each kind."""
         counts: Counter[Kind] = Counter()
         for sort, count in dict(self._sorts).items():
             counts[sort.kind] += count
@@ -127,17 +249,20 @@ class Backlog:
         return +counts
 
     def __len__(self) -> int:
-        return len(self._ready) + len(self.networks.blocked)
+        return len(self._ready) + len(self._blocked)
 
     def seconds(self) -> float:
         """Slot-seconds of all of it, and of the cells that wait for a profile, by the estimate."""
         ready = self._ready_seconds if self._ready else 0.0  # without what rounding leaves
-        return ready + self.networks.blocked.seconds() + self._deferred_seconds
+        return ready + self._blocked.seconds() + self._deferred_seconds
 
     def longest(self) -> float:
         """Seconds of the first of those that can begin, beside others."""
         first = self.first()
         return -first.minus_seconds if first and first.rank != Rank.SPEED else 0.0
+
+    def _start(self, id_: str) -> str | None:
+        return self._plan.trials[id_].start if id_ in self._plan.trials else None
 
     def _sort(self, id_: str) -> Sort:
         work = self._plan.work(id_)
@@ -151,4 +276,4 @@ class Backlog:
             return Rank.PROFILE
         if id_ in self._plan.speeds:
             return Rank.SPEED
-        return Rank.NEEDED if self.networks.needed(id_) else Rank.TRIAL
+        return Rank.NEEDED if self.needed(id_) else Rank.TRIAL

@@ -84,8 +84,8 @@ class OnRay:
                 if not why:
                     raise
                 why, in_vain = f"{why}; {error}", _RAYS_IN_VAIN
-            in_vain = in_vain + 1 if queue.history.ended == ended else 1
-            ended = queue.history.ended
+            in_vain = in_vain + 1 if queue.settled == ended else 1
+            ended = queue.settled
             if self._address or in_vain > _RAYS_IN_VAIN:
                 queue.ray_lost(why)
             else:

@@ -120,8 +120,7 @@ class Course:
 
     def job(self, work: Work, place: Place) -> dict[str, Any]:
         """All that a worker must know, as plain data."""
-        halvings = self.queue.history.halvings(work.id)
-        return replace(self.queue.job(work), place=place, halvings=halvings).to_plain()
+        return replace(self.queue.job(work), place=place).to_plain()
 
     def started(self, work: Work) -> None:
         self.reporter.started(work)
@@ -184,7 +183,7 @@ class Course:
         told = f"{error_type}: {message}"
         self.reporter.ended(id_, "failed", told, Facts(error_type=error_type))
         self._blame(node, id_, error_type)
-        if self.options.too_many(len(self.queue.history.failed)):
+        if self.options.too_many(len(self.queue.failed)):
             self.queue.stopped = self.queue.stopped or "failures"
             self.must_end = self.must_end or self.options.fail_fast
 

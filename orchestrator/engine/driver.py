@@ -162,9 +162,9 @@ def run_sweep(
     presence = Presence(store, plan.sweep.name, queue.progress)
     sources = Sources(store, presence, keep_best=plan.sweep.spec.keep == "best")
     if not queue.open:
-        plan = make_plan(plan.sweep, queue.known()) if queue.history.failed else plan
+        plan = make_plan(plan.sweep, queue.known()) if queue.failed else plan
         sources.release_idle(plan)
-        return Outcome(plan, 0, 0, queue.history.failed, {}, None)
+        return Outcome(plan, 0, 0, queue.failed, {}, None)
     reporter.planned(plan)
     if again := plan.trained_again():
         reporter.note(
@@ -174,7 +174,7 @@ def run_sweep(
     sources.hold(plan)
     course = Course(queue, recorder, reporter, options, presence)
     _run(course, engine_for(options, budget), budget)
-    history, after = queue.history, make_plan(queue.plan.sweep, queue.known())
+    after = make_plan(queue.plan.sweep, queue.known())
     if queue.stopped != "store":
         try:
             recorder.cells(after)
@@ -183,10 +183,10 @@ def run_sweep(
             queue.refused(str(error))
     return Outcome(
         after,
-        len(history.done - history.done_elsewhere),
-        len(history.done_elsewhere),
-        history.failed,
-        history.spooled,
+        len(queue.done - queue.done_elsewhere),
+        len(queue.done_elsewhere),
+        queue.failed,
+        queue.spooled,
         queue.stopped,
         queue.store_error,
         queue.ray_error,

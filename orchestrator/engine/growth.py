@@ -8,24 +8,46 @@ takes a small share of the time, unless nothing else is left to hand out.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Set
 from time import monotonic
 
 import pyarrow as pa
 
-from lp_sweep.orchestrator.engine.history import History
-from lp_sweep.orchestrator.engine.rounds import Rounds, with_scores
-from lp_sweep.orchestrator.plan.known import Known, measurements
+from lp_sweep.orchestrator.plan.known import Known, measurements, points_of
 from lp_sweep.orchestrator.plan.plan import Plan
 from lp_sweep.orchestrator.plan.planning import make_plan
+from lp_sweep.orchestrator.plan.searching import Curve, curve_of
 from lp_sweep.storage.schema import TABLES
 from lp_sweep.storage.store import Store
 
 _REST = 20  # times as long as a plan took: it takes a twentieth of the driver's time
 
 
+class Rounds:
+    """Which trials each curve of a plan's searches waits for. `ended`: those that came to their end
+    in this run, which the plan does not know."""
+
+    def __init__(self, plan: Plan, ended: Set[str] = frozenset()) -> None:
+        self._curves: dict[str, set[Curve]] = {}  # of a trial
+        self._open: dict[Curve, set[str]] = {}
+        for cell in plan.cells:
+            if cell.search != "asked" or cell.trial_id is None:
+                continue
+            curve = curve_of(cell.asked)
+            self._curves.setdefault(cell.trial_id, set()).add(curve)
+            if cell.state == "pending" and cell.trial_id not in ended:
+                self._open.setdefault(curve, set()).add(cell.trial_id)
+
+    def ended(self, trial: str) -> bool:
+        """A trial is done, or has failed. True where a curve of it waits for no other."""
+        curves = self._curves.get(trial, set())
+        for curve in curves:
+            self._open.get(curve, set()).discard(trial)
+        return any(not self._open.get(curve) for curve in curves)
+
+
 class Growth:
-    """Of the plan of one run. `due`: a newer plan would have more, or fewer, cells to run."""
+    """The growth of one run's plan. `due`: a newer plan would have more, or fewer, cells to run."""
 
     def __init__(self, plan: Plan, store: Store, on_plan: Callable[[Plan], None]) -> None:
         self.due = False
@@ -34,25 +56,26 @@ class Growth:
         self._rounds = Rounds(plan)
         self._rests_until = 0.0
 
-    def after(self, id_: str, plan: Plan, history: History) -> None:
-        """A piece came to its end, and is in `history` already. Raises StoreError."""
+    def after(self, id_: str, plan: Plan, *, done: bool) -> None:
+        """A piece came to its end: it is done, or has failed. Raises StoreError."""
         if self._rounds.ended(id_):
             self.due = True
-        if id_ in plan.profiles and id_ in history.done:
+        if id_ in plan.profiles and done:
             plan.known = self._with_profile(plan.known, id_)
             if any(c.state == "deferred" and c.profile_id == id_ for c in plan.cells):
                 self.due, self._rests_until = True, 0.0
 
-    def newer(self, plan: Plan, history: History, *, shared: bool, idle: bool) -> Plan | None:
-        """The newer plan, where one is due and it is time; `idle`: nothing is left to hand out;
+    def newer(
+        self, plan: Plan, done: Set[str], given_up: Set[str], *, shared: bool, idle: bool
+    ) -> Plan | None:
+        """The newer plan that is due, where it is time for it; `idle`: nothing is left to hand out;
         `shared`: other runs may have trained what searches ask for. Raises StoreError."""
         began = monotonic()
-        if not self.due or (began < self._rests_until and not idle):
+        if began < self._rests_until and not idle:
             return None
-        given_up = history.given_up()
-        known = with_scores(plan.known, plan, self._store, history.done, given_up, shared=shared)
+        known = with_scores(plan.known, plan, self._store, done, given_up, shared=shared)
         newer = make_plan(plan.sweep, known)
-        self._rounds = Rounds(newer, history.done | given_up)
+        self._rounds = Rounds(newer, done | given_up)
         self.due = False
         self._on_plan(newer)
         ended = monotonic()
@@ -62,3 +85,30 @@ class Growth:
     def _with_profile(self, known: Known, profile: str) -> Known:
         rows = pa.Table.from_pylist(self._store.read("profiles", profile), TABLES["profiles"])
         return known._replace(profiles={**known.profiles, **measurements(rows)})
+
+
+def with_scores(
+    known: Known, plan: Plan, store: Store, done: Set[str], failed: Set[str], *, shared: bool
+) -> Known:
+    """What the next plan has to know of searches: the scores of trials that are done by now, with
+    `shared` those of other runs too; and which trials this run still waits for. Raises
+    StoreError."""
+    searched = {cell.trial_id for cell in plan.cells if cell.search and cell.trial_id}
+    lacking = searched - known.points.keys()
+    here = lacking & (done | store.names("trials", finished=True) if shared else done)
+    rows = store.read_all("trials", sorted(here)).rows if here else None
+    points = {**known.points, **(points_of(rows) if rows is not None else {})}
+    return known._replace(
+        points=points,
+        asked=asked_trials(plan) - done - failed,
+        given_up=frozenset(failed | (searched & done - points.keys())),
+    )
+
+
+def asked_trials(plan: Plan) -> set[str]:
+    """Those that searches of a plan asked for and that had not ended when it was made."""
+    return {
+        cell.trial_id
+        for cell in plan.cells
+        if cell.search == "asked" and cell.state == "pending" and cell.trial_id
+    }

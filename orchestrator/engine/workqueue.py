@@ -9,29 +9,33 @@ at the end.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
 
 from lp_sweep.orchestrator.engine.backlog import Backlog, Rank
-from lp_sweep.orchestrator.engine.growth import Growth
-from lp_sweep.orchestrator.engine.history import BLOCKED, History
+from lp_sweep.orchestrator.engine.growth import Growth, asked_trials
 from lp_sweep.orchestrator.engine.others import Others, Verdict
 from lp_sweep.orchestrator.engine.outlook import Outlook
-from lp_sweep.orchestrator.engine.rounds import asked_trials
 from lp_sweep.orchestrator.estimate.estimate import Rates
 from lp_sweep.orchestrator.estimate.pace import Pace
 from lp_sweep.orchestrator.plan.known import Known
 from lp_sweep.orchestrator.plan.plan import Plan, Work
+from lp_sweep.orchestrator.plan.policy import policy
 from lp_sweep.orchestrator.plan.selection import Selection
 from lp_sweep.storage.errors import StoreError
 from lp_sweep.storage.networks import keep_while_needed
 from lp_sweep.storage.runs import Progress
 from lp_sweep.storage.store import Store
 from lp_sweep.trials.job import Job
+from lp_sweep.trials.select import Measured
+
+_BLOCKED = "missing_input"  # how work fails that waits for a network of what failed
 
 
 class WorkQueue:
-    """`take` gives the next piece or None; `live` is what was taken and has not ended; `history`
-    is what became of the rest."""
+    """`take` gives the next piece or None; `live` is what was taken and has not ended. What was
+    done after it had failed, or before, is done."""
 
     def __init__(
         self,
@@ -50,12 +54,17 @@ class WorkQueue:
         self.others = Others(store, self._selection)
         self.pace = Pace(measured=rates.trials > 0)
         self.live: dict[str, Work] = {}
-        self.history = History()
+        self.done: set[str] = set()
+        self.done_elsewhere: set[str] = set()  # of `done`, by another run
+        self.failed: dict[str, str] = {}  # with the error type; measurements too
+        self.spooled: dict[str, str] = {}  # recorded on a node, and why the store did not take it
+        self._begun: set[str] = set()  # ever, by this run
+        self._measured: set[str] = set()  # of trained networks, and speeds
+        self._tries: Counter[tuple[str, str]] = Counter()
         self.stopped: str | None = None  # why nothing more is handed out
         self.store_error: str | None = None
         self.ray_error: str | None = None
         self._backlog = Backlog(plan, rates)
-        self._networks = self._backlog.networks
         self.outlook = Outlook(self._backlog, rates, self.pace, self.live)
         self._growth = Growth(plan, store, on_plan)
         self._fill()
@@ -72,14 +81,24 @@ class WorkQueue:
             ours = self.others.claim(ready.id)
             self._backlog.pop()
             if ours and not self._settled_by_now(ready.id):
-                self._networks.begun(ready.id)
+                self._backlog.begun(ready.id)
                 work = self.live[ready.id] = self.plan.work(ready.id)
                 return work
         return None
 
     def job(self, work: Work) -> Job:
         """What a worker gets of it."""
-        return self.plan.job(work, network=self._networks.needed(work.id))
+        job = self.plan.job(work, network=self._backlog.needed(work.id))
+        return replace(job, halvings=self.halvings(work.id))
+
+    def halvings(self, id_: str) -> int:
+        """How often the piece took a whole host's memory: it starts with smaller micro-batches."""
+        return self._tries[id_, "out_of_memory"]
+
+    @property
+    def settled(self) -> int:
+        """How many pieces have come to an end."""
+        return len(self.done) + len(self.failed)
 
     def ended(
         self, id_: str, error_type: str | None, measures_failed: Mapping[str, str] | None = None
@@ -87,13 +106,14 @@ class WorkQueue:
         """A piece of work came to its end: a record (error_type None) or a failure for good; of
         its network's measurements some may have failed all the same."""
         self._let_go(id_)
-        self.history.failed |= measures_failed or {}
+        self.failed |= measures_failed or {}
         self._settle(id_, error_type)
 
     def lost(self, id_: str, error_type: str) -> bool:
         """A live piece failed in a way that may pass. True: it was put back; False: it has had its
         tries, and has failed."""
-        again = self.history.has_tries(id_, error_type)
+        self._tries[id_, error_type] += 1
+        again = self._tries[id_, error_type] <= policy(error_type).retries
         self._let_go(id_)
         if again:
             self._backlog.push(id_)
@@ -106,7 +126,7 @@ class WorkQueue:
         its node it waits for the next run; with that refused too it is to be trained again."""
         self._let_go(id_)
         if spooled:
-            self.history.spooled[id_] = why
+            self.spooled[id_] = why
         self.refused(why)
 
     def refused(self, why: str) -> None:
@@ -119,12 +139,17 @@ class WorkQueue:
 
     def again(self, ids: Iterable[str]) -> None:
         """Work that failed for a reason that was not its own, and what failed for want of it."""
-        back = self.history.forgive(ids)
-        self._networks.may_come(back)
+        back = {id_ for id_ in ids if self.failed.pop(id_, None) is not None}
+        if not back:
+            return
+        self._backlog.may_come(back)
         for id_ in back:
             self._backlog.push(id_)
-        for id_ in self.history.unblock(back, self.plan):
-            self._backlog.put(id_)
+        blocked = [id_ for id_, kind in self.failed.items() if kind == _BLOCKED]
+        for id_ in blocked:
+            if self.plan.needs(id_) & back:
+                del self.failed[id_]
+                self._backlog.put(id_)
 
     def look_elsewhere(self) -> None:
         """What became of the work that other runs held: done, failed, or ours to do after all.
@@ -137,12 +162,20 @@ class WorkQueue:
 
     def recorded(self, id_: str) -> Mapping[str, str] | None:
         """See `Others.recorded`. Raises StoreError."""
-        return self.others.recorded(self.plan, id_, network=self._networks.needed(id_))
+        return self.others.recorded(self.plan, id_, network=self._backlog.needed(id_))
 
     def known(self) -> Known:
         """What is known by now. Of searches what was known to the plan: scores are read when a
         newer one is made."""
-        return self.history.known(self.plan)._replace(asked=asked_trials(self.plan))
+        known = self.plan.known
+        failed = {**known.failed, **self.failed}
+        measured = dict.fromkeys(self._measured - failed.keys(), Measured({}))
+        return known._replace(
+            trials=known.trials | self.done,
+            profiles={**measured, **known.profiles},
+            failed={id_: kind for id_, kind in failed.items() if id_ not in self.done},
+            asked=asked_trials(self.plan),
+        )
 
     @property
     def waiting(self) -> int:
@@ -157,7 +190,7 @@ class WorkQueue:
     def progress(self) -> Progress:
         """Called by another thread too."""
         left = self.waiting + len(self.live) + len(self.others.holding)
-        counts = len(self.history.done), len(self.history.failed), left
+        counts = len(self.done), len(self.failed), left
         return Progress(*counts, self.pace.slots, *self.outlook.eta())
 
     def waiting_by_task(self) -> Mapping[tuple[str, str], int]:
@@ -174,12 +207,12 @@ class WorkQueue:
 
     def _fill(self) -> None:
         """With what is new in the plan; and what its work waits for may have ended before."""
-        self._backlog.fill(self.plan, self._selection)
+        waited_for = self._backlog.fill(self.plan, self._selection)
         self.outlook.follow(self.plan)
-        for need in [*self._networks.blocked.needs()]:
-            if not self._backlog.took_in(need) or need in self.history.failed:
+        for need in waited_for:
+            if not self._backlog.took_in(need) or need in self.failed:
                 self._fail_what_needs(need)
-            elif need in self.history.done:
+            elif need in self.done:
                 self._backlog.once_more(need)
 
     def _may_begin(self, rank: Rank) -> bool:
@@ -192,7 +225,7 @@ class WorkQueue:
     def _settled_by_now(self, id_: str) -> bool:
         """Of work that was just claimed: another run may have recorded it, or failed at it, since
         the plan was made. Raises StoreError, with the work back in the queue."""
-        tried = id_ in self.history.begun
+        tried = id_ in self._begun
         try:
             verdict = self.others.verdict(id_, self.recorded, tried=tried)
         except StoreError:
@@ -200,7 +233,7 @@ class WorkQueue:
             self.others.release(id_)
             raise
         if verdict is None:
-            self.history.begun.add(id_)
+            self._begun.add(id_)
             return False
         self.others.release(id_)
         self._settle_elsewhere(id_, verdict)
@@ -209,10 +242,10 @@ class WorkQueue:
     def _settle_elsewhere(self, id_: str, verdict: Verdict) -> None:
         """Another run has recorded it, with its network if that is needed, or has failed at it."""
         if verdict.error_type is None:
-            self.history.done_elsewhere.add(id_)
-            self._networks.begun(id_)
-            self.history.failed |= verdict.measures_failed
-            if self._networks.needed(id_):  # it may be kept as another run's best
+            self.done_elsewhere.add(id_)
+            self._backlog.begun(id_)
+            self.failed |= verdict.measures_failed
+            if self._backlog.needed(id_):  # it may be kept as another run's best
                 keep_while_needed(self.store, id_)
         self._settle(id_, verdict.error_type)
 
@@ -224,25 +257,30 @@ class WorkQueue:
         if error_type is None:
             self._succeeded(id_)
         else:
-            self.history.failed[id_] = error_type
+            self.failed[id_] = error_type
             self._fail_what_needs(id_)
-        self._growth.after(id_, self.plan, self.history)
+        self._growth.after(id_, self.plan, done=id_ in self.done)
         self._grown(idle=self._backlog.first() is None)
 
     def _grown(self, *, idle: bool) -> bool:
         """Whether the plan has become a newer one."""
+        if not self._growth.due:
+            return False
         shared = self.others.seen
-        newer = self._growth.newer(self.plan, self.history, shared=shared, idle=idle)
+        given_up = self.failed.keys() - self.done
+        newer = self._growth.newer(self.plan, self.done, given_up, shared=shared, idle=idle)
         if newer is not None:
             self.plan = newer
             self._fill()
         return newer is not None
 
     def _succeeded(self, id_: str) -> None:
-        self.history.succeeded(id_, self.plan)
+        self.done.add(id_)
+        self._measured |= {item.id for item in self.plan.missing_measures(id_)}
+        self._measured |= {id_} & self.plan.speeds.keys()
         self._backlog.succeeded(id_)
         if id_ not in self.plan.profiles:
-            for need in self._networks.idle_after(id_):
+            for need in self._backlog.idle_after(id_):
                 self._on_idle(need)
 
     def _fail_what_needs(self, need: str) -> None:
@@ -250,7 +288,7 @@ class WorkQueue:
         may have said so."""
         hopeless = self._backlog.lost(need)
         for id_ in hopeless:
-            self._settle(id_, BLOCKED)
+            self._settle(id_, _BLOCKED)
         for id_ in hopeless:
-            if self.plan.known.failed.get(id_) != BLOCKED:
+            if self.plan.known.failed.get(id_) != _BLOCKED:
                 self._on_blocked(self.plan.work(id_), need)

@@ -118,7 +118,7 @@ class LiveReporter:
                 Waiting(model=model, task=task, pieces=pieces)
                 for (model, task), pieces in queue.waiting_by_task().items()
             ),
-            failures=dict(Counter([*queue.history.failed.values()]).most_common()),
+            failures=dict(Counter([*queue.failed.values()]).most_common()),
             slot_hours=self._hours_before + self.run.slot_hours(),
             elapsed=self.run.elapsed(),
             eta=self.run.eta(),
@@ -274,7 +274,7 @@ class Elsewhere:
 
     def scores(self, queue: WorkQueue) -> Mapping[str, float]:
         """Of trials that were not told before, in points."""
-        new = queue.history.done_elsewhere - self._read
+        new = queue.done_elsewhere - self._read
         if not new or time.monotonic() - self._looked < _LOOK_SECONDS:
             return {}
         self._looked = time.monotonic()

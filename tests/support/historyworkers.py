@@ -114,7 +114,7 @@ def main(root: str, name: str, jumps: str, late: str, lease: str) -> None:
             log.say("end", name, work.id)
             store.put("trials", work.id, [trial(work.id)])
             queue.ended(work.id, None)
-    log.say("over", name, len(queue.history.failed))
+    log.say("over", name, len(queue.failed))
 
 
 if __name__ == "__main__":

@@ -31,7 +31,7 @@ def test_what_was_preempted_is_handed_out_again(queue: WorkQueue) -> None:
     assert made.suggest("2") is None  # no room
     assert queue.lost(made.works["1"].id, "preempted")
     assert made.suggest("2") == first
-    assert queue.history.failed == {}
+    assert queue.failed == {}
 
 
 @pytest.mark.parametrize(("room", "pieces"), [(1, 2), (3, 3)], ids=["few slots", "many"])

@@ -60,10 +60,10 @@ def test_a_lost_piece_comes_back_as_often_as_its_type_allows(make: Make, error_t
     assert work
     for _ in range(POLICIES[error_type].retries):
         assert queue.lost(work.id, error_type)
-        assert queue.history.failed == {}
+        assert queue.failed == {}
         assert queue.take() == work  # the longest is the first again
     assert not queue.lost(work.id, error_type)
-    assert queue.history.failed == {work.id: error_type}
+    assert queue.failed == {work.id: error_type}
     assert work.id not in queue.live
 
 
@@ -81,9 +81,9 @@ def test_running_out_of_host_memory_starts_with_a_smaller_micro_batch(make: Make
     queue = make()
     work = queue.take()
     assert work
-    assert queue.history.halvings(work.id) == 0
+    assert queue.halvings(work.id) == 0
     queue.lost(work.id, "out_of_memory")
-    assert queue.history.halvings(work.id) == 1
+    assert queue.halvings(work.id) == 1
 
 
 def test_a_spooled_record_stops_the_queue(make: Make) -> None:
@@ -93,9 +93,9 @@ def test_a_spooled_record_stops_the_queue(make: Make) -> None:
     queue.not_stored(work.id, "disk full", spooled=True)
     assert queue.take() is None
     assert not queue.open
-    assert (queue.stopped, queue.history.spooled) == ("store", {work.id: "disk full"})
-    assert work.id not in queue.history.failed
-    assert work.id not in queue.history.done
+    assert (queue.stopped, queue.spooled) == ("store", {work.id: "disk full"})
+    assert work.id not in queue.failed
+    assert work.id not in queue.done
 
 
 # -- what a run takes on
@@ -206,7 +206,7 @@ def test_what_failed_on_a_bad_node_is_tried_again(make: Make) -> None:
         ids.append(work.id)
         queue.ended(work.id, "bug")
     queue.again(ids)
-    assert queue.history.failed == {}
+    assert queue.failed == {}
     assert {work.id for work in iter(queue.take, None)} >= set(ids)
 
 
@@ -254,8 +254,8 @@ def test_two_runs_share_the_work(make: Make, store: Store, plan: Plan) -> None:
             second.lost(id_, "preempted")
         two._write()
         first.look_elsewhere()
-        assert first.history.done == {done}
-        assert first.history.failed == {failed: "bug"}
+        assert first.done == {done}
+        assert first.failed == {failed: "bug"}
         assert {work.id for work in iter(first.take, None)} == set(dropped)
 
 

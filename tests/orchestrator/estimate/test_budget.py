@@ -159,7 +159,7 @@ def test_what_ends_in_it_is_done(queue: WorkQueue, clock: Clock, tmp_path: Path)
     assert not stop.reached()
     queue.ended(work.id, None)
     assert stop.reached()
-    assert queue.history.done == {work.id}
+    assert queue.done == {work.id}
 
 
 def test_without_a_budget_a_run_goes_on(queue: WorkQueue, clock: Clock, tmp_path: Path) -> None:

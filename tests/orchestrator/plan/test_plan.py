@@ -344,8 +344,8 @@ def test_the_queue_gives_profiles_then_the_longest(tmp_path: Path) -> None:
         depths.append(len(work.spec.kept_layers))
         queue.ended(work.id, None)
     assert depths == [12, 10, 8, 6]  # 8: what the profile opened; the failed one is not given again
-    assert list(queue.history.failed.values()) == ["out_of_memory"]
-    assert len(queue.history.done) == 4
+    assert list(queue.failed.values()) == ["out_of_memory"]
+    assert len(queue.done) == 4
     assert (queue.waiting, queue.live, queue.remaining_seconds()) == (0, {}, 0)
 
 

@@ -14,8 +14,8 @@ from lp_sweep.analysis.views import open_views
 from lp_sweep.orchestrator.cli.farewell import answer_command
 from lp_sweep.orchestrator.cli.store import states_text
 from lp_sweep.orchestrator.engine import growth
+from lp_sweep.orchestrator.engine.growth import with_scores
 from lp_sweep.orchestrator.engine.recorder import Recorder
-from lp_sweep.orchestrator.engine.rounds import with_scores
 from lp_sweep.orchestrator.engine.workqueue import WorkQueue
 from lp_sweep.orchestrator.estimate.estimate import Rates, estimate
 from lp_sweep.orchestrator.export.choice import VIEWS, Asked, best
@@ -314,7 +314,7 @@ def failing(*pairs: tuple[int, int]) -> Score:
 def test_a_failed_trial_is_not_asked_again_and_the_run_ends(world: World) -> None:
     queue = world.run(failing((8, 1), (0, 1)))
     assert not queue.open
-    assert len(queue.history.failed) == 1
+    assert len(queue.failed) == 1
     assert len(world.trained) < 25
     plan = world.plan()
     assert (plan.totals()["cells_failed"], plan.totals()["cells_pending"]) == (1, 0)

@@ -154,7 +154,7 @@ def drained(queue: WorkQueue) -> list[Work]:
     while work := queue.take():
         found.append(work)
         queue.live.pop(work.id)
-        queue.history.done.add(work.id)
+        queue.done.add(work.id)
     return found
 
 

@@ -282,9 +282,9 @@ def drained(queue: WorkQueue, *, failing: frozenset[str] = frozenset()) -> list[
     while queue.open:
         work = queue.take()
         assert work is not None
-        there = queue.plan.known.networks | queue.history.done
+        there = queue.plan.known.networks | queue.done
         absent = queue.plan.needs(work.id) - there
-        assert absent <= {*queue.history.failed, *queue.plan.known.failed} - {work.start}
+        assert absent <= {*queue.failed, *queue.plan.known.failed} - {work.start}
         queue.ended(work.id, "diverged" if work.id in failing else None)
         order.append(work.id)
     assert queue.waiting == queue.progress().left == 0  # nothing is left behind
@@ -333,10 +333,10 @@ def test_whatever_fails_nothing_is_left_behind(
     assert len(order) == len({*order})
     bad = failing | known_failed
     blocked = {i for i in plan.trials if plan.trials[i].start in bad and i not in known_failed}
-    assert {i for i, kind in queue.history.failed.items() if kind == "missing_input"} == blocked
+    assert {i for i, kind in queue.failed.items() if kind == "missing_input"} == blocked
     assert {id_ for id_, _ in told} == blocked
     assert all(need in bad and need in plan.needs(id_) for id_, need in told)
-    assert queue.history.done == set(plan.trials) - bad - blocked
+    assert queue.done == set(plan.trials) - bad - blocked
 
 
 def test_a_failed_need_is_named_by_the_attempt(tmp_path: Path, store: Store) -> None:
@@ -365,7 +365,7 @@ def test_a_later_run_neither_hangs_nor_says_it_again(tmp_path: Path, store: Stor
     queue = queue_of(plan, store, told)
     assert not queue.open
     assert queue.progress()[:3] == (0, 1, 0)
-    assert queue.history.failed == {staged: "missing_input"}
+    assert queue.failed == {staged: "missing_input"}
     assert told == []
 
 
@@ -385,7 +385,7 @@ def test_a_store_that_refuses_the_word_of_it_leaves_nothing_behind(
     with pytest.raises(StoreError):
         queue.ended(full, "bug")
     blocked = {cell_trial(plan, procedure="finetune_then_drop", k=k) for k in (2, 3, 4)}
-    assert queue.history.failed == {full: "bug"} | dict.fromkeys(blocked, "missing_input")
+    assert queue.failed == {full: "bug"} | dict.fromkeys(blocked, "missing_input")
 
 
 def test_what_failed_with_a_bad_node_brings_back_what_waited_for_it(
@@ -398,11 +398,11 @@ def test_what_failed_with_a_bad_node_brings_back_what_waited_for_it(
     assert work
     assert work.id == full
     queue.ended(full, "bug")
-    assert queue.history.failed == {full: "bug", staged: "missing_input"}
+    assert queue.failed == {full: "bug", staged: "missing_input"}
     queue.again([full])
-    assert queue.history.failed == {}
+    assert queue.failed == {}
     assert drained(queue)[0] == full
-    assert staged in queue.history.done
+    assert staged in queue.done
 
 
 def test_a_need_that_another_run_does_unblocks(tmp_path: Path, store: Store) -> None:
@@ -426,7 +426,7 @@ def test_a_need_that_another_run_does_unblocks(tmp_path: Path, store: Store) -> 
         others.ended(full, None)
         two._write()
         mine.look_elsewhere()
-        assert mine.history.done_elsewhere == {full}
+        assert mine.done_elsewhere == {full}
         work = mine.take()
         assert work
         assert work.id == staged
@@ -522,8 +522,8 @@ def test_a_measurement_that_failed_in_another_run_is_left_alone(
             record(store, id_, network=True)
         store.put("attempts", f"{measure}.1", [attempt | {"final": True}])
         assert queue.take() is None
-        assert queue.history.done_elsewhere == set(plan.trials)
-        assert queue.history.failed == {measure: "bug"}
+        assert queue.done_elsewhere == set(plan.trials)
+        assert queue.failed == {measure: "bug"}
         assert queue.known().failed == {measure: "bug"}
 
 
@@ -553,7 +553,7 @@ def test_what_fails_in_another_run_before_its_turn_is_left_alone(
             attempt = {"attempt_id": f"{id_}.1", "trial_id": id_, "error_type": "bug"}
             store.put("attempts", f"{id_}.1", [attempt | {"final": True}])
         assert queue.take() is None
-        assert queue.history.failed == {other: "bug"}
+        assert queue.failed == {other: "bug"}
         queue.ended(taken.id, "bug")
         queue.again([taken.id])  # the node was at fault: the failure is our own, and no reason
         assert queue.take() == taken

@@ -149,7 +149,7 @@ def test_scores_of_other_runs_are_read_once(
     monkeypatch.setattr(reporters, "_LOOK_SECONDS", 0.0)
     trial = next(work for work in queue.plan.trials.values() if work.task.name == "rte")
     queue.store.put("trials", trial.id, [{"trial_id": trial.id, "last": 0.625}])
-    queue.history.done_elsewhere.add(trial.id)
+    queue.done_elsewhere.add(trial.id)
     reporter = live(queue)
     k = 12 - len(trial.trial.kept_layers)
     assert means(reporter, queue)["rte", k] == 62.5
