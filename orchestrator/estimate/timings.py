@@ -138,7 +138,11 @@ def pair_of(row: Mapping[str, Any]) -> Pair:
 
 
 def usable(trials: pa.Table) -> pa.Table:
-    """The trials whose seconds show how long such a trial takes."""
+    """The trials whose seconds show how long such a trial takes. An older record, which does not
+    say how it computed, did so in the default way."""
+    for name in ("compute", "precision"):
+        filled = pc.fill_null(trials[name], getattr(Recipe(), name))
+        trials = trials.set_column(trials.schema.get_field_index(name), name, filled)
     keep = pa.chunked_array([pa.repeat(True, len(trials))])
     for name in ("resumed_from_step", "out_of_memory_retries"):
         keep = pc.and_(keep, pc.equal(pc.fill_null(trials[name], 0), 0))
@@ -148,11 +152,9 @@ def usable(trials: pa.Table) -> pa.Table:
 
 
 def where(trials: pa.Table, values: Mapping[str, Any]) -> pa.Table:
-    """The rows with these values. A column that an older record lacks has the recipe's default."""
+    """The rows with these values; None stands for a null."""
     for name, value in values.items():
-        default = getattr(Recipe(), name, None)
-        column = trials[name] if default is None else pc.fill_null(trials[name], default)
-        same = pc.is_null(trials[name]) if value is None else pc.equal(column, value)
+        same = pc.is_null(trials[name]) if value is None else pc.equal(trials[name], value)
         trials = trials.filter(pc.fill_null(same, False))
     return trials
 

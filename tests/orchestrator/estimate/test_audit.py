@@ -92,6 +92,13 @@ def test_what_says_nothing_is_left_out_and_counted(fake: FakeSweep) -> None:
     assert any(note.startswith("Left out: 2 trials") for note in found.notes)
 
 
+def test_an_older_record_counts_once(fake: FakeSweep) -> None:
+    """It does not say how it computed."""
+    done(fake, "rte", 0, 50, compute=None, precision=None)
+    fake.publish()
+    assert audit(fake.store, "demo").table.long.to_pylist()[-1]["trials"] == 37
+
+
 def test_each_device_is_estimated_from_its_own(fake: FakeSweep) -> None:
     for seed in SEEDS:
         done(fake, "rte", 0, 100 + seed, device_name="A10", seconds_total=2000.0 + seed)
