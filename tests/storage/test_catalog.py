@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import shutil
-import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -300,10 +298,3 @@ def test_columns_of_the_schema_reach_the_views(fake: FakeSweep) -> None:
     catalog = open_views(fake.store)
     assert set(TRIALS.names) | {"score"} == set(catalog.query("FROM trials").column_names)
     assert set(CELLS.names) - {"settings"} <= set(catalog.query("FROM cells").column_names)
-
-
-def test_reading_a_store_needs_neither_torch_nor_ray() -> None:
-    modules = "lp_sweep.analysis.views, lp_sweep.analysis.tables, lp_sweep.analysis.render"
-    code = f"import sys, {modules}; print({{'torch', 'ray', 'transformers'}} & set(sys.modules))"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert done.stdout == "set()\n"

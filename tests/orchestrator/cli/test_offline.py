@@ -158,6 +158,7 @@ def test_only_a_part_is_fetched_and_the_rest_stays_pinned(online: World) -> None
     assert [held["id"] for held in online.manifest["models"]] == [MODEL, "toy/second"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("override", "message"),
     [
@@ -204,6 +205,7 @@ def test_the_manifest_holds_its_commit_when_the_branch_moves(online: World) -> N
     assert not online.trial_ids() & after
 
 
+@pytest.mark.slow
 def test_a_plan_means_the_same_commit_tomorrow(online: World) -> None:
     """Without a manifest: what the hub once said is kept in the cache."""
     depth = f"models=[{{id: {MODEL}, layers: 4}}]"  # else it is looked up at the hub each time
@@ -212,6 +214,7 @@ def test_a_plan_means_the_same_commit_tomorrow(online: World) -> None:
     assert online.trial_ids(depth) == before == online.trial_ids(depth, "--offline")
 
 
+@pytest.mark.slow
 def test_a_commit_is_taken_as_it_is(fetched: World, tmp_path: Path) -> None:
     world = World(tmp_path, fetched.hub)
     world.write()
@@ -221,6 +224,7 @@ def test_a_commit_is_taken_as_it_is(fetched: World, tmp_path: Path) -> None:
     assert not [note for note in plan["notes"] if "pinned" in note]
 
 
+@pytest.mark.slow
 def test_a_known_model_is_planned_without_hub_and_cache(fetched: World, tmp_path: Path) -> None:
     world = World(tmp_path, fetched.hub)
     world.write()
@@ -235,6 +239,7 @@ def test_a_known_model_is_planned_without_hub_and_cache(fetched: World, tmp_path
     assert not (world.folder / "lp-sweep-store").exists()
 
 
+@pytest.mark.slow
 def test_an_unpinned_data_set_is_planned_and_not_run(fetched: World, tmp_path: Path) -> None:
     world = World(tmp_path, fetched.hub)
     world.write()
@@ -272,6 +277,7 @@ def test_a_whole_run_from_the_cache(away: World) -> None:
     assert "nothing was missing" in away.run("run", "--offline").stderr
 
 
+@pytest.mark.slow
 def test_offline_means_the_same_trials(fetched: World, online: World) -> None:
     assert fetched.trial_ids("--offline") == online.trial_ids()
 
@@ -347,6 +353,7 @@ def test_a_sweep_that_outgrew_its_manifest(away: World) -> None:
     assert plan["totals"]["cells"] == 4
 
 
+@pytest.mark.slow
 def test_a_manifest_that_is_not_one(away: World) -> None:
     path = away.folder / "sweep.manifest.json"
     path.write_text(path.read_text(encoding="utf-8")[:-20], encoding="utf-8")
@@ -367,6 +374,7 @@ print(made.location)
 """
 
 
+@pytest.mark.slow
 def test_online_the_hub_is_asked_and_no_weights_are_fetched(online: World) -> None:
     online.python("-c", CHECK)
     assert "model.safetensors" not in online.hub.downloads()
@@ -374,6 +382,7 @@ def test_online_the_hub_is_asked_and_no_weights_are_fetched(online: World) -> No
     assert not (online.folder / "tokens").exists()
 
 
+@pytest.mark.slow
 def test_online_what_the_hub_lacks_is_told_before_ray_starts(online: World) -> None:
     files = without(model_files(online.folder / "c"), "model.safetensors")
     online.hub.push("model", MODEL, files)
