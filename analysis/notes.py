@@ -219,7 +219,7 @@ def mixed_notes(
 
 def setup_notes(catalog: Catalog) -> Iterator[str]:
     """Names the results that the tables of this catalog leave out, or the setup they show."""
-    from lp_sweep.storage.hidden import hidden_notes
+    from lp_sweep.storage.setups import hidden_notes
 
     setups = catalog.earlier_setups()
     if catalog.setup is None:

@@ -17,21 +17,19 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from lp_sweep.orchestrator.service.export import prune_model
-    from lp_sweep.plans import SweepPlan
-    from lp_sweep.results import Results, open_store
-    from lp_sweep.rows import Rows, TableRows
+    from lp_sweep.results import Results, Rows, TableRows, open_store
     from lp_sweep.storage.errors import LpSweepError
-    from lp_sweep.sweep import Run, Sweep
+    from lp_sweep.sweep import Run, Sweep, SweepPlan
 
 _WHERE = {
     "Sweep": "sweep",
     "Run": "sweep",
-    "SweepPlan": "plans",
+    "SweepPlan": "sweep",
     "Results": "results",
     "open_store": "results",
     "prune_model": "orchestrator.service.export",
-    "Rows": "rows",
-    "TableRows": "rows",
+    "Rows": "results",
+    "TableRows": "results",
     "LpSweepError": "storage.errors",
 }
 

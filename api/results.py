@@ -1,21 +1,31 @@
-"""A store's answers: SQL, the tables, what is known of a trial, and how far a sweep is."""
+"""A store's answers: rows of SQL, the tables, what is known of a trial, and how far a sweep is."""
 
 from __future__ import annotations
 
+import html
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Literal, Self
+from typing import TYPE_CHECKING, Any, Literal, Self
+
+import pyarrow as pa
 
 from lp_sweep.analysis.paper.compare import paper_table
+from lp_sweep.analysis.render import render, render_rows
 from lp_sweep.orchestrator.service.store import existing, history, logs_text, opened, sweep_states
 from lp_sweep.orchestrator.service.tables import TableAsked, draw, make_table
-from lp_sweep.rows import Rows, TableRows
 from lp_sweep.storage import doctor, migrate, packs
 from lp_sweep.storage.catalog import Catalog
+from lp_sweep.storage.errors import SpecError
 from lp_sweep.storage.places import DEFAULT_STORE
 from lp_sweep.storage.printable import say
+
+if TYPE_CHECKING:
+    import pandas as pd
+    import polars as pl
+
+    from lp_sweep.analysis.tables import Table
 
 
 def open_store(
@@ -190,3 +200,75 @@ class Results:
     def __repr__(self) -> str:
         only = f", sweep={self._sweep!r}" if self._sweep else ""
         return f"open_store({self.location!r}{only})"
+
+
+class Rows:
+    """Rows with raw values: `.df()`, `.pl()`, `.arrow()`, or a loop over dictionaries. Printed it
+    is a table, in a notebook too."""
+
+    def __init__(self, rows: pa.Table) -> None:
+        self._rows = rows
+
+    def arrow(self) -> pa.Table:
+        return self._rows
+
+    def df(self) -> pd.DataFrame:
+        """For pandas."""
+        return self._rows.to_pandas()
+
+    def pl(self) -> pl.DataFrame:
+        """For polars. Raises SpecError where it is not installed."""
+        try:
+            import polars
+        except ImportError:
+            raise SpecError("polars is not installed: pip install polars") from None
+        return polars.DataFrame(polars.from_arrow(self._rows))
+
+    def text(self, format: str = "table") -> str:
+        """As `lp-sweep query` prints it: table, csv, json, markdown or latex. Raises SpecError."""
+        return render_rows(self._rows, format, terminal=False)
+
+    def __len__(self) -> int:
+        return int(self._rows.num_rows)
+
+    def __iter__(self) -> Iterator[dict[str, Any]]:
+        return iter(self._rows.to_pylist())
+
+    def __repr__(self) -> str:
+        return self.text().rstrip("\n")
+
+    def _repr_html_(self) -> str:
+        return str(self.df().to_html(index=False, escape=True, border=0))
+
+
+class TableRows(Rows):
+    """One of the tables: the raw numbers of its rows, and printed as `lp-sweep table` prints it."""
+
+    def __init__(self, table: Table) -> None:
+        super().__init__(table.long)
+        self._table = table
+
+    @property
+    def title(self) -> str:
+        return self._table.title
+
+    @property
+    def notes(self) -> Sequence[str]:
+        """What to know of the numbers: spread, n, what is missing."""
+        return self._table.notes
+
+    def text(self, format: str = "table") -> str:
+        return render(self._table, format, terminal=False)
+
+    def _repr_html_(self) -> str:
+        table = self._table
+        notes = "".join(f"<p><small>{html.escape(note)}</small></p>" for note in table.notes)
+        return (
+            f"<table><caption>{html.escape(table.title)}</caption>"
+            f"<thead>{_line('th', table.columns)}</thead>"
+            f"<tbody>{''.join(_line('td', row) for row in table.rows)}</tbody></table>{notes}"
+        )
+
+
+def _line(tag: str, cells: Sequence[str]) -> str:
+    return f"<tr>{''.join(f'<{tag}>{html.escape(cell)}</{tag}>' for cell in cells)}</tr>"

@@ -47,6 +47,15 @@ def strategies() -> list[tuple[str, str]]:
     return [(name, strategy.help) for name, strategy in STRATEGIES.items()]
 
 
+def tasks(ctx: typer.Context) -> list[str]:
+    """The tasks of the store's sweeps."""
+
+    def listed(store: Store) -> set[str]:
+        return set(store.read_all("sweeps", columns=["task"]).rows["task"].to_pylist())
+
+    return _names(ctx, listed)
+
+
 def _attempted(store: Store) -> set[str]:
     from lp_sweep.orchestrator.plan.known import attempted_work
 

@@ -10,6 +10,7 @@ from typing import Annotated, Any
 
 import typer
 
+from lp_sweep.orchestrator.cli import completion
 from lp_sweep.orchestrator.cli.options import (
     CacheDirOption,
     DataDirOption,
@@ -44,14 +45,22 @@ def export(
     best: Annotated[
         bool, typer.Option("--best", help="The smallest network of --task within --within.")
     ] = False,
-    task: Annotated[str | None, typer.Option("--task", help="--best: on this task.")] = None,
+    task: Annotated[
+        str | None,
+        typer.Option("--task", autocompletion=completion.tasks, help="--best: on this task."),
+    ] = None,
     within: Annotated[float, typer.Option("--within", help="--best: the loss allowed.")] = 1.0,
     unit: Annotated[
         Unit, typer.Option("--unit", help="--best: points, or percent of the full score.")
     ] = Unit.points,
     model: Annotated[str | None, typer.Option("--model", help="--best: only this model.")] = None,
     strategy: Annotated[
-        str | None, typer.Option("--strategy", help="--best: only this strategy. [all]")
+        str | None,
+        typer.Option(
+            "--strategy",
+            autocompletion=completion.strategies,
+            help="--best: only this strategy. [all]",
+        ),
     ] = None,
     seed: Annotated[
         int | None, typer.Option("--seed", help="--best: this seed. [the median score's]")
@@ -125,6 +134,7 @@ def prune(
         str | None,
         typer.Option(
             "--strategy",
+            autocompletion=completion.strategies,
             help=f"{by_position()}.",
         ),
     ] = None,

@@ -61,7 +61,7 @@ def status(
 
 def states_text(states: States) -> str:
     from lp_sweep.orchestrator.plan.naming import ASSUMED
-    from lp_sweep.storage.hidden import hidden_notes
+    from lp_sweep.storage.setups import hidden_notes
 
     if not states.sweeps:
         return "no sweep in this store yet"

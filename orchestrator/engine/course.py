@@ -19,7 +19,7 @@ from lp_sweep.orchestrator.engine.recorder import Loss, Recorder
 from lp_sweep.orchestrator.engine.runoptions import RunOptions
 from lp_sweep.orchestrator.engine.workqueue import WorkQueue
 from lp_sweep.orchestrator.plan.plan import Work
-from lp_sweep.orchestrator.plan.policy import policy
+from lp_sweep.orchestrator.plan.selection import policy
 from lp_sweep.storage.errors import StoreError
 from lp_sweep.storage.runs import Presence
 from lp_sweep.trials.job import Place

@@ -21,8 +21,7 @@ from lp_sweep.orchestrator.estimate.estimate import Rates
 from lp_sweep.orchestrator.estimate.pace import Pace
 from lp_sweep.orchestrator.plan.known import Known
 from lp_sweep.orchestrator.plan.plan import Plan, Work
-from lp_sweep.orchestrator.plan.policy import policy
-from lp_sweep.orchestrator.plan.selection import Selection
+from lp_sweep.orchestrator.plan.selection import Selection, policy
 from lp_sweep.storage.errors import StoreError
 from lp_sweep.storage.networks import keep_while_needed
 from lp_sweep.storage.runs import Progress

@@ -1,6 +1,7 @@
 """A model card, from what is stored of a network: the hub's front matter, then plain Markdown.
 
-Names of models, tasks and classes are anyone's text: in YAML they are quoted, in Markdown escaped.
+All of it is from the store but the licence. Names of models, tasks and classes are anyone's text:
+in YAML they are quoted, in Markdown escaped.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""A folder that appears whole or not at all."""
+"""A folder that appears whole or not at all, and goes to the hub only where that is asked for."""
 
 from __future__ import annotations
 

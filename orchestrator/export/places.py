@@ -1,4 +1,4 @@
-"""From a stored record back to work that can be done: where its model and its rows are.
+"""From a stored record back to work that can be done: where its model and its dev rows are.
 
 A record names both by their content or by their commit, not by a place. In this order they are
 looked for: what a sweep file names, a folder of GLUE data, the hub, what a run on a cluster left in

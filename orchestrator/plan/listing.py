@@ -1,7 +1,8 @@
-"""The cells of a sweep as the store lists them after a run, and the earlier ones that they replace.
+"""The cells of a sweep as the store lists them, and what its tables do not show of earlier ones.
 
 A cell is replaced by one with another recipe, data or model. What it found is not lost: the run
-moves it to the table `earlier`, and a plan says how many finished trials that are.
+moves it to the table `earlier`, and a plan says how many finished trials that are. A run of a part
+of a sweep leaves the other cells listed, also those that were trained in another way.
 """
 
 from __future__ import annotations
@@ -17,7 +18,6 @@ from lp_sweep.orchestrator.inputs.resolve import Sweep
 from lp_sweep.orchestrator.plan.known import with_networks
 from lp_sweep.orchestrator.plan.plan import Plan
 from lp_sweep.orchestrator.sweepfile.load import is_part
-from lp_sweep.storage.hidden import hidden_notes
 from lp_sweep.storage.identity import setup_id, setup_text
 from lp_sweep.storage.networks import BEST, WEIGHTS
 from lp_sweep.storage.schema import TABLES
@@ -26,6 +26,7 @@ from lp_sweep.storage.setups import (
     compared,
     differences,
     earlier_cells,
+    hidden_notes,
     known_settings,
     recipe_of,
     unlisted_cells,

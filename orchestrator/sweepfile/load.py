@@ -1,4 +1,10 @@
-"""From a path and overrides to a checked SweepSpec, or to one error that lists every mistake."""
+"""From a path and overrides to a checked SweepSpec, or to one error that lists every mistake.
+
+An override is `task=rte,mrpc`, `seed=42,43` or `recipe.lr=3e-5`. An axis takes a list (`model`,
+`task`, `strategy`, `procedure`, `seed`, and `k` or `threshold` for every strategy that has one).
+Any other key of the file is named with dots. A task or strategy that the file describes keeps its
+description.
+"""
 
 from __future__ import annotations
 

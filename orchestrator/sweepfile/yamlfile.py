@@ -1,4 +1,10 @@
-"""A sweep file as plain data that knows where each value stands: its line, or an override."""
+"""A sweep file as plain data that knows where each value is: its line, or an override.
+
+Numbers follow YAML 1.2 (`2e-5` is a number, which PyYAML alone reads as text; `042` is not 34, and
+`1:30` not 90), and a key that is listed twice is a mistake, not a silent overwrite. Whatever the
+text, the answer comes soon and takes little memory: depth and number of values are bounded, aliases
+included.
+"""
 
 from __future__ import annotations
 

@@ -9,6 +9,9 @@ from pathlib import Path
 
 import pytest
 
+from lp_sweep.analysis.tables import TABLES
+from lp_sweep.orchestrator.cli.options import Format
+from lp_sweep.trials.select import STRATEGIES
 from tests.support.fake_records import FakeSweep
 
 _CODE = """import sys; sys.argv[0] = 'lp-sweep'
@@ -73,6 +76,21 @@ def ids(world: Path, table: str) -> list[str]:
 )
 def test_what_is_offered(world: Path, line: str, offered: list[str]) -> None:
     assert completed(line, world) == offered
+
+
+@pytest.mark.parametrize(
+    ("line", "offered"),
+    [
+        ("lp-sweep table tasks --strategy ", [*STRATEGIES]),
+        ("lp-sweep export --best --strategy ", [*STRATEGIES]),
+        ("lp-sweep table ", [*TABLES]),
+        ("lp-sweep table tasks --format ", [*Format]),
+        ("lp-sweep export --best --store store --task ", ["SST-2"]),
+    ],
+    ids=["strategies", "strategies of export", "tables", "formats", "tasks"],
+)
+def test_everything_of_a_table_is_offered(world: Path, line: str, offered: list[str]) -> None:
+    assert sorted(completed(line, world)) == sorted(offered)
 
 
 def test_identifiers_of_a_store(world: Path) -> None:

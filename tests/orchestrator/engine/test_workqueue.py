@@ -14,8 +14,7 @@ from lp_sweep.orchestrator.engine.runoptions import RunOptions
 from lp_sweep.orchestrator.engine.workqueue import WorkQueue
 from lp_sweep.orchestrator.estimate.estimate import Rates
 from lp_sweep.orchestrator.plan.plan import Plan
-from lp_sweep.orchestrator.plan.policy import POLICIES
-from lp_sweep.orchestrator.plan.selection import Selection, retry_selection
+from lp_sweep.orchestrator.plan.selection import POLICIES, Selection, retry_selection
 from lp_sweep.storage import runs
 from lp_sweep.storage.errors import SpecError, StoreError
 from lp_sweep.storage.runs import Observer, Presence, Progress
