@@ -15,6 +15,7 @@ import pytest
 
 import lp_sweep
 from lp_sweep import LpSweepError, Results, Rows, Sweep, open_store
+from tests.support.everyday import few
 from tests.support.fake_records import FakeSweep
 from tests.support.program import sweep as command
 from tests.support.toyworld import save_world
@@ -78,7 +79,9 @@ def test_polars_gets_them_too_or_is_asked_for(results: Results) -> None:
         assert rows.pl()["one"].to_list() == [1]
 
 
-@pytest.mark.parametrize("name", ["min-layers", "tasks", "strategies", "speed", "intervals"])
+@pytest.mark.parametrize(
+    "name", few(["min-layers", "tasks", "strategies", "speed", "intervals"], 2)
+)
 def test_a_table_is_the_one_of_the_command_line(
     fake: FakeSweep, results: Results, name: str
 ) -> None:

@@ -24,6 +24,7 @@ from lp_sweep.trials.procedures import Phase
 from lp_sweep.trials.steps import Setting, evaluate
 from lp_sweep.trials.unpadded.attention import dropped_out, quick_dropout
 from lp_sweep.trials.unpadded.families import family_of
+from tests.support.everyday import few
 from tests.support.families import NAMES
 from tests.support.fastnets import (
     CPU,
@@ -130,7 +131,7 @@ def trained(model: PreTrainedModel, data: EncodedTask, recipe: Recipe) -> Traine
 
 
 @pytest.mark.usefixtures("many_groups")
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", few(NAMES, 2))
 def test_forty_steps_without_dropout(name: str, tmp_path: Path) -> None:
     """Words that no row has keep their weights; all else moves as in the reference."""
     draw = np.random.default_rng(3)

@@ -22,6 +22,7 @@ from lp_sweep.trials.measures.pairs import Rule, Took
 from lp_sweep.trials.measures.speed import Load, compare_networks, random_rows
 from lp_sweep.trials.profile import Bystanders
 from lp_sweep.trials.run import execute
+from tests.support.everyday import few
 from tests.support.families import FAMILIES, NAMES, save_pretrained
 from tests.support.networks import load
 from tests.support.plain_jobs import run_speed
@@ -171,7 +172,7 @@ def test_a_batch_without_room_is_not_tried_again_as_a_smaller_one(
 # -- the networks
 
 
-@pytest.mark.parametrize("family", NAMES)
+@pytest.mark.parametrize("family", few(NAMES, 2))
 def test_every_family_can_be_timed(family: str, tmp_path: Path) -> None:
     save_pretrained(FAMILIES[family], 2, tmp_path)
     full, pruned = load(tmp_path), load(tmp_path, kept=[1])
