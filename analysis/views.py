@@ -14,6 +14,8 @@ from graphlib import TopologicalSorter
 from importlib.resources import files
 from typing import Any, NamedTuple
 
+import duckdb
+
 from lp_sweep.storage.catalog import Catalog, Foreseen, open_catalog
 from lp_sweep.storage.errors import SpecError
 from lp_sweep.storage.schema import TRIALS
@@ -37,20 +39,17 @@ class _Read(NamedTuple):
 
 
 @cache
-def _reads() -> dict[str, _Read]:
-    """By view, in the order of dependence, as DuckDB parses them."""
-    import duckdb
+def _parser() -> duckdb.DuckDBPyConnection:
+    return duckdb.connect()
 
-    found = {}
-    with duckdb.connect() as connection:
-        for name in VIEWS:
-            tables = connection.get_table_names(view_sql(name), qualified=True)
-            parsed = connection.execute("SELECT json_serialize_sql(?::VARCHAR)", [view_sql(name)])
-            (tree,) = parsed.fetchone() or ("{}",)
-            columns = frozenset(_columns(json.loads(tree)))
-            found[name] = _Read(frozenset(tables) & {*VIEWS}, columns)
-    order = TopologicalSorter({name: read.views for name, read in found.items()})
-    return {name: found[name] for name in order.static_order()}
+
+@cache
+def _read(name: str) -> _Read:
+    """As DuckDB parses the view."""
+    text = view_sql(name)
+    tables = _parser().get_table_names(text, qualified=True)
+    parsed = _parser().execute("SELECT json_serialize_sql(?::VARCHAR)", [text]).fetchone()
+    return _Read(frozenset(tables) & {*VIEWS}, frozenset(_columns(json.loads((parsed or "{}")[0]))))
 
 
 def _columns(node: Any) -> Iterator[tuple[str, ...]]:
@@ -64,21 +63,21 @@ def _columns(node: Any) -> Iterator[tuple[str, ...]]:
 
 def resting(names: Collection[str]) -> dict[str, str]:
     """The text of these views and of those that they read, by name, in the order of dependence."""
-    reads = _reads()
-    wanted = set(names)
-    for name in reversed(reads):
-        wanted |= reads[name].views if name in wanted else set()
-    return {name: view_sql(name) for name in reads if name in wanted}
+    reads: dict[str, frozenset[str]] = {}
+    to_do = [*names]
+    while to_do:
+        name = to_do.pop()
+        reads[name] = _read(name).views
+        to_do += reads[name] - reads.keys()
+    return {name: view_sql(name) for name in TopologicalSorter(reads).static_order()}
 
 
 def _columns_of_trials(views: Collection[str]) -> set[str]:
     """The columns of trials that these views read. (Not so `epochs`: no table reads it.)"""
-    reads = _reads()
-    own = {column[-1] for column in reads["trials"].columns}
-    named = {column for name in views for column in reads[name].columns}
-    return (own | {column[1] for column in named if column[0] == "trials" and column[1:]}) & {
-        *TRIALS.names
-    }
+    own = {column[-1] for column in _read("trials").columns}
+    named = {column for name in views for column in _read(name).columns}
+    of_others = {column[1] for column in named if column[0] == "trials" and column[1:]}
+    return (own | of_others) & {*TRIALS.names}
 
 
 def open_views(

@@ -93,23 +93,31 @@ class Looks:
             kept = self._kept.get(("answer", name))
             changed = kept is None or kept.answer.content.get("id") != id_
             if kept is None or (changed and time.monotonic() >= kept.until):
-                made = self._made("answer", name, lambda: self._part(name, id_))
+                made = self._made("answer", name, lambda: self._part(name, id_), time.thread_time)
             else:
                 made = kept.answer
         if made.content.get("id") == shown:
             return Answer(200, {"id": shown, "part": None})
         return made
 
-    def _made(self, kind: str, sweep: str | None, make: Callable[[], dict[str, Any]]) -> Answer:
-        """Kept as long as it is fresh, if it is an answer: there may be any number of others."""
-        began = time.monotonic()
+    def _made(
+        self,
+        kind: str,
+        sweep: str | None,
+        make: Callable[[], dict[str, Any]],
+        clock: Callable[[], float] = time.monotonic,
+    ) -> Answer:
+        """Kept as long as it is fresh, if it is an answer: there may be any number of others. What
+        takes long by the clock is made more rarely: a look waits for the store, an answer computes.
+        """
+        began = clock()
         try:
             made = Answer(200, make())
         except SpecError as error:
             return Answer(404, {**self._told, "error": str(error)})
         except LpSweepError as error:
             return Answer(503, {**self._told, "error": str(error)})
-        took = time.monotonic() - began
+        took = clock() - began
         behind = (made.content.get("picture") or {}).get("unread")
         rest = 0.0 if behind else max(_FRESH_SECONDS, _SHARE * took)
         self._kept[kind, sweep] = _Kept(made, time.monotonic() + rest)

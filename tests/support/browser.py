@@ -59,14 +59,16 @@ class Browser:
         except urllib.error.HTTPError as error:
             raise RuntimeError(json.load(error)["value"]["message"]) from None
 
-    def open(self, page: Path, width: int = 1280, *, dark: bool = False) -> None:
-        """The file, in a window of so many pixels and 800 high; what was logged is forgotten."""
+    def open(self, page: Path | str, width: int = 1280, *, dark: bool = False) -> None:
+        """The file or address, in a window of so many pixels and 800 high; forgets what was
+        logged."""
         size = {"width": width, "height": 800, "deviceScaleFactor": 1, "mobile": width < 600}
         self.protocol("Emulation.setDeviceMetricsOverride", size)
         scheme = {"name": "prefers-color-scheme", "value": "dark" if dark else "light"}
         self.protocol("Emulation.setEmulatedMedia", {"features": [scheme]})
         self.log()
-        for url in ("about:blank", page.absolute().as_uri()):  # the same page again is loaded anew
+        target = page if isinstance(page, str) else page.absolute().as_uri()
+        for url in ("about:blank", target):  # the same page again is loaded anew
             self._ask("POST", "/url", {"url": url})
         while self.run("return document.readyState") != "complete":
             time.sleep(0.05)

@@ -2,37 +2,33 @@
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 
+from tests.support import browser
+from tests.support.browser import Browser
 from tests.support.fake_records import FakeSweep, store_with_scores
 from tests.support.liveprocess import piped, wait_until
 from tests.support.program import command
 
-webdriver = pytest.importorskip("selenium.webdriver", reason="no selenium: pip install selenium")
-CHROMIUM, DRIVER = shutil.which("chromium"), shutil.which("chromedriver")
-if not (CHROMIUM and DRIVER):
-    pytest.skip("no Chromium: apt-get install chromium chromium-driver", allow_module_level=True)
-pytestmark = pytest.mark.slow
+pytest.importorskip("uvicorn", reason="pip install 'lp-sweep[dashboard]'")
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(
+        bool(browser.missing()), reason=f"not installed: {browser.missing()} (Debian's packages)"
+    ),
+]
 
-NO_OVERFLOW = "return document.documentElement.scrollWidth <= window.innerWidth"
 HOSTILE = "<img src=x onerror=alert(1)>" + "x" * 90
+OPENED = "return document.querySelectorAll('#report .answer[open]').length"
 
 
 @pytest.fixture(scope="module")
-def chromium() -> Iterator[Any]:
-    options = webdriver.ChromeOptions()
-    options.binary_location = CHROMIUM
-    for argument in ("headless=new", "no-sandbox", "disable-gpu", "disable-dev-shm-usage"):
-        options.add_argument(f"--{argument}")
-    options.set_capability("goog:loggingPrefs", {"browser": "ALL"})
-    browser = webdriver.Chrome(options=options, service=webdriver.ChromeService(DRIVER))
-    yield browser
-    browser.quit()
+def window() -> Iterator[Browser]:
+    with browser.running() as opened:
+        yield opened
 
 
 @pytest.fixture
@@ -47,77 +43,69 @@ def fake(tmp_path: Path) -> FakeSweep:
 
 
 @pytest.fixture
-def shown(fake: FakeSweep, chromium: Any) -> Iterator[Any]:
-    """The browser, at a page that has its first picture."""
+def address(fake: FakeSweep) -> Iterator[str]:
     with piped(*command("dashboard", "--store", fake.store.location, "--port", "0")) as process:
         assert process.stdout
-        chromium.set_window_size(1200, 800)
-        chromium.get(process.stdout.readline().strip())
-        wait_until(lambda: text(chromium, "sweep") == "demo")
-        wait_until(lambda: chromium.find_elements("css selector", "#report svg"), 120)
-        yield chromium
-        chromium.get("about:blank")
+        yield process.stdout.readline().strip()
 
 
-def text(browser: Any, id_: str) -> str:
-    return str(browser.find_element("id", id_).text)
+@pytest.fixture
+def shown(window: Browser, address: str) -> Iterator[Browser]:
+    """The browser, at a page that has its first picture and its first answer."""
+    show(window, address)
+    yield window
+    window.open("about:blank")
 
 
-def complaints(browser: Any) -> list[str]:
-    return [entry["message"] for entry in browser.get_log("browser")]
+def show(window: Browser, address: str, width: int = 1200, *, dark: bool = False) -> None:
+    window.open(address, width, dark=dark)
+    wait_until(lambda: text(window, "sweep") == "demo")
+    wait_until(lambda: window.run("return document.querySelector('#report svg') !== null"), 120)
 
 
-def test_it_shows_the_sweep_without_a_complaint(shown: Any) -> None:
-    assert "done\n26 of 27" in text(shown, "numbers")
+def text(window: Browser, id_: str) -> str:
+    return str(window.run("return document.getElementById(arguments[0]).innerText", id_))
+
+
+def test_it_shows_the_sweep_and_its_answer_without_a_complaint(shown: Browser) -> None:
+    assert "26 of 27" in text(shown, "numbers")
     assert text(shown, "failures") == "Failures: out_of_memory 1"
-    assert len(shown.find_elements("css selector", "#report figure svg path")) >= 10
-    assert len(shown.find_elements("css selector", "#report .answer")) == 5
+    assert shown.run("return document.querySelectorAll('#report figure svg path').length") >= 10
+    assert shown.run("return document.querySelectorAll('#report .answer').length") == 5
     assert HOSTILE in text(shown, "report"), "as text"
-    assert complaints(shown) == []
+    assert shown.log() == []
 
 
 def test_it_follows_a_new_record_and_stays_where_it_was_scrolled(
-    fake: FakeSweep, shown: Any
+    fake: FakeSweep, window: Browser, address: str
 ) -> None:
-    shown.set_window_size(500, 500)
-    shown.find_element("css selector", "#report .answer:nth-of-type(3) summary").click()
-    shown.execute_script("window.scrollTo(0, 700)")
-    before = shown.execute_script("return window.scrollY")
+    show(window, address, 500)
+    window.run("document.querySelectorAll('#report .answer')[2].open = true; scrollTo(0, 700)")
+    before = window.run("return scrollY")
     assert before > 300
     fake.cell(task="rte", strategy="top", k=4, score=75.0, seed=1)
     fake.publish()
-    wait_until(lambda: "27 of 28" in text(shown, "numbers"))
-    assert abs(shown.execute_script("return window.scrollY") - before) < 3
-    wait_until(
-        lambda: "75.00" in shown.find_element("id", "scores").get_attribute("innerHTML"), 120
-    )
-    opened = shown.find_elements("css selector", "#report .answer[open]")
-    assert len(opened) == 1, "what was opened stays so"
-    assert abs(shown.execute_script("return window.scrollY") - before) < 3
-    assert complaints(shown) == []
+    wait_until(lambda: "27 of 28" in text(window, "numbers"))
+    scores = "return document.getElementById('scores').textContent.includes('75.00')"
+    wait_until(lambda: window.run(scores), 120)
+    assert abs(window.run("return scrollY") - before) < 3
+    assert window.run(OPENED) == 1, "what was opened stays so"
+    assert window.log() == []
 
 
 @pytest.mark.parametrize("width", [360, 500, 1600])
-@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize("dark", [False, True], ids=["light", "dark"])
 def test_it_fits_and_reads_at_any_width_by_day_and_night(
-    shown: Any, width: int, scheme: str
+    window: Browser, address: str, width: int, dark: bool
 ) -> None:
-    metrics = {"width": width, "height": 740, "deviceScaleFactor": 1, "mobile": width < 500}
-    shown.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", metrics)
-    media = {"features": [{"name": "prefers-color-scheme", "value": scheme}]}
-    shown.execute_cdp_cmd("Emulation.setEmulatedMedia", media)
-    try:
-        for summary in shown.find_elements("css selector", "summary"):
-            shown.execute_script("arguments[0].parentElement.open = true", summary)
-        assert shown.execute_script(NO_OVERFLOW)
-        paper = shown.execute_script("return getComputedStyle(document.body).backgroundColor")
-        assert paper == ("rgb(255, 255, 255)" if scheme == "light" else "rgb(21, 24, 28)")
-    finally:
-        shown.execute_cdp_cmd("Emulation.clearDeviceMetricsOverride", {})
-        shown.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": []})
+    show(window, address, width, dark=dark)
+    window.run("for (const item of document.querySelectorAll('details')) item.open = true;")
+    assert window.run("return document.documentElement.scrollWidth <= innerWidth")
+    paper = window.run("return getComputedStyle(document.body).backgroundColor")
+    assert paper == ("rgb(21, 24, 28)" if dark else "rgb(255, 255, 255)")
 
 
-def test_it_says_when_the_store_is_away(fake: FakeSweep, shown: Any) -> None:
+def test_it_says_when_the_store_is_away(fake: FakeSweep, shown: Browser) -> None:
     place = Path(fake.store.location)
     place.rename(place.with_name("away"))
     wait_until(lambda: "is looked at again" in text(shown, "trouble"))
@@ -126,13 +114,14 @@ def test_it_says_when_the_store_is_away(fake: FakeSweep, shown: Any) -> None:
     wait_until(lambda: text(shown, "trouble") == "")
 
 
-def test_another_sweep_can_be_chosen(fake: FakeSweep, shown: Any) -> None:
-    from selenium.webdriver.support.ui import Select
-
+def test_another_sweep_can_be_chosen(fake: FakeSweep, shown: Browser) -> None:
     other = FakeSweep(fake.store.location, "another")
     other.cell(k=0)
     other.publish()
     wait_until(lambda: text(shown, "sweep") == "another")  # the newest
-    Select(shown.find_element("id", "sweeps")).select_by_value("demo")
+    shown.run(
+        "const chosen = document.getElementById('sweeps'); chosen.value = 'demo';"
+        "chosen.dispatchEvent(new Event('change'));"
+    )
     wait_until(lambda: text(shown, "sweep") == "demo")
-    assert "sweep=demo" in shown.current_url
+    assert "sweep=demo" in shown.run("return location.href")
