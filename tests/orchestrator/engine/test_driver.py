@@ -101,39 +101,6 @@ def test_workers_are_reused(finished: Path) -> None:
 
 
 @pytest.mark.slow
-def test_an_amended_sweep_trains_the_difference(finished: Path) -> None:
-    store = Store(finished / "lp-sweep-store")
-    before = store.names("trials")
-    done = run("run", "sweep.yaml", "seed=1,2,3", "strategy=top", cwd=finished)
-    assert "2 done in this run" in done.stderr
-    added = store.names("trials") - before
-    assert {store.read("trials", name)[0]["seed"] for name in added} == {3}
-
-
-@pytest.mark.slow
-def test_a_part_of_a_sweep_leaves_the_other_cells_listed(tmp_path: Path) -> None:
-    save_world(tmp_path, seeds=[1, 2])
-    run("run", "sweep.yaml", "seed=1", "k=0", cwd=tmp_path)
-    run("run", "sweep.yaml", "seed=2", "k=0", cwd=tmp_path)
-    status = json.loads(run("status", "--json", cwd=tmp_path).stdout)
-    assert (status[0]["cells"], status[0]["cells_done"]) == (2, 2)
-    run("run", "sweep.yaml", cwd=tmp_path)
-    status = json.loads(run("status", "--json", cwd=tmp_path).stdout)
-    assert (status[0]["cells"], status[0]["cells_done"]) == (4, 4)
-
-
-@pytest.mark.slow
-def test_a_record_that_a_crash_emptied_is_made_again(tmp_path: Path) -> None:
-    save_world(tmp_path, strategies=[{"name": "top", "k": [0]}])
-    run("run", "sweep.yaml", cwd=tmp_path)
-    store = Store(tmp_path / "lp-sweep-store")
-    path = record_path(store, next(iter(store.names("trials"))))
-    path.write_bytes(b"")
-    assert "1 done in this run" in run("run", "sweep.yaml", cwd=tmp_path).stderr
-    assert path.stat().st_size > 0
-
-
-@pytest.mark.slow
 def test_a_cluster_is_joined_and_runs_one_trial_per_gpu(tmp_path: Path) -> None:
     """Two nodes, the head without a GPU, the other with two (fake) ones: two slots there."""
     from ray.cluster_utils import Cluster
@@ -147,19 +114,6 @@ def test_a_cluster_is_joined_and_runs_one_trial_per_gpu(tmp_path: Path) -> None:
         cluster.shutdown()
     assert "4 to do on 2 slots" in done.stderr
     assert "4 done in this run" in done.stderr
-
-
-@pytest.mark.slow
-def test_a_limit_of_hours_stops_the_run(tmp_path: Path) -> None:
-    save_world(tmp_path)
-    done = run("run", "sweep.yaml", "--max-hours", "0", "--json", cwd=tmp_path, code=3)
-    assert re.search(r"this run has used 0\.\d\d hours; the next one counts anew", done.stderr)
-    assert "stopped by max-hours: 0 done in this run. Go on: lp-sweep run sweep.yaml" in done.stderr
-    assert done.stderr.splitlines()[-1].endswith(" --max-hours 0.0")
-    told = json.loads(done.stdout)
-    assert told["stopped_by"] == "max-hours"
-    assert told["used"]["hours"] > 0
-    assert "2 done in this run" in run("run", "sweep.yaml", "--max-hours", "9", cwd=tmp_path).stderr
 
 
 @pytest.mark.slow

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from lp_sweep.storage.store import Store
-from tests.support.program import cells, command, environment, run
+from tests.support.program import command, environment, run
 from tests.support.toyworld import RECIPE, save_world
 
 pytestmark = pytest.mark.ray
@@ -81,63 +81,6 @@ def test_a_node_on_which_trials_fail_in_a_row_is_set_aside(tmp_path: Path) -> No
     assert len(store.names("trials")) == 8
     attempts = store.read_all("attempts").rows.to_pylist()
     assert all("broken driver" in row["traceback"] for row in attempts)
-
-
-def diverging(folder: Path) -> None:
-    """Six trials, of which each diverges."""
-    recipe = RECIPE | {"learning_rate": 1e30, "epochs": 1}
-    save_world(folder, seeds=[1, 2, 3], recipe=recipe)
-
-
-@pytest.mark.parametrize(
-    ("options", "fewest", "most"),
-    [
-        pytest.param(["--fail-fast"], 1, 1, id="fail-fast"),
-        pytest.param(["--max-failures", "2"], 2, 3, id="max-failures"),
-    ],
-)
-@pytest.mark.slow
-def test_a_limit_of_failures_stops_the_run(
-    tmp_path: Path, options: list[str], fewest: int, most: int
-) -> None:
-    diverging(tmp_path)
-    done = run("run", "sweep.yaml", *options, cwd=tmp_path, code=1)
-    assert re.search(
-        f"stopped after [{fewest}-{most}] failures. Go on with the rest: lp-sweep run", done.stderr
-    )
-    attempts = Store(tmp_path / "lp-sweep-store").read_all("attempts").rows
-    assert fewest <= len(set(attempts["trial_id"].to_pylist())) <= most + 1
-
-
-def test_failed_trials_do_not_stop_the_sweep_and_are_tried_again(tmp_path: Path) -> None:
-    diverging(tmp_path)
-    first = run("run", "sweep.yaml", cwd=tmp_path, code=1)
-    assert first.stderr.count("(diverged)") == 6
-    assert "Try the failed again: lp-sweep retry sweep.yaml --store " in first.stderr
-    assert "Traceback (most" not in first.stderr
-    store = Store(tmp_path / "lp-sweep-store")
-    assert len(store.names("attempts")) == 6
-    assert {cell["state"] for cell in cells(tmp_path)} == {"failed"}
-    status = json.loads(run("status", "--json", cwd=tmp_path).stdout)
-    assert status[0]["trials_failed"] == 6
-    assert "failed" in run("table", "tasks", cwd=tmp_path).stdout
-    again = run("run", "sweep.yaml", cwd=tmp_path, code=1)  # it would only diverge again
-    assert "0 done in this run; of the sweep 6 have failed" in again.stderr
-    assert len(store.names("attempts")) == 6
-    trial = sorted(row["trial_id"] for row in store.read_all("attempts").rows.to_pylist())[0]
-    run("retry", "sweep.yaml", trial[:12], cwd=tmp_path, code=1)
-    assert len(store.names("attempts")) == 7
-    run("retry", "sweep.yaml", "--type", "bug", cwd=tmp_path, code=1)
-    assert len(store.names("attempts")) == 7
-    logs = run("logs", trial, cwd=tmp_path).stdout
-    assert logs.count("  diverged on ") == 2
-    assert logs.count("DivergedError: ") == 2
-    shown = json.loads(run("show", trial[:12], "--json", cwd=tmp_path).stdout)
-    assert shown["id"] == trial
-    assert shown["record"] is None
-    assert len(shown["attempts"]) == 2
-    command = shown["attempts"][-1]["command"]
-    assert command == f"lp-sweep retry sweep.yaml {trial[:12]}"
 
 
 @pytest.mark.slow

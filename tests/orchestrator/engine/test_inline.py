@@ -129,14 +129,6 @@ def test_from_python(tmp_path: Path) -> None:
     assert len(Store(tmp_path / "store").names("attempts")) == 4
 
 
-def test_hours_end_a_trial_where_it_is(tmp_path: Path) -> None:
-    save_world(tmp_path)
-    done = lp_sweep(tmp_path, "run", "sweep.yaml", "--inline", "--max-hours", "0")
-    assert done.returncode == 3
-    assert "stopped by max-hours: 0 done in this run. Go on: lp-sweep run" in done.stderr
-    assert done.stderr.rstrip().endswith("--max-hours 0.0 --inline")
-
-
 @pytest.mark.parametrize(
     ("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 3)], ids=["ctrl-c", "terminated"]
 )
