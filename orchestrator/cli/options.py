@@ -1,5 +1,5 @@
-"""Arguments and options that several commands share, and the words that they take. Each option has
-a variable of the environment: see `variables`."""
+"""Arguments and options that several commands share, and the words that they take. `root` gives
+each option its variable of the environment."""
 
 from __future__ import annotations
 
