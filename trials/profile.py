@@ -57,7 +57,7 @@ def run_profile(job: Job, halvings: int = 0) -> dict[str, Any]:
         inputs = load_inputs(job, spec, full_layers(job.model.depth), seed=spec.seed or 0)
         keep = keep_pass(inputs, device, halvings)
         subject = make_subject(inputs, device, halvings, lambda: inputs.model, keep=keep)
-        found = MEASURES[spec.measure](subject, spec)
+        found = MEASURES[spec.measure].run(subject, spec)
         row = profile_row(job, spec, subject, found, device, started_at)
         return {"record": row | {"seconds_total": time.perf_counter() - begun}}
 
@@ -308,7 +308,7 @@ class Afterwards:
         with self._other(spec, inputs, device) as other:
             keep = None if spec.against else keep_pass(inputs, device, self.halvings)
             subject = make_subject(inputs, device, self.halvings, lambda: other, keep_other=keep)
-            found = MEASURES[spec.measure](subject, spec)
+            found = MEASURES[spec.measure].run(subject, spec)
         row = profile_row(self.job, spec, subject, found, device, started_at)
         seconds = time.perf_counter() - begun
         return Record(
@@ -320,7 +320,7 @@ class Afterwards:
         self, spec: ProfileSpec, inputs: Inputs, device: torch.device
     ) -> Iterator[PreTrainedModel]:
         """What the network is compared with: that of another trial, else the pre-trained one."""
-        if spec.measure not in ("similarity", "cka"):
+        if not MEASURES[spec.measure].compares:
             yield inputs.model
             return
         with needed_network(self.outbox, spec.against or None) as folder:

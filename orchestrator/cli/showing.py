@@ -9,6 +9,7 @@ from typing import Any
 
 from lp_sweep.orchestrator.service.store import History, attempt_line, moment, tries
 from lp_sweep.storage.printable import page, printable, ranges
+from lp_sweep.trials.measures.registry import MEASURES
 
 # what `show` puts together; the rest follows by name
 _GROUPS = {
@@ -73,7 +74,8 @@ def layers_text(profile: Mapping[str, Any]) -> list[str]:
     a number with each of several others it is a matrix, with the others as columns."""
     by_layer: dict[Any, dict[Any, float | None]] = defaultdict(dict)
     measure = printable(str(profile["measure"])).replace("_", "-")
-    chosen_by = _GREEDY_STEP if measure == "greedy" else measure
+    known = MEASURES.get(profile["measure"])
+    chosen_by = (known and known.column) or measure
     for item in profile["layers"] or ():
         by_layer[item["layer"]][chosen_by] = item["value"]
     lines = [_measured_on(measure, profile)]
@@ -90,14 +92,13 @@ def _measured_on(measure: str, profile: Mapping[str, Any]) -> str:
     trial, other = profile["trial_id"], profile["against"]
     network = f"the network of {trial}" if trial else f"{profile['model']}, pre-trained"
     beside = f"that of {other}" if other else "the pre-trained one"
-    # a matrix has the layers of the first network below each other
-    compared = {"cka": f" (rows) with {beside} (columns)", "similarity": f" with {beside}"}
-    if measure == "greedy":
-        return printable(
-            f"greedy of {network}, after fine-tuning, on held-out train rows of {profile['task']}"
-        )
-    rows = f"{profile['dev_examples']} dev rows of {profile['task']}"
-    return printable(f"{measure} of {network}{compared.get(measure, '')}, on {rows}")
+    task = profile["task"]
+    rows = f"{profile['dev_examples']} dev rows of {task}"
+    known = MEASURES.get(profile["measure"])
+    shown = known.shown if known else "{measure} of {network}, on {rows}"
+    return printable(
+        shown.format(measure=measure, network=network, beside=beside, rows=rows, task=task)
+    )
 
 
 def _by_name(values: Iterable[Mapping[str, Any]]) -> dict[str, dict[Any, dict[Any, float | None]]]:

@@ -17,6 +17,7 @@ from lp_sweep.storage.networks import has_network
 from lp_sweep.storage.schema import TRIALS
 from lp_sweep.storage.store import Store, Unreadable
 from lp_sweep.storage.tablefiles import THREADS
+from lp_sweep.trials.measures.registry import MEASURES
 from lp_sweep.trials.select import Measured
 
 _TIMING = (
@@ -104,7 +105,8 @@ def with_networks(known: Known, store: Store, trials: Set[str]) -> Known:
 def measurements(profiles: pa.Table) -> dict[str, Measured]:
     """Profile -> what a strategy can select by: nothing, for most of those of trained networks."""
     blocks: dict[str, dict[tuple[int, int], float]] = {}
-    ends = profiles.filter(pc.equal(profiles["measure"], "angular"))
+    of_blocks = pa.array([name for name, item in MEASURES.items() if item.blocks])
+    ends = profiles.filter(pc.is_in(profiles["measure"], value_set=of_blocks))
     for row in ends.select(["profile_id", "values"]).to_pylist():
         blocks[row["profile_id"]] = {
             (item["layer"], item["other"] - item["layer"] + 1): item["value"]

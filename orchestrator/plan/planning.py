@@ -9,7 +9,6 @@ from __future__ import annotations
 import gc
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import replace
 from typing import Any, NamedTuple
 
 from lp_sweep.orchestrator.inputs.models import ModelInput
@@ -23,6 +22,7 @@ from lp_sweep.storage.identity import profile_id, trial_id, trial_ids
 from lp_sweep.storage.specs import ProfileSpec, SpeedSpec, TaskDefinition, TrialSpec
 from lp_sweep.trials.feedforward_rules import NONE, some_removed
 from lp_sweep.trials.job import Measure
+from lp_sweep.trials.measures.registry import MEASURES
 from lp_sweep.trials.procedures import Procedure, full_layers, settled, stage_one
 from lp_sweep.trials.select import (
     Measured,
@@ -34,7 +34,6 @@ from lp_sweep.trials.tasks import TaskSource, canonical_name
 
 # cells of a search that are not planned; their trials are known all the same
 _IDLE: dict[SearchState | None, State] = {"waiting": "deferred", "not_needed": "not_needed"}
-_GREEDY_SEED = 0  # of its own fine-tuning: every seed of the sweep has the layers that it chose
 
 
 def make_plan(sweep: Sweep, known: Known) -> Plan:
@@ -46,7 +45,7 @@ def make_plan(sweep: Sweep, known: Known) -> Plan:
         included = frozenset(included_cells(sweep))
         searched = search_states(sweep.spec.strategies, asked, included, builder.foreseen, known)
         plan.cells = [_cell(builder, item, searched.get(item)) for item in asked]
-        builder.pretrained_probes()
+        builder.measure_pretrained()
         plan.speeds = wanted_speeds(plan)
     return plan
 
@@ -198,25 +197,11 @@ class _Builder:
         entry = self.plan.sweep.spec.measure
         full = spec.kept_layers == full_layers(self.models[asked.model].depth)
         whole = full and not spec.removed_feed_forwards
-        kind = "full" if whole else "pruned"
         wanted = []
-        if kind in (entry.probes or ()):
+        for name in entry.asked_of("full" if whole else "pruned"):
+            against = self._full_network(asked) if MEASURES[name].to_full and not whole else ""
             wanted.append(
-                self._profile_spec(
-                    asked.model,
-                    asked.task,
-                    "probes",
-                    trial=id_,
-                    limit_train=spec.recipe.limit_train,
-                    rows=entry.probe_rows,
-                )
-            )
-        if kind in (entry.similarity or ()):
-            wanted.append(self._profile_spec(asked.model, asked.task, "similarity", trial=id_))
-        if kind in (entry.cka or ()):
-            against = "" if whole else self._full_network(asked)
-            wanted.append(
-                self._profile_spec(asked.model, asked.task, "cka", trial=id_, against=against)
+                self._profile_spec(asked.model, asked.task, name, trial=id_, against=against)
             )
         if wanted:
             self.plan.measures[id_] = [Measure(profile_id(item), item) for item in wanted]
@@ -225,21 +210,12 @@ class _Builder:
         everything = full_layers(self.models[asked.model].depth)
         return self.trial(asked._replace(procedure="direct", feed_forward=NONE), everything)
 
-    def pretrained_probes(self) -> None:
-        """Of each model on each task, where the sweep asks for them."""
-        entry = self.plan.sweep.spec.measure
-        if "pretrained" not in (entry.probes or ()):
-            return
-        for model in self.models:
-            for task in self.plan.sweep.tasks:
-                limit = self.plan.sweep.recipe.limit_train
-                self._add_profile(
-                    self._profile_spec(
-                        model, task, "probes", limit_train=limit, rows=entry.probe_rows
-                    ),
-                    model,
-                    task,
-                )
+    def measure_pretrained(self) -> None:
+        """Each model on each task, where the sweep asks for it."""
+        for name in self.plan.sweep.spec.measure.asked_of("pretrained"):
+            for model in self.models:
+                for task in self.plan.sweep.tasks:
+                    self._add_profile(self._profile_spec(model, task, name), model, task)
 
     def profile(self, asked: Asked) -> str | None:
         """What the cell's layers are chosen by, if they are chosen by a measurement."""
@@ -264,22 +240,14 @@ class _Builder:
         return self.plan.sweep.tasks[name]
 
     def _profile_spec(self, model: str, task: str, measure: str, **settings: Any) -> ProfileSpec:
-        recipe = self.plan.sweep.recipe
-        if measure == "greedy":  # it sees no dev row
-            recipe = replace(recipe, limit_dev=None)
-            settings |= {
-                "recipe": recipe,
-                "seed": _GREEDY_SEED,
-                "limit_train": recipe.limit_train,
-            }
+        recipe, rows = self.plan.sweep.recipe, self.plan.sweep.spec.measure.probe_rows
+        usual = {"max_length": recipe.max_length, "limit_dev": recipe.limit_dev}
         return ProfileSpec(
             model_fingerprint=self.models[model].fingerprint,
             task=self._task(task).definition,
             data_fingerprint=self._task(task).fingerprint,
-            max_length=recipe.max_length,
-            limit_dev=recipe.limit_dev,
             measure=measure,
-            **settings,
+            **usual | MEASURES[measure].needs(recipe, rows) | settings,
         )
 
 

@@ -9,13 +9,14 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping
-from typing import Annotated, Any, Literal, NamedTuple
+from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple
 
 from pydantic import (
     BeforeValidator,
     ConfigDict,
     Field,
     PositiveInt,
+    create_model,
     field_validator,
     model_validator,
 )
@@ -31,6 +32,7 @@ from lp_sweep.orchestrator.sweepfile.entries import (
 from lp_sweep.storage.printable import choose, short, shown
 from lp_sweep.storage.specs import SecondNorm
 from lp_sweep.trials.feedforward_rules import ALLOWED, NONE, canonical_rule
+from lp_sweep.trials.measures.registry import MEASURES, Measurement
 from lp_sweep.trials.procedures import FINETUNE_THEN_DROP, ITERATIVE, PROCEDURES, Procedure
 from lp_sweep.trials.select import (
     DROP,
@@ -288,31 +290,39 @@ FeedForwards = Annotated[
     ],
     BeforeValidator(feed_forward_list),
 ]
-Networks = Annotated[
-    list[Literal["pretrained", "full", "pruned"]], Field(min_length=1), BeforeValidator(listed)
-]
-Trained = Annotated[list[Literal["full", "pruned"]], Field(min_length=1), BeforeValidator(listed)]
-
-
 Devices = Annotated[list[Literal["cpu", "cuda"]], Field(min_length=1), BeforeValidator(listed)]
 
 
-class MeasureEntry(Entry):
+class _MeasureEntry(Entry):
     """What is measured of networks: layer by layer, and their speed. A full one keeps all its
     layers."""
 
-    probes: Networks | None = Field(
-        None, description="a linear classifier on each layer's sentence token"
-    )
-    similarity: Trained | None = Field(
-        None,
-        description="cosine with the pre-trained network: sentence token, and per-text token mean",
-    )
-    cka: Trained | None = Field(
-        None, description="linear CKA: full with pre-trained, pruned with full, of one seed"
-    )
     probe_rows: PositiveInt = Field(10_000, description="train rows of a probe, at most")
     speed: Devices | None = Field(
         None, description="time of a batch beside the full network: on cpu, cuda or both"
     )
     speed_length: PositiveInt = Field(128, description="tokens of each row that is timed")
+
+    def asked_of(self, network: str) -> list[str]:
+        """The measurements of MEASURES that are asked for, for a network of this sort."""
+        return [name for name in MEASURES if network in (getattr(self, name, None) or ())]
+
+
+def _networks(item: Measurement) -> Any:
+    """A key of `measure:`: for which networks the measurement is taken."""
+    choice: Any = Literal.__getitem__(item.networks)
+    several: Any = list.__class_getitem__(choice)
+    chosen: Any = Annotated[several, Field(min_length=1), BeforeValidator(listed)]
+    return (chosen | None, Field(None, description=item.help))
+
+
+if TYPE_CHECKING:
+    MeasureEntry = _MeasureEntry
+else:
+    MeasureEntry = create_model(
+        "MeasureEntry",
+        __base__=_MeasureEntry,
+        __doc__=_MeasureEntry.__doc__,
+        __module__=__name__,
+        **{name: _networks(item) for name, item in MEASURES.items() if item.networks},
+    )

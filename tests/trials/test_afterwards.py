@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -137,7 +138,9 @@ def test_a_failed_measurement_is_an_attempt_of_its_own(
     fails, works = measurement(job, "probes"), measurement(job, "similarity")
     both = {**job, "measures": [fails, works]}
     with monkeypatch.context() as patch:
-        patch.setitem(measuring.MEASURES, "probes", broken)
+        patch.setitem(
+            measuring.MEASURES, "probes", replace(measuring.MEASURES["probes"], run=broken)
+        )
         answer = execute(both, store.location)
     assert (answer["status"], answer["measures_failed"]) == ("done", {fails["id"]: "bug"})
     assert store.names("trials") == {job["id"]}

@@ -73,7 +73,7 @@ def subject(job: Job) -> Subject:
 @pytest.fixture(scope="module")
 def measure(subject: Subject, job: Job) -> Callable[..., Found]:
     """Measure the trained network."""
-    return lambda name, **settings: MEASURES[name](subject, profile_spec(job, **settings))
+    return lambda name, **settings: MEASURES[name].run(subject, profile_spec(job, **settings))
 
 
 def test_none_changes_the_network(subject: Subject, measure: Callable[..., Found]) -> None:
@@ -121,7 +121,7 @@ def test_the_ends_of_every_run_of_layers(subject: Subject, measure: Callable[...
 def test_the_run_that_turns_least_is_what_angular_drops(job: Job, k: int) -> None:
     """From the matrix to the layers: `layer` and `other` are both in the run."""
     inputs = pretrained(job)
-    found = MEASURES["angular"](subject_of(inputs, inputs), profile_spec(job))
+    found = MEASURES["angular"].run(subject_of(inputs, inputs), profile_spec(job))
     row: dict[str, Any] = {"profile_id": "p1-a", "measure": "angular", "layers": []}
     row["values"] = [value._asdict() for value in found.values]
     known = measurements(pa.Table.from_pylist([row], schema=PROFILES))["p1-a"]
@@ -150,7 +150,7 @@ def test_probes_are_scikit_learns(job: Job, count: int | None) -> None:
     """Of the pre-trained network, where no probe is perfect."""
     inputs = pretrained(job)
     subject = subject_of(inputs, inputs)
-    values = MEASURES["probes"](subject, profile_spec(job, rows=count)).values
+    values = MEASURES["probes"].run(subject, profile_spec(job, rows=count)).values
     found = [v for v in values if v.name == "accuracy"]
     assert [(v.layer, v.other) for v in found] == [(layer, None) for layer in range(DEPTH + 1)]
     train, dev = subject.encoded.train, subject.dev
@@ -189,7 +189,7 @@ def test_similarity_is_by_original_layer(measure: Callable[..., Found], job: Job
     }
     assert all(v.value is not None and v.value < 0.9999 for v in found if v.layer)
     inputs = pretrained(job)
-    own = MEASURES["similarity"](subject_of(inputs, inputs), profile_spec(job)).values
+    own = MEASURES["similarity"].run(subject_of(inputs, inputs), profile_spec(job)).values
     assert {v.layer for v in own} == set(range(DEPTH + 1))
     assert [v.value for v in own] == pytest.approx([1.0] * len(own), abs=1e-6)
 
@@ -205,7 +205,7 @@ def test_cka_names_the_layers_of_both(measure: Callable[..., Found], job: Job) -
 
 def test_cka_of_a_network_with_itself(subject: Subject, job: Job) -> None:
     itself = replace(subject, other=lambda: subject.model)
-    found = MEASURES["cka"](itself, profile_spec(job)).values
+    found = MEASURES["cka"].run(itself, profile_spec(job)).values
     for site in ("layer", "attention"):
         matrix = {(v.layer, v.other): v.value for v in found if v.name == site}
         for layer in KEPT:
@@ -230,7 +230,7 @@ GREEDY: dict[str, Any] = {
 
 def greedy(job: Job, change: Callable[[Inputs], Inputs] = lambda inputs: inputs) -> Found:
     inputs = change(pretrained(job))
-    return MEASURES["greedy"](subject_of(inputs, inputs), profile_spec(job, **GREEDY))
+    return MEASURES["greedy"].run(subject_of(inputs, inputs), profile_spec(job, **GREEDY))
 
 
 @pytest.fixture(scope="module")

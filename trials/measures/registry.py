@@ -1,43 +1,29 @@
-"""The measurements of a network's layers by name: what a profile may be of.
+"""The measurements of a network's layers, one entry each: what a profile may be of.
 
-Each takes a network that is on its device and gives numbers by layer; none changes the network but
-`greedy`, which trains it.
-`profile.py` runs them for a pre-trained network, `trial.py`'s afterwards for a trained one.
+An entry says what the measurement needs, who may ask for it, which function takes it and how it is
+shown. None changes the network but `greedy`, which trains it. The sweep file and the plan read this
+table too, so torch is imported only inside the functions.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
-from typing import NamedTuple
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import numpy as np
-import torch
-from transformers import PreTrainedModel
 
-from lp_sweep.storage.specs import ProfileSpec
-from lp_sweep.trials.batches import (
-    EVALUATION_BATCH,
-    BatchSizes,
-    EncodedSplit,
-    EncodedTask,
-    Padding,
-    chunks,
-    to_device,
-)
-from lp_sweep.trials.measures.cka import network_cka
-from lp_sweep.trials.measures.devstates import DevStates, Keep
-from lp_sweep.trials.measures.greedy import greedy_order
-from lp_sweep.trials.measures.influence import (
-    angular_distances,
-    block_influence,
-    contribution_profile,
-    similarity_profile,
-)
-from lp_sweep.trials.measures.probes import probe_scores, sentence_vectors
-from lp_sweep.trials.measures.states import Batch, Site, layer_states
-from lp_sweep.trials.metrics import positive_label
-from lp_sweep.trials.reduced import original_layers
+from lp_sweep.storage.specs import ProfileSpec, Recipe
+
+if TYPE_CHECKING:
+    import torch
+    from transformers import PreTrainedModel
+
+    from lp_sweep.trials.batches import EncodedSplit, EncodedTask, Padding
+    from lp_sweep.trials.measures.devstates import DevStates, Keep
+    from lp_sweep.trials.measures.states import Batch, Site
+
+_GREEDY_SEED = 0  # of its own fine-tuning: every seed of the sweep has the layers that it chose
 
 
 class NamedValue(NamedTuple):
@@ -79,6 +65,8 @@ class Subject:
 
     def batches(self, split: EncodedSplit, rows: np.ndarray | None = None) -> Iterator[Batch]:
         """The rows (all where None) in their order of length: the same batches each time."""
+        from lp_sweep.trials.batches import chunks, to_device
+
         rows = np.arange(len(split)) if rows is None else rows
         order = rows[np.argsort(split.lengths[rows], kind="stable")]
         for part in chunks(order, self._batch_size):
@@ -95,6 +83,9 @@ class Subject:
         return self._states(self.other(), self.keep_other)
 
     def _states(self, model: PreTrainedModel, keep: Keep | None) -> DevStates:
+        from lp_sweep.trials.batches import chunks
+        from lp_sweep.trials.measures.devstates import DevStates
+
         ordered = np.sort(self.dev.lengths)
         widths = [len(part) * int(part[-1]) for part in chunks(ordered, self._batch_size)]
         return DevStates(
@@ -107,25 +98,33 @@ class Subject:
 
     @property
     def _batch_size(self) -> int:
+        from lp_sweep.trials.batches import EVALUATION_BATCH, BatchSizes
+
         return BatchSizes.halved(EVALUATION_BATCH, self.halvings).evaluation
 
 
 def _contribution(subject: Subject, spec: ProfileSpec) -> Found:
+    from lp_sweep.trials.measures.influence import contribution_profile
+
     del spec
     return _by_layer(subject, contribution_profile(subject.states().sentence()))
 
 
 def _block_influence(subject: Subject, spec: ProfileSpec) -> Found:
+    from lp_sweep.trials.measures.influence import block_influence
+
     del spec
     return _by_layer(subject, block_influence(subject.states().cosines()))
 
 
 def _by_layer(subject: Subject, values: Sequence[float]) -> Found:
-    return Found(layers=list(zip(original_layers(subject.model.config), values, strict=True)))
+    return Found(layers=list(zip(_original(subject.model.config), values, strict=True)))
 
 
 def _angular(subject: Subject, spec: ProfileSpec) -> Found:
     """From `layer` to `other`, both in: how far the sentence token turns."""
+    from lp_sweep.trials.measures.influence import angular_distances
+
     del spec
     distances = angular_distances(subject.states().sentence())
     numbers = _states(subject.model)
@@ -144,6 +143,8 @@ def _angular(subject: Subject, spec: ProfileSpec) -> Found:
 
 def _greedy(subject: Subject, spec: ProfileSpec) -> Found:
     """`layers` holds the step at which each layer went, from 1; the last one stays: 0."""
+    from lp_sweep.trials.measures.greedy import greedy_order
+
     steps = greedy_order(
         subject.model, subject.encoded, subject.padding, subject.device, spec, subject.halvings
     )
@@ -159,6 +160,10 @@ def _greedy(subject: Subject, spec: ProfileSpec) -> Found:
 
 
 def _probes(subject: Subject, spec: ProfileSpec) -> Found:
+    from lp_sweep.trials.measures.probes import probe_scores, sentence_vectors
+    from lp_sweep.trials.measures.states import layer_states
+    from lp_sweep.trials.metrics import positive_label
+
     train = subject.encoded.train
     rows = np.random.default_rng(0).permutation(len(train))[: spec.rows]
     chosen = rows[np.argsort(train.lengths[rows], kind="stable")]  # as `batches` has them
@@ -182,8 +187,10 @@ def _probes(subject: Subject, spec: ProfileSpec) -> Found:
 
 
 def _similarity(subject: Subject, spec: ProfileSpec) -> Found:
+    from lp_sweep.trials.measures.influence import similarity_profile
+
     del spec
-    kept = original_layers(subject.model.config)
+    kept = _original(subject.model.config)
     rows = similarity_profile(subject.other_states().whole(), subject.states().whole(), kept)
     return Found(
         values=[
@@ -196,6 +203,8 @@ def _similarity(subject: Subject, spec: ProfileSpec) -> Found:
 
 def _cka(subject: Subject, spec: ProfileSpec) -> Found:
     """`layer` of this network with `other` of the one that it is compared with."""
+    from lp_sweep.trials.measures.cka import network_cka
+
     del spec
     other = subject.other()
     here, there = _states(subject.model), _states(other)
@@ -209,21 +218,97 @@ def _cka(subject: Subject, spec: ProfileSpec) -> Found:
     return Found(values=values)
 
 
+def _original(config: Any) -> list[int]:
+    from lp_sweep.trials.reduced import original_layers
+
+    return original_layers(config)
+
+
 def _states(model: PreTrainedModel) -> list[int]:
     """The original indices of a network's states, the embedding output first."""
-    return [0, *original_layers(model.config)]
+    return [0, *_original(model.config)]
 
 
 def _number(value: float) -> float | None:
     return float(value) if np.isfinite(value) else None
 
 
-MEASURES: dict[str, Callable[[Subject, ProfileSpec], Found]] = {
-    "contribution": _contribution,
-    "block_influence": _block_influence,
-    "angular": _angular,
-    "greedy": _greedy,
-    "probes": _probes,
-    "similarity": _similarity,
-    "cka": _cka,
+def _nothing_more(recipe: Recipe, rows: int) -> dict[str, Any]:
+    return {}
+
+
+def _train_rows(recipe: Recipe, rows: int) -> dict[str, Any]:
+    return {"limit_train": recipe.limit_train, "rows": rows}
+
+
+def _own_training(recipe: Recipe, rows: int) -> dict[str, Any]:
+    """Sees no dev row."""
+    own = replace(recipe, limit_dev=None)
+    train = {"limit_train": recipe.limit_train, "limit_dev": None}
+    return {"recipe": own, "seed": _GREEDY_SEED, **train}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Measurement:
+    """One entry of MEASURES.
+
+    `networks`: those for which a sweep file may ask for it under `measure:`; () where only a
+    strategy does. `needs(recipe, rows)`: the fields of its ProfileSpec beside the usual ones.
+    `compares`: whether it looks at a second network, the pre-trained one; with `to_full` a pruned
+    network is compared with the full one. `blocks`: whether its values are of runs of layers, from
+    `layer` to `other`. `shown`: the heading that `lp-sweep show` prints; `column`: the heading of
+    `Found.layers` there.
+    """
+
+    run: Callable[[Subject, ProfileSpec], Found]
+    help: str
+    networks: tuple[Literal["pretrained", "full", "pruned"], ...] = ()
+    needs: Callable[[Recipe, int], dict[str, Any]] = _nothing_more
+    compares: bool = False
+    to_full: bool = False
+    blocks: bool = False
+    shown: str = "{measure} of {network}, on {rows}"
+    column: str = ""
+
+
+# A new measurement is one entry here: see docs/extending.md
+MEASURES: dict[str, Measurement] = {
+    "contribution": Measurement(
+        run=_contribution, help="how little each layer changes the sentence token"
+    ),
+    "block_influence": Measurement(
+        run=_block_influence, help="how little each layer changes all tokens"
+    ),
+    "angular": Measurement(
+        run=_angular, help="how far each run of layers turns the sentence token", blocks=True
+    ),
+    "greedy": Measurement(
+        run=_greedy,
+        help="the order in which layers go, each time the one whose loss hurts least",
+        needs=_own_training,
+        shown="{measure} of {network}, after fine-tuning, on held-out train rows of {task}",
+        column="step",
+    ),
+    "probes": Measurement(
+        run=_probes,
+        help="a linear classifier on each layer's sentence token",
+        networks=("pretrained", "full", "pruned"),
+        needs=_train_rows,
+    ),
+    "similarity": Measurement(
+        run=_similarity,
+        help="cosine with the pre-trained network: sentence token, and per-text token mean",
+        networks=("full", "pruned"),
+        compares=True,
+        shown="{measure} of {network} with {beside}, on {rows}",
+    ),
+    "cka": Measurement(
+        run=_cka,
+        help="linear CKA: full with pre-trained, pruned with full, of one seed",
+        networks=("full", "pruned"),
+        compares=True,
+        to_full=True,
+        # a matrix has the layers of the first network below each other
+        shown="{measure} of {network} (rows) with {beside} (columns), on {rows}",
+    ),
 }
