@@ -1,0 +1,132 @@
+"""The four examples of docs/extending.md, each applied to a copy of the source, and used there."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.support.docpages import ROOT, blocks, read
+from tests.support.toyworld import save_world
+
+PAGE = "docs/extending.md"
+ROOMS = ("storage", "trials", "analysis", "orchestrator", "quickstart")
+DIFFS = [block.text for block in blocks(read(PAGE), PAGE) if block.language == "diff"]
+
+
+def test_each_example_is_in_one_file() -> None:
+    assert [diff.splitlines()[0] for diff in DIFFS] == [
+        "+++ trials/select.py",
+        "+++ trials/measures/registry.py",
+        "+++ analysis/tables.py",
+        "+++ trials/reduced.py",
+    ]
+
+
+def apply(diff: str, root: Path) -> None:
+    """Put the lines with a + between the others, which the file has once."""
+    first, *lines = diff.splitlines()
+    path = root / first.removeprefix("+++ ")
+    before = "\n".join(line[1:] for line in lines if not line.startswith("+"))
+    text = path.read_text(encoding="utf-8")
+    assert text.count(before) == 1, before
+    after = "\n".join(line[1:] for line in lines)
+    path.write_text(text.replace(before, after), encoding="utf-8")
+
+
+class Copy:
+    """The source as lp_sweep, in a folder of its own."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        package = folder / "path" / "lp_sweep"
+        ignored = shutil.ignore_patterns("__pycache__")
+        shutil.copytree(ROOT / "api", package, ignore=ignored)
+        for room in ROOMS:
+            shutil.copytree(ROOT / room, package / room, ignore=ignored)
+        self.package = package
+
+    def python(self, *arguments: str) -> str:
+        done = subprocess.run(
+            [sys.executable, *arguments],
+            cwd=self.folder,
+            env={**os.environ, "PYTHONPATH": str(self.package.parent)},
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        assert done.returncode == 0, done.stdout + done.stderr
+        return done.stdout
+
+    def lp_sweep(self, *arguments: str) -> str:
+        return self.python("-m", "lp_sweep.orchestrator.cli", *arguments)
+
+
+@pytest.fixture(scope="module")
+def copy(tmp_path_factory: pytest.TempPathFactory) -> Copy:
+    made = Copy(tmp_path_factory.mktemp("extended"))
+    for diff in DIFFS:
+        apply(diff, made.package)
+    save_world(
+        made.folder,
+        strategies=[{"name": "below-last", "k": [0, 2]}],
+        measure={"norm": ["pretrained", "full"]},
+        recipe={"learning_rate": 2e-3, "batch_size": 16, "epochs": 1, "max_length": 32},
+    )
+    made.lp_sweep("run", "sweep.yaml", "--inline", "--store", "store")
+    return made
+
+
+@pytest.mark.slow
+def test_the_strategy_is_offered_and_drops_its_layers(copy: Copy) -> None:
+    assert "below-last: the K layers below the last one" in copy.lp_sweep("schema")
+    cells = json.loads(copy.lp_sweep("plan", "sweep.yaml", "--store", "store", "--json"))["cells"]
+    assert {(cell["k"], tuple(cell["kept_layers"]), cell["state"]) for cell in cells} == {
+        (0, (1, 2, 3, 4), "done"),
+        (2, (1, 4), "done"),
+    }
+    copy.lp_sweep("prune", "model", "--out", "smaller", "--strategy", "below-last", "--k", "2")
+    config = json.loads((copy.folder / "smaller" / "config.json").read_text(encoding="utf-8"))
+    assert config["lp_sweep_kept_layers"] == [1, 4]
+
+
+@pytest.mark.slow
+def test_the_measurement_is_taken_and_shown(copy: Copy) -> None:
+    assert "mean length of the sentence token's vector" in copy.lp_sweep("schema")
+    asked = "SELECT profile_id, trial_id, layer, value FROM layers WHERE measure = 'norm'"
+    rows = json.loads(copy.lp_sweep("query", asked, "--store", "store", "--json"))
+    assert [row["layer"] for row in rows if row["trial_id"] is None] == [0, 1, 2, 3, 4]
+    assert len(rows) == 10  # of the full network too
+    assert all(row["value"] > 0 for row in rows)
+    shown = copy.lp_sweep("show", rows[0]["profile_id"], "--store", "store")
+    assert "norm of " in shown
+    assert "dev rows of mood" in shown
+
+
+@pytest.mark.slow
+def test_the_table_is_printed(copy: Copy) -> None:
+    printed = copy.lp_sweep("table", "seeds", "--store", "store")
+    assert "Score of each seed, in points" in printed
+    assert "below-last" in printed
+
+
+@pytest.mark.slow
+def test_the_family_loses_feed_forwards(copy: Copy) -> None:
+    told = copy.python(
+        "-c",
+        "from transformers import Data2VecTextConfig, Data2VecTextForSequenceClassification\n"
+        "from lp_sweep.trials.feedforward import feed_forward_parameters, remove_feed_forwards\n"
+        "from lp_sweep.trials.prune import keep_layers\n"
+        "config = Data2VecTextConfig(vocab_size=20, hidden_size=8, num_hidden_layers=4,\n"
+        "    num_attention_heads=2, intermediate_size=16)\n"
+        "model = Data2VecTextForSequenceClassification(config)\n"
+        "keep_layers(model, [1, 2, 3])\n"
+        "remove_feed_forwards(model, [2])\n"
+        "print([count > 0 for count in feed_forward_parameters(model).values()])\n",
+    )
+    assert told.strip() == "[True, False, True]"
