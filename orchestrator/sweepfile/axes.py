@@ -293,7 +293,26 @@ FeedForwards = Annotated[
 Devices = Annotated[list[Literal["cpu", "cuda"]], Field(min_length=1), BeforeValidator(listed)]
 
 
-class _MeasureEntry(Entry):
+def _networks(item: Measurement) -> Any:
+    """A key of `measure:`: for which networks the measurement is taken."""
+    choice: Any = Literal.__getitem__(item.networks)
+    several: Any = list.__class_getitem__(choice)
+    chosen: Any = Annotated[several, Field(min_length=1), BeforeValidator(listed)]
+    return (chosen | None, Field(None, description=item.help))
+
+
+if TYPE_CHECKING:
+    _ByLayer = Entry
+else:
+    _ByLayer = create_model(
+        "_ByLayer",
+        __base__=Entry,
+        __module__=__name__,
+        **{name: _networks(item) for name, item in MEASURES.items() if item.networks},
+    )
+
+
+class MeasureEntry(_ByLayer):
     """What is measured of networks: layer by layer, and their speed. A full one keeps all its
     layers."""
 
@@ -306,23 +325,3 @@ class _MeasureEntry(Entry):
     def asked_of(self, network: str) -> list[str]:
         """The measurements of MEASURES that are asked for, for a network of this sort."""
         return [name for name in MEASURES if network in (getattr(self, name, None) or ())]
-
-
-def _networks(item: Measurement) -> Any:
-    """A key of `measure:`: for which networks the measurement is taken."""
-    choice: Any = Literal.__getitem__(item.networks)
-    several: Any = list.__class_getitem__(choice)
-    chosen: Any = Annotated[several, Field(min_length=1), BeforeValidator(listed)]
-    return (chosen | None, Field(None, description=item.help))
-
-
-if TYPE_CHECKING:
-    MeasureEntry = _MeasureEntry
-else:
-    MeasureEntry = create_model(
-        "MeasureEntry",
-        __base__=_MeasureEntry,
-        __doc__=_MeasureEntry.__doc__,
-        __module__=__name__,
-        **{name: _networks(item) for name, item in MEASURES.items() if item.networks},
-    )
