@@ -8,10 +8,12 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Collection, Mapping
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
-from lp_sweep.orchestrator.estimate.estimate import Kind, Rates
 from lp_sweep.orchestrator.estimate.timings import Pair, Ratios, Span, added
+
+if TYPE_CHECKING:
+    from lp_sweep.orchestrator.estimate.estimate import Kind, Rates
 
 _UNITS = (("h", 3600.0), ("min", 60.0), ("s", 1.0))
 

@@ -9,17 +9,19 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from lp_sweep.orchestrator.plan.plan import Work
 from lp_sweep.storage.specs import ProfileSpec, SpeedSpec, TrialSpec
 from lp_sweep.trials.measures.pairs import RULE
 from lp_sweep.trials.procedures import ITERATIVE, phases
 from lp_sweep.trials.select import held_out_rows
 from lp_sweep.trials.tasks import canonical_name
+
+if TYPE_CHECKING:  # `status` writes times by the estimate's words, and loads no YAML
+    from lp_sweep.orchestrator.plan.plan import Work
 
 _LAYER_PARAMETERS = 7_077_888  # bert-base
 # FLOP per parameter and token: Kaplan et al. 2020, "Scaling Laws", section 2.1
