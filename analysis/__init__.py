@@ -1,1 +1,1 @@
-"""What the records say: SQL views and the tables made from them. Imports storage only."""
+"""SQL views over the records and the tables made from them. Imports storage only."""

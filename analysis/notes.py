@@ -41,13 +41,13 @@ def legend(notes: Iterable[Note], rows: Iterable[Sequence[str]]) -> tuple[str, .
 
 
 SEARCHED_FOR = Note(
-    f"{NOT_SEARCHED}: a search (`until: min_layers`) was for other losses, and never ran the K "
-    "that could be the answer. Add the loss, in points, to `within:` in the file, and run it.",
+    f"{NOT_SEARCHED}: the search (`until: min_layers`) had other losses and never ran the K that "
+    "could be the answer. Add the loss, in points, to `within:` in the file, and run it again.",
     rf"\({NOT_SEARCHED}\)",
 )
 _PLACE = ("sweep", "model", "procedure")
 _NOTHING_TO_LOSE = (
-    "What learned nothing has nothing to lose, so this says little of the task. Try more rows, "
+    "A model that did not learn has nothing to lose, so the answer means little. Try more rows, "
     "more epochs or another learning rate first."
 )
 
@@ -61,12 +61,12 @@ def _no_better(row: Row) -> str:
 
 
 def untaught(row: Row) -> str:
-    """Sentences, or "" where each seed with all layers is better than the constant answer."""
+    """Sentences, or "" if each seed with all layers beats the majority class."""
     if not row["n_learned_nothing"]:
         return ""
     verb = "scores" if row["n_learned_nothing"] == 1 else "score"
     return (
-        f"With all layers {_no_better(row)} {verb} no better than the constant answer. "
+        f"With all layers {_no_better(row)} {verb} no better than the majority class. "
         f"{_NOTHING_TO_LOSE}"
     )
 
@@ -95,7 +95,7 @@ def untaught_network(record: Row, full: Row | None) -> str:
 
 
 def _one_answer(row: Row) -> str:
-    """What `majority` is the score of."""
+    """The answer that scores `majority`."""
     if row["metric"] != "f1":
         return "the most common answer"
     return f"the answer {row['positive']!r}" if row.get("positive") else "the answer 1"
@@ -106,14 +106,14 @@ def _points(share: float | None) -> str:
 
 
 def where_nothing_was_learned(rows: Sequence[Row]) -> tuple[Note, ...]:
-    """The note to the mark, which tells the tasks; none without the mark."""
+    """The note for the mark, with its tasks; none without the mark."""
     several = [name for name in _PLACE if len({row[name] for row in rows}) > 1]
     found = dict.fromkeys(
         f"{_no_better(row)} of {_task_of(row, several)}" for row in rows if row["n_learned_nothing"]
     )
     if not found:
         return ()
-    said = f"{LEARNED_NOTHING}: no better than the constant answer with all layers"
+    said = f"{LEARNED_NOTHING}: no better than the majority class with all layers"
     return (Note(f"{said}: {listed(found)}. {_NOTHING_TO_LOSE}"),)
 
 
@@ -123,10 +123,10 @@ def _task_of(row: Row, several: Sequence[str]) -> str:
 
 
 def majorities(rows: Sequence[Row]) -> tuple[Note, ...]:
-    """One note with the score of the constant answer on each task that has one."""
+    """One note with the majority-class score of each task that has one."""
     known = {row["task"]: row["majority"] for row in rows if row["majority"] is not None}
     said = ", ".join(f"{task} {value:.2f}" for task, value in known.items())
-    return (Note(f"The constant answer scores: {said}."),) if known else ()
+    return (Note(f"Majority-class score: {said}."),) if known else ()
 
 
 _REDUCED = """
@@ -143,7 +143,7 @@ ASK = "SELECT * FROM task_table WHERE feed_forward <> 'none'"
 def left_out(
     catalog: Catalog, models: Sequence[str] = (), strategies: Sequence[str] = ()
 ) -> tuple[Note, ...]:
-    """A note where there are networks without some of their feed-forwards, else none."""
+    """A note if there are networks without some of their feed-forwards."""
     wanted = {"models": list(models), "strategies": list(strategies)}
     settings = catalog.query(_REDUCED, wanted)["feed_forward"].to_pylist()
     if not settings:
@@ -162,7 +162,7 @@ _WORDS = {
     "task": "rows read or scored in another way",
 }
 _ASK = "FROM recipe_differences"
-_MEND = "Run the whole sweep again, or give each way a `name:` of its own."
+_FIX = "Run the whole sweep again, or give each way its own `name:`."
 # from what the cells say themselves: a table has no time to read how each trial was trained
 _MIXED = """
 WITH unlike AS (
@@ -184,8 +184,8 @@ ORDER BY ALL
 
 
 def mixed(catalog: Catalog) -> Iterator[str]:
-    """A sentence for each sweep of which cells of one model, procedure and task differ in more than
-    their layers and seed, with in what."""
+    """A sentence for each sweep where cells of one model, procedure and task differ in more than
+    their layers and seed; it lists the differences."""
     rows = catalog.query(f"{_ASK} ORDER BY ALL").to_pylist()
     for sweep in dict.fromkeys(row["sweep"] for row in rows):
         own = [row for row in rows if row["sweep"] == sweep]
@@ -195,7 +195,7 @@ def mixed(catalog: Catalog) -> Iterator[str]:
         )
         yield (
             f"Cells of sweep {sweep} were trained in more than one way ({'; '.join(ways)}), and "
-            f"its tables compare them: {tasks}. {_MEND}"
+            f"its tables compare them: {tasks}. {_FIX}"
         )
 
 
@@ -206,14 +206,14 @@ def mixed_notes(
     sweep: str | None = None,
     task: str | None = None,
 ) -> Iterator[str]:
-    """For below a table of these models, none named: of all. Needs the view `trials` alone."""
+    """Notes for a table of these models, or of all if none is named. Needs the view `trials`."""
     wanted = {"models": list(models), "sweep": sweep, "task": task}
     rows = catalog.query(_MIXED, wanted).to_pylist()
     for sweep in dict.fromkeys(row["sweep"] for row in rows):
         tasks = listed(row["task"] for row in rows if row["sweep"] == sweep)
         yield (
             f"Not comparable: cells of sweep {sweep} were trained in more than one way ({tasks}): "
-            f'`lp-sweep query "{_ASK}"` says in what. {_MEND}'
+            f'`lp-sweep query "{_ASK}"` shows the differences. {_FIX}'
         )
 
 
@@ -235,30 +235,30 @@ def setup_notes(catalog: Catalog) -> Iterator[str]:
 
 
 GLOSSARY = {
-    "K": "Layers dropped; t= is a threshold, by which each task drops its own.",
-    "kept": "Layers that stay, of those that the model has.",
-    "layers": "Which layers stay, or how many; 1 is next to the embeddings.",
+    "K": "Dropped layers; t= is a threshold, by which each task drops its own.",
+    "kept": "Kept layers, of all layers of the model.",
+    "layers": "Kept layers, or their number; 1 is next to the embeddings.",
     "strategy": "How the layers to drop were chosen.",
     "procedure": "direct: pruned first, then fine-tuned.",
-    "feed-forward": "Of which kept layers the feed-forward is removed.",
-    "loss ≤": "The loss that is allowed: mean over seeds against the model with all layers.",
-    "90%": "The answers that the scores do not rule out: the true one is among them in 90%.",
+    "feed-forward": "Kept layers without their feed-forward.",
+    "loss ≤": "The allowed loss: mean over seeds against the full model.",
+    "90%": "The answers that the scores do not rule out; it holds the true one in 90% of studies.",
     "95%": "95% interval of the mean.",
     "seed sd": "How much one network moves from seed to seed, in points.",
     "all tasks": "Mean over tasks of their means over seeds.",
     "stable tasks": "The same without RTE, MRPC, CoLA and WNLI.",
-    "missing": "Tasks of which a seed is not there.",
-    "of full": "Share of the parameters of the model with all layers.",
+    "missing": "Tasks with a missing seed.",
+    "of full": "Share of the full model's parameters.",
     "batch": "Rows and tokens of a batch.",
     "fine-tuning": "A step of fine-tuning, times as fast as with all layers.",
     "inference": "A forward pass, times as fast as with all layers.",
     "change": "Points against all layers, with its 95% interval.",
     "p": "Two-sided, of this test alone.",
     "p Holm": "Corrected for all the tests of this table.",
-    "over": "What the interval accounts for: other seeds, other dev rows.",
+    "over": "Sources of error in the interval: other seeds, other dev rows.",
     "n": "Seeds with a score.",
     "sd": "Sample standard deviation over seeds.",
     "random": "Mean over networks whose layers were drawn at random.",
     "difference": "The strategy minus the mean of the random draws.",
-    "above": "How many of the draws it scores more than.",
+    "above": "How many of the draws it beats.",
 }

@@ -24,7 +24,7 @@ from lp_sweep.storage.printable import printable
 
 
 class _Sheet(NamedTuple):
-    """What is laid out: strings, with the columns that align to the right."""
+    """A table as strings, with the columns that align to the right."""
 
     title: str
     columns: Sequence[str]

@@ -50,7 +50,7 @@ Notes = Callable[["Catalog", list[Row], Wanted], Iterable[Note]]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TableDef:
-    """What a table says and how it is laid out."""
+    """A table's contents and layout."""
 
     title: str  # with {unit}
     view: str  # whose rows it has: sql/<view>.sql
@@ -394,7 +394,7 @@ TABLES: dict[str, TableDef] = {
                 "×.*–",
             ),
             Note(
-                "K=0 is the full network beside itself: what is not ×1.00 is the error of a "
+                "K=0 is the full model against itself: its difference from ×1.00 is the error of a "
                 "measurement.",
                 "×.*–",
             ),

@@ -32,7 +32,7 @@ def view_sql(name: str) -> str:
 
 
 class _Read(NamedTuple):
-    """What the SQL of a view names: other views, and columns, each as (table, column) or alone."""
+    """The names in a view's SQL: other views, and columns, each as (table, column) or alone."""
 
     views: frozenset[str]
     columns: frozenset[tuple[str, ...]]

@@ -254,7 +254,7 @@ class TableRows(Rows):
 
     @property
     def notes(self) -> Sequence[str]:
-        """What to know of the numbers: spread, n, what is missing."""
+        """Notes on the numbers: spread, n, missing cells."""
         return self._table.notes
 
     def text(self, format: str = "table") -> str:

@@ -121,8 +121,8 @@ class Bucket:
 
     def _no_bucket(self) -> str:
         return (
-            f"there is no bucket {self._url.bucket!r} at {self._endpoint}. Make it, or name "
-            "another: lp-sweep never makes a bucket."
+            f"there is no bucket {self._url.bucket!r} at {self._endpoint}. Create it, or name "
+            "another: lp-sweep never creates a bucket."
         )
 
     # -- files
@@ -242,7 +242,7 @@ class Bucket:
                 f"s3://{self._root}?region=REGION, or AWS_REGION. ({text})"
             )
         return UnreachableError(
-            f"{self._endpoint} does not answer as it should. Check the network and the endpoint "
+            f"{self._endpoint} gives no valid answer. Check the network and the endpoint "
             f"(?endpoint_override=HOST:PORT&scheme=http, or AWS_ENDPOINT_URL_S3). ({text})"
         )
 

@@ -146,14 +146,14 @@ def open_files(location: str | Path) -> Files:
         return Bucket(str(location))
     if _OTHER_URL.match(str(location)):  # a folder named `gs:` is nobody's wish
         raise StoreError(
-            f"can't keep a store at {shown(str(location))}: it is a folder or s3://BUCKET/PREFIX."
+            f"can't use {shown(str(location))} as a store. Name a folder or s3://BUCKET/PREFIX."
         )
     from lp_sweep.storage.folder import Folder
 
     if is_file(expanded(location)):
         raise StoreError(
-            f"can't keep a store at {shown(str(location))}: it is a file, and a store is a folder "
-            "or s3://BUCKET/PREFIX. Name another with --store or LP_SWEEP_STORE."
+            f"can't use {shown(str(location))} as a store: it is a file. Name a folder or "
+            "s3://BUCKET/PREFIX with --store or LP_SWEEP_STORE."
         )
     return Folder(location)
 

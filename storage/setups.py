@@ -229,7 +229,7 @@ def cells_of_setup(earlier: pa.Table, number: int, location: str) -> pa.Table:
         have = listed(f"{other} of {sweep!r}" for sweep, other in groups) or "none"
         raise SpecError(
             f"--setup {number}: no sweep here in {location} has an earlier setup {number}. "
-            f"Earlier setups: {have}. `lp-sweep table setups` says what they are."
+            f"Earlier setups: {have}. `lp-sweep table setups` describes them."
         )
     mask = pa.chunked_array([pa.array([False] * len(earlier), pa.bool_())])
     for sweep, kinds in chosen:

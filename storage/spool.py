@@ -262,8 +262,8 @@ class Outbox:
             if all(spooled):
                 return False
             raise StoreError(
-                f"neither the store nor this node's spool {self.spool.root} takes the record of "
-                f"{name}, so it is lost. {error}"
+                f"the record of {name} is lost: neither the store nor this node's spool "
+                f"{self.spool.root} could save it. {error}"
             ) from error
         self.refusal = None
         for record in records:

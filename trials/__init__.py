@@ -1,1 +1,1 @@
-"""What one GPU does: from a trial spec to its record. Imports storage, never Ray."""
+"""The work of one GPU, from a trial spec to its record. Imports storage, never Ray."""

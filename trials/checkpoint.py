@@ -39,7 +39,7 @@ def file_name(trial: str) -> str:
 
 
 class Subject(NamedTuple):
-    """What a checkpoint must be of, to be gone on from."""
+    """The values that a checkpoint must share with the trial that continues from it."""
 
     trial_id: str
     identity_version: int
@@ -50,7 +50,7 @@ class Subject(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Header:
-    """What a checkpoint says of itself, as JSON in the file."""
+    """A checkpoint's description of itself, as JSON in the file."""
 
     format: int
     subject: Subject
@@ -69,7 +69,7 @@ class Header:
         """Raises ValueError, TypeError or KeyError for what is not a header of this format."""
         plain = json.loads(text)
         if plain["format"] != FORMAT:
-            raise ValueError(f"it is of format {plain['format']!r}, this lp-sweep reads {FORMAT}")
+            raise ValueError(f"its format is {plain['format']!r}; this lp-sweep reads {FORMAT}")
         if plain["halvings"] not in range(MAX_HALVINGS + 1):
             raise ValueError(f"it has {plain['halvings']!r} halvings")
         subject = Subject(*plain["subject"])
@@ -203,7 +203,7 @@ class Checkpoints:
 def _check_subject(found: Subject, wanted: Subject) -> None:
     for name, there, here in zip(Subject._fields, found, wanted, strict=True):
         if there != here:
-            raise ValueError(f"its {name} is {there!r}, this try's is {here!r}")
+            raise ValueError(f"its {name} is {there!r}, this attempt's is {here!r}")
 
 
 def _remove_orphans(folder: Path) -> None:

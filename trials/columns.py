@@ -58,7 +58,7 @@ def numbers(rows: Rows, definition: TaskDefinition) -> npt.NDArray[np.float32]:
         row = first_failing(len(column), lambda count: column.slice(0, count).cast(pa.float64()))
         raise MissingInputError(
             f"{rows.where}: column {name!r} must hold numbers for regression, and row {row + 1} "
-            f"holds {shown(column[row].as_py())}. Mend it, name another label column, or set "
+            f"holds {shown(column[row].as_py())}. Fix it, name another label column, or set "
             "kind: classification."
         ) from error
     with np.errstate(over="ignore"):
@@ -83,7 +83,7 @@ def class_names(train: Rows, definition: TaskDefinition) -> tuple[str, ...]:
         names = tuple(sorted(values, key=int if _all_whole(values) else str))
     if "f1" in (definition.metric, *definition.extra_metrics) and len(names) != 2:
         raise MissingInputError(
-            f"{train.where}: f1 is of two classes, this task has {len(names)}. Use macro_f1."
+            f"{train.where}: f1 needs two classes, this task has {len(names)}. Use macro_f1."
         )
     if definition.positive and definition.positive not in names:
         raise MissingInputError(
@@ -121,7 +121,7 @@ def _refuse_lookalikes(train: Rows, name: str, values: Sequence[str]) -> None:
         if same:
             raise MissingInputError(
                 f"{train.where}: column {name!r} holds {', '.join(map(shown, same[:2]))}: {why}. "
-                "Mend the rows, or list every class in the task's labels if it is meant."
+                "Fix the rows, or list every class in the task's labels if they are correct."
             )
 
 
@@ -137,7 +137,7 @@ def _refuse_class(
     near = get_close_matches(got[:80], known[:100], n=1)
     raise MissingInputError(
         f"{rows.where}: unknown class {shown(got)} in column {definition.label_column!r}, "
-        f"row {row + 1}. Known: {listed(known)}. Mend the rows, or list every class in the task's "
+        f"row {row + 1}. Known: {listed(known)}. Fix the rows, or list every class in the task's "
         "labels." + (f" Did you mean {shown(near[0])}?" if near else "")
     )
 

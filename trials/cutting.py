@@ -47,7 +47,7 @@ def read_whole(folder: Path) -> Whole:
     if removal_of(model.config) is not None:
         raise UnsupportedModelError(
             f"{folder}: it lost feed-forwards in a sweep, and plain transformers can't load it. "
-            "Name the model that it was made from."
+            "Name its original model."
         )
     return Whole(model, missing)
 

@@ -91,7 +91,7 @@ def cache_key(
 
 
 def open_tokens(folder: Path) -> EncodedTask | None:
-    """What a folder of the cache holds, None where it is missing or torn."""
+    """The contents of a cache folder; None if it is missing or torn."""
     try:
         meta = json.loads((folder / _META).read_text(encoding="utf-8"))
         sizes: dict[str, int] = meta["bytes"]

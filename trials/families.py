@@ -1,4 +1,4 @@
-"""What differs from one encoder family to the next: its layers, its sentence token.
+"""Differences between encoder families: its layers, its sentence token.
 
 Reads a network or its config and answers; changes nothing. Everything is found from structure, so a
 family nobody thought of works as long as its layers sit in one list as long as the config says.

@@ -1,4 +1,4 @@
-"""Of which layers the feed-forward goes. Pure arithmetic on 1-based indices; imports no torch.
+"""Rules for the layers that lose their feed-forward: arithmetic on 1-based indices, without torch.
 
 A rule is one of `all`, `none`, `top N`, `bottom N`, `every 2nd` (3rd, 4th, ...), or a list of
 layers. It speaks about the layers that are kept; the result names them by their original index.

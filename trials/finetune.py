@@ -45,7 +45,7 @@ from lp_sweep.trials.unpadded.attention import quick_dropout
 
 
 class Trained(NamedTuple):
-    """What came of fine-tuning: every metric at every epoch, and the last epoch's logits."""
+    """The result of fine-tuning: every metric at every epoch, and the last epoch's logits."""
 
     progress: Progress
     logits: dict[str, np.ndarray]  # split -> (rows, classes) float32, in the split's order

@@ -1,4 +1,4 @@
-"""What a job works on: its network and its task's tokens, checked against each other."""
+"""The inputs of a job: its network and its task's tokens, checked against each other."""
 
 from __future__ import annotations
 
@@ -123,7 +123,7 @@ def _rows(
     if data_fingerprint(source, spec.task) != spec.data_fingerprint:
         raise MissingInputError(
             f"task {job.task.name!r}: its files have changed since the run was planned. "
-            "Start the run again: it plans anew."
+            "Start the run again: it makes a new plan."
         )
     return task
 
@@ -133,7 +133,7 @@ def _check_fit(job: Job, config: Any, data: EncodedTask) -> None:
     planned, found = job.model.depth, getattr(config, "lp_sweep_original_depth", None)
     if found is not None and found != planned:
         raise MissingInputError(
-            f"model {job.model.name!r} has {found} layers, the plan counted on {planned}. "
+            f"model {job.model.name!r} has {found} layers, the plan expected {planned}. "
             f"Give the right depth: {{id: {job.model.name}, layers: {found}}}."
         )
     positions = longest_row(config.to_dict())

@@ -210,10 +210,10 @@ def placed(job: Job, store: Store | None) -> Job:
         if files and spec.kind != "speed":
             rows = shipped.fetch(store, spec.data_fingerprint, cache_dir)
     except StoreError as error:
-        raise MissingInputError(f"the sweep's files can't be had. {error}") from error
+        raise MissingInputError(f"can't fetch the sweep's files. {error}") from error
     except OSError as error:
         raise MissingInputError(
-            f"can't bring the sweep's files to this node, into {cache_dir}: {error}. Free space "
+            f"can't copy the sweep's files to this node, into {cache_dir}: {error}. Free space "
             "there or name another --cache-dir."
         ) from error
     if folder:
@@ -225,12 +225,12 @@ def placed(job: Job, store: Store | None) -> Job:
 
 
 def model_files(folder: Path) -> dict[str, Path]:
-    """What of a model folder goes to the store, by name."""
+    """Files of a model folder that go to the store, by name."""
     return {path.name: path for path in needed_files(folder)}
 
 
 def data_files(files: Mapping[str, str]) -> dict[str, Path]:
-    """What of a data set goes to the store, by name. `files`: split -> path."""
+    """Files of a data set that go to the store, by name. `files`: split -> path."""
     return {_name(split, path): Path(path) for split, path in files.items()}
 
 

@@ -38,7 +38,7 @@ from lp_sweep.trials.load import quiet
 
 
 class Keeper:
-    """What becomes of one trial's network. `needed`: other trials go on from it."""
+    """Keeps or deletes one trial's network. `needed`: other trials go on from it."""
 
     def __init__(self, mode: str, outbox: Outbox, *, needed: bool = False) -> None:
         if mode not in ("none", BEST, ALL):
@@ -131,7 +131,7 @@ def kept_network(outbox: Outbox, trial: str) -> Iterator[Path | None]:
         try:
             found = outbox.store is not None and fetch_network(outbox.store, trial, folder)
         except StoreError as error:
-            raise MissingInputError(f"the network of {trial} can't be had. {error}") from error
+            raise MissingInputError(f"can't fetch the network of {trial}. {error}") from error
         yield folder if found else None
 
 
@@ -143,11 +143,11 @@ def needed_network(outbox: Outbox, trial: str | None) -> Iterator[Path | None]:
         return
     with kept_network(outbox, trial) as folder:
         if folder is None and outbox.store is None:
-            raise MissingInputError(f"the network of {trial} can't be had. {outbox.refusal}")
+            raise MissingInputError(f"can't fetch the network of {trial}. {outbox.refusal}")
         if folder is None:
             raise MissingInputError(
-                f"the network of trial {trial}, which this one goes on from, is not in the store "
-                f"{outbox.location}. Run the sweep again: that trains it anew."
+                f"the network of trial {trial}, which this one starts from, is not in the store "
+                f"{outbox.location}. Run the sweep again: it trains that network again."
             )
         yield folder
 

@@ -28,7 +28,7 @@ PROBE_ITERATIONS = 1000
 
 
 class Kind:
-    """What every kind answers."""
+    """The methods of every kind."""
 
     help: str
     metrics: tuple[str, ...]  # the first is the default
@@ -48,7 +48,7 @@ class Kind:
         raise NotImplementedError
 
     def mean_loss(self, logits: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
-        """Of (B, C) float32 logits and (B,) labels: a scalar."""
+        """The loss of (B, C) float32 logits and (B,) labels: a scalar."""
         raise NotImplementedError
 
     def answers(self, logits: Array) -> Array:
@@ -64,7 +64,7 @@ class Kind:
         raise NotImplementedError
 
     def described(self, names: Sequence[str]) -> str:
-        """What the network gives, for a model card; `names` are safe to print."""
+        """The network's output, for a model card; `names` are safe to print."""
         raise NotImplementedError
 
 

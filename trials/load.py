@@ -151,7 +151,7 @@ def _refuse_incomplete(model: PreTrainedModel, fresh: Collection[str], path: str
 
 @contextmanager
 def loading_errors(path: str | Path, problem: str) -> Iterator[None]:
-    """What loading raises, as MissingInputError (naming `problem`) or UnsupportedModelError."""
+    """Turns loading errors into MissingInputError (naming `problem`) or UnsupportedModelError."""
     try:
         yield
     except (OSError, SafetensorError, StrictDataclassError) as error:

@@ -91,7 +91,7 @@ def stage_one(spec: TrialSpec, depth: int) -> TrialSpec | None:
 
 
 def phases(spec: TrialSpec, depth: int) -> tuple[Phase, ...]:
-    """What a trial's own training goes through; the last is the network that is scored."""
+    """The stages of a trial's own training; the last is the network that is scored."""
     last = Phase(spec.kept_layers, spec.recipe.epochs)
     if spec.procedure != ITERATIVE:
         return (last,)

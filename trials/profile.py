@@ -158,8 +158,8 @@ def _device(spec: SpeedSpec, job: Job) -> torch.device:
     here = pick_device(job.place.device)
     if spec.device_type == "cuda" and here.type != "cuda":
         raise MissingInputError(
-            "a speed on cuda is asked for, and this slot has no GPU. Run it where trials have one, "
-            "or take cuda out of `measure: {speed: ...}`."
+            "the sweep measures speed on cuda, but this slot has no GPU. Run it where trials have "
+            "one, or remove cuda from `measure: {speed: ...}`."
         )
     return here if spec.device_type == here.type else torch.device(spec.device_type)
 
@@ -184,13 +184,13 @@ def _check_length(job: Job, spec: SpeedSpec, model: PreTrainedModel) -> None:
     positions = longest_row(model.config.to_dict())
     if positions is not None and positions < spec.length:
         raise MissingInputError(
-            f"speeds are of rows of {spec.length} tokens and model {job.model.name!r} takes "
+            f"speeds use rows of {spec.length} tokens, but model {job.model.name!r} takes at most "
             f"{positions}. Set measure.speed_length to {positions} or less."
         )
 
 
 def _row(job: Job, spec: SpeedSpec, device: torch.device, started_at: datetime) -> dict[str, Any]:
-    """What is known without timing anything."""
+    """The facts that need no timing."""
     return {
         "profile_id": job.id,
         "measure": SPEED,
@@ -241,7 +241,7 @@ class Bystanders:
 
 
 def _busy_seconds(stat: Path) -> float | None:
-    """Of all cores since the machine started."""
+    """Busy seconds of all cores since the machine started."""
     try:
         words = stat.read_text(encoding="ascii").split(maxsplit=_COLUMNS + 1)[1 : _COLUMNS + 1]
         ticks = [int(word) for word in words]
@@ -253,8 +253,8 @@ def _busy_seconds(stat: Path) -> float | None:
 
 
 class Afterwards:
-    """Of one try. `records`: the measurements, to be stored before the trial's own record;
-    `attempts`: those that failed."""
+    """The result of one attempt. `records`: measurements, to store before the trial's own record;
+    `attempts`: failed ones."""
 
     def __init__(self, job: Job, outbox: Outbox, keeper: Keeper, halvings: int) -> None:
         self.job, self.outbox, self.keeper = job, outbox, keeper

@@ -97,7 +97,7 @@ def git_state(root: Path) -> str | None:
 
 
 def _installed_commit() -> str | None:
-    """What pip noted down when it installed from a repository (PEP 610)."""
+    """The source that pip recorded when it installed from a repository (PEP 610)."""
     try:
         text = metadata.distribution("lp-sweep").read_text("direct_url.json")
         commit = json.loads(text or "{}").get("vcs_info", {}).get("commit_id")
@@ -126,7 +126,7 @@ def _version(package: str) -> str:
 
 
 def _said(*command: str) -> str | None:
-    """What a command printed; None if it isn't there, fails or takes too long."""
+    """The output of a command; None if it is missing, fails or takes too long."""
     program = shutil.which(command[0])
     if program is None:
         return None

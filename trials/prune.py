@@ -125,8 +125,8 @@ def count_from_here(config: PretrainedConfig) -> None:
     from. Raises UnsupportedModelError for one that lost feed-forwards."""
     if removal_of(config) is not None:
         raise UnsupportedModelError(
-            f"{config.model_type}: this checkpoint lost feed-forwards in a sweep, and can't be the "
-            "model of another. Name the model that it was made from."
+            f"{config.model_type}: this checkpoint lost feed-forwards in a sweep, so no other "
+            "sweep can start from it. Name its original model."
         )
     for name in ("lp_sweep_kept_layers", "lp_sweep_original_depth"):
         if hasattr(config, name):

@@ -133,13 +133,13 @@ def _readable(path: str) -> Iterator[str]:
         yield kind
     except (pa.ArrowException, OSError, ValueError, plain_csv.Error) as error:
         reason = short(str(error))
-        mend = f"Check that it is a whole {kind} file."
+        fix = f"Check that it is a whole {kind} file."
         if isinstance(error, UnicodeError) or "UTF8" in reason.upper().replace("-", ""):
             line = first_bad_line(Path(path)) if kind != "parquet" else ""
-            reason, mend = f"not UTF-8: {line or reason}", "Save it as UTF-8."
+            reason, fix = f"not UTF-8: {line or reason}", "Save it as UTF-8."
         elif str(error).count('"') % 2 or isinstance(error, plain_csv.Error):
-            mend = "A quotation mark that opens and never closes takes in what follows: close it."
-        raise MissingInputError(f"{path}: can't be read as {kind}: {reason}. {mend}") from error
+            fix = "Close every quotation mark: an open one includes the lines below it."
+        raise MissingInputError(f"{path}: can't be read as {kind}: {reason}. {fix}") from error
 
 
 def _require_file(path: Path, kind: str) -> None:
@@ -246,8 +246,8 @@ def read_hub(source: TaskSource, split: str, columns: Sequence[str], *, offline:
     where = f"{source.dataset}@{source.revision}"
     if not is_commit(source.revision):
         raise MissingInputError(
-            f"{where}: a branch moves, and the rows must not. Write `revision:` and a commit of 40 "
-            f"hex digits from https://huggingface.co/datasets/{source.dataset}/commits/main, or "
+            f"{where}: a branch can change, the rows must not. Write `revision:` and a commit of "
+            f"40 hex digits from https://huggingface.co/datasets/{source.dataset}/commits/main, or "
             f"let `lp-sweep prefetch` find it."
         )
     try:
@@ -268,9 +268,9 @@ def read_hub(source: TaskSource, split: str, columns: Sequence[str], *, offline:
         ) from error
     if table.num_rows != wanted:
         raise MissingInputError(
-            f"{where}: the cache in {builder.cache_dir} holds {table.num_rows} rows of split "
-            f"{source.splits[split]!r} and should hold {wanted}: it is torn. Delete that folder "
-            f"and load it again (`lp-sweep prefetch`)."
+            f"{where}: the cache in {builder.cache_dir} has {table.num_rows} of {wanted} rows of "
+            f"split {source.splits[split]!r}. Delete that folder and load it again "
+            f"(`lp-sweep prefetch`)."
         )
     require_columns(where, table.column_names, columns)
     return table.select(list(columns))
@@ -282,7 +282,7 @@ def is_cached(source: TaskSource) -> bool:
 
 
 def hub_builder(source: TaskSource) -> Any:
-    """What the hub makes of a data set: its configuration, its files. Downloads only the card."""
+    """The hub's view of a data set: its configuration, its files. Downloads only the card."""
     import datasets
 
     return datasets.load_dataset_builder(source.dataset, source.config, revision=source.revision)
@@ -338,7 +338,7 @@ def _config(source: TaskSource) -> str:
 
 
 def _nothing_cached(source: TaskSource) -> Any:
-    """What `datasets` says of it: the commit that it holds instead, or which configurations."""
+    """The reason, from `datasets`: the commit that it holds instead, or which configurations."""
     with _cache_only():
         return hub_builder(source)
 
@@ -347,14 +347,14 @@ def _refuse_guess(source: TaskSource, builder: Any) -> None:
     """A builder over the cache is `datasets`' own guess at what was meant."""
     if builder.hash != source.revision:
         raise MissingInputError(
-            f"{source.dataset}@{source.revision}: the hub wasn't asked or didn't answer, and what "
-            f"the cache or a folder of this name holds is revision {builder.hash}. Load the "
-            f"wanted one while online (`lp-sweep prefetch`)."
+            f"{source.dataset}@{source.revision}: the hub wasn't asked or didn't answer, and the "
+            f"cache or a folder of this name has revision {builder.hash}. Load the right one "
+            f"while online (`lp-sweep prefetch`)."
         )
     if builder.name == "cache":
         raise MissingInputError(
             f"{source.dataset}@{source.revision}: the cache holds configuration "
-            f"{builder.config.name!r}, and whether that is the default one can't be looked up. "
+            f"{builder.config.name!r}, which may not be the default one. "
             f"Name it in the task: config: {builder.config.name}."
         )
 

@@ -1,4 +1,4 @@
-"""What a network without some of its feed-forward sub-blocks is: which modules go, what stays.
+"""Networks without some of their feed-forward sub-blocks: which modules go, what stays.
 
 Reads and writes the two fields of the config that say so, and builds a class accordingly. Loads
 nothing and decides nothing: `feedforward.py` is what callers use. Layers are named by their number
@@ -45,7 +45,7 @@ class AfterAttention(nn.Module):
 
 
 class Nothing(nn.Module):
-    """What is added to the residual path when there is no feed-forward."""
+    """Adds nothing to the residual path, in place of a feed-forward."""
 
     def forward(self, hidden_states: torch.Tensor) -> torch.Tensor:
         # no dimensions: the layer's own sum broadcasts it, and no (B, T, H) of zeros is made
@@ -122,7 +122,7 @@ def original_layers(config: PretrainedConfig) -> list[int]:
 
 
 def removal_of(config: PretrainedConfig) -> Removal | None:
-    """What the config says was removed; None for an ordinary network.
+    """The removal that the config states; None for an ordinary network.
 
     Raises UnsupportedModelError if that can't be: someone changed the config.
     """

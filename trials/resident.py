@@ -1,4 +1,4 @@
-"""What stays in a worker from one trial to the next: tokenizers, tokens, pre-trained encoders, and
+"""Kept in a worker from one trial to the next: tokenizers, tokens, pre-trained encoders, and
 what the last of these made of a task's dev rows.
 
 A trial starts from what `load_tokenizer`, `open_tokens` and `load_pruned` would give it, to the
@@ -40,7 +40,7 @@ class Shelf(Generic[K, V]):
         self._items: dict[K, V] = {}  # in the order of their last use
 
     def get(self, key: K, make: Callable[[], V]) -> V:
-        """What is there, else what `make` gives. What it raises passes, and nothing is kept."""
+        """The kept value, else the one of `make`. If `make` raises, nothing is kept."""
         if key in self._items:
             item = self._items.pop(key)
         else:
@@ -74,7 +74,7 @@ class Original:
 
     @property
     def bytes(self) -> int:
-        """Of its parameters."""
+        """Bytes of its parameters."""
         return sum(p.numel() * p.element_size() for p in self._model.parameters())
 
     def network(self, kept_layers: Sequence[int] | None, seed: int) -> PreTrainedModel:
@@ -147,7 +147,7 @@ class Source(NamedTuple):
 
 
 class Head(NamedTuple):
-    """What a task needs on top of an encoder."""
+    """The parts that a task adds to an encoder."""
 
     num_labels: int
     problem_type: ProblemType

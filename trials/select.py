@@ -15,7 +15,7 @@ from typing import Literal, NamedTuple
 
 
 class Measured(NamedTuple):
-    """What a profile says of a network's layers, 1-based. `blocks`: (start, n) -> value, of the n
+    """A profile's values of a network's layers, 1-based. `blocks`: (start, n) -> value, of the n
     layers from `start` on."""
 
     layers: Mapping[int, float]

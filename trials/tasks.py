@@ -1,4 +1,4 @@
-"""What a task is and where its rows are: GLUE's nine tasks and users' own. Reads no rows.
+"""Tasks and the places of their rows: GLUE's nine tasks and users' own. Reads no rows.
 
 A `TaskDefinition` (columns, labels, metric) is part of a trial's identity. A `TaskSource` (files or
 a hub data set) is not, it only travels to the workers as plain data. `datasource` reads the rows

@@ -46,7 +46,7 @@ class AfterTraining(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Try:
-    """What differs between the tries at one trial."""
+    """Differences between attempts at one trial."""
 
     halvings: int = 0  # of the micro-batch, since the whole batch found no memory
     saver: Saver = field(default_factory=NoSaver)

@@ -80,7 +80,7 @@ Scores = Mapping[Pair, float]  # points
 
 
 class Draws(NamedTuple):
-    """Of the posterior. `losses` (draws, K): points against the mean of K=0, in the order of `ks`;
+    """Posterior draws. `losses` (draws, K): points against the mean of K=0, in the order of `ks`;
     `floors` likewise: the least that each K may lose, see `DIP`. `full` (draws,): the mean of
     K=0; `run`: the K that have a score."""
 
@@ -92,7 +92,7 @@ class Draws(NamedTuple):
 
 
 class _Fit(NamedTuple):
-    """Of the means of the K that were run, given the share of the seed."""
+    """Draws of the means of the K that were run, given the seed's share."""
 
     means: Array  # (K,)
     factor: Array  # (K, K), of the covariance in units of the variance
@@ -148,8 +148,8 @@ def _means(fits: list[_Fit], draws: int, rng: np.random.Generator) -> Array:
 
 
 def _falling_share(fit: _Fit, counts: Array) -> float:
-    """Of the draws: by the likelihood of the best falling curve against that of the free means,
-    which is never the smaller one. With the variance integrated out."""
+    """The share of falling draws, by the likelihood of the best falling curve against that of the
+    free means, which is never the smaller one. The variance is integrated out."""
     nearest = falling(fit.means[None], counts)[0]
     distance = float((counts * (fit.means - nearest) ** 2).sum())
     ratio = float((1 + distance / fit.squares) ** (-fit.freedom / 2))

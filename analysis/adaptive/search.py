@@ -37,8 +37,8 @@ _SLACK = 1e-9  # float noise, as in min_layers.sql
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Curve:
-    """What may be run, and what was. `ks` ascending from 0; `seeds` in the order of their use;
-    `points` of what is done; what is in `failed` is not asked for."""
+    """The allowed runs and the finished ones. `ks` ascending from 0; `seeds` in the order of use;
+    `points` of finished runs; runs in `failed` are not asked for."""
 
     ks: tuple[int, ...]
     seeds: tuple[int, ...]
@@ -69,7 +69,7 @@ class Step(NamedTuple):
 
 
 def next_step(curve: Curve, deltas: Iterable[float]) -> Step:
-    """What to run next for the losses allowed, in points."""
+    """The next runs for the allowed losses, in points."""
     pairs = _Pairs(curve)
     first = dict.fromkeys(
         pair for k in _coarse(curve.ks) if k not in pairs.losses for pair in pairs.more(k)
@@ -114,7 +114,7 @@ class _Pairs:
         self.losses = dict(self._losses())
 
     def _losses(self) -> Iterator[tuple[int, float]]:
-        """Of each K that was run: its mean over the seeds that it shares with K=0."""
+        """The mean of each K that was run, over the seeds that it shares with K=0."""
         full = {seed: value for (k, seed), value in self.points.items() if k == 0}
         for k in self.curve.ks:
             losses = [
@@ -171,7 +171,7 @@ _LARGER = 0.02
 
 
 class Verdict(NamedTuple):
-    """Of K as the answer. `risk`: the share of draws in which it is off by more than the
+    """Judges K as the answer. `risk`: the share of draws in which it is off by more than the
     tolerance; `blame`: for each K, the share in which that is where the error lies."""
 
     risk: float

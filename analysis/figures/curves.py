@@ -288,7 +288,7 @@ def _heat(axes: Axes, cells: Sequence[Row]) -> Any:
     every = max(1, math.ceil(max(len(here), len(there)) / 13))
     axes.set_xticks(range(0, len(there), every), [str(layer) for layer in there[::every]])
     axes.set_yticks(range(0, len(here), every), [str(layer) for layer in here[::every]])
-    other = "pre-trained" if cells[0]["with_pretrained"] else "full network's"
+    other = "pre-trained" if cells[0]["with_pretrained"] else "full model's"
     axes.set_xlabel(f"{other} layer")
     axes.set_ylabel(f"{network_name(cells[0])} layer")
     return image

@@ -166,7 +166,7 @@ _ALL = (
         height=lambda rows: 3.4,
         asked="FROM layers WHERE measure = 'similarity'",
         not_asked=f"no similarity in this store: {_setting('similarity')}",
-        in_the_way="no similarity of full networks in this store, only of others (of pruned ones), "
+        in_the_way="no similarity of full models in this store, only of others (of pruned ones), "
         f"or no numbers: {_setting('similarity')}",
     ),
     FigureDef(
@@ -254,7 +254,7 @@ _ALL = (
         not_asked="no probes or CKA of a network without feed-forwards in this store: add "
         "`feed_forward: [none, top 3]` and `measure: {probes: [full, pruned], cka: pruned}` to "
         f"{_REDUCED}, and run it again",
-        in_the_way="no probes, and no CKA with the full network, of a network of the procedure "
+        in_the_way="no probes, and no CKA with the full model, of a network of the procedure "
         f"direct without feed-forwards, or no numbers: add the procedure direct to {_REDUCED}",
     ),
 )

@@ -65,7 +65,7 @@ def _k_first(entry: tuple[str, Any]) -> tuple[bool, float]:
 
 
 def _span(rows: Sequence[Row]) -> tuple[float, float]:
-    """Of the axis: bars that all start at 0 would all look alike. Labelled ones need some room."""
+    """Limits of the axis: bars from 0 would all look alike. Labelled bars need some room."""
     known = [row for row in rows if row["mean"] is not None]
     low, high = (pick(row["mean"] for row in known) for pick in (min, max))
     labelled = [row["mean"] for row in known if row["threshold"] is not None]
@@ -245,7 +245,7 @@ def measured_tasks(row: Row) -> str:
 
 
 class _Panel(NamedTuple):
-    """What stands above a panel, and beside and below its axes."""
+    """The title of a panel and the labels of its axes."""
 
     title: str
     value: str

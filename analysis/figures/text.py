@@ -138,7 +138,7 @@ def feed_forward_layers(rows: Sequence[Row]) -> str:
                     f"{last['layer']}"
                 )
         parts.append(f"{panels.network_name(same_layers[0])}, {', '.join(said)}")
-    start = "Classifier on each layer in points, and CKA of attention outputs with the full network"
+    start = "Classifier on each layer in points, and CKA of attention outputs with the full model"
     return _sentence(f"{start}, by feed-forwards removed (procedure direct)", parts)
 
 

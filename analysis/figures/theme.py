@@ -60,7 +60,7 @@ def name(text: object) -> str:
 
 
 def colour(index: int, count: int) -> Any:
-    """Of so many in an order."""
+    """A colour for one of so many in an order."""
     if count <= len(COLOURS):
         return COLOURS[index]
     from matplotlib import colormaps

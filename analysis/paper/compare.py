@@ -276,7 +276,7 @@ def _notes(compared: Sequence[Compared]) -> tuple[str, ...]:
 
 
 def _highest(compared: Iterable[Compared]) -> tuple[str, ...]:
-    """What the paper's Table 4 sets in bold, and whether it is so of ours."""
+    """The bold entries of the paper's Table 4, and whether ours agree."""
     tasks: dict[str, list[Compared]] = {}
     for item in compared:
         tasks.setdefault(item.column, []).append(item)

@@ -1,4 +1,4 @@
-"""What surrounds a report's answer: what was asked, what is missing, where numbers come from."""
+"""The sections around a report's answer: request, missing results, sources."""
 
 from __future__ import annotations
 
@@ -90,7 +90,7 @@ def _state(row: Row) -> str:
 
 
 def _recipe(row: Row) -> str:
-    """Of a trial's record: `learning rate 2e-05, batch 32, 3 epochs, at most 128 tokens, ...`."""
+    """A trial's recipe: `learning rate 2e-05, batch 32, 3 epochs, at most 128 tokens, ...`."""
     return ", ".join(
         f"{before}{value:{form}}{after}" for before, value, form, after in _parts(row) if value
     )
@@ -172,7 +172,7 @@ SELECT
 
 
 def gaps(catalog: Catalog, store: str) -> Gaps:
-    """Of the sweeps of the catalog; `store` is its location, for the commands."""
+    """The gaps of the catalog's sweeps; `store` is its location, for the commands."""
     failed, open_ = catalog.query(_FAILED), catalog.query(_OPEN)
     sheets = []
     if failed.num_rows:
@@ -230,7 +230,7 @@ def _sentences(counts: Mapping[str, int]) -> Iterator[str]:
     shared = f" ({trials} trial{'' if trials == 1 else 's'})" if trials < open_ else ""
     yield (
         f"Without a score: {open_} of {asked} cells{shared}. A mean over them is shown as missing, "
-        "and an answer that hangs on them is an interval."
+        "and an answer that depends on them is an interval."
         if open_
         else f"Each of the {asked} cells has a record."
     )
@@ -316,7 +316,7 @@ _TITLES = {
 
 
 def origin(catalog: Catalog, store: Store) -> Origin:
-    """Of the trials and sweeps of the catalog, which is of the store."""
+    """Sources of the catalog's trials and sweeps."""
     return Origin(
         facts=[
             Fact("store", redact_text(store.location)),

@@ -46,7 +46,7 @@ _SPLITS = "SELECT trial_id, coalesce(epoch_metrics[1].split, 'validation') AS sp
 
 
 class _Known(NamedTuple):
-    """What the other tables say of networks, by what they are looked up by."""
+    """Values of networks from the other tables, by their look-up keys."""
 
     intervals: Mapping[tuple[Any, ...], Row]  # by _CURVE
     sizes: Mapping[tuple[Any, ...], Sequence[Row]]  # by sweep, model and kept layers
@@ -151,11 +151,11 @@ def _said(full: Row | None, depth: int) -> str:
     said = f"All {depth} layers: {full['mean']:.2f} {metric}, {seeds}."
     if full["majority"] is None:
         return said
-    return f"{said} The constant answer: {full['majority']:.2f}."
+    return f"{said} Majority-class score: {full['majority']:.2f}."
 
 
 def _choice(rows: Sequence[Row], known: _Known) -> Choice:
-    """Of one loss. `rows`: one per procedure and strategy."""
+    """The answer for one loss. `rows`: one per procedure and strategy."""
     loss = phrases.allowed_loss(rows[0])
     sure = [row for row in rows if row["n_seeds"]]
     if not sure:

@@ -67,7 +67,7 @@ def gather(
 
 
 class Live(NamedTuple):
-    """What the dashboard's page has of a report: its answer, and the scores behind it."""
+    """The dashboard's part of a report: its answer, and the scores behind it."""
 
     answers: Sequence[Answer]
     drawings: Sequence[Drawing]
@@ -133,11 +133,11 @@ def _figures(catalog: Catalog, tell: Callable[[str], None]) -> Shown:
 
 
 def _paper(catalog: Catalog, options: str) -> tuple[list[Sheet], str]:
-    """The paper's tables in which something of the store stands beside the paper's numbers."""
+    """The paper's tables for which the store has something to compare."""
     if not stands(models(catalog).items(), {}).of:
         return [], (
-            "The store has none of the models of Poor Man's BERT, so nothing stands beside its "
-            "tables. `lp-sweep paper --model OURS=PAPER'S` compares another of as many layers."
+            "The store has none of the models of Poor Man's BERT to compare with its tables. "
+            "`lp-sweep paper --model YOURS=PAPER'S` compares another with as many layers."
         )
     sheets, empty = [], []
     for number in PAPER_TABLES:

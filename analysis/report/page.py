@@ -1,4 +1,4 @@
-"""What a page says, as plain named values. Text as it was found: the template escapes all of it.
+"""The contents of a page, as plain named values. Text is unchanged: the template escapes all of it.
 
 `gather` fills a Page from a store, `writing` lays it out. Nothing here knows HTML or SQL.
 """
@@ -26,7 +26,7 @@ class Choice(NamedTuple):
     loss: str  # 1 point
     layers: str  # 10, or 4–6 where missing cells leave it open
     doubt: str  # why it is open, or not known; "" where it is neither
-    untaught: str  # that the network with all layers learned nothing; "" where it did
+    untaught: str  # a warning that the full model did not learn; "" if it did
     network: str  # top K=2
     kept: Sequence[bool]  # of each layer, the lowest first; () where no network is known
     facts: Sequence[Fact]  # score, interval, size, speed
@@ -34,7 +34,7 @@ class Choice(NamedTuple):
 
 
 class Answer(NamedTuple):
-    """Of one task of one model: a choice per allowed loss."""
+    """The answer for one task of one model: a choice per allowed loss."""
 
     sweep: str
     model: str
@@ -68,7 +68,7 @@ class Asked(NamedTuple):
 
 
 class Gaps(NamedTuple):
-    """What is missing, failed or was seen once only: tables, and sentences."""
+    """Missing, failed and single-seed results: tables and sentences."""
 
     sentences: Sequence[str]
     sheets: Sequence[Sheet]

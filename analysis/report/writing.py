@@ -40,7 +40,7 @@ _DOCTYPE = b"<!doctype html"
 
 
 class Written(NamedTuple):
-    """What `write_report` left: the page, its bytes, the figures, and what could not be read."""
+    """Result of `write_report`: the page, its bytes, the figures, and what could not be read."""
 
     page: Path
     size: int

@@ -124,7 +124,7 @@ def init(
 
 @app.command()
 def schema(
-    markdown: Annotated[bool, typer.Option("--markdown", help="As a page for people.")] = False,
+    markdown: Annotated[bool, typer.Option("--markdown", help="Print a Markdown page.")] = False,
 ) -> None:
     """Print every key of a sweep file, as a JSON Schema or as a page.
 

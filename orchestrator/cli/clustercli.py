@@ -38,7 +38,7 @@ app = typer.Typer(no_args_is_help=True)
 
 @app.callback()
 def _root() -> None:
-    """Write a cluster file for `ray up`; check one before it costs money, and a cluster that is up.
+    """Write a cluster file for `ray up`, validate it, and check a running cluster.
 
     Example: lp-sweep cluster init aws --gpus 8
     """
@@ -188,7 +188,8 @@ _GIB = 2**30
 @app.command()
 def check(
     file: Annotated[
-        str | None, typer.Argument(help="Sweep file; without one only machines and store.")
+        str | None,
+        typer.Argument(help="Sweep file; without it, only machines and store are checked."),
     ] = None,
     overrides: Overrides = None,
     store: StoreOption = None,
@@ -199,8 +200,8 @@ def check(
     cache_dir: CacheDirOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Look at every machine of a cluster that is up: versions, GPUs, store, models and data, disk
-    and clock. Exit 4 where one can't do the sweep.
+    """Check every machine of a running cluster: versions, GPUs, store, models and data, disk and
+    clock. Exit 4 if one can't run the sweep.
 
     Example: lp-sweep cluster check sweep.yaml --address auto
     """
@@ -251,7 +252,7 @@ def _state(stopped: bool) -> dict[str, str]:
 
 
 def _row(node: Node, checked: Checked) -> dict[str, str]:
-    """What is not known is left out."""
+    """A row of the answer, without unknown values."""
     look, row = node.look, {"node": node.name}
     if look is None:
         return row
@@ -290,21 +291,21 @@ class CloudName(StrEnum):
 
 @app.command("watch-spot")
 def watch_spot(
-    cloud: Annotated[CloudName, typer.Argument(help="Whose machine this is.")],
+    cloud: Annotated[CloudName, typer.Argument(help="The cloud of this machine.")],
     address: AddressOption = None,
     cache_dir: CacheDirOption = None,
     node_ip: Annotated[
-        str | None, typer.Option("--node-ip", help="Of this machine's node, as Ray has it.")
+        str | None, typer.Option("--node-ip", help="This machine's IP in Ray.")
     ] = None,
     metadata_url: Annotated[
-        str | None, typer.Option("--metadata-url", help="Of the metadata service.")
+        str | None, typer.Option("--metadata-url", help="The metadata service.")
     ] = None,
     every: Annotated[
-        float, typer.Option("--every", min=0.01, help="Seconds between two looks.")
+        float, typer.Option("--every", min=0.01, help="Seconds between two checks.")
     ] = 5.0,
 ) -> None:
-    """Wait for the cloud's notice that this machine will be taken; then trials write their
-    checkpoints, and Ray drains the node. Runs beside Ray on each spot machine.
+    """Wait for the cloud's preemption notice; then trials write checkpoints, and Ray drains the
+    node. Runs next to Ray on each spot machine.
 
     Example: lp-sweep cluster watch-spot aws --address $RAY_HEAD_IP:6379
     """

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 def sweeps(ctx: typer.Context) -> list[str]:
-    """Of the store that the line names, or LP_SWEEP_STORE, or the one in this folder."""
+    """Sweeps of the store on the command line, in LP_SWEEP_STORE or in this folder."""
     return _names(ctx, lambda store: store.names("sweeps"))
 
 
@@ -31,7 +31,7 @@ def trials(ctx: typer.Context) -> list[str]:
 
 
 def trials_and_pretrained(ctx: typer.Context) -> list[str]:
-    """What `cka` compares a network with."""
+    """Trials, and `pretrained`: what `cka` compares a network with."""
     return [*trials(ctx), "pretrained"]
 
 

@@ -69,7 +69,7 @@ def submit(options: RunOptions, *, as_json: bool) -> int:
 
 
 def job_words(typed: Sequence[str]) -> list[str]:
-    """What was typed, for a driver on the head: without what is about this terminal."""
+    """The typed command for a driver on the head, without options for this terminal."""
     verb, *rest = typed
     kept = [word for word in rest if word not in ("--detach", "--json")]
     while "--address" in kept:

@@ -28,12 +28,12 @@ from lp_sweep.trials.select import by_position
 
 app = typer.Typer()
 
-OutOption = Annotated[Path, typer.Option("--out", help="Folder to make.")]
+OutOption = Annotated[Path, typer.Option("--out", help="Folder to create.")]
 ForceOption = Annotated[bool, typer.Option("--force", help="Overwrite an earlier export there.")]
 PushOption = Annotated[
-    str | None, typer.Option("--push-to-hub", help="Send it to this repository of the hub, too.")
+    str | None, typer.Option("--push-to-hub", help="Also send it to this hub repository.")
 ]
-PrivateOption = Annotated[bool, typer.Option("--private", help="Of a repository that is new.")]
+PrivateOption = Annotated[bool, typer.Option("--private", help="Create the repository as private.")]
 
 
 @app.command()
@@ -43,15 +43,15 @@ def export(
         str | None, typer.Argument(help="A trial's identifier, or the beginning of one.")
     ] = None,
     best: Annotated[
-        bool, typer.Option("--best", help="The smallest network of --task within --within.")
+        bool, typer.Option("--best", help="The smallest network on --task within --within.")
     ] = False,
     task: Annotated[
         str | None,
         typer.Option("--task", autocompletion=completion.tasks, help="--best: on this task."),
     ] = None,
-    within: Annotated[float, typer.Option("--within", help="--best: the loss allowed.")] = 1.0,
+    within: Annotated[float, typer.Option("--within", help="--best: the allowed loss.")] = 1.0,
     unit: Annotated[
-        Unit, typer.Option("--unit", help="--best: points, or percent of the full score.")
+        Unit, typer.Option("--unit", help="--best: points, or percent of the full model's score.")
     ] = Unit.points,
     model: Annotated[str | None, typer.Option("--model", help="--best: only this model.")] = None,
     strategy: Annotated[
@@ -70,7 +70,7 @@ def export(
     store: StoreOption = None,
     file: Annotated[
         str | None,
-        typer.Option("--file", help="Sweep file that says where model and data are. [sweep.yaml]"),
+        typer.Option("--file", help="Sweep file that names model and data. [sweep.yaml]"),
     ] = None,
     data_dir: DataDirOption = None,
     offline: OfflineOption = False,
@@ -79,14 +79,14 @@ def export(
     force: ForceOption = False,
     accept_retrained: Annotated[
         bool,
-        typer.Option("--accept-retrained", help="Also where training again gives another score."),
+        typer.Option("--accept-retrained", help="Accept another score after training again."),
     ] = False,
-    onnx: Annotated[bool, typer.Option("--onnx", help="Write onnx/model.onnx, too.")] = False,
+    onnx: Annotated[bool, typer.Option("--onnx", help="Also write onnx/model.onnx.")] = False,
     push_to_hub: PushOption = None,
     private: PrivateOption = False,
     as_json: JsonOption = False,
 ) -> None:
-    """Write a trained network as a folder that plain transformers loads, tried before it is there.
+    """Write a trained network as a folder for plain transformers, verified before it appears.
 
     Example: lp-sweep export --best --task rte --within 1 --out smaller
     """
@@ -128,7 +128,7 @@ def export(
 
 @app.command()
 def prune(
-    model: Annotated[str, typer.Argument(help="A model folder, or a model of the hub.")],
+    model: Annotated[str, typer.Argument(help="A model folder, or a hub model.")],
     out: OutOption,
     strategy: Annotated[
         str | None,
@@ -138,12 +138,12 @@ def prune(
             help=f"{by_position()}.",
         ),
     ] = None,
-    k: Annotated[int | None, typer.Option("--k", help="How many layers go.")] = None,
+    k: Annotated[int | None, typer.Option("--k", help="How many layers to drop.")] = None,
     layers: Annotated[
-        str | None, typer.Option("--layers", help="The layers that stay: 1,2,5. 1 is the lowest.")
+        str | None, typer.Option("--layers", help="Layers to keep, such as 1,2,5; 1 is the lowest.")
     ] = None,
     revision: Annotated[
-        str | None, typer.Option("--revision", help="Of a hub model: commit, branch or tag.")
+        str | None, typer.Option("--revision", help="Hub commit, branch or tag.")
     ] = None,
     offline: OfflineOption = False,
     force: ForceOption = False,
@@ -151,7 +151,7 @@ def prune(
     private: PrivateOption = False,
     as_json: JsonOption = False,
 ) -> None:
-    """Write a pre-trained model without some of its layers, to be fine-tuned elsewhere.
+    """Write a pre-trained model without some of its layers, to fine-tune elsewhere.
 
     Example: lp-sweep prune bert-base-cased --strategy top --k 6 --out bert-6-layers
     """
@@ -193,7 +193,7 @@ def _check_push(repo_id: str | None, offline: bool, private: bool) -> None:
 
 
 def _finish(told: dict[str, Any], repo_id: str | None, private: bool, as_json: bool) -> None:
-    """Send it where that is asked for; then the folder, or all that is known of it, to stdout."""
+    """Push the folder if asked to; then print the folder, or everything known about it."""
     if repo_id is not None:
         from lp_sweep.orchestrator.export.folder import push
 

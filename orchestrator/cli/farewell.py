@@ -1,4 +1,4 @@
-"""What is said of a run at its end, and what to do next."""
+"""Prints the end of a run: its result and the next command."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _FAILURES_SHOWN = 10
 
 
 def farewell(result: RunResult, options: RunOptions, *, as_json: bool) -> int:
-    """Say it on stderr, with --json on stdout also; gives the exit code."""
+    """Prints the end of the run on stderr, and JSON on stdout if asked; returns the exit code."""
     for line in _lines(result, options):
         say(line)
     if as_json:
@@ -36,16 +36,16 @@ def _lines(result: RunResult, options: RunOptions) -> Iterator[str]:
     again, retry = _again("run", store, options), _again("retry", store, options)
     where = shlex.quote(store.location)
     if outcome.stopped_by in ("max-hours", "max-cost"):
-        yield f"this run has used {used.sentence()}; the next one counts anew."
-        yield "What was under way goes on from its last checkpoint."
+        yield f"this run has used {used.sentence()}; the next one starts counting at 0."
+        yield "Interrupted trials continue from their last checkpoints."
     yield from _failures(outcome.failed, where)
     if outcome.stopped_by:
         yield from _stopped(outcome, again, retry)
     elif left := result.left_failed:
-        yield f"{outcome.done} done in this run; of the sweep {left} have failed."
-        yield f"Try the failed again: {retry}"
+        yield f"{outcome.done} done in this run; {left} of the sweep's trials failed."
+        yield f"Retry them: {retry}"
     elif pending := len(outcome.plan.missing()):
-        yield f"{outcome.done} done in this run, {pending} not tried yet. Do them: {again}"
+        yield f"{outcome.done} done in this run, {pending} pending. Go on: {again}"
     else:
         yield f"complete: {_done(outcome)}. Records: {store.location}"
         if outcome.plan.totals()["cells_not_needed"]:
@@ -54,7 +54,7 @@ def _lines(result: RunResult, options: RunOptions) -> Iterator[str]:
 
 
 def _again(verb: str, store: Store, options: RunOptions) -> str:
-    """The command that goes on."""
+    """The command that continues the sweep."""
     given: dict[str, object] = {
         "--address": options.address,
         "--cache-dir": options.cache_dir,
@@ -77,37 +77,37 @@ def _failures(failed: dict[str, str], where: str) -> Iterator[str]:
 
 def _stopped(outcome: Outcome, again: str, retry: str) -> Iterator[str]:
     if outcome.stopped_by == "store":
-        yield f"stopped: the store refused for too long: {outcome.store_error}"
+        yield f"stopped: the store was unreachable for too long: {outcome.store_error}"
         yield _spooled(outcome)
-        yield f"Mend the store, then go on: {again}"
+        yield f"Fix the store, then go on: {again}"
     elif outcome.stopped_by == "ray":
         yield f"stopped: Ray was lost: {outcome.ray_error}."
         yield f"{outcome.done} done in this run. Go on: {again}"
     elif outcome.stopped_by == "failures":
         yield f"stopped after {len(outcome.failed)} failures. Go on with the rest: {again}"
-        yield f"Try the failed again: {retry}"
+        yield f"Retry the failed trials: {retry}"
     else:
         yield f"stopped by {outcome.stopped_by}: {outcome.done} done in this run. Go on: {again}"
 
 
 def _spooled(outcome: Outcome) -> str:
     if not outcome.spooled:
-        return "No finished trial waits."
+        return "All finished trials are in the store."
     return (
-        f"{len(outcome.spooled)} finished trials wait in the spools of their nodes; the next run "
-        "brings them to the store."
+        f"{len(outcome.spooled)} finished trials wait in their nodes' spools; the next run "
+        "stores them."
     )
 
 
 def _done(outcome: Outcome) -> str:
     what = f"{outcome.done} done in this run" if outcome.done else "nothing was missing"
     if outcome.done_elsewhere:
-        what += f", {outcome.done_elsewhere} by another run meanwhile"
+        what += f", {outcome.done_elsewhere} by another run"
     return what
 
 
 def answer_command(strategies: Iterable[StrategyEntry], where: str) -> str:
-    """What prints the answers of a sweep, for the losses that it searched for."""
+    """The command that prints a sweep's answers, for the losses that it searched for."""
     losses = searched_losses(strategies)
     named = f" --within {','.join(f'{loss:g}' for loss in losses)}"
     return (

@@ -17,14 +17,14 @@ if TYPE_CHECKING:
 app = typer.Typer()
 
 RunArgument = Annotated[
-    str | None, typer.Argument(metavar="RUN", help="As `run --detach` named it. [the last]")
+    str | None, typer.Argument(metavar="RUN", help="Name from `run --detach`. [the last run]")
 ]
 JobAddressOption = Annotated[
     str | None,
     typer.Option(
         "--address",
         envvar=["LP_SWEEP_ADDRESS", "RAY_API_SERVER_ADDRESS", "RAY_ADDRESS"],
-        help="Of the cluster or its job server, http://127.0.0.1:8265. [this machine's]",
+        help="The cluster or its job server, http://127.0.0.1:8265. [this machine's]",
     ),
 ]
 _SHOWN = 10
@@ -32,7 +32,7 @@ _SHOWN = 10
 
 @app.command()
 def attach(run: RunArgument = None, address: JobAddressOption = None) -> None:
-    """Follow what a detached run prints, and end with its exit code. Ctrl-C leaves the run alone.
+    """Show the output of a detached run and end with its exit code. Ctrl-C leaves it running.
 
     Example: lp-sweep attach lp-sweep-3f9a2c71
     """
@@ -60,8 +60,8 @@ def attach(run: RunArgument = None, address: JobAddressOption = None) -> None:
 
 @app.command()
 def stop(run: RunArgument = None, address: JobAddressOption = None) -> None:
-    """End a detached run as Ctrl-C would: what is done is in the store, and the rest goes on from
-    its checkpoints with the next run.
+    """Stop a detached run as Ctrl-C would: finished trials stay in the store, and the next run
+    continues the others from their checkpoints.
 
     Example: lp-sweep stop lp-sweep-3f9a2c71
     """
@@ -75,7 +75,7 @@ def stop(run: RunArgument = None, address: JobAddressOption = None) -> None:
     ended = jobs.stop(job.id)
     if ended is None:
         raise PreflightError(
-            f"{job.id} has not ended, {STOP_SECONDS} s after it was told to. What it says: "
+            f"{job.id} has not ended, {STOP_SECONDS} s after the request. Its last output: "
             f"{again('attach', job.id, jobs)}"
         )
     last = [line for line in jobs.log(job.id).splitlines() if line.startswith("stopped ")]

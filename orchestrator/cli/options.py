@@ -31,7 +31,7 @@ class Format(StrEnum):
 
 
 class Unit(StrEnum):
-    """What a loss is counted in."""
+    """The unit of a loss."""
 
     points = "points"
     percent = "percent"
@@ -61,7 +61,7 @@ StoreOption = Annotated[
 ]
 DataDirOption = Annotated[
     Path | None,
-    typer.Option("--data-dir", help="GLUE as <task>/train.parquet, not the hub."),
+    typer.Option("--data-dir", help="GLUE from files <task>/train.parquet, not from the hub."),
 ]
 OfflineOption = Annotated[bool, typer.Option("--offline", help="Never ask the hub.")]
 AddressOption = Annotated[
@@ -81,40 +81,40 @@ ClusterFileOption = Annotated[
 ]
 ManifestOption = Annotated[
     Path | None,
-    typer.Option("--manifest", help="Pinned revisions. [sweep.manifest.json beside sweep.yaml]"),
+    typer.Option("--manifest", help="Pinned revisions. [sweep.manifest.json next to sweep.yaml]"),
 ]
 FailFastOption = Annotated[
-    bool, typer.Option("--fail-fast", help="Stop at once when a trial has failed.")
+    bool, typer.Option("--fail-fast", help="Stop at the first failed trial.")
 ]
 MaxFailuresOption = Annotated[
     int | None,
-    typer.Option("--max-failures", min=1, help="Start nothing more after N failed trials."),
+    typer.Option("--max-failures", min=1, help="Start no more trials after N failures."),
 ]
 MaxHoursOption = Annotated[
     float | None,
-    typer.Option("--max-hours", min=0.0, help="Stop after so many hours."),
+    typer.Option("--max-hours", min=0.0, help="Stop after this many hours."),
 ]
 MaxCostOption = Annotated[
     float | None,
     typer.Option(
         "--max-cost",
         min=0.0,
-        help="Stop when the machines have cost so much, at the cluster file's prices.",
+        help="Stop at this cost of the machines, at the cluster file's prices.",
     ),
 ]
 MirrorOption = Annotated[
     list[MirrorKind] | None,
-    typer.Option("--mirror", help="Show each trial that ends there, too. May be repeated."),
+    typer.Option("--mirror", help="Also copy each finished trial there. May be repeated."),
 ]
 DetachOption = Annotated[
     bool,
-    typer.Option("--detach", help="As a job of the cluster: it goes on without this terminal."),
+    typer.Option("--detach", help="Run as a job of the cluster, independent of this terminal."),
 ]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 EventsOption = Annotated[
-    bool, typer.Option("--events", help="Print what happens as it does: a JSON object a line.")
+    bool, typer.Option("--events", help="Print events as they happen, one JSON object per line.")
 ]
-FormatOption = Annotated[Format, typer.Option("--format", "-f", help="How to print it.")]
+FormatOption = Annotated[Format, typer.Option("--format", "-f", help="Output format.")]
 SweepOption = Annotated[
     str | None,
     typer.Option(
@@ -128,7 +128,7 @@ SetupOption = Annotated[
     typer.Option(
         "--setup",
         min=1,
-        help="An earlier recipe, data or model of the sweep: `table setups` numbers them.",
+        help="An earlier recipe, data or model; `table setups` numbers them.",
     ),
 ]
 TrialArgument = Annotated[
@@ -141,7 +141,7 @@ TrialArgument = Annotated[
 
 
 def losses(within: str) -> tuple[float, ...]:
-    """What `--within` says. Raises SpecError."""
+    """The losses of `--within`. Raises SpecError."""
     try:
         return tuple(float(part) for part in within.split(","))
     except ValueError:
@@ -170,7 +170,7 @@ class RunFlags:
 
 @dataclass(frozen=True, kw_only=True)
 class Printing:
-    """What a command that trains prints."""
+    """The output options of a command that trains."""
 
     as_json: JsonOption = False
     events: EventsOption = False

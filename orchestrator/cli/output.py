@@ -54,7 +54,7 @@ def _harmless(text: str, form: str) -> str:
 
 
 def _encodable(text: str) -> str:
-    """What a terminal of another encoding can't show is spelt out, as it is on stderr."""
+    """Spells out characters that the terminal's encoding can't show, as stderr does."""
     encoding = getattr(sys.stdout, "encoding", None) or "utf-8"
     return text.encode(encoding, "backslashreplace").decode(encoding)
 

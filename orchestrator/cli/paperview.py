@@ -58,7 +58,7 @@ def tables_text(catalog: Catalog, asked: Asked) -> str:
 
 
 def _stranger(catalog: Catalog, names: Mapping[str, str]) -> str:
-    """What is said of a store with none of the paper's models, and the next step; "" of others."""
+    """A note for a store with none of the paper's models, with the next step; "" for others."""
     found = models(catalog)
     stand = stands(found.items(), names)
     if stand.of:

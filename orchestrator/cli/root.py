@@ -110,7 +110,7 @@ def _rows(name: str, command: Any) -> list[tuple[str, str]]:
 
 
 def _meant(message: str) -> str:
-    """Of `'tabel' is not one of 'tasks', 'speed'.`: which is near."""
+    """Suggests the nearest word for `'tabel' is not one of 'tasks', 'speed'.`"""
     given, sign, allowed = message.partition(" is not one of ")
     if not sign:
         return ""
@@ -164,7 +164,7 @@ class Option(NamedTuple):
 
 
 def options_of(command: Any, name: str = "") -> Iterator[Option]:
-    """Of a typer command and all below it, but for `--help`."""
+    """Every option of a typer command and its subcommands, except `--help`."""
     for parameter in command.params:
         if parameter.param_type_name == "option":
             yield Option(name, next(o for o in parameter.opts if o.startswith("--")), parameter)
@@ -178,7 +178,7 @@ def variable_of(flag: str) -> str:
 
 
 def give_variables(root: Any) -> None:
-    """To each option that has none and may have one. Help and errors then name it."""
+    """Gives each option its variable; help and errors then name it."""
     for option in options_of(root):
         if option.parameter.envvar is None and option.wanted:
             option.parameter.envvar = variable_of(option.flag)

@@ -47,7 +47,7 @@ def run(
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Only plan.")] = False,
     printing: Printing,
 ) -> None:
-    """Do what a sweep file asks for and the store does not have yet.
+    """Train what a sweep file asks for and the store does not have yet.
 
     Example: lp-sweep run sweep.yaml task=rte seed=42,43
     """
@@ -69,7 +69,7 @@ def resume(
     flags: RunFlags,
     printing: Printing,
 ) -> None:
-    """Go on with an interrupted sweep. The same as `run`, which always does what is missing.
+    """Continue an interrupted sweep. The same as `run`, which always trains only what is missing.
 
     Example: lp-sweep resume sweep.yaml
     """
@@ -86,7 +86,7 @@ def retry(
             help="[sweep file] [failed trials] [key=value]; default sweep.yaml, all.",
         ),
     ] = None,
-    failed: Annotated[bool, typer.Option("--failed", help="All that failed: the default.")] = False,
+    failed: Annotated[bool, typer.Option("--failed", help="All failures (the default).")] = False,
     error_type: Annotated[
         str | None, typer.Option("--type", help="Only failures of this type, such as bug.")
     ] = None,
@@ -94,7 +94,7 @@ def retry(
     flags: RunFlags,
     printing: Printing,
 ) -> None:
-    """Try again what has failed; `run` leaves alone what would only fail in the same way.
+    """Retry failed trials, including those that `run` skips because they would fail again.
 
     Example: lp-sweep retry sweep.yaml --type out_of_memory
     """
@@ -151,12 +151,12 @@ def plan(
         typer.Option(
             "--audit",
             autocompletion=completion.sweeps,
-            help="Of this sweep of the store: estimated and actual hours.",
+            help="Compare estimated and actual hours of this sweep of the store.",
         ),
     ] = None,
     form: FormatOption = Format.table,
 ) -> None:
-    """Show what a sweep file asks for, what the store has, and an estimate of hours and price.
+    """Show a sweep's cells and trials, what the store has, and an estimate of hours and price.
 
     Example: lp-sweep plan sweep.yaml --json | jq .totals
     """

@@ -132,7 +132,7 @@ def _number(column: Any, cells: Mapping[Any, float | None], digits: int) -> str:
 
 
 def _timings_text(speed: Mapping[str, Any]) -> list[str]:
-    """Of which network, where, and a line for each quantity and batch."""
+    """A speed measurement: its network, its device, and a line for each quantity and batch."""
     kept = ranges(speed["kept_layers"])
     gone = speed["removed_feed_forwards"]
     without = f" without feed-forwards {ranges(gone)}" if gone else ""

@@ -38,15 +38,15 @@ def status(
     as_json: JsonOption = False,
     watch: Annotated[bool, typer.Option("--watch", help="Follow one sweep until Ctrl-C.")] = False,
     every: Annotated[
-        str | None, typer.Option("--every", help="With --watch: time between two looks. [5s]")
+        str | None, typer.Option("--every", help="With --watch: time between updates. [5s]")
     ] = None,
 ) -> None:
-    """Say how far each sweep of a store is, and which runs work on it.
+    """Show the progress of each sweep in a store, and the runs that use it.
 
     Example: lp-sweep status --store lp-sweep-store --watch
     """
     if every is not None and not watch:
-        raise SpecError("--every is for --watch.")
+        raise SpecError("--every needs --watch.")
     if watch:
         from lp_sweep.orchestrator.cli import watching
 
@@ -100,10 +100,10 @@ def dashboard(
     store: StoreOption = None,
     sweep: SweepOption = None,
     port: Annotated[
-        int, typer.Option("--port", min=0, max=65535, help="Of 127.0.0.1; 0: any that is free.")
+        int, typer.Option("--port", min=0, max=65535, help="Port of 127.0.0.1; 0: any free one.")
     ] = 8080,
 ) -> None:
-    """Show the sweeps of a store on a page of this machine, which follows the store. Only reads.
+    """Serve a live page with the sweeps of a store, on this machine. Only reads.
 
     Example: lp-sweep dashboard --store lp-sweep-store --port 8080
     """
@@ -114,7 +114,7 @@ def dashboard(
 
 @app.command()
 def show(trial: TrialArgument, store: StoreOption = None, as_json: JsonOption = False) -> None:
-    """Print all that is stored of a trial: scores, recipe, data, model, versions, machine, command.
+    """Print a trial's whole record: scores, recipe, data, model, versions, machine, command.
 
     Example: lp-sweep show t1-0c1f --store lp-sweep-store
     """
@@ -139,7 +139,7 @@ def logs(trial: TrialArgument, store: StoreOption = None, as_json: JsonOption = 
 
 @app.command()
 def compact(store: StoreOption = None, as_json: JsonOption = False) -> None:
-    """Merge small records into large files, so that queries read fewer. Safe while a sweep runs.
+    """Merge small records into large files, for faster queries. Safe while a sweep runs.
 
     Example: lp-sweep compact --store lp-sweep-store
     """
@@ -155,11 +155,11 @@ def compact(store: StoreOption = None, as_json: JsonOption = False) -> None:
 def doctor(
     store: StoreOption = None,
     fix: Annotated[
-        bool, typer.Option("--fix", help="Set damaged files aside, in the store's set-aside/.")
+        bool, typer.Option("--fix", help="Move damaged files to the store's set-aside/.")
     ] = False,
     as_json: JsonOption = False,
 ) -> None:
-    """Name the files of a store that are torn, foreign or litter; exit 1 while there are some.
+    """List torn, foreign and leftover files of a store; exit 1 if there are some.
 
     Example: lp-sweep doctor --fix
     """
@@ -194,7 +194,7 @@ def _findings_text(store: Store, findings: list[Finding], *, fixed: bool) -> str
 
 @app.command()
 def migrate(store: StoreOption = None, as_json: JsonOption = False) -> None:
-    """Give the records of an older lp-sweep the identifiers of this one; the old ones stay.
+    """Copy records of an older lp-sweep to this version's identifiers; the old ones stay.
 
     Example: lp-sweep migrate --store lp-sweep-store
     """
@@ -219,14 +219,14 @@ _MIRRORED = (
 def mirror(
     to: Annotated[
         list[MirrorKind],
-        typer.Option("--to", envvar="LP_SWEEP_MIRROR", help="Where to. May be repeated."),
+        typer.Option("--to", envvar="LP_SWEEP_MIRROR", help="Where to copy. May be repeated."),
     ],
     store: StoreOption = None,
     sweep: SweepOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Copy the trials of a store into MLflow, Weights & Biases or TensorBoard. What is there
-    already is left as it is.
+    """Copy the trials of a store into MLflow, Weights & Biases or TensorBoard. Trials that are
+    already there stay as they are.
 
     Example: lp-sweep mirror --to mlflow --store lp-sweep-store
     """

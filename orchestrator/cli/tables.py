@@ -43,7 +43,7 @@ def query(
     form: FormatOption = Format.table,
     as_json: JsonOption = False,
 ) -> None:
-    """Ask the store in SQL (DuckDB, read-only). Views: trials cells epochs layers predictions
+    """Query the store in SQL (DuckDB, read-only). Views: trials cells epochs layers predictions
     attempts min_layers task_table strategy_table random_control speed_table
     recipe_differences.
 
@@ -93,7 +93,7 @@ def table(
         typer.Option(
             "--strategy",
             autocompletion=completion.strategies,
-            help="Only this one, or such as 'random*'. May be repeated.",
+            help="Only this one; patterns such as 'random*' work. May be repeated.",
         ),
     ] = None,
     form: FormatOption = Format.table,
@@ -102,7 +102,8 @@ def table(
         str, typer.Option("--within", help="min-layers: allowed losses, comma-separated.")
     ] = "1,2,3",
     unit: Annotated[
-        Unit, typer.Option("--unit", help="min-layers: points, or percent of the full score.")
+        Unit,
+        typer.Option("--unit", help="min-layers: points, or percent of the full model's score."),
     ] = Unit.points,
 ) -> None:
     """Print a table of the paper from the store's records.
@@ -135,23 +136,23 @@ def paper(
         list[int] | None, typer.Option("--table", help="1 to 6; default: all. May be repeated.")
     ] = None,
     check: Annotated[
-        bool, typer.Option("--check", help="Exit 1 where a number differs, or none agrees.")
+        bool, typer.Option("--check", help="Exit 1 if a number differs, or none agrees.")
     ] = False,
     model: Annotated[
         list[str] | None,
         typer.Option(
             "--model",
             envvar="LP_SWEEP_PAPER_MODEL",  # `table --model` is another
-            help="OURS=PAPER'S, such as ./bert=bert-base-cased.",
+            help="YOURS=PAPER'S, such as ./bert=bert-base-cased.",
         ),
     ] = None,
     figures: Annotated[
-        Path | None, typer.Option("--figures", help="Write figures 2 to 5 into this folder, too.")
+        Path | None, typer.Option("--figures", help="Also write figures 2 to 5 into this folder.")
     ] = None,
     form: FormatOption = Format.table,
     as_json: JsonOption = False,
 ) -> None:
-    """Print the tables of Poor Man's BERT from the store, with the paper's number beside each.
+    """Print the tables of Poor Man's BERT from the store, next to the paper's numbers.
 
     Example: lp-sweep paper --table 1 --check --figures figures
     """
@@ -181,14 +182,14 @@ def report(
     setup: SetupOption = None,
     out: Annotated[Path, typer.Option("--out", help="The page to write.")] = Path("report.html"),
     figures: Annotated[
-        Path | None, typer.Option("--figures", help="Write its figures into this folder, too.")
+        Path | None, typer.Option("--figures", help="Also write its figures into this folder.")
     ] = None,
     within: Annotated[
         str, typer.Option("--within", help="Allowed losses in points, comma-separated.")
     ] = "1,2,3",
 ) -> None:
-    """Write a page with the answer, all tables and figures, what is missing and where it is from:
-    one HTML file for any browser, which asks nothing of any network.
+    """Write one HTML page with the answer, all tables and figures, missing cells and sources. It
+    loads nothing from a network.
 
     Example: lp-sweep report --out report.html --figures figures
     """
@@ -219,7 +220,7 @@ def cka(
             autocompletion=completion.trials_and_pretrained, help="Another, or `pretrained`."
         ),
     ],
-    file: Annotated[str, typer.Option("--file", help="The sweep that they are of.")] = "sweep.yaml",
+    file: Annotated[str, typer.Option("--file", help="The trials' sweep file.")] = "sweep.yaml",
     store: StoreOption = None,
     data_dir: DataDirOption = None,
     offline: OfflineOption = False,

@@ -154,8 +154,10 @@ def _check_prices(file: ClusterFile | None) -> None:
         "name it with --cluster; on the head of `ray up` its own is read."
     )
     if file is None:
-        raise SpecError(f"--max-cost needs prices, and no cluster file is named. {how}")
+        raise SpecError(f"--max-cost needs prices, but no cluster file is given. {how}")
     unpriced = [kind.name for kind in file.kinds if kind.price is None and (kind.most or kind.head)]
     if unpriced or not file.kinds:
         lacks = ", ".join(unpriced) or "any kind of machine"
-        raise SpecError(f"--max-cost needs prices, and {file.path} lacks that of {lacks}. {how}")
+        raise SpecError(
+            f"--max-cost needs prices, but {file.path} lacks the price of {lacks}. {how}"
+        )

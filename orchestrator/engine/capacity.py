@@ -110,8 +110,8 @@ def _check_kind(asked: str | None, kinds: Sequence[str], file: ClusterFile | Non
     name = f'"{ACCELERATOR}{asked}": 1'
     hint = f" A kind of machine of {file.path} says so in its resources: {name}." if file else ""
     raise PreflightError(
-        f"no GPU of kind {asked!r}, that resources_per_trial.accelerator_type asks for: the nodes "
-        f"have {', '.join(kinds) or 'no GPU that Ray has a name for'}."
+        f"no GPU of kind {asked!r}, which resources_per_trial.accelerator_type names: the nodes "
+        f"have {', '.join(kinds) or 'no GPU that Ray can name'}."
         f"{did_you_mean(asked, kinds)} Name one of them, leave the key out, or wait for the "
         f"cluster's nodes.{hint}"
     )
@@ -129,14 +129,14 @@ def mixed_note(slots: Slots, accelerators: Sequence[str]) -> str | None:
 
 
 def crowded_note(slots: Slots, other: Announcement) -> str:
-    """Of another run on this machine: each started a Ray of its own, which counts all there is."""
+    """Warns of another run on this machine: each started its own Ray and counts all devices."""
     theirs = f"{other.slots} slot{'' if other.slots == 1 else 's'}" if other.slots else "its slots"
     together = f": together {other.slots + slots.number}" if other.slots else ""
     device = "GPUs" if slots.gpus else f"{os.cpu_count()} cores"
-    mend = "part them by CUDA_VISIBLE_DEVICES, or end" if slots.gpus else "end"
+    fix = "separate them with CUDA_VISIBLE_DEVICES, or stop" if slots.gpus else "stop"
     return (
         f"another run on this machine (pid {other.pid}) has {theirs}, this one {slots.number}"
-        f"{together} on the same {device}, and both are slower: {mend} one. Nothing is lost"
+        f"{together} on the same {device}, so both are slower: {fix} one. Nothing is lost"
     )
 
 
@@ -173,8 +173,8 @@ def at_its_largest(file: ClusterFile, per_trial: PerTrial) -> Largest:
     worker has."""
     if not file.largest():
         raise SpecError(
-            f"{file.path} says of no worker what it has, so nobody knows how many trials it takes: "
-            "in available_node_types give one `resources: {CPU: 8, GPU: 1}` and `max_workers: 4`."
+            f"{file.path} declares no worker resources, so its slots are unknown. Give a worker in "
+            "available_node_types `resources: {CPU: 8, GPU: 1}` and `max_workers: 4`."
         )
     heads = [kind for kind in file.kinds if kind.head]
     resources = [{HEAD: 1.0, "CPU": head.cpus or 0.0, "GPU": head.gpus or 0.0} for head in heads]
@@ -211,7 +211,7 @@ def cut(nodes: Sequence[Size], per_trial: PerTrial) -> Slots:
     if number < 1:
         have = ", ".join(f"{cores:g} CPU and {devices:g} GPU" for cores, devices in nodes)
         raise PreflightError(
-            f"no slot: a trial asks for {cpus:g} CPU and {gpus:g} GPU on one node; the nodes have "
+            f"no slot: a trial needs {cpus:g} CPU and {gpus:g} GPU on one node; the nodes have "
             f"{have or 'nothing'}. Lower resources_per_trial, or wait for the cluster's nodes."
         )
     return Slots(number, cpus, gpus, per_trial.accelerator_type)

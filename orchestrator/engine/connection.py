@@ -89,7 +89,7 @@ class OnRay:
             if self._address or in_vain > _RAYS_IN_VAIN:
                 queue.ray_lost(why)
             else:
-                course.reporter.note(f"Ray was lost: {why}. The run goes on with another one")
+                course.reporter.note(f"Ray was lost: {why}. The run continues with a new one")
                 loss = Loss("node_lost", "Ray was lost with its live trials", why, None)
                 course.lost_all(loss)
 
@@ -133,15 +133,15 @@ def connection(address: str | None) -> Iterator[OwnRay | None]:
     """A driver of the cluster at this address, or of a Ray of our own. Raises PreflightError."""
     if is_job_server(address):
         raise PreflightError(
-            f"{address} is a cluster's job server, and no driver can join there. Let the run be a "
+            f"{address} is a cluster's job server, and no driver can join there. Make the run a "
             "job of the cluster (`lp-sweep run ... --detach`), or start it on the head: ray exec "
             "cluster.yaml 'lp-sweep ... --address auto'."
         )
     check_ray()
     if (ray := sys.modules.get("ray")) and ray.is_initialized():
         raise PreflightError(
-            "this process is connected to a Ray already. Call ray.shutdown() first, or start the "
-            "run in a process of its own."
+            "this process is already connected to a Ray. Call ray.shutdown() first, or start the "
+            "run in another process."
         )
     with _settings(), keep_stdout(), nullcontext() if address else private_ray():
         own = _join(address) if address else _start()

@@ -194,7 +194,7 @@ class Course:
         if again and node and not known:
             self.reporter.note(
                 f"node {node[:8]} is set aside: {len(again)} different trials failed on it in a "
-                f"row, the last with {error_type}; they are tried on other nodes"
+                f"row, the last with {error_type}; they are retried on other nodes"
             )
 
     def _keep_store_errors(self, action: Callable[[], None]) -> None:

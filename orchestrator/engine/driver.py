@@ -96,7 +96,7 @@ def _run(course: Course, engine: Engine, budget: Budget) -> None:
         queue.others.claims = presence
         for run in presence.others():
             reporter.note(
-                f"another run works on this store, and this one shares it: {run.sentence()}"
+                f"another run uses this store, and this one shares the work: {run.sentence()}"
             )
         try:
             engine.run(course, signals)
@@ -168,8 +168,8 @@ def run_sweep(
     reporter.planned(plan)
     if again := plan.trained_again():
         reporter.note(
-            f"{len(again)} finished trials are trained again, for networks that were not kept and "
-            "that others go on from or that are to be measured; their records stay"
+            f"{len(again)} finished trials are trained again: their networks were not kept, and "
+            "other trials or measurements need them. Their records stay"
         )
     sources.hold(plan)
     course = Course(queue, recorder, reporter, options, presence)

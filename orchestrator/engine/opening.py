@@ -62,8 +62,8 @@ def _notes_on_gpus(
     on_gpu = any(spec.kind == "speed" and spec.device_type == "cuda" for spec in speeds)
     if on_gpu and not slots.gpus:
         raise PreflightError(
-            "the sweep asks for speeds on cuda (`measure: {speed: cuda}`), and trials here have no "
-            "GPU. Run it where there is one, or without them: measure.speed=cpu."
+            "the sweep measures speed on cuda (`measure: {speed: cuda}`), but trials here have no "
+            "GPU. Run it on a machine with one, or use measure.speed=cpu."
         )
     if slots.gpus:
         gpus = [gpu for found in everywhere(local_gpus).values() for gpu in found]

@@ -67,7 +67,7 @@ def fit(course: Course, capacity: Capacity) -> None:
                 if not course.queue.live:
                     raise
                 reason = (str(error).strip().splitlines() or [type(error).__name__])[-1]
-                course.reporter.note(f"Ray Tune ended, and is started again: {reason}")
+                course.reporter.note(f"Ray Tune ended and is restarted: {reason}")
                 message = "Ray Tune ended with its live trials"
                 course.lost_all(Loss("worker_lost", message, str(error), None))
             shutil.rmtree(scratch, ignore_errors=True)

@@ -147,8 +147,8 @@ def _base_text(base: Base) -> str:
 
 def _licence_text(base: Base) -> str:
     if base.licence is None:
-        return "The licence of that model is not known to lp-sweep; it holds for this one, too."
-    return f"The licence of that model is {escaped(base.licence)}, and holds for this one, too."
+        return "The licence of that model is unknown to lp-sweep; it also holds for this one."
+    return f"The licence of that model is {escaped(base.licence)}; it also holds for this one."
 
 
 def _scores(record: Record, facts: Facts, split: str) -> str:
@@ -171,7 +171,7 @@ def _scores(record: Record, facts: Facts, split: str) -> str:
         lines.append(f"| all {record['depth']} layers, same recipe and seed | {full:.2f} |")
         lines.append(f"| change | {change} |")
     if record["majority"] is not None:
-        lines.append(f"| the constant answer | {100 * record['majority']:.2f} |")
+        lines.append(f"| majority-class score | {100 * record['majority']:.2f} |")
     note = (
         f"{escaped(facts.chosen)} The score is of the dev set after the last epoch. A network that "
         "was chosen on a dev set scores a little better there than elsewhere: test it on rows of "

@@ -126,7 +126,7 @@ def check_model(model: ModelInput, sizes: dict[str, int], offline: bool) -> int:
     if not model.pinned:
         raise PreflightError(
             f"model {model.name!r}: {model.revision!r} is not pinned to a commit "
-            f"({model.why_not_pinned}), and what it means could change during the sweep. Write "
+            f"({model.why_not_pinned}), and it could change during the sweep. Write "
             f"`revision:` and a commit of 40 hex digits, or run `lp-sweep prefetch` where there is "
             f"a network."
         )

@@ -29,7 +29,7 @@ def pack(files: Iterable[Path], here: Path, target: Path) -> None:
     outside = sorted({os.path.relpath(p, here) for p in found if not p.is_relative_to(here)})
     if outside:
         raise PreflightError(
-            f"what a run takes along is below the current folder, and these are not: "
+            f"a detached run can only take files below the current folder, not "
             f"{listed(outside, most=5)}. Start it from a folder above them. {_ELSEWHERE}"
         )
     total = sum(path.stat().st_size for path in found)
@@ -61,6 +61,6 @@ def check_packed(sweep: Sweep, target: Path) -> None:
     absolute = [str(path) for path in own_files(sweep) if not path.is_relative_to(target)]
     if absolute:
         raise PreflightError(
-            f"the sweep file names {listed(absolute, most=3)} by a path that begins at / or ~, "
-            f"which is of this machine: write it relative to the sweep file. {_ELSEWHERE}"
+            f"the sweep file has paths of this machine, from / or ~: {listed(absolute, most=3)}. "
+            f"Write them relative to the sweep file. {_ELSEWHERE}"
         )

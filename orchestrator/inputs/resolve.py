@@ -178,7 +178,7 @@ def _check_length(key: str, length: int, models: Iterable[ModelInput]) -> None:
     for model in models:
         if model.longest_row is not None and length > model.longest_row:
             raise SpecError(
-                f"{key} is {length}, and model {model.name!r} takes rows of at most "
+                f"{key} is {length}, but model {model.name!r} takes rows of at most "
                 f"{model.longest_row} tokens. Set it to {model.longest_row} or less."
             )
 
@@ -250,8 +250,8 @@ def _refuse_one_for_both(name: str, source: TaskSource) -> None:
         else:
             continue
         raise SpecError(
-            f"task {name!r}: its train and dev sets {how}. The score would be of the rows that "
-            "were trained on. Give other rows for dev."
+            f"task {name!r}: its train and dev sets {how}. The score would cover rows that the "
+            "network was trained on. Give other rows for dev."
         )
 
 

@@ -201,13 +201,9 @@ def unkept_note(plan: Plan, store: Store, keep: str) -> str | None:
     keeps one of, one is enough. Raises StoreError."""
     if keep == "none" or not (count := _unkept(plan, store, one_seed=keep == BEST)):
         return None
-    what = (
-        "networks of which no seed was kept"
-        if keep == BEST
-        else "trials whose networks were not kept"
-    )
+    what = "networks without a kept seed" if keep == BEST else "trials whose networks were not kept"
     return (
-        f"keep: {keep} is for what is trained from now on, not for {count} done {what}. "
+        f"keep: {keep} applies from now on, not to {count} done {what}. "
         "`lp-sweep export TRIAL` trains one of them again; a run with another --store trains all"
     )
 

@@ -76,7 +76,7 @@ def search_states(
         if not any(asked.k == 0 for asked in trials):
             raise SpecError(
                 f"{curve.strategy} of {curve.model} on {curve.task} has no K=0 cell, which `until: "
-                "min_layers` compares with. Exclude fewer cells."
+                "min_layers` needs for comparison. Exclude fewer cells."
             )
         within = entries[curve.strategy].within or WITHIN
         states |= _states(trials, _named(trials, included), within, known.points, ends)

@@ -82,14 +82,18 @@ def _failed_id(name: str, failed: Mapping[str, str], plan: Plan) -> str:
     if len(matches) == 1:
         return failed[matches[0]]
     if matches:
-        raise SpecError(f"{name!r} is the beginning of {len(matches)} failed trials. Give more.")
+        raise SpecError(
+            f"{name!r} is the beginning of {len(matches)} failed trials. Give more characters."
+        )
     known = (*plan.trials, *plan.profiles, *plan.speeds)
     others = [id_ for id_ in known if id_.startswith(name)]
     if others:
         done = others[0] in plan.known.trials or others[0] in plan.known.profiles
         state = "is done" if done else "has not been tried yet: `lp-sweep run` does it"
         raise SpecError(f"{others[0]} has not failed: it {state}.")
-    have = f"Failed: {', '.join(sorted(failed)[:5])}" if failed else "Nothing of it has failed."
+    have = (
+        f"Failed: {', '.join(sorted(failed)[:5])}" if failed else "None of its trials has failed."
+    )
     raise SpecError(
         f"no trial {name!r} in this sweep. {have} (A trial belongs to the sweep file and the "
         "overrides that it ran with: give the same ones.)"

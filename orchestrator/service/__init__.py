@@ -1,1 +1,1 @@
-"""What each verb does, for the command line and Python alike: typed options in, results out."""
+"""The work of each verb, for the command line and Python alike: typed options in, results out."""

@@ -52,9 +52,9 @@ def _work(plan: Plan, name: str) -> Work:
 def _check_kept(store: Store, work: Work) -> None:
     if not has_network(store, work.id):
         raise SpecError(
-            f"the network of {work.id} is not in {store.location}. `keep: all` keeps what is "
-            "trained from then on; `measure: {cka: pruned}` in the sweep file measures what was "
-            "trained before, too."
+            f"the network of {work.id} is not in {store.location}. `keep: all` keeps networks "
+            "trained from then on; `measure: {cka: pruned}` in the sweep file also measures those "
+            "trained before."
         )
 
 
@@ -88,5 +88,5 @@ def _measured(
     rows = store.find("profiles", measure.id)
     if rows is None:
         why = told.get("measures_failed") or told.get("message")
-        raise StoreError(f"no CKA of {work.id}: {why}. `lp-sweep logs {measure.id}` says more.")
+        raise StoreError(f"no CKA of {work.id}: {why}. Details: lp-sweep logs {measure.id}")
     return rows

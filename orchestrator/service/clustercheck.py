@@ -135,7 +135,7 @@ def _own_inputs(question: Question) -> list[Finding]:
     models = [model for model in sweep.models if not model.of_hub or not model.pinned]
     tasks = [task for task in sweep.tasks.values() if not (task.source.dataset and task.pinned)]
     found = check_inputs(sweep, Needed(models, tasks), offline=question.offline)
-    allowed, following = "a run takes it from here", "mend it, and check again"
+    allowed, following = "a run takes it from here", "fix it, and check again"
     return [
         Finding(DRIVER, "sweep", problem.rstrip("."), allowed, following)
         for problem in found.problems
@@ -157,7 +157,7 @@ def _store(location: str | None, findings: list[Finding]) -> Iterator[Probe | No
         try:
             probe = stack.enter_context(probed(location)) if location else None
         except StoreError as error:
-            following = "name another with --store, or mend this one"
+            following = "name another with --store, or fix this one"
             allowed = "the driver has to read and write it"
             got = str(error).rstrip(".")
             findings.append(Finding(DRIVER, "store", got, allowed, following))

@@ -50,7 +50,7 @@ def export_trial(asked: ExportOptions, tell: Callable[[str], None] = say) -> Exp
     """The network in the folder `out`, which is there at the end or not at all. `tell` takes a line
     of progress. Raises LpSweepError."""
     if (asked.trial is None) == (asked.best is None):
-        raise SpecError("name a trial, or the task of which the best is taken: one of the two.")
+        raise SpecError("name either a trial, or a task for its best network.")
     from lp_sweep.orchestrator.export.folder import check_free
     from lp_sweep.orchestrator.export.network import kept_instead
     from lp_sweep.orchestrator.export.places import Where
@@ -150,8 +150,8 @@ def _chosen(store: Store, asked: ExportOptions) -> tuple[Mapping[str, Any], Chos
         raise SpecError(f"{found.id} is a measurement and has no network. Name a trial.")
     if found.record is None:
         raise StoreError(
-            f"{found.id} has no record: it failed, `lp-sweep logs {found.id}` says why. "
-            "`lp-sweep retry` tries it again."
+            f"{found.id} has no record: it failed. Why: lp-sweep logs {found.id}. Retry it with "
+            "`lp-sweep retry`."
         )
     return found.record, chosen
 

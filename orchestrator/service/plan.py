@@ -172,32 +172,28 @@ def _speed_row(plan: Plan, id_: str, work: Work) -> dict[str, Any]:
 def plan_text(
     plan: Plan, estimate: Estimate, rates: Rates, slots: int = 0, cost: Cost | None = None
 ) -> str:
-    """A page: what is asked, what it takes, what is there already. `slots` and `cost` as for
-    `plan_json`."""
+    """The plan as text. `slots` and `cost` as for `plan_json`."""
     totals = plan.totals()
     to_do = taken_on(plan)
     searched = sum(cell.search == "waiting" for cell in plan.cells)
     lines = [
         f"sweep {plan.sweep.name}",
         _count("cells", totals["cells"], "asked for: one strategy, K, task and seed of a model"),
-        _count("trials", totals["trials"], "networks to fine-tune; cells of one network share it"),
-        _count("done", totals["trials_done"], "in the store already"),
-        _count(
-            "failed", totals["trials_failed"], "tried before: `lp-sweep retry` tries them again"
-        ),
-        _count("to do", len(to_do), _to_do(plan, to_do)),
-        _count(
-            "deferred",
-            totals["cells_deferred"] - searched,
-            f"cells that hang on a profile ({_states(totals, 'profiles')})",
-        ),
+        _count("trials", totals["trials"], "networks to fine-tune; some cells share one"),
+        _count("done", totals["trials_done"], "already in the store"),
     ]
+    if failed := totals["trials_failed"]:
+        lines.append(_count("failed", failed, "`lp-sweep retry` retries them"))
+    lines.append(_count("to do", len(to_do), _to_do(plan, to_do)))
+    if deferred := totals["cells_deferred"] - searched:
+        waiting = f"cells waiting for a profile ({_states(totals, 'profiles')})"
+        lines.append(_count("deferred", deferred, waiting))
     if totals["measures"]:
         lines.append(_count("measures", totals["measures"], _measures(totals)))
     if any(cell.search for cell in plan.cells):
         lines.append(_count("search", searched, _search(totals)))
     if totals["speeds"]:
-        told = f"of networks, each alone on the cluster: {_states(totals, 'speeds')}"
+        told = f"of networks, timed one at a time: {_states(totals, 'speeds')}"
         lines.append(_count("speeds", totals["speeds"], told))
     if totals["cells_impossible"]:
         lines.append(_count("impossible", totals["cells_impossible"], _impossible(plan)))
@@ -210,7 +206,7 @@ def plan_text(
 def _search(totals: Mapping[str, int]) -> str:
     """Beside what `until: min_layers` asks for by now."""
     spared = totals["cells_not_needed"]
-    return "cells at most that `until: min_layers` asks for as answers come" + (
+    return "more cells at most for `until: min_layers`" + (
         f"; {spared:,} were not needed ({ASSUMED})" if spared else ""
     )
 
@@ -221,7 +217,7 @@ def _hours(estimate: Estimate, slots: int) -> list[str]:
         return [f"  estimate   {estimate.basis}"]
     unit = "of GPU time, one trial per GPU" if estimate.on_gpu else "on one slot"
     wall = f", {_about(estimate.wall(slots))} on the {slots} slots at work" if slots else ""
-    most = "; a search seldom asks for all that it can" if estimate.at_most else ""
+    most = "; a search rarely needs all of it" if estimate.at_most else ""
     tasks = estimate.tasks if len(estimate.tasks) > 1 else {}
     return [
         f"  estimate   {_about(estimate.span)} {unit}{wall}{most}; {estimate.basis}",
@@ -267,7 +263,7 @@ def _impossible(plan: Plan) -> str:
     cells = [cell for cell in plan.cells if cell.state == "impossible"]
     reasons = [
         "no layer would stay",
-        "no layer would stay for the feed-forwards to go from",
+        "no layer would stay whose feed-forward could be removed",
     ]
     found = sorted({cell.asked.feed_forward != NONE for cell in cells})
     return ", or ".join(reasons[of_feed_forwards] for of_feed_forwards in found)
@@ -278,14 +274,15 @@ def _measures(totals: Mapping[str, int]) -> str:
 
 
 def _states(totals: Mapping[str, int], name: str) -> str:
-    """`3 done, 1 failed, 2 missing`; nothing of failures where there are none."""
-    failed = f"{totals[f'{name}_failed']:,} failed, " if totals[f"{name}_failed"] else ""
-    return f"{totals[f'{name}_done']:,} done, {failed}{totals[f'{name}_pending']:,} missing"
+    """`3 done, 1 failed, 2 missing`, without zeros."""
+    words = {"done": "done", "failed": "failed", "pending": "missing"}
+    counts = {word: totals[f"{name}_{state}"] for state, word in words.items()}
+    return ", ".join(f"{count:,} {word}" for word, count in counts.items() if count)
 
 
 def _to_do(plan: Plan, work: Iterable[Work]) -> str:
-    """What the work is, where it is not all to fine-tune what never was. A lost worker, or an
-    input that was missing, may be mended by now."""
+    """The kinds of work, unless all of it is to fine-tune new networks. Failures of lost workers
+    and missing inputs are retried."""
     ids = {item.id for item in work}
     again = ids & plan.trained_again()
     measured = (ids & plan.known.trials) - again
@@ -293,15 +290,15 @@ def _to_do(plan: Plan, work: Iterable[Work]) -> str:
     failed = sum(plan.failed_with(id_) is not None for id_ in ids)
     parts = {
         "to fine-tune": len(ids - again - measured - profiles - speeds),
-        "done and to train again, as the network is needed and was not kept": len(again),
-        "done and to be measured": len(measured),
-        "pre-trained to be measured": len(profiles),
-        "to be timed": len(speeds),
+        "done but to train again, since their network is needed and was not kept": len(again),
+        "done but to measure": len(measured),
+        "pre-trained to measure": len(profiles),
+        "to time": len(speeds),
     }
     told = [f"{count:,} {what}" for what, count in parts.items() if count]
     words = f": {', '.join(told)}" if again or measured or profiles or speeds else ""
-    mended = f", with {failed} that failed and may go through now" if failed else ""
-    return f"by `lp-sweep run`{words}{mended}"
+    retried = f"; {failed} failed before and may work now" if failed else ""
+    return f"by `lp-sweep run`{words}{retried}"
 
 
 def _matrix(plan: Plan) -> list[str]:

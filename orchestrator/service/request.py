@@ -1,4 +1,4 @@
-"""What the commands that read a sweep file have in common: the file, its store, its plan."""
+"""Shared by the commands that read a sweep file: the file, its store, its plan."""
 
 from __future__ import annotations
 

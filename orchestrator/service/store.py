@@ -173,7 +173,7 @@ def _find(store: Store, name: str) -> str:
     if matches:
         raise StoreError(
             f"{printable(name)} is the beginning of {len(matches)} identifiers, such as "
-            f"{printable(matches[0])}. Give more of it."
+            f"{printable(matches[0])}. Give more characters."
         )
     raise StoreError(
         f"{store.location} has nothing on {printable(name)}: no record and no failed attempt. "

@@ -1,1 +1,1 @@
-"""What a user may write: YAML with lines, overrides, every mistake at once. Knows no model."""
+"""Reads sweep files: YAML with lines, overrides, every mistake at once. Knows no model."""

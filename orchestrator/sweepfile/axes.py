@@ -66,20 +66,23 @@ class StrategyEntry(Entry):
         description="; ".join(f"{name}: {entry.help}" for name, entry in STRATEGIES.items())
     )
     k: Annotated[AllOrInts | None, BeforeValidator(k_list)] = Field(
-        None, description="layers to drop; 0 is the full network, and `2-4` a list, as of seeds"
+        None,
+        description="numbers of layers to drop, such as `[0, 2]` or `2-4`; 0 is the full model",
     )
     threshold: Floats | None = Field(
-        None, description="of contribution: layers with a cosine above it go"
+        None, description="for contribution: layers with a higher cosine are dropped"
     )
-    measured_on: str | None = Field(None, description="own, or the task that fixes the profile")
+    measured_on: str | None = Field(
+        None, description="own (each trial's task), or one task for all"
+    )
     draws: (
         Annotated[list[Annotated[int, Field(ge=0, lt=10**9)]], BeforeValidator(seed_list)] | None
-    ) = Field(None, description="of random: a strategy of its own for each number", min_length=1)
+    ) = Field(None, description="for random: numbers, each a strategy of its own", min_length=1)
     until: Literal["min_layers"] | None = Field(
-        None, description="run only what it takes to know the fewest layers"
+        None, description="run only the trials that decide the fewest layers"
     )
-    within: Floats | None = Field(None, description="of until: losses allowed, in points")
-    max_seeds: PositiveInt | None = Field(None, description="of until: so many of the seeds")
+    within: Floats | None = Field(None, description="for until: allowed losses, in points")
+    max_seeds: PositiveInt | None = Field(None, description="for until: use at most so many seeds")
 
     @model_validator(mode="before")
     @classmethod
@@ -133,7 +136,9 @@ class StrategyEntry(Entry):
         if self.until is None:
             for key, value in (("within", self.within), ("max_seeds", self.max_seeds)):
                 if value is not None:
-                    raise ValueError(f"`{key}:` is for `until: min_layers`: add that, or remove it")
+                    raise ValueError(
+                        f"`{key}:` needs `until: min_layers`: add that, or remove `{key}:`"
+                    )
             return
         found = find_strategy(self.name) or STRATEGIES.get(self.name)
         if found is not None and found.takes != "k":
@@ -167,8 +172,7 @@ class StrategyEntry(Entry):
 
 
 def searched_losses(strategies: Iterable[StrategyEntry]) -> list[float]:
-    """The losses, in points and ascending, that the searches of a sweep are for; none without a
-    search."""
+    """The losses that the sweep's searches decide, in points, ascending; empty without a search."""
     return sorted({loss for entry in strategies if entry.until for loss in entry.within or WITHIN})
 
 
@@ -199,13 +203,15 @@ def procedure_label(value: Any) -> Any:
 
 
 class ProcedureEntry(Entry):
-    """A procedure with settings of its own."""
+    """A procedure with its settings."""
 
     name: Literal["direct", "finetune_then_drop", "iterative"] = Field(
-        description="layers go before fine-tuning, after it, or one at a time on the way"
+        description="drop layers before fine-tuning, after it, or one at a time during it"
     )
-    freeze_dropped: bool = Field(False, description="in stage one of finetune_then_drop")
-    epochs_per_layer: int = Field(2, gt=0, lt=10_000, description="of iterative")
+    freeze_dropped: bool = Field(
+        False, description="for finetune_then_drop: freeze the layers to drop in stage one"
+    )
+    epochs_per_layer: int = Field(2, gt=0, lt=10_000, description="for iterative")
 
     @model_validator(mode="after")
     def _own_settings(self) -> ProcedureEntry:
@@ -216,7 +222,7 @@ class ProcedureEntry(Entry):
 
 
 class FeedForward(NamedTuple):
-    """Of which layers the feed-forward goes, and what becomes of the norm behind it."""
+    """Which layers lose their feed-forward, and whether the norm behind it stays."""
 
     rule: str
     second_norm: SecondNorm = "keep"
@@ -233,12 +239,12 @@ class FeedForward(NamedTuple):
 
 
 class FeedForwardEntry(Entry):
-    """Of which kept layers the feed-forward goes: `{remove: top 3, second_norm: drop}`."""
+    """Which kept layers lose their feed-forward: `{remove: top 3, second_norm: drop}`."""
 
     remove: str | list[int] = Field(
         description="`none`, `all`, `top 3`, `bottom 3`, `every 2nd`, or layers by their numbers"
     )
-    second_norm: SecondNorm = Field("keep", description="of the norm behind the feed-forward")
+    second_norm: SecondNorm = Field("keep", description="the norm behind the feed-forward")
 
 
 def feed_forward_label(value: Any) -> Any:
@@ -266,7 +272,7 @@ def _rule(rule: str | list[Any]) -> str:
 
 
 def feed_forward_list(value: Any) -> Any:
-    """One removal may stand without its list; a list of numbers is one, too."""
+    """A single removal needs no list around it; a list of numbers is also one removal."""
     numbers = isinstance(value, list) and bool(value) and all(type(item) is int for item in value)
     return [value] if numbers else listed(value)
 
@@ -318,7 +324,7 @@ class MeasureEntry(_ByLayer):
 
     probe_rows: PositiveInt = Field(10_000, description="train rows of a probe, at most")
     speed: Devices | None = Field(
-        None, description="time of a batch beside the full network: on cpu, cuda or both"
+        None, description="time of a batch compared with the full model: on cpu, cuda or both"
     )
     speed_length: PositiveInt = Field(128, description="tokens of each row that is timed")
 

@@ -129,7 +129,7 @@ class ModelEntry(Entry):
     id: str = Field(min_length=1, description="hub id, or a folder (relative to the sweep file)")
     revision: str | None = Field(None, description="hub branch, tag or commit; a commit is exact")
     k: Annotated[Ints | None, BeforeValidator(k_list)] = Field(
-        None, description="K for this model, in place of the strategies' own"
+        None, description="K for this model, instead of the strategies' own"
     )
     layers: int | None = Field(
         None, gt=0, le=DEEPEST, description="depth, where it can't be looked up"
@@ -137,15 +137,15 @@ class ModelEntry(Entry):
 
 
 class TaskEntry(Entry):
-    """A GLUE task by its name, or a user's own data: `train` and `dev` files, or a hub data set."""
+    """A GLUE task by its name, or your own data: `train` and `dev` files, or a hub data set."""
 
     name: str = Field(
         min_length=1,
         description="sst2, mnli, qnli, qqp, stsb, rte, mrpc, cola, wnli, or one of your own",
     )
     train: str | None = Field(None, description="CSV, TSV, JSONL or Parquet file")
-    dev: str | None = Field(None, description="likewise: what the scores are of")
-    dataset: str | None = Field(None, description="hub data set, in place of files")
+    dev: str | None = Field(None, description="likewise: the rows to score")
+    dataset: str | None = Field(None, description="hub data set, instead of files")
     config: str | None = Field(None, description="of the hub data set")
     revision: str | None = Field(None, description="of the hub data set: a commit is exact")
     train_split: str = Field("train", description="of the hub data set")
@@ -159,9 +159,7 @@ class TaskEntry(Entry):
     )
     metric: str | None = Field(
         None,
-        description="; ".join(
-            f"of a {name} {', '.join(kind.metrics)}" for name, kind in KINDS.items()
-        )
+        description="; ".join(f"{name}: {', '.join(kind.metrics)}" for name, kind in KINDS.items())
         + ". The first is the default",
     )
     positive: Annotated[str | None, BeforeValidator(_as_text)] = Field(
@@ -201,11 +199,11 @@ class TaskEntry(Entry):
 
 
 class FreezeEntry(Entry):
-    """What does not learn, in every network of the sweep."""
+    """Parts that do not learn, in every network of the sweep."""
 
-    embeddings: bool = Field(False, description="tokens, positions and what is added to them")
+    embeddings: bool = Field(False, description="tokens, positions and everything added to them")
     layers: Annotated[list[Annotated[int, Field(gt=0, le=DEEPEST)]], BeforeValidator(listed)] = (
-        Field(default=[], description="1-based, of the pre-trained model")
+        Field(default=[], description="numbers of the pre-trained model's layers, from 1")
     )
 
 
@@ -216,26 +214,26 @@ class RecipeEntry(Entry):
         Recipe().learning_rate,
         gt=0,
         validation_alias=AliasChoices("learning_rate", "lr"),
-        description="the highest; `lr` is the same key",
+        description="the highest rate; `lr` is the same key",
     )
     batch_size: int = Field(
-        Recipe().batch_size, gt=0, lt=2**31, description="rows of an optimiser step"
+        Recipe().batch_size, gt=0, lt=2**31, description="rows per optimiser step"
     )
     epochs: int = Field(Recipe().epochs, gt=0, lt=2**31, description="passes over the train set")
     max_length: int = Field(
         Recipe().max_length,
         ge=4,
         le=8192,
-        description="tokens of a row, as many as the models take; what is longer is cut",
+        description="most tokens of a row; longer rows are cut",
     )
     weight_decay: float = Field(
-        Recipe().weight_decay, ge=0, description="AdamW's; not of biases and norms"
+        Recipe().weight_decay, ge=0, description="AdamW's; not for biases and norms"
     )
     adam_beta1: float = Field(Recipe().adam_beta1, ge=0, lt=1, description="AdamW's")
     adam_beta2: float = Field(Recipe().adam_beta2, ge=0, lt=1, description="AdamW's")
     adam_epsilon: float = Field(Recipe().adam_epsilon, gt=0, description="AdamW's")
     max_grad_norm: float = Field(
-        Recipe().max_grad_norm, gt=0, description="gradients are clipped to it"
+        Recipe().max_grad_norm, gt=0, description="gradients are clipped to this norm"
     )
     warmup_ratio: float = Field(
         Recipe().warmup_ratio,
@@ -244,19 +242,22 @@ class RecipeEntry(Entry):
         description="share of the steps over which the rate rises",
     )
     schedule: Schedule = Field(
-        Recipe().schedule, description="of the learning rate after the warm-up: to 0, or level"
+        Recipe().schedule, description="the learning rate after the warm-up: falls to 0, or stays"
     )
-    precision: Precision = Field(Recipe().precision, description="auto: bf16 where the GPU has it")
+    precision: Precision = Field(
+        Recipe().precision, description="auto: bf16 if the GPU supports it"
+    )
     compute: Compute = Field(
         "fast",
-        description="fast; graphs: by CUDA graphs where there is a GPU (not tried on one yet); "
+        description="fast; graphs: CUDA graphs on a GPU (not yet tested on one); "
         "or reference: the library's own forward pass, padded",
     )
     group_by_length: bool = Field(
-        Recipe().group_by_length, description="batches of rows of like length: another experiment"
+        Recipe().group_by_length,
+        description="batches of rows of similar length; changes the results",
     )
-    limit_train: PositiveInt | None = Field(None, description="only so many rows of train")
-    limit_dev: PositiveInt | None = Field(None, description="only so many rows of dev")
+    limit_train: PositiveInt | None = Field(None, description="use only so many train rows")
+    limit_dev: PositiveInt | None = Field(None, description="use only so many dev rows")
     freeze: FreezeEntry = Field(FreezeEntry(), description="what does not learn")
 
     @model_validator(mode="before")
@@ -278,14 +279,14 @@ class RecipeEntry(Entry):
 class CellMatch(Entry):
     """Cells by their values: each key a value or a list, texts with `*` and `?`."""
 
-    model: Texts | None = Field(None, description="as `models` names it")
+    model: Texts | None = Field(None, description="as in `models`")
     procedure: Texts | None = Field(None, description="such as `iterative 3`")
     feed_forward: Texts | None = Field(None, description="such as `top 3`")
     strategy: Texts | None = Field(None, description="such as `top` or `random*`")
     k: Ints | None = Field(None, description="layers dropped")
-    threshold: Floats | None = Field(None, description="of contribution")
-    task: Texts | None = Field(None, description="by its name")
-    seed: Ints | None = Field(None, description="of the training")
+    threshold: Floats | None = Field(None, description="for contribution")
+    task: Texts | None = Field(None, description="its name")
+    seed: Ints | None = Field(None, description="the training's seed")
 
     @field_validator("task")
     @classmethod
@@ -294,18 +295,18 @@ class CellMatch(Entry):
 
 
 class ContributionEntry(Entry):
-    """How the contribution of layers is measured, where a strategy does not say it itself."""
+    """How the contribution of layers is measured, unless a strategy sets it itself."""
 
     measured_on: str = Field("own", description="own (the trial's task), or one task for all")
 
 
 class Resources(Entry):
-    """What one trial holds while it runs. Default: one GPU, or on a CPU machine a core group."""
+    """What one trial uses. Default: one GPU, or a group of cores on a CPU machine."""
 
     cpu: float | None = Field(None, gt=0, description="cores")
     gpu: float | None = Field(None, ge=0, description="GPUs, or a share of one")
     accelerator_type: str | None = Field(
-        None, pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$", description="Ray's name of a kind of GPU"
+        None, pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$", description="kind of GPU, by Ray's name"
     )
 
     @model_validator(mode="after")

@@ -42,7 +42,7 @@ _WIDENED: dict[str, type[BaseModel]] = {
 
 
 class SweepFile(NamedTuple):
-    """A checked sweep, the folder its relative paths start from, and where its values stand."""
+    """A checked sweep, the folder its relative paths start from, and the lines of its values."""
 
     spec: SweepSpec
     folder: Path
@@ -67,7 +67,7 @@ def check(document: Document) -> SweepSpec:
         messages = islice(_messages(error, document), _MOST_MISTAKES)
         lines = [*dict.fromkeys(messages)]  # unions repeat themselves
         if (more := error.error_count() - _MOST_MISTAKES) > 0:
-            lines.append(f"{document.where(())}: and {more} more. Mend these first.")
+            lines.append(f"{document.where(())}: and {more} more. Fix these first.")
         raise SpecError("\n".join(lines)) from None
 
 
@@ -114,11 +114,15 @@ def _message(item: Any, location: Location) -> str:
             f"name {shown(item['input'])}: a text of letters, digits, '.', '_' and '-', at most "
             "100. Quote a number."
         )
-    return f"{key} {_must(item, location)}, got {shown(item['input'])}{_near(item)}"
+    must, got = _must(item, location), shown(item["input"])
+    in_list = location and isinstance(location[-1], int)
+    if in_list and must in ("must be a whole number", "must be a number", "must be a text"):
+        return f"{key.rpartition('.')[0]}: {got} is not {must.removeprefix('must be ')}"
+    return f"{key} {must}, got {got}{_near(item)}"
 
 
 def _must(item: Any, location: Location) -> str:
-    """What should stand there, in the words of a sweep file."""
+    """The allowed values, in the words of a sweep file."""
     if item["type"] == "model_type":
         return f"must be a mapping of {', '.join(_allowed_keys(location))}"
     if item["type"] in ("too_short", "string_too_short"):
@@ -186,14 +190,14 @@ def _key(override: str) -> str:
 
 
 def is_part(overrides: Sequence[str]) -> bool:
-    """Whether they only choose along the axes, so that the rest of the sweep is still asked for."""
+    """Whether the overrides only select along the axes; the rest is still asked for."""
     keys = {override.partition("=")[0].strip() for override in overrides}
     return bool(keys) and keys <= {*_AXES, "k", "threshold"}
 
 
 def unlisted(document: Document, overrides: Sequence[str]) -> Iterator[str]:
-    """A note for each override that names a model, task or strategy which the file, here without
-    its overrides, does not have: a list is replaced, and another word may mean another thing."""
+    """Notes for overrides that name a model, task or strategy that is not in the file: it may be
+    a typing error."""
     for override in overrides:
         axis, entry_key = _AXES.get(_key(override), ("", None))
         if entry_key is None:
@@ -208,7 +212,7 @@ def unlisted(document: Document, overrides: Sequence[str]) -> Iterator[str]:
 
 
 def own_names(document: Document, axis: str) -> list[str]:
-    """What the document names on an axis whose entries have names."""
+    """The document's names on an axis whose entries have names."""
     key, listed = _AXES[axis][1], _listed(document.content.get(axis))
     names = (one.get(key) if isinstance(one, Mapping) else one for one in listed)
     return [name for name in names if isinstance(name, str)]  # what is replaced nobody checks
@@ -219,13 +223,12 @@ def _one_name(axis: str, name: str) -> str:
 
 
 def _replaced_by(what: str, others: list[str], own: list[str], only_others: bool) -> str:
-    """`task 'rte' is not one of the file's (a, b): GLUE's rte is planned in their place`"""
-    names, several = listed_names(map(shown, others)), len(others) > 1
-    planned = f"GLUE's {listed_names(others)}" if what == "task" else "they" if several else "it"
+    """`task 'rte' is not in the file (a, b): GLUE's rte is planned instead`"""
+    names, verb = listed_names(map(shown, others)), "are" if len(others) > 1 else "is"
+    planned = f"GLUE's {listed_names(others)} {verb} " if what == "task" else ""
     return (
-        f"{what} {names} {'are' if several else 'is'} not one of the file's "
-        f"({listed_names(own)}): {planned} {'are' if several else 'is'} planned"
-        f"{' in their place' if only_others else ', too'}"
+        f"{what} {names} {verb} not in the file ({listed_names(own)}): "
+        f"{planned}{'planned instead' if only_others else 'added'}"
     )
 
 
@@ -255,7 +258,7 @@ def _apply(document: Document, override: str) -> Document:
 
 
 def _meant(key: str, allowed: Iterable[str]) -> str:
-    """Also for a key of the recipe, or of a task, that is named without its section."""
+    """A hint, also for a key of the recipe or of a task that lacks its section."""
     inner = {name: f"recipe.{name}" for name in RecipeEntry.model_fields}
     inner |= {"lr": "recipe.learning_rate"}
     inner |= {name: f"tasks.0.{name}" for name in TaskEntry.model_fields if name != "name"}

@@ -12,15 +12,13 @@ Field = Mapping[str, Any]
 
 _INTRODUCTION = """# The sweep file
 
-Every key that a sweep file may have. This page is what `lp-sweep schema --markdown` prints;
-`lp-sweep schema` prints the same as a JSON Schema, for editors; `lp-sweep init sweep.yaml` writes
-a commented file to start from.
+This page lists every key of a sweep file; `lp-sweep schema --markdown` prints it. `lp-sweep schema`
+prints a JSON Schema for editors. `lp-sweep init sweep.yaml` writes a commented file to start from.
 
-Where a list is taken, one entry may stand without its list, and an entry's name for the entry
+You can write a single entry without its list, and a name instead of an entry
 (`models: bert-base-cased`, `strategies: [{name: top, k: 2}, drop 3+5]`). Paths are relative to the
-sweep file. On the command line a key is replaced by `key=value` (`seed=42,43`,
-`recipe.learning_rate=3e-5`). A key that is not here is a mistake, and the message names the
-nearest."""
+sweep file. `key=value` on the command line replaces a key (`seed=42,43`,
+`recipe.learning_rate=3e-5`). Unknown keys are errors; the message suggests the nearest key."""
 
 # the name of a part in the schema -> where it stands in a sweep file
 _PARTS = {
@@ -46,7 +44,7 @@ _LARGE = 10**9  # a bound that nobody meets
 
 
 def reference() -> str:
-    """The page. Raises KeyError for a part of the file that has no place on it."""
+    """The page. Raises KeyError for a part of the schema that `_PARTS` lacks."""
     schema = SweepSpec.model_json_schema()
     parts = {_PARTS[name]: part for name, part in schema["$defs"].items()}
     sections = [_INTRODUCTION, *_table(schema)]

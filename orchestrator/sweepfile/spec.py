@@ -44,7 +44,7 @@ from lp_sweep.trials.tasks import canonical_name
 class SweepSpec(Entry):
     """A whole sweep file."""
 
-    schema_version: Literal[1] = Field(description="of this format")
+    schema_version: Literal[1] = Field(description="version of this format")
     name: str = Field(
         pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,99}$",
         description="letters, digits, `.`, `_` and `-`; a store may hold several sweeps",
@@ -55,30 +55,32 @@ class SweepSpec(Entry):
     procedures: Procedures = Field(
         default=["direct"],
         min_length=1,
-        description="when layers go: before fine-tuning (direct), after it, or one at a time",
+        description="drop layers before fine-tuning (direct), after it, or one at a time",
     )
     feed_forward: FeedForwards = Field(
-        default=["none"], min_length=1, description="of which kept layers the feed-forward goes"
+        default=["none"], min_length=1, description="kept layers that lose their feed-forward"
     )
     tasks: Annotated[
         list[Annotated[TaskEntry, BeforeValidator(named("name"))]], BeforeValidator(listed)
     ] = Field(min_length=1, description="GLUE by name, or your own data")
     strategies: Annotated[  # after the tasks, that `measured_on` names
         list[Annotated[StrategyEntry, BeforeValidator(named("name"))]], BeforeValidator(listed)
-    ] = Field(min_length=1, description="which layers go")
+    ] = Field(min_length=1, description="which layers to drop")
     seeds: Annotated[list[Annotated[int, Field(ge=0, lt=2**31)]], BeforeValidator(seed_list)] = (
         Field(
             default=[42],
             min_length=1,
-            description="`42-46`, `{from: 42, to: 46}` and `{from: 42, count: 5}` are lists, too",
+            description="`42-46`, `{from: 42, to: 46}` and `{from: 42, count: 5}` also work",
         )
     )
     recipe: RecipeEntry = Field(RecipeEntry(), description="how each network is fine-tuned")
     contribution: ContributionEntry = Field(
         ContributionEntry(), description="how the contribution of layers is measured"
     )
-    measure: MeasureEntry = Field(MeasureEntry(), description="what else is measured of networks")
-    include: list[CellMatch] = Field(default=[], description="cells besides those of the axes")
+    measure: MeasureEntry = Field(
+        MeasureEntry(), description="measurements of networks, besides the scores"
+    )
+    include: list[CellMatch] = Field(default=[], description="cells to add")
     exclude: list[CellMatch] = Field(default=[], description="cells to leave out")
     data_dir: str | None = Field(None, description="GLUE from a folder, not from the hub")
     store: str | None = Field(
@@ -101,7 +103,7 @@ class SweepSpec(Entry):
         counts = Counter(_name(entry) for entry in entries)
         twice = [str(name) for name, count in counts.items() if count > 1]
         if twice:
-            raise ValueError(f"{listed_names(twice)} stands twice. Keep one of them.")
+            raise ValueError(f"{listed_names(twice)} is listed twice. Keep one of them.")
         return entries
 
     @field_validator("trials_per_gpu")
@@ -111,7 +113,7 @@ class SweepSpec(Entry):
         if number > 1 and resources is not None and resources.gpu is not None:
             raise ValueError(
                 f"trials_per_gpu is {number} and resources_per_trial.gpu {resources.gpu:g}: both "
-                "say what share of a GPU a trial gets. Keep one of them."
+                "set a trial's share of a GPU. Keep one of them."
             )
         return number
 
@@ -121,8 +123,8 @@ class SweepSpec(Entry):
         for entry in info.data.get("strategies", ()):
             if (entry.max_seeds or 0) > len(seeds):
                 raise ValueError(
-                    f"strategy {entry.name!r} has max_seeds: {entry.max_seeds}, and the sweep "
-                    f"{len(seeds)} seeds. Add seeds, or take fewer."
+                    f"strategy {entry.name!r} has max_seeds: {entry.max_seeds}, but the sweep has "
+                    f"only {len(seeds)} seeds. Add seeds, or lower max_seeds."
                 )
         return seeds
 
@@ -134,10 +136,9 @@ class SweepSpec(Entry):
         for entry in entries:
             if entry.until and reduced:
                 raise ValueError(
-                    f"strategy {entry.name!r} has `until: {entry.until}`, which is for networks "
-                    f"with all their feed-forwards, and feed_forward has {listed_names(reduced)}. "
-                    "Put one of both in a sweep of its own: sweeps over one store share their "
-                    "trials."
+                    f"strategy {entry.name!r} has `until: {entry.until}`, which needs networks "
+                    f"with all feed-forwards, but feed_forward has {listed_names(reduced)}. "
+                    "Put one of the two into its own sweep: sweeps over one store share trials."
                 )
         return entries
 

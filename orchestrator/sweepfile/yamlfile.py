@@ -206,7 +206,7 @@ def read_text(text: str) -> Content:
         line = error.problem_mark.line + 1 if error.problem_mark else 1
         what = short(": ".join(part for part in (error.context, error.problem) if part))
         raise YamlMistake(
-            line, f"not valid YAML: {what}. Mend this line or the last one."
+            line, f"not valid YAML: {what}. Fix this line or the one before."
         ) from error
     except yaml.reader.ReaderError as error:
         line = text.count("\n", 0, error.position) + 1
@@ -245,11 +245,11 @@ def _mapping(
     content: dict[str, Any] = {}
     for key_node, value_node in node.value:
         if not isinstance(key_node, yaml.ScalarNode):
-            raise YamlMistake(_line(key_node), "a key is a plain text, not a list or a mapping")
+            raise YamlMistake(_line(key_node), "a key must be plain text, not a list or a mapping")
         key = str(_scalar(loader, key_node))
         if key in content:
             raise YamlMistake(
-                _line(key_node), f"the key {shown(key)} stands twice. Keep one of them."
+                _line(key_node), f"the key {shown(key)} is listed twice. Keep one of them."
             )
         lines[(*at, key)] = _line(key_node)
         content[key] = _value(loader, value_node, (*at, key), lines)
@@ -266,14 +266,15 @@ def _scalar(loader: _Loader, node: yaml.ScalarNode) -> Any:
     except Exception as error:  # `!!int x`, `!!bool x`: PyYAML raises whatever comes up inside
         kind = node.tag.rpartition(":")[2]
         raise YamlMistake(
-            _line(node), f"{shown(node.value)} is no {kind} ({shown(str(error))}). Mend the value."
+            _line(node), f"{shown(node.value)} is no {kind} ({shown(str(error))}). Fix the value."
         ) from error
     if isinstance(value, str) and not value.isascii():
         try:  # JSON writes a smile as two halves, `"\ud83d\ude42"`
             value = value.encode("utf-16-le", "surrogatepass").decode("utf-16-le")
         except UnicodeDecodeError:  # one half, which no file and no record can hold
             raise YamlMistake(
-                _line(node), f"{shown(value)} has half a character. Write the whole one."
+                _line(node),
+                f"{shown(value)} has half a character. Write the whole character.",
             ) from None
     return value
 

@@ -38,7 +38,7 @@ _TRIALS = ("trial_id", "last", "seconds_total")
 
 
 class _States(NamedTuple):
-    """What has come of the cells of a sheet, as of `key`."""
+    """The state of a sheet's cells, as of `key`."""
 
     key: tuple[Sheet, int, int, frozenset[str]]
     counts: dict[str, int]
@@ -60,7 +60,7 @@ class Follower:
         self._states: _States | None = None
 
     def look(self, name: str | None = None) -> Picture | None:
-        """Of the sweep `name`, or of the one that was last at work; None: there is no sweep yet.
+        """The picture of sweep `name`, or of the latest one; None: there is no sweep yet.
         Raises SpecError for an unknown name."""
         files = self._files()
         runs = self._observer.living()
@@ -85,7 +85,7 @@ class Follower:
         return self._picture(chosen, sheet, [r for r in runs if r.sweep == chosen], tuple(files))
 
     def _files(self) -> dict[str, FileInfo]:
-        """Of each sweep, by name."""
+        """The picture of each sweep, by name."""
         named = ((record_name(info.name), info) for info in self._store.listing("sweeps"))
         return {sweep: info for sweep, info in named if sweep is not None}
 
@@ -170,7 +170,7 @@ class Follower:
 
 
 def _slots(run: Announcement, sheet: Sheet, now: dt.datetime) -> list[Slot]:
-    """What a run holds, then its idle slots."""
+    """The trials that a run holds, then its idle slots."""
     known = len(run.held_since) == len(run.held)  # an older version does not say
     moments = run.held_since if known else ("",) * len(run.held)
     busy = [
@@ -182,7 +182,7 @@ def _slots(run: Announcement, sheet: Sheet, now: dt.datetime) -> list[Slot]:
 
 
 def _eta(runs: Sequence[Announcement], now: dt.datetime) -> Eta:
-    """Of the run that ends last. Each counts all that waits as its own."""
+    """The ETA of the run that ends last: each counts all pending trials as its own."""
     etas = [_left(run, now) for run in runs]
     return max(etas, key=lambda eta: eta.seconds or 0.0, default=Eta())
 
@@ -221,7 +221,7 @@ COLUMNS = (
 
 
 class Scored(NamedTuple):
-    """What a record says: points after the last epoch (None: no number) and seconds it took."""
+    """A record's points after the last epoch (None: no number) and its seconds."""
 
     points: float | None
     seconds: float
@@ -370,7 +370,7 @@ class NewRecords:
         return rows
 
     def forget_gone(self) -> Set[str]:
-        """What was read and is there no more; it is read again when it is there again."""
+        """Forgets read records that are gone; they are read again if they return."""
         gone = self.taken - self.present
         self.taken -= gone
         return gone

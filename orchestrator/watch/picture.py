@@ -46,7 +46,7 @@ class Curve:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Slot:
-    """What one slot does. `place`: its number in a run's own display, else the run's host."""
+    """The work of one slot. `place`: its number in a run's own display, else the run's host."""
 
     place: str
     work: str  # "" when it is idle
@@ -129,7 +129,7 @@ def state_counts(cells: pa.Table, done: Set[str], failed: Set[str]) -> dict[str,
 
 
 def _counts(trials: Any, done: Set[str], failed: Set[str]) -> dict[str, int]:
-    """Of identifiers, without the nulls."""
+    """Counts identifiers, without nulls."""
     number = {
         "done": _among(trials, done),
         "failed": _among(trials, failed - done),

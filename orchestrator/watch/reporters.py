@@ -1,4 +1,4 @@
-"""What a run shows while it runs: the live view on a terminal, and a stream of events for programs.
+"""The displays of a run: the live view on a terminal, and a stream of events for programs.
 
 `docs/watching.md` has the events and their keys, one JSON object a line. A later version adds
 events and keys, and changes none without raising `schema`.
@@ -104,7 +104,7 @@ class LiveReporter:
         return Screen(self.picture(queue), [*self.recent])
 
     def picture(self, queue: WorkQueue) -> Picture:
-        """What is true now. Called by another thread than the events are."""
+        """The current picture. Another thread than that of the events calls it."""
         done, failed, left = queue.progress()[:3]
         holding = len(queue.others.holding)
         return Picture(
@@ -249,7 +249,7 @@ class EventReporter(Relay):
 
 
 def _named(work: Work) -> dict[str, Any]:
-    """What a piece of work is of, for a program and in words."""
+    """Describes a trial or measurement, for programs and in words."""
     of_trial: dict[str, Any] = {}
     if work.spec.kind == "trial":
         of_trial = {"kept_layers": list(work.spec.kept_layers), "seed": work.spec.seed}
@@ -273,7 +273,7 @@ class Elsewhere:
         self._looked = 0.0
 
     def scores(self, queue: WorkQueue) -> Mapping[str, float]:
-        """Of trials that were not told before, in points."""
+        """New scores of trials, in points."""
         new = queue.done_elsewhere - self._read
         if not new or time.monotonic() - self._looked < _LOOK_SECONDS:
             return {}

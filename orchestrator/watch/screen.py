@@ -28,7 +28,7 @@ _SLOTS_SHARE = 5  # up to a fifth of the screen is theirs
 
 
 class Screen:
-    """What is drawn: `picture`, and under it the lines of what ended last."""
+    """Draws the picture, and below it the latest results."""
 
     def __init__(self, picture: Picture, recent: Sequence[Text] = ()) -> None:
         self._picture, self._recent = picture, recent
@@ -210,7 +210,7 @@ _UNICODE, _ASCII = _Glyphs("▁▂▃▄▅▆▇█", "±", "…"), _Glyphs("01
 
 
 class _Range(NamedTuple):
-    """Of all means of a model and task, and no narrower than is worth a look."""
+    """The lowest and highest mean of a model and task, at least 5 points apart."""
 
     low: float
     high: float

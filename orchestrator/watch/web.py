@@ -171,7 +171,7 @@ def page_app(looks: Looks) -> Starlette:
 
 
 class _SafeHeaders:
-    """Of every answer, refusals too."""
+    """Headers of every answer, including refusals."""
 
     def __init__(self, app: Any) -> None:
         self._app = app

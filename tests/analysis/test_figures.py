@@ -360,7 +360,7 @@ def only_of_others(fake: FakeSweep) -> None:
         (only_pending, "feed-forward", "of the procedure direct: `lp-sweep status`"),
         (only_of_others, "2", "by the procedure direct"),
         (only_of_others, "4", "only of others (layers dropped by another procedure"),
-        (only_of_others, "5", "no similarity of full networks in this store, only of others"),
+        (only_of_others, "5", "no similarity of full models in this store, only of others"),
         (only_of_others, "cka", "only of others (layers dropped by another procedure"),
         (only_of_others, "feed-forward-layers", "add the procedure direct"),
     ],

@@ -343,7 +343,7 @@ def test_an_answer_of_a_network_that_learned_nothing_says_so(tmp_path: Path) -> 
 
 def test_size_speed_interval_and_the_constant_answer_stand_beside_it(store: Store) -> None:
     answer = answers_of(store)["sst2"]
-    assert answer.said == "All 12 layers: 91.50 accuracy, 2 seeds. The constant answer: 50.00."
+    assert answer.said == "All 12 layers: 91.50 accuracy, 2 seeds. Majority-class score: 50.00."
     one = answer.choices[0]
     assert (one.layers, one.network) == ("6–10", "top K=2")
     facts = dict(one.facts)

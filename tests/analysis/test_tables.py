@@ -156,7 +156,7 @@ def test_a_note_is_there_where_a_cell_needs_it(fake: FakeSweep) -> None:
     whole = TABLES["tasks"](open_views(fake.publish())).notes
     assert [note.partition(":")[0] for note in whole] == [
         "Read 90.25 ±0.31 (−2.18) n=3 as",
-        "The constant answer scores",
+        "Majority-class score",
     ]
     fake.cell(k=6, seed=45)
     fake.cell(k=2, score=91.0, seed=46)
@@ -431,8 +431,8 @@ def test_an_answer_of_a_network_that_learned_nothing_is_marked(fake: FakeSweep) 
     assert (bert["SST-2"], bert["RTE"]) == ("12 of 12† n=3", "10 of 12 (−0.50) n=3")
     assert xlnet["SST-2"] == "8–10 of 12† (1 missing)"
     said = (
-        "†: no better than the constant answer with all layers: 2 of 3 seeds of SST-2 (bert), "
-        "the one seed of SST-2 (xlnet). What learned nothing has nothing to lose"
+        "†: no better than the majority class with all layers: 2 of 3 seeds of SST-2 (bert), "
+        "the one seed of SST-2 (xlnet). A model that did not learn has nothing to lose"
     )
     assert TABLES["min-layers"](catalog).notes[0].startswith(said)
     with_interval = TABLES["min-layers-interval"](catalog)
@@ -448,7 +448,7 @@ def test_an_answer_of_a_network_that_learned_nothing_is_marked(fake: FakeSweep) 
 def test_where_every_full_network_learned_there_is_no_mark(fake: FakeSweep, make: Any) -> None:
     fake.curve({0: 80.0, 2: 50.0}, task="†")
     table = make(open_views(fake.publish()))
-    assert not any("constant answer" in note for note in table.notes)
+    assert not any("majority class" in note for note in table.notes)
 
 
 @pytest.mark.parametrize(

@@ -276,7 +276,7 @@ OTHER_TRIAL = ["t1-00000000000000000000", 1, "{}", "fp32", "cpu"]
             pytest.param(_flip, "its checksum is wrong", id="a bit flipped"),
             pytest.param(_pickle, "", id="a pickle"),
             pytest.param(_foreign, "lp-sweep did not write it", id="foreign"),
-            pytest.param(_change(format=2), "it is of format 2", id="another format"),
+            pytest.param(_change(format=2), "its format is 2", id="another format"),
             pytest.param(
                 _change(subject=OTHER_TRIAL), "its trial_id is 't1-0000", id="another trial"
             ),

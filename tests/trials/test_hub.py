@@ -75,7 +75,7 @@ def test_hub_rows_come_from_the_cache_without_a_network(hub: Hub, offline: bool)
 
 def test_another_cached_revision_is_refused(hub: Hub) -> None:
     put_in_cache(hub.cache, "a" * 40, [1, 0])
-    with pytest.raises(MissingInputError, match=f"holds is revision {'a' * 40}"):
+    with pytest.raises(MissingInputError, match=f"has revision {'a' * 40}"):
         load_task(TASKS["rte"].definition, glue_source("rte", None), offline=True)
 
 

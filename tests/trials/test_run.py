@@ -234,7 +234,7 @@ def test_a_depth_that_is_not_the_models_is_refused(
     job["model"] = {**job["model"], "depth": planned}
     answer = execute(job, str(tmp_path))
     assert answer["error_type"] == "missing_input"
-    assert f"has 4 layers, the plan counted on {planned}" in answer["message"]
+    assert f"has 4 layers, the plan expected {planned}" in answer["message"]
 
 
 def test_texts_longer_than_the_models_positions_are_refused(tmp_path: Path) -> None:

@@ -148,7 +148,7 @@ def test_while_the_store_is_away_that_is_what_is_said(
     job = {**staged(world)[1], "cache_dir": str(tmp_path / "cache")}
     answer = execute(job, store.location)
     assert answer["error_type"] == "missing_input"
-    assert "can't be had" in answer["message"]
+    assert "can't fetch" in answer["message"]
     assert "Run the sweep again" not in answer["message"]
 
 

@@ -1,1 +1,1 @@
-"""What is measured of a network, layer by layer. `registry` has all by name."""
+"""Measurements of a network, layer by layer. `registry` has all by name."""

@@ -21,7 +21,7 @@ MAX_BYTES = 512 << 20  # of states, on the host
 
 
 class DevPass(NamedTuple):
-    """What one pass gives, batch by batch, on the CPU."""
+    """The result of one pass, batch by batch, on the CPU."""
 
     sentence: list[LayerStates]  # of the sentence tokens alone
     cosines: list[CosineSums]

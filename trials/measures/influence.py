@@ -17,8 +17,8 @@ from lp_sweep.trials.measures.states import LayerStates
 
 
 class CosineSums(NamedTuple):
-    """Of one batch: the sum over its tokens of the cosine between what each layer receives and
-    returns, (L,) float64, and the number of tokens."""
+    """Sums over the tokens of one batch: the cosine between what each layer receives and returns,
+    (L,) float64, and the number of tokens."""
 
     sums: torch.Tensor
     tokens: int

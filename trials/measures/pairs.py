@@ -56,8 +56,7 @@ class Comparison:
 
 
 def compare(full: Callable[[], Took], pruned: Callable[[], Took], rule: Rule = RULE) -> Comparison:
-    """Of the rounds that were needed the steadiest: the first one that is not too wide, or after
-    all of them the least wide, as wide as it is."""
+    """The steadiest round: the first that is narrow enough, else the narrowest of all."""
     _take_turns(full, pruned, rule.warm_ups)
     best: Comparison | None = None
     for number in range(1, rule.rounds + 1):

@@ -1,4 +1,4 @@
-"""What a linear classifier reads off each layer's sentence token: Figure 4 of Poor Man's BERT
+"""Linear classifiers on each layer's sentence token: Figure 4 of Poor Man's BERT
 (Sajjad et al. 2020).
 
 The network is frozen; only scikit-learn's linear models are fitted, deterministically.

@@ -35,7 +35,7 @@ class Timing(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Load:
-    """What goes through both networks: batches of `length` tokens a row, in fp32 or bf16."""
+    """The input of both networks: batches of `length` tokens a row, in fp32 or bf16."""
 
     length: int
     batches: Sequence[int]
@@ -52,7 +52,7 @@ def compare_networks(
     """
     if full.device != pruned.device:
         raise ValueError(
-            f"speeds across devices are not compared: the full network is on {full.device}, the "
+            f"speeds across devices can't be compared: the full model is on {full.device}, the "
             f"pruned one on {pruned.device}. Move both to one device."
         )
     smallest, found = min(load.batches), []

@@ -1,4 +1,4 @@
-"""What every layer of a network makes of a batch: all representations of one forward pass.
+"""The output of every layer of a network for a batch: all representations of one forward pass.
 
 Only reads: the network's mode and hooks are as before whenever a batch is handed out. Hooks rather
 than `output_hidden_states`: the last of those has ModernBERT's final norm in it, and the second
@@ -66,7 +66,7 @@ class LayerStates(NamedTuple):
         )
 
     def _each(self, change: Reader) -> LayerStates:
-        """What is one tensor stays one: mostly a layer receives what the one before it returned."""
+        """Keeps shared tensors shared: mostly a layer receives what the one before it returned."""
         changed = {id(states): change(states) for states in [*self.layers, *self.inputs]}
         layers, inputs = ([changed[id(s)] for s in found] for found in (self.layers, self.inputs))
         return self._replace(layers=layers, inputs=inputs)
@@ -160,7 +160,7 @@ def _forward(
 
 
 def _reader(model: PreTrainedModel, mask: torch.Tensor, only_sentence: bool | None) -> Reader:
-    """What to keep of a state; `only_sentence` says whether the sentence token is the last."""
+    """The part of a state to keep; `only_sentence` says whether the sentence token is the last."""
     time_first = time_comes_first(model.config)
 
     def read(hidden_states: torch.Tensor) -> torch.Tensor:
@@ -168,7 +168,7 @@ def _reader(model: PreTrainedModel, mask: torch.Tensor, only_sentence: bool | No
         if states.shape[:2] != mask.shape:
             raise UnsupportedModelError(
                 f"{model.config.model_type}: a layer sees states of shape {tuple(states.shape)} "
-                f"for a batch of shape {tuple(mask.shape)}, so its tokens can't be told apart. "
+                f"for a batch of shape {tuple(mask.shape)}, so it mixes tokens. "
                 "Load the model with attn_implementation='sdpa', or use another one."
             )
         if only_sentence is None:

@@ -1,4 +1,4 @@
-"""What each family's forward pass is made of, over tokens (N, H) in place of (B, T, H).
+"""The parts of each family's forward pass, over tokens (N, H) in place of (B, T, H).
 
 The modules are the network's own, and do what they do in its own forward pass; only how they follow
 one another is said here again. By name, not from structure: others have children of these names and

@@ -19,7 +19,7 @@ from lp_sweep.trials.unpadded.tokens import RealTokens
 
 
 class Relations(NamedTuple):
-    """What all layers use of a group of B rows, the longest of L tokens."""
+    """Shared by all layers for a group of B rows, the longest of L tokens."""
 
     distances: torch.Tensor  # (B or 1, 2 L, H): of L, L - 1, ... 1 - L, with dropout
     lengths: torch.Tensor  # (B,)

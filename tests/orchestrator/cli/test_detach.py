@@ -263,7 +263,7 @@ def test_an_absolute_path_in_the_file_leads_nowhere(
     world: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     change(world, models=[str(world / "my sweep" / "model")])
-    with pytest.raises(PreflightError, match="by a path that begins at / or ~"):
+    with pytest.raises(PreflightError, match="paths of this machine, from / or ~"):
         submit(monkeypatch, tmp_path, address=SERVER, store="/mnt/records")
 
 

@@ -152,7 +152,7 @@ def test_two_drivers_on_one_store_do_nothing_twice(world: Path, tmp_path: Path) 
         with sweep(world, "sweep.yaml", "--store", store) as second:
             assert second.wait() == 0, second.text()
             assert first.wait() == 0, first.text()
-    assert "another run works on this store" in second.text()
+    assert "another run uses this store" in second.text()
     assert f"(pid {first.process.pid})" in second.text()
     assert_equal(Store(store), Store(world / "undisturbed"))
     starts = sum(run.text().count(" start ") for run in (first, second))

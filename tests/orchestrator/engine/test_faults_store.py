@@ -88,7 +88,7 @@ def test_a_full_disk_stops_the_run_and_what_was_trained_waits(world: Path, tmp_p
             fill(filler)
             assert run.wait() == 3, run.text()
         assert "No space left on device" in run.text()
-        assert "Mend the store, then go on: lp-sweep run sweep.yaml" in run.text()
+        assert "Fix the store, then go on: lp-sweep run sweep.yaml" in run.text()
         assert "Traceback (most" not in run.text()
         before = finished(store)
         assert Store(store).read_all("trials").unreadable == []

@@ -208,8 +208,8 @@ def test_a_file_that_is_no_cluster_file(tmp_path: Path, text: str, told: str) ->
     [
         pytest.param(0.0, 2, "(pid 71) has 2 slots, this one 2: together 4 on the same 8 cores",
                      id="cores"),
-        pytest.param(1.0, 1, "has 1 slot, this one 2: together 3 on the same GPUs, and both are "
-                     "slower: part them by CUDA_VISIBLE_DEVICES, or end one", id="GPUs"),
+        pytest.param(1.0, 1, "has 1 slot, this one 2: together 3 on the same GPUs, so both are "
+                      "slower: separate them with CUDA_VISIBLE_DEVICES, or stop one", id="GPUs"),
         pytest.param(0.0, 0, "has its slots, this one 2 on the same 8 cores", id="not opened yet"),
     ],
 )  # fmt: skip

@@ -200,8 +200,12 @@ def none(folder: Path) -> list[str]:
     ("named", "told"),
     [
         pytest.param(none, "no cluster file is named", id="no file"),
-        pytest.param(unpriced, "cluster.yaml lacks that of head, small, cpu", id="prices missing"),
-        pytest.param(on_the_head, "ray_bootstrap_config.yaml lacks that of head", id="on the head"),
+        pytest.param(
+            unpriced, "cluster.yaml lacks the price of head, small, cpu", id="prices missing"
+        ),
+        pytest.param(
+            on_the_head, "ray_bootstrap_config.yaml lacks the price of head", id="on the head"
+        ),
     ],
 )
 @pytest.mark.parametrize("verb", ["run", "retry"])
@@ -211,7 +215,7 @@ def test_a_limit_of_cost_needs_prices(
     """Before anything is planned, or started."""
     done = sweep(verb, "--max-cost", "20", *named(world), "--data-dir", "glue", cwd=world)
     assert done.returncode == 2
-    assert f"--max-cost needs prices, and {told}" in done.stderr.replace(f"{world}/home/", "")
+    assert f"--max-cost needs prices, but {told}" in done.stderr.replace(f"{world}/home/", "")
     assert "`metadata: {price_per_hour: {head: 0.19, gpu: 0.60}}`" in done.stderr
 
 

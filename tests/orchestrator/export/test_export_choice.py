@@ -121,7 +121,7 @@ def test_a_full_network_that_learned_nothing_is_told(fake: FakeSweep) -> None:
         fake.curve({0: full, 4: full - 0.5}, seed=seed)
         fake.curve({0: 90.0, 4: 89.5}, seed=seed, task="RTE")
     assert choose(fake).caution.startswith(
-        "With all layers 1 of 2 seeds scores no better than the constant answer. What learned"
+        "With all layers 1 of 2 seeds scores no better than the majority class. A model that"
     )
     assert choose(fake, task="RTE").caution == ""
 

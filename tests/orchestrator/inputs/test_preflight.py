@@ -113,7 +113,7 @@ def test_everything_that_is_wrong_is_one_message(world: Path) -> None:
     assert "model.safetensors is not a whole" in told[0]
     assert "no tokenizer vocabulary" in told[0]
     assert "has no rows" in told[1]
-    assert "can't keep a store" in told[2]
+    assert "as a store" in told[2]
     assert "it is a file" in told[2]
     assert (world / "store").is_file()
 
@@ -170,7 +170,7 @@ def unwritable(folder: Path) -> Iterator[None]:
 def test_a_store_and_a_cache_that_can_not_be_written(world: Path) -> None:
     with unwritable(world / "store"), unwritable(world / "cache"):
         store, cache = problems(world)
-    assert "can't keep a store at" in store
+    assert "as a store at" in store
     assert cache.startswith(f"can't write to {world / 'cache'}")
     assert "--cache-dir" in cache
 

@@ -111,7 +111,7 @@ def test_a_measurement_may_leave_no_feed_forward_to_remove(tmp_path: Path, label
     plan = planned(file, *ONE, known=known)
     assert [cell.state for cell in plan.cells] == ["impossible"]
     text = plan_text(plan, estimate(plan, CPU), CPU)
-    assert "no layer would stay for the feed-forwards to go from" in text
+    assert "no layer would stay whose feed-forward" in text
 
 
 # -- what is missing
@@ -166,16 +166,16 @@ def test_a_measurement_added_to_a_finished_sweep(tmp_path: Path) -> None:
     assert measure.spec.trial == full
     assert plan.job(plan.trials[full], network=False).measures[0].id == measure.id
     text = plan_text(plan, estimate(plan, CPU), CPU)
-    assert "measures           1   of trained networks, by layer: 0 done, 1 missing\n" in text
+    assert "measures           1   of trained networks, by layer: 1 missing\n" in text
     assert (
-        "to do              1   by `lp-sweep run`: 1 done and to train again, as the network is "
-        "needed and was not kept\n"
+        "to do              1   by `lp-sweep run`: 1 done but to train again, since their network "
+        "is needed and was not kept\n"
     ) in text
     retrained = estimate(plan, CPU).hours
     assert retrained > CPU.seconds(plan.trials[full]) / 3600
     plan.known = plan.known._replace(networks={full})
     text = plan_text(plan, estimate(plan, CPU), CPU)
-    assert "to do              1   by `lp-sweep run`: 1 done and to be measured\n" in text
+    assert "to do              1   by `lp-sweep run`: 1 done but to measure\n" in text
     assert "longest trial" not in text
     assert 0 < estimate(plan, CPU).hours < retrained / 2
     assert plan_json(plan, estimate(plan, CPU))["totals"] | {
@@ -194,7 +194,7 @@ def test_a_measurement_has_the_network_trained_again_that_it_is_compared_with(
     assert {work.id for work in taken_on(plan)} == {full, pruned}
     assert queue_of(plan, store).waiting == 2  # a run does what the plan says
     text = plan_text(plan, estimate(plan, CPU), CPU)
-    assert "to do              2   by `lp-sweep run`: 2 done and to train again, as" in text
+    assert "to do              2   by `lp-sweep run`: 2 done but to train again, since" in text
     plan.known = plan.known._replace(networks={full})
     assert [work.id for work in taken_on(plan)] == [pruned]
 
@@ -206,16 +206,16 @@ def test_what_is_to_do_and_of_what_kinds(tmp_path: Path) -> None:
     known = Known({first, second}, {third: "missing_input"}, {}, {second})
     plan = plan_of(tmp_path, lines, "k=0,2,3,4", known=known)
     assert (
-        "to do              5   by `lp-sweep run`: 2 to fine-tune, 1 done and to train again, as "
-        "the network is needed and was not kept, 1 done and to be measured, 1 pre-trained to "
-        "be measured, with 1 that failed and may go through now\n"
+        "to do              5   by `lp-sweep run`: 2 to fine-tune, 1 done but to train again, "
+        "since their network is needed and was not kept, 1 done but to measure, 1 pre-trained "
+        "to measure; 1 failed before and may work now\n"
     ) in plan_text(plan, estimate(plan, CPU), CPU)
 
 
 def test_a_measurement_that_failed_for_good_is_not_to_do(tmp_path: Path) -> None:
     plan, *_ = measured(tmp_path)
     text = plan_text(plan, estimate(plan, CPU), CPU)
-    assert "measures           1   of trained networks, by layer: 0 done, 1 failed, 0 miss" in text
+    assert "measures           1   of trained networks, by layer: 1 failed" in text
     assert "to do              0   by `lp-sweep run`\n" in text
 
 

@@ -48,7 +48,7 @@ def test_only_those_that_lack_their_network_are_counted(tmp_path: Path, store: S
     keep(store, kept, "t1-of-another-sweep")
     store.put_text(f"{WEIGHTS}/{torn}", "model.safetensors", "half of it")
     assert unkept_note(plan, store, "all") == (
-        "keep: all is for what is trained from now on, not for 3 done trials whose networks "
+        "keep: all applies from now on, not to 3 done trials whose networks "
         "were not kept. `lp-sweep export TRIAL` trains one of them again; a run with another "
         "--store trains all"
     )
@@ -61,7 +61,7 @@ def test_of_the_seeds_one_is_enough_for_a_best(
     plan = plan_of(tmp_path)
     keep(store, *([*plan.trials][index] for index in kept))
     note = unkept_note(plan, store, "best")
-    text = f"not for {count} done networks of which no seed was kept. `lp-sweep export"
+    text = f"not to {count} done networks without a kept seed. `lp-sweep export"
     assert text in note if note else count == 0
 
 
@@ -69,7 +69,7 @@ def test_what_this_run_trains_again_is_kept_then(tmp_path: Path, store: Store) -
     plan = plan_of(tmp_path, "measure: {probes: full}\n")
     note = unkept_note(plan, store, "all")
     assert note
-    assert "not for 2 done trials" in note
+    assert "not to 2 done trials" in note
 
 
 def test_a_run_says_it_before_it_begins(tmp_path: Path) -> None:
@@ -80,7 +80,7 @@ def test_a_run_says_it_before_it_begins(tmp_path: Path) -> None:
     for trial in (first, second):
         store.put("trials", trial, [{"trial_id": trial}])
     keep(store, first)
-    words = "note: keep: all is for what is trained from now on, not for 1 done trials"
+    words = "note: keep: all applies from now on, not to 1 done trials"
     assert words in sweep("run", file.name, "--store", "store", cwd=tmp_path).stderr
     keep(store, second)
     again = sweep("run", file.name, "--store", "store", cwd=tmp_path)

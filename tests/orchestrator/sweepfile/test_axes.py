@@ -90,9 +90,9 @@ def test_procedures(tmp_path: Path, written: str, labels: list[str]) -> None:
         ("[{}]", "the key 'name' is missing in procedures.0"),
         ("[]", "procedures must not be empty, got []"),
         ("3", "procedures must be a text, got 3"),
-        ("[[direct]]", "procedures.0 must be a text, got ['direct']"),
-        ("[direct, {name: direct}]", "direct stands twice. Keep one of them."),
-        ("[iterative, iterative 2]", "iterative stands twice. Keep one of them."),
+        ("[[direct]]", "procedures: ['direct'] is not a text"),
+        ("[direct, {name: direct}]", "direct is listed twice. Keep one of them."),
+        ("[iterative, iterative 2]", "iterative is listed twice. Keep one of them."),
     ],
 )  # fmt: skip
 def test_a_wrong_procedure(tmp_path: Path, written: str, message: str) -> None:
@@ -139,7 +139,7 @@ def test_feed_forwards(tmp_path: Path, written: str, labels: list[str]) -> None:
          "feed_forward.0.second_norm must be 'keep' or 'drop', got 'dorp'. Did you mean 'drop'?"),
         ("{}", "the key 'remove' is missing in feed_forward.0"),
         ("[]", "feed_forward must not be empty, got []"),
-        ("[top 3, {remove: Top 3}]", "top 3 stands twice. Keep one of them."),
+        ("[top 3, {remove: Top 3}]", "top 3 is listed twice. Keep one of them."),
     ],
 )  # fmt: skip
 def test_a_wrong_feed_forward(tmp_path: Path, written: str, message: str) -> None:
@@ -245,8 +245,8 @@ def test_strategies(tmp_path: Path, written: str, cells: list[tuple[str, int]]) 
         ("{name: top, k: 2, draws: 1}", "strategy 'top' draws nothing: remove `draws:`"),
         ("{name: top, layers: [3]}", "unknown key 'layers' in strategies.0. Allowed: name, k, "
          "threshold, measured_on, draws, until, within, max_seeds."),
-        ("{name: top, k: all, within: 1}", "`within:` is for `until: min_layers`: add that, or"),
-        ("{name: top, k: all, max_seeds: 2}", "`max_seeds:` is for `until: min_layers`: add that"),
+        ("{name: top, k: all, within: 1}", "`within:` needs `until: min_layers`: add that, or"),
+        ("{name: top, k: all, max_seeds: 2}", "`max_seeds:` needs `until: min_layers`: add that"),
         ("{name: top, k: all, until: best}", "strategies.0.until must be 'min_layers', got 'best'"),
         ("{name: contribution, threshold: 0.9, until: min_layers}",
          "strategy 'contribution' has no K to choose among: remove `until:`"),
@@ -322,8 +322,7 @@ def test_sections(tmp_path: Path, line: str, section: str, values: dict[str, Any
         ("recipe: {freeze: {layer: 1}}", "unknown key 'layer' in recipe.freeze. Allowed: "
          "embeddings, layers. Did you mean 'layers'?"),
         ("recipe: {freeze: {layers: 0}}", "recipe.freeze.layers must be greater than 0, got 0"),
-        ("recipe: {freeze: {layers: [a]}}", "recipe.freeze.layers.0 must be a whole number, got "
-         "'a'"),
+        ("recipe: {freeze: {layers: [a]}}", "recipe.freeze.layers: 'a' is not a whole number"),
     ],
 )  # fmt: skip
 def test_a_wrong_section(tmp_path: Path, line: str, message: str) -> None:
