@@ -441,7 +441,7 @@ def test_an_answer_of_a_network_that_learned_nothing_is_marked(fake: FakeSweep) 
     ]
     assert with_interval.notes[0].startswith(said)
     of_one = TABLES["min-layers"](catalog, models=["bert"])
-    assert "2 of 3 seeds of SST-2. What" in of_one.notes[0]
+    assert "2 of 3 seeds of SST-2. A model" in of_one.notes[0]
 
 
 @pytest.mark.parametrize("make", [TABLES["min-layers"], TABLES["min-layers-interval"]])
