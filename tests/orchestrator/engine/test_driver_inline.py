@@ -56,7 +56,7 @@ def test_a_record_that_a_crash_emptied_is_made_again(tmp_path: Path) -> None:
 def test_a_limit_of_hours_stops_the_run(tmp_path: Path) -> None:
     save_world(tmp_path)
     done = run("run", "sweep.yaml", "--max-hours", "0", "--json", cwd=tmp_path, code=3)
-    assert re.search(r"this run has used 0\.\d\d hours; the next one counts anew", done.stderr)
+    assert re.search(r"this run has used 0\.\d\d hours; the next one starts counting at 0", done.stderr)
     assert "stopped by max-hours: 0 done in this run. Go on: lp-sweep run sweep.yaml" in done.stderr
     assert done.stderr.splitlines()[-1].endswith(" --max-hours 0.0 --offline --inline")
     told = json.loads(done.stdout)
@@ -94,7 +94,7 @@ def test_failed_trials_do_not_stop_the_sweep_and_are_tried_again(tmp_path: Path)
     diverging(tmp_path)
     first = run("run", "sweep.yaml", cwd=tmp_path, code=1)
     assert first.stderr.count("(diverged)") == 6
-    assert "Try the failed again: lp-sweep retry sweep.yaml --store " in first.stderr
+    assert "Retry them: lp-sweep retry sweep.yaml --store " in first.stderr
     assert "Traceback (most" not in first.stderr
     store = Store(tmp_path / "lp-sweep-store")
     assert len(store.names("attempts")) == 6
@@ -103,7 +103,7 @@ def test_failed_trials_do_not_stop_the_sweep_and_are_tried_again(tmp_path: Path)
     assert status[0]["trials_failed"] == 6
     assert "failed" in run("table", "tasks", cwd=tmp_path).stdout
     again = run("run", "sweep.yaml", cwd=tmp_path, code=1)  # it would only diverge again
-    assert "0 done in this run; of the sweep 6 have failed" in again.stderr
+    assert "0 done in this run; 6 of the sweep's trials failed" in again.stderr
     assert len(store.names("attempts")) == 6
     trial = sorted(row["trial_id"] for row in store.read_all("attempts").rows.to_pylist())[0]
     run("retry", "sweep.yaml", trial[:12], cwd=tmp_path, code=1)
