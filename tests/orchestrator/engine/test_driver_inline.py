@@ -56,7 +56,9 @@ def test_a_record_that_a_crash_emptied_is_made_again(tmp_path: Path) -> None:
 def test_a_limit_of_hours_stops_the_run(tmp_path: Path) -> None:
     save_world(tmp_path)
     done = run("run", "sweep.yaml", "--max-hours", "0", "--json", cwd=tmp_path, code=3)
-    assert re.search(r"this run has used 0\.\d\d hours; the next one starts counting at 0", done.stderr)
+    assert re.search(
+        r"this run has used 0\.\d\d hours; the next one starts counting at 0", done.stderr
+    )
     assert "stopped by max-hours: 0 done in this run. Go on: lp-sweep run sweep.yaml" in done.stderr
     assert done.stderr.splitlines()[-1].endswith(" --max-hours 0.0 --offline --inline")
     told = json.loads(done.stdout)
