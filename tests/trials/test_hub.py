@@ -95,7 +95,7 @@ def test_fewer_rows_than_were_once_written(hub: Hub) -> None:
     folder = put_in_cache(hub.cache, GLUE_REVISION, [1, 0, 1])
     shorter = put_in_cache(hub.cache, "a" * 40, [1, 0])
     (shorter / "glue-train.arrow").replace(folder / "glue-train.arrow")
-    with pytest.raises(MissingInputError, match=r"holds 2 rows .* should hold 3: it is torn"):
+    with pytest.raises(MissingInputError, match=r"2 of 3 rows of split 'train'.*prefetch"):
         load_task(TASKS["rte"].definition, glue_source("rte", None), offline=True)
 
 
@@ -137,7 +137,7 @@ def test_a_configuration_is_not_guessed(hub: Hub) -> None:
 def test_rows_of_a_branch_are_not_read(hub: Hub, revision: str | None) -> None:
     put_in_cache(hub.cache, GLUE_REVISION, [1, 0])
     source = dataclasses.replace(glue_source("rte", None), revision=revision)
-    with pytest.raises(MissingInputError, match=r"a branch moves.*lp-sweep prefetch"):
+    with pytest.raises(MissingInputError, match=r"a branch.*lp-sweep prefetch"):
         load_task(TASKS["rte"].definition, source)
     assert not hub.asked
 

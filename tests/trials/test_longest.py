@@ -80,8 +80,7 @@ def test_a_plan_refuses_rows_that_the_model_can_not_take(tmp_path: Path) -> None
     assert find(file, ["recipe.max_length=512"]).models[0].longest_row == 512
     with pytest.raises(
         SpecError,
-        match=r"recipe\.max_length is 6400, and model '\./folder/of/a/model' takes rows of at most "
-        r"512 tokens\. Set it to 512 or less\.",
+        match=r"recipe\.max_length.*6400.*'\./folder/of/a/model'.*at most 512 tokens",
     ):
         find(file, ["recipe.max_length=6400"])
 

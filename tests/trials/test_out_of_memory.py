@@ -19,11 +19,11 @@ from transformers import BertConfig, BertForSequenceClassification
 
 from lp_sweep.storage.errors import DeviceOutOfMemoryError
 from lp_sweep.storage.store import Store
+from lp_sweep.trials import batches as batching
 from lp_sweep.trials import steps as passes
-from lp_sweep.trials.batches import BatchSizes, to_device
+from lp_sweep.trials.batches import to_device
 from lp_sweep.trials.device import forget_frames, is_out_of_memory, memory_errors
 from lp_sweep.trials.forward import forward
-from lp_sweep.trials.measures import registry as measuring
 from lp_sweep.trials.resident import resident
 from lp_sweep.trials.run import execute
 from tests.support.plain_jobs import run_profile
@@ -162,7 +162,7 @@ def test_what_counts_as_a_shortage(error: Exception, short: bool) -> None:
     assert is_out_of_memory(error) is short
     with (
         pytest.raises(DeviceOutOfMemoryError if short else type(error)),
-        memory_errors(BatchSizes(4, 8)),
+        memory_errors(4),
     ):
         raise error
 
@@ -170,7 +170,7 @@ def test_what_counts_as_a_shortage(error: Exception, short: bool) -> None:
 def test_a_real_allocation_counts() -> None:
     with (
         pytest.raises(DeviceOutOfMemoryError, match="a batch of 4 does not fit"),
-        memory_errors(BatchSizes(4, 8)),
+        memory_errors(4),
     ):
         torch.empty(2**55)
 
@@ -224,7 +224,7 @@ def test_a_profile_halves_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     store = Store(tmp_path / "store", create=True)
     whole = run_profile(job)["record"]
     resident().forget()  # else the pass is not made again
-    monkeypatch.setattr(measuring, "to_device", full)
+    monkeypatch.setattr(batching, "to_device", full)
     assert execute(job, store.location)["status"] == "done"
     halved = store.read("profiles", job["id"])[0]
     assert [item["value"] for item in halved["layers"]] == pytest.approx(

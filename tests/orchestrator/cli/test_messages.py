@@ -69,6 +69,7 @@ def said(world: Path, line: str) -> str:
     assert "Traceback" not in done.stderr
     text = done.stderr.replace(str(world), "FOLDER")
     text = re.sub(r"(Usage: |Try ').*?lp-sweep", r"\1lp-sweep", text)  # pytest's own name
+    text = re.sub(r"(\[OPTIONS\])\n\s+", r"\1 ", text)  # wrapped after that name
     text = re.sub(r"[ \t]+$", "", text, flags=re.MULTILINE)
     return f"$ lp-sweep {line}\n{text}[exit code {done.returncode}]\n"
 

@@ -199,7 +199,7 @@ def none(folder: Path) -> list[str]:
 @pytest.mark.parametrize(
     ("named", "told"),
     [
-        pytest.param(none, "no cluster file is named", id="no file"),
+        pytest.param(none, "no cluster file", id="no file"),
         pytest.param(
             unpriced, "cluster.yaml lacks the price of head, small, cpu", id="prices missing"
         ),
@@ -230,5 +230,5 @@ def test_a_price_of_nothing_is_a_price(clock: Clock, tmp_path: Path) -> None:
     """On one's own machines."""
     free = read_cluster_file(cluster_file(tmp_path, {**PRICES, "head": 0.0, "cpu": 0.0}))
     assert Budget(max_cost=1.0, file=free, now=clock).reached() is None
-    with pytest.raises(SpecError, match="lacks that of cpu"):
+    with pytest.raises(SpecError, match="lacks the price of cpu"):
         Budget(max_cost=1.0, file=read_cluster_file(cluster_file(tmp_path, PRICES)))

@@ -158,7 +158,7 @@ def test_plan_says_how_to_state_a_price(world: Path) -> None:
         pytest.param({}, "declares no worker resources", id="none"),
         pytest.param(
             {"head": KINDS["head"], "gpu": {"max_workers": 4}},
-            "give one `resources: {CPU: 8, GPU: 1}` and `max_workers: 4`",
+            "`resources: {CPU: 8, GPU: 1}` and `max_workers: 4`",
             id="unknown sizes",
         ),
     ],

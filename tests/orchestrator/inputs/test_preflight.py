@@ -170,7 +170,7 @@ def unwritable(folder: Path) -> Iterator[None]:
 def test_a_store_and_a_cache_that_can_not_be_written(world: Path) -> None:
     with unwritable(world / "store"), unwritable(world / "cache"):
         store, cache = problems(world)
-    assert "as a store at" in store
+    assert "as a store: it is a file" in store
     assert cache.startswith(f"can't write to {world / 'cache'}")
     assert "--cache-dir" in cache
 
