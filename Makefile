@@ -14,14 +14,19 @@ help:
 setup: $(VENV)/.ready
 
 # torch first: the constraint picks a build that the registry offers for CPU, and nothing later moves it
-$(VENV)/.ready: pyproject.toml constraints.txt
+$(VENV)/.package: pyproject.toml constraints.txt
 	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "lp-sweep needs Python 3.11 or newer")'
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt torch
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e .
+	touch $@
+
+# what development needs besides the package
+$(VENV)/.ready: $(VENV)/.package
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev]'
 	touch $@
 
-quickstart: setup
+quickstart: $(VENV)/.package
 	$(BIN)/lp-sweep run quickstart --store $(STORE)
 	$(BIN)/lp-sweep table tasks --store $(STORE)
 	$(BIN)/lp-sweep table strategies --store $(STORE)

@@ -20,7 +20,8 @@ def user(tmp_path_factory: pytest.TempPathFactory) -> User:
     """After `make quickstart` with the packages that are installed here."""
     home = tmp_path_factory.mktemp("home")
     user = User(tmp_path_factory.mktemp("user"), home)
-    (home / ".ready").touch()  # an environment that nothing has to be installed into
+    for name in (".package", ".ready"):  # an environment that nothing has to be installed into
+        (home / name).touch()
     store = user.folder / "quickstart-store"
     subprocess.run(
         ["make", "quickstart", f"VENV={home}", f"STORE={store}"],
