@@ -64,6 +64,8 @@ def _again(verb: str, store: Store, options: RunOptions) -> str:
         "--max-cost": options.max_cost,
         "--mirror": [kind.value for kind in options.mirrors],
     }
+    if options.inline:  # what a variable says of a cluster gave way
+        given = {key: given[key] for key in ("--cache-dir", "--max-hours", "--mirror")}
     words = request_of(options).again(verb, store, given)
     return f"{words} --inline" if options.inline else words
 

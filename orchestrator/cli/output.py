@@ -22,25 +22,37 @@ from lp_sweep.storage.printable import printable
 from lp_sweep.storage.printable import say as say
 
 if TYPE_CHECKING:
-    from lp_sweep.storage.store import Unreadable
+    from lp_sweep.storage.store import Store, Unreadable
 
 _STYLES = re.compile(r"(\x1b\[[0-9;]*m)")  # bold, colours, and their end
 
 
-def emit(text: str, end: str = "\n", form: str = "") -> bool:
+def stored(location: str) -> Store:
+    """The store that a command reads. The command has this process to itself: see
+    `without_pandas`."""
+    from lp_sweep.orchestrator.service.store import existing, without_pandas
+
+    without_pandas()
+    return existing(location)
+
+
+def emit(text: str, end: str = "\n", form: str = "", to: TextIO | None = None) -> bool:
     """Data, to stdout. A reader that has gone (`lp-sweep query ... | head`) is no error: False.
+
+    to: the stdout of the command, where something else stands in its place meanwhile.
 
     form: of a table that `analysis.render` made. CSV and JSON for a file or a pipe stay as they
     are, values are the user's own; a table on a terminal keeps its styles.
     """
+    out = to or sys.stdout
     try:
-        print(_encodable(_harmless(text, form)), end=end, flush=True)
+        print(_encodable(_harmless(text, form)), end=end, file=out, flush=True)
         return True
     except BrokenPipeError:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        os.dup2(os.open(os.devnull, os.O_WRONLY), out.fileno())
         return False
     except OSError as error:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        os.dup2(os.open(os.devnull, os.O_WRONLY), out.fileno())
         raise LpSweepError(f"can't write the answer: {error.strerror}") from None
 
 

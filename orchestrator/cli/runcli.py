@@ -7,6 +7,7 @@ import json
 import re
 import sys
 from dataclasses import fields
+from functools import partial
 from typing import Annotated, Any, NoReturn
 
 import typer
@@ -29,7 +30,7 @@ from lp_sweep.orchestrator.cli.options import (
     StoreOption,
     spread,
 )
-from lp_sweep.orchestrator.cli.output import emit, say, warn_unreadable
+from lp_sweep.orchestrator.cli.output import emit, say, stored, warn_unreadable
 from lp_sweep.storage.errors import SpecError
 
 _IDENTIFIER = re.compile(r"^[tp]\d+-[0-9a-f]*$")
@@ -132,7 +133,7 @@ def _start(flags: RunFlags, printing: Printing, **asked: Any) -> NoReturn:
         from lp_sweep.orchestrator.service.run import prepare
 
         prepared = prepare(options, say)
-    result = prepared.run(emit if printing.events else None)
+    result = prepared.run(partial(emit, to=sys.stdout) if printing.events else None)
     raise typer.Exit(farewell(result, options, as_json=printing.as_json))
 
 
@@ -178,9 +179,8 @@ def _audit(location: str, sweep: str, form: Format) -> None:
     """Estimated against actual hours of a sweep's finished trials."""
     from lp_sweep.analysis.render import render
     from lp_sweep.orchestrator.estimate.audit import audit
-    from lp_sweep.orchestrator.service.store import existing
 
-    found = audit(existing(location), sweep)
+    found = audit(stored(location), sweep)
     warn_unreadable(found.unreadable)
     emit(render(found.table, form), end="", form=form)
 

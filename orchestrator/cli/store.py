@@ -17,7 +17,7 @@ from lp_sweep.orchestrator.cli.options import (
     SweepOption,
     TrialArgument,
 )
-from lp_sweep.orchestrator.cli.output import emit, warn_unreadable
+from lp_sweep.orchestrator.cli.output import emit, stored, warn_unreadable
 from lp_sweep.orchestrator.mirrors.kinds import MirrorKind, check_installed, open_mirror
 from lp_sweep.storage.errors import SpecError
 from lp_sweep.storage.printable import page, unknown_sweep
@@ -52,9 +52,9 @@ def status(
 
         watching.watch(store or DEFAULT_STORE, sweep, every or "5s", as_json)
         return
-    from lp_sweep.orchestrator.service.store import existing, sweep_states
+    from lp_sweep.orchestrator.service.store import sweep_states
 
-    states = sweep_states(existing(store or DEFAULT_STORE), sweep)
+    states = sweep_states(stored(store or DEFAULT_STORE), sweep)
     warn_unreadable(states.unreadable)
     emit(json.dumps(states.plain()) if as_json else states_text(states))
 
@@ -119,9 +119,9 @@ def show(trial: TrialArgument, store: StoreOption = None, as_json: JsonOption = 
     Example: lp-sweep show t1-0c1f --store lp-sweep-store
     """
     from lp_sweep.orchestrator.cli.showing import show_text
-    from lp_sweep.orchestrator.service.store import existing, history
+    from lp_sweep.orchestrator.service.store import history
 
-    found = history(existing(store or DEFAULT_STORE), trial)
+    found = history(stored(store or DEFAULT_STORE), trial)
     emit(json.dumps(found.plain(), indent=2) if as_json else show_text(found))
 
 
@@ -131,9 +131,9 @@ def logs(trial: TrialArgument, store: StoreOption = None, as_json: JsonOption = 
 
     Example: lp-sweep logs t1-0c1f
     """
-    from lp_sweep.orchestrator.service.store import existing, history, logs_text
+    from lp_sweep.orchestrator.service.store import history, logs_text
 
-    found = history(existing(store or DEFAULT_STORE), trial)
+    found = history(stored(store or DEFAULT_STORE), trial)
     emit(json.dumps(found.plain(), indent=2) if as_json else logs_text(found))
 
 
@@ -143,10 +143,9 @@ def compact(store: StoreOption = None, as_json: JsonOption = False) -> None:
 
     Example: lp-sweep compact --store lp-sweep-store
     """
-    from lp_sweep.orchestrator.service.store import existing
     from lp_sweep.storage import packs
 
-    done = packs.compact(existing(store or DEFAULT_STORE))
+    done = packs.compact(stored(store or DEFAULT_STORE))
     text = f"{done.records} records: {done.files_before} files before, {done.files_after} now"
     emit(json.dumps(done._asdict()) if as_json else text)
 
@@ -163,10 +162,9 @@ def doctor(
 
     Example: lp-sweep doctor --fix
     """
-    from lp_sweep.orchestrator.service.store import existing
     from lp_sweep.storage import doctor
 
-    found = existing(store or DEFAULT_STORE)
+    found = stored(store or DEFAULT_STORE)
     findings = doctor.examine(found)
     if fix:
         doctor.fix(found, findings)
@@ -198,11 +196,10 @@ def migrate(store: StoreOption = None, as_json: JsonOption = False) -> None:
 
     Example: lp-sweep migrate --store lp-sweep-store
     """
-    from lp_sweep.orchestrator.service.store import existing
     from lp_sweep.storage import migrate
     from lp_sweep.storage.identity import IDENTITY_VERSION
 
-    done = migrate.migrate(existing(store or DEFAULT_STORE))
+    done = migrate.migrate(stored(store or DEFAULT_STORE))
     text = (
         f"{done.moved} records have identifiers of version {IDENTITY_VERSION} now, {done.kept} had "
         f"them before, {done.unknown} are of a version that can't be migrated"
@@ -231,11 +228,10 @@ def mirror(
     Example: lp-sweep mirror --to mlflow --store lp-sweep-store
     """
     from lp_sweep.orchestrator.mirrors.copying import copy_trials
-    from lp_sweep.orchestrator.service.store import existing
 
     kinds = dict.fromkeys(to)
     check_installed(kinds)
-    opened = existing(store or DEFAULT_STORE)
+    opened = stored(store or DEFAULT_STORE)
     names = sorted(opened.names("sweeps"))
     if sweep is not None and sweep not in names:
         raise unknown_sweep(sweep, names, opened.location)

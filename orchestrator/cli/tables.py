@@ -27,7 +27,7 @@ from lp_sweep.orchestrator.cli.options import (
     Unit,
     losses,
 )
-from lp_sweep.orchestrator.cli.output import doing, emit, say, warn_unreadable
+from lp_sweep.orchestrator.cli.output import doing, emit, say, stored, warn_unreadable
 from lp_sweep.storage.errors import SpecError
 from lp_sweep.storage.places import node_folder
 
@@ -50,7 +50,7 @@ def query(
     Example: lp-sweep query "SELECT strategy, k, avg(score) FROM cells GROUP BY ALL"
     """
     from lp_sweep.analysis.render import render_rows
-    from lp_sweep.orchestrator.service.store import existing, opened
+    from lp_sweep.orchestrator.service.store import opened
 
     try:
         text = sys.stdin.read() if sql == "-" else sql
@@ -58,7 +58,7 @@ def query(
         raise SpecError(f"can't read the SQL on stdin: {error}. Send UTF-8.") from None
     form = Format.json if as_json else form
     with ends_promptly():
-        catalog = opened(existing(store or DEFAULT_STORE), sweep, setup)
+        catalog = opened(stored(store or DEFAULT_STORE), sweep, setup)
         with catalog.bounded_memory():
             rows = catalog.query(text)
             warn_unreadable(catalog.unreadable)  # predictions are only read when they are named
@@ -112,12 +112,12 @@ def table(
     """
     from lp_sweep.analysis.render import render
     from lp_sweep.orchestrator.service import tables
-    from lp_sweep.orchestrator.service.store import existing, opened
+    from lp_sweep.orchestrator.service.store import opened
 
     asked = tables.TableAsked(name, unit.value, model or (), strategy or ())
     views = TABLES[name].views
     with ends_promptly():
-        location = existing(store or DEFAULT_STORE)
+        location = stored(store or DEFAULT_STORE)
         catalog = opened(location, sweep, setup, losses(within), views)
         warn_unreadable(catalog.unreadable)
         made = tables.make_table(catalog, asked)
@@ -157,14 +157,14 @@ def paper(
     Example: lp-sweep paper --table 1 --check --figures figures
     """
     from lp_sweep.orchestrator.cli import paperview
-    from lp_sweep.orchestrator.service.store import existing, opened
+    from lp_sweep.orchestrator.service.store import opened
     from lp_sweep.orchestrator.service.tables import draw
 
     asked = paperview.Asked(
         number or (), Format.json if as_json else form, paperview.model_names(model or ())
     )
     with ends_promptly():
-        catalog = opened(existing(store or DEFAULT_STORE), sweep)
+        catalog = opened(stored(store or DEFAULT_STORE), sweep)
         warn_unreadable(catalog.unreadable)
         emit(paperview.tables_text(catalog, asked), end="", form=asked.form)
     if figures:
@@ -193,9 +193,8 @@ def report(
 
     Example: lp-sweep report --out report.html --figures figures
     """
-    from lp_sweep.orchestrator.service.store import existing
 
-    opened, deltas = existing(store or DEFAULT_STORE), losses(within)
+    opened, deltas = stored(store or DEFAULT_STORE), losses(within)
     from lp_sweep.analysis.report.writing import write_report
 
     with doing("report") as tell:

@@ -21,8 +21,7 @@ from typing import Any, Protocol
 from rich.console import Console, RenderableType
 from rich.text import Text
 
-from lp_sweep.orchestrator.cli.output import emit, say
-from lp_sweep.orchestrator.service.store import existing
+from lp_sweep.orchestrator.cli.output import emit, say, stored
 from lp_sweep.orchestrator.watch.follower import Follower
 from lp_sweep.orchestrator.watch.painter import Painter, has_screen
 from lp_sweep.orchestrator.watch.picture import Picture, picture_json
@@ -46,7 +45,7 @@ class Face(Protocol):
 def watch(location: str, sweep: str | None, every: str, as_json: bool) -> None:
     """Raises SpecError for an unknown sweep or `every`, StoreError for what is no store."""
     seconds = _seconds(every)
-    follower = Follower(existing(location))
+    follower = Follower(stored(location))
     with suppress(KeyboardInterrupt), _face(as_json) as face:
         _follow(follower, sweep, seconds, face)
 
@@ -189,7 +188,7 @@ def serve(location: str, sweep: str | None, port: int) -> None:
     uvicorn = _library()
     from lp_sweep.orchestrator.watch.web import Looks, page_app
 
-    store = existing(location)
+    store = stored(location)
     looks = Looks(store, sweep)
     looks.first()
     app = page_app(looks)

@@ -83,6 +83,10 @@ class Course:
         self.must_end = False
         self._looked = 0.0
 
+    def tick(self) -> None:
+        """Asked every few seconds: the display goes on where nothing else happens."""
+        self.reporter.tick()
+
     def check(self) -> bool:
         """Asked often: whether the run must end now, as its budget is used up or a trial failed."""
         if self.stop is not None and self.stop.reached():

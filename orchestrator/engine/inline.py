@@ -33,7 +33,10 @@ class Inline:
     """The engine of `--inline`: this process is the one slot."""
 
     def everywhere(self, function: Callable[..., Any], *arguments: Any) -> Mapping[str, Any]:
-        return {"": function(*arguments)}
+        try:
+            return {"": function(*arguments)}
+        except OSError:  # a full disk, say: this node does not answer
+            return {}
 
     def run(self, course: Course, signals: StopSignals) -> None:
         per_trial = PerTrial.of(course.queue.plan.sweep.spec)
@@ -107,7 +110,7 @@ def _watched(course: Course, books: threading.Lock) -> Iterator[None]:
             with books:
                 if over.is_set():
                     return
-                course.reporter.tick()
+                course.tick()
                 if course.check():
                     main = threading.main_thread().ident or 0
                     signal.pthread_kill(main, signal.SIGTERM)  # `signals` interrupts the trial
@@ -118,7 +121,11 @@ def _watched(course: Course, books: threading.Lock) -> Iterator[None]:
     try:
         yield
     finally:
-        over.set()
+        try:
+            with books:  # the thread has ended its look, and begins no other
+                over.set()
+        finally:
+            over.set()
 
 
 @contextlib.contextmanager

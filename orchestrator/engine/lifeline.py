@@ -6,6 +6,7 @@ bounds that follow from the constants below are listed in docs/reliability.md.
 
 from __future__ import annotations
 
+import atexit
 import os
 import signal
 import sys
@@ -249,6 +250,8 @@ def leave_ray(own: OwnRay | None) -> None:
             own.kill()
             thread.join(_SHUTDOWN_SECONDS)
         _keeps_process = thread.is_alive()
+        if _keeps_process:  # a program of the user's own ends by itself
+            atexit.unregister(ray.shutdown)
 
 
 def leave_process(code: int) -> None:

@@ -187,7 +187,7 @@ class WorkCallback(tune.Callback):  # type: ignore[misc]
         if time.monotonic() - self._looked < _LOOK_SECONDS:
             return
         self._looked = time.monotonic()
-        self.course.reporter.tick()
+        self.course.tick()
         if self.course.nodes.readmit():
             raise RuntimeError("the other nodes are gone, and those set aside are taken again")
 

@@ -69,6 +69,7 @@ class Ratios:
     def __init__(self, known: Iterable[float] = ()) -> None:
         self._known = tuple(known)
         self._timings: dict[Pair, deque[float]] = defaultdict(lambda: deque(maxlen=_NEWEST))
+        self._medians: dict[Pair, float] = {}
         self._found: dict[Pair, Ratio] = {}
 
     def __bool__(self) -> bool:
@@ -76,6 +77,7 @@ class Ratios:
 
     def add(self, pair: Pair, ratio: float) -> None:
         self._timings[pair].append(ratio)
+        self._medians[pair] = float(np.median(self._timings[pair]))
         self._found.clear()
 
     def of(self, pair: Pair) -> Ratio:
@@ -86,9 +88,9 @@ class Ratios:
     def _look(self, pair: Pair) -> Ratio:
         if pair in self._timings:
             return _ratio([*self._known, *self._timings[pair]])
-        medians = {other: float(np.median(own)) for other, own in [*self._timings.items()]}
-        of_model = [median for (model, _), median in medians.items() if model == pair[0]]
-        others = of_model or [*medians.values()]
+        medians = [*self._medians.items()]  # a display reads them in another thread
+        of_model = [median for (model, _), median in medians if model == pair[0]]
+        others = of_model or [median for _, median in medians]
         return _ratio([*self._known, *others]) if others else PRIOR
 
 

@@ -45,7 +45,13 @@ class Rows(NamedTuple):
 
 
 def check(
-    sweep: Sweep, wanted: Needed, location: str, cache_dir: Path, *, offline: bool
+    sweep: Sweep,
+    wanted: Needed,
+    location: str,
+    cache_dir: Path,
+    *,
+    offline: bool,
+    on_ray: bool = True,
 ) -> Sequence[str]:
     """Gives notes on the rows. Raises PreflightError that lists everything that is missing, before
     any GPU starts.
@@ -60,7 +66,9 @@ def check(
     found = check_inputs(sweep, wanted, offline=offline)
     problems = [
         *found.problems,
-        *space_problems(needs(sweep, wanted, location, cache_dir, found.download_bytes)),
+        *space_problems(
+            needs(sweep, wanted, location, cache_dir, found.download_bytes, on_ray=on_ray)
+        ),
         *write_problems(location, cache_dir),
     ]
     if problems:

@@ -43,7 +43,13 @@ class Need(NamedTuple):
 
 
 def needs(
-    sweep: Sweep, wanted: Needed, location: str, cache_dir: Path, download_bytes: int
+    sweep: Sweep,
+    wanted: Needed,
+    location: str,
+    cache_dir: Path,
+    download_bytes: int,
+    *,
+    on_ray: bool = True,
 ) -> list[Need]:
     """The needs on this machine's disks; other nodes and object stores are not looked at."""
     from huggingface_hub import constants
@@ -53,8 +59,9 @@ def needs(
     asked = [
         Need(cache_dir, tokens, "tokens"),
         Need(Path(constants.HF_HUB_CACHE), download_bytes, "downloads"),
-        Need(Path(tempfile.gettempdir()), _RAY, "Ray's files"),
     ]
+    if on_ray:
+        asked.append(Need(Path(tempfile.gettempdir()), _RAY, "Ray's files"))
     if "://" not in location:
         asked.append(Need(Path(location).expanduser(), _store_bytes(sweep, wanted), "records"))
     return asked

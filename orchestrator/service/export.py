@@ -61,7 +61,7 @@ def export_trial(asked: ExportOptions, tell: Callable[[str], None] = say) -> Exp
     if asked.onnx:
         _check_onnx_packages()
     store = existing(asked.store or DEFAULT_STORE)
-    record, choice = _chosen(store, asked)
+    record, choice = _chosen(store, asked, tell)
     refuse_reduced(record)
     caution = " ".join(filter(None, (choice.caution, _caution(store, record, asked.best))))
     tell(f"{record['trial_id']}: {choice.why}")
@@ -135,7 +135,9 @@ def _check_onnx_packages() -> None:
         )
 
 
-def _chosen(store: Store, asked: ExportOptions) -> tuple[Mapping[str, Any], Chosen]:
+def _chosen(
+    store: Store, asked: ExportOptions, tell: Callable[[str], None]
+) -> tuple[Mapping[str, Any], Chosen]:
     """A record, and why it is that one."""
     from lp_sweep.orchestrator.export import choice
 
@@ -144,6 +146,8 @@ def _chosen(store: Store, asked: ExportOptions) -> tuple[Mapping[str, Any], Chos
     else:
         deltas = (asked.best.within,)
         with opened(store, asked.sweep, asked.setup, deltas, choice.VIEWS) as catalog:
+            for file in catalog.unreadable:
+                tell(f"warning: {file.location} is left out of the choice: {file.reason}")
             chosen = choice.best(catalog, asked.best, choice.stored_answers(store))
     found = history(store, chosen.trial_id)
     if found.id.startswith("p"):

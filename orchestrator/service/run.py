@@ -9,6 +9,7 @@ import os
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any, NamedTuple
 
 from lp_sweep.orchestrator.cluster.clusterfile import read_cluster_file
@@ -128,8 +129,7 @@ def prepare(options: RunOptions, tell: Callable[[str], None] = to_stderr) -> Pre
     from lp_sweep.orchestrator.inputs import checks
 
     _check(options)
-    file = read_cluster_file(options.cluster) if options.cluster else file_on_head()
-    budget = Budget(options.max_hours, options.max_cost, file)  # its clock runs from here
+    budget = _budget(options)  # its clock runs from here
     request = request_of(options)
     if options.retry:
         _check_failures(request)
@@ -147,6 +147,7 @@ def prepare(options: RunOptions, tell: Callable[[str], None] = to_stderr) -> Pre
         first.location,
         options.node_folder,
         offline=options.offline,
+        on_ray=not options.inline,
     )
     for note in checked:
         tell(f"note: {note}")
@@ -174,21 +175,34 @@ def _check(options: RunOptions) -> None:
     for all runs gives way to --inline."""
     if not options.inline:
         return
-    clusters = {"--address": options.address, "--cluster": options.cluster}
+    clusters: dict[str, str | Path | None] = {
+        "--address": options.address,
+        "--cluster": options.cluster,
+    }
     variables = {
         "--address": ("LP_SWEEP_ADDRESS", "RAY_ADDRESS"),
         "--cluster": ("LP_SWEEP_CLUSTER",),
     }
     for option, value in clusters.items():
-        given = value is not None and str(value) not in map(os.environ.get, variables[option])
-        if given:
+        if value is None:
+            continue
+        by_variable = [type(value)(os.environ.get(name, "")) for name in variables[option]]
+        if value not in by_variable:
             raise SpecError(
                 f"--inline {_ALONE}, and {option} is about a cluster. Keep one of them."
             )
-    if options.max_cost is not None:
+    cost = os.environ.get("LP_SWEEP_MAX_COST")
+    if options.max_cost is not None and not (cost and options.max_cost == float(cost)):
         raise SpecError(
             f"--inline {_ALONE}, and --max-cost counts a cluster's machines. Use --max-hours."
         )
+
+
+def _budget(options: RunOptions) -> Budget:
+    if options.inline:  # no machine of a cluster is paid for
+        return Budget(options.max_hours)
+    file = read_cluster_file(options.cluster) if options.cluster else file_on_head()
+    return Budget(options.max_hours, options.max_cost, file)
 
 
 def _check_failures(request: Request) -> None:

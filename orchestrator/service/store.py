@@ -22,7 +22,6 @@ if TYPE_CHECKING:
 
 def existing(location: str) -> Store:
     """The store to read. Raises StoreError for a folder that is none: a wrong --store, mostly."""
-    without_pandas()
     store = Store(location)
     if not is_store(location):
         raise StoreError(f"no store at {store.location}: the folder has no records of lp-sweep.")

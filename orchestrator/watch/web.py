@@ -88,7 +88,8 @@ class Looks:
         if not picture:
             return Answer(200, {"id": shown, "part": None})
         name, counts = picture["sweep"], picture["counts"]
-        id_ = f"{name} {picture['done']} {picture['failed']} {counts.get('cells')}"
+        measured = len(self._store.names("profiles"))  # speeds, too
+        id_ = f"{name} {picture['done']} {picture['failed']} {measured} {sorted(counts.items())}"
         with self._locks["answer"]:
             kept = self._kept.get(("answer", name))
             changed = kept is None or kept.answer.content.get("id") != id_

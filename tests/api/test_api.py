@@ -45,6 +45,18 @@ def test_an_import_loads_nothing_heavy() -> None:
     assert done.stdout.strip() == "[]"
 
 
+def test_a_users_pandas_is_left_alone(fake: FakeSweep) -> None:
+    """pyarrow looks for pandas once, and never again."""
+    program = (
+        f"from lp_sweep import open_store; open_store({str(fake.store.location)!r})\n"
+        "import pandas, pyarrow; print(pyarrow.array(pandas.Series([1.0, None])).null_count)"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=True
+    )
+    assert done.stdout.strip() == "1"
+
+
 @pytest.mark.parametrize("name", lp_sweep.__all__)
 def test_every_public_name_is_there_and_says_what_it_is(name: str) -> None:
     assert getattr(lp_sweep, name).__doc__

@@ -96,8 +96,15 @@ def test_what_a_shell_says_of_all_runs_gives_way(
 ) -> None:
     save_world(tmp_path, recipe=SHORT, strategies=[{"name": "top", "k": [0]}])
     monkeypatch.setenv("RAY_ADDRESS", "10.0.0.1:6379")
-    done = lp_sweep(tmp_path, "run", "sweep.yaml", "--inline")
-    assert done.returncode == 0, done.stderr
+    monkeypatch.setenv("LP_SWEEP_CLUSTER", "./no-such.yaml")
+    monkeypatch.setenv("LP_SWEEP_MAX_COST", "3.0")
+    done = lp_sweep(tmp_path, "run", "sweep.yaml", "--inline", "--fail-fast", "--max-hours", "0")
+    assert done.returncode == 3, done.stderr
+    again = re.search(r"Go on: (.*)", done.stderr)
+    assert again
+    assert "--inline" in again[1]
+    assert not re.search("--(address|cluster|max-cost)", again[1])
+    assert lp_sweep(tmp_path, "run", "sweep.yaml", "--inline").returncode == 0
 
 
 def test_breakpoint_in_a_trial_opens_the_debugger(tmp_path: Path) -> None:
@@ -146,7 +153,7 @@ def test_an_interrupted_sweep_goes_on(tmp_path: Path, number: signal.Signals, co
         )
         checkpoints = tmp_path / "lp-sweep-store" / "checkpoints"
         end = time.monotonic() + 200
-        while not list(checkpoints.glob("*")) and time.monotonic() < end:
+        while not list(checkpoints.glob("[!.]*")) and time.monotonic() < end:
             assert process.poll() is None
             time.sleep(0.1)
         process.send_signal(number)

@@ -12,11 +12,13 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, NamedTuple
 from urllib.parse import urlencode
 
 import pytest
 
+from lp_sweep.orchestrator.watch.web import Looks
 from tests.support.fake_records import FakeSweep, store_with_scores
 from tests.support.liveprocess import piped, wait_until
 from tests.support.program import command, sweep
@@ -92,6 +94,35 @@ def test_the_answer_is_the_reports(page: Page) -> None:
     assert "var(--c0)" in told["part"]["style"]
     again = page.ask(f"/answer.json?{urlencode({'shown': told['id']})}").json
     assert again == {"id": told["id"], "part": None}
+
+
+@pytest.mark.parametrize("change", ["a cell is not needed any more", "a speed is measured"])
+def test_an_answer_is_made_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, change: str
+) -> None:
+    """Also where no trial has ended since."""
+    looks = Looks(store_with_scores(tmp_path).store, None)
+    counts: dict[str, int] = {"cells": 12, "cells_not_needed": 0}
+    made: list[str] = []
+
+    def part(sweep: str, id_: str) -> dict[str, str]:
+        made.append(id_)
+        return {"id": id_}
+
+    picture = {"sweep": "demo", "done": 12, "failed": 0, "counts": counts}
+    state = SimpleNamespace(content={"picture": picture})
+    monkeypatch.setattr(looks, "state", lambda sweep: state)
+    monkeypatch.setattr(looks, "_part", part)
+    looks.answer(None, "")
+    if change == "a speed is measured":
+        monkeypatch.setattr(looks._store, "names", lambda table: {"p1-0"})
+    else:
+        counts["cells_not_needed"] = 2
+    looks._kept = {key: kept._replace(until=0.0) for key, kept in looks._kept.items()}
+    looks.answer(None, "")
+    looks._kept = {key: kept._replace(until=0.0) for key, kept in looks._kept.items()}
+    looks.answer(None, "")
+    assert len(made) == 2, "once for each change"
 
 
 @pytest.mark.parametrize("method", ["POST", "PUT", "DELETE", "PATCH", "OPTIONS", "TRACE"])
