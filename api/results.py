@@ -13,7 +13,7 @@ import pyarrow as pa
 
 from lp_sweep.analysis.paper.compare import paper_table
 from lp_sweep.analysis.render import render, render_rows
-from lp_sweep.orchestrator.service.store import existing, history, logs_text, opened, sweep_states
+from lp_sweep.orchestrator.service.store import existing, history, logs_text, sweep_states
 from lp_sweep.orchestrator.service.tables import TableAsked, draw, make_table
 from lp_sweep.storage import doctor, migrate, packs
 from lp_sweep.storage.catalog import Catalog
@@ -184,7 +184,9 @@ class Results:
         self._catalog.close()
 
     def _open(self) -> Catalog:
-        return opened(self._store, self._sweep, self._setup, self._within)
+        from lp_sweep.analysis.views import open_views
+
+        return open_views(self._store, sweep=self._sweep, setup=self._setup, deltas=self._within)
 
     def __enter__(self) -> Self:
         return self

@@ -50,7 +50,7 @@ def query(
     Example: lp-sweep query "SELECT strategy, k, avg(score) FROM cells GROUP BY ALL"
     """
     from lp_sweep.analysis.render import render_rows
-    from lp_sweep.orchestrator.service.store import opened
+    from lp_sweep.analysis.views import open_views
 
     try:
         text = sys.stdin.read() if sql == "-" else sql
@@ -58,7 +58,7 @@ def query(
         raise SpecError(f"can't read the SQL on stdin: {error}. Send UTF-8.") from None
     form = Format.json if as_json else form
     with ends_promptly():
-        catalog = opened(stored(store or DEFAULT_STORE), sweep, setup)
+        catalog = open_views(stored(store or DEFAULT_STORE), sweep=sweep, setup=setup)
         with catalog.bounded_memory():
             rows = catalog.query(text)
             warn_unreadable(catalog.unreadable)  # predictions are only read when they are named
@@ -111,14 +111,14 @@ def table(
     Example: lp-sweep table min-layers --within 1,2,3 --strategy top --format markdown
     """
     from lp_sweep.analysis.render import render
+    from lp_sweep.analysis.views import open_views
     from lp_sweep.orchestrator.service import tables
-    from lp_sweep.orchestrator.service.store import opened
 
     asked = tables.TableAsked(name, unit.value, model or (), strategy or ())
     views = TABLES[name].views
     with ends_promptly():
         location = stored(store or DEFAULT_STORE)
-        catalog = opened(location, sweep, setup, losses(within), views)
+        catalog = open_views(location, sweep=sweep, setup=setup, deltas=losses(within), only=views)
         warn_unreadable(catalog.unreadable)
         made = tables.make_table(catalog, asked)
     form = Format.json if as_json else form
@@ -156,15 +156,15 @@ def paper(
 
     Example: lp-sweep paper --table 1 --check --figures figures
     """
+    from lp_sweep.analysis.views import open_views
     from lp_sweep.orchestrator.cli import paperview
-    from lp_sweep.orchestrator.service.store import opened
     from lp_sweep.orchestrator.service.tables import draw
 
     asked = paperview.Asked(
         number or (), Format.json if as_json else form, paperview.model_names(model or ())
     )
     with ends_promptly():
-        catalog = opened(stored(store or DEFAULT_STORE), sweep)
+        catalog = open_views(stored(store or DEFAULT_STORE), sweep=sweep)
         warn_unreadable(catalog.unreadable)
         emit(paperview.tables_text(catalog, asked), end="", form=asked.form)
     if figures:

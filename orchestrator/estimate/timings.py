@@ -77,7 +77,7 @@ class Ratios:
 
     def add(self, pair: Pair, ratio: float) -> None:
         self._timings[pair].append(ratio)
-        self._medians[pair] = float(np.median(self._timings[pair]))
+        self._medians.pop(pair, None)
         self._found.clear()
 
     def of(self, pair: Pair) -> Ratio:
@@ -88,10 +88,16 @@ class Ratios:
     def _look(self, pair: Pair) -> Ratio:
         if pair in self._timings:
             return _ratio([*self._known, *self._timings[pair]])
-        medians = [*self._medians.items()]  # a display reads them in another thread
+        # a display looks in another thread
+        medians = [(other, self._median(other)) for other in [*self._timings]]
         of_model = [median for (model, _), median in medians if model == pair[0]]
         others = of_model or [median for _, median in medians]
         return _ratio([*self._known, *others]) if others else PRIOR
+
+    def _median(self, pair: Pair) -> float:
+        if (found := self._medians.get(pair)) is None:
+            found = self._medians[pair] = float(np.median(self._timings[pair]))
+        return found
 
 
 def _ratio(ratios: list[float]) -> Ratio:

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from lp_sweep.orchestrator.service.request import Request
-from lp_sweep.orchestrator.service.store import existing, history, opened
+from lp_sweep.orchestrator.service.store import existing, history
 from lp_sweep.storage.errors import LpSweepError, PreflightError, SpecError, StoreError
 from lp_sweep.storage.places import DEFAULT_STORE, expanded, node_folder
 from lp_sweep.storage.printable import say
@@ -139,13 +139,17 @@ def _chosen(
     store: Store, asked: ExportOptions, tell: Callable[[str], None]
 ) -> tuple[Mapping[str, Any], Chosen]:
     """A record, and why it is that one."""
+    from lp_sweep.analysis.views import open_views
     from lp_sweep.orchestrator.export import choice
 
     if asked.best is None:
         chosen = choice.Chosen(str(asked.trial), "Named by its identifier.", {})
     else:
         deltas = (asked.best.within,)
-        with opened(store, asked.sweep, asked.setup, deltas, choice.VIEWS) as catalog:
+        views = open_views(
+            store, sweep=asked.sweep, setup=asked.setup, deltas=deltas, only=choice.VIEWS
+        )
+        with views as catalog:
             for file in catalog.unreadable:
                 tell(f"warning: {file.location} is left out of the choice: {file.reason}")
             chosen = choice.best(catalog, asked.best, choice.stored_answers(store))

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -30,7 +30,8 @@ from lp_sweep.storage.redact import redact_text
 from lp_sweep.storage.store import Store, is_store
 
 _STORE_PATIENCE = 600.0  # seconds over which a store that refuses is asked again
-_ALONE = "runs the trials in this process"
+_OF_A_CLUSTER = "is about a cluster. Keep one of them."
+_OF_MACHINES = "counts a cluster's machines. Use --max-hours."
 
 
 class RunResult(NamedTuple):
@@ -175,27 +176,17 @@ def _check(options: RunOptions) -> None:
     for all runs gives way to --inline."""
     if not options.inline:
         return
-    clusters: dict[str, str | Path | None] = {
-        "--address": options.address,
-        "--cluster": options.cluster,
+    given: dict[str, tuple[str | Path | float | None, Sequence[str], str]] = {
+        "--address": (options.address, ("LP_SWEEP_ADDRESS", "RAY_ADDRESS"), _OF_A_CLUSTER),
+        "--cluster": (options.cluster, ("LP_SWEEP_CLUSTER",), _OF_A_CLUSTER),
+        "--max-cost": (options.max_cost, ("LP_SWEEP_MAX_COST",), _OF_MACHINES),
     }
-    variables = {
-        "--address": ("LP_SWEEP_ADDRESS", "RAY_ADDRESS"),
-        "--cluster": ("LP_SWEEP_CLUSTER",),
-    }
-    for option, value in clusters.items():
+    for option, (value, names, why) in given.items():
         if value is None:
             continue
-        by_variable = [type(value)(os.environ.get(name, "")) for name in variables[option]]
+        by_variable = [type(value)(told) for name in names if (told := os.environ.get(name))]
         if value not in by_variable:
-            raise SpecError(
-                f"--inline {_ALONE}, and {option} is about a cluster. Keep one of them."
-            )
-    cost = os.environ.get("LP_SWEEP_MAX_COST")
-    if options.max_cost is not None and not (cost and options.max_cost == float(cost)):
-        raise SpecError(
-            f"--inline {_ALONE}, and --max-cost counts a cluster's machines. Use --max-hours."
-        )
+            raise SpecError(f"--inline runs the trials in this process, and {option} {why}")
 
 
 def _budget(options: RunOptions) -> Budget:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import datetime as dt
 import json
 import sys
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from lp_sweep.orchestrator.plan.known import attempted_work, failures
@@ -17,7 +17,7 @@ from lp_sweep.storage.setups import Setup, earlier_setups
 from lp_sweep.storage.store import Store, Unreadable, is_store
 
 if TYPE_CHECKING:
-    from lp_sweep.storage.catalog import Catalog
+    pass
 
 
 def existing(location: str) -> Store:
@@ -49,19 +49,6 @@ def without_pandas() -> None:
         pa.array([])  # here it looks
     finally:
         sys.meta_path.remove(_NoPandas)
-
-
-def opened(
-    store: Store,
-    sweep: str | None = None,
-    setup: int | None = None,
-    deltas: Sequence[float] = (1, 2, 3),
-    only: Collection[str] = (),
-) -> Catalog:
-    """The store in SQL; the options are those of `analysis.views.open_views`."""
-    from lp_sweep.analysis.views import open_views
-
-    return open_views(store, sweep=sweep, setup=setup, deltas=deltas, only=only)
 
 
 # -- status
