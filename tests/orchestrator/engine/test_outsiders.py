@@ -29,21 +29,22 @@ with connection(None):
     found = [(name, c.laddr.ip) for name, c in open_ if c.status == "LISTEN"]
     print(json.dumps({"listening": found, "rays": ray.nodes(), "ours": NodeTable()()}))
 """
-# /tmp/ray is another one; and root's home, where Python may be, can be entered by anyone
+# folder, Python's, root's home: /tmp/ray is another one; and the home, where Python may be, can be
+# entered by anyone
 ALONE = """
 mkdir -p /tmp/ray
 mount -t tmpfs tmpfs /tmp/ray
 chmod 1777 /tmp/ray
 mount -t tmpfs tmpfs /dev/shm -o size=2g
 ip link set lo up
-if [ -d /root/.pyenv ]; then
-  mkdir -p "$1/pyenv"
-  mount --bind /root/.pyenv "$1/pyenv"
-  mount -t tmpfs tmpfs /root -o mode=755
-  mkdir /root/.pyenv
-  mount --bind "$1/pyenv" /root/.pyenv
-fi
-shift
+case "$2" in "$3"/*)
+  mkdir -p "$1/python"
+  mount --bind "$2" "$1/python"
+  mount -t tmpfs tmpfs "$3" -o mode=755
+  mkdir -p "$2"
+  mount --bind "$1/python" "$2"
+esac
+shift 3
 exec "$@"
 """
 
@@ -77,10 +78,11 @@ def test_who_gets_in(tmp_path: Path) -> None:
     save_world(tmp_path, seeds=[1, 2, 3, 4])
     program = Path(__file__).parents[2] / "support" / "outsiders.py"
     scene = [sys.executable, str(program), str(tmp_path)]
+    places = [str(tmp_path), sys.base_prefix, str(Path.home())]
     alone = ["unshare", "--pid", "--mount", "--net", "--ipc", "--fork", "--mount-proc"]
     settings = with_changes(LP_SWEEP_TEST_NOOP="1", LP_SWEEP_TEST_SECONDS="300")
     done = subprocess.run(
-        [*alone, "--kill-child", "sh", "-c", ALONE, "sh", str(tmp_path), *scene],
+        [*alone, "--kill-child", "sh", "-c", ALONE, "sh", *places, *scene],
         cwd=tmp_path,
         env=os.environ
         | settings
