@@ -28,10 +28,6 @@ def markdown(head: Sequence[str], rows: Iterable[Sequence[Any]]) -> str:
 def trial_cpu(found: Found) -> str:
     padded, dynamic = found["ratio_vs_padded_trainer"], found["ratio_vs_dynamic_trainer"]
     rows = [[task, *_ratio(padded[task]), *_ratio(dynamic[task])] for task in padded]
-    earlier = found.get("earlier", {})
-    rows += [
-        [f"{task} (earlier)", *_ratio(one), "not measured", ""] for task, one in earlier.items()
-    ]
     head = ["task", "times the Trainer, padded to 128", "of all rounds"]
     head += ["times the Trainer, dynamic padding", "of all rounds"]
     rounds = min(map(len, found["cpu_seconds_a_step"].values()))
@@ -40,8 +36,6 @@ def trial_cpu(found: Found) -> str:
     cost = found["cost_of_deterministic_mode"].values()
     low, high = min(one["min"] for one in cost), max(one["max"] for one in cost)
     note += f" The deterministic mode makes lp-sweep's step {low:.2f} to {high:.2f} times as long."
-    if earlier:
-        note += " (earlier): lp-sweep's step timed outside the deterministic mode of a trial."
     return f"{markdown(head, rows)}\n\n{note}"
 
 

@@ -155,7 +155,6 @@ def main() -> None:
         found["cpu_seconds_a_step"][task], found["steps"][task] = rounds, options.steps
         for name, sides in RATIOS.items():
             found.setdefault(name, {})[task] = ratios(rounds, *sides)
-        found.get("earlier", {}).pop(task, None)  # figures of an older way to measure
         if options.out:
             options.out.parent.mkdir(parents=True, exist_ok=True)
             options.out.write_text(json.dumps(found, indent=2) + "\n", encoding="utf-8")
