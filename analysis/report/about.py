@@ -186,7 +186,7 @@ def gaps(catalog: Catalog, store: str) -> Gaps:
             *_also_in_train(catalog),
             *mixed(catalog),
             *(f"{note}." for note in setup_notes(catalog)),
-            *_unreadable(catalog),
+            *unreadable_notes(catalog),
         ],
         sheets=sheets,
         commands=_next_commands(failed.to_pylist(), catalog.query(_ASKED_BY).to_pylist(), store),
@@ -258,7 +258,7 @@ def _also_in_train(catalog: Catalog) -> Iterator[str]:
         yield f"Task {row['task']}: {both}"
 
 
-def _unreadable(catalog: Catalog) -> Iterator[str]:
+def unreadable_notes(catalog: Catalog) -> Iterator[str]:
     for item in catalog.unreadable:
         yield f"Left out, unreadable: {redact_text(item.location)}: {item.reason}"
 

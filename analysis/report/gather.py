@@ -10,9 +10,10 @@ from typing import NamedTuple
 import pyarrow.compute as pc
 
 from lp_sweep.analysis.figures.drawings import FIGURES, Drawing, why_absent
+from lp_sweep.analysis.notes import mixed_notes
 from lp_sweep.analysis.paper.compare import PAPER_TABLES, paper_table
 from lp_sweep.analysis.paper.ours import models, stands
-from lp_sweep.analysis.report.about import asked, gaps, origin
+from lp_sweep.analysis.report.about import asked, gaps, origin, unreadable_notes
 from lp_sweep.analysis.report.answer import answers
 from lp_sweep.analysis.report.page import Answer, Page, Sheet, Shown
 from lp_sweep.analysis.tables import TABLES, Table
@@ -70,6 +71,7 @@ class Live(NamedTuple):
     """The dashboard's part of a report: its answer, and the scores behind it."""
 
     answers: Sequence[Answer]
+    notes: Sequence[str]  # why the answer may mislead
     drawings: Sequence[Drawing]
     scores: Sheet
 
@@ -77,7 +79,7 @@ class Live(NamedTuple):
 def gather_live(store: Store, sweep: str) -> Live:
     """The same answer as in a report of the sweep. Raises what `open_views` raises."""
     names = ("min-layers", "min-layers-interval", "speed", "tasks")
-    views = {view for name in names for view in TABLES[name].views} | _CURVES
+    views = {view for name in names for view in TABLES[name].views} | _CURVES | {"trials"}
     place = redact_text(store.location)
     with open_views(store, sweep=sweep, only=views) as catalog:
         made = {name: TABLES[name](catalog) for name in names}
@@ -85,6 +87,7 @@ def gather_live(store: Store, sweep: str) -> Live:
         command = f"lp-sweep table tasks {_asked_for(place, sweep, None)}"
         return Live(
             answers(made, catalog, place, name_sweep=True, places=_places(store, [sweep])),
+            [*mixed_notes(catalog, sweep=sweep), *unreadable_notes(catalog)],
             [drawing] if drawing else [],
             Sheet("tasks", made["tasks"], command, False),
         )

@@ -83,7 +83,9 @@ def _measured(
 ) -> list[dict[str, Any]]:
     from lp_sweep.trials.run import execute
 
-    job = replace(work.job(), measures=(measure,), place=Place(cache_dir=cache_dir, offline=offline))
+    job = replace(
+        work.job(), measures=(measure,), place=Place(cache_dir=cache_dir, offline=offline)
+    )
     told = execute(job.to_plain(), store.location)
     rows = store.find("profiles", measure.id)
     if rows is None:

@@ -96,6 +96,14 @@ def test_the_answer_is_the_reports(page: Page) -> None:
     assert again == {"id": told["id"], "part": None}
 
 
+def test_an_answer_names_what_it_left_out(tmp_path: Path) -> None:
+    store = store_with_scores(tmp_path).store
+    torn = Path(store.location) / "trials" / "t1-torn.parquet"
+    torn.write_bytes(b"torn")
+    answer = Looks(store, None).answer("demo", "")
+    assert torn.name in answer.content["part"]["html"]
+
+
 @pytest.mark.parametrize("change", ["a cell is not needed any more", "a speed is measured"])
 def test_an_answer_is_made_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, change: str
