@@ -98,7 +98,7 @@ def test_the_answer_is_the_reports(page: Page) -> None:
 
 def test_an_answer_names_what_it_left_out(tmp_path: Path) -> None:
     store = store_with_scores(tmp_path).store
-    torn = Path(store.location) / "trials" / "t1-torn.parquet"
+    torn = next((Path(store.location) / "trials").glob("*.parquet"))
     torn.write_bytes(b"torn")
     answer = Looks(store, None).answer("demo", "")
     assert torn.name in answer.content["part"]["html"]
