@@ -73,8 +73,8 @@ class Sweep:
         return str(self._request.store)
 
     def plan(self) -> SweepPlan:
-        """What it asks for, and what of it the store has not. Writes nothing. Raises SpecError,
-        StoreError, and PreflightError for a model or data that can't be read."""
+        """The work that the file asks for, and what of it the store lacks. Writes nothing. Raises
+        SpecError, StoreError, and PreflightError for a model or data that can't be read."""
         return SweepPlan(plan(self._request))
 
     def run(

@@ -1,4 +1,4 @@
-"""What a shell's TAB offers beside commands, options and files: names of a store, and strategies.
+"""Completes names of a store, and strategies, for a shell's TAB.
 
 A listing of a local store, and silent whatever goes wrong: a TAB must neither wait for a network
 nor print a traceback into a prompt. typer leaves out what does not begin as the word does.

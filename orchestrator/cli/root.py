@@ -1,5 +1,5 @@
-"""What `lp-sweep --help` says, and what all commands have in common: variables, examples that can
-be copied from their help, and errors that name what is near."""
+"""Prints `lp-sweep --help`, and gives all commands variables of the environment, examples that can
+be copied from their help, and errors that suggest the nearest word."""
 
 from __future__ import annotations
 

@@ -70,8 +70,8 @@ def _value(value: Any) -> str:
 
 
 def layers_text(profile: Mapping[str, Any]) -> list[str]:
-    """What was measured of which network, on what, and a table: a line a layer. Where a layer has
-    a number with each of several others it is a matrix, with the others as columns."""
+    """A measurement: its network, its rows, and a table with a line for each layer. Where a layer
+    has a number with each of several others it is a matrix, with the others as columns."""
     by_layer: dict[Any, dict[Any, float | None]] = defaultdict(dict)
     measure = printable(str(profile["measure"])).replace("_", "-")
     known = MEASURES.get(profile["measure"])

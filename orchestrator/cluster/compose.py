@@ -94,7 +94,7 @@ def _rented(wanted: Wanted) -> dict[str, str]:
 
 
 def _setup(wanted: Wanted, pins: Mapping[str, str]) -> dict[str, str]:
-    """What is sent to each machine and done there, in the same way for every provider."""
+    """The files and commands of each machine, the same for every provider."""
     environment = {"LP_SWEEP_STORE": _store(wanted)}
     if wanted.provider == "aws":  # the bucket is where the machines are
         environment["AWS_REGION"] = wanted.region or REGIONS["aws"]
@@ -138,7 +138,7 @@ def _scalar(text: str) -> str:
 
 
 def pins() -> dict[str, str]:
-    """What lp-sweep names as its dependencies, and their versions here; `lp-sweep` itself first.
+    """The dependencies of lp-sweep and their versions here; `lp-sweep` itself first.
 
     Theirs without a local suffix: which build of torch fits (`+cpu`, `+cu130`) differs by machine.
     """
@@ -150,7 +150,7 @@ def pins() -> dict[str, str]:
 
 
 def wheel_command() -> str:
-    """What puts the wheel of the lp-sweep that is installed here into `./dist`."""
+    """The command that puts the wheel of the installed lp-sweep into `./dist`."""
     told = metadata.distribution("lp-sweep").read_text("direct_url.json")
     return wheel_command_of(json.loads(told) if told else None, metadata.version("lp-sweep"))
 

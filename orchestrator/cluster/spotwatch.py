@@ -49,8 +49,8 @@ def aws_notice(url: str, every: float) -> Notice | None:
 
 
 def _seconds_until(text: str) -> float:
-    """Of `{"action": "terminate", "time": "2026-01-05T08:22:00Z"}`. A notice counts, however it is
-    worded."""
+    """Reads `{"action": "terminate", "time": "2026-01-05T08:22:00Z"}`; any other notice also
+    counts."""
     try:
         at = dt.datetime.fromisoformat(json.loads(text)["time"])
         return max(0.0, (at - dt.datetime.now(dt.UTC)).total_seconds())

@@ -73,7 +73,7 @@ def mistakes_of(path: Path) -> list[Mistake]:
 
 
 def _refused_by_ray(content: dict[str, Any]) -> Iterator[Mistake]:
-    """What `ray up` does with a file before it asks the cloud anything."""
+    """Does with the file what `ray up` does before it asks the cloud anything."""
     try:
         import click
         import jsonschema

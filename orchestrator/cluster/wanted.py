@@ -1,4 +1,4 @@
-"""What a user wants of a cluster: the options of `lp-sweep cluster init`, checked.
+"""The options of `lp-sweep cluster init`, checked.
 
 Everything here ends up in YAML and in shell commands on other machines: names are narrow, and what
 may be anything (a store, the path of a key) is one printable line, which is quoted. Prices change

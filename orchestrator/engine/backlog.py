@@ -1,4 +1,4 @@
-"""What a run has left to hand out: in its order, or kept back for the networks that it needs.
+"""The work that a run still has to hand out, in its order, or waiting for networks.
 
 Profiles come first, since cells wait for them, then trials whose networks others need, then all
 other trials, and speeds at the end; within a rank the longest first. Networks are named by the
@@ -122,8 +122,8 @@ class Backlog:
         return [*self._blocked.needs()]
 
     def _taken_on(self, selection: Selection) -> Iterable[str]:
-        """What the run was asked for, in the plan's order, then the work whose networks that
-        lacks: each once. `plan.selection.taken_on` says the same before a run."""
+        """The work that the run was asked for, in the plan's order, then the work whose networks
+        that lacks: each once. `plan.selection.taken_on` gives the same before a run."""
         plan = self._plan
         wanted = [
             work.id
@@ -191,7 +191,7 @@ class Backlog:
             self._coming.add(id_)
 
     def succeeded(self, id_: str) -> None:
-        """What waited for its network alone can begin; or itself once more, where it was begun
+        """Frees the work that waited only for its network; or repeats the piece, if it was begun
         before anything needed its network."""
         self._again.discard(id_)
         if id_ in self._coming:
@@ -224,7 +224,7 @@ class Backlog:
         self._gone.difference_update(ids)
 
     def idle_after(self, id_: str) -> list[str]:
-        """Of the networks that a piece has used: those that nothing will use any more."""
+        """The networks that a piece has used and nothing else will use."""
         used = [need for need in self._plan.needs(id_) if id_ in self._users.get(need, ())]
         for need in used:
             self._users[need].discard(id_)

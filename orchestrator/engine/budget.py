@@ -1,4 +1,4 @@
-"""What a run has used of the hours and the money that it may use.
+"""Counts the hours and the money that a run has used, and stops it at its limits.
 
 Hours are those of the clock. Money is counted from looks at the connected machines, a few seconds
 apart, at the prices that the cluster file states: all machines of the cluster, whoever uses them,
@@ -93,7 +93,7 @@ class Budget:
         return sum(seconds / 3600 * prices[kind] for kind, seconds in self._machine_seconds.items())
 
     def _look(self) -> None:
-        """What was there at the last look has been there since."""
+        """Counts the machines of the last look until now."""
         now = self._now()
         for kind, count in self._there.items():
             self._machine_seconds[kind] += count * (now - self._looked)
@@ -133,8 +133,8 @@ class BudgetStop:
 
 
 def kind_of(node: Mapping[str, Any], kinds: Sequence[Kind]) -> Kind:
-    """Of a node as `ray.nodes` gives it: what it is labelled, or the head, or the kind of its CPUs
-    and GPUs. Where several are possible, the dearest."""
+    """The kind of a node of `ray.nodes`: its label, or the head, or the kind with its CPUs and
+    GPUs. Where several are possible, the dearest."""
     resources = node["Resources"]
     label = (node.get("Labels") or {}).get(_GROUP)
     size = (resources.get("CPU", 0.0), resources.get("GPU", 0.0))

@@ -36,7 +36,7 @@ _LOOK_SECONDS = 5.0  # between two looks at the nodes
 
 
 class PerTrial(NamedTuple):
-    """What a trial asks of the node that it runs on; None: as the nodes are."""
+    """The resources of a trial on its node; None: as the nodes are."""
 
     cpus: float | None = None
     gpus: float | None = None
@@ -58,7 +58,7 @@ class Slots(NamedTuple):
     accelerator_type: str | None = None
 
     def bundle(self) -> dict[str, float]:
-        """What Ray is asked for. A little of a node's kind of GPU is how Ray keeps to that kind."""
+        """The request to Ray. A little of a node's kind of GPU is how Ray keeps to that kind."""
         kind = {f"{ACCELERATOR}{self.accelerator_type}": 0.001} if self.accelerator_type else {}
         return {"CPU": self.cpus, "GPU": self.gpus, **kind}
 
@@ -95,7 +95,7 @@ class Capacity:
 
 
 def sizes(nodes: Sequence[Mapping[str, Any]], accelerator: str | None = None) -> list[Size]:
-    """Of the nodes that are alive; `accelerator`: of those with such GPUs."""
+    """CPUs and GPUs of each node that is alive; `accelerator`: only nodes with such GPUs."""
     return [
         (node["Resources"].get("CPU", 0.0), node["Resources"].get("GPU", 0.0))
         for node in nodes
@@ -118,7 +118,7 @@ def _check_kind(asked: str | None, kinds: Sequence[str], file: ClusterFile | Non
 
 
 def mixed_note(slots: Slots, accelerators: Sequence[str]) -> str | None:
-    """What to know where trials will run on GPUs of several kinds."""
+    """Warns that trials will run on GPUs of several kinds."""
     if not slots.gpus or slots.accelerator_type or len(accelerators) < 2:
         return None
     return (
@@ -141,7 +141,7 @@ def crowded_note(slots: Slots, other: Announcement) -> str:
 
 
 def still_coming(coming: Sequence[Size], joined: Sequence[Size]) -> list[Size]:
-    """Of the nodes that an autoscaler may start those that are not among the workers there."""
+    """The nodes that an autoscaler may still start: `coming` without the workers that joined."""
     left = list(coming)
     for size in joined:
         if size in left:
@@ -150,7 +150,7 @@ def still_coming(coming: Sequence[Size], joined: Sequence[Size]) -> list[Size]:
 
 
 def file_on_head() -> ClusterFile | None:
-    """Of this very machine's cluster, where `ray up` made it: what its autoscaler may start."""
+    """The cluster file of this machine's own cluster, if `ray up` made it."""
     if not ON_HEAD.expanduser().exists():
         return None
     try:
@@ -160,8 +160,8 @@ def file_on_head() -> ClusterFile | None:
 
 
 class Largest(NamedTuple):
-    """Of a cluster that is not there yet: its slots, the head's too, and the workers that have any,
-    a kind for each machine."""
+    """A cluster before it starts: its slots, including the head's, and the kind of each worker
+    that has one."""
 
     file: ClusterFile
     slots: Slots

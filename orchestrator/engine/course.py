@@ -1,4 +1,4 @@
-"""What follows each event of a run: whichever engine runs the trials, it reports here.
+"""Acts on each event of a run: whichever engine runs the trials, it reports here.
 
 Knows no Ray. While a frame of this file is on the stack no loss of Ray interrupts the driver: the
 books must not be cut in two (see `lifeline`).

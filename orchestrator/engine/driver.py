@@ -107,8 +107,8 @@ def _run(course: Course, engine: Engine, budget: Budget) -> None:
 
 
 class Outcome(NamedTuple):
-    """What a run did. `failed`: identifier -> error type; `spooled`: identifier -> why its record
-    waits on a node for the store."""
+    """The result of a run. `failed`: identifier -> error type; `spooled`: identifier -> why its
+    record waits on a node for the store."""
 
     plan: Plan
     done: int

@@ -16,7 +16,7 @@ _silent: dict[str, float] = {}  # node -> when it last did not answer
 
 
 class Answer(NamedTuple):
-    """What a function gave on a node, or why it gave nothing."""
+    """The value of a function on a node, or why there is none."""
 
     value: Any = None
     error: str | None = None

@@ -90,8 +90,8 @@ class Growth:
 def with_scores(
     known: Known, plan: Plan, store: Store, done: Set[str], failed: Set[str], *, shared: bool
 ) -> Known:
-    """What the next plan has to know of searches: the scores of trials that are done by now, with
-    `shared` those of other runs too; and which trials this run still waits for. Raises
+    """Adds what the next plan needs for its searches: the scores of finished trials (with
+    `shared` also those of other runs), and the trials that this run still waits for. Raises
     StoreError."""
     searched = {cell.trial_id for cell in plan.cells if cell.search and cell.trial_id}
     lacking = searched - known.points.keys()

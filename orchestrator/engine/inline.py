@@ -72,7 +72,7 @@ def _slots(per_trial: PerTrial) -> Slots:
 
 
 def _execute(job: dict[str, Any]) -> Mapping[str, Any] | Loss:
-    """What a trial prints goes to stderr: stdout is the command's own."""
+    """Runs a job. Its prints go to stderr: stdout is the command's own."""
     import torch
 
     from lp_sweep.trials.run import execute

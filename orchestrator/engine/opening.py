@@ -23,8 +23,8 @@ Everywhere = Callable[..., Mapping[str, Any]]  # node -> what a plain function g
 
 
 class _Seen(NamedTuple):
-    """What a node says of the store: whether it is the driver's, and how many records that waited
-    on the node it took."""
+    """A node's view of the store: whether it is the driver's, and how many records that waited on
+    the node were sent to it."""
 
     host: str
     same: bool
@@ -73,8 +73,9 @@ def _notes_on_gpus(
 def look_at_store(
     plan: Plan, store: Store, cache_dir: Path, everywhere: Everywhere
 ) -> Iterator[str]:
-    """What is worth saying. Raises PreflightError where a node has another store, or none, by that
-    name; StoreError."""
+    """Checks that all nodes see the store, and sends it their waiting records and the files that
+    nodes lack. Gives notes. Raises PreflightError where a node has another store or none,
+    StoreError."""
     with probe(store) as name:
         told = everywhere(see, store.location, str(cache_dir), name)
     seen = [_Seen(*fields) for fields in told.values()]

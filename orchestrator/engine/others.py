@@ -26,8 +26,8 @@ class Claims(Protocol):
 
 
 class Verdict(NamedTuple):
-    """What became of a piece in another run: it failed for good, or else it is recorded, and of its
-    measurements these failed, with their types of failure."""
+    """The end of a piece of work in another run: it failed for good, or it is recorded, and these
+    of its measurements failed, each with its type of failure."""
 
     error_type: str | None
     measures_failed: Mapping[str, str] = MappingProxyType({})
@@ -57,8 +57,8 @@ class Others:
             self.claims.release(id_)
 
     def verdict(self, id_: str, recorded: Recorded, *, tried: bool) -> Verdict | None:
-        """Of work that was just claimed: what another run has made of it since the plan was made;
-        None: it is ours to do. `tried`: by this run, so that its failures are our own."""
+        """How another run ended work that was just claimed; None: it is ours to do. `tried`: by
+        this run, so that its failures are our own."""
         if not self.seen:
             return None
         if (measures_failed := recorded(id_)) is not None:
@@ -67,8 +67,8 @@ class Others:
         return None if error_type is None else Verdict(error_type)
 
     def verdicts(self, recorded: Recorded) -> Iterator[tuple[str, Verdict | None]]:
-        """Of the work that others held and hold no more, which is then forgotten here; None: it is
-        ours to do after all."""
+        """Work that other runs have released, and how it ended (None: it is ours to do). It is then
+        forgotten here."""
         free = self._let_go()
         if not free:
             return

@@ -1,5 +1,5 @@
-"""What a person sees while a sweep runs, on stderr: lines for logs and pipes. `watch.reporters`
-has the display of a terminal and the stream for programs."""
+"""Prints a run's progress on stderr, as lines for logs and pipes. `watch.reporters` has the
+display of a terminal and the stream for programs."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def told_of_measures(failed: Mapping[str, str]) -> str:
 
 
 class Facts(NamedTuple):
-    """What is known of a piece that has ended, beside its words. `score`: of `metric`, points."""
+    """Numbers of a piece that has ended. `score`: in points of `metric`."""
 
     metric: str | None = None
     score: float | None = None
@@ -57,7 +57,7 @@ def first_line(text: str) -> str:
 
 
 class Run:
-    """What is true now: shared by all displays."""
+    """The state of a run now, shared by all displays."""
 
     def __init__(self) -> None:
         self.queue: WorkQueue | None = None

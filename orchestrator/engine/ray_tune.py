@@ -142,7 +142,7 @@ class PlanSearcher(Searcher):  # type: ignore[misc]
 
 
 def resources(slots: Slots, config: Mapping[str, Any]) -> Any:
-    """What Tune asks Ray for: one slot, on a node that is not set aside."""
+    """The request of Tune to Ray: one slot, on a node that is not set aside."""
     bundle = slots.bundle()
     avoid = config.get("avoid")
     if not avoid:
@@ -233,7 +233,7 @@ class TrialActor(tune.Trainable):  # type: ignore[misc]
 
 
 def loss_of(trial: Any) -> Loss:
-    """What ended a Tune trial whose worker could not report it itself."""
+    """Finds why a Tune trial ended whose worker could not report it."""
     from lp_sweep.orchestrator.engine.everynode import answers
     from lp_sweep.orchestrator.engine.raycompat import fate_of
     from lp_sweep.orchestrator.engine.recorder import Loss

@@ -184,8 +184,8 @@ class NodeTable:
 
 
 class Fate(NamedTuple):
-    """Of an actor: the node it ran on, Ray's word for how it ended, and whether that node had been
-    announced as one that will be taken. What Ray does not know is None, empty or False."""
+    """An actor's end: the node it ran on, Ray's word for the cause, and whether the node's
+    preemption had been announced. What Ray does not know is None, empty or False."""
 
     node: str | None = None
     cause: str = ""

@@ -1,5 +1,5 @@
-"""What the driver itself writes to the store: a sweep's cells, attempts of lost workers, and which
-networks are kept while other work needs them."""
+"""Writes the driver's own records: a sweep's cells, attempts of lost workers, and which networks
+are kept while other work needs them."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class Loss(NamedTuple):
 
 
 def blocked_by(need: str) -> Loss:
-    """Of a trial that was never begun: what it goes on from has failed."""
+    """The loss of a trial that never began, since the trial it continues from failed."""
     message = f"it needs the network of {need}, which failed: see `lp-sweep logs {need}`"
     return Loss("missing_input", message, message, None)
 
@@ -79,12 +79,12 @@ class Sources:
         self.store, self.presence, self.keep_best = store, presence, keep_best
 
     def hold(self, plan: Plan) -> None:
-        """What is there already, from a `best` that would delete it for a better seed."""
+        """Keeps networks that are there already from a `best` that would delete them."""
         for id_ in sorted(plan.needed_networks() & plan.known.networks):
             keep_while_needed(self.store, id_)
 
     def release(self, ids: Iterable[str]) -> None:
-        """What was kept for others alone."""
+        """Releases networks that were kept only for other work."""
         if self.presence.others():
             return
         for id_ in sorted(ids):

@@ -1,4 +1,4 @@
-"""What a run is asked for, by `lp-sweep run`, `resume` and `retry` as by Python."""
+"""The options of a run, from `lp-sweep run`, `resume` and `retry` or from Python."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""What is missing, handed out one piece at a time, longest first; profiles before trials, and
-speeds at the end: each alone, since what runs beside it would be in its times.
+"""Hands out the missing work one piece at a time, longest first: profiles before trials, and
+speeds at the end, each alone, since other work would change its times.
 
 Pure bookkeeping over a plan: no Ray, and no clock but those of its `pace` and its growth. When a
 profile ends, the cells that waited for it become trials; when a search has all that it asked for,
@@ -86,7 +86,7 @@ class WorkQueue:
         return None
 
     def job(self, work: Work) -> Job:
-        """What a worker gets of it."""
+        """The job for a worker."""
         job = self.plan.job(work, network=self._backlog.needed(work.id))
         return replace(job, halvings=self.halvings(work.id))
 
@@ -151,8 +151,7 @@ class WorkQueue:
                 self._backlog.put(id_)
 
     def look_elsewhere(self) -> None:
-        """What became of the work that other runs held: done, failed, or ours to do after all.
-        Raises StoreError."""
+        """Settles the work that other runs held: done, failed, or ours to do. Raises StoreError."""
         for id_, verdict in self.others.verdicts(self.recorded):
             if verdict is None:
                 self._backlog.push(id_)
@@ -164,8 +163,8 @@ class WorkQueue:
         return self.others.recorded(self.plan, id_, network=self._backlog.needed(id_))
 
     def known(self) -> Known:
-        """What is known by now. Of searches what was known to the plan: scores are read when a
-        newer one is made."""
+        """Everything known now; scores of searches as the plan had them, since they are read when a
+        newer plan is made."""
         known = self.plan.known
         failed = {**known.failed, **self.failed}
         measured = dict.fromkeys(self._measured - failed.keys(), Measured({}))
@@ -193,7 +192,7 @@ class WorkQueue:
         return Progress(*counts, self.pace.slots, *self.outlook.eta())
 
     def waiting_by_task(self) -> Mapping[tuple[str, str], int]:
-        """Of each model and task, the pieces that can begin. Called by another thread too."""
+        """How many pieces of each model and task can begin. Other threads call it as well."""
         return self._backlog.tasks()
 
     def remaining_seconds(self) -> float:
@@ -222,8 +221,8 @@ class WorkQueue:
         return not self.live.keys() & self.plan.speeds.keys()
 
     def _settled_by_now(self, id_: str) -> bool:
-        """Of work that was just claimed: another run may have recorded it, or failed at it, since
-        the plan was made. Raises StoreError, with the work back in the queue."""
+        """Whether another run has ended work that was just claimed since the plan was made. Raises
+        StoreError, with the work back in the queue."""
         tried = id_ in self._begun
         try:
             verdict = self.others.verdict(id_, self.recorded, tried=tried)

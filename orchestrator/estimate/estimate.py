@@ -40,9 +40,9 @@ class Kind(NamedTuple):
 
 
 class Rates:
-    """What each piece of work takes, by the trials of the device that the newest one of `trials`
-    ran on: `Ledger.timings`, or rows as a store has them. `gpu`: whether the work runs on GPUs,
-    where there are no timings to show it."""
+    """How long each piece of work takes, by the trials of the device that the newest one of
+    `trials` ran on: `Ledger.timings`, or rows as a store has them. `gpu`: whether the work runs on
+    GPUs, where there are no timings to show it."""
 
     def __init__(
         self,

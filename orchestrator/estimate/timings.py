@@ -1,4 +1,4 @@
-"""What the timings of a store say: how much longer or shorter work took than its workload states.
+"""Compares a store's timings with their workloads: how much longer or shorter work took.
 
 A trial that went on from a checkpoint may have run on two devices, and one that ran out of memory
 trained with smaller micro-batches: neither shows how long a trial takes.
@@ -55,7 +55,7 @@ class Ratio(NamedTuple):
     high: float
 
     def of(self, seconds: float, doubt: float = 1.0) -> Span:
-        """What so many expected seconds take; `doubt` widens the band on either side."""
+        """The time that so many expected seconds take; `doubt` widens the band on either side."""
         return Span(seconds * self.median, seconds * self.low / doubt, seconds * self.high * doubt)
 
 

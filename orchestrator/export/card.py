@@ -44,7 +44,7 @@ classify = pipeline("text-classification", model=folder, truncation=True, max_le
 
 
 def trial_card(spec: TrialSpec, record: Record, facts: Facts, split: str) -> str:
-    """Of a fine-tuned network. `split`: that the score is of."""
+    """The card of a fine-tuned network, scored on `split`."""
     layers = f"{len(record['kept_layers'])} of {record['depth']} layers"
     parts = [
         f"# {escaped(facts.base.name)}, {layers}, {escaped(record['task'])}",
@@ -66,7 +66,7 @@ def trial_card(spec: TrialSpec, record: Record, facts: Facts, split: str) -> str
 
 
 def pruned_card(base: Base, depth: int, kept: Sequence[int], strategy: str) -> str:
-    """Of a network that was pruned and not fine-tuned."""
+    """The card of a network that was pruned and not fine-tuned."""
     from huggingface_hub import ModelCardData
 
     data = ModelCardData(
@@ -306,7 +306,7 @@ def full_record(store: Store, spec: TrialSpec, depth: int) -> dict[str, Any] | N
 
 
 def speeds_of(store: Store, record: Mapping[str, Any]) -> list[Speed]:
-    """What was measured of the record's network, in the store's order."""
+    """The speeds of the record's network, in the store's order."""
     listed = store.read_all("profiles").rows.to_pylist()
     own = [row for row in listed if row["measure"] == "speed" and _is_of(row, record)]
     return [

@@ -113,7 +113,7 @@ def _not_comparable(catalog: Catalog, row: Row) -> Iterator[str]:
 
 
 def _answers(catalog: Catalog, asked: Asked) -> list[Row]:
-    """Of one sweep and one model, a row for each strategy and procedure."""
+    """A row for each strategy and procedure, all of one sweep and one model."""
     for column in ("task", "model", "strategy"):
         _check_name(catalog, column, getattr(asked, column))
     names = {name: getattr(asked, name) for name in ("task", "unit", "model", "strategy")}

@@ -87,7 +87,7 @@ def _before(coming: Path) -> Path:
 
 
 def _clear(out: Path) -> None:
-    """What killed processes left; `out` as it was, if one was killed before the new one was it."""
+    """Removes what killed processes left, and restores `out` if one died while replacing it."""
     for path in out.parent.glob(f".{glob.escape(out.name)}.new-{'?' * _DIGITS}{_LOCK}"):
         with contextlib.suppress(Timeout, OSError), FileLock(path, timeout=0):
             coming = path.with_name(path.name.removesuffix(_LOCK))
@@ -114,7 +114,7 @@ def _publish(coming: Path, out: Path, *, force: bool) -> None:
 
 
 def _settle(before: Path, out: Path) -> None:
-    """What was there before goes back to its place, or goes, if that is taken."""
+    """Moves the earlier folder back to its place, or removes it if the place is taken."""
     if out.exists():
         shutil.rmtree(before, ignore_errors=True)
     elif before.exists():

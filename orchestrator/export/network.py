@@ -29,7 +29,7 @@ Rows = list[dict[str, Any]]
 
 
 class Trained(NamedTuple):
-    """What belongs to the network in the folder: rows of TRIALS and of PREDICTIONS."""
+    """The rows of TRIALS and PREDICTIONS that belong to the network in the folder."""
 
     record: Mapping[str, Any]
     predictions: Rows
@@ -102,7 +102,7 @@ def trained_again(
 
 
 def check_same(again: Mapping[str, Any], record: Mapping[str, Any], *, accept: bool) -> str | None:
-    """What to say where the network that was trained again is not that of the record; None where it
+    """A sentence where the network that was trained again is not that of the record; None where it
     is. Raises ExportError unless `accept`."""
     if again["last"] == record["last"]:
         return None
@@ -127,6 +127,6 @@ def _made(record: Mapping[str, Any]) -> str:
 
 
 def _empty(folder: Path) -> None:
-    """Of what was there of a network that is being deleted."""
+    """Removes the parts that were left of a network that is being deleted."""
     for path in folder.iterdir():
         shutil.rmtree(path) if path.is_dir() else path.unlink()

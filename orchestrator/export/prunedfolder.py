@@ -36,7 +36,7 @@ class Cut:
 
 
 class Pruned(NamedTuple):
-    """What came of it; as JSON it is what `--json` prints."""
+    """The finished folder; as JSON it is what `--json` prints."""
 
     folder: str
     model: str
@@ -107,7 +107,7 @@ def prune(wanted: Cut, tell: Callable[[str], None]) -> Pruned:
 
 
 def _rows(config: Any) -> list[list[int]]:
-    """Of any words: what is compared is arithmetic."""
+    """Rows of random words: what is compared is arithmetic."""
     draw = np.random.default_rng(0)
     return [draw.integers(0, config.vocab_size, size=length).tolist() for length in _LENGTHS]
 

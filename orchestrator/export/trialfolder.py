@@ -70,7 +70,7 @@ class Wanted:
 
 
 class Exported(NamedTuple):
-    """What came of it; as JSON it is what `--json` prints."""
+    """The finished export; as JSON it is what `--json` prints."""
 
     folder: str
     trial_id: str

@@ -44,7 +44,7 @@ class Nearness(NamedTuple):
 
     @classmethod
     def of(cls, record: Mapping[str, Any], device_type: str, device_name: str) -> Nearness:
-        """Of logits that are stored with `record` and those of this device, in fp32."""
+        """Between logits stored with `record` and those of this device, in fp32."""
         if record["precision_used"] != "fp32":
             # few numbers far apart or many close together: no bound on a correlation holds for both
             return cls(_BF16, False, _BF16_USUAL, math.inf)
@@ -56,7 +56,7 @@ class Nearness(NamedTuple):
 
 
 class Expected(NamedTuple):
-    """What the network is known by."""
+    """The stored answers of the network."""
 
     definition: TaskDefinition
     label_names: tuple[str, ...]
@@ -67,7 +67,7 @@ class Expected(NamedTuple):
 
 
 class Verified(NamedTuple):
-    """What was found; it stands in the folder's lp_sweep.json."""
+    """The result of the comparison, as the folder's lp_sweep.json has it."""
 
     examples: int
     largest_difference: float  # of a logit
@@ -174,7 +174,7 @@ class Answer(NamedTuple):
 
 
 def ask(folder: Path, request: Mapping[str, Any]) -> Answer:
-    """What the network in `folder` says. Raises ExportError where it can't be loaded."""
+    """Runs the network in `folder`. Raises ExportError where it can't be loaded."""
     program = files("lp_sweep.trials") / "plainload.py"
     with tempfile.TemporaryDirectory(prefix="lp-sweep-") as name:
         scratch = Path(name)

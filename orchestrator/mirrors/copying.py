@@ -58,7 +58,7 @@ def copy_trials(
 
 
 def _cells(store: Store, sweep: str, only: Collection[str] | None) -> dict[str, list[Row]]:
-    """Of each trial that the sweep asks for."""
+    """The cells of each trial that the sweep asks for."""
     columns = ["trial_id", "depth", "strategy", "k", "threshold"]
     rows = store.read_all("sweeps", [sweep], columns).rows
     if only is not None:
@@ -113,7 +113,7 @@ _LAYERS = ("kept_layers", "dropped_layers", "removed_feed_forwards", "freeze_lay
 
 
 class Point(NamedTuple):
-    """Of a curve. `epoch` counts from 1; a score is a share (0..1), or -1..1 of a correlation."""
+    """A point of a curve. `epoch` counts from 1; a score is a share (0..1), a correlation -1..1."""
 
     metric: str  # validation/accuracy, train/loss
     epoch: int
@@ -136,7 +136,7 @@ class MirroredRun:
 
 
 def run_of_record(sweep: str, record: Row, cells: Sequence[Row]) -> MirroredRun:
-    """Of a trial that is done; `cells` are those of the sweep that it answers."""
+    """The run of a finished trial; `cells` are those of the sweep that it answers."""
     return MirroredRun(
         key=record["trial_id"],
         name=_name(record, record["depth"]),
@@ -150,7 +150,7 @@ def run_of_record(sweep: str, record: Row, cells: Sequence[Row]) -> MirroredRun:
 
 
 def run_of_failure(sweep: str, attempt: Row, cells: Sequence[Row]) -> MirroredRun:
-    """Of an attempt that failed for good."""
+    """The run of an attempt that failed for good."""
     error_type = attempt["error_type"] or "bug"
     depth = cells[0]["depth"] if cells else None
     return MirroredRun(

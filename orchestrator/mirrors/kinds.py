@@ -66,7 +66,7 @@ def open_mirror(kind: MirrorKind, sweep: str) -> Mirror:
 
 @contextmanager
 def answering(kind: MirrorKind, *refusals: type[Exception]) -> Iterator[None]:
-    """What the tool refuses, as one sentence without secrets: an address may hold a password."""
+    """Raises a tool's refusal as one sentence without secrets: an address may hold a password."""
     try:
         yield
     except refusals as error:

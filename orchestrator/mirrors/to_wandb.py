@@ -68,7 +68,7 @@ class WandbMirror:
         return f"{key}-{hashlib.sha256(self._sweep.encode()).hexdigest()[:8]}"
 
     def _ids_at_server(self) -> Iterable[str]:
-        """Of this sweep; a project that does not exist yet has none."""
+        """The finished runs of this sweep; a project that does not exist yet has none."""
         api = wandb.Api()
         entity = os.environ.get("WANDB_ENTITY")
         path = f"{entity}/{self._project}" if entity else self._project

@@ -204,7 +204,7 @@ def _note(sweep: Sweep, text: str) -> None:
 
 
 class Reduced(NamedTuple):
-    """What decides whether a cell's removal finds its layers."""
+    """The settings that decide whether a cell's removal finds its layers."""
 
     model: str
     strategy: str

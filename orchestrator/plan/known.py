@@ -1,4 +1,4 @@
-"""What a store says of work: what is done, what has failed for good, and what was measured.
+"""Reads from a store which work is done, which has failed for good, and what was measured.
 
 Done is what has a record that can be read: a torn one is work to be done again.
 """
@@ -83,8 +83,8 @@ def points_of(trials: pa.Table) -> dict[str, float]:
 
 
 def timing_columns(trials: pa.Table | Iterable[Mapping[str, Any]] = ()) -> pa.Table:
-    """What an estimate needs of trials' records, of the store's table or of rows; `layers` is how
-    many were kept."""
+    """The columns of trials' records that an estimate needs, from the store's table or from rows;
+    `layers` is how many were kept."""
     if not isinstance(trials, pa.Table):
         wanted = pa.schema([TRIALS.field(name) for name in (*_TIMING, "kept_layers")])
         trials = pa.Table.from_pylist(list(trials), wanted)

@@ -47,14 +47,14 @@ class Listing(NamedTuple):
 
 
 def point(row: Mapping[str, Any]) -> tuple[Any, ...]:
-    """What was asked for with a cell; the k of a threshold is a result."""
+    """The values that asked for a cell; the k of a threshold is a result."""
     setting = row["k"] if row["threshold"] is None else None
     axes = ("model", "procedure", "feed_forward", "strategy", "threshold", "task", "seed")
     return (setting, *(row[axis] for axis in axes))
 
 
 def _settings(sweep: Sweep) -> dict[tuple[str, str], str]:
-    """Of each model on each task."""
+    """The setup text of each model on each task."""
     return {
         (model.name, name): setup_text(
             model.fingerprint, task.definition, task.fingerprint, sweep.recipe

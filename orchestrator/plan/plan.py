@@ -156,7 +156,7 @@ class Plan:
         return starts | (against - {""})
 
     def needed_networks(self) -> set[str]:
-        """Of what is incomplete: the trials whose networks it needs."""
+        """The trials whose networks incomplete work needs."""
         may_need = (id_ for id_, work in self.trials.items() if work.start or id_ in self.measures)
         return set().union(*map(self.needs, may_need))
 
@@ -198,8 +198,8 @@ class Plan:
         return replace(work.job(), measures=measures, network=network)
 
     def totals(self) -> dict[str, int]:
-        """Of `cells`, `trials`, `profiles`, `measures` and `speeds`: all, and those in each state,
-        such as `trials_done`."""
+        """Counts of `cells`, `trials`, `profiles`, `measures` and `speeds`: all, and those in each
+        state, such as `trials_done`."""
         measures = (item.id for items in self.measures.values() for item in items)
         kinds: dict[str, Iterable[str]] = {
             "trials": self.trials,
@@ -225,7 +225,7 @@ class Plan:
 
 
 def state_of(id_: str, known: Known) -> State:
-    """Of a trial or a profile."""
+    """The state of a trial or a profile."""
     if id_ in known.trials or id_ in known.profiles:
         return "done"
     return "failed" if id_ in known.failed else "pending"

@@ -193,7 +193,7 @@ class _Builder:
         return id_
 
     def _measure(self, id_: str, asked: Asked, spec: TrialSpec) -> None:
-        """What the sweep wants measured of the trial's network."""
+        """Adds the measurements that the sweep wants of the trial's network."""
         entry = self.plan.sweep.spec.measure
         full = spec.kept_layers == full_layers(self.models[asked.model].depth)
         whole = full and not spec.removed_feed_forwards
@@ -218,7 +218,7 @@ class _Builder:
                     self._add_profile(self._profile_spec(model, task, name), model, task)
 
     def profile(self, asked: Asked) -> str | None:
-        """What the cell's layers are chosen by, if they are chosen by a measurement."""
+        """The measurement that chooses the cell's layers, if one does."""
         strategy = find_strategy(asked.strategy)
         if strategy is None or not strategy.measure:
             return None
@@ -253,7 +253,8 @@ class _Builder:
 
 @contextmanager
 def collector_paused() -> Iterator[None]:
-    """Of all that a plan makes nothing is garbage; to look for it takes a fifth of the time."""
+    """Pauses garbage collection: a plan makes only long-lived objects, and looking for garbage
+    takes a fifth of the time."""
     was_on = gc.isenabled()
     gc.disable()
     try:

@@ -27,7 +27,7 @@ _REMEMBERED = 4096  # curves: a plan is made anew whenever one of them goes on
 
 
 class _Ends(NamedTuple):
-    """What came of the trials of a store and a run, of all curves: it is made once a plan."""
+    """How the trials of a store and a run have ended, for all curves: made once a plan."""
 
     gone: Set[str]  # done or failed: what has no score by now gets none
     ended: Set[str]  # these, and what has a score
@@ -60,8 +60,8 @@ def search_states(
     trial_of: Callable[[Asked], str | None],
     known: Known,
 ) -> dict[Asked, SearchState]:
-    """Of the cells of strategies with `until:`, but for impossible ones. Those of `include:` are
-    asked for in any case, each with K=0 of its seed to compare with. `trial_of` gives None while a
+    """The state of each possible cell of strategies with `until:`. Cells of `include:` are asked
+    for in any case, each with K=0 of its seed to compare with. `trial_of` gives None while a
     measurement has to choose the layers, and raises ValueError where none are left. Raises
     SpecError for a curve without K=0."""
     entries = {name: entry for entry in strategies if entry.until for name in entry.names}
@@ -97,7 +97,7 @@ def _states(
     points: Mapping[str, float],
     ends: _Ends,
 ) -> dict[Asked, SearchState]:
-    """Of one curve, of which the cells `named` are asked for in any case."""
+    """The states of one curve; its cells `named` are asked for in any case."""
     trials = {asked: trial for asked, trial in cells.items() if trial is not None}
     if len(trials) < len(cells):  # the measurement that chooses the layers comes first
         return dict.fromkeys(cells, "waiting")
@@ -119,8 +119,8 @@ def _next_pairs(
     points: Mapping[str, float],
     gone: Set[str],
 ) -> frozenset[Pair]:
-    """What the scores so far leave to be run. A pair that the sweep does not list, or whose score
-    is no number, is like one that failed: nothing will come of it."""
+    """The pairs to run next by the scores so far. A pair that the sweep does not list, or whose
+    score is no number, counts as failed: it will get no score."""
     listed = {Pair(asked.k or 0, asked.seed): trial for asked, trial in trials.items()}
     ks = tuple(sorted({pair.k for pair in listed}))
     seeds = tuple(dict.fromkeys(pair.seed for pair in listed))

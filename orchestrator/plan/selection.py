@@ -32,8 +32,8 @@ class Selection(NamedTuple):
 
 
 def taken_on(plan: Plan) -> list[Work]:
-    """What a `run` does: the missing work that it wants, and again what this lacks the network
-    of; not what goes on from a network that will not come."""
+    """The work of a `run`: missing work that it wants, and trials whose networks that needs; not
+    work that continues from a network that will not come."""
     selection = Selection()
     wanted = {
         work.id: work
@@ -52,9 +52,9 @@ def taken_on(plan: Plan) -> list[Work]:
 
 
 def retry_selection(error_type: str | None, names: list[str], plan: Plan) -> Selection:
-    """What `retry` was asked for. Raises SpecError for a trial that has not failed, or an unknown
-    type; a name may be the beginning of an identifier, and that of a measurement of a trial's
-    network stands for the trial, whose worker takes it."""
+    """The selection of `retry`. A name may be the beginning of an identifier; a measurement of a
+    trial's network selects the trial, whose worker measures it. Raises SpecError for a trial that
+    has not failed, or an unknown type."""
     error_type = _SHORT.get(error_type or "", error_type)
     if error_type is not None and error_type not in POLICIES:
         raise SpecError(f"unknown type of failure {error_type!r}. Choose: {', '.join(POLICIES)}.")
@@ -63,8 +63,7 @@ def retry_selection(error_type: str | None, names: list[str], plan: Plan) -> Sel
 
 
 def _failed_work(plan: Plan) -> dict[str, str]:
-    """What has failed of the plan -> the work that tries it again: itself, or for a measurement
-    the trial that it is of."""
+    """Failed work of the plan -> the work that retries it: itself, or a measurement's trial."""
     failed = plan.known.failed
     work = {id_: id_ for id_ in failed if id_ in plan.trials or plan.is_measurement(id_)}
     for trial, measures in plan.measures.items():

@@ -40,7 +40,8 @@ _ITS_LOG = "the launcher's log is /tmp/ray/session_latest/logs/monitor.out"
 
 
 class Question(NamedTuple):
-    """What a cluster is to do. `location`: of the store; None: none is named. `sweep` None: any."""
+    """The work that a cluster is checked for. `location`: of the store, if one is named; `sweep`
+    None: any."""
 
     location: str | None
     sweep: Sweep | None
@@ -49,7 +50,7 @@ class Question(NamedTuple):
 
 
 class Checked(NamedTuple):
-    """What was seen, and what is wrong with it, the nodes by name."""
+    """The nodes by name, and the problems that were found."""
 
     nodes: list[Node]
     findings: list[Finding]

@@ -319,7 +319,7 @@ else:
 
 
 class MeasureEntry(_ByLayer):
-    """What is measured of networks: layer by layer, and their speed. A full one keeps all its
+    """Measurements of networks: layer by layer, and their speed. A full one keeps all its
     layers."""
 
     probe_rows: PositiveInt = Field(10_000, description="train rows of a probe, at most")

@@ -301,7 +301,7 @@ class ContributionEntry(Entry):
 
 
 class Resources(Entry):
-    """What one trial uses. Default: one GPU, or a group of cores on a CPU machine."""
+    """The resources of one trial. Default: one GPU, or a group of cores on a CPU machine."""
 
     cpu: float | None = Field(None, gt=0, description="cores")
     gpu: float | None = Field(None, ge=0, description="GPUs, or a share of one")

@@ -155,7 +155,7 @@ class SweepSpec(Entry):
 
 
 def _name(entry: Any) -> Any:
-    """What the cells call an entry of an axis."""
+    """The name that the cells have for an entry of an axis."""
     if isinstance(entry, TaskEntry):
         return canonical_name(entry.name) or entry.name
     return entry.id if isinstance(entry, ModelEntry) else getattr(entry, "name", entry)

@@ -148,7 +148,7 @@ _INT = re.compile(r"^[-+]?(?:0|[1-9][0-9_]*|0x[0-9a-fA-F_]+)$")
 
 
 class YamlMistake(Exception):
-    """What is wrong, and the line (from 1) where it stands."""
+    """A mistake, and its line (from 1)."""
 
     def __init__(self, line: int, reason: str) -> None:
         super().__init__(reason)

@@ -142,8 +142,9 @@ def _among(trials: Any, names: Set[str]) -> int:
 
 
 def waiting_trials(cells: pa.Table, begun: Set[str]) -> tuple[Waiting, ...]:
-    """Of each model and task, in the order of the cells, the trials that are asked for and not
-    among `begun`: ended, or at work. `cells`: with `model` and `task`, too."""
+    """The trials of each model and task that nobody has `begun`, in the order of the cells.
+
+    `cells`: with `model` and `task`; `begun`: trials that have ended or are at work."""
     resting = pc.is_in(cells["search"], pa.array(IDLE))
     settled = pc.is_in(cells["trial_id"], pa.array(begun, pa.string()))
     waits = pc.and_(pc.is_valid(cells["trial_id"]), pc.invert(pc.or_(resting, settled)))
