@@ -10,6 +10,7 @@ import json
 import sys
 from functools import cache
 from pathlib import Path
+from shlex import quote
 from typing import Annotated, Any
 
 import typer
@@ -25,8 +26,7 @@ from lp_sweep.orchestrator.cli import (
 from lp_sweep.orchestrator.cli.interrupt import INTERRUPTED
 from lp_sweep.orchestrator.cli.output import complain, emit, guard, say
 from lp_sweep.orchestrator.cli.root import Root
-from lp_sweep.storage.errors import LpSweepError, SpecError
-from lp_sweep.storage.places import is_file
+from lp_sweep.storage.errors import LpSweepError
 
 _ALIASES = {"md": "markdown", "tex": "latex"}  # of words that options take
 
@@ -101,25 +101,47 @@ app.add_typer(clustercli.app, name="cluster")
 @app.command()
 def init(
     file: Annotated[Path, typer.Argument(help="File to write.")] = Path("sweep.yaml"),
-    force: Annotated[bool, typer.Option("--force", help="Overwrite it.")] = False,
+    data: Annotated[
+        Path | None,
+        typer.Option("--data", help="Your rows: CSV, TSV, JSONL or Parquet; split if no --dev."),
+    ] = None,
+    text: Annotated[
+        list[str] | None, typer.Option("--text", help="Its column of texts; twice for pairs.")
+    ] = None,
+    label: Annotated[str | None, typer.Option("--label", help="Its column of labels.")] = None,
+    group: Annotated[
+        str | None,
+        typer.Option("--group", help="A column whose equal values stay on one side of the split."),
+    ] = None,
+    dev: Annotated[Path | None, typer.Option("--dev", help="A dev set of your own.")] = None,
+    model: Annotated[
+        str, typer.Option("--model", help="An encoder: hub id or folder.")
+    ] = "bert-base-cased",
+    full: Annotated[bool, typer.Option("--full", help="Write every key, commented.")] = False,
+    force: Annotated[bool, typer.Option("--force", help="Overwrite files.")] = False,
 ) -> None:
-    """Write a commented sweep file.
+    """Write a sweep file that runs as it is, for GLUE or for your own rows.
 
-    Example: lp-sweep init sweep.yaml
+    Example: lp-sweep init --data reviews.csv --text text --label verdict
     """
-    from importlib.resources import files
+    from lp_sweep.orchestrator.service.init import InitOptions, write_sweep
 
-    if is_file(file) and not force:
-        raise SpecError(f"{file} exists. Name another file, or overwrite it with --force.")
-    text = (files("lp_sweep.orchestrator") / "templates" / "sweep.yaml").read_text(encoding="utf-8")
-    try:
-        file.write_text(text, encoding="utf-8")
-    except (OSError, ValueError) as error:  # ValueError: a NUL in the name
-        why = getattr(error, "strerror", None) or error
-        raise SpecError(
-            f"can't write {file}: {why}. Make its folder first, or name another file."
-        ) from None
-    say(f"wrote {file}. Next: lp-sweep plan {file}")
+    written = write_sweep(
+        InitOptions(
+            file=file,
+            data=data,
+            dev=dev,
+            text=tuple(text or ()),
+            label=label,
+            group=group,
+            model=model,
+            full=full,
+            force=force,
+        )
+    )
+    for note in written.notes:
+        say(note)
+    say(f"wrote {', '.join(map(str, written.files))}. Next: lp-sweep plan {quote(str(file))}")
 
 
 @app.command()

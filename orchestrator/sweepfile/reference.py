@@ -13,7 +13,9 @@ Field = Mapping[str, Any]
 _INTRODUCTION = """# The sweep file
 
 This page lists every key of a sweep file; `lp-sweep schema --markdown` prints it. `lp-sweep schema`
-prints a JSON Schema for editors. `lp-sweep init sweep.yaml` writes a commented file to start from.
+prints a JSON Schema for editors. `lp-sweep init --full` writes a file with every key, commented.
+`lp-sweep init --data rows.csv --text COLUMN --label COLUMN` writes a short one for your own rows,
+with the schema beside it.
 
 You can write a single entry without its list, and a name instead of an entry
 (`models: bert-base-cased`, `strategies: [{name: top, k: 2}, drop 3+5]`). Paths are relative to the

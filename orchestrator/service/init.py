@@ -1,0 +1,386 @@
+"""Writes a sweep file: for a user's own file of rows, for GLUE, or with every key commented.
+
+A user's rows are split into a train and a dev set: the same share of each class goes to the dev
+set, and rows of one group or with the same text stay on one side.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import re
+import shlex
+import tempfile
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from importlib.resources import files
+from pathlib import Path
+from typing import Any, Literal, NamedTuple
+
+import numpy as np
+import pyarrow as pa
+import yaml
+from pyarrow import csv
+from pyarrow import parquet as pq
+
+from lp_sweep.orchestrator.sweepfile.spec import SweepSpec
+from lp_sweep.storage.errors import MissingInputError, PreflightError, SpecError
+from lp_sweep.storage.printable import listed, shown
+from lp_sweep.storage.specs import TaskDefinition
+from lp_sweep.trials.datasource import LoadedTask, load_task
+from lp_sweep.trials.readers import column_names, read_file, require_columns
+from lp_sweep.trials.tasks import TaskSource, file_format
+
+SCHEMA = "lp-sweep.schema.json"
+DEV_SHARE = 0.2
+MOST_DEV = 5000  # rows: more make every trial slower and the answer hardly surer
+MOST_CLASSES = 20  # that numbers stand for; more are measurements
+UNBALANCED = 0.75  # the share of the largest class from which accuracy says little
+FEWEST_STEPS = 100  # optimiser steps that fine-tuning needs to get anywhere
+MOST_EPOCHS = 10
+BATCH = 16
+LENGTHS = (32, 64, 128, 256, 512)  # tokens
+TOKENS_A_WORD = 1.5
+_NO_NAME = re.compile(r"[^A-Za-z0-9._-]+")
+
+Kind = Literal["classification", "regression"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class InitOptions:
+    """What `init` is asked for. `text` and `label` name columns of `data`."""
+
+    file: Path = Path("sweep.yaml")
+    data: Path | None = None
+    dev: Path | None = None  # a dev set that exists: nothing is split
+    text: Sequence[str] = ()
+    label: str | None = None
+    group: str | None = None  # rows with the same value stay on one side
+    model: str = "bert-base-cased"
+    full: bool = False
+    force: bool = False
+
+
+class Written(NamedTuple):
+    files: list[Path]
+    notes: list[str]
+
+
+def write_sweep(options: InitOptions) -> Written:
+    """Writes the sweep file, its schema and, with `data`, its train and dev files.
+
+    Raises SpecError, and PreflightError where the rows can't be used.
+    """
+    if options.data is None:
+        _refuse_without_data(options)
+        text = _template() if options.full else _short(options)
+        return _written(options, {options.file: text.encode()}, [])
+    try:
+        return _with_rows(options, options.data)
+    except MissingInputError as error:
+        raise PreflightError(str(error)) from error
+
+
+def _with_rows(options: InitOptions, data: Path) -> Written:
+    rows = _looked_at(options, data)
+    made: dict[Path, bytes] = {}
+    if options.dev is not None:
+        both = _load(options, rows.kind, rows.metric, data, options.dev)
+        sides = {"train": (data, rows.n), "dev": (options.dev, len(both.dev[both.main_split]))}
+    else:
+        in_dev = split(rows.strata, rows.groups)
+        if not 0 < in_dev.sum() < rows.n:
+            raise SpecError(
+                f"{data}: its rows can't be split: too few, or all of one group. Give the dev set "
+                "with --dev FILE."
+            )
+        sides = {}
+        for side, chosen in (("train", ~in_dev), ("dev", in_dev)):
+            path = options.file.parent / f"{data.stem}-{side}{_suffix(data)}"
+            made[path] = _part(data, np.flatnonzero(chosen))
+            sides[side] = (path, int(chosen.sum()))
+    made[options.file] = _sweep(options, rows, sides).encode()
+    return _written(options, made, list(_notes(rows, sides["dev"][1])))
+
+
+class Looked(NamedTuple):
+    """A user's rows, seen once."""
+
+    n: int
+    kind: Kind
+    metric: str
+    counts: dict[str, int]  # rows by class, the largest first; empty for numbers
+    strata: Sequence[object]  # one for each row: its class, or its tenth of the numbers
+    groups: Sequence[int]  # one for each row: rows of one number stay on one side
+    together: int  # rows that share a text with an earlier one
+    max_length: int
+
+
+def _refuse_without_data(options: InitOptions) -> None:
+    given = {
+        "--text": options.text,
+        "--label": options.label,
+        "--group": options.group,
+        "--dev": options.dev,
+    }
+    if names := [name for name, value in given.items() if value]:
+        raise SpecError(f"{', '.join(names)} needs --data FILE: a CSV, TSV, JSONL or Parquet file.")
+
+
+def _looked_at(options: InitOptions, data: Path) -> Looked:
+    names = column_names(str(data))
+    if not options.text or not options.label:
+        raise SpecError(_which_columns(options, data, names))
+    require_columns(
+        str(data), names, [*options.text, options.label, *filter(None, [options.group])]
+    )
+    column = read_file(str(data), [options.label]).column(0)
+    kind = _kind(column)
+    first = _load(options, kind, "pearson" if kind == "regression" else "accuracy", data, data)
+    train = first.train
+    keys = [tuple(map(str.strip, texts)) for texts in zip(*train.texts, strict=True)]
+    groups = _groups(keys, _group_column(options, data))
+    if kind == "regression":
+        counts: dict[str, int] = {}
+        order = np.argsort(np.argsort(train.labels, kind="stable"), kind="stable")
+        strata: list[object] = list((order * 10 // len(order)).tolist())
+        metric = "pearson"
+    else:
+        classes = [first.label_names[label] for label in train.labels.tolist()]
+        counts, strata = dict(Counter(classes).most_common()), list(classes)
+        metric = "macro_f1" if max(counts.values()) > UNBALANCED * len(keys) else "accuracy"
+    words = np.quantile([sum(len(text.split()) for text in key) for key in keys], 0.99)
+    wanted = TOKENS_A_WORD * float(words) + 3
+    length = next((length for length in LENGTHS if length >= wanted), LENGTHS[-1])
+    together = len(keys) - len(set(keys))
+    return Looked(len(keys), kind, metric, counts, strata, groups, together, length)
+
+
+def _which_columns(options: InitOptions, data: Path, names: Sequence[str]) -> str:
+    """Names the columns, and the command with the likely ones."""
+    table = read_file(str(data), names).slice(0, 1000)
+    texts, distinct = {}, {}
+    for name in names:
+        values = [str(value) for value in table.column(name).to_pylist()]
+        texts[name] = sum(character.isalpha() for value in values for character in value)
+        distinct[name] = len(set(values))
+    label = options.label or min(
+        (name for name in names if name not in options.text and distinct[name] > 1),
+        key=lambda name: (distinct[name], texts[name]),
+        default=names[-1],
+    )
+    text = [*options.text] or [max(names, key=lambda name: (name != label, texts[name]))]
+    words = ["lp-sweep", "init", str(options.file), "--data", str(data)]
+    words += [word for name in text for word in ("--text", name)]
+    command = shlex.join([*words, "--label", label])
+    return (
+        f"{data}: which column holds the texts, and which the labels? Its columns are "
+        f"{listed(map(shown, names))}. For example: {command}"
+    )
+
+
+def _kind(column: pa.ChunkedArray) -> Kind:
+    """Regression where the labels are numbers with more values than classes have."""
+    values = set(column.to_pylist())
+    try:
+        numbers = [float(value) for value in values]
+    except (TypeError, ValueError):
+        return "classification"
+    measured = len(values) > MOST_CLASSES or not all(map(float.is_integer, numbers))
+    return "regression" if measured else "classification"
+
+
+def _load(options: InitOptions, kind: Kind, metric: str, train: Path, dev: Path) -> LoadedTask:
+    """Checks all that a run checks. Raises MissingInputError."""
+    definition = TaskDefinition(
+        text_columns=tuple(options.text),
+        label_column=str(options.label),
+        kind=kind,
+        metric=metric,
+    )
+    return load_task(definition, TaskSource(files={"train": str(train), "dev": str(dev)}))
+
+
+def _group_column(options: InitOptions, data: Path) -> list[Any] | None:
+    if options.group is None:
+        return None
+    return list(read_file(str(data), [options.group]).column(0).to_pylist())
+
+
+def _groups(keys: Sequence[object], named: Sequence[object] | None) -> list[int]:
+    """One number for each row, the same where rows share a key or, through others, a name. A row
+    whose name is missing is alone."""
+    parent: dict[object, object] = {}
+
+    def root(node: object) -> object:
+        while (above := parent.setdefault(node, node)) != node:
+            parent[node] = parent[above]
+            node = above
+        return node
+
+    for row, key in enumerate(keys):
+        parent[root(("key", key))] = root(row)
+        if named is not None and named[row] not in (None, ""):
+            parent[root(("name", named[row]))] = root(row)
+    numbers: dict[object, int] = {}
+    return [numbers.setdefault(root(row), len(numbers)) for row in range(len(keys))]
+
+
+def split(strata: Sequence[object], groups: Sequence[int]) -> np.ndarray[Any, np.dtype[np.bool_]]:
+    """(n,) which rows go to the dev set: of each stratum the same share, DEV_SHARE or what makes
+    MOST_DEV rows, as near as whole groups allow. The same rows give the same split."""
+    n = len(groups)
+    share = min(DEV_SHARE, MOST_DEV / n)
+    left = {stratum: round(share * count) for stratum, count in Counter(strata).items()}
+    if not any(left.values()):  # a class or two of a few rows each
+        left = {stratum: 1 for stratum in left}
+    members: dict[int, list[int]] = {}
+    for row, group in enumerate(groups):
+        members.setdefault(group, []).append(row)
+    every = list(members.values())
+    np.random.default_rng(0).shuffle(every)
+    in_dev = np.zeros(n, bool)
+    for rows in sorted(every, key=len, reverse=True):  # large ones find no room later
+        counts = Counter(strata[row] for row in rows)
+        if all(count <= left[stratum] for stratum, count in counts.items()):
+            in_dev[rows] = True
+            for stratum, count in counts.items():
+                left[stratum] -= count
+    return in_dev
+
+
+def _suffix(data: Path) -> str:
+    return ".csv" if file_format(data) == "tsv" else data.suffix
+
+
+def _part(data: Path, rows: np.ndarray[Any, Any]) -> bytes:
+    """These rows of the file with all their columns; a TSV becomes a CSV."""
+    kind = file_format(data)
+    if kind == "jsonl":
+        lines = [line for line in data.read_bytes().split(b"\n") if line.strip()]
+        return b"".join(lines[row].rstrip(b"\r") + b"\n" for row in rows)
+    table = read_file(str(data), column_names(str(data))).take(pa.array(rows))
+    sink = pa.BufferOutputStream()
+    if kind == "parquet":
+        pq.write_table(table, sink)
+    else:
+        csv.write_csv(table, sink)
+    return bytes(sink.getvalue().to_pybytes())
+
+
+def _notes(rows: Looked, n_dev: int) -> Iterator[str]:
+    if rows.counts:
+        shares = [f"{shown(name)} {count / rows.n:.0%}" for name, count in rows.counts.items()]
+        yield f"{rows.n:,} rows, {len(rows.counts)} classes: {listed(shares, 10)}"
+    else:
+        yield f"{rows.n:,} rows; the labels are numbers: regression"
+    if rows.metric == "macro_f1":
+        yield "one class is much larger than the others: macro_f1 judges, not accuracy"
+    if rows.together:
+        yield f"{rows.together:,} rows repeat the text of another: they stay on one side"
+    if n_dev < 500:
+        yield f"a dev set of {n_dev} rows shows only large losses: more rows make the answer surer"
+
+
+def _sweep(options: InitOptions, rows: Looked, sides: dict[str, tuple[Path, int]]) -> str:
+    """About 15 lines that run as they are."""
+    assert options.data is not None
+    name = _NO_NAME.sub("-", options.data.stem).strip("-.") or "my-sweep"
+    n_train = sides["train"][1]
+    epochs = min(MOST_EPOCHS, max(3, math.ceil(FEWEST_STEPS / math.ceil(n_train / BATCH))))
+    task = {
+        "name": name,
+        **{side: os.path.relpath(path, options.file.parent) for side, (path, _) in sides.items()},
+        "text": [*options.text],
+        "label": options.label,
+        **({"kind": rows.kind} if rows.kind == "regression" else {}),
+        "metric": rows.metric,
+    }
+    why = {side: f"{count:,} rows" for side, (_, count) in sides.items()}
+    lines = [f"{key}: {_scalar(value)}" for key, value in task.items()]
+    lines = [
+        f"{line}{f'   # {why[key]}' if key in why else ''}"
+        for key, line in zip(task, lines, strict=True)
+    ]
+    tasks = ["tasks:", f"  - {lines[0]}", *(f"    {line}" for line in lines[1:])]
+    return _file(name, _model(options), tasks, epochs, rows.max_length)
+
+
+def _model(options: InitOptions) -> str:
+    """A hub id, or the folder as the sweep file sees it."""
+    if not Path(options.model).expanduser().is_dir():
+        return options.model
+    path = os.path.relpath(Path(options.model).expanduser(), options.file.parent)
+    return path if path.startswith(".") else f"./{path}"
+
+
+def _short(options: InitOptions) -> str:
+    return _file("my-sweep", _model(options), ["tasks: [rte]   # GLUE, or your own data"], 3, 128)
+
+
+def _file(name: str, model: str, tasks: Sequence[str], epochs: int, length: int) -> str:
+    recipe = f"learning_rate: 3e-5, batch_size: {BATCH}, epochs: {epochs}, max_length: {length}"
+    return "\n".join(
+        [
+            f"# yaml-language-server: $schema={SCHEMA}",
+            "schema_version: 1",
+            f"name: {_scalar(name)}",
+            f"models: [{_scalar(model)}]   # a hub id or a folder",
+            *tasks,
+            "seeds: [42, 43, 44]",
+            "strategies:   # drop the K highest layers; train only what the answer needs",
+            "  - {name: top, k: all, until: min_layers}",
+            f"recipe: {{{recipe}}}",
+            "",
+        ]
+    )
+
+
+def _scalar(value: Any) -> str:
+    """A value as YAML on one line."""
+    text = yaml.safe_dump(value, default_flow_style=True, width=math.inf, allow_unicode=True)
+    return text.removesuffix("\n").removesuffix("\n...")
+
+
+def _template() -> str:
+    text = (files("lp_sweep.orchestrator") / "templates" / "sweep.yaml").read_text(encoding="utf-8")
+    return f"# yaml-language-server: $schema={SCHEMA}\n{text}"
+
+
+def _written(options: InitOptions, made: dict[Path, bytes], notes: list[str]) -> Written:
+    """Each file whole or not at all; the sweep file last."""
+    there = [path for path, content in made.items() if _differs(path, content)]
+    if there and not options.force:
+        exist = "exists" if len(there) == 1 else "exist"
+        raise SpecError(f"{listed(there)} {exist}. Name another file, or overwrite with --force.")
+    folder = options.file.parent
+    schema = json.dumps(SweepSpec.model_json_schema(), indent=1).encode()
+    path = folder / SCHEMA
+    try:
+        for path, content in ((folder / SCHEMA, schema), *made.items()):
+            _replace(path, content)
+    except (OSError, ValueError) as error:  # ValueError: a NUL in the name
+        why = getattr(error, "strerror", None) or error
+        raise SpecError(
+            f"can't write {path}: {why}. Make its folder first, or name another file."
+        ) from None
+    return Written([*made], notes)
+
+
+def _differs(path: Path, content: bytes) -> bool:
+    """Whether something else is there; what can't be read counts."""
+    try:
+        return path.read_bytes() != content
+    except OSError:
+        return os.path.lexists(path)
+    except ValueError:  # a NUL in the name
+        return False
+
+
+def _replace(path: Path, content: bytes) -> None:
+    with tempfile.TemporaryDirectory(dir=path.parent, prefix=".lp-sweep-") as folder:
+        new = Path(folder) / "new"
+        new.write_bytes(content)
+        new.replace(path)

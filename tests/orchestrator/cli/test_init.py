@@ -1,0 +1,201 @@
+"""`lp-sweep init`: from a file of rows to a sweep file that runs as it is."""
+
+from __future__ import annotations
+
+import csv
+import json
+from collections import Counter
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+import yaml
+from hypothesis import given
+from hypothesis import strategies as st
+from pyarrow import parquet as pq
+
+from lp_sweep.orchestrator.service.init import DEV_SHARE, split
+from lp_sweep.trials.readers import column_names, read_file
+from tests.support.program import sweep
+
+MODEL = Path(__file__).parents[3] / "quickstart" / "model"
+Rows = list[dict[str, Any]]
+COLUMNS = ["--text", "text", "--label", "verdict"]
+HOSTILE = ['a "quoted" word', "two, fields", "naïve ☕", "'", "# no comment", "- item: x", "=1+1"]
+
+
+def rows(n: int = 300) -> Rows:
+    """Texts of a third each: good, good, bad; users of three rows each."""
+    return [
+        {
+            "id": i,
+            "text": f"{HOSTILE[i % len(HOSTILE)]} {i}",
+            "verdict": "bad" if i % 3 == 2 else "good",
+            "user": f"u{i % (n // 3)}",
+            "stars": i / 7,
+        }
+        for i in range(n)
+    ]
+
+
+def write(path: Path, content: Rows) -> None:
+    names = list(content[0])
+    if path.suffix == ".parquet":
+        pq.write_table(pa.Table.from_pylist(content), path)
+    elif path.suffix == ".jsonl":
+        path.write_text("".join(json.dumps(row) + "\n\n" for row in content), encoding="utf-8")
+    elif path.suffix == ".tsv":
+        lines = ["\t".join(map(str, line)) for line in (names, *(row.values() for row in content))]
+        path.write_text("\n".join(lines) + "\n", encoding="utf-8")
+    else:
+        with path.open("w", encoding="utf-8", newline="") as file:
+            writer = csv.DictWriter(file, names)
+            writer.writeheader()
+            writer.writerows(content)
+
+
+def read(path: Path, names: Sequence[str]) -> list[tuple[str, ...]]:
+    table = read_file(str(path), names)
+    return [tuple(map(str, row.values())) for row in table.to_pylist()]
+
+
+def of_task(folder: Path, file: str = "sweep.yaml") -> dict[str, Any]:
+    content = yaml.safe_load((folder / file).read_text(encoding="utf-8"))
+    return dict(content["tasks"][0])
+
+
+@pytest.mark.parametrize("suffix", [".csv", ".tsv", ".jsonl", ".parquet"])
+def test_rows_become_a_sweep_that_can_be_planned(tmp_path: Path, suffix: str) -> None:
+    data = tmp_path / f"my reviews{suffix}"
+    write(data, rows())
+    done = sweep("init", "--data", data.name, *COLUMNS, "--model", str(MODEL), cwd=tmp_path)
+    assert (done.returncode, done.stdout) == (0, ""), done.stderr
+    assert "lp-sweep plan sweep.yaml" in done.stderr
+    lines = (tmp_path / "sweep.yaml").read_text(encoding="utf-8").splitlines()
+    assert lines[0] == "# yaml-language-server: $schema=lp-sweep.schema.json"
+    assert json.loads((tmp_path / "lp-sweep.schema.json").read_bytes())["title"] == "SweepSpec"
+    assert len(lines) <= 18
+    task = of_task(tmp_path)
+    names = column_names(str(tmp_path / task["train"]))
+    sides = {side: read(tmp_path / task[side], names) for side in ("train", "dev")}
+    assert sorted(sides["train"] + sides["dev"]) == sorted(read(data, names)), "no row is changed"
+    assert len(sides["dev"]) == 60
+    assert Counter(row[names.index("verdict")] for row in sides["dev"]) == {"good": 40, "bad": 20}
+    planned = sweep("plan", "sweep.yaml", "--store", "store", cwd=tmp_path)
+    assert planned.returncode == 0, planned.stderr
+    assert "also occur in train" not in planned.stdout + planned.stderr
+
+
+def test_groups_and_repeated_texts_stay_on_one_side(tmp_path: Path) -> None:
+    content = rows()
+    for row in content[::10]:
+        row["text"] = " the same "
+    write(tmp_path / "data.csv", content)
+    words = ["init", "--data", "data.csv", *COLUMNS, "--group", "user"]
+    done = sweep(*words, cwd=tmp_path)
+    assert "29 rows" in done.stderr
+    task = of_task(tmp_path)
+    for name in ("user", "text"):
+        train, dev = ({*read(tmp_path / task[side], [name])} for side in ("train", "dev"))
+        assert not train & dev
+        assert dev
+
+
+def test_numbers_are_a_regression(tmp_path: Path) -> None:
+    write(tmp_path / "data.csv", rows())
+    sweep("init", "--data", "data.csv", "--text", "text", "--label", "stars", cwd=tmp_path)
+    task = of_task(tmp_path)
+    assert (task["kind"], task["metric"]) == ("regression", "pearson")
+
+
+def test_a_large_class_is_not_judged_by_accuracy(tmp_path: Path) -> None:
+    content = rows()
+    for row in content[:280]:
+        row["verdict"] = "good"
+    write(tmp_path / "data.csv", content)
+    done = sweep("init", "--data", "data.csv", *COLUMNS, cwd=tmp_path)
+    assert of_task(tmp_path)["metric"] == "macro_f1"
+    assert "macro_f1" in done.stderr
+
+
+def test_a_dev_set_of_your_own_is_used(tmp_path: Path) -> None:
+    write(tmp_path / "data.csv", rows())
+    (tmp_path / "elsewhere").mkdir()
+    write(tmp_path / "elsewhere" / "held-out.csv", rows(30))
+    words = ["--data", "data.csv", *COLUMNS, "--dev", "elsewhere/held-out.csv"]
+    assert sweep("init", "elsewhere/s.yaml", *words, cwd=tmp_path).returncode == 0
+    task = of_task(tmp_path / "elsewhere", "s.yaml")
+    assert (task["train"], task["dev"]) == ("../data.csv", "held-out.csv")
+    assert not [*tmp_path.glob("**/*-train.csv")]
+
+
+def test_it_asks_for_the_columns_by_a_command(tmp_path: Path) -> None:
+    write(tmp_path / "data.csv", rows())
+    done = sweep("init", "--data", "data.csv", cwd=tmp_path)
+    assert done.returncode == 2
+    assert "lp-sweep init sweep.yaml --data data.csv --text text --label verdict" in done.stderr
+    assert [*tmp_path.iterdir()] == [tmp_path / "data.csv"]
+
+
+@pytest.mark.parametrize(
+    ("words", "named"),
+    [
+        (["--data", "data.csv", "--text", "texts", "--label", "verdict"], "'text'"),
+        (["--data", "data.csv", *COLUMNS, "--group", "usr"], "'user'"),
+        (["--data", "none.csv", *COLUMNS], "none.csv"),
+        (["--data", "data.xlsx", *COLUMNS], ".csv"),
+        (["--label", "verdict"], "--data"),
+        (["--data", "one.csv", *COLUMNS], "one.csv"),
+        (["--data", "same.csv", *COLUMNS, "--group", "user"], "--dev"),
+    ],
+    ids=["text", "group", "no-file", "format", "no-data", "one-class", "one-group"],
+)
+def test_what_can_not_be_used(tmp_path: Path, words: list[str], named: str) -> None:
+    write(tmp_path / "data.csv", rows(30))
+    write(tmp_path / "one.csv", [{**row, "verdict": "good"} for row in rows(30)])
+    write(tmp_path / "same.csv", [{**row, "user": "u"} for row in rows(30)])
+    before = sorted(tmp_path.iterdir())
+    done = sweep("init", *words, cwd=tmp_path)
+    assert done.returncode in (2, 4)
+    assert named in done.stderr
+    assert "Traceback" not in done.stderr
+    assert sorted(tmp_path.iterdir()) == before
+
+
+def test_nothing_is_overwritten_unasked(tmp_path: Path) -> None:
+    write(tmp_path / "data.csv", rows())
+    words = ["init", "--data", "data.csv", *COLUMNS]
+    assert sweep(*words, cwd=tmp_path).returncode == 0
+    assert sweep(*words, cwd=tmp_path).returncode == 0, "the same content"
+    (tmp_path / "data-dev.csv").write_text("mine")
+    refused = sweep(*words, cwd=tmp_path)
+    assert refused.returncode == 2
+    assert "data-dev.csv" in refused.stderr
+    assert "--force" in refused.stderr
+    assert (tmp_path / "data-dev.csv").read_text() == "mine"
+    assert sweep(*words, "--force", cwd=tmp_path).returncode == 0
+
+
+@given(
+    st.lists(st.tuples(st.sampled_from("abc"), st.integers(0, 60)), min_size=10, max_size=200),
+    st.booleans(),
+)
+def test_split_rule(drawn: list[tuple[str, int]], alone: bool) -> None:
+    """No group is cut, no class has more than its share, and single rows give exactly it."""
+    strata = [stratum for stratum, _ in drawn]
+    groups = [*range(len(drawn))] if alone else [group for _, group in drawn]
+    in_dev = split(strata, groups)
+    assert (in_dev == split(strata, groups)).all()
+    by_group: dict[int, set[bool]] = {}
+    for group, side in zip(groups, in_dev.tolist(), strict=True):
+        by_group.setdefault(group, set()).add(side)
+    assert all(len(sides) == 1 for sides in by_group.values())
+    for stratum, count in Counter(strata).items():
+        found = int(np.sum(in_dev & (np.array(strata) == stratum)))
+        share = max(round(DEV_SHARE * count), 1)
+        assert found <= share
+        if alone and count >= 3:
+            assert found == round(DEV_SHARE * count)
