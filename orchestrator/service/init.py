@@ -357,14 +357,13 @@ def _written(options: InitOptions, made: dict[Path, bytes], notes: list[str]) ->
         raise SpecError(f"{listed(there)} {exist}. Name another file, or overwrite with --force.")
     folder = options.file.parent
     schema = json.dumps(SweepSpec.model_json_schema(), indent=1).encode()
-    path = folder / SCHEMA
     try:
         for path, content in ((folder / SCHEMA, schema), *made.items()):
             _replace(path, content)
     except (OSError, ValueError) as error:  # ValueError: a NUL in the name
         why = getattr(error, "strerror", None) or error
         raise SpecError(
-            f"can't write {path}: {why}. Make its folder first, or name another file."
+            f"can't write {options.file}: {why}. Make its folder first, or name another file."
         ) from None
     return Written([*made], notes)
 
