@@ -18,6 +18,7 @@ import duckdb
 
 from lp_sweep.storage.catalog import Catalog, Foreseen, open_catalog
 from lp_sweep.storage.errors import SpecError
+from lp_sweep.storage.reading import ctrl_c
 from lp_sweep.storage.schema import TRIALS
 from lp_sweep.storage.store import Store
 
@@ -100,8 +101,9 @@ def open_views(
     for delta in deltas:
         if not (math.isfinite(delta) and delta >= 0):
             raise SpecError(f"an allowed loss of {delta}: it is a number of 0 or more, such as 1")
-    views = resting(only or VIEWS)
-    columns = None if "trials" in only else _columns_of_trials(views)
+    with ctrl_c():  # DuckDB parses the views
+        views = resting(only or VIEWS)
+        columns = None if "trials" in only else _columns_of_trials(views)
     return open_catalog(
         store,
         views=views,
