@@ -1,9 +1,9 @@
-"""Writes the tables of the documents from the figures in benchmarks/results.
+"""Writes the tables of the documentation from the figures in benchmarks/results.
 
     python benchmarks/report.py
 
-A table stands between `<!-- NAME -->` and `<!-- end -->`. Where a benchmark has not been run its
-place says so.
+Each table is between `<!-- NAME -->` and `<!-- end -->` in a page. For a benchmark that has not
+been run, the page shows "Not measured yet."
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ def markdown(head: Sequence[str], rows: Iterable[Sequence[Any]]) -> str:
 def trial_cpu(found: Found) -> str:
     padded, dynamic = found["ratio_vs_padded_trainer"], found["ratio_vs_dynamic_trainer"]
     rows = [[task, *_ratio(padded[task]), *_ratio(dynamic[task])] for task in padded]
-    head = ["task", "times the Trainer, padded to 128", "of all rounds"]
-    head += ["times the Trainer, dynamic padding", "of all rounds"]
+    head = ["task", "as fast as the Trainer, padded to 128", "range over rounds"]
+    head += ["as fast as the Trainer, dynamic padding", "range over rounds"]
     rounds = min(map(len, found["cpu_seconds_a_step"].values()))
     steps, cpu = sorted(set(found["steps"].values())), found["settings"]["cpu"]
     note = f"{rounds} rounds of {' or '.join(map(str, steps))} steps each, {cpu}."
@@ -88,13 +88,13 @@ def sweep(found: Found, quick: Found | None) -> str:
     head += ["mean score, loop", "mean score, lp-sweep"]
     by_task = f"{markdown(['sweep', 'task', 'score, loop', 'score, lp-sweep'], scores)}\n\n"
     recipe = found["recipe"]
-    rows_of = f"GLUE: {recipe['limit_train']} rows to learn from and {recipe['limit_dev']} of dev"
+    rows_of = f"GLUE: {recipe['limit_train']} train rows and {recipe['limit_dev']} dev rows"
     note = f"{found['cores']} cores. {rows_of}, {recipe['epochs']} epoch."
     return f"{markdown(head, rows)}\n\n{by_task if scores else ''}{note}"
 
 
 def _range(one: Found) -> str:
-    """Older figures are of one turn, and have no scores by task."""
+    """Older figures have one turn, and no scores by task."""
     if "turns" not in one:
         return "one turn"
     return f"{one['ratio_min']:.1f} to {one['ratio_max']:.1f} in {len(one['turns'])} turns"
@@ -109,7 +109,7 @@ def driver(found: Found) -> str:
         [f"{one['trials']:,}", f"{one['cpu_ms_a_trial']:.1f} ms", f"{one['memory_mb']:.0f} MB"]
         for one in found["driver"]
     ]
-    return markdown(["trials", "CPU of the driver a trial", "its memory at most"], rows)
+    return markdown(["trials", "CPU time of the driver per trial", "its peak memory"], rows)
 
 
 def between(found: Found) -> str:
@@ -118,20 +118,20 @@ def between(found: Found) -> str:
         + [f"{one[of]:.2f} s" for of in ("median", "p90", "max")]
         for name, one in found["between_trials"].items()
     ]
-    return markdown(["trial", "n", "median", "90% within", "longest"], rows)
+    return markdown(["trial", "n", "median wait", "90% wait less than", "longest wait"], rows)
 
 
 def busy(found: Found) -> str:
     one, trials = found["busy"], sum(row["trials"] for row in found["between_trials"].values()) + 1
     row = [trials, f"{one['shortest']:.0f} to {one['longest']:.0f} s", f"**{one['share']:.1%}**"]
-    return markdown(["trials", "each took", "training or evaluating"], [row])
+    return markdown(["trials", "each took", "time spent training or evaluating"], [row])
 
 
 def memory(found: Found) -> str:
     seen = found["seen"]
     told = [one for one in seen if one["trials"] in (10, 50, 100, 150, 200)]
     rows = [[f"{one['trials']}", f"{one['resident_mib']:.0f} MiB"] for one in told]
-    return markdown(["trials", "resident set of the worker"], rows)
+    return markdown(["trials", "memory of the worker (resident set)"], rows)
 
 
 def scale(found: Found) -> str:
@@ -141,7 +141,7 @@ def scale(found: Found) -> str:
         for one in found["commands"]
     ]
     what = f"{found['cells']:,} cells, {found['records']:,} records, {found['cores']} cores."
-    head = ["command", "wall", "of which start", "CPU", "of which start"]
+    head = ["command", "wall time", "of it, start", "CPU time", "of it, start"]
     return f"{markdown(head, rows)}\n\n{what}"
 
 
@@ -158,7 +158,7 @@ def speed(found: Found) -> str:
         ]
         for one in sorted(found["rows"], key=lambda one: one["k"])
     ]
-    head = ["K", "layers", "what", "L/(L-K)", "measured", "quartiles", "difference"]
+    head = ["K", "layers", "what", "L/(L-K)", "measured speed-up", "quartiles", "difference"]
     settings = found["settings"]
     return f"{markdown(head, rows)}\n\n{settings['device']}, {settings['threads']} thread."
 
@@ -176,9 +176,9 @@ def adaptive(found: Found) -> str:
         for row in found["rows"]
         if row["curve"] == curves
     ]
-    head = ["curves", "sd of seeds", "of its variance shared by all K of a seed", "layers"]
-    head += ["share of the 5-seed grid", "answer off by > 0.5 point", "the same of the whole grid"]
-    head += ["truth in the 90% set", "K in the set"]
+    head = ["curves", "sd over seeds, points", "share of its variance common to all K of a seed"]
+    head += ["layers", "trials, of the full grid with 5 seeds", "answer off by > 0.5 point"]
+    head += ["the same with the full grid", "truth in the 90% set", "K in the set"]
     return f"{markdown(head, rows)}\n\n{found['repetitions']} repetitions of each curve."
 
 
@@ -190,8 +190,9 @@ def coverage(found: Found) -> str:
         for seeds in (1, 2, 3, 5, 10)
     ]
     rows.append(_covered(found, "set", (1, 2, 3, 5, 10), stress=True))
-    head = ["what", "seeds", "says", "least", "most", "mean size", "on steep curves", "oracle"]
-    sizes = "Sizes are points from low to high, and K in a set."
+    head = ["what", "seeds", "promised", "lowest", "highest"]
+    head += ["mean size", "on steep curves", "oracle"]
+    sizes = "Size: the width of an interval in points, or the number of K in a set."
     return f"{markdown(head, rows)}\n\n{found['studies']:,} studies of each kind. {sizes}"
 
 
@@ -212,7 +213,7 @@ def _covered(found: Found, method: str, seeds: Sequence[int], *, stress: bool) -
     is_set = method == "set"
     return [
         f"{method}{', one seed: rows only' if seeds == [1] and not is_set else ''}"
-        f"{', noisier as it loses' if stress else ''}",
+        f"{', noise grows with the loss' if stress else ''}",
         seeds[0] if len(seeds) == 1 else f"{seeds[0]} to {seeds[-1]}",
         f"{own[0]['nominal']:.0%}",
         f"**{min(held):.1%}**",
@@ -233,11 +234,11 @@ def slots(found: Found) -> str:
         ]
         for one in found["runs"]
     ]
-    head = ["slots", "a trial takes", "a request takes", "the run takes", "slots at work"]
-    head += ["driver busy", "CPU of it a trial, without Tune", "requests of it a trial"]
+    head = ["slots", "time of a trial", "time of a request", "time of the run", "slots busy"]
+    head += ["driver busy", "driver CPU per trial, without Tune", "driver requests per trial"]
     first = found["runs"][0]
-    what = f"{first['trials']:,} trials, of whose starts {first['preempted']:,} were preempted"
-    return f"{markdown(head, rows)}\n\n{what} in the first row."
+    what = f"{first['trials']:,} trials. In the first row"
+    return f"{markdown(head, rows)}\n\n{what} {first['preempted']:,} starts were preempted."
 
 
 def plans(found: Found) -> str:
@@ -245,7 +246,7 @@ def plans(found: Found) -> str:
         [f"{one['trials']:,}", f"{one['memory_mb']:.0f} MB", f"{one['cpu_seconds']:.1f} s"]
         for one in found["plans"]
     ]
-    return markdown(["trials", "memory of plan and queue", "CPU to make them"], rows)
+    return markdown(["trials", "memory of plan and queue", "CPU time to make them"], rows)
 
 
 def listing(found: Found) -> str:
@@ -256,10 +257,10 @@ def listing(found: Found) -> str:
         ]
         for name, one in found["store"].items()
     ]
-    return markdown(["store", "records", "files", "size", "CPU of a look at what is there"], rows)
+    return markdown(["store", "records", "files", "size", "CPU time to list them"], rows)
 
 
-# the place in the document -> the figures it needs, and how they are told
+# name of a table in the pages -> the files of figures it needs, and the function that prints it
 TABLES: dict[str, tuple[tuple[str, ...], Callable[..., str]]] = {
     "trial-cpu": (("trial-cpu",), trial_cpu),
     "parity": (("parity",), parity),
@@ -279,7 +280,7 @@ TABLES: dict[str, tuple[tuple[str, ...], Callable[..., str]]] = {
 
 
 def filled(text: str, results: Path = RESULTS) -> str:
-    """The document with each table as the figures have it."""
+    """The page with its tables filled in from the figures."""
 
     def table(match: re.Match[str]) -> str:
         names, told = TABLES[match[1]]
