@@ -11,19 +11,14 @@ import torch
 from torch import nn
 
 from lp_sweep.storage.specs import Recipe, TaskDefinition
-from lp_sweep.storage.store import Store
 from lp_sweep.trials.batches import BatchSizes, EncodedSplit, Padding, to_device
 from lp_sweep.trials.procedures import Phase
 from lp_sweep.trials.prune import load_pruned
-from lp_sweep.trials.run import execute
 from lp_sweep.trials.steps import EagerPass, Setting, stream, train_step
-from lp_sweep.trials.trial import Try
-from tests.support.plain_jobs import run_trial
-from tests.support.toyworld import jobs, save_model, save_world
+from tests.support.toyworld import save_model
 
 CLASSES = TaskDefinition(text_columns=("text",))
 NUMBERS = TaskDefinition(text_columns=("text",), kind="regression", metric="pearson")
-NO_DROPOUT = {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
 ROWS = np.arange(13)  # no multiple of any micro-batch below
 
 
@@ -127,29 +122,3 @@ def test_one_part_is_the_plain_step_bit_by_bit(folder: Path) -> None:
 )
 def test_halving(batch_size: int, times: int, expected: tuple[int, int]) -> None:
     assert BatchSizes.halved(batch_size, times) == expected
-
-
-@pytest.mark.slow
-def test_a_trial_in_micro_batches_is_the_same_but_for_rounding(tmp_path: Path) -> None:
-    world = save_world(tmp_path)
-    save_model(tmp_path / "model", **NO_DROPOUT)
-    job = jobs(world, "k=0", "recipe.lr=2e-4")[0]
-    whole = run_trial(job)
-    parts = run_trial(job, Try(halvings=2))
-    assert parts["record"]["micro_batch"] == 4
-    assert parts["record"]["out_of_memory_retries"] == 2
-    assert whole["record"]["micro_batch"] == 16
-    assert parts["record"]["steps"] == whole["record"]["steps"]
-    assert parts["record"]["train_losses"] == pytest.approx(
-        whole["record"]["train_losses"], abs=1e-4
-    )
-    for one, other in zip(parts["predictions"], whole["predictions"], strict=True):
-        assert one["scores"] == pytest.approx(other["scores"], abs=1e-3)
-
-
-def test_halvings_of_a_killed_worker_count(tmp_path: Path) -> None:
-    job = jobs(save_world(tmp_path), "k=2", "recipe.epochs=1")[0]
-    store = Store(tmp_path / "store", create=True)
-    assert execute({**job, "halvings": 3}, store.location)["status"] == "done"
-    record = store.read("trials", job["id"])[0]
-    assert (record["micro_batch"], record["out_of_memory_retries"]) == (2, 3)

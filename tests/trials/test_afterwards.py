@@ -115,19 +115,6 @@ def test_a_network_is_compared_with_that_of_another_trial(world: Path, store: St
     assert states == {(layer, other) for layer in (0, 1, 2) for other in range(5)}
 
 
-def test_a_kept_network_is_measured_though_the_one_before_it_is_gone(
-    world: Path, store: Store, trainings: list[int]
-) -> None:
-    first, second = staged(world)
-    execute(first, store.location)
-    execute({**second, "keep": "all"}, store.location)
-    networks.delete_network(store, first["id"])
-    item = measurement(second, "contribution")
-    assert execute({**second, "measures": [item]}, store.location)["status"] == "done"
-    assert store.names("profiles") == {item["id"]}
-    assert len(trainings) == 2
-
-
 # -- a measurement that fails
 
 

@@ -101,13 +101,6 @@ def test_tsv_keeps_lone_quotation_marks(tmp_path: Path) -> None:
     assert task.train.texts == (['"a lone mark', 'and "another'],)
 
 
-def test_pair_of_columns(tmp_path: Path) -> None:
-    rows = "q,label,a\nq1,0,a1\nq2,1,a2\n"
-    definition = replace(ONE, text_columns=("q", "a"))
-    task = load_task(definition, files(tmp_path, rows, rows))
-    assert task.train.texts == (["q1", "q2"], ["a1", "a2"])
-
-
 # -- limits
 
 

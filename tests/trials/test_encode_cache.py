@@ -53,13 +53,6 @@ def test_key_changes_with_all_that_counts() -> None:
     assert len(set(keys)) == len(keys)
 
 
-def test_using_a_tokenizer_leaves_nothing_behind_in_it(tmp_path: Path) -> None:
-    tokenizer = tiny_tokenizer()
-    before = tokenizer.backend_tokenizer.to_str()
-    encode_task(tokenizer, tiny_task(), "sha256:x", 16, tmp_path)
-    assert tokenizer.backend_tokenizer.to_str() == before
-
-
 def test_two_models_in_folders_of_one_name_do_not_meet(tmp_path: Path) -> None:
     for parent, words in (("one", WORDS), ("two", [*WORDS[:4], "d", "c", "b", "a"])):
         tiny_tokenizer(words).save_pretrained(tmp_path / parent / "model")
@@ -103,9 +96,7 @@ def cut_short(folder: Path) -> None:
 
 TEARS = {
     "file gone": lambda folder: (folder / "0.labels.npy").unlink(),
-    "types gone": lambda folder: (folder / "0.token_types.npy").unlink(),
     "file cut short": cut_short,
-    "meta gone": lambda folder: (folder / "meta.json").unlink(),
     "meta cut short": lambda folder: (folder / "meta.json").write_text('{"spl'),
     "meta foreign": lambda folder: (folder / "meta.json").write_text("[]"),
     "no dev split": lambda folder: (folder / "meta.json").write_text(
@@ -159,10 +150,8 @@ def fill(cache_dir: Path, barrier, results, lock: bool) -> None:
     results.put((encoded.from_cache, int(batch["input_ids"].sum())))
 
 
-@pytest.mark.parametrize(
-    "lock",
-    [pytest.param(True, id="locked", marks=pytest.mark.slow), pytest.param(False, id="no lock")],
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("lock", [True, False], ids=["locked", "no lock"])
 def test_processes_that_fill_at_once(tmp_path: Path, lock: bool) -> None:
     context = multiprocessing.get_context("spawn")
     count = 3

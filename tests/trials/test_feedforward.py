@@ -7,8 +7,6 @@ to the residual path, which is what removing it must come to.
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, Literal
@@ -19,21 +17,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 from safetensors.torch import load_file, save_file
 from torch import nn
-from torch.nn import functional
 from transformers import (
     AutoModelForMaskedLM,
     AutoModelForSequenceClassification,
     BertConfig,
     BertForMaskedLM,
-    BertForSequenceClassification,
     BertModel,
     LongformerConfig,
-    MegatronBertConfig,
     PreTrainedModel,
 )
 
 from lp_sweep.storage.errors import MissingInputError, UnsupportedModelError
-from lp_sweep.trials.families import find_layers
 from lp_sweep.trials.feedforward import (
     feed_forward_parameters,
     load_network,
@@ -42,7 +36,7 @@ from lp_sweep.trials.feedforward import (
 from lp_sweep.trials.feedforward_rules import canonical_rule, removed_feed_forwards
 from lp_sweep.trials.prune import keep_layers, parameter_counts
 from tests.support.families import CASES, DEBERTA, FAMILIES, VOCABULARY, Family, save_pretrained
-from tests.support.networks import batch, load, logits
+from tests.support.networks import load, logits
 
 DEPTH = 4
 BERT_LINEARS = ("intermediate.dense", "output.dense")
@@ -61,16 +55,6 @@ DEBERTA_1 = Family(
 )
 ALL_FAMILIES = {**FAMILIES, "deberta": DEBERTA_1}
 NORMS: tuple[Literal["keep", "drop"], ...] = ("keep", "drop")
-RELOAD = """
-import json, sys, torch
-from lp_sweep.trials.feedforward import load_network
-torch.set_num_threads(1)
-for folder in json.load(sys.stdin):
-    model = load_network(folder)
-    with torch.no_grad():
-        logits = model(**torch.load(f"{folder}/batch.pt")).logits
-    torch.save((type(model).__name__, model.state_dict(), logits), f"{folder}/reloaded.pt")
-"""
 
 
 @pytest.fixture(autouse=True)
@@ -185,53 +169,22 @@ def test_bert_base_by_numbers() -> None:
 
 
 @pytest.mark.parametrize("norm", NORMS)
-def test_a_bert_layer_by_hand(norm: Literal["keep", "drop"], checkpoints: dict[str, Path]) -> None:
-    model = load(checkpoints["bert"])
-    layer = model.bert.encoder.layer[1]
-    weight, bias = layer.output.LayerNorm.weight, layer.output.LayerNorm.bias
-    remove_feed_forwards(model, [2], second_norm=norm)
-    states = torch.randn(2, 5, 16, generator=torch.Generator().manual_seed(0))
-    attended, _ = layer.attention(states)
-    by_hand = functional.layer_norm(attended, (16,), weight, bias, model.config.layer_norm_eps)
-    assert torch.equal(layer(states), by_hand if norm == "keep" else attended)
-
-
-def test_gradients_reach_whatever_is_left(family: Family, checkpoints: dict[str, Path]) -> None:
-    full, reduced = load(checkpoints[family.name]), load(checkpoints[family.name])
-    remove_feed_forwards(reduced, (1, 2, 3, 4))
-    for model in (full, reduced):
-        model.train()
-        model(**batch(), labels=torch.tensor([0, 1, 2])).loss.backward()
-    expected = {name for name, p in full.named_parameters() if p.grad is not None}
-    actual = {name: p.grad for name, p in reduced.named_parameters() if p.grad is not None}
-    assert actual.keys() == expected & dict(reduced.named_parameters()).keys()
-    for number in range(DEPTH):
-        layer = [g for name, g in actual.items() if name.startswith(f"{family.layers}.{number}.")]
-        assert layer
-        assert all(torch.isfinite(gradient).all() for gradient in layer)
-        assert any(gradient.abs().sum() > 0 for gradient in layer)
-
-
-def test_saved_network_reloads_in_a_fresh_process(
-    checkpoints: dict[str, Path], tmp_path: Path
+def test_a_saved_network_comes_back(
+    family: Family, norm: Literal["keep", "drop"], checkpoints: dict[str, Path], tmp_path: Path
 ) -> None:
-    expected = {}
-    for name in ALL_FAMILIES:
-        for norm in NORMS:
-            folder, model = tmp_path / f"{name}-{norm}", load(checkpoints[name], (1, 3, 4))
-            remove_feed_forwards(model, (1, 4), second_norm=norm)
-            model.save_pretrained(folder)
-            torch.save(batch(), folder / "batch.pt")
-            expected[str(folder)] = (type(model).__name__, model.state_dict(), logits(model))
-    subprocess.run(
-        [sys.executable, "-c", RELOAD], input=json.dumps(list(expected)), text=True, check=True
-    )
-    for folder_name, (kind, weights, wanted) in expected.items():
-        reloaded = torch.load(f"{folder_name}/reloaded.pt")
-        assert reloaded[0] == kind
-        assert reloaded[1].keys() == weights.keys(), folder_name
-        assert all(torch.equal(reloaded[1][key], weights[key]) for key in weights), folder_name
-        assert torch.equal(reloaded[2], wanted), folder_name
+    model = load(checkpoints[family.name], (1, 3, 4))
+    remove_feed_forwards(model, (1, 4), second_norm=norm)
+    model.save_pretrained(tmp_path)
+    torch.manual_seed(5)
+    state = torch.random.get_rng_state()
+    again = load_network(tmp_path)
+    assert torch.equal(torch.random.get_rng_state(), state)
+    assert type(again) is type(model)
+    assert not again.training
+    weights, found = model.state_dict(), again.state_dict()
+    assert found.keys() == weights.keys()
+    assert all(torch.equal(found[name], weights[name]) for name in weights)
+    assert torch.equal(logits(again), logits(model))
 
 
 def test_layers_first_or_feed_forwards_first_is_one_network(
@@ -316,13 +269,6 @@ def test_removing_again_adds_to_the_list(checkpoints: dict[str, Path]) -> None:
     assert torch.equal(logits(twice), logits(once))
 
 
-def test_nothing_removed_is_no_change(checkpoints: dict[str, Path]) -> None:
-    model = load(checkpoints["bert"])
-    before = model.config.to_dict()
-    remove_feed_forwards(model, ())
-    assert model.config.to_dict() == before
-
-
 BAD = {
     "not-there": ((5,), "keep", r"not in the network \(5\); its layers are 1, 3, 4"),
     "not-kept": ((1, 2), "keep", r"not in the network \(2\)"),
@@ -358,10 +304,9 @@ def test_a_layer_changed_by_hand_stops_it_before_the_first(checkpoints: dict[str
     assert list(model.state_dict()) == weights
 
 
-@pytest.mark.parametrize("config_class", [LongformerConfig, MegatronBertConfig])
-def test_other_families_are_refused(config_class: Any) -> None:
+def test_other_families_are_refused() -> None:
     sizes = {"hidden_size": 16, "num_attention_heads": 2, "intermediate_size": 24}
-    config = config_class(num_hidden_layers=2, vocab_size=VOCABULARY, **sizes)
+    config = LongformerConfig(num_hidden_layers=2, vocab_size=VOCABULARY, **sizes)
     model = AutoModelForSequenceClassification.from_config(config)
     weights = list(model.state_dict())
     with pytest.raises(UnsupportedModelError, match=r"this family. Use one of bert, roberta"):
@@ -409,13 +354,11 @@ def test_weights_that_do_not_fit_are_refused(
     "changes",
     [
         {"lp_sweep_removed_feed_forwards": [2, 9]},
-        {"lp_sweep_removed_feed_forwards": [2, 2]},
         {"lp_sweep_removed_feed_forwards": "2,3"},
         {"lp_sweep_removed_feed_forwards": []},
         {"lp_sweep_second_norm": "half"},
         {"lp_sweep_kept_layers": [1, 2]},
         {"architectures": ["NoSuchModel"]},
-        {"architectures": ["BertConfig"]},
         {"architectures": None},
         {"model_type": "nezha-of-old"},
     ],
@@ -440,24 +383,6 @@ def test_pickled_weights_and_absent_folders_are_refused(reduced: Path) -> None:
         load_network(reduced / "nothing")
 
 
-def test_loading_leaves_the_random_state_alone(reduced: Path) -> None:
-    torch.manual_seed(5)
-    expected = torch.rand(1)
-    torch.manual_seed(5)
-    assert not load_network(reduced).training
-    assert torch.equal(torch.rand(1), expected)
-
-
-def test_reduced_layers_are_found_in_a_network_loaded_anew(reduced: Path) -> None:
-    model = load(reduced)
-    assert type(model) is BertForSequenceClassification
-    assert len(find_layers(model).layers) == DEPTH
-    assert [n for n, parameters in feed_forward_parameters(model).items() if not parameters] == [
-        2,
-        3,
-    ]
-
-
 # --- rules ---
 
 TWELVE = tuple(range(1, 13))
@@ -471,10 +396,8 @@ TWELVE = tuple(range(1, 13))
         ("top 3", TWELVE, (10, 11, 12), "top 3"),
         ("Bottom  02", TWELVE, (1, 2), "bottom 2"),
         ("every 2nd", TWELVE, (2, 4, 6, 8, 10, 12), "every 2nd"),
-        ("every 3rd", TWELVE, (3, 6, 9, 12), "every 3rd"),
         ("every 4th", (1, 2, 3, 7, 8, 9, 11, 12), (7, 12), "every 4th"),
         ("every 4th", (1, 2, 3), (), "every 4th"),
-        ("every 11th", TWELVE, (11,), "every 11th"),
         ("every 22th", TWELVE, (), "every 22nd"),
         ("top 2", (1, 5, 9), (5, 9), "top 2"),
         ([11, 9, 10], (1, 9, 11), (9, 11), "9,10,11"),
@@ -534,11 +457,9 @@ def test_how_many_a_rule_chooses(kept: list[int], data: st.DataObject) -> None:
     ("rule", "message"),
     [
         ("topp 3", "'topp 3' is no rule. Use all, none, top N"),
-        ("top", "is no rule"),
         ("top -1", "is no rule"),
         ("top 0", "the number is 1 or more"),
         ("every 1st", "the number is 2 or more"),
-        ("every 2", "is no rule"),
         ("", "is no rule"),
         ("1,,2", "is no rule"),
         ("0,1", "0 is no layer"),

@@ -93,24 +93,18 @@ TRAINS: dict[str, tuple[list[Row], list[Row], dict[str, Any], float | None]] = {
     # train, dev, more of the task, the score where it is certain
     "empty-texts": ([("", label) for _, label in PLAIN], [("", "pos"), ("", "neg")], {}, 0.5),
     "blank-texts": ([(" \t\u3000", label) for _, label in PLAIN], PLAIN, {}, None),
-    "some-empty": ([*PLAIN, ("", "pos")], [*PLAIN, ("", "neg")], {}, None),
     "long-text": ([*PLAIN, (LONG, "pos")], [(LONG, "pos"), *PLAIN], {}, None),
-    "one-long-word": ([*PLAIN, ("x" * 100_000, "pos")], [("x" * 100_000, "pos")], {}, None),
     "odd-characters": ([*PLAIN, ("a\0b 👨‍👩‍👧 \u202eשלום \x1b[31m", "pos")], PLAIN, {}, None),
     "one-class-dev": (PLAIN, [("good", "pos")] * 5, {}, None),
     "one-class-dev-f1": (PLAIN, [("bad", "neg")] * 5, {"metric": "f1"}, 0.0),
-    "one-class-dev-macro": (PLAIN, [("good", "pos")] * 5, {"metric": "macro_f1"}, None),
     "one-class-dev-mcc": (PLAIN, [("good", "pos")] * 5, {"metric": "mcc"}, 0.0),
     "one-row-dev": (PLAIN, [("good", "pos")], {}, None),
-    "one-row-dev-mcc": (PLAIN, [("good", "pos")], {"metric": "mcc"}, 0.0),
     "two-rows": ([("good", "pos"), ("bad", "neg")], [("good", "pos")], {}, None),
     "a-class-without-rows": (PLAIN, PLAIN[:8], {"labels": ["neg", "none", "pos"]}, None),
     "same-text-everywhere": ([("w1", label) for _, label in PLAIN], [("w1", "pos")] * 3, {}, None),
     "constant-targets": ([(text, 1) for text, _ in PLAIN], [("w1", 1)] * 3, REGRESSION, 0.0),
-    "constant-dev": (NUMBERS, [(text, 2) for text, _ in PLAIN], REGRESSION, 0.0),
     "constant-predictions": (NUMBERS, [("w1", n) for n in range(4)], REGRESSION, 0.0),
     "one-row-regression": (NUMBERS, NUMBERS[:1], REGRESSION, 0.0),
-    "two-row-regression": (NUMBERS, NUMBERS[:2], {**REGRESSION, "metric": "spearman"}, None),
     "names-as-labels": (
         [(text, f"\x1b[31m{label}\n") for text, label in PLAIN],
         [("good", "\x1b[31mpos\n")],
@@ -161,13 +155,10 @@ def test_a_profile_of_odd_rows_is_of_cosines(tmp_path: Path, model: Path, dev: l
     ("train", "dev", "task", "message"),
     [
         ([("a", "pos")] * 4, PLAIN, {}, "every row is of class 'pos'"),
-        ([*PLAIN, ("a", "")], PLAIN, {}, "'label' is empty in 1 of 25 rows, first in row 25"),
         ([*PLAIN, ("a", "nan")], PLAIN, {}, "a missing value written as text"),
-        (PLAIN, [("a", "huh")], {}, "unknown class 'huh' in column 'label', row 1"),
-        ([*NUMBERS, ("a", "nan")], NUMBERS, REGRESSION, "not a finite number"),
         (NUMBERS, [("a", "x")], REGRESSION, "row 1 holds 'x'"),
     ],
-    ids=["one-class", "empty-label", "nan", "unknown", "nan-target", "word-target"],
+    ids=["one-class", "nan", "word-target"],
 )
 def test_what_can_not_be_trained_is_a_missing_input(
     tmp_path: Path,
@@ -204,12 +195,21 @@ test_correlations = fuzz(
 HOSTILE = [
     "../../up",
     'it\'s "quoted" \\ 100%s {x} $HOME `id` $(id);b&&c|d*?[a]',
-    "line\nbreak\t\x1b[31mred\x1b[0m\u202e",
-    "日本語 🙂",
+    "line\nbreak\t\x1b[31mred\x1b[0m\u202e 日本語 🙂",
+]
+MORE = [
     "--store",
     "x" * 200,
+    "/tmp/absolute",
+    "~root",
+    "-rf",
+    ".hidden",
+    "con.parquet",
+    " ",
+    "a b  c",
+    "%",
+    "...",
 ]
-MORE = ["/tmp/absolute", "~root", "-rf", ".hidden", "con.parquet", " ", "a b  c", "%", "..."]
 
 
 def snapshot(folder: Path) -> set[Path]:

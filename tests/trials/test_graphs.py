@@ -24,7 +24,6 @@ from lp_sweep.trials.unpadded.tokens import even_length
 from tests.support.everyday import few
 from tests.support.families import FAMILIES
 from tests.support.fastnets import (
-    CPU,
     assert_same_gradients,
     assert_within_1e5,
     network,
@@ -73,7 +72,7 @@ def test_a_text_that_spells_the_padding(name: str, tmp_path: Path) -> None:
     assert_same_gradients(found, expected)
 
 
-@pytest.mark.parametrize("micro_batch", [4, 3], ids=["whole", "in parts"])
+@pytest.mark.parametrize("micro_batch", few([3, 4], 1), ids=["in parts", "whole"])
 def test_forty_steps(micro_batch: int, tmp_path: Path) -> None:
     """What a pass was filled with before leaves nothing behind: batches of other lengths, and one
     that is not full, come by turns."""
@@ -105,12 +104,6 @@ def test_gradients_stay_where_they_are(tmp_path: Path) -> None:
     train_step(learn, optimizer, split, np.arange(2), 1)
     after = {n: p.grad.data_ptr() for n, p in model.named_parameters() if p.grad is not None}
     assert after == places
-
-
-@pytest.mark.parametrize("name", ["bert", "xlnet", "modernbert"])
-def test_without_a_gpu_it_is_as_fast(name: str, tmp_path: Path) -> None:
-    model = network(name, tmp_path)
-    assert compute_used(model, "graphs", CPU) == compute_used(model, "fast", CPU)
 
 
 def test_what_a_gpu_holds(tmp_path: Path) -> None:
@@ -149,10 +142,6 @@ def test_even_lengths(longest: int) -> None:
     assert length >= longest
     assert even_length(length) == length
     assert length - longest < max(16, length / 4)
-
-
-def test_there_are_few_even_lengths() -> None:
-    assert len({even_length(longest) for longest in range(1, 513)}) == 16
 
 
 def test_rows_are_not_filled_beyond_what_the_recipe_allows(tmp_path: Path) -> None:

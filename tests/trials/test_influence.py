@@ -1,4 +1,5 @@
-"""Block influence and angular distances, against calculations by hand on tiny real models."""
+"""Contribution, block influence and angular distances, against calculations by hand on tiny real
+models."""
 
 from __future__ import annotations
 
@@ -11,16 +12,20 @@ import torch
 from torch import nn
 from transformers import PreTrainedModel
 
-from lp_sweep.trials.measures.influence import angular_distances, block_influence, cosine_sums
+from lp_sweep.trials.measures.influence import (
+    angular_distances,
+    block_influence,
+    contribution_profile,
+    cosine_sums,
+)
 from lp_sweep.trials.measures.states import layer_states
-from tests.support.families import FAMILIES
+from tests.support.families import FAMILIES, NAMES
 from tests.support.sentences import LENGTHS, batches, network, sentences
 
 DEPTH = 4
-MORE = [pytest.param(name, marks=pytest.mark.slow) for name in ("modernbert", "deberta-v2-conv")]
 
 
-@pytest.fixture(params=["bert", "xlnet", *MORE])
+@pytest.fixture(params=NAMES)
 def name(request: pytest.FixtureRequest) -> str:
     return str(request.param)
 
@@ -54,6 +59,18 @@ def seen(name: str, model: PreTrainedModel) -> list[list[tuple[np.ndarray, np.nd
 
 def cosine(a: np.ndarray, b: np.ndarray) -> float:
     return float(a @ b / (np.linalg.norm(a) * np.linalg.norm(b)))
+
+
+def test_contribution_is_of_the_sentence_token(name: str, model: PreTrainedModel) -> None:
+    left, place = name == "xlnet", -1 if name == "xlnet" else 0
+    expected = [0.0] * DEPTH
+    for states in seen(name, model):
+        for layer, (before, after) in enumerate(states):
+            expected[layer] += cosine(before[place], after[place]) / len(LENGTHS)
+    for size in (1, 2, 5):
+        rows = batches(sentences(), size, left)
+        found = contribution_profile(layer_states(model, rows, only_sentence=True))
+        assert found == pytest.approx(expected, abs=1e-5)
 
 
 def test_block_influence_counts_every_real_token_once(name: str, model: PreTrainedModel) -> None:
@@ -99,7 +116,7 @@ def test_a_layer_that_does_nothing(tmp_path: Path) -> None:
     assert angle == pytest.approx(0.0, abs=1e-7)  # and not nan: a cosine may be rounded beyond 1
 
 
-@pytest.mark.parametrize("measure", [block_influence, angular_distances])
+@pytest.mark.parametrize("measure", [contribution_profile, block_influence, angular_distances])
 def test_no_examples(measure) -> None:
     with pytest.raises(ValueError, match="no examples"):
         measure([])

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import csv
 import json
-import pickle
 from pathlib import Path
 from typing import Any, cast
 
@@ -21,6 +20,7 @@ from lp_sweep.trials import keep as keeping
 from lp_sweep.trials import run as running
 from lp_sweep.trials.prune import load_pruned
 from lp_sweep.trials.run import execute
+from tests.support.everyday import few
 from tests.support.toyworld import jobs, save_world
 
 QUICK = ("recipe.epochs=1", "recipe.limit_train=16")  # a step: what is learned is not looked at
@@ -209,15 +209,6 @@ def test_best_deletes_only_what_a_best_kept(
     assert store.listing(f"weights/{second}") == []
 
 
-def test_a_network_that_does_not_say_whose_it_is_stays(
-    world: Path, store: Store, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    first = scored(world, store, monkeypatch, 1, 0.6)
-    store.delete(f"weights/{first}", "kept-by.txt")
-    second = scored(world, store, monkeypatch, 2, 0.7)
-    assert kept(store) == {first, second}
-
-
 def test_what_an_all_meets_stays(
     world: Path, store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -227,7 +218,7 @@ def test_what_an_all_meets_stays(
     assert kept(store) == {first, second}
 
 
-@pytest.mark.parametrize("marked", [True, False])
+@pytest.mark.parametrize("marked", few([False, True], 1))
 def test_a_best_that_does_a_trial_again_takes_over_no_network(
     world: Path, store: Store, monkeypatch: pytest.MonkeyPatch, marked: bool
 ) -> None:
@@ -240,7 +231,7 @@ def test_a_best_that_does_a_trial_again_takes_over_no_network(
     assert kept(store) == {first, second}
 
 
-@pytest.mark.parametrize("better", [True, False])
+@pytest.mark.parametrize("better", few([True, False], 1))
 def test_what_waited_on_a_node_is_compared_when_it_is_sent(
     world: Path, store: Store, monkeypatch: pytest.MonkeyPatch, better: bool
 ) -> None:
@@ -253,18 +244,16 @@ def test_what_waited_on_a_node_is_compared_when_it_is_sent(
     assert kept(store) == {second if better else first}
 
 
-@pytest.mark.parametrize(
-    "foreign",
-    [{"seed": None}, {"last": None}, {"last": float("nan")}, {"spec": "[]"}, {"spec": "{"}],
-    ids=str,
-)
 def test_a_record_that_cannot_be_compared_is_in_nobodys_way(
-    world: Path, store: Store, monkeypatch: pytest.MonkeyPatch, foreign: dict[str, Any]
+    world: Path, store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     first = scored(world, store, monkeypatch, 1, 0.5)
     own = store.read("trials", first)[0]
-    row = {**own, "trial_id": "t1-foreign", "last": 1.0}
-    store.put("trials", "t1-foreign", [row | foreign])
+    foreign = [{"seed": None}, {"last": None}, {"last": float("nan")}]
+    foreign += [{"spec": None}, {"spec": "[]"}, {"spec": "{"}]
+    for number, changes in enumerate(foreign):
+        name = f"t1-foreign{number}"
+        store.put("trials", name, [{**own, "trial_id": name, "last": 1.0, **changes}])
     assert networks.is_best(store, own)
     second = scored(world, store, monkeypatch, 2, 0.6)
     assert kept(store) == {second}
@@ -280,43 +269,6 @@ def test_whatever_keeps_networks_from_being_compared_costs_no_trial(
     monkeypatch.setattr(networks, "_look", fail)
     with pytest.warns(UserWarning, match="networks beside t1-.*: a bug of ours"):
         first = scored(world, store, monkeypatch, 1, 0.5)
-    assert kept(store) == {first}
-
-
-def test_the_trials_are_listed_once_before_and_once_after(
-    world: Path, store: Store, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    listed: list[str] = []
-    names = Store.names
-
-    def spy(self: Store, table: str, **settings: Any) -> set[str]:
-        listed.append(table)
-        return names(self, table, **settings)
-
-    monkeypatch.setattr(Store, "names", spy)
-    scored(world, store, monkeypatch, 1, 0.5)
-    assert listed == ["trials"] * 2
-    scored(world, store, monkeypatch, 2, 0.4)
-    assert listed == ["trials"] * 3, "nothing of it was saved, and all others were seen"
-
-
-def test_little_is_remembered_of_a_record(store: Store) -> None:
-    for number in range(200):
-        spec = json.dumps({"model": "x" * 2000, "seed": number, "k": number // 4})
-        row = {"trial_id": f"t1-{number:020x}", "spec": spec, "seed": number, "last": 0.5}
-        store.put("trials", row["trial_id"], [row])
-    assert not networks.is_best(store, row)
-    assert len(pickle.dumps(networks._KNOWN[store.location])) < 200 * 100
-
-
-def test_an_older_record_without_its_spec_is_in_nobodys_way(
-    world: Path, store: Store, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    job = jobs(world, "k=2", "seed=9", *QUICK)[0]
-    execute(job, store.location)
-    row = store.read("trials", job["id"])[0]
-    store.put("trials", job["id"], [{**row, "spec": None, "last": 1.0}])
-    first = scored(world, store, monkeypatch, 1, 0.5)
     assert kept(store) == {first}
 
 

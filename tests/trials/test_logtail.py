@@ -31,6 +31,7 @@ sys.stdout.write(tail.text().replace("to ", "kept: "))
 """
 
 
+@pytest.mark.slow
 def test_output_is_kept_and_passed_on() -> None:
     """In a process of its own: pytest takes warnings and logging for itself."""
     command = [sys.executable, "-c", PROGRAM]
@@ -64,14 +65,6 @@ def test_a_library_that_took_hold_of_stderr_before(capsys: pytest.CaptureFixture
         handler.setStream(stream)
     assert "weights are new" in tail.text()
     assert "weights are new" in capsys.readouterr().err
-
-
-def test_the_streams_own_attributes_are_there() -> None:
-    with recorded():
-        assert sys.stdout.encoding
-        assert sys.stdout.isatty() in (True, False)
-        sys.stdout.flush()
-        sys.stdout.writelines(["a", "b\n"])
 
 
 @pytest.mark.parametrize(

@@ -13,8 +13,6 @@ import numpy as np
 import pyarrow as pa
 import pytest
 import torch
-from sklearn.linear_model import LogisticRegression
-from sklearn.preprocessing import StandardScaler
 
 from lp_sweep.orchestrator.plan.known import measurements
 from lp_sweep.storage.identity import canonical_json
@@ -88,14 +86,6 @@ def test_none_changes_the_network(subject: Subject, measure: Callable[..., Found
 # -- layers are named as in the very first network
 
 
-@pytest.mark.parametrize("name", ["contribution", "block_influence"])
-def test_layers_that_change_little(name: str, measure: Callable[..., Found]) -> None:
-    found = measure(name)
-    assert [layer for layer, _ in found.layers] == KEPT
-    assert all(-1 <= value <= 1 for _, value in found.layers)
-    assert not found.values
-
-
 def test_contribution_is_of_the_dev_rows(subject: Subject, measure: Callable[..., Found]) -> None:
     expected = contribution_profile(
         layer_states(subject.model, subject.dev_batches(), only_sentence=True)
@@ -103,18 +93,9 @@ def test_contribution_is_of_the_dev_rows(subject: Subject, measure: Callable[...
     assert [value for _, value in measure("contribution").layers] == expected
 
 
-def test_the_ends_of_every_run_of_layers(subject: Subject, measure: Callable[..., Found]) -> None:
+def test_the_ends_of_every_run_of_layers(measure: Callable[..., Found]) -> None:
     found = {(v.layer, v.other): v.value for v in measure("angular").values}
     assert found.keys() == {(2, 2), (2, 4), (4, 4)}
-    states = [
-        torch.stack(batch.sentence())
-        for batch in layer_states(subject.model, subject.dev_batches(), only_sentence=True)
-    ]
-    vectors = torch.cat(states, dim=1).double()  # (3, rows, H)
-    for layer, other, before, after in ((2, 2, 0, 1), (2, 4, 0, 2), (4, 4, 1, 2)):
-        cosine = torch.cosine_similarity(vectors[before], vectors[after], dim=-1)
-        expected = float((cosine.clamp(-1, 1).acos() / torch.pi).mean())
-        assert found[layer, other] == pytest.approx(expected, abs=1e-9)
 
 
 @pytest.mark.parametrize("k", [1, 2, 3])
@@ -134,38 +115,6 @@ def test_the_run_that_turns_least_is_what_angular_drops(job: Job, k: int) -> Non
 
 
 # -- probes
-
-
-def vectors_of(subject: Subject, split: EncodedSplit, rows: np.ndarray) -> np.ndarray:
-    """(L + 1, rows, H), one row at a time."""
-    found = []
-    for row in rows:
-        (states,) = layer_states(subject.model, subject.batches(split, np.array([row])))
-        found.append(torch.stack(states.sentence())[:, 0].numpy())
-    return np.stack(found, axis=1)
-
-
-@pytest.mark.parametrize("count", [None, 40], ids=["all rows", "some rows"])
-def test_probes_are_scikit_learns(job: Job, count: int | None) -> None:
-    """Of the pre-trained network, where no probe is perfect."""
-    inputs = pretrained(job)
-    subject = subject_of(inputs, inputs)
-    values = MEASURES["probes"].run(subject, profile_spec(job, rows=count)).values
-    found = [v for v in values if v.name == "accuracy"]
-    assert [(v.layer, v.other) for v in found] == [(layer, None) for layer in range(DEPTH + 1)]
-    train, dev = subject.encoded.train, subject.dev
-    rows = np.random.default_rng(0).permutation(len(train))[:count]
-    learned = vectors_of(subject, train, rows)
-    judged = vectors_of(subject, dev, np.arange(len(dev)))
-    for layer in range(1, DEPTH + 1):
-        scaler = StandardScaler().fit(learned[layer].astype(np.float64))
-        probe = LogisticRegression(max_iter=1000).fit(
-            scaler.transform(learned[layer]), train.labels[rows]
-        )
-        right = float(np.mean(probe.predict(scaler.transform(judged[layer])) == dev.labels))
-        assert right < 1
-        # single rows and batches differ in the last bits: one row may change sides
-        assert found[layer].value == pytest.approx(right, abs=1.5 / len(dev))
 
 
 def test_probes_read_the_task_off_the_last_layer(
@@ -244,10 +193,6 @@ def test_greedy_drops_every_layer_but_one(order: Found) -> None:
     steps = {layer: int(value) for layer, value in order.layers if value}
     assert {v.layer: v.other for v in order.values} == steps
     assert all(v.value is not None and 0 <= v.value <= 1 for v in order.values)
-
-
-def test_greedy_is_the_same_again(job: Job, order: Found) -> None:
-    assert greedy(job) == order
 
 
 def test_greedy_never_looks_at_the_dev_rows(job: Job, order: Found) -> None:

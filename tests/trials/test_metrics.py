@@ -88,10 +88,6 @@ def test_nearly_constant_answers_do_not_warn() -> None:
     assert abs(METRICS["pearson"](np.array([1.0, 2.0, 3.0]), predicted)) <= 1.0
 
 
-def test_f1_without_positives_is_zero() -> None:
-    assert METRICS["f1"](np.array([0, 0]), np.array([0, 0])) == 0.0
-
-
 def test_predictions_have_one_dimension() -> None:
     assert predictions(CLASSES, np.array([[0.1, 0.9], [2.0, 1.0]])).tolist() == [1, 0]
     assert predictions(NUMBERS, np.array([[0.5], [1.5]])).tolist() == [0.5, 1.5]

@@ -235,6 +235,7 @@ def test_a_profile_halves_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     assert not any(row["final"] for row in rows)
 
 
+@pytest.mark.slow
 def test_a_process_that_asked_duckdb_too_ends_without_a_word() -> None:
     """An export that trains again does: what stays frozen, DuckDB would report as leaked."""
     program = "import duckdb\nfrom lp_sweep.trials.device import free_memory\nfree_memory()"

@@ -12,19 +12,19 @@ import pytest
 import torch
 from sklearn.metrics import f1_score
 
-from lp_sweep.storage.errors import DivergedError
 from lp_sweep.storage.schema import PREDICTIONS, PROFILES, TRIALS
 from lp_sweep.storage.specs import Recipe
 from lp_sweep.storage.store import Store
 from lp_sweep.trials import finetune as finetuning
 from lp_sweep.trials import steps as passes
 from lp_sweep.trials import trial
-from lp_sweep.trials.batches import to_device
 from lp_sweep.trials.forward import forward
 from lp_sweep.trials.run import execute
 from lp_sweep.trials.steps import decay, make_optimizer, train_step
 from tests.support.plain_jobs import run_profile, run_trial
 from tests.support.toyworld import jobs, save_model, save_world
+
+QUICK = ("recipe.epochs=1", "recipe.limit_train=16")  # a step: what is learned is not looked at
 
 
 @pytest.fixture(scope="module")
@@ -119,16 +119,6 @@ def test_data_order_and_head_do_not_depend_on_depth(
     assert torch.equal(heads[0], heads[2])
 
 
-def test_a_subset_is_the_same_for_each_seed(world: Path) -> None:
-    records = [
-        run_trial(jobs(world, "k=0", f"seed={seed}", "recipe.limit_train=20")[0])["record"]
-        for seed in (1, 2)
-    ]
-    assert {record["train_examples"] for record in records} == {20}
-    assert {record["limit_train"] for record in records} == {20}
-    assert len({record["trial_id"] for record in records}) == 2
-
-
 def test_bf16_is_another_precision(world: Path, outcome: dict[str, Any]) -> None:
     record = run_trial(jobs(world, "k=0", "recipe.precision=bf16")[0])["record"]
     assert record["precision_used"] == "bf16"
@@ -136,12 +126,9 @@ def test_bf16_is_another_precision(world: Path, outcome: dict[str, Any]) -> None
     assert record["last"] > record["majority"]
 
 
-def test_auto_precision_on_a_cpu_is_fp32(world: Path, outcome: dict[str, Any]) -> None:
-    auto = run_trial(jobs(world, "k=0", "recipe.precision=auto")[0])
-    assert auto["record"]["precision_used"] == "fp32"
-    assert auto["predictions"] == [
-        {**row, "trial_id": auto["record"]["trial_id"]} for row in outcome["predictions"]
-    ]
+def test_auto_precision_on_a_cpu_is_fp32(world: Path) -> None:
+    record = run_trial(jobs(world, "k=0", *QUICK, "recipe.precision=auto")[0])["record"]
+    assert record["precision_used"] == "fp32"
 
 
 def test_regression(tmp_path: Path) -> None:
@@ -200,7 +187,7 @@ def test_execute_stores_the_record_last(world: Path, tmp_path: Path) -> None:
 
 
 def test_a_recorded_trial_is_not_done_again(world: Path, tmp_path: Path) -> None:
-    job = jobs(world, "k=2", "recipe.epochs=1")[0]
+    job = jobs(world, "k=2", *QUICK)[0]
     first = execute(job, str(tmp_path))
     written = (tmp_path / "trials" / f"{job['id']}.parquet").stat().st_mtime_ns
     assert execute(job, str(tmp_path)) == first
@@ -209,7 +196,7 @@ def test_a_recorded_trial_is_not_done_again(world: Path, tmp_path: Path) -> None
 
 def test_what_a_lost_worker_left_beside_its_record_goes(world: Path, tmp_path: Path) -> None:
     store = Store(tmp_path, create=True)
-    job = jobs(world, "k=2", "recipe.epochs=1")[0]
+    job = jobs(world, "k=2", *QUICK)[0]
     execute(job, str(tmp_path))
     (tmp_path / "left").write_bytes(b"x")
     store.put_file("checkpoints", f"{job['id']}.safetensors", tmp_path / "left")
@@ -218,7 +205,7 @@ def test_what_a_lost_worker_left_beside_its_record_goes(world: Path, tmp_path: P
 
 
 def test_a_torn_record_is_made_again(world: Path, tmp_path: Path) -> None:
-    job = jobs(world, "k=2", "recipe.epochs=1")[0]
+    job = jobs(world, "k=2", *QUICK)[0]
     first = execute(job, str(tmp_path))
     path = tmp_path / "trials" / f"{job['id']}.parquet"
     path.write_bytes(path.read_bytes()[:-30])
@@ -226,15 +213,12 @@ def test_a_torn_record_is_made_again(world: Path, tmp_path: Path) -> None:
     assert Store(tmp_path).read("trials", job["id"])[0]["last"] == first["last"]
 
 
-@pytest.mark.parametrize("planned", [3, 5])
-def test_a_depth_that_is_not_the_models_is_refused(
-    world: Path, tmp_path: Path, planned: int
-) -> None:
+def test_a_depth_that_is_not_the_models_is_refused(world: Path, tmp_path: Path) -> None:
     job = jobs(world, "k=0")[0]
-    job["model"] = {**job["model"], "depth": planned}
+    job["model"] = {**job["model"], "depth": 5}
     answer = execute(job, str(tmp_path))
     assert answer["error_type"] == "missing_input"
-    assert f"has 4 layers, the plan expected {planned}" in answer["message"]
+    assert "has 4 layers, the plan expected 5" in answer["message"]
 
 
 def test_texts_longer_than_the_models_positions_are_refused(tmp_path: Path) -> None:
@@ -252,7 +236,7 @@ def test_texts_longer_than_the_models_positions_are_refused(tmp_path: Path) -> N
 @pytest.mark.parametrize(
     ("override", "error_type", "message"),
     [
-        pytest.param("recipe.lr=1e30", "diverged", "Lower recipe.learning_rate", id="diverged"),
+        pytest.param("recipe.lr=1e30", "diverged", "epoch 1 is", id="diverged"),
         pytest.param("seed=1", "bug", "no attribute 'epochs'", id="bug"),
     ],
 )
@@ -297,11 +281,6 @@ def test_out_of_memory_is_typed(
     assert "a batch of 2 does not fit" in answer["message"]
 
 
-def test_a_diverged_loss_names_the_epoch(world: Path) -> None:
-    with pytest.raises(DivergedError, match=r"epoch 1 is (nan|inf)"):
-        run_trial(jobs(world, "k=0", "recipe.lr=1e30")[0])
-
-
 def test_an_epochs_loss_is_the_mean_over_its_rows(
     world: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -338,7 +317,7 @@ def test_a_trial_leaves_no_settings_behind(world: Path, enabled: bool) -> None:
         torch.use_deterministic_algorithms(enabled, warn_only=enabled)
         torch.utils.deterministic.fill_uninitialized_memory = enabled
         before = settings_of_torch()
-        run_trial(jobs(world, "k=2", "recipe.epochs=1")[0])
+        run_trial(jobs(world, "k=2", *QUICK)[0])
         assert settings_of_torch() == before
     finally:
         torch.use_deterministic_algorithms(untouched[1], warn_only=untouched[2])
@@ -367,27 +346,6 @@ def test_new_memory_is_not_filled_and_never_read(
     assert filled == [False, False]
     assert with_nan["predictions"] == plain["predictions"]
     assert with_nan["record"]["train_losses"] == plain["record"]["train_losses"]
-
-
-def test_evaluation_is_in_the_splits_order(world: Path) -> None:
-    """Sorted by length inside; one row at a time gives the same logits."""
-    job = jobs(world, "k=2", "recipe.epochs=1", "recipe.compute=reference")[0]
-    captured: dict[str, Any] = {}
-    real = finetuning.evaluate
-
-    def spy(model: Any, split: Any, padding: Any, **settings: Any) -> Any:
-        captured.update(model=model, split=split, padding=padding)
-        return real(model, split, padding, **settings)
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(finetuning, "evaluate", spy)
-        result = run_trial(job)
-    model, split = captured["model"].eval(), captured["split"]
-    with torch.inference_mode():
-        for index in (0, 7, 59):
-            batch = to_device(split, np.array([index]), captured["padding"], torch.device("cpu"))
-            alone = model(**batch).logits[0].tolist()
-            assert result["predictions"][index]["scores"] == pytest.approx(alone, abs=1e-5)
 
 
 def test_linear_decay_and_warm_up() -> None:

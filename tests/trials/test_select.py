@@ -43,12 +43,6 @@ def test_the_papers_examples(strategy: str, k: int, expected: tuple[int, ...]) -
     assert dropped_layers(strategy, 12, k) == expected
 
 
-@pytest.mark.parametrize("strategy", RULES)
-def test_nothing_dropped_is_the_full_network(strategy: str) -> None:
-    for depth in range(1, 30):
-        assert dropped_layers(strategy, depth, 0) == ()
-
-
 @given(st.sampled_from(sorted(RULES)), st.integers(1, 60), st.integers(-3, 65))
 def test_size_order_and_bounds(strategy: str, depth: int, k: int) -> None:
     if k not in RULES[strategy].possible(depth):
@@ -89,11 +83,6 @@ def test_alternate_goes_from_the_top_at_odd_depths_too() -> None:
 def test_peers_bug_of_alternate_dropped_from_the_bottom() -> None:
     assert dropped_layers("even-alternate", 12, 1) == (12,)
     assert dropped_layers("odd-alternate", 12, 1) == (11,)
-
-
-def test_one_network_under_several_names_at_depth_six() -> None:
-    assert dropped_layers("even-alternate", 6, 1) == dropped_layers("top", 6, 1)
-    assert RULES["symmetric"].possible(6) == (0, 2, 4)
 
 
 def test_contribution_with_the_papers_sets() -> None:

@@ -58,11 +58,6 @@ def test_random_sets_hold_one_another(draw: int, depth: int, data: st.DataObject
     assert possible_k(name, depth) == tuple(range(depth))
 
 
-def test_draws_differ() -> None:
-    sets = {dropped_layers(f"random {draw}", 12, 6) for draw in range(100)}
-    assert len(sets) > 80
-
-
 @given(DRAWS, st.integers(2, 24))
 def test_a_deeper_network_draws_the_same_order(draw: int, depth: int) -> None:
     """Of the layers that both have."""

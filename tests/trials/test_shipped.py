@@ -107,11 +107,6 @@ def test_slots_of_a_node_fetch_at_once(machines: Machines) -> None:
     assert [path.name for path in folder.parent.iterdir() if path.is_dir()] == [folder.name]
 
 
-def test_a_job_whose_files_are_here_stays_as_it_is(machines: Machines) -> None:
-    job = Job.from_plain(machines.job())
-    assert placed(job, None) is job
-
-
 def test_a_node_says_whether_it_sees_the_store(machines: Machines, tmp_path: Path) -> None:
     where, cache = machines.store.location, str(tmp_path / "node")
     with probe(machines.store) as name:

@@ -228,7 +228,6 @@ def test_its_record_is_of_the_last_network(
 @pytest.mark.parametrize(
     "step",
     [
-        pytest.param(STEPS - 1, id="first phase"),
         pytest.param(STEPS + 1, id="right after a drop"),
         pytest.param(2 * STEPS + 10, id="last phase"),
     ],

@@ -63,14 +63,6 @@ def test_every_metric_has_a_kind_and_a_function() -> None:
         assert used <= set(KINDS[task.definition.kind].metrics)
 
 
-def test_mnli_has_two_dev_splits_matched_first(tmp_path: Path) -> None:
-    assert list(glue_source("mnli", None).splits) == [
-        "train",
-        "validation_matched",
-        "validation_mismatched",
-    ]
-
-
 def test_glue_without_a_folder_is_the_hub_at_a_commit() -> None:
     source = glue_source("stsb", None)
     assert (source.dataset, source.config, source.revision) == (
