@@ -137,7 +137,8 @@ class Results:
         where model or data are one's own. Raises SpecError where the smallest is not known yet,
         ExportError where the folder does not answer as the record says."""
         from lp_sweep.orchestrator.export.choice import Asked
-        from lp_sweep.orchestrator.service.export import ExportOptions, export_trial
+        from lp_sweep.orchestrator.export.options import ExportOptions
+        from lp_sweep.orchestrator.service.export import export_trial
 
         asked = ExportOptions(
             out=os.fspath(out),

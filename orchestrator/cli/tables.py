@@ -15,17 +15,16 @@ from lp_sweep.orchestrator.cli.interrupt import ends_promptly
 from lp_sweep.orchestrator.cli.options import (
     DEFAULT_STORE,
     CacheDirOption,
-    DataDirOption,
     Format,
     FormatOption,
+    InputFlags,
     JsonOption,
-    ManifestOption,
-    OfflineOption,
     SetupOption,
     StoreOption,
     SweepOption,
     Unit,
     losses,
+    spread,
 )
 from lp_sweep.orchestrator.cli.output import doing, emit, say, stored, warn_unreadable
 from lp_sweep.storage.errors import SpecError
@@ -208,6 +207,7 @@ def report(
 
 
 @app.command()
+@spread
 def cka(
     first: Annotated[
         str,
@@ -220,11 +220,9 @@ def cka(
         ),
     ],
     file: Annotated[str, typer.Option("--file", help="The trials' sweep file.")] = "sweep.yaml",
-    store: StoreOption = None,
-    data_dir: DataDirOption = None,
-    offline: OfflineOption = False,
+    *,
+    inputs: InputFlags,
     cache_dir: CacheDirOption = None,
-    manifest: ManifestOption = None,
     as_json: JsonOption = False,
 ) -> None:
     """Compare two kept networks of one task, layer by layer: linear CKA on the dev set.
@@ -232,11 +230,10 @@ def cka(
     Example: lp-sweep cka t1-0c1f t1-77ab --file sweep.yaml
     """
     from lp_sweep.orchestrator.cli.showing import layers_text
+    from lp_sweep.orchestrator.inputs.request import Request
     from lp_sweep.orchestrator.service.cka import compare
-    from lp_sweep.orchestrator.service.request import Request
 
-    request = Request(file, [], store, data_dir, offline, manifest)
-    row = compare(request, (first, second), node_folder(cache_dir))
+    row = compare(Request(file, **vars(inputs)), (first, second), node_folder(cache_dir))
     if as_json:
         names = ("profile_id", "trial_id", "against", "model", "task", "dev_examples", "values")
         emit(json.dumps({name: row[name] for name in names}))

@@ -19,12 +19,13 @@ from lp_sweep.orchestrator.estimate.estimate import (
 )
 from lp_sweep.orchestrator.estimate.pace import duration, two_digits
 from lp_sweep.orchestrator.estimate.timings import Span
+from lp_sweep.orchestrator.inputs.request import Request
 from lp_sweep.orchestrator.inputs.resolve import TaskInput
 from lp_sweep.orchestrator.plan.naming import ASSUMED, short_model
 from lp_sweep.orchestrator.plan.plan import Cell, Plan, Work, state_of
 from lp_sweep.orchestrator.plan.planning import collector_paused
 from lp_sweep.orchestrator.plan.selection import taken_on
-from lp_sweep.orchestrator.service.request import Planned, Request, planned
+from lp_sweep.orchestrator.service.request import Planned, planned
 from lp_sweep.orchestrator.sweepfile.load import is_part
 from lp_sweep.storage.errors import SpecError
 from lp_sweep.storage.places import BUILT_IN
