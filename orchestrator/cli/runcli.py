@@ -17,7 +17,6 @@ import typer
 from lp_sweep.orchestrator.cli import completion
 from lp_sweep.orchestrator.cli.interrupt import told_if_interrupted
 from lp_sweep.orchestrator.cli.options import (
-    DEFAULT_STORE,
     ClusterFileOption,
     DataDirOption,
     FileArgument,
@@ -161,7 +160,7 @@ def plan(
     Example: lp-sweep plan sweep.yaml --json | jq .totals
     """
     if audit is not None:
-        _audit(inputs.store or DEFAULT_STORE, audit, Format.json if as_json else form)
+        _audit(inputs.store, audit, Format.json if as_json else form)
         return
     if form != Format.table:
         raise SpecError("--format is for --audit; a plan is text, or JSON with --json.")
@@ -181,7 +180,7 @@ def _plan(
     emit(json.dumps(made.plain()) if as_json else made.text())
 
 
-def _audit(location: str, sweep: str, form: Format) -> None:
+def _audit(location: str | None, sweep: str, form: Format) -> None:
     """Estimated against actual hours of a sweep's finished trials."""
     from lp_sweep.analysis.render import render
     from lp_sweep.orchestrator.estimate.audit import audit

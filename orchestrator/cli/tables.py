@@ -13,7 +13,6 @@ from lp_sweep.analysis.tables import TABLES
 from lp_sweep.orchestrator.cli import completion
 from lp_sweep.orchestrator.cli.interrupt import ends_promptly
 from lp_sweep.orchestrator.cli.options import (
-    DEFAULT_STORE,
     CacheDirOption,
     Format,
     FormatOption,
@@ -57,7 +56,7 @@ def query(
         raise SpecError(f"can't read the SQL on stdin: {error}. Send UTF-8.") from None
     form = Format.json if as_json else form
     with ends_promptly():
-        catalog = open_views(stored(store or DEFAULT_STORE), sweep=sweep, setup=setup)
+        catalog = open_views(stored(store), sweep=sweep, setup=setup)
         with catalog.bounded_memory():
             rows = catalog.query(text)
             warn_unreadable(catalog.unreadable)  # predictions are only read when they are named
@@ -116,7 +115,7 @@ def table(
     asked = tables.TableAsked(name, unit.value, model or (), strategy or ())
     views = TABLES[name].views
     with ends_promptly():
-        location = stored(store or DEFAULT_STORE)
+        location = stored(store)
         catalog = open_views(location, sweep=sweep, setup=setup, deltas=losses(within), only=views)
         warn_unreadable(catalog.unreadable)
         made = tables.make_table(catalog, asked)
@@ -163,7 +162,7 @@ def paper(
         number or (), Format.json if as_json else form, paperview.model_names(model or ())
     )
     with ends_promptly():
-        catalog = open_views(stored(store or DEFAULT_STORE), sweep=sweep)
+        catalog = open_views(stored(store), sweep=sweep)
         warn_unreadable(catalog.unreadable)
         emit(paperview.tables_text(catalog, asked), end="", form=asked.form)
     if figures:
@@ -193,7 +192,7 @@ def report(
     Example: lp-sweep report --out report.html --figures figures
     """
 
-    opened, deltas = stored(store or DEFAULT_STORE), losses(within)
+    opened, deltas = stored(store), losses(within)
     from lp_sweep.analysis.report.writing import write_report
 
     with doing("report") as tell:

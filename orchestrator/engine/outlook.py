@@ -57,10 +57,6 @@ class Outlook:
         """Slot-seconds of all that is waiting or live, by the estimate."""
         return self._backlog.seconds() + sum(map(self._rates.seconds, [*self._live.values()]))
 
-    def seconds_left(self) -> float | None:
-        """Until the run ends, by its pace; None while nobody can say."""
-        return self.eta().seconds
-
     def eta(self) -> Eta:
         """With its band, but for a run that is late by more than that. What waits for a network, or
         for a profile, is taken to be as sure as what can begin."""

@@ -108,7 +108,8 @@ def _compare(logits: np.ndarray, expected: Expected) -> Verified:
             f"a logit differs from the stored one by {difference:.2g}, and rounding explains "
             f"{found.tolerance:.2g}"
         )
-    usual, allowed = _root_mean_square(logits - expected.logits), expected.nearness.usual * largest
+    squares = np.square(logits - expected.logits, dtype=np.float64)
+    usual, allowed = float(np.sqrt(squares.mean())), expected.nearness.usual * largest
     if not usual <= allowed:
         _refuse(
             f"the logits differ from the stored ones by {usual:.2g} (root mean square), and "
@@ -124,10 +125,6 @@ def _score(expected: Expected, logits: np.ndarray) -> float:
     definition = expected.definition
     positive = positive_label(definition, expected.label_names)
     return score(definition, expected.labels, logits, positive=positive)[definition.metric]
-
-
-def _root_mean_square(values: np.ndarray) -> float:
-    return float(np.sqrt(np.square(values, dtype=np.float64).mean()))
 
 
 def _other_labels(logits: np.ndarray, expected: Expected) -> int:

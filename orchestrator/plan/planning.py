@@ -195,20 +195,18 @@ class _Builder:
     def _measure(self, id_: str, asked: Asked, spec: TrialSpec) -> None:
         """Adds the measurements that the sweep wants of the trial's network."""
         entry = self.plan.sweep.spec.measure
-        full = spec.kept_layers == full_layers(self.models[asked.model].depth)
-        whole = full and not spec.removed_feed_forwards
+        everything = full_layers(self.models[asked.model].depth)
+        whole = spec.kept_layers == everything and not spec.removed_feed_forwards
         wanted = []
         for name in entry.asked_of("full" if whole else "pruned"):
-            against = self._full_network(asked) if MEASURES[name].to_full and not whole else ""
-            wanted.append(
-                self._profile_spec(asked.model, asked.task, name, trial=id_, against=against)
-            )
+            against = ""
+            if MEASURES[name].to_full and not whole:
+                direct = asked._replace(procedure="direct", feed_forward=NONE)
+                against = self.trial(direct, everything)
+            item = self._profile_spec(asked.model, asked.task, name, trial=id_, against=against)
+            wanted.append(Measure(profile_id(item), item))
         if wanted:
-            self.plan.measures[id_] = [Measure(profile_id(item), item) for item in wanted]
-
-    def _full_network(self, asked: Asked) -> str:
-        everything = full_layers(self.models[asked.model].depth)
-        return self.trial(asked._replace(procedure="direct", feed_forward=NONE), everything)
+            self.plan.measures[id_] = wanted
 
     def measure_pretrained(self) -> None:
         """Each model on each task, where the sweep asks for it."""
@@ -232,20 +230,19 @@ class _Builder:
 
     def _add_profile(self, spec: ProfileSpec, model: str, task: str) -> str:
         id_ = profile_id(spec)
-        work = Work(id=id_, spec=spec, model=self.models[model], task=self._task(task))
+        task_input = self.plan.sweep.tasks[task]
+        work = Work(id=id_, spec=spec, model=self.models[model], task=task_input)
         self.plan.profiles.setdefault(id_, work)
         return id_
 
-    def _task(self, name: str) -> TaskInput:
-        return self.plan.sweep.tasks[name]
-
     def _profile_spec(self, model: str, task: str, measure: str, **settings: Any) -> ProfileSpec:
         recipe, rows = self.plan.sweep.recipe, self.plan.sweep.spec.measure.probe_rows
+        found = self.plan.sweep.tasks[task]
         usual = {"max_length": recipe.max_length, "limit_dev": recipe.limit_dev}
         return ProfileSpec(
             model_fingerprint=self.models[model].fingerprint,
-            task=self._task(task).definition,
-            data_fingerprint=self._task(task).fingerprint,
+            task=found.definition,
+            data_fingerprint=found.fingerprint,
             measure=measure,
             **usual | MEASURES[measure].needs(recipe, rows) | settings,
         )

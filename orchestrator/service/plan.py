@@ -190,7 +190,8 @@ def plan_text(
         waiting = f"cells waiting for a profile ({_states(totals, 'profiles')})"
         lines.append(_count("deferred", deferred, waiting))
     if totals["measures"]:
-        lines.append(_count("measures", totals["measures"], _measures(totals)))
+        told = f"of trained networks, by layer: {_states(totals, 'measures')}"
+        lines.append(_count("measures", totals["measures"], told))
     if any(cell.search for cell in plan.cells):
         lines.append(_count("search", searched, _search(totals)))
     if totals["speeds"]:
@@ -268,10 +269,6 @@ def _impossible(plan: Plan) -> str:
     ]
     found = sorted({cell.asked.feed_forward != NONE for cell in cells})
     return ", or ".join(reasons[of_feed_forwards] for of_feed_forwards in found)
-
-
-def _measures(totals: Mapping[str, int]) -> str:
-    return f"of trained networks, by layer: {_states(totals, 'measures')}"
 
 
 def _states(totals: Mapping[str, int], name: str) -> str:

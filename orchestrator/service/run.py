@@ -6,7 +6,6 @@ What a user should know on the way goes to `tell`, a line at a time.
 from __future__ import annotations
 
 import os
-import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -26,7 +25,7 @@ from lp_sweep.orchestrator.service.request import Planned, planned
 from lp_sweep.orchestrator.watch.reporters import EventReporter
 from lp_sweep.storage.errors import LpSweepError, SpecError
 from lp_sweep.storage.places import run_with
-from lp_sweep.storage.printable import printable
+from lp_sweep.storage.printable import say
 from lp_sweep.storage.redact import redact_text
 from lp_sweep.storage.store import Store, is_store
 
@@ -73,14 +72,10 @@ class RunResult(NamedTuple):
         }
 
 
-def to_stderr(text: str) -> None:
-    print(printable(text), file=sys.stderr, flush=True)
-
-
 def run(
     options: RunOptions,
     *,
-    tell: Callable[[str], None] = to_stderr,
+    tell: Callable[[str], None] = say,
     events: Callable[[str], object] | None = None,
 ) -> RunResult:
     """Do what is missing, or try again what has failed. In a program's main thread. `events` gets
@@ -126,7 +121,7 @@ class Prepared(NamedTuple):
         return result
 
 
-def prepare(options: RunOptions, tell: Callable[[str], None] = to_stderr) -> Prepared:
+def prepare(options: RunOptions, tell: Callable[[str], None] = say) -> Prepared:
     """Read the sweep file, its inputs and its store, and check what a run needs."""
     from lp_sweep.orchestrator.inputs import checks
 

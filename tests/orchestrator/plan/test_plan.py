@@ -325,11 +325,11 @@ def test_the_queue_gives_profiles_then_the_longest(tmp_path: Path) -> None:
     plans: list[Plan] = []
     queue = WorkQueue(planned(file, "task=rte", "seed=42"), store, CPU, plans.append)
     assert queue.waiting == 4
-    before = queue.remaining_seconds()
+    before = queue.outlook.remaining_seconds()
     profile = queue.take()
     assert profile is not None
     assert isinstance(profile.spec, ProfileSpec)
-    assert queue.remaining_seconds() == pytest.approx(before)
+    assert queue.outlook.remaining_seconds() == pytest.approx(before)
     depths = []
     work = queue.take()
     assert work is not None
@@ -346,7 +346,7 @@ def test_the_queue_gives_profiles_then_the_longest(tmp_path: Path) -> None:
     assert depths == [12, 10, 8, 6]  # 8: what the profile opened; the failed one is not given again
     assert list(queue.failed.values()) == ["out_of_memory"]
     assert len(queue.done) == 4
-    assert (queue.waiting, queue.live, queue.remaining_seconds()) == (0, {}, 0)
+    assert (queue.waiting, queue.live, queue.outlook.remaining_seconds()) == (0, {}, 0)
 
 
 def test_a_finished_sweep_leaves_nothing_to_take(tmp_path: Path) -> None:

@@ -174,13 +174,13 @@ def test_many_slots_make_them_no_faster(queue: WorkQueue) -> None:
     for work in trials:
         assert work is not None
         queue.ended(work.id, None)
-    both = queue.seconds_left()
+    both = queue.outlook.eta().seconds
     seconds = [queue.rates.seconds(work) for work in queue.plan.speeds.values()]
     assert both == pytest.approx(sum(seconds))
     first = queue.take()
     assert first is not None
     queue.ended(first.id, None)
-    assert queue.seconds_left() == pytest.approx(sum(seconds) - queue.rates.seconds(first))
+    assert queue.outlook.eta().seconds == pytest.approx(sum(seconds) - queue.rates.seconds(first))
 
 
 def test_one_waits_until_nothing_else_runs_and_nothing_runs_beside_it(queue: WorkQueue) -> None:

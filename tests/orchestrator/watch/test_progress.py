@@ -156,7 +156,7 @@ def test_deferred_cells_are_still_to_come(queue: WorkQueue) -> None:
     trials = sum(map(queue.rates.seconds, queue.plan.trials.values()))
     profiles = sum(map(queue.rates.seconds, queue.plan.profiles.values()))
     waiting = max(map(queue.rates.seconds, queue.plan.trials.values()))  # of full depth
-    assert queue.remaining_seconds() == pytest.approx(trials + profiles + 2 * waiting)
+    assert queue.outlook.remaining_seconds() == pytest.approx(trials + profiles + 2 * waiting)
 
 
 def test_the_clock_goes_on_where_a_second_ray_follows(
