@@ -236,7 +236,7 @@ def _text(checked: Checked) -> str:
     rows += [{"node": name, "state": "problem"} for name in absent]
     table = pa.table({name: [row.get(name, "-") for row in rows] for name in _COLUMNS})
     lines = [finding.line() for finding in checked.findings]
-    # a line for each node on a terminal, too
+    # a line for each node, also on a terminal
     return "\n".join([render_rows(table, "table", terminal=False).rstrip("\n"), *lines])
 
 

@@ -74,7 +74,10 @@ InlineOption = Annotated[
     bool,
     typer.Option("--inline", help="One trial after another in this process, without Ray."),
 ]
-CacheDirOption = Annotated[Path | None, typer.Option("--cache-dir", help="Tokens, on each node.")]
+CacheDirOption = Annotated[
+    Path | None,
+    typer.Option("--cache-dir", help="Per-node cache of tokenised data and unsent records."),
+]
 ClusterFileOption = Annotated[
     Path | None,
     typer.Option("--cluster", help="Cluster file of `ray up`: sizes and prices."),

@@ -40,7 +40,7 @@ def stored(location: str | None) -> Store:
 def emit(text: str, end: str = "\n", form: str = "", to: TextIO | None = None) -> bool:
     """Data, to stdout. A reader that has gone (`lp-sweep query ... | head`) is no error: False.
 
-    to: the stdout of the command, where something else stands in its place meanwhile.
+    to: the stdout of the command, where `sys.stdout` is something else.
 
     form: of a table that `analysis.render` made. CSV and JSON for a file or a pipe stay as they
     are, values are the user's own; a table on a terminal keeps its styles.

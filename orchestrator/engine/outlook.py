@@ -1,7 +1,7 @@
 """When a run ends, as its queue and its pace tell: seconds, and their band.
 
 Asked at each announcement of the run, so that the band, which goes over all kinds of work that are
-left, is made anew no more often than every few seconds. Called by another thread too.
+left, is computed every few seconds at most. Other threads call it as well.
 """
 
 from __future__ import annotations

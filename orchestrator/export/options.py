@@ -13,8 +13,8 @@ if TYPE_CHECKING:
 @dataclass(frozen=True, kw_only=True)
 class ExportOptions:
     """The options of an export. `trial`: an identifier or the beginning of one; else the `best`
-    network. `file`: the sweep file (default sweep.yaml, if it exists) that says where models and
-    data of one's own are."""
+    network. `file`: the sweep file (default sweep.yaml, if it exists) that names your own models
+    and data."""
 
     out: str | Path
     trial: str | None = None

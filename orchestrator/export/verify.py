@@ -1,7 +1,7 @@
 """Is a folder the network that was scored? Asked of the folder as its users will load it.
 
-A network's logits are compared with those that are stored of it, and the score is computed anew
-from what the folder says. How near is near hangs on where they were made, see `Nearness`.
+A network's logits are compared with those that are stored of it, and the score is computed again
+from the answers of the folder. The tolerance depends on where they were made, see `Nearness`.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _BF16, _BF16_USUAL = 1e-1, 2e-2
 class Nearness(NamedTuple):
     """By how much a logit may differ: `rounding` x the largest logit, or 1 if that is smaller; and
     all of them by `usual` likewise, in the root mean square: where one may differ by much, another
-    network's could, too. `same_labels`: whether no example may get another label. `correlation`:
+    network's could as well. `same_labels`: whether no example may get another label. `correlation`:
     by how much one may differ."""
 
     rounding: float

@@ -131,7 +131,7 @@ class Plan:
         return [item for item in self.measures.get(id_, ()) if item.id not in self.known.profiles]
 
     def needs(self, id_: str) -> set[str]:
-        """The trials whose networks a piece of work needs before it can begin."""
+        """The trials whose networks this work needs before it can begin."""
         if id_ not in self.trials or not self.incomplete(id_):
             return set()
         start = None if self.has_network(id_) else self.trials[id_].start

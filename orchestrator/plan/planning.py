@@ -117,7 +117,6 @@ class _Builder:
             entry.name: entry.measured_on or spec.contribution.measured_on
             for entry in spec.strategies
         }
-        self._ids: dict[tuple[Any, ...], str] = {}
         self._layers: dict[tuple[Any, ...], _Layers] = {}
         self._specs: dict[tuple[Any, ...], _Seeded] = {}
         self._profile_ids: dict[tuple[str, str, str], str] = {}
@@ -133,14 +132,10 @@ class _Builder:
         return self._layers[key]
 
     def trial(self, asked: Asked, kept: tuple[int, ...]) -> str:
-        """Its identifier; the trial and all that it stands on are in the plan then. Raises
+        """Adds the trial and all that it depends on to the plan; gives its identifier. Raises
         ValueError where the kept layers are none for the feed-forwards to go from."""
-        key = (asked.model, asked.procedure, asked.feed_forward, asked.task, asked.seed, kept)
-        if key not in self._ids:
-            spec, id_of_seed = self._seeded(asked, kept)
-            id_ = id_of_seed(asked.seed)
-            self._ids[key] = self._planned(asked, spec.with_seed(asked.seed), id_)
-        return self._ids[key]
+        spec, id_of_seed = self._seeded(asked, kept)
+        return self._planned(asked, spec.with_seed(asked.seed), id_of_seed(asked.seed))
 
     def identify(self, asked: Asked, kept: tuple[int, ...]) -> str:
         """The identifier of a trial that is not planned. Raises ValueError as `trial` does."""
@@ -264,7 +259,7 @@ def collector_paused() -> Iterator[None]:
 # 32 examples, as in the paper's Table 3. At that size a fast GPU waits for its host, and layers
 # cost less than in a batch that fills it: so a second one.
 BATCHES = {"cpu": (32,), "cuda": (32, 256)}
-# what stands for the task of work that has none
+# the task of work that has none
 NO_TASK = TaskInput("", TaskDefinition(text_columns=()), TaskSource(), "", 0, 0)
 
 
@@ -314,8 +309,8 @@ def missing_baselines(plan: Plan, left: Iterable[Mapping[str, Any]] = ()) -> Ite
         if (model, procedure, NONE) in full:
             continue
         by = f" by {procedure}" if len(plan.sweep.spec.procedures) > 1 else ""
-        mend = "add none to feed_forward" if (model, procedure) in reduced else "add 0 to its k"
+        fix = "add none to feed_forward" if (model, procedure) in reduced else "add 0 to its k"
         yield (
             f"{model} has no K=0 cell{by}, so the tables have nothing to compare its pruned "
-            f"networks with: {mend}"
+            f"networks with: {fix}"
         )
