@@ -120,6 +120,7 @@ def _meant(message: str) -> str:
 PREFIX = "LP_SWEEP_"
 _EXPORTED = "it chooses the network of one `export`"
 _PRUNED = "it chooses the layers of one `prune`"
+_WRITTEN = "it describes one sweep file"
 
 # Options without a variable, since it would surprise later calls: of all commands, or of the one
 # named before the option, and why.
@@ -147,6 +148,13 @@ WITHOUT = {
     "--k": _PRUNED,
     "--layers": _PRUNED,
     "--revision": _PRUNED,
+    "--data": _WRITTEN,
+    "--text": _WRITTEN,
+    "--label": _WRITTEN,
+    "--group": _WRITTEN,
+    "--dev": _WRITTEN,
+    "--full": _WRITTEN,
+    "init --model": _WRITTEN,
 }
 
 
