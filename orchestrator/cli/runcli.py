@@ -6,10 +6,8 @@ from __future__ import annotations
 import json
 import re
 import sys
-from collections.abc import Sequence
 from dataclasses import fields
 from functools import partial
-from pathlib import Path
 from typing import Annotated, Any, NoReturn
 
 import typer
@@ -17,17 +15,19 @@ import typer
 from lp_sweep.orchestrator.cli import completion
 from lp_sweep.orchestrator.cli.interrupt import told_if_interrupted
 from lp_sweep.orchestrator.cli.options import (
+    DEFAULT_STORE,
     ClusterFileOption,
     DataDirOption,
     FileArgument,
     Format,
     FormatOption,
-    InputFlags,
     JsonOption,
     ManifestOption,
+    OfflineOption,
     Overrides,
     Printing,
     RunFlags,
+    StoreOption,
     spread,
 )
 from lp_sweep.orchestrator.cli.output import emit, say, stored, warn_unreadable
@@ -55,7 +55,8 @@ def run(
     if dry_run:
         if printing.events:
             raise SpecError("--events tells of a run; a plan is JSON with --json.")
-        _plan(file, overrides or (), flags, flags.cluster, printing.as_json)
+        where = (flags.store, flags.data_dir, flags.offline, flags.manifest, flags.cluster)
+        plan(file, overrides, *where, printing.as_json)
         return
     _start(flags, printing, file=file, overrides=overrides or ())
 
@@ -120,7 +121,7 @@ def _start(flags: RunFlags, printing: Printing, **asked: Any) -> NoReturn:
     with told_if_interrupted():
         from lp_sweep.orchestrator.engine.runoptions import RunOptions
 
-        given = {**vars(flags)}
+        given = {field.name: getattr(flags, field.name) for field in fields(flags)}
         detach, mirrors = given.pop("detach"), given.pop("mirrors") or ()
         command = ("lp-sweep", *sys.argv[1:])
         options = RunOptions(**given, **asked, mirrors=mirrors, command=command)
@@ -137,12 +138,13 @@ def _start(flags: RunFlags, printing: Printing, **asked: Any) -> NoReturn:
 
 
 @app.command()
-@spread
 def plan(
     file: FileArgument = "sweep.yaml",
     overrides: Overrides = None,
-    *,
-    inputs: InputFlags,
+    store: StoreOption = None,
+    data_dir: DataDirOption = None,
+    offline: OfflineOption = False,
+    manifest: ManifestOption = None,
     cluster: ClusterFileOption = None,
     as_json: JsonOption = False,
     audit: Annotated[
@@ -159,28 +161,21 @@ def plan(
 
     Example: lp-sweep plan sweep.yaml --json | jq .totals
     """
+    from lp_sweep.orchestrator.service import plan as service
+    from lp_sweep.orchestrator.service.request import Request
+
     if audit is not None:
-        _audit(inputs.store, audit, Format.json if as_json else form)
+        _audit(store or DEFAULT_STORE, audit, Format.json if as_json else form)
         return
     if form != Format.table:
         raise SpecError("--format is for --audit; a plan is text, or JSON with --json.")
-    _plan(file, overrides or (), inputs, cluster, as_json)
-
-
-def _plan(
-    file: str, overrides: Sequence[str], inputs: InputFlags, cluster: Path | None, as_json: bool
-) -> None:
-    from lp_sweep.orchestrator.inputs.request import Request
-    from lp_sweep.orchestrator.service import plan as service
-
-    found = {field.name: getattr(inputs, field.name) for field in fields(InputFlags)}
-    request = Request(file, overrides, **found)
+    request = Request(file, overrides or [], store, data_dir, offline, manifest)
     made = service.plan(request, cluster)
     warn_unreadable(made.made.ledger.unreadable)
     emit(json.dumps(made.plain()) if as_json else made.text())
 
 
-def _audit(location: str | None, sweep: str, form: Format) -> None:
+def _audit(location: str, sweep: str, form: Format) -> None:
     """Estimated against actual hours of a sweep's finished trials."""
     from lp_sweep.analysis.render import render
     from lp_sweep.orchestrator.estimate.audit import audit
@@ -202,9 +197,8 @@ def prefetch(
 
     Example: lp-sweep prefetch sweep.yaml
     """
-    from lp_sweep.orchestrator.inputs.request import Request
     from lp_sweep.orchestrator.service import plan as service
+    from lp_sweep.orchestrator.service.request import Request
 
-    request = Request(file, overrides or (), data_dir=data_dir, manifest=manifest)
-    fetched = service.prefetch(request)
+    fetched = service.prefetch(Request(file, overrides or [], None, data_dir, False, manifest))
     emit(json.dumps(fetched.plain()) if as_json else fetched.text())

@@ -10,6 +10,7 @@ from lp_sweep.orchestrator.engine.progress import PlainReporter
 from lp_sweep.orchestrator.engine.recorder import Recorder
 from lp_sweep.orchestrator.engine.runoptions import RunOptions
 from lp_sweep.orchestrator.engine.workqueue import WorkQueue
+from lp_sweep.orchestrator.plan.plan import Work
 from lp_sweep.storage.runs import Presence
 
 ON_CPU = Slots(1, 1.0, 0.0)
@@ -20,3 +21,10 @@ def course_of(queue: WorkQueue, **options: Any) -> Course:
     recorder = Recorder(queue.store, part=False, command="lp-sweep run sweep.yaml")
     presence = Presence(queue.store, queue.plan.sweep.name, queue.progress)
     return Course(queue, recorder, PlainReporter(), RunOptions(**options), presence)
+
+
+def taken(queue: WorkQueue) -> Work:
+    """The next piece of work; there is one."""
+    work = queue.take()
+    assert work is not None
+    return work

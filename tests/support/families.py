@@ -194,9 +194,16 @@ def _draw(name: str, parameter: torch.nn.Parameter) -> None:
 
 
 # of each way to embed, attend and answer one
-_EVERY_DAY = {"bert", "roberta", "distilbert", "xlnet", "modernbert"}
-NAMES = [
-    pytest.param(name, id=name, marks=[] if name in _EVERY_DAY else [pytest.mark.slow])
-    for name in FAMILIES
-]
+_EVERY_DAY = ("bert", "roberta", "distilbert", "xlnet", "modernbert")
+
+
+def daily(*names: str) -> list[Any]:
+    """The name of every family, of which only these run every day."""
+    return [
+        pytest.param(name, id=name, marks=[] if name in names else [pytest.mark.slow])
+        for name in FAMILIES
+    ]
+
+
+NAMES = daily(*_EVERY_DAY)
 CASES = [pytest.param(FAMILIES[str(case.id)], id=case.id, marks=case.marks) for case in NAMES]

@@ -38,6 +38,7 @@ def sweep(
         contextlib.redirect_stderr(err),
         mock.patch.dict(os.environ, environment, clear=True),
         mock.patch.object(sys, "argv", ["lp-sweep", *arguments]),
+        mock.patch.object(sys.modules["__main__"], "__package__", None),  # else "python -m pytest"
         mock.patch.object(sys, "stdin", io.StringIO(stdin)),
         pytest.raises(SystemExit) as end,
     ):

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import csv
+import functools
 import random
+import tempfile
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +25,15 @@ WORDS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", *GOOD, *BAD, *PLAIN]
 
 def save_model(folder: Path, depth: int = 4, **settings: Any) -> Path:
     """A BERT of `depth` layers, random weights of a fixed seed, with a tokenizer."""
-    with torch.random.fork_rng(devices=[]):
+    folder.mkdir(parents=True, exist_ok=True)
+    for name, content in _model_files(depth, **settings).items():
+        (folder / name).write_bytes(content)
+    return folder
+
+
+@functools.cache
+def _model_files(depth: int, **settings: Any) -> dict[str, bytes]:
+    with torch.random.fork_rng(devices=[]), tempfile.TemporaryDirectory() as made:
         torch.manual_seed(3)
         config = BertConfig(
             vocab_size=len(WORDS),
@@ -35,9 +45,9 @@ def save_model(folder: Path, depth: int = 4, **settings: Any) -> Path:
             initializer_range=0.1,
             **settings,
         )
-        BertForSequenceClassification(config).bert.save_pretrained(folder)
-    tiny_tokenizer(WORDS).save_pretrained(folder)
-    return folder
+        BertForSequenceClassification(config).bert.save_pretrained(made)
+        tiny_tokenizer(WORDS).save_pretrained(made)
+        return {path.name: path.read_bytes() for path in Path(made).iterdir()}
 
 
 def rows(count: int, seed: int) -> list[dict[str, str]]:

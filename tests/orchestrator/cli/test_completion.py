@@ -1,4 +1,4 @@
-"""TAB in a real shell's protocol: a process that gets the line, and prints what may follow."""
+"""TAB in a real shell's protocol: the program gets the line, and prints what may follow."""
 
 from __future__ import annotations
 
@@ -13,30 +13,21 @@ from lp_sweep.analysis.tables import TABLES
 from lp_sweep.orchestrator.cli.options import Format
 from lp_sweep.trials.select import STRATEGIES
 from tests.support.fake_records import FakeSweep
+from tests.support.program import Done, sweep
 
 _CODE = """import sys; sys.argv[0] = 'lp-sweep'
 from lp_sweep.orchestrator.cli.__main__ import main
 main()"""
 
 
-def process(instruction: str, cwd: Path, **variables: str) -> subprocess.CompletedProcess[str]:
-    clean = {key: value for key, value in os.environ.items() if not key.startswith("LP_SWEEP_")}
-    return subprocess.run(
-        [sys.executable, "-c", _CODE],
-        cwd=cwd,
-        env=clean | {"_LP_SWEEP_COMPLETE": instruction, **variables},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+def shell(instruction: str, cwd: Path, **variables: str) -> Done:
+    return sweep(cwd=cwd, env={"_LP_SWEEP_COMPLETE": instruction, **variables})
 
 
 def completed(line: str, cwd: Path, **variables: str) -> list[str]:
     """What bash is offered for the last word of the line."""
-    words = line.split(" ")
-    done = process(
-        "complete_bash", cwd, COMP_WORDS=line, COMP_CWORD=str(len(words) - 1), **variables
-    )
+    place = {"COMP_WORDS": line, "COMP_CWORD": str(len(line.split(" ")) - 1)}
+    done = shell("complete_bash", cwd, **place, **variables)
     assert (done.returncode, done.stderr) == (0, ""), done.stderr
     return done.stdout.split("\n")[:-1] if done.stdout.strip() else []
 
@@ -110,12 +101,12 @@ def test_a_store_that_can_not_be_read_is_silent(world: Path, tmp_path: Path) -> 
     assert completed("lp-sweep show --store store t", tmp_path) == []
 
 
-@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
-def test_a_script_for_each_shell(tmp_path: Path, shell: str) -> None:
-    done = process(f"source_{shell}", tmp_path)
+@pytest.mark.parametrize("name", ["bash", "zsh", "fish"])
+def test_a_script_for_each_shell(tmp_path: Path, name: str) -> None:
+    done = shell(f"source_{name}", tmp_path)
     assert (done.returncode, done.stderr) == (0, "")
     assert "_LP_SWEEP_COMPLETE" in done.stdout
-    assert f"complete_{shell}" in done.stdout
+    assert f"complete_{name}" in done.stdout
 
 
 def test_in_bash_itself(world: Path, tmp_path: Path) -> None:
@@ -124,7 +115,7 @@ def test_in_bash_itself(world: Path, tmp_path: Path) -> None:
     launcher.write_text(f'#!/bin/sh\nexec {sys.executable} -c "{_CODE}" "$@"\n', encoding="utf-8")
     launcher.chmod(0o755)
     script = tmp_path / "completion.bash"
-    script.write_text(process("source_bash", tmp_path).stdout, encoding="utf-8")
+    script.write_text(shell("source_bash", tmp_path).stdout, encoding="utf-8")
     asked = (
         f"source '{script}'; COMP_WORDS=(lp-sweep table min); COMP_CWORD=2\n"
         "function=$(complete -p lp-sweep | sed 's/.*-F \\([^ ]*\\).*/\\1/')\n"

@@ -24,7 +24,6 @@ from lp_sweep.orchestrator.cli.detach import drop_forgotten, job_words, write_se
 from lp_sweep.orchestrator.cli.detach import submit as detach
 from lp_sweep.orchestrator.cli.root import options_of
 from lp_sweep.orchestrator.cluster.jobs import Job
-from lp_sweep.orchestrator.engine.connection import is_job_server
 from lp_sweep.orchestrator.engine.driver import StopSignals
 from lp_sweep.orchestrator.engine.runoptions import RunOptions
 from lp_sweep.orchestrator.inputs import parcel
@@ -88,14 +87,6 @@ def test_the_driver_gets_what_was_typed_but_for_the_terminal() -> None:
     assert job_words(["retry", "--address=x", "t1-0c"]) == ["retry", "--address", "auto", "t1-0c"]
 
 
-@pytest.mark.parametrize(
-    ("address", "there"),
-    [(SERVER, True), ("https://x", True), ("auto", False), ("10.0.0.1:6379", False), (None, False)],
-)
-def test_a_job_server_is_known_by_its_address(address: str | None, there: bool) -> None:
-    assert is_job_server(address) == there
-
-
 # -- on the head
 
 
@@ -123,12 +114,6 @@ def test_settings_reach_the_driver_and_nobody_else(tmp_path: Path) -> None:
     assert not (others.keys() - {"PATH"}) & seen.keys()
     assert seen["PATH"] != "/nowhere"
     assert not file.exists()
-
-
-def test_settings_that_can_t_be_written(tmp_path: Path) -> None:
-    (tmp_path / "jobs").write_text("a file")
-    with pytest.raises(PreflightError, match="Name another folder with --cache-dir"):
-        write_settings(tmp_path / "jobs" / "x.sh", {})
 
 
 def test_settings_that_no_job_took_go_after_a_day(tmp_path: Path) -> None:

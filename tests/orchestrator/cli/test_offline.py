@@ -126,19 +126,6 @@ def test_a_network_that_stays_broken(online: World) -> None:
 
 
 @pytest.mark.slow
-def test_a_fetch_that_failed_goes_on_where_it_was(online: World) -> None:
-    online.hub.push("model", MODEL, {**model_files(online.folder / "b"), "tokenizer.json": b"{"})
-    told = online.run("prefetch", code=4).stderr
-    assert "tokenizer.json is not complete JSON" in told
-    assert not (online.folder / "sweep.manifest.json").exists()
-    assert not list(online.folder.glob(".*"))
-    online.hub.push("model", MODEL, model_files(online.folder / "b"))
-    before = len(online.hub.downloads())
-    online.run("prefetch")
-    assert online.hub.downloads()[before:] == ["config.json", "tokenizer.json"]  # of a new commit
-
-
-@pytest.mark.slow
 def test_fetching_mends_a_torn_cache(online: World) -> None:
     online.run("prefetch")
     model, _ = commits(online)
@@ -215,16 +202,6 @@ def test_a_plan_means_the_same_commit_tomorrow(online: World) -> None:
 
 
 @pytest.mark.slow
-def test_a_commit_is_taken_as_it_is(fetched: World, tmp_path: Path) -> None:
-    world = World(tmp_path, fetched.hub)
-    world.write()
-    commit = f"revision: {'a' * 40}"
-    told = world.run("plan", f"models=[{{id: {MODEL}, {commit}, layers: 4}}]", "task=rte", "--json")
-    plan = json.loads(told.stdout)
-    assert not [note for note in plan["notes"] if "pinned" in note]
-
-
-@pytest.mark.slow
 def test_a_known_model_is_planned_without_hub_and_cache(fetched: World, tmp_path: Path) -> None:
     world = World(tmp_path, fetched.hub)
     world.write()
@@ -237,17 +214,6 @@ def test_a_known_model_is_planned_without_hub_and_cache(fetched: World, tmp_path
     told = world.run("run", *arguments, code=4).stderr
     assert "model 'bert-base-cased': 'main' is not pinned to a commit" in told
     assert not (world.folder / "lp-sweep-store").exists()
-
-
-@pytest.mark.slow
-def test_an_unpinned_data_set_is_planned_and_not_run(fetched: World, tmp_path: Path) -> None:
-    world = World(tmp_path, fetched.hub)
-    world.write()
-    plan = json.loads(world.run("plan", "model=bert-base-cased", "--offline", "--json").stdout)
-    told = "task 'mood' is not pinned to a commit yet (--offline is set)"
-    assert any(told in note for note in plan["notes"])
-    told = world.run("run", "model=bert-base-cased", "--offline", code=4).stderr
-    assert "task 'mood': toy/mood@main is not pinned" in told
 
 
 # -- offline
@@ -275,11 +241,6 @@ def test_a_whole_run_from_the_cache(away: World) -> None:
     done = away.run("run", "--offline")
     assert "complete: 2 done in this run" in done.stderr
     assert "nothing was missing" in away.run("run", "--offline").stderr
-
-
-@pytest.mark.slow
-def test_offline_means_the_same_trials(fetched: World, online: World) -> None:
-    assert fetched.trial_ids("--offline") == online.trial_ids()
 
 
 def cut_short(path: Path) -> None:
@@ -353,42 +314,7 @@ def test_a_sweep_that_outgrew_its_manifest(away: World) -> None:
     assert plan["totals"]["cells"] == 4
 
 
-@pytest.mark.slow
-def test_a_manifest_that_is_not_one(away: World) -> None:
-    path = away.folder / "sweep.manifest.json"
-    path.write_text(path.read_text(encoding="utf-8")[:-20], encoding="utf-8")
-    for command in ("plan", "run"):
-        assert "can't read the manifest" in away.run(command, "--offline", code=4).stderr
-
-
 # -- online preflight
-
-
-CHECK = """
-from pathlib import Path
-from lp_sweep.orchestrator.inputs import checks
-from lp_sweep.orchestrator.service.request import Request, planned
-made = planned(Request("sweep.yaml", [], None, None, False))
-checks.check(made.sweep, made.plan.inputs_needed(), made.location, Path("tokens"), offline=False)
-print(made.location)
-"""
-
-
-@pytest.mark.slow
-def test_online_the_hub_is_asked_and_no_weights_are_fetched(online: World) -> None:
-    online.python("-c", CHECK)
-    assert "model.safetensors" not in online.hub.downloads()
-    assert not (online.folder / "lp-sweep-store").exists()
-    assert not (online.folder / "tokens").exists()
-
-
-@pytest.mark.slow
-def test_online_what_the_hub_lacks_is_told_before_ray_starts(online: World) -> None:
-    files = without(model_files(online.folder / "c"), "model.safetensors")
-    online.hub.push("model", MODEL, files)
-    told = online.run("run", code=4).stderr
-    assert "no model.safetensors at that commit" in told
-    assert not (online.folder / "lp-sweep-store").exists()
 
 
 @pytest.mark.slow

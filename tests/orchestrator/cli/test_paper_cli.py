@@ -75,26 +75,6 @@ def test_a_store_without_the_papers_models_is_told_once(tmp_path: Path) -> None:
     assert "Table 6" in sweep("paper", "--store", "store", "--json", cwd=tmp_path).stdout
 
 
-def test_a_store_with_one_of_the_papers_models_is_told_nothing(tmp_path: Path) -> None:
-    store(tmp_path)
-    told = sweep("paper", "--store", "store", cwd=tmp_path)
-    assert (told.returncode, told.stderr) == (0, "")
-    assert "Table 6" in told.stdout
-    mine = store(tmp_path / "other", model="./mine")
-    named = sweep("paper", "--store", "store", "--model", "./mine=bert-base-cased", cwd=mine)
-    assert (named.returncode, named.stderr) == (0, "")
-    assert "paper 90.25" in named.stdout
-
-
-def test_nothing_to_compare_of_a_model_that_is_there(tmp_path: Path) -> None:
-    fake = FakeSweep(tmp_path / "store")
-    fake.cell(model="bert-base-cased", k=0, score=90.0, task="own")
-    fake.publish()
-    told = sweep("paper", "--store", "store", "--table", "1", "--check", cwd=tmp_path)
-    assert told.returncode == 1
-    assert "no score of the paper's models on its tasks" in told.stderr
-
-
 @pytest.mark.parametrize("pair", ["bert", "=bert-base-cased", "mine=", "mine=bort"])
 def test_a_wrong_model(tmp_path: Path, pair: str) -> None:
     store(tmp_path)
@@ -137,9 +117,3 @@ def test_tables_of_statistics(tmp_path: Path, name: str) -> None:
     lines = list(csv.reader(io.StringIO(sweep(*asked, "--format", "csv", cwd=tmp_path).stdout)))
     assert lines[0] == list(rows[0])
     assert len(lines) == 1 + len(rows)
-
-
-def test_a_folder_without_a_store(tmp_path: Path) -> None:
-    told = sweep("paper", "--store", "nowhere", cwd=tmp_path)
-    assert told.returncode != 0
-    assert "no store at" in told.stderr

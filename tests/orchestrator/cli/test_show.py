@@ -40,16 +40,6 @@ def test_what_a_strategy_chooses_by(tmp_path: Path) -> None:
     ]
 
 
-def test_a_greedy_selection(tmp_path: Path) -> None:
-    layers = [{"layer": 1, "value": 0.0}, {"layer": 2, "value": 1.0}]
-    text = shown(tmp_path, measure="greedy", layers=layers, values=[value("score", 2, 0.75, 1)])
-    assert text.splitlines()[2:] == [
-        "layer     step    score",
-        "    1        0         ",
-        "    2        1   0.7500",
-    ]
-
-
 def test_the_measurement_of_a_trained_network(tmp_path: Path) -> None:
     values = [value("accuracy", 0, 0.5), value("f1", 0, None), value("accuracy", 3, 0.625)]
     text = shown(tmp_path, measure="probes", trial_id=TRIAL, values=[*values, value("f1", 3, 1.0)])
@@ -60,12 +50,6 @@ def test_the_measurement_of_a_trained_network(tmp_path: Path) -> None:
         "    0    0.5000        –",
         "    3    0.6250   1.0000",
     ]
-
-
-def test_the_same_layer_of_two_networks_is_one_line(tmp_path: Path) -> None:
-    values = [value("sentence", 1, 0.9, 1), value("sentence", 2, 0.8, 2)]
-    text = shown(tmp_path, measure="similarity", trial_id=TRIAL, values=values)
-    assert text.splitlines()[2:] == ["layer  sentence", "    1    0.9000", "    2    0.8000"]
 
 
 def test_a_matrix(tmp_path: Path) -> None:

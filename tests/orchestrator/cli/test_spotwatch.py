@@ -47,12 +47,6 @@ def test_gcp_gives_half_a_minute(serve: Serve) -> None:
     assert (server.asked, notice.seconds, said) == (3, 30.0, [])
 
 
-def test_gcp_answers_when_the_value_changes(serve: Serve) -> None:
-    server = serve((200, "FALSE"))
-    assert CLOUDS["gcp"].look(server.url, 5.0) is None
-    assert server.queries == ["wait_for_change=true&timeout_sec=5"]
-
-
 @pytest.mark.parametrize(
     ("cloud", "none", "told"),
     [("aws", (404, ""), (200, action(86_400))), ("gcp", (200, "FALSE"), (200, "TRUE"))],
@@ -114,17 +108,6 @@ def test_ray_is_asked_again_until_the_machine_is_gone() -> None:
     assert len(asked) == 3
     assert 29 < asked[2] < asked[0] <= 30
     assert said == ["Ray does not take the notice: the head is away"] * 2
-
-
-def test_after_its_end_nobody_asks() -> None:
-    asked: list[float] = []
-
-    def ask(text: str, left: float) -> None:
-        asked.append(left)
-        raise ConnectionError("no")
-
-    assert not drain(Notice("spot", 0.05), ask, 0.02, lambda line: None)
-    assert asked[-1] == 0.0
 
 
 # -- the command

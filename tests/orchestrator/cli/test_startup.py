@@ -26,7 +26,7 @@ print("pandas of 3:", int(pa.table({"a": [1, 2]}).to_pandas()["a"].sum()), file=
 """
 
 
-@pytest.mark.parametrize("command", ["status", "table tasks", "table speed"])
+@pytest.mark.parametrize("command", ["status", "table tasks"])
 def test_what_is_not_needed_is_not_imported(tmp_path: Path, command: str) -> None:
     fake = FakeSweep(tmp_path / "store")
     fake.curve({0: 90.0})

@@ -11,7 +11,7 @@ import pytest
 
 from lp_sweep.orchestrator.cli.store import states_text
 from lp_sweep.orchestrator.service.store import sweep_states
-from lp_sweep.storage.runs import Announcement, Observer, Presence, Progress
+from lp_sweep.storage.runs import Observer, Presence, Progress
 from tests.support.fake_records import FakeSweep
 
 
@@ -41,26 +41,6 @@ def test_a_run_that_can_not_say_yet(fake: FakeSweep) -> None:
         states = sweep_states(fake.store)
     assert states_text(states).endswith("0 done, 9 left, 0 running")
     assert states.plain()[0]["running"][0]["ends_at"] is None
-
-
-@pytest.mark.parametrize(
-    ("seconds", "moment"),
-    [
-        (None, "2026-01-05T12:00:00+00:00"),
-        (float("nan"), "2026-01-05T12:00:00+00:00"),
-        (1e300, "2026-01-05T12:00:00+00:00"),
-        (60.0, "noon"),
-    ],
-)
-def test_what_is_no_end(seconds: float | None, moment: str) -> None:
-    run = Announcement("r", "s", "h", "m", 1, "p", moment, moment, 1, seconds_left=seconds)
-    assert run.ends_at() is None
-
-
-def test_a_moment_without_a_zone_is_utc() -> None:
-    moment = "2026-01-05T12:00:00"
-    run = Announcement("r", "s", "h", "m", 1, "p", moment, moment, 1, seconds_left=60.0)
-    assert run.ends_at() == dt.datetime(2026, 1, 5, 12, 1, tzinfo=dt.UTC)
 
 
 def test_what_a_later_version_says_beside_is_left_out(fake: FakeSweep) -> None:

@@ -31,6 +31,7 @@ from ray.autoscaler.tags import (
 
 from tests.support import s3server
 
+pytestmark = pytest.mark.slow  # the file itself is golden: test_cluster_files.py
 FILE = Path(__file__).resolve().parents[3] / "cluster.yaml"
 REGION = "us-west-2"
 
@@ -137,46 +138,10 @@ def test_from_outside_nothing_is_open_but_ssh(account: dict[str, Any]) -> None:
     assert [pair["GroupId"] for rule in inside for pair in rule["UserIdGroupPairs"]] == [group]
 
 
-def test_a_group_made_before_keeps_its_rules(account: dict[str, Any]) -> None:
-    """As docs/cluster.md makes one, for a single address."""
-    ec2 = account["ec2"]
-    [vpc] = ec2.describe_vpcs(Filters=[{"Name": "is-default", "Values": ["true"]}])["Vpcs"]
-    made = ec2.create_security_group(GroupName="my-group", Description="x", VpcId=vpc["VpcId"])
-    group = made["GroupId"]
-    for rule in (
-        {
-            "IpProtocol": "tcp",
-            "FromPort": 22,
-            "ToPort": 22,
-            "IpRanges": [{"CidrIp": "192.0.2.7/32"}],
-        },
-        {"IpProtocol": "-1", "UserIdGroupPairs": [{"GroupId": group}]},
-    ):
-        ec2.authorize_security_group_ingress(GroupId=group, IpPermissions=[rule])
-
-    def named(content: dict[str, Any]) -> None:
-        content["provider"]["security_group"] = {"GroupName": "my-group"}
-
-    [machine] = start(up_to_the_cloud(named), "head", ec2)
-    assert [entry["GroupId"] for entry in machine["SecurityGroups"]] == [group]
-    [told] = ec2.describe_security_groups(GroupIds=[group])["SecurityGroups"]
-    addresses = [each["CidrIp"] for rule in told["IpPermissions"] for each in rule["IpRanges"]]
-    assert addresses == ["192.0.2.7/32"]
-
-
 def test_ray_makes_no_role_of_its_own(account: dict[str, Any]) -> None:
     """Its own may do everything in EC2 and S3."""
     up_to_the_cloud()
     assert account["iam"].list_roles()["Roles"] == []
-
-
-@pytest.mark.slow  # Ray asks for every instance type that there is
-def test_sizes_that_ray_looks_up_leave_those_of_the_file(account: dict[str, Any]) -> None:
-    config = AWSNodeProvider.fillout_available_node_types_resources(up_to_the_cloud())
-    kinds = {name: kind["resources"] for name, kind in config["available_node_types"].items()}
-    kinds["gpu"].pop("memory")
-    assert kinds["head"] == {"CPU": 0}
-    assert kinds["gpu"] == {"CPU": 4, "GPU": 1, "accelerator_type:A10G": 1}
 
 
 def test_the_policies_of_the_docs_are_ones(account: dict[str, Any]) -> None:

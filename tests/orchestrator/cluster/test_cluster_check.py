@@ -17,7 +17,7 @@ from lp_sweep.orchestrator.engine.connection import found_by
 from lp_sweep.orchestrator.inputs.gpumemory import GpuInfo
 from lp_sweep.orchestrator.inputs.nodes import Input, Look, Node, node_findings
 from lp_sweep.orchestrator.inputs.room import Probe, probed, unseen
-from lp_sweep.orchestrator.service.clustercheck import clock_off, missing_machines
+from lp_sweep.orchestrator.service.clustercheck import missing_machines
 from lp_sweep.storage.errors import StoreError
 from lp_sweep.storage.store import Store
 from tests.support.hubworld import MODEL, World, served
@@ -107,12 +107,6 @@ def test_a_node_that_says_nothing() -> None:
     assert finding.what == "lp_sweep"
     warned, silence = node_findings(node(silent=True, error="x", versions={"torch": "2.1"}), OWN)
     assert (warned.what, silence.what, silence.blocks) == ("torch", "answer", True)
-
-
-def test_a_clock_is_off_by_what_no_delay_explains() -> None:
-    assert clock_off(100.0, 103.0, 107.0) == 0.0
-    assert clock_off(100.0, 117.0, 107.0) == 10.0
-    assert clock_off(100.0, 90.0, 107.0) == -10.0
 
 
 def nodes(*workers: str) -> list[dict[str, Any]]:
@@ -227,12 +221,6 @@ def test_without_a_cluster_it_says_where_to_go(tmp_path: Path) -> None:
     done = lp_sweep("cluster", "check", "--address", "http://127.0.0.1:8265", cwd=tmp_path)
     assert done.returncode == 4
     assert "is a cluster's job server" in done.stderr
-
-
-def test_a_mistake_of_the_sweep_file_comes_first(tmp_path: Path) -> None:
-    (tmp_path / "sweep.yaml").write_text("name: x\n", encoding="utf-8")
-    done = lp_sweep("cluster", "check", "sweep.yaml", "--address", "127.0.0.1:1", cwd=tmp_path)
-    assert done.returncode == 2
 
 
 @pytest.mark.parametrize(

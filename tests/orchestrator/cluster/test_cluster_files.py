@@ -14,7 +14,6 @@ import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 from ray.autoscaler._private.command_runner import _with_interactive
-from ray.util.accelerators import accelerators
 from typer.testing import CliRunner
 
 from lp_sweep.orchestrator.cli.__main__ import app
@@ -204,31 +203,6 @@ def in_shell_of_ray(command: str, home: Path) -> str:
     return done.stdout
 
 
-def test_every_package_has_a_version_and_no_registry_a_name() -> None:
-    for provider in ("aws", "gcp", "onprem"):
-        commands = yaml.safe_load(text_of(provider=provider))["setup_commands"]
-        [install] = [command for command in commands if "uv pip install" in command]
-        wheel, *packages = shlex.split(install)[8:]
-        assert wheel.endswith(f"lp_sweep-{pins()['lp-sweep']}-py3-none-any.whl[cluster]")
-        assert all("==" in package for package in packages), packages
-        assert f"ray[default]=={pins()['ray']}" in packages
-        assert "://" not in "".join(commands).replace("s3://", "")
-
-
-def test_a_head_in_the_cloud_runs_no_trial() -> None:
-    for provider in ("aws", "gcp"):
-        file = yaml.safe_load(text_of(provider=provider))
-        assert file["available_node_types"]["head"]["resources"] == {"CPU": 0}
-        assert "--num-cpus=0" in file["head_start_ray_commands"][-1]
-    pods = yaml.safe_load(text_of(provider="kuberay"))
-    assert pods["spec"]["headGroupSpec"]["rayStartParams"] == {"num-cpus": "0"}
-
-
-def test_a_gpu_has_the_name_that_ray_gives_it() -> None:
-    names = {name for name in vars(accelerators).values() if isinstance(name, str)}
-    assert {gpu.upper() for gpu in (*AWS, *GCP)} <= names
-
-
 def test_a_machine_has_what_amazon_says_of_it() -> None:
     import gzip
 
@@ -253,11 +227,7 @@ def test_a_machine_has_what_amazon_says_of_it() -> None:
         ("aws --gpu-type v100", "v100 can't be used: torch's wheels"),
         ("gcp --max-price 0.6", "--max-price is for aws, and not for gcp."),
         ("aws --max-price 0.6 --on-demand", "not with --on-demand"),
-        ("aws --max-price nan", "--max-price is nan: give money per hour"),
         ("aws --price gpu:0.6", "--price is 'gpu:0.6': give a kind"),
-        ("aws --price cpu=1", "the kinds are head, gpu"),
-        ("aws --region no", "--region is 'no': give a region"),
-        ("aws --gpus 0", "--gpus is 0: give 1 or more"),
         ("aws --name Lab_2", "--name is 'Lab_2': give small letters"),
         ("onprem", "onprem needs --head-ip"),
         ("onprem --head-ip $(id) --worker-ips a", r"--head-ip is '\$\(id\)'"),

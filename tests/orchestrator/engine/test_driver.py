@@ -6,7 +6,6 @@ import contextlib
 import json
 import os
 import pty
-import re
 import subprocess
 from pathlib import Path
 
@@ -44,12 +43,6 @@ def test_every_cell_is_done(finished: Path) -> None:
     assert len(store.names("profiles")) == 1
 
 
-def test_shared_networks_are_trained_once(finished: Path) -> None:
-    made = [cell for cell in cells(finished) if cell["trial_id"]]
-    networks = {(tuple(cell["kept_layers"]), cell["seed"]) for cell in made}
-    assert len(Store(finished / "lp-sweep-store").names("trials")) == len(networks) < len(made)
-
-
 def test_a_finished_sweep_is_a_no_op(finished: Path) -> None:
     store = Store(finished / "lp-sweep-store")
     before = {name: record_path(store, name).stat().st_mtime for name in store.names("trials")}
@@ -83,23 +76,6 @@ def test_tables_and_sql_of_a_real_run(finished: Path) -> None:
     assert all(row["off"] < 1e-9 for row in json.loads(predicted.stdout))
 
 
-def test_workers_are_reused(finished: Path) -> None:
-    """More trials than slots, and no more worker processes than slots did them."""
-    store = Store(finished / "lp-sweep-store")
-    records = store.read_all("trials").rows.to_pylist()
-    slots = max(1, os.cpu_count() or 1)
-    # a fresh process takes seconds to import torch: between trials of a reused one nothing does
-    assert len(records) > slots
-    starts = sorted(record["started_at"] for record in records)
-    ends = sorted(record["ended_at"] for record in records)
-    gaps = [
-        (start - max(end for end in ends if end <= start)).total_seconds()
-        for start in starts[slots:]
-        if any(end <= start for end in ends)
-    ]
-    assert sorted(gaps)[len(gaps) // 2] < 2
-
-
 @pytest.mark.slow
 def test_a_cluster_is_joined_and_runs_one_trial_per_gpu(tmp_path: Path) -> None:
     """Two nodes, the head without a GPU, the other with two (fake) ones: two slots there."""
@@ -114,14 +90,6 @@ def test_a_cluster_is_joined_and_runs_one_trial_per_gpu(tmp_path: Path) -> None:
         cluster.shutdown()
     assert "4 to do on 2 slots" in done.stderr
     assert "4 done in this run" in done.stderr
-
-
-@pytest.mark.slow
-def test_an_address_without_a_cluster_is_a_preflight_error(tmp_path: Path) -> None:
-    save_world(tmp_path)
-    done = run("run", "sweep.yaml", "--address", "127.0.0.1:1", cwd=tmp_path, code=4)
-    assert re.search(r"no Ray at 127.0.0.1:1: .*refused\. Check --address", done.stderr)
-    assert "Check --address or RAY_ADDRESS" in done.stderr
 
 
 @pytest.mark.slow

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from lp_sweep.storage.store import Store
-from tests.support.faults import assert_equal, records, sweep, wait_for
+from tests.support.faults import assert_equal, sweep, wait_for
 from tests.support.program import command
 from tests.support.s3proxy import breaking_proxy
 from tests.support.s3server import BUCKET, Server, running_server
@@ -142,22 +142,6 @@ def test_torn_and_foreign_files_are_named_and_done_again(world: Path, tmp_path: 
     assert "2 done in this run" in run.text()
     (store / "trials" / "notes.parquet").unlink()
     assert_equal(Store(store), Store(world / "undisturbed"))
-
-
-@pytest.mark.slow
-def test_two_sweeps_share_the_trials_of_a_store(world: Path, tmp_path: Path) -> None:
-    store = tmp_path / "store"
-    with sweep(world, "sweep.yaml", "--store", store) as run:
-        assert run.wait() == 0, run.text()
-    text = (world / "sweep.yaml").read_text(encoding="utf-8")
-    other = world / "other.yaml"
-    other.write_text(text.replace("name: toy", "name: another").replace("- 1\n- 2", "- 2\n- 3"))
-    before = records(Store(store))
-    with sweep(world, "other.yaml", "--store", store) as run:
-        assert run.wait() == 0, run.text()
-    assert "4 done in this run" in run.text()
-    assert before.items() <= records(Store(store)).items()
-    assert Store(store).names("sweeps") == {"toy", "another"}
 
 
 @pytest.mark.slow

@@ -16,6 +16,7 @@ import pytest
 from lp_sweep import Sweep
 from lp_sweep.storage.errors import SpecError
 from lp_sweep.storage.store import Store
+from tests.support.program import sweep
 from tests.support.toyworld import RECIPE, save_world
 
 SHORT = RECIPE | {"epochs": 1}
@@ -86,7 +87,7 @@ def test_without_ray_a_run_names_inline(tmp_path: Path) -> None:
 )
 def test_what_needs_a_cluster_is_refused(tmp_path: Path, words: list[str], option: str) -> None:
     save_world(tmp_path)
-    done = lp_sweep(tmp_path, "run", "sweep.yaml", "--inline", *words)
+    done = sweep("run", "sweep.yaml", "--inline", *words, cwd=tmp_path)
     assert done.returncode == 2
     assert re.search(f"--inline.*{option}", done.stderr)
 
@@ -96,15 +97,16 @@ def test_what_a_shell_says_of_all_runs_gives_way(
 ) -> None:
     save_world(tmp_path, recipe=SHORT, strategies=[{"name": "top", "k": [0]}])
     monkeypatch.setenv("RAY_ADDRESS", "10.0.0.1:6379")
-    monkeypatch.setenv("LP_SWEEP_CLUSTER", "./no-such.yaml")
-    monkeypatch.setenv("LP_SWEEP_MAX_COST", "3.0")
-    done = lp_sweep(tmp_path, "run", "sweep.yaml", "--inline", "--fail-fast", "--max-hours", "0")
+    cache = {"LP_SWEEP_CACHE_DIR": str(tmp_path / "cache")}
+    env = cache | {"LP_SWEEP_CLUSTER": "./no-such.yaml", "LP_SWEEP_MAX_COST": "3.0"}
+    words = ("run", "sweep.yaml", "--inline")
+    done = sweep(*words, "--fail-fast", "--max-hours", "0", cwd=tmp_path, env=env)
     assert done.returncode == 3, done.stderr
     again = re.search(r"Go on: (.*)", done.stderr)
     assert again
     assert "--inline" in again[1]
     assert not re.search("--(address|cluster|max-cost)", again[1])
-    assert lp_sweep(tmp_path, "run", "sweep.yaml", "--inline").returncode == 0
+    assert sweep(*words, cwd=tmp_path, env=env).returncode == 0
 
 
 def test_breakpoint_in_a_trial_opens_the_debugger(tmp_path: Path) -> None:
@@ -123,21 +125,25 @@ def test_breakpoint_in_a_trial_opens_the_debugger(tmp_path: Path) -> None:
 
 def test_from_python(tmp_path: Path) -> None:
     save_world(tmp_path, recipe=SHORT | {"learning_rate": 1e30}, seeds=[1, 2])
-    sweep = Sweep.from_yaml(tmp_path / "sweep.yaml", "k=0", store=tmp_path / "store")
+    made = Sweep.from_yaml(tmp_path / "sweep.yaml", "k=0", store=tmp_path / "store")
     with pytest.raises(SpecError, match=r"--inline.*--address"):
-        sweep.run(inline=True, address="auto")
-    run = sweep.run(inline=True, fail_fast=True, cache_dir=tmp_path / "cache")
+        made.run(inline=True, address="auto")
+    run = made.run(inline=True, fail_fast=True, cache_dir=tmp_path / "cache")
     assert (run.done, run.stopped_by, run.exit_code) == (0, "failures", 1)
     assert list(run.failed.values()) == ["diverged"]
-    run = sweep.run(inline=True, cache_dir=tmp_path / "cache")  # the one is left alone
+    run = made.run(inline=True, cache_dir=tmp_path / "cache")  # the one is left alone
     assert (len(run.failed), run.stopped_by, run.exit_code) == (1, None, 1)
-    again = sweep.retry(error_type="diverged", inline=True, cache_dir=tmp_path / "cache")
+    again = made.retry(error_type="diverged", inline=True, cache_dir=tmp_path / "cache")
     assert (len(again.failed), again.exit_code) == (2, 1)
     assert len(Store(tmp_path / "store").names("attempts")) == 4
 
 
 @pytest.mark.parametrize(
-    ("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 3)], ids=["ctrl-c", "terminated"]
+    ("number", "code"),
+    [
+        pytest.param(signal.SIGINT, 130, id="ctrl-c"),
+        pytest.param(signal.SIGTERM, 3, id="terminated", marks=pytest.mark.slow),
+    ],
 )
 def test_an_interrupted_sweep_goes_on(tmp_path: Path, number: signal.Signals, code: int) -> None:
     save_world(tmp_path, seeds=[1, 2], recipe=RECIPE | {"epochs": 400}, checkpoint_every="1s")

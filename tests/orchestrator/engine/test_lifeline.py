@@ -89,16 +89,6 @@ def test_a_ray_that_is_the_users_stays(
     assert before == dict(os.environ)
 
 
-def test_where_nobody_listens_nothing_is_shut_down(monkeypatch: pytest.MonkeyPatch) -> None:
-    import ray
-
-    calls: list[str] = []
-    monkeypatch.setattr(ray, "shutdown", lambda: calls.append("shutdown"))
-    with pytest.raises(PreflightError, match=r"127\.0\.0\.1:1: "), connection("127.0.0.1:1"):
-        pass
-    assert not calls
-
-
 def test_a_connection_leaves_the_process_as_it_was(monkeypatch: pytest.MonkeyPatch) -> None:
     import ray
     from ray._private import worker
@@ -144,21 +134,6 @@ def test_bookkeeping_is_not_cut_in_two() -> None:
         life._interrupt(0, frames("ray.tune"))
 
 
-def test_bookkeeping_that_lasts_does_not_end_the_process(monkeypatch: pytest.MonkeyPatch) -> None:
-    given_up: list[str] = []
-    monkeypatch.setattr(lifeline, "_LEAVE_SECONDS", 0.6)
-    monkeypatch.setattr(lifeline, "_LOOK_SECONDS", 0.01)
-    monkeypatch.setattr(lifeline, "_give_up", given_up.append)
-    monkeypatch.setattr(lifeline, "_BOOKS", (__name__,))
-    life = bare_lifeline()
-    monkeypatch.setattr(life, "_dead", lambda: "gone")
-    with life.watched():
-        end = time.monotonic() + 1.6
-        while time.monotonic() < end:
-            time.sleep(0.05)
-    assert not given_up
-
-
 def test_a_signal_at_the_end_of_the_watch_does_not_outlive_it() -> None:
     """The thread of one Ray must not reach the next."""
 
@@ -179,13 +154,6 @@ def test_a_signal_at_the_end_of_the_watch_does_not_outlive_it() -> None:
     finally:
         threading.Event.set(life._over)
         signal.signal(signal.SIGURG, before)
-
-
-def test_a_signal_of_an_earlier_ray_is_ignored() -> None:
-    try:
-        bare_lifeline()._interrupt(0, frames("ray.tune"))
-    except lifeline.RayLost:  # which would end pytest
-        pytest.fail("it was taken for this one's")
 
 
 @contextmanager
@@ -213,36 +181,6 @@ def test_time_in_which_nobody_looked_is_no_silence(monkeypatch: pytest.MonkeyPat
         life._head = SimpleNamespace(check_alive=lambda nodes, timeout: 1 // 0)
         now.seconds += 6
         assert not life._silent()
-
-
-def test_a_look_at_a_silent_head_ends(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(lifeline, "_ANSWER_SECONDS", 0.1)
-    life, silent = bare_lifeline(), threading.Event()
-    life._head = SimpleNamespace(check_alive=lambda nodes, timeout: silent.wait(3))
-    began = time.monotonic()
-    assert not life._silent()
-    silent.set()
-    assert time.monotonic() - began < 2
-
-
-def test_time_in_which_nobody_looked_is_no_stop(monkeypatch: pytest.MonkeyPatch) -> None:
-    state = psutil.STATUS_STOPPED
-    process = SimpleNamespace(pid=7, name=lambda: "raylet", status=lambda: state)
-    with clock(monkeypatch) as now:
-        life = bare_lifeline()
-        life._daemons = [(process, lifeline.Spell())]
-        assert not life._dead()
-        now.seconds += 3600
-        assert not life._dead()
-        now.seconds += 6
-        state = psutil.STATUS_SLEEPING
-        assert not life._dead()
-        state = psutil.STATUS_STOPPED
-        looks = 0
-        while not (why := life._dead()):
-            now.seconds, looks = now.seconds + 1, looks + 1
-        assert "stopped" in why
-        assert lifeline.STOPPED_SECONDS < looks < lifeline.STOPPED_SECONDS + 3
 
 
 def test_daemons_are_alive_and_of_this_ray(tmp_path: Path) -> None:

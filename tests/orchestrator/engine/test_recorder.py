@@ -39,26 +39,22 @@ def asked(file: Path, *runs: str) -> dict[int, set[str]]:
     return told
 
 
-def test_a_part_that_the_file_does_not_ask_for_is_known(file: Path) -> None:
-    assert asked(file, "", "seed=4") == {42: {""}, 43: {""}, 4: {"seed=4"}}
-
-
-def test_a_part_of_what_the_whole_asks_for_is_the_wholes(file: Path) -> None:
-    assert asked(file, "", "seed=43") == {42: {""}, 43: {""}}
-
-
-def test_of_two_parts_the_last_one_counts(file: Path) -> None:
-    assert asked(file, "seed=4", "seed=4,5") == {4: {"seed=4,5"}, 5: {"seed=4,5"}}
-
-
-def test_other_trials_are_the_later_runs(file: Path) -> None:
-    """`seed=43` alone means the file's own recipe."""
-    told = asked(file, "recipe.epochs=1", "seed=43")
-    assert told == {42: {"recipe.epochs=1"}, 43: {"seed=43"}}
-
-
-def test_a_run_of_the_whole_lists_its_own_cells(file: Path) -> None:
-    assert asked(file, "seed=4", "") == {42: {""}, 43: {""}}
+@pytest.mark.parametrize(
+    ("runs", "told"),
+    [
+        pytest.param(["", "seed=4"], {42: "", 43: "", 4: "seed=4"}, id="a part of its own"),
+        pytest.param(["", "seed=43"], {42: "", 43: ""}, id="a part of the whole"),
+        pytest.param(["seed=4", "seed=4,5"], {4: "seed=4,5", 5: "seed=4,5"}, id="the last part"),
+        pytest.param(["seed=4", ""], {42: "", 43: ""}, id="the whole lists its own cells"),
+        pytest.param(
+            ["recipe.epochs=1", "seed=43"],  # which alone means the file's own recipe
+            {42: "recipe.epochs=1", 43: "seed=43"},
+            id="other trials are the later run's",
+        ),
+    ],
+)
+def test_whose_run_asked_for_a_cell(file: Path, runs: list[str], told: dict[int, str]) -> None:
+    assert asked(file, *runs) == {seed: {words} for seed, words in told.items()}
 
 
 # -- what a run of a part leaves listed

@@ -10,7 +10,6 @@ import pytest
 
 from lp_sweep.orchestrator.engine.course import Nodes
 from lp_sweep.orchestrator.engine.others import Claims
-from lp_sweep.orchestrator.engine.runoptions import RunOptions
 from lp_sweep.orchestrator.engine.workqueue import WorkQueue
 from lp_sweep.orchestrator.estimate.estimate import Rates
 from lp_sweep.orchestrator.plan.plan import Plan
@@ -19,6 +18,7 @@ from lp_sweep.storage import runs
 from lp_sweep.storage.errors import SpecError, StoreError
 from lp_sweep.storage.runs import Observer, Presence, Progress
 from lp_sweep.storage.store import Store
+from tests.support.courses import taken
 from tests.support.sweepfiles import make_inputs, planned
 
 CPU = Rates([], gpu=False)
@@ -55,8 +55,7 @@ def with_failures(plan: Plan, *types: str) -> dict[str, str]:
 @pytest.mark.parametrize("error_type", list(POLICIES))
 def test_a_lost_piece_comes_back_as_often_as_its_type_allows(make: Make, error_type: str) -> None:
     queue = make()
-    work = queue.take()
-    assert work
+    work = taken(queue)
     for _ in range(POLICIES[error_type].retries):
         assert queue.lost(work.id, error_type)
         assert queue.failed == {}
@@ -68,8 +67,7 @@ def test_a_lost_piece_comes_back_as_often_as_its_type_allows(make: Make, error_t
 
 def test_a_preemption_takes_no_try_from_another_type(make: Make) -> None:
     queue = make()
-    work = queue.take()
-    assert work
+    work = taken(queue)
     for _ in range(POLICIES["preempted"].retries):
         assert queue.lost(work.id, "preempted")
         queue.take()
@@ -78,8 +76,7 @@ def test_a_preemption_takes_no_try_from_another_type(make: Make) -> None:
 
 def test_running_out_of_host_memory_starts_with_a_smaller_micro_batch(make: Make) -> None:
     queue = make()
-    work = queue.take()
-    assert work
+    work = taken(queue)
     assert queue.halvings(work.id) == 0
     queue.lost(work.id, "out_of_memory")
     assert queue.halvings(work.id) == 1
@@ -87,8 +84,7 @@ def test_running_out_of_host_memory_starts_with_a_smaller_micro_batch(make: Make
 
 def test_a_spooled_record_stops_the_queue(make: Make) -> None:
     queue = make()
-    work = queue.take()
-    assert work
+    work = taken(queue)
     queue.not_stored(work.id, "disk full", spooled=True)
     assert queue.take() is None
     assert not queue.open
@@ -137,13 +133,6 @@ def test_retry_says_what_can_be_tried_again(plan: Plan) -> None:
     plan.known = plan.known._replace(trials={pending})
     with pytest.raises(SpecError, match="has not failed: it is done"):
         retry_selection(None, [pending], plan)
-
-
-def test_limits() -> None:
-    assert not RunOptions().too_many(1000)
-    assert RunOptions(fail_fast=True).too_many(1)
-    assert not RunOptions(fail_fast=True).too_many(0)
-    assert [RunOptions(max_failures=3).too_many(n) for n in (2, 3, 4)] == [False, True, True]
 
 
 # -- a node that is to blame
@@ -200,8 +189,7 @@ def test_what_failed_on_a_bad_node_is_tried_again(make: Make) -> None:
     queue = make()
     ids = []
     for _ in range(2):
-        work = queue.take()
-        assert work
+        work = taken(queue)
         ids.append(work.id)
         queue.ended(work.id, "bug")
     queue.again(ids)
@@ -304,7 +292,6 @@ def test_the_work_of_a_killed_run_is_taken_over(make: Make, store: Store, plan: 
         dead = presence(store)
         dead._me = dead._me._replace(pid=2**22 + 1)  # no such process
         queue = make(claims=dead)
-        held = queue.take()
-        assert held
+        taken(queue)
         mine = make(claims=one)
         assert {work.id for work in iter(mine.take, None)} == set(plan.trials)

@@ -92,28 +92,6 @@ def test_what_says_nothing_is_left_out_and_counted(fake: FakeSweep) -> None:
     assert any(note.startswith("Left out: 2 trials") for note in found.notes)
 
 
-def test_an_older_record_counts_once(fake: FakeSweep) -> None:
-    """It does not say how it computed."""
-    done(fake, "rte", 0, 50, compute=None, precision=None)
-    fake.publish()
-    assert audit(fake.store, "demo").table.long.to_pylist()[-1]["trials"] == 37
-
-
-def test_each_device_is_estimated_from_its_own(fake: FakeSweep) -> None:
-    for seed in SEEDS:
-        done(fake, "rte", 0, 100 + seed, device_name="A10", seconds_total=2000.0 + seed)
-    fake.publish()
-    rows = audit(fake.store, "demo").table.long.to_pylist()
-    assert all(0.8 < row["ratio"] < 1.5 for row in rows)
-
-
-def test_a_sweep_without_records(tmp_path: Path) -> None:
-    fake = FakeSweep(tmp_path / "store")
-    fake.cell(k=0)
-    fake.publish()
-    assert audit(fake.store, "demo").table.rows == ()
-
-
 def test_an_unknown_sweep(fake: FakeSweep) -> None:
     with pytest.raises(SpecError, match=r"no sweep named 'nightly' in .*It has: demo"):
         audit(fake.store, "nightly")
@@ -133,8 +111,3 @@ def test_as_a_command(fake: FakeSweep) -> None:
     rows = list(csv.DictReader(io.StringIO(said("--format", "csv"))))
     assert [row["trials"] for row in rows] == ["18", "18", "36"]
     assert said("--format", "markdown").count("|") > 30
-
-
-def test_a_format_is_of_the_audit_alone() -> None:
-    with pytest.raises(SpecError, match="--format is for --audit"):
-        CliRunner().invoke(app, ["plan", "--format", "csv"], catch_exceptions=False)

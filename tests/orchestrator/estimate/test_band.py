@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from lp_sweep.orchestrator.estimate.estimate import Kind, Rates
-from lp_sweep.orchestrator.estimate.pace import Eta, Pace, duration
+from lp_sweep.orchestrator.estimate.pace import Pace, duration
 from lp_sweep.orchestrator.estimate.timings import Span
 
 RTE, QQP = Kind(60.0, ("bert", "rte")), Kind(900.0, ("bert", "qqp"))
@@ -59,12 +59,6 @@ def test_another_task_is_less_sure() -> None:
     assert other.high / other.low > 2 * same.high / same.low  # type: ignore[operator]
 
 
-def test_nothing_that_can_begin_yet() -> None:
-    found = pace(2.0, measured=False).scale(RATES, {})
-    assert found is not None
-    assert found.expected == pytest.approx(2.0)
-
-
 @pytest.mark.parametrize(("ended", "left"), [(2, 60), (10, 60), (40, 10)])
 def test_most_bands_hold(ended: int, left: int) -> None:
     """What is left takes a total within the band, on a device that no rate has foreseen."""
@@ -76,18 +70,6 @@ def test_most_bands_hold(ended: int, left: int) -> None:
         return bool((told.low or 0) <= took[ended:].mean() <= (told.high or 0))
 
     assert sum(held() for _ in range(200)) / 200 >= 0.8
-
-
-@pytest.mark.parametrize(
-    ("eta", "text"),
-    [
-        (Eta(), "--"),
-        (Eta(61.0), "1:01"),
-        (Eta(3903.0, 3012.0, 5060.0), "1:05:03 (50:12 to 1:24:20)"),
-    ],
-)
-def test_in_words(eta: Eta, text: str) -> None:
-    assert eta.text() == text
 
 
 @pytest.mark.parametrize(

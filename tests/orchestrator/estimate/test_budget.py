@@ -64,13 +64,6 @@ def test_hours_are_those_of_the_clock(clock: Clock) -> None:
     assert budget.used().sentence() == "2.00 hours"
 
 
-def test_without_a_limit_nothing_is_reached(clock: Clock, file: ClusterFile) -> None:
-    budget = Budget(file=file, now=clock)
-    budget.watch(lambda: [head()])
-    clock.after(1000)
-    assert budget.reached() is None
-
-
 def test_money_is_machines_times_hours_times_price(clock: Clock, file: ClusterFile) -> None:
     there = [head(), machine(32, 4)]
     budget = Budget(max_cost=12.0, file=file, now=clock)
@@ -88,17 +81,6 @@ def test_money_is_machines_times_hours_times_price(clock: Clock, file: ClusterFi
     assert used.machine_hours == pytest.approx({"head": 4.0, "big": 2.0, "small": 2.0})
     assert used.cost == pytest.approx(4 * 0.5 + 2 * 4.0 + 2 * 1.0)
     assert used.sentence() == "5.00 hours, 12.00 for 4.0 h of head, 2.0 h of big, 2.0 h of small"
-
-
-def test_the_machines_are_not_asked_at_every_turn(clock: Clock, file: ClusterFile) -> None:
-    looks = []
-    budget = Budget(max_cost=1e9, file=file, now=clock)
-    budget.watch(lambda: looks.append(1) or [head()])  # type: ignore[func-returns-value]
-    for _ in range(100):
-        clock.seconds += 0.1
-        budget.reached()
-    assert len(looks) == 1 + 10 / 5
-    assert budget.used().machine_hours == pytest.approx({"head": 10 / 3600}, rel=0.01)
 
 
 @pytest.mark.parametrize(
@@ -150,25 +132,6 @@ def test_what_runs_has_half_a_minute(queue: WorkQueue, clock: Clock, tmp_path: P
         searcher.suggest("2")
 
 
-def test_what_ends_in_it_is_done(queue: WorkQueue, clock: Clock, tmp_path: Path) -> None:
-    budget = Budget(max_hours=1.0, now=clock)
-    stop = BudgetStop(queue, budget, tmp_path, lambda *arguments: None, now=clock)
-    work = queue.take()
-    assert work
-    clock.after(1)
-    assert not stop.reached()
-    queue.ended(work.id, None)
-    assert stop.reached()
-    assert queue.done == {work.id}
-
-
-def test_without_a_budget_a_run_goes_on(queue: WorkQueue, clock: Clock, tmp_path: Path) -> None:
-    stop = BudgetStop(queue, Budget(now=clock), tmp_path, lambda *arguments: None, now=clock)
-    clock.after(10_000)
-    assert not stop.reached()
-    assert queue.open
-
-
 # -- on the command line
 
 
@@ -217,13 +180,6 @@ def test_a_limit_of_cost_needs_prices(
     assert done.returncode == 2
     assert f"--max-cost needs prices, but {told}" in done.stderr.replace(f"{world}/home/", "")
     assert "`metadata: {price_per_hour: {head: 0.19, gpu: 0.60}}`" in done.stderr
-
-
-def test_what_is_no_number_is_no_limit(world: Path) -> None:
-    """It would never be reached."""
-    done = sweep("run", "--data-dir", "glue", cwd=world, env={"LP_SWEEP_MAX_HOURS": "nan"})
-    assert done.returncode == 2
-    assert "Invalid value for '--max-hours' (env var: 'LP_SWEEP_MAX_HOURS')" in done.stderr
 
 
 def test_a_price_of_nothing_is_a_price(clock: Clock, tmp_path: Path) -> None:

@@ -70,24 +70,6 @@ def test_no_cluster_ends_before_the_longest_trial(tmp_path: Path) -> None:
     assert costs(tmp_path, 0.0, 0.0).price == Span(0.0, 0.0, 0.0)
 
 
-def test_while_a_speed_is_measured_the_other_machines_rest(tmp_path: Path) -> None:
-    assert costs(tmp_path, 40.0, 1.0, alone=10.0).hours.expected == 3.0 + 10.0
-
-
-@pytest.mark.parametrize(
-    ("prices", "unpriced"),
-    [
-        pytest.param(None, ("head", "big", "small"), id="none"),
-        pytest.param({"big": 4.0}, ("head", "small"), id="some"),
-    ],
-)
-def test_a_price_that_is_not_said_is_not_guessed(
-    tmp_path: Path, prices: Any, unpriced: tuple[str, ...]
-) -> None:
-    found = costs(tmp_path, 40.0, 1.0, prices)
-    assert (found.per_hour, found.price, found.unpriced) == (None, None, unpriced)
-
-
 # -- on the command line
 
 
@@ -179,9 +161,3 @@ def test_a_cluster_of_cpus(world: Path) -> None:
     told = json.loads(plan(world, "--json").stdout)
     assert (told["estimate"]["on_gpu"], told["cluster"]["same_device"]) == (False, True)
     assert (told["cluster"]["slots"], told["cluster"]["price_per_hour"]) == (24, pytest.approx(0.7))
-
-
-def test_a_cluster_file_that_is_not_there(world: Path) -> None:
-    done = plan(world)
-    assert done.returncode == 2
-    assert "no cluster file cluster.yaml" in done.stderr

@@ -83,14 +83,6 @@ def test_the_stores_own_timings_replace_the_rule_of_thumb(plan: Plan) -> None:
     assert rule.high_hours / rule.low_hours > hours.high_hours / hours.low_hours
 
 
-def test_more_layers_take_longer_whatever_the_timings(plan: Plan) -> None:
-    full = full_network(plan)
-    pruned = next(work for work in plan.trials.values() if len(work.trial.kept_layers) == 2)
-    for rows in ([], [record(pruned)], [record(full, seconds_total=1.0)]):
-        rates = Rates(rows, plan.sweep.recipe, gpu=False)
-        assert rates.seconds(full) > rates.seconds(pruned)
-
-
 @pytest.mark.parametrize(
     "changes",
     [
@@ -145,19 +137,6 @@ def test_an_older_record_says_nothing_of_tokens(plan: Plan) -> None:
     assert lengths.of("m", "d", 128, "mood") == 64
     assert lengths.of("m", "d", 32, "rte") == 32  # truncated
     assert Rates(records, plan.sweep.recipe).seconds(work) == pytest.approx(60)
-
-
-def test_tokens_are_the_pairs_own_or_the_tasks(plan: Plan) -> None:
-    work = full_network(plan)
-    rows = [
-        record(work, model_fingerprint="a", train_tokens=9 * work.task.train_rows),
-        record(work, model_fingerprint="b", train_tokens=7 * work.task.train_rows),
-    ]
-    lengths = MeanLengths(timing_columns(rows))
-    data = work.task.fingerprint
-    assert [lengths.of(model, data, 32, "mood") for model in "ab"] == [9, 7]
-    assert lengths.of("never seen", data, 32, "mood") in (9, 7)
-    assert lengths.of("a", data, 64, "mood") == 64
 
 
 @pytest.mark.parametrize("procedure", ["direct", "iterative"])

@@ -18,7 +18,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 import yaml
-from huggingface_hub import ModelCard, metadata_load
+from huggingface_hub import ModelCard
 
 from lp_sweep import open_store
 from lp_sweep.analysis.notes import untaught_network
@@ -31,8 +31,9 @@ from lp_sweep.orchestrator.engine.recorder import Recorder
 from lp_sweep.orchestrator.export import trialfolder
 from lp_sweep.orchestrator.export.card import Base, Facts, Speed, trial_card
 from lp_sweep.orchestrator.export.folder import check_free, staged
-from lp_sweep.orchestrator.export.network import check_same, kept_instead
+from lp_sweep.orchestrator.export.network import kept_instead
 from lp_sweep.orchestrator.export.places import hub_source, spec_of
+from lp_sweep.orchestrator.export.trialfolder import Exported
 from lp_sweep.orchestrator.inputs.resolve import resolve
 from lp_sweep.orchestrator.mirrors.copying import run_of_record
 from lp_sweep.orchestrator.plan.known import Known
@@ -54,7 +55,7 @@ from tests.support.exportworld import (
     make_world,
     swap_layers,
 )
-from tests.support.families import FAMILIES, NAMES, save_pretrained
+from tests.support.families import FAMILIES, daily, save_pretrained
 from tests.support.program import sweep
 from tests.support.tiny import tiny_tokenizer
 from tests.support.toyworld import WORDS, jobs, save_world
@@ -80,6 +81,15 @@ def world(made: World, monkeypatch: pytest.MonkeyPatch) -> World:
     """The folder is loaded by the same program as always, in this process."""
     in_this_process(monkeypatch)
     return made
+
+
+@pytest.fixture(scope="module")
+def exported(made: World, tmp_path_factory: pytest.TempPathFactory) -> tuple[Exported, Path]:
+    """The kept network's folder, and what was told of it."""
+    out = tmp_path_factory.mktemp("exported") / "out"
+    with pytest.MonkeyPatch.context() as patch:
+        in_this_process(patch)
+        return made.export(made.kept, out), out
 
 
 # -- what is in the folder
@@ -115,12 +125,14 @@ def test_a_program_exports_too(world: World, tmp_path: Path) -> None:
     out = tmp_path / "out"
     with open_store(world.store.location) as results:
         assert results.export(out, world.kept, file=world.file, offline=True) == out
+        with pytest.raises(SpecError, match=r"a trial.*a task"):
+            results.export(tmp_path / "other", world.kept, task="mood", within=50)
     assert (out / "model.safetensors").is_file()
 
 
-def test_the_card_is_one_of_the_hub(world: World, tmp_path: Path) -> None:
-    done = world.export(world.kept, tmp_path / "out")
-    card = ModelCard.load(tmp_path / "out" / "README.md")
+def test_the_card_is_one_of_the_hub(world: World, exported: tuple[Exported, Path]) -> None:
+    done, out = exported
+    card = ModelCard.load(out / "README.md")
     (result,) = card.data.eval_results
     (record,) = world.store.read("trials", world.kept)
     assert result.metric_value == round(record["last"], 6)
@@ -143,25 +155,6 @@ def test_the_card_is_one_of_the_hub(world: World, tmp_path: Path) -> None:
         world.kept,
     ):
         assert words in card.text, words
-
-
-def test_a_card_of_all_layers_speaks_of_no_smaller_model(world: World) -> None:
-    (record,) = world.store.read("trials", world.kept)
-    facts = Facts(
-        base=Base("org/bert", True, "0" * 40, None),
-        dataset=None,
-        label_names=("bad, sadly", "good"),
-        interval=Interval(None, None, "none", "no predictions"),
-        full=None,
-        speeds=[],
-        chosen="Named.",
-        another=None,
-    )
-    whole = record | {"kept_layers": [1, 2, 3, 4]}
-    card = trial_card(spec_of(record), whole, facts, "validation")
-    assert "All 4 layers of org/bert" in card
-    assert "smaller" not in card
-    assert "Out: one of bad, sadly; good." in card
 
 
 def test_what_is_of_the_hub_is_linked(world: World) -> None:
@@ -198,47 +191,43 @@ def test_what_is_of_the_hub_is_linked(world: World) -> None:
         assert words in card.text, words
 
 
-def test_what_is_published_names_no_place_of_this_machine(world: World, tmp_path: Path) -> None:
-    world.export(world.kept, tmp_path / "out")
+def test_what_is_published_names_no_place_of_this_machine(
+    world: World, exported: tuple[Exported, Path]
+) -> None:
+    _, out = exported
     texts = [
         path.read_text(encoding="utf-8")
-        for path in (tmp_path / "out").iterdir()
+        for path in out.iterdir()
         if path.suffix in (".json", ".md")
     ]
     (record,) = world.store.read("trials", world.kept)
-    for secret in (str(Path(world.file).parent), str(tmp_path), record["host"]):
+    for secret in (str(Path(world.file).parent), str(out.parent), record["host"]):
         assert not [text for text in texts if secret in text], secret
-    about = json.loads((tmp_path / "out" / "lp_sweep.json").read_text(encoding="utf-8"))
+    about = json.loads((out / "lp_sweep.json").read_text(encoding="utf-8"))
     assert about["record"]["last"] == record["last"]
     assert about["verified"]["examples"] == 60
     assert about["spec"]["kept_layers"] == [1, 2]
 
 
-def test_the_licence_is_that_of_the_models_card(tmp_path: Path, monkeypatch: Any) -> None:
-    in_this_process(monkeypatch)
-    file = save_world(tmp_path)
-    card = "---\nlicense: cc-by-sa-4.0\n---\n# A model\n"
-    (tmp_path / "model" / "README.md").write_text(card, encoding="utf-8")
-    world = _one(file, tmp_path, "k=2")
-    world.export(world.kept, tmp_path / "out")
-    assert metadata_load(tmp_path / "out" / "README.md")["license"] == "cc-by-sa-4.0"
-
-
-def test_a_name_in_the_card_is_text(tmp_path: Path, monkeypatch: Any) -> None:
+def test_the_card_has_the_models_licence_and_names_as_text(
+    tmp_path: Path, monkeypatch: Any
+) -> None:
     in_this_process(monkeypatch)
     evil = "x<img src=a>](http://b) | #"
     task = {"name": evil, "train": "train.csv", "dev": "dev.csv", "text": ["text"]}
     file = save_world(tmp_path, tasks=[task])
+    (tmp_path / "model" / "README.md").write_text("---\nlicense: cc-by-sa-4.0\n---\n# It\n")
     world = _one(file, tmp_path, "k=2")
     world.export(world.kept, tmp_path / "out")
     text = (tmp_path / "out" / "README.md").read_text(encoding="utf-8")
     front, body = text.removeprefix("---\n").split("\n---\n", 1)
+    assert yaml.safe_load(front)["license"] == "cc-by-sa-4.0"
     assert yaml.safe_load(front)["model-index"][0]["results"][0]["dataset"]["name"] == evil
     assert r"x\<img src=a\>\](http://b) \| \#" in body
     assert "<img" not in body.replace(r"\<img", "")
 
 
-@pytest.mark.parametrize("family", NAMES)
+@pytest.mark.parametrize("family", daily("bert", "xlnet"))
 def test_every_family_is_exported(family: str, tmp_path: Path, monkeypatch: Any) -> None:
     in_this_process(monkeypatch)
     file = save_world(tmp_path)
@@ -254,21 +243,18 @@ def test_every_family_is_exported(family: str, tmp_path: Path, monkeypatch: Any)
     assert not changed_files(tmp_path / "out")
 
 
-@pytest.mark.parametrize("task", ["toy-entailment", "toy-similarity"])
-def test_two_sentences_and_numbers(task: str, tmp_path: Path, monkeypatch: Any) -> None:
+def test_two_sentences_and_numbers(tmp_path: Path, monkeypatch: Any) -> None:
     """Of the built-in sweep, which brings its model and its data."""
     in_this_process(monkeypatch)
-    overrides = (f"task={task}", "seed=1", "strategies=[{name: top, k: [9]}]")
+    overrides = ("task=toy-similarity", "seed=1", "strategies=[{name: top, k: [9]}]")
     world = _one(QUICKSTART, tmp_path, *overrides, "recipe.limit_train=64")
     done = world.export(world.kept, tmp_path / "out", file="quickstart")
     assert done.kept_layers == [1, 2, 3]
     text = (tmp_path / "out" / "README.md").read_text(encoding="utf-8")
     assert "sentence1 and sentence2" in text
-    assert ("one number" in text) == (task == "toy-similarity")
+    assert "one number" in text
     config = json.loads((tmp_path / "out" / "config.json").read_text(encoding="utf-8"))
-    assert config["problem_type"] == (
-        "regression" if task == "toy-similarity" else "single_label_classification"
-    )
+    assert config["problem_type"] == "regression"
 
 
 # -- whole or not at all
@@ -395,7 +381,7 @@ with staged(pathlib.Path("made"), force=True) as coming:
     assert [path.name for path in tmp_path.iterdir()] == ["made"]
 
 
-@pytest.mark.parametrize("ended", [KeyboardInterrupt, SystemExit, OSError])
+@pytest.mark.parametrize("ended", [KeyboardInterrupt, OSError])
 @pytest.mark.parametrize("at", [0, 1])
 def test_what_was_there_is_there_when_the_last_step_ends_early(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ended: type[BaseException], at: int
@@ -419,14 +405,6 @@ def test_what_was_there_is_there_when_the_last_step_ends_early(
         publish()
     assert (made / "lp_sweep.json").read_text() == "before"
     assert [path.name for path in tmp_path.iterdir()] == ["made"]
-
-
-def test_a_trial_and_the_best_are_not_asked_for_at_once(world: World, tmp_path: Path) -> None:
-    with open_store(world.store.location) as results:
-        with pytest.raises(SpecError, match=r"a trial.*a task"):
-            results.export(tmp_path / "out", world.kept, task="mood", within=50)
-        with pytest.raises(SpecError, match=r"a trial.*a task"):
-            results.export(tmp_path / "out")
 
 
 def _flip(path: Path, place: int) -> None:
@@ -551,23 +529,6 @@ def test_another_score_is_published_only_where_that_is_accepted(
     assert f"trained again it scores {100 * record['last']:.2f} accuracy" in text
 
 
-def test_another_score_is_another_network() -> None:
-    record = {
-        "last": 0.8,
-        "metric": "accuracy",
-        "device_name": "A100",
-        "threads": 4,
-        "versions": [("torch", "2.13.0")],
-    }
-    assert check_same(record, record, accept=False) is None
-    again = record | {"last": 0.79, "device_name": "a laptop"}
-    with pytest.raises(ExportError, match=r"scores 79\.00 accuracy, and the record says 80\.00"):
-        check_same(again, record, accept=False)
-    said = check_same(again, record, accept=True)
-    assert said is not None
-    assert "a laptop, 4 threads, torch 2.13.0; the record's was of A100" in said
-
-
 @pytest.mark.slow
 def test_stages_are_trained_again_in_their_order(tmp_path: Path, monkeypatch: Any) -> None:
     in_this_process(monkeypatch)
@@ -650,7 +611,7 @@ def _dev_rows(world: World) -> list[dict[str, str]]:
 
 
 @pytest.mark.parametrize(
-    ("score", "warned"), [(0.5, True), (0.40, True), (0.51, False)], ids=["as", "below", "better"]
+    ("score", "warned"), [(0.5, True), (0.51, False)], ids=["as the majority class", "better"]
 )
 def test_a_network_that_did_not_learn_is_exported_with_a_warning(
     made: World, tmp_path: Path, monkeypatch: Any, capsys: Any, score: float, warned: bool

@@ -43,12 +43,6 @@ def test_the_fewest_layers_over_all_strategies(fake: FakeSweep) -> None:
     assert one.trial_id == trial(fake, strategy="top", k=4)
 
 
-def test_of_equals_the_better_one(fake: FakeSweep) -> None:
-    fake.curve({0: 90.0, 4: 89.2})
-    fake.curve({0: 90.0, 4: 89.6}, strategy="bottom")
-    assert choose(fake).trial_id == trial(fake, strategy="bottom", k=4)
-
-
 def test_where_nothing_may_go_it_is_the_full_network(fake: FakeSweep) -> None:
     fake.curve({0: 90.0, 4: 80.0})
     found = choose(fake)
@@ -98,13 +92,6 @@ def test_an_answer_that_cells_hang_on_is_none(fake: FakeSweep) -> None:
     with pytest.raises(SpecError, match=message):
         choose(fake)
     assert choose(fake, strategy="bottom").trial_id == trial(fake, strategy="bottom", k=4)
-
-
-def test_what_could_not_be_smaller_is_not_waited_for(fake: FakeSweep) -> None:
-    fake.curve({0: 90.0, 6: 89.5})
-    fake.curve({0: 90.0, 2: 89.5}, strategy="bottom")
-    fake.cell(strategy="bottom", k=4, state="pending")
-    assert choose(fake).trial_id == trial(fake, strategy="top", k=6)
 
 
 def test_what_is_open_by_another_procedure_is_no_advice(fake: FakeSweep) -> None:

@@ -43,7 +43,7 @@ def sent(world: World) -> dict[str, bytes]:
     return world.hub.commits["model", REPO][commit]
 
 
-@pytest.mark.parametrize("how", ["private", "public"])
+@pytest.mark.parametrize("how", ["private", pytest.param("public", marks=pytest.mark.slow)])
 def test_one_commit_holds_the_whole_folder(world: World, how: str) -> None:
     done = world.python("-c", PUSH, REPO, how, env={"HF_TOKEN": TOKEN})
     assert done.stdout.strip() == f"{world.hub.url}/{REPO}"
@@ -84,13 +84,24 @@ except LpSweepError as error:
 @pytest.mark.parametrize(
     ("env", "role", "said"),
     [
-        ({"HF_TOKEN": TOKEN}, "write", ""),
-        ({"HF_TOKEN": TOKEN}, "read", "the token may only read. Set HF_TOKEN"),
-        ({"HF_TOKEN": TOKEN[::-1]}, "write", "the hub refused the token: 401. Set HF_TOKEN"),
-        ({}, "write", "there is no token. Set HF_TOKEN"),
-        ({"HF_TOKEN": TOKEN, "HF_ENDPOINT": "http://127.0.0.1:9"}, "write", "can't be reached"),
+        pytest.param({"HF_TOKEN": TOKEN}, "write", "", id="may write"),
+        pytest.param({"HF_TOKEN": TOKEN}, "read", "may only read. Set HF_TOKEN", id="may read"),
+        pytest.param({}, "write", "there is no token. Set HF_TOKEN", id="no token"),
+        pytest.param(
+            {"HF_TOKEN": TOKEN[::-1]},
+            "write",
+            "the hub refused the token: 401. Set HF_TOKEN",
+            id="unknown",
+            marks=pytest.mark.slow,
+        ),
+        pytest.param(
+            {"HF_TOKEN": TOKEN, "HF_ENDPOINT": "http://127.0.0.1:9"},
+            "write",
+            "can't be reached",
+            id="the hub is away",
+            marks=pytest.mark.slow,
+        ),
     ],
-    ids=["may write", "may read", "unknown", "no token", "the hub is away"],
 )
 def test_who_may_not_write_hears_it_before_the_work(
     world: World, env: dict[str, str], role: str, said: str

@@ -15,13 +15,10 @@ from lp_sweep.orchestrator.inputs.pins import (
     Manifest,
     Pin,
     Pins,
-    manifest_path,
     read_manifest,
     write_manifest,
 )
-from lp_sweep.orchestrator.sweepfile.load import load_sweep
 from lp_sweep.storage.errors import PreflightError
-from tests.support.sweepfiles import make_inputs
 
 A, B = "a" * 40, "b" * 40
 
@@ -117,16 +114,6 @@ def test_a_manifest_is_what_was_written(tmp_path: Path) -> None:
     assert [item.name for item in tmp_path.iterdir()] == [path.name]
 
 
-def test_the_same_inputs_make_the_same_file() -> None:
-    one = Manifest().merged_with(
-        Manifest(models=(held("x"), held("a")), local={"b": "1", "a": "2"})
-    )
-    two = Manifest().merged_with(
-        Manifest(models=(held("a"), held("x")), local={"a": "2", "b": "1"})
-    )
-    assert one.model_dump_json() == two.model_dump_json()
-
-
 def test_the_newer_manifest_counts() -> None:
     old = Manifest(models=(held("x", A), held("y", A)))
     merged = old.merged_with(Manifest(models=(held("x", B),)))
@@ -167,8 +154,3 @@ def test_a_manifest_where_nothing_can_be_written(tmp_path: Path) -> None:
     with pytest.raises(PreflightError, match="can't write the manifest"):
         write_manifest(tmp_path / "folder", Manifest())
     assert list((tmp_path / "folder").iterdir()) == []
-
-
-def test_its_place_is_beside_the_sweep_file(tmp_path: Path) -> None:
-    file = load_sweep(make_inputs(tmp_path))
-    assert manifest_path(file) == tmp_path / "sweep.manifest.json"

@@ -25,7 +25,7 @@ from lp_sweep.orchestrator.inputs.weights import (
     read_header,
     shard_names,
 )
-from lp_sweep.trials.modelfiles import family_problem, type_problem, types
+from lp_sweep.trials.modelfiles import type_problem, types
 from tests.support.families import CASES, save_pretrained
 from tests.support.tiny import tiny_tokenizer
 from tests.support.toyworld import save_model
@@ -106,15 +106,10 @@ def shallow(folder: Path) -> None:
         (cut("config.json"), "config.json is not complete JSON"),
         (edited(num_hidden_layers=6), "config.json states 6 layers, the plan expects 3"),
         (edited(hidden_size=10**9), "states hidden_size 1000000000, and the weights have 32"),
-        (edited(vocab_size=10**9), "states vocab_size 1000000000, and the weights have 28"),
-        (edited(intermediate_size=10**9), "states intermediate_size 1000000000, and the weights"),
         (edited(max_position_embeddings=10**9), "max_position_embeddings .* weights have 64"),
-        (edited(type_vocab_size=10**9), "type_vocab_size .* weights have 2"),
         (edited(hidden_size="32"), "hidden_size '32', and the weights have 32"),
-        (edited(model_type="brt"), "model type 'brt' .* Did you mean 'bert'"),
         (edited(model_type="gpt2"), "gpt2 is a decoder .* encoders only"),
         (edited(model_type="t5"), "t5 is an encoder-decoder"),
-        (edited(is_decoder=True), "bert is a decoder"),
         (edited(model_type="albert"), "albert: its layers share one set of weights"),
         (gone("tokenizer.json"), "no tokenizer vocabulary"),
         (cut("tokenizer.json"), "tokenizer.json is not complete JSON"),
@@ -139,23 +134,9 @@ def test_types_are_those_that_transformers_lists(task: str) -> None:
     assert types(task) == set(getattr(modeling_auto, f"MODEL_FOR_{task}_MAPPING_NAMES"))
 
 
-@pytest.mark.parametrize("kind", ["gpt2", "llama", "qwen3", "mistral", "modernbert-decoder", "opt"])
-def test_a_decoder_is_refused_by_its_config(kind: str) -> None:
-    problem = family_problem({"model_type": kind, "num_hidden_layers": 4})
-    assert problem is not None
-    assert f"{kind} is a decoder" in problem
-    assert type_problem({"architectures": ["FooForCausalLM"]}) is not None
-
-
 @pytest.mark.parametrize("family", CASES)
 def test_no_encoder_is_taken_for_a_decoder(family: Any) -> None:
     assert type_problem(family.config(DEPTH).to_dict()) is None
-
-
-def test_all_that_is_wrong_is_told(folder: Path) -> None:
-    for harm in (cut(WEIGHTS), edited(num_hidden_layers=6), gone("tokenizer.json")):
-        harm(folder)
-    assert len(folder_problems(folder, depth=DEPTH)) == 3
 
 
 def test_sizes_of_a_manifest_are_held_against_the_files(folder: Path) -> None:

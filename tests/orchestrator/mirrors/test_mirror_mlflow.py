@@ -122,19 +122,16 @@ def test_each_trial_is_a_run(place: str, store: Store) -> None:
     assert [(point.step, point.value) for point in curve] == [(1, 0.6), (2, 0.4), (3, 0.3)]
 
 
-def test_a_failure_is_a_failed_run(place: str, store: Store) -> None:
+def test_a_failure_is_told_nothing_is_written_twice_and_no_secret(place: str, store: Store) -> None:
     copied(store)
-    run = runs()[trial_of(store, k=8)]
-    assert run.info.status == "FAILED"
-    assert run.data.tags["lp_sweep.error_type"] == "out_of_memory"
-    assert run.data.tags["mlflow.note.content"].startswith("out_of_memory: the device has no room")
-
-
-def test_nothing_is_written_twice(place: str, store: Store) -> None:
-    copied(store)
+    failed = runs()[trial_of(store, k=8)]
+    assert failed.info.status == "FAILED"
+    assert failed.data.tags["lp_sweep.error_type"] == "out_of_memory"
+    assert failed.data.tags["mlflow.note.content"].startswith("out_of_memory: the device has no")
     before = {id_: run.info.run_id for id_, run in runs().items()}
     assert copied(store) == (0, 0, 3)
     assert {id_: run.info.run_id for id_, run in runs().items()} == before
+    assert SECRET not in str([run.to_dictionary() for run in runs().values()])
 
 
 def test_a_run_that_was_broken_off_is_written_anew(
@@ -155,26 +152,6 @@ def test_a_run_that_was_broken_off_is_written_anew(
     assert copied(store) == (3, 1, 0)
     assert {run.info.status for run in runs().values()} == {"FINISHED", "FAILED"}
     assert half.info.run_id not in [run.info.run_id for run in runs().values()]
-
-
-def test_two_sweeps_in_one_experiment(place: str, store: Store) -> None:
-    mirrored_store(Path(store.location), "other")
-    assert copied(store) == copied(store, "other") == (3, 1, 0)
-
-
-def test_no_secret_goes_along(place: str, store: Store, tmp_path: Path) -> None:
-    copied(store)
-    assert SECRET not in str([run.to_dictionary() for run in runs().values()])
-
-
-def test_an_experiment_has_the_sweeps_name(
-    store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("MLFLOW_ALLOW_FILE_STORE", "true")
-    monkeypatch.setenv("MLFLOW_TRACKING_URI", (tmp_path / "mlruns").as_uri())
-    monkeypatch.delenv("MLFLOW_EXPERIMENT_NAME", raising=False)
-    copied(store)
-    assert client().get_experiment_by_name("demo") is not None
 
 
 def test_a_server_that_is_not_there_is_one_sentence_without_its_password(

@@ -13,7 +13,7 @@ from lp_sweep.orchestrator.mirrors.copying import MirroredRun
 from lp_sweep.orchestrator.mirrors.kinds import Mirror, MirrorKind
 from lp_sweep.orchestrator.service.request import Request
 from lp_sweep.orchestrator.watch import mirroring
-from lp_sweep.orchestrator.watch.mirroring import LiveMirror, MirroringReporter, mirrored
+from lp_sweep.orchestrator.watch.mirroring import LiveMirror, MirroringReporter
 from lp_sweep.storage.errors import LpSweepError
 from lp_sweep.storage.store import Store
 from tests.support.mirrorworld import lp_sweep, mirrored_store, texts, trial_of
@@ -133,22 +133,6 @@ def test_only_trials_that_ended_are_handed_on(
         reporter.ended(id_, status, "")
     mirror.close(20)
     assert handed == ["t1-a", "t1-b"]
-
-
-def test_notes_are_told_by_the_thread_that_reports(
-    store: Store, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(mirroring, "open_mirror", lambda *_: Kept())
-    inner = Spy()
-    with mirrored(inner, [TENSORBOARD, TENSORBOARD], store.location, "demo") as reporter:
-        assert isinstance(reporter, MirroringReporter)
-        (mirror,) = reporter._mirrors
-        mirror.notes.put("something")
-        reporter.tick()
-        assert inner.told == ["something"]
-    assert inner.told == ["something"]
-    with mirrored(inner, [], store.location, "demo") as same:
-        assert same is inner
 
 
 def test_the_command_that_goes_on_names_the_mirrors(store: Store) -> None:

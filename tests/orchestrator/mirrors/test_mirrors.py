@@ -59,27 +59,28 @@ def test_each_trial_is_a_run_with_its_curves(store: Store, tmp_path: Path) -> No
     }
 
 
-def test_a_trial_of_two_cells_is_one_run(store: Store, tmp_path: Path) -> None:
+def test_a_failure_is_a_run_that_says_so_and_a_trial_of_two_cells_is_one(
+    store: Store, tmp_path: Path
+) -> None:
     copied(store)
-    run = folders(tmp_path / "runs" / "demo")[trial_of(store, k=0)]
-    assert texts(run)["strategies"] == "bottom K=0, top K=0"
-
-
-def test_a_failure_is_a_run_that_says_so(store: Store, tmp_path: Path) -> None:
-    copied(store)
-    (key,) = (key for key in folders(tmp_path / "runs" / "demo") if "." in key)
-    told = texts(folders(tmp_path / "runs" / "demo")[key])
+    found = folders(tmp_path / "runs" / "demo")
+    assert texts(found[trial_of(store, k=0)])["strategies"] == "bottom K=0, top K=0"
+    (key,) = (key for key in found if "." in key)
+    told = texts(found[key])
     assert key.partition(".")[0] == told["lp_sweep.trial_id"] == trial_of(store, k=8)
     assert told["status"] == "FAILED out_of_memory: the device has no room for a batch of 32"
     assert told["lp_sweep.error_type"] == "out_of_memory"
     assert told["kept_layers"] == "1-4"
 
 
-def test_nothing_is_written_twice(store: Store, tmp_path: Path) -> None:
+def test_nothing_is_written_twice_and_no_secret(store: Store, tmp_path: Path) -> None:
     copied(store)
     before = {path: path.stat().st_mtime_ns for path in (tmp_path / "runs").rglob("*")}
     assert copied(store) == (0, 0, 3)
     assert {path: path.stat().st_mtime_ns for path in (tmp_path / "runs").rglob("*")} == before
+    content = b"".join(path.read_bytes() for path in (tmp_path / "runs").rglob("*events*"))
+    assert content
+    assert SECRET.encode() not in content
 
 
 def test_a_model_of_a_folder_is_no_hidden_run(store: Store, tmp_path: Path) -> None:
@@ -135,13 +136,6 @@ def test_a_run_that_was_not_written_whole_is_written_again(
     assert copied(store) == (3, 1, 0)
 
 
-def test_no_secret_goes_along(store: Store, tmp_path: Path) -> None:
-    copied(store)
-    content = b"".join(path.read_bytes() for path in (tmp_path / "runs").rglob("*events*"))
-    assert content
-    assert SECRET.encode() not in content
-
-
 def test_what_is_no_number_is_left_out(store: Store) -> None:
     (record,) = store.read("trials", trial_of(store, strategy="top", k=4))
     nan = float("nan")
@@ -168,12 +162,6 @@ def test_the_command(store: Store, tmp_path: Path) -> None:
     ]
 
 
-def test_the_folder_by_default(store: Store, tmp_path: Path) -> None:
-    arguments = ("mirror", "--to", "tensorboard", "--store", "store")
-    assert sweep(*arguments, cwd=tmp_path, env={RUNS: ""}).returncode == 0
-    assert len(folders(tmp_path / "runs" / "demo")) == 3
-
-
 @pytest.mark.parametrize(
     ("arguments", "code", "message"),
     [
@@ -190,14 +178,6 @@ def test_mistakes(
     assert done.returncode == code
     assert message in done.stderr
     assert "Traceback" not in done.stderr
-
-
-def test_a_folder_that_can_not_be_made_is_one_sentence(store: Store, tmp_path: Path) -> None:
-    (tmp_path / "taken").write_text("a file", encoding="utf-8")
-    env = {RUNS: str(tmp_path / "taken"), "LP_SWEEP_STORE": "store"}
-    done = sweep("mirror", "--to", "tensorboard", cwd=tmp_path, env=env)
-    assert done.returncode == 4
-    assert done.stderr.startswith("error: tensorboard: [Errno 20] Not a directory")
 
 
 @pytest.mark.parametrize("arguments", [["mirror", "--to"], ["run", "--mirror"]], ids=" ".join)

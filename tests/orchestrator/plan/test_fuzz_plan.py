@@ -231,6 +231,7 @@ PLACES = ("id", "revision", "data_dir", "store", "glue", *OWN, "label", "metric"
 test_names = fuzz(named, 5_000, place=st.sampled_from(PLACES), name=awkward | st.text(max_size=30))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("place", PLACES)
 def test_every_awkward_name(tmp_path: Path, place: str) -> None:
     for name in AWKWARD:

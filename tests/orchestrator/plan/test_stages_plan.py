@@ -3,7 +3,7 @@ out: what needs another trial's network waits for it, and fails with it."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -23,11 +23,11 @@ from lp_sweep.orchestrator.plan.plan import Plan, Work
 from lp_sweep.orchestrator.plan.planning import make_plan
 from lp_sweep.orchestrator.plan.selection import Selection, retry_selection, taken_on
 from lp_sweep.orchestrator.service.plan import plan_json, plan_text
-from lp_sweep.storage.errors import SpecError, StoreError
 from lp_sweep.storage.networks import CONFIG
 from lp_sweep.storage.runs import Presence, Progress
 from lp_sweep.storage.store import Store
 from lp_sweep.trials.select import Measured, held_out_rows
+from tests.support.courses import taken
 from tests.support.stagedplans import FULL, ONE, STAGED, cell_trial, plan_of, spec, the_full
 from tests.support.sweepfiles import CPU, PLAIN, make_inputs, planned
 
@@ -115,16 +115,6 @@ def test_a_measurement_may_leave_no_feed_forward_to_remove(tmp_path: Path, label
 
 
 # -- what is missing
-
-
-def test_nothing_done(tmp_path: Path) -> None:
-    plan = plan_of(tmp_path, STAGED)
-    full = the_full(plan)
-    staged = cell_trial(plan, procedure="finetune_then_drop", k=2)
-    assert plan.needs(staged) == {full}
-    assert plan.needs(full) == set()
-    assert {work.id for work in plan.missing_trials()} == set(plan.trials)
-    assert plan.job(plan.trials[full], network=True).network is True
 
 
 @pytest.mark.parametrize("kept", [False, True])
@@ -272,16 +262,12 @@ def record(store: Store, id_: str, *, network: bool = False) -> None:
         store.put_text(f"weights/{id_}", CONFIG, "{}")
 
 
-Check = Callable[[WorkQueue], None]
-
-
 def drained(queue: WorkQueue, *, failing: frozenset[str] = frozenset()) -> list[str]:
     """Every piece taken one by one and ended at once; what is handed out has all that it needs, or
     only lacks what it would have been compared with, which has failed."""
     order = []
     while queue.open:
-        work = queue.take()
-        assert work is not None
+        work = taken(queue)
         there = queue.plan.known.networks | queue.done
         absent = queue.plan.needs(work.id) - there
         assert absent <= {*queue.failed, *queue.plan.known.failed} - {work.start}
@@ -302,17 +288,14 @@ def test_what_needs_a_network_is_handed_out_after_it(tmp_path: Path, store: Stor
     queue = queue_of(plan, store)
     needed = plan.needed_networks()
     assert queue.progress()[:3] == (0, 0, len(plan.trials))
-    first = queue.take()
-    assert first
+    first = taken(queue)
     assert first.id in needed
     assert queue.job(first).network is True
     while other := queue.take():  # those that wait for nothing
         assert plan.needs(other.id) == set()
     held = set(queue.live)
     assert held == {id_ for id_ in plan.trials if not plan.needs(id_)}
-    assert queue.outlook.remaining_seconds() == pytest.approx(
-        sum(map(CPU.seconds, plan.trials.values()))
-    )
+    assert queue.remaining_seconds() == pytest.approx(sum(map(CPU.seconds, plan.trials.values())))
     for id_ in held:
         queue.ended(id_, None)
     rest = drained(queue)
@@ -371,34 +354,13 @@ def test_a_later_run_neither_hangs_nor_says_it_again(tmp_path: Path, store: Stor
     assert told == []
 
 
-def test_a_store_that_refuses_the_word_of_it_leaves_nothing_behind(
-    tmp_path: Path, store: Store
-) -> None:
-    plan = plan_of(tmp_path, STAGED, "k=2,3,4")
-    full = the_full(plan)
-
-    def refuse(work: Work, need: str) -> None:
-        raise StoreError("away")
-
-    queue = WorkQueue(plan, store, CPU, lambda plan: None, on_blocked=refuse)
-    work = queue.take()
-    assert work
-    assert work.id == full
-    with pytest.raises(StoreError):
-        queue.ended(full, "bug")
-    blocked = {cell_trial(plan, procedure="finetune_then_drop", k=k) for k in (2, 3, 4)}
-    assert queue.failed == {full: "bug"} | dict.fromkeys(blocked, "missing_input")
-
-
 def test_what_failed_with_a_bad_node_brings_back_what_waited_for_it(
     tmp_path: Path, store: Store
 ) -> None:
     plan = plan_of(tmp_path, STAGED, "k=2")
     full, staged = the_full(plan), cell_trial(plan, procedure="finetune_then_drop")
     queue = queue_of(plan, store)
-    work = queue.take()
-    assert work
-    assert work.id == full
+    assert taken(queue).id == full
     queue.ended(full, "bug")
     assert queue.failed == {full: "bug", staged: "missing_input"}
     queue.again([full])
@@ -411,16 +373,10 @@ def test_a_need_that_another_run_does_unblocks(tmp_path: Path, store: Store) -> 
     plan = plan_of(tmp_path, STAGED, "k=2")
     full, staged = the_full(plan), cell_trial(plan, procedure="finetune_then_drop")
 
-    def presence() -> Presence:
-        return Presence(store, "plain", lambda: Progress(0, 0, 1))
-
-    with presence().announced() as one, presence().announced() as two:
+    with presence(store).announced() as one, presence(store).announced() as two:
         mine, others = queue_of(plan, store, claims=one), queue_of(plan, store, claims=two)
-        held = others.take()
-        assert held
-        assert held.id == full
-        taken = [work.id for work in iter(mine.take, None)]
-        assert taken == [cell_trial(plan, procedure="direct")]
+        assert taken(others).id == full
+        assert [work.id for work in iter(mine.take, None)] == [cell_trial(plan, procedure="direct")]
         assert set(mine.others.holding) == {full}
         assert mine.open
         assert mine.progress().left == 3
@@ -429,9 +385,7 @@ def test_a_need_that_another_run_does_unblocks(tmp_path: Path, store: Store) -> 
         two._write()
         mine.look_elsewhere()
         assert mine.done_elsewhere == {full}
-        work = mine.take()
-        assert work
-        assert work.id == staged
+        assert taken(mine).id == staged
 
 
 def test_a_need_that_another_run_did_without_its_network_is_made(
@@ -440,15 +394,10 @@ def test_a_need_that_another_run_did_without_its_network_is_made(
     plan = plan_of(tmp_path, STAGED, "k=2")
     full = the_full(plan)
 
-    def presence() -> Presence:
-        return Presence(store, "plain", lambda: Progress(0, 0, 1))
-
-    with presence().announced() as one, presence().announced():
+    with one_of_two(store) as one:
         queue = queue_of(plan, store, claims=one)
         record(store, full)
-        work = queue.take()
-        assert work
-        assert work.id == full
+        assert taken(queue).id == full
 
 
 @pytest.mark.parametrize("ended", [True, False])
@@ -462,9 +411,7 @@ def test_a_network_that_is_needed_only_later(tmp_path: Path, store: Store, ended
     full = the_full(plan)
     assert plan.needed_networks() == set()
     queue = queue_of(plan, store)
-    profile, trial = queue.take(), queue.take()
-    assert profile
-    assert trial
+    profile, trial = taken(queue), taken(queue)
     assert (trial.id, queue.job(trial).network) == (full, False)
     if ended:
         queue.ended(full, None)
@@ -475,15 +422,13 @@ def test_a_network_that_is_needed_only_later(tmp_path: Path, store: Store, ended
     if not ended:
         assert queue.take() is None
         queue.ended(full, None)
-    again = queue.take()
-    assert again
+    again = taken(queue)
     assert (again.id, queue.job(again).network) == (full, True)
     assert queue.take() is None  # the other one waits for it
     assert queue.open is False
     assert queue.progress().left == 2
     queue.ended(full, None)
-    last = queue.take()
-    assert last
+    last = taken(queue)
     assert last.start == full
     queue.ended(last.id, None)
     assert not queue.open
@@ -548,27 +493,26 @@ def test_what_fails_in_another_run_before_its_turn_is_left_alone(
     with one_of_two(store) as one:
         queue = queue_of(plan, store, claims=one)
         mine, theirs = (work.id for work in queue.plan.trials.values())
-        taken = queue.take()
-        assert taken
-        other = ({mine, theirs} - {taken.id}).pop()
-        for id_ in (taken.id, other):
+        held = taken(queue)
+        other = ({mine, theirs} - {held.id}).pop()
+        for id_ in (held.id, other):
             attempt = {"attempt_id": f"{id_}.1", "trial_id": id_, "error_type": "bug"}
             store.put("attempts", f"{id_}.1", [attempt | {"final": True}])
         assert queue.take() is None
         assert queue.failed == {other: "bug"}
-        queue.ended(taken.id, "bug")
-        queue.again([taken.id])  # the node was at fault: the failure is our own, and no reason
-        assert queue.take() == taken
+        queue.ended(held.id, "bug")
+        queue.again([held.id])  # the node was at fault: the failure is our own, and no reason
+        assert queue.take() == held
+
+
+def presence(store: Store) -> Presence:
+    return Presence(store, "plain", lambda: Progress(0, 0, 1))
 
 
 @contextmanager
 def one_of_two(store: Store) -> Iterator[Presence]:
     """A run that has seen another on the store."""
-
-    def presence() -> Presence:
-        return Presence(store, "plain", lambda: Progress(0, 0, 1))
-
-    with presence().announced() as one, presence().announced():
+    with presence(store).announced() as one, presence(store).announced():
         yield one
 
 
@@ -586,12 +530,6 @@ def test_a_failed_measurement_is_tried_again(tmp_path: Path, store: Store, by: s
     queue = queue_of(plan, store, selection=selection)
     assert drained(queue) == [the_full(plan), pruned]
     assert queue.known().failed == {measure: "bug"} or measure in queue.known().profiles
-
-
-def test_a_measurement_that_has_not_failed(tmp_path: Path) -> None:
-    plan, *_ = measured(tmp_path)
-    with pytest.raises(SpecError, match="has not failed: it is done"):
-        retry_selection(None, [the_full(plan)], plan)
 
 
 def test_what_is_named_takes_along_what_it_goes_on_from(tmp_path: Path, store: Store) -> None:
@@ -639,18 +577,6 @@ def test_work_is_named_with_what_is_not_usual(tmp_path: Path) -> None:
     assert len(told) == len(plan.trials) + len(plan.profiles)  # no two have one name
 
 
-def test_the_longest_name_of_work_fits_a_line(tmp_path: Path) -> None:
-    lines = "procedures: finetune_then_drop frozen\nfeed_forward: every 2nd no norm"
-    file = make_inputs(tmp_path, PLAIN.replace("name: top, k: [0, 2]", "name: odd-alternate, k: 12")
-                       + lines + "\n", depth=24)  # fmt: skip
-    plan = planned(file, *ONE)
-    work = plan.trials[plan.cells[0].trial_id or ""]
-    assert describe(work) == (
-        "a/model layers 2,4,6,8,... of 24 finetune_then_drop frozen without feed-forwards "
-        "4,8,12,16,... no norm rte seed 42"
-    )
-
-
 def test_a_plan_names_its_procedures_and_feed_forwards(tmp_path: Path) -> None:
     plan = plan_of(tmp_path, "procedures: [direct, iterative]\nfeed_forward: [none, top 1]")
     text = plan_text(plan, estimate(plan, CPU), CPU)
@@ -681,13 +607,6 @@ def test_what_procedures_take(tmp_path: Path) -> None:
     }
     seconds = sum(CPU.seconds(work) for work in plan.trials.values())
     assert estimate(plan, CPU).hours == pytest.approx(seconds / 3600)
-
-
-def test_a_greedy_selection_takes_more_than_training_the_full_network(tmp_path: Path) -> None:
-    text = PLAIN.replace("name: top, k: [0, 2]", "name: greedy, k: [0, 2]")
-    plan = planned(make_inputs(tmp_path, text), *ONE)
-    [profile] = plan.profiles.values()
-    assert CPU.seconds(profile) > CPU.seconds(plan.trials[the_full(plan)])
 
 
 @pytest.mark.parametrize(

@@ -38,10 +38,6 @@ def test_nothing_to_say(tmp_path: Path, store: Store, mode: str, kept: int) -> N
     assert unkept_note(plan, store, mode) is None
 
 
-def test_nothing_is_done(tmp_path: Path, store: Store) -> None:
-    assert unkept_note(plan_of(tmp_path, done=0), store, "all") is None
-
-
 def test_only_those_that_lack_their_network_are_counted(tmp_path: Path, store: Store) -> None:
     plan = plan_of(tmp_path)
     kept, torn, *_ = plan.trials
@@ -63,13 +59,6 @@ def test_of_the_seeds_one_is_enough_for_a_best(
     note = unkept_note(plan, store, "best")
     text = f"not to {count} done networks without a kept seed. `lp-sweep export"
     assert text in note if note else count == 0
-
-
-def test_what_this_run_trains_again_is_kept_then(tmp_path: Path, store: Store) -> None:
-    plan = plan_of(tmp_path, "measure: {probes: full}\n")
-    note = unkept_note(plan, store, "all")
-    assert note
-    assert "not to 2 done trials" in note
 
 
 def test_a_run_says_it_before_it_begins(tmp_path: Path) -> None:

@@ -13,7 +13,6 @@ from hypothesis import strategies as st
 
 from lp_sweep.orchestrator.sweepfile.axes import (
     FeedForward,
-    canonical_strategy,
     feed_forward_label,
     procedure_label,
 )
@@ -51,14 +50,10 @@ def strategies(folder: Path, *entries: str) -> str:
     ("written", "labels"),
     [
         ("iterative", ["iterative"]),
-        ("[direct, iterative]", ["direct", "iterative"]),
         ("{name: direct}", ["direct"]),
-        ("[{name: finetune_then_drop}]", ["finetune_then_drop"]),
         ("[{name: finetune_then_drop, freeze_dropped: true}]", ["finetune_then_drop frozen"]),
         ("finetune_then_drop frozen", ["finetune_then_drop frozen"]),
         ("[iterative 1, iterative 3]", ["iterative 1", "iterative 3"]),
-        ("[iterative 2]", ["iterative"]),
-        ("{name: iterative, epochs_per_layer: 2}", ["iterative"]),
         ("{name: iterative, epochs_per_layer: 9999}", ["iterative 9999"]),
     ],
 )
@@ -88,9 +83,7 @@ def test_procedures(tmp_path: Path, written: str, labels: list[str]) -> None:
         ("[{name: iterative, epochs_per_layer: 0}]",
          "procedures.0.epochs_per_layer must be greater than 0, got 0"),
         ("[{}]", "the key 'name' is missing in procedures.0"),
-        ("[]", "procedures must not be empty, got []"),
         ("3", "procedures must be a text, got 3"),
-        ("[[direct]]", "procedures: ['direct'] is not a text"),
         ("[direct, {name: direct}]", "direct is listed twice. Keep one of them."),
         ("[iterative, iterative 2]", "iterative is listed twice. Keep one of them."),
     ],
@@ -107,12 +100,10 @@ def test_a_wrong_procedure(tmp_path: Path, written: str, message: str) -> None:
     [
         ("all", ["all"]),
         ("[none, Top  3, 'bottom 2']", ["none", "top 3", "bottom 2"]),
-        ("every 3rd", ["every 3rd"]),
         ("[9, 10, 11]", ["9,10,11"]),
         ("[[11, 9], none]", ["9,11", "none"]),
         ("'9, 11'", ["9,11"]),
         ("top 3 no norm", ["top 3 no norm"]),
-        ("{remove: top 3}", ["top 3"]),
         ("{remove: every 2nd, second_norm: drop}", ["every 2nd no norm"]),
         ("[{remove: [2, 1], second_norm: drop}]", ["1,2 no norm"]),
         ("{remove: none, second_norm: drop}", ["none"]),
@@ -126,19 +117,14 @@ def test_feed_forwards(tmp_path: Path, written: str, labels: list[str]) -> None:
     ("written", "message"),
     [
         ("tpo 3", f"feed-forwards: 'tpo 3' is no rule. {ALLOWED}."),
-        ("top", f"feed-forwards: 'top' is no rule. {ALLOWED}."),
         ("top 0", f"feed-forwards: 'top 0': the number is 1 or more. {ALLOWED}."),
         ("every 1st", f"feed-forwards: 'every 1st': the number is 2 or more. {ALLOWED}."),
         ("[[1, 1]]", "feed-forwards: [1, 1] names a layer twice; name each once."),
         ("[[0]]", "feed-forwards: 0 is no layer; layers are whole numbers from 1."),
-        ("[[true]]", "feed-forwards: True is no layer; layers are whole numbers from 1."),
         ("[[a]]", "feed-forwards: 'a' is no layer; layers are whole numbers from 1."),
-        ("3", "a removal is such as `top 3` or {remove: every 2nd}, got 3"),
-        ("[null]", "a removal is such as `top 3` or {remove: every 2nd}, got None"),
         ("{remove: top 3, second_norm: dorp}",
          "feed_forward.0.second_norm must be 'keep' or 'drop', got 'dorp'. Did you mean 'drop'?"),
         ("{}", "the key 'remove' is missing in feed_forward.0"),
-        ("[]", "feed_forward must not be empty, got []"),
         ("[top 3, {remove: Top 3}]", "top 3 is listed twice. Keep one of them."),
     ],
 )  # fmt: skip
@@ -168,13 +154,6 @@ def test_feed_forwards_that_the_model_does_not_have(
 def test_all_feed_forwards_that_the_model_has(tmp_path: Path) -> None:
     file = make_inputs(tmp_path, f"{PLAIN}feed_forward: [top 12, bottom 12, every 12th, '1,12']\n")
     assert len({cell.asked.feed_forward for cell in planned(file, "k=0").cells}) == 4
-
-
-def test_an_unknown_key_of_a_feed_forward(tmp_path: Path) -> None:
-    assert (
-        "unknown key 'remov' in feed_forward.0. Allowed: remove, second_norm. "
-        "Did you mean 'remove'?"
-    ) in told(tmp_path, PLAIN + "feed_forward: {remov: top 3}\n")
 
 
 @given(st.sampled_from(["direct", "finetune_then_drop", "iterative"]), st.booleans(),
@@ -213,7 +192,6 @@ def test_a_feed_forwards_label_is_read_back(rule: str, norm: Any) -> None:
         ("{name: drop, layers: 12}", [("drop 12", 1)]),
         ("{name: random, k: [1, 3]}", [("random 0", 1), ("random 0", 3)]),
         ("{name: random, k: 2, draws: 3-4}", [("random 3", 2), ("random 4", 2)]),
-        ("{name: random, k: 2, draws: [7, 9]}", [("random 7", 2), ("random 9", 2)]),
         ("{name: random, k: 2, draws: {from: 1, count: 2}}", [("random 1", 2), ("random 2", 2)]),
         ("{name: random 05, k: 2}", [("random 5", 2)]),
         ("{name: block-influence, k: [1]}", [("block-influence", 1)]),
@@ -265,12 +243,6 @@ def test_a_wrong_strategy(tmp_path: Path, written: str, message: str) -> None:
     assert f"sweep.yaml:8: {message}" in told(tmp_path, strategies(tmp_path, written))
 
 
-def test_names_of_families_stay_what_they_are() -> None:
-    names = ["top", "drop", "random", "drop x", "random -1", "drop 1+", "dropped 3", ""]
-    assert [canonical_strategy(name) for name in names] == names
-    assert canonical_strategy("random 3\n") == "random 3"
-
-
 @pytest.mark.parametrize("name", ["random", "drop"])
 def test_an_included_family_is_named_in_full(tmp_path: Path, name: str) -> None:
     text = PLAIN + f"include: [{{strategy: {name}, k: 1}}]\n"
@@ -315,14 +287,10 @@ def test_sections(tmp_path: Path, line: str, section: str, values: dict[str, Any
         ("measure: {probes: ful}", "measure.probes must be 'pretrained', 'full' or 'pruned', got "
          "'ful'. Did you mean 'full'?"),
         ("measure: {cka: pretrained}", "measure.cka must be 'full' or 'pruned', got 'pretrained'"),
-        ("measure: {probes: []}", "measure.probes must not be empty, got []"),
-        ("measure: {probe_rows: 0}", "measure.probe_rows must be greater than 0, got 0"),
         ("recipe: {freeze: true}", "recipe.freeze must be a mapping of embeddings, layers, got "
          "True"),
         ("recipe: {freeze: {layer: 1}}", "unknown key 'layer' in recipe.freeze. Allowed: "
          "embeddings, layers. Did you mean 'layers'?"),
-        ("recipe: {freeze: {layers: 0}}", "recipe.freeze.layers must be greater than 0, got 0"),
-        ("recipe: {freeze: {layers: [a]}}", "recipe.freeze.layers: 'a' is not a whole number"),
     ],
 )  # fmt: skip
 def test_a_wrong_section(tmp_path: Path, line: str, message: str) -> None:
@@ -330,32 +298,6 @@ def test_a_wrong_section(tmp_path: Path, line: str, message: str) -> None:
 
 
 # -- whatever is written
-
-_ANYTHING = st.recursive(
-    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=20)
-    | st.sampled_from(["direct", "iterative 3", "top 3", "drop 3+5", "random", "full", "all"]),
-    lambda inner: st.lists(inner, max_size=3)
-    | st.dictionaries(
-        st.sampled_from(["name", "layers", "draws", "k", "remove", "second_norm", "probes",
-                         "freeze", "freeze_dropped", "epochs_per_layer"]) | st.text(max_size=5),
-        inner, max_size=3),
-    max_leaves=6,
-)  # fmt: skip
-
-
-@given(key=st.sampled_from(["procedures", "feed_forward", "strategies", "measure", "recipe"]),
-       value=_ANYTHING)  # fmt: skip
-def test_anything_else_is_a_spec_error(tmp_path: Path, key: str, value: Any) -> None:
-    content = yaml.safe_load(PLAIN) | {key: value}
-    file = tmp_path / "sweep.yaml"
-    file.write_text(yaml.safe_dump(content, allow_unicode=True), encoding="utf-8")
-    message = ""
-    try:
-        load_sweep(file)
-    except SpecError as error:
-        message = str(error)
-    assert not message or str(file) in message
-    assert all(len(line) < 700 + len(str(file)) for line in message.splitlines())
 
 
 @pytest.mark.parametrize(
@@ -365,10 +307,7 @@ def test_anything_else_is_a_spec_error(tmp_path: Path, key: str, value: Any) -> 
         "procedures: [direct {0}]",
         "feed_forward: {0}",
         "feed_forward: [top {1}]",
-        "feed_forward: [top {2}]",
         "feed_forward: [[{1}]]",
-        "feed_forward: {{remove: {0}}}",
-        "measure: {{probes: {0}}}",
     ],
 )
 def test_a_huge_value_is_quoted_in_part(tmp_path: Path, line: str) -> None:
@@ -383,15 +322,12 @@ def test_a_huge_value_is_quoted_in_part(tmp_path: Path, line: str) -> None:
 @pytest.mark.parametrize(
     ("overrides", "axis", "values"),
     [
-        (["procedure=iterative"], "procedure", {"iterative"}),
         (["procedure=direct,iterative 3"], "procedure", {"direct", "iterative 3"}),
         (["procedures=[{name: finetune_then_drop, freeze_dropped: true}]"], "procedure",
          {"finetune_then_drop frozen"}),
         (["feed_forward='top 3'"], "feed_forward", {"top 3"}),
         (["feed_forward=top 3,none"], "feed_forward", {"top 3", "none"}),
         (["feed_forward={remove: top 3, second_norm: drop}"], "feed_forward", {"top 3 no norm"}),
-        (["feed_forward=9,10"], "feed_forward", {"9,10"}),
-        (["strategy=greedy", "k=1"], "strategy", {"greedy"}),
         (["k=1", "strategy=random"], "strategy", {"random 0"}),
         (["strategy=drop 3+5,top", "k=1"], "strategy", {"drop 3+5", "top"}),
     ],
@@ -425,11 +361,6 @@ def test_a_wrong_override(tmp_path: Path, override: str, message: str) -> None:
     assert told(tmp_path, PLAIN, override).startswith(f"override '{override}': {message}")
 
 
-def test_k_is_not_for_an_explicit_list(tmp_path: Path) -> None:
-    text = strategies(tmp_path, "drop 3+5")
-    assert "no strategy of sweep.yaml takes `k:`" in told(tmp_path, text, "k=1")
-
-
 # -- the schema that editors check with
 
 
@@ -438,7 +369,6 @@ def test_k_is_not_for_an_explicit_list(tmp_path: Path) -> None:
     [
         ("procedures", ["direct", {"name": "iterative", "epochs_per_layer": 3}], True),
         ("procedures", [{"name": "iterative", "epoch": 3}], False),
-        ("procedures", [3], False),
         ("feed_forward", ["top 3", [9, 10], {"remove": "all", "second_norm": "drop"}], True),
         ("feed_forward", [{"remove": "all", "second_norm": "no"}], False),
         ("measure", {"probes": ["pretrained", "full"], "probe_rows": 10}, True),

@@ -26,20 +26,3 @@ def test_every_key_is_described_and_on_the_page(part: dict[str, Any]) -> None:
     for name, field in part["properties"].items():
         assert field.get("description"), name
         assert f"| `{name}` |" in page
-
-
-@pytest.mark.parametrize(
-    "line",
-    [
-        "| `models` | list of [models](#models) | **needed** | pre-trained encoders |",
-        "| `seeds` | list of whole numbers from 0 | `[42]` |",
-        "| `k` | `all` or list of whole numbers |",
-        "| `max_length` | whole number from 4 to 8192 | `128` |",
-        "| `epochs` | whole number from 1 | `3` |",
-        "| `adam_beta1` | number from 0 below 1 | `0.9` |",
-        "| `schedule` | `linear`, `constant` | `linear` |",
-        "| `freeze` | [recipe.freeze](#recipefreeze) |  | what does not learn |",
-    ],
-)
-def test_a_row_says_what_a_key_takes(line: str) -> None:
-    assert line in reference()

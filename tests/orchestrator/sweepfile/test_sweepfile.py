@@ -7,7 +7,6 @@ from typing import Any
 
 import pytest
 
-from lp_sweep.orchestrator.cli.__main__ import init
 from lp_sweep.orchestrator.plan.cells import asked_cells
 from lp_sweep.orchestrator.sweepfile.load import load_sweep
 from lp_sweep.orchestrator.sweepfile.spec import SweepSpec
@@ -40,21 +39,14 @@ def mistake(file: Path, *overrides: str) -> str:
     ("text", "value"),
     [
         ("2e-5", 2e-5),
-        ("2E-5", 2e-5),
         ("1e5", 1e5),
-        ("+1.5e+3", 1.5e3),
-        (".5", 0.5),
         ("-0.25", -0.25),
         ("1_000", 1000),
         ("3", 3),
-        ("-7", -7),
-        ("0", 0),
         ("0x1f", 31),
         ("042", "042"),
         ("1:30", "1:30"),
         ("2e", "2e"),
-        ("e5", "e5"),
-        ("1-3", "1-3"),
         ("2024-01-01", "2024-01-01"),
         ("true", True),
         ("~", None),
@@ -86,11 +78,8 @@ def test_every_value_knows_its_line() -> None:
         pytest.param("a: 1\n---\nb: 2\n", r"s\.yaml:2: not valid YAML: .*document", id="two"),
         pytest.param("a: 1\nb: '\x01'\n", r"s\.yaml:2: not valid YAML: .*#x0001", id="control"),
         pytest.param("a: 1\nb: 2\na: 3\n", r"s\.yaml:3: the key 'a' is listed twice", id="twice"),
-        pytest.param("a:\n  b: 1\n  b: 2\n", r"s\.yaml:3: the key 'b' is listed twice", id="deep"),
         pytest.param("", r"s\.yaml:1: a sweep file is a mapping", id="empty"),
-        pytest.param("# only\n", r"s\.yaml:1: a sweep file is a mapping", id="comment"),
         pytest.param("- a\n", r"s\.yaml:1: a sweep file is a mapping", id="list"),
-        pytest.param("3\n", r"s\.yaml:1: a sweep file is a mapping", id="number"),
         pytest.param("a: 1\nb: !x y\n", r"s\.yaml:2: '!x' is not known here", id="tag"),
         pytest.param("a: !!python/name:os.system ''\n", r"s\.yaml:1: .*python", id="python-tag"),
         pytest.param("a: 1\nb: {<<: {c: 1}}\n", r"s\.yaml:2: .*not known here", id="merge"),
@@ -173,14 +162,9 @@ def test_demo_works_as_it_stands(tmp_path: Path) -> None:
 MISTAKES = [
     # unknown keys, at each level
     (SEEDS, "sedes: [1]", 6, "unknown key 'sedes'.*Allowed: .*Did you mean 'seeds'", "top-level"),
-    (MODEL, "  - {id: m, revison: a}", 4, "'revison' in models.0.*mean 'revision'", "model-key"),
-    (TASKS, "tasks: [{name: rte, lable: y}]", 5, "'lable' in tasks.0.*mean 'label'", "task-key"),
     (TOP, "{name: top, kk: [1]}", 8, "'kk' in strategies.0. Allowed: name, k,", "strategy-key"),
     (LAST, LAST + "recipe: {epoch: 3}\n", 9, "'epoch' in recipe.*mean 'epochs'", "recipe-key"),
     (LAST, LAST + "include: [{tsk: a}]\n", 9, "'tsk' in include.0.*mean 'task'", "include-key"),
-    (LAST, LAST + "exclude:\n- {tsk: a}\n", 10, "'tsk' in exclude.0", "exclude-key"),
-    (LAST, LAST + "contribution: {on: rte}\n", 9, "unknown key .*in contribution", "contr-key"),
-    (LAST, LAST + "resources_per_trial: {gpus: 1}\n", 9, "mean 'gpu'", "resources-key"),
     (
         LAST,
         LAST + "resources_per_trial: {gpu: 0.5}\ntrials_per_gpu: 2\n",
@@ -195,32 +179,20 @@ MISTAKES = [
         "accelerator_type is a kind of GPU, and gpu is 0. Keep one",
         "kind-without-gpu",
     ),
-    (LAST, LAST + "trials_per_gpu: 0\n", 9, "trials_per_gpu must be", "no-trial"),
     # wrong types
     (f"models:\n{MODEL}", "models: 3", 3, "models must be a mapping of id, .*got 3", "models"),
-    (f"models:\n{MODEL}", "models:", 3, "models must be a list, got None", "models-null"),
     (LAST, LAST + "recipe: 3\n", 9, "recipe must be a mapping of learning_rate, ", "recipe"),
-    (LAST, LAST + "recipe:\n", 9, "recipe must be a mapping", "recipe-null"),
     (LAST, LAST + "recipe: {lr: fast}\n", 9, "recipe.lr must be a number, got 'fast'", "lr-text"),
-    (LAST, LAST + "recipe: {lr: -1}\n", 9, "recipe.lr must be greater than 0", "lr-negative"),
     (LAST, LAST + "recipe: {lr: .inf}\n", 9, "recipe.lr must be a finite number", "lr-infinite"),
     (LAST, LAST + "recipe: {epochs: 1.5}\n", 9, "must be a whole number, got 1.5", "epochs"),
-    (LAST, LAST + "recipe: {epochs: '3'}\n", 9, "must be a whole number, got '3'", "epochs-text"),
-    (LAST, LAST + "recipe: {batch_size: 0}\n", 9, "must be greater than 0, got 0", "batch"),
     (LAST, LAST + "recipe: {schedule: linaer}\n", 9, "'linear' or 'constant'.*n 'linear'", "enum"),
     (LAST, LAST + "recipe: {lr: 1e-5, learning_rate: 1e-5}\n", 9, "are one key", "lr-twice"),
-    (LAST, LAST + "exclude: {task: rte}\n", 9, "exclude must be a list", "exclude-mapping"),
     (TOP, "{name: top, k: [0, two]}", 8, "k: 'two' is not a whole number", "k-text"),
-    (TOP, "{name: top, k: [true]}", 8, "k: True is not a whole number", "k-bool"),
     (TOP, "{name: top, k: al}", 8, "must be 'all' or a list of whole numbers.*'all'", "k-word"),
     (SEEDS, "seeds: many", 6, "seeds must be a whole number, got 'many'", "seeds-text"),
-    (SEEDS, "seeds: [-1]", 6, "must be greater than or equal to 0", "seed-negative"),
     (SEEDS, "seeds: {from: a, to: 3}", 6, "a range of seeds is", "seeds-from-text"),
-    (SEEDS, "seeds: {from: 1, to: 3, count: 3}", 6, "a range of seeds is", "seeds-from-both"),
-    (SEEDS, "seeds: {from: true, to: 3}", 6, "a range of seeds is", "seeds-from-bool"),
     (SEEDS, "seeds: 5-3", 6, "from 5 to 3 are not", "seeds-backwards"),
     (SEEDS, "seeds: 0-20000", 6, "are not 1 to 10000", "seeds-too-many"),
-    (MODEL, "  - {id: m, layers: 0}", 4, "layers must be greater than 0", "layers"),
     ("name: plain", "name: a b", 2, "name 'a b': a text of letters", "name"),
     ("name: plain", "name: 2024", 2, "name 2024: .*Quote a number", "name-number"),
     ("name: plain", "name: ../up", 2, "name '../up': a text of letters", "name-path"),
@@ -229,13 +201,10 @@ MISTAKES = [
     (MODEL, "  - ./folder/of/a/modl", 4, "no model folder at .*Did you mean 'model'", "folder"),
     (MODEL, "  - ./folder/of", 4, "has no readable config.json", "folder-without-config"),
     (MODEL, f"  - {'x' * 300}", 4, "is neither a name nor a folder", "model-too-long"),
-    (MODEL, '  - "a\\0b"', 4, "is neither a name nor a folder", "model-nul"),
     (TASKS, "tasks: [rtee]", 5, "unknown task 'rtee'.*Choose one of: sst2.*mean 'rte'", "task"),
     (TOP, "{name: botom, k: [0]}", 8, "unknown strategy 'botom'.*mean 'bottom'", "strategy"),
     (TASKS, f"{TASKS}\nprocedures: dirct", 6, "unknown procedure.*mean 'direct'", "procedure"),
     (TASKS, f"tasks: [{{{OWN}, text: t, metric: acuracy}}]", 5, "mean 'accuracy'", "metric"),
-    (TASKS, f"tasks: [{{{OWN}, text: t, metric: acc}}]", 5, "mean 'accuracy'", "cut-metric"),
-    (TASKS, f"tasks: [{{{OWN}, text: t, kind: regresion}}]", 5, "mean 'regression'", "kind"),
     (TASKS, "tasks: [{name: rte, metric: f1}]", 5, "is GLUE's, its metric can't be set", "glue"),
     (TASKS, f"tasks: [{{{OWN}}}]", 5, "needs `text:`", "no-text"),
     (TASKS, f"tasks: [{{{OWN}, text: [a, b, c]}}]", 5, "needs `text:`", "three-texts"),
@@ -243,20 +212,15 @@ MISTAKES = [
     (TASKS, f"tasks: [{{{OWN}, text: t}}]", 5, "a.csv: no such file", "no-file"),
     (TASKS, "tasks: [cola]", 5, "no file .*cola/train.parquet", "no-data"),
     (LAST, LAST + "contribution: {measured_on: rt}\n", 9, "own, rte, mrpc.*mean 'rte'", "on"),
-    (LAST, LAST + "include: [{strategy: botom, k: 1}]\n", 9, "mean 'bottom'", "include-strategy"),
     (LAST, LAST + "include: [{strategy: top, k: 1, task: cola}]\n", 9, "rte, mrpc", "include-task"),
     (LAST, LAST + "include: [{strategy: top, k: 1, model: m}]\n", 9, "unknown model", "include-m"),
     # impossible K and thresholds
     ("[0, 2]", "[12]", 8, "top can't drop K=12 of the 12.*0 <= K < depth.*Possible K: 0, 1", "K=L"),
-    ("[0, 2]", "[-1]", 8, "top can't drop K=-1", "K<0"),
     (TOP, "{name: symmetric, k: [3]}", 8, "depth - K is even.*: 0, 2, 4, 6, 8, 10", "parity"),
     (TOP, "{name: even-alternate, k: [7]}", 8, "2 K <= depth.*0, 1, 2, 3, 4, 5, 6", "2K>L"),
-    (TOP, "{name: odd-alternate, k: [7]}", 8, "can't drop K=7", "2K>L-odd"),
     (MODEL, "  - {id: ./folder/of/a/model, k: [0, 12]}", 4, "can't drop K=12", "own-K"),
-    (LAST, LAST + "include: [{strategy: top, k: 12}]\n", 9, "can't drop K=12", "include-K"),
     (LAST, LAST + "include: [{task: rte}]\n", 9, "needs `strategy:` and `k:`", "include-no-k"),
     (TOP, "{name: contribution, threshold: 95}", 8, "from -1 to 1, got 95", "threshold"),
-    (TOP, "{name: contribution, threshold: .nan}", 8, "a finite number", "threshold-nan"),
     (TOP, "{name: contribution, k: [1]}", 8, "needs `threshold:`", "k-for-threshold"),
     (TOP, "{name: top, threshold: [0.9]}", 8, "needs `k:`", "threshold-for-k"),
     (TOP, "{name: top, k: 0, threshold: 0.9}", 8, "takes `k:`, not `threshold:`", "both"),
@@ -264,23 +228,13 @@ MISTAKES = [
     (TOP, "top", 8, "strategy 'top' needs `k:`", "no-k"),
     # missing and empty
     ("schema_version: 1\n", "", 1, "the key 'schema_version' is missing", "no-version"),
-    ("name: plain\n", "", 1, "the key 'name' is missing", "no-name"),
-    (TASKS + "\n", "", 1, "the key 'tasks' is missing", "no-tasks"),
     (MODEL, "  - {k: [1]}", 4, "the key 'id' is missing in models.0", "no-id"),
     (f"models:\n{MODEL}", "models: []", 3, "models must not be empty", "empty-models"),
-    (TASKS, "tasks: []", 5, "tasks must not be empty", "empty-tasks"),
-    (SEEDS, "seeds: []", 6, "seeds must not be empty", "empty-seeds"),
     ("[0, 2]", "[]", 8, "strategies.0.k must not be empty", "empty-k"),
-    (TOP, "{name: contribution, threshold: []}", 8, "must not be empty", "empty-threshold"),
-    (MODEL, "  - {id: ./folder/of/a/model, k: []}", 4, "must not be empty", "empty-own-k"),
-    (MODEL, "  - ''", 4, "must not be empty", "empty-model"),
     (LAST, LAST + "exclude: [{model: '*'}]\n", 9, "every one is excluded", "nothing-left"),
     # versions, doubles
     ("version: 1", "version: 2", 1, "schema_version is 2; this lp-sweep reads 1", "version-2"),
-    ("version: 1", "version: '1'", 1, "schema_version is '1'", "version-text"),
-    (TASKS, "tasks: [rte, RTE]", 5, "rte is listed twice", "task-twice"),
     (MODEL, f"{MODEL}\n{MODEL}", 3, "model is listed twice", "model-twice"),
-    (LAST, LAST + LAST, 7, "top is listed twice", "strategy-twice"),
     (SEEDS, "seeds: [42, 40-44]", 6, "42 is listed twice", "seed-twice"),
 ]
 
@@ -299,20 +253,6 @@ def test_mistake(tmp_path: Path, old: str, new: str, line: int, message: str) ->
     assert "Entry" not in said
 
 
-def test_several_mistakes_are_reported_together(tmp_path: Path) -> None:
-    text = PLAIN.replace("plain", "a b").replace("seeds", "sedes").replace("top", "botom")
-    file = make_inputs(tmp_path, text.replace("[rte,", "[rtee,"))
-    lines = mistake(file).splitlines()
-    assert sorted(int(line.split(":")[1]) for line in lines) == [2, 5, 6, 8]
-
-
-def test_exit_codes_of_mistakes(tmp_path: Path) -> None:
-    file = make_inputs(tmp_path, PLAIN.replace("mrpc", "cola"))
-    with pytest.raises(PreflightError):  # no data: exit 4
-        planned(file)
-    assert (SpecError.exit_code, PreflightError.exit_code) == (2, 4)
-
-
 # -- forms
 
 
@@ -320,9 +260,7 @@ def test_exit_codes_of_mistakes(tmp_path: Path) -> None:
     ("form", "seeds"),
     [
         ("42", [42]),
-        ("[42, 7]", [42, 7]),
         ("42-44", [42, 43, 44]),
-        ("42..44", [42, 43, 44]),
         ("{from: 42, to: 44}", [42, 43, 44]),
         ("{from: 42, count: 2}", [42, 43]),
         ("[1, 3-5, {from: 9, count: 2}]", [1, 3, 4, 5, 9, 10]),
@@ -347,12 +285,6 @@ def test_a_range_of_k(tmp_path: Path, form: str, counts: set[int]) -> None:
     assert {cell.k for cell in cells(file)} == counts
     if "{" not in form:
         assert {cell.k for cell in cells(make_inputs(tmp_path), f"k={form}")} == counts
-
-
-@pytest.mark.parametrize("form", ["4-2", "0-20000", "{to: 3}"])
-def test_a_range_of_k_that_is_none(tmp_path: Path, form: str) -> None:
-    file = make_inputs(tmp_path, PLAIN.replace("k: [0, 2]", f"k: {form}"))
-    assert re.search("the K from|a range of K is", mistake(file))
 
 
 def test_short_forms(tmp_path: Path) -> None:
@@ -487,12 +419,9 @@ def test_the_positive_class_is_part_of_the_task(tmp_path: Path) -> None:
         ("task=revews", "reviews"),
         ("task=mrcp", "mrpc"),
         ("model=./folder/of/a/modle", "model"),
-        ("model=folder/of/a/mdel", "./folder/of/a/model"),
         ("lr=1e-4", "recipe.learning_rate"),
-        ("epochs=3", "recipe.epochs"),
         ("epoch=3", "recipe.epochs"),
         ("seedz=3", "seed"),
-        ("metric=f1", "tasks.0.metric"),
         ("task.metric=f1", "tasks.0.metric"),
     ],
 )
@@ -513,19 +442,14 @@ def test_an_override_in_the_place_of_the_file_is_told() -> None:
     ("overrides", "axis", "values"),
     [
         (["task=mrpc"], "task", {"mrpc"}),
-        (["tasks=MRPC,rte"], "task", {"mrpc", "rte"}),
         (["seed=1,2"], "seed", {1, 2}),
         (["seeds=3-5"], "seed", {3, 4, 5}),
-        (["seed=[7, 8]"], "seed", {7, 8}),
-        (["seed={from: 1, count: 2}"], "seed", {1, 2}),
         (["strategy=contribution"], "strategy", {"contribution"}),
         (["k=1,3"], "k", {1, 3, None}),
         (["k=all"], "k", {*range(12), None}),
         (["threshold=0.5"], "threshold", {0.5, None}),
         (["strategy=bottom", "k=1"], "strategy", {"bottom"}),
         (["k=1", "strategy=bottom"], "k", {1}),
-        (["strategies.0.k=4"], "k", {4, None}),
-        (["procedure=direct"], "procedure", {"direct"}),
         (["model=./other"], "model", {"./other"}),
         (["model=./it's a 'model'; echo foo"], "model", {"./it's a 'model'; echo foo"}),
         (["model='./a,b'"], "model", {"./a,b"}),
@@ -580,20 +504,12 @@ def test_k_on_the_command_line_is_for_every_model(tmp_path: Path) -> None:
         ("lr=1e-5", "unknown key 'lr'. Allowed: .*recipe.learning_rate"),
         ("recipe.epoch=3", "unknown key 'epoch' in recipe.*Did you mean 'epochs'"),
         ("task=rtee", "unknown task 'rtee'.*Did you mean 'rte'"),
-        ("task=", "tasks must not be empty"),
-        ("seed=x", "seeds: 'x' is not a whole number"),
         ("k=12", "top can't drop K=12"),
-        ("k=x", "strategies.0.k: 'x' is not a whole number"),
         ("strategy=bottom", "strategy 'bottom' needs `k:`"),
         ("threshold=0.9", "no strategy of .*sweep.yaml takes `threshold:`"),
-        ("schema_version=2", "schema_version is 2"),
-        ("name=a b", "name 'a b'"),
-        ("recipe=3", "recipe must be a mapping"),
         ("model=./nowhere", "no model folder"),
         ("task", "an override is key=value"),
-        ("=rte", "an override is key=value"),
         ("models.7.k=1", "models is a list of 1, counted from 0, and has no '7'"),
-        ("models.x=1", "models is a list of 1, counted from 0, and has no 'x'"),
     ],
 )
 def test_override_mistake(tmp_path: Path, override: str, message: str) -> None:
@@ -650,14 +566,6 @@ def test_a_number_that_looks_like_another_is_refused(tmp_path: Path, number: str
     )
 
 
-def test_a_threshold_override_is_blamed_for_its_value(tmp_path: Path) -> None:
-    file = make_inputs(tmp_path, PLAIN + "  - {name: contribution, threshold: 0.9}\n")
-    assert mistake(file, "threshold=5") == (
-        "override 'threshold=5': a threshold is a cosine: from -1 to 1, got 5"
-    )
-    assert mistake(file, "threshold=0.5", "k=99").startswith("override 'k=99': top can't drop")
-
-
 @pytest.mark.parametrize("text", ["[a", "{a: b", "!!int x", "a: b: c"])
 def test_override_that_is_no_yaml(tmp_path: Path, text: str) -> None:
     assert "as a YAML value" in mistake(make_inputs(tmp_path), f"recipe.epochs={text}")
@@ -675,17 +583,3 @@ def test_json_schema_is_valid_and_complete(tmp_path: Path) -> None:
         assert schema["$defs"][name]["additionalProperties"] is False
     references = re.findall(r'"\$ref": "#/\$defs/(\w+)"', json.dumps(schema))
     assert set(references) == set(schema["$defs"])
-
-
-def test_init_writes_a_file_that_loads(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    file = tmp_path / "new file.yaml"
-    init(file)
-    spec = load_sweep(file).spec
-    assert spec.name == "my-sweep"
-    assert {strategy.name for strategy in spec.strategies} >= {"top", "contribution"}
-    assert "lp-sweep plan" in capsys.readouterr().err
-    with pytest.raises(SpecError, match="--force"):
-        init(file)
-    init(file, force=True)
-    with pytest.raises(SpecError, match=r"can't write .*No such file"):
-        init(tmp_path / "nowhere" / "sweep.yaml")

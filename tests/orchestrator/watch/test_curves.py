@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import statistics
 from typing import Any
 
@@ -34,13 +33,6 @@ def test_mean_and_spread_of_the_seeds_that_are_done() -> None:
     assert (point.n, point.asked) == (3, 5)
     assert point.mean == pytest.approx(statistics.fmean([61.0, 64.5, 60.25]))
     assert point.sd == pytest.approx(statistics.stdev([61.0, 64.5, 60.25]))
-
-
-def test_a_single_seed_has_no_spread() -> None:
-    curves = Curves([cell("t")])
-    assert points(curves) == {0: (0, 1, None)}
-    curves.add("t", 50.0)
-    assert curves.curves()[0].points == (Point(k=0, n=1, asked=1, mean=50.0, sd=None),)
 
 
 def test_a_trial_counts_in_each_curve_that_lists_it_and_once_in_each() -> None:
@@ -101,15 +93,6 @@ def test_with_less_room_means_and_then_blocks_alone() -> None:
         "rte top     █▆▁ 90.0 to 80.0",
     ]
     assert text(given, width=30, ascii_only=True)[1] == "rte top     750 90.0 to 80.0"
-
-
-def test_blocks_compare_within_a_task() -> None:
-    lines = text(curve(90.0), curve(80.0, strategy="bottom"), curve(20.0, task="cola"), width=60)
-    assert [re.findall("[▁-█]", line) for line in lines[1:]] == [["█"], ["▁"], ["█"]]
-
-
-def test_before_a_score_there_is_nothing() -> None:
-    assert text(curve(None, None), width=80) == []
 
 
 @pytest.mark.parametrize("ks", [1, 13, 25, 48])

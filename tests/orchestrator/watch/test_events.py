@@ -14,13 +14,13 @@ from rich.console import Console
 from lp_sweep.orchestrator.engine.progress import Facts, PlainReporter
 from lp_sweep.orchestrator.engine.workqueue import WorkQueue
 from lp_sweep.orchestrator.estimate.estimate import Rates
-from lp_sweep.orchestrator.estimate.timings import Span
 from lp_sweep.orchestrator.plan.known import Known
 from lp_sweep.orchestrator.watch import reporters
 from lp_sweep.orchestrator.watch.reporters import EventReporter, LiveReporter
 from lp_sweep.storage.store import Store
+from tests.support.courses import taken
 from tests.support.program import command, environment, sweep
-from tests.support.sweepfiles import PLAIN, make_inputs, planned
+from tests.support.sweepfiles import make_inputs, planned
 from tests.support.toyworld import save_world
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -53,9 +53,7 @@ def test_each_event_is_one_line_that_says_what_it_is_of(
     reporter = stream.reporter
     reporter.planned(queue.plan)
     reporter.opened(queue, 2)
-    first, second = queue.take(), queue.take()
-    assert first
-    assert second
+    first, second = taken(queue), taken(queue)
     for work in (first, second):
         reporter.started(work)
     queue.ended(first.id, None)
@@ -98,8 +96,7 @@ def test_progress_is_told_now_and_then(queue: WorkQueue, monkeypatch: pytest.Mon
     stream.reporter.tick()
     assert [event["event"] for event in stream.events] == ["opened"]
     monkeypatch.setattr(reporters, "_PROGRESS_SECONDS", 0.0)
-    work = queue.take()
-    assert work
+    work = taken(queue)
     stream.reporter.started(work)
     queue.ended(work.id, None)
     stream.reporter.ended(work.id, "done", "", Facts("accuracy", 50.0, 1.0))
@@ -124,8 +121,7 @@ def means(reporter: LiveReporter, queue: WorkQueue) -> dict[tuple[str, int], flo
 
 def test_the_display_knows_slots_queue_and_scores(queue: WorkQueue) -> None:
     reporter = live(queue)
-    work = queue.take()
-    assert work
+    work = taken(queue)
     reporter.started(work)
     before = reporter.picture(queue)
     assert [slot.work != "" for slot in before.slots] == [True, False]
@@ -141,79 +137,6 @@ def test_scores_of_before_the_run_are_on_the_display(queue: WorkQueue) -> None:
     trial = next(work for work in queue.plan.trials.values() if work.task.name == "rte")
     queue.plan.known = Known.nothing()._replace(points={trial.id: 70.0, "of another sweep": 1.0})
     assert means(live(queue), queue)["rte", 12 - len(trial.trial.kept_layers)] == 70.0
-
-
-def test_scores_of_other_runs_are_read_once(
-    queue: WorkQueue, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(reporters, "_LOOK_SECONDS", 0.0)
-    trial = next(work for work in queue.plan.trials.values() if work.task.name == "rte")
-    queue.store.put("trials", trial.id, [{"trial_id": trial.id, "last": 0.625}])
-    queue.done_elsewhere.add(trial.id)
-    reporter = live(queue)
-    k = 12 - len(trial.trial.kept_layers)
-    assert means(reporter, queue)["rte", k] == 62.5
-    queue.store.delete("trials", f"{trial.id}.parquet")
-    assert means(reporter, queue)["rte", k] == 62.5
-
-
-def test_a_newer_plan_brings_its_cells(queue: WorkQueue, tmp_path: Path) -> None:
-    reporter = live(queue)
-    work = queue.take()
-    assert work
-    reporter.started(work)
-    reporter.ended(work.id, "done", "", Facts("accuracy", 66.1, 1.0))
-    assert len(means(reporter, queue)) == 4
-    reporter.planned(planned(tmp_path / "sweep.yaml", "k=0,2,4"))
-    newer = means(reporter, queue)
-    assert len(newer) == 6
-    assert newer[work.task.name, 0] == 66.1
-
-
-def measured(queue: WorkQueue) -> WorkQueue:
-    """As if the estimates stood on timings: then there is an end to tell from the start."""
-    queue.pace._measured, queue.pace.slots = True, 2
-    return queue
-
-
-def test_the_band_is_not_computed_at_each_announcement(
-    queue: WorkQueue, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    calls: list[Any] = []
-    band = Span(1.0, 0.5, 2.0)
-    monkeypatch.setattr(queue.pace, "scale", lambda rates, left: calls.append(left) or band)
-    told = [measured(queue).progress() for _ in range(50)]
-    assert len(calls) == 1
-    assert sum(calls[0].values()) == 8
-    seconds = told[0].seconds_left
-    assert seconds
-    assert (told[0].low_seconds, told[0].high_seconds) == (seconds / 2, seconds * 2)
-
-
-def test_a_late_run_has_a_band_as_long_as_it_is_within_it(
-    queue: WorkQueue, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(queue.pace, "scale", lambda rates, left: Span(1.0, 0.5, 2.0))
-    monkeypatch.setattr(queue.pace, "elapsed", lambda id_: elapsed)
-    works = [work for _ in range(8) if (work := queue.take())]
-    measured(queue).pace.slots = 8
-    longest = max(map(queue.rates.seconds, works))
-    elapsed = 1.5 * longest
-    late = queue.outlook.eta()
-    assert (late.seconds, late.low) == (0.0, 0.0)
-    assert late.high == pytest.approx(longest / 2)
-    elapsed = 3 * longest
-    assert queue.outlook.eta() == (0.0, None, None)
-
-
-def test_while_a_search_may_ask_for_more_there_is_no_band(tmp_path: Path) -> None:
-    text = PLAIN.replace("k: [0, 2]}", "k: all, until: min_layers}")
-    plan = planned(make_inputs(tmp_path, text))
-    assert any(cell.search == "waiting" for cell in plan.cells)
-    queue = WorkQueue(plan, Store(tmp_path / "s", create=True), CPU, lambda plan: None)
-    eta = measured(queue).outlook.eta()
-    assert eta.seconds
-    assert (eta.low, eta.high) == (None, None)
 
 
 # -- real runs
@@ -262,6 +185,6 @@ def test_events_and_json_are_not_both_printed(tmp_path: Path, verb: str) -> None
 
 
 def test_a_plan_has_no_events(tmp_path: Path) -> None:
-    code, events, stderr = run(tmp_path, "--dry-run")
-    assert (code, events) == (2, [])
-    assert "a plan is JSON with --json" in stderr
+    told = sweep("run", "sweep.yaml", "--events", "--dry-run", cwd=tmp_path)
+    assert (told.returncode, told.stdout) == (2, "")
+    assert "a plan is JSON with --json" in told.stderr

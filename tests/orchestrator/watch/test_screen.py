@@ -104,11 +104,6 @@ def test_a_small_one_folds_what_is_not_the_answer() -> None:
     assert "1:02:03 elapsed  ETA 1:05:03 (50:12 to 1:24:20)" in page
 
 
-def test_few_slots_stay_in_sight() -> None:
-    page = shown(replace(PICTURE, slots=PICTURE.slots[:2]), 80, 24)
-    assert sum(line.startswith("slot ") for line in page) == 2
-
-
 @pytest.mark.parametrize("size", SIZES, ids=str)
 def test_a_terminal_of_ascii_gets_ascii(size: tuple[int, int]) -> None:
     recent_is_the_callers = replace(PICTURE, notes=())
@@ -136,24 +131,6 @@ def test_a_store_without_a_run_says_so() -> None:
     assert "no run is at work" in page
     assert "ETA" not in page
     assert "7 records are still to be read" in page
-
-
-def test_models_are_named_where_there_are_several_and_there_is_room() -> None:
-    several = replace(PICTURE, waiting=(*PICTURE.waiting, Waiting(model="b", task="rte", pieces=2)))
-    assert "waiting: bert rte 20  bert mrpc 11  b rte 2" in shown(several, 80, 40)
-    assert "waiting: rte 22  mrpc 11" in shown(several, 40, 40)
-
-
-def test_other_sweeps_are_named() -> None:
-    page = "\n".join(shown(replace(PICTURE, sweeps=("glue", "more", "\x1b")), 80, 60))
-    assert "--sweep shows another: more, \\x1b" in page
-    assert "--sweep" not in "\n".join(shown(replace(PICTURE, sweeps=("glue",)), 80, 60))
-
-
-def test_a_sweep_without_work_is_at_its_end() -> None:
-    assert (
-        "0/0  100%" in shown(Picture(sweep="s", at=PICTURE.at, done=0, failed=0, left=0), 80, 24)[0]
-    )
 
 
 @pytest.mark.parametrize("settings", [{"NO_COLOR": "1"}, {}], ids=["no colour", "colour"])
