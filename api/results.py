@@ -6,7 +6,6 @@ import html
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from types import TracebackType
 from typing import TYPE_CHECKING, Any, Literal, Self
 
 import pyarrow as pa
@@ -106,7 +105,7 @@ class Results:
         self, out: str | os.PathLike[str], *, figures: str | os.PathLike[str] | None = None
     ) -> Path:
         """Write a page with the answer, all tables and figures, what is missing and where it is
-        from; `figures`: a folder to write these into, too. Raises StoreError."""
+        from; `figures`: a folder for the figures. Raises StoreError."""
         from lp_sweep.analysis.report.writing import write_report
 
         return write_report(
@@ -137,7 +136,8 @@ class Results:
         where model or data are one's own. Raises SpecError where the smallest is not known yet,
         ExportError where the folder does not answer as the record says."""
         from lp_sweep.orchestrator.export.choice import Asked
-        from lp_sweep.orchestrator.service.export import ExportOptions, export_trial
+        from lp_sweep.orchestrator.export.options import ExportOptions
+        from lp_sweep.orchestrator.service.export import export_trial
 
         asked = ExportOptions(
             out=os.fspath(out),
@@ -191,12 +191,7 @@ class Results:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def __repr__(self) -> str:

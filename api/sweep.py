@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import pyarrow as pa
 
 from lp_sweep.orchestrator.estimate.estimate import Estimate
+from lp_sweep.orchestrator.inputs.request import Request
 from lp_sweep.orchestrator.service.plan import PlanAnswer, plan, prefetch
-from lp_sweep.orchestrator.service.request import Request
 from lp_sweep.results import Results, Rows, open_store
 from lp_sweep.storage.errors import SpecError
 
@@ -37,7 +38,7 @@ class Sweep:
 
     def __init__(self, request: Request) -> None:
         file = request.sweep_file()
-        self._request = request._replace(store=request.location(file))
+        self._request = replace(request, store=request.location(file))
         self.name = file.spec.name
 
     @classmethod
@@ -137,10 +138,9 @@ class Sweep:
         from lp_sweep.orchestrator.engine.runoptions import RunOptions
         from lp_sweep.orchestrator.service.run import run
 
-        request = self._request._asdict()
         words = ("lp-sweep", "run", self._request.file, *self._request.overrides)
         folder = _path(cache_dir or os.environ.get("LP_SWEEP_CACHE_DIR"))
-        result = run(RunOptions(**request, **asked, cache_dir=folder, command=words))
+        result = run(RunOptions(**vars(self._request), **asked, cache_dir=folder, command=words))
         outcome = result.outcome
         return Run(
             outcome.done,

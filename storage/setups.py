@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import shlex
 from collections.abc import Collection, Iterable, Iterator, Mapping, Set
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from typing import Any, NamedTuple
 
 import pyarrow as pa
@@ -18,9 +18,10 @@ import pyarrow.compute as pc
 
 from lp_sweep.storage.errors import SpecError
 from lp_sweep.storage.identity import setup_id, setup_text
-from lp_sweep.storage.plain import recipe_from_plain, trial_spec_from_canonical
+from lp_sweep.storage.plain import trial_spec_from_canonical
 from lp_sweep.storage.printable import listed
 from lp_sweep.storage.schema import TABLES
+from lp_sweep.storage.specs import Recipe
 from lp_sweep.storage.store import Listing, Store
 
 EARLIER = "earlier"
@@ -57,15 +58,15 @@ def settings_of_trial(spec: str | None, procedure: str = "") -> str | None:
         procedure and (trial.procedure != procedure or trial.removed_feed_forwards)
     ):
         return None
-    recipe = recipe_from_plain({**asdict(trial.recipe), "freeze_layers": ()})
+    recipe = replace(trial.recipe, freeze_layers=())
     return setup_text(trial.model_fingerprint, trial.task, trial.data_fingerprint, recipe)
 
 
 def earlier_setups(
     store: Store, sweep: str | None = None, done: Set[str] | None = None
 ) -> list[Setup]:
-    """Of one sweep or of all, by sweep and number. `done`: the finished trials, where they are
-    known already. Raises StoreError."""
+    """The setups of one sweep or of all, by sweep and number. `done`: the finished trials, where
+    they are known already. Raises StoreError."""
     earlier = earlier_cells(store, sweep, done).rows
     if not len(earlier):
         return []
@@ -202,8 +203,8 @@ def differences(
     if not was["settings"] or not (here or others):
         return
     before, now = json.loads(was["settings"]), json.loads(here or others[0])
-    recipe = asdict(recipe_from_plain(now["recipe"]))
-    for name, value in asdict(recipe_from_plain(before["recipe"])).items():
+    recipe = asdict(Recipe(**now["recipe"]))
+    for name, value in asdict(Recipe(**before["recipe"])).items():
         if value != recipe[name]:
             yield f"{name} {_value(value)}{INSTEAD}{_value(recipe[name])}"
     if here and before["data"] != now["data"]:

@@ -1,4 +1,4 @@
-"""What determines a result: the work itself, as values.
+"""The work itself, as values: all that determines a result.
 
 A field that is added later gets a default that means what was done before, since `identity` makes
 the identifiers of exactly these fields; names of classes and fields are part of them.
@@ -58,6 +58,10 @@ class TaskDefinition:
     labels: tuple[str, ...] = ()  # class names; empty: the sorted classes of the train rows
     positive: str = ""  # the class that f1 scores; empty: class 1
 
+    def __post_init__(self) -> None:
+        for name in ("text_columns", "extra_metrics", "labels"):
+            object.__setattr__(self, name, tuple(getattr(self, name)))
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrialSpec:
@@ -101,7 +105,7 @@ class TrialSpec:
             object.__setattr__(self, "epochs_per_layer", 2)
 
     def with_seed(self, seed: int) -> TrialSpec:
-        """As `replace`, in a fifth of the time: nothing else hangs on the seed."""
+        """As `replace`, in a fifth of the time: nothing else depends on the seed."""
         other = object.__new__(TrialSpec)
         for name in _TRIAL_FIELDS:
             object.__setattr__(other, name, getattr(self, name))

@@ -14,6 +14,7 @@ from torch import nn
 from transformers import PretrainedConfig, PreTrainedModel
 
 from lp_sweep.storage.errors import UnsupportedModelError
+from lp_sweep.trials.familytable import family_of
 from lp_sweep.trials.modelfiles import family_problem
 
 DEPTH_FIELDS = ("num_hidden_layers", "n_layers", "n_layer", "num_layers")
@@ -109,7 +110,7 @@ def sentence_token_is_last(config: PretrainedConfig) -> bool:
 
 def time_comes_first(config: PretrainedConfig) -> bool:
     """Whether layers see hidden states as (T, B, H): XLNet turns them round inside."""
-    return bool(config.model_type == "xlnet")
+    return family_of(config.model_type).time_first
 
 
 def sentence_token_index(attention_mask: torch.Tensor, last: bool) -> torch.Tensor:

@@ -50,7 +50,7 @@ def remove_feed_forwards(
     it always goes, and the config says "drop". Called again, it adds to what was removed.
     Either everything is done or, on an error, nothing. Raises ValueError for layers that are not
     there, are named twice or were removed before, or for another `second_norm` than before;
-    UnsupportedModelError for families not named in `reduced.FAMILIES`.
+    UnsupportedModelError for families not named in `familytable.FAMILIES`.
     """
     if second_norm not in (KEEP, DROP):
         raise ValueError(f"second norm: {second_norm!r}. Use '{KEEP}' or '{DROP}'.")
@@ -73,7 +73,7 @@ def feed_forward_parameters(model: PreTrainedModel) -> dict[int, int]:
     """Parameters of each layer's feed-forward linears, norms not counted; 0 where it was removed.
 
     Keys are the layers' numbers in the very first network, ascending.
-    Raises UnsupportedModelError for families not named in `reduced.FAMILIES`.
+    Raises UnsupportedModelError for families not named in `familytable.FAMILIES`.
     """
     linears = feed_forward_of(model.config).linears
     layers = zip(original_layers(model.config), find_layers(model).layers, strict=True)

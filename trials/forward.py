@@ -29,7 +29,7 @@ from lp_sweep.trials.batches import (
     to_device,
 )
 from lp_sweep.trials.device import onto
-from lp_sweep.trials.unpadded.families import family_of
+from lp_sweep.trials.unpadded.families import forward_pass_of
 from lp_sweep.trials.unpadded.families import logits as unpadded_logits
 from lp_sweep.trials.unpadded.tokens import real_tokens
 
@@ -65,9 +65,9 @@ def compute_used(model: Any, compute: Compute, device: torch.device) -> str:
     launches rather than for padding."""
     if compute == "reference":
         return PADDED
-    family = family_of(model)
-    if family is not None:
-        held = compute == "graphs" and device.type == "cuda" and family.on_device
+    found = forward_pass_of(model)
+    if found is not None:
+        held = compute == "graphs" and device.type == "cuda" and found.on_device
         return GRAPHS if held else UNPADDED
     return GROUPED if device.type == "cpu" else PADDED
 

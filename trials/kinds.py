@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -27,9 +27,7 @@ ProblemType = Literal["single_label_classification", "regression"]  # as transfo
 PROBE_ITERATIONS = 1000
 
 
-class Kind:
-    """The methods of every kind."""
-
+class Kind(Protocol):
     help: str
     metrics: tuple[str, ...]  # the first is the default
     problem_type: ProblemType
@@ -37,41 +35,33 @@ class Kind:
 
     def problem(self, definition: TaskDefinition) -> str | None:
         """Why a definition is none of this kind."""
-        raise NotImplementedError
 
     def label_names(self, train: Rows, definition: TaskDefinition) -> tuple[str, ...]:
         """One name for each output of the head; () for a single number."""
-        raise NotImplementedError
 
     def labels(self, rows: Rows, definition: TaskDefinition, names: tuple[str, ...]) -> Labels:
         """(n,) of n rows. Raises MissingInputError for what is no label."""
-        raise NotImplementedError
 
     def mean_loss(self, logits: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
         """The loss of (B, C) float32 logits and (B,) labels: a scalar."""
-        raise NotImplementedError
 
     def answers(self, logits: Array) -> Array:
         """(n,) answers for (n, C) finite logits."""
-        raise NotImplementedError
 
     def guess(self, train_labels: Array, metric: str, positive: int) -> int | None:
         """The answer that guessing gives for every row; None where that scores 0.0."""
-        raise NotImplementedError
 
     def probe(self, train: Array, dev: Array, labels: Array) -> Array:
         """Logits of a linear model for the dev rows: (n, C) or (n,)."""
-        raise NotImplementedError
 
     def described(self, names: Sequence[str]) -> str:
         """The network's output, for a model card; `names` are safe to print."""
-        raise NotImplementedError
 
 
-class Classification(Kind):
+class Classification:
     help = "one of several classes"
-    metrics = ("accuracy", "f1", "macro_f1", "mcc")
-    problem_type = "single_label_classification"
+    metrics: tuple[str, ...] = ("accuracy", "f1", "macro_f1", "mcc")
+    problem_type: ProblemType = "single_label_classification"
     counts_labels = True
 
     def problem(self, definition: TaskDefinition) -> str | None:
@@ -130,10 +120,10 @@ class Classification(Kind):
         return f"one of {between.join(names)}"
 
 
-class Regression(Kind):
+class Regression:
     help = "a number"
-    metrics = ("pearson", "spearman")
-    problem_type = "regression"
+    metrics: tuple[str, ...] = ("pearson", "spearman")
+    problem_type: ProblemType = "regression"
     counts_labels = False
 
     def problem(self, definition: TaskDefinition) -> str | None:

@@ -17,9 +17,9 @@ from pathlib import Path
 from typing import Any
 
 from lp_sweep.storage.printable import did_you_mean, shown
+from lp_sweep.trials.familytable import Positions, family_of
 
 _LIST = "MODEL_FOR_{}_MAPPING_NAMES"
-_BOTH_WAYS = frozenset({"xlnet"})  # listed as a causal model only, and reads in both directions
 _TRY = "Use an encoder, such as bert-base-cased, roberta-base or answerdotai/ModernBERT-base."
 
 
@@ -34,7 +34,7 @@ def family_problem(config: Mapping[str, Any]) -> str | None:
         )
     if config.get("is_encoder_decoder") or kind in types("SEQ_TO_SEQ_CAUSAL_LM"):
         return f"{kind} is an encoder-decoder, and lp-sweep prunes encoders only. {_TRY}"
-    if config.get("is_decoder") or kind in _decoders() or _writes(config):
+    if config.get("is_decoder") or _is_decoder(kind) or _writes(config):
         return (
             f"{kind} is a decoder (it reads from left to right only), and lp-sweep prunes encoders "
             f"only. {_TRY}"
@@ -44,7 +44,8 @@ def family_problem(config: Mapping[str, Any]) -> str | None:
 
 def type_problem(config: Mapping[str, Any]) -> str | None:
     """The same, and why transformers can't classify texts with it."""
-    problem, kind, known = family_problem(config), config.get("model_type"), _classifiers()
+    problem, kind = family_problem(config), config.get("model_type")
+    known = types("SEQUENCE_CLASSIFICATION")
     if problem or kind is None or not known or kind in known:
         return problem
     return (
@@ -62,12 +63,9 @@ def _writes(config: Mapping[str, Any]) -> bool:
     )
 
 
-def _classifiers() -> frozenset[str]:
-    return types("SEQUENCE_CLASSIFICATION")
-
-
-def _decoders() -> frozenset[str]:
-    return types("CAUSAL_LM") - types("MASKED_LM") - _BOTH_WAYS
+def _is_decoder(kind: str) -> bool:
+    causal = kind in types("CAUSAL_LM") and kind not in types("MASKED_LM")
+    return causal and not family_of(kind).both_ways
 
 
 @cache
@@ -85,30 +83,29 @@ def types(task: str) -> frozenset[str]:
     return frozenset(re.findall(r'^\s+\("([\w.-]+)",', listed, re.MULTILINE))
 
 
-# positions are turned into angles or distances: there is no table to come to the end of
-_ENDLESS = frozenset({"modernbert", "eurobert", "nomic_bert", "xlnet", "t5", "mt5", "umt5"})
-_BY_DISTANCE = frozenset({"deberta", "deberta-v2"})  # and by a table, if `position_biased_input`
-_AFTER_PADDING = frozenset(  # their tables count from after the padding's own index
-    {"camembert", "data2vec-text", "esm", "ibert", "longformer", "luke", "mpnet", "roberta"}
-    | {"roberta-prelayernorm", "xlm-roberta", "xlm-roberta-xl", "xmod"}
-)
-_PADDING = 1  # of those, where the config does not say it
+_PADDING = 1  # of those whose table counts from after it, where the config does not say it
 
 
 def longest_row(config: Mapping[str, Any]) -> int | None:
     """Tokens of a row, at most, of a model with this config.json. None: as many as one likes, or
     the config does not say."""
-    kind, positions = str(config.get("model_type")), config.get("max_position_embeddings")
-    if type(positions) is not int or positions <= 0 or kind in _ENDLESS:
+    positions, counted = config.get("max_position_embeddings"), _positions(config)
+    if type(positions) is not int or positions <= 0 or counted == "endless":
         return None
-    if kind in _BY_DISTANCE and not config.get("position_biased_input", True):
-        return None
-    if config.get("position_embedding_type") == "rotary":
-        return None
-    if kind not in _AFTER_PADDING:
+    if not counted.startswith("after"):
         return positions
-    padding = config.get("pad_token_id")
-    return positions - 1 - (padding if type(padding) is int and kind != "mpnet" else _PADDING)
+    padding = config.get("pad_token_id") if counted == "after padding" else None
+    return positions - 1 - (padding if type(padding) is int else _PADDING)
+
+
+def _positions(config: Mapping[str, Any]) -> Positions:
+    """How the family counts positions, and this config."""
+    counted = family_of(config.get("model_type")).positions
+    if config.get("position_embedding_type") == "rotary":
+        return "endless"
+    if counted == "by distance" and not config.get("position_biased_input", True):
+        return "endless"
+    return counted
 
 
 _IDENTITY_FILES = (

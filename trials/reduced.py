@@ -17,6 +17,7 @@ from transformers import PretrainedConfig, PreTrainedModel
 
 from lp_sweep.storage.errors import UnsupportedModelError
 from lp_sweep.trials.families import depth_field, find_layers
+from lp_sweep.trials.familytable import FAMILIES, FeedForward, Instead, family_of
 from lp_sweep.trials.feedforward_rules import REMOVED
 
 KEEP, DROP = "keep", "drop"
@@ -52,57 +53,25 @@ class Nothing(nn.Module):
         return hidden_states.new_zeros(())
 
 
-class FeedForward(NamedTuple):
-    """Where a family's layer has it; `instead(norm)` gives the layer's children without it."""
-
-    linears: tuple[str, str]
-    norm: str
-    instead: Callable[[nn.Module], Mapping[str, nn.Module]]
-    norm_can_stay: bool = True
-
-
-def _bert(norm: nn.Module) -> Mapping[str, nn.Module]:
-    return {"intermediate": nn.Identity(), "output": AfterAttention(norm)}
-
-
-def _distilbert(norm: nn.Module) -> Mapping[str, nn.Module]:
-    return {"ffn": Nothing(), "output_layer_norm": norm}
-
-
-def _xlnet(norm: nn.Module) -> Mapping[str, nn.Module]:
-    return {"ff": nn.Sequential(OrderedDict(layer_norm=norm))}
-
-
-def _modernbert(norm: nn.Module) -> Mapping[str, nn.Module]:
-    del norm  # it stands before the MLP and off the residual path: alone it has no effect
-    return {"mlp": Nothing(), "mlp_norm": nn.Identity()}
-
-
-BERT_LIKE = FeedForward(("intermediate.dense", "output.dense"), "output.LayerNorm", _bert)
-# By name, not from structure: pre-norm networks (ESM, MegatronBERT) have children of these names.
-FAMILIES = {
-    "bert": BERT_LIKE,
-    "roberta": BERT_LIKE,
-    "xlm-roberta": BERT_LIKE,
-    "camembert": BERT_LIKE,
-    "electra": BERT_LIKE,
-    "mpnet": BERT_LIKE,
-    "deberta": BERT_LIKE,
-    "deberta-v2": BERT_LIKE,
-    "distilbert": FeedForward(("ffn.lin1", "ffn.lin2"), "output_layer_norm", _distilbert),
-    "xlnet": FeedForward(("ff.layer_1", "ff.layer_2"), "ff.layer_norm", _xlnet),
-    "modernbert": FeedForward(("mlp.Wi", "mlp.Wo"), "mlp_norm", _modernbert, norm_can_stay=False),
+_INSTEAD: dict[Instead, Callable[[nn.Module], nn.Module]] = {
+    "identity": lambda norm: nn.Identity(),
+    "nothing": lambda norm: Nothing(),
+    "norm": lambda norm: norm,
+    "norm after attention": AfterAttention,
+    "norm in a sequence": lambda norm: nn.Sequential(OrderedDict(layer_norm=norm)),
 }
 
 
 def feed_forward_of(config: PretrainedConfig) -> FeedForward:
     """Where layers of this family have theirs. Raises UnsupportedModelError for other families."""
-    if config.model_type not in FAMILIES:
+    found = family_of(config.model_type).feed_forward
+    if found is None:
+        known = (name for name, family in FAMILIES.items() if family.feed_forward)
         raise UnsupportedModelError(
             f"{config.model_type}: feed-forwards can't be removed from this family. "
-            f"Use one of {', '.join(FAMILIES)}."
+            f"Use one of {', '.join(known)}."
         )
-    return FAMILIES[config.model_type]
+    return found
 
 
 def original_layers(config: PretrainedConfig) -> list[int]:
@@ -202,5 +171,8 @@ def _without(layer: nn.Module, kind: FeedForward, second_norm: str) -> Mapping[s
             f"{type(layer).__name__}: looked for its feed-forward in {', '.join(names)} and found "
             f"{len(found)} of them. Remove feed-forwards before changing anything else."
         )
-    children = kind.instead(found[-1] if second_norm == KEEP else nn.Identity())
-    return {name: child.train(layer.training) for name, child in children.items()}
+    norm = found[-1] if second_norm == KEEP else nn.Identity()
+    return {
+        name: _INSTEAD[instead](norm).train(layer.training)
+        for name, instead in kind.instead.items()
+    }

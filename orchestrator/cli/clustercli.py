@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 from collections import Counter
+from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
 from tempfile import gettempdir
@@ -15,12 +16,10 @@ import typer
 from lp_sweep.orchestrator.cli.options import (
     AddressOption,
     CacheDirOption,
-    DataDirOption,
+    InputFlags,
     JsonOption,
-    ManifestOption,
-    OfflineOption,
     Overrides,
-    StoreOption,
+    spread,
 )
 from lp_sweep.orchestrator.cli.output import emit, say
 from lp_sweep.storage.errors import PreflightError, SpecError
@@ -44,40 +43,49 @@ def _root() -> None:
     """
 
 
+@dataclass(frozen=True, kw_only=True)
+class _ClusterFlags:
+    """The options of `init`: fields of `Wanted`, with lists and numbers still as text."""
+
+    gpus: Annotated[int | None, typer.Option("--gpus", help="Most GPUs in all. [8]")] = None
+    gpu_type: Annotated[
+        str | None, typer.Option("--gpu-type", help="Such as t4, a10g, l4, a100. [a10g, l4]")
+    ] = None
+    max_price: Annotated[
+        float | None, typer.Option("--max-price", help="The most an hour of a spot machine costs.")
+    ] = None
+    on_demand: Annotated[
+        bool, typer.Option("--on-demand", help="Use on-demand instances, not spot.")
+    ] = False
+    prices: Annotated[
+        list[str] | None,
+        typer.Option("--price", help="What an hour costs you: gpu=0.6, head=0.2. For estimates."),
+    ] = None
+    region: Annotated[str | None, typer.Option("--region", help="[us-west-2, us-central1]")] = None
+    project: Annotated[str | None, typer.Option("--project", help="gcp: the project's id.")] = None
+    name: Annotated[str, typer.Option("--name", help="Name of the cluster.")] = "lp-sweep"
+    store: Annotated[
+        str | None, typer.Option("--store", help="Records: s3://bucket/prefix or a shared folder.")
+    ] = None
+    head_ip: Annotated[
+        str | None, typer.Option("--head-ip", help="onprem: address of the head.")
+    ] = None
+    worker_ips: Annotated[
+        str | None, typer.Option("--worker-ips", help="onprem: 10.0.0.11,10.0.0.12")
+    ] = None
+    ssh_user: Annotated[str | None, typer.Option("--ssh-user", help="[in a cloud: ubuntu]")] = None
+    ssh_key: Annotated[str | None, typer.Option("--ssh-key", help="A private key.")] = None
+    image: Annotated[str | None, typer.Option("--image", help="kuberay: container image.")] = None
+
+
 @app.command()
+@spread
 def init(
     provider: Annotated[
         str, typer.Argument(metavar="aws|gcp|onprem|kuberay", help="onprem: your own machines.")
     ],
-    gpus: Annotated[int | None, typer.Option("--gpus", help="Most GPUs in all. [8]")] = None,
-    gpu_type: Annotated[
-        str | None, typer.Option("--gpu-type", help="Such as t4, a10g, l4, a100. [a10g, l4]")
-    ] = None,
-    max_price: Annotated[
-        float | None, typer.Option("--max-price", help="The most an hour of a spot machine costs.")
-    ] = None,
-    on_demand: Annotated[
-        bool, typer.Option("--on-demand", help="Use on-demand instances, not spot.")
-    ] = False,
-    prices: Annotated[
-        list[str] | None,
-        typer.Option("--price", help="What an hour costs you: gpu=0.6, head=0.2. For estimates."),
-    ] = None,
-    region: Annotated[str | None, typer.Option("--region", help="[us-west-2, us-central1]")] = None,
-    project: Annotated[str | None, typer.Option("--project", help="gcp: the project's id.")] = None,
-    name: Annotated[str, typer.Option("--name", help="Name of the cluster.")] = "lp-sweep",
-    store: Annotated[
-        str | None, typer.Option("--store", help="Records: s3://bucket/prefix or a shared folder.")
-    ] = None,
-    head_ip: Annotated[
-        str | None, typer.Option("--head-ip", help="onprem: address of the head.")
-    ] = None,
-    worker_ips: Annotated[
-        str | None, typer.Option("--worker-ips", help="onprem: 10.0.0.11,10.0.0.12")
-    ] = None,
-    ssh_user: Annotated[str | None, typer.Option("--ssh-user", help="[in a cloud: ubuntu]")] = None,
-    ssh_key: Annotated[str | None, typer.Option("--ssh-key", help="A private key.")] = None,
-    image: Annotated[str | None, typer.Option("--image", help="kuberay: container image.")] = None,
+    *,
+    asked: _ClusterFlags,
     out: Annotated[Path, typer.Option("--out", help="File to write.")] = Path("cluster.yaml"),
     force: Annotated[bool, typer.Option("--force", help="Overwrite it.")] = False,
 ) -> None:
@@ -89,23 +97,7 @@ def init(
 
     if is_file(out) and not force:
         raise SpecError(f"{out} exists. Name another with --out, or overwrite it with --force.")
-    options: dict[str, Any] = {
-        "gpus": gpus,
-        "gpu_type": gpu_type,
-        "max_price": max_price,
-        "on_demand": on_demand,
-        "prices": _prices(prices or []),
-        "region": region,
-        "project": project,
-        "name": name,
-        "store": store,
-        "head_ip": head_ip,
-        "worker_ips": tuple(filter(None, (worker_ips or "").split(","))),
-        "ssh_user": ssh_user,
-        "ssh_key": ssh_key,
-        "image": image,
-    }
-    _write(out, compose(_wanted(provider, options), pins()))
+    _write(out, compose(_wanted(provider, asked), pins()))
     say(f"wrote {out}. Look at its lines with CHANGE. Next:")
     for step in _steps(provider, wheel_command(), out):
         say(f"  {step}")
@@ -132,11 +124,11 @@ def validate(
     emit(f"{file}: nothing wrong was found. Quotas and images only the cloud can check.")
 
 
-def _wanted(provider: str, options: dict[str, Any]) -> Wanted:
+def _wanted(provider: str, asked: _ClusterFlags) -> Wanted:
     from lp_sweep.orchestrator.cluster.wanted import MACHINES, PROVIDERS, REFUSED, Wanted
     from lp_sweep.storage.printable import choose
 
-    gpu_type = options["gpu_type"]
+    gpu_type = asked.gpu_type
     try:
         choose("provider", provider, PROVIDERS)
         if gpu_type in REFUSED:
@@ -145,7 +137,9 @@ def _wanted(provider: str, options: dict[str, Any]) -> Wanted:
             choose("GPU type", gpu_type, MACHINES[provider])
     except ValueError as error:
         raise SpecError(str(error)) from None
-    return Wanted(provider=provider, **options)
+    worker_ips = tuple(filter(None, (asked.worker_ips or "").split(",")))
+    read = {"prices": _prices(asked.prices or []), "worker_ips": worker_ips}
+    return Wanted(provider=provider, **vars(asked) | read)
 
 
 def _prices(told: list[str]) -> dict[str, float]:
@@ -186,16 +180,15 @@ _GIB = 2**30
 
 
 @app.command()
+@spread
 def check(
     file: Annotated[
         str | None,
         typer.Argument(help="Sweep file; without it, only machines and store are checked."),
     ] = None,
     overrides: Overrides = None,
-    store: StoreOption = None,
-    data_dir: DataDirOption = None,
-    manifest: ManifestOption = None,
-    offline: OfflineOption = False,
+    *,
+    inputs: InputFlags,
     address: AddressOption = None,
     cache_dir: CacheDirOption = None,
     as_json: JsonOption = False,
@@ -205,15 +198,15 @@ def check(
 
     Example: lp-sweep cluster check sweep.yaml --address auto
     """
+    from lp_sweep.orchestrator.inputs.request import Request
     from lp_sweep.orchestrator.service.clustercheck import Question, check_cluster
-    from lp_sweep.orchestrator.service.request import Request
 
-    location, sweep = store, None
+    location, sweep = inputs.store, None
     if file is not None:
-        request = Request(file, overrides or [], store, data_dir, offline, manifest)
+        request = Request(file, overrides or (), **vars(inputs))
         found = request.sweep_file()
         sweep, location = request.resolved(found), request.location(found)
-    question = Question(location, sweep, node_folder(cache_dir), offline)
+    question = Question(location, sweep, node_folder(cache_dir), inputs.offline)
     try:
         checked = check_cluster(address or "auto", question, say)
     except PreflightError as error:
@@ -243,7 +236,7 @@ def _text(checked: Checked) -> str:
     rows += [{"node": name, "state": "problem"} for name in absent]
     table = pa.table({name: [row.get(name, "-") for row in rows] for name in _COLUMNS})
     lines = [finding.line() for finding in checked.findings]
-    # a line for each node on a terminal, too
+    # a line for each node, also on a terminal
     return "\n".join([render_rows(table, "table", terminal=False).rstrip("\n"), *lines])
 
 

@@ -36,8 +36,12 @@ def trials_and_pretrained(ctx: typer.Context) -> list[str]:
 
 
 def failures(ctx: typer.Context, incomplete: str) -> list[str]:
-    """Work that has failed, once it is begun to be named: else the shell offers sweep files."""
-    return _names(ctx, _attempted) if incomplete.startswith(("t", "p")) else []
+    """Work that has failed, once its first letter is typed: else the shell offers sweep files."""
+    from lp_sweep.orchestrator.plan.known import attempted_work
+
+    if not incomplete.startswith(("t", "p")):
+        return []
+    return _names(ctx, lambda store: set(map(attempted_work, store.names("attempts"))))
 
 
 def strategies() -> list[tuple[str, str]]:
@@ -54,12 +58,6 @@ def tasks(ctx: typer.Context) -> list[str]:
         return set(store.read_all("sweeps", columns=["task"]).rows["task"].to_pylist())
 
     return _names(ctx, listed)
-
-
-def _attempted(store: Store) -> set[str]:
-    from lp_sweep.orchestrator.plan.known import attempted_work
-
-    return {attempted_work(name) for name in store.names("attempts")}
 
 
 def _names(ctx: typer.Context, listing: Callable[[Store], Collection[str]]) -> list[str]:

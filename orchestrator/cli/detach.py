@@ -16,6 +16,7 @@ import tempfile
 import time
 import uuid
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from lp_sweep.orchestrator.cli.jobcli import again
@@ -24,8 +25,7 @@ from lp_sweep.orchestrator.cluster.jobs import Jobs, server_of
 from lp_sweep.orchestrator.engine.connection import is_job_server
 from lp_sweep.orchestrator.engine.runoptions import RunOptions
 from lp_sweep.orchestrator.inputs.parcel import check_packed, own_files, pack
-from lp_sweep.orchestrator.service.request import Request
-from lp_sweep.orchestrator.service.run import request_of
+from lp_sweep.orchestrator.inputs.request import Request
 from lp_sweep.orchestrator.sweepfile.load import SweepFile
 from lp_sweep.storage.bucket import parse_url
 from lp_sweep.storage.errors import PreflightError, SpecError
@@ -49,17 +49,16 @@ def submit(options: RunOptions, *, as_json: bool) -> int:
     and not in a log."""
     if options.inline:
         raise SpecError("--inline runs trials in this process, --detach on a cluster. Keep one.")
-    request = request_of(options)
-    file = request.sweep_file()
-    if is_url(location := request.location(file)):
+    file = options.sweep_file()
+    if is_url(location := options.location(file)):
         parse_url(location)  # refuses one with a credential, which the job server would keep
     jobs = Jobs(server_of(options.address))
     id_ = f"lp-sweep-{uuid.uuid4().hex[:8]}"
     words = job_words(sys.argv[1:])
     if is_job_server(jobs.address):
-        _submit_from_afar(jobs, id_, words, request, options.cluster)
+        _submit_from_afar(jobs, id_, words, options, options.cluster)
     else:
-        request.resolved(file)
+        options.resolved(file)
         _submit_here(jobs, id_, words, file, options.node_folder)
     emit(json.dumps({"run": id_, "address": jobs.address}) if as_json else id_)
     say("the run is a job of the cluster, and needs this terminal no longer. Next:")
@@ -169,7 +168,8 @@ def _pack(request: Request, file: SweepFile, cluster: Path | None, folder: Path)
     beside = [path for path in (sweep.manifest_file, cluster) if path]
     named = [path for path in (Path(request.file), *beside) if path.is_file()]
     pack([*named, *own_files(sweep)], Path.cwd(), folder)
-    moved = request._replace(
+    moved = replace(
+        request,
         file=str(folder / request.file),
         data_dir=request.data_dir and folder / request.data_dir,
         manifest=request.manifest and folder / request.manifest,

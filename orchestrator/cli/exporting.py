@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import signal
 import sys
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -13,14 +14,13 @@ import typer
 from lp_sweep.orchestrator.cli import completion
 from lp_sweep.orchestrator.cli.options import (
     CacheDirOption,
-    DataDirOption,
+    InputFlags,
     JsonOption,
-    ManifestOption,
     OfflineOption,
     SetupOption,
-    StoreOption,
     SweepOption,
     Unit,
+    spread,
 )
 from lp_sweep.orchestrator.cli.output import emit, say
 from lp_sweep.storage.errors import SpecError
@@ -36,9 +36,29 @@ PushOption = Annotated[
 PrivateOption = Annotated[bool, typer.Option("--private", help="Create the repository as private.")]
 
 
+@dataclass(frozen=True, kw_only=True)
+class _ExportFlags(InputFlags):
+    """The options of `export`: fields of `ExportOptions`."""
+
+    out: OutOption
+    sweep: SweepOption = None
+    setup: SetupOption = None
+    file: Annotated[
+        str | None,
+        typer.Option("--file", help="Sweep file that names model and data. [sweep.yaml]"),
+    ] = None
+    cache_dir: CacheDirOption = None
+    force: ForceOption = False
+    accept_retrained: Annotated[
+        bool,
+        typer.Option("--accept-retrained", help="Accept another score after training again."),
+    ] = False
+    onnx: Annotated[bool, typer.Option("--onnx", help="Also write onnx/model.onnx.")] = False
+
+
 @app.command()
+@spread
 def export(
-    out: OutOption,
     trial: Annotated[
         str | None, typer.Argument(help="A trial's identifier, or the beginning of one.")
     ] = None,
@@ -65,23 +85,8 @@ def export(
     seed: Annotated[
         int | None, typer.Option("--seed", help="--best: this seed. [the median score's]")
     ] = None,
-    sweep: SweepOption = None,
-    setup: SetupOption = None,
-    store: StoreOption = None,
-    file: Annotated[
-        str | None,
-        typer.Option("--file", help="Sweep file that names model and data. [sweep.yaml]"),
-    ] = None,
-    data_dir: DataDirOption = None,
-    offline: OfflineOption = False,
-    manifest: ManifestOption = None,
-    cache_dir: CacheDirOption = None,
-    force: ForceOption = False,
-    accept_retrained: Annotated[
-        bool,
-        typer.Option("--accept-retrained", help="Accept another score after training again."),
-    ] = False,
-    onnx: Annotated[bool, typer.Option("--onnx", help="Also write onnx/model.onnx.")] = False,
+    *,
+    flags: _ExportFlags,
     push_to_hub: PushOption = None,
     private: PrivateOption = False,
     as_json: JsonOption = False,
@@ -91,33 +96,19 @@ def export(
     Example: lp-sweep export --best --task rte --within 1 --out smaller
     """
     from lp_sweep.orchestrator.export.choice import Asked
-    from lp_sweep.orchestrator.service.export import ExportOptions, export_trial
+    from lp_sweep.orchestrator.export.options import ExportOptions
+    from lp_sweep.orchestrator.service.export import export_trial
 
     if best == (trial is not None):
         raise SpecError("name a trial, or choose one with --best --task NAME: one of the two.")
     if best and task is None:
         raise SpecError("--best: on which task? Name it with --task.")
-    if setup and not best:
+    if flags.setup and not best:
         raise SpecError("--setup is for --best: an identifier names one trial in any setup.")
-    _check_push(push_to_hub, offline, private)
+    _check_push(push_to_hub, flags.offline, private)
     _end_in_order()
-    asked = ExportOptions(
-        out=out,
-        trial=trial,
-        best=Asked(task or "", within, unit.value, model, strategy, seed) if best else None,
-        store=store,
-        sweep=sweep,
-        setup=setup,
-        file=file,
-        data_dir=data_dir,
-        manifest=manifest,
-        cache_dir=cache_dir,
-        offline=offline,
-        force=force,
-        accept_retrained=accept_retrained,
-        onnx=onnx,
-    )
-    done = export_trial(asked)
+    wanted = Asked(task or "", within, unit.value, model, strategy, seed) if best else None
+    done = export_trial(ExportOptions(trial=trial, best=wanted, **vars(flags)))
     score = f"{done.metric} {done.score:.2f}"
     if done.interval:
         score += f" (95% {done.interval[0]:.2f} to {done.interval[1]:.2f} over dev examples)"

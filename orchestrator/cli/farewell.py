@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING
 
 from lp_sweep.orchestrator.cli.output import emit, say
 from lp_sweep.orchestrator.plan.naming import ASSUMED
-from lp_sweep.orchestrator.service.run import request_of
 from lp_sweep.orchestrator.sweepfile.axes import WITHIN, searched_losses
 
 if TYPE_CHECKING:
@@ -66,7 +65,7 @@ def _again(verb: str, store: Store, options: RunOptions) -> str:
     }
     if options.inline:  # what a variable says of a cluster gave way
         given = {key: given[key] for key in ("--cache-dir", "--max-hours", "--mirror")}
-    words = request_of(options).again(verb, store, given)
+    words = options.again(verb, store, given)
     return f"{words} --inline" if options.inline else words
 
 

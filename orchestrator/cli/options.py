@@ -6,7 +6,7 @@ from __future__ import annotations
 import functools
 import inspect
 from collections.abc import Callable
-from dataclasses import dataclass, fields, is_dataclass
+from dataclasses import MISSING, dataclass, fields, is_dataclass
 from enum import StrEnum
 from pathlib import Path
 from typing import Annotated, Any, get_type_hints
@@ -74,7 +74,10 @@ InlineOption = Annotated[
     bool,
     typer.Option("--inline", help="One trial after another in this process, without Ray."),
 ]
-CacheDirOption = Annotated[Path | None, typer.Option("--cache-dir", help="Tokens, on each node.")]
+CacheDirOption = Annotated[
+    Path | None,
+    typer.Option("--cache-dir", help="Per-node cache of tokenised data and unsent records."),
+]
 ClusterFileOption = Annotated[
     Path | None,
     typer.Option("--cluster", help="Cluster file of `ray up`: sizes and prices."),
@@ -149,12 +152,19 @@ def losses(within: str) -> tuple[float, ...]:
 
 
 @dataclass(frozen=True, kw_only=True)
-class RunFlags:
-    """The options of `run`, `resume` and `retry` that say how it is done."""
+class InputFlags:
+    """The options that say where a sweep's store, models and data are: fields of `Request`."""
 
     store: StoreOption = None
     data_dir: DataDirOption = None
     offline: OfflineOption = False
+    manifest: ManifestOption = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunFlags(InputFlags):
+    """The options of `run`, `resume` and `retry` that say how it is done."""
+
     inline: InlineOption = False
     address: AddressOption = None
     cache_dir: CacheDirOption = None
@@ -163,7 +173,6 @@ class RunFlags:
     max_hours: MaxHoursOption = None
     max_cost: MaxCostOption = None
     cluster: ClusterFileOption = None
-    manifest: ManifestOption = None
     mirrors: MirrorOption = None
     detach: DetachOption = False
 
@@ -192,7 +201,7 @@ def spread(command: Callable[..., None]) -> Callable[..., None]:
             inspect.Parameter(
                 field.name,
                 inspect.Parameter.KEYWORD_ONLY,
-                default=field.default,
+                default=inspect.Parameter.empty if field.default is MISSING else field.default,
                 annotation=of_fields[field.name],
             )
             for field in fields(groups[name])

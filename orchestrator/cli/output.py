@@ -18,6 +18,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, TextIO
 
 from lp_sweep.storage.errors import LpSweepError
+from lp_sweep.storage.places import DEFAULT_STORE
 from lp_sweep.storage.printable import printable
 from lp_sweep.storage.printable import say as say
 
@@ -27,19 +28,19 @@ if TYPE_CHECKING:
 _STYLES = re.compile(r"(\x1b\[[0-9;]*m)")  # bold, colours, and their end
 
 
-def stored(location: str) -> Store:
-    """The store that a command reads. The command has this process to itself: see
-    `without_pandas`."""
+def stored(location: str | None) -> Store:
+    """The store that a command reads, by default that of this folder. The command has this process
+    to itself: see `without_pandas`."""
     from lp_sweep.orchestrator.service.store import existing, without_pandas
 
     without_pandas()
-    return existing(location)
+    return existing(location or DEFAULT_STORE)
 
 
 def emit(text: str, end: str = "\n", form: str = "", to: TextIO | None = None) -> bool:
     """Data, to stdout. A reader that has gone (`lp-sweep query ... | head`) is no error: False.
 
-    to: the stdout of the command, where something else stands in its place meanwhile.
+    to: the stdout of the command, where `sys.stdout` is something else.
 
     form: of a table that `analysis.render` made. CSV and JSON for a file or a pipe stay as they
     are, values are the user's own; a table on a terminal keeps its styles.

@@ -118,13 +118,14 @@ def _meant(message: str) -> str:
 
 
 PREFIX = "LP_SWEEP_"
-_EXPORTED = "it says which network one `export` takes"
-_PRUNED = "it says which layers one `prune` takes, and of what"
+_EXPORTED = "it chooses the network of one `export`"
+_PRUNED = "it chooses the layers of one `prune`"
+_WRITTEN = "it describes one sweep file"
 
-# What is said for one call, and would be a trap for all that come after: the option, of all
-# commands or of the one named before it, and why.
+# Options without a variable, since it would surprise later calls: of all commands, or of the one
+# named before the option, and why.
 WITHOUT = {
-    "--version": "it says something, and ends",
+    "--version": "it prints a message and exits",
     "--force": "it overwrites a file",
     "--fix": "it moves files of a store",
     "--dry-run": "every run would do nothing",
@@ -132,7 +133,7 @@ WITHOUT = {
     "--failed": "it chooses what one `retry` tries again",
     "--type": "it chooses what one `retry` tries again",
     "--audit": "it makes another command of `plan`",
-    "plan --format": "it is of --audit alone",
+    "plan --format": "it is only for --audit",
     "--watch": "a script that asks for the status would never end",
     "--out": "two commands would write to one place",
     "--push-to-hub": "it publishes",
@@ -147,6 +148,13 @@ WITHOUT = {
     "--k": _PRUNED,
     "--layers": _PRUNED,
     "--revision": _PRUNED,
+    "--data": _WRITTEN,
+    "--text": _WRITTEN,
+    "--label": _WRITTEN,
+    "--group": _WRITTEN,
+    "--dev": _WRITTEN,
+    "--full": _WRITTEN,
+    "init --model": _WRITTEN,
 }
 
 

@@ -6,8 +6,10 @@ from __future__ import annotations
 import json
 import re
 import sys
+from collections.abc import Sequence
 from dataclasses import fields
 from functools import partial
+from pathlib import Path
 from typing import Annotated, Any, NoReturn
 
 import typer
@@ -15,19 +17,17 @@ import typer
 from lp_sweep.orchestrator.cli import completion
 from lp_sweep.orchestrator.cli.interrupt import told_if_interrupted
 from lp_sweep.orchestrator.cli.options import (
-    DEFAULT_STORE,
     ClusterFileOption,
     DataDirOption,
     FileArgument,
     Format,
     FormatOption,
+    InputFlags,
     JsonOption,
     ManifestOption,
-    OfflineOption,
     Overrides,
     Printing,
     RunFlags,
-    StoreOption,
     spread,
 )
 from lp_sweep.orchestrator.cli.output import emit, say, stored, warn_unreadable
@@ -55,8 +55,7 @@ def run(
     if dry_run:
         if printing.events:
             raise SpecError("--events tells of a run; a plan is JSON with --json.")
-        where = (flags.store, flags.data_dir, flags.offline, flags.manifest, flags.cluster)
-        plan(file, overrides, *where, printing.as_json)
+        _plan(file, overrides or (), flags, flags.cluster, printing.as_json)
         return
     _start(flags, printing, file=file, overrides=overrides or ())
 
@@ -121,7 +120,7 @@ def _start(flags: RunFlags, printing: Printing, **asked: Any) -> NoReturn:
     with told_if_interrupted():
         from lp_sweep.orchestrator.engine.runoptions import RunOptions
 
-        given = {field.name: getattr(flags, field.name) for field in fields(flags)}
+        given = {**vars(flags)}
         detach, mirrors = given.pop("detach"), given.pop("mirrors") or ()
         command = ("lp-sweep", *sys.argv[1:])
         options = RunOptions(**given, **asked, mirrors=mirrors, command=command)
@@ -138,13 +137,12 @@ def _start(flags: RunFlags, printing: Printing, **asked: Any) -> NoReturn:
 
 
 @app.command()
+@spread
 def plan(
     file: FileArgument = "sweep.yaml",
     overrides: Overrides = None,
-    store: StoreOption = None,
-    data_dir: DataDirOption = None,
-    offline: OfflineOption = False,
-    manifest: ManifestOption = None,
+    *,
+    inputs: InputFlags,
     cluster: ClusterFileOption = None,
     as_json: JsonOption = False,
     audit: Annotated[
@@ -161,21 +159,28 @@ def plan(
 
     Example: lp-sweep plan sweep.yaml --json | jq .totals
     """
-    from lp_sweep.orchestrator.service import plan as service
-    from lp_sweep.orchestrator.service.request import Request
-
     if audit is not None:
-        _audit(store or DEFAULT_STORE, audit, Format.json if as_json else form)
+        _audit(inputs.store, audit, Format.json if as_json else form)
         return
     if form != Format.table:
         raise SpecError("--format is for --audit; a plan is text, or JSON with --json.")
-    request = Request(file, overrides or [], store, data_dir, offline, manifest)
+    _plan(file, overrides or (), inputs, cluster, as_json)
+
+
+def _plan(
+    file: str, overrides: Sequence[str], inputs: InputFlags, cluster: Path | None, as_json: bool
+) -> None:
+    from lp_sweep.orchestrator.inputs.request import Request
+    from lp_sweep.orchestrator.service import plan as service
+
+    found = {field.name: getattr(inputs, field.name) for field in fields(InputFlags)}
+    request = Request(file, overrides, **found)
     made = service.plan(request, cluster)
     warn_unreadable(made.made.ledger.unreadable)
     emit(json.dumps(made.plain()) if as_json else made.text())
 
 
-def _audit(location: str, sweep: str, form: Format) -> None:
+def _audit(location: str | None, sweep: str, form: Format) -> None:
     """Estimated against actual hours of a sweep's finished trials."""
     from lp_sweep.analysis.render import render
     from lp_sweep.orchestrator.estimate.audit import audit
@@ -197,8 +202,9 @@ def prefetch(
 
     Example: lp-sweep prefetch sweep.yaml
     """
+    from lp_sweep.orchestrator.inputs.request import Request
     from lp_sweep.orchestrator.service import plan as service
-    from lp_sweep.orchestrator.service.request import Request
 
-    fetched = service.prefetch(Request(file, overrides or [], None, data_dir, False, manifest))
+    request = Request(file, overrides or (), data_dir=data_dir, manifest=manifest)
+    fetched = service.prefetch(request)
     emit(json.dumps(fetched.plain()) if as_json else fetched.text())

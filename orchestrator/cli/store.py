@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from lp_sweep.orchestrator.cli.options import (
-    DEFAULT_STORE,
     JsonOption,
     StoreOption,
     SweepOption,
@@ -50,11 +49,11 @@ def status(
     if watch:
         from lp_sweep.orchestrator.cli import watching
 
-        watching.watch(store or DEFAULT_STORE, sweep, every or "5s", as_json)
+        watching.watch(store, sweep, every or "5s", as_json)
         return
     from lp_sweep.orchestrator.service.store import sweep_states
 
-    states = sweep_states(stored(store or DEFAULT_STORE), sweep)
+    states = sweep_states(stored(store), sweep)
     warn_unreadable(states.unreadable)
     emit(json.dumps(states.plain()) if as_json else states_text(states))
 
@@ -109,7 +108,7 @@ def dashboard(
     """
     from lp_sweep.orchestrator.cli import watching
 
-    watching.serve(store or DEFAULT_STORE, sweep, port)
+    watching.serve(store, sweep, port)
 
 
 @app.command()
@@ -121,7 +120,7 @@ def show(trial: TrialArgument, store: StoreOption = None, as_json: JsonOption = 
     from lp_sweep.orchestrator.cli.showing import show_text
     from lp_sweep.orchestrator.service.store import history
 
-    found = history(stored(store or DEFAULT_STORE), trial)
+    found = history(stored(store), trial)
     emit(json.dumps(found.plain(), indent=2) if as_json else show_text(found))
 
 
@@ -133,7 +132,7 @@ def logs(trial: TrialArgument, store: StoreOption = None, as_json: JsonOption = 
     """
     from lp_sweep.orchestrator.service.store import history, logs_text
 
-    found = history(stored(store or DEFAULT_STORE), trial)
+    found = history(stored(store), trial)
     emit(json.dumps(found.plain(), indent=2) if as_json else logs_text(found))
 
 
@@ -145,7 +144,7 @@ def compact(store: StoreOption = None, as_json: JsonOption = False) -> None:
     """
     from lp_sweep.storage import packs
 
-    done = packs.compact(stored(store or DEFAULT_STORE))
+    done = packs.compact(stored(store))
     text = f"{done.records} records: {done.files_before} files before, {done.files_after} now"
     emit(json.dumps(done._asdict()) if as_json else text)
 
@@ -164,7 +163,7 @@ def doctor(
     """
     from lp_sweep.storage import doctor
 
-    found = stored(store or DEFAULT_STORE)
+    found = stored(store)
     findings = doctor.examine(found)
     if fix:
         doctor.fix(found, findings)
@@ -199,7 +198,7 @@ def migrate(store: StoreOption = None, as_json: JsonOption = False) -> None:
     from lp_sweep.storage import migrate
     from lp_sweep.storage.identity import IDENTITY_VERSION
 
-    done = migrate.migrate(stored(store or DEFAULT_STORE))
+    done = migrate.migrate(stored(store))
     text = (
         f"{done.moved} records have identifiers of version {IDENTITY_VERSION} now, {done.kept} had "
         f"them before, {done.unknown} are of a version that can't be migrated"
@@ -231,7 +230,7 @@ def mirror(
 
     kinds = dict.fromkeys(to)
     check_installed(kinds)
-    opened = stored(store or DEFAULT_STORE)
+    opened = stored(store)
     names = sorted(opened.names("sweeps"))
     if sweep is not None and sweep not in names:
         raise unknown_sweep(sweep, names, opened.location)

@@ -13,19 +13,17 @@ from lp_sweep.analysis.tables import TABLES
 from lp_sweep.orchestrator.cli import completion
 from lp_sweep.orchestrator.cli.interrupt import ends_promptly
 from lp_sweep.orchestrator.cli.options import (
-    DEFAULT_STORE,
     CacheDirOption,
-    DataDirOption,
     Format,
     FormatOption,
+    InputFlags,
     JsonOption,
-    ManifestOption,
-    OfflineOption,
     SetupOption,
     StoreOption,
     SweepOption,
     Unit,
     losses,
+    spread,
 )
 from lp_sweep.orchestrator.cli.output import doing, emit, say, stored, warn_unreadable
 from lp_sweep.storage.errors import SpecError
@@ -58,7 +56,7 @@ def query(
         raise SpecError(f"can't read the SQL on stdin: {error}. Send UTF-8.") from None
     form = Format.json if as_json else form
     with ends_promptly():
-        catalog = open_views(stored(store or DEFAULT_STORE), sweep=sweep, setup=setup)
+        catalog = open_views(stored(store), sweep=sweep, setup=setup)
         with catalog.bounded_memory():
             rows = catalog.query(text)
             warn_unreadable(catalog.unreadable)  # predictions are only read when they are named
@@ -117,7 +115,7 @@ def table(
     asked = tables.TableAsked(name, unit.value, model or (), strategy or ())
     views = TABLES[name].views
     with ends_promptly():
-        location = stored(store or DEFAULT_STORE)
+        location = stored(store)
         catalog = open_views(location, sweep=sweep, setup=setup, deltas=losses(within), only=views)
         warn_unreadable(catalog.unreadable)
         made = tables.make_table(catalog, asked)
@@ -164,7 +162,7 @@ def paper(
         number or (), Format.json if as_json else form, paperview.model_names(model or ())
     )
     with ends_promptly():
-        catalog = open_views(stored(store or DEFAULT_STORE), sweep=sweep)
+        catalog = open_views(stored(store), sweep=sweep)
         warn_unreadable(catalog.unreadable)
         emit(paperview.tables_text(catalog, asked), end="", form=asked.form)
     if figures:
@@ -194,7 +192,7 @@ def report(
     Example: lp-sweep report --out report.html --figures figures
     """
 
-    opened, deltas = stored(store or DEFAULT_STORE), losses(within)
+    opened, deltas = stored(store), losses(within)
     from lp_sweep.analysis.report.writing import write_report
 
     with doing("report") as tell:
@@ -208,6 +206,7 @@ def report(
 
 
 @app.command()
+@spread
 def cka(
     first: Annotated[
         str,
@@ -220,11 +219,9 @@ def cka(
         ),
     ],
     file: Annotated[str, typer.Option("--file", help="The trials' sweep file.")] = "sweep.yaml",
-    store: StoreOption = None,
-    data_dir: DataDirOption = None,
-    offline: OfflineOption = False,
+    *,
+    inputs: InputFlags,
     cache_dir: CacheDirOption = None,
-    manifest: ManifestOption = None,
     as_json: JsonOption = False,
 ) -> None:
     """Compare two kept networks of one task, layer by layer: linear CKA on the dev set.
@@ -232,11 +229,10 @@ def cka(
     Example: lp-sweep cka t1-0c1f t1-77ab --file sweep.yaml
     """
     from lp_sweep.orchestrator.cli.showing import layers_text
+    from lp_sweep.orchestrator.inputs.request import Request
     from lp_sweep.orchestrator.service.cka import compare
-    from lp_sweep.orchestrator.service.request import Request
 
-    request = Request(file, [], store, data_dir, offline, manifest)
-    row = compare(request, (first, second), node_folder(cache_dir))
+    row = compare(Request(file, **vars(inputs)), (first, second), node_folder(cache_dir))
     if as_json:
         names = ("profile_id", "trial_id", "against", "model", "task", "dev_examples", "values")
         emit(json.dumps({name: row[name] for name in names}))

@@ -42,7 +42,7 @@ class Face(Protocol):
     def trouble(self, message: str) -> None: ...
 
 
-def watch(location: str, sweep: str | None, every: str, as_json: bool) -> None:
+def watch(location: str | None, sweep: str | None, every: str, as_json: bool) -> None:
     """Raises SpecError for an unknown sweep or `every`, StoreError for what is no store."""
     seconds = _seconds(every)
     follower = Follower(stored(location))
@@ -182,7 +182,7 @@ def _text_line(picture: Picture | None) -> str:
 _HOST = "127.0.0.1"  # who is on another machine comes through ssh: docs/watching.md
 
 
-def serve(location: str, sweep: str | None, port: int) -> None:
+def serve(location: str | None, sweep: str | None, port: int) -> None:
     """Raises PreflightError without the server's library, or for a port that can't be had;
     StoreError for what is no store, SpecError for an unknown sweep."""
     uvicorn = _library()

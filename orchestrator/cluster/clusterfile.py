@@ -22,7 +22,7 @@ PRICES = "price_per_hour"  # under `metadata`, which Ray leaves alone: kind -> m
 
 class Kind(NamedTuple):
     """One of `available_node_types`. `cpus` and `gpus` of a machine are None where the file leaves
-    them to be found; `accelerator` is Ray's name of its GPUs, where it is said; `most` machines of
+    them to be found; `accelerator` is Ray's name of its GPUs, if known; `most` machines of
     it at a time; `price` of an hour, None where not said."""
 
     name: str

@@ -101,7 +101,8 @@ def _setup(wanted: Wanted, pins: Mapping[str, str]) -> dict[str, str]:
     exports = (f"    export {name}={shlex.quote(text)}\n" for name, text in environment.items())
     pinned = {name: version for name, version in pins.items() if name != "lp-sweep"}
     pinned |= _GCP_CLIENT if wanted.provider == "gcp" else {}
-    packages = " ".join(shlex.quote(f"{_with_extra(name)}=={pinned[name]}") for name in pinned)
+    extras = {"ray": "ray[default]"}  # the dashboard has the job API
+    packages = " ".join(shlex.quote(f"{extras.get(name, name)}=={pinned[name]}") for name in pinned)
     return {
         "more_mounts": _KEYS_OF_S3 if wanted.provider == "gcp" else "",
         "before_setup": "" if wanted.provider == "onprem" else _APT,
@@ -111,10 +112,6 @@ def _setup(wanted: Wanted, pins: Mapping[str, str]) -> dict[str, str]:
         "version": pins["lp-sweep"],
         "pins": textwrap.indent(textwrap.fill(packages, 92, break_on_hyphens=False), "    "),
     }
-
-
-def _with_extra(name: str) -> str:
-    return "ray[default]" if name == "ray" else name  # the dashboard has the job API
 
 
 def _store(wanted: Wanted) -> str:

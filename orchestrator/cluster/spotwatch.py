@@ -88,7 +88,7 @@ def wait_for_notice(
     say: Callable[[str], None],
     sleep: Callable[[float], None] = time.sleep,
 ) -> Notice:
-    """Looks every so many seconds until there is one. A service that is away is said once."""
+    """Looks every so many seconds until there is one. An unreachable service is reported once."""
     away = False
     while True:
         began = time.monotonic()

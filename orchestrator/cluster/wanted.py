@@ -85,7 +85,7 @@ _FORMS = {
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Wanted:
     """`gpus` in all, at most; money is per hour of a machine; `prices` are by kind of machine.
-    What is None the user has not said, and the provider's default stands for it."""
+    None: the provider's default."""
 
     provider: str
     name: str = "lp-sweep"

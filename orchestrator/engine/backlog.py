@@ -97,7 +97,7 @@ class Backlog:
         self._sorts: Counter[Sort] = Counter()  # of these
         self._ready_seconds = self._deferred_seconds = 0.0
         self.alone = 0.0  # seconds of what is handed out with nothing beside it
-        self._taken_in: set[str] = set()  # ever, so that a newer plan brings in what is new
+        self.taken_in: set[str] = set()  # ever, so that a newer plan brings in what is new
         self._blocked = Blocked()
         self._needed: set[str] = set()  # networks
         self._coming: set[str] = set()  # begun as needed: they come to the store
@@ -113,8 +113,8 @@ class Backlog:
         self._deferred_seconds = sum(
             count * self._rates.seconds(work) for work, count in deferred(plan)
         )
-        fresh = [id_ for id_ in self._taken_on(selection) if id_ not in self._taken_in]
-        self._taken_in.update(fresh)
+        fresh = [id_ for id_ in self._taken_on(selection) if id_ not in self.taken_in]
+        self.taken_in.update(fresh)
         for id_ in fresh:
             for need in plan.needs(id_):
                 self._users.setdefault(need, set()).add(id_)
@@ -149,10 +149,6 @@ class Backlog:
         return {need for need in absent if need == start or need not in self._gone}
 
     # -- what is handed out
-
-    def took_in(self, id_: str) -> bool:
-        """Whether it was ever among this, handed out or not."""
-        return id_ in self._taken_in
 
     def put(self, id_: str) -> None:
         """To be handed out, now or when what it lacks is there."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Callable
 from typing import Any, NamedTuple
@@ -38,14 +39,10 @@ def answers(node: str | None) -> bool:
     was silent is not asked again for that minute: each of its trials is lost in turn."""
     if not node or time.monotonic() - _silent.get(node, -_SECONDS_SILENT) < _SECONDS_SILENT:
         return False
-    answered = bool(_values(_ask([node], _here, (), _SECONDS_TO_ANSWER)))
+    answered = bool(_values(_ask([node], os.getpid, (), _SECONDS_TO_ANSWER)))
     if not answered:
         _silent[node] = time.monotonic()
     return answered
-
-
-def _here() -> bool:
-    return True
 
 
 def _values(told: dict[str, Answer]) -> dict[str, Any]:

@@ -61,7 +61,9 @@ class Growth:
         if self._rounds.ended(id_):
             self.due = True
         if id_ in plan.profiles and done:
-            plan.known = self._with_profile(plan.known, id_)
+            rows = pa.Table.from_pylist(self._store.read("profiles", id_), TABLES["profiles"])
+            profiles = {**plan.known.profiles, **measurements(rows)}
+            plan.known = plan.known._replace(profiles=profiles)
             if any(c.state == "deferred" and c.profile_id == id_ for c in plan.cells):
                 self.due, self._rests_until = True, 0.0
 
@@ -81,10 +83,6 @@ class Growth:
         ended = monotonic()
         self._rests_until = ended + _REST * (ended - began)
         return newer
-
-    def _with_profile(self, known: Known, profile: str) -> Known:
-        rows = pa.Table.from_pylist(self._store.read("profiles", profile), TABLES["profiles"])
-        return known._replace(profiles={**known.profiles, **measurements(rows)})
 
 
 def with_scores(

@@ -26,7 +26,7 @@ class Claims(Protocol):
 
 
 class Verdict(NamedTuple):
-    """The end of a piece of work in another run: it failed for good, or it is recorded, and these
+    """The end of work in another run: it failed for good, or it is recorded, and these
     of its measurements failed, each with its type of failure."""
 
     error_type: str | None

@@ -1,7 +1,7 @@
 """When a run ends, as its queue and its pace tell: seconds, and their band.
 
 Asked at each announcement of the run, so that the band, which goes over all kinds of work that are
-left, is made anew no more often than every few seconds. Called by another thread too.
+left, is computed every few seconds at most. Other threads call it as well.
 """
 
 from __future__ import annotations
@@ -56,10 +56,6 @@ class Outlook:
     def remaining_seconds(self) -> float:
         """Slot-seconds of all that is waiting or live, by the estimate."""
         return self._backlog.seconds() + sum(map(self._rates.seconds, [*self._live.values()]))
-
-    def seconds_left(self) -> float | None:
-        """Until the run ends, by its pace; None while nobody can say."""
-        return self.eta().seconds
 
     def eta(self) -> Eta:
         """With its band, but for a run that is late by more than that. What waits for a network, or

@@ -6,22 +6,17 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from lp_sweep.orchestrator.inputs.request import Request
 from lp_sweep.orchestrator.mirrors.kinds import MirrorKind
 from lp_sweep.storage.places import node_folder
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RunOptions:
+@dataclass(frozen=True, kw_only=True)
+class RunOptions(Request):
     """One field for each option; `lp-sweep run --help` describes them. `retry`: only what has
     failed is tried again, which `trials` and `error_type` narrow down. `command`: how the records
     say that they came to be."""
 
-    file: str = "sweep.yaml"
-    overrides: Sequence[str] = ()
-    store: str | None = None
-    data_dir: Path | None = None
-    offline: bool = False
-    manifest: Path | None = None
     inline: bool = False
     address: str | None = None
     cluster: Path | None = None

@@ -195,20 +195,12 @@ class WorkQueue:
         """How many pieces of each model and task can begin. Other threads call it as well."""
         return self._backlog.tasks()
 
-    def remaining_seconds(self) -> float:
-        """See `Outlook`."""
-        return self.outlook.remaining_seconds()
-
-    def seconds_left(self) -> float | None:
-        """See `Outlook`."""
-        return self.outlook.seconds_left()
-
     def _fill(self) -> None:
         """With what is new in the plan; and what its work waits for may have ended before."""
         waited_for = self._backlog.fill(self.plan, self._selection)
         self.outlook.follow(self.plan)
         for need in waited_for:
-            if not self._backlog.took_in(need) or need in self.failed:
+            if need not in self._backlog.taken_in or need in self.failed:
                 self._fail_what_needs(need)
             elif need in self.done:
                 self._backlog.once_more(need)

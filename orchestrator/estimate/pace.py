@@ -19,7 +19,7 @@ _UNITS = (("h", 3600.0), ("min", 60.0), ("s", 1.0))
 
 
 class Pace:
-    """`measured`: whether the estimates stand on timings; else nobody knows the end before a first
+    """`measured`: whether the estimates use timings; else nobody knows the end before a first
     piece has ended."""
 
     def __init__(self, *, measured: bool, now: Callable[[], float] = time.monotonic) -> None:

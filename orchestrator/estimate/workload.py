@@ -1,4 +1,4 @@
-"""How much a piece of work asks of a device, in seconds at stated rates.
+"""How much a trial or a measurement asks of a device, in seconds at stated rates.
 
 The same arithmetic serves work that is missing and records of work that is done: the ratio of
 actual to stated seconds of the one then holds for the other. Attention over pairs of tokens, frozen

@@ -282,7 +282,7 @@ def base_of(fingerprint: str, name: str, folder: str | None, *, offline: bool) -
 
 
 def dataset_of(fingerprint: str) -> TaskSource | None:
-    """None for files of one's own."""
+    """None for your own files."""
     return hub_source(fingerprint) if fingerprint.startswith(HUB) else None
 
 

@@ -6,7 +6,7 @@ one of the median score: the best of several seeds on the dev set would look bet
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -73,14 +73,14 @@ def best(catalog: Catalog, asked: Asked, read: Reader | None = None) -> Chosen:
     chosen = _one_seed(seeds, asked.seed, _reason(row, asked))
     assumed = phrases.assumption(row)
     searched = f"The answer of its search assumes: {assumed}." if assumed else ""
-    cautions = (untaught(row), *_not_comparable(catalog, row), searched)
-    luck = _luck(catalog, row, asked, read) if read else ""
+    mixed = mixed_notes(catalog, [row["model"]], sweep=row["sweep"], task=row["task"])
+    cautions = (untaught(row), *mixed, searched)
+    luck = ""
+    if read:
+        whole = selection.Place(row["sweep"], row["model"], row["task"], asked.strategy)
+        loaded = selection.load(catalog, whole, read)
+        luck = selection.sentence(loaded, asked.within, asked.unit)
     return chosen._replace(caution=" ".join(filter(None, cautions)), luck=luck)
-
-
-def _luck(catalog: Catalog, row: Row, asked: Asked, read: Reader) -> str:
-    place = selection.Place(row["sweep"], row["model"], row["task"], asked.strategy)
-    return selection.sentence(selection.load(catalog, place, read), asked.within, asked.unit)
 
 
 def stored_answers(store: Store) -> Reader:
@@ -106,10 +106,6 @@ def stored_answers(store: Store) -> Reader:
         return answers_of(network.metric, *columns.T)
 
     return read
-
-
-def _not_comparable(catalog: Catalog, row: Row) -> Iterator[str]:
-    return mixed_notes(catalog, [row["model"]], sweep=row["sweep"], task=row["task"])
 
 
 def _answers(catalog: Catalog, asked: Asked) -> list[Row]:

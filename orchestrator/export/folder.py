@@ -15,7 +15,7 @@ from lp_sweep.storage.errors import LpSweepError, PreflightError, SpecError
 from lp_sweep.storage.printable import short
 from lp_sweep.storage.redact import redact_text
 
-ABOUT = "lp_sweep.json"  # in every folder that was made here, and so may be made anew
+ABOUT = "lp_sweep.json"  # in every folder that was made here, and so may be overwritten
 _LOCK = ".lock"  # beside a folder that is being made: a killed process holds none
 _DIGITS = 8  # that tell one such folder from another
 
@@ -51,7 +51,7 @@ def _check_writable(out: Path) -> None:
 @contextlib.contextmanager
 def staged(out: Path, *, force: bool) -> Iterator[Path]:
     """A new folder beside `out`, which takes its place at the end; on an error it is gone, and what
-    was there before stays. What a killed process left of an earlier one goes, too.
+    was there before stays. Leftovers of killed processes are removed.
 
     Raises SpecError where it can't be written, and where something came in the way meanwhile, as
     for `check_free`.
@@ -62,14 +62,14 @@ def staged(out: Path, *, force: bool) -> Iterator[Path]:
     try:
         out.parent.mkdir(parents=True, exist_ok=True)
         _clear(out)
-        check_free(out, force=force)  # anew: what was there before may be back
+        check_free(out, force=force)  # again: what was there before may be back
         lock.acquire()
         coming.mkdir()
     except (OSError, ValueError) as error:  # ValueError: a NUL in the name
         raise SpecError(f"can't write {out}: {error}. Name another folder with --out.") from None
     try:
         yield coming
-        check_free(out, force=force)  # anew: training may have taken hours
+        check_free(out, force=force)  # again: training may have taken hours
         _publish(coming, out, force=force)
     finally:
         _remove(coming)
@@ -109,7 +109,7 @@ def _publish(coming: Path, out: Path, *, force: bool) -> None:
         coming.rename(out)
     except OSError as error:
         raise LpSweepError(f"can't write {out}: {error}.") from error
-    finally:  # a Ctrl-C, too, may come between the two
+    finally:  # a Ctrl-C may also come between the two
         _settle(before, out)
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -20,19 +19,6 @@ from lp_sweep.trials.select import by_position, dropped_layers, find_rule, kept_
 
 _ROUNDING = 1e-5  # of two processes on one machine; x the largest state
 _LENGTHS = (16, 7, 3)  # tokens of the rows that states are compared on
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Cut:
-    """What is pruned, and how."""
-
-    model: ModelInput
-    folder: Path  # with its files
-    kept: tuple[int, ...]  # 1-based, of the model as it is
-    strategy: str  # for the card
-    out: Path
-    force: bool = False  # an earlier export may go
-    offline: bool = False
 
 
 class Pruned(NamedTuple):
@@ -79,31 +65,48 @@ def _left_by(strategy: str, depth: int, k: int | None) -> tuple[int, ...]:
         raise SpecError(f"--strategy: {error}") from None
 
 
-def prune(wanted: Cut, tell: Callable[[str], None]) -> Pruned:
-    """`tell` takes a line of progress. Raises LpSweepError; then nothing of it is there."""
+def prune(
+    model: ModelInput,
+    files: Path,
+    kept: tuple[int, ...],
+    strategy: str,
+    *,
+    out: Path,
+    force: bool,
+    offline: bool,
+    tell: Callable[[str], None],
+) -> Pruned:
+    """Write the `kept` layers (1-based) of the model in `files` as the folder `out`. `tell` takes a
+    line of progress. Raises LpSweepError; then `out` is as it was before."""
     from lp_sweep.trials.cutting import cut, own_classes, read_whole
     from lp_sweep.trials.plainload import states_of
 
-    model, missing = read_whole(wanted.folder)
-    kinds = ["AutoModel", *own_classes(model)]
-    ids = _rows(model.config)
-    before = states_of(model, ids)
-    with staged(wanted.out, force=wanted.force) as folder:
-        cut(wanted.folder, model, wanted.kept, folder)
+    network, missing = read_whole(files)
+    kinds = ["AutoModel", *own_classes(network)]
+    ids = _rows(network.config)
+    before = states_of(network, ids)
+    with staged(out, force=force) as folder:
+        cut(files, network, kept, folder)
         tell("loading the folder in a new process, and comparing the states of every layer")
         request = {"kinds": kinds, "ids": ids, "device": "cpu", "threads": None}
         answer = ask(folder, request)
         _check_weights(answer, missing)
-        difference = _compare(answer.values, states_of(model, ids), "the network in memory")
-        _check_lowest(answer.values, before, wanted.kept)
-        base = base_of(
-            wanted.model.fingerprint, wanted.model.name, str(wanted.folder), offline=wanted.offline
-        )
-        card = pruned_card(base, wanted.model.depth, wanted.kept, wanted.strategy)
+        difference = _compare(answer.values, states_of(network, ids), "the network in memory")
+        _check_lowest(answer.values, before, kept)
+        base = base_of(model.fingerprint, model.name, str(files), offline=offline)
+        card = pruned_card(base, model.depth, kept, strategy)
         (folder / "README.md").write_text(card, encoding="utf-8")
-        (folder / ABOUT).write_text(_about(wanted, difference), encoding="utf-8")
+        about = {
+            "model_fingerprint": model.fingerprint,
+            "depth": model.depth,
+            "kept_layers": list(kept),
+            "strategy": strategy,
+            "fine_tuned": False,
+            "verified": {"largest_difference": difference},
+        }
+        (folder / ABOUT).write_text(json.dumps(about, indent=2) + "\n", encoding="utf-8")
         write_sums(folder)
-    return Pruned(str(wanted.out), base.name, list(wanted.kept), wanted.model.depth, difference)
+    return Pruned(str(out), base.name, list(kept), model.depth, difference)
 
 
 def _rows(config: Any) -> list[list[int]]:
@@ -141,15 +144,3 @@ def _check_lowest(states: np.ndarray, before: np.ndarray, kept: Sequence[int]) -
     last layer is left out: some families norm it."""
     same = next((i + 1 for i, layer in enumerate(kept) if layer != i + 1), len(kept))
     _compare(states[:same], before[:same], "the whole model")
-
-
-def _about(wanted: Cut, difference: float) -> str:
-    told = {
-        "model_fingerprint": wanted.model.fingerprint,
-        "depth": wanted.model.depth,
-        "kept_layers": list(wanted.kept),
-        "strategy": wanted.strategy,
-        "fine_tuned": False,
-        "verified": {"largest_difference": difference},
-    }
-    return json.dumps(told, indent=2) + "\n"

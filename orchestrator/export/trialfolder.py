@@ -5,7 +5,6 @@ from __future__ import annotations
 import datetime as dt
 import json
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -23,6 +22,7 @@ from lp_sweep.orchestrator.export.card import (
 )
 from lp_sweep.orchestrator.export.folder import ABOUT, staged
 from lp_sweep.orchestrator.export.network import Trained, check_same, from_store, trained_again
+from lp_sweep.orchestrator.export.options import ExportOptions
 from lp_sweep.orchestrator.export.places import (
     DevRows,
     Where,
@@ -34,6 +34,7 @@ from lp_sweep.orchestrator.export.places import (
 from lp_sweep.orchestrator.export.verify import Expected, Nearness, Verified, ask, verify
 from lp_sweep.storage.errors import SpecError
 from lp_sweep.storage.networks import write_sums
+from lp_sweep.storage.places import expanded
 from lp_sweep.storage.printable import metric_name
 from lp_sweep.storage.schema import PUBLISHED_VERSIONS
 from lp_sweep.storage.specs import TrialSpec
@@ -56,17 +57,13 @@ _PUBLISHED = (
 )  # fmt: skip
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Wanted:
-    """What is exported, and how."""
+class Wanted(NamedTuple):
+    """A record to export. `chosen`: a sentence on why it is this one."""
 
     record: Mapping[str, Any]
-    chosen: str  # a sentence: why this one
-    out: Path
+    chosen: str
     where: Where
-    force: bool = False  # an earlier export may go
-    accept_retrained: bool = False
-    onnx: bool = False
+    options: ExportOptions
 
 
 class Exported(NamedTuple):
@@ -85,11 +82,11 @@ class Exported(NamedTuple):
 
 def export(wanted: Wanted, tell: Callable[[str], None]) -> Exported:
     """`tell` takes a line of progress. Raises LpSweepError; then nothing of it is there."""
-    record, where = wanted.record, wanted.where
-    refuse_reduced(record)
+    record, where, options = wanted.record, wanted.where, wanted.options
+    out = expanded(options.out)
     spec = spec_of(record)
     check_inputs(spec, record, where)
-    with staged(wanted.out, force=wanted.force) as folder:
+    with staged(out, force=options.force) as folder:
         device = _device(record)
         trained, another = _trained(wanted, spec, folder, device, tell)
         rows = dev_rows(spec, trained.record, trained.predictions, where)
@@ -100,11 +97,11 @@ def export(wanted: Wanted, tell: Callable[[str], None]) -> Exported:
         (folder / "README.md").write_text(card, encoding="utf-8")
         about = _about(trained, wanted.chosen, verified)
         (folder / ABOUT).write_text(about, encoding="utf-8")
-        difference = _onnx(folder, spec, rows, tell) if wanted.onnx else None
+        difference = _onnx(folder, spec, rows, tell) if options.onnx else None
         write_sums(folder)
     low, high = facts.interval[:2]
     return Exported(
-        folder=str(wanted.out),
+        folder=str(out),
         trial_id=record["trial_id"],
         kept_layers=list(record["kept_layers"]),
         metric=metric_name(record["metric"], record.get("positive")),
@@ -147,7 +144,7 @@ def _trained(
         f"{record['seconds_total']:.0f} s on {record['device_name']}."
     )
     again = trained_again(spec, record, wanted.where, folder, device)
-    another = check_same(again.record, record, accept=wanted.accept_retrained)
+    another = check_same(again.record, record, accept=wanted.options.accept_retrained)
     if another:
         tell(f"warning: {another}")
     return again, another

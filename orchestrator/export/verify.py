@@ -1,7 +1,7 @@
 """Is a folder the network that was scored? Asked of the folder as its users will load it.
 
-A network's logits are compared with those that are stored of it, and the score is computed anew
-from what the folder says. How near is near hangs on where they were made, see `Nearness`.
+A network's logits are compared with those that are stored of it, and the score is computed again
+from the answers of the folder. The tolerance depends on where they were made, see `Nearness`.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _BF16, _BF16_USUAL = 1e-1, 2e-2
 class Nearness(NamedTuple):
     """By how much a logit may differ: `rounding` x the largest logit, or 1 if that is smaller; and
     all of them by `usual` likewise, in the root mean square: where one may differ by much, another
-    network's could, too. `same_labels`: whether no example may get another label. `correlation`:
+    network's could as well. `same_labels`: whether no example may get another label. `correlation`:
     by how much one may differ."""
 
     rounding: float
@@ -108,7 +108,8 @@ def _compare(logits: np.ndarray, expected: Expected) -> Verified:
             f"a logit differs from the stored one by {difference:.2g}, and rounding explains "
             f"{found.tolerance:.2g}"
         )
-    usual, allowed = _root_mean_square(logits - expected.logits), expected.nearness.usual * largest
+    squares = np.square(logits - expected.logits, dtype=np.float64)
+    usual, allowed = float(np.sqrt(squares.mean())), expected.nearness.usual * largest
     if not usual <= allowed:
         _refuse(
             f"the logits differ from the stored ones by {usual:.2g} (root mean square), and "
@@ -124,10 +125,6 @@ def _score(expected: Expected, logits: np.ndarray) -> float:
     definition = expected.definition
     positive = positive_label(definition, expected.label_names)
     return score(definition, expected.labels, logits, positive=positive)[definition.metric]
-
-
-def _root_mean_square(values: np.ndarray) -> float:
-    return float(np.sqrt(np.square(values, dtype=np.float64).mean()))
 
 
 def _other_labels(logits: np.ndarray, expected: Expected) -> int:

@@ -114,14 +114,11 @@ def listing(kind: Kind, repo_id: str, revision: str) -> Listing:
         )
     if not is_commit(info.sha):
         raise Refused(f"the hub names no commit for {revision!r}", reached=True)
-    files = (_remote_file(sibling) for sibling in info.siblings or ())
-    return Listing(str(info.sha), tuple(sorted(files)))
-
-
-def _remote_file(sibling: Any) -> RemoteFile:
-    return RemoteFile(
-        sibling.rfilename, int(sibling.size or 0), sibling.lfs.sha256 if sibling.lfs else None
+    files = (
+        RemoteFile(each.rfilename, int(each.size or 0), each.lfs.sha256 if each.lfs else None)
+        for each in info.siblings or ()
     )
+    return Listing(str(info.sha), tuple(sorted(files)))
 
 
 def read_json(repo_id: str, name: str, commit: str) -> dict[str, Any] | None:
@@ -186,17 +183,15 @@ def _refusals(kind: Kind, repo_id: str, revision: str) -> Any:
 def model_files(repo_id: str, listing: Listing) -> list[RemoteFile]:
     """Sorted by name. Raises PreflightError for a model that can't be used, Refused."""
     remote = {file.name: file for file in listing.files}
-    small = [name for name in remote if name in _SMALL or ("/" not in name and _has_words(name))]
+    small = [
+        name for name in remote if name in _SMALL or ("/" not in name and has_vocabulary([name]))
+    ]
     if "config.json" not in small:
         raise PreflightError(f"model {repo_id!r} has no config.json at {listing.commit}.")
-    if not any(map(_has_words, small)):
+    if not has_vocabulary(small):
         raise PreflightError(f"model {repo_id!r} has no tokenizer vocabulary at {listing.commit}.")
     names = sorted({*small, *_weights(repo_id, listing.commit, remote)})
     return [remote[name] for name in names]
-
-
-def _has_words(name: str) -> bool:
-    return has_vocabulary([name])
 
 
 def _weights(repo_id: str, commit: str, remote: dict[str, RemoteFile]) -> list[str]:

@@ -108,7 +108,11 @@ def _hub_model(
     depth = layers or config_depth(config) or KNOWN_DEPTHS.get(name)
     why_unknown = pin.why_not or pins.unreachable
     if depth is None and why_unknown is None:
-        config, why_unknown = _hub_config(name, pin.revision)
+        why_unknown = "the hub has no config with a depth"
+        try:
+            config = hub.read_json(name, "config.json", pin.revision)
+        except hub.Refused as error:
+            why_unknown = str(error)
         depth = config_depth(config)
     if depth is None and snapshot and pins.unreachable:
         raise PreflightError(
@@ -232,14 +236,6 @@ def _hidden(config: dict[str, Any] | None) -> int | None:
 
 def _first_int(config: dict[str, Any], names: Iterable[str]) -> int | None:
     return next((config[name] for name in names if isinstance(config.get(name), int)), None)
-
-
-def _hub_config(name: str, commit: str) -> tuple[dict[str, Any] | None, str]:
-    """The config, and why no depth is known if it states none."""
-    try:
-        return hub.read_json(name, "config.json", commit), "the hub has no config with a depth"
-    except hub.Refused as error:
-        return None, str(error)
 
 
 def _near_folders(missing: Path) -> str:

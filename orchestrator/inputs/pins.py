@@ -165,12 +165,7 @@ class Pins:
         """`newest`: only the hub's word counts, as when a manifest is to be written."""
         self._manifest = manifest
         self._newest = newest
-        self._unreachable = "--offline is set" if offline else None
-
-    @property
-    def unreachable(self) -> str | None:
-        """Why the hub isn't asked, None while it is."""
-        return self._unreachable
+        self.unreachable = "--offline is set" if offline else None  # why the hub is not asked
 
     def find(self, kind: Kind, repo_id: str, asked: str | None) -> Pin:
         revision = asked or DEFAULT_REVISION
@@ -179,12 +174,12 @@ class Pins:
         known = None if self._newest else self._known(kind, repo_id, revision)
         if known is not None:
             return Pin(known)
-        if self._unreachable is not None:
-            return Pin(revision, self._unreachable)
+        if self.unreachable is not None:
+            return Pin(revision, self.unreachable)
         try:
             commit = hub.listing(kind, repo_id, revision).commit
         except Refused as error:
-            self._unreachable = None if error.reached else str(error)
+            self.unreachable = None if error.reached else str(error)
             return Pin(revision, str(error))
         hub.remember_commit(kind, repo_id, revision, commit)
         return Pin(commit)

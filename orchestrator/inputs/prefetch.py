@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
@@ -55,15 +55,14 @@ class Prefetched(NamedTuple):
             f"{held.commit[:12]}, {len(held.files)} files, {_size(held.bytes)}"
             for held in (*self.manifest.models, *self.manifest.datasets)
         ]
-        lines += [f"{name}: {mark[:19]}, on this machine" for name, mark in self._local()]
+        lines += [
+            f"{name}: {mark[:19]}, on this machine" for name, mark in self.manifest.local.items()
+        ]
         return "\n".join([*lines, f"manifest: {self.path}{'' if self.changed else ' (as it was)'}"])
 
     def plain(self) -> dict[str, Any]:
         found: dict[str, Any] = self.manifest.model_dump(mode="json", exclude_none=True)
         return found | {"manifest": str(self.path), "changed": self.changed}
-
-    def _local(self) -> Iterable[tuple[str, str]]:
-        return self.manifest.local.items()
 
 
 def prefetch(

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 class MirrorKind(StrEnum):
-    """Tools that trials can be shown in: the name of an extra, too."""
+    """Tools that trials can be shown in: each is also the name of an extra."""
 
     mlflow = "mlflow"
     wandb = "wandb"

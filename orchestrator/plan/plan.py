@@ -131,7 +131,7 @@ class Plan:
         return [item for item in self.measures.get(id_, ()) if item.id not in self.known.profiles]
 
     def needs(self, id_: str) -> set[str]:
-        """The trials whose networks a piece of work needs before it can begin."""
+        """The trials whose networks this work needs before it can begin."""
         if id_ not in self.trials or not self.incomplete(id_):
             return set()
         start = None if self.has_network(id_) else self.trials[id_].start
@@ -207,21 +207,15 @@ class Plan:
             "measures": measures,
             "speeds": self.speeds,
         }
-        totals = {
-            "cells": len(self.cells),
-            "cells_sharing_a_trial": sum(
-                count for count in self.cells_per_trial().values() if count > 1
-            ),
-        }
+        cells_of = Counter(cell.trial_id for cell in self.cells if cell.trial_id is not None)
+        sharing = sum(count for count in cells_of.values() if count > 1)
+        totals = {"cells": len(self.cells), "cells_sharing_a_trial": sharing}
         for name, ids in kinds.items():
             work = Counter(state_of(id_, self.known) for id_ in ids)
             of_kind = {f"{name}_{state}": work[state] for state in ("done", "failed", "pending")}
             totals |= {name: work.total(), **of_kind}
         cells = Counter(cell.state for cell in self.cells)
         return totals | {f"cells_{state}": cells[state] for state in get_args(State)}
-
-    def cells_per_trial(self) -> Counter[str]:
-        return Counter(cell.trial_id for cell in self.cells if cell.trial_id is not None)
 
 
 def state_of(id_: str, known: Known) -> State:

@@ -117,7 +117,6 @@ class _Builder:
             entry.name: entry.measured_on or spec.contribution.measured_on
             for entry in spec.strategies
         }
-        self._ids: dict[tuple[Any, ...], str] = {}
         self._layers: dict[tuple[Any, ...], _Layers] = {}
         self._specs: dict[tuple[Any, ...], _Seeded] = {}
         self._profile_ids: dict[tuple[str, str, str], str] = {}
@@ -133,14 +132,10 @@ class _Builder:
         return self._layers[key]
 
     def trial(self, asked: Asked, kept: tuple[int, ...]) -> str:
-        """Its identifier; the trial and all that it stands on are in the plan then. Raises
+        """Adds the trial and all that it depends on to the plan; gives its identifier. Raises
         ValueError where the kept layers are none for the feed-forwards to go from."""
-        key = (asked.model, asked.procedure, asked.feed_forward, asked.task, asked.seed, kept)
-        if key not in self._ids:
-            spec, id_of_seed = self._seeded(asked, kept)
-            id_ = id_of_seed(asked.seed)
-            self._ids[key] = self._planned(asked, spec.with_seed(asked.seed), id_)
-        return self._ids[key]
+        spec, id_of_seed = self._seeded(asked, kept)
+        return self._planned(asked, spec.with_seed(asked.seed), id_of_seed(asked.seed))
 
     def identify(self, asked: Asked, kept: tuple[int, ...]) -> str:
         """The identifier of a trial that is not planned. Raises ValueError as `trial` does."""
@@ -195,20 +190,18 @@ class _Builder:
     def _measure(self, id_: str, asked: Asked, spec: TrialSpec) -> None:
         """Adds the measurements that the sweep wants of the trial's network."""
         entry = self.plan.sweep.spec.measure
-        full = spec.kept_layers == full_layers(self.models[asked.model].depth)
-        whole = full and not spec.removed_feed_forwards
+        everything = full_layers(self.models[asked.model].depth)
+        whole = spec.kept_layers == everything and not spec.removed_feed_forwards
         wanted = []
         for name in entry.asked_of("full" if whole else "pruned"):
-            against = self._full_network(asked) if MEASURES[name].to_full and not whole else ""
-            wanted.append(
-                self._profile_spec(asked.model, asked.task, name, trial=id_, against=against)
-            )
+            against = ""
+            if MEASURES[name].to_full and not whole:
+                direct = asked._replace(procedure="direct", feed_forward=NONE)
+                against = self.trial(direct, everything)
+            item = self._profile_spec(asked.model, asked.task, name, trial=id_, against=against)
+            wanted.append(Measure(profile_id(item), item))
         if wanted:
-            self.plan.measures[id_] = [Measure(profile_id(item), item) for item in wanted]
-
-    def _full_network(self, asked: Asked) -> str:
-        everything = full_layers(self.models[asked.model].depth)
-        return self.trial(asked._replace(procedure="direct", feed_forward=NONE), everything)
+            self.plan.measures[id_] = wanted
 
     def measure_pretrained(self) -> None:
         """Each model on each task, where the sweep asks for it."""
@@ -232,20 +225,19 @@ class _Builder:
 
     def _add_profile(self, spec: ProfileSpec, model: str, task: str) -> str:
         id_ = profile_id(spec)
-        work = Work(id=id_, spec=spec, model=self.models[model], task=self._task(task))
+        task_input = self.plan.sweep.tasks[task]
+        work = Work(id=id_, spec=spec, model=self.models[model], task=task_input)
         self.plan.profiles.setdefault(id_, work)
         return id_
 
-    def _task(self, name: str) -> TaskInput:
-        return self.plan.sweep.tasks[name]
-
     def _profile_spec(self, model: str, task: str, measure: str, **settings: Any) -> ProfileSpec:
         recipe, rows = self.plan.sweep.recipe, self.plan.sweep.spec.measure.probe_rows
+        found = self.plan.sweep.tasks[task]
         usual = {"max_length": recipe.max_length, "limit_dev": recipe.limit_dev}
         return ProfileSpec(
             model_fingerprint=self.models[model].fingerprint,
-            task=self._task(task).definition,
-            data_fingerprint=self._task(task).fingerprint,
+            task=found.definition,
+            data_fingerprint=found.fingerprint,
             measure=measure,
             **usual | MEASURES[measure].needs(recipe, rows) | settings,
         )
@@ -267,7 +259,7 @@ def collector_paused() -> Iterator[None]:
 # 32 examples, as in the paper's Table 3. At that size a fast GPU waits for its host, and layers
 # cost less than in a batch that fills it: so a second one.
 BATCHES = {"cpu": (32,), "cuda": (32, 256)}
-# what stands for the task of work that has none
+# the task of work that has none
 NO_TASK = TaskInput("", TaskDefinition(text_columns=()), TaskSource(), "", 0, 0)
 
 
@@ -317,8 +309,8 @@ def missing_baselines(plan: Plan, left: Iterable[Mapping[str, Any]] = ()) -> Ite
         if (model, procedure, NONE) in full:
             continue
         by = f" by {procedure}" if len(plan.sweep.spec.procedures) > 1 else ""
-        mend = "add none to feed_forward" if (model, procedure) in reduced else "add 0 to its k"
+        fix = "add none to feed_forward" if (model, procedure) in reduced else "add 0 to its k"
         yield (
             f"{model} has no K=0 cell{by}, so the tables have nothing to compare its pruned "
-            f"networks with: {mend}"
+            f"networks with: {fix}"
         )

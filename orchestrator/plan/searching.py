@@ -23,7 +23,7 @@ from lp_sweep.storage.errors import SpecError
 
 # a cell is run, or was; may be asked for later; was not needed for the answer
 SearchState = Literal["asked", "waiting", "not_needed"]
-_REMEMBERED = 4096  # curves: a plan is made anew whenever one of them goes on
+_REMEMBERED = 4096  # curves: a plan is made again whenever one of them goes on
 
 
 class _Ends(NamedTuple):

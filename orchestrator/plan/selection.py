@@ -16,7 +16,7 @@ _SHORT = {"oom": "out_of_memory"}
 
 
 class Selection(NamedTuple):
-    """`run` takes what was never tried, and failures that time may have mended; `retry` takes
+    """`run` takes what was never tried, and failures that time may have fixed; `retry` takes
     failures only: all, those of a type, or those named."""
 
     retry: bool = False
@@ -115,7 +115,7 @@ POLICIES: dict[str, Policy] = {
     "bug": Policy(0, True, False),
     # the driver sees only a host's memory; a device's is halved away inside the trial
     "out_of_memory": Policy(3, True, False),
-    # what the user, or time, may have mended by the next run
+    # what the user, or time, may have fixed by the next run
     "missing_input": Policy(0, True, True),
     "worker_lost": Policy(3, True, True),
     "device_error": Policy(3, True, True),

@@ -54,7 +54,7 @@ class Checked(NamedTuple):
 
     nodes: list[Node]
     findings: list[Finding]
-    store_seen: bool  # by the driver: nodes were asked whether they see it, too
+    store_seen: bool  # by the driver: nodes were asked whether they see it as well
     shipped: int  # models and data that nodes get through the store
 
     @property

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from lp_sweep.orchestrator.service.request import Request
+from lp_sweep.orchestrator.export.options import ExportOptions
+from lp_sweep.orchestrator.inputs.request import Request
 from lp_sweep.orchestrator.service.store import existing, history
 from lp_sweep.storage.errors import LpSweepError, PreflightError, SpecError, StoreError
 from lp_sweep.storage.places import DEFAULT_STORE, expanded, node_folder
@@ -24,28 +24,6 @@ if TYPE_CHECKING:
     from lp_sweep.orchestrator.inputs.resolve import Sweep
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ExportOptions:
-    """What is exported, and how. `trial`: an identifier or the beginning of one; or the `best`
-    network. `file`: the sweep file (default sweep.yaml, if it exists) that says where models and
-    data of one's own are."""
-
-    out: str | Path
-    trial: str | None = None
-    best: Best | None = None
-    store: str | None = None
-    sweep: str | None = None
-    setup: int | None = None
-    file: str | None = None
-    data_dir: Path | None = None
-    manifest: Path | None = None
-    cache_dir: Path | None = None
-    offline: bool = False
-    force: bool = False  # an earlier export may go
-    accept_retrained: bool = False
-    onnx: bool = False
-
-
 def export_trial(asked: ExportOptions, tell: Callable[[str], None] = say) -> Exported:
     """The network in the folder `out`, which is there at the end or not at all. `tell` takes a line
     of progress. Raises LpSweepError."""
@@ -56,8 +34,7 @@ def export_trial(asked: ExportOptions, tell: Callable[[str], None] = say) -> Exp
     from lp_sweep.orchestrator.export.places import Where
     from lp_sweep.orchestrator.export.trialfolder import Wanted, export, refuse_reduced
 
-    out = expanded(asked.out)
-    check_free(out, force=asked.force)
+    check_free(expanded(asked.out), force=asked.force)
     if asked.onnx:
         _check_onnx_packages()
     store = existing(asked.store or DEFAULT_STORE)
@@ -76,16 +53,8 @@ def export_trial(asked: ExportOptions, tell: Callable[[str], None] = say) -> Exp
         data_dir=asked.data_dir,
         offline=asked.offline,
     )
-    wanted = Wanted(
-        record=record,
-        chosen=" ".join(filter(None, (choice.why, choice.luck, caution))),
-        out=out,
-        where=where,
-        force=asked.force,
-        accept_retrained=asked.accept_retrained,
-        onnx=asked.onnx,
-    )
-    return export(wanted, tell)
+    chosen = " ".join(filter(None, (choice.why, choice.luck, caution)))
+    return export(Wanted(record, chosen, where, asked), tell)
 
 
 def prune_model(
@@ -103,7 +72,7 @@ def prune_model(
     """A folder or a model of the hub, without the layers that `strategy` drops (or of `layers`
     alone, 1-based), not fine-tuned, in the folder `out`. Raises LpSweepError."""
     from lp_sweep.orchestrator.export.folder import check_free
-    from lp_sweep.orchestrator.export.prunedfolder import Cut, chosen_layers, prune
+    from lp_sweep.orchestrator.export.prunedfolder import chosen_layers, prune
     from lp_sweep.orchestrator.inputs.models import find_model
     from lp_sweep.orchestrator.inputs.pins import Pins
 
@@ -114,16 +83,8 @@ def prune_model(
     kept = chosen_layers(found.depth, strategy, k, layers)
     how = f"strategy {strategy}" if strategy else "layers named by hand"
     tell(f"{found.name}: {len(kept)} of {found.depth} layers stay, {how}")
-    wanted = Cut(
-        model=found,
-        folder=_files_of(found, revision, offline),
-        kept=kept,
-        strategy=how,
-        out=out,
-        force=force,
-        offline=offline,
-    )
-    return prune(wanted, tell)
+    files = _files_of(found, revision, offline)
+    return prune(found, files, kept, how, out=out, force=force, offline=offline, tell=tell)
 
 
 def _check_onnx_packages() -> None:
@@ -179,7 +140,10 @@ def _sweep(asked: ExportOptions, tell: Callable[[str], None]) -> Sweep | None:
     """The sweep of the file. A default file that can't be used is skipped: the hub may be all that
     is needed."""
     request = Request(
-        asked.file or "sweep.yaml", [], None, asked.data_dir, asked.offline, asked.manifest
+        asked.file or "sweep.yaml",
+        data_dir=asked.data_dir,
+        offline=asked.offline,
+        manifest=asked.manifest,
     )
     if asked.file is None and not Path(request.file).is_file():
         return None

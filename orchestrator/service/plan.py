@@ -19,12 +19,13 @@ from lp_sweep.orchestrator.estimate.estimate import (
 )
 from lp_sweep.orchestrator.estimate.pace import duration, two_digits
 from lp_sweep.orchestrator.estimate.timings import Span
+from lp_sweep.orchestrator.inputs.request import Request
 from lp_sweep.orchestrator.inputs.resolve import TaskInput
 from lp_sweep.orchestrator.plan.naming import ASSUMED, short_model
 from lp_sweep.orchestrator.plan.plan import Cell, Plan, Work, state_of
 from lp_sweep.orchestrator.plan.planning import collector_paused
 from lp_sweep.orchestrator.plan.selection import taken_on
-from lp_sweep.orchestrator.service.request import Planned, Request, planned
+from lp_sweep.orchestrator.service.request import Planned, planned
 from lp_sweep.orchestrator.sweepfile.load import is_part
 from lp_sweep.storage.errors import SpecError
 from lp_sweep.storage.places import BUILT_IN
@@ -189,7 +190,8 @@ def plan_text(
         waiting = f"cells waiting for a profile ({_states(totals, 'profiles')})"
         lines.append(_count("deferred", deferred, waiting))
     if totals["measures"]:
-        lines.append(_count("measures", totals["measures"], _measures(totals)))
+        told = f"of trained networks, by layer: {_states(totals, 'measures')}"
+        lines.append(_count("measures", totals["measures"], told))
     if any(cell.search for cell in plan.cells):
         lines.append(_count("search", searched, _search(totals)))
     if totals["speeds"]:
@@ -267,10 +269,6 @@ def _impossible(plan: Plan) -> str:
     ]
     found = sorted({cell.asked.feed_forward != NONE for cell in cells})
     return ", or ".join(reasons[of_feed_forwards] for of_feed_forwards in found)
-
-
-def _measures(totals: Mapping[str, int]) -> str:
-    return f"of trained networks, by layer: {_states(totals, 'measures')}"
 
 
 def _states(totals: Mapping[str, int], name: str) -> str:

@@ -6,7 +6,6 @@ What a user should know on the way goes to `tell`, a line at a time.
 from __future__ import annotations
 
 import os
-import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -18,14 +17,15 @@ from lp_sweep.orchestrator.engine.capacity import file_on_head
 from lp_sweep.orchestrator.engine.driver import Outcome, run_sweep
 from lp_sweep.orchestrator.engine.runoptions import RunOptions
 from lp_sweep.orchestrator.estimate.estimate import Rates
+from lp_sweep.orchestrator.inputs.request import Request
 from lp_sweep.orchestrator.mirrors.kinds import check_installed
 from lp_sweep.orchestrator.plan.listing import unkept_note
 from lp_sweep.orchestrator.plan.selection import Selection, retry_selection
-from lp_sweep.orchestrator.service.request import Planned, Request, planned
+from lp_sweep.orchestrator.service.request import Planned, planned
 from lp_sweep.orchestrator.watch.reporters import EventReporter
 from lp_sweep.storage.errors import LpSweepError, SpecError
 from lp_sweep.storage.places import run_with
-from lp_sweep.storage.printable import printable
+from lp_sweep.storage.printable import say
 from lp_sweep.storage.redact import redact_text
 from lp_sweep.storage.store import Store, is_store
 
@@ -72,14 +72,10 @@ class RunResult(NamedTuple):
         }
 
 
-def to_stderr(text: str) -> None:
-    print(printable(text), file=sys.stderr, flush=True)
-
-
 def run(
     options: RunOptions,
     *,
-    tell: Callable[[str], None] = to_stderr,
+    tell: Callable[[str], None] = say,
     events: Callable[[str], object] | None = None,
 ) -> RunResult:
     """Do what is missing, or try again what has failed. In a program's main thread. `events` gets
@@ -125,18 +121,17 @@ class Prepared(NamedTuple):
         return result
 
 
-def prepare(options: RunOptions, tell: Callable[[str], None] = to_stderr) -> Prepared:
+def prepare(options: RunOptions, tell: Callable[[str], None] = say) -> Prepared:
     """Read the sweep file, its inputs and its store, and check what a run needs."""
     from lp_sweep.orchestrator.inputs import checks
 
     _check(options)
     budget = _budget(options)  # its clock runs from here
-    request = request_of(options)
     if options.retry:
-        _check_failures(request)
+        _check_failures(options)
     check_installed(options.mirrors)
     patience = _patience()
-    first = planned(request, patience=patience, cache_dir=options.node_folder)
+    first = planned(options, patience=patience, cache_dir=options.node_folder)
     selection = Selection()
     if options.retry:
         selection = retry_selection(options.error_type, list(options.trials), first.plan)
@@ -153,22 +148,10 @@ def prepare(options: RunOptions, tell: Callable[[str], None] = to_stderr) -> Pre
     for note in checked:
         tell(f"note: {note}")
     store = Store(first.location, create=True, patience=patience)
-    _keep_file(first, request, store)
+    _keep_file(first, options, store)
     if unkept := unkept_note(first.plan, store, first.sweep.spec.keep):
         tell(f"note: {unkept}")
     return Prepared(options, first, store, selection, budget)
-
-
-def request_of(options: RunOptions) -> Request:
-    """The sweep that a run is asked for."""
-    return Request(
-        options.file,
-        list(options.overrides),
-        options.store,
-        options.data_dir,
-        options.offline,
-        options.manifest,
-    )
 
 
 def _check(options: RunOptions) -> None:

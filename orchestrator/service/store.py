@@ -6,7 +6,7 @@ import datetime as dt
 import json
 import sys
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 from lp_sweep.orchestrator.plan.known import attempted_work, failures
 from lp_sweep.orchestrator.watch.picture import COLUMNS, state_counts
@@ -15,9 +15,6 @@ from lp_sweep.storage.printable import page, printable, unknown_sweep
 from lp_sweep.storage.runs import Announcement, Observer
 from lp_sweep.storage.setups import Setup, earlier_setups
 from lp_sweep.storage.store import Store, Unreadable, is_store
-
-if TYPE_CHECKING:
-    pass
 
 
 def existing(location: str) -> Store:

@@ -22,7 +22,7 @@ You can write a single entry without its list, and a name instead of an entry
 sweep file. `key=value` on the command line replaces a key (`seed=42,43`,
 `recipe.learning_rate=3e-5`). Unknown keys are errors; the message suggests the nearest key."""
 
-# the name of a part in the schema -> where it stands in a sweep file
+# the name of a part in the schema -> its place in a sweep file
 _PARTS = {
     "ModelEntry": "models",
     "TaskEntry": "tasks",

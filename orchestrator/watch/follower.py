@@ -100,7 +100,7 @@ class Follower:
         return name or (at_work[-1] if at_work else newest)
 
     def _sheet(self, name: str, info: FileInfo) -> Sheet | None:
-        """A sweep's cells, read again when a run has written them anew; None: unreadable."""
+        """A sweep's cells, read again after a run has written them; None: unreadable."""
         known = self._sheets.get(name)
         if known is not None and known[0] == info:
             return known[1]
@@ -128,7 +128,7 @@ class Follower:
         self._tries.look()
 
     def _states_of(self, sheet: Sheet, held: frozenset[str]) -> _States:
-        """Counted anew where something has changed."""
+        """Counted again where something has changed."""
         key = (sheet, self._trials.version, self._tries.version, held)
         if self._states is None or self._states.key != key:
             done = sheet.trials & self._trials.present

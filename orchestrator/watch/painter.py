@@ -1,7 +1,7 @@
 """Draws on a terminal, over and over at the same place, until it is closed.
 
 `rich.live` moves the cursor up by the lines that it drew last; when the terminal gets narrower it
-wraps them into more, so after a change of size the screen is cleared and drawn anew, with the last
+wraps them into more, so after a change of size the screen is cleared and drawn again, with the last
 notes above it. Twice a second: a slow ssh connection carries that.
 """
 

@@ -36,7 +36,7 @@ class Point:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Curve:
-    """Score against K of one strategy on one task; `strategy` names what is unusual of it, too."""
+    """Score against K of one strategy on one task; `strategy` also names what is unusual."""
 
     model: str
     task: str

@@ -88,7 +88,7 @@ class Looks:
         if not picture:
             return Answer(200, {"id": shown, "part": None})
         name, counts = picture["sweep"], picture["counts"]
-        measured = len(self._store.names("profiles"))  # speeds, too
+        measured = len(self._store.names("profiles"))  # speeds as well
         id_ = f"{name} {picture['done']} {picture['failed']} {measured} {sorted(counts.items())}"
         with self._locks["answer"]:
             kept = self._kept.get(("answer", name))

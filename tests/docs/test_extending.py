@@ -24,7 +24,7 @@ def test_each_example_is_in_one_file() -> None:
         "+++ trials/select.py",
         "+++ trials/measures/registry.py",
         "+++ analysis/tables.py",
-        "+++ trials/reduced.py",
+        "+++ trials/familytable.py",
     ]
 
 

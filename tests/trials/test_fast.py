@@ -23,7 +23,7 @@ from lp_sweep.trials.forward import compute_used, forward, may_be_cut
 from lp_sweep.trials.procedures import Phase
 from lp_sweep.trials.steps import Setting, evaluate
 from lp_sweep.trials.unpadded.attention import dropped_out, quick_dropout
-from lp_sweep.trials.unpadded.families import family_of
+from lp_sweep.trials.unpadded.families import forward_pass_of
 from tests.support.everyday import few
 from tests.support.families import NAMES
 from tests.support.fastnets import (
@@ -179,7 +179,7 @@ def test_a_fast_trial_is_another_trial_and_says_how_it_ran(tmp_path: Path) -> No
 @pytest.mark.parametrize("name", ["mpnet", "deberta-v2", "modernbert"])
 def test_another_family_goes_in_groups_of_like_length(name: str, tmp_path: Path) -> None:
     model = network(name, tmp_path)
-    assert family_of(model) is None
+    assert forward_pass_of(model) is None
     assert compute_used(model, "fast", CPU) == "grouped"
     assert compute_used(model, "fast", torch.device("cuda")) == "padded"
     assert not may_be_cut(model, RECIPE)

@@ -15,11 +15,12 @@ from hypothesis import strategies as st
 from transformers import PreTrainedModel
 
 from lp_sweep.trials.batches import EncodedSplit, EncodedTask
+from lp_sweep.trials.familytable import FAMILIES as FAMILY_TABLE
 from lp_sweep.trials.finetune import NoSaver, finetune
 from lp_sweep.trials.forward import compute_used
 from lp_sweep.trials.graphs import GraphPass, _gradients_aside
 from lp_sweep.trials.steps import EagerPass, Pass, train_step
-from lp_sweep.trials.unpadded.families import FAMILIES as UNPADDED_FAMILIES
+from lp_sweep.trials.unpadded.families import PASSES
 from lp_sweep.trials.unpadded.tokens import even_length
 from tests.support.everyday import few
 from tests.support.families import FAMILIES
@@ -34,7 +35,7 @@ from tests.support.fastnets import (
     without_dropout,
 )
 
-HELD = [name for name, family in UNPADDED_FAMILIES.items() if family.on_device]
+HELD = [n for n, f in FAMILY_TABLE.items() if f.unpadded and PASSES[f.unpadded].on_device]
 
 
 def gradients(model: PreTrainedModel) -> dict[str, torch.Tensor]:

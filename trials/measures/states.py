@@ -23,6 +23,7 @@ from lp_sweep.trials.families import (
     sentence_token_is_last,
     time_comes_first,
 )
+from lp_sweep.trials.familytable import FAMILIES
 
 Batch = Mapping[str, torch.Tensor]
 Site = Literal["layer", "attention"]
@@ -109,24 +110,16 @@ class _Spot(NamedTuple):
     output: bool
 
 
-# Child of a layer, and whether the state after self-attention is what it returns or is given.
-_AFTER_ATTENTION = {
-    "attention.output": True,  # BERT, RoBERTa, ELECTRA, DeBERTa
-    "attention.LayerNorm": True,  # MPNet
-    "sa_layer_norm": True,  # DistilBERT: the residual is added outside `attention`
-    "rel_attn": True,  # XLNet
-    "mlp_norm": False,  # ModernBERT: the sum exists only as what the next norm is given
-}
-
-
 def _attention_spot(model: PreTrainedModel, layer: nn.Module) -> _Spot:
+    """By structure: the child that a listed family has there, whatever the model's type."""
     children = dict(layer.named_modules())
-    for path, output in _AFTER_ATTENTION.items():
+    known = {f.after_attention: f.given for f in FAMILIES.values() if f.after_attention}
+    for path, given in known.items():
         if path in children:
-            return _Spot(children[path], output)
+            return _Spot(children[path], not given)
     raise UnsupportedModelError(
         f"{model.config.model_type}: can't tell where a layer's self-attention ends; looked for "
-        f"{', '.join(_AFTER_ATTENTION)} in {type(layer).__name__}. Compare whole layers instead, "
+        f"{', '.join(known)} in {type(layer).__name__}. Compare whole layers instead, "
         "or use a model of another family."
     )
 

@@ -1,4 +1,4 @@
-"""The parts of each family's forward pass, over tokens (N, H) in place of (B, T, H).
+"""The forward passes that families name in `familytable`, over tokens (N, H) in place of (B, T, H).
 
 The modules are the network's own, and do what they do in its own forward pass; only how they follow
 one another is said here again. By name, not from structure: others have children of these names and
@@ -16,6 +16,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import nn
 
+from lp_sweep.trials.familytable import family_of
 from lp_sweep.trials.unpadded import xlnet
 from lp_sweep.trials.unpadded.attention import attend
 from lp_sweep.trials.unpadded.tokens import RealTokens
@@ -23,7 +24,7 @@ from lp_sweep.trials.unpadded.tokens import RealTokens
 Layer = Callable[[Any, torch.Tensor, RealTokens, torch.Tensor | None, Any], torch.Tensor]
 
 
-class Family(NamedTuple):
+class ForwardPass(NamedTuple):
     """`embed` gives (N, H). A layer takes and gives (N, H), and with `only`, (B,), gives the (B, H)
     of those tokens alone; it gets what `shared` made once for all layers. `head` makes the logits
     (B, C) of the sentence tokens (B, H). `on_device`: nothing in it asks the host for a number, so
@@ -42,9 +43,8 @@ class Family(NamedTuple):
 def _bert_embed(model: Any, tokens: RealTokens) -> torch.Tensor:
     base = model.base_model
     words = base.embeddings
-    positions = tokens.positions
-    if model.config.model_type in _COUNTED:
-        positions = _counted(words, tokens)
+    after_padding = family_of(model.config.model_type).positions == "after padding"
+    positions = _counted(words, tokens) if after_padding else tokens.positions
     types = torch.zeros_like(tokens.ids) if tokens.types is None else tokens.types
     hidden = words(
         input_ids=tokens.ids[None],
@@ -122,21 +122,16 @@ def _encoder_layers(model: Any) -> nn.ModuleList:
     return model.base_model.encoder.layer
 
 
-_COUNTED = ("roberta", "xlm-roberta", "camembert")  # positions count from after the padding's
-_ROBERTA = Family(_bert_embed, _encoder_layers, _bert_layer, _roberta_head)
-FAMILIES = {
-    "bert": Family(_bert_embed, _encoder_layers, _bert_layer, _bert_head),
-    "roberta": _ROBERTA,
-    "xlm-roberta": _ROBERTA,
-    "camembert": _ROBERTA,
-    "electra": _ROBERTA,
-    "distilbert": Family(
+PASSES = {
+    "bert": ForwardPass(_bert_embed, _encoder_layers, _bert_layer, _bert_head),
+    "roberta": ForwardPass(_bert_embed, _encoder_layers, _bert_layer, _roberta_head),
+    "distilbert": ForwardPass(
         _distilbert_embed,
         lambda model: model.distilbert.transformer.layer,
         _distilbert_layer,
         _distilbert_head,
     ),
-    "xlnet": Family(
+    "xlnet": ForwardPass(
         xlnet.embed,
         lambda model: model.transformer.layer,
         xlnet.layer,
@@ -149,22 +144,22 @@ FAMILIES = {
 }
 
 
-def family_of(model: Any) -> Family | None:
+def forward_pass_of(model: Any) -> ForwardPass | None:
     """None: this network has no forward pass without padding."""
     if getattr(model.config, "is_decoder", False):
         return None
-    family = FAMILIES.get(model.config.model_type)
-    return family if family is not None and family.supported(model.config) else None
+    found = PASSES.get(family_of(model.config.model_type).unpadded or "")
+    return found if found is not None and found.supported(model.config) else None
 
 
 def logits(model: Any, tokens: RealTokens) -> torch.Tensor:
     """(B, C). In the last layer only the sentence tokens ask, and go on: nothing else of it is
-    read. The network is one that `family_of` knows."""
-    family = FAMILIES[model.config.model_type]
-    hidden = family.embed(model, tokens)
-    shared = family.shared(model, tokens)
-    *below, last = family.layers(model)
+    read. The network is one that `forward_pass_of` knows."""
+    way = PASSES[family_of(model.config.model_type).unpadded or ""]
+    hidden = way.embed(model, tokens)
+    shared = way.shared(model, tokens)
+    *below, last = way.layers(model)
     for layer in below:
-        hidden = family.layer(layer, hidden, tokens, None, shared)
-    sentence = family.layer(last, hidden, tokens, family.sentence(tokens), shared)
-    return family.head(model, sentence.index_select(0, tokens.asked))
+        hidden = way.layer(layer, hidden, tokens, None, shared)
+    sentence = way.layer(last, hidden, tokens, way.sentence(tokens), shared)
+    return way.head(model, sentence.index_select(0, tokens.asked))

@@ -295,7 +295,9 @@ def test_what_needs_a_network_is_handed_out_after_it(tmp_path: Path, store: Stor
         assert plan.needs(other.id) == set()
     held = set(queue.live)
     assert held == {id_ for id_ in plan.trials if not plan.needs(id_)}
-    assert queue.remaining_seconds() == pytest.approx(sum(map(CPU.seconds, plan.trials.values())))
+    assert queue.outlook.remaining_seconds() == pytest.approx(
+        sum(map(CPU.seconds, plan.trials.values()))
+    )
     for id_ in held:
         queue.ended(id_, None)
     rest = drained(queue)
