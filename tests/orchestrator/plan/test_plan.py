@@ -8,11 +8,9 @@ import sys
 from pathlib import Path
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from lp_sweep.orchestrator.engine.workqueue import WorkQueue
-from lp_sweep.orchestrator.estimate.estimate import Rates, estimate
+from lp_sweep.orchestrator.estimate.estimate import estimate
 from lp_sweep.orchestrator.inputs.models import ModelInput
 from lp_sweep.orchestrator.inputs.resolve import Sweep, TaskInput
 from lp_sweep.orchestrator.plan.known import Known, read_ledger
@@ -25,13 +23,13 @@ from lp_sweep.storage.specs import ProfileSpec, TrialSpec
 from lp_sweep.storage.store import Store
 from lp_sweep.trials.select import STRATEGIES, Measured
 from lp_sweep.trials.tasks import TASKS, TaskSource
+from tests.support.courses import taken
 from tests.support.fake_records import FakeSweep
 from tests.support.sweepfiles import CPU, PLAIN, make_data, make_inputs, make_model, planned
 
 RULES = {name: s for name, s in STRATEGIES.items() if s.by_position and not s.family}
 
 CONTRIBUTION = PLAIN.replace("{name: top, k: [0, 2]}", "{name: contribution, threshold: [0.9]}")
-EVERY = "\n".join(f"  - {{name: {name}, k: all}}" for name in RULES) + "\n"
 UNBASED = "exclude: [{procedure: [iterative], k: [0]}]\n"
 
 
@@ -276,15 +274,6 @@ def test_a_missing_baseline_is_noted(tmp_path: Path, text: str, said: list[str])
         assert words in note
 
 
-def test_a_baseline_may_be_listed_beside_the_plan(tmp_path: Path) -> None:
-    plan = planned(make_inputs(tmp_path, PLAIN.replace("[0, 2]", "[2]")))
-    full = {"model": "./folder/of/a/model", "procedure": "direct", "k": 0, "threshold": None}
-    for removed, notes in (("none", 0), (None, 0), ("top 1", 1)):  # null: an older file
-        assert len(list(missing_baselines(plan, [full | {"feed_forward": removed}]))) == notes
-    by_threshold = full | {"feed_forward": "none", "threshold": 0.99}
-    assert len(list(missing_baselines(plan, [by_threshold]))) == 1
-
-
 # -- hours
 
 
@@ -302,19 +291,6 @@ def test_the_estimate_falls_as_the_store_fills(tmp_path: Path) -> None:
     assert nothing.basis == "nothing is missing"
 
 
-def test_a_deferred_cell_counts_as_a_full_network(tmp_path: Path) -> None:
-    file = make_inputs(tmp_path, CONTRIBUTION)
-    before = planned(file)
-    after = planned(file, known=with_profiles(before, cosines()))
-    profiles = sum(CPU.seconds(work) for work in before.profiles.values()) / 3600
-    assert estimate(before, CPU).hours - profiles == pytest.approx(estimate(after, CPU).hours)
-
-
-def test_a_graphics_processor_takes_fewer_hours(tmp_path: Path) -> None:
-    plan = planned(make_inputs(tmp_path))
-    assert estimate(plan, Rates([], gpu=True)).hours < estimate(plan, CPU).hours
-
-
 # -- the queue
 
 
@@ -326,13 +302,11 @@ def test_the_queue_gives_profiles_then_the_longest(tmp_path: Path) -> None:
     queue = WorkQueue(planned(file, "task=rte", "seed=42"), store, CPU, plans.append)
     assert queue.waiting == 4
     before = queue.outlook.remaining_seconds()
-    profile = queue.take()
-    assert profile is not None
+    profile = taken(queue)
     assert isinstance(profile.spec, ProfileSpec)
     assert queue.outlook.remaining_seconds() == pytest.approx(before)
     depths = []
-    work = queue.take()
-    assert work is not None
+    work = taken(queue)
     depths.append(len(work.spec.kept_layers))
     queue.ended(work.id, "out_of_memory")
     layers = [{"layer": n, "value": v} for n, v in cosines(above=(1, 2, 3, 4)).items()]
@@ -349,13 +323,6 @@ def test_the_queue_gives_profiles_then_the_longest(tmp_path: Path) -> None:
     assert (queue.waiting, queue.live, queue.outlook.remaining_seconds()) == (0, {}, 0)
 
 
-def test_a_finished_sweep_leaves_nothing_to_take(tmp_path: Path) -> None:
-    file = make_inputs(tmp_path)
-    known = Known(frozenset(planned(file).trials), {}, {})
-    queue = WorkQueue(planned(file, known=known), Store(tmp_path), CPU, lambda plan: None)
-    assert queue.take() is None
-
-
 def test_a_job_is_plain_data(tmp_path: Path) -> None:
     for work in planned(make_inputs(tmp_path)).trials.values():
         job = json.loads(json.dumps(work.job().to_plain()))
@@ -364,8 +331,6 @@ def test_a_job_is_plain_data(tmp_path: Path) -> None:
 
 
 # -- properties
-
-MODELS = st.lists(st.integers(2, 24), min_size=1, max_size=3)
 
 
 def sweep_of(depths: list[int], strategies: list[tuple[str, list[int]]], seeds: int = 1) -> Sweep:
@@ -395,45 +360,7 @@ def sweep_of(depths: list[int], strategies: list[tuple[str, list[int]]], seeds: 
     )
 
 
-@given(depths=MODELS, data=st.data())
-def test_a_plan_is_a_pure_function_and_its_layers_add_up(
-    depths: list[int], data: st.DataObject
-) -> None:
-    strategies = []
-    for name in data.draw(st.lists(st.sampled_from(list(RULES)), unique=True, min_size=1)):
-        possible = set.intersection(*(set(RULES[name].possible(d)) for d in depths))
-        strategies.append(
-            (name, data.draw(st.lists(st.sampled_from(sorted(possible)), min_size=1)))
-        )
-    sweep = sweep_of(depths, strategies)
-    blank = make_plan(sweep, Known.nothing())
-    values = {
-        id_: {
-            layer: data.draw(st.sampled_from([0.2, 0.6, 0.95]))
-            for layer in range(1, work.model.depth + 1)
-        }
-        for id_, work in blank.profiles.items()
-    }
-    known = Known(frozenset(), {}, {id_: Measured(layers) for id_, layers in values.items()})
-    plan = make_plan(sweep, known)
-    assert make_plan(sweep_of(depths, strategies), known).cells == plan.cells
-    networks: dict[tuple[object, ...], set[str | None]] = {}
-    for cell in plan.cells:
-        assert cell.state in ("pending", "impossible")
-        if cell.kept is None or cell.dropped is None:
-            continue
-        assert sorted((*cell.kept, *cell.dropped)) == list(range(1, cell.depth + 1))
-        assert bool(cell.kept) == (cell.state != "impossible")
-        if not cell.kept:
-            continue
-        key = (cell.asked.model, cell.asked.task, cell.asked.seed, cell.kept)
-        networks.setdefault(key, set()).add(cell.trial_id)
-    assert all(len(shared) == 1 for shared in networks.values())
-    assert len({next(iter(shared)) for shared in networks.values()}) == len(networks)
-    assert {cell.trial_id for cell in plan.cells} - {None} == set(plan.trials)
-    assert len({cell.asked for cell in plan.cells}) == len(plan.cells)
-
-
+@pytest.mark.slow
 def test_a_hundred_thousand_cells() -> None:
     sweep = sweep_of([12] * 5, [("top", list(range(12))), ("bottom", list(range(12)))], seeds=385)
     plan = make_plan(sweep, Known.nothing())

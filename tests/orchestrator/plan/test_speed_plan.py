@@ -10,8 +10,7 @@ import pytest
 from lp_sweep.orchestrator.engine.workqueue import WorkQueue
 from lp_sweep.orchestrator.estimate.estimate import Rates, estimate
 from lp_sweep.orchestrator.plan.known import Known
-from lp_sweep.orchestrator.plan.naming import describe
-from lp_sweep.orchestrator.plan.plan import Plan, Work
+from lp_sweep.orchestrator.plan.plan import Plan
 from lp_sweep.orchestrator.plan.planning import make_plan
 from lp_sweep.orchestrator.plan.selection import Selection, retry_selection
 from lp_sweep.orchestrator.service.plan import plan_json, plan_text
@@ -20,6 +19,7 @@ from lp_sweep.storage.runs import Announcement
 from lp_sweep.storage.specs import SpeedSpec
 from lp_sweep.storage.store import Store
 from lp_sweep.trials.select import Measured
+from tests.support.courses import taken
 from tests.support.sweepfiles import PLAIN, make_inputs, planned
 
 CPU = Rates([], gpu=False)
@@ -56,12 +56,6 @@ def test_a_file_that_asks_for_none_has_none_and_the_same_trials(tmp_path: Path, 
     assert list(plain.trials) == list(plan.trials)
 
 
-@pytest.mark.parametrize("override", ["task=rte", "seed=42"])
-def test_another_task_or_seed_is_the_same_measurement(tmp_path: Path, override: str) -> None:
-    file = make_inputs(tmp_path, TIMED)
-    assert list(planned(file, override).speeds) == list(planned(file).speeds)
-
-
 def test_strategies_that_keep_the_same_layers_share_one(tmp_path: Path) -> None:
     text = TIMED.replace("{name: top, k: [0, 2]}", "{name: top, k: 1}\n  - {name: drop 12}")
     assert len(planned(make_inputs(tmp_path, text)).speeds) == 1
@@ -78,11 +72,6 @@ def test_feed_forwards_that_go_are_part_of_it(tmp_path: Path) -> None:
     plan = planned(make_inputs(tmp_path, text), "k=2")
     found = [(spec.removed_feed_forwards, spec.second_norm) for spec in specs(plan)]
     assert found == [((), "keep"), ((8, 9, 10), "keep"), ((8, 9, 10), "drop")]
-
-
-def test_every_procedure_ends_with_one_network(tmp_path: Path) -> None:
-    text = TIMED + "procedures: [direct, finetune_then_drop, iterative]\n"
-    assert len(planned(make_inputs(tmp_path, text)).speeds) == 2
 
 
 def test_length_and_precision_are_the_files(tmp_path: Path) -> None:
@@ -137,50 +126,12 @@ def test_they_need_the_model_and_no_data(plan: Plan) -> None:
     assert wanted.tasks == []
 
 
-def test_they_are_named_by_their_layers(tmp_path: Path) -> None:
-    plan = planned(make_inputs(tmp_path, TIMED + "feed_forward: [top 2]\n"), "k=2")
-    (work,) = plan.speeds.values()
-    assert describe(work) == "a/model layers 1-10 of 12 without feed-forwards 9-10 speed on cpu"
-
-
 # -- when they are measured
-
-
-def drained(queue: WorkQueue) -> list[Work]:
-    """All work, by one slot."""
-    found = []
-    while work := queue.take():
-        found.append(work)
-        queue.live.pop(work.id)
-        queue.done.add(work.id)
-    return found
 
 
 @pytest.fixture
 def queue(plan: Plan, tmp_path: Path) -> WorkQueue:
     return WorkQueue(plan, Store(tmp_path / "store", create=True), CPU, lambda plan: None)
-
-
-def test_they_are_the_last(queue: WorkQueue) -> None:
-    kinds = [work.job().to_plain()["kind"] for work in drained(queue)]
-    assert kinds == ["trial"] * 8 + ["speed"] * 2
-
-
-def test_many_slots_make_them_no_faster(queue: WorkQueue) -> None:
-    """Two of equal length, one after the other, on however many slots."""
-    queue.pace.slots = 1000
-    queue.pace._measured = True
-    trials = [queue.take() for _ in range(8)]
-    for work in trials:
-        assert work is not None
-        queue.ended(work.id, None)
-    both = queue.outlook.eta().seconds
-    seconds = [queue.rates.seconds(work) for work in queue.plan.speeds.values()]
-    assert both == pytest.approx(sum(seconds))
-    first = queue.take()
-    assert first is not None
-    queue.ended(first.id, None)
-    assert queue.outlook.eta().seconds == pytest.approx(sum(seconds) - queue.rates.seconds(first))
 
 
 def test_one_waits_until_nothing_else_runs_and_nothing_runs_beside_it(queue: WorkQueue) -> None:
@@ -191,15 +142,13 @@ def test_one_waits_until_nothing_else_runs_and_nothing_runs_beside_it(queue: Wor
         assert work is not None
         assert queue.take() is None, "while a trial is live"
         queue.ended(work.id, None)
-    first = queue.take()
-    assert first is not None
+    first = taken(queue)
     assert first.id in queue.plan.speeds
     assert queue.take() is None, "never two at once"
     queue.lost(first.id, "worker_lost")
     assert queue.take() == first, "it is tried again"
     queue.ended(first.id, None)
-    second = queue.take()
-    assert second is not None
+    second = taken(queue)
     queue.ended(second.id, None)
     assert not queue.open
     assert make_plan(queue.plan.sweep, queue.known()).totals()["speeds_done"] == 2
@@ -210,8 +159,7 @@ def test_a_trial_that_comes_back_waits_for_the_speed_that_is_under_way(queue: Wo
     for work in trials:
         assert work is not None
         queue.ended(work.id, "bug")
-    speed = queue.take()
-    assert speed is not None
+    speed = taken(queue)
     queue.again([trials[0].id])  # type: ignore[union-attr]
     assert queue.take() is None
     queue.ended(speed.id, None)
@@ -238,8 +186,7 @@ class OtherRun:
 def test_it_waits_for_what_another_run_holds(queue: WorkQueue, plan: Plan) -> None:
     queue.others.claims = OtherRun(next(iter(plan.trials)))
     for _ in range(7):
-        work = queue.take()
-        assert work is not None
+        work = taken(queue)
         queue.ended(work.id, None)
     assert queue.take() is None
     assert queue.open

@@ -14,15 +14,14 @@ from lp_sweep.orchestrator.engine.progress import (
 )
 from lp_sweep.orchestrator.engine.workqueue import WorkQueue
 from lp_sweep.orchestrator.estimate.estimate import Rates
-from lp_sweep.orchestrator.estimate.pace import Pace, clock
+from lp_sweep.orchestrator.estimate.pace import Pace
 from lp_sweep.orchestrator.inputs.resolve import resolve
 from lp_sweep.orchestrator.plan.known import Known
-from lp_sweep.orchestrator.plan.naming import describe, short_model
 from lp_sweep.orchestrator.plan.planning import make_plan
 from lp_sweep.orchestrator.sweepfile.load import load_sweep
 from lp_sweep.orchestrator.watch.reporters import LiveReporter
-from lp_sweep.storage.printable import ranges
 from lp_sweep.storage.store import Store
+from tests.support.courses import taken
 from tests.support.toyworld import save_world
 
 
@@ -35,53 +34,6 @@ def queue(tmp_path: Path) -> WorkQueue:
     )
     plan = make_plan(resolve(load_sweep(path)), Known.nothing())
     return WorkQueue(plan, Store(tmp_path / "s", create=True), Rates([]), lambda plan: None)
-
-
-@pytest.mark.parametrize(
-    ("seconds", "text"),
-    [(None, "--"), (0, "0:00"), (61.4, "1:01"), (3600, "1:00:00"), (93784, "26:03:04")],
-)
-def test_clock(seconds: float | None, text: str) -> None:
-    assert clock(seconds) == text
-
-
-def test_models_are_named_shortly() -> None:
-    assert short_model("bert-base-cased") == "bert-base-cased"
-    assert short_model("google/electra-base-discriminator") == "google/electra-base-discriminator"
-    assert short_model("/data/some where/models/mine") == "models/mine"
-
-
-@pytest.mark.parametrize(
-    ("layers", "text"),
-    [
-        ((), ""),
-        ((7,), "7"),
-        ((1, 2, 3, 4, 6), "1-4,6"),
-        ((1, 3, 5, 6), "1,3,5-6"),
-        (tuple(range(1, 24, 2)), "1,3,5,..."),
-    ],
-)
-def test_layers_are_named_shortly(layers: tuple[int, ...], text: str) -> None:
-    assert ranges(layers, 3) == text
-
-
-def test_slots_fill_and_empty(queue: WorkQueue) -> None:
-    run = Run()
-    run.open(queue, 2)
-    profile, first, second = queue.take(), queue.take(), queue.take()
-    assert profile
-    assert first
-    assert second
-    assert describe(profile) == "./model contribution profile mood"
-    assert describe(first) == "./model all 4 layers mood seed 1"
-    assert [run.start(profile), run.start(first)] == [0, 1]
-    assert run.start(first) == 1  # tried again on the slot it had
-    assert run.eta().seconds is None
-    assert run.end(profile.id, "done") == profile
-    assert run.start(second) == 0
-    assert run.end("not running", "done") is None
-    queue.live.clear()
-    assert run.eta().seconds is not None
 
 
 def test_notes_and_failures_stand_above_the_display(queue: WorkQueue) -> None:
@@ -98,8 +50,7 @@ def test_plain_lines(queue: WorkQueue, capsys: pytest.CaptureFixture[str]) -> No
     reporter = PlainReporter()
     reporter.planned(queue.plan)
     reporter.opened(queue, 1)
-    work = queue.take()
-    assert work
+    work = taken(queue)
     reporter.started(work)
     queue.ended(work.id, "missing_input")
     reporter.ended(work.id, "failed", "no such file\nand more")
@@ -140,23 +91,6 @@ def test_a_run_ends_no_sooner_than_its_longest_piece() -> None:
     pace.started("a")
     assert pace.seconds_left([("a", 700.0)], 0.0, 0.0) == 700.0
     assert pace.seconds_left([], 1000.0, 50.0, alone=300.0) == 400.0  # not shared by ten slots
-
-
-def test_a_failed_piece_is_no_pace(queue: WorkQueue) -> None:
-    run = Run()
-    run.open(queue, 1)
-    work = queue.take()
-    assert work
-    run.start(work)
-    run.end(work.id, "failed")
-    assert run.eta().seconds is None
-
-
-def test_deferred_cells_are_still_to_come(queue: WorkQueue) -> None:
-    trials = sum(map(queue.rates.seconds, queue.plan.trials.values()))
-    profiles = sum(map(queue.rates.seconds, queue.plan.profiles.values()))
-    waiting = max(map(queue.rates.seconds, queue.plan.trials.values()))  # of full depth
-    assert queue.outlook.remaining_seconds() == pytest.approx(trials + profiles + 2 * waiting)
 
 
 def test_the_clock_goes_on_where_a_second_ray_follows(
