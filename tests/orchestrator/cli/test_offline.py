@@ -312,12 +312,3 @@ def test_a_sweep_that_outgrew_its_manifest(away: World) -> None:
     with serve(away.hub):
         plan = json.loads(away.run("plan", "--json").stdout)  # no error while there is a network
     assert plan["totals"]["cells"] == 4
-
-
-# -- online preflight
-
-
-@pytest.mark.slow
-def test_a_depth_that_was_stated_wrongly(online: World) -> None:
-    told = online.run("run", f"models=[{{id: {MODEL}, layers: 6}}]", code=4).stderr
-    assert "config.json states 4 layers, the plan expects 6" in told

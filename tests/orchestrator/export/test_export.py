@@ -21,7 +21,6 @@ import yaml
 from huggingface_hub import ModelCard
 
 from lp_sweep import open_store
-from lp_sweep.analysis.notes import untaught_network
 from lp_sweep.analysis.report.about import origin
 from lp_sweep.analysis.report.gather import gather
 from lp_sweep.analysis.statistics.intervals import Interval
@@ -625,20 +624,6 @@ def test_a_network_that_did_not_learn_is_exported_with_a_warning(
     card = (tmp_path / "out" / "README.md").read_text(encoding="utf-8")
     for text in (capsys.readouterr().err, card):
         assert ("no better than always giving the most common answer" in text) == warned
-
-
-def test_a_full_network_that_did_not_learn_is_named() -> None:
-    learned = {"last": 0.9, "majority": 0.5, "metric": "accuracy"}
-    not_learned = learned | {"last": 0.5}
-    assert untaught_network(learned, learned) == untaught_network(learned, None) == ""
-    assert "with all layers scores 50.00 accuracy" in untaught_network(learned, not_learned)
-    assert "no pearson" in untaught_network(
-        {"last": None, "majority": 0.0, "metric": "pearson"}, None
-    )
-    f1 = not_learned | {"metric": "f1", "positive": "fraud"}
-    assert "50.00 f1 of 'fraud', no better than always giving the answer 'fraud'" in (
-        untaught_network(f1, None)
-    )
 
 
 SECRET = "s3cret-of-a-later-version"

@@ -283,28 +283,6 @@ ALL = (
 )
 
 
-def test_what_needs_a_network_is_handed_out_after_it(tmp_path: Path, store: Store) -> None:
-    plan = plan_of(tmp_path, ALL)
-    queue = queue_of(plan, store)
-    needed = plan.needed_networks()
-    assert queue.progress()[:3] == (0, 0, len(plan.trials))
-    first = taken(queue)
-    assert first.id in needed
-    assert queue.job(first).network is True
-    while other := queue.take():  # those that wait for nothing
-        assert plan.needs(other.id) == set()
-    held = set(queue.live)
-    assert held == {id_ for id_ in plan.trials if not plan.needs(id_)}
-    assert queue.outlook.remaining_seconds() == pytest.approx(
-        sum(map(CPU.seconds, plan.trials.values()))
-    )
-    for id_ in held:
-        queue.ended(id_, None)
-    rest = drained(queue)
-    assert held | {*rest} == set(plan.trials)
-    assert queue.progress()[:3] == (len(plan.trials), 0, 0)
-
-
 @given(data=st.data())
 def test_whatever_fails_nothing_is_left_behind(
     tmp_path: Path, store: Store, data: st.DataObject
