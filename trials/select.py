@@ -172,19 +172,19 @@ STRATEGIES: dict[str, Strategy] = {
         takes="threshold",
     ),
     DROP: Strategy("the layers that you name", takes="layers", family=_listed),
-    RANDOM: Strategy("K layers drawn by a number", family=_random),
+    RANDOM: Strategy("K random layers, drawn by a seed of their own", family=_random),
     "block-influence": Strategy(
         "the K layers that change their input least",
         measure="block_influence",
         chosen=_most_similar,
     ),
     "angular": Strategy(
-        "the K layers in a row that turn the sentence token least",
+        "the K consecutive layers that turn the sentence token least",
         measure="angular",
         chosen=_nearest_ends,
     ),
     "greedy": Strategy(
-        "one layer after another, each time the one whose loss hurts least",
+        "one layer after another, each time the one that hurts the score least",
         measure="greedy",
         chosen=_first_dropped,
     ),

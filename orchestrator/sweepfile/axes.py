@@ -54,7 +54,11 @@ _FORMS = "direct, finetune_then_drop, finetune_then_drop frozen, iterative, iter
 def _with_layers(schema: dict[str, Any]) -> None:
     """The key of `drop`, that becomes part of its name."""
     number = {"type": "integer", "minimum": 1}
-    schema["properties"]["layers"] = {"type": "array", "items": number, "description": "of drop"}
+    schema["properties"]["layers"] = {
+        "type": "array",
+        "items": number,
+        "description": "for drop: the layers to drop",
+    }
 
 
 class StrategyEntry(Entry):
@@ -73,13 +77,17 @@ class StrategyEntry(Entry):
         None, description="for contribution: layers with a higher cosine are dropped"
     )
     measured_on: str | None = Field(
-        None, description="own (each trial's task), or one task for all"
+        None, description="own: on each trial's task; or the name of one task for all"
     )
     draws: (
         Annotated[list[Annotated[int, Field(ge=0, lt=10**9)]], BeforeValidator(seed_list)] | None
-    ) = Field(None, description="for random: numbers, each a strategy of its own", min_length=1)
+    ) = Field(
+        None,
+        description="for random: numbers; each draws other layers, as a strategy of its own",
+        min_length=1,
+    )
     until: Literal["min_layers"] | None = Field(
-        None, description="run only the trials that decide the fewest layers"
+        None, description="run only the trials that decide the fewest layers a task needs"
     )
     within: Floats | None = Field(None, description="for until: allowed losses, in points")
     max_seeds: PositiveInt | None = Field(None, description="for until: use at most so many seeds")
@@ -211,7 +219,9 @@ class ProcedureEntry(Entry):
     freeze_dropped: bool = Field(
         False, description="for finetune_then_drop: freeze the layers to drop in stage one"
     )
-    epochs_per_layer: int = Field(2, gt=0, lt=10_000, description="for iterative")
+    epochs_per_layer: int = Field(
+        2, gt=0, lt=10_000, description="for iterative: epochs before each layer is dropped"
+    )
 
     @model_validator(mode="after")
     def _own_settings(self) -> ProcedureEntry:
@@ -244,7 +254,9 @@ class FeedForwardEntry(Entry):
     remove: str | list[int] = Field(
         description="`none`, `all`, `top 3`, `bottom 3`, `every 2nd`, or layers by their numbers"
     )
-    second_norm: SecondNorm = Field("keep", description="the norm behind the feed-forward")
+    second_norm: SecondNorm = Field(
+        "keep", description="whether to keep the LayerNorm behind the feed-forward"
+    )
 
 
 def feed_forward_label(value: Any) -> Any:
@@ -322,11 +334,11 @@ class MeasureEntry(_ByLayer):
     """Measurements of networks: layer by layer, and their speed. A full one keeps all its
     layers."""
 
-    probe_rows: PositiveInt = Field(10_000, description="train rows of a probe, at most")
+    probe_rows: PositiveInt = Field(10_000, description="for probes: train rows, at most")
     speed: Devices | None = Field(
         None, description="time of a batch compared with the full model: on cpu, cuda or both"
     )
-    speed_length: PositiveInt = Field(128, description="tokens of each row that is timed")
+    speed_length: PositiveInt = Field(128, description="for speed: tokens in each timed row")
 
     def asked_of(self, network: str) -> list[str]:
         """The measurements of MEASURES that are asked for, for a network of this sort."""

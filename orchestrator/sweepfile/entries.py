@@ -132,7 +132,7 @@ class ModelEntry(Entry):
         None, description="K for this model, instead of the strategies' own"
     )
     layers: int | None = Field(
-        None, gt=0, le=DEEPEST, description="depth, where it can't be looked up"
+        None, gt=0, le=DEEPEST, description="number of layers, if it can't be looked up"
     )
 
 
@@ -144,14 +144,14 @@ class TaskEntry(Entry):
         description="sst2, mnli, qnli, qqp, stsb, rte, mrpc, cola, wnli, or one of your own",
     )
     train: str | None = Field(None, description="CSV, TSV, JSONL or Parquet file")
-    dev: str | None = Field(None, description="likewise: the rows to score")
+    dev: str | None = Field(None, description="the same: the rows to score (dev set)")
     dataset: str | None = Field(None, description="hub data set, instead of files")
-    config: str | None = Field(None, description="of the hub data set")
-    revision: str | None = Field(None, description="of the hub data set: a commit is exact")
-    train_split: str = Field("train", description="of the hub data set")
-    dev_split: str = Field("validation", description="of the hub data set")
+    config: str | None = Field(None, description="configuration of the hub data set")
+    revision: str | None = Field(None, description="branch, tag or commit of the hub data set")
+    train_split: str = Field("train", description="name of the hub data set's split to train on")
+    dev_split: str = Field("validation", description="name of its split to score")
     text: Texts | None = Field(None, description="one or two text columns")
-    label: str = Field("label", description="the column to learn")
+    label: str = Field("label", description="the column of labels")
     labels: Texts | None = Field(None, description="class names, in the order of their numbers")
     kind: TaskKind = Field(
         "classification",
@@ -214,7 +214,7 @@ class RecipeEntry(Entry):
         Recipe().learning_rate,
         gt=0,
         validation_alias=AliasChoices("learning_rate", "lr"),
-        description="the highest rate; `lr` is the same key",
+        description="the highest learning rate; `lr` is the same key",
     )
     batch_size: int = Field(
         Recipe().batch_size, gt=0, lt=2**31, description="rows per optimiser step"
@@ -224,14 +224,14 @@ class RecipeEntry(Entry):
         Recipe().max_length,
         ge=4,
         le=8192,
-        description="most tokens of a row; longer rows are cut",
+        description="longer rows are cut to so many tokens",
     )
     weight_decay: float = Field(
-        Recipe().weight_decay, ge=0, description="AdamW's; not for biases and norms"
+        Recipe().weight_decay, ge=0, description="for AdamW; not used for biases and norms"
     )
-    adam_beta1: float = Field(Recipe().adam_beta1, ge=0, lt=1, description="AdamW's")
-    adam_beta2: float = Field(Recipe().adam_beta2, ge=0, lt=1, description="AdamW's")
-    adam_epsilon: float = Field(Recipe().adam_epsilon, gt=0, description="AdamW's")
+    adam_beta1: float = Field(Recipe().adam_beta1, ge=0, lt=1, description="for AdamW")
+    adam_beta2: float = Field(Recipe().adam_beta2, ge=0, lt=1, description="for AdamW")
+    adam_epsilon: float = Field(Recipe().adam_epsilon, gt=0, description="for AdamW")
     max_grad_norm: float = Field(
         Recipe().max_grad_norm, gt=0, description="gradients are clipped to this norm"
     )
@@ -239,17 +239,18 @@ class RecipeEntry(Entry):
         Recipe().warmup_ratio,
         ge=0,
         le=1,
-        description="share of the steps over which the rate rises",
+        description="share of the steps in which the learning rate rises from 0",
     )
     schedule: Schedule = Field(
         Recipe().schedule, description="the learning rate after the warm-up: falls to 0, or stays"
     )
     precision: Precision = Field(
-        Recipe().precision, description="auto: bf16 if the GPU supports it"
+        Recipe().precision,
+        description="number format of training; auto: bf16 if the GPU supports it",
     )
     compute: Compute = Field(
         "fast",
-        description="fast; graphs: CUDA graphs on a GPU (not yet tested on one); "
+        description="fast: skips padding; graphs: CUDA graphs on a GPU (not yet tested on one); "
         "or reference: the library's own forward pass, padded",
     )
     group_by_length: bool = Field(
@@ -258,7 +259,7 @@ class RecipeEntry(Entry):
     )
     limit_train: PositiveInt | None = Field(None, description="use only so many train rows")
     limit_dev: PositiveInt | None = Field(None, description="use only so many dev rows")
-    freeze: FreezeEntry = Field(FreezeEntry(), description="what does not learn")
+    freeze: FreezeEntry = Field(FreezeEntry(), description="parts that do not learn")
 
     @model_validator(mode="before")
     @classmethod
@@ -283,10 +284,10 @@ class CellMatch(Entry):
     procedure: Texts | None = Field(None, description="such as `iterative 3`")
     feed_forward: Texts | None = Field(None, description="such as `top 3`")
     strategy: Texts | None = Field(None, description="such as `top` or `random*`")
-    k: Ints | None = Field(None, description="layers dropped")
+    k: Ints | None = Field(None, description="number of layers dropped")
     threshold: Floats | None = Field(None, description="for contribution")
-    task: Texts | None = Field(None, description="its name")
-    seed: Ints | None = Field(None, description="the training's seed")
+    task: Texts | None = Field(None, description="name of the task")
+    seed: Ints | None = Field(None, description="seed of the training")
 
     @field_validator("task")
     @classmethod
@@ -297,13 +298,15 @@ class CellMatch(Entry):
 class ContributionEntry(Entry):
     """How the contribution of layers is measured, unless a strategy sets it itself."""
 
-    measured_on: str = Field("own", description="own (the trial's task), or one task for all")
+    measured_on: str = Field(
+        "own", description="own: on each trial's task; or the name of one task for all"
+    )
 
 
 class Resources(Entry):
     """The resources of one trial. Default: one GPU, or a group of cores on a CPU machine."""
 
-    cpu: float | None = Field(None, gt=0, description="cores")
+    cpu: float | None = Field(None, gt=0, description="CPU cores")
     gpu: float | None = Field(None, ge=0, description="GPUs, or a share of one")
     accelerator_type: str | None = Field(
         None, pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$", description="kind of GPU, by Ray's name"

@@ -55,10 +55,10 @@ class SweepSpec(Entry):
     procedures: Procedures = Field(
         default=["direct"],
         min_length=1,
-        description="drop layers before fine-tuning (direct), after it, or one at a time",
+        description="when layers are dropped: before fine-tuning (direct), after it, or one by one",
     )
     feed_forward: FeedForwards = Field(
-        default=["none"], min_length=1, description="kept layers that lose their feed-forward"
+        default=["none"], min_length=1, description="kept layers that lose their feed-forward block"
     )
     tasks: Annotated[
         list[Annotated[TaskEntry, BeforeValidator(named("name"))]], BeforeValidator(listed)
@@ -84,17 +84,20 @@ class SweepSpec(Entry):
     exclude: list[CellMatch] = Field(default=[], description="cells to leave out")
     data_dir: str | None = Field(None, description="GLUE from a folder, not from the hub")
     store: str | None = Field(
-        None, description="a folder or `s3://bucket/prefix`; `--store` comes before it"
+        None,
+        description="where records go: a folder or `s3://bucket/prefix`; `--store` overrides it",
     )
     resources_per_trial: Resources = Field(
-        Resources(), description="by default one GPU, or some cores where no GPU is"
+        Resources(), description="by default one GPU, or a group of cores on a CPU machine"
     )
-    trials_per_gpu: int = Field(1, ge=1, le=100, description="several small trials on one GPU")
+    trials_per_gpu: int = Field(1, ge=1, le=100, description="so many small trials share one GPU")
     checkpoint_every: Annotated[
         float | None, BeforeValidator(duration, json_schema_input_type=float | str | None)
-    ] = Field(300.0, description="seconds, or 30s, 5m, 1h, off; a shorter trial writes none")
+    ] = Field(
+        300.0, description="seconds, or 30s, 5m, 1h, off; a shorter trial writes no checkpoint"
+    )
     keep: Literal["none", "best", "all"] = Field(
-        "none", description="trained weights to keep: best is the best seed of each network"
+        "none", description="trained weights to keep; best: those of the best seed of each network"
     )
 
     @field_validator("models", "tasks", "procedures", "feed_forward", "strategies", "seeds")

@@ -284,7 +284,7 @@ MEASURES: dict[str, Measurement] = {
     ),
     "greedy": Measurement(
         run=_greedy,
-        help="the order in which layers go, each time the one whose loss hurts least",
+        help="the order in which layers are dropped, each time the one that hurts the score least",
         needs=_own_training,
         shown="{measure} of {network}, after fine-tuning, on held-out train rows of {task}",
         column="step",
