@@ -144,7 +144,7 @@ def glue_source(name: str, data_dir: Path | None) -> TaskSource:
         raise MissingInputError(
             f"task {name!r}: no file {', '.join(missing)}. A data folder holds "
             f"{name}/{{{','.join(splits)}}}.parquet. Put the files there, name another data "
-            f"folder, or name none to take {GLUE_DATASET} from the Hugging Face hub."
+            f"folder, or leave it out to use {GLUE_DATASET} from the Hugging Face hub."
         )
     return TaskSource(files={split: str(path) for split, path in files.items()})
 

@@ -51,7 +51,9 @@ class Drawing:
         """
         for kind in formats:
             if kind not in theme.FORMATS:
-                raise SpecError(f"a figure as {kind!r}: choose among {', '.join(theme.FORMATS)}")
+                raise SpecError(
+                    f"unknown figure format {kind!r}. Choose one of: {', '.join(theme.FORMATS)}"
+                )
         files = {kind: folder / f"figure-{self.name}.{kind}" for kind in formats}
         try:
             folder.mkdir(parents=True, exist_ok=True)

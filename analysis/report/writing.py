@@ -86,7 +86,7 @@ def _place(out: Path) -> Path:
         if target.is_dir():
             raise SpecError(f"{target} is a folder. Name a file, such as {target / 'report.html'}.")
         if _is_no_page(target):
-            raise SpecError(f"{target} exists, and is no page. Name another with --out.")
+            raise SpecError(f"{target} exists and is not a report. Name another with --out.")
         target.parent.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise _refused(target, error) from error

@@ -51,7 +51,9 @@ class _ExportFlags(InputFlags):
     force: ForceOption = False
     accept_retrained: Annotated[
         bool,
-        typer.Option("--accept-retrained", help="Accept another score after training again."),
+        typer.Option(
+            "--accept-retrained", help="Accept a score that changed after training again."
+        ),
     ] = False
     onnx: Annotated[bool, typer.Option("--onnx", help="Also write onnx/model.onnx.")] = False
 
@@ -63,7 +65,8 @@ def export(
         str | None, typer.Argument(help="A trial's identifier, or the beginning of one.")
     ] = None,
     best: Annotated[
-        bool, typer.Option("--best", help="The smallest network on --task within --within.")
+        bool,
+        typer.Option("--best", help="Choose the smallest network that loses at most --within."),
     ] = False,
     task: Annotated[
         str | None,
@@ -83,7 +86,8 @@ def export(
         ),
     ] = None,
     seed: Annotated[
-        int | None, typer.Option("--seed", help="--best: this seed. [the median score's]")
+        int | None,
+        typer.Option("--seed", help="--best: this seed. [the one with the median score]"),
     ] = None,
     *,
     flags: _ExportFlags,
@@ -100,7 +104,7 @@ def export(
     from lp_sweep.orchestrator.service.export import export_trial
 
     if best == (trial is not None):
-        raise SpecError("name a trial, or choose one with --best --task NAME: one of the two.")
+        raise SpecError("name a trial, or choose one with --best --task NAME; not both.")
     if best and task is None:
         raise SpecError("--best: on which task? Name it with --task.")
     if flags.setup and not best:
@@ -152,7 +156,9 @@ def prune(
     try:
         kept = [int(part) for part in layers.split(",")] if layers is not None else []
     except ValueError:
-        raise SpecError(f"--layers {layers!r}: numbers with commas, such as 1,2,5.") from None
+        raise SpecError(
+            f"--layers {layers!r}: give numbers separated by commas, such as 1,2,5."
+        ) from None
     _end_in_order()
     done = prune_model(
         model,

@@ -63,7 +63,9 @@ DataDirOption = Annotated[
     Path | None,
     typer.Option("--data-dir", help="GLUE from files <task>/train.parquet, not from the hub."),
 ]
-OfflineOption = Annotated[bool, typer.Option("--offline", help="Never ask the hub.")]
+OfflineOption = Annotated[
+    bool, typer.Option("--offline", help="Use cached models and data; never contact the hub.")
+]
 AddressOption = Annotated[
     str | None,
     typer.Option(
@@ -76,15 +78,17 @@ InlineOption = Annotated[
 ]
 CacheDirOption = Annotated[
     Path | None,
-    typer.Option("--cache-dir", help="Per-node cache of tokenised data and unsent records."),
+    typer.Option("--cache-dir", help="Folder on each node for cached tokens and unsent records."),
 ]
 ClusterFileOption = Annotated[
     Path | None,
-    typer.Option("--cluster", help="Cluster file of `ray up`: sizes and prices."),
+    typer.Option("--cluster", help="Cluster file for `ray up`, with sizes and prices."),
 ]
 ManifestOption = Annotated[
     Path | None,
-    typer.Option("--manifest", help="Pinned revisions. [sweep.manifest.json next to sweep.yaml]"),
+    typer.Option(
+        "--manifest", help="File of pinned revisions. [sweep.manifest.json next to sweep.yaml]"
+    ),
 ]
 FailFastOption = Annotated[
     bool, typer.Option("--fail-fast", help="Stop at the first failed trial.")
@@ -131,7 +135,7 @@ SetupOption = Annotated[
     typer.Option(
         "--setup",
         min=1,
-        help="An earlier recipe, data or model; `table setups` numbers them.",
+        help="Show an earlier recipe, data or model: its number in `table setups`.",
     ),
 ]
 TrialArgument = Annotated[
@@ -148,7 +152,9 @@ def losses(within: str) -> tuple[float, ...]:
     try:
         return tuple(float(part) for part in within.split(","))
     except ValueError:
-        raise SpecError(f"--within {within!r}: numbers with commas, such as 1,2,3") from None
+        raise SpecError(
+            f"--within {within!r}: give numbers separated by commas, such as 1,2,3"
+        ) from None
 
 
 @dataclass(frozen=True, kw_only=True)

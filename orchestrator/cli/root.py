@@ -22,15 +22,15 @@ SECTIONS = {
 EXIT_CODES = {
     "0": "complete",
     "1": "some trials failed",
-    "2": "usage, or the sweep file",
-    "3": "stopped, and resumable: the same command goes on",
-    "4": "preflight: no data, no model, no space, no cluster, no store",
+    "2": "wrong usage, or a mistake in the sweep file",
+    "3": "stopped; the same command continues",
+    "4": "a check before the start failed: no data, model, space, cluster or store",
     "130": "interrupted",
 }
 ENVIRONMENT = {
-    "LP_SWEEP_<OPTION>": "what an option is where it is not given, in every command: "
+    "LP_SWEEP_<OPTION>": "an option's default, in every command: "
     "LP_SWEEP_STORE, LP_SWEEP_DATA_DIR, LP_SWEEP_JSON=1, ...",
-    "HF_HOME, HF_TOKEN, HF_HUB_OFFLINE": "the hub's cache, a token for it, and to ask it nothing",
+    "HF_HOME, HF_TOKEN, HF_HUB_OFFLINE": "the hub's cache, its token, and 1 to never contact it",
     "RAY_ADDRESS": "the cluster to join",
     "CUDA_VISIBLE_DEVICES": "the GPUs to use",
 }

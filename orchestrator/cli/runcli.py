@@ -54,7 +54,7 @@ def run(
     """
     if dry_run:
         if printing.events:
-            raise SpecError("--events tells of a run; a plan is JSON with --json.")
+            raise SpecError("--events is for a run. For a plan use --json.")
         _plan(file, overrides or (), flags, flags.cluster, printing.as_json)
         return
     _start(flags, printing, file=file, overrides=overrides or ())

@@ -91,7 +91,7 @@ def table(
         typer.Option(
             "--strategy",
             autocompletion=completion.strategies,
-            help="Only this one; patterns such as 'random*' work. May be repeated.",
+            help="Only this strategy; patterns such as 'random*' work. May be repeated.",
         ),
     ] = None,
     form: FormatOption = Format.table,
@@ -104,7 +104,7 @@ def table(
         typer.Option("--unit", help="min-layers: points, or percent of the full model's score."),
     ] = Unit.points,
 ) -> None:
-    """Print a table of the paper from the store's records.
+    """Print a table of results: layers needed, scores, changes, speed, intervals.
 
     Example: lp-sweep table min-layers --within 1,2,3 --strategy top --format markdown
     """

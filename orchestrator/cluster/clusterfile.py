@@ -93,7 +93,7 @@ def cluster_content(path: Path) -> dict[str, Any]:
     content = yaml_content(path)
     if not isinstance(content, dict) or not {"cluster_name", "provider"} <= content.keys():
         raise SpecError(
-            f"{path} is no cluster file of `ray up`: it needs `cluster_name` and `provider`. "
+            f"{path} is not a cluster file for `ray up`: it needs `cluster_name` and `provider`. "
             "`lp-sweep cluster init` writes one."
         )
     return content
@@ -108,7 +108,7 @@ def yaml_content(path: Path) -> object:
             f"no cluster file {path}: {error.strerror}. `lp-sweep cluster init` writes one."
         ) from None
     except (yaml.YAMLError, UnicodeDecodeError) as error:
-        raise SpecError(f"{path} is no YAML: {str(error).splitlines()[0]}") from None
+        raise SpecError(f"{path} is not YAML: {str(error).splitlines()[0]}") from None
 
 
 def _kinds(content: Mapping[str, Any], path: Path) -> list[Kind]:
@@ -131,7 +131,7 @@ def _kinds(content: Mapping[str, Any], path: Path) -> list[Kind]:
         )
     if prices and types:
         raise SpecError(
-            f"{path}: metadata.{PRICES} has {', '.join(map(repr, prices))}, which is none of the "
+            f"{path}: metadata.{PRICES} has {', '.join(map(repr, prices))}, which is not in "
             f"available_node_types: {', '.join(types)}."
         )
     return kinds

@@ -31,7 +31,7 @@ def check_free(out: Path, *, force: bool) -> None:
         return
     ours = out.is_dir() and not out.is_symlink() and (out / ABOUT).is_file()
     if not ours:
-        raise SpecError(f"{out} exists, and is no export. Name another folder with --out.")
+        raise SpecError(f"{out} exists and is not an export. Name another folder with --out.")
     if not force:
         raise SpecError(f"{out} exists. Name another with --out, or overwrite it with --force.")
     _check_writable(out)

@@ -48,7 +48,7 @@ def spec_of(record: Mapping[str, Any]) -> TrialSpec:
     if spec is None or trial_id(spec) != record["trial_id"]:
         raise StoreError(
             f"the record of {record['trial_id']} does not say what the trial was: it was written "
-            "by another version of lp-sweep. Run the sweep again, and export what comes of it."
+            "by another version of lp-sweep. Run the sweep again, and export the new trial."
         )
     return spec
 

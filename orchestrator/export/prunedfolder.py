@@ -39,9 +39,9 @@ def chosen_layers(
     if strategy is not None and not layers:
         return _left_by(strategy, depth, k)
     if strategy is not None or not layers:
-        raise SpecError("say which layers stay: --strategy with --k, or --layers 1,2,5.")
+        raise SpecError("name the layers to keep: --strategy with --k, or --layers 1,2,5.")
     if k is not None:
-        raise SpecError("--layers names those that stay: it takes no --k.")
+        raise SpecError("--layers names the layers to keep: it takes no --k.")
     if len(set(layers)) < len(layers) or not 1 <= min(layers) <= max(layers) <= depth:
         named = ",".join(map(str, layers))
         raise SpecError(f"--layers {named}: the layers are 1..{depth}, each named once.")
@@ -53,13 +53,13 @@ def _left_by(strategy: str, depth: int, k: int | None) -> tuple[int, ...]:
     if k is None and rule is not None and rule.takes == "layers":
         k = len(rule.dropped(depth, 0))
     if k is None:
-        raise SpecError(f"--strategy {strategy}: say how many layers go, with --k.")
+        raise SpecError(f"--strategy {strategy}: say how many layers to drop: --k 2.")
     try:
         return kept_layers(depth, dropped_layers(strategy, depth, k))
     except KeyError:
         raise SpecError(
-            f"--strategy {strategy}: it is none that goes by position ({by_position()}). What "
-            "needs data is measured in a sweep: take the layers that it found with --layers 1,2,5."
+            f"--strategy {strategy}: choose one that needs no data: {by_position()}. For others, "
+            "run a sweep, and name the layers that it kept: --layers 1,2,5."
         ) from None
     except ValueError as error:
         raise SpecError(f"--strategy: {error}") from None

@@ -97,7 +97,7 @@ def prefetch(request: Request) -> Prefetched:
     from lp_sweep.orchestrator.inputs.prefetch import prefetch as fetch
 
     if request.is_built_in:
-        raise SpecError(f"{BUILT_IN} needs nothing fetched: it brings its model and its data.")
+        raise SpecError(f"{BUILT_IN} needs no prefetch: its model and data are built in.")
     return fetch(
         request.sweep_file(),
         data_dir=request.data_dir,
@@ -179,15 +179,15 @@ def plan_text(
     searched = sum(cell.search == "waiting" for cell in plan.cells)
     lines = [
         f"sweep {plan.sweep.name}",
-        _count("cells", totals["cells"], "asked for: one strategy, K, task and seed of a model"),
-        _count("trials", totals["trials"], "networks to fine-tune; some cells share one"),
+        _count("cells", totals["cells"], "asked for: each is a model, strategy, K, task and seed"),
+        _count("trials", totals["trials"], "networks to fine-tune; cells may share one"),
         _count("done", totals["trials_done"], "already in the store"),
     ]
     if failed := totals["trials_failed"]:
         lines.append(_count("failed", failed, "`lp-sweep retry` retries them"))
     lines.append(_count("to do", len(to_do), _to_do(plan, to_do)))
     if deferred := totals["cells_deferred"] - searched:
-        waiting = f"cells waiting for a profile ({_states(totals, 'profiles')})"
+        waiting = f"cells waiting for a profile, a measurement ({_states(totals, 'profiles')})"
         lines.append(_count("deferred", deferred, waiting))
     if totals["measures"]:
         told = f"of trained networks, by layer: {_states(totals, 'measures')}"
@@ -195,7 +195,7 @@ def plan_text(
     if any(cell.search for cell in plan.cells):
         lines.append(_count("search", searched, _search(totals)))
     if totals["speeds"]:
-        told = f"of networks, timed one at a time: {_states(totals, 'speeds')}"
+        told = f"networks to time, one at a time: {_states(totals, 'speeds')}"
         lines.append(_count("speeds", totals["speeds"], told))
     if totals["cells_impossible"]:
         lines.append(_count("impossible", totals["cells_impossible"], _impossible(plan)))

@@ -58,12 +58,10 @@ def read_yaml(path: Path) -> Document:
     except FileNotFoundError:
         if "=" in path.name:
             raise SpecError(
-                f"{shown(str(path))} looks like an override, and the sweep file comes before it: "
+                f"{shown(str(path))} looks like an override. Name the sweep file before it: "
                 f"sweep.yaml {shlex.quote(str(path))}"
             ) from None
-        raise SpecError(
-            f"no sweep file at {path}. `lp-sweep init {path}` writes a commented one."
-        ) from None
+        raise SpecError(f"no sweep file at {path}. `lp-sweep init {path}` writes one.") from None
     except (OSError, ValueError) as error:  # ValueError: a NUL in the name
         raise SpecError(f"can't read {path}: {error}. Name a sweep file.") from error
     if len(content) > _LARGEST:

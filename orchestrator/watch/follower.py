@@ -348,7 +348,9 @@ class NewRecords:
             except FileNotFoundError:  # merged into another, which a new listing shows
                 continue
             return {name: info for name, info in contents.singles.items() if info.size}, packs
-        raise StoreError(f"the {self._table} of {self._store.location} change at every look")
+        raise StoreError(
+            f"the {self._table} of {self._store.location} keep changing while they are listed"
+        )
 
     def unread(self, wanted: Set[str]) -> Set[str]:
         """Those of `wanted` that are there and were not read."""

@@ -374,7 +374,7 @@ def test_a_figure_that_waits_says_for_what(tmp_path: Path, make: Any, name: str,
 
 
 def test_a_format_that_there_is_not(drawings: dict[str, Drawing], tmp_path: Path) -> None:
-    with pytest.raises(SpecError, match="a figure as 'bmp': choose among svg, png"):
+    with pytest.raises(SpecError, match=r"'bmp'. Choose one of: svg, png"):
         drawings["2"].save(tmp_path, ["svg", "bmp"])
     assert not list(tmp_path.iterdir())
 

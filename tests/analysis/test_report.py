@@ -499,7 +499,7 @@ def test_names_of_any_text_stay_text(tmp_path: Path) -> None:
     ("out", "error", "message"),
     [
         ("", SpecError, "is a folder. Name a file"),
-        ("dev.csv", SpecError, "dev.csv exists, and is no page. Name another with --out"),
+        ("dev.csv", SpecError, "dev.csv exists and is not a report. Name another with --out"),
         ("file/report.html", StoreError, "can't write .*Name another with --out"),
         ("a\0b", SpecError, "can't be the name of a file"),
         ("a" * 300 + "/x", StoreError, "can't write "),

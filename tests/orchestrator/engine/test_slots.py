@@ -179,7 +179,7 @@ def test_machines_join_and_leave(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize(
     ("text", "told"),
     [
-        pytest.param("a: [", "is no YAML", id="no YAML"),
+        pytest.param("a: [", "is not YAML", id="no YAML"),
         pytest.param("name: sweep", "needs `cluster_name` and `provider`", id="a sweep file"),
         pytest.param(
             "{cluster_name: c, provider: {type: aws}, metadata: {price_per_hour: {gpu: cheap}}}",
@@ -189,7 +189,7 @@ def test_machines_join_and_leave(monkeypatch: pytest.MonkeyPatch) -> None:
         pytest.param(
             "{cluster_name: c, provider: {type: aws}, metadata: {price_per_hour: {gpu: 1}}, "
             "head_node_type: h, available_node_types: {h: {}}}",
-            "'gpu', which is none of the available_node_types: h",
+            "'gpu', which is not in available_node_types: h",
             id="a price of nothing",
         ),
     ],

@@ -271,7 +271,7 @@ def test_an_export_overwrites_only_an_export(world: World, tmp_path: Path) -> No
     home = tmp_path / "home"
     home.mkdir()
     (home / "letter.txt").write_text("mine")
-    with pytest.raises(SpecError, match="is no export"):
+    with pytest.raises(SpecError, match="not an export"):
         world.export(world.kept, home, force=True)
     assert (home / "letter.txt").read_text() == "mine"
     assert {path.name for path in tmp_path.iterdir()} == {"out", "home"}
@@ -579,7 +579,7 @@ def test_a_network_without_feed_forwards_is_refused(world: World, tmp_path: Path
     ("arguments", "message"),
     [
         ((), "name a trial, or choose one with --best"),
-        (("t1-0", "--best", "--task", "mood"), "one of the two"),
+        (("t1-0", "--best", "--task", "mood"), "not both"),
         (("--best",), "Name it with --task"),
         (("t1-0", "--private"), "--private is for --push-to-hub"),
         (("t1-0", "--push-to-hub", "me/x", "--offline"), "--offline is set"),

@@ -183,7 +183,7 @@ def test_a_profile_that_failed_is_told_as_failed(tmp_path: Path) -> None:
     profiles = plan_json(plan, estimate(plan, CPU))["profiles"]
     assert [profile["state"] for profile in profiles] == ["failed", "pending"]
     text = plan_text(plan, estimate(plan, CPU), CPU)
-    assert "cells waiting for a profile (1 failed, 1 missing)" in text
+    assert "cells waiting for a profile, a measurement (1 failed, 1 missing)" in text
 
 
 def test_a_torn_profile_is_measured_again(tmp_path: Path) -> None:

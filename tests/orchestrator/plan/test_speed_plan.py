@@ -107,7 +107,7 @@ def test_a_plan_says_how_many_are_missing(plan: Plan) -> None:
     assert told["speeds"][1]["kept_layers"] == list(range(1, 11))
     assert told["totals"]["profiles"] == 0
     text = plan_text(plan, estimate(plan, CPU), CPU)
-    assert "speeds             2   of networks, timed one at a time: 1 done, 1 missing" in text
+    assert "speeds             2   networks to time, one at a time: 1 done, 1 missing" in text
     assert "8 to fine-tune, 1 to time" in text
 
 
