@@ -63,7 +63,6 @@ class Run:
         self.queue: WorkQueue | None = None
         self.slots: list[Work | None] = []
         self.started_at = time.monotonic()
-        self.cells_deferred = 0
         self.seconds_used = 0.0  # of slots, by what has ended
 
     def open(self, queue: WorkQueue, slots: int) -> None:
@@ -117,7 +116,7 @@ class PlainReporter:
         self._told = time.monotonic()
 
     def planned(self, plan: Plan) -> None:
-        self.run.cells_deferred = plan.totals()["cells_deferred"]
+        pass
 
     def opened(self, queue: WorkQueue, slots: int) -> None:
         self.run.open(queue, slots)

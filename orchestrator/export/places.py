@@ -79,28 +79,34 @@ def task_source(spec: TrialSpec, record: Mapping[str, Any], where: Where) -> Tas
     return found if found and data_fingerprint(found, spec.task) == print_ else None
 
 
-def check_inputs(spec: TrialSpec, record: Mapping[str, Any], where: Where) -> None:
-    """Before a network is loaded or trained. Raises PreflightError where the dev rows are nowhere,
-    or the model where it would have to be trained again."""
-    if task_source(spec, record, where) is None:
-        raise nowhere("data of task", record["task"], record)
-    kept = has_network(where.store, record["trial_id"])
-    if not kept and model_place(record, where) is None:
+class Inputs(NamedTuple):
+    """The places of a record's model and rows. `model` None: nowhere, and its network was kept."""
+
+    model: ModelPlace | None
+    source: TaskSource
+
+
+def find_inputs(spec: TrialSpec, record: Mapping[str, Any], where: Where) -> Inputs:
+    """Looks before a network is loaded or trained. Raises PreflightError where the dev rows are
+    nowhere, or the model where it would have to be trained again."""
+    model, source = model_place(record, where), task_source(spec, record, where)
+    if model is None and not has_network(where.store, record["trial_id"]):
         raise nowhere("model", record["model"], record)
+    if source is None:
+        raise nowhere("data of task", record["task"], record)
+    return Inputs(model, source)
 
 
 def job_of(spec: TrialSpec, record: Mapping[str, Any], where: Where) -> Job:
     """The trial as a worker takes it. Raises PreflightError where its model is nowhere."""
-    model, source = model_place(record, where), task_source(spec, record, where)
-    if model is None:
+    found = find_inputs(spec, record, where)
+    if found.model is None:
         raise nowhere("model", record["model"], record)
-    if source is None:
-        raise nowhere("data of task", record["task"], record)
     return Job(
         id=record["trial_id"],
         spec=spec,
-        model=model,
-        task=TaskPlace(record["task"], source),
+        model=found.model,
+        task=TaskPlace(record["task"], found.source),
         place=Place(cache_dir=where.cache_dir, offline=where.offline),
     )
 
@@ -168,22 +174,21 @@ def dev_rows(
     spec: TrialSpec,
     record: Mapping[str, Any],
     predictions: Sequence[Mapping[str, Any]],
-    where: Where,
+    source: TaskSource,
+    *,
+    offline: bool,
 ) -> DevRows:
-    """`predictions`: rows of PREDICTIONS. Raises PreflightError where the data is nowhere,
-    MissingInputError where it can't be read, ExportError where the two don't belong together."""
+    """`predictions`: rows of PREDICTIONS. Raises MissingInputError where the data can't be read,
+    ExportError where the two don't belong together."""
     from lp_sweep.trials.datasource import load_task
 
-    source = task_source(spec, record, where)
-    if source is None:
-        raise nowhere("data of task", record["task"], record)
     recipe = spec.recipe
     task = load_task(
         spec.task,
         source,
         limit_train=recipe.limit_train,
         limit_dev=recipe.limit_dev,
-        offline=where.offline,
+        offline=offline,
     )
     split = task.dev[task.main_split]
     said = sorted(

@@ -25,10 +25,10 @@ from lp_sweep.orchestrator.export.network import Trained, check_same, from_store
 from lp_sweep.orchestrator.export.options import ExportOptions
 from lp_sweep.orchestrator.export.places import (
     DevRows,
+    Inputs,
     Where,
-    check_inputs,
     dev_rows,
-    model_place,
+    find_inputs,
     spec_of,
 )
 from lp_sweep.orchestrator.export.verify import Expected, Nearness, Verified, ask, verify
@@ -85,14 +85,15 @@ def export(wanted: Wanted, tell: Callable[[str], None]) -> Exported:
     record, where, options = wanted.record, wanted.where, wanted.options
     out = expanded(options.out)
     spec = spec_of(record)
-    check_inputs(spec, record, where)
+    inputs = find_inputs(spec, record, where)
     with staged(out, force=options.force) as folder:
         device = _device(record)
         trained, another = _trained(wanted, spec, folder, device, tell)
-        rows = dev_rows(spec, trained.record, trained.predictions, where)
+        found = (trained.record, trained.predictions, inputs.source)
+        rows = dev_rows(spec, *found, offline=where.offline)
         tell(f"loading the folder in a new process, and comparing {len(rows.labels)} dev examples")
         verified = _verified(folder, spec, trained.record, rows, device)
-        facts = _facts(wanted, spec, trained.record, rows, another)
+        facts = _facts(wanted, spec, trained.record, rows, inputs, another)
         card = trial_card(spec, trained.record, facts, rows.split)
         (folder / "README.md").write_text(card, encoding="utf-8")
         about = _about(trained, wanted.chosen, verified)
@@ -177,11 +178,15 @@ def _verified(
 
 
 def _facts(
-    wanted: Wanted, spec: TrialSpec, record: Mapping[str, Any], rows: DevRows, another: str | None
+    wanted: Wanted,
+    spec: TrialSpec,
+    record: Mapping[str, Any],
+    rows: DevRows,
+    inputs: Inputs,
+    another: str | None,
 ) -> Facts:
     where = wanted.where
-    place = model_place(record, where)
-    path = place.path if place else None
+    path = inputs.model.path if inputs.model else None
     examples = np.arange(len(rows.labels))
     return Facts(
         base=base_of(record["model_fingerprint"], record["model"], path, offline=where.offline),

@@ -165,31 +165,22 @@ class Line(NamedTuple):
 
 
 class _Place:
-    """One K of a line: its seeds by now (Welford 1962, "Note on a Method for Calculating Corrected
-    Sums of Squares and Products")."""
+    """One K of a line: the trials asked for, and the scores by now, in points."""
 
     def __init__(self) -> None:
-        self.asked: set[str] = set()  # trials
-        self._n, self._mean, self._squares = 0, 0.0, 0.0
-
-    def add(self, points: float) -> None:
-        self._n += 1
-        off = points - self._mean
-        self._mean += off / self._n
-        self._squares += off * (points - self._mean)
+        self.asked: set[str] = set()
+        self.scores: list[float] = []
 
     def point(self, k: int) -> Point | None:
         """None where there is nothing, and nobody is asked for any."""
-        n = self._n
+        scores = [*self.scores]  # another thread may add one
+        n = len(scores)
         if not n and not self.asked:
             return None
-        return Point(
-            k=k,
-            n=n,
-            asked=max(n, len(self.asked)),
-            mean=self._mean if n else None,
-            sd=math.sqrt(self._squares / (n - 1)) if n > 1 else None,
-        )
+        mean = sum(scores) / n if n else None
+        squares = sum((score - mean) ** 2 for score in scores) if mean is not None else 0.0
+        sd = math.sqrt(squares / (n - 1)) if n > 1 else None
+        return Point(k=k, n=n, asked=max(n, len(self.asked)), mean=mean, sd=sd)
 
 
 class Curves:
@@ -222,7 +213,7 @@ class Curves:
             return
         self._added.add(trial)
         for place in self._of_trial.get(trial, ()):
-            place.add(points)
+            place.scores.append(points)
             self._made = None
 
     def curves(self) -> tuple[Curve, ...]:

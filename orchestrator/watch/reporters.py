@@ -59,6 +59,7 @@ class LiveReporter:
         self._timings = timings
         self._hours_before = 0.0  # that the sweep's trials had taken when the run began
         self._plan: Plan | None = None
+        self._deferred = 0  # cells
         self._drawn: Plan | None = None  # whose cells the curves are of
         self._curves = Curves(())
         self._scores: dict[str, float] = {}  # of this run
@@ -66,8 +67,8 @@ class LiveReporter:
         self._elsewhere = Elsewhere()
 
     def planned(self, plan: Plan) -> None:
-        self.run.cells_deferred = plan.totals()["cells_deferred"]
         self._plan = plan
+        self._deferred = sum(cell.state == "deferred" for cell in plan.cells)
 
     def opened(self, queue: WorkQueue, slots: int) -> None:
         self.run.open(queue, slots)
@@ -123,7 +124,7 @@ class LiveReporter:
             elapsed=self.run.elapsed(),
             eta=self.run.eta(),
             curves=self._scored(queue).curves(),
-            counts={"cells_deferred": self.run.cells_deferred},
+            counts={"cells_deferred": self._deferred},
             notes=(f"{holding} are in the hands of other runs",) if holding else (),
         )
 
