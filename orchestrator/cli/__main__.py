@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import sys
+from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from shlex import quote
@@ -24,6 +25,7 @@ from lp_sweep.orchestrator.cli import (
     tables,
 )
 from lp_sweep.orchestrator.cli.interrupt import INTERRUPTED
+from lp_sweep.orchestrator.cli.options import spread
 from lp_sweep.orchestrator.cli.output import complain, emit, guard, say
 from lp_sweep.orchestrator.cli.root import Root
 from lp_sweep.storage.errors import LpSweepError
@@ -98,27 +100,36 @@ app.add_typer(jobcli.app)
 app.add_typer(clustercli.app, name="cluster")
 
 
-@app.command()
-def init(
-    file: Annotated[Path, typer.Argument(help="File to write.")] = Path("sweep.yaml"),
+@dataclass(frozen=True, kw_only=True)
+class _InitFlags:
+    """The options of `init`: fields of `InitOptions`."""
+
     data: Annotated[
         Path | None,
         typer.Option("--data", help="Your rows: CSV, TSV, JSONL or Parquet; split if no --dev."),
-    ] = None,
+    ] = None
     text: Annotated[
         list[str] | None, typer.Option("--text", help="Its column of texts; twice for pairs.")
-    ] = None,
-    label: Annotated[str | None, typer.Option("--label", help="Its column of labels.")] = None,
+    ] = None
+    label: Annotated[str | None, typer.Option("--label", help="Its column of labels.")] = None
     group: Annotated[
         str | None,
         typer.Option("--group", help="A column whose equal values stay on one side of the split."),
-    ] = None,
-    dev: Annotated[Path | None, typer.Option("--dev", help="A dev set of your own.")] = None,
-    model: Annotated[
-        str, typer.Option("--model", help="An encoder: hub id or folder.")
-    ] = "bert-base-cased",
-    full: Annotated[bool, typer.Option("--full", help="Write every key, commented.")] = False,
-    force: Annotated[bool, typer.Option("--force", help="Overwrite files.")] = False,
+    ] = None
+    dev: Annotated[Path | None, typer.Option("--dev", help="A dev set of your own.")] = None
+    model: Annotated[str, typer.Option("--model", help="An encoder: hub id or folder.")] = (
+        "bert-base-cased"
+    )
+    full: Annotated[bool, typer.Option("--full", help="Write every key, commented.")] = False
+    force: Annotated[bool, typer.Option("--force", help="Overwrite files.")] = False
+
+
+@app.command()
+@spread
+def init(
+    file: Annotated[Path, typer.Argument(help="File to write.")] = Path("sweep.yaml"),
+    *,
+    flags: _InitFlags,
 ) -> None:
     """Write a sweep file that runs as it is, for GLUE or for your own rows.
 
@@ -126,19 +137,8 @@ def init(
     """
     from lp_sweep.orchestrator.service.init import InitOptions, write_sweep
 
-    written = write_sweep(
-        InitOptions(
-            file=file,
-            data=data,
-            dev=dev,
-            text=tuple(text or ()),
-            label=label,
-            group=group,
-            model=model,
-            full=full,
-            force=force,
-        )
-    )
+    options = vars(flags) | {"text": tuple(flags.text or ())}
+    written = write_sweep(InitOptions(file=file, **options))
     for note in written.notes:
         say(note)
     say(f"wrote {', '.join(map(str, written.files))}. Next: lp-sweep plan {quote(str(file))}")
