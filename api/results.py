@@ -201,7 +201,7 @@ class Results:
 
 class Rows:
     """Rows with raw values: `.df()`, `.pl()`, `.arrow()`, or a loop over dictionaries. Printed it
-    is a table, in a notebook too."""
+    is a table, also in a notebook."""
 
     def __init__(self, rows: pa.Table) -> None:
         self._rows = rows

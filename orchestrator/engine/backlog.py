@@ -26,7 +26,7 @@ class Rank(IntEnum):
 
 
 class Ready(NamedTuple):
-    """A piece that can begin. The least comes first: a tuple's order is that of its fields."""
+    """Work that can begin. The least comes first: tuples compare field by field."""
 
     rank: Rank
     minus_seconds: float
@@ -34,7 +34,7 @@ class Ready(NamedTuple):
 
 
 class Sort(NamedTuple):
-    """Pieces of a model and a task that take equally long."""
+    """Work of a model and a task that takes equally long."""
 
     model: str
     task: str
@@ -42,8 +42,8 @@ class Sort(NamedTuple):
 
 
 class Blocked:
-    """Work that waits for networks, kept both ways: 100,000 waiting pieces cost nothing while
-    others end."""
+    """Work that waits for networks, indexed by work and by network, so that 100,000 waiting pieces
+    cost nothing while others end."""
 
     def __init__(self) -> None:
         self._waits: dict[str, set[str]] = {}  # work -> the networks that it still waits for
@@ -54,7 +54,7 @@ class Blocked:
         return len(self._waits)
 
     def seconds(self) -> float:
-        """That all of it will take."""
+        """How long all of it will take."""
         return sum(self._seconds.values())
 
     def add(self, id_: str, needs: Iterable[str], seconds: float) -> None:
@@ -63,11 +63,11 @@ class Blocked:
             self._waited_for.setdefault(need, {})[id_] = None
 
     def needs(self) -> KeysView[str]:
-        """All networks that are waited for."""
+        """The networks that work waits for."""
         return self._waited_for.keys()
 
     def came(self, need: str) -> list[str]:
-        """A network is there: the work that waited for nothing else, and does not any more."""
+        """A network has come: gives the work that waited only for it."""
         free = []
         for id_ in self._waited_for.pop(need, {}):
             self._waits[id_].discard(need)
@@ -77,7 +77,7 @@ class Blocked:
         return free
 
     def lost(self, need: str) -> list[str]:
-        """A network will not come: the work that waited for it, and does not any more."""
+        """A network will not come: gives the work that waited for it, and forgets it."""
         hopeless = list(self._waited_for.pop(need, {}))
         for id_ in hopeless:
             del self._seconds[id_]
@@ -89,7 +89,7 @@ class Blocked:
 
 
 class Backlog:
-    """Its `len` is all that waits, ready or not."""
+    """All work that waits, ready or not; `len` counts it."""
 
     def __init__(self, plan: Plan, rates: Rates) -> None:
         self._plan, self._rates = plan, rates
@@ -107,8 +107,7 @@ class Backlog:
         self._users: dict[str, set[str]] = {}  # a network -> the work that is still to use it
 
     def fill(self, plan: Plan, selection: Selection) -> list[str]:
-        """With what the run takes on of a plan, and has not before. Gives the networks that are
-        waited for."""
+        """Adds work of the plan that is new to the run. Gives the networks that work waits for."""
         self._plan, self._needed = plan, plan.needed_networks()
         self._deferred_seconds = sum(
             count * self._rates.seconds(work) for work, count in deferred(plan)
@@ -142,8 +141,8 @@ class Backlog:
         return found
 
     def _lacking(self, id_: str) -> set[str]:
-        """The networks that a piece waits for. Without the one that it is only compared with a
-        trial is worth having all the same: for that one it does not wait in vain."""
+        """The networks that a piece waits for. A network that is only compared with the trial is
+        left out once it is known not to come: the trial is worth training without it."""
         start = self._start(id_)
         absent = self._plan.needs(id_) - self._plan.known.networks - self._came
         return {need for need in absent if need == start or need not in self._gone}
@@ -151,14 +150,14 @@ class Backlog:
     # -- what is handed out
 
     def put(self, id_: str) -> None:
-        """To be handed out, now or when what it lacks is there."""
+        """Adds a piece, to be handed out when the networks that it lacks are there."""
         if lacking := self._lacking(id_):
             self._blocked.add(id_, lacking, self._seconds(id_))
         else:
             self.push(id_)
 
     def push(self, id_: str) -> None:
-        """To be handed out now."""
+        """Adds a piece that can be handed out now."""
         seconds, rank = self._seconds(id_), self._rank(id_)
         heapq.heappush(self._ready, Ready(rank, -seconds, id_))
         self._sorts[self._sort(id_)] += 1
@@ -169,7 +168,7 @@ class Backlog:
         return self._ready[0] if self._ready else None
 
     def pop(self) -> None:
-        """The first goes."""
+        """Removes the first."""
         piece = heapq.heappop(self._ready)
         self._sorts[self._sort(piece.id)] -= 1
         self._ready_seconds += piece.minus_seconds
@@ -182,7 +181,7 @@ class Backlog:
         return id_ in self._needed
 
     def begun(self, id_: str) -> None:
-        """The work is done somewhere, with its network if that is needed by now."""
+        """Work has begun somewhere; it keeps its network if that is needed by now."""
         if id_ in self._needed:
             self._coming.add(id_)
 
@@ -198,14 +197,14 @@ class Backlog:
             self.once_more(id_)
 
     def once_more(self, id_: str) -> None:
-        """A piece was done before anything needed its network: it is done again, once."""
+        """Repeats a piece, once, whose network was not needed when it was done."""
         if id_ not in self._again:
             self._again.add(id_)
             self.push(id_)
 
     def lost(self, id_: str) -> list[str]:
-        """The network of a piece will not come: gives what goes on from it, and so has failed too.
-        What was only compared with it is worth having all the same."""
+        """The network of a piece will not come: gives the work that continues from it, which has
+        failed as well. Work that is only compared with it goes on."""
         self._gone.add(id_)
         hopeless = []
         for other in self._blocked.lost(id_):
@@ -216,7 +215,7 @@ class Backlog:
         return hopeless
 
     def may_come(self, ids: Iterable[str]) -> None:
-        """The work is tried again after all."""
+        """The work is retried, so its networks may come."""
         self._gone.difference_update(ids)
 
     def idle_after(self, id_: str) -> list[str]:
@@ -228,17 +227,17 @@ class Backlog:
         to_come = idle and any(cell.state == "deferred" for cell in self._plan.cells)
         return [] if to_come else idle
 
-    # -- how much it is; called by another thread too
+    # -- how much it is; other threads call these as well
 
     def kinds(self) -> Mapping[Kind, int]:
-        """How many pieces that can begin there are of each kind."""
+        """How many pieces of each kind can begin."""
         counts: Counter[Kind] = Counter()
         for sort, count in dict(self._sorts).items():
             counts[sort.kind] += count
         return +counts
 
     def tasks(self) -> Mapping[tuple[str, str], int]:
-        """The same of each model and task."""
+        """How many pieces of each model and task can begin."""
         counts: Counter[tuple[str, str]] = Counter()
         for sort, count in dict(self._sorts).items():
             counts[sort.model, sort.task] += count

@@ -185,7 +185,7 @@ def _join(address: str) -> OwnRay | None:
 
     try:
         knock(address)
-    except Exception as error:  # of many types, for a name that is no host's too
+    except Exception as error:  # of many types, also for a name that is no host's
         raise _no_ray(f"at {address}", error, _JOIN_ANOTHER) from error
     try:
         ray.init(address=address, **_QUIET)

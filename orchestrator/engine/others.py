@@ -1,4 +1,4 @@
-"""Other runs on the store: what they hold, and what they have brought to an end meanwhile."""
+"""Looks at other runs on the store: the work that they hold, and the work that they have ended."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from lp_sweep.storage.store import Store
 
 
 class Claims(Protocol):
-    """How work is kept apart from that of other runs: `storage.runs.Presence`, or nothing.
-    `shared`: others have been seen, so what the plan says is missing may be done by now."""
+    """Keeps work apart from that of other runs: `storage.runs.Presence`, or nothing. `shared`:
+    other runs have been seen, so work that the plan lists as missing may be done by now."""
 
     shared: bool
 
@@ -37,7 +37,7 @@ Recorded = Callable[[str], Mapping[str, str] | None]  # `Others.recorded` under 
 
 
 class Others:
-    """All that reads the store raises StoreError."""
+    """Claims work, and finds its end in other runs. Whatever reads the store raises StoreError."""
 
     def __init__(self, store: Store, selection: Selection) -> None:
         self.store = store
@@ -46,7 +46,7 @@ class Others:
         self._selection = selection
 
     def claim(self, id_: str) -> bool:
-        """Whether it is ours now; what another run holds is kept in `holding`."""
+        """Whether the work is ours now. `holding` keeps work that another run holds."""
         holder = self.claims.claim(id_) if self.claims else None
         if holder is not None:
             self.holding.add(id_)
@@ -84,12 +84,12 @@ class Others:
 
     @property
     def seen(self) -> bool:
-        """Whether there are any, or were: else nothing has been done but by this run."""
+        """Whether other runs were ever seen: else this run has done everything."""
         return self.claims is not None and self.claims.shared
 
     def recorded(self, plan: Plan, id_: str, *, network: bool) -> Mapping[str, str] | None:
-        """None while the store lacks its record, or what is wanted beside it: its network, its
-        measurements. Else those measurements that failed for good, with their types of failure."""
+        """The measurements of the work that failed for good, with their types of failure. None
+        while the store lacks its record, its network (if wanted) or another measurement."""
         if plan.is_measurement(id_):
             return None if self.store.find("profiles", id_) is None else {}
         if self.store.find("trials", id_) is None or (network and not has_network(self.store, id_)):
@@ -105,7 +105,7 @@ class Others:
         return failed if failed.keys() == lacking else None
 
     def _failed(self, ids: Iterable[str]) -> dict[str, str]:
-        """Those that failed for good in another run, as this run would leave them alone."""
+        """Work that failed for good in another run and that this run would not retry."""
         found = self._failures(set(ids))
         return {id_: kind for id_, kind in found.items() if not self._selection.wants(id_, kind)}
 

@@ -1,7 +1,7 @@
-"""When a run ends, as its queue and its pace tell: seconds, and their band.
+"""Tells when a run ends, from its queue and its pace: seconds, and their band.
 
-Asked at each announcement of the run, so that the band, which goes over all kinds of work that are
-left, is computed every few seconds at most. Other threads call it as well.
+Each announcement of the run asks for it. The band sums over all kinds of work that are left, so it
+is computed every few seconds at most. Other threads call it as well.
 """
 
 from __future__ import annotations
@@ -38,16 +38,16 @@ class Outlook:
         self._looked = -_BAND_SECONDS
 
     def follow(self, plan: Plan) -> None:
-        """While a search may ask for more, what is left has an end above, and no band."""
+        """Follows a newer plan. While a search may ask for more there is no band."""
         self._searching = any(cell.search == "waiting" for cell in plan.cells)
         self._looked = -_BAND_SECONDS
 
     def started(self, work: Work) -> None:
-        """A piece is at work from now on; one that starts again counts from then."""
+        """A piece starts, or starts again."""
         self._pace.started(work.id)
 
     def ended(self, work: Work, *, done: bool) -> float:
-        """Seconds since it started. A failure says nothing of how long work takes."""
+        """Seconds since the piece started. A failure does not show how long work takes."""
         elapsed = self._pace.elapsed(work.id)
         estimated = self._rates.seconds(work) if done else None
         self._pace.ended(work.id, self._rates.kind(work), estimated)
@@ -58,8 +58,8 @@ class Outlook:
         return self._backlog.seconds() + sum(map(self._rates.seconds, [*self._live.values()]))
 
     def eta(self) -> Eta:
-        """With its band, but for a run that is late by more than that. What waits for a network, or
-        for a profile, is taken to be as sure as what can begin."""
+        """With its band, unless the run is later than that. Work that waits for a network or a
+        profile counts as sure as work that can begin."""
         scale = self._scale_now()
         if scale is None:
             return Eta()

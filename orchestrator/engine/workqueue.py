@@ -33,8 +33,8 @@ _BLOCKED = "missing_input"  # how work fails that waits for a network of what fa
 
 
 class WorkQueue:
-    """`take` gives the next piece or None; `live` is what was taken and has not ended. What was
-    done after it had failed, or before, is done."""
+    """`take` gives the next piece or None; `live` is the work that was taken and has not ended.
+    Work that was ever done is done, even if it also failed."""
 
     def __init__(
         self,
@@ -69,7 +69,7 @@ class WorkQueue:
         self._fill()
 
     def take(self) -> Work | None:
-        """Raises StoreError: to take is to say so in the store."""
+        """The next piece, claimed in the store. Raises StoreError."""
         work = self._first()
         if work is None and not self.stopped and self._grown(idle=True):
             work = self._first()
@@ -102,15 +102,15 @@ class WorkQueue:
     def ended(
         self, id_: str, error_type: str | None, measures_failed: Mapping[str, str] | None = None
     ) -> None:
-        """A piece of work came to its end: a record (error_type None) or a failure for good; of
-        its network's measurements some may have failed all the same."""
+        """Work ended with a record (error_type None) or failed for good. Measurements of its
+        network may have failed even so."""
         self._let_go(id_)
         self.failed |= measures_failed or {}
         self._settle(id_, error_type)
 
     def lost(self, id_: str, error_type: str) -> bool:
-        """A live piece failed in a way that may pass. True: it was put back; False: it has had its
-        tries, and has failed."""
+        """A live piece failed in a way that may pass. True: it will be retried; False: it has no
+        tries left, and has failed."""
         self._tries[id_, error_type] += 1
         again = self._tries[id_, error_type] <= policy(error_type).retries
         self._let_go(id_)
@@ -121,23 +121,23 @@ class WorkQueue:
         return again
 
     def not_stored(self, id_: str, why: str, *, spooled: bool) -> None:
-        """Trained, and the store did not take the record: hand out nothing more. In the spool of
-        its node it waits for the next run; with that refused too it is to be trained again."""
+        """The store refused the record of a trained piece: hands out nothing more. A `spooled`
+        record waits on its node for the next run; any other piece is trained again."""
         self._let_go(id_)
         if spooled:
             self.spooled[id_] = why
         self.refused(why)
 
     def refused(self, why: str) -> None:
-        """The store was away for longer than a run waits for it."""
+        """Stops: the store was unreachable for longer than a run waits."""
         self.stopped, self.store_error = self.stopped or "store", why
 
     def ray_lost(self, why: str) -> None:
-        """For good: there is nothing to hand work out to."""
+        """Stops: there is no Ray to hand work out to."""
         self.stopped, self.ray_error = self.stopped or "ray", why
 
     def again(self, ids: Iterable[str]) -> None:
-        """Work that failed for a reason that was not its own, and what failed for want of it."""
+        """Retries work that failed for a reason that was not its own, and work that needed it."""
         back = {id_ for id_ in ids if self.failed.pop(id_, None) is not None}
         if not back:
             return
@@ -186,7 +186,7 @@ class WorkQueue:
         return not self.stopped and bool(left)
 
     def progress(self) -> Progress:
-        """Called by another thread too."""
+        """Other threads call it as well."""
         left = self.waiting + len(self.live) + len(self.others.holding)
         counts = len(self.done), len(self.failed), left
         return Progress(*counts, self.pace.slots, *self.outlook.eta())
@@ -196,7 +196,7 @@ class WorkQueue:
         return self._backlog.tasks()
 
     def _fill(self) -> None:
-        """With what is new in the plan; and what its work waits for may have ended before."""
+        """Adds new work of the plan. The networks that it waits for may have ended before."""
         waited_for = self._backlog.fill(self.plan, self._selection)
         self.outlook.follow(self.plan)
         for need in waited_for:
@@ -206,8 +206,7 @@ class WorkQueue:
                 self._backlog.once_more(need)
 
     def _may_begin(self, rank: Rank) -> bool:
-        """Whether such a piece may run beside what is live, here and as far as is known of other
-        runs."""
+        """Whether such a piece may run beside the live work of this run and of other runs."""
         if rank == Rank.SPEED:
             return not self.live and not self.others.holding
         return not self.live.keys() & self.plan.speeds.keys()
@@ -230,7 +229,7 @@ class WorkQueue:
         return True
 
     def _settle_elsewhere(self, id_: str, verdict: Verdict) -> None:
-        """Another run has recorded it, with its network if that is needed, or has failed at it."""
+        """Settles work that another run has recorded (with its network, if needed) or failed at."""
         if verdict.error_type is None:
             self.done_elsewhere.add(id_)
             self._backlog.begun(id_)
@@ -274,8 +273,8 @@ class WorkQueue:
                 self._on_idle(need)
 
     def _fail_what_needs(self, need: str) -> None:
-        """A network will not come in this run: what goes on from it has failed too. An earlier run
-        may have said so."""
+        """Fails the work that continues from a network that will not come in this run. An earlier
+        run may have recorded that."""
         hopeless = self._backlog.lost(need)
         for id_ in hopeless:
             self._settle(id_, _BLOCKED)

@@ -90,10 +90,10 @@ def find_inputs(spec: TrialSpec, record: Mapping[str, Any], where: Where) -> Inp
     """Looks before a network is loaded or trained. Raises PreflightError where the dev rows are
     nowhere, or the model where it would have to be trained again."""
     model, source = model_place(record, where), task_source(spec, record, where)
-    if model is None and not has_network(where.store, record["trial_id"]):
-        raise nowhere("model", record["model"], record)
     if source is None:
         raise nowhere("data of task", record["task"], record)
+    if model is None and not has_network(where.store, record["trial_id"]):
+        raise nowhere("model", record["model"], record)
     return Inputs(model, source)
 
 

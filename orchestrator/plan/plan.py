@@ -84,7 +84,7 @@ class Work:
 
 @dataclass(slots=True, kw_only=True)
 class Plan:
-    """Cells in the file's order; trials and profiles by identifier, finished ones too."""
+    """Cells in the file's order; trials and profiles by identifier, also finished ones."""
 
     sweep: Sweep
     cells: list[Cell] = field(default_factory=list)

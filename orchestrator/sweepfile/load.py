@@ -294,7 +294,7 @@ def _entry(document: Document, name: str, entry_key: str | None, item: Any) -> A
 
 
 def _for_each_strategy(document: Document, key: str, text: str, origin: str) -> Document:
-    """`k=0,2` for every strategy with K; a model's own list of K gives way too."""
+    """`k=0,2` for every strategy with K; it also replaces a model's own list of K."""
     value = text.strip() if text.strip() == "all" else _values(text, origin)
     taken = False
     for index, entry in enumerate(_listed(document.content.get("strategies"))):
@@ -321,8 +321,8 @@ def _takes(name: Any) -> str | None:
 def _with_key(
     document: Document, location: Location, entry: Any, key: str, value: Any, origin: str
 ) -> Document:
-    """One key of a list's entry replaced. A single entry may stand without its list, by its name
-    alone too."""
+    """One key of a list's entry replaced. A single entry may lack its list, and be only a
+    name."""
     axis = location[0]
     if not isinstance(document.content[str(axis)], list):
         location = (axis,)

@@ -217,7 +217,7 @@ class Curves:
             self._made = None
 
     def curves(self) -> tuple[Curve, ...]:
-        """In the order of the cells. Called by another thread too."""
+        """In the order of the cells. Other threads call it as well."""
         made = self._made
         if made is None:
             made = self._made = tuple(
