@@ -97,6 +97,26 @@ def answers(
     return [_answer(of_task, known) for of_task in by_task.values()]
 
 
+def in_short(answer: Answer, *, name_model: bool) -> list[str]:
+    """Two lines for a terminal: the layers needed within the first loss, and how sure that is."""
+    choice = answer.choices[0]
+    name = f"{answer.task}, {answer.model}" if name_model else answer.task
+    facts = {fact.name: fact.text for fact in reversed(choice.facts)}  # of devices the first
+    if choice.untaught:
+        return [f"{name}: no answer yet. {choice.untaught}", f"  {answer.said}"]
+    if not choice.kept:
+        return [f"{name}: no answer yet: {choice.doubt}"]
+    needed = f"needs {choice.layers} of {answer.depth} layers to lose at most {choice.loss}"
+    doubt = f"; {choice.doubt}" if choice.doubt else ""
+    sure = facts.get("90%", "none")
+    details = [facts["score"], "" if sure.startswith("none") else f"90% sure of {sure}"]
+    details += [facts.get("size", ""), facts.get("inference", "").replace(NOT_MEASURED, "")]
+    return [
+        f"{name}: {needed} ({choice.network}{doubt})",
+        f"  {'; '.join(detail for detail in details if detail)}",
+    ]
+
+
 def _answers_read(catalog: Catalog) -> Reader:
     """For the main dev split, the one that `score` is measured on."""
     splits = dict(zip(*catalog.query(_SPLITS).to_pydict().values(), strict=True))

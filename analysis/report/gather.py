@@ -14,7 +14,7 @@ from lp_sweep.analysis.notes import mixed_notes
 from lp_sweep.analysis.paper.compare import PAPER_TABLES, paper_table
 from lp_sweep.analysis.paper.ours import models, stands
 from lp_sweep.analysis.report.about import asked, gaps, origin, unreadable_notes
-from lp_sweep.analysis.report.answer import answers
+from lp_sweep.analysis.report.answer import answers, in_short
 from lp_sweep.analysis.report.page import Answer, Page, Sheet, Shown
 from lp_sweep.analysis.tables import TABLES, Table
 from lp_sweep.analysis.views import open_views
@@ -76,13 +76,15 @@ class Live(NamedTuple):
     scores: Sheet
 
 
+_ANSWER = ("min-layers", "min-layers-interval", "speed", "tasks")  # tables that an answer reads
+_ANSWER_VIEWS = frozenset({"trials"}).union(*(TABLES[name].views for name in _ANSWER))
+
+
 def gather_live(store: Store, sweep: str) -> Live:
     """The same answer as in a report of the sweep. Raises what `open_views` raises."""
-    names = ("min-layers", "min-layers-interval", "speed", "tasks")
-    views = {view for name in names for view in TABLES[name].views} | _CURVES | {"trials"}
     place = redact_text(store.location)
-    with open_views(store, sweep=sweep, only=views) as catalog:
-        made = {name: TABLES[name](catalog) for name in names}
+    with open_views(store, sweep=sweep, only=_ANSWER_VIEWS | _CURVES) as catalog:
+        made = {name: TABLES[name](catalog) for name in _ANSWER}
         drawing = FIGURES["score"](catalog)
         command = f"lp-sweep table tasks {_asked_for(place, sweep, None)}"
         return Live(
@@ -91,6 +93,20 @@ def gather_live(store: Store, sweep: str) -> Live:
             [drawing] if drawing else [],
             Sheet("tasks", made["tasks"], command, False),
         )
+
+
+def answer_lines(store: Store, sweep: str, loss: float) -> list[str]:
+    """The report's answer in two lines for each task, for one allowed loss in points; then the
+    commands for the report and for the first task's network. Raises what `open_views` raises."""
+    place = redact_text(store.location)
+    with open_views(store, sweep=sweep, deltas=[loss], only=_ANSWER_VIEWS) as catalog:
+        made = {name: TABLES[name](catalog) for name in _ANSWER}
+        found = answers(made, catalog, place, name_sweep=True, places=_places(store, [sweep]))
+    several = len({answer.model for answer in found}) > 1
+    lines = [line for answer in found for line in in_short(answer, name_model=several)]
+    exports = [choice.export for answer in found for choice in answer.choices if choice.export]
+    report = f"lp-sweep report --out report.html {_asked_for(place, sweep, None)}"
+    return [*lines, f"report: {report}", *(f"export: {command}" for command in exports[:1])]
 
 
 def _places(store: Store, sweeps: Sequence[str]) -> dict[str, list[str]]:

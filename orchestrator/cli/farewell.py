@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from lp_sweep.orchestrator.cli.output import emit, say
 from lp_sweep.orchestrator.plan.naming import ASSUMED
 from lp_sweep.orchestrator.sweepfile.axes import WITHIN, searched_losses
+from lp_sweep.storage.errors import LpSweepError
 
 if TYPE_CHECKING:
     from lp_sweep.orchestrator.engine.driver import Outcome
@@ -46,10 +47,22 @@ def _lines(result: RunResult, options: RunOptions) -> Iterator[str]:
     elif pending := len(outcome.plan.missing()):
         yield f"{outcome.done} done in this run, {pending} pending. Go on: {again}"
     else:
+        yield from _answer(outcome, store)
         yield f"complete: {_done(outcome)}. Records: {store.location}"
         if outcome.plan.totals()["cells_not_needed"]:
             yield f"{ASSUMED}."
         yield f"next: {answer_command(outcome.plan.sweep.spec.strategies, where)}"
+
+
+def _answer(outcome: Outcome, store: Store) -> Iterator[str]:
+    """Layers needed for each task, and what to do with them; nothing where they can't be read."""
+    from lp_sweep.analysis.report.gather import answer_lines
+
+    losses = searched_losses(outcome.plan.sweep.spec.strategies)
+    try:
+        yield from answer_lines(store, outcome.plan.sweep.name, losses[0] if losses else WITHIN[0])
+    except LpSweepError as error:
+        yield f"note: no answer could be read from the store: {error}"
 
 
 def _again(verb: str, store: Store, options: RunOptions) -> str:
