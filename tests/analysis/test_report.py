@@ -14,7 +14,7 @@ import pytest
 
 from lp_sweep.analysis.figures.drawings import FIGURES
 from lp_sweep.analysis.report.answer import answers
-from lp_sweep.analysis.report.gather import gather
+from lp_sweep.analysis.report.gather import answer_lines, gather
 from lp_sweep.analysis.report.page import Answer, Page
 from lp_sweep.analysis.report.writing import Written, cell, write_report
 from lp_sweep.analysis.tables import TABLES
@@ -357,6 +357,26 @@ def test_size_speed_interval_and_the_constant_answer_stand_beside_it(store: Stor
     known = answers_of(whole.publish())["sst2"].choices[0]
     assert dict(known.facts)["90%"] == "10 or 12 layers by this strategy"
     assert dict(known.facts)["inference"] == "not measured"
+
+
+def test_the_answer_in_short(tmp_path: Path, store: Store) -> None:
+    """As a run ends with it."""
+    one, more, *_ = answer_lines(store, "demo", 1.0)
+    assert one.startswith("sst2: needs 6–10 of 12 layers to lose at most 1 point (top K=2; ")
+    assert all(part in more for part in ("6, 10 or 12 layers", "86.9%", "×1.15")), more
+    fake = FakeSweep(tmp_path)
+    fake.curve({0: 90.0, 2: 89.5, 4: 85.0}, task="a")
+    fake.curve({0: 50.0, 11: 49.9}, task="b")
+    fake.curve({2: 49.9}, task="c")
+    lines = answer_lines(fake.publish(), "demo", 2.0)
+    assert "a: needs 10 of 12 layers to lose at most 2 points (top K=2)" in lines
+    assert "  89.50 (−0.50), one seed" in "\n".join(lines)
+    assert [line[:18] for line in lines if "no answer yet" in line] == [
+        "b: no answer yet. ",
+        "c: no answer yet: ",
+    ]
+    commands = [shlex.split(line.partition(": ")[2])[:2] for line in lines[-2:]]
+    assert commands == [["lp-sweep", "report"], ["lp-sweep", "export"]]
 
 
 # -- what is missing is said
