@@ -27,7 +27,6 @@ from lp_sweep.storage.places import is_file, node_folder
 from lp_sweep.storage.printable import shown
 
 if TYPE_CHECKING:
-    from lp_sweep.orchestrator.cluster.wanted import Wanted
     from lp_sweep.orchestrator.inputs.nodes import Node
     from lp_sweep.orchestrator.service.clustercheck import Checked
 
@@ -94,10 +93,13 @@ def init(
     Example: lp-sweep cluster init aws --gpus 8 --gpu-type a10g --max-price 0.6
     """
     from lp_sweep.orchestrator.cluster.compose import compose, pins, wheel_command
+    from lp_sweep.orchestrator.cluster.wanted import Wanted
 
     if is_file(out) and not force:
         raise SpecError(f"{out} exists. Name another with --out, or overwrite it with --force.")
-    _write(out, compose(_wanted(provider, asked), pins()))
+    worker_ips = tuple(filter(None, (asked.worker_ips or "").split(",")))
+    read = {"prices": _prices(asked.prices or []), "worker_ips": worker_ips}
+    _write(out, compose(Wanted(provider=provider, **vars(asked) | read), pins()))
     say(f"wrote {out}. Look at its lines with CHANGE. Next:")
     for step in _steps(provider, wheel_command(), out):
         say(f"  {step}")
@@ -122,24 +124,6 @@ def validate(
         lines = zip(places, found, strict=True)
         raise SpecError("\n".join(f"{place}: {mistake.text()}" for place, mistake in lines))
     emit(f"{file}: nothing wrong was found. Quotas and images only the cloud can check.")
-
-
-def _wanted(provider: str, asked: _ClusterFlags) -> Wanted:
-    from lp_sweep.orchestrator.cluster.wanted import MACHINES, PROVIDERS, REFUSED, Wanted
-    from lp_sweep.storage.printable import choose
-
-    gpu_type = asked.gpu_type
-    try:
-        choose("provider", provider, PROVIDERS)
-        if gpu_type in REFUSED:
-            raise ValueError(f"{gpu_type} can't be used: {REFUSED[gpu_type]}.")
-        if gpu_type is not None and provider in MACHINES:
-            choose("GPU type", gpu_type, MACHINES[provider])
-    except ValueError as error:
-        raise SpecError(str(error)) from None
-    worker_ips = tuple(filter(None, (asked.worker_ips or "").split(",")))
-    read = {"prices": _prices(asked.prices or []), "worker_ips": worker_ips}
-    return Wanted(provider=provider, **vars(asked) | read)
 
 
 def _prices(told: list[str]) -> dict[str, float]:

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, fields
 from typing import NamedTuple
 
 from lp_sweep.storage.errors import SpecError
-from lp_sweep.storage.printable import listed, shown
+from lp_sweep.storage.printable import choose, listed, shown
 
 
 class Machine(NamedTuple):
@@ -104,6 +104,7 @@ class Wanted:
     prices: dict[str, float] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
+        self._machines_that_can_be_had()
         self._only_what_the_provider_takes()
         self._every_text_in_its_form()
         self._money()
@@ -128,6 +129,16 @@ class Wanted:
     @property
     def most_gpus(self) -> int:
         return self.gpus or 8
+
+    def _machines_that_can_be_had(self) -> None:
+        try:
+            choose("provider", self.provider, PROVIDERS)
+            if self.gpu_type in REFUSED:
+                raise ValueError(f"{self.gpu_type} can't be used: {REFUSED[self.gpu_type]}.")
+            if self.gpu_type is not None and self.provider in MACHINES:
+                choose("GPU type", self.gpu_type, MACHINES[self.provider])
+        except ValueError as error:
+            raise SpecError(str(error)) from None
 
     def _only_what_the_provider_takes(self) -> None:
         takes = TAKES[self.provider]
