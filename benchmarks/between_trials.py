@@ -1,15 +1,15 @@
-"""What a slot does between two trials, through a real `lp-sweep run` on one slot of a local Ray.
+"""Measures how long a slot waits between two trials of a real `lp-sweep run` on a local Ray.
 
     python benchmarks/between_trials.py --model FOLDER --data-dir GLUE --out between-trials.json
     ... --tasks rte mrpc --k 0 1 --seeds 1 --rows 1500 --out slot-busy.json
 
-The time between two trials is what a slot neither trains nor evaluates, from the end of one to the
-first step of the next: the first writes its record, Ray Tune brings the next, its network is made.
-From the records alone: from `ended_at` of one to `started_at` of the next, and what of its
-`seconds_total` is neither `seconds_train` nor `seconds_evaluate`. The rows: of trials that are the
-first of their task or depth, and of the others by what came before them. The share of the wall
-time, from the start of the first trial to the end of the last, in which the slot trains or
-evaluates is worth reading for trials of 30 s or more.
+The wait lasts from the end of one trial to the first step of the next: the first writes its record,
+Ray Tune starts the next, its network is made. It is computed from the records: from `ended_at` of
+one to `started_at` of the next, plus the part of the next one's `seconds_total` that is neither
+`seconds_train` nor `seconds_evaluate`. One row is for trials that are the first of their task or
+depth; the others are grouped by the trial before them. The share of wall time (from the start of
+the first trial to the end of the last) in which the slot trains or evaluates means something only
+for trials of 30 s or more.
 """
 
 from __future__ import annotations

@@ -58,7 +58,7 @@ def measure(trials: int) -> dict[str, Any]:
 
 
 class Sample(NamedTuple):
-    """Of the driver's process: CPU seconds so far, and resident memory."""
+    """One measurement of the driver's process: CPU seconds so far, and resident memory."""
 
     records: int
     cpu: float

@@ -58,7 +58,7 @@ TASKS = {
 
 
 class Equivalence(NamedTuple):
-    """Of two samples of scores in points, a - b."""
+    """The equivalence test of two samples of scores in points; the difference is a - b."""
 
     difference: float
     low: float  # of the 90% interval of the difference of the means, Welch
@@ -67,7 +67,7 @@ class Equivalence(NamedTuple):
 
     @property
     def verdict(self) -> str:
-        """What the tests show; *differs* needs the whole interval outside the margin."""
+        """The verdict of the tests; *differs* needs the whole interval outside the margin."""
         if self.p < LEVEL:
             return "equivalent"
         return "differs" if self.low > MARGIN or self.high < -MARGIN else "cannot tell"
@@ -129,7 +129,7 @@ def points(job: dict[str, Any]) -> float:
 
 
 def run(options: Any, folder: Path) -> None:
-    """What `--runs` does not have yet; the two sides by turns."""
+    """Yields the runs that `--runs` does not have yet, the two sides by turns."""
     options.runs.parent.mkdir(parents=True, exist_ok=True)
     done = {(one["task"], one["seed"]) for one in finished(options.runs)}
     for name in options.tasks:

@@ -39,7 +39,7 @@ EVERY, DIVERGES = 10, 10
 
 
 def jobs(folder: Path, models: list[str], count: int) -> list[dict[str, Any]]:
-    """Of unlike neighbours: the model, the task and the number of layers change at each step."""
+    """The trials: the model, the task and the number of layers change from each to the next."""
     tasks = []
     for number, name in enumerate(TASKS, start=1):
         files = save_data(folder / name, train=64 + number, dev=32)

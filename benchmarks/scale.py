@@ -1,19 +1,19 @@
-"""What the driver of a run needs, and what its slots lose, where there are hundreds of them.
+"""Measures what a driver needs, and what its slots lose, with hundreds of simulated slots.
 
     python benchmarks/scale.py --out benchmarks/results/scale.json [--seeds 87] [--driver-ms 14.1]
 
 Real: the plan of 20,010 trials, the queue, the searcher, the callback with its lines of text, the
-claims in `runs/`, the attempts of lost workers, and a store in a folder. CPU is that of this
-process while one of these is at work, and requests are what they ask of the store.
+claims in `runs/`, the attempts of lost workers, and a store in a folder. The CPU time and the
+requests to the store are those of these parts in this process.
 
-Simulated (simulation.py): the clock, the machines of one GPU each, Ray and Tune. A trial is some
-seconds of that clock. 5% of the starts end with the machine, at any moment; what the trial did is
-kept but for up to 20 s, and another machine is there 3 minutes later. A worker takes 12 s to start.
-Each start of a trial takes `--driver-ms` of the driver, which is what driver_overhead.py has
-measured with Tune on two slots; each request to the store takes what the row says, which is an
-assumption. What Tune itself takes more for more slots is not in it, and no sync of a disk is.
+Simulated (simulation.py): the clock, the machines with one GPU each, Ray and Tune. A trial takes
+some seconds of that clock. In 5% of the starts the machine is lost at a random moment; the trial
+loses at most 20 s of its work, and another machine arrives 3 minutes later. A worker takes 12 s to
+start. Each start of a trial costs the driver `--driver-ms`, which driver_overhead.py measured with
+Tune on two slots. Each request to the store takes the time in its row, which is an assumption. Not
+included: what Tune itself costs with more slots, and syncs of a disk.
 
-The records go into the store beside the first run, as workers put them there, and are listed then.
+During the first run, records go into the store as workers would write them; then they are listed.
 """
 
 from __future__ import annotations

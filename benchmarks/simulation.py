@@ -95,7 +95,7 @@ class Driver:
         self.callback = WorkCallback(self.searcher)
 
     def does(self, action: Callable[..., Any], *arguments: Any) -> tuple[Any, float]:
-        """What comes of it, and the simulated seconds that its requests take."""
+        """Runs the action: its result, and the simulated seconds of its requests to the store."""
         asked, begun = self.files.requests, time.process_time()
         found = action(*arguments)
         self.cpu += time.process_time() - begun
@@ -103,7 +103,7 @@ class Driver:
 
 
 class Event(NamedTuple):
-    """In the order of their times. `gained`: seconds of work that are kept."""
+    """One event of the simulation, ordered by time. `gained`: seconds of work that are kept."""
 
     at: float
     number: int

@@ -47,7 +47,7 @@ def sides(options: Any, folder: str, task: str) -> dict[str, Callable[[], list[f
 
 
 def compare(options: Any, folder: str, task: str) -> dict[str, Any]:
-    """Of each side of lp-sweep: samples a second, and the ratio to the Trainer, of all rounds."""
+    """Samples per second of each side of lp-sweep, and its ratio to the Trainer; all rounds."""
     every = sides(options, folder, task)
     for side in every.values():
         side()

@@ -1,4 +1,4 @@
-"""What every test runs under: no hub, no user's own settings, few threads; and a store of each
+"""Settings of every test: no hub, no user's own settings, few threads; and a store of each
 kind for the tests of what a store promises."""
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What the toy language is used for: the labelled rows of three tasks, and pre-training text.
+"""Makes the texts of the toy language: labelled rows of three tasks, and pre-training text.
 
 Deterministic for a seed. Pure Python: no files, no torch.
 """

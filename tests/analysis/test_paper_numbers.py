@@ -88,7 +88,7 @@ def test_a_number_that_two_tables_print_is_one() -> None:
 
 
 def test_a_score_is_a_share_of_the_dev_rows() -> None:
-    """Of accuracies, so not on STS-B. 4,917 of QNLI's 5,463 rows are 90.006, printed 90.00."""
+    """Accuracies only, so not on STS-B. 4,917 of QNLI's 5,463 rows are 90.006, printed 90.00."""
     scores = [n for n in NUMBERS if n.quantity == "score" and n.task != "stsb"]
     none = set()
     for n in (n for n in scores if not n.not_comparable):

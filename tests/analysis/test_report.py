@@ -89,7 +89,7 @@ def every_figure(tmp_path_factory: pytest.TempPathFactory) -> Reading:
 
 
 def page_of(store: Store, sweep: str | None = None, within: tuple[float, ...] = (1, 2, 3)) -> Page:
-    """What a page says, before it is laid out: drawing takes longest."""
+    """The content of a page without its layout and drawings, which take longest."""
     with open_views(store, sweep=sweep, deltas=within, only=VIEWS) as catalog:
         return gather(catalog, store, sweep, within, lambda _: None)
 

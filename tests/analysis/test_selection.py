@@ -51,7 +51,7 @@ def naive(seed: int, strategies: int) -> float:
 
 @pytest.mark.parametrize("strategies", [2, 10])
 def test_of_equal_strategies_the_luck_of_the_best_is_found(strategies: int) -> None:
-    """Of ten the best is 1.56 points too good."""
+    """The best of ten scores 1.56 points too high."""
     found = [simulated(seed, [EQUAL] * strategies).score for seed in range(60)]
     luck = [naive(seed, strategies) for seed in range(60)]
     error = np.std(np.subtract(luck, found)) / 60**0.5

@@ -15,7 +15,7 @@ from lp_sweep.storage.store import Store
 
 @pytest.fixture
 def plan(tmp_path: Path) -> Plan:
-    """Of 230 trials."""
+    """A plan of 230 trials."""
     return planned(write_sweep(tmp_path, 0, 1))
 
 

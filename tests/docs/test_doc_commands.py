@@ -58,7 +58,7 @@ def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def outcomes(
     request: pytest.FixtureRequest, finished: Path, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[dict[str, Future[str | None]]]:
-    """What each page that is tested does other than it says. Two at a time: a command is mostly
+    """The difference of each tested page from its real output. Two at a time: a command is mostly
     the start of a process."""
     tests = [
         item
@@ -106,7 +106,7 @@ def make_home(home: Path) -> Path:
 
 
 def wrong_with(found: Block, user: User) -> str | None:
-    """What a block does other than the page says."""
+    """The difference between a block and its real output."""
     if wrong := mistake(found):
         return wrong
     code = int(found.mark("exit ") or 0)
@@ -142,7 +142,7 @@ def written(page: str, program: str) -> list[list[str]]:
 
 
 def unknown(words: list[str]) -> list[str]:
-    """Of the words behind `lp-sweep`: a command that is none, options that it does not take."""
+    """Unknown commands and options among the words after `lp-sweep`."""
     command: Any = get_command(app)
     rest = list(words)
     while rest and hasattr(command, "commands"):

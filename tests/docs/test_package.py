@@ -23,7 +23,7 @@ PINS = ROOT / "constraints.txt"
 
 
 def test_every_folder_with_code_is_a_package_of_the_wheel() -> None:
-    """What is not listed imports here, and is missing from the wheel."""
+    """A package that is not listed can be imported here, but is missing from the wheel."""
     listed = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
     setup = listed["tool"]["setuptools"]
     folders = {
@@ -150,7 +150,7 @@ def tool(name: str, folder: Path) -> Path:
 
 
 def configured(setting: str) -> str:
-    """Of pip: where a registry of one's own is."""
+    """A setting of pip: where the user's own registry is."""
     command = [sys.executable, "-m", "pip", "config", "get", f"global.{setting}"]
     found = subprocess.run(command, capture_output=True, text=True, check=False).stdout.split()
     return " ".join(found)

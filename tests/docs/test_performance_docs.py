@@ -147,7 +147,7 @@ def test_the_verdict_on_a_margin_of_one_point(other: list[float], verdict: str) 
 
 
 def test_parity_is_shown_of_networks_that_learned() -> None:
-    """Of each task at least five seeds a side, none on both; the table has what they say."""
+    """Each task has at least five seeds on each side, none on both; verdicts follow from them."""
     found = figures("parity")
     rows = found["rows"]
     assert {*(row["task"] for row in rows), *found["not_measured"]} == set(parity.TASKS)

@@ -33,7 +33,7 @@ def user(tmp_path_factory: pytest.TempPathFactory) -> User:
 
 
 def session() -> Block:
-    """What the page does after it."""
+    """The commands of the page after `make quickstart`."""
     by_this = f"run by tests/docs/{Path(__file__).name}"
     [found] = [
         block

@@ -44,7 +44,7 @@ def save_reviews(file: Path) -> None:
 
 
 def steps() -> list[tuple[str, str]]:
-    """Of the page, in its order: commands for the shell, the sweep file, programs."""
+    """The steps of the page, in order: commands for the shell, the sweep file, programs."""
     found = []
     for kind, text in BLOCKS:
         commands = re.split(r"^\$ ", text, flags=re.MULTILINE)[1:] if not kind else [text]

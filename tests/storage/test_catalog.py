@@ -28,7 +28,7 @@ def fake(tmp_path: Path) -> FakeSweep:
 
 @pytest.fixture(scope="module")
 def catalog(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Catalog]:
-    """Of a store like `fake`, and one for every statement: none may change it for the next."""
+    """A catalog of a store like `fake`, for all statements: none may change it for the next."""
     fake = FakeSweep(tmp_path_factory.mktemp("read only"))
     fake.curve({0: 92.0, 6: 90.0})
     with open_views(fake.publish()) as opened:

@@ -257,7 +257,7 @@ def test_a_damaged_pack_loses_only_its_damaged_row_groups(
 
 
 def test_some_columns_are_those_of_all(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of single files, of packs and of what is left of a damaged pack."""
+    """Columns are read from single files, from packs and from the rest of a damaged pack."""
     monkeypatch.setattr(parquet, "_GROUP_ROWS", 5)
     wanted = ["seconds_total", "last", "kept_layers"]
     names = fill(store, 50)
@@ -354,7 +354,7 @@ def acknowledged(process: subprocess.Popen[str]) -> list[str]:
 
 
 def check_all_there(store: Store, names: set[str]) -> int:
-    """What was acknowledged is there, once, and whole. Returns how many records are there."""
+    """Checks that each acknowledged record is there once and whole; returns their number."""
     assert names <= store.names("trials")
     listing = store.read_all("trials")
     assert listing.unreadable == []

@@ -48,13 +48,13 @@ def amend(file: Path, text: str = "recipe: {epochs: 1}\n") -> None:
 
 
 def begin(file: Path, *overrides: str) -> None:
-    """What a run writes before its first trial has ended."""
+    """Writes what a run writes before its first trial ends."""
     plan = make_plan(find(file, overrides), Known.nothing())
     Recorder(store_of(file), part=is_part(overrides), command="").cells(plan)
 
 
 def told(file: Path) -> list[Any]:
-    """Of each earlier setup its number, differences, cells and finished trials."""
+    """Number, differences, cells and finished trials of each earlier setup."""
     return [(s.number, s.differences, s.cells, s.finished) for s in earlier_setups(store_of(file))]
 
 

@@ -1,4 +1,4 @@
-"""What a store promises, the same for a folder and for a bucket of a real S3 server."""
+"""The promises of a store, the same for a folder and for a bucket of a real S3 server."""
 
 from __future__ import annotations
 

@@ -249,7 +249,7 @@ def test_a_read_only_store_can_be_asked_and_refuses_writes(small_disk: Path) -> 
 
 
 def as_nobody(code: str, *arguments: str) -> str:
-    """What the code prints, run by a user without rights."""
+    """The output of the code, run by a user without rights."""
     command = ["setpriv", "--reuid", "65534", "--regid", "65534", "--clear-groups"]
     if os.geteuid() != 0 or subprocess.run([*command, "true"], check=False).returncode:
         pytest.skip("only root can become another user")

@@ -34,14 +34,14 @@ class Autoscaled:
         self._session = session
 
     def said(self, pattern: str) -> list[str]:
-        """What the autoscaler has said of that, in order."""
+        """Matches of the pattern in the autoscaler's log, in order."""
         log = self._session / "session_latest" / "logs" / "monitor.log"
         return re.findall(pattern, log.read_text(encoding="utf-8")) if log.exists() else []
 
 
 def cluster_file(gcs: str, workers: int) -> dict[str, Any]:
-    """Of a head without slots, and up to so many machines with a (fake) GPU each. As `lp-sweep
-    cluster init` does, it lets them all come at once."""
+    """A cluster file: a head without slots, and up to so many machines with a (fake) GPU each. As
+    in one of `lp-sweep cluster init`, all may start at once."""
     from ray.autoscaler._private.fake_multi_node.node_provider import FAKE_HEAD_NODE_ID
 
     gpu = {"CPU": 1, "GPU": 1, "object_store_memory": _MEMORY}

@@ -27,7 +27,7 @@ _DIRECT = urllib.request.build_opener(urllib.request.ProxyHandler({}))  # loopba
 
 
 def missing() -> str:
-    """What is not installed; "" where nothing lacks."""
+    """The packages that are not installed; "" if all are."""
     lacking = [] if any(map(shutil.which, BROWSERS)) else ["chromium"]
     lacking += [] if shutil.which("chromedriver") else ["chromium-driver"]
     return " and ".join(lacking)
@@ -78,7 +78,7 @@ class Browser:
         return self._ask("POST", "/goog/cdp/execute", {"cmd": command, "params": parameters})
 
     def run(self, script: str, *arguments: Any) -> Any:
-        """What the script returns."""
+        """Runs a script and returns its result."""
         return self._ask("POST", "/execute/sync", {"script": script, "args": list(arguments)})
 
     def press(self, key: str) -> None:
@@ -88,7 +88,7 @@ class Browser:
         self._ask("POST", "/actions", {"actions": actions})
 
     def log(self) -> list[str]:
-        """What the console said since the last call."""
+        """Messages on the browser's console since the last call."""
         return [entry["message"] for entry in self._ask("POST", "/se/log", {"type": "browser"})]
 
     def screenshot(self, target: Path) -> None:

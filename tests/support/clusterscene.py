@@ -1,4 +1,4 @@
-"""What a user does with a cluster of machines, from his laptop. A program, run by
+"""Plays a user of a cluster of machines, from a laptop. A program, run by
 test_real_cluster.py on the machine `laptop` that hosts.sh makes; writes what it saw as JSON.
 
     python clusterscene.py CLUSTER.yaml OUT.json

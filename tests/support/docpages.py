@@ -1,15 +1,15 @@
-"""The pages of the documentation: their blocks of commands, and the marks that say how each is
-held. Nothing is run here. Not a test.
+"""Reads the pages of the documentation: their blocks of commands, and the marks that say how each
+is tested. Runs nothing. Not a test.
 
-A fence without a language, or of a shell, holds commands, and these are run. A mark is a comment
-that no reader sees, on the line before the fence; several stand one below the other:
+A fence without a language, or with a shell's, contains commands, and tests run them. A mark is a
+comment that readers don't see, on the line before the fence; several marks have a line each:
 
     <!-- not run: hours -->         WHY of NOT_RUN, perhaps with `, played by tests/docs/test_x.py`
     <!-- not run: run by tests/docs/test_x.py -->
-    <!-- exit 2 -->                 what the last command of the block ends with
-    <!-- output varies -->          what stands below a `$ ` command is an example
-    <!-- new folder -->             what the page did before is not there
-    <!-- file: sweep.yaml -->       the block is what that file holds, and no command
+    <!-- exit 2 -->                 exit code of the last command of the block
+    <!-- output varies -->          the output below a `$ ` command is an example
+    <!-- new folder -->             run in an empty folder, without results of earlier blocks
+    <!-- file: sweep.yaml -->       the block is the content of that file, not a command
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ class Block:
         return f"{self.page}:{self.line}"
 
     def mark(self, kind: str) -> str | None:
-        """What the mark of this kind says: "" where it is its kind alone; None without one."""
+        """The text of the mark of this kind: "" if it has none; None without such a mark."""
         said = (mark.removeprefix(kind) for mark in self.marks if mark.startswith(kind))
         return next(said, None)
 
@@ -79,7 +79,7 @@ class Block:
 
 
 class Command(NamedTuple):
-    """What is typed, and what the page prints below it: None where it prints nothing."""
+    """A typed command, and the output on the page below it: None if there is none."""
 
     typed: str
     shown: str | None
@@ -145,7 +145,7 @@ def _goes_on(typed: str) -> bool:
 
 
 def mistake(block: Block) -> str | None:
-    """What is wrong with the block's marks, or with what it holds, and what to do about it."""
+    """The mistake in the block's marks or content, and how to fix it; None if it is right."""
     for mark in block.marks:
         if not mark.startswith(_MARKS):
             return f"no such mark: {mark!r}. There are: {', '.join(_MARKS)}"
@@ -155,7 +155,7 @@ def mistake(block: Block) -> str | None:
 
 
 def _no_command(block: Block) -> str | None:
-    """What is wrong with how a block of commands begins."""
+    """The mistake in the first word of a block of commands; None if it is right."""
     try:
         first = _first_word(commands(block)[0].typed)
     except ValueError as error:
@@ -163,19 +163,19 @@ def _no_command(block: Block) -> str | None:
     if first in PROGRAMS:
         return None
     return (
-        f"{first!r} is no command that is known here. What is not typed into a shell names its "
-        "language (```text); a program is added to PROGRAMS in tests/support/docpages.py"
+        f"{first!r} is not a known command. A block that is not typed into a shell needs its "
+        "language (```text); add a program to PROGRAMS in tests/support/docpages.py"
     )
 
 
 def _first_word(typed: str) -> str:
-    """Behind what it sets for itself: `A=1 lp-sweep run`, `group=$(aws ...)`."""
+    """The program, after variables that the line sets: `A=1 lp-sweep run`, `group=$(aws ...)`."""
     code = re.sub(r"^\s*#.*\n", "", typed, flags=re.MULTILINE)
     return next(iter(_ASSIGNMENTS.sub("", code, count=1).split()), "")
 
 
 def _no_reason(why: str, page: str) -> str | None:
-    """What is wrong with why a block is not run."""
+    """The mistake in the reason why a block is not run; None if it is right."""
     if why.startswith(RUN_BY):
         test = why.removeprefix(RUN_BY)
         return None if _names(test, page) else f"there is no {test} that reads {page}"
@@ -220,6 +220,6 @@ def _tokens(line: str) -> list[str]:
 
 
 def inline(text: str, program: str) -> list[str]:
-    """What stands in running text as `program ...`; fences aside."""
+    """Each `program ...` in running text, outside fences."""
     found = re.findall(rf"`({re.escape(program)} [^`]+)`", _FENCE.sub("", text))
     return [" ".join(one.split()) for one in found]

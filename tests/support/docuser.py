@@ -62,7 +62,7 @@ class User:
         return re.sub(rf"(?<![\w-])({words})(?![\w-])", lambda found: self.words[found[1]], text)
 
     def mismatch(self, command: Command, printed: str) -> str | None:
-        """What a page should show below the command in place of what it does."""
+        """The difference between the real output of a command and the one on the page, or None."""
         if command.shown is None or pattern(self.here(command.shown)).fullmatch(_plain(printed)):
             return None
         return f"$ {command.typed}\nprints\n{printed}\nand not\n{command.shown}"
@@ -106,8 +106,8 @@ def _environment(home: Path) -> dict[str, str]:
 
 
 def make_folder(folder: Path) -> None:
-    """What a reader of the pages has: the examples and results of a checkout, a sweep of his own.
-    Every strategy that a table is about is in it; each network takes a second."""
+    """Makes a folder such as a reader has: the examples and results of a checkout, and a sweep. It
+    has every strategy that a table is about; each network takes a second."""
     save_world(
         folder,
         seeds=[42, 43],
@@ -125,7 +125,7 @@ def make_folder(folder: Path) -> None:
 
 
 def words_of(folder: Path) -> dict[str, str]:
-    """What stands for a name of the pages, of a folder whose sweep has been run."""
+    """Real names in a folder whose sweep has been run, for the example names of the pages."""
     store = Store(folder / STORE)
     first, second = sorted(store.names("trials"))[:2]
     return {

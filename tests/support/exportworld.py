@@ -65,7 +65,7 @@ def make_world(folder: Path) -> World:
 
 
 def answer_here(folder: Path, request: Mapping[str, Any]) -> Answer:
-    """What `process.ask` gives, without a process: the same program, ten times as quick."""
+    """Answers as `process.ask` does, but in this process: ten times as fast."""
     plain: dict[str, Any] = json.loads(json.dumps(request))
     values, told = answer_of(str(folder), plain | {"threads": None})
     return Answer(values, told["missing"], told["labels"])

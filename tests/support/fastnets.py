@@ -90,13 +90,13 @@ def assert_same_gradients(
 
 
 def set_overhead(monkeypatch: pytest.MonkeyPatch, overhead: int) -> None:
-    """What a group more costs: toy rows are so short that more than one would never pay."""
+    """Sets the cost of one more group: toy rows are so short that several would never pay off."""
     for module in (tokens_module, forward_module):
         monkeypatch.setattr(module, "_GROUP", overhead)
 
 
 def assert_within_1e5(found: np.ndarray, expected: np.ndarray) -> None:
-    """Of a number above 1, relative to it."""
+    """The error is relative for numbers above 1, absolute below."""
     error = np.abs(found - expected) / np.maximum(np.abs(expected), 1)
     assert error.max() < 1e-5, f"{found}\nis not\n{expected}"
 

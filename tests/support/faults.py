@@ -1,4 +1,4 @@
-"""What the tests that really kill, fill and cut have in common. Not a test."""
+"""Shared by the tests that really kill processes, fill disks and cut connections. Not a test."""
 
 from __future__ import annotations
 

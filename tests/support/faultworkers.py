@@ -1,4 +1,4 @@
-"""What a failing disk does to each verb that writes: the Nth change of a file fails, for every N.
+"""Tries each writing command on a failing disk: the Nth change of a file fails, for every N.
 
 LD_PRELOAD=faultdisk.so FAULT_FOLDER=FOLDER \\
     python -m tests.support.faultworkers VERB FOLDER FAULT STEP
@@ -178,7 +178,7 @@ def export_is_whole(folder: Path) -> list[str]:
 
 
 def careless(folder: Path) -> None:
-    """What no verb may do: it makes room first, and writes in place."""
+    """A bad example that the test must catch: deletes the old file first, then writes in place."""
     path = folder / "store" / "trials" / "t1-a.parquet"
     content = path.read_bytes()
     path.unlink()
@@ -273,7 +273,7 @@ def lost(before: dict[str, Any], after: dict[str, Any]) -> list[str]:
 
 
 def wrong_after(verb: Verb, folder: Path, before: dict[str, Any], want: list[Any]) -> list[str]:
-    """What is wrong after a broken try, and after a second one that nothing disturbs."""
+    """Lists faults after a broken try, and after a second try that nothing disturbs."""
     found = [*lost(before, content(folder)), *verb.sound(folder)]
     verb.act(folder)
     now = json.loads(json.dumps([content(folder), verb.settled(folder)], default=str))

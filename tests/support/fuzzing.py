@@ -1,4 +1,4 @@
-"""What the fuzzers share: how many examples, and pieces that break parsers. Not a test.
+"""Shared by the fuzzers: how many examples, and texts that break parsers. Not a test.
 
 Every day the examples are few and the same; the long run (marked slow) draws new ones.
 """
@@ -73,8 +73,8 @@ def fuzz(law: Callable[..., None], long: int, **drawn: st.SearchStrategy[Any]) -
 
 
 def outcome(do: Callable[[], Any]) -> Any:
-    """What it gives, or the user's error; anything else escapes, and too long a time fails. Twice
-    too long: once may be the collector's, after ten thousand examples."""
+    """The result, or the user's error; any other exception is raised. Fails if it takes too long
+    twice: once may be garbage collection, after ten thousand examples."""
     for _ in range(2):
         begun = time.process_time()
         result: Any

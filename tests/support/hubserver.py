@@ -22,7 +22,7 @@ Files = dict[str, bytes]
 
 
 class Hub:
-    """What the server holds, and what it was asked."""
+    """The content of the server, and the requests that it got."""
 
     def __init__(self) -> None:
         self.commits: dict[tuple[str, str], dict[str, Files]] = {}  # (kind, id) -> commit -> files
@@ -37,7 +37,7 @@ class Hub:
         self.private: dict[str, bool] = {}  # of the repositories that were made here
 
     def push(self, kind: str, repo_id: str, content: Path | Files, branch: str = "main") -> str:
-        """What a folder holds becomes the newest commit of a branch."""
+        """Makes the content of a folder the newest commit of a branch."""
         files = content if isinstance(content, dict) else _read(content)
         told = json.dumps({name: _sha(data) for name, data in sorted(files.items())})
         commit = hashlib.sha1(f"{repo_id} {told}".encode()).hexdigest()

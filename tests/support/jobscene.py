@@ -1,5 +1,5 @@
-"""What a user does with detached runs, on a machine with a Ray that has its job server. A program,
-run by test_jobs.py in namespaces of its own; writes what it saw as JSON.
+"""Plays a user of detached runs, on a machine with a Ray that has its job server. A program, run
+by test_jobs.py in namespaces of its own; writes what it saw as JSON.
 
     python jobscene.py FOLDER OUT.json
 """

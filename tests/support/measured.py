@@ -124,6 +124,6 @@ def measured_without_feed_forwards(fake: FakeSweep, row: dict[str, Any], full: s
 
 
 def measured_speeds(fake: FakeSweep) -> None:
-    """Of the deep model: all layers, top K=2, and one that no cell asked for."""
+    """Speeds of the deep model: all layers, top K=2, and a network that no cell asked for."""
     for kept, speedup in ((8, 1.0), (6, 1.3), (1, 6.0)):
         fake.speed(speedup, speedup, model=DEEP, depth=8, kept_layers=list(range(1, kept + 1)))

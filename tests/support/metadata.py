@@ -82,6 +82,6 @@ def serving(*answers: Answer) -> Iterator[Metadata]:
 
 
 def action(seconds: float) -> str:
-    """What EC2 says when it takes the machine in so many seconds."""
+    """EC2's notice that it takes the machine in so many seconds."""
     at = dt.datetime.now(dt.UTC) + dt.timedelta(seconds=seconds)
     return f'{{"action": "terminate", "time": "{at:%Y-%m-%dT%H:%M:%SZ}"}}'

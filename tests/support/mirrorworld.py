@@ -38,7 +38,7 @@ def trial_of(store: Store, sweep: str = "demo", **cell: Any) -> str:
 
 
 def events(folder: Path) -> Iterator[Event]:
-    """Of the one event file of a folder: records of length, checksum, bytes, checksum."""
+    """Reads the one event file of a folder: each record is length, checksum, bytes, checksum."""
     (path,) = folder.iterdir()
     content, at = path.read_bytes(), 0
     while at < len(content):

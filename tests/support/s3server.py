@@ -67,7 +67,7 @@ class Server:
 
 
 def client(endpoint: str) -> Any:
-    """What the tests themselves use, to look past lp-sweep at what the server has."""
+    """A client for the tests themselves, to see what the server has without lp-sweep."""
     return boto3.client(
         "s3",
         endpoint_url=endpoint,

@@ -33,7 +33,7 @@ def main() -> None:
 
 
 def _kib(field: str) -> int:
-    """Of this process's address space: `VmSize` is its size, `VmPeak` the largest it ever had."""
+    """This process's address space: `VmSize` is its size, `VmPeak` the largest it ever had."""
     for line in Path("/proc/self/status").read_text(encoding="ascii").splitlines():
         if line.startswith(field + ":"):
             return int(line.split()[1])

@@ -58,7 +58,7 @@ def measurement(job: Job, measure: str, **settings: Any) -> dict[str, Any]:
 
 
 def stored_files(store: Store, job: Job) -> dict[str, tuple[bytes, int]]:
-    """Of a trial's record and of its predictions: what they hold, and when they were written."""
+    """Content and time of writing of a trial's record and predictions."""
     root = Path(store.location)
     files = {table: root / table / f"{job['id']}.parquet" for table in ("trials", "predictions")}
     return {table: (path.read_bytes(), path.stat().st_mtime_ns) for table, path in files.items()}

@@ -1,4 +1,4 @@
-"""What the tests of a store run in processes of their own, to be killed: one verb each.
+"""Programs that the tests of a store run in processes of their own, and kill: one verb each.
 
 python -m tests.support.storeworkers VERB LOCATION [ARGUMENTS]
 """

@@ -1,4 +1,4 @@
-"""What a network is wanted for beside its record: kept for others, measured, trained again."""
+"""Uses of a network besides its record: kept for other trials, measured, trained again."""
 
 from __future__ import annotations
 

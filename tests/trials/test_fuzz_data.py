@@ -29,7 +29,7 @@ DEFINITIONS = (ONE, NAMED, NUMBERS, replace(ONE, text_columns=("text", "other"),
 
 
 def check_task(task: LoadedTask) -> None:
-    """What a training run relies on."""
+    """Checks everything that a training run relies on."""
     assert len(task.train) > 0
     for split in task.splits.values():
         check_split(split, task)

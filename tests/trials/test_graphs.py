@@ -75,7 +75,7 @@ def test_a_text_that_spells_the_padding(name: str, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("micro_batch", few([3, 4], 1), ids=["in parts", "whole"])
 def test_forty_steps(micro_batch: int, tmp_path: Path) -> None:
-    """What a pass was filled with before leaves nothing behind: batches of other lengths, and one
+    """The input of an earlier pass leaves nothing behind: batches of other lengths, and one
     that is not full, come by turns."""
     draw = np.random.default_rng(3)
     split = split_of([int(n) for n in draw.integers(1, 20, 32)])

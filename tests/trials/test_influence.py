@@ -36,7 +36,7 @@ def model(name: str, tmp_path: Path) -> PreTrainedModel:
 
 
 def seen(name: str, model: PreTrainedModel) -> list[list[tuple[np.ndarray, np.ndarray]]]:
-    """What each layer was given and gave, each (T, H): one sentence at a time, no padding."""
+    """Input and output of each layer, each (T, H): one sentence at a time, no padding."""
     found = []
     for row in sentences():
         states: list[tuple[np.ndarray, np.ndarray]] = []

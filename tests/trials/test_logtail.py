@@ -1,4 +1,4 @@
-"""What a trial prints: passed on, and its end kept for the attempt."""
+"""The output of a trial is passed on, and its end is kept for the attempt."""
 
 from __future__ import annotations
 

@@ -231,7 +231,7 @@ def test_greedy_judges_on_rows_that_it_did_not_learn_from(
 
 
 def test_greedy_trains_in_batches_that_fit(job: Job, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of a profile that found no memory: the steps of its fine-tuning are halved too."""
+    """After a profile ran out of memory, the micro-batches of its fine-tuning are also halved."""
     tried: list[BatchSizes] = []
 
     def finetune(model: Any, data: Any, setting: Setting, saver: Any) -> None:

@@ -37,7 +37,7 @@ ROOM_OF_HALF, ROOM_OF_NONE = 0.6, 0.08
 
 
 class Result(NamedTuple):
-    """What came of a large trial, and of a small one after it."""
+    """The results of a large trial, and of a small one after it."""
 
     large: dict[str, Any]
     after: dict[str, Any]

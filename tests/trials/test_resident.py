@@ -1,4 +1,4 @@
-"""What a worker keeps between trials: whatever came before, a trial is as in a fresh process."""
+"""A worker keeps things between trials, and still each trial is as in a fresh process."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def same_network(one: PreTrainedModel, other: PreTrainedModel) -> None:
 
 
 def spoil(model: nn.Module) -> None:
-    """What a trial may do to its network, and worse."""
+    """Damages the network more than any trial would."""
     with torch.no_grad():
         for parameter in model.parameters():
             parameter.fill_(torch.nan)
@@ -153,7 +153,7 @@ def unlike_jobs(world: Path) -> list[Job]:
 
 @pytest.fixture(scope="module")
 def unlike_alone(world: Path, tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
-    """What each of the unlike trials gives where nothing came before."""
+    """The result of each of the unlike trials in a fresh process."""
     return alone(unlike_jobs(world), tmp_path_factory.mktemp("alone"))
 
 

@@ -60,7 +60,7 @@ def test_random_sets_hold_one_another(draw: int, depth: int, data: st.DataObject
 
 @given(DRAWS, st.integers(2, 24))
 def test_a_deeper_network_draws_the_same_order(draw: int, depth: int) -> None:
-    """Of the layers that both have."""
+    """A deeper network drops the layers that both have in the same order."""
     name = f"random {draw}"
     deeper = dropped_layers(name, 2 * depth, depth)
     shared = [layer for layer in deeper if layer <= depth]

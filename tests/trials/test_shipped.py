@@ -42,7 +42,7 @@ class Machines:
         return jobs(self.sweep, *SMALL, cache=self.folder / "node")[0]
 
     def lose_the_files(self) -> None:
-        """What the driver has is not on the node."""
+        """Moves the driver's files away: the node does not have them."""
         (self.folder / "driver").rename(self.folder / "elsewhere")
         resident().forget()
 

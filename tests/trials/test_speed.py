@@ -42,7 +42,7 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def speed_jobs(world: Path) -> list[Job]:
-    """Of four layers and of two, each with its feed-forwards and without."""
+    """Speed jobs with four layers and with two, each with and without feed-forwards."""
     return [job for job in jobs(world) if job["kind"] == "speed"]
 
 

@@ -25,7 +25,7 @@ def shell(instruction: str, cwd: Path, **variables: str) -> Done:
 
 
 def completed(line: str, cwd: Path, **variables: str) -> list[str]:
-    """What bash is offered for the last word of the line."""
+    """The completions that bash gets for the last word of the line."""
     place = {"COMP_WORDS": line, "COMP_CWORD": str(len(line.split(" ")) - 1)}
     done = shell("complete_bash", cwd, **place, **variables)
     assert (done.returncode, done.stderr) == (0, ""), done.stderr

@@ -1,4 +1,4 @@
-"""What the environment says, in place of an option and to the libraries underneath."""
+"""Environment variables: in place of an option, and for the libraries underneath."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What `--help` shows of every command, at 80 columns: a summary, an example that parses, and for
+"""`--help` of every command, at 80 columns: a summary, an example that parses, and for
 each option its variable."""
 
 from __future__ import annotations

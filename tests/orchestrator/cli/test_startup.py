@@ -1,4 +1,4 @@
-"""What a command that only reads leaves alone, so that it starts in a fraction of a second."""
+"""A command that only reads loads few modules, so it starts in a fraction of a second."""
 
 from __future__ import annotations
 
@@ -42,8 +42,8 @@ def test_what_is_not_needed_is_not_imported(tmp_path: Path, command: str) -> Non
 
 
 def test_a_driver_computes_nothing() -> None:
-    """What is wrong is told at once, and each run saves the seconds that these take; Ray is loaded
-    when there is something to train."""
+    """A mistake is reported at once, without the seconds that these imports take; Ray is loaded
+    only when there is something to train."""
     code = (
         "import sys, lp_sweep.orchestrator.service.run, lp_sweep.orchestrator.engine.driver;"
         "print(*sys.modules)"

@@ -1,4 +1,4 @@
-"""What `lp-sweep status` says of the runs at work on a store."""
+"""`lp-sweep status` shows the active runs of a store."""
 
 from __future__ import annotations
 

@@ -73,7 +73,7 @@ def reset(endpoint: str) -> None:
 
 
 def up_to_the_cloud(change: Any = None) -> dict[str, Any]:
-    """What `ray up` does of a file before it starts a machine."""
+    """Prepares a file as `ray up` does before it starts a machine."""
     content = yaml.safe_load(FILE.read_text())
     if change:
         change(content)

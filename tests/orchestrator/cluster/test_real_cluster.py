@@ -37,7 +37,7 @@ def absent() -> str | None:
 
 
 def cluster_file(python: str, folder: Path) -> dict[str, Any]:
-    """What `cluster init onprem` writes, with machines of this size, and with nothing downloaded:
+    """The file of `cluster init onprem`, with machines of this size, and with nothing downloaded:
     each has an environment of its own with the wheel, on top of what is installed here."""
     workers = ",".join(address for name, address in HOSTS.items() if name != "head")
     key, path = "~/.ssh/lp-sweep.pem", folder / "written.yaml"

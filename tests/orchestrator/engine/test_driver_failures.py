@@ -61,7 +61,7 @@ if os.environ.get("LP_SWEEP_TEST_BROKEN"):
 
 @pytest.mark.slow
 def test_a_node_on_which_trials_fail_in_a_row_is_set_aside(tmp_path: Path) -> None:
-    """Of two nodes one fails at each trial; the sweep is done on the other, complete."""
+    """One of two nodes fails at each trial; the sweep completes on the other."""
     from ray.cluster_utils import Cluster
 
     # long enough that the bad node fails thrice, each time in a new process, before all is done

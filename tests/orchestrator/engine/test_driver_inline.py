@@ -1,4 +1,4 @@
-"""What the queue and the recorder make of a run, whatever its engine: here `--inline`, in this very
+"""The queue and the recorder during a run, the same for every engine: here `--inline`, in this
 process. `test_driver.py` and its neighbours run on Ray."""
 
 from __future__ import annotations

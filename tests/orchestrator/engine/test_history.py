@@ -64,7 +64,7 @@ def twice(trained: list[Span], stopped: list[Span], lease: float) -> list[tuple[
 def history(
     folder: Path, *, jumps: float = 0, late: float = 0, lease: float = 60, stops: int = 0
 ) -> list[Span]:
-    """What three drivers did, with the rules checked that hold whatever befalls them."""
+    """Plays three drivers with random faults, and checks the rules that must always hold."""
     make_inputs(folder)
     plan, draw = plan_of(folder), random.Random(7)
     Store(folder / "store", create=True)

@@ -71,9 +71,8 @@ def assert_one_went_on(store: Path, undisturbed: Path) -> None:
 def test_a_preempted_trial_comes_back_to_our_queue(
     world: Path, tmp_path: Path, gracefully: bool
 ) -> None:
-    """Of a node that shuts down after its time Ray says so, and Tune by itself would start the
-    trial again in silence. Of one that is cut off Ray says nothing, and what was announced
-    counts."""
+    """Ray reports a node that shuts down after its time, and Tune by itself would silently start
+    the trial again. Ray does not report a node that is cut off: then the announcement counts."""
     store = tmp_path / "store"
     with (
         two_machines() as (cluster, doomed),

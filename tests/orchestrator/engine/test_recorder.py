@@ -25,7 +25,7 @@ def file(tmp_path: Path) -> Path:
 
 
 def asked(file: Path, *runs: str) -> dict[int, set[str]]:
-    """Of each seed the overrides that the store names, after runs that were broken off at once."""
+    """The overrides that the store has for each seed, after runs that were stopped at once."""
     store = Store(file.parent / "store", create=True)
     for words in runs:
         overrides = words.split()

@@ -1,4 +1,4 @@
-"""What Tune gets of the queue."""
+"""The searcher hands the queue's work to Ray Tune."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from tests.support.sweepfiles import make_inputs, planned
 
 @pytest.fixture
 def queue(tmp_path: Path) -> WorkQueue:
-    """Of four trials."""
+    """A queue of four trials."""
     store = Store(tmp_path / "store", create=True)
     plan = planned(make_inputs(tmp_path), "task=rte")
     return WorkQueue(plan, store, Rates([], gpu=False), lambda plan: None)

@@ -54,7 +54,7 @@ def test_no_node_is_large_enough() -> None:
 
 
 def a_cluster(tmp_path: Path, **more: Any) -> ClusterFile:
-    """Of `ray up`: a head without GPUs, up to 3 machines with 4 GPUs and up to 9 with one."""
+    """A cluster file: a head without GPUs, up to 3 machines with 4 GPUs and up to 9 with one."""
     kinds = {
         "head": {"resources": {"CPU": 4, "GPU": 0}},
         "four": {"resources": {"CPU": 32, "GPU": 4}, "max_workers": 3},

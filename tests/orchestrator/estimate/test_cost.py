@@ -1,4 +1,4 @@
-"""What a sweep takes on a cluster that its file describes: hours, and money at stated prices."""
+"""Hours and price of a sweep on a cluster that a file describes, at stated prices."""
 
 from __future__ import annotations
 

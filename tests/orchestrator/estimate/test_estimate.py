@@ -36,7 +36,7 @@ def full_network(plan: Plan) -> Work:
 
 
 def record(work: Work, **changes: Any) -> dict[str, Any]:
-    """What a trial of this work leaves, as far as an estimate reads it."""
+    """A record of a trial with this work, with the columns that an estimate reads."""
     layers = len(work.spec.kept_layers)
     return {
         "trial_id": work.id,

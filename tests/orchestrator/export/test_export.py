@@ -243,7 +243,7 @@ def test_every_family_is_exported(family: str, tmp_path: Path, monkeypatch: Any)
 
 
 def test_two_sentences_and_numbers(tmp_path: Path, monkeypatch: Any) -> None:
-    """Of the built-in sweep, which brings its model and its data."""
+    """The built-in sweep: its model and data are in the package."""
     in_this_process(monkeypatch)
     overrides = ("task=toy-similarity", "seed=1", "strategies=[{name: top, k: [9]}]")
     world = _one(QUICKSTART, tmp_path, *overrides, "recipe.limit_train=64")

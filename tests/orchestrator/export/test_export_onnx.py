@@ -50,7 +50,7 @@ def test_the_graph_is_the_network(
 
 
 def _says_the_same(folder: Path) -> None:
-    """Of rows and lengths that were not there when it was written."""
+    """It answers for numbers of rows and lengths that it was not written with."""
     import onnxruntime
     from transformers import AutoModelForSequenceClassification, AutoTokenizer
 

@@ -152,7 +152,7 @@ def test_weights_of_a_base_model_have_no_prefix(tmp_path: Path) -> None:
 def test_a_layer_in_the_place_of_another_is_seen(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What is compared is what the network in memory says, not what was written."""
+    """The check compares with the network in memory, not with the written one."""
     source = saved("bert", tmp_path / "model")
     real = prunedfolder.ask
 

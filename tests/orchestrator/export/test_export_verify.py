@@ -95,8 +95,8 @@ def test_numbers_are_near() -> None:
 
 
 def test_in_bf16_one_logit_may_differ_by_more_than_all_of_them() -> None:
-    """Of a network that is hardly sure of anything each answer of another is near: what two
-    swapped layers did to one, say, which gave a sixth of the examples other labels."""
+    """If a network is unsure of all its answers, those of a wrong network are near to them: for
+    example after two layers were swapped, which gave a sixth of the examples other labels."""
     draw = np.random.default_rng(0)
     logits = draw.normal(0, 0.04, (60, 2)).astype(np.float32)
     kind = {"truth": draw.integers(0, 2, 60), "logits": logits, "nearness": BF16}

@@ -68,7 +68,7 @@ def _await(address: str, process: subprocess.Popen[bytes], log: Path) -> None:
 
 @pytest.fixture(params=["file", pytest.param("server", marks=pytest.mark.slow)])
 def place(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
-    """Of an MLflow that is to be written to."""
+    """Address of an MLflow to write to."""
     if request.param == "file":
         address = (tmp_path / "mlruns").as_uri()
         monkeypatch.setenv("MLFLOW_ALLOW_FILE_STORE", "true")

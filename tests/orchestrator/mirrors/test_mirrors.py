@@ -1,4 +1,4 @@
-"""What a mirror gets of a store, by the one that needs nothing installed: TensorBoard."""
+"""What mirrors copy from a store, tested with TensorBoard, which needs no package."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What `run` says of trials that are done without their networks, when the sweep says `keep:`."""
+"""With `keep:`, `run` reports trials that are done but have no kept network."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from tests.support.toyworld import save_world
 
 
 def plan_of(folder: Path, lines: str = "", done: int = 4) -> Plan:
-    """Of one task: two networks of two seeds each, the first `done` of them done."""
+    """A plan of one task: two networks of two seeds each, the first `done` of them done."""
     file = make_inputs(folder, PLAIN + lines)
     trials = list(planned(file, "task=rte").trials)[:done]
     return planned(file, "task=rte", known=Known(frozenset(trials), {}, {}))

@@ -32,7 +32,7 @@ def spec_of(folder: Path, line: str) -> SweepSpec:
 
 
 def told(folder: Path, text: str, *overrides: str) -> str:
-    """What is said of a file, without the folder."""
+    """The error message for a file, without the folder."""
     file = make_inputs(folder, text)
     with pytest.raises(SpecError) as caught:
         planned(file, *overrides)
