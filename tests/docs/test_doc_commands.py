@@ -202,8 +202,10 @@ def test_there_are_commands() -> None:
     [
         pytest.param("<!-- not run: lazy -->\n```\naws s3 ls\n```\n", "say one of a GPU", id="why"),
         pytest.param("<!-- no run -->\n```\nlp-sweep\n```\n", "no such mark: 'no run'", id="mark"),
-        pytest.param("```\n<store>/\n  trials\n```\n", "names its language", id="no-command"),
-        pytest.param("```\nA=1 frobnicate\n```\n", "'frobnicate' is no command", id="unknown"),
+        pytest.param("```\n<store>/\n  trials\n```\n", "needs its language", id="no-command"),
+        pytest.param(
+            "```\nA=1 frobnicate\n```\n", "'frobnicate' is not a known command", id="unknown"
+        ),
         pytest.param("```\none\n$ lp-sweep\n```\n", "'one' stands before the first", id="before"),
         pytest.param(
             "<!-- not run: run by tests/test_nope.py -->\n```\nlp-sweep\n```\n",
