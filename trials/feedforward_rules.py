@@ -74,7 +74,7 @@ def canonical_rule(rule: Rule) -> str:
         return f"every {step}{_suffix(step)}"
     if re.fullmatch(r"[0-9]+( ?, ?[0-9]+)*", text):
         return canonical_rule([int(layer) for layer in text.split(",")])
-    raise ValueError(f"feed-forwards: {rule!r} is no rule. {ALLOWED}.")
+    raise ValueError(f"feed-forwards: {rule!r} is not a rule. {ALLOWED}.")
 
 
 def _end(what: str, kept: tuple[int, ...]) -> tuple[int, ...]:
@@ -90,7 +90,7 @@ def _layers(layers: Sequence[int], what: str) -> tuple[int, ...]:
     """Checked and ascending."""
     for layer in layers:
         if isinstance(layer, bool) or not isinstance(layer, int) or layer < 1:
-            raise ValueError(f"{what}: {layer!r} is no layer; layers are whole numbers from 1.")
+            raise ValueError(f"{what}: {layer!r} is not a layer; layers are whole numbers from 1.")
     if len(set(layers)) != len(layers):
         raise ValueError(f"{what}: {list(layers)} names a layer twice; name each once.")
     return tuple(sorted(layers))

@@ -235,7 +235,7 @@ def _sentences(counts: Mapping[str, int]) -> Iterator[str]:
         else f"Each of the {asked} cells has a record."
     )
     if counts["n_no_number"]:
-        yield f"{counts['n_no_number']} trials ended with a score that is no number."
+        yield f"{counts['n_no_number']} trials ended with a score that is not a number."
     if counts["n_single"]:
         yield (
             f"{counts['n_single']} of {counts['n_means']} scores are of one seed: they have no "

@@ -45,7 +45,7 @@ def attach(run: RunArgument = None, address: JobAddressOption = None) -> None:
             return  # `| head`: the run goes on, and there is nobody to tell
         ended = jobs.ended(job.id, seconds=10)  # the log is over a moment before the job is
     except KeyboardInterrupt:
-        say(f"the run goes on. Look again: {again('attach', job.id, jobs)}")
+        say(f"the run continues. Look again: {again('attach', job.id, jobs)}")
         say(f"End it: {again('stop', job.id, jobs)}")
         raise typer.Exit(130) from None
     if ended is None:
@@ -80,7 +80,7 @@ def stop(run: RunArgument = None, address: JobAddressOption = None) -> None:
         )
     last = [line for line in jobs.log(job.id).splitlines() if line.startswith("stopped ")]
     say(last[-1] if last else "it was ended before it could say how far it is.")
-    say(f"{job.id} has ended. The same `lp-sweep run`, or `resume`, goes on.")
+    say(f"{job.id} has ended. Continue it with the same `lp-sweep run`, or `resume`.")
 
 
 def again(verb: str, id_: str, jobs: Jobs) -> str:

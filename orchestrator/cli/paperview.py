@@ -96,7 +96,7 @@ def checked(catalog: Catalog, asked: Asked) -> bool:
         return False
     say(", ".join(f"{counts[verdict]} {MANY.get(verdict, verdict)}" for verdict in JUDGED))
     if not counts["agrees"] and not found:
-        say("no number agrees: this is no confirmation. `lp-sweep paper` says how many seeds tell.")
+        say("no number agrees: nothing is confirmed. `lp-sweep paper` shows how many seeds decide.")
     return bool(counts["agrees"]) and not found
 
 

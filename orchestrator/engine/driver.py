@@ -147,7 +147,7 @@ def run_sweep(
 
     def blocked(work: Work, need: str) -> None:
         recorder.lost(work, blocked_by(need), final=True)
-        told = f"missing_input: it goes on from {need}, which failed"
+        told = f"missing_input: it needs the network of {need}, which failed"
         reporter.ended(work.id, "failed", told, Facts(error_type="missing_input"))
 
     queue = WorkQueue(

@@ -276,7 +276,7 @@ def feed_forward_label(value: Any) -> Any:
 def _rule(rule: str | list[Any]) -> str:
     """Raises ValueError with a text of bounded length."""
     if len(rule) > _LONGEST_RULE:
-        raise ValueError(f"feed-forwards: {shown(rule)} is no rule. {ALLOWED}.")
+        raise ValueError(f"feed-forwards: {shown(rule)} is not a rule. {ALLOWED}.")
     try:
         return canonical_rule(rule)
     except ValueError as error:

@@ -74,7 +74,7 @@ class LiveMirror:
                 self._told = True
                 said = short(str(error) or type(error).__name__)
                 self.notes.put(
-                    f"{self.kind.value} does not take trials for now, the run goes on: {said}"
+                    f"{self.kind.value} takes no trials for now; the run continues: {said}"
                 )
 
 

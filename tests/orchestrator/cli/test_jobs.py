@@ -90,7 +90,7 @@ def test_ctrl_c_leaves_the_run_alone(saw: dict[str, Any]) -> None:
     left = saw["left"]
     assert left["code"] == 130, left
     assert left["first"] or left["out"]
-    assert "the run goes on. Look again: lp-sweep attach lp-sweep-" in left["err"]
+    assert "the run continues. Look again: lp-sweep attach lp-sweep-" in left["err"]
     assert "Traceback" not in left["err"]
 
 

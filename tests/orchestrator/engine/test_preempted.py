@@ -82,7 +82,7 @@ def test_a_preempted_trial_comes_back_to_our_queue(
         drain_nodes(cluster.address, TAKEN, "spot", 1.0)
         time.sleep(2)  # its time is over
         cluster.remove_node(doomed, allow_graceful=gracefully)
-        wait_for(lambda: "preempted; it goes on elsewhere" in run.text(), run.text())
+        wait_for(lambda: "preempted; it continues elsewhere" in run.text(), run.text())
         assert run.wait() == 0, run.text()
     assert_one_went_on(store, world / "undisturbed")
 

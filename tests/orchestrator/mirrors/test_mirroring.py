@@ -108,7 +108,7 @@ def test_what_a_mirror_throws_is_a_note(store: Store, monkeypatch: pytest.Monkey
     mirror.ended(trial_of(store, strategy="top", k=4))
     mirror.close(20)
     first, last = notes(mirror)
-    assert first == "tensorboard does not take trials for now, the run goes on: a bug\\nof theirs"
+    assert first == "tensorboard takes no trials for now; the run continues: a bug\\nof theirs"
     assert last.startswith("not every trial of this run is in tensorboard")
 
 

@@ -116,12 +116,12 @@ def test_feed_forwards(tmp_path: Path, written: str, labels: list[str]) -> None:
 @pytest.mark.parametrize(
     ("written", "message"),
     [
-        ("tpo 3", f"feed-forwards: 'tpo 3' is no rule. {ALLOWED}."),
+        ("tpo 3", f"feed-forwards: 'tpo 3' is not a rule. {ALLOWED}."),
         ("top 0", f"feed-forwards: 'top 0': the number is 1 or more. {ALLOWED}."),
         ("every 1st", f"feed-forwards: 'every 1st': the number is 2 or more. {ALLOWED}."),
         ("[[1, 1]]", "feed-forwards: [1, 1] names a layer twice; name each once."),
-        ("[[0]]", "feed-forwards: 0 is no layer; layers are whole numbers from 1."),
-        ("[[a]]", "feed-forwards: 'a' is no layer; layers are whole numbers from 1."),
+        ("[[0]]", "feed-forwards: 0 is not a layer; layers are whole numbers from 1."),
+        ("[[a]]", "feed-forwards: 'a' is not a layer; layers are whole numbers from 1."),
         ("{remove: top 3, second_norm: dorp}",
          "feed_forward.0.second_norm must be 'keep' or 'drop', got 'dorp'. Did you mean 'drop'?"),
         ("{}", "the key 'remove' is missing in feed_forward.0"),
@@ -350,7 +350,7 @@ def test_overrides_of_sections(tmp_path: Path) -> None:
     [
         ("procedure=itertive", "unknown procedure 'itertive'. Choose one of: direct, "
          "finetune_then_drop, iterative. Did you mean 'iterative'?"),
-        ("feed_forward=topp 3", f"feed-forwards: 'topp 3' is no rule. {ALLOWED}."),
+        ("feed_forward=topp 3", f"feed-forwards: 'topp 3' is not a rule. {ALLOWED}."),
         ("strategy=greedy", "strategy 'greedy' needs `k:`, a list of numbers"),
         ("measure.prob=full", "unknown key 'prob' in measure. Allowed: probes, similarity, cka, "
          "probe_rows, speed, speed_length. Did you mean 'probes'?"),
