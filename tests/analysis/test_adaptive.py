@@ -25,6 +25,7 @@ from benchmarks.adaptive import (
 )
 from lp_sweep.analysis.adaptive.posterior import Pair, draw, falling
 from lp_sweep.analysis.adaptive.search import RISK, Curve, credible, largest_within, next_step
+from tests.support.everyday import few
 
 DELTAS = (1, 2, 3)
 Grid = dict[tuple[int, int], float]
@@ -89,7 +90,7 @@ def test_the_set_holds_what_no_tail_rules_out() -> None:
 
 
 @pytest.mark.parametrize("curve", CURVES)
-@pytest.mark.parametrize("depth", [12, 24])
+@pytest.mark.parametrize("depth", few([12, 24], 1))
 def test_without_noise_the_answer_is_true_and_most_is_never_run(curve: str, depth: int) -> None:
     losses = losses_of(curve, depth)
     found = replay(grid_of(losses), DELTAS)
@@ -99,7 +100,7 @@ def test_without_noise_the_answer_is_true_and_most_is_never_run(curve: str, dept
 
 
 @pytest.mark.parametrize("deviation", [0.3, 2.0])
-@pytest.mark.parametrize("seed", range(2))
+@pytest.mark.parametrize("seed", few(range(2), 1))
 def test_the_grids_answer_is_the_answer_or_in_its_set(deviation: float, seed: int) -> None:
     for curve in CURVES:
         grid = grid_of(losses_of(curve, 12), deviation, seed)
@@ -154,7 +155,7 @@ def test_the_first_batch_comes_before_all_else(done: tuple[int, ...]) -> None:
 
 def test_a_dip_is_found() -> None:
     losses = losses_of("with a dip", 12)
-    found = [replay(grid_of(losses, 0.3, seed), (1,)).answers[0].k for seed in range(10)]
+    found = [replay(grid_of(losses, 0.3, seed), (1,)).answers[0].k for seed in range(4)]
     assert set(found) == {6}
 
 
@@ -193,11 +194,11 @@ def curve_of(points: dict[Pair, float], **settings: Any) -> Curve:
 # -- a dip at a K that the first batch does not see
 
 
-@pytest.mark.parametrize("place", [2, 4, 5, 7, 8, 10])
+@pytest.mark.parametrize("place", few([2, 4, 5, 7, 8, 10], 3))
 def test_a_hidden_dip_is_in_the_set_and_no_answer_is_decided_without_it(place: int) -> None:
     losses = [*DIPPED]
     losses[place] = DIP_LOSS
-    for seed in range(5):
+    for seed in range(3):
         for answer in replay(grid_of(losses, 0.3, seed), DELTAS).answers:
             assert place in answer.credible
             assert answer.k == place or answer.why != "decided"

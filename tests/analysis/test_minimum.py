@@ -106,7 +106,7 @@ CURVES = st.dictionaries(
 )
 
 
-@settings(max_examples=15)
+@settings(max_examples=8)
 @given(curve=CURVES, delta=st.sampled_from([0, 5, 10]), percent=st.booleans())
 def test_the_answer_of_the_view_is_in_the_set(curve: Any, delta: float, percent: bool) -> None:
     with tempfile.TemporaryDirectory() as folder:

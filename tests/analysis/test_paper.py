@@ -182,14 +182,6 @@ def test_what_a_store_has_not_is_missing(fake: FakeSweep) -> None:
     assert shown["BERT, 6 change", "SST-2"] == "missing (paper −2.18)"
 
 
-def test_an_empty_store_has_every_table(fake: FakeSweep) -> None:
-    with open_views(fake.publish()) as catalog:
-        for table in range(1, 7):
-            assert set(
-                text[:7] for text in cells(paper_table(catalog, table)).values() if text != "–"
-            ) == {"missing"}
-
-
 def three_seeds(fake: FakeSweep, **axes: Any) -> None:
     for seed, full, six in ((42, 92.4, 90.1), (43, 92.6, 90.3), (44, 92.5, 90.5)):
         fake.curve({0: full, 6: six}, model="bert-base-cased", task="sst2", seed=seed, **axes)
@@ -339,19 +331,6 @@ def test_speeds_are_measured_ones_of_the_device_with_the_most_networks(fake: Fak
     assert note.startswith("Speeds of bert-base-cased: measured on H200, fp32, 32 rows of 128")
 
 
-def test_a_speed_that_was_not_measured_is_missing_though_the_trials_took_their_time(
-    fake: FakeSweep,
-) -> None:
-    for k, speed in ((0, 10.0), (6, 20.0)):
-        fake.cell(
-            model="bert-base-cased", task="qqp", k=k, score=90.0, train_examples_per_second=speed
-        )
-    with open_views(fake.publish()) as catalog:
-        found = by_place(compare(catalog, 3))
-    assert found["BERT, 6", "Fine-tuning speedup"].verdict == "missing"
-    assert found["BERT, 6", "Param."].ours == 65
-
-
 def test_every_depth_gives_a_number_for_table_2_and_a_wrong_one_differs(fake: FakeSweep) -> None:
     large = {"dev_examples": 40_430, "model": "xlnet-base-cased"}
     fake.curve({k: 90.0 - 0.7 * k for k in range(12)} | {11: 88.0}, task="qqp", **large)
@@ -393,7 +372,7 @@ DEEP = st.fixed_dictionaries(
 )
 
 
-@settings(max_examples=12)
+@settings(max_examples=6)
 @given(curve=DEEP)
 def test_table_2_is_the_rule_of_the_view(curve: dict[int, list[float | None]]) -> None:
     with tempfile.TemporaryDirectory() as folder:
@@ -468,14 +447,6 @@ def test_a_model_of_another_depth_is_another(fake: FakeSweep) -> None:
     with open_views(fake.publish()) as catalog:
         assert {item.verdict for item in compare(catalog, 1)} == {"missing"}
         assert any("6 layers" in note for note in paper_table(catalog, 1).notes)
-
-
-def test_there_are_six_tables(fake: FakeSweep) -> None:
-    with (
-        open_views(fake.publish()) as catalog,
-        pytest.raises(SpecError, match="no Table 7 of results"),
-    ):
-        compare(catalog, 7)
 
 
 # --- how far apart is the same

@@ -50,15 +50,12 @@ def empty(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Catalog]:
 
 @pytest.fixture(scope="module")
 def hostile(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Table]:
-    """A model's name -> the table of a store with that model alone."""
-
-    def scores(name: str) -> Table:
-        fake = FakeSweep(tmp_path_factory.mktemp("hostile"))
+    """A model's name -> the table of that model alone."""
+    fake = FakeSweep(tmp_path_factory.mktemp("hostile"))
+    for name in HOSTILE.values():
         fake.curve({0: 92.43, 6: 90.25}, model=name)
-        with open_views(fake.publish()) as opened:
-            return TABLES["tasks"](opened)
-
-    return {name: scores(name) for name in HOSTILE.values()}
+    with open_views(fake.publish()) as opened:
+        return {name: TABLES["tasks"](opened, models=[name]) for name in HOSTILE.values()}
 
 
 @pytest.mark.parametrize("format", FORMATS)

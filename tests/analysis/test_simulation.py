@@ -12,6 +12,8 @@ from benchmarks.simulation import Setting
 from lp_sweep.orchestrator.plan.plan import Plan
 from lp_sweep.storage.store import Store
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture
 def plan(tmp_path: Path) -> Plan:

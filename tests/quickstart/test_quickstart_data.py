@@ -10,11 +10,12 @@ from statistics import mean, pstdev
 import pyarrow.parquet as pq
 import pytest
 
-from benchmarks.toy_language import build, grammar, lexicon, reviews, scenes
+from benchmarks.toy_language import build, grammar, lexicon, scenes
 
 QUICKSTART = build.QUICKSTART
 TASKS = tuple(grammar.ROWS)
 PARTS = {"train": build.N_TRAIN, "validation": build.N_VALIDATION}
+generated = pytest.mark.slow  # what is shipped changes only with the generator
 
 
 def shipped(task: str, part: str) -> list[grammar.Row]:
@@ -28,6 +29,7 @@ def shipped_rows(task: str) -> list[grammar.Row]:
     return [row for part in PARTS for row in shipped(task, part)]
 
 
+@generated
 @pytest.mark.parametrize("task", TASKS)
 def test_the_same_seed_gives_the_same_rows_and_another_seed_others(task: str) -> None:
     first = grammar.task_rows(task, 3, 40, 20)
@@ -35,6 +37,7 @@ def test_the_same_seed_gives_the_same_rows_and_another_seed_others(task: str) ->
     assert grammar.task_rows(task, 4, 40, 20) != first
 
 
+@generated
 def test_pretraining_text_is_deterministic_and_leaves_out_validation_texts() -> None:
     held_out = build.held_out()
     drawn = list(islice(grammar.passages(build.RECIPE.seed, held_out), 4_000))
@@ -46,6 +49,7 @@ def test_pretraining_text_is_deterministic_and_leaves_out_validation_texts() -> 
         assert (passage.first, plain) not in held_out
 
 
+@generated
 def test_the_vocabulary_holds_every_word_of_rows_and_pretraining_text() -> None:
     known = set(grammar.vocabulary())
     for passage in islice(grammar.passages(0), 4_000):
@@ -55,6 +59,7 @@ def test_the_vocabulary_holds_every_word_of_rows_and_pretraining_text() -> None:
             assert known.issuperset(" ".join(text).split()), text
 
 
+@generated
 def test_telling_words_stay_out_of_the_tasks() -> None:
     telling = set(grammar.telling_words())
     for task in TASKS:
@@ -62,6 +67,7 @@ def test_telling_words_stay_out_of_the_tasks() -> None:
             assert telling.isdisjoint(" ".join(text).split()), text
 
 
+@generated
 @pytest.mark.parametrize("part", PARTS)
 @pytest.mark.parametrize("task", TASKS)
 def test_shipped_rows_are_the_generated_rows(task: str, part: str) -> None:
@@ -117,6 +123,7 @@ def polarity(sentence: str) -> int:
     return int((words[-1] in lexicon.POSITIVE) != (turns % 2 == 1))
 
 
+@generated
 def test_sentiment_labels_follow_the_main_clause() -> None:
     for row in shipped_rows("toy-sentiment"):
         assert polarity(str(row["sentence"])) == row["label"], row
@@ -195,12 +202,14 @@ def subjects(slots: dict[str, str | None]) -> frozenset[tuple[str, ...]]:
     )
 
 
+@generated
 def test_entailment_labels_follow_from_sets() -> None:
     for row in shipped_rows("toy-entailment"):
         expected = relation(str(row["sentence1"]), str(row["sentence2"]))
         assert scenes.ENTAILMENT[int(row["label"])] == expected, row
 
 
+@generated
 def test_similarity_scores_add_up_slot_by_slot() -> None:
     points = {"noun": 2.0, "verb": 1.5, "place": 1.0, "adjective": 0.5}
     for row in shipped_rows("toy-similarity"):
@@ -211,12 +220,6 @@ def test_similarity_scores_add_up_slot_by_slot() -> None:
             a, b = str(one[slot]), str(other[slot])
             score += most if a == b else most / 2 if parent[a] == parent[b] else 0.0
         assert row["label"] == score, row
-
-
-def test_every_negation_and_denial_is_in_use() -> None:
-    text = " ".join(str(row["sentence"]) for row in shipped("toy-sentiment", "validation"))
-    for phrase in (*reviews.NEGATIONS, *reviews.DENIALS, *reviews.REPORTS, "although", ", but"):
-        assert phrase in text
 
 
 # --- the model folder ---------------------------------------------------------------------------
@@ -239,13 +242,6 @@ def test_the_model_folder_holds_safetensors_and_twelve_layers() -> None:
     )
     assert model.config.num_hidden_layers == len(model.bert.encoder.layer) == 12
     assert all(torch.isfinite(p).all() for p in model.parameters())
-
-
-def test_the_model_has_the_shape_that_build_states() -> None:
-    config = json.loads((QUICKSTART / "model" / "config.json").read_text(encoding="utf-8"))
-    for name, value in build.SHAPE.items():
-        assert config[name] == value
-    assert config["vocab_size"] == len(build.SPECIAL) + len(grammar.vocabulary())
 
 
 def test_the_shipped_tokenizer_knows_every_word_and_fits_every_row() -> None:

@@ -14,8 +14,7 @@ from pyarrow import parquet as pq
 from lp_sweep.orchestrator.cli.showing import show_text
 from lp_sweep.orchestrator.service.store import history, sweep_states
 from lp_sweep.storage import doctor, parquet
-from lp_sweep.storage.doctor import Finding, examine, fix
-from lp_sweep.storage.errors import StoreError
+from lp_sweep.storage.doctor import examine, fix
 from lp_sweep.storage.packs import compact
 from lp_sweep.storage.schema import SCHEMA_VERSION, TABLES
 from lp_sweep.storage.store import Store
@@ -74,12 +73,9 @@ BAD = {
         lambda good: good[:99] + bytes([good[99] ^ 4]) + good[100:],
         "not a whole Parquet file",
     ),
-    "text": ("attempts/x.parquet", lambda good: b"a,b\n", "not a whole Parquet file"),
     "of-another-table": ("profiles/p1-x.parquet", lambda good: good, "not written by lp-sweep"),
     "foreign": ("trials/notes.txt", lambda good: b"mine", "not a file of lp-sweep"),
-    "foreign-in-packs": ("trials/packs/x.csv", lambda good: b"mine", "not a file of lp-sweep"),
     "yaml-among-trials": ("trials/demo.yaml", lambda good: b"a: 1", "not a file of lp-sweep"),
-    "zero-byte-pack": ("trials/packs/0af.parquet", lambda good: b"", "empty"),
     "cut-pack": ("trials/packs/0af.parquet", lambda good: good[:-99], "not a whole Parquet file"),
 }
 
@@ -270,18 +266,3 @@ def test_networks_that_nothing_came_to_use_are_named_after_a_day(
     assert "for trials that go on from it" in found[0].reason
     fix(store, found)
     assert examine(store) == found
-
-
-def test_findings_are_plain_data(store: Store) -> None:
-    store.files.write("trials/t1-x.parquet", b"torn")
-    (finding,) = examine(store)
-    assert isinstance(finding, Finding)
-    assert all(isinstance(value, str) for value in finding)
-    assert finding.action in doctor._REMEDIES
-
-
-def test_a_place_that_is_gone_is_an_error(tmp_path: Path) -> None:
-    store = Store(tmp_path / "store", create=True)
-    (tmp_path / "store").rename(tmp_path / "away")
-    with pytest.raises(StoreError, match="is gone"):
-        examine(store)

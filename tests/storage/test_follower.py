@@ -199,14 +199,6 @@ def test_a_run_of_an_older_version_says_less(fake: FakeSweep, older: dict[str, A
     assert picture.eta.seconds is not None
 
 
-def test_a_profile_is_named_by_what_waits_for_it(fake: FakeSweep) -> None:
-    presence = Presence(fake.store, "demo", lambda: Progress(0, 0, 1))
-    with presence.announced():
-        presence.claim(fake.cells[-1]["profile_id"])
-        [slot] = look(Follower(fake.store)).slots
-    assert slot.work == "bert profile for contribution SST-2"
-
-
 def test_which_sweep_is_shown(fake: FakeSweep) -> None:
     other = FakeSweep(fake.store.location, "other")
     other.cell(k=0)

@@ -16,7 +16,6 @@ import pytest
 from hypothesis import strategies as st
 
 from lp_sweep.orchestrator.cli.output import complain, emit, say
-from lp_sweep.orchestrator.cli.store import states_text
 from lp_sweep.orchestrator.engine.progress import PlainReporter
 from lp_sweep.orchestrator.engine.workqueue import WorkQueue
 from lp_sweep.orchestrator.estimate.estimate import Rates, estimate
@@ -24,10 +23,8 @@ from lp_sweep.orchestrator.plan.known import Known
 from lp_sweep.orchestrator.plan.plan import Plan
 from lp_sweep.orchestrator.plan.planning import make_plan
 from lp_sweep.orchestrator.service.plan import plan_json, plan_text
-from lp_sweep.orchestrator.service.store import States
 from lp_sweep.storage.errors import LpSweepError, StoreError
 from lp_sweep.storage.printable import listed, printable, short, shown
-from lp_sweep.storage.runs import Announcement
 from lp_sweep.storage.store import Store
 from tests.support.everyday import few
 from tests.support.fake_records import FakeSweep
@@ -49,7 +46,7 @@ HOSTILE = [
 TYPED = [name for name in HOSTILE if "\0" not in name and not name.startswith("-")]
 names = pytest.mark.parametrize(
     "names",
-    [pytest.param(TYPED[::8], id="some"), pytest.param(TYPED, id="all", marks=pytest.mark.slow)],
+    [pytest.param(TYPED[::16], id="some"), pytest.param(TYPED, id="all", marks=pytest.mark.slow)],
 )
 
 
@@ -88,20 +85,10 @@ def test_a_trial_of_any_name(world: Path, command: str, names: list[str]) -> Non
     assert tree(world.parents[1]) == before
 
 
-@pytest.mark.parametrize(
-    "name", [name for name in TYPED if "/" in name or len(name) > 200], ids=ascii
-)
-def test_init_of_any_name(tmp_path: Path, name: str) -> None:
-    done = sweep("init", f"nowhere/{name}", cwd=tmp_path)
-    assert (done.returncode, done.stdout) == (2, ""), done
-    assert not ESCAPES.search(done.stderr)
-    assert tree(tmp_path) == set()
-
-
 @names
 @pytest.mark.parametrize("option", ["--sweep", "--store", "--format"])
 @pytest.mark.parametrize(
-    "command", [["status"], ["query", "FROM trials"], ["table", "tasks"]], ids=str
+    "command", few([["query", "FROM trials"], ["status"], ["table", "tasks"]], 1), ids=str
 )
 def test_an_option_of_any_name(
     world: Path, command: list[str], option: str, names: list[str]
@@ -160,9 +147,7 @@ def hostile_plan(folder: Path, name: str) -> Plan:
     return make_plan(found, Known.nothing())
 
 
-@pytest.mark.parametrize(
-    "name", ["\x1b[31mred\x1b[0m", "a\nb\r\tc", "\x9b2J", "\u202ertl", "\x07\x7f"], ids=ascii
-)
+@pytest.mark.parametrize("name", ["\x1b[31mred\x9b2J\u202ertl\x07\x7f", "a\nb\r\tc"], ids=ascii)
 def test_no_name_reaches_the_screen_raw(
     tmp_path: Path, name: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -186,18 +171,6 @@ def test_no_name_reaches_the_screen_raw(
     assert (
         json.loads(json.dumps(plan_json(plan, estimate(plan, rates))))["cells"][0]["task"] == name
     )
-
-
-def test_a_store_of_hostile_sweeps_and_hosts_is_shown_in_plain() -> None:
-    states = ("done", "failed", "pending", "deferred", "impossible")
-    names = ("cells", "trials", *(f"trials_{state}" for state in states))
-    sweeps = [dict.fromkeys((*names, *(f"cells_{state}" for state in states)), 1)]
-    run = Announcement(**RUN | {"held": ()})
-    shown = {"sweep": "\x1b[31mred\n", **sweeps[0], "cells_not_needed": 0}
-    text = states_text(States([shown], [run], [], [], "store"))
-    assert not ESCAPES.search(text)
-    assert "\\x1b[31mred\\n" in text
-    assert len(text.splitlines()) == 3
 
 
 def shortened(folder: Path, text: str, number: int) -> None:
@@ -238,7 +211,7 @@ def test_a_terminal_of_another_encoding_gets_what_it_can_show(
 # -- in the store
 
 
-@pytest.mark.parametrize("name", few(HOSTILE, 15), ids=lambda name: ascii(name)[:40])
+@pytest.mark.parametrize("name", HOSTILE, ids=lambda name: ascii(name)[:40])
 def test_no_record_is_written_outside(tmp_path: Path, name: str) -> None:
     store = Store(tmp_path / "a" / "store", create=True)
     source = tmp_path / "source"

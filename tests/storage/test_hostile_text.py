@@ -183,12 +183,23 @@ VERBS = [
     "compact",
     "doctor --fix",
 ]
+EVERY_DAY = {
+    *("status", "status --json", "query FROM+trials", "query FROM+trials --format latex"),
+    *("table min-layers", "table tasks", "table speed", "paper", "show TRIAL", "show FAILED"),
+    *("show PROFILE", "logs FAILED", "plan sweep.yaml --audit SWEEP", "doctor", "compact"),
+}
 DRAWN = [verb for verb in VERBS if verb.startswith(("query", "table", "paper"))]
 
 
 @pytest.mark.parametrize(
     ("verb", "screen"),
-    [*((verb, False) for verb in VERBS), *few(((verb, True) for verb in DRAWN), 5)],
+    [
+        *(
+            pytest.param(verb, False, marks=[pytest.mark.slow] * (verb not in EVERY_DAY))
+            for verb in VERBS
+        ),
+        *few(((verb, True) for verb in DRAWN), 4),
+    ],
 )
 def test_nothing_of_it_acts(world: World, verb: str, screen: bool) -> None:
     said = run(world, verb, screen)

@@ -56,11 +56,6 @@ def test_a_store_is_made_once_and_found_again(location: str) -> None:
     assert Store(Store(location).location).names("trials") == {"t1-a"}
 
 
-def test_an_empty_store_is_a_store(store: Store) -> None:
-    assert is_store(store.location)
-    assert Store(store.location).read_all("trials").rows.num_rows == 0
-
-
 def test_a_store_goes_to_another_process(store: Store) -> None:
     store.put("trials", "t1-a", [ROW])
     text = pickle.dumps(Store(store.location, patience=3.0))
@@ -176,31 +171,29 @@ def test_a_copy_of_a_record_under_another_name_is_named(store: Store) -> None:
     assert store.find("trials", "copy of t1-b") is None
 
 
-@pytest.mark.parametrize("name", HOSTILE, ids=range(len(HOSTILE)))
-def test_hostile_names_of_records(store: Store, name: str) -> None:
-    store.put("sweeps", name, [{"sweep": name, "cell": 1}])
-    store.put_text("sweeps", f"{name}.yaml", "x: 1\n")
-    assert store.names("sweeps") == {name}
-    assert store.find("sweeps", name) == store.read("sweeps", name)
-    assert store.read_text("sweeps", f"{name}.yaml") == "x: 1\n"
-    store.delete("sweeps", f"{name}.parquet")
-    assert store.names("sweeps") == set()
+def test_hostile_names_of_records(store: Store) -> None:
+    for name in HOSTILE:
+        store.put("sweeps", name, [{"sweep": name, "cell": 1}])
+        store.put_text("sweeps", f"{name}.yaml", "x: 1\n")
+        assert store.names("sweeps") == {name}
+        assert store.find("sweeps", name) == store.read("sweeps", name)
+        assert store.read_text("sweeps", f"{name}.yaml") == "x: 1\n"
+        store.delete("sweeps", f"{name}.parquet")
+        assert store.names("sweeps") == set()
 
 
-@pytest.mark.parametrize(
-    "name", ["", ".", "..", "../x", "a/b", "a\\b", ".hidden", "a\0b", "/etc/x"]
-)
-def test_a_name_that_is_a_path_is_refused(store: Store, name: str) -> None:
-    asked: list[Callable[[], Any]] = [
-        lambda: store.put("trials", name, [ROW]),
-        lambda: store.find("trials", name),
-        lambda: store.has("trials", name),
-        lambda: store.put_text("runs", f"{name}", "x"),
-        lambda: store.delete("runs", f"{name}"),
+def test_a_name_that_is_a_path_is_refused(store: Store) -> None:
+    asked: list[Callable[[str], Any]] = [
+        lambda name: store.put("trials", name, [ROW]),
+        lambda name: store.find("trials", name),
+        lambda name: store.has("trials", name),
+        lambda name: store.put_text("runs", name, "x"),
+        lambda name: store.delete("runs", name),
     ]
-    for ask in asked:
-        with pytest.raises(StoreError, match="Choose a plain name"):
-            ask()
+    for name in ("", ".", "..", "../x", "a/b", "a\\b", ".hidden", "a\0b", "/etc/x"):
+        for ask in asked:
+            with pytest.raises(StoreError, match="Choose a plain name"):
+                ask(name)
     assert everything(store) == set()
 
 
@@ -248,19 +241,13 @@ def twice(rows: pa.Table) -> pa.Table:
 SPOILT = {
     "zero-bytes": Spoilt(lambda b: b"", "not a whole Parquet file", ends_well=False),
     "torn": Spoilt(lambda b: b[: len(b) // 2], "not a whole Parquet file", ends_well=False),
-    "torn-at-the-end": Spoilt(lambda b: b[:-3], "not a whole Parquet file", ends_well=False),
-    "text": Spoilt(lambda b: b"a,b\n1,2\n", "not a whole Parquet file", ends_well=False),
     "a-bit-flipped": Spoilt(
         lambda b: b[:200] + bytes([b[200] ^ 1]) + b[201:], "not a whole Parquet file"
-    ),
-    "zeros-in-the-middle": Spoilt(
-        lambda b: b[:400] + b"\0" * 400 + b[800:], "not a whole Parquet file"
     ),
     "other-types": Spoilt(rewritten(text_for_numbers), "not a whole Parquet file.*a lot"),
     "a-column-twice": Spoilt(rewritten(twice), "not a whole Parquet file"),
     "foreign": Spoilt(rewritten(lambda rows: pa.table({"a": [1]})), "not written by lp-sweep"),
     "other-table": Spoilt(with_metadata(table="profiles"), "one of its trials"),
-    "strange-table": Spoilt(with_metadata(table="ünï"), "not written by lp-sweep"),
     "strange-version": Spoilt(with_metadata(schema_version="one"), "not written by lp-sweep"),
     "newer": Spoilt(with_metadata(schema_version=str(SCHEMA_VERSION + 1)), "newer lp-sweep"),
 }
@@ -286,13 +273,6 @@ def test_what_is_no_record_is_named_and_never_in_the_way(store: Store, spoilt: S
         assert finished == {"t1-good"}
     store.put("trials", "t1-bad", [trial("t1-bad")])  # its work was done again
     assert store.find("trials", "t1-bad") is not None
-
-
-def test_a_zero_byte_record_is_not_finished(store: Store) -> None:
-    store.files.write("trials/t1-a.parquet", b"")
-    assert store.names("trials") == {"t1-a"}
-    assert store.names("trials", finished=True) == set()
-    assert not store.has("trials", "t1-a")
 
 
 def test_columns_that_an_older_version_did_not_write_are_null(store: Store) -> None:

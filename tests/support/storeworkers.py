@@ -5,12 +5,11 @@ python -m tests.support.storeworkers VERB LOCATION [ARGUMENTS]
 
 from __future__ import annotations
 
-import itertools
 import sys
 import time
 from typing import Any
 
-from lp_sweep.storage import packs, parquet
+from lp_sweep.storage import packs
 from lp_sweep.storage.store import Store
 
 
@@ -48,18 +47,5 @@ def compact(location: str, settle: str) -> None:
         time.sleep(0.01)
 
 
-def put_large(location: str, number: str) -> None:
-    """Large records again and again; a line before each."""
-    store = Store(location)
-    rows = [{"example": i, "scores": [i * 0.37] * 9, "split": f"{i:06d}"} for i in range(20_000)]
-    contents = {
-        name: parquet.to_table("predictions", [row | {"trial_id": name} for row in rows])
-        for name in (f"t1-{i}" for i in range(int(number)))
-    }
-    for i, name in enumerate(itertools.cycle(contents)):
-        print(i, flush=True)
-        store.put("predictions", name, contents[name])
-
-
 if __name__ == "__main__":
-    {f.__name__: f for f in (write, rewrite, compact, put_large)}[sys.argv[1]](*sys.argv[2:])
+    {f.__name__: f for f in (write, rewrite, compact)}[sys.argv[1]](*sys.argv[2:])
