@@ -13,9 +13,10 @@ from pathlib import Path
 import pytest
 
 from lp_sweep.analysis.figures.drawings import FIGURES
+from lp_sweep.analysis.report.about import gaps
 from lp_sweep.analysis.report.answer import answers
 from lp_sweep.analysis.report.gather import answer_lines, gather
-from lp_sweep.analysis.report.page import Answer, Page
+from lp_sweep.analysis.report.page import Answer, Gaps, Page
 from lp_sweep.analysis.report.writing import Written, cell, write_report
 from lp_sweep.analysis.tables import TABLES
 from lp_sweep.analysis.views import VIEWS, open_views
@@ -82,6 +83,12 @@ def page_of(store: Store, sweep: str | None = None, within: tuple[float, ...] = 
     """The content of a page without its layout and drawings, which take longest."""
     with open_views(store, sweep=sweep, deltas=within, only=VIEWS) as catalog:
         return gather(catalog, store, sweep, within, lambda _: None)
+
+
+def gaps_of(store: Store) -> Gaps:
+    """What the page says is missing."""
+    with open_views(store) as catalog:
+        return gaps(catalog, store.location)
 
 
 # -- the page needs nothing, and lets nothing in
@@ -205,9 +212,13 @@ def test_a_cell_keeps_its_text() -> None:
 # -- the answer
 
 
+# the tables that an answer is read from
+READ = ("min-layers", "min-layers-interval", "speed", "tasks")
+
+
 def answers_of(store: Store, deltas: tuple[float, ...] = (1, 2, 3)) -> dict[str, Answer]:
     with open_views(store, deltas=deltas) as catalog:
-        made = {name: make(catalog) for name, make in TABLES.items()}
+        made = {name: TABLES[name](catalog) for name in READ}
         return {item.task: item for item in answers(made, catalog, "a store", name_sweep=False)}
 
 
@@ -264,7 +275,7 @@ def test_two_models_are_two_folders_and_a_loss_is_exact(tmp_path: Path) -> None:
     for model in ("bert", "./other"):
         fake.curve({0: 90.0, 2: 89.9}, task="a", model=model)
     with open_views(fake.publish(), deltas=(0.12345678,)) as catalog:
-        made = {name: make(catalog) for name, make in TABLES.items()}
+        made = {name: TABLES[name](catalog) for name in READ}
         found = answers(made, catalog, "s", name_sweep=False)
     commands = [shlex.split(item.choices[0].export) for item in found]
     folders = {words[words.index("--out") + 1] for words in commands}
@@ -294,7 +305,7 @@ def test_missing_trials_are_counted_as_status_counts_them(tmp_path: Path) -> Non
     assert one.doubt == "3 missing trials may still bring a smaller one"
     (counts,) = sweep_states(store).sweeps
     assert counts["trials_pending"] == 3
-    assert "Without a score: 4 of 8 cells (3 trials)." in page_of(store).gaps.sentences[0]
+    assert "Without a score: 4 of 8 cells (3 trials)." in gaps_of(store).sentences[0]
 
 
 def test_a_command_that_could_not_do_it_is_not_told(tmp_path: Path) -> None:
@@ -390,7 +401,7 @@ def test_what_is_open_is_run_with_the_overrides_that_asked_for_it(tmp_path: Path
     fake.cell(k=0, score=90.0)["overrides"] = "seed=41"
     fake.cell(k=2, state="failed")["overrides"] = ""
     fake.cell(k=2, seed=4)["overrides"] = "seed=4 'task=a b'"
-    commands = page_of(fake.publish()).gaps.commands
+    commands = gaps_of(fake.publish()).commands
     at = f"--store {shlex.quote(str(tmp_path / 'store'))}"
     assert commands[1:] == [
         f"lp-sweep retry sweep.yaml {at}",
@@ -408,7 +419,7 @@ def test_cells_of_two_recipes_are_said(tmp_path: Path) -> None:
     fake.cell(k=2, score=95.0, seed=2, task="MRPC", epochs=3, data_fingerprint="sha256:b")
     fake.cell(k=2, score=95.0, seed=2, task="CoLA", epochs=5, limit_train=8)
     fake.cell(k=0, score=95.0, seed=2, task="CoLA", epochs=5, freeze_embeddings=False)
-    said = " ".join(page_of(fake.publish()).gaps.sentences)
+    said = " ".join(gaps_of(fake.publish()).sentences)
     assert "sweep demo were trained in more than one way" in said
     assert "(limit_train 8, none; other data; epochs 1, 3), and its tables" in said
     assert "compare them: CoLA, MRPC, RTE." in said
@@ -417,7 +428,7 @@ def test_cells_of_two_recipes_are_said(tmp_path: Path) -> None:
 def test_dev_rows_that_occur_in_train_are_said(tmp_path: Path) -> None:
     fake = FakeSweep(tmp_path)
     fake.curve({0: 90.0, 2: 89.5}, dev_in_train=37, dev_relabelled=2)
-    said = " ".join(page_of(fake.publish()).gaps.sentences)
+    said = " ".join(gaps_of(fake.publish()).sentences)
     assert said.count("37 of 872 dev rows also occur in train, 2 of them with another label") == 1
 
 
@@ -447,9 +458,8 @@ def test_a_store_with_failures_only_is_a_page(tmp_path: Path) -> None:
     fake = FakeSweep(tmp_path / "store")
     for k in (0, 2):
         fake.cell(k=k, state="failed")
-    made = page_of(fake.publish())
-    assert [item.said for item in made.answers] == ["No score with all 12 layers."]
-    assert "Without a score: 2 of 2 cells" in made.gaps.sentences[0]
+    assert answers_of(fake.publish())["SST-2"].said == "No score with all 12 layers."
+    assert "Without a score: 2 of 2 cells" in gaps_of(fake.store).sentences[0]
 
 
 def test_several_sweeps_are_one_page_or_one_is_chosen(tmp_path: Path) -> None:

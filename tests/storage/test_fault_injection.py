@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 
+from tests.support.everyday import few
 from tests.support.faultworkers import FAULTS, VERBS
 
 SOURCE = Path(__file__).parents[1] / "support" / "faultdisk.c"
@@ -40,7 +41,7 @@ def tried(library: Path, folder: Path, verb: str, fault: str, step: int) -> dict
 
 @pytest.mark.parametrize(
     ("verb", "fault"),
-    list(zip(VERBS, ["killed", "full", "killed", "full", "killed"], strict=True)),
+    few(zip(VERBS, ["killed", "full", "killed", "full", "killed"], strict=True), 2),
 )
 def test_some_changes_of_each_verb(
     faulty_disk: Path, tmp_path: Path, verb: str, fault: str
@@ -51,6 +52,7 @@ def test_some_changes_of_each_verb(
     assert told["tried"] > 2
 
 
+@pytest.mark.slow
 def test_a_careless_verb_is_found_out(faulty_disk: Path, tmp_path: Path) -> None:
     told = tried(faulty_disk, tmp_path, "careless", "killed", 2)
     assert any("lost or changed: trials/t1-a" in wrong for wrong in told["wrong"])
