@@ -7,6 +7,7 @@ import re
 import shutil
 from collections.abc import Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -141,9 +142,14 @@ def written(page: str, program: str) -> list[list[str]]:
     ]
 
 
+@cache
+def lp_sweep() -> Any:
+    return get_command(app)
+
+
 def unknown(words: list[str]) -> list[str]:
     """Unknown commands and options among the words after `lp-sweep`."""
-    command: Any = get_command(app)
+    command = lp_sweep()
     rest = list(words)
     while rest and hasattr(command, "commands"):
         name = rest.pop(0)
