@@ -105,7 +105,7 @@ def _points(share: float | None) -> str:
     return f"{100 * share:.2f}" if share is not None and math.isfinite(share) else "no"
 
 
-def where_nothing_was_learned(rows: Sequence[Row]) -> tuple[Note, ...]:
+def where_nothing_was_learned(rows: Sequence[Row], *_: object) -> tuple[Note, ...]:
     """The note for the mark, with its tasks; none without the mark."""
     several = [name for name in _PLACE if len({row[name] for row in rows}) > 1]
     found = dict.fromkeys(
@@ -122,7 +122,7 @@ def _task_of(row: Row, several: Sequence[str]) -> str:
     return f"{row['task']} ({place})" if place else str(row["task"])
 
 
-def majorities(rows: Sequence[Row]) -> tuple[Note, ...]:
+def majorities(rows: Sequence[Row], *_: object) -> tuple[Note, ...]:
     """One note with the majority-class score of each task that has one."""
     known = {row["task"]: row["majority"] for row in rows if row["majority"] is not None}
     said = ", ".join(f"{task} {value:.2f}" for task, value in known.items())
@@ -141,7 +141,7 @@ ASK = "SELECT * FROM task_table WHERE feed_forward <> 'none'"
 
 
 def left_out(
-    catalog: Catalog, models: Sequence[str] = (), strategies: Sequence[str] = ()
+    rows: Sequence[Row], catalog: Catalog, models: Sequence[str], strategies: Sequence[str]
 ) -> tuple[Note, ...]:
     """A note if there are networks without some of their feed-forwards."""
     wanted = {"models": list(models), "strategies": list(strategies)}

@@ -45,7 +45,8 @@ class Wanted(NamedTuple):
     strategies: Sequence[str] = ()
 
 
-Notes = Callable[["Catalog", list[Row], Wanted], Iterable[Note]]
+# of the rows, the catalog, and the models and strategies asked for
+Notes = Callable[[list[Row], "Catalog", Sequence[str], Sequence[str]], Iterable[Note]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -86,7 +87,7 @@ class TableDef:
         said = [
             note
             for item in self.notes
-            for note in ((item,) if isinstance(item, Note) else item(catalog, raw, wanted))
+            for note in ((item,) if isinstance(item, Note) else item(raw, catalog, *wanted[1:]))
         ]
         return Table(
             title=self.title.format(unit=unit),
@@ -247,18 +248,6 @@ def _setups(table: TableDef, catalog: Catalog, wanted: Wanted) -> pa.Table:
     return pa.Table.from_pylist([dict(zip(schema.names, row, strict=True)) for row in rows], schema)
 
 
-def _learned_nothing(catalog: Catalog, rows: list[Row], wanted: Wanted) -> Iterable[Note]:
-    return notes.where_nothing_was_learned(rows)
-
-
-def _left_out(catalog: Catalog, rows: list[Row], wanted: Wanted) -> Iterable[Note]:
-    return notes.left_out(catalog, wanted.models, wanted.strategies)
-
-
-def _majorities(catalog: Catalog, rows: list[Row], wanted: Wanted) -> Iterable[Note]:
-    return notes.majorities(rows)
-
-
 _SEARCHED = Note(
     f"{NOT_NEEDED}: a search (`until: min_layers`) knew its answer without.", f"^{NOT_NEEDED}"
 )
@@ -282,7 +271,7 @@ TABLES: dict[str, TableDef] = {
         by_task=phrases.layers_needed,
         report="open",
         notes=(
-            _learned_nothing,
+            notes.where_nothing_was_learned,
             Note(
                 "Read 6 of 12 (−0.80) n=3 as: the fewest layers, among the K that were asked for, "
                 "that stay within the loss; the change of the score at that depth; seeds. It is "
@@ -305,7 +294,7 @@ TABLES: dict[str, TableDef] = {
                 "Loss: mean over seeds of the score with all layers minus the score, paired by "
                 "seed."
             ),
-            _left_out,
+            notes.left_out,
         ),
     ),
     "tasks": TableDef(
@@ -330,7 +319,7 @@ TABLES: dict[str, TableDef] = {
             ),
             Note(f"{NOT_ASKED}: not asked for.", f"^{NOT_ASKED}$"),
             _SEARCHED,
-            _majorities,
+            notes.majorities,
         ),
     ),
     "strategies": TableDef(
@@ -494,7 +483,7 @@ TABLES: dict[str, TableDef] = {
             "seed sd": phrases.seed_spread,
         },
         notes=(
-            _learned_nothing,
+            notes.where_nothing_was_learned,
             Note(
                 "90%: the answers that the scores do not rule out. In nine of ten studies the true "
                 "answer is among them."
@@ -515,7 +504,7 @@ TABLES: dict[str, TableDef] = {
             ),
             notes.SEARCHED_FOR,
             _UNTRIED,
-            _left_out,
+            notes.left_out,
         ),
     ),
     "random-control": TableDef(

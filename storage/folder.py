@@ -123,27 +123,20 @@ class Folder:
 
     def _publish(self, path: str, fill: Callable[[IO[bytes]], Any]) -> None:
         final = self.root / path
-        # the temporary name starts with a dot and ends otherwise: no listing takes it for a record
-        temporary = final.with_name(f".{uuid.uuid4().hex}.tmp")
         self._make_folder(path.rpartition("/")[0])
         try:
-            with temporary.open("wb") as stream:
-                fill(stream)
-                if self._durable:
-                    stream.flush()
-                    os.fsync(stream.fileno())  # before the rename: presence means done
-            try:
-                temporary.replace(final)
-            except IsADirectoryError:
-                self._clear(path)
-                temporary.replace(final)
+            with arriving(final) as temporary:
+                with temporary.open("wb") as stream:
+                    fill(stream)
+                    if self._durable:
+                        stream.flush()
+                        os.fsync(stream.fileno())  # before the rename: presence means done
+                if final.is_dir() and not final.is_symlink():
+                    self._clear(path)
             if self._durable:
                 _sync_folder(final.parent)
         except FileNotFoundError as error:  # between two steps: it may come back
             raise UnreachableError(f"the folder {final.parent} is gone") from error
-        finally:
-            with contextlib.suppress(OSError):  # mostly it is gone: it was renamed
-                temporary.unlink()
 
     def _clear(self, path: str) -> None:
         """One name that somebody took for a directory must not stop a sweep."""

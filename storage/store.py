@@ -35,7 +35,7 @@ from lp_sweep.storage.files import (
 )
 from lp_sweep.storage.parquet import SUFFIX, NotARecordError
 from lp_sweep.storage.schema import TABLES
-from lp_sweep.storage.tablefiles import THREADS, Contents, Listing, TableFiles, Unreadable
+from lp_sweep.storage.tablefiles import THREADS, Contents, Listing, PackIds, TableFiles, Unreadable
 
 __all__ = ["Listing", "Store", "Unreadable", "is_store"]
 
@@ -65,7 +65,7 @@ class Store:
     ) -> None:
         self.patience = patience
         self.files = open_files(location)
-        self._tables: dict[str, TableFiles] = {}
+        self._pack_ids: dict[str, PackIds] = {}
         if create:
             try:
                 self.perform(f"make a store at {self.location}", lambda: self.files.create(TABLES))
@@ -99,10 +99,10 @@ class Store:
             raise
         return True
 
-    def perform(self, what: str, action: Callable[[], T], deadline: Deadline | None = None) -> T:
+    def perform(self, what: str, action: Callable[[], T]) -> T:
         """The action's result. Raises FileNotFoundError, and StoreError for another OSError."""
         try:
-            return (deadline or Deadline(self.patience)).persist(action)
+            return Deadline(self.patience).persist(action)
         except FileNotFoundError:
             raise
         except OSError as error:
@@ -139,7 +139,7 @@ class Store:
     def has(self, table: str, name: str) -> bool:
         """Whether the record is there. An empty file is what a crash of the machine leaves."""
         _path(table, name)
-        return self._of_table(table, lambda files, deadline: files.has(name, deadline))
+        return self._of_table(table, lambda files: files.has(name))
 
     def find(self, table: str, name: str) -> list[dict[str, Any]] | None:
         """The rows of a record; None where it is missing or unreadable: then it is to be made."""
@@ -167,18 +167,17 @@ class Store:
 
     def _rows(self, table: str, name: str) -> list[dict[str, Any]]:
         _path(table, name)
-        found = self._of_table(table, lambda files, deadline: files.record(name, deadline))
+        found = self._of_table(table, lambda files: files.record(name))
         rows: list[dict[str, Any]] = found.to_pylist()
         return rows
 
     # -- a whole table
 
-    def _of_table(self, table: str, action: Callable[[TableFiles, Deadline], T]) -> T:
+    def _of_table(self, table: str, action: Callable[[TableFiles], T]) -> T:
         """Each look at a file is tried again by itself; all of them together have one patience."""
-        files = self._tables.setdefault(table, TableFiles(self.files, table))
-        deadline = Deadline(self.patience)
+        pack_ids = self._pack_ids.setdefault(table, {})
         try:
-            return action(files, deadline)
+            return action(TableFiles(self.files, table, Deadline(self.patience), pack_ids))
         except FileNotFoundError:
             raise
         except OSError as error:
@@ -187,9 +186,7 @@ class Store:
     def names(self, table: str, *, finished: bool = False) -> set[str]:
         """The identifiers of every record of a table. `finished` leaves out the files that are
         empty or cut off, whose work is to be done again."""
-        return self._of_table(
-            table, lambda files, deadline: files.names(deadline, finished=finished)
-        )
+        return self._of_table(table, lambda files: files.names(finished=finished))
 
     def read_all(
         self,
@@ -202,19 +199,16 @@ class Store:
         """All rows of a table, or those of the records `names` that are there, in the order of the
         names (predictions, or not `in_order`: by file). No record counts twice. With `columns`
         these alone and the record's name, which of many records takes a fraction of the time."""
-        return self._of_table(
-            table,
-            lambda files, deadline: files.read(names, deadline, columns, in_order=in_order),
-        )
+        return self._of_table(table, lambda files: files.read(names, columns, in_order=in_order))
 
     def contents(self, table: str) -> Contents:
         """The files of a table: for those who work on files, not on records."""
-        return self._of_table(table, lambda files, deadline: files.contents(deadline))
+        return self._of_table(table, lambda files: files.contents())
 
     def pack_ids(self, table: str, contents: Contents) -> dict[str, frozenset[str]]:
         """The identifiers in each pack, by its path; none for an unreadable one. Raises
         FileNotFoundError when a pack is gone."""
-        return self._of_table(table, lambda files, deadline: files.pack_ids(contents, deadline))
+        return self._of_table(table, lambda files: files.pack_ids(contents))
 
     # -- other files
 

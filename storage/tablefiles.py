@@ -25,6 +25,7 @@ _PART = 256  # single files
 _PACKS_AT_ONCE = 4  # each takes its bytes beside its rows
 
 Columns = Collection[str] | None  # None: all
+PackIds = dict[tuple[str, int], frozenset[str]]  # by pack and its size
 T = TypeVar("T")
 
 
@@ -111,9 +112,10 @@ class Gathered:
 class TableFiles:
     """Raises FileNotFoundError, NotARecordError, and OSError when the deadline is over."""
 
-    def __init__(self, files: Files, table: str) -> None:
-        self._files, self._table = files, table
-        self._ids: dict[tuple[str, int], frozenset[str]] = {}  # by pack and its size
+    def __init__(self, files: Files, table: str, deadline: Deadline, pack_ids: PackIds) -> None:
+        """One operation's look at them; `pack_ids` is kept from one to the next."""
+        self._files, self._table, self._persist = files, table, deadline.persist
+        self._ids = pack_ids
 
     def _until_still(self, look: Callable[[], T]) -> T:
         """Looks again: a file that was listed and is gone is in a pack that a new listing shows."""
@@ -126,23 +128,23 @@ class TableFiles:
 
     # -- what there is
 
-    def contents(self, deadline: Deadline) -> Contents:
+    def contents(self) -> Contents:
         named = {
             name: info
-            for info in deadline.persist(lambda: self._files.list(self._table))
+            for info in self._persist(lambda: self._files.list(self._table))
             if (name := record_name(info.name)) is not None
         }
         others = {name: info for name, info in named.items() if info.size == NOT_A_FILE}
         singles = {name: named[name] for name in named.keys() - others} if others else named
-        return Contents(singles, self._packs(deadline), others)
+        return Contents(singles, self._packs(), others)
 
-    def _packs(self, deadline: Deadline) -> dict[str, FileInfo]:
+    def _packs(self) -> dict[str, FileInfo]:
         """A listing is not one moment: it may miss a new pack and an old one that is in it. A pack
         is not merged again at once, so one that was missed is in the next listing."""
         folder = f"{self._table}/{PACKS}"
 
         def listed() -> dict[str, FileInfo]:
-            found = deadline.persist(lambda: self._files.list(folder))
+            found = self._persist(lambda: self._files.list(folder))
             return {f"{folder}/{i.name}": i for i in sorted(found) if record_name(i.name)}
 
         before = listed()
@@ -153,20 +155,19 @@ class TableFiles:
             before = again
         return again
 
-    def pack_ids(self, contents: Contents, deadline: Deadline) -> dict[str, frozenset[str]]:
+    def pack_ids(self, contents: Contents) -> dict[str, frozenset[str]]:
         """The identifiers in each pack, none for an unreadable one."""
 
         def ids(item: tuple[str, FileInfo]) -> frozenset[str]:
             path, info = item
             known = self._ids.get((path, info.size))
-            return known if known is not None else deadline.persist(lambda: self._read_ids(path))
+            return known if known is not None else self._persist(lambda: self._read_ids(path))
 
         with ThreadPoolExecutor(THREADS) as pool:
             found = list(pool.map(ids, contents.packs.items()))
-        self._ids = {
-            (path, info.size): names
-            for (path, info), names in zip(contents.packs.items(), found, strict=True)
-        }
+        sizes = [(path, info.size) for path, info in contents.packs.items()]
+        self._ids.clear()
+        self._ids.update(zip(sizes, found, strict=True))
         return dict(zip(contents.packs, found, strict=True))
 
     def _read_ids(self, path: str) -> frozenset[str]:
@@ -175,23 +176,23 @@ class TableFiles:
         except NotARecordError:
             return frozenset()
 
-    def names(self, deadline: Deadline, *, finished: bool = False) -> set[str]:
+    def names(self, *, finished: bool = False) -> set[str]:
         def look() -> set[str]:
-            contents = self.contents(deadline)
-            packed = self._packed(contents, deadline)
+            contents = self.contents()
+            packed = self._packed(contents)
             singles = contents.singles.keys() - packed
             if not finished:
                 return packed | singles
             ends = self._ends(contents, singles)
             whole = {name for name, good in ends.items() if good}
             if None in ends.values():  # gone: into a pack that is there by now
-                packed |= self._packed(Contents({}, self._packs(deadline)), deadline)
+                packed |= self._packed(Contents({}, self._packs()))
             return packed | whole
 
         return self._until_still(look)
 
-    def _packed(self, contents: Contents, deadline: Deadline) -> set[str]:
-        return set().union(*self.pack_ids(contents, deadline).values())
+    def _packed(self, contents: Contents) -> set[str]:
+        return set().union(*self.pack_ids(contents).values())
 
     def _ends(self, contents: Contents, names: Iterable[str]) -> dict[str, bool | None]:
         """Whether a file is not empty and, where files can tear, ends as a Parquet file does; None
@@ -214,14 +215,14 @@ class TableFiles:
         except OSError:  # shorter than that, or not to be read
             return False
 
-    def has(self, name: str, deadline: Deadline) -> bool:
-        size = deadline.persist(lambda: self._files.size(self._path(name))) or 0
-        return size > 0 or bool(self._packs_with(name, deadline))
+    def has(self, name: str) -> bool:
+        size = self._persist(lambda: self._files.size(self._path(name))) or 0
+        return size > 0 or bool(self._packs_with(name))
 
-    def _packs_with(self, name: str, deadline: Deadline) -> list[str]:
+    def _packs_with(self, name: str) -> list[str]:
         def look() -> list[str]:
-            contents = Contents({}, self._packs(deadline))
-            return [p for p, ids in self.pack_ids(contents, deadline).items() if name in ids]
+            contents = Contents({}, self._packs())
+            return [p for p, ids in self.pack_ids(contents).items() if name in ids]
 
         return self._until_still(look)
 
@@ -230,23 +231,23 @@ class TableFiles:
 
     # -- rows
 
-    def record(self, name: str, deadline: Deadline) -> pa.Table:
+    def record(self, name: str) -> pa.Table:
         """One record's rows: of its single file, else of a pack."""
         try:
-            return self._one(name, deadline)
+            return self._one(name)
         except (FileNotFoundError, NotARecordError):
-            rows = self._until_still(lambda: self._from_packs(name, deadline))
+            rows = self._until_still(lambda: self._from_packs(name))
             if rows is None:
                 raise
             return rows
 
-    def _one(self, name: str, deadline: Deadline, columns: Columns = None) -> pa.Table:
-        content = deadline.persist(lambda: parquet.fetch(self._files, self._path(name)))
+    def _one(self, name: str, columns: Columns = None) -> pa.Table:
+        content = self._persist(lambda: parquet.fetch(self._files, self._path(name)))
         return parquet.decode_record(content, self._table, name, columns)
 
-    def _from_packs(self, name: str, deadline: Deadline) -> pa.Table | None:
-        for pack in self._packs_with(name, deadline):
-            found = deadline.persist(partial(self._pack_rows, pack, {name}))
+    def _from_packs(self, name: str) -> pa.Table | None:
+        for pack in self._packs_with(name):
+            found = self._persist(partial(self._pack_rows, pack, {name}))
             if isinstance(found, PackRows) and len(found.rows):
                 return found.rows
         return None
@@ -262,49 +263,46 @@ class TableFiles:
     def read(
         self,
         names: Iterable[str] | None,
-        deadline: Deadline,
         columns: Columns = None,
         *,
         in_order: bool = True,
     ) -> Listing:
         wanted = None if names is None else set(names)
         parts: list[_Part] = []  # what was read before a file was gone
-        gathered, packed = self._until_still(lambda: self._read(wanted, parts, deadline, columns))
+        gathered, packed = self._until_still(lambda: self._read(wanted, parts, columns))
         return gathered.listing(sort=packed and in_order)
 
     def _read(
-        self, wanted: set[str] | None, parts: list[_Part], deadline: Deadline, columns: Columns
+        self, wanted: set[str] | None, parts: list[_Part], columns: Columns
     ) -> tuple[Gathered, bool]:
         """The rows, and whether some are from packs: the others are in the order of the names."""
-        contents = self.contents(deadline)
+        contents = self.contents()
         gathered = Gathered(self._table, columns)
-        self._gather_packs(contents, wanted, gathered, deadline, columns)
+        self._gather_packs(contents, wanted, gathered, columns)
         asked = contents.singles.keys() if wanted is None else wanted & contents.singles.keys()
         left = sorted(asked - gathered.seen) if asked else []
         for name, info in contents.others.items():
             if wanted is None or name in wanted:
                 where = self._files.where(f"{self._table}/{info.name}")
                 gathered.add(Unreadable(where, f"{info.kind}, not a file"))
-        self._read_singles(left, parts, deadline, columns)
+        self._read_singles(left, parts, columns)
         for part in parts:
             for found in (part.listing.rows, *part.listing.unreadable):
                 gathered.add(found)
         if gone := set(left).difference(*(part.names for part in parts)):
             # into a pack that is there by now, or set aside
-            packs = Contents({}, self._packs(deadline))
-            self._gather_packs(packs, gone, gathered, deadline, columns)
+            packs = Contents({}, self._packs())
+            self._gather_packs(packs, gone, gathered, columns)
             contents.packs.update(packs.packs)
         return gathered, bool(contents.packs)
 
-    def _read_singles(
-        self, names: list[str], parts: list[_Part], deadline: Deadline, columns: Columns
-    ) -> None:
+    def _read_singles(self, names: list[str], parts: list[_Part], columns: Columns) -> None:
         """In parts of one table each: a table of one row takes a hundred times its values."""
         missing = sorted(set(names).difference(*(part.names for part in parts)))
         with ThreadPoolExecutor(THREADS) as pool:
             for start in range(0, len(missing), _PART):
                 part = missing[start : start + _PART]
-                found = pool.map(lambda name: self._single(name, deadline, columns), part)
+                found = pool.map(lambda name: self._single(name, columns), part)
                 there = {n: f for n, f in zip(part, found, strict=True) if f is not None}
                 together = Gathered(self._table, columns)
                 for one in there.values():
@@ -319,13 +317,12 @@ class TableFiles:
         contents: Contents,
         wanted: set[str] | None,
         gathered: Gathered,
-        deadline: Deadline,
         columns: Columns,
     ) -> None:
         def read(path: str) -> PackRows | NotARecordError:
-            return deadline.persist(lambda: self._pack_rows(path, chosen[path], columns))
+            return self._persist(lambda: self._pack_rows(path, chosen[path], columns))
 
-        chosen = self._chosen(contents, wanted, deadline)
+        chosen = self._chosen(contents, wanted)
         with ThreadPoolExecutor(_PACKS_AT_ONCE) as pool:
             for path, found in zip(chosen, pool.map(read, chosen), strict=True):
                 problem = str(found) if isinstance(found, NotARecordError) else found.problem
@@ -334,21 +331,17 @@ class TableFiles:
                 if isinstance(found, PackRows):
                     gathered.add(found.rows)
 
-    def _chosen(
-        self, contents: Contents, wanted: set[str] | None, deadline: Deadline
-    ) -> dict[str, set[str] | None]:
+    def _chosen(self, contents: Contents, wanted: set[str] | None) -> dict[str, set[str] | None]:
         """The packs to read, with the records to take of each: None for all."""
         if wanted is None:
             return dict.fromkeys(contents.packs)
-        ids = self.pack_ids(contents, deadline)
+        ids = self.pack_ids(contents)
         return {path: wanted & own for path, own in ids.items() if wanted & own}
 
-    def _single(
-        self, name: str, deadline: Deadline, columns: Columns
-    ) -> pa.Table | Unreadable | None:
+    def _single(self, name: str, columns: Columns) -> pa.Table | Unreadable | None:
         """The file's rows, or why there are none; None where the file is gone."""
         try:
-            return self._one(name, deadline, columns)
+            return self._one(name, columns)
         except FileNotFoundError:
             return None
         except UnreachableError:

@@ -64,7 +64,7 @@ def into(buffer: torch.Tensor, array: np.ndarray) -> None:
 
 
 def _ready(array: np.ndarray, device: torch.device) -> torch.Tensor:
-    """What is not pinned CUDA copies only when it is done with all before it."""
+    """Pinned: CUDA copies other memory only when it is done with all before it."""
     tensor = torch.from_numpy(np.ascontiguousarray(array))
     return tensor.pin_memory() if device.type == "cuda" else tensor
 

@@ -165,7 +165,7 @@ class _Run:
         return (GraphPass if used == GRAPHS else EagerPass)(self.model, setting)
 
     def epoch(self) -> dict[str, np.ndarray]:
-        """What is left of the epoch under way, then its evaluation: the logits."""
+        """Finish the epoch under way and evaluate it: the logits."""
         mean = self._train()
         begun = time.perf_counter()
         logits = {

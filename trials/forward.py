@@ -61,8 +61,8 @@ def forward(
 
 
 def compute_used(model: Any, compute: Compute, device: torch.device) -> str:
-    """What a record says: not every family has a forward pass without padding, and a GPU waits for
-    launches rather than for padding."""
+    """The way that is taken, as a record names it: not every family has a forward pass without
+    padding, and a GPU waits for launches rather than for padding."""
     if compute == "reference":
         return PADDED
     found = forward_pass_of(model)

@@ -51,7 +51,6 @@ def load_encoder(
     revision: str | None = None,
     local_files_only: bool = False,
     id2label: Mapping[int, str] | None = None,
-    attn_implementation: str | None = None,
 ) -> LoadedEncoder:
     """Load a checkpoint with a head for the task; `initialise_head` then gives the head its values.
 
@@ -76,7 +75,6 @@ def load_encoder(
             dtype=torch.float32,
             use_safetensors=True,
             trust_remote_code=False,
-            attn_implementation=attn_implementation,
             ignore_mismatched_sizes=True,  # a head for other labels; the encoder is checked below
             output_loading_info=True,
             **source,

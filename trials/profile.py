@@ -38,7 +38,7 @@ from lp_sweep.trials.keep import Keeper, needed_network
 from lp_sweep.trials.measures.devstates import Keep
 from lp_sweep.trials.measures.pairs import RULE, Rule
 from lp_sweep.trials.measures.registry import MEASURES, Found, Subject
-from lp_sweep.trials.measures.speed import Load, Timing, compare_networks
+from lp_sweep.trials.measures.speed import Load, compare_networks
 from lp_sweep.trials.modelfiles import go_offline, longest_row
 from lp_sweep.trials.procedures import full_layers
 from lp_sweep.trials.provenance import now, where
@@ -67,9 +67,7 @@ def make_subject(
     device: torch.device,
     halvings: int,
     other: Callable[[], PreTrainedModel],
-    *,
-    keep: Keep | None = None,
-    keep_other: Keep | None = None,
+    **keeps: Keep | None,
 ) -> Subject:
     return Subject(
         model=inputs.model.to(device),
@@ -78,8 +76,7 @@ def make_subject(
         device=device,
         halvings=halvings,
         other=other,
-        keep=keep,
-        keep_other=keep_other,
+        **keeps,
     )
 
 
@@ -102,17 +99,11 @@ def profile_row(
 ) -> dict[str, Any]:
     """A row of PROFILES, but for its identifier where that is not the job's, and its seconds."""
     return {
-        "profile_id": job.id,
-        "measure": spec.measure,
-        "identity_version": IDENTITY_VERSION,
-        "spec": canonical_json(spec),
+        **_facts(job, spec.measure, spec, device, started_at),
         "trial_id": spec.trial or None,
         "against": spec.against or None,
         "seed": job.trial.seed if spec.trial else spec.seed,
         "kept_layers": list(original_layers(subject.model.config)),
-        "model": job.model.name,
-        "model_fingerprint": spec.model_fingerprint,
-        "depth": job.model.depth,
         "task": job.task.name,
         "data_fingerprint": spec.data_fingerprint,
         "max_length": spec.max_length,
@@ -120,6 +111,25 @@ def profile_row(
         "layers": [{"layer": layer, "value": value} for layer, value in found.layers],
         "values": [item._asdict() for item in found.values],
         "dev_examples": len(subject.dev),
+    }
+
+
+def _facts(
+    job: Job,
+    measure: str,
+    spec: ProfileSpec | SpeedSpec,
+    device: torch.device,
+    started_at: datetime,
+) -> dict[str, Any]:
+    """The columns that every measurement has."""
+    return {
+        "profile_id": job.id,
+        "measure": measure,
+        "identity_version": IDENTITY_VERSION,
+        "spec": canonical_json(spec),
+        "model": job.model.name,
+        "model_fingerprint": spec.model_fingerprint,
+        "depth": job.model.depth,
         **where(device, started_at),
     }
 
@@ -143,11 +153,17 @@ def run_speed(job: Job, rule: Rule = RULE) -> dict[str, Any]:
         bystanders = Bystanders()
         timings = compare_networks(full, pruned.to(device), load, rule)
         row = {
-            **_row(job, spec, device, started_at),
+            **_facts(job, SPEED, spec, device, started_at),
+            "kept_layers": list(spec.kept_layers),
+            "removed_feed_forwards": list(spec.removed_feed_forwards),
+            "second_norm": spec.second_norm,
+            "max_length": spec.length,
             "precision_used": precision,
             "params_total": parameter_counts(pruned).total,
             "params_full": parameter_counts(full).total,
-            "timings": [_timing(timing) for timing in timings],
+            "timings": [
+                {"quantity": t.quantity, "batch": t.batch, **asdict(t.comparison)} for t in timings
+            ],
             "others_busy_cores": bystanders.busy_cores(),
         }
         return {"record": row | {"seconds_total": time.perf_counter() - begun}}
@@ -187,32 +203,6 @@ def _check_length(job: Job, spec: SpeedSpec, model: PreTrainedModel) -> None:
             f"speeds use rows of {spec.length} tokens, but model {job.model.name!r} takes at most "
             f"{positions}. Set measure.speed_length to {positions} or less."
         )
-
-
-def _row(job: Job, spec: SpeedSpec, device: torch.device, started_at: datetime) -> dict[str, Any]:
-    """The facts that need no timing."""
-    return {
-        "profile_id": job.id,
-        "measure": SPEED,
-        "identity_version": IDENTITY_VERSION,
-        "spec": canonical_json(spec),
-        "kept_layers": list(spec.kept_layers),
-        "removed_feed_forwards": list(spec.removed_feed_forwards),
-        "second_norm": spec.second_norm,
-        "model": job.model.name,
-        "model_fingerprint": spec.model_fingerprint,
-        "depth": job.model.depth,
-        "max_length": spec.length,
-        **where(device, started_at),
-    }
-
-
-def _timing(timing: Timing) -> dict[str, Any]:
-    return {
-        "quantity": timing.quantity,
-        "batch": timing.batch,
-        **asdict(timing.comparison),
-    }
 
 
 _STAT = Path("/proc/stat")
@@ -319,7 +309,7 @@ class Afterwards:
     def _other(
         self, spec: ProfileSpec, inputs: Inputs, device: torch.device
     ) -> Iterator[PreTrainedModel]:
-        """What the network is compared with: that of another trial, else the pre-trained one."""
+        """The network to compare with: that of another trial, else the pre-trained one."""
         if not MEASURES[spec.measure].compares:
             yield inputs.model
             return

@@ -59,7 +59,6 @@ def load_pruned(
     revision: str | None = None,
     local_files_only: bool = False,
     id2label: Mapping[int, str] | None = None,
-    attn_implementation: str | None = None,
     from_here: bool = False,
 ) -> PreTrainedModel:
     """A sequence classifier in float32 on the CPU, in eval mode, of the layers asked for.
@@ -78,14 +77,13 @@ def load_pruned(
         revision=revision,
         local_files_only=local_files_only,
         id2label=id2label,
-        attn_implementation=attn_implementation,
     )
     return finish(loaded, kept_layers, seed)
 
 
 def load_original(path: str | Path, **options: Any) -> LoadedEncoder:
-    """What a sweep starts from: as `load_encoder` gives it, but counted from here, and with a head
-    that is all to be drawn."""
+    """The start of a sweep: as `load_encoder` gives it, but counted from here, and with a head that
+    is all to be drawn."""
     loaded = load_encoder(path, **options)
     count_from_here(loaded.model.config)
     return loaded._replace(fresh=loaded.fresh | trained_head(loaded.model))

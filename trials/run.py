@@ -190,8 +190,8 @@ def _publish(
 
 
 def _finished(job: Job, outbox: Outbox, keeper: Keeper, record: dict[str, Any]) -> dict[str, Any]:
-    """What is told of a record, and what it makes superfluous goes: also what a worker left that
-    was lost right after its record."""
+    """Report a record, and delete what it makes superfluous: also what a worker left that was lost
+    right after its record."""
     told = {"id": job.id, "status": "done", "seconds": record["seconds_total"]}
     if job.kind == "trial":
         told |= {"last": record["last"], "metric": _metric(record)}

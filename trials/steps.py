@@ -72,7 +72,7 @@ class Setting:
 
     @property
     def epochs(self) -> int:
-        """Of all phases."""
+        """The sum over all phases."""
         return sum(phase.epochs for phase in self.course)
 
 
@@ -166,7 +166,7 @@ class EagerPass:
 def mean_loss(
     logits: torch.Tensor, target: torch.Tensor, definition: TaskDefinition
 ) -> torch.Tensor:
-    """Of (B, C) logits, in fp32."""
+    """Takes (B, C) logits; computes in fp32."""
     return kind_of(definition).mean_loss(logits.float(), target)
 
 

@@ -9,9 +9,7 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Protocol
-
-import torch
+from typing import TYPE_CHECKING, Any
 
 from lp_sweep.storage.identity import IDENTITY_VERSION, canonical_json
 from lp_sweep.storage.specs import TrialSpec
@@ -35,13 +33,8 @@ from lp_sweep.trials.provenance import now, where
 from lp_sweep.trials.prune import parameter_counts
 from lp_sweep.trials.steps import Setting
 
-
-class AfterTraining(Protocol):
-    """What is done with a trained network before it is let go: see `trials.afterwards`."""
-
-    def __call__(self, inputs: Inputs, record: dict[str, Any], device: torch.device) -> None: ...
-
-    def measure(self, inputs: Inputs, device: torch.device) -> None: ...
+if TYPE_CHECKING:
+    from lp_sweep.trials.profile import Afterwards
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,7 +43,7 @@ class Try:
 
     halvings: int = 0  # of the micro-batch, since the whole batch found no memory
     saver: Saver = field(default_factory=NoSaver)
-    afterwards: AfterTraining | None = None
+    afterwards: Afterwards | None = None  # what is done with a trained network before it goes
     start: Path | None = None  # the folder of the network that stage one trained
 
 
@@ -104,7 +97,7 @@ def _run_trial(job: Job, spec: TrialSpec, batches: BatchSizes, attempt: Try) -> 
 
 
 def measure_trained(job: Job, attempt: Try, folder: Path) -> None:
-    """What is wanted beside a trial's record, of its trained network in `folder`."""
+    """Measure the trained network in `folder`, of a trial that has its record."""
     spec = job.trial
     batches = BatchSizes.halved(spec.recipe.batch_size, attempt.halvings)
     with reproducible(job.place.threads), memory_errors(batches.training):

@@ -188,7 +188,7 @@ def _change(ours: Ours, number: Number) -> Measured:
 
 
 def _of_change(ours: Ours, number: Number, k: int | None, task: str, n: int) -> Evidence | None:
-    """Of a mean over `n` seeds of a network's score minus that of all layers. Of each side both
+    """For a mean over `n` seeds of a network's score minus that of all layers. Each side has both
     networks: the paper's are taken to score like ours."""
     rows = 0.0
     for depth in (0, k):
@@ -279,7 +279,7 @@ class Stand(NamedTuple):
 
 
 def stands(found: Iterable[tuple[str, int]], names: Mapping[str, str]) -> Stand:
-    """Of the store's models, with their depths, those that the paper has.
+    """Pick the store's models, with their depths, that the paper has.
 
     A name is the last part of a path or hub id. What `names` maps counts before what is found by
     name, and an exact name before SECOND_CHOICE: cased and uncased are never pooled. Raises

@@ -307,12 +307,6 @@ _LISTS = {
         FROM (SELECT unnest(map_entries(versions)) AS entry FROM trials)
         WHERE entry.key IN {PUBLISHED_VERSIONS} GROUP BY ALL ORDER BY ALL""",
 }
-_TITLES = {
-    "models": "Models",
-    "data": "Data",
-    "machines": "Machines",
-    "versions": "Versions",
-}
 
 
 def origin(catalog: Catalog, store: Store) -> Origin:
@@ -359,7 +353,7 @@ def _listing(catalog: Catalog, name: str) -> Sheet | None:
     if not found.num_rows:
         return None
     columns = {column: _shown(column) for column in found.column_names}
-    table = listing(_TITLES[name], found, columns)
+    table = listing(name.capitalize(), found, columns)
     return Sheet(name, table, "", name != "versions")
 
 

@@ -29,7 +29,7 @@ class Patterns(NamedTuple):
 
 
 def patterns_of(metric: str, labels: Array, predicted: Array) -> Patterns:
-    """Of (examples,) labels and (examples, networks) predictions. Correlations merge nothing."""
+    """Takes (examples,) labels and (examples, networks) predictions. Correlations merge nothing."""
     if metric in ("pearson", "spearman"):
         return Patterns(labels, predicted, np.ones(len(labels), np.int64))
     if metric == "accuracy":  # right or wrong is all that counts: fewer patterns
@@ -131,8 +131,7 @@ def _mcc(weights: Array, labels: Array, predicted: Array) -> Array:
 def _pearson(weights: Array, labels: Array, predicted: Array) -> Array:
     x, y = predicted - predicted.mean(axis=0), (labels - labels.mean())[:, None]
     n = weights.sum(axis=1, keepdims=True)
-    sums = _Sums(weights @ x, weights @ y, weights @ x**2, weights @ y**2, weights @ (x * y))
-    return _correlation(n, sums)
+    return _correlation(n, *(weights @ part for part in (x, y, x**2, y**2, x * y)))
 
 
 def _spearman(weights: Array, labels: Array, predicted: Array) -> Array:
@@ -144,9 +143,7 @@ def _spearman(weights: Array, labels: Array, predicted: Array) -> Array:
     for network in range(predicted.shape[1]):
         x = _ranks(weights, predicted[:, network]) - middle
         parts = (x, y, x**2, y**2, x * y)
-        columns.append(
-            _correlation(n, _Sums(*((weights * p).sum(1, keepdims=True) for p in parts)))
-        )
+        columns.append(_correlation(n, *((weights * p).sum(1, keepdims=True) for p in parts)))
     return np.concatenate(columns, axis=1)
 
 
@@ -161,20 +158,13 @@ def _ranks(weights: Array, values: Array) -> Array:
     return ranks
 
 
-class _Sums(NamedTuple):
-    x: Array
-    y: Array
-    xx: Array
-    yy: Array
-    xy: Array
-
-
-def _correlation(n: Array, sums: _Sums) -> Array:
-    """0 where either side is constant, as in `trials.metrics`."""
-    spread_x, spread_y = sums.xx - sums.x**2 / n, sums.yy - sums.y**2 / n
-    varies = (spread_x > _NO_SPREAD * sums.xx) & (spread_y > _NO_SPREAD * sums.yy)
+def _correlation(n: Array, x: Array, y: Array, xx: Array, yy: Array, xy: Array) -> Array:
+    """From the number of examples and the sums over them; 0 where either side is constant, as in
+    `trials.metrics`."""
+    spread_x, spread_y = xx - x**2 / n, yy - y**2 / n
+    varies = (spread_x > _NO_SPREAD * xx) & (spread_y > _NO_SPREAD * yy)
     scale = np.sqrt(np.where(varies, spread_x * spread_y, 1))
-    return np.where(varies, (sums.xy - sums.x * sums.y / n) / scale, 0.0)
+    return np.where(varies, (xy - x * y / n) / scale, 0.0)
 
 
 METRICS: dict[str, Callable[[Array, Array, Array], Array]] = {

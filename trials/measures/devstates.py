@@ -71,7 +71,7 @@ class DevStates:
         return self._bytes(self.rows + self.padded_tokens) <= MAX_BYTES
 
     def _bytes(self, tokens: int) -> int:
-        """Of their states in float32. What a layer receives is mostly what the last one gave."""
+        """Size of their states in float32. A layer mostly receives what the last one gave."""
         states = 1 + len(original_layers(self.model.config))
         return tokens * states * int(self.model.config.hidden_size) * 4
 

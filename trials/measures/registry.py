@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import combinations
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import numpy as np
@@ -106,14 +107,12 @@ class Subject:
 def _contribution(subject: Subject, spec: ProfileSpec) -> Found:
     from lp_sweep.trials.measures.influence import contribution_profile
 
-    del spec
     return _by_layer(subject, contribution_profile(subject.states().sentence()))
 
 
 def _block_influence(subject: Subject, spec: ProfileSpec) -> Found:
     from lp_sweep.trials.measures.influence import block_influence
 
-    del spec
     return _by_layer(subject, block_influence(subject.states().cosines()))
 
 
@@ -125,18 +124,13 @@ def _angular(subject: Subject, spec: ProfileSpec) -> Found:
     """From `layer` to `other`, both in: how far the sentence token turns."""
     from lp_sweep.trials.measures.influence import angular_distances
 
-    del spec
     distances = angular_distances(subject.states().sentence())
     numbers = _states(subject.model)
-    states = range(len(numbers))
+    pairs = combinations(range(len(numbers)), 2)
     return Found(
         values=[
-            NamedValue(
-                "angular", numbers[before + 1], numbers[after], float(distances[before, after])
-            )
-            for before in states
-            for after in states
-            if before < after
+            NamedValue("angular", numbers[i + 1], numbers[j], float(distances[i, j]))
+            for i, j in pairs
         ]
     )
 
@@ -189,7 +183,6 @@ def _probes(subject: Subject, spec: ProfileSpec) -> Found:
 def _similarity(subject: Subject, spec: ProfileSpec) -> Found:
     from lp_sweep.trials.measures.influence import similarity_profile
 
-    del spec
     kept = _original(subject.model.config)
     rows = similarity_profile(subject.other_states().whole(), subject.states().whole(), kept)
     return Found(
@@ -205,7 +198,6 @@ def _cka(subject: Subject, spec: ProfileSpec) -> Found:
     """`layer` of this network with `other` of the one that it is compared with."""
     from lp_sweep.trials.measures.cka import network_cka
 
-    del spec
     other = subject.other()
     here, there = _states(subject.model), _states(other)
     values = []
@@ -233,14 +225,6 @@ def _number(value: float) -> float | None:
     return float(value) if np.isfinite(value) else None
 
 
-def _nothing_more(recipe: Recipe, rows: int) -> dict[str, Any]:
-    return {}
-
-
-def _train_rows(recipe: Recipe, rows: int) -> dict[str, Any]:
-    return {"limit_train": recipe.limit_train, "rows": rows}
-
-
 def _own_training(recipe: Recipe, rows: int) -> dict[str, Any]:
     """Sees no dev row."""
     own = replace(recipe, limit_dev=None)
@@ -263,7 +247,7 @@ class Measurement:
     run: Callable[[Subject, ProfileSpec], Found]
     help: str
     networks: tuple[Literal["pretrained", "full", "pruned"], ...] = ()
-    needs: Callable[[Recipe, int], dict[str, Any]] = _nothing_more
+    needs: Callable[[Recipe, int], dict[str, Any]] = lambda recipe, rows: {}
     compares: bool = False
     to_full: bool = False
     blocks: bool = False
@@ -293,7 +277,7 @@ MEASURES: dict[str, Measurement] = {
         run=_probes,
         help="a linear classifier on each layer's sentence token",
         networks=("pretrained", "full", "pruned"),
-        needs=_train_rows,
+        needs=lambda recipe, rows: {"limit_train": recipe.limit_train, "rows": rows},
     ),
     "similarity": Measurement(
         run=_similarity,

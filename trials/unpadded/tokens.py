@@ -93,8 +93,8 @@ def even_length(longest: int) -> int:
 
 
 def even_tokens(ids: torch.Tensor, types: torch.Tensor | None, lengths: torch.Tensor) -> RealTokens:
-    """Of (B, T) token ids, and types, that are all on one device; the first `lengths` (B,) of each
-    row are its own. Made without a question to the device."""
+    """From (B, T) token ids, and types, all on one device; the first `lengths` (B,) of each row are
+    its own. Made without a question to the device."""
     rows, longest = ids.shape
     column = torch.arange(longest, device=ids.device)
     begins = torch.arange(rows, device=ids.device)
