@@ -20,10 +20,11 @@ from tests.support.program import sweep
 BRACKETS = "./a[b]"  # a name that is a pattern, too
 
 
-@pytest.fixture
-def world(tmp_path: Path) -> Path:
+@pytest.fixture(scope="module")
+def world(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Two models, three strategies, one of them drawn twice."""
-    fake = FakeSweep(tmp_path / "store")
+    folder = tmp_path_factory.mktemp("world")
+    fake = FakeSweep(folder / "store")
     for model in ("bert", BRACKETS):
         network(fake, right(90), k=0, model=model)
         network(fake, right(80), k=2, model=model)
@@ -32,7 +33,7 @@ def world(tmp_path: Path) -> Path:
             axes: dict[str, Any] = {"strategy": f"random {draw}", "dropped": dropped}
             network(fake, right(60 + draw), k=2, model=model, **axes)
     fake.publish()
-    return tmp_path
+    return folder
 
 
 OF_CELLS = [name for name in TABLES if name != "setups"]
