@@ -106,13 +106,17 @@ def in_short(answer: Answer, *, name_model: bool) -> list[str]:
         return [f"{name}: no answer yet. {choice.untaught}", f"  {answer.said}"]
     if not choice.kept:
         return [f"{name}: no answer yet: {choice.doubt}"]
-    needed = f"needs {choice.layers} of {answer.depth} layers to lose at most {choice.loss}"
-    doubt = f"; {choice.doubt}" if choice.doubt else ""
+    if choice.layers == str(answer.depth):
+        needed = f"keep all {answer.depth} layers: nothing smaller that was tried loses at most "
+        needed += choice.loss
+    else:
+        needed = f"needs {choice.layers} of {answer.depth} layers to lose at most {choice.loss}"
+        needed += f" ({'; '.join(filter(None, (choice.network, choice.doubt)))})"
     sure = facts.get("90%", "none")
     details = [facts["score"], "" if sure.startswith("none") else f"90% sure of {sure}"]
     details += [facts.get("size", ""), facts.get("inference", "").replace(NOT_MEASURED, "")]
     return [
-        f"{name}: {needed} ({choice.network}{doubt})",
+        f"{name}: {needed}",
         f"  {'; '.join(detail for detail in details if detail)}",
     ]
 

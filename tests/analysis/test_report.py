@@ -370,6 +370,7 @@ def test_the_answer_in_short(tmp_path: Path, store: Store) -> None:
     lines = answer_lines(fake.publish(), "demo", 2.0)
     assert "a: needs 10 of 12 layers to lose at most 2 points (top K=2)" in lines
     assert "  89.50 (−0.50), one seed" in "\n".join(lines)
+    assert answer_lines(fake.store, "demo", 0.1)[0].startswith("a: keep all 12 layers: nothing")
     assert [line[:18] for line in lines if "no answer yet" in line] == [
         "b: no answer yet. ",
         "c: no answer yet: ",
