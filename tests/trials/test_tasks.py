@@ -77,7 +77,7 @@ def test_glue_folder_that_lacks_the_task_is_an_error_not_the_hub(tmp_path: Path)
     (tmp_path / "mnli").mkdir()
     (tmp_path / "mnli/train.parquet").touch()
     (tmp_path / "mnli/validation_matched.parquet").touch()
-    with pytest.raises(MissingInputError, match=r"validation_mismatched\.parquet.*name none"):
+    with pytest.raises(MissingInputError, match=r"validation_mismatched\.parquet.*nyu-mll/glue"):
         glue_source("mnli", tmp_path)
     (tmp_path / "mnli/validation_mismatched.parquet").touch()
     assert glue_source("mnli", tmp_path).dataset is None
