@@ -136,7 +136,7 @@ class Results:
         where model or data are one's own. Raises SpecError where the smallest is not known yet,
         ExportError where the folder does not answer as the record says."""
         from lp_sweep.orchestrator.export.choice import Asked
-        from lp_sweep.orchestrator.export.options import ExportOptions
+        from lp_sweep.orchestrator.export.trialfolder import ExportOptions
         from lp_sweep.orchestrator.service.export import export_trial
 
         asked = ExportOptions(

@@ -118,19 +118,22 @@ class Overlap(NamedTuple):
 def overlap(task: LoadedTask) -> Overlap:
     """Texts are compared without the white space around them. Takes memory for the dev rows alone:
     the train rows go by."""
-    labels: dict[tuple[str, ...], set[float]] = {key: set() for key in _keys(*task.dev.values())}
-    for key, label in zip(_keys(task.train), task.train.labels.tolist(), strict=True):
+    labels: dict[tuple[str, ...], set[float]] = {
+        key: set() for key in text_keys(*task.dev.values())
+    }
+    for key, label in zip(text_keys(task.train), task.train.labels.tolist(), strict=True):
         if key in labels:
             labels[key].add(label)
     rows = relabelled = 0
     for split in task.dev.values():
-        for key, label in zip(_keys(split), split.labels.tolist(), strict=True):
+        for key, label in zip(text_keys(split), split.labels.tolist(), strict=True):
             rows += bool(labels[key])
             relabelled += bool(labels[key]) and label not in labels[key]
     return Overlap(rows, relabelled, sum(map(len, task.dev.values())))
 
 
-def _keys(*splits: Split) -> Iterator[tuple[str, ...]]:
+def text_keys(*splits: Split) -> Iterator[tuple[str, ...]]:
+    """The texts of each row, by which rows are called the same."""
     for split in splits:
         yield from zip(*(map(str.strip, texts) for texts in split.texts), strict=True)
 

@@ -28,7 +28,7 @@ class FeedForward:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Family:
-    """What a type of model needs beyond its structure; the defaults suit one that nobody listed.
+    """The needs of a type of model beyond its structure; the defaults suit one not listed.
 
     feed_forward: None where it can't be removed. unpadded: the forward pass over real tokens alone,
     by its name in `unpadded.families.PASSES`. after_attention: the child of a layer that returns

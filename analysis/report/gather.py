@@ -77,22 +77,29 @@ class Live(NamedTuple):
 
 
 _ANSWER = ("min-layers", "min-layers-interval", "speed", "tasks")  # tables that an answer reads
-_ANSWER_VIEWS = frozenset({"trials"}).union(*(TABLES[name].views for name in _ANSWER))
+_ANSWER_VIEWS = frozenset[str]().union(*(TABLES[name].views for name in _ANSWER))
 
 
 def gather_live(store: Store, sweep: str) -> Live:
     """The same answer as in a report of the sweep. Raises what `open_views` raises."""
     place = redact_text(store.location)
-    with open_views(store, sweep=sweep, only=_ANSWER_VIEWS | _CURVES) as catalog:
-        made = {name: TABLES[name](catalog) for name in _ANSWER}
+    with open_views(store, sweep=sweep, only=_ANSWER_VIEWS | _CURVES | {"trials"}) as catalog:
+        scores, found = _answered(catalog, store, sweep)
         drawing = FIGURES["score"](catalog)
         command = f"lp-sweep table tasks {_asked_for(place, sweep, None)}"
         return Live(
-            answers(made, catalog, place, name_sweep=True, places=_places(store, [sweep])),
+            found,
             [*mixed_notes(catalog, sweep=sweep), *unreadable_notes(catalog)],
             [drawing] if drawing else [],
-            Sheet("tasks", made["tasks"], command, False),
+            Sheet("tasks", scores, command, False),
         )
+
+
+def _answered(catalog: Catalog, store: Store, sweep: str) -> tuple[Table, list[Answer]]:
+    """The table of scores, and the answer of each task."""
+    made = {name: TABLES[name](catalog) for name in _ANSWER}
+    places, place = _places(store, [sweep]), redact_text(store.location)
+    return made["tasks"], answers(made, catalog, place, name_sweep=True, places=places)
 
 
 def answer_lines(store: Store, sweep: str, loss: float) -> list[str]:
@@ -100,8 +107,7 @@ def answer_lines(store: Store, sweep: str, loss: float) -> list[str]:
     commands for the report and for the first task's network. Raises what `open_views` raises."""
     place = redact_text(store.location)
     with open_views(store, sweep=sweep, deltas=[loss], only=_ANSWER_VIEWS) as catalog:
-        made = {name: TABLES[name](catalog) for name in _ANSWER}
-        found = answers(made, catalog, place, name_sweep=True, places=_places(store, [sweep]))
+        _, found = _answered(catalog, store, sweep)
     several = len({answer.model for answer in found}) > 1
     lines = [line for answer in found for line in in_short(answer, name_model=several)]
     exports = [choice.export for answer in found for choice in answer.choices if choice.export]

@@ -100,7 +100,7 @@ def export(
     Example: lp-sweep export --best --task rte --within 1 --out smaller
     """
     from lp_sweep.orchestrator.export.choice import Asked
-    from lp_sweep.orchestrator.export.options import ExportOptions
+    from lp_sweep.orchestrator.export.trialfolder import ExportOptions
     from lp_sweep.orchestrator.service.export import export_trial
 
     if best == (trial is not None):

@@ -5,8 +5,9 @@ from __future__ import annotations
 import datetime as dt
 import json
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
@@ -22,7 +23,6 @@ from lp_sweep.orchestrator.export.card import (
 )
 from lp_sweep.orchestrator.export.folder import ABOUT, staged
 from lp_sweep.orchestrator.export.network import Trained, check_same, from_store, trained_again
-from lp_sweep.orchestrator.export.options import ExportOptions
 from lp_sweep.orchestrator.export.places import (
     DevRows,
     Inputs,
@@ -38,6 +38,9 @@ from lp_sweep.storage.places import expanded
 from lp_sweep.storage.printable import metric_name
 from lp_sweep.storage.schema import PUBLISHED_VERSIONS
 from lp_sweep.storage.specs import TrialSpec
+
+if TYPE_CHECKING:
+    from lp_sweep.orchestrator.export.choice import Asked
 
 # of a record: nothing else leaves the store, and so no column that a later version adds
 _PUBLISHED = (
@@ -55,6 +58,28 @@ _PUBLISHED = (
     "seconds_train", "seconds_evaluate", "seconds_total", "train_examples_per_second",
     "dev_examples_per_second", "device_type", "device_name", "threads", "started_at", "ended_at",
 )  # fmt: skip
+
+
+@dataclass(frozen=True, kw_only=True)
+class ExportOptions:
+    """The options of an export. `trial`: an identifier or the beginning of one; else the `best`
+    network. `file`: the sweep file (default sweep.yaml, if it exists) that names your own models
+    and data."""
+
+    out: str | Path
+    trial: str | None = None
+    best: Asked | None = None
+    store: str | None = None
+    sweep: str | None = None
+    setup: int | None = None
+    file: str | None = None
+    data_dir: Path | None = None
+    manifest: Path | None = None
+    cache_dir: Path | None = None
+    offline: bool = False
+    force: bool = False  # an earlier export may go
+    accept_retrained: bool = False
+    onnx: bool = False
 
 
 class Wanted(NamedTuple):

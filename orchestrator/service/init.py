@@ -11,13 +11,12 @@ import math
 import os
 import re
 import shlex
-import tempfile
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from importlib.resources import files
 from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -27,9 +26,10 @@ from pyarrow import parquet as pq
 
 from lp_sweep.orchestrator.sweepfile.spec import SweepSpec
 from lp_sweep.storage.errors import MissingInputError, PreflightError, SpecError
+from lp_sweep.storage.files import arriving
 from lp_sweep.storage.printable import listed, shown
-from lp_sweep.storage.specs import TaskDefinition
-from lp_sweep.trials.datasource import LoadedTask, load_task
+from lp_sweep.storage.specs import TaskDefinition, TaskKind
+from lp_sweep.trials.datasource import LoadedTask, load_task, text_keys
 from lp_sweep.trials.readers import column_names, read_file, require_columns
 from lp_sweep.trials.tasks import TaskSource, file_format
 
@@ -44,8 +44,6 @@ BATCH = 16
 LENGTHS = (32, 64, 128, 256, 512)  # tokens
 TOKENS_A_WORD = 1.5
 _NO_NAME = re.compile(r"[^A-Za-z0-9._-]+")
-
-Kind = Literal["classification", "regression"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -87,8 +85,7 @@ def _with_rows(options: InitOptions, data: Path) -> Written:
     rows = _looked_at(options, data)
     made: dict[Path, bytes] = {}
     if options.dev is not None:
-        both = _load(options, rows.kind, rows.metric, data, options.dev)
-        sides = {"train": (data, rows.n), "dev": (options.dev, len(both.dev[both.main_split]))}
+        sides = {"train": (data, rows.n), "dev": (options.dev, rows.n_dev)}
     else:
         in_dev = split(rows.strata, rows.groups)
         if not 0 < in_dev.sum() < rows.n:
@@ -96,11 +93,13 @@ def _with_rows(options: InitOptions, data: Path) -> Written:
                 f"{data}: its rows can't be split: too few, or all of one group. Give the dev set "
                 "with --dev FILE."
             )
+        chosen = {"train": np.flatnonzero(~in_dev), "dev": np.flatnonzero(in_dev)}
         sides = {}
-        for side, chosen in (("train", ~in_dev), ("dev", in_dev)):
+        for (side, rows_of), part in zip(
+            chosen.items(), _parts(data, *chosen.values()), strict=True
+        ):
             path = options.file.parent / f"{data.stem}-{side}{_suffix(data)}"
-            made[path] = _part(data, np.flatnonzero(chosen))
-            sides[side] = (path, int(chosen.sum()))
+            made[path], sides[side] = part, (path, len(rows_of))
     made[options.file] = _sweep(options, rows, sides).encode()
     return _written(options, made, list(_notes(rows, sides["dev"][1])))
 
@@ -109,7 +108,8 @@ class Looked(NamedTuple):
     """A user's rows, seen once."""
 
     n: int
-    kind: Kind
+    n_dev: int  # of a dev set of one's own; else n
+    kind: TaskKind
     metric: str
     counts: dict[str, int]  # rows by class, the largest first; empty for numbers
     strata: Sequence[object]  # one for each row: its class, or its tenth of the numbers
@@ -138,24 +138,25 @@ def _looked_at(options: InitOptions, data: Path) -> Looked:
     )
     column = read_file(str(data), [options.label]).column(0)
     kind = _kind(column)
-    first = _load(options, kind, "pearson" if kind == "regression" else "accuracy", data, data)
-    train = first.train
-    keys = [tuple(map(str.strip, texts)) for texts in zip(*train.texts, strict=True)]
+    first = _load(options, kind, data, options.dev or data)
+    train, metric = first.train, first.definition.metric
+    keys = [*text_keys(train)]
     groups = _groups(keys, _group_column(options, data))
     if kind == "regression":
         counts: dict[str, int] = {}
         order = np.argsort(np.argsort(train.labels, kind="stable"), kind="stable")
         strata: list[object] = list((order * 10 // len(order)).tolist())
-        metric = "pearson"
     else:
         classes = [first.label_names[label] for label in train.labels.tolist()]
         counts, strata = dict(Counter(classes).most_common()), list(classes)
-        metric = "macro_f1" if max(counts.values()) > UNBALANCED * len(keys) else "accuracy"
+        if max(counts.values()) > UNBALANCED * len(keys):
+            metric = "macro_f1"
     words = np.quantile([sum(len(text.split()) for text in key) for key in keys], 0.99)
     wanted = TOKENS_A_WORD * float(words) + 3
     length = next((length for length in LENGTHS if length >= wanted), LENGTHS[-1])
     together = len(keys) - len(set(keys))
-    return Looked(len(keys), kind, metric, counts, strata, groups, together, length)
+    n_dev = len(first.dev[first.main_split])
+    return Looked(len(keys), n_dev, kind, metric, counts, strata, groups, together, length)
 
 
 def _which_columns(options: InitOptions, data: Path, names: Sequence[str]) -> str:
@@ -181,7 +182,7 @@ def _which_columns(options: InitOptions, data: Path, names: Sequence[str]) -> st
     )
 
 
-def _kind(column: pa.ChunkedArray) -> Kind:
+def _kind(column: pa.ChunkedArray) -> TaskKind:
     """Regression where the labels are numbers with more values than classes have."""
     values = set(column.to_pylist())
     try:
@@ -192,13 +193,13 @@ def _kind(column: pa.ChunkedArray) -> Kind:
     return "regression" if measured else "classification"
 
 
-def _load(options: InitOptions, kind: Kind, metric: str, train: Path, dev: Path) -> LoadedTask:
+def _load(options: InitOptions, kind: TaskKind, train: Path, dev: Path) -> LoadedTask:
     """Checks all that a run checks. Raises MissingInputError."""
     definition = TaskDefinition(
         text_columns=tuple(options.text),
         label_column=str(options.label),
         kind=kind,
-        metric=metric,
+        metric="pearson" if kind == "regression" else "accuracy",
     )
     return load_task(definition, TaskSource(files={"train": str(train), "dev": str(dev)}))
 
@@ -255,19 +256,20 @@ def _suffix(data: Path) -> str:
     return ".csv" if file_format(data) == "tsv" else data.suffix
 
 
-def _part(data: Path, rows: np.ndarray[Any, Any]) -> bytes:
-    """These rows of the file with all their columns; a TSV becomes a CSV."""
+def _parts(data: Path, *parts: np.ndarray[Any, Any]) -> Iterator[bytes]:
+    """A file for each part's rows, with all their columns; a TSV becomes a CSV."""
     kind = file_format(data)
     if kind == "jsonl":
         lines = [line for line in data.read_bytes().split(b"\n") if line.strip()]
-        return b"".join(lines[row].rstrip(b"\r") + b"\n" for row in rows)
-    table = read_file(str(data), column_names(str(data))).take(pa.array(rows))
-    sink = pa.BufferOutputStream()
-    if kind == "parquet":
-        pq.write_table(table, sink)
-    else:
-        csv.write_csv(table, sink)
-    return bytes(sink.getvalue().to_pybytes())
+        for rows in parts:
+            yield b"".join(lines[row].rstrip(b"\r") + b"\n" for row in rows)
+        return
+    table = read_file(str(data), column_names(str(data)))
+    write = pq.write_table if kind == "parquet" else csv.write_csv
+    for rows in parts:
+        sink = pa.BufferOutputStream()
+        write(table.take(pa.array(rows)), sink)
+        yield sink.getvalue().to_pybytes()
 
 
 def _notes(rows: Looked, n_dev: int) -> Iterator[str]:
@@ -359,7 +361,8 @@ def _written(options: InitOptions, made: dict[Path, bytes], notes: list[str]) ->
     schema = json.dumps(SweepSpec.model_json_schema(), indent=1).encode()
     try:
         for path, content in ((folder / SCHEMA, schema), *made.items()):
-            _replace(path, content)
+            with arriving(path) as new:
+                new.write_bytes(content)
     except (OSError, ValueError) as error:  # ValueError: a NUL in the name
         why = getattr(error, "strerror", None) or error
         raise SpecError(
@@ -376,10 +379,3 @@ def _differs(path: Path, content: bytes) -> bool:
         return os.path.lexists(path)
     except ValueError:  # a NUL in the name
         return False
-
-
-def _replace(path: Path, content: bytes) -> None:
-    with tempfile.TemporaryDirectory(dir=path.parent, prefix=".lp-sweep-") as folder:
-        new = Path(folder) / "new"
-        new.write_bytes(content)
-        new.replace(path)

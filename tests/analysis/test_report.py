@@ -86,7 +86,7 @@ def page_of(store: Store, sweep: str | None = None, within: tuple[float, ...] = 
 
 
 def gaps_of(store: Store) -> Gaps:
-    """What the page says is missing."""
+    """The gaps that the page names."""
     with open_views(store) as catalog:
         return gaps(catalog, store.location)
 

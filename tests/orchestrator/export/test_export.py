@@ -84,7 +84,7 @@ def world(made: World, monkeypatch: pytest.MonkeyPatch) -> World:
 
 @pytest.fixture(scope="module")
 def exported(made: World, tmp_path_factory: pytest.TempPathFactory) -> tuple[Exported, Path]:
-    """The kept network's folder, and what was told of it."""
+    """The kept network's folder, and the result of the export."""
     out = tmp_path_factory.mktemp("exported") / "out"
     with pytest.MonkeyPatch.context() as patch:
         in_this_process(patch)

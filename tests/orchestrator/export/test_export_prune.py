@@ -170,7 +170,7 @@ def test_a_layer_in_the_place_of_another_is_seen(
 
 @pytest.mark.usefixtures("here")
 def test_the_command(tmp_path: Path) -> None:
-    """Of a folder; `test_a_model_of_the_hub` goes the whole way, in real processes."""
+    """On a folder; `test_a_model_of_the_hub` goes the whole way, in real processes."""
     source = saved("bert", tmp_path / "model")
     (source / "README.md").write_text("---\nlicense: mit\n---\n# It\n", encoding="utf-8")
     arguments = ("./model", "--layers", "1,4", "--out", "out", "--offline", "--json")

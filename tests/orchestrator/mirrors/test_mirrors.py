@@ -1,4 +1,4 @@
-"""What mirrors copy from a store, tested with TensorBoard, which needs no package."""
+"""Mirrors copy the right values from a store: tested with TensorBoard, which needs no package."""
 
 from __future__ import annotations
 
