@@ -100,6 +100,26 @@ app.add_typer(jobcli.app)
 app.add_typer(clustercli.app, name="cluster")
 
 
+@app.command("help")
+def show_help(
+    ctx: typer.Context,
+    words: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="[command]...", help="A command, or `more` for all of them."),
+    ] = None,
+) -> None:
+    """Print the help of a command; with `more`, of all commands.
+
+    Example: lp-sweep help more
+    """
+    root = ctx.find_root()
+    if words == ["more"]:
+        assert isinstance(root.command, Root)
+        emit(root.command.everything(root))
+    else:
+        root.command.main([*(words or ()), "--help"], prog_name=root.info_name)
+
+
 @dataclass(frozen=True, kw_only=True)
 class _InitFlags:
     """The options of `init`: fields of `InitOptions`."""
@@ -131,7 +151,7 @@ def init(
     *,
     flags: _InitFlags,
 ) -> None:
-    """Write a sweep file that runs as it is, for GLUE or for your own rows.
+    """Write a sweep file that runs as it is, for GLUE or your own rows.
 
     Example: lp-sweep init --data reviews.csv --text text --label verdict
     """

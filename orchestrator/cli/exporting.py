@@ -13,6 +13,7 @@ import typer
 
 from lp_sweep.orchestrator.cli import completion
 from lp_sweep.orchestrator.cli.options import (
+    ADVANCED,
     CacheDirOption,
     InputFlags,
     JsonOption,
@@ -52,7 +53,9 @@ class _ExportFlags(InputFlags):
     accept_retrained: Annotated[
         bool,
         typer.Option(
-            "--accept-retrained", help="Accept a score that changed after training again."
+            "--accept-retrained",
+            help="Accept a score that changed after training again.",
+            rich_help_panel=ADVANCED,
         ),
     ] = False
     onnx: Annotated[bool, typer.Option("--onnx", help="Also write onnx/model.onnx.")] = False
@@ -95,7 +98,7 @@ def export(
     private: PrivateOption = False,
     as_json: JsonOption = False,
 ) -> None:
-    """Write a trained network as a folder for plain transformers, verified before it appears.
+    """Write a trained network as a verified folder for plain transformers.
 
     Example: lp-sweep export --best --task rte --within 1 --out smaller
     """

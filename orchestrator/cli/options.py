@@ -19,6 +19,8 @@ from lp_sweep.storage.errors import SpecError
 from lp_sweep.storage.places import BUILT_IN as BUILT_IN
 from lp_sweep.storage.places import DEFAULT_STORE as DEFAULT_STORE
 
+ADVANCED = "Advanced"  # the list, in a command's help, of options that few need
+
 
 class Format(StrEnum):
     """How a table is printed."""
@@ -78,16 +80,26 @@ InlineOption = Annotated[
 ]
 CacheDirOption = Annotated[
     Path | None,
-    typer.Option("--cache-dir", help="Folder on each node for cached tokens and unsent records."),
+    typer.Option(
+        "--cache-dir",
+        help="Folder on each node for cached tokens and unsent records.",
+        rich_help_panel=ADVANCED,
+    ),
 ]
 ClusterFileOption = Annotated[
     Path | None,
-    typer.Option("--cluster", help="Cluster file for `ray up`, with sizes and prices."),
+    typer.Option(
+        "--cluster",
+        help="Cluster file for `ray up`, with sizes and prices.",
+        rich_help_panel=ADVANCED,
+    ),
 ]
 ManifestOption = Annotated[
     Path | None,
     typer.Option(
-        "--manifest", help="File of pinned revisions. [sweep.manifest.json next to sweep.yaml]"
+        "--manifest",
+        help="File of pinned revisions. [sweep.manifest.json next to sweep.yaml]",
+        rich_help_panel=ADVANCED,
     ),
 ]
 FailFastOption = Annotated[
@@ -95,7 +107,12 @@ FailFastOption = Annotated[
 ]
 MaxFailuresOption = Annotated[
     int | None,
-    typer.Option("--max-failures", min=1, help="Start no more trials after N failures."),
+    typer.Option(
+        "--max-failures",
+        min=1,
+        help="Start no more trials after N failures.",
+        rich_help_panel=ADVANCED,
+    ),
 ]
 MaxHoursOption = Annotated[
     float | None,
@@ -107,19 +124,33 @@ MaxCostOption = Annotated[
         "--max-cost",
         min=0.0,
         help="Stop at this cost of the machines, at the cluster file's prices.",
+        rich_help_panel=ADVANCED,
     ),
 ]
 MirrorOption = Annotated[
     list[MirrorKind] | None,
-    typer.Option("--mirror", help="Also copy each finished trial there. May be repeated."),
+    typer.Option(
+        "--mirror",
+        help="Also copy each finished trial there. May be repeated.",
+        rich_help_panel=ADVANCED,
+    ),
 ]
 DetachOption = Annotated[
     bool,
-    typer.Option("--detach", help="Run as a job of the cluster, independent of this terminal."),
+    typer.Option(
+        "--detach",
+        help="Run as a job of the cluster, independent of this terminal.",
+        rich_help_panel=ADVANCED,
+    ),
 ]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 EventsOption = Annotated[
-    bool, typer.Option("--events", help="Print events as they happen, one JSON object per line.")
+    bool,
+    typer.Option(
+        "--events",
+        help="Print events as they happen, one JSON object per line.",
+        rich_help_panel=ADVANCED,
+    ),
 ]
 FormatOption = Annotated[Format, typer.Option("--format", "-f", help="Output format.")]
 SweepOption = Annotated[
@@ -136,6 +167,7 @@ SetupOption = Annotated[
         "--setup",
         min=1,
         help="Show an earlier recipe, data or model: its number in `table setups`.",
+        rich_help_panel=ADVANCED,
     ),
 ]
 TrialArgument = Annotated[

@@ -1,10 +1,12 @@
-"""Prints `lp-sweep --help`, and gives all commands variables of the environment, examples that can
-be copied from their help, and errors that suggest the nearest word."""
+"""Prints `lp-sweep --help` and `lp-sweep help more`, and gives all commands variables of the
+environment, a help with examples that can be copied, and errors that suggest the nearest word."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping
+from copy import copy
+from functools import partial
 from typing import Any, NamedTuple
 
 import typer
@@ -12,12 +14,19 @@ from typer.core import TyperGroup
 
 from lp_sweep.storage.printable import did_you_mean
 
+# what `--help` lists; `help more` has all
+FIRST = ("init", "plan", "run", "status", "table", "report", "export")
+ELSEWHERE = {
+    "lp-sweep help more": "every command, exit code and variable",
+    "lp-sweep help COMMAND": "the same as lp-sweep COMMAND --help",
+}
 SECTIONS = {
     "Train": ("init", "schema", "plan", "prefetch", "run", "resume", "retry"),
     "Ask": ("status", "dashboard", "table", "query", "paper", "report", "show", "logs", "cka"),
     "Take away": ("export", "prune"),
     "Keep a store": ("compact", "doctor", "migrate", "mirror"),
     "A cluster": ("cluster", "attach", "stop"),
+    "Help": ("help",),
 }
 EXIT_CODES = {
     "0": "complete",
@@ -55,7 +64,7 @@ _EXAMPLE = re.compile(r"^Example: ", re.MULTILINE)
 
 
 class Root(TyperGroup):
-    """`lp-sweep` itself. Lists its commands by what they are for."""
+    """`lp-sweep` itself. Lists the commands that everyone needs, or all by what they are for."""
 
     def __init__(self, **settings: Any) -> None:
         super().__init__(**settings)
@@ -63,20 +72,28 @@ class Root(TyperGroup):
         for command in _all_commands(self):
             # a form that is not wrapped: what is copied has to be one line
             command.help = _EXAMPLE.sub("\b\nExample:\n  ", command.help or "")
+            if not hasattr(command, "commands"):
+                command.format_options = partial(_format_options, command)
 
-    def format_commands(self, ctx: Any, formatter: Any) -> None:
-        named = {name for names in SECTIONS.values() for name in names}
-        others = tuple(name for name in self.commands if name not in named)
-        for title, names in {**SECTIONS, "More": others}.items():
-            rows = [row for name in names for row in _rows(name, self.commands.get(name))]
-            if rows:
-                with formatter.section(title):
-                    formatter.write_dl(rows)
+    def format_options(self, ctx: Any, formatter: Any) -> None:
+        rows = [row for name in FIRST for row in _rows(name, self.commands.get(name))]
+        own = [item for item in self.get_params(ctx) if not _of_completion(item)]
+        listed = {"Commands": rows, "More": ELSEWHERE.items(), "Options": _records(own, ctx)}
+        _write(formatter, listed)
 
-    def format_epilog(self, ctx: Any, formatter: Any) -> None:
-        for title, meanings in {"Exit codes": EXIT_CODES, "Environment": ENVIRONMENT}.items():
-            with formatter.section(title):
-                formatter.write_dl([*meanings.items()])
+    def everything(self, ctx: Any) -> str:
+        """What `--help` leaves out, too."""
+        formatter = ctx.make_formatter()
+        self.format_usage(ctx, formatter)
+        self.format_help_text(ctx, formatter)
+        by_use = {
+            title: [row for name in names for row in _rows(name, self.commands.get(name))]
+            for title, names in SECTIONS.items()
+        }
+        meanings = {"Exit codes": EXIT_CODES.items(), "Environment": ENVIRONMENT.items()}
+        options = {"Options": _records(self.get_params(ctx), ctx)}
+        _write(formatter, {**by_use, **options, **meanings})
+        return str(formatter.getvalue())
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
         """An unknown command that has a synonym here names it; the others' nearest typer finds."""
@@ -92,6 +109,34 @@ class Root(TyperGroup):
             said = error.message.removeprefix(_PYDANTICS)
             error.message = said + _meant(said)
             raise
+
+
+def _of_completion(parameter: Any) -> bool:
+    return str(parameter.name).endswith("_completion")
+
+
+def _format_options(command: Any, ctx: Any, formatter: Any) -> None:
+    """Arguments, options, and those that few need."""
+    panels: dict[str, list[Any]] = {"Arguments": [], "Options": []}
+    for parameter in command.get_params(ctx):
+        kind = f"{parameter.param_type_name.title()}s"
+        panels.setdefault(getattr(parameter, "rich_help_panel", None) or kind, []).append(parameter)
+    _write(formatter, {title: _records(items, ctx) for title, items in panels.items()})
+
+
+def _records(parameters: Iterable[Any], ctx: Any) -> list[tuple[str, str]]:
+    """Without the variables, which an error names and docs/environment.md explains."""
+    quiet = [copy(parameter) for parameter in parameters]
+    for parameter in quiet:
+        parameter.show_envvar = False
+    return [record for item in quiet if (record := item.get_help_record(ctx))]
+
+
+def _write(formatter: Any, lists: Mapping[str, Iterable[tuple[str, str]]]) -> None:
+    for title, rows in lists.items():
+        if rows:
+            with formatter.section(title):
+                formatter.write_dl([*rows])
 
 
 def _all_commands(command: Any) -> Iterator[Any]:
@@ -186,7 +231,7 @@ def variable_of(flag: str) -> str:
 
 
 def give_variables(root: Any) -> None:
-    """Gives each option its variable; help and errors then name it."""
+    """Gives each option its variable; errors then name it."""
     for option in options_of(root):
         if option.parameter.envvar is None and option.wanted:
             option.parameter.envvar = variable_of(option.flag)

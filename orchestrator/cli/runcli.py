@@ -60,20 +60,12 @@ def run(
     _start(flags, printing, file=file, overrides=overrides or ())
 
 
-@app.command()
-@spread
-def resume(
-    file: FileArgument = "sweep.yaml",
-    overrides: Overrides = None,
-    *,
-    flags: RunFlags,
-    printing: Printing,
-) -> None:
-    """Continue an interrupted sweep. The same as `run`, which always trains only what is missing.
-
-    Example: lp-sweep resume sweep.yaml
-    """
-    _start(flags, printing, file=file, overrides=overrides or ())
+# the name that some look for
+app.command(
+    "resume",
+    help="Continue an interrupted sweep: another name of `run`, which always trains only what is "
+    "missing.\n\nExample: lp-sweep resume sweep.yaml",
+)(run)
 
 
 @app.command()

@@ -40,7 +40,7 @@ def status(
         str | None, typer.Option("--every", help="With --watch: time between updates. [5s]")
     ] = None,
 ) -> None:
-    """Show the progress of each sweep in a store, and the runs that use it.
+    """Show the progress of the sweeps of a store, and who runs them.
 
     Example: lp-sweep status --store lp-sweep-store --watch
     """

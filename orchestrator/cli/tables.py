@@ -104,7 +104,7 @@ def table(
         typer.Option("--unit", help="min-layers: points, or percent of the full model's score."),
     ] = Unit.points,
 ) -> None:
-    """Print a table of results: layers needed, scores, changes, speed, intervals.
+    """Print a table of results: layers needed, scores, speed, intervals.
 
     Example: lp-sweep table min-layers --within 1,2,3 --strategy top --format markdown
     """
@@ -186,8 +186,7 @@ def report(
         str, typer.Option("--within", help="Allowed losses in points, comma-separated.")
     ] = "1,2,3",
 ) -> None:
-    """Write one HTML page with the answer, all tables and figures, missing cells and sources. It
-    loads nothing from a network.
+    """Write one HTML page: answer, tables, figures, missing cells. It loads nothing from a network.
 
     Example: lp-sweep report --out report.html --figures figures
     """

@@ -7,15 +7,12 @@ from importlib.metadata import version
 from pathlib import Path
 
 import pytest
-from typer.main import get_command
 
-from lp_sweep.orchestrator.cli.__main__ import app
 from lp_sweep.storage.store import Store
 from tests.support.fake_records import command_line_world
 from tests.support.program import process, sweep
 from tests.support.sweepfiles import DEMO, make_inputs
 
-COMMANDS = tuple(get_command(app).commands)  # type: ignore[attr-defined]
 CELL_KEYS = {
     "model", "strategy", "k", "threshold", "task", "seed", "procedure",
     "kept_layers", "dropped_layers", "trial_id", "state",
@@ -88,7 +85,6 @@ def test_a_sweep_file_in_another_folder(world: Path) -> None:
 def test_help_and_version(tmp_path: Path) -> None:
     shown = sweep("--help", cwd=tmp_path)
     assert shown.returncode == 0
-    assert all(f"  {name} " in shown.stdout for name in COMMANDS)
     told = sweep("--version", cwd=tmp_path)
     assert (told.returncode, told.stderr) == (0, "")
     assert told.stdout == f"lp-sweep {version('lp-sweep')}\n"

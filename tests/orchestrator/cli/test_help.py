@@ -1,5 +1,5 @@
-"""`--help` of every command, at 80 columns: a summary, an example that parses, and for
-each option its variable."""
+"""`--help` of every command, at 80 columns: a summary, an example that parses, short enough to be
+read; and for each option its variable."""
 
 from __future__ import annotations
 
@@ -17,6 +17,7 @@ from lp_sweep.orchestrator.cli.__main__ import app
 from lp_sweep.orchestrator.cli.root import (
     ENVIRONMENT,
     EXIT_CODES,
+    FIRST,
     SECTIONS,
     WITHOUT,
     Option,
@@ -65,23 +66,49 @@ def test_help_fits_a_terminal(tmp_path: Path, name: str) -> None:
     assert [line for line in shown.stdout.splitlines() if len(line) > 80] == []
     for example in examples(COMMANDS[name]) if name else ():
         assert f"\n  Example:\n    {example}\n" in shown.stdout
-    plain = " ".join(shown.stdout.split())
-    for option in OPTIONS:
-        if option.command == name and option.wanted:
-            variables = option.parameter.envvar
-            told = variables if isinstance(variables, str) else ", ".join(variables)
-            assert f"[env var: {told}" in plain
+    assert len(shown.stdout.splitlines()) < (50 if name else 40)
+    assert "env var" not in shown.stdout, "docs/environment.md has them"
+    told = re.findall(r"^  (?:-\w, )?(--[\w-]+)", shown.stdout, re.MULTILINE)
+    assert set(told) >= {option.flag for option in OPTIONS if option.command == name}
 
 
-def test_help_of_all_says_what_each_is_for(tmp_path: Path) -> None:
+def test_help_begins_with_what_everyone_needs(tmp_path: Path) -> None:
     shown = sweep("--help", cwd=tmp_path, env={"COLUMNS": "80"}).stdout
-    titles = [*SECTIONS, "Exit codes", "Environment"]
+    listed = shown.partition("Commands:")[2].partition("More:")[0]
+    assert tuple(re.findall(r"^  (\w+)", listed, re.MULTILINE)) == FIRST
+    assert "lp-sweep help more" in shown
+
+
+def test_help_more_says_what_each_is_for(tmp_path: Path) -> None:
+    shown = sweep("help", "more", cwd=tmp_path, env={"COLUMNS": "80"}).stdout
+    titles = [*SECTIONS, "Options", "Exit codes", "Environment"]
     assert [line[:-1] for line in shown.splitlines() if line[:-1] in titles] == titles
-    assert "More:" not in shown, "a new command has its section in commands/root.py"
     assert "..." not in shown.partition("Exit codes")[0].replace("[ARGS]...", "")
-    for word in (*EXIT_CODES, *ENVIRONMENT, "cluster validate"):
+    for word in (*EXIT_CODES, *ENVIRONMENT, *_BY_TYPER, "cluster validate"):
         assert f"\n  {word}" in shown
-    assert {name for names in SECTIONS.values() for name in names} == set(ROOT.commands)
+    told = {name for names in SECTIONS.values() for name in names}
+    assert told == set(ROOT.commands), "a new command has its section in commands/root.py"
+
+
+@pytest.mark.parametrize("words", ["", "run", "cluster init"])
+def test_help_of_a_command_is_its_help(tmp_path: Path, words: str) -> None:
+    asked = sweep("help", *words.split(), cwd=tmp_path)
+    assert asked.stdout == sweep(*words.split(), "--help", cwd=tmp_path).stdout != ""
+
+
+def test_help_of_no_command(tmp_path: Path) -> None:
+    asked = sweep("help", "tabel", cwd=tmp_path)
+    assert (asked.returncode, asked.stdout) == (2, "")
+    assert re.search(r"tabel.*table", asked.stderr)
+
+
+def test_no_command_and_no_option_is_lost() -> None:
+    """options.txt has what scripts may use: a line is only added."""
+    for line in (Path(__file__).parent / "options.txt").read_text(encoding="utf-8").splitlines():
+        words = line.split()
+        name = " ".join(word for word in words if not word.startswith("-"))
+        taken = {word for one in COMMANDS[name].params for word in (*one.opts, *one.secondary_opts)}
+        assert {word for word in words if word.startswith("-")} <= taken, name
 
 
 # -- variables
