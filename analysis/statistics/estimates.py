@@ -129,3 +129,19 @@ def two_sided_p(estimate: Estimate) -> float:
     if reaches(smallest) <= 0:
         return 2 * _SMALLEST_TAIL
     return float(2 * np.exp(brentq(reaches, smallest, np.log(0.5))))
+
+
+# variances of a change between two networks that score nearly alike
+_APART = 0.10  # share of the rows that one of them gets right and the other wrong
+_ALIKE = 0.02  # of a row: the part of it that all seeds share
+_TRAINING_SD = 0.7  # points: of a change over seeds, beside what the rows bring
+_POWER = 1.645 + 0.842  # a one-sided test at 5% finds it in four of five studies
+
+
+def smallest_loss(rows: float, seeds: int) -> float:
+    """The smallest loss of a pruned network, in points, that a dev set of so many rows and so many
+    seeds are likely to show, for a plan: nothing is known of the task yet. `docs/statistics.md` has
+    the numbers it assumes and where they come from."""
+    shared = 100**2 * _ALIKE / rows
+    own = _TRAINING_SD**2 + 100**2 * (_APART - _ALIKE) / rows
+    return float(_POWER * np.sqrt(shared + own / seeds))

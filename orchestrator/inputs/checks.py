@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from lp_sweep.orchestrator.inputs import hub
+from lp_sweep.orchestrator.inputs.data import TaskData, looked_at
 from lp_sweep.orchestrator.inputs.hub import DEFAULT_REVISION, Refused, absent, model_files
 from lp_sweep.orchestrator.inputs.models import ModelInput, config_depth
 from lp_sweep.orchestrator.inputs.pins import Manifest
@@ -21,7 +22,7 @@ from lp_sweep.orchestrator.inputs.weights import folder_problems
 from lp_sweep.storage.errors import PreflightError, TrialError
 from lp_sweep.storage.printable import also_in_train
 from lp_sweep.storage.specs import Recipe
-from lp_sweep.trials.datasource import empty_texts, load_task, overlap
+from lp_sweep.trials.datasource import LoadedTask, empty_texts, load_task, overlap
 from lp_sweep.trials.modelfiles import go_offline, type_problem
 from lp_sweep.trials.tasks import unnamed_positive
 
@@ -38,10 +39,11 @@ class Found(NamedTuple):
 
 
 class Rows(NamedTuple):
-    """The problem with a task's rows, and what is odd in them."""
+    """The problem with a task's rows, what is odd in them, and the rows."""
 
     problem: str | None
     notes: Sequence[str] = ()
+    loaded: LoadedTask | None = None
 
 
 def check(
@@ -100,18 +102,20 @@ def check_inputs(sweep: Sweep, wanted: Needed, *, offline: bool) -> Found:
     return Found([*local, *of_hub, *next_step], download, notes)
 
 
-def check_small_files(sweep: Sweep, wanted: Needed) -> list[str]:
-    """Checks those rows that can be read while a user waits for a plan, as a run does. Gives notes.
-    Raises PreflightError with all that a run would refuse in them."""
-    left, found = _WHILE_ONE_WAITS, []
+def check_small_files(sweep: Sweep, wanted: Needed) -> tuple[list[str], list[TaskData]]:
+    """Checks those rows that can be read while a user waits for a plan, as a run does. Gives notes,
+    and how the rows are. Raises PreflightError with all that a run would refuse in them."""
+    left, found, data = _WHILE_ONE_WAITS, [], []
     for task in wanted.tasks:
         sizes = [Path(path).stat().st_size for path in task.source.files.values()]
         if sizes and sum(sizes) <= left:
             left -= sum(sizes)
-            found.append(read_rows(task, True, sweep.recipe))
+            found.append(rows := read_rows(task, True, sweep.recipe))
+            if rows.loaded:
+                data.append(looked_at(task.name, rows.loaded, sweep.recipe, sweep.models))
     if problems := [rows.problem for rows in found if rows.problem]:
         raise PreflightError("\n".join(problems))
-    return [note for rows in found for note in rows.notes]
+    return [note for rows in found for note in rows.notes], data
 
 
 def _revisions(sweep: Sweep) -> dict[str, str]:
@@ -200,7 +204,7 @@ def read_rows(task: TaskInput, offline: bool, recipe: Recipe = _WHOLE) -> Rows:
         return Rows(problem)
     both = overlap(loaded)
     shared = [f"task {task.name!r}: {also_in_train(*both)}"] if both.rows else []
-    return Rows(None, [*shared, *empty_texts(loaded, task.source)])
+    return Rows(None, [*shared, *empty_texts(loaded, task.source)], loaded)
 
 
 def _not_in_manifest(

@@ -24,6 +24,7 @@ import yaml
 from pyarrow import csv
 from pyarrow import parquet as pq
 
+from lp_sweep.orchestrator.inputs.data import FEWEST_STEPS
 from lp_sweep.orchestrator.sweepfile.spec import SweepSpec
 from lp_sweep.storage.errors import MissingInputError, PreflightError, SpecError
 from lp_sweep.storage.files import arriving
@@ -38,7 +39,6 @@ DEV_SHARE = 0.2
 MOST_DEV = 5000  # rows: more make every trial slower and the answer hardly surer
 MOST_CLASSES = 20  # that numbers stand for; more are measurements
 UNBALANCED = 0.75  # the share of the largest class from which accuracy says little
-FEWEST_STEPS = 100  # optimiser steps that fine-tuning needs to get anywhere
 MOST_EPOCHS = 10
 BATCH = 16
 LENGTHS = (32, 64, 128, 256, 512)  # tokens

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -19,6 +19,7 @@ from lp_sweep.orchestrator.estimate.estimate import (
 )
 from lp_sweep.orchestrator.estimate.pace import duration, two_digits
 from lp_sweep.orchestrator.estimate.timings import Span
+from lp_sweep.orchestrator.inputs.data import TaskData
 from lp_sweep.orchestrator.inputs.request import Request
 from lp_sweep.orchestrator.inputs.resolve import TaskInput
 from lp_sweep.orchestrator.plan.naming import ASSUMED, short_model
@@ -50,12 +51,15 @@ class PlanAnswer(NamedTuple):
     rates: Rates
     slots: int  # of the runs at work on the sweep, 0 where there is none
     cost: Cost | None  # on the cluster of the cluster file
+    data: Sequence[TaskData]  # of the tasks whose rows were read
 
     def plain(self) -> dict[str, Any]:
-        return plan_json(self.made.plan, self.estimate, self.slots, self.cost)
+        return plan_json(self.made.plan, self.estimate, self.slots, self.cost, self.data)
 
     def text(self) -> str:
-        return plan_text(self.made.plan, self.estimate, self.rates, self.slots, self.cost)
+        return plan_text(
+            self.made.plan, self.estimate, self.rates, self.slots, self.cost, self.data
+        )
 
 
 def plan(request: Request, cluster_file: Path | None = None) -> PlanAnswer:
@@ -68,7 +72,8 @@ def plan(request: Request, cluster_file: Path | None = None) -> PlanAnswer:
     file = read_cluster_file(cluster_file) if cluster_file else None
     with collector_paused():  # objects of every cell, and none of them garbage
         made = planned(request)
-        made.sweep.notes.extend(check_small_files(made.sweep, made.plan.inputs_needed()))
+        notes, data = check_small_files(made.sweep, made.plan.inputs_needed())
+        made.sweep.notes.extend(notes)
         largest = at_its_largest(file, PerTrial.of(made.sweep.spec)) if file else None
         gpu = bool(largest.slots.gpus) if largest else None  # what the rule of thumb is to be of
         rates = Rates(made.ledger.timings, made.sweep.recipe, gpu=gpu)
@@ -82,7 +87,7 @@ def plan(request: Request, cluster_file: Path | None = None) -> PlanAnswer:
             slots=largest.slots.number,
             on_gpu=bool(largest.slots.gpus),
         )
-    return PlanAnswer(made, hours, rates, _slots_at_work(made), price)
+    return PlanAnswer(made, hours, rates, _slots_at_work(made), price, data)
 
 
 def _slots_at_work(made: Planned) -> int:
@@ -107,11 +112,16 @@ def prefetch(request: Request) -> Prefetched:
 
 
 def plan_json(
-    plan: Plan, estimate: Estimate, slots: int = 0, cost: Cost | None = None
+    plan: Plan,
+    estimate: Estimate,
+    slots: int = 0,
+    cost: Cost | None = None,
+    data: Sequence[TaskData] = (),
 ) -> dict[str, Any]:
-    """One object: `cells` (a list), `totals`, `estimate`, `cluster`, `profiles`, `speeds`, `notes`.
-    `slots`: of the runs at work on the sweep, 0 where that is not known; `cost`: on the cluster
-    that was named. An estimate `at_most`, while a search may ask for more, has no band."""
+    """One object: `cells` (a list), `totals`, `data` (of the tasks whose rows were read),
+    `estimate`, `cluster`, `profiles`, `speeds`, `notes`. `slots`: of the runs at work on the sweep,
+    0 where that is not known; `cost`: on the cluster that was named. An
+    estimate `at_most`, while a search may ask for more, has no band."""
     return {
         "sweep": plan.sweep.name,
         "cells": [cell.row() for cell in plan.cells],
@@ -120,6 +130,7 @@ def plan_json(
             "to_do": len(taken_on(plan)),
             "slot_hours": round(estimate.hours, 3),
         },
+        "data": [task.plain() for task in data],
         "estimate": {
             **estimate._asdict(),
             "tasks": {task: hours._asdict() for task, hours in estimate.tasks.items()},
@@ -171,46 +182,44 @@ def _speed_row(plan: Plan, id_: str, work: Work) -> dict[str, Any]:
 
 
 def plan_text(
-    plan: Plan, estimate: Estimate, rates: Rates, slots: int = 0, cost: Cost | None = None
+    plan: Plan,
+    estimate: Estimate,
+    rates: Rates,
+    slots: int = 0,
+    cost: Cost | None = None,
+    data: Sequence[TaskData] = (),
 ) -> str:
-    """The plan as text. `slots` and `cost` as for `plan_json`."""
-    totals = plan.totals()
-    to_do = taken_on(plan)
-    searched = sum(cell.search == "waiting" for cell in plan.cells)
-    lines = [
-        f"sweep {plan.sweep.name}",
-        _count("cells", totals["cells"], "asked for: each is a model, strategy, K, task and seed"),
-        _count("trials", totals["trials"], "networks to fine-tune; cells may share one"),
-        _count("done", totals["trials_done"], "already in the store"),
-    ]
-    if failed := totals["trials_failed"]:
-        lines.append(_count("failed", failed, "`lp-sweep retry` retries them"))
-    lines.append(_count("to do", len(to_do), _to_do(plan, to_do)))
-    if deferred := totals["cells_deferred"] - searched:
-        waiting = f"cells waiting for a profile, a measurement ({_states(totals, 'profiles')})"
-        lines.append(_count("deferred", deferred, waiting))
-    if totals["measures"]:
-        told = f"of trained networks, by layer: {_states(totals, 'measures')}"
-        lines.append(_count("measures", totals["measures"], told))
-    if any(cell.search for cell in plan.cells):
-        lines.append(_count("search", searched, _search(totals)))
-    if totals["speeds"]:
-        told = f"networks to time, one at a time: {_states(totals, 'speeds')}"
-        lines.append(_count("speeds", totals["speeds"], told))
-    if totals["cells_impossible"]:
-        lines.append(_count("impossible", totals["cells_impossible"], _impossible(plan)))
+    """The plan as text. `slots`, `cost` and `data` as for `plan_json`."""
+    lines = [f"sweep {plan.sweep.name}", *_counts(plan)]
     lines += [*_hours(estimate, slots), *(_cost_lines(cost) if cost else [])]
+    for task in data:
+        lines += ["", f"data of {task.task}", *(f"  {line}" for line in task.lines())]
     lines += ["", *_matrix(plan), *_shared(plan), *_longest(plan, rates)]
     lines += [f"note: {note}" for note in plan.sweep.notes]
     return page(lines)
 
 
-def _search(totals: Mapping[str, int]) -> str:
-    """Beside what `until: min_layers` asks for by now."""
-    spared = totals["cells_not_needed"]
-    return "more cells at most for `until: min_layers`" + (
-        f"; {spared:,} were not needed ({ASSUMED})" if spared else ""
+def _counts(plan: Plan) -> list[str]:
+    """What is asked for, and how far it is; no line for what there is none of."""
+    totals, to_do = plan.totals(), taken_on(plan)
+    searched = sum(cell.search == "waiting" for cell in plan.cells)
+    measures = f"of trained networks, by layer: {_states(totals, 'measures')}"
+    speeds = f"networks to time, one at a time: {_states(totals, 'speeds')}"
+    waiting = f"cells waiting for a profile, a measurement ({_states(totals, 'profiles')})"
+    counts = (
+        ("cells", totals["cells"], "asked for: each is a model, strategy, K, task and seed"),
+        ("trials", totals["trials"], "networks to fine-tune; cells may share one"),
+        ("done", totals["trials_done"], "already in the store"),
+        ("failed", totals["trials_failed"], "`lp-sweep retry` retries them"),
+        ("to do", len(to_do), _to_do(plan, to_do)),
+        ("deferred", totals["cells_deferred"] - searched, waiting),
+        ("measures", totals["measures"], measures),
+        ("search", searched, "more cells at most for `until: min_layers`"),
+        ("spared", totals["cells_not_needed"], f"cells not needed for the answer ({ASSUMED})"),
+        ("speeds", totals["speeds"], speeds),
+        ("impossible", totals["cells_impossible"], _impossible(plan)),
     )
+    return [_count(*told) for told in counts if told[1]]
 
 
 def _hours(estimate: Estimate, slots: int) -> list[str]:

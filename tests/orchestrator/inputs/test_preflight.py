@@ -377,4 +377,4 @@ def test_a_finished_sweeps_rows_are_not_read(world: Path) -> None:
     made = planned(world)
     with_rows(world, "bad,\n")
     made.known = Known.nothing()._replace(trials=frozenset(made.trials))
-    assert check_small_files(made.sweep, made.inputs_needed()) == []
+    assert check_small_files(made.sweep, made.inputs_needed()) == ([], [])

@@ -1,0 +1,134 @@
+"""A task's rows as a plan shows them: how many, how balanced, how long, and what they can show.
+
+Reads what a user can wait for: the labels of all rows, the texts of a sample. Imports no torch.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from lp_sweep.analysis.phrases import heading
+from lp_sweep.analysis.statistics.estimates import smallest_loss
+from lp_sweep.orchestrator.inputs import hub
+from lp_sweep.orchestrator.inputs.models import ModelInput
+from lp_sweep.storage.printable import listed, metric_name, shown
+from lp_sweep.storage.specs import Recipe
+from lp_sweep.trials.datasource import LoadedTask, Split
+from lp_sweep.trials.metrics import majority_score, positive_label
+
+FEWEST_STEPS = 100  # optimiser steps that fine-tuning needs to get anywhere
+SAMPLE = 2_000  # rows whose tokens are counted
+
+
+class TaskData(NamedTuple):
+    """`classes`: train rows by class, the largest first; {} for numbers. `majority`: the score of
+    always giving one answer, in points. `steps`: of the optimiser. `cut`: share of the train rows
+    longer than `max_length`, with the model that makes most tokens of them; None where no tokenizer
+    is here. `shows`: seeds -> the smallest loss in points that the dev rows are likely to show; {}
+    for correlations."""
+
+    task: str
+    train_rows: int
+    dev_rows: int
+    classes: dict[str, int]
+    metric: str
+    majority: float | None
+    epochs: int
+    batch_size: int
+    steps: int
+    max_length: int
+    cut: float | None
+    shows: dict[int, float]
+
+    def plain(self) -> dict[str, Any]:
+        return self._asdict()
+
+    def lines(self) -> Iterator[str]:
+        rows = f"{self.train_rows:,} train rows, {self.dev_rows:,} dev rows"
+        shares = [f"{shown(name)} {n / self.train_rows:.0%}" for name, n in self.classes.items()]
+        yield rows + (f"; {len(shares)} classes: {listed(shares, 6)}" if shares else "")
+        guess = f"; always the same answer scores {self.majority:.0f}" if self.majority else ""
+        yield f"{heading('', self.metric).strip()}{guess}"
+        if self.shows:
+            one, more = self.shows.items()
+            losses = f"{one[1]:.1f} points with {one[0]} seed, {more[1]:.1f} with {more[0]}"
+            yield f"smallest loss that the dev rows are likely to show: {losses}"
+        yield self._steps()
+        if self.cut:
+            share = f"{self.cut:.0%}" if self.cut >= 0.01 else "under 1%"
+            yield f"{share} of the texts are cut at max_length {self.max_length}"
+
+    def _steps(self) -> str:
+        told = f"{self.steps:,} optimiser steps ({self.epochs} epochs, batch {self.batch_size})"
+        if self.steps >= FEWEST_STEPS:
+            return told
+        an_epoch = math.ceil(self.train_rows / self.batch_size)
+        epochs = math.ceil(FEWEST_STEPS / an_epoch)
+        return f"{told}: probably too few; {epochs} epochs give {epochs * an_epoch:,}"
+
+
+def looked_at(
+    name: str, loaded: LoadedTask, recipe: Recipe, models: Iterable[ModelInput]
+) -> TaskData:
+    """`loaded`: the rows that `recipe` takes."""
+    train, dev, definition = loaded.train, loaded.dev[loaded.main_split], loaded.definition
+    names, classes = loaded.label_names, {}
+    positive = positive_label(definition, names) if names else 1
+    if names:
+        counts = np.bincount(train.labels, minlength=len(names)).tolist()
+        pairs = sorted(zip(names, counts, strict=True), key=lambda pair: -pair[1])
+        classes = {each: count for each, count in pairs if count}
+    guess = majority_score(definition, train.labels, dev.labels, positive=positive)
+    scored = _rows_scored(definition.metric, dev, positive)
+    cuts = [_cut(model, train, recipe.max_length) for model in models]
+    return TaskData(
+        name,
+        len(train),
+        len(dev),
+        classes,
+        metric_name(definition.metric, definition.positive),
+        None if guess is None else 100 * guess,
+        recipe.epochs,
+        recipe.batch_size,
+        math.ceil(len(train) / recipe.batch_size) * recipe.epochs,
+        recipe.max_length,
+        max((cut for cut in cuts if cut is not None), default=None),
+        {seeds: smallest_loss(scored, seeds) for seeds in (1, 3)} if scored else {},
+    )
+
+
+def _rows_scored(metric: str, dev: Split, positive: int) -> float:
+    """The rows that count as much as so many rows of an accuracy; 0 for correlations. Metrics in
+    which each class weighs alike have the variance of the mean of the classes' own."""
+    if metric == "accuracy":
+        return len(dev)
+    if metric == "f1":
+        return float((dev.labels == positive).sum())
+    if metric in ("macro_f1", "mcc"):
+        counts = np.unique(dev.labels, return_counts=True)[1]
+        return float(len(counts) ** 2 / (1 / counts).sum())
+    return 0.0
+
+
+def _cut(model: ModelInput, rows: Split, max_length: int) -> float | None:
+    """The share of the rows that have more tokens than `max_length`, from a sample."""
+    from tokenizers import Tokenizer
+
+    folder = Path(model.path)
+    if model.of_hub:
+        folder = hub.snapshot("model", model.path, str(model.revision))
+    try:
+        tokenizer = Tokenizer.from_file(str(folder / "tokenizer.json"))
+    except Exception:  # the library raises no other; a trial says what is wrong with the file
+        return None
+    tokenizer.no_truncation()
+    tokenizer.no_padding()
+    chosen = np.random.default_rng(0).permutation(len(rows))[:SAMPLE]
+    texts = [tuple(column[row] for column in rows.texts) for row in chosen]
+    encoded = tokenizer.encode_batch_fast([each if len(each) > 1 else each[0] for each in texts])
+    return sum(len(row.ids) > max_length for row in encoded) / len(encoded)

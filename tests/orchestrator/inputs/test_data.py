@@ -1,0 +1,121 @@
+"""What a plan says of a task's rows, against rows that were counted by hand."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+
+from lp_sweep.analysis.statistics.estimates import smallest_loss
+from lp_sweep.orchestrator.inputs.data import TaskData, looked_at
+from lp_sweep.orchestrator.inputs.models import ModelInput
+from lp_sweep.orchestrator.inputs.request import Request
+from lp_sweep.orchestrator.service.plan import plan
+from lp_sweep.storage.specs import Recipe, TaskDefinition
+from lp_sweep.trials.datasource import load_task
+from lp_sweep.trials.encode import load_tokenizer
+from lp_sweep.trials.tasks import TaskSource
+
+TOY = Path(__file__).parents[3] / "quickstart" / "model"
+MODEL = ModelInput("toy", str(TOY), None, 12, "sha256:toy", None)
+RECIPE = Recipe(epochs=3, batch_size=4, max_length=8)
+LONG = "the food was good and the people were kind and the room was warm"
+
+
+def look(
+    folder: Path,
+    train: Sequence[tuple[str, object]],
+    dev: Sequence[tuple[str, object]],
+    metric: str = "accuracy",
+    positive: str = "",
+    models: Sequence[ModelInput] = (MODEL,),
+) -> TaskData:
+    files = {}
+    for name, rows in (("train", train), ("dev", dev)):
+        files[name] = str(folder / f"{name}.jsonl")
+        lines = [json.dumps({"text": text, "label": label}) for text, label in rows]
+        Path(files[name]).write_text("\n".join(lines), encoding="utf-8")
+    kind = "regression" if metric == "pearson" else "classification"
+    definition = TaskDefinition(
+        text_columns=("text",), label_column="label", kind=kind, metric=metric, positive=positive
+    )
+    loaded = load_task(definition, TaskSource(files=files))
+    return looked_at("own", loaded, RECIPE, models)
+
+
+def test_rows_classes_and_steps(tmp_path: Path) -> None:
+    train = [("good", "yes")] * 7 + [("bad", "no")] * 3
+    data = look(tmp_path, train, [("good", "no"), ("fine", "yes"), ("bad", "no"), ("bad", "no")])
+    assert (data.train_rows, data.dev_rows) == (10, 4)
+    assert list(data.classes.items()) == [("yes", 7), ("no", 3)]  # the largest first
+    assert data.majority == 25  # always "yes", as the train rows suggest
+    assert data.steps == 9  # of 4, 4 and 2 rows, three times
+    text = "\n".join(data.lines())
+    assert "10 train rows, 4 dev rows" in text
+    assert "'yes' 70%, 'no' 30%" in text
+    assert "9 optimiser steps" in text
+    assert "34 epochs give 102" in text
+    assert "cut" not in text
+
+
+def test_texts_that_are_cut_as_the_models_own_tokenizer_counts(tmp_path: Path) -> None:
+    train = [("good food", "yes"), (LONG, "no"), ("bad", "no"), (f"{LONG} {LONG}", "yes")]
+    data = look(tmp_path, train, train[:2])
+    tokenizer = load_tokenizer(TOY)
+    lengths = [len(tokenizer(text)["input_ids"]) for text, _ in train]
+    assert data.cut == sum(length > RECIPE.max_length for length in lengths) / 4 == 0.5
+    assert "50% of the texts are cut at max_length 8" in "\n".join(data.lines())
+
+
+def test_without_a_tokenizer_nothing_is_said_of_lengths(tmp_path: Path) -> None:
+    (tmp_path / "model").mkdir()
+    (tmp_path / "model" / "tokenizer.json").write_text("{", encoding="utf-8")
+    bare = MODEL._replace(path=str(tmp_path / "model"))
+    rows = [(LONG, "yes"), ("bad", "no")]
+    assert look(tmp_path, rows, rows, models=[bare]).cut is None
+
+
+@pytest.mark.parametrize(
+    ("metric", "rows"), [("accuracy", 100), ("f1", 10), ("macro_f1", 36), ("mcc", 36)]
+)
+def test_rows_that_a_metric_scores(tmp_path: Path, metric: str, rows: int) -> None:
+    """F1 scores the positive class alone; where classes weigh alike the rare one decides:
+    2² / (1/10 + 1/90) = 36 rows."""
+    dev = [(f"a{i}", "fraud") for i in range(10)] + [(f"b{i}", "ok") for i in range(90)]
+    positive = "fraud" if metric == "f1" else ""
+    data = look(tmp_path, dev[8:12], dev, metric, positive)
+    assert data.shows == pytest.approx({n: smallest_loss(rows, n) for n in (1, 3)})
+
+
+def test_a_correlation_promises_nothing(tmp_path: Path) -> None:
+    rows = [(f"a{i}", i / 2) for i in range(20)]
+    data = look(tmp_path, rows, rows[:5], "pearson")
+    assert (data.classes, data.shows) == ({}, {})
+    assert "Pearson" in "\n".join(data.lines())
+
+
+def test_a_smaller_loss_shows_with_more_rows_and_more_seeds() -> None:
+    assert smallest_loss(5000, 3) < smallest_loss(872, 3) < smallest_loss(872, 1)
+    assert smallest_loss(872, 1) < smallest_loss(120, 1)
+
+
+def test_the_plan_has_it(tmp_path: Path) -> None:
+    look(tmp_path, [(f"good {i}", "yes") for i in range(9)] + [("bad", "no")] * 2, [("x", "yes")])
+    (tmp_path / "sweep.yaml").write_text(
+        f"""
+schema_version: 1
+name: own
+models: [{TOY}]
+tasks: [{{name: own, train: train.jsonl, dev: dev.jsonl, text: text, label: label}}]
+seeds: [1]
+strategies: [{{name: top, k: [0, 6]}}]
+recipe: {{epochs: 3, batch_size: 4, max_length: 8}}
+""",
+        encoding="utf-8",
+    )
+    answer = plan(Request(str(tmp_path / "sweep.yaml"), store=str(tmp_path / "store")))
+    [data] = answer.plain()["data"]
+    assert (data["task"], data["train_rows"], data["steps"]) == ("own", 11, 9)
+    assert "data of own\n  11 train rows" in answer.text()
