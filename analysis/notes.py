@@ -105,16 +105,20 @@ def _points(share: float | None) -> str:
     return f"{100 * share:.2f}" if share is not None and math.isfinite(share) else "no"
 
 
-def where_nothing_was_learned(rows: Sequence[Row], *_: object) -> tuple[Note, ...]:
-    """The note for the mark, with its tasks; none without the mark."""
+def did_not_learn(rows: Sequence[Row]) -> str:
+    """Sentences that name the tasks, from rows of `min_layers`; "" if there are none."""
     several = [name for name in _PLACE if len({row[name] for row in rows}) > 1]
     found = dict.fromkeys(
         f"{_no_better(row)} of {_task_of(row, several)}" for row in rows if row["n_learned_nothing"]
     )
-    if not found:
-        return ()
-    said = f"{LEARNED_NOTHING}: no better than the majority class with all layers"
-    return (Note(f"{said}: {listed(found)}. {_NOTHING_TO_LOSE}"),)
+    said = "no better than the majority class with all layers"
+    return f"{said}: {listed(found)}. {_NOTHING_TO_LOSE}" if found else ""
+
+
+def where_nothing_was_learned(rows: Sequence[Row], *_: object) -> tuple[Note, ...]:
+    """The note for the mark, with its tasks; none without the mark."""
+    said = did_not_learn(rows)
+    return (Note(f"{LEARNED_NOTHING}: {said}"),) if said else ()
 
 
 def _task_of(row: Row, several: Sequence[str]) -> str:

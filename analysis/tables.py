@@ -63,7 +63,7 @@ class TableDef:
     takes: tuple[str, ...] = ("model", "strategy")  # columns that an option selects by
     fetch: Callable[[TableDef, Catalog, Wanted], pa.Table] | None = None  # None: the view's rows
     reads: tuple[str, ...] = ()  # further views that `fetch` and `notes` name
-    report: Literal["open", "folded", "if any", "never"] = "folded"  # how a report shows it
+    report: Literal["open", "folded", "never"] = "folded"  # how a report shows it
 
     @property
     def views(self) -> tuple[str, ...]:
@@ -269,7 +269,6 @@ TABLES: dict[str, TableDef] = {
         reads=("cells",),
         columns={"strategy": text("strategy"), "loss ≤": phrases.allowed_loss},
         by_task=phrases.layers_needed,
-        report="open",
         notes=(
             notes.where_nothing_was_learned,
             Note(
@@ -511,7 +510,6 @@ TABLES: dict[str, TableDef] = {
         title="Strategies against layers dropped at random, in points",
         view="random_control",
         order="procedure, feed_forward, k, tasks, position",
-        report="if any",
         columns={
             "K": text("k"),
             "kept": lambda row: f"{row['depth'] - row['k']} of {row['depth']}",

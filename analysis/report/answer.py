@@ -11,12 +11,13 @@ import shlex
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import lru_cache, partial
+from itertools import groupby
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
 from lp_sweep.analysis import phrases
 from lp_sweep.analysis.notes import NOT_MEASURED, SEARCHED_FOR, untaught
-from lp_sweep.analysis.report.page import Answer, Choice, Fact
+from lp_sweep.analysis.report.page import Answer, Cell, Choice, Fact
 from lp_sweep.analysis.statistics import selection
 from lp_sweep.analysis.statistics.networks import Reader, reader
 from lp_sweep.analysis.tables import Table
@@ -155,16 +156,51 @@ def _is_full(row: Row) -> bool:
 def _answer(rows: Sequence[Row], known: _Known) -> Answer:
     first = rows[0]
     deltas = sorted({row["delta"] for row in rows})
+    choices = [_choice([row for row in rows if row["delta"] == delta], known) for delta in deltas]
     return Answer(
         sweep=first["sweep"],
         model=first["model"],
         task=first["task"],
         depth=first["depth"],
         said=_said(known.tasks.get(_key(first, _TASK)), first["depth"]),
-        choices=[
-            _choice([row for row in rows if row["delta"] == delta], known) for delta in deltas
-        ],
+        choices=choices,
+        cells=[_cell([*same]) for _, same in groupby(choices, key=lambda c: c[1:6])],
     )
+
+
+def _cell(same: Sequence[Choice]) -> Cell:
+    """Of choices that name the same network."""
+    return Cell(
+        losses=_losses([choice.loss for choice in same]),
+        span=len(same),
+        choice=next((choice for choice in same if choice.export), same[0]),
+        sure=[
+            f"{fact.text}{fact.name}"
+            for fact in _together([(choice.loss, Fact("", choice.sure)) for choice in same])
+            if fact.text
+        ],
+        facts=_together([(choice.loss, fact) for choice in same for fact in choice.facts]),
+    )
+
+
+def _losses(losses: Sequence[str]) -> str:
+    """`1 point`, `1, 2 or 3 points`."""
+    *before, last = losses
+    numbers = ", ".join(loss.split()[0] for loss in before)
+    return f"{numbers} or {last}" if numbers else last
+
+
+def _together(said: Iterable[tuple[str, Fact]]) -> list[Fact]:
+    """Facts by loss, each once; its name has the losses where it is not the same for all."""
+    losses: dict[Fact, list[str]] = {}
+    for loss, fact in said:
+        losses.setdefault(fact, []).append(loss)
+    names = [fact.name for fact in losses]
+    every = {loss for found in losses.values() for loss in found}
+    return [
+        fact if len({*found}) == len(every) else Fact(f"{fact.name} ({_losses(found)})", fact.text)
+        for fact, found in sorted(losses.items(), key=lambda item: names.index(item[0].name))
+    ]
 
 
 def _said(full: Row | None, depth: int) -> str:
@@ -183,7 +219,8 @@ def _choice(rows: Sequence[Row], known: _Known) -> Choice:
     loss = phrases.allowed_loss(rows[0])
     sure = [row for row in rows if row["n_seeds"]]
     if not sure:
-        return Choice(loss, "?", "no score with all layers to compare with", "", "", (), (), "")
+        why = "no score with all layers to compare with"
+        return Choice(loss, "?", why, "", "", (), "", "", (), "")
     best = max(
         sure,
         key=lambda row: (row["max_dropped_low"], row["score_kept"] or 0.0, -row["position"]),
@@ -198,6 +235,8 @@ def _choice(rows: Sequence[Row], known: _Known) -> Choice:
         untaught=untaught(best),
         network=_named(best),
         kept=[layer in kept for layer in range(1, depth + 1)],
+        change=_changed(best),
+        sure=_sure(known.intervals.get(_key(best, _CURVE))),
         facts=_facts(best, known),
         export=_export(best, rows, known),
     )
@@ -232,8 +271,7 @@ def _named(best: Row) -> str:
 
 def _facts(best: Row, known: _Known) -> list[Fact]:
     seeds = phrases.seeds(best["n_seeds"], best["n_seeds_asked"])
-    change = f" ({phrases.signed(-best['loss'])})" if best["max_dropped_low"] else ""
-    facts = [Fact("score", f"{best['score_kept']:.2f}{change}, {seeds}")]
+    facts = [Fact("score", f"{_changed(best)}, {seeds}")]
     interval = known.intervals.get(_key(best, _CURVE))
     if interval is not None:
         facts.append(Fact("90%", _credible(interval)))
@@ -245,6 +283,21 @@ def _facts(best: Row, known: _Known) -> list[Fact]:
     kept = tuple(best["kept_layers"] or range(1, best["depth"] + 1))
     facts.append(Fact("keeps", f"layers {ranges(kept).replace(',', ', ')}"))
     return facts + _size_and_speed(known.sizes.get((best["sweep"], best["model"], kept), ()))
+
+
+def _changed(best: Row) -> str:
+    change = f" ({phrases.signed(-best['loss'])})" if best["max_dropped_low"] else ""
+    return f"{best['score_kept']:.2f}{change}"
+
+
+def _sure(row: Row | None) -> str:
+    """The 90% set in words."""
+    if row is None:
+        return ""
+    if row["reason"] or not row["credible"]:
+        return f"how sure is not known: {row['reason'] or 'nothing to compare'}"
+    left = phrases.layers_left(row["depth"], row["credible"])
+    return f"likely {left} layer{'' if left == '1' else 's'}"
 
 
 def _credible(row: Row) -> str:

@@ -10,7 +10,7 @@ from typing import NamedTuple
 import pyarrow.compute as pc
 
 from lp_sweep.analysis.figures.drawings import FIGURES, Drawing, why_absent
-from lp_sweep.analysis.notes import mixed_notes
+from lp_sweep.analysis.notes import did_not_learn, mixed_notes
 from lp_sweep.analysis.paper.compare import PAPER_TABLES, paper_table
 from lp_sweep.analysis.paper.ours import models, stands
 from lp_sweep.analysis.report.about import asked, gaps, origin, unreadable_notes
@@ -58,6 +58,7 @@ def gather(
             name_sweep=bool(sweep) or len(sweeps) > 1,
             places=_places(store, [item.sweep for item in sweeps]),
         ),
+        banner=_banner(made),
         figures=_figures(catalog, tell),
         tables=list(_sheets(made, options, within)),
         paper=paper,
@@ -71,6 +72,7 @@ class Live(NamedTuple):
     """The dashboard's part of a report: its answer, and the scores behind it."""
 
     answers: Sequence[Answer]
+    banner: str
     notes: Sequence[str]  # why the answer may mislead
     drawings: Sequence[Drawing]
     scores: Sheet
@@ -84,22 +86,28 @@ def gather_live(store: Store, sweep: str) -> Live:
     """The same answer as in a report of the sweep. Raises what `open_views` raises."""
     place = redact_text(store.location)
     with open_views(store, sweep=sweep, only=_ANSWER_VIEWS | _CURVES | {"trials"}) as catalog:
-        scores, found = _answered(catalog, store, sweep)
+        made, found = _answered(catalog, store, sweep)
         drawing = FIGURES["score"](catalog)
         command = f"lp-sweep table tasks {_asked_for(place, sweep, None)}"
         return Live(
             found,
+            _banner(made),
             [*mixed_notes(catalog, sweep=sweep), *unreadable_notes(catalog)],
             [drawing] if drawing else [],
-            Sheet("tasks", scores, command, False),
+            Sheet("tasks", made["tasks"], command, False),
         )
 
 
-def _answered(catalog: Catalog, store: Store, sweep: str) -> tuple[Table, list[Answer]]:
-    """The table of scores, and the answer of each task."""
+def _banner(made: Mapping[str, Table]) -> str:
+    said = did_not_learn(made["min-layers"].long.to_pylist())
+    return said[:1].upper() + said[1:]
+
+
+def _answered(catalog: Catalog, store: Store, sweep: str) -> tuple[dict[str, Table], list[Answer]]:
+    """The tables that the answer of each task is read from, and the answers."""
     made = {name: TABLES[name](catalog) for name in _ANSWER}
     places, place = _places(store, [sweep]), redact_text(store.location)
-    return made["tasks"], answers(made, catalog, place, name_sweep=True, places=places)
+    return made, answers(made, catalog, place, name_sweep=True, places=places)
 
 
 def answer_lines(store: Store, sweep: str, loss: float) -> list[str]:
@@ -138,7 +146,7 @@ def _sheets(made: Mapping[str, Table], options: str, within: Sequence[float]) ->
     losses = ",".join(f"{delta:g}" for delta in within)
     for name, table in made.items():
         shown = TABLES[name].report
-        if shown == "if any" and not table.rows:
+        if not table.rows:
             continue
         narrow = f" --within {losses}" if TABLES[name].view == "min_layers" else ""
         opened = shown == "open" and len(table.rows) <= _MOST_OPENED
@@ -160,10 +168,7 @@ def _figures(catalog: Catalog, tell: Callable[[str], None]) -> Shown:
 def _paper(catalog: Catalog, options: str) -> tuple[list[Sheet], str]:
     """The paper's tables for which the store has something to compare."""
     if not stands(models(catalog).items(), {}).of:
-        return [], (
-            "The store has none of the models of Poor Man's BERT to compare with its tables. "
-            "`lp-sweep paper --model YOURS=PAPER'S` compares another with as many layers."
-        )
+        return [], ""
     sheets, empty = [], []
     for number in PAPER_TABLES:
         table = paper_table(catalog, number)

@@ -29,8 +29,20 @@ class Choice(NamedTuple):
     untaught: str  # a warning that the full model did not learn; "" if it did
     network: str  # top K=2
     kept: Sequence[bool]  # of each layer, the lowest first; () where no network is known
+    change: str  # 89.20 (−0.80)
+    sure: str  # likely 6, 10 or 12 layers; "" where nothing says
     facts: Sequence[Fact]  # score, interval, size, speed
     export: str  # the command that writes it as a checkpoint; ""
+
+
+class Cell(NamedTuple):
+    """A cell of the grid tasks x losses: neighbours that name the same network are one."""
+
+    losses: str  # 1 point; 1, 2 or 3 points
+    span: int  # losses
+    choice: Choice  # of the smallest loss
+    sure: Sequence[str]  # one line, or one for each loss where they differ
+    facts: Sequence[Fact]  # of all its losses
 
 
 class Answer(NamedTuple):
@@ -42,6 +54,7 @@ class Answer(NamedTuple):
     depth: int
     said: str  # the score with all layers, and what the constant answer scores
     choices: Sequence[Choice]
+    cells: Sequence[Cell]  # the same, merged
 
 
 class Sheet(NamedTuple):
@@ -90,9 +103,10 @@ class Page:
     title: str
     asked: Sequence[Asked]
     answers: Sequence[Answer]
+    banner: str  # what did not learn; "" if all did
     figures: Shown
     tables: Sequence[Sheet]
     paper: Sequence[Sheet]
-    beside_paper: str  # what is said of the comparison
+    beside_paper: str  # what is said of the comparison; "" without one
     gaps: Gaps
     origin: Origin

@@ -15,6 +15,7 @@ import hashlib
 import re
 from collections.abc import Callable, Sequence
 from importlib.resources import files
+from itertools import groupby
 from pathlib import Path
 from typing import Any, NamedTuple
 from xml.etree import ElementTree
@@ -24,7 +25,7 @@ from markupsafe import Markup, escape
 
 from lp_sweep.analysis.figures import theme
 from lp_sweep.analysis.figures.drawings import Drawing
-from lp_sweep.analysis.notes import GLOSSARY
+from lp_sweep.analysis.notes import GLOSSARY, LEARNED_NOTHING
 from lp_sweep.analysis.report.gather import Live, gather
 from lp_sweep.analysis.report.page import Page
 from lp_sweep.analysis.views import VIEWS, open_views
@@ -182,6 +183,10 @@ def _environment() -> Environment:
     )
     environment.filters["cell"] = cell
     environment.filters["prose"] = prose
+    environment.filters["by_model"] = lambda answers: [
+        [*of] for _, of in groupby(answers, key=lambda answer: (answer.sweep, answer.model))
+    ]
+    environment.tests["in_banner"] = lambda note: note.startswith(LEARNED_NOTHING)
     return environment
 
 

@@ -74,7 +74,7 @@ document.adoptedStyleSheets = [style];
 let shown = "";
 
 function label(details) {
-  return details.id || details.querySelector("h4").textContent;
+  return details.id || details.dataset.of;
 }
 
 async function answer() {

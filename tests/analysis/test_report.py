@@ -17,7 +17,7 @@ from lp_sweep.analysis.report.about import gaps
 from lp_sweep.analysis.report.answer import answers
 from lp_sweep.analysis.report.gather import answer_lines, gather
 from lp_sweep.analysis.report.page import Answer, Gaps, Page
-from lp_sweep.analysis.report.writing import Written, cell, write_report
+from lp_sweep.analysis.report.writing import Written, cell, render_page, write_report
 from lp_sweep.analysis.tables import TABLES
 from lp_sweep.analysis.views import VIEWS, open_views
 from lp_sweep.orchestrator.service.store import sweep_states
@@ -338,7 +338,26 @@ def test_an_answer_of_a_network_that_learned_nothing_says_so(tmp_path: Path) -> 
     assert none.layers == "1", "one layer is enough where there is nothing to lose"
     assert none.untaught.startswith("With all layers all 3 seeds")
     assert "majority class" in none.untaught
-    assert "2 of 3 seeds score no better" in found["a"].choices[0].untaught
+    page = page_of(fake.store)
+    assert re.search(r"all 3 seeds of c\b", page.banner)
+    text = render_page(page)
+    assert text.count("nothing to lose") == 1, "once, and not for each answer"
+    assert text.count("did not learn</small>") == len([c for n in "ac" for c in found[n].cells])
+
+
+def test_losses_that_name_the_same_network_are_one_cell(store: Store, tmp_path: Path) -> None:
+    fake = FakeSweep(tmp_path)
+    fake.curve({0: 90.0, 2: 89.5, 4: 87.5}, task="a")
+    one, three = answers_of(fake.publish())["a"].cells
+    assert (one.losses, one.span, one.choice.network) == ("1 or 2 points", 2, "top K=2")
+    assert (three.losses, three.choice.change) == ("3 points", "87.50 (−2.50)")
+    assert one.sure == ["how sure is not known: no predictions"]
+    assert [fact.name for fact in one.facts].count("score") == 1
+    (merged,) = answers_of(store)["sst2"].cells
+    assert (merged.losses, merged.sure) == ("1, 2 or 3 points", ["likely 6, 10 or 12 layers"])
+    names = [fact.name for fact in merged.facts]
+    assert "90%" in names, "one that is the same for all losses is there once"
+    assert {"luck (1 point)", "luck (2 or 3 points)"} <= {*names}
 
 
 def test_size_speed_interval_and_the_constant_answer_stand_beside_it(store: Store) -> None:

@@ -22,7 +22,7 @@ pytestmark = [
 ]
 
 HOSTILE = "<img src=x onerror=alert(1)>" + "x" * 90
-OPENED = "return document.querySelectorAll('#report .answer[open]').length"
+OPENED = "return document.querySelectorAll('#report .answers details[open]').length"
 
 
 @pytest.fixture(scope="module")
@@ -71,7 +71,7 @@ def test_it_shows_the_sweep_and_its_answer_without_a_complaint(shown: Browser) -
     assert "26 of 27" in text(shown, "numbers")
     assert text(shown, "failures") == "Failures: out_of_memory 1"
     assert shown.run("return document.querySelectorAll('#report figure svg path').length") >= 10
-    assert shown.run("return document.querySelectorAll('#report .answer').length") == 5
+    assert shown.run("return document.querySelectorAll('#report .answers tbody tr').length") == 5
     assert HOSTILE in text(shown, "report"), "as text"
     assert shown.log() == []
 
@@ -80,7 +80,9 @@ def test_it_follows_a_new_record_and_stays_where_it_was_scrolled(
     fake: FakeSweep, window: Browser, address: str
 ) -> None:
     show(window, address, 500)
-    window.run("document.querySelectorAll('#report .answer')[2].open = true; scrollTo(0, 700)")
+    window.run(
+        "document.querySelectorAll('#report .answers details')[2].open = true; scrollTo(0, 700)"
+    )
     before = window.run("return scrollY")
     assert before > 300
     fake.cell(task="rte", strategy="top", k=4, score=75.0, seed=1)
