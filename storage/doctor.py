@@ -25,7 +25,7 @@ from lp_sweep.storage.store import Store, is_file_name
 from lp_sweep.storage.tablefiles import THREADS, record_name
 
 CHECKPOINTS = "checkpoints"
-_OTHER_FOLDERS = (CHECKPOINTS, "runs", WEIGHTS)
+_OTHER_FOLDERS = (CHECKPOINTS, "runs", "underway", WEIGHTS)
 _STALE_SECONDS = 3600.0
 _DAY = 86_400.0  # seconds without a new file: no network takes so long to send
 _TEXTS = {"sweeps": (".yaml",)}  # what a table's folder has besides records

@@ -14,7 +14,9 @@ import contextlib
 import copy
 import math
 import time
+from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from typing import NamedTuple, Protocol
 
 import numpy as np
@@ -95,11 +97,22 @@ class NoSaver:
     def close(self) -> None: ...
 
 
-def finetune(model: PreTrainedModel, data: EncodedTask, setting: Setting, saver: Saver) -> Trained:
+# steps done, steps in all, and the mean loss of the last steps, for who asks
+Tell = Callable[[int, int, Callable[[], float]], None]
+_LAST_STEPS = 20  # whose mean loss is told
+
+
+def finetune(
+    model: PreTrainedModel,
+    data: EncodedTask,
+    setting: Setting,
+    saver: Saver,
+    tell: Tell | None = None,
+) -> Trained:
     """Train `model` in place, on the setting's device, and evaluate it after every epoch.
 
-    It comes with the layers of the course's first phase and leaves with those of the last.
-    Raises DivergedError when an epoch's mean loss is not finite.
+    It comes with the layers of the course's first phase and leaves with those of the last. `tell`
+    is called after each step. Raises DivergedError when an epoch's mean loss is not finite.
     """
     model.to(setting.device)
     with contextlib.ExitStack() as inside:
@@ -108,11 +121,11 @@ def finetune(model: PreTrainedModel, data: EncodedTask, setting: Setting, saver:
         if may_be_cut(model, setting.recipe):
             data, padding = inside.enter_context(task_words(model, data, setting.padding))
             setting = replace(setting, padding=padding)
-        return _finetune(model, data, setting, saver)
+        run = _Run(model, data, setting, saver, tell)
+        return _finetune(run, setting)
 
 
-def _finetune(model: PreTrainedModel, data: EncodedTask, setting: Setting, saver: Saver) -> Trained:
-    run = _Run(model, data, setting, saver)
+def _finetune(run: _Run, setting: Setting) -> Trained:
     logits: dict[str, np.ndarray] = {}
     while run.progress.epoch < setting.epochs:
         run.enter(phase_at(setting.course, run.progress.epoch))
@@ -124,9 +137,15 @@ class _Run:
     """A network, its optimiser, and how far they are."""
 
     def __init__(
-        self, model: PreTrainedModel, data: EncodedTask, setting: Setting, saver: Saver
+        self,
+        model: PreTrainedModel,
+        data: EncodedTask,
+        setting: Setting,
+        saver: Saver,
+        tell: Tell | None,
     ) -> None:
         self.model, self.data, self.setting, self.saver = model, data, setting, saver
+        self.tell = tell
         self.steps_per_epoch = math.ceil(len(data.train) / setting.recipe.batch_size)
         self.phase = phase_at(setting.course, saver.epoch)
         untouched = copy.deepcopy(model) if self.phase else None
@@ -211,8 +230,8 @@ class _Run:
         losses[: progress.step - first] = progress.step_losses[: progress.step - first]
         progress.step_losses = losses
         begun = time.perf_counter()
+        total = self.steps_per_epoch * setting.epochs
         while (index := progress.step - first) < self.steps_per_epoch:
-            total = self.steps_per_epoch * setting.epochs
             set_rate(self.optimizer, setting.recipe, progress.step, total)
             losses[index] = train_step(
                 self.learn,
@@ -222,6 +241,9 @@ class _Run:
                 progress.step,
             )
             progress.step += 1
+            if self.tell is not None:
+                last = losses[max(0, index + 1 - _LAST_STEPS) : index + 1]
+                self.tell(progress.step, total, partial(_mean, last))
             if self.saver.due():
                 begun = self._save(begun)
         rows = np.full(self.steps_per_epoch, batch)
@@ -243,3 +265,7 @@ class _Run:
         self.progress.seconds_train += time.perf_counter() - begun
         self.saver.save(self.model, self.optimizer, self.progress)
         return time.perf_counter()
+
+
+def _mean(losses: torch.Tensor) -> float:
+    return float(losses.mean())

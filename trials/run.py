@@ -22,6 +22,7 @@ from lp_sweep.storage.identity import IDENTITY_VERSION, canonical_json
 from lp_sweep.storage.printable import metric_name
 from lp_sweep.storage.redact import redact_text
 from lp_sweep.storage.spool import Outbox, Record
+from lp_sweep.storage.underway import Teller
 from lp_sweep.trials.batches import MAX_HALVINGS, BatchSizes, whole_batch
 from lp_sweep.trials.checkpoint import FOLDER, Checkpoints, Subject, file_name
 from lp_sweep.trials.device import forget_frames, free_memory, pick_device, precision_used
@@ -87,10 +88,13 @@ def _try(
     free_memory()
     with recorded() as tail:
         try:
-            with contextlib.closing(_saver(job, outbox)) as saver:
+            with (
+                contextlib.closing(_saver(job, outbox)) as saver,
+                contextlib.closing(Teller(outbox.store, job.id)) as tell,
+            ):
                 halvings = saver.find(halvings)
                 afterwards = Afterwards(job, outbox, keeper, halvings)
-                attempt = Try(halvings=halvings, saver=saver, afterwards=afterwards)
+                attempt = Try(halvings=halvings, saver=saver, tell=tell, afterwards=afterwards)
                 return _Tried(_run(job, outbox, attempt, done), None, halvings, afterwards)
         except torch.AcceleratorError:
             raise

@@ -23,7 +23,7 @@ from lp_sweep.trials.device import (
     reset_peak_memory,
 )
 from lp_sweep.trials.feedforward import remove_feed_forwards
-from lp_sweep.trials.finetune import NoSaver, Saver, Trained, finetune
+from lp_sweep.trials.finetune import NoSaver, Saver, Tell, Trained, finetune
 from lp_sweep.trials.forward import compute_used
 from lp_sweep.trials.inputs import Inputs, load_inputs
 from lp_sweep.trials.job import Job
@@ -43,6 +43,7 @@ class Try:
 
     halvings: int = 0  # of the micro-batch, since the whole batch found no memory
     saver: Saver = field(default_factory=NoSaver)
+    tell: Tell | None = None  # called after each step
     afterwards: Afterwards | None = None  # what is done with a trained network before it goes
     start: Path | None = None  # the folder of the network that stage one trained
 
@@ -79,7 +80,7 @@ def _run_trial(job: Job, spec: TrialSpec, batches: BatchSizes, attempt: Try) -> 
         course=course,
         positive=positive_label(spec.task, inputs.encoded.label_names),
     )
-    trained = finetune(inputs.model, inputs.encoded, setting, attempt.saver)
+    trained = finetune(inputs.model, inputs.encoded, setting, attempt.saver, attempt.tell)
     record = {
         **identity_columns(job),
         **score_columns(spec, inputs.encoded, trained, course),

@@ -100,6 +100,9 @@ def _stopped(outcome: Outcome, again: str, retry: str) -> Iterator[str]:
     elif outcome.stopped_by == "failures":
         yield f"stopped after {len(outcome.failed)} failures. Go on with the rest: {again}"
         yield f"Retry the failed trials: {retry}"
+    elif outcome.stopped_by == "nothing-learned":
+        yield f"stopped: a full model learned nothing. {outcome.done} done in this run."
+        yield f"Change the recipe, or go on as it is: {again}"
     else:
         yield f"stopped by {outcome.stopped_by}: {outcome.done} done in this run. Go on: {again}"
 

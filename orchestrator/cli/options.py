@@ -114,6 +114,14 @@ MaxFailuresOption = Annotated[
         rich_help_panel=ADVANCED,
     ),
 ]
+StopIfNothingLearnedOption = Annotated[
+    bool,
+    typer.Option(
+        "--stop-if-nothing-learned",
+        help="Stop where a full model scores no better than always the same answer.",
+        rich_help_panel=ADVANCED,
+    ),
+]
 MaxHoursOption = Annotated[
     float | None,
     typer.Option("--max-hours", min=0.0, help="Stop after this many hours."),
@@ -208,6 +216,7 @@ class RunFlags(InputFlags):
     cache_dir: CacheDirOption = None
     fail_fast: FailFastOption = False
     max_failures: MaxFailuresOption = None
+    stop_if_nothing_learned: StopIfNothingLearnedOption = False
     max_hours: MaxHoursOption = None
     max_cost: MaxCostOption = None
     cluster: ClusterFileOption = None

@@ -59,6 +59,7 @@ def status(
 
 
 def states_text(states: States) -> str:
+    from lp_sweep.orchestrator.engine.progress import told_of_steps
     from lp_sweep.orchestrator.plan.naming import ASSUMED
     from lp_sweep.storage.setups import hidden_notes
 
@@ -77,7 +78,10 @@ def states_text(states: States) -> str:
     ]
     lines += [f"{s['sweep']}: {ASSUMED}." for s in states.sweeps if s["cells_not_needed"]]
     now = dt.datetime.now(dt.UTC)
-    lines += [f"running: {run.sentence()}{_ending(run, now)}" for run in states.runs]
+    for run in states.runs:
+        lines.append(f"running: {run.sentence()}{_ending(run, now)}")
+        known = (states.underway[id_] for id_ in run.held if id_ in states.underway)
+        lines += [f"  {work}: {told_of_steps(how_far)}" for work, how_far in known]
     lines += [f"note: {note}" for note in hidden_notes(states.earlier, states.location)]
     return page(lines)
 

@@ -16,18 +16,24 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import replace
+from pathlib import Path
 from typing import Any, Protocol
 
 from rich.console import Console, RenderableType
 from rich.text import Text
 
 from lp_sweep.orchestrator.cli.output import emit, say, stored
+from lp_sweep.orchestrator.engine.progress import told_of_steps
 from lp_sweep.orchestrator.watch.follower import Follower
 from lp_sweep.orchestrator.watch.painter import Painter, has_screen
 from lp_sweep.orchestrator.watch.picture import Picture, picture_json
 from lp_sweep.orchestrator.watch.screen import Screen
 from lp_sweep.storage.errors import PreflightError, SpecError, StoreError
+from lp_sweep.storage.places import DEFAULT_STORE
 from lp_sweep.storage.printable import printable
+from lp_sweep.storage.redact import redact_text
+from lp_sweep.storage.store import is_store
+from lp_sweep.storage.underway import Underway
 
 _SHARE = 10  # a look that takes long is taken more rarely: it costs a tenth of the time at most
 _NOTHING = "no sweep in this store yet"
@@ -43,11 +49,16 @@ class Face(Protocol):
 
 
 def watch(location: str | None, sweep: str | None, every: str, as_json: bool) -> None:
-    """Raises SpecError for an unknown sweep or `every`, StoreError for what is no store."""
-    seconds = _seconds(every)
-    follower = Follower(stored(location))
+    """Waits for a store where there is none yet. Raises SpecError for `every`, and for a sweep that
+    the store does not have."""
+    seconds, place = _seconds(every), location or str(DEFAULT_STORE)
     with suppress(KeyboardInterrupt), _face(as_json) as face:
-        _follow(follower, sweep, seconds, face)
+        while not is_store(place):
+            where = redact_text(place) if "://" in place else Path(place).absolute()
+            face.trouble(f"no store at {where} yet: waiting for a run to make one")
+            if not _waited(seconds):
+                return
+        _follow(Follower(stored(location)), sweep, seconds, face)
 
 
 def _seconds(every: str) -> float:
@@ -125,6 +136,9 @@ class _Display:
     def trouble(self, message: str) -> None:
         if self._picture:
             self._drawn = Screen(replace(self._picture, notes=(*self._picture.notes, message)))
+        else:
+            self._drawn = Text(printable(message))
+            self._painter.open()
 
     def _draw(self) -> RenderableType:
         return self._drawn
@@ -158,9 +172,13 @@ def _essence(picture: Picture | None) -> Any:
     """Without what changes by the clock alone."""
     if picture is None:
         return None
-    works = sorted(slot.work for slot in picture.running)
+    works = sorted((slot.work, _tenths(slot.underway)) for slot in picture.running)
     counts = (picture.done, picture.failed, picture.left, picture.unread)
     return picture.sweep, counts, works, {**picture.counts}, {**picture.failures}, picture.notes
+
+
+def _tenths(how_far: Underway | None) -> int:
+    return 10 * how_far.step // max(1, how_far.steps) if how_far else 0
 
 
 def _text_line(picture: Picture | None) -> str:
@@ -176,6 +194,11 @@ def _text_line(picture: Picture | None) -> str:
     else:
         parts += [f"{len(picture.running)} running", f"ETA {picture.eta.text()}"]
     parts.append(f"{picture.slot_hours:.2f} slot-hours used")
+    parts += [
+        f"{slot.work} at {told_of_steps(slot.underway)}"
+        for slot in picture.running
+        if slot.underway
+    ]
     return printable(f"{picture.at:%Y-%m-%d %H:%M:%S} UTC  {picture.sweep}: {', '.join(parts)}")
 
 

@@ -97,6 +97,8 @@ class OnRay:
         """Raises RayLost, PreflightError, StoreError."""
         per_trial = PerTrial.of(course.queue.plan.sweep.spec)
         tell, joined = course.reporter.note, bool(self._address)
+        to = f"joining the Ray at {self._address}" if joined else "starting Ray on this machine"
+        course.reporter.phase(to)
         with cluster(self._address, per_trial, tell, self._budget) as capacity:
             open_run(course, capacity.slots, self.everywhere, capacity.accelerators, joined=joined)
             # not before Ray is set up: Tune reads some of its settings as it is imported

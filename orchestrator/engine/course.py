@@ -14,6 +14,7 @@ from dataclasses import replace
 from typing import Any
 
 from lp_sweep.orchestrator.engine.budget import BudgetStop
+from lp_sweep.orchestrator.engine.learned import FullModels
 from lp_sweep.orchestrator.engine.progress import Facts, Reporter, told_of_measures
 from lp_sweep.orchestrator.engine.recorder import Loss, Recorder
 from lp_sweep.orchestrator.engine.runoptions import RunOptions
@@ -80,6 +81,7 @@ class Course:
         self.options, self.presence = options, presence
         self.stop: BudgetStop | None = None
         self.nodes = Nodes(frozenset)
+        self.full_models = FullModels(queue)
         self.must_end = False
         self._looked = 0.0
 
@@ -144,6 +146,11 @@ class Course:
             failed = told.get("measures_failed")
             self._keep_store_errors(lambda: self.queue.ended(work.id, None, failed))
             self.reporter.ended(work.id, "done", _score(told), _facts(told))
+            if sentence := self.full_models.nothing_learned(work):
+                self.reporter.note(sentence)
+                if self.options.stop_if_nothing_learned:
+                    self.queue.stopped = self.queue.stopped or "nothing-learned"
+                    self.must_end = True
         else:
             message = str(told["message"])
             self.queue.not_stored(work.id, message, spooled=status == "spooled")

@@ -22,6 +22,7 @@ from lp_sweep.orchestrator.plan.plan import Plan, Work
 from lp_sweep.orchestrator.plan.planning import make_plan
 from lp_sweep.orchestrator.plan.selection import Selection
 from lp_sweep.orchestrator.sweepfile.load import is_part
+from lp_sweep.storage import underway
 from lp_sweep.storage.errors import StoreError
 from lp_sweep.storage.redact import redact_command
 from lp_sweep.storage.runs import Presence
@@ -94,7 +95,10 @@ def _run(course: Course, engine: Engine, budget: Budget) -> None:
     course.stop = BudgetStop(queue, budget, course.options.node_folder, engine.everywhere)
     with presence.announced(), StopSignals().caught() as signals:
         queue.others.claims = presence
-        for run in presence.others():
+        others = presence.others()
+        if not others:
+            underway.forget(queue.store)
+        for run in others:
             reporter.note(
                 f"another run uses this store, and this one shares the work: {run.sentence()}"
             )
@@ -115,7 +119,8 @@ class Outcome(NamedTuple):
     done_elsewhere: int  # by other runs, meanwhile
     failed: dict[str, str]
     spooled: dict[str, str]
-    stopped_by: str | None  # SIGINT, SIGTERM, failures, store, ray, max-hours, max-cost or None
+    stopped_by: str | None  # SIGINT, SIGTERM, failures, nothing-learned, store, ray,
+    # max-hours, max-cost or None
     store_error: str | None = None  # what the store answered last
     ray_error: str | None = None  # how Ray was lost
 

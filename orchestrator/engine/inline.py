@@ -51,6 +51,8 @@ class Inline:
                 if work is None:  # the rest is in the hands of another run
                     time.sleep(_LOOK_SECONDS)
                     continue
+                if "torch" not in sys.modules:
+                    course.reporter.phase("importing torch")
                 told = _execute(course.job(work, place))
                 with books:
                     _report(course, work, told)

@@ -13,6 +13,7 @@ from lp_sweep.orchestrator.estimate.pace import Eta, clock
 from lp_sweep.orchestrator.plan.naming import describe
 from lp_sweep.orchestrator.plan.plan import Plan, Work
 from lp_sweep.storage.printable import printable
+from lp_sweep.storage.underway import Looks, Underway
 
 _QUIET_SECONDS = 60.0
 
@@ -42,6 +43,7 @@ class Reporter(Protocol):
     def started(self, work: Work) -> None: ...
     def ended(self, id_: str, status: str, detail: str, facts: Facts = NO_FACTS) -> None: ...
     def note(self, text: str) -> None: ...
+    def phase(self, text: str) -> None: ...
     def tick(self) -> None: ...
     def closed(self) -> None: ...
 
@@ -50,6 +52,13 @@ class Display(Reporter, Protocol):
     """A reporter for a person, which keeps the state of the run."""
 
     run: Run
+
+
+def told_of_steps(how_far: Underway) -> str:
+    """`step 310 of 1,200, loss 0.431, 9:05 left`"""
+    loss = "" if how_far.loss is None else f"loss {how_far.loss:.3f}, "
+    left = clock(how_far.seconds_left)
+    return f"step {how_far.step:,} of {how_far.steps:,}, {loss}{left} left"
 
 
 def first_line(text: str) -> str:
@@ -64,11 +73,11 @@ class Run:
         self.slots: list[Work | None] = []
         self.started_at = time.monotonic()
         self.seconds_used = 0.0  # of slots, by what has ended
+        self._looks: Looks | None = None
 
     def open(self, queue: WorkQueue, slots: int) -> None:
-        if self.queue is None:  # else its Ray was lost, and this is the next one
-            self.started_at = time.monotonic()
         self.queue, self.slots = queue, [None] * slots
+        self._looks = Looks(queue.store)
         queue.pace.slots = slots
 
     def start(self, work: Work) -> int:
@@ -97,6 +106,11 @@ class Run:
         """Empty before there is anything to tell it by."""
         return self.queue.outlook.eta() if self.queue else Eta()
 
+    def underway(self) -> dict[str, Underway]:
+        """How far the trials are that take long."""
+        live = [work.id for work in [*self.slots] if work is not None]
+        return self._looks.of(live) if self._looks else {}
+
     def slot_hours(self) -> float:
         """Used by this run, what is under way included."""
         live = [work for work in [*self.slots] if work is not None]
@@ -104,7 +118,7 @@ class Run:
         return (self.seconds_used + under_way) / 3600
 
     def elapsed(self) -> float:
-        """Seconds since there were slots for the first time."""
+        """Seconds since the run began."""
         return time.monotonic() - self.started_at
 
 
@@ -138,6 +152,10 @@ class PlainReporter:
     def note(self, text: str) -> None:
         self._print(f"note    {printable(text)}")
 
+    def phase(self, text: str) -> None:
+        """What the run does now that may take a while."""
+        self._print(printable(text))
+
     def tick(self) -> None:
         """Called often; a line a minute, so that a log of long trials shows life."""
         queue = self.run.queue
@@ -146,6 +164,8 @@ class PlainReporter:
         left, eta = queue.progress().left, self.run.eta().text()
         used = f"{self.run.slot_hours():.2f} slot-hours used"
         self._print(f"running {len(queue.live)}, {left} left, ETA {eta}, {used}")
+        for id_, how_far in self.run.underway().items():
+            self._print(f"  {describe(queue.live[id_])}: {told_of_steps(how_far)}")
 
     def closed(self) -> None:
         pass

@@ -23,6 +23,7 @@ class RunOptions(Request):
     cache_dir: Path | None = None
     fail_fast: bool = False
     max_failures: int | None = None
+    stop_if_nothing_learned: bool = False
     max_hours: float | None = None
     max_cost: float | None = None
     mirrors: Sequence[MirrorKind] = ()

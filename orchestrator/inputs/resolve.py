@@ -143,7 +143,7 @@ def resolve(
         _check_frozen(spec.recipe.freeze.layers, models)
     with _at(document, ("recipe", "max_length")):
         _check_length("recipe.max_length", spec.recipe.max_length, models)
-    if spec.measure.speed:
+    if spec.measure.speed and spec.measure.speed_length:
         with _at(document, ("measure", "speed_length")):
             _check_length("measure.speed_length", spec.measure.speed_length, models)
     tasks = {}

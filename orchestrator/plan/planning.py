@@ -272,7 +272,8 @@ def wanted_speeds(plan: Plan) -> dict[str, Work]:
         for cell in plan.cells:
             work = plan.trials.get(cell.trial_id or "")
             if work is not None:
-                specs[_speed(work.trial, device_type, measure.speed_length)] = work.model
+                length = measure.length(work.model.longest_row)
+                specs[_speed(work.trial, device_type, length)] = work.model
         for spec, model in specs.items():
             id_ = profile_id(spec)
             found[id_] = Work(id=id_, spec=spec, model=model, task=NO_TASK)

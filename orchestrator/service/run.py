@@ -6,6 +6,7 @@ What a user should know on the way goes to `tell`, a line at a time.
 from __future__ import annotations
 
 import os
+import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -29,6 +30,7 @@ from lp_sweep.storage.printable import say
 from lp_sweep.storage.redact import redact_text
 from lp_sweep.storage.store import Store, is_store
 
+_SLOW_SECONDS = 0.7  # what is done by then needs no word
 _STORE_PATIENCE = 600.0  # seconds over which a store that refuses is asked again
 _OF_A_CLUSTER = "is about a cluster. Keep one of them."
 _OF_MACHINES = "counts a cluster's machines. Use --max-hours."
@@ -131,20 +133,22 @@ def prepare(options: RunOptions, tell: Callable[[str], None] = say) -> Prepared:
         _check_failures(options)
     check_installed(options.mirrors)
     patience = _patience()
-    first = planned(options, patience=patience, cache_dir=options.node_folder)
+    with _said_if_slow(tell, f"reading {options.file}, the store, models and data ..."):
+        first = planned(options, patience=patience, cache_dir=options.node_folder)
     selection = Selection()
     if options.retry:
         selection = retry_selection(options.error_type, list(options.trials), first.plan)
     for note in first.sweep.notes:
         tell(f"note: {note}")
-    checked = checks.check(
-        first.sweep,
-        first.plan.inputs_needed(),
-        first.location,
-        options.node_folder,
-        offline=options.offline,
-        on_ray=not options.inline,
-    )
+    with _said_if_slow(tell, "checking models, data and the room for them ..."):
+        checked = checks.check(
+            first.sweep,
+            first.plan.inputs_needed(),
+            first.location,
+            options.node_folder,
+            offline=options.offline,
+            on_ray=not options.inline,
+        )
     for note in checked:
         tell(f"note: {note}")
     store = Store(first.location, create=True, patience=patience)
@@ -152,6 +156,17 @@ def prepare(options: RunOptions, tell: Callable[[str], None] = say) -> Prepared:
     if unkept := unkept_note(first.plan, store, first.sweep.spec.keep):
         tell(f"note: {unkept}")
     return Prepared(options, first, store, selection, budget)
+
+
+@contextmanager
+def _said_if_slow(tell: Callable[[str], None], what: str) -> Iterator[None]:
+    timer = threading.Timer(_SLOW_SECONDS, tell, [what])
+    timer.daemon = True
+    timer.start()
+    try:
+        yield
+    finally:
+        timer.cancel()
 
 
 def _check(options: RunOptions) -> None:

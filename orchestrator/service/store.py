@@ -15,6 +15,7 @@ from lp_sweep.storage.printable import page, printable, unknown_sweep
 from lp_sweep.storage.runs import Announcement, Observer
 from lp_sweep.storage.setups import Setup, earlier_setups
 from lp_sweep.storage.store import Store, Unreadable, is_store
+from lp_sweep.storage.underway import Looks, Underway
 
 
 def existing(location: str) -> Store:
@@ -59,6 +60,7 @@ class States(NamedTuple):
     unreadable: list[Unreadable]
     earlier: list[Setup]  # of these sweeps: finished trials that no table shows
     location: str  # of the store
+    underway: dict[str, tuple[str, Underway]]  # identifier -> in words, and how far it is
 
     def plain(self) -> list[dict[str, Any]]:
         """A list of sweeps; `running` are the runs at work on it, with when each `ends_at`;
@@ -66,7 +68,7 @@ class States(NamedTuple):
         return [
             {
                 **sweep,
-                "running": [_plain_run(r) for r in self.runs if r.sweep == sweep["sweep"]],
+                "running": [self._run(r) for r in self.runs if r.sweep == sweep["sweep"]],
                 "earlier": [
                     {
                         "setup": setup.number,
@@ -80,10 +82,15 @@ class States(NamedTuple):
             for sweep in self.sweeps
         ]
 
-
-def _plain_run(run: Announcement) -> dict[str, Any]:
-    ends = run.ends_at()
-    return {**run._asdict(), "ends_at": ends.isoformat(timespec="seconds") if ends else None}
+    def _run(self, run: Announcement) -> dict[str, Any]:
+        ends = run.ends_at()
+        return {
+            **run._asdict(),
+            "ends_at": ends.isoformat(timespec="seconds") if ends else None,
+            "underway": {
+                id_: self.underway[id_][1]._asdict() for id_ in run.held if id_ in self.underway
+            },
+        }
 
 
 def sweep_states(store: Store, only: str | None = None) -> States:
@@ -97,13 +104,22 @@ def sweep_states(store: Store, only: str | None = None) -> States:
     failed = set(failures(attempts.rows, done))
     runs = [run for run in Observer(store).living() if only in (None, run.sweep)]
     earlier = earlier_setups(store, only, done)
-    states = States([], runs, [*trials.unreadable, *attempts.unreadable], earlier, store.location)
+    unreadable = [*trials.unreadable, *attempts.unreadable]
+    states = States([], runs, unreadable, earlier, store.location, {})
+    from lp_sweep.orchestrator.watch.follower import COLUMNS as OF_A_SHEET
+    from lp_sweep.orchestrator.watch.follower import Sheet
+
+    how_far = Looks(store).of([id_ for run in runs for id_ in run.held])
     for name in names if only is None else [only]:
         listing = store.read_all("sweeps", [name], COLUMNS)
         states.unreadable.extend(listing.unreadable)
         if not listing.unreadable:
             counts = state_counts(listing.rows, done, failed)
             states.sweeps.append({"sweep": name, **counts})
+            if any(run.sweep == name for run in runs) and how_far:
+                sheet = Sheet(store.read_all("sweeps", [name], OF_A_SHEET).rows)
+                for id_ in filter(sheet.owns, how_far):
+                    states.underway[id_] = sheet.describe(id_), how_far[id_]
     return states
 
 

@@ -338,7 +338,15 @@ class MeasureEntry(_ByLayer):
     speed: Devices | None = Field(
         None, description="time of a batch compared with the full model: on cpu, cuda or both"
     )
-    speed_length: PositiveInt = Field(128, description="for speed: tokens in each timed row")
+    speed_length: PositiveInt | None = Field(
+        None,
+        description="for speed: tokens in each timed row; default 128, or fewer for a model "
+        "that takes no more",
+    )
+
+    def length(self, longest_row: int | None) -> int:
+        """Tokens in each timed row of a model that takes no longer rows."""
+        return self.speed_length or min(128, longest_row or 128)
 
     def asked_of(self, network: str) -> list[str]:
         """The measurements of MEASURES that are asked for, for a network of this sort."""

@@ -33,6 +33,7 @@ from lp_sweep.storage.printable import printable
 from lp_sweep.storage.runs import Announcement, Observer
 from lp_sweep.storage.store import Store
 from lp_sweep.storage.tablefiles import record_name
+from lp_sweep.storage.underway import Looks, Underway
 
 _TRIALS = ("trial_id", "last", "seconds_total")
 
@@ -55,6 +56,7 @@ class Follower:
         self._observer = Observer(store)
         self._trials = NewRecords(store, "trials", _TRIALS)
         self._tries = Tries(store)
+        self._looks = Looks(store)
         self._scored: dict[str, Scored] = {}
         self._sheets: dict[str, tuple[FileInfo, Sheet]] = {}  # as its file was when it was read
         self._states: _States | None = None
@@ -148,7 +150,8 @@ class Follower:
         now = _now()
         held = frozenset(id_ for run in runs for id_ in run.held)
         states = self._states_of(sheet, held)
-        slots = tuple(slot for run in runs for slot in _slots(run, sheet, now))
+        how_far = self._looks.of(held)
+        slots = tuple(slot for run in runs for slot in _slots(run, sheet, now, how_far))
         used = sheet.seconds + states.seconds_lost + sum(slot.seconds or 0.0 for slot in slots)
         return Picture(
             sweep=name,
@@ -169,12 +172,19 @@ class Follower:
         )
 
 
-def _slots(run: Announcement, sheet: Sheet, now: dt.datetime) -> list[Slot]:
+def _slots(
+    run: Announcement, sheet: Sheet, now: dt.datetime, how_far: Mapping[str, Underway]
+) -> list[Slot]:
     """The trials that a run holds, then its idle slots."""
     known = len(run.held_since) == len(run.held)  # an older version does not say
     moments = run.held_since if known else ("",) * len(run.held)
     busy = [
-        Slot(place=run.host, work=sheet.describe(id_), seconds=_since(moment, now))
+        Slot(
+            place=run.host,
+            work=sheet.describe(id_),
+            seconds=_since(moment, now),
+            underway=how_far.get(id_),
+        )
         for id_, moment in zip(run.held, moments, strict=True)
     ]
     idle = max(0, run.slots - len(busy))

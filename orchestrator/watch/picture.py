@@ -17,6 +17,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from lp_sweep.orchestrator.estimate.pace import Eta
+from lp_sweep.storage.underway import Underway
 from lp_sweep.trials.feedforward_rules import NONE
 from lp_sweep.trials.procedures import DIRECT
 
@@ -51,6 +52,7 @@ class Slot:
     place: str
     work: str  # "" when it is idle
     seconds: float | None  # since it began; None where nobody says
+    underway: Underway | None = None  # of a trial that takes long
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -96,6 +98,8 @@ class Picture:
 def picture_json(picture: Picture) -> dict[str, Any]:
     """As `status --watch --json` prints it and the page gets it."""
     plain = dataclasses.asdict(picture)
+    for slot in plain["slots"]:
+        slot["underway"] = slot["underway"] and slot["underway"]._asdict()
     at = picture.at.isoformat(timespec="seconds")
     return {"schema": SCHEMA, **plain, "at": at, "eta": picture.eta._asdict()}
 

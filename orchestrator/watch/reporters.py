@@ -91,6 +91,9 @@ class LiveReporter:
         """Stays above the display."""
         self._painter.note(Text(f"note: {printable(text)}", style="yellow"))
 
+    def phase(self, text: str) -> None:
+        self._painter.note(Text(printable(text), style="dim"))
+
     def tick(self) -> None:
         """The display refreshes itself."""
 
@@ -129,11 +132,15 @@ class LiveReporter:
         )
 
     def _slots(self, queue: WorkQueue) -> list[Slot]:
+        how_far = self.run.underway()
         return [
             Slot(place=f"slot {index}", work="", seconds=None)
             if work is None
             else Slot(
-                place=f"slot {index}", work=describe(work), seconds=queue.pace.elapsed(work.id)
+                place=f"slot {index}",
+                work=describe(work),
+                seconds=queue.pace.elapsed(work.id),
+                underway=how_far.get(work.id),
             )
             for index, work in enumerate([*self.run.slots])
         ]
@@ -188,6 +195,9 @@ class Relay:
     def note(self, text: str) -> None:
         self.inner.note(text)
 
+    def phase(self, text: str) -> None:
+        self.inner.phase(text)
+
     def tick(self) -> None:
         self.inner.tick()
 
@@ -230,6 +240,10 @@ class EventReporter(Relay):
     def note(self, text: str) -> None:
         super().note(text)
         self.event("note", message=text)
+
+    def phase(self, text: str) -> None:
+        super().phase(text)
+        self.event("phase", message=text)
 
     def tick(self) -> None:
         super().tick()

@@ -17,6 +17,7 @@ from typing import NamedTuple
 from rich.console import Console, ConsoleOptions, RenderResult
 from rich.text import Text
 
+from lp_sweep.orchestrator.engine.progress import told_of_steps
 from lp_sweep.orchestrator.estimate.pace import clock
 from lp_sweep.orchestrator.plan.naming import short_model
 from lp_sweep.orchestrator.watch.picture import Curve, Picture, Point, Slot, Waiting
@@ -188,6 +189,8 @@ def _slot(slot: Slot, room: int, width: int) -> Text:
     if not slot.work:
         return Text.assemble(place, ("idle", "dim"))
     time = "" if slot.seconds is None else f"  {clock(slot.seconds)}"
+    if slot.underway is not None:
+        time += f"  {told_of_steps(slot.underway)}"
     work = Text(printable(slot.work))
     work.truncate(max(1, width - len(place) - len(time)), overflow="ellipsis")
     return Text.assemble(place, work, time)

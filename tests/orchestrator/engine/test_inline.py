@@ -10,10 +10,14 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from lp_sweep import Sweep
+from lp_sweep.orchestrator.cli.store import states_text
+from lp_sweep.orchestrator.service.store import sweep_states
+from lp_sweep.storage import underway
 from lp_sweep.storage.errors import SpecError
 from lp_sweep.storage.store import Store
 from tests.support.program import sweep
@@ -76,6 +80,52 @@ def test_without_ray_a_run_names_inline(tmp_path: Path) -> None:
     [error] = [line for line in done.stderr.splitlines() if line.startswith("error: ")]
     assert re.search(r"Ray is not installed.*--inline", error)
     assert "Traceback" not in done.stderr
+
+
+def test_a_full_model_that_learns_nothing_is_told_and_can_end_the_run(tmp_path: Path) -> None:
+    """At a rate of nearly 0, and with labels of which one is far the most common."""
+    save_world(
+        tmp_path, recipe=SHORT | {"learning_rate": 1e-12}, strategies=[{"name": "top", "k": [0, 2]}]
+    )
+    words = ("run", "sweep.yaml", "--inline", "--stop-if-nothing-learned")
+    done = sweep(*words, cwd=tmp_path, env={"LP_SWEEP_CACHE_DIR": str(tmp_path / "cache")})
+    assert done.returncode == 3, done.stderr
+    assert re.search(
+        r"note .*learned nothing on mood.*Try .*recipe\.(epochs|learning_rate)", done.stderr
+    )
+    assert "a full model learned nothing" in done.stderr
+    assert "--stop-if-nothing-learned" not in done.stderr.rpartition("go on as it is")[2]
+    store = Store(tmp_path / "lp-sweep-store")
+    kept = store.read_all("trials", columns=["k"]).rows["k"].to_pylist()
+    assert set(kept) == {0}
+
+
+def test_status_tells_how_far_a_long_trial_is(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Looked at in the middle of a training, as any other process sees it."""
+    save_world(tmp_path, recipe=SHORT, strategies=[{"name": "top", "k": [0]}], seeds=[1])
+    monkeypatch.setenv("LP_SWEEP_CACHE_DIR", str(tmp_path / "cache"))
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(underway, "EVERY_SECONDS", 0.0)
+    seen: list[tuple[str, Any]] = []
+    write = Store.put_text
+
+    def looked(store: Store, table: str, name: str, text: str) -> str:
+        where = write(store, table, name, text)
+        if table == underway.FOLDER and not seen:
+            states = sweep_states(store)
+            seen.append((states_text(states), states.plain()))
+        return where
+
+    monkeypatch.setattr(Store, "put_text", looked)
+    Sweep.from_yaml(tmp_path / "sweep.yaml").run(inline=True)
+    [(text, [plain])] = seen
+    assert re.search(r"mood seed 1: step \d+ of \d+, loss \d\.\d+, 0:\d\d left", text)
+    [run] = plain["running"]
+    [how_far] = run["underway"].values()
+    assert 0 < how_far["step"] <= how_far["steps"]
+    assert not Store(tmp_path / "lp-sweep-store").texts(underway.FOLDER)
 
 
 @pytest.mark.parametrize(

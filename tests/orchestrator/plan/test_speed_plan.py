@@ -74,6 +74,15 @@ def test_feed_forwards_that_go_are_part_of_it(tmp_path: Path) -> None:
     assert found == [((), "keep"), ((8, 9, 10), "keep"), ((8, 9, 10), "drop")]
 
 
+def test_rows_are_no_longer_than_a_model_takes(tmp_path: Path) -> None:
+    text = TIMED + "recipe: {max_length: 64}\n"
+    file = make_inputs(tmp_path, text)
+    config = tmp_path / "folder/of/a/model/config.json"
+    small = json.loads(config.read_text()) | {"max_position_embeddings": 64}
+    config.write_text(json.dumps(small))
+    assert {spec.length for spec in specs(planned(file))} == {64}
+
+
 def test_length_and_precision_are_the_files(tmp_path: Path) -> None:
     text = TIMED.replace("cpu", "cpu, speed_length: 64") + "recipe: {precision: bf16}\n"
     plan = planned(make_inputs(tmp_path, text))

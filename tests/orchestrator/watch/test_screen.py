@@ -16,6 +16,7 @@ from lp_sweep.orchestrator.watch.follower import Follower
 from lp_sweep.orchestrator.watch.picture import Curve, Picture, Point, Slot, Waiting, picture_json
 from lp_sweep.orchestrator.watch.screen import Screen, screen_lines
 from lp_sweep.storage.store import Store
+from lp_sweep.storage.underway import Underway
 
 ROOT = Path(__file__).resolve().parents[3]
 SIZES = [(20, 3), (40, 10), (60, 15), (80, 24), (120, 40), (250, 70)]
@@ -152,8 +153,20 @@ def test_the_picture_as_json() -> None:
     assert told["at"] == "2026-01-05T12:00:00+00:00"
     assert told["eta"] == {"seconds": 3903.0, "low": 3012.0, "high": 5060.0}
     assert told["curves"][0]["points"][1] == {"k": 2, "n": 2, "asked": 2, "mean": 88.0, "sd": 0.4}
-    assert told["slots"][8] == {"place": "slot 8", "work": "", "seconds": None}
+    assert told["slots"][8] == {"place": "slot 8", "work": "", "seconds": None, "underway": None}
     page = (ROOT / "docs" / "watching.md").read_text(encoding="utf-8")
     nested = (told, told["slots"][0], told["waiting"][0], told["eta"], told["curves"][0])
     for keys in (*nested, told["curves"][0]["points"][0]):
         assert all(f"`{key}`" in page for key in keys)
+
+
+def test_how_far_a_long_trial_is() -> None:
+    how_far = Underway(310, 1200, 0.4312, 545.0)
+    slot = Slot(
+        place="slot 0", work="bert all 12 layers rte seed 42", seconds=190, underway=how_far
+    )
+    picture = replace(PICTURE, slots=(slot,))
+    [line] = [line for line in shown(picture, 120, 40) if "slot 0" in line]
+    assert "step 310 of 1,200, loss 0.431, 9:05 left" in line
+    told = picture_json(picture)["slots"][0]
+    assert told["underway"] == how_far._asdict()

@@ -53,6 +53,25 @@ def test_piped_it_is_a_line_for_each_change_until_ctrl_c(
     assert (rest, stderr, process.returncode) == ("", "", 0)
 
 
+def test_it_may_be_started_before_the_run_that_makes_the_store(tmp_path: Path) -> None:
+    place = str(tmp_path / "store")
+    watch = ("status", "--watch", "--every", "0.1s", "--store", place)
+    with piped(*command(*watch)) as process:
+        assert process.stdout
+        assert process.stderr
+        waiting = process.stderr.readline()
+        fake = FakeSweep(tmp_path / "store")
+        fake.curve({0: 90.0})
+        fake.publish()
+        lines = iter(process.stdout.readline, "")
+        seen = next(line for line in lines if "demo: 1 of 1 trials done" in line)
+        process.send_signal(signal.SIGINT)
+        process.communicate(timeout=20)
+    assert f"no store at {place}" in waiting
+    assert seen
+    assert process.returncode == 0
+
+
 def test_json_is_an_object_for_each_change(fake: FakeSweep) -> None:
     with piped(*command(*words(fake, "--json"))) as process:
         assert process.stdout
@@ -140,7 +159,7 @@ def test_terminals_of_other_kinds(terminal: Terminal, colour: bool, moves: bool)
         (["--watch", "--every", "off"], 2, "--every 'off'"),
         (["--every", "5s"], 2, "--every needs --watch"),
         (["--watch", "--sweep", "nope"], 2, "no sweep 'nope' in"),
-        (["--watch", "--store", "nowhere"], 4, "no store at"),
+        (["--store", "nowhere"], 4, "no store at"),
     ],
 )
 def test_mistakes(fake: FakeSweep, arguments: list[str], code: int, told: str) -> None:

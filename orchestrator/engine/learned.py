@@ -1,0 +1,73 @@
+"""Tells, as soon as it can be known, that the full model has learned nothing on a task: no network
+can then be compared with it, and the rest of the sweep would be in vain.
+"""
+
+from __future__ import annotations
+
+import copy
+import math
+
+from lp_sweep.orchestrator.engine.workqueue import WorkQueue
+from lp_sweep.orchestrator.inputs.data import FEWEST_STEPS
+from lp_sweep.orchestrator.plan.naming import short_model
+from lp_sweep.orchestrator.plan.plan import Work
+from lp_sweep.storage.errors import StoreError
+
+_AS_GOOD = 0.00005  # of a fraction: as the view min_layers counts
+_COLUMNS = ("trial_id", "last", "majority", "steps", "learning_rate")
+
+
+class FullModels:
+    """The full models of a run, each with its task: asked whenever a trial is done."""
+
+    def __init__(self, queue: WorkQueue) -> None:
+        self._queue, self._told = queue, set[tuple[str, str]]()
+
+    def nothing_learned(self, work: Work) -> str | None:
+        """A sentence, once for a model and task: all seeds of the full model that are asked for
+        are done, and none scores better than always the same answer."""
+        pair = (work.model.name, work.task.name)
+        if pair in self._told or not _is_full(work):
+            return None
+        queue = self._queue
+        seeds = {id_ for id_, other in queue.plan.trials.items() if _is_full(other, pair)}
+        if not seeds <= queue.plan.known.trials | queue.done:
+            return None
+        self._told.add(pair)
+        store = copy.copy(queue.store)
+        store.patience = 0
+        try:
+            rows = store.read_all("trials", seeds, _COLUMNS).rows.to_pylist()
+        except StoreError:
+            return None
+        if len(rows) < len(seeds) or not all(map(_learned_nothing, rows)):
+            return None
+        scores = ", ".join(
+            "nothing" if row["last"] is None else f"{100 * row['last']:.2f}" for row in rows
+        )
+        steps, rate = rows[0]["steps"], rows[0]["learning_rate"]
+        advice = f"another recipe.learning_rate (it is {rate:g})"
+        if steps < FEWEST_STEPS:
+            advice = f"more recipe.epochs ({steps} optimiser steps are few)"
+        return (
+            f"the full {short_model(pair[0])} learned nothing on {pair[1]}: it scores {scores}, "
+            f"and always the same answer {100 * rows[0]['majority']:.2f}. No pruned network can be "
+            f"judged by it. Try {advice}; --stop-if-nothing-learned ends such a run here"
+        )
+
+
+def _is_full(work: Work, pair: tuple[str, str] | None = None) -> bool:
+    spec = work.spec
+    return (
+        spec.kind == "trial"
+        and len(spec.kept_layers) == work.model.depth
+        and not spec.removed_feed_forwards
+        and pair in (None, (work.model.name, work.task.name))
+    )
+
+
+def _learned_nothing(row: dict[str, float | None]) -> bool:
+    last, majority = row["last"], row["majority"]
+    if majority is None:
+        return False
+    return last is None or not math.isfinite(last) or last < majority + _AS_GOOD

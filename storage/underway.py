@@ -1,0 +1,122 @@
+"""How far the trials are that are being trained: a small file of each that takes long.
+
+`underway/<id>.json`, written by the trial's worker every ten seconds and deleted when it ends; of a
+worker that was killed it stays until the next try, or the next run. Nothing depends on it: what
+can't be written or read is left out.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import copy
+import json
+import math
+import threading
+import time
+from collections.abc import Callable, Collection
+from typing import NamedTuple
+
+from lp_sweep.storage.errors import StoreError
+from lp_sweep.storage.store import Store
+
+FOLDER = "underway"
+EVERY_SECONDS = 10.0  # a trial that is over sooner writes nothing
+_LEAVE_SECONDS = 5.0  # for the last write
+
+
+class Underway(NamedTuple):
+    """Optimiser steps done and in all, the mean loss of the last steps, and the seconds that the
+    trial still takes if it goes on like this."""
+
+    step: int
+    steps: int
+    loss: float | None  # None where it is not finite
+    seconds_left: float
+
+
+class Teller:
+    """Called after each step of a trial. Neither a slow store nor one that is away (None) keeps the
+    training."""
+
+    def __init__(self, store: Store | None, id_: str) -> None:
+        self._store, self._file = copy.copy(store), f"{id_}.json"
+        if self._store is not None:
+            self._store.patience = 0
+        self._first: tuple[float, int] | None = None  # when the first step was told, and its number
+        self._next = 0.0
+        self._newest: Underway | None = None
+        self._wake, self._over = threading.Event(), False
+        self._thread: threading.Thread | None = None
+
+    def __call__(self, step: int, steps: int, loss: Callable[[], float]) -> None:
+        """`loss` is asked for rarely: the host waits for the device."""
+        now = time.monotonic()
+        if self._first is None:
+            self._first, self._next = (now, step), now + EVERY_SECONDS
+        if now < self._next or self._store is None:
+            return
+        self._next = now + EVERY_SECONDS
+        began, first = self._first
+        left = (now - began) * (steps - step) / max(1, step - first)
+        mean = loss()
+        self._newest = Underway(step, steps, mean if math.isfinite(mean) else None, left)
+        if self._thread is None:
+            self._thread = threading.Thread(target=self._write, args=[self._store], daemon=True)
+            self._thread.start()
+        self._wake.set()
+
+    def _write(self, store: Store) -> None:
+        while self._wake.wait() and not self._over:
+            self._wake.clear()
+            if self._newest is not None:
+                with contextlib.suppress(StoreError):
+                    text = json.dumps(self._newest._asdict())
+                    store.put_text(FOLDER, self._file, text)
+
+    def close(self) -> None:
+        if self._thread is None or self._store is None:
+            return
+        self._over = True
+        self._wake.set()
+        self._thread.join(_LEAVE_SECONDS)
+        with contextlib.suppress(StoreError):
+            self._store.delete(FOLDER, self._file)
+
+
+class Looks:
+    """What a store says of trials under way, looked up every few seconds."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = copy.copy(store)
+        self._store.patience = 0
+        self._found: dict[str, Underway] = {}
+        self._looked = -math.inf
+
+    def of(self, live: Collection[str]) -> dict[str, Underway]:
+        """By identifier, of those that say so."""
+        if live and time.monotonic() - self._looked >= EVERY_SECONDS / 2:
+            with contextlib.suppress(StoreError):
+                texts = self._store.texts(FOLDER)
+                named = {name.removesuffix(".json"): _parse(text) for name, text in texts.items()}
+                self._found = {id_: found for id_, found in named.items() if found is not None}
+            self._looked = time.monotonic()
+        return {id_: self._found[id_] for id_ in live if id_ in self._found}
+
+
+def forget(store: Store) -> None:
+    """Delete what workers left that were killed, where no run is at work."""
+    with contextlib.suppress(StoreError):
+        for info in store.listing(FOLDER):
+            store.delete(FOLDER, info.name)
+
+
+def _parse(text: str) -> Underway | None:
+    """None for what is none of ours."""
+    try:
+        plain = json.loads(text)
+        step, steps = int(plain["step"]), int(plain["steps"])
+        loss, left = plain["loss"], float(plain["seconds_left"])
+        sound = 0 <= step <= steps and 0 <= left < math.inf
+        return Underway(step, steps, None if loss is None else float(loss), left) if sound else None
+    except (ValueError, TypeError, KeyError, OverflowError, RecursionError):
+        return None
