@@ -12,6 +12,7 @@ import json
 import re
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
+from statistics import mean
 from typing import Any
 
 HERE = Path(__file__).parent
@@ -196,6 +197,33 @@ def coverage(found: Found) -> str:
     return f"{markdown(head, rows)}\n\n{found['studies']:,} studies of each kind. {sizes}"
 
 
+def widths(found: Found) -> str:
+    """By seeds and dev rows: half of the paired interval's mean width, for each spread of seeds."""
+    mine = [
+        row
+        for row in found["rows"]
+        if row["method"] == "paired interval" and row["curve"] != "noisier"
+    ]
+    sizes = sorted({row["rows"] for row in mine})
+    spreads = sorted({row["seed_sd"] for row in mine})
+
+    def cell(seeds: int, rows: int) -> str:
+        low, middle, high = (
+            mean(
+                row["mean_size"] / 2
+                for row in mine
+                if (row["seeds"], row["rows"], row["seed_sd"]) == (seeds, rows, spread)
+            )
+            for spread in spreads
+        )
+        return f"**±{middle:.1f}** ({low:.1f} to {high:.1f})"
+
+    rows = [[seeds, *(cell(seeds, size) for size in sizes)] for seeds in (2, 3, 5, 10)]
+    low, middle, high = (f"{spread:g}" for spread in spreads)
+    note = f"Standard deviation over seeds: {middle} point (in brackets: {low} and {high} points)."
+    return f"{markdown(['seeds', *(f'{size:,} dev rows' for size in sizes)], rows)}\n\n{note}"
+
+
 def _covered(found: Found, method: str, seeds: Sequence[int], *, stress: bool) -> list[Any]:
     mine = [row for row in found["rows"] if row["seeds"] in seeds]
     mine = [row for row in mine if (row["curve"] == "noisier") == stress]
@@ -273,6 +301,7 @@ TABLES: dict[str, tuple[tuple[str, ...], Callable[..., str]]] = {
     "speed": (("speed-by-depth",), speed),
     "adaptive": (("adaptive",), adaptive),
     "coverage": (("coverage",), coverage),
+    "widths": (("coverage",), widths),
     "slots": (("scale",), slots),
     "plans": (("scale",), plans),
     "listing": (("scale",), listing),

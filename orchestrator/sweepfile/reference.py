@@ -12,15 +12,31 @@ Field = Mapping[str, Any]
 
 _INTRODUCTION = """# The sweep file
 
-This page lists every key of a sweep file; `lp-sweep schema --markdown` prints it. `lp-sweep schema`
-prints a JSON Schema for editors. `lp-sweep init --full` writes a file with every key, commented.
-`lp-sweep init --data rows.csv --text COLUMN --label COLUMN` writes a short one for your own rows,
-with the schema beside it.
+```yaml
+schema_version: 1
+name: demo
+models: [bert-base-cased, {id: distilbert-base-cased, k: [0, 1, 2, 3]}, ./folder/of/a/model]
+tasks: [rte, mrpc]
+seeds: [42, 43]
+strategies:
+  - {name: top, k: [0, 2, 4, 6]}
+  - {name: contribution, threshold: [0.95, 0.925, 0.9]}
+recipe: {learning_rate: 2e-5, batch_size: 32, epochs: 3, max_length: 128}
+```
 
-You can write a single entry without its list, and a name instead of an entry
-(`models: bert-base-cased`, `strategies: [{name: top, k: 2}, drop 3+5]`). Paths are relative to the
-sweep file. `key=value` on the command line replaces a key (`seed=42,43`,
-`recipe.learning_rate=3e-5`). Unknown keys are errors; the message suggests the nearest key."""
+This page lists every key; `lp-sweep schema --markdown` prints it. `lp-sweep init` writes a short
+file, `lp-sweep init --data rows.csv --text COLUMN --label COLUMN` one for your own rows, and
+`lp-sweep init --full` one with every key, commented. `lp-sweep schema` prints a JSON Schema, with
+which editors complete keys.
+
+- You can write a single entry without its list, and a name instead of an entry
+  (`models: bert-base-cased`, `strategies: [{name: top, k: 2}, drop 3+5]`).
+- Paths are relative to the sweep file. A model may be a network that another sweep kept (`keep`):
+  it gets a new classification head.
+- `key=value` on the command line replaces a key (`seed=42,43`, `recipe.learning_rate=3e-5`).
+  `task=`, `model=`, `strategy=` and `seed=` replace the file's list and keep each entry's settings
+  from the file. A name that is not in the file is added, with a note.
+- Unknown keys are errors; the message suggests the nearest key."""
 
 # the name of a part in the schema -> its place in a sweep file
 _PARTS = {

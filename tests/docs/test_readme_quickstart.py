@@ -1,4 +1,4 @@
-"""The quickstart of README.md for real: it trains its networks and prints what the page shows."""
+"""The quickstart for real: it trains its networks and prints what README.md and its own page show."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import pytest
 from tests.support.docpages import ROOT, Block, blocks, commands, read
 from tests.support.docuser import User
 
-PAGE = "README.md"
+PAGES = ("README.md", "quickstart/README.md")
 pytestmark = [pytest.mark.slow, pytest.mark.ray, pytest.mark.timeout(3600)]
 
 
@@ -32,26 +32,33 @@ def user(tmp_path_factory: pytest.TempPathFactory) -> User:
     return user
 
 
-def session() -> Block:
-    """The commands of the page after `make quickstart`."""
+def session(page: str) -> Block:
+    """The commands of a page after `make quickstart`."""
     by_this = f"run by tests/docs/{Path(__file__).name}"
     [found] = [
         block
-        for block in blocks(read(PAGE), PAGE)
+        for block in blocks(read(page), page)
         if block.mark("not run: ") == by_this and block.text.startswith("$ ")
     ]
     return found
 
 
-def test_the_page_shows_what_is_printed(user: User) -> None:
+@pytest.mark.parametrize("page", PAGES)
+def test_a_page_shows_what_is_printed(user: User, page: str) -> None:
     """Scores are those of two cores of one kind of processor: another may round otherwise."""
-    ran = user.does(session())
+    shown = session(page)
+    ran = user.does(shown)
     assert ran.code == 0, ran.printed
-    pairs = zip(commands(session()), ran.printed, strict=True)
+    pairs = zip(commands(shown), ran.printed, strict=True)
     assert [wrong for pair in pairs if (wrong := user.mismatch(*pair))] == []
-    table = "\n".join(line for line in ran.printed[-1].splitlines() if line.startswith("|"))
+
+
+def test_the_table_of_scores(user: User) -> None:
+    """Its last command prints Markdown, which the page shows below the fence."""
+    done = user.does(session(PAGES[1]))
+    table = "\n".join(line for line in done.printed[-1].splitlines() if line.startswith("|"))
     assert table
-    assert table in read(PAGE)
+    assert table in read(PAGES[1])
 
 
 def test_what_the_page_concludes(user: User) -> None:

@@ -118,7 +118,6 @@ def make_folder(folder: Path) -> None:
         ],
         recipe=RECIPE | {"epochs": 1},
     )
-    shutil.copy(folder / "sweep.yaml", folder / "filled-in.yaml")
     shutil.copytree(ROOT / "docs" / "results", folder / "docs" / "results")
     for name in ("benchmarks", "examples"):
         (folder / name).symlink_to(ROOT / name)
@@ -134,9 +133,6 @@ def words_of(folder: Path) -> dict[str, str]:
         "TRIAL": first,
         "p1-0c1f": min(store.names("profiles")),
         "NAME": "toy",
-        # a reader has no sweep.yaml yet, and fills in the one that is written
-        "lp-sweep init sweep.yaml": "rm sweep.yaml; lp-sweep init sweep.yaml; cp filled-in.yaml "
-        "sweep.yaml",
     }
 
 

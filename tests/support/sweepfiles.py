@@ -26,7 +26,7 @@ from lp_sweep.orchestrator.sweepfile.load import is_part, load_sweep
 from lp_sweep.storage.identity import canonical_json
 from lp_sweep.storage.store import Store
 
-# the file of the README, as it stands
+# like the file of docs/sweep-file.md
 DEMO = """\
 schema_version: 1
 name: demo

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from lp_sweep.orchestrator.sweepfile.load import load_sweep
 from lp_sweep.orchestrator.sweepfile.reference import reference
 from lp_sweep.orchestrator.sweepfile.spec import SweepSpec
 from tests.support.program import sweep
@@ -26,3 +28,9 @@ def test_every_key_is_described_and_on_the_page(part: dict[str, Any]) -> None:
     for name, field in part["properties"].items():
         assert field.get("description"), name
         assert f"| `{name}` |" in page
+
+
+def test_the_file_of_the_page_is_right(tmp_path: Path) -> None:
+    (text,) = re.findall(r"```yaml\n(.*?)```", reference(), re.DOTALL)
+    (tmp_path / "sweep.yaml").write_text(text, encoding="utf-8")
+    assert load_sweep(tmp_path / "sweep.yaml").spec.name == "demo"

@@ -130,7 +130,7 @@ def test_byte_order_mark(tmp_path: Path) -> None:
     assert read_yaml(tmp_path / "sweep.yaml").content == {"name": "x"}
 
 
-# -- the file of the README
+# -- a file like that of docs/sweep-file.md
 
 
 def test_demo_works_as_it_stands(tmp_path: Path) -> None:
