@@ -188,6 +188,19 @@ def test_the_tests_that_a_page_names_are_there(page: str) -> None:
         assert list((ROOT / "tests").rglob(name)), name
 
 
+def test_the_messages_that_a_page_explains_are_printed() -> None:
+    """Some are typed over several lines of source: the page quotes the part on one of them."""
+    rooms = ("analysis", "orchestrator", "storage", "trials")
+    files = [path for room in rooms for path in (ROOT / room).rglob("*.py")]
+    files.append(ROOT / "tests" / "messages.golden")
+    source = "\n".join(path.read_text(encoding="utf-8") for path in files)
+    page = read("docs/troubleshooting.md")
+    first_cells = re.findall(r"^\| ([^|]*`[^|]*) \|", page, re.MULTILINE)
+    quoted = [quote for cell in first_cells for quote in re.findall(r"`([^`]+)`", cell)]
+    assert len(quoted) > 30
+    assert [quote for quote in quoted if quote not in source] == []
+
+
 # -- what the marks and the comparison see
 
 

@@ -1,4 +1,4 @@
-"""The quickstart for real: it trains its networks and prints what README.md and its own page show."""
+"""The quickstart for real: it trains its networks and prints what README.md and its page show."""
 
 from __future__ import annotations
 
