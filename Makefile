@@ -28,15 +28,11 @@ $(VENV)/.ready: $(VENV)/.package
 
 quickstart: $(VENV)/.package
 	$(BIN)/lp-sweep run quickstart --store $(STORE)
-	$(BIN)/lp-sweep table tasks --store $(STORE)
-	$(BIN)/lp-sweep table strategies --store $(STORE)
-	$(BIN)/lp-sweep table min-layers --store $(STORE)
-	$(BIN)/lp-sweep table speed --store $(STORE)
+	$(BIN)/lp-sweep report --store $(STORE) --out $(STORE)-report.html
 	@echo
-	@echo "Records (Parquet):  $(abspath $(STORE))"
-	@echo "The sweep file:     quickstart/sweep.yaml"
-	@echo "Ask in SQL:         $(BIN)/lp-sweep query \"SELECT * FROM min_layers\" --store $(STORE)"
-	@echo "Your own sweep:     $(BIN)/lp-sweep init sweep.yaml"
+	@echo "Open in a browser:  file://$(abspath $(STORE)-report.html)"
+	@echo "All scores:         $(BIN)/lp-sweep table tasks --store $(STORE)"
+	@echo "Your own data:      $(BIN)/lp-sweep init --data FILE"
 
 quickstart-model: setup
 	$(BIN)/python -m benchmarks.toy_language.build

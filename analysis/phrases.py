@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Literal
 
 from lp_sweep.analysis.adaptive import DIP
@@ -13,6 +13,7 @@ from lp_sweep.analysis.notes import (
     NOT_NEEDED,
     NOT_SEARCHED,
 )
+from lp_sweep.storage.printable import listed
 
 Row = Mapping[str, Any]
 
@@ -155,10 +156,45 @@ def possible_layers(row: Row) -> str:
     return _possible_layers(row) + (f" ({NOT_SEARCHED})" if row["n_not_searched"] else "")
 
 
+def best_of(rows: Iterable[Row]) -> Row | None:
+    """Of the rows of one task and loss that of the smallest network within it; None without a score
+    of the full model."""
+    return max(
+        (row for row in rows if row["n_seeds"]),
+        key=lambda row: (row["max_dropped_low"], row["score_kept"] or 0.0, -row["position"]),
+        default=None,
+    )
+
+
+def answer_line(rows: Sequence[Row]) -> str:
+    """`needs 6 of 12 layers to lose at most 1 point (top K=6, −0.80, n=3)`; rows as `best_of`."""
+    best = best_of(rows)
+    if best is None:
+        return "no answer yet: no score with all layers to compare with"
+    if best["n_full"] and best["n_learned_nothing"] == best["n_full"]:
+        return "no answer: all layers score no better than always the same answer"
+    depth, fewest = best["depth"], max(row["max_dropped_high"] for row in rows)
+    layers = span(depth - fewest, depth - best["max_dropped_low"])
+    lost = allowed_loss(best)
+    if layers == str(depth):
+        return f"keep all {depth} layers: nothing smaller that was tried loses at most {lost}"
+    count = share(best["n_seeds"], best["n_seeds_asked"])
+    way = "all layers"
+    if best["max_dropped_low"]:
+        procedure = "" if best["procedure"] == "direct" else f", {best['procedure']}"
+        unit = "%" if best["unit"] == "percent" else ""
+        way = f"{best['strategy']} K={best['max_dropped_low']}{procedure}"
+        way += f", {signed(-best['loss'], unit)}"
+    return f"needs {layers} of {depth} layers to lose at most {lost} ({way}, n={count})"
+
+
 def _possible_layers(row: Row) -> str:
     depth = row["depth"]
-    layers = span(depth - row["max_dropped_high"], depth - row["max_dropped_low"])
-    return f"{layers} of {depth}{LEARNED_NOTHING if row['n_learned_nothing'] else ''}"
+    most, only = row["max_dropped_high"], ""
+    if not most and not row["n_not_searched"] and (tried := row["tried"]) and tried[0] > 1:
+        most, only = tried[0] - 1, f" (only K={listed(tried, 3)} tried)"
+    layers = span(depth - most, depth - row["max_dropped_low"])
+    return f"{layers} of {depth}{LEARNED_NOTHING if row['n_learned_nothing'] else ''}{only}"
 
 
 def _open(row: Row) -> str:

@@ -31,6 +31,7 @@ class _Sheet(NamedTuple):
     rows: Sequence[Sequence[str]]
     notes: Sequence[str]
     numeric: Sequence[bool]
+    lead: Sequence[str] = ()
 
 
 def render(
@@ -44,7 +45,8 @@ def render(
     if _known(format) in RAW:
         return _raw(table.long, format, terminal)
     numeric = [False] * len(table.columns)
-    sheet = _Sheet(table.title, table.columns, table.rows, table.notes, numeric)
+    lead = table.lead if format == "table" else ()
+    sheet = _Sheet(table.title, table.columns, table.rows, table.notes, numeric, lead)
     return _laid_out(sheet, format, terminal, width)
 
 
@@ -115,7 +117,8 @@ def _text(sheet: _Sheet) -> str:
 
 
 def _framed(sheet: _Sheet, lines: Sequence[str], escape: Callable[[str], str]) -> list[str]:
-    title = [escape(printable(sheet.title)), ""] if sheet.title else []
+    title = [*(escape(printable(line)) for line in sheet.lead), ""] if sheet.lead else []
+    title += [escape(printable(sheet.title)), ""] if sheet.title else []
     empty = [] if sheet.rows else ["(no rows)"]
     notes = ["", *(escape(printable(note)) for note in sheet.notes)] if sheet.notes else []
     return [*title, *lines, *empty, *notes]
@@ -134,6 +137,8 @@ def _rich(sheet: _Sheet, width: int) -> str:
         drawn.add_row(*(Text(printable(cell)) for cell in row))  # Text: `[red]` is no markup
     out = io.StringIO()
     console = Console(file=out, force_terminal=True, width=width)
+    for line in sheet.lead:
+        console.print(Text(printable(line), style="bold"))
     console.print(drawn)
     for note in (*(() if sheet.rows else ("(no rows)",)), *sheet.notes):
         console.print(Text(printable(note), style="dim"))

@@ -7,7 +7,7 @@ A new table is a file `sql/<view>.sql` and an entry here. `Table.rows` is what a
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
@@ -35,6 +35,7 @@ class Table:
     rows: tuple[tuple[str, ...], ...]
     notes: tuple[str, ...]
     long: pa.Table
+    lead: tuple[str, ...] = ()  # sentences that stand first on a screen
 
 
 class Wanted(NamedTuple):
@@ -64,6 +65,7 @@ class TableDef:
     fetch: Callable[[TableDef, Catalog, Wanted], pa.Table] | None = None  # None: the view's rows
     reads: tuple[str, ...] = ()  # further views that `fetch` and `notes` name
     report: Literal["open", "folded", "never"] = "folded"  # how a report shows it
+    lead: Callable[[list[Row]], Iterable[str]] = lambda rows: ()
 
     @property
     def views(self) -> tuple[str, ...]:
@@ -95,6 +97,7 @@ class TableDef:
             rows=lines,
             notes=legend(said, lines),
             long=long,
+            lead=tuple(self.lead(raw)),
         )
 
 
@@ -248,6 +251,19 @@ def _setups(table: TableDef, catalog: Catalog, wanted: Wanted) -> pa.Table:
     return pa.Table.from_pylist([dict(zip(schema.names, row, strict=True)) for row in rows], schema)
 
 
+def _answers(rows: list[Row]) -> Iterator[str]:
+    """A line for each task: the best strategy within the smallest loss."""
+    smallest = min((row["delta"] for row in rows), default=None)
+    tasks: dict[tuple[str, ...], list[Row]] = {}
+    for row in rows:
+        if row["delta"] == smallest:
+            tasks.setdefault((row["task"], row["model"], row["sweep"]), []).append(row)
+    several = [len(set(names)) > 1 for names in zip(*tasks, strict=True)]
+    for names, of_task in tasks.items():
+        told = [name for name, many in zip(names, [True, *several[1:]], strict=True) if many]
+        yield f"{', '.join(told)}: {phrases.answer_line(of_task)}"
+
+
 _SEARCHED = Note(
     f"{NOT_NEEDED}: a search (`until: min_layers`) knew its answer without.", f"^{NOT_NEEDED}"
 )
@@ -267,6 +283,7 @@ TABLES: dict[str, TableDef] = {
         takes=("unit", "model", "strategy"),
         fetch=_with_credible_sets,
         reads=("cells",),
+        lead=_answers,
         columns={"strategy": text("strategy"), "loss ≤": phrases.allowed_loss},
         by_task=phrases.layers_needed,
         notes=(
@@ -285,6 +302,11 @@ TABLES: dict[str, TableDef] = {
                 "90% 5 to 7: of a search (`until: min_layers`), the answers that its scores do not "
                 "rule out.",
                 r"90% \d",
+            ),
+            Note(
+                "5–6 of 6 (only K=2 tried): none of the K that were tried will do, and a smaller K "
+                "may.",
+                r"\(only K=",
             ),
             _UNTRIED,
             Note("n=1/3: the answer rests on 1 seed, where the sweep lists 3.", r"n=\d+/\d+"),

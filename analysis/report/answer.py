@@ -217,14 +217,10 @@ def _said(full: Row | None, depth: int) -> str:
 def _choice(rows: Sequence[Row], known: _Known) -> Choice:
     """The answer for one loss. `rows`: one per procedure and strategy."""
     loss = phrases.allowed_loss(rows[0])
-    sure = [row for row in rows if row["n_seeds"]]
-    if not sure:
+    best = phrases.best_of(rows)
+    if best is None:
         why = "no score with all layers to compare with"
         return Choice(loss, "?", why, "", "", (), "", "", (), "")
-    best = max(
-        sure,
-        key=lambda row: (row["max_dropped_low"], row["score_kept"] or 0.0, -row["position"]),
-    )
     depth, most = best["depth"], max(row["max_dropped_high"] for row in rows)
     fewest, layers = depth - most, depth - best["max_dropped_low"]
     kept = set(best["kept_layers"] or range(1, depth + 1))

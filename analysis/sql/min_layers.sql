@@ -21,6 +21,7 @@
 --                  max_dropped_low: it was for other losses. They might do.
 -- untried          the K above max_dropped_low that a search never ran, ascending; null: none. The
 --                  answer assumes that none of them would do.
+-- tried            the K above 0 with a score, ascending.
 -- n_full           seeds of K=0 that are done, and n_learned_nothing of them whose score is no better
 -- n_learned_nothing  than the constant answer's (`majority`): below it, or less than 0.005 points
 --                  above, which two decimals don't show. A correlation has 0 for it (pearson,
@@ -162,6 +163,7 @@ answers AS (
         arg_max(loss_in_unit, k) FILTER (WHERE holds) AS loss,
         coalesce(arg_max(n, k) FILTER (WHERE holds), 0) AS n_seeds,
         sum(n_expected - n)::BIGINT AS n_missing,
+        list(k ORDER BY k) FILTER (WHERE k > 0 AND n > 0) AS tried,
         coalesce(arg_max(n_never_run, k) FILTER (WHERE holds), 0) AS n_not_searched
     FROM judged
     GROUP BY ALL
@@ -173,7 +175,7 @@ SELECT
     depth - max_dropped AS min_layers_kept,
     max_dropped_low, max_dropped_high,
     kept_layers, score_full, score_kept, loss, n_seeds, n_seeds_asked, n_missing, n_not_searched,
-    nullif(list_filter(ks, lambda k: k > max_dropped_low), []) AS untried,
+    nullif(list_filter(ks, lambda k: k > max_dropped_low), []) AS untried, tried,
     coalesce(n_full, 0) AS n_full, coalesce(n_learned_nothing, 0) AS n_learned_nothing, position
 FROM answers
 JOIN lists USING (sweep, model, procedure, strategy, task, depth)

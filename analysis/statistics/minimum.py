@@ -61,7 +61,7 @@ SCHEMA = pa.schema(
         ("depth", pa.int64()),
         *((name, pa.int64()) for name in _AS_THERE),
         ("credible", pa.list_(pa.int64())),  # K that can be the answer, in 90%; ascending
-        ("untried", pa.list_(pa.int64())),  # as in min_layers
+        *((name, pa.list_(pa.int64())) for name in ("untried", "tried")),  # as in min_layers
         ("n_seeds", pa.int64()),
         ("n_examples", pa.int64()),
         ("seed_sd", pa.float64()),  # points: of one network's score over seeds, as it is pooled

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from lp_sweep.analysis.phrases import layers_left
+from lp_sweep.analysis.render import render
 from lp_sweep.analysis.tables import TABLES, Table
 from lp_sweep.analysis.views import open_views
 from tests.support.fake_records import FakeSweep
@@ -368,10 +369,18 @@ def test_the_min_layers_table_for_people(fake: FakeSweep) -> None:
     catalog = open_views(fake.publish(), deltas=(0.5, 1))
     half, one = lines(TABLES["min-layers"](catalog))
     assert (half["loss ≤"], one["loss ≤"]) == ("0.5 points", "1 point")
-    assert half["SST-2"] == "12 of 12 n=1"
+    assert half["SST-2"] == "11–12 of 12 (only K=2, 4 tried) n=1"
     assert one["SST-2"] == "10 of 12 (−0.80) n=1"
     assert one["QQP"] == "8–10 of 12 (1 missing)"
     assert one["QNLI"] == "10–12 of 12 (1 missing)"
+    told = TABLES["min-layers"](catalog)
+    assert told.lead == (
+        "SST-2: keep all 12 layers: nothing smaller that was tried loses at most 0.5 points",
+        "QQP: needs 8–10 of 12 layers to lose at most 0.5 points (top K=2, −0.50, n=1)",
+        "QNLI: no answer yet: no score with all layers to compare with",
+    )
+    assert render(told).startswith(told.lead[0])
+    assert told.lead[0] not in render(told, "markdown")
     percent = lines(TABLES["min-layers"](catalog, unit="percent"))[1]
     assert (percent["loss ≤"], percent["SST-2"]) == ("1%", "10 of 12 (−0.89%) n=1")
 
@@ -407,7 +416,10 @@ def test_an_answer_of_a_network_that_learned_nothing_is_marked(fake: FakeSweep) 
         fake.publish(), deltas=(1,), only=("min_layers", "cells", "trials", "predictions")
     )
     bert, xlnet = lines(TABLES["min-layers"](catalog))
-    assert (bert["SST-2"], bert["RTE"]) == ("12 of 12† n=3", "10 of 12 (−0.50) n=3")
+    assert (bert["SST-2"], bert["RTE"]) == (
+        "11–12 of 12† (only K=2 tried) n=3",
+        "10 of 12 (−0.50) n=3",
+    )
     assert xlnet["SST-2"] == "8–10 of 12† (1 missing)"
     said = (
         "†: no better than the majority class with all layers: 2 of 3 seeds of SST-2 (bert), "
