@@ -135,9 +135,12 @@ def compared(earlier: pa.Table, today: pa.Table, done: Set[str]) -> list[Setup]:
     cells = _counts(earlier, ([], "count_all"))
     finished = _counts(earlier.filter(hidden), ("trial_id", "count_distinct"))
     now = {(row["sweep"], row["model"], row["task"]): row["settings"] for row in _kinds(today)}
+    in_use = {(row["sweep"], row["setup"]) for row in _kinds(today)}
     found = []
     for (sweep, number), kinds in numbered(earlier).items():
         ids = frozenset(row["setup"] for row in kinds)
+        if all((sweep, id_) in in_use and not finished.get((sweep, id_)) for id_ in ids):
+            continue  # the file was changed, and changed back
         said = (way for row in kinds for way in differences(row, now))
         of_each = [(sweep, id_) for id_ in ids]
         found.append(

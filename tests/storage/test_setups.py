@@ -139,7 +139,7 @@ def test_numbers_stay_when_an_earlier_recipe_returns(file: Path) -> None:
     assert told(file) == [(1, ("epochs 3 instead of 1",), 8, 8)]
     amend(file, "")
     begin(file)
-    assert told(file) == [(1, (), 8, 0), (2, ("epochs 1 instead of 3",), 8, 8)]
+    assert told(file) == [(2, ("epochs 1 instead of 3",), 8, 8)], "1 is today's again"
     amend(file, "recipe: {epochs: 5}\n")
     begin(file)
     assert [(number, finished) for number, _, _, finished in told(file)] == [(1, 8), (2, 8)]
