@@ -59,6 +59,7 @@ def quickstart_sweep(options: Any) -> dict[str, Any]:
         if "k" in entry
     ]
     sweep["strategies"] = [entry for entry in entries if entry["k"]]
+    del sweep["measure"]
     return sweep
 
 

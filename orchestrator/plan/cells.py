@@ -57,7 +57,7 @@ def asked_cells(sweep: Sweep) -> list[Asked]:
             f"{sweep.document.where(())}: asks for more than {_MOST_CELLS:,} cells. Split the "
             "sweep: sweeps over one store share their trials."
         )
-    cells = [cell for cell in wanted if not any(_matches(m, cell) for m in sweep.spec.exclude)]
+    cells = [cell for cell in wanted if not any(matches(m, cell) for m in sweep.spec.exclude)]
     empty = empty_removals(sweep, map(_reduced, cells))
     cells = [cell for cell in cells if _reduced(cell) not in empty]
     _note_idle_excludes(sweep, wanted)
@@ -176,7 +176,7 @@ def _included_points(
     yield from ((None, threshold) for threshold in entry.threshold or ())
 
 
-def _matches(match: CellMatch, cell: Asked) -> bool:
+def matches(match: CellMatch, cell: Asked) -> bool:
     return any(True for _ in match.model_fields_set) and all(
         _fits(getattr(match, name), getattr(cell, name)) for name in match.model_fields_set
     )
@@ -193,7 +193,7 @@ def _fits(allowed: Iterable[Any] | None, value: Any) -> bool:
 def _note_idle_excludes(sweep: Sweep, wanted: Iterable[Asked]) -> None:
     cells = list(wanted)
     for index, match in enumerate(sweep.spec.exclude):
-        if not any(_matches(match, cell) for cell in cells):
+        if not any(matches(match, cell) for cell in cells):
             where = sweep.document.where(("exclude", index))
             _note(sweep, f"{where}: this exclude matches no cell")
 

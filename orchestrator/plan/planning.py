@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 from lp_sweep.orchestrator.inputs.models import ModelInput
 from lp_sweep.orchestrator.inputs.resolve import Sweep, TaskInput
-from lp_sweep.orchestrator.plan.cells import Asked, asked_cells, included_cells
+from lp_sweep.orchestrator.plan.cells import Asked, asked_cells, included_cells, matches
 from lp_sweep.orchestrator.plan.known import Known
 from lp_sweep.orchestrator.plan.plan import Cell, Plan, State, Work, state_of
 from lp_sweep.orchestrator.plan.searching import SearchState, search_states
@@ -271,7 +271,8 @@ def wanted_speeds(plan: Plan) -> dict[str, Work]:
         specs: dict[SpeedSpec, ModelInput] = {}
         for cell in plan.cells:
             work = plan.trials.get(cell.trial_id or "")
-            if work is not None:
+            chosen = not measure.speed_of or any(matches(m, cell.asked) for m in measure.speed_of)
+            if work is not None and chosen:
                 length = measure.length(work.model.longest_row)
                 specs[_speed(work.trial, device_type, length)] = work.model
         for spec, model in specs.items():

@@ -23,6 +23,7 @@ from pydantic import (
 
 from lp_sweep.orchestrator.sweepfile.entries import (
     AllOrInts,
+    CellMatch,
     Entry,
     Floats,
     k_list,
@@ -340,8 +341,11 @@ class MeasureEntry(_ByLayer):
     )
     speed_length: PositiveInt | None = Field(
         None,
-        description="for speed: tokens in each timed row; default 128, or fewer for a model "
-        "that takes no more",
+        description="for speed: tokens in each timed row; default 128, or fewer for a model that "
+        "takes no more",
+    )
+    speed_of: list[CellMatch] = Field(
+        default=[], description="for speed: only the networks of these cells; default all"
     )
 
     def length(self, longest_row: int | None) -> int:

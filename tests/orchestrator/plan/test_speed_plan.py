@@ -74,6 +74,12 @@ def test_feed_forwards_that_go_are_part_of_it(tmp_path: Path) -> None:
     assert found == [((), "keep"), ((8, 9, 10), "keep"), ((8, 9, 10), "drop")]
 
 
+def test_only_the_networks_of_some_cells(tmp_path: Path) -> None:
+    text = TIMED.replace("speed: cpu", "speed: cpu, speed_of: [{strategy: 't*', k: 2}]")
+    [spec] = specs(planned(make_inputs(tmp_path, text)))
+    assert spec.kept_layers == tuple(range(1, 11))
+
+
 def test_rows_are_no_longer_than_a_model_takes(tmp_path: Path) -> None:
     text = TIMED + "recipe: {max_length: 64}\n"
     file = make_inputs(tmp_path, text)
