@@ -26,6 +26,9 @@ if TYPE_CHECKING:
 
     from lp_sweep.analysis.tables import Table
 
+_MOST_ROWS = 60  # in a notebook, as pandas
+_COUNTED = ("cells", "trials", "trials_done", "trials_failed", "trials_pending")
+
 
 def open_store(
     store: str | os.PathLike[str] | None = None,
@@ -198,6 +201,11 @@ class Results:
         only = f", sweep={self._sweep!r}" if self._sweep else ""
         return f"open_store({self.location!r}{only})"
 
+    def _repr_html_(self) -> str:
+        columns = ["sweep", *_COUNTED]
+        rows = [[str(state[name]) for name in columns] for state in self.status()]
+        return html_table(repr(self), columns, rows)
+
 
 class Rows:
     """Rows with raw values: `.df()`, `.pl()`, `.arrow()`, or a loop over dictionaries. Printed it
@@ -214,11 +222,14 @@ class Rows:
         return self._rows.to_pandas()
 
     def pl(self) -> pl.DataFrame:
-        """For polars. Raises SpecError where it is not installed."""
+        """For polars, which lp-sweep does not install. Raises SpecError where it is not there."""
         try:
             import polars
         except ImportError:
-            raise SpecError("polars is not installed: pip install polars") from None
+            raise SpecError(
+                "`.pl()` needs the package polars, which is not installed here: pip install "
+                "polars. `.df()` is for pandas and needs nothing."
+            ) from None
         return polars.DataFrame(polars.from_arrow(self._rows))
 
     def text(self, format: str = "table") -> str:
@@ -235,7 +246,7 @@ class Rows:
         return self.text().rstrip("\n")
 
     def _repr_html_(self) -> str:
-        return str(self.df().to_html(index=False, escape=True, border=0))
+        return str(self.df().to_html(index=False, escape=True, border=0, max_rows=_MOST_ROWS))
 
 
 class TableRows(Rows):
@@ -260,11 +271,15 @@ class TableRows(Rows):
     def _repr_html_(self) -> str:
         table = self._table
         notes = "".join(f"<p><small>{html.escape(note)}</small></p>" for note in table.notes)
-        return (
-            f"<table><caption>{html.escape(table.title)}</caption>"
-            f"<thead>{_line('th', table.columns)}</thead>"
-            f"<tbody>{''.join(_line('td', row) for row in table.rows)}</tbody></table>{notes}"
-        )
+        return html_table(table.title, table.columns, table.rows) + notes
+
+
+def html_table(title: str, columns: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    """For a notebook. All of it may be anyone's text."""
+    return (
+        f"<table><caption>{html.escape(title)}</caption><thead>{_line('th', columns)}</thead>"
+        f"<tbody>{''.join(_line('td', row) for row in rows)}</tbody></table>"
+    )
 
 
 def _line(tag: str, cells: Sequence[str]) -> str:

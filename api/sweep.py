@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import html
 import os
 from collections.abc import Sequence
 from dataclasses import replace
@@ -13,7 +14,7 @@ import pyarrow as pa
 from lp_sweep.orchestrator.estimate.estimate import Estimate
 from lp_sweep.orchestrator.inputs.request import Request
 from lp_sweep.orchestrator.service.plan import PlanAnswer, plan, prefetch
-from lp_sweep.results import Results, Rows, open_store
+from lp_sweep.results import Results, Rows, html_table, open_store
 from lp_sweep.storage.errors import SpecError
 
 Place = str | os.PathLike[str]
@@ -31,6 +32,13 @@ class Run(NamedTuple):
     stopped_by: str | None
     totals: dict[str, int]
     exit_code: int
+
+    def _repr_html_(self) -> str:
+        totals = self.totals
+        ended = f"stopped by {self.stopped_by}; " if self.stopped_by else ""
+        told = f"{ended}{totals['trials_done']} of {totals['trials']} trials done, {self.done} now"
+        failed = html_table("Failed", ["trial", "error"], [*self.failed.items()])
+        return f"<p>{html.escape(told)}</p>{failed if self.failed else ''}"
 
 
 class Sweep:
@@ -91,10 +99,10 @@ class Sweep:
         cluster: Place | None = None,
     ) -> Run:
         """Do what is missing, on the Ray at `address` or one of this machine's own; with `inline`
-        one trial after another in this process, without Ray. Progress goes to stderr. Call it again
-        to go on: what is stored is not done twice. In a program's main thread. A trial that fails
-        is in what is returned. Raises SpecError, PreflightError and StoreError before the first
-        trial."""
+        one trial after another in this process, without Ray. Progress goes to stderr, in a
+        notebook to one line of the cell. Call it again to go on: what is stored is not done twice.
+        In a program's main thread. A trial that fails is in what is returned. Raises SpecError,
+        PreflightError and StoreError before the first trial."""
         return self._run(
             inline=inline,
             address=address,
@@ -195,3 +203,10 @@ class SweepPlan:
 
     def __repr__(self) -> str:
         return self._answer.text().rstrip("\n")
+
+    def _repr_html_(self) -> str:
+        cells = self.cells()
+        return (
+            f"<pre>{html.escape(repr(self))}</pre><details><summary>{len(cells)} cells</summary>"
+            f"{cells._repr_html_()}</details>"
+        )

@@ -146,11 +146,12 @@ class PlainReporter:
             left = self.run.queue.progress().left
             self._print(
                 f"{status:<7} {describe(work)}: {first_line(detail)}"
-                f"  [{left} left, ETA {clock(self.run.eta().seconds)}]"
+                f"  [{left} left, ETA {clock(self.run.eta().seconds)}]",
+                stays=status != "done",
             )
 
     def note(self, text: str) -> None:
-        self._print(f"note    {printable(text)}")
+        self._print(f"note    {printable(text)}", stays=True)
 
     def phase(self, text: str) -> None:
         """What the run does now that may take a while."""
@@ -170,6 +171,11 @@ class PlainReporter:
     def closed(self) -> None:
         pass
 
-    def _print(self, line: str) -> None:
+    def _print(self, line: str, *, stays: bool = False) -> None:
         self._told = time.monotonic()
-        print(f"[{clock(self.run.elapsed())}] {line}", file=sys.stderr, flush=True)
+        self._show(f"[{clock(self.run.elapsed())}] {line}", stays)
+
+    def _show(self, line: str, stays: bool) -> None:
+        """`stays`: a note or a failure, which a display of one line must not write over."""
+        del stays  # all lines do
+        print(line, file=sys.stderr, flush=True)

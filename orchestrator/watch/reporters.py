@@ -1,4 +1,5 @@
-"""The displays of a run: the live view on a terminal, and a stream of events for programs.
+"""The displays of a run: the live view on a terminal, a line in a notebook's cell, and a stream of
+events for programs.
 
 `docs/watching.md` has the events and their keys, one JSON object a line. A later version adds
 events and keys, and changes none without raising `schema`.
@@ -9,6 +10,7 @@ from __future__ import annotations
 import copy
 import datetime as dt
 import json
+import sys
 import time
 from collections import Counter, deque
 from collections.abc import Callable, Mapping
@@ -44,7 +46,38 @@ _RECENT = 6
 def make_display(timings: pa.Table | None = None) -> Display:
     """`timings`: of the store's finished trials (`Ledger.timings`)."""
     console = Console(stderr=True)
-    return LiveReporter(console, timings) if has_screen(console) else PlainReporter()
+    if has_screen(console):
+        return LiveReporter(console, timings)
+    show = display_of_notebook()
+    return NotebookReporter(show) if show else PlainReporter()
+
+
+def display_of_notebook() -> Callable[..., Any] | None:
+    """IPython's `display`, where a kernel runs this program."""
+    if "IPython" not in sys.modules:
+        return None
+    from IPython.core.getipython import get_ipython
+    from IPython.display import display
+
+    return display if getattr(get_ipython(), "kernel", None) else None
+
+
+class NotebookReporter(PlainReporter):
+    """One line that changes in a notebook's cell; notes and failures stay. `show` is `display` of
+    IPython."""
+
+    def __init__(self, show: Callable[..., Any]) -> None:
+        super().__init__()
+        self._display = show
+        self._line: Any = None  # the handle, once it is there
+
+    def _show(self, line: str, stays: bool) -> None:
+        if stays:
+            super()._show(line, stays)
+        elif self._line is None:
+            self._line = self._display({"text/plain": line}, raw=True, display_id=True)
+        else:
+            self._line.update({"text/plain": line}, raw=True)
 
 
 class LiveReporter:

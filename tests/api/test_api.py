@@ -14,11 +14,11 @@ import pyarrow as pa
 import pytest
 
 import lp_sweep
-from lp_sweep import LpSweepError, Results, Rows, Sweep, open_store
+from lp_sweep import LpSweepError, Results, Rows, Run, Sweep, open_store
 from tests.support.everyday import few
 from tests.support.fake_records import FakeSweep
 from tests.support.program import sweep as command
-from tests.support.toyworld import save_world
+from tests.support.toyworld import save_world, sweep_content
 
 
 @pytest.fixture
@@ -86,7 +86,7 @@ def test_polars_gets_them_too_or_is_asked_for(results: Results) -> None:
     try:
         import polars  # noqa: F401
     except ImportError:
-        with pytest.raises(LpSweepError, match="pip install polars"):
+        with pytest.raises(LpSweepError, match=r"\.pl.*pip install polars.*\.df"):
             rows.pl()
     else:
         assert rows.pl()["one"].to_list() == [1]
@@ -126,6 +126,26 @@ def test_a_table_in_a_notebook_is_escaped(tmp_path: Path) -> None:
         shown = results.table("tasks")._repr_html_()
     assert "<script>" not in shown
     assert "&lt;script&gt;" in shown
+
+
+def test_a_run_and_a_store_in_a_notebook_are_escaped(fake: FakeSweep, results: Results) -> None:
+    totals = {"trials": 3, "trials_done": 1}
+    shown = Run(1, {"t1-<b>": "bug <b>"}, "SIGINT", totals, 130)._repr_html_()
+    assert "SIGINT" in shown
+    assert "1 of 3 trials" in shown
+    assert "t1-&lt;b&gt;" in shown
+    assert "<b>" not in shown
+    store = results._repr_html_()
+    assert fake.store.location in store
+    assert "<td>5</td>" in store, "cells"
+
+
+def test_a_plan_in_a_notebook_is_escaped(tmp_path: Path) -> None:
+    name = "<img src=x onerror=alert(1)>"
+    task = {**sweep_content()["tasks"][0], "name": name}
+    page = Sweep.from_yaml(save_world(tmp_path, tasks=[task])).plan()._repr_html_()
+    assert "<img" not in page
+    assert page.count("&lt;img") > 1, "in the text and in the list of cells"
 
 
 def test_refresh_reads_what_came_since(fake: FakeSweep, results: Results) -> None:

@@ -1,4 +1,5 @@
-"""The notebook of examples/ runs from its first cell to its last, in a kernel of its own."""
+"""The notebook of examples/ runs from its first cell to its last, in a kernel of its own; and how a
+run is shown in one."""
 
 from __future__ import annotations
 
@@ -37,3 +38,39 @@ def test_it_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert any("Layers needed to stay within a loss" in data.get("text/html", "") for data in shown)
     assert any("image/png" in data for data in shown)
     assert (tmp_path / "notebook-store" / "trials").is_dir()
+
+
+PROGRESS = """
+from pathlib import Path
+
+from lp_sweep.orchestrator.watch.reporters import make_display
+from tests.orchestrator.watch.test_progress import new_queue
+from tests.support.courses import taken
+
+queue, display = new_queue(Path(".")), make_display()
+display.opened(queue, 1)
+for status in ("failed", "done", "done", "done"):
+    work = taken(queue)
+    display.started(work)
+    queue.ended(work.id, None if status == "done" else "bug")
+    display.ended(work.id, status, "no such <b>")
+display.note("nothing more")
+"""
+
+
+def test_a_run_is_one_line_of_its_cell(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In a real kernel; what fails and notes stay."""
+    monkeypatch.setenv("JUPYTER_PLATFORM_DIRS", "1")
+    monkeypatch.setenv("PYTHONPATH", str(NOTEBOOK.parents[1]))
+    cells = [nbformat.v4.new_code_cell(PROGRESS)]
+    where = {"metadata": {"path": str(tmp_path)}}
+    notebook = nbformat.v4.new_notebook(cells=cells)
+    done = nbclient.NotebookClient(notebook, timeout=200, resources=where).execute()
+    outputs = done.cells[0].outputs
+    (line,) = [output for output in outputs if output["output_type"] == "display_data"]
+    assert "[1 left" in line["data"]["text/plain"], "the last of them"
+    stayed = "".join(output["text"] for output in outputs if output.get("name") == "stderr")
+    assert "no such <b>" in stayed
+    assert "nothing more" in stayed
+    assert "start " not in stayed
+    assert "done " not in stayed

@@ -27,13 +27,18 @@ from tests.support.toyworld import save_world
 
 @pytest.fixture
 def queue(tmp_path: Path) -> WorkQueue:
+    return new_queue(tmp_path)
+
+
+def new_queue(folder: Path) -> WorkQueue:
+    """Of five pieces of work."""
     path = save_world(
-        tmp_path,
+        folder,
         seeds=[1, 2],
         strategies=[{"name": "top", "k": [0, 2]}, {"name": "contribution", "threshold": 0.5}],
     )
     plan = make_plan(resolve(load_sweep(path)), Known.nothing())
-    return WorkQueue(plan, Store(tmp_path / "s", create=True), Rates([]), lambda plan: None)
+    return WorkQueue(plan, Store(folder / "s", create=True), Rates([]), lambda plan: None)
 
 
 def test_notes_and_failures_stand_above_the_display(queue: WorkQueue) -> None:
