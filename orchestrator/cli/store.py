@@ -225,7 +225,7 @@ def mirror(
     sweep: SweepOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Copy the trials of a store into MLflow, Weights & Biases or TensorBoard. Trials that are
+    """Copy the trials of a store into MLflow, W&B, TensorBoard or trackio. Trials that are
     already there stay as they are.
 
     Example: lp-sweep mirror --to mlflow --store lp-sweep-store

@@ -1,1 +1,1 @@
-"""A sweep's trials as runs of MLflow, Weights & Biases or TensorBoard."""
+"""A sweep's trials as runs of MLflow, Weights & Biases, TensorBoard or trackio."""

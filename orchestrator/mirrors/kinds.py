@@ -23,6 +23,7 @@ class MirrorKind(StrEnum):
     mlflow = "mlflow"
     wandb = "wandb"
     tensorboard = "tensorboard"
+    trackio = "trackio"
 
 
 # what each imports, and how it gets there
@@ -30,6 +31,7 @@ _NEEDS = {
     MirrorKind.mlflow: ("mlflow", "pip install 'lp-sweep[mlflow]'"),
     MirrorKind.wandb: ("wandb", "pip install 'lp-sweep[wandb]'"),
     MirrorKind.tensorboard: ("tensorboardX", "pip install 'ray[tune]'"),  # comes with lp-sweep
+    MirrorKind.trackio: ("trackio", "pip install 'lp-sweep[trackio]'"),
 }
 
 

@@ -88,7 +88,7 @@ def test_the_extras_are_declared(built: Path) -> None:
     content = zipfile.ZipFile(built)
     (metadata,) = (name for name in content.namelist() if name.endswith("/METADATA"))
     told = content.read(metadata).decode()
-    for extra in ("cluster", "mlflow", "wandb", "tensorboard"):
+    for extra in ("cluster", "mlflow", "wandb", "tensorboard", "trackio"):
         assert f"Provides-Extra: {extra}\n" in told
 
 

@@ -60,7 +60,7 @@ def ids(world: Path, table: str) -> list[str]:
         ("lp-sweep table tasks --store store --sweep ", ["demo"]),
         ("lp-sweep table tasks --sweep ", ["nightly"]),
         ("lp-sweep plan --store store --audit d", ["demo"]),
-        ("lp-sweep mirror --to t", ["tensorboard"]),
+        ("lp-sweep mirror --to t", ["tensorboard", "trackio"]),
         ("lp-sweep table tasks --store s3://none/at-all --sweep ", []),
         ("lp-sweep table tasks --store no-such-store --sweep ", []),
     ],
