@@ -1,4 +1,4 @@
-"""`lp-sweep export` and `lp-sweep prune`."""
+"""`lp-sweep export`, `lp-sweep prune` and `lp-sweep publish`."""
 
 from __future__ import annotations
 
@@ -19,11 +19,12 @@ from lp_sweep.orchestrator.cli.options import (
     JsonOption,
     OfflineOption,
     SetupOption,
+    StoreOption,
     SweepOption,
     Unit,
     spread,
 )
-from lp_sweep.orchestrator.cli.output import emit, say
+from lp_sweep.orchestrator.cli.output import emit, say, stored
 from lp_sweep.storage.errors import SpecError
 from lp_sweep.trials.select import by_position
 
@@ -174,6 +175,34 @@ def prune(
         force=force,
     )
     _finish(done._asdict(), push_to_hub, private, as_json)
+
+
+@app.command()
+def publish(
+    to: Annotated[
+        str,
+        typer.Option("--to", help="hf://datasets/USER/NAME, a folder to create, or delta:FOLDER."),
+    ],
+    store: StoreOption = None,
+    sweep: SweepOption = None,
+    private: Annotated[
+        bool, typer.Option("--private", help="Create the data set of the hub as private.")
+    ] = False,
+    force: ForceOption = False,
+    offline: OfflineOption = False,
+    as_json: JsonOption = False,
+) -> None:
+    """Publish a store's results as a data set: scores and recipes, nothing of your machines.
+
+    Example: lp-sweep publish --to results --store lp-sweep-store
+    """
+    from lp_sweep.orchestrator.export import publish as publishing
+
+    done = publishing.publish(
+        stored(store), to, sweep=sweep, private=private, force=force, offline=offline
+    )
+    say(f"{done.cells} cells, {done.trials} trials")
+    emit(json.dumps(done._asdict()) if as_json else done.to)
 
 
 def _end_in_order() -> None:

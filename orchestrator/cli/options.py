@@ -139,7 +139,8 @@ MirrorOption = Annotated[
     list[MirrorKind] | None,
     typer.Option(
         "--mirror",
-        help="Also copy each finished trial there. May be repeated.",
+        metavar="<tool>",
+        help=f"Also copy each finished trial to {', '.join(MirrorKind)}. May be repeated.",
         rich_help_panel=ADVANCED,
     ),
 ]

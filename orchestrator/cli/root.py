@@ -17,13 +17,14 @@ from lp_sweep.storage.printable import did_you_mean
 # what `--help` lists; `help more` has all
 FIRST = ("init", "plan", "run", "status", "table", "report", "export")
 ELSEWHERE = {
+    "lp-sweep quickstart": "a toy sweep, to see it work",
     "lp-sweep help more": "every command, exit code and variable",
     "lp-sweep help COMMAND": "the same as lp-sweep COMMAND --help",
 }
 SECTIONS = {
-    "Train": ("init", "schema", "plan", "prefetch", "run", "resume", "retry"),
+    "Train": ("quickstart", "init", "schema", "plan", "prefetch", "run", "resume", "retry"),
     "Ask": ("status", "dashboard", "table", "query", "paper", "report", "show", "logs", "cka"),
-    "Take away": ("export", "prune"),
+    "Take away": ("export", "prune", "publish"),
     "Keep a store": ("compact", "doctor", "migrate", "mirror"),
     "A cluster": ("cluster", "attach", "stop"),
     "Help": ("help",),
@@ -52,11 +53,12 @@ SYNONYMS = {
     "query": ("sql", "ask", "select"),
     "logs": ("log", "errors"),
     "show": ("describe", "trial"),
-    "export": ("save", "best", "publish"),
+    "export": ("save", "best"),
     "doctor": ("fix", "repair"),
     "dashboard": ("watch", "top", "live", "ui"),
     "prefetch": ("download", "fetch", "pull"),
     "resume": ("continue",),
+    "quickstart": ("demo", "example", "tutorial"),
 }
 _PYDANTICS = "Value error, "  # before each of its messages
 _ALL = 10_000  # characters of a summary: none is cut
@@ -182,6 +184,7 @@ WITHOUT = {
     "--watch": "a script that asks for the status would never end",
     "--out": "two commands would write to one place",
     "--push-to-hub": "it publishes",
+    "publish --to": "it publishes",
     "--accept-retrained": "it lets a network pass that somebody has looked at",
     "--best": _EXPORTED,
     "--task": _EXPORTED,

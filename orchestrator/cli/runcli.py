@@ -1,5 +1,5 @@
 """The commands that read a sweep file and do it, or say what it takes: run, resume, retry, plan,
-prefetch."""
+prefetch, quickstart."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ import sys
 from collections.abc import Sequence
 from dataclasses import fields
 from functools import partial
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Annotated, Any, NoReturn
 
@@ -17,11 +18,13 @@ import typer
 from lp_sweep.orchestrator.cli import completion
 from lp_sweep.orchestrator.cli.interrupt import told_if_interrupted
 from lp_sweep.orchestrator.cli.options import (
+    DEFAULT_STORE,
     ClusterFileOption,
     DataDirOption,
     FileArgument,
     Format,
     FormatOption,
+    InlineOption,
     InputFlags,
     JsonOption,
     ManifestOption,
@@ -200,3 +203,24 @@ def prefetch(
     request = Request(file, overrides or (), data_dir=data_dir, manifest=manifest)
     fetched = service.prefetch(request)
     emit(json.dumps(fetched.plain()) if as_json else fetched.text())
+
+
+@app.command()
+def quickstart(
+    overrides: Overrides = None,
+    out: Annotated[
+        Path, typer.Option("--out", help="Folder for the sweep file, model, data and store.")
+    ] = Path("lp-sweep-quickstart"),
+    inline: InlineOption = False,
+    as_json: JsonOption = False,
+) -> None:
+    """Write a toy sweep with its model and data, which ship with lp-sweep, and run it.
+
+    Example: lp-sweep quickstart task=toy-sentiment
+    """
+    from lp_sweep.orchestrator.service.init import write_quickstart
+
+    file = write_quickstart(out)
+    say(f"{file}: a toy model and toy tasks. Its store is beside it")
+    flags = RunFlags(store=str(out / DEFAULT_STORE), inline=inline or find_spec("ray") is None)
+    _start(flags, Printing(as_json=as_json), file=str(file), overrides=overrides or ())

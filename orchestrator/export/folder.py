@@ -20,24 +20,24 @@ _LOCK = ".lock"  # beside a folder that is being made: a killed process holds no
 _DIGITS = 8  # that tell one such folder from another
 
 
-def check_free(out: Path, *, force: bool) -> None:
+def check_free(out: Path, *, force: bool, option: str = "--out") -> None:
     """Raises SpecError where something is in the way. `force` overwrites what was made here."""
     try:
         taken = out.is_symlink() or (out.exists() and not (out.is_dir() and not any(out.iterdir())))
     except OSError as error:  # a name that no file can have
-        raise SpecError(f"can't write {out}: {error}. Name another folder with --out.") from None
+        raise SpecError(f"can't write {out}: {error}. Name another folder with {option}.") from None
     if not taken:
-        _check_writable(out)
+        _check_writable(out, option)
         return
     ours = out.is_dir() and not out.is_symlink() and (out / ABOUT).is_file()
     if not ours:
-        raise SpecError(f"{out} exists and is not an export. Name another folder with --out.")
+        raise SpecError(f"{out} exists and is not an export. Name another folder with {option}.")
     if not force:
-        raise SpecError(f"{out} exists. Name another with --out, or overwrite it with --force.")
-    _check_writable(out)
+        raise SpecError(f"{out} exists. Name another with {option}, or overwrite it with --force.")
+    _check_writable(out, option)
 
 
-def _check_writable(out: Path) -> None:
+def _check_writable(out: Path, option: str) -> None:
     """Whether a folder can be made where `out`, or the first folder above it that exists, is."""
     try:
         above = next(folder for folder in out.absolute().parents if folder.exists())
@@ -45,7 +45,7 @@ def _check_writable(out: Path) -> None:
         probe.mkdir()
         probe.rmdir()
     except (OSError, ValueError) as error:
-        raise SpecError(f"can't write {out}: {error}. Name another folder with --out.") from None
+        raise SpecError(f"can't write {out}: {error}. Name another folder with {option}.") from None
 
 
 @contextlib.contextmanager
@@ -122,7 +122,7 @@ def _settle(before: Path, out: Path) -> None:
             before.rename(out)
 
 
-def check_may_push(repo_id: str, *, offline: bool) -> None:
+def check_may_push(repo_id: str, *, offline: bool, option: str = "--push-to-hub") -> None:
     """Before hours of work. Raises SpecError for a bad name, or where the hub must not be asked;
     PreflightError where it can't be reached, or the token may not write."""
     from huggingface_hub import constants
@@ -131,42 +131,45 @@ def check_may_push(repo_id: str, *, offline: bool) -> None:
 
     if offline or constants.HF_HUB_OFFLINE:
         which = "--offline" if offline else "HF_HUB_OFFLINE"
-        raise SpecError(f"--push-to-hub {repo_id}: {which} is set, so nothing goes to the hub.")
+        raise SpecError(f"{option} {repo_id}: {which} is set, so nothing goes to the hub.")
     try:
         validate_repo_id(repo_id)
     except HFValidationError as error:
-        raise SpecError(f"--push-to-hub: {error}") from None
-    _check_token(repo_id)
+        raise SpecError(f"{option}: {error}") from None
+    _check_token(repo_id, option)
 
 
 _LOG_IN = "Set HF_TOKEN to a token that may write there, or log in with `hf auth login`"
 
 
-def _check_token(repo_id: str) -> None:
+def _check_token(repo_id: str, option: str) -> None:
     from huggingface_hub import HfApi, get_token
     from huggingface_hub.errors import HfHubHTTPError
 
     if get_token() is None:
-        raise PreflightError(f"--push-to-hub {repo_id}: there is no token. {_LOG_IN}.")
+        raise PreflightError(f"{option} {repo_id}: there is no token. {_LOG_IN}.")
     try:
         who = HfApi().whoami()
     except HfHubHTTPError as error:
         raise PreflightError(
-            f"--push-to-hub {repo_id}: the hub refused the token: {error.response.status_code}. "
+            f"{option} {repo_id}: the hub refused the token: {error.response.status_code}. "
             f"{_LOG_IN}."
         ) from None
     except Exception as error:  # no network: types of three libraries
         said = short(redact_text(str(error))).rstrip(".") or type(error).__name__
         raise PreflightError(
-            f"--push-to-hub {repo_id}: the hub can't be reached: {said}. Leave the option out, and "
-            f"send the folder later with `hf upload {repo_id} FOLDER`."
+            f"{option} {repo_id}: the hub can't be reached: {said}. Write a folder alone, and send "
+            "it later with `hf upload`."
         ) from None
     if who.get("auth", {}).get("accessToken", {}).get("role") == "read":
-        raise PreflightError(f"--push-to-hub {repo_id}: the token may only read. {_LOG_IN}.")
+        raise PreflightError(f"{option} {repo_id}: the token may only read. {_LOG_IN}.")
 
 
-def push(folder: Path, repo_id: str, *, private: bool) -> str:
-    """One commit; the repository is made where it is not there. Gives its address.
+def push(
+    folder: Path, repo_id: str, *, private: bool, kind: str = "model", again: str | None = None
+) -> str:
+    """One commit; the repository is made where it is not there. Gives its address. `again`: how to
+    repeat it, by default from the folder that stays.
 
     The token is that of HF_TOKEN or of `hf auth login`. Raises PreflightError.
     """
@@ -174,22 +177,20 @@ def push(folder: Path, repo_id: str, *, private: bool) -> str:
     from huggingface_hub.errors import HfHubHTTPError
 
     api = HfApi()
+    again = again or f"The folder is whole; send it with `hf upload {repo_id} {folder}`"
     try:
-        made = api.create_repo(repo_id, private=private or None, exist_ok=True)
+        made = api.create_repo(repo_id, private=private or None, exist_ok=True, repo_type=kind)
         api.upload_folder(
-            repo_id=made.repo_id, folder_path=folder, commit_message="Exported by lp-sweep"
+            repo_id=made.repo_id,
+            folder_path=folder,
+            repo_type=kind,
+            commit_message="Exported by lp-sweep",
         )
     except HfHubHTTPError as error:
         status = error.response.status_code
         help_ = _LOG_IN if status in (401, 403) else "Try again later"
-        raise PreflightError(
-            f"the hub refused {repo_id}: {status}. The folder is whole in {folder}. {help_}, and "
-            f"send it with `hf upload {repo_id} {folder}`."
-        ) from None
+        raise PreflightError(f"the hub refused {repo_id}: {status}. {help_}. {again}.") from None
     except Exception as error:  # no network, no token, a bad file: types of three libraries
         said = short(redact_text(str(error))).rstrip(".") or type(error).__name__
-        raise PreflightError(
-            f"can't send {folder} to the hub: {said}. The folder is whole; send it with "
-            f"`hf upload {repo_id} {folder}`."
-        ) from None
+        raise PreflightError(f"can't send {repo_id} to the hub: {said}. {again}.") from None
     return str(made)

@@ -42,8 +42,9 @@ from lp_sweep.storage.specs import TrialSpec
 if TYPE_CHECKING:
     from lp_sweep.orchestrator.export.choice import Asked
 
-# of a record: nothing else leaves the store, and so no column that a later version adds
-_PUBLISHED = (
+# of a record, here and for `publish`: nothing else leaves the store, and so no column that a later
+# version adds
+PUBLISHED = (
     "trial_id", "identity_version", "model_fingerprint", "model_revision", "depth", "kept_layers",
     "dropped_layers", "k", "procedure", "task", "data_fingerprint", "seed", "learning_rate",
     "batch_size", "epochs", "max_length", "weight_decay", "adam_beta1", "adam_beta2",
@@ -226,7 +227,7 @@ def _facts(
 
 
 def _about(trained: Trained, chosen: str, verified: Verified) -> str:
-    record = {name: trained.record[name] for name in _PUBLISHED if name in trained.record}
+    record = {name: trained.record[name] for name in PUBLISHED if name in trained.record}
     versions = dict(trained.record["versions"] or ())
     told = {
         "chosen": chosen,

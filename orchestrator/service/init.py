@@ -11,10 +11,11 @@ import math
 import os
 import re
 import shlex
+import shutil
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from importlib.resources import files
+from importlib.resources import as_file, files
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -79,6 +80,24 @@ def write_sweep(options: InitOptions) -> Written:
         return _with_rows(options, options.data)
     except MissingInputError as error:
         raise PreflightError(str(error)) from error
+
+
+def write_quickstart(folder: Path) -> Path:
+    """The built-in sweep with its model and data, as files of one's own; where they are already,
+    they stay as they are. Gives the sweep file. Raises SpecError."""
+    sweep, own = folder / "sweep.yaml", ("model", "data/toy-sentiment", "sweep.yaml")
+    try:
+        if all((folder / name).exists() for name in own):
+            return sweep
+        if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+            raise SpecError(f"{folder} exists. Name another folder with --out.")
+        with as_file(files("lp_sweep.quickstart")) as built_in:
+            hidden = shutil.ignore_patterns("__*", sweep.name)
+            shutil.copytree(built_in, folder, ignore=hidden, dirs_exist_ok=True)
+            shutil.copyfile(built_in / sweep.name, sweep)  # last: a folder that has it is whole
+    except OSError as error:
+        raise SpecError(f"can't write {folder}: {error}. Name another with --out.") from None
+    return sweep
 
 
 def _with_rows(options: InitOptions, data: Path) -> Written:

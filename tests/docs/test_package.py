@@ -184,3 +184,22 @@ def test_it_works_where_nothing_else_is(
     shown = call(command, "table", "tasks", "--json", cwd=here, **places)
     assert [row["k"] for row in json.loads(shown.stdout)] == [0, 9]
     assert [path.name for path in here.iterdir()] == ["lp-sweep-store"]
+    whole_way(command, here, places, (*small, *short))
+
+
+def whole_way(command: Path, here: Path, places: dict[str, str], part: tuple[str, ...]) -> None:
+    """A newcomer's: the quickstart, then its commands in the folder that it has written."""
+    done = call(command, "quickstart", *part, cwd=here, **places)
+    assert "complete: 2 done in this run" in done.stderr
+    folder = here / "lp-sweep-quickstart"
+    planned = json.loads(call(command, "plan", *part, "--json", cwd=folder, **places).stdout)
+    assert (planned["totals"]["trials"], planned["totals"]["to_do"]) == (2, 0)
+    shown = call(command, "table", "min-layers", "--json", cwd=folder, **places)
+    assert {row["task"] for row in json.loads(shown.stdout)} == {"toy-sentiment"}
+    call(command, "report", "--out", "report.html", cwd=folder, **places)
+    best = ("--best", "--task", "toy-sentiment", "--within", "100", "--accept-retrained")
+    call(command, "export", *best, "--out", "smaller", cwd=folder, **places)
+    call(command, "publish", "--to", "results", cwd=folder, **places)
+    made = {"report.html", "smaller", "results"}
+    assert made <= {path.name for path in folder.iterdir()}
+    call(command, "init", "my.yaml", cwd=folder, **places)

@@ -177,6 +177,7 @@ VERBS = [
     "plan sweep.yaml --audit SWEEP",
     "export TRIAL --out exported",
     "mirror --to tensorboard",
+    "publish --to published",
     "doctor",
     "doctor --json",
     "migrate",

@@ -24,7 +24,14 @@ from pathlib import Path
 from typing import NamedTuple
 
 ROOT = Path(__file__).resolve().parents[2]
-WHERE = ("README.md", "CONTRIBUTING.md", "docs/**/*.md", "quickstart/*.md", "examples/*.md")
+WHERE = (
+    "README.md",
+    "CONTRIBUTING.md",
+    "SKILL.md",
+    "docs/**/*.md",
+    "quickstart/*.md",
+    "examples/*.md",
+)
 SHELLS = ("", "bash", "console", "sh", "shell")
 NOT_RUN = {
     "a GPU": "needs a CUDA device",

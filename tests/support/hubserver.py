@@ -117,12 +117,13 @@ class _Handler(BaseHTTPRequestHandler):
         return self._upload(parts[1:], content)
 
     def _upload(self, parts: list[str], content: str) -> None:
-        """/api/repos/create, /api/validate-yaml, /api/models/<id>/preupload|commit/<rev>."""
+        """/api/repos/create, /api/validate-yaml, /api/<kind>/<id>/preupload|commit/<rev>."""
         if parts == ["repos", "create"]:
             asked = json.loads(content)
             repo_id = "/".join(filter(None, (asked.get("organization"), asked["name"])))
             self.hub.private[repo_id] = asked.get("visibility") == "private"
-            return self._json({"url": f"{self.hub.url}/{repo_id}", "name": repo_id})
+            below = "datasets/" if asked.get("type") == "dataset" else ""
+            return self._json({"url": f"{self.hub.url}/{below}{repo_id}", "name": repo_id})
         if parts == ["validate-yaml"]:
             return self._json({"warnings": [], "errors": []})
         repo_id, verb = "/".join(parts[1:-2]), parts[-2]
@@ -138,7 +139,8 @@ class _Handler(BaseHTTPRequestHandler):
             for line in lines
             if line["key"] == "file"
         }
-        commit = self.hub.push("model", repo_id, files, parts[-1])
+        kind = "dataset" if parts[0] == "datasets" else "model"
+        commit = self.hub.push(kind, repo_id, files, parts[-1])
         url = f"{self.hub.url}/{repo_id}/commit/{commit}"
         return self._json({"commitUrl": url, "commitOid": commit, "success": True})
 

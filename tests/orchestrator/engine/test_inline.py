@@ -56,6 +56,30 @@ def lp_sweep(
     )
 
 
+def test_the_quickstart_needs_no_ray(tmp_path: Path) -> None:
+    """And goes on in the folder that it has written."""
+    small = ("task=toy-sentiment", "seed=1", "strategy=top", "k=9")
+    short = ("recipe.epochs=1", "recipe.limit_train=32")
+    done = lp_sweep(tmp_path, "quickstart", *small, *short, "--json")
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout)["totals"]["trials_done"] == 1
+    folder = tmp_path / "lp-sweep-quickstart"
+    held = {"README.md", "data", "lp-sweep-store", "model", "sweep.yaml"}
+    assert {path.name for path in folder.iterdir()} == held
+    again = lp_sweep(folder, "run", *("sweep.yaml", *small, *short), "--inline")
+    assert "nothing was missing" in again.stderr, "its own store is the default there"
+    assert "nothing was missing" in lp_sweep(tmp_path, "quickstart", *small, *short).stderr
+
+
+def test_the_quickstart_overwrites_nothing(tmp_path: Path) -> None:
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine" / "sweep.yaml").write_text("name: mine")
+    done = lp_sweep(tmp_path, "quickstart", "--out", "mine")
+    assert (done.returncode, done.stdout) == (2, "")
+    assert re.search(r"mine exists.*--out", done.stderr)
+    assert [path.name for path in (tmp_path / "mine").iterdir()] == ["sweep.yaml"]
+
+
 def test_a_sweep_runs_to_its_end_where_ray_is_not_installed(tmp_path: Path) -> None:
     """With a profile before the trials that wait for it."""
     contribution = {"name": "contribution", "threshold": [0.02, 0.1, 0.2, 0.999]}

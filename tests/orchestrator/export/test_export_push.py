@@ -66,7 +66,7 @@ def test_a_hub_that_is_away_is_one_sentence(world: World) -> None:
     env = {"HF_TOKEN": TOKEN, "HF_ENDPOINT": "http://127.0.0.1:9"}
     done = world.python("-c", PUSH, REPO, "public", env=env, code=1)
     assert "Traceback" not in done.stderr
-    assert "PreflightError: can't send folder to the hub: " in done.stderr
+    assert "PreflightError: can't send me/smaller to the hub: " in done.stderr
     assert f"The folder is whole; send it with `hf upload {REPO} folder`." in done.stderr
 
 
