@@ -36,6 +36,7 @@ def test_plan_json_is_one_object_on_stdout(tmp_path: Path) -> None:
         "sweep",
         "cells",
         "totals",
+        "data",
         "estimate",
         "cluster",
         "profiles",

@@ -281,9 +281,9 @@ def test_sections(tmp_path: Path, line: str, section: str, values: dict[str, Any
     ("line", "message"),
     [
         ("measure: 3", "measure must be a mapping of probes, similarity, cka, probe_rows, speed, "
-         "speed_length, got 3"),
+         "speed_length, speed_of, got 3"),
         ("measure: {probe: full}", "unknown key 'probe' in measure. Allowed: probes, similarity, "
-         "cka, probe_rows, speed, speed_length. Did you mean 'probes'?"),
+         "cka, probe_rows, speed, speed_length, speed_of. Did you mean 'probes'?"),
         ("measure: {probes: ful}", "measure.probes must be 'pretrained', 'full' or 'pruned', got "
          "'ful'. Did you mean 'full'?"),
         ("measure: {cka: pretrained}", "measure.cka must be 'full' or 'pruned', got 'pretrained'"),
@@ -353,7 +353,7 @@ def test_overrides_of_sections(tmp_path: Path) -> None:
         ("feed_forward=topp 3", f"feed-forwards: 'topp 3' is not a rule. {ALLOWED}."),
         ("strategy=greedy", "strategy 'greedy' needs `k:`, a list of numbers"),
         ("measure.prob=full", "unknown key 'prob' in measure. Allowed: probes, similarity, cka, "
-         "probe_rows, speed, speed_length. Did you mean 'probes'?"),
+         "probe_rows, speed, speed_length, speed_of. Did you mean 'probes'?"),
         ("recipe.freeze.layers=x", "recipe.freeze.layers must be a whole number, got 'x'"),
     ],
 )  # fmt: skip
