@@ -48,15 +48,15 @@ def saw(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
         (folder / "code" / "lp_sweep" / room).symlink_to(ROOT / room)
     clean = {k: v for k, v in os.environ.items() if not k.startswith(("LP_SWEEP_", "RAY_", "HF_"))}
     alone = ["unshare", "--pid", "--mount", "--net", "--ipc", "--fork", "--mount-proc"]
-    program = ROOT / "tests" / "support" / "jobscene.py"
-    scene = [python, str(program), str(folder), str(folder / "out.json")]
+    scene = ROOT / "tests" / "support" / "jobscene.py"
+    words = [python, str(scene), str(folder), str(folder / "out.json")]
     done = subprocess.run(
-        [*alone, "--kill-child", "sh", "-c", ALONE, "sh", *scene],
+        [*alone, "--kill-child", "sh", "-c", ALONE, "sh", *words],
         cwd=folder,
         env={
             **clean,
             "HOME": str(folder / "home"),
-            "PATH": f"{program.parent}:{Path(python).parent}:{os.environ['PATH']}:/usr/sbin",
+            "PATH": f"{folder / 'bin'}:{Path(python).parent}:{os.environ['PATH']}:/usr/sbin",
             "PYTHONPATH": str(folder / "code"),
             "RAY_AUTH_MODE": "token",
             "RAY_USAGE_STATS_ENABLED": "0",
