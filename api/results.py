@@ -155,6 +155,16 @@ class Results:
         )
         return Path(export_trial(asked).folder)
 
+    def publish(
+        self, to: str | os.PathLike[str], *, private: bool = False, force: bool = False
+    ) -> str:
+        """The results as a data set: `hf://datasets/USER/NAME`, a folder, or `delta:FOLDER`. Gives
+        where they are. Raises SpecError, PreflightError for what the hub refuses."""
+        from lp_sweep.orchestrator.export.publish import publish
+
+        done = publish(self._store, os.fspath(to), sweep=self._sweep, private=private, force=force)
+        return done.to
+
     def status(self) -> list[dict[str, Any]]:
         """How far each sweep is by now, and the runs at work on it."""
         return sweep_states(self._store, self._sweep).plain()

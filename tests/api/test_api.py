@@ -148,6 +148,11 @@ def test_a_plan_in_a_notebook_is_escaped(tmp_path: Path) -> None:
     assert page.count("&lt;img") > 1, "in the text and in the list of cells"
 
 
+def test_results_are_published(results: Results, tmp_path: Path) -> None:
+    assert results.publish(tmp_path / "published") == str(tmp_path / "published")
+    assert (tmp_path / "published" / "data" / "cells.parquet").is_file()
+
+
 def test_refresh_reads_what_came_since(fake: FakeSweep, results: Results) -> None:
     count = "SELECT count(*) AS n FROM cells"
     fake.cell(k=8, score=70.0)
