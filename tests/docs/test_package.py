@@ -177,12 +177,12 @@ def test_it_works_where_nothing_else_is(
     places = {"LP_SWEEP_CACHE_DIR": str(somewhere / "tokens"), "OMP_NUM_THREADS": "1"}
     told = call(command, "--version", cwd=here, **places)
     assert told.stdout == f"lp-sweep {version('lp-sweep')}\n"
-    small = ("task=toy-sentiment", "seed=1", "strategy=top", "k=0,9")
+    small = ("task=toy-sentiment", "seed=1", "strategy=top", "k=0,4")  # of no speed
     short = ("recipe.epochs=1", "recipe.limit_train=64")
     done = call(command, "run", "quickstart", *small, *short, cwd=here, **places)
     assert "complete: 2 done in this run" in done.stderr
     shown = call(command, "table", "tasks", "--json", cwd=here, **places)
-    assert [row["k"] for row in json.loads(shown.stdout)] == [0, 9]
+    assert [row["k"] for row in json.loads(shown.stdout)] == [0, 4]
     assert [path.name for path in here.iterdir()] == ["lp-sweep-store"]
     whole_way(command, here, places, (*small, *short))
 
@@ -192,7 +192,9 @@ def whole_way(command: Path, here: Path, places: dict[str, str], part: tuple[str
     done = call(command, "quickstart", *part, cwd=here, **places)
     assert "complete: 2 done in this run" in done.stderr
     folder = here / "lp-sweep-quickstart"
-    planned = json.loads(call(command, "plan", *part, "--json", cwd=folder, **places).stdout)
+    planned = json.loads(
+        call(command, "plan", "sweep.yaml", *part, "--json", cwd=folder, **places).stdout
+    )
     assert (planned["totals"]["trials"], planned["totals"]["to_do"]) == (2, 0)
     shown = call(command, "table", "min-layers", "--json", cwd=folder, **places)
     assert {row["task"] for row in json.loads(shown.stdout)} == {"toy-sentiment"}
