@@ -70,8 +70,9 @@ def answers(
     places: Mapping[str, Sequence[str]] = MappingProxyType({}),
 ) -> list[Answer]:
     """One per sweep, model and task, in the order of the plan. `tables` of the catalog by their
-    names in `lp-sweep table`: min-layers (in points), min-layers-interval, speed, tasks. store,
-    name_sweep: what the commands say, and whether they must name the sweep. places: of each sweep
+    names in `lp-sweep table`: min-layers (in points), speed, tasks; and min-layers-interval,
+    without which nothing is said of how sure an answer is. store, name_sweep: what the commands
+    say, and whether they must name the sweep. places: of each sweep
     the options that find model and data of one's own."""
     rows = tables["min-layers"].long.to_pylist()
     known = _Known(
@@ -89,7 +90,9 @@ def answers(
             _key(row, _TASK): places.get(row["sweep"], ())
             for row in catalog.query(_OF_FILES).to_pylist()
         },
-        luck=lru_cache(partial(selection.load, catalog, read=_answers_read(catalog))),
+        luck=lru_cache(partial(selection.load, catalog, read=_answers_read(catalog)))
+        if "min-layers-interval" in tables
+        else lambda place: None,
     )
     by_task = _grouped(
         sorted(rows, key=lambda row: (row["sweep"], row["model"], row["position"])),
@@ -130,7 +133,7 @@ def _answers_read(catalog: Catalog) -> Reader:
 
 
 def _rows(tables: Mapping[str, Table], name: str) -> list[Row]:
-    rows: list[Row] = tables[name].long.to_pylist()
+    rows: list[Row] = tables[name].long.to_pylist() if name in tables else []
     return rows
 
 

@@ -78,7 +78,10 @@ class Live(NamedTuple):
     scores: Sheet
 
 
-_ANSWER = ("min-layers", "min-layers-interval", "speed", "tasks")  # tables that an answer reads
+_SURE = "min-layers-interval"
+_ANSWER = ("min-layers", _SURE, "speed", "tasks")  # tables that an answer reads
+_DONE = "SELECT count(DISTINCT trial_id) FROM cells WHERE state = 'done'"
+_MOST_READ = 2_000  # trials, whose predictions take some ten seconds
 _ANSWER_VIEWS = frozenset[str]().union(*(TABLES[name].views for name in _ANSWER))
 
 
@@ -104,8 +107,11 @@ def _banner(made: Mapping[str, Table]) -> str:
 
 
 def _answered(catalog: Catalog, store: Store, sweep: str) -> tuple[dict[str, Table], list[Answer]]:
-    """The tables that the answer of each task is read from, and the answers."""
-    made = {name: TABLES[name](catalog) for name in _ANSWER}
+    """The tables that the answer of each task is read from, and the answers; of a sweep so large
+    that reading all predictions would take minutes without how sure they are."""
+    [[trials]] = catalog.query(_DONE).to_pydict().values()
+    names = _ANSWER if trials <= _MOST_READ else [name for name in _ANSWER if name != _SURE]
+    made = {name: TABLES[name](catalog) for name in names}
     places, place = _places(store, [sweep]), redact_text(store.location)
     return made, answers(made, catalog, place, name_sweep=True, places=places)
 

@@ -200,6 +200,7 @@ WEIGHT = 4  # pooled degrees of freedom that count at most beside a network's ow
 ASSUMED_SD, _ASSUMED_FREEDOM = 1.0, 2  # points; where no network of the task has two seeds
 OWN = "model and task"  # the source of a pool that has the network itself in it
 _ROUNDING = 1e-9  # points²
+_SINGULAR = 1e-9  # share of the largest singular value
 
 
 class Spread(NamedTuple):
@@ -293,19 +294,31 @@ def near(scores: _Scores) -> dict[tuple[Any, int], float]:
 
 
 def left_over(scores: _Scores) -> Squares:
-    """Residuals of a least-squares fit of one mean per network and one per seed."""
+    """Residuals of a least-squares fit of one mean per network and one per seed. The larger of the
+    two, of which there may be thousands, is eliminated from the normal equations."""
     if not scores:
         return Squares(0.0, 0)
-    names = list(scores)
-    columns = [sorted({name[part] for name in names}, key=str) for part in (0, 1)]
-    design = np.array(
-        [[name[part] == other for part in (0, 1) for other in columns[part]] for name in names],
-        float,
-    )
+    few, many = sorted((_numbered(name[part] for name in scores) for part in (0, 1)), key=max)
     points = np.array(list(scores.values()))
-    fitted, _, rank, _ = np.linalg.lstsq(design, points, rcond=None)
-    rest = points - design @ fitted
-    return Squares(float(rest @ rest), len(points) - int(rank))
+    counts = np.zeros((max(few) + 1, max(many) + 1))
+    counts[few, many] = 1  # a network has one score of a seed
+    of_each = counts.sum(axis=0)
+
+    def centred(values: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+        means = np.bincount(many, values) / of_each
+        return np.asarray(values - means[many])
+
+    matrix = np.diag(counts.sum(axis=1)) - (counts / of_each) @ counts.T
+    right = np.bincount(few, centred(points))
+    means, _, rank, _ = np.linalg.lstsq(matrix, right, rcond=_SINGULAR)
+    rest = centred(points) - centred(means[few])
+    return Squares(float(rest @ rest), len(points) - len(of_each) - int(rank))
+
+
+def _numbered(names: Iterable[Any]) -> list[int]:
+    """Each name as a number from 0."""
+    known: dict[Any, int] = {}
+    return [known.setdefault(name, len(known)) for name in names]
 
 
 def moderated(change: Estimate, seeds: int, spread: Spread) -> Estimate:

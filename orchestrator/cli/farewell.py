@@ -57,10 +57,14 @@ def _lines(result: RunResult, options: RunOptions) -> Iterator[str]:
 def _answer(outcome: Outcome, store: Store) -> Iterator[str]:
     """Layers needed for each task, and what to do with them; nothing where they can't be read."""
     from lp_sweep.analysis.report.gather import answer_lines
+    from lp_sweep.orchestrator.service.run import said_if_slow
 
     losses = searched_losses(outcome.plan.sweep.spec.strategies)
+    loss = losses[0] if losses else WITHIN[0]
     try:
-        yield from answer_lines(store, outcome.plan.sweep.name, losses[0] if losses else WITHIN[0])
+        with said_if_slow(say, "reading the results for the answer ..."):
+            lines = answer_lines(store, outcome.plan.sweep.name, loss)
+        yield from lines
     except LpSweepError as error:
         yield f"note: no answer could be read from the store: {error}"
 

@@ -133,14 +133,14 @@ def prepare(options: RunOptions, tell: Callable[[str], None] = say) -> Prepared:
         _check_failures(options)
     check_installed(options.mirrors)
     patience = _patience()
-    with _said_if_slow(tell, f"reading {options.file}, the store, models and data ..."):
+    with said_if_slow(tell, f"reading {options.file}, the store, models and data ..."):
         first = planned(options, patience=patience, cache_dir=options.node_folder)
     selection = Selection()
     if options.retry:
         selection = retry_selection(options.error_type, list(options.trials), first.plan)
     for note in first.sweep.notes:
         tell(f"note: {note}")
-    with _said_if_slow(tell, "checking models, data and the room for them ..."):
+    with said_if_slow(tell, "checking models, data and the room for them ..."):
         checked = checks.check(
             first.sweep,
             first.plan.inputs_needed(),
@@ -159,7 +159,7 @@ def prepare(options: RunOptions, tell: Callable[[str], None] = say) -> Prepared:
 
 
 @contextmanager
-def _said_if_slow(tell: Callable[[str], None], what: str) -> Iterator[None]:
+def said_if_slow(tell: Callable[[str], None], what: str) -> Iterator[None]:
     timer = threading.Timer(_SLOW_SECONDS, tell, [what])
     timer.daemon = True
     timer.start()

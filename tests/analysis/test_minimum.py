@@ -246,3 +246,26 @@ def test_the_set_holds_the_truth_when_two_losses_lie_at_the_limit(seeds: int) ->
         held += 2 in answer_set(excess(curve, 1.0, "points"))
     assert held / studies >= 0.9
     assert seeds == 1 or held < studies, "no wider than needed"
+
+
+@given(
+    st.dictionaries(st.tuples(st.integers(0, 6), st.integers(0, 8)), st.floats(0, 100), max_size=40)
+)
+def test_the_residuals_are_those_of_the_whole_design(scores: dict[tuple[int, int], float]) -> None:
+    """One mean per network and one per seed, as a matrix of indicators."""
+    found = left_over(scores)
+    if not scores:
+        assert found == (0.0, 0)
+        return
+    columns = [(part, name) for part in (0, 1) for name in {key[part] for key in scores}]
+    design = np.array([[key[part] == name for part, name in columns] for key in scores], float)
+    points = np.array(list(scores.values()))
+    fitted, _, rank, _ = np.linalg.lstsq(design, points, rcond=None)
+    rest = points - design @ fitted
+    assert found.freedom == len(points) - rank
+    assert found.total == pytest.approx(rest @ rest, abs=1e-6)
+
+
+def test_ten_thousand_seeds_take_no_matrix_of_their_own() -> None:
+    scores = {(seed % 3, seed): 90.0 + seed % 7 for seed in range(10_000)}
+    assert left_over(scores) == (0.0, 0)

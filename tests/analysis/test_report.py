@@ -401,6 +401,16 @@ def test_the_answer_in_short(tmp_path: Path, store: Store) -> None:
 # -- what is missing is said
 
 
+def test_a_huge_sweep_has_its_answer_without_reading_all_predictions(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sure = answer_lines(store, "demo", 1.0)
+    monkeypatch.setattr("lp_sweep.analysis.report.gather._MOST_READ", 3)
+    quick = answer_lines(store, "demo", 1.0)
+    assert quick[0] == sure[0]
+    assert ("90% sure" in sure[1], "90% sure" in quick[1]) == (True, False)
+
+
 def test_failures_and_missing_cells_are_said(page: Reading) -> None:
     assert page.tables["failures"].rows[0][:2] == ["out_of_memory", "1"]
     assert [row[-4:] for row in page.tables["open-cells"].rows] == [
