@@ -20,34 +20,54 @@ if TYPE_CHECKING:
 SCORE_COLUMNS, PARETO_COLUMNS = 3, 2
 _DRAWN = "random"  # one strategy of several draws: no line goes through them
 _LINES = ("-", "--", ":")
+TASK = ("sweep", "model", "task")
 PANEL = ("sweep", "model", "device_name", "threads", "precision", "length", "batch")
+NETWORK = ("model", "kept_layers", "with_pretrained")
 
 Paint = Callable[["Axes", Sequence[Row]], None]
 
 
 def score_panels(rows: Sequence[Row]) -> list[list[Row]]:
-    return groups(rows, "sweep", "model", "task")
+    return groups(rows, *TASK)
 
 
 def score_lines(rows: Sequence[Row]) -> int:
     return grid(len(score_panels(rows)), SCORE_COLUMNS)[0]
 
 
-def score(figure: Figure, rows: Sequence[Row]) -> None:
-    """A panel per task: a line per strategy with its band of one sd over seeds, from all layers."""
-    names = dict.fromkeys(row["strategy"] for row in rows if row["strategy"] != FULL)
+def score(figure: Figure, rows: Sequence[Row], among: Sequence[Row] = ()) -> None:
+    """A panel per task: a line per strategy with its band of one sd over seeds, from all layers,
+    and lines across for the full model and the majority class."""
+    names = _strategy_names(among or rows)
     looks = {name: _look(name, place) for place, name in enumerate(names)}
     entries: dict[str, Any] = {}
 
     def paint(axes: Axes, panel: Sequence[Row]) -> None:
-        axes.set_title(_score_title(panel, rows), loc="left")
+        axes.set_title(_score_title(panel, among or rows), loc="left")
         axes.set_xlabel("layers dropped")
         axes.locator_params(axis="x", integer=True)
         _strategies(axes, panel, looks, entries)
+        _across(axes, panel, entries)
+        theme.points_axis(axes, [row["mean"] for row in panel])
 
     _grid(figure, score_panels(rows), SCORE_COLUMNS, paint, "points")
     theme.caption(figure, OF_DIRECT)
     theme.legend(figure, entries)
+
+
+def _strategy_names(rows: Sequence[Row]) -> list[str]:
+    return list(dict.fromkeys(row["strategy"] for row in rows if row["strategy"] != FULL))
+
+
+def _across(axes: Axes, panel: Sequence[Row], entries: dict[str, Any]) -> None:
+    """Lines for the full model and for the majority class."""
+    for name, values, line in (
+        (FULL, [row["mean"] for row in panel if row["strategy"] == FULL], "--"),
+        ("majority class", [row["majority"] for row in panel], ":"),
+    ):
+        if values and values[0] is not None:
+            look: dict[str, Any] = {"color": "black", "linewidth": 1.0, "linestyle": line}
+            entries.setdefault(name, axes.axhline(values[0], **look))
 
 
 def grid(n: int, most: int) -> tuple[int, int]:
@@ -93,16 +113,14 @@ def _strategies(
     axes: Axes, panel: Sequence[Row], looks: Mapping[str, Any], entries: dict[str, Any]
 ) -> None:
     whole = [row for row in panel if row["strategy"] == FULL]
-    for row in whole:
-        look: dict[str, Any] = {"color": "black", "linewidth": 1.0, "linestyle": "--"}
-        entries.setdefault(FULL, axes.axhline(row["mean"], **look))
     for line in groups(panel, "strategy"):
         name = line[0]["strategy"]
         if name == FULL:
             continue
         points = line if name == _DRAWN else [*whole, *line]
         at = [row["k_mean"] for row in points]
-        (drawn,) = axes.plot(at, [row["mean"] for row in points], linewidth=1.3, **looks[name])
+        look = {"linewidth": 1.3, "clip_on": False, **looks[name]}
+        (drawn,) = axes.plot(at, [row["mean"] for row in points], **look)
         entries.setdefault(theme.name(name), drawn)
         if name != _DRAWN:
             _band(axes, at, points, drawn.get_color())
@@ -128,23 +146,30 @@ def pareto_lines(rows: Sequence[Row]) -> int:
     return grid(len(pareto_panels(rows)), PARETO_COLUMNS)[0]
 
 
-def pareto(figure: Figure, rows: Sequence[Row]) -> None:
-    """A panel per model, device and batch: the networks that none beats in both, and the others."""
+def pareto(figure: Figure, rows: Sequence[Row], among: Sequence[Row] = ()) -> None:
+    """A panel per model, device and batch: the networks that none beats in both, and the others.
+    By size where a model's speed was not measured."""
     entries: dict[str, Any] = {}
 
     def paint(axes: Axes, panel: Sequence[Row]) -> None:
-        where = f"{theme.name(phrases.device(panel[0]))}, batch {phrases.batch(panel[0])}"
-        axes.set_title(f"{heading(panel, rows)}\n{where}", loc="left")
-        axes.set_xlabel("inference, times as fast as all layers")
-        _networks(axes, panel, entries)
+        axes.set_title(f"{heading(panel, among or rows)}\n{measured_on(panel[0])}", loc="left")
+        axes.set_xlabel(
+            "parameters, % of the full model"
+            if panel[0]["speedup"] is None
+            else "inference, times as fast as all layers"
+        )
+        _networks(axes, panel, entries, theme.is_narrow(figure))
+        _across(axes, panel, entries)
+        theme.points_axis(axes, [row["mean"] for row in panel])
 
     _grid(figure, pareto_panels(rows), PARETO_COLUMNS, paint, "mean over tasks (points)")
     theme.caption(figure, OF_DIRECT)
     theme.legend(figure, entries)
 
 
-def _networks(axes: Axes, panel: Sequence[Row], entries: dict[str, Any]) -> None:
-    for row in panel:
+def _networks(axes: Axes, panel: Sequence[Row], entries: dict[str, Any], narrow: bool) -> None:
+    by_size = panel[0]["speedup"] is None
+    for row in () if by_size else panel:
         axes.plot([row["low"], row["high"]], [row["mean"]] * 2, color=theme.GREY, linewidth=0.8)
     beaten = [row for row in panel if not row["front"]]
     if beaten:
@@ -153,12 +178,16 @@ def _networks(axes: Axes, panel: Sequence[Row], entries: dict[str, Any]) -> None
         (entries["another is better in both"],) = axes.plot(*_places(beaten), **look)
     front = [row for row in panel if row["front"]]
     (entries["none is better in both"],) = axes.plot(
-        *_places(front), color=theme.COLOURS[0], marker="o", markersize=5, drawstyle="steps-pre"
+        *_places(front),
+        color=theme.COLOURS[0],
+        marker="o",
+        markersize=5,
+        drawstyle="steps-post" if by_size else "steps-pre",
     )
-    for row in _labelled(front):
+    for row in _labelled(front, *((0.6, 0.09) if narrow else (0.15, 0.06))):
         axes.annotate(
             network_label(row),
-            (row["speedup"], row["mean"]),
+            (_cheapness(row), row["mean"]),
             (4, 4),
             textcoords="offset points",
             fontsize=theme.SMALL,
@@ -166,14 +195,15 @@ def _networks(axes: Axes, panel: Sequence[Row], entries: dict[str, Any]) -> None
     axes.margins(x=0.12, y=0.12)
 
 
-def _labelled(front: Sequence[Row]) -> list[Row]:
-    """Those whose labels do not run into that of another: all are in the text and the table."""
+def _labelled(front: Sequence[Row], wide: float, high: float) -> list[Row]:
+    """Those whose labels do not run into that of another: all are in the text and the table.
+    `wide`, `high`: shares of the panel that a label takes."""
     width, height = (max(at) - min(at) or 1.0 for at in _places(front))
     chosen: list[Row] = []
-    for row in front:
+    for row in sorted(front, key=lambda row: -row["mean"]):
         if all(
-            abs(row["speedup"] - other["speedup"]) > 0.15 * width
-            or abs(row["mean"] - other["mean"]) > 0.06 * height
+            abs(_cheapness(row) - _cheapness(other)) > wide * width
+            or abs(row["mean"] - other["mean"]) > high * height
             for other in chosen
         ):
             chosen.append(row)
@@ -181,7 +211,18 @@ def _labelled(front: Sequence[Row]) -> list[Row]:
 
 
 def _places(rows: Sequence[Row]) -> tuple[list[float], list[float]]:
-    return [row["speedup"] for row in rows], [row["mean"] for row in rows]
+    return [_cheapness(row) for row in rows], [row["mean"] for row in rows]
+
+
+def _cheapness(row: Row) -> float:
+    """The speed where it was measured, else the size in percent."""
+    return float(row["size"] if row["speedup"] is None else row["speedup"])
+
+
+def measured_on(row: Row) -> str:
+    if row["speedup"] is None:
+        return "speed not measured"
+    return f"{theme.name(phrases.device(row))}, batch {phrases.batch(row)}"
 
 
 def network_label(row: Row) -> str:
@@ -189,14 +230,63 @@ def network_label(row: Row) -> str:
     return FULL if row["k"] == 0 else f"{theme.name(row['strategy'])} K={row['k']}"
 
 
+# -- strategies by layers dropped
+
+
+def heat_height(rows: Sequence[Row]) -> float:
+    panels = score_panels(rows)
+    return grid(len(panels), PARETO_COLUMNS)[0] * (0.9 + 0.3 * len(_strategy_names(rows)))
+
+
+def heat_map(figure: Figure, rows: Sequence[Row], among: Sequence[Row] = ()) -> None:
+    """A panel per task: a line per strategy, a column per K; darker is better, bold the best of its
+    column."""
+
+    def paint(axes: Axes, panel: Sequence[Row]) -> None:
+        whole = [f", all layers {row['mean']:.2f}" for row in panel if row["strategy"] == FULL]
+        axes.set_title(_score_title(panel, among or rows) + "".join(whole), loc="left")
+        axes.set_xlabel("layers dropped")
+        axes.grid(visible=False)
+        axes.tick_params(length=0)
+        for spine in axes.spines.values():
+            spine.set_visible(False)
+        _heat_cells(axes, panel)
+
+    _grid(figure, score_panels(rows), PARETO_COLUMNS, paint, "")
+    theme.caption(figure, OF_DIRECT)
+
+
+def _heat_cells(axes: Axes, panel: Sequence[Row]) -> None:
+    names = [*reversed(_strategy_names(panel))]
+    ks = sorted({row["k_mean"] for row in panel if row["strategy"] != FULL})
+    found: dict[tuple[float, str], list[float]] = {}
+    for row in panel:
+        if row["strategy"] != FULL:
+            found.setdefault((row["k_mean"], row["strategy"]), []).append(row["mean"])
+    means = {at: sum(values) / len(values) for at, values in found.items()}
+    low, high = min(means.values()), max(row["mean"] for row in panel)
+    best = {k: max(mean for (at, _), mean in means.items() if at == k) for k in ks}
+    for (k, name), mean in means.items():
+        x, y = ks.index(k), names.index(name)
+        shade = 0.06 + 0.44 * (mean - low) / ((high - low) or 1)
+        axes.bar(x, 0.94, 0.96, y - 0.47, color=theme.COLOURS[0], alpha=shade, linewidth=0)
+        weight = "bold" if mean == best[k] else "normal"
+        look: dict[str, Any] = {"ha": "center", "va": "center", "fontsize": theme.SMALL}
+        axes.text(x, y, f"{mean:.1f}", fontweight=weight, **look)
+    axes.set_xlim(-0.5, len(ks) - 0.5)
+    axes.set_ylim(-0.5, len(names) - 0.5)
+    axes.set_xticks(range(len(ks)), [f"{k:.3g}" for k in ks])
+    axes.set_yticks(range(len(names)), [theme.name(name) for name in names])
+
+
 CONTRIBUTION_COLUMNS = 3
 _PARTS = {"layer": "layer outputs", "attention": "attention outputs"}
 
 
-def contribution(figure: Figure, rows: Sequence[Row]) -> None:
+def contribution(figure: Figure, rows: Sequence[Row], among: Sequence[Row] = ()) -> None:
     """A panel per profile, bars by layer; below them what each threshold keeps."""
     found = groups(rows, "profile_id")
-    low = _floor(rows)
+    low = _floor(among or rows)
     columns = min(CONTRIBUTION_COLUMNS, len(found))
     drawn = theme.panels(figure, math.ceil(len(found) / columns), columns)
     entries: dict[str, Any] = {}
@@ -228,7 +318,8 @@ def _profile(axes: Axes, profile: Sequence[Row], low: float, entries: dict[str, 
             axes.bar(layer, value - low, 0.8, low, color=theme.COLOURS[5])
     axes.axhline(low, color=theme.GREY, linewidth=0.8)
     step = 0.17 * (1 - low)  # of a line of squares
-    ticks = {low: f"{low:g}", (1 + low) / 2: f"{(1 + low) / 2:g}", 1.0: "1"}
+    middle = round((1 + low) / 2 - 1e-9, 1)
+    ticks = {low: f"{low:g}", middle: f"{middle:g}", 1.0: "1"}
     chosen_by = groups([row for row in profile if row["threshold"] is not None], "threshold")
     for line, chosen in enumerate(chosen_by, start=1):
         threshold = chosen[0]["threshold"]
@@ -255,9 +346,9 @@ def _kept_set(axes: Axes, chosen: Sequence[Row], height: float, entries: dict[st
         entries[word] = mark
 
 
-def cka(figure: Figure, rows: Sequence[Row]) -> None:
+def cka(figure: Figure, rows: Sequence[Row], among: Sequence[Row] = ()) -> None:
     """A line of two heat maps per network: layer outputs and attention outputs."""
-    found = groups(rows, "model", "kept_layers", "with_pretrained")
+    found = groups(rows, *NETWORK)
     drawn: list[Axes] = theme.panels(figure, len(found), 2)
     image = None
     for line, network in enumerate(found):
@@ -300,7 +391,7 @@ def network_name(row: Row) -> str:
     return "fine-tuned" if n == row["depth"] else f"pruned ({n} of {row['depth']})"
 
 
-def feed_forward(figure: Figure, rows: Sequence[Row]) -> None:
+def feed_forward(figure: Figure, rows: Sequence[Row], among: Sequence[Row] = ()) -> None:
     """A line per model: mean score and parameters of each setting, side by side."""
     found = groups(rows, "sweep", "model")
     heights = [len(group) for group in found]
@@ -309,7 +400,7 @@ def feed_forward(figure: Figure, rows: Sequence[Row]) -> None:
     for line, settings in enumerate(found):
         left, right = drawn[2 * line : 2 * line + 2]
         depth = "" if settings[0]["k"] == 0 else f", {settings[0]['strategy']} K={settings[0]['k']}"
-        left.set_title(heading(settings, rows) + depth, loc="left")
+        left.set_title(heading(settings, among or rows) + depth, loc="left")
         left.set_yticks(range(len(settings)), [theme.name(row["feed_forward"]) for row in settings])
         left.invert_yaxis()
         _side(left, settings, "mean", 1, entries)

@@ -14,7 +14,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import pyarrow as pa
 
@@ -29,7 +29,17 @@ if TYPE_CHECKING:
 _STATUS = "`lp-sweep status` says how far the sweep is"
 _PAPER = "the sweep file, as in examples/poor-mans-bert.yaml"
 _REDUCED = "the sweep file, as in examples/undivided-attention.yaml"
+_NOT_DROPPED = (
+    "no sweep of this store drops layers by the procedure direct, with all feed-forwards: "
+    "examples/poor-mans-bert.yaml does"
+)
+_NO_SCORE = f"no network with fewer layers has a score yet, of the procedure direct: {_STATUS}"
 _FEWER = "procedure = 'direct' AND feed_forward = 'none' AND k IS DISTINCT FROM 0"
+
+
+class Panel(NamedTuple):
+    height: float  # inches
+    paint: Callable[[Figure], None]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,6 +52,7 @@ class Drawing:
     numbers: pa.Table
     height: float  # inches
     paint: Callable[[Figure], None] = field(repr=False)
+    panels: Sequence[Panel] = field(repr=False)  # the same in parts, for a page that stacks them
 
     def save(self, folder: Path, formats: Sequence[str] = theme.FORMATS) -> list[Path]:
         """Write `figure-<name>.<format>` for each format; the same numbers give the same bytes.
@@ -64,13 +75,16 @@ class Drawing:
             raise SpecError(f"can't write a figure into {folder}: {error}") from error
         return list(files.values())
 
-    def svg(self) -> str:
-        """The text of the SVG file that `save` writes. Raises SpecError where matplotlib is not
+    def svgs(self) -> list[str]:
+        """An SVG for each panel, as wide as a phone. Raises SpecError where matplotlib is not
         installed."""
-        stream = io.BytesIO()
-        into = {"svg": stream}
-        theme.write(self.paint, into, title=self.title, description=self.alt, height=self.height)
-        return stream.getvalue().decode()
+        found = []
+        for height, paint in self.panels:
+            stream = io.BytesIO()
+            text = {"title": self.title, "description": self.alt}
+            theme.write(paint, {"svg": stream}, **text, height=height, width=theme.NARROW)
+            found.append(stream.getvalue().decode())
+        return found
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -81,7 +95,8 @@ class FigureDef:
     title: str
     numbers: Callable[[Catalog], pa.Table]
     needs: Callable[[Row], bool]  # it is drawn where a row of its numbers is such
-    paint: Callable[[Figure, Sequence[Row]], None]
+    paint: Callable[[Figure, Sequence[Row], Sequence[Row]], None]  # rows, and those of all panels
+    by: tuple[str, ...]  # columns that say which panel a row is in
     say: Callable[[Sequence[Row]], str]
     height: Callable[[Sequence[Row]], float]  # inches
     asked: str  # SQL: the rows that were asked for it; without any, `not_asked` is the reason
@@ -99,8 +114,16 @@ class FigureDef:
             alt=self.say(rows),
             numbers=found,
             height=self.height(rows),
-            paint=lambda figure: self.paint(figure, rows),
+            paint=lambda figure: self.paint(figure, rows, rows),
+            panels=[
+                Panel(self.height(panel), partial(self._paint, panel, rows))
+                for panel in groups(rows, *self.by)
+                if any(self.needs(row) for row in panel)
+            ],
         )
+
+    def _paint(self, panel: Sequence[Row], rows: Sequence[Row], figure: Figure) -> None:
+        self.paint(figure, panel, rows)
 
 
 def why_absent(catalog: Catalog, name: str) -> str:
@@ -117,10 +140,11 @@ def _has(column: str) -> Callable[[Row], bool]:
 def _by_strategy(name: str, depths: str, models: str, *, six: bool) -> FigureDef:
     return FigureDef(
         name=name,
-        title="Mean score over tasks by strategy and layers dropped, procedure direct",
+        title="Mean score over tasks, by strategy and layers dropped",
         numbers=partial(numbers.strategies, six=six),
         needs=lambda row: row["role"] == "pruned" and row["mean"] is not None,
         paint=panels.bars,
+        by=("sweep", "model"),
         say=text.strategies,
         height=lambda rows: (
             0.7 + 2.5 * len(groups(rows, "sweep", "model")) + 0.05 * len({r["k"] for r in rows})
@@ -149,6 +173,7 @@ _ALL = (
         numbers=numbers.probes,
         needs=_has("mean"),
         paint=panels.probes,
+        by=(),
         say=text.probes,
         height=lambda rows: (
             3.2 + 0.2 * math.ceil(len({(r["model"], r["network"]) for r in rows}) / 2)
@@ -164,6 +189,7 @@ _ALL = (
         numbers=numbers.similarity,
         needs=_has("mean"),
         paint=panels.similarity,
+        by=(),
         say=text.similarity,
         height=lambda rows: 3.4,
         asked="FROM layers WHERE measure = 'similarity'",
@@ -173,31 +199,43 @@ _ALL = (
     ),
     FigureDef(
         name="score",
-        title="Score by layers dropped, procedure direct",
+        title="Score as layers are dropped",
         numbers=numbers.curves,
         needs=lambda row: row["strategy"] != numbers.FULL,
         paint=curves.score,
+        by=curves.TASK,
         say=text.score,
         height=lambda rows: 1.0 + 2.2 * curves.score_lines(rows),
         asked=f"FROM cells WHERE {_FEWER}",
-        not_asked="no sweep of this store drops layers by the procedure direct, with all "
-        "feed-forwards: examples/poor-mans-bert.yaml does",
-        in_the_way="no network with fewer layers has a score yet, of the procedure direct: "
-        f"{_STATUS}",
+        not_asked=_NOT_DROPPED,
+        in_the_way=_NO_SCORE,
     ),
     FigureDef(
         name="pareto",
-        title="Score and measured speed of inference, procedure direct",
+        title="Score against speed, or against size where no speed is measured",
         numbers=numbers.pareto,
         needs=lambda row: row["k"] != 0,
         paint=curves.pareto,
+        by=curves.PANEL,
         say=text.pareto,
         height=lambda rows: 0.8 + 2.8 * curves.pareto_lines(rows),
-        asked="FROM speed_table WHERE inference_speedup IS NOT NULL",
-        not_asked="no speed in this store: add `measure: {speed: cuda}` (or cpu) to the sweep "
-        "file, and run it again",
-        in_the_way="no network with fewer layers and a measured speed has a score on every task "
-        f"and seed, of the procedure direct: {_STATUS}",
+        asked=f"FROM cells WHERE {_FEWER}",
+        not_asked=_NOT_DROPPED,
+        in_the_way="no network with fewer layers (and a speed, where `measure: {speed: cuda}` asks "
+        f"for one) has a score on every task and seed, of the procedure direct: {_STATUS}",
+    ),
+    FigureDef(
+        name="heat-map",
+        title="Strategies by layers dropped",
+        numbers=numbers.curves,
+        needs=lambda row: row["strategy"] != numbers.FULL,
+        paint=curves.heat_map,
+        by=curves.TASK,
+        say=text.heat_map,
+        height=curves.heat_height,
+        asked=f"FROM cells WHERE {_FEWER}",
+        not_asked=_NOT_DROPPED,
+        in_the_way=_NO_SCORE,
     ),
     FigureDef(
         name="contribution",
@@ -205,6 +243,7 @@ _ALL = (
         numbers=numbers.contribution,
         needs=lambda row: True,
         paint=curves.contribution,
+        by=("profile_id",),
         say=text.contribution,
         height=lambda rows: (
             0.5 + 2.2 * math.ceil(len(groups(rows, "profile_id")) / curves.CONTRIBUTION_COLUMNS)
@@ -220,10 +259,9 @@ _ALL = (
         numbers=numbers.cka,
         needs=_has("value"),
         paint=curves.cka,
+        by=curves.NETWORK,
         say=text.cka,
-        height=lambda rows: (
-            0.3 + 3.1 * len(groups(rows, "model", "kept_layers", "with_pretrained"))
-        ),
+        height=lambda rows: 0.3 + 3.1 * len(groups(rows, *curves.NETWORK)),
         asked="FROM layers WHERE measure = 'cka'",
         not_asked=f"no cka in this store: {_setting('cka')}",
         in_the_way=f"no cka of networks that it shows in this store, only of others {_OTHERS}, or "
@@ -231,10 +269,11 @@ _ALL = (
     ),
     FigureDef(
         name="feed-forward",
-        title="Score and parameters by feed-forwards removed, procedure direct",
+        title="Score and parameters by feed-forwards removed",
         numbers=numbers.feed_forwards,
         needs=_has("mean"),
         paint=curves.feed_forward,
+        by=("sweep", "model"),
         say=text.feed_forward,
         height=lambda rows: 0.5 + 0.8 * len(groups(rows, "sweep", "model")) + 0.28 * len(rows),
         asked="FROM cells WHERE feed_forward <> 'none' AND procedure = 'direct'",
@@ -245,10 +284,11 @@ _ALL = (
     ),
     FigureDef(
         name="feed-forward-layers",
-        title="Layers of networks with and without feed-forwards, procedure direct",
+        title="Layers of networks with and without feed-forwards",
         numbers=numbers.feed_forward_layers,
         needs=_has("mean"),
         paint=panels.feed_forward_layers,
+        by=("model", "kept_layers"),
         say=text.feed_forward_layers,
         height=lambda rows: 0.7 + 2.4 * len(panels.networks(rows)),
         asked="FROM layers JOIN cells USING (trial_id) "

@@ -106,14 +106,15 @@ ORDER BY sweep, model, feed_forward = 'none' DESC, position
 # task null: over all tasks, where panels for each would be too many
 _PER_TASK = """
 SELECT sweep, model, depth, task, metric || coalesce(' of ''' || positive || '''', '') AS metric,
-    strategy, k, k AS k_mean, threshold, mean, sd,
+    strategy, k, k AS k_mean, threshold, mean, sd, majority,
     n AS n_seeds, position
 FROM task_table
 WHERE procedure = 'direct' AND feed_forward = 'none'
 """
 _OVER_TASKS = """
 SELECT sweep, model, depth, NULL::VARCHAR AS task, NULL::VARCHAR AS metric, strategy, k, k_mean,
-    threshold, mean_all AS mean, sd_all AS sd, n_seeds_all AS n_seeds, position
+    threshold, mean_all AS mean, sd_all AS sd, NULL::DOUBLE AS majority, n_seeds_all AS n_seeds,
+    position
 FROM strategy_table
 WHERE procedure = 'direct' AND feed_forward = 'none'
 """
@@ -142,35 +143,46 @@ ORDER BY sweep, model, min(position) OVER (PARTITION BY sweep, model, task), tas
 _PARETO = f"""
 WITH networks AS (
     SELECT sweep, model, depth, kept_layers, task, seed, any_value(score) AS score,
-        arg_min(strategy, cell) AS strategy, min(cell) AS cell
+        any_value(majority) AS majority, arg_min(strategy, cell) AS strategy, min(cell) AS cell
     FROM cells
     WHERE procedure = 'direct' AND feed_forward = 'none' AND n_kept > 0 AND state <> 'not_needed'
     GROUP BY ALL
 ),
 by_task AS (
     SELECT sweep, model, depth, kept_layers, task, arg_min(strategy, cell) AS strategy,
-        min(cell) AS cell, CASE WHEN count(score) = count(*) THEN avg(score) END AS mean
+        min(cell) AS cell, CASE WHEN count(score) = count(*) THEN avg(score) END AS mean,
+        avg(majority) AS majority
     FROM networks GROUP BY ALL
 ),
 asked AS (SELECT sweep, model, count(DISTINCT task) AS n_tasks FROM networks GROUP BY ALL),
 scored AS (
     SELECT sweep, model, depth, kept_layers, n_tasks, avg(mean) AS mean,
+        CASE WHEN count(majority) = any_value(n_tasks) THEN avg(majority) END AS majority,
         arg_min(strategy, cell) AS strategy
     FROM by_task JOIN asked USING (sweep, model)
     GROUP BY ALL
     HAVING count(mean) = n_tasks
+),
+speeds AS (  -- of a model without a measured speed: a row per network, with its size alone
+    FROM speed_table
+    WHERE feed_forward = 'none'
+    QUALIFY inference_speedup IS NOT NULL OR (
+        count(inference_speedup) OVER (PARTITION BY sweep, model) = 0
+        AND row_number() OVER (PARTITION BY sweep, model, kept_layers) = 1
+    )
 )
 SELECT sweep, model, depth, profile_id, device_type, device_name, threads, precision, length, batch,
-    kept_layers, k, CASE WHEN k = 0 THEN '{FULL}' ELSE strategy END AS strategy, mean, n_tasks,
-    inference_speedup AS speedup, inference_q25 AS low, inference_q75 AS high,
+    kept_layers, k, CASE WHEN k = 0 THEN '{FULL}' ELSE strategy END AS strategy, mean, majority,
+    n_tasks, inference_speedup AS speedup, inference_q25 AS low, inference_q75 AS high,
+    params_percent AS size,
     mean > coalesce(max(mean) OVER (
         PARTITION BY sweep, model, device_name, threads, precision, length, batch
-        ORDER BY inference_speedup DESC, mean DESC
+        ORDER BY inference_speedup DESC, if(inference_speedup IS NULL, params_percent, 0),
+            mean DESC
         ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING
     ), '-infinity'::DOUBLE) AS front
-FROM speed_table JOIN scored USING (sweep, model, depth, kept_layers)
-WHERE feed_forward = 'none' AND inference_speedup IS NOT NULL
-ORDER BY sweep, model, device_name, threads, precision, length, batch, speedup, mean DESC
+FROM speeds JOIN scored USING (sweep, model, depth, kept_layers)
+ORDER BY sweep, model, device_name, threads, precision, length, batch, speedup, size, mean DESC
 """
 
 
@@ -206,8 +218,9 @@ def curves(catalog: Catalog, most: int = 12) -> pa.Table:
 
 def pareto(catalog: Catalog) -> pa.Table:
     """A row per network, and device and batch that its inference was measured on: `mean` over all
-    tasks in points, `speedup` against all layers with its quartiles. `front`: no other network of
-    that device and batch is at least as good in both."""
+    tasks in points, `speedup` against all layers with its quartiles (null: none of its model was
+    measured), `size` in percent of the parameters. `front`: no other network of that device and
+    batch is at least as good in both."""
     return catalog.query(_PARETO)
 
 

@@ -41,16 +41,19 @@ def heading(rows: Sequence[Row], all_rows: Sequence[Row]) -> str:
 # -- figures 2 and 3
 
 
-def bars(figure: Figure, rows: Sequence[Row]) -> None:
+def bars(figure: Figure, rows: Sequence[Row], among: Sequence[Row] = ()) -> None:
     """A panel per model: bars by strategy and K, lines for the whole model and references."""
     found = groups(rows, "sweep", "model")
-    bottom, top = _span(rows)
-    dropped = sorted({row["k"] for row in rows if row["role"] == "pruned" and row["k"] is not None})
+    bottom, top = _span(among or rows)
+    dropped = sorted(
+        {row["k"] for row in among or rows if row["role"] == "pruned" and row["k"] is not None}
+    )
     colours = {k: theme.colour(index, len(dropped)) for index, k in enumerate(dropped)}
     entries: dict[str, Any] = {}
     for axes, panel in zip(theme.panels(figure, len(found)), found, strict=True):
-        axes.set_title(heading(panel, rows), loc="left")
+        axes.set_title(heading(panel, among or rows), loc="left")
         axes.set_ylim(bottom, top)
+        axes.set_yticks([tick for tick in axes.get_yticks() if bottom <= tick <= 100])
         axes.grid(visible=False, axis="x")
         axes.set_ylabel("mean over tasks (points)" + (f",\naxis from {bottom:g}" if bottom else ""))
         _lines_across(axes, panel, entries)
@@ -166,16 +169,17 @@ def _label(axes: Axes, text: str, place: float, height: float) -> None:
 # -- figures 4 and 5
 
 
-def probes(figure: Figure, rows: Sequence[Row]) -> None:
+def probes(figure: Figure, rows: Sequence[Row], among: Sequence[Row] = ()) -> None:
     """Score by layer: whole networks with the span of their seeds, the others without."""
     (axes,) = theme.panels(figure, 1)
     axes.set_ylabel("classifier on the layer,\nmean over tasks (points)")
     if any(row["network"] == "pruned" for row in rows):
         theme.caption(figure, PRUNED_OF_DIRECT)
     theme.legend(figure, _curves(axes, rows))
+    theme.points_axis(axes, [row["mean"] for row in rows if row["mean"] is not None])
 
 
-def similarity(figure: Figure, rows: Sequence[Row]) -> None:
+def similarity(figure: Figure, rows: Sequence[Row], among: Sequence[Row] = ()) -> None:
     """Cosine by layer, of the sentence token and the per-text token mean; below FAR is shaded."""
     entries: dict[str, Any] = {}
     titles = {"sentence": "sentence token", "tokens": "per-text token mean"}
@@ -263,9 +267,9 @@ def networks(rows: Sequence[Row]) -> list[list[Row]]:
     return groups(rows, "model", "kept_layers")
 
 
-def feed_forward_layers(figure: Figure, rows: Sequence[Row]) -> None:
+def feed_forward_layers(figure: Figure, rows: Sequence[Row], among: Sequence[Row] = ()) -> None:
     """A line of two panels per set of kept layers, a curve per setting of the feed-forwards."""
-    settings = list(dict.fromkeys(row["network"] for row in rows))
+    settings = list(dict.fromkeys(row["network"] for row in among or rows))
     colours = {name: theme.colour(i, len(settings)) for i, name in enumerate(settings)}
     found = networks(rows)
     drawn = theme.panels(figure, len(found), 2)

@@ -1,4 +1,4 @@
-"""A figure in one sentence with its main numbers, for those who can't see it. Pure."""
+"""A figure's caption: sentences with its main numbers, also for those who can't see it. Pure."""
 
 from __future__ import annotations
 
@@ -8,13 +8,16 @@ from lp_sweep.analysis.figures import curves, panels, theme
 from lp_sweep.analysis.figures.curves import network_name
 from lp_sweep.analysis.figures.numbers import FULL
 from lp_sweep.analysis.figures.panels import FAR, Row, curve_label, groups
+from lp_sweep.storage.printable import listed
 
-_MOST = 6  # parts of one sentence
+_MOST = 6  # panels that are said
+_DIRECT = "The networks are pruned first, then fine-tuned (procedure direct)."
 
 
-def _sentence(start: str, parts: Sequence[str]) -> str:
-    more = f"; and {len(parts) - _MOST} more" if len(parts) > _MOST else ""
-    return f"{start}: {'; '.join(parts[:_MOST])}{more}."
+def _said(*start: str, parts: Sequence[str]) -> str:
+    more = len(parts) - _MOST
+    shown = [*start, *parts[:_MOST]]
+    return " ".join([*shown, f"There are {more} more in the figure."] if more > 0 else shown)
 
 
 def strategies(rows: Sequence[Row]) -> str:
@@ -22,31 +25,37 @@ def strategies(rows: Sequence[Row]) -> str:
     for panel in groups(rows, "sweep", "model"):
         pruned = [row for row in panel if row["role"] == "pruned"]
         known = sorted((row for row in pruned if row["mean"] is not None), key=lambda r: r["mean"])
-        said = [
-            f"{label} {row['mean']:.2f}"
-            for row in panel
-            if row["mean"] is not None and (label := _across(row))
-        ]
+        said = [text for row in panel if row["mean"] is not None and (text := _across(row))]
         if known:
-            ends = (("highest", known[-1]), ("lowest", known[0]))
-            said += [f"{word} {_setting(row)} {row['mean']:.2f}" for word, row in ends]
+            said.append(f"{_best_and_worst(known)}.")
         if len(known) < len(pruned):
-            said.append(f"{len(pruned) - len(known)} of {len(pruned)} not complete")
-        parts.append(f"{theme.name(panel[0]['model'])} {', '.join(said)}")
-    return _sentence(
-        "Mean score over tasks in points by strategy and layers dropped (procedure direct)", parts
-    )
+            said.append(f"{len(pruned) - len(known)} of {len(pruned)} bars are not complete.")
+        parts.append(" ".join(said))
+    return _said("Each bar is the mean over tasks of one strategy.", _DIRECT, parts=parts)
 
 
-def _across(row: Row) -> str | None:
-    beside = f"beside {theme.name(row['reference'])}"
-    return {"full": "all layers", "reference": beside}.get(row["role"])
+def _across(row: Row) -> str:
+    """A sentence on a line across the bars; "" of a bar."""
+    mean = f"{row['mean']:.2f}"
+    return {
+        "full": f"{theme.name(row['model'])} averages {mean} with all layers.",
+        "reference": f"{theme.name(row['reference'])}, a smaller whole model, averages {mean}.",
+    }.get(row["role"], "")
+
+
+def _best_and_worst(known: Sequence[Row]) -> str:
+    """Of rows that are sorted by their mean."""
+    best, worst = known[-1], known[0]
+    said = f"The best smaller network is {_setting(best)} ({best['mean']:.2f})"
+    if len(known) == 1:
+        return said
+    return f"{said}, the worst {_setting(worst)} ({worst['mean']:.2f})"
 
 
 def _setting(row: Row) -> str:
     dropped = "?" if row["k_mean"] is None else f"{row['k_mean']:g}"
     at = "" if row["threshold"] is None else f" t={row['threshold']:g}"
-    return f"{row['strategy']}{at} with {dropped} dropped"
+    return f"{theme.name(row['strategy'])}{at} with {dropped} dropped"
 
 
 def probes(rows: Sequence[Row]) -> str:
@@ -56,11 +65,13 @@ def probes(rows: Sequence[Row]) -> str:
         if known and curve[0]["network"] != "pruned":
             best = max(known, key=lambda row: row["mean"])
             parts.append(
-                f"{curve_label(curve[0])} from {known[0]['mean']:.2f} at layer "
+                f"For {curve_label(curve[0])}, it goes from {known[0]['mean']:.2f} at layer "
                 f"{known[0]['layer']} to {known[-1]['mean']:.2f} at layer {known[-1]['layer']}, "
-                f"highest {best['mean']:.2f} at layer {best['layer']}"
+                f"and is highest at layer {best['layer']} ({best['mean']:.2f})."
             )
-    return _sentence("Score of a linear classifier on each layer, mean over tasks in points", parts)
+    return _said(
+        "A linear classifier reads each layer; its score is averaged over tasks.", parts=parts
+    )
 
 
 def similarity(rows: Sequence[Row]) -> str:
@@ -70,13 +81,14 @@ def similarity(rows: Sequence[Row]) -> str:
         if known:
             least = min(known, key=lambda row: row["mean"])
             far = [str(row["layer"]) for row in known if row["mean"] < FAR]
-            below = f"below {FAR} at layers {', '.join(far)}" if far else f"never below {FAR}"
+            changed = f"below {FAR} at {listed(far)}" if far else f"never below {FAR}"
             what = "sentence token" if curve[0]["part"] == "sentence" else "per-text token mean"
             parts.append(
-                f"{curve_label(curve[0])}, {what}, lowest {least['mean']:.3f} at layer "
-                f"{least['layer']}, {below}"
+                f"For the {what} of {curve_label(curve[0])} it is lowest at layer "
+                f"{least['layer']} ({least['mean']:.3f}), and {changed}."
             )
-    return _sentence("Cosine of each layer with the pre-trained network, mean over tasks", parts)
+    start = "The cosine shows how much fine-tuning has changed each layer, as a mean over tasks."
+    return _said(start, parts=parts)
 
 
 def contribution(rows: Sequence[Row]) -> str:
@@ -86,42 +98,43 @@ def contribution(rows: Sequence[Row]) -> str:
         said = []
         if values:
             top = max(values, key=lambda layer: values[layer])
-            said.append(f"highest {values[top]:.3f} at layer {top}")
+            said.append(f"layer {top} changes it least ({values[top]:.3f})")
         for chosen in groups([r for r in profile if r["threshold"] is not None], "threshold"):
             kept = sum(row["kept"] for row in chosen)
-            said.append(f"t={chosen[0]['threshold']:g} keeps {kept} of {len(chosen)}")
+            said.append(f"t={chosen[0]['threshold']:g} keeps {kept} of {len(chosen)} layers")
         model, task = (theme.name(profile[0][key]) for key in ("model", "task"))
-        parts.append(f"{model} on {task} {', '.join(said)}")
-    return _sentence("Mean cosine of the sentence token before and after each layer", parts)
+        parts.append(f"In {model} on {task}, {', '.join(said)}." if said else "")
+    start = "Each bar compares the sentence token before and after a layer; a high bar is a layer "
+    start += "that does little, and a threshold drops those above it."
+    return _said(start, parts=list(filter(None, parts)))
 
 
 def cka(rows: Sequence[Row]) -> str:
     parts = []
-    for network in groups(rows, "model", "kept_layers", "with_pretrained", "part"):
+    for network in groups(rows, *curves.NETWORK, "part"):
         same = [r for r in network if r["layer"] == r["other"] and r["value"] is not None]
         if same:
             first, last = same[0], same[-1]
             what = "layer outputs" if first["part"] == "layer" else "attention outputs"
             parts.append(
-                f"{theme.name(first['model'])} {network_name(first)}, {what}, "
-                f"{first['value']:.3f} at layer {first['layer']}, {last['value']:.3f} at layer "
-                f"{last['layer']}"
+                f"The {what} of {theme.name(first['model'])}, {network_name(first)}, agree to "
+                f"{first['value']:.3f} at layer {first['layer']} and to {last['value']:.3f} at "
+                f"layer {last['layer']}."
             )
-    return _sentence("Linear CKA between the same layers of two networks", parts)
+    start = "Each square compares a layer of one network with a layer of another; 1 is the same up "
+    return _said(f"{start}to rotation and scale.", parts=parts)
 
 
 def feed_forward(rows: Sequence[Row]) -> str:
     parts = []
     for settings in groups(rows, "sweep", "model"):
         said = [
-            f"{theme.name(row['feed_forward'])} {_number(row['mean'], 1)} at "
-            f"{_number(row['parameters'], 1e6)} million parameters"
+            f"{_number(row['mean'], 1)} at {_number(row['parameters'], 1e6)} million parameters "
+            f"with {theme.name(row['feed_forward'])} removed"
             for row in settings
         ]
-        parts.append(f"{theme.name(settings[0]['model'])} {', '.join(said)}")
-    return _sentence(
-        "Mean score over tasks in points by feed-forwards removed (procedure direct)", parts
-    )
+        parts.append(f"{theme.name(settings[0]['model'])} scores {', '.join(said)}.")
+    return _said("Mean score over tasks without some feed-forwards.", _DIRECT, parts=parts)
 
 
 def feed_forward_layers(rows: Sequence[Row]) -> str:
@@ -131,50 +144,70 @@ def feed_forward_layers(rows: Sequence[Row]) -> str:
         for curve in groups(same_layers, "network", "part"):
             known = [row for row in curve if row["mean"] is not None]
             if known:
-                what = {"probes": "classifier", "attention": "CKA"}[known[0]["part"]]
+                what = {"probes": "the classifier", "attention": "CKA"}[known[0]["part"]]
                 last = known[-1]
                 said.append(
-                    f"{panels.setting_name(last)}, {what} {last['mean']:.4g} at layer "
+                    f"with {panels.setting_name(last)} {what} is {last['mean']:.4g} at layer "
                     f"{last['layer']}"
                 )
-        parts.append(f"{panels.network_name(same_layers[0])}, {', '.join(said)}")
-    start = "Classifier on each layer in points, and CKA of attention outputs with the full model"
-    return _sentence(f"{start}, by feed-forwards removed (procedure direct)", parts)
+        parts.append(f"In {panels.network_name(same_layers[0])}, {', '.join(said)}.")
+    start = "A classifier on each layer, in points, and the CKA of attention outputs with the full "
+    return _said(f"{start}model's.", _DIRECT, parts=parts)
 
 
 def _number(value: float | None, unit: float) -> str:
     return "not complete" if value is None else f"{value / unit:.4g}"
 
 
+def _on(panel: Sequence[Row], rows: Sequence[Row]) -> str:
+    """`On rte`, with the model where there are several."""
+    task = "Over all tasks" if panel[0]["task"] is None else f"On {theme.name(panel[0]['task'])}"
+    several = len({(row["sweep"], row["model"]) for row in rows}) > 1
+    return f"{task} with {theme.name(panel[0]['model'])}" if several else task
+
+
 def score(rows: Sequence[Row]) -> str:
     parts = []
     for panel in curves.score_panels(rows):
-        whole = [row for row in panel if row["strategy"] == FULL]
         pruned = sorted((row for row in panel if row["strategy"] != FULL), key=lambda r: r["mean"])
-        said = [f"all layers {row['mean']:.2f}" for row in whole]
-        for word, row in (("highest", pruned[-1]), ("lowest", pruned[0])) if pruned else ():
-            said.append(f"{word} {_setting(row)} {row['mean']:.2f}")
-        task = "over tasks" if panel[0]["task"] is None else f"on {theme.name(panel[0]['task'])}"
-        parts.append(f"{theme.name(panel[0]['model'])} {task} {', '.join(said)}")
-    return _sentence(
-        "Score in points by layers dropped, a line per strategy (procedure direct)", parts
+        whole = [f"all layers score {r['mean']:.2f}" for r in panel if r["strategy"] == FULL]
+        said = f"{_on(panel, rows)}, {whole[0]}." if whole else f"{_on(panel, rows)}:"
+        parts.append(f"{said} {_best_and_worst(pruned)}." if pruned else said)
+    return _said(
+        "A line for each strategy; a band is one standard deviation.", _DIRECT, parts=parts
     )
+
+
+def heat_map(rows: Sequence[Row]) -> str:
+    parts = []
+    for panel in curves.score_panels(rows):
+        pruned = [row for row in panel if row["strategy"] != FULL]
+        best: dict[float, Row] = {}
+        for row in sorted(pruned, key=lambda row: (row["k_mean"], row["mean"])):
+            best[row["k_mean"]] = row
+        by_name: dict[str, list[str]] = {}
+        for k, row in best.items():
+            by_name.setdefault(row["strategy"], []).append(f"{k:.3g} dropped ({row['mean']:.2f})")
+        said = [f"{theme.name(name)} with {listed(ks)}" for name, ks in by_name.items()]
+        parts.append(f"{_on(panel, rows)}, the best is {'; '.join(said)}." if said else "")
+    start = "Each square is a strategy's mean score. Darker is better, and bold is the best of its "
+    return _said(f"{start}column.", _DIRECT, parts=list(filter(None, parts)))
 
 
 def pareto(rows: Sequence[Row]) -> str:
     parts = []
     for panel in curves.pareto_panels(rows):
         front = [
-            f"{curves.network_label(row)} ×{row['speedup']:.2f} with {row['mean']:.2f}"
+            f"{curves.network_label(row)} ({_place(row)}, {row['mean']:.2f})"
             for row in panel
             if row["front"]
         ]
-        beaten = (
-            f", and {len(panel) - len(front)} that are beaten" if len(front) < len(panel) else ""
-        )
-        first = panel[0]
-        where = f"{theme.name(first['model'])} on {theme.name(first['device_name'] or 'unknown')}"
-        parts.append(f"{where}, batch {first['batch']}: {', '.join(front)}{beaten}")
-    return _sentence(
-        "Networks that no other beats in measured inference speed and mean score", parts
-    )
+        where = f"{theme.name(panel[0]['model'])} ({curves.measured_on(panel[0])})"
+        parts.append(f"Of {where}, these are on the front: {', '.join(front)}.")
+    start = "A network is on the front (filled) if no other is at least as good in both the score, "
+    start += "a mean over tasks, and the speed or size."
+    return _said(start, _DIRECT, parts=parts)
+
+
+def _place(row: Row) -> str:
+    return f"{row['size']:.0f}%" if row["speedup"] is None else f"×{row['speedup']:.2f}"

@@ -5,7 +5,7 @@ and its global settings stay as they were.
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
@@ -23,6 +23,7 @@ YELLOW, GREY, LIGHT = "#F0E442", "#666666", "#DDDDDD"
 MARKERS = ("o", "s", "^", "D", "v", "P", "X")
 SMALL = 8  # points: the smallest text
 WIDTH = 6.9  # inches: the text of an A4 page
+NARROW = 3.6  # inches: a phone, or a column of a page
 MAP = "cividis"  # of many values in an order, for the colour-blind too
 MISSING_MARK: dict[str, Any] = {"marker": "x", "color": GREY, "linestyle": "none", "markersize": 5}
 FORMATS = ("svg", "png")
@@ -95,6 +96,7 @@ def write(
     title: str,
     description: str,
     height: float,
+    width: float = WIDTH,
 ) -> None:
     """Paint once and write the figure into a file or a stream for each format, with no date
     inside."""
@@ -102,7 +104,7 @@ def write(
         from matplotlib.backends.backend_agg import FigureCanvasAgg
         from matplotlib.figure import Figure
 
-        figure = Figure(figsize=(WIDTH, height), layout="constrained")
+        figure = Figure(figsize=(width, height), layout="constrained")
         FigureCanvasAgg(figure)
         paint(figure)
         text = {"Title": printable(title), "Description": printable(description)}  # XML has no \x1b
@@ -112,18 +114,40 @@ def write(
 
 
 def caption(figure: Figure, text: str) -> None:
-    """A small line above all panels: of which networks the figure is."""
-    figure.suptitle(text, x=0.01, ha="left", fontsize=SMALL, color=GREY)
+    """A small line above all panels: of which networks the figure is. A page says it in words."""
+    if not is_narrow(figure):
+        figure.suptitle(text, x=0.01, ha="left", fontsize=SMALL, color=GREY)
 
 
 def legend(figure: Figure, entries: Mapping[str, Any]) -> None:
     """Below all panels, where no number is."""
     if entries:
-        columns = max(1, min(len(entries), 110 // (max(map(len, entries)) + 8)))
+        letters = round(16 * figure.get_figwidth())
+        columns = max(1, min(len(entries), letters // (max(map(len, entries)) + 8)))
         figure.legend(
             list(entries.values()), list(entries), loc="outside lower center", ncols=columns
         )
 
 
+def is_narrow(figure: Figure) -> bool:
+    return bool(figure.get_figwidth() < WIDTH)
+
+
 def panels(figure: Figure, rows: int, columns: int = 1, **more: Any) -> list[Axes]:
+    """One below the other in a narrow figure, which becomes as much higher."""
+    if is_narrow(figure) and columns > 1:
+        figure.set_figheight(0.85 * columns * figure.get_figheight())
+        if "height_ratios" in more:
+            more["height_ratios"] *= columns
+        rows, columns, more = rows * columns, 1, more | {"sharey": bool(more.get("sharey"))}
     return list(figure.subplots(rows, columns, squeeze=False, **more).flat)
+
+
+def points_axis(axes: Axes, values: Iterable[float]) -> None:
+    """Round ticks, and no place below 0 or above 100 where no score is."""
+    known = [*values]
+    axes.locator_params(axis="y", nbins=5, steps=[1, 2, 5, 10])
+    low, high = axes.get_ylim()
+    axes.set_ylim(
+        max(low, 0) if min(known) >= 0 else low, min(high, 100) if max(known) <= 100 else high
+    )

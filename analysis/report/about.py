@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import datetime as dt
 import shlex
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
 from lp_sweep.analysis import phrases
@@ -173,10 +173,8 @@ SELECT
 
 def gaps(catalog: Catalog, store: str) -> Gaps:
     """The gaps of the catalog's sweeps; `store` is its location, for the commands."""
-    failed, open_ = catalog.query(_FAILED), catalog.query(_OPEN)
-    sheets = []
-    if failed.num_rows:
-        sheets.append(Sheet("failures", _failures(failed), "", True))
+    open_ = catalog.query(_OPEN)
+    sheets = failures(catalog)
     if open_.num_rows:
         sheets.append(Sheet("open-cells", _open_cells(open_), "", open_.num_rows <= 12))
     (counts,) = catalog.query(_COUNTS).to_pylist()
@@ -189,18 +187,22 @@ def gaps(catalog: Catalog, store: str) -> Gaps:
             *unreadable_notes(catalog),
         ],
         sheets=sheets,
-        commands=_next_commands(failed.to_pylist(), catalog.query(_ASKED_BY).to_pylist(), store),
+        commands=next_commands(catalog, store),
     )
 
 
-def _failures(found: Any) -> Table:
+def failures(catalog: Catalog) -> list[Sheet]:
+    """A table of them by type, or none; from the views `cells` and `attempts`."""
+    found = catalog.query(_FAILED)
+    if not found.num_rows:
+        return []
     columns = {
         "type": lambda row: str(row["error_type"]),
         "cells": lambda row: str(row["n_cells"]),
         "for example": lambda row: row["trial_id"] or "a measurement",
         "message": lambda row: redact_text(short(row["message"] or "")),
     }
-    return listing("Failures by type", found, columns)
+    return [Sheet("failures", listing("What failed, and why", found, columns), "", True)]
 
 
 def _open_cells(found: Any) -> Table:
@@ -263,8 +265,9 @@ def unreadable_notes(catalog: Catalog) -> Iterator[str]:
         yield f"Left out, unreadable: {redact_text(item.location)}: {item.reason}"
 
 
-def _next_commands(failed: Sequence[Row], asked_by: Sequence[Row], store: str) -> list[str]:
-    """Commands that the reader can type; the sweep file is where he has it."""
+def next_commands(catalog: Catalog, store: str) -> list[str]:
+    """Commands that bring what is missing; the sweep file is where the reader has it."""
+    failed, asked_by = (catalog.query(sql).to_pylist() for sql in (_FAILED, _ASKED_BY))
     at = f"--store {shlex.quote(store)}"
     named = [row["trial_id"] for row in failed if row["trial_id"]]
     commands = [f"lp-sweep logs {name} {at}" for name in named[:3]]

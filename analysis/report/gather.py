@@ -13,7 +13,14 @@ from lp_sweep.analysis.figures.drawings import FIGURES, Drawing, why_absent
 from lp_sweep.analysis.notes import did_not_learn, mixed_notes
 from lp_sweep.analysis.paper.compare import PAPER_TABLES, paper_table
 from lp_sweep.analysis.paper.ours import models, stands
-from lp_sweep.analysis.report.about import asked, gaps, origin, unreadable_notes
+from lp_sweep.analysis.report.about import (
+    asked,
+    failures,
+    gaps,
+    next_commands,
+    origin,
+    unreadable_notes,
+)
 from lp_sweep.analysis.report.answer import answers, in_short
 from lp_sweep.analysis.report.page import Answer, Page, Sheet, Shown
 from lp_sweep.analysis.tables import TABLES, Table
@@ -24,8 +31,8 @@ from lp_sweep.storage.redact import redact_text
 from lp_sweep.storage.store import Store
 
 _MOST_OPENED = 60  # rows: a longer table is there and folded
-_CURVES = {"task_table", "strategy_table"}  # that the figure of scores reads
-_FIRST = ("score", "pareto")  # of the figures
+_LIVE_VIEWS = {"task_table", "strategy_table", "cells", "attempts", "trials"}  # that it reads
+FIRST = ("score", "heat-map", "pareto")  # of the figures; the others are folded
 _MOST_NAMED = 3  # sweeps of a title
 
 
@@ -76,6 +83,9 @@ class Live(NamedTuple):
     notes: Sequence[str]  # why the answer may mislead
     drawings: Sequence[Drawing]
     scores: Sheet
+    failures: Sequence[Sheet]
+    complete: bool
+    commands: Sequence[str]  # what to do next
 
 
 _SURE = "min-layers-interval"
@@ -88,17 +98,28 @@ _ANSWER_VIEWS = frozenset[str]().union(*(TABLES[name].views for name in _ANSWER)
 def gather_live(store: Store, sweep: str) -> Live:
     """The same answer as in a report of the sweep. Raises what `open_views` raises."""
     place = redact_text(store.location)
-    with open_views(store, sweep=sweep, only=_ANSWER_VIEWS | _CURVES | {"trials"}) as catalog:
+    with open_views(store, sweep=sweep, only=_ANSWER_VIEWS | _LIVE_VIEWS) as catalog:
         made, found = _answered(catalog, store, sweep)
         drawing = FIGURES["score"](catalog)
         command = f"lp-sweep table tasks {_asked_for(place, sweep, None)}"
+        missing = next_commands(catalog, place)
         return Live(
             found,
             _banner(made),
             [*mixed_notes(catalog, sweep=sweep), *unreadable_notes(catalog)],
             [drawing] if drawing else [],
             Sheet("tasks", made["tasks"], command, False),
+            failures(catalog),
+            not missing,
+            missing or [*_last_commands(found, place, sweep).values()],
         )
+
+
+def _last_commands(found: Sequence[Answer], place: str, sweep: str) -> dict[str, str]:
+    """For the report, and for the first task's network."""
+    exports = [choice.export for answer in found for choice in answer.choices if choice.export]
+    report = f"lp-sweep report --out report.html {_asked_for(place, sweep, None)}"
+    return {"report": report} | ({"export": exports[0]} if exports else {})
 
 
 def _banner(made: Mapping[str, Table]) -> str:
@@ -124,9 +145,8 @@ def answer_lines(store: Store, sweep: str, loss: float) -> list[str]:
         _, found = _answered(catalog, store, sweep)
     several = len({answer.model for answer in found}) > 1
     lines = [line for answer in found for line in in_short(answer, name_model=several)]
-    exports = [choice.export for answer in found for choice in answer.choices if choice.export]
-    report = f"lp-sweep report --out report.html {_asked_for(place, sweep, None)}"
-    return [*lines, f"report: {report}", *(f"export: {command}" for command in exports[:1])]
+    last = _last_commands(found, place, sweep)
+    return [*lines, *(f"{name}: {command}" for name, command in last.items())]
 
 
 def _places(store: Store, sweeps: Sequence[str]) -> dict[str, list[str]]:
@@ -161,7 +181,7 @@ def _sheets(made: Mapping[str, Table], options: str, within: Sequence[float]) ->
 
 def _figures(catalog: Catalog, tell: Callable[[str], None]) -> Shown:
     drawings, absent = [], []
-    for name in (*_FIRST, *(name for name in FIGURES if name not in _FIRST)):
+    for name in (*FIRST, *(name for name in FIGURES if name not in FIRST)):
         tell(f"figure {name}")
         drawing = FIGURES[name](catalog)
         if drawing is None:

@@ -18,6 +18,7 @@ from importlib.resources import files
 from itertools import groupby
 from pathlib import Path
 from typing import Any, NamedTuple
+from urllib.parse import quote
 from xml.etree import ElementTree
 
 from jinja2 import Environment, FunctionLoader, StrictUndefined
@@ -26,7 +27,8 @@ from markupsafe import Markup, escape
 from lp_sweep.analysis.figures import theme
 from lp_sweep.analysis.figures.drawings import Drawing
 from lp_sweep.analysis.notes import GLOSSARY, LEARNED_NOTHING
-from lp_sweep.analysis.report.gather import Live, gather
+from lp_sweep.analysis.raw import to_csv
+from lp_sweep.analysis.report.gather import FIRST, Live, gather
 from lp_sweep.analysis.report.page import Page
 from lp_sweep.analysis.views import VIEWS, open_views
 from lp_sweep.storage.errors import SpecError, StoreError
@@ -122,6 +124,7 @@ def render_page(page: Page) -> str:
         drawn=drawn,
         style=Markup(style),
         script=Markup(script),
+        first=FIRST,
         policy=_policy(style, script),
     )
 
@@ -143,7 +146,10 @@ def _inlined(drawings: Sequence[Drawing]) -> tuple[dict[str, Markup], str]:
     inliner = Inliner()
     drawn = {
         drawing.name: Markup(  # its text was escaped with the XML
-            inliner.inline(drawing.svg(), f"fig-{drawing.name}", f"said-{drawing.name}")
+            "".join(
+                inliner.inline(svg, f"fig-{drawing.name}-{place}")
+                for place, svg in enumerate(drawing.svgs())
+            )
         )
         for drawing in drawings
     }
@@ -183,6 +189,9 @@ def _environment() -> Environment:
     )
     environment.filters["cell"] = cell
     environment.filters["prose"] = prose
+    environment.filters["csv"] = lambda numbers: (
+        f"data:text/csv;charset=utf-8,{quote(to_csv(numbers))}"
+    )
     environment.filters["by_model"] = lambda answers: [
         [*of] for _, of in groupby(answers, key=lambda answer: (answer.sweep, answer.model))
     ]
@@ -238,11 +247,11 @@ class Inliner:
     def __init__(self) -> None:
         self._classes: dict[str, str] = {}  # declarations -> name
 
-    def inline(self, svg: str, name: str, described_by: str) -> str:
+    def inline(self, svg: str, name: str) -> str:
         """The figure as an `svg` element for an HTML page, its text escaped.
 
-        name: goes in front of identifiers; described_by: the element of the page that says what is
-        seen. `svg` is a file of matplotlib's, with text as text.
+        name: goes in front of identifiers. `svg` is a file of matplotlib's, with text as text. The
+        element around it says what is seen.
         """
         root = ElementTree.fromstring(svg)
         referred = set(_REFERENCE.findall(svg)) | set(re.findall(r'xlink:href="#([\w.-]+)"', svg))
@@ -255,7 +264,7 @@ class Inliner:
                 parent.remove(child)
         for key in ("width", "height", "version"):  # as wide as the page
             root.attrib.pop(key, None)
-        root.attrib |= {"role": "img", "aria-labelledby": described_by}
+        root.attrib["aria-hidden"] = "true"
         return ElementTree.tostring(root, encoding="unicode")
 
     def css(self) -> str:

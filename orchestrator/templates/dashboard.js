@@ -27,15 +27,22 @@ function eta(told) {
 
 // -- the parts of the page
 
+function status(p) {
+  const open = p.left + (p.counts.cells_deferred || 0);
+  if (!open) return p.failed ? `Ended: ${p.failed} failed` : "Complete";
+  if (p.elapsed === null) return `No run is at work: ${p.left} left`;
+  return p.eta.seconds === null ? "Running" : `Running: about ${eta(p.eta)} left`;
+}
+
 function numbers(p) {
   const running = p.slots.filter((slot) => slot.work).length;
   const total = p.done + p.failed + p.left;
   const rows = [["done", `${p.done} of ${total}`], ["running", running], ["failed", p.failed],
     ["waiting", Math.max(0, p.left - running)]];
   if (p.counts.cells_deferred) rows.push(["deferred cells", p.counts.cells_deferred]);
-  if (p.elapsed === null) rows.push(["run", "none is at work"]);
-  else rows.push(["elapsed", clock(p.elapsed)], ["ETA", eta(p.eta)]);
+  if (p.elapsed !== null) rows.push(["elapsed", clock(p.elapsed)]);
   rows.push(["slot-hours used", p.slot_hours.toFixed(2)]);
+  $("status").textContent = status(p);
   $("bar").max = Math.max(1, total);
   $("bar").value = p.done + p.failed;
   $("numbers").replaceChildren(
@@ -49,6 +56,7 @@ function failures(p) {
 }
 
 function lists(p) {
+  $("work").hidden = !p.slots.length && !p.waiting.length;
   $("at-work").hidden = !p.slots.length;
   $("slots").replaceChildren(...p.slots.map((slot) => element("li", null,
     element("span", slot.place), element("span", slot.work || "idle"),
@@ -83,15 +91,21 @@ async function answer() {
   if (!told.part) return;
   const before = new Map([...$("report").querySelectorAll("details")].map((one) => [label(one), one.open]));
   const scrolled = [scrollX, scrollY];
+  const hidden = $("next") ? $("next").hidden : true;
   shown = told.id;
   style.replaceSync(told.part.style);
   $("report").innerHTML = told.part.html;
   for (const one of $("report").querySelectorAll("details"))
     if (before.has(label(one))) one.open = before.get(label(one));
+  $("next").hidden = hidden;
   scrollTo(...scrolled);
 }
 
 // -- the loop
+
+function next(p) {  // a run that is at work goes on by itself
+  if ($("next")) $("next").hidden = p.elapsed !== null;
+}
 
 function show(state) {
   const p = state.picture;
@@ -108,6 +122,7 @@ function show(state) {
   failures(p);
   lists(p);
   choice(p);
+  next(p);
   $("all").hidden = false;
   scrollTo(...scrolled);
 }

@@ -12,7 +12,7 @@ from typing import Any
 import pyarrow.compute as pc
 import pytest
 
-from lp_sweep.analysis.figures import numbers, panels
+from lp_sweep.analysis.figures import curves, numbers, panels
 from lp_sweep.analysis.figures.drawings import FIGURES, Drawing, why_absent
 from lp_sweep.analysis.views import open_views
 from lp_sweep.storage.catalog import Catalog
@@ -216,6 +216,33 @@ def test_the_front_are_those_that_none_beats_in_both(tmp_path: Path) -> None:
     }
 
 
+def test_without_a_speed_the_front_is_of_size(tmp_path: Path) -> None:
+    fake = FakeSweep(tmp_path)
+    for k, score, params in ((0, 90.0, 100), (2, 91.0, 90), (4, 80.0, 80)):
+        fake.cell(k=k, score=score, params_total=params)
+    fake.cell(k=4, strategy="bottom", score=85.0, params_total=80)
+    with open_views(fake.publish()) as opened:
+        rows = numbers.pareto(opened).to_pylist()
+    assert {row["speedup"] for row in rows} == {None}
+    front = {(row["strategy"], row["k"], row["size"]) for row in rows if row["front"]}
+    assert front == {("top", 2, 90), ("bottom", 4, 80)}
+    assert {row["majority"] for row in rows} == {50}
+
+
+def test_axes_stay_inside_0_to_100_and_have_the_lines_across(catalog: Catalog) -> None:
+    from matplotlib.figure import Figure
+
+    rows = [row for row in numbers.curves(catalog).to_pylist() if row["task"] == "SST-2"]
+    rows = [{**row, "mean": 100.0, "majority": 0.0} for row in rows]
+    figure = Figure()
+    curves.score(figure, rows)
+    assert figure.axes[0].get_ylim() == (0, 100)
+    across = {
+        line.get_ydata()[0] for line in figure.axes[0].lines if list(line.get_xdata()) == [0, 1]
+    }
+    assert across == {0.0, 100.0}
+
+
 def test_a_panel_that_nobody_measured_says_so(catalog: Catalog) -> None:
     from matplotlib.figure import Figure
 
@@ -242,15 +269,19 @@ def test_cka_of_two_networks_by_hand_is_not_of_the_full_one(tmp_path: Path) -> N
 def test_every_figure_is_there_and_says_its_numbers(drawings: dict[str, Drawing]) -> None:
     assert list(drawings) == list(FIGURES)
     said = {name: drawing.alt for name, drawing in drawings.items()}
-    assert "all layers 86.50" in said["2"]
-    assert "beside 模型/$small$_6 66.50" in said["2"]
-    assert "1 of 3 not complete" in said["2"]
-    assert "lowest 0.535 at layer 8, below 0.7 at layers 5, 6, 7, 8" in said["5"]
+    assert "averages 86.50 with all layers" in said["2"]
+    assert "模型/$small$_6, a smaller whole model, averages 66.50" in said["2"]
+    assert "1 of 3 bars" in said["2"]
+    assert "lowest at layer 8 (0.535), and below 0.7 at 5, 6, 7, 8" in said["5"]
     assert "t=0.9 keeps 7 of 8" in said["contribution"]
-    assert "top 3 41.5 at 10 million" in said["feed-forward"]
-    assert "top 3 removed, CKA 0.63 at layer 6" in said["feed-forward-layers"]
-    assert "on SST-2 all layers 91.50, highest top with 2 dropped 73.00" in said["score"]
-    assert "all layers ×1.00 with 86.50, top K=2 ×1.30 with 73.00" in said["pareto"]
+    assert "41.5 at 10 million parameters with top 3 removed" in said["feed-forward"]
+    assert "top 3 removed CKA is 0.63 at layer 6" in said["feed-forward-layers"]
+    assert re.search(
+        r"On SST-2 .*all layers score 91.50.* top with 2 dropped \(73.00\)", said["score"]
+    )
+    assert re.search(r"On SST-2 .*best is top with 2 dropped \(73.00\)", said["heat-map"])
+    assert "all layers (×1.00, 86.50), top K=2 (×1.30, 73.00)" in said["pareto"]
+    assert "speed not measured" in said["pareto"], "of the other model"
     assert "procedure direct" in said["2"] + said["3"]
     assert all(text.endswith(".") and "\n" not in text for text in said.values())
 
@@ -299,7 +330,8 @@ SETTINGS = {
     "4": "`measure: {probes: full}`",
     "5": "`measure: {similarity: full}`",
     "score": "examples/poor-mans-bert.yaml",
-    "pareto": "`measure: {speed: cuda}`",
+    "pareto": "examples/poor-mans-bert.yaml",
+    "heat-map": "examples/poor-mans-bert.yaml",
     "contribution": "`{name: contribution, threshold: [0.95, 0.925, 0.9]}`",
     "cka": "`measure: {cka: full}`",
     "feed-forward": "`feed_forward: [none, top 3]`",
@@ -339,6 +371,7 @@ WAITING: dict[Any, dict[str, str]] = {
         "2": "`lp-sweep status`",
         "3": "`lp-sweep status`",
         "score": "no network with fewer layers has a score yet",
+        "pareto": "`measure: {speed: cuda}`",
         "contribution": "no contribution is measured yet: `lp-sweep status`",
         "feed-forward": "of the procedure direct: `lp-sweep status`",
     },

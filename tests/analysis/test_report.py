@@ -3,19 +3,22 @@
 from __future__ import annotations
 
 import base64
+import csv
 import hashlib
+import io
 import itertools
 import re
 import shlex
 import signal
 from pathlib import Path
+from urllib.parse import unquote
 
 import pytest
 
 from lp_sweep.analysis.figures.drawings import FIGURES
 from lp_sweep.analysis.report.about import gaps
 from lp_sweep.analysis.report.answer import answers
-from lp_sweep.analysis.report.gather import answer_lines, gather
+from lp_sweep.analysis.report.gather import FIRST, answer_lines, gather
 from lp_sweep.analysis.report.page import Answer, Gaps, Page
 from lp_sweep.analysis.report.writing import Written, cell, render_page, write_report
 from lp_sweep.analysis.tables import TABLES
@@ -95,7 +98,8 @@ def gaps_of(store: Store) -> Gaps:
 
 
 def needs_nothing(read: Reading) -> None:
-    assert all(value.startswith(("#", "data:image/png;")) for value in read.values("href"))
+    inside = ("#", "data:image/png;", "data:text/csv;")
+    assert all(value.startswith(inside) for value in read.values("href"))
     assert not read.values("src", "srcset", "action", "style")
     assert not [name for _, name, _ in read.attributes if name.startswith("on")]
     assert "@import" not in read.texts["style"]
@@ -139,11 +143,11 @@ def test_every_figure_is_in_the_page_with_its_numbers_in_words(tmp_path: Path) -
     needs_nothing(every_figure)
     well_built(every_figure)
     assert [id_ for id_ in every_figure.ids if id_.startswith("said-")] == [
-        f"said-{name}"
-        for name in ("score", "pareto", *(n for n in FIGURES if n not in ("score", "pareto")))
+        f"said-{name}" for name in (*FIRST, *(n for n in FIGURES if n not in FIRST))
     ]
     described = [value for tag, name, value in every_figure.attributes if name == "aria-labelledby"]
-    assert len(described) == every_figure.tags["svg"] == len(FIGURES)
+    assert len(described) == every_figure.tags["figure"] == len(FIGURES)
+    assert every_figure.tags["svg"] > len(FIGURES), "each panel by itself: a phone stacks them"
     for id_ in set(described) - {"said-cka"}:  # of no layer with itself here
         assert re.search(r"\d\.\d", every_figure.texts[id_]), id_
     rules = every_figure.texts["style"].split("@media print")[1]
@@ -160,9 +164,18 @@ def test_the_same_store_gives_the_same_bytes(store: Store, written: Written) -> 
 
 def test_the_figures_are_files_too(written: Written, page: Reading, folder: Path) -> None:
     drawn = [id_.removeprefix("said-") for id_ in page.ids if id_.startswith("said-")]
-    assert drawn[:2] == ["score", "pareto"]
+    assert drawn[:3] == ["score", "heat-map", "pareto"]
     expected = {folder / "figures" / f"figure-{n}.{kind}" for n in drawn for kind in ("svg", "png")}
     assert set(written.figures) == expected == set((folder / "figures").iterdir())
+
+
+def test_a_figure_has_its_numbers_as_csv(page: Reading, store: Store) -> None:
+    link = next(value for value in page.values("href") if value.startswith("data:"))
+    assert link.startswith("data:text/csv;charset=utf-8,")
+    with open_views(store) as catalog:
+        numbers = FIGURES["score"](catalog).numbers
+    rows = [*csv.DictReader(io.StringIO(unquote(link.partition(",")[2])))]
+    assert [float(row["mean"]) for row in rows] == numbers["mean"].to_pylist()
 
 
 # -- it says what the commands say
@@ -281,6 +294,15 @@ def test_two_models_are_two_folders_and_a_loss_is_exact(tmp_path: Path) -> None:
     folders = {words[words.index("--out") + 1] for words in commands}
     assert len(folders) == 2
     assert all(words[words.index("--within") + 1] == "0.12345678" for words in commands)
+
+
+def test_a_strategy_without_a_score_yet(tmp_path: Path) -> None:
+    """As early in a run: its full model is there, from another strategy's list."""
+    fake = FakeSweep(tmp_path)
+    network(fake, right(90), k=0, task="a")
+    fake.cell(k=2, task="a", strategy="bottom")
+    (one,) = answers_of(fake.publish(), (1,))["a"].choices
+    assert (one.layers, one.network) == ("10–12", "all layers")
 
 
 def test_a_missing_cell_makes_an_interval_of_it(tmp_path: Path) -> None:
@@ -480,7 +502,7 @@ def test_an_empty_store_is_a_page(tmp_path: Path) -> None:
     read = Reading(written.page.read_text(encoding="utf-8"))
     assert read.texts["title"] == "an empty store – lp-sweep report"
     assert "no sweep of this store has a cell" in read.texts["answer"]
-    assert "figure pareto: no speed in this store" in read.texts["figures"]
+    assert "figure pareto: no sweep of this store drops layers" in read.texts["figures"]
     assert read.tags["svg"] == 0
 
 
