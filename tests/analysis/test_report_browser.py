@@ -9,7 +9,7 @@ import pytest
 
 from lp_sweep.analysis.report.writing import write_report
 from tests.support import browser
-from tests.support.browser import ENTER, ESCAPE, Browser
+from tests.support.browser import ENTER, ESCAPE, TAB, Browser
 from tests.support.fake_records import FakeSweep
 from tests.support.measured import (
     HOSTILE,
@@ -31,6 +31,10 @@ COLUMN = """
 const [table, column] = arguments;
 return [...document.querySelectorAll(`#table-${table} tbody tr`)].map(
     (row) => row.cells[column].textContent);
+"""
+STACKED = """
+const [one, two] = document.querySelectorAll("#fig-score svg");
+return two.getBoundingClientRect().top >= one.getBoundingClientRect().bottom;
 """
 BUTTON = "document.querySelectorAll('#table-tasks th button')[arguments[0]]"
 
@@ -68,6 +72,12 @@ def test_it_fits_and_nothing_is_complained_of(
         "return [...document.body.querySelectorAll('*')].filter(wide).map((at) => at.outerHTML);"
     )
     assert outside == []
+    assert window.run(STACKED) is (width == 360), "on a phone one panel below the other"
+    cut = (
+        "return [...document.querySelectorAll('.answers th')].filter((th) => th.checkVisibility())"
+        ".map((th) => th.getBoundingClientRect().left)"
+    )
+    assert min(window.run(cut)) >= 0
     assert window.run("return performance.getEntriesByType('resource').length") == 0
     assert window.log() == []
     paper, ink = window.run(
@@ -118,6 +128,20 @@ def test_the_keyboard_sorts_and_has_the_tooltips(window: Browser, page: Path) ->
     assert window.run("return document.getElementById('tip').hidden") is True
     window.press(ENTER)
     assert window.run(f"return {BUTTON}.parentElement.ariaSort", 2) == "ascending"
+
+
+def test_the_keyboard_reaches_everything(window: Browser, page: Path) -> None:
+    """Links, buttons, what unfolds and what scrolls, each once and with a name."""
+    window.open(page)
+    wanted = "[...document.querySelectorAll('a, button, summary, [tabindex]')]"
+    seen = f"{wanted}.filter((at) => at.checkVisibility())"
+    n = window.run(f"window.met = new Set(); return {seen}.length")
+    for _ in range(n):
+        window.press(TAB)
+        window.run("met.add(document.activeElement)")
+    assert window.run(f"return {seen}.filter((at) => !met.has(at)).map((at) => at.outerHTML)") == []
+    unnamed = "(at) => !(at.textContent.trim() || at.ariaLabel)"
+    assert window.run(f"return {seen}.filter({unnamed}).map((at) => at.outerHTML)") == []
 
 
 def test_a_link_opens_what_is_folded(window: Browser, page: Path) -> None:

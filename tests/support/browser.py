@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any
 
 BROWSERS = ("chromium", "chromium-browser", "google-chrome")
-ENTER, ESCAPE = "\ue007", "\ue00c"
+ENTER, ESCAPE, TAB = "\ue007", "\ue00c", "\ue004"
 _STARTED = re.compile(r"started successfully on port (\d+)")
 _DIRECT = urllib.request.build_opener(urllib.request.ProxyHandler({}))  # loopback needs no proxy
 

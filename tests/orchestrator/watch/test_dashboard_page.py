@@ -70,6 +70,9 @@ def text(window: Browser, id_: str) -> str:
 def test_it_shows_the_sweep_and_its_answer_without_a_complaint(shown: Browser) -> None:
     assert "26 of 27" in text(shown, "numbers")
     assert text(shown, "failures") == "Failures: out_of_memory 1"
+    assert text(shown, "status") == "Ended: 1 failed"
+    assert "has no room for a batch" in text(shown, "failed")
+    assert "lp-sweep retry" in text(shown, "next")
     assert shown.run("return document.querySelectorAll('#report figure svg path').length") >= 10
     assert shown.run("return document.querySelectorAll('#report .answers tbody tr').length") == 5
     assert HOSTILE in text(shown, "report"), "as text"
