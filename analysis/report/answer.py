@@ -232,7 +232,7 @@ def _choice(rows: Sequence[Row], known: _Known) -> Choice:
         layers=str(layers) if fewest == layers else f"{fewest}–{layers}",
         doubt="" if fewest == layers else _open(rows, best, known),
         untaught=untaught(best),
-        network=_named(best),
+        network=_named(best, known.tasks.get(_key(best, _TASK))),
         kept=[layer in kept for layer in range(1, depth + 1)],
         change=_changed(best),
         sure=_sure(known.intervals.get(_key(best, _CURVE))),
@@ -261,11 +261,16 @@ def _open(rows: Iterable[Row], best: Row, known: _Known) -> str:
     return SEARCHED_FOR.text
 
 
-def _named(best: Row) -> str:
+def _named(best: Row, full: Row | None) -> str:
+    """With a warning where the pruned network, unlike that of all layers, has learned nothing."""
     if not best["max_dropped_low"]:
         return "all layers"
     procedure = "" if best["procedure"] == "direct" else f", {best['procedure']}"
-    return f"{best['strategy']} K={best['max_dropped_low']}{procedure}"
+    named = f"{best['strategy']} K={best['max_dropped_low']}{procedure}"
+    majority = full and full["majority"]
+    if majority is None or untaught(best) or best["score_kept"] >= majority + 0.005:
+        return named
+    return f"{named}: no better than the majority class"
 
 
 def _facts(best: Row, known: _Known) -> list[Fact]:

@@ -423,6 +423,15 @@ def test_the_answer_in_short(tmp_path: Path, store: Store) -> None:
 # -- what is missing is said
 
 
+def test_a_pruned_network_that_learned_nothing_is_no_answer_without_a_word(tmp_path: Path) -> None:
+    fake = FakeSweep(tmp_path)
+    fake.curve({0: 52.5, 2: 51.9, 4: 50.0}, task="a")  # always the same answer scores 50
+    one, more = (answer_lines(fake.publish(), "demo", loss)[0] for loss in (1.0, 3.0))
+    assert "top K=2" in one
+    assert "majority" not in one
+    assert "top K=4: no better than the majority class" in more
+
+
 def test_a_huge_sweep_has_its_answer_without_reading_all_predictions(
     store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
