@@ -12,6 +12,12 @@ function element(name, text, ...children) {
   return made;
 }
 
+function howFar(u) {
+  if (!u) return "";
+  const loss = u.loss === null ? "" : `, loss ${u.loss.toFixed(3)}`;
+  return `, step ${u.step} of ${u.steps}${loss}, ${clock(u.seconds_left)} left`;
+}
+
 function clock(seconds) {
   if (seconds === null || seconds === undefined) return "--";
   const whole = Math.round(seconds);
@@ -60,7 +66,7 @@ function lists(p) {
   $("at-work").hidden = !p.slots.length;
   $("slots").replaceChildren(...p.slots.map((slot) => element("li", null,
     element("span", slot.place), element("span", slot.work || "idle"),
-    element("span", slot.work ? clock(slot.seconds) : ""))));
+    element("span", slot.work ? clock(slot.seconds) + howFar(slot.underway) : ""))));
   $("to-come").hidden = !p.waiting.length;
   const several = new Set(p.waiting.map((item) => item.model)).size > 1;
   $("waiting").replaceChildren(...p.waiting.map((item) => element("li",

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+from lp_sweep.storage.runs import Presence, Progress
+from lp_sweep.storage.underway import FOLDER, Underway
 from tests.support import browser
 from tests.support.browser import Browser
 from tests.support.fake_records import FakeSweep, store_with_scores
@@ -96,6 +99,17 @@ def test_it_follows_a_new_record_and_stays_where_it_was_scrolled(
     assert abs(window.run("return scrollY") - before) < 3
     assert window.run(OPENED) == 1, "what was opened stays so"
     assert window.log() == []
+
+
+def test_it_says_how_far_a_long_trial_is(fake: FakeSweep, shown: Browser) -> None:
+    how_far = Underway(310, 1200, 0.4312, 545.0)
+    presence = Presence(fake.store, "demo", lambda: Progress(0, 0, 1, 1))
+    with presence.announced():
+        presence.claim("t1-long")
+        fake.store.put_text(FOLDER, "t1-long.json", json.dumps(how_far._asdict()))
+        told = "step 310 of 1200, loss 0.431, 9:05 left"
+        wait_until(lambda: told in text(shown, "slots"), 120)
+    assert shown.log() == []
 
 
 @pytest.mark.parametrize("width", [360, 500, 1600])
