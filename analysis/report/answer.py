@@ -267,7 +267,7 @@ def _named(best: Row, full: Row | None) -> str:
         return "all layers"
     procedure = "" if best["procedure"] == "direct" else f", {best['procedure']}"
     named = f"{best['strategy']} K={best['max_dropped_low']}{procedure}"
-    majority = full and full["majority"]
+    majority = full["majority"] if full else None
     if majority is None or untaught(best) or best["score_kept"] >= majority + 0.005:
         return named
     return f"{named}: no better than the majority class"
