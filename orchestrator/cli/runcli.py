@@ -112,6 +112,8 @@ def _start(flags: RunFlags, printing: Printing, **asked: Any) -> NoReturn:
         raise SpecError(
             "--events is JSON already, and its last line has what --json prints. Keep one of them."
         )
+    if sys.stderr.isatty():  # at once: imports and a hub may take seconds
+        say(f"reading {asked['file']}, the store, models and data ...")
     with told_if_interrupted():
         from lp_sweep.orchestrator.engine.runoptions import RunOptions
 

@@ -12,27 +12,35 @@ from lp_sweep.orchestrator.inputs.data import FEWEST_STEPS
 from lp_sweep.orchestrator.plan.naming import short_model
 from lp_sweep.orchestrator.plan.plan import Work
 from lp_sweep.storage.errors import StoreError
+from lp_sweep.storage.printable import listed
 
 _AS_GOOD = 0.00005  # of a fraction: as the view min_layers counts
+_Pair = tuple[str, str]  # names of a model and a task
 _COLUMNS = ("trial_id", "last", "majority", "steps", "learning_rate")
 
 
 class FullModels:
-    """The full models of a run, each with its task: asked whenever a trial is done."""
+    """The full models of a run, each with its task: asked whenever a trial is done. A sweep can
+    have thousands of seeds, and most answers come without a look at them."""
 
     def __init__(self, queue: WorkQueue) -> None:
-        self._queue, self._told = queue, set[tuple[str, str]]()
+        self._queue, self._plan = queue, queue.plan
+        self._seeds: dict[_Pair, set[str]] | None = None  # of each pair: its trials
+        self._left: dict[_Pair, set[str]] = {}  # of these the ones that this run has not done
+        self._told: set[_Pair] = set()
 
     def nothing_learned(self, work: Work) -> str | None:
         """A sentence, once for a model and task: all seeds of the full model that are asked for
         are done, and none scores better than always the same answer."""
-        pair = (work.model.name, work.task.name)
+        pair, queue = _pair(work), self._queue
         if pair in self._told or not _is_full(work):
             return None
-        queue = self._queue
-        seeds = {id_ for id_, other in queue.plan.trials.items() if _is_full(other, pair)}
-        if not seeds <= queue.plan.known.trials | queue.done:
+        self._look_at_the_plan()
+        left = self._left[pair]
+        left.discard(work.id)
+        if len(left) > len(queue.done_elsewhere) or not left <= queue.done:
             return None
+        seeds = (self._seeds or {})[pair]
         self._told.add(pair)
         store = copy.copy(queue.store)
         store.patience = 0
@@ -42,9 +50,8 @@ class FullModels:
             return None
         if len(rows) < len(seeds) or not all(map(_learned_nothing, rows)):
             return None
-        scores = ", ".join(
-            "nothing" if row["last"] is None else f"{100 * row['last']:.2f}" for row in rows
-        )
+        points = ("nothing" if row["last"] is None else f"{100 * row['last']:.2f}" for row in rows)
+        scores = listed(points, 5)
         steps, rate = rows[0]["steps"], rows[0]["learning_rate"]
         advice = f"another recipe.learning_rate (it is {rate:g})"
         if steps < FEWEST_STEPS:
@@ -55,14 +62,29 @@ class FullModels:
             f"judged by it. Try {advice}; --stop-if-nothing-learned ends such a run here"
         )
 
+    def _look_at_the_plan(self) -> None:
+        """Again where a search has asked for more seeds."""
+        queue = self._queue
+        if self._seeds is not None and self._plan is queue.plan:
+            return
+        self._plan, self._seeds = queue.plan, {}
+        for id_, work in queue.plan.trials.items():
+            if _is_full(work):
+                self._seeds.setdefault(_pair(work), set()).add(id_)
+        ended = queue.plan.known.trials | queue.done
+        self._left = {pair: ids - ended for pair, ids in self._seeds.items()}
 
-def _is_full(work: Work, pair: tuple[str, str] | None = None) -> bool:
+
+def _pair(work: Work) -> _Pair:
+    return work.model.name, work.task.name
+
+
+def _is_full(work: Work) -> bool:
     spec = work.spec
     return (
         spec.kind == "trial"
         and len(spec.kept_layers) == work.model.depth
         and not spec.removed_feed_forwards
-        and pair in (None, (work.model.name, work.task.name))
     )
 
 

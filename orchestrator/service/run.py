@@ -6,6 +6,7 @@ What a user should know on the way goes to `tell`, a line at a time.
 from __future__ import annotations
 
 import os
+import sys
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -133,8 +134,7 @@ def prepare(options: RunOptions, tell: Callable[[str], None] = say) -> Prepared:
         _check_failures(options)
     check_installed(options.mirrors)
     patience = _patience()
-    with said_if_slow(tell, f"reading {options.file}, the store, models and data ..."):
-        first = planned(options, patience=patience, cache_dir=options.node_folder)
+    first = planned(options, patience=patience, cache_dir=options.node_folder)
     selection = Selection()
     if options.retry:
         selection = retry_selection(options.error_type, list(options.trials), first.plan)
@@ -160,6 +160,10 @@ def prepare(options: RunOptions, tell: Callable[[str], None] = say) -> Prepared:
 
 @contextmanager
 def said_if_slow(tell: Callable[[str], None], what: str) -> Iterator[None]:
+    """For who looks at a terminal and would see nothing; a log has the lines that matter."""
+    if not sys.stderr.isatty():
+        yield
+        return
     timer = threading.Timer(_SLOW_SECONDS, tell, [what])
     timer.daemon = True
     timer.start()
