@@ -74,7 +74,8 @@ class Catalog:
 
         Raises QueryError with DuckDB's own message, or one that says what is allowed.
         """
-        reading.check(self._connection, sql)
+        with reading.ctrl_c():
+            reading.check(self._connection, sql)
         if not self._predictions_loaded and _PREDICTIONS.search(sql):
             with reading.ctrl_c():
                 _load(self._connection, "predictions", self._records.read("predictions"))
@@ -112,7 +113,8 @@ def open_catalog(
     sweep or a setup that the store does not have, QueryError for a view that DuckDB refuses.
     """
     records = _Records(store, sweep, setup, foreseen.columns if foreseen else None)
-    connection = reading.connect()
+    with reading.ctrl_c():
+        connection = reading.connect()
     try:
         with reading.ctrl_c():
             _fill(connection, records, deltas, copied=foreseen is None)

@@ -101,11 +101,14 @@ def _statement(connection: duckdb.DuckDBPyConnection, sql: str) -> duckdb.Statem
 
 @contextlib.contextmanager
 def ctrl_c() -> Iterator[None]:
-    """For statements of the main thread: DuckDB turns its KeyboardInterrupt into another error."""
+    """For statements of the main thread: DuckDB turns its KeyboardInterrupt into other errors."""
     try:
         yield
-    except RuntimeError as error:
-        if "interrupted" not in str(error):
+    except duckdb.InterruptException as error:
+        raise KeyboardInterrupt from error
+    except (RuntimeError, duckdb.Error) as error:
+        said = "interrupted" if isinstance(error, RuntimeError) else "KeyboardInterrupt"
+        if said not in str(error):
             raise
         raise KeyboardInterrupt from error
 
