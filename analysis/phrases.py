@@ -157,13 +157,21 @@ def possible_layers(row: Row) -> str:
 
 
 def best_of(rows: Iterable[Row]) -> Row | None:
-    """Of the rows of one task and loss that of the smallest network within it; None without a score
-    of the full model."""
+    """The row with the smallest network, among those of one task and loss; None without a score of
+    the full model."""
     return max(
         (row for row in rows if row["n_seeds"]),
         key=lambda row: (row["max_dropped_low"], row["score_kept"] or 0.0, -row["position"]),
         default=None,
     )
+
+
+def network(row: Row) -> str:
+    """`top K=2, iterative`: the smallest network that is within the loss."""
+    if not row["max_dropped_low"]:
+        return "all layers"
+    procedure = "" if row["procedure"] == "direct" else f", {row['procedure']}"
+    return f"{row['strategy']} K={row['max_dropped_low']}{procedure}"
 
 
 def answer_line(rows: Sequence[Row]) -> str:
@@ -179,12 +187,9 @@ def answer_line(rows: Sequence[Row]) -> str:
     if layers == str(depth):
         return f"keep all {depth} layers: nothing smaller that was tried loses at most {lost}"
     count = share(best["n_seeds"], best["n_seeds_asked"])
-    way = "all layers"
+    way = network(best)
     if best["max_dropped_low"]:
-        procedure = "" if best["procedure"] == "direct" else f", {best['procedure']}"
-        unit = "%" if best["unit"] == "percent" else ""
-        way = f"{best['strategy']} K={best['max_dropped_low']}{procedure}"
-        way += f", {signed(-best['loss'], unit)}"
+        way += f", {signed(-best['loss'], '%' if best['unit'] == 'percent' else '')}"
     return f"needs {layers} of {depth} layers to lose at most {lost} ({way}, n={count})"
 
 

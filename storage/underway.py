@@ -84,7 +84,7 @@ class Teller:
 
 
 class Looks:
-    """What a store says of trials under way, looked up every few seconds."""
+    """Reads how far trials are, every few seconds at most."""
 
     def __init__(self, store: Store) -> None:
         self._store = copy.copy(store)

@@ -44,7 +44,7 @@ def _across(row: Row) -> str:
 
 
 def _best_and_worst(known: Sequence[Row]) -> str:
-    """Of rows that are sorted by their mean."""
+    """A sentence on both; `known` is sorted by its mean."""
     best, worst = known[-1], known[0]
     said = f"The best smaller network is {_setting(best)} ({best['mean']:.2f})"
     if len(known) == 1:

@@ -172,7 +172,7 @@ def _answer(rows: Sequence[Row], known: _Known) -> Answer:
 
 
 def _cell(same: Sequence[Choice]) -> Cell:
-    """Of choices that name the same network."""
+    """Merges choices that name the same network."""
     return Cell(
         losses=_losses([choice.loss for choice in same]),
         span=len(same),
@@ -263,11 +263,8 @@ def _open(rows: Iterable[Row], best: Row, known: _Known) -> str:
 
 def _named(best: Row, full: Row | None) -> str:
     """With a warning where the pruned network, unlike that of all layers, has learned nothing."""
-    if not best["max_dropped_low"]:
-        return "all layers"
-    procedure = "" if best["procedure"] == "direct" else f", {best['procedure']}"
-    named = f"{best['strategy']} K={best['max_dropped_low']}{procedure}"
-    majority = full["majority"] if full else None
+    named = phrases.network(best)
+    majority = full["majority"] if full and best["max_dropped_low"] else None
     if majority is None or untaught(best) or best["score_kept"] >= majority + 0.005:
         return named
     return f"{named}: no better than the majority class"
@@ -300,15 +297,19 @@ def _sure(row: Row | None) -> str:
         return ""
     if row["reason"] or not row["credible"]:
         return f"how sure is not known: {row['reason'] or 'nothing to compare'}"
-    left = phrases.layers_left(row["depth"], row["credible"])
-    return f"likely {left} layer{'' if left == '1' else 's'}"
+    return f"likely {_can_be(row)}"
 
 
 def _credible(row: Row) -> str:
     if row["reason"] or not row["credible"]:
         return f"none: {row['reason'] or 'nothing to compare'}"
+    return f"{_can_be(row)} by this strategy"
+
+
+def _can_be(row: Row) -> str:
+    """`6, 10 or 12 layers`"""
     left = phrases.layers_left(row["depth"], row["credible"])
-    return f"{left} layer{'' if left == '1' else 's'} by this strategy"
+    return f"{left} layer{'' if left == '1' else 's'}"
 
 
 def _size_and_speed(rows: Sequence[Row]) -> list[Fact]:

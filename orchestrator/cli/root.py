@@ -84,7 +84,7 @@ class Root(TyperGroup):
         _write(formatter, listed)
 
     def everything(self, ctx: Any) -> str:
-        """What `--help` leaves out, too."""
+        """The help with all commands, also those that `--help` leaves out."""
         formatter = ctx.make_formatter()
         self.format_usage(ctx, formatter)
         self.format_help_text(ctx, formatter)

@@ -5,8 +5,8 @@ can then be compared with it, and the rest of the sweep would be in vain.
 from __future__ import annotations
 
 import copy
-import math
 
+from lp_sweep.analysis.notes import is_untaught
 from lp_sweep.orchestrator.engine.workqueue import WorkQueue
 from lp_sweep.orchestrator.inputs.data import FEWEST_STEPS
 from lp_sweep.orchestrator.plan.naming import short_model
@@ -14,7 +14,6 @@ from lp_sweep.orchestrator.plan.plan import Work
 from lp_sweep.storage.errors import StoreError
 from lp_sweep.storage.printable import listed
 
-_AS_GOOD = 0.00005  # of a fraction: as the view min_layers counts
 _Pair = tuple[str, str]  # names of a model and a task
 _COLUMNS = ("trial_id", "last", "majority", "steps", "learning_rate")
 
@@ -48,7 +47,7 @@ class FullModels:
             rows = store.read_all("trials", seeds, _COLUMNS).rows.to_pylist()
         except StoreError:
             return None
-        if len(rows) < len(seeds) or not all(map(_learned_nothing, rows)):
+        if len(rows) < len(seeds) or not all(map(is_untaught, rows)):
             return None
         points = ("nothing" if row["last"] is None else f"{100 * row['last']:.2f}" for row in rows)
         scores = listed(points, 5)
@@ -86,10 +85,3 @@ def _is_full(work: Work) -> bool:
         and len(spec.kept_layers) == work.model.depth
         and not spec.removed_feed_forwards
     )
-
-
-def _learned_nothing(row: dict[str, float | None]) -> bool:
-    last, majority = row["last"], row["majority"]
-    if majority is None:
-        return False
-    return last is None or not math.isfinite(last) or last < majority + _AS_GOOD

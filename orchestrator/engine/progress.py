@@ -154,7 +154,7 @@ class PlainReporter:
         self._print(f"note    {printable(text)}", stays=True)
 
     def phase(self, text: str) -> None:
-        """What the run does now that may take a while."""
+        """Tells the step before the first trial that may take a while."""
         self._print(printable(text))
 
     def tick(self) -> None:

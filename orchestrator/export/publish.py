@@ -62,7 +62,7 @@ score says why in `state`. Written by `lp-sweep publish`.
 
 
 class Published(NamedTuple):
-    """What `--json` prints."""
+    """The result, as `--json` prints it."""
 
     to: str
     cells: int

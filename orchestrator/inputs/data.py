@@ -6,7 +6,7 @@ Reads what a user can wait for: the labels of all rows, the texts of a sample. I
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -50,8 +50,7 @@ class TaskData(NamedTuple):
 
     def lines(self) -> Iterator[str]:
         rows = f"{self.train_rows:,} train rows, {self.dev_rows:,} dev rows"
-        shares = [f"{shown(name)} {n / self.train_rows:.0%}" for name, n in self.classes.items()]
-        yield rows + (f"; {len(shares)} classes: {listed(shares, 6)}" if shares else "")
+        yield rows + (f"; {balance(self.classes, 6)}" if self.classes else "")
         guess = f"; always the same answer scores {self.majority:.0f}" if self.majority else ""
         yield f"{heading('', self.metric).strip()}{guess}"
         if self.shows:
@@ -67,9 +66,21 @@ class TaskData(NamedTuple):
         told = f"{self.steps:,} optimiser steps ({self.epochs} epochs, batch {self.batch_size})"
         if self.steps >= FEWEST_STEPS:
             return told
-        an_epoch = math.ceil(self.train_rows / self.batch_size)
-        epochs = math.ceil(FEWEST_STEPS / an_epoch)
-        return f"{told}: probably too few; {epochs} epochs give {epochs * an_epoch:,}"
+        epochs = epochs_for(self.train_rows, self.batch_size)
+        steps = epochs * math.ceil(self.train_rows / self.batch_size)
+        return f"{told}: probably too few; {epochs} epochs give {steps:,}"
+
+
+def epochs_for(rows: int, batch_size: int) -> int:
+    """The fewest that give FEWEST_STEPS."""
+    return math.ceil(FEWEST_STEPS / math.ceil(rows / batch_size))
+
+
+def balance(classes: Mapping[str, int], most: int) -> str:
+    """`2 classes: 'bad' 51%, 'good' 49%`, of at most so many by name; `classes`: rows of each."""
+    total = sum(classes.values())
+    shares = [f"{shown(name)} {count / total:.0%}" for name, count in classes.items()]
+    return f"{len(shares)} classes: {listed(shares, most)}"
 
 
 def looked_at(

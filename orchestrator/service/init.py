@@ -25,7 +25,7 @@ import yaml
 from pyarrow import csv
 from pyarrow import parquet as pq
 
-from lp_sweep.orchestrator.inputs.data import FEWEST_STEPS
+from lp_sweep.orchestrator.inputs.data import balance, epochs_for
 from lp_sweep.orchestrator.sweepfile.spec import SweepSpec
 from lp_sweep.storage.errors import MissingInputError, PreflightError, SpecError
 from lp_sweep.storage.files import arriving
@@ -49,7 +49,7 @@ _NO_NAME = re.compile(r"[^A-Za-z0-9._-]+")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class InitOptions:
-    """What `init` is asked for. `text` and `label` name columns of `data`."""
+    """The options of `init`. `text` and `label` name columns of `data`."""
 
     file: Path = Path("sweep.yaml")
     data: Path | None = None
@@ -293,8 +293,7 @@ def _parts(data: Path, *parts: np.ndarray[Any, Any]) -> Iterator[bytes]:
 
 def _notes(rows: Looked, n_dev: int) -> Iterator[str]:
     if rows.counts:
-        shares = [f"{shown(name)} {count / rows.n:.0%}" for name, count in rows.counts.items()]
-        yield f"{rows.n:,} rows, {len(rows.counts)} classes: {listed(shares, 10)}"
+        yield f"{rows.n:,} rows, {balance(rows.counts, 10)}"
     else:
         yield f"{rows.n:,} rows; the labels are numbers: regression"
     if rows.metric == "macro_f1":
@@ -310,7 +309,7 @@ def _sweep(options: InitOptions, rows: Looked, sides: dict[str, tuple[Path, int]
     assert options.data is not None
     name = _NO_NAME.sub("-", options.data.stem).strip("-.") or "my-sweep"
     n_train = sides["train"][1]
-    epochs = min(MOST_EPOCHS, max(3, math.ceil(FEWEST_STEPS / math.ceil(n_train / BATCH))))
+    epochs = min(MOST_EPOCHS, max(3, epochs_for(n_train, BATCH)))
     task = {
         "name": name,
         **{side: os.path.relpath(path, options.file.parent) for side, (path, _) in sides.items()},

@@ -120,8 +120,8 @@ def plan_json(
 ) -> dict[str, Any]:
     """One object: `cells` (a list), `totals`, `data` (of the tasks whose rows were read),
     `estimate`, `cluster`, `profiles`, `speeds`, `notes`. `slots`: of the runs at work on the sweep,
-    0 where that is not known; `cost`: on the cluster that was named. An
-    estimate `at_most`, while a search may ask for more, has no band."""
+    0 where that is not known; `cost`: on the cluster that was named. An estimate `at_most`, while a
+    search may ask for more, has no band."""
     return {
         "sweep": plan.sweep.name,
         "cells": [cell.row() for cell in plan.cells],
@@ -200,7 +200,7 @@ def plan_text(
 
 
 def _counts(plan: Plan) -> list[str]:
-    """What is asked for, and how far it is; no line for what there is none of."""
+    """Cells, trials and measurements by state; a count of 0 has no line."""
     totals, to_do = plan.totals(), taken_on(plan)
     searched = sum(cell.search == "waiting" for cell in plan.cells)
     measures = f"of trained networks, by layer: {_states(totals, 'measures')}"

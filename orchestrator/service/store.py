@@ -5,7 +5,7 @@ from __future__ import annotations
 import datetime as dt
 import json
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
 from lp_sweep.orchestrator.plan.known import attempted_work, failures
@@ -106,9 +106,6 @@ def sweep_states(store: Store, only: str | None = None) -> States:
     earlier = earlier_setups(store, only, done)
     unreadable = [*trials.unreadable, *attempts.unreadable]
     states = States([], runs, unreadable, earlier, store.location, {})
-    from lp_sweep.orchestrator.watch.follower import COLUMNS as OF_A_SHEET
-    from lp_sweep.orchestrator.watch.follower import Sheet
-
     how_far = Looks(store).of([id_ for run in runs for id_ in run.held])
     for name in names if only is None else [only]:
         listing = store.read_all("sweeps", [name], COLUMNS)
@@ -116,11 +113,20 @@ def sweep_states(store: Store, only: str | None = None) -> States:
         if not listing.unreadable:
             counts = state_counts(listing.rows, done, failed)
             states.sweeps.append({"sweep": name, **counts})
-            if any(run.sweep == name for run in runs) and how_far:
-                sheet = Sheet(store.read_all("sweeps", [name], OF_A_SHEET).rows)
-                for id_ in filter(sheet.owns, how_far):
-                    states.underway[id_] = sheet.describe(id_), how_far[id_]
+            if how_far and any(run.sweep == name for run in runs):
+                states.underway.update(_described(store, name, how_far))
     return states
+
+
+def _described(
+    store: Store, sweep: str, how_far: Mapping[str, Underway]
+) -> Iterator[tuple[str, tuple[str, Underway]]]:
+    """Those of this sweep, each with its words."""
+    from lp_sweep.orchestrator.watch import follower
+
+    sheet = follower.Sheet(store.read_all("sweeps", [sweep], follower.COLUMNS).rows)
+    for id_ in filter(sheet.owns, how_far):
+        yield id_, (sheet.describe(id_), how_far[id_])
 
 
 # -- show and logs

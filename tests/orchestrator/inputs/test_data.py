@@ -1,4 +1,4 @@
-"""What a plan says of a task's rows, against rows that were counted by hand."""
+"""A plan's account of a task's rows, against rows that were counted by hand."""
 
 from __future__ import annotations
 

@@ -31,7 +31,7 @@ def queue(tmp_path: Path) -> WorkQueue:
 
 
 def new_queue(folder: Path) -> WorkQueue:
-    """Of five pieces of work."""
+    """A queue of five pieces of work."""
     path = save_world(
         folder,
         seeds=[1, 2],
