@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from lp_sweep.analysis import phrases
 from lp_sweep.analysis.figures import theme
-from lp_sweep.analysis.figures.numbers import FULL
+from lp_sweep.analysis.figures.numbers import FULL, PANEL
 from lp_sweep.analysis.figures.panels import OF_DIRECT, PRUNED_OF_DIRECT, Row, groups, heading
 
 if TYPE_CHECKING:
@@ -21,7 +21,6 @@ SCORE_COLUMNS, PARETO_COLUMNS = 3, 2
 _DRAWN = "random"  # one strategy of several draws: no line goes through them
 _LINES = ("-", "--", ":")
 TASK = ("sweep", "model", "task")
-PANEL = ("sweep", "model", "device_name", "threads", "precision", "length", "batch")
 NETWORK = ("model", "kept_layers", "with_pretrained")
 
 Paint = Callable[["Axes", Sequence[Row]], None]
@@ -147,22 +146,24 @@ def pareto_lines(rows: Sequence[Row]) -> int:
 
 
 def pareto(figure: Figure, rows: Sequence[Row], among: Sequence[Row] = ()) -> None:
-    """A panel per model, device and batch: the networks that none beats in both, and the others.
+    """A panel per task, device and batch: the networks that none beats in both, and the others.
     By size where a model's speed was not measured."""
     entries: dict[str, Any] = {}
 
     def paint(axes: Axes, panel: Sequence[Row]) -> None:
-        axes.set_title(f"{heading(panel, among or rows)}\n{measured_on(panel[0])}", loc="left")
+        title = f"{_score_title(panel, among or rows)}\n{measured_on(panel[0])}"
+        axes.set_title(title, loc="left")
         axes.set_xlabel(
             "parameters, % of the full model"
             if panel[0]["speedup"] is None
             else "inference, times as fast as all layers"
         )
         _networks(axes, panel, entries, theme.is_narrow(figure))
-        _across(axes, panel, entries)
+        _across(axes, [row for row in panel if row["k"]], entries)  # the full model has its point
         theme.points_axis(axes, [row["mean"] for row in panel])
 
-    _grid(figure, pareto_panels(rows), PARETO_COLUMNS, paint, "mean over tasks (points)")
+    value = "points against all layers" if rows[0]["task"] is None else "points"
+    _grid(figure, pareto_panels(rows), PARETO_COLUMNS, paint, value)
     theme.caption(figure, OF_DIRECT)
     theme.legend(figure, entries)
 
@@ -171,7 +172,7 @@ def _networks(axes: Axes, panel: Sequence[Row], entries: dict[str, Any], narrow:
     by_size = panel[0]["speedup"] is None
     for row in () if by_size else panel:
         axes.plot([row["low"], row["high"]], [row["mean"]] * 2, color=theme.GREY, linewidth=0.8)
-    beaten = [row for row in panel if not row["front"]]
+    beaten = [row for row in panel if not row["front"] and row["k"]]
     if beaten:
         look: dict[str, Any] = {"color": theme.GREY, "marker": "o", "linestyle": "none"}
         look |= {"markersize": 3.5, "markerfacecolor": "white"}
@@ -184,6 +185,10 @@ def _networks(axes: Axes, panel: Sequence[Row], entries: dict[str, Any], narrow:
         markersize=5,
         drawstyle="steps-post" if by_size else "steps-pre",
     )
+    if whole := [row for row in panel if row["k"] == 0]:
+        look = {"color": "black", "marker": "D", "linestyle": "none", "zorder": 3}
+        (entries[FULL],) = axes.plot(*_places(whole), markersize=5, **look)
+        front = [row for row in front if row["k"]]  # the legend names it
     for row in _labelled(front, *((0.6, 0.09) if narrow else (0.15, 0.06))):
         axes.annotate(
             network_label(row),
@@ -198,7 +203,7 @@ def _networks(axes: Axes, panel: Sequence[Row], entries: dict[str, Any], narrow:
 def _labelled(front: Sequence[Row], wide: float, high: float) -> list[Row]:
     """Those whose labels do not run into that of another: all are in the text and the table.
     `wide`, `high`: shares of the panel that a label takes."""
-    width, height = (max(at) - min(at) or 1.0 for at in _places(front))
+    width, height = (max(at, default=0) - min(at, default=0) or 1.0 for at in _places(front))
     chosen: list[Row] = []
     for row in sorted(front, key=lambda row: -row["mean"]):
         if all(

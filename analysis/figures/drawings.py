@@ -216,7 +216,7 @@ _ALL = (
         numbers=numbers.pareto,
         needs=lambda row: row["k"] != 0,
         paint=curves.pareto,
-        by=curves.PANEL,
+        by=numbers.PANEL,
         say=text.pareto,
         height=lambda rows: 0.8 + 2.8 * curves.pareto_lines(rows),
         asked=f"FROM cells WHERE {_FEWER}",

@@ -12,6 +12,7 @@ from lp_sweep.storage.catalog import Catalog
 
 # K=0 is one network, whichever strategies list it
 FULL = "all layers"
+PANEL = ("sweep", "model", "task", "device_name", "threads", "precision", "length", "batch")
 _MERGED = f"CASE WHEN k = 0 AND threshold IS NULL THEN '{FULL}' ELSE strategy END"
 
 _BARS = f"""
@@ -143,46 +144,64 @@ ORDER BY sweep, model, min(position) OVER (PARTITION BY sweep, model, task), tas
 _PARETO = f"""
 WITH networks AS (
     SELECT sweep, model, depth, kept_layers, task, seed, any_value(score) AS score,
-        any_value(majority) AS majority, arg_min(strategy, cell) AS strategy, min(cell) AS cell
+        any_value(majority) AS majority, arg_min(strategy, cell) AS strategy, min(cell) AS cell,
+        any_value(metric || coalesce(' of ''' || positive || '''', '')) AS metric
     FROM cells
     WHERE procedure = 'direct' AND feed_forward = 'none' AND n_kept > 0 AND state <> 'not_needed'
     GROUP BY ALL
 ),
 by_task AS (
-    SELECT sweep, model, depth, kept_layers, task, arg_min(strategy, cell) AS strategy,
-        min(cell) AS cell, CASE WHEN count(score) = count(*) THEN avg(score) END AS mean,
-        avg(majority) AS majority
+    SELECT sweep, model, depth, kept_layers, task, any_value(metric) AS metric,
+        arg_min(strategy, cell) AS strategy, min(cell) AS cell, avg(majority) AS majority,
+        CASE WHEN count(score) = count(*) THEN avg(score) END AS mean
     FROM networks GROUP BY ALL
 ),
-asked AS (SELECT sweep, model, count(DISTINCT task) AS n_tasks FROM networks GROUP BY ALL),
-scored AS (
-    SELECT sweep, model, depth, kept_layers, n_tasks, avg(mean) AS mean,
-        CASE WHEN count(majority) = any_value(n_tasks) THEN avg(majority) END AS majority,
-        arg_min(strategy, cell) AS strategy
-    FROM by_task JOIN asked USING (sweep, model)
-    GROUP BY ALL
-    HAVING count(mean) = n_tasks
+compared AS (
+    SELECT *, mean - max(mean) FILTER (WHERE len(kept_layers) = depth)
+        OVER (PARTITION BY sweep, model, task) AS change
+    FROM by_task
 ),
-speeds AS (  -- of a model without a measured speed: a row per network, with its size alone
+scored AS (
+    FROM compared WHERE mean IS NOT NULL AND NOT $over_tasks
+    UNION ALL BY NAME
+    SELECT sweep, model, depth, kept_layers, avg(change) AS mean,
+        arg_min(strategy, cell) AS strategy, min(cell) AS cell
+    FROM compared WHERE $over_tasks
+    GROUP BY ALL
+    HAVING count(change) = count(*)
+),
+measured AS (  -- of a model without a measured speed: a row per network, with its size alone
+    SELECT sweep, model, depth, profile_id, device_type, device_name, threads, precision, length,
+        batch, kept_layers, k, inference_speedup AS speedup, inference_q25 AS low,
+        inference_q75 AS high, params_percent AS size
     FROM speed_table
     WHERE feed_forward = 'none'
     QUALIFY inference_speedup IS NOT NULL OR (
         count(inference_speedup) OVER (PARTITION BY sweep, model) = 0
         AND row_number() OVER (PARTITION BY sweep, model, kept_layers) = 1
     )
+),
+speeds AS (  -- the full model is timed with each network: 1 where it has no measurement of its own
+    FROM measured
+    UNION ALL BY NAME
+    SELECT * EXCLUDE (kept_layers, k, speedup, low, high, size, profile_id),
+        min(profile_id) AS profile_id, range(1, depth + 1) AS kept_layers, 0 AS k, 1 AS speedup,
+        1 AS low, 1 AS high, 100 AS size
+    FROM measured
+    GROUP BY ALL
+    HAVING min(k) > 0 AND count(speedup) > 0
 )
-SELECT sweep, model, depth, profile_id, device_type, device_name, threads, precision, length, batch,
-    kept_layers, k, CASE WHEN k = 0 THEN '{FULL}' ELSE strategy END AS strategy, mean, majority,
-    n_tasks, inference_speedup AS speedup, inference_q25 AS low, inference_q75 AS high,
-    params_percent AS size,
+SELECT sweep, model, task, metric, depth, profile_id, device_type, device_name, threads, precision,
+    length, batch, kept_layers, k, CASE WHEN k = 0 THEN '{FULL}' ELSE strategy END AS strategy,
+    mean, majority, speedup, low, high, size,
     mean > coalesce(max(mean) OVER (
-        PARTITION BY sweep, model, device_name, threads, precision, length, batch
-        ORDER BY inference_speedup DESC, if(inference_speedup IS NULL, params_percent, 0),
-            mean DESC
+        PARTITION BY sweep, model, task, device_name, threads, precision, length, batch
+        ORDER BY speedup DESC, if(speedup IS NULL, size, 0), mean DESC
         ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING
     ), '-infinity'::DOUBLE) AS front
 FROM speeds JOIN scored USING (sweep, model, depth, kept_layers)
-ORDER BY sweep, model, device_name, threads, precision, length, batch, speedup, size, mean DESC
+ORDER BY sweep, model, min(cell) OVER (PARTITION BY sweep, model, task), device_name, threads,
+    precision, length, batch, speedup, size, mean DESC
 """
 
 
@@ -216,12 +235,16 @@ def curves(catalog: Catalog, most: int = 12) -> pa.Table:
     return per_task if len(panels) <= most else catalog.query(_CURVES.format(points=_OVER_TASKS))
 
 
-def pareto(catalog: Catalog) -> pa.Table:
-    """A row per network, and device and batch that its inference was measured on: `mean` over all
-    tasks in points, `speedup` against all layers with its quartiles (null: none of its model was
-    measured), `size` in percent of the parameters. `front`: no other network of that device and
-    batch is at least as good in both."""
-    return catalog.query(_PARETO)
+def pareto(catalog: Catalog, most: int = 12) -> pa.Table:
+    """A row per task and network, and device and batch that its inference was measured on: `mean`
+    in points, `speedup` against all layers with its quartiles (null: none of its model was
+    measured), `size` in percent of the parameters. `front`: no other network of that task, device
+    and batch is at least as good in both. Where that is more than `most` panels, `task` is null,
+    and `mean` is over tasks, in points against all layers.
+    """
+    per_task = catalog.query(_PARETO, {"over_tasks": False})
+    found = per_task.group_by([*PANEL]).aggregate([])
+    return per_task if len(found) <= most else catalog.query(_PARETO, {"over_tasks": True})
 
 
 # Networks that a cell asked for, not the first stages of other procedures. K=0 is the same trial

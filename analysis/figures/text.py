@@ -202,10 +202,12 @@ def pareto(rows: Sequence[Row]) -> str:
             for row in panel
             if row["front"]
         ]
-        where = f"{theme.name(panel[0]['model'])} ({curves.measured_on(panel[0])})"
-        parts.append(f"Of {where}, these are on the front: {', '.join(front)}.")
-    start = "A network is on the front (filled) if no other is at least as good in both the score, "
-    start += "a mean over tasks, and the speed or size."
+        where = f"{_on(panel, rows)} ({curves.measured_on(panel[0])})"
+        parts.append(f"{where}, the front is {', '.join(front)}.")
+    start = "A network is on the front (filled) if no other is at least as good in both the score "
+    start += "and the speed or size."
+    if rows[0]["task"] is None:
+        start += " The score is in points against all layers, as a mean over tasks."
     return _said(start, _DIRECT, parts=parts)
 
 

@@ -208,12 +208,38 @@ def test_the_front_are_those_that_none_beats_in_both(tmp_path: Path) -> None:
         rows = numbers.pareto(opened).to_pylist()
     front = {(row["device_name"], row["strategy"], row["k"]) for row in rows if row["front"]}
     assert len(rows) == 8, "one row a device; what was not measured has none"
+    assert {(row["task"], row["metric"]) for row in rows} == {("SST-2", "accuracy")}
     assert front == {
         ("H200", "all layers", 0),
         ("H200", "bottom", 4),
         ("H200", "top", 4),
         ("another", "all layers", 0),
     }
+
+
+def test_each_task_has_its_own_front_and_the_full_model_its_point(tmp_path: Path) -> None:
+    """Also where the full model was only timed beside the others (`speed_of`)."""
+    fake = FakeSweep(tmp_path)
+    for task, scores in (
+        ("sst2", {0: 90.0, 2: 88.0, 4: 80.0}),
+        ("stsb", {0: 80.0, 2: 85.0, 4: 84.0}),
+    ):
+        fake.curve(scores, task=task)
+    for k in (2, 4):
+        fake.speed(1.0, 1 + k / 10, kept_layers=list(range(1, 13 - k)))
+    with open_views(fake.publish()) as opened:
+        rows = numbers.pareto(opened).to_pylist()
+        over_tasks = numbers.pareto(opened, most=1).to_pylist()
+    front = [(row["task"], row["k"], row["speedup"]) for row in rows if row["front"]]
+    assert front == [
+        *(("sst2", k, pytest.approx(1 + k / 10)) for k in (0, 2, 4)),
+        *(("stsb", k, pytest.approx(1 + k / 10)) for k in (2, 4)),
+    ]
+    assert [(row["task"], row["k"], row["mean"]) for row in over_tasks] == [
+        (None, 0, 0),
+        (None, 2, pytest.approx((-2 + 5) / 2)),
+        (None, 4, pytest.approx((-10 + 4) / 2)),
+    ]
 
 
 def test_without_a_speed_the_front_is_of_size(tmp_path: Path) -> None:
@@ -280,7 +306,9 @@ def test_every_figure_is_there_and_says_its_numbers(drawings: dict[str, Drawing]
         r"On SST-2 .*all layers score 91.50.* top with 2 dropped \(73.00\)", said["score"]
     )
     assert re.search(r"On SST-2 .*best is top with 2 dropped \(73.00\)", said["heat-map"])
-    assert "all layers (×1.00, 86.50), top K=2 (×1.30, 73.00)" in said["pareto"]
+    assert re.search(
+        r"On SST-2 .*all layers \(×1.00, 91.50\), top K=2 \(×1.30, 73.00\)", said["pareto"]
+    )
     assert "speed not measured" in said["pareto"], "of the other model"
     assert "procedure direct" in said["2"] + said["3"]
     assert all(text.endswith(".") and "\n" not in text for text in said.values())
