@@ -255,7 +255,10 @@ def _check_definition(name: str, definition: TaskDefinition) -> None:
     if not 1 <= len(columns) <= 2:
         raise SpecError(f"task {name!r}: 'text' names one or two columns, got {list(columns)}.")
     if len({*columns, definition.label_column}) != len(columns) + 1:
-        raise SpecError(f"task {name!r}: text and label columns must differ, got {definition}.")
+        raise SpecError(
+            f"task {name!r}: text and label columns must differ, got text: {list(columns)}, "
+            f"label: {definition.label_column!r}."
+        )
     if problem := kind_of(definition).problem(definition):
         raise SpecError(f"task {name!r}: {problem}")
     _check_positive(name, definition)

@@ -31,7 +31,7 @@ from lp_sweep.storage.errors import MissingInputError, PreflightError, SpecError
 from lp_sweep.storage.files import arriving
 from lp_sweep.storage.printable import listed, shown
 from lp_sweep.storage.specs import TaskDefinition, TaskKind
-from lp_sweep.trials.datasource import LoadedTask, load_task, text_keys
+from lp_sweep.trials.datasource import LoadedTask, empty_texts, load_task, text_keys
 from lp_sweep.trials.readers import column_names, read_file, require_columns
 from lp_sweep.trials.tasks import TaskSource, file_format
 
@@ -134,6 +134,7 @@ class Looked(NamedTuple):
     strata: Sequence[object]  # one for each row: its class, or its tenth of the numbers
     groups: Sequence[int]  # one for each row: rows of one number stay on one side
     together: int  # rows that share a text with an earlier one
+    empty: list[str]  # a sentence for each column of which some texts are empty
     max_length: int
 
 
@@ -155,9 +156,16 @@ def _looked_at(options: InitOptions, data: Path) -> Looked:
     require_columns(
         str(data), names, [*options.text, options.label, *filter(None, [options.group])]
     )
+    if len({*options.text, options.label}) <= len(options.text):
+        raise SpecError(
+            f"{data}: --text and --label must name different columns, got "
+            f"{listed(map(shown, [*options.text, options.label]))}. Its columns are "
+            f"{listed(map(shown, names))}."
+        )
     column = read_file(str(data), [options.label]).column(0)
     kind = _kind(column)
-    first = _load(options, kind, data, options.dev or data)
+    source = TaskSource(files={"train": str(data), "dev": str(options.dev or data)})
+    first = _load(options, kind, source)
     train, metric = first.train, first.definition.metric
     keys = [*text_keys(train)]
     groups = _groups(keys, _group_column(options, data))
@@ -168,6 +176,7 @@ def _looked_at(options: InitOptions, data: Path) -> Looked:
     else:
         classes = [first.label_names[label] for label in train.labels.tolist()]
         counts, strata = dict(Counter(classes).most_common()), list(classes)
+        _refuse_identifiers(data, str(options.label), counts, names)
         if max(counts.values()) > UNBALANCED * len(keys):
             metric = "macro_f1"
     words = np.quantile([sum(len(text.split()) for text in key) for key in keys], 0.99)
@@ -175,7 +184,21 @@ def _looked_at(options: InitOptions, data: Path) -> Looked:
     length = next((length for length in LENGTHS if length >= wanted), LENGTHS[-1])
     together = len(keys) - len(set(keys))
     n_dev = len(first.dev[first.main_split])
-    return Looked(len(keys), n_dev, kind, metric, counts, strata, groups, together, length)
+    empty = list(dict.fromkeys(empty_texts(first, source)))
+    return Looked(len(keys), n_dev, kind, metric, counts, strata, groups, together, empty, length)
+
+
+def _refuse_identifiers(
+    data: Path, label: str, counts: dict[str, int], names: Sequence[str]
+) -> None:
+    """Raises SpecError where most classes have a single row: names, not labels."""
+    single = sum(count == 1 for count in counts.values())
+    if len(counts) > MOST_CLASSES and single > len(counts) / 2:
+        raise SpecError(
+            f"{data}: column {label!r} has {len(counts):,} values in {sum(counts.values()):,} rows, "
+            f"{single:,} of them in a single row. No class can be learned from one row: name the "
+            f"column of labels with --label. Columns: {listed(map(shown, names))}."
+        )
 
 
 def _which_columns(options: InitOptions, data: Path, names: Sequence[str]) -> str:
@@ -212,7 +235,7 @@ def _kind(column: pa.ChunkedArray) -> TaskKind:
     return "regression" if measured else "classification"
 
 
-def _load(options: InitOptions, kind: TaskKind, train: Path, dev: Path) -> LoadedTask:
+def _load(options: InitOptions, kind: TaskKind, source: TaskSource) -> LoadedTask:
     """Checks all that a run checks. Raises MissingInputError."""
     definition = TaskDefinition(
         text_columns=tuple(options.text),
@@ -220,7 +243,7 @@ def _load(options: InitOptions, kind: TaskKind, train: Path, dev: Path) -> Loade
         kind=kind,
         metric="pearson" if kind == "regression" else "accuracy",
     )
-    return load_task(definition, TaskSource(files={"train": str(train), "dev": str(dev)}))
+    return load_task(definition, source)
 
 
 def _group_column(options: InitOptions, data: Path) -> list[Any] | None:
@@ -253,9 +276,10 @@ def split(strata: Sequence[object], groups: Sequence[int]) -> np.ndarray[Any, np
     MOST_DEV rows, as near as whole groups allow. The same rows give the same split."""
     n = len(groups)
     share = min(DEV_SHARE, MOST_DEV / n)
-    left = {stratum: round(share * count) for stratum, count in Counter(strata).items()}
-    if not any(left.values()):  # a class or two of a few rows each
-        left = {stratum: 1 for stratum in left}
+    sizes = Counter(strata)
+    left = {stratum: round(share * count) for stratum, count in sizes.items()}
+    if not any(left.values()):  # classes of a few rows each; of a single row train needs it
+        left = {stratum: min(1, count - 1) for stratum, count in sizes.items()}
     members: dict[int, list[int]] = {}
     for row, group in enumerate(groups):
         members.setdefault(group, []).append(row)
@@ -298,10 +322,13 @@ def _notes(rows: Looked, n_dev: int) -> Iterator[str]:
         yield f"{rows.n:,} rows; the labels are numbers: regression"
     if rows.metric == "macro_f1":
         yield "one class is much larger than the others: macro_f1 judges, not accuracy"
+    yield from rows.empty
     if rows.together:
-        yield f"{rows.together:,} rows repeat the text of another: they stay on one side"
+        again = "row repeats" if rows.together == 1 else "rows repeat"
+        yield f"{rows.together:,} {again} the text of another: equal texts stay on one side"
     if n_dev < 500:
-        yield f"a dev set of {n_dev} rows shows only large losses: more rows make the answer surer"
+        size = "1 row" if n_dev == 1 else f"{n_dev} rows"
+        yield f"a dev set of {size} shows only large losses: more rows make the answer surer"
 
 
 def _sweep(options: InitOptions, rows: Looked, sides: dict[str, tuple[Path, int]]) -> str:

@@ -36,6 +36,7 @@ def rows(n: int = 300) -> Rows:
             "verdict": "bad" if i % 3 == 2 else "good",
             "user": f"u{i % (n // 3)}",
             "stars": i / 7,
+            "name": f"n{i}",
         }
         for i in range(n)
     ]
@@ -150,8 +151,14 @@ def test_it_asks_for_the_columns_by_a_command(tmp_path: Path) -> None:
         (["--label", "verdict"], "--data"),
         (["--data", "one.csv", *COLUMNS], "one.csv"),
         (["--data", "same.csv", *COLUMNS, "--group", "user"], "--dev"),
+        (["--data", "data.csv", "--text", "text", "--label", "text"], "--label"),
+        (["--data", "data.csv", "--text", "text", *COLUMNS], "'text', 'text'"),
+        (["--data", "data.csv", "--text", "text", "--label", "name"], "30 values"),
     ],
-    ids=["text", "group", "no-file", "format", "no-data", "one-class", "one-group"],
+    ids=[
+        *("text", "group", "no-file", "format", "no-data", "one-class", "one-group"),
+        *("text-as-label", "text-twice", "identifier"),
+    ],
 )
 def test_what_can_not_be_used(tmp_path: Path, words: list[str], named: str) -> None:
     write(tmp_path / "data.csv", rows(30))
@@ -177,6 +184,20 @@ def test_nothing_is_overwritten_unasked(tmp_path: Path) -> None:
     assert "--force" in refused.stderr
     assert (tmp_path / "data-dev.csv").read_text() == "mine"
     assert sweep(*words, "--force", cwd=tmp_path).returncode == 0
+
+
+def test_a_class_of_one_row_is_trained_on() -> None:
+    in_dev = split(["rare", "a", "a", "b", "b"], range(5))
+    assert 0 < in_dev.sum()
+    assert not in_dev[0]
+
+
+def test_empty_texts_are_reported(tmp_path: Path) -> None:
+    content = rows()
+    content[3]["text"] = content[5]["text"] = "  "
+    write(tmp_path / "data.csv", content)
+    done = sweep("init", "--data", "data.csv", *COLUMNS, cwd=tmp_path)
+    assert "column 'text' is empty in 2 of 300 rows" in done.stderr
 
 
 @given(
