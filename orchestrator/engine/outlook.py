@@ -38,7 +38,7 @@ class Outlook:
         self._looked = -_BAND_SECONDS
 
     def follow(self, plan: Plan) -> None:
-        """Follows a newer plan. While a search may ask for more there is no band."""
+        """Follows a newer plan. While a search may ask for more, its end is the latest one."""
         self._searching = any(cell.search == "waiting" for cell in plan.cells)
         self._looked = -_BAND_SECONDS
 
@@ -64,7 +64,9 @@ class Outlook:
         if scale is None:
             return Eta()
         expected, low, high = (self._ends(factor) for factor in scale)
-        return Eta(expected, low, high) if high and not self._searching else Eta(expected)
+        if self._searching:
+            return Eta(expected, high=expected)
+        return Eta(expected, low, high) if high else Eta(expected)
 
     def _ends(self, scale: float | None) -> float | None:
         live = [(work.id, self._rates.seconds(work)) for work in [*self._live.values()]]

@@ -146,7 +146,7 @@ class PlainReporter:
             left = self.run.queue.progress().left
             self._print(
                 f"{status:<7} {describe(work)}: {first_line(detail)}"
-                f"  [{left} left, ETA {clock(self.run.eta().seconds)}]",
+                f"  [{left} left, ETA {self.run.eta().text()}]",
                 stays=status != "done",
             )
 

@@ -83,14 +83,16 @@ class Pace:
 
 class Eta(NamedTuple):
     """Seconds until the end, and the band from `low` to `high`. None while nobody can say: all
-    three at the start of a run without timings, the band while a search may ask for more."""
+    three at the start of a run without timings, `low` while a search may end before."""
 
     seconds: float | None = None
     low: float | None = None
     high: float | None = None
 
     def text(self) -> str:
-        """`1:05:03 (50:12 to 1:24:20)`, `1:05:03`, or `--`."""
+        """`1:05:03 (50:12 to 1:24:20)`, `at most 1:05:03`, `1:05:03`, or `--`."""
+        if self.low is None and self.high is not None:
+            return f"at most {clock(self.high)}"
         if self.low is None or self.high is None:
             return clock(self.seconds)
         return f"{clock(self.seconds)} ({clock(self.low)} to {clock(self.high)})"

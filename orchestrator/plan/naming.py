@@ -20,15 +20,16 @@ ASSUMED = (
 
 
 def describe(work: Work) -> str:
-    """`bert-base-cased layers 1-8 of 12 rte seed 42`, or a profile's model and task, or whose speed
+    """`bert-base-cased, layers 1-8 of 12, rte, seed 42`, or a profile's model and task, or whose speed
     it is."""
     model, task = short_model(work.model.name), printable(work.task.name)
     if work.spec.kind == "profile":
-        return f"{model} {work.spec.measure.replace('_', '-')} profile {task}"
+        return f"{model}, {work.spec.measure.replace('_', '-')} profile, {task}"
     layers = layers_of(work.spec.kept_layers, work.model.depth)
     if work.spec.kind == "speed":
-        return " ".join([model, layers, *_removed(work.spec), "speed on", work.spec.device_type])
-    return " ".join([model, layers, *_manner(work.spec), task, f"seed {work.spec.seed}"])
+        speed = f"speed on {work.spec.device_type}"
+        return ", ".join([model, layers, *_removed(work.spec), speed])
+    return ", ".join([model, layers, *_manner(work.spec), task, f"seed {work.spec.seed}"])
 
 
 def _manner(spec: TrialSpec) -> list[str]:

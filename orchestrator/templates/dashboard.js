@@ -27,8 +27,9 @@ function clock(seconds) {
 }
 
 function eta(told) {
-  if (told.low === null || told.high === null) return clock(told.seconds);
-  return `${clock(told.seconds)} (${clock(told.low)} to ${clock(told.high)})`;
+  if (told.high !== null && told.low === null) return `at most ${clock(told.high)}`;
+  if (told.low === null || told.high === null) return `about ${clock(told.seconds)}`;
+  return `about ${clock(told.seconds)} (${clock(told.low)} to ${clock(told.high)})`;
 }
 
 // -- the parts of the page
@@ -37,7 +38,7 @@ function status(p) {
   const open = p.left + (p.counts.cells_deferred || 0);
   if (!open) return p.failed ? `Ended: ${p.failed} failed` : "Complete";
   if (p.elapsed === null) return `No run is at work: ${p.left} left`;
-  return p.eta.seconds === null ? "Running" : `Running: about ${eta(p.eta)} left`;
+  return p.eta.seconds === null ? "Running" : `Running: ${eta(p.eta)} left`;
 }
 
 function numbers(p) {

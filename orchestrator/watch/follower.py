@@ -148,10 +148,11 @@ class Follower:
         self, name: str, sheet: Sheet, runs: Sequence[Announcement], sweeps: tuple[str, ...]
     ) -> Picture:
         now = _now()
-        held = frozenset(id_ for run in runs for id_ in run.held)
+        done = self._trials.present  # an announcement of 15 s ago may still hold some of them
+        held = frozenset(id_ for run in runs for id_ in run.held) - done
         states = self._states_of(sheet, held)
         how_far = self._looks.of(held)
-        slots = tuple(slot for run in runs for slot in _slots(run, sheet, now, how_far))
+        slots = tuple(slot for run in runs for slot in _slots(run, held, sheet, now, how_far))
         used = sheet.seconds + states.seconds_lost + sum(slot.seconds or 0.0 for slot in slots)
         return Picture(
             sweep=name,
@@ -164,7 +165,7 @@ class Follower:
             failures=states.failures,
             slot_hours=used / 3600,
             elapsed=max((_since(run.started_at, now) or 0.0 for run in runs), default=None),
-            eta=_eta(runs, now),
+            eta=_eta(runs, now) if _open(states.counts) else Eta(),
             curves=sheet.curves.curves(),
             counts=states.counts,
             unread=len(self._trials.unread(sheet.trials)),
@@ -172,10 +173,18 @@ class Follower:
         )
 
 
+def _open(counts: Mapping[str, int]) -> int:
+    return counts["trials_pending"] + counts["cells_deferred"]
+
+
 def _slots(
-    run: Announcement, sheet: Sheet, now: dt.datetime, how_far: Mapping[str, Underway]
+    run: Announcement,
+    held: Set[str],
+    sheet: Sheet,
+    now: dt.datetime,
+    how_far: Mapping[str, Underway],
 ) -> list[Slot]:
-    """The trials that a run holds, then its idle slots."""
+    """The trials that a run holds, of those `held`, then its idle slots."""
     known = len(run.held_since) == len(run.held)  # an older version does not say
     moments = run.held_since if known else ("",) * len(run.held)
     busy = [
@@ -186,6 +195,7 @@ def _slots(
             underway=how_far.get(id_),
         )
         for id_, moment in zip(run.held, moments, strict=True)
+        if id_ in held
     ]
     idle = max(0, run.slots - len(busy))
     return [*busy, *[Slot(place=run.host, work="", seconds=None)] * idle]
@@ -264,17 +274,17 @@ class Sheet:
             self.seconds += scored[trial].seconds
 
     def describe(self, id_: str) -> str:
-        """`bert-base-cased layers 1-8 of 12 rte seed 42`; what no cell names goes by its id."""
+        """`bert-base-cased, layers 1-8 of 12, rte, seed 42`; what no cell names goes by its id."""
         number = self._rows.get(id_)
         if number is None:
             return id_
         [row] = self.cells.slice(number, 1).to_pylist()
         model, task = short_model(row["model"]), printable(row["task"])
         if id_ != row["trial_id"]:
-            return f"{model} profile for {printable(line_name(row))} {task}"
+            return f"{model}, profile for {printable(line_name(row))}, {task}"
         layers = layers_of(row["kept_layers"], row["depth"])
         manner = line_name(row).split(", ")[1:]
-        return " ".join([model, layers, *map(printable, manner), task, f"seed {row['seed']}"])
+        return ", ".join([model, layers, *map(printable, manner), task, f"seed {row['seed']}"])
 
 
 _COLUMNS = ("trial_id", "error_type", "final", "started_at", "ended_at")

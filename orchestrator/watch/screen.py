@@ -14,6 +14,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
+from rich.cells import cell_len
 from rich.console import Console, ConsoleOptions, RenderResult
 from rich.text import Text
 
@@ -61,7 +62,7 @@ def screen_lines(
     scores = curve_lines(scored, width=width, most=height, ascii_only=ascii_only)
     parts = {
         "head": _whole(_head(picture, width, ascii_only)),
-        "slots": _slots(picture.slots, width),
+        "slots": _slots(picture.slots, width, (_ASCII if ascii_only else _UNICODE).cut),
         "scores": _whole(scores),
         "notes": _Part(_notes(picture), []),
         "recent": _Part([*recent], [*recent][-_FEWEST_RECENT:]),
@@ -140,9 +141,12 @@ def _state(picture: Picture) -> list[Text]:
 
 def _times(picture: Picture) -> list[Text]:
     used = Text(f"{picture.slot_hours:.2f} slot-hours used")
+    is_open = picture.left or picture.counts.get("cells_deferred", 0)
     if picture.elapsed is None:
-        return [Text("no run is at work", style="dim"), used]
-    return [Text(f"{clock(picture.elapsed)} elapsed"), Text(f"ETA {picture.eta.text()}"), used]
+        told = "no run is at work" if is_open else "ended" if picture.failed else "complete"
+        return [Text(told, style="dim"), used]
+    eta = f"ETA {picture.eta.text()}" if is_open else "nothing left, reading the results"
+    return [Text(f"{clock(picture.elapsed)} elapsed"), Text(eta), used]
 
 
 def _packed(parts: Iterable[Text], width: int) -> list[Text]:
@@ -171,7 +175,7 @@ def _waiting(waiting: Sequence[Waiting], width: int) -> str:
     return f"waiting: {printable(short)}" if short else ""
 
 
-def _slots(slots: Sequence[Slot], width: int) -> _Part:
+def _slots(slots: Sequence[Slot], width: int, cut: str) -> _Part:
     if not slots:
         return _Part([], [])
     room = min(max(len(slot.place) for slot in slots), max(1, width // 4))
@@ -180,19 +184,22 @@ def _slots(slots: Sequence[Slot], width: int) -> _Part:
     told = f"slots: {len(busy)} of {len(slots)} busy"
     if longest is not None:
         told += f", the longest {clock(longest.seconds)} {longest.work}"
-    return _Part([_slot(slot, room, width) for slot in slots], [Text(printable(told))])
+    return _Part([_slot(slot, room, width, cut) for slot in slots], [Text(printable(told))])
 
 
-def _slot(slot: Slot, room: int, width: int) -> Text:
-    """The time stays where the work has too long a name."""
+def _slot(slot: Slot, room: int, width: int, cut: str) -> Text:
+    """Where there is no room, the loss goes, and then the model, which is first in the name."""
     place = f"{printable(slot.place)[:room]:<{room}}  "
     if not slot.work:
         return Text.assemble(place, ("idle", "dim"))
-    time = "" if slot.seconds is None else f"  {clock(slot.seconds)}"
+    work, since = printable(slot.work), "" if slot.seconds is None else f"  {clock(slot.seconds)}"
+    time, left = since, width - len(place) - cell_len(work)
     if slot.underway is not None:
-        time += f"  {told_of_steps(slot.underway)}"
-    work = Text(printable(slot.work))
-    work.truncate(max(1, width - len(place) - len(time)), overflow="ellipsis")
+        time = f"{since}  {told_of_steps(slot.underway)}"
+        if cell_len(time) > left:
+            time = f"{since}  {told_of_steps(slot.underway._replace(loss=None))}"
+    if (over := cell_len(time) - left) > 0:
+        work = cut + work[over + 1 :]
     return Text.assemble(place, work, time)
 
 

@@ -171,7 +171,7 @@ def test_a_run_shows_its_slots_and_when_it_ends(fake: FakeSweep) -> None:
         picture = look(Follower(fake.store))
     assert [slot.work for slot in picture.slots] == [
         "p1-unknown",
-        "bert layers 1-6 of 12 SST-2 seed 43",
+        "bert, layers 1-6 of 12, SST-2, seed 43",
         "",
     ]
     assert all(slot.seconds is not None and slot.seconds < 60 for slot in picture.running)
@@ -180,6 +180,16 @@ def test_a_run_shows_its_slots_and_when_it_ends(fake: FakeSweep) -> None:
     assert picture.eta.seconds == pytest.approx(3600, abs=60)
     assert picture.eta.low == pytest.approx(1800, abs=60)
     assert picture.eta.high == pytest.approx(7200, abs=60)
+
+
+def test_a_trial_that_ended_is_not_at_work(fake: FakeSweep) -> None:
+    """Its run announces the end up to 15 seconds later."""
+    presence = Presence(fake.store, "demo", lambda: Progress(3, 0, 1, 1, 60.0, 30.0, 90.0))
+    with presence.announced():
+        presence.claim(fake.cells[0]["trial_id"])
+        picture = look(Follower(fake.store))
+    assert [slot.work for slot in picture.slots] == [""]
+    assert picture.done == 3
 
 
 @pytest.mark.parametrize(

@@ -145,7 +145,7 @@ def test_status_tells_how_far_a_long_trial_is(
     monkeypatch.setattr(Store, "put_text", looked)
     Sweep.from_yaml(tmp_path / "sweep.yaml").run(inline=True)
     [(text, [plain])] = seen
-    assert re.search(r"mood seed 1: step \d+ of \d+, loss \d\.\d+, 0:\d\d left", text)
+    assert re.search(r"mood, seed 1: step \d+ of \d+, loss \d\.\d+, 0:\d\d left", text)
     [run] = plain["running"]
     [how_far] = run["underway"].values()
     assert 0 < how_far["step"] <= how_far["steps"]

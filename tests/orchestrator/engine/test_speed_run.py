@@ -25,7 +25,7 @@ def test_a_run_trains_and_then_measures_each_network_once(tmp_path: Path) -> Non
         measure={"speed": "cpu", "speed_length": 8},
     )
     done = run("run", "sweep.yaml", cwd=tmp_path)
-    events = re.findall(r"(start|done) +\./model layer 1 of 4 (\w+)", done.stderr)
+    events = re.findall(r"(start|done) +\./model, layer 1 of 4, (\w+)", done.stderr)
     assert sorted(events[:4]) == [("done", "mood")] * 2 + [("start", "mood")] * 2
     assert events[4:] == [("start", "speed"), ("done", "speed")]
     store = Store(tmp_path / "lp-sweep-store")

@@ -63,8 +63,8 @@ def test_plain_lines(queue: WorkQueue, capsys: pytest.CaptureFixture[str]) -> No
     assert captured.out == ""
     lines = captured.err.splitlines()
     assert lines[0].endswith("5 to do on 1 slots")
-    assert lines[1].endswith("slot 0  start   ./model contribution profile mood")
-    assert "failed  ./model contribution profile mood: no such file  [4 left" in lines[2]
+    assert lines[1].endswith("slot 0  start   ./model, contribution profile, mood")
+    assert "failed  ./model, contribution profile, mood: no such file  [4 left" in lines[2]
 
 
 class Hands:

@@ -130,6 +130,8 @@ def test_no_name_reaches_the_screen_raw(size: tuple[int, int]) -> None:
 def test_a_store_without_a_run_says_so() -> None:
     page = "\n".join(shown(replace(PICTURE, elapsed=None, slots=(), unread=7), 80, 24))
     assert "no run is at work" in page
+    over = replace(PICTURE, elapsed=None, left=0, failed=0, counts={})
+    assert "complete" in "\n".join(shown(over, 80, 24))
     assert "ETA" not in page
     assert "7 records are still to be read" in page
 
@@ -170,3 +172,22 @@ def test_how_far_a_long_trial_is() -> None:
     assert "step 310 of 1,200, loss 0.431, 9:05 left" in line
     told = picture_json(picture)["slots"][0]
     assert told["underway"] == how_far._asdict()
+
+
+def test_without_room_the_loss_goes_before_the_name_and_the_model_before_the_layers() -> None:
+    slot = Slot(
+        place="vm",
+        work="a/long-model-of-many-letters, layers 1-4 of 6, reviews, seed 42",
+        seconds=36.0,
+        underway=Underway(step=35, steps=120, loss=0.689, seconds_left=25.0),
+    )
+    picture = replace(PICTURE, slots=(slot,))
+    narrow, wide = ("\n".join(shown(picture, width, 24)) for width in (80, 140))
+    assert "layers 1-4 of 6, reviews, seed 42  0:36  step 35 of 120, 0:25 left" in narrow
+    assert "loss" not in narrow
+    assert "vm  a/long-model" in wide
+    assert "loss 0.689" in wide
+
+
+def test_the_end_of_a_search_is_the_latest_one() -> None:
+    assert Eta(61.0, high=61.0).text() == "at most 1:01"
