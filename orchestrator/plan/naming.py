@@ -20,8 +20,8 @@ ASSUMED = (
 
 
 def describe(work: Work) -> str:
-    """`bert-base-cased, layers 1-8 of 12, rte, seed 42`, or a profile's model and task, or whose speed
-    it is."""
+    """`bert-base-cased, layers 1-8 of 12, rte, seed 42`, or a profile's model and task, or whose
+    speed it is."""
     model, task = short_model(work.model.name), printable(work.task.name)
     if work.spec.kind == "profile":
         return f"{model}, {work.spec.measure.replace('_', '-')} profile, {task}"

@@ -195,9 +195,10 @@ def _refuse_identifiers(
     single = sum(count == 1 for count in counts.values())
     if len(counts) > MOST_CLASSES and single > len(counts) / 2:
         raise SpecError(
-            f"{data}: column {label!r} has {len(counts):,} values in {sum(counts.values()):,} rows, "
-            f"{single:,} of them in a single row. No class can be learned from one row: name the "
-            f"column of labels with --label. Columns: {listed(map(shown, names))}."
+            f"{data}: column {label!r} has {len(counts):,} values in "
+            f"{sum(counts.values()):,} rows, {single:,} of them in a single row. No class "
+            f"can be learned from one row: name the column of labels with --label. Columns: "
+            f"{listed(map(shown, names))}."
         )
 
 

@@ -551,7 +551,8 @@ def test_work_is_named_with_what_is_not_usual(tmp_path: Path) -> None:
         f"{name}, all 12 layers, with 11-12 frozen, rte, seed 42",
         f"{name}, all 12 layers, without feed-forward 12, rte, seed 42",
         f"{name}, layers 1-10 of 12, iterative, rte, seed 42",
-        f"{name}, layers 1-10 of 12, finetune_then_drop frozen, without feed-forward 10, rte, seed 42",
+        f"{name}, layers 1-10 of 12, finetune_then_drop frozen, "
+        "without feed-forward 10, rte, seed 42",
         f"{name}, probes profile, rte",
     }
     assert len(told) == len(plan.trials) + len(plan.profiles)  # no two have one name
