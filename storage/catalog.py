@@ -1,8 +1,9 @@
 """SQL over a store: an in-memory DuckDB that holds the records and can do nothing but read.
 
 The raw tables are `store.trials`, `store.profiles`, `store.attempts`, `store.sweeps`,
-`store.earlier`, `store.predictions` and `store.deltas`; the views over them are handed in as text,
-so that this module knows nothing of what they say. `reading` is what confines the queries.
+`store.earlier`, `store.predictions`, `store.teacher_logits` and `store.deltas`; the views over them
+are handed in as text, so that this module knows nothing of what they say. `reading` is what
+confines the queries.
 """
 
 from __future__ import annotations
@@ -20,12 +21,14 @@ import pyarrow.compute as pc
 from lp_sweep.storage import reading
 from lp_sweep.storage.errors import QueryError
 from lp_sweep.storage.printable import unknown_sweep
-from lp_sweep.storage.schema import TABLES
+from lp_sweep.storage.schema import LARGE, TABLES
 from lp_sweep.storage.setups import EARLIER, Setup, cells_of_setup, earlier_cells, earlier_setups
 from lp_sweep.storage.store import Store, Unreadable
 
-# by name, or by one that the statement puts together
-_PREDICTIONS = re.compile(r"predictions|\bquery(_table)?\b", re.IGNORECASE)
+# the name of a large table in a statement, or one that the statement puts together
+_NAMED = {
+    table: re.compile(rf"{table}|\bquery(_table)?\b", re.IGNORECASE) for table in sorted(LARGE)
+}
 
 
 class Foreseen(NamedTuple):
@@ -42,14 +45,14 @@ class Foreseen(NamedTuple):
 class Catalog:
     """An open, read-only view of a store as it was when this was made.
 
-    `unreadable` names the files that were set aside. Predictions are many, so they are loaded at
-    the first query that names them; until then `store.predictions` is empty.
+    `unreadable` names the files that were set aside. Predictions and teachers' logits are many, so
+    they are loaded at the first query that names them; until then their tables are empty.
     """
 
     def __init__(self, connection: duckdb.DuckDBPyConnection, records: _Records) -> None:
         self._connection = connection
         self._records = records
-        self._predictions_loaded = False
+        self._to_load = dict(_NAMED)
 
     @property
     def location(self) -> str:
@@ -76,10 +79,10 @@ class Catalog:
         """
         with reading.ctrl_c():
             reading.check(self._connection, sql)
-        if not self._predictions_loaded and _PREDICTIONS.search(sql):
+        for table in [name for name, named in self._to_load.items() if named.search(sql)]:
             with reading.ctrl_c():
-                _load(self._connection, "predictions", self._records.read("predictions"))
-            self._predictions_loaded = True
+                _load(self._connection, table, self._records.read(table))
+            del self._to_load[table]
         return reading.run(self._connection, sql, parameters or {})
 
     def bounded_memory(self) -> AbstractContextManager[None]:
@@ -135,8 +138,9 @@ def _fill(
 ) -> None:
     """Not `copied`, a table is scanned where Arrow has it: for a few queries that is less work."""
     connection.execute("CREATE SCHEMA store")
-    _load(connection, "predictions", TABLES["predictions"].empty_table(), create=True)
-    others = [table for table in TABLES if table != "predictions"]
+    for table in sorted(LARGE):
+        _load(connection, table, TABLES[table].empty_table(), create=True)
+    others = [table for table in TABLES if table not in LARGE]
     with ThreadPoolExecutor() as pool:  # while one is loaded the next is read
         for table, rows in zip(others, pool.map(records.read, others), strict=True):
             if copied:
@@ -213,6 +217,8 @@ class _Records:
             return self._read(table, None)
         if table == EARLIER:
             return self._read(table, [self._sweep])
+        if table == "teacher_logits":  # no cell names them
+            return self._read(table, None)
         wanted = _named(self._cells)
         if table == "attempts":
             return self._attempts(self._read(table, None), wanted)

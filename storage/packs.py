@@ -26,7 +26,7 @@ from lp_sweep.storage.parquet import SUFFIX, NotARecordError
 from lp_sweep.storage.store import Store
 from lp_sweep.storage.tablefiles import THREADS, Contents, Gathered
 
-PACKED = ("trials", "profiles", "predictions", "attempts")
+PACKED = ("trials", "profiles", "predictions", "teacher_logits", "attempts")
 PACK_BYTES = 64 * 2**20  # of rows in memory; on disk a fifth of it or less
 _LARGE_FILE = 8 * 2**20  # bytes on disk: alone it is no burden to a listing
 _SLICE = 256  # files read at a time

@@ -10,18 +10,25 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
-from lp_sweep.storage.specs import ProfileSpec, Recipe, SpeedSpec, TaskDefinition, TrialSpec
+from lp_sweep.storage.specs import (
+    Distillation,
+    ProfileSpec,
+    Recipe,
+    SpeedSpec,
+    TaskDefinition,
+    TrialSpec,
+)
 
 
 def trial_spec_from_plain(plain: Mapping[str, Any]) -> TrialSpec:
     """Raises KeyError, TypeError or ValueError for other data."""
-    return TrialSpec(
-        **{
-            **plain,
-            "task": TaskDefinition(**plain["task"]),
-            "recipe": Recipe(**plain.get("recipe", {})),
-        }
-    )
+    made = {
+        "task": TaskDefinition(**plain["task"]),
+        "recipe": Recipe(**plain.get("recipe", {})),
+    }
+    if plain.get("distill") is not None:
+        made["distill"] = Distillation(**plain["distill"])
+    return TrialSpec(**{**plain, **made})
 
 
 def trial_spec_from_canonical(text: str) -> TrialSpec:

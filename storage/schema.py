@@ -91,6 +91,9 @@ TRIALS = pa.schema(
         ("epochs_per_layer", pa.int32()),  # of iterative
         ("removed_feed_forwards", _layers),
         ("second_norm", _text),  # keep, drop
+        ("distill", _text),  # how it learned from a teacher, such as `logits T=4`; null: it did not
+        ("teacher", _text),  # the trial whose network taught it
+        ("seconds_teacher", _float),  # of training that went to the teacher: logits, hidden states
         ("started_from", _text),  # the trial whose network this one went on from
         ("precision_used", _text),  # fp32 or bf16
         ("compute_used", _text),  # unpadded, grouped or padded: see trials/forward.py
@@ -172,6 +175,14 @@ PREDICTIONS = pa.schema(
     ]
 )
 
+TEACHER_LOGITS = pa.schema(
+    [
+        ("profile_id", _text),  # the measurement `teacher` of the teacher's trial
+        ("example", pa.int32()),  # row number among the train rows of the recipe
+        ("scores", pa.list_(pa.float32())),  # logits
+    ]
+)
+
 ATTEMPTS = pa.schema(
     [
         ("attempt_id", _text),
@@ -220,7 +231,10 @@ TABLES: dict[str, pa.Schema] = {
     "trials": TRIALS,
     "profiles": PROFILES,
     "predictions": PREDICTIONS,
+    "teacher_logits": TEACHER_LOGITS,
     "attempts": ATTEMPTS,
     "sweeps": CELLS,
     "earlier": CELLS,  # cells that a sweep listed before its recipe, data or model changed
 }
+
+LARGE = frozenset(("predictions", "teacher_logits"))  # a row for each example of a trial

@@ -64,6 +64,21 @@ class TaskDefinition:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Distillation:
+    """How a pruned network (the student) learns from a trained one (the teacher).
+
+    The loss is `(1 - alpha) * loss of the labels + alpha * loss of the teacher's logits`, and
+    `hidden_weight` times the loss of the hidden states: see trials/distill.py. The teacher has the
+    trial's own task, seed and recipe, so these name it.
+    """
+
+    teacher: str = ""  # the fingerprint of another model; empty: the trial's own, with all layers
+    temperature: float = 2.0  # of classes
+    alpha: float = 0.5  # 1: no labels
+    hidden_weight: float = 0.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class TrialSpec:
     """One network trained once.
 
@@ -85,6 +100,7 @@ class TrialSpec:
     epochs_per_layer: int = 2  # of iterative
     removed_feed_forwards: tuple[int, ...] = ()
     second_norm: SecondNorm = "keep"  # the LayerNorm after a removed feed-forward
+    distill: Distillation | None = None
 
     def __post_init__(self) -> None:
         kept = _ascending(self.kept_layers)
@@ -96,13 +112,22 @@ class TrialSpec:
             object.__setattr__(self, "second_norm", "keep")
         if self.procedure != "finetune_then_drop":
             object.__setattr__(self, "freeze_dropped", False)
-        if self.procedure == "direct" or self.freeze_dropped:
-            # else a layer may learn before it is dropped
+        if (self.procedure == "direct" or self.freeze_dropped) and self.distill is None:
+            # else a layer may learn before it is dropped, or in the teacher
             frozen = tuple(i for i in self.recipe.freeze_layers if i in kept)
             if frozen != self.recipe.freeze_layers:
                 object.__setattr__(self, "recipe", replace(self.recipe, freeze_layers=frozen))
         if self.procedure != "iterative":
             object.__setattr__(self, "epochs_per_layer", 2)
+        if self.distill is not None:
+            object.__setattr__(self, "distill", self._used(self.distill))
+
+    def _used(self, distill: Distillation) -> Distillation:
+        """A number has no temperature; and a student's last layer imitates no hidden state."""
+        if self.task.kind != "classification":
+            distill = replace(distill, temperature=2.0)
+        alone = len(self.kept_layers) == 1 and self.procedure != "iterative"
+        return replace(distill, hidden_weight=0.0) if alone else distill
 
     def with_seed(self, seed: int) -> TrialSpec:
         """As `replace`, in a fifth of the time: nothing else depends on the seed."""

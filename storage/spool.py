@@ -45,7 +45,7 @@ from lp_sweep.storage.tablefiles import record_name
 
 _OTHERS_SECONDS = 60.0  # younger than this, a spooled file may be on its way by its own worker
 # in the order that they are sent: a trial's record is last, its presence means done
-_ORDER = ("predictions", "profiles", "trials", "attempts")
+_ORDER = ("predictions", "teacher_logits", "profiles", "trials", "attempts")
 
 
 class Record(NamedTuple):

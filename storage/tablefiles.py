@@ -18,6 +18,7 @@ import pyarrow.compute as pc
 from lp_sweep.storage import parquet
 from lp_sweep.storage.files import NOT_A_FILE, Deadline, FileInfo, Files, UnreachableError
 from lp_sweep.storage.parquet import PACKS, SUFFIX, NotARecordError, PackRows
+from lp_sweep.storage.schema import LARGE
 
 THREADS = 16
 _LISTINGS = 30  # a compactor deletes in one go: a few are plenty
@@ -90,7 +91,7 @@ class Gathered:
     def listing(self, *, sort: bool) -> Listing:
         """In the order of the files, those added first before the others; or `sort`, by name."""
         rows = pa.concat_tables([self._empty, *self._once()])
-        if sort and self._table != "predictions":  # these are too many to be sorted
+        if sort and self._table not in LARGE:  # these are too many to be sorted
             rows = rows.take(pc.sort_indices(rows, sort_keys=[(self._column, "ascending")]))
         return Listing(rows, list(self._unreadable))
 

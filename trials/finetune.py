@@ -118,7 +118,10 @@ def finetune(
     with contextlib.ExitStack() as inside:
         if setting.recipe.compute != "reference":
             inside.enter_context(quick_dropout(model))
+        teacher = setting.teaching and setting.teaching.network
         if may_be_cut(model, setting.recipe):
+            if teacher is not None:  # it reads the same tokens
+                inside.enter_context(task_words(teacher, data, setting.padding))
             data, padding = inside.enter_context(task_words(model, data, setting.padding))
             setting = replace(setting, padding=padding)
         run = _Run(model, data, setting, saver, tell)

@@ -29,6 +29,7 @@ from lp_sweep.trials.batches import (
     to_device,
 )
 from lp_sweep.trials.device import onto
+from lp_sweep.trials.measures.states import noted_sentences
 from lp_sweep.trials.unpadded.families import forward_pass_of
 from lp_sweep.trials.unpadded.families import logits as unpadded_logits
 from lp_sweep.trials.unpadded.tokens import real_tokens
@@ -47,17 +48,26 @@ def forward(
     padding: Padding,
     device: torch.device,
     compute: Compute,
+    states: list[torch.Tensor] | None = None,
 ) -> torch.Tensor:
-    """Logits (B, C) of B rows, on `device`, where the network is."""
+    """Logits (B, C) of B rows, on `device`, where the network is. `states` takes the sentence
+    tokens after each layer, (B, H)."""
     used = compute_used(model, compute, device)
     if used in BY_PLACE:
-        return unpadded_logits(model, real_tokens(split, rows, device))
+        return unpadded_logits(model, real_tokens(split, rows, device), states)
 
-    def padded(some: np.ndarray) -> torch.Tensor:
-        found: torch.Tensor = model(**to_device(split, some, padding, device)).logits
-        return found
+    def padded(some: np.ndarray) -> list[torch.Tensor]:
+        batch = to_device(split, some, padding, device)
+        if states is None:
+            return [model(**batch).logits]
+        with noted_sentences(model, batch["attention_mask"]) as noted:
+            found = model(**batch).logits
+        return [found, *(noted[layer] for layer in sorted(noted))]
 
-    return _grouped(padded, split, rows) if used == GROUPED else padded(rows)
+    logits, *noted = _grouped(padded, split, rows) if used == GROUPED else padded(rows)
+    if states is not None:
+        states.extend(noted)
+    return logits
 
 
 def compute_used(model: Any, compute: Compute, device: torch.device) -> str:
@@ -73,12 +83,13 @@ def compute_used(model: Any, compute: Compute, device: torch.device) -> str:
 
 
 def _grouped(
-    padded: Callable[[np.ndarray], torch.Tensor], split: EncodedSplit, rows: np.ndarray
-) -> torch.Tensor:
+    padded: Callable[[np.ndarray], list[torch.Tensor]], split: EncodedSplit, rows: np.ndarray
+) -> list[torch.Tensor]:
     order = longest_first(split.lengths_of(rows))
     ends = group_ends(split.lengths_of(rows[order]), _GROUP)
-    found = torch.cat([padded(group) for group in np.split(rows[order], ends[:-1])])
-    return found[onto(np.argsort(order, kind="stable"), found.device)]
+    groups = [padded(group) for group in np.split(rows[order], ends[:-1])]
+    back = onto(np.argsort(order, kind="stable"), groups[0][0].device)
+    return [torch.cat(parts)[back] for parts in zip(*groups, strict=True)]
 
 
 def may_be_cut(model: PreTrainedModel, recipe: Recipe) -> bool:

@@ -18,10 +18,11 @@ from typing import Any
 import numpy as np
 import torch
 from torch import nn
+from transformers import PreTrainedModel
 
 from lp_sweep.trials.batches import EncodedSplit
-from lp_sweep.trials.device import autocast, into
-from lp_sweep.trials.steps import Setting, mean_loss
+from lp_sweep.trials.device import into
+from lp_sweep.trials.steps import Setting, batch_loss
 from lp_sweep.trials.unpadded.families import logits
 from lp_sweep.trials.unpadded.tokens import even_length, even_tokens
 
@@ -34,7 +35,7 @@ class GraphPass:
 
     keeps_gradients = True
 
-    def __init__(self, model: nn.Module, setting: Setting) -> None:
+    def __init__(self, model: PreTrainedModel, setting: Setting) -> None:
         self.model, self.setting = model, setting
         self._held: dict[int, _Held] = {}  # by length
         self._pool = torch.cuda.graph_pool_handle() if setting.device.type == "cuda" else None
@@ -57,7 +58,7 @@ class _Held:
     """A pass over `rows` rows of `length` tokens each, that reads all it needs from its buffers."""
 
     def __init__(
-        self, model: nn.Module, setting: Setting, like: EncodedSplit, rows: int, length: int
+        self, model: PreTrainedModel, setting: Setting, like: EncodedSplit, rows: int, length: int
     ) -> None:
         def buffer(*shape: int, dtype: torch.dtype = torch.int64) -> torch.Tensor:
             return torch.zeros(shape, dtype=dtype, device=setting.device)
@@ -67,6 +68,8 @@ class _Held:
         self.types = None if like.token_types is None else buffer(rows, length)
         self.lengths = buffer(rows)
         self.target = buffer(rows, dtype=torch.from_numpy(like.labels[:0]).dtype)
+        classes = setting.teaching and setting.teaching.logits.shape[1]
+        self.taught = buffer(rows, classes, dtype=torch.float32) if classes else None
         self.share = buffer(dtype=torch.float32)
         self.graph: torch.cuda.CUDAGraph | None = None
         self.loss = self.share  # where the graph leaves it
@@ -82,6 +85,8 @@ class _Held:
             into(self.types, self._even(batch["token_type_ids"], padding.type_id))
         into(self.lengths, split.lengths_of(rows))
         into(self.target, split.labels[rows])
+        if self.taught is not None and self.setting.teaching is not None:
+            into(self.taught, self.setting.teaching.logits[rows])
         self.share.fill_(share)
 
     def _even(self, values: np.ndarray, filler: int) -> np.ndarray:
@@ -112,10 +117,12 @@ class _Held:
         self.graph = graph
 
     def _run(self) -> torch.Tensor:
-        setting = self.setting
-        with autocast(setting.precision, setting.device):
-            found = logits(self.model, even_tokens(self.ids, self.types, self.lengths))
-        part = mean_loss(found, self.target, setting.definition) * self.share
+        tokens = even_tokens(self.ids, self.types, self.lengths)
+
+        def ahead(model: nn.Module, states: list[torch.Tensor] | None) -> torch.Tensor:
+            return logits(model, tokens, states)
+
+        part = batch_loss(self.model, self.setting, self.target, self.taught, ahead) * self.share
         part.backward()  # type: ignore[no-untyped-call]
         return part.detach()
 

@@ -66,11 +66,13 @@ def load_inputs(
     )
 
 
-def load_other(job: Job, inputs: Inputs, folder: Path | None) -> PreTrainedModel:
+def load_other(
+    job: Job, inputs: Inputs, folder: Path | None, kept_layers: Sequence[int] | None = None
+) -> PreTrainedModel:
     """A second network for the same task: the one in `folder`, else the pre-trained one."""
     config = inputs.model.config
     head = Head(config.num_labels, config.problem_type)
-    return _network(job, head, None, 0, folder).eval()
+    return _network(job, head, kept_layers, 0, folder).eval()
 
 
 def _source(job: Job) -> Source:

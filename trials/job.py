@@ -64,6 +64,14 @@ class Measure(NamedTuple):
     spec: ProfileSpec
 
 
+class Lesson(NamedTuple):
+    """What a student learns from: the trial of its teacher, and the measurement that holds the
+    teacher's logits of the train rows."""
+
+    teacher: str
+    logits: str
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Place:
     """Where a job is done and what becomes of it. None of this is part of an identifier."""
@@ -90,6 +98,7 @@ class Job:
     model: ModelPlace
     task: TaskPlace
     start: str | None = None
+    lesson: Lesson | None = None
     measures: tuple[Measure, ...] = ()
     network: bool = False
     halvings: int = 0
@@ -123,6 +132,7 @@ class Job:
             "model": self.model._asdict(),
             "task": {"name": self.task.name, "source": asdict(self.task.source)},
             "start": self.start,
+            "lesson": self.lesson and self.lesson._asdict(),
             "measures": [{"id": item.id, "spec": asdict(item.spec)} for item in self.measures],
             "network": self.network,
             "halvings": self.halvings,
@@ -135,7 +145,7 @@ class Job:
         """Raises KeyError, TypeError or ValueError for what is no job."""
         rest = dict(plain)
         kind, model, task = rest.pop("kind"), rest.pop("model"), rest.pop("task")
-        measures = rest.pop("measures", ())
+        measures, lesson = rest.pop("measures", ()), rest.pop("lesson", None)
         place = {item.name: rest.pop(item.name) for item in fields(Place) if item.name in rest}
         if "cache_dir" in place:
             place["cache_dir"] = Path(place["cache_dir"])
@@ -145,6 +155,7 @@ class Job:
                 "spec": _SPECS[kind](rest["spec"]),
                 "model": ModelPlace(**model),
                 "task": TaskPlace(task["name"], source_from_plain(task["source"])),
+                "lesson": lesson and Lesson(**lesson),
                 "measures": tuple(
                     Measure(item["id"], profile_spec_from_plain(item["spec"])) for item in measures
                 ),

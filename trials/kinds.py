@@ -45,6 +45,11 @@ class Kind(Protocol):
     def mean_loss(self, logits: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
         """The loss of (B, C) float32 logits and (B,) labels: a scalar."""
 
+    def imitation_loss(
+        self, logits: torch.Tensor, teacher: torch.Tensor, temperature: float
+    ) -> torch.Tensor:
+        """How far (B, C) float32 logits are from the teacher's: a scalar. See trials/distill.py."""
+
     def answers(self, logits: Array) -> Array:
         """(n,) answers for (n, C) finite logits."""
 
@@ -84,6 +89,15 @@ class Classification:
         from torch.nn.functional import cross_entropy
 
         return cross_entropy(logits, target.long())
+
+    def imitation_loss(
+        self, logits: torch.Tensor, teacher: torch.Tensor, temperature: float
+    ) -> torch.Tensor:
+        from torch.nn.functional import kl_div, log_softmax
+
+        own, other = (log_softmax(of / temperature, dim=-1) for of in (logits, teacher))
+        divergence = kl_div(own, other, reduction="batchmean", log_target=True)
+        return divergence * temperature**2
 
     def answers(self, logits: Array) -> Array:
         return np.asarray(logits.argmax(axis=1), np.int64)
@@ -141,6 +155,13 @@ class Regression:
         from torch.nn.functional import mse_loss
 
         return mse_loss(logits.squeeze(-1), target.float())
+
+    def imitation_loss(
+        self, logits: torch.Tensor, teacher: torch.Tensor, temperature: float
+    ) -> torch.Tensor:
+        from torch.nn.functional import mse_loss
+
+        return mse_loss(logits, teacher)
 
     def answers(self, logits: Array) -> Array:
         return np.asarray(logits, np.float64).reshape(len(logits))

@@ -8,6 +8,9 @@
 
 Poor Man's BERT, section 5 ("Layer-Dropping using Fine-tuned Models", "Iterative Dropping"). Where
 nothing is dropped all three are `direct`: there is one full network to compare with.
+
+Each of them can also learn from a teacher (`trials/distill.py`): `direct distill logits`. The
+teacher is mostly the full network of the same model, task, seed and recipe, a trial of its own.
 """
 
 from __future__ import annotations
@@ -17,13 +20,63 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
-from lp_sweep.storage.specs import TrialSpec
+from lp_sweep.storage.specs import Distillation, TrialSpec
 
 DIRECT, FINETUNE_THEN_DROP, ITERATIVE = "direct", "finetune_then_drop", "iterative"
 PROCEDURES = (DIRECT, FINETUNE_THEN_DROP, ITERATIVE)
 
 _EPOCHS_PER_LAYER = 2  # the paper's
 _LABEL = re.compile(r"^(?P<name>[a-z_]+)(?: (?P<frozen>frozen)| (?P<epochs>[1-9]\d{0,3}))?$")
+DISTILL = " distill "
+HIDDEN_WEIGHT = 1.0  # of the loss of hidden states, where the sweep gives none
+_NUMBER = r"\d+(?:\.\d+)?(?:e-?\d+)?"
+_DISTILL = re.compile(
+    rf"^logits(?P<hidden>\+hidden(?:=(?P<weight>{_NUMBER}))?)?(?: T=(?P<temperature>{_NUMBER}))?"
+    rf"(?: alpha=(?P<alpha>{_NUMBER}))?(?: of (?P<teacher>\S.*))?$"
+)
+
+
+class Distill(NamedTuple):
+    """A distillation as a sweep names it: `teacher` is another model's name; empty: the model's
+    own full network. The rest is as in `Distillation`."""
+
+    teacher: str = ""
+    temperature: float = 2.0
+    alpha: float = 0.5
+    hidden_weight: float = 0.0
+
+    @property
+    def label(self) -> str:
+        """`logits`, `logits+hidden T=4 alpha=0.9 of bert-large-cased`."""
+        usual, weight = Distill(), self.hidden_weight
+        hidden = f"+hidden{'' if weight == HIDDEN_WEIGHT else f'={_text(weight)}'}"
+        words = [f"logits{hidden if weight else ''}"]
+        if self.temperature != usual.temperature:
+            words.append(f"T={_text(self.temperature)}")
+        if self.alpha != usual.alpha:
+            words.append(f"alpha={_text(self.alpha)}")
+        return " ".join([*words, *([f"of {self.teacher}"] if self.teacher else [])])
+
+    @classmethod
+    def parse(cls, label: str) -> Distill:
+        """The inverse of `label`. Raises ValueError."""
+        found = _DISTILL.match(label)
+        if found is None:
+            raise ValueError(f"unknown distillation {label!r}")
+        usual = cls()
+        return cls(
+            found["teacher"] or "",
+            float(found["temperature"] or usual.temperature),
+            float(found["alpha"] or usual.alpha),
+            float(found["weight"] or HIDDEN_WEIGHT) if found["hidden"] else 0.0,
+        )
+
+    def with_teacher(self, fingerprint: str) -> Distillation:
+        return Distillation(**self._asdict() | {"teacher": fingerprint})
+
+
+def _text(number: float) -> str:
+    return repr(float(number)).removesuffix(".0")
 
 
 class Procedure(NamedTuple):
@@ -32,10 +85,15 @@ class Procedure(NamedTuple):
     name: str
     freeze_dropped: bool = False
     epochs_per_layer: int = _EPOCHS_PER_LAYER
+    distill: Distill | None = None
 
     @property
     def label(self) -> str:
-        """`direct`, `finetune_then_drop frozen`, `iterative`, `iterative 3`."""
+        """`direct`, `finetune_then_drop frozen`, `iterative 3`, `direct distill logits`."""
+        return self._own_label + (f"{DISTILL}{self.distill.label}" if self.distill else "")
+
+    @property
+    def _own_label(self) -> str:
         if self.name == FINETUNE_THEN_DROP and self.freeze_dropped:
             return f"{self.name} frozen"
         if self.name == ITERATIVE and self.epochs_per_layer != _EPOCHS_PER_LAYER:
@@ -45,7 +103,8 @@ class Procedure(NamedTuple):
     @classmethod
     def parse(cls, label: str) -> Procedure:
         """The inverse of `label`. Raises ValueError."""
-        found = _LABEL.match(label)
+        own, _, distill = label.partition(DISTILL)
+        found = _LABEL.match(own)
         name = found["name"] if found else None
         if found is None or name not in PROCEDURES:
             raise ValueError(f"unknown procedure {label!r}")
@@ -53,7 +112,8 @@ class Procedure(NamedTuple):
             raise ValueError(f"{name} has no frozen layers: that is for {FINETUNE_THEN_DROP}")
         if found["epochs"] and name != ITERATIVE:
             raise ValueError(f"{name} drops all layers at once: a number is for {ITERATIVE}")
-        return cls(name, bool(found["frozen"]), int(found["epochs"] or _EPOCHS_PER_LAYER))
+        taught = Distill.parse(distill) if distill else None
+        return cls(name, bool(found["frozen"]), int(found["epochs"] or _EPOCHS_PER_LAYER), taught)
 
 
 class Phase(NamedTuple):
@@ -70,6 +130,8 @@ def full_layers(depth: int) -> tuple[int, ...]:
 def settled(spec: TrialSpec, depth: int) -> TrialSpec:
     """The same trial under the one name that it has: nothing dropped, so nothing to drop later."""
     dropped = set(full_layers(depth)) - set(spec.kept_layers)
+    if not dropped and not spec.removed_feed_forwards and is_own_teacher(spec):
+        spec = replace(spec, distill=None)  # it is the teacher
     staged = dropped or (spec.procedure == FINETUNE_THEN_DROP and spec.removed_feed_forwards)
     if not staged:
         return replace(spec, procedure=DIRECT)
@@ -86,7 +148,39 @@ def stage_one(spec: TrialSpec, depth: int) -> TrialSpec | None:
         spec.recipe, freeze_layers=tuple(sorted(frozen | set(spec.recipe.freeze_layers)))
     )
     return replace(
-        spec, kept_layers=full, procedure=DIRECT, removed_feed_forwards=(), recipe=recipe
+        spec,
+        kept_layers=full,
+        procedure=DIRECT,
+        removed_feed_forwards=(),
+        recipe=recipe,
+        distill=None,
+    )
+
+
+def distill_label(spec: TrialSpec) -> str | None:
+    """How the trial learns from its teacher, without that one's name; None where it has none."""
+    if spec.distill is None:
+        return None
+    found = spec.distill
+    return Distill("", found.temperature, found.alpha, found.hidden_weight).label
+
+
+def is_own_teacher(spec: TrialSpec) -> bool:
+    """Whether the teacher, if there is one, is the full network of the trial's own model."""
+    return spec.distill is None or not spec.distill.teacher
+
+
+def teacher_of(spec: TrialSpec, depth: int) -> TrialSpec:
+    """The trial that a student learns from: the full network, of `depth` layers, of its own model
+    or of the one that its `distill` names."""
+    assert spec.distill is not None
+    return replace(
+        spec,
+        model_fingerprint=spec.distill.teacher or spec.model_fingerprint,
+        kept_layers=full_layers(depth),
+        procedure=DIRECT,
+        removed_feed_forwards=(),
+        distill=None,
     )
 
 

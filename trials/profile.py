@@ -15,6 +15,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from transformers import PreTrainedModel
 
@@ -270,7 +271,7 @@ class Afterwards:
         started_at = now()
         try:
             with memory_errors(self.batches.training):
-                self.records.append(self._measured(item, inputs, device))
+                self.records += self._measured(item, inputs, device)
         except torch.AcceleratorError:
             raise
         except Exception as error:
@@ -292,7 +293,7 @@ class Afterwards:
         )
         return final
 
-    def _measured(self, item: Measure, inputs: Inputs, device: torch.device) -> Record:
+    def _measured(self, item: Measure, inputs: Inputs, device: torch.device) -> list[Record]:
         spec = item.spec
         started_at, begun = now(), time.perf_counter()
         with self._other(spec, inputs, device) as other:
@@ -301,9 +302,9 @@ class Afterwards:
             found = MEASURES[spec.measure].run(subject, spec)
         row = profile_row(self.job, spec, subject, found, device, started_at)
         seconds = time.perf_counter() - begun
-        return Record(
-            "profiles", item.id, [row | {"profile_id": item.id, "seconds_total": seconds}]
-        )
+        logits = [] if found.logits is None else [_logits_record(item.id, found.logits)]
+        row |= {"profile_id": item.id, "seconds_total": seconds}
+        return [*logits, Record("profiles", item.id, [row])]
 
     @contextmanager
     def _other(
@@ -315,3 +316,12 @@ class Afterwards:
             return
         with needed_network(self.outbox, spec.against or None) as folder:
             yield load_other(self.job, inputs, folder).to(device)
+
+
+def _logits_record(id_: str, logits: np.ndarray) -> Record:
+    """Sent before the measurement's own row: its presence means done."""
+    rows = [
+        {"profile_id": id_, "example": index, "scores": scores}
+        for index, scores in enumerate(logits.tolist())
+    ]
+    return Record("teacher_logits", id_, rows)

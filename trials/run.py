@@ -17,7 +17,7 @@ from typing import Any, NamedTuple, TextIO, cast
 
 import torch
 
-from lp_sweep.storage.errors import StoreError
+from lp_sweep.storage.errors import MissingInputError, StoreError
 from lp_sweep.storage.identity import IDENTITY_VERSION, canonical_json
 from lp_sweep.storage.printable import metric_name
 from lp_sweep.storage.redact import redact_text
@@ -27,7 +27,7 @@ from lp_sweep.trials.batches import MAX_HALVINGS, BatchSizes, whole_batch
 from lp_sweep.trials.checkpoint import FOLDER, Checkpoints, Subject, file_name
 from lp_sweep.trials.device import forget_frames, free_memory, pick_device, precision_used
 from lp_sweep.trials.finetune import NoSaver, Saver
-from lp_sweep.trials.job import Failure, Job, attempt_row, placed
+from lp_sweep.trials.job import Failure, Job, Lesson, attempt_row, placed
 from lp_sweep.trials.keep import Keeper, kept_network, needed_network
 from lp_sweep.trials.profile import Afterwards, run_profile, run_speed
 from lp_sweep.trials.provenance import now, where
@@ -130,9 +130,30 @@ def _run(job: Job, outbox: Outbox, attempt: Try, done: Mapping[str, Any] | None)
                 measure_trained(job, attempt, folder)
                 return {"record": dict(done)}
         warnings.warn(f"{job.id} is trained again: its network was not kept", stacklevel=2)
-    with needed_network(outbox, job.start) as start:
-        found = run_trial(job, replace(attempt, start=start))
+    lesson, distill = job.lesson, job.trial.distill
+    watched = lesson.teacher if lesson and distill and distill.hidden_weight else None
+    with (
+        needed_network(outbox, job.start) as start,
+        needed_network(outbox, watched) as teacher,
+    ):
+        logits = _logits(outbox, lesson) if lesson else ()
+        found = run_trial(job, replace(attempt, start=start, teacher=teacher, logits=logits))
     return found if done is None else {"record": dict(done)}
+
+
+def _logits(outbox: Outbox, lesson: Lesson) -> list[dict[str, Any]]:
+    """The teacher's. Raises MissingInputError."""
+    found = outbox.find("teacher_logits", lesson.logits)
+    if found is None:
+        why = outbox.refusal or (
+            "Run the sweep again: it makes them. If it does not, the teacher's trial failed: see "
+            f"`lp-sweep logs {lesson.teacher}`."
+        )
+        raise MissingInputError(
+            f"the logits of trial {lesson.teacher}, which this one learns from, are not in the "
+            f"store {outbox.location}. {why}"
+        )
+    return found
 
 
 def _saver(job: Job, outbox: Outbox) -> Saver:

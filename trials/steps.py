@@ -9,6 +9,7 @@ from (seed, step), and runs on through the micro-batches.
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import NamedTuple, Protocol
 
@@ -20,6 +21,7 @@ from transformers import PreTrainedModel
 from lp_sweep.storage.specs import Compute, Recipe, TaskDefinition
 from lp_sweep.trials.batches import EVALUATION_BATCH, BatchSizes, EncodedSplit, Padding, chunks
 from lp_sweep.trials.device import autocast, onto
+from lp_sweep.trials.distill import Teaching, hidden_loss, student_loss
 from lp_sweep.trials.families import embedding_path, find_layers
 from lp_sweep.trials.forward import forward
 from lp_sweep.trials.kinds import kind_of
@@ -69,6 +71,7 @@ class Setting:
     batches: BatchSizes
     course: tuple[Phase, ...]
     positive: int = 1  # the class that f1 scores
+    teaching: Teaching | None = None
 
     @property
     def epochs(self) -> int:
@@ -147,27 +150,52 @@ class EagerPass:
 
     keeps_gradients = False
 
-    def __init__(self, model: nn.Module, setting: Setting) -> None:
+    def __init__(self, model: PreTrainedModel, setting: Setting) -> None:
         self.model, self.setting = model, setting
 
     def __call__(self, split: EncodedSplit, rows: np.ndarray, share: float) -> torch.Tensor:
         setting = self.setting
         target = onto(split.labels[rows], setting.device)
-        with autocast(setting.precision, setting.device):
-            logits = forward(
-                self.model, split, rows, setting.padding, setting.device, setting.recipe.compute
+        teaching = setting.teaching
+        taught = None if teaching is None else onto(teaching.logits[rows], setting.device)
+
+        def ahead(model: nn.Module, states: list[torch.Tensor] | None) -> torch.Tensor:
+            return forward(
+                model, split, rows, setting.padding, setting.device, setting.recipe.compute, states
             )
-        loss = mean_loss(logits, target, setting.definition)
+
+        loss = batch_loss(self.model, setting, target, taught, ahead)
         part = loss * share  # a whole batch's is times 1.0: the same bits
         part.backward()  # type: ignore[no-untyped-call]
         return part.detach()
 
 
-def mean_loss(
-    logits: torch.Tensor, target: torch.Tensor, definition: TaskDefinition
+def batch_loss(
+    model: PreTrainedModel,
+    setting: Setting,
+    target: torch.Tensor,
+    taught: torch.Tensor | None,
+    ahead: Callable[[nn.Module, list[torch.Tensor] | None], torch.Tensor],
 ) -> torch.Tensor:
-    """Takes (B, C) logits; computes in fp32."""
-    return kind_of(definition).mean_loss(logits.float(), target)
+    """The mean loss of a batch, in fp32: a scalar. `target` (B,); `taught` (B, C), the teacher's
+    logits; `ahead` passes the batch through a network: (B, C), and the states where a list takes
+    them."""
+    teaching = setting.teaching
+    network = teaching.network if teaching else None
+    pairs = teaching.pairs(model) if teaching and network is not None else []
+    own: list[torch.Tensor] = []
+    others: list[torch.Tensor] = []
+    with autocast(setting.precision, setting.device):
+        logits = ahead(model, own if pairs else None)
+        if network is not None and pairs:
+            with torch.no_grad():
+                ahead(network, others)
+    if teaching is None or taught is None:
+        return kind_of(setting.definition).mean_loss(logits.float(), target)
+    loss = student_loss(logits, target, setting.definition, teaching.settings, taught)
+    if pairs:
+        loss = loss + hidden_loss(own, others, pairs) * teaching.settings.hidden_weight
+    return loss
 
 
 def train_step(

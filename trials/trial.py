@@ -6,10 +6,12 @@ Plain data in, plain data out; runs in a terminal as well as in a worker, and im
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
+import torch
 
 from lp_sweep.storage.identity import IDENTITY_VERSION, canonical_json
 from lp_sweep.storage.specs import TrialSpec
@@ -22,13 +24,20 @@ from lp_sweep.trials.device import (
     reproducible,
     reset_peak_memory,
 )
+from lp_sweep.trials.distill import Teaching, imitated_layers, logits_of
 from lp_sweep.trials.feedforward import remove_feed_forwards
 from lp_sweep.trials.finetune import NoSaver, Saver, Tell, Trained, finetune
 from lp_sweep.trials.forward import compute_used
-from lp_sweep.trials.inputs import Inputs, load_inputs
+from lp_sweep.trials.inputs import Inputs, load_inputs, load_other
 from lp_sweep.trials.job import Job
 from lp_sweep.trials.metrics import majority_score, positive_label, predictions
-from lp_sweep.trials.procedures import FINETUNE_THEN_DROP, Phase, phases
+from lp_sweep.trials.procedures import (
+    FINETUNE_THEN_DROP,
+    ITERATIVE,
+    Phase,
+    distill_label,
+    phases,
+)
 from lp_sweep.trials.provenance import now, where
 from lp_sweep.trials.prune import parameter_counts
 from lp_sweep.trials.steps import Setting
@@ -46,6 +55,8 @@ class Try:
     tell: Tell | None = None  # called after each step
     afterwards: Afterwards | None = None  # what is done with a trained network before it goes
     start: Path | None = None  # the folder of the network that stage one trained
+    teacher: Path | None = None  # the folder of the teacher's network, where its states are needed
+    logits: Sequence[Mapping[str, Any]] = ()  # the teacher's, of the train rows
 
 
 def run_trial(job: Job, attempt: Try = Try()) -> dict[str, Any]:
@@ -68,6 +79,9 @@ def _run_trial(job: Job, spec: TrialSpec, batches: BatchSizes, attempt: Try) -> 
         raise ValueError(f"{job.id}: {spec.procedure}, started from {attempt.start}")
     course = phases(spec, job.model.depth)
     inputs = load_inputs(job, spec, course[0].kept_layers, spec.seed, attempt.start)
+    learning = time.perf_counter()
+    teaching = _teaching(job, spec, inputs, attempt, device) if spec.distill else None
+    seconds_teacher = time.perf_counter() - learning if teaching else None
     remove_feed_forwards(inputs.model, spec.removed_feed_forwards, second_norm=spec.second_norm)
     setting = Setting(
         definition=spec.task,
@@ -79,12 +93,14 @@ def _run_trial(job: Job, spec: TrialSpec, batches: BatchSizes, attempt: Try) -> 
         batches=batches,
         course=course,
         positive=positive_label(spec.task, inputs.encoded.label_names),
+        teaching=teaching,
     )
     trained = finetune(inputs.model, inputs.encoded, setting, attempt.saver, attempt.tell)
     record = {
         **identity_columns(job),
         **score_columns(spec, inputs.encoded, trained, course),
         **_run_columns(job, inputs, setting, trained),
+        "seconds_teacher": seconds_teacher,
         "out_of_memory_retries": attempt.halvings,
         "seconds_total": time.perf_counter() - begun + trained.progress.seconds_before,
         **where(device, started_at),
@@ -95,6 +111,20 @@ def _run_trial(job: Job, spec: TrialSpec, batches: BatchSizes, attempt: Try) -> 
         "record": record,
         "predictions": prediction_rows(job.id, spec, inputs.encoded, trained),
     }
+
+
+def _teaching(
+    job: Job, spec: TrialSpec, inputs: Inputs, attempt: Try, device: torch.device
+) -> Teaching:
+    assert spec.distill is not None
+    logits = logits_of(attempt.logits, inputs.encoded, job.id)
+    if not spec.distill.hidden_weight:
+        return Teaching(settings=spec.distill, logits=logits)
+    layers = imitated_layers(
+        spec.kept_layers, one_by_one=spec.procedure == ITERATIVE, depth=job.model.depth
+    )
+    network = load_other(job, inputs, attempt.teacher, layers).requires_grad_(False).to(device)
+    return Teaching(settings=spec.distill, logits=logits, network=network)
 
 
 def measure_trained(job: Job, attempt: Try, folder: Path) -> None:
@@ -119,6 +149,8 @@ def _run_columns(job: Job, inputs: Inputs, setting: Setting, trained: Trained) -
         "params_encoder": counts.encoder,
         "params_embedding": counts.embedding,
         "micro_batch": setting.batches.training,
+        "distill": distill_label(job.trial),
+        "teacher": job.lesson.teacher if job.lesson else None,
         "started_from": job.start,
         "resumed_from_step": trained.progress.resumed_from_step,
         "seconds_load": inputs.seconds_load,

@@ -100,7 +100,8 @@ class Backlog:
         self.taken_in: set[str] = set()  # ever, so that a newer plan brings in what is new
         self._blocked = Blocked()
         self._needed: set[str] = set()  # networks
-        self._coming: set[str] = set()  # begun as needed: they come to the store
+        self._awaited: set[str] = set()  # these, and teachers whose logits are needed
+        self._coming: set[str] = set()  # begun as awaited: they come to the store
         self._came: set[str] = set()  # to the store, in this run
         self._gone: set[str] = set()  # will not come in this run
         self._again: set[str] = set()  # done before, and to be done again for their networks
@@ -109,6 +110,7 @@ class Backlog:
     def fill(self, plan: Plan, selection: Selection) -> list[str]:
         """Adds work of the plan that is new to the run. Gives the networks that work waits for."""
         self._plan, self._needed = plan, plan.needed_networks()
+        self._awaited = plan.needed()
         self._deferred_seconds = sum(
             count * self._rates.seconds(work) for work, count in deferred(plan)
         )
@@ -143,9 +145,9 @@ class Backlog:
     def _lacking(self, id_: str) -> set[str]:
         """The networks that a piece waits for. A network that is only compared with the trial is
         left out once it is known not to come: the trial is worth training without it."""
-        start = self._start(id_)
-        absent = self._plan.needs(id_) - self._plan.known.networks - self._came
-        return {need for need in absent if need == start or need not in self._gone}
+        sources = self._sources(id_)
+        absent = self._plan.absent(id_) - self._came
+        return {need for need in absent if need in sources or need not in self._gone}
 
     # -- what is handed out
 
@@ -182,7 +184,7 @@ class Backlog:
 
     def begun(self, id_: str) -> None:
         """Work has begun somewhere; it keeps its network if that is needed by now."""
-        if id_ in self._needed:
+        if id_ in self._awaited:
             self._coming.add(id_)
 
     def succeeded(self, id_: str) -> None:
@@ -208,7 +210,7 @@ class Backlog:
         self._gone.add(id_)
         hopeless = []
         for other in self._blocked.lost(id_):
-            if self._start(other) == id_:
+            if id_ in self._sources(other):
                 hopeless.append(other)
             else:
                 self.put(other)
@@ -256,8 +258,10 @@ class Backlog:
         first = self.first()
         return -first.minus_seconds if first and first.rank != Rank.SPEED else 0.0
 
-    def _start(self, id_: str) -> str | None:
-        return self._plan.trials[id_].start if id_ in self._plan.trials else None
+    def _sources(self, id_: str) -> set[str]:
+        """The trials without which this one can't be trained."""
+        work = self._plan.trials.get(id_)
+        return {work.start or "", work.lesson.teacher if work.lesson else ""} if work else set()
 
     def _sort(self, id_: str) -> Sort:
         work = self._plan.work(id_)
@@ -271,4 +275,4 @@ class Backlog:
             return Rank.PROFILE
         if id_ in self._plan.speeds:
             return Rank.SPEED
-        return Rank.NEEDED if self.needed(id_) else Rank.TRIAL
+        return Rank.NEEDED if id_ in self._awaited else Rank.TRIAL

@@ -76,7 +76,7 @@ def _reduced(cell: Asked) -> Reduced:
 def _multiplied(sweep: Sweep) -> Iterator[Asked]:
     spec = sweep.spec
     for position, model in enumerate(sweep.models):
-        for procedure, feed_forward in itertools.product(spec.procedures, spec.feed_forward):
+        for procedure, feed_forward in itertools.product(spec.trainings, spec.feed_forward):
             for index, strategy in enumerate(spec.strategies):
                 for name in strategy.names:
                     seeds = spec.seeds[: strategy.max_seeds]
@@ -142,7 +142,7 @@ def _include(sweep: Sweep, entry: CellMatch) -> Iterator[Asked]:
         raise ValueError("an included cell needs `strategy:` and `k:` (or `threshold:`)")
     depths = {model.name: model.depth for model in sweep.models}
     models = _own("model", entry.model, depths)
-    procedures = _own("procedure", entry.procedure, sweep.spec.procedures)
+    procedures = _own("procedure", entry.procedure, sweep.spec.trainings)
     tasks = _own("task", entry.task, sweep.tasks)
     feed_forwards = _own("feed_forward", entry.feed_forward, sweep.spec.feed_forward)
     strategies = [canonical_strategy(name) for name in entry.strategy]

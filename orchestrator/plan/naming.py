@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from lp_sweep.storage.printable import printable, ranges
 from lp_sweep.storage.specs import SpeedSpec, TrialSpec
-from lp_sweep.trials.procedures import DIRECT, Procedure
+from lp_sweep.trials.procedures import DIRECT, Procedure, distill_label
 
 if TYPE_CHECKING:
     from lp_sweep.orchestrator.plan.plan import Work
@@ -36,6 +36,7 @@ def _manner(spec: TrialSpec) -> list[str]:
     """How it is trained, and what else of it goes: nothing for the most usual."""
     label = Procedure(spec.procedure, spec.freeze_dropped, spec.epochs_per_layer).label
     words = [] if label == DIRECT else [label]
+    words += [f"distill {distill}"] if (distill := distill_label(spec)) else []
     if frozen := spec.recipe.freeze_layers:
         words.append(f"with {ranges(frozen, MOST_RANGES)} frozen")
     return words + _removed(spec)

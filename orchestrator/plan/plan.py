@@ -16,7 +16,7 @@ from lp_sweep.orchestrator.plan.cells import Asked
 from lp_sweep.orchestrator.plan.known import Known
 from lp_sweep.orchestrator.plan.searching import SearchState
 from lp_sweep.storage.specs import ProfileSpec, SpeedSpec, TrialSpec, WorkKind
-from lp_sweep.trials.job import Job, Measure, ModelPlace, TaskPlace
+from lp_sweep.trials.job import Job, Lesson, Measure, ModelPlace, TaskPlace
 
 State = Literal["done", "failed", "pending", "deferred", "impossible", "not_needed"]
 
@@ -59,6 +59,7 @@ class Work:
     model: ModelInput
     task: TaskInput
     start: str | None = None  # the trial whose network it goes on from
+    lesson: Lesson | None = None  # of a student
 
     @property
     def kind(self) -> WorkKind:
@@ -70,6 +71,12 @@ class Work:
         assert isinstance(self.spec, TrialSpec)
         return self.spec
 
+    @property
+    def teacher(self) -> str | None:
+        """The trial whose network has to be there while this one learns."""
+        needed = self.lesson and self.trial.distill and self.trial.distill.hidden_weight
+        return self.lesson.teacher if self.lesson and needed else None
+
     def job(self) -> Job:
         """For `lp_sweep.trials.run`; `Plan.job` adds what others want of it."""
         model = self.model
@@ -79,6 +86,7 @@ class Work:
             model=ModelPlace(model.name, model.path, model.revision, model.depth),
             task=TaskPlace(self.task.name or None, self.task.source),
             start=self.start,
+            lesson=self.lesson,
         )
 
 
@@ -131,12 +139,28 @@ class Plan:
         return [item for item in self.measures.get(id_, ()) if item.id not in self.known.profiles]
 
     def needs(self, id_: str) -> set[str]:
-        """The trials whose networks this work needs before it can begin."""
+        """The trials that this work needs a network, or a teacher's logits, of."""
+        return self._networks(id_) | self._untaught(id_)
+
+    def absent(self, id_: str) -> set[str]:
+        """Those of `needs` that have to be done before it can begin."""
+        return (self._networks(id_) - self.known.networks) | self._untaught(id_)
+
+    def _networks(self, id_: str) -> set[str]:
         if id_ not in self.trials or not self.incomplete(id_):
             return set()
-        start = None if self.has_network(id_) else self.trials[id_].start
-        against = {item.spec.against for item in self.missing_measures(id_)}
-        return ({start} if start else set()) | (against - {""})
+        needed = {item.spec.against for item in self.missing_measures(id_)}
+        if not self.has_network(id_):
+            work = self.trials[id_]
+            needed |= {work.start or "", work.teacher or ""}
+        return needed - {""}
+
+    def _untaught(self, id_: str) -> set[str]:
+        """Its teacher, where the store lacks the logits."""
+        lesson = self.trials[id_].lesson if id_ in self.trials else None
+        if lesson is None or lesson.logits in self.known.profiles:
+            return set()
+        return {lesson.teacher} if self.incomplete(id_) and not self.has_network(id_) else set()
 
     def has_network(self, id_: str) -> bool:
         """Whether a trial is done and its network is in the store: it can only be measured."""
@@ -151,14 +175,24 @@ class Plan:
 
     def sources(self) -> set[str]:
         """The trials whose networks any work needs or needed, done or not."""
-        starts = {work.start for work in self.trials.values() if work.start}
+        starts = {work.start or "" for work in self.trials.values()}
+        starts |= {work.teacher or "" for work in self.trials.values()}
         against = {m.spec.against for items in self.measures.values() for m in items}
-        return starts | (against - {""})
+        return (starts | against) - {""}
 
     def needed_networks(self) -> set[str]:
         """The trials whose networks incomplete work needs."""
-        may_need = (id_ for id_, work in self.trials.items() if work.start or id_ in self.measures)
-        return set().union(*map(self.needs, may_need))
+        may_need = (
+            id_
+            for id_, work in self.trials.items()
+            if work.start or work.teacher or id_ in self.measures
+        )
+        return set().union(*map(self._networks, may_need))
+
+    def needed(self) -> set[str]:
+        """The trials that incomplete work needs anything of."""
+        students = (id_ for id_, work in self.trials.items() if work.lesson)
+        return self.needed_networks().union(*map(self._untaught, students))
 
     def inputs_needed(self) -> Needed:
         """For what is missing, and for cells that wait for a profile."""

@@ -21,9 +21,16 @@ from lp_sweep.orchestrator.sweepfile.axes import FeedForward
 from lp_sweep.storage.identity import profile_id, trial_id, trial_ids
 from lp_sweep.storage.specs import ProfileSpec, SpeedSpec, TaskDefinition, TrialSpec
 from lp_sweep.trials.feedforward_rules import NONE, some_removed
-from lp_sweep.trials.job import Measure
-from lp_sweep.trials.measures.registry import MEASURES
-from lp_sweep.trials.procedures import Procedure, full_layers, settled, stage_one
+from lp_sweep.trials.job import Lesson, Measure
+from lp_sweep.trials.measures.registry import MEASURES, TEACHER
+from lp_sweep.trials.procedures import (
+    DIRECT,
+    Procedure,
+    full_layers,
+    settled,
+    stage_one,
+    teacher_of,
+)
 from lp_sweep.trials.select import (
     Measured,
     dropped_layers,
@@ -113,6 +120,9 @@ class _Builder:
         self.plan = plan
         self.models = {model.name: model for model in plan.sweep.models}
         spec = plan.sweep.spec
+        self.by_id = {
+            entry.id: model for entry, model in zip(spec.models, plan.sweep.models, strict=True)
+        }
         self.measured_on = {
             entry.name: entry.measured_on or spec.contribution.measured_on
             for entry in spec.strategies
@@ -161,6 +171,8 @@ class _Builder:
         """Every seed's: another one changes nothing else."""
         model, task = self.models[asked.model], self.plan.sweep.tasks[asked.task]
         procedure = Procedure.parse(asked.procedure)
+        distill = procedure.distill
+        teacher = self.by_id[distill.teacher] if distill and distill.teacher else model
         removal = FeedForward.parse(asked.feed_forward)
         spec = TrialSpec(
             model_fingerprint=model.fingerprint,
@@ -174,6 +186,8 @@ class _Builder:
             epochs_per_layer=procedure.epochs_per_layer,
             removed_feed_forwards=some_removed(removal.rule, kept),
             second_norm=removal.second_norm,
+            distill=distill
+            and distill.with_teacher("" if teacher is model else teacher.fingerprint),
         )
         return settled(spec, model.depth)
 
@@ -183,9 +197,28 @@ class _Builder:
         model, task = self.models[asked.model], self.plan.sweep.tasks[asked.task]
         first = stage_one(spec, model.depth)
         start = self._planned(asked, first, trial_id(first)) if first else None
-        self.plan.trials[id_] = Work(id=id_, spec=spec, model=model, task=task, start=start)
+        lesson = self._lesson(asked, spec) if spec.distill else None
+        self.plan.trials[id_] = Work(
+            id=id_, spec=spec, model=model, task=task, start=start, lesson=lesson
+        )
         self._measure(id_, asked, spec)
         return id_
+
+    def _lesson(self, asked: Asked, spec: TrialSpec) -> Lesson:
+        """Adds the teacher, and the measurement of it that the student reads, to the plan."""
+        assert spec.distill is not None
+        named = spec.distill.teacher
+        model = next(m for m in self.models.values() if m.fingerprint == named) if named else None
+        model = model or self.models[asked.model]
+        taught = teacher_of(spec, model.depth)
+        whole = asked._replace(model=model.name, procedure=DIRECT, feed_forward=NONE)
+        teacher = self._planned(whole, taught, trial_id(taught))
+        item = self._profile_spec(model.name, asked.task, TEACHER, trial=teacher)
+        measure = Measure(profile_id(item), item)
+        measures = self.plan.measures.setdefault(teacher, [])
+        if measure not in measures:
+            measures.append(measure)
+        return Lesson(teacher, measure.id)
 
     def _measure(self, id_: str, asked: Asked, spec: TrialSpec) -> None:
         """Adds the measurements that the sweep wants of the trial's network."""
@@ -201,7 +234,7 @@ class _Builder:
             item = self._profile_spec(asked.model, asked.task, name, trial=id_, against=against)
             wanted.append(Measure(profile_id(item), item))
         if wanted:
-            self.plan.measures[id_] = wanted
+            self.plan.measures.setdefault(id_, []).extend(wanted)
 
     def measure_pretrained(self) -> None:
         """Each model on each task, where the sweep asks for it."""
@@ -310,7 +343,7 @@ def missing_baselines(plan: Plan, left: Iterable[Mapping[str, Any]] = ()) -> Ite
     for model, procedure in dict.fromkeys((cell.model, cell.procedure) for cell in asked):
         if (model, procedure, NONE) in full:
             continue
-        by = f" by {procedure}" if len(plan.sweep.spec.procedures) > 1 else ""
+        by = f" by {procedure}" if len(plan.sweep.spec.trainings) > 1 else ""
         fix = "add none to feed_forward" if (model, procedure) in reduced else "add 0 to its k"
         yield (
             f"{model} has no K=0 cell{by}, so the tables have nothing to compare its pruned "

@@ -44,11 +44,16 @@ def taken_on(plan: Plan) -> list[Work]:
     needed = set[str]().union(*map(plan.needs, wanted)) if again else again
     taken = wanted | {id_: plan.trials[id_] for id_ in sorted(needed & again)}
     coming = plan.known.networks | taken.keys()
-    return [
-        work
-        for work in taken.values()
-        if work.start is None or work.start in coming or plan.has_network(work.id)
-    ]
+    sources = plan.known.profiles.keys()  # a teacher's logits may be there without its network
+
+    def can_begin(work: Work) -> bool:
+        taught = (
+            work.lesson is None or work.lesson.logits in sources or work.lesson.teacher in taken
+        )
+        starts = work.start is None or work.start in coming
+        return (taught and starts) or plan.has_network(work.id)
+
+    return [work for work in taken.values() if can_begin(work)]
 
 
 def retry_selection(error_type: str | None, names: list[str], plan: Plan) -> Selection:

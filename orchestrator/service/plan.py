@@ -324,7 +324,7 @@ def _matrix(plan: Plan) -> list[str]:
         + [
             f"  {name} {', '.join(labels)}"
             for name, labels in (
-                ("procedures", plan.sweep.spec.procedures),
+                ("procedures", plan.sweep.spec.trainings),
                 ("feed-forwards that go", plan.sweep.spec.feed_forward),
             )
             if labels not in ([DIRECT], [NONE])

@@ -1,8 +1,9 @@
-"""The axes of a sweep file beside models and tasks: strategies, procedures, feed-forwards; and what
-is measured of the networks that come of them.
+"""The axes of a sweep file beside models and tasks: strategies, procedures, distillations,
+feed-forwards; and what is measured of the networks that come of them.
 
-A procedure and a removal of feed-forwards are known by a short text, their label: cells and tables
-name them so. A mapping in the file is brought into that form here.
+A procedure, a distillation and a removal of feed-forwards are known by a short text, their label:
+cells and tables name them so, and have the first two in one. A mapping in the file is brought into
+that form here.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple
 
 from pydantic import (
+    AliasChoices,
     BeforeValidator,
     ConfigDict,
     Field,
@@ -34,7 +36,14 @@ from lp_sweep.storage.printable import choose, short, shown
 from lp_sweep.storage.specs import SecondNorm
 from lp_sweep.trials.feedforward_rules import ALLOWED, NONE, canonical_rule
 from lp_sweep.trials.measures.registry import MEASURES, Measurement
-from lp_sweep.trials.procedures import FINETUNE_THEN_DROP, ITERATIVE, PROCEDURES, Procedure
+from lp_sweep.trials.procedures import (
+    FINETUNE_THEN_DROP,
+    HIDDEN_WEIGHT,
+    ITERATIVE,
+    PROCEDURES,
+    Distill,
+    Procedure,
+)
 from lp_sweep.trials.select import (
     DROP,
     RANDOM,
@@ -232,6 +241,81 @@ class ProcedureEntry(Entry):
         return self
 
 
+_FULL = "full"
+_START = " start=teacher"
+
+
+class DistillEntry(Entry):
+    """What pruned networks learn from a teacher: a trained network, mostly the full one."""
+
+    teacher: str = Field(
+        _FULL,
+        validation_alias=AliasChoices("teacher", "from"),
+        description="full: the model's own full network; or the id of another model of the sweep, "
+        "whose full network teaches",
+    )
+    loss: Literal["logits", "logits+hidden"] = Field(
+        "logits",
+        description="imitate the teacher's logits; with hidden, also the sentence token after each "
+        "kept layer but the last",
+    )
+    temperature: float = Field(2.0, gt=0, le=100, description="of the softmax of both, for classes")
+    alpha: float = Field(
+        0.5, gt=0, le=1, description="weight of the teacher; 1 - alpha is that of the labels"
+    )
+    hidden_weight: float = Field(
+        HIDDEN_WEIGHT, gt=0, lt=1e6, description="for logits+hidden: weight of the hidden states"
+    )
+    start: Literal["pretrained", "teacher"] = Field(
+        "pretrained",
+        description="the layers to start from: as pre-trained, or as the full network has learned "
+        "them (the procedure finetune_then_drop)",
+    )
+
+    @model_validator(mode="after")
+    def _consistent(self) -> DistillEntry:
+        if "hidden_weight" in self.model_fields_set and self.loss == "logits":
+            raise ValueError("`hidden_weight:` is for logits+hidden: remove it, or change `loss:`")
+        if self.teacher != _FULL and self.loss != "logits":
+            raise ValueError(
+                "`loss: logits+hidden` needs `teacher: full`: layers of another model have no "
+                "layers of the student as their like. Use `loss: logits`."
+            )
+        return self
+
+
+def distill_label(value: Any) -> Any:
+    """`none`, `logits`, `logits+hidden T=4 alpha=0.9`, `logits start=teacher`."""
+    if isinstance(value, Mapping):
+        entry = DistillEntry.model_validate(dict(value))
+        teacher = "" if entry.teacher == _FULL else entry.teacher
+        weight = entry.hidden_weight if entry.loss != "logits" else 0.0
+        label = Distill(teacher, entry.temperature, entry.alpha, weight).label
+        return label + (_START if entry.start == "teacher" else "")
+    if not isinstance(value, str) or value == NONE:
+        return value
+    try:
+        start = _START if value.endswith(_START) else ""
+        return Distill.parse(value.removesuffix(_START)).label + start
+    except ValueError:
+        return choose("distillation", value, [NONE, "logits", "logits+hidden"])
+
+
+def training_label(procedure: str, distill: str) -> str:
+    """A procedure with a distillation, as the cells name it. Raises ValueError."""
+    if distill == NONE:
+        return procedure
+    own, label = Procedure.parse(procedure), distill.removesuffix(_START)
+    if label != distill:
+        if own.name == ITERATIVE or own.freeze_dropped:
+            raise ValueError(
+                f"`start: teacher` begins with what the full network has learned; {procedure} does "
+                "not. Remove one of them."
+            )
+        own = own._replace(name=FINETUNE_THEN_DROP)
+    return own._replace(distill=Distill.parse(label)).label
+
+
 class FeedForward(NamedTuple):
     """Which layers lose their feed-forward, and whether the norm behind it stays."""
 
@@ -296,6 +380,10 @@ Procedures = Annotated[
             str, BeforeValidator(procedure_label, json_schema_input_type=str | ProcedureEntry)
         ]
     ],
+    BeforeValidator(listed),
+]
+Distills = Annotated[
+    list[Annotated[str, BeforeValidator(distill_label, json_schema_input_type=str | DistillEntry)]],
     BeforeValidator(listed),
 ]
 FeedForwards = Annotated[

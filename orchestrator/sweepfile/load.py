@@ -1,9 +1,9 @@
 """From a path and overrides to a checked SweepSpec, or to one error that lists every mistake.
 
 An override is `task=rte,mrpc`, `seed=42,43` or `recipe.lr=3e-5`. An axis takes a list (`model`,
-`task`, `strategy`, `procedure`, `seed`, and `k` or `threshold` for every strategy that has one).
-Any other key of the file is named with dots. A task or strategy that the file describes keeps its
-description.
+`task`, `strategy`, `procedure`, `distill`, `seed`, and `k` or `threshold` for every strategy that
+has one). Any other key of the file is named with dots. A task or strategy that the file describes
+keeps its description.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from typing import Any, NamedTuple, get_args, get_origin
 
 from pydantic import BaseModel, ValidationError
 
-from lp_sweep.orchestrator.sweepfile.axes import FeedForwardEntry, ProcedureEntry
+from lp_sweep.orchestrator.sweepfile.axes import DistillEntry, FeedForwardEntry, ProcedureEntry
 from lp_sweep.orchestrator.sweepfile.entries import RecipeEntry, TaskEntry
 from lp_sweep.orchestrator.sweepfile.spec import SweepSpec
 from lp_sweep.orchestrator.sweepfile.yamlfile import (
@@ -37,6 +37,7 @@ _MOST_MISTAKES = 20
 # sections that become a text, so that no annotation names them
 _WIDENED: dict[str, type[BaseModel]] = {
     "procedures": ProcedureEntry,
+    "distill": DistillEntry,
     "feed_forward": FeedForwardEntry,
 }
 
@@ -169,6 +170,7 @@ _AXES = {
     "task": ("tasks", "name"),
     "strategy": ("strategies", "name"),
     "procedure": ("procedures", None),
+    "distill": ("distill", None),
     "feed_forward": ("feed_forward", None),
     "seed": ("seeds", None),
 }

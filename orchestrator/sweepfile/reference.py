@@ -44,6 +44,7 @@ _PARTS = {
     "TaskEntry": "tasks",
     "StrategyEntry": "strategies",
     "ProcedureEntry": "procedures",
+    "DistillEntry": "distill",
     "FeedForwardEntry": "feed_forward",
     "RecipeEntry": "recipe",
     "FreezeEntry": "recipe.freeze",

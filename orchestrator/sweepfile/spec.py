@@ -6,6 +6,7 @@ What is checked here needs no model and no data; what does (depths, impossible K
 
 from __future__ import annotations
 
+import itertools
 from collections import Counter
 from typing import Annotated, Any, Literal
 
@@ -17,10 +18,12 @@ from pydantic import (
 )
 
 from lp_sweep.orchestrator.sweepfile.axes import (
+    Distills,
     FeedForwards,
     MeasureEntry,
     Procedures,
     StrategyEntry,
+    training_label,
 )
 from lp_sweep.orchestrator.sweepfile.entries import (
     CellMatch,
@@ -38,6 +41,7 @@ from lp_sweep.orchestrator.sweepfile.entries import (
 from lp_sweep.storage.printable import choose
 from lp_sweep.storage.printable import listed as listed_names
 from lp_sweep.trials.feedforward_rules import NONE
+from lp_sweep.trials.procedures import Procedure
 from lp_sweep.trials.tasks import canonical_name
 
 
@@ -56,6 +60,12 @@ class SweepSpec(Entry):
         default=["direct"],
         min_length=1,
         description="when layers are dropped: before fine-tuning (direct), after it, or one by one",
+    )
+    distill: Distills = Field(
+        default=["none"],
+        min_length=1,
+        description="`none`, `logits`, `logits+hidden`: whether pruned networks also learn from "
+        "the full one",
     )
     feed_forward: FeedForwards = Field(
         default=["none"], min_length=1, description="kept layers that lose their feed-forward block"
@@ -100,7 +110,25 @@ class SweepSpec(Entry):
         "none", description="trained weights to keep; best: those of the best seed of each network"
     )
 
-    @field_validator("models", "tasks", "procedures", "feed_forward", "strategies", "seeds")
+    @property
+    def trainings(self) -> list[str]:
+        """Each procedure with each distillation, as the cells name them."""
+        pairs = itertools.product(self.procedures, self.distill)
+        return [*dict.fromkeys(training_label(*pair) for pair in pairs)]
+
+    @field_validator("distill")
+    @classmethod
+    def _possible(cls, distills: list[str], info: ValidationInfo) -> list[str]:
+        models = [model.id for model in info.data.get("models", ())]
+        for procedure, distill in itertools.product(info.data.get("procedures", ()), distills):
+            found = Procedure.parse(training_label(procedure, distill)).distill
+            if models and found and found.teacher:
+                choose("teacher", found.teacher, ["full", *models])
+        return distills
+
+    @field_validator(
+        "models", "tasks", "procedures", "distill", "feed_forward", "strategies", "seeds"
+    )
     @classmethod
     def _each_once(cls, entries: list[Any]) -> list[Any]:
         counts = Counter(_name(entry) for entry in entries)

@@ -22,7 +22,14 @@ from lp_sweep.storage.plain import (
     trial_spec_from_canonical,
     trial_spec_from_plain,
 )
-from lp_sweep.storage.specs import ProfileSpec, Recipe, SpeedSpec, TaskDefinition, TrialSpec
+from lp_sweep.storage.specs import (
+    Distillation,
+    ProfileSpec,
+    Recipe,
+    SpeedSpec,
+    TaskDefinition,
+    TrialSpec,
+)
 from lp_sweep.trials.tasks import TASKS
 
 TASK = TaskDefinition(text_columns=("sentence",))
@@ -44,6 +51,9 @@ MNLI = replace(
     TRIAL,
     task=TASKS["mnli"].definition,
     data_fingerprint="hub:nyu-mll/glue@x:mnli:train=train",
+)
+DISTILLED = replace(
+    TRIAL, kept_layers=(1, 2, 3), distill=Distillation(temperature=4, hidden_weight=0.5)
 )
 PROFILE = ProfileSpec(
     model_fingerprint="hub:bert-base-cased@main", task=TASK, data_fingerprint="sha256:00"
@@ -67,6 +77,13 @@ OTHER: dict[type, dict[str, Any]] = {
         "epochs_per_layer": 3,
         "removed_feed_forwards": (3,),
         "second_norm": "drop",
+        "distill": Distillation(),
+    },
+    Distillation: {
+        "teacher": "sha256:02",
+        "temperature": 5.0,
+        "alpha": 1.0,
+        "hidden_weight": 1.0,
     },
     Recipe: {
         "learning_rate": 3e-5,
@@ -140,6 +157,7 @@ def changes(kind: type) -> list[Any]:
         pytest.param(TRIAL, "t1-72276f5f4fdb84be709f", id="all-defaults"),
         pytest.param(PRUNED, "t1-a22a3c3391611101245f", id="pruned-regression-own-recipe"),
         pytest.param(MNLI, "t1-601db23a482b71ec7dd7", id="labels-and-two-dev-splits"),
+        pytest.param(DISTILLED, "t1-2b727867ebea75473cb4", id="distilled"),
     ],
 )
 def test_trial_id_is_pinned(spec: TrialSpec, expected: str) -> None:
@@ -199,6 +217,13 @@ def test_defaults_are_pinned() -> None:
             "epochs_per_layer": 2,
             "removed_feed_forwards": (),
             "second_norm": "keep",
+            "distill": None,
+        },
+        "Distillation": {
+            "teacher": "",
+            "temperature": 2.0,
+            "alpha": 0.5,
+            "hidden_weight": 0.0,
         },
         "Recipe": {
             "learning_rate": 2e-5,
@@ -300,6 +325,30 @@ def test_what_is_frozen_anyway_makes_no_second_identifier() -> None:
     learns = replace(staged, freeze_dropped=False)
     other = replace(learns, recipe=replace(learns.recipe, freeze_layers=(7,)))
     assert trial_id(other) != trial_id(learns)
+
+
+@pytest.mark.parametrize(("name", "value"), changes(Distillation))
+def test_every_field_of_a_distillation_matters(name: str, value: Any) -> None:
+    assert DISTILLED.distill is not None
+    other = replace(DISTILLED, distill=replace(DISTILLED.distill, **{name: value}))
+    assert trial_id(other) != trial_id(DISTILLED)
+
+
+@pytest.mark.parametrize(
+    ("trial", "idle"),
+    [
+        pytest.param({"task": TASKS["stsb"].definition}, {"temperature": 3.0}, id="of a number"),
+        pytest.param({"kept_layers": (2,)}, {"hidden_weight": 2.0}, id="of one layer"),
+    ],
+)
+def test_a_setting_that_teaches_nothing_makes_no_second_identifier(
+    trial: dict[str, Any], idle: dict[str, Any]
+) -> None:
+    one, other = (
+        replace(DISTILLED, distill=Distillation(alpha=0.7, **settings), **trial)
+        for settings in (idle, {})
+    )
+    assert trial_id(one) == trial_id(other)
 
 
 @pytest.mark.parametrize(("name", "value"), changes(Recipe))

@@ -39,10 +39,12 @@ class NamedValue(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Found:
-    """`layers` is what a strategy selects by: (1-based layer, value)."""
+    """`layers` is what a strategy selects by: (1-based layer, value). `logits` are stored beside
+    the row, in TEACHER_LOGITS."""
 
     layers: Sequence[tuple[int, float]] = ()
     values: Sequence[NamedValue] = ()
+    logits: np.ndarray | None = None  # (n, C), of the train rows: a teacher's
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -70,7 +72,7 @@ class Subject:
 
         rows = np.arange(len(split)) if rows is None else rows
         order = rows[np.argsort(split.lengths[rows], kind="stable")]
-        for part in chunks(order, self._batch_size):
+        for part in chunks(order, self.batch_size):
             yield to_device(split, part, self.padding, self.device)
 
     def dev_batches(self) -> Iterator[Batch]:
@@ -88,7 +90,7 @@ class Subject:
         from lp_sweep.trials.measures.devstates import DevStates
 
         ordered = np.sort(self.dev.lengths)
-        widths = [len(part) * int(part[-1]) for part in chunks(ordered, self._batch_size)]
+        widths = [len(part) * int(part[-1]) for part in chunks(ordered, self.batch_size)]
         return DevStates(
             model=model,
             batches=self.dev_batches,
@@ -98,7 +100,7 @@ class Subject:
         )
 
     @property
-    def _batch_size(self) -> int:
+    def batch_size(self) -> int:
         from lp_sweep.trials.batches import EVALUATION_BATCH, BatchSizes
 
         return BatchSizes.halved(EVALUATION_BATCH, self.halvings).evaluation
@@ -210,6 +212,14 @@ def _cka(subject: Subject, spec: ProfileSpec) -> Found:
     return Found(values=values)
 
 
+def _teacher(subject: Subject, spec: ProfileSpec) -> Found:
+    from lp_sweep.trials.steps import evaluate
+
+    model, train = subject.model, subject.encoded.train
+    found = evaluate(model, train, subject.padding, precision="fp32", batch_size=subject.batch_size)
+    return Found(logits=found)
+
+
 def _original(config: Any) -> list[int]:
     from lp_sweep.trials.reduced import original_layers
 
@@ -255,6 +265,8 @@ class Measurement:
     column: str = ""
 
 
+TEACHER = "teacher"
+
 # A new measurement is one entry here: see docs/extending.md
 MEASURES: dict[str, Measurement] = {
     "contribution": Measurement(
@@ -272,6 +284,12 @@ MEASURES: dict[str, Measurement] = {
         needs=_own_training,
         shown="{measure} of {network}, after fine-tuning, on held-out train rows of {task}",
         column="step",
+    ),
+    TEACHER: Measurement(
+        run=_teacher,
+        help="the logits of the train rows, for the networks that learn from this one",
+        needs=lambda recipe, rows: {"limit_train": recipe.limit_train, "limit_dev": None},
+        shown="{measure} of other networks: {network}, on the train rows of {task}",
     ),
     "probes": Measurement(
         run=_probes,

@@ -103,6 +103,22 @@ def layer_states(
     return run()
 
 
+@contextmanager
+def noted_sentences(
+    model: PreTrainedModel, mask: torch.Tensor
+) -> Iterator[Mapping[int, torch.Tensor]]:
+    """The sentence token after each layer, (B, H), by the layer's place from 0, of the forward pass
+    that runs inside over rows of `mask` (B, T). Gradients flow through them."""
+    found: dict[int, torch.Tensor] = {}
+    read = _reader(model, mask != 0, sentence_token_is_last(model.config))
+    with ExitStack() as hooks:
+        for index, layer in enumerate(find_layers(model).layers):
+            hooks.enter_context(
+                _watching(_Spot(layer, True), found, index, lambda s: read(s)[:, 0])
+            )
+        yield found
+
+
 class _Spot(NamedTuple):
     """A module and which side of it carries the state."""
 

@@ -152,14 +152,22 @@ def forward_pass_of(model: Any) -> ForwardPass | None:
     return found if found is not None and found.supported(model.config) else None
 
 
-def logits(model: Any, tokens: RealTokens) -> torch.Tensor:
+def logits(
+    model: Any, tokens: RealTokens, states: list[torch.Tensor] | None = None
+) -> torch.Tensor:
     """(B, C). In the last layer only the sentence tokens ask, and go on: nothing else of it is
-    read. The network is one that `forward_pass_of` knows."""
+    read. The network is one that `forward_pass_of` knows. `states` takes the sentence tokens after
+    each layer, (B, H)."""
     way = PASSES[family_of(model.config.model_type).unpadded or ""]
     hidden = way.embed(model, tokens)
     shared = way.shared(model, tokens)
     *below, last = way.layers(model)
     for layer in below:
         hidden = way.layer(layer, hidden, tokens, None, shared)
+        if states is not None:
+            states.append(hidden.index_select(0, way.sentence(tokens)[tokens.asked]))
     sentence = way.layer(last, hidden, tokens, way.sentence(tokens), shared)
-    return way.head(model, sentence.index_select(0, tokens.asked))
+    asked = sentence.index_select(0, tokens.asked)
+    if states is not None:
+        states.append(asked)
+    return way.head(model, asked)

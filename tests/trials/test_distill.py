@@ -1,0 +1,209 @@
+"""Learning from a teacher: the losses, the states that are imitated, the worker's way to them."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from lp_sweep.storage.identity import profile_id
+from lp_sweep.storage.specs import Distillation, ProfileSpec, TaskDefinition
+from lp_sweep.storage.store import Store
+from lp_sweep.trials.distill import Teaching, hidden_loss, student_loss
+from lp_sweep.trials.forward import forward
+from lp_sweep.trials.graphs import GraphPass
+from lp_sweep.trials.job import Lesson
+from lp_sweep.trials.measures.states import layer_states
+from lp_sweep.trials.procedures import teacher_of
+from lp_sweep.trials.run import execute
+from lp_sweep.trials.steps import EagerPass
+from lp_sweep.trials.unpadded.families import PASSES
+from tests.support.everyday import few
+from tests.support.families import FAMILIES, daily
+from tests.support.fastnets import (
+    CPU,
+    assert_same_gradients,
+    assert_within_1e5,
+    network,
+    setting,
+    split_of,
+    without_dropout,
+)
+from tests.support.staging import DEPTH, Job, made, spec_of, with_spec
+
+CLASSES = TaskDefinition(text_columns=("text",))
+NUMBERS = replace(CLASSES, kind="regression", metric="pearson")
+LENGTHS = [3, 9, 1, 5]
+
+
+def softmax(logits: np.ndarray) -> np.ndarray:
+    exponents = np.exp(logits - logits.max(axis=1, keepdims=True))
+    return np.asarray(exponents / exponents.sum(axis=1, keepdims=True))
+
+
+@pytest.mark.parametrize("alpha", [0.3, 1.0])
+@pytest.mark.parametrize("temperature", [1.0, 4.0])
+def test_the_loss_of_classes_is_hintons(alpha: float, temperature: float) -> None:
+    draw = np.random.default_rng(0)
+    student, teacher = draw.normal(size=(2, 6, 3))
+    labels = draw.integers(0, 3, 6)
+    p, q = softmax(teacher / temperature), softmax(student / temperature)
+    divergence = (p * np.log(p / q)).sum(axis=1).mean() * temperature**2
+    of_labels = -np.log(softmax(student)[np.arange(6), labels]).mean()
+    found = student_loss(
+        torch.tensor(student),
+        torch.tensor(labels),
+        CLASSES,
+        Distillation(alpha=alpha, temperature=temperature),
+        torch.tensor(teacher, dtype=torch.float32),
+    )
+    assert float(found) == pytest.approx((1 - alpha) * of_labels + alpha * divergence, rel=1e-5)
+
+
+def test_the_loss_of_numbers_mixes_squared_differences() -> None:
+    found = student_loss(
+        torch.tensor([[1.0], [2.0]]),
+        torch.tensor([0.0, 4.0]),
+        NUMBERS,
+        Distillation(alpha=0.25),
+        torch.tensor([[1.0], [5.0]]),
+    )
+    assert float(found) == pytest.approx(0.75 * (1 + 4) / 2 + 0.25 * (0 + 9) / 2)
+
+
+def test_without_labels_they_do_not_count() -> None:
+    logits, teacher = torch.randn(4, 3), torch.randn(4, 3)
+    losses = {
+        float(student_loss(logits, labels, CLASSES, Distillation(alpha=1.0), teacher))
+        for labels in (torch.tensor([0, 1, 2, 0]), torch.tensor([2, 2, 1, 1]))
+    }
+    assert len(losses) == 1
+
+
+def test_hidden_states_are_compared_at_unit_length() -> None:
+    one, other = torch.tensor([[3.0, 0.0]]), torch.tensor([[0.0, 7.0]])
+    assert float(hidden_loss([one, one], [one * 5, other], [(0, 0), (1, 1)])) == pytest.approx(1.0)
+
+
+def teaching(teacher: Any, rows: int, **settings: Any) -> Teaching:
+    draw = np.random.default_rng(1)
+    return Teaching(
+        settings=Distillation(**settings),
+        logits=draw.normal(size=(rows, 2)).astype(np.float32),
+        network=teacher,
+    )
+
+
+@pytest.mark.parametrize("name", daily(*FAMILIES))
+@pytest.mark.parametrize("compute", ["reference", "fast"])
+def test_sentence_states_are_those_of_every_layer(name: str, compute: Any, tmp_path: Path) -> None:
+    """As `layer_states` reads them, in the rows' order."""
+    model = network(name, tmp_path).eval()
+    split, rows = split_of(LENGTHS), np.array([2, 0, 3, 1])
+    how = setting(compute)
+    states: list[torch.Tensor] = []
+    with torch.no_grad():
+        forward(model, split, rows, how.padding, CPU, compute, states)
+    batch = split.batch(rows, pad_id=how.padding.token_id, pad_left=how.padding.left)
+    whole = {key: torch.from_numpy(value) for key, value in batch.items()}
+    [expected] = layer_states(model, [whole], only_sentence=True)
+    for found, layer in zip(states, expected.sentence()[1:], strict=True):
+        assert_within_1e5(found.numpy(), layer.numpy())
+
+
+@pytest.mark.parametrize("name", few([n for n in PASSES if n != "xlnet"], 1))
+@pytest.mark.parametrize("weight", [0.0, 3.0])
+def test_every_compute_teaches_alike(name: str, weight: float, tmp_path: Path) -> None:
+    """Loss and gradients of a student are the reference's, without padding and in a fixed shape."""
+    model = without_dropout(network(name, tmp_path)).train()
+    teacher = network(name, tmp_path / "teacher").eval().requires_grad_(False)
+    split, rows = split_of(LENGTHS), np.array([2, 0, 3, 1])
+    how = {"teaching": teaching(teacher if weight else None, 4, alpha=0.7, hidden_weight=weight)}
+
+    def one_pass(learn: Any) -> tuple[float, Any]:
+        model.zero_grad()
+        loss = float(learn(split, rows, 0.5))
+        return loss, {n: p.grad.clone() for n, p in model.named_parameters() if p.grad is not None}
+
+    loss, expected = one_pass(EagerPass(model, setting("reference", **how)))
+    plain, _ = one_pass(EagerPass(model, setting("reference")))
+    assert loss != pytest.approx(plain, abs=1e-3)
+    passes = (EagerPass(model, setting("fast", **how)), GraphPass(model, setting("graphs", **how)))
+    for learn in passes:
+        other, found = one_pass(learn)
+        assert other == pytest.approx(loss, abs=1e-5)
+        assert_same_gradients(found, expected)
+    assert all(parameter.grad is None for parameter in teacher.parameters())
+
+
+# -- the worker
+
+
+def taught(world: Path, **distill: Any) -> tuple[Job, Job]:
+    """The trial of the teacher, with the measurement that a student reads, and the student."""
+    job = made(world, distill=Distillation(**distill))
+    teacher = with_spec(job, teacher_of(spec_of(job), DEPTH), network=True)
+    trial = spec_of(teacher)
+    spec = ProfileSpec(
+        model_fingerprint=trial.model_fingerprint,
+        task=trial.task,
+        data_fingerprint=trial.data_fingerprint,
+        max_length=trial.recipe.max_length,
+        measure="teacher",
+        trial=teacher["id"],
+        limit_train=trial.recipe.limit_train,
+    )
+    lesson = Lesson(teacher["id"], profile_id(spec))
+    measures = [{"id": lesson.logits, "spec": asdict(spec)}]
+    return teacher | {"measures": measures}, job | {"lesson": lesson._asdict()}
+
+
+@pytest.mark.parametrize("weight", [0.0, 1.0])
+def test_a_student_learns_from_the_stored_logits(world: Path, store: Store, weight: float) -> None:
+    teacher, student = taught(world, hidden_weight=weight, temperature=3.0)
+    for job in (teacher, student):
+        assert execute(job, store.location)["status"] == "done"
+    [record] = store.read("trials", student["id"])
+    label = "logits+hidden T=3" if weight else "logits T=3"
+    assert (record["distill"], record["teacher"]) == (label, teacher["id"])
+    assert record["seconds_teacher"] > 0
+    [full] = store.read("trials", teacher["id"])
+    assert (full["distill"], full["teacher"], full["seconds_teacher"]) == (None, None, None)
+    logits = store.read("teacher_logits", student["lesson"]["logits"])
+    assert [row["example"] for row in logits] == list(range(full["train_examples"]))
+    plain = made(world)
+    assert execute(plain, store.location)["status"] == "done"
+    own, other = (store.read("trials", job["id"])[0] for job in (student, plain))
+    assert own["train_losses"] != other["train_losses"]
+
+
+def test_a_done_teacher_is_measured_once_more(world: Path, store: Store) -> None:
+    """Its record came before anybody learned from it; its network is kept, or trained again."""
+    teacher, student = taught(world)
+    assert execute(teacher | {"measures": [], "network": False}, store.location)["status"] == "done"
+    before = store.read("trials", teacher["id"])
+    for job in (teacher | {"network": False}, student):
+        assert execute(job, store.location)["status"] == "done"
+    assert store.read("trials", teacher["id"]) == before
+
+
+def test_a_student_without_its_teacher_is_a_missing_input(world: Path, store: Store) -> None:
+    _, student = taught(world)
+    found = execute(student, store.location)
+    assert (found["status"], found["error_type"]) == ("failed", "missing_input")
+    assert student["lesson"]["teacher"] in found["message"]
+    assert not store.names("trials")
+
+
+def test_a_teacher_of_other_rows_is_a_missing_input(world: Path, store: Store) -> None:
+    teacher, student = taught(world)
+    assert execute(teacher, store.location)["status"] == "done"
+    spec = spec_of(student)
+    fewer = with_spec(student, replace(spec, recipe=replace(spec.recipe, limit_train=5)))
+    found = execute(fewer, store.location)
+    assert (found["status"], found["error_type"]) == ("failed", "missing_input")
+    assert "rows" in found["message"]
