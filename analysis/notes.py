@@ -52,7 +52,7 @@ _NOTHING_TO_LOSE = (
 )
 
 
-def _no_better(row: Row) -> str:
+def no_better(row: Row) -> str:
     """`2 of 3 seeds`: of those with all layers, by the view `min_layers`."""
     some, every = row["n_learned_nothing"], row["n_full"]
     if every == 1:
@@ -66,7 +66,7 @@ def untaught(row: Row) -> str:
         return ""
     verb = "scores" if row["n_learned_nothing"] == 1 else "score"
     return (
-        f"With all layers {_no_better(row)} {verb} no better than the majority class. "
+        f"With all layers {no_better(row)} {verb} no better than the majority class. "
         f"{_NOTHING_TO_LOSE}"
     )
 
@@ -109,7 +109,7 @@ def did_not_learn(rows: Sequence[Row]) -> str:
     """Sentences that name the tasks, from rows of `min_layers`; "" if there are none."""
     several = [name for name in _PLACE if len({row[name] for row in rows}) > 1]
     found = dict.fromkeys(
-        f"{_no_better(row)} of {_task_of(row, several)}" for row in rows if row["n_learned_nothing"]
+        f"{no_better(row)} of {_task_of(row, several)}" for row in rows if row["n_learned_nothing"]
     )
     said = "no better than the majority class with all layers"
     return f"{said}: {listed(found)}. {_NOTHING_TO_LOSE}" if found else ""

@@ -12,8 +12,9 @@ from lp_sweep.analysis.notes import (
     NOT_MEASURED,
     NOT_NEEDED,
     NOT_SEARCHED,
+    no_better,
 )
-from lp_sweep.storage.printable import listed
+from lp_sweep.storage.printable import ranges
 
 Row = Mapping[str, Any]
 
@@ -139,7 +140,8 @@ def allowed_loss(row: Row) -> str:
 
 
 def layers_needed(row: Row) -> str:
-    """`6 of 12 (−0.80) n=3`, or `4–6 of 12 (2 missing)`; of a search with `, 90% 5 to 7`."""
+    """`6 of 12 (−0.80) n=3`, `9–10 of 12 (K=3 not tried) n=3`, `4–6 of 12 (2 missing)`; of a search
+    with `, 90% 5 to 7`."""
     credible = row.get("credible")
     of_search = f", 90% {layers_left(row['depth'], credible)}" if credible else ""
     if row["max_dropped"] is None:
@@ -167,39 +169,79 @@ def best_of(rows: Iterable[Row]) -> Row | None:
 
 
 def network(row: Row) -> str:
-    """`top K=2, iterative`: the smallest network that is within the loss."""
+    """`top K=2, iterative`: the smallest network that is within the loss. With a warning where it,
+    unlike that of all layers, did not learn."""
     if not row["max_dropped_low"]:
         return "all layers"
-    procedure = "" if row["procedure"] == "direct" else f", {row['procedure']}"
-    return f"{row['strategy']} K={row['max_dropped_low']}{procedure}"
+    named = f"{row['strategy']} K={row['max_dropped_low']}"
+    named += "" if row["procedure"] == "direct" else f", {row['procedure']}"
+    majority = row["majority"]
+    if majority is None or row["n_learned_nothing"] or row["score_kept"] >= majority + 0.005:
+        return named
+    return f"{named}: no better than the majority class"
 
 
 def answer_line(rows: Sequence[Row]) -> str:
-    """`needs 6 of 12 layers to lose at most 1 point (top K=6, −0.80, n=3)`; rows as `best_of`."""
+    """The answer for one task and loss in a sentence, or why there is none yet; rows as
+    `best_of`."""
     best = best_of(rows)
     if best is None:
         return "no answer yet: no score with all layers to compare with"
-    if best["n_full"] and best["n_learned_nothing"] == best["n_full"]:
-        return "no answer: all layers score no better than always the same answer"
-    depth, fewest = best["depth"], max(row["max_dropped_high"] for row in rows)
-    layers = span(depth - fewest, depth - best["max_dropped_low"])
-    lost = allowed_loss(best)
-    if layers == str(depth):
-        return f"keep all {depth} layers: nothing smaller that was tried loses at most {lost}"
-    count = share(best["n_seeds"], best["n_seeds_asked"])
-    way = network(best)
-    if best["max_dropped_low"]:
-        way += f", {signed(-best['loss'], '%' if best['unit'] == 'percent' else '')}"
-    return f"needs {layers} of {depth} layers to lose at most {lost} ({way}, n={count})"
+    if best["n_learned_nothing"]:
+        return f"no answer yet: {no_better(best)} of the full model did not learn"
+    return needs(best, rows)
+
+
+def needs(row: Row, among: Sequence[Row] = ()) -> str:
+    """`needs 6 of 12 layers to lose at most 1 point (top K=6, −0.80, 3 seeds)`. `among`: the rows,
+    of other strategies as well, that it is the best of."""
+    layers, loss = possible_span(row, among), allowed_loss(row)
+    if layers == str(row["depth"]):
+        return f"keep all {layers} layers: nothing smaller that was tried loses at most {loss}"
+    low, unit = row["max_dropped_low"], "%" if row["unit"] == "percent" else ""
+    change = signed(-row["loss"], unit) if low else ""
+    count = seeds(row["n_seeds"], row["n_seeds_asked"])
+    way = ", ".join(filter(None, (network(row), change, count)))
+    doubt = "more trials may bring a smaller one"
+    doubt = doubt if _most(row, among) > low else not_tried(row, among)
+    way += f"; {doubt}" if doubt else ""
+    return f"needs {layers} of {row['depth']} layers to lose at most {loss} ({way})"
+
+
+def possible_span(row: Row, among: Sequence[Row] = ()) -> str:
+    """`6`, `4–6`: how many layers the answer may be."""
+    depth, most, between = row["depth"], _most(row, among), _between(row, among)
+    if between and between[-1] < depth - 1:  # else nothing smaller was tried: the answer has no end
+        most = max(most, between[-1])
+    return span(depth - most, depth - row["max_dropped_low"])
+
+
+def not_tried(row: Row, among: Sequence[Row] = ()) -> str:
+    """`K=3 not tried`: what may do as well as the answer; "" where that is nothing."""
+    between = _between(row, among)
+    return f"K={ranges(between)} not tried" if between else ""
+
+
+def _most(row: Row, among: Sequence[Row]) -> int:
+    """The K that more trials may bring."""
+    return max(int(other["max_dropped_high"]) for other in among or [row])
+
+
+def _between(row: Row, among: Sequence[Row]) -> list[int]:
+    """The K above a known answer and below the next that was tried. Of those that a search left out
+    `unless` speaks."""
+    low, left_out = row["max_dropped_low"], row["untried"] or ()
+    if row["max_dropped"] is None or _most(row, among) > low:
+        return []
+    tried = {k for other in among or [row] for k in other["tried"] or ()}
+    above = min((k for k in tried if k > low), default=row["depth"])
+    return [k for k in range(low + 1, above) if k not in left_out]
 
 
 def _possible_layers(row: Row) -> str:
-    depth = row["depth"]
-    most, only = row["max_dropped_high"], ""
-    if not most and not row["n_not_searched"] and (tried := row["tried"]) and tried[0] > 1:
-        most, only = tried[0] - 1, f" (only K={listed(tried, 3)} tried)"
-    layers = span(depth - most, depth - row["max_dropped_low"])
-    return f"{layers} of {depth}{LEARNED_NOTHING if row['n_learned_nothing'] else ''}{only}"
+    mark = LEARNED_NOTHING if row["n_learned_nothing"] else ""
+    gap = not_tried(row)
+    return f"{possible_span(row)} of {row['depth']}{mark}{gap and f' ({gap})'}"
 
 
 def _open(row: Row) -> str:

@@ -304,9 +304,9 @@ TABLES: dict[str, TableDef] = {
                 r"90% \d",
             ),
             Note(
-                "5–6 of 6 (only K=2 tried): none of the K that were tried will do, and a smaller K "
-                "may.",
-                r"\(only K=",
+                "9–10 of 12 (K=3 not tried): the smallest network that was tried and will do has "
+                "10 layers, and one of 9 may do as well.",
+                r"\(K\S+ not tried\)",
             ),
             _UNTRIED,
             Note("n=1/3: the answer rests on 1 seed, where the sweep lists 3.", r"n=\d+/\d+"),

@@ -102,27 +102,19 @@ def answers(
 
 
 def in_short(answer: Answer, *, name_model: bool) -> list[str]:
-    """Two lines for a terminal: the layers needed within the first loss, and how sure that is."""
+    """Two lines for a terminal: the answer within the first loss, and how sure that is."""
     choice = answer.choices[0]
-    name = f"{answer.task}, {answer.model}" if name_model else answer.task
-    facts = {fact.name: fact.text for fact in reversed(choice.facts)}  # of devices the first
+    line = f"{answer.task}{f', {answer.model}' if name_model else ''}: {answer.line}"
     if choice.untaught:
-        return [f"{name}: no answer yet. {choice.untaught}", f"  {answer.said}"]
+        return [line, f"  {answer.said} {choice.untaught}"]
     if not choice.kept:
-        return [f"{name}: no answer yet: {choice.doubt}"]
-    if choice.layers == str(answer.depth):
-        needed = f"keep all {answer.depth} layers: nothing smaller that was tried loses at most "
-        needed += choice.loss
-    else:
-        needed = f"needs {choice.layers} of {answer.depth} layers to lose at most {choice.loss}"
-        needed += f" ({'; '.join(filter(None, (choice.network, choice.doubt)))})"
+        return [line]
+    facts = {fact.name: fact.text for fact in reversed(choice.facts)}  # of devices the first
     sure = facts.get("90%", "none")
-    details = [facts["score"], "" if sure.startswith("none") else f"90% sure of {sure}"]
+    details = [f"score {choice.change.split()[0]}"]
+    details += ["" if sure.startswith("none") else f"90% sure of {sure}"]
     details += [facts.get("size", ""), facts.get("inference", "").replace(NOT_MEASURED, "")]
-    return [
-        f"{name}: {needed}",
-        f"  {'; '.join(detail for detail in details if detail)}",
-    ]
+    return [line, f"  {'; '.join(detail for detail in details if detail)}"]
 
 
 def _answers_read(catalog: Catalog) -> Reader:
@@ -165,6 +157,7 @@ def _answer(rows: Sequence[Row], known: _Known) -> Answer:
         model=first["model"],
         task=first["task"],
         depth=first["depth"],
+        line=phrases.answer_line([row for row in rows if row["delta"] == deltas[0]]),
         said=_said(known.tasks.get(_key(first, _TASK)), first["depth"]),
         choices=choices,
         cells=[_cell([*same]) for _, same in groupby(choices, key=lambda c: c[1:6])],
@@ -224,15 +217,15 @@ def _choice(rows: Sequence[Row], known: _Known) -> Choice:
     if best is None:
         why = "no score with all layers to compare with"
         return Choice(loss, "?", why, "", "", (), "", "", (), "")
-    depth, most = best["depth"], max(row["max_dropped_high"] for row in rows)
-    fewest, layers = depth - most, depth - best["max_dropped_low"]
+    depth = best["depth"]
+    is_open = any(row["max_dropped_high"] > best["max_dropped_low"] for row in rows)
     kept = set(best["kept_layers"] or range(1, depth + 1))
     return Choice(
         loss=loss,
-        layers=str(layers) if fewest == layers else f"{fewest}–{layers}",
-        doubt="" if fewest == layers else _open(rows, best, known),
+        layers=phrases.possible_span(best, rows),
+        doubt=_open(rows, best, known) if is_open else phrases.not_tried(best, rows),
         untaught=untaught(best),
-        network=_named(best, known.tasks.get(_key(best, _TASK))),
+        network=phrases.network(best),
         kept=[layer in kept for layer in range(1, depth + 1)],
         change=_changed(best),
         sure=_sure(known.intervals.get(_key(best, _CURVE))),
@@ -259,15 +252,6 @@ def _open(rows: Iterable[Row], best: Row, known: _Known) -> str:
         trials = "1 missing trial" if len(missing) == 1 else f"{len(missing)} missing trials"
         return f"{trials} may still bring a smaller one"
     return SEARCHED_FOR.text
-
-
-def _named(best: Row, full: Row | None) -> str:
-    """With a warning where the pruned network, unlike that of all layers, has learned nothing."""
-    named = phrases.network(best)
-    majority = full["majority"] if full and best["max_dropped_low"] else None
-    if majority is None or untaught(best) or best["score_kept"] >= majority + 0.005:
-        return named
-    return f"{named}: no better than the majority class"
 
 
 def _facts(best: Row, known: _Known) -> list[Fact]:

@@ -52,6 +52,7 @@ class Answer(NamedTuple):
     model: str
     task: str
     depth: int
+    line: str  # the answer within the smallest loss, in a sentence
     said: str  # the score with all layers, and what the constant answer scores
     choices: Sequence[Choice]
     cells: Sequence[Cell]  # the same, merged

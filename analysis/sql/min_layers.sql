@@ -22,6 +22,7 @@
 -- untried          the K above max_dropped_low that a search never ran, ascending; null: none. The
 --                  answer assumes that none of them would do.
 -- tried            the K above 0 with a score, ascending.
+-- majority         points of the constant answer; of a correlation 0, null where there is none.
 -- n_full           seeds of K=0 that are done, and n_learned_nothing of them whose score is no better
 -- n_learned_nothing  than the constant answer's (`majority`): below it, or less than 0.005 points
 --                  above, which two decimals don't show. A correlation has 0 for it (pearson,
@@ -67,6 +68,7 @@ full_depth AS (
 learned AS (  -- of the seeds of K=0: how many learned nothing
     SELECT sweep, model, procedure, task,
         count(*) AS n_full,
+        avg(constant) AS majority,
         count(*) FILTER (WHERE score IS NULL OR score < constant + 0.005) AS n_learned_nothing
     FROM full_depth
     WHERE done
@@ -175,7 +177,7 @@ SELECT
     depth - max_dropped AS min_layers_kept,
     max_dropped_low, max_dropped_high,
     kept_layers, score_full, score_kept, loss, n_seeds, n_seeds_asked, n_missing, n_not_searched,
-    nullif(list_filter(ks, lambda k: k > max_dropped_low), []) AS untried, tried,
+    nullif(list_filter(ks, lambda k: k > max_dropped_low), []) AS untried, tried, majority,
     coalesce(n_full, 0) AS n_full, coalesce(n_learned_nothing, 0) AS n_learned_nothing, position
 FROM answers
 JOIN lists USING (sweep, model, procedure, strategy, task, depth)

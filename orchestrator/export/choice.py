@@ -65,12 +65,13 @@ class Chosen(NamedTuple):
 def best(catalog: Catalog, asked: Asked, read: Reader | None = None) -> Chosen:
     """`read` gives the predictions that the luck of the choice is estimated from. Raises SpecError
     where the answer is not known, saying what is missing."""
-    row = _smallest(_answers(catalog, asked), asked)
+    rows = _answers(catalog, asked)
+    row = _smallest(rows, asked)
     row = {**row, "credible": credible_sets(catalog, [row])[0]}
     names = ("sweep", "model", "procedure", "task", "strategy")
     place = {name: row[name] for name in names} | {"kept": row["kept_layers"]}
     seeds = catalog.query(_SEEDS, place).to_pylist()
-    chosen = _one_seed(seeds, asked.seed, _reason(row, asked))
+    chosen = _one_seed(seeds, asked.seed, _reason(row, rows, asked))
     assumed = phrases.assumption(row)
     searched = f"The answer of its search assumes: {assumed}." if assumed else ""
     mixed = mixed_notes(catalog, [row["model"]], sweep=row["sweep"], task=row["task"])
@@ -165,19 +166,9 @@ def _missing(row: Row) -> str:
     return f"{row['strategy']} may drop {can_drop} of {row['depth']} layers, since {what}"
 
 
-def _reason(row: Row, asked: Asked) -> str:
-    unit = "percent" if asked.unit == "percent" else "point" + "s" * (asked.within != 1)
-    kept = row["depth"] - row["max_dropped"]
-    by = f"{row['strategy']}, K={row['max_dropped']}" if row["max_dropped"] else "all layers"
-    among = "" if asked.strategy else ", over all strategies of the sweep"
-    number, asked_for = row["n_seeds"], row["n_seeds_asked"]
-    what = f"the mean over {number} seeds" if number > 1 else "the score"
-    what += f" ({phrases.seeds(number, asked_for)})" if number < asked_for else ""
-    return (
-        f"{kept} of {row['depth']} layers ({by}): the fewest that lose at most {asked.within:g} "
-        f"{unit} on {row['task']}{among}; {what} changes by "
-        f"{-row['loss'] + 0.0:+.2f}."
-    )
+def _reason(row: Row, rows: Sequence[Row], asked: Asked) -> str:
+    among = "" if asked.strategy else " Chosen over all strategies of the sweep."
+    return f"{row['task']}: {phrases.needs(row, rows)}.{among}"
 
 
 def _one_seed(seeds: Sequence[Row], wanted: int | None, reason: str) -> Chosen:

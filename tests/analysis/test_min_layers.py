@@ -271,7 +271,7 @@ def test_an_answer_of_fewer_seeds_than_the_sweep_lists_says_so(fake: FakeSweep) 
             for make in (TABLES["min-layers"], TABLES["min-layers-interval"], TABLES["tasks"])
         ]
         means = TABLES["strategies"](catalog)
-    assert tables[0].rows[0][-1] == "10 of 12 (−0.50) n=1/2"
+    assert tables[0].rows[0][-1] == "10 of 12 (K=3-11 not tried) (−0.50) n=1/2"
     assert tables[1].rows[0][tables[1].columns.index("seeds")] == "1/2"
     assert tables[2].rows[1][-1].endswith("n=1/2")
     assert any("n=1/2" in cell for row in means.rows for cell in row)

@@ -240,7 +240,7 @@ def test_the_smallest_network_of_all_strategies(tmp_path: Path) -> None:
     fake.curve({0: 90.0, 2: 89.5, 4: 85.0}, task="a")
     fake.curve({2: 88.0, 4: 89.2}, task="a", strategy="bottom")
     one, two, _ = answers_of(fake.publish())["a"].choices
-    assert (one.layers, one.network, one.doubt) == ("8", "bottom K=4", "")
+    assert (one.layers, one.network, one.doubt) == ("8", "bottom K=4", "K=5-11 not tried")
     assert one.kept == [False] * 4 + [True] * 8
     assert dict(one.facts)["score"] == "89.20 (−0.80), one seed"
     assert "can't be estimated: no predictions" in dict(one.facts)["luck"]
@@ -402,18 +402,19 @@ def test_size_speed_interval_and_the_constant_answer_stand_beside_it(store: Stor
 def test_the_answer_in_short(tmp_path: Path, store: Store) -> None:
     """As a run ends with it."""
     one, more, *_ = answer_lines(store, "demo", 1.0)
-    assert one.startswith("sst2: needs 6–10 of 12 layers to lose at most 1 point (top K=2; ")
+    assert one.startswith("sst2: needs 6–10 of 12 layers to lose at most 1 point (top K=2, −1.00, ")
     assert all(part in more for part in ("6, 10 or 12 layers", "86.9%", "×1.15")), more
     fake = FakeSweep(tmp_path)
     fake.curve({0: 90.0, 2: 89.5, 4: 85.0}, task="a")
     fake.curve({0: 50.0, 11: 49.9}, task="b")
     fake.curve({2: 49.9}, task="c")
     lines = answer_lines(fake.publish(), "demo", 2.0)
-    assert "a: needs 10 of 12 layers to lose at most 2 points (top K=2)" in lines
-    assert "  89.50 (−0.50), one seed" in "\n".join(lines)
-    assert answer_lines(fake.store, "demo", 0.1)[0].startswith("a: keep all 12 layers: nothing")
+    needed, how = "a: needs 9–10 of 12 layers to lose at most 2 points", "top K=2, −0.50, one seed"
+    assert lines[0] == f"{needed} ({how}; K=3 not tried)"
+    assert lines[1] == "  score 89.50; 93.0 M parameters, 86.9%"
+    assert answer_lines(fake.store, "demo", 0.1)[0].startswith("a: needs 11–12 of 12 layers to")
     assert [line[:18] for line in lines if "no answer yet" in line] == [
-        "b: no answer yet. ",
+        "b: no answer yet: ",
         "c: no answer yet: ",
     ]
     commands = [shlex.split(line.partition(": ")[2])[:2] for line in lines[-2:]]

@@ -369,20 +369,43 @@ def test_the_min_layers_table_for_people(fake: FakeSweep) -> None:
     catalog = open_views(fake.publish(), deltas=(0.5, 1))
     half, one = lines(TABLES["min-layers"](catalog))
     assert (half["loss ≤"], one["loss ≤"]) == ("0.5 points", "1 point")
-    assert half["SST-2"] == "11–12 of 12 (only K=2, 4 tried) n=1"
-    assert one["SST-2"] == "10 of 12 (−0.80) n=1"
+    assert half["SST-2"] == "11–12 of 12 (K=1 not tried) n=1"
+    assert one["SST-2"] == "9–10 of 12 (K=3 not tried) (−0.80) n=1"
     assert one["QQP"] == "8–10 of 12 (1 missing)"
     assert one["QNLI"] == "10–12 of 12 (1 missing)"
     told = TABLES["min-layers"](catalog)
     assert told.lead == (
-        "SST-2: keep all 12 layers: nothing smaller that was tried loses at most 0.5 points",
-        "QQP: needs 8–10 of 12 layers to lose at most 0.5 points (top K=2, −0.50, n=1)",
+        "SST-2: needs 11–12 of 12 layers to lose at most 0.5 points "
+        "(all layers, one seed; K=1 not tried)",
+        "QQP: needs 8–10 of 12 layers to lose at most 0.5 points "
+        "(top K=2, −0.50, one seed; more trials may bring a smaller one)",
         "QNLI: no answer yet: no score with all layers to compare with",
     )
     assert render(told).startswith(told.lead[0])
     assert told.lead[0] not in render(told, "markdown")
     percent = lines(TABLES["min-layers"](catalog, unit="percent"))[1]
-    assert (percent["loss ≤"], percent["SST-2"]) == ("1%", "10 of 12 (−0.89%) n=1")
+    assert (percent["loss ≤"], percent["SST-2"]) == (
+        "1%",
+        "9–10 of 12 (K=3 not tried) (−0.89%) n=1",
+    )
+
+
+def test_what_was_never_tried_is_not_ruled_out(fake: FakeSweep) -> None:
+    fake.curve({0: 90.0, 1: 89.9, 2: 89.5, 4: 80.0})
+    fake.curve({3: 80.0, 4: 81.0}, strategy="bottom")
+    told = TABLES["min-layers"](open_views(fake.publish(), deltas=(0.2, 0.5)))
+    column = told.columns.index("SST-2")
+    assert [row[column] for row in told.rows] == [
+        "11 of 12 (−0.10) n=1",
+        "9–10 of 12 (K=3 not tried) (−0.50) n=1",
+        "10–12 of 12 (K=1-2 not tried) n=1",
+        "10–12 of 12 (K=1-2 not tried) n=1",
+    ]
+    assert any(note.startswith("9–10 of 12 (K=3") for note in told.notes)
+    over_all = TABLES["min-layers"](open_views(fake.publish(), deltas=(0.5,))).lead
+    assert over_all == (
+        "SST-2: needs 10 of 12 layers to lose at most 0.5 points (top K=2, −0.50, one seed)",
+    ), "another strategy has tried K=3"
 
 
 def test_sweep_and_procedure_are_columns_only_where_there_are_several(fake: FakeSweep) -> None:
@@ -417,8 +440,8 @@ def test_an_answer_of_a_network_that_learned_nothing_is_marked(fake: FakeSweep) 
     )
     bert, xlnet = lines(TABLES["min-layers"](catalog))
     assert (bert["SST-2"], bert["RTE"]) == (
-        "11–12 of 12† (only K=2 tried) n=3",
-        "10 of 12 (−0.50) n=3",
+        "11–12 of 12† (K=1 not tried) n=3",
+        "10 of 12 (K=3-11 not tried) (−0.50) n=3",
     )
     assert xlnet["SST-2"] == "8–10 of 12† (1 missing)"
     said = (
@@ -428,7 +451,7 @@ def test_an_answer_of_a_network_that_learned_nothing_is_marked(fake: FakeSweep) 
     assert TABLES["min-layers"](catalog).notes[0].startswith(said)
     with_interval = TABLES["min-layers-interval"](catalog)
     assert [line["layers"] for line in lines(with_interval)] == [
-        *("11–12 of 12† (only K=2 tried)", "10 of 12", "8–10 of 12†"),
+        *("11–12 of 12† (K=1 not tried)", "10 of 12 (K=3-11 not tried)", "8–10 of 12†"),
     ]
     assert with_interval.notes[0].startswith(said)
     of_one = TABLES["min-layers"](catalog, models=["bert"])
