@@ -149,13 +149,16 @@ class _Changes:
 
     def __init__(self, line: Callable[[Picture | None], str]) -> None:
         self._line = line
-        self._told: Any = ()
+        self._told: Any = ()  # what was shown last, or a warning's text
+        self._shown = False
 
     def show(self, picture: Picture | None) -> bool:
         now = _essence(picture)
         if now == self._told:
             return True
-        self._told = now
+        if isinstance(self._told, str):
+            say("the store can be read again" if self._shown else "the store is there")
+        self._told, self._shown = now, True
         return emit(self._line(picture))
 
     def trouble(self, message: str) -> None:

@@ -35,6 +35,7 @@ def await_workers(
             tell(f"{late}; `ray status` says more. They are taken in when they come")
             return
         time.sleep(_LOOK_SECONDS)
+    tell(f"all {promised} machines of cluster {file.name} have joined")
 
 
 def knock(address: str) -> None:

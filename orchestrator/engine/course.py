@@ -146,9 +146,9 @@ class Course:
             failed = told.get("measures_failed")
             self._keep_store_errors(lambda: self.queue.ended(work.id, None, failed))
             self.reporter.ended(work.id, "done", _score(told), _facts(told))
-            if sentence := self.full_models.nothing_learned(work):
-                self.reporter.note(sentence)
-                if self.options.stop_if_nothing_learned:
+            if note := self.full_models.note(work):
+                self.reporter.note(*note)
+                if self.options.stop_if_nothing_learned and not note.ends:
                     self.queue.stopped = self.queue.stopped or "nothing-learned"
                     self.must_end = True
         else:

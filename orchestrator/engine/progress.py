@@ -35,6 +35,15 @@ class Facts(NamedTuple):
 NO_FACTS = Facts()
 
 
+class Note(NamedTuple):
+    """`about`: a state that the note tells of. It holds until another note about it; a live view
+    leaves it out once one `ends` it."""
+
+    text: str
+    about: str = ""
+    ends: bool = False
+
+
 class Reporter(Protocol):
     """Events of a run, in the order they happen; all are called in one thread."""
 
@@ -42,7 +51,7 @@ class Reporter(Protocol):
     def opened(self, queue: WorkQueue, slots: int) -> None: ...
     def started(self, work: Work) -> None: ...
     def ended(self, id_: str, status: str, detail: str, facts: Facts = NO_FACTS) -> None: ...
-    def note(self, text: str) -> None: ...
+    def note(self, text: str, about: str = "", ends: bool = False) -> None: ...  # as `Note`
     def phase(self, text: str) -> None: ...
     def tick(self) -> None: ...
     def closed(self) -> None: ...
@@ -150,7 +159,7 @@ class PlainReporter:
                 stays=status != "done",
             )
 
-    def note(self, text: str) -> None:
+    def note(self, text: str, about: str = "", ends: bool = False) -> None:
         self._print(f"note    {printable(text)}", stays=True)
 
     def phase(self, text: str) -> None:

@@ -14,7 +14,7 @@ from contextlib import contextmanager, suppress
 from queue import Empty, SimpleQueue
 from threading import Thread
 
-from lp_sweep.orchestrator.engine.progress import NO_FACTS, Facts, Reporter
+from lp_sweep.orchestrator.engine.progress import NO_FACTS, Facts, Note, Reporter
 from lp_sweep.orchestrator.mirrors.copying import copy_trials
 from lp_sweep.orchestrator.mirrors.kinds import Mirror, MirrorKind, open_mirror
 from lp_sweep.orchestrator.watch.reporters import Relay
@@ -28,7 +28,7 @@ class LiveMirror:
     """One mirror of one sweep. `notes` are for the thread that reports."""
 
     def __init__(self, kind: MirrorKind, store: str, sweep: str) -> None:
-        self.kind, self.notes = kind, SimpleQueue[str]()
+        self.kind, self.notes = kind, SimpleQueue[Note]()
         self._store, self._sweep = store, sweep
         self._ended: SimpleQueue[str | None] = SimpleQueue()
         self._behind: dict[str, None] = {}  # in order; the thread's own while it lives
@@ -47,10 +47,11 @@ class LiveMirror:
         self._thread.join(seconds)
         if self._thread.is_alive() or self._behind:
             where = f"--store {shlex.quote(self._store)} --sweep {shlex.quote(self._sweep)}"
-            self.notes.put(
-                f"not every trial of this run is in {self.kind.value}. Copy the others: "
-                f"lp-sweep mirror --to {self.kind.value} {where}"
+            copy = f"lp-sweep mirror --to {self.kind.value} {where}"
+            missing = (
+                f"not every trial of this run is in {self.kind.value}. Copy the others: {copy}"
             )
+            self.notes.put(Note(missing))
 
     def _follow(self) -> None:
         going_on = True
@@ -69,13 +70,16 @@ class LiveMirror:
             self._mirror = self._mirror or open_mirror(self.kind, self._sweep)
             copy_trials(Store(self._store), self._sweep, self._mirror, self._behind.keys())
             self._behind = {}
+            if self._told:
+                self._told = False
+                again = f"{self.kind.value} takes trials again"
+                self.notes.put(Note(again, self.kind.value, ends=True))
         except Exception as error:  # whatever another's library raises, the run goes on
             if not self._told:
                 self._told = True
                 said = short(str(error) or type(error).__name__)
-                self.notes.put(
-                    f"{self.kind.value} takes no trials for now; the run continues: {said}"
-                )
+                refused = f"{self.kind.value} takes no trials for now; the run continues: {said}"
+                self.notes.put(Note(refused, self.kind.value))
 
 
 class MirroringReporter(Relay):
@@ -100,7 +104,7 @@ class MirroringReporter(Relay):
         for mirror in self._mirrors:
             with suppress(Empty):
                 while True:
-                    self.note(mirror.notes.get_nowait())
+                    self.note(*mirror.notes.get_nowait())
 
 
 @contextmanager

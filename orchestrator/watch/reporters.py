@@ -98,6 +98,7 @@ class LiveReporter:
         self._scores: dict[str, float] = {}  # of this run
         self._fresh: deque[tuple[str, float]] = deque()  # that the painter has not seen
         self._elsewhere = Elsewhere()
+        self._states: dict[str, str] = {}  # notes that hold, by what they are about
 
     def planned(self, plan: Plan) -> None:
         self._plan = plan
@@ -120,9 +121,13 @@ class LiveReporter:
         mark, style = (self._marks[0], "green") if status == "done" else (self._marks[1], "red")
         self.recent.append(Text.assemble((mark, style), f" {describe(work)}  {first_line(detail)}"))
 
-    def note(self, text: str) -> None:
-        """Stays above the display."""
-        self._painter.note(Text(f"note: {printable(text)}", style="yellow"))
+    def note(self, text: str, about: str = "", ends: bool = False) -> None:
+        """Stays above the display; about a state it is in the display, as long as it holds."""
+        if about:
+            self._states = {key: said for key, said in self._states.items() if key != about}
+            self._states |= {} if ends else {about: text}
+        else:
+            self._painter.note(Text(f"note: {printable(text)}", style="yellow"))
 
     def phase(self, text: str) -> None:
         self._painter.note(Text(printable(text), style="dim"))
@@ -132,6 +137,8 @@ class LiveReporter:
 
     def closed(self) -> None:
         self._painter.close()
+        for text in self._states.values():
+            self.note(text)
 
     def _draw(self) -> RenderableType:
         """In the painter's thread."""
@@ -161,7 +168,10 @@ class LiveReporter:
             eta=self.run.eta(),
             curves=self._scored(queue).curves(),
             counts={"cells_deferred": self._deferred},
-            notes=(f"{holding} are in the hands of other runs",) if holding else (),
+            notes=(
+                *self._states.values(),
+                *([f"{holding} are in the hands of other runs"] if holding else []),
+            ),
         )
 
     def _slots(self, queue: WorkQueue) -> list[Slot]:
@@ -225,8 +235,8 @@ class Relay:
     def ended(self, id_: str, status: str, detail: str, facts: Facts = NO_FACTS) -> None:
         self.inner.ended(id_, status, detail, facts)
 
-    def note(self, text: str) -> None:
-        self.inner.note(text)
+    def note(self, text: str, about: str = "", ends: bool = False) -> None:
+        self.inner.note(text, about, ends)
 
     def phase(self, text: str) -> None:
         self.inner.phase(text)
@@ -270,9 +280,9 @@ class EventReporter(Relay):
         known = status in ("done", "failed", "lost", "spooled")
         self.event(status if known else "not_stored", id=id_, **said)
 
-    def note(self, text: str) -> None:
-        super().note(text)
-        self.event("note", message=text)
+    def note(self, text: str, about: str = "", ends: bool = False) -> None:
+        super().note(text, about, ends)
+        self.event("note", message=text, **({"about": about, "ends": ends} if about else {}))
 
     def phase(self, text: str) -> None:
         super().phase(text)

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from lp_sweep.orchestrator.engine.course import Nodes
+from lp_sweep.orchestrator.engine.learned import FullModels
 from lp_sweep.orchestrator.engine.others import Claims
 from lp_sweep.orchestrator.engine.workqueue import WorkQueue
 from lp_sweep.orchestrator.estimate.estimate import Rates
@@ -47,6 +48,29 @@ def with_failures(plan: Plan, *types: str) -> dict[str, str]:
     failed = dict(zip(plan.trials, types, strict=False))
     plan.known = plan.known._replace(failed=failed)
     return failed
+
+
+def test_a_full_model_that_learns_with_a_later_seed_ends_the_note(
+    tmp_path: Path, store: Store
+) -> None:
+    """As where a search asks for more seeds."""
+    inputs = make_inputs(tmp_path)
+    queue = WorkQueue(planned(inputs, "task=rte", "seed=1"), store, CPU, lambda plan: None)
+    models, told = FullModels(queue), list[Any]()
+    for seeds, share in (("1", 0.5), ("1,2", 0.5), ("1,2,3", 0.8), ("1,2,3,4", 0.5)):
+        queue.plan = planned(inputs, "task=rte", f"seed={seeds}")
+        for id_, work in queue.plan.trials.items():
+            if id_ not in queue.done and len(work.spec.kept_layers) == work.model.depth:
+                row = {"trial_id": id_, "last": share, "majority": 0.5}
+                store.put("trials", id_, [row | {"steps": 10, "learning_rate": 1e-5}])
+                queue.done.add(id_)
+                told.append(models.note(work))
+    first, still, end, after = told
+    assert "learned nothing on rte" in first.text
+    assert (end.ends, end.about) == (True, first.about)
+    assert "learned rte with a later seed" in end.text
+    assert "80.00" in end.text
+    assert (still, after) == (None, None)
 
 
 # -- retries

@@ -50,7 +50,7 @@ def follow(
 
 
 def notes(mirror: LiveMirror) -> list[str]:
-    return [mirror.notes.get_nowait() for _ in range(mirror.notes.qsize())]
+    return [mirror.notes.get_nowait().text for _ in range(mirror.notes.qsize())]
 
 
 def test_a_trial_is_written_while_the_run_goes_on(
@@ -91,13 +91,13 @@ def test_a_mirror_that_is_away_is_told_once_and_catches_up(
 
     mirror = follow(store, monkeypatch, opened)
     mirror.ended(trial_of(store, strategy="top", k=4))
-    assert "no server at" in mirror.notes.get(timeout=20)
+    assert "no server at" in mirror.notes.get(timeout=20).text
     mirror.ended(trial_of(store, k=8))
     there.set()
     mirror.ended(trial_of(store, k=0))
     mirror.close(20)
     assert len(kept.runs) == 3
-    assert notes(mirror) == []
+    assert notes(mirror) == ["tensorboard takes trials again"]
 
 
 def test_what_a_mirror_throws_is_a_note(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -117,7 +117,7 @@ class Spy(PlainReporter):
         super().__init__()
         self.told: list[str] = []
 
-    def note(self, text: str) -> None:
+    def note(self, text: str, about: str = "", ends: bool = False) -> None:
         self.told.append(text)
 
 

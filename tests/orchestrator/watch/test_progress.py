@@ -51,6 +51,25 @@ def test_notes_and_failures_stand_above_the_display(queue: WorkQueue) -> None:
     assert "note: node [bold]abc[/] is set aside" in screen.getvalue()
 
 
+def test_a_note_about_a_state_goes_away_with_it(
+    queue: WorkQueue, capsys: pytest.CaptureFixture[str]
+) -> None:
+    screen = io.StringIO()
+    live, log = LiveReporter(Console(file=screen, width=100)), PlainReporter()
+    for reporter in (live, log):
+        reporter.opened(queue, 1)
+        reporter.note("trackio is away", "trackio")
+        reporter.note("rte was not learned", "rte")
+    assert live.picture(queue).notes == ("trackio is away", "rte was not learned")
+    for reporter in (live, log):
+        reporter.note("trackio is back", "trackio", ends=True)
+    assert live.picture(queue).notes == ("rte was not learned",)
+    live.closed()
+    assert "note: rte was not learned" in screen.getvalue(), "it still holds"
+    assert "note: trackio" not in screen.getvalue()
+    assert "note    trackio is back" in capsys.readouterr().err
+
+
 def test_plain_lines(queue: WorkQueue, capsys: pytest.CaptureFixture[str]) -> None:
     reporter = PlainReporter()
     reporter.planned(queue.plan)

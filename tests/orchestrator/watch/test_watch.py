@@ -101,7 +101,9 @@ def test_a_store_that_goes_away_is_said_so_and_followed_again(fake: FakeSweep) -
         place.with_name("away").rename(place)
         another(fake)
         assert "3 of 5" in process.stdout.readline()
+        end = process.stderr.readline()
     assert warning.startswith("warning: the store can't be read, and is tried again: ")
+    assert end == "the store can be read again\n"
 
 
 @pytest.fixture
