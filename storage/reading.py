@@ -26,7 +26,7 @@ import duckdb
 import pyarrow as pa
 
 from lp_sweep.storage.errors import QueryError
-from lp_sweep.storage.printable import shown
+from lp_sweep.storage.printable import did_you_mean, shown
 
 _CONFINED: dict[str, str | bool | int | float | list[str]] = {
     "enable_external_access": "false",
@@ -51,6 +51,7 @@ _PERHAPS_READING = {duckdb.StatementType.EXPLAIN, duckdb.StatementType.MULTI}
 _COMMENTS = re.compile(r"(?:\s|--[^\n]*|/\*.*?\*/)*", re.DOTALL)
 _EXPLAIN = re.compile(r"EXPLAIN\b\s*(?:ANALYZE\b)?\s*(?:\([^()]*\))?\s*", re.IGNORECASE)
 _READING_WORD = re.compile(r"\(|(?:SELECT|FROM|WITH|PIVOT|PIVOT_WIDER|SUMMARIZE)\b", re.IGNORECASE)
+_NO_TABLE = re.compile(r"(Catalog Error: Table with name (.+) does not exist)!", re.DOTALL)
 _ALLOWED = "allowed: SELECT, FROM, WITH, PIVOT, EXPLAIN, DESCRIBE, SHOW, SUMMARIZE"
 
 
@@ -91,7 +92,7 @@ def _statement(connection: duckdb.DuckDBPyConnection, sql: str) -> duckdb.Statem
         sql.encode()  # bytes that were no text reach us as lone surrogates
         statements = connection.extract_statements(sql)
     except (duckdb.Error, UnicodeError) as error:
-        raise QueryError(str(error)) from error
+        raise QueryError(_indented(str(error))) from error
     if not statements:
         raise QueryError('The query is empty. Example: lp-sweep query "FROM cells"')
     if len(statements) > 1:
@@ -134,9 +135,11 @@ def run(connection: duckdb.DuckDBPyConnection, sql: str, parameters: Mapping[str
         raise QueryError(
             f"the store is open read-only and files are out of reach: {error}"
         ) from error
+    except duckdb.CatalogException as error:
+        raise QueryError(_with_views(connection, str(error))) from error
     except (duckdb.Error, pa.ArrowException, OSError, RuntimeError, MemoryError) as error:
         said = str(error) or "not enough memory. Ask for less: LIMIT, an aggregate, fewer columns."
-        raise QueryError(said) from error  # the last four: from amid a result
+        raise QueryError(_indented(said)) from error  # the last four: from amid a result
     finally:
         end = time.monotonic() + _STOP_SECONDS
         while (
@@ -144,6 +147,20 @@ def run(connection: duckdb.DuckDBPyConnection, sql: str, parameters: Mapping[str
         ):  # it may be between two steps
             connection.interrupt()
             time.sleep(0.05)
+
+
+def _indented(said: str) -> str:
+    """DuckDB's message as one: the statement and what else it adds belong to its first line."""
+    return "\n  ".join(line for line in said.splitlines() if line.strip())
+
+
+def _with_views(connection: duckdb.DuckDBPyConnection, said: str) -> str:
+    """DuckDB knows names near to an unknown one, but most are its own tables: ours instead."""
+    if (unknown := _NO_TABLE.match(said)) is None:
+        return _indented(said)
+    names = [row[0] for row in connection.execute("SHOW TABLES").fetchall()]
+    near = did_you_mean(unknown[2], names)
+    return f"{unknown[1]}. Views: {', '.join(names)}.{near}"
 
 
 def busy() -> bool:

@@ -44,7 +44,7 @@ def score(figure: Figure, rows: Sequence[Row], among: Sequence[Row] = ()) -> Non
     def paint(axes: Axes, panel: Sequence[Row]) -> None:
         axes.set_title(_score_title(panel, among or rows), loc="left")
         axes.set_xlabel("layers dropped")
-        axes.locator_params(axis="x", integer=True)
+        axes.locator_params(axis="x", integer=True, min_n_ticks=1)  # one K so far
         _strategies(axes, panel, looks, entries)
         _across(axes, panel, entries)
         theme.points_axis(axes, [row["mean"] for row in panel])
@@ -334,7 +334,7 @@ def _profile(axes: Axes, profile: Sequence[Row], low: float, entries: dict[str, 
     axes.set_ylim(low - (len(chosen_by) + 0.6) * step, 1)
     axes.set_yticks(list(ticks), list(ticks.values()))
     axes.set_xlabel("layer")
-    axes.locator_params(axis="x", integer=True)
+    axes.locator_params(axis="x", integer=True, min_n_ticks=1)  # one K so far
 
 
 def _kept_set(axes: Axes, chosen: Sequence[Row], height: float, entries: dict[str, Any]) -> None:

@@ -98,9 +98,10 @@ def _to_stderr(text: str) -> None:
 
 
 def complain(message: str) -> None:
-    """An error, line by line."""
+    """An error, or several: each line that is not indented begins one."""
     for line in printable(message, keep="\n").splitlines():
-        print(f"error: {line}", file=sys.stderr)
+        if line.strip():
+            print(f"{'      ' if line.startswith(' ') else 'error:'} {line}", file=sys.stderr)
 
 
 @contextmanager

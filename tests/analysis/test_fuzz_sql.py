@@ -390,6 +390,8 @@ def test_a_refusal_is_one_message_and_exit_2(world: World, sql: str) -> None:
     done = sweep("query", sql, "--store", "store", cwd=world.folder)
     assert (done.returncode, done.stdout) == (2, "")
     assert done.stderr
-    assert all(line.startswith("error: ") for line in done.stderr.splitlines())
+    first, *further = done.stderr.splitlines()
+    assert first.startswith("error: ")
+    assert all(line.startswith("       ") for line in further), "none looks like a message"
     assert not ESCAPES.search(done.stderr)
     assert world.files() == world.before

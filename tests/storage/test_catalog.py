@@ -93,8 +93,8 @@ def test_all_else_is_refused_as_read_only(
 WRONG = {
     "syntax": ("SELEC 1", "syntax error"),
     "column": ("SELECT nope FROM trials", "nope"),
-    "table": ("FROM nope", "nope does not exist"),
-    "file-as-table": ("FROM '/etc/passwd'", "does not exist"),
+    "table": ("FROM cell", r"cell does not exist\. Views: .*trials.*Did you mean 'cells'\?"),
+    "file-as-table": ("FROM '/etc/passwd'", "does not exist.*Views"),
     "python-variable": ("FROM python_variable", "does not exist"),
     "cast": ("SELECT 'x'::INT", "Could not convert"),
     "parameter": ("SELECT $nope", "nope"),
