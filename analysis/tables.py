@@ -289,9 +289,9 @@ TABLES: dict[str, TableDef] = {
         notes=(
             notes.where_nothing_was_learned,
             Note(
-                "Read 6 of 12 (−0.80) n=3 as: the fewest layers, among the K that were asked for, "
-                "that stay within the loss; the change of the score at that depth; seeds. It is "
-                "the largest K that does it, even if a smaller one loses more."
+                "Read 6 of 12 (−0.80) n=3 as: 6 of the 12 layers are the fewest, among the K that "
+                "were tried, that stay within the loss; the score changes by −0.80; 3 seeds. A "
+                "network of more layers may still lose more."
             ),
             Note(
                 "4–6 of 12: cells that are missing or failed can still change the answer, which "
@@ -409,8 +409,8 @@ TABLES: dict[str, TableDef] = {
                 "×.*–",
             ),
             Note(
-                f"{NOT_MEASURED}: a speed is not derived from anything. `measure: {{speed: cpu}}` "
-                "(or cuda) in the sweep file, and `lp-sweep run`, measure what is missing.",
+                f"{NOT_MEASURED}: a speed is never estimated from the layers. To measure it, add "
+                "`measure: {speed: cpu}` (or cuda) to the sweep file, then `lp-sweep run`.",
                 f"^{NOT_MEASURED}$",
             ),
             Note("unsteady: the quartiles are more than 5% of the median apart.", " unsteady"),

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import difflib
+import os
+import re
 import sys
+import textwrap
 from collections.abc import Collection, Iterable, Sequence
-from typing import Any
+from typing import Any, TextIO
 
 from lp_sweep.storage.errors import SpecError
 
 _WIDEST = 80  # characters of a value in a message
+_BACKTICKED = re.compile(r"`[^`\n]*`")
 
 
 def printable(text: str, *, keep: str = "") -> str:
@@ -63,7 +67,28 @@ def ranges(layers: Sequence[int], most: int | None = None) -> str:
 
 def say(text: str) -> None:
     """Print a note or a warning to stderr: one line, whatever it quotes."""
-    print(printable(text), file=sys.stderr, flush=True)
+    print(on_terminal(printable(text), sys.stderr), file=sys.stderr, flush=True)
+
+
+def on_terminal(text: str, stream: TextIO) -> str:
+    """Long lines broken between words where the stream is a terminal, which breaks amid them. A
+    line with a command stays whole, to be copied; one in `backticks` is a word."""
+    try:
+        width = os.get_terminal_size(stream.fileno()).columns
+    except (OSError, ValueError):  # a file, a pipe, a test's stream
+        return text
+    return "\n".join(_broken(line, width) for line in text.split("\n"))
+
+
+def _broken(line: str, width: int) -> str:
+    glued = _BACKTICKED.sub(lambda quoted: quoted[0].replace(" ", "\0"), line)
+    if len(line) <= width or "lp-sweep " in glued:
+        return line
+    hanging = " " * (len(line) - len(line.lstrip()) + 2)
+    whole = textwrap.TextWrapper(
+        width, subsequent_indent=hanging, break_long_words=False, break_on_hyphens=False
+    )
+    return whole.fill(glued).replace("\0", " ")
 
 
 # -- words that several rooms use

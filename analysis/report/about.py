@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
 from lp_sweep.analysis import phrases
-from lp_sweep.analysis.notes import NOT_MEASURED, mixed, setup_notes
+from lp_sweep.analysis.notes import mixed, setup_notes
 from lp_sweep.analysis.report.page import Asked, Fact, Gaps, Origin, Sheet
 from lp_sweep.analysis.tables import Table, context, listing
 from lp_sweep.storage.catalog import Catalog
@@ -240,8 +240,8 @@ def _sentences(counts: Mapping[str, int]) -> Iterator[str]:
         yield f"{counts['n_no_number']} trials ended with a score that is not a number."
     if counts["n_single"]:
         yield (
-            f"{counts['n_single']} of {counts['n_means']} scores are of one seed: they have no "
-            "spread, and say nothing of other seeds."
+            f"{counts['n_single']} of {counts['n_means']} scores come from a single seed: another "
+            "seed may score differently, by how much is unknown."
         )
     yield from _about_speed(counts["n_timed"], counts["n_networks"])
     if counts["n_tried_again"]:
@@ -251,7 +251,10 @@ def _sentences(counts: Mapping[str, int]) -> Iterator[str]:
 def _about_speed(timed: int, networks: int) -> Iterator[str]:
     if timed < networks:
         which = "No network has" if not timed else f"{networks - timed} of {networks} networks lack"
-        yield f"{which} a measured speed: {NOT_MEASURED} is not derived from anything."
+        yield (
+            f"{which} a measured speed, and none is estimated from the layers. To measure it, add "
+            "`measure: {speed: cpu}` (or cuda) to the sweep file, then `lp-sweep run`."
+        )
 
 
 def _also_in_train(catalog: Catalog) -> Iterator[str]:

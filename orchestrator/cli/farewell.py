@@ -108,7 +108,8 @@ def _stopped(outcome: Outcome, again: str, retry: str) -> Iterator[str]:
         yield f"stopped: a full model learned nothing. {outcome.done} done in this run."
         yield f"Change the recipe, or go on as it is: {again}"
     else:
-        yield f"stopped by {outcome.stopped_by}: {outcome.done} done in this run. Go on: {again}"
+        by = "Ctrl-C" if outcome.stopped_by == "SIGINT" else outcome.stopped_by
+        yield f"stopped by {by}: {outcome.done} done in this run. Go on: {again}"
 
 
 def _spooled(outcome: Outcome) -> str:

@@ -53,5 +53,5 @@ def told_if_interrupted() -> Iterator[None]:
         yield
     except KeyboardInterrupt:
         again = redact_command(["lp-sweep", *sys.argv[1:]])
-        say(f"stopped by SIGINT: nothing was trained yet. Go on: {again}")
+        say(f"stopped by Ctrl-C: nothing was trained yet. Go on: {again}")
         raise typer.Exit(INTERRUPTED) from None

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, TextIO
 
 from lp_sweep.storage.errors import LpSweepError
 from lp_sweep.storage.places import DEFAULT_STORE
-from lp_sweep.storage.printable import printable
+from lp_sweep.storage.printable import on_terminal, printable
 from lp_sweep.storage.printable import say as say
 
 if TYPE_CHECKING:
@@ -101,7 +101,8 @@ def complain(message: str) -> None:
     """An error, or several: each line that is not indented begins one."""
     for line in printable(message, keep="\n").splitlines():
         if line.strip():
-            print(f"{'      ' if line.startswith(' ') else 'error:'} {line}", file=sys.stderr)
+            told = f"{'      ' if line.startswith(' ') else 'error:'} {line}"
+            print(on_terminal(told, sys.stderr), file=sys.stderr)
 
 
 @contextmanager

@@ -35,6 +35,7 @@ from lp_sweep.orchestrator.cli.options import (
 )
 from lp_sweep.orchestrator.cli.output import emit, say, stored, warn_unreadable
 from lp_sweep.storage.errors import SpecError
+from lp_sweep.storage.printable import on_terminal
 
 _IDENTIFIER = re.compile(r"^[tp]\d+-[0-9a-f]*$")
 
@@ -174,7 +175,7 @@ def _plan(
     request = Request(file, overrides, **found)
     made = service.plan(request, cluster)
     warn_unreadable(made.made.ledger.unreadable)
-    emit(json.dumps(made.plain()) if as_json else made.text())
+    emit(json.dumps(made.plain()) if as_json else on_terminal(made.text(), sys.stdout))
 
 
 def _audit(location: str | None, sweep: str, form: Format) -> None:

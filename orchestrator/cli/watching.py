@@ -220,7 +220,10 @@ def serve(location: str | None, sweep: str | None, port: int) -> None:
     app = page_app(looks)
     with _listening(port) as listening:
         emit(f"http://{_HOST}:{listening.getsockname()[1]}/")
-        say(f"shows {store.location} to this machine alone, and changes nothing; Ctrl-C ends it.")
+        say(
+            f"This page shows {store.location} to this machine only, and is read-only. "
+            "Ctrl-C ends it."
+        )
         config = uvicorn.Config(
             app,
             access_log=False,

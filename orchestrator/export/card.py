@@ -37,6 +37,7 @@ _LOAD = """\
 ```python
 from transformers import AutoModelForSequenceClassification, AutoTokenizer, pipeline
 
+folder = "."  # where this README.md is, or the model's name on the hub
 model = AutoModelForSequenceClassification.from_pretrained(folder)
 tokenizer = AutoTokenizer.from_pretrained(folder)
 classify = pipeline("text-classification", model=folder, truncation=True, max_length={length})
@@ -78,8 +79,8 @@ def pruned_card(base: Base, depth: int, kept: Sequence[int], strategy: str) -> s
     name = escaped(f"{base.name}, {len(kept)} of {depth} layers")
     parts = [
         f"# {name}",
-        f"Layers {ranges(kept)} of {_base_text(base)}, counted from 1 next to the embeddings "
-        f"({escaped(strategy)}). **Pruned, not fine-tuned**: it is the start of a training, and no "
+        f"Layers {ranges(kept)} of {_base_text(base)} ({escaped(strategy)}). Layer 1 is next to "
+        f"the embeddings. **Pruned, not fine-tuned**: it is the start of a training, and no "
         "network to use as it is. All other weights, a head among them, are those of the model.",
         "Plain transformers loads it, as it does the model: `AutoModel.from_pretrained(folder)`, "
         "`AutoModelForSequenceClassification.from_pretrained(folder, num_labels=...)`.",
@@ -131,9 +132,9 @@ def _opening(record: Record, facts: Facts) -> str:
         said = f"All {record['depth']} layers of {base}, fine-tuned on {task}. None was dropped."
     else:
         said = (
-            f"Layers {ranges(record['kept_layers'])} of the {record['depth']} of {base}, counted "
-            f"from 1 next to the embeddings, fine-tuned on {task}. Layers were deleted, not "
-            "skipped: it is an ordinary, smaller model."
+            f"Layers {ranges(record['kept_layers'])} of the {record['depth']} layers of {base}, "
+            f"fine-tuned on {task}. Layer 1 is next to the embeddings. The other layers were "
+            "deleted, not skipped: it is an ordinary, smaller model."
         )
     lines = [said, _licence_text(facts.base)]
     return "\n\n".join([*lines, *([f"**{escaped(facts.another)}.**"] if facts.another else [])])
@@ -141,7 +142,7 @@ def _opening(record: Record, facts: Facts) -> str:
 
 def _base_text(base: Base) -> str:
     if not base.of_hub:
-        return f"a model that no hub names ({escaped(base.name)})"
+        return f"a local model ({escaped(base.name)})"
     return f"{escaped(base.name)} at `{base.revision}`"
 
 

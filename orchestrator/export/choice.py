@@ -186,7 +186,7 @@ def _one_seed(seeds: Sequence[Row], wanted: int | None, reason: str) -> Chosen:
     scores = ", ".join(f"{row['score']:.2f}" for row in seeds)
     return Chosen(
         middle["trial_id"],
-        f"{reason} Of its seeds it is {middle['seed']}, which has the median score of {scores}: "
-        "not the best one, whose score would be luck in part.",
+        f"{reason} Seed {middle['seed']} is exported, which has the median score of {scores}: the "
+        "best seed's score would be partly luck.",
         trials,
     )

@@ -273,7 +273,10 @@ def test_a_speed_that_was_not_measured_is_not_derived(fake: FakeSweep) -> None:
         "not measured",
     ]
     assert (line["parameters"], line["of full"]) == ("65.0 M", "60.7%")
-    assert any(note.startswith("not measured: a speed is not derived") for note in table.notes)
+    assert any(
+        note.startswith("not measured: ") and "measure: {speed: cpu}" in note
+        for note in table.notes
+    )
 
 
 def test_one_measurement_is_that_of_all_tasks_seeds_and_procedures(fake: FakeSweep) -> None:

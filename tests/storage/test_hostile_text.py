@@ -4,11 +4,14 @@ terminal, or begin a line of its own."""
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import io
 import os
 import re
+import struct
 import subprocess
 import sys
+import termios
 from pathlib import Path
 from typing import Any, NamedTuple
 from unittest import mock
@@ -20,7 +23,7 @@ from lp_sweep.analysis.tables import TABLES as TABLES_SHOWN
 from lp_sweep.orchestrator.cli import completion
 from lp_sweep.orchestrator.cli.__main__ import main
 from lp_sweep.orchestrator.cli.output import complain, emit, say
-from lp_sweep.storage.printable import page
+from lp_sweep.storage.printable import on_terminal, page
 from lp_sweep.storage.schema import TABLES
 from lp_sweep.storage.store import Store
 from tests.support.everyday import few
@@ -255,3 +258,22 @@ def test_completion_offers_no_such_name(tmp_path: Path) -> None:
     hostile_store(tmp_path, frozenset())
     context = mock.Mock(params={"store": str(tmp_path / "store")})
     assert completion.sweeps(context) == completion.trials(context) == []
+
+
+def test_prose_is_broken_between_words_on_a_terminal_alone(tmp_path: Path) -> None:
+    """A command stays whole, to be copied; in backticks it is a word."""
+    leader, follower = os.openpty()
+    fcntl.ioctl(follower, termios.TIOCSWINSZ, struct.pack("HHHH", 24, 30, 0, 0))
+    prose = "  estimate   at most 22 min on one slot: `lp-sweep run sweep.yaml` does it"
+    command = "Go on: lp-sweep run sweep.yaml --store /a/b/c"
+    with os.fdopen(follower, "w") as terminal, os.fdopen(leader):
+        prose_lines = on_terminal(f"{prose}\n{command}", terminal).split("\n")
+    assert prose_lines == [
+        "  estimate   at most 22 min on",
+        "    one slot:",
+        "    `lp-sweep run sweep.yaml`",
+        "    does it",
+        command,
+    ]
+    with (tmp_path / "log").open("w") as log:
+        assert on_terminal(prose, log) == prose

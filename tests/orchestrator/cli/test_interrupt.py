@@ -42,7 +42,7 @@ def test_nothing_was_trained_yet(
     told = sweep("run", "sweep.yaml", "seed=4", "--store", "a b", cwd=tmp_path)
     assert (told.returncode, told.stdout) == (130, "")
     assert told.stderr == (
-        "stopped by SIGINT: nothing was trained yet. "
+        "stopped by Ctrl-C: nothing was trained yet. "
         "Go on: lp-sweep run sweep.yaml seed=4 --store 'a b'\n"
     )
 

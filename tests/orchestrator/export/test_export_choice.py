@@ -62,7 +62,7 @@ def test_it_is_the_seed_of_the_median_score(
         fake.curve({0: 90.0, 4: score}, seed=seed)
     found = choose(fake)
     assert found.trial_id == trial(fake, k=4, seed=median)
-    assert f"it is {median}, which has the median score" in found.why
+    assert f"Seed {median} is exported, which has the median score" in found.why
     assert f", {len(scores)} seeds" in found.why
     assert found.seeds == {seed: trial(fake, k=4, seed=seed) for seed in scores}
 
