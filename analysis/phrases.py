@@ -318,7 +318,8 @@ def task_score(row: Row) -> str:
     count = f"n={share(row['n'], max(row['n_expected'], row['n_asked']))}"
     if row["n_failed"]:
         count += f", {row['n_failed']} failed"
-    return _joined(points(row["mean"]), spread(row["sd"]), "" if _is_full(row) else change, count)
+    against = "" if is_full(row, row["change"]) else change
+    return _joined(points(row["mean"]), spread(row["sd"]), against, count)
 
 
 def _absence(row: Row) -> str:
@@ -330,9 +331,10 @@ def _absence(row: Row) -> str:
     return "missing"
 
 
-def _is_full(row: Row) -> bool:
-    """Whether it is the network that the others are compared with."""
-    return bool(row["k"] == 0 and row["feed_forward"] == "none")
+def is_full(row: Row, change: float | None) -> bool:
+    """Whether it is the network that the others are compared with. K=0 that learned from another
+    model is not."""
+    return bool(row["k"] == 0 and row["feed_forward"] == "none" and not change)
 
 
 def _joined(*parts: str) -> str:
@@ -349,7 +351,7 @@ def mean_over_tasks(row: Row, scope: Literal["all", "stable"]) -> str:
     if mean is None:
         left_out = expected - tasks <= row["n_not_needed"]
         return f"{NOT_NEEDED if left_out else 'missing'} ({tasks}/{expected})"
-    against = "" if _is_full(row) else "(?)" if change is None else f"({signed(change)})"
+    against = "" if is_full(row, change) else "(?)" if change is None else f"({signed(change)})"
     count = share(row[f"n_seeds_{scope}"], row["n_seeds_asked"])
     return _joined(points(mean), spread(row[f"sd_{scope}"]), against, f"n={count}")
 

@@ -80,7 +80,7 @@ def answers(
         sizes=_grouped(
             (row for row in _rows(tables, "speed") if row["feed_forward"] == "none"), _network
         ),
-        tasks={_key(row, _TASK): row for row in _rows(tables, "tasks") if _is_full(row)},
+        tasks={_key(row, _TASK): row for row in _rows(tables, "tasks") if _is_scored_full(row)},
         missing=_grouped(catalog.query(_MISSING).to_pylist(), lambda row: _key(row, _TASK)),
         models=Counter(task for task, _ in {(row["task"], row["model"]) for row in rows}),
         store=store,
@@ -144,8 +144,8 @@ def _grouped(rows: Iterable[Row], key: Any) -> dict[tuple[Any, ...], list[Row]]:
     return groups
 
 
-def _is_full(row: Row) -> bool:
-    return bool(row["k"] == 0 and row["feed_forward"] == "none" and row["mean"] is not None)
+def _is_scored_full(row: Row) -> bool:
+    return phrases.is_full(row, row["change"]) and row["mean"] is not None
 
 
 def _answer(rows: Sequence[Row], known: _Known) -> Answer:

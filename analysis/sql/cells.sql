@@ -1,6 +1,7 @@
 -- cells: one row per cell of each sweep: one point of what the user asked for. Cells share trials.
 --
 -- cell          position in the plan, within the sweep.
+-- distill       how it learns from a teacher: what follows ` distill ` in `procedure`; none: it does not.
 -- depth         layers of the model before pruning; k layers were dropped, n_kept stay.
 -- kept_layers   1 is the layer next to the embeddings. Null, like k, until a deferred cell is
 -- dropped_layers  resolved.
@@ -20,14 +21,17 @@
 -- score         points (0..100), after the last epoch.
 -- feed_forward  of which kept layers the feed-forward is removed: none, top 3, every 2nd, ...
 -- score_full    points of K=0: the same sweep, model, procedure, task and seed with all layers (and
---               feed-forwards) kept, under whichever strategy it was listed.
+-- full_trial_id   feed-forwards) kept, under whichever strategy it was listed; and its trial, once it
+--               is done. Where another model is the teacher K=0 learns as well: then it is the K=0
+--               that did not, if the sweep lists one.
 -- change        score - score_full, in points: negative is a loss.
 -- error_type    of the last failed attempt, where the cell failed.
 WITH listed AS (
     SELECT * REPLACE (
         coalesce(k, depth - len(kept_layers)) AS k,
         coalesce(feed_forward, 'none') AS feed_forward  -- null: a file of before this column
-    )
+    ),
+        coalesce(nullif(regexp_extract(procedure, ' distill (.*)', 1), ''), 'none') AS distill
     FROM store.sweeps
 ),
 
@@ -41,17 +45,25 @@ failures AS (
 
 full_depth AS (
     SELECT
-        listed.sweep, listed.model, listed.procedure, listed.task, listed.seed,
-        any_value(trials.score) AS score_full
+        listed.sweep, listed.model, listed.procedure, listed.distill, listed.task, listed.seed,
+        any_value(trials.trial_id) AS trial_id,
+        any_value(trials.score) AS score
     FROM listed
-    JOIN trials ON trials.trial_id = listed.trial_id
+    LEFT JOIN trials ON trials.trial_id = listed.trial_id
     WHERE len(listed.kept_layers) = listed.depth AND listed.feed_forward = 'none'
+    GROUP BY ALL
+),
+
+untaught AS (  -- K=0 is one trial, whatever its procedure, unless another model teaches it
+    SELECT sweep, model, task, seed, any_value(trial_id) AS trial_id, any_value(score) AS score
+    FROM full_depth
+    WHERE NOT contains(distill, ' of ')
     GROUP BY ALL
 )
 
 SELECT
-    listed.sweep, listed.cell, listed.model, listed.depth, listed.procedure, listed.feed_forward,
-    listed.strategy, listed.k, listed.threshold, listed.task, listed.seed,
+    listed.sweep, listed.cell, listed.model, listed.depth, listed.procedure, listed.distill,
+    listed.feed_forward, listed.strategy, listed.k, listed.threshold, listed.task, listed.seed,
     listed.kept_layers, listed.dropped_layers, len(listed.kept_layers) AS n_kept,
     listed.trial_id, listed.profile_id, listed.search, listed.overrides, listed.setup,
     CASE
@@ -66,8 +78,9 @@ SELECT
     trials.metric,
     trials.positive,
     trials.score,
-    full_depth.score_full,
-    trials.score - full_depth.score_full AS change,
+    CASE WHEN untaught.sweep IS NULL THEN own.score ELSE untaught.score END AS score_full,
+    CASE WHEN untaught.sweep IS NULL THEN own.trial_id ELSE untaught.trial_id END AS full_trial_id,
+    trials.score - score_full AS change,
     100 * trials.majority AS majority,
     trials.params_total,
     trials.train_examples_per_second,
@@ -77,9 +90,15 @@ SELECT
 FROM listed
 LEFT JOIN trials ON trials.trial_id = listed.trial_id
 LEFT JOIN failures ON failures.trial_id = coalesce(listed.trial_id, listed.profile_id)
-LEFT JOIN full_depth
-    ON full_depth.sweep = listed.sweep
-    AND full_depth.model = listed.model
-    AND full_depth.procedure = listed.procedure
-    AND full_depth.task = listed.task
-    AND full_depth.seed = listed.seed
+LEFT JOIN full_depth AS own
+    ON own.sweep = listed.sweep
+    AND own.model = listed.model
+    AND own.procedure = listed.procedure
+    AND own.task = listed.task
+    AND own.seed = listed.seed
+LEFT JOIN untaught
+    ON contains(listed.distill, ' of ')
+    AND untaught.sweep = listed.sweep
+    AND untaught.model = listed.model
+    AND untaught.task = listed.task
+    AND untaught.seed = listed.seed

@@ -32,7 +32,8 @@
 -- What else a search did not need is not missing, and a seed without its K=0, which another sweep
 -- has left, is not looked at.
 -- Networks without some of their feed-forwards are left out.
--- K=0 is shared: a strategy that does not list it uses the one that another lists.
+-- K=0 is shared: a strategy that does not list it uses the one that another lists. It is the one
+-- that cells.score_full is of, also where another model teaches and K=0 learns from it.
 WITH whole_layers AS (
     SELECT *
     FROM cells
@@ -53,9 +54,9 @@ seeds_asked AS (
 ),
 
 full_depth AS (
-    SELECT sweep, model, procedure, task, seed, any_value(score) AS score,
+    SELECT sweep, model, procedure, task, seed, any_value(score_full) AS score,
         any_value(kept_layers) AS kept_layers, min(cell) AS cell,
-        bool_or(state = 'done') AS done,
+        bool_or(full_trial_id IS NOT NULL) AS done,
         coalesce(
             any_value(majority),
             CASE WHEN any_value(metric) IN ('pearson', 'spearman', 'mcc') THEN 0 END

@@ -334,7 +334,8 @@ def moderated(change: Estimate, seeds: int, spread: Spread) -> Estimate:
 
 
 _CELLS = """
-SELECT sweep, model, procedure, strategy, task, k, seed, any_value(score) AS score
+SELECT sweep, model, procedure, strategy, task, k, seed,
+    any_value(CASE WHEN k = 0 THEN score_full ELSE score END) AS score
 FROM cells
 WHERE search IS NOT NULL AND feed_forward = 'none' AND k IS NOT NULL AND state <> 'impossible'
 GROUP BY ALL

@@ -24,24 +24,17 @@ _CELLS = """
 WITH networks AS (
     SELECT trial_id, metric, score, coalesce(epoch_metrics[1].split, 'validation') AS split
     FROM trials
-),
-full_depth AS (
-    SELECT sweep, model, procedure, task, seed, any_value(trial_id) AS full_trial_id
-    FROM cells
-    WHERE n_kept = depth AND feed_forward = 'none' AND state = 'done'
-    GROUP BY ALL
 )
 SELECT
-    cells.sweep, cells.model, cells.procedure, cells.feed_forward, cells.strategy, cells.k,
-    cells.threshold, cells.task, cells.seed, cells.cell, cells.depth, cells.n_kept, cells.state,
-    cells.score, cells.score_full, cells.change, cells.trial_id, full_depth.full_trial_id,
+    cells.sweep, cells.model, cells.procedure, cells.distill, cells.feed_forward, cells.strategy,
+    cells.k, cells.threshold, cells.task, cells.seed, cells.cell, cells.depth, cells.n_kept,
+    cells.state, cells.score, cells.score_full, cells.change, cells.trial_id, cells.full_trial_id,
     cells.metric || coalesce(' of ''' || cells.positive || '''', '') AS metric,
     own.metric AS own_metric, own.split, whole.metric AS full_metric,
     whole.split AS full_split
 FROM cells
-LEFT JOIN full_depth USING (sweep, model, procedure, task, seed)
 LEFT JOIN networks AS own ON own.trial_id = cells.trial_id
-LEFT JOIN networks AS whole ON whole.trial_id = full_depth.full_trial_id
+LEFT JOIN networks AS whole ON whole.trial_id = cells.full_trial_id
 WHERE cells.state <> 'not_needed'
     AND (len($models::VARCHAR[]) = 0 OR list_contains($models::VARCHAR[], cells.model))
     AND (

@@ -38,7 +38,7 @@ _NONE = 0.05  # points: less is no luck worth a number
 
 # two thresholds may have chosen one network
 _CANDIDATES = """
-SELECT procedure, strategy, coalesce(k, 0) AS k, seed, n_kept = depth AS is_full,
+SELECT procedure, strategy, coalesce(k, 0) AS k, seed, n_kept = depth AS is_full, full_trial_id,
     min(trial_id) AS trial_id, any_value(metric) AS metric, any_value(score) AS score,
     min(cell) AS position
 FROM cells
@@ -125,19 +125,18 @@ def _network(row: Row) -> Network:
 
 def _candidates(rows: Iterable[Row], columns: Mapping[str, int]) -> list[Candidate]:
     """In the order of the plan; networks that several strategies list count once."""
-    full: dict[tuple[str, int], int] = {}
-    groups: dict[tuple[Any, ...], dict[int, int]] = {}
+    groups: dict[tuple[Any, ...], dict[int, tuple[int, int]]] = {}
     for row in rows:
-        column = columns[row["trial_id"]]
-        if row["is_full"]:
-            full.setdefault((row["procedure"], row["seed"]), column)
+        full = columns.get(row["full_trial_id"])
+        if full is None:
+            continue
+        own = full if row["is_full"] else columns[row["trial_id"]]
         key = (row["procedure"], None if row["is_full"] else row["strategy"], row["k"])
-        groups.setdefault(key, {})[row["seed"]] = column
+        groups.setdefault(key, {})[row["seed"]] = (own, full)
     found: dict[Candidate, None] = {}
-    for (procedure, _, k), own in groups.items():
-        pairs = [(own[s], full[procedure, s]) for s in sorted(own) if (procedure, s) in full]
-        if pairs:
-            found[Candidate(k, *(tuple(side) for side in zip(*pairs, strict=True)))] = None
+    for (_, _, k), pairs in groups.items():
+        in_order = (pairs[seed] for seed in sorted(pairs))
+        found[Candidate(k, *(tuple(side) for side in zip(*in_order, strict=True)))] = None
     return list(found)
 
 

@@ -20,6 +20,7 @@ from lp_sweep.orchestrator.plan.cells import Asked
 from lp_sweep.orchestrator.plan.known import Known
 from lp_sweep.orchestrator.sweepfile.axes import WITHIN, StrategyEntry
 from lp_sweep.storage.errors import SpecError
+from lp_sweep.trials.procedures import Procedure
 
 # a cell is run, or was; may be asked for later; was not needed for the answer
 SearchState = Literal["asked", "waiting", "not_needed"]
@@ -66,10 +67,13 @@ def search_states(
     SpecError for a curve without K=0."""
     entries = {name: entry for entry in strategies if entry.until for name in entry.names}
     curves: dict[Curve, dict[Asked, str | None]] = {}
+    cells = list(cells)
+    whole = _compared_with(cells)
     for asked in cells:
         if asked.strategy in entries:
             with suppress(ValueError):
-                curves.setdefault(curve_of(asked), {})[asked] = trial_of(asked)
+                trial = trial_of(whole.get(asked, asked))
+                curves.setdefault(curve_of(asked), {})[asked] = trial
     states: dict[Asked, SearchState] = {}
     ends = _Ends.of(known)
     for curve, trials in curves.items():
@@ -80,7 +84,23 @@ def search_states(
             )
         within = entries[curve.strategy].within or WITHIN
         states |= _states(trials, _named(trials, included), within, known.points, ends)
+    for asked, other in whole.items():
+        if states.get(asked) == "asked" and other in states:
+            states[other] = "asked"
     return states
+
+
+def _compared_with(cells: Sequence[Asked]) -> dict[Asked, Asked]:
+    """K=0 that learns from another model, and the K=0 that losses are counted from, as in the view
+    `cells`: the same without a teacher, if the sweep lists it."""
+    distills = {name: Procedure.parse(name).distill for name in {c.procedure for c in cells}}
+    taught = {name for name, distill in distills.items() if distill and distill.teacher}
+    full = [asked for asked in cells if asked.k == 0 and taught]
+    untaught = {
+        asked._replace(procedure=""): asked for asked in full if asked.procedure not in taught
+    }
+    alike = {asked: untaught.get(asked._replace(procedure="")) for asked in full}
+    return {asked: other for asked, other in alike.items() if other and asked.procedure in taught}
 
 
 def _named(cells: Iterable[Asked], included: Set[Asked]) -> set[Asked]:

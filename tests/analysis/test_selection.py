@@ -12,6 +12,7 @@ from lp_sweep.analysis.statistics.selection import (
     Candidate,
     Optimism,
     Place,
+    Splits,
     load,
     optimism,
     sentence,
@@ -131,3 +132,21 @@ def test_one_network_is_no_choice(tmp_path: Path) -> None:
     fake = FakeSweep(tmp_path)
     fake.cell(k=0, score=90.0)
     assert said(fake) == ""
+
+
+def test_a_student_of_another_model_is_chosen_against_the_plain_full_model(tmp_path: Path) -> None:
+    fake = FakeSweep(tmp_path)
+    for procedure, k, right in (
+        ("direct", 0, 360),
+        ("direct distill logits of large", 0, 400),
+        ("direct distill logits of large", 6, 352),
+    ):
+        row = fake.cell(procedure=procedure, k=k, score=right / 4, metric="accuracy")
+        fake.predictions(row["trial_id"], [n < right for n in range(400)])
+    with open_views(fake.publish()) as catalog:
+        read = reader(catalog)
+        place = Place("demo", "bert", "SST-2")
+        found = load(catalog, place, lambda network: read(network._replace(split="validation")))
+    assert isinstance(found, Splits)
+    assert found.ks.tolist() == [0, 6]
+    assert found.whole.losses.tolist() == [[0, 2]]

@@ -76,6 +76,56 @@ def test_a_change_is_against_the_same_sweep_model_procedure_task_and_seed(fake: 
     assert [row["change"] for row in found] == pytest.approx([-1, -2, -3, -4, -5, None])
 
 
+def test_a_cell_names_its_distillation(fake: FakeSweep) -> None:
+    procedures = ["direct", "iterative 3 distill logits+hidden T=4 of a distill model"]
+    for procedure in procedures:
+        fake.cell(k=6, score=90.0, procedure=procedure)
+    found = rows(fake, "SELECT procedure, distill FROM cells ORDER BY cell")
+    told = ["none", "logits+hidden T=4 of a distill model"]
+    assert [(row["procedure"], row["distill"]) for row in found] == [
+        *zip(procedures, told, strict=True)
+    ]
+
+
+OF_LARGE = "direct distill logits of large"
+
+
+def test_a_student_of_another_model_is_compared_with_the_plain_full_model(fake: FakeSweep) -> None:
+    plain = fake.cell(k=0, score=90.0)
+    fake.cell(k=0, score=92.0, procedure=OF_LARGE)
+    fake.cell(k=6, score=89.5, procedure=OF_LARGE)
+    found = rows(fake, "SELECT k, change, full_trial_id FROM cells ORDER BY cell")
+    assert {row["full_trial_id"] for row in found} == {plain["trial_id"]}
+    assert [row["change"] for row in found] == pytest.approx([0, 2, -0.5])
+    (answer,) = rows(
+        fake,
+        "SELECT max_dropped, score_full, loss FROM min_layers WHERE unit = 'points' AND delta = 1 "
+        "AND procedure <> 'direct'",
+    )
+    assert answer == pytest.approx({"max_dropped": 6, "score_full": 90.0, "loss": 0.5})
+    with open_views(fake.store) as catalog:
+        shown = [line["SST-2 accuracy"] for line in lines(TABLES["tasks"](catalog))]
+        [tested] = TABLES["significance"](catalog).long.to_pylist()
+    assert shown == ["90.00 n=1", "92.00 (+2.00) n=1", "89.50 (−0.50) n=1"]
+    assert tested["reason"] == "no predictions"  # and not: no K=0
+
+
+def test_a_student_of_another_model_has_its_own_k0_where_there_is_no_plain_one(
+    fake: FakeSweep,
+) -> None:
+    fake.curve({0: 92.0, 6: 89.5}, procedure=OF_LARGE)
+    found = rows(fake, "SELECT change FROM cells ORDER BY cell")
+    assert [row["change"] for row in found] == pytest.approx([0, -2.5])
+
+
+def test_a_student_waits_for_a_plain_full_model_that_is_listed(fake: FakeSweep) -> None:
+    fake.cell(k=0)
+    fake.curve({0: 92.0, 6: 89.5}, procedure=OF_LARGE)
+    assert [row["change"] for row in rows(fake, "FROM cells ORDER BY cell")] == [None] * 3
+    (answer, *_) = rows(fake, "FROM min_layers WHERE procedure <> 'direct'")
+    assert (answer["max_dropped"], answer["n_missing"]) == (None, 2)
+
+
 def test_a_score_that_is_no_number_is_missing(fake: FakeSweep) -> None:
     fake.cell(k=0, score=88.0, task="STS-B")
     fake.cell(k=6, score=float("nan"), task="STS-B")

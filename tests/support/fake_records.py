@@ -63,6 +63,8 @@ class FakeSweep:
             if dropped_layers is None
             else [layer for layer in range(1, depth + 1) if layer not in dropped_layers]
         )
+        plain, _, taught = procedure.partition(" distill ")
+        own = plain if kept and len(kept) == depth and " of " not in taught else procedure
         row = {
             "sweep": self.name,
             "cell": len(self.cells),
@@ -76,7 +78,7 @@ class FakeSweep:
             "seed": seed,
             "kept_layers": kept,
             "dropped_layers": dropped_layers,
-            "trial_id": identifier("t", model, procedure, kept, task, seed) if kept else None,
+            "trial_id": identifier("t", model, own, kept, task, seed) if kept else None,
             "profile_id": identifier("p", model, task) if threshold is not None else None,
             "setup": setup,
         }

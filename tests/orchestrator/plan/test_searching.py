@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +26,7 @@ from lp_sweep.storage.errors import SpecError
 from lp_sweep.storage.runs import Presence, Progress
 from lp_sweep.storage.store import Store
 from tests.support.courses import taken
-from tests.support.sweepfiles import PLAIN, find, make_inputs
+from tests.support.sweepfiles import PLAIN, find, make_inputs, make_model
 
 CPU = Rates([], gpu=False)
 LOSSES = [0, 0.1, 0.2, 0.3, 0.5, 0.8, 1.6, 2.4, 4, 15, 20, 25]
@@ -42,9 +42,18 @@ def true_score(k: int, seed: int) -> float:
 class World:
     """A sweep over 12 layers whose trials are looked up instead of trained."""
 
-    def __init__(self, folder: Path, *strategies: str, seeds: str = "1-5", more: str = "") -> None:
+    def __init__(
+        self,
+        folder: Path,
+        *strategies: str,
+        seeds: str = "1-5",
+        models: Sequence[str] = (),
+        more: str = "",
+    ) -> None:
         lines = "".join(f"  - {strategy}\n" for strategy in strategies or (TOP,))
         text = PLAIN.partition("strategies:")[0].replace("[42, 43]", seeds)
+        if models:
+            text = text.replace("  - ./folder/of/a/model\n", "".join(f"  - {m}\n" for m in models))
         self.file = make_inputs(folder, f"{text}strategies:\n{lines}{more}")
         self.sweep = find(self.file, ["task=rte"])
         self.store = Store(folder / "store", create=True)
@@ -257,6 +266,51 @@ def test_a_search_waits_for_the_measurement_that_chooses_its_layers(tmp_path: Pa
         world.do(queue, work)
     assert not queue.open
     assert (7, 1) in world.trained
+
+
+# -- with a teacher
+
+SMALL = "./folder/of/a/model"
+
+
+class Taught(World):
+    """Students lose what networks of two more layers lose, but a full one learns badly."""
+
+    def do(self, queue: WorkQueue, work: Work, score: Score = true_score) -> None:
+        k, seed = place(work)
+        points = score(max(k - 2, 0), seed) if work.lesson else score(k, seed)
+        assert points is not None
+        self.record(work, points - (20 if work.lesson and not k else 0))
+        queue.ended(work.id, None)
+
+    def answers_of(self, procedure: str) -> list[int | None]:
+        with open_views(self.store) as catalog:
+            rows = TABLES["min-layers"](catalog, models=[SMALL]).long.to_pylist()
+        return [row["max_dropped"] for row in rows if row["procedure"] == procedure]
+
+
+def test_students_have_a_search_of_their_own_and_share_the_full_model(tmp_path: Path) -> None:
+    world = Taught(tmp_path, more="distill: [none, logits]\n")
+    assert not world.run().open
+    assert world.answers_of("direct") == [5, 6, 7]
+    assert world.answers_of("direct distill logits") == [7, 8, 9]
+    full = [(k, seed) for k, seed in world.trained if k == 0]
+    assert len(set(full)) == len(full)
+
+
+def test_a_search_counts_the_losses_of_a_larger_models_students_from_the_plain_full_model(
+    tmp_path: Path,
+) -> None:
+    make_model(tmp_path / "large", depth=3, weight=1.0)
+    world = Taught(
+        tmp_path,
+        models=(SMALL, "./large"),
+        more="distill: [none, {from: ./large}]\n",
+    )
+    queue = world.run()
+    assert not queue.open
+    assert world.answers_of("direct") == [5, 6, 7]
+    assert world.answers_of("direct distill logits of ./large") == [7, 8, 9]
 
 
 # -- what fails, and other runs
