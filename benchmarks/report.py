@@ -40,6 +40,20 @@ def trial_cpu(found: Found) -> str:
     return f"{markdown(head, rows)}\n\n{note}"
 
 
+def distill_step(found: Found) -> str:
+    rows = []
+    for name, sides in found["ratios"].items():
+        task, compute = name.split()
+        rows.append([task, f"`{compute}`", *(_range(one) for one in sides.values())])
+    head = ["task", "compute", *(f"`{side}`" for side in next(iter(found["ratios"].values())))]
+    rounds = min(map(len, found["cpu_seconds_a_step"].values()))
+    return f"{markdown(head, rows)}\n\nMedian and range of {rounds} rounds, {found['settings']['cpu']}."
+
+
+def _range(one: Found) -> str:
+    return f"{one['median']:.2f} ({one['min']:.2f} to {one['max']:.2f})"
+
+
 def _ratio(one: Found) -> list[str]:
     return [f"**{one['median']:.1f}x**", f"{one['min']:.1f} to {one['max']:.1f}"]
 
@@ -291,6 +305,7 @@ def listing(found: Found) -> str:
 # name of a table in the pages -> the files of figures it needs, and the function that prints it
 TABLES: dict[str, tuple[tuple[str, ...], Callable[..., str]]] = {
     "trial-cpu": (("trial-cpu",), trial_cpu),
+    "distill-step": (("distill-step",), distill_step),
     "parity": (("parity",), parity),
     "sweep": (("sweep-cpu", "sweep-quickstart"), sweep),
     "driver": (("driver-overhead",), driver),

@@ -19,6 +19,7 @@ import contextlib
 import json
 import os
 import statistics
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -30,11 +31,12 @@ import torch
 from clocks import Clock, CpuClock
 from glue_rows import LENGTH, TEXTS, encoded_task, rows_of, words_of
 from hf_trainer import step_seconds
-from transformers import AutoTokenizer
+from transformers import AutoTokenizer, PreTrainedModel
 
-from lp_sweep.storage.specs import Compute, Recipe, TaskDefinition
+from lp_sweep.storage.specs import Compute, Distillation, Recipe, TaskDefinition
 from lp_sweep.trials.batches import BatchSizes, Padding
 from lp_sweep.trials.device import reproducible
+from lp_sweep.trials.distill import Teaching, imitated_layers
 from lp_sweep.trials.finetune import NoSaver, finetune
 from lp_sweep.trials.procedures import Phase
 from lp_sweep.trials.prune import load_pruned
@@ -56,21 +58,34 @@ def lp_sweep(
     device: str = "cpu",
     precision: str = "fp32",
     deterministic: bool = True,
+    kept_layers: Sequence[int] | None = None,
+    distill: Distillation | None = None,
 ) -> list[float]:
-    """Seconds of each step of a trial but the first."""
+    """Seconds of each step of a trial but the first. `distill`: as a student of any logits."""
     tokenizer = AutoTokenizer.from_pretrained(model_folder)
     data = encoded_task(tokenizer, texts, labels, classes, words)
     kind: Any = "regression" if classes == 1 else "classification"
-    model = load_pruned(
-        model_folder,
-        kept_layers=None,
-        num_labels=classes,
-        problem_type="regression" if classes == 1 else "single_label_classification",
-        seed=1,
-        local_files_only=True,
-    )
+
+    def network(kept: Sequence[int] | None) -> PreTrainedModel:
+        return load_pruned(
+            model_folder,
+            kept_layers=kept,
+            num_labels=classes,
+            problem_type="regression" if classes == 1 else "single_label_classification",
+            seed=1,
+            local_files_only=True,
+        )
+
+    model = network(kept_layers)
     recipe = Recipe(learning_rate=2e-5, batch_size=BATCH, epochs=1, compute=compute)
-    depth = model.config.num_hidden_layers
+    layers = tuple(kept_layers or range(1, model.config.num_hidden_layers + 1))
+    teaching = distill and Teaching(
+        settings=distill,
+        logits=np.zeros((len(labels), classes), np.float32),
+        network=network(imitated_layers(layers, one_by_one=False, depth=0)).eval()
+        if distill.hidden_weight
+        else None,
+    )
     setting = Setting(
         definition=TaskDefinition(text_columns=("text",), kind=kind, metric="pearson")
         if classes == 1
@@ -81,7 +96,8 @@ def lp_sweep(
         padding=Padding.of(tokenizer),
         precision=precision,
         batches=BatchSizes.halved(BATCH, 0),
-        course=(Phase(tuple(range(1, depth + 1)), 1),),
+        course=(Phase(layers, 1),),
+        teaching=teaching,
     )
     with reproducible(None) if deterministic else contextlib.nullcontext():
         finetune(model, data, setting, _Watch(clock))
