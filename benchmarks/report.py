@@ -44,13 +44,13 @@ def distill_step(found: Found) -> str:
     rows = []
     for name, sides in found["ratios"].items():
         task, compute = name.split()
-        rows.append([task, f"`{compute}`", *(_range(one) for one in sides.values())])
+        rows.append([task, f"`{compute}`", *(_times(one) for one in sides.values())])
     head = ["task", "compute", *(f"`{side}`" for side in next(iter(found["ratios"].values())))]
-    rounds = min(map(len, found["cpu_seconds_a_step"].values()))
-    return f"{markdown(head, rows)}\n\nMedian and range of {rounds} rounds, {found['settings']['cpu']}."
+    rounds, cpu = min(map(len, found["cpu_seconds_a_step"].values())), found["settings"]["cpu"]
+    return f"{markdown(head, rows)}\n\nMedian and range of {rounds} rounds, {cpu}."
 
 
-def _range(one: Found) -> str:
+def _times(one: Found) -> str:
     return f"{one['median']:.2f} ({one['min']:.2f} to {one['max']:.2f})"
 
 
