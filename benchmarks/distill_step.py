@@ -2,10 +2,10 @@
 
     python benchmarks/distill_step.py --model FOLDER --data-dir GLUE --out distill-step.json
 
-The student keeps the lower half of the model's layers. `logits`: the teacher's are at hand, as in a
-sweep. `logits+hidden`: the teacher's layers below the student's last run in each step. Rows, batches
-and clock are those of trial_cpu.py; the sides take turns in each round, and a ratio is of the median
-CPU seconds of a step, with the teacher and without.
+The student keeps the lower half of the model's layers. `logits`: the teacher's are at hand, as in
+a sweep. `logits+hidden`: the teacher's layers below the student's last run in each step. Rows,
+batches and clock are those of trial_cpu.py. The sides take turns in each round, and a ratio is of
+the median CPU seconds of a step, with the teacher and without.
 """
 
 from __future__ import annotations
