@@ -35,6 +35,7 @@ class Rows:
 
     where: str  # for messages
     table: pa.Table
+    whole: bool = True  # False: only the first rows
 
 
 def text_column(rows: Rows, name: str) -> pa.ChunkedArray:

@@ -44,6 +44,7 @@ class LoadedTask:
     definition: TaskDefinition
     limit_train: int | None = None
     limit_dev: int | None = None
+    looked_at: int | None = None  # first train rows that `train` is of; None: of all
 
     @property
     def num_labels(self) -> int:
@@ -86,16 +87,18 @@ def load_task(
     limit_train: int | None = None,
     limit_dev: int | None = None,
     offline: bool = False,
+    most: int | None = None,
 ) -> LoadedTask:
-    """Read, check and number the rows. Raises MissingInputError.
+    """Read, check and number the rows, of train the first `most`. Raises MissingInputError.
 
     A limit takes a random subset, the same for every seed, in the file's order. Class labels are
     looked up in `definition.labels`; whole numbers are positions in it unless its names are numbers
     themselves. Without `definition.labels` the classes are those that the train file's ClassLabel
     names, else its sorted values.
     """
-    rows = {split: _read(source, split, definition, offline) for split in _split_names(source)}
-    train, *dev = rows
+    train, *dev = _split_names(source)
+    rows = {train: _read(source, train, definition, offline, most)}
+    rows |= {split: _read(source, split, definition, offline) for split in dev}
     label_names = kind_of(definition).label_names(rows[train], definition)
     return LoadedTask(
         train=_split(definition, label_names, rows[train], limit_train),
@@ -104,6 +107,7 @@ def load_task(
         definition=definition,
         limit_train=limit_train,
         limit_dev=limit_dev,
+        looked_at=None if rows[train].whole else most,
     )
 
 
@@ -160,16 +164,24 @@ def _columns(definition: TaskDefinition) -> list[str]:
     return [*definition.text_columns, definition.label_column]
 
 
-def _read(source: TaskSource, split: str, definition: TaskDefinition, offline: bool) -> Rows:
-    columns = _columns(definition)
+def _read(
+    source: TaskSource,
+    split: str,
+    definition: TaskDefinition,
+    offline: bool,
+    most: int | None = None,
+) -> Rows:
+    columns, one_more = _columns(definition), None if most is None else most + 1
     if source.dataset is None:
-        rows = Rows(where=source.files[split], table=read_file(source.files[split], columns))
+        where = source.files[split]
+        table = read_file(where, columns, one_more)
     else:
-        table = read_hub(source, split, columns, offline=offline)
-        rows = Rows(where=f"{source.dataset} {source.config or ''} {split}", table=table)
-    if not rows.table.num_rows:
-        raise MissingInputError(f"{rows.where}: has no rows. Give a file with examples.")
-    return rows
+        where = f"{source.dataset} {source.config or ''} {split}"
+        table = read_hub(source, split, columns, offline=offline, most=one_more)
+    if not table.num_rows:
+        raise MissingInputError(f"{where}: has no rows. Give a file with examples.")
+    whole = most is None or table.num_rows <= most
+    return Rows(where=where, table=table.slice(0, most), whole=whole)
 
 
 def _split(

@@ -10,9 +10,10 @@ from __future__ import annotations
 
 import csv as plain_csv
 import json
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Generator, Iterator, Sequence
+from contextlib import closing, contextmanager
 from difflib import get_close_matches
+from itertools import accumulate, islice
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -103,8 +104,9 @@ def column_names(path: str) -> list[str]:
         return _header(path, kind)
 
 
-def read_file(path: str, columns: Sequence[str]) -> pa.Table:
-    """The `columns` of a file. csv and tsv give text in every column.
+def read_file(path: str, columns: Sequence[str], most: int | None = None) -> pa.Table:
+    """The `columns` of a file, of its first rows if there are more than `most`. csv and tsv give
+    text in every column.
 
     A tsv has no quoting (GLUE's own files hold lone quotation marks); a csv has, and a field may
     hold line breaks.
@@ -112,12 +114,21 @@ def read_file(path: str, columns: Sequence[str]) -> pa.Table:
     require_columns(path, column_names(path), columns)
     with _readable(path) as kind:
         if kind == "parquet":
-            table = pq.ParquetFile(path).read(columns=list(columns))
+            file = pq.ParquetFile(path)
+            groups = range(file.num_row_groups)
+            if most is not None:
+                before = accumulate(
+                    (file.metadata.row_group(i).num_rows for i in groups), initial=0
+                )
+                groups = range(sum(rows < most for rows in [*before][:-1]))
+            table = file.read_row_groups(groups, columns=list(columns)).slice(0, most)
             table.validate(full=True)  # that texts are UTF-8, of which a file is not asked
             return table
         if kind == "jsonl":
-            rows = list(_json_rows(path))
+            rows = list(islice(_json_rows(path), most))
             return pa.table({name: _json_column(rows, name) for name in columns})
+        if most is not None:
+            return _first_rows(path, kind, columns, most)
         try:
             return csv.read_csv(path, **_csv_options(kind, columns))
         except pa.ArrowInvalid:  # only in one thread does Arrow say which row it is
@@ -154,17 +165,32 @@ def _require_file(path: Path, kind: str) -> None:
 
 
 def _header(path: str, kind: str) -> list[str]:
-    """The first record. Not by Arrow's streaming reader: it reads ahead in a thread of its own,
+    with closing(_csv_rows(path, kind)) as rows:
+        return next(rows)
+
+
+def _first_rows(path: str, kind: str, columns: Sequence[str], most: int) -> pa.Table:
+    with closing(_csv_rows(path, kind)) as rows:
+        names, *first = islice(rows, most + 1)
+    by_name = dict(zip(names, zip(*first, strict=True), strict=True))
+    return pa.table({name: pa.array(by_name[name], pa.string()) for name in columns})
+
+
+def _csv_rows(path: str, kind: str) -> Generator[list[str]]:
+    """At least the header. Not by Arrow's streaming reader: it reads ahead in a thread of its own,
     which a program that ends at once can abort on."""
+    empty = True
     with Path(path).open(encoding="utf-8-sig", newline="") as lines:
         if kind == "tsv":
             reader = plain_csv.reader(lines, delimiter="\t", quoting=plain_csv.QUOTE_NONE)
         else:
             reader = plain_csv.reader(lines)
-        names = next((row for row in reader if row), None)
-    if names is None:
+        for row in reader:
+            if row:
+                yield row
+                empty = False
+    if empty:
         raise ValueError("it holds empty lines only")
-    return names
 
 
 def _csv_options(kind: str, columns: Sequence[str], *, threads: bool = True) -> dict[str, Any]:
@@ -238,8 +264,16 @@ def first_failing(count: int, try_first: Callable[[int], object]) -> int:
     return bad - 1
 
 
-def read_hub(source: TaskSource, split: str, columns: Sequence[str], *, offline: bool) -> pa.Table:
+def read_hub(
+    source: TaskSource,
+    split: str,
+    columns: Sequence[str],
+    *,
+    offline: bool,
+    most: int | None = None,
+) -> pa.Table:
     """The `columns` of a split of a hub data set; from the cache, without asking, if it is there.
+    Of its first rows if there are more than `most`.
 
     Raises MissingInputError: not there, another commit, or fewer rows than were once written.
     """
@@ -256,7 +290,9 @@ def read_hub(source: TaskSource, split: str, columns: Sequence[str], *, offline:
             builder = _nothing_cached(source) if offline else hub_builder(source)
             _refuse_guess(source, builder)
             builder.download_and_prepare()
-        table, wanted = _rows(builder, source.splits[split])
+        rows = builder.as_dataset(split=source.splits[split]).with_format("arrow")
+        wanted = int(builder.info.splits[source.splits[split]].num_examples)
+        table = rows[:most]
     except MissingInputError:
         raise
     except Exception as error:  # the hub's clients raise dozens of types, from three libraries
@@ -266,9 +302,9 @@ def read_hub(source: TaskSource, split: str, columns: Sequence[str], *, offline:
             f"{type(error).__name__}: {error}. Check the names and the network, load it with "
             f"`lp-sweep prefetch` where there is one, or use local files."
         ) from error
-    if table.num_rows != wanted:
+    if rows.num_rows != wanted:
         raise MissingInputError(
-            f"{where}: the cache in {builder.cache_dir} has {table.num_rows} of {wanted} rows of "
+            f"{where}: the cache in {builder.cache_dir} has {rows.num_rows} of {wanted} rows of "
             f"split {source.splits[split]!r}. Delete that folder and load it again "
             f"(`lp-sweep prefetch`)."
         )
@@ -286,12 +322,6 @@ def hub_builder(source: TaskSource) -> Any:
     import datasets
 
     return datasets.load_dataset_builder(source.dataset, source.config, revision=source.revision)
-
-
-def _rows(builder: Any, split: str) -> tuple[pa.Table, int]:
-    """The rows, and how many there should be."""
-    table = builder.as_dataset(split=split).with_format("arrow")[:]
-    return table, int(builder.info.splits[split].num_examples)
 
 
 def _cached_builder(source: TaskSource) -> Any:

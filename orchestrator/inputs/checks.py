@@ -20,13 +20,15 @@ from lp_sweep.orchestrator.inputs.resolve import Needed, Sweep, TaskInput
 from lp_sweep.orchestrator.inputs.room import needs, space_problems, write_problems
 from lp_sweep.orchestrator.inputs.weights import folder_problems
 from lp_sweep.storage.errors import PreflightError, TrialError
-from lp_sweep.storage.printable import also_in_train
+from lp_sweep.storage.printable import also_in_train, listed
 from lp_sweep.storage.specs import Recipe
 from lp_sweep.trials.datasource import LoadedTask, empty_texts, load_task, overlap
 from lp_sweep.trials.modelfiles import go_offline, type_problem
+from lp_sweep.trials.readers import is_cached
 from lp_sweep.trials.tasks import unnamed_positive
 
 _WHILE_ONE_WAITS = 32 << 20  # bytes of files: some 150,000 rows, in under a second
+_FIRST_ROWS = 50_000  # of a larger train file
 _WHOLE = Recipe()  # limits no rows
 
 
@@ -103,19 +105,32 @@ def check_inputs(sweep: Sweep, wanted: Needed, *, offline: bool) -> Found:
 
 
 def check_small_files(sweep: Sweep, wanted: Needed) -> tuple[list[str], list[TaskData]]:
-    """Checks those rows that can be read while a user waits for a plan, as a run does. Gives notes,
-    and how the rows are. Raises PreflightError with all that a run would refuse in them."""
-    left, found, data = _WHILE_ONE_WAITS, [], []
+    """Checks those rows that can be read while a user waits for a plan, as a run does; of large
+    data the first ones. Gives notes, and how the rows are. Raises PreflightError with all that a
+    run would refuse in them."""
+    left, data = _WHILE_ONE_WAITS, []
+    notes, problems, not_cached = list[str](), list[str](), list[str]()
     for task in wanted.tasks:
-        sizes = [Path(path).stat().st_size for path in task.source.files.values()]
-        if sizes and sum(sizes) <= left:
-            left -= sum(sizes)
-            found.append(rows := read_rows(task, True, sweep.recipe))
-            if rows.loaded:
-                data.append(looked_at(task.name, rows.loaded, sweep.recipe, sweep.models))
-    if problems := [rows.problem for rows in found if rows.problem]:
+        size = sum(Path(path).stat().st_size for path in task.source.files.values())
+        whole = bool(size) and size <= left
+        if task.source.dataset and not (task.pinned and is_cached(task.source)):
+            not_cached.append(task.name)
+            continue
+        rows = read_rows(task, True, sweep.recipe, None if whole else _FIRST_ROWS)
+        if rows.loaded:
+            data.append(looked_at(task.name, rows.loaded, sweep.recipe, sweep.models))
+        if whole:
+            left -= size
+            notes += rows.notes
+            problems += [rows.problem] if rows.problem else []
+        elif rows.problem:  # which the other rows may solve, such as a class that comes later
+            first = f"the first {_FIRST_ROWS:,} train rows of {task.name}"
+            notes.append(f"{first} alone can't be judged: {rows.problem}")
+    if problems:
         raise PreflightError("\n".join(problems))
-    return [note for rows in found for note in rows.notes], data
+    if not_cached:
+        notes.append(f"rows not in the hub's cache are not looked at: {listed(not_cached)}")
+    return notes, data
 
 
 def _revisions(sweep: Sweep) -> dict[str, str]:
@@ -182,8 +197,11 @@ def _refuse(model: ModelInput, problems: list[str]) -> None:
         raise PreflightError(f"model {model.name!r} ({place}): {'; '.join(problems)}")
 
 
-def read_rows(task: TaskInput, offline: bool, recipe: Recipe = _WHOLE) -> Rows:
-    """Reads the data once, as a trial will: columns, labels, encoding, limits on their number."""
+def read_rows(
+    task: TaskInput, offline: bool, recipe: Recipe = _WHOLE, most: int | None = None
+) -> Rows:
+    """Reads the data once, as a trial will: columns, labels, encoding, limits on their number.
+    `most`: only so many train rows are looked at, the first."""
     if not task.pinned:
         return Rows(
             f"task {task.name!r}: {task.source.dataset}@{task.source.revision} is not pinned to a "
@@ -197,6 +215,7 @@ def read_rows(task: TaskInput, offline: bool, recipe: Recipe = _WHOLE) -> Rows:
             limit_train=recipe.limit_train,
             limit_dev=recipe.limit_dev,
             offline=offline,
+            most=most,
         )
     except TrialError as error:
         return Rows(str(error))

@@ -27,13 +27,15 @@ SAMPLE = 2_000  # rows whose tokens are counted
 
 class TaskData(NamedTuple):
     """`classes`: train rows by class, the largest first; {} for numbers. `majority`: the score of
-    always giving one answer, in points. `steps`: of the optimiser. `cut`: share of the train rows
-    longer than `max_length`, with the model that makes most tokens of them; None where no tokenizer
-    is here. `shows`: seeds -> the smallest loss in points that the dev rows are likely to show; {}
-    for correlations."""
+    always giving one answer, in points. `looked_at`: so many first rows of train are all that was
+    read; None: all were. `steps`: of the optimiser. `cut`: share of the train rows longer than
+    `max_length`, with the model that makes most tokens of them; None where no tokenizer is here.
+    `shows`: seeds -> the smallest loss in points that the dev rows are likely to show; {} for
+    correlations."""
 
     task: str
     train_rows: int
+    looked_at: int | None
     dev_rows: int
     classes: dict[str, int]
     metric: str
@@ -50,6 +52,8 @@ class TaskData(NamedTuple):
 
     def lines(self) -> Iterator[str]:
         rows = f"{self.train_rows:,} train rows, {self.dev_rows:,} dev rows"
+        rows = f"more than {rows}" if self.train_rows == self.looked_at else rows
+        rows += f" (looked at the first {self.looked_at:,} train rows)" if self.looked_at else ""
         yield rows + (f"; {balance(self.classes, 6)}" if self.classes else "")
         guess = f"; always the same answer scores {self.majority:.0f}" if self.majority else ""
         yield f"{heading('', self.metric).strip()}{guess}"
@@ -64,6 +68,8 @@ class TaskData(NamedTuple):
 
     def _steps(self) -> str:
         told = f"{self.steps:,} optimiser steps ({self.epochs} epochs, batch {self.batch_size})"
+        if self.train_rows == self.looked_at:
+            return f"more than {told}"
         if self.steps >= FEWEST_STEPS:
             return told
         epochs = epochs_for(self.train_rows, self.batch_size)
@@ -100,6 +106,7 @@ def looked_at(
     return TaskData(
         name,
         len(train),
+        loaded.looked_at,
         len(dev),
         classes,
         metric_name(definition.metric, definition.positive),

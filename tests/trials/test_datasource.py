@@ -8,12 +8,14 @@ from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from lp_sweep.storage.errors import MissingInputError
+from lp_sweep.storage.specs import TaskDefinition
 from lp_sweep.trials import readers
 from lp_sweep.trials.datasource import LoadedTask, data_fingerprint, load_task, overlap
-from lp_sweep.trials.tasks import GLUE_REVISION, TASKS, glue_source
+from lp_sweep.trials.tasks import GLUE_REVISION, TASKS, TaskSource, glue_source
 from tests.support.rows import GOOD, HEADER, ONE, files, parquet
 
 GLUE = Path(
@@ -30,6 +32,34 @@ OFFICIAL_DEV = {
     "cola": [1043],
     "wnli": [71],
 }
+
+
+@pytest.mark.parametrize("kind", ["csv", "tsv", "jsonl", "parquet"])
+def test_the_first_rows_of_a_large_file(tmp_path: Path, kind: str) -> None:
+    """Of dev all, and what comes after the first rows of train is not looked at."""
+    texts, labels = ["a", 'b "x"', "c", "bad"], ["yes", "no", "yes", "yes"]
+    path = {name: tmp_path / f"{name}.{kind}" for name in ("train", "dev")}
+    for file in path.values():
+        if kind == "parquet":
+            table = pa.table({"text": texts, "label": labels})
+            pq.write_table(table, file, row_group_size=2)
+        elif kind == "jsonl":
+            rows = zip(texts, labels, strict=True)
+            file.write_text("".join(json.dumps({"text": t, "label": y}) + "\n" for t, y in rows))
+        else:
+            mark = "," if kind == "csv" else "\t"
+            said = [f'"{t.replace(chr(34), chr(34) * 2)}"' if kind == "csv" else t for t in texts]
+            rows = zip(["text", *said], ["label", *labels], strict=True)
+            file.write_text("".join(f"{t}{mark}{y}\n" for t, y in rows))
+    source = TaskSource(files={name: str(file) for name, file in path.items()})
+    definition = TaskDefinition(text_columns=("text",), label_column="label")
+    part = load_task(definition, source, most=3)
+    assert (part.train.texts, len(part.dev["dev"]), part.looked_at) == ((texts[:3],), 4, 3)
+    assert part.label_names == ("no", "yes")
+    whole = load_task(definition, source, most=4)
+    assert (whole.train.texts, whole.looked_at) == ((texts,), None)
+
+
 # -- GLUE
 
 

@@ -73,6 +73,13 @@ def test_hub_rows_come_from_the_cache_without_a_network(hub: Hub, offline: bool)
     assert not hub.asked
 
 
+def test_the_first_hub_rows(hub: Hub) -> None:
+    put_in_cache(hub.cache, GLUE_REVISION, [1, 0, 1])
+    task = load_task(TASKS["rte"].definition, glue_source("rte", None), offline=True, most=2)
+    assert (task.train.texts[0], task.looked_at) == (["0", "1"], 2)
+    assert len(task.dev["validation"]) == 3
+
+
 def test_another_cached_revision_is_refused(hub: Hub) -> None:
     put_in_cache(hub.cache, "a" * 40, [1, 0])
     with pytest.raises(MissingInputError, match=f"has revision {'a' * 40}"):

@@ -367,10 +367,24 @@ def test_a_config_that_is_not_of_its_weights_is_refused_while_planning(world: Pa
     assert "states hidden_size 1000000000, and the weights have 32" in told.stderr
 
 
-def test_a_plan_leaves_large_files_to_the_run(world: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    with_rows(world, "good,pos\nbad,\n")
+def test_a_plan_looks_at_the_first_rows_of_large_files(
+    world: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What it makes of them refuses nothing: the run reads all."""
     monkeypatch.setattr(checks, "_WHILE_ONE_WAITS", 50)
-    assert sweep("plan", "sweep.yaml", cwd=world).returncode == 0
+    monkeypatch.setattr(checks, "_FIRST_ROWS", 2)
+    with_rows(world, "good,pos\nbad,neg\nworse,\n")
+    made = planned(world)
+    notes, [data] = check_small_files(made.sweep, made.inputs_needed())
+    assert (notes, data.looked_at, sum(data.classes.values())) == ([], 2, 2)
+    said = "\n".join(data.lines())
+    assert "more than 2 train rows" in said
+    assert "looked at the first 2 train rows" in said
+    with_rows(world, "good,pos\nbetter,pos\nworse,neg\n")
+    made = planned(world)
+    [note], data = check_small_files(made.sweep, made.inputs_needed())
+    assert "first 2 train rows of mood alone can't be judged: " in note
+    assert data == []
 
 
 def test_a_finished_sweeps_rows_are_not_read(world: Path) -> None:
