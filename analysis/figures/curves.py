@@ -159,7 +159,6 @@ def pareto(figure: Figure, rows: Sequence[Row], among: Sequence[Row] = ()) -> No
             else "inference, times as fast as all layers"
         )
         _networks(axes, panel, entries, theme.is_narrow(figure))
-        _across(axes, [row for row in panel if row["k"]], entries)  # the full model has its point
         theme.points_axis(axes, [row["mean"] for row in panel])
 
     value = "points against all layers" if rows[0]["task"] is None else "points"
@@ -189,12 +188,15 @@ def _networks(axes: Axes, panel: Sequence[Row], entries: dict[str, Any], narrow:
         look = {"color": "black", "marker": "D", "linestyle": "none", "zorder": 3}
         (entries[FULL],) = axes.plot(*_places(whole), markersize=5, **look)
         front = [row for row in front if row["k"]]  # the legend names it
+    middle = sum(axes.get_xlim()) / 2  # a label points to it, and stays in the panel
     for row in _labelled(front, *((0.6, 0.09) if narrow else (0.15, 0.06))):
+        side = "right" if _cheapness(row) > middle else "left"
         axes.annotate(
             network_label(row),
             (_cheapness(row), row["mean"]),
-            (4, 4),
+            (4 if side == "left" else -4, 4),
             textcoords="offset points",
+            ha=side,
             fontsize=theme.SMALL,
         )
     axes.margins(x=0.12, y=0.12)

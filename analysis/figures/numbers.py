@@ -144,7 +144,7 @@ ORDER BY sweep, model, min(position) OVER (PARTITION BY sweep, model, task), tas
 _PARETO = f"""
 WITH networks AS (
     SELECT sweep, model, depth, kept_layers, task, seed, any_value(score) AS score,
-        any_value(majority) AS majority, arg_min(strategy, cell) AS strategy, min(cell) AS cell,
+        arg_min(strategy, cell) AS strategy, min(cell) AS cell,
         any_value(metric || coalesce(' of ''' || positive || '''', '')) AS metric
     FROM cells
     WHERE procedure = 'direct' AND feed_forward = 'none' AND n_kept > 0 AND state <> 'not_needed'
@@ -152,7 +152,7 @@ WITH networks AS (
 ),
 by_task AS (
     SELECT sweep, model, depth, kept_layers, task, any_value(metric) AS metric,
-        arg_min(strategy, cell) AS strategy, min(cell) AS cell, avg(majority) AS majority,
+        arg_min(strategy, cell) AS strategy, min(cell) AS cell,
         CASE WHEN count(score) = count(*) THEN avg(score) END AS mean
     FROM networks GROUP BY ALL
 ),
@@ -193,7 +193,7 @@ speeds AS (  -- the full model is timed with each network: 1 where it has no mea
 )
 SELECT sweep, model, task, metric, depth, profile_id, device_type, device_name, threads, precision,
     length, batch, kept_layers, k, CASE WHEN k = 0 THEN '{FULL}' ELSE strategy END AS strategy,
-    mean, majority, speedup, low, high, size,
+    mean, speedup, low, high, size,
     mean > coalesce(max(mean) OVER (
         PARTITION BY sweep, model, task, device_name, threads, precision, length, batch
         ORDER BY speedup DESC, if(speedup IS NULL, size, 0), mean DESC

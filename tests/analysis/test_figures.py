@@ -252,7 +252,6 @@ def test_without_a_speed_the_front_is_of_size(tmp_path: Path) -> None:
     assert {row["speedup"] for row in rows} == {None}
     front = {(row["strategy"], row["k"], row["size"]) for row in rows if row["front"]}
     assert front == {("top", 2, 90), ("bottom", 4, 80)}
-    assert {row["majority"] for row in rows} == {50}
 
 
 def test_axes_stay_inside_0_to_100_and_have_the_lines_across(catalog: Catalog) -> None:
