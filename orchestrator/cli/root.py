@@ -22,13 +22,15 @@ ELSEWHERE = {
     "lp-sweep help COMMAND": "the same as lp-sweep COMMAND --help",
 }
 SECTIONS = {
-    "Train": ("quickstart", "init", "schema", "plan", "prefetch", "run", "resume", "retry"),
-    "Ask": ("status", "dashboard", "table", "query", "paper", "report", "show", "logs", "cka"),
-    "Take away": ("export", "prune", "publish"),
-    "Keep a store": ("compact", "doctor", "migrate", "mirror"),
+    "Train": ("quickstart", "init", "plan", "prefetch", "run", "retry"),
+    "Ask": ("status", "dashboard", "table", "query", "report", "logs"),
+    "Take away": ("export", "publish"),
+    "Keep a store": ("compact", "doctor", "mirror"),
     "A cluster": ("cluster", "attach", "stop"),
     "Help": ("help",),
 }
+# what few need: `help more` names it, `help COMMAND` has the rest
+RARE = ("resume", "schema", "paper", "show", "cka", "prune", "migrate", "cluster watch-spot")
 EXIT_CODES = {
     "0": "complete",
     "1": "some trials failed",
@@ -92,6 +94,7 @@ class Root(TyperGroup):
             title: [row for name in names for row in _rows(name, self.commands.get(name))]
             for title, names in SECTIONS.items()
         }
+        by_use["Rarely needed"] = [("lp-sweep help COMMAND", "describes " + ", ".join(RARE))]
         meanings = {"Exit codes": EXIT_CODES.items(), "Environment": ENVIRONMENT.items()}
         options = {"Options": _records(self.get_params(ctx), ctx)}
         _write(formatter, {**by_use, **options, **meanings})
@@ -149,7 +152,7 @@ def _all_commands(command: Any) -> Iterator[Any]:
 
 def _rows(name: str, command: Any) -> list[tuple[str, str]]:
     """A line of the list; of a group a line for each of its commands."""
-    if command is None or command.hidden:
+    if command is None or command.hidden or name in RARE:
         return []
     below = getattr(command, "commands", {})
     rows = [row for part, sub in below.items() for row in _rows(f"{name} {part}", sub)]

@@ -18,6 +18,7 @@ from lp_sweep.orchestrator.cli.root import (
     ENVIRONMENT,
     EXIT_CODES,
     FIRST,
+    RARE,
     SECTIONS,
     WITHOUT,
     Option,
@@ -81,13 +82,18 @@ def test_help_begins_with_what_everyone_needs(tmp_path: Path) -> None:
 
 def test_help_more_says_what_each_is_for(tmp_path: Path) -> None:
     shown = sweep("help", "more", cwd=tmp_path, env={"COLUMNS": "80"}).stdout
-    titles = [*SECTIONS, "Options", "Exit codes", "Environment"]
+    titles = [*SECTIONS, "Rarely needed", "Options", "Exit codes", "Environment"]
     assert [line[:-1] for line in shown.splitlines() if line[:-1] in titles] == titles
     assert "..." not in shown.partition("Exit codes")[0].replace("[ARGS]...", "")
     for word in (*EXIT_CODES, *ENVIRONMENT, *_BY_TYPER, "cluster validate"):
         assert f"\n  {word}" in shown
-    told = {name for names in SECTIONS.values() for name in names}
-    assert told == set(ROOT.commands), "a new command has its section in commands/root.py"
+    rare = " ".join(shown.partition("Rarely needed:")[2].partition("Options:")[0].split())
+    assert ", ".join(RARE) in rare
+    assert [name for name in RARE if f"\n  {name} " in shown] == []
+    told = {name for names in (*SECTIONS.values(), RARE) for name in names}
+    assert told == {*ROOT.commands, "cluster watch-spot"}, (
+        "a new command has its section in commands/root.py"
+    )
 
 
 @pytest.mark.parametrize("words", ["", "run", "cluster init"])
