@@ -117,3 +117,37 @@ def test_stages_measurements_and_a_kill_between_them(tmp_path: Path) -> None:
 
 def rows(store: Store, table: str) -> list[dict[str, Any]]:
     return list(store.read_all(table).rows.to_pylist())
+
+
+DISTILLED = {
+    "distill": ["none", "logits", {"loss": "logits+hidden", "start": "teacher"}],
+    "strategies": [{"name": "top", "k": [0, 1, 2]}],
+    "recipe": RECIPE | {"epochs": 1},
+    "resources_per_trial": {"cpu": 1},
+}
+
+
+@pytest.mark.slow
+def test_students_after_a_kill_learn_from_the_teacher_that_there_was(tmp_path: Path) -> None:
+    save_world(tmp_path, **DISTILLED)
+    wanted = plan(tmp_path)
+    [full] = {cell["trial_id"] for cell in wanted["cells"] if cell["k"] == 0}
+    trials = {cell["trial_id"] for cell in wanted["cells"]}
+    store = Store(tmp_path / "lp-sweep-store", create=True)
+    with sweep(tmp_path, "sweep.yaml") as run:
+        wait_for(lambda: full in store.names("trials"), "the teacher is recorded")
+        run.kill()
+    [logits] = store.names("teacher_logits")
+    before = {table: files(store, table) for table in ("trials", "teacher_logits")}
+
+    run_to_the_end(tmp_path)
+    assert store.names("trials") == trials
+    for table, found in before.items():
+        assert {name: files(store, table)[name] for name in found} == found
+    taught = [row for row in rows(store, "trials") if row["distill"]]
+    assert {row["teacher"] for row in taught} == {full}
+    assert len(taught) == 4
+    assert store.names("teacher_logits") == store.names("profiles") == {logits}
+    assert weights(store) == []  # kept for hidden states, and let go of
+    assert rows(store, "attempts") == []
+    assert "nothing was missing" in run_to_the_end(tmp_path)
