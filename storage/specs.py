@@ -73,6 +73,7 @@ class Distillation:
     """
 
     teacher: str = ""  # the fingerprint of another model; empty: the trial's own, with all layers
+    fine_tuned: bool = False  # the other model has learned its task before, and is used as it is
     temperature: float = 2.0  # of classes
     alpha: float = 0.5  # 1: no labels
     hidden_weight: float = 0.0

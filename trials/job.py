@@ -66,10 +66,15 @@ class Measure(NamedTuple):
 
 class Lesson(NamedTuple):
     """What a student learns from: the trial of its teacher, and the measurement that holds the
-    teacher's logits of the train rows."""
+    teacher's logits of the train rows. Empty `teacher`: the measurement is of no trial."""
 
     teacher: str
     logits: str
+
+    @property
+    def source(self) -> str:
+        """The work that makes the logits."""
+        return self.teacher or self.logits
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -37,8 +37,8 @@ _DISTILL = re.compile(
 
 
 class Distill(NamedTuple):
-    """A distillation as a sweep names it: `teacher` is another model's name; empty: the model's
-    own full network. The rest is as in `Distillation`."""
+    """A distillation as a sweep names it: `teacher` is another model's name, or a folder; empty:
+    the model's own full network. The rest is as in `Distillation`."""
 
     teacher: str = ""
     temperature: float = 2.0
@@ -71,8 +71,9 @@ class Distill(NamedTuple):
             float(found["weight"] or HIDDEN_WEIGHT) if found["hidden"] else 0.0,
         )
 
-    def with_teacher(self, fingerprint: str) -> Distillation:
-        return Distillation(**self._asdict() | {"teacher": fingerprint})
+    def with_teacher(self, fingerprint: str, *, fine_tuned: bool = False) -> Distillation:
+        named = {"teacher": fingerprint, "fine_tuned": fine_tuned}
+        return Distillation(**self._asdict() | named)
 
 
 def _text(number: float) -> str:

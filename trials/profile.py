@@ -38,7 +38,7 @@ from lp_sweep.trials.job import Failure, Job, Measure, attempt_row
 from lp_sweep.trials.keep import Keeper, needed_network
 from lp_sweep.trials.measures.devstates import Keep
 from lp_sweep.trials.measures.pairs import RULE, Rule
-from lp_sweep.trials.measures.registry import MEASURES, Found, Subject
+from lp_sweep.trials.measures.registry import MEASURES, TEACHER, Found, Subject
 from lp_sweep.trials.measures.speed import Load, compare_networks
 from lp_sweep.trials.modelfiles import go_offline, longest_row
 from lp_sweep.trials.procedures import full_layers
@@ -56,11 +56,48 @@ def run_profile(job: Job, halvings: int = 0) -> dict[str, Any]:
         started_at, begun = now(), time.perf_counter()
         device = pick_device(job.place.device)
         inputs = load_inputs(job, spec, full_layers(job.model.depth), seed=spec.seed or 0)
+        if spec.measure == TEACHER:
+            inputs = inputs._replace(model=_trained(job, inputs))
         keep = keep_pass(inputs, device, halvings)
         subject = make_subject(inputs, device, halvings, lambda: inputs.model, keep=keep)
         found = MEASURES[spec.measure].run(subject, spec)
         row = profile_row(job, spec, subject, found, device, started_at)
-        return {"record": row | {"seconds_total": time.perf_counter() - begun}}
+        records = []
+        if found.logits is not None:
+            records.append(_logits_record(job.id, found.logits[:, _places(job, inputs)]))
+        return {
+            "record": row | {"seconds_total": time.perf_counter() - begun},
+            "records": records,
+        }
+
+
+def _trained(job: Job, inputs: Inputs) -> PreTrainedModel:
+    """The model with the head that it has: it has learned its task. Raises MissingInputError."""
+    config = inputs.model.config
+    return load_pruned(
+        job.model.path,
+        kept_layers=None,
+        num_labels=config.num_labels,
+        problem_type=config.problem_type,
+        seed=0,
+        local_files_only=True,
+        trained=True,
+    )
+
+
+def _places(job: Job, inputs: Inputs) -> list[int]:
+    """Where a teacher's logits have each of the task's classes. Raises MissingInputError."""
+    wanted, named = inputs.encoded.label_names, inputs.model.config.id2label
+    have = [str(named[index]) for index in range(len(wanted))] if wanted else []
+    if not wanted or have == [f"LABEL_{index}" for index in range(len(wanted))]:
+        return [*range(inputs.encoded.num_labels)]
+    if sorted(have) != sorted(wanted):
+        raise MissingInputError(
+            f"teacher {job.model.name!r} has the classes {', '.join(have)}, and task "
+            f"{job.task.name!r} has {', '.join(wanted)}. Correct id2label in its config.json, or "
+            "`labels:` of the task."
+        )
+    return [have.index(name) for name in wanted]
 
 
 def make_subject(

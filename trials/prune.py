@@ -20,7 +20,7 @@ import torch
 from torch import nn
 from transformers import PretrainedConfig, PreTrainedModel
 
-from lp_sweep.storage.errors import UnsupportedModelError
+from lp_sweep.storage.errors import MissingInputError, UnsupportedModelError
 from lp_sweep.trials.families import LayerList, embedding_path, find_layers, scalars
 from lp_sweep.trials.kinds import ProblemType
 from lp_sweep.trials.load import (
@@ -60,13 +60,14 @@ def load_pruned(
     local_files_only: bool = False,
     id2label: Mapping[int, str] | None = None,
     from_here: bool = False,
+    trained: bool = False,
 ) -> PreTrainedModel:
     """A sequence classifier in float32 on the CPU, in eval mode, of the layers asked for.
 
     `path`: a folder or a hub id. `kept_layers`: 1-based, see `keep_layers`; None keeps them all.
     `seed` fixes the head alone: whatever the depth, one seed gives one head. The global random
     state is left as it was. `from_here`: it is what a sweep starts from, see
-    `count_from_here` and `trained_head`.
+    `count_from_here` and `trained_head`. `trained`: no part of it may be drawn.
     Raises UnsupportedModelError, MissingInputError, or ValueError for a bad `kept_layers`.
     """
     load = load_original if from_here else load_encoder
@@ -78,6 +79,12 @@ def load_pruned(
         local_files_only=local_files_only,
         id2label=id2label,
     )
+    if trained and loaded.fresh:
+        raise MissingInputError(
+            f"model {str(path)!r} has no classifier for {num_labels} classes: "
+            f"{len(loaded.fresh)} weights are not in the checkpoint or have another shape, for "
+            f"example {min(loaded.fresh)!r}."
+        )
     return finish(loaded, kept_layers, seed)
 
 

@@ -27,8 +27,9 @@ from lp_sweep.trials.batches import MAX_HALVINGS, BatchSizes, whole_batch
 from lp_sweep.trials.checkpoint import FOLDER, Checkpoints, Subject, file_name
 from lp_sweep.trials.device import forget_frames, free_memory, pick_device, precision_used
 from lp_sweep.trials.finetune import NoSaver, Saver
-from lp_sweep.trials.job import Failure, Job, Lesson, attempt_row, placed
+from lp_sweep.trials.job import Failure, Job, Lesson, Measure, Spec, attempt_row, placed
 from lp_sweep.trials.keep import Keeper, kept_network, needed_network
+from lp_sweep.trials.measures.registry import TEACHER
 from lp_sweep.trials.profile import Afterwards, run_profile, run_speed
 from lp_sweep.trials.provenance import now, where
 from lp_sweep.trials.resident import resident
@@ -62,9 +63,9 @@ def execute(plain: Mapping[str, Any], store_location: str) -> dict[str, Any]:
     table = "trials" if job.kind == "trial" else "profiles"
     keeper = Keeper(job.place.keep, outbox, needed=job.network)
     stored = outbox.find(table, job.id)
-    done = stored[0] if stored else None
+    done = stored[0] if stored and not _lost_logits(outbox, job.id, job.spec) else None
     if done is not None:
-        missing = tuple(item for item in job.measures if not outbox.find("profiles", item.id))
+        missing = tuple(item for item in job.measures if not _measured(outbox, item))
         job = replace(job, measures=missing)
         if not missing and not keeper.lacks(job.id):
             return _finished(job, outbox, keeper, done)
@@ -79,6 +80,17 @@ def execute(plain: Mapping[str, Any], store_location: str) -> dict[str, Any]:
     for row in tried.afterwards.attempts:
         _send_attempt(outbox, row)
     return _publish(job, outbox, keeper, table, tried, is_new=done is None)
+
+
+def _measured(outbox: Outbox, item: Measure) -> bool:
+    found = outbox.find("profiles", item.id)
+    return found is not None and not _lost_logits(outbox, item.id, item.spec)
+
+
+def _lost_logits(outbox: Outbox, id_: str, spec: Spec) -> bool:
+    """Whether a teacher was measured and its logits are gone, as after a repair of the store."""
+    taught = spec.kind == "profile" and spec.measure == TEACHER
+    return taught and outbox.find("teacher_logits", id_) is None
 
 
 def _try(
@@ -147,10 +159,10 @@ def _logits(outbox: Outbox, lesson: Lesson) -> list[dict[str, Any]]:
     if found is None:
         why = outbox.refusal or (
             "Run the sweep again: it makes them. If it does not, the teacher's trial failed: see "
-            f"`lp-sweep logs {lesson.teacher}`."
+            f"`lp-sweep logs {lesson.source}`."
         )
         raise MissingInputError(
-            f"the logits of trial {lesson.teacher}, which this one learns from, are not in the "
+            f"the logits of {lesson.source}, which this one learns from, are not in the "
             f"store {outbox.location}. {why}"
         )
     return found
@@ -201,7 +213,7 @@ def _publish(
     job: Job, outbox: Outbox, keeper: Keeper, table: str, tried: _Tried, *, is_new: bool
 ) -> dict[str, Any]:
     found = tried.found or {}
-    records = list(tried.afterwards.records)
+    records = [*found.get("records", ()), *tried.afterwards.records]
     if is_new and "predictions" in found:
         records.insert(0, Record("predictions", job.id, found["predictions"]))
     if is_new or outbox.spool.find(table, job.id):  # what is in the store is never rewritten

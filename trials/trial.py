@@ -150,7 +150,7 @@ def _run_columns(job: Job, inputs: Inputs, setting: Setting, trained: Trained) -
         "params_embedding": counts.embedding,
         "micro_batch": setting.batches.training,
         "distill": distill_label(job.trial),
-        "teacher": job.lesson.teacher if job.lesson else None,
+        "teacher": job.lesson.source if job.lesson else None,
         "started_from": job.start,
         "resumed_from_step": trained.progress.resumed_from_step,
         "seconds_load": inputs.seconds_load,

@@ -261,7 +261,7 @@ class Backlog:
     def _sources(self, id_: str) -> set[str]:
         """The trials without which this one can't be trained."""
         work = self._plan.trials.get(id_)
-        return {work.start or "", work.lesson.teacher if work.lesson else ""} if work else set()
+        return {work.start or "", work.lesson.source if work.lesson else ""} if work else set()
 
     def _sort(self, id_: str) -> Sort:
         work = self._plan.work(id_)

@@ -20,7 +20,7 @@ from lp_sweep.orchestrator.inputs.weights import (
     count_parameters,
     shape_problems,
 )
-from lp_sweep.orchestrator.sweepfile.entries import DEEPEST
+from lp_sweep.orchestrator.sweepfile.entries import DEEPEST, is_folder
 from lp_sweep.storage.errors import PreflightError, SpecError
 from lp_sweep.storage.printable import did_you_mean
 from lp_sweep.trials.feedforward_rules import REMOVED
@@ -94,9 +94,24 @@ def find_model(
     local = as_folder(name, folder)
     if local.is_dir():
         return _local_model(name, local)
-    if name.startswith((".", "/", "~")):
+    if is_folder(name):
         raise SpecError(f"no model folder at {local}. {_near_folders(local)}".rstrip())
     return _hub_model(name, revision, layers, pins, known)
+
+
+def find_teacher(name: str, folder: Path) -> ModelInput:
+    """A classifier that has learned its task. Raises SpecError or PreflightError."""
+    local = as_folder(name, folder)
+    if not local.is_dir():
+        raise SpecError(f"no model folder at {local}. {_near_folders(local)}".rstrip())
+    found, config = _local_model(name, local), read_config(local / "config.json") or {}
+    kinds = config.get("architectures") or ["none"]
+    if not any(str(kind).endswith("ForSequenceClassification") for kind in kinds):
+        raise SpecError(
+            f"teacher {name!r} has not learned to classify: its config.json names {kinds[0]}. List "
+            "it under `models:`, and the sweep fine-tunes it first."
+        )
+    return found
 
 
 def _hub_model(

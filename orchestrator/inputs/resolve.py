@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import filecmp
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple
@@ -16,7 +16,7 @@ from typing import NamedTuple
 import pyarrow.parquet as pq
 
 from lp_sweep.orchestrator.inputs.hub import DEFAULT_REVISION
-from lp_sweep.orchestrator.inputs.models import ModelInput, find_model
+from lp_sweep.orchestrator.inputs.models import ModelInput, find_model, find_teacher
 from lp_sweep.orchestrator.inputs.pins import Manifest, Pins, manifest_path, read_manifest
 from lp_sweep.orchestrator.sweepfile.entries import TaskEntry
 from lp_sweep.orchestrator.sweepfile.load import SweepFile
@@ -96,6 +96,7 @@ class Sweep:
     models: tuple[ModelInput, ...]  # in the file's order, as spec.models
     tasks: dict[str, TaskInput]  # in the file's order
     recipe: Recipe
+    teachers: Mapping[str, ModelInput] = field(default_factory=dict)  # that are none of the models
     notes: list[str] = field(default_factory=list)
     manifest: Manifest | None = None
     manifest_file: Path | None = None  # where one is, or would be
@@ -151,8 +152,11 @@ def resolve(
         with _at(document, ("tasks", index)):
             found = _find_task(task, data_dir, file.folder, pins)
             tasks[found.name] = found
+    with _at(document, ("distill",)):
+        teachers = {name: find_teacher(name, file.folder) for name in spec.teachers}
     return Sweep(
         spec=spec,
+        teachers=teachers,
         document=document,
         models=tuple(models),
         tasks=tasks,

@@ -17,7 +17,7 @@ from lp_sweep.storage.networks import has_network
 from lp_sweep.storage.schema import TRIALS
 from lp_sweep.storage.store import Store, Unreadable
 from lp_sweep.storage.tablefiles import THREADS
-from lp_sweep.trials.measures.registry import MEASURES
+from lp_sweep.trials.measures.registry import MEASURES, TEACHER
 from lp_sweep.trials.select import Measured
 
 _TIMING = (
@@ -62,6 +62,10 @@ def read_ledger(store: Store) -> Ledger:
     profiles = store.read_all("profiles")
     done = set(trials.rows["trial_id"].to_pylist())
     measured = measurements(profiles.rows)
+    taught = profiles.rows.filter(pc.equal(profiles.rows["measure"], TEACHER))["profile_id"]
+    if len(taught):  # without its logits one is taken again
+        for lost in set(taught.to_pylist()) - store.names("teacher_logits", finished=True):
+            del measured[lost]
     attempts = store.read_all("attempts")
     return Ledger(
         Known(

@@ -156,11 +156,11 @@ class Plan:
         return needed - {""}
 
     def _untaught(self, id_: str) -> set[str]:
-        """Its teacher, where the store lacks the logits."""
+        """The work that makes its teacher's logits, where the store lacks them."""
         lesson = self.trials[id_].lesson if id_ in self.trials else None
         if lesson is None or lesson.logits in self.known.profiles:
             return set()
-        return {lesson.teacher} if self.incomplete(id_) and not self.has_network(id_) else set()
+        return {lesson.source} if self.incomplete(id_) and not self.has_network(id_) else set()
 
     def has_network(self, id_: str) -> bool:
         """Whether a trial is done and its network is in the store: it can only be measured."""
@@ -202,7 +202,11 @@ class Plan:
         tasks = {item.task.name for item in work} | {cell.task for cell in asked}
         kept = self.needed_networks()
         return Needed(
-            [model for model in self.sweep.models if model.name in models],
+            [
+                model
+                for model in (*self.sweep.models, *self.sweep.teachers.values())
+                if model.name in models
+            ],
             [task for task in self.sweep.tasks.values() if task.name in tasks],
             [
                 Training(

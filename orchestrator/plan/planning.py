@@ -123,6 +123,7 @@ class _Builder:
         self.by_id = {
             entry.id: model for entry, model in zip(spec.models, plan.sweep.models, strict=True)
         }
+        self.by_id |= plan.sweep.teachers
         self.measured_on = {
             entry.name: entry.measured_on or spec.contribution.measured_on
             for entry in spec.strategies
@@ -173,6 +174,7 @@ class _Builder:
         procedure = Procedure.parse(asked.procedure)
         distill = procedure.distill
         teacher = self.by_id[distill.teacher] if distill and distill.teacher else model
+        own, fine_tuned = teacher is model, teacher.name in self.plan.sweep.teachers
         removal = FeedForward.parse(asked.feed_forward)
         spec = TrialSpec(
             model_fingerprint=model.fingerprint,
@@ -187,7 +189,7 @@ class _Builder:
             removed_feed_forwards=some_removed(removal.rule, kept),
             second_norm=removal.second_norm,
             distill=distill
-            and distill.with_teacher("" if teacher is model else teacher.fingerprint),
+            and distill.with_teacher("" if own else teacher.fingerprint, fine_tuned=fine_tuned),
         )
         return settled(spec, model.depth)
 
@@ -207,13 +209,15 @@ class _Builder:
     def _lesson(self, asked: Asked, spec: TrialSpec) -> Lesson:
         """Adds the teacher, and the measurement of it that the student reads, to the plan."""
         assert spec.distill is not None
-        named = spec.distill.teacher
-        model = next(m for m in self.models.values() if m.fingerprint == named) if named else None
-        model = model or self.models[asked.model]
+        named = spec.distill.teacher or self.models[asked.model].fingerprint
+        model = next(m for m in self.by_id.values() if m.fingerprint == named)
+        if spec.distill.fine_tuned:
+            item = self._profile_spec(model, asked.task, TEACHER)
+            return Lesson("", self._add_profile(item, model, asked.task))
         taught = teacher_of(spec, model.depth)
         whole = asked._replace(model=model.name, procedure=DIRECT, feed_forward=NONE)
         teacher = self._planned(whole, taught, trial_id(taught))
-        item = self._profile_spec(model.name, asked.task, TEACHER, trial=teacher)
+        item = self._profile_spec(model, asked.task, TEACHER, trial=teacher)
         measure = Measure(profile_id(item), item)
         measures = self.plan.measures.setdefault(teacher, [])
         if measure not in measures:
@@ -231,7 +235,8 @@ class _Builder:
             if MEASURES[name].to_full and not whole:
                 direct = asked._replace(procedure="direct", feed_forward=NONE)
                 against = self.trial(direct, everything)
-            item = self._profile_spec(asked.model, asked.task, name, trial=id_, against=against)
+            model = self.models[asked.model]
+            item = self._profile_spec(model, asked.task, name, trial=id_, against=against)
             wanted.append(Measure(profile_id(item), item))
         if wanted:
             self.plan.measures.setdefault(id_, []).extend(wanted)
@@ -239,7 +244,7 @@ class _Builder:
     def measure_pretrained(self) -> None:
         """Each model on each task, where the sweep asks for it."""
         for name in self.plan.sweep.spec.measure.asked_of("pretrained"):
-            for model in self.models:
+            for model in self.models.values():
                 for task in self.plan.sweep.tasks:
                     self._add_profile(self._profile_spec(model, task, name), model, task)
 
@@ -252,23 +257,26 @@ class _Builder:
         on = asked.task if named == "own" else canonical_name(named) or named
         key = (asked.model, on, strategy.measure)
         if key not in self._profile_ids:
-            spec = self._profile_spec(asked.model, on, strategy.measure)
-            self._profile_ids[key] = self._add_profile(spec, asked.model, on)
+            model = self.models[asked.model]
+            spec = self._profile_spec(model, on, strategy.measure)
+            self._profile_ids[key] = self._add_profile(spec, model, on)
         return self._profile_ids[key]
 
-    def _add_profile(self, spec: ProfileSpec, model: str, task: str) -> str:
+    def _add_profile(self, spec: ProfileSpec, model: ModelInput, task: str) -> str:
         id_ = profile_id(spec)
         task_input = self.plan.sweep.tasks[task]
-        work = Work(id=id_, spec=spec, model=self.models[model], task=task_input)
+        work = Work(id=id_, spec=spec, model=model, task=task_input)
         self.plan.profiles.setdefault(id_, work)
         return id_
 
-    def _profile_spec(self, model: str, task: str, measure: str, **settings: Any) -> ProfileSpec:
+    def _profile_spec(
+        self, model: ModelInput, task: str, measure: str, **settings: Any
+    ) -> ProfileSpec:
         recipe, rows = self.plan.sweep.recipe, self.plan.sweep.spec.measure.probe_rows
         found = self.plan.sweep.tasks[task]
         usual = {"max_length": recipe.max_length, "limit_dev": recipe.limit_dev}
         return ProfileSpec(
-            model_fingerprint=self.models[model].fingerprint,
+            model_fingerprint=model.fingerprint,
             task=found.definition,
             data_fingerprint=found.fingerprint,
             measure=measure,

@@ -47,9 +47,7 @@ def taken_on(plan: Plan) -> list[Work]:
     sources = plan.known.profiles.keys()  # a teacher's logits may be there without its network
 
     def can_begin(work: Work) -> bool:
-        taught = (
-            work.lesson is None or work.lesson.logits in sources or work.lesson.teacher in taken
-        )
+        taught = work.lesson is None or work.lesson.logits in sources or work.lesson.source in taken
         starts = work.start is None or work.start in coming
         return (taught and starts) or plan.has_network(work.id)
 

@@ -251,8 +251,9 @@ class DistillEntry(Entry):
     teacher: str = Field(
         _FULL,
         validation_alias=AliasChoices("teacher", "from"),
-        description="full: the model's own full network; or the id of another model of the sweep, "
-        "whose full network teaches",
+        description="full: the model's own full network; the id of another model of the sweep, "
+        "whose full network teaches; or the folder of a classifier that has learned the task, such "
+        "as `./teacher`",
     )
     loss: Literal["logits", "logits+hidden"] = Field(
         "logits",

@@ -49,6 +49,11 @@ def _as_text(value: Any) -> Any:
     return str(value) if isinstance(value, int) else value
 
 
+def is_folder(name: str) -> bool:
+    """Whether a model's name can only be a folder's."""
+    return name.startswith((".", "/", "~"))
+
+
 def listed(value: Any) -> Any:
     return value if isinstance(value, list) or value is None else [value]
 

@@ -34,6 +34,7 @@ from lp_sweep.orchestrator.sweepfile.entries import (
     Resources,
     TaskEntry,
     duration,
+    is_folder,
     listed,
     named,
     seed_list,
@@ -116,14 +117,21 @@ class SweepSpec(Entry):
         pairs = itertools.product(self.procedures, self.distill)
         return [*dict.fromkeys(training_label(*pair) for pair in pairs)]
 
+    @property
+    def teachers(self) -> list[str]:
+        """The folders of teachers that are no model of the sweep."""
+        found = (Procedure.parse(label).distill for label in self.trainings)
+        named = dict.fromkeys(distill.teacher for distill in found if distill)
+        return [name for name in named if name and name not in {model.id for model in self.models}]
+
     @field_validator("distill")
     @classmethod
     def _possible(cls, distills: list[str], info: ValidationInfo) -> list[str]:
         models = [model.id for model in info.data.get("models", ())]
         for procedure, distill in itertools.product(info.data.get("procedures", ()), distills):
             found = Procedure.parse(training_label(procedure, distill)).distill
-            if models and found and found.teacher:
-                choose("teacher", found.teacher, ["full", *models])
+            if models and found and found.teacher and not is_folder(found.teacher):
+                choose("teacher", found.teacher, ["full", *models, "./FOLDER"])
         return distills
 
     @field_validator(

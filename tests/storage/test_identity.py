@@ -81,6 +81,7 @@ OTHER: dict[type, dict[str, Any]] = {
     },
     Distillation: {
         "teacher": "sha256:02",
+        "fine_tuned": True,
         "temperature": 5.0,
         "alpha": 1.0,
         "hidden_weight": 1.0,
@@ -221,6 +222,7 @@ def test_defaults_are_pinned() -> None:
         },
         "Distillation": {
             "teacher": "",
+            "fine_tuned": False,
             "temperature": 2.0,
             "alpha": 0.5,
             "hidden_weight": 0.0,

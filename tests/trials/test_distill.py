@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import json
+import re
+import shutil
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
@@ -18,9 +21,10 @@ from lp_sweep.trials.forward import forward
 from lp_sweep.trials.graphs import GraphPass
 from lp_sweep.trials.job import Lesson
 from lp_sweep.trials.measures.states import layer_states
+from lp_sweep.trials.modelfiles import folder_fingerprint
 from lp_sweep.trials.procedures import teacher_of
 from lp_sweep.trials.run import execute
-from lp_sweep.trials.steps import EagerPass
+from lp_sweep.trials.steps import EagerPass, evaluate
 from lp_sweep.trials.unpadded.families import PASSES
 from tests.support.everyday import few
 from tests.support.families import FAMILIES, daily
@@ -33,6 +37,7 @@ from tests.support.fastnets import (
     split_of,
     without_dropout,
 )
+from tests.support.plain_jobs import load_inputs
 from tests.support.staging import DEPTH, Job, made, spec_of, with_spec
 
 CLASSES = TaskDefinition(text_columns=("text",))
@@ -207,3 +212,75 @@ def test_a_teacher_of_other_rows_is_a_missing_input(world: Path, store: Store) -
     found = execute(fewer, store.location)
     assert (found["status"], found["error_type"]) == ("failed", "missing_input")
     assert "rows" in found["message"]
+
+
+def test_lost_logits_are_computed_again(world: Path, store: Store) -> None:
+    teacher, student = taught(world)
+    assert execute(teacher, store.location)["status"] == "done"
+    logits = student["lesson"]["logits"]
+    before = store.read("teacher_logits", logits)
+    store.remove(f"teacher_logits/{logits}.parquet")
+    for job in (teacher, student):
+        assert execute(job, store.location)["status"] == "done"
+    assert store.read("teacher_logits", logits) == before
+
+
+# -- a teacher that has learned its task before
+
+
+def graduate(world: Path, store: Store, student: Job, labels: tuple[str, ...]) -> Job:
+    """The profile of a folder whose classifier is the network of a kept trial, its classes in the
+    order of `labels`."""
+    full = with_spec(student, teacher_of(spec_of(student), DEPTH), lesson=None, keep="all")
+    assert execute(full, store.location)["status"] == "done"
+    folder = world.parent / "graduate"
+    shutil.copytree(Path(store.location) / "weights" / full["id"], folder, dirs_exist_ok=True)
+    config = json.loads((folder / "config.json").read_text())
+    config["id2label"] = {str(index): label for index, label in enumerate(labels)}
+    config["label2id"] = {label: index for index, label in enumerate(labels)}
+    (folder / "config.json").write_text(json.dumps(config))
+    trial = spec_of(student)
+    spec = ProfileSpec(
+        model_fingerprint=folder_fingerprint(folder),
+        task=trial.task,
+        data_fingerprint=trial.data_fingerprint,
+        max_length=trial.recipe.max_length,
+        measure="teacher",
+        limit_train=trial.recipe.limit_train,
+    )
+    model = {**student["model"], "name": "./graduate", "path": str(folder)}
+    plain = {"id": profile_id(spec), "kind": "profile", "spec": asdict(spec), "model": model}
+    return {**student, **plain, "lesson": None}
+
+
+@pytest.mark.parametrize("turned", [False, True], ids=["in order", "turned"])
+def test_a_folder_teaches_by_the_names_of_its_classes(
+    world: Path, store: Store, turned: bool
+) -> None:
+    student = made(world, distill=Distillation(teacher="sha256:00", fine_tuned=True))
+    names = ("neg", "pos")
+    job = graduate(world, store, student, names[::-1] if turned else names)
+    assert execute(job, store.location)["status"] == "done"
+    lesson = Lesson("", job["id"])._asdict()
+    assert execute(student | {"lesson": lesson}, store.location)["status"] == "done"
+    [record] = store.read("trials", student["id"])
+    assert (record["teacher"], record["distill"]) == (job["id"], "logits")
+    own = np.array([row["scores"] for row in store.read("teacher_logits", job["id"])])
+    inputs = load_inputs(student, spec_of(student), None, 0, Path(job["model"]["path"]))
+    logits = evaluate(inputs.model, inputs.encoded.train, inputs.padding, precision="fp32")
+    assert_within_1e5(own, logits[:, ::-1] if turned else logits)
+
+
+def test_a_folder_of_other_classes_is_a_missing_input(world: Path, store: Store) -> None:
+    student = made(world, distill=Distillation(teacher="sha256:00", fine_tuned=True))
+    found = execute(graduate(world, store, student, ("no", "yes")), store.location)
+    assert (found["status"], found["error_type"]) == ("failed", "missing_input")
+    assert re.search("no, yes.*neg, pos", found["message"])
+
+
+def test_a_folder_without_a_classifier_is_a_missing_input(world: Path, store: Store) -> None:
+    student = made(world, distill=Distillation(teacher="sha256:00", fine_tuned=True))
+    job = graduate(world, store, student, ("neg", "pos"))
+    found = execute(job | {"model": student["model"]}, store.location)
+    assert (found["status"], found["error_type"]) == ("failed", "missing_input")
+    assert "no classifier for 2 classes" in found["message"]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ from lp_sweep.orchestrator.plan.selection import Selection, taken_on
 from lp_sweep.orchestrator.sweepfile.load import load_sweep
 from lp_sweep.storage.errors import SpecError
 from lp_sweep.storage.identity import trial_id
+from lp_sweep.trials.modelfiles import folder_fingerprint
 from lp_sweep.trials.procedures import Distill, Procedure, teacher_of
 from lp_sweep.trials.select import Measured
 from tests.support.stagedplans import cell_trial, plan_of, spec, the_full
@@ -136,6 +138,34 @@ def test_a_bigger_teacher_is_another_model_of_the_sweep(tmp_path: Path) -> None:
     assert own == {teacher.id}
 
 
+def test_a_teacher_in_a_folder_is_measured_before_its_students(tmp_path: Path) -> None:
+    teacher = make_model(tmp_path / "taught", weight=2.0)
+    config = json.loads((teacher / "config.json").read_text())
+    (teacher / "config.json").write_text(
+        json.dumps(config | {"architectures": ["BertForSequenceClassification"]})
+    )
+    plan = plan_of(tmp_path, "distill: [{from: ./taught}]")
+    work = plan.trials[student(plan, "direct distill logits of ./taught")]
+    assert work.lesson is not None
+    assert plan.needs(work.id) == {work.lesson.logits} <= plan.profiles.keys()
+    assert plan.profiles[work.lesson.logits].model.path == str(teacher)
+    assert str(teacher) in {model.path for model in plan.inputs_needed().models}
+    assert not plan.needed_networks()
+    found = spec(work).distill
+    assert found is not None
+    assert (found.fine_tuned, found.teacher) == (True, folder_fingerprint(teacher))
+    plan.known = plan.known._replace(profiles={work.lesson.logits: Measured({})})
+    assert plan.needs(work.id) == set()
+
+
+def test_a_teacher_must_be_a_classifier(tmp_path: Path) -> None:
+    make_model(tmp_path / "taught")
+    with pytest.raises(SpecError, match=r"sweep.yaml:\d+.*'./taught'.*models:"):
+        plan_of(tmp_path, "distill: [{from: ./taught}]")
+    with pytest.raises(SpecError, match=r"sweep.yaml:\d+.*no model folder.*tought"):
+        plan_of(tmp_path, "distill: [{from: ./tought}]")
+
+
 @pytest.mark.parametrize(
     "label",
     [
@@ -154,7 +184,7 @@ def test_a_label_is_read_back(label: str) -> None:
     [
         ("distill: logit", r"sweep.yaml:\d+.*'logit'.*none, logits, logits\+hidden.*'logits'"),
         ("distill: [{alpha: 0}]", r"sweep.yaml:\d+.*alpha.*greater than 0"),
-        ("distill: [{from: ./larger}]", r"sweep.yaml:\d+.*'./larger'.*full, ./folder"),
+        ("distill: [{from: larger}]", r"sweep.yaml:\d+.*'larger'.*full, ./folder"),
         ("distill: [{hidden_weight: 2}]", r"hidden_weight.*logits\+hidden"),
         ("distill: [logits, {temperature: 2}]", r"sweep.yaml:\d+.*logits is listed twice"),
         ("procedures: [iterative]\ndistill: [{start: teacher}]", "start: teacher.*iterative"),
