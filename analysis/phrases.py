@@ -198,13 +198,11 @@ def needs(row: Row, among: Sequence[Row] = ()) -> str:
     layers, loss = possible_span(row, among), allowed_loss(row)
     if layers == str(row["depth"]):
         return f"keep all {layers} layers: nothing smaller that was tried loses at most {loss}"
-    low, unit = row["max_dropped_low"], "%" if row["unit"] == "percent" else ""
-    change = signed(-row["loss"], unit) if low else ""
+    unit = "%" if row["unit"] == "percent" else ""
+    change = signed(-row["loss"], unit) if row["max_dropped_low"] else ""
     count = seeds(row["n_seeds"], row["n_seeds_asked"])
     way = ", ".join(filter(None, (network(row), change, count)))
-    doubt = "more trials may bring a smaller one"
-    doubt = doubt if _most(row, among) > low else not_tried(row, among)
-    way += f"; {doubt}" if doubt else ""
+    way = "; ".join(filter(None, (way, doubt(row, among))))
     return f"needs {layers} of {row['depth']} layers to lose at most {loss} ({way})"
 
 
@@ -216,8 +214,12 @@ def possible_span(row: Row, among: Sequence[Row] = ()) -> str:
     return span(depth - most, depth - row["max_dropped_low"])
 
 
-def not_tried(row: Row, among: Sequence[Row] = ()) -> str:
-    """`K=3 not tried`: what may do as well as the answer; "" where that is nothing."""
+def doubt(row: Row, among: Sequence[Row] = ()) -> str:
+    """`K=3 not tried`: why a smaller network than the answer may do; "" where none may."""
+    if _most(row, among) > row["max_dropped_low"]:
+        if row["n_not_searched"]:
+            return "not searched for this loss"
+        return "missing trials may bring a smaller one"
     between = _between(row, among)
     return f"K={ranges(between)} not tried" if between else ""
 
@@ -240,8 +242,8 @@ def _between(row: Row, among: Sequence[Row]) -> list[int]:
 
 def _possible_layers(row: Row) -> str:
     mark = LEARNED_NOTHING if row["n_learned_nothing"] else ""
-    gap = not_tried(row)
-    return f"{possible_span(row)} of {row['depth']}{mark}{gap and f' ({gap})'}"
+    gap = f" ({doubt(row)})" if _between(row, ()) else ""
+    return f"{possible_span(row)} of {row['depth']}{mark}{gap}"
 
 
 def _open(row: Row) -> str:

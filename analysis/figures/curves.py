@@ -26,14 +26,6 @@ NETWORK = ("model", "kept_layers", "with_pretrained")
 Paint = Callable[["Axes", Sequence[Row]], None]
 
 
-def score_panels(rows: Sequence[Row]) -> list[list[Row]]:
-    return groups(rows, *TASK)
-
-
-def score_lines(rows: Sequence[Row]) -> int:
-    return grid(len(score_panels(rows)), SCORE_COLUMNS)[0]
-
-
 def score(figure: Figure, rows: Sequence[Row], among: Sequence[Row] = ()) -> None:
     """A panel per task: a line per strategy with its band of one sd over seeds, from all layers,
     and lines across for the full model and the majority class."""
@@ -49,7 +41,7 @@ def score(figure: Figure, rows: Sequence[Row], among: Sequence[Row] = ()) -> Non
         _across(axes, panel, entries)
         theme.points_axis(axes, [row["mean"] for row in panel])
 
-    _grid(figure, score_panels(rows), SCORE_COLUMNS, paint, "points")
+    _grid(figure, groups(rows, *TASK), SCORE_COLUMNS, paint, "points")
     theme.caption(figure, OF_DIRECT)
     theme.legend(figure, entries)
 
@@ -73,6 +65,11 @@ def grid(n: int, most: int) -> tuple[int, int]:
     """Lines and columns for n panels, as few lines as can be: four in two by two, of three."""
     lines = math.ceil(n / most)
     return lines, math.ceil(n / lines)
+
+
+def lines(rows: Sequence[Row], keys: Sequence[str], most: int) -> int:
+    """Of the panels that `keys` tell apart, so many a line at most."""
+    return grid(len(groups(rows, *keys)), most)[0]
 
 
 def _grid(
@@ -137,14 +134,6 @@ def _band(axes: Axes, at: Sequence[float], points: Sequence[Row], colour: Any) -
 # -- score against speed
 
 
-def pareto_panels(rows: Sequence[Row]) -> list[list[Row]]:
-    return groups(rows, *PANEL)
-
-
-def pareto_lines(rows: Sequence[Row]) -> int:
-    return grid(len(pareto_panels(rows)), PARETO_COLUMNS)[0]
-
-
 def pareto(figure: Figure, rows: Sequence[Row], among: Sequence[Row] = ()) -> None:
     """A panel per task, device and batch: the networks that none beats in both, and the others.
     By size where a model's speed was not measured."""
@@ -162,7 +151,7 @@ def pareto(figure: Figure, rows: Sequence[Row], among: Sequence[Row] = ()) -> No
         theme.points_axis(axes, [row["mean"] for row in panel])
 
     value = "points against all layers" if rows[0]["task"] is None else "points"
-    _grid(figure, pareto_panels(rows), PARETO_COLUMNS, paint, value)
+    _grid(figure, groups(rows, *PANEL), PARETO_COLUMNS, paint, value)
     theme.caption(figure, OF_DIRECT)
     theme.legend(figure, entries)
 
@@ -241,8 +230,7 @@ def network_label(row: Row) -> str:
 
 
 def heat_height(rows: Sequence[Row]) -> float:
-    panels = score_panels(rows)
-    return grid(len(panels), PARETO_COLUMNS)[0] * (0.9 + 0.3 * len(_strategy_names(rows)))
+    return lines(rows, TASK, PARETO_COLUMNS) * (0.9 + 0.3 * len(_strategy_names(rows)))
 
 
 def heat_map(figure: Figure, rows: Sequence[Row], among: Sequence[Row] = ()) -> None:
@@ -259,7 +247,7 @@ def heat_map(figure: Figure, rows: Sequence[Row], among: Sequence[Row] = ()) -> 
             spine.set_visible(False)
         _heat_cells(axes, panel)
 
-    _grid(figure, score_panels(rows), PARETO_COLUMNS, paint, "")
+    _grid(figure, groups(rows, *TASK), PARETO_COLUMNS, paint, "")
     theme.caption(figure, OF_DIRECT)
 
 

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from lp_sweep.analysis.figures import curves, panels, theme
 from lp_sweep.analysis.figures.curves import network_name
-from lp_sweep.analysis.figures.numbers import FULL
+from lp_sweep.analysis.figures.numbers import FULL, PANEL
 from lp_sweep.analysis.figures.panels import FAR, Row, curve_label, groups
 from lp_sweep.storage.printable import listed
 
@@ -168,7 +168,7 @@ def _on(panel: Sequence[Row], rows: Sequence[Row]) -> str:
 
 def score(rows: Sequence[Row]) -> str:
     parts = []
-    for panel in curves.score_panels(rows):
+    for panel in groups(rows, *curves.TASK):
         pruned = sorted((row for row in panel if row["strategy"] != FULL), key=lambda r: r["mean"])
         whole = [f"all layers score {r['mean']:.2f}" for r in panel if r["strategy"] == FULL]
         said = f"{_on(panel, rows)}, {whole[0]}." if whole else f"{_on(panel, rows)}:"
@@ -180,7 +180,7 @@ def score(rows: Sequence[Row]) -> str:
 
 def heat_map(rows: Sequence[Row]) -> str:
     parts = []
-    for panel in curves.score_panels(rows):
+    for panel in groups(rows, *curves.TASK):
         pruned = [row for row in panel if row["strategy"] != FULL]
         best: dict[float, Row] = {}
         for row in sorted(pruned, key=lambda row: (row["k_mean"], row["mean"])):
@@ -196,7 +196,7 @@ def heat_map(rows: Sequence[Row]) -> str:
 
 def pareto(rows: Sequence[Row]) -> str:
     parts = []
-    for panel in curves.pareto_panels(rows):
+    for panel in groups(rows, *PANEL):
         front = [
             f"{curves.network_label(row)} ({_place(row)}, {row['mean']:.2f})"
             for row in panel

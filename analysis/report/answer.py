@@ -16,7 +16,7 @@ from types import MappingProxyType
 from typing import Any, NamedTuple
 
 from lp_sweep.analysis import phrases
-from lp_sweep.analysis.notes import NOT_MEASURED, SEARCHED_FOR, untaught
+from lp_sweep.analysis.notes import NOT_MEASURED, untaught
 from lp_sweep.analysis.report.page import Answer, Cell, Choice, Fact
 from lp_sweep.analysis.statistics import selection
 from lp_sweep.analysis.statistics.networks import Reader, reader
@@ -27,16 +27,6 @@ from lp_sweep.storage.printable import metric_name, ranges
 Row = Mapping[str, Any]
 _TASK = ("sweep", "model", "task")
 _CURVE = (*_TASK, "procedure", "strategy", "delta")
-# a network that several cells name counts once; that of all layers is of every strategy
-_MISSING = """
-SELECT DISTINCT sweep, model, task, procedure,
-    CASE WHEN n_kept = depth THEN NULL ELSE strategy END AS strategy,
-    coalesce(trial_id, sweep || ' ' || cell) AS network
-FROM cells
-WHERE feed_forward = 'none' AND score IS NULL AND state NOT IN ('not_needed', 'impossible')
-"""
-
-
 _OF_FILES = """
 SELECT DISTINCT cells.sweep, cells.model, cells.task
 FROM cells JOIN trials ON trials.trial_id = cells.trial_id
@@ -52,7 +42,6 @@ class _Known(NamedTuple):
     intervals: Mapping[tuple[Any, ...], Row]  # by _CURVE
     sizes: Mapping[tuple[Any, ...], Sequence[Row]]  # by sweep, model and kept layers
     tasks: Mapping[tuple[Any, ...], Row]  # by _TASK, of all layers
-    missing: Mapping[tuple[Any, ...], Sequence[Row]]  # by _TASK
     models: Mapping[str, int]  # with a task, by its name
     store: str
     name_sweep: bool
@@ -81,7 +70,6 @@ def answers(
             (row for row in _rows(tables, "speed") if row["feed_forward"] == "none"), _network
         ),
         tasks={_key(row, _TASK): row for row in _rows(tables, "tasks") if _is_scored_full(row)},
-        missing=_grouped(catalog.query(_MISSING).to_pylist(), lambda row: _key(row, _TASK)),
         models=Counter(task for task, _ in {(row["task"], row["model"]) for row in rows}),
         store=store,
         name_sweep=name_sweep,
@@ -218,12 +206,11 @@ def _choice(rows: Sequence[Row], known: _Known) -> Choice:
         why = "no score with all layers to compare with"
         return Choice(loss, "?", why, "", "", (), "", "", (), "")
     depth = best["depth"]
-    is_open = any(row["max_dropped_high"] > best["max_dropped_low"] for row in rows)
     kept = set(best["kept_layers"] or range(1, depth + 1))
     return Choice(
         loss=loss,
         layers=phrases.possible_span(best, rows),
-        doubt=_open(rows, best, known) if is_open else phrases.not_tried(best, rows),
+        doubt=phrases.doubt(best, rows),
         untaught=untaught(best),
         network=phrases.network(best),
         kept=[layer in kept for layer in range(1, depth + 1)],
@@ -232,26 +219,6 @@ def _choice(rows: Sequence[Row], known: _Known) -> Choice:
         facts=_facts(best, known),
         export=_export(best, rows, known),
     )
-
-
-def _open(rows: Iterable[Row], best: Row, known: _Known) -> str:
-    """Why a smaller network may do as well. What is missing is counted as `status` counts it."""
-    low = best["max_dropped_low"]
-    curves = {
-        (row["procedure"], strategy)
-        for row in rows
-        if row["max_dropped_high"] > low and row["n_missing"]
-        for strategy in (row["strategy"], None)
-    }
-    missing = {
-        row["network"]
-        for row in known.missing.get(_key(best, _TASK), ())
-        if (row["procedure"], row["strategy"]) in curves
-    }
-    if missing:
-        trials = "1 missing trial" if len(missing) == 1 else f"{len(missing)} missing trials"
-        return f"{trials} may still bring a smaller one"
-    return SEARCHED_FOR.text
 
 
 def _facts(best: Row, known: _Known) -> list[Fact]:

@@ -311,7 +311,7 @@ def test_a_missing_cell_makes_an_interval_of_it(tmp_path: Path) -> None:
     fake.cell(k=6, task="a", strategy="bottom", state="failed")
     (one,) = answers_of(fake.publish(), (1,))["a"].choices
     assert (one.layers, one.network) == ("6–10", "top K=2")
-    assert one.doubt == "1 missing trial may still bring a smaller one"
+    assert one.doubt == "missing trials may bring a smaller one"
     assert "--strategy top" in one.export, "without it the answer is not known"
 
 
@@ -323,8 +323,6 @@ def test_missing_trials_are_counted_as_status_counts_them(tmp_path: Path) -> Non
         for k in (0, 2):
             fake.cell(k=k, task="a", strategy=strategy, seed=43)
     store = fake.publish()
-    (one,) = answers_of(store, (1,))["a"].choices
-    assert one.doubt == "3 missing trials may still bring a smaller one"
     (counts,) = sweep_states(store).sweeps
     assert counts["trials_pending"] == 3
     assert "Without a score: 4 of 8 cells (3 trials)." in gaps_of(store).sentences[0]

@@ -431,7 +431,7 @@ def test_the_min_layers_table_for_people(fake: FakeSweep) -> None:
         "SST-2: needs 11–12 of 12 layers to lose at most 0.5 points "
         "(all layers, one seed; K=1 not tried)",
         "QQP: needs 8–10 of 12 layers to lose at most 0.5 points "
-        "(top K=2, −0.50, one seed; more trials may bring a smaller one)",
+        "(top K=2, −0.50, one seed; missing trials may bring a smaller one)",
         "QNLI: no answer yet: no score with all layers to compare with",
     )
     assert render(told).startswith(told.lead[0])
