@@ -131,6 +131,7 @@ class _Builder:
         self._layers: dict[tuple[Any, ...], _Layers] = {}
         self._specs: dict[tuple[Any, ...], _Seeded] = {}
         self._profile_ids: dict[tuple[str, str, str], str] = {}
+        self._lessons: dict[tuple[Any, ...], Lesson] = {}
 
     def layers(self, asked: Asked, found: Measured | None) -> _Layers:
         """Raises ValueError where a threshold leaves none."""
@@ -214,15 +215,16 @@ class _Builder:
         if spec.distill.fine_tuned:
             item = self._profile_spec(model, asked.task, TEACHER)
             return Lesson("", self._add_profile(item, model, asked.task))
-        taught = teacher_of(spec, model.depth)
-        whole = asked._replace(model=model.name, procedure=DIRECT, feed_forward=NONE)
-        teacher = self._planned(whole, taught, trial_id(taught))
-        item = self._profile_spec(model, asked.task, TEACHER, trial=teacher)
-        measure = Measure(profile_id(item), item)
-        measures = self.plan.measures.setdefault(teacher, [])
-        if measure not in measures:
-            measures.append(measure)
-        return Lesson(teacher, measure.id)
+        key = (named, asked.model, asked.task, asked.seed)
+        if key not in self._lessons:
+            taught = teacher_of(spec, model.depth)
+            whole = asked._replace(model=model.name, procedure=DIRECT, feed_forward=NONE)
+            teacher = self._planned(whole, taught, trial_id(taught))
+            item = self._profile_spec(model, asked.task, TEACHER, trial=teacher)
+            measure = Measure(profile_id(item), item)
+            self.plan.measures.setdefault(teacher, []).append(measure)
+            self._lessons[key] = Lesson(teacher, measure.id)
+        return self._lessons[key]
 
     def _measure(self, id_: str, asked: Asked, spec: TrialSpec) -> None:
         """Adds the measurements that the sweep wants of the trial's network."""

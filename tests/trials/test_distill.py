@@ -26,6 +26,7 @@ from lp_sweep.trials.procedures import teacher_of
 from lp_sweep.trials.run import execute
 from lp_sweep.trials.steps import EagerPass, evaluate
 from lp_sweep.trials.unpadded.families import PASSES
+from tests.support.cutoff import assert_same, cut_off
 from tests.support.everyday import few
 from tests.support.families import FAMILIES, daily
 from tests.support.fastnets import (
@@ -184,6 +185,22 @@ def test_a_student_learns_from_the_stored_logits(world: Path, store: Store, weig
     assert execute(plain, store.location)["status"] == "done"
     own, other = (store.read("trials", job["id"])[0] for job in (student, plain))
     assert own["train_losses"] != other["train_losses"]
+
+
+def test_a_student_that_is_cut_off_goes_on_as_if_nothing_had_been(
+    world: Path, store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    teacher, student = taught(world)
+    for job in (teacher, student):
+        assert execute(job, store.location)["status"] == "done"
+    [record] = store.read("trials", student["id"])
+    expected = {"record": record, "predictions": store.read("predictions", student["id"])}
+    other, logits = Store(tmp_path / "other", create=True), student["lesson"]["logits"]
+    other.put("teacher_logits", logits, store.read("teacher_logits", logits))
+    cut_off(student, other, monkeypatch, record["steps"] // 2)
+    again = execute(student | {"checkpoint_every": 1.0}, other.location)
+    assert again["status"] == "done"
+    assert assert_same(other, student, expected)["resumed_from_step"] == record["steps"] // 2
 
 
 def test_a_done_teacher_is_measured_once_more(world: Path, store: Store) -> None:

@@ -23,6 +23,7 @@ FULL: dict[str, Any] = {
     "schema_version": 1,
     "name": "full",
     "models": ["./model", {"id": "bert-base-cased", "k": [0, 2], "revision": "main"}],
+    "distill": ["none", "logits+hidden T=4", {"from": "./teacher", "alpha": 1}],
     "procedures": ["direct", "iterative 3", {"name": "finetune_then_drop", "freeze_dropped": True}],
     "feed_forward": ["none", "top 3", [9, 10], {"remove": "all", "second_norm": "drop"}],
     "measure": {"probes": ["pretrained", "full"], "cka": "pruned", "probe_rows": 10},
