@@ -380,6 +380,39 @@ def change_with_interval(row: Row) -> str:
     return f"{signed(row['change'])} [{signed(row['low'])}, {signed(row['high'])}]"
 
 
+START = "start: teacher"
+
+
+def distillation(row: Row) -> str:
+    """`logits T=4`; `logits, iterative`; `logits, start: teacher`."""
+    own = str(row["procedure"]).partition(" distill ")[0]
+    if own == "direct":
+        return str(row["distill"])
+    began = row["plain"] == "direct" and own == "finetune_then_drop"
+    return f"{row['distill']}, {START if began else own}"
+
+
+def one_side(row: Row, side: Literal["plain", "distilled"]) -> str:
+    """`91.00`, `91.00 n=2/3`, `missing`; – where the sweep does not list it."""
+    if side == "plain" and row["plain"] is None:
+        return NOT_ASKED
+    n = row[f"n_{side}"]
+    count = "" if n == row["n"] else f"n={n}/{row['n']}"
+    return _joined(points(row[f"mean_{side}"]), count) if n else "missing"
+
+
+def minutes(seconds: float | None) -> str:
+    if seconds is None:
+        return ""
+    return f"{seconds / 60:.0f}" if seconds >= 6000 else f"{seconds / 60:.3g}"
+
+
+def minutes_of_both(row: Row) -> str:
+    """`0.61 → 0.3`"""
+    both = [minutes(row[f"seconds_{side}"]) or "?" for side in ("plain", "distilled")]
+    return "" if both == ["?", "?"] else " → ".join(both)
+
+
 def test_name(row: Row) -> str:
     """`mcnemar 31/11`, `rows`"""
     if row["test"] is None:

@@ -232,6 +232,20 @@ def _significance(table: TableDef, catalog: Catalog, wanted: Wanted) -> pa.Table
     return significance_rows(catalog, wanted.models, wanted.strategies)
 
 
+def _distillation(table: TableDef, catalog: Catalog, wanted: Wanted) -> pa.Table:
+    from lp_sweep.analysis.statistics.intervals import distillation_rows
+
+    return distillation_rows(catalog, wanted.models, wanted.strategies)
+
+
+def _named_shortly(rows: list[Row]) -> list[Row]:
+    """The procedure as a part of the distillation's name, and in no column of its own."""
+    return [
+        {**row, "distill": phrases.distillation(row), "procedure": None, "change": row["gain"]}
+        for row in rows
+    ]
+
+
 def _setups(table: TableDef, catalog: Catalog, wanted: Wanted) -> pa.Table:
     import pyarrow as pa
 
@@ -526,6 +540,57 @@ TABLES: dict[str, TableDef] = {
             notes.SEARCHED_FOR,
             _UNTRIED,
             notes.left_out,
+        ),
+    ),
+    "distillation": TableDef(
+        title="Distilled networks against plain ones, in points",
+        view="cells",
+        fetch=_distillation,
+        reads=_ANSWERS,
+        prepare=_named_shortly,
+        columns={
+            "task": text("task"),
+            "strategy": phrases.strategy,
+            "K": phrases.setting,
+            "distill": text("distill"),
+            "n": text("n"),
+            "plain": lambda row: phrases.one_side(row, "plain"),
+            "distilled": lambda row: phrases.one_side(row, "distilled"),
+            "gain": phrases.change_with_interval,
+            "p Holm": lambda row: phrases.p_value(row["p_holm"]),
+            "minutes": phrases.minutes_of_both,
+            "logits": lambda row: phrases.minutes(row["seconds_logits"]),
+        },
+        report="open",
+        notes=(
+            Note(
+                "Read +2.17 [−0.03, +4.36] as: the distilled network minus the plain one of the "
+                "same layers and seed, mean over n seeds, 95% interval. With one seed it is about "
+                "these two networks (McNemar's exact test for accuracy), with more about other "
+                "seeds and other dev rows.",
+                r"\[",
+            ),
+            Note("p Holm: corrected for all the different tests of these rows together.", r"\["),
+            Note(
+                "minutes: of a trial, plain → distilled. logits: of computing the teacher's "
+                "logits, once for all its students of a seed. The teacher is the full model, which "
+                "the sweep trains anyway.",
+                "→",
+            ),
+            Note(
+                "start: teacher is compared with direct, since the sweep has no "
+                "finetune_then_drop without distillation.",
+                f"{phrases.START}$",
+            ),
+            Note(
+                "no plain one: `distill:` in the sweep file does not list `none`, or its search "
+                "did not need this K.",
+                "^no plain one$",
+            ),
+            Note(
+                "Nothing to compare: it takes `distill: [none, logits]` in the sweep file.",
+                r"\A\Z",
+            ),
         ),
     ),
     "random-control": TableDef(

@@ -1,4 +1,5 @@
-"""How sure a mean score is, and a change against K=0: 95% intervals and paired tests.
+"""How sure a mean score is, a change against K=0, and one against a network that was not distilled:
+95% intervals and paired tests.
 
 Over seeds and dev rows where there are two seeds or more; over the rows of the one network where
 there is one, and then nothing is said about other seeds. Without stored answers to the dev rows an
@@ -7,7 +8,7 @@ interval is over the seeds alone. `over` names which. See `estimates`.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -73,8 +74,7 @@ def _row(cells: Sequence[Row], read: Reader) -> dict[str, Any]:
     points = np.array([cell["score"] for cell in scored])
     return {
         **{name: cells[0][name] for name in names},
-        "k": max((cell["k"] for cell in cells if cell["k"] is not None), default=None),
-        "metric": next((cell["metric"] for cell in cells if cell["metric"]), None),
+        **_known(cells),
         "mean": float(points.mean()) if len(points) else None,
         "sd": float(points.std(ddof=1)) if len(points) > 1 else None,
         "n": len(points),
@@ -217,12 +217,16 @@ def significance_rows(
         pruned = [cell for cell in group if not networks.is_full(cell)]
         rows += [{**_place(cell), **_one_seed(cell, tests)} for cell in pruned]
         rows += list(_over_seeds(pruned, tests))
+    return pa.Table.from_pylist(_with_holm(rows, tests), schema=TESTS)
+
+
+def _with_holm(rows: list[dict[str, Any]], tests: _Tests) -> list[dict[str, Any]]:
     adjusted = tests.p_holm()
     for row in rows:
         key = row.pop("key", None)
         if key is not None:
             row |= {"p_holm": adjusted[key], "n_tests": len(adjusted)}
-    return pa.Table.from_pylist(rows, schema=TESTS)
+    return rows
 
 
 def _place(cell: Row) -> dict[str, Any]:
@@ -244,10 +248,7 @@ def _over_seeds(cells: Sequence[Row], tests: _Tests) -> Iterator[dict[str, Any]]
     """The row of the network itself. None for a single seed: it would say the same again."""
     if len(cells) < 2:
         return
-    first = cells[0]
-    metric = next((cell["metric"] for cell in cells if cell["metric"]), None)
-    k = max((cell["k"] for cell in cells if cell["k"] is not None), default=None)
-    place = {**_place(first), "k": k, "seed": None, "n_seeds": len(cells), "metric": metric}
+    place = {**_place(cells[0]), **_known(cells), "seed": None, "n_seeds": len(cells)}
     pairs = [_pair(cell) for cell in cells if cell["state"] == "done"]
     complete = [pair for pair in pairs if pair is not None]
     if len(complete) < len(cells):
@@ -257,6 +258,139 @@ def _over_seeds(cells: Sequence[Row], tests: _Tests) -> Iterator[dict[str, Any]]
         yield {**place, **tests.row(complete)}
 
 
+def _known(cells: Sequence[Row]) -> dict[str, Any]:
+    """What is known once a seed of the setting is: the metric, and the K of a threshold."""
+    return {
+        "k": max((cell["k"] for cell in cells if cell["k"] is not None), default=None),
+        "metric": next((cell["metric"] for cell in cells if cell["metric"]), None),
+    }
+
+
 def _pair(cell: Row) -> Pair | None:
     whole = networks.full(cell)
     return None if whole is None else (whole, networks.own(cell))
+
+
+DISTILLATION = pa.schema(
+    [
+        *((name, _text) for name in ("sweep", "model", "procedure", "plain", "distill")),
+        *((name, _text) for name in ("feed_forward", "strategy")),
+        ("k", _int),
+        ("threshold", _float),
+        ("task", _text),
+        ("depth", _int),
+        ("metric", _text),
+        ("n", _int),  # seeds that both list, and those of them with a score
+        ("n_plain", _int),
+        ("n_distilled", _int),
+        ("mean_plain", _float),  # points
+        ("mean_distilled", _float),
+        ("gain", _float),  # distilled - plain, in points; low, high: 95%
+        ("low", _float),
+        ("high", _float),
+        *((name, TESTS.field(name).type) for name in ("p", "p_holm", "n_tests", "n_examples")),
+        ("test", _text),
+        ("b", _int),  # examples that only the plain network answers rightly (McNemar)
+        ("c", _int),  # that only the distilled one does
+        ("reason", _text),  # why there is no test
+        ("seconds_plain", _float),  # of a trial, mean over seeds
+        ("seconds_distilled", _float),
+        ("seconds_logits", _float),  # of the teacher's logits, which all its students share
+    ]
+)
+_SECONDS = """
+SELECT trials.trial_id, trials.seconds_total AS own, any_value(logits.seconds_total) AS logits
+FROM trials
+LEFT JOIN store.profiles AS logits
+    ON logits.trial_id = trials.teacher AND logits.measure = 'teacher'
+GROUP BY ALL
+"""
+
+
+def distillation_rows(
+    catalog: Catalog, models: Sequence[str] = (), strategies: Sequence[str] = ()
+) -> pa.Table:
+    """Rows of DISTILLATION: each distilled network beside the plain one, paired by seed; those of
+    one setting together. The plain one is of the same procedure, else of `direct`."""
+    cells = networks.cells(catalog, models, strategies)
+    seconds = {row["trial_id"]: row for row in catalog.query(_SECONDS).to_pylist()}
+    listed: dict[tuple[Any, ...], dict[str, list[Row]]] = {}  # by setting and procedure
+    for group in networks.by_setting(cells):
+        setting = networks.setting({**group[0], "procedure": None})
+        listed.setdefault(setting, {})[group[0]["procedure"]] = group
+    tests = _Tests(reader(catalog))
+    rows = [
+        _distilled(group, same, tests, seconds)
+        for same in listed.values()
+        for group in same.values()
+        if group[0]["distill"] != "none" and not _is_shared(group, same)
+    ]
+    return pa.Table.from_pylist(_with_holm(rows, tests), schema=DISTILLATION)
+
+
+def _plain(group: Sequence[Row], same: Mapping[str, Sequence[Row]]) -> Sequence[Row]:
+    """The cells that these are compared with; none where the sweep does not list them."""
+    return same.get(str(group[0]["procedure"]).partition(" distill ")[0]) or same.get("direct", ())
+
+
+def _is_shared(group: Sequence[Row], same: Mapping[str, Sequence[Row]]) -> bool:
+    """Whether it is K=0, and not one that learned from another model."""
+    plain = {cell["trial_id"] for cell in _plain(group, same)}
+    own = {cell["trial_id"] for cell in group}
+    return networks.is_full(group[0]) and (not plain or own <= plain)
+
+
+def _distilled(
+    group: Sequence[Row],
+    same: Mapping[str, Sequence[Row]],
+    tests: _Tests,
+    seconds: Mapping[str, Row],
+) -> dict[str, Any]:
+    other = {cell["seed"]: cell for cell in _plain(group, same)}
+    distilled = [cell for cell in group if cell["seed"] in other or not other]
+    plain = [other[cell["seed"]] for cell in distilled] if other else []
+    place = {**_place(group[0]), **_known(group)}
+    return {
+        **{name: place[name] for name in DISTILLATION.names if name in place},
+        "plain": plain[0]["procedure"] if plain else None,
+        "distill": group[0]["distill"],
+        "n": len(distilled),
+        **_side("plain", plain, seconds),
+        **_side("distilled", distilled, seconds),
+        "seconds_logits": _mean([_of(seconds, cell, "logits") for cell in distilled]),
+        **_compared(plain, distilled, tests),
+    }
+
+
+def _side(name: str, cells: Sequence[Row], seconds: Mapping[str, Row]) -> dict[str, Any]:
+    scores = [cell["score"] for cell in cells]
+    return {
+        f"n_{name}": sum(score is not None for score in scores),
+        f"mean_{name}": _mean(scores),
+        f"seconds_{name}": _mean([_of(seconds, cell, "own") for cell in cells]),
+    }
+
+
+def _of(seconds: Mapping[str, Row], cell: Row, name: str) -> float | None:
+    return seconds.get(cell["trial_id"], {}).get(name)
+
+
+def _mean(values: Iterable[float | None]) -> float | None:
+    known = [value for value in values if value is not None]
+    return sum(known) / len(known) if known else None
+
+
+def _compared(plain: Sequence[Row], distilled: Sequence[Row], tests: _Tests) -> dict[str, Any]:
+    if not plain:
+        return {"reason": "no plain one"}
+    pairs = [
+        (networks.own(one), networks.own(other))
+        for one, other in zip(plain, distilled, strict=True)
+        if one["state"] == other["state"] == "done"
+    ]
+    if len(pairs) < len(plain):
+        states = [cell["state"] for cell in (*plain, *distilled) if cell["state"] != "done"]
+        missing = f"{len(plain) - len(pairs)} of {len(plain)} seeds missing"
+        return {"reason": missing if len(plain) > 1 else states[0]}
+    found = tests.row(pairs)
+    return {**found, "gain": found.get("change")}

@@ -173,6 +173,112 @@ def test_a_seed_that_is_missing_leaves_no_test_over_seeds(fake: FakeSweep) -> No
     assert (two["reason"], over["reason"]) == ("no K=0", "1 of 2 seeds missing")
 
 
+# --- distillation
+
+TAUGHT = "direct distill logits"
+
+
+def taught(fake: FakeSweep, seed: int = 1, *, plain: int = 80, distilled: int = 88) -> None:
+    """The full model, a plain and a distilled network of 6 layers, and what they took."""
+    whole = network(fake, right(90), k=0, seed=seed)
+    network(fake, right(90), k=0, seed=seed, procedure=TAUGHT)
+    network(fake, right(plain), k=6, seed=seed, seconds_total=60.0)
+    student = {"teacher": whole["trial_id"], "distill": "logits"}
+    network(fake, right(distilled), k=6, seed=seed, procedure=TAUGHT, seconds_total=90.0, **student)
+    for measure, seconds in (("teacher", 30.0), ("probes", 600.0)):
+        id_ = f"p1-{measure}{seed}"
+        row = {"profile_id": id_, "measure": measure, "seconds_total": seconds}
+        fake.store.put("profiles", id_, [row | {"trial_id": whole["trial_id"], "task": "SST-2"}])
+
+
+def test_a_distilled_network_is_tested_against_the_plain_one_of_its_seed(fake: FakeSweep) -> None:
+    taught(fake)
+    (row,) = long(fake, TABLES["distillation"])
+    assert (row["mean_plain"], row["mean_distilled"], row["n"]) == (80.0, 88.0, 1)
+    assert row["gain"] == pytest.approx(8)
+    assert (row["test"], row["b"], row["c"]) == ("mcnemar", 0, 8)
+    assert row["p"] == row["p_holm"] == pytest.approx(2 / 2**8)
+    assert (row["plain"], row["distill"], row["k"]) == ("direct", "logits", 6)
+    costs = {name: row[f"seconds_{name}"] for name in ("plain", "distilled", "logits")}
+    assert costs == {"plain": 60.0, "distilled": 90.0, "logits": 30.0}
+    (shown,) = lines(TABLES["distillation"](open_views(fake.publish())))
+    assert (shown["plain"], shown["distilled"], shown["distill"]) == ("80.00", "88.00", "logits")
+    assert shown["gain"].startswith("+8.00 [")
+    assert (shown["minutes"], shown["logits"]) == ("1 → 1.5", "0.5")
+
+
+def test_distillation_over_seeds_is_paired_and_corrected(fake: FakeSweep) -> None:
+    """Seeds differ by far more than the gain."""
+    for seed, plain in ((1, 60), (2, 75), (3, 89)):
+        taught(fake, seed, plain=plain, distilled=plain + 4 + seed % 2)
+    network(fake, right(99), k=6, seed=1, strategy="bottom", procedure=TAUGHT)
+    network(fake, right(50), k=6, seed=1, strategy="bottom")
+    top, bottom = long(fake, TABLES["distillation"])
+    assert (top["test"], top["n"], top["gain"]) == ("seeds and rows", 3, pytest.approx(14 / 3))
+    assert 0 < top["low"] < 14 / 3 < top["high"]
+    assert (bottom["n_tests"], bottom["p_holm"]) == (2, pytest.approx(2 * bottom["p"]))
+    (alone,) = long(fake, TABLES["distillation"], strategies=["bottom"])
+    assert (alone["n_tests"], alone["p_holm"]) == (1, bottom["p"])
+
+
+@pytest.mark.parametrize(
+    ("procedures", "plain", "shown"),
+    [
+        (["direct", "direct distill logits"], "direct", "logits"),
+        (
+            ["direct", "finetune_then_drop distill logits T=4"],
+            "direct",
+            "logits T=4, start: teacher",
+        ),
+        (
+            ["direct", "finetune_then_drop", "finetune_then_drop distill logits"],
+            "finetune_then_drop",
+            "logits, finetune_then_drop",
+        ),
+        (["iterative 3", "iterative 3 distill logits"], "iterative 3", "logits, iterative 3"),
+    ],
+)
+def test_the_plain_network_is_of_the_same_procedure_else_direct(
+    fake: FakeSweep, procedures: list[str], plain: str, shown: str
+) -> None:
+    for count, procedure in enumerate(procedures):
+        network(fake, right(80 + count), k=6, procedure=procedure)
+    (row,) = long(fake, TABLES["distillation"])
+    assert (row["plain"], row["mean_plain"]) == (plain, 80 + len(procedures) - 2)
+    table = TABLES["distillation"](open_views(fake.publish()))
+    assert [line["distill"] for line in lines(table)] == [shown]
+    assert any("finetune_then_drop" in note for note in table.notes) == ("start" in shown)
+    assert "procedure" not in table.columns
+
+
+def test_what_is_missing_of_a_distillation_is_shown(fake: FakeSweep) -> None:
+    taught(fake, 1)
+    network(fake, right(80), k=6, seed=2)
+    fake.cell(k=6, seed=2, procedure=TAUGHT, state="failed")
+    fake.cell(k=8, seed=1)
+    network(fake, right(80), k=8, seed=1, procedure=TAUGHT)
+    network(fake, right(70), k=9, seed=1, procedure=TAUGHT)
+    network(fake, right(60), k=10, seed=1)
+    some, pending, alone = lines(TABLES["distillation"](open_views(fake.publish())))
+    assert (some["plain"], some["distilled"]) == ("80.00", "88.00 n=1/2")
+    assert some["gain"] == "1 of 2 seeds missing"
+    assert (pending["plain"], pending["distilled"], pending["gain"]) == (
+        *("missing", "80.00"),
+        "pending",
+    )
+    assert (alone["plain"], alone["distilled"], alone["gain"]) == ("–", "70.00", "no plain one")
+
+
+def test_a_full_model_that_learned_from_another_model_is_a_distilled_network(
+    fake: FakeSweep,
+) -> None:
+    network(fake, right(90), k=0)
+    network(fake, right(95), k=0, procedure="direct distill logits of large")
+    network(fake, right(90), k=0, procedure=TAUGHT)  # it is its own teacher
+    (row,) = long(fake, TABLES["distillation"])
+    assert (row["k"], row["gain"]) == (0, pytest.approx(5))
+
+
 # --- intervals
 
 
@@ -223,6 +329,7 @@ def test_tables_narrow_and_render(fake: FakeSweep, tmp_path: Path, name: str) ->
         for strategy in ("top", "bottom"):
             network(fake, right(90), k=0, model=model, strategy=strategy)
             network(fake, right(80), k=2, model=model, strategy=strategy)
+            network(fake, right(85), k=2, model=model, strategy=strategy, procedure=TAUGHT)
         network(fake, right(70), k=2, model=model, strategy="random 0", dropped=(3, 5))
     table = TABLES[name](open_views(fake.publish()), models=["a|b"], strategies=["top"])
     found = {(row["model"], row["strategy"]) for row in table.long.to_pylist()}
