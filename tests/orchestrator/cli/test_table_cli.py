@@ -29,6 +29,8 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> Path:
         network(fake, right(90), k=0, model=model)
         network(fake, right(80), k=2, model=model)
         network(fake, right(70), k=2, model=model, strategy="bottom")
+        taught = {"strategy": "bottom", "procedure": "direct distill logits"}
+        network(fake, right(75), k=2, model=model, **taught)
         for draw, dropped in enumerate([(3, 5), (2, 8)]):
             axes: dict[str, Any] = {"strategy": f"random {draw}", "dropped": dropped}
             network(fake, right(60 + draw), k=2, model=model, **axes)
