@@ -302,7 +302,7 @@ _SECONDS = """
 SELECT trials.trial_id, trials.seconds_total AS own, any_value(logits.seconds_total) AS logits
 FROM trials
 LEFT JOIN store.profiles AS logits
-    ON logits.trial_id = trials.teacher AND logits.measure = 'teacher'
+    ON coalesce(logits.trial_id, logits.profile_id) = trials.teacher AND logits.measure = 'teacher'
 GROUP BY ALL
 """
 

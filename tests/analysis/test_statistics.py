@@ -318,7 +318,7 @@ def test_the_tables_say_it_in_words(fake: FakeSweep) -> None:
     assert (second["p Holm"], third["change"], third["p"]) == ("<0.0001", "failed", "")
     assert lines(TABLES["intervals"](catalog))[0]["strategy"] == "all layers"
     decided, undecided = lines(TABLES["min-layers-interval"](catalog))
-    assert (decided["layers"], decided["90%"]) == ("10 of 12", "10 or 12")
+    assert (decided["layers"], decided["90%"]) == ("7–10 of 12 (K=3-5 not tried)", "10 or 12")
     assert decided["seed sd"] == "1.00 assumed"
     assert (undecided["layers"], undecided["90%"]) == ("4–12 of 12", "no set: no K=0")
 
