@@ -287,7 +287,8 @@ def _export(best: Row, rows: Sequence[Row], known: _Known) -> str:
     within = f"{best['delta']:g}" if float(f"{best['delta']:g}") == best["delta"] else best["delta"]
     several = known.models[best["task"]] > 1
     parts = [best["sweep"]] * known.name_sweep + [best["model"]] * several + [best["task"]]
-    folder = re.sub(r"[^A-Za-z0-9._]+", "-", f"{'-'.join(parts)}-within-{within}").strip("-.")
+    named = f"{'-'.join(dict.fromkeys(parts))}-within-{within}"  # `init` gives both one name
+    folder = re.sub(r"[^A-Za-z0-9._]+", "-", named).strip("-.")
     words = ["lp-sweep", "export", "--best", "--task", best["task"], "--within", str(within)]
     words += ["--model", best["model"]] if several else []
     if open_:

@@ -116,8 +116,9 @@ def gather_live(store: Store, sweep: str) -> Live:
 
 
 def _last_commands(found: Sequence[Answer], place: str, sweep: str) -> dict[str, str]:
-    """For the report, and for the first task's network."""
-    exports = [choice.export for answer in found for choice in answer.choices if choice.export]
+    """For the report, and for the first smaller network."""
+    choices = [choice for answer in found for choice in answer.choices]
+    exports = [choice.export for choice in choices if choice.export and not all(choice.kept)]
     report = f"lp-sweep report --out report.html {_asked_for(place, sweep, None)}"
     return {"report": report} | ({"export": exports[0]} if exports else {})
 
@@ -139,7 +140,7 @@ def _answered(catalog: Catalog, store: Store, sweep: str) -> tuple[dict[str, Tab
 
 def answer_lines(store: Store, sweep: str, loss: float) -> list[str]:
     """The report's answer in two lines for each task, for one allowed loss in points; then the
-    commands for the report and for the first task's network. Raises what `open_views` raises."""
+    commands for the report and for the first smaller network. Raises what `open_views` raises."""
     place = redact_text(store.location)
     with open_views(store, sweep=sweep, deltas=[loss], only=_ANSWER_VIEWS) as catalog:
         _, found = _answered(catalog, store, sweep)

@@ -201,11 +201,15 @@ def read_text(text: str) -> Content:
         loader = _Loader(text)
         node = loader.get_single_node()
     except yaml.MarkedYAMLError as error:
-        line = error.problem_mark.line + 1 if error.problem_mark else 1
-        what = short(": ".join(part for part in (error.context, error.problem) if part))
-        raise YamlMistake(
-            line, f"not valid YAML: {what}. Fix this line or the one before."
-        ) from error
+        mark, problem = error.problem_mark, error.problem or ""
+        what = short(": ".join(part for part in (error.context, problem) if part))
+        step = "Fix this line or the one before"
+        if "end of stream" in problem and error.context_mark:
+            mark, what, step = error.context_mark, "a quote that is never closed", "Close it"
+        elif "'\\t'" in problem:
+            what, step = "a tab", "YAML is indented with spaces: replace the tabs"
+        line = mark.line + 1 if mark else 1
+        raise YamlMistake(line, f"not valid YAML: {what}. {step}.") from error
     except yaml.reader.ReaderError as error:
         line = text.count("\n", 0, error.position) + 1
         what = str(error).splitlines()[0]

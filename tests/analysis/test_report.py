@@ -421,6 +421,9 @@ def test_the_answer_in_short(tmp_path: Path, store: Store) -> None:
     ]
     commands = [shlex.split(line.partition(": ")[2])[:2] for line in lines[-2:]]
     assert commands == [["lp-sweep", "report"], ["lp-sweep", "export"]]
+    whole = FakeSweep(tmp_path / "whole")
+    whole.curve({0: 90.0, 1: 50.0})
+    assert "export" not in "".join(answer_lines(whole.publish(), "demo", 1.0)), "nothing is smaller"
 
 
 # -- what is missing is said

@@ -74,7 +74,8 @@ def test_every_value_knows_its_line() -> None:
     ("text", "message"),
     [
         pytest.param("a: [1\nb: 2\n", r"s\.yaml:2: not valid YAML: ", id="unclosed"),
-        pytest.param("a: 1\n\tb: 2\n", r"s\.yaml:2: not valid YAML: .*", id="tab"),
+        pytest.param("a: 1\n\tb: 2\n", r"s\.yaml:2: not valid YAML: a tab\. .*spaces", id="tab"),
+        pytest.param('a: "1\nb: 2\nc: 3\n', r"s\.yaml:1: not valid YAML: a quote", id="quote"),
         pytest.param("a: 1\n---\nb: 2\n", r"s\.yaml:2: not valid YAML: .*document", id="two"),
         pytest.param("a: 1\nb: '\x01'\n", r"s\.yaml:2: not valid YAML: .*#x0001", id="control"),
         pytest.param("a: 1\nb: 2\na: 3\n", r"s\.yaml:3: the key 'a' is listed twice", id="twice"),
