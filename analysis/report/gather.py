@@ -116,9 +116,10 @@ def gather_live(store: Store, sweep: str) -> Live:
 
 
 def _last_commands(found: Sequence[Answer], place: str, sweep: str) -> dict[str, str]:
-    """For the report, and for the first smaller network."""
-    choices = [choice for answer in found for choice in answer.choices]
-    exports = [choice.export for choice in choices if choice.export and not all(choice.kept)]
+    """For the report, and for the first smaller network; none where the full model did not learn,
+    which any network is as good as."""
+    choices = [one for answer in found for one in answer.choices if not one.untaught]
+    exports = [one.export for one in choices if one.export and not all(one.kept)]
     report = f"lp-sweep report --out report.html {_asked_for(place, sweep, None)}"
     return {"report": report} | ({"export": exports[0]} if exports else {})
 

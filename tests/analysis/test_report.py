@@ -424,6 +424,9 @@ def test_the_answer_in_short(tmp_path: Path, store: Store) -> None:
     whole = FakeSweep(tmp_path / "whole")
     whole.curve({0: 90.0, 1: 50.0})
     assert "export" not in "".join(answer_lines(whole.publish(), "demo", 1.0)), "nothing is smaller"
+    idle = FakeSweep(tmp_path / "idle")
+    idle.curve({0: 50.0, 4: 50.0})
+    assert "export" not in "".join(answer_lines(idle.publish(), "demo", 1.0)), "nothing was learned"
 
 
 # -- what is missing is said
