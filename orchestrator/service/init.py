@@ -357,10 +357,13 @@ def _sweep(options: InitOptions, rows: Looked, sides: dict[str, tuple[Path, int]
 
 
 def _model(options: InitOptions) -> str:
-    """A hub id, or the folder as the sweep file sees it."""
-    if not Path(options.model).expanduser().is_dir():
+    """A hub id, or the folder as the sweep file sees it: an absolute path stays one."""
+    folder = Path(options.model).expanduser()
+    if not folder.is_dir():
         return options.model
-    path = os.path.relpath(Path(options.model).expanduser(), options.file.parent)
+    if folder.is_absolute():
+        return str(folder)
+    path = os.path.relpath(folder, options.file.parent)
     return path if path.startswith(".") else f"./{path}"
 
 

@@ -79,6 +79,7 @@ def test_rows_become_a_sweep_that_can_be_planned(tmp_path: Path, suffix: str) ->
     assert lines[0] == "# yaml-language-server: $schema=lp-sweep.schema.json"
     assert json.loads((tmp_path / "lp-sweep.schema.json").read_bytes())["title"] == "SweepSpec"
     assert len(lines) <= 18
+    assert yaml.safe_load("\n".join(lines))["models"] == [str(MODEL)], "an absolute path stays one"
     task = of_task(tmp_path)
     names = column_names(str(tmp_path / task["train"]))
     sides = {side: read(tmp_path / task[side], names) for side in ("train", "dev")}
