@@ -154,6 +154,7 @@ class Presence:
         self._once.patience = 0
         self._observer = Observer(store)
         self.shared = False  # whether another run has been seen
+        self.alive: frozenset[str] = frozenset()  # of other runs, when they were last looked at
         self._held: dict[str, str] = {}  # since when
         self._beat = 0
         self._lock = threading.Lock()
@@ -201,6 +202,7 @@ class Presence:
         """The other runs that live on this store. Raises StoreError."""
         found = self._observer.living(besides=self._me.run_id)
         self.shared = self.shared or bool(found)
+        self.alive = frozenset(run.run_id for run in found)
         return found
 
     def beside(self) -> list[Announcement]:

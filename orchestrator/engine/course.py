@@ -22,7 +22,7 @@ from lp_sweep.orchestrator.engine.workqueue import WorkQueue
 from lp_sweep.orchestrator.plan.plan import Work
 from lp_sweep.orchestrator.plan.selection import policy
 from lp_sweep.storage.errors import StoreError
-from lp_sweep.storage.runs import Presence
+from lp_sweep.storage.runs import Announcement, Presence
 from lp_sweep.trials.job import Place
 
 _LOOK_SECONDS = 2.0  # between two looks at what other runs hold
@@ -84,9 +84,19 @@ class Course:
         self.full_models = FullModels(queue)
         self.must_end = False
         self._looked = 0.0
+        self._met: dict[str, Announcement] = {}  # other runs that a note tells of
+
+    def meet(self, run: Announcement, text: str) -> None:
+        """A note about another run, until that has ended."""
+        self._met[run.run_id] = run
+        self.reporter.note(text, run.run_id)
 
     def tick(self) -> None:
         """Asked every few seconds: the display goes on where nothing else happens."""
+        for id_ in self._met.keys() - self.presence.alive:
+            run = self._met.pop(id_)
+            ended = f"the other run has ended: sweep {run.sweep!r} on {run.host} (pid {run.pid})"
+            self.reporter.note(ended, id_, ends=True)
         self.reporter.tick()
 
     def check(self) -> bool:

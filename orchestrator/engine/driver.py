@@ -99,9 +99,8 @@ def _run(course: Course, engine: Engine, budget: Budget) -> None:
         if not others:
             underway.forget(queue.store)
         for run in others:
-            reporter.note(
-                f"another run uses this store, and this one shares the work: {run.sentence()}"
-            )
+            shared = f"another run uses this store, and this one shares the work: {run.sentence()}"
+            course.meet(run, shared)
         try:
             engine.run(course, signals)
         except KeyboardInterrupt:

@@ -49,7 +49,7 @@ def open_run(
             reporter.note(note)
     else:
         for run in course.presence.beside():
-            reporter.note(crowded_note(slots, run))
+            course.meet(run, crowded_note(slots, run))
     reporter.opened(course.queue, slots.number)
 
 

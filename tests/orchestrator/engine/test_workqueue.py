@@ -19,7 +19,7 @@ from lp_sweep.storage import runs
 from lp_sweep.storage.errors import SpecError, StoreError
 from lp_sweep.storage.runs import Observer, Presence, Progress
 from lp_sweep.storage.store import Store
-from tests.support.courses import taken
+from tests.support.courses import course_of, taken
 from tests.support.sweepfiles import make_inputs, planned
 
 CPU = Rates([], gpu=False)
@@ -71,6 +71,23 @@ def test_a_full_model_that_learns_with_a_later_seed_ends_the_note(
     assert "learned rte with a later seed" in end.text
     assert "80.00" in end.text
     assert (still, after) == (None, None)
+
+
+def test_the_note_about_another_run_ends_with_it(
+    make: Make, store: Store, capsys: pytest.CaptureFixture[str]
+) -> None:
+    course = course_of(make())
+    other = Presence(store, "glue", lambda: Progress(0, 0, 9))
+    with course.presence.announced():
+        with other.announced():
+            [run] = course.presence.others()
+            course.meet(run, "both are slower")
+            course.tick()
+            assert "has ended" not in capsys.readouterr().err
+        assert course.presence.others() == []
+        course.tick()
+        course.tick()
+    assert capsys.readouterr().err.count("run has ended: sweep 'glue'") == 1
 
 
 # -- retries
