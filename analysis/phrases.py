@@ -193,17 +193,38 @@ def answer_line(rows: Sequence[Row]) -> str:
 
 
 def needs(row: Row, among: Sequence[Row] = ()) -> str:
-    """`needs 6 of 12 layers to lose at most 1 point (top K=6, −0.80, 3 seeds)`. `among`: the rows,
-    of other strategies as well, that it is the best of."""
-    layers, loss = possible_span(row, among), allowed_loss(row)
-    if layers == str(row["depth"]):
-        return f"keep all {layers} layers: nothing smaller that was tried loses at most {loss}"
+    """`needs 6 of 12 layers to lose at most 1 point (top K=6, −0.80, 3 seeds)`, or `needs 6 of 12
+    layers to lose at most 1 point; with distillation 4 (top K=8, ...)`. `among`: the rows, of other
+    strategies as well, that it is the best of."""
+    (layers, distilled), loss = layers_of(row, among), allowed_loss(row)
+    keep_all = layers == str(row["depth"])
+    said = f"needs {layers} of {row['depth']} layers to lose at most {loss}"
+    if keep_all:
+        said = f"keep all {layers} layers: nothing smaller that was tried loses at most {loss}"
     unit = "%" if row["unit"] == "percent" else ""
     change = signed(-row["loss"], unit) if row["max_dropped_low"] else ""
     count = seeds(row["n_seeds"], row["n_seeds_asked"])
     way = ", ".join(filter(None, (network(row), change, count)))
-    way = "; ".join(filter(None, (way, doubt(row, among))))
-    return f"needs {layers} of {row['depth']} layers to lose at most {loss} ({way})"
+    way = f" ({'; '.join(filter(None, (way, doubt(row, among))))})"
+    beside = f"; with distillation {distilled}" if distilled else ""
+    if distilled and is_distilled(row):
+        return said + beside + way
+    return said + ("" if keep_all else way) + beside
+
+
+def layers_of(row: Row, among: Sequence[Row] = ()) -> tuple[str, str]:
+    """`6`, or `4–6`: how many layers the answer may be; and with distillation, where both are
+    there and differ. Then the first is of plain networks alone. Arguments as of `needs`."""
+    sides = [[other for other in among if is_distilled(other) == side] for side in (False, True)]
+    spans = [possible_span(best, side) for side in sides if (best := best_of(side))]
+    if len(set(spans)) < 2:
+        return possible_span(row, among), ""
+    plain, distilled = spans
+    return plain, distilled
+
+
+def is_distilled(row: Row) -> bool:
+    return " distill " in row["procedure"]
 
 
 def possible_span(row: Row, among: Sequence[Row] = ()) -> str:

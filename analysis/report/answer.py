@@ -148,7 +148,7 @@ def _answer(rows: Sequence[Row], known: _Known) -> Answer:
         line=phrases.answer_line([row for row in rows if row["delta"] == deltas[0]]),
         said=_said(known.tasks.get(_key(first, _TASK)), first["depth"]),
         choices=choices,
-        cells=[_cell([*same]) for _, same in groupby(choices, key=lambda c: c[1:6])],
+        cells=[_cell([*same]) for _, same in groupby(choices, key=lambda c: c[1:7])],
     )
 
 
@@ -204,12 +204,14 @@ def _choice(rows: Sequence[Row], known: _Known) -> Choice:
     best = phrases.best_of(rows)
     if best is None:
         why = "no score with all layers to compare with"
-        return Choice(loss, "?", why, "", "", (), "", "", (), "")
+        return Choice(loss, "?", "", why, "", "", (), "", "", (), "")
     depth = best["depth"]
     kept = set(best["kept_layers"] or range(1, depth + 1))
+    layers, distilled = phrases.layers_of(best, rows)
     return Choice(
         loss=loss,
-        layers=phrases.possible_span(best, rows),
+        layers=layers,
+        distilled=distilled,
         doubt=phrases.doubt(best, rows),
         untaught=untaught(best),
         network=phrases.network(best),
@@ -233,6 +235,8 @@ def _facts(best: Row, known: _Known) -> list[Fact]:
     if assumed := phrases.assumption(best):
         facts.append(Fact("assumes", assumed))
     kept = tuple(best["kept_layers"] or range(1, best["depth"] + 1))
+    if best["max_dropped_low"] and best["procedure"] != "direct":
+        facts.append(Fact("procedure", best["procedure"]))
     facts.append(Fact("keeps", f"layers {ranges(kept).replace(',', ', ')}"))
     return facts + _size_and_speed(known.sizes.get((best["sweep"], best["model"], kept), ()))
 

@@ -25,6 +25,7 @@ class Choice(NamedTuple):
 
     loss: str  # 1 point
     layers: str  # 10, or 4–6 where missing cells leave it open
+    distilled: str  # the same with distillation, where that differs: then `layers` is without
     doubt: str  # why it is open, or not known; "" where it is neither
     untaught: str  # a warning that the full model did not learn; "" if it did
     network: str  # top K=2
