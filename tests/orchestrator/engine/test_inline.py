@@ -241,6 +241,7 @@ def test_an_interrupted_sweep_goes_on(tmp_path: Path, number: signal.Signals, co
         process.send_signal(number)
         assert process.wait(60) == code
     text = (tmp_path / "log.txt").read_text()
-    assert f"stopped by {number.name}: 0 done in this run. Go on: lp-sweep run" in text
+    by = "Ctrl-C" if number == signal.SIGINT else number.name
+    assert f"stopped by {by}: 0 done in this run. Go on: lp-sweep run" in text
     assert "Traceback" not in text
     assert list(checkpoints.glob("*"))  # the next run goes on from there
