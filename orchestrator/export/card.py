@@ -6,7 +6,7 @@ in YAML they are quoted, in Markdown escaped.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -19,9 +19,10 @@ from lp_sweep.analysis.statistics.networks import Network, answers_of
 from lp_sweep.orchestrator.export.places import HUB, full_spec, hub_source
 from lp_sweep.storage.identity import trial_id
 from lp_sweep.storage.printable import also_in_train, metric_name, printable, ranges
-from lp_sweep.storage.specs import TrialSpec
+from lp_sweep.storage.specs import Distillation, TrialSpec
 from lp_sweep.storage.store import Store
 from lp_sweep.trials.kinds import kind_of
+from lp_sweep.trials.procedures import FINETUNE_THEN_DROP
 from lp_sweep.trials.tasks import TaskSource
 
 Record = Mapping[str, Any]
@@ -60,7 +61,7 @@ def trial_card(spec: TrialSpec, record: Record, facts: Facts, split: str) -> str
         _LOAD.format(length=spec.recipe.max_length),
         _inputs(spec, facts.label_names),
         "## How it was made",
-        _making(spec, record),
+        _making(spec, record, facts),
         _closing(record),
     ]
     return f"---\n{_front_matter(record, facts, split)}\n---\n\n" + "\n\n".join(parts) + "\n"
@@ -212,10 +213,11 @@ def _inputs(spec: TrialSpec, label_names: Sequence[str]) -> str:
     return f"In: {columns}, at most {spec.recipe.max_length} tokens.{pair} Out: {said}."
 
 
-def _making(spec: TrialSpec, record: Record) -> str:
+def _making(spec: TrialSpec, record: Record, facts: Facts) -> str:
     recipe = spec.recipe
     rows = [
         ("procedure", spec.procedure),
+        *(_teaching(spec, record, facts, spec.distill) if spec.distill else ()),
         ("seed", spec.seed),
         ("learning rate", f"{recipe.learning_rate:g}, {recipe.schedule}"),
         ("batch, epochs", f"{recipe.batch_size}, {recipe.epochs}"),
@@ -226,6 +228,28 @@ def _making(spec: TrialSpec, record: Record) -> str:
     ]
     table = [f"| {name} | {escaped(str(value))} |" for name, value in rows]
     return "\n".join(["| | |", "|---|---|", *table])
+
+
+def _teaching(
+    spec: TrialSpec, record: Record, facts: Facts, distill: Distillation
+) -> Iterator[tuple[str, str]]:
+    """Who taught it, and how."""
+    who, row = facts.base.name, facts.teacher
+    if distill.teacher:
+        who = shown_name(row["model_fingerprint"], row["model"]) if row else "another model"
+    what = "a classifier that had learned the task" if distill.fine_tuned else "all layers (K=0)"
+    trial = "" if distill.fine_tuned else f", trial {record['teacher']}"
+    yield "teacher", f"{who}, {what}{trial}"
+    classes = spec.task.kind == "classification"
+    at = f" at temperature T={distill.temperature:g}" if classes else ""
+    hidden = f" + {distill.hidden_weight:g} × hidden states" * bool(distill.hidden_weight)
+    labels = f"{1 - distill.alpha:g} × labels"
+    yield (
+        "loss",
+        f"{labels} + {distill.alpha:g} × teacher's logits{at}{hidden} (alpha={distill.alpha:g})",
+    )
+    staged = spec.procedure == FINETUNE_THEN_DROP
+    yield "start", "layers of the fine-tuned full model" if staged else "pre-trained layers"
 
 
 def _closing(record: Record) -> str:
@@ -271,15 +295,24 @@ class Facts(NamedTuple):
     full: Mapping[str, Any] | None  # the record of all layers: same recipe, same seed
     speeds: Sequence[Speed]
     chosen: str  # how this network was chosen
+    teacher: Record | None = None  # its profile, of a network that learned from one
     another: str | None = None  # why it is not quite the record's
 
 
 def base_of(fingerprint: str, name: str, folder: str | None, *, offline: bool) -> Base:
     """`folder`: where the model is, if that is known."""
+    name = shown_name(fingerprint, name)
     if fingerprint.startswith(HUB):
-        repo_id, _, revision = fingerprint.removeprefix(HUB).rpartition("@")
-        return Base(repo_id, True, revision, _hub_licence(repo_id, revision, offline=offline))
-    return Base(Path(name).name or "model", False, None, folder and _licence(Path(folder)))
+        revision = fingerprint.rpartition("@")[2]
+        return Base(name, True, revision, _hub_licence(name, revision, offline=offline))
+    return Base(name, False, None, folder and _licence(Path(folder)))
+
+
+def shown_name(fingerprint: str, name: str) -> str:
+    """A model's name on the hub, or the last part of a folder's."""
+    if fingerprint.startswith(HUB):
+        return fingerprint.removeprefix(HUB).rpartition("@")[0]
+    return Path(name).name or "model"
 
 
 def dataset_of(fingerprint: str) -> TaskSource | None:

@@ -31,14 +31,16 @@ WHERE task = $task AND unit = $unit
     AND ($strategy::VARCHAR IS NULL OR strategy = $strategy)
 ORDER BY position
 """
-# two thresholds may have chosen one network, and every strategy shares that of all layers
+# two thresholds may have chosen one network, and all strategies and procedures share that of all
+# layers; one that learned from another model is not it
 _SEEDS = """
 SELECT DISTINCT seed, trial_id, score
 FROM cells
-WHERE (sweep, model, procedure, task) = ($sweep, $model, $procedure, $task)
+WHERE (sweep, model, task) = ($sweep, $model, $task)
     AND feed_forward = 'none' AND state = 'done' AND score IS NOT NULL
     AND kept_layers = $kept::INTEGER[]
-    AND (strategy = $strategy OR n_kept = depth)
+    AND CASE WHEN n_kept = depth THEN trial_id = full_trial_id
+        ELSE (procedure, strategy) = ($procedure, $strategy) END
 ORDER BY score, seed
 """
 

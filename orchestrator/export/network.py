@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import shutil
 import tempfile
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from lp_sweep.orchestrator.export.places import Where, job_of
 from lp_sweep.storage.errors import ExportError
@@ -16,6 +16,9 @@ from lp_sweep.storage.networks import changed_files, fetch_network, has_network
 from lp_sweep.storage.printable import metric_name
 from lp_sweep.storage.specs import TrialSpec
 from lp_sweep.storage.store import Store
+
+if TYPE_CHECKING:
+    from lp_sweep.trials.job import Job, Lesson
 
 Tell = Callable[[str], None]
 # of a kept network: no other file leaves the store. Whether one is missing, the check finds out
@@ -74,7 +77,6 @@ def trained_again(
 ) -> Trained:
     """Trains the one trial, in a store of its own that is gone afterwards, with the threads and the
     micro-batch that it had. Raises ExportError where that fails."""
-    from lp_sweep.trials.procedures import stage_one
     from lp_sweep.trials.run import execute
 
     job = job_of(spec, record, where)
@@ -82,12 +84,7 @@ def trained_again(
     job = replace(job, place=place, halvings=record["out_of_memory_retries"] or 0)
     with tempfile.TemporaryDirectory(prefix="lp-sweep-") as name:
         store = Store(Path(name) / "store", create=True)
-        first = stage_one(spec, record["depth"])
-        jobs = [job]
-        if first is not None:
-            id_ = trial_id(first)
-            jobs = [replace(job, id=id_, spec=first), replace(job, start=id_)]
-        for each in jobs:
+        for each in _in_order(job, spec, record, where.store, store):
             told = execute(each.to_plain(), store.location)
             if told["status"] != "done":
                 raise ExportError(
@@ -99,6 +96,45 @@ def trained_again(
             raise ExportError(f"{record['trial_id']} was trained again, and {found}.")
         (again,) = store.read("trials", record["trial_id"])
     return Trained(again, found.predictions, retrained=True)
+
+
+def _in_order(
+    job: Job, spec: TrialSpec, record: Mapping[str, Any], stored: Store, store: Store
+) -> Iterator[Job]:
+    """The job, after those whose networks it needs. A student's logits are copied to `store`."""
+    from lp_sweep.trials.procedures import stage_one, teacher_of
+
+    first = stage_one(spec, record["depth"])
+    lesson = _lesson(record, stored, store) if spec.distill else None
+    watched = spec.distill and spec.distill.hidden_weight
+    teacher = teacher_of(spec, record["depth"]) if watched else None
+    for needed in dict.fromkeys(filter(None, (first, teacher))):
+        yield replace(job, id=trial_id(needed), spec=needed)
+    yield replace(job, start=trial_id(first) if first else None, lesson=lesson)
+
+
+def _lesson(record: Mapping[str, Any], stored: Store, store: Store) -> Lesson:
+    """Raises ExportError where the teacher's logits are not in the store."""
+    from lp_sweep.trials.job import Lesson
+
+    found = taught_by(stored, record)
+    logits = found and stored.find("teacher_logits", found["profile_id"])
+    if not found or not logits:
+        raise ExportError(
+            f"{record['trial_id']} can't be trained again: the logits of its teacher, "
+            f"{record['teacher']}, are not in {stored.location}. Export a network that was kept: "
+            "`keep: all` in the sweep file keeps those of trials to come."
+        )
+    store.put("teacher_logits", found["profile_id"], logits)
+    return Lesson(found["trial_id"] or "", found["profile_id"])
+
+
+def taught_by(store: Store, record: Mapping[str, Any]) -> dict[str, Any] | None:
+    """The teacher's profile."""
+    rows = store.read_all("profiles").rows.to_pylist()
+    taught = (row for row in rows if row["measure"] == "teacher")
+    ids = ("trial_id", "profile_id")
+    return next((row for row in taught if record["teacher"] in (row[n] for n in ids)), None)
 
 
 def check_same(again: Mapping[str, Any], record: Mapping[str, Any], *, accept: bool) -> str | None:

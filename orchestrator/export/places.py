@@ -156,7 +156,8 @@ def _files_in(folder: Path) -> TaskSource:
 def full_spec(spec: TrialSpec, depth: int) -> TrialSpec:
     """The trial of all layers, by the same recipe and seed."""
     layers = tuple(range(1, depth + 1))
-    return replace(spec, kept_layers=layers, removed_feed_forwards=(), procedure="direct")
+    whole = replace(spec, kept_layers=layers, removed_feed_forwards=(), procedure="direct")
+    return replace(whole, distill=None)
 
 
 class DevRows(NamedTuple):

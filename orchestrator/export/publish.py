@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import re
 import tempfile
+from collections.abc import Mapping
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -131,8 +132,11 @@ def _tables(store: Store, sweep: str | None) -> _Tables:
         pa.array([_last(name) for name in found["model"].to_pylist()], pa.string()),
     )
     of_model = dict(zip(found["model"].to_pylist(), names.to_pylist(), strict=True))
+    listed = {n: of_model.get(n) or _last(n) for n in cells["model"].unique().to_pylist()}
+    taught = {p: _of_teacher(p, listed) for p in cells["procedure"].unique().to_pylist()}
+    cells = _renamed(cells, [taught[p] for p in cells["procedure"].to_pylist()], "procedure")
     return _Tables(
-        _renamed(cells, [of_model.get(n) or _last(n) for n in cells["model"].to_pylist()]),
+        _renamed(cells, [listed[n] for n in cells["model"].to_pylist()]),
         _renamed(found.select(["model", *PUBLISHED]), names),
     )
 
@@ -141,10 +145,17 @@ def _last(name: str) -> str:
     return Path(name).name or "model"
 
 
-def _renamed(table: pa.Table, models: Any) -> pa.Table:
+def _of_teacher(procedure: str, names: Mapping[str, str]) -> str:
+    """A procedure whose teacher, where it is another model, has its published name."""
+    head, distill, taught = procedure.partition(" distill ")
+    how, of, teacher = taught.partition(" of ")
+    return head + distill + how + of + (teacher and (names.get(teacher) or _last(teacher)))
+
+
+def _renamed(table: pa.Table, names: Any, column: str = "model") -> pa.Table:
     """With models as the hub names them, or the last part of a folder's name."""
-    column = table.schema.get_field_index("model")
-    return table.set_column(column, "model", pa.array(models, pa.string()))
+    place = table.schema.get_field_index(column)
+    return table.set_column(place, column, pa.array(names, pa.string()))
 
 
 def _write(folder: Path, tables: _Tables, name: str) -> None:

@@ -22,7 +22,13 @@ from lp_sweep.orchestrator.export.card import (
     trial_card,
 )
 from lp_sweep.orchestrator.export.folder import ABOUT, staged
-from lp_sweep.orchestrator.export.network import Trained, check_same, from_store, trained_again
+from lp_sweep.orchestrator.export.network import (
+    Trained,
+    check_same,
+    from_store,
+    taught_by,
+    trained_again,
+)
 from lp_sweep.orchestrator.export.places import (
     DevRows,
     Inputs,
@@ -50,7 +56,8 @@ PUBLISHED = (
     "batch_size", "epochs", "max_length", "weight_decay", "adam_beta1", "adam_beta2",
     "adam_epsilon", "max_grad_norm", "warmup_ratio", "schedule", "precision", "compute",
     "group_by_length", "limit_train", "limit_dev", "freeze_embeddings", "freeze_layers",
-    "freeze_dropped", "epochs_per_layer", "removed_feed_forwards", "second_norm", "started_from",
+    "freeze_dropped", "epochs_per_layer", "removed_feed_forwards", "second_norm", "distill",
+    "teacher", "seconds_teacher", "started_from",
     "precision_used", "compute_used", "metric", "positive", "positive_label", "last", "best",
     "best_epoch", "majority", "dev_in_train", "dev_relabelled",
     "epoch_metrics", "train_losses", "train_examples", "dev_examples", "train_tokens",
@@ -221,6 +228,7 @@ def _facts(
         interval=interval_of(record, examples, np.asarray(rows.labels), rows.predicted),
         full=full_record(where.store, spec, record["depth"]),
         speeds=speeds_of(where.store, record),
+        teacher=taught_by(where.store, record) if spec.distill else None,
         chosen=wanted.chosen,
         another=another,
     )

@@ -26,6 +26,7 @@ from lp_sweep.analysis.report.gather import gather
 from lp_sweep.analysis.statistics.intervals import Interval
 from lp_sweep.analysis.tables import TABLES as TABLES_SHOWN
 from lp_sweep.analysis.views import VIEWS, open_views
+from lp_sweep.orchestrator.cli.showing import show_text
 from lp_sweep.orchestrator.engine.recorder import Recorder
 from lp_sweep.orchestrator.export import trialfolder
 from lp_sweep.orchestrator.export.card import Base, Facts, Speed, trial_card
@@ -38,6 +39,7 @@ from lp_sweep.orchestrator.mirrors.copying import run_of_record
 from lp_sweep.orchestrator.plan.known import Known
 from lp_sweep.orchestrator.plan.planning import make_plan
 from lp_sweep.orchestrator.service import export as service
+from lp_sweep.orchestrator.service.store import history
 from lp_sweep.orchestrator.sweepfile.load import load_sweep
 from lp_sweep.storage.errors import ExportError, LpSweepError, PreflightError, SpecError, StoreError
 from lp_sweep.storage.networks import SUMS, changed_files
@@ -543,6 +545,60 @@ def test_stages_are_trained_again_in_their_order(tmp_path: Path, monkeypatch: An
     done = world.export(job["id"], tmp_path / "out")
     assert done.retrained
     assert done.score == 100 * record["last"]
+
+
+def taught(folder: Path, distill: str) -> World:
+    """A student whose network was not kept; its teacher's was, for hidden states alone."""
+    file, store = save_world(folder), Store(folder / "store", create=True)
+    overrides = [f"distill={distill}", "strategies=[{name: top, k: [2]}]", *QUICK]
+    plan = make_plan(resolve(load_sweep(file, overrides)), Known.nothing())
+    place = {"cache_dir": str(folder / "cache"), "device": "cpu", "threads": 1}
+    for work in plan.trials.values():  # teachers first
+        job = plan.job(work, network=not work.lesson).to_plain() | place
+        assert execute(job, store.location)["status"] == "done"
+    [student] = [id_ for id_, work in plan.trials.items() if work.lesson]
+    return World(file, store, student, student)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("distill", "words"),
+    [
+        ("logits", ["T=2 (alpha=0.5)", "| start | pre-trained layers |"]),
+        (
+            "[{loss: logits+hidden, hidden_weight: 9, start: teacher, temperature: 4, alpha: 0.9}]",
+            ["0.1 × labels + 0.9", "T=4 + 9 × hidden states", "fine-tuned full model |"],
+        ),
+    ],
+    ids=["logits", "hidden states, from the teacher's layers"],
+)
+def test_a_student_is_trained_again_by_its_teacher(
+    distill: str, words: list[str], tmp_path: Path, monkeypatch: Any
+) -> None:
+    in_this_process(monkeypatch)
+    world = taught(tmp_path, distill)
+    (record,) = world.store.read("trials", world.kept)
+    done = world.export(world.kept, tmp_path / "out")
+    assert (done.retrained, done.score) == (True, 100 * record["last"])
+    card = (tmp_path / "out" / "README.md").read_text(encoding="utf-8")
+    named = f"all layers (K=0), trial {record['teacher']} |"
+    for expected in ("| teacher | ", named, "| all 4 layers, same recipe and seed |", *words):
+        assert expected in card
+    shown = show_text(history(world.store, world.kept)).partition("result")[0]
+    assert f"{record['distill']}\n" in shown
+    assert record["teacher"] in shown
+
+
+@pytest.mark.slow
+def test_without_its_teachers_logits_a_student_is_not_trained_again(
+    tmp_path: Path, monkeypatch: Any
+) -> None:
+    in_this_process(monkeypatch)
+    world = taught(tmp_path, "logits")
+    for path in (tmp_path / "store" / "teacher_logits").iterdir():
+        path.unlink()
+    with pytest.raises(ExportError, match=r"logits of its teacher, t1-.*keep: all"):
+        world.export(world.kept, tmp_path / "out")
 
 
 # -- what can't be

@@ -43,6 +43,22 @@ def test_the_fewest_layers_over_all_strategies(fake: FakeSweep) -> None:
     assert one.trial_id == trial(fake, strategy="top", k=4)
 
 
+def test_it_may_be_a_distilled_network(fake: FakeSweep) -> None:
+    fake.curve({0: 90.0, 4: 89.5, 6: 88.0})
+    fake.curve({0: 90.0, 4: 89.8, 6: 89.4}, procedure="direct distill logits")
+    found = choose(fake)
+    assert found.trial_id == trial(fake, k=6, procedure="direct distill logits")
+    assert "; with distillation 6 (top K=6, direct distill logits, −0.60" in found.why
+
+
+def test_all_layers_are_those_that_no_other_model_taught(fake: FakeSweep) -> None:
+    fake.curve({0: 95.0, 4: 80.0}, procedure="direct distill logits of large")
+    fake.curve({0: 90.0, 4: 80.0})
+    found = choose(fake)
+    assert found.trial_id == trial(fake, k=0, procedure="direct")
+    assert "all layers" in found.why
+
+
 def test_where_nothing_may_go_it_is_the_full_network(fake: FakeSweep) -> None:
     fake.curve({0: 90.0, 4: 80.0})
     found = choose(fake)

@@ -28,7 +28,8 @@ def store(tmp_path: Path) -> Store:
     fake = FakeSweep(tmp_path / "store")
     for k, score in ((0, 92.0), (4, 91.0)):
         fake.cell(k=k, score=score, model=f"/home/{SECRET}/bert", **private)
-    fake.cell(k=8, state="failed", model=f"/home/{SECRET}/bert")
+    of_own = f"direct distill logits of /home/{SECRET}/bert"
+    fake.cell(k=8, state="failed", model=f"/home/{SECRET}/bert", procedure=of_own)
     fingerprint = f"hub:org/small@{'0' * 40}"
     fake.cell(k=0, score=80.0, model="org/small", model_fingerprint=fingerprint, **private)
     return fake.publish()
@@ -46,6 +47,7 @@ def test_a_folder_is_a_data_set(store: Store, tmp_path: Path) -> None:
         ("org/small", 0, 80.0),
     ]
     assert cells["change"][1] == -1
+    assert set(cells["procedure"]) == {"direct", "direct distill logits of bert"}
     trials = datasets.load_dataset(str(out), "trials", split="train", cache_dir=cache)
     assert set(trials["trial_id"]) == {i for i in cells["trial_id"] if i} - {
         row["trial_id"] for row in cells if row["state"] == "failed"
