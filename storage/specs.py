@@ -14,7 +14,7 @@ Precision = Literal["fp32", "bf16", "auto"]
 Schedule = Literal["linear", "constant"]
 Compute = Literal["reference", "fast", "graphs"]
 SecondNorm = Literal["keep", "drop"]
-TaskKind = Literal["classification", "regression"]
+TaskKind = Literal["classification", "regression", "embedding"]
 WorkKind = Literal["trial", "profile", "speed"]
 
 
@@ -57,6 +57,7 @@ class TaskDefinition:
     extra_metrics: tuple[str, ...] = ()
     labels: tuple[str, ...] = ()  # class names; empty: the sorted classes of the train rows
     positive: str = ""  # the class that f1 scores; empty: class 1
+    pooling: str = ""  # of an embedding: mean, cls or last
 
     def __post_init__(self) -> None:
         for name in ("text_columns", "extra_metrics", "labels"):

@@ -73,7 +73,7 @@ def data_fingerprint(source: TaskSource, definition: TaskDefinition) -> str:
         return f"hub:{source.dataset}@{source.revision}:{source.config or ''}:{splits}"
     digest = hashlib.sha256()
     for split, path in source.files.items():
-        require_columns(path, column_names(path), _columns(definition))
+        require_columns(path, column_names(path), _columns(definition, split))
         with Path(path).open("rb") as file:
             content = hashlib.file_digest(file, "sha256").hexdigest()
         digest.update(f"{split} {file_format(path)} {content}\n".encode())
@@ -160,8 +160,10 @@ def _split_names(source: TaskSource) -> list[str]:
     return names
 
 
-def _columns(definition: TaskDefinition) -> list[str]:
-    return [*definition.text_columns, definition.label_column]
+def _columns(definition: TaskDefinition, split: str) -> list[str]:
+    """Rows that an embedding is learned from need no label."""
+    unlabelled = kind_of(definition).embeds and split == "train"
+    return [*definition.text_columns, *([] if unlabelled else [definition.label_column])]
 
 
 def _read(
@@ -171,7 +173,7 @@ def _read(
     offline: bool,
     most: int | None = None,
 ) -> Rows:
-    columns, one_more = _columns(definition), None if most is None else most + 1
+    columns, one_more = _columns(definition, split), None if most is None else most + 1
     if source.dataset is None:
         where = source.files[split]
         table = read_file(where, columns, one_more)

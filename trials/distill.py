@@ -51,11 +51,14 @@ def imitated_layers(kept_layers: Sequence[int], *, one_by_one: bool, depth: int)
     return range(1, (depth if one_by_one else max(kept_layers[:-1], default=0) + 1))
 
 
-def logits_of(rows: Sequence[Mapping[str, Any]], data: EncodedTask, job: str) -> np.ndarray:
-    """(n, C) from rows of TEACHER_LOGITS. Raises MissingInputError for those of other data."""
+def logits_of(
+    rows: Sequence[Mapping[str, Any]], data: EncodedTask, job: str, *, embeds: bool = False
+) -> np.ndarray:
+    """(n, C), or embeddings (n, H), from rows of TEACHER_LOGITS. Raises MissingInputError for those
+    of other data."""
     ordered = sorted(rows, key=lambda row: row["example"])
     found = np.asarray([row["scores"] for row in ordered], np.float32)
-    wanted = (len(data.train), data.num_labels)
+    wanted = (len(data.train), found.shape[-1] if embeds else data.num_labels)
     if found.shape != wanted:
         raise MissingInputError(
             f"{job}: the store has teacher logits of shape {found.shape}, and the student's train "

@@ -27,6 +27,7 @@ from lp_sweep.storage.identity import content_hash
 from lp_sweep.storage.specs import TaskDefinition
 from lp_sweep.trials.batches import EncodedSplit, EncodedTask
 from lp_sweep.trials.datasource import LoadedTask, Split, overlap
+from lp_sweep.trials.kinds import kind_of
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -135,7 +136,8 @@ def _build(
     try:
         sizes: dict[str, int] = {}
         for position, split in enumerate(task.splits.values()):
-            for name, array in _arrays(tokenizer, split, max_length).items():
+            rows = _apart(split) if kind_of(task.definition).embeds else split
+            for name, array in _arrays(tokenizer, rows, max_length).items():
                 file = f"{position}.{name}.npy"
                 sizes[file] = _save(temporary / file, array)
         both = overlap(task)
@@ -153,6 +155,13 @@ def _build(
         return replace(built, from_cache=False)
     finally:
         shutil.rmtree(temporary, ignore_errors=True)
+
+
+def _apart(split: Split) -> Split:
+    """Each text of an example as a row of its own, with the example's label."""
+    texts = [text for example in zip(*split.texts, strict=True) for text in example]
+    labels: Any = np.repeat(split.labels, len(split.texts))
+    return Split(texts=(texts,), labels=labels)
 
 
 def _arrays(

@@ -132,7 +132,10 @@ def _finetune(run: _Run, setting: Setting) -> Trained:
     logits: dict[str, np.ndarray] = {}
     while run.progress.epoch < setting.epochs:
         run.enter(phase_at(setting.course, run.progress.epoch))
-        logits = run.epoch()
+        run.train()
+        logits = run.evaluate()
+    if not setting.epochs:
+        logits = run.evaluate()
     return Trained(run.progress, logits)
 
 
@@ -186,9 +189,8 @@ class _Run:
         used = compute_used(self.model, setting.recipe.compute, setting.device)
         return (GraphPass if used == GRAPHS else EagerPass)(self.model, setting)
 
-    def epoch(self) -> dict[str, np.ndarray]:
-        """Finish the epoch under way and evaluate it: the logits."""
-        mean = self._train()
+    def evaluate(self) -> dict[str, np.ndarray]:
+        """The logits, and their scores as those of the epoch that has just ended."""
         begun = time.perf_counter()
         logits = {
             name: evaluate(
@@ -198,6 +200,7 @@ class _Run:
                 precision=self.setting.precision,
                 batch_size=self.setting.batches.evaluation,
                 compute=self.setting.recipe.compute,
+                pooling=self.setting.definition.pooling,
             )
             for name, split in self.data.dev.items()
         }
@@ -210,15 +213,14 @@ class _Run:
             )
             for metric, value in found.items():
                 self.progress.epoch_metrics.append(
-                    EpochMetric(self.progress.epoch + 1, name, metric, value)
+                    EpochMetric(self.progress.epoch, name, metric, value)
                 )
-        self.progress.train_losses.append(mean)
         self.progress.seconds_evaluate += time.perf_counter() - begun
         return logits
 
-    def _train(self) -> float:
-        """Do the rest of the epoch's steps, and return the epoch's mean loss over its rows. The
-        host waits for the device only at the end, and for a checkpoint."""
+    def train(self) -> None:
+        """Do the rest of the epoch's steps. The host waits for the device only at the end, and for
+        a checkpoint."""
         progress, setting, batch = self.progress, self.setting, self.setting.recipe.batch_size
         self.model.train()
         order = epoch_order(
@@ -259,7 +261,7 @@ class _Run:
                 f"{setting.recipe.learning_rate:g}. Lower recipe.learning_rate, or use "
                 "precision: fp32."
             )
-        return mean
+        progress.train_losses.append(mean)
 
     def _save(self, begun: float) -> float:
         """Save, and the moment from which training time counts again: writing is not training."""

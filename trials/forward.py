@@ -30,9 +30,10 @@ from lp_sweep.trials.batches import (
 )
 from lp_sweep.trials.device import onto
 from lp_sweep.trials.measures.states import noted_sentences
+from lp_sweep.trials.pooling import padded_embeddings, unpadded_embeddings
 from lp_sweep.trials.unpadded.families import forward_pass_of
 from lp_sweep.trials.unpadded.families import logits as unpadded_logits
-from lp_sweep.trials.unpadded.tokens import real_tokens
+from lp_sweep.trials.unpadded.tokens import RealTokens, real_tokens
 
 UNPADDED, GROUPED, PADDED, GRAPHS = "unpadded", "grouped", "padded", "graphs"
 # without the padding's columns, so that no forward pass knows a token by its number
@@ -49,25 +50,42 @@ def forward(
     device: torch.device,
     compute: Compute,
     states: list[torch.Tensor] | None = None,
+    *,
+    pooling: str = "",
 ) -> torch.Tensor:
-    """Logits (B, C) of B rows, on `device`, where the network is. `states` takes the sentence
-    tokens after each layer, (B, H)."""
+    """Logits (B, C) of B rows, on `device`, where the network is; with `pooling` embeddings (B, H).
+    `states` takes the sentence tokens after each layer, (B, H)."""
     used = compute_used(model, compute, device)
     if used in BY_PLACE:
-        return unpadded_logits(model, real_tokens(split, rows, device), states)
+        return by_place(model, real_tokens(split, rows, device), pooling, states)
+
+    def output(batch: dict[str, torch.Tensor]) -> torch.Tensor:
+        if pooling:
+            return padded_embeddings(model, batch, pooling)
+        found: torch.Tensor = model(**batch).logits
+        return found
 
     def padded(some: np.ndarray) -> list[torch.Tensor]:
         batch = to_device(split, some, padding, device)
         if states is None:
-            return [model(**batch).logits]
+            return [output(batch)]
         with noted_sentences(model, batch["attention_mask"]) as noted:
-            found = model(**batch).logits
+            found = output(batch)
         return [found, *(noted[layer] for layer in sorted(noted))]
 
     logits, *noted = _grouped(padded, split, rows) if used == GROUPED else padded(rows)
     if states is not None:
         states.extend(noted)
     return logits
+
+
+def by_place(
+    model: nn.Module, tokens: RealTokens, pooling: str, states: list[torch.Tensor] | None
+) -> torch.Tensor:
+    """As `forward` gives it, over real tokens alone."""
+    if pooling:
+        return unpadded_embeddings(model, tokens, pooling, states)
+    return unpadded_logits(model, tokens, states)
 
 
 def compute_used(model: Any, compute: Compute, device: torch.device) -> str:

@@ -22,8 +22,8 @@ from transformers import PreTrainedModel
 
 from lp_sweep.trials.batches import EncodedSplit
 from lp_sweep.trials.device import into
+from lp_sweep.trials.forward import by_place
 from lp_sweep.trials.steps import Setting, batch_loss
-from lp_sweep.trials.unpadded.families import logits
 from lp_sweep.trials.unpadded.tokens import even_length, even_tokens
 
 _WARM_UPS = 2  # libraries choose their kernels and take their memory in the first ones
@@ -120,7 +120,7 @@ class _Held:
         tokens = even_tokens(self.ids, self.types, self.lengths)
 
         def ahead(model: nn.Module, states: list[torch.Tensor] | None) -> torch.Tensor:
-            return logits(model, tokens, states)
+            return by_place(model, tokens, self.setting.definition.pooling, states)
 
         part = batch_loss(self.model, self.setting, self.target, self.taught, ahead) * self.share
         part.backward()  # type: ignore[no-untyped-call]

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Literal, Protocol
 import numpy as np
 import numpy.typing as npt
 
+from lp_sweep.storage.errors import MissingInputError
 from lp_sweep.storage.specs import TaskDefinition, TaskKind
 
 if TYPE_CHECKING:
@@ -32,6 +33,7 @@ class Kind(Protocol):
     metrics: tuple[str, ...]  # the first is the default
     problem_type: ProblemType
     counts_labels: bool  # whether two answers are the same or not, rather than near or far
+    embeds: bool  # whether it maps each text to a vector, and learns from the full model alone
 
     def problem(self, definition: TaskDefinition) -> str | None:
         """Why a definition is none of this kind."""
@@ -50,6 +52,9 @@ class Kind(Protocol):
     ) -> torch.Tensor:
         """How far (B, C) float32 logits are from the teacher's: a scalar. See trials/distill.py."""
 
+    def targets(self, labels: Array) -> Array:
+        """(n,) what n answers should be, from the labels of the rows of a split."""
+
     def answers(self, logits: Array) -> Array:
         """(n,) answers for (n, C) finite logits."""
 
@@ -63,7 +68,16 @@ class Kind(Protocol):
         """The network's output, for a model card; `names` are safe to print."""
 
 
-class Classification:
+class _Labelled:
+    """A row is an example and has a label."""
+
+    embeds = False
+
+    def targets(self, labels: Array) -> Array:
+        return labels
+
+
+class Classification(_Labelled):
     help = "one of several classes"
     metrics: tuple[str, ...] = ("accuracy", "f1", "macro_f1", "mcc")
     problem_type: ProblemType = "single_label_classification"
@@ -134,7 +148,7 @@ class Classification:
         return f"one of {between.join(names)}"
 
 
-class Regression:
+class Regression(_Labelled):
     help = "a number"
     metrics: tuple[str, ...] = ("pearson", "spearman")
     problem_type: ProblemType = "regression"
@@ -181,7 +195,53 @@ class Regression:
         )
 
 
-KINDS: dict[TaskKind, Kind] = {"classification": Classification(), "regression": Regression()}
+class Embedding(Regression):
+    """Two texts of an example are two rows of a split, one after the other, each with the score of
+    both. There is no head: `logits` are embeddings (2n, H). A pruned network imitates the
+    embeddings of the pre-trained full model, and no label is looked at in training."""
+
+    help = "a vector for each text; scored by the cosines of pairs of texts"
+    metrics: tuple[str, ...] = ("spearman", "pearson")
+    embeds = True
+
+    def problem(self, definition: TaskDefinition) -> str | None:
+        if len(definition.text_columns) != 2:
+            return "kind embedding scores pairs: `text:` names two columns."
+        return super().problem(definition)
+
+    def labels(self, rows: Rows, definition: TaskDefinition, names: tuple[str, ...]) -> Labels:
+        if definition.label_column not in rows.table.column_names:  # rows to learn from
+            return np.zeros(rows.table.num_rows, np.float32)
+        return super().labels(rows, definition, names)
+
+    def imitation_loss(
+        self, logits: torch.Tensor, teacher: torch.Tensor, temperature: float
+    ) -> torch.Tensor:
+        """1 - cosine."""
+        from torch.nn.functional import cosine_similarity
+
+        return 1 - cosine_similarity(logits, teacher, dim=-1).mean()
+
+    def targets(self, labels: Array) -> Array:
+        return labels[::2]
+
+    def answers(self, logits: Array) -> Array:
+        one, other = logits[::2].astype(np.float64), logits[1::2].astype(np.float64)
+        lengths = np.linalg.norm(one, axis=1) * np.linalg.norm(other, axis=1)
+        return np.asarray((one * other).sum(axis=1) / np.maximum(lengths, np.finfo(float).tiny))
+
+    def probe(self, train: Array, dev: Array, labels: Array) -> Array:
+        raise MissingInputError("an embedding task has no labels to fit a probe to")
+
+    def described(self, names: Sequence[str]) -> str:
+        return "an embedding of each text"
+
+
+KINDS: dict[TaskKind, Kind] = {
+    "classification": Classification(),
+    "regression": Regression(),
+    "embedding": Embedding(),
+}
 
 
 def kind_of(definition: TaskDefinition) -> Kind:

@@ -93,9 +93,9 @@ def positive_label(definition: TaskDefinition, label_names: Sequence[str]) -> in
 def score(
     definition: TaskDefinition, labels: Array, logits: Array, *, positive: int = 1
 ) -> dict[str, float]:
-    """The main metric, then the extra ones, over (n,) labels; `positive` is `positive_label`.
-    Raises DivergedError."""
-    predicted = predictions(definition, logits)
+    """The main metric, then the extra ones, over the labels of a split's rows; `positive` is
+    `positive_label`. Raises DivergedError."""
+    predicted, labels = predictions(definition, logits), kind_of(definition).targets(labels)
     names = (definition.metric, *definition.extra_metrics)
     return {name: _scored(name, labels, predicted, positive) for name in names}
 

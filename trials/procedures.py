@@ -1,13 +1,15 @@
 """How a pruned network comes about: in which stages it is fine-tuned. Pure; imports no torch.
 
 `direct`              drop, then fine-tune.
+`untrained`           drop, and train nothing: for embeddings, which are there without training.
 `finetune_then_drop`  fine-tune the full network (stage one, a trial of its own that every K shares
                       unless the layers to drop are frozen in it), drop, fine-tune again.
 `iterative`           drop one layer, from the highest down, after every `epochs_per_layer` epochs,
                       then the recipe's own epochs; one run of the optimiser and of its schedule.
 
 Poor Man's BERT, section 5 ("Layer-Dropping using Fine-tuned Models", "Iterative Dropping"). Where
-nothing is dropped all three are `direct`: there is one full network to compare with.
+nothing is dropped all are `direct`, or for embeddings `untrained`: there is one full network to
+compare with.
 
 Each of them can also learn from a teacher (`trials/distill.py`): `direct distill logits`. The
 teacher is mostly the full network of the same model, task, seed and recipe, a trial of its own.
@@ -21,9 +23,11 @@ from dataclasses import replace
 from typing import NamedTuple
 
 from lp_sweep.storage.specs import Distillation, TrialSpec
+from lp_sweep.trials.kinds import kind_of
 
 DIRECT, FINETUNE_THEN_DROP, ITERATIVE = "direct", "finetune_then_drop", "iterative"
-PROCEDURES = (DIRECT, FINETUNE_THEN_DROP, ITERATIVE)
+UNTRAINED = "untrained"
+PROCEDURES = (DIRECT, FINETUNE_THEN_DROP, ITERATIVE, UNTRAINED)
 
 _EPOCHS_PER_LAYER = 2  # the paper's
 _LABEL = re.compile(r"^(?P<name>[a-z_]+)(?: (?P<frozen>frozen)| (?P<epochs>[1-9]\d{0,3}))?$")
@@ -131,6 +135,9 @@ def full_layers(depth: int) -> tuple[int, ...]:
 def settled(spec: TrialSpec, depth: int) -> TrialSpec:
     """The same trial under the one name that it has: nothing dropped, so nothing to drop later."""
     dropped = set(full_layers(depth)) - set(spec.kept_layers)
+    if kind_of(spec.task).embeds:
+        whole = not dropped and not spec.removed_feed_forwards
+        return replace(spec, procedure=UNTRAINED, distill=None) if whole else spec
     if not dropped and not spec.removed_feed_forwards and is_own_teacher(spec):
         spec = replace(spec, distill=None)  # it is the teacher
     staged = dropped or (spec.procedure == FINETUNE_THEN_DROP and spec.removed_feed_forwards)
@@ -159,8 +166,9 @@ def stage_one(spec: TrialSpec, depth: int) -> TrialSpec | None:
 
 
 def distill_label(spec: TrialSpec) -> str | None:
-    """How the trial learns from its teacher, without that one's name; None where it has none."""
-    if spec.distill is None:
+    """How the trial learns from its teacher, without that one's name; None where it has none, or
+    its task has one way alone."""
+    if spec.distill is None or kind_of(spec.task).embeds:
         return None
     found = spec.distill
     return Distill("", found.temperature, found.alpha, found.hidden_weight).label
@@ -187,7 +195,7 @@ def teacher_of(spec: TrialSpec, depth: int) -> TrialSpec:
 
 def phases(spec: TrialSpec, depth: int) -> tuple[Phase, ...]:
     """The stages of a trial's own training; the last is the network that is scored."""
-    last = Phase(spec.kept_layers, spec.recipe.epochs)
+    last = Phase(spec.kept_layers, 0 if spec.procedure == UNTRAINED else spec.recipe.epochs)
     if spec.procedure != ITERATIVE:
         return (last,)
     full = full_layers(depth)

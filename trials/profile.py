@@ -36,6 +36,7 @@ from lp_sweep.trials.feedforward import remove_feed_forwards
 from lp_sweep.trials.inputs import Inputs, load_inputs, load_other
 from lp_sweep.trials.job import Failure, Job, Measure, attempt_row
 from lp_sweep.trials.keep import Keeper, needed_network
+from lp_sweep.trials.kinds import kind_of
 from lp_sweep.trials.measures.devstates import Keep
 from lp_sweep.trials.measures.pairs import RULE, Rule
 from lp_sweep.trials.measures.registry import MEASURES, TEACHER, Found, Subject
@@ -56,7 +57,7 @@ def run_profile(job: Job, halvings: int = 0) -> dict[str, Any]:
         started_at, begun = now(), time.perf_counter()
         device = pick_device(job.place.device)
         inputs = load_inputs(job, spec, full_layers(job.model.depth), seed=spec.seed or 0)
-        if spec.measure == TEACHER:
+        if spec.measure == TEACHER and not kind_of(spec.task).embeds:
             inputs = inputs._replace(model=_trained(job, inputs))
         keep = keep_pass(inputs, device, halvings)
         subject = make_subject(inputs, device, halvings, lambda: inputs.model, keep=keep)
@@ -64,7 +65,8 @@ def run_profile(job: Job, halvings: int = 0) -> dict[str, Any]:
         row = profile_row(job, spec, subject, found, device, started_at)
         records = []
         if found.logits is not None:
-            records.append(_logits_record(job.id, found.logits[:, _places(job, inputs)]))
+            places = slice(None) if kind_of(spec.task).embeds else _places(job, inputs)
+            records.append(_logits_record(job.id, found.logits[:, places]))
         return {
             "record": row | {"seconds_total": time.perf_counter() - begun},
             "records": records,

@@ -160,9 +160,9 @@ class EagerPass:
         taught = None if teaching is None else onto(teaching.logits[rows], setting.device)
 
         def ahead(model: nn.Module, states: list[torch.Tensor] | None) -> torch.Tensor:
-            return forward(
-                model, split, rows, setting.padding, setting.device, setting.recipe.compute, states
-            )
+            where = (setting.padding, setting.device, setting.recipe.compute)
+            pooling = setting.definition.pooling
+            return forward(model, split, rows, *where, states, pooling=pooling)
 
         loss = batch_loss(self.model, setting, target, taught, ahead)
         part = loss * share  # a whole batch's is times 1.0: the same bits
@@ -230,15 +230,18 @@ def evaluate(
     precision: str,
     batch_size: int = EVALUATION_BATCH,
     compute: Compute = "reference",
+    pooling: str = "",
 ) -> np.ndarray:
-    """Logits (rows, classes) float32 in the split's order; computed sorted by length."""
+    """Logits (rows, classes), or with `pooling` embeddings (rows, H), float32 in the split's order;
+    computed sorted by length."""
     model.eval()
     device = next(model.parameters()).device
     order = np.argsort(split.lengths, kind="stable")[::-1]
     parts = []
     with torch.inference_mode(), autocast(precision, device):
         for rows in chunks(order, batch_size):
-            parts.append(forward(model, split, rows, padding, device, compute).float())
+            found = forward(model, split, rows, padding, device, compute, pooling=pooling)
+            parts.append(found.float())
     values = torch.cat(parts).cpu().numpy()
     result = np.empty_like(values)
     result[order] = values

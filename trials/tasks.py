@@ -170,6 +170,7 @@ def user_task(
     extra_metrics: Sequence[str] = (),
     labels: Sequence[object] = (),
     positive: str | None = None,
+    pooling: str | None = None,
     train: str | Path | None = None,
     dev: str | Path | None = None,
     dataset: str | None = None,
@@ -197,6 +198,7 @@ def user_task(
         extra_metrics=tuple(_choice(name, f"{kind} metric", m, allowed) for m in extra_metrics),
         labels=tuple(_label_text(value) for value in labels),
         positive=positive or "",
+        pooling=pooling or "",
     )
     _check_definition(name, definition)
     if dataset is None:

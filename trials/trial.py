@@ -30,6 +30,7 @@ from lp_sweep.trials.finetune import NoSaver, Saver, Tell, Trained, finetune
 from lp_sweep.trials.forward import compute_used
 from lp_sweep.trials.inputs import Inputs, load_inputs, load_other
 from lp_sweep.trials.job import Job
+from lp_sweep.trials.kinds import kind_of
 from lp_sweep.trials.metrics import majority_score, positive_label, predictions
 from lp_sweep.trials.procedures import (
     FINETUNE_THEN_DROP,
@@ -117,7 +118,8 @@ def _teaching(
     job: Job, spec: TrialSpec, inputs: Inputs, attempt: Try, device: torch.device
 ) -> Teaching:
     assert spec.distill is not None
-    logits = logits_of(attempt.logits, inputs.encoded, job.id)
+    embeds = kind_of(spec.task).embeds
+    logits = logits_of(attempt.logits, inputs.encoded, job.id, embeds=embeds)
     if not spec.distill.hidden_weight:
         return Teaching(settings=spec.distill, logits=logits)
     layers = imitated_layers(
@@ -198,10 +200,11 @@ def score_columns(
         for item in done.epoch_metrics
         if item.split == main_split and item.metric == spec.task.metric
     ]
-    final = range(len(curve) - course[-1].epochs, len(curve))
+    final = range(len(curve) - max(1, course[-1].epochs), len(curve))
     best = max(final, key=curve.__getitem__)
     dev_rows = sum(len(split) for split in data.dev.values())
     rate = len(curve) if len(course) == 1 else None
+    learned = rate and course[-1].epochs
     positive = positive_label(spec.task, data.label_names)
     return {
         "metric": spec.task.metric,
@@ -209,7 +212,7 @@ def score_columns(
         "positive_label": positive if spec.task.positive else None,
         "last": curve[-1],
         "best": curve[best],
-        "best_epoch": best + 1,
+        "best_epoch": best + 1 if done.step else 0,
         "majority": majority_score(spec.task, data.train.labels, main.labels, positive=positive),
         "epoch_metrics": [item._asdict() for item in done.epoch_metrics],
         "train_losses": done.train_losses,
@@ -222,7 +225,7 @@ def score_columns(
         "steps": done.step,
         "seconds_train": done.seconds_train,
         "seconds_evaluate": done.seconds_evaluate,
-        "train_examples_per_second": rate and rate * len(data.train) / done.seconds_train,
+        "train_examples_per_second": learned and learned * len(data.train) / done.seconds_train,
         "dev_examples_per_second": rate and rate * dev_rows / done.seconds_evaluate,
     }
 
@@ -230,10 +233,11 @@ def score_columns(
 def prediction_rows(
     trial: str, spec: TrialSpec, data: EncodedTask, trained: Trained
 ) -> list[dict[str, Any]]:
-    rows = []
+    rows, kind = [], kind_of(spec.task)
     for name, split in data.dev.items():
         logits = trained.logits[name]
-        answers = predictions(spec.task, logits)
+        answers, labels = predictions(spec.task, logits), kind.targets(split.labels)
+        scores_of = [[]] * len(labels) if kind.embeds else logits.tolist()
         rows += [
             {
                 "trial_id": trial,
@@ -244,7 +248,7 @@ def prediction_rows(
                 "scores": scores,
             }
             for index, (label, answer, scores) in enumerate(
-                zip(split.labels, answers, logits.tolist(), strict=True)
+                zip(labels, answers, scores_of, strict=True)
             )
         ]
     return rows

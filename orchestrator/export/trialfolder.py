@@ -44,6 +44,7 @@ from lp_sweep.storage.places import expanded
 from lp_sweep.storage.printable import metric_name
 from lp_sweep.storage.schema import PUBLISHED_VERSIONS
 from lp_sweep.storage.specs import TrialSpec
+from lp_sweep.trials.kinds import kind_of
 
 if TYPE_CHECKING:
     from lp_sweep.orchestrator.export.choice import Asked
@@ -148,7 +149,14 @@ def export(wanted: Wanted, tell: Callable[[str], None]) -> Exported:
 
 
 def refuse_reduced(record: Mapping[str, Any]) -> None:
-    """Raises SpecError for a network that plain transformers would fill with random weights."""
+    """Raises SpecError for a network that plain transformers would fill with random weights, and
+    for an embedding's."""
+    if kind_of(spec_of(record).task).embeds:
+        raise SpecError(
+            f"{record['trial_id']} is of an embedding task, which export can't write yet. Set "
+            "`keep: all` and run the sweep: weights/<trial> of the store then has its network, "
+            "which transformers' AutoModel loads."
+        )
     if removed := record["removed_feed_forwards"]:
         raise SpecError(
             f"{record['trial_id']} has no feed-forward in layers {', '.join(map(str, removed))}: "

@@ -69,6 +69,7 @@ class ModelInput(NamedTuple):
     hidden: int | None = None  # width
     longest_row: int | None = None  # tokens, at most; None: there is no limit, or none is known
     why_not_pinned: str | None = None
+    pooling: str | None = None  # of a Sentence Transformers folder
 
     @property
     def of_hub(self) -> bool:
@@ -220,7 +221,22 @@ def _local_model(name: str, folder: Path) -> ModelInput:
         parameters=count_parameters(folder),
         hidden=_hidden(config),
         longest_row=longest_row(config),
+        pooling=_pooling(folder),
     )
+
+
+def _pooling(folder: Path) -> str | None:
+    """As the folder's Sentence Transformers modules say; None where they say nothing of ours."""
+    try:
+        modules = json.loads((folder / "modules.json").read_text(encoding="utf-8"))
+        [place] = [item["path"] for item in modules if str(item["type"]).endswith("Pooling")]
+        config = read_config(folder / place / "config.json") or {}
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
+    ways = {"mean_tokens": "mean", "cls_token": "cls", "lasttoken": "last"}
+    chosen = [way for key, way in ways.items() if config.get(f"pooling_mode_{key}") is True]
+    chosen += [config["pooling_mode"]] if config.get("pooling_mode") in ways.values() else []
+    return chosen[0] if len(chosen) == 1 else None
 
 
 def read_config(path: Path) -> dict[str, Any] | None:

@@ -27,6 +27,7 @@ from lp_sweep.storage.places import expanded
 from lp_sweep.storage.printable import short
 from lp_sweep.storage.specs import Recipe, TaskDefinition
 from lp_sweep.trials.datasource import data_fingerprint
+from lp_sweep.trials.kinds import KINDS
 from lp_sweep.trials.tasks import (
     TASKS,
     TaskSource,
@@ -150,7 +151,7 @@ def resolve(
     tasks = {}
     for index, task in enumerate(spec.tasks):
         with _at(document, ("tasks", index)):
-            found = _find_task(task, data_dir, file.folder, pins)
+            found = _find_task(task, data_dir, file.folder, pins, models)
             tasks[found.name] = found
     with _at(document, ("distill",)):
         teachers = {name: find_teacher(name, file.folder) for name in spec.teachers}
@@ -208,7 +209,27 @@ def _at(document: Document, location: Location) -> Iterator[None]:
         raise type(error)(f"{document.where(location)}: {short(str(error), 1000)}") from None
 
 
-def _find_task(entry: TaskEntry, data_dir: Path | None, folder: Path, pins: Pins) -> TaskInput:
+def _pooling(entry: TaskEntry, models: Iterable[ModelInput]) -> str | None:
+    """How an embedding is pooled. Raises SpecError where the models are made for several ways."""
+    if not KINDS[entry.kind].embeds or entry.pooling:
+        return entry.pooling
+    ways = {model.pooling or "mean": model.name for model in models}
+    if len(ways) > 1:
+        made = ", ".join(f"{name} {way}" for way, name in ways.items())
+        raise SpecError(
+            f"task {entry.name!r}: the models pool in different ways ({made}). Write `pooling:` in "
+            "the task, or put the models into sweeps of their own."
+        )
+    return next(iter(ways))
+
+
+def _find_task(
+    entry: TaskEntry,
+    data_dir: Path | None,
+    folder: Path,
+    pins: Pins,
+    models: Sequence[ModelInput],
+) -> TaskInput:
     revision, why_not = entry.revision, None
     if entry.is_glue:
         name = canonical_name(entry.name) or entry.name
@@ -232,6 +253,7 @@ def _find_task(entry: TaskEntry, data_dir: Path | None, folder: Path, pins: Pins
             metric=entry.metric,
             labels=entry.labels or [],
             positive=entry.positive,
+            pooling=_pooling(entry, models),
             base_dir=folder,
         )
     fingerprint = data_fingerprint(source, definition)

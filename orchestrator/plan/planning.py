@@ -19,12 +19,20 @@ from lp_sweep.orchestrator.plan.plan import Cell, Plan, State, Work, state_of
 from lp_sweep.orchestrator.plan.searching import SearchState, search_states
 from lp_sweep.orchestrator.sweepfile.axes import FeedForward
 from lp_sweep.storage.identity import profile_id, trial_id, trial_ids
-from lp_sweep.storage.specs import ProfileSpec, SpeedSpec, TaskDefinition, TrialSpec
+from lp_sweep.storage.specs import (
+    Distillation,
+    ProfileSpec,
+    SpeedSpec,
+    TaskDefinition,
+    TrialSpec,
+)
 from lp_sweep.trials.feedforward_rules import NONE, some_removed
 from lp_sweep.trials.job import Lesson, Measure
+from lp_sweep.trials.kinds import kind_of
 from lp_sweep.trials.measures.registry import MEASURES, TEACHER
 from lp_sweep.trials.procedures import (
     DIRECT,
+    UNTRAINED,
     Procedure,
     full_layers,
     settled,
@@ -190,7 +198,9 @@ class _Builder:
             removed_feed_forwards=some_removed(removal.rule, kept),
             second_norm=removal.second_norm,
             distill=distill
-            and distill.with_teacher("" if own else teacher.fingerprint, fine_tuned=fine_tuned),
+            and distill.with_teacher("" if own else teacher.fingerprint, fine_tuned=fine_tuned)
+            if not kind_of(task.definition).embeds
+            else _imitation(model, procedure),
         )
         return settled(spec, model.depth)
 
@@ -284,6 +294,13 @@ class _Builder:
             measure=measure,
             **usual | MEASURES[measure].needs(recipe, rows) | settings,
         )
+
+
+def _imitation(model: ModelInput, procedure: Procedure) -> Distillation | None:
+    """How an embedding learns: from the pre-trained full model, without labels."""
+    if procedure.name == UNTRAINED:
+        return None
+    return Distillation(teacher=model.fingerprint, fine_tuned=True, alpha=1.0)
 
 
 @contextmanager

@@ -173,6 +173,12 @@ class TaskEntry(Entry):
         description="the class that f1 scores; needed with f1, unless the classes are 0 and 1",
     )
 
+    pooling: Literal["mean", "cls", "last"] | None = Field(
+        None,
+        description="for embedding: how a text's tokens become one vector; default: as the model's "
+        "folder says (Sentence Transformers), else mean",
+    )
+
     @model_validator(mode="after")
     def _complete(self) -> TaskEntry:
         if self.is_glue:
@@ -188,6 +194,8 @@ class TaskEntry(Entry):
             )
         if self.metric is not None:
             choose("metric", self.metric, METRICS)
+        if self.pooling is not None and self.kind != "embedding":
+            raise ValueError(f"`pooling:` is for kind embedding: remove it from {self.name!r}")
         return self
 
     def _only_named(self) -> None:

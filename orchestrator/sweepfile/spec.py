@@ -42,7 +42,8 @@ from lp_sweep.orchestrator.sweepfile.entries import (
 from lp_sweep.storage.printable import choose
 from lp_sweep.storage.printable import listed as listed_names
 from lp_sweep.trials.feedforward_rules import NONE
-from lp_sweep.trials.procedures import Procedure
+from lp_sweep.trials.kinds import KINDS
+from lp_sweep.trials.procedures import DIRECT, PROCEDURES, UNTRAINED, Procedure
 from lp_sweep.trials.tasks import canonical_name
 
 
@@ -166,6 +167,23 @@ class SweepSpec(Entry):
                     f"only {len(seeds)} seeds. Add seeds, or lower max_seeds."
                 )
         return seeds
+
+    @field_validator("tasks")
+    @classmethod
+    def _trainable(cls, tasks: list[TaskEntry], info: ValidationInfo) -> list[TaskEntry]:
+        """An embedding is there before any training, and has one way to be trained."""
+        procedures, distills = (info.data.get(name, ()) for name in ("procedures", "distill"))
+        for task in tasks:
+            embeds = KINDS[task.kind].embeds
+            name = f"task {task.name!r} (kind {task.kind})"
+            allowed = {DIRECT, UNTRAINED} if embeds else {*PROCEDURES} - {UNTRAINED}
+            for label in procedures:
+                if Procedure.parse(label).name not in allowed:
+                    others = listed_names(sorted(allowed))
+                    raise ValueError(f"{name} has no procedure {label!r}. Use {others}.")
+            if embeds and [*distills] != [NONE]:
+                raise ValueError(f"{name} imitates the full model anyway: remove `distill:`")
+        return tasks
 
     @field_validator("strategies")
     @classmethod

@@ -254,6 +254,7 @@ def test_defaults_are_pinned() -> None:
             "extra_metrics": (),
             "labels": (),
             "positive": "",
+            "pooling": "",
         },
         "ProfileSpec": {
             "max_length": 128,

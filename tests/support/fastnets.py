@@ -109,8 +109,8 @@ def without_dropout(model: PreTrainedModel) -> PreTrainedModel:
 
 
 def setting(compute: Any, micro_batch: int = 4, device: torch.device = CPU, **how: Any) -> Setting:
+    how.setdefault("definition", TaskDefinition(text_columns=("text",)))
     return Setting(
-        definition=TaskDefinition(text_columns=("text",)),
         recipe=Recipe(learning_rate=1e-4, batch_size=4, max_length=20, epochs=1, compute=compute),
         seed=1,
         device=device,

@@ -36,7 +36,7 @@ def test_the_record_has_every_column(outcome: dict[str, Any]) -> None:
     record = outcome["record"]
     assert set(record) == set(TRIALS.names)
     may_be_null = {"model_revision", "limit_train", "limit_dev", "command", "started_from"}
-    may_be_null |= {"positive", "positive_label"}
+    may_be_null |= {"positive", "positive_label", "distill", "teacher", "seconds_teacher"}
     assert {name for name, value in record.items() if value is None} <= may_be_null
     assert record["kept_layers"] == [1, 2, 3, 4]
     assert record["steps"] == 48  # 256 rows, batch 16, 3 epochs
@@ -102,9 +102,11 @@ def test_data_order_and_head_do_not_depend_on_depth(
     for k in (0, 2):
         steps: list[tuple[Any, ...]] = []
 
-        def spy(model: Any, split: Any, rows: Any, *rest: Any, steps: list[Any] = steps) -> Any:
+        def spy(
+            model: Any, split: Any, rows: Any, *rest: Any, steps: Any = steps, **how: Any
+        ) -> Any:
             steps.append((rows.tolist(), torch.random.get_rng_state().sum().item()))
-            return forward(model, split, rows, *rest)
+            return forward(model, split, rows, *rest, **how)
 
         def look(model: Any, recipe: Any, k: int = k) -> Any:
             heads[k] = model.classifier.weight.detach().clone()
@@ -272,7 +274,7 @@ def test_a_missing_model_is_a_missing_input(world: Path, tmp_path: Path) -> None
 def test_out_of_memory_is_typed(
     world: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def full(*args: Any) -> Any:
+    def full(*args: Any, **how: Any) -> Any:
         raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2 GiB")
 
     monkeypatch.setattr(passes, "forward", full)

@@ -216,7 +216,14 @@ def _teacher(subject: Subject, spec: ProfileSpec) -> Found:
     from lp_sweep.trials.steps import evaluate
 
     model, train = subject.model, subject.encoded.train
-    found = evaluate(model, train, subject.padding, precision="fp32", batch_size=subject.batch_size)
+    found = evaluate(
+        model,
+        train,
+        subject.padding,
+        precision="fp32",
+        batch_size=subject.batch_size,
+        pooling=spec.task.pooling,
+    )
     return Found(logits=found)
 
 

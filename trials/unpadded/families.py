@@ -159,15 +159,34 @@ def logits(
     read. The network is one that `forward_pass_of` knows. `states` takes the sentence tokens after
     each layer, (B, H)."""
     way = PASSES[family_of(model.config.model_type).unpadded or ""]
-    hidden = way.embed(model, tokens)
-    shared = way.shared(model, tokens)
-    *below, last = way.layers(model)
-    for layer in below:
-        hidden = way.layer(layer, hidden, tokens, None, shared)
-        if states is not None:
-            states.append(hidden.index_select(0, way.sentence(tokens)[tokens.asked]))
+    hidden, shared = _below(way, model, tokens, states)
+    last = way.layers(model)[-1]
     sentence = way.layer(last, hidden, tokens, way.sentence(tokens), shared)
     asked = sentence.index_select(0, tokens.asked)
     if states is not None:
         states.append(asked)
     return way.head(model, asked)
+
+
+def hidden_states(
+    model: Any, tokens: RealTokens, states: list[torch.Tensor] | None = None
+) -> torch.Tensor:
+    """(N, H) of all tokens after the last layer; `states` as for `logits`."""
+    way = PASSES[family_of(model.config.model_type).unpadded or ""]
+    hidden, shared = _below(way, model, tokens, states)
+    hidden = way.layer(way.layers(model)[-1], hidden, tokens, None, shared)
+    if states is not None:
+        states.append(hidden.index_select(0, way.sentence(tokens)[tokens.asked]))
+    return hidden
+
+
+def _below(
+    way: ForwardPass, model: Any, tokens: RealTokens, states: list[torch.Tensor] | None
+) -> tuple[torch.Tensor, Any]:
+    """(N, H) before the last layer, and what all layers share."""
+    hidden, shared = way.embed(model, tokens), way.shared(model, tokens)
+    for layer in way.layers(model)[:-1]:
+        hidden = way.layer(layer, hidden, tokens, None, shared)
+        if states is not None:
+            states.append(hidden.index_select(0, way.sentence(tokens)[tokens.asked]))
+    return hidden, shared

@@ -1,0 +1,187 @@
+"""Bi-encoders: from texts to vectors, their score, and how a pruned one imitates the full one."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+import torch
+from scipy.stats import spearmanr
+from transformers import AutoModel, AutoTokenizer
+
+from lp_sweep.storage.specs import Distillation, TaskDefinition
+from lp_sweep.storage.store import Store
+from lp_sweep.trials.distill import Teaching
+from lp_sweep.trials.forward import forward
+from lp_sweep.trials.graphs import GraphPass
+from lp_sweep.trials.kinds import KINDS
+from lp_sweep.trials.pooling import pooled
+from lp_sweep.trials.run import execute
+from lp_sweep.trials.steps import EagerPass
+from tests.support.everyday import few
+from tests.support.families import FAMILIES, daily
+from tests.support.fastnets import (
+    CPU,
+    assert_same_gradients,
+    assert_within_1e5,
+    network,
+    setting,
+    split_of,
+    without_dropout,
+)
+from tests.support.toyworld import RECIPE, jobs, save_world
+
+WAYS = ["mean", "cls", "last"]
+LENGTHS = [3, 9, 1, 5]
+PAIRS = TaskDefinition(text_columns=("a", "b"), kind="embedding", metric="spearman", pooling="mean")
+
+
+@pytest.mark.parametrize("pooling", WAYS)
+def test_padding_on_either_side_is_left_out(pooling: str) -> None:
+    hidden = torch.randn(2, 4, 3)
+    real = torch.tensor([[1, 1, 1, 0], [0, 0, 1, 1]])
+    found = pooled(hidden, real, pooling)
+    for row, (first, last) in enumerate([(0, 2), (2, 3)]):
+        own = hidden[row, first : last + 1]
+        expected = {"mean": own.mean(0), "cls": own[0], "last": own[-1]}[pooling]
+        assert_within_1e5(found[row].numpy(), expected.numpy())
+
+
+@pytest.mark.parametrize("name", daily(*FAMILIES))
+@pytest.mark.parametrize("pooling", few(WAYS, 2))
+def test_every_compute_embeds_alike(name: str, pooling: str, tmp_path: Path) -> None:
+    """As the bare encoder of transformers, pooled by hand."""
+    model = network(name, tmp_path).eval()
+    split, rows = split_of(LENGTHS), np.array([2, 0, 3, 1])
+    how = setting("fast")
+    for compute in ("reference", "fast"):
+        with torch.no_grad():
+            found = forward(model, split, rows, how.padding, CPU, compute, pooling=pooling)
+        for place, row in enumerate(rows):
+            ids = torch.tensor(split.tokens[split.offsets[row] : split.offsets[row + 1]])[None]
+            with torch.no_grad():
+                states = model.base_model(input_ids=ids.long()).last_hidden_state[0]
+            expected = {"mean": states.mean(0), "cls": states[0], "last": states[-1]}[pooling]
+            assert_within_1e5(found[place].numpy(), expected.numpy())
+
+
+@pytest.mark.parametrize("pooling", WAYS)
+def test_every_compute_learns_alike(pooling: str, tmp_path: Path) -> None:
+    model = without_dropout(network("bert", tmp_path)).train()
+    split, rows = split_of(LENGTHS), np.array([2, 0, 3, 1])
+    width = model.config.hidden_size
+    logits = np.random.default_rng(0).normal(size=(4, width)).astype(np.float32)
+    teaching = Teaching(settings=Distillation(alpha=1.0), logits=logits)
+    task = TaskDefinition(text_columns=("a", "b"), kind="embedding", pooling=pooling)
+
+    def one_pass(kind: Any, compute: str) -> tuple[float, Any]:
+        model.zero_grad()
+        loss = kind(model, setting(compute, teaching=teaching, definition=task))(split, rows, 1.0)
+        return float(loss), {n: p.grad for n, p in model.named_parameters() if p.grad is not None}
+
+    loss, expected = one_pass(EagerPass, "reference")
+    assert not [name for name in expected if name.startswith("classifier")]
+    for kind, compute in ((EagerPass, "fast"), (GraphPass, "graphs")):
+        other, found = one_pass(kind, compute)
+        assert other == pytest.approx(loss, abs=1e-5)
+        assert_same_gradients(found, expected)
+
+
+def test_an_answer_is_the_cosine_of_a_pair() -> None:
+    vectors = np.array(
+        [[1, 0], [0, 2], [3, 3], [1, 1], [1, 0], [-5, 0], [0, 0], [1, 1]], np.float32
+    )
+    found = KINDS["embedding"].answers(vectors)
+    assert found == pytest.approx([0, 1, -1, 0])
+    assert list(KINDS["embedding"].targets(np.repeat([4, 5, 6, 7], 2))) == [4, 5, 6, 7]
+
+
+# -- a trial
+
+
+def pairs(folder: Path, rows: int = 24) -> dict[str, Any]:
+    """A task whose train rows have no label."""
+    draw = np.random.default_rng(5)
+    words = ["good", "bad", "film", "plot", "the", "a", "is", "was"]
+
+    def texts() -> list[str]:
+        return [" ".join(draw.choice(words, draw.integers(2, 7))) for _ in range(rows)]
+
+    pq.write_table(pa.table({"a": texts(), "b": texts()}), folder / "texts.parquet")
+    scores = draw.uniform(0, 5, rows)
+    pq.write_table(pa.table({"a": texts(), "b": texts(), "y": scores}), folder / "pairs.parquet")
+    return {
+        "name": "sim",
+        "kind": "embedding",
+        "train": "texts.parquet",
+        "dev": "pairs.parquet",
+        "text": ["a", "b"],
+        "label": "y",
+    }
+
+
+def embedding_world(folder: Path, **changes: Any) -> Path:
+    folder.mkdir(exist_ok=True)
+    return save_world(
+        folder,
+        tasks=[pairs(folder)],
+        procedures=["untrained", "direct"],
+        strategies=[{"name": "top", "k": [0, 2]}],
+        seeds=[1],
+        recipe=RECIPE | {"epochs": 2, "compute": "fast", "learning_rate": 1e-3},
+        **changes,
+    )
+
+
+def test_a_pruned_network_imitates_the_full_one(tmp_path: Path, store: Store) -> None:
+    file = embedding_world(tmp_path / "world")
+    todo = sorted(jobs(file), key=lambda job: job["kind"])
+    assert [job["kind"] for job in todo] == ["profile", "trial", "trial", "trial"]
+    for job in todo:
+        assert execute(job, store.location)["status"] == "done"
+    rows = store.read_all("trials").rows.to_pylist()
+    full, alone, taught = sorted(rows, key=lambda row: (row["k"], row["procedure"] == "direct"))
+    assert [row["procedure"] for row in (full, alone, taught)] == [
+        "untrained",
+        "untrained",
+        "direct",
+    ]
+    assert (full["steps"], full["train_losses"], full["best_epoch"]) == (0, [], 0)
+    assert taught["train_losses"][1] < taught["train_losses"][0]
+    assert taught["dev_examples"] == 48  # texts
+    assert (taught["distill"], taught["train_examples"]) == (None, 48)
+
+    model = AutoModel.from_pretrained(file.parent / "model").eval()
+    tokenizer = AutoTokenizer.from_pretrained(file.parent / "model")
+    table = pq.read_table(file.parent / "pairs.parquet").to_pydict()
+
+    def embedded(text: str) -> torch.Tensor:
+        with torch.no_grad():
+            return model(**tokenizer(text, return_tensors="pt")).last_hidden_state[0].mean(0)
+
+    cosines = [
+        float(torch.cosine_similarity(embedded(a), embedded(b), dim=0))
+        for a, b in zip(table["a"], table["b"], strict=True)
+    ]
+    stored = store.read("predictions", full["trial_id"])
+    assert [row["prediction"] for row in stored] == pytest.approx(cosines, abs=1e-5)
+    assert {len(row["scores"]) for row in stored} == {0}
+    assert full["last"] == pytest.approx(spearmanr(table["y"], cosines)[0], abs=1e-6)
+
+
+def test_the_pooling_is_that_of_the_models_folder(tmp_path: Path) -> None:
+    file = embedding_world(tmp_path / "world")
+    folder = file.parent / "model"
+    (folder / "1_Pooling").mkdir()
+    modules = [{"path": "", "type": "x.Transformer"}, {"path": "1_Pooling", "type": "x.Pooling"}]
+    (folder / "modules.json").write_text(json.dumps(modules))
+    ways = {"pooling_mode_mean_tokens": False, "pooling_mode_cls_token": True}
+    (folder / "1_Pooling" / "config.json").write_text(json.dumps(ways))
+    assert {job["spec"]["task"]["pooling"] for job in jobs(file)} == {"cls"}
+    (folder / "modules.json").unlink()
+    assert {job["spec"]["task"]["pooling"] for job in jobs(file)} == {"mean"}
