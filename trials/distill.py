@@ -45,12 +45,6 @@ class Teaching:
         return [(i, layer - 1) for i, layer in enumerate(original_layers(student.config)[:-1])]
 
 
-def imitated_layers(kept_layers: Sequence[int], *, one_by_one: bool, depth: int) -> range:
-    """The teacher's first layers, up to the last that a student imitates; `one_by_one`: the student
-    begins with all of `depth` layers. 1-based."""
-    return range(1, (depth if one_by_one else max(kept_layers[:-1], default=0) + 1))
-
-
 def logits_of(
     rows: Sequence[Mapping[str, Any]], data: EncodedTask, job: str, *, embeds: bool = False
 ) -> np.ndarray:

@@ -24,7 +24,7 @@ from lp_sweep.trials.device import (
     reproducible,
     reset_peak_memory,
 )
-from lp_sweep.trials.distill import Teaching, imitated_layers, logits_of
+from lp_sweep.trials.distill import Teaching, logits_of
 from lp_sweep.trials.feedforward import remove_feed_forwards
 from lp_sweep.trials.finetune import NoSaver, Saver, Tell, Trained, finetune
 from lp_sweep.trials.forward import compute_used
@@ -34,9 +34,9 @@ from lp_sweep.trials.kinds import kind_of
 from lp_sweep.trials.metrics import majority_score, positive_label, predictions
 from lp_sweep.trials.procedures import (
     FINETUNE_THEN_DROP,
-    ITERATIVE,
     Phase,
     distill_label,
+    imitated_layers,
     phases,
 )
 from lp_sweep.trials.provenance import now, where
@@ -122,9 +122,7 @@ def _teaching(
     logits = logits_of(attempt.logits, inputs.encoded, job.id, embeds=embeds)
     if not spec.distill.hidden_weight:
         return Teaching(settings=spec.distill, logits=logits)
-    layers = imitated_layers(
-        spec.kept_layers, one_by_one=spec.procedure == ITERATIVE, depth=job.model.depth
-    )
+    layers = imitated_layers(spec, job.model.depth)
     network = load_other(job, inputs, attempt.teacher, layers).requires_grad_(False).to(device)
     return Teaching(settings=spec.distill, logits=logits, network=network)
 

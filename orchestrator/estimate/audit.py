@@ -117,8 +117,8 @@ def _table(sweep: str, rows: list[dict[str, Any]], left_out: int) -> Table:
     ]
     if left_out:
         notes.append(
-            f"Left out: {left_out:,} trials that went on from a checkpoint, ran out of memory or "
-            "have no timing."
+            f"Left out: {left_out:,} trials that went on from a checkpoint, ran out of memory, "
+            "learned hidden states or have no timing."
         )
     return Table(
         title=f"Estimated against actual time of sweep {sweep}, on one slot",

@@ -27,6 +27,8 @@ from lp_sweep.orchestrator.plan.known import timing_columns
 from lp_sweep.orchestrator.plan.plan import Plan, Work
 from lp_sweep.orchestrator.plan.selection import taken_on
 from lp_sweep.storage.specs import Recipe, TrialSpec
+from lp_sweep.trials.measures.registry import TEACHER
+from lp_sweep.trials.procedures import imitated_layers
 
 _SPEEDS = "speeds"  # they belong to no task
 _OTHER_WAY = 2.0  # timings of another way to compute are right within this factor
@@ -97,7 +99,7 @@ class Rates:
 def _cost_key(work: Work) -> tuple[Any, ...]:
     inputs, spec = (work.model.fingerprint, work.task.fingerprint), work.spec
     if spec.kind == "profile":
-        training = (spec.limit_train, spec.rows, spec.recipe)
+        training = (spec.limit_train, spec.rows, spec.recipe, spec.measure == TEACHER)
         return (*inputs, spec.max_length, spec.limit_dev, *training)
     if spec.kind == "speed":
         return (*inputs, spec)
@@ -105,7 +107,8 @@ def _cost_key(work: Work) -> tuple[Any, ...]:
     length = (recipe.epochs, recipe.batch_size, recipe.max_length)
     limits = (recipe.limit_train, recipe.limit_dev)
     network = (spec.kept_layers, len(spec.removed_feed_forwards), spec.epochs_per_layer)
-    return (*inputs, *network, spec.procedure, *length, *limits)
+    watched = len(imitated_layers(spec, work.model.depth))
+    return (*inputs, *network, watched, spec.procedure, *length, *limits)
 
 
 def _has_gpu() -> bool:

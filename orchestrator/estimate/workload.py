@@ -16,7 +16,8 @@ import pyarrow.compute as pc
 
 from lp_sweep.storage.specs import ProfileSpec, SpeedSpec, TrialSpec
 from lp_sweep.trials.measures.pairs import RULE
-from lp_sweep.trials.procedures import ITERATIVE, phases
+from lp_sweep.trials.measures.registry import TEACHER
+from lp_sweep.trials.procedures import ITERATIVE, imitated_layers, phases
 from lp_sweep.trials.select import held_out_rows
 from lp_sweep.trials.tasks import canonical_name
 
@@ -126,15 +127,20 @@ def missing(work: Work, lengths: MeanLengths) -> Workload:
     if spec.kind == "profile":
         return _profile(work, spec, tokens)
     recipe, course = spec.recipe, phases(spec, work.model.depth)
-    return training(
+    epochs = sum(phase.epochs for phase in course)
+    train = _limited(work.task.train_rows, recipe.limit_train)
+    trained = training(
         layer=_kept_parameters(work, spec) / len(spec.kept_layers),
-        epochs=sum(phase.epochs for phase in course),
+        epochs=epochs,
         layer_epochs=sum(phase.epochs * len(phase.kept_layers) for phase in course),
-        train=_limited(work.task.train_rows, recipe.limit_train),
+        train=train,
         dev=_limited(work.task.dev_rows, recipe.limit_dev),
         tokens=tokens,
         batch=recipe.batch_size,
     )
+    watched = len(imitated_layers(spec, work.model.depth))  # of the teacher, in each step
+    flop = _SCORING * _layer(work) * watched * epochs * tokens * train
+    return trained._replace(flop=trained.flop + flop)
 
 
 def _kept_parameters(work: Work, spec: TrialSpec) -> float:
@@ -145,12 +151,13 @@ def _kept_parameters(work: Work, spec: TrialSpec) -> float:
 
 
 def _profile(work: Work, spec: ProfileSpec, tokens: float) -> Workload:
-    """A pass over the dev rows; probes also read train rows. A greedy selection trains the full
-    network, and scores it once for each layer that it tries."""
+    """A pass over the dev rows; probes also read train rows, and a teacher reads these alone. A
+    greedy selection trains the full network, and scores it once for each layer that it tries."""
     depth, layer = work.model.depth, _layer(work)
     train = _limited(work.task.train_rows, spec.limit_train)
     if spec.recipe is None:
         rows = _limited(work.task.dev_rows, spec.limit_dev) + min(train, spec.rows or 0)
+        rows = train if spec.measure == TEACHER else rows
         return Workload(_SCORING * rows * tokens * layer * depth, 0.0)
     held_out, epochs = held_out_rows(train), spec.recipe.epochs
     trained = training(

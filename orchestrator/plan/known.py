@@ -22,7 +22,7 @@ from lp_sweep.trials.select import Measured
 
 _TIMING = (
     *("trial_id", "model", "model_fingerprint", "task", "data_fingerprint"),
-    *("depth", "procedure", "epochs_per_layer", "params_encoder"),
+    *("depth", "procedure", "distill", "epochs_per_layer", "params_encoder"),
     *("epochs", "batch_size", "max_length", "compute", "precision"),
     *("train_examples", "dev_examples", "train_tokens", "dev_tokens"),
     *("out_of_memory_retries", "resumed_from_step", "seconds_total", "ended_at"),

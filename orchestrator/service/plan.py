@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -35,6 +35,7 @@ from lp_sweep.storage.runs import Observer
 from lp_sweep.storage.specs import SpeedSpec
 from lp_sweep.storage.store import Store, is_store
 from lp_sweep.trials.feedforward_rules import NONE
+from lp_sweep.trials.measures.registry import TEACHER
 from lp_sweep.trials.procedures import DIRECT
 
 if TYPE_CHECKING:
@@ -203,7 +204,10 @@ def _counts(plan: Plan) -> list[str]:
     """Cells, trials and measurements by state; a count of 0 has no line."""
     totals, to_do = plan.totals(), taken_on(plan)
     searched = sum(cell.search == "waiting" for cell in plan.cells)
-    measures = f"of trained networks, by layer: {_states(totals, 'measures')}"
+    taught = sum(work.lesson is not None for work in plan.trials.values())
+    totals |= _of_measures(plan)
+    measures = f"of trained networks, by layer: {_states(totals, 'layers')}"
+    teachers = f"learn from a teacher; its logits, once for all: {_states(totals, 'teachers')}"
     speeds = f"networks to time, one at a time: {_states(totals, 'speeds')}"
     waiting = f"cells waiting for a profile, a measurement ({_states(totals, 'profiles')})"
     counts = (
@@ -213,13 +217,24 @@ def _counts(plan: Plan) -> list[str]:
         ("failed", totals["trials_failed"], "`lp-sweep retry` retries them"),
         ("to do", len(to_do), _to_do(plan, to_do)),
         ("deferred", totals["cells_deferred"] - searched, waiting),
-        ("measures", totals["measures"], measures),
+        ("distilled", taught, teachers),
+        ("measures", totals["layers"], measures),
         ("search", searched, "more cells at most for `until: min_layers`"),
         ("spared", totals["cells_not_needed"], f"cells not needed for the answer ({ASSUMED})"),
         ("speeds", totals["speeds"], speeds),
         ("impossible", totals["cells_impossible"], _impossible(plan)),
     )
     return [_count(*told) for told in counts if told[1]]
+
+
+def _of_measures(plan: Plan) -> dict[str, int]:
+    """Measurements by state: `layers`, and of them apart `teachers`, the logits of train rows."""
+    items = [(m.id, m.spec.measure) for found in plan.measures.values() for m in found]
+    specs = {id_: work.spec for id_, work in plan.profiles.items()}
+    items += [(id_, TEACHER) for id_, s in specs.items() if getattr(s, "measure", "") == TEACHER]
+    names = [("teachers" if of == TEACHER else "layers", id_) for id_, of in items]
+    states = (f"{name}_{state_of(id_, plan.known)}" for name, id_ in names)
+    return {"layers": 0, **Counter(states), **Counter(name for name, _ in names)}
 
 
 def _hours(estimate: Estimate, slots: int) -> list[str]:
@@ -283,7 +298,7 @@ def _impossible(plan: Plan) -> str:
 def _states(totals: Mapping[str, int], name: str) -> str:
     """`3 done, 1 failed, 2 missing`, without zeros."""
     words = {"done": "done", "failed": "failed", "pending": "missing"}
-    counts = {word: totals[f"{name}_{state}"] for state, word in words.items()}
+    counts = {word: totals.get(f"{name}_{state}", 0) for state, word in words.items()}
     return ", ".join(f"{count:,} {word}" for word, count in counts.items() if count)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime as dt
 import re
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,7 @@ import pytest
 
 from lp_sweep.orchestrator.estimate.estimate import Rates, estimate
 from lp_sweep.orchestrator.estimate.timings import usable
-from lp_sweep.orchestrator.estimate.workload import CPU, MeanLengths, recorded
+from lp_sweep.orchestrator.estimate.workload import CPU, MeanLengths, missing, recorded
 from lp_sweep.orchestrator.inputs.resolve import resolve
 from lp_sweep.orchestrator.plan.known import Known, timing_columns
 from lp_sweep.orchestrator.plan.plan import Plan, Work
@@ -90,6 +91,7 @@ def test_the_stores_own_timings_replace_the_rule_of_thumb(plan: Plan) -> None:
         {"out_of_memory_retries": 1},
         {"seconds_total": None},
         {"train_examples": None},
+        {"distill": "logits+hidden T=4"},
     ],
     ids=lambda changes: next(iter(changes)),
 )
@@ -97,6 +99,51 @@ def test_what_is_no_evidence(plan: Plan, changes: dict[str, Any]) -> None:
     work = full_network(plan)
     rates = Rates([record(work), record(work, seconds_total=6000.0) | changes], plan.sweep.recipe)
     assert rates.trials == 1
+
+
+def taught(folder: Path, *distill: Any, **settings: Any) -> Plan:
+    sweep = resolve(load_sweep(save_world(folder, seeds=[1], distill=[*distill], **settings)))
+    return make_plan(sweep, Known.nothing())
+
+
+def test_a_teachers_logits_are_a_pass_over_the_train_rows(tmp_path: Path) -> None:
+    plan = taught(tmp_path, "logits", measure={"similarity": "full"})
+    work, lengths = full_network(plan), MeanLengths(timing_columns())
+    measures = {m.spec.measure: replace(work, spec=m.spec) for m in plan.measures[work.id]}
+    a_row = 2 * 4 * (work.model.layer_parameters or 0) * lengths.of("", "", 32, work.task.name)
+    found = {name: missing(measure, lengths).flop / a_row for name, measure in measures.items()}
+    rows = {"teacher": work.task.train_rows, "similarity": work.task.dev_rows}
+    assert found == pytest.approx(rows)
+    rates = Rates(gpu=False)
+    assert rates.seconds(measures["teacher"]) > rates.seconds(measures["similarity"])
+
+
+@pytest.mark.parametrize(("kept", "watched"), [((1, 2), 1), ((1, 3), 1), ((2, 3, 4), 3)])
+def test_hidden_states_take_the_teachers_lower_layers_in_each_step(
+    tmp_path: Path, kept: tuple[int, ...], watched: int
+) -> None:
+    plan = taught(tmp_path, "none", "logits", "logits+hidden")
+    work, lengths = full_network(plan), MeanLengths(timing_columns())
+    learning = {item.spec.distill for item in plan.trials.values() if item.lesson}
+    flop = {
+        distill and distill.hidden_weight: missing(
+            replace(work, spec=replace(work.trial, kept_layers=kept, distill=distill)), lengths
+        ).flop
+        for distill in (None, *learning)
+    }
+    assert flop[None] == flop[0]
+    once = work.task.train_rows * 3 * lengths.of("", "", 32, work.task.name)
+    assert flop[1] - flop[0] == pytest.approx(
+        2 * watched * (work.model.layer_parameters or 0) * once
+    )
+
+
+def test_a_plan_counts_students_and_their_teachers_logits(tmp_path: Path) -> None:
+    plan = taught(tmp_path, "none", "logits", "logits+hidden")
+    rates = Rates(gpu=False)
+    text = plan_text(plan, estimate(plan, rates), rates)
+    assert re.search(r"distilled +2 .*logits.*: 1 missing\n", text)
+    assert "by layer" not in text
 
 
 def test_only_the_newest_trials_device_counts(plan: Plan) -> None:
