@@ -234,9 +234,10 @@ class _Records:
         return self._kept(rows, lambda id_, ours: id_ in wanted or (ours and id_ not in elsewhere))
 
     def _profiles(self, rows: pa.Table, wanted: set[str]) -> pa.Table:
-        """Also those of its models, which no cell names."""
+        """Also those of its models, which no cell names, and of teachers that are no model."""
         ids = pa.array(sorted(wanted), pa.string())
-        named = pc.is_in(rows["profile_id"], ids)
+        folders = pc.and_(pc.equal(rows["measure"], "teacher"), pc.is_null(rows["trial_id"]))
+        named = pc.or_(pc.is_in(rows["profile_id"], ids), pc.fill_null(folders, False))
         own = self._kept(
             rows.filter(pc.invert(named)),
             lambda trial, ours: trial in wanted or (ours and trial is None),

@@ -279,6 +279,18 @@ def test_a_full_model_that_learned_from_another_model_is_a_distilled_network(
     assert (row["k"], row["gain"]) == (0, pytest.approx(5))
 
 
+def test_the_logits_of_a_teacher_in_a_folder_are_a_cost(fake: FakeSweep) -> None:
+    network(fake, right(80), k=6)
+    taught_by = {"procedure": "direct distill logits of ./teacher", "teacher": "p1-folder"}
+    network(fake, right(85), k=6, **taught_by)
+    row = {"profile_id": "p1-folder", "measure": "teacher", "seconds_total": 30.0}
+    fake.store.put("profiles", "p1-folder", [row | {"model": "./teacher", "task": "SST-2"}])
+    for sweep in (None, "demo"):
+        with open_views(fake.publish(), sweep=sweep) as catalog:
+            (found,) = TABLES["distillation"](catalog).long.to_pylist()
+        assert (found["distill"], found["seconds_logits"]) == ("logits of ./teacher", 30.0)
+
+
 # --- intervals
 
 
