@@ -67,6 +67,9 @@ _ALL = 10_000  # characters of a summary: none is cut
 _EXAMPLE = re.compile(r"^Example: ", re.MULTILINE)
 
 
+_OVERRIDES = {"model", "task", "strategy", "procedure", "distill", "seed", "k", "threshold"}
+
+
 class Root(TyperGroup):
     """`lp-sweep` itself. Lists the commands that everyone needs, or all by what they are for."""
 
@@ -113,6 +116,12 @@ class Root(TyperGroup):
         except typer.BadParameter as error:
             said = error.message.removeprefix(_PYDANTICS)
             error.message = said + _meant(said)
+            raise
+        except Exception as error:  # typer keeps its name for itself
+            key = str(getattr(error, "option_name", "")).lstrip("-")
+            if key in _OVERRIDES and hasattr(error, "message"):
+                error.message += f". To change the sweep, write {key}=VALUE without dashes"
+                error.possibilities = None
             raise
 
 

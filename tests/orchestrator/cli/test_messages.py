@@ -28,6 +28,7 @@ plan two.yaml --data-dir glue
 plan --data-dir nowhere
 plan --data-dir glue --store bad.yaml
 plan --stoer s
+plan --seed 3
 plan task=rte
 plann
 train
