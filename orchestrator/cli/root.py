@@ -117,9 +117,10 @@ class Root(TyperGroup):
             said = error.message.removeprefix(_PYDANTICS)
             error.message = said + _meant(said)
             raise
-        except Exception as error:  # typer keeps its name for itself
+        except Exception as found:  # of an unknown option; typer keeps its class for itself
+            error: Any = found
             key = str(getattr(error, "option_name", "")).lstrip("-")
-            if key in _OVERRIDES and hasattr(error, "message"):
+            if key in _OVERRIDES:
                 error.message += f". To change the sweep, write {key}=VALUE without dashes"
                 error.possibilities = None
             raise
