@@ -293,10 +293,10 @@ def assumption(row: Row) -> str:
     """A clause on what the answer of a search assumes, or "" where it assumes nothing."""
     if not (untried := _assumed(row)):
         return ""
-    one = [row["depth"] - k for k in untried] == [1]
+    layers = layers_left(row["depth"], untried)
     return (
-        f"networks of {layers_left(row['depth'], untried)} layer{'s' * (not one)}, which the search never trained, "
-        f"lose at most {DIP:g} points less than the better of the networks trained on either side"
+        f"networks of {layers} layer{'s' * (layers != '1')}, which the search never trained, lose "
+        f"at most {DIP:g} points less than the better of the networks trained on either side"
     )
 
 
