@@ -117,12 +117,12 @@ class Root(TyperGroup):
             said = error.message.removeprefix(_PYDANTICS)
             error.message = said + _meant(said)
             raise
-        except Exception as found:  # of an unknown option; typer keeps its class for itself
-            error: Any = found
-            key = str(getattr(error, "option_name", "")).lstrip("-")
+        except Exception as problem:  # of an unknown option; typer keeps its class for itself
+            unknown: Any = problem
+            key = str(getattr(unknown, "option_name", "")).lstrip("-")
             if key in _OVERRIDES:
-                error.message += f". To change the sweep, write {key}=VALUE without dashes"
-                error.possibilities = None
+                unknown.message += f". To change the sweep, write {key}=VALUE without dashes"
+                unknown.possibilities = None
             raise
 
 
