@@ -135,8 +135,9 @@ def _build(
     temporary.mkdir()
     try:
         sizes: dict[str, int] = {}
+        embeds = kind_of(task.definition).embeds
         for position, split in enumerate(task.splits.values()):
-            rows = _apart(split) if kind_of(task.definition).embeds else split
+            rows = _apart(split) if embeds else split
             for name, array in _arrays(tokenizer, rows, max_length).items():
                 file = f"{position}.{name}.npy"
                 sizes[file] = _save(temporary / file, array)
@@ -145,7 +146,7 @@ def _build(
             "splits": list(task.splits),
             "label_names": list(task.label_names),
             "dev_in_train": both.rows,
-            "dev_relabelled": both.relabelled,
+            "dev_relabelled": 0 if embeds else both.relabelled,  # train's labels play no part
             "bytes": sizes,
         }
         (temporary / _META).write_text(json.dumps(meta), encoding="utf-8")

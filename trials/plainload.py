@@ -3,8 +3,9 @@
     python -P plainload.py FOLDER REQUEST.json ANSWER.npz
 
 REQUEST: `kinds`, the classes of transformers to load it with, and `device`, `threads`; of the first
-class either the logits of `texts` (one or two columns, at most `max_length` tokens), or the hidden
-states of `ids`, rows of tokens. ANSWER: the array `values`, and `told`: JSON with `missing`, by
+class either the logits of `texts` (one or two columns, at most `max_length` tokens), with `pooling`
+an embedding of each text of a row, one after the other, or the hidden states of `ids`, rows of
+tokens. ANSWER: the array `values`, and `told`: JSON with `missing`, by
 class the weights that the folder does not have, and `labels`, the names of the classes.
 Ends with a traceback and another exit code than 0 for what can't be loaded.
 """
@@ -13,7 +14,7 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -36,8 +37,37 @@ def logits_of(
     model: Any, tokenizer: Any, texts: Sequence[Sequence[str]], max_length: int
 ) -> np.ndarray:
     """(rows, classes) float32. `texts`: one or two columns of rows."""
-    found = np.empty((len(texts[0]), model.config.num_labels), np.float32)
-    order = sorted(range(len(found)), key=lambda row: -sum(len(column[row]) for column in texts))
+    return _answers(
+        lambda inputs: model(**inputs).logits, model.device, tokenizer, texts, max_length
+    )
+
+
+def embeddings_of(
+    model: Any, tokenizer: Any, texts: Sequence[Sequence[str]], max_length: int, pooling: str
+) -> np.ndarray:
+    """(rows * columns, width) float32: the texts of a row are one after the other."""
+
+    def pooled(inputs: Any) -> torch.Tensor:
+        states: torch.Tensor = model(**inputs).last_hidden_state
+        mask: torch.Tensor = inputs["attention_mask"]
+        if pooling == "mean":
+            return (states * mask[..., None]).sum(1) / mask.sum(1, keepdim=True)
+        last = mask.shape[1] - 1 - mask.flip(1).argmax(1)
+        return states[torch.arange(len(states)), last if pooling == "last" else mask.argmax(1)]
+
+    apart = [text for row in zip(*texts, strict=True) for text in row]
+    return _answers(pooled, model.device, tokenizer, [apart], max_length)
+
+
+def _answers(
+    answer: Callable[[Any], torch.Tensor],
+    device: Any,
+    tokenizer: Any,
+    texts: Sequence[Sequence[str]],
+    max_length: int,
+) -> np.ndarray:
+    order = sorted(range(len(texts[0])), key=lambda row: -sum(len(column[row]) for column in texts))
+    parts = []
     with torch.inference_mode():
         for start in range(0, len(order), _BATCH):
             rows = order[start : start + _BATCH]
@@ -48,8 +78,8 @@ def logits_of(
                 padding=True,
                 return_tensors="pt",
             )
-            found[rows] = model(**inputs.to(model.device)).logits.float().cpu().numpy()
-    return found
+            parts.append(answer(inputs.to(device)).float().cpu().numpy())
+    return np.concatenate(parts)[np.argsort(order)]
 
 
 def states_of(model: Any, ids: Sequence[Sequence[int]]) -> np.ndarray:
@@ -70,16 +100,21 @@ def states_of(model: Any, ids: Sequence[Sequence[int]]) -> np.ndarray:
 def answer_of(folder: str, request: dict[str, Any]) -> tuple[np.ndarray, dict[str, Any]]:
     if request["threads"]:
         torch.set_num_threads(request["threads"])
-    missing = {}
+    missing, pooling = {}, request.get("pooling")
     for kind in reversed(request["kinds"]):  # the first stays
-        model, missing[kind] = load(folder, kind)
+        model, lacks = load(folder, kind)
+        # not every classifier has the pooler of its encoder, and no embedding comes from it
+        missing[kind] = [name for name in lacks if not (pooling and name.startswith("pooler."))]
     model = model.to(request["device"])
     labels = [model.config.id2label.get(index) for index in range(model.config.num_labels)]
     told = {"missing": missing, "labels": labels}
     if "ids" in request:
         return states_of(model, request["ids"]), told
     tokenizer = transformers.AutoTokenizer.from_pretrained(folder)
-    return logits_of(model, tokenizer, request["texts"], request["max_length"]), told
+    texts = request["texts"], request["max_length"]
+    if pooling:
+        return embeddings_of(model, tokenizer, *texts, pooling), told
+    return logits_of(model, tokenizer, *texts), told
 
 
 if __name__ == "__main__":

@@ -140,7 +140,8 @@ def measure_trained(job: Job, attempt: Try, folder: Path) -> None:
 
 def _run_columns(job: Job, inputs: Inputs, setting: Setting, trained: Trained) -> dict[str, Any]:
     """How it was trained: what is not identity and not a score."""
-    counts = parameter_counts(inputs.model)
+    embeds = kind_of(job.trial.task).embeds  # then the head is of no use
+    counts = parameter_counts(inputs.model.base_model if embeds else inputs.model)
     return {
         "model_revision": job.model.revision,  # a commit: a run refuses less
         "precision_used": setting.precision,

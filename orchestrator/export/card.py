@@ -16,7 +16,8 @@ from lp_sweep.analysis.render import markdown_escape
 from lp_sweep.analysis.statistics import intervals
 from lp_sweep.analysis.statistics.intervals import Interval
 from lp_sweep.analysis.statistics.networks import Network, answers_of
-from lp_sweep.orchestrator.export.places import HUB, full_spec, hub_source
+from lp_sweep.orchestrator.export.forms import Form, form_of
+from lp_sweep.orchestrator.export.places import HUB, full_spec, hub_source, model_file
 from lp_sweep.storage.identity import trial_id
 from lp_sweep.storage.printable import also_in_train, metric_name, printable, ranges
 from lp_sweep.storage.specs import Distillation, TrialSpec
@@ -34,37 +35,29 @@ _METRICS = {
     "pearson": "pearsonr",
     "spearman": "spearmanr",
 }
-_LOAD = """\
-```python
-from transformers import AutoModelForSequenceClassification, AutoTokenizer, pipeline
-
-folder = "."  # where this README.md is, or the model's name on the hub
-model = AutoModelForSequenceClassification.from_pretrained(folder)
-tokenizer = AutoTokenizer.from_pretrained(folder)
-classify = pipeline("text-classification", model=folder, truncation=True, max_length={length})
-```"""
 
 
 def trial_card(spec: TrialSpec, record: Record, facts: Facts, split: str) -> str:
     """The card of a fine-tuned network, scored on `split`."""
     layers = f"{len(record['kept_layers'])} of {record['depth']} layers"
+    form = form_of(spec.task)
     parts = [
         f"# {escaped(facts.base.name)}, {layers}, {escaped(record['task'])}",
-        _opening(record, facts),
+        _opening(spec, record, facts),
         "## How good",
-        _scores(record, facts, split),
+        _scores(record, facts, split, form.whole),
         "## How small, how fast",
         _size(record, facts),
         *(_speed(speed) for speed in facts.speeds),
         *([] if facts.speeds else ["Speed: not measured."]),
         "## How to use it",
-        _LOAD.format(length=spec.recipe.max_length),
+        form.usage(spec, facts.modules),
         _inputs(spec, facts.label_names),
         "## How it was made",
         _making(spec, record, facts),
-        _closing(record),
+        _closing(record, form.compared),
     ]
-    return f"---\n{_front_matter(record, facts, split)}\n---\n\n" + "\n\n".join(parts) + "\n"
+    return f"---\n{_front_matter(record, facts, split, form)}\n---\n\n" + "\n\n".join(parts) + "\n"
 
 
 def pruned_card(base: Base, depth: int, kept: Sequence[int], strategy: str) -> str:
@@ -96,14 +89,14 @@ def escaped(text: str) -> str:
     return markdown_escape(printable(text))
 
 
-def _front_matter(record: Record, facts: Facts, split: str) -> str:
+def _front_matter(record: Record, facts: Facts, split: str, form: Form) -> str:
     from huggingface_hub import EvalResult, ModelCardData
 
     metric = _METRICS.get(record["metric"]) or str(record["metric"])
     name = f"{facts.base.name.rpartition('/')[2]}-{len(record['kept_layers'])}-layers"
     hub = facts.dataset
     result = EvalResult(
-        task_type="text-classification",
+        task_type=form.hub_task,
         dataset_type=str(hub.dataset) if hub else record["task"],
         dataset_name=record["task"],
         dataset_config=hub.config if hub else None,
@@ -116,8 +109,8 @@ def _front_matter(record: Record, facts: Facts, split: str) -> str:
     data = ModelCardData(
         base_model=facts.base.name if facts.base.of_hub else None,
         license=facts.base.licence,
-        library_name="transformers",
-        pipeline_tag="text-classification",
+        library_name=form.library,
+        pipeline_tag=form.hub_task,
         tags=TAGS,
         datasets=[str(hub.dataset)] if hub else None,
         metrics=[metric],
@@ -127,17 +120,18 @@ def _front_matter(record: Record, facts: Facts, split: str) -> str:
     return str(data.to_yaml())
 
 
-def _opening(record: Record, facts: Facts) -> str:
-    base, task = _base_text(facts.base), escaped(record["task"])
+def _opening(spec: TrialSpec, record: Record, facts: Facts) -> str:
+    base, form = _base_text(facts.base), form_of(spec.task)
+    made = form.made(spec, escaped(record["task"]))
     if len(record["kept_layers"]) == record["depth"]:
-        said = f"All {record['depth']} layers of {base}, fine-tuned on {task}. None was dropped."
+        said = f"All {record['depth']} layers of {base}, {made}. None was dropped."
     else:
         said = (
             f"Layers {ranges(record['kept_layers'])} of the {record['depth']} layers of {base}, "
-            f"fine-tuned on {task}. Layer 1 is next to the embeddings. The other layers were "
+            f"{made}. Layer 1 is next to the embeddings. The other layers were "
             "deleted, not skipped: it is an ordinary, smaller model."
         )
-    lines = [said, _licence_text(facts.base)]
+    lines = [f"{form.lead}{said}", _licence_text(facts.base)]
     return "\n\n".join([*lines, *([f"**{escaped(facts.another)}.**"] if facts.another else [])])
 
 
@@ -153,7 +147,7 @@ def _licence_text(base: Base) -> str:
     return f"The licence of that model is {escaped(base.licence)}; it also holds for this one."
 
 
-def _scores(record: Record, facts: Facts, split: str) -> str:
+def _scores(record: Record, facts: Facts, split: str, whole: str) -> str:
     interval = facts.interval
     between = (
         f"{interval.low:.2f} to {interval.high:.2f}"
@@ -170,12 +164,13 @@ def _scores(record: Record, facts: Facts, split: str) -> str:
     if facts.full is not None:
         full = 100 * facts.full["last"]
         change = f"{100 * record['last'] - full:+.2f}".replace("-", "−")
-        lines.append(f"| all {record['depth']} layers, same recipe and seed | {full:.2f} |")
+        lines.append(f"| all {record['depth']} layers, {whole} | {full:.2f} |")
         lines.append(f"| change | {change} |")
     if record["majority"] is not None:
         lines.append(f"| majority-class score | {100 * record['majority']:.2f} |")
+    after = " after the last epoch" if record["steps"] else ""
     note = (
-        f"{escaped(facts.chosen)} The score is of the dev set after the last epoch. A network that "
+        f"{escaped(facts.chosen)} The score is of the dev set{after}. A network that "
         "was chosen on a dev set scores a little better there than elsewhere: test it on rows of "
         "your own."
     )
@@ -203,24 +198,23 @@ def _speed(speed: Speed) -> str:
 
 
 def _inputs(spec: TrialSpec, label_names: Sequence[str]) -> str:
-    columns = " and ".join(escaped(name) for name in spec.task.text_columns)
-    pair = (
-        ' A pair goes in as `classify({"text": first, "text_pair": second})`.'
-        if len(spec.task.text_columns) > 1
-        else ""
-    )
+    columns = [escaped(name) for name in spec.task.text_columns]
+    given = form_of(spec.task).inputs(columns, f"at most {spec.recipe.max_length} tokens")
     said = kind_of(spec.task).described([escaped(name) for name in label_names])
-    return f"In: {columns}, at most {spec.recipe.max_length} tokens.{pair} Out: {said}."
+    return f"In: {given} Out: {said}."
 
 
 def _making(spec: TrialSpec, record: Record, facts: Facts) -> str:
     recipe = spec.recipe
-    rows = [
-        ("procedure", spec.procedure),
-        *(_teaching(spec, record, facts, spec.distill) if spec.distill else ()),
+    training = (
         ("seed", spec.seed),
         ("learning rate", f"{recipe.learning_rate:g}, {recipe.schedule}"),
         ("batch, epochs", f"{recipe.batch_size}, {recipe.epochs}"),
+    )
+    rows = [
+        ("procedure", spec.procedure),
+        *(_teaching(spec, record, facts, spec.distill) if spec.distill else ()),
+        *(training if record["steps"] else ()),
         ("precision", record["precision_used"]),
         ("train, dev examples", f"{record['train_examples']}, {record['dev_examples']}"),
         ("data", record["data_fingerprint"]),
@@ -237,29 +231,24 @@ def _teaching(
     who, row = facts.base.name, facts.teacher
     if distill.teacher:
         who = shown_name(row["model_fingerprint"], row["model"]) if row else "another model"
-    what = "a classifier that had learned the task" if distill.fine_tuned else "all layers (K=0)"
-    trial = "" if distill.fine_tuned else f", trial {record['teacher']}"
-    yield "teacher", f"{who}, {what}{trial}"
-    classes = spec.task.kind == "classification"
-    at = f" at temperature T={distill.temperature:g}" if classes else ""
-    hidden = f" + {distill.hidden_weight:g} × hidden states" * bool(distill.hidden_weight)
-    labels = f"{1 - distill.alpha:g} × labels"
-    yield (
-        "loss",
-        f"{labels} + {distill.alpha:g} × teacher's logits{at}{hidden} (alpha={distill.alpha:g})",
-    )
+    known = str(record["teacher"]).startswith("t")  # else by the profile of its logits
+    trial = f", trial {record['teacher']}" if known else ""
+    form = form_of(spec.task)
+    yield "teacher", f"{who}, {form.teacher(distill)}{trial}"
+    yield "loss", form.loss(spec, distill)
     staged = spec.procedure == FINETUNE_THEN_DROP
     yield "start", "layers of the fine-tuned full model" if staged else "pre-trained layers"
 
 
-def _closing(record: Record) -> str:
+def _closing(record: Record, compared: str) -> str:
     versions = dict(record["versions"] or ())
     known = [f"{name} {versions[name]}" for name in ("torch", "transformers") if name in versions]
     return (
         f"Trial `{record['trial_id']}` of lp-sweep{''.join(f', {each}' for each in known)}. The "
         "record is in `lp_sweep.json`; `sha256sum -c SHA256SUMS` says whether the files are whole. "
-        "Before it was published the folder was loaded in a new process, and its logits and its "
-        "score on the dev set were compared with the stored ones."
+        "Before it was published the folder was loaded in a new process, and its "
+        f"{compared}s and "
+        "its score on the dev set were compared with the stored ones."
     )
 
 
@@ -297,15 +286,15 @@ class Facts(NamedTuple):
     chosen: str  # how this network was chosen
     teacher: Record | None = None  # its profile, of a network that learned from one
     another: str | None = None  # why it is not quite the record's
+    modules: Sequence[str] = ()  # of the model's Sentence Transformers folder
 
 
 def base_of(fingerprint: str, name: str, folder: str | None, *, offline: bool) -> Base:
     """`folder`: where the model is, if that is known."""
-    name = shown_name(fingerprint, name)
-    if fingerprint.startswith(HUB):
-        revision = fingerprint.rpartition("@")[2]
-        return Base(name, True, revision, _hub_licence(name, revision, offline=offline))
-    return Base(name, False, None, folder and _licence(Path(folder)))
+    card = model_file(fingerprint, folder, "README.md", offline=offline)
+    revision = fingerprint.rpartition("@")[2] if fingerprint.startswith(HUB) else None
+    licence = _licence(card) if card else None
+    return Base(shown_name(fingerprint, name), bool(revision), revision, licence)
 
 
 def shown_name(fingerprint: str, name: str) -> str:
@@ -364,25 +353,13 @@ def _is_of(row: Mapping[str, Any], record: Mapping[str, Any]) -> bool:
     return not row["removed_feed_forwards"] and all(row[name] == record[name] for name in names)
 
 
-def _hub_licence(repo_id: str, revision: str, *, offline: bool) -> str | None:
-    """From the model's card, which is small and mostly not in the cache."""
-    from huggingface_hub import constants, hf_hub_download
-
-    local = offline or constants.HF_HUB_OFFLINE
-    try:
-        card = hf_hub_download(repo_id, "README.md", revision=revision, local_files_only=local)
-    except Exception:  # errors of three libraries; a card without a licence is better than none
-        return None
-    return _licence(Path(card).parent)
-
-
-def _licence(folder: Path) -> str | None:
-    """As the front matter of the folder's README.md names it."""
+def _licence(card: Path) -> str | None:
+    """As its front matter names it."""
     import yaml
     from huggingface_hub import metadata_load
 
     try:
-        told = (metadata_load(folder / "README.md") or {}).get("license")
-    except (OSError, ValueError, yaml.YAMLError):  # no card, or no front matter
+        told = (metadata_load(card) or {}).get("license")
+    except (OSError, ValueError, yaml.YAMLError):  # no front matter
         return None
     return told if isinstance(told, str) else None

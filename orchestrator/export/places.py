@@ -24,6 +24,7 @@ from lp_sweep.storage.specs import TrialSpec
 from lp_sweep.storage.store import Store
 from lp_sweep.trials.datasource import data_fingerprint
 from lp_sweep.trials.job import Job, ModelPlace, Place, TaskPlace
+from lp_sweep.trials.procedures import DIRECT, full_layers, settled
 from lp_sweep.trials.tasks import TaskSource, canonical_name, glue_source
 
 HUB = "hub:"
@@ -153,11 +154,27 @@ def _files_in(folder: Path) -> TaskSource:
     return TaskSource(files={path.stem: str(path) for path in paths})
 
 
+def model_file(print_: str, folder: str | None, name: str, *, offline: bool) -> Path | None:
+    """A small file beside the weights of a model, in its `folder` or on the hub; None where it has
+    none, or is nowhere."""
+    if not print_.startswith(HUB):
+        path = Path(folder, name) if folder else None
+        return path if path and path.is_file() else None
+    from huggingface_hub import constants, hf_hub_download
+
+    repo_id, _, revision = print_.removeprefix(HUB).rpartition("@")
+    local = offline or constants.HF_HUB_OFFLINE
+    try:
+        return Path(hf_hub_download(repo_id, name, revision=revision, local_files_only=local))
+    except Exception:  # errors of three libraries; an export without it is better than none
+        return None
+
+
 def full_spec(spec: TrialSpec, depth: int) -> TrialSpec:
     """The trial of all layers, by the same recipe and seed."""
-    layers = tuple(range(1, depth + 1))
-    whole = replace(spec, kept_layers=layers, removed_feed_forwards=(), procedure="direct")
-    return replace(whole, distill=None)
+    layers = full_layers(depth)
+    whole = replace(spec, kept_layers=layers, removed_feed_forwards=(), procedure=DIRECT)
+    return settled(replace(whole, distill=None), depth)
 
 
 class DevRows(NamedTuple):

@@ -22,6 +22,7 @@ from lp_sweep.orchestrator.export.card import (
     trial_card,
 )
 from lp_sweep.orchestrator.export.folder import ABOUT, staged
+from lp_sweep.orchestrator.export.forms import form_of
 from lp_sweep.orchestrator.export.network import (
     Trained,
     check_same,
@@ -35,6 +36,7 @@ from lp_sweep.orchestrator.export.places import (
     Where,
     dev_rows,
     find_inputs,
+    model_file,
     spec_of,
 )
 from lp_sweep.orchestrator.export.verify import Expected, Nearness, Verified, ask, verify
@@ -44,7 +46,6 @@ from lp_sweep.storage.places import expanded
 from lp_sweep.storage.printable import metric_name
 from lp_sweep.storage.schema import PUBLISHED_VERSIONS
 from lp_sweep.storage.specs import TrialSpec
-from lp_sweep.trials.kinds import kind_of
 
 if TYPE_CHECKING:
     from lp_sweep.orchestrator.export.choice import Asked
@@ -120,14 +121,17 @@ def export(wanted: Wanted, tell: Callable[[str], None]) -> Exported:
     out = expanded(options.out)
     spec = spec_of(record)
     inputs = find_inputs(spec, record, where)
+    modules = _modules(record, inputs, offline=where.offline)
     with staged(out, force=options.force) as folder:
         device = _device(record)
         trained, another = _trained(wanted, spec, folder, device, tell)
+        form_of(spec.task).finish(folder, spec, modules)
         found = (trained.record, trained.predictions, inputs.source)
         rows = dev_rows(spec, *found, offline=where.offline)
         tell(f"loading the folder in a new process, and comparing {len(rows.labels)} dev examples")
         verified = _verified(folder, spec, trained.record, rows, device)
-        facts = _facts(wanted, spec, trained.record, rows, inputs, another)
+        facts = _facts(wanted, spec, trained.record, rows, inputs)
+        facts = facts._replace(another=another, modules=modules)
         card = trial_card(spec, trained.record, facts, rows.split)
         (folder / "README.md").write_text(card, encoding="utf-8")
         about = _about(trained, wanted.chosen, verified)
@@ -148,15 +152,11 @@ def export(wanted: Wanted, tell: Callable[[str], None]) -> Exported:
     )
 
 
-def refuse_reduced(record: Mapping[str, Any]) -> None:
+def refuse_unsupported(record: Mapping[str, Any], *, onnx: bool) -> None:
     """Raises SpecError for a network that plain transformers would fill with random weights, and
-    for an embedding's."""
-    if kind_of(spec_of(record).task).embeds:
-        raise SpecError(
-            f"{record['trial_id']} is of an embedding task, which export can't write yet. Set "
-            "`keep: all` and run the sweep: weights/<trial> of the store then has its network, "
-            "which transformers' AutoModel loads."
-        )
+    for one that can be no graph."""
+    if onnx:
+        form_of(spec_of(record).task).refuse_onnx(record["trial_id"])
     if removed := record["removed_feed_forwards"]:
         raise SpecError(
             f"{record['trial_id']} has no feed-forward in layers {', '.join(map(str, removed))}: "
@@ -199,23 +199,28 @@ def _verified(
 
     from lp_sweep.trials.device import device_name
 
+    form = form_of(spec.task)
     request = {
-        "kinds": ["AutoModelForSequenceClassification"],
+        "kinds": [form.loads],
         "texts": rows.texts,
+        "pooling": spec.task.pooling,
         "max_length": spec.recipe.max_length,
         "device": device,
         "threads": record["threads"] if device == "cpu" else None,
     }
     here = device_name(torch.device(device))
+    definition, stored = form.expected(spec, rows)
     expected = Expected(
-        definition=spec.task,
+        definition=definition,
         label_names=rows.label_names,
         labels=np.asarray(rows.labels),
-        logits=rows.logits,
+        logits=stored,
         score=record["last"],
         nearness=Nearness.of(record, device, here),
+        compared=form.compared,
     )
-    return verify(ask(folder, request), expected)
+    answer = ask(folder, request)
+    return verify(answer._replace(values=form.answered(spec, answer.values)), expected)
 
 
 def _facts(
@@ -224,7 +229,6 @@ def _facts(
     record: Mapping[str, Any],
     rows: DevRows,
     inputs: Inputs,
-    another: str | None,
 ) -> Facts:
     where = wanted.where
     path = inputs.model.path if inputs.model else None
@@ -238,8 +242,18 @@ def _facts(
         speeds=speeds_of(where.store, record),
         teacher=taught_by(where.store, record) if spec.distill else None,
         chosen=wanted.chosen,
-        another=another,
     )
+
+
+def _modules(record: Mapping[str, Any], inputs: Inputs, *, offline: bool) -> list[str]:
+    """The names of the model's Sentence Transformers modules, in their order."""
+    path = inputs.model.path if inputs.model else None
+    file = model_file(record["model_fingerprint"], path, "modules.json", offline=offline)
+    try:
+        listed = json.loads(file.read_text(encoding="utf-8")) if file else []
+        return [str(module["type"]).rpartition(".")[2] for module in listed]
+    except (OSError, ValueError, KeyError, TypeError):
+        return []
 
 
 def _about(trained: Trained, chosen: str, verified: Verified) -> str:

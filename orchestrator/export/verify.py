@@ -61,16 +61,17 @@ class Expected(NamedTuple):
     definition: TaskDefinition
     label_names: tuple[str, ...]
     labels: np.ndarray  # (n,) of the main dev split
-    logits: np.ndarray  # (n, classes), as the store has them
+    logits: np.ndarray  # (n, classes), as the store has them; (n, 1) cosines of an embedding task
     score: float  # share, as the record has it
     nearness: Nearness
+    compared: str = "logit"  # or cosine
 
 
 class Verified(NamedTuple):
     """The result of the comparison, as the folder's lp_sweep.json has it."""
 
     examples: int
-    largest_difference: float  # of a logit
+    largest_difference: float  # of a logit, or of a cosine
     tolerance: float
     other_labels: int  # examples whose label differs
     score: float  # share, of what the folder says
@@ -86,9 +87,10 @@ def verify(answer: Answer, expected: Expected) -> Verified:
     if names and answer.labels != names:
         _refuse(f"its config names the classes {answer.labels}, the data {names}")
     if answer.values.shape != expected.logits.shape:
-        _refuse(f"its logits are {answer.values.shape}, expected are {expected.logits.shape}")
+        shapes = f"{answer.values.shape}, expected are {expected.logits.shape}"
+        _refuse(f"its {expected.compared}s are {shapes}")
     if not np.isfinite(answer.values).all():
-        _refuse("some of its logits are no numbers")
+        _refuse(f"some of its {expected.compared}s are no numbers")
     return _compare(answer.values, expected)
 
 
@@ -105,15 +107,15 @@ def _compare(logits: np.ndarray, expected: Expected) -> Verified:
     )
     if not difference <= found.tolerance:
         _refuse(
-            f"a logit differs from the stored one by {difference:.2g}, and rounding explains "
-            f"{found.tolerance:.2g}"
+            f"a {expected.compared} differs from the stored one by {difference:.2g}, and rounding "
+            f"explains {found.tolerance:.2g}"
         )
     squares = np.square(logits - expected.logits, dtype=np.float64)
     usual, allowed = float(np.sqrt(squares.mean())), expected.nearness.usual * largest
     if not usual <= allowed:
         _refuse(
-            f"the logits differ from the stored ones by {usual:.2g} (root mean square), and "
-            f"rounding explains {allowed:.2g}"
+            f"the {expected.compared}s differ from the stored ones by {usual:.2g} (root mean "
+            f"square), and rounding explains {allowed:.2g}"
         )
     if found.other_labels and expected.nearness.same_labels:
         _refuse(f"{found.other_labels} dev examples get another label")
@@ -140,7 +142,10 @@ def _check_score(found: Verified, expected: Expected) -> None:
     definition = expected.definition
     stored = _score(expected, expected.logits)
     if not abs(stored - expected.score) <= _SAME_SCORE:
-        _refuse(f"the stored logits give {100 * stored:.4f}, the record {100 * expected.score:.4f}")
+        _refuse(
+            f"the stored {expected.compared}s give {100 * stored:.4f}, the record "
+            f"{100 * expected.score:.4f}"
+        )
     counts = kind_of(definition).counts_labels
     allowed = _SAME_SCORE if counts else expected.nearness.correlation
     if not found.other_labels and not abs(found.score - found.recorded_score) <= allowed:

@@ -32,14 +32,14 @@ def export_trial(asked: ExportOptions, tell: Callable[[str], None] = say) -> Exp
     from lp_sweep.orchestrator.export.folder import check_free
     from lp_sweep.orchestrator.export.network import kept_instead
     from lp_sweep.orchestrator.export.places import Where
-    from lp_sweep.orchestrator.export.trialfolder import Wanted, export, refuse_reduced
+    from lp_sweep.orchestrator.export.trialfolder import Wanted, export, refuse_unsupported
 
     check_free(expanded(asked.out), force=asked.force)
     if asked.onnx:
         _check_onnx_packages()
     store = existing(asked.store or DEFAULT_STORE)
     record, choice = _chosen(store, asked, tell)
-    refuse_reduced(record)
+    refuse_unsupported(record, onnx=asked.onnx)
     caution = " ".join(filter(None, (choice.caution, _caution(store, record, asked.best))))
     tell(f"{record['trial_id']}: {choice.why}")
     hint = kept_instead(store, record["trial_id"], choice.seeds)

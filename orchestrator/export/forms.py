@@ -1,0 +1,275 @@
+"""What an exported network is to its users, by the kind of its task: one object each.
+
+A form knows the files of the folder, the class that loads it, what the check compares, and the
+words of the model card. Names that reach it for the card are escaped already.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple, Protocol
+
+import numpy as np
+
+from lp_sweep.orchestrator.export.places import DevRows
+from lp_sweep.storage.errors import SpecError
+from lp_sweep.storage.specs import Distillation, TaskDefinition, TrialSpec
+from lp_sweep.trials.kinds import kind_of
+from lp_sweep.trials.procedures import UNTRAINED
+
+Record = Mapping[str, Any]
+
+
+class Compared(NamedTuple):
+    """What the folder must answer: (n, C), scored as a task of this definition."""
+
+    definition: TaskDefinition
+    stored: np.ndarray
+
+
+class Form(Protocol):
+    loads: str  # the class of transformers
+    compared: str  # what the check compares, in the singular
+    hub_task: str  # as the hub names the task
+    library: str
+    lead: str  # the card's first sentence, with a blank at its end; or ""
+    whole: str  # after "all 12 layers", of the full model's score
+
+    def refuse_onnx(self, trial: str) -> None:
+        """Raises SpecError where there is no graph for it."""
+
+    def finish(self, folder: Path, spec: TrialSpec, modules: Sequence[str]) -> None:
+        """Turns the kept network in `folder` into what users load."""
+
+    def expected(self, spec: TrialSpec, rows: DevRows) -> Compared:
+        """What is stored of the dev rows."""
+
+    def answered(self, spec: TrialSpec, values: np.ndarray) -> np.ndarray:
+        """The same, from what `trials.plainload` gave."""
+
+    def made(self, spec: TrialSpec, task: str) -> str:
+        """How its layers came to be, after "6 layers of bert, "."""
+
+    def teacher(self, distill: Distillation) -> str:
+        """What taught it, after a model's name."""
+
+    def loss(self, spec: TrialSpec, distill: Distillation) -> str:
+        """What it learned from a teacher."""
+
+    def usage(self, spec: TrialSpec, modules: Sequence[str]) -> str:
+        """Markdown with code that runs in the folder."""
+
+    def inputs(self, columns: Sequence[str], most: str) -> str:
+        """What goes in, `most` so many tokens, and how a pair does."""
+
+
+_CLASSIFY = """\
+```python
+from transformers import AutoModelForSequenceClassification, AutoTokenizer, pipeline
+
+folder = "."  # where this README.md is, or the model's name on the hub
+model = AutoModelForSequenceClassification.from_pretrained(folder)
+tokenizer = AutoTokenizer.from_pretrained(folder)
+classify = pipeline("text-classification", model=folder, truncation=True, max_length={length})
+```"""
+
+
+class Classifier:
+    """A network with a head, of classes or of a number."""
+
+    loads = "AutoModelForSequenceClassification"
+    compared = "logit"
+    hub_task = "text-classification"
+    library = "transformers"
+    lead = ""
+    whole = "same recipe and seed"
+
+    def refuse_onnx(self, trial: str) -> None:
+        pass
+
+    def finish(self, folder: Path, spec: TrialSpec, modules: Sequence[str]) -> None:
+        pass
+
+    def expected(self, spec: TrialSpec, rows: DevRows) -> Compared:
+        return Compared(spec.task, rows.logits)
+
+    def answered(self, spec: TrialSpec, values: np.ndarray) -> np.ndarray:
+        return values
+
+    def made(self, spec: TrialSpec, task: str) -> str:
+        return f"fine-tuned on {task}"
+
+    def teacher(self, distill: Distillation) -> str:
+        learned = "a classifier that had learned the task"
+        return learned if distill.fine_tuned else "all layers (K=0)"
+
+    def loss(self, spec: TrialSpec, distill: Distillation) -> str:
+        classes = spec.task.kind == "classification"
+        at = f" at temperature T={distill.temperature:g}" if classes else ""
+        hidden = f" + {distill.hidden_weight:g} × hidden states" * bool(distill.hidden_weight)
+        labels = f"{1 - distill.alpha:g} × labels"
+        logits = f"{distill.alpha:g} × teacher's logits{at}{hidden}"
+        return f"{labels} + {logits} (alpha={distill.alpha:g})"
+
+    def usage(self, spec: TrialSpec, modules: Sequence[str]) -> str:
+        return _CLASSIFY.format(length=spec.recipe.max_length)
+
+    def inputs(self, columns: Sequence[str], most: str) -> str:
+        pair = ' A pair goes in as `classify({"text": first, "text_pair": second})`.'
+        return f"{' and '.join(columns)}, {most}.{pair if len(columns) > 1 else ''}"
+
+
+_EMBED = """\
+```python
+from sentence_transformers import SentenceTransformer
+
+model = SentenceTransformer(".")  # where this README.md is, or the model's name on the hub
+vectors = model.encode(["A cat sleeps.", "A cat is asleep."])
+print(model.similarity(vectors, vectors))
+```
+
+The same with transformers alone:
+
+```python
+import torch
+from transformers import AutoModel, AutoTokenizer
+
+folder = "."
+model = AutoModel.from_pretrained(folder).eval()
+tokenizer = AutoTokenizer.from_pretrained(folder)
+texts = ["A cat sleeps.", "A cat is asleep."]
+cut = {{"padding": True, "truncation": True, "max_length": {length}}}
+inputs = tokenizer(texts, **cut, return_tensors="pt")
+with torch.no_grad():
+    states = model(**inputs).last_hidden_state  # (texts, tokens, width)
+mask = inputs["attention_mask"]
+{pooled}
+print(torch.cosine_similarity(vectors[0], vectors[1], dim=0))
+```"""
+_NORMALISED = "vectors = torch.nn.functional.normalize(vectors)"
+_LAST = "mask.shape[1] - 1 - mask.flip(1).argmax(1)"
+
+
+class _Way(NamedTuple):
+    """A pooling: its key in Sentence Transformers, and as code of `states` and `mask`."""
+
+    key: str
+    code: str
+
+
+_WAYS = {
+    "mean": _Way("mean_tokens", "(states * mask[..., None]).sum(1) / mask.sum(1, keepdim=True)"),
+    "cls": _Way("cls_token", "states[torch.arange(len(texts)), mask.argmax(1)]"),
+    "last": _Way("lasttoken", f"states[torch.arange(len(texts)), {_LAST}]"),
+}
+_OURS = ("Transformer", "Pooling", "Normalize")  # modules that the folder has
+
+
+class BiEncoder:
+    """A bare encoder that Sentence Transformers loads: cosines of pairs are compared."""
+
+    loads = "AutoModel"
+    compared = "cosine"
+    hub_task = "sentence-similarity"
+    library = "sentence-transformers"
+    lead = "A bi-encoder maps a text to a vector; the cosine of two says how alike they are. "
+    whole = "untrained"
+
+    def refuse_onnx(self, trial: str) -> None:
+        raise SpecError(
+            f"{trial} is of an embedding task, and --onnx writes classifiers alone. Leave it out; "
+            'sentence_transformers.SentenceTransformer(folder, backend="onnx") makes the graph.'
+        )
+
+    def finish(self, folder: Path, spec: TrialSpec, modules: Sequence[str]) -> None:
+        """The encoder without its head, and the files of Sentence Transformers."""
+        config = _bare_encoder(folder)
+        names = [name for name in _OURS if name != "Normalize" or name in modules]
+        places = ["", *(f"{index}_{name}" for index, name in enumerate(names) if index)]
+        listed = [
+            {
+                "idx": index,
+                "name": str(index),
+                "path": place,
+                "type": f"sentence_transformers.models.{name}",
+            }
+            for index, (name, place) in enumerate(zip(names, places, strict=True))
+        ]
+        pooling: dict[str, Any] = {"word_embedding_dimension": config.hidden_size}
+        pooling |= {f"pooling_mode_{way.key}": False for way in _WAYS.values()}
+        pooling[f"pooling_mode_{_WAYS[spec.task.pooling].key}"] = True
+        length = {"max_seq_length": spec.recipe.max_length, "do_lower_case": False}
+        similarity: dict[str, Any] = {
+            "prompts": {},
+            "default_prompt_name": None,
+            "similarity_fn_name": "cosine",
+        }
+        for place in places:
+            (folder / place).mkdir(exist_ok=True)
+        for name, content in {
+            "modules.json": listed,
+            "sentence_bert_config.json": length,
+            "config_sentence_transformers.json": similarity,
+            "1_Pooling/config.json": pooling,
+            **{f"{place}/config.json": {} for place in places[2:]},
+        }.items():
+            (folder / name).write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
+
+    def expected(self, spec: TrialSpec, rows: DevRows) -> Compared:
+        numbers = TaskDefinition(
+            text_columns=spec.task.text_columns, kind="regression", metric=spec.task.metric
+        )
+        return Compared(numbers, rows.predicted[:, None])
+
+    def answered(self, spec: TrialSpec, values: np.ndarray) -> np.ndarray:
+        return kind_of(spec.task).answers(values)[:, None]
+
+    def made(self, spec: TrialSpec, task: str) -> str:
+        if spec.procedure == UNTRAINED:
+            return "untrained, with the weights that they have there"
+        return f"trained without labels to imitate the vectors of all layers, on texts of {task}"
+
+    def teacher(self, distill: Distillation) -> str:
+        return "all layers, untrained (K=0)"
+
+    def loss(self, spec: TrialSpec, distill: Distillation) -> str:
+        return "1 − cosine to the teacher's vector of each train text; no labels"
+
+    def usage(self, spec: TrialSpec, modules: Sequence[str]) -> str:
+        lines = [f"vectors = {_WAYS[spec.task.pooling].code}"]
+        lines += [_NORMALISED] if "Normalize" in modules else []
+        code = _EMBED.format(length=spec.recipe.max_length, pooled="\n".join(lines))
+        others = ", ".join(name for name in modules if name not in _OURS)
+        note = f"\n\nWithout the model's own {others}: it was scored without." if others else ""
+        return code + note
+
+    def inputs(self, columns: Sequence[str], most: str) -> str:
+        return f"one text, such as {' or '.join(columns)}, {most}."
+
+
+def _bare_encoder(folder: Path) -> Any:
+    """Saves the encoder in place of the classifier in `folder`; gives its config. A pooler stays
+    where the network had one."""
+    from transformers import AutoModelForSequenceClassification
+
+    from lp_sweep.trials.load import quiet
+
+    bare = folder / ".bare"
+    with quiet():
+        model = AutoModelForSequenceClassification.from_pretrained(folder).base_model
+        model.config.problem_type = None
+        model.config.num_labels = 2  # what a config has that doesn't say
+        model.save_pretrained(bare)
+    for path in [*folder.glob("*.safetensors"), *folder.glob("*.safetensors.index.json")]:
+        path.unlink()
+    for path in bare.iterdir():
+        path.replace(folder / path.name)
+    shutil.rmtree(bare)
+    return model.config
+
+
+def form_of(definition: TaskDefinition) -> Form:
+    return BiEncoder() if kind_of(definition).embeds else Classifier()

@@ -1,0 +1,279 @@
+"""`lp-sweep export` of a bi-encoder: a folder of Sentence Transformers and of transformers."""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+import sys
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow.parquet as pq
+import pytest
+import torch
+from huggingface_hub import ModelCard
+from safetensors.numpy import load_file
+from transformers import AutoTokenizer
+
+from lp_sweep.orchestrator.engine.recorder import Recorder
+from lp_sweep.orchestrator.export.choice import Asked
+from lp_sweep.orchestrator.export.forms import form_of
+from lp_sweep.orchestrator.export.trialfolder import Exported
+from lp_sweep.orchestrator.inputs.resolve import resolve
+from lp_sweep.orchestrator.plan.known import Known
+from lp_sweep.orchestrator.plan.planning import make_plan
+from lp_sweep.orchestrator.service import export as service
+from lp_sweep.orchestrator.sweepfile.load import load_sweep
+from lp_sweep.storage.errors import ExportError, SpecError
+from lp_sweep.storage.networks import SUMS, changed_files
+from lp_sweep.storage.specs import Recipe, TaskDefinition, TrialSpec
+from lp_sweep.storage.store import Store
+from lp_sweep.trials.plainload import embeddings_of, load
+from lp_sweep.trials.pooling import pooled
+from lp_sweep.trials.run import execute
+from tests.support.exportworld import World, change_weights, in_this_process, swap_layers
+from tests.support.families import FAMILIES, save_pretrained
+from tests.support.tiny import tiny_tokenizer
+from tests.support.toyworld import WORDS, jobs
+from tests.trials.test_embedding import WAYS, embedding_world
+
+MODULES = ["Transformer", "Pooling", "Normalize"]
+
+
+class Made(dict[str, str]):
+    """Trials by what they are: full, untrained, direct."""
+
+    world: World
+
+    def export(self, which: str, out: Path, **options: Any) -> Exported:
+        return self.world.export(self[which], out, **options)
+
+
+def run(file: Path, store: Store, *, keep: str) -> Made:
+    made = Made()
+    for job in sorted(jobs(file), key=lambda job: job["kind"]):  # the teacher's profile first
+        kept = {"keep": keep} if job["kind"] == "trial" else {}
+        assert execute({**job, **kept}, store.location)["status"] == "done"
+        if job["kind"] == "trial":
+            full = len(job["spec"]["kept_layers"]) == 4
+            made["full" if full else job["spec"]["procedure"]] = job["id"]
+    made.world = World(file, store, made["full"], made["full"])
+    return made
+
+
+def with_modules(folder: Path) -> None:
+    """As a folder of Sentence Transformers is, of two versions of it."""
+    types = ["old.models.Transformer", "x.y.pooling.Pooling", "old.models.Normalize"]
+    listed = [{"path": f"{i}_x" if i else "", "type": name} for i, name in enumerate(types)]
+    (folder / "modules.json").write_text(json.dumps(listed))
+
+
+@pytest.fixture(scope="module")
+def kept(tmp_path_factory: pytest.TempPathFactory) -> Made:
+    folder = tmp_path_factory.mktemp("bi-encoders")
+    file = embedding_world(folder / "world")
+    with_modules(file.parent / "model")
+    return run(file, Store(folder / "store", create=True), keep="all")
+
+
+@pytest.fixture
+def made(kept: Made, monkeypatch: pytest.MonkeyPatch) -> Made:
+    in_this_process(monkeypatch)
+    return kept
+
+
+def cosines(folder: Path, file: Path) -> list[float]:
+    """Of the dev pairs, one text at a time."""
+    model, missing = load(folder, "AutoModel")
+    assert not missing
+    tokenizer = AutoTokenizer.from_pretrained(folder)
+    table = pq.read_table(file.parent / "pairs.parquet").to_pydict()
+    texts = [[text for pair in zip(table["a"], table["b"], strict=True) for text in pair]]
+    vectors = np.concatenate(
+        [embeddings_of(model, tokenizer, [[text]], 32, "mean") for text in texts[0]]
+    )
+    one, other = vectors[::2], vectors[1::2]
+    lengths = np.linalg.norm(one, axis=1) * np.linalg.norm(other, axis=1)
+    return list((one * other).sum(1) / lengths)
+
+
+WORDS_OF = {
+    "full": ["All 4 layers", "untrained, with the weights", "| procedure | untrained |"],
+    "untrained": [
+        "Layers 1-2 of the 4",
+        "untrained, with the weights",
+        "| all 4 layers, untrained",
+    ],
+    "direct": [
+        "Layers 1-2 of the 4",
+        "without labels to imitate",
+        "| teacher | model, all layers, untrained (K=0) |",
+        "| loss | 1 − cosine",
+        "| learning rate |",
+    ],
+}
+
+
+@pytest.mark.parametrize("which", WORDS_OF)
+def test_the_folder_is_a_bare_encoder_with_its_modules(
+    made: Made, tmp_path: Path, which: str
+) -> None:
+    out, world = tmp_path / "out", made.world
+    done = made.export(which, out)
+    stored = sorted(world.store.read("predictions", made[which]), key=lambda row: row["example"])
+    expected = [row["prediction"] for row in stored]
+    assert cosines(out, Path(world.file)) == pytest.approx(expected, abs=1e-5)
+    assert done.verified.examples == len(expected)
+    assert done.verified.score == pytest.approx(done.verified.recorded_score)
+    assert not [name for name in load_file(out / "model.safetensors") if "classifier" in name]
+    assert not changed_files(out)
+
+    def told(name: str) -> Any:
+        return json.loads((out / name).read_text())
+
+    assert "problem_type" not in told("config.json")
+    assert [module["type"].rpartition(".")[2] for module in told("modules.json")] == MODULES
+    assert all((out / module["path"]).is_dir() for module in told("modules.json"))
+    pooling = told("1_Pooling/config.json")
+    assert pooling["word_embedding_dimension"] == 32
+    assert [key for key, value in pooling.items() if value is True] == ["pooling_mode_mean_tokens"]
+    assert told("sentence_bert_config.json")["max_seq_length"] == 32
+    assert told("config_sentence_transformers.json")["similarity_fn_name"] == "cosine"
+
+    card = ModelCard.load(out / "README.md")
+    assert card.data.library_name == "sentence-transformers"
+    assert card.data.pipeline_tag == "sentence-similarity"
+    (result,) = card.data.eval_results
+    assert (result.task_type, result.metric_type) == ("sentence-similarity", "spearmanr")
+    for words in WORDS_OF[which]:
+        assert words in card.text, words
+    if which != "direct":
+        assert "| learning rate |" not in card.text
+    (record,) = world.store.read("trials", made[which])
+    assert record["params_total"] == sum(
+        tensor.size for tensor in load_file(out / "model.safetensors").values()
+    )
+
+
+def blocks(card: str) -> list[str]:
+    return re.findall(r"```python\n(.*?)```", card, re.DOTALL)
+
+
+@pytest.mark.parametrize("library", ["sentence_transformers", "transformers"])
+def test_the_code_of_the_card_runs(made: Made, tmp_path: Path, library: str) -> None:
+    """With both libraries it gives the same vectors, of length 1 as the model's own."""
+    if find_spec(library) is None:
+        pytest.skip("sentence-transformers is not installed: pip install sentence-transformers")
+    out = tmp_path / "out"
+    made.export("direct", out)
+    code = dict(zip(["sentence_transformers", "transformers"], blocks(_card(out)), strict=True))
+    program = f"{code[library]}\nimport json; print(json.dumps(vectors.tolist()))"
+    done = subprocess.run(
+        [sys.executable, "-c", program], cwd=out, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    found = np.array(json.loads(done.stdout.splitlines()[-1]))
+    expected = _vectors(out, ["A cat sleeps.", "A cat is asleep."], "mean")
+    expected /= np.linalg.norm(expected, axis=1, keepdims=True)
+    np.testing.assert_allclose(found, expected, atol=1e-5)
+
+
+def _card(folder: Path) -> str:
+    return (folder / "README.md").read_text(encoding="utf-8")
+
+
+def _vectors(folder: Path, texts: list[str], pooling: str) -> np.ndarray:
+    model, _ = load(folder, "AutoModel")
+    return embeddings_of(model, AutoTokenizer.from_pretrained(folder), [texts], 16, pooling)
+
+
+@pytest.mark.parametrize("family", ["bert", "xlnet"])
+@pytest.mark.parametrize("pooling", WAYS)
+def test_card_and_check_pool_as_a_trial_does(
+    family: str, pooling: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """XLNet's padding is on the left."""
+    save_pretrained(FAMILIES[family], 2, tmp_path)
+    words = [*WORDS, "A", "cat", "sleeps.", "is", "asleep."]
+    tokenizer = tiny_tokenizer(words[:40], types=family == "bert", xlnet=family == "xlnet")
+    tokenizer.save_pretrained(tmp_path)
+    monkeypatch.chdir(tmp_path)
+    task = TaskDefinition(text_columns=("a", "b"), kind="embedding", pooling=pooling)
+    recipe = Recipe(max_length=16)
+    spec = TrialSpec(
+        model_fingerprint="m", kept_layers=(1,), task=task, data_fingerprint="d", seed=1,
+        recipe=recipe,
+    )  # fmt: skip
+    names: dict[str, Any] = {}
+    exec(blocks(form_of(task).usage(spec, ["Pooling"]))[1], names)
+    expected = pooled(names["states"], names["mask"], pooling)
+    torch.testing.assert_close(names["vectors"], expected)
+    found = _vectors(tmp_path, names["texts"], pooling)
+    np.testing.assert_allclose(found, expected.numpy(), atol=1e-5)
+
+
+@pytest.mark.parametrize("family", ["roberta", pytest.param("xlnet", marks=pytest.mark.slow)])
+def test_an_encoder_whose_classifier_has_no_pooler(
+    family: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    in_this_process(monkeypatch)
+    file = embedding_world(tmp_path / "world")
+    model = file.parent / "model"
+    for path in model.iterdir():
+        path.unlink()
+    save_pretrained(FAMILIES[family], 4, model)
+    tiny_tokenizer(WORDS, types=False, xlnet=family == "xlnet").save_pretrained(model)
+    store = Store(tmp_path / "store", create=True)
+    (full,) = (job for job in jobs(file) if len(job["spec"].get("kept_layers", ())) == 4)
+    assert execute({**full, "keep": "all"}, store.location)["status"] == "done"
+    out = tmp_path / "out"
+    World(file, store, full["id"], full["id"]).export(full["id"], out)
+    assert not [name for name in load_file(out / "model.safetensors") if "pooler" in name]
+    assert not (out / "2_Normalize").exists(), "the model has none"
+    assert "normalize" not in _card(out)
+
+
+def test_what_was_not_kept_is_trained_again(made: Made, tmp_path: Path) -> None:
+    mine = Made(made)
+    mine.world = made.world.copy(tmp_path)
+    for path in Path(mine.world.store.location, "weights", made["direct"]).iterdir():
+        path.unlink()
+    done = mine.export("direct", tmp_path / "out")
+    assert done.retrained
+    assert done.verified.recorded_score == pytest.approx(done.score / 100)
+
+
+def test_another_network_is_refused(made: Made, tmp_path: Path) -> None:
+    mine = made.world._replace(kept=made["direct"]).copy(tmp_path)
+    (mine.weights.parent / SUMS).unlink()
+    change_weights(mine.weights, swap_layers)
+    with pytest.raises(ExportError, match="a cosine differs from the stored one"):
+        mine.export(mine.kept, tmp_path / "out")
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_graph_is_refused_before_anything_is_written(
+    made: Made, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("lp_sweep.orchestrator.service.export._check_onnx_packages", lambda: None)
+    with pytest.raises(SpecError, match=r"embedding task.*--onnx"):
+        made.export("direct", tmp_path / "out", onnx=True)
+    assert not [*tmp_path.iterdir()]
+
+
+def test_the_best_of_a_sweep(made: Made, tmp_path: Path) -> None:
+    world = made.world.copy(tmp_path)
+    Recorder(world.store, part=False, command="").cells(
+        make_plan(resolve(load_sweep(Path(world.file))), Known.nothing())
+    )
+    done = service.export_trial(
+        service.ExportOptions(
+            best=Asked("sim", 200.0), out=tmp_path / "out", store=world.store.location,
+            file=str(world.file), cache_dir=world.cache, offline=True,
+        )
+    )  # fmt: skip
+    assert done.kept_layers == [1, 2]
+    assert "needs 2 of 4 layers" in _card(tmp_path / "out")
