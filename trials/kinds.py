@@ -34,6 +34,7 @@ class Kind(Protocol):
     problem_type: ProblemType
     counts_labels: bool  # whether two answers are the same or not, rather than near or far
     embeds: bool  # whether it maps each text to a vector, and learns from the full model alone
+    rows_each: int  # of a split, for an example
 
     def problem(self, definition: TaskDefinition) -> str | None:
         """Why a definition is none of this kind."""
@@ -72,6 +73,7 @@ class _Labelled:
     """A row is an example and has a label."""
 
     embeds = False
+    rows_each = 1
 
     def targets(self, labels: Array) -> Array:
         return labels
@@ -203,6 +205,7 @@ class Embedding(Regression):
     help = "a vector for each text; scored by the cosines of pairs of texts"
     metrics: tuple[str, ...] = ("spearman", "pearson")
     embeds = True
+    rows_each = 2
 
     def problem(self, definition: TaskDefinition) -> str | None:
         if len(definition.text_columns) != 2:

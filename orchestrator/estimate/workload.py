@@ -15,6 +15,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from lp_sweep.storage.specs import ProfileSpec, SpeedSpec, TrialSpec
+from lp_sweep.trials.kinds import kind_of
 from lp_sweep.trials.measures.pairs import RULE
 from lp_sweep.trials.measures.registry import TEACHER
 from lp_sweep.trials.procedures import ITERATIVE, imitated_layers, phases
@@ -128,13 +129,14 @@ def missing(work: Work, lengths: MeanLengths) -> Workload:
         return _profile(work, spec, tokens)
     recipe, course = spec.recipe, phases(spec, work.model.depth)
     epochs = sum(phase.epochs for phase in course)
-    train = _limited(work.task.train_rows, recipe.limit_train)
+    each = kind_of(spec.task).rows_each
+    train = each * _limited(work.task.train_rows, recipe.limit_train)
     trained = training(
         layer=_kept_parameters(work, spec) / len(spec.kept_layers),
         epochs=epochs,
         layer_epochs=sum(phase.epochs * len(phase.kept_layers) for phase in course),
         train=train,
-        dev=_limited(work.task.dev_rows, recipe.limit_dev),
+        dev=each * _limited(work.task.dev_rows, recipe.limit_dev),
         tokens=tokens,
         batch=recipe.batch_size,
     )
@@ -154,9 +156,10 @@ def _profile(work: Work, spec: ProfileSpec, tokens: float) -> Workload:
     """A pass over the dev rows; probes also read train rows, and a teacher reads these alone. A
     greedy selection trains the full network, and scores it once for each layer that it tries."""
     depth, layer = work.model.depth, _layer(work)
-    train = _limited(work.task.train_rows, spec.limit_train)
+    each = kind_of(spec.task).rows_each
+    train = each * _limited(work.task.train_rows, spec.limit_train)
     if spec.recipe is None:
-        rows = _limited(work.task.dev_rows, spec.limit_dev) + min(train, spec.rows or 0)
+        rows = each * _limited(work.task.dev_rows, spec.limit_dev) + min(train, spec.rows or 0)
         rows = train if spec.measure == TEACHER else rows
         return Workload(_SCORING * rows * tokens * layer * depth, 0.0)
     held_out, epochs = held_out_rows(train), spec.recipe.epochs

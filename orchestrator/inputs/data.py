@@ -19,6 +19,7 @@ from lp_sweep.orchestrator.inputs.models import ModelInput
 from lp_sweep.storage.printable import listed, metric_name, shown
 from lp_sweep.storage.specs import Recipe
 from lp_sweep.trials.datasource import LoadedTask, Split
+from lp_sweep.trials.kinds import kind_of
 from lp_sweep.trials.metrics import majority_score, positive_label
 
 FEWEST_STEPS = 100  # optimiser steps that fine-tuning needs to get anywhere
@@ -67,14 +68,15 @@ class TaskData(NamedTuple):
             yield f"{share} of the texts are cut at max_length {self.max_length}"
 
     def _steps(self) -> str:
-        told = f"{self.steps:,} optimiser steps ({self.epochs} epochs, batch {self.batch_size})"
+        epochs = f"{self.epochs} epoch{'s' * (self.epochs != 1)}"
+        told = f"{self.steps:,} optimiser steps ({epochs}, batch {self.batch_size})"
         if self.train_rows == self.looked_at:
             return f"more than {told}"
         if self.steps >= FEWEST_STEPS:
             return told
-        epochs = epochs_for(self.train_rows, self.batch_size)
-        steps = epochs * math.ceil(self.train_rows / self.batch_size)
-        return f"{told}: probably too few; {epochs} epochs give {steps:,}"
+        more = epochs_for(self.train_rows, self.batch_size)
+        steps = more * math.ceil(self.train_rows / self.batch_size)
+        return f"{told}: probably too few; {more} epochs give {steps:,}"
 
 
 def epochs_for(rows: int, batch_size: int) -> int:
@@ -102,18 +104,20 @@ def looked_at(
         classes = {each: count for each, count in pairs if count}
     guess = majority_score(definition, train.labels, dev.labels, positive=positive)
     scored = _rows_scored(definition.metric, dev, positive)
+    each = kind_of(definition).rows_each
+    rows, looked_at = len(train) * each, loaded.looked_at and loaded.looked_at * each
     cuts = [_cut(model, train, recipe.max_length) for model in models]
     return TaskData(
         name,
-        len(train),
-        loaded.looked_at,
+        rows,
+        looked_at,
         len(dev),
         classes,
         metric_name(definition.metric, definition.positive),
         None if guess is None else 100 * guess,
         recipe.epochs,
         recipe.batch_size,
-        math.ceil(len(train) / recipe.batch_size) * recipe.epochs,
+        math.ceil(rows / recipe.batch_size) * recipe.epochs,
         recipe.max_length,
         max((cut for cut in cuts if cut is not None), default=None),
         {seeds: smallest_loss(scored, seeds) for seeds in (1, 3)} if scored else {},

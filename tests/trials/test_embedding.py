@@ -14,6 +14,11 @@ import torch
 from scipy.stats import spearmanr
 from transformers import AutoModel, AutoTokenizer
 
+from lp_sweep.orchestrator.estimate.workload import MeanLengths, missing
+from lp_sweep.orchestrator.inputs.resolve import resolve
+from lp_sweep.orchestrator.plan.known import Known, timing_columns
+from lp_sweep.orchestrator.plan.planning import make_plan
+from lp_sweep.orchestrator.sweepfile.load import load_sweep
 from lp_sweep.storage.specs import Distillation, TaskDefinition
 from lp_sweep.storage.store import Store
 from lp_sweep.trials.distill import Teaching
@@ -172,6 +177,15 @@ def test_a_pruned_network_imitates_the_full_one(tmp_path: Path, store: Store) ->
     assert [row["prediction"] for row in stored] == pytest.approx(cosines, abs=1e-5)
     assert {len(row["scores"]) for row in stored} == {0}
     assert full["last"] == pytest.approx(spearmanr(table["y"], cosines)[0], abs=1e-6)
+
+
+def test_a_plan_counts_texts(tmp_path: Path) -> None:
+    """Two of each pair, in training as in scoring."""
+    plan = make_plan(resolve(load_sweep(embedding_world(tmp_path / "world"))), Known.nothing())
+    lengths = MeanLengths(timing_columns())
+    [pruned] = [w for w in plan.trials.values() if w.trial.procedure == "direct"]
+    steps = missing(pruned, lengths).steps
+    assert steps == 3 * 2 * (2 + 1)  # 48 texts in batches of 16, two epochs, two layers and a head
 
 
 def test_the_pooling_is_that_of_the_models_folder(tmp_path: Path) -> None:
