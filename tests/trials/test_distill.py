@@ -14,7 +14,7 @@ import pytest
 import torch
 
 from lp_sweep.storage.identity import profile_id
-from lp_sweep.storage.specs import Distillation, ProfileSpec, TaskDefinition
+from lp_sweep.storage.specs import Distillation, ProfileSpec, TaskDefinition, TrialSpec
 from lp_sweep.storage.store import Store
 from lp_sweep.trials.distill import Teaching, hidden_loss, student_loss
 from lp_sweep.trials.forward import forward
@@ -22,7 +22,8 @@ from lp_sweep.trials.graphs import GraphPass
 from lp_sweep.trials.job import Lesson
 from lp_sweep.trials.measures.states import layer_states
 from lp_sweep.trials.modelfiles import folder_fingerprint
-from lp_sweep.trials.procedures import teacher_of
+from lp_sweep.trials.procedures import imitated_layers, teacher_of
+from lp_sweep.trials.prune import keep_layers
 from lp_sweep.trials.run import execute
 from lp_sweep.trials.steps import EagerPass, evaluate
 from lp_sweep.trials.unpadded.families import PASSES
@@ -106,19 +107,37 @@ def teaching(teacher: Any, rows: int, **settings: Any) -> Teaching:
 
 @pytest.mark.parametrize("name", daily(*FAMILIES))
 @pytest.mark.parametrize("compute", ["reference", "fast"])
-def test_sentence_states_are_those_of_every_layer(name: str, compute: Any, tmp_path: Path) -> None:
+@pytest.mark.parametrize("pooling", ["", "mean"])
+def test_sentence_states_are_those_of_every_layer(
+    name: str, compute: Any, pooling: str, tmp_path: Path
+) -> None:
     """As `layer_states` reads them, in the rows' order."""
     model = network(name, tmp_path).eval()
     split, rows = split_of(LENGTHS), np.array([2, 0, 3, 1])
     how = setting(compute)
     states: list[torch.Tensor] = []
     with torch.no_grad():
-        forward(model, split, rows, how.padding, CPU, compute, states)
+        forward(model, split, rows, how.padding, CPU, compute, states, pooling=pooling)
     batch = split.batch(rows, pad_id=how.padding.token_id, pad_left=how.padding.left)
     whole = {key: torch.from_numpy(value) for key, value in batch.items()}
     [expected] = layer_states(model, [whole], only_sentence=True)
     for found, layer in zip(states, expected.sentence()[1:], strict=True):
         assert_within_1e5(found.numpy(), layer.numpy())
+
+
+def test_all_kept_layers_but_the_last_imitate_their_own(tmp_path: Path) -> None:
+    student = network("bert", tmp_path, depth=4)
+    keep_layers(student, [1, 3, 4])
+    assert teaching(None, 4).pairs(student) == [(0, 0), (1, 2)]
+    spec = TrialSpec(
+        model_fingerprint="sha256:00",
+        kept_layers=(1, 3, 4),
+        task=CLASSES,
+        data_fingerprint="sha256:00",
+        seed=1,
+        distill=Distillation(hidden_weight=1.0),
+    )
+    assert [*imitated_layers(spec, 4)] == [1, 2, 3]
 
 
 @pytest.mark.parametrize("name", few([n for n in PASSES if n != "xlnet"], 1))
@@ -283,6 +302,10 @@ def test_a_folder_teaches_by_the_names_of_its_classes(
     [record] = store.read("trials", student["id"])
     assert (record["teacher"], record["distill"]) == (job["id"], "logits")
     own = np.array([row["scores"] for row in store.read("teacher_logits", job["id"])])
+    store.remove(f"teacher_logits/{job['id']}.parquet")
+    assert execute(job, store.location)["status"] == "done"  # once more: they are gone
+    again = np.array([row["scores"] for row in store.read("teacher_logits", job["id"])])
+    assert np.array_equal(own, again)
     inputs = load_inputs(student, spec_of(student), None, 0, Path(job["model"]["path"]))
     logits = evaluate(inputs.model, inputs.encoded.train, inputs.padding, precision="fp32")
     assert_within_1e5(own, logits[:, ::-1] if turned else logits)
