@@ -135,9 +135,8 @@ def _build(
     temporary.mkdir()
     try:
         sizes: dict[str, int] = {}
-        embeds = kind_of(task.definition).embeds
         for position, split in enumerate(task.splits.values()):
-            rows = _apart(split) if embeds else split
+            rows = _apart(split) if kind_of(task.definition).embeds else split
             for name, array in _arrays(tokenizer, rows, max_length).items():
                 file = f"{position}.{name}.npy"
                 sizes[file] = _save(temporary / file, array)
@@ -146,7 +145,7 @@ def _build(
             "splits": list(task.splits),
             "label_names": list(task.label_names),
             "dev_in_train": both.rows,
-            "dev_relabelled": 0 if embeds else both.relabelled,  # train's labels play no part
+            "dev_relabelled": both.relabelled,
             "bytes": sizes,
         }
         (temporary / _META).write_text(json.dumps(meta), encoding="utf-8")

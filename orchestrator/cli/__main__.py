@@ -29,6 +29,7 @@ from lp_sweep.orchestrator.cli.options import spread
 from lp_sweep.orchestrator.cli.output import complain, emit, guard, say
 from lp_sweep.orchestrator.cli.root import Root
 from lp_sweep.storage.errors import LpSweepError
+from lp_sweep.storage.specs import TaskKind
 
 _ALIASES = {"md": "markdown", "tex": "latex"}  # of words that options take
 
@@ -137,9 +138,13 @@ class _InitFlags:
         typer.Option("--group", help="A column whose equal values stay on one side of the split."),
     ] = None
     dev: Annotated[Path | None, typer.Option("--dev", help="A dev set of your own.")] = None
-    model: Annotated[str, typer.Option("--model", help="An encoder: hub id or folder.")] = (
-        "bert-base-cased"
-    )
+    kind: Annotated[
+        TaskKind | None, typer.Option("--kind", help="What to learn, if not as the labels look.")
+    ] = None
+    model: Annotated[
+        str | None,
+        typer.Option("--model", help="An encoder: hub id or folder (default bert-base-cased)."),
+    ] = None
     full: Annotated[bool, typer.Option("--full", help="Write every key, commented.")] = False
     force: Annotated[bool, typer.Option("--force", help="Overwrite files.")] = False
 

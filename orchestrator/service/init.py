@@ -32,6 +32,7 @@ from lp_sweep.storage.files import arriving
 from lp_sweep.storage.printable import listed, shown
 from lp_sweep.storage.specs import TaskDefinition, TaskKind
 from lp_sweep.trials.datasource import LoadedTask, empty_texts, load_task, text_keys
+from lp_sweep.trials.kinds import KINDS
 from lp_sweep.trials.readers import column_names, read_file, require_columns
 from lp_sweep.trials.tasks import TaskSource, file_format
 
@@ -44,6 +45,7 @@ MOST_EPOCHS = 10
 BATCH = 16
 LENGTHS = (32, 64, 128, 256, 512)  # tokens
 TOKENS_A_WORD = 1.5
+_ENCODER, _BI_ENCODER = "bert-base-cased", "sentence-transformers/all-MiniLM-L6-v2"
 _NO_NAME = re.compile(r"[^A-Za-z0-9._-]+")
 
 
@@ -57,7 +59,8 @@ class InitOptions:
     text: Sequence[str] = ()
     label: str | None = None
     group: str | None = None  # rows with the same value stay on one side
-    model: str = "bert-base-cased"
+    kind: TaskKind | None = None  # None: as the labels look
+    model: str | None = None  # None: a usual one of the kind
     full: bool = False
     force: bool = False
 
@@ -143,6 +146,7 @@ def _refuse_without_data(options: InitOptions) -> None:
         "--text": options.text,
         "--label": options.label,
         "--group": options.group,
+        "--kind": options.kind,
         "--dev": options.dev,
     }
     if names := [name for name, value in given.items() if value]:
@@ -163,13 +167,13 @@ def _looked_at(options: InitOptions, data: Path) -> Looked:
             f"{listed(map(shown, names))}."
         )
     column = read_file(str(data), [options.label]).column(0)
-    kind = _kind(column)
+    kind = options.kind or _kind(column)
     source = TaskSource(files={"train": str(data), "dev": str(options.dev or data)})
     first = _load(options, kind, source)
     train, metric = first.train, first.definition.metric
     keys = [*text_keys(train)]
     groups = _groups(keys, _group_column(options, data))
-    if kind == "regression":
+    if not KINDS[kind].counts_labels:
         counts: dict[str, int] = {}
         order = np.argsort(np.argsort(train.labels, kind="stable"), kind="stable")
         strata: list[object] = list((order * 10 // len(order)).tolist())
@@ -179,7 +183,9 @@ def _looked_at(options: InitOptions, data: Path) -> Looked:
         _refuse_identifiers(data, str(options.label), counts, names)
         if max(counts.values()) > UNBALANCED * len(keys):
             metric = "macro_f1"
-    words = np.quantile([sum(len(text.split()) for text in key) for key in keys], 0.99)
+    sizes = [[len(text.split()) for text in key] for key in keys]
+    alone = KINDS[kind].embeds  # each text is a row of tokens
+    words = np.quantile([max(size) if alone else sum(size) for size in sizes], 0.99)
     wanted = TOKENS_A_WORD * float(words) + 3
     length = next((length for length in LENGTHS if length >= wanted), LENGTHS[-1])
     together = len(keys) - len(set(keys))
@@ -242,8 +248,10 @@ def _load(options: InitOptions, kind: TaskKind, source: TaskSource) -> LoadedTas
         text_columns=tuple(options.text),
         label_column=str(options.label),
         kind=kind,
-        metric="pearson" if kind == "regression" else "accuracy",
+        metric=KINDS[kind].metrics[0],
     )
+    if problem := KINDS[kind].problem(definition):
+        raise SpecError(f"--kind {kind}: {problem}")
     return load_task(definition, source)
 
 
@@ -320,7 +328,7 @@ def _notes(rows: Looked, n_dev: int) -> Iterator[str]:
     if rows.counts:
         yield f"{rows.n:,} rows, {balance(rows.counts, 10)}"
     else:
-        yield f"{rows.n:,} rows; the labels are numbers: regression"
+        yield f"{rows.n:,} rows; the labels are numbers: {rows.kind}"
     if rows.metric == "macro_f1":
         yield "one class is much larger than the others: macro_f1 judges, not accuracy"
     yield from rows.empty
@@ -343,7 +351,7 @@ def _sweep(options: InitOptions, rows: Looked, sides: dict[str, tuple[Path, int]
         **{side: os.path.relpath(path, options.file.parent) for side, (path, _) in sides.items()},
         "text": [*options.text],
         "label": options.label,
-        **({"kind": rows.kind} if rows.kind == "regression" else {}),
+        **({"kind": rows.kind} if rows.kind != "classification" else {}),
         "metric": rows.metric,
     }
     why = {side: f"{count:,} rows" for side, (_, count) in sides.items()}
@@ -353,14 +361,18 @@ def _sweep(options: InitOptions, rows: Looked, sides: dict[str, tuple[Path, int]
         for key, line in zip(task, lines, strict=True)
     ]
     tasks = ["tasks:", f"  - {lines[0]}", *(f"    {line}" for line in lines[1:])]
+    if KINDS[rows.kind].embeds:
+        tasks.append("procedures: [untrained, direct]   # as it is, and after imitating all layers")
     return _file(name, _model(options), tasks, epochs, rows.max_length)
 
 
 def _model(options: InitOptions) -> str:
     """A hub id, or the folder as the sweep file sees it: an absolute path stays one."""
-    folder = Path(options.model).expanduser()
+    usual = _BI_ENCODER if options.kind and KINDS[options.kind].embeds else _ENCODER
+    model = options.model or usual
+    folder = Path(model).expanduser()
     if not folder.is_dir():
-        return options.model
+        return model
     if folder.is_absolute():
         return str(folder)
     path = os.path.relpath(folder, options.file.parent)

@@ -21,6 +21,7 @@ from lp_sweep.orchestrator.plan.planning import make_plan
 from lp_sweep.orchestrator.sweepfile.load import load_sweep
 from lp_sweep.storage.specs import Distillation, TaskDefinition
 from lp_sweep.storage.store import Store
+from lp_sweep.trials.datasource import LoadedTask, Split, overlap
 from lp_sweep.trials.distill import Teaching
 from lp_sweep.trials.forward import forward
 from lp_sweep.trials.graphs import GraphPass
@@ -199,3 +200,11 @@ def test_the_pooling_is_that_of_the_models_folder(tmp_path: Path) -> None:
     assert {job["spec"]["task"]["pooling"] for job in jobs(file)} == {"cls"}
     (folder / "modules.json").unlink()
     assert {job["spec"]["task"]["pooling"] for job in jobs(file)} == {"mean"}
+
+
+def test_no_label_of_train_is_another() -> None:
+    """Labels of train are not read: a pair that is in both has no other one."""
+    both = Split(texts=(["a"], ["b"]), labels=np.array([0.0]))
+    dev = Split(texts=(["a", "c"], ["b", "d"]), labels=np.array([5.0, 4.0]))
+    found = overlap(LoadedTask(train=both, dev={"dev": dev}, label_names=(), definition=PAIRS))
+    assert (found.rows, found.relabelled) == (1, 0)

@@ -221,3 +221,29 @@ def test_split_rule(drawn: list[tuple[str, int]], alone: bool) -> None:
         assert found <= share
         if alone and count >= 3:
             assert found == round(DEV_SHARE * count)
+
+
+def test_pairs_of_a_bi_encoder(tmp_path: Path) -> None:
+    """Texts are the rows that a length is for, and the file runs without labels in train."""
+    pairs = [{**row, "other": f"w{i} " * 30, "text": "a b"} for i, row in enumerate(rows())]
+    write(tmp_path / "pairs.csv", pairs)
+    columns = ["--kind", "embedding", "--text", "text", "--text", "other", "--label", "stars"]
+    done = sweep("init", "--data", "pairs.csv", *columns, cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    content = yaml.safe_load((tmp_path / "sweep.yaml").read_text(encoding="utf-8"))
+    assert content["models"] == ["sentence-transformers/all-MiniLM-L6-v2"]
+    assert content["procedures"] == ["untrained", "direct"]
+    task = of_task(tmp_path)
+    assert (task["kind"], task["metric"], task["text"]) == (
+        "embedding",
+        "spearman",
+        ["text", "other"],
+    )
+    assert content["recipe"]["max_length"] == 64
+    planned = sweep("plan", "sweep.yaml", f"model={MODEL}", "--offline", cwd=tmp_path)
+    assert planned.returncode == 0, planned.stderr
+    again = sweep(
+        "init", "one.yaml", "--data", "pairs.csv", *columns[:4], *columns[6:], cwd=tmp_path
+    )
+    assert again.returncode == 2
+    assert "kind embedding" in again.stderr
