@@ -36,7 +36,7 @@ from transformers import AutoTokenizer, PreTrainedModel
 from lp_sweep.storage.specs import Compute, Distillation, Recipe, TaskDefinition
 from lp_sweep.trials.batches import BatchSizes, Padding
 from lp_sweep.trials.device import reproducible
-from lp_sweep.trials.distill import Teaching, imitated_layers
+from lp_sweep.trials.distill import Teaching
 from lp_sweep.trials.finetune import NoSaver, finetune
 from lp_sweep.trials.procedures import Phase
 from lp_sweep.trials.prune import load_pruned
@@ -82,9 +82,7 @@ def lp_sweep(
     teaching = distill and Teaching(
         settings=distill,
         logits=np.zeros((len(labels), classes), np.float32),
-        network=network(imitated_layers(layers, one_by_one=False, depth=0)).eval()
-        if distill.hidden_weight
-        else None,
+        network=network(range(1, max(layers[:-1]) + 1)).eval() if distill.hidden_weight else None,
     )
     setting = Setting(
         definition=TaskDefinition(text_columns=("text",), kind=kind, metric="pearson")

@@ -49,10 +49,10 @@ def test_auto_precision_is_bf16_where_the_gpu_has_it(tmp_path: Path) -> None:
 def test_out_of_memory_on_cuda_halves_the_micro_batch(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def full(model: Any, split: Any, rows: Any, *rest: Any) -> Any:
+    def full(model: Any, split: Any, rows: Any, *rest: Any, **how: Any) -> Any:
         if len(rows) > 8:
             torch.empty(2**50, device="cuda")  # a real refusal of the allocator
-        return forward(model, split, rows, *rest)
+        return forward(model, split, rows, *rest, **how)
 
     monkeypatch.setattr(passes, "forward", full)
     store = Store(tmp_path / "store", create=True)

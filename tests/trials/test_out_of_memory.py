@@ -199,10 +199,10 @@ def test_a_halving_of_before_is_counted(
 ) -> None:
     """A worker that was killed had used two of the three: 64 and 32 are not tried again."""
 
-    def full(model: Any, split: Any, rows: Any, *rest: Any) -> Any:
+    def full(model: Any, split: Any, rows: Any, *rest: Any, **how: Any) -> Any:
         if len(rows) > 8:
             raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2 GiB")
-        return forward(model, split, rows, *rest)
+        return forward(model, split, rows, *rest, **how)
 
     monkeypatch.setattr(passes, "forward", full)
     store = Store(tmp_path, create=True)

@@ -280,7 +280,7 @@ def test_no_more_than_two_encoders_stay(tmp_path: Path, monkeypatch: pytest.Monk
 def test_what_is_short_of_memory_gets_all(
     world: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def no_room(*args: Any) -> Any:
+    def no_room(*args: Any, **how: Any) -> Any:
         assert resident()._encoders.values()
         raise torch.OutOfMemoryError("no room")
 

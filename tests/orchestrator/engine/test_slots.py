@@ -148,7 +148,7 @@ def joining(monkeypatch: pytest.MonkeyPatch, *counts: int) -> tuple[Any, list[st
     ("counts", "told"),
     [
         pytest.param((2,), [], id="all are there"),
-        pytest.param((0, 0, 1, 1, 2), ["0 of 2 have joined"], id="they come"),
+        pytest.param((0, 0, 1, 1, 2), ["0 of 2 have joined", "all 2 machines"], id="they come"),
         pytest.param((1, 1), ["1 of 2 have joined", "1 of 2 machines have not"], id="one is late"),
         pytest.param((0, 0), ["0 of 2 have joined", "2 of 2 machines have not"], id="none comes"),
     ],
