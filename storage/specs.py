@@ -78,6 +78,7 @@ class Distillation:
     temperature: float = 2.0  # of classes
     alpha: float = 0.5  # 1: no labels
     hidden_weight: float = 0.0
+    unlabelled: str = ""  # the fingerprint of texts that only the teacher labels; empty: none
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -131,6 +132,11 @@ class TrialSpec:
         alone = len(self.kept_layers) == 1 and self.procedure != "iterative"
         return replace(distill, hidden_weight=0.0) if alone else distill
 
+    @property
+    def unlabelled(self) -> str:
+        """The fingerprint of the unlabelled rows that it learns from; empty: none."""
+        return self.distill.unlabelled if self.distill else ""
+
     def with_seed(self, seed: int) -> TrialSpec:
         """As `replace`, in a fifth of the time: nothing else depends on the seed."""
         other = object.__new__(TrialSpec)
@@ -165,6 +171,7 @@ class ProfileSpec:
     rows: int | None = None  # train rows of a probe
     recipe: Recipe | None = None  # of what trains a network of its own: greedy
     seed: int | None = None
+    unlabelled: str = ""  # as in Distillation: of a teacher's logits
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

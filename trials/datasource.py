@@ -20,7 +20,7 @@ from lp_sweep.storage.specs import TaskDefinition
 from lp_sweep.trials.columns import Labels, Rows, text_column
 from lp_sweep.trials.kinds import kind_of
 from lp_sweep.trials.readers import column_names, read_file, read_hub, require_columns
-from lp_sweep.trials.tasks import TaskSource, file_format
+from lp_sweep.trials.tasks import UNLABELLED, TaskSource, file_format
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,6 +45,19 @@ class LoadedTask:
     limit_train: int | None = None
     limit_dev: int | None = None
     looked_at: int | None = None  # first train rows that `train` is of; None: of all
+    unlabelled: Split | None = None  # for students alone
+    more_unlabelled: bool = False  # than were looked at
+
+    @property
+    def taught(self) -> Split:
+        """The rows of a student: train, then those without a label."""
+        if self.unlabelled is None:
+            return self.train
+        parts = self.train, self.unlabelled
+        return Split(
+            texts=tuple([*a, *b] for a, b in zip(*(part.texts for part in parts), strict=True)),
+            labels=np.concatenate([part.labels for part in parts]),
+        )
 
     @property
     def num_labels(self) -> int:
@@ -80,6 +93,15 @@ def data_fingerprint(source: TaskSource, definition: TaskDefinition) -> str:
     return f"sha256:{digest.hexdigest()}"
 
 
+def unlabelled_fingerprint(source: TaskSource, definition: TaskDefinition) -> str:
+    """The same of the file without labels; empty where there is none."""
+    return data_fingerprint(_unlabelled(source), definition) if source.unlabelled else ""
+
+
+def _unlabelled(source: TaskSource) -> TaskSource:
+    return TaskSource(files={UNLABELLED: source.unlabelled})
+
+
 def load_task(
     definition: TaskDefinition,
     source: TaskSource,
@@ -88,8 +110,11 @@ def load_task(
     limit_dev: int | None = None,
     offline: bool = False,
     most: int | None = None,
+    unlabelled: bool = False,
 ) -> LoadedTask:
     """Read, check and number the rows, of train the first `most`. Raises MissingInputError.
+
+    `unlabelled`: also the source's rows without a label, if it has any, again the first `most`.
 
     A limit takes a random subset, the same for every seed, in the file's order. Class labels are
     looked up in `definition.labels`; whole numbers are positions in it unless its names are numbers
@@ -100,6 +125,9 @@ def load_task(
     rows = {train: _read(source, train, definition, offline, most)}
     rows |= {split: _read(source, split, definition, offline) for split in dev}
     label_names = kind_of(definition).label_names(rows[train], definition)
+    more = None
+    if unlabelled and source.unlabelled:
+        more = _read(_unlabelled(source), UNLABELLED, definition, offline, most)
     return LoadedTask(
         train=_split(definition, label_names, rows[train], limit_train),
         dev={name: _split(definition, label_names, rows[name], limit_dev) for name in dev},
@@ -108,6 +136,8 @@ def load_task(
         limit_train=limit_train,
         limit_dev=limit_dev,
         looked_at=None if rows[train].whole else most,
+        unlabelled=None if more is None else _split(definition, label_names, more, None),
+        more_unlabelled=more is not None and not more.whole,
     )
 
 
@@ -137,6 +167,14 @@ def overlap(task: LoadedTask) -> Overlap:
     return Overlap(rows, relabelled, sum(map(len, task.dev.values())))
 
 
+def dev_texts(task: LoadedTask) -> int:
+    """The unlabelled rows whose texts are also those of a dev row."""
+    if task.unlabelled is None:
+        return 0
+    keys = set(text_keys(*task.dev.values()))
+    return sum(key in keys for key in text_keys(task.unlabelled))
+
+
 def text_keys(*splits: Split) -> Iterator[tuple[str, ...]]:
     """The texts of each row, by which rows are called the same."""
     for split in splits:
@@ -145,8 +183,10 @@ def text_keys(*splits: Split) -> Iterator[tuple[str, ...]]:
 
 def empty_texts(task: LoadedTask, source: TaskSource) -> Iterator[str]:
     """A sentence for each column of a split in which texts say nothing. They are trained on."""
-    for split, rows in task.splits.items():
-        where = source.files.get(split) or f"{source.dataset} {source.config or ''} {split}"
+    files = source.files | {UNLABELLED: source.unlabelled}
+    more = {} if task.unlabelled is None else {UNLABELLED: task.unlabelled}
+    for split, rows in (task.splits | more).items():
+        where = files.get(split) or f"{source.dataset} {source.config or ''} {split}"
         for name, texts in zip(task.definition.text_columns, rows.texts, strict=True):
             if empty := sum(not text.strip() for text in texts):
                 yield f"{where}: column {name!r} is empty in {empty} of {len(texts)} rows"
@@ -163,7 +203,7 @@ def _split_names(source: TaskSource) -> list[str]:
 
 def _columns(definition: TaskDefinition, split: str) -> list[str]:
     """Rows that an embedding is learned from need no label."""
-    unlabelled = kind_of(definition).embeds and split == "train"
+    unlabelled = split == UNLABELLED or (kind_of(definition).embeds and split == "train")
     return [*definition.text_columns, *([] if unlabelled else [definition.label_column])]
 
 
@@ -191,8 +231,10 @@ def _split(
     definition: TaskDefinition, label_names: tuple[str, ...], rows: Rows, limit: int | None
 ) -> Split:
     texts = [text_column(rows, name) for name in definition.text_columns]
-    labels = kind_of(definition).labels(rows, definition, label_names)
-    total = rows.table.num_rows
+    kind, total = kind_of(definition), rows.table.num_rows
+    labels = kind.no_labels(total)
+    if definition.label_column in rows.table.column_names:
+        labels = kind.labels(rows, definition, label_names)
     chosen = np.arange(total)
     if limit is not None and limit < total:
         chosen = np.sort(np.random.default_rng(0).permutation(total)[:limit])

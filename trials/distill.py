@@ -11,7 +11,8 @@ hidden  the sentence token after each layer that the student kept, but its last,
         made of its teacher's layers, so no map between them has to be chosen.
 
 The teacher's logits of all train rows are computed once and come from the store. Its network is
-needed beside the student's for hidden states alone.
+needed beside the student's for hidden states alone. Rows without a label may follow the train rows:
+their loss has no part of the labels, and the mean is over all rows.
 """
 
 from __future__ import annotations
@@ -73,7 +74,8 @@ def student_loss(
     imitation = kind.imitation_loss(logits, taught, settings.temperature) * settings.alpha
     if settings.alpha == 1:
         return imitation
-    return kind.mean_loss(logits, target) * (1 - settings.alpha) + imitation
+    labels_loss = kind.labelled_loss if settings.unlabelled else kind.mean_loss
+    return labels_loss(logits, target) * (1 - settings.alpha) + imitation
 
 
 def hidden_loss(

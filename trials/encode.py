@@ -49,9 +49,9 @@ def encode_task(
 ) -> EncodedTask:
     """Tokenise, or open what an earlier call or another process left in `cache_dir`.
 
-    `fingerprint` is `data_fingerprint` of the rows in `task`. Texts of more than `max_length`
-    tokens lose them from the longer of a pair first. Raises MissingInputError if the cache can't be
-    written.
+    `fingerprint` is that of the rows in `task`, of which the unlabelled ones follow train's. Texts
+    of more than `max_length` tokens lose them from the longer of a pair first. Raises
+    MissingInputError if the cache can't be written.
     """
     limits = (task.limit_train, task.limit_dev)
     digest = tokenizer_digest(tokenizer)
@@ -135,7 +135,7 @@ def _build(
     temporary.mkdir()
     try:
         sizes: dict[str, int] = {}
-        for position, split in enumerate(task.splits.values()):
+        for position, split in enumerate((task.splits | {"train": task.taught}).values()):
             rows = _apart(split) if kind_of(task.definition).embeds else split
             for name, array in _arrays(tokenizer, rows, max_length).items():
                 file = f"{position}.{name}.npy"

@@ -12,7 +12,12 @@ from transformers import PreTrainedModel
 from lp_sweep.storage.errors import MissingInputError
 from lp_sweep.storage.specs import ProfileSpec, TrialSpec
 from lp_sweep.trials.batches import EncodedTask, Padding
-from lp_sweep.trials.datasource import LoadedTask, data_fingerprint, load_task
+from lp_sweep.trials.datasource import (
+    LoadedTask,
+    data_fingerprint,
+    load_task,
+    unlabelled_fingerprint,
+)
 from lp_sweep.trials.encode import cache_key, encode_task, open_tokens
 from lp_sweep.trials.job import Job
 from lp_sweep.trials.kinds import kind_of
@@ -50,7 +55,7 @@ def load_inputs(
         go_offline()
     origin = _source(job).stamp()  # before anything is read: what is written later has another
     words = resident().words(_source(job))
-    encoded = _encoded(job, spec, words)
+    encoded = _encoded(job, spec, words, spec.unlabelled)
     loading = time.perf_counter()
     head = Head(encoded.num_labels, kind_of(spec.task).problem_type)
     model = _network(job, head, kept_layers, seed, start)
@@ -64,6 +69,15 @@ def load_inputs(
         seconds_load=time.perf_counter() - loading,
         seconds_tokenise=loading - begun,
     )
+
+
+def with_rows_of(job: Job, inputs: Inputs, spec: ProfileSpec) -> Inputs:
+    """The inputs of a trial for a measurement of its network: a teacher answers for more rows than
+    it learned from, and what is measured of a student is of the labelled ones."""
+    if spec.unlabelled == job.trial.unlabelled:
+        return inputs
+    words = resident().words(_source(job))
+    return inputs._replace(encoded=_encoded(job, job.trial, words, spec.unlabelled))
 
 
 def load_other(
@@ -90,27 +104,32 @@ def _network(
     )
 
 
-def _encoded(job: Job, spec: TrialSpec | ProfileSpec, words: Words) -> EncodedTask:
-    """Rows are read only where their tokens are not in the cache."""
+def _encoded(job: Job, spec: TrialSpec | ProfileSpec, words: Words, unlabelled: str) -> EncodedTask:
+    """Rows are read only where their tokens are not in the cache. `unlabelled`: the fingerprint of
+    those that follow the train rows; empty: none."""
     if spec.kind == "trial":
         limits, length = (spec.recipe.limit_train, spec.recipe.limit_dev), spec.recipe.max_length
     else:
         limits, length = (spec.limit_train, spec.limit_dev), spec.max_length
     cache_dir = job.place.cache_dir
-    key = cache_key(words.digest, spec.task, spec.data_fingerprint, limits, length)
+    rows = f"{spec.data_fingerprint} {unlabelled}".rstrip()
+    key = cache_key(words.digest, spec.task, rows, limits, length)
 
     def make() -> EncodedTask:
         found = open_tokens(cache_dir / key)
         if found is not None:
             return found
-        task = _rows(job, spec, limits)
-        return encode_task(words.tokenizer, task, spec.data_fingerprint, length, cache_dir)
+        task = _rows(job, spec, limits, unlabelled)
+        return encode_task(words.tokenizer, task, rows, length, cache_dir)
 
     return resident().tokens(cache_dir / key, make)
 
 
 def _rows(
-    job: Job, spec: TrialSpec | ProfileSpec, limits: tuple[int | None, int | None]
+    job: Job,
+    spec: TrialSpec | ProfileSpec,
+    limits: tuple[int | None, int | None],
+    unlabelled: str,
 ) -> LoadedTask:
     """Raises MissingInputError, also for rows that are not those of the plan: their tokens would
     stand for others."""
@@ -121,8 +140,10 @@ def _rows(
         limit_train=limits[0],
         limit_dev=limits[1],
         offline=job.place.offline,
+        unlabelled=bool(unlabelled),
     )
-    if data_fingerprint(source, spec.task) != spec.data_fingerprint:
+    more = unlabelled_fingerprint(source, spec.task) if unlabelled else ""
+    if (data_fingerprint(source, spec.task), more) != (spec.data_fingerprint, unlabelled):
         raise MissingInputError(
             f"task {job.task.name!r}: its files have changed since the run was planned. "
             "Start the run again: it makes a new plan."

@@ -29,7 +29,7 @@ from lp_sweep.storage.runs import machine_key
 from lp_sweep.storage.specs import ProfileSpec, SpeedSpec, TrialSpec, WorkKind
 from lp_sweep.storage.store import Store
 from lp_sweep.trials.modelfiles import needed_files
-from lp_sweep.trials.tasks import TaskSource, source_from_plain
+from lp_sweep.trials.tasks import UNLABELLED, TaskSource, source_from_plain
 
 Spec = TrialSpec | ProfileSpec | SpeedSpec
 Keep = Literal["none", "best", "all"]
@@ -128,6 +128,12 @@ class Job:
         assert isinstance(self.spec, SpeedSpec), self.kind
         return self.spec
 
+    @property
+    def unlabelled(self) -> str:
+        """The fingerprint of the unlabelled rows that the job reads; empty: none."""
+        specs = (self.spec, *(item.spec for item in self.measures))
+        return max((spec.unlabelled for spec in specs if spec.kind != "speed"), default="")
+
     def to_plain(self) -> dict[str, Any]:
         """The inverse of `from_plain`: the fields of `place` stand beside the job's own."""
         return {
@@ -216,12 +222,13 @@ def placed(job: Job, store: Store | None) -> Job:
     """The job with paths that are there. What is neither here nor in the store (None: it is away)
     stays as it is, for the one who opens it to say. Raises MissingInputError where this node can't
     have it."""
-    path, files = _elsewhere(job)
-    if store is None or (path is None and not files):
+    path, files, texts = _elsewhere(job)
+    if store is None or (path is None and not files and not texts):
         return job
     spec, cache_dir = job.spec, job.place.cache_dir
     try:
         folder = path and shipped.fetch(store, spec.model_fingerprint, cache_dir)
+        more = shipped.fetch(store, job.unlabelled, cache_dir) if texts else None
         rows = None
         if files and spec.kind != "speed":
             rows = shipped.fetch(store, spec.data_fingerprint, cache_dir)
@@ -236,8 +243,14 @@ def placed(job: Job, store: Store | None) -> Job:
         job = replace(job, model=job.model._replace(path=str(folder)))
     if rows:
         here = {split: str(rows / _name(split, path)) for split, path in files.items()}
-        job = replace(job, task=job.task._replace(source=replace(job.task.source, files=here)))
+        job = _reading(job, files=here)
+    if more:
+        job = _reading(job, unlabelled=str(more / _name(UNLABELLED, texts)))
     return job
+
+
+def _reading(job: Job, **places: Any) -> Job:
+    return replace(job, task=job.task._replace(source=replace(job.task.source, **places)))
 
 
 def model_files(folder: Path) -> dict[str, Path]:
@@ -255,13 +268,19 @@ def _name(split: str, path: str) -> str:
     return f"{split}{Path(path).suffix}"
 
 
-def _elsewhere(job: Job) -> tuple[str | None, Mapping[str, str]]:
-    """The model folder and the files of the task that are not on this node."""
+def _elsewhere(job: Job) -> tuple[str | None, Mapping[str, str], str]:
+    """The model folder, the files of the task, and that of unlabelled rows, that are not on this
+    node."""
     path = job.model.path
     folder = path if Path(path).is_absolute() and not Path(path).is_dir() else None
     reads = job.kind != "speed"  # the speed of a network is that of any rows
     files = job.task.source.files if reads else {}
-    return folder, files if any(not Path(path).exists() for path in files.values()) else {}
+    texts = job.task.source.unlabelled if job.unlabelled else ""
+    return (
+        folder,
+        files if any(not Path(path).exists() for path in files.values()) else {},
+        texts if texts and not Path(texts).exists() else "",
+    )
 
 
 def announce(cache_dir: Path, seconds: float) -> None:

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 Array = npt.NDArray[Any]
 ProblemType = Literal["single_label_classification", "regression"]  # as transformers names a head
 PROBE_ITERATIONS = 1000
+_NO_CLASS = -100
 
 
 class Kind(Protocol):
@@ -47,6 +48,12 @@ class Kind(Protocol):
 
     def mean_loss(self, logits: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
         """The loss of (B, C) float32 logits and (B,) labels: a scalar."""
+
+    def no_labels(self, rows: int) -> Labels:
+        """(rows,) of what stands for a label where there is none."""
+
+    def labelled_loss(self, logits: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
+        """As `mean_loss`, over all B rows; those of `no_labels` add 0 to the sum."""
 
     def imitation_loss(
         self, logits: torch.Tensor, teacher: torch.Tensor, temperature: float
@@ -106,6 +113,15 @@ class Classification(_Labelled):
 
         return cross_entropy(logits, target.long())
 
+    def no_labels(self, rows: int) -> Labels:
+        return np.full(rows, _NO_CLASS, np.int64)
+
+    def labelled_loss(self, logits: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
+        from torch.nn.functional import cross_entropy
+
+        losses = cross_entropy(logits, target.long(), ignore_index=_NO_CLASS, reduction="sum")
+        return losses / len(target)
+
     def imitation_loss(
         self, logits: torch.Tensor, teacher: torch.Tensor, temperature: float
     ) -> torch.Tensor:
@@ -121,7 +137,8 @@ class Classification(_Labelled):
     def guess(self, train_labels: Array, metric: str, positive: int) -> int | None:
         """The most common class of the train rows (the lowest of equals); with f1 the positive
         class, since any other scores 0."""
-        return positive if metric == "f1" else int(np.bincount(train_labels).argmax())
+        labels = train_labels[train_labels != _NO_CLASS]
+        return positive if metric == "f1" else int(np.bincount(labels).argmax())
 
     def probe(self, train: Array, dev: Array, labels: Array) -> Array:
         """Decision values of a logistic regression, in the columns of the classes' own numbers."""
@@ -172,6 +189,15 @@ class Regression(_Labelled):
 
         return mse_loss(logits.squeeze(-1), target.float())
 
+    def no_labels(self, rows: int) -> Labels:
+        return np.full(rows, np.nan, np.float32)
+
+    def labelled_loss(self, logits: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
+        import torch
+
+        own = logits.squeeze(-1).detach()  # not a mask on the loss: its gradient would be NaN
+        return self.mean_loss(logits, torch.where(target.isnan(), own, target.float()))
+
     def imitation_loss(
         self, logits: torch.Tensor, teacher: torch.Tensor, temperature: float
     ) -> torch.Tensor:
@@ -212,10 +238,8 @@ class Embedding(Regression):
             return "kind embedding scores pairs: `text:` names two columns."
         return super().problem(definition)
 
-    def labels(self, rows: Rows, definition: TaskDefinition, names: tuple[str, ...]) -> Labels:
-        if definition.label_column not in rows.table.column_names:  # rows to learn from
-            return np.zeros(rows.table.num_rows, np.float32)
-        return super().labels(rows, definition, names)
+    def no_labels(self, rows: int) -> Labels:
+        return np.zeros(rows, np.float32)
 
     def imitation_loss(
         self, logits: torch.Tensor, teacher: torch.Tensor, temperature: float

@@ -75,8 +75,10 @@ class Distill(NamedTuple):
             float(found["weight"] or HIDDEN_WEIGHT) if found["hidden"] else 0.0,
         )
 
-    def with_teacher(self, fingerprint: str, *, fine_tuned: bool = False) -> Distillation:
-        named = {"teacher": fingerprint, "fine_tuned": fine_tuned}
+    def with_teacher(
+        self, fingerprint: str, *, fine_tuned: bool = False, unlabelled: str = ""
+    ) -> Distillation:
+        named = {"teacher": fingerprint, "fine_tuned": fine_tuned, "unlabelled": unlabelled}
         return Distillation(**self._asdict() | named)
 
 

@@ -33,7 +33,7 @@ from lp_sweep.trials.device import (
     reproducible,
 )
 from lp_sweep.trials.feedforward import remove_feed_forwards
-from lp_sweep.trials.inputs import Inputs, load_inputs, load_other
+from lp_sweep.trials.inputs import Inputs, load_inputs, load_other, with_rows_of
 from lp_sweep.trials.job import Failure, Job, Measure, attempt_row
 from lp_sweep.trials.keep import Keeper, needed_network
 from lp_sweep.trials.kinds import kind_of
@@ -335,6 +335,7 @@ class Afterwards:
     def _measured(self, item: Measure, inputs: Inputs, device: torch.device) -> list[Record]:
         spec = item.spec
         started_at, begun = now(), time.perf_counter()
+        inputs = with_rows_of(self.job, inputs, spec)
         with self._other(spec, inputs, device) as other:
             keep = None if spec.against else keep_pass(inputs, device, self.halvings)
             subject = make_subject(inputs, device, self.halvings, lambda: other, keep_other=keep)

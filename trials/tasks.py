@@ -24,6 +24,7 @@ from lp_sweep.trials.kinds import KINDS, kind_of
 GLUE_DATASET = "nyu-mll/glue"
 GLUE_REVISION = "bcdcba79d07bc864c1c254ccfcedcce55bcc9a8c"
 
+UNLABELLED = "unlabelled"  # the name of a split that has no labels
 # suffix of a file -> how it is read
 FORMATS: dict[str, str] = {
     ".parquet": "parquet",
@@ -57,6 +58,12 @@ class TaskSource:
     config: str | None = None
     revision: str | None = None  # a commit: what a branch holds changes
     splits: dict[str, str] = field(default_factory=dict)
+    unlabelled: str = ""  # a file of texts for students; empty: none
+
+    @property
+    def paths(self) -> list[str]:
+        """All its files."""
+        return [*self.files.values(), *([self.unlabelled] if self.unlabelled else [])]
 
 
 class UserTask(NamedTuple):

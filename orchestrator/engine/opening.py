@@ -18,6 +18,7 @@ from lp_sweep.storage.errors import PreflightError, StoreError
 from lp_sweep.storage.shipped import ship
 from lp_sweep.storage.store import Store
 from lp_sweep.trials.job import data_files, model_files
+from lp_sweep.trials.tasks import UNLABELLED
 
 Everywhere = Callable[..., Mapping[str, Any]]  # node -> what a plain function gave there
 
@@ -117,6 +118,8 @@ def ship_inputs(plan: Plan, store: Store) -> int:
             models[work.model.fingerprint] = Path(work.model.path)
         if work.task.source.files and work.spec.kind != "speed":
             data[work.spec.data_fingerprint] = work.task.source.files
+        if work.spec.kind != "speed" and work.spec.unlabelled:
+            data[work.spec.unlabelled] = {UNLABELLED: work.task.source.unlabelled}
     sent = [ship(store, key, model_files(folder)) for key, folder in models.items()]
     sent += [ship(store, key, data_files(files)) for key, files in data.items()]
     return sum(sent)

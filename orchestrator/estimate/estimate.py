@@ -108,7 +108,8 @@ def _cost_key(work: Work) -> tuple[Any, ...]:
     limits = (recipe.limit_train, recipe.limit_dev)
     network = (spec.kept_layers, len(spec.removed_feed_forwards), spec.epochs_per_layer)
     watched = len(imitated_layers(spec, work.model.depth))
-    return (*inputs, *network, watched, spec.procedure, *length, *limits)
+    taught = (watched, spec.unlabelled)
+    return (*inputs, *network, *taught, spec.procedure, *length, *limits)
 
 
 def _has_gpu() -> bool:

@@ -130,7 +130,7 @@ def missing(work: Work, lengths: MeanLengths) -> Workload:
     recipe, course = spec.recipe, phases(spec, work.model.depth)
     epochs = sum(phase.epochs for phase in course)
     each = kind_of(spec.task).rows_each
-    train = each * _limited(work.task.train_rows, recipe.limit_train)
+    train = each * _limited(work.task.train_rows, recipe.limit_train) + _unlabelled(work)
     trained = training(
         layer=_kept_parameters(work, spec) / len(spec.kept_layers),
         epochs=epochs,
@@ -160,7 +160,7 @@ def _profile(work: Work, spec: ProfileSpec, tokens: float) -> Workload:
     train = each * _limited(work.task.train_rows, spec.limit_train)
     if spec.recipe is None:
         rows = each * _limited(work.task.dev_rows, spec.limit_dev) + min(train, spec.rows or 0)
-        rows = train if spec.measure == TEACHER else rows
+        rows = train + _unlabelled(work) if spec.measure == TEACHER else rows
         return Workload(_SCORING * rows * tokens * layer * depth, 0.0)
     held_out, epochs = held_out_rows(train), spec.recipe.epochs
     trained = training(
@@ -187,6 +187,11 @@ def _speed(work: Work, spec: SpeedSpec) -> Workload:
 
 def _layer(work: Work) -> int:
     return work.model.layer_parameters or _LAYER_PARAMETERS
+
+
+def _unlabelled(work: Work) -> int:
+    """Rows that a student, or a teacher, goes over beside the train rows."""
+    return work.task.unlabelled_rows if work.spec.kind != "speed" and work.spec.unlabelled else 0
 
 
 def _limited(rows: int, limit: int | None) -> int:

@@ -22,7 +22,7 @@ from lp_sweep.storage.networks import has_network
 from lp_sweep.storage.plain import trial_spec_from_canonical
 from lp_sweep.storage.specs import TrialSpec
 from lp_sweep.storage.store import Store
-from lp_sweep.trials.datasource import data_fingerprint
+from lp_sweep.trials.datasource import data_fingerprint, unlabelled_fingerprint
 from lp_sweep.trials.job import Job, ModelPlace, Place, TaskPlace
 from lp_sweep.trials.procedures import DIRECT, full_layers, settled
 from lp_sweep.trials.tasks import TaskSource, canonical_name, glue_source
@@ -93,8 +93,11 @@ def find_inputs(spec: TrialSpec, record: Mapping[str, Any], where: Where) -> Inp
     model, source = model_place(record, where), task_source(spec, record, where)
     if source is None:
         raise nowhere("data of task", record["task"], record)
-    if model is None and not has_network(where.store, record["trial_id"]):
-        raise nowhere("model", record["model"], record)
+    lacks = None if model else ("model", record["model"])
+    if spec.unlabelled and unlabelled_fingerprint(source, spec.task) != spec.unlabelled:
+        lacks = lacks or ("unlabelled texts of task", record["task"])
+    if lacks and not has_network(where.store, record["trial_id"]):
+        raise nowhere(*lacks, record)
     return Inputs(model, source)
 
 

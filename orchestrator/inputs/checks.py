@@ -16,13 +16,13 @@ from lp_sweep.orchestrator.inputs.data import TaskData, looked_at
 from lp_sweep.orchestrator.inputs.hub import DEFAULT_REVISION, Refused, absent, model_files
 from lp_sweep.orchestrator.inputs.models import ModelInput, config_depth
 from lp_sweep.orchestrator.inputs.pins import Manifest
-from lp_sweep.orchestrator.inputs.resolve import Needed, Sweep, TaskInput
+from lp_sweep.orchestrator.inputs.resolve import Needed, Sweep, TaskInput, local_fingerprints
 from lp_sweep.orchestrator.inputs.room import needs, space_problems, write_problems
 from lp_sweep.orchestrator.inputs.weights import folder_problems
 from lp_sweep.storage.errors import PreflightError, TrialError
 from lp_sweep.storage.printable import also_in_train, listed
 from lp_sweep.storage.specs import Recipe
-from lp_sweep.trials.datasource import LoadedTask, empty_texts, load_task, overlap
+from lp_sweep.trials.datasource import LoadedTask, dev_texts, empty_texts, load_task, overlap
 from lp_sweep.trials.modelfiles import go_offline, type_problem
 from lp_sweep.trials.readers import is_cached
 from lp_sweep.trials.tasks import unnamed_positive
@@ -111,8 +111,8 @@ def check_small_files(sweep: Sweep, wanted: Needed) -> tuple[list[str], list[Tas
     left, data = _WHILE_ONE_WAITS, []
     notes, problems, not_cached = list[str](), list[str](), list[str]()
     for task in wanted.tasks:
-        size = sum(Path(path).stat().st_size for path in task.source.files.values())
-        whole = bool(size) and size <= left
+        size = sum(Path(path).stat().st_size for path in task.source.paths)
+        whole = bool(task.source.files) and size <= left
         if task.source.dataset and not (task.pinned and is_cached(task.source)):
             not_cached.append(task.name)
             continue
@@ -216,13 +216,20 @@ def read_rows(
             limit_dev=recipe.limit_dev,
             offline=offline,
             most=most,
+            unlabelled=True,
         )
     except TrialError as error:
         return Rows(str(error))
     if problem := unnamed_positive(task.name, task.definition, loaded.label_names):
         return Rows(problem)
-    both = overlap(loaded)
+    both, leaked = overlap(loaded), dev_texts(loaded)
     shared = [f"task {task.name!r}: {also_in_train(*both)}"] if both.rows else []
+    if loaded.unlabelled and leaked:
+        shared.append(
+            f"task {task.name!r}: {leaked:,} of {len(loaded.unlabelled):,} unlabelled texts are "
+            "also dev texts. Scores of students on them are optimistic: remove them from "
+            f"{task.source.unlabelled}."
+        )
     return Rows(None, [*shared, *empty_texts(loaded, task.source)], loaded)
 
 
@@ -242,9 +249,7 @@ def _not_in_manifest(
 
 def _changed(sweep: Sweep, manifest: Manifest, wanted: Needed) -> Iterator[str]:
     """Folders and files that are not what they were when the manifest was written."""
-    now = {model.name: model.fingerprint for model in wanted.models if not model.of_hub}
-    now |= {f"task {t.name}": t.fingerprint for t in wanted.tasks if not t.source.dataset}
-    for name, fingerprint in now.items():
+    for name, fingerprint in local_fingerprints(wanted.models, wanted.tasks):
         if manifest.local.get(name, fingerprint) != fingerprint:
             yield (
                 f"{name}: its files differ from the manifest {sweep.manifest_file}. Copy "

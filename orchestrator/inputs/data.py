@@ -32,7 +32,8 @@ class TaskData(NamedTuple):
     read; None: all were. `steps`: of the optimiser. `cut`: share of the train rows longer than
     `max_length`, with the model that makes most tokens of them; None where no tokenizer is here.
     `shows`: seeds -> the smallest loss in points that the dev rows are likely to show; {} for
-    correlations."""
+    correlations. `unlabelled`: rows for students alone that were looked at; `cut` counts them as
+    well."""
 
     task: str
     train_rows: int
@@ -47,6 +48,8 @@ class TaskData(NamedTuple):
     max_length: int
     cut: float | None
     shows: dict[int, float]
+    unlabelled: int = 0
+    more_unlabelled: bool = False
 
     def plain(self) -> dict[str, Any]:
         return self._asdict()
@@ -56,6 +59,9 @@ class TaskData(NamedTuple):
         rows = f"more than {rows}" if self.train_rows == self.looked_at else rows
         rows += f" (looked at the first {self.looked_at:,} train rows)" if self.looked_at else ""
         yield rows + (f"; {balance(self.classes, 6)}" if self.classes else "")
+        if self.unlabelled:
+            than = "more than " if self.more_unlabelled else ""
+            yield f"{than}{self.unlabelled:,} unlabelled texts: students also learn from these"
         guess = f"; always the same answer scores {self.majority:.0f}" if self.majority else ""
         yield f"{heading('', self.metric).strip()}{guess}"
         if self.shows:
@@ -106,7 +112,7 @@ def looked_at(
     scored = _rows_scored(definition.metric, dev, positive)
     each = kind_of(definition).rows_each
     rows, looked_at = len(train) * each, loaded.looked_at and loaded.looked_at * each
-    cuts = [_cut(model, train, recipe.max_length) for model in models]
+    cuts = [_cut(model, loaded.taught, recipe.max_length) for model in models]
     return TaskData(
         name,
         rows,
@@ -121,6 +127,8 @@ def looked_at(
         recipe.max_length,
         max((cut for cut in cuts if cut is not None), default=None),
         {seeds: smallest_loss(scored, seeds) for seeds in (1, 3)} if scored else {},
+        len(loaded.unlabelled or ()),
+        loaded.more_unlabelled,
     )
 
 

@@ -52,7 +52,7 @@ def own_files(sweep: Sweep) -> Iterator[Path]:
         if not model.of_hub:
             yield from needed_files(Path(model.path))
     for task in sweep.tasks.values():
-        yield from map(Path, task.source.files.values())
+        yield from map(Path, task.source.paths)
 
 
 def check_packed(sweep: Sweep, target: Path) -> None:

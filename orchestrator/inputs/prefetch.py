@@ -31,7 +31,7 @@ from lp_sweep.orchestrator.inputs.pins import (
     read_manifest,
     write_manifest,
 )
-from lp_sweep.orchestrator.inputs.resolve import Sweep, TaskInput, resolve
+from lp_sweep.orchestrator.inputs.resolve import Sweep, TaskInput, local_fingerprints, resolve
 from lp_sweep.orchestrator.inputs.weights import folder_problems
 from lp_sweep.orchestrator.sweepfile.load import SweepFile
 from lp_sweep.storage.errors import MissingInputError, PreflightError
@@ -109,12 +109,7 @@ def _fetch_all(sweep: Sweep) -> Manifest:
                 problems.append(str(error))
     if problems:
         raise PreflightError("\n".join(problems))
-    local = {model.name: model.fingerprint for model in sweep.models if not model.of_hub}
-    local |= {
-        f"task {task.name}": task.fingerprint
-        for task in sweep.tasks.values()
-        if task.source.dataset is None
-    }
+    local = dict(local_fingerprints(sweep.models, sweep.tasks.values()))
     return Manifest().merged_with(
         Manifest(models=tuple(models), datasets=tuple(datasets), local=local)
     )

@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 import filecmp
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import NamedTuple
 
@@ -26,7 +26,7 @@ from lp_sweep.storage.errors import LpSweepError, PreflightError, SpecError, Tri
 from lp_sweep.storage.places import expanded
 from lp_sweep.storage.printable import short
 from lp_sweep.storage.specs import Recipe, TaskDefinition
-from lp_sweep.trials.datasource import data_fingerprint
+from lp_sweep.trials.datasource import data_fingerprint, unlabelled_fingerprint
 from lp_sweep.trials.kinds import KINDS
 from lp_sweep.trials.tasks import (
     TASKS,
@@ -63,6 +63,8 @@ class TaskInput(NamedTuple):
     dev_rows: int
     asked: str | None = None  # of a hub data set: the revision that the user wrote
     why_not_pinned: str | None = None
+    unlabelled: str = ""  # the fingerprint of the rows for students; empty: none
+    unlabelled_rows: int = 0
 
     @property
     def pinned(self) -> bool:
@@ -152,6 +154,8 @@ def resolve(
     for index, task in enumerate(spec.tasks):
         with _at(document, ("tasks", index)):
             found = _find_task(task, data_dir, file.folder, pins, models)
+            if task.unlabelled and spec.has_students:
+                found = _with_unlabelled(found, file.folder.absolute() / task.unlabelled)
             tasks[found.name] = found
     with _at(document, ("distill",)):
         teachers = {name: find_teacher(name, file.folder) for name in spec.teachers}
@@ -262,6 +266,24 @@ def _find_task(
     return TaskInput(
         name, definition, source, fingerprint, *_rows(name, source), asked, why_not_pinned=why_not
     )
+
+
+def _with_unlabelled(task: TaskInput, path: Path) -> TaskInput:
+    source = replace(task.source, unlabelled=str(path))
+    fingerprint = unlabelled_fingerprint(source, task.definition)
+    return task._replace(source=source, unlabelled=fingerprint, unlabelled_rows=_count(path))
+
+
+def local_fingerprints(
+    models: Iterable[ModelInput], tasks: Iterable[TaskInput]
+) -> Iterator[tuple[str, str]]:
+    """Folders and files that are no hub's, as a manifest names them."""
+    yield from ((model.name, model.fingerprint) for model in models if not model.of_hub)
+    for task in tasks:
+        if not task.source.dataset:
+            yield f"task {task.name}", task.fingerprint
+        if task.unlabelled:
+            yield f"unlabelled texts of task {task.name}", task.unlabelled
 
 
 def _refuse_one_for_both(name: str, source: TaskSource) -> None:

@@ -54,7 +54,7 @@ def needs(
     """The needs on this machine's disks; other nodes and object stores are not looked at."""
     from huggingface_hub import constants
 
-    rows = sum(task.train_rows + task.dev_rows for task in wanted.tasks)
+    rows = sum(task.train_rows + task.dev_rows + task.unlabelled_rows for task in wanted.tasks)
     tokens = rows * min(sweep.recipe.max_length, _TOKENS) * _TOKEN
     asked = [
         Need(cache_dir, tokens, "tokens"),

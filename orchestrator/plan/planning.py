@@ -198,7 +198,11 @@ class _Builder:
             removed_feed_forwards=some_removed(removal.rule, kept),
             second_norm=removal.second_norm,
             distill=distill
-            and distill.with_teacher("" if own else teacher.fingerprint, fine_tuned=fine_tuned)
+            and distill.with_teacher(
+                "" if own else teacher.fingerprint,
+                fine_tuned=fine_tuned,
+                unlabelled=task.unlabelled,
+            )
             if not kind_of(task.definition).embeds
             else _imitation(model, procedure),
         )
@@ -223,14 +227,16 @@ class _Builder:
         named = spec.distill.teacher or self.models[asked.model].fingerprint
         model = next(m for m in self.by_id.values() if m.fingerprint == named)
         if spec.distill.fine_tuned:
-            item = self._profile_spec(model, asked.task, TEACHER)
+            item = self._profile_spec(model, asked.task, TEACHER, unlabelled=spec.unlabelled)
             return Lesson("", self._add_profile(item, model, asked.task))
         key = (named, asked.model, asked.task, asked.seed)
         if key not in self._lessons:
             taught = teacher_of(spec, model.depth)
             whole = asked._replace(model=model.name, procedure=DIRECT, feed_forward=NONE)
             teacher = self._planned(whole, taught, trial_id(taught))
-            item = self._profile_spec(model, asked.task, TEACHER, trial=teacher)
+            item = self._profile_spec(
+                model, asked.task, TEACHER, trial=teacher, unlabelled=spec.unlabelled
+            )
             measure = Measure(profile_id(item), item)
             self.plan.measures.setdefault(teacher, []).append(measure)
             self._lessons[key] = Lesson(teacher, measure.id)

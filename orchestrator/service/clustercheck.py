@@ -147,7 +147,8 @@ def _shipped(sweep: Sweep | None) -> int:
     if sweep is None:
         return 0
     models = sum(not model.of_hub for model in sweep.models)
-    return models + sum(bool(task.source.files) for task in sweep.tasks.values())
+    sources = [task.source for task in sweep.tasks.values()]
+    return models + sum(bool(source.files) + bool(source.unlabelled) for source in sources)
 
 
 @contextmanager

@@ -151,6 +151,12 @@ class TaskEntry(Entry):
     train: str | None = Field(None, description="CSV, TSV, JSONL or Parquet file")
     dev: str | None = Field(None, description="the same: the rows to score (dev set)")
     dataset: str | None = Field(None, description="hub data set, instead of files")
+    unlabelled: str | None = Field(
+        None,
+        min_length=1,
+        description="a file of more texts, without labels: networks that learn from a teacher "
+        "(`distill`) also learn its answers to these",
+    )
     config: str | None = Field(None, description="configuration of the hub data set")
     revision: str | None = Field(None, description="branch, tag or commit of the hub data set")
     train_split: str = Field("train", description="name of the hub data set's split to train on")
@@ -196,10 +202,15 @@ class TaskEntry(Entry):
             choose("metric", self.metric, METRICS)
         if self.pooling is not None and self.kind != "embedding":
             raise ValueError(f"`pooling:` is for kind embedding: remove it from {self.name!r}")
+        if self.unlabelled and KINDS[self.kind].embeds:
+            raise ValueError(
+                f"task {shown(self.name)} (kind {self.kind}) needs no labels to learn from: add "
+                "the texts of `unlabelled:` to its `train:` file"
+            )
         return self
 
     def _only_named(self) -> None:
-        fixed = sorted(self.model_fields_set - {"name"})
+        fixed = sorted(self.model_fields_set - {"name", "unlabelled"})
         if fixed:
             raise ValueError(
                 f"task {shown(self.name)} is GLUE's, its {', '.join(fixed)} can't be set. Remove "

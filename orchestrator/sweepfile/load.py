@@ -57,7 +57,8 @@ def load_sweep(path: Path, overrides: Sequence[str] = ()) -> SweepFile:
     written = read_yaml(path)
     document = apply_overrides(written, overrides)
     spec = check(document)
-    notes, models = [*unlisted(written, overrides)], own_names(written, "models")
+    notes = [*unlisted(written, overrides), *_unread(spec, document)]
+    models = own_names(written, "models")
     return SweepFile(spec, path.absolute().parent, document, notes, models)
 
 
@@ -211,6 +212,17 @@ def unlisted(document: Document, overrides: Sequence[str]) -> Iterator[str]:
         others = [name for name in named if _one_name(axis, name) not in known]
         if own and others:
             yield _replaced_by(_SINGULAR[axis], others, own, all(map(others.__contains__, named)))
+
+
+def _unread(spec: SweepSpec, document: Document) -> Iterator[str]:
+    """Notes for texts that nobody learns from."""
+    for index, task in enumerate(spec.tasks):
+        if task.unlabelled and not spec.has_students:
+            where = document.where(("tasks", index, "unlabelled"))
+            yield (
+                f"{where}: `unlabelled:` of task {shown(task.name)} is not read: only networks "
+                "that learn from a teacher use it. Write `distill: [none, logits]`."
+            )
 
 
 def own_names(document: Document, axis: str) -> list[str]:

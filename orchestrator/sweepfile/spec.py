@@ -119,6 +119,11 @@ class SweepSpec(Entry):
         return [*dict.fromkeys(training_label(*pair) for pair in pairs)]
 
     @property
+    def has_students(self) -> bool:
+        """Whether networks learn from a teacher."""
+        return self.distill != [NONE]
+
+    @property
     def teachers(self) -> list[str]:
         """The folders of teachers that are no model of the sweep."""
         found = (Procedure.parse(label).distill for label in self.trainings)

@@ -85,6 +85,7 @@ OTHER: dict[type, dict[str, Any]] = {
         "temperature": 5.0,
         "alpha": 1.0,
         "hidden_weight": 1.0,
+        "unlabelled": "sha256:03",
     },
     Recipe: {
         "learning_rate": 3e-5,
@@ -125,6 +126,7 @@ OTHER: dict[type, dict[str, Any]] = {
         "rows": 1000,
         "recipe": Recipe(epochs=4),
         "seed": 1,
+        "unlabelled": "sha256:03",
     },
     SpeedSpec: {
         "model_fingerprint": "hub:roberta-base@main",
@@ -226,6 +228,7 @@ def test_defaults_are_pinned() -> None:
             "temperature": 2.0,
             "alpha": 0.5,
             "hidden_weight": 0.0,
+            "unlabelled": "",
         },
         "Recipe": {
             "learning_rate": 2e-5,
@@ -266,6 +269,7 @@ def test_defaults_are_pinned() -> None:
             "rows": None,
             "recipe": None,
             "seed": None,
+            "unlabelled": "",
         },
         "SpeedSpec": {
             "removed_feed_forwards": (),

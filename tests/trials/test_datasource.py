@@ -14,7 +14,14 @@ import pytest
 from lp_sweep.storage.errors import MissingInputError
 from lp_sweep.storage.specs import TaskDefinition
 from lp_sweep.trials import readers
-from lp_sweep.trials.datasource import LoadedTask, data_fingerprint, load_task, overlap
+from lp_sweep.trials.datasource import (
+    LoadedTask,
+    data_fingerprint,
+    dev_texts,
+    load_task,
+    overlap,
+    unlabelled_fingerprint,
+)
 from lp_sweep.trials.tasks import GLUE_REVISION, TASKS, TaskSource, glue_source
 from tests.support.rows import GOOD, HEADER, ONE, files, parquet
 
@@ -212,3 +219,57 @@ def test_fingerprint_finds_a_missing_column_before_anything_runs(tmp_path: Path,
         source = files(tmp_path, rows, rows, kind=kind)
     with pytest.raises(MissingInputError, match=r"no column 'labels'.*Did you mean 'label'"):
         data_fingerprint(source, replace(ONE, label_column="labels"))
+
+
+def more(folder: Path, content: str, name: str = "more.csv") -> TaskSource:
+    """GOOD rows, and a file without labels."""
+    (folder / name).write_text(content, encoding="utf-8")
+    return replace(files(folder, GOOD), unlabelled=str(folder / name))
+
+
+def test_texts_without_labels_follow_the_train_rows(tmp_path: Path) -> None:
+    source = more(tmp_path, "note,label,text\n1,oops,d\n2,,e\n")
+    found = load_task(ONE, source, limit_train=2, unlabelled=True)
+    assert found.unlabelled is not None
+    assert (len(found.train), found.unlabelled.texts) == (2, (["d", "e"],))
+    assert found.taught.texts == ([*found.train.texts[0], "d", "e"],)
+    assert list(found.taught.labels[:2]) == list(found.train.labels)
+    assert load_task(ONE, source).unlabelled is None  # who does not ask reads none
+    assert load_task(ONE, files(tmp_path, GOOD), unlabelled=True).unlabelled is None
+
+
+def test_more_texts_do_not_change_the_fingerprint_of_the_data(tmp_path: Path) -> None:
+    plain, source = files(tmp_path, GOOD), more(tmp_path, "text\nd\n")
+    assert data_fingerprint(source, ONE) == data_fingerprint(plain, ONE)
+    assert unlabelled_fingerprint(plain, ONE) == ""
+    first = unlabelled_fingerprint(source, ONE)
+    (tmp_path / "b").mkdir()
+    assert unlabelled_fingerprint(more(tmp_path / "b", "text\nd\n", "x.csv"), ONE) == first
+    assert unlabelled_fingerprint(more(tmp_path, "text\ne\n"), ONE) != first
+
+
+def test_unlabelled_texts_of_the_dev_set_are_counted(tmp_path: Path) -> None:
+    found = load_task(ONE, more(tmp_path, "text\nd\n b \nb\n"), unlabelled=True)
+    assert dev_texts(found) == 2
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "said"),
+    [
+        ("more.csv", "texts\nd\n", r"more\.csv.*no column 'text'.*texts"),
+        ("more.csv", "text\n", r"more\.csv.*no rows"),
+        ("more.csv", "", r"more\.csv"),
+        ("more.jsonl", '{"text": "d"}\n{"text": null}\n', r"more\.jsonl.*'text' is empty.*row 2"),
+        ("more.jsonl", '{"text": 1}\n', r"more\.jsonl.*'text' holds int64, not text"),
+        ("more.xlsx", "text\nd\n", r"more\.xlsx.*\.parquet, \.csv"),
+        ("absent/more.csv", None, r"absent/more\.csv"),
+    ],
+)
+def test_a_file_of_texts_that_can_not_be_read(
+    tmp_path: Path, name: str, content: str | None, said: str
+) -> None:
+    if content is not None:
+        more(tmp_path, content, name)
+    source = replace(files(tmp_path, GOOD), unlabelled=str(tmp_path / name))
+    with pytest.raises(MissingInputError, match=said):
+        load_task(ONE, source, unlabelled=True)

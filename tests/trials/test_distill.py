@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import re
 import shutil
 from dataclasses import asdict, replace
@@ -16,16 +17,20 @@ import torch
 from lp_sweep.storage.identity import profile_id
 from lp_sweep.storage.specs import Distillation, ProfileSpec, TaskDefinition, TrialSpec
 from lp_sweep.storage.store import Store
+from lp_sweep.trials.datasource import data_fingerprint, unlabelled_fingerprint
 from lp_sweep.trials.distill import Teaching, hidden_loss, student_loss
 from lp_sweep.trials.forward import forward
 from lp_sweep.trials.graphs import GraphPass
 from lp_sweep.trials.job import Lesson
+from lp_sweep.trials.kinds import kind_of
 from lp_sweep.trials.measures.states import layer_states
 from lp_sweep.trials.modelfiles import folder_fingerprint
 from lp_sweep.trials.procedures import imitated_layers, teacher_of
 from lp_sweep.trials.prune import keep_layers
+from lp_sweep.trials.resident import resident
 from lp_sweep.trials.run import execute
 from lp_sweep.trials.steps import EagerPass, evaluate
+from lp_sweep.trials.tasks import source_from_plain
 from lp_sweep.trials.unpadded.families import PASSES
 from tests.support.cutoff import assert_same, cut_off
 from tests.support.everyday import few
@@ -40,7 +45,7 @@ from tests.support.fastnets import (
     without_dropout,
 )
 from tests.support.plain_jobs import load_inputs
-from tests.support.staging import DEPTH, Job, made, spec_of, with_spec
+from tests.support.staging import DEPTH, Job, made, measurement, spec_of, with_spec
 
 CLASSES = TaskDefinition(text_columns=("text",))
 NUMBERS = replace(CLASSES, kind="regression", metric="pearson")
@@ -89,6 +94,33 @@ def test_without_labels_they_do_not_count() -> None:
         for labels in (torch.tensor([0, 1, 2, 0]), torch.tensor([2, 2, 1, 1]))
     }
     assert len(losses) == 1
+
+
+@pytest.mark.parametrize("definition", [CLASSES, NUMBERS], ids=["classes", "numbers"])
+def test_a_row_without_a_label_learns_from_the_teacher_alone(definition: TaskDefinition) -> None:
+    """The mean is over all rows, and its gradient is a number where none has a label."""
+    kind = kind_of(definition)
+    settings = Distillation(alpha=0.3, unlabelled="sha256:00")
+    width = 3 if kind.counts_labels else 1
+    student, teacher = torch.randn(2, 4, width, generator=torch.Generator().manual_seed(0))
+    labels = np.concatenate([np.array([1, 0], kind.no_labels(0).dtype), kind.no_labels(2)])
+
+    def loss(rows: slice, alpha: float = 0.3) -> float:
+        logits = student[rows].clone().requires_grad_()
+        target, how = torch.from_numpy(labels[rows]), replace(settings, alpha=alpha)
+        found = student_loss(logits, target, definition, how, teacher[rows])
+        found.backward()  # type: ignore[no-untyped-call]
+        assert logits.grad is not None
+        assert bool(logits.grad.isfinite().all())
+        return float(found.detach())
+
+    plain = replace(settings, unlabelled="")
+    labelled = student_loss(
+        student[:2], torch.from_numpy(labels[:2]), definition, plain, teacher[:2]
+    )
+    assert loss(slice(2, 4)) == pytest.approx(0.3 * loss(slice(2, 4), alpha=1.0))
+    assert loss(slice(0, 2)) == pytest.approx(float(labelled))
+    assert loss(slice(0, 4)) == pytest.approx((loss(slice(0, 2)) + loss(slice(2, 4))) / 2)
 
 
 def test_hidden_states_are_compared_at_unit_length() -> None:
@@ -141,13 +173,16 @@ def test_all_kept_layers_but_the_last_imitate_their_own(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", few([n for n in PASSES if n != "xlnet"], 1))
-@pytest.mark.parametrize("weight", [0.0, 3.0])
-def test_every_compute_teaches_alike(name: str, weight: float, tmp_path: Path) -> None:
+@pytest.mark.parametrize(("weight", "unlabelled"), [(0.0, ""), (3.0, ""), (0.0, "sha256:00")])
+def test_every_compute_teaches_alike(
+    name: str, weight: float, unlabelled: str, tmp_path: Path
+) -> None:
     """Loss and gradients of a student are the reference's, without padding and in a fixed shape."""
     model = without_dropout(network(name, tmp_path)).train()
     teacher = network(name, tmp_path / "teacher").eval().requires_grad_(False)
     split, rows = split_of(LENGTHS), np.array([2, 0, 3, 1])
-    how = {"teaching": teaching(teacher if weight else None, 4, alpha=0.7, hidden_weight=weight)}
+    settings = {"alpha": 0.7, "hidden_weight": weight, "unlabelled": unlabelled}
+    how = {"teaching": teaching(teacher if weight else None, 4, **settings)}
 
     def one_pass(learn: Any) -> tuple[float, Any]:
         model.zero_grad()
@@ -157,6 +192,10 @@ def test_every_compute_teaches_alike(name: str, weight: float, tmp_path: Path) -
     loss, expected = one_pass(EagerPass(model, setting("reference", **how)))
     plain, _ = one_pass(EagerPass(model, setting("reference")))
     assert loss != pytest.approx(plain, abs=1e-3)
+    if unlabelled:
+        split = replace(split, labels=np.where(rows > 1, kind_of(CLASSES).no_labels(4), 0))
+        labelled, (loss, expected) = loss, one_pass(EagerPass(model, setting("reference", **how)))
+        assert loss < labelled - 1e-3
     passes = (EagerPass(model, setting("fast", **how)), GraphPass(model, setting("graphs", **how)))
     for learn in passes:
         other, found = one_pass(learn)
@@ -181,6 +220,7 @@ def taught(world: Path, **distill: Any) -> tuple[Job, Job]:
         measure="teacher",
         trial=teacher["id"],
         limit_train=trial.recipe.limit_train,
+        unlabelled=distill.get("unlabelled", ""),
     )
     lesson = Lesson(teacher["id"], profile_id(spec))
     measures = [{"id": lesson.logits, "spec": asdict(spec)}]
@@ -259,6 +299,95 @@ def test_lost_logits_are_computed_again(world: Path, store: Store) -> None:
     for job in (teacher, student):
         assert execute(job, store.location)["status"] == "done"
     assert store.read("teacher_logits", logits) == before
+
+
+# -- texts without labels
+
+
+MORE = "note,text\na,good w1 w2\nb,w3 poor\nc,w4 fine w5 w6\nd,bad\ne,w7 w8\n"
+
+
+def with_more(world: Path, job: Job, text: str = MORE, name: str = "more.csv") -> Job:
+    """The job with the place of unlabelled texts."""
+    (world.parent / name).write_text(text, encoding="utf-8")
+    source = {**job["task"]["source"], "unlabelled": str(world.parent / name)}
+    return {**job, "task": {**job["task"], "source": source}}
+
+
+def learning_more(world: Path, store: Store, **distill: Any) -> tuple[Job, dict[str, Any]]:
+    """A student that learned from them, and its record."""
+    plain = with_more(world, made(world))
+    source = source_from_plain(plain["task"]["source"])
+    print_ = unlabelled_fingerprint(source, spec_of(plain).task)
+    teacher, student = (
+        with_more(world, job) for job in taught(world, unlabelled=print_, **distill)
+    )
+    for job in (teacher, student):
+        assert execute(job, store.location)["status"] == "done"
+    return student, store.read("trials", student["id"])[0]
+
+
+@pytest.mark.parametrize("settings", [{}, {"alpha": 1.0}, {"hidden_weight": 1.0}], ids=str)
+def test_a_student_learns_from_more_texts_than_its_teacher(
+    world: Path, store: Store, settings: dict[str, Any]
+) -> None:
+    student, record = learning_more(world, store, **settings)
+    [full] = store.read("trials", student["lesson"]["teacher"])
+    assert record["train_examples"] == full["train_examples"] + 5
+    assert record["steps"] == math.ceil(record["train_examples"] / 16)
+    assert math.isfinite(record["train_losses"][0])
+    for name in ("majority", "dev_in_train", "dev_relabelled", "data_fingerprint"):
+        assert record[name] == full[name]
+    logits = store.read("teacher_logits", student["lesson"]["logits"])
+    assert [row["example"] for row in logits] == list(range(record["train_examples"]))
+    [_, fewer] = taught(world, **settings)
+    assert execute(taught(world, **settings)[0], store.location)["status"] == "done"
+    assert execute(fewer, store.location)["status"] == "done"
+    few = store.read("teacher_logits", fewer["lesson"]["logits"])
+    assert [row["scores"] for row in few] == [
+        pytest.approx(row["scores"], abs=1e-5) for row in logits[: len(few)]
+    ]
+
+
+def test_without_a_weight_of_labels_none_counts(world: Path, store: Store) -> None:
+    """Each train row could have another one: the student's network is the same."""
+    student, record = learning_more(world, store, alpha=1.0)
+    source = {**student["task"]["source"], "files": dict(student["task"]["source"]["files"])}
+    rows = Path(source["files"]["train"]).read_text(encoding="utf-8").splitlines()
+    turned = [
+        row.replace(",pos", ",?").replace(",neg", ",pos").replace(",?", ",neg") for row in rows
+    ]
+    other = world.parent / "turned.csv"
+    other.write_text("\n".join(turned), encoding="utf-8")
+    source["files"]["train"] = str(other)
+    spec = spec_of(student)
+    print_ = data_fingerprint(source_from_plain(source), spec.task)
+    job = with_spec(student, replace(spec, data_fingerprint=print_))
+    job = {**job, "task": {**job["task"], "source": source}}
+    assert execute(job, store.location)["status"] == "done"
+    assert store.read("trials", job["id"])[0]["epoch_metrics"] == record["epoch_metrics"]
+
+
+def test_what_is_measured_of_a_student_is_of_the_labelled_rows(world: Path, store: Store) -> None:
+    student, _ = learning_more(world, store)
+    probes = measurement(student, "probes", rows=1000)
+    found = execute({**student, "measures": [probes], "keep": "all"}, store.location)
+    assert (found["status"], found.get("measures_failed")) == ("done", None)
+    [row] = store.read("profiles", probes["id"])
+    assert all(0 <= item["value"] <= 1 for item in row["values"])
+
+
+def test_texts_that_have_changed_since_the_plan_are_a_missing_input(
+    world: Path, store: Store
+) -> None:
+    student, _ = learning_more(world, store)
+    spec = replace(spec_of(student), seed=9)
+    shutil.rmtree(world.parent / "cache")
+    resident().forget()
+    later = with_more(world, with_spec(student, spec), MORE + "f,w9\n")
+    found = execute(later, store.location)
+    assert (found["status"], found["error_type"]) == ("failed", "missing_input")
+    assert "changed since the run was planned" in found["message"]
 
 
 # -- a teacher that has learned its task before

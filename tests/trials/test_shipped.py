@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import shutil
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 
 from lp_sweep.orchestrator.engine.opening import look_at_store, see, ship_inputs
 from lp_sweep.orchestrator.inputs.resolve import resolve
@@ -19,10 +21,10 @@ from lp_sweep.orchestrator.sweepfile.load import load_sweep
 from lp_sweep.storage import shipped
 from lp_sweep.storage.errors import PreflightError
 from lp_sweep.storage.store import Store
-from lp_sweep.trials.job import Job, placed
+from lp_sweep.trials.job import Job, Place, placed
 from lp_sweep.trials.resident import resident
 from lp_sweep.trials.run import execute
-from tests.support.toyworld import jobs, save_world
+from tests.support.toyworld import jobs, save_world, sweep_content
 
 SMALL = ("k=1", "recipe.epochs=1", "recipe.limit_train=8", "recipe.limit_dev=4")
 
@@ -64,6 +66,25 @@ def test_a_node_without_the_files_makes_the_same_record(machines: Machines) -> N
     ours, theirs = (s.read("trials", job["id"])[0] for s in (machines.store, alone))
     assert ours["train_losses"] == theirs["train_losses"]
     assert ours["epoch_metrics"] == theirs["epoch_metrics"]
+
+
+def test_texts_without_labels_reach_the_nodes_that_need_them(machines: Machines) -> None:
+    content = sweep_content(distill=["logits"])
+    content["tasks"][0]["unlabelled"] = "more.jsonl"
+    machines.sweep.write_text(yaml.safe_dump(content), encoding="utf-8")
+    (machines.folder / "driver/more.jsonl").write_text('{"text": "good w1"}\n')
+    plan = machines.plan()
+    assert ship_inputs(plan, machines.store) == 3
+    place = Place(cache_dir=machines.folder / "node")
+    found = [replace(plan.job(work, network=False), place=place) for work in plan.trials.values()]
+    machines.lose_the_files()
+    for job in found:
+        source = placed(job, machines.store).task.source
+        assert Path(source.unlabelled).read_text() == '{"text": "good w1"}\n'
+        assert Path(source.unlabelled).suffix == ".jsonl"
+        assert Path(source.files["train"]).is_file()
+        plain = replace(job, spec=replace(job.trial, distill=None), measures=())
+        assert placed(plain, machines.store).task.source.unlabelled == job.task.source.unlabelled
 
 
 def test_what_was_not_sent_is_named(machines: Machines) -> None:

@@ -44,7 +44,7 @@ class Found:
 
     layers: Sequence[tuple[int, float]] = ()
     values: Sequence[NamedValue] = ()
-    logits: np.ndarray | None = None  # (n, C), of the train rows: a teacher's
+    logits: np.ndarray | None = None  # (n, C), of the rows that students learn from: a teacher's
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -294,7 +294,8 @@ MEASURES: dict[str, Measurement] = {
     ),
     TEACHER: Measurement(
         run=_teacher,
-        help="the logits of the train rows, for the networks that learn from this one",
+        help="the logits of the train rows, and of unlabelled ones, for the networks that learn "
+        "from this one",
         needs=lambda recipe, rows: {"limit_train": recipe.limit_train, "limit_dev": None},
         shown="{measure} of other networks: {network}, on the train rows of {task}",
     ),

@@ -16,7 +16,7 @@ from lp_sweep.storage.errors import PreflightError, StoreError
 from lp_sweep.storage.identity import canonical_json, trial_id
 from lp_sweep.storage.plain import trial_spec_from_plain
 from lp_sweep.storage.shipped import ship
-from lp_sweep.storage.specs import TrialSpec
+from lp_sweep.storage.specs import Distillation, TrialSpec
 from lp_sweep.storage.store import Store
 from lp_sweep.trials.datasource import data_fingerprint
 from lp_sweep.trials.job import data_files, model_files
@@ -68,6 +68,18 @@ def test_a_file_with_other_content_is_none(file: Path, where: Where) -> None:
     other = where._replace(sweep=resolve(load_sweep(file)))
     with pytest.raises(PreflightError, match=r"the data of task 'mood' of t1-.* by its content"):
         job_of(spec, record_of(spec), other)
+
+
+def test_a_student_needs_its_texts_without_labels(file: Path, where: Where) -> None:
+    """To be trained again, that is; they are not in the files that are known by the data."""
+    spec = replace(planned(file), distill=Distillation(unlabelled="sha256:00"))
+    sweep = where._replace(sweep=resolve(load_sweep(file)))
+    with pytest.raises(PreflightError, match=r"unlabelled texts of task 'mood'.*--file"):
+        job_of(spec, record_of(spec), sweep)
+    networks = Path(where.store.location) / "weights" / trial_id(spec)
+    networks.mkdir(parents=True)
+    (networks / "config.json").write_text("{}")
+    job_of(spec, record_of(spec), sweep)
 
 
 def test_the_hub_is_in_the_record(file: Path, where: Where) -> None:

@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 import torch
+import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -35,7 +36,7 @@ from lp_sweep.storage.specs import Recipe
 from lp_sweep.storage.store import Store
 from lp_sweep.trials.load import load_encoder
 from tests.support.program import sweep
-from tests.support.toyworld import save_world
+from tests.support.toyworld import save_world, sweep_content
 
 GIB = 2**30
 
@@ -118,12 +119,16 @@ def test_a_local_input_that_is_not_what_the_manifest_says(world: Path) -> None:
 
     written = prefetch(load_sweep(world / "sweep.yaml"))
     assert written.manifest.local.keys() == {"./model", "task mood"}
+    with_more(world, "text\nfine\n")
+    more = "unlabelled texts of task mood"
+    assert prefetch(load_sweep(world / "sweep.yaml")).manifest.local.keys() >= {more}
     check(world)
+    (world / "more.csv").write_text("text\npoor\n")
     config = world / "model" / "config.json"
     config.write_text(config.read_text() + " ")
     (world / "train.csv").write_text((world / "train.csv").read_text() + "good w1,pos\n")
     told = problems(world, planned(world))
-    assert [line.split(":")[0] for line in told] == ["./model", "task mood"]
+    assert [line.split(":")[0] for line in told] == ["./model", "task mood", more]
 
 
 def test_offline_is_of_this_process_and_its_children(
@@ -329,6 +334,14 @@ def with_rows(folder: Path, rows: str, name: str = "train.csv") -> None:
     (folder / name).write_text(f"text,label\n{rows}", encoding="utf-8")
 
 
+def with_more(folder: Path, rows: str) -> None:
+    """A sweep with students, and texts without labels for them."""
+    content = sweep_content(distill=["none", "logits"])
+    content["tasks"][0]["unlabelled"] = "more.csv"
+    (folder / "sweep.yaml").write_text(yaml.safe_dump(content), encoding="utf-8")
+    (folder / "more.csv").write_text(rows, encoding="utf-8")
+
+
 def test_a_plan_says_of_the_rows_what_a_run_would(world: Path) -> None:
     with_rows(world, "good,pos\nbad,\nfine,neg\npoor,\n")
     [said] = problems(world)
@@ -358,6 +371,25 @@ def test_rows_of_both_sets_are_a_note(world: Path) -> None:
     assert said in sweep("plan", "sweep.yaml", cwd=world).stdout
 
 
+def test_texts_for_students_are_looked_at(world: Path) -> None:
+    """How many they are, how many of the dev set; without students nobody reads them."""
+    with_more(world, "text\nfine\n good w1 \nbad w2\n")
+    with_rows(world, "bad w2,neg\ngood w1,pos\n", "dev.csv")
+    note = "'mood': 2 of 3 unlabelled texts are also dev texts"
+    assert [line for line in check(world) if note in line and "more.csv" in line]
+    told = sweep("plan", "sweep.yaml", cwd=world).stdout
+    assert note in told
+    assert "3 unlabelled texts" in told
+    with_more(world, "texts\nfine\n")
+    told = sweep("plan", "sweep.yaml", cwd=world)
+    assert (told.returncode, told.stdout) == (4, "")
+    assert "no column 'text'" in told.stderr
+    told = sweep("plan", "sweep.yaml", "distill=none", cwd=world)
+    assert told.returncode == 0
+    assert "unlabelled texts" not in told.stdout
+    assert "`unlabelled:` of task 'mood' is not read" in told.stdout
+
+
 def test_a_config_that_is_not_of_its_weights_is_refused_while_planning(world: Path) -> None:
     """No hours are estimated of it, and nothing of its size is made."""
     config = world / "model" / "config.json"
@@ -374,11 +406,13 @@ def test_a_plan_looks_at_the_first_rows_of_large_files(
     monkeypatch.setattr(checks, "_WHILE_ONE_WAITS", 50)
     monkeypatch.setattr(checks, "_FIRST_ROWS", 2)
     with_rows(world, "good,pos\nbad,neg\nworse,\n")
+    with_more(world, "text\nfine\npoor\nlast\n")
     made = planned(world)
     notes, [data] = check_small_files(made.sweep, made.inputs_needed())
     assert (notes, data.looked_at, sum(data.classes.values())) == ([], 2, 2)
     said = "\n".join(data.lines())
     assert "more than 2 train rows" in said
+    assert "more than 2 unlabelled texts" in said
     assert "looked at the first 2 train rows" in said
     with_rows(world, "good,pos\nbetter,pos\nworse,neg\n")
     made = planned(world)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import re
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +21,7 @@ from lp_sweep.storage.identity import trial_id
 from lp_sweep.trials.modelfiles import folder_fingerprint
 from lp_sweep.trials.procedures import Distill, Procedure, teacher_of
 from lp_sweep.trials.select import Measured
-from tests.support.stagedplans import cell_trial, plan_of, spec, the_full
+from tests.support.stagedplans import ONE, cell_trial, plan_of, spec, the_full
 from tests.support.sweepfiles import PLAIN, make_inputs, make_model, planned
 
 LOGITS = "distill: [none, logits]"
@@ -53,6 +55,40 @@ def test_all_students_share_the_full_network_as_their_teacher(tmp_path: Path) ->
 def test_a_sweep_without_it_has_the_identifiers_that_it_had(tmp_path: Path) -> None:
     plain, more = plan_of(tmp_path / "a", ""), plan_of(tmp_path / "b", LOGITS)
     assert plain.trials.keys() < more.trials.keys()
+
+
+def test_texts_without_labels_are_for_students_alone(tmp_path: Path) -> None:
+    """Their teacher answers for them, once, and is the trial that it was."""
+    file = make_inputs(tmp_path, f"{PLAIN}{LOGITS}\n")
+    (tmp_path / "more.jsonl").write_text('{"sentence1": "a", "sentence2": "b"}\n')
+    before = planned(file, *ONE)
+    file.write_text(f"{PLAIN}{LOGITS}\n".replace("rte", "{name: rte, unlabelled: more.jsonl}"))
+    plan = planned(file, *ONE)
+    full = the_full(plan)
+    same = {id_ for id_, work in before.trials.items() if not spec(work).distill}
+    assert full in same
+    assert plan.trials.keys() & before.trials.keys() == same
+    students = {id_: work for id_, work in plan.trials.items() if id_ not in same}
+    assert students
+    [measure] = plan.measures[full]
+    assert measure.spec.unlabelled.startswith("sha256:")
+    assert measure not in before.measures[full]
+    for work in students.values():
+        assert work.lesson is not None
+        assert (spec(work).unlabelled, work.lesson.logits) == (measure.spec.unlabelled, measure.id)
+    work = next(iter(students.values()))
+    longer = replace(work, task=work.task._replace(unlabelled_rows=10_000))
+    assert Rates([], gpu=False).kind(longer).stated > Rates([], gpu=False).kind(work).stated
+
+
+def test_texts_that_nobody_learns_from_are_a_note(tmp_path: Path) -> None:
+    lines = "tasks:\n  - name: rte\n    unlabelled: absent.csv\n"
+    file = make_inputs(tmp_path, PLAIN.replace("tasks: [rte, mrpc]\n", lines))
+    plan = planned(file, *ONE)
+    assert plan.trials.keys() == plan_of(tmp_path / "b", "").trials.keys()
+    [note] = load_sweep(file).notes
+    assert note in planned(file).sweep.notes
+    assert re.search(r"sweep\.yaml:7.*rte.*distill", note)
 
 
 def test_starting_from_the_teacher_is_finetune_then_drop(tmp_path: Path) -> None:

@@ -28,6 +28,7 @@ strategies: [{name: top, k: [0, 2]}]
             TEXT.replace("embedding", "regression") + "procedures: [direct, untrained]\n",
             r"sweep.yaml:\d+.*'sim'.*'untrained'.*direct",
         ),
+        (TEXT.replace("label: y", "unlabelled: u.csv"), r"yaml:5.*'sim'.*unlabelled.*`train:`"),
         (TEXT.replace("label: y", "label: y, pooling: max"), "pooling.*'mean', 'cls' or 'last'"),
         (
             TEXT.replace("embedding", "regression").replace("label: y", "label: y, pooling: cls"),
