@@ -161,7 +161,8 @@ def test_a_run_tells_its_events_and_how_it_ended(tmp_path: Path) -> None:
     save_world(tmp_path)
     code, events, stderr = run(tmp_path)
     assert code == 0
-    names = [event["event"] for event in events if event["event"] not in ("note", "progress")]
+    beside = ("note", "phase", "progress")
+    names = [event["event"] for event in events if event["event"] not in beside]
     assert names[:2] == ["planned", "opened"]
     assert sorted(names[2:-1]) == ["done", "done", "started", "started"]
     last = events[-1]
