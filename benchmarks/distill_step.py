@@ -1,4 +1,4 @@
-"""What a teacher costs a student: training steps with and without one, on one CPU thread.
+"""Measures what a teacher adds to a training step of its student, on one CPU thread.
 
     python benchmarks/distill_step.py --model FOLDER --data-dir GLUE --out distill-step.json
 

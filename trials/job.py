@@ -65,7 +65,7 @@ class Measure(NamedTuple):
 
 
 class Lesson(NamedTuple):
-    """What a student learns from: the trial of its teacher, and the measurement that holds the
+    """The source of a student: the trial of its teacher, and the measurement that holds the
     teacher's logits of the train rows. Empty `teacher`: the measurement is of no trial."""
 
     teacher: str

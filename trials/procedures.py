@@ -137,10 +137,10 @@ def full_layers(depth: int) -> tuple[int, ...]:
 def settled(spec: TrialSpec, depth: int) -> TrialSpec:
     """The same trial under the one name that it has: nothing dropped, so nothing to drop later."""
     dropped = set(full_layers(depth)) - set(spec.kept_layers)
+    whole = not dropped and not spec.removed_feed_forwards
     if kind_of(spec.task).embeds:
-        whole = not dropped and not spec.removed_feed_forwards
         return replace(spec, procedure=UNTRAINED, distill=None) if whole else spec
-    if not dropped and not spec.removed_feed_forwards and is_own_teacher(spec):
+    if whole and spec.distill is not None and not spec.distill.teacher:
         spec = replace(spec, distill=None)  # it is the teacher
     staged = dropped or (spec.procedure == FINETUNE_THEN_DROP and spec.removed_feed_forwards)
     if not staged:
@@ -174,11 +174,6 @@ def distill_label(spec: TrialSpec) -> str | None:
         return None
     found = spec.distill
     return Distill("", found.temperature, found.alpha, found.hidden_weight).label
-
-
-def is_own_teacher(spec: TrialSpec) -> bool:
-    """Whether the teacher, if there is one, is the full network of the trial's own model."""
-    return spec.distill is None or not spec.distill.teacher
 
 
 def teacher_of(spec: TrialSpec, depth: int) -> TrialSpec:

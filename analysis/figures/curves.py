@@ -68,7 +68,7 @@ def grid(n: int, most: int) -> tuple[int, int]:
 
 
 def lines(rows: Sequence[Row], keys: Sequence[str], most: int) -> int:
-    """Of the panels that `keys` tell apart, so many a line at most."""
+    """The lines of a figure with a panel for each value of `keys`, at most so many in a line."""
     return grid(len(groups(rows, *keys)), most)[0]
 
 

@@ -259,7 +259,7 @@ def _over_seeds(cells: Sequence[Row], tests: _Tests) -> Iterator[dict[str, Any]]
 
 
 def _known(cells: Sequence[Row]) -> dict[str, Any]:
-    """What is known once a seed of the setting is: the metric, and the K of a threshold."""
+    """The metric and the K of a threshold, which are known as soon as one seed is done."""
     return {
         "k": max((cell["k"] for cell in cells if cell["k"] is not None), default=None),
         "metric": next((cell["metric"] for cell in cells if cell["metric"]), None),

@@ -1,4 +1,4 @@
-"""What an exported network is to its users, by the kind of its task: one object each.
+"""The form of an exported network, one object for each kind of task.
 
 A form knows the files of the folder, the class that loads it, what the check compares, and the
 words of the model card. Names that reach it for the card are escaped already.
@@ -24,7 +24,7 @@ Record = Mapping[str, Any]
 
 
 class Compared(NamedTuple):
-    """What the folder must answer: (n, C), scored as a task of this definition."""
+    """The answers that the folder must give: (n, C), scored as a task of this definition."""
 
     definition: TaskDefinition
     stored: np.ndarray
@@ -45,7 +45,7 @@ class Form(Protocol):
         """Turns the kept network in `folder` into what users load."""
 
     def expected(self, spec: TrialSpec, rows: DevRows) -> Compared:
-        """What is stored of the dev rows."""
+        """The stored answers for the dev rows."""
 
     def answered(self, spec: TrialSpec, values: np.ndarray) -> np.ndarray:
         """The same, from what `trials.plainload` gave."""
@@ -54,16 +54,16 @@ class Form(Protocol):
         """How its layers came to be, after "6 layers of bert, "."""
 
     def teacher(self, distill: Distillation) -> str:
-        """What taught it, after a model's name."""
+        """The teacher, in words that follow a model's name."""
 
     def loss(self, spec: TrialSpec, distill: Distillation) -> str:
-        """What it learned from a teacher."""
+        """The loss, in words."""
 
     def usage(self, spec: TrialSpec, modules: Sequence[str]) -> str:
         """Markdown with code that runs in the folder."""
 
     def inputs(self, columns: Sequence[str], most: str) -> str:
-        """What goes in, `most` so many tokens, and how a pair does."""
+        """The input: its columns, `most` (the limit in words), and how a pair is given."""
 
 
 _CLASSIFY = """\

@@ -100,12 +100,10 @@ def find_model(
     return _hub_model(name, revision, layers, pins, known)
 
 
-def find_teacher(name: str, folder: Path) -> ModelInput:
-    """A classifier that has learned its task. Raises SpecError or PreflightError."""
-    local = as_folder(name, folder)
-    if not local.is_dir():
-        raise SpecError(f"no model folder at {local}. {_near_folders(local)}".rstrip())
-    found, config = _local_model(name, local), read_config(local / "config.json") or {}
+def find_teacher(name: str, folder: Path, pins: Pins) -> ModelInput:
+    """The folder of a classifier that has learned its task. Raises SpecError or PreflightError."""
+    found = find_model(name, revision=None, layers=None, folder=folder, pins=pins)
+    config = read_config(Path(found.path) / "config.json") or {}
     kinds = config.get("architectures") or ["none"]
     if not any(str(kind).endswith("ForSequenceClassification") for kind in kinds):
         raise SpecError(

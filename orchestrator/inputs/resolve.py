@@ -158,7 +158,7 @@ def resolve(
                 found = _with_unlabelled(found, file.folder.absolute() / task.unlabelled)
             tasks[found.name] = found
     with _at(document, ("distill",)):
-        teachers = {name: find_teacher(name, file.folder) for name in spec.teachers}
+        teachers = {name: find_teacher(name, file.folder, pins) for name in spec.teachers}
     return Sweep(
         spec=spec,
         teachers=teachers,

@@ -181,9 +181,6 @@ class _Builder:
         """Every seed's: another one changes nothing else."""
         model, task = self.models[asked.model], self.plan.sweep.tasks[asked.task]
         procedure = Procedure.parse(asked.procedure)
-        distill = procedure.distill
-        teacher = self.by_id[distill.teacher] if distill and distill.teacher else model
-        own, fine_tuned = teacher is model, teacher.name in self.plan.sweep.teachers
         removal = FeedForward.parse(asked.feed_forward)
         spec = TrialSpec(
             model_fingerprint=model.fingerprint,
@@ -197,16 +194,28 @@ class _Builder:
             epochs_per_layer=procedure.epochs_per_layer,
             removed_feed_forwards=some_removed(removal.rule, kept),
             second_norm=removal.second_norm,
-            distill=distill
-            and distill.with_teacher(
-                "" if own else teacher.fingerprint,
-                fine_tuned=fine_tuned,
-                unlabelled=task.unlabelled,
-            )
-            if not kind_of(task.definition).embeds
-            else _imitation(model, procedure),
+            distill=self._distillation(procedure, model, task),
         )
         return settled(spec, model.depth)
+
+    def _distillation(
+        self, procedure: Procedure, model: ModelInput, task: TaskInput
+    ) -> Distillation | None:
+        """How the trial learns from a teacher. An embedding learns from the pre-trained full model,
+        without labels."""
+        distill = procedure.distill
+        if kind_of(task.definition).embeds:
+            if procedure.name == UNTRAINED:
+                return None
+            return Distillation(teacher=model.fingerprint, fine_tuned=True, alpha=1.0)
+        if distill is None:
+            return None
+        teacher = self.by_id[distill.teacher] if distill.teacher else model
+        return distill.with_teacher(
+            "" if teacher is model else teacher.fingerprint,
+            fine_tuned=teacher.name in self.plan.sweep.teachers,
+            unlabelled=task.unlabelled,
+        )
 
     def _planned(self, asked: Asked, spec: TrialSpec, id_: str) -> str:
         if id_ in self.plan.trials:
@@ -300,13 +309,6 @@ class _Builder:
             measure=measure,
             **usual | MEASURES[measure].needs(recipe, rows) | settings,
         )
-
-
-def _imitation(model: ModelInput, procedure: Procedure) -> Distillation | None:
-    """How an embedding learns: from the pre-trained full model, without labels."""
-    if procedure.name == UNTRAINED:
-        return None
-    return Distillation(teacher=model.fingerprint, fine_tuned=True, alpha=1.0)
 
 
 @contextmanager

@@ -247,7 +247,7 @@ _START = " start=teacher"
 
 
 class DistillEntry(Entry):
-    """What pruned networks learn from a teacher: a trained network, mostly the full one."""
+    """How pruned networks learn from a teacher: a trained network, mostly the full one."""
 
     teacher: str = Field(
         _FULL,

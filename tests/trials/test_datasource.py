@@ -43,7 +43,7 @@ OFFICIAL_DEV = {
 
 @pytest.mark.parametrize("kind", ["csv", "tsv", "jsonl", "parquet"])
 def test_the_first_rows_of_a_large_file(tmp_path: Path, kind: str) -> None:
-    """Of dev all, and what comes after the first rows of train is not looked at."""
+    """All dev rows are read, and only the first train rows."""
     texts, labels = ["a", 'b "x"', "c", "bad"], ["yes", "no", "yes", "yes"]
     path = {name: tmp_path / f"{name}.{kind}" for name in ("train", "dev")}
     for file in path.values():

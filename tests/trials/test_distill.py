@@ -211,20 +211,14 @@ def taught(world: Path, **distill: Any) -> tuple[Job, Job]:
     """The trial of the teacher, with the measurement that a student reads, and the student."""
     job = made(world, distill=Distillation(**distill))
     teacher = with_spec(job, teacher_of(spec_of(job), DEPTH), network=True)
-    trial = spec_of(teacher)
-    spec = ProfileSpec(
-        model_fingerprint=trial.model_fingerprint,
-        task=trial.task,
-        data_fingerprint=trial.data_fingerprint,
-        max_length=trial.recipe.max_length,
-        measure="teacher",
-        trial=teacher["id"],
-        limit_train=trial.recipe.limit_train,
+    measure = measurement(
+        teacher,
+        "teacher",
+        limit_train=spec_of(teacher).recipe.limit_train,
         unlabelled=distill.get("unlabelled", ""),
     )
-    lesson = Lesson(teacher["id"], profile_id(spec))
-    measures = [{"id": lesson.logits, "spec": asdict(spec)}]
-    return teacher | {"measures": measures}, job | {"lesson": lesson._asdict()}
+    lesson = Lesson(teacher["id"], measure["id"])
+    return teacher | {"measures": [measure]}, job | {"lesson": lesson._asdict()}
 
 
 @pytest.mark.parametrize("weight", [0.0, 1.0])

@@ -86,7 +86,7 @@ def made(kept: Made, monkeypatch: pytest.MonkeyPatch) -> Made:
 
 
 def cosines(folder: Path, file: Path) -> list[float]:
-    """Of the dev pairs, one text at a time."""
+    """The vectors of the dev pairs, one text at a time."""
     model, missing = load(folder, "AutoModel")
     assert not missing
     tokenizer = AutoTokenizer.from_pretrained(folder)

@@ -402,7 +402,7 @@ def test_a_config_that_is_not_of_its_weights_is_refused_while_planning(world: Pa
 def test_a_plan_looks_at_the_first_rows_of_large_files(
     world: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What it makes of them refuses nothing: the run reads all."""
+    """The first rows refuse nothing: the run reads all."""
     monkeypatch.setattr(checks, "_WHILE_ONE_WAITS", 50)
     monkeypatch.setattr(checks, "_FIRST_ROWS", 2)
     with_rows(world, "good,pos\nbad,neg\nworse,\n")
