@@ -1,0 +1,54 @@
+"""Scores of a ranking, query by query: nDCG, MRR, recall. Pure NumPy.
+
+Relevance is an array (..., n): each last axis is the ranking of one query, the best first. A number
+above 0 is relevant, a higher one more so; 0 and less is not relevant, so shorter rankings are
+padded with 0. `judged` (..., m) holds all judgements of the query in any order, also those of
+passages that were not retrieved. A query without a relevant passage scores 0, as in trec_eval:
+refuse it, or leave it out, before.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+Array = npt.NDArray[Any]
+
+
+def in_order(scores: Array, relevance: Array) -> Array:
+    """(..., n) relevance by falling score. Of equal scores the less relevant is first: a network
+    that scores all passages alike gets no credit for the order of a file."""
+    order = np.lexsort((relevance, -np.asarray(scores)), axis=-1)
+    return np.take_along_axis(np.asarray(relevance), order, axis=-1)
+
+
+def ndcg(ranked: Array, judged: Array, k: int) -> Array:
+    """(...) normalised discounted cumulative gain of the first k (Järvelin and Kekäläinen 2002).
+
+    The gain is the relevance itself and the discount log2(1 + rank), as ndcg_cut of trec_eval.
+    """
+    best = -np.sort(-np.asarray(judged, np.float64), axis=-1)
+    return _share(_dcg(np.asarray(ranked, np.float64), k), _dcg(best, k))
+
+
+def mrr(ranked: Array, k: int) -> Array:
+    """(...) 1 / rank of the first relevant passage; 0 where the first k have none."""
+    found = np.asarray(ranked)[..., :k] > 0
+    return np.where(found.any(axis=-1), 1 / (1 + found.argmax(axis=-1)), 0.0)
+
+
+def recall(ranked: Array, judged: Array, k: int) -> Array:
+    """(...) share of the relevant passages that are among the first k."""
+    found = (np.asarray(ranked)[..., :k] > 0).sum(axis=-1, dtype=np.float64)
+    return _share(found, (np.asarray(judged) > 0).sum(axis=-1, dtype=np.float64))
+
+
+def _dcg(ranked: Array, k: int) -> Array:
+    gains = np.maximum(ranked[..., :k], 0)
+    return np.asarray((gains / np.log2(2 + np.arange(gains.shape[-1]))).sum(axis=-1))
+
+
+def _share(part: Array, whole: Array) -> Array:
+    return np.divide(part, whole, out=np.zeros_like(part), where=whole > 0)
