@@ -172,6 +172,7 @@ PREDICTIONS = pa.schema(
         ("label", _float),
         ("prediction", _float),
         ("scores", pa.list_(pa.float32())),  # logits
+        ("tally", pa.list_(_float)),  # what it adds to the sums of the metric: part, whole, ...
     ]
 )
 

@@ -95,9 +95,21 @@ def score(
 ) -> dict[str, float]:
     """The main metric, then the extra ones, over the labels of a split's rows; `positive` is
     `positive_label`. Raises DivergedError."""
-    predicted, labels = predictions(definition, logits), kind_of(definition).targets(labels)
-    names = (definition.metric, *definition.extra_metrics)
-    return {name: _scored(name, labels, predicted, positive) for name in names}
+    kind, predicted = kind_of(definition), predictions(definition, logits)
+    targets, found = kind.targets(labels), {}
+    for name in (definition.metric, *definition.extra_metrics):
+        tally = kind.tally(name, targets, predicted)
+        found[name] = (
+            _scored(name, targets, predicted, positive) if tally is None else of_tally(tally)
+        )
+    return found
+
+
+def of_tally(tally: Array) -> float:
+    """The mean of part / whole over m pairs of sums, those whose whole is 0 left out; 0.0 where
+    there is no other. (n, 2m): what each of n examples adds, pair by pair."""
+    part, whole = tally.sum(axis=0).reshape(-1, 2).T
+    return float((part[whole > 0] / whole[whole > 0]).mean()) if (whole > 0).any() else 0.0
 
 
 def _scored(name: str, labels: Array, predicted: Array, positive: int) -> float:

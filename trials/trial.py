@@ -8,6 +8,7 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -31,7 +32,7 @@ from lp_sweep.trials.forward import compute_used
 from lp_sweep.trials.inputs import Inputs, load_inputs, load_other
 from lp_sweep.trials.job import Job
 from lp_sweep.trials.kinds import kind_of
-from lp_sweep.trials.metrics import majority_score, positive_label, predictions
+from lp_sweep.trials.metrics import majority_score, positive_label
 from lp_sweep.trials.procedures import (
     FINETUNE_THEN_DROP,
     Phase,
@@ -232,22 +233,9 @@ def score_columns(
 def prediction_rows(
     trial: str, spec: TrialSpec, data: EncodedTask, trained: Trained
 ) -> list[dict[str, Any]]:
-    rows, kind = [], kind_of(spec.task)
-    for name, split in data.dev.items():
-        logits = trained.logits[name]
-        answers, labels = predictions(spec.task, logits), kind.targets(split.labels)
-        scores_of = [[]] * len(labels) if kind.embeds else logits.tolist()
-        rows += [
-            {
-                "trial_id": trial,
-                "split": name,
-                "example": index,
-                "label": float(label),
-                "prediction": float(answer),
-                "scores": scores,
-            }
-            for index, (label, answer, scores) in enumerate(
-                zip(labels, answers, scores_of, strict=True)
-            )
-        ]
-    return rows
+    of_each = partial(kind_of(spec.task).stored, metric=spec.task.metric)
+    return [
+        {"trial_id": trial, "split": name, "example": index, **found}
+        for name, split in data.dev.items()
+        for index, found in enumerate(of_each(split.labels, trained.logits[name]))
+    ]

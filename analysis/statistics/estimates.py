@@ -49,7 +49,8 @@ class Estimate(NamedTuple):
 
 
 def scores_of(metric: str, labels: Array, predicted: Array, points: Array) -> Scores:
-    """`labels` (rows,), `predicted` (rows, networks), `points` (networks,).
+    """`labels` (rows,), `predicted` (rows, networks) or tallies (rows, networks, 2m), `points`
+    (networks,).
 
     No variance of a score is taken to be below that of two rows (of the rarest class, where classes
     weigh alike): networks that answer every row rightly, or alike, need not go on so (compare

@@ -92,7 +92,7 @@ def interval_of(seeds: Sequence[Network], read: Reader) -> Interval:
     points = np.array([network.score for network in seeds], float)
     over = "seeds and rows" if len(seeds) > 1 else "rows"
     if not compared.reason:
-        scores = scores_of(metric, compared.labels, compared.predicted, points)
+        scores = scores_of(compared.metric, compared.labels, compared.predicted, points)
     elif len(seeds) > 1 and np.isfinite(points).all() and np.ptp(points):  # the seeds alone
         scores, over = Scores(points, np.zeros((len(seeds), len(seeds))), 0.0, 0), "seeds"
     else:
@@ -117,9 +117,9 @@ class PairedTest(NamedTuple):
 
 
 def paired_test(metric: str, labels: Array, full: Array, pruned: Array) -> PairedTest:
-    """`full` and `pruned` are (rows, seeds) answers, a column of each per seed."""
+    """`full` and `pruned` are (rows, seeds) answers, or (rows, seeds, 2m) tallies."""
     seeds = full.shape[1]
-    predicted = np.column_stack([full, pruned])
+    predicted = np.concatenate([full, pruned], axis=1)
     points = 100 * scores(metric, patterns_of(metric, labels, predicted))
     change = combined(
         scores_of(metric, labels, predicted, points), np.hstack([-np.eye(seeds), np.eye(seeds)])
@@ -200,7 +200,7 @@ class _Tests:
             return compared.reason
         self._examples[pairs] = len(compared.labels)
         full, pruned = compared.predicted[:, : len(pairs)], compared.predicted[:, len(pairs) :]
-        return paired_test(pairs[0][0].metric, compared.labels, full, pruned)
+        return paired_test(compared.metric, compared.labels, full, pruned)
 
     def p_holm(self) -> dict[tuple[Pair, ...], float]:
         ps = {key: test.p for key, test in self._done.items() if isinstance(test, PairedTest)}

@@ -117,10 +117,9 @@ def curve_of(cells: Sequence[Row], spreads: Spreads, read: Reader) -> Curve | st
     compared = compare(order, read)
     if compared.reason:
         return compared.reason
-    metric = order[0].metric
     points = np.array([network.score for network in order], float)
-    scores = scores_of(metric, compared.labels, compared.predicted, points)
-    named = next((cell["metric"] for cell in cells if cell["metric"]), metric)
+    scores = scores_of(compared.metric, compared.labels, compared.predicted, points)
+    named = next((cell["metric"] for cell in cells if cell["metric"]), order[0].metric)
     spread = spreads.of(cells[0]["model"], cells[0]["task"], named)
     ks = tuple(sorted({0, *(cell["k"] for cell in cells)}))
     return Curve(scores, {at: order.index(network) for at, network in found.items()}, ks, spread)

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from lp_sweep.analysis.statistics.resampling import METRICS, patterns_of, scores
+from lp_sweep.analysis.statistics.resampling import METRICS, TALLY, patterns_of, scores
 from lp_sweep.storage.catalog import Catalog
 
 Row = Mapping[str, Any]
@@ -107,15 +107,16 @@ class Network(NamedTuple):
 class Answers(NamedTuple):
     examples: Array  # (n,) ascending
     labels: Array
-    predicted: Array
+    predicted: Array  # (n,), or of a metric that is a ratio of sums the tallies (n, 2m)
     score: float | None  # points, of these answers; None where there is none
 
 
 class Compared(NamedTuple):
     """Several networks' answers to the same examples, or the reason why there are none."""
 
+    metric: str  # of `resampling`
     labels: Array  # (n,)
-    predicted: Array  # (n, networks)
+    predicted: Array  # (n, networks), or (n, networks, 2m)
     reason: str | None = None
 
 
@@ -133,7 +134,8 @@ WITH positive AS (SELECT any_value(positive_label) AS p FROM trials WHERE trial_
 SELECT
     example,
     min(CASE WHEN p IS NULL THEN label ELSE (label = p)::DOUBLE END) AS label,
-    min(CASE WHEN p IS NULL THEN prediction ELSE (prediction = p)::DOUBLE END) AS prediction
+    min(CASE WHEN p IS NULL THEN prediction ELSE (prediction = p)::DOUBLE END) AS prediction,
+    min(tally) AS tally
 FROM predictions CROSS JOIN positive
 WHERE trial_id = $trial AND split = $split
 GROUP BY example ORDER BY example
@@ -145,14 +147,22 @@ def _read(catalog: Catalog, network: Network) -> Answers:
     examples, labels, predicted = (
         rows[name].to_numpy() for name in ("example", "label", "prediction")
     )
-    return answers_of(network.metric, examples, labels, predicted)
+    return answers_of(network.metric, examples, labels, predicted, rows["tally"].to_pylist())
 
 
-def answers_of(metric: str, examples: Array, labels: Array, predicted: Array) -> Answers:
-    """(n,) each, ascending by example."""
+def answers_of(
+    metric: str,
+    examples: Array,
+    labels: Array,
+    predicted: Array,
+    tallies: Sequence[Sequence[float] | None] = (),
+) -> Answers:
+    """(n,) each, ascending by example. With tallies the rest says nothing more."""
+    if len(tallies) and tallies[0] is not None:
+        metric, labels, predicted = TALLY, np.zeros(len(examples)), np.array(tallies, np.float64)
     score = None
     finite = len(examples) and np.isfinite(labels).all() and np.isfinite(predicted).all()
-    if finite and metric in METRICS:
+    if finite and (metric == TALLY or metric in METRICS):
         alone = patterns_of(metric, labels, predicted[:, None])
         score = 100 * float(scores(metric, alone)[0])
     return Answers(examples, labels, predicted, score)
@@ -162,10 +172,11 @@ def compare(networks: Sequence[Network], read: Reader) -> Compared:
     """Their answers side by side, in the order of the examples."""
     answers = [read(network) for network in networks]
     reason = _why_not(networks, answers)
+    metric = networks[0].metric
     if reason:
-        return Compared(np.empty(0), np.empty((0, len(networks))), reason)
-    predicted = np.column_stack([answer.predicted for answer in answers])
-    return Compared(answers[0].labels, predicted)
+        return Compared(metric, np.empty(0), np.empty((0, len(networks))), reason)
+    predicted = np.stack([answer.predicted for answer in answers], axis=1)
+    return Compared(TALLY if predicted.ndim == 3 else metric, answers[0].labels, predicted)
 
 
 def _why_not(networks: Sequence[Network], answers: Sequence[Answers]) -> str | None:
@@ -180,6 +191,8 @@ def _why_not(networks: Sequence[Network], answers: Sequence[Answers]) -> str | N
             return "different examples"
         if not np.array_equal(answer.labels, first.labels):
             return "different labels"
+        if answer.predicted.shape != first.predicted.shape:
+            return "different metrics"
     return None
 
 

@@ -5,6 +5,9 @@ which every network says the same are one *pattern*, so only patterns are drawn:
 instead of the 40,430 examples of QQP, with the same distribution. Each metric here equals that of
 scikit-learn or scipy on the drawn examples (`tests/analysis/test_resampling.py` holds it to that);
 f1_score called 10,000 times would take a minute and a half for one network on QQP.
+
+A metric that is a ratio of sums over the examples needs no function of its own: each example brings
+what it adds to the sums, its *tally*.
 """
 
 from __future__ import annotations
@@ -17,6 +20,7 @@ import numpy.typing as npt
 
 Array = npt.NDArray[Any]
 _CHUNK_BYTES = 32 * 2**20  # of weights held at a time
+TALLY = "tally"  # the metric of networks whose predictions are tallies
 _NO_SPREAD = 1e-10  # of the square sum: a spread below it is rounding, of a constant
 
 
@@ -24,13 +28,14 @@ class Patterns(NamedTuple):
     """Examples that all networks answer alike, merged."""
 
     labels: Array  # (patterns,)
-    predicted: Array  # (patterns, networks)
+    predicted: Array  # (patterns, networks); tallies (patterns, networks, 2m)
     counts: Array  # (patterns,) examples of each
 
 
 def patterns_of(metric: str, labels: Array, predicted: Array) -> Patterns:
-    """Takes (examples,) labels and (examples, networks) predictions. Correlations merge nothing."""
-    if metric in ("pearson", "spearman"):
+    """Takes (examples,) labels and (examples, networks) predictions. Correlations and tallies merge
+    nothing."""
+    if metric in ("pearson", "spearman", TALLY):
         return Patterns(labels, predicted, np.ones(len(labels), np.int64))
     if metric == "accuracy":  # right or wrong is all that counts: fewer patterns
         labels, predicted = np.ones(len(labels)), predicted == labels[:, None]
@@ -41,7 +46,7 @@ def patterns_of(metric: str, labels: Array, predicted: Array) -> Patterns:
 
 def scores(metric: str, patterns: Patterns) -> Array:
     """(networks,) shares: the metric of the examples as they are."""
-    shares: Array = METRICS[metric](patterns.counts[None].astype(np.float64), *patterns[:2])
+    shares: Array = metric_of(metric)(patterns.counts[None].astype(np.float64), *patterns[:2])
     return np.asarray(shares[0])
 
 
@@ -50,7 +55,7 @@ def resampled_scores(
 ) -> Array:
     """(resamples, networks) shares: examples drawn with replacement, the same for all networks."""
     parts = [
-        METRICS[metric](weights, patterns.labels, patterns.predicted)
+        metric_of(metric)(weights, patterns.labels, patterns.predicted)
         for weights in _weights(patterns.counts, resamples, rng)
     ]
     return np.concatenate(parts)
@@ -72,8 +77,21 @@ def _draw(counts: Array, resamples: int, rng: np.random.Generator) -> Array:
     return np.bincount(drawn.ravel(), minlength=resamples * n).reshape(resamples, n)
 
 
+def metric_of(name: str) -> Metric:
+    return _tallied if name == TALLY else METRICS[name]
+
+
 # Each takes (resamples, patterns) weights, (patterns,) labels and (patterns, networks) predictions
 # and gives (resamples, networks).
+Metric = Callable[[Array, Array, Array], Array]
+
+
+def _tallied(weights: Array, labels: Array, tallies: Array) -> Array:
+    """The mean of part / whole over m pairs of sums, those whose whole is 0 left out. `tallies`
+    (patterns, networks, 2m)."""
+    sums = np.tensordot(weights, tallies, axes=1)  # (resamples, networks, 2m)
+    part, whole = sums[..., ::2], sums[..., 1::2]
+    return _share(_share(part, whole).sum(axis=-1), (whole > 0).sum(axis=-1))
 
 
 def _accuracy(weights: Array, labels: Array, predicted: Array) -> Array:
@@ -167,7 +185,7 @@ def _correlation(n: Array, x: Array, y: Array, xx: Array, yy: Array, xy: Array) 
     return np.where(varies, (xy - x * y / n) / scale, 0.0)
 
 
-METRICS: dict[str, Callable[[Array, Array, Array], Array]] = {
+METRICS: dict[str, Metric] = {
     "accuracy": _accuracy,
     "f1": _f1,
     "macro_f1": _macro_f1,

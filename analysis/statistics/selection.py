@@ -24,7 +24,7 @@ import numpy as np
 import numpy.typing as npt
 
 from lp_sweep.analysis.statistics.networks import Network, Reader, compare
-from lp_sweep.analysis.statistics.resampling import METRICS
+from lp_sweep.analysis.statistics.resampling import metric_of
 from lp_sweep.storage.catalog import Catalog
 
 Array = npt.NDArray[Any]
@@ -115,8 +115,7 @@ def load(catalog: Catalog, place: Place, read: Reader) -> Splits | str | None:
     if len(compared.labels) < _FEWEST:
         return f"the dev set has only {len(compared.labels)} rows"
     strategies = len({(row["procedure"], row["strategy"]) for row in rows if not row["is_full"]})
-    metric = str(rows[0]["metric"])
-    return split(metric, compared.labels, compared.predicted, candidates, strategies)
+    return split(compared.metric, compared.labels, compared.predicted, candidates, strategies)
 
 
 def _network(row: Row) -> Network:
@@ -156,7 +155,7 @@ def split(
         folds = [rng.permutation(n) % FOLDS for _ in range(start, min(start + _TOGETHER, repeats))]
         left_out = np.concatenate([fold == np.arange(FOLDS)[:, None] for fold in folds])
         weights += [1.0 - left_out, left_out.astype(np.float64)]
-    points = [100 * METRICS[metric](part, labels, predicted) for part in weights]
+    points = [100 * metric_of(metric)(part, labels, predicted) for part in weights]
     whole, *parts = [_scores(part, candidates) for part in points]
     return Splits(
         ks=np.array([candidate.k for candidate in candidates]),

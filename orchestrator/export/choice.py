@@ -98,15 +98,15 @@ def stored_answers(store: Store) -> Reader:
             main.append(epochs[0].get("split") or "validation")
             positive.append(record.get("positive_label"))
         rows = store.find("predictions", network.trial_id) or []
-        said = sorted(
-            (row["example"], row["label"], row["prediction"])
-            for row in rows
-            if row["split"] == main[0]
-        )
+        own = [row for row in rows if row["split"] == main[0]]
+        own.sort(key=lambda row: row["example"])
+        said = [(row["example"], row["label"], row["prediction"]) for row in own]
         columns = np.array(said, np.float64).reshape(-1, 3)
         if positive[0] is not None:
             columns[:, 1:] = columns[:, 1:] == positive[0]
-        return answers_of(network.metric, *columns.T)
+        examples, labels, predicted = columns.T
+        tallies = [row["tally"] for row in own]
+        return answers_of(network.metric, examples, labels, predicted, tallies)
 
     return read
 

@@ -18,7 +18,14 @@ from lp_sweep.analysis.statistics.estimates import (
     two_sided_p,
 )
 from lp_sweep.analysis.statistics.intervals import holm, paired_test
-from lp_sweep.analysis.statistics.resampling import METRICS, patterns_of, resampled_scores, scores
+from lp_sweep.analysis.statistics.resampling import (
+    METRICS,
+    TALLY,
+    metric_of,
+    patterns_of,
+    resampled_scores,
+    scores,
+)
 from lp_sweep.trials import metrics
 from tests.support.everyday import few
 
@@ -62,6 +69,26 @@ def test_merging_examples_changes_no_score(metric: str, n: int, seed: int) -> No
     assert patterns.counts.sum() == n
     expected = [metrics.METRICS[metric](labels, column) for column in predicted.T]
     np.testing.assert_allclose(scores(metric, patterns), expected, atol=1e-9)
+
+
+@given(n=st.integers(1, 12), pairs=st.integers(1, 3), seed=SEED)
+def test_a_tallied_metric_is_that_of_the_drawn_examples(n: int, pairs: int, seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    tallies = rng.integers(3, size=(n, 2, 2 * pairs)).astype(float)
+    weights = rng.multinomial(n, np.full(n, 1 / n), size=3)
+    found = metric_of(TALLY)(weights.astype(float), np.zeros(n), tallies)
+    expected = [[metrics.of_tally(tallies[:, i].repeat(w, 0)) for i in range(2)] for w in weights]
+    np.testing.assert_allclose(found, expected, atol=1e-9)
+
+
+def test_tallies_of_single_values_are_their_mean() -> None:
+    values = np.random.default_rng(0).random((50, 2))  # as nDCG of 50 queries
+    tallies = np.stack([values, np.ones_like(values)], axis=-1)
+    found = paired_test(TALLY, np.zeros(50), tallies[:, :1], tallies[:, 1:])
+    change = 100 * (values[:, 1] - values[:, 0])
+    assert found.change == pytest.approx(change.mean())
+    width = 2 * 1.96 * change.std() / 50**0.5
+    assert found.high - found.low == pytest.approx(width, rel=0.05)
 
 
 @pytest.mark.parametrize("merged", [True, False])

@@ -81,6 +81,29 @@ def test_f1_is_of_the_class_that_the_record_names(fake: FakeSweep) -> None:
     assert answers == pytest.approx([100.0, 200 / 3]), "as export --best reads them"
 
 
+def test_a_ratio_of_sums_is_resampled_by_its_tallies(fake: FakeSweep) -> None:
+    """Entity F1 of sentences: twice the right ones of all that are labelled or predicted."""
+    rng = np.random.default_rng(0)
+    whole = rng.integers(0, 6, 200)
+    for k, share in ((0, 0.9), (6, 0.5)):
+        part = rng.binomial(whole, share)
+        score = 100 * float(part.sum() / whole.sum())
+        row = fake.cell(k=k, score=score, task="NER", metric="entity_f1")
+        fake.store.put("predictions", row["trial_id"], [
+            {"trial_id": row["trial_id"], "split": "validation", "example": i}
+            | {"tally": [float(part[i]), float(whole[i])]}
+            for i in range(200)
+        ])  # fmt: skip
+    (test,) = long(fake, TABLES["significance"])
+    assert (test["reason"], test["test"], test["n_examples"]) == (None, "rows", 200)
+    assert test["low"] < fake.cells[1]["score"] - fake.cells[0]["score"] < test["high"] < 0
+    (answer,) = long(fake, TABLES["min-layers-interval"])
+    assert answer["reason"] is None
+    read = stored_answers(fake.store)
+    answers = [read(Network(row["trial_id"], "entity_f1", "", None)).score for row in fake.cells]
+    assert answers == pytest.approx([row["score"] for row in fake.cells]), "as export reads them"
+
+
 def test_a_comparison_that_strategies_share_is_one_test(fake: FakeSweep) -> None:
     network(fake, right(90), k=0, depth=6)
     network(fake, right(80), k=1, depth=6)

@@ -126,5 +126,5 @@ def test_a_probe_that_does_not_converge_says_nothing() -> None:
     labels = rng.integers(2, size=60)
     with warnings.catch_warnings(), pytest.MonkeyPatch.context() as patch:
         warnings.simplefilter("error")
-        patch.setattr("lp_sweep.trials.kinds.PROBE_ITERATIONS", 1)
+        patch.setattr("lp_sweep.trials.kinds.labelled.PROBE_ITERATIONS", 1)
         assert probe_scores(train, labels, train, labels, CLASSES)[0]["accuracy"] > 0.4

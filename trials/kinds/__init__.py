@@ -1,0 +1,28 @@
+"""The kinds of tasks, one object in one file each: all that differs between classes, numbers and
+vectors.
+
+A kind knows its metrics, how a label column becomes numbers, what the head is, the loss, how logits
+become answers, what is stored of each example, the score of always guessing, the probe of a layer,
+and what a model card says of its answers. `KINDS` is the table; nobody else asks for a kind by its
+name. Planning imports this package, so torch, pyarrow and scikit-learn are imported where they are
+used.
+"""
+
+from __future__ import annotations
+
+from lp_sweep.storage.specs import TaskDefinition, TaskKind
+from lp_sweep.trials.kinds.embedding import Embedding
+from lp_sweep.trials.kinds.kind import Kind, ProblemType
+from lp_sweep.trials.kinds.labelled import Classification, Regression
+
+__all__ = ["KINDS", "Kind", "ProblemType", "kind_of"]
+
+KINDS: dict[TaskKind, Kind] = {
+    "classification": Classification(),
+    "regression": Regression(),
+    "embedding": Embedding(),
+}
+
+
+def kind_of(definition: TaskDefinition) -> Kind:
+    return KINDS[definition.kind]

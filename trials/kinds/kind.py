@@ -1,0 +1,73 @@
+"""What every kind of task answers."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Any, Literal, Protocol
+
+import numpy.typing as npt
+
+from lp_sweep.storage.specs import TaskDefinition
+
+if TYPE_CHECKING:
+    import torch
+
+    from lp_sweep.trials.columns import Labels, Rows
+
+Array = npt.NDArray[Any]
+ProblemType = Literal["single_label_classification", "regression"]  # as transformers names a head
+
+
+class Kind(Protocol):
+    help: str
+    metrics: tuple[str, ...]  # the first is the default
+    problem_type: ProblemType
+    counts_labels: bool  # whether two answers are the same or not, rather than near or far
+    embeds: bool  # whether it maps each text to a vector, and learns from the full model alone
+    rows_each: int  # of a split, for an example
+
+    def problem(self, definition: TaskDefinition) -> str | None:
+        """Why a definition is none of this kind."""
+
+    def label_names(self, train: Rows, definition: TaskDefinition) -> tuple[str, ...]:
+        """One name for each output of the head; () for a single number."""
+
+    def labels(self, rows: Rows, definition: TaskDefinition, names: tuple[str, ...]) -> Labels:
+        """(n,) of n rows. Raises MissingInputError for what is no label."""
+
+    def mean_loss(self, logits: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
+        """The loss of (B, C) float32 logits and (B,) labels: a scalar."""
+
+    def no_labels(self, rows: int) -> Labels:
+        """(rows,) of what stands for a label where there is none."""
+
+    def labelled_loss(self, logits: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
+        """As `mean_loss`, over all B rows; those of `no_labels` add 0 to the sum."""
+
+    def imitation_loss(
+        self, logits: torch.Tensor, teacher: torch.Tensor, temperature: float
+    ) -> torch.Tensor:
+        """How far (B, C) float32 logits are from the teacher's: a scalar. See trials/distill.py."""
+
+    def targets(self, labels: Array) -> Array:
+        """(n,) what n answers should be, from the labels of the rows of a split."""
+
+    def answers(self, logits: Array) -> Array:
+        """(n,) answers for (n, C) finite logits."""
+
+    def guess(self, train_labels: Array, metric: str, positive: int) -> int | None:
+        """The answer that guessing gives for every row; None where that scores 0.0."""
+
+    def probe(self, train: Array, dev: Array, labels: Array) -> Array:
+        """Logits of a linear model for the dev rows: (n, C) or (n,)."""
+
+    def tally(self, metric: str, targets: Array, answers: Array) -> Array | None:
+        """(n, 2m): what each of n examples adds to the m pairs of sums that a metric is the mean
+        ratio of (see `metrics.of_tally`); None where it is not of that sort."""
+
+    def stored(self, labels: Labels, logits: Array, metric: str) -> Iterator[dict[str, Any]]:
+        """What the table of predictions holds of each example of a split: `label`, `prediction`,
+        `scores` and `tally`, of the main metric. What is left out is null."""
+
+    def described(self, names: Sequence[str]) -> str:
+        """The network's output, for a model card; `names` are safe to print."""
