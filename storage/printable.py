@@ -65,6 +65,15 @@ def ranges(layers: Sequence[int], most: int | None = None) -> str:
     return ",".join(texts if most is None or len(texts) <= most else [*texts[:most], "..."])
 
 
+def clock(seconds: float | None) -> str:
+    """`1:02:03`, `2:03`, or `--` when unknown."""
+    if seconds is None:
+        return "--"
+    minutes, rest = divmod(round(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"
+
+
 def say(text: str) -> None:
     """Print a note or a warning to stderr: one line, whatever it quotes."""
     print(on_terminal(printable(text), sys.stderr), file=sys.stderr, flush=True)

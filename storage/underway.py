@@ -17,6 +17,7 @@ from collections.abc import Callable, Collection
 from typing import NamedTuple
 
 from lp_sweep.storage.errors import StoreError
+from lp_sweep.storage.printable import clock
 from lp_sweep.storage.store import Store
 
 FOLDER = "underway"
@@ -32,6 +33,12 @@ class Underway(NamedTuple):
     steps: int
     loss: float | None  # None where it is not finite
     seconds_left: float
+
+    @property
+    def text(self) -> str:
+        """`step 310 of 1,200, loss 0.431, 9:05 left`"""
+        loss = "" if self.loss is None else f"loss {self.loss:.3f}, "
+        return f"step {self.step:,} of {self.steps:,}, {loss}{clock(self.seconds_left)} left"
 
 
 class Teller:

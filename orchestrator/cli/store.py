@@ -59,7 +59,6 @@ def status(
 
 
 def states_text(states: States) -> str:
-    from lp_sweep.orchestrator.engine.progress import told_of_steps
     from lp_sweep.orchestrator.plan.naming import ASSUMED
     from lp_sweep.storage.setups import hidden_notes
 
@@ -81,14 +80,14 @@ def states_text(states: States) -> str:
     for run in states.runs:
         lines.append(f"running: {run.sentence()}{_ending(run, now)}")
         known = (states.underway[id_] for id_ in run.held if id_ in states.underway)
-        lines += [f"  {work}: {told_of_steps(how_far)}" for work, how_far in known]
+        lines += [f"  {work}: {how_far.text}" for work, how_far in known]
     lines += [f"note: {note}" for note in hidden_notes(states.earlier, states.location)]
     return page(lines)
 
 
 def _ending(run: Announcement, now: dt.datetime) -> str:
     """` on 4 slots, ends about 2026-11-21 14:32 UTC (in 1:05:03)`, as far as it is known."""
-    from lp_sweep.orchestrator.estimate.pace import clock
+    from lp_sweep.storage.printable import clock
 
     slots = f" on {run.slots} slot{'s' if run.slots > 1 else ''}" if run.slots > 0 else ""
     ends = run.ends_at()

@@ -23,7 +23,6 @@ from rich.console import Console, RenderableType
 from rich.text import Text
 
 from lp_sweep.orchestrator.cli.output import emit, say, stored
-from lp_sweep.orchestrator.engine.progress import told_of_steps
 from lp_sweep.orchestrator.watch.follower import Follower
 from lp_sweep.orchestrator.watch.painter import Painter, has_screen
 from lp_sweep.orchestrator.watch.picture import Picture, picture_json
@@ -197,11 +196,7 @@ def _text_line(picture: Picture | None) -> str:
     else:
         parts += [f"{len(picture.running)} running", f"ETA {picture.eta.text()}"]
     parts.append(f"{picture.slot_hours:.2f} slot-hours used")
-    parts += [
-        f"{slot.work} at {told_of_steps(slot.underway)}"
-        for slot in picture.running
-        if slot.underway
-    ]
+    parts += [f"{slot.work} at {slot.underway.text}" for slot in picture.running if slot.underway]
     return printable(f"{picture.at:%Y-%m-%d %H:%M:%S} UTC  {picture.sweep}: {', '.join(parts)}")
 
 

@@ -9,10 +9,10 @@ from collections.abc import Mapping
 from typing import NamedTuple, Protocol
 
 from lp_sweep.orchestrator.engine.workqueue import WorkQueue
-from lp_sweep.orchestrator.estimate.pace import Eta, clock
+from lp_sweep.orchestrator.estimate.pace import Eta
 from lp_sweep.orchestrator.plan.naming import describe
 from lp_sweep.orchestrator.plan.plan import Plan, Work
-from lp_sweep.storage.printable import printable
+from lp_sweep.storage.printable import clock, printable
 from lp_sweep.storage.underway import Looks, Underway
 
 _QUIET_SECONDS = 60.0
@@ -61,13 +61,6 @@ class Display(Reporter, Protocol):
     """A reporter for a person, which keeps the state of the run."""
 
     run: Run
-
-
-def told_of_steps(how_far: Underway) -> str:
-    """`step 310 of 1,200, loss 0.431, 9:05 left`"""
-    loss = "" if how_far.loss is None else f"loss {how_far.loss:.3f}, "
-    left = clock(how_far.seconds_left)
-    return f"step {how_far.step:,} of {how_far.steps:,}, {loss}{left} left"
 
 
 def first_line(text: str) -> str:
@@ -175,7 +168,7 @@ class PlainReporter:
         used = f"{self.run.slot_hours():.2f} slot-hours used"
         self._print(f"running {len(queue.live)}, {left} left, ETA {eta}, {used}")
         for id_, how_far in self.run.underway().items():
-            self._print(f"  {describe(queue.live[id_])}: {told_of_steps(how_far)}")
+            self._print(f"  {describe(queue.live[id_])}: {how_far.text}")
 
     def closed(self) -> None:
         pass

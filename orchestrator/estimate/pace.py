@@ -11,6 +11,7 @@ from collections.abc import Callable, Collection, Mapping
 from typing import TYPE_CHECKING, NamedTuple
 
 from lp_sweep.orchestrator.estimate.timings import Pair, Ratios, Span, added
+from lp_sweep.storage.printable import clock
 
 if TYPE_CHECKING:
     from lp_sweep.orchestrator.estimate.estimate import Kind, Rates
@@ -96,15 +97,6 @@ class Eta(NamedTuple):
         if self.low is None or self.high is None:
             return clock(self.seconds)
         return f"{clock(self.seconds)} ({clock(self.low)} to {clock(self.high)})"
-
-
-def clock(seconds: float | None) -> str:
-    """`1:02:03`, `2:03`, or `--` when unknown."""
-    if seconds is None:
-        return "--"
-    minutes, rest = divmod(round(seconds), 60)
-    hours, minutes = divmod(minutes, 60)
-    return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"
 
 
 def duration(hours: Span) -> str:

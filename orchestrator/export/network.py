@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import shutil
 import tempfile
+import threading
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -16,6 +18,7 @@ from lp_sweep.storage.networks import changed_files, fetch_network, has_network
 from lp_sweep.storage.printable import metric_name
 from lp_sweep.storage.specs import TrialSpec
 from lp_sweep.storage.store import Store
+from lp_sweep.storage.underway import EVERY_SECONDS, Looks
 
 if TYPE_CHECKING:
     from lp_sweep.trials.job import Job, Lesson
@@ -73,10 +76,10 @@ def kept_instead(store: Store, trial: str, seeds: Mapping[int, str]) -> str | No
 
 
 def trained_again(
-    spec: TrialSpec, record: Mapping[str, Any], where: Where, folder: Path, device: str
+    spec: TrialSpec, record: Mapping[str, Any], where: Where, folder: Path, device: str, tell: Tell
 ) -> Trained:
     """Trains the one trial, in a store of its own that is gone afterwards, with the threads and the
-    micro-batch that it had. Raises ExportError where that fails."""
+    micro-batch that it had. `tell` hears how far it is. Raises ExportError where that fails."""
     from lp_sweep.trials.run import execute
 
     job = job_of(spec, record, where)
@@ -85,7 +88,8 @@ def trained_again(
     with tempfile.TemporaryDirectory(prefix="lp-sweep-") as name:
         store = Store(Path(name) / "store", create=True)
         for each in _in_order(job, spec, record, where.store, store):
-            told = execute(each.to_plain(), store.location)
+            with _told(store, each.id, tell):
+                told = execute(each.to_plain(), store.location)
             if told["status"] != "done":
                 raise ExportError(
                     f"{record['trial_id']} can't be trained again: {told.get('error_type', '')} "
@@ -96,6 +100,25 @@ def trained_again(
             raise ExportError(f"{record['trial_id']} was trained again, and {found}.")
         (again,) = store.read("trials", record["trial_id"])
     return Trained(again, found.predictions, retrained=True)
+
+
+@contextmanager
+def _told(store: Store, trial: str, tell: Tell) -> Iterator[None]:
+    """While inside, how far the trial is, every ten seconds."""
+    looks, over = Looks(store), threading.Event()
+
+    def look() -> None:
+        while not over.wait(EVERY_SECONDS):
+            for how_far in looks.of([trial]).values():
+                tell(how_far.text)
+
+    thread = threading.Thread(target=look, daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        over.set()
+        thread.join()
 
 
 def _in_order(

@@ -185,7 +185,7 @@ def _trained(
         f"{record['trial_id']} is trained again: {found}. It took "
         f"{record['seconds_total']:.0f} s on {record['device_name']}."
     )
-    again = trained_again(spec, record, wanted.where, folder, device)
+    again = trained_again(spec, record, wanted.where, folder, device, tell)
     another = check_same(again.record, record, accept=wanted.options.accept_retrained)
     if another:
         tell(f"warning: {another}")

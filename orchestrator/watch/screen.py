@@ -18,11 +18,9 @@ from rich.cells import cell_len
 from rich.console import Console, ConsoleOptions, RenderResult
 from rich.text import Text
 
-from lp_sweep.orchestrator.engine.progress import told_of_steps
-from lp_sweep.orchestrator.estimate.pace import clock
 from lp_sweep.orchestrator.plan.naming import short_model
 from lp_sweep.orchestrator.watch.picture import Curve, Picture, Point, Slot, Waiting
-from lp_sweep.storage.printable import listed, printable
+from lp_sweep.storage.printable import clock, listed, printable
 
 _WIDEST_BAR = 40
 _FEWEST_RECENT = 1
@@ -195,9 +193,9 @@ def _slot(slot: Slot, room: int, width: int, cut: str) -> Text:
     work, since = printable(slot.work), "" if slot.seconds is None else f"  {clock(slot.seconds)}"
     time, left = since, width - len(place) - cell_len(work)
     if slot.underway is not None:
-        time = f"{since}  {told_of_steps(slot.underway)}"
+        time = f"{since}  {slot.underway.text}"
         if cell_len(time) > left:
-            time = f"{since}  {told_of_steps(slot.underway._replace(loss=None))}"
+            time = f"{since}  {slot.underway._replace(loss=None).text}"
     if (over := cell_len(time) - left) > 0:
         work = cut + work[over + 1 :]
     return Text.assemble(place, work, time)

@@ -485,11 +485,17 @@ def test_a_record_of_another_score_is_not_what_is_exported(world: World, tmp_pat
 
 
 def test_what_was_not_kept_is_trained_again(
-    world: World, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    world: World,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
+    for module in ("storage.underway", "orchestrator.export.network"):
+        monkeypatch.setattr(f"lp_sweep.{module}.EVERY_SECONDS", 0.01)
     done = world.export(world.unkept, tmp_path / "out")
     said = capsys.readouterr().err
     assert f"{world.unkept} is trained again: its network was not kept. It took" in said
+    assert re.search(r"step \d+ of \d+, loss \S+, 0:\d\d left", said)
     (record,) = world.store.read("trials", world.unkept)
     assert done.retrained
     assert done.score == 100 * record["last"]
