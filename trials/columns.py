@@ -40,7 +40,7 @@ class Rows:
 
 def text_column(rows: Rows, name: str) -> pa.ChunkedArray:
     """Raises MissingInputError on nulls and on what is no text."""
-    column = _plain_column(rows, name)
+    column = plain_column(rows, name)
     if not _is_text(column.type):
         raise MissingInputError(
             f"{rows.where}: column {name!r} holds {short(str(column.type), 80)}, not text. Name a "
@@ -52,7 +52,7 @@ def text_column(rows: Rows, name: str) -> pa.ChunkedArray:
 def numbers(rows: Rows, definition: TaskDefinition) -> npt.NDArray[np.float32]:
     """(n,) regression targets. Raises MissingInputError on nulls, NaN and what is no number."""
     name = definition.label_column
-    column = _plain_column(rows, name)
+    column = plain_column(rows, name)
     try:
         values = column.cast(pa.float64())
     except pa.ArrowException as error:
@@ -78,10 +78,10 @@ def class_names(train: Rows, definition: TaskDefinition) -> tuple[str, ...]:
             f"{train.where}: every row is of class {shown(values[0])}. Training needs two classes "
             f"or more: check the label column {definition.label_column!r} and the file."
         )
-    names = definition.labels or _feature_names(train, definition.label_column)
+    names = definition.labels or feature_names(train, definition.label_column)
     if not names:
         _refuse_lookalikes(train, definition.label_column, values)
-        names = tuple(sorted(values, key=int if _all_whole(values) else str))
+        names = tuple(sorted(values, key=int if all_whole(values) else str))
     if "f1" in (definition.metric, *definition.extra_metrics) and len(names) != 2:
         raise MissingInputError(
             f"{train.where}: f1 needs two classes, this task has {len(names)}. Use macro_f1."
@@ -102,7 +102,7 @@ def class_codes(
     column = _class_column(rows, definition)
     values = column.unique().to_pylist()
     known = list(names)
-    if definition.labels and not _any_whole(names) and _all_whole(values):
+    if definition.labels and not _any_whole(names) and all_whole(values):
         known = [str(position) for position in range(len(names))]
     codes = pc.index_in(column, value_set=pa.array(known, pa.string()))
     if codes.null_count:
@@ -146,10 +146,10 @@ def _refuse_class(
 def _class_column(rows: Rows, definition: TaskDefinition) -> pa.ChunkedArray:
     """The classes as strings, none of them empty."""
     name = definition.label_column
-    column = _plain_column(rows, name)
+    column = plain_column(rows, name)
     if pa.types.is_floating(column.type):
         column = _whole(rows, name, column)
-    features = _feature_names(rows, name)
+    features = feature_names(rows, name)
     if features and pa.types.is_integer(column.type) and _same_names(features, definition.labels):
         outside = pc.or_(pc.less(column, 0), pc.greater_equal(column, len(features)))
         _refuse(rows, name, outside, f"is none of 0 to {len(features) - 1}")
@@ -180,7 +180,7 @@ def _whole(rows: Rows, name: str, column: pa.ChunkedArray) -> pa.ChunkedArray:
         ) from error
 
 
-def _feature_names(rows: Rows, name: str) -> tuple[str, ...]:
+def feature_names(rows: Rows, name: str) -> tuple[str, ...]:
     """The names of a ClassLabel, as `datasets` writes them into the schema; () without."""
     metadata = rows.table.schema.metadata or {}
     try:
@@ -195,11 +195,11 @@ def _any_whole(values: Sequence[str]) -> bool:
     return any(_WHOLE.fullmatch(value) for value in values)
 
 
-def _all_whole(values: Sequence[str]) -> bool:
+def all_whole(values: Sequence[str]) -> bool:
     return all(_WHOLE.fullmatch(value) for value in values)
 
 
-def _plain_column(rows: Rows, name: str) -> pa.ChunkedArray:
+def plain_column(rows: Rows, name: str) -> pa.ChunkedArray:
     """The column without nulls, its dictionary decoded; of a kind that Arrow can take rows of."""
     column = rows.table.column(name)
     if pa.types.is_dictionary(column.type):

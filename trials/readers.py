@@ -1,4 +1,4 @@
-"""Rows of one split as an Arrow table: parquet, csv, tsv and jsonl files, or a hub data set.
+"""Rows of one split as an Arrow table: parquet, csv, tsv, jsonl and CoNLL files, or a hub data set.
 
 Knows columns by name, not what they mean. Whatever can't be read is a MissingInputError that says
 how to fix it. Rows of the hub are of the commit that was asked for, never of another: `datasets`
@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import csv as plain_csv
 import json
+import re
 from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import closing, contextmanager
 from difflib import get_close_matches
@@ -25,7 +26,7 @@ from lp_sweep.storage.errors import MissingInputError
 from lp_sweep.storage.printable import listed, short, shown
 from lp_sweep.trials.tasks import TaskSource, file_format, is_commit
 
-_TEXTS = ("csv", "tsv", "jsonl")
+_TEXTS = ("csv", "tsv", "jsonl", "conll", "conllu")
 _MAGIC = {
     b"\x1f\x8b": "is compressed by gzip: unpack it",
     b"BZh": "is compressed by bzip2: unpack it",
@@ -101,6 +102,8 @@ def column_names(path: str) -> list[str]:
             return list(pq.read_schema(path).names)
         if kind == "jsonl":
             return list(next(_json_rows(path)).content)
+        if kind in _CONLL:
+            return _conll_names(kind, next(_sentences(path, kind)))
         return _header(path, kind)
 
 
@@ -108,7 +111,8 @@ def read_file(path: str, columns: Sequence[str], most: int | None = None) -> pa.
     """The `columns` of a file, of its first rows if there are more than `most`. csv and tsv give
     text in every column.
 
-    A tsv has no quoting (GLUE's own files hold lone quotation marks); a csv has, and a field may
+    A row of a CoNLL file is a sentence, and each of its columns a list (see `_sentences`). A tsv has
+    no quoting (GLUE's own files hold lone quotation marks); a csv has, and a field may
     hold line breaks.
     """
     require_columns(path, column_names(path), columns)
@@ -127,6 +131,8 @@ def read_file(path: str, columns: Sequence[str], most: int | None = None) -> pa.
         if kind == "jsonl":
             rows = list(islice(_json_rows(path), most))
             return pa.table({name: _json_column(rows, name) for name in columns})
+        if kind in _CONLL:
+            return _conll_table(list(islice(_sentences(path, kind), most)), kind, columns)
         if most is not None:
             return _first_rows(path, kind, columns, most)
         try:
@@ -247,6 +253,67 @@ def _json_column(rows: Sequence[_JsonRow], name: str) -> pa.Array:
         raise ValueError(
             f"line {rows[bad].line}: {shown(name)} is {shown(values[bad])}, {why}"
         ) from None
+
+
+_CONLL = ("conll", "conllu")
+# https://universaldependencies.org/format.html
+_CONLLU = ("id", "form", "lemma", "upos", "xpos", "feats", "head", "deprel", "deps", "misc")
+_NO_WORD = re.compile(r"\d+[-.]\d+")  # of CoNLL-U: a range of words, or a node that is not in the text
+_DOCUMENT = "-DOCSTART-"
+
+Sentence = list[list[str]]  # words, each with its columns
+
+
+def _conll_names(kind: str, first: Sentence) -> list[str]:
+    """Of a .conll file `tokens` for the first column, `tags` for the last, and numbers between."""
+    if kind == "conllu":
+        return [*_CONLLU]
+    width = len(first[0])
+    between = [str(number) for number in range(2, width)]
+    return ["tokens", *between, "tags"] if width > 1 else ["tokens"]
+
+
+def _conll_table(sentences: list[Sentence], kind: str, columns: Sequence[str]) -> pa.Table:
+    place = {name: index for index, name in enumerate(_conll_names(kind, sentences[0]))}
+    return pa.table(
+        {
+            name: pa.array(
+                [[word[place[name]] for word in words] for words in sentences],
+                pa.list_(pa.string()),
+            )
+            for name in columns
+        }
+    )
+
+
+def _sentences(path: str, kind: str) -> Iterator[Sentence]:
+    """At least one: a word a line, its columns apart by tabs or spaces, and an empty line after each
+    sentence. Lines that begin a document are left out, and of CoNLL-U comments and what is no
+    word. Raises ValueError with the line."""
+    words: Sentence = []
+    empty, width = True, len(_CONLLU) if kind == "conllu" else 0
+    with Path(path).open(encoding="utf-8-sig", newline="\n") as lines:
+        for number, line in enumerate(lines, start=1):
+            bare = line.rstrip("\r\n")
+            if not bare.strip():
+                if words:
+                    yield words
+                words = []
+                continue
+            if kind == "conllu" and bare.startswith("#"):
+                continue
+            word = bare.split("\t") if "\t" in bare else re.split(" +", bare.strip(" "))
+            if word[0] == _DOCUMENT or (kind == "conllu" and _NO_WORD.fullmatch(word[0])):
+                continue
+            width = width or len(word)
+            if len(word) != width:
+                raise ValueError(f"line {number} has {len(word)} columns, not {width}")
+            words.append(word)
+            empty = False
+    if words:
+        yield words
+    if empty:
+        raise ValueError("it holds no word")
 
 
 def first_failing(count: int, try_first: Callable[[int], object]) -> int:

@@ -32,6 +32,8 @@ FORMATS: dict[str, str] = {
     ".tsv": "tsv",
     ".jsonl": "jsonl",
     ".json": "jsonl",
+    ".conll": "conll",
+    ".conllu": "conllu",
 }
 
 
@@ -157,7 +159,7 @@ def glue_source(name: str, data_dir: Path | None) -> TaskSource:
 
 
 def file_format(path: str | Path) -> str:
-    """`parquet`, `csv`, `tsv` or `jsonl`. Raises MissingInputError on any other suffix."""
+    """A value of `FORMATS`. Raises MissingInputError on any other suffix."""
     suffix = Path(path).suffix.lower()
     if suffix not in FORMATS:
         raise MissingInputError(
