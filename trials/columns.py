@@ -184,8 +184,9 @@ def feature_names(rows: Rows, name: str) -> tuple[str, ...]:
     """The names of a ClassLabel, as `datasets` writes them into the schema; () without."""
     metadata = rows.table.schema.metadata or {}
     try:
-        names = json.loads(metadata[b"huggingface"])["info"]["features"][name]["names"]
-    except (KeyError, TypeError, ValueError, RecursionError):
+        feature = json.loads(metadata[b"huggingface"])["info"]["features"][name]
+        names = feature.get("feature", feature)["names"]  # of a list: its items
+    except (AttributeError, KeyError, TypeError, ValueError, RecursionError):
         return ()
     texts = isinstance(names, list) and all(isinstance(item, str) and item for item in names)
     return tuple(names) if texts and len(set(names)) == len(names) else ()

@@ -67,7 +67,7 @@ class Entities(NamedTuple):
 
 def entities(tags: Array, scheme: Scheme) -> Entities:
     """Those of (n, W) numbers of tags; negative where a row has no word, or the word no tag."""
-    rows, width = tags.shape
+    width = tags.shape[1]
     apart = np.pad(np.maximum(tags, -1), ((0, 0), (0, 1)), constant_values=-1).ravel()
     prefix, types = scheme.prefixes[apart], scheme.types[apart]  # -1: the last
     goes_on = np.isin(prefix[1:], ["I", "E"]) & np.isin(prefix[:-1], ["B", "I"])

@@ -209,7 +209,7 @@ class _Run:
                 self.setting.definition,
                 split.labels,
                 logits[name],
-                positive=self.setting.positive,
+                self.setting.label_names,
             )
             for metric, value in found.items():
                 self.progress.epoch_metrics.append(

@@ -91,18 +91,13 @@ def positive_label(definition: TaskDefinition, label_names: Sequence[str]) -> in
 
 
 def score(
-    definition: TaskDefinition, labels: Array, logits: Array, *, positive: int = 1
+    definition: TaskDefinition, labels: Array, logits: Array, names: Sequence[str] = ()
 ) -> dict[str, float]:
-    """The main metric, then the extra ones, over the labels of a split's rows; `positive` is
-    `positive_label`. Raises DivergedError."""
-    kind, predicted = kind_of(definition), predictions(definition, logits)
-    targets, found = kind.targets(labels), {}
-    for name in (definition.metric, *definition.extra_metrics):
-        tally = kind.tally(name, targets, predicted)
-        found[name] = (
-            _scored(name, targets, predicted, positive) if tally is None else of_tally(tally)
-        )
-    return found
+    """The main metric, then the extra ones, over the labels of a split's rows; `names` are those of
+    the labels. Raises DivergedError."""
+    answers, targets = predictions(definition, logits), kind_of(definition).targets(labels)
+    metrics = (definition.metric, *definition.extra_metrics)
+    return {metric: _scored(definition, metric, targets, answers, names) for metric in metrics}
 
 
 def of_tally(tally: Array) -> float:
@@ -112,23 +107,34 @@ def of_tally(tally: Array) -> float:
     return float((part[whole > 0] / whole[whole > 0]).mean()) if (whole > 0).any() else 0.0
 
 
-def _scored(name: str, labels: Array, predicted: Array, positive: int) -> float:
-    if name == "f1":
-        labels, predicted = ((each == positive).astype(np.int64) for each in (labels, predicted))
-    return METRICS[name](labels, predicted)
+def _scored(
+    definition: TaskDefinition, metric: str, targets: Array, answers: Array, names: Sequence[str]
+) -> float:
+    tally = kind_of(definition).tally(metric, targets, answers, tuple(names))
+    if tally is not None:
+        return of_tally(tally)
+    if metric == "f1":
+        positive = positive_label(definition, names)
+        targets, answers = ((each == positive).astype(np.int64) for each in (targets, answers))
+    return METRICS[metric](targets, answers)
 
 
 def majority_score(
-    definition: TaskDefinition, train_labels: Array, dev_labels: Array, *, positive: int = 1
+    definition: TaskDefinition,
+    train_labels: Array,
+    dev_labels: Array,
+    names: Sequence[str] = (),
 ) -> float | None:
     """Main metric on dev of always guessing one answer, the best that the train rows suggest (see
     `Kind.guess`). None without rows."""
     if not len(train_labels) or not len(dev_labels):
         return None
-    one = kind_of(definition).guess(train_labels, definition.metric, positive)
+    kind, positive = kind_of(definition), positive_label(definition, names)
+    one = kind.guess(train_labels, definition.metric, positive)
     if one is None:
         return 0.0
-    return _scored(definition.metric, dev_labels, np.full_like(dev_labels, one), positive)
+    targets = kind.targets(dev_labels)
+    return _scored(definition, definition.metric, targets, np.full_like(targets, one), names)
 
 
 def _correlation(of: Callable[[Array, Array], Any], labels: Array, predicted: Array) -> float:

@@ -111,9 +111,9 @@ def read_file(path: str, columns: Sequence[str], most: int | None = None) -> pa.
     """The `columns` of a file, of its first rows if there are more than `most`. csv and tsv give
     text in every column.
 
-    A row of a CoNLL file is a sentence, and each of its columns a list (see `_sentences`). A tsv has
-    no quoting (GLUE's own files hold lone quotation marks); a csv has, and a field may
-    hold line breaks.
+    A row of a CoNLL file is a sentence, and each of its columns a list (see `_sentences`). A tsv
+    has no quoting (GLUE's own files hold lone quotation marks); a csv has, and a field may hold
+    line breaks.
     """
     require_columns(path, column_names(path), columns)
     with _readable(path) as kind:
@@ -258,7 +258,9 @@ def _json_column(rows: Sequence[_JsonRow], name: str) -> pa.Array:
 _CONLL = ("conll", "conllu")
 # https://universaldependencies.org/format.html
 _CONLLU = ("id", "form", "lemma", "upos", "xpos", "feats", "head", "deprel", "deps", "misc")
-_NO_WORD = re.compile(r"\d+[-.]\d+")  # of CoNLL-U: a range of words, or a node that is not in the text
+_NO_WORD = re.compile(
+    r"\d+[-.]\d+"
+)  # of CoNLL-U: a range of words, or a node that is not in the text
 _DOCUMENT = "-DOCSTART-"
 
 Sentence = list[list[str]]  # words, each with its columns
@@ -287,33 +289,40 @@ def _conll_table(sentences: list[Sentence], kind: str, columns: Sequence[str]) -
 
 
 def _sentences(path: str, kind: str) -> Iterator[Sentence]:
-    """At least one: a word a line, its columns apart by tabs or spaces, and an empty line after each
-    sentence. Lines that begin a document are left out, and of CoNLL-U comments and what is no
-    word. Raises ValueError with the line."""
+    """At least one: a word a line, its columns apart by tabs or spaces, an empty line after each
+    sentence. Raises ValueError with the line."""
     words: Sentence = []
     empty, width = True, len(_CONLLU) if kind == "conllu" else 0
-    with Path(path).open(encoding="utf-8-sig", newline="\n") as lines:
-        for number, line in enumerate(lines, start=1):
-            bare = line.rstrip("\r\n")
-            if not bare.strip():
-                if words:
-                    yield words
-                words = []
-                continue
-            if kind == "conllu" and bare.startswith("#"):
-                continue
-            word = bare.split("\t") if "\t" in bare else re.split(" +", bare.strip(" "))
-            if word[0] == _DOCUMENT or (kind == "conllu" and _NO_WORD.fullmatch(word[0])):
-                continue
-            width = width or len(word)
-            if len(word) != width:
-                raise ValueError(f"line {number} has {len(word)} columns, not {width}")
-            words.append(word)
-            empty = False
+    for number, word in _conll_lines(path, kind):
+        if not word:
+            if words:
+                yield words
+            words = []
+            continue
+        width = width or len(word)
+        if len(word) != width:
+            raise ValueError(f"line {number} has {len(word)} columns, not {width}")
+        words.append(word)
+        empty = False
     if words:
         yield words
     if empty:
         raise ValueError("it holds no word")
+
+
+def _conll_lines(path: str, kind: str) -> Iterator[tuple[int, list[str]]]:
+    """The number of each line, from 1, and its columns; none where a sentence ends. Left out: the
+    begin of a document, and in CoNLL-U comments and what is no word."""
+    with Path(path).open(encoding="utf-8-sig", newline="\n") as lines:
+        for number, line in enumerate(lines, start=1):
+            bare = line.rstrip("\r\n")
+            if not bare.strip():
+                yield number, []
+                continue
+            word = bare.split("\t") if "\t" in bare else re.split(" +", bare.strip(" "))
+            conllu = kind == "conllu" and (bare[0] == "#" or _NO_WORD.fullmatch(word[0]))
+            if not conllu and word[0] != _DOCUMENT:
+                yield number, word
 
 
 def first_failing(count: int, try_first: Callable[[int], object]) -> int:

@@ -70,7 +70,7 @@ class Setting:
     precision: str  # fp32 or bf16
     batches: BatchSizes
     course: tuple[Phase, ...]
-    positive: int = 1  # the class that f1 scores
+    label_names: tuple[str, ...] = ()
     teaching: Teaching | None = None
 
     @property

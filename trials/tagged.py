@@ -7,7 +7,7 @@ first, whatever the file holds, and then positions in the task's `label_names`.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -17,7 +17,7 @@ import pyarrow.compute as pc
 from lp_sweep.storage.errors import MissingInputError
 from lp_sweep.storage.printable import did_you_mean, listed, short, shown
 from lp_sweep.storage.specs import TaskDefinition
-from lp_sweep.trials.columns import Rows, feature_names, plain_column
+from lp_sweep.trials.columns import Rows, all_whole, feature_names, plain_column
 from lp_sweep.trials.entities import closure, first_stray, is_tag, scheme_of
 
 NO_WORD = -100  # in (n, W) arrays of tags, after the last word of a row
@@ -88,14 +88,21 @@ def tag_codes(
             f"{definition.label_column!r}, and {len(other)} of {len(words)} rows are like it. Give "
             "each word one tag, or remove these rows."
         )
-    codes = pc.index_in(found.items, value_set=pa.array(names, pa.string()))
+    known = list(names)
+    if definition.labels and not any(map(_whole, names)) and _whole(*found.items.unique()):
+        known = [str(position) for position in range(len(names))]
+    codes = pc.index_in(found.items, value_set=pa.array(known, pa.string()))
     if codes.null_count:
-        _refuse_unknown(rows, definition, found, codes, names)
+        _refuse_unknown(rows, definition, found, codes, known)
     made = np.full((len(words), int(words.max())), NO_WORD, np.int64)
     made[np.arange(made.shape[1]) < words[:, None]] = codes.to_numpy()
     if "entity_f1" in (definition.metric, *definition.extra_metrics):
         _refuse_stray(rows, definition, made, names)
     return made
+
+
+def _whole(*tags: Any) -> bool:
+    return all_whole([str(tag) for tag in tags])
 
 
 def _refuse_outside(rows: Rows, definition: TaskDefinition, found: _Flat) -> None:
@@ -149,7 +156,9 @@ def _tags(rows: Rows, definition: TaskDefinition) -> _Flat:
     items, features = found.items, feature_names(rows, name)
     if features and pa.types.is_integer(items.type):
         places = items.to_numpy()
-        _refuse(rows, name, found, (places < 0) | (places >= len(features)), "has an unknown number")
+        _refuse(
+            rows, name, found, (places < 0) | (places >= len(features)), "has an unknown number"
+        )
         return found._replace(items=pa.array(features, pa.string()).take(items))
     try:
         items = items.cast(pa.string())
@@ -187,9 +196,7 @@ def _flat(rows: Rows, name: str) -> _Flat:
     return found
 
 
-def _refuse(
-    rows: Rows, name: str, found: _Flat, bad: npt.NDArray[np.bool_], what: str
-) -> None:
+def _refuse(rows: Rows, name: str, found: _Flat, bad: npt.NDArray[np.bool_], what: str) -> None:
     if bad.any():
         row, word = found.place(int(bad.argmax()))
         raise MissingInputError(

@@ -94,7 +94,7 @@ def _run_trial(job: Job, spec: TrialSpec, batches: BatchSizes, attempt: Try) -> 
         precision=precision_used(spec.recipe.precision, device),
         batches=batches,
         course=course,
-        positive=positive_label(spec.task, inputs.encoded.label_names),
+        label_names=inputs.encoded.label_names,
         teaching=teaching,
     )
     trained = finetune(inputs.model, inputs.encoded, setting, attempt.saver, attempt.tell)
@@ -213,7 +213,7 @@ def score_columns(
         "last": curve[-1],
         "best": curve[best],
         "best_epoch": best + 1 if done.step else 0,
-        "majority": majority_score(spec.task, data.train.labels, main.labels, positive=positive),
+        "majority": majority_score(spec.task, data.train.labels, main.labels, data.label_names),
         "epoch_metrics": [item._asdict() for item in done.epoch_metrics],
         "train_losses": done.train_losses,
         "train_examples": len(data.train),
@@ -233,7 +233,7 @@ def score_columns(
 def prediction_rows(
     trial: str, spec: TrialSpec, data: EncodedTask, trained: Trained
 ) -> list[dict[str, Any]]:
-    of_each = partial(kind_of(spec.task).stored, metric=spec.task.metric)
+    of_each = partial(kind_of(spec.task).stored, metric=spec.task.metric, names=data.label_names)
     return [
         {"trial_id": trial, "split": name, "example": index, **found}
         for name, split in data.dev.items()

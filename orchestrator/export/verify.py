@@ -23,7 +23,7 @@ from lp_sweep.storage.errors import ExportError
 from lp_sweep.storage.printable import metric_name, short
 from lp_sweep.storage.specs import TaskDefinition
 from lp_sweep.trials.kinds import kind_of
-from lp_sweep.trials.metrics import positive_label, predictions, score
+from lp_sweep.trials.metrics import predictions, score
 
 _SAME_SCORE = 1e-9  # shares; of the very same answers
 _NEAR_SCORE = 1e-4  # of a correlation, which every rounding of a logit moves
@@ -124,9 +124,8 @@ def _compare(logits: np.ndarray, expected: Expected) -> Verified:
 
 
 def _score(expected: Expected, logits: np.ndarray) -> float:
-    definition = expected.definition
-    positive = positive_label(definition, expected.label_names)
-    return score(definition, expected.labels, logits, positive=positive)[definition.metric]
+    found = score(expected.definition, expected.labels, logits, expected.label_names)
+    return found[expected.definition.metric]
 
 
 def _other_labels(logits: np.ndarray, expected: Expected) -> int:

@@ -108,7 +108,7 @@ def looked_at(
         counts = np.bincount(train.labels, minlength=len(names)).tolist()
         pairs = sorted(zip(names, counts, strict=True), key=lambda pair: -pair[1])
         classes = {each: count for each, count in pairs if count}
-    guess = majority_score(definition, train.labels, dev.labels, positive=positive)
+    guess = majority_score(definition, train.labels, dev.labels, names)
     scored = _rows_scored(definition.metric, dev, positive)
     each = kind_of(definition).rows_each
     rows, looked_at = len(train) * each, loaded.looked_at and loaded.looked_at * each

@@ -114,18 +114,20 @@ F1 = TaskDefinition(text_columns=("t",), metric="f1", labels=("fraud", "ok"), po
 
 def test_f1_is_of_the_positive_class() -> None:
     labels, answers = np.array([0, 0, 1, 1, 1, 1]), np.array([0, 1, 1, 1, 1, 0])
-    positive = positive_label(F1, ("fraud", "ok"))
-    assert positive == 0
-    assert score(F1, labels, np.eye(2)[answers], positive=positive)["f1"] == 0.5
-    assert score(F1, labels, np.eye(2)[answers])["f1"] == 0.75, "of class 1"
-    assert positive_label(replace(F1, positive=""), ("0", "1")) == 1
+    assert positive_label(F1, ("fraud", "ok")) == 0
+    assert score(F1, labels, np.eye(2)[answers], ("fraud", "ok"))["f1"] == 0.5
+    usual = replace(F1, labels=("0", "1"), positive="")
+    assert score(usual, labels, np.eye(2)[answers], ("0", "1"))["f1"] == 0.75, "of class 1"
+    assert positive_label(usual, ("0", "1")) == 1
 
 
 def test_with_f1_one_label_for_all_is_the_positive_one() -> None:
     """No other constant scores anything, so a score at its level is no sign of learning."""
     labels = np.array([0, 1, 1, 1])  # a quarter is fraud
-    assert majority_score(F1, labels, labels, positive=0) == pytest.approx(0.4)
-    assert majority_score(F1, labels, labels, positive=1) == pytest.approx(6 / 7)
+    for positive, expected in (("fraud", 0.4), ("ok", 6 / 7)):
+        definition = replace(F1, positive=positive)
+        found = majority_score(definition, labels, labels, ("fraud", "ok"))
+        assert found == pytest.approx(expected)
 
 
 def test_majority_of_numbers_and_of_nothing() -> None:

@@ -52,7 +52,9 @@ class Embedding(Regression):
         lengths = np.linalg.norm(one, axis=1) * np.linalg.norm(other, axis=1)
         return np.asarray((one * other).sum(axis=1) / np.maximum(lengths, np.finfo(float).tiny))
 
-    def stored(self, labels: Labels, logits: Array, metric: str) -> Iterator[dict[str, Any]]:
+    def stored(
+        self, labels: Labels, logits: Array, metric: str, names: tuple[str, ...]
+    ) -> Iterator[dict[str, Any]]:
         for label, answer in zip(self.targets(labels), self.answers(logits), strict=True):
             yield {"label": float(label), "prediction": float(answer), "scores": []}
 

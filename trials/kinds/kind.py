@@ -61,11 +61,16 @@ class Kind(Protocol):
     def probe(self, train: Array, dev: Array, labels: Array) -> Array:
         """Logits of a linear model for the dev rows: (n, C) or (n,)."""
 
-    def tally(self, metric: str, targets: Array, answers: Array) -> Array | None:
+    def tally(
+        self, metric: str, targets: Array, answers: Array, names: tuple[str, ...]
+    ) -> Array | None:
         """(n, 2m): what each of n examples adds to the m pairs of sums that a metric is the mean
-        ratio of (see `metrics.of_tally`); None where it is not of that sort."""
+        ratio of (see `metrics.of_tally`); None where it is not of that sort. `names`: as of
+        `label_names`."""
 
-    def stored(self, labels: Labels, logits: Array, metric: str) -> Iterator[dict[str, Any]]:
+    def stored(
+        self, labels: Labels, logits: Array, metric: str, names: tuple[str, ...]
+    ) -> Iterator[dict[str, Any]]:
         """What the table of predictions holds of each example of a split: `label`, `prediction`,
         `scores` and `tally`, of the main metric. What is left out is null."""
 

@@ -32,10 +32,14 @@ class Labelled:
     def answers(self, logits: Array) -> Array:
         raise NotImplementedError
 
-    def tally(self, metric: str, targets: Array, answers: Array) -> Array | None:
+    def tally(
+        self, metric: str, targets: Array, answers: Array, names: tuple[str, ...]
+    ) -> Array | None:
         return None
 
-    def stored(self, labels: Labels, logits: Array, metric: str) -> Iterator[dict[str, Any]]:
+    def stored(
+        self, labels: Labels, logits: Array, metric: str, names: tuple[str, ...]
+    ) -> Iterator[dict[str, Any]]:
         answers = self.answers(logits)
         for label, answer, scores in zip(labels, answers, logits, strict=True):
             yield {"label": float(label), "prediction": float(answer), "scores": scores.tolist()}

@@ -17,7 +17,7 @@ from lp_sweep.storage.specs import ProfileSpec
 from lp_sweep.trials.batches import BatchSizes, EncodedSplit, EncodedTask, Padding
 from lp_sweep.trials.device import precision_used
 from lp_sweep.trials.finetune import NoSaver, finetune
-from lp_sweep.trials.metrics import positive_label, score
+from lp_sweep.trials.metrics import score
 from lp_sweep.trials.procedures import Phase, full_layers
 from lp_sweep.trials.prune import keep_original
 from lp_sweep.trials.select import held_out_rows
@@ -56,7 +56,7 @@ def greedy_order(
         precision=precision_used(spec.recipe.precision, device),
         batches=BatchSizes.halved(spec.recipe.batch_size, halvings),
         course=(Phase(layers, spec.recipe.epochs),),
-        positive=positive_label(spec.task, data.label_names),
+        label_names=data.label_names,
     )
     part = EncodedTask(
         train=learned,
@@ -95,7 +95,7 @@ def _score_without(
         batch_size=setting.batches.evaluation,
         compute=setting.recipe.compute,
     )
-    found = score(setting.definition, rows.labels, logits, positive=setting.positive)
+    found = score(setting.definition, rows.labels, logits, setting.label_names)
     return found[setting.definition.metric]
 
 

@@ -6,7 +6,7 @@ The network is frozen; only scikit-learn's linear models are fitted, determinist
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import numpy as np
@@ -42,8 +42,7 @@ def probe_scores(
     dev_vectors: Vectors,
     dev_labels: Array,
     definition: TaskDefinition,
-    *,
-    positive: int = 1,
+    names: Sequence[str] = (),
 ) -> list[dict[str, float]]:
     """The task's metrics, on the dev rows, of a probe of each layer, the embedding output first.
 
@@ -62,7 +61,7 @@ def probe_scores(
     for train, dev in zip(train_vectors, dev_vectors, strict=True):
         features = _standardised(train, dev)
         logits = fit(*features, train_labels)
-        scores.append(score(definition, dev_labels, logits, positive=positive))
+        scores.append(score(definition, dev_labels, logits, names))
     return scores
 
 

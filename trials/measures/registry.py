@@ -158,7 +158,6 @@ def _greedy(subject: Subject, spec: ProfileSpec) -> Found:
 def _probes(subject: Subject, spec: ProfileSpec) -> Found:
     from lp_sweep.trials.measures.probes import probe_scores, sentence_vectors
     from lp_sweep.trials.measures.states import layer_states
-    from lp_sweep.trials.metrics import positive_label
 
     train = subject.encoded.train
     rows = np.random.default_rng(0).permutation(len(train))[: spec.rows]
@@ -171,7 +170,7 @@ def _probes(subject: Subject, spec: ProfileSpec) -> Found:
         sentence_vectors(subject.states().sentence()),
         np.asarray(subject.dev.labels)[dev],
         spec.task,
-        positive=positive_label(spec.task, subject.encoded.label_names),
+        subject.encoded.label_names,
     )
     return Found(
         values=[
