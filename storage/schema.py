@@ -92,6 +92,9 @@ TRIALS = pa.schema(
         ("removed_feed_forwards", _layers),
         ("second_norm", _text),  # keep, drop
         ("distill", _text),  # how it learned from a teacher, such as `logits T=4`; null: it did not
+        ("bridge", _text),  # in place of dropped layers: linear; null: nothing
+        ("bridge_left", pa.list_(_layer_value)),  # layer it is merged into, part of change left
+        ("seconds_bridge", _float),  # to fit it
         ("teacher", _text),  # the trial whose network taught it, or the profile of a folder's
         ("seconds_teacher", _float),  # of training that went to the teacher: logits, hidden states
         ("started_from", _text),  # the trial whose network this one went on from

@@ -104,6 +104,7 @@ class TrialSpec:
     removed_feed_forwards: tuple[int, ...] = ()
     second_norm: SecondNorm = "keep"  # the LayerNorm after a removed feed-forward
     distill: Distillation | None = None
+    bridge: str = ""  # what takes the place of dropped layers: "linear", see trials/bridge.py
 
     def __post_init__(self) -> None:
         kept = _ascending(self.kept_layers)

@@ -11,6 +11,9 @@ Poor Man's BERT, section 5 ("Layer-Dropping using Fine-tuned Models", "Iterative
 nothing is dropped all are `direct`, or for embeddings `untrained`: there is one full network to
 compare with.
 
+A linear map may take the place of each dropped block of layers (`trials/bridge.py`), before what
+stays is trained: `direct bridge linear`.
+
 Each of them can also learn from a teacher (`trials/distill.py`): `direct distill logits`. The
 teacher is mostly the full network of the same model, task, seed and recipe, a trial of its own.
 """
@@ -20,6 +23,8 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import cache
+from itertools import pairwise
 from typing import NamedTuple
 
 from lp_sweep.storage.specs import Distillation, TrialSpec
@@ -31,6 +36,8 @@ PROCEDURES = (DIRECT, FINETUNE_THEN_DROP, ITERATIVE, UNTRAINED)
 
 _EPOCHS_PER_LAYER = 2  # the paper's
 _LABEL = re.compile(r"^(?P<name>[a-z_]+)(?: (?P<frozen>frozen)| (?P<epochs>[1-9]\d{0,3}))?$")
+BRIDGE, LINEAR = " bridge ", "linear"
+BRIDGE_ROWS = 2000  # train rows that one is fitted on, at most; the same for every seed
 DISTILL = " distill "
 HIDDEN_WEIGHT = 1.0  # of the loss of hidden states, where the sweep gives none
 _NUMBER = r"\d+(?:\.\d+)?(?:e-?\d+)?"
@@ -93,11 +100,14 @@ class Procedure(NamedTuple):
     freeze_dropped: bool = False
     epochs_per_layer: int = _EPOCHS_PER_LAYER
     distill: Distill | None = None
+    bridge: str = ""
 
     @property
     def label(self) -> str:
-        """`direct`, `finetune_then_drop frozen`, `iterative 3`, `direct distill logits`."""
-        return self._own_label + (f"{DISTILL}{self.distill.label}" if self.distill else "")
+        """`direct`, `finetune_then_drop frozen`, `iterative 3`, `direct bridge linear`, `direct
+        distill logits`."""
+        bridge = f"{BRIDGE}{self.bridge}" if self.bridge else ""
+        return self._own_label + bridge + (f"{DISTILL}{self.distill.label}" if self.distill else "")
 
     @property
     def _own_label(self) -> str:
@@ -111,6 +121,7 @@ class Procedure(NamedTuple):
     def parse(cls, label: str) -> Procedure:
         """The inverse of `label`. Raises ValueError."""
         own, _, distill = label.partition(DISTILL)
+        own, _, bridge = own.partition(BRIDGE)
         found = _LABEL.match(own)
         name = found["name"] if found else None
         if found is None or name not in PROCEDURES:
@@ -119,8 +130,19 @@ class Procedure(NamedTuple):
             raise ValueError(f"{name} has no frozen layers: that is for {FINETUNE_THEN_DROP}")
         if found["epochs"] and name != ITERATIVE:
             raise ValueError(f"{name} drops all layers at once: a number is for {ITERATIVE}")
+        if bridge not in ("", LINEAR):
+            raise ValueError(f"unknown bridge {bridge!r}")
+        if bridge and name == ITERATIVE:
+            raise ValueError(f"{name} drops one layer at a time: there is no block to bridge")
         taught = Distill.parse(distill) if distill else None
-        return cls(name, bool(found["frozen"]), int(found["epochs"] or _EPOCHS_PER_LAYER), taught)
+        epochs = int(found["epochs"] or _EPOCHS_PER_LAYER)
+        return cls(name, bool(found["frozen"]), epochs, taught, bridge)
+
+
+@cache
+def bridge_of(label: str) -> str:
+    """The bridge of a procedure, by its label; empty: none. Raises ValueError."""
+    return Procedure.parse(label).bridge
 
 
 class Phase(NamedTuple):
@@ -138,6 +160,8 @@ def settled(spec: TrialSpec, depth: int) -> TrialSpec:
     """The same trial under the one name that it has: nothing dropped, so nothing to drop later."""
     dropped = set(full_layers(depth)) - set(spec.kept_layers)
     whole = not dropped and not spec.removed_feed_forwards
+    if spec.bridge and not dropped:
+        spec = replace(spec, bridge="")
     if kind_of(spec.task).embeds:
         return replace(spec, procedure=UNTRAINED, distill=None) if whole else spec
     if whole and spec.distill is not None and not spec.distill.teacher:
@@ -164,6 +188,7 @@ def stage_one(spec: TrialSpec, depth: int) -> TrialSpec | None:
         removed_feed_forwards=(),
         recipe=recipe,
         distill=None,
+        bridge="",
     )
 
 
@@ -187,6 +212,7 @@ def teacher_of(spec: TrialSpec, depth: int) -> TrialSpec:
         procedure=DIRECT,
         removed_feed_forwards=(),
         distill=None,
+        bridge="",
     )
 
 
@@ -196,6 +222,21 @@ def imitated_layers(spec: TrialSpec, depth: int) -> range:
         return range(0)
     one_by_one = spec.procedure == ITERATIVE  # it begins with all layers
     return range(1, depth if one_by_one else max(spec.kept_layers[:-1], default=0) + 1)
+
+
+def bridged_blocks(kept_layers: Sequence[int], depth: int) -> list[tuple[int, ...]]:
+    """The runs of dropped layers, from the lowest up: each has a bridge, that is merged into the
+    layer below. Raises ValueError where layer 1 is dropped: it has none."""
+    ends = [*sorted(kept_layers), depth + 1]
+    if ends[0] != 1:
+        raise ValueError("a bridge is merged into the layer below it, so layer 1 has to stay")
+    runs = (tuple(range(one + 1, other)) for one, other in pairwise(ends))
+    return [run for run in runs if run]
+
+
+def first_layers(spec: TrialSpec, depth: int) -> tuple[int, ...]:
+    """The layers that a trial's network is loaded with: a bridge is fitted to all of them."""
+    return full_layers(depth) if spec.bridge else phases(spec, depth)[0].kept_layers
 
 
 def phases(spec: TrialSpec, depth: int) -> tuple[Phase, ...]:

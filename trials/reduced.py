@@ -62,14 +62,15 @@ _INSTEAD: dict[Instead, Callable[[nn.Module], nn.Module]] = {
 }
 
 
-def feed_forward_of(config: PretrainedConfig) -> FeedForward:
+def feed_forward_of(
+    config: PretrainedConfig, refusal: str = "feed-forwards can't be removed from"
+) -> FeedForward:
     """Where layers of this family have theirs. Raises UnsupportedModelError for other families."""
     found = family_of(config.model_type).feed_forward
     if found is None:
         known = (name for name, family in FAMILIES.items() if family.feed_forward)
         raise UnsupportedModelError(
-            f"{config.model_type}: feed-forwards can't be removed from this family. "
-            f"Use one of {', '.join(known)}."
+            f"{config.model_type}: {refusal} this family. Use one of {', '.join(known)}."
         )
     return found
 

@@ -17,6 +17,7 @@ import torch
 from lp_sweep.storage.identity import IDENTITY_VERSION, canonical_json
 from lp_sweep.storage.specs import TrialSpec
 from lp_sweep.trials.batches import BatchSizes, EncodedTask
+from lp_sweep.trials.bridge import bridge, calibration
 from lp_sweep.trials.device import (
     memory_errors,
     peak_memory_bytes,
@@ -37,6 +38,7 @@ from lp_sweep.trials.procedures import (
     FINETUNE_THEN_DROP,
     Phase,
     distill_label,
+    first_layers,
     imitated_layers,
     phases,
 )
@@ -80,7 +82,9 @@ def _run_trial(job: Job, spec: TrialSpec, batches: BatchSizes, attempt: Try) -> 
     if (spec.procedure == FINETUNE_THEN_DROP) != (attempt.start is not None):
         raise ValueError(f"{job.id}: {spec.procedure}, started from {attempt.start}")
     course = phases(spec, job.model.depth)
-    inputs = load_inputs(job, spec, course[0].kept_layers, spec.seed, attempt.start)
+    layers = first_layers(spec, job.model.depth)
+    inputs = load_inputs(job, spec, layers, spec.seed, attempt.start)
+    bridged = _bridged(spec, inputs, batches, device) if spec.bridge else {}
     learning = time.perf_counter()
     teaching = _teaching(job, spec, inputs, attempt, device) if spec.distill else None
     seconds_teacher = time.perf_counter() - learning if teaching else None
@@ -102,6 +106,7 @@ def _run_trial(job: Job, spec: TrialSpec, batches: BatchSizes, attempt: Try) -> 
         **identity_columns(job),
         **score_columns(spec, inputs.encoded, trained, course),
         **_run_columns(job, inputs, setting, trained),
+        **bridged,
         "seconds_teacher": seconds_teacher,
         "out_of_memory_retries": attempt.halvings,
         "seconds_total": time.perf_counter() - begun + trained.progress.seconds_before,
@@ -112,6 +117,20 @@ def _run_trial(job: Job, spec: TrialSpec, batches: BatchSizes, attempt: Try) -> 
     return {
         "record": record,
         "predictions": prediction_rows(job.id, spec, inputs.encoded, trained),
+    }
+
+
+def _bridged(
+    spec: TrialSpec, inputs: Inputs, batches: BatchSizes, device: torch.device
+) -> dict[str, Any]:
+    """Drops layers and puts bridges in their place. The columns of it."""
+    begun = time.perf_counter()
+    rows = calibration(inputs.encoded.train, inputs.padding, device, batches.evaluation)
+    fits = bridge(inputs.model.to(device), spec.kept_layers, rows)
+    return {
+        "bridge": spec.bridge,
+        "bridge_left": [{"layer": fit.layer, "value": fit.left} for fit in fits],
+        "seconds_bridge": time.perf_counter() - begun,
     }
 
 

@@ -67,7 +67,17 @@ _ALL = 10_000  # characters of a summary: none is cut
 _EXAMPLE = re.compile(r"^Example: ", re.MULTILINE)
 
 
-_OVERRIDES = {"model", "task", "strategy", "procedure", "distill", "seed", "k", "threshold"}
+_OVERRIDES = {
+    "model",
+    "task",
+    "strategy",
+    "procedure",
+    "distill",
+    "bridge",
+    "seed",
+    "k",
+    "threshold",
+}
 
 
 class Root(TyperGroup):

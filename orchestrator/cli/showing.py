@@ -14,7 +14,7 @@ from lp_sweep.trials.measures.registry import MEASURES
 # what `show` puts together; the rest follows by name
 _GROUPS = {
     "what": """trial_id profile_id identity_version model model_fingerprint model_revision depth
-        kept_layers dropped_layers k procedure distill teacher measure task data_fingerprint
+        kept_layers dropped_layers k procedure bridge distill teacher measure task data_fingerprint
         seed""",
     "result": """metric positive last best best_epoch majority train_losses steps train_examples
         dev_examples dev_in_train dev_relabelled params_total params_encoder params_embedding

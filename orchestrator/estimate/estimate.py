@@ -108,7 +108,7 @@ def _cost_key(work: Work) -> tuple[Any, ...]:
     limits = (recipe.limit_train, recipe.limit_dev)
     network = (spec.kept_layers, len(spec.removed_feed_forwards), spec.epochs_per_layer)
     watched = len(imitated_layers(spec, work.model.depth))
-    taught = (watched, spec.unlabelled)
+    taught = (watched, spec.unlabelled, spec.bridge)
     return (*inputs, *network, *taught, spec.procedure, *length, *limits)
 
 

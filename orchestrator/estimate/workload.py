@@ -18,7 +18,7 @@ from lp_sweep.storage.specs import ProfileSpec, SpeedSpec, TrialSpec
 from lp_sweep.trials.kinds import kind_of
 from lp_sweep.trials.measures.pairs import RULE
 from lp_sweep.trials.measures.registry import TEACHER
-from lp_sweep.trials.procedures import ITERATIVE, imitated_layers, phases
+from lp_sweep.trials.procedures import BRIDGE_ROWS, ITERATIVE, imitated_layers, phases
 from lp_sweep.trials.select import held_out_rows
 from lp_sweep.trials.tasks import canonical_name
 
@@ -142,6 +142,8 @@ def missing(work: Work, lengths: MeanLengths) -> Workload:
     )
     watched = len(imitated_layers(spec, work.model.depth))  # of the teacher, in each step
     flop = _SCORING * _layer(work) * watched * epochs * tokens * train
+    if spec.bridge:  # a pass through all layers; for each further block again
+        flop += _SCORING * _layer(work) * work.model.depth * tokens * min(train, BRIDGE_ROWS)
     return trained._replace(flop=trained.flop + flop)
 
 

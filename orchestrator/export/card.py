@@ -213,6 +213,7 @@ def _making(spec: TrialSpec, record: Record, facts: Facts) -> str:
     )
     rows = [
         ("procedure", spec.procedure),
+        *([("in place of dropped layers", f"{spec.bridge} map")] if spec.bridge else ()),
         *(_teaching(spec, record, facts, spec.distill) if spec.distill else ()),
         *(training if record["steps"] else ()),
         ("precision", record["precision_used"]),

@@ -59,7 +59,7 @@ PUBLISHED = (
     "adam_epsilon", "max_grad_norm", "warmup_ratio", "schedule", "precision", "compute",
     "group_by_length", "limit_train", "limit_dev", "freeze_embeddings", "freeze_layers",
     "freeze_dropped", "epochs_per_layer", "removed_feed_forwards", "second_norm", "distill",
-    "teacher", "seconds_teacher", "started_from",
+    "bridge", "bridge_left", "seconds_bridge", "teacher", "seconds_teacher", "started_from",
     "precision_used", "compute_used", "metric", "positive", "positive_label", "last", "best",
     "best_epoch", "majority", "dev_in_train", "dev_relabelled",
     "epoch_metrics", "train_losses", "train_examples", "dev_examples", "train_tokens",

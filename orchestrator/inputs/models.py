@@ -70,6 +70,7 @@ class ModelInput(NamedTuple):
     longest_row: int | None = None  # tokens, at most; None: there is no limit, or none is known
     why_not_pinned: str | None = None
     pooling: str | None = None  # of a Sentence Transformers folder
+    family: str | None = None  # the model type of its config, where that is known
 
     @property
     def of_hub(self) -> bool:
@@ -154,6 +155,7 @@ def _hub_model(
         hidden=_hidden(config),
         longest_row=longest_row(config) if config else None,
         why_not_pinned=pin.why_not,
+        family=_family(config),
     )
 
 
@@ -220,6 +222,7 @@ def _local_model(name: str, folder: Path) -> ModelInput:
         hidden=_hidden(config),
         longest_row=longest_row(config),
         pooling=_pooling(folder),
+        family=_family(config),
     )
 
 
@@ -257,6 +260,10 @@ def _layer_parameters(config: dict[str, Any] | None) -> int | None:
     hidden = _hidden(config)
     inner = _first_int(config, ("intermediate_size", "hidden_dim", "d_inner"))
     return 4 * hidden * hidden + 2 * hidden * inner if hidden and inner else None
+
+
+def _family(config: Mapping[str, Any] | None) -> str | None:
+    return str(config["model_type"]) if config and "model_type" in config else None
 
 
 def _hidden(config: dict[str, Any] | None) -> int | None:

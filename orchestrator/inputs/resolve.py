@@ -27,6 +27,8 @@ from lp_sweep.storage.places import expanded
 from lp_sweep.storage.printable import short
 from lp_sweep.storage.specs import Recipe, TaskDefinition
 from lp_sweep.trials.datasource import data_fingerprint, unlabelled_fingerprint
+from lp_sweep.trials.familytable import FAMILIES, family_of
+from lp_sweep.trials.feedforward_rules import NONE
 from lp_sweep.trials.kinds import KINDS
 from lp_sweep.trials.tasks import (
     TASKS,
@@ -150,6 +152,9 @@ def resolve(
     if spec.measure.speed and spec.measure.speed_length:
         with _at(document, ("measure", "speed_length")):
             _check_length("measure.speed_length", spec.measure.speed_length, models)
+    with _at(document, ("bridge",)):
+        if spec.bridge != [NONE]:
+            _check_bridges(models)
     tasks = {}
     for index, task in enumerate(spec.tasks):
         with _at(document, ("tasks", index)):
@@ -180,6 +185,18 @@ def _check_frozen(layers: Iterable[int], models: Iterable[ModelInput]) -> None:
             f"freeze: no model has a layer {absent[0]}; the deepest has {deepest}. Layers are "
             "counted from 1, next to the embeddings."
         )
+
+
+def _check_bridges(models: Iterable[ModelInput]) -> None:
+    """Raises SpecError for a family in whose layers there is nothing known to merge one into."""
+    for model in models:
+        if model.family is not None and family_of(model.family).feed_forward is None:
+            known = [name for name, family in FAMILIES.items() if family.feed_forward]
+            raise SpecError(
+                f"bridge: layers of {model.name} (model type {model.family!r}) can't be bridged. "
+                f"Model types with bridges: {', '.join(known)}. Put it into a sweep of its own: "
+                "sweeps over one store share their trials."
+            )
 
 
 def _check_length(key: str, length: int, models: Iterable[ModelInput]) -> None:

@@ -16,6 +16,7 @@ from lp_sweep.orchestrator.sweepfile.yamlfile import Location
 from lp_sweep.storage.errors import SpecError
 from lp_sweep.storage.printable import choose, shown
 from lp_sweep.trials.feedforward_rules import NONE, needed_layers, some_removed
+from lp_sweep.trials.procedures import bridge_of, bridged_blocks
 from lp_sweep.trials.select import (
     STRATEGIES,
     dropped_layers,
@@ -70,7 +71,8 @@ def asked_cells(sweep: Sweep) -> list[Asked]:
 
 
 def _reduced(cell: Asked) -> Reduced:
-    return Reduced(cell.model, cell.strategy, cell.k, cell.feed_forward)
+    bridge = bridge_of(cell.procedure)
+    return Reduced(cell.model, cell.strategy, cell.k, cell.feed_forward, bridge)
 
 
 def _multiplied(sweep: Sweep) -> Iterator[Asked]:
@@ -204,12 +206,13 @@ def _note(sweep: Sweep, text: str) -> None:
 
 
 class Reduced(NamedTuple):
-    """The settings that decide whether a cell's removal finds its layers."""
+    """The settings that decide whether a cell's removal, or its bridge, finds its layers."""
 
     model: str
     strategy: str
     k: int | None
     feed_forward: str
+    bridge: str
 
 
 def check_removals(sweep: Sweep) -> None:
@@ -228,18 +231,20 @@ def check_removals(sweep: Sweep) -> None:
 
 
 def empty_removals(sweep: Sweep, networks: Iterable[Reduced]) -> set[Reduced]:
-    """Those whose strategy drops all that their feed-forwards could go from; a note names them.
-    What a measurement chooses is known only later."""
+    """Those whose strategy drops all that their feed-forwards could go from, or the layer that a
+    bridge needs; a note names them. What a measurement chooses is known only later."""
     depths = {model.name: model.depth for model in sweep.models}
     asked = dict.fromkeys(networks)
     empty = [network for network in asked if _is_empty(network, depths[network.model])]
     points: dict[tuple[str, str, str], list[str]] = defaultdict(list)
-    for model, strategy, k, label in empty:
-        points[model, strategy, label].append(str(k))
+    for model, strategy, k, label, bridge in empty:
+        what = f"leaves no network for feed_forward {shown(label)}"
+        if bridge:
+            what = f"drops layer 1, and a bridge ({bridge}) needs a layer below it,"
+        points[model, strategy, what].append(str(k))
     notes = [
-        f"{model}: {strategy} leaves no network for feed_forward {shown(label)} at "
-        f"K={', '.join(k)} (left out)"
-        for (model, strategy, label), k in points.items()
+        f"{model}: {strategy} {what} at K={', '.join(k)} (left out)"
+        for (model, strategy, what), k in points.items()
     ]
     sweep.notes.extend(note for note in notes if note not in sweep.notes)  # of an earlier plan
     return set(empty)
@@ -247,11 +252,14 @@ def empty_removals(sweep: Sweep, networks: Iterable[Reduced]) -> set[Reduced]:
 
 def _is_empty(network: Reduced, depth: int) -> bool:
     rule = FeedForward.parse(network.feed_forward).rule
-    if rule == NONE or network.k is None or find_rule(network.strategy) is None:
+    known = network.k is not None and find_rule(network.strategy) is not None
+    if not known or (rule == NONE and not network.bridge):
         return False
-    kept = kept_layers(depth, dropped_layers(network.strategy, depth, network.k))
+    kept = kept_layers(depth, dropped_layers(network.strategy, depth, network.k or 0))
     try:
         some_removed(rule, kept)
+        if network.bridge:
+            bridged_blocks(kept, depth)
     except ValueError:
         return True
     return False

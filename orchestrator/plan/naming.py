@@ -34,7 +34,9 @@ def describe(work: Work) -> str:
 
 def _manner(spec: TrialSpec) -> list[str]:
     """How it is trained, and what else of it goes: nothing for the most usual."""
-    label = Procedure(spec.procedure, spec.freeze_dropped, spec.epochs_per_layer).label
+    label = Procedure(
+        spec.procedure, spec.freeze_dropped, spec.epochs_per_layer, bridge=spec.bridge
+    ).label
     words = [] if label == DIRECT else [label]
     words += [f"distill {distill}"] if (distill := distill_label(spec)) else []
     if frozen := spec.recipe.freeze_layers:

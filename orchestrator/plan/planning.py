@@ -34,6 +34,8 @@ from lp_sweep.trials.procedures import (
     DIRECT,
     UNTRAINED,
     Procedure,
+    bridge_of,
+    bridged_blocks,
     full_layers,
     settled,
     stage_one,
@@ -76,8 +78,9 @@ def _cell(builder: _Builder, asked: Asked, search: SearchState | None) -> Cell:
         dropped, kept = builder.layers(asked, found)
         idle = _IDLE.get(search)
         trial = builder.identify(asked, kept) if idle else builder.trial(asked, kept)
-    except ValueError:  # no layer would stay, or none for the feed-forwards to go from
-        gone = kept_layers(depth, ()) if asked.feed_forward == NONE else None
+    except ValueError:  # no layer would stay, or not those that the rest needs
+        whole = asked.feed_forward == NONE and not bridge_of(asked.procedure)
+        gone = kept_layers(depth, ()) if whole else None
         return Cell(
             asked=asked,
             depth=depth,
@@ -195,7 +198,10 @@ class _Builder:
             removed_feed_forwards=some_removed(removal.rule, kept),
             second_norm=removal.second_norm,
             distill=self._distillation(procedure, model, task),
+            bridge=procedure.bridge,
         )
+        if spec.bridge:
+            bridged_blocks(kept, model.depth)
         return settled(spec, model.depth)
 
     def _distillation(

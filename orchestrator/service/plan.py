@@ -36,7 +36,7 @@ from lp_sweep.storage.specs import SpeedSpec
 from lp_sweep.storage.store import Store, is_store
 from lp_sweep.trials.feedforward_rules import NONE
 from lp_sweep.trials.measures.registry import TEACHER
-from lp_sweep.trials.procedures import DIRECT
+from lp_sweep.trials.procedures import DIRECT, bridge_of
 
 if TYPE_CHECKING:
     from lp_sweep.orchestrator.inputs.prefetch import Prefetched
@@ -287,12 +287,13 @@ def _price(cost: Cost) -> str:
 
 def _impossible(plan: Plan) -> str:
     cells = [cell for cell in plan.cells if cell.state == "impossible"]
-    reasons = [
-        "no layer would stay",
-        "no layer would stay whose feed-forward could be removed",
-    ]
-    found = sorted({cell.asked.feed_forward != NONE for cell in cells})
-    return ", or ".join(reasons[of_feed_forwards] for of_feed_forwards in found)
+    reasons = {
+        (False, False): "no layer would stay",
+        (True, False): "no layer would stay whose feed-forward could be removed",
+        (False, True): "layer 1 would go, and a bridge needs a layer below it",
+    }
+    found = {(c.asked.feed_forward != NONE, bool(bridge_of(c.asked.procedure))) for c in cells}
+    return ", or ".join(reasons[what] for what in sorted(found))
 
 
 def _states(totals: Mapping[str, int], name: str) -> str:

@@ -1,9 +1,9 @@
-"""The axes of a sweep file beside models and tasks: strategies, procedures, distillations,
+"""The axes of a sweep file beside models and tasks: strategies, procedures, bridges, distillations,
 feed-forwards; and what is measured of the networks that come of them.
 
 A procedure, a distillation and a removal of feed-forwards are known by a short text, their label:
-cells and tables name them so, and have the first two in one. A mapping in the file is brought into
-that form here.
+cells and tables name them so, and have the first two, and the bridge, in one. A mapping in the file
+is brought into that form here.
 """
 
 from __future__ import annotations
@@ -303,11 +303,13 @@ def distill_label(value: Any) -> Any:
         return choose("distillation", value, [NONE, "logits", "logits+hidden"])
 
 
-def training_label(procedure: str, distill: str) -> str:
-    """A procedure with a distillation, as the cells name it. Raises ValueError."""
-    if distill == NONE:
-        return procedure
+def training_label(procedure: str, distill: str, bridge: str = NONE) -> str:
+    """A procedure with a bridge and a distillation, as the cells name it. Raises ValueError."""
     own, label = Procedure.parse(procedure), distill.removesuffix(_START)
+    if bridge != NONE:
+        own = Procedure.parse(own._replace(bridge=bridge).label)  # which checks it
+    if distill == NONE:
+        return own.label
     if label != distill:
         if own.name == ITERATIVE or own.freeze_dropped:
             raise ValueError(
@@ -388,6 +390,7 @@ Distills = Annotated[
     list[Annotated[str, BeforeValidator(distill_label, json_schema_input_type=str | DistillEntry)]],
     BeforeValidator(listed),
 ]
+Bridges = Annotated[list[Literal["none", "linear"]], BeforeValidator(listed)]
 FeedForwards = Annotated[
     list[
         Annotated[

@@ -172,6 +172,7 @@ _AXES = {
     "strategy": ("strategies", "name"),
     "procedure": ("procedures", None),
     "distill": ("distill", None),
+    "bridge": ("bridge", None),
     "feed_forward": ("feed_forward", None),
     "seed": ("seeds", None),
 }

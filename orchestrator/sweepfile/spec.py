@@ -18,6 +18,7 @@ from pydantic import (
 )
 
 from lp_sweep.orchestrator.sweepfile.axes import (
+    Bridges,
     Distills,
     FeedForwards,
     MeasureEntry,
@@ -69,6 +70,12 @@ class SweepSpec(Entry):
         description="`none`, `logits`, `logits+hidden`: whether pruned networks also learn from "
         "the full one",
     )
+    bridge: Bridges = Field(
+        default=["none"],
+        min_length=1,
+        description="`none`, `linear`: whether a fitted linear map, merged into the layer below, "
+        "takes the place of each dropped block of layers",
+    )
     feed_forward: FeedForwards = Field(
         default=["none"], min_length=1, description="kept layers that lose their feed-forward block"
     )
@@ -114,9 +121,9 @@ class SweepSpec(Entry):
 
     @property
     def trainings(self) -> list[str]:
-        """Each procedure with each distillation, as the cells name them."""
-        pairs = itertools.product(self.procedures, self.distill)
-        return [*dict.fromkeys(training_label(*pair) for pair in pairs)]
+        """Each procedure with each distillation and bridge, as the cells name them."""
+        choices = itertools.product(self.procedures, self.distill, self.bridge)
+        return [*dict.fromkeys(training_label(*choice) for choice in choices)]
 
     @property
     def has_students(self) -> bool:
@@ -140,8 +147,27 @@ class SweepSpec(Entry):
                 choose("teacher", found.teacher, ["full", *models, "./FOLDER"])
         return distills
 
+    @field_validator("bridge")
+    @classmethod
+    def _bridged(cls, bridges: list[str], info: ValidationInfo) -> list[str]:
+        for procedure, bridge in itertools.product(info.data.get("procedures", ()), bridges):
+            training_label(procedure, NONE, bridge)
+        return bridges
+
+    @field_validator("feed_forward")
+    @classmethod
+    def _whole(cls, labels: list[str], info: ValidationInfo) -> list[str]:
+        reduced = [label for label in labels if label != NONE]
+        if reduced and info.data.get("bridge", [NONE]) != [NONE]:
+            raise ValueError(
+                f"a bridge is merged into a feed-forward, but feed_forward has "
+                f"{listed_names(reduced)}. Put one of the two into its own sweep: sweeps over one "
+                "store share trials."
+            )
+        return labels
+
     @field_validator(
-        "models", "tasks", "procedures", "distill", "feed_forward", "strategies", "seeds"
+        "models", "tasks", "procedures", "distill", "bridge", "feed_forward", "strategies", "seeds"
     )
     @classmethod
     def _each_once(cls, entries: list[Any]) -> list[Any]:

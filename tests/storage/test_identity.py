@@ -78,6 +78,7 @@ OTHER: dict[type, dict[str, Any]] = {
         "removed_feed_forwards": (3,),
         "second_norm": "drop",
         "distill": Distillation(),
+        "bridge": "linear",
     },
     Distillation: {
         "teacher": "sha256:02",
@@ -221,6 +222,7 @@ def test_defaults_are_pinned() -> None:
             "removed_feed_forwards": (),
             "second_norm": "keep",
             "distill": None,
+            "bridge": "",
         },
         "Distillation": {
             "teacher": "",

@@ -663,6 +663,19 @@ def _one(file: Path, folder: Path, *overrides: str) -> World:
     return World(file, store, job["id"], job["id"])
 
 
+def test_a_network_with_a_bridge_is_one_of_plain_transformers(world: World, tmp_path: Path) -> None:
+    """It was not kept, so the map is fitted again; the folder's answers are the record's."""
+    job = next(
+        job
+        for job in jobs(Path(world.file), "k=2", "bridge=linear", *QUICK)
+        if job["spec"].get("bridge")
+    )
+    assert execute(job, world.store.location)["status"] == "done"
+    done = world.export(job["id"], tmp_path / "out")
+    assert done.retrained
+    assert "in place of dropped layers | linear map" in (tmp_path / "out" / "README.md").read_text()
+
+
 def _dev_rows(world: World) -> list[dict[str, str]]:
     with (Path(world.file).parent / "dev.csv").open(encoding="utf-8") as stream:
         return list(csv.DictReader(stream))
