@@ -10,7 +10,8 @@
         ├── UnsupportedModelError   the architecture can't be pruned like that
         ├── MissingInputError       data or model not found, or not usable
         ├── DivergedError           the loss is NaN or infinite
-        └── DeviceOutOfMemoryError  the device has no room for the batch
+        ├── DeviceOutOfMemoryError  the device has no room for the batch
+        └── NotDeterministicError   an operation can't be deterministic on this device
 
 The command line shows an LpSweepError as one message and its exit code; anything else is a bug
 and keeps its traceback.
@@ -80,3 +81,17 @@ class DeviceOutOfMemoryError(TrialError):
     """The device has no room for a batch of this size."""
 
     kind = "out_of_memory"
+
+
+class NotDeterministicError(TrialError):
+    """An operation, named first, has no deterministic kernel: the next try does without, and the
+    record says so."""
+
+    kind = "not_deterministic"
+
+    def __init__(self, operation: str) -> None:
+        super().__init__(
+            f"{operation} has no deterministic kernel on this device, so the seed does not fix the "
+            "result. The trial runs again without that promise, and its record says "
+            "deterministic = false."
+        )

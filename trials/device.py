@@ -16,7 +16,7 @@ import platform
 import resource
 import sys
 import traceback
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
@@ -24,7 +24,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from lp_sweep.storage.errors import DeviceOutOfMemoryError
+from lp_sweep.storage.errors import DeviceOutOfMemoryError, NotDeterministicError
 
 
 def pick_device(wanted: str = "auto") -> torch.device:
@@ -45,6 +45,11 @@ def device_name(device: torch.device) -> str:
     return platform.processor() or platform.machine()
 
 
+def bound_by_launches(device: torch.device) -> bool:
+    """Whether a small network waits for its host rather than for arithmetic."""
+    return device.type != "cpu"
+
+
 def precision_used(wanted: str, device: torch.device) -> str:
     """`auto` is bf16 where the GPU has it, fp32 elsewhere."""
     if wanted != "auto":
@@ -58,9 +63,11 @@ def onto(array: np.ndarray, device: torch.device) -> torch.Tensor:
     return _ready(array, device).to(device, non_blocking=True)
 
 
-def into(buffer: torch.Tensor, array: np.ndarray) -> None:
-    """The array's values in `buffer`, of its shape, likewise without a wait."""
-    buffer.copy_(_ready(array, buffer.device), non_blocking=True)
+def all_onto(arrays: Sequence[np.ndarray], device: torch.device) -> tuple[torch.Tensor, ...]:
+    """Arrays of one dtype, (n,) each, on `device`: a GPU gets them in one copy."""
+    if device.type == "cpu":
+        return tuple(torch.from_numpy(np.ascontiguousarray(array)) for array in arrays)
+    return torch.split(onto(np.concatenate(arrays), device), [len(array) for array in arrays])
 
 
 def _ready(array: np.ndarray, device: torch.device) -> torch.Tensor:
@@ -74,6 +81,13 @@ def autocast(precision: str, device: torch.device) -> contextlib.AbstractContext
     if precision == "fp32":
         return contextlib.nullcontext()
     return torch.autocast(device.type, dtype=torch.bfloat16)
+
+
+def compute_dtype(device: torch.device) -> torch.dtype:
+    """That of matrix products here and now."""
+    if torch.is_autocast_enabled(device.type):
+        return torch.get_autocast_dtype(device.type)
+    return torch.get_default_dtype()
 
 
 def reset_peak_memory(device: torch.device) -> None:
@@ -92,9 +106,13 @@ def peak_memory_bytes(device: torch.device) -> int:
 
 
 @contextlib.contextmanager
-def reproducible(threads: int | None) -> Iterator[None]:
+def reproducible(threads: int | None, *, strict: bool = False) -> Iterator[None]:
     """Deterministic kernels and a fixed number of CPU threads. Every setting is restored at the
     end: workers are reused, and one trial's settings must not reach the next.
+
+    `strict`: an operation that has no deterministic kernel is a NotDeterministicError. Without it
+    PyTorch takes another kernel, and on CUDA one for the backward pass of attention in any case.
+    Attention on CUDA is not cuDNN's, which plans for 23 to 70 ms at each new shape.
 
     In this mode PyTorch also writes NaN into every new tensor. That costs time and shows only reads
     of memory that nobody wrote, of which there are none (tests/trials/test_run.py), so it is off.
@@ -104,18 +122,28 @@ def reproducible(threads: int | None) -> Iterator[None]:
     warn_before = torch.is_deterministic_algorithms_warn_only_enabled()
     new_memory: Any = torch.utils.deterministic  # its one setting is not in the type stubs
     fill_before = new_memory.fill_uninitialized_memory
+    cudnn_before = torch.backends.cuda.cudnn_sdp_enabled()  # type: ignore[no-untyped-call]
     # cuBLAS reads this when it starts
     os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
-    torch.use_deterministic_algorithms(True, warn_only=True)
+    torch.use_deterministic_algorithms(True, warn_only=not strict)
+    torch.backends.cuda.enable_cudnn_sdp(False)
     new_memory.fill_uninitialized_memory = False
     if threads:
         torch.set_num_threads(threads)
     try:
         yield
+    except RuntimeError as error:
+        if not strict or _REFUSES not in str(error):
+            raise
+        raise NotDeterministicError(str(error).partition(_REFUSES)[0].strip()) from error
     finally:
         torch.use_deterministic_algorithms(enabled_before, warn_only=warn_before)
+        torch.backends.cuda.enable_cudnn_sdp(cudnn_before)
         new_memory.fill_uninitialized_memory = fill_before
         torch.set_num_threads(threads_before)
+
+
+_REFUSES = "does not have a deterministic implementation"
 
 
 # PyTorch raises a plain RuntimeError for the host's memory, and where a CUDA library ran out
@@ -131,9 +159,20 @@ _WORDS = (
 def is_out_of_memory(error: BaseException) -> bool:
     if isinstance(error, torch.OutOfMemoryError | MemoryError):
         return True
+    if isinstance(error, torch.AcceleratorError):  # a shortage outside PyTorch's allocator
+        return "out of memory" in str(error) and _can_allocate()
     if isinstance(error, OSError):
         return error.errno == errno.ENOMEM
     return isinstance(error, RuntimeError) and any(words in str(error) for words in _WORDS)
+
+
+def _can_allocate() -> bool:
+    """Whether the device still works: most of its errors leave the process without it."""
+    try:
+        torch.zeros(1, device="cuda").item()
+    except (RuntimeError, AssertionError):
+        return False
+    return True
 
 
 @contextmanager

@@ -16,6 +16,7 @@ from transformers import PretrainedConfig, PreTrainedModel
 from lp_sweep.storage.errors import UnsupportedModelError
 from lp_sweep.trials.familytable import family_of
 from lp_sweep.trials.modelfiles import family_problem
+from lp_sweep.trials.unpadded.pick import Picked, pick
 
 DEPTH_FIELDS = ("num_hidden_layers", "n_layers", "n_layer", "num_layers")
 
@@ -129,8 +130,16 @@ def sentence_states(
     hidden_states: torch.Tensor, attention_mask: torch.Tensor, last: bool
 ) -> torch.Tensor:
     """The sentence token's hidden state: (B, T, H) and mask (B, T) give (B, H)."""
-    rows = torch.arange(hidden_states.shape[0], device=hidden_states.device)
-    return hidden_states[rows, sentence_token_index(attention_mask, last)]
+    rows, length, _ = hidden_states.shape
+    row = torch.arange(rows, device=hidden_states.device)
+    place = sentence_token_index(attention_mask, last)
+    if not hidden_states.requires_grad:
+        return hidden_states[row, place]
+    index = row * length + place
+    of_row = row.repeat_interleave(length, output_size=rows * length)
+    here = torch.arange(rows * length, device=hidden_states.device)
+    left = (index.index_select(0, of_row) != here)[:, None]
+    return pick(hidden_states.reshape(rows * length, -1), Picked(index, of_row, left))
 
 
 def scalars(module: nn.Module) -> dict[str, Any]:

@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 from typing import Literal
 
 Positions = Literal["from 0", "after padding", "after 1", "by distance", "endless"]
+MaskShape = Literal["rows", "cells", "cells by layer type"]
 Instead = Literal["identity", "nothing", "norm", "norm after attention", "norm in a sequence"]
 
 
@@ -36,6 +37,8 @@ class Family:
     are counted in the model's table, or that there is no table to come to the end of: positions
     are turned into angles or distances ("by distance": and by a table, if `position_biased_input`).
     time_first: layers see (T, B, H). both_ways: transformers lists it as a causal model only.
+    mask: the shape in which it takes an attention mask without a look at its values, for which a
+    GPU would wait: (B, T), (B, 1, 1, T), or one (B, 1, T or 1, T) for each type of layer.
     """
 
     feed_forward: FeedForward | None = None
@@ -45,6 +48,7 @@ class Family:
     positions: Positions = "from 0"
     time_first: bool = False
     both_ways: bool = False
+    mask: MaskShape = "rows"
 
 
 BERT_FEED_FORWARD = FeedForward(
@@ -52,7 +56,12 @@ BERT_FEED_FORWARD = FeedForward(
     norm="output.LayerNorm",
     instead={"intermediate": "identity", "output": "norm after attention"},
 )
-_BERT = Family(feed_forward=BERT_FEED_FORWARD, unpadded="bert", after_attention="attention.output")
+_BERT = Family(
+    feed_forward=BERT_FEED_FORWARD,
+    unpadded="bert",
+    after_attention="attention.output",
+    mask="cells",
+)
 _ROBERTA = replace(_BERT, unpadded="roberta", positions="after padding")
 _POSITIONS_ALONE = {
     **dict.fromkeys(
@@ -74,10 +83,13 @@ FAMILIES: dict[str, Family] = {
     "camembert": _ROBERTA,
     "electra": replace(_BERT, unpadded="roberta"),
     "mpnet": Family(
-        feed_forward=BERT_FEED_FORWARD, after_attention="attention.LayerNorm", positions="after 1"
+        feed_forward=BERT_FEED_FORWARD,
+        after_attention="attention.LayerNorm",
+        positions="after 1",
+        mask="cells",
     ),
-    "deberta": replace(_BERT, unpadded=None, positions="by distance"),
-    "deberta-v2": replace(_BERT, unpadded=None, positions="by distance"),
+    "deberta": replace(_BERT, unpadded=None, positions="by distance", mask="rows"),
+    "deberta-v2": replace(_BERT, unpadded=None, positions="by distance", mask="rows"),
     "distilbert": Family(
         feed_forward=FeedForward(
             linears=("ffn.lin1", "ffn.lin2"),
@@ -86,6 +98,7 @@ FAMILIES: dict[str, Family] = {
         ),
         unpadded="distilbert",
         after_attention="sa_layer_norm",  # the residual is added outside `attention`
+        mask="cells",
     ),
     "xlnet": Family(
         feed_forward=FeedForward(
@@ -109,6 +122,7 @@ FAMILIES: dict[str, Family] = {
         after_attention="mlp_norm",  # the sum exists only as what this norm is given
         given=True,
         positions="endless",
+        mask="cells by layer type",
     ),
 }
 

@@ -181,13 +181,16 @@ class _Run:
 
     def _optimizer(self) -> torch.optim.Optimizer:
         freeze(self.model, self.setting.recipe)
-        return make_optimizer(self.model, self.setting.recipe)
+        return make_optimizer(self.model, self.setting.recipe, capturable=self._held())
+
+    def _held(self) -> bool:
+        """Whether its steps are CUDA graphs."""
+        used = compute_used(self.model, self.setting.recipe.compute, self.setting.device)
+        return used == GRAPHS
 
     def _pass(self) -> Pass:
         """Anew for each phase: what is held is of the layers that there were."""
-        setting = self.setting
-        used = compute_used(self.model, setting.recipe.compute, setting.device)
-        return (GraphPass if used == GRAPHS else EagerPass)(self.model, setting)
+        return (GraphPass if self._held() else EagerPass)(self.model, self.setting)
 
     def evaluate(self) -> dict[str, np.ndarray]:
         """The logits, and their scores as those of the epoch that has just ended."""

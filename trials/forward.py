@@ -28,12 +28,14 @@ from lp_sweep.trials.batches import (
     longest_first,
     to_device,
 )
-from lp_sweep.trials.device import onto
+from lp_sweep.trials.device import bound_by_launches, onto
+from lp_sweep.trials.familytable import family_of
 from lp_sweep.trials.measures.states import noted_sentences
 from lp_sweep.trials.pooling import padded_embeddings, unpadded_embeddings
 from lp_sweep.trials.unpadded.families import forward_pass_of
 from lp_sweep.trials.unpadded.families import logits as unpadded_logits
-from lp_sweep.trials.unpadded.tokens import RealTokens, real_tokens
+from lp_sweep.trials.unpadded.pick import Picked, pick
+from lp_sweep.trials.unpadded.tokens import RealTokens, barred, real_tokens
 
 UNPADDED, GROUPED, PADDED, GRAPHS = "unpadded", "grouped", "padded", "graphs"
 # without the padding's columns, so that no forward pass knows a token by its number
@@ -59,18 +61,22 @@ def forward(
     if used in BY_PLACE:
         return by_place(model, real_tokens(split, rows, device), pooling, states)
 
-    def output(batch: dict[str, torch.Tensor]) -> torch.Tensor:
-        if pooling:
-            return padded_embeddings(model, batch, pooling)
-        found: torch.Tensor = model(**batch).logits
-        return found
-
     def padded(some: np.ndarray) -> list[torch.Tensor]:
-        batch = to_device(split, some, padding, device)
+        batch: dict[str, Any] = to_device(split, some, padding, device)
+        real = batch["attention_mask"]
+        if bound_by_launches(device):
+            batch["attention_mask"] = unasked_mask(model, real)
+
+        def output() -> torch.Tensor:
+            if pooling:
+                return padded_embeddings(model, batch, real, pooling)
+            found: torch.Tensor = model(**batch).logits
+            return found
+
         if states is None:
-            return [output(batch)]
-        with noted_sentences(model, batch["attention_mask"]) as noted:
-            found = output(batch)
+            return [output()]
+        with noted_sentences(model, real) as noted:
+            found = output()
         return [found, *(noted[layer] for layer in sorted(noted))]
 
     logits, *noted = _grouped(padded, split, rows) if used == GROUPED else padded(rows)
@@ -97,7 +103,7 @@ def compute_used(model: Any, compute: Compute, device: torch.device) -> str:
     if found is not None:
         held = compute == "graphs" and device.type == "cuda" and found.on_device
         return GRAPHS if held else UNPADDED
-    return GROUPED if device.type == "cpu" else PADDED
+    return PADDED if bound_by_launches(device) else GROUPED
 
 
 def _grouped(
@@ -106,8 +112,28 @@ def _grouped(
     order = longest_first(split.lengths_of(rows))
     ends = group_ends(split.lengths_of(rows[order]), _GROUP)
     groups = [padded(group) for group in np.split(rows[order], ends[:-1])]
-    back = onto(np.argsort(order, kind="stable"), groups[0][0].device)
-    return [torch.cat(parts)[back] for parts in zip(*groups, strict=True)]
+    device = groups[0][0].device
+    back = Picked(onto(np.argsort(order, kind="stable"), device), onto(order, device))
+    return [pick(torch.cat(parts), back) for parts in zip(*groups, strict=True)]
+
+
+def unasked_mask(model: Any, real: torch.Tensor) -> torch.Tensor | dict[str, torch.Tensor]:
+    """The attention mask that the network takes as it is; from (B, T), non-zero on real tokens.
+
+    transformers looks into a mask of that shape, and a GPU's host waits for the answer.
+    """
+    config = model.config
+    shape = family_of(config.model_type).mask
+    if shape == "rows" or getattr(config, "classifier_pooling", "cls") != "cls":
+        return real  # a head that takes the mean reads the mask itself
+    cells = barred(real[:, None, None] == 0)
+    if shape == "cells":
+        return cells
+    place = torch.arange(real.shape[1], device=real.device)
+    apart = (place - place[:, None]).abs()
+    hidden = (real == 0)[:, None, None] | (apart > config.sliding_window)
+    # a filler far from all text looks at itself: a softmax over nothing would be NaN
+    return {"full_attention": cells, "sliding_attention": barred(hidden & (apart > 0))}
 
 
 def may_be_cut(model: PreTrainedModel, recipe: Recipe) -> bool:

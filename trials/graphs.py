@@ -1,19 +1,22 @@
-"""Passes that are held as CUDA graphs: `compute: graphs`.
+"""Whole training steps that are held as CUDA graphs: `compute: graphs`.
 
 A small encoder at batch 32 keeps a GPU waiting for its host, which launches each operation of each
-layer by itself. A graph is recorded once and launched whole. It holds one shape: rows are filled up
-to an even length (`unpadded.even`), each length has its graph, and they share their memory, since
-no two run at a time. A batch that is not full, the last of an epoch, goes operation by operation.
+layer by itself. A graph is recorded once and launched whole: forward, backward, clipping and AdamW.
+It holds one shape, so the rows of a batch are packed into bins of `max_length` tokens, in which
+each row attends to itself alone, and each number of bins has its graph. Graphs share their memory,
+since no two run at a time. What a step reads comes in one copy.
 
-A graph goes on writing where it was recorded: to the parameters' `.grad`, which therefore are set
-to zero between steps and not let go. Its dropout follows the generator's seed at each launch.
+The first step with a number of bins goes operation by operation, and so brings libraries and AdamW
+into the state that a recording needs. The second is recorded, which computes nothing, and launched.
+A batch that is not full, the last of an epoch, and one in micro-batches go operation by operation.
+A graph's dropout follows the generator's seed at each launch.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
-from typing import Any
+import warnings
+from collections.abc import Callable
+from typing import NamedTuple, Protocol
 
 import numpy as np
 import torch
@@ -21,121 +24,174 @@ from torch import nn
 from transformers import PreTrainedModel
 
 from lp_sweep.trials.batches import EncodedSplit
-from lp_sweep.trials.device import into
 from lp_sweep.trials.forward import by_place
-from lp_sweep.trials.steps import Setting, batch_loss
-from lp_sweep.trials.unpadded.tokens import even_length, even_tokens
+from lp_sweep.trials.steps import Setting, batch_loss, step_in_parts, update
+from lp_sweep.trials.unpadded.tokens import Bins, RealTokens, packed_tokens
 
-_WARM_UPS = 2  # libraries choose their kernels and take their memory in the first ones
+Run = Callable[[], torch.Tensor]
+
+
+class Recorded(NamedTuple):
+    launch: Callable[[], object]
+    loss: torch.Tensor  # where a launch leaves it
+
+
+class Recorder(Protocol):
+    def warm_up(self, run: Run) -> torch.Tensor:
+        """Run it where it will be recorded."""
+
+    def record(self, run: Run) -> Recorded: ...
+
+
+class CudaRecorder:
+    """One stream and one pool of memory for all graphs of a training."""
+
+    def __init__(self, device: torch.device) -> None:
+        self._device = device
+        self._stream = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
+        self._pool = torch.cuda.graph_pool_handle()
+
+    def warm_up(self, run: Run) -> torch.Tensor:
+        current = torch.cuda.current_stream(self._device)
+        self._stream.wait_stream(current)
+        with torch.cuda.stream(self._stream):
+            loss = run()
+        current.wait_stream(self._stream)
+        return loss
+
+    def record(self, run: Run) -> Recorded:
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph, pool=self._pool, stream=self._stream):
+            loss = run()
+        return Recorded(graph.replay, loss)
 
 
 class GraphPass:
-    """A `Pass` over rows of one even length. On a CPU, where there are no graphs, the same
-    operations one by one."""
-
-    keeps_gradients = True
-
-    def __init__(self, model: PreTrainedModel, setting: Setting) -> None:
-        self.model, self.setting = model, setting
-        self._held: dict[int, _Held] = {}  # by length
-        self._pool = torch.cuda.graph_pool_handle() if setting.device.type == "cuda" else None
-
-    def __call__(self, split: EncodedSplit, rows: np.ndarray, share: float) -> torch.Tensor:
-        longest = int(split.lengths_of(rows).max())
-        length = max(longest, min(even_length(longest), self.setting.recipe.max_length))
-        held = self._held.get(length)
-        if held is None or held.rows != len(rows):
-            held = _Held(self.model, self.setting, split, len(rows), length)
-        held.fill(split, rows, share)
-        if len(rows) == self.setting.batches.training and length not in self._held:
-            self._held[length] = held
-            if self._pool is not None:
-                held.record(self._pool)
-        return held.launch()
-
-
-class _Held:
-    """A pass over `rows` rows of `length` tokens each, that reads all it needs from its buffers."""
+    """A `Pass` over packed rows. Without a recorder, as on a CPU, the same operations one by
+    one."""
 
     def __init__(
-        self, model: PreTrainedModel, setting: Setting, like: EncodedSplit, rows: int, length: int
+        self, model: PreTrainedModel, setting: Setting, recorder: Recorder | None = None
     ) -> None:
-        def buffer(*shape: int, dtype: torch.dtype = torch.int64) -> torch.Tensor:
-            return torch.zeros(shape, dtype=dtype, device=setting.device)
+        self.model, self.setting = model, setting
+        if recorder is None and setting.device.type == "cuda":
+            recorder = CudaRecorder(setting.device)
+        self._recorder = recorder
+        self._held: dict[int, tuple[_Buffer, Recorded]] = {}  # by number of bins
+        self._warm: set[int] = set()  # numbers of bins of which there was a step
 
-        self.model, self.setting, self.rows, self.length = model, setting, rows, length
-        self.ids = buffer(rows, length)
-        self.types = None if like.token_types is None else buffer(rows, length)
-        self.lengths = buffer(rows)
-        self.target = buffer(rows, dtype=torch.from_numpy(like.labels[:0]).dtype)
-        classes = setting.teaching and setting.teaching.logits.shape[1]
-        self.taught = buffer(rows, classes, dtype=torch.float32) if classes else None
-        self.share = buffer(dtype=torch.float32)
-        self.graph: torch.cuda.CUDAGraph | None = None
-        self.loss = self.share  # where the graph leaves it
+    def __call__(self, split: EncodedSplit, rows: np.ndarray, share: float) -> torch.Tensor:
+        batch = self._packed(split, rows)
+        return self._backward(_Buffer(batch, self.setting.device), share)
 
-    def fill(self, split: EncodedSplit, rows: np.ndarray, share: float) -> None:
-        """Put a batch where the pass reads it."""
-        padding = self.setting.padding
-        batch = split.batch(
-            rows, pad_id=padding.token_id, pad_left=False, pad_type_id=padding.type_id
+    def step(
+        self, optimizer: torch.optim.Optimizer, split: EncodedSplit, rows: np.ndarray
+    ) -> torch.Tensor:
+        whole = len(rows) == self.setting.recipe.batch_size == self.setting.batches.training
+        if self._recorder is None or not whole:
+            return step_in_parts(self, optimizer, split, rows)
+        batch = self._packed(split, rows)
+        if batch.bins.number in self._held:
+            buffer, recorded = self._held[batch.bins.number]
+            buffer.fill(batch)
+            recorded.launch()
+            return recorded.loss
+        buffer = _Buffer(batch, self.setting.device)
+
+        def run() -> torch.Tensor:
+            loss = self._backward(buffer, 1.0)
+            update(self.model, optimizer, self.setting.recipe)
+            return loss
+
+        if batch.bins.number not in self._warm:
+            self._warm.add(batch.bins.number)
+            return self._recorder.warm_up(run)
+        try:
+            recorded = self._recorder.record(run)
+        except torch.AcceleratorError:
+            raise
+        except RuntimeError as error:
+            self._give_up(error)
+            optimizer.zero_grad(set_to_none=True)
+            return run()
+        self._held[batch.bins.number] = (buffer, recorded)
+        recorded.launch()
+        return recorded.loss
+
+    def _give_up(self, error: RuntimeError) -> None:
+        """Go on operation by operation."""
+        said = (str(error).splitlines() or [type(error).__name__])[0]
+        warnings.warn(
+            f"compute: graphs goes on without CUDA graphs: one could not be recorded: {said}",
+            stacklevel=4,
         )
-        into(self.ids, self._even(batch["input_ids"], padding.token_id))
-        if self.types is not None:
-            into(self.types, self._even(batch["token_type_ids"], padding.type_id))
-        into(self.lengths, split.lengths_of(rows))
-        into(self.target, split.labels[rows])
-        if self.taught is not None and self.setting.teaching is not None:
-            into(self.taught, self.setting.teaching.logits[rows])
-        self.share.fill_(share)
+        self._recorder = None
+        self._held.clear()
 
-    def _even(self, values: np.ndarray, filler: int) -> np.ndarray:
-        beyond = self.length - values.shape[1]
-        return np.pad(values, ((0, 0), (0, beyond)), constant_values=filler)
+    def _packed(self, split: EncodedSplit, rows: np.ndarray) -> _Batch:
+        padding, teaching = self.setting.padding, self.setting.teaching
+        longest = int(split.lengths_of(rows).max())
+        length = max(longest, self.setting.recipe.max_length)
+        return _Batch(
+            Bins.packed(split, rows, length, padding.token_id, padding.type_id),
+            split.labels[rows],
+            None if teaching is None else teaching.logits[rows],
+        )
 
-    def launch(self) -> torch.Tensor:
-        if self.graph is None:
-            return self._run()
-        self.graph.replay()
-        return self.loss
-
-    def record(self, pool: Any) -> None:
-        """Record it on the GPU that holds the buffers, which already have a batch. Leaves the
-        gradients, and the random stream, as they were."""
-        device = self.setting.device
-        with torch.random.fork_rng([device]):
-            with _gradients_aside(self.model):
-                side = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
-                side.wait_stream(torch.cuda.current_stream(device))
-                with torch.cuda.stream(side):
-                    for _ in range(_WARM_UPS):
-                        self._run()
-                torch.cuda.current_stream(device).wait_stream(side)
-            graph = torch.cuda.CUDAGraph()
-            with torch.cuda.graph(graph, pool=pool):
-                self.loss = self._run()
-        self.graph = graph
-
-    def _run(self) -> torch.Tensor:
-        tokens = even_tokens(self.ids, self.types, self.lengths)
+    def _backward(self, buffer: _Buffer, share: float) -> torch.Tensor:
+        pooling = self.setting.definition.pooling
 
         def ahead(model: nn.Module, states: list[torch.Tensor] | None) -> torch.Tensor:
-            return by_place(model, tokens, self.setting.definition.pooling, states)
+            return by_place(model, buffer.tokens(), pooling, states)
 
-        part = batch_loss(self.model, self.setting, self.target, self.taught, ahead) * self.share
+        loss = batch_loss(self.model, self.setting, buffer.target, buffer.taught, ahead)
+        part = loss * share
         part.backward()  # type: ignore[no-untyped-call]
         return part.detach()
 
 
-@contextmanager
-def _gradients_aside(model: nn.Module) -> Iterator[None]:
-    """Inside, no parameter has a gradient; afterwards each has its own again, and one of zeros if
-    it had none and got one inside: what no loss reaches never has any."""
-    kept = [(parameter, parameter.grad) for parameter in model.parameters()]
-    for parameter, _ in kept:
-        parameter.grad = None
-    yield
-    for parameter, grad in kept:
-        if grad is None and parameter.grad is not None:
-            grad = torch.zeros_like(parameter)
-        parameter.grad = grad
+class _Batch(NamedTuple):
+    """What a step reads, on the host."""
+
+    bins: Bins
+    labels: np.ndarray  # (B,)
+    taught: np.ndarray | None  # (B, C), a teacher's logits
+
+    def arrays(self) -> list[np.ndarray]:
+        taught = [] if self.taught is None else [self.taught]
+        return [*self.bins.arrays(), self.labels, *taught]
+
+
+_ALIGNED = 8  # bytes
+
+
+class _Buffer:
+    """What a step reads, on the device: one tensor of bytes, and views into it."""
+
+    def __init__(self, batch: _Batch, device: torch.device) -> None:
+        self._count, self._length = batch.bins.number, batch.bins.length
+        sizes = [-(-array.nbytes // _ALIGNED) * _ALIGNED for array in batch.arrays()]
+        self._bytes = torch.empty(sum(sizes), dtype=torch.uint8, device=device)
+        self.fill(batch)
+        views = [
+            part[: array.nbytes].view(torch.from_numpy(array[:0]).dtype).view(array.shape)
+            for part, array in zip(torch.split(self._bytes, sizes), batch.arrays(), strict=True)
+        ]
+        bins = len(batch.bins.arrays())
+        self._bins, self.target = views[:bins], views[bins]
+        self.taught = None if batch.taught is None else views[bins + 1]
+
+    def fill(self, batch: _Batch) -> None:
+        """In one copy, that the host does not wait for."""
+        gpu = self._bytes.is_cuda
+        # pinned memory comes from PyTorch's cache, which does not give it again before it was read
+        host = torch.empty(self._bytes.shape, dtype=torch.uint8, pin_memory=gpu)
+        values, begin = host.numpy(), 0
+        for array in batch.arrays():
+            flat = np.ascontiguousarray(array).reshape(-1).view(np.uint8)
+            values[begin : begin + len(flat)] = flat
+            begin += -(-len(flat) // _ALIGNED) * _ALIGNED
+        self._bytes.copy_(host, non_blocking=True)
+
+    def tokens(self) -> RealTokens:
+        return packed_tokens(self._count, self._length, *self._bins)

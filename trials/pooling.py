@@ -6,12 +6,15 @@ Sentence Transformers folder says of its own pooling is read by `orchestrator.in
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 from torch import nn
 
 from lp_sweep.trials.families import sentence_states
 from lp_sweep.trials.unpadded.attention import grid
-from lp_sweep.trials.unpadded.families import hidden_states
+from lp_sweep.trials.unpadded.families import as_asked, hidden_states
+from lp_sweep.trials.unpadded.pick import pick
 from lp_sweep.trials.unpadded.tokens import RealTokens
 
 
@@ -24,11 +27,11 @@ def pooled(hidden: torch.Tensor, real: torch.Tensor, pooling: str) -> torch.Tens
 
 
 def padded_embeddings(
-    model: nn.Module, batch: dict[str, torch.Tensor], pooling: str
+    model: nn.Module, batch: dict[str, Any], real: torch.Tensor, pooling: str
 ) -> torch.Tensor:
-    """(B, H) of a padded batch; the head does not run."""
+    """(B, H) of a padded batch, whose tokens are real (B, T); the head does not run."""
     base: nn.Module = model.base_model  # type: ignore[assignment]
-    return pooled(base(**batch).last_hidden_state, batch["attention_mask"], pooling)
+    return pooled(base(**batch).last_hidden_state, real, pooling)
 
 
 def unpadded_embeddings(
@@ -36,12 +39,19 @@ def unpadded_embeddings(
 ) -> torch.Tensor:
     """(B, H) in the order that was asked for. See `unpadded.families.logits`."""
     hidden = hidden_states(model, tokens, states)
-    lengths = tokens.last - tokens.first + 1
+    if pooling != "mean":
+        index = tokens.last if pooling == "last" else tokens.first
+        return as_asked(tokens, pick(hidden, tokens.one_each(index)))
+    lengths = (tokens.last - tokens.first + 1)[:, None]
+    if tokens.packed:
+        here = torch.arange(len(hidden), device=hidden.device)
+        of_row = (here >= tokens.first[:, None]) & (here <= tokens.last[:, None])  # (B, N)
+        return of_row.to(hidden.dtype) @ hidden / lengths
     found, begin = [], 0
     sizes = [group.size for group in tokens.groups]
     for group, own in zip(tokens.groups, torch.split(hidden, sizes), strict=True):
-        here = lengths[begin : begin + group.rows, None]
-        real = torch.arange(group.longest, device=hidden.device) < here
+        here = torch.arange(group.longest, device=hidden.device)
+        real = here < lengths[begin : begin + group.rows]
         found.append(pooled(grid(group, own), real, pooling))
         begin += group.rows
-    return torch.cat(found).index_select(0, tokens.asked)
+    return as_asked(tokens, torch.cat(found))

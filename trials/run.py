@@ -17,7 +17,7 @@ from typing import Any, NamedTuple, TextIO, cast
 
 import torch
 
-from lp_sweep.storage.errors import MissingInputError, StoreError
+from lp_sweep.storage.errors import MissingInputError, NotDeterministicError, StoreError
 from lp_sweep.storage.identity import IDENTITY_VERSION, canonical_json
 from lp_sweep.storage.printable import metric_name
 from lp_sweep.storage.redact import redact_text
@@ -39,12 +39,24 @@ from lp_sweep.trials.trial import Try, measure_trained, run_trial
 _HOPELESS = ("diverged", "out_of_memory")
 
 
+class _Way(NamedTuple):
+    """What a try does without, for what the tries before it met."""
+
+    halvings: int  # of the micro-batch
+    deterministic: bool = True
+
+    def after(self, error_type: str) -> _Way:
+        if error_type == NotDeterministicError.kind:
+            return self._replace(deterministic=False)
+        return self._replace(halvings=self.halvings + 1)
+
+
 class _Tried(NamedTuple):
     """One try: what `run_trial`, `run_profile` or `run_speed` gave, or a row of ATTEMPTS."""
 
     found: dict[str, Any] | None
     attempt: dict[str, Any] | None
-    halvings: int
+    way: _Way
     afterwards: Afterwards
 
 
@@ -69,13 +81,14 @@ def execute(plain: Mapping[str, Any], store_location: str) -> dict[str, Any]:
         job = replace(job, measures=missing)
         if not missing and not keeper.lacks(job.id):
             return _finished(job, outbox, keeper, done)
-    halvings = min(job.halvings, _most_halvings(job))
-    tried = _try(job, outbox, keeper, halvings, done)
+    way = _Way(min(job.halvings, _most_halvings(job)))
+    tried = _try(job, outbox, keeper, way, done)
     while tried.attempt is not None:
         _send_attempt(outbox, tried.attempt)
         if tried.attempt["final"]:
             return _failed(job, outbox, tried.attempt)
-        tried = _try(job, outbox, keeper, tried.halvings + 1, done)
+        way = tried.way.after(tried.attempt["error_type"])
+        tried = _try(job, outbox, keeper, way, done)
     assert tried.found is not None
     for row in tried.afterwards.attempts:
         _send_attempt(outbox, row)
@@ -94,7 +107,7 @@ def _lost_logits(outbox: Outbox, id_: str, spec: Spec) -> bool:
 
 
 def _try(
-    job: Job, outbox: Outbox, keeper: Keeper, halvings: int, done: Mapping[str, Any] | None
+    job: Job, outbox: Outbox, keeper: Keeper, way: _Way, done: Mapping[str, Any] | None
 ) -> _Tried:
     started_at = now()
     free_memory()
@@ -104,10 +117,10 @@ def _try(
                 contextlib.closing(_saver(job, outbox)) as saver,
                 contextlib.closing(Teller(outbox.store, job.id)) as tell,
             ):
-                halvings = saver.find(halvings)
-                afterwards = Afterwards(job, outbox, keeper, halvings)
-                attempt = Try(halvings=halvings, saver=saver, tell=tell, afterwards=afterwards)
-                return _Tried(_run(job, outbox, attempt, done), None, halvings, afterwards)
+                way = way._replace(halvings=saver.find(way.halvings))
+                afterwards = Afterwards(job, outbox, keeper, way.halvings)
+                attempt = Try(**way._asdict(), saver=saver, tell=tell, afterwards=afterwards)
+                return _Tried(_run(job, outbox, attempt, done), None, way, afterwards)
         except torch.AcceleratorError:
             raise
         except Exception as error:
@@ -115,17 +128,19 @@ def _try(
             failure = Failure.of(error)
     if failure.error_type == "out_of_memory":
         resident().forget()
-    final = failure.error_type != "out_of_memory" or halvings >= _most_halvings(job)
+    short = failure.error_type == "out_of_memory" and way.halvings < _most_halvings(job)
+    refused = failure.error_type == NotDeterministicError.kind and way.deterministic
+    final = not (short or refused)
     row = attempt_row(
         job.id,
         job,
         failure,
         final=final,
-        micro_batch=BatchSizes.halved(whole_batch(job.spec), halvings).training,
+        micro_batch=BatchSizes.halved(whole_batch(job.spec), way.halvings).training,
         log=tail.text(),
         **where(pick_device(job.place.device), started_at),
     )
-    return _Tried(None, row, halvings, Afterwards(job, outbox, keeper, halvings))
+    return _Tried(None, row, way, Afterwards(job, outbox, keeper, way.halvings))
 
 
 def _run(job: Job, outbox: Outbox, attempt: Try, done: Mapping[str, Any] | None) -> dict[str, Any]:

@@ -11,7 +11,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 import torch
@@ -92,8 +92,11 @@ def freeze(model: PreTrainedModel, recipe: Recipe) -> None:
             layer.requires_grad_(False)
 
 
-def make_optimizer(model: nn.Module, recipe: Recipe) -> torch.optim.AdamW:
-    """AdamW over what learns; weight decay is not for biases and norms."""
+def make_optimizer(
+    model: nn.Module, recipe: Recipe, *, capturable: bool = False
+) -> torch.optim.AdamW:
+    """AdamW over what learns; weight decay is not for biases and norms. `capturable`: a CUDA graph
+    can hold its step, which reads the learning rate from the device."""
     decayed: list[nn.Parameter] = []
     plain: list[nn.Parameter] = []
     for module in model.modules():
@@ -102,26 +105,35 @@ def make_optimizer(model: nn.Module, recipe: Recipe) -> torch.optim.AdamW:
             if parameter.requires_grad:
                 (plain if norm or name == "bias" else decayed).append(parameter)
     seen: set[int] = set()  # tied weights stand once
-    groups = [
+    groups: list[dict[str, Any]] = [
         {
             "params": [p for p in parameters if not (id(p) in seen or seen.add(id(p)))],  # type: ignore[func-returns-value]
             "weight_decay": weight_decay,
         }
         for parameters, weight_decay in ((decayed, recipe.weight_decay), (plain, 0.0))
     ]
+    groups = [group for group in groups if group["params"]]
+    rate: float | torch.Tensor = recipe.learning_rate
+    if capturable and groups:
+        rate = torch.tensor(rate, device=groups[0]["params"][0].device)
     return torch.optim.AdamW(
-        [group for group in groups if group["params"]],
-        lr=recipe.learning_rate,
+        groups,
+        lr=rate,
         betas=(recipe.adam_beta1, recipe.adam_beta2),
         eps=recipe.adam_epsilon,
         fused=True,
+        capturable=capturable,
     )
 
 
 def set_rate(optimizer: torch.optim.Optimizer, recipe: Recipe, step: int, total: int) -> None:
     """The learning rate of `step` (from 0) of `total`."""
+    rate = recipe.learning_rate * decay(recipe, step, total)
     for group in optimizer.param_groups:
-        group["lr"] = recipe.learning_rate * decay(recipe, step, total)
+        if isinstance(group["lr"], torch.Tensor):
+            group["lr"].fill_(rate)
+        else:
+            group["lr"] = rate
 
 
 def decay(recipe: Recipe, step: int, total: int) -> float:
@@ -136,19 +148,21 @@ def decay(recipe: Recipe, step: int, total: int) -> float:
 
 class Pass(Protocol):
     """Adds `share` times the gradient of the rows' mean loss to the parameters' `.grad`, and gives
-    that part of the loss: a scalar on the device, the caller's until the next pass."""
+    that part of the loss: a scalar on the device."""
 
     model: nn.Module
     setting: Setting
-    keeps_gradients: bool  # whether they have to stay where they are, set to zero, after a step
 
     def __call__(self, split: EncodedSplit, rows: np.ndarray, share: float) -> torch.Tensor: ...
+
+    def step(
+        self, optimizer: torch.optim.Optimizer, split: EncodedSplit, rows: np.ndarray
+    ) -> torch.Tensor:
+        """Learn from a whole batch; its mean loss, the caller's until the next step."""
 
 
 class EagerPass:
     """Operation by operation, in a shape of the rows' own."""
-
-    keeps_gradients = False
 
     def __init__(self, model: PreTrainedModel, setting: Setting) -> None:
         self.model, self.setting = model, setting
@@ -168,6 +182,11 @@ class EagerPass:
         part = loss * share  # a whole batch's is times 1.0: the same bits
         part.backward()  # type: ignore[no-untyped-call]
         return part.detach()
+
+    def step(
+        self, optimizer: torch.optim.Optimizer, split: EncodedSplit, rows: np.ndarray
+    ) -> torch.Tensor:
+        return step_in_parts(self, optimizer, split, rows)
 
 
 def batch_loss(
@@ -206,15 +225,27 @@ def train_step(
     step: int,
 ) -> torch.Tensor:
     """Learn from `rows`; their mean loss, a scalar that is still on the device."""
+    torch.manual_seed(stream(learn.setting.seed, step))
+    return learn.step(optimizer, split, rows)
+
+
+def step_in_parts(
+    learn: Pass, optimizer: torch.optim.Optimizer, split: EncodedSplit, rows: np.ndarray
+) -> torch.Tensor:
+    """A step in as many passes as its micro-batches need."""
     setting = learn.setting
-    torch.manual_seed(stream(setting.seed, step))
     total = torch.zeros((), device=setting.device)
     for part in chunks(rows, setting.batches.training):
         total += learn(split, part, len(part) / len(rows))
-    nn.utils.clip_grad_norm_(learn.model.parameters(), setting.recipe.max_grad_norm)
-    optimizer.step()
-    optimizer.zero_grad(set_to_none=not learn.keeps_gradients)
+    update(learn.model, optimizer, setting.recipe)
     return total
+
+
+def update(model: nn.Module, optimizer: torch.optim.Optimizer, recipe: Recipe) -> None:
+    """Clip the gradient, move the weights by it, and let go of it."""
+    nn.utils.clip_grad_norm_(model.parameters(), recipe.max_grad_norm)
+    optimizer.step()
+    optimizer.zero_grad(set_to_none=True)
 
 
 def stream(seed: int, step: int) -> int:

@@ -55,6 +55,7 @@ class Try:
     """Differences between attempts at one trial."""
 
     halvings: int = 0  # of the micro-batch, since the whole batch found no memory
+    deterministic: bool = True  # False: an operation has no such kernel on this device
     saver: Saver = field(default_factory=NoSaver)
     tell: Tell | None = None  # called after each step
     afterwards: Afterwards | None = None  # what is done with a trained network before it goes
@@ -71,8 +72,16 @@ def run_trial(job: Job, attempt: Try = Try()) -> dict[str, Any]:
     """
     spec = job.trial
     batches = BatchSizes.halved(spec.recipe.batch_size, attempt.halvings)
-    with reproducible(job.place.threads), memory_errors(batches.training):
+    with (
+        reproducible(job.place.threads, strict=_strict(job, attempt)),
+        memory_errors(batches.training),
+    ):
         return _run_trial(job, spec, batches, attempt)
+
+
+def _strict(job: Job, attempt: Try) -> bool:
+    """A CPU's kernels are deterministic, but for some that PyTorch does not promise."""
+    return attempt.deterministic and pick_device(job.place.device).type != "cpu"
 
 
 def _run_trial(job: Job, spec: TrialSpec, batches: BatchSizes, attempt: Try) -> dict[str, Any]:
@@ -109,6 +118,7 @@ def _run_trial(job: Job, spec: TrialSpec, batches: BatchSizes, attempt: Try) -> 
         **bridged,
         "seconds_teacher": seconds_teacher,
         "out_of_memory_retries": attempt.halvings,
+        "deterministic": attempt.deterministic,
         "seconds_total": time.perf_counter() - begun + trained.progress.seconds_before,
         **where(device, started_at),
     }

@@ -20,6 +20,7 @@ from transformers import BertConfig, BertForSequenceClassification
 from lp_sweep.storage.errors import DeviceOutOfMemoryError
 from lp_sweep.storage.store import Store
 from lp_sweep.trials import batches as batching
+from lp_sweep.trials import device as devices
 from lp_sweep.trials import steps as passes
 from lp_sweep.trials.batches import to_device
 from lp_sweep.trials.device import forget_frames, is_out_of_memory, memory_errors
@@ -156,8 +157,11 @@ def test_where_nothing_fits_the_trial_has_failed_and_the_worker_lives(
         pytest.param(OSError(errno.ENOMEM, "Cannot allocate memory"), True, id="system"),
         pytest.param(OSError(errno.ENOSPC, "No space left on device"), False, id="disk"),
         pytest.param(RuntimeError("shape mismatch"), False, id="another"),
+        pytest.param(torch.AcceleratorError("CUDA error: out of memory"), True, id="driver"),
+        pytest.param(torch.AcceleratorError("CUDA error: illegal access"), False, id="broken"),
     ],
 )
+@pytest.mark.usefixtures("device_that_works")
 def test_what_counts_as_a_shortage(error: Exception, short: bool) -> None:
     assert is_out_of_memory(error) is short
     with (
@@ -165,6 +169,15 @@ def test_what_counts_as_a_shortage(error: Exception, short: bool) -> None:
         memory_errors(4),
     ):
         raise error
+
+
+@pytest.fixture
+def device_that_works(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(devices, "_can_allocate", lambda: True)
+
+
+def test_a_device_that_allocates_nothing_any_more_is_broken() -> None:
+    assert not is_out_of_memory(torch.AcceleratorError("CUDA error: out of memory"))  # none here
 
 
 def test_a_real_allocation_counts() -> None:

@@ -108,9 +108,9 @@ def test_data_order_and_head_do_not_depend_on_depth(
             steps.append((rows.tolist(), torch.random.get_rng_state().sum().item()))
             return forward(model, split, rows, *rest, **how)
 
-        def look(model: Any, recipe: Any, k: int = k) -> Any:
+        def look(model: Any, recipe: Any, k: int = k, **how: Any) -> Any:
             heads[k] = model.classifier.weight.detach().clone()
-            return make_optimizer(model, recipe)
+            return make_optimizer(model, recipe, **how)
 
         monkeypatch.setattr(passes, "forward", spy)
         monkeypatch.setattr(finetuning, "make_optimizer", look)
@@ -309,6 +309,7 @@ def settings_of_torch() -> tuple[Any, ...]:
         torch.are_deterministic_algorithms_enabled(),
         torch.is_deterministic_algorithms_warn_only_enabled(),
         torch.utils.deterministic.fill_uninitialized_memory,
+        torch.backends.cuda.cudnn_sdp_enabled(),
     )
 
 
@@ -324,6 +325,26 @@ def test_a_trial_leaves_no_settings_behind(world: Path, enabled: bool) -> None:
     finally:
         torch.use_deterministic_algorithms(untouched[1], warn_only=untouched[2])
         torch.utils.deterministic.fill_uninitialized_memory = untouched[3]
+
+
+def test_an_operation_without_a_deterministic_kernel_is_named_and_recorded(
+    world: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As on a GPU, where a trial is strict."""
+
+    def refused(*args: Any, **how: Any) -> torch.Tensor:
+        torch.zeros(2).put_(torch.tensor([0]), torch.ones(1))  # one that refuses on a CPU
+        return forward(*args, **how)
+
+    monkeypatch.setattr(passes, "forward", refused)
+    monkeypatch.setattr(trial, "_strict", lambda job, attempt: attempt.deterministic)
+    store, job = Store(tmp_path, create=True), jobs(world, "k=2", *QUICK)[0]
+    with pytest.warns(UserWarning, match=r"put_.*deterministic"):
+        assert execute(job, store.location)["status"] == "done"
+    assert store.read("trials", job["id"])[0]["deterministic"] is False
+    (attempt,) = store.read_all("attempts").rows.to_pylist()
+    assert (attempt["error_type"], attempt["final"]) == ("not_deterministic", False)
+    assert "put_" in attempt["message"]
 
 
 @pytest.mark.parametrize("compute", ["fast", "reference"])

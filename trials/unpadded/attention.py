@@ -10,12 +10,13 @@ import torch
 from torch import nn
 from torch.nn.functional import scaled_dot_product_attention
 
+from lp_sweep.trials.unpadded.pick import Picked, pick
 from lp_sweep.trials.unpadded.tokens import Group, RealTokens
 
 
 class Grids(NamedTuple):
-    """A group of B rows, the longest of L tokens, by heads of D numbers; zero where there is no
-    token. A of the tokens of a row ask: all L, or one."""
+    """A group of B rows, the longest of L tokens, by heads of D numbers. A of the tokens of a row
+    ask: all L, or one."""
 
     group: Group
     query: torch.Tensor  # (B, heads, A, D)
@@ -27,9 +28,9 @@ class Grids(NamedTuple):
         """(B, heads, A, D) as (n, heads x D), of the n tokens that asked."""
         heads, size = found.shape[1], found.shape[3]
         tokens = found.transpose(1, 2).reshape(-1, heads * size)
-        if self.one_each or self.group.places is None:
+        if self.one_each or self.group.cells is None:
             return tokens
-        return tokens.index_select(0, self.group.places)
+        return pick(tokens, self.group.cells.read)
 
 
 def grids(
@@ -52,10 +53,9 @@ def grids(
 
 
 def grid(group: Group, flat: torch.Tensor) -> torch.Tensor:
-    """The group's (n, H) as (B, L, H), zero where there is no token."""
-    if group.places is not None:
-        size = group.rows * group.longest
-        flat = flat.new_zeros(size, flat.shape[1]).index_copy(0, group.places, flat)
+    """The group's (n, H) as (B, L, H); where there is no token, the row's last."""
+    if group.cells is not None:
+        flat = pick(flat, group.cells.fill)
     return flat.view(group.rows, group.longest, flat.shape[1])
 
 
@@ -110,20 +110,25 @@ def attend(
     *,
     heads: int,
     dropout: float,
+    only: Picked | None = None,
 ) -> torch.Tensor:
     """Softmax attention of each row over its own tokens.
 
-    key, value: (N, H). query: (N, H), or (B, H) for one token a row, the result likewise.
+    key, value: (N, H). query: (N, H), or (B, H) for one token a row, the result likewise; with
+    `only` the result is (B, H) in either case.
     """
     parts = grids(tokens, query, key, value, heads)
-    return torch.cat([part.flat(_mixed(part, dropout)) for part in parts])
+    mixed = torch.cat([part.flat(_mixed(part, dropout)) for part in parts])
+    if only is None or len(mixed) == len(only.taken):
+        return mixed
+    return pick(mixed, only)
 
 
 def _mixed(part: Grids, dropout: float) -> torch.Tensor:
     """(B, heads, A, D). On a CPU with dropout the library takes a slow way, that guards against
     rows without a token: there are none here."""
     query, key, value = part.query, part.key, part.value
-    mask = None if part.group.mask is None else part.group.mask.to(query.dtype)
+    mask = part.group.mask
     if not dropout or query.is_cuda:
         return scaled_dot_product_attention(query, key, value, attn_mask=mask, dropout_p=dropout)
     scores = query * query.shape[-1] ** -0.5 @ key.transpose(2, 3)

@@ -19,23 +19,24 @@ from torch import nn
 from lp_sweep.trials.familytable import family_of
 from lp_sweep.trials.unpadded import xlnet
 from lp_sweep.trials.unpadded.attention import attend
+from lp_sweep.trials.unpadded.pick import Picked, pick
 from lp_sweep.trials.unpadded.tokens import RealTokens
 
-Layer = Callable[[Any, torch.Tensor, RealTokens, torch.Tensor | None, Any], torch.Tensor]
+Layer = Callable[[Any, torch.Tensor, RealTokens, Picked | None, Any], torch.Tensor]
 
 
 class ForwardPass(NamedTuple):
-    """`embed` gives (N, H). A layer takes and gives (N, H), and with `only`, (B,), gives the (B, H)
-    of those tokens alone; it gets what `shared` made once for all layers. `head` makes the logits
+    """`embed` gives (N, H). A layer takes and gives (N, H), and with `only` gives the (B, H) of
+    those tokens alone; it gets what `shared` made once for all layers. `head` makes the logits
     (B, C) of the sentence tokens (B, H). `on_device`: nothing in it asks the host for a number, so
-    a CUDA graph can hold it."""
+    a CUDA graph can hold it, and its attention keeps the rows of a bin apart."""
 
     embed: Callable[[Any, RealTokens], torch.Tensor]
     layers: Callable[[Any], nn.ModuleList]
     layer: Layer
     head: Callable[[Any, torch.Tensor], torch.Tensor]
     shared: Callable[[Any, RealTokens], Any] = lambda model, tokens: None
-    sentence: Callable[[RealTokens], torch.Tensor] = lambda tokens: tokens.first
+    sentence_last: bool = False  # the sentence token is the last of a text, not the first
     supported: Callable[[Any], bool] = lambda config: True  # by its config
     on_device: bool = True
 
@@ -62,22 +63,23 @@ def _counted(words: Any, tokens: RealTokens) -> torch.Tensor:
     real = (tokens.ids != words.word_embeddings.padding_idx).long()
     counts = real.cumsum(0)
     begins = torch.arange(len(real), device=real.device) - tokens.positions
-    before = (counts - real)[begins]
+    before = (counts - real).index_select(0, begins)
     return (counts - before) * real + words.padding_idx
 
 
 def _bert_layer(
-    layer: Any, hidden: torch.Tensor, tokens: RealTokens, only: torch.Tensor | None, _: None
+    layer: Any, hidden: torch.Tensor, tokens: RealTokens, only: Picked | None, _: None
 ) -> torch.Tensor:
     own = layer.attention.self
-    asking = hidden if only is None else hidden.index_select(0, only)
+    asking = hidden if only is None else pick(hidden, only)
     mixed = attend(
         tokens,
-        own.query(asking),
+        own.query(hidden if tokens.packed else asking),
         own.key(hidden),
         own.value(hidden),
         heads=own.num_attention_heads,
         dropout=own.dropout.p if own.training else 0.0,
+        only=only,
     )
     attended = layer.attention.output(mixed, asking)
     return layer.output(layer.intermediate(attended), attended)
@@ -97,17 +99,18 @@ def _distilbert_embed(model: Any, tokens: RealTokens) -> torch.Tensor:
 
 
 def _distilbert_layer(
-    layer: Any, hidden: torch.Tensor, tokens: RealTokens, only: torch.Tensor | None, _: None
+    layer: Any, hidden: torch.Tensor, tokens: RealTokens, only: Picked | None, _: None
 ) -> torch.Tensor:
     own = layer.attention
-    asking = hidden if only is None else hidden.index_select(0, only)
+    asking = hidden if only is None else pick(hidden, only)
     mixed = attend(
         tokens,
-        own.q_lin(asking),
+        own.q_lin(hidden if tokens.packed else asking),
         own.k_lin(hidden),
         own.v_lin(hidden),
         heads=own.n_heads,
         dropout=own.dropout.p if own.training else 0.0,
+        only=only,
     )
     attended = layer.sa_layer_norm(own.out_lin(mixed) + asking)
     return layer.output_layer_norm(layer.ffn(attended) + attended)
@@ -137,7 +140,7 @@ PASSES = {
         xlnet.layer,
         xlnet.head,
         shared=xlnet.relations,
-        sentence=lambda tokens: tokens.last,
+        sentence_last=True,
         supported=xlnet.supported,
         on_device=False,  # its table of distances is made by the host
     ),
@@ -159,10 +162,9 @@ def logits(
     read. The network is one that `forward_pass_of` knows. `states` takes the sentence tokens after
     each layer, (B, H)."""
     way = PASSES[family_of(model.config.model_type).unpadded or ""]
-    hidden, shared = _below(way, model, tokens, states)
-    last = way.layers(model)[-1]
-    sentence = way.layer(last, hidden, tokens, way.sentence(tokens), shared)
-    asked = sentence.index_select(0, tokens.asked)
+    sentence = _sentence(way, tokens)
+    hidden, shared = _below(way, model, tokens, sentence, states)
+    asked = as_asked(tokens, way.layer(way.layers(model)[-1], hidden, tokens, sentence, shared))
     if states is not None:
         states.append(asked)
     return way.head(model, asked)
@@ -173,20 +175,34 @@ def hidden_states(
 ) -> torch.Tensor:
     """(N, H) of all tokens after the last layer; `states` as for `logits`."""
     way = PASSES[family_of(model.config.model_type).unpadded or ""]
-    hidden, shared = _below(way, model, tokens, states)
+    sentence = _sentence(way, tokens)
+    hidden, shared = _below(way, model, tokens, sentence, states)
     hidden = way.layer(way.layers(model)[-1], hidden, tokens, None, shared)
     if states is not None:
-        states.append(hidden.index_select(0, way.sentence(tokens)[tokens.asked]))
+        states.append(as_asked(tokens, pick(hidden, sentence)))
     return hidden
 
 
+def as_asked(tokens: RealTokens, vectors: torch.Tensor) -> torch.Tensor:
+    """(B, H) of the rows as they lie, in the order that was asked for."""
+    return vectors if tokens.asked is None else pick(vectors, tokens.asked)
+
+
+def _sentence(way: ForwardPass, tokens: RealTokens) -> Picked:
+    return tokens.one_each(tokens.last if way.sentence_last else tokens.first)
+
+
 def _below(
-    way: ForwardPass, model: Any, tokens: RealTokens, states: list[torch.Tensor] | None
+    way: ForwardPass,
+    model: Any,
+    tokens: RealTokens,
+    sentence: Picked,
+    states: list[torch.Tensor] | None,
 ) -> tuple[torch.Tensor, Any]:
     """(N, H) before the last layer, and what all layers share."""
     hidden, shared = way.embed(model, tokens), way.shared(model, tokens)
     for layer in way.layers(model)[:-1]:
         hidden = way.layer(layer, hidden, tokens, None, shared)
         if states is not None:
-            states.append(hidden.index_select(0, way.sentence(tokens)[tokens.asked]))
+            states.append(as_asked(tokens, pick(hidden, sentence)))
     return hidden, shared

@@ -1,6 +1,7 @@
 """A batch without padding: its rows' tokens one after another, and where each belongs.
 
-Inside the batch the longest row comes first: attention alone is padded, group by group.
+`real_tokens`: the tokens alone, the longest row first; attention alone is padded, group by group.
+`Bins`: rows packed into bins of one length, for a CUDA graph, which holds one shape.
 """
 
 from __future__ import annotations
@@ -12,11 +13,22 @@ import numpy.typing as npt
 import torch
 
 from lp_sweep.trials.batches import EncodedSplit, group_ends, longest_first
-from lp_sweep.trials.device import onto
+from lp_sweep.trials.device import all_onto, bound_by_launches, compute_dtype
+from lp_sweep.trials.unpadded.pick import Picked
 
 # What one group more costs, in attention scores of one head: the smaller, the less padding. About
 # where a step of a 6-layer MiniLM is fastest on a CPU. A GPU is never short of arithmetic here.
 _GROUP = 3000
+_GPU_LENGTHS = 8  # on a GPU attention is padded to a multiple: its kernels want an aligned mask
+
+Ints = npt.NDArray[np.int64]
+
+
+class Cells(NamedTuple):
+    """Where the n tokens of a group are in its grid of rows x longest cells."""
+
+    fill: Picked  # the token of each cell; in a cell without one, the row's last
+    read: Picked  # the cell of each token
 
 
 class Group(NamedTuple):
@@ -25,87 +37,180 @@ class Group(NamedTuple):
     rows: int
     size: int  # tokens
     longest: int  # tokens of a row
-    places: (
+    cells: Cells | None  # None: nothing is padded
+    mask: (
         torch.Tensor | None
-    )  # (size,) int64: where each stands among rows x longest; None: nothing is padded
-    mask: torch.Tensor | None  # (rows, 1, 1, longest), 0 or -inf; None likewise
+    )  # (rows, 1, 1 or longest, longest), 0 or -inf; None: all attend to all
 
 
 class RealTokens(NamedTuple):
-    """B rows of N tokens in all, the longest row first."""
+    """B rows of N tokens in all, in the order of the groups."""
 
     ids: torch.Tensor  # (N,) int64
     types: torch.Tensor | None  # (N,) int64; None where the tokenizer has none
     positions: torch.Tensor  # (N,) int64, from 0 in each row
+    row: torch.Tensor  # (N,) int64: which of the B rows each token is of; bins: 0 for a filler
     first: torch.Tensor  # (B,) int64: where in the N each row begins, with its sentence token
     last: torch.Tensor  # (B,) int64: where it ends
     groups: tuple[Group, ...]
-    asked: torch.Tensor  # (B,) int64: which of these rows is the first, second, ... that was asked
+    asked: Picked | None  # from these rows to the first, second, ... that was asked; None: as asked
+    packed: bool = False  # a group's rows are bins: several rows share one, next to fillers
+
+    def one_each(self, index: torch.Tensor) -> Picked:
+        """index: (B,) `first` or `last`. The token of each row there."""
+        here = torch.arange(len(self.row), device=index.device)
+        return Picked(index, self.row, (index.index_select(0, self.row) != here)[:, None])
 
 
 def real_tokens(
     split: EncodedSplit, rows: npt.NDArray[np.integer], device: torch.device
 ) -> RealTokens:
     """These rows of a split on `device`."""
-
-    def there(array: npt.NDArray[np.generic]) -> torch.Tensor:
-        return onto(array, device)
-
+    gpu = bound_by_launches(device)
     order = longest_first(split.lengths_of(rows))
-    starts = split.offsets[rows[order]]
     lengths = split.lengths_of(rows[order])
     firsts = np.cumsum(lengths) - lengths
     inside = np.arange(int(lengths.sum())) - np.repeat(firsts, lengths)
-    source = np.repeat(starts, lengths) + inside
-    ends = [len(rows)] if device.type == "cuda" else group_ends(lengths**2, _GROUP)
-    groups, begin = [], 0
-    for end in ends:
-        mask = np.arange(lengths[begin]) < lengths[begin:end, None]
-        padded = not mask.all()
-        groups.append(
-            Group(
-                rows=end - begin,
-                size=int(lengths[begin:end].sum()),
-                longest=int(lengths[begin]),
-                places=there(np.flatnonzero(mask)) if padded else None,
-                mask=there(np.where(mask, 0, -np.inf).astype(np.float32)[:, None, None])
-                if padded
-                else None,
-            )
-        )
-        begin = end
+    source = np.repeat(split.offsets[rows[order]], lengths) + inside
+    ends = [len(rows)] if gpu else group_ends(lengths**2, _GROUP)
+    begins = [0, *ends[:-1]]
+    grids = [
+        _Grid(lengths[begin:end], _GPU_LENGTHS if gpu else 1)
+        for begin, end in zip(begins, ends, strict=True)
+    ]
+    padded = [grid for grid in grids if grid.padded]
+    ids, types, positions, row, first, last, asked, back, *cells = all_onto(
+        [
+            split.tokens[source].astype(np.int64),
+            np.zeros(0, np.int64)
+            if split.token_types is None
+            else split.token_types[source].astype(np.int64),
+            inside,
+            np.repeat(np.arange(len(rows)), lengths),
+            firsts,
+            firsts + lengths - 1,
+            np.argsort(order, kind="stable"),
+            order,
+            *(array for grid in padded for array in grid.arrays()),
+        ],
+        device,
+    )
+    parts = iter(cells)
     return RealTokens(
-        ids=there(split.tokens[source].astype(np.int64)),
-        types=None if split.token_types is None else there(split.token_types[source].astype(int)),
-        positions=there(inside),
-        first=there(firsts),
-        last=there(firsts + lengths - 1),
-        groups=tuple(groups),
-        asked=there(np.argsort(order, kind="stable")),
+        ids=ids,
+        types=None if split.token_types is None else types,
+        positions=positions,
+        row=row,
+        first=first,
+        last=last,
+        groups=tuple(
+            grid.group(next(parts), next(parts), next(parts)) if grid.padded else grid.full()
+            for grid in grids
+        ),
+        asked=Picked(asked, back),
     )
 
 
-def even_length(longest: int) -> int:
-    """`longest` tokens filled up: to a multiple of 16, above 128 of 32, above 256 of 64. There are
-    16 such lengths up to 512, and a batch grows by a quarter at most from 64 tokens on."""
-    step = 16 if longest <= 128 else 32 if longest <= 256 else 64
-    return -(-longest // step) * step
+class _Grid:
+    """A group's rows, of falling `lengths` (B,), as cells."""
+
+    def __init__(self, lengths: Ints, multiple: int) -> None:
+        self.lengths = lengths
+        self.longest = -(-int(lengths[0]) // multiple) * multiple
+        self.padded = bool((lengths < self.longest).any())
+
+    def arrays(self) -> tuple[Ints, Ints, Ints]:
+        """The token of each cell, the cell of each token, and each row's length."""
+        column = np.arange(self.longest)
+        firsts = np.cumsum(self.lengths) - self.lengths
+        token = firsts[:, None] + np.minimum(column, self.lengths[:, None] - 1)
+        cell = np.flatnonzero(column < self.lengths[:, None])
+        return token.ravel(), cell, self.lengths
+
+    def group(self, token: torch.Tensor, cell: torch.Tensor, lengths: torch.Tensor) -> Group:
+        beyond = torch.arange(self.longest, device=lengths.device) >= lengths[:, None]
+        cells = Cells(Picked(token, cell), Picked(cell, token, beyond.view(-1, 1)))
+        return self.full()._replace(cells=cells, mask=barred(beyond)[:, None, None])
+
+    def full(self) -> Group:
+        return Group(len(self.lengths), int(self.lengths.sum()), self.longest, None, None)
 
 
-def even_tokens(ids: torch.Tensor, types: torch.Tensor | None, lengths: torch.Tensor) -> RealTokens:
-    """From (B, T) token ids, and types, all on one device; the first `lengths` (B,) of each row are
-    its own. Made without a question to the device."""
-    rows, longest = ids.shape
-    column = torch.arange(longest, device=ids.device)
-    begins = torch.arange(rows, device=ids.device)
-    beyond = column >= lengths[:, None]
-    mask = torch.zeros(rows, longest, device=ids.device).masked_fill(beyond, -torch.inf)
+def barred(where: torch.Tensor) -> torch.Tensor:
+    """0, or -inf where attention must not look; in the dtype that attention computes in."""
+    zeros = torch.zeros(where.shape, dtype=compute_dtype(where.device), device=where.device)
+    return zeros.masked_fill(where, -torch.inf)
+
+
+class Bins(NamedTuple):
+    """Rows packed into bins of `length` tokens, on the host: what a pass reads, in int64."""
+
+    number: int
+    length: int
+    ids: Ints  # (number x length,)
+    types: Ints  # (number x length,), or (0,)
+    positions: Ints  # (number x length,), from 0 in each row
+    owner: Ints  # (number x length,): which row a token is of; -1: a filler
+    first: Ints  # (B,)
+    last: Ints  # (B,)
+
+    @classmethod
+    def packed(
+        cls,
+        split: EncodedSplit,
+        rows: npt.NDArray[np.integer],
+        length: int,
+        filler: int,
+        type_filler: int,
+    ) -> Bins:
+        """First fit, in the order of the rows. `length` is at least that of the longest."""
+        lengths = split.lengths_of(rows)
+        room: list[int] = []
+        firsts = np.empty(len(rows), np.int64)
+        for index, needed in enumerate(lengths.tolist()):
+            bin_ = next((b for b, left in enumerate(room) if left >= needed), len(room))
+            if bin_ == len(room):
+                room.append(length)
+            firsts[index] = (bin_ + 1) * length - room[bin_]
+            room[bin_] -= needed
+        inside = np.arange(int(lengths.sum())) - np.repeat(np.cumsum(lengths) - lengths, lengths)
+        source = np.repeat(split.offsets[rows], lengths) + inside
+        place = np.repeat(firsts, lengths) + inside
+
+        def spread(values: npt.NDArray[np.integer], filler: int) -> Ints:
+            found = np.full(len(room) * length, filler, np.int64)
+            found[place] = values
+            return found
+
+        types = split.token_types
+        return cls(
+            len(room),
+            length,
+            spread(split.tokens[source], filler),
+            np.zeros(0, np.int64) if types is None else spread(types[source], type_filler),
+            spread(inside, 0),
+            spread(np.repeat(np.arange(len(rows)), lengths), -1),
+            firsts,
+            firsts + lengths - 1,
+        )
+
+    def arrays(self) -> tuple[Ints, ...]:
+        return self[2:]
+
+
+def packed_tokens(count: int, length: int, *arrays: torch.Tensor) -> RealTokens:
+    """From `Bins.arrays()` on a device, without a question to it. Fillers attend to one another."""
+    ids, types, positions, owner, first, last = arrays
+    owners = owner.view(count, 1, length)
+    mask = barred(owners.transpose(1, 2) != owners)
     return RealTokens(
-        ids=ids.flatten(),
-        types=None if types is None else types.flatten(),
-        positions=column.repeat(rows),
-        first=begins * longest,
-        last=begins * longest + lengths - 1,
-        groups=(Group(rows, rows * longest, longest, None, mask[:, None, None]),),
-        asked=begins,
+        ids=ids,
+        types=types if len(types) else None,
+        positions=positions,
+        row=owner.clamp(min=0),
+        first=first,
+        last=last,
+        groups=(Group(count, count * length, length, None, mask[:, None]),),
+        asked=None,
+        packed=True,
     )

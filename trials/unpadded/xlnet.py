@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 import torch
 
 from lp_sweep.trials.unpadded.attention import Grids, by_heads, grid, grids
+from lp_sweep.trials.unpadded.pick import Picked, pick
 from lp_sweep.trials.unpadded.tokens import RealTokens
 
 
@@ -64,11 +65,11 @@ def layer(
     module: Any,
     hidden: torch.Tensor,
     tokens: RealTokens,
-    only: torch.Tensor | None,
+    only: Picked | None,
     shared: list[Relations],
 ) -> torch.Tensor:
     own = module.rel_attn
-    asking = hidden if only is None else hidden.index_select(0, only)
+    asking = hidden if only is None else pick(hidden, only)
     query = asking @ own.q.flatten(1)
     key, value = hidden @ own.k.flatten(1), hidden @ own.v.flatten(1)
     parts = zip(grids(tokens, query, key, value, own.n_head), shared, strict=True)
