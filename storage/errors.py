@@ -11,6 +11,7 @@
         ├── MissingInputError       data or model not found, or not usable
         ├── DivergedError           the loss is NaN or infinite
         ├── DeviceOutOfMemoryError  the device has no room for the batch
+        ├── UnsupportedDeviceError  the device can't do what the recipe asks for
         └── NotDeterministicError   an operation can't be deterministic on this device
 
 The command line shows an LpSweepError as one message and its exit code; anything else is a bug
@@ -81,6 +82,12 @@ class DeviceOutOfMemoryError(TrialError):
     """The device has no room for a batch of this size."""
 
     kind = "out_of_memory"
+
+
+class UnsupportedDeviceError(TrialError):
+    """The device is of no type that trials run on, or can't do what the recipe asks for."""
+
+    kind = "unsupported_device"
 
 
 class NotDeterministicError(TrialError):

@@ -18,7 +18,7 @@ import torch
 from lp_sweep.storage.errors import MissingInputError
 from lp_sweep.storage.specs import ProfileSpec, SpeedSpec, TrialSpec
 from lp_sweep.trials.columns import Labels
-from lp_sweep.trials.device import onto
+from lp_sweep.trials.device import bound_by_launches, onto
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -164,6 +164,7 @@ def group_ends(costs: npt.NDArray[np.integer], overhead: int) -> list[int]:
 
 EVALUATION_BATCH = 64
 MAX_HALVINGS = 3
+_GPU_EVALUATION = 4  # times the batch
 
 
 class Padding(NamedTuple):
@@ -198,6 +199,12 @@ class BatchSizes(NamedTuple):
     @classmethod
     def halved(cls, batch_size: int, times: int) -> BatchSizes:
         return cls(math.ceil(batch_size / 2**times), EVALUATION_BATCH // 2**times)
+
+    def on(self, device: torch.device) -> BatchSizes:
+        """Where launches are the limit, more rows are evaluated at once."""
+        if not bound_by_launches(device):
+            return self
+        return self._replace(evaluation=self.evaluation * _GPU_EVALUATION)
 
 
 def whole_batch(spec: TrialSpec | ProfileSpec | SpeedSpec) -> int:

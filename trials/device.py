@@ -24,14 +24,24 @@ from typing import Any
 import numpy as np
 import torch
 
-from lp_sweep.storage.errors import DeviceOutOfMemoryError, NotDeterministicError
+from lp_sweep.storage.errors import (
+    DeviceOutOfMemoryError,
+    NotDeterministicError,
+    UnsupportedDeviceError,
+)
 
 
 def pick_device(wanted: str = "auto") -> torch.device:
-    """The CUDA device that Ray (or CUDA_VISIBLE_DEVICES) shows this process, else the CPU."""
-    if wanted != "auto":
-        return torch.device(wanted)
-    return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    """The CUDA or ROCm device that Ray (or CUDA_VISIBLE_DEVICES) shows this process, else the CPU.
+    Raises UnsupportedDeviceError for any other."""
+    if wanted == "auto":
+        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    if wanted.partition(":")[0] not in ("cpu", "cuda"):
+        raise UnsupportedDeviceError(
+            f"device {wanted!r}: trials run on NVIDIA and AMD GPUs ('cuda') and on CPUs ('cpu'). "
+            "Choose 'cpu' on this machine."
+        )
+    return torch.device(wanted)
 
 
 def device_name(device: torch.device) -> str:
@@ -51,11 +61,22 @@ def bound_by_launches(device: torch.device) -> bool:
 
 
 def precision_used(wanted: str, device: torch.device) -> str:
-    """`auto` is bf16 where the GPU has it, fp32 elsewhere."""
-    if wanted != "auto":
+    """`auto` is bf16 where the GPU has it, fp32 elsewhere. Raises UnsupportedDeviceError for bf16
+    on a GPU without it; PyTorch's CPUs all have it."""
+    if wanted == "fp32":
         return wanted
     has_bf16 = device.type == "cuda" and torch.cuda.is_bf16_supported(including_emulation=False)
-    return "bf16" if has_bf16 else "fp32"
+    if wanted == "bf16" and device.type == "cuda" and not has_bf16:
+        raise UnsupportedDeviceError(
+            f"precision: bf16: {device_name(device)} computes no bf16. "
+            "Set recipe.precision to auto or fp32."
+        )
+    return "bf16" if has_bf16 or wanted == "bf16" else "fp32"
+
+
+def records_graphs(device: torch.device) -> bool:
+    """Whether training steps can be CUDA graphs. On AMD GPUs nobody has tried them."""
+    return device.type == "cuda" and torch.version.hip is None
 
 
 def onto(array: np.ndarray, device: torch.device) -> torch.Tensor:

@@ -28,7 +28,7 @@ from lp_sweep.trials.batches import (
     longest_first,
     to_device,
 )
-from lp_sweep.trials.device import bound_by_launches, onto
+from lp_sweep.trials.device import bound_by_launches, onto, records_graphs
 from lp_sweep.trials.familytable import family_of
 from lp_sweep.trials.measures.states import noted_sentences
 from lp_sweep.trials.pooling import padded_embeddings, unpadded_embeddings
@@ -101,7 +101,7 @@ def compute_used(model: Any, compute: Compute, device: torch.device) -> str:
         return PADDED
     found = forward_pass_of(model)
     if found is not None:
-        held = compute == "graphs" and device.type == "cuda" and found.on_device
+        held = compute == "graphs" and records_graphs(device) and found.on_device
         return GRAPHS if held else UNPADDED
     return PADDED if bound_by_launches(device) else GROUPED
 

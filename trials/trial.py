@@ -105,7 +105,7 @@ def _run_trial(job: Job, spec: TrialSpec, batches: BatchSizes, attempt: Try) -> 
         device=device,
         padding=inputs.padding,
         precision=precision_used(spec.recipe.precision, device),
-        batches=batches,
+        batches=batches.on(device),
         course=course,
         label_names=inputs.encoded.label_names,
         teaching=teaching,

@@ -115,6 +115,8 @@ POLICIES: dict[str, Policy] = {
     # what the same trial would do again
     "diverged": Policy(0, False, False),
     "unsupported_model": Policy(0, False, False),
+    "unsupported_device": Policy(0, True, False),
+    "not_deterministic": Policy(0, False, False),
     "bug": Policy(0, True, False),
     # the driver sees only a host's memory; a device's is halved away inside the trial
     "out_of_memory": Policy(3, True, False),

@@ -346,6 +346,7 @@ def test_one_measurement_is_that_of_all_tasks_seeds_and_procedures(fake: FakeSwe
     "elsewhere",
     [
         pytest.param({"device_type": "cpu", "device_name": "EPYC"}, id="type"),
+        pytest.param({"device_name": "NVIDIA H100 80GB HBM3"}, id="kind of GPU"),
         pytest.param({"device_type": "cpu", "device_name": "H200", "threads": 1}, id="threads"),
         pytest.param({"precision_used": "bf16"}, id="precision"),
         pytest.param({"max_length": 64}, id="length"),

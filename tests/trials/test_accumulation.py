@@ -121,4 +121,6 @@ def test_one_part_is_the_plain_step_bit_by_bit(folder: Path) -> None:
     ],
 )
 def test_halving(batch_size: int, times: int, expected: tuple[int, int]) -> None:
-    assert BatchSizes.halved(batch_size, times) == expected
+    found = BatchSizes.halved(batch_size, times)
+    assert found == found.on(torch.device("cpu")) == expected
+    assert found.on(torch.device("cuda")) == (expected[0], 4 * expected[1])

@@ -14,12 +14,14 @@ import torch
 from torch import nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from lp_sweep.storage.errors import UnsupportedDeviceError
 from lp_sweep.storage.specs import Distillation
 from lp_sweep.trials import forward as forward_module
 from lp_sweep.trials.batches import Padding
+from lp_sweep.trials.device import pick_device, precision_used
 from lp_sweep.trials.distill import Teaching
 from lp_sweep.trials.familytable import FAMILIES as FAMILY_TABLE
-from lp_sweep.trials.forward import forward, unasked_mask
+from lp_sweep.trials.forward import compute_used, forward, unasked_mask
 from lp_sweep.trials.graphs import GraphPass
 from lp_sweep.trials.steps import EagerPass, make_optimizer, train_step
 from lp_sweep.trials.unpadded import tokens as tokens_module
@@ -127,6 +129,29 @@ def test_a_head_that_reads_the_mask_gets_its_own(tmp_path: Path) -> None:
     model, real = network("modernbert", tmp_path), torch.ones(2, 9, dtype=torch.int64)
     model.config.classifier_pooling = "mean"
     assert unasked_mask(model, real) is real
+
+
+@pytest.mark.parametrize("wanted", ["mps", "xpu:0"])
+def test_another_device_is_refused_by_name(wanted: str) -> None:
+    with pytest.raises(UnsupportedDeviceError, match=rf"{wanted}.*'cpu'"):
+        pick_device(wanted)
+
+
+def test_bf16_is_asked_of_no_gpu_without_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    old = torch.device("cuda")
+    monkeypatch.setattr(torch.cuda, "is_bf16_supported", lambda **how: False)
+    monkeypatch.setattr(torch.cuda, "get_device_name", lambda device: "Tesla V100")
+    assert precision_used("auto", old) == precision_used("fp32", old) == "fp32"
+    with pytest.raises(UnsupportedDeviceError, match=r"bf16.*Tesla V100.*precision"):
+        precision_used("bf16", old)
+    assert precision_used("bf16", torch.device("cpu")) == "bf16"
+
+
+def test_an_amd_gpu_takes_the_plain_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    model, gpu = network("bert", tmp_path), torch.device("cuda")
+    assert compute_used(model, "graphs", gpu) == "graphs"
+    monkeypatch.setattr(torch.version, "hip", "7.1")
+    assert compute_used(model, "graphs", gpu) == "unpadded"
 
 
 def test_the_docs_name_the_slow_families() -> None:
