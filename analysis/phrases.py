@@ -24,6 +24,9 @@ _METRICS = {
     "mcc": "MCC",
     "pearson": "Pearson",
     "spearman": "Spearman",
+    "ndcg@10": "nDCG@10",
+    "mrr@10": "MRR@10",
+    "recall@100": "recall@100",
 }
 
 

@@ -14,7 +14,7 @@ Precision = Literal["fp32", "bf16", "auto"]
 Schedule = Literal["linear", "constant"]
 Compute = Literal["reference", "fast", "graphs"]
 SecondNorm = Literal["keep", "drop"]
-TaskKind = Literal["classification", "regression", "embedding"]
+TaskKind = Literal["classification", "regression", "embedding", "retrieval"]
 WorkKind = Literal["trial", "profile", "speed"]
 
 

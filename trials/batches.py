@@ -28,10 +28,10 @@ class EncodedSplit:
     tokens: npt.NDArray[np.int32]  # (T,)
     offsets: npt.NDArray[np.int64]  # (n + 1,)
     token_types: npt.NDArray[np.uint8] | None  # (T,), None where the tokenizer has none
-    labels: Labels  # (n,) int64 classes or float32 numbers
+    labels: Labels  # (n,) int64 classes or float32 numbers; what is judged of a search
 
     def __len__(self) -> int:
-        return len(self.labels)
+        return len(self.offsets) - 1
 
     @property
     def token_count(self) -> int:

@@ -26,7 +26,7 @@ from lp_sweep.trials.readers import first_failing
 
 _WHOLE = re.compile(r"-?\d{1,18}", re.ASCII)  # longer ones are names
 
-Labels = npt.NDArray[np.int64] | npt.NDArray[np.float32]
+Labels = npt.NDArray[np.int64] | npt.NDArray[np.float32] | npt.NDArray[np.float64]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,16 +51,24 @@ def text_column(rows: Rows, name: str) -> pa.ChunkedArray:
 
 def numbers(rows: Rows, definition: TaskDefinition) -> npt.NDArray[np.float32]:
     """(n,) regression targets. Raises MissingInputError on nulls, NaN and what is no number."""
-    name = definition.label_column
+    fix = "Fix it, name another label column, or set kind: classification."
+    return finite_numbers(
+        rows, definition.label_column, f"must hold numbers for {definition.kind}", fix
+    )
+
+
+def finite_numbers(
+    rows: Rows, name: str, wanted: str = "must hold numbers", fix: str = "Fix the row."
+) -> npt.NDArray[np.float32]:
+    """(n,). Raises MissingInputError on nulls, NaN and what is no number."""
     column = plain_column(rows, name)
     try:
         values = column.cast(pa.float64())
     except pa.ArrowException as error:
         row = first_failing(len(column), lambda count: column.slice(0, count).cast(pa.float64()))
         raise MissingInputError(
-            f"{rows.where}: column {name!r} must hold numbers for regression, and row {row + 1} "
-            f"holds {shown(column[row].as_py())}. Fix it, name another label column, or set "
-            "kind: classification."
+            f"{rows.where}: column {name!r} {wanted}, and row {row + 1} holds "
+            f"{shown(column[row].as_py())}. {fix}"
         ) from error
     with np.errstate(over="ignore"):
         targets = np.asarray(values.to_numpy(), np.float32)

@@ -20,18 +20,21 @@ from lp_sweep.storage.specs import TaskDefinition
 from lp_sweep.trials.columns import Labels, Rows, text_column
 from lp_sweep.trials.kinds import kind_of
 from lp_sweep.trials.readers import column_names, read_file, read_hub, require_columns
-from lp_sweep.trials.tasks import UNLABELLED, TaskSource, file_format
+from lp_sweep.trials.retrieval import Collection, columns_of, first_queries, read_collection
+from lp_sweep.trials.search import query_count
+from lp_sweep.trials.tasks import CORPUS, QRELS, QUERIES, UNLABELLED, TaskSource, file_format
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Split:
-    """n examples: one or two lists of n texts, and n labels, int64 classes or float32 numbers."""
+    """n rows: one or two lists of n texts, and n labels, int64 classes or float32 numbers; of a
+    retrieval task's dev set the texts of the queries, then of the documents, and what is judged."""
 
     texts: tuple[list[str], ...]
     labels: Labels
 
     def __len__(self) -> int:
-        return len(self.labels)
+        return len(self.texts[0])
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -86,7 +89,10 @@ def data_fingerprint(source: TaskSource, definition: TaskDefinition) -> str:
         return f"hub:{source.dataset}@{source.revision}:{source.config or ''}:{splits}"
     digest = hashlib.sha256()
     for split, path in source.files.items():
-        require_columns(path, column_names(path), _columns(definition, split))
+        if split in (CORPUS, QRELS, QUERIES):
+            columns_of(split, path)
+        else:
+            require_columns(path, column_names(path), _columns(definition, split))
         with Path(path).open("rb") as file:
             content = hashlib.file_digest(file, "sha256").hexdigest()
         digest.update(f"{split} {file_format(path)} {content}\n".encode())
@@ -121,6 +127,8 @@ def load_task(
     themselves. Without `definition.labels` the classes are those that the train file's ClassLabel
     names, else its sorted values.
     """
+    if kind_of(definition).searches:
+        return _load_search(definition, source, limit_train, limit_dev, most)
     train, *dev = _split_names(source)
     rows = {train: _read(source, train, definition, offline, most)}
     rows |= {split: _read(source, split, definition, offline) for split in dev}
@@ -141,6 +149,40 @@ def load_task(
     )
 
 
+def _load_search(
+    definition: TaskDefinition,
+    source: TaskSource,
+    limit_train: int | None,
+    limit_dev: int | None,
+    most: int | None,
+) -> LoadedTask:
+    """A task that is scored by search. Its train texts are those of its train file, else the
+    documents."""
+    found = read_collection(source.files, skip_unjudged=source.skip_unjudged, most=most)
+    if "train" in source.files:
+        rows = _read(source, "train", definition, True, most)
+        train, whole = _split(definition, (), rows, limit_train), rows.whole
+    else:
+        documents = found.documents[:most]
+        chosen = _chosen(len(documents), limit_train)
+        none = kind_of(definition).no_labels(len(chosen))
+        train = Split(texts=([documents[row] for row in chosen],), labels=none)
+        whole = len(documents) == len(found.documents)
+    return LoadedTask(
+        train=train,
+        dev={QUERIES: _searched(first_queries(found, _chosen(len(found.queries), limit_dev)))},
+        label_names=(),
+        definition=definition,
+        limit_train=limit_train,
+        limit_dev=limit_dev,
+        looked_at=None if whole else most,
+    )
+
+
+def _searched(found: Collection) -> Split:
+    return Split(texts=([*found.queries, *found.documents],), labels=found.judged)
+
+
 class Overlap(NamedTuple):
     """Dev rows, of all dev splits, whose texts are also those of a train row."""
 
@@ -151,7 +193,9 @@ class Overlap(NamedTuple):
 
 def overlap(task: LoadedTask) -> Overlap:
     """Texts are compared without the white space around them. Takes memory for the dev rows alone:
-    the train rows go by."""
+    the train rows go by. Of a search the queries count."""
+    if kind_of(task.definition).searches:
+        return _overlap_of_queries(task)
     labels: dict[tuple[str, ...], set[float]] = {
         key: set() for key in text_keys(*task.dev.values())
     }
@@ -165,6 +209,13 @@ def overlap(task: LoadedTask) -> Overlap:
             rows += bool(labels[key])
             relabelled += learned and bool(labels[key]) and label not in labels[key]
     return Overlap(rows, relabelled, sum(map(len, task.dev.values())))
+
+
+def _overlap_of_queries(task: LoadedTask) -> Overlap:
+    learned = {text.strip() for texts in task.train.texts for text in texts}
+    split = task.dev[task.main_split]
+    queries = split.texts[0][: query_count(split.labels)]
+    return Overlap(sum(text.strip() in learned for text in queries), 0, len(queries))
 
 
 def dev_texts(task: LoadedTask) -> int:
@@ -186,10 +237,18 @@ def empty_texts(task: LoadedTask, source: TaskSource) -> Iterator[str]:
     files = source.files | {UNLABELLED: source.unlabelled}
     more = {} if task.unlabelled is None else {UNLABELLED: task.unlabelled}
     for split, rows in (task.splits | more).items():
+        if split == QUERIES:
+            continue
         where = files.get(split) or f"{source.dataset} {source.config or ''} {split}"
-        for name, texts in zip(task.definition.text_columns, rows.texts, strict=True):
+        for name, texts in zip(task.definition.text_columns, rows.texts, strict=False):
             if empty := sum(not text.strip() for text in texts):
                 yield f"{where}: column {name!r} is empty in {empty} of {len(texts)} rows"
+    if kind_of(task.definition).searches:
+        dev = task.dev[task.main_split]
+        count, [every] = query_count(dev.labels), dev.texts
+        for part, texts in ((QUERIES, every[:count]), (CORPUS, every[count:])):
+            if empty := sum(not text.strip() for text in texts):
+                yield f"{source.files[part]}: {empty} of {len(texts)} texts are empty"
 
 
 def _split_names(source: TaskSource) -> list[str]:
@@ -235,11 +294,16 @@ def _split(
     labels = kind.no_labels(total)
     if definition.label_column in rows.table.column_names:
         labels = kind.labels(rows, definition, label_names)
-    chosen = np.arange(total)
-    if limit is not None and limit < total:
-        chosen = np.sort(np.random.default_rng(0).permutation(total)[:limit])
+    chosen = _chosen(total, limit)
     try:
         lists = tuple(column.take(pa.array(chosen)).to_pylist() for column in texts)
     except UnicodeDecodeError as error:
         raise MissingInputError(f"{rows.where}: {error}. Save it as UTF-8.") from error
     return Split(texts=lists, labels=labels[chosen])
+
+
+def _chosen(total: int, limit: int | None) -> np.ndarray:
+    """The positions that a limit leaves, ascending."""
+    if limit is None or limit >= total:
+        return np.arange(total)
+    return np.sort(np.random.default_rng(0).permutation(total)[:limit])

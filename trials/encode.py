@@ -159,6 +159,8 @@ def _build(
 
 def _apart(split: Split) -> Split:
     """Each text of an example as a row of its own, with the example's label."""
+    if len(split.texts) == 1:
+        return split
     texts = [text for example in zip(*split.texts, strict=True) for text in example]
     labels: Any = np.repeat(split.labels, len(split.texts))
     return Split(texts=(texts,), labels=labels)

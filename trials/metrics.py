@@ -126,8 +126,8 @@ def majority_score(
     names: Sequence[str] = (),
 ) -> float | None:
     """Main metric on dev of always guessing one answer, the best that the train rows suggest (see
-    `Kind.guess`). None without rows."""
-    if not len(train_labels) or not len(dev_labels):
+    `Kind.guess`). None without rows, and where there is no such answer: of vectors."""
+    if not len(train_labels) or not len(dev_labels) or kind_of(definition).embeds:
         return None
     kind, positive = kind_of(definition), positive_label(definition, names)
     one = kind.guess(train_labels, definition.metric, positive)

@@ -25,6 +25,7 @@ GLUE_DATASET = "nyu-mll/glue"
 GLUE_REVISION = "bcdcba79d07bc864c1c254ccfcedcce55bcc9a8c"
 
 UNLABELLED = "unlabelled"  # the name of a split that has no labels
+CORPUS, QRELS, QUERIES = "corpus", "qrels", "queries"  # the files of a retrieval task
 # suffix of a file -> how it is read
 FORMATS: dict[str, str] = {
     ".parquet": "parquet",
@@ -61,6 +62,7 @@ class TaskSource:
     revision: str | None = None  # a commit: what a branch holds changes
     splits: dict[str, str] = field(default_factory=dict)
     unlabelled: str = ""  # a file of texts for students; empty: none
+    skip_unjudged: bool = False  # queries without a relevant document are left out, not refused
 
     @property
     def paths(self) -> list[str]:
@@ -182,6 +184,10 @@ def user_task(
     pooling: str | None = None,
     train: str | Path | None = None,
     dev: str | Path | None = None,
+    corpus: str | Path | None = None,
+    queries: str | Path | None = None,
+    qrels: str | Path | None = None,
+    skip_unjudged: bool = False,
     dataset: str | None = None,
     config: str | None = None,
     revision: str | None = None,
@@ -189,7 +195,9 @@ def user_task(
     dev_split: str = "validation",
     base_dir: Path | None = None,
 ) -> UserTask:
-    """A task of the sweep file's own: either `train` and `dev` files, or a hub `dataset`.
+    """A task of the sweep file's own: either `train` and `dev` files, or a hub `dataset`; of kind
+    retrieval `corpus`, `queries` and `qrels` files, and a `train` file where texts other than the
+    corpus are to be learned from.
 
     Relative paths start at `base_dir`, the sweep file's folder. The metric is accuracy for classes
     and pearson for numbers unless named. A `revision` that is no commit can be planned with and not
@@ -199,17 +207,24 @@ def user_task(
         raise SpecError(f"task {name!r}: a GLUE task has this name. Choose another.")
     known_kind = cast(TaskKind, _choice(name, "kind", kind, tuple(KINDS)))
     allowed = KINDS[known_kind].metrics
+    searches = KINDS[known_kind].searches
+    metric = _choice(name, f"{kind} metric", metric or allowed[0], allowed)
+    if searches:
+        extra_metrics = extra_metrics or [other for other in allowed if other != metric]
     definition = TaskDefinition(
         text_columns=(text,) if isinstance(text, str) else tuple(text),
         label_column=label,
         kind=known_kind,
-        metric=_choice(name, f"{kind} metric", metric or allowed[0], allowed),
+        metric=metric,
         extra_metrics=tuple(_choice(name, f"{kind} metric", m, allowed) for m in extra_metrics),
         labels=tuple(_label_text(value) for value in labels),
         positive=positive or "",
         pooling=pooling or "",
     )
     _check_definition(name, definition)
+    if searches:
+        parts = {"train": train, CORPUS: corpus, QRELS: qrels, QUERIES: queries}
+        return UserTask(definition, _search_source(name, parts, base_dir or Path(), skip_unjudged))
     if dataset is None:
         return UserTask(definition, _file_source(name, train, dev, base_dir or Path()))
     if train is not None or dev is not None:
@@ -231,6 +246,20 @@ def _file_source(
     for path in files.values():
         file_format(path)
     return TaskSource(files={split: str(path) for split, path in files.items()})
+
+
+def _search_source(
+    name: str, parts: Mapping[str, str | Path | None], base_dir: Path, skip_unjudged: bool
+) -> TaskSource:
+    if missing := [part for part in (CORPUS, QUERIES, QRELS) if not parts[part]]:
+        raise SpecError(
+            f"task {name!r}: kind retrieval needs three files, 'corpus', 'queries' and 'qrels'. "
+            f"Add {listed(missing)}."
+        )
+    files = {part: str(base_dir.absolute() / path) for part, path in parts.items() if path}
+    for path in files.values():
+        file_format(path)
+    return TaskSource(files=files, skip_unjudged=skip_unjudged)
 
 
 def _choice(task: str, what: str, got: str, allowed: Sequence[str]) -> str:
@@ -263,7 +292,7 @@ def unnamed_positive(name: str, definition: TaskDefinition, classes: Sequence[st
 
 def _check_definition(name: str, definition: TaskDefinition) -> None:
     columns = definition.text_columns
-    if not 1 <= len(columns) <= 2:
+    if not 1 <= len(columns) <= 2 and not (kind_of(definition).searches and not columns):
         raise SpecError(f"task {name!r}: 'text' names one or two columns, got {list(columns)}.")
     if len({*columns, definition.label_column}) != len(columns) + 1:
         raise SpecError(

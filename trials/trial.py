@@ -231,7 +231,9 @@ def score_columns(
     ]
     final = range(len(curve) - max(1, course[-1].epochs), len(curve))
     best = max(final, key=curve.__getitem__)
+    kind = kind_of(spec.task)
     dev_rows = sum(len(split) for split in data.dev.values())
+    examples = sum(len(kind.stored_labels(split.labels)) for split in data.dev.values())
     rate = len(curve) if len(course) == 1 else None
     learned = rate and course[-1].epochs
     positive = positive_label(spec.task, data.label_names)
@@ -246,7 +248,7 @@ def score_columns(
         "epoch_metrics": [item._asdict() for item in done.epoch_metrics],
         "train_losses": done.train_losses,
         "train_examples": len(data.train),
-        "dev_examples": dev_rows,
+        "dev_examples": examples // kind.rows_each,
         "dev_in_train": data.dev_in_train,
         "dev_relabelled": data.dev_relabelled,
         "train_tokens": data.train.token_count,

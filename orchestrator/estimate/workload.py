@@ -105,15 +105,17 @@ def recorded(row: Mapping[str, Any], lengths: MeanLengths) -> Workload:
     layers, epochs, depth = row["layers"], row["epochs"], row["depth"]
     dropped = depth - layers if row["procedure"] == ITERATIVE else 0
     each = row["epochs_per_layer"] or 0
+    tokens = lengths.of(
+        row["model_fingerprint"], row["data_fingerprint"], row["max_length"], row["task"]
+    )
     return training(
         layer=(row["params_encoder"] or _LAYER_PARAMETERS * layers) / layers,
         epochs=epochs + each * dropped,
         layer_epochs=epochs * layers + each * sum(depth - gone for gone in range(dropped)),
         train=row["train_examples"],
-        dev=row["dev_examples"] or 0,
-        tokens=lengths.of(
-            row["model_fingerprint"], row["data_fingerprint"], row["max_length"], row["task"]
-        ),
+        # of a pair's texts, or of a corpus, an example is more than a row
+        dev=(row["dev_tokens"] or 0) / tokens or row["dev_examples"] or 0,
+        tokens=tokens,
         batch=row["batch_size"] or 32,
     )
 

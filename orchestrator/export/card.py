@@ -311,14 +311,18 @@ def dataset_of(fingerprint: str) -> TaskSource | None:
 
 
 def interval_of(
-    record: Mapping[str, Any], examples: np.ndarray, labels: np.ndarray, predicted: np.ndarray
+    record: Mapping[str, Any],
+    examples: np.ndarray,
+    labels: np.ndarray,
+    predicted: np.ndarray,
+    tallies: Sequence[Sequence[float] | None] = (),
 ) -> Interval:
     """For the score of one network on other dev rows, as in `table intervals`; (n,) each."""
     metric = record["metric"]
     network = Network(record["trial_id"], metric, "", 100 * record["last"])
     if (positive := record.get("positive_label")) is not None:  # the class that f1 scores
         labels, predicted = labels == positive, predicted == positive
-    answers = answers_of(metric, examples, labels, predicted)
+    answers = answers_of(metric, examples, labels, predicted, tallies)
     return intervals.interval_of([network], lambda _: answers)
 
 

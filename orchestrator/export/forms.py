@@ -9,16 +9,20 @@ from __future__ import annotations
 import json
 import shutil
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
 from lp_sweep.orchestrator.export.places import DevRows
+from lp_sweep.orchestrator.export.verify import Scores
 from lp_sweep.storage.errors import SpecError
 from lp_sweep.storage.specs import Distillation, TaskDefinition, TrialSpec
 from lp_sweep.trials.kinds import kind_of
+from lp_sweep.trials.metrics import of_tally, score
 from lp_sweep.trials.procedures import UNTRAINED
+from lp_sweep.trials.search import similarities
 
 Record = Mapping[str, Any]
 
@@ -47,8 +51,12 @@ class Form(Protocol):
     def expected(self, spec: TrialSpec, rows: DevRows) -> Compared:
         """The stored answers for the dev rows."""
 
-    def answered(self, spec: TrialSpec, values: np.ndarray) -> np.ndarray:
+    def answered(self, spec: TrialSpec, rows: DevRows, values: np.ndarray) -> np.ndarray:
         """The same, from what `trials.plainload` gave."""
+
+    def scores(self, spec: TrialSpec, rows: DevRows, values: np.ndarray) -> Scores | None:
+        """Those of the stored answers and of what `trials.plainload` gave; None where what is
+        compared gives them."""
 
     def made(self, spec: TrialSpec, task: str) -> str:
         """How its layers came to be, after "6 layers of bert, "."""
@@ -96,8 +104,11 @@ class Classifier:
     def expected(self, spec: TrialSpec, rows: DevRows) -> Compared:
         return Compared(spec.task, rows.logits)
 
-    def answered(self, spec: TrialSpec, values: np.ndarray) -> np.ndarray:
+    def answered(self, spec: TrialSpec, rows: DevRows, values: np.ndarray) -> np.ndarray:
         return values
+
+    def scores(self, spec: TrialSpec, rows: DevRows, values: np.ndarray) -> Scores | None:
+        return None
 
     def made(self, spec: TrialSpec, task: str) -> str:
         return f"fine-tuned on {task}"
@@ -224,8 +235,11 @@ class BiEncoder:
         )
         return Compared(numbers, rows.predicted[:, None])
 
-    def answered(self, spec: TrialSpec, values: np.ndarray) -> np.ndarray:
+    def answered(self, spec: TrialSpec, rows: DevRows, values: np.ndarray) -> np.ndarray:
         return kind_of(spec.task).answers(values)[:, None]
+
+    def scores(self, spec: TrialSpec, rows: DevRows, values: np.ndarray) -> Scores | None:
+        return None
 
     def made(self, spec: TrialSpec, task: str) -> str:
         if spec.procedure == UNTRAINED:
@@ -250,6 +264,29 @@ class BiEncoder:
         return f"one text, such as {' or '.join(columns)}, {most}."
 
 
+class Searcher(BiEncoder):
+    """The same, where search is scored: similarities to the relevant documents are compared."""
+
+    lead = "A bi-encoder maps queries and documents to vectors; near ones belong together. "
+
+    def expected(self, spec: TrialSpec, rows: DevRows) -> Compared:
+        numbers = replace(spec.task, kind="regression", text_columns=())
+        return Compared(numbers, rows.logits.reshape(-1, 1))
+
+    def answered(self, spec: TrialSpec, rows: DevRows, values: np.ndarray) -> np.ndarray:
+        return similarities(rows.labels, values)[:, None]
+
+    def scores(self, spec: TrialSpec, rows: DevRows, values: np.ndarray) -> Scores | None:
+        """Rounding may turn near ties round: at most as much as one query counts."""
+        stored = of_tally(np.array(rows.tallies, np.float64))
+        finite = np.isfinite(values).all()
+        found = score(spec.task, rows.labels, values)[spec.task.metric] if finite else np.nan
+        return Scores(stored, found, 1 / len(rows.said))
+
+    def inputs(self, columns: Sequence[str], most: str) -> str:
+        return f"one text, a query or a document (title and text), {most}."
+
+
 def _bare_encoder(folder: Path) -> Any:
     """Saves the encoder in place of the classifier in `folder`; gives its config. A pooler stays
     where the network had one."""
@@ -272,4 +309,7 @@ def _bare_encoder(folder: Path) -> Any:
 
 
 def form_of(definition: TaskDefinition) -> Form:
-    return BiEncoder() if kind_of(definition).embeds else Classifier()
+    kind = kind_of(definition)
+    if kind.searches:
+        return Searcher()
+    return BiEncoder() if kind.embeds else Classifier()

@@ -24,6 +24,7 @@ from lp_sweep.storage.specs import TrialSpec
 from lp_sweep.storage.store import Store
 from lp_sweep.trials.datasource import data_fingerprint, unlabelled_fingerprint
 from lp_sweep.trials.job import Job, ModelPlace, Place, TaskPlace
+from lp_sweep.trials.kinds import kind_of
 from lp_sweep.trials.procedures import DIRECT, full_layers, settled
 from lp_sweep.trials.tasks import TaskSource, canonical_name, glue_source
 
@@ -185,10 +186,12 @@ class DevRows(NamedTuple):
 
     split: str
     texts: tuple[list[str], ...]  # one or two columns
-    labels: np.ndarray  # (n,)
+    labels: np.ndarray  # (n,); what is judged of a search
     label_names: tuple[str, ...]  # () for regression
     predicted: np.ndarray  # (n,)
-    logits: np.ndarray  # (n, classes) float32
+    logits: np.ndarray  # (n, classes) float32; of rows of unequal length one after the other
+    said: np.ndarray  # (n,) the labels as they are stored
+    tallies: list[list[float] | None]
 
 
 def dev_rows(
@@ -217,7 +220,8 @@ def dev_rows(
         key=lambda row: row["example"],
     )
     labels = np.array([row["label"] for row in said], np.float64)
-    if not np.array_equal(labels, np.asarray(split.labels, np.float64)):
+    read = np.asarray(kind_of(spec.task).stored_labels(split.labels), np.float64)
+    if not np.array_equal(labels, read):
         raise ExportError(
             f"the stored predictions of {record['trial_id']} are not of the dev rows of "
             f"{record['task']!r} as they are read here: other labels. Nothing was published."
@@ -228,5 +232,11 @@ def dev_rows(
         split.labels,
         task.label_names,
         np.array([row["prediction"] for row in said]),
-        np.array([row["scores"] for row in said], np.float32),
+        _stacked([np.asarray(row["scores"], np.float32) for row in said]),
+        labels,
+        [row["tally"] for row in said],
     )
+
+
+def _stacked(rows: Sequence[np.ndarray]) -> np.ndarray:
+    return np.stack(rows) if len({len(row) for row in rows}) == 1 else np.concatenate(rows)

@@ -128,7 +128,7 @@ def export(wanted: Wanted, tell: Callable[[str], None]) -> Exported:
         form_of(spec.task).finish(folder, spec, modules)
         found = (trained.record, trained.predictions, inputs.source)
         rows = dev_rows(spec, *found, offline=where.offline)
-        tell(f"loading the folder in a new process, and comparing {len(rows.labels)} dev examples")
+        tell(f"loading the folder in a new process, and comparing {len(rows.said)} dev examples")
         verified = _verified(folder, spec, trained.record, rows, device)
         facts = _facts(wanted, spec, trained.record, rows, inputs)
         facts = facts._replace(another=another, modules=modules)
@@ -220,7 +220,9 @@ def _verified(
         compared=form.compared,
     )
     answer = ask(folder, request)
-    return verify(answer._replace(values=form.answered(spec, answer.values)), expected)
+    expected = expected._replace(scores=form.scores(spec, rows, answer.values))
+    answer = answer._replace(values=form.answered(spec, rows, answer.values))
+    return verify(answer, expected)
 
 
 def _facts(
@@ -232,12 +234,12 @@ def _facts(
 ) -> Facts:
     where = wanted.where
     path = inputs.model.path if inputs.model else None
-    examples = np.arange(len(rows.labels))
+    examples = np.arange(len(rows.said))
     return Facts(
         base=base_of(record["model_fingerprint"], record["model"], path, offline=where.offline),
         dataset=dataset_of(record["data_fingerprint"]),
         label_names=rows.label_names,
-        interval=interval_of(record, examples, np.asarray(rows.labels), rows.predicted),
+        interval=interval_of(record, examples, rows.said, rows.predicted, rows.tallies),
         full=full_record(where.store, spec, record["depth"]),
         speeds=speeds_of(where.store, record),
         teacher=taught_by(where.store, record) if spec.distill else None,

@@ -117,7 +117,7 @@ def looked_at(
         name,
         rows,
         looked_at,
-        len(dev),
+        len(kind_of(definition).stored_labels(dev.labels)),
         classes,
         metric_name(definition.metric, definition.positive),
         None if guess is None else 100 * guess,

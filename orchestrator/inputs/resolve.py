@@ -31,6 +31,8 @@ from lp_sweep.trials.familytable import FAMILIES, family_of
 from lp_sweep.trials.feedforward_rules import NONE
 from lp_sweep.trials.kinds import KINDS
 from lp_sweep.trials.tasks import (
+    CORPUS,
+    QUERIES,
     TASKS,
     TaskSource,
     canonical_name,
@@ -263,12 +265,16 @@ def _find_task(
             name=name,
             train=entry.train,
             dev=entry.dev,
+            corpus=entry.corpus,
+            queries=entry.queries,
+            qrels=entry.qrels,
+            skip_unjudged=entry.unjudged == "skip",
             dataset=entry.dataset,
             config=entry.config,
             revision=revision,
             train_split=entry.train_split,
             dev_split=entry.dev_split,
-            text=entry.text or [],
+            text=entry.text or (["text"] if entry.corpus and entry.train else []),
             label=entry.label,
             kind=entry.kind,
             metric=entry.metric,
@@ -305,8 +311,11 @@ def local_fingerprints(
 
 def _refuse_one_for_both(name: str, source: TaskSource) -> None:
     """Raises SpecError where a dev split is the train split: the same place, or the same bytes."""
-    train, *dev = (source.files or source.splits).values()
-    for other in dev:
+    splits = dict(source.files or source.splits)
+    train = splits.pop("train", None)
+    if train is None:  # the corpus
+        return
+    for other in [splits[QUERIES]] if QUERIES in splits else splits.values():
         if source.files and filecmp.cmp(train, other, shallow=False):  # also through a link
             same = Path(train).resolve() == Path(other).resolve()
             how = f"are one file, {other}" if same else f"have the same content: {train}, {other}"
@@ -325,6 +334,9 @@ def _rows(name: str, source: TaskSource) -> tuple[int, int]:
     if not source.files:
         return _GLUE_ROWS.get(name, (0, 0))
     counts = {split: _count(Path(path)) for split, path in source.files.items()}
+    if CORPUS in counts:
+        texts = counts[CORPUS] + counts[QUERIES]
+        return counts.get("train", counts[CORPUS]), texts
     return counts.pop("train", 0), sum(counts.values())
 
 

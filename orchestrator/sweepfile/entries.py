@@ -26,9 +26,9 @@ from pydantic import (
 from lp_sweep.storage.printable import choose, shown
 from lp_sweep.storage.specs import Compute, Precision, Recipe, Schedule, TaskKind
 from lp_sweep.trials.kinds import KINDS
-from lp_sweep.trials.metrics import METRICS
-from lp_sweep.trials.tasks import TASKS, canonical_name
+from lp_sweep.trials.tasks import CORPUS, QRELS, QUERIES, TASKS, canonical_name
 
+SEARCHED = (CORPUS, QUERIES, QRELS)
 DEEPEST = 1000  # layers: a larger number is a mistake, and planning would never end
 _RANGE = re.compile(r"^\s*(\d{1,18})\s*(?:-|\.\.)\s*(\d{1,18})\s*$")
 _MOST_NUMBERS = 10_000
@@ -150,6 +150,23 @@ class TaskEntry(Entry):
     )
     train: str | None = Field(None, description="CSV, TSV, JSONL or Parquet file")
     dev: str | None = Field(None, description="the same: the rows to score (dev set)")
+    corpus: str | None = Field(
+        None,
+        min_length=1,
+        description="for embedding, instead of `dev`: the documents to search, with columns _id, "
+        "title and text; if there is no `train`, pruned networks also learn from these",
+    )
+    queries: str | None = Field(
+        None, min_length=1, description="with `corpus`: the queries, with columns _id and text"
+    )
+    qrels: str | None = Field(
+        None,
+        min_length=1,
+        description="with `corpus`: the judgements, with columns query-id, corpus-id and score",
+    )
+    unjudged: Literal["refuse", "skip"] = Field(
+        "refuse", description="with `corpus`: what to do with queries without a relevant document"
+    )
     dataset: str | None = Field(None, description="hub data set, instead of files")
     unlabelled: str | None = Field(
         None,
@@ -185,9 +202,20 @@ class TaskEntry(Entry):
         "folder says (Sentence Transformers), else mean",
     )
 
+    @model_validator(mode="before")
+    @classmethod
+    def _searched(cls, content: Any) -> Any:
+        """An embedding with a corpus is scored by search."""
+        embeds = isinstance(content, Mapping) and content.get("kind") == "embedding"
+        if embeds and any(content.get(part) is not None for part in SEARCHED):
+            return {**content, "kind": "retrieval"}
+        return content
+
     @model_validator(mode="after")
     def _complete(self) -> TaskEntry:
-        if self.is_glue:
+        if KINDS[self.kind].searches or any(getattr(self, part) for part in SEARCHED):
+            self._searchable()
+        elif self.is_glue:
             choose("task", self.name, TASKS, given=canonical_name(self.name) or self.name)
             self._only_named()
         elif (self.train is None or self.dev is None) and self.dataset is None:
@@ -199,8 +227,8 @@ class TaskEntry(Entry):
                 f"task {shown(self.name)} needs `text:`, the name of one or two columns"
             )
         if self.metric is not None:
-            choose("metric", self.metric, METRICS)
-        if self.pooling is not None and self.kind != "embedding":
+            choose("metric", self.metric, [m for kind in KINDS.values() for m in kind.metrics])
+        if self.pooling is not None and not KINDS[self.kind].embeds:
             raise ValueError(f"`pooling:` is for kind embedding: remove it from {self.name!r}")
         if self.unlabelled and KINDS[self.kind].embeds:
             raise ValueError(
@@ -208,6 +236,27 @@ class TaskEntry(Entry):
                 "the texts of `unlabelled:` to its `train:` file"
             )
         return self
+
+    def _searchable(self) -> None:
+        if not KINDS[self.kind].searches:
+            raise ValueError(
+                f"task {shown(self.name)} has a corpus to search: write `kind: embedding`"
+            )
+        if missing := [part for part in SEARCHED if getattr(self, part) is None]:
+            raise ValueError(
+                f"task {shown(self.name)} is scored by search, and needs `corpus:`, `queries:` and "
+                f"`qrels:` files. Add `{missing[0]}:`."
+            )
+        if extra := [name for name in ("dev", "dataset", "labels") if getattr(self, name)]:
+            raise ValueError(
+                f"task {shown(self.name)} is scored by its corpus, queries and qrels: remove "
+                f"`{extra[0]}:`"
+            )
+        if self.text and not self.train:
+            raise ValueError(
+                f"task {shown(self.name)}: `text:` names columns of `train:`, which it does not "
+                "have. Remove one, or add the other."
+            )
 
     def _only_named(self) -> None:
         fixed = sorted(self.model_fields_set - {"name", "unlabelled"})
@@ -219,7 +268,8 @@ class TaskEntry(Entry):
 
     @property
     def is_glue(self) -> bool:
-        return self.train is None and self.dev is None and self.dataset is None and not self.text
+        described = (self.train, self.dev, self.dataset, self.corpus, self.text)
+        return all(item is None for item in described)
 
 
 class FreezeEntry(Entry):

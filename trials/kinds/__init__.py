@@ -14,6 +14,7 @@ from lp_sweep.storage.specs import TaskDefinition, TaskKind
 from lp_sweep.trials.kinds.embedding import Embedding
 from lp_sweep.trials.kinds.kind import Kind, ProblemType
 from lp_sweep.trials.kinds.labelled import Classification, Regression
+from lp_sweep.trials.kinds.retrieval import Retrieval
 
 __all__ = ["KINDS", "Kind", "ProblemType", "kind_of"]
 
@@ -21,6 +22,7 @@ KINDS: dict[TaskKind, Kind] = {
     "classification": Classification(),
     "regression": Regression(),
     "embedding": Embedding(),
+    "retrieval": Retrieval(),
 }
 
 

@@ -24,6 +24,7 @@ class Kind(Protocol):
     problem_type: ProblemType
     counts_labels: bool  # whether two answers are the same or not, rather than near or far
     embeds: bool  # whether it maps each text to a vector, and learns from the full model alone
+    searches: bool  # whether it is scored by the documents that it finds for queries
     rows_each: int  # of a split, for an example
 
     def problem(self, definition: TaskDefinition) -> str | None:
@@ -48,6 +49,10 @@ class Kind(Protocol):
         self, logits: torch.Tensor, teacher: torch.Tensor, temperature: float
     ) -> torch.Tensor:
         """How far (B, C) float32 logits are from the teacher's: a scalar. See trials/distill.py."""
+
+    def stored_labels(self, labels: Labels) -> Array:
+        """(n,) the label of each of n examples as the table of predictions has it, from the labels
+        of a split as they were read."""
 
     def targets(self, labels: Array) -> Array:
         """(n,) what n answers should be, from the labels of the rows of a split."""

@@ -24,7 +24,11 @@ class Labelled:
     """A row is an example and has a label."""
 
     embeds = False
+    searches = False
     rows_each = 1
+
+    def stored_labels(self, labels: Labels) -> Array:
+        return labels
 
     def targets(self, labels: Array) -> Array:
         return labels

@@ -39,6 +39,7 @@ from tests.support.families import FAMILIES, save_pretrained
 from tests.support.tiny import tiny_tokenizer
 from tests.support.toyworld import WORDS, jobs
 from tests.trials.test_embedding import WAYS, embedding_world
+from tests.trials.test_retrieval import search_world
 
 MODULES = ["Transformer", "Pooling", "Normalize"]
 
@@ -277,3 +278,39 @@ def test_the_best_of_a_sweep(made: Made, tmp_path: Path) -> None:
     )  # fmt: skip
     assert done.kept_layers == [1, 2]
     assert "needs 2 of 4 layers" in _card(tmp_path / "out")
+
+
+# -- scored by search
+
+
+@pytest.fixture(scope="module")
+def searching(tmp_path_factory: pytest.TempPathFactory) -> Made:
+    folder = tmp_path_factory.mktemp("search")
+    return run(search_world(folder / "world"), Store(folder / "store", create=True), keep="all")
+
+
+@pytest.mark.parametrize("which", ["full", "direct"])
+def test_a_folder_that_searches_as_the_trial_did(
+    searching: Made, tmp_path: Path, which: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    in_this_process(monkeypatch)
+    done = searching.export(which, tmp_path / "out")
+    assert done.verified.examples == 2 * 9  # relevant documents
+    assert done.verified.score == pytest.approx(done.verified.recorded_score)
+    assert done.interval is not None
+    assert done.interval[0] < done.score < done.interval[1]
+    card = _card(tmp_path / "out")
+    for words in ("| ndcg@10 on queries |", "queries and documents", "similarity"):
+        assert words in card, words
+    assert "majority" not in card
+
+
+def test_another_network_that_searches_is_refused(
+    searching: Made, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    in_this_process(monkeypatch)
+    mine = searching.world._replace(kept=searching["direct"]).copy(tmp_path)
+    (mine.weights.parent / SUMS).unlink()
+    change_weights(mine.weights, swap_layers)
+    with pytest.raises(ExportError, match="a cosine differs from the stored one"):
+        mine.export(mine.kept, tmp_path / "out")
