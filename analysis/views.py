@@ -88,26 +88,28 @@ def open_views(
     setup: int | None = None,
     deltas: Sequence[float] = (1, 2, 3),
     only: Collection[str] = (),
+    once: bool = False,
 ) -> Catalog:
     """A read-only SQL catalog of the store with every view.
 
     `sweep` leaves out all that belongs to other sweeps only; `setup` shows the cells of an earlier
     recipe, data or model in place of today's (see `storage.setups`); `deltas` are the losses that
     `min_layers` answers for, in points and in percent. `only`: the views that the questions to come
-    name, where that is known. They and what they read are there and no other; what several read
-    is computed once, here; and of the trials no column is read that they don't name, unless
-    `trials` is one of them. Raises SpecError for an unknown sweep or setup, or a loss below zero.
+    name, where that is known. They and what they read are there and no other; and of the trials no
+    column is read that they don't name, unless `trials` is one of them. `once`: a single question
+    comes; else what several views read is computed here, and not by each question. Raises SpecError
+    for an unknown sweep or setup, or a loss below zero.
     """
     for delta in deltas:
         if not (math.isfinite(delta) and delta >= 0):
             raise SpecError(f"an allowed loss of {delta}: it is a number of 0 or more, such as 1")
     with ctrl_c():  # DuckDB parses the views
         views = resting(only or VIEWS)
-        columns = None if "trials" in only else _columns_of_trials(views)
+        columns = _columns_of_trials(views) if only and "trials" not in only else None
     return open_catalog(
         store,
         views=views,
-        foreseen=Foreseen(columns, _SHARED) if only else None,
+        foreseen=None if once else Foreseen(columns, _SHARED),
         sweep=sweep,
         setup=setup,
         deltas=deltas,

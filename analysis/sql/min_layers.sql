@@ -34,26 +34,29 @@
 -- Networks without some of their feed-forwards are left out.
 -- K=0 is shared: a strategy that does not list it uses the one that another lists. It is the one
 -- that cells.score_full is of, also where another model teaches and K=0 learns from it.
-WITH whole_layers AS (
+-- MATERIALIZED: read more than once; DuckDB would plan all that it rests on for each reader.
+WITH listed AS MATERIALIZED (FROM cells),
+
+whole_layers AS MATERIALIZED (
     SELECT *
-    FROM cells
+    FROM listed
     WHERE feed_forward = 'none' AND state <> 'not_needed'
         AND NOT (search IS NOT NULL AND state = 'done' AND score_full IS NULL)
 ),
 
 not_needed AS (
     SELECT DISTINCT sweep, model, procedure, strategy, task, k
-    FROM cells
+    FROM listed
     WHERE feed_forward = 'none' AND state = 'not_needed'
 ),
 
 seeds_asked AS (
     SELECT sweep, model, procedure, task, count(DISTINCT seed) AS n_seeds_asked
-    FROM cells
+    FROM listed
     GROUP BY ALL
 ),
 
-full_depth AS (
+full_depth AS MATERIALIZED (
     SELECT sweep, model, procedure, task, seed, any_value(score_full) AS score,
         any_value(kept_layers) AS kept_layers, min(cell) AS cell,
         bool_or(full_trial_id IS NOT NULL) AS done,
@@ -97,7 +100,7 @@ points AS (  -- a network per K and seed; two thresholds that chose one set coun
     JOIN full_depth USING (sweep, model, procedure, task)
 ),
 
-curve AS (  -- what dropping K layers loses, in points
+curve AS MATERIALIZED (  -- what dropping K layers loses, in points
     SELECT sweep, model, procedure, strategy, task, depth, k,
         any_value(kept_layers) AS kept_layers,
         avg(score_full) FILTER (WHERE score IS NOT NULL) AS score_full,

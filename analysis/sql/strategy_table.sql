@@ -14,7 +14,8 @@
 --                             them is missing, and there is no mean over all tasks.
 -- k                           layers dropped; null where a threshold came to different k on
 --                             different tasks: k_mean is the mean over those that are known.
-WITH task_rows AS (
+-- MATERIALIZED: read more than once; DuckDB would plan all that it rests on for each reader.
+WITH task_rows AS MATERIALIZED (
     SELECT *, CASE WHEN threshold IS NULL THEN k END AS setting FROM task_table
 ),
 
@@ -28,7 +29,7 @@ tasks AS (
     SELECT DISTINCT
         sweep, model, procedure, task, depth,
         lower(task) NOT IN (SELECT task FROM unstable_tasks) AS stable
-    FROM task_table
+    FROM task_rows
 ),
 
 grid AS (  -- what a full comparison needs, and what of it is complete

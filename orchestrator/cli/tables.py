@@ -56,7 +56,7 @@ def query(
         raise SpecError(f"can't read the SQL on stdin: {error}. Send UTF-8.") from None
     form = Format.json if as_json else form
     with ends_promptly():
-        catalog = open_views(stored(store), sweep=sweep, setup=setup)
+        catalog = open_views(stored(store), sweep=sweep, setup=setup, once=True)
         with catalog.bounded_memory():
             rows = catalog.query(text)
             warn_unreadable(catalog.unreadable)  # predictions are only read when they are named
