@@ -122,7 +122,7 @@ def scores_of(job: dict[str, Any], padded_to: PaddedTo = "max_length") -> dict[s
     Of the recipe only the learning rate, batch size, epochs and lengths are read: all else has the
     same default in a Recipe and in the Trainer.
     """
-    from lp_sweep.storage.plain import trial_spec_from_plain
+    from lp_sweep.storage.specs import trial_spec_from_plain
     from lp_sweep.trials.datasource import load_task
     from lp_sweep.trials.metrics import score
     from lp_sweep.trials.tasks import source_from_plain

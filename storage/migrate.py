@@ -12,8 +12,7 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from lp_sweep.storage import identity
-from lp_sweep.storage.plain import trial_spec_from_canonical
-from lp_sweep.storage.specs import TrialSpec
+from lp_sweep.storage.specs import TrialSpec, trial_spec_from_canonical
 from lp_sweep.storage.store import Store
 
 Spec = dict[str, Any]

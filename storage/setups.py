@@ -18,10 +18,9 @@ import pyarrow.compute as pc
 
 from lp_sweep.storage.errors import SpecError
 from lp_sweep.storage.identity import setup_id, setup_text
-from lp_sweep.storage.plain import trial_spec_from_canonical
 from lp_sweep.storage.printable import listed
 from lp_sweep.storage.schema import TABLES
-from lp_sweep.storage.specs import Recipe
+from lp_sweep.storage.specs import Recipe, trial_spec_from_canonical
 from lp_sweep.storage.store import Listing, Store
 
 EARLIER = "earlier"

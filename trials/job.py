@@ -19,14 +19,17 @@ from typing import Any, Literal, NamedTuple
 
 from lp_sweep.storage import shipped
 from lp_sweep.storage.errors import MissingInputError, StoreError, TrialError
-from lp_sweep.storage.plain import (
+from lp_sweep.storage.redact import redact_text
+from lp_sweep.storage.runs import machine_key
+from lp_sweep.storage.specs import (
+    ProfileSpec,
+    SpeedSpec,
+    TrialSpec,
+    WorkKind,
     profile_spec_from_plain,
     speed_spec_from_plain,
     trial_spec_from_plain,
 )
-from lp_sweep.storage.redact import redact_text
-from lp_sweep.storage.runs import machine_key
-from lp_sweep.storage.specs import ProfileSpec, SpeedSpec, TrialSpec, WorkKind
 from lp_sweep.storage.store import Store
 from lp_sweep.trials.modelfiles import needed_files
 from lp_sweep.trials.tasks import UNLABELLED, TaskSource, source_from_plain

@@ -11,11 +11,12 @@ import json
 import os
 import re
 import shlex
+import shutil
 import sys
 import tempfile
 import time
 import uuid
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -24,12 +25,14 @@ from lp_sweep.orchestrator.cli.output import emit, say
 from lp_sweep.orchestrator.cluster.jobs import Jobs, server_of
 from lp_sweep.orchestrator.engine.connection import is_job_server
 from lp_sweep.orchestrator.engine.runoptions import RunOptions
-from lp_sweep.orchestrator.inputs.parcel import check_packed, own_files, pack
 from lp_sweep.orchestrator.inputs.request import Request
+from lp_sweep.orchestrator.inputs.resolve import Sweep
 from lp_sweep.orchestrator.sweepfile.load import SweepFile
 from lp_sweep.storage.bucket import parse_url
 from lp_sweep.storage.errors import PreflightError, SpecError
 from lp_sweep.storage.files import is_url
+from lp_sweep.storage.printable import listed
+from lp_sweep.trials.modelfiles import needed_files
 
 # of the head's shell, for the driver alone: workers have what their nodes have. --json is of the
 # command that sends the run
@@ -42,6 +45,13 @@ _SAID = (
     *("STORE", "STORE_PATIENCE", "DATA_DIR", "OFFLINE", "MANIFEST", "CLUSTER", "MAX_HOURS"),
     *("MAX_COST", "MAX_FAILURES", "FAIL_FAST", "MIRROR", "EVENTS"),
     "STOP_IF_NOTHING_LEARNED",
+)
+# what Ray's job server takes (its DASHBOARD_CLIENT_MAX_SIZE), without 1 MiB for the archive's own
+MOST_BYTES = 99 * 2**20
+_MIB = 2**20
+_ELSEWHERE = (
+    "Bring all of it to the head, and start the run there: ray rsync-up cluster.yaml ./ my-sweep/; "
+    "ray exec cluster.yaml 'cd my-sweep && lp-sweep run ... --detach'."
 )
 
 
@@ -176,3 +186,50 @@ def _pack(request: Request, file: SweepFile, cluster: Path | None, folder: Path)
         manifest=request.manifest and folder / request.manifest,
     )
     check_packed(moved.resolved(moved.sweep_file()), folder)
+
+
+# -- what another machine needs to run a sweep, by the same relative paths
+
+
+def pack(files: Iterable[Path], here: Path, target: Path) -> None:
+    """Copy the files, which are below `here`, to the same places below `target`. Raises
+    PreflightError for what is elsewhere, and for more than the job server takes."""
+    found = [Path(os.path.normpath(here / path)) for path in files]
+    outside = sorted({os.path.relpath(p, here) for p in found if not p.is_relative_to(here)})
+    if outside:
+        raise PreflightError(
+            f"a detached run can only take files below the current folder, not "
+            f"{listed(outside, most=5)}. Start it from a folder above them. {_ELSEWHERE}"
+        )
+    total = sum(path.stat().st_size for path in found)
+    if total > MOST_BYTES:
+        largest = max(found, key=lambda path: path.stat().st_size)
+        raise PreflightError(
+            f"the sweep's own files are {total / _MIB:.0f} MiB, such as "
+            f"{largest.relative_to(here)}, and Ray's job server takes {MOST_BYTES / _MIB:.0f}. "
+            f"{_ELSEWHERE}"
+        )
+    for path in found:
+        copy = target / path.relative_to(here)
+        copy.parent.mkdir(parents=True, exist_ok=True)
+        shutil.copyfile(path, copy)
+
+
+def own_files(sweep: Sweep) -> Iterator[Path]:
+    """The files of the models and the data that are no hub's."""
+    for model in sweep.models:
+        if not model.of_hub:
+            yield from needed_files(Path(model.path))
+    for task in sweep.tasks.values():
+        yield from map(Path, task.source.paths)
+
+
+def check_packed(sweep: Sweep, target: Path) -> None:
+    """`sweep`: as it is found in `target`. Raises PreflightError where it names absolute paths,
+    which on another machine lead nowhere."""
+    absolute = [str(path) for path in own_files(sweep) if not path.is_relative_to(target)]
+    if absolute:
+        raise PreflightError(
+            f"the sweep file has paths of this machine, from / or ~: {listed(absolute, most=3)}. "
+            f"Write them relative to the sweep file. {_ELSEWHERE}"
+        )

@@ -19,7 +19,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from lp_sweep.orchestrator.cluster.joining import knock
+from lp_sweep.orchestrator.cluster.clusterfile import knock
 from lp_sweep.storage.errors import PreflightError
 from lp_sweep.storage.printable import short
 

@@ -13,8 +13,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from lp_sweep.orchestrator.cluster.clusterfile import PRICES, ClusterFile, Kind
-from lp_sweep.orchestrator.cluster.joining import HEAD
+from lp_sweep.orchestrator.cluster.clusterfile import HEAD, PRICES, ClusterFile, Kind
 from lp_sweep.orchestrator.engine.workqueue import WorkQueue
 from lp_sweep.storage.errors import SpecError
 from lp_sweep.trials.job import announce

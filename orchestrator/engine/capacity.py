@@ -14,13 +14,14 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from lp_sweep.orchestrator.cluster.clusterfile import (
     ACCELERATOR,
+    HEAD,
     ON_HEAD,
     ClusterFile,
     Kind,
     accelerator_of,
     read_cluster_file,
+    workers,
 )
-from lp_sweep.orchestrator.cluster.joining import HEAD, workers
 from lp_sweep.storage.errors import PreflightError, SpecError
 from lp_sweep.storage.printable import did_you_mean
 from lp_sweep.storage.runs import Announcement

@@ -10,7 +10,7 @@ from contextlib import contextmanager, nullcontext
 from importlib.util import find_spec
 from typing import Any
 
-from lp_sweep.orchestrator.cluster.joining import await_workers, knock
+from lp_sweep.orchestrator.cluster.clusterfile import await_workers, knock
 from lp_sweep.orchestrator.engine.budget import Budget
 from lp_sweep.orchestrator.engine.capacity import Capacity, PerTrial, file_on_head
 from lp_sweep.orchestrator.engine.course import Course

@@ -19,8 +19,7 @@ from lp_sweep.storage import shipped
 from lp_sweep.storage.errors import ExportError, LpSweepError, PreflightError, StoreError
 from lp_sweep.storage.identity import trial_id
 from lp_sweep.storage.networks import has_network
-from lp_sweep.storage.plain import trial_spec_from_canonical
-from lp_sweep.storage.specs import TrialSpec
+from lp_sweep.storage.specs import TrialSpec, trial_spec_from_canonical
 from lp_sweep.storage.store import Store
 from lp_sweep.trials.datasource import data_fingerprint, unlabelled_fingerprint
 from lp_sweep.trials.job import Job, ModelPlace, Place, TaskPlace

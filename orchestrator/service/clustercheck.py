@@ -12,8 +12,7 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from lp_sweep.orchestrator.cluster.clusterfile import ClusterFile
-from lp_sweep.orchestrator.cluster.joining import await_workers, workers
+from lp_sweep.orchestrator.cluster.clusterfile import ClusterFile, await_workers, workers
 from lp_sweep.orchestrator.engine.capacity import Capacity, PerTrial, file_on_head
 from lp_sweep.orchestrator.engine.connection import connection, joined
 from lp_sweep.orchestrator.engine.everynode import ask_each_node, on_each_node

@@ -16,12 +16,6 @@ from lp_sweep.storage.identity import (
     trial_id,
     trial_ids,
 )
-from lp_sweep.storage.plain import (
-    profile_spec_from_plain,
-    speed_spec_from_plain,
-    trial_spec_from_canonical,
-    trial_spec_from_plain,
-)
 from lp_sweep.storage.specs import (
     Distillation,
     ProfileSpec,
@@ -29,6 +23,10 @@ from lp_sweep.storage.specs import (
     SpeedSpec,
     TaskDefinition,
     TrialSpec,
+    profile_spec_from_plain,
+    speed_spec_from_plain,
+    trial_spec_from_canonical,
+    trial_spec_from_plain,
 )
 from lp_sweep.trials.tasks import TASKS
 

@@ -13,8 +13,7 @@ from lp_sweep.storage import migrate as migration
 from lp_sweep.storage.identity import canonical_json, trial_id
 from lp_sweep.storage.migrate import Migrated, migrate
 from lp_sweep.storage.packs import compact
-from lp_sweep.storage.plain import trial_spec_from_canonical
-from lp_sweep.storage.specs import Recipe, TaskDefinition, TrialSpec
+from lp_sweep.storage.specs import Recipe, TaskDefinition, TrialSpec, trial_spec_from_canonical
 from lp_sweep.storage.store import Store
 from tests.support.storeworkers import predictions
 

@@ -20,10 +20,9 @@ from lp_sweep.orchestrator.sweepfile.load import is_part
 from lp_sweep.storage.doctor import examine
 from lp_sweep.storage.errors import SpecError
 from lp_sweep.storage.identity import canonical_json, setup_id, setup_text, trial_id
-from lp_sweep.storage.plain import trial_spec_from_canonical
 from lp_sweep.storage.schema import TABLES
 from lp_sweep.storage.setups import compared, earlier_setups
-from lp_sweep.storage.specs import Recipe, TaskDefinition
+from lp_sweep.storage.specs import Recipe, TaskDefinition, trial_spec_from_canonical
 from lp_sweep.storage.store import Store
 from tests.support.program import sweep
 from tests.support.sweepfiles import PLAIN, find, make_data, make_inputs, make_model, run_of

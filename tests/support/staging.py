@@ -9,8 +9,7 @@ from typing import Any
 import torch
 
 from lp_sweep.storage.identity import profile_id, trial_id
-from lp_sweep.storage.plain import trial_spec_from_plain
-from lp_sweep.storage.specs import ProfileSpec, TrialSpec
+from lp_sweep.storage.specs import ProfileSpec, TrialSpec, trial_spec_from_plain
 from lp_sweep.storage.store import Store
 from lp_sweep.trials.procedures import stage_one
 from tests.support.toyworld import jobs

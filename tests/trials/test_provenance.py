@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from lp_sweep.storage.identity import trial_id
-from lp_sweep.storage.plain import trial_spec_from_canonical
+from lp_sweep.storage.specs import trial_spec_from_canonical
 from lp_sweep.storage.store import Store
 from lp_sweep.trials import provenance
 from lp_sweep.trials.run import execute

@@ -26,7 +26,6 @@ from lp_sweep.orchestrator.cli.root import options_of
 from lp_sweep.orchestrator.cluster.jobs import Job
 from lp_sweep.orchestrator.engine.driver import StopSignals
 from lp_sweep.orchestrator.engine.runoptions import RunOptions
-from lp_sweep.orchestrator.inputs import parcel
 from lp_sweep.orchestrator.service.request import Request, planned
 from lp_sweep.storage.errors import LpSweepError, PreflightError, SpecError
 from tests.support.program import sweep as lp_sweep
@@ -265,7 +264,7 @@ def test_what_is_outside_is_not_sent(
 def test_more_than_the_job_server_takes_is_not_sent(
     world: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    monkeypatch.setattr(parcel, "MOST_BYTES", 1000)
+    monkeypatch.setattr(detaching, "MOST_BYTES", 1000)
     with pytest.raises(PreflightError, match=r"such as my sweep/model/model\.safetensors") as told:
         submit(monkeypatch, tmp_path, address=SERVER, store="/mnt/records")
     assert "ray rsync-up" in str(told.value)

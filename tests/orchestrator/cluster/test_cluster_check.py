@@ -11,8 +11,7 @@ from typing import Any
 
 import pytest
 
-from lp_sweep.orchestrator.cluster.clusterfile import ClusterFile, Kind
-from lp_sweep.orchestrator.cluster.joining import HEAD
+from lp_sweep.orchestrator.cluster.clusterfile import HEAD, ClusterFile, Kind
 from lp_sweep.orchestrator.engine.connection import found_by
 from lp_sweep.orchestrator.inputs.gpumemory import GpuInfo
 from lp_sweep.orchestrator.inputs.nodes import Input, Look, Node, node_findings

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import yaml
 
-from lp_sweep.orchestrator.cluster import joining as arrival
+from lp_sweep.orchestrator.cluster import clusterfile as arrival
 from lp_sweep.orchestrator.cluster.clusterfile import ClusterFile, read_cluster_file
 from lp_sweep.orchestrator.engine import capacity as cutting
 from lp_sweep.orchestrator.engine.capacity import (

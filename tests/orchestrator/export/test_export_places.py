@@ -14,9 +14,8 @@ from lp_sweep.orchestrator.inputs.resolve import resolve
 from lp_sweep.orchestrator.sweepfile.load import load_sweep
 from lp_sweep.storage.errors import PreflightError, StoreError
 from lp_sweep.storage.identity import canonical_json, trial_id
-from lp_sweep.storage.plain import trial_spec_from_plain
 from lp_sweep.storage.shipped import ship
-from lp_sweep.storage.specs import Distillation, TrialSpec
+from lp_sweep.storage.specs import Distillation, TrialSpec, trial_spec_from_plain
 from lp_sweep.storage.store import Store
 from lp_sweep.trials.datasource import data_fingerprint
 from lp_sweep.trials.job import data_files, model_files
