@@ -63,8 +63,9 @@ test: setup
 test-plain: setup
 	$(BIN)/python -m pytest -m "not slow and not gpu and not ray" -n auto --dist worksteal
 
+# the files that have one: collecting all the others takes longer than what it finds
 test-ray: setup
-	$(BIN)/python -m pytest -m "not slow and not gpu and ray" -n 2 --dist loadfile
+	$(BIN)/python -m pytest -m "not slow and not gpu and ray" -n 2 --dist loadfile $$(grep -rl 'mark\.ray' tests --include='test_*.py')
 
 test-all: test test-cluster
 	$(BIN)/python -m pytest -m "(slow or gpu) and not ray" -n auto

@@ -4,6 +4,7 @@ kind for the tests of what a store promises."""
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -13,6 +14,9 @@ from hypothesis import HealthCheck, settings
 from lp_sweep.storage.store import Store
 from tests.support.stores import place_of
 
+# kept where the shell says not to, else every process of a run compiles all tests and modules again
+sys.dont_write_bytecode = False
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 os.environ["HF_HUB_OFFLINE"] = "1"  # read when huggingface_hub is imported
 os.environ["HF_HUB_DISABLE_PROGRESS_BARS"] = "1"
 os.environ["TOKENIZERS_PARALLELISM"] = "false"
