@@ -15,12 +15,18 @@ coverage. Arrays in, numbers out; reads no store.
 
 from __future__ import annotations
 
+from functools import lru_cache
 from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
-from lp_sweep.analysis.statistics.resampling import patterns_of, resampled_scores
+from lp_sweep.analysis.statistics.resampling import (
+    TALLY,
+    UNMERGED,
+    patterns_of,
+    resampled_scores,
+)
 
 Array = npt.NDArray[Any]
 LEVEL = 0.95
@@ -61,11 +67,29 @@ def scores_of(metric: str, labels: Array, predicted: Array, points: Array) -> Sc
         right = 100.0 * (predicted == labels[:, None])
         covariance = np.atleast_2d(np.cov(right, rowvar=False, ddof=0)) / max(1, rows - 1)
     else:
-        patterns = patterns_of(metric, labels, predicted)
-        rng = np.random.default_rng(_SEED)
-        drawn = 100 * resampled_scores(metric, patterns, RESAMPLES, rng)
+        if metric in UNMERGED:  # then the draws are the same for any networks
+            columns = (predicted[:, [i]] for i in range(predicted.shape[1]))
+            known = (np.asarray(each, np.float64).tobytes() for each in (labels, *columns))
+            of_labels, *of_networks = known
+            drawn = np.hstack([_drawn_alone(metric, of_labels, each) for each in of_networks])
+        else:
+            drawn = _drawn(metric, labels, predicted)
         covariance = np.atleast_2d(np.cov(drawn, rowvar=False))
     return Scores(points, covariance, _floor(metric, labels), rows)
+
+
+def _drawn(metric: str, labels: Array, predicted: Array) -> Array:
+    """(RESAMPLES, networks) points."""
+    patterns = patterns_of(metric, labels, predicted)
+    return 100 * resampled_scores(metric, patterns, RESAMPLES, np.random.default_rng(_SEED))
+
+
+@lru_cache(maxsize=512)  # a network is compared with many, and its ranks take long
+def _drawn_alone(metric: str, labels: bytes, predicted: bytes) -> Array:
+    """(RESAMPLES, 1): as `_drawn`, of one network, from (n,) and (n,) or (n, 2m) float64."""
+    own = np.frombuffer(labels)
+    shape = (len(own), 1, -1) if metric == TALLY else (len(own), 1)
+    return _drawn(metric, own, np.frombuffer(predicted).reshape(shape))
 
 
 def _floor(metric: str, labels: Array) -> float:

@@ -21,6 +21,7 @@ import numpy.typing as npt
 Array = npt.NDArray[Any]
 _CHUNK_BYTES = 32 * 2**20  # of weights held at a time
 TALLY = "tally"  # the metric of networks whose predictions are tallies
+UNMERGED = ("pearson", "spearman", TALLY)  # their examples are all patterns of their own
 _NO_SPREAD = 1e-10  # of the square sum: a spread below it is rounding, of a constant
 
 
@@ -35,7 +36,7 @@ class Patterns(NamedTuple):
 def patterns_of(metric: str, labels: Array, predicted: Array) -> Patterns:
     """Takes (examples,) labels and (examples, networks) predictions. Correlations and tallies merge
     nothing."""
-    if metric in ("pearson", "spearman", TALLY):
+    if metric in UNMERGED:
         return Patterns(labels, predicted, np.ones(len(labels), np.int64))
     if metric == "accuracy":  # right or wrong is all that counts: fewer patterns
         labels, predicted = np.ones(len(labels)), predicted == labels[:, None]

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from statsmodels.stats.contingency_tables import mcnemar
 
 from lp_sweep.analysis.statistics.estimates import (
+    RESAMPLES,
     Estimate,
     combined,
     interval,
@@ -79,6 +80,22 @@ def test_a_tallied_metric_is_that_of_the_drawn_examples(n: int, pairs: int, seed
     found = metric_of(TALLY)(weights.astype(float), np.zeros(n), tallies)
     expected = [[metrics.of_tally(tallies[:, i].repeat(w, 0)) for i in range(2)] for w in weights]
     np.testing.assert_allclose(found, expected, atol=1e-9)
+
+
+@pytest.mark.parametrize("metric", ["pearson", "spearman", TALLY])
+def test_a_network_is_drawn_the_same_alone_and_beside_others(metric: str) -> None:
+    """What is remembered of it for the next comparison is what would be drawn again."""
+    rng = np.random.default_rng(0)
+    labels = rng.random(30)
+    predicted = rng.random((30, 3, 2) if metric == TALLY else (30, 3))
+    points = np.zeros(3)
+    one = scores_of(metric, labels, predicted[:, :2], points[:2]).covariance
+    three = scores_of(metric, labels, predicted, points).covariance
+    np.testing.assert_array_equal(one, three[:2, :2])
+    drawn = resampled_scores(
+        metric, patterns_of(metric, labels, predicted), RESAMPLES, np.random.default_rng(0)
+    )
+    np.testing.assert_allclose(three, np.cov(100 * drawn, rowvar=False), rtol=1e-9)
 
 
 def test_tallies_of_single_values_are_their_mean() -> None:
