@@ -85,9 +85,10 @@ def test_a_ratio_of_sums_is_resampled_by_its_tallies(fake: FakeSweep) -> None:
     """Entity F1 of sentences: twice the right ones of all that are labelled or predicted."""
     rng = np.random.default_rng(0)
     whole = rng.integers(0, 6, 200)
+    scores = []
     for k, share in ((0, 0.9), (6, 0.5)):
         part = rng.binomial(whole, share)
-        score = 100 * float(part.sum() / whole.sum())
+        scores.append(score := 100 * float(part.sum() / whole.sum()))
         row = fake.cell(k=k, score=score, task="NER", metric="entity_f1")
         fake.store.put("predictions", row["trial_id"], [
             {"trial_id": row["trial_id"], "split": "validation", "example": i}
@@ -96,12 +97,12 @@ def test_a_ratio_of_sums_is_resampled_by_its_tallies(fake: FakeSweep) -> None:
         ])  # fmt: skip
     (test,) = long(fake, TABLES["significance"])
     assert (test["reason"], test["test"], test["n_examples"]) == (None, "rows", 200)
-    assert test["low"] < fake.cells[1]["score"] - fake.cells[0]["score"] < test["high"] < 0
+    assert test["low"] < scores[1] - scores[0] < test["high"] < 0
     (answer,) = long(fake, TABLES["min-layers-interval"])
     assert answer["reason"] is None
     read = stored_answers(fake.store)
     answers = [read(Network(row["trial_id"], "entity_f1", "", None)).score for row in fake.cells]
-    assert answers == pytest.approx([row["score"] for row in fake.cells]), "as export reads them"
+    assert answers == pytest.approx(scores), "as export reads them"
 
 
 def test_a_comparison_that_strategies_share_is_one_test(fake: FakeSweep) -> None:
