@@ -409,12 +409,15 @@ START = "start: teacher"
 
 
 def distillation(row: Row) -> str:
-    """`logits T=4`; `logits, iterative`; `logits, start: teacher`."""
-    own = str(row["procedure"]).partition(" distill ")[0]
-    if own == "direct":
-        return str(row["distill"])
-    began = row["plain"] == "direct" and own == "finetune_then_drop"
-    return f"{row['distill']}, {START if began else own}"
+    """`logits T=4`; `logits, iterative`; `logits, start: teacher`; `logits, bridge linear`; `bridge
+    linear`."""
+    whole, _, taught = str(row["procedure"]).partition(" distill ")
+    own, _, bridge = whole.partition(" bridge ")
+    ways = [str(row["distill"]), *([f"bridge {bridge}"] if bridge and taught else [])]
+    if own != "direct":
+        began = row["plain"] == "direct" and own == "finetune_then_drop"
+        ways.append(START if began else own)
+    return ", ".join(ways)
 
 
 def one_side(row: Row, side: Literal["plain", "distilled"]) -> str:

@@ -543,7 +543,7 @@ TABLES: dict[str, TableDef] = {
         ),
     ),
     "distillation": TableDef(
-        title="Distilled networks against plain ones, in points",
+        title="Distilled networks, and those with a bridge, against plain ones, in points",
         view="cells",
         fetch=_distillation,
         reads=_ANSWERS,
@@ -588,7 +588,8 @@ TABLES: dict[str, TableDef] = {
                 "^no plain one$",
             ),
             Note(
-                "Nothing to compare: it takes `distill: [none, logits]` in the sweep file.",
+                "Nothing to compare: it takes `distill: [none, logits]`, or `bridge: [none, "
+                "linear]`, in the sweep file.",
                 r"\A\Z",
             ),
         ),

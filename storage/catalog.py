@@ -23,6 +23,7 @@ from lp_sweep.storage.errors import QueryError
 from lp_sweep.storage.printable import unknown_sweep
 from lp_sweep.storage.schema import LARGE, TABLES
 from lp_sweep.storage.setups import EARLIER, Setup, cells_of_setup, earlier_cells, earlier_setups
+from lp_sweep.storage.specs import TEACHER
 from lp_sweep.storage.store import Store, Unreadable
 
 # the name of a large table in a statement, or one that the statement puts together
@@ -236,7 +237,7 @@ class _Records:
     def _profiles(self, rows: pa.Table, wanted: set[str]) -> pa.Table:
         """Also those of its models, which no cell names, and of teachers that are no model."""
         ids = pa.array(sorted(wanted), pa.string())
-        folders = pc.and_(pc.equal(rows["measure"], "teacher"), pc.is_null(rows["trial_id"]))
+        folders = pc.and_(pc.equal(rows["measure"], TEACHER), pc.is_null(rows["trial_id"]))
         named = pc.or_(pc.is_in(rows["profile_id"], ids), pc.fill_null(folders, False))
         own = self._kept(
             rows.filter(pc.invert(named)),

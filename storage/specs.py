@@ -17,6 +17,7 @@ Compute = Literal["reference", "fast", "graphs"]
 SecondNorm = Literal["keep", "drop"]
 TaskKind = Literal["classification", "regression", "embedding", "retrieval"]
 WorkKind = Literal["trial", "profile", "speed"]
+TEACHER = "teacher"  # the measurement that holds the logits that students learn from
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -80,6 +81,12 @@ class Distillation:
     alpha: float = 0.5  # 1: no labels
     hidden_weight: float = 0.0
     unlabelled: str = ""  # the fingerprint of texts that only the teacher labels; empty: none
+
+    @property
+    def needs_network(self) -> bool:
+        """Whether the teacher's network has to be there while the student learns: for the hidden
+        states that it imitates. Its logits come from the store."""
+        return self.hidden_weight > 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -118,11 +118,10 @@ def finetune(
     with contextlib.ExitStack() as inside:
         if setting.recipe.compute != "reference":
             inside.enter_context(quick_dropout(model))
-        teacher = setting.teaching and setting.teaching.network
         if may_be_cut(model, setting.recipe):
-            if teacher is not None:  # it reads the same tokens
-                inside.enter_context(task_words(teacher, data, setting.padding))
-            data, padding = inside.enter_context(task_words(model, data, setting.padding))
+            teacher = setting.teaching and setting.teaching.network
+            words = task_words(model, data, setting.padding, teacher)
+            data, padding = inside.enter_context(words)
             setting = replace(setting, padding=padding)
         run = _Run(model, data, setting, saver, tell)
         return _finetune(run, setting)

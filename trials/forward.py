@@ -10,7 +10,7 @@ draw other dropout masks: so `compute` is part of a trial's identity.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from typing import Any
 
@@ -145,21 +145,36 @@ def may_be_cut(model: PreTrainedModel, recipe: Recipe) -> bool:
 
 @contextmanager
 def task_words(
-    model: PreTrainedModel, data: EncodedTask, padding: Padding
+    model: PreTrainedModel,
+    data: EncodedTask,
+    padding: Padding,
+    teacher: PreTrainedModel | None = None,
 ) -> Iterator[tuple[EncodedTask, Padding]]:
-    """While inside, the network knows the words of `data` (and the padding) alone, by the numbers
-    that the data and the padding have here. Afterwards it knows all of them again."""
+    """While inside, the network, and a `teacher` that reads the same tokens, know the words of
+    `data` (and the padding) alone, by the numbers that the data and the padding have here.
+    Afterwards they know all of them again."""
+    words = _words(model)
+    size, padding_row = len(words.weight), words.padding_idx
+    rows = _named(data, padding, padding_row, size)
+    number = np.zeros(size, np.int32)
+    number[rows] = np.arange(len(rows))
+    with ExitStack() as inside:
+        for network in filter(None, (model, teacher)):
+            inside.enter_context(_cut(network, rows, number))
+        yield _renamed(data, number), padding._replace(token_id=int(number[padding.token_id]))
+
+
+@contextmanager
+def _cut(model: PreTrainedModel, rows: np.ndarray, number: np.ndarray) -> Iterator[None]:
+    """While inside, the table of words has these rows alone; `number` is each one's new place."""
     words = _words(model)
     whole: Any = words.weight
     padding_row = words.padding_idx
-    rows = _named(data, padding, padding_row, len(whole))
-    number = np.zeros(len(whole), np.int32)
-    number[rows] = np.arange(len(rows))
     kept = torch.from_numpy(rows).to(whole.device)
     own = nn.Parameter(whole.detach()[kept], requires_grad=whole.requires_grad)
     _set(model, own, None if padding_row is None else int(number[padding_row]))
     try:
-        yield _renamed(data, number), padding._replace(token_id=int(number[padding.token_id]))
+        yield
     finally:
         with torch.no_grad():
             whole[kept] = _words(model).weight

@@ -79,6 +79,11 @@ class Lesson(NamedTuple):
         """The work that makes the logits."""
         return self.teacher or self.logits
 
+    def watched(self, student: TrialSpec) -> str | None:
+        """The trial whose network has to be there while `student` learns; None where its logits
+        are enough."""
+        return self.teacher if student.distill and student.distill.needs_network else None
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Place:

@@ -218,7 +218,7 @@ def teacher_of(spec: TrialSpec, depth: int) -> TrialSpec:
 
 def imitated_layers(spec: TrialSpec, depth: int) -> range:
     """The teacher's first layers, up to the last whose states a student imitates. 1-based."""
-    if spec.distill is None or not spec.distill.hidden_weight:
+    if spec.distill is None or not spec.distill.needs_network:
         return range(0)
     one_by_one = spec.procedure == ITERATIVE  # it begins with all layers
     return range(1, depth if one_by_one else max(spec.kept_layers[:-1], default=0) + 1)

@@ -21,7 +21,7 @@ from transformers import PreTrainedModel
 
 from lp_sweep.storage.errors import MissingInputError
 from lp_sweep.storage.identity import IDENTITY_VERSION, canonical_json
-from lp_sweep.storage.specs import ProfileSpec, SpeedSpec
+from lp_sweep.storage.specs import TEACHER, ProfileSpec, SpeedSpec
 from lp_sweep.storage.spool import Outbox, Record
 from lp_sweep.trials.batches import EVALUATION_BATCH, MAX_HALVINGS, BatchSizes, whole_batch
 from lp_sweep.trials.device import (
@@ -39,7 +39,7 @@ from lp_sweep.trials.keep import Keeper, needed_network
 from lp_sweep.trials.kinds import kind_of
 from lp_sweep.trials.measures.devstates import Keep
 from lp_sweep.trials.measures.pairs import RULE, Rule
-from lp_sweep.trials.measures.registry import MEASURES, TEACHER, Found, Subject
+from lp_sweep.trials.measures.registry import MEASURES, Found, Subject
 from lp_sweep.trials.measures.speed import Load, compare_networks
 from lp_sweep.trials.modelfiles import go_offline, longest_row
 from lp_sweep.trials.procedures import full_layers

@@ -21,6 +21,7 @@ from lp_sweep.storage.errors import MissingInputError, NotDeterministicError, St
 from lp_sweep.storage.identity import IDENTITY_VERSION, canonical_json
 from lp_sweep.storage.printable import metric_name
 from lp_sweep.storage.redact import redact_text
+from lp_sweep.storage.specs import TEACHER
 from lp_sweep.storage.spool import Outbox, Record
 from lp_sweep.storage.underway import Teller
 from lp_sweep.trials.batches import MAX_HALVINGS, BatchSizes, whole_batch
@@ -29,7 +30,6 @@ from lp_sweep.trials.device import forget_frames, free_memory, pick_device, prec
 from lp_sweep.trials.finetune import NoSaver, Saver
 from lp_sweep.trials.job import Failure, Job, Lesson, Measure, Spec, attempt_row, placed
 from lp_sweep.trials.keep import Keeper, kept_network, needed_network
-from lp_sweep.trials.measures.registry import TEACHER
 from lp_sweep.trials.profile import Afterwards, run_profile, run_speed
 from lp_sweep.trials.provenance import now, where
 from lp_sweep.trials.resident import resident
@@ -157,11 +157,10 @@ def _run(job: Job, outbox: Outbox, attempt: Try, done: Mapping[str, Any] | None)
                 measure_trained(job, attempt, folder)
                 return {"record": dict(done)}
         warnings.warn(f"{job.id} is trained again: its network was not kept", stacklevel=2)
-    lesson, distill = job.lesson, job.trial.distill
-    watched = lesson.teacher if lesson and distill and distill.hidden_weight else None
+    lesson = job.lesson
     with (
         needed_network(outbox, job.start) as start,
-        needed_network(outbox, watched) as teacher,
+        needed_network(outbox, lesson and lesson.watched(job.trial)) as teacher,
     ):
         logits = _logits(outbox, lesson) if lesson else ()
         found = run_trial(job, replace(attempt, start=start, teacher=teacher, logits=logits))

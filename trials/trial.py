@@ -150,7 +150,7 @@ def _teaching(
     assert spec.distill is not None
     embeds = kind_of(spec.task).embeds
     logits = logits_of(attempt.logits, inputs.encoded, job.id, embeds=embeds)
-    if not spec.distill.hidden_weight:
+    if not spec.distill.needs_network:
         return Teaching(settings=spec.distill, logits=logits)
     layers = imitated_layers(spec, job.model.depth)
     network = load_other(job, inputs, attempt.teacher, layers).requires_grad_(False).to(device)

@@ -311,7 +311,8 @@ def distillation_rows(
     catalog: Catalog, models: Sequence[str] = (), strategies: Sequence[str] = ()
 ) -> pa.Table:
     """Rows of DISTILLATION: each distilled network beside the plain one, paired by seed; those of
-    one setting together. The plain one is of the same procedure, else of `direct`."""
+    one setting together. The plain one is of the same procedure, else of `direct`. A network with
+    a bridge that was not distilled is beside the one without."""
     cells = networks.cells(catalog, models, strategies)
     seconds = {row["trial_id"]: row for row in catalog.query(_SECONDS).to_pylist()}
     listed: dict[tuple[Any, ...], dict[str, list[Row]]] = {}  # by setting and procedure
@@ -323,14 +324,22 @@ def distillation_rows(
         _distilled(group, same, tests, seconds)
         for same in listed.values()
         for group in same.values()
-        if group[0]["distill"] != "none" and not _is_shared(group, same)
+        if _way(group) != "none" and not _is_shared(group, same)
     ]
     return pa.Table.from_pylist(_with_holm(rows, tests), schema=DISTILLATION)
 
 
 def _plain(group: Sequence[Row], same: Mapping[str, Sequence[Row]]) -> Sequence[Row]:
     """The cells that these are compared with; none where the sweep does not list them."""
-    return same.get(str(group[0]["procedure"]).partition(" distill ")[0]) or same.get("direct", ())
+    other = " distill " if group[0]["distill"] != "none" else " bridge "
+    return same.get(str(group[0]["procedure"]).partition(other)[0]) or same.get("direct", ())
+
+
+def _way(group: Sequence[Row]) -> str:
+    """`logits T=4`; `bridge linear`, of a network that was not distilled; `none`."""
+    bridge = str(group[0]["procedure"]).partition(" bridge ")[2]
+    distill = str(group[0]["distill"])
+    return f"bridge {bridge}" if bridge and distill == "none" else distill
 
 
 def _is_shared(group: Sequence[Row], same: Mapping[str, Sequence[Row]]) -> bool:
@@ -353,7 +362,7 @@ def _distilled(
     return {
         **{name: place[name] for name in DISTILLATION.names if name in place},
         "plain": plain[0]["procedure"] if plain else None,
-        "distill": group[0]["distill"],
+        "distill": _way(group),
         "n": len(distilled),
         **_side("plain", plain, seconds),
         **_side("distilled", distilled, seconds),

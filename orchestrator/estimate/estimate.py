@@ -26,8 +26,7 @@ from lp_sweep.orchestrator.inputs.resolve import TaskInput
 from lp_sweep.orchestrator.plan.known import timing_columns
 from lp_sweep.orchestrator.plan.plan import Plan, Work
 from lp_sweep.orchestrator.plan.selection import taken_on
-from lp_sweep.storage.specs import Recipe, TrialSpec
-from lp_sweep.trials.measures.registry import TEACHER
+from lp_sweep.storage.specs import TEACHER, Recipe, TrialSpec
 from lp_sweep.trials.procedures import imitated_layers
 
 _SPEEDS = "speeds"  # they belong to no task

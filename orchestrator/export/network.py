@@ -16,7 +16,7 @@ from lp_sweep.storage.errors import ExportError
 from lp_sweep.storage.identity import trial_id
 from lp_sweep.storage.networks import changed_files, fetch_network, has_network
 from lp_sweep.storage.printable import metric_name
-from lp_sweep.storage.specs import TrialSpec
+from lp_sweep.storage.specs import TEACHER, TrialSpec
 from lp_sweep.storage.store import Store
 from lp_sweep.storage.underway import EVERY_SECONDS, Looks
 
@@ -129,7 +129,7 @@ def _in_order(
 
     first = stage_one(spec, record["depth"])
     lesson = _lesson(record, stored, store) if spec.distill else None
-    watched = spec.distill and spec.distill.hidden_weight
+    watched = lesson and lesson.watched(spec)
     teacher = teacher_of(spec, record["depth"]) if watched else None
     for needed in dict.fromkeys(filter(None, (first, teacher))):
         yield replace(job, id=trial_id(needed), spec=needed)
@@ -155,7 +155,7 @@ def _lesson(record: Mapping[str, Any], stored: Store, store: Store) -> Lesson:
 def taught_by(store: Store, record: Mapping[str, Any]) -> dict[str, Any] | None:
     """The teacher's profile."""
     rows = store.read_all("profiles").rows.to_pylist()
-    taught = (row for row in rows if row["measure"] == "teacher")
+    taught = (row for row in rows if row["measure"] == TEACHER)
     ids = ("trial_id", "profile_id")
     return next((row for row in taught if record["teacher"] in (row[n] for n in ids)), None)
 

@@ -74,8 +74,7 @@ class Work:
     @property
     def teacher(self) -> str | None:
         """The trial whose network has to be there while this one learns."""
-        needed = self.lesson and self.trial.distill and self.trial.distill.hidden_weight
-        return self.lesson.teacher if self.lesson and needed else None
+        return self.lesson.watched(self.trial) if self.lesson else None
 
     def job(self) -> Job:
         """For `lp_sweep.trials.run`; `Plan.job` adds what others want of it."""

@@ -20,6 +20,7 @@ from lp_sweep.orchestrator.plan.searching import SearchState, search_states
 from lp_sweep.orchestrator.sweepfile.axes import FeedForward
 from lp_sweep.storage.identity import profile_id, trial_id, trial_ids
 from lp_sweep.storage.specs import (
+    TEACHER,
     Distillation,
     ProfileSpec,
     SpeedSpec,
@@ -29,7 +30,7 @@ from lp_sweep.storage.specs import (
 from lp_sweep.trials.feedforward_rules import NONE, some_removed
 from lp_sweep.trials.job import Lesson, Measure
 from lp_sweep.trials.kinds import kind_of
-from lp_sweep.trials.measures.registry import MEASURES, TEACHER
+from lp_sweep.trials.measures.registry import MEASURES
 from lp_sweep.trials.procedures import (
     DIRECT,
     UNTRAINED,

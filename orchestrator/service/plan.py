@@ -32,10 +32,9 @@ from lp_sweep.storage.errors import SpecError
 from lp_sweep.storage.places import BUILT_IN
 from lp_sweep.storage.printable import metric_name, page, ranges
 from lp_sweep.storage.runs import Observer
-from lp_sweep.storage.specs import SpeedSpec
+from lp_sweep.storage.specs import TEACHER, SpeedSpec
 from lp_sweep.storage.store import Store, is_store
 from lp_sweep.trials.feedforward_rules import NONE
-from lp_sweep.trials.measures.registry import TEACHER
 from lp_sweep.trials.procedures import DIRECT, bridge_of
 
 if TYPE_CHECKING:

@@ -260,6 +260,13 @@ def test_distillation_over_seeds_is_paired_and_corrected(fake: FakeSweep) -> Non
             "logits, finetune_then_drop",
         ),
         (["iterative 3", "iterative 3 distill logits"], "iterative 3", "logits, iterative 3"),
+        (["direct", "direct bridge linear"], "direct", "bridge linear"),
+        (["direct", "direct bridge linear distill logits"], "direct", "logits, bridge linear"),
+        (
+            ["direct", "finetune_then_drop", "finetune_then_drop bridge linear"],
+            "finetune_then_drop",
+            "bridge linear, finetune_then_drop",
+        ),
     ],
 )
 def test_the_plain_network_is_of_the_same_procedure_else_direct(

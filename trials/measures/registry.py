@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import numpy as np
 
-from lp_sweep.storage.specs import ProfileSpec, Recipe
+from lp_sweep.storage.specs import TEACHER, ProfileSpec, Recipe
 
 if TYPE_CHECKING:
     import torch
@@ -270,8 +270,6 @@ class Measurement:
     shown: str = "{measure} of {network}, on {rows}"
     column: str = ""
 
-
-TEACHER = "teacher"
 
 # A new measurement is one entry here: see docs/extending.md
 MEASURES: dict[str, Measurement] = {
