@@ -6,10 +6,10 @@ ROOMS := storage trials analysis orchestrator quickstart
 STORE ?= quickstart-store
 FIGURES := benchmarks/results
 
-.PHONY: help setup quickstart quickstart-model fmt check test test-plain test-ray test-all test-cluster bench clean
+.PHONY: help setup quickstart quickstart-model fmt check test test-plain test-ray test-all test-cluster bench gpu-bundle clean
 
 help:
-	@echo "setup quickstart quickstart-model fmt check test test-all test-cluster bench clean"
+	@echo "setup quickstart quickstart-model fmt check test test-all test-cluster bench gpu-bundle clean"
 
 setup: $(VENV)/.ready
 
@@ -106,6 +106,11 @@ bench: setup
 	$(BIN)/python benchmarks/adaptive.py --out $(FIGURES)/adaptive.json
 	$(BIN)/python benchmarks/coverage.py --out $(FIGURES)/coverage.json
 	$(BIN)/python benchmarks/report.py
+
+# what benchmarks/gpu_day.py takes along to a GPU without a network: tokens, shapes, wheels
+gpu-bundle: setup
+	@test -d "$(MODEL)" && test -d "$(GLUE)" || { echo "make gpu-bundle MODEL=folder GLUE=folder: see docs/performance.md"; exit 2; }
+	$(BIN)/python benchmarks/gpu_bundle.py --model $(MODEL) --data-dir $(GLUE) --out .gpu
 
 clean:
 	rm -rf build dist .mypy_cache .ruff_cache .pytest_cache *.egg-info

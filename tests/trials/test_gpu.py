@@ -17,7 +17,7 @@ from lp_sweep.trials.forward import forward
 from lp_sweep.trials.graphs import GraphPass
 from lp_sweep.trials.measures.pairs import Rule
 from lp_sweep.trials.run import execute
-from lp_sweep.trials.steps import EagerPass, train_step
+from lp_sweep.trials.steps import EagerPass, make_optimizer, train_step
 from tests.support.fastnets import network, setting, split_of, without_dropout
 from tests.support.plain_jobs import run_speed, run_trial
 from tests.support.toyworld import jobs, save_world
@@ -90,19 +90,21 @@ def test_a_checkpoint_on_cuda_goes_on_with_the_same_result(
 
 @pytest.mark.parametrize("name", ["bert", "roberta", "distilbert", "electra"])
 def test_a_graph_learns_as_the_reference_does(name: str, tmp_path: Path) -> None:
-    """Forty steps, with rows of many lengths, micro-batches, and batches that are not full."""
+    """Forty steps, with rows of many lengths, and batches that are not full."""
     draw, gpu = np.random.default_rng(3), torch.device("cuda")
     split = split_of([int(n) for n in draw.integers(1, 20, 32)])
     batches = [draw.permutation(32)[: 3 if step % 7 == 6 else 4] for step in range(40)]
     losses, weights = [], []
     for kind, compute in ((GraphPass, "graphs"), (EagerPass, "reference")):
         model = without_dropout(network(name, tmp_path / compute)).train().to(gpu)
-        learn = kind(model, setting(compute, micro_batch=2, device=gpu))
-        optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4, fused=True)
+        learn = kind(model, setting(compute, device=gpu))
+        optimizer = make_optimizer(model, learn.setting.recipe, capturable=kind is GraphPass)
         losses.append(
             [float(train_step(learn, optimizer, split, b, i)) for i, b in enumerate(batches)]
         )
         weights.append(torch.cat([p.detach().flatten() for p in model.parameters()]))
+        if isinstance(learn, GraphPass):
+            assert {2, 3} <= set(learn._held), "no graph was recorded"
     torch.testing.assert_close(losses[0], losses[1], atol=1e-4, rtol=1e-4)
     torch.testing.assert_close(weights[0], weights[1], atol=1e-3, rtol=0)
 
@@ -111,6 +113,7 @@ def test_a_trial_by_graphs_says_so_and_its_seed_fixes_the_result(tmp_path: Path)
     (job,) = jobs(save_world(tmp_path), "k=2", "recipe.compute=graphs", "recipe.precision=auto")
     first, second = (run_trial({**job, "device": "cuda"}) for _ in range(2))
     assert first["record"]["compute_used"] == "graphs"
+    assert first["record"]["deterministic"] is True
     assert first["record"]["train_losses"] == second["record"]["train_losses"]
     assert first["predictions"] == second["predictions"]
     assert first["record"]["last"] > first["record"]["majority"]
@@ -127,7 +130,9 @@ def test_dropout_of_a_graph_is_drawn_anew_for_each_step(tmp_path: Path) -> None:
         torch.optim.SGD(model.parameters(), lr=0.0),
     )
     split, rows = split_of([3, 9, 5, 7]), np.arange(4)
+    train_step(learn, still, split, rows, 0)  # the first goes without a graph
     losses = [float(train_step(learn, still, split, rows, step)) for step in (0, 1, 2, 0)]
+    assert learn._held
     assert losses[0] == losses[3]
     assert len(set(losses)) == 3
 
