@@ -111,6 +111,7 @@ def test_the_contradictions_of_the_paper_are_these(itself: dict[int, list[Compar
         and abs(item.ours - item.paper) > ROUNDING
     }
     assert differ == {"Table 5, BERT-6, SST-2", "Table 6, RoBERTa, drop 2, STS-B, change"}
+    assert {item.ours is None for item in itself[4]} == {False}, "all of Table 4 is in Table 1"
     for items in itself.values():
         for item in items:
             if item.difference is not None and item.quantity in ("score", "change", "loss"):
@@ -123,13 +124,6 @@ def test_table_1_gives_the_losses_of_table_3(itself: dict[int, list[Compared]]) 
     for item in losses.values():
         assert item.ours == pytest.approx(item.paper, abs=0.01)
         assert (item.verdict in ("agrees", "cannot tell"), item.n) == (True, 1)
-
-
-def test_table_1_gives_table_4(itself: dict[int, list[Compared]]) -> None:
-    assert len(itself[4]) == 15
-    for item in itself[4]:
-        assert item.ours == pytest.approx(item.paper)
-        assert item.verdict in ("agrees", "cannot tell")
 
 
 def test_table_1_leaves_table_2_between_bounds(itself: dict[int, list[Compared]]) -> None:

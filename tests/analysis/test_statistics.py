@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,7 @@ from lp_sweep.analysis.statistics.networks import Network
 from lp_sweep.analysis.tables import TABLES, Table
 from lp_sweep.analysis.views import open_views
 from lp_sweep.orchestrator.export.choice import stored_answers
-from lp_sweep.storage.store import Store
+from lp_sweep.storage.catalog import Catalog
 from lp_sweep.trials.metrics import METRICS
 from tests.support.answered import long, network, right
 from tests.support.fake_records import FakeSweep
@@ -366,18 +367,23 @@ def test_the_tables_say_it_in_words(fake: FakeSweep) -> None:
     assert (undecided["layers"], undecided["90%"]) == ("4–12 of 12", "no set: no K=0")
 
 
-@pytest.mark.parametrize("name", [n for n in TABLES if "strategy" in TABLES[n].takes])
-def test_tables_narrow_and_render(fake: FakeSweep, tmp_path: Path, name: str) -> None:
+@pytest.fixture(scope="module")
+def of_two_models(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Catalog]:
+    fake = FakeSweep(tmp_path_factory.mktemp("two"))
     for model in ("bert", "a|b"):
         for strategy in ("top", "bottom"):
             network(fake, right(90), k=0, model=model, strategy=strategy)
             network(fake, right(80), k=2, model=model, strategy=strategy)
             network(fake, right(85), k=2, model=model, strategy=strategy, procedure=TAUGHT)
         network(fake, right(70), k=2, model=model, strategy="random 0", dropped=(3, 5))
-    table = TABLES[name](open_views(fake.publish()), models=["a|b"], strategies=["top"])
+    with open_views(fake.publish()) as catalog:
+        yield catalog
+
+
+@pytest.mark.parametrize("name", [n for n in TABLES if "strategy" in TABLES[n].takes])
+def test_tables_narrow_and_render(of_two_models: Catalog, name: str) -> None:
+    table = TABLES[name](of_two_models, models=["a|b"], strategies=["top"])
     found = {(row["model"], row["strategy"]) for row in table.long.to_pylist()}
     assert found == {("a|b", "top")}
-    empty = TABLES[name](open_views(Store(tmp_path / "empty", create=True)))
     for format in FORMATS:
         assert render(table, format, terminal=False)
-        assert render(empty, format, terminal=False)

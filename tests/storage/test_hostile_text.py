@@ -189,8 +189,9 @@ VERBS = [
 ]
 EVERY_DAY = {
     *("status", "status --json", "query FROM+trials", "query FROM+trials --format latex"),
-    *("table min-layers", "table tasks", "table speed", "paper", "show TRIAL", "show FAILED"),
-    *("show PROFILE", "logs FAILED", "plan sweep.yaml --audit SWEEP", "doctor", "compact"),
+    *("table min-layers", "table tasks", "table speed", "paper --check", "show TRIAL"),
+    *("show FAILED", "show PROFILE", "logs FAILED", "plan sweep.yaml --audit SWEEP"),
+    *("doctor", "compact"),
 }
 DRAWN = [verb for verb in VERBS if verb.startswith(("query", "table", "paper"))]
 

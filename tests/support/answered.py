@@ -41,5 +41,5 @@ def right(n_right: int, n: int = 100) -> Any:
 
 
 def long(fake: FakeSweep, table: Any, deltas: tuple[float, ...] = (1,), **asked: Any) -> list[Any]:
-    with open_views(fake.publish(), deltas=deltas) as catalog:
+    with open_views(fake.publish(), deltas=deltas, only=table.views) as catalog:
         return table(catalog, **asked).long.to_pylist()

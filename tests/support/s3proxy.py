@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
-SLOW_SECONDS = 0.5
+SLOW_SECONDS = 0.1
 
 
 @contextlib.contextmanager
