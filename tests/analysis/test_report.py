@@ -261,67 +261,62 @@ def test_the_smallest_network_of_all_strategies(tmp_path: Path) -> None:
 TAUGHT = "direct distill logits"
 
 
-@pytest.mark.parametrize(
-    ("plain", "distilled", "line", "card"),
-    [
-        (
-            {2: 89.5, 3: 85.0, 4: 84.0},
-            {2: 89.9, 3: 89.4, 4: 85.0},
-            "needs 10 of 12 layers to lose at most 1 point; with distillation 9 (top K=3, "
-            f"{TAUGHT}, −0.60, one seed)",
-            ("10", "9", f"top K=3, {TAUGHT}"),
-        ),
-        (
-            {2: 89.9, 3: 89.4, 4: 85.0},
-            {2: 89.5, 3: 85.0, 4: 84.0},
-            "needs 9 of 12 layers to lose at most 1 point (top K=3, −0.60, one seed); with "
-            "distillation 10",
-            ("9", "10", "top K=3"),
-        ),
-        (
-            {1: 85.0, 2: 84.0},
-            {1: 89.5, 2: 84.0},
-            "keep all 12 layers: nothing smaller that was tried loses at most 1 point; with "
-            f"distillation 11 (top K=1, {TAUGHT}, −0.50, one seed)",
-            ("12", "11", f"top K=1, {TAUGHT}"),
-        ),
-        (
-            {2: 89.5, 3: 85.0},
-            {2: 89.7, 3: 85.0},
-            f"needs 10 of 12 layers to lose at most 1 point (top K=2, {TAUGHT}, −0.30, one seed)",
-            ("10", "", f"top K=2, {TAUGHT}"),
-        ),
-        (
-            {2: 89.5, 3: 85.0},
-            {2: 89.4, 3: None},
-            "needs 10 of 12 layers to lose at most 1 point (top K=2, −0.50, one seed; missing "
-            "trials may bring a smaller one); with distillation 9–10",
-            ("10", "9–10", "top K=2"),
-        ),
-    ],
-    ids=["it helps", "it harms", "nothing else helps", "no difference", "not known yet"],
-)
-def test_the_answer_tells_whether_distillation_helps(
-    tmp_path: Path,
-    plain: dict[int, float],
-    distilled: dict[int, float | None],
-    line: str,
-    card: tuple[str, ...],
-) -> None:
+# a task by what distillation does to its answer: scores by K, the sentence, the report's card
+DISTILLED: dict[str, tuple[dict[int, float], dict[int, float | None], str, tuple[str, ...]]] = {
+    "it helps": (
+        {2: 89.5, 3: 85.0, 4: 84.0},
+        {2: 89.9, 3: 89.4, 4: 85.0},
+        "needs 10 of 12 layers to lose at most 1 point; with distillation 9 (top K=3, "
+        f"{TAUGHT}, −0.60, one seed)",
+        ("10", "9", f"top K=3, {TAUGHT}"),
+    ),
+    "it harms": (
+        {2: 89.9, 3: 89.4, 4: 85.0},
+        {2: 89.5, 3: 85.0, 4: 84.0},
+        "needs 9 of 12 layers to lose at most 1 point (top K=3, −0.60, one seed); with "
+        "distillation 10",
+        ("9", "10", "top K=3"),
+    ),
+    "nothing else helps": (
+        {1: 85.0, 2: 84.0},
+        {1: 89.5, 2: 84.0},
+        "keep all 12 layers: nothing smaller that was tried loses at most 1 point; with "
+        f"distillation 11 (top K=1, {TAUGHT}, −0.50, one seed)",
+        ("12", "11", f"top K=1, {TAUGHT}"),
+    ),
+    "no difference": (
+        {2: 89.5, 3: 85.0},
+        {2: 89.7, 3: 85.0},
+        f"needs 10 of 12 layers to lose at most 1 point (top K=2, {TAUGHT}, −0.30, one seed)",
+        ("10", "", f"top K=2, {TAUGHT}"),
+    ),
+    "not known yet": (
+        {2: 89.5, 3: 85.0},
+        {2: 89.4, 3: None},
+        "needs 10 of 12 layers to lose at most 1 point (top K=2, −0.50, one seed; missing "
+        "trials may bring a smaller one); with distillation 9–10",
+        ("10", "9–10", "top K=2"),
+    ),
+}
+
+
+def test_the_answer_tells_whether_distillation_helps(tmp_path: Path) -> None:
     fake = FakeSweep(tmp_path)
-    fake.curve({0: 90.0, **plain}, task="a")
-    fake.cell(k=0, score=90.0, task="a", procedure=TAUGHT)
-    for k, score in distilled.items():
-        fake.cell(k=k, score=score, task="a", procedure=TAUGHT)
+    for task, (plain, distilled, *_) in DISTILLED.items():
+        fake.curve({0: 90.0, **plain}, task=task)
+        for k, score in {0: 90.0, **distilled}.items():
+            fake.cell(k=k, score=score, task=task, procedure=TAUGHT)
     store = fake.publish()
-    answer = answers_of(store)["a"]
-    choice = answer.choices[0]
-    assert answer.line == line
-    assert (choice.layers, choice.distilled, choice.network) == card
-    assert dict(choice.facts).get("procedure") == (TAUGHT if TAUGHT in card[2] else None)
-    assert answer_lines(store, "demo", 1.0)[0] == f"a: {line}"
+    found, lines = answers_of(store), answer_lines(store, "demo", 1.0)
     with open_views(store) as catalog:
-        assert TABLES["min-layers"](catalog).lead == (f"a: {line}",)
+        lead = TABLES["min-layers"](catalog).lead
+    for task, (_, _, line, card) in DISTILLED.items():
+        choice = found[task].choices[0]
+        assert found[task].line == line
+        assert (choice.layers, choice.distilled, choice.network) == card
+        assert dict(choice.facts).get("procedure") == (TAUGHT if TAUGHT in card[2] else None)
+        assert f"{task}: {line}" in lines
+        assert f"{task}: {line}" in lead
 
 
 def test_a_card_has_both_answers_and_the_page_the_gain(tmp_path: Path) -> None:

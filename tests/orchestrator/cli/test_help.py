@@ -5,8 +5,6 @@ from __future__ import annotations
 
 import re
 import shlex
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -157,16 +155,3 @@ def test_one_variable_has_one_meaning() -> None:
             form = f"{option.parameter.is_flag} {option.parameter.multiple}"
             kinds.setdefault(option.parameter.envvar, set()).add(form)
     assert {name: forms for name, forms in kinds.items() if len(forms) > 1} == {}
-
-
-def test_help_loads_nothing_heavy() -> None:
-    code = (
-        "import sys; sys.argv = ['lp-sweep', '--help']\n"
-        "from lp_sweep.orchestrator.cli.__main__ import main\n"
-        "try:\n    main()\nexcept SystemExit:\n    print('loaded', *sys.modules)"
-    )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    loaded = set(done.stdout.splitlines()[-1].split())
-    heavy = {"numpy", "pyarrow", "duckdb", "yaml", "torch", "ray", "transformers", "mlflow"}
-    assert loaded & heavy == set()
-    assert "lp_sweep.orchestrator.cli.store" in loaded

@@ -7,46 +7,50 @@ import subprocess
 import sys
 from pathlib import Path
 
-import pytest
-
 from tests.support.fake_records import FakeSweep
+from tests.support.sweepfiles import make_inputs
 
-_NOT_NEEDED = ("pandas", "yaml", "torch", "ray", "transformers", "datasets", "scipy", "statsmodels")
+# what no driver needs: a mistake is reported without the seconds that these take to load
+HEAVY = ["torch", "ray", "transformers", "datasets", "sklearn", "mlflow"]
+READING = [*HEAVY, "pandas", "yaml", "scipy", "statsmodels"]
+AT = ["--store", "store"]
+# in this order: what one has loaded the next ones may need
+COMMANDS = [
+    (["--help"], [*READING, "numpy", "pyarrow", "duckdb"]),
+    (["status", *AT, "--json"], READING),
+    (["table", "tasks", *AT, "--json"], READING),
+    (["schema"], HEAVY),
+    (["init", "new.yaml"], HEAVY),
+    (["plan", "sweep.yaml", "--data-dir", "glue", "--json"], HEAVY),
+    (["run", "sweep.yaml", "--data-dir", "glue", "--dry-run"], HEAVY),
+    (["query", "SELECT count(*) FROM cells", *AT], HEAVY),
+    (["table", "min-layers", *AT], HEAVY),
+]
 _CODE = """
-import sys
+import json, sys
 from lp_sweep.orchestrator.cli.__main__ import main
-sys.argv = ["lp-sweep", *sys.argv[1:]]
-try:
-    main()
-except SystemExit as end:
-    assert not end.code, end.code
-print("loaded", *sys.modules, file=sys.stderr)
+def check(words, not_needed):
+    assert not {*not_needed} & {*sys.modules}, (words, {*not_needed} & {*sys.modules})
+commands = json.loads(sys.argv[1])
+for words, not_needed in commands:
+    sys.argv = ["lp-sweep", *words]
+    try:
+        main()
+    except SystemExit as end:
+        assert not end.code, (words, end.code)
+    check(words, not_needed)
+import lp_sweep.orchestrator.service.run, lp_sweep.orchestrator.engine.driver
+check("a driver", not_needed)
 import pyarrow as pa
-print("pandas of 3:", int(pa.table({"a": [1, 2]}).to_pandas()["a"].sum()), file=sys.stderr)
+assert pa.table({"a": [1, 2]}).to_pandas()["a"].sum() == 3, "who needs pandas later has it"
 """
 
 
-@pytest.mark.parametrize("command", ["status", "table tasks"])
-def test_what_is_not_needed_is_not_imported(tmp_path: Path, command: str) -> None:
+def test_what_is_not_needed_is_not_imported(tmp_path: Path) -> None:
+    make_inputs(tmp_path)
     fake = FakeSweep(tmp_path / "store")
-    fake.curve({0: 90.0})
+    fake.curve({0: 90.0, 6: 88.0})
     fake.publish()
-    words = [*command.split(), "--store", str(tmp_path / "store"), "--json"]
-    done = subprocess.run(
-        [sys.executable, "-c", _CODE, *words], capture_output=True, text=True, check=True
-    )
-    assert json.loads(done.stdout)
-    loaded, of_pandas = done.stderr.splitlines()
-    assert set(loaded.split()) & set(_NOT_NEEDED) == set()
-    assert of_pandas == "pandas of 3: 3", "who needs it later has it"
-
-
-def test_a_driver_computes_nothing() -> None:
-    """A mistake is reported at once, without the seconds that these imports take; Ray is loaded
-    only when there is something to train."""
-    code = (
-        "import sys, lp_sweep.orchestrator.service.run, lp_sweep.orchestrator.engine.driver;"
-        "print(*sys.modules)"
-    )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert set(done.stdout.split()) & {"torch", "ray", "transformers", "datasets"} == set()
+    code = [sys.executable, "-c", _CODE, json.dumps(COMMANDS)]
+    done = subprocess.run(code, cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -24,7 +22,6 @@ from lp_sweep.storage.store import Store
 from lp_sweep.trials.select import STRATEGIES, Measured
 from lp_sweep.trials.tasks import TASKS, TaskSource
 from tests.support.courses import taken
-from tests.support.fake_records import FakeSweep
 from tests.support.sweepfiles import CPU, PLAIN, make_data, make_inputs, make_model, planned
 
 RULES = {name: s for name, s in STRATEGIES.items() if s.by_position and not s.family}
@@ -373,36 +370,3 @@ def test_a_hundred_thousand_cells() -> None:
 
 
 # -- what planning imports
-
-LIGHT = [
-    ["--help"],
-    ["schema"],
-    ["init", "new.yaml"],
-    ["plan", "sweep.yaml", "--data-dir", "glue", "--json"],
-    ["run", "sweep.yaml", "--data-dir", "glue", "--dry-run"],
-    ["status", "--store", "store"],
-    ["query", "SELECT count(*) FROM cells", "--store", "store"],
-    ["table", "min-layers", "--store", "store"],
-]
-ALL_IN_ONE_PROCESS = """
-import sys
-from lp_sweep.orchestrator.cli.__main__ import main
-heavy = {"torch", "ray", "transformers", "datasets", "sklearn"}
-for words in json.loads(sys.argv[1]):
-    sys.argv = ["lp-sweep", *words]
-    try:
-        main()
-    except SystemExit as end:
-        assert not end.code, (words, end.code)
-    assert not heavy & set(sys.modules), (words, heavy & set(sys.modules))
-"""
-
-
-def test_light_commands_load_nothing_heavy(tmp_path: Path) -> None:
-    make_inputs(tmp_path)
-    fake = FakeSweep(tmp_path / "store")
-    fake.curve({0: 90.0, 6: 88.0})
-    fake.publish()
-    code = [sys.executable, "-c", f"import json{ALL_IN_ONE_PROCESS}", json.dumps(LIGHT)]
-    done = subprocess.run(code, cwd=tmp_path, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
