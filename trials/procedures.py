@@ -193,12 +193,13 @@ def stage_one(spec: TrialSpec, depth: int) -> TrialSpec | None:
 
 
 def distill_label(spec: TrialSpec) -> str | None:
-    """How the trial learns from its teacher, without that one's name; None where it has none, or
-    its task has one way alone."""
+    """How the trial learns from its teacher, without that one's name: `logits T=4`, `logits
+    unlabelled`. None where it has none, or its task has one way alone."""
     if spec.distill is None or kind_of(spec.task).embeds:
         return None
     found = spec.distill
-    return Distill("", found.temperature, found.alpha, found.hidden_weight).label
+    label = Distill("", found.temperature, found.alpha, found.hidden_weight).label
+    return f"{label} unlabelled" if found.unlabelled else label
 
 
 def teacher_of(spec: TrialSpec, depth: int) -> TrialSpec:

@@ -328,6 +328,8 @@ def test_a_student_learns_from_more_texts_than_its_teacher(
     student, record = learning_more(world, store, **settings)
     [full] = store.read("trials", student["lesson"]["teacher"])
     assert record["train_examples"] == full["train_examples"] + 5
+    assert record["distill"].endswith(" unlabelled")
+    assert full["distill"] is None
     assert record["steps"] == math.ceil(record["train_examples"] / 16)
     assert math.isfinite(record["train_losses"][0])
     for name in ("majority", "dev_in_train", "dev_relabelled", "data_fingerprint"):
