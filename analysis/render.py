@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 import pyarrow as pa
 
 from lp_sweep.analysis.raw import RAW, plain_values
-from lp_sweep.analysis.tables import Table
+from lp_sweep.analysis.tabledef import Table
 from lp_sweep.storage.errors import SpecError
 from lp_sweep.storage.printable import printable
 

@@ -1,171 +1,24 @@
 """The tables of `lp-sweep table`: one entry of TABLES each, which everything else reads.
 
-A new table is a file `sql/<view>.sql` and an entry here. `Table.rows` is what a person reads,
-`Table.long` the raw numbers, which CSV and JSON print. Nothing is computed here that a view or
+A new table is a file `sql/<view>.sql` and an entry here. Nothing is computed here that a view or
 `statistics` does not say: a number that is missing there is a word here.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
 
-from lp_sweep.analysis import notes, phrases
+from lp_sweep.analysis import needed, notes, phrases
 from lp_sweep.analysis.adaptive import DIP
-from lp_sweep.analysis.notes import NOT_ASKED, NOT_MEASURED, NOT_NEEDED, Note, legend
+from lp_sweep.analysis.notes import NOT_ASKED, NOT_MEASURED, NOT_NEEDED, Note
+from lp_sweep.analysis.tabledef import Row, TableDef, Wanted, rows_of_view, text
 from lp_sweep.storage.printable import metric_name, ranges
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
     from lp_sweep.storage.catalog import Catalog
-
-Row = Mapping[str, Any]
-Text = Callable[[Row], str]
-Unit = Literal["points", "percent"]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Table:
-    """A table for people, and the rows it was made from."""
-
-    title: str
-    columns: tuple[str, ...]
-    rows: tuple[tuple[str, ...], ...]
-    notes: tuple[str, ...]
-    long: pa.Table
-    lead: tuple[str, ...] = ()  # sentences that stand first on a screen
-
-
-class Wanted(NamedTuple):
-    """Models and strategies by name; none named: all."""
-
-    unit: Unit = "points"
-    models: Sequence[str] = ()
-    strategies: Sequence[str] = ()
-
-
-# of the rows, the catalog, and the models and strategies asked for
-Notes = Callable[[list[Row], "Catalog", Sequence[str], Sequence[str]], Iterable[Note]]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TableDef:
-    """A table's contents and layout."""
-
-    title: str  # with {unit}
-    view: str  # whose rows it has: sql/<view>.sql
-    order: str = ""  # of the rows, after sweep and model
-    columns: Mapping[str, Text]  # heading -> text, after those of `context`
-    by_task: Text | None = None  # a column per task, with this text, in the order of the plan
-    prepare: Callable[[list[Row]], list[Row]] = list  # rows as they are laid out
-    notes: tuple[Note | Notes, ...] = ()  # of which a table has those that a cell needs
-    takes: tuple[str, ...] = ("model", "strategy")  # columns that an option selects by
-    fetch: Callable[[TableDef, Catalog, Wanted], pa.Table] | None = None  # None: the view's rows
-    reads: tuple[str, ...] = ()  # further views that `fetch` and `notes` name
-    report: Literal["open", "folded", "never"] = "folded"  # how a report shows it
-    lead: Callable[[list[Row]], Iterable[str]] = lambda rows: ()
-
-    @property
-    def views(self) -> tuple[str, ...]:
-        """All that its queries name."""
-        return (self.view, *self.reads)
-
-    def __call__(
-        self,
-        catalog: Catalog,
-        *,
-        unit: Unit = "points",
-        models: Sequence[str] = (),
-        strategies: Sequence[str] = (),
-    ) -> Table:
-        wanted = Wanted(unit, models, strategies)
-        long = (self.fetch or rows_of_view)(self, catalog, wanted)
-        raw = long.to_pylist()
-        rows = self.prepare(raw)
-        columns = {**(context(rows) if self.takes else {}), **self.columns}
-        lines, tasks = _lines(rows, columns, self.by_task)
-        said = [
-            note
-            for item in self.notes
-            for note in ((item,) if isinstance(item, Note) else item(raw, catalog, *wanted[1:]))
-        ]
-        return Table(
-            title=self.title.format(unit=unit),
-            columns=(*columns, *tasks),
-            rows=lines,
-            notes=legend(said, lines),
-            long=long,
-            lead=tuple(self.lead(raw)),
-        )
-
-
-def rows_of_view(table: TableDef, catalog: Catalog, wanted: Wanted) -> pa.Table:
-    """The view's rows, those of the models, strategies and unit asked for."""
-    conditions, values = ["true"], dict[str, Any]()
-    for column, names in (("model", wanted.models), ("strategy", wanted.strategies)):
-        if names and column in table.takes:
-            conditions.append(f"list_contains(${column}::VARCHAR[], {column})")
-            values[column] = list(names)
-    if "unit" in table.takes:
-        conditions.append("unit = $unit")
-        values["unit"] = wanted.unit
-    order = ", ".join(("sweep", "model", *filter(None, [table.order])))
-    return catalog.query(
-        f"FROM {table.view} WHERE {' AND '.join(conditions)} ORDER BY {order}", values
-    )
-
-
-def _lines(
-    rows: Sequence[Row], columns: Mapping[str, Text], by_task: Text | None
-) -> tuple[tuple[tuple[str, ...], ...], tuple[str, ...]]:
-    """The lines by their columns, and with `by_task` a text per task in the order of the plan, with
-    the tasks' headings. Rows that read the same are of one network, which several strategies
-    list: the most complete one stands for all."""
-    tasks = {
-        row["task"]: row.get("heading", row["task"])
-        for row in sorted(rows, key=lambda row: row["position"] if by_task else 0)
-        if by_task
-    }
-    lines: dict[tuple[str, ...], dict[str, Row]] = {}
-    for row in rows:
-        line = lines.setdefault(tuple(show(row) for show in columns.values()), {})
-        best = line.get(row["task"]) if by_task else None
-        if by_task and (best is None or _completeness(row) > _completeness(best)):
-            line[row["task"]] = row
-    shown = tuple(
-        (*key, *(by_task(line[task]) if by_task and task in line else NOT_ASKED for task in tasks))
-        for key, line in lines.items()
-    )
-    return shown, tuple(tasks.values())
-
-
-def _completeness(row: Row) -> tuple[int, int]:
-    return row.get("n", 0), row.get("n_expected", 0)
-
-
-def listing(title: str, long: pa.Table, columns: Mapping[str, Text]) -> Table:
-    """A table beside those of TABLES: a line per row and a column per key."""
-    rows = long.to_pylist()
-    lines = tuple(tuple(show(row) for show in columns.values()) for row in rows)
-    return Table(title=title, columns=tuple(columns), rows=lines, notes=(), long=long)
-
-
-def context(rows: Sequence[Row]) -> dict[str, Text]:
-    """The leading columns: the model always, the others only where there are several."""
-    return {
-        name.replace("_", "-"): text(name)
-        for name in ("sweep", "model", "procedure", "feed_forward")
-        if name == "model" or len({row.get(name) for row in rows}) > 1
-    }
-
-
-def text(column: str) -> Text:
-    return lambda row: "" if row[column] is None else str(row[column])
-
-
-# -- what single tables have of their own
 
 
 def _place_and_setting(row: Row) -> tuple[Any, ...]:
@@ -275,7 +128,7 @@ def _answers(rows: list[Row]) -> Iterator[str]:
     several = [len(set(names)) > 1 for names in zip(*tasks, strict=True)]
     for names, of_task in tasks.items():
         told = [name for name, many in zip(names, [True, *several[1:]], strict=True) if many]
-        yield f"{', '.join(told)}: {phrases.answer_line(of_task)}"
+        yield f"{', '.join(told)}: {needed.answer_line(of_task)}"
 
 
 _SEARCHED = Note(
@@ -298,8 +151,8 @@ TABLES: dict[str, TableDef] = {
         fetch=_with_credible_sets,
         reads=("cells",),
         lead=_answers,
-        columns={"strategy": text("strategy"), "loss ≤": phrases.allowed_loss},
-        by_task=phrases.layers_needed,
+        columns={"strategy": text("strategy"), "loss ≤": needed.allowed_loss},
+        by_task=needed.layers_needed,
         notes=(
             notes.where_nothing_was_learned,
             Note(
@@ -510,12 +363,12 @@ TABLES: dict[str, TableDef] = {
         reads=_ANSWERS,
         columns={
             "strategy": text("strategy"),
-            "loss ≤": phrases.allowed_loss,
+            "loss ≤": needed.allowed_loss,
             "task": text("task"),
-            "layers": phrases.possible_layers,
-            "90%": phrases.credible_layers,
+            "layers": needed.possible_layers,
+            "90%": needed.credible_layers,
             "seeds": lambda row: phrases.share(row["n_seeds"], row["n_seeds_asked"]),
-            "seed sd": phrases.seed_spread,
+            "seed sd": needed.seed_spread,
         },
         notes=(
             notes.where_nothing_was_learned,

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     import pandas as pd
     import polars as pl
 
-    from lp_sweep.analysis.tables import Table
+    from lp_sweep.analysis.tabledef import Table
 
 _MOST_ROWS = 60  # in a notebook, as pandas
 _COUNTED = ("cells", "trials", "trials_done", "trials_failed", "trials_pending")

@@ -29,7 +29,7 @@ from lp_sweep.analysis.paper.equivalence import (
 from lp_sweep.analysis.paper.numbers import NUMBERS, Number
 from lp_sweep.analysis.paper.ours import Measured, Ours, load, measure
 from lp_sweep.analysis.statistics.intervals import holm
-from lp_sweep.analysis.tables import Table
+from lp_sweep.analysis.tabledef import Table
 from lp_sweep.storage.catalog import Catalog
 from lp_sweep.storage.errors import SpecError
 

@@ -10,7 +10,7 @@ from typing import Any
 from lp_sweep.analysis import phrases
 from lp_sweep.analysis.notes import mixed, setup_notes
 from lp_sweep.analysis.report.page import Asked, Fact, Gaps, Origin, Sheet
-from lp_sweep.analysis.tables import Table, context, listing
+from lp_sweep.analysis.tabledef import Table, context, listing
 from lp_sweep.storage.catalog import Catalog
 from lp_sweep.storage.printable import also_in_train, listed, ranges, short
 from lp_sweep.storage.redact import redact_text

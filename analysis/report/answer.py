@@ -15,12 +15,12 @@ from itertools import groupby
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
-from lp_sweep.analysis import phrases
+from lp_sweep.analysis import needed, phrases
 from lp_sweep.analysis.notes import NOT_MEASURED, untaught
 from lp_sweep.analysis.report.page import Answer, Cell, Choice, Fact
 from lp_sweep.analysis.statistics import selection
 from lp_sweep.analysis.statistics.networks import Reader, reader
-from lp_sweep.analysis.tables import Table
+from lp_sweep.analysis.tabledef import Table
 from lp_sweep.storage.catalog import Catalog
 from lp_sweep.storage.printable import metric_name, ranges
 
@@ -145,7 +145,7 @@ def _answer(rows: Sequence[Row], known: _Known) -> Answer:
         model=first["model"],
         task=first["task"],
         depth=first["depth"],
-        line=phrases.answer_line([row for row in rows if row["delta"] == deltas[0]]),
+        line=needed.answer_line([row for row in rows if row["delta"] == deltas[0]]),
         said=_said(known.tasks.get(_key(first, _TASK)), first["depth"]),
         choices=choices,
         cells=[_cell([*same]) for _, same in groupby(choices, key=lambda c: c[1:7])],
@@ -200,21 +200,21 @@ def _said(full: Row | None, depth: int) -> str:
 
 def _choice(rows: Sequence[Row], known: _Known) -> Choice:
     """The answer for one loss. `rows`: one per procedure and strategy."""
-    loss = phrases.allowed_loss(rows[0])
-    best = phrases.best_of(rows)
+    loss = needed.allowed_loss(rows[0])
+    best = needed.best_of(rows)
     if best is None:
         why = "no score with all layers to compare with"
         return Choice(loss, "?", "", why, "", "", (), "", "", (), "")
     depth = best["depth"]
     kept = set(best["kept_layers"] or range(1, depth + 1))
-    layers, distilled = phrases.layers_of(best, rows)
+    layers, distilled = needed.layers_of(best, rows)
     return Choice(
         loss=loss,
         layers=layers,
         distilled=distilled,
-        doubt=phrases.doubt(best, rows),
+        doubt=needed.doubt(best, rows),
         untaught=untaught(best),
-        network=phrases.network(best),
+        network=needed.network(best),
         kept=[layer in kept for layer in range(1, depth + 1)],
         change=_changed(best),
         sure=_sure(known.intervals.get(_key(best, _CURVE))),
@@ -232,7 +232,7 @@ def _facts(best: Row, known: _Known) -> list[Fact]:
     place = selection.Place(best["sweep"], best["model"], best["task"])
     if luck := selection.sentence(known.luck(place), best["delta"], best["unit"]):
         facts.append(Fact("luck", luck))
-    if assumed := phrases.assumption(best):
+    if assumed := needed.assumption(best):
         facts.append(Fact("assumes", assumed))
     kept = tuple(best["kept_layers"] or range(1, best["depth"] + 1))
     if best["max_dropped_low"] and best["procedure"] != "direct":
@@ -263,7 +263,7 @@ def _credible(row: Row) -> str:
 
 def _can_be(row: Row) -> str:
     """`6, 10 or 12 layers`"""
-    left = phrases.layers_left(row["depth"], row["credible"])
+    left = needed.layers_left(row["depth"], row["credible"])
     return f"{left} layer{'' if left == '1' else 's'}"
 
 

@@ -23,7 +23,8 @@ from lp_sweep.analysis.report.about import (
 )
 from lp_sweep.analysis.report.answer import answers, in_short
 from lp_sweep.analysis.report.page import Answer, Page, Sheet, Shown
-from lp_sweep.analysis.tables import TABLES, Table
+from lp_sweep.analysis.tabledef import Table
+from lp_sweep.analysis.tables import TABLES
 from lp_sweep.analysis.views import open_views
 from lp_sweep.storage.catalog import Catalog
 from lp_sweep.storage.places import options_of

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from lp_sweep.analysis.figures.drawings import Drawing
-from lp_sweep.analysis.tables import Table
+from lp_sweep.analysis.tabledef import Table
 
 
 class Fact(NamedTuple):

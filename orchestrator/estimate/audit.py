@@ -15,7 +15,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from lp_sweep.analysis.tables import Table
+from lp_sweep.analysis.tabledef import Table
 from lp_sweep.orchestrator.estimate.pace import duration
 from lp_sweep.orchestrator.estimate.timings import (
     DEVICE,

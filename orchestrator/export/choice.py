@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from lp_sweep.analysis import phrases
+from lp_sweep.analysis import needed
 from lp_sweep.analysis.notes import mixed_notes, untaught
 from lp_sweep.analysis.statistics import selection
 from lp_sweep.analysis.statistics.minimum import credible_sets
@@ -74,7 +74,7 @@ def best(catalog: Catalog, asked: Asked, read: Reader | None = None) -> Chosen:
     place = {name: row[name] for name in names} | {"kept": row["kept_layers"]}
     seeds = catalog.query(_SEEDS, place).to_pylist()
     chosen = _one_seed(seeds, asked.seed, _reason(row, rows, asked))
-    assumed = phrases.assumption(row)
+    assumed = needed.assumption(row)
     searched = f"The answer of its search assumes: {assumed}." if assumed else ""
     mixed = mixed_notes(catalog, [row["model"]], sweep=row["sweep"], task=row["task"])
     cautions = (untaught(row), *mixed, searched)
@@ -170,7 +170,7 @@ def _missing(row: Row) -> str:
 
 def _reason(row: Row, rows: Sequence[Row], asked: Asked) -> str:
     among = "" if asked.strategy else " Chosen over all strategies of the sweep."
-    return f"{row['task']}: {phrases.needs(row, rows)}.{among}"
+    return f"{row['task']}: {needed.needs(row, rows)}.{among}"
 
 
 def _one_seed(seeds: Sequence[Row], wanted: int | None, reason: str) -> Chosen:

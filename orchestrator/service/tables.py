@@ -9,7 +9,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from lp_sweep.analysis.notes import mixed_notes, setup_notes
-from lp_sweep.analysis.tables import TABLES, Table, Unit
+from lp_sweep.analysis.tabledef import Table, Unit
+from lp_sweep.analysis.tables import TABLES
 from lp_sweep.storage.errors import SpecError, StoreError
 from lp_sweep.storage.printable import choose
 

@@ -32,7 +32,7 @@ from lp_sweep.analysis.paper.equivalence import (
 from lp_sweep.analysis.paper.numbers import DEPTHS, MISPRINTS, NUMBERS, TASKS, Number
 from lp_sweep.analysis.paper.ours import stands
 from lp_sweep.analysis.render import FORMATS, render
-from lp_sweep.analysis.tables import Table
+from lp_sweep.analysis.tabledef import Table
 from lp_sweep.analysis.views import open_views
 from lp_sweep.storage.errors import SpecError
 from lp_sweep.trials.tasks import TASKS as GLUE

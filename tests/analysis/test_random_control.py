@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 
 from lp_sweep.analysis.render import render
-from lp_sweep.analysis.tables import TABLES, Table
+from lp_sweep.analysis.tabledef import Table
+from lp_sweep.analysis.tables import TABLES
 from lp_sweep.analysis.views import open_views
 from tests.support.fake_records import FakeSweep
 

@@ -14,7 +14,8 @@ import pyarrow as pa
 import pytest
 
 from lp_sweep.analysis.render import FORMATS, render, render_rows
-from lp_sweep.analysis.tables import TABLES, Table
+from lp_sweep.analysis.tabledef import Table
+from lp_sweep.analysis.tables import TABLES
 from lp_sweep.analysis.views import open_views
 from lp_sweep.storage.catalog import Catalog
 from lp_sweep.storage.errors import SpecError

@@ -11,7 +11,8 @@ import pytest
 
 from lp_sweep.analysis.render import FORMATS, render
 from lp_sweep.analysis.statistics.networks import Network
-from lp_sweep.analysis.tables import TABLES, Table
+from lp_sweep.analysis.tabledef import Table
+from lp_sweep.analysis.tables import TABLES
 from lp_sweep.analysis.views import open_views
 from lp_sweep.orchestrator.export.choice import stored_answers
 from lp_sweep.storage.catalog import Catalog

@@ -8,9 +8,10 @@ from typing import Any
 
 import pytest
 
-from lp_sweep.analysis.phrases import layers_left
+from lp_sweep.analysis.needed import layers_left
 from lp_sweep.analysis.render import render
-from lp_sweep.analysis.tables import TABLES, Table
+from lp_sweep.analysis.tabledef import Table
+from lp_sweep.analysis.tables import TABLES
 from lp_sweep.analysis.views import open_views
 from tests.support.fake_records import FakeSweep
 
