@@ -26,7 +26,7 @@ from transformers import PreTrainedModel
 from lp_sweep.trials.batches import EncodedSplit
 from lp_sweep.trials.forward import by_place
 from lp_sweep.trials.steps import Setting, batch_loss, step_in_parts, update
-from lp_sweep.trials.unpadded.tokens import Bins, RealTokens, packed_tokens
+from lp_sweep.trials.unpadded.tokens import Bins, RealTokens, aligned, packed_tokens
 
 Run = Callable[[], torch.Tensor]
 
@@ -131,7 +131,7 @@ class GraphPass:
     def _packed(self, split: EncodedSplit, rows: np.ndarray) -> _Batch:
         padding, teaching = self.setting.padding, self.setting.teaching
         longest = int(split.lengths_of(rows).max())
-        length = max(longest, self.setting.recipe.max_length)
+        length = aligned(max(longest, self.setting.recipe.max_length))
         return _Batch(
             Bins.packed(split, rows, length, padding.token_id, padding.type_id),
             split.labels[rows],

@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 
 from lp_sweep.orchestrator.engine.capacity import Slots, crowded_note, mixed_note
 from lp_sweep.orchestrator.engine.course import Course
+from lp_sweep.orchestrator.engine.mps import share_gpus, shared_note
 from lp_sweep.orchestrator.inputs.gpumemory import check_gpus, local_gpus
 from lp_sweep.orchestrator.inputs.room import has_probe, probe
 from lp_sweep.orchestrator.plan.plan import Plan
@@ -69,6 +70,8 @@ def _notes_on_gpus(
     if slots.gpus:
         gpus = [gpu for found in everywhere(local_gpus).values() for gpu in found]
         yield from check_gpus(plan.sweep.spec, plan.inputs_needed().trials, gpus)
+    if 0 < slots.gpus < 1:
+        yield shared_note(everywhere(share_gpus).values())
 
 
 def look_at_store(

@@ -122,14 +122,11 @@ def local_gpus() -> list[GpuInfo]:
 
 
 def ask_torch() -> list[GpuInfo]:
-    """In a process of its own: a CUDA context would stay in this one, and take room from trials.
-    And Ray hides all devices from a task that holds none, by an empty CUDA_VISIBLE_DEVICES."""
-    hidden = os.environ.get("CUDA_VISIBLE_DEVICES") == ""
-    shown = {k: v for k, v in os.environ.items() if not (hidden and k == "CUDA_VISIBLE_DEVICES")}
+    """In a process of its own: a CUDA context would stay in this one, and take room from trials."""
     try:
         done = subprocess.run(
             [sys.executable, "-c", _ASK],
-            env=shown,
+            env=unhidden(),
             capture_output=True,
             text=True,
             timeout=100,
@@ -139,6 +136,13 @@ def ask_torch() -> list[GpuInfo]:
     except (OSError, subprocess.SubprocessError, ValueError, IndexError):
         return []  # a bound that can't be computed refuses nothing
     return [GpuInfo(socket.gethostname(), str(name), int(total)) for name, total in devices]
+
+
+def unhidden() -> dict[str, str]:
+    """The environment for a process that sees this machine's devices: Ray hides all from a task
+    that holds none, by an empty CUDA_VISIBLE_DEVICES."""
+    hidden = os.environ.get("CUDA_VISIBLE_DEVICES") == ""
+    return {k: v for k, v in os.environ.items() if not (hidden and k == "CUDA_VISIBLE_DEVICES")}
 
 
 def _names(gpus: Sequence[GpuInfo]) -> str:

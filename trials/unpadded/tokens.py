@@ -6,6 +6,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import NamedTuple
 
 import numpy as np
@@ -19,7 +20,7 @@ from lp_sweep.trials.unpadded.pick import Picked
 # What one group more costs, in attention scores of one head: the smaller, the less padding. About
 # where a step of a 6-layer MiniLM is fastest on a CPU. A GPU is never short of arithmetic here.
 _GROUP = 3000
-_GPU_LENGTHS = 8  # on a GPU attention is padded to a multiple: its kernels want an aligned mask
+_ALIGNED = 8  # tokens: on a GPU attention is padded to a multiple, since its kernels align the mask
 
 Ints = npt.NDArray[np.int64]
 
@@ -75,7 +76,7 @@ def real_tokens(
     ends = [len(rows)] if gpu else group_ends(lengths**2, _GROUP)
     begins = [0, *ends[:-1]]
     grids = [
-        _Grid(lengths[begin:end], _GPU_LENGTHS if gpu else 1)
+        _Grid(lengths[begin:end], aligned if gpu else int)
         for begin, end in zip(begins, ends, strict=True)
     ]
     padded = [grid for grid in grids if grid.padded]
@@ -114,9 +115,9 @@ def real_tokens(
 class _Grid:
     """A group's rows, of falling `lengths` (B,), as cells."""
 
-    def __init__(self, lengths: Ints, multiple: int) -> None:
+    def __init__(self, lengths: Ints, filled: Callable[[int], int]) -> None:
         self.lengths = lengths
-        self.longest = -(-int(lengths[0]) // multiple) * multiple
+        self.longest = filled(int(lengths[0]))
         self.padded = bool((lengths < self.longest).any())
 
     def arrays(self) -> tuple[Ints, Ints, Ints]:
@@ -134,6 +135,11 @@ class _Grid:
 
     def full(self) -> Group:
         return Group(len(self.lengths), int(self.lengths.sum()), self.longest, None, None)
+
+
+def aligned(length: int) -> int:
+    """`length` tokens filled up to what attention on a GPU is fast with."""
+    return -(-length // _ALIGNED) * _ALIGNED
 
 
 def barred(where: torch.Tensor) -> torch.Tensor:
