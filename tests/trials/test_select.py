@@ -80,11 +80,6 @@ def test_alternate_goes_from_the_top_at_odd_depths_too() -> None:
     assert dropped_layers("odd-alternate", 7, 3) == (2, 4, 6)
 
 
-def test_peers_bug_of_alternate_dropped_from_the_bottom() -> None:
-    assert dropped_layers("even-alternate", 12, 1) == (12,)
-    assert dropped_layers("odd-alternate", 12, 1) == (11,)
-
-
 def test_contribution_with_the_papers_sets() -> None:
     # section 4.1: BERT drops {3, 5} at 0.95 and {3, 5, 8, 9} at 0.925
     cosines = dict.fromkeys(range(1, 13), 0.8) | {3: 0.96, 5: 0.951, 8: 0.93, 9: 0.926}

@@ -128,11 +128,6 @@ def test_block_influence_drops_what_changes_its_input_least(
             assert (found.layers[gone], gone) > (found.layers[stays], stays)
 
 
-def test_block_influence_of_equals_drops_the_highest() -> None:
-    dropped = STRATEGIES["block-influence"].chosen(by_layer([0.9, 0.5, 0.9, 0.9]), 2)
-    assert dropped == (3, 4)
-
-
 @given(st.integers(2, 10), st.data())
 def test_angular_drops_a_run_of_layers_whose_ends_are_nearest(
     depth: int, data: st.DataObject

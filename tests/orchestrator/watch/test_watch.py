@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.everyday import few
 from tests.support.fake_records import FakeSweep
 from tests.support.liveprocess import Terminal, piped
 from tests.support.program import command, sweep
@@ -130,12 +131,14 @@ def test_a_terminal_is_followed_resized_and_left_as_it_was(
 
 @pytest.mark.parametrize(
     ("terminal", "colour", "moves"),
-    [
-        ({"NO_COLOR": "1"}, False, True),
-        ({"TERM": "screen"}, True, True),
-        ({"TERM": "dumb"}, False, False),
-    ],
-    ids=["NO_COLOR", "screen", "dumb"],
+    few(
+        [
+            pytest.param({"TERM": "dumb"}, False, False, id="dumb"),
+            pytest.param({"NO_COLOR": "1"}, False, True, id="NO_COLOR"),
+            pytest.param({"TERM": "screen"}, True, True, id="screen"),
+        ],
+        1,
+    ),
     indirect=["terminal"],
 )
 def test_terminals_of_other_kinds(terminal: Terminal, colour: bool, moves: bool) -> None:
