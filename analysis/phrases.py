@@ -40,6 +40,11 @@ def points(value: float | None) -> str:
     return "" if value is None else f"{value:.2f}"
 
 
+def rate(value: float | None) -> str:
+    """Of texts a second."""
+    return NOT_MEASURED if value is None else f"{value:,.3g}" if value < 100 else f"{value:,.0f}"
+
+
 def spread(deviation: float | None, decimals: int = 2) -> str:
     return "" if deviation is None else f"±{deviation:.{decimals}f}"
 

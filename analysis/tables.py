@@ -284,6 +284,36 @@ TABLES: dict[str, TableDef] = {
             Note("busy: other processes kept more than half a core at work meanwhile.", " busy$"),
         ),
     ),
+    "embeddings": TableDef(
+        title="Embeddings: score, speed and index",
+        view="embedding_table",
+        order="position, device_type, device_name, precision, length",
+        reads=("cells", "trials", "task_table", "speed_table"),
+        columns={
+            "task": text("task"),
+            "strategy": phrases.strategy,
+            "K": phrases.setting,
+            "layers": lambda row: ranges(row["kept_layers"] or ()),
+            "score": lambda row: phrases.points(row["mean"]),
+            "change": lambda row: phrases.signed(row["change"]),
+            "texts/s": lambda row: phrases.rate(row["texts_per_second_1"]),
+            "by 64": lambda row: phrases.rate(row["texts_per_second_64"]),
+            "index row": lambda row: f"{row['index_row_bytes']:,} B",
+            "device": phrases.device,
+        },
+        notes=(
+            Note(
+                "texts/s: one text at a time, and 64 at a time, by the clock on the wall. An index "
+                "row is one vector in fp32: fewer layers do not make it smaller.",
+                " B$",
+            ),
+            Note(
+                f"{NOT_MEASURED}: add `measure: {{speed: cpu, speed_batches: [1, 64]}}` (or cuda) "
+                "to the sweep file, then `lp-sweep run`.",
+                f"^{NOT_MEASURED}$",
+            ),
+        ),
+    ),
     "significance": TableDef(
         title="Change against K=0, in points",
         view="cells",

@@ -123,6 +123,7 @@ TRIALS = pa.schema(
         ("params_total", _int),
         ("params_encoder", _int),
         ("params_embedding", _int),
+        ("vector_width", _int),  # of embeddings; null: of no embedding
         ("seconds_load", _float),
         ("seconds_tokenise", _float),
         ("seconds_train", _float),

@@ -60,6 +60,9 @@ class TaskDefinition:
     labels: tuple[str, ...] = ()  # class names; empty: the sorted classes of the train rows
     positive: str = ""  # the class that f1 scores; empty: class 1
     pooling: str = ""  # of an embedding: mean, cls or last
+    similarity: str = ""  # of embeddings: dot; empty: cosine
+    query_prompt: str = ""  # before a query, and the first text of a pair
+    document_prompt: str = ""  # before a document, the second text of a pair, any other text
 
     def __post_init__(self) -> None:
         for name in ("text_columns", "extra_metrics", "labels"):
@@ -112,6 +115,7 @@ class TrialSpec:
     removed_feed_forwards: tuple[int, ...] = ()
     second_norm: SecondNorm = "keep"  # the LayerNorm after a removed feed-forward
     distill: Distillation | None = None
+    loss: str = ""  # of an embedding; empty: it imitates the full model by the cosine
     bridge: str = ""  # what takes the place of dropped layers: "linear", see trials/bridge.py
 
     def __post_init__(self) -> None:

@@ -18,7 +18,7 @@ import pyarrow as pa
 from lp_sweep.storage.errors import MissingInputError
 from lp_sweep.storage.specs import TaskDefinition
 from lp_sweep.trials.columns import Labels, Rows, text_column
-from lp_sweep.trials.kinds import kind_of
+from lp_sweep.trials.kinds import COSENT, kind_of
 from lp_sweep.trials.readers import column_names, read_file, read_hub, require_columns
 from lp_sweep.trials.retrieval import Collection, columns_of, first_queries, read_collection
 from lp_sweep.trials.search import query_count
@@ -117,10 +117,12 @@ def load_task(
     offline: bool = False,
     most: int | None = None,
     unlabelled: bool = False,
+    loss: str = "",
 ) -> LoadedTask:
     """Read, check and number the rows, of train the first `most`. Raises MissingInputError.
 
     `unlabelled`: also the source's rows without a label, if it has any, again the first `most`.
+    `loss`: of an embedding; of train it says whether labels are read.
 
     A limit takes a random subset, the same for every seed, in the file's order. Class labels are
     looked up in `definition.labels`; whole numbers are positions in it unless its names are numbers
@@ -128,9 +130,9 @@ def load_task(
     names, else its sorted values.
     """
     if kind_of(definition).searches:
-        return _load_search(definition, source, limit_train, limit_dev, most)
+        return _load_search(definition, source, limit_train, limit_dev, most, loss)
     train, *dev = _split_names(source)
-    rows = {train: _read(source, train, definition, offline, most)}
+    rows = {train: _read(source, train, definition, offline, most, loss)}
     rows |= {split: _read(source, split, definition, offline) for split in dev}
     label_names = kind_of(definition).label_names(rows[train], definition)
     more = None
@@ -155,12 +157,13 @@ def _load_search(
     limit_train: int | None,
     limit_dev: int | None,
     most: int | None,
+    loss: str,
 ) -> LoadedTask:
     """A task that is scored by search. Its train texts are those of its train file, else the
     documents."""
     found = read_collection(source.files, skip_unjudged=source.skip_unjudged, most=most)
     if "train" in source.files:
-        rows = _read(source, "train", definition, True, most)
+        rows = _read(source, "train", definition, True, most, loss)
         train, whole = _split(definition, (), rows, limit_train), rows.whole
     else:
         documents = found.documents[:most]
@@ -218,6 +221,23 @@ def _overlap_of_queries(task: LoadedTask) -> Overlap:
     return Overlap(sum(text.strip() in learned for text in queries), 0, len(queries))
 
 
+def prompted(definition: TaskDefinition, split: Split, *, scored: bool) -> tuple[list[str], ...]:
+    """The texts of a split as they go into the network, each after its prompt. `scored`: the split
+    is one of dev."""
+    query, document = definition.query_prompt, definition.document_prompt
+    if not (query or document):
+        return split.texts
+    if scored and kind_of(definition).searches:
+        count = query_count(split.labels)
+        [texts] = split.texts
+        return ([(query if i < count else document) + text for i, text in enumerate(texts)],)
+    prompts = (query, document) if len(split.texts) == 2 else (document,)
+    return tuple(
+        [prompt + text for text in texts]
+        for prompt, texts in zip(prompts, split.texts, strict=True)
+    )
+
+
 def dev_texts(task: LoadedTask) -> int:
     """The unlabelled rows whose texts are also those of a dev row."""
     if task.unlabelled is None:
@@ -260,9 +280,10 @@ def _split_names(source: TaskSource) -> list[str]:
     return names
 
 
-def _columns(definition: TaskDefinition, split: str) -> list[str]:
-    """Rows that an embedding is learned from need no label."""
-    unlabelled = split == UNLABELLED or (kind_of(definition).embeds and split == "train")
+def _columns(definition: TaskDefinition, split: str, *, scored_train: bool = False) -> list[str]:
+    """Rows that an embedding is learned from need no label, but of `scored_train`."""
+    kind = kind_of(definition)
+    unlabelled = split == UNLABELLED or (kind.embeds and split == "train" and not scored_train)
     return [*definition.text_columns, *([] if unlabelled else [definition.label_column])]
 
 
@@ -272,8 +293,10 @@ def _read(
     definition: TaskDefinition,
     offline: bool,
     most: int | None = None,
+    loss: str = "",
 ) -> Rows:
-    columns, one_more = _columns(definition, split), None if most is None else most + 1
+    columns = _columns(definition, split, scored_train=loss == COSENT)
+    one_more = None if most is None else most + 1
     if source.dataset is None:
         where = source.files[split]
         table = read_file(where, columns, one_more)

@@ -26,7 +26,7 @@ from lp_sweep.storage.errors import MissingInputError
 from lp_sweep.storage.identity import content_hash
 from lp_sweep.storage.specs import TaskDefinition
 from lp_sweep.trials.batches import EncodedSplit, EncodedTask
-from lp_sweep.trials.datasource import LoadedTask, Split, overlap
+from lp_sweep.trials.datasource import LoadedTask, Split, overlap, prompted
 from lp_sweep.trials.kinds import kind_of
 
 if TYPE_CHECKING:
@@ -135,10 +135,12 @@ def _build(
     temporary.mkdir()
     try:
         sizes: dict[str, int] = {}
-        for position, split in enumerate((task.splits | {"train": task.taught}).values()):
-            rows = _apart(split) if kind_of(task.definition).embeds else split
-            for name, array in _arrays(tokenizer, rows, max_length).items():
-                file = f"{position}.{name}.npy"
+        for position, (name, split) in enumerate((task.splits | {"train": task.taught}).items()):
+            texts = prompted(task.definition, split, scored=name != "train")
+            rows = Split(texts=texts, labels=split.labels)
+            rows = _apart(rows) if kind_of(task.definition).embeds else rows
+            for kind, array in _arrays(tokenizer, rows, max_length).items():
+                file = f"{position}.{kind}.npy"
                 sizes[file] = _save(temporary / file, array)
         both = overlap(task)
         meta = {

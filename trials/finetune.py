@@ -151,7 +151,10 @@ class _Run:
     ) -> None:
         self.model, self.data, self.setting, self.saver = model, data, setting, saver
         self.tell = tell
-        self.steps_per_epoch = math.ceil(len(data.train) / setting.recipe.batch_size)
+        together = setting.rows_together
+        # (n,) tokens of each example: of a pair of both texts
+        self.lengths = data.train.lengths.reshape(-1, together).sum(axis=1)
+        self.steps_per_epoch = math.ceil(len(self.lengths) / setting.recipe.batch_size)
         self.phase = phase_at(setting.course, saver.epoch)
         untouched = copy.deepcopy(model) if self.phase else None
         self._shrink()
@@ -226,7 +229,7 @@ class _Run:
         progress, setting, batch = self.progress, self.setting, self.setting.recipe.batch_size
         self.model.train()
         order = epoch_order(
-            self.data.train.lengths,
+            self.lengths,
             seed=setting.seed,
             epoch=progress.epoch,
             batch_size=batch,
@@ -244,7 +247,7 @@ class _Run:
                 self.learn,
                 self.optimizer,
                 self.data.train,
-                order[index * batch : (index + 1) * batch],
+                self._rows(order[index * batch : (index + 1) * batch]),
                 progress.step,
             )
             progress.step += 1
@@ -264,6 +267,13 @@ class _Run:
                 "precision: fp32."
             )
         progress.train_losses.append(mean)
+
+    def _rows(self, examples: np.ndarray) -> np.ndarray:
+        """Of these examples, in their order; the rows of one stay together."""
+        together = self.setting.rows_together
+        if together == 1:
+            return examples
+        return (examples[:, None] * together + np.arange(together)).ravel()
 
     def _save(self, begun: float) -> float:
         """Save, and the moment from which training time counts again: writing is not training."""

@@ -20,7 +20,7 @@ from lp_sweep.trials.datasource import (
 )
 from lp_sweep.trials.encode import cache_key, encode_task, open_tokens
 from lp_sweep.trials.job import Job
-from lp_sweep.trials.kinds import kind_of
+from lp_sweep.trials.kinds import COSENT, kind_of
 from lp_sweep.trials.modelfiles import go_offline, longest_row
 from lp_sweep.trials.prune import load_pruned
 from lp_sweep.trials.resident import Head, Source, Stamp, Words, resident
@@ -112,14 +112,16 @@ def _encoded(job: Job, spec: TrialSpec | ProfileSpec, words: Words, unlabelled: 
     else:
         limits, length = (spec.limit_train, spec.limit_dev), spec.max_length
     cache_dir = job.place.cache_dir
+    loss = spec.loss if spec.kind == "trial" else ""
     rows = f"{spec.data_fingerprint} {unlabelled}".rstrip()
+    rows += " scored" if loss == COSENT else ""
     key = cache_key(words.digest, spec.task, rows, limits, length)
 
     def make() -> EncodedTask:
         found = open_tokens(cache_dir / key)
         if found is not None:
             return found
-        task = _rows(job, spec, limits, unlabelled)
+        task = _rows(job, spec, limits, unlabelled, loss)
         return encode_task(words.tokenizer, task, rows, length, cache_dir)
 
     return resident().tokens(cache_dir / key, make)
@@ -130,6 +132,7 @@ def _rows(
     spec: TrialSpec | ProfileSpec,
     limits: tuple[int | None, int | None],
     unlabelled: str,
+    loss: str,
 ) -> LoadedTask:
     """Raises MissingInputError, also for rows that are not those of the plan: their tokens would
     stand for others."""
@@ -141,6 +144,7 @@ def _rows(
         limit_dev=limits[1],
         offline=job.place.offline,
         unlabelled=bool(unlabelled),
+        loss=loss,
     )
     more = unlabelled_fingerprint(source, spec.task) if unlabelled else ""
     if (data_fingerprint(source, spec.task), more) != (spec.data_fingerprint, unlabelled):

@@ -163,7 +163,7 @@ def settled(spec: TrialSpec, depth: int) -> TrialSpec:
     if spec.bridge and not dropped:
         spec = replace(spec, bridge="")
     if kind_of(spec.task).embeds:
-        return replace(spec, procedure=UNTRAINED, distill=None) if whole else spec
+        return replace(spec, procedure=UNTRAINED, distill=None, loss="") if whole else spec
     if whole and spec.distill is not None and not spec.distill.teacher:
         spec = replace(spec, distill=None)  # it is the teacher
     staged = dropped or (spec.procedure == FINETUNE_THEN_DROP and spec.removed_feed_forwards)

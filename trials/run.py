@@ -30,6 +30,7 @@ from lp_sweep.trials.device import forget_frames, free_memory, pick_device, prec
 from lp_sweep.trials.finetune import NoSaver, Saver
 from lp_sweep.trials.job import Failure, Job, Lesson, Measure, Spec, attempt_row, placed
 from lp_sweep.trials.keep import Keeper, kept_network, needed_network
+from lp_sweep.trials.kinds import kind_of
 from lp_sweep.trials.profile import Afterwards, run_profile, run_speed
 from lp_sweep.trials.provenance import now, where
 from lp_sweep.trials.resident import resident
@@ -205,7 +206,10 @@ def _saver(job: Job, outbox: Outbox) -> Saver:
 
 
 def _most_halvings(job: Job) -> int:
-    """Smaller batches are another way to the same record; the speed of one is that of no other."""
+    """Smaller batches are another way to the same record, unless the pairs of a batch are compared
+    with each other; and the speed of one is that of no other."""
+    if job.kind == "trial" and kind_of(job.trial.task).rows_together(job.trial.loss) > 1:
+        return 0
     return 0 if job.kind == "speed" else MAX_HALVINGS
 
 

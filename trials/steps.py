@@ -72,6 +72,12 @@ class Setting:
     course: tuple[Phase, ...]
     label_names: tuple[str, ...] = ()
     teaching: Teaching | None = None
+    loss: str = ""  # one of the kind's `losses`; empty: its own
+
+    @property
+    def rows_together(self) -> int:
+        """Rows that share a batch: 2 of a pair."""
+        return kind_of(self.definition).rows_together(self.loss)
 
     @property
     def epochs(self) -> int:
@@ -209,6 +215,9 @@ def batch_loss(
         if network is not None and pairs:
             with torch.no_grad():
                 ahead(network, others)
+    if setting.loss:
+        kind = kind_of(setting.definition)
+        return kind.named_loss(setting.loss, logits.float(), target, taught)
     if teaching is None or taught is None:
         return kind_of(setting.definition).mean_loss(logits.float(), target)
     loss = student_loss(logits, target, setting.definition, teaching.settings, taught)
@@ -232,8 +241,13 @@ def train_step(
 def step_in_parts(
     learn: Pass, optimizer: torch.optim.Optimizer, split: EncodedSplit, rows: np.ndarray
 ) -> torch.Tensor:
-    """A step in as many passes as its micro-batches need."""
+    """A step in as many passes as its micro-batches need: one, where the pairs of a batch are
+    compared with each other."""
     setting = learn.setting
+    if setting.rows_together > 1:
+        total = learn(split, rows, 1.0)
+        update(learn.model, optimizer, setting.recipe)
+        return total
     total = torch.zeros((), device=setting.device)
     for part in chunks(rows, setting.batches.training):
         total += learn(split, part, len(part) / len(rows))

@@ -182,6 +182,9 @@ def user_task(
     labels: Sequence[object] = (),
     positive: str | None = None,
     pooling: str | None = None,
+    similarity: str | None = None,
+    query_prompt: str | None = None,
+    document_prompt: str | None = None,
     train: str | Path | None = None,
     dev: str | Path | None = None,
     corpus: str | Path | None = None,
@@ -220,6 +223,9 @@ def user_task(
         labels=tuple(_label_text(value) for value in labels),
         positive=positive or "",
         pooling=pooling or "",
+        similarity=similarity or "",
+        query_prompt=query_prompt or "",
+        document_prompt=document_prompt or "",
     )
     _check_definition(name, definition)
     if searches:

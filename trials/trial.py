@@ -109,6 +109,7 @@ def _run_trial(job: Job, spec: TrialSpec, batches: BatchSizes, attempt: Try) -> 
         course=course,
         label_names=inputs.encoded.label_names,
         teaching=teaching,
+        loss=spec.loss,
     )
     trained = finetune(inputs.model, inputs.encoded, setting, attempt.saver, attempt.tell)
     record = {
@@ -178,6 +179,7 @@ def _run_columns(job: Job, inputs: Inputs, setting: Setting, trained: Trained) -
         "compute_used": compute_used(inputs.model, setting.recipe.compute, setting.device),
         "params_total": counts.total,
         "params_encoder": counts.encoder,
+        "vector_width": inputs.model.config.hidden_size if embeds else None,
         "params_embedding": counts.embedding,
         "micro_batch": setting.batches.training,
         "distill": distill_label(job.trial),

@@ -141,6 +141,16 @@ class _InitFlags:
     kind: Annotated[
         TaskKind | None, typer.Option("--kind", help="What to learn, if not as the labels look.")
     ] = None
+    corpus: Annotated[
+        Path | None,
+        typer.Option("--corpus", help="For search, instead of --data: the documents (BEIR)."),
+    ] = None
+    queries: Annotated[
+        Path | None, typer.Option("--queries", help="With --corpus: the queries.")
+    ] = None
+    qrels: Annotated[
+        Path | None, typer.Option("--qrels", help="With --corpus: the judgements.")
+    ] = None
     model: Annotated[
         str | None,
         typer.Option("--model", help="An encoder: hub id or folder (default bert-base-cased)."),

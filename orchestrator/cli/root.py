@@ -224,6 +224,9 @@ WITHOUT = {
     "--label": _WRITTEN,
     "--group": _WRITTEN,
     "--dev": _WRITTEN,
+    "--corpus": _WRITTEN,
+    "--queries": _WRITTEN,
+    "--qrels": _WRITTEN,
     "--full": _WRITTEN,
     "init --model": _WRITTEN,
 }

@@ -43,7 +43,7 @@ def query(
 ) -> None:
     """Query the store in SQL (DuckDB, read-only). Views: trials cells epochs layers predictions
     attempts min_layers task_table strategy_table random_control speed_table
-    recipe_differences.
+    embedding_table recipe_differences.
 
     Example: lp-sweep query "SELECT strategy, k, avg(score) FROM cells GROUP BY ALL"
     """

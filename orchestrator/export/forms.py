@@ -9,7 +9,6 @@ from __future__ import annotations
 import json
 import shutil
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
@@ -138,7 +137,7 @@ _EMBED = """\
 from sentence_transformers import SentenceTransformer
 
 model = SentenceTransformer(".")  # where this README.md is, or the model's name on the hub
-vectors = model.encode(["A cat sleeps.", "A cat is asleep."])
+vectors = model.encode(["A cat sleeps.", "A cat is asleep."]{by})
 print(model.similarity(vectors, vectors))
 ```
 
@@ -151,15 +150,16 @@ from transformers import AutoModel, AutoTokenizer
 folder = "."
 model = AutoModel.from_pretrained(folder).eval()
 tokenizer = AutoTokenizer.from_pretrained(folder)
-texts = ["A cat sleeps.", "A cat is asleep."]
+texts = {texts}
 cut = {{"padding": True, "truncation": True, "max_length": {length}}}
 inputs = tokenizer(texts, **cut, return_tensors="pt")
 with torch.no_grad():
     states = model(**inputs).last_hidden_state  # (texts, tokens, width)
 mask = inputs["attention_mask"]
 {pooled}
-print(torch.cosine_similarity(vectors[0], vectors[1], dim=0))
+print({alike})
 ```"""
+_TEXTS = '["A cat sleeps.", "A cat is asleep."]'
 _NORMALISED = "vectors = torch.nn.functional.normalize(vectors)"
 _LAST = "mask.shape[1] - 1 - mask.flip(1).argmax(1)"
 
@@ -198,7 +198,7 @@ class BiEncoder:
     def finish(self, folder: Path, spec: TrialSpec, modules: Sequence[str]) -> None:
         """The encoder without its head, and the files of Sentence Transformers."""
         config = _bare_encoder(folder)
-        names = [name for name in _OURS if name != "Normalize" or name in modules]
+        names = [name for name in _OURS if name != "Normalize" or _normalises(spec, modules)]
         places = ["", *(f"{index}_{name}" for index, name in enumerate(names) if index)]
         listed = [
             {
@@ -214,9 +214,9 @@ class BiEncoder:
         pooling[f"pooling_mode_{_WAYS[spec.task.pooling].key}"] = True
         length = {"max_seq_length": spec.recipe.max_length, "do_lower_case": False}
         similarity: dict[str, Any] = {
-            "prompts": {},
+            "prompts": _prompts(spec.task),
             "default_prompt_name": None,
-            "similarity_fn_name": "cosine",
+            "similarity_fn_name": spec.task.similarity or "cosine",
         }
         for place in places:
             (folder / place).mkdir(exist_ok=True)
@@ -244,18 +244,34 @@ class BiEncoder:
     def made(self, spec: TrialSpec, task: str) -> str:
         if spec.procedure == UNTRAINED:
             return "untrained, with the weights that they have there"
+        if spec.loss == "cosent":
+            return f"trained on pairs of {task} with scores (CoSENT)"
+        if spec.loss == "in_batch_negatives":
+            return f"trained on pairs of {task} that belong together (in-batch negatives)"
         return f"trained without labels to imitate the vectors of all layers, on texts of {task}"
 
     def teacher(self, distill: Distillation) -> str:
         return "all layers, untrained (K=0)"
 
     def loss(self, spec: TrialSpec, distill: Distillation) -> str:
-        return "1 − cosine to the teacher's vector of each train text; no labels"
+        squared = spec.loss or spec.task.similarity
+        near = "mean squared difference" if squared else "1 − cosine"
+        return f"{near} to the teacher's vector of each train text; no labels"
 
     def usage(self, spec: TrialSpec, modules: Sequence[str]) -> str:
         lines = [f"vectors = {_WAYS[spec.task.pooling].code}"]
-        lines += [_NORMALISED] if "Normalize" in modules else []
-        code = _EMBED.format(length=spec.recipe.max_length, pooled="\n".join(lines))
+        lines += [_NORMALISED] if _normalises(spec, modules) else []
+        alike = "torch.cosine_similarity(vectors[0], vectors[1], dim=0)"
+        prompt = spec.task.document_prompt
+        code = _EMBED.format(
+            length=spec.recipe.max_length,
+            pooled="\n".join(lines),
+            alike="vectors[0] @ vectors[1]" if spec.task.similarity else alike,
+            by=', prompt_name="document"' if prompt else "",
+            texts=f"[{json.dumps(prompt)} + text for text in {_TEXTS}]" if prompt else _TEXTS,
+        )
+        if spec.task.query_prompt:
+            code += '\n\nA query goes in with `prompt_name="query"`.'
         others = ", ".join(name for name in modules if name not in _OURS)
         note = f"\n\nWithout the model's own {others}: it was scored without." if others else ""
         return code + note
@@ -270,11 +286,11 @@ class Searcher(BiEncoder):
     lead = "A bi-encoder maps queries and documents to vectors; near ones belong together. "
 
     def expected(self, spec: TrialSpec, rows: DevRows) -> Compared:
-        numbers = replace(spec.task, kind="regression", text_columns=())
+        numbers = TaskDefinition(text_columns=(), kind="regression", metric=spec.task.metric)
         return Compared(numbers, rows.logits.reshape(-1, 1))
 
     def answered(self, spec: TrialSpec, rows: DevRows, values: np.ndarray) -> np.ndarray:
-        return similarities(rows.labels, values)[:, None]
+        return similarities(rows.labels, values, dot=bool(spec.task.similarity))[:, None]
 
     def scores(self, spec: TrialSpec, rows: DevRows, values: np.ndarray) -> Scores | None:
         """Rounding may turn near ties round: at most as much as one query counts."""
@@ -285,6 +301,16 @@ class Searcher(BiEncoder):
 
     def inputs(self, columns: Sequence[str], most: str) -> str:
         return f"one text, a query or a document (title and text), {most}."
+
+
+def _normalises(spec: TrialSpec, modules: Sequence[str]) -> bool:
+    """A dot product is scored of vectors that are as long as they come."""
+    return "Normalize" in modules and not spec.task.similarity
+
+
+def _prompts(task: TaskDefinition) -> dict[str, str]:
+    named = {"query": task.query_prompt, "document": task.document_prompt}
+    return {name: text for name, text in named.items() if text}
 
 
 def _bare_encoder(folder: Path) -> Any:
@@ -310,6 +336,9 @@ def _bare_encoder(folder: Path) -> Any:
 
 def form_of(definition: TaskDefinition) -> Form:
     kind = kind_of(definition)
-    if kind.searches:
-        return Searcher()
-    return BiEncoder() if kind.embeds else Classifier()
+    if not kind.embeds:
+        return Classifier()
+    form = Searcher() if kind.searches else BiEncoder()
+    if definition.similarity:
+        form.compared = "dot product"
+    return form

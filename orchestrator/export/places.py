@@ -203,7 +203,7 @@ def dev_rows(
 ) -> DevRows:
     """`predictions`: rows of PREDICTIONS. Raises MissingInputError where the data can't be read,
     ExportError where the two don't belong together."""
-    from lp_sweep.trials.datasource import load_task
+    from lp_sweep.trials.datasource import load_task, prompted
 
     recipe = spec.recipe
     task = load_task(
@@ -227,7 +227,7 @@ def dev_rows(
         )
     return DevRows(
         task.main_split,
-        split.texts,
+        prompted(spec.task, split, scored=True),
         split.labels,
         task.label_names,
         np.array([row["prediction"] for row in said]),

@@ -217,6 +217,7 @@ def read_rows(
             offline=offline,
             most=most,
             unlabelled=True,
+            loss=task.loss,
         )
     except TrialError as error:
         return Rows(str(error))

@@ -56,6 +56,13 @@ KNOWN_DEPTHS = {
 }
 
 
+class Prompts(NamedTuple):
+    """The texts before a query and before a document."""
+
+    query: str
+    document: str
+
+
 class ModelInput(NamedTuple):
     """A model as the plan and the workers need it."""
 
@@ -69,8 +76,16 @@ class ModelInput(NamedTuple):
     hidden: int | None = None  # width
     longest_row: int | None = None  # tokens, at most; None: there is no limit, or none is known
     why_not_pinned: str | None = None
-    pooling: str | None = None  # of a Sentence Transformers folder
+    # of a Sentence Transformers folder
+    pooling: str | None = None
+    similarity: str = "cosine"  # or dot
+    default_prompt: str = ""
+    search_prompts: Prompts = Prompts("", "")
     family: str | None = None  # the model type of its config, where that is known
+
+    def prompts(self, *, search: bool) -> Prompts:
+        """Both texts of a pair are alike: they have the default prompt."""
+        return self.search_prompts if search else Prompts(self.default_prompt, self.default_prompt)
 
     @property
     def of_hub(self) -> bool:
@@ -223,7 +238,36 @@ def _local_model(name: str, folder: Path) -> ModelInput:
         longest_row=longest_row(config),
         pooling=_pooling(folder),
         family=_family(config),
+        **_sentence_config(folder),
     )
+
+
+def _sentence_config(folder: Path) -> dict[str, Any]:
+    """Similarity and prompts, as the Sentence Transformers configuration of the folder says."""
+    config = read_config(folder / "config_sentence_transformers.json") or {}
+    prompts = config.get("prompts")
+    said = prompts.items() if isinstance(prompts, dict) else ()
+    named = {name: text for name, text in said if isinstance(text, str)}
+    usual = named.get(config.get("default_prompt_name") or "", "")
+    search = Prompts(
+        named.get("query", usual),
+        next((named[n] for n in ("document", "passage", "corpus") if n in named), usual),
+    )
+    by_dot = str(config.get("similarity_fn_name")) in ("dot", "dot_product")
+    normalised = any(name.endswith("Normalize") for name in _module_types(folder))
+    return {
+        "similarity": "dot" if by_dot and not normalised else "cosine",
+        "default_prompt": usual,
+        "search_prompts": search,
+    }
+
+
+def _module_types(folder: Path) -> list[str]:
+    try:
+        modules = json.loads((folder / "modules.json").read_text(encoding="utf-8"))
+        return [str(item["type"]) for item in modules]
+    except (OSError, ValueError, KeyError, TypeError):
+        return []
 
 
 def _pooling(folder: Path) -> str | None:

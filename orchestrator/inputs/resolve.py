@@ -8,15 +8,15 @@ from __future__ import annotations
 
 import contextlib
 import filecmp
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import pyarrow.parquet as pq
 
 from lp_sweep.orchestrator.inputs.hub import DEFAULT_REVISION
-from lp_sweep.orchestrator.inputs.models import ModelInput, find_model, find_teacher
+from lp_sweep.orchestrator.inputs.models import ModelInput, Prompts, find_model, find_teacher
 from lp_sweep.orchestrator.inputs.pins import Manifest, Pins, manifest_path, read_manifest
 from lp_sweep.orchestrator.sweepfile.entries import TaskEntry
 from lp_sweep.orchestrator.sweepfile.load import SweepFile
@@ -24,12 +24,12 @@ from lp_sweep.orchestrator.sweepfile.spec import SweepSpec
 from lp_sweep.orchestrator.sweepfile.yamlfile import Document, Location
 from lp_sweep.storage.errors import LpSweepError, PreflightError, SpecError, TrialError
 from lp_sweep.storage.places import expanded
-from lp_sweep.storage.printable import short
+from lp_sweep.storage.printable import short, shown
 from lp_sweep.storage.specs import Recipe, TaskDefinition
 from lp_sweep.trials.datasource import data_fingerprint, unlabelled_fingerprint
 from lp_sweep.trials.familytable import FAMILIES, family_of
 from lp_sweep.trials.feedforward_rules import NONE
-from lp_sweep.trials.kinds import KINDS
+from lp_sweep.trials.kinds import IMITATE, KINDS
 from lp_sweep.trials.tasks import (
     CORPUS,
     QUERIES,
@@ -69,6 +69,7 @@ class TaskInput(NamedTuple):
     why_not_pinned: str | None = None
     unlabelled: str = ""  # the fingerprint of the rows for students; empty: none
     unlabelled_rows: int = 0
+    loss: str = ""  # of an embedding, as in TrialSpec
 
     @property
     def pinned(self) -> bool:
@@ -232,18 +233,38 @@ def _at(document: Document, location: Location) -> Iterator[None]:
         raise type(error)(f"{document.where(location)}: {short(str(error), 1000)}") from None
 
 
-def _pooling(entry: TaskEntry, models: Iterable[ModelInput]) -> str | None:
-    """How an embedding is pooled. Raises SpecError where the models are made for several ways."""
-    if not KINDS[entry.kind].embeds or entry.pooling:
-        return entry.pooling
-    ways = {model.pooling or "mean": model.name for model in models}
-    if len(ways) > 1:
-        made = ", ".join(f"{name} {way}" for way, name in ways.items())
-        raise SpecError(
-            f"task {entry.name!r}: the models pool in different ways ({made}). Write `pooling:` in "
-            "the task, or put the models into sweeps of their own."
-        )
-    return next(iter(ways))
+def _vectors(entry: TaskEntry, models: Iterable[ModelInput]) -> dict[str, Any]:
+    """How texts become vectors and vectors are compared: as the task says, else as the models'
+    folders do. Raises SpecError where these say different things."""
+    kind, own = KINDS[entry.kind], entry.prompts
+    if not kind.embeds:
+        return {}
+
+    def agreed(key: str, what: str, of: Callable[[ModelInput], str]) -> str:
+        ways = {of(model): model.name for model in models}
+        if len(ways) > 1:
+            made = ", ".join(f"{name} {shown(way)}" for way, name in ways.items())
+            raise SpecError(
+                f"task {entry.name!r}: the models {what} in different ways ({made}). Write "
+                f"`{key}:` in the task, or put the models into sweeps of their own."
+            )
+        return next(iter(ways))
+
+    def prompt(of: Callable[[Prompts], str]) -> str:
+        if own is not None:
+            return of(Prompts(own.query, own.document))
+        return agreed("prompts", "prompt", lambda model: of(model.prompts(search=kind.searches)))
+
+    similarity = entry.similarity or agreed(
+        "similarity", "are compared", lambda model: model.similarity
+    )
+    return {
+        "pooling": entry.pooling
+        or agreed("pooling", "pool", lambda model: model.pooling or "mean"),
+        "similarity": "" if similarity == "cosine" else similarity,
+        "query_prompt": prompt(lambda each: each.query),
+        "document_prompt": prompt(lambda each: each.document),
+    }
 
 
 def _find_task(
@@ -280,14 +301,21 @@ def _find_task(
             metric=entry.metric,
             labels=entry.labels or [],
             positive=entry.positive,
-            pooling=_pooling(entry, models),
+            **_vectors(entry, models),
             base_dir=folder,
         )
     fingerprint = data_fingerprint(source, definition)
     _refuse_one_for_both(name, source)
     asked = entry.revision or DEFAULT_REVISION if entry.dataset else source.revision
     return TaskInput(
-        name, definition, source, fingerprint, *_rows(name, source), asked, why_not_pinned=why_not
+        name,
+        definition,
+        source,
+        fingerprint,
+        *_rows(name, source),
+        asked,
+        why_not_pinned=why_not,
+        loss="" if entry.loss in (None, IMITATE) else entry.loss,
     )
 
 

@@ -200,6 +200,7 @@ class _Builder:
             second_norm=removal.second_norm,
             distill=self._distillation(procedure, model, task),
             bridge=procedure.bridge,
+            loss="" if procedure.name == UNTRAINED else task.loss,
         )
         if spec.bridge:
             bridged_blocks(kept, model.depth)
@@ -209,10 +210,11 @@ class _Builder:
         self, procedure: Procedure, model: ModelInput, task: TaskInput
     ) -> Distillation | None:
         """How the trial learns from a teacher. An embedding learns from the pre-trained full model,
-        without labels."""
+        without labels, unless its loss is one of pairs."""
         distill = procedure.distill
         if kind_of(task.definition).embeds:
-            if procedure.name == UNTRAINED:
+            alone = kind_of(task.definition).rows_together(task.loss) > 1
+            if procedure.name == UNTRAINED or alone:
                 return None
             return Distillation(teacher=model.fingerprint, fine_tuned=True, alpha=1.0)
         if distill is None:
@@ -349,14 +351,15 @@ def wanted_speeds(plan: Plan) -> dict[str, Work]:
             chosen = not measure.speed_of or any(matches(m, cell.asked) for m in measure.speed_of)
             if work is not None and chosen:
                 length = measure.length(work.model.longest_row)
-                specs[_speed(work.trial, device_type, length)] = work.model
+                batches = tuple(measure.speed_batches or BATCHES[device_type])
+                specs[_speed(work.trial, device_type, length, batches)] = work.model
         for spec, model in specs.items():
             id_ = profile_id(spec)
             found[id_] = Work(id=id_, spec=spec, model=model, task=NO_TASK)
     return found
 
 
-def _speed(trial: TrialSpec, device_type: str, length: int) -> SpeedSpec:
+def _speed(trial: TrialSpec, device_type: str, length: int, batches: tuple[int, ...]) -> SpeedSpec:
     """That of the network that a trial ends with."""
     return SpeedSpec(
         model_fingerprint=trial.model_fingerprint,
@@ -366,7 +369,7 @@ def _speed(trial: TrialSpec, device_type: str, length: int) -> SpeedSpec:
         precision=trial.recipe.precision,
         device_type=device_type,
         length=length,
-        batches=BATCHES[device_type],
+        batches=batches,
     )
 
 

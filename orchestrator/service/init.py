@@ -14,7 +14,7 @@ import shlex
 import shutil
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib.resources import as_file, files
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -34,7 +34,8 @@ from lp_sweep.storage.specs import TaskDefinition, TaskKind
 from lp_sweep.trials.datasource import LoadedTask, empty_texts, load_task, text_keys
 from lp_sweep.trials.kinds import KINDS
 from lp_sweep.trials.readers import column_names, read_file, require_columns
-from lp_sweep.trials.tasks import TaskSource, file_format
+from lp_sweep.trials.search import query_count
+from lp_sweep.trials.tasks import CORPUS, QRELS, QUERIES, TaskSource, file_format
 
 SCHEMA = "lp-sweep.schema.json"
 DEV_SHARE = 0.2
@@ -44,7 +45,10 @@ UNBALANCED = 0.75  # the share of the largest class from which accuracy says lit
 MOST_EPOCHS = 10
 BATCH = 16
 LENGTHS = (32, 64, 128, 256, 512)  # tokens
+_SEARCHED = LENGTHS[:4]  # of documents: their beginnings say most, and every trial reads them all
 TOKENS_A_WORD = 1.5
+FEW = 500  # dev rows, or queries
+_UNTRAINED = "procedures: [untrained, direct]   # as it is, and after imitating all layers"
 _ENCODER, _BI_ENCODER = "bert-base-cased", "sentence-transformers/all-MiniLM-L6-v2"
 _NO_NAME = re.compile(r"[^A-Za-z0-9._-]+")
 
@@ -60,6 +64,9 @@ class InitOptions:
     label: str | None = None
     group: str | None = None  # rows with the same value stay on one side
     kind: TaskKind | None = None  # None: as the labels look
+    corpus: Path | None = None  # documents to search, with queries and judgements
+    queries: Path | None = None
+    qrels: Path | None = None
     model: str | None = None  # None: a usual one of the kind
     full: bool = False
     force: bool = False
@@ -75,11 +82,16 @@ def write_sweep(options: InitOptions) -> Written:
 
     Raises SpecError, and PreflightError where the rows can't be used.
     """
-    if options.data is None:
+    search = {CORPUS: options.corpus, QUERIES: options.queries, QRELS: options.qrels}
+    if options.data is None and not any(search.values()):
         _refuse_without_data(options)
         text = _template() if options.full else _short(options)
         return _written(options, {options.file: text.encode()}, [])
     try:
+        if options.data is None:
+            return _with_search(options, search)
+        if named := [f"--{part}" for part, path in search.items() if path]:
+            raise SpecError(f"--data and {named[0]} are two tasks. Leave one out.")
         return _with_rows(options, options.data)
     except MissingInputError as error:
         raise PreflightError(str(error)) from error
@@ -124,6 +136,44 @@ def _with_rows(options: InitOptions, data: Path) -> Written:
             made[path], sides[side] = part, (path, len(rows_of))
     made[options.file] = _sweep(options, rows, sides).encode()
     return _written(options, made, list(_notes(rows, sides["dev"][1])))
+
+
+def _with_search(options: InitOptions, parts: dict[str, Path | None]) -> Written:
+    """Queries without a relevant document are left out, and counted in a note."""
+    if missing := [f"--{part}" for part, path in parts.items() if path is None]:
+        raise SpecError(f"search needs --corpus, --queries and --qrels. Add {listed(missing)}.")
+    if options.kind and not KINDS[options.kind].embeds:
+        raise SpecError(f"--corpus is for embeddings, not for --kind {options.kind}. Remove one.")
+    files = {part: str(path) for part, path in parts.items()}
+    kind: TaskKind = "retrieval"
+    definition = TaskDefinition(text_columns=(), kind=kind, metric=KINDS[kind].metrics[0])
+    source = TaskSource(files=files, skip_unjudged=True)
+    loaded = load_task(definition, source)
+    [documents], split = loaded.train.texts, loaded.dev[loaded.main_split]
+    queries, asked = (
+        query_count(split.labels),
+        read_file(files[QUERIES], column_names(files[QUERIES])[:1]).num_rows,
+    )
+    words = np.quantile([len(text.split()) for text in documents], 0.9)
+    length = next((n for n in _SEARCHED if n >= TOKENS_A_WORD * words + 3), _SEARCHED[-1])
+    epochs = min(MOST_EPOCHS, epochs_for(len(documents), BATCH))
+    name = _NO_NAME.sub("-", Path(files[CORPUS]).parent.absolute().name).strip("-.") or "search"
+    why = {CORPUS: f"{len(documents):,} documents", QUERIES: f"{queries:,} of them scored"}
+    lines = [f"  - name: {_scalar(name)}", "    kind: embedding"]
+    for part, path in files.items():
+        place = _scalar(os.path.relpath(path, options.file.parent))
+        lines.append(f"    {part}: {place}" + (f"   # {why[part]}" if part in why else ""))
+    notes = [f"{len(documents):,} documents, {queries:,} queries, {len(split.labels):,} judgements"]
+    if queries < asked:
+        lines.append("    unjudged: skip")
+        notes.append(f"{asked - queries:,} queries have no relevant document and are left out")
+    notes += empty_texts(loaded, source)
+    if queries < FEW:
+        notes.append(f"{queries} queries show only large losses: more make the answer surer")
+    tasks = ["tasks:", *lines, _UNTRAINED]
+    chosen = replace(options, kind=kind)
+    made = {options.file: _file(name, _model(chosen), tasks, epochs, length).encode()}
+    return _written(options, made, notes)
 
 
 class Looked(NamedTuple):
@@ -335,7 +385,7 @@ def _notes(rows: Looked, n_dev: int) -> Iterator[str]:
     if rows.together:
         again = "row repeats" if rows.together == 1 else "rows repeat"
         yield f"{rows.together:,} {again} the text of another: equal texts stay on one side"
-    if n_dev < 500:
+    if n_dev < FEW:
         size = "1 row" if n_dev == 1 else f"{n_dev} rows"
         yield f"a dev set of {size} shows only large losses: more rows make the answer surer"
 
@@ -362,7 +412,7 @@ def _sweep(options: InitOptions, rows: Looked, sides: dict[str, tuple[Path, int]
     ]
     tasks = ["tasks:", f"  - {lines[0]}", *(f"    {line}" for line in lines[1:])]
     if KINDS[rows.kind].embeds:
-        tasks.append("procedures: [untrained, direct]   # as it is, and after imitating all layers")
+        tasks.append(_UNTRAINED)
     return _file(name, _model(options), tasks, epochs, rows.max_length)
 
 

@@ -437,6 +437,11 @@ class MeasureEntry(_ByLayer):
         description="for speed: tokens in each timed row; default 128, or fewer for a model that "
         "takes no more",
     )
+    speed_batches: Annotated[list[PositiveInt] | None, BeforeValidator(listed)] = Field(
+        None,
+        min_length=1,
+        description="for speed: texts in each timed batch; default 32, on cuda 32 and 256",
+    )
     speed_of: list[CellMatch] = Field(
         default=[], description="for speed: only the networks of these cells; default all"
     )

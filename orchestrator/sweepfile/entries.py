@@ -28,6 +28,7 @@ from lp_sweep.storage.specs import Compute, Precision, Recipe, Schedule, TaskKin
 from lp_sweep.trials.kinds import KINDS
 from lp_sweep.trials.tasks import CORPUS, QRELS, QUERIES, TASKS, canonical_name
 
+_OF_VECTORS = ("pooling", "similarity", "prompts", "loss")
 SEARCHED = (CORPUS, QUERIES, QRELS)
 DEEPEST = 1000  # layers: a larger number is a mistake, and planning would never end
 _RANGE = re.compile(r"^\s*(\d{1,18})\s*(?:-|\.\.)\s*(\d{1,18})\s*$")
@@ -141,6 +142,15 @@ class ModelEntry(Entry):
     )
 
 
+class PromptsEntry(Entry):
+    """Texts that go before every query and every document, such as `query: `."""
+
+    query: str = Field("", description="before a query, and before the first text of a pair")
+    document: str = Field(
+        "", description="before a document, the second text of a pair, and any other text"
+    )
+
+
 class TaskEntry(Entry):
     """A GLUE task by its name, or your own data: `train` and `dev` files, or a hub data set."""
 
@@ -202,6 +212,21 @@ class TaskEntry(Entry):
         "folder says (Sentence Transformers), else mean",
     )
 
+    similarity: Literal["cosine", "dot"] | None = Field(
+        None,
+        description="for embedding: how two vectors are compared; default: as the model's folder "
+        "says, else cosine",
+    )
+    prompts: PromptsEntry | None = Field(
+        None, description="for embedding; default: as the model's folder says, else none"
+    )
+    loss: Literal["imitate", "imitate_mse", "cosent", "in_batch_negatives"] | None = Field(
+        None,
+        description="for embedding, how pruned networks learn: imitate the full model's vectors "
+        "(the default; by the cosine, or imitate_mse by the squared difference), from pairs with "
+        "scores (cosent), or from pairs that belong together (in_batch_negatives)",
+    )
+
     @model_validator(mode="before")
     @classmethod
     def _searched(cls, content: Any) -> Any:
@@ -228,14 +253,27 @@ class TaskEntry(Entry):
             )
         if self.metric is not None:
             choose("metric", self.metric, [m for kind in KINDS.values() for m in kind.metrics])
-        if self.pooling is not None and not KINDS[self.kind].embeds:
-            raise ValueError(f"`pooling:` is for kind embedding: remove it from {self.name!r}")
+        self._of_vectors()
         if self.unlabelled and KINDS[self.kind].embeds:
             raise ValueError(
                 f"task {shown(self.name)} (kind {self.kind}) needs no labels to learn from: add "
                 "the texts of `unlabelled:` to its `train:` file"
             )
         return self
+
+    def _of_vectors(self) -> None:
+        own = [key for key in _OF_VECTORS if getattr(self, key) is not None]
+        if own and not KINDS[self.kind].embeds:
+            raise ValueError(f"`{own[0]}:` is for kind embedding: remove it from {self.name!r}")
+        pairs = KINDS[self.kind].rows_together(self.loss or "") > 1
+        if pairs and not (self.train or self.dataset):
+            raise ValueError(
+                f"`loss: {self.loss}` of {self.name!r} needs `train:`, a file of pairs"
+            )
+        if pairs and len(self.text or ()) != 2:
+            raise ValueError(
+                f"`loss: {self.loss}` of {self.name!r} learns from pairs: `text:` names two columns"
+            )
 
     def _searchable(self) -> None:
         if not KINDS[self.kind].searches:

@@ -42,6 +42,7 @@ which editors complete keys.
 _PARTS = {
     "ModelEntry": "models",
     "TaskEntry": "tasks",
+    "PromptsEntry": "tasks.prompts",
     "StrategyEntry": "strategies",
     "ProcedureEntry": "procedures",
     "DistillEntry": "distill",

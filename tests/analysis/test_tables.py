@@ -310,6 +310,25 @@ def test_a_speed_is_what_was_measured_of_the_network(fake: FakeSweep) -> None:
     )
 
 
+def test_embeddings_show_score_speed_and_index(fake: FakeSweep) -> None:
+    fake.cell(k=0, score=38.0, vector_width=384, task="search")
+    fake.cell(k=6, score=36.5, vector_width=384, task="search")
+    fake.cell(k=6, score=90.0)  # of no embedding
+    fake.speed(1.94, 2.0, batches=(1, 64))
+    full, six = rows(fake, "FROM embedding_table ORDER BY k")
+    assert (full["index_row_bytes"], full["texts_per_second_1"]) == (4 * 384, None)
+    (one, many) = rows(fake, "SELECT batch, inference_wall_ms AS ms FROM speed_table WHERE k = 6")
+    assert six["texts_per_second_1"] == pytest.approx(1000 / one["ms"])
+    assert six["texts_per_second_64"] == pytest.approx(64_000 / many["ms"])
+    first, second = lines(TABLES["embeddings"](open_views(fake.store)))
+    assert (first["score"], first["texts/s"], first["index row"]) == (
+        "38.00",
+        "not measured",
+        "1,536 B",
+    )
+    assert (second["change"], second["layers"], second["device"]) == ("−1.50", "1-6", "H200")
+
+
 def test_a_speed_that_was_not_measured_is_not_derived(fake: FakeSweep) -> None:
     """The trials have timings of their own, whatever ran beside them."""
     fake.cell(k=0, score=92.0, train_examples_per_second=10.0)

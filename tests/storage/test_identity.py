@@ -77,6 +77,7 @@ OTHER: dict[type, dict[str, Any]] = {
         "second_norm": "drop",
         "distill": Distillation(),
         "bridge": "linear",
+        "loss": "cosent",
     },
     Distillation: {
         "teacher": "sha256:02",
@@ -111,6 +112,9 @@ OTHER: dict[type, dict[str, Any]] = {
         "metric": "f1",
         "extra_metrics": ("mcc",),
         "labels": ("a", "b"),
+        "similarity": "dot",
+        "query_prompt": "query: ",
+        "document_prompt": "passage: ",
     },
     ProfileSpec: {
         "model_fingerprint": "hub:roberta-base@main",
@@ -221,6 +225,7 @@ def test_defaults_are_pinned() -> None:
             "second_norm": "keep",
             "distill": None,
             "bridge": "",
+            "loss": "",
         },
         "Distillation": {
             "teacher": "",
@@ -258,6 +263,9 @@ def test_defaults_are_pinned() -> None:
             "labels": (),
             "positive": "",
             "pooling": "",
+            "similarity": "",
+            "query_prompt": "",
+            "document_prompt": "",
         },
         "ProfileSpec": {
             "max_length": 128,

@@ -11,12 +11,12 @@ used.
 from __future__ import annotations
 
 from lp_sweep.storage.specs import TaskDefinition, TaskKind
-from lp_sweep.trials.kinds.embedding import Embedding
+from lp_sweep.trials.kinds.embedding import COSENT, IMITATE, LOSSES, Embedding
 from lp_sweep.trials.kinds.kind import Kind, ProblemType
 from lp_sweep.trials.kinds.labelled import Classification, Regression
 from lp_sweep.trials.kinds.retrieval import Retrieval
 
-__all__ = ["KINDS", "Kind", "ProblemType", "kind_of"]
+__all__ = ["COSENT", "IMITATE", "KINDS", "LOSSES", "Kind", "ProblemType", "kind_of"]
 
 KINDS: dict[TaskKind, Kind] = {
     "classification": Classification(),
@@ -26,5 +26,11 @@ KINDS: dict[TaskKind, Kind] = {
 }
 
 
+_BY_DOT_PRODUCT: dict[TaskKind, Kind] = {
+    "embedding": Embedding(dot=True),
+    "retrieval": Retrieval(dot=True),
+}
+
+
 def kind_of(definition: TaskDefinition) -> Kind:
-    return KINDS[definition.kind]
+    return (_BY_DOT_PRODUCT if definition.similarity == "dot" else KINDS)[definition.kind]

@@ -18,6 +18,14 @@ if TYPE_CHECKING:
     from lp_sweep.trials.columns import Labels
 
 
+IMITATE, IMITATE_MSE, COSENT, IN_BATCH = LOSSES = (
+    "imitate",
+    "imitate_mse",
+    "cosent",
+    "in_batch_negatives",
+)
+
+
 class Embedding(Regression):
     """Two texts of an example are two rows of a split, one after the other, each with the score of
     both. There is no head: `logits` are embeddings (2n, H). A pruned network imitates the
@@ -27,6 +35,28 @@ class Embedding(Regression):
     metrics: tuple[str, ...] = ("spearman", "pearson")
     embeds = True
     rows_each = 2
+    losses: tuple[str, ...] = LOSSES
+
+    def __init__(self, *, dot: bool = False) -> None:
+        """`dot`: vectors are compared by the dot product, else by the cosine."""
+        self.dot = dot
+
+    def rows_together(self, loss: str) -> int:
+        return 2 if loss in (COSENT, IN_BATCH) else 1
+
+    def named_loss(
+        self, loss: str, logits: torch.Tensor, target: torch.Tensor, teacher: torch.Tensor | None
+    ) -> torch.Tensor:
+        from torch.nn.functional import mse_loss
+
+        from lp_sweep.trials import pairloss
+
+        if loss == COSENT:
+            return pairloss.cosent(logits, target[::2], dot=self.dot)
+        if loss == IN_BATCH:
+            return pairloss.in_batch_negatives(logits, dot=self.dot)
+        assert teacher is not None, loss
+        return mse_loss(logits, teacher)
 
     def problem(self, definition: TaskDefinition) -> str | None:
         if len(definition.text_columns) != 2:
@@ -39,9 +69,11 @@ class Embedding(Regression):
     def imitation_loss(
         self, logits: torch.Tensor, teacher: torch.Tensor, temperature: float
     ) -> torch.Tensor:
-        """1 - cosine."""
-        from torch.nn.functional import cosine_similarity
+        """1 - cosine; where lengths matter, the squared difference."""
+        from torch.nn.functional import cosine_similarity, mse_loss
 
+        if self.dot:
+            return mse_loss(logits, teacher)
         return 1 - cosine_similarity(logits, teacher, dim=-1).mean()
 
     def targets(self, labels: Array) -> Array:
@@ -49,8 +81,11 @@ class Embedding(Regression):
 
     def answers(self, logits: Array) -> Array:
         one, other = logits[::2].astype(np.float64), logits[1::2].astype(np.float64)
+        alike = np.asarray((one * other).sum(axis=1))
+        if self.dot:
+            return alike
         lengths = np.linalg.norm(one, axis=1) * np.linalg.norm(other, axis=1)
-        return np.asarray((one * other).sum(axis=1) / np.maximum(lengths, np.finfo(float).tiny))
+        return np.asarray(alike / np.maximum(lengths, np.finfo(float).tiny))
 
     def stored(
         self, labels: Labels, logits: Array, metric: str, names: tuple[str, ...]

@@ -26,6 +26,7 @@ class Kind(Protocol):
     embeds: bool  # whether it maps each text to a vector, and learns from the full model alone
     searches: bool  # whether it is scored by the documents that it finds for queries
     rows_each: int  # of a split, for an example
+    losses: tuple[str, ...]  # that a task may name; () where it has one of its own
 
     def problem(self, definition: TaskDefinition) -> str | None:
         """Why a definition is none of this kind."""
@@ -49,6 +50,15 @@ class Kind(Protocol):
         self, logits: torch.Tensor, teacher: torch.Tensor, temperature: float
     ) -> torch.Tensor:
         """How far (B, C) float32 logits are from the teacher's: a scalar. See trials/distill.py."""
+
+    def rows_together(self, loss: str) -> int:
+        """Rows of a split that share a batch, one after the other: 2 where it learns from pairs."""
+
+    def named_loss(
+        self, loss: str, logits: torch.Tensor, target: torch.Tensor, teacher: torch.Tensor | None
+    ) -> torch.Tensor:
+        """One of `losses`, of (B, C) float32 logits, (B,) labels and the teacher's logits: a
+        scalar."""
 
     def stored_labels(self, labels: Labels) -> Array:
         """(n,) the label of each of n examples as the table of predictions has it, from the labels

@@ -26,6 +26,15 @@ class Labelled:
     embeds = False
     searches = False
     rows_each = 1
+    losses: tuple[str, ...] = ()
+
+    def rows_together(self, loss: str) -> int:
+        return 1
+
+    def named_loss(
+        self, loss: str, logits: torch.Tensor, target: torch.Tensor, teacher: torch.Tensor | None
+    ) -> torch.Tensor:
+        raise NotImplementedError
 
     def stored_labels(self, labels: Labels) -> Array:
         return labels

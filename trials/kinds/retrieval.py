@@ -44,7 +44,7 @@ class Retrieval(Embedding):
     ) -> Array | None:
         from lp_sweep.trials.search import scores
 
-        found = scores(metric, targets, answers)
+        found = scores(metric, targets, answers, dot=self.dot)
         return np.column_stack([found, np.ones_like(found)])
 
     def stored(
@@ -56,7 +56,8 @@ class Retrieval(Embedding):
 
         tally = self.tally(metric, labels, logits, names)
         relevant = self.stored_labels(labels)
-        near = np.split(similarities(labels, logits), np.cumsum(relevant).astype(np.int64)[:-1])
+        ends = np.cumsum(relevant).astype(np.int64)
+        near = np.split(similarities(labels, logits, dot=self.dot), ends[:-1])
         assert tally is not None
         for count, own, similar in zip(relevant.tolist(), tally.tolist(), near, strict=True):
             stored = {"label": count, "prediction": own[0], "scores": similar.tolist()}

@@ -18,8 +18,11 @@ from hypothesis import strategies as st
 from pyarrow import parquet as pq
 
 from lp_sweep.orchestrator.service.init import DEV_SHARE, split
+from lp_sweep.orchestrator.sweepfile.load import load_sweep
 from lp_sweep.trials.readers import column_names, read_file
 from tests.support.program import sweep
+from tests.trials.test_retrieval import collection
+from tests.trials.test_retrieval import write as write_parts
 
 MODEL = Path(__file__).parents[3] / "quickstart" / "model"
 Rows = list[dict[str, Any]]
@@ -247,3 +250,26 @@ def test_pairs_of_a_bi_encoder(tmp_path: Path) -> None:
     )
     assert again.returncode == 2
     assert "kind embedding" in again.stderr
+
+
+def test_a_collection_to_search(tmp_path: Path) -> None:
+    tables = collection()
+    tables["queries"]["_id"].append("lonely")
+    tables["queries"]["text"].append("w1")
+    files = write_parts(tmp_path, tables)
+    words = [word for part, path in files.items() for word in (f"--{part}", path)]
+    found = sweep("init", *words, cwd=tmp_path)
+    assert found.returncode == 0, found.stderr
+    for noun in ("40 documents, 9 queries, 18 judgements", "1 queries have no relevant"):
+        assert noun in found.stderr
+    task = of_task(tmp_path)
+    assert (task["kind"], task["unjudged"], task["qrels"]) == ("embedding", "skip", "qrels.parquet")
+    load_sweep(tmp_path / "sweep.yaml")
+    for missing, named in (
+        ([*words[:4]], "--qrels"),
+        ([*words, "--kind", "classification"], "--kind classification"),
+        ([*words, "--data", "rows.csv"], "--data and --corpus"),
+    ):
+        again = sweep("init", *missing, "--force", cwd=tmp_path)
+        assert again.returncode == 2
+        assert named in again.stderr

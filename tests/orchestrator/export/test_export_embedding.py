@@ -314,3 +314,26 @@ def test_another_network_that_searches_is_refused(
     change_weights(mine.weights, swap_layers)
     with pytest.raises(ExportError, match="a cosine differs from the stored one"):
         mine.export(mine.kept, tmp_path / "out")
+
+
+def test_prompts_and_the_dot_product_are_in_the_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    in_this_process(monkeypatch)
+    file = search_world(tmp_path / "world")
+    with_modules(file.parent / "model")
+    own = "kind: embedding\n  similarity: dot\n  prompts: {query: 'w1 ', document: 'w2 '}"
+    file.write_text(file.read_text().replace("kind: embedding", own))
+    (job,) = (job for job in jobs(file) if len(job["spec"].get("kept_layers", ())) == 4)
+    store = Store(tmp_path / "store", create=True)
+    assert execute({**job, "keep": "all"}, store.location)["status"] == "done"
+    out = tmp_path / "out"
+    done = World(file, store, job["id"], job["id"]).export(job["id"], out)
+    assert done.verified.score == pytest.approx(done.verified.recorded_score)
+    told = json.loads((out / "config_sentence_transformers.json").read_text())
+    assert told["prompts"] == {"query": "w1 ", "document": "w2 "}
+    assert told["similarity_fn_name"] == "dot"
+    assert not (out / "2_Normalize").exists(), "the lengths count"
+    card = _card(out)
+    for words in ("dot products", '"w2 " + text', 'prompt_name="document"', "vectors[0] @ "):
+        assert words in card, words
