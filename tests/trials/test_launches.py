@@ -125,6 +125,16 @@ def test_a_mask_that_is_not_asked_is_the_same_mask(
     assert unasked_mask(model, real) is not real
 
 
+def test_a_filler_far_from_all_text_looks_at_something(tmp_path: Path) -> None:
+    """Else its softmax is NaN where a kernel does not guard against that, and spreads."""
+    model, real = network("modernbert", tmp_path), torch.ones(2, 19, dtype=torch.int64)
+    real[0, 3:] = 0  # beyond the window of any text
+    masks = unasked_mask(model, real)
+    assert isinstance(masks, dict)
+    assert all((mask == 0).any(-1).all() for mask in masks.values())
+    assert (masks["sliding_attention"][0, 0, :3, 3:] < 0).all()  # no text looks at a filler
+
+
 def test_a_head_that_reads_the_mask_gets_its_own(tmp_path: Path) -> None:
     model, real = network("modernbert", tmp_path), torch.ones(2, 9, dtype=torch.int64)
     model.config.classifier_pooling = "mean"
