@@ -45,6 +45,7 @@ from lp_sweep.storage.printable import listed as listed_names
 from lp_sweep.trials.feedforward_rules import NONE
 from lp_sweep.trials.kinds import KINDS
 from lp_sweep.trials.procedures import DIRECT, PROCEDURES, UNTRAINED, Procedure
+from lp_sweep.trials.select import find_strategy
 from lp_sweep.trials.tasks import canonical_name
 
 
@@ -227,6 +228,22 @@ class SweepSpec(Entry):
                     f"strategy {entry.name!r} has `until: {entry.until}`, which needs networks "
                     f"with all feed-forwards, but feed_forward has {listed_names(reduced)}. "
                     "Put one of the two into its own sweep: sweeps over one store share trials."
+                )
+        return entries
+
+    @field_validator("strategies")
+    @classmethod
+    def _labelled(cls, entries: list[StrategyEntry], info: ValidationInfo) -> list[StrategyEntry]:
+        """A greedy selection fine-tunes with labels, which embeddings have not."""
+        tasks = [task for task in info.data.get("tasks", ()) if KINDS[task.kind].embeds]
+        for entry in entries:
+            found = find_strategy(entry.name)
+            here = entry.measured_on in (None, "own")
+            if tasks and here and found and found.measure == "greedy":
+                raise ValueError(
+                    f"strategy {entry.name!r} trains with labels, and task {tasks[0].name!r} (kind "
+                    f"{tasks[0].kind}) learns without. Use `drop` with `layers:`, contribution, or "
+                    "another rule."
                 )
         return entries
 

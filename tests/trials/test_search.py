@@ -73,8 +73,8 @@ def test_a_score_is_that_of_the_whole_ranking(
 
 def test_equal_texts_tie_whatever_their_batches_rounded() -> None:
     """A document that nobody judged has the vector of a relevant one, but for rounding."""
-    near = np.float32(1) + np.finfo(np.float32).eps
-    vectors = np.array([[1, 1], [1, 1], [1, near], [1, 0]], np.float32)
+    near = 1 + 4 * np.finfo(np.float32).eps
+    vectors = np.array([[1, 0], [1, 1], [1, near], [0, 1]], np.float32)
     for relevant in (0, 1):
         found = scores("mrr@10", np.array([[0.0, relevant, 1.0]]), vectors)
         assert found == [0.5], relevant

@@ -23,6 +23,10 @@ strategies: [{name: top, k: [0, 2]}]
     ("text", "match"),
     [
         (TEXT + "procedures: [iterative]\n", r"sweep.yaml:\d+.*'sim'.*'iterative'.*untrained"),
+        (
+            TEXT.replace("name: top", "name: greedy"),
+            r"sweep.yaml:\d+.*'greedy'.*labels.*'sim'.*`drop`",
+        ),
         (TEXT + "distill: [none, logits]\n", r"sweep.yaml:\d+.*'sim'.*remove `distill:`"),
         (
             TEXT.replace("embedding", "regression") + "procedures: [direct, untrained]\n",
