@@ -16,6 +16,8 @@ Row = Mapping[str, Any]
 _METRICS = {
     "f1": "F1",
     "macro_f1": "macro F1",
+    "micro_f1": "micro F1",
+    "mean_average_precision": "mean average precision",
     "mcc": "MCC",
     "pearson": "Pearson",
     "spearman": "Spearman",

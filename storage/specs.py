@@ -15,7 +15,9 @@ Precision = Literal["fp32", "bf16", "auto"]
 Schedule = Literal["linear", "constant"]
 Compute = Literal["reference", "fast", "graphs"]
 SecondNorm = Literal["keep", "drop"]
-TaskKind = Literal["classification", "regression", "embedding", "retrieval"]
+TaskKind = Literal[
+    "classification", "regression", "embedding", "retrieval", "multi_label", "ranking"
+]
 WorkKind = Literal["trial", "profile", "speed"]
 TEACHER = "teacher"  # the measurement that holds the logits that students learn from
 
@@ -63,10 +65,18 @@ class TaskDefinition:
     similarity: str = ""  # of embeddings: dot; empty: cosine
     query_prompt: str = ""  # before a query, and the first text of a pair
     document_prompt: str = ""  # before a document, the second text of a pair, any other text
+    label_columns: tuple[str, ...] = ()  # of 0 and 1, one for each label; then no label_column
+    group: str = ""  # the column that the rows of a query share; empty: the query's text
+    loss: str = ""  # of a ranking: listwise; empty: binary cross-entropy
+    tune_thresholds: bool = False  # of several labels: see trials/thresholds.py
 
     def __post_init__(self) -> None:
-        for name in ("text_columns", "extra_metrics", "labels"):
+        for name in ("text_columns", "extra_metrics", "labels", "label_columns"):
             object.__setattr__(self, name, tuple(getattr(self, name)))
+
+    @property
+    def all_label_columns(self) -> tuple[str, ...]:
+        return self.label_columns or (self.label_column,)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -28,7 +28,9 @@ class EncodedSplit:
     tokens: npt.NDArray[np.int32]  # (T,)
     offsets: npt.NDArray[np.int64]  # (n + 1,)
     token_types: npt.NDArray[np.uint8] | None  # (T,), None where the tokenizer has none
-    labels: Labels  # (n,) int64 classes or float32 numbers; what is judged of a search
+    labels: (
+        Labels  # (n,) classes or numbers; (n, .) marks, or relevance; what is judged of a search
+    )
 
     def __len__(self) -> int:
         return len(self.offsets) - 1
@@ -117,15 +119,21 @@ def epoch_order(
     epoch: int,
     batch_size: int,
     group_by_length: bool = False,
+    groups: npt.NDArray[Any] | None = None,
 ) -> npt.NDArray[np.intp]:
     """A permutation of the n rows, cut into batches as it stands.
 
     `group_by_length`: rows of like length share a batch, as in the Trainer's option of that name.
     A random order is sorted in parts of 50 batches, at least four parts; then whole batches change
     places all over the epoch, so that length says nothing about the time of a step.
+    `groups`: (n,), the group of each row; those of one group follow each other, whatever their
+    length.
     """
     draw = np.random.default_rng((seed, epoch))
     order = draw.permutation(len(lengths))
+    if groups is not None:
+        names, number = np.unique(groups, return_inverse=True)
+        return order[np.argsort(draw.permutation(len(names))[number[order]], kind="stable")]
     if not group_by_length:
         return order
     size = batch_size * max(1, min(_BATCHES, len(order) // (_PARTS * batch_size)))

@@ -26,7 +26,9 @@ from lp_sweep.trials.readers import first_failing
 
 _WHOLE = re.compile(r"-?\d{1,18}", re.ASCII)  # longer ones are names
 
-Labels = npt.NDArray[np.int64] | npt.NDArray[np.float32] | npt.NDArray[np.float64]
+Labels = (
+    npt.NDArray[np.int64] | npt.NDArray[np.float32] | npt.NDArray[np.float64] | npt.NDArray[np.int8]
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

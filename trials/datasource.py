@@ -27,8 +27,9 @@ from lp_sweep.trials.tasks import CORPUS, QRELS, QUERIES, UNLABELLED, TaskSource
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Split:
-    """n rows: one or two lists of n texts, and n labels, int64 classes or float32 numbers; of a
-    retrieval task's dev set the texts of the queries, then of the documents, and what is judged."""
+    """n rows: one or two lists of n texts, and n labels: int64 classes, float32 numbers, int8 marks
+    (n, labels), or float32 relevance and query (n, 2); of a retrieval task's dev set the texts of
+    the queries, then of the documents, and what is judged."""
 
     texts: tuple[list[str], ...]
     labels: Labels
@@ -140,7 +141,10 @@ def load_task(
         more = _read(_unlabelled(source), UNLABELLED, definition, offline, most)
     return LoadedTask(
         train=_split(definition, label_names, rows[train], limit_train),
-        dev={name: _split(definition, label_names, rows[name], limit_dev) for name in dev},
+        dev={
+            name: _split(definition, label_names, rows[name], limit_dev, scored=True)
+            for name in dev
+        },
         label_names=label_names,
         definition=definition,
         limit_train=limit_train,
@@ -199,18 +203,19 @@ def overlap(task: LoadedTask) -> Overlap:
     the train rows go by. Of a search the queries count."""
     if kind_of(task.definition).searches:
         return _overlap_of_queries(task)
-    labels: dict[tuple[str, ...], set[float]] = {
+    labels: dict[tuple[str, ...], set[bytes]] = {
         key: set() for key in text_keys(*task.dev.values())
     }
-    for key, label in zip(text_keys(task.train), task.train.labels.tolist(), strict=True):
+    for key, label in zip(text_keys(task.train), task.train.labels, strict=True):
         if key in labels:
-            labels[key].add(label)
+            labels[key].add(label.tobytes())
     rows = relabelled = 0
     learned = not kind_of(task.definition).embeds  # whether the labels of train play a part
     for split in task.dev.values():
-        for key, label in zip(text_keys(split), split.labels.tolist(), strict=True):
+        for key, label in zip(text_keys(split), split.labels, strict=True):
             rows += bool(labels[key])
-            relabelled += learned and bool(labels[key]) and label not in labels[key]
+            other = learned and bool(labels[key]) and label.tobytes() not in labels[key]
+            relabelled += other
     return Overlap(rows, relabelled, sum(map(len, task.dev.values())))
 
 
@@ -283,8 +288,10 @@ def _split_names(source: TaskSource) -> list[str]:
 def _columns(definition: TaskDefinition, split: str, *, scored_train: bool = False) -> list[str]:
     """Rows that an embedding is learned from need no label, but of `scored_train`."""
     kind = kind_of(definition)
-    unlabelled = split == UNLABELLED or (kind.embeds and split == "train" and not scored_train)
-    return [*definition.text_columns, *([] if unlabelled else [definition.label_column])]
+    if split == UNLABELLED or (kind.embeds and split == "train" and not scored_train):
+        return [*definition.text_columns]
+    columns = [*definition.text_columns, *definition.all_label_columns, definition.group]
+    return [*dict.fromkeys(filter(None, columns))]
 
 
 def _read(
@@ -310,14 +317,23 @@ def _read(
 
 
 def _split(
-    definition: TaskDefinition, label_names: tuple[str, ...], rows: Rows, limit: int | None
+    definition: TaskDefinition,
+    label_names: tuple[str, ...],
+    rows: Rows,
+    limit: int | None,
+    *,
+    scored: bool = False,
 ) -> Split:
     texts = [text_column(rows, name) for name in definition.text_columns]
     kind, total = kind_of(definition), rows.table.num_rows
-    labels = kind.no_labels(total)
-    if definition.label_column in rows.table.column_names:
+    labels = kind.no_labels(total, len(label_names))
+    if {*definition.all_label_columns} <= {*rows.table.column_names}:
         labels = kind.labels(rows, definition, label_names)
-    chosen = _chosen(total, limit)
+        if scored:
+            kind.refuse_unscorable(rows, labels, definition)
+    chosen = np.arange(total)
+    if limit is not None and limit < total:
+        chosen = kind.drawn(labels, limit)
     try:
         lists = tuple(column.take(pa.array(chosen)).to_pylist() for column in texts)
     except UnicodeDecodeError as error:

@@ -25,9 +25,10 @@ from torch import nn
 from transformers import PreTrainedModel
 
 from lp_sweep.storage.errors import DivergedError
-from lp_sweep.trials.batches import EncodedTask, epoch_order
+from lp_sweep.trials.batches import EncodedSplit, EncodedTask, epoch_order
 from lp_sweep.trials.forward import GRAPHS, compute_used, may_be_cut, task_words
 from lp_sweep.trials.graphs import GraphPass
+from lp_sweep.trials.kinds import kind_of
 from lp_sweep.trials.metrics import score
 from lp_sweep.trials.procedures import phase_at
 from lp_sweep.trials.prune import keep_original
@@ -43,6 +44,7 @@ from lp_sweep.trials.steps import (
     set_rate,
     train_step,
 )
+from lp_sweep.trials.thresholds import FoldedThresholds
 from lp_sweep.trials.unpadded.attention import quick_dropout
 
 
@@ -151,6 +153,7 @@ class _Run:
     ) -> None:
         self.model, self.data, self.setting, self.saver = model, data, setting, saver
         self.tell = tell
+        self.thresholds = FoldedThresholds(model)
         together = setting.rows_together
         # (n,) tokens of each example: of a pair of both texts
         self.lengths = data.train.lengths.reshape(-1, together).sum(axis=1)
@@ -197,18 +200,7 @@ class _Run:
     def evaluate(self) -> dict[str, np.ndarray]:
         """The logits, and their scores as those of the epoch that has just ended."""
         begun = time.perf_counter()
-        logits = {
-            name: evaluate(
-                self.model,
-                split,
-                self.setting.padding,
-                precision=self.setting.precision,
-                batch_size=self.setting.batches.evaluation,
-                compute=self.setting.recipe.compute,
-                pooling=self.setting.definition.pooling,
-            )
-            for name, split in self.data.dev.items()
-        }
+        logits = {name: self._logits(split) for name, split in self.data.dev.items()}
         for name, split in self.data.dev.items():
             found = score(
                 self.setting.definition,
@@ -223,17 +215,31 @@ class _Run:
         self.progress.seconds_evaluate += time.perf_counter() - begun
         return logits
 
+    def _logits(self, split: EncodedSplit) -> np.ndarray:
+        return evaluate(
+            self.model,
+            split,
+            self.setting.padding,
+            precision=self.setting.precision,
+            batch_size=self.setting.batches.evaluation,
+            compute=self.setting.recipe.compute,
+            pooling=self.setting.definition.pooling,
+        )
+
     def train(self) -> None:
         """Do the rest of the epoch's steps. The host waits for the device only at the end, and for
         a checkpoint."""
         progress, setting, batch = self.progress, self.setting, self.setting.recipe.batch_size
+        self.thresholds.unfold()
         self.model.train()
+        whole = kind_of(setting.definition).whole_queries
         order = epoch_order(
             self.lengths,
             seed=setting.seed,
             epoch=progress.epoch,
             batch_size=batch,
             group_by_length=setting.recipe.group_by_length,
+            groups=self.data.train.labels[:, 1] if whole else None,
         )
         first = progress.epoch * self.steps_per_epoch
         losses = torch.zeros(self.steps_per_epoch, device=setting.device)
@@ -256,6 +262,9 @@ class _Run:
                 self.tell(progress.step, total, partial(_mean, last))
             if self.saver.due():
                 begun = self._save(begun)
+        if setting.definition.tune_thresholds:
+            known = self.data.train.take(np.flatnonzero(self.data.train.labels[:, 0] >= 0))
+            self.thresholds.fold(known.labels, self._logits(known))
         rows = np.full(self.steps_per_epoch, batch)
         rows[-1] = len(order) - batch * (self.steps_per_epoch - 1)  # a short last batch
         mean = float(np.average(losses.cpu().numpy(), weights=rows))

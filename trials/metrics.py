@@ -62,6 +62,17 @@ def spearman(labels: Array, predicted: Array) -> float:
     return _correlation(spearmanr, labels, predicted)
 
 
+def mean_average_precision(labels: Array, logits: Array) -> float:
+    """Mean over labels of the average precision of the rows by their logit: (n, C) marks and
+    logits. A label that no row has is left out; 0.0 where there is no other."""
+    from sklearn.metrics import average_precision_score
+
+    there = (labels > 0).any(axis=0)
+    if not there.any():
+        return 0.0
+    return float(average_precision_score(labels[:, there] > 0, logits[:, there], average="macro"))
+
+
 METRICS: dict[str, Callable[[Array, Array], float]] = {
     "accuracy": accuracy,
     "f1": f1,
@@ -69,6 +80,7 @@ METRICS: dict[str, Callable[[Array, Array], float]] = {
     "mcc": mcc,
     "pearson": pearson,
     "spearman": spearman,
+    "mean_average_precision": mean_average_precision,
 }
 
 
@@ -130,6 +142,8 @@ def majority_score(
     if not len(train_labels) or not len(dev_labels) or kind_of(definition).embeds:
         return None
     kind, positive = kind_of(definition), positive_label(definition, names)
+    if (chance := kind.chance(dev_labels, definition.metric)) is not None:
+        return chance
     one = kind.guess(train_labels, definition.metric, positive)
     if one is None:
         return 0.0

@@ -9,6 +9,7 @@ refuse it, or leave it out, before.
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import numpy as np
@@ -43,6 +44,22 @@ def recall(ranked: Array, judged: Array, k: int) -> Array:
     """(...) share of the relevant passages that are among the first k."""
     found = (np.asarray(ranked)[..., :k] > 0).sum(axis=-1, dtype=np.float64)
     return _share(found, (np.asarray(judged) > 0).sum(axis=-1, dtype=np.float64))
+
+
+def chance_ndcg(judged: Array, k: int) -> float:
+    """The mean `ndcg` over all orders of the (n,) judged passages."""
+    gains = np.maximum(np.asarray(judged, np.float64), 0)
+    return float(ndcg(np.full_like(gains, gains.mean()), gains, k))
+
+
+def chance_mrr(judged: Array, k: int) -> float:
+    """The mean `mrr` over all orders of the (n,) judged passages: r of them are relevant, and of
+    all C(n, r) places that they may have C(n - i, r - 1) begin at rank i."""
+    n, relevant = len(judged), int((np.asarray(judged) > 0).sum())
+    if not relevant:
+        return 0.0
+    ranks = range(1, min(k, n - relevant + 1) + 1)
+    return sum(math.comb(n - i, relevant - 1) / i for i in ranks) / math.comb(n, relevant)
 
 
 def _dcg(ranked: Array, k: int) -> Array:

@@ -24,6 +24,7 @@ from lp_sweep.trials.kinds import KINDS, kind_of
 GLUE_DATASET = "nyu-mll/glue"
 GLUE_REVISION = "bcdcba79d07bc864c1c254ccfcedcce55bcc9a8c"
 
+USUAL_LOSS = "bce"
 UNLABELLED = "unlabelled"  # the name of a split that has no labels
 CORPUS, QRELS, QUERIES = "corpus", "qrels", "queries"  # the files of a retrieval task
 # suffix of a file -> how it is read
@@ -175,7 +176,7 @@ def user_task(
     *,
     name: str,
     text: str | Sequence[str],
-    label: str = "label",
+    label: str | Sequence[str] = "label",
     kind: str = "classification",
     metric: str | None = None,
     extra_metrics: Sequence[str] = (),
@@ -185,6 +186,9 @@ def user_task(
     similarity: str | None = None,
     query_prompt: str | None = None,
     document_prompt: str | None = None,
+    tune_thresholds: bool = False,
+    group: str | None = None,
+    loss: str | None = None,
     train: str | Path | None = None,
     dev: str | Path | None = None,
     corpus: str | Path | None = None,
@@ -216,7 +220,7 @@ def user_task(
         extra_metrics = extra_metrics or [other for other in allowed if other != metric]
     definition = TaskDefinition(
         text_columns=(text,) if isinstance(text, str) else tuple(text),
-        label_column=label,
+        **_label_columns(label),
         kind=known_kind,
         metric=metric,
         extra_metrics=tuple(_choice(name, f"{kind} metric", m, allowed) for m in extra_metrics),
@@ -226,6 +230,11 @@ def user_task(
         similarity=similarity or "",
         query_prompt=query_prompt or "",
         document_prompt=document_prompt or "",
+        tune_thresholds=tune_thresholds,
+        group=group or "",
+        loss=""
+        if loss in (None, USUAL_LOSS)
+        else _choice(name, "loss", loss, KINDS["ranking"].losses),
     )
     _check_definition(name, definition)
     if searches:
@@ -238,6 +247,11 @@ def user_task(
     splits = {"train": train_split, "validation": dev_split}
     source = TaskSource(dataset=dataset, config=config, revision=revision, splits=splits)
     return UserTask(definition, source)
+
+
+def _label_columns(label: str | Sequence[str]) -> dict[str, Any]:
+    """One column by its name, or several."""
+    return {"label_column": label} if isinstance(label, str) else {"label_columns": tuple(label)}
 
 
 def _file_source(
@@ -300,14 +314,46 @@ def _check_definition(name: str, definition: TaskDefinition) -> None:
     columns = definition.text_columns
     if not 1 <= len(columns) <= 2 and not (kind_of(definition).searches and not columns):
         raise SpecError(f"task {name!r}: 'text' names one or two columns, got {list(columns)}.")
-    if len({*columns, definition.label_column}) != len(columns) + 1:
+    if {*columns} & {*definition.all_label_columns} or len({*columns}) < len(columns):
         raise SpecError(
             f"task {name!r}: text and label columns must differ, got text: {list(columns)}, "
-            f"label: {definition.label_column!r}."
+            f"label: {definition.label_columns or definition.label_column!r}."
         )
+    _check_labels(name, definition)
+    _check_ranking(name, definition)
     if problem := kind_of(definition).problem(definition):
         raise SpecError(f"task {name!r}: {problem}")
     _check_positive(name, definition)
+
+
+def _check_labels(name: str, definition: TaskDefinition) -> None:
+    """What tasks of several labels alone have."""
+    if kind_of(definition).problem_type == "multi_label_classification":
+        return
+    if definition.label_columns:
+        raise SpecError(
+            f"task {name!r}: `label:` names {len(definition.label_columns)} columns, which is for "
+            f"kind: multi_label. Name one, or set that kind."
+        )
+    if definition.tune_thresholds:
+        raise SpecError(
+            f"task {name!r}: `tune_thresholds:` is for kind: multi_label. Remove it, or set that "
+            "kind."
+        )
+
+
+def _check_ranking(name: str, definition: TaskDefinition) -> None:
+    """What rankings alone have."""
+    for key, value in (("group", definition.group), ("loss", definition.loss)):
+        if value and definition.kind != "ranking":
+            raise SpecError(
+                f"task {name!r}: `{key}:` is for kind: ranking. Remove it, or set that kind."
+            )
+    if definition.group in (*definition.text_columns[1:], definition.label_column):
+        raise SpecError(
+            f"task {name!r}: `group:` names the column that the rows of a query share, and "
+            f"{definition.group!r} is that of the passages or of their relevance."
+        )
 
 
 def _check_positive(name: str, definition: TaskDefinition) -> None:

@@ -201,6 +201,8 @@ def _unusable(network: Network, answer: Answers) -> str | None:
         return "a score is no number"
     if not len(answer.examples):
         return "no predictions"
+    if network.metric not in METRICS and answer.predicted.ndim == 1:
+        return f"{network.metric} is no sum over rows"
     if answer.score is None:
         return "a prediction is no number"
     if abs(answer.score - network.score) > _SAME_SCORE:

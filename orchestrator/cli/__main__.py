@@ -132,7 +132,10 @@ class _InitFlags:
     text: Annotated[
         list[str] | None, typer.Option("--text", help="Its column of texts; twice for pairs.")
     ] = None
-    label: Annotated[str | None, typer.Option("--label", help="Its column of labels.")] = None
+    label: Annotated[
+        list[str] | None,
+        typer.Option("--label", help="Its column of labels; several of 0 and 1 for multi_label."),
+    ] = None
     group: Annotated[
         str | None,
         typer.Option("--group", help="A column whose equal values stay on one side of the split."),
@@ -172,7 +175,7 @@ def init(
     """
     from lp_sweep.orchestrator.service.init import InitOptions, write_sweep
 
-    options = vars(flags) | {"text": tuple(flags.text or ())}
+    options = vars(flags) | {"text": tuple(flags.text or ()), "label": tuple(flags.label or ())}
     written = write_sweep(InitOptions(file=file, **options))
     for note in written.notes:
         say(note)

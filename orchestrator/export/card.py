@@ -22,7 +22,7 @@ from lp_sweep.storage.identity import trial_id
 from lp_sweep.storage.printable import also_in_train, metric_name, printable, ranges
 from lp_sweep.storage.specs import Distillation, TrialSpec
 from lp_sweep.storage.store import Store
-from lp_sweep.trials.kinds import kind_of
+from lp_sweep.trials.kinds import Kind, kind_of
 from lp_sweep.trials.procedures import FINETUNE_THEN_DROP
 from lp_sweep.trials.tasks import TaskSource
 
@@ -31,6 +31,7 @@ TAGS = ["lp-sweep", "layer-pruning"]
 # the hub's names of our metrics, where they differ
 _METRICS = {
     "macro_f1": "f1",
+    "micro_f1": "f1",
     "mcc": "matthews_correlation",
     "pearson": "pearsonr",
     "spearman": "spearmanr",
@@ -45,7 +46,7 @@ def trial_card(spec: TrialSpec, record: Record, facts: Facts, split: str) -> str
         f"# {escaped(facts.base.name)}, {layers}, {escaped(record['task'])}",
         _opening(spec, record, facts),
         "## How good",
-        _scores(record, facts, split, form.whole),
+        _scores(record, facts, split, form.whole, kind_of(spec.task)),
         "## How small, how fast",
         _size(record, facts),
         *(_speed(speed) for speed in facts.speeds),
@@ -147,7 +148,7 @@ def _licence_text(base: Base) -> str:
     return f"The licence of that model is {escaped(base.licence)}; it also holds for this one."
 
 
-def _scores(record: Record, facts: Facts, split: str, whole: str) -> str:
+def _scores(record: Record, facts: Facts, split: str, whole: str, kind: Kind) -> str:
     interval = facts.interval
     between = (
         f"{interval.low:.2f} to {interval.high:.2f}"
@@ -167,7 +168,8 @@ def _scores(record: Record, facts: Facts, split: str, whole: str) -> str:
         lines.append(f"| all {record['depth']} layers, {whole} | {full:.2f} |")
         lines.append(f"| change | {change} |")
     if record["majority"] is not None:
-        lines.append(f"| majority-class score | {100 * record['majority']:.2f} |")
+        name = "majority-class score" if kind.counts_labels else f"score of {kind.guessing}"
+        lines.append(f"| {name} | {100 * record['majority']:.2f} |")
     after = " after the last epoch" if record["steps"] else ""
     note = (
         f"{escaped(facts.chosen)} The score is of the dev set{after}. A network that "

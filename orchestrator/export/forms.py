@@ -17,7 +17,7 @@ import numpy as np
 from lp_sweep.orchestrator.export.places import DevRows
 from lp_sweep.orchestrator.export.verify import Scores
 from lp_sweep.storage.errors import SpecError
-from lp_sweep.storage.specs import Distillation, TaskDefinition, TrialSpec
+from lp_sweep.storage.specs import Distillation, TaskDefinition, TaskKind, TrialSpec
 from lp_sweep.trials.kinds import kind_of
 from lp_sweep.trials.metrics import of_tally, score
 from lp_sweep.trials.procedures import UNTRAINED
@@ -130,6 +130,95 @@ class Classifier:
     def inputs(self, columns: Sequence[str], most: str) -> str:
         pair = ' A pair goes in as `classify({"text": first, "text_pair": second})`.'
         return f"{' and '.join(columns)}, {most}.{pair if len(columns) > 1 else ''}"
+
+
+_LABEL = """\
+```python
+from transformers import pipeline
+
+folder = "."  # where this README.md is, or the model's name on the hub
+cut = {{"truncation": True, "max_length": {length}}}
+label = pipeline("text-classification", model=folder, top_k=None, **cut)
+(found,) = label(["A text."])  # the probability of each label
+print([each["label"] for each in found if each["score"] > 0.5])
+```"""
+
+
+class MultiLabeller(Classifier):
+    """A classifier whose labels do not exclude each other."""
+
+    def loss(self, spec: TrialSpec, distill: Distillation) -> str:
+        return super().loss(spec, distill).replace("teacher's logits", "teacher's probabilities")
+
+    def usage(self, spec: TrialSpec, modules: Sequence[str]) -> str:
+        usage = _LABEL.format(length=spec.recipe.max_length)
+        if not spec.task.tune_thresholds:
+            return usage
+        return (
+            f"{usage}\n\nThe threshold of each label was chosen on the train rows, for its F1, and "
+            "is a part of the head's bias. So 0.5 decides, and the scores are no calibrated "
+            "probabilities."
+        )
+
+    def inputs(self, columns: Sequence[str], most: str) -> str:
+        return super().inputs(columns, most).replace("classify(", "label(")
+
+
+_RANK = """\
+```python
+from sentence_transformers import CrossEncoder
+
+model = CrossEncoder(".")  # where this README.md is, or the model's name on the hub
+query, passages = "Where does a cat sleep?", ["A cat sleeps on the roof.", "Dogs bark."]
+print(model.rank(query, passages))
+```
+
+The same with transformers alone:
+
+```python
+import torch
+from transformers import AutoModelForSequenceClassification, AutoTokenizer
+
+folder = "."
+model = AutoModelForSequenceClassification.from_pretrained(folder).eval()
+tokenizer = AutoTokenizer.from_pretrained(folder)
+query, passages = "Where does a cat sleep?", ["A cat sleeps on the roof.", "Dogs bark."]
+cut = {{"padding": True, "truncation": True, "max_length": {length}}}
+inputs = tokenizer([query] * len(passages), passages, **cut, return_tensors="pt")
+with torch.no_grad():
+    scores = model(**inputs).logits[:, 0]
+print(scores.argsort(descending=True))
+```"""
+_ACTIVATIONS = {
+    "": "torch.nn.modules.activation.Sigmoid",
+    "listwise": "torch.nn.modules.linear.Identity",
+}
+
+
+class CrossEncoder(Classifier):
+    """A classifier of one logit that Sentence Transformers loads."""
+
+    hub_task = "text-ranking"
+    library = "sentence-transformers"
+    lead = "A cross-encoder reads a query with a passage and says how relevant the passage is. "
+
+    def finish(self, folder: Path, spec: TrialSpec, modules: Sequence[str]) -> None:
+        """Sentence Transformers takes the length from the tokenizer, and from the config what
+        follows the logit."""
+        told = {"sentence_transformers": {"activation_fn": _ACTIVATIONS[spec.task.loss]}}
+        _add(folder / "config.json", told)
+        _add(folder / "tokenizer_config.json", {"model_max_length": spec.recipe.max_length})
+
+    def usage(self, spec: TrialSpec, modules: Sequence[str]) -> str:
+        return _RANK.format(length=spec.recipe.max_length)
+
+    def inputs(self, columns: Sequence[str], most: str) -> str:
+        return f"a pair, {columns[0]} first and {columns[1]} second, {most}."
+
+
+def _add(path: Path, keys: Mapping[str, Any]) -> None:
+    content = json.loads(path.read_text(encoding="utf-8")) | keys
+    path.write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
 
 
 _EMBED = """\
@@ -334,11 +423,18 @@ def _bare_encoder(folder: Path) -> Any:
     return model.config
 
 
+_FORMS: dict[TaskKind, type[Form]] = {
+    "classification": Classifier,
+    "regression": Classifier,
+    "embedding": BiEncoder,
+    "retrieval": Searcher,
+    "multi_label": MultiLabeller,
+    "ranking": CrossEncoder,
+}
+
+
 def form_of(definition: TaskDefinition) -> Form:
-    kind = kind_of(definition)
-    if not kind.embeds:
-        return Classifier()
-    form = Searcher() if kind.searches else BiEncoder()
+    form = _FORMS[definition.kind]()
     if definition.similarity:
         form.compared = "dot product"
     return form

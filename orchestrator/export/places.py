@@ -231,11 +231,7 @@ def dev_rows(
         split.labels,
         task.label_names,
         np.array([row["prediction"] for row in said]),
-        _stacked([np.asarray(row["scores"], np.float32) for row in said]),
+        kind_of(spec.task).restored(split.labels, [row["scores"] for row in said]),
         labels,
         [row["tally"] for row in said],
     )
-
-
-def _stacked(rows: Sequence[np.ndarray]) -> np.ndarray:
-    return np.stack(rows) if len({len(row) for row in rows}) == 1 else np.concatenate(rows)

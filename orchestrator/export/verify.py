@@ -23,7 +23,7 @@ from lp_sweep.storage.errors import ExportError
 from lp_sweep.storage.printable import metric_name, short
 from lp_sweep.storage.specs import TaskDefinition
 from lp_sweep.trials.kinds import kind_of
-from lp_sweep.trials.metrics import predictions, score
+from lp_sweep.trials.metrics import score
 
 _SAME_SCORE = 1e-9  # shares; of the very same answers
 _NEAR_SCORE = 1e-4  # of a correlation, which every rounding of a logit moves
@@ -149,10 +149,8 @@ def _score(expected: Expected, logits: np.ndarray) -> float:
 
 def _other_labels(logits: np.ndarray, expected: Expected) -> int:
     """A logit that differs by no more than the tolerance moves the label of a near tie alone."""
-    if not kind_of(expected.definition).counts_labels:
-        return 0
-    ours, theirs = (predictions(expected.definition, each) for each in (logits, expected.logits))
-    return int((ours != theirs).sum())
+    kind = kind_of(expected.definition)
+    return kind.other_labels(logits, expected.logits) if kind.counts_labels else 0
 
 
 def _check_score(found: Verified, expected: Expected, scores: Scores) -> None:

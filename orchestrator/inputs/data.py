@@ -28,12 +28,12 @@ SAMPLE = 2_000  # rows whose tokens are counted
 
 class TaskData(NamedTuple):
     """`classes`: train rows by class, the largest first; {} for numbers. `majority`: the score of
-    always giving one answer, in points. `looked_at`: so many first rows of train are all that was
-    read; None: all were. `steps`: of the optimiser. `cut`: share of the train rows longer than
-    `max_length`, with the model that makes most tokens of them; None where no tokenizer is here.
-    `shows`: seeds -> the smallest loss in points that the dev rows are likely to show; {} for
-    correlations. `unlabelled`: rows for students alone that were looked at; `cut` counts them as
-    well."""
+    always giving one answer (`guessing`), in points. `looked_at`: so many first rows of train are
+    all that was read; None: all were. `steps`: of the optimiser. `cut`: share of the train rows
+    longer than `max_length`, with the model that makes most tokens of them; None where no tokenizer
+    is here. `shows`: seeds -> the smallest loss in points that the dev rows are likely to show; {}
+    for correlations. `unlabelled`: rows for students alone that were looked at; `cut` counts them
+    as well."""
 
     task: str
     train_rows: int
@@ -50,6 +50,7 @@ class TaskData(NamedTuple):
     shows: dict[int, float]
     unlabelled: int = 0
     more_unlabelled: bool = False
+    guessing: str = "always the same answer"
 
     def plain(self) -> dict[str, Any]:
         return self._asdict()
@@ -58,11 +59,12 @@ class TaskData(NamedTuple):
         rows = f"{self.train_rows:,} train rows, {self.dev_rows:,} dev rows"
         rows = f"more than {rows}" if self.train_rows == self.looked_at else rows
         rows += f" (looked at the first {self.looked_at:,} train rows)" if self.looked_at else ""
-        yield rows + (f"; {balance(self.classes, 6)}" if self.classes else "")
+        shares = balance(self.classes, self.train_rows, 6)
+        yield rows + (f"; {shares}" if self.classes else "")
         if self.unlabelled:
             than = "more than " if self.more_unlabelled else ""
             yield f"{than}{self.unlabelled:,} unlabelled texts: students also learn from these"
-        guess = f"; always the same answer scores {self.majority:.0f}" if self.majority else ""
+        guess = f"; {self.guessing} scores {self.majority:.0f}" if self.majority else ""
         yield f"{heading('', self.metric).strip()}{guess}"
         if self.shows:
             one, more = self.shows.items()
@@ -90,11 +92,12 @@ def epochs_for(rows: int, batch_size: int) -> int:
     return math.ceil(FEWEST_STEPS / math.ceil(rows / batch_size))
 
 
-def balance(classes: Mapping[str, int], most: int) -> str:
-    """`2 classes: 'bad' 51%, 'good' 49%`, of at most so many by name; `classes`: rows of each."""
-    total = sum(classes.values())
-    shares = [f"{shown(name)} {count / total:.0%}" for name, count in classes.items()]
-    return f"{len(shares)} classes: {listed(shares, most)}"
+def balance(classes: Mapping[str, int], rows: int, most: int) -> str:
+    """`2 classes: 'bad' 51%, 'good' 49%`, of at most so many by name; `classes`: those of so many
+    rows that have each. Labels where a row may have several, or none."""
+    shares = [f"{shown(name)} {count / rows:.0%}" for name, count in classes.items()]
+    what = "classes" if sum(classes.values()) == rows else "labels"
+    return f"{len(shares)} {what}: {listed(shares, most)}"
 
 
 def looked_at(
@@ -103,14 +106,15 @@ def looked_at(
     """`loaded`: the rows that `recipe` takes."""
     train, dev, definition = loaded.train, loaded.dev[loaded.main_split], loaded.definition
     names, classes = loaded.label_names, {}
-    positive = positive_label(definition, names) if names else 1
+    positive, kind = positive_label(definition, names) if names else 1, kind_of(definition)
     if names:
-        counts = np.bincount(train.labels, minlength=len(names)).tolist()
-        pairs = sorted(zip(names, counts, strict=True), key=lambda pair: -pair[1])
+        learned = kind.counts(train.labels, len(names)).tolist()
+        pairs = sorted(zip(names, learned, strict=True), key=lambda pair: -pair[1])
         classes = {each: count for each, count in pairs if count}
     guess = majority_score(definition, train.labels, dev.labels, names)
-    scored = _rows_scored(definition.metric, dev, positive)
-    each = kind_of(definition).rows_each
+    counts = kind.counts(dev.labels, len(names)) if names else np.array([])
+    scored = _rows_scored(definition.metric, counts, positive)
+    each = kind.rows_each
     rows, looked_at = len(train) * each, loaded.looked_at and loaded.looked_at * each
     cuts = [_cut(model, loaded.taught, recipe.max_length) for model in models]
     return TaskData(
@@ -129,19 +133,21 @@ def looked_at(
         {seeds: smallest_loss(scored, seeds) for seeds in (1, 3)} if scored else {},
         len(loaded.unlabelled or ()),
         loaded.more_unlabelled,
+        kind.guessing,
     )
 
 
-def _rows_scored(metric: str, dev: Split, positive: int) -> float:
-    """The rows that count as much as so many rows of an accuracy; 0 for correlations. Metrics in
-    which each class weighs alike have the variance of the mean of the classes' own."""
-    if metric == "accuracy":
-        return len(dev)
+def _rows_scored(metric: str, counts: np.ndarray, positive: int) -> float:
+    """The rows that count as much as so many rows of an accuracy; 0 for correlations and average
+    precision. Metrics in which each class weighs alike have the variance of the mean of the
+    classes' own. `counts`: dev rows of each class."""
+    if metric in ("accuracy", "micro_f1"):
+        return float(counts.sum())
     if metric == "f1":
-        return float((dev.labels == positive).sum())
+        return float(counts[positive])
     if metric in ("macro_f1", "mcc"):
-        counts = np.unique(dev.labels, return_counts=True)[1]
-        return float(len(counts) ** 2 / (1 / counts).sum())
+        there = counts[counts > 0]
+        return float(len(there) ** 2 / (1 / there).sum())
     return 0.0
 
 

@@ -302,9 +302,12 @@ def _find_task(
             labels=entry.labels or [],
             positive=entry.positive,
             **_vectors(entry, models),
+            tune_thresholds=entry.tune_thresholds,
+            group=entry.group,
+            loss=entry.loss if entry.kind == "ranking" else None,
             base_dir=folder,
         )
-    fingerprint = data_fingerprint(source, definition)
+    fingerprint, embeds = data_fingerprint(source, definition), KINDS[entry.kind].embeds
     _refuse_one_for_both(name, source)
     asked = entry.revision or DEFAULT_REVISION if entry.dataset else source.revision
     return TaskInput(
@@ -315,7 +318,7 @@ def _find_task(
         *_rows(name, source),
         asked,
         why_not_pinned=why_not,
-        loss="" if entry.loss in (None, IMITATE) else entry.loss,
+        loss="" if entry.loss in (None, IMITATE) or not embeds else entry.loss,
     )
 
 

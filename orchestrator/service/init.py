@@ -31,11 +31,12 @@ from lp_sweep.storage.errors import MissingInputError, PreflightError, SpecError
 from lp_sweep.storage.files import arriving
 from lp_sweep.storage.printable import listed, shown
 from lp_sweep.storage.specs import TaskDefinition, TaskKind
+from lp_sweep.trials.columns import Rows, feature_names
 from lp_sweep.trials.datasource import LoadedTask, empty_texts, load_task, text_keys
 from lp_sweep.trials.kinds import KINDS
 from lp_sweep.trials.readers import column_names, read_file, require_columns
 from lp_sweep.trials.search import query_count
-from lp_sweep.trials.tasks import CORPUS, QRELS, QUERIES, TaskSource, file_format
+from lp_sweep.trials.tasks import CORPUS, QRELS, QUERIES, TaskSource, file_format, user_task
 
 SCHEMA = "lp-sweep.schema.json"
 DEV_SHARE = 0.2
@@ -61,7 +62,7 @@ class InitOptions:
     data: Path | None = None
     dev: Path | None = None  # a dev set that exists: nothing is split
     text: Sequence[str] = ()
-    label: str | None = None
+    label: Sequence[str] = ()  # several: of 0 and 1
     group: str | None = None  # rows with the same value stay on one side
     kind: TaskKind | None = None  # None: as the labels look
     corpus: Path | None = None  # documents to search, with queries and judgements
@@ -189,6 +190,7 @@ class Looked(NamedTuple):
     together: int  # rows that share a text with an earlier one
     empty: list[str]  # a sentence for each column of which some texts are empty
     max_length: int
+    labels: Sequence[str]  # all, where the task has to name them
 
 
 def _refuse_without_data(options: InitOptions) -> None:
@@ -208,30 +210,35 @@ def _looked_at(options: InitOptions, data: Path) -> Looked:
     if not options.text or not options.label:
         raise SpecError(_which_columns(options, data, names))
     require_columns(
-        str(data), names, [*options.text, options.label, *filter(None, [options.group])]
+        str(data), names, [*options.text, *options.label, *filter(None, [options.group])]
     )
-    if len({*options.text, options.label}) <= len(options.text):
+    if len({*options.text, *options.label}) <= len(options.text):
         raise SpecError(
             f"{data}: --text and --label must name different columns, got "
-            f"{listed(map(shown, [*options.text, options.label]))}. Its columns are "
+            f"{listed(map(shown, [*options.text, *options.label]))}. Its columns are "
             f"{listed(map(shown, names))}."
         )
-    column = read_file(str(data), [options.label]).column(0)
-    kind = options.kind or _kind(column)
+    labels = read_file(str(data), options.label)
+    kind = options.kind or _kind(labels)
     source = TaskSource(files={"train": str(data), "dev": str(options.dev or data)})
-    first = _load(options, kind, source)
+    every = _named_labels(str(data), labels) if kind == "multi_label" else ()
+    first = _load(options, kind, source, every)
     train, metric = first.train, first.definition.metric
     keys = [*text_keys(train)]
-    groups = _groups(keys, _group_column(options, data))
+    groups = _groups(keys, _group_column(options, data, kind))
     if not KINDS[kind].counts_labels:
         counts: dict[str, int] = {}
-        order = np.argsort(np.argsort(train.labels, kind="stable"), kind="stable")
-        strata: list[object] = list((order * 10 // len(order)).tolist())
+        strata: list[object] = [0] * len(keys)
+        if train.labels.ndim == 1:
+            order = np.argsort(np.argsort(train.labels, kind="stable"), kind="stable")
+            strata = list((order * 10 // len(order)).tolist())
     else:
-        classes = [first.label_names[label] for label in train.labels.tolist()]
-        counts, strata = dict(Counter(classes).most_common()), list(classes)
-        _refuse_identifiers(data, str(options.label), counts, names)
-        if max(counts.values()) > UNBALANCED * len(keys):
+        found = KINDS[kind].counts(train.labels, len(first.label_names))
+        in_order = sorted(zip(first.label_names, found.tolist(), strict=True), key=lambda x: -x[1])
+        counts = {name: count for name, count in in_order if count}
+        strata = _strata(train.labels, found)
+        _refuse_identifiers(data, " ".join(options.label), counts, names)
+        if metric == "accuracy" and max(counts.values()) > UNBALANCED * len(keys):
             metric = "macro_f1"
     sizes = [[len(text.split()) for text in key] for key in keys]
     alone = KINDS[kind].embeds  # each text is a row of tokens
@@ -241,7 +248,9 @@ def _looked_at(options: InitOptions, data: Path) -> Looked:
     together = len(keys) - len(set(keys))
     n_dev = len(first.dev[first.main_split])
     empty = list(dict.fromkeys(empty_texts(first, source)))
-    return Looked(len(keys), n_dev, kind, metric, counts, strata, groups, together, empty, length)
+    return Looked(
+        len(keys), n_dev, kind, metric, counts, strata, groups, together, empty, length, every
+    )
 
 
 def _refuse_identifiers(
@@ -266,7 +275,7 @@ def _which_columns(options: InitOptions, data: Path, names: Sequence[str]) -> st
         values = [str(value) for value in table.column(name).to_pylist()]
         texts[name] = sum(character.isalpha() for value in values for character in value)
         distinct[name] = len(set(values))
-    label = options.label or min(
+    label = " ".join(options.label) or min(
         (name for name in names if name not in options.text and distinct[name] > 1),
         key=lambda name: (distinct[name], texts[name]),
         default=names[-1],
@@ -281,9 +290,32 @@ def _which_columns(options: InitOptions, data: Path, names: Sequence[str]) -> st
     )
 
 
-def _kind(column: pa.ChunkedArray) -> TaskKind:
-    """Regression where the labels are numbers with more values than classes have."""
-    values = set(column.to_pylist())
+def _strata(labels: np.ndarray[Any, Any], counts: np.ndarray[Any, Any]) -> list[object]:
+    """The class of each row, or its rarest label; -1 where it has none."""
+    if labels.ndim == 1:
+        return list(labels.tolist())
+    has = labels > 0
+    rarest = np.where(has, counts, len(labels) + 1).argmin(axis=1)
+    return list(np.where(has.any(axis=1), rarest, -1).tolist())
+
+
+def _named_labels(where: str, labels: pa.Table) -> tuple[str, ...]:
+    """All labels of a column of lists where some list has none: a task then names them."""
+    if labels.num_columns > 1 or not pa.types.is_list(labels.schema.types[0]):
+        return ()
+    lists = labels.column(0).to_pylist()
+    if [] not in lists:
+        return ()
+    named = feature_names(Rows(where=where, table=labels), labels.column_names[0])
+    return named or tuple(sorted({str(label) for labels in lists for label in labels or ()}))
+
+
+def _kind(labels: pa.Table) -> TaskKind:
+    """Several labels where there are several columns, or lists; regression where the labels are
+    numbers with more values than classes have."""
+    if labels.num_columns > 1 or pa.types.is_list(labels.schema.types[0]):
+        return "multi_label"
+    values = set(labels.column(0).to_pylist())
     try:
         numbers = [float(value) for value in values]
     except (TypeError, ValueError):
@@ -292,23 +324,32 @@ def _kind(column: pa.ChunkedArray) -> TaskKind:
     return "regression" if measured else "classification"
 
 
-def _load(options: InitOptions, kind: TaskKind, source: TaskSource) -> LoadedTask:
-    """Checks all that a run checks. Raises MissingInputError."""
-    definition = TaskDefinition(
-        text_columns=tuple(options.text),
-        label_column=str(options.label),
+def _load(
+    options: InitOptions, kind: TaskKind, source: TaskSource, labels: tuple[str, ...]
+) -> LoadedTask:
+    """Checks all that a run checks. Raises SpecError, MissingInputError."""
+    files = source.files
+    definition = user_task(
+        name="rows",
+        text=options.text,
+        label=_label(options),
         kind=kind,
-        metric=KINDS[kind].metrics[0],
-    )
-    if problem := KINDS[kind].problem(definition):
-        raise SpecError(f"--kind {kind}: {problem}")
+        labels=labels,
+        group=options.group if kind == "ranking" else None,
+        train=files["train"],
+        dev=files["dev"],
+    ).definition
     return load_task(definition, source)
 
 
-def _group_column(options: InitOptions, data: Path) -> list[Any] | None:
-    if options.group is None:
-        return None
-    return list(read_file(str(data), [options.group]).column(0).to_pylist())
+def _label(options: InitOptions) -> str | list[str]:
+    return options.label[0] if len(options.label) == 1 else [*options.label]
+
+
+def _group_column(options: InitOptions, data: Path, kind: TaskKind) -> list[Any] | None:
+    """The rows of a query always stay together."""
+    name = options.group or (options.text[0] if kind == "ranking" else None)
+    return list(read_file(str(data), [name]).column(0).to_pylist()) if name else None
 
 
 def _groups(keys: Sequence[object], named: Sequence[object] | None) -> list[int]:
@@ -376,11 +417,13 @@ def _parts(data: Path, *parts: np.ndarray[Any, Any]) -> Iterator[bytes]:
 
 def _notes(rows: Looked, n_dev: int) -> Iterator[str]:
     if rows.counts:
-        yield f"{rows.n:,} rows, {balance(rows.counts, 10)}"
+        yield f"{rows.n:,} rows, {balance(rows.counts, rows.n, 10)}"
     else:
         yield f"{rows.n:,} rows; the labels are numbers: {rows.kind}"
     if rows.metric == "macro_f1":
         yield "one class is much larger than the others: macro_f1 judges, not accuracy"
+    if rows.labels:
+        yield f"{rows.strata.count(-1):,} rows have no label: none of the labels fits them"
     yield from rows.empty
     if rows.together:
         again = "row repeats" if rows.together == 1 else "rows repeat"
@@ -400,7 +443,9 @@ def _sweep(options: InitOptions, rows: Looked, sides: dict[str, tuple[Path, int]
         "name": name,
         **{side: os.path.relpath(path, options.file.parent) for side, (path, _) in sides.items()},
         "text": [*options.text],
-        "label": options.label,
+        "label": _label(options),
+        **({"labels": [*rows.labels]} if rows.labels else {}),
+        **({"group": options.group} if rows.kind == "ranking" and options.group else {}),
         **({"kind": rows.kind} if rows.kind != "classification" else {}),
         "metric": rows.metric,
     }

@@ -189,7 +189,14 @@ class TaskEntry(Entry):
     train_split: str = Field("train", description="name of the hub data set's split to train on")
     dev_split: str = Field("validation", description="name of its split to score")
     text: Texts | None = Field(None, description="one or two text columns")
-    label: str = Field("label", description="the column of labels")
+    label: Annotated[
+        Annotated[str, Tag("column")] | Annotated[Texts, Tag("columns")],
+        Discriminator(lambda value: "columns" if isinstance(value, list) else "column"),
+    ] = Field(
+        "label",
+        description="the column of labels; for multi_label a column of lists, or the names of "
+        "several columns of 0 and 1, one for each label",
+    )
     labels: Texts | None = Field(None, description="class names, in the order of their numbers")
     kind: TaskKind = Field(
         "classification",
@@ -220,11 +227,25 @@ class TaskEntry(Entry):
     prompts: PromptsEntry | None = Field(
         None, description="for embedding; default: as the model's folder says, else none"
     )
-    loss: Literal["imitate", "imitate_mse", "cosent", "in_batch_negatives"] | None = Field(
+    loss: (
+        Literal["imitate", "imitate_mse", "cosent", "in_batch_negatives", "bce", "listwise"] | None
+    ) = Field(
         None,
         description="for embedding, how pruned networks learn: imitate the full model's vectors "
         "(the default; by the cosine, or imitate_mse by the squared difference), from pairs with "
-        "scores (cosent), or from pairs that belong together (in_batch_negatives)",
+        "scores (cosent), or from pairs that belong together (in_batch_negatives). For ranking: "
+        "bce (the default): is a passage relevant; listwise: the order of the passages that a "
+        "batch has of a query",
+    )
+    group: str | None = Field(
+        None,
+        min_length=1,
+        description="for ranking: the column that the rows of a query share; default: its text",
+    )
+    tune_thresholds: bool = Field(
+        False,
+        description="for multi_label: choose a threshold for each label on the train rows, for its "
+        "F1; default: a probability of 0.5",
     )
 
     @model_validator(mode="before")
@@ -262,8 +283,13 @@ class TaskEntry(Entry):
         return self
 
     def _of_vectors(self) -> None:
+        losses = KINDS[self.kind].losses
+        if self.loss is not None and losses and self.loss not in losses:
+            raise ValueError(
+                f"`loss: {self.loss}` is none of kind {self.kind}: use {', '.join(losses)}"
+            )
         own = [key for key in _OF_VECTORS if getattr(self, key) is not None]
-        if own and not KINDS[self.kind].embeds:
+        if own and not KINDS[self.kind].embeds and (own[0] != "loss" or not losses):
             raise ValueError(f"`{own[0]}:` is for kind embedding: remove it from {self.name!r}")
         pairs = KINDS[self.kind].rows_together(self.loss or "") > 1
         if pairs and not (self.train or self.dataset):

@@ -115,6 +115,10 @@ OTHER: dict[type, dict[str, Any]] = {
         "similarity": "dot",
         "query_prompt": "query: ",
         "document_prompt": "passage: ",
+        "label_columns": ("a", "b"),
+        "group": "q",
+        "loss": "listwise",
+        "tune_thresholds": True,
     },
     ProfileSpec: {
         "model_fingerprint": "hub:roberta-base@main",
@@ -266,6 +270,10 @@ def test_defaults_are_pinned() -> None:
             "similarity": "",
             "query_prompt": "",
             "document_prompt": "",
+            "label_columns": (),
+            "group": "",
+            "loss": "",
+            "tune_thresholds": False,
         },
         "ProfileSpec": {
             "max_length": 128,

@@ -50,11 +50,11 @@ def spelling_the_padding(split: EncodedSplit) -> EncodedSplit:
     return replace(split, tokens=tokens)
 
 
-def network(name: str, folder: Path, depth: int = 3) -> PreTrainedModel:
+def network(name: str, folder: Path, depth: int = 3, num_labels: int = 2) -> PreTrainedModel:
     return load_pruned(
         save_pretrained(FAMILIES[name], depth, folder / name),
         kept_layers=None,
-        num_labels=2,
+        num_labels=num_labels,
         problem_type="single_label_classification",
         seed=0,
     )

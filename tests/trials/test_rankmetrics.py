@@ -1,11 +1,12 @@
 """Scores of rankings against values worked out by hand, as trec_eval counts them."""
 
 import math
+from itertools import permutations
 
 import numpy as np
 import pytest
 
-from lp_sweep.trials.rankmetrics import in_order, mrr, ndcg, recall
+from lp_sweep.trials.rankmetrics import chance_mrr, chance_ndcg, in_order, mrr, ndcg, recall
 
 # log2(1 + rank) of ranks 1, 2, 3, 4
 D = [1.0, math.log2(3), 2.0, math.log2(5)]
@@ -62,3 +63,11 @@ def test_equal_scores_rank_the_less_relevant_first():
     alike = in_order(np.zeros((2, 2)), np.array([[1, 0], [0, 1]]))
     assert alike.tolist() == [[0, 1], [0, 1]]
     assert in_order(np.array([1.0, -np.inf]), np.array([1, 0])).tolist() == [1, 0]
+
+
+@pytest.mark.parametrize("judged", [[1, 0, 0], [3, 0, 1, 0, 0], [1, 1], [0, 0]])
+@pytest.mark.parametrize("k", [2, 10])
+def test_chance_is_the_mean_of_all_orders(judged, k):
+    every = np.array([*permutations(judged)])
+    assert chance_ndcg(judged, k) == pytest.approx(ndcg(every, judged, k).mean())
+    assert chance_mrr(judged, k) == pytest.approx(mrr(every, k).mean())

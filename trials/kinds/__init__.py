@@ -14,6 +14,8 @@ from lp_sweep.storage.specs import TaskDefinition, TaskKind
 from lp_sweep.trials.kinds.embedding import COSENT, IMITATE, LOSSES, Embedding
 from lp_sweep.trials.kinds.kind import Kind, ProblemType
 from lp_sweep.trials.kinds.labelled import Classification, Regression
+from lp_sweep.trials.kinds.multi_label import MultiLabel
+from lp_sweep.trials.kinds.ranking import ListwiseRanking, Ranking
 from lp_sweep.trials.kinds.retrieval import Retrieval
 
 __all__ = ["COSENT", "IMITATE", "KINDS", "LOSSES", "Kind", "ProblemType", "kind_of"]
@@ -23,6 +25,8 @@ KINDS: dict[TaskKind, Kind] = {
     "regression": Regression(),
     "embedding": Embedding(),
     "retrieval": Retrieval(),
+    "multi_label": MultiLabel(),
+    "ranking": Ranking(),
 }
 
 
@@ -32,5 +36,11 @@ _BY_DOT_PRODUCT: dict[TaskKind, Kind] = {
 }
 
 
+# of rankings whose `loss:` is not the usual one
+_LISTWISE = ListwiseRanking()
+
+
 def kind_of(definition: TaskDefinition) -> Kind:
+    if definition.loss == "listwise":
+        return _LISTWISE
     return (_BY_DOT_PRODUCT if definition.similarity == "dot" else KINDS)[definition.kind]

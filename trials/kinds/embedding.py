@@ -63,7 +63,7 @@ class Embedding(Regression):
             return "kind embedding scores pairs: `text:` names two columns."
         return super().problem(definition)
 
-    def no_labels(self, rows: int) -> Labels:
+    def no_labels(self, rows: int, outputs: int = 0) -> Labels:
         return np.zeros(rows, np.float32)
 
     def imitation_loss(

@@ -15,7 +15,8 @@ if TYPE_CHECKING:
     from lp_sweep.trials.columns import Labels, Rows
 
 Array = npt.NDArray[Any]
-ProblemType = Literal["single_label_classification", "regression"]  # as transformers names a head
+# as transformers names a head
+ProblemType = Literal["single_label_classification", "multi_label_classification", "regression"]
 
 
 class Kind(Protocol):
@@ -27,6 +28,8 @@ class Kind(Protocol):
     searches: bool  # whether it is scored by the documents that it finds for queries
     rows_each: int  # of a split, for an example
     losses: tuple[str, ...]  # that a task may name; () where it has one of its own
+    guessing: str  # in words, what the score of `guess` or `chance` is of
+    whole_queries: bool  # whether batches take the rows of one query after those of another
 
     def problem(self, definition: TaskDefinition) -> str | None:
         """Why a definition is none of this kind."""
@@ -37,11 +40,20 @@ class Kind(Protocol):
     def labels(self, rows: Rows, definition: TaskDefinition, names: tuple[str, ...]) -> Labels:
         """(n,) of n rows. Raises MissingInputError for what is no label."""
 
+    def refuse_unscorable(self, dev: Rows, labels: Labels, definition: TaskDefinition) -> None:
+        """Raises MissingInputError for dev rows that are no matter of a score."""
+
+    def drawn(self, labels: Labels, limit: int) -> Array:
+        """About so many of n rows, drawn at random, always the same: ascending places."""
+
     def mean_loss(self, logits: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
         """The loss of (B, C) float32 logits and (B,) labels: a scalar."""
 
-    def no_labels(self, rows: int) -> Labels:
-        """(rows,) of what stands for a label where there is none."""
+    def no_labels(self, rows: int, outputs: int = 0) -> Labels:
+        """(rows,), or (rows, outputs), of what stands for a label where there is none."""
+
+    def counts(self, labels: Labels, outputs: int) -> Array:
+        """(outputs,) rows that have each label."""
 
     def labelled_loss(self, logits: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
         """As `mean_loss`, over all B rows; those of `no_labels` add 0 to the sum."""
@@ -70,7 +82,10 @@ class Kind(Protocol):
     def answers(self, logits: Array) -> Array:
         """(n,) answers for (n, C) finite logits."""
 
-    def guess(self, train_labels: Array, metric: str, positive: int) -> int | None:
+    def other_labels(self, ours: Array, theirs: Array) -> int:
+        """Examples to which two networks' (n, C) logits give different labels."""
+
+    def guess(self, train_labels: Array, metric: str, positive: int) -> Array | int | None:
         """The answer that guessing gives for every row; None where that scores 0.0."""
 
     def probe(self, train: Array, dev: Array, labels: Array) -> Array:
@@ -88,6 +103,13 @@ class Kind(Protocol):
     ) -> Iterator[dict[str, Any]]:
         """What the table of predictions holds of each example of a split: `label`, `prediction`,
         `scores` and `tally`, of the main metric. What is left out is null."""
+
+    def restored(self, labels: Labels, scores: Sequence[Sequence[float]]) -> Array:
+        """(n, C) logits of a split's rows, from the `scores` that are stored; of rows of unequal
+        length one after the other."""
+
+    def chance(self, targets: Array, metric: str) -> float | None:
+        """The score of a random answer; None where `guess` has a better one."""
 
     def described(self, names: Sequence[str]) -> str:
         """The network's output, for a model card; `names` are safe to print."""

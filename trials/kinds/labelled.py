@@ -36,6 +36,22 @@ class Labelled:
     ) -> torch.Tensor:
         raise NotImplementedError
 
+    guessing = "always the same answer"
+    whole_queries = False
+
+    def refuse_unscorable(self, dev: Rows, labels: Labels, definition: TaskDefinition) -> None:
+        pass
+
+    def drawn(self, labels: Labels, limit: int) -> Array:
+        return np.sort(np.random.default_rng(0).permutation(len(labels))[:limit])
+
+    def restored(self, labels: Labels, scores: Sequence[Sequence[float]]) -> Array:
+        rows = [np.asarray(row, np.float32) for row in scores]
+        return np.stack(rows) if len({len(row) for row in rows}) == 1 else np.concatenate(rows)
+
+    def chance(self, targets: Array, metric: str) -> float | None:
+        return None
+
     def stored_labels(self, labels: Labels) -> Array:
         return labels
 
@@ -44,6 +60,12 @@ class Labelled:
 
     def answers(self, logits: Array) -> Array:
         raise NotImplementedError
+
+    def counts(self, labels: Labels, outputs: int) -> Array:
+        return np.bincount(labels, minlength=outputs)
+
+    def other_labels(self, ours: Array, theirs: Array) -> int:
+        return int((self.answers(ours) != self.answers(theirs)).sum())
 
     def tally(
         self, metric: str, targets: Array, answers: Array, names: tuple[str, ...]
@@ -85,7 +107,7 @@ class Classification(Labelled):
 
         return cross_entropy(logits, target.long())
 
-    def no_labels(self, rows: int) -> Labels:
+    def no_labels(self, rows: int, outputs: int = 0) -> Labels:
         return np.full(rows, _NO_CLASS, np.int64)
 
     def labelled_loss(self, logits: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
@@ -161,7 +183,7 @@ class Regression(Labelled):
 
         return mse_loss(logits.squeeze(-1), target.float())
 
-    def no_labels(self, rows: int) -> Labels:
+    def no_labels(self, rows: int, outputs: int = 0) -> Labels:
         return np.full(rows, np.nan, np.float32)
 
     def labelled_loss(self, logits: torch.Tensor, target: torch.Tensor) -> torch.Tensor:

@@ -273,3 +273,65 @@ def test_a_collection_to_search(tmp_path: Path) -> None:
         again = sweep("init", *missing, "--force", cwd=tmp_path)
         assert again.returncode == 2
         assert named in again.stderr
+
+
+def test_several_labels(tmp_path: Path) -> None:
+    """Of lists, and of columns; an empty list is said, and allowed."""
+    sets = [["good"], ["good", "rare"], [], ["bad"]]
+    content = [{**row, "labels": sets[i % 4]} for i, row in enumerate(rows())]
+    write(tmp_path / "lists.jsonl", content)
+    columns = ["--text", "text", "--label", "labels", "--kind", "multi_label"]
+    done = sweep("init", "--data", "lists.jsonl", *columns, "--model", str(MODEL), cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert "75 rows have no label" in done.stderr
+    assert "3 labels: 'good' 50%" in done.stderr
+    task = of_task(tmp_path)
+    assert (task["kind"], task["metric"], task["label"], task["labels"]) == (
+        "multi_label",
+        "micro_f1",
+        "labels",
+        ["bad", "good", "rare"],
+    )
+    dev = [json.loads(line) for line in (tmp_path / "lists-dev.jsonl").read_text().splitlines()]
+    assert Counter(map(str, (row["labels"] for row in dev))) == dict.fromkeys(map(str, sets), 15)
+    planned = sweep("plan", "sweep.yaml", "--offline", cwd=tmp_path)
+    assert planned.returncode == 0, planned.stderr
+    assert "3 labels: 'good' 50%, 'bad' 25%, 'rare' 25%" in planned.stdout
+
+    marks = [
+        {"text": row["text"], "good": i % 2, "bad": int(i % 3 == 0)}
+        for i, row in enumerate(content)
+    ]
+    write(tmp_path / "marks.csv", marks)
+    columns = ["--text", "text", "--label", "good", "--label", "bad"]
+    done = sweep("init", "two.yaml", "--data", "marks.csv", *columns, cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    task = of_task(tmp_path, "two.yaml")
+    assert (task["kind"], task["label"]) == ("multi_label", ["good", "bad"])
+    assert "labels" not in task
+
+
+def test_candidates_of_queries(tmp_path: Path) -> None:
+    """All rows of a query are on one side, with a group or without."""
+    content = [
+        {"q": f"text {i // 5}", "n": i // 5, "p": f"passage {i}", "r": int(i % 5 == 1)}
+        for i in range(200)
+    ]
+    write(tmp_path / "search.csv", content)
+    columns = ["--kind", "ranking", "--text", "q", "--text", "p", "--label", "r"]
+    for file, group in (("sweep.yaml", []), ("named.yaml", ["--group", "n"])):
+        words = ["init", file, "--data", "search.csv", *columns, *group, "--model", str(MODEL)]
+        done = sweep(*words, "--force", cwd=tmp_path)
+        assert done.returncode == 0, done.stderr
+        task = of_task(tmp_path, file)
+        assert (task["kind"], task["metric"], task["text"]) == ("ranking", "ndcg@10", ["q", "p"])
+        assert task.get("group") == ("n" if group else None)
+        train, dev = (
+            {row[0] for row in read(tmp_path / f"search-{side}.csv", ["q"])}
+            for side in ("train", "dev")
+        )
+        assert (len(train), len(dev), train & dev) == (32, 8, set())
+    planned = sweep("plan", "sweep.yaml", "--offline", cwd=tmp_path)
+    assert planned.returncode == 0, planned.stderr
+    assert "160 train rows, 8 dev rows" in planned.stdout
+    assert "a random order scores" in planned.stdout

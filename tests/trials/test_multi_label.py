@@ -1,0 +1,371 @@
+"""Several labels for a text: what a file may hold, scores, losses, thresholds, a trial."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+import torch
+from sklearn.metrics import f1_score, precision_recall_curve
+
+from lp_sweep import Sweep, open_store
+from lp_sweep.storage.errors import MissingInputError, SpecError
+from lp_sweep.storage.specs import Distillation, TaskDefinition
+from lp_sweep.storage.store import Store
+from lp_sweep.trials.datasource import LoadedTask, Split, load_task, overlap
+from lp_sweep.trials.distill import Teaching
+from lp_sweep.trials.graphs import GraphPass
+from lp_sweep.trials.kinds import KINDS
+from lp_sweep.trials.metrics import majority_score, mean_average_precision, of_tally, score
+from lp_sweep.trials.run import execute
+from lp_sweep.trials.steps import EagerPass
+from lp_sweep.trials.tasks import TaskSource, user_task
+from lp_sweep.trials.thresholds import FoldedThresholds, best_thresholds
+from tests.support.families import FAMILIES, daily
+from tests.support.fastnets import (
+    assert_same_gradients,
+    assert_within_1e5,
+    network,
+    setting,
+    split_of,
+    without_dropout,
+)
+from tests.support.rows import files
+from tests.support.toyworld import BAD, GOOD, PLAIN, RECIPE, jobs, save_world
+
+KIND = KINDS["multi_label"]
+LISTS = TaskDefinition(text_columns=("text",), kind="multi_label", metric="micro_f1")
+COLUMNS = replace(LISTS, label_columns=("joy", "fear"))
+MARKS = np.array([[1, 0, 1], [0, 0, 1], [1, 1, 0], [0, 0, 0]], np.int8)
+LOGITS = np.array([[2, -1, -1], [1, -1, 3], [0.5, 2, -2], [-1, -2, 1]], np.float32)
+
+
+def lists(folder: Path, train: pa.Array, dev: pa.Array | None = None) -> TaskSource:
+    made = {}
+    for name, labels in (("train", train), ("dev", train if dev is None else dev)):
+        path = folder / f"{name}.parquet"
+        pq.write_table(pa.table({"text": ["t"] * len(labels), "label": labels}), path)
+        made[name] = str(path)
+    return TaskSource(files=made)
+
+
+# -- what a file holds
+
+
+@pytest.mark.parametrize(
+    ("values", "labels", "names", "marks"),
+    [
+        ([["b", "a"], ["a"]], (), ("a", "b"), [[1, 1], [1, 0]]),
+        ([["a", "a"], ["b"]], (), ("a", "b"), [[1, 0], [0, 1]]),
+        ([["b"], []], ("b", "c", "a"), ("b", "c", "a"), [[1, 0, 0], [0, 0, 0]]),
+        ([[10, 9], [9]], (), ("9", "10"), [[1, 1], [1, 0]]),
+        ([[1], [0, 1]], ("joy", "fear"), ("joy", "fear"), [[0, 1], [1, 1]]),
+    ],
+    ids=["names", "twice", "own order, and none", "numbers", "positions"],
+)
+def test_lists_of_labels(
+    tmp_path: Path, values: Any, labels: tuple[str, ...], names: tuple[str, ...], marks: Any
+) -> None:
+    task = load_task(replace(LISTS, labels=labels), lists(tmp_path, pa.array(values)))
+    assert (task.label_names, task.train.labels.tolist()) == (names, marks)
+    assert task.num_labels == len(names)
+
+
+def test_a_list_of_class_labels(tmp_path: Path) -> None:
+    features = '{"info": {"features": {"label": {"feature": {"names": ["joy", "fear", "awe"]}}}}}'
+    source = lists(tmp_path, pa.array([[2], [0, 2]]))
+    for path in source.files.values():
+        table = pq.read_table(path).replace_schema_metadata({"huggingface": features})
+        pq.write_table(table, path)
+    task = load_task(LISTS, source)
+    assert task.label_names == ("joy", "fear", "awe")
+    assert task.train.labels.tolist() == [[0, 0, 1], [1, 0, 1]]
+
+
+def test_columns_of_marks(tmp_path: Path) -> None:
+    rows = "text,joy,fear\na,1,0\nb,0,0\nc,True,1\n"
+    task = load_task(COLUMNS, files(tmp_path, rows, rows))
+    assert (task.label_names, task.train.labels.tolist()) == (
+        ("joy", "fear"),
+        [[1, 0], [0, 0], [1, 1]],
+    )
+    numbers = pa.table({"text": ["a", "b"], "joy": [1.0, 0.0], "fear": [True, False]})
+    pq.write_table(numbers, tmp_path / "marks.parquet")
+    source = TaskSource(files=dict.fromkeys(("train", "dev"), str(tmp_path / "marks.parquet")))
+    assert load_task(COLUMNS, source).train.labels.tolist() == [[1, 1], [0, 0]]
+
+
+WRONG_LISTS = {
+    "empty": ([["a"], [], ["b"]], "empty list in 1 of 3 rows, first in row 2.*`labels:"),
+    "null": ([["a"], None, ["b"]], "'label' is empty in 1 of 3 rows, first in row 2"),
+    "null inside": ([["a"], ["b", None]], "null in row 2"),
+    "empty name": ([["a"], ["b", ""]], "empty label in row 2"),
+    "one label": ([["a"], ["a"]], "one label.*'a'.*kind: classification"),
+    "texts": (["a", "b"], r"holds string, not lists.*`label: \[first, second\]`"),
+    "fractions": ([[0.5], [1.0]], "lists of double.*names or whole numbers"),
+}
+
+
+@pytest.mark.parametrize(("values", "message"), WRONG_LISTS.values(), ids=WRONG_LISTS)
+def test_wrong_lists(tmp_path: Path, values: Any, message: str) -> None:
+    with pytest.raises(MissingInputError, match=message) as caught:
+        load_task(LISTS, lists(tmp_path, pa.array(values)))
+    assert str(tmp_path / "train.parquet") in str(caught.value)
+
+
+def test_an_unknown_label_of_a_dev_row(tmp_path: Path) -> None:
+    source = lists(tmp_path, pa.array([["joy"], ["fear"]]), pa.array([["joy"], ["joy", "faer"]]))
+    with pytest.raises(MissingInputError, match=r"dev.*'faer'.*row 2.*Did you mean 'fear'"):
+        load_task(LISTS, source)
+
+
+def test_wrong_marks(tmp_path: Path) -> None:
+    rows = "text,joy,fear\na,1,0\nb,0,2\n"
+    with pytest.raises(MissingInputError, match=r"train.csv.*'fear' must hold 0 or 1.*row 2.*'2'"):
+        load_task(COLUMNS, files(tmp_path, rows, rows))
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"label": ["joy"]}, "two or more"),
+        ({"label": ["joy", "joy"]}, "all different"),
+        ({"label": ["joy", "text"]}, "must differ"),
+        ({"label": ["joy", "fear"], "labels": ["a", "b"]}, "remove `labels:`"),
+        ({"label": ["joy", "fear"], "kind": "classification"}, "kind: multi_label"),
+        ({"tune_thresholds": True, "kind": "classification"}, "kind: multi_label"),
+        ({"metric": "accuracy"}, "micro_f1, macro_f1"),
+    ],
+)
+def test_wrong_definitions(changes: dict[str, Any], message: str) -> None:
+    given = {"name": "n", "text": "text", "kind": "multi_label", "train": "a.csv", "dev": "b.csv"}
+    with pytest.raises(SpecError, match=message):
+        user_task(**given | changes)
+
+
+def test_what_dev_rows_share_with_train_rows() -> None:
+    train = Split(texts=(["a", "b"],), labels=np.array([[1, 0], [0, 1]], np.int8))
+    dev = Split(texts=(["a", "b", "c"],), labels=np.array([[1, 0], [1, 1], [1, 0]], np.int8))
+    task = LoadedTask(train=train, dev={"dev": dev}, label_names=("x", "y"), definition=LISTS)
+    assert overlap(task)[:2] == (2, 1)
+
+
+# -- scores and losses
+
+
+def test_scores_are_those_of_scikit_learn() -> None:
+    definition = replace(LISTS, extra_metrics=("macro_f1", "mean_average_precision"))
+    found = score(definition, MARKS, LOGITS)
+    assert found["micro_f1"] == pytest.approx(f1_score(MARKS, LOGITS > 0, average="micro"))
+    assert found["macro_f1"] == pytest.approx(f1_score(MARKS, LOGITS > 0, average="macro"))
+    # of label 1: right at ranks 1 and 3; of label 2 at rank 1; of label 3 at ranks 1 and 3
+    assert found["mean_average_precision"] == pytest.approx(((1 + 2 / 3) / 2 * 2 + 1) / 3)
+
+
+def test_a_label_that_nobody_has_and_nobody_gives_is_left_out() -> None:
+    marks, logits = np.pad(MARKS, ((0, 0), (0, 1))), np.pad(LOGITS, ((0, 0), (0, 1)))
+    for metric in KIND.metrics:
+        definition = replace(LISTS, metric=metric)
+        assert score(definition, marks, logits) == score(definition, MARKS, LOGITS), metric
+    assert mean_average_precision(np.zeros_like(MARKS), LOGITS) == 0.0
+
+
+@pytest.mark.parametrize("metric", ["micro_f1", "macro_f1"])
+def test_rows_add_up_to_the_score(metric: str) -> None:
+    """Of any rows: it is what resampling takes."""
+    for rows in ([0, 1, 2, 3], [0, 0, 3], [1]):
+        tally = KIND.tally(metric, MARKS[rows], LOGITS[rows], ())
+        assert tally is not None
+        expected = score(replace(LISTS, metric=metric), MARKS[rows], LOGITS[rows])[metric]
+        assert of_tally(tally) == pytest.approx(expected)
+    assert KIND.tally("mean_average_precision", MARKS, LOGITS, ()) is None
+
+
+def test_always_the_same_labels() -> None:
+    train = np.array([[1, 0, 0], [1, 0, 0], [1, 0, 1], [-1, -1, -1]], np.int8)
+    assert KIND.guess(train, "micro_f1", 1).tolist() == [1, -1, -1]
+    assert KIND.guess(train, "macro_f1", 1).tolist() == [1, 1, 1]
+    # label 1 of 4 rows: half of them rightly, and two of the four labels that there are
+    assert majority_score(LISTS, train, MARKS) == pytest.approx(2 * 2 / (4 + 5))
+
+
+def test_losses() -> None:
+    logits, target = torch.from_numpy(LOGITS), torch.from_numpy(MARKS)
+    expected = torch.nn.BCEWithLogitsLoss()(logits, target.float())
+    assert KIND.mean_loss(logits, target) == pytest.approx(float(expected))
+    both = torch.cat([target, torch.from_numpy(KIND.no_labels(4, 3))])
+    found = KIND.labelled_loss(torch.cat([logits, logits * 9]), both)
+    assert found == pytest.approx(float(expected) / 2)
+    # that of the teacher itself is the least
+    near, far = (
+        KIND.imitation_loss(each, logits, 2.0) for each in (logits, torch.from_numpy(LOGITS + 0.5))
+    )
+    assert near < far
+    student = logits.clone().requires_grad_()
+    KIND.imitation_loss(student, logits, 2.0).backward()
+    assert student.grad is not None
+    assert float(student.grad.abs().max()) < 1e-7
+
+
+def test_a_probe_of_a_label_that_all_or_no_rows_have() -> None:
+    vectors = np.array([[0.0], [1.0], [2.0], [3.0]])
+    labels = np.array([[0, 1, 0], [0, 1, 0], [1, 1, 0], [1, 1, 0]], np.int8)
+    found = KIND.probe(vectors, vectors, labels)
+    assert (found > 0).astype(int).tolist() == labels.tolist()
+
+
+LENGTHS = [3, 9, 1, 5]
+
+
+@pytest.mark.parametrize("taught", [False, True], ids=["labels", "teacher"])
+def test_every_compute_learns_alike(taught: bool, tmp_path: Path) -> None:
+    model = without_dropout(network("bert", tmp_path)).train()
+    labels = model.config.num_labels
+    draw = np.random.default_rng(0)
+    marks = draw.integers(0, 2, (len(LENGTHS), labels)).astype(np.int8)
+    split, rows = replace(split_of(LENGTHS), labels=marks), np.array([2, 0, 3, 1])
+    logits = draw.normal(size=marks.shape).astype(np.float32)
+    teaching = Teaching(settings=Distillation(alpha=0.3), logits=logits) if taught else None
+
+    def one_pass(kind: Any, compute: str) -> tuple[float, Any]:
+        model.zero_grad()
+        how = setting(compute, teaching=teaching, definition=LISTS)
+        loss = kind(model, how)(split, rows, 1.0)
+        return float(loss), {n: p.grad for n, p in model.named_parameters() if p.grad is not None}
+
+    loss, expected = one_pass(EagerPass, "reference")
+    for kind, compute in ((EagerPass, "fast"), (GraphPass, "graphs")):
+        other, found = one_pass(kind, compute)
+        assert other == pytest.approx(loss, abs=1e-5)
+        assert_same_gradients(found, expected)
+
+
+# -- thresholds
+
+
+def test_thresholds_give_the_highest_f1_of_each_label() -> None:
+    draw = np.random.default_rng(3)
+    marks = draw.integers(0, 2, (40, 3)).astype(np.int8)
+    logits = (draw.normal(size=marks.shape) + marks).round(1).astype(np.float32)  # some are equal
+    found = best_thresholds(marks, logits)
+    for label in range(3):
+        right, all_of, _ = precision_recall_curve(marks[:, label], logits[:, label])
+        highest = (2 * right * all_of / np.maximum(right + all_of, 1e-9)).max()
+        given = logits[:, label] > found[label]
+        assert f1_score(marks[:, label], given) == pytest.approx(highest)
+    assert best_thresholds(np.zeros_like(marks), logits).tolist() == [0, 0, 0]
+
+
+@pytest.mark.parametrize("name", daily(*FAMILIES))
+def test_a_head_takes_thresholds_and_gives_them_back(name: str, tmp_path: Path) -> None:
+    model = network(name, tmp_path).eval()
+    ids = torch.tensor([[5, 6, 7]])
+    before = model(input_ids=ids).logits.detach().numpy()
+    marks = np.eye(model.config.num_labels, dtype=np.int8)
+    logits = marks * 3.0 - 1
+    thresholds = FoldedThresholds(model)
+    thresholds.fold(marks, logits)
+    found = model(input_ids=ids).logits.detach().numpy()
+    assert_within_1e5(found, before - best_thresholds(marks, logits))
+    thresholds.unfold()
+    np.testing.assert_array_equal(model(input_ids=ids).logits.detach().numpy(), before)
+
+
+# -- a trial
+
+
+def rows(count: int, seed: int) -> list[dict[str, Any]]:
+    """Good and bad words, and nothing at all."""
+    draw, made = random.Random(seed), []
+    for _ in range(count):
+        marks = [name for name in ("good", "bad") if draw.random() < 0.4]
+        words = draw.choices(PLAIN, k=draw.randint(2, 9))
+        for name in marks:
+            words.insert(draw.randrange(len(words)), draw.choice(GOOD if name == "good" else BAD))
+        made.append({"text": " ".join(words), "label": marks or ["none"]})
+    return made
+
+
+def label_world(folder: Path, task: dict[str, Any] | None = None, **changes: Any) -> Path:
+    folder.mkdir(exist_ok=True)
+    for name, count, seed in (("train", 320, 1), ("dev", 60, 2)):
+        pq.write_table(pa.Table.from_pylist(rows(count, seed)), folder / f"{name}.parquet")
+    entry = {
+        "name": "moods",
+        "kind": "multi_label",
+        "train": "train.parquet",
+        "dev": "dev.parquet",
+        "text": ["text"],
+    }
+    usual = {"tasks": [entry | (task or {})], "recipe": RECIPE | {"compute": "fast", "epochs": 8}}
+    return save_world(folder, **usual | changes)
+
+
+def run(job: dict[str, Any], store: Store) -> dict[str, Any]:
+    told = execute(job, store.location)
+    assert told["status"] == "done", told
+    (record,) = store.read("trials", job["id"])
+    return record
+
+
+def full_first(file: Path) -> list[dict[str, Any]]:
+    return sorted(jobs(file), key=lambda job: -len(job["spec"]["kept_layers"]))
+
+
+def test_a_network_learns_its_labels(tmp_path: Path, store: Store) -> None:
+    full, pruned = full_first(label_world(tmp_path / "world"))
+    record = run(full, store)
+    assert record["last"] > 0.9 > record["majority"] + 0.2
+    stored = sorted(store.read("predictions", full["id"]), key=lambda row: row["example"])
+    logits = np.array([row["scores"] for row in stored])
+    assert [row["prediction"] for row in stored] == (logits > 0).sum(1).tolist()
+    names = ("bad", "good", "none")
+    marks = [[name in row["label"] for name in names] for row in rows(60, 2)]
+    assert record["last"] == pytest.approx(f1_score(marks, logits > 0, average="micro"))
+    assert of_tally(np.array([row["tally"] for row in stored])) == pytest.approx(record["last"])
+    assert run(pruned, store)["k"] == 2
+
+
+def test_a_sweep_with_its_students_and_tables(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Intervals and tests draw rows with all their labels again."""
+    monkeypatch.setenv("LP_SWEEP_CACHE_DIR", str(tmp_path / "cache"))
+    file = label_world(tmp_path / "world", distill=["none", "logits"], seeds=[1, 2])
+    Sweep.from_yaml(file, store=tmp_path / "store").run(inline=True)
+    results = open_store(tmp_path / "store")
+    students = results.sql("SELECT last FROM trials WHERE distill IS NOT NULL")
+    assert len(students) == 2
+    assert min(row["last"] for row in students) > 0.8
+    for table, columns in (
+        ("intervals", {"over": "seeds and rows", "reason": None}),
+        ("significance", {"test": "seeds and rows", "n_examples": 60}),
+    ):
+        rows_of = [row for row in results.table(table) if row.get("seed") is None]
+        assert rows_of, table
+        for row in rows_of:
+            assert {name: row[name] for name in columns} == columns, row
+
+
+@pytest.mark.parametrize("procedure", ["direct", "finetune_then_drop", "iterative 1"])
+def test_tuned_thresholds_are_in_the_stored_logits(
+    procedure: str, tmp_path: Path, store: Store
+) -> None:
+    """After few steps no probability of a label is above 0.5; a threshold of its own finds it."""
+    few = {"recipe": RECIPE | {"compute": "fast", "epochs": 1, "learning_rate": 3e-4}}
+    few["procedures"] = [procedure]
+    scores = {}
+    for tuned in (False, True):
+        file = label_world(tmp_path / str(tuned), {"tune_thresholds": tuned}, **few)
+        for job in full_first(file):
+            record = run({**job, "keep": "all"}, store)
+        scores[tuned] = record["last"]
+        stored = store.read("predictions", record["trial_id"])
+        assert of_tally(np.array([row["tally"] for row in stored])) == pytest.approx(record["last"])
+    assert scores[True] > scores[False]

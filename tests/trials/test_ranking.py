@@ -1,0 +1,294 @@
+"""Cross-encoders: rows of query and passage, rankings of each query, two losses, a trial."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+import torch
+
+from lp_sweep import Sweep, open_store
+from lp_sweep.storage.errors import MissingInputError, SpecError
+from lp_sweep.storage.specs import Distillation, TaskDefinition
+from lp_sweep.storage.store import Store
+from lp_sweep.trials.batches import epoch_order
+from lp_sweep.trials.datasource import load_task
+from lp_sweep.trials.distill import Teaching
+from lp_sweep.trials.graphs import GraphPass
+from lp_sweep.trials.kinds import KINDS, kind_of
+from lp_sweep.trials.metrics import majority_score, of_tally, score
+from lp_sweep.trials.rankmetrics import chance_ndcg, ndcg
+from lp_sweep.trials.steps import EagerPass
+from lp_sweep.trials.tasks import TaskSource, user_task
+from tests.support.fastnets import (
+    assert_same_gradients,
+    network,
+    setting,
+    split_of,
+    without_dropout,
+)
+from tests.support.toyworld import PLAIN, RECIPE, save_world
+from tests.trials.test_multi_label import full_first, run
+
+KIND = KINDS["ranking"]
+PAIRS = TaskDefinition(text_columns=("q", "p"), label_column="r", kind="ranking", metric="ndcg@10")
+LISTWISE = replace(PAIRS, loss="listwise")
+# queries 0 and 1, not one after the other
+LABELS = np.array([[0, 0], [2, 1], [1, 0], [0, 1], [3, 0]], np.float32)
+LOGITS = np.array([[0.5], [1.0], [2.0], [3.0], [1.0]], np.float32)
+
+
+def source(folder: Path, **splits: list[tuple[Any, ...]]) -> TaskSource:
+    """Rows of query, passage, relevance, and the query's number."""
+    files = {}
+    for name in ("train", "dev"):
+        rows = splits.get(name, GOOD)
+        columns = dict(zip(("q", "p", "r", "id"), map(list, zip(*rows, strict=True)), strict=False))
+        pq.write_table(pa.table(columns), folder / f"{name}.parquet")
+        files[name] = str(folder / f"{name}.parquet")
+    return TaskSource(files=files)
+
+
+GOOD = [("x", "a", 0, 7), ("y", "a", 2, 8), ("x", "b", 1, 7), ("y", "c", 0, 8)]
+
+
+def test_rows_of_a_query_are_found_wherever_they_are(tmp_path: Path) -> None:
+    task = load_task(PAIRS, source(tmp_path))
+    assert task.train.labels.tolist() == [[0, 0], [2, 1], [1, 0], [0, 1]]
+    assert (task.num_labels, task.label_names) == (1, ())
+    named = load_task(replace(PAIRS, group="id"), source(tmp_path))
+    assert named.train.labels.tolist() == task.train.labels.tolist()
+
+
+WRONG_DEV = {
+    "nothing relevant": (
+        [*GOOD, ("z", "a", 0, 9), ("z", "b", 0, 9)],
+        {},
+        "1 of 3 queries have no passage.*above 0.*query 'z' in row 5.*remove these queries",
+    ),
+    "single passages": ([("x", "a", 1, 7), ("y", "b", 1, 8)], {}, "single passage.*`group:`"),
+    "no judgement": ([*GOOD, ("x", "c", None, 7)], {}, "'r' is empty.*row 5.*Write 0"),
+    "no number": ([("x", "a", "much", 7)], {}, "relevance as a number, and row 1 holds 'much'"),
+    "not finite": ([("x", "a", float("inf"), 7)], {}, "holds inf in row 1"),
+    "twice": ([*GOOD, ("x", "b", 1, 7)], {}, "query 'x' has the same passage in rows 3 and 5"),
+    "two texts": (
+        [*GOOD, ("xx", "c", 1, 7)],
+        {"group": "id"},
+        "query 7 has two texts in column 'q', in rows 1 and 5",
+    ),
+    "no query": ([*GOOD, (None, "c", 1, 7)], {}, "'q' is empty.*row 5"),
+    "no name": ([*GOOD, ("x", "c", 1, None)], {"group": "id"}, "'id' is empty.*row 5"),
+}
+
+
+@pytest.mark.parametrize(("rows", "changes", "message"), WRONG_DEV.values(), ids=WRONG_DEV)
+def test_wrong_dev_rows(tmp_path: Path, rows: Any, changes: Any, message: str) -> None:
+    with pytest.raises(MissingInputError, match=message) as caught:
+        load_task(replace(PAIRS, **changes), source(tmp_path, dev=rows))
+    assert str(tmp_path / "dev.parquet") in str(caught.value)
+
+
+def test_wrong_train_rows(tmp_path: Path) -> None:
+    """A query without an answer is a lesson, and no row with one is none."""
+    load_task(PAIRS, source(tmp_path, train=[*GOOD, ("z", "a", 0, 9)]))
+    for relevance, message in ((0, "no passage is relevant"), (1, "every passage is relevant")):
+        with pytest.raises(MissingInputError, match=rf"train.*{message}.*nothing to learn"):
+            load_task(PAIRS, source(tmp_path, train=[("x", "a", relevance, 1)]))
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"text": "q"}, "two columns"),
+        ({"labels": ["a", "b"]}, "not one of `labels:`"),
+        ({"loss": "pairwise"}, "bce, listwise"),
+        ({"loss": "listwise", "kind": "regression"}, "`loss:` is for kind: ranking"),
+        ({"group": "id", "kind": "regression"}, "`group:` is for kind: ranking"),
+    ],
+)
+def test_wrong_definitions(changes: dict[str, Any], message: str) -> None:
+    given = {"name": "n", "text": ["q", "p"], "kind": "ranking", "train": "a.csv", "dev": "b.csv"}
+    with pytest.raises(SpecError, match=message):
+        user_task(**given | changes)
+
+
+def test_limits_take_whole_queries(tmp_path: Path) -> None:
+    rows = [(f"q{i // 3}", f"p{i}", int(i % 3 == 0), 0) for i in range(30)]
+    task = load_task(
+        PAIRS, source(tmp_path, train=rows, dev=rows[:15]), limit_train=10, limit_dev=2
+    )
+    assert len(task.train) == 9
+    assert [*np.unique(task.train.labels[:, 1], return_counts=True)[1]] == [3, 3, 3]
+    assert len(task.dev["dev"]) == 3, "at least one query"
+
+
+# -- scores and losses
+
+
+def test_scores_are_the_means_of_the_queries() -> None:
+    first = ndcg(np.array([1, 3, 0]), np.array([1, 3, 0]), 10)
+    second = ndcg(np.array([0, 2]), np.array([0, 2]), 10)
+    found = score(replace(PAIRS, extra_metrics=("mrr@10",)), LABELS, LOGITS)
+    assert found["ndcg@10"] == pytest.approx((first + second) / 2)
+    assert found["mrr@10"] == pytest.approx((1 + 1 / 2) / 2)
+    tally = KIND.tally("ndcg@10", LABELS, LOGITS[:, 0], ())
+    assert tally is not None
+    np.testing.assert_allclose(tally, [[first, 1], [second, 1]])
+
+
+def test_one_logit_for_all_is_no_ranking() -> None:
+    best = score(PAIRS, LABELS, LABELS[:, :1])["ndcg@10"]
+    alike = score(PAIRS, LABELS, np.ones((5, 1), np.float32))["ndcg@10"]
+    chance = majority_score(PAIRS, LABELS, LABELS)
+    assert best == 1.0
+    assert chance == pytest.approx(
+        (chance_ndcg(np.array([0, 1, 3]), 10) + chance_ndcg(np.array([2, 0]), 10)) / 2
+    )
+    assert alike < chance < best
+
+
+def test_what_is_stored_gives_the_logits_back() -> None:
+    rows = [*KIND.stored(LABELS, LOGITS, "mrr@10", ())]
+    assert [row["scores"] for row in rows] == [[0.5, 2.0, 1.0], [1.0, 3.0]]
+    assert [row["tally"] for row in rows] == [[1.0, 1.0], [0.5, 1.0]]
+    np.testing.assert_array_equal(KIND.restored(LABELS, [row["scores"] for row in rows]), LOGITS)
+
+
+def test_losses() -> None:
+    logits, target = torch.from_numpy(LOGITS), torch.from_numpy(LABELS)
+    relevant = torch.tensor([0.0, 1, 1, 0, 1])
+    expected = torch.nn.BCEWithLogitsLoss()(logits[:, 0], relevant)
+    assert KIND.mean_loss(logits, target) == pytest.approx(float(expected))
+    both = torch.cat([target, torch.from_numpy(KIND.no_labels(5, 0))])
+    twice = torch.cat([logits, logits])
+    assert KIND.labelled_loss(twice, both) == pytest.approx(float(expected) / 2)
+
+    first = -(0.25 * torch.tensor([0.5, 2.0, 1.0]).log_softmax(0)[1]) - (
+        0.75 * torch.tensor([0.5, 2.0, 1.0]).log_softmax(0)[2]
+    )
+    second = -torch.tensor([1.0, 3.0]).log_softmax(0)[0]
+    kind = kind_of(LISTWISE)
+    found = kind.mean_loss(logits, target)
+    assert found == pytest.approx(float(first + second) / 5)
+    assert kind.labelled_loss(twice, both) == pytest.approx(float(first + second) / 10)
+    alone = torch.tensor([[5.0, 0], [0, 1]])
+    assert kind.mean_loss(logits[:2], alone) == 0, "one passage is no list"
+
+
+def test_batches_of_lists_take_one_query_after_the_other() -> None:
+    queries = np.random.default_rng(0).integers(0, 9, 60)
+    lengths = np.ones(60, np.int64)
+    order = epoch_order(lengths, seed=1, epoch=0, batch_size=8, groups=queries)
+    assert sorted(order) == [*range(60)]
+    changes = np.flatnonzero(np.diff(queries[order]))
+    assert len(changes) == len(np.unique(queries)) - 1
+    other = epoch_order(lengths, seed=1, epoch=1, batch_size=8, groups=queries)
+    assert queries[other].tolist() != queries[order].tolist()
+
+
+LENGTHS = [3, 9, 1, 5]
+
+
+@pytest.mark.parametrize("definition", [PAIRS, LISTWISE], ids=["bce", "listwise"])
+@pytest.mark.parametrize("taught", [False, True], ids=["labels", "teacher"])
+def test_every_compute_learns_alike(
+    definition: TaskDefinition, taught: bool, tmp_path: Path
+) -> None:
+    model = without_dropout(network("bert", tmp_path, num_labels=1)).train()
+    split, rows = replace(split_of(LENGTHS), labels=LABELS[:4]), np.array([2, 0, 3, 1])
+    logits = np.random.default_rng(0).normal(size=(4, 1)).astype(np.float32)
+    teaching = Teaching(settings=Distillation(alpha=0.3), logits=logits) if taught else None
+
+    def one_pass(kind: Any, compute: str) -> tuple[float, Any]:
+        model.zero_grad()
+        loss = kind(model, setting(compute, teaching=teaching, definition=definition))(
+            split, rows, 1.0
+        )
+        return float(loss), {n: p.grad for n, p in model.named_parameters() if p.grad is not None}
+
+    loss, expected = one_pass(EagerPass, "reference")
+    for kind, compute in ((EagerPass, "fast"), (GraphPass, "graphs")):
+        other, found = one_pass(kind, compute)
+        assert other == pytest.approx(loss, abs=1e-5)
+        assert_same_gradients(found, expected)
+
+
+# -- a trial
+
+
+def rows(queries: int, seed: int) -> list[dict[str, Any]]:
+    """A passage is relevant that has the words `good`, more so with `fine`."""
+    draw, made = random.Random(seed), []
+    for query in range(queries):
+        text = " ".join(draw.choices(PLAIN, k=3))
+        for _ in range(5):
+            relevance = draw.choice([0, 0, 1, 2])
+            words = draw.choices(PLAIN, k=draw.randint(3, 8))
+            words += [[], ["good"], ["good", "fine"]][relevance]
+            draw.shuffle(words)
+            made.append(
+                {"query": f"{text} w{query % 20}", "id": query, "passage": " ".join(words)}
+                | {"relevance": relevance}
+            )
+        if not any(row["relevance"] for row in made[-5:]):
+            made[-1] |= {"relevance": 2, "passage": made[-1]["passage"] + " good fine"}
+    return made
+
+
+def ranking_world(folder: Path, task: dict[str, Any] | None = None, **changes: Any) -> Path:
+    folder.mkdir(exist_ok=True)
+    for name, count, seed in (("train", 60, 1), ("dev", 16, 2)):
+        pq.write_table(pa.Table.from_pylist(rows(count, seed)), folder / f"{name}.parquet")
+    entry = {
+        "name": "search",
+        "kind": "ranking",
+        "train": "train.parquet",
+        "dev": "dev.parquet",
+        "text": ["query", "passage"],
+        "label": "relevance",
+        "group": "id",
+    }
+    usual = {"tasks": [entry | (task or {})], "recipe": RECIPE | {"compute": "fast", "epochs": 6}}
+    return save_world(folder, **usual | changes)
+
+
+@pytest.mark.parametrize("loss", ["bce", "listwise"])
+def test_a_network_learns_to_rank(loss: str, tmp_path: Path, store: Store) -> None:
+    full, pruned = full_first(ranking_world(tmp_path / "world", {"loss": loss}))
+    record = run(full, store)
+    assert record["last"] > 0.9 > record["majority"] + 0.1
+    assert record["dev_examples"] == 16, "queries"
+    stored = sorted(store.read("predictions", full["id"]), key=lambda row: row["example"])
+    assert [len(row["scores"]) for row in stored] == [5] * 16
+    assert np.mean([row["prediction"] for row in stored]) == pytest.approx(record["last"])
+    relevant = [row["relevance"] > 0 for row in rows(16, 2)]
+    assert [row["label"] for row in stored] == np.reshape(relevant, (16, 5)).sum(1).tolist()
+    assert of_tally(np.array([row["tally"] for row in stored])) == pytest.approx(record["last"])
+    assert run(pruned, store)["k"] == 2
+
+
+def test_a_sweep_with_its_students_and_tables(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Intervals and tests draw queries again, each with all its passages."""
+    monkeypatch.setenv("LP_SWEEP_CACHE_DIR", str(tmp_path / "cache"))
+    file = ranking_world(tmp_path / "world", distill=["none", "logits"], seeds=[1, 2])
+    Sweep.from_yaml(file, store=tmp_path / "store").run(inline=True)
+    results = open_store(tmp_path / "store")
+    students = list(results.sql("SELECT last FROM trials WHERE distill IS NOT NULL"))
+    assert len(students) == 2
+    assert min(row["last"] for row in students) > 0.7
+    for table, columns in (
+        ("intervals", {"over": "seeds and rows", "reason": None}),
+        ("significance", {"test": "seeds and rows", "n_examples": 16}),
+    ):
+        found = [row for row in results.table(table) if row.get("seed") is None]
+        assert found, table
+        for row in found:
+            assert {name: row[name] for name in columns} == columns, row
