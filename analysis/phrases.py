@@ -17,6 +17,7 @@ _METRICS = {
     "f1": "F1",
     "macro_f1": "macro F1",
     "micro_f1": "micro F1",
+    "entity_f1": "entity F1",
     "mean_average_precision": "mean average precision",
     "mcc": "MCC",
     "pearson": "Pearson",

@@ -16,7 +16,7 @@ Schedule = Literal["linear", "constant"]
 Compute = Literal["reference", "fast", "graphs"]
 SecondNorm = Literal["keep", "drop"]
 TaskKind = Literal[
-    "classification", "regression", "embedding", "retrieval", "multi_label", "ranking"
+    "classification", "regression", "embedding", "retrieval", "multi_label", "ranking", "tokens"
 ]
 WorkKind = Literal["trial", "profile", "speed"]
 TEACHER = "teacher"  # the measurement that holds the logits that students learn from
@@ -150,7 +150,7 @@ class TrialSpec:
 
     def _used(self, distill: Distillation) -> Distillation:
         """A number has no temperature; and a student's last layer imitates no hidden state."""
-        if self.task.kind != "classification":
+        if self.task.kind not in ("classification", "tokens"):
             distill = replace(distill, temperature=2.0)
         alone = len(self.kept_layers) == 1 and self.procedure != "iterative"
         return replace(distill, hidden_weight=0.0) if alone else distill

@@ -19,6 +19,7 @@ from lp_sweep.storage.errors import MissingInputError
 from lp_sweep.storage.specs import ProfileSpec, SpeedSpec, TrialSpec
 from lp_sweep.trials.columns import Labels
 from lp_sweep.trials.device import bound_by_launches, onto
+from lp_sweep.trials.kinds.tokens import NO_ANSWER, NO_TAG
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -28,9 +29,10 @@ class EncodedSplit:
     tokens: npt.NDArray[np.int32]  # (T,)
     offsets: npt.NDArray[np.int64]  # (n + 1,)
     token_types: npt.NDArray[np.uint8] | None  # (T,), None where the tokenizer has none
-    labels: (
-        Labels  # (n,) classes or numbers; (n, .) marks, or relevance; what is judged of a search
-    )
+    # (n,) classes or numbers; (n, .) marks, relevance, or tags; what is judged of a search
+    labels: Labels
+    # (n, V) the token that each word is answered at, from its row's first; -1: it has none
+    words: npt.NDArray[np.int32] | None = None
 
     def __len__(self) -> int:
         return len(self.offsets) - 1
@@ -61,7 +63,27 @@ class EncodedSplit:
             offsets=offsets,
             token_types=None if self.token_types is None else self.token_types[place],
             labels=self.labels[rows],
+            words=None if self.words is None else self.words[rows],
         )
+
+    def target(self, rows: npt.NDArray[np.integer]) -> Labels:
+        """The labels of B rows, (B, ...). Of words (B, V): `NO_TAG` where there is no token, and
+        `NO_ANSWER` for a token without a tag."""
+        if self.words is None:
+            labels: Labels = self.labels[rows]
+            return labels
+        asked = self.words[rows, : self.most_words(rows)]
+        tags = np.maximum(self.labels[rows, : asked.shape[1]], NO_ANSWER)
+        return np.asarray(np.where(asked >= 0, tags, NO_TAG), np.int64)
+
+    def answers(self, rows: npt.NDArray[np.integer]) -> int:
+        """The answers that the mean loss of these rows is of: one each, or those of all words."""
+        return len(rows) if self.words is None else int((self.words[rows] >= 0).sum())
+
+    def most_words(self, rows: npt.NDArray[np.integer]) -> int:
+        """The last word of any of these rows that has a token, from 1."""
+        assert self.words is not None
+        return int(np.flatnonzero((self.words[rows] >= 0).any(axis=0)).max(initial=-1)) + 1
 
     def batch(
         self, indices: npt.ArrayLike, *, pad_id: int, pad_left: bool, pad_type_id: int = 0

@@ -10,7 +10,7 @@ import hashlib
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -19,19 +19,22 @@ from lp_sweep.storage.errors import MissingInputError
 from lp_sweep.storage.specs import TaskDefinition
 from lp_sweep.trials.columns import Labels, Rows, text_column
 from lp_sweep.trials.kinds import COSENT, kind_of
+from lp_sweep.trials.kinds.tokens import NO_TAG
 from lp_sweep.trials.readers import column_names, read_file, read_hub, require_columns
 from lp_sweep.trials.retrieval import Collection, columns_of, first_queries, read_collection
 from lp_sweep.trials.search import query_count
+from lp_sweep.trials.tagged import word_column
 from lp_sweep.trials.tasks import CORPUS, QRELS, QUERIES, UNLABELLED, TaskSource, file_format
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Split:
     """n rows: one or two lists of n texts, and n labels: int64 classes, float32 numbers, int8 marks
-    (n, labels), or float32 relevance and query (n, 2); of a retrieval task's dev set the texts of
-    the queries, then of the documents, and what is judged."""
+    (n, labels), or float32 relevance and query (n, 2); of words (`Kind.words`) a text is a list,
+    and labels are tags (n, W); of a retrieval task's dev set the texts of the queries, then of the
+    documents, and what is judged."""
 
-    texts: tuple[list[str], ...]
+    texts: tuple[list[Any], ...]
     labels: Labels
 
     def __len__(self) -> int:
@@ -60,7 +63,7 @@ class LoadedTask:
         parts = self.train, self.unlabelled
         return Split(
             texts=tuple([*a, *b] for a, b in zip(*(part.texts for part in parts), strict=True)),
-            labels=np.concatenate([part.labels for part in parts]),
+            labels=_one_below_other(self.train.labels, self.unlabelled.labels),
         )
 
     @property
@@ -206,16 +209,15 @@ def overlap(task: LoadedTask) -> Overlap:
     labels: dict[tuple[str, ...], set[bytes]] = {
         key: set() for key in text_keys(*task.dev.values())
     }
-    for key, label in zip(text_keys(task.train), task.train.labels, strict=True):
+    for key, label in zip(text_keys(task.train), _bits(task.train.labels), strict=True):
         if key in labels:
-            labels[key].add(label.tobytes())
+            labels[key].add(label)
     rows = relabelled = 0
     learned = not kind_of(task.definition).embeds  # whether the labels of train play a part
     for split in task.dev.values():
-        for key, label in zip(text_keys(split), split.labels, strict=True):
+        for key, label in zip(text_keys(split), _bits(split.labels), strict=True):
             rows += bool(labels[key])
-            other = learned and bool(labels[key]) and label.tobytes() not in labels[key]
-            relabelled += other
+            relabelled += learned and bool(labels[key]) and label not in labels[key]
     return Overlap(rows, relabelled, sum(map(len, task.dev.values())))
 
 
@@ -252,9 +254,32 @@ def dev_texts(task: LoadedTask) -> int:
 
 
 def text_keys(*splits: Split) -> Iterator[tuple[str, ...]]:
-    """The texts of each row, by which rows are called the same."""
+    """The texts of each row, by which rows are called the same; of words the words."""
     for split in splits:
-        yield from zip(*(map(str.strip, texts) for texts in split.texts), strict=True)
+        yield from zip(*(map(_bare, texts) for texts in split.texts), strict=True)
+
+
+def _bare(text: str | list[str]) -> str:
+    return text.strip() if isinstance(text, str) else "\0".join(text)
+
+
+def _bits(labels: Labels) -> Iterator[bytes]:
+    """Each row's, to be compared with those of another split, whose rows of tags may be longer."""
+    for label in labels:
+        tags = np.atleast_1d(label)
+        yield tags[tags != NO_TAG].tobytes()
+
+
+def _one_below_other(one: Labels, other: Labels) -> Labels:
+    if one.ndim == 1:
+        return np.concatenate([one, other])
+    width = max(one.shape[1], other.shape[1])
+    wide = [((0, 0), (0, width - part.shape[1])) for part in (one, other)]
+    parts = [
+        np.pad(part, by, constant_values=NO_TAG)
+        for part, by in zip((one, other), wide, strict=True)
+    ]
+    return np.concatenate(parts)
 
 
 def empty_texts(task: LoadedTask, source: TaskSource) -> Iterator[str]:
@@ -266,7 +291,7 @@ def empty_texts(task: LoadedTask, source: TaskSource) -> Iterator[str]:
             continue
         where = files.get(split) or f"{source.dataset} {source.config or ''} {split}"
         for name, texts in zip(task.definition.text_columns, rows.texts, strict=False):
-            if empty := sum(not text.strip() for text in texts):
+            if empty := sum(not _bare(text).strip("\0 ") for text in texts):
                 yield f"{where}: column {name!r} is empty in {empty} of {len(texts)} rows"
     if kind_of(task.definition).searches:
         dev = task.dev[task.main_split]
@@ -324,8 +349,9 @@ def _split(
     *,
     scored: bool = False,
 ) -> Split:
-    texts = [text_column(rows, name) for name in definition.text_columns]
     kind, total = kind_of(definition), rows.table.num_rows
+    column = word_column if kind.words else text_column
+    texts = [column(rows, name) for name in definition.text_columns]
     labels = kind.no_labels(total, len(label_names))
     if {*definition.all_label_columns} <= {*rows.table.column_names}:
         labels = kind.labels(rows, definition, label_names)
@@ -335,7 +361,7 @@ def _split(
     if limit is not None and limit < total:
         chosen = kind.drawn(labels, limit)
     try:
-        lists = tuple(column.take(pa.array(chosen)).to_pylist() for column in texts)
+        lists = tuple(each.take(pa.array(chosen)).to_pylist() for each in texts)
     except UnicodeDecodeError as error:
         raise MissingInputError(f"{rows.where}: {error}. Save it as UTF-8.") from error
     return Split(texts=lists, labels=labels[chosen])

@@ -30,6 +30,7 @@ from lp_sweep.storage.errors import MissingInputError
 from lp_sweep.storage.specs import Distillation, TaskDefinition
 from lp_sweep.trials.batches import EncodedTask
 from lp_sweep.trials.kinds import kind_of
+from lp_sweep.trials.kinds.tokens import unflat
 from lp_sweep.trials.reduced import original_layers
 
 
@@ -49,10 +50,19 @@ class Teaching:
 def logits_of(
     rows: Sequence[Mapping[str, Any]], data: EncodedTask, job: str, *, embeds: bool = False
 ) -> np.ndarray:
-    """(n, C), or embeddings (n, H), from rows of TEACHER_LOGITS. Raises MissingInputError for those
-    of other data."""
-    ordered = sorted(rows, key=lambda row: row["example"])
-    found = np.asarray([row["scores"] for row in ordered], np.float32)
+    """(n, C), embeddings (n, H), or of words (n, V, C), from rows of TEACHER_LOGITS. Raises
+    MissingInputError for those of other data."""
+    scores = [row["scores"] for row in sorted(rows, key=lambda row: row["example"])]
+    words = data.train.words
+    if words is not None:
+        asked = np.where(words >= 0, np.arange(1, words.shape[1] + 1), 0).max(axis=1, initial=0)
+        if [*map(len, scores)] == (asked * data.num_labels).tolist():
+            return unflat(scores, words.shape[1], data.num_labels)
+        raise MissingInputError(
+            f"{job}: the store's teacher logits are not of the student's train rows and tags: the "
+            "teacher learned from other data."
+        )
+    found = np.asarray(scores, np.float32)
     wanted = (len(data.train), found.shape[-1] if embeds else data.num_labels)
     if found.shape != wanted:
         raise MissingInputError(

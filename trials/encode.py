@@ -28,9 +28,10 @@ from lp_sweep.storage.specs import TaskDefinition
 from lp_sweep.trials.batches import EncodedSplit, EncodedTask
 from lp_sweep.trials.datasource import LoadedTask, Split, overlap, prompted
 from lp_sweep.trials.kinds import kind_of
+from lp_sweep.trials.kinds.tokens import NO_TAG
 
 if TYPE_CHECKING:
-    from transformers import PreTrainedTokenizerBase
+    from transformers import BatchEncoding, PreTrainedTokenizerBase
 import hashlib
 import tempfile
 
@@ -135,12 +136,14 @@ def _build(
     temporary.mkdir()
     try:
         sizes: dict[str, int] = {}
+        kind = kind_of(task.definition)
+        arrays = _of_words if kind.words else _arrays
         for position, (name, split) in enumerate((task.splits | {"train": task.taught}).items()):
             texts = prompted(task.definition, split, scored=name != "train")
             rows = Split(texts=texts, labels=split.labels)
-            rows = _apart(rows) if kind_of(task.definition).embeds else rows
-            for kind, array in _arrays(tokenizer, rows, max_length).items():
-                file = f"{position}.{kind}.npy"
+            rows = _apart(rows) if kind.embeds else rows
+            for content, array in arrays(tokenizer, rows, max_length).items():
+                file = f"{position}.{content}.npy"
                 sizes[file] = _save(temporary / file, array)
         both = overlap(task)
         meta = {
@@ -171,26 +174,96 @@ def _apart(split: Split) -> Split:
 def _arrays(
     tokenizer: PreTrainedTokenizerBase, split: Split, max_length: int
 ) -> dict[str, npt.NDArray[Any]]:
-    has_types = "token_type_ids" in tokenizer.model_input_names
-    lengths, tokens, types = [], [], []
+    parts = []
     for start in range(0, len(split), _CHUNK):
-        chunk = tokenizer(
-            *(texts[start : start + _CHUNK] for texts in split.texts),
-            truncation="longest_first",
-            max_length=max_length,
-            return_attention_mask=False,
-            return_token_type_ids=has_types,
-        )
-        lengths.append(np.array([len(ids) for ids in chunk["input_ids"]], np.int64))
-        tokens.append(_flat(chunk["input_ids"], np.int32))
-        if has_types:
-            types.append(_flat(chunk["token_type_ids"], np.uint8))
+        texts = [column[start : start + _CHUNK] for column in split.texts]
+        parts.append(_chunk_arrays(tokenizer, _encoded(tokenizer, max_length, *texts)))
+    return {**_joined(parts), "labels": split.labels}
+
+
+def _encoded(
+    tokenizer: PreTrainedTokenizerBase, max_length: int, *texts: list[str], **how: bool
+) -> BatchEncoding:
+    return tokenizer(
+        *texts,
+        truncation="longest_first",
+        max_length=max_length,
+        return_attention_mask=False,
+        return_token_type_ids="token_type_ids" in tokenizer.model_input_names,
+        **how,
+    )
+
+
+def _chunk_arrays(
+    tokenizer: PreTrainedTokenizerBase, chunk: BatchEncoding
+) -> dict[str, npt.NDArray[Any]]:
     arrays: dict[str, npt.NDArray[Any]] = {
-        "tokens": np.concatenate(tokens),
-        "offsets": np.concatenate([[0], np.cumsum(np.concatenate(lengths))]).astype(np.int64),
-        "labels": split.labels,
+        "tokens": _flat(chunk["input_ids"], np.int32),
+        "lengths": np.array([len(ids) for ids in chunk["input_ids"]], np.int64),
     }
-    return arrays | ({"token_types": np.concatenate(types)} if has_types else {})
+    if "token_type_ids" in tokenizer.model_input_names:
+        arrays["token_types"] = _flat(chunk["token_type_ids"], np.uint8)
+    return arrays
+
+
+def _joined(parts: list[dict[str, npt.NDArray[Any]]]) -> dict[str, npt.NDArray[Any]]:
+    arrays = {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
+    arrays["offsets"] = np.concatenate([[0], np.cumsum(arrays.pop("lengths"))]).astype(np.int64)
+    return arrays
+
+
+def for_words(tokenizer: PreTrainedTokenizerBase) -> PreTrainedTokenizerBase:
+    """A copy that takes lists of words as it would take them in a text. A byte-level tokenizer
+    (RoBERTa's, ModernBERT's) knows a word by the blank before it, and would take none for that of a
+    list. Raises MissingInputError for one that does not say which word a token is of."""
+    tokenizer = copy.deepcopy(tokenizer)
+    if not tokenizer.is_fast:
+        raise MissingInputError(
+            f"tokenizer of {tokenizer.name_or_path!r}: it does not say which word a token is of, "
+            "which a task of kind tokens needs. Save it as tokenizer.json: load it with "
+            "AutoTokenizer, and save_pretrained into the model's folder."
+        )
+    backend = tokenizer.backend_tokenizer
+    state = json.loads(backend.to_str())
+    if _blank_before_words(state["pre_tokenizer"]):
+        backend.pre_tokenizer = type(backend).from_str(json.dumps(state)).pre_tokenizer
+        tokenizer.add_prefix_space = True  # what save_pretrained writes, and loading goes by
+    return tokenizer
+
+
+def _blank_before_words(state: Any) -> bool:
+    """Sets it in the state of a pre-tokenizer; whether there was anything to set."""
+    changed = False
+    for part in [state, *((state or {}).get("pretokenizers") or ())]:
+        if part and part["type"] == "ByteLevel" and not part["add_prefix_space"]:
+            part["add_prefix_space"] = changed = True
+    return changed
+
+
+def _of_words(
+    tokenizer: PreTrainedTokenizerBase, split: Split, max_length: int
+) -> dict[str, npt.NDArray[Any]]:
+    """As `_arrays`, of sentences; and `words` (n, V), as in `EncodedSplit`."""
+    tokenizer = for_words(tokenizer)
+    parts, firsts = [], []
+    for start in range(0, len(split), _CHUNK):
+        sentences: Any = split.texts[0][start : start + _CHUNK]
+        chunk = _encoded(tokenizer, max_length, sentences, is_split_into_words=True)
+        parts.append(_chunk_arrays(tokenizer, chunk))
+        firsts += [_first_tokens(encoding.word_ids) for encoding in chunk.encodings]
+    widest = max((max(row, default=-1) for row in firsts), default=-1) + 1
+    words = np.full((len(split), widest), -1, np.int32)
+    for row, first in enumerate(firsts):
+        words[row, list(first)] = list(first.values())
+    tags = np.full((len(split), max(widest, split.labels.shape[1])), NO_TAG, np.int64)
+    tags[:, : split.labels.shape[1]] = split.labels
+    return {**_joined(parts), "labels": tags, "words": words}
+
+
+def _first_tokens(words: list[int | None]) -> dict[int, int]:
+    """Of the words that have a token, where the first one is."""
+    places = reversed([*enumerate(words)])
+    return {word: place for place, word in places if word is not None}
 
 
 def _flat(rows: list[list[int]], kind: type[np.integer[Any]]) -> npt.NDArray[Any]:
@@ -219,7 +292,7 @@ def _publish(temporary: Path, folder: Path) -> None:
 def _map_split(folder: Path, position: int) -> EncodedSplit:
     arrays = {
         name: np.load(path, mmap_mode="r").view(np.ndarray)
-        for name in ("tokens", "offsets", "token_types", "labels")
+        for name in ("tokens", "offsets", "token_types", "labels", "words")
         if (path := folder / f"{position}.{name}.npy").exists()
     }
     return EncodedSplit(**{"token_types": None, **arrays})

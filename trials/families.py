@@ -142,6 +142,11 @@ def sentence_states(
     return pick(hidden_states.reshape(rows * length, -1), Picked(index, of_row, left))
 
 
+def classifies_tokens(model: nn.Module) -> bool:
+    """Whether its head is for each token."""
+    return type(model).__name__.endswith("ForTokenClassification")
+
+
 def scalars(module: nn.Module) -> dict[str, Any]:
     """A module's own plain settings: its numbers, flags and words, not what training changes."""
     return {

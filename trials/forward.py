@@ -29,10 +29,11 @@ from lp_sweep.trials.batches import (
     to_device,
 )
 from lp_sweep.trials.device import bound_by_launches, onto, records_graphs
+from lp_sweep.trials.families import classifies_tokens
 from lp_sweep.trials.familytable import family_of
 from lp_sweep.trials.measures.states import noted_sentences
 from lp_sweep.trials.pooling import padded_embeddings, unpadded_embeddings
-from lp_sweep.trials.unpadded.families import forward_pass_of
+from lp_sweep.trials.unpadded.families import forward_pass_of, word_logits
 from lp_sweep.trials.unpadded.families import logits as unpadded_logits
 from lp_sweep.trials.unpadded.pick import Picked, pick
 from lp_sweep.trials.unpadded.tokens import RealTokens, barred, real_tokens
@@ -55,11 +56,13 @@ def forward(
     *,
     pooling: str = "",
 ) -> torch.Tensor:
-    """Logits (B, C) of B rows, on `device`, where the network is; with `pooling` embeddings (B, H).
+    """Logits (B, C) of B rows, on `device`, where the network is; with `pooling` embeddings (B, H);
+    of words (B, V, C), of which those without a token mean nothing.
     `states` takes the sentence tokens after each layer, (B, H)."""
     used = compute_used(model, compute, device)
     if used in BY_PLACE:
         return by_place(model, real_tokens(split, rows, device), pooling, states)
+    width = 0 if split.words is None else split.most_words(rows)
 
     def padded(some: np.ndarray) -> list[torch.Tensor]:
         batch: dict[str, Any] = to_device(split, some, padding, device)
@@ -71,7 +74,7 @@ def forward(
             if pooling:
                 return padded_embeddings(model, batch, real, pooling)
             found: torch.Tensor = model(**batch).logits
-            return found
+            return found if split.words is None else _at_words(found, split, some, width, padding)
 
         if states is None:
             return [output()]
@@ -85,12 +88,25 @@ def forward(
     return logits
 
 
+def _at_words(
+    logits: torch.Tensor, split: EncodedSplit, rows: np.ndarray, width: int, padding: Padding
+) -> torch.Tensor:
+    """(B, V, C) of (B, T, C), V being `width`."""
+    assert split.words is not None
+    places = np.maximum(split.words[rows, :width], 0).astype(np.int64)
+    if padding.left:
+        places += logits.shape[1] - split.lengths_of(rows)[:, None]
+    return logits.take_along_dim(onto(places, logits.device)[..., None], dim=1)
+
+
 def by_place(
     model: nn.Module, tokens: RealTokens, pooling: str, states: list[torch.Tensor] | None
 ) -> torch.Tensor:
     """As `forward` gives it, over real tokens alone."""
     if pooling:
         return unpadded_embeddings(model, tokens, pooling, states)
+    if tokens.words is not None:
+        return word_logits(model, tokens, tokens.words)
     return unpadded_logits(model, tokens, states)
 
 
@@ -102,6 +118,7 @@ def compute_used(model: Any, compute: Compute, device: torch.device) -> str:
     found = forward_pass_of(model)
     if found is not None:
         held = compute == "graphs" and records_graphs(device) and found.on_device
+        held = held and not classifies_tokens(model)  # a graph would hold places of words
         return GRAPHS if held else UNPADDED
     return PADDED if bound_by_launches(device) else GROUPED
 

@@ -18,7 +18,7 @@ from lp_sweep.trials.datasource import (
     load_task,
     unlabelled_fingerprint,
 )
-from lp_sweep.trials.encode import cache_key, encode_task, open_tokens
+from lp_sweep.trials.encode import cache_key, encode_task, for_words, open_tokens
 from lp_sweep.trials.job import Job
 from lp_sweep.trials.kinds import COSENT, kind_of
 from lp_sweep.trials.modelfiles import go_offline, longest_row
@@ -59,10 +59,11 @@ def load_inputs(
     loading = time.perf_counter()
     head = Head(encoded.num_labels, kind_of(spec.task).problem_type)
     model = _network(job, head, kept_layers, seed, start)
+    tokenizer = for_words(words.tokenizer) if kind_of(spec.task).words else words.tokenizer
     _check_fit(job, model.config, encoded)
     return Inputs(
         model,
-        words.tokenizer,
+        tokenizer,
         encoded,
         Padding.of(words.tokenizer),
         origin,
@@ -84,8 +85,8 @@ def load_other(
     job: Job, inputs: Inputs, folder: Path | None, kept_layers: Sequence[int] | None = None
 ) -> PreTrainedModel:
     """A second network for the same task: the one in `folder`, else the pre-trained one."""
-    config = inputs.model.config
-    head = Head(config.num_labels, config.problem_type)
+    task = job.trial.task if job.kind == "trial" else job.profile.task
+    head = Head(inputs.model.config.num_labels, kind_of(task).problem_type)
     return _network(job, head, kept_layers, 0, folder).eval()
 
 

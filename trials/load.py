@@ -17,8 +17,10 @@ from huggingface_hub.errors import StrictDataclassError
 from safetensors import SafetensorError
 from transformers import (
     MODEL_FOR_SEQUENCE_CLASSIFICATION_MAPPING,
+    MODEL_FOR_TOKEN_CLASSIFICATION_MAPPING,
     AutoConfig,
     AutoModelForSequenceClassification,
+    AutoModelForTokenClassification,
     PretrainedConfig,
     PreTrainedModel,
 )
@@ -69,7 +71,7 @@ def load_encoder(
     _describe_task(config, num_labels, problem_type, id2label)
     # loading draws, and the caller's seed must not notice
     with torch.random.fork_rng(devices=[]), quiet(), loading_errors(path, NOT_SAFETENSORS):
-        model, info = _class_for(config).from_pretrained(
+        model, info = _class_for(config, problem_type).from_pretrained(
             str(path),
             config=config,
             dtype=torch.float32,
@@ -106,17 +108,26 @@ def trained_head(model: PreTrainedModel) -> frozenset[str]:
     """The parameters outside the encoder where the checkpoint was a classifier of some task: a
     sweep starts from encoders, and its seeds draw the heads."""
     kinds = model.config.architectures or ()
-    if not any(kind.endswith("ForSequenceClassification") for kind in kinds):
+    if not any(kind.endswith(_HEADS) for kind in kinds):
         return frozenset()
     encoder = f"{model.base_model_prefix}."
     return frozenset(n for n, _ in model.named_parameters() if not n.startswith(encoder))
 
 
-def _class_for(config: PretrainedConfig) -> Any:
+_HEADS = ("ForSequenceClassification", "ForTokenClassification")
+
+
+def _class_for(config: PretrainedConfig, problem_type: ProblemType) -> Any:
+    of_tokens = problem_type == "token_classification"
     if removal_of(config) is None:
-        return AutoModelForSequenceClassification
+        return AutoModelForTokenClassification if of_tokens else AutoModelForSequenceClassification
     # the plain class would put fresh random linears where the checkpoint has none
-    return reduced_class(MODEL_FOR_SEQUENCE_CLASSIFICATION_MAPPING[type(config)])
+    classes = (
+        MODEL_FOR_TOKEN_CLASSIFICATION_MAPPING
+        if of_tokens
+        else MODEL_FOR_SEQUENCE_CLASSIFICATION_MAPPING
+    )
+    return reduced_class(classes[type(config)])
 
 
 def _describe_task(
@@ -126,7 +137,8 @@ def _describe_task(
     id2label: Mapping[int, str] | None,
 ) -> None:
     config.num_labels = num_labels
-    config.problem_type = problem_type
+    # transformers knows no other than those of sequences
+    config.problem_type = None if problem_type == "token_classification" else problem_type
     if id2label is not None:
         config.id2label = dict(id2label)
         config.label2id = {label: index for index, label in id2label.items()}
@@ -156,7 +168,7 @@ def loading_errors(path: str | Path, problem: str) -> Iterator[None]:
         raise MissingInputError(f"model {str(path)!r}: {problem}. ({error})") from error
     except (ValueError, KeyError, ImportError) as error:
         raise UnsupportedModelError(
-            f"model {str(path)!r}: transformers has no sequence classifier of its own for it, and "
+            f"model {str(path)!r}: transformers has no classifier of its own for it, and "
             f"code that comes with a model is not run. Use a model of a built-in type. ({error})"
         ) from error
 

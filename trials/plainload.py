@@ -3,10 +3,10 @@
     python -P plainload.py FOLDER REQUEST.json ANSWER.npz
 
 REQUEST: `kinds`, the classes of transformers to load it with, and `device`, `threads`; of the first
-class either the logits of `texts` (one or two columns, at most `max_length` tokens), with `pooling`
-an embedding of each text of a row, one after the other, or the hidden states of `ids`, rows of
-tokens. ANSWER: the array `values`, and `told`: JSON with `missing`, by
-class the weights that the folder does not have, and `labels`, the names of the classes.
+class either the logits of `texts` (one or two columns, at most `max_length` tokens; for a tagger
+lists of words), with `pooling` an embedding of each text of a row, one after the other, or the
+hidden states of `ids`, rows of tokens. ANSWER: the array `values`, and `told`: JSON with `missing`,
+by class the weights that the folder does not have, and `labels`, the names of the classes.
 Ends with a traceback and another exit code than 0 for what can't be loaded.
 """
 
@@ -23,6 +23,7 @@ import torch
 import transformers
 
 _BATCH = 64
+_TAGGER = "AutoModelForTokenClassification"
 
 
 def load(folder: str | Path, kind: str) -> tuple[Any, list[str]]:
@@ -57,6 +58,41 @@ def embeddings_of(
 
     apart = [text for row in zip(*texts, strict=True) for text in row]
     return _answers(pooled, model.device, tokenizer, [apart], max_length)
+
+
+def word_logits_of(
+    model: Any, tokenizer: Any, sentences: Sequence[Sequence[str]], max_length: int
+) -> np.ndarray:
+    """(answered words, classes) float32, sentence by sentence: each word's at its first token. A
+    word that is cut off, or has no token, is not answered."""
+    order = sorted(range(len(sentences)), key=lambda row: -len(sentences[row]))
+    parts: dict[int, np.ndarray] = {}
+    with torch.inference_mode():
+        for start in range(0, len(order), _BATCH):
+            rows = order[start : start + _BATCH]
+            inputs = tokenizer(
+                [list(sentences[row]) for row in rows],
+                is_split_into_words=True,
+                truncation=True,
+                max_length=max_length,
+                padding=True,
+                return_tensors="pt",
+            )
+            found = model(**inputs.to(model.device)).logits.float().cpu().numpy()
+            for place, row in enumerate(rows):
+                words = inputs.word_ids(place)
+                first = {word: at for at, word in reversed([*enumerate(words)])}
+                kept = [at for word, at in first.items() if word is not None]
+                parts[row] = found[place, sorted(kept)]
+    return np.concatenate([parts[row] for row in range(len(sentences))])
+
+
+def try_pipeline(folder: str, sentence: Sequence[str], labels: Sequence[str]) -> None:
+    """Raises ValueError where a plain pipeline gives other tags."""
+    tag = transformers.pipeline("token-classification", model=folder, aggregation_strategy="none")
+    given = {each["entity"] for each in tag(" ".join(sentence))}
+    if not given <= {*labels}:
+        raise ValueError(f"the pipeline gives {sorted(given)}, and the tags are {list(labels)}")
 
 
 def _answers(
@@ -114,6 +150,10 @@ def answer_of(folder: str, request: dict[str, Any]) -> tuple[np.ndarray, dict[st
     texts = request["texts"], request["max_length"]
     if pooling:
         return embeddings_of(model, tokenizer, *texts, pooling), told
+    if request["kinds"][0] == _TAGGER:
+        [sentences], most = texts
+        try_pipeline(folder, sentences[0], labels)
+        return word_logits_of(model, tokenizer, sentences, most), told
     return logits_of(model, tokenizer, *texts), told
 
 

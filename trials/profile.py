@@ -37,6 +37,7 @@ from lp_sweep.trials.inputs import Inputs, load_inputs, load_other, with_rows_of
 from lp_sweep.trials.job import Failure, Job, Measure, attempt_row
 from lp_sweep.trials.keep import Keeper, needed_network
 from lp_sweep.trials.kinds import kind_of
+from lp_sweep.trials.kinds.tokens import flat
 from lp_sweep.trials.measures.devstates import Keep
 from lp_sweep.trials.measures.pairs import RULE, Rule
 from lp_sweep.trials.measures.registry import MEASURES, Found, Subject
@@ -66,7 +67,7 @@ def run_profile(job: Job, halvings: int = 0) -> dict[str, Any]:
         records = []
         if found.logits is not None:
             places = slice(None) if kind_of(spec.task).embeds else _places(job, inputs)
-            records.append(_logits_record(job.id, found.logits[:, places]))
+            records.append(_logits_record(job.id, found.logits[..., places]))
         return {
             "record": row | {"seconds_total": time.perf_counter() - begun},
             "records": records,
@@ -80,7 +81,7 @@ def _trained(job: Job, inputs: Inputs) -> PreTrainedModel:
         job.model.path,
         kept_layers=None,
         num_labels=config.num_labels,
-        problem_type=config.problem_type,
+        problem_type=kind_of(job.profile.task).problem_type,
         seed=0,
         local_files_only=True,
         trained=True,
@@ -362,6 +363,6 @@ def _logits_record(id_: str, logits: np.ndarray) -> Record:
     """Sent before the measurement's own row: its presence means done."""
     rows = [
         {"profile_id": id_, "example": index, "scores": scores}
-        for index, scores in enumerate(logits.tolist())
+        for index, scores in enumerate(flat(logits) if logits.ndim == 3 else logits.tolist())
     ]
     return Record("teacher_logits", id_, rows)

@@ -102,7 +102,7 @@ def column_names(path: str) -> list[str]:
             return list(pq.read_schema(path).names)
         if kind == "jsonl":
             return list(next(_json_rows(path)).content)
-        if kind in _CONLL:
+        if kind in CONLL:
             return _conll_names(kind, next(_sentences(path, kind)))
         return _header(path, kind)
 
@@ -131,7 +131,7 @@ def read_file(path: str, columns: Sequence[str], most: int | None = None) -> pa.
         if kind == "jsonl":
             rows = list(islice(_json_rows(path), most))
             return pa.table({name: _json_column(rows, name) for name in columns})
-        if kind in _CONLL:
+        if kind in CONLL:
             return _conll_table(list(islice(_sentences(path, kind), most)), kind, columns)
         if most is not None:
             return _first_rows(path, kind, columns, most)
@@ -255,7 +255,7 @@ def _json_column(rows: Sequence[_JsonRow], name: str) -> pa.Array:
         ) from None
 
 
-_CONLL = ("conll", "conllu")
+CONLL = ("conll", "conllu")
 # https://universaldependencies.org/format.html
 _CONLLU = ("id", "form", "lemma", "upos", "xpos", "feats", "head", "deprel", "deps", "misc")
 _NO_WORD = re.compile(
@@ -286,6 +286,17 @@ def _conll_table(sentences: list[Sentence], kind: str, columns: Sequence[str]) -
             for name in columns
         }
     )
+
+
+def conll_text(table: pa.Table) -> bytes:
+    """A file of these rows, of lists of one length each."""
+    columns = table.to_pydict().values()
+    sentences = zip(*columns, strict=True)
+    text = (
+        "".join("\t".join(word) + "\n" for word in zip(*sentence, strict=True))
+        for sentence in sentences
+    )
+    return "".join(f"{sentence}\n" for sentence in text).encode()
 
 
 def _sentences(path: str, kind: str) -> Iterator[Sentence]:

@@ -9,7 +9,7 @@ from (seed, step), and runs on through the micro-batches.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple, Protocol
 
@@ -25,6 +25,7 @@ from lp_sweep.trials.distill import Teaching, hidden_loss, student_loss
 from lp_sweep.trials.families import embedding_path, find_layers
 from lp_sweep.trials.forward import forward
 from lp_sweep.trials.kinds import kind_of
+from lp_sweep.trials.kinds.tokens import SILENT
 from lp_sweep.trials.procedures import Phase
 from lp_sweep.trials.reduced import original_layers
 
@@ -175,7 +176,7 @@ class EagerPass:
 
     def __call__(self, split: EncodedSplit, rows: np.ndarray, share: float) -> torch.Tensor:
         setting = self.setting
-        target = onto(split.labels[rows], setting.device)
+        target = onto(split.target(rows), setting.device)
         teaching = setting.teaching
         taught = None if teaching is None else onto(teaching.logits[rows], setting.device)
 
@@ -250,7 +251,7 @@ def step_in_parts(
         return total
     total = torch.zeros((), device=setting.device)
     for part in chunks(rows, setting.batches.training):
-        total += learn(split, part, len(part) / len(rows))
+        total += learn(split, part, split.answers(part) / max(1, split.answers(rows)))
     update(learn.model, optimizer, setting.recipe)
     return total
 
@@ -267,6 +268,20 @@ def stream(seed: int, step: int) -> int:
     return int(np.random.SeedSequence((seed, step)).generate_state(1, np.uint64)[0] >> 1)
 
 
+def _of_words(split: EncodedSplit, order: np.ndarray, parts: Sequence[torch.Tensor]) -> np.ndarray:
+    """`parts`: logits (B, V, C) of rows in this order."""
+    words = split.words
+    assert words is not None
+    result = np.full((*split.labels.shape, parts[0].shape[-1]), SILENT, np.float32)
+    begin = 0
+    for part in parts:
+        rows = order[begin : begin + len(part)]
+        row, word = np.nonzero(words[rows, : part.shape[1]] >= 0)
+        result[rows[row], word] = part.cpu().numpy()[row, word]
+        begin += len(part)
+    return result
+
+
 def evaluate(
     model: nn.Module,
     split: EncodedSplit,
@@ -278,7 +293,7 @@ def evaluate(
     pooling: str = "",
 ) -> np.ndarray:
     """Logits (rows, classes), or with `pooling` embeddings (rows, H), float32 in the split's order;
-    computed sorted by length."""
+    computed sorted by length. Of words (rows, W, classes), `SILENT` for one without a token."""
     model.eval()
     device = next(model.parameters()).device
     order = np.argsort(split.lengths, kind="stable")[::-1]
@@ -287,6 +302,8 @@ def evaluate(
         for rows in chunks(order, batch_size):
             found = forward(model, split, rows, padding, device, compute, pooling=pooling)
             parts.append(found.float())
+    if split.words is not None:
+        return _of_words(split, order, parts)
     values = torch.cat(parts).cpu().numpy()
     result = np.empty_like(values)
     result[order] = values

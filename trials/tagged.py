@@ -19,8 +19,8 @@ from lp_sweep.storage.printable import did_you_mean, listed, short, shown
 from lp_sweep.storage.specs import TaskDefinition
 from lp_sweep.trials.columns import Rows, all_whole, feature_names, plain_column
 from lp_sweep.trials.entities import closure, first_stray, is_tag, scheme_of
+from lp_sweep.trials.kinds.tokens import NO_TAG
 
-NO_WORD = -100  # in (n, W) arrays of tags, after the last word of a row
 _USE_ACCURACY = "If they are no entities, set `metric: accuracy`."
 
 
@@ -75,7 +75,7 @@ def tag_names(train: Rows, definition: TaskDefinition) -> tuple[str, ...]:
 def tag_codes(
     rows: Rows, definition: TaskDefinition, names: tuple[str, ...]
 ) -> npt.NDArray[np.int64]:
-    """(n, W) positions in `names`, `NO_WORD` after the last of the W words. Raises
+    """(n, W) positions in `names`, `NO_TAG` after the last of the W words. Raises
     MissingInputError for an unknown tag, for one that breaks the scheme, and for a row with more
     or fewer tags than words."""
     found = _tags(rows, definition)
@@ -94,7 +94,7 @@ def tag_codes(
     codes = pc.index_in(found.items, value_set=pa.array(known, pa.string()))
     if codes.null_count:
         _refuse_unknown(rows, definition, found, codes, known)
-    made = np.full((len(words), int(words.max())), NO_WORD, np.int64)
+    made = np.full((len(words), int(words.max())), NO_TAG, np.int64)
     made[np.arange(made.shape[1]) < words[:, None]] = codes.to_numpy()
     if "entity_f1" in (definition.metric, *definition.extra_metrics):
         _refuse_stray(rows, definition, made, names)

@@ -32,6 +32,7 @@ TAGS = ["lp-sweep", "layer-pruning"]
 _METRICS = {
     "macro_f1": "f1",
     "micro_f1": "f1",
+    "entity_f1": "f1",
     "mcc": "matthews_correlation",
     "pearson": "pearsonr",
     "spearman": "spearmanr",

@@ -19,6 +19,7 @@ from lp_sweep.orchestrator.export.verify import Scores
 from lp_sweep.storage.errors import SpecError
 from lp_sweep.storage.specs import Distillation, TaskDefinition, TaskKind, TrialSpec
 from lp_sweep.trials.kinds import kind_of
+from lp_sweep.trials.kinds.tokens import SILENT
 from lp_sweep.trials.metrics import of_tally, score
 from lp_sweep.trials.procedures import UNTRAINED
 from lp_sweep.trials.search import similarities
@@ -117,7 +118,7 @@ class Classifier:
         return learned if distill.fine_tuned else "all layers (K=0)"
 
     def loss(self, spec: TrialSpec, distill: Distillation) -> str:
-        classes = spec.task.kind == "classification"
+        classes = spec.task.kind in ("classification", "tokens")
         at = f" at temperature T={distill.temperature:g}" if classes else ""
         hidden = f" + {distill.hidden_weight:g} × hidden states" * bool(distill.hidden_weight)
         labels = f"{1 - distill.alpha:g} × labels"
@@ -219,6 +220,71 @@ class CrossEncoder(Classifier):
 def _add(path: Path, keys: Mapping[str, Any]) -> None:
     content = json.loads(path.read_text(encoding="utf-8")) | keys
     path.write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
+
+
+_TAG = """\
+```python
+from transformers import pipeline
+
+folder = "."  # where this README.md is, or the model's name on the hub
+tag = pipeline("token-classification", model=folder{how})
+for found in tag("Ann left New York."):
+    print(found)
+```
+
+{note}"""
+_JOINED = (
+    'A word has the tag of its first token, which `aggregation_strategy="first"` takes, and words '
+    "of one entity come together if the tags are BIO; leave it out for BIOES."
+)
+_EACH = "It gives a tag for each token; that of a word is that of its first token."
+
+
+class Tagger(Classifier):
+    """A network with a head for each token: the logits of each word's first are compared."""
+
+    loads = "AutoModelForTokenClassification"
+    hub_task = "token-classification"
+    lead = "It gives each word of a text a tag. "
+
+    def refuse_onnx(self, trial: str) -> None:
+        raise SpecError(
+            f"{trial} is of a task of kind tokens, and --onnx writes classifiers of texts alone. "
+            "Leave it out; optimum's `ORTModelForTokenClassification.from_pretrained(folder, "
+            "export=True)` makes the graph."
+        )
+
+    def finish(self, folder: Path, spec: TrialSpec, modules: Sequence[str]) -> None:
+        """A pipeline cuts a text to the length that the tokenizer states."""
+        _add(folder / "tokenizer_config.json", {"model_max_length": spec.recipe.max_length})
+
+    def expected(self, spec: TrialSpec, rows: DevRows) -> Compared:
+        return Compared(spec.task, rows.logits[self._answered(rows)])
+
+    def scores(self, spec: TrialSpec, rows: DevRows, values: np.ndarray) -> Scores | None:
+        there = self._answered(rows)
+        if values.shape != rows.logits[there].shape:  # which is refused
+            return Scores(0.0, 0.0, 0.0)
+        logits = rows.logits.copy()
+        logits[there] = values
+        stored, found = (
+            score(spec.task, rows.labels, each, rows.label_names)[spec.task.metric]
+            for each in (rows.logits, logits)
+        )
+        return Scores(stored, found, 0.0)
+
+    @staticmethod
+    def _answered(rows: DevRows) -> np.ndarray:
+        """(n, W)"""
+        return np.asarray(rows.logits[..., 0] > SILENT)
+
+    def usage(self, spec: TrialSpec, modules: Sequence[str]) -> str:
+        joined = spec.task.metric == "entity_f1"
+        how = ', aggregation_strategy="first"' if joined else ""
+        return _TAG.format(how=how, note=_JOINED if joined else _EACH)
+
+    def inputs(self, columns: Sequence[str], most: str) -> str:
+        return f"a text such as the words of {columns[0]} with blanks between, {most}."
 
 
 _EMBED = """\
@@ -430,6 +496,7 @@ _FORMS: dict[TaskKind, type[Form]] = {
     "retrieval": Searcher,
     "multi_label": MultiLabeller,
     "ranking": CrossEncoder,
+    "tokens": Tagger,
 }
 
 

@@ -33,7 +33,8 @@ class TaskData(NamedTuple):
     longer than `max_length`, with the model that makes most tokens of them; None where no tokenizer
     is here. `shows`: seeds -> the smallest loss in points that the dev rows are likely to show; {}
     for correlations. `unlabelled`: rows for students alone that were looked at; `cut` counts them
-    as well."""
+    as well. `words`: of the train rows, where each has a tag; `lost`: the share of them without a
+    token."""
 
     task: str
     train_rows: int
@@ -51,6 +52,8 @@ class TaskData(NamedTuple):
     unlabelled: int = 0
     more_unlabelled: bool = False
     guessing: str = "always the same answer"
+    words: int = 0
+    lost: float | None = None
 
     def plain(self) -> dict[str, Any]:
         return self._asdict()
@@ -59,8 +62,12 @@ class TaskData(NamedTuple):
         rows = f"{self.train_rows:,} train rows, {self.dev_rows:,} dev rows"
         rows = f"more than {rows}" if self.train_rows == self.looked_at else rows
         rows += f" (looked at the first {self.looked_at:,} train rows)" if self.looked_at else ""
-        shares = balance(self.classes, self.train_rows, 6)
-        yield rows + (f"; {shares}" if self.classes else "")
+        shares = balance(self.classes, self.words or self.train_rows, 6)
+        if self.words:
+            yield f"{rows}; {self.words:,} words in train"
+            yield shares.replace("classes", "tags", 1)
+        else:
+            yield rows + (f"; {shares}" if self.classes else "")
         if self.unlabelled:
             than = "more than " if self.more_unlabelled else ""
             yield f"{than}{self.unlabelled:,} unlabelled texts: students also learn from these"
@@ -74,6 +81,9 @@ class TaskData(NamedTuple):
         if self.cut:
             share = f"{self.cut:.0%}" if self.cut >= 0.01 else "under 1%"
             yield f"{share} of the texts are cut at max_length {self.max_length}"
+        if self.lost:
+            share = f"{self.lost:.2%}" if self.lost >= 1e-4 else "under 0.01%"
+            yield f"{share} of the words have no token left: not learned, and counted as wrong"
 
     def _steps(self) -> str:
         epochs = f"{self.epochs} epoch{'s' * (self.epochs != 1)}"
@@ -105,7 +115,7 @@ def looked_at(
 ) -> TaskData:
     """`loaded`: the rows that `recipe` takes."""
     train, dev, definition = loaded.train, loaded.dev[loaded.main_split], loaded.definition
-    names, classes = loaded.label_names, {}
+    names, classes, learned = loaded.label_names, {}, list[int]()
     positive, kind = positive_label(definition, names) if names else 1, kind_of(definition)
     if names:
         learned = kind.counts(train.labels, len(names)).tolist()
@@ -116,7 +126,8 @@ def looked_at(
     scored = _rows_scored(definition.metric, counts, positive)
     each = kind.rows_each
     rows, looked_at = len(train) * each, loaded.looked_at and loaded.looked_at * each
-    cuts = [_cut(model, loaded.taught, recipe.max_length) for model in models]
+    found = [_cut(model, loaded.taught, recipe.max_length, words=kind.words) for model in models]
+    cuts = [cut for cut in found if cut is not None]
     return TaskData(
         name,
         rows,
@@ -129,11 +140,13 @@ def looked_at(
         recipe.batch_size,
         math.ceil(rows / recipe.batch_size) * recipe.epochs,
         recipe.max_length,
-        max((cut for cut in cuts if cut is not None), default=None),
+        max((cut.rows for cut in cuts), default=None),
         {seeds: smallest_loss(scored, seeds) for seeds in (1, 3)} if scored else {},
         len(loaded.unlabelled or ()),
         loaded.more_unlabelled,
         kind.guessing,
+        sum(learned) if kind.words else 0,
+        max((cut.words for cut in cuts), default=None) if kind.words else None,
     )
 
 
@@ -151,8 +164,15 @@ def _rows_scored(metric: str, counts: np.ndarray, positive: int) -> float:
     return 0.0
 
 
-def _cut(model: ModelInput, rows: Split, max_length: int) -> float | None:
-    """The share of the rows that have more tokens than `max_length`, from a sample."""
+class _Cut(NamedTuple):
+    """Shares, from a sample: of the rows that have more tokens than `max_length`; and of the words
+    that have none of those that are left."""
+
+    rows: float
+    words: float = 0.0
+
+
+def _cut(model: ModelInput, rows: Split, max_length: int, *, words: bool) -> _Cut | None:
     from tokenizers import Tokenizer
 
     folder = Path(model.path)
@@ -166,5 +186,11 @@ def _cut(model: ModelInput, rows: Split, max_length: int) -> float | None:
     tokenizer.no_padding()
     chosen = np.random.default_rng(0).permutation(len(rows))[:SAMPLE]
     texts = [tuple(column[row] for column in rows.texts) for row in chosen]
-    encoded = tokenizer.encode_batch_fast([each if len(each) > 1 else each[0] for each in texts])
-    return sum(len(row.ids) > max_length for row in encoded) / len(encoded)
+    encode = tokenizer.encode_batch if words else tokenizer.encode_batch_fast  # without word_ids
+    encoded = encode([each if len(each) > 1 else each[0] for each in texts], is_pretokenized=words)
+    cut = sum(len(row.ids) > max_length for row in encoded) / len(encoded)
+    if not words:
+        return _Cut(cut)
+    room = max_length - tokenizer.num_special_tokens_to_add(False)
+    there = [{*[word for word in row.word_ids if word is not None][:room]} for row in encoded]
+    return _Cut(cut, 1 - sum(map(len, there)) / sum(len(each[0]) for each in texts))

@@ -33,8 +33,9 @@ from lp_sweep.storage.printable import listed, shown
 from lp_sweep.storage.specs import TaskDefinition, TaskKind
 from lp_sweep.trials.columns import Rows, feature_names
 from lp_sweep.trials.datasource import LoadedTask, empty_texts, load_task, text_keys
+from lp_sweep.trials.entities import OUTSIDE, is_tag
 from lp_sweep.trials.kinds import KINDS
-from lp_sweep.trials.readers import column_names, read_file, require_columns
+from lp_sweep.trials.readers import CONLL, column_names, conll_text, read_file, require_columns
 from lp_sweep.trials.search import query_count
 from lp_sweep.trials.tasks import CORPUS, QRELS, QUERIES, TaskSource, file_format, user_task
 
@@ -219,7 +220,7 @@ def _looked_at(options: InitOptions, data: Path) -> Looked:
             f"{listed(map(shown, names))}."
         )
     labels = read_file(str(data), options.label)
-    kind = options.kind or _kind(labels)
+    kind = options.kind or _kind(labels, read_file(str(data), options.text[:1], 1))
     source = TaskSource(files={"train": str(data), "dev": str(options.dev or data)})
     every = _named_labels(str(data), labels) if kind == "multi_label" else ()
     first = _load(options, kind, source, every)
@@ -236,11 +237,16 @@ def _looked_at(options: InitOptions, data: Path) -> Looked:
         found = KINDS[kind].counts(train.labels, len(first.label_names))
         in_order = sorted(zip(first.label_names, found.tolist(), strict=True), key=lambda x: -x[1])
         counts = {name: count for name, count in in_order if count}
-        strata = _strata(train.labels, found)
+        tags = _tags(train.labels, len(found)) if KINDS[kind].words else train.labels
+        strata = _strata(tags, found)
         _refuse_identifiers(data, " ".join(options.label), counts, names)
-        if metric == "accuracy" and max(counts.values()) > UNBALANCED * len(keys):
+        if (
+            "macro_f1" in KINDS[kind].metrics
+            and metric == "accuracy"
+            and max(counts.values()) > UNBALANCED * len(keys)
+        ):
             metric = "macro_f1"
-    sizes = [[len(text.split()) for text in key] for key in keys]
+    sizes = [[len(text.replace("\0", " ").split()) for text in key] for key in keys]
     alone = KINDS[kind].embeds  # each text is a row of tokens
     words = np.quantile([max(size) if alone else sum(size) for size in sizes], 0.99)
     wanted = TOKENS_A_WORD * float(words) + 3
@@ -295,8 +301,16 @@ def _strata(labels: np.ndarray[Any, Any], counts: np.ndarray[Any, Any]) -> list[
     if labels.ndim == 1:
         return list(labels.tolist())
     has = labels > 0
-    rarest = np.where(has, counts, len(labels) + 1).argmin(axis=1)
+    rarest = np.where(has, counts, counts.max() + 1).argmin(axis=1)
     return list(np.where(has.any(axis=1), rarest, -1).tolist())
+
+
+def _tags(labels: np.ndarray[Any, Any], tags: int) -> np.ndarray[Any, Any]:
+    """(n, tags) of (n, W): 1 where a word of the row has the tag."""
+    marks = np.zeros((len(labels), tags), np.int8)
+    rows, words = np.nonzero(labels >= 0)
+    marks[rows, labels[rows, words]] = 1
+    return marks
 
 
 def _named_labels(where: str, labels: pa.Table) -> tuple[str, ...]:
@@ -310,9 +324,11 @@ def _named_labels(where: str, labels: pa.Table) -> tuple[str, ...]:
     return named or tuple(sorted({str(label) for labels in lists for label in labels or ()}))
 
 
-def _kind(labels: pa.Table) -> TaskKind:
-    """Several labels where there are several columns, or lists; regression where the labels are
-    numbers with more values than classes have."""
+def _kind(labels: pa.Table, texts: pa.Table) -> TaskKind:
+    """Tags where texts are lists as well; several labels where there are several columns, or lists;
+    regression where the labels are numbers with more values than classes have."""
+    if pa.types.is_list(texts.schema.types[0]):
+        return "tokens"
     if labels.num_columns > 1 or pa.types.is_list(labels.schema.types[0]):
         return "multi_label"
     values = set(labels.column(0).to_pylist())
@@ -334,12 +350,20 @@ def _load(
         text=options.text,
         label=_label(options),
         kind=kind,
+        metric="accuracy" if kind == "tokens" and not _entities(files["train"], options) else None,
         labels=labels,
         group=options.group if kind == "ranking" else None,
         train=files["train"],
         dev=files["dev"],
     ).definition
     return load_task(definition, source)
+
+
+def _entities(file: str, options: InitOptions) -> bool:
+    """Whether all tags are of BIO or BIOES."""
+    rows = read_file(file, options.label[:1]).column(0).to_pylist()
+    tags = {str(tag) for row in rows if isinstance(row, list) for tag in row}
+    return all(map(is_tag, tags)) and tags != {OUTSIDE}
 
 
 def _label(options: InitOptions) -> str | list[str]:
@@ -408,6 +432,10 @@ def _parts(data: Path, *parts: np.ndarray[Any, Any]) -> Iterator[bytes]:
             yield b"".join(lines[row].rstrip(b"\r") + b"\n" for row in rows)
         return
     table = read_file(str(data), column_names(str(data)))
+    if kind in CONLL:
+        for rows in parts:
+            yield conll_text(table.take(pa.array(rows)))
+        return
     write = pq.write_table if kind == "parquet" else csv.write_csv
     for rows in parts:
         sink = pa.BufferOutputStream()
@@ -417,7 +445,10 @@ def _parts(data: Path, *parts: np.ndarray[Any, Any]) -> Iterator[bytes]:
 
 def _notes(rows: Looked, n_dev: int) -> Iterator[str]:
     if rows.counts:
-        yield f"{rows.n:,} rows, {balance(rows.counts, rows.n, 10)}"
+        words = sum(rows.counts.values()) if KINDS[rows.kind].words else 0
+        shares = balance(rows.counts, words or rows.n, 10)
+        told = shares.replace("classes", "tags", 1) if words else shares
+        yield f"{rows.n:,} rows, {told}"
     else:
         yield f"{rows.n:,} rows; the labels are numbers: {rows.kind}"
     if rows.metric == "macro_f1":

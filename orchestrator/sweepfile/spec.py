@@ -215,6 +215,11 @@ class SweepSpec(Entry):
                     raise ValueError(f"{name} has no procedure {label!r}. Use {others}.")
             if embeds and [*distills] != [NONE]:
                 raise ValueError(f"{name} imitates the full model anyway: remove `distill:`")
+            if KINDS[task.kind].words and any("hidden" in label for label in distills):
+                raise ValueError(
+                    f"{name} does not read the sentence token, which `logits+hidden` imitates. "
+                    "Use `logits`."
+                )
         return tasks
 
     @field_validator("strategies")

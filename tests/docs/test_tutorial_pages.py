@@ -32,6 +32,17 @@ def save_comments(folder: Path) -> None:
             stream.write(json.dumps({"text": " ".join(words), "labels": labels}) + "\n")
 
 
+def save_people(folder: Path) -> None:
+    draw = random.Random(4)
+    with (folder / "people.conll").open("w", encoding="utf-8") as stream:
+        for _ in range(300):
+            words = [(word, "O") for word in draw.choices(PLAIN, k=draw.randint(2, 9))]
+            for first in draw.sample(range(len(words)), draw.randint(0, 2)):
+                words[first:first] = [(GOOD[0], "B-person"), (GOOD[1], "I-person")]
+            words = [*words, *[(BAD[0], "B-place")] * draw.randint(0, 1)]
+            stream.write("".join(f"{word}\t{tag}\n" for word, tag in words) + "\n")
+
+
 def save_search(folder: Path) -> None:
     with (folder / "search.csv").open("w", newline="", encoding="utf-8") as stream:
         writer = csv.DictWriter(stream, ["query_id", "query", "passage", "relevance"])
@@ -49,6 +60,16 @@ PAGES: dict[str, tuple[Callable[[Path], None], Told]] = {
             "init": "rows have no label",
             "plan": "2 labels: 'de",
             "table tasks": "micro F1",
+            "table significance": "seeds and rows",
+            "table distillation": "logits",
+        },
+    ),
+    "tutorial-tokens": (
+        save_people,
+        {
+            "init": "4 tags: 'O'",
+            "plan": "words in train",
+            "table tasks": "entity F1",
             "table significance": "seeds and rows",
             "table distillation": "logits",
         },
@@ -71,7 +92,9 @@ def steps(page: str) -> list[tuple[str, str]]:
     for kind, block in re.findall(r"```(\w*)\n(.*?)```", text, re.DOTALL):
         commands = re.split(r"^\$ ", block, flags=re.MULTILINE)[1:] if not kind else [block]
         found += [
-            (kind or "shell", each.strip()) for each in commands if kind not in ("json", "csv")
+            (kind or "shell", each.strip())
+            for each in commands
+            if kind not in ("json", "csv", "text")
         ]
     return found
 

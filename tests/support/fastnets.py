@@ -15,6 +15,7 @@ from lp_sweep.storage.specs import Recipe, TaskDefinition
 from lp_sweep.trials import forward as forward_module
 from lp_sweep.trials.batches import BatchSizes, EncodedSplit, Padding
 from lp_sweep.trials.forward import forward
+from lp_sweep.trials.kinds import ProblemType
 from lp_sweep.trials.procedures import Phase
 from lp_sweep.trials.prune import load_pruned
 from lp_sweep.trials.steps import Setting
@@ -50,12 +51,18 @@ def spelling_the_padding(split: EncodedSplit) -> EncodedSplit:
     return replace(split, tokens=tokens)
 
 
-def network(name: str, folder: Path, depth: int = 3, num_labels: int = 2) -> PreTrainedModel:
+def network(
+    name: str,
+    folder: Path,
+    depth: int = 3,
+    num_labels: int = 2,
+    problem_type: ProblemType = "single_label_classification",
+) -> PreTrainedModel:
     return load_pruned(
         save_pretrained(FAMILIES[name], depth, folder / name),
         kept_layers=None,
         num_labels=num_labels,
-        problem_type="single_label_classification",
+        problem_type=problem_type,
         seed=0,
     )
 

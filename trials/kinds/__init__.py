@@ -17,6 +17,7 @@ from lp_sweep.trials.kinds.labelled import Classification, Regression
 from lp_sweep.trials.kinds.multi_label import MultiLabel
 from lp_sweep.trials.kinds.ranking import ListwiseRanking, Ranking
 from lp_sweep.trials.kinds.retrieval import Retrieval
+from lp_sweep.trials.kinds.tokens import Tokens
 
 __all__ = ["COSENT", "IMITATE", "KINDS", "LOSSES", "Kind", "ProblemType", "kind_of"]
 
@@ -27,6 +28,7 @@ KINDS: dict[TaskKind, Kind] = {
     "retrieval": Retrieval(),
     "multi_label": MultiLabel(),
     "ranking": Ranking(),
+    "tokens": Tokens(),
 }
 
 

@@ -15,8 +15,13 @@ if TYPE_CHECKING:
     from lp_sweep.trials.columns import Labels, Rows
 
 Array = npt.NDArray[Any]
-# as transformers names a head
-ProblemType = Literal["single_label_classification", "multi_label_classification", "regression"]
+# the head: as transformers names one of sequences, and `token_classification`
+ProblemType = Literal[
+    "single_label_classification",
+    "multi_label_classification",
+    "regression",
+    "token_classification",
+]
 
 
 class Kind(Protocol):
@@ -30,6 +35,7 @@ class Kind(Protocol):
     losses: tuple[str, ...]  # that a task may name; () where it has one of its own
     guessing: str  # in words, what the score of `guess` or `chance` is of
     whole_queries: bool  # whether batches take the rows of one query after those of another
+    words: bool  # whether an example is a list of words, each with a label of its own
 
     def problem(self, definition: TaskDefinition) -> str | None:
         """Why a definition is none of this kind."""

@@ -38,6 +38,7 @@ class Labelled:
 
     guessing = "always the same answer"
     whole_queries = False
+    words = False
 
     def refuse_unscorable(self, dev: Rows, labels: Labels, definition: TaskDefinition) -> None:
         pass

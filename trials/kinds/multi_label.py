@@ -52,6 +52,9 @@ class MultiLabel(Labelled):
     def no_labels(self, rows: int, outputs: int = 0) -> Labels:
         return np.full((rows, outputs), _NO_LABEL, np.int8)
 
+    def counts(self, labels: Labels, outputs: int) -> Array:
+        return np.asarray((labels > 0).sum(axis=0))
+
     def stored_labels(self, labels: Labels) -> Array:
         """How many labels each row has."""
         return np.asarray((labels > 0).sum(axis=1))

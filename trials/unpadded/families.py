@@ -20,7 +20,7 @@ from lp_sweep.trials.familytable import family_of
 from lp_sweep.trials.unpadded import xlnet
 from lp_sweep.trials.unpadded.attention import attend
 from lp_sweep.trials.unpadded.pick import Picked, pick
-from lp_sweep.trials.unpadded.tokens import RealTokens
+from lp_sweep.trials.unpadded.tokens import RealTokens, Words
 
 Layer = Callable[[Any, torch.Tensor, RealTokens, Picked | None, Any], torch.Tensor]
 
@@ -28,8 +28,9 @@ Layer = Callable[[Any, torch.Tensor, RealTokens, Picked | None, Any], torch.Tens
 class ForwardPass(NamedTuple):
     """`embed` gives (N, H). A layer takes and gives (N, H), and with `only` gives the (B, H) of
     those tokens alone; it gets what `shared` made once for all layers. `head` makes the logits
-    (B, C) of the sentence tokens (B, H). `on_device`: nothing in it asks the host for a number, so
-    a CUDA graph can hold it, and its attention keeps the rows of a bin apart."""
+    (B, C) of the sentence tokens (B, H), `tagger` those of any tokens, (P, C) of (P, H), in a
+    network that classifies tokens. `on_device`: nothing in it asks the host for a number, so a
+    CUDA graph can hold it, and its attention keeps the rows of a bin apart."""
 
     embed: Callable[[Any, RealTokens], torch.Tensor]
     layers: Callable[[Any], nn.ModuleList]
@@ -39,6 +40,9 @@ class ForwardPass(NamedTuple):
     sentence_last: bool = False  # the sentence token is the last of a text, not the first
     supported: Callable[[Any], bool] = lambda config: True  # by its config
     on_device: bool = True
+    tagger: Callable[[Any, torch.Tensor], torch.Tensor] = lambda model, states: model.classifier(
+        model.dropout(states)
+    )
 
 
 def _bert_embed(model: Any, tokens: RealTokens) -> torch.Tensor:
@@ -143,6 +147,7 @@ PASSES = {
         sentence_last=True,
         supported=xlnet.supported,
         on_device=False,  # its table of distances is made by the host
+        tagger=lambda model, states: model.classifier(model.transformer.dropout(states)),
     ),
 }
 
@@ -168,6 +173,14 @@ def logits(
     if states is not None:
         states.append(asked)
     return way.head(model, asked)
+
+
+def word_logits(model: Any, tokens: RealTokens, words: Words) -> torch.Tensor:
+    """(B, V, C) of each word, in the order of the rows that were asked; of a word without a token
+    they mean nothing, and no gradient comes from there."""
+    way = PASSES[family_of(model.config.model_type).unpadded or ""]
+    answered = pick(hidden_states(model, tokens), words.picked)
+    return way.tagger(model, answered).view(*words.shape, model.config.num_labels)
 
 
 def hidden_states(

@@ -44,6 +44,13 @@ class Group(NamedTuple):
     )  # (rows, 1, 1 or longest, longest), 0 or -inf; None: all attend to all
 
 
+class Words(NamedTuple):
+    """V words of each of B rows, in the order that was asked for."""
+
+    picked: Picked  # the token of each; of a word that has none, its row's first
+    shape: tuple[int, int]  # (B, V)
+
+
 class RealTokens(NamedTuple):
     """B rows of N tokens in all, in the order of the groups."""
 
@@ -56,6 +63,7 @@ class RealTokens(NamedTuple):
     groups: tuple[Group, ...]
     asked: Picked | None  # from these rows to the first, second, ... that was asked; None: as asked
     packed: bool = False  # a group's rows are bins: several rows share one, next to fillers
+    words: Words | None = None  # of a task that has a label for each
 
     def one_each(self, index: torch.Tensor) -> Picked:
         """index: (B,) `first` or `last`. The token of each row there."""
@@ -109,7 +117,24 @@ def real_tokens(
             for grid in grids
         ),
         asked=Picked(asked, back),
+        words=_words(split, rows, firsts[np.argsort(order, kind="stable")], device),
     )
+
+
+def _words(
+    split: EncodedSplit, rows: npt.NDArray[np.integer], firsts: Ints, device: torch.device
+) -> Words | None:
+    """firsts: (B,) where in the N tokens each of `rows` begins."""
+    if split.words is None:
+        return None
+    own = split.words[rows, : split.most_words(rows)]
+    taken = (firsts[:, None] + np.maximum(own, 0)).ravel()
+    there = np.flatnonzero(own.ravel() >= 0)
+    back = np.full(int(split.lengths_of(rows).sum()), -1, np.int64)
+    back[taken[there]] = there
+    place, token = all_onto([taken, back], device)
+    left = (token < 0)[:, None]
+    return Words(Picked(place, token.clamp(min=0), left), own.shape)
 
 
 class _Grid:

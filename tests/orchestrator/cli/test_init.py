@@ -311,6 +311,32 @@ def test_several_labels(tmp_path: Path) -> None:
     assert "labels" not in task
 
 
+def test_tags_of_words(tmp_path: Path) -> None:
+    """Entities by BIO are scored as such; other tags by accuracy."""
+    lines = ["Ann\tB-x\nLee\tI-x\n\n", "no\tO\n\n", "w{0}\tO\nw{0}\tO\n\n"]
+    (tmp_path / "people.conll").write_text("".join(lines[i % 3].format(i) for i in range(60)))
+    columns = ["--text", "tokens", "--label", "tags", "--model", str(MODEL)]
+    done = sweep("init", "--data", "people.conll", *columns, "--kind", "tokens", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert "60 rows, 3 tags: 'O' 60%, 'B-x' 20%, 'I-x' 20%" in done.stderr
+    task = of_task(tmp_path)
+    assert (task["kind"], task["metric"]) == ("tokens", "entity_f1")
+    dev = read_file(str(tmp_path / "people-dev.conll"), ["tokens", "tags"]).to_pylist()
+    train = read_file(str(tmp_path / "people-train.conll"), ["tokens", "tags"]).to_pylist()
+    assert len(dev) + len(train) == 60
+    assert {"tokens": ["Ann", "Lee"], "tags": ["B-x", "I-x"]} in [*dev, *train]
+    planned = sweep("plan", "sweep.yaml", "--offline", cwd=tmp_path)
+    assert planned.returncode == 0, planned.stderr
+    assert "words in train" in planned.stdout
+
+    content = [{"tokens": ["a", f"b{i}"], "tags": ["DET", "NOUN"]} for i in range(30)]
+    (tmp_path / "parts.jsonl").write_text("".join(json.dumps(row) + "\n" for row in content))
+    done = sweep("init", "two.yaml", "--data", "parts.jsonl", *columns, cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    task = of_task(tmp_path, "two.yaml")
+    assert (task["kind"], task["metric"]) == ("tokens", "accuracy")
+
+
 def test_candidates_of_queries(tmp_path: Path) -> None:
     """All rows of a query are on one side, with a group or without."""
     content = [
