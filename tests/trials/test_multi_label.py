@@ -187,6 +187,14 @@ def test_rows_add_up_to_the_score(metric: str) -> None:
     assert KIND.tally("mean_average_precision", MARKS, LOGITS, ()) is None
 
 
+def test_rows_of_each_label_are_counted() -> None:
+    assert KIND.counts(np.array([[1, 0, 1], [1, 0, 0], [-1, -1, -1]], np.int8), 3).tolist() == [
+        2,
+        0,
+        1,
+    ]
+
+
 def test_always_the_same_labels() -> None:
     train = np.array([[1, 0, 0], [1, 0, 0], [1, 0, 1], [-1, -1, -1]], np.int8)
     assert KIND.guess(train, "micro_f1", 1).tolist() == [1, -1, -1]

@@ -277,14 +277,14 @@ def test_a_collection_to_search(tmp_path: Path) -> None:
 
 def test_several_labels(tmp_path: Path) -> None:
     """Of lists, and of columns; an empty list is said, and allowed."""
-    sets = [["good"], ["good", "rare"], [], ["bad"]]
+    sets = [["good"], ["good", "rare"], [], ["bad", "good"]]
     content = [{**row, "labels": sets[i % 4]} for i, row in enumerate(rows())]
     write(tmp_path / "lists.jsonl", content)
     columns = ["--text", "text", "--label", "labels", "--kind", "multi_label"]
     done = sweep("init", "--data", "lists.jsonl", *columns, "--model", str(MODEL), cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     assert "75 rows have no label" in done.stderr
-    assert "3 labels: 'good' 50%" in done.stderr
+    assert "3 labels: 'good' 75%" in done.stderr
     task = of_task(tmp_path)
     assert (task["kind"], task["metric"], task["label"], task["labels"]) == (
         "multi_label",
@@ -296,7 +296,7 @@ def test_several_labels(tmp_path: Path) -> None:
     assert Counter(map(str, (row["labels"] for row in dev))) == dict.fromkeys(map(str, sets), 15)
     planned = sweep("plan", "sweep.yaml", "--offline", cwd=tmp_path)
     assert planned.returncode == 0, planned.stderr
-    assert "3 labels: 'good' 50%, 'bad' 25%, 'rare' 25%" in planned.stdout
+    assert "3 labels: 'good' 75%, 'bad' 25%, 'rare' 25%" in planned.stdout
 
     marks = [
         {"text": row["text"], "good": i % 2, "bad": int(i % 3 == 0)}
