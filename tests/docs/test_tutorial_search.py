@@ -57,6 +57,7 @@ def test_every_command_of_the_page(tmp_path: Path) -> None:
         for kind, text in BLOCKS:
             if kind == "yaml":
                 lines = text.replace("qrels: qrels.tsv", "qrels: qrels.tsv\n    unjudged: skip")
+                lines = lines.replace("[1, 64]}", "[1, 64], speed_length: 8}")  # in seconds
                 (folder / "sweep.yaml").write_text(lines, encoding="utf-8")
             parts = re.split(r"^\$ ", text, flags=re.MULTILINE)[1:] if not kind else [text]
             for part in parts if kind in ("", "python") else ():
