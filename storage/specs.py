@@ -119,7 +119,9 @@ class TrialSpec:
     data_fingerprint: str
     seed: int
     recipe: Recipe = field(default_factory=Recipe)
-    procedure: str = "direct"  # or finetune_then_drop, iterative: see trials/procedures.py
+    procedure: str = (
+        "direct"  # or finetune_then_drop, one_shot, iterative: see trials/procedures.py
+    )
     freeze_dropped: bool = False  # in the first stage of finetune_then_drop
     epochs_per_layer: int = 2  # of iterative
     removed_feed_forwards: tuple[int, ...] = ()

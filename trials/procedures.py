@@ -4,6 +4,8 @@
 `untrained`           drop, and train nothing: for embeddings, which are there without training.
 `finetune_then_drop`  fine-tune the full network (stage one, a trial of its own that every K shares
                       unless the layers to drop are frozen in it), drop, fine-tune again.
+`one_shot`            fine-tune the full network, drop, and train no more: what dropping alone
+                      costs a network that is in use.
 `iterative`           drop one layer, from the highest down, after every `epochs_per_layer` epochs,
                       then the recipe's own epochs; one run of the optimiser and of its schedule.
 
@@ -31,8 +33,9 @@ from lp_sweep.storage.specs import Distillation, TrialSpec
 from lp_sweep.trials.kinds import kind_of
 
 DIRECT, FINETUNE_THEN_DROP, ITERATIVE = "direct", "finetune_then_drop", "iterative"
-UNTRAINED = "untrained"
-PROCEDURES = (DIRECT, FINETUNE_THEN_DROP, ITERATIVE, UNTRAINED)
+UNTRAINED, ONE_SHOT = "untrained", "one_shot"
+PROCEDURES = (DIRECT, FINETUNE_THEN_DROP, ONE_SHOT, ITERATIVE, UNTRAINED)
+STAGED = (FINETUNE_THEN_DROP, ONE_SHOT)  # that start from a full network that has learned the task
 
 _EPOCHS_PER_LAYER = 2  # the paper's
 _LABEL = re.compile(r"^(?P<name>[a-z_]+)(?: (?P<frozen>frozen)| (?P<epochs>[1-9]\d{0,3}))?$")
@@ -134,6 +137,8 @@ class Procedure(NamedTuple):
             raise ValueError(f"unknown bridge {bridge!r}")
         if bridge and name == ITERATIVE:
             raise ValueError(f"{name} drops one layer at a time: there is no block to bridge")
+        if distill and name == ONE_SHOT:
+            raise ValueError(f"{name} trains no pruned network: there is no student to distil to")
         taught = Distill.parse(distill) if distill else None
         epochs = int(found["epochs"] or _EPOCHS_PER_LAYER)
         return cls(name, bool(found["frozen"]), epochs, taught, bridge)
@@ -166,7 +171,7 @@ def settled(spec: TrialSpec, depth: int) -> TrialSpec:
         return replace(spec, procedure=UNTRAINED, distill=None, loss="") if whole else spec
     if whole and spec.distill is not None and not spec.distill.teacher:
         spec = replace(spec, distill=None)  # it is the teacher
-    staged = dropped or (spec.procedure == FINETUNE_THEN_DROP and spec.removed_feed_forwards)
+    staged = dropped or (spec.procedure in STAGED and spec.removed_feed_forwards)
     if not staged:
         return replace(spec, procedure=DIRECT)
     return spec if dropped else replace(spec, freeze_dropped=False)
@@ -174,7 +179,7 @@ def settled(spec: TrialSpec, depth: int) -> TrialSpec:
 
 def stage_one(spec: TrialSpec, depth: int) -> TrialSpec | None:
     """The trial whose network this one goes on from; None where it starts from the pre-trained."""
-    if spec.procedure != FINETUNE_THEN_DROP:
+    if spec.procedure not in STAGED:
         return None
     full = full_layers(depth)
     frozen = set(full) - set(spec.kept_layers) if spec.freeze_dropped else set()
@@ -242,7 +247,8 @@ def first_layers(spec: TrialSpec, depth: int) -> tuple[int, ...]:
 
 def phases(spec: TrialSpec, depth: int) -> tuple[Phase, ...]:
     """The stages of a trial's own training; the last is the network that is scored."""
-    last = Phase(spec.kept_layers, 0 if spec.procedure == UNTRAINED else spec.recipe.epochs)
+    trains = spec.procedure not in (UNTRAINED, ONE_SHOT)
+    last = Phase(spec.kept_layers, spec.recipe.epochs if trains else 0)
     if spec.procedure != ITERATIVE:
         return (last,)
     full = full_layers(depth)

@@ -35,7 +35,7 @@ from lp_sweep.trials.job import Job
 from lp_sweep.trials.kinds import kind_of
 from lp_sweep.trials.metrics import majority_score, positive_label
 from lp_sweep.trials.procedures import (
-    FINETUNE_THEN_DROP,
+    STAGED,
     Phase,
     distill_label,
     first_layers,
@@ -88,7 +88,7 @@ def _run_trial(job: Job, spec: TrialSpec, batches: BatchSizes, attempt: Try) -> 
     started_at, begun = now(), time.perf_counter()
     device = pick_device(job.place.device)
     reset_peak_memory(device)
-    if (spec.procedure == FINETUNE_THEN_DROP) != (attempt.start is not None):
+    if (spec.procedure in STAGED) != (attempt.start is not None):
         raise ValueError(f"{job.id}: {spec.procedure}, started from {attempt.start}")
     course = phases(spec, job.model.depth)
     layers = first_layers(spec, job.model.depth)

@@ -58,7 +58,7 @@ from lp_sweep.trials.select import (
 WITHIN = (1.0, 2.0, 3.0)  # points, where `within:` is not given
 _NO_NORM = " no norm"
 _LONGEST_RULE = 1000  # characters
-_FORMS = "direct, finetune_then_drop, finetune_then_drop frozen, iterative 3, untrained"
+_FORMS = "direct, finetune_then_drop, finetune_then_drop frozen, one_shot, iterative 3, untrained"
 
 
 def _with_layers(schema: dict[str, Any]) -> None:
@@ -223,9 +223,9 @@ def procedure_label(value: Any) -> Any:
 class ProcedureEntry(Entry):
     """A procedure with its settings."""
 
-    name: Literal["direct", "finetune_then_drop", "iterative", "untrained"] = Field(
-        description="drop layers before fine-tuning, after it, or one at a time during it; or, for "
-        "embedding tasks, train nothing"
+    name: Literal["direct", "finetune_then_drop", "one_shot", "iterative", "untrained"] = Field(
+        description="drop layers before fine-tuning, between two, after it, or one at a time "
+        "during it; or, for embedding tasks, train nothing"
     )
     freeze_dropped: bool = Field(
         False, description="for finetune_then_drop: freeze the layers to drop in stage one"

@@ -35,7 +35,7 @@ def made(world: Path, *, recipe: dict[str, Any] | None = None, **changes: Any) -
 
 def staged(world: Path, **changes: Any) -> tuple[Job, Job]:
     """The trial of the full network, and the one that goes on from it."""
-    job = made(world, procedure="finetune_then_drop", **changes)
+    job = made(world, **{"procedure": "finetune_then_drop"} | changes)
     first = stage_one(spec_of(job), DEPTH)
     assert first is not None
     return with_spec(job, first, network=True), {**job, "start": trial_id(first)}

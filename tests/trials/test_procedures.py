@@ -15,7 +15,10 @@ from lp_sweep.trials.procedures import (
     DIRECT,
     FINETUNE_THEN_DROP,
     ITERATIVE,
+    LINEAR,
+    ONE_SHOT,
     PROCEDURES,
+    STAGED,
     UNTRAINED,
     Phase,
     Procedure,
@@ -27,7 +30,7 @@ from lp_sweep.trials.procedures import (
 )
 
 PROCEDURE = st.one_of(
-    st.just(Procedure(DIRECT)),
+    st.sampled_from([Procedure(DIRECT), Procedure(ONE_SHOT), Procedure(ONE_SHOT, bridge=LINEAR)]),
     st.booleans().map(lambda frozen: Procedure(FINETUNE_THEN_DROP, freeze_dropped=frozen)),
     st.integers(1, 9999).map(lambda epochs: Procedure(ITERATIVE, epochs_per_layer=epochs)),
 )
@@ -95,7 +98,7 @@ def test_another_label_is_refused(label: str, said: str) -> None:
 def test_layers_go_one_by_one_from_the_highest(asked: tuple[TrialSpec, int]) -> None:
     spec, depth = asked
     course = phases(spec, depth)
-    epochs = 0 if spec.procedure == UNTRAINED else spec.recipe.epochs
+    epochs = 0 if spec.procedure in (UNTRAINED, ONE_SHOT) else spec.recipe.epochs
     assert course[-1] == Phase(spec.kept_layers, epochs)
     for one, following in itertools.pairwise(course):
         gone = set(one.kept_layers) - set(following.kept_layers)
@@ -126,7 +129,7 @@ def test_every_epoch_is_of_one_phase(asked: tuple[TrialSpec, int]) -> None:
 def test_stage_one_drops_and_removes_nothing(asked: tuple[TrialSpec, int]) -> None:
     spec, depth = asked
     first = stage_one(spec, depth)
-    if spec.procedure != FINETUNE_THEN_DROP:
+    if spec.procedure not in STAGED:
         assert first is None
         return
     assert first is not None
@@ -169,7 +172,7 @@ def test_nothing_dropped_is_direct(asked: tuple[TrialSpec, int]) -> None:
     full = spec.kept_layers == full_layers(depth)
     if not full:
         assert one == spec
-    elif spec.procedure == FINETUNE_THEN_DROP and spec.removed_feed_forwards:
+    elif spec.procedure in STAGED and spec.removed_feed_forwards:
         assert one == replace(spec, freeze_dropped=False)  # no layer goes, a feed-forward does
     else:
         assert one == replace(spec, procedure=DIRECT)

@@ -119,6 +119,28 @@ def test_it_is_fine_tuning_dropping_and_fine_tuning(world: Path, store: Store) -
         assert np.array_equal(np.array(stored, dtype=np.float32), logits)
 
 
+@pytest.mark.parametrize("bridge", ["", "linear"])
+def test_one_shot_is_fine_tuning_and_dropping(
+    world: Path, store: Store, tmp_path: Path, bridge: str
+) -> None:
+    """What is left is the fine-tuned network's own layers; with a map, but for where it went."""
+    first, second = staged(world, procedure="one_shot", bridge=bridge)
+    left: dict[str, torch.Tensor] = {}
+
+    def look(inputs: Any, record: Any, device: Any) -> None:
+        left.update(weights(inputs.model))
+
+    assert execute(first, store.location)["status"] == "done"
+    assert networks.fetch_network(store, first["id"], tmp_path)
+    full = load_inputs(first, spec_of(first), None, 0, tmp_path).model
+    found = run_trial(second, Try(start=tmp_path, afterwards=cast(Any, look)))
+    record, own = found["record"], weights(full)
+    assert (record["steps"], record["best_epoch"], record["kept_layers"]) == (0, 0, [1, 2])
+    moved = {name for name, value in left.items() if not torch.equal(value, own[name])}
+    assert bool(moved) == bool(bridge)
+    assert all(is_in(name, "bert.encoder.layer.1.output.") for name in moved)
+
+
 def test_the_layers_to_drop_may_be_frozen_before(
     world: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

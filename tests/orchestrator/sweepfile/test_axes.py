@@ -24,7 +24,7 @@ from lp_sweep.trials.procedures import Procedure
 from tests.support.sweepfiles import PLAIN, make_inputs, planned
 
 TOP = "  - {name: top, k: [0, 2]}\n"
-FORMS = "direct, finetune_then_drop, finetune_then_drop frozen, iterative 3, untrained"  # as told
+FORMS = "direct, finetune_then_drop, finetune_then_drop frozen, one_shot, iterative 3, untrained"
 
 
 def spec_of(folder: Path, line: str) -> SweepSpec:
@@ -65,9 +65,9 @@ def test_procedures(tmp_path: Path, written: str, labels: list[str]) -> None:
     ("written", "message"),
     [
         ("direkt", "unknown procedure 'direkt'. Choose one of: direct, finetune_then_drop, "
-         "iterative, untrained. Did you mean 'direct'?"),
+         "one_shot, iterative, untrained. Did you mean 'direct'?"),
         ("{name: diect}", "procedures.0.name must be 'direct', 'finetune_then_drop', "
-         "'iterative' or 'untrained', got 'diect'. Did you mean 'direct'?"),
+         "'one_shot', 'iterative' or 'untrained', got 'diect'. Did you mean 'direct'?"),
         ("direct frozen", "direct has no frozen layers: that is for finetune_then_drop. Such are: "
          f"{FORMS}."),
         ("iterative 0", f"unknown procedure 'iterative 0'. Such are: {FORMS}."),
@@ -281,9 +281,9 @@ def test_sections(tmp_path: Path, line: str, section: str, values: dict[str, Any
     ("line", "message"),
     [
         ("measure: 3", "measure must be a mapping of probes, similarity, cka, probe_rows, speed, "
-         "speed_length, speed_of, got 3"),
+         "speed_length, speed_batches, speed_of, got 3"),
         ("measure: {probe: full}", "unknown key 'probe' in measure. Allowed: probes, similarity, "
-         "cka, probe_rows, speed, speed_length, speed_of. Did you mean 'probes'?"),
+         "cka, probe_rows, speed, speed_length, speed_batches, speed_of. Did you mean 'probes'?"),
         ("measure: {probes: ful}", "measure.probes must be 'pretrained', 'full' or 'pruned', got "
          "'ful'. Did you mean 'full'?"),
         ("measure: {cka: pretrained}", "measure.cka must be 'full' or 'pruned', got 'pretrained'"),
@@ -349,11 +349,11 @@ def test_overrides_of_sections(tmp_path: Path) -> None:
     ("override", "message"),
     [
         ("procedure=itertive", "unknown procedure 'itertive'. Choose one of: direct, "
-         "finetune_then_drop, iterative, untrained. Did you mean 'iterative'?"),
+         "finetune_then_drop, one_shot, iterative, untrained. Did you mean 'iterative'?"),
         ("feed_forward=topp 3", f"feed-forwards: 'topp 3' is not a rule. {ALLOWED}."),
         ("strategy=greedy", "strategy 'greedy' needs `k:`, a list of numbers"),
         ("measure.prob=full", "unknown key 'prob' in measure. Allowed: probes, similarity, cka, "
-         "probe_rows, speed, speed_length, speed_of. Did you mean 'probes'?"),
+         "probe_rows, speed, speed_length, speed_batches, speed_of. Did you mean 'probes'?"),
         ("recipe.freeze.layers=x", "recipe.freeze.layers must be a whole number, got 'x'"),
     ],
 )  # fmt: skip
