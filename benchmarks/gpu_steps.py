@@ -583,7 +583,8 @@ def sweep(setup: Setup) -> dict[str, Any]:
     from lp_sweep.storage.store import Store
 
     ours = [sys.executable, "-m", "lp_sweep.orchestrator.cli"]
-    chosen = setup.of([], ["k=0", "seed=1", "tasks=toy-sentiment"])
+    few = ["k=0", "seed=1", "tasks=toy-sentiment", "recipe.epochs=1", "recipe.limit_train=64"]
+    chosen = setup.of([], few)
     with tempfile.TemporaryDirectory() as folder:
         store = str(Path(folder) / "store")
         begun = time.perf_counter()
