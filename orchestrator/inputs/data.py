@@ -34,7 +34,8 @@ class TaskData(NamedTuple):
     is here. `shows`: seeds -> the smallest loss in points that the dev rows are likely to show; {}
     for correlations. `unlabelled`: rows for students alone that were looked at; `cut` counts them
     as well. `words`: of the train rows, where each has a tag; `lost`: the share of them without a
-    token."""
+    token. `called`: what the
+    `classes` are."""
 
     task: str
     train_rows: int
@@ -54,6 +55,7 @@ class TaskData(NamedTuple):
     guessing: str = "always the same answer"
     words: int = 0
     lost: float | None = None
+    called: str = "classes"
 
     def plain(self) -> dict[str, Any]:
         return self._asdict()
@@ -62,10 +64,10 @@ class TaskData(NamedTuple):
         rows = f"{self.train_rows:,} train rows, {self.dev_rows:,} dev rows"
         rows = f"more than {rows}" if self.train_rows == self.looked_at else rows
         rows += f" (looked at the first {self.looked_at:,} train rows)" if self.looked_at else ""
-        shares = balance(self.classes, self.words or self.train_rows, 6)
+        shares = balance(self.called, self.classes, self.words or self.train_rows, 6)
         if self.words:
             yield f"{rows}; {self.words:,} words in train"
-            yield shares.replace("classes", "tags", 1)
+            yield shares
         else:
             yield rows + (f"; {shares}" if self.classes else "")
         if self.unlabelled:
@@ -102,12 +104,11 @@ def epochs_for(rows: int, batch_size: int) -> int:
     return math.ceil(FEWEST_STEPS / math.ceil(rows / batch_size))
 
 
-def balance(classes: Mapping[str, int], rows: int, most: int) -> str:
+def balance(called: str, classes: Mapping[str, int], rows: int, most: int) -> str:
     """`2 classes: 'bad' 51%, 'good' 49%`, of at most so many by name; `classes`: those of so many
-    rows that have each. Labels where a row may have several, or none."""
+    rows that have each."""
     shares = [f"{shown(name)} {count / rows:.0%}" for name, count in classes.items()]
-    what = "classes" if sum(classes.values()) == rows else "labels"
-    return f"{len(shares)} {what}: {listed(shares, most)}"
+    return f"{len(shares)} {called}: {listed(shares, most)}"
 
 
 def looked_at(
@@ -147,6 +148,7 @@ def looked_at(
         kind.guessing,
         sum(learned) if kind.words else 0,
         max((cut.words for cut in cuts), default=None) if kind.words else None,
+        kind.called,
     )
 
 

@@ -446,9 +446,8 @@ def _parts(data: Path, *parts: np.ndarray[Any, Any]) -> Iterator[bytes]:
 def _notes(rows: Looked, n_dev: int) -> Iterator[str]:
     if rows.counts:
         words = sum(rows.counts.values()) if KINDS[rows.kind].words else 0
-        shares = balance(rows.counts, words or rows.n, 10)
-        told = shares.replace("classes", "tags", 1) if words else shares
-        yield f"{rows.n:,} rows, {told}"
+        shares = balance(KINDS[rows.kind].called, rows.counts, words or rows.n, 10)
+        yield f"{rows.n:,} rows, {shares}"
     else:
         yield f"{rows.n:,} rows; the labels are numbers: {rows.kind}"
     if rows.metric == "macro_f1":

@@ -33,6 +33,7 @@ class Kind(Protocol):
     searches: bool  # whether it is scored by the documents that it finds for queries
     rows_each: int  # of a split, for an example
     losses: tuple[str, ...]  # that a task may name; () where it has one of its own
+    called: str  # in words, what the outputs of the head are: classes, labels, tags
     guessing: str  # in words, what the score of `guess` or `chance` is of
     whole_queries: bool  # whether batches take the rows of one query after those of another
     words: bool  # whether an example is a list of words, each with a label of its own

@@ -39,6 +39,7 @@ class Labelled:
     guessing = "always the same answer"
     whole_queries = False
     words = False
+    called = "classes"
 
     def refuse_unscorable(self, dev: Rows, labels: Labels, definition: TaskDefinition) -> None:
         pass

@@ -26,6 +26,7 @@ class MultiLabel(Labelled):
     help = "several labels for each text, or none"
     metrics: tuple[str, ...] = ("micro_f1", "macro_f1", "mean_average_precision")
     problem_type: ProblemType = "multi_label_classification"
+    called = "labels"
     counts_labels = True
 
     def problem(self, definition: TaskDefinition) -> str | None:

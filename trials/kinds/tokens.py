@@ -34,6 +34,7 @@ class Tokens(Classification):
     metrics: tuple[str, ...] = ("entity_f1", "accuracy")
     problem_type: ProblemType = "token_classification"
     words = True
+    called = "tags"
 
     def problem(self, definition: TaskDefinition) -> str | None:
         if len(definition.text_columns) != 1:
