@@ -54,7 +54,7 @@ def save_search(folder: Path) -> None:
 # page -> what writes its data, and words of the answers to some of its commands
 Told = dict[str, str]
 PAGES: dict[str, tuple[Callable[[Path], None], Told]] = {
-    "tutorial-labels": (
+    "docs/tutorial-labels.md": (
         save_comments,
         {
             "init": "rows have no label",
@@ -64,7 +64,7 @@ PAGES: dict[str, tuple[Callable[[Path], None], Told]] = {
             "table distillation": "logits",
         },
     ),
-    "tutorial-tokens": (
+    "docs/tutorial-tokens.md": (
         save_people,
         {
             "init": "4 tags: 'O'",
@@ -74,7 +74,7 @@ PAGES: dict[str, tuple[Callable[[Path], None], Told]] = {
             "table distillation": "logits",
         },
     ),
-    "tutorial-ranking": (
+    "docs/tutorial-ranking.md": (
         save_search,
         {
             "table tasks": "nDCG@10",
@@ -87,7 +87,7 @@ PAGES: dict[str, tuple[Callable[[Path], None], Told]] = {
 
 def steps(page: str) -> list[tuple[str, str]]:
     """Commands for the shell, the sweep file, programs."""
-    text = (ROOT / "docs" / f"{page}.md").read_text(encoding="utf-8")
+    text = (ROOT / page).read_text(encoding="utf-8")
     found = []
     for kind, block in re.findall(r"```(\w*)\n(.*?)```", text, re.DOTALL):
         commands = re.split(r"^\$ ", block, flags=re.MULTILINE)[1:] if not kind else [block]
