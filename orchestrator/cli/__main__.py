@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from shlex import quote
-from typing import Annotated, Any
+from typing import Annotated, Any, get_args
 
 import typer
 
@@ -142,7 +142,8 @@ class _InitFlags:
     ] = None
     dev: Annotated[Path | None, typer.Option("--dev", help="A dev set of your own.")] = None
     kind: Annotated[
-        TaskKind | None, typer.Option("--kind", help="What to learn, if not as the labels look.")
+        TaskKind | None,
+        typer.Option("--kind", metavar="KIND", help=f"{', '.join(get_args(TaskKind))}."),
     ] = None
     corpus: Annotated[
         Path | None,

@@ -42,7 +42,8 @@ def random_answers(metric: str, n: int, networks: int, rng: np.random.Generator)
 
 
 def test_every_metric_is_there() -> None:
-    assert METRICS.keys() == metrics.METRICS.keys()
+    """But the mean of average precisions: its intervals are over seeds alone."""
+    assert METRICS.keys() == metrics.METRICS.keys() - {"mean_average_precision"}
 
 
 @pytest.mark.parametrize("metric", METRICS)

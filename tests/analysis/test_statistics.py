@@ -381,7 +381,9 @@ def of_two_models(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Catalog]
         yield catalog
 
 
-@pytest.mark.parametrize("name", [n for n in TABLES if "strategy" in TABLES[n].takes])
+@pytest.mark.parametrize(
+    "name", [n for n in TABLES if "strategy" in TABLES[n].takes and n != "embeddings"]
+)
 def test_tables_narrow_and_render(of_two_models: Catalog, name: str) -> None:
     table = TABLES[name](of_two_models, models=["a|b"], strategies=["top"])
     found = {(row["model"], row["strategy"]) for row in table.long.to_pylist()}
