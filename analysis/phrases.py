@@ -44,7 +44,7 @@ def points(value: float | None) -> str:
 
 
 def rate(value: float | None) -> str:
-    """Of texts a second."""
+    """Texts a second, in three digits."""
     return NOT_MEASURED if value is None else f"{value:,.3g}" if value < 100 else f"{value:,.0f}"
 
 

@@ -25,8 +25,8 @@ Lines = dict[tuple[str, ...], dict[str, Any]]
 
 
 def read(path: Path) -> tuple[Lines, list[dict[str, Any]]]:
-    """What each step found, by its name and arguments; and the lines of steps that did not end
-    well and were not repeated. A line that was cut off is skipped."""
+    """The result of each step, by its name and arguments, and the lines of steps that failed and
+    were not repeated. A line that was cut off is skipped."""
     found, failed = {}, {}
     for text in path.read_text(encoding="utf-8").splitlines():
         try:

@@ -1,4 +1,4 @@
-"""What each step of gpu_day.py does, in a process of its own. Not a benchmark by itself.
+"""The steps of gpu_day.py, each of which runs in a process of its own. Not a benchmark by itself.
 
 A step is a function of a `Setup` and gives a plain dictionary: a line of results.jsonl. Networks
 have random weights, which take as long as learned ones, and rows come from the bundle as tokens. So

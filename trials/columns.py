@@ -111,9 +111,7 @@ def class_codes(
     """(n,) positions in `names`. Raises MissingInputError on nulls and on an unknown class."""
     column = _class_column(rows, definition)
     values = column.unique().to_pylist()
-    known = list(names)
-    if definition.labels and not _any_whole(names) and all_whole(values):
-        known = [str(position) for position in range(len(names))]
+    known = known_values(definition, names, values)
     codes = pc.index_in(column, value_set=pa.array(known, pa.string()))
     if codes.null_count:
         _refuse_class(rows, definition, column, codes, known)
@@ -200,6 +198,16 @@ def feature_names(rows: Rows, name: str) -> tuple[str, ...]:
         return ()
     texts = isinstance(names, list) and all(isinstance(item, str) and item for item in names)
     return tuple(names) if texts and len(set(names)) == len(names) else ()
+
+
+def known_values(
+    definition: TaskDefinition, names: Sequence[str], values: Sequence[str]
+) -> list[str]:
+    """How a column with these `values` writes the labels: by their names, or by their positions
+    where the task lists names and the column holds whole numbers."""
+    if definition.labels and not _any_whole(names) and all_whole(values):
+        return [str(position) for position in range(len(names))]
+    return list(names)
 
 
 def _any_whole(values: Sequence[str]) -> bool:

@@ -7,7 +7,7 @@ As in `columns`, labels become names first, whatever the file holds, and then po
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -17,7 +17,7 @@ import pyarrow.compute as pc
 from lp_sweep.storage.errors import MissingInputError
 from lp_sweep.storage.printable import did_you_mean, listed, short, shown
 from lp_sweep.storage.specs import TaskDefinition
-from lp_sweep.trials.columns import Rows, all_whole, feature_names, plain_column
+from lp_sweep.trials.columns import Rows, all_whole, feature_names, known_values, plain_column
 
 Marks = npt.NDArray[np.int8]  # 1 where a row has the label, 0 where not
 _MARKS = {"0": 0, "1": 1, "false": 0, "true": 1, "0.0": 0, "1.0": 1}
@@ -55,19 +55,13 @@ def marks(rows: Rows, definition: TaskDefinition, names: Sequence[str]) -> Marks
         columns = [_marked(rows, name) for name in definition.label_columns]
         return np.stack(columns, axis=1)
     found = _listed(rows, definition)
-    known = list(names)
-    if definition.labels and not any(map(_whole, names)) and _whole(*found.labels.unique()):
-        known = [str(position) for position in range(len(names))]
+    known = known_values(definition, names, found.labels.unique().to_pylist())
     codes = pc.index_in(found.labels, value_set=pa.array(known, pa.string()))
     if codes.null_count:
         _refuse_unknown(rows, definition, found, codes, known)
     made = np.zeros((rows.table.num_rows, len(names)), np.int8)
     made[found.rows, codes.to_numpy()] = 1
     return made
-
-
-def _whole(*labels: Any) -> bool:
-    return all_whole([str(label) for label in labels])
 
 
 def _listed(rows: Rows, definition: TaskDefinition) -> _Listed:

@@ -7,7 +7,7 @@ first, whatever the file holds, and then positions in the task's `label_names`.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -17,7 +17,7 @@ import pyarrow.compute as pc
 from lp_sweep.storage.errors import MissingInputError
 from lp_sweep.storage.printable import did_you_mean, listed, short, shown
 from lp_sweep.storage.specs import TaskDefinition
-from lp_sweep.trials.columns import Rows, all_whole, feature_names, plain_column
+from lp_sweep.trials.columns import Rows, feature_names, known_values, plain_column
 from lp_sweep.trials.entities import closure, first_stray, is_tag, scheme_of
 from lp_sweep.trials.kinds.tokens import NO_TAG
 
@@ -88,9 +88,7 @@ def tag_codes(
             f"{definition.label_column!r}, and {len(other)} of {len(words)} rows are like it. Give "
             "each word one tag, or remove these rows."
         )
-    known = list(names)
-    if definition.labels and not any(map(_whole, names)) and _whole(*found.items.unique()):
-        known = [str(position) for position in range(len(names))]
+    known = known_values(definition, names, found.items.unique().to_pylist())
     codes = pc.index_in(found.items, value_set=pa.array(known, pa.string()))
     if codes.null_count:
         _refuse_unknown(rows, definition, found, codes, known)
@@ -99,10 +97,6 @@ def tag_codes(
     if "entity_f1" in (definition.metric, *definition.extra_metrics):
         _refuse_stray(rows, definition, made, names)
     return made
-
-
-def _whole(*tags: Any) -> bool:
-    return all_whole([str(tag) for tag in tags])
 
 
 def _refuse_outside(rows: Rows, definition: TaskDefinition, found: _Flat) -> None:

@@ -55,7 +55,7 @@ def _run(command: list[str], text: str | None = None) -> subprocess.CompletedPro
 
 
 def shared_note(told: Iterable[tuple[str, str]]) -> str:
-    """What happened, from what each node gave."""
+    """A sentence on MPS, from the answers of all nodes."""
     of: dict[str, list[str]] = {FOUND: [], STARTED: []}
     for node, said in sorted(told):
         of.setdefault(said, []).append(node)

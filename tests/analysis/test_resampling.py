@@ -85,7 +85,7 @@ def test_a_tallied_metric_is_that_of_the_drawn_examples(n: int, pairs: int, seed
 
 @pytest.mark.parametrize("metric", ["pearson", "spearman", TALLY])
 def test_a_network_is_drawn_the_same_alone_and_beside_others(metric: str) -> None:
-    """What is remembered of it for the next comparison is what would be drawn again."""
+    """A second comparison may take the scores that were drawn for the first."""
     rng = np.random.default_rng(0)
     labels = rng.random(30)
     predicted = rng.random((30, 3, 2) if metric == TALLY else (30, 3))

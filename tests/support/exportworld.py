@@ -4,17 +4,22 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Callable, Mapping
+import subprocess
+import sys
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
+import pytest
 from safetensors.numpy import load_file, save_file
 
 from lp_sweep.orchestrator.export import trialfolder
 from lp_sweep.orchestrator.export.trialfolder import Exported
 from lp_sweep.orchestrator.export.verify import Answer
 from lp_sweep.orchestrator.service import export as service
+from lp_sweep.storage.errors import ExportError
+from lp_sweep.storage.networks import SUMS
 from lp_sweep.storage.store import Store
 from lp_sweep.trials.plainload import answer_of
 from lp_sweep.trials.run import execute
@@ -52,6 +57,15 @@ class World(NamedTuple):
         shutil.copytree(self.store.location, folder / "store")
         return self._replace(store=Store(folder / "store"))
 
+    def refuses_swapped_layers(self, folder: Path) -> None:
+        """A kept network with its layers in another order is not published."""
+        mine = self.copy(folder)
+        (mine.weights.parent / SUMS).unlink()
+        change_weights(mine.weights, swap_layers)
+        with pytest.raises(ExportError, match="a logit differs from the stored one"):
+            mine.export(mine.kept, folder / "out")
+        assert not (folder / "out").exists()
+
 
 def make_world(folder: Path) -> World:
     file = save_world(folder)
@@ -62,6 +76,22 @@ def make_world(folder: Path) -> World:
         assert execute({**job, "keep": keep}, store.location)["status"] == "done"
         ids.append(job["id"])
     return World(file, store, *ids)
+
+
+def two_networks(file: Path, order: Sequence[dict[str, Any]]) -> World:
+    """The trained and kept networks of two jobs, the one with all layers first."""
+    store = Store(file.parent.with_name("store"), create=True)
+    for job in order:
+        assert execute({**job, "keep": "all"}, store.location)["status"] == "done"
+    full, pruned = order
+    return World(file, store, pruned["id"], full["id"])
+
+
+def runs(code: str, folder: Path) -> None:
+    """A program of a model card ends well, in the folder that was exported."""
+    program = [sys.executable, "-c", code]
+    done = subprocess.run(program, cwd=folder, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
 
 
 def answer_here(folder: Path, request: Mapping[str, Any]) -> Answer:

@@ -32,8 +32,8 @@ WIDTH = 16
 
 
 class Ends(NamedTuple):
-    """Of a layer, written down by hand: its last linear, the norm after the sum (None: before the
-    MLP), and whether states are (T, B, H)."""
+    """The parts of a layer, written by hand: its last linear, the norm after the sum (None: the
+    norm is before the MLP), and whether states are (T, B, H)."""
 
     down: str
     norm: str | None

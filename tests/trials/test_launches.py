@@ -1,5 +1,5 @@
-"""What a training step asks of a GPU: no operation that makes the host wait, and none that sorts
-when it has to be deterministic. Shown on a CPU, with the layout that a GPU gets."""
+"""A training step on a GPU has no operation that makes the host wait, and none that sorts when it
+has to be deterministic. Shown on a CPU, with the layout that a GPU gets."""
 
 from __future__ import annotations
 

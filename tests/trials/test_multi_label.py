@@ -178,7 +178,7 @@ def test_a_label_that_nobody_has_and_nobody_gives_is_left_out() -> None:
 
 @pytest.mark.parametrize("metric", ["micro_f1", "macro_f1"])
 def test_rows_add_up_to_the_score(metric: str) -> None:
-    """Of any rows: it is what resampling takes."""
+    """Also of some of the rows, as resampling takes them."""
     for rows in ([0, 1, 2, 3], [0, 0, 3], [1]):
         tally = KIND.tally(metric, MARKS[rows], LOGITS[rows], ())
         assert tally is not None

@@ -37,7 +37,7 @@ from tests.trials.test_retrieval import collection, search_world, write
 
 @pytest.fixture
 def vectors() -> torch.Tensor:
-    """Of five pairs."""
+    """The vectors of five pairs."""
     draw = torch.Generator().manual_seed(3)
     return (torch.randn(10, 6, generator=draw) * 2).requires_grad_()
 

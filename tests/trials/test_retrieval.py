@@ -214,7 +214,7 @@ def test_it_learns_from_the_corpus_and_never_from_queries(tmp_path: Path) -> Non
 
 
 def test_a_first_look_at_a_large_corpus(tmp_path: Path) -> None:
-    """What is not read is not missed, and the rest is as it is in all of it."""
+    """Judgements of documents that were not read are no error."""
     loaded = load_task(*task(tmp_path), most=10)
     assert len(loaded.train) == 10
     assert loaded.looked_at == 10

@@ -13,7 +13,7 @@ QUERIES, DOCUMENTS, WIDTH = 7, 230, 8
 
 @pytest.fixture(scope="module")
 def vectors() -> np.ndarray:
-    """Of lengths that a dot product sees and a cosine does not."""
+    """Vectors of unequal length: a dot product sees that, a cosine does not."""
     draw = np.random.default_rng(1)
     sizes = draw.uniform(0.5, 3, (QUERIES + DOCUMENTS, 1))
     return (draw.normal(size=(QUERIES + DOCUMENTS, WIDTH)) * sizes).astype(np.float32)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import warnings
+from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -20,13 +21,17 @@ PROBE_ITERATIONS = 1000
 _NO_CLASS = -100
 
 
-class Labelled:
+class Labelled(ABC):
     """A row is an example and has a label."""
 
     embeds = False
     searches = False
     rows_each = 1
     losses: tuple[str, ...] = ()
+    called = "classes"
+    guessing = "always the same answer"
+    whole_queries = False
+    words = False
 
     def rows_together(self, loss: str) -> int:
         return 1
@@ -34,15 +39,10 @@ class Labelled:
     def named_loss(
         self, loss: str, logits: torch.Tensor, target: torch.Tensor, teacher: torch.Tensor | None
     ) -> torch.Tensor:
-        raise NotImplementedError
-
-    guessing = "always the same answer"
-    whole_queries = False
-    words = False
-    called = "classes"
+        raise ValueError(f"{type(self).__name__} has no loss {loss!r}")
 
     def refuse_unscorable(self, dev: Rows, labels: Labels, definition: TaskDefinition) -> None:
-        pass
+        return  # each row has a score
 
     def drawn(self, labels: Labels, limit: int) -> Array:
         return np.sort(np.random.default_rng(0).permutation(len(labels))[:limit])
@@ -60,8 +60,8 @@ class Labelled:
     def targets(self, labels: Array) -> Array:
         return labels
 
-    def answers(self, logits: Array) -> Array:
-        raise NotImplementedError
+    @abstractmethod
+    def answers(self, logits: Array) -> Array: ...
 
     def counts(self, labels: Labels, outputs: int) -> Array:
         return np.bincount(labels, minlength=outputs)

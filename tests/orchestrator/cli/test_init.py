@@ -276,7 +276,7 @@ def test_a_collection_to_search(tmp_path: Path) -> None:
 
 
 def test_several_labels(tmp_path: Path) -> None:
-    """Of lists, and of columns; an empty list is said, and allowed."""
+    """From a column of lists, and from several columns. Empty lists are counted and allowed."""
     sets = [["good"], ["good", "rare"], [], ["bad", "good"]]
     content = [{**row, "labels": sets[i % 4]} for i, row in enumerate(rows())]
     write(tmp_path / "lists.jsonl", content)

@@ -13,25 +13,18 @@ import pyarrow.parquet as pq
 import pytest
 from huggingface_hub import ModelCard
 
-from lp_sweep.storage.errors import ExportError
-from lp_sweep.storage.networks import SUMS
-from lp_sweep.storage.store import Store
-from tests.support.exportworld import World, change_weights, in_this_process, swap_layers
-from tests.trials.test_multi_label import full_first, label_world, run
+from tests.support.exportworld import World, in_this_process, runs, two_networks
+from tests.trials.test_multi_label import full_first, label_world
 
 _NAMES = ("bad", "good", "none")
 
 
 @pytest.fixture(scope="module", params=[False, True], ids=["half", "tuned"])
 def made(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> World:
-    """Of four layers and of two."""
+    """Networks of four layers and of two."""
     folder = tmp_path_factory.mktemp("labels")
     file = label_world(folder / "world", {"tune_thresholds": request.param})
-    store = Store(folder / "store", create=True)
-    full, pruned = full_first(file)
-    for job in (full, pruned):
-        run({**job, "keep": "all"}, store)
-    return World(file, store, pruned["id"], full["id"])
+    return two_networks(file, full_first(file))
 
 
 _PROGRAM = """
@@ -80,19 +73,11 @@ def test_the_card(made: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     tuned = '"tune_thresholds":true' in made.store.read("trials", made.kept)[0]["spec"]
     assert ("threshold of each label was chosen" in card.text) == tuned
     (code,) = re.findall(r"```python\n(.*?)```", card.text, re.DOTALL)
-    done = subprocess.run(
-        [sys.executable, "-c", code], cwd=out, capture_output=True, text=True, check=False
-    )
-    assert done.returncode == 0, done.stderr
+    runs(code, out)
 
 
 def test_another_network_is_refused(
     made: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     in_this_process(monkeypatch)
-    mine = made.copy(tmp_path)
-    (mine.weights.parent / SUMS).unlink()
-    change_weights(mine.weights, swap_layers)
-    with pytest.raises(ExportError, match="a logit differs from the stored one"):
-        mine.export(mine.kept, tmp_path / "out")
-    assert not (tmp_path / "out").exists()
+    made.refuses_swapped_layers(tmp_path)

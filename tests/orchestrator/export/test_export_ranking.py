@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-import subprocess
-import sys
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -16,11 +14,9 @@ from huggingface_hub import ModelCard
 from transformers import AutoTokenizer
 
 from lp_sweep.storage.errors import ExportError
-from lp_sweep.storage.networks import SUMS
-from lp_sweep.storage.store import Store
 from lp_sweep.trials.plainload import load, logits_of
-from tests.support.exportworld import World, change_weights, in_this_process, swap_layers
-from tests.trials.test_multi_label import full_first, run
+from tests.support.exportworld import World, in_this_process, runs, two_networks
+from tests.trials.test_multi_label import full_first
 from tests.trials.test_ranking import ranking_world
 
 LIBRARIES = ["sentence_transformers", "transformers"]
@@ -28,17 +24,13 @@ LIBRARIES = ["sentence_transformers", "transformers"]
 
 @pytest.fixture(scope="module", params=["bce", "listwise"])
 def made(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> World:
-    """Of four layers and of two. The candidates of a query do not follow each other."""
+    """Networks of four layers and of two. The candidates of a query do not follow each other."""
     folder = tmp_path_factory.mktemp("cross-encoders")
     file = ranking_world(folder / "world", {"loss": request.param})
     dev = file.parent / "dev.parquet"
     table = pq.read_table(dev)
     pq.write_table(table.take(np.random.default_rng(0).permutation(len(table))), dev)
-    store = Store(folder / "store", create=True)
-    full, pruned = full_first(file)
-    for job in (full, pruned):
-        run({**job, "keep": "all"}, store)
-    return World(file, store, pruned["id"], full["id"])
+    return two_networks(file, full_first(file))
 
 
 def test_the_folder_ranks_as_in_the_sweep(made: World, tmp_path: Path) -> None:
@@ -83,22 +75,14 @@ def test_the_code_of_the_card_runs(
     code = dict(
         zip(LIBRARIES, re.findall(r"```python\n(.*?)```", card.text, re.DOTALL), strict=True)
     )
-    done = subprocess.run(
-        [sys.executable, "-c", code[library]], cwd=out, capture_output=True, text=True, check=False
-    )
-    assert done.returncode == 0, done.stderr
+    runs(code[library], out)
 
 
 def test_another_network_is_refused(
     made: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     in_this_process(monkeypatch)
-    mine = made.copy(tmp_path)
-    (mine.weights.parent / SUMS).unlink()
-    change_weights(mine.weights, swap_layers)
-    with pytest.raises(ExportError, match="a logit differs from the stored one"):
-        mine.export(mine.kept, tmp_path / "out")
-    assert not (tmp_path / "out").exists()
+    made.refuses_swapped_layers(tmp_path)
 
 
 def test_predictions_of_other_rows_are_refused(

@@ -12,25 +12,19 @@ import numpy as np
 import pytest
 from huggingface_hub import ModelCard
 
-from lp_sweep.storage.errors import ExportError, SpecError
-from lp_sweep.storage.networks import SUMS
-from lp_sweep.storage.store import Store
-from tests.support.exportworld import World, change_weights, in_this_process, swap_layers
-from tests.trials.test_tokens import in_order, run, tagged, token_world
+from lp_sweep.storage.errors import SpecError
+from tests.support.exportworld import World, in_this_process, runs, two_networks
+from tests.trials.test_tokens import in_order, tagged, token_world
 
 _NAMES = ("B-x", "I-x", "B-y", "I-y", "O")
 
 
 @pytest.fixture(scope="module")
 def made(tmp_path_factory: pytest.TempPathFactory) -> World:
-    """Of four layers and of two, which read 9 tokens: not the last words of every sentence."""
+    """Networks of four layers and of two, which read 9 tokens: not every sentence whole."""
     folder = tmp_path_factory.mktemp("tokens")
     file = token_world(folder / "world", recipe={"max_length": 9, "epochs": 3, "batch_size": 16})
-    store = Store(folder / "store", create=True)
-    full, pruned = in_order(file)
-    for job in (full, pruned):
-        run({**job, "keep": "all"}, store)
-    return World(file, store, pruned["id"], full["id"])
+    return two_networks(file, in_order(file))
 
 
 _PROGRAM = """
@@ -76,19 +70,11 @@ def test_the_card(made: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     assert (result.metric_type, result.metric_name) == ("f1", "entity_f1")
     assert "for each word, at its first token, one of B-x, I-x, B-y, I-y, O" in card.text
     (code,) = re.findall(r"```python\n(.*?)```", card.text, re.DOTALL)
-    done = subprocess.run(
-        [sys.executable, "-c", code], cwd=out, capture_output=True, text=True, check=False
-    )
-    assert done.returncode == 0, done.stderr
+    runs(code, out)
 
 
 def test_what_is_refused(made: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     in_this_process(monkeypatch)
     with pytest.raises(SpecError, match="--onnx"):
         made.export(made.kept, tmp_path / "out", onnx=True)
-    mine = made.copy(tmp_path)
-    (mine.weights.parent / SUMS).unlink()
-    change_weights(mine.weights, swap_layers)
-    with pytest.raises(ExportError, match="a logit differs from the stored one"):
-        mine.export(mine.kept, tmp_path / "out")
-    assert not (tmp_path / "out").exists()
+    made.refuses_swapped_layers(tmp_path)
