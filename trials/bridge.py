@@ -4,13 +4,17 @@ Shopkhoev et al. 2025 (arXiv 2505.02819): the map T acts on the MLP's output of 
 block, and the residual path beside it stays. With M_i that output, Y_i the state after attention,
 and S_i = Y_i + M_i their sum, where layers i+1 to i+n are dropped
 
-    T = argmin |M_i T + Y_i - S_i+n|^2 + ridge |T - I|^2
-      = I + (M_i' M_i + ridge I)^-1 M_i' (S_i+n - S_i)
+    T = argmin |w (M_i T + Y_i - S_i+n)|^2 + ridge |T - I|^2
+      = I + (M_i' w^2 M_i + ridge I)^-1 M_i' w^2 (S_i+n - S_i)
 
-over the tokens of a few thousand texts. M_i = g W' + b is a linear layer's output, so T is merged
-into it (W becomes T'W, b becomes T'b): no weight is added, and the skip path is as it was.
+over the tokens of a few thousand texts, w one over the standard deviation of the token's S_i+n.
+M_i = g W' + b is a linear layer's output, so T is merged into it (W becomes T'W, b becomes T'b): no
+weight is added, and the skip path is as it was.
 
-Ours: the ridge draws T to the identity, that is to dropping alone, where the texts say little (the
+Ours: the weights w (the paper has none; the cosine, which it finds better than squares, does not
+see how long a state is either). The layer above reads S_i+n after a norm, which divides by that
+deviation; without w, a few tokens with states hundreds of times larger than the rest decide the
+map. The ridge draws T to the identity, that is to dropping alone, where the texts say little (the
 paper draws it to 0, if at all). Where the linear has a bias, so has the map. And in a post-norm
 layer, whose output is LN_i(S_i), the sums are those before the norm, and LN_i+n takes the place
 of LN_i: the layer above then reads what the block's last layer would have given it.
@@ -44,7 +48,7 @@ Batches = Callable[[], Iterator[Mapping[str, torch.Tensor]]]
 
 
 class Fit(NamedTuple):
-    """One bridge. `left`: the part of the squared change by the block that the map leaves."""
+    """One bridge. `left`: the part of the block's squared change, weighted, that the map leaves."""
 
     layer: int  # that it was merged into, by its number in the very first network
     left: float
@@ -128,38 +132,39 @@ class Fitted(NamedTuple):
 
 
 class Moments:
-    """Sums over tokens of M, of R = S_i+n - S_i and of their products, in fp64."""
+    """Weighted sums over tokens of M, of R = S_i+n - S_i and of their products, in fp64."""
 
     def __init__(self, width: int, device: torch.device) -> None:
         def zeros(*shape: int) -> torch.Tensor:
             return torch.zeros(shape, dtype=torch.float64, device=device)
 
-        self.count, self.square = 0, zeros()
+        self.weight, self.square = zeros(), zeros()
         self.mlp, self.rest = zeros(width), zeros(width)
         self.gram, self.cross = zeros(width, width), zeros(width, width)
 
-    def add(self, mlp: torch.Tensor, rest: torch.Tensor) -> None:
-        """(N, H) of N tokens each."""
-        mlp, rest = mlp.double(), rest.double()
-        self.count += len(mlp)
-        self.square += rest.square().sum()
-        self.mlp += mlp.sum(0)
-        self.rest += rest.sum(0)
-        self.gram += mlp.T @ mlp
-        self.cross += mlp.T @ rest
+    def add(self, mlp: torch.Tensor, rest: torch.Tensor, weight: torch.Tensor) -> None:
+        """(N, H) of N tokens each, and (N,) what the square of each error counts."""
+        mlp, rest, weight = mlp.double(), rest.double(), weight.double()[:, None]
+        weighted = mlp * weight
+        self.weight += weight.sum()
+        self.square += (weight * rest.square()).sum()
+        self.mlp += weighted.sum(0)
+        self.rest += (weight * rest).sum(0)
+        self.gram += mlp.T @ weighted
+        self.cross += weighted.T @ rest
 
     def solve(self, ridge: float, *, shift: bool) -> Fitted:
         """The least squares of M D + shift = R, and T = I + D. The shift has no ridge."""
         gram, cross, square = self.gram, self.cross, self.square
         if shift:
-            gram = gram - torch.outer(self.mlp, self.mlp) / self.count
-            cross = cross - torch.outer(self.mlp, self.rest) / self.count
+            gram = gram - torch.outer(self.mlp, self.mlp) / self.weight
+            cross = cross - torch.outer(self.mlp, self.rest) / self.weight
         size = self.gram.diagonal().mean()
         identity = torch.eye(len(gram), dtype=gram.dtype, device=gram.device)
         change = torch.linalg.solve(gram + (ridge * size) * identity, cross)
-        moved = (self.rest - self.mlp @ change) / self.count if shift else None
+        moved = (self.rest - self.mlp @ change) / self.weight if shift else None
         left = square - 2 * (change * cross).sum() + (change * (gram @ change)).sum()
-        left = left - self.rest.square().sum() / self.count if shift else left
+        left = left - self.rest.square().sum() / self.weight if shift else left
         return Fitted(identity + change, moved, float(left / square) if square else 0.0)
 
 
@@ -182,7 +187,9 @@ def _moments(
         def tokens(states: torch.Tensor, real: torch.Tensor = real) -> torch.Tensor:
             return (states.transpose(0, 1) if time_first else states)[real]
 
-        found.add(tokens(here["mlp"]), tokens(there["sum"]) - tokens(here["sum"]))
+        target = tokens(there["sum"]).double()
+        weight = 1 / target.var(-1).clamp_min(torch.finfo(torch.float32).tiny)
+        found.add(tokens(here["mlp"]), target - tokens(here["sum"]), weight)
     return found
 
 

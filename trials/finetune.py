@@ -264,7 +264,7 @@ class _Run:
                 begun = self._save(begun)
         if setting.definition.tune_thresholds:
             known = self.data.train.take(np.flatnonzero(self.data.train.labels[:, 0] >= 0))
-            self.thresholds.fold(known.labels, self._logits(known))
+            self.thresholds.fold(known.labels, self._logits(known), setting.definition.metric)
         rows = np.full(self.steps_per_epoch, batch)
         rows[-1] = len(order) - batch * (self.steps_per_epoch - 1)  # a short last batch
         mean = float(np.average(losses.cpu().numpy(), weights=rows))

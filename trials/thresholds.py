@@ -8,7 +8,7 @@ with it average precision, stays as it was.
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -21,24 +21,54 @@ from lp_sweep.storage.errors import UnsupportedModelError
 Array = npt.NDArray[Any]
 
 
-def best_thresholds(marks: Array, logits: Array) -> npt.NDArray[np.float32]:
-    """(labels,) logits above which each label is given, for the highest F1 of each; of equal ones
-    that nearest to 0. Of (n, labels) marks and logits. A label that no row has keeps 0."""
-    found = [_best(has, of) for has, of in zip(marks.T, logits.T, strict=True)]
-    return np.array(found, np.float32)
+def best_thresholds(marks: Array, logits: Array, metric: str) -> npt.NDArray[np.float32]:
+    """(labels,) logits above which each label is given, of (n, labels) marks and logits; of equally
+    good ones that nearest to 0.
+
+    For `micro_f1` those of the highest F1 over all labels together, else of each label, where one
+    that no row has keeps 0. F1 is 2 hits / (given + had). The highest is found by raising a ratio
+    to the F1 of the thresholds with the most 2 hits - ratio * given (Dinkelbach, Management Science
+    13(7), 1967).
+    """
+    labels = [_Cuts.of(has, of) for has, of in zip(marks.T, logits.T, strict=True)]
+    if metric != "micro_f1":
+        own = [
+            label.best(2 * label.hits / (label.given + label.hits[-1])) if label.hits[-1] else 0.0
+            for label in labels
+        ]
+        return np.array(own, np.float32)
+    best, ratio = np.zeros(len(labels), np.float32), -1.0
+    while (found := _micro_f1(marks, logits > best)) > ratio:
+        ratio = found
+        best = np.array(
+            [label.best(2 * label.hits - ratio * label.given) for label in labels], np.float32
+        )
+    return best
 
 
-def _best(has: Array, logits: Array) -> float:
-    if not has.any():
-        return 0.0
-    order = np.argsort(-logits, kind="stable")
-    falling, hits = logits[order].astype(np.float64), np.cumsum(has[order], dtype=np.int64)
-    f1 = 2 * hits / (np.arange(1, len(has) + 1) + hits[-1])  # of the first i given the label
-    below = np.append(falling[1:], falling[-1] - 1)
-    f1[falling == below] = -1.0  # equal logits are on one side
-    cuts = (falling + below) / 2
-    highest = np.flatnonzero(f1 == f1.max())
-    return float(cuts[highest[np.abs(cuts[highest]).argmin()]])
+class _Cuts(NamedTuple):
+    """The thresholds that part a label's logits: how many rows each gives it, rightly or not."""
+
+    cuts: Array
+    given: Array
+    hits: Array
+
+    @classmethod
+    def of(cls, has: Array, logits: Array) -> _Cuts:
+        order = np.argsort(-logits, kind="stable")
+        falling = logits[order].astype(np.float64)
+        edges = np.concatenate([falling[:1] + 1, falling, falling[-1:] - 1])
+        given = np.flatnonzero(edges[:-1] != edges[1:])  # equal logits are on one side
+        hits = np.append(0, np.cumsum(has[order], dtype=np.int64))
+        return cls((edges[given] + edges[given + 1]) / 2, given, hits[given])
+
+    def best(self, scores: Array) -> float:
+        highest = self.cuts[scores == scores.max()]
+        return float(highest[np.abs(highest).argmin()])
+
+
+def _micro_f1(marks: Array, given: Array) -> float:
+    return float(2 * (marks & given).sum() / max(1, marks.sum() + given.sum()))
 
 
 class FoldedThresholds:
@@ -48,12 +78,12 @@ class FoldedThresholds:
         self._model = model
         self._learned: torch.Tensor | None = None
 
-    def fold(self, marks: Array, logits: Array) -> None:
+    def fold(self, marks: Array, logits: Array, metric: str) -> None:
         """Those of train rows: (n, labels) each. Raises UnsupportedModelError."""
         bias = _output_bias(self._model)
         self._learned = bias.detach().clone()
         with torch.no_grad():
-            bias.sub_(torch.from_numpy(best_thresholds(marks, logits)).to(bias.device))
+            bias.sub_(torch.from_numpy(best_thresholds(marks, logits, metric)).to(bias.device))
 
     def unfold(self) -> None:
         if self._learned is not None:

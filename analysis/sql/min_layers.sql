@@ -79,10 +79,15 @@ learned AS (  -- of the seeds of K=0: how many learned nothing
     GROUP BY ALL
 ),
 
-lists AS (
-    SELECT sweep, model, procedure, strategy, task, depth, min(cell) AS position
+lists AS (  -- not a strategy that only says K=0 for the others
+    SELECT sweep, model, procedure, strategy, task, depth, min(cell) AS position,
+        bool_or(n_kept IS DISTINCT FROM depth OR threshold IS NOT NULL)
+        OR (sweep, model, procedure, strategy, task) IN (
+            SELECT (sweep, model, procedure, strategy, task) FROM not_needed
+        ) AS prunes
     FROM whole_layers
-    GROUP BY ALL
+    GROUP BY sweep, model, procedure, strategy, task, depth
+    QUALIFY prunes OR NOT bool_or(prunes) OVER (PARTITION BY sweep, model, procedure, task)
 ),
 
 points AS (  -- a network per K and seed; two thresholds that chose one set count once

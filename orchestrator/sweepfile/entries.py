@@ -244,8 +244,8 @@ class TaskEntry(Entry):
     )
     tune_thresholds: bool = Field(
         False,
-        description="for multi_label: choose a threshold for each label on the train rows, for its "
-        "F1; default: a probability of 0.5",
+        description="for multi_label: choose a threshold for each label on the train rows, for "
+        "micro F1 where that is the metric, else for the label's F1; default: a probability of 0.5",
     )
 
     @model_validator(mode="before")

@@ -137,6 +137,13 @@ def test_strategies_share_the_full_network(fake: FakeSweep) -> None:
     assert found == {"top": 0, "bottom": 2, "contribution": 2}
 
 
+def test_a_strategy_that_only_lists_full_depth_has_no_answer_of_its_own(fake: FakeSweep) -> None:
+    fake.curve({0: 90.0})
+    assert [row["strategy"] for row in answers(fake)] == ["top"], "nothing else was asked for"
+    fake.curve({2: 89.9}, strategy="bottom")
+    assert [row["strategy"] for row in answers(fake)] == ["bottom"]
+
+
 def test_full_depth_is_found_by_its_layers(fake: FakeSweep) -> None:
     fake.cell(strategy="contribution", threshold=0.99, dropped=(), score=90.0)
     fake.curve({2: 89.5})

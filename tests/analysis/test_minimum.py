@@ -133,6 +133,7 @@ def test_the_answer_of_the_view_is_in_the_set(curve: Any, delta: float, percent:
 
 def test_impossible_cells_alone_are_no_curve(fake: FakeSweep) -> None:
     network(fake, right(90), k=0, seed=1)
+    network(fake, right(10), k=1, seed=1)
     impossible = {"strategy": "contribution", "threshold": 0.1, "state": "pending"}
     fake.cell(**impossible, dropped=range(1, 13), seed=9)
     rows = {row["strategy"]: row for row in long(fake, TABLES["min-layers-interval"])}

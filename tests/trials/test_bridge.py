@@ -90,11 +90,13 @@ def sums(model: PreTrainedModel, name: str, layer: int, batches: Batches) -> tup
     return mlp, total
 
 
-def least_squares(mlp: Any, rest: Any, *, shift: bool) -> tuple[Any, Any]:
-    """D and the shift of M D + shift = R by numpy, with the ridge as further rows."""
-    width = mlp.shape[1]
+def least_squares(mlp: Any, rest: Any, each: Any, *, shift: bool) -> tuple[Any, Any]:
+    """D and the shift of M D + shift = R by numpy, with the ridge as further rows; `each` (N,) is
+    what a token's squared error counts."""
+    width, one = mlp.shape[1], np.sqrt(each)[:, None]
+    mlp, rest = mlp * one, rest * one
     weight = np.sqrt(RIDGE * np.square(mlp).sum(0).mean())
-    ones = [np.ones((len(mlp), 1))] if shift else []
+    ones = [one] if shift else []
     rows = np.hstack([mlp, *ones])
     ridge = np.hstack([weight * np.eye(width), *([np.zeros((width, 1))] if shift else [])])
     right = np.vstack([rest, np.zeros((width, width))])
@@ -116,22 +118,23 @@ def left_of(model: PreTrainedModel, whole: PreTrainedModel, batches: Batches) ->
 def test_the_fit_is_least_squares(shift: bool) -> None:
     draw = np.random.default_rng(0)
     mlp, rest = draw.normal(1.0, 1.0, (2, 50, 5))
+    each = draw.uniform(0.1, 3.0, 50)
     found = Moments(5, CPU)
     for part in (slice(0, 20), slice(20, 50)):
-        found.add(torch.from_numpy(mlp[part]), torch.from_numpy(rest[part]))
+        found.add(*(torch.from_numpy(array[part]) for array in (mlp, rest, each)))
     fitted = found.solve(RIDGE, shift=shift)
-    change, moved = least_squares(mlp, rest, shift=shift)
+    change, moved = least_squares(mlp, rest, each, shift=shift)
     np.testing.assert_allclose(fitted.map.numpy(), np.eye(5) + change, atol=1e-12)
     if shift:
         assert fitted.shift is not None
         np.testing.assert_allclose(fitted.shift.numpy(), moved, atol=1e-12)
-    left = np.square(rest - mlp @ change - moved).sum() / np.square(rest).sum()
-    assert fitted.left == pytest.approx(left)
+    squares = (np.square(error).sum(1) @ each for error in (rest - mlp @ change - moved, rest))
+    assert fitted.left == pytest.approx(next(squares) / next(squares))
 
 
 def test_texts_that_say_nothing_leave_the_identity() -> None:
     found = Moments(3, CPU)
-    found.add(torch.tensor([[1.0, 0.0, 0.0]]), torch.tensor([[2.0, 2.0, 2.0]]))
+    found.add(torch.tensor([[1.0, 0.0, 0.0]]), torch.tensor([[2.0, 2.0, 2.0]]), torch.ones(1))
     fitted = found.solve(RIDGE, shift=False)
     assert torch.equal(fitted.map[1:], torch.eye(3, dtype=torch.float64)[1:])
 
@@ -147,7 +150,8 @@ def test_the_merged_network_is_the_one_with_the_map(
     mlp, total = sums(whole, name, below, batches)
     _, target = sums(whole, name, last, batches)
     down = find_layers(whole).layers[below].get_submodule(ENDS[name].down)
-    change, moved = least_squares(mlp, target - total, shift=down.bias is not None)
+    each = 1 / target.var(1, ddof=1)
+    change, moved = least_squares(mlp, target - total, each, shift=down.bias is not None)
     expected = torch.from_numpy(total + mlp @ change + moved)
     if ENDS[name].norm:
         expected = find_layers(whole).layers[last].get_submodule(ENDS[name].norm)(expected)
@@ -156,8 +160,9 @@ def test_the_merged_network_is_the_one_with_the_map(
     assert (fit.layer, len(find_layers(model).layers)) == (below + 1, 2)
     found = torch.cat([each.tokens()[below + 1] for each in layer_states(model, batches())])
     torch.testing.assert_close(found, expected, atol=1e-9, rtol=1e-9)
-    left = np.square(target - total - mlp @ change - moved).sum()
-    assert fit.left == pytest.approx(left / np.square(target - total).sum())
+    errors = (target - total - mlp @ change - moved, target - total)
+    left, change_of_block = (np.square(error).sum(1) @ each for error in errors)
+    assert fit.left == pytest.approx(left / change_of_block)
 
 
 @pytest.mark.parametrize("name", NAMES)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import random
 from dataclasses import replace
 from pathlib import Path
@@ -12,6 +13,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 import torch
+from hypothesis import given as drawn
+from hypothesis import settings
+from hypothesis import strategies as st
 from sklearn.metrics import f1_score, precision_recall_curve
 
 from lp_sweep import Sweep, open_store
@@ -261,13 +265,35 @@ def test_thresholds_give_the_highest_f1_of_each_label() -> None:
     draw = np.random.default_rng(3)
     marks = draw.integers(0, 2, (40, 3)).astype(np.int8)
     logits = (draw.normal(size=marks.shape) + marks).round(1).astype(np.float32)  # some are equal
-    found = best_thresholds(marks, logits)
+    found = best_thresholds(marks, logits, "macro_f1")
     for label in range(3):
         right, all_of, _ = precision_recall_curve(marks[:, label], logits[:, label])
         highest = (2 * right * all_of / np.maximum(right + all_of, 1e-9)).max()
         given = logits[:, label] > found[label]
         assert f1_score(marks[:, label], given) == pytest.approx(highest)
-    assert best_thresholds(np.zeros_like(marks), logits).tolist() == [0, 0, 0]
+    assert best_thresholds(np.zeros_like(marks), logits, "macro_f1").tolist() == [0, 0, 0]
+
+
+@settings(max_examples=30, deadline=None)
+@drawn(st.integers(0, 10_000))
+def test_thresholds_give_the_highest_micro_f1(seed: int) -> None:
+    """Of all combinations of cuts, also for a label that is best never given."""
+    draw = np.random.default_rng(seed)
+    marks = (draw.random((9, 3)) < [0.6, 0.3, 0.1]).astype(np.int8)
+    logits = (draw.normal(size=marks.shape) + marks).round(1).astype(np.float32)
+    cuts = [np.append(np.unique(of) - 0.05, of.max() + 0.05) for of in logits.T]
+    every = (logits > np.array(each) for each in itertools.product(*cuts))
+    highest = max(f1_score(marks, given, average="micro", zero_division=0) for given in every)
+    given = logits > best_thresholds(marks, logits, "micro_f1")
+    assert f1_score(marks, given, average="micro", zero_division=0) == pytest.approx(highest)
+
+
+def test_a_network_that_knows_nothing_gives_the_most_common_label() -> None:
+    """For micro F1. Each label's own F1 is highest where all rows get it."""
+    marks = np.array([[1, 0], [1, 0], [1, 0], [0, 1]], np.int8)
+    logits = np.zeros((4, 2), np.float32)
+    assert (logits > best_thresholds(marks, logits, "micro_f1")).tolist() == 4 * [[True, False]]
+    assert (logits > best_thresholds(marks, logits, "macro_f1")).all()
 
 
 @pytest.mark.parametrize("name", daily(*FAMILIES))
@@ -278,9 +304,9 @@ def test_a_head_takes_thresholds_and_gives_them_back(name: str, tmp_path: Path) 
     marks = np.eye(model.config.num_labels, dtype=np.int8)
     logits = marks * 3.0 - 1
     thresholds = FoldedThresholds(model)
-    thresholds.fold(marks, logits)
+    thresholds.fold(marks, logits, "macro_f1")
     found = model(input_ids=ids).logits.detach().numpy()
-    assert_within_1e5(found, before - best_thresholds(marks, logits))
+    assert_within_1e5(found, before - best_thresholds(marks, logits, "macro_f1"))
     thresholds.unfold()
     np.testing.assert_array_equal(model(input_ids=ids).logits.detach().numpy(), before)
 

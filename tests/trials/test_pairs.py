@@ -88,3 +88,19 @@ def test_what_stays_wide_is_bounded_and_the_least_wide_is_told_as_it_is() -> Non
 def test_five_percent_is_the_border(spread: float, rounds: int) -> None:
     clock = Clock(cycle([1.0, 1 + spread]), repeat(1.0))
     assert clock.compare(warm_ups=0, pairs=8, rounds=2).rounds == rounds
+
+
+def test_slow_steps_are_taken_less_often() -> None:
+    """A pair takes 60 s on this clock's wall: 5 of them, after one warm-up, and no second round."""
+    clock = Clock(cycle([4000.0, 5000.0]), repeat(2000.0))
+    found = compare(clock.full, clock.pruned)
+    assert len(clock.order) == 2 * (1 + 5)
+    assert (found.pairs, found.rounds) == (5, 1)
+
+
+def test_rounds_share_the_time_of_the_rule() -> None:
+    """10 s a pair: four in the first round, of two in the second the fewest that are allowed."""
+    clock = Clock(cycle([700.0, 400.0]), repeat(450.0))
+    found = clock.compare(warm_ups=0, pairs=4, fewest=1)
+    assert len(clock.order) == 2 * (4 + 2)
+    assert found.rounds == 2

@@ -24,12 +24,17 @@ class Took(NamedTuple):
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rule:
     """How often. `widest`: the interquartile range, as a share of the median, above which the
-    pairs are taken again; `rounds`: at most, each with `pairs` more than the one before."""
+    pairs are taken again; `rounds`: at most, each with `pairs` more than the one before.
+
+    `seconds`: once the pairs have taken that long, and the warm-ups a sixth of it, no more are
+    taken than `fewest`: a slow step is steady after few."""
 
     warm_ups: int = 10
     pairs: int = 20
     rounds: int = 3
     widest: float = 0.05
+    seconds: float = 60.0
+    fewest: int = 5
 
 
 RULE = Rule()
@@ -57,25 +62,34 @@ class Comparison:
 
 def compare(full: Callable[[], Took], pruned: Callable[[], Took], rule: Rule = RULE) -> Comparison:
     """The steadiest round: the first that is narrow enough, else the narrowest of all."""
-    _take_turns(full, pruned, rule.warm_ups)
+    _take_turns(full, pruned, rule.warm_ups, fewest=1, seconds=rule.seconds / 6)
     best: Comparison | None = None
+    left = rule.seconds
     for number in range(1, rule.rounds + 1):
-        found = _summary(_take_turns(full, pruned, number * rule.pairs))
+        pairs = _take_turns(full, pruned, number * rule.pairs, rule.fewest, left)
+        found = _summary(pairs)
         best = found if best is None or found.width < best.width else best
         best = replace(best, rounds=number)
-        if best.width <= rule.widest:
+        left -= _seconds(pairs)
+        if best.width <= rule.widest or left <= 0:
             break
     assert best is not None  # a rule has a round
     return best
 
 
+def _seconds(pairs: Sequence[tuple[Took, Took]]) -> float:
+    return sum(took.wall_ms for pair in pairs for took in pair) / 1e3
+
+
 def _take_turns(
-    full: Callable[[], Took], pruned: Callable[[], Took], pairs: int
+    full: Callable[[], Took], pruned: Callable[[], Took], pairs: int, fewest: int, seconds: float
 ) -> list[tuple[Took, Took]]:
     """(full, pruned) of each pair. Every other one begins with the pruned network, so that what
     the first of two leaves behind (a warm cache, a busy device) is no advantage of the same one."""
-    found = []
+    found: list[tuple[Took, Took]] = []
     for number in range(pairs):
+        if number >= fewest and _seconds(found) >= seconds:
+            break
         if number % 2:
             second, first = pruned(), full()
         else:
