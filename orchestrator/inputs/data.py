@@ -34,8 +34,7 @@ class TaskData(NamedTuple):
     is here. `shows`: seeds -> the smallest loss in points that the dev rows are likely to show; {}
     for correlations. `unlabelled`: rows for students alone that were looked at; `cut` counts them
     as well. `words`: of the train rows, where each has a tag; `lost`: the share of them without a
-    token. `called`: what the
-    `classes` are."""
+    token. `called`: what the `classes` are. `fewest_steps`: with fewer a network learns little."""
 
     task: str
     train_rows: int
@@ -56,6 +55,7 @@ class TaskData(NamedTuple):
     words: int = 0
     lost: float | None = None
     called: str = "classes"
+    fewest_steps: int = FEWEST_STEPS
 
     def plain(self) -> dict[str, Any]:
         return self._asdict()
@@ -92,7 +92,7 @@ class TaskData(NamedTuple):
         told = f"{self.steps:,} optimiser steps ({epochs}, batch {self.batch_size})"
         if self.train_rows == self.looked_at:
             return f"more than {told}"
-        if self.steps >= FEWEST_STEPS:
+        if self.steps >= self.fewest_steps:
             return told
         more = epochs_for(self.train_rows, self.batch_size)
         steps = more * math.ceil(self.train_rows / self.batch_size)
@@ -149,6 +149,7 @@ def looked_at(
         sum(learned) if kind.words else 0,
         max((cut.words for cut in cuts), default=None) if kind.words else None,
         kind.called,
+        0 if kind.embeds else FEWEST_STEPS,  # it begins with good vectors
     )
 
 

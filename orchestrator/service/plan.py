@@ -35,7 +35,7 @@ from lp_sweep.storage.runs import Observer
 from lp_sweep.storage.specs import TEACHER, SpeedSpec
 from lp_sweep.storage.store import Store, is_store
 from lp_sweep.trials.feedforward_rules import NONE
-from lp_sweep.trials.procedures import DIRECT, bridge_of
+from lp_sweep.trials.procedures import DIRECT, ONE_SHOT, UNTRAINED, bridge_of
 
 if TYPE_CHECKING:
     from lp_sweep.orchestrator.inputs.prefetch import Prefetched
@@ -211,7 +211,7 @@ def _counts(plan: Plan) -> list[str]:
     waiting = f"cells waiting for a profile, a measurement ({_states(totals, 'profiles')})"
     counts = (
         ("cells", totals["cells"], "asked for: each is a model, strategy, K, task and seed"),
-        ("trials", totals["trials"], "networks to fine-tune; cells may share one"),
+        ("trials", totals["trials"], f"networks {_kinds(plan)}; cells may share one"),
         ("done", totals["trials_done"], "already in the store"),
         ("failed", totals["trials_failed"], "`lp-sweep retry` retries them"),
         ("to do", len(to_do), _to_do(plan, to_do)),
@@ -302,6 +302,20 @@ def _states(totals: Mapping[str, int], name: str) -> str:
     return ", ".join(f"{count:,} {word}" for word, count in counts.items() if count)
 
 
+def _kinds(plan: Plan) -> str:
+    """`to fine-tune`, or how many of them are to fine-tune and how many are scored as they are."""
+    untrained = _untrained(plan, plan.trials)
+    if not untrained:
+        return "to fine-tune"
+    return f"({len(plan.trials) - untrained:,} to fine-tune, {untrained:,} to score untrained)"
+
+
+def _untrained(plan: Plan, ids: Iterable[str]) -> int:
+    """Of these, trials that train nothing of their own."""
+    specs = (plan.trials[id_].spec for id_ in ids if id_ in plan.trials)
+    return sum(getattr(spec, "procedure", "") in (UNTRAINED, ONE_SHOT) for spec in specs)
+
+
 def _to_do(plan: Plan, work: Iterable[Work]) -> str:
     """The kinds of work, unless all of it is to fine-tune new networks. Failures of lost workers
     and missing inputs are retried."""
@@ -310,15 +324,18 @@ def _to_do(plan: Plan, work: Iterable[Work]) -> str:
     measured = (ids & plan.known.trials) - again
     profiles, speeds = ids & plan.profiles.keys(), ids & plan.speeds.keys()
     failed = sum(plan.failed_with(id_) is not None for id_ in ids)
+    new = ids - again - measured - profiles - speeds
+    untrained = _untrained(plan, new)
     parts = {
-        "to fine-tune": len(ids - again - measured - profiles - speeds),
+        "to fine-tune": len(new) - untrained,
+        "to score untrained": untrained,
         "done but to train again, since their network is needed and was not kept": len(again),
         "done but to measure": len(measured),
         "pre-trained to measure": len(profiles),
         "to time": len(speeds),
     }
     told = [f"{count:,} {what}" for what, count in parts.items() if count]
-    words = f": {', '.join(told)}" if again or measured or profiles or speeds else ""
+    words = f": {', '.join(told)}" if len(told) > 1 or len(new) == untrained else ""
     retried = f"; {failed} failed before and may work now" if failed else ""
     return f"by `lp-sweep run`{words}{retried}"
 

@@ -202,6 +202,13 @@ def test_what_is_to_do_and_of_what_kinds(tmp_path: Path) -> None:
     ) in plan_text(plan, estimate(plan, CPU), CPU)
 
 
+def test_networks_that_are_not_trained_are_counted_apart(tmp_path: Path) -> None:
+    plan = plan_of(tmp_path, "procedures: [finetune_then_drop, one_shot]", "k=0,2,3")
+    text = plan_text(plan, estimate(plan, CPU), CPU)
+    assert "networks (3 to fine-tune, 2 to score untrained); cells" in text
+    assert "`lp-sweep run`: 3 to fine-tune, 2 to score untrained\n" in text
+
+
 def test_a_measurement_that_failed_for_good_is_not_to_do(tmp_path: Path) -> None:
     plan, *_ = measured(tmp_path)
     text = plan_text(plan, estimate(plan, CPU), CPU)
