@@ -138,7 +138,17 @@ def _between(row: Row, among: Sequence[Row]) -> list[int]:
         return []
     tried = {k for other in among or [row] for k in other["tried"] or ()}
     above = min((k for k in tried if k > low), default=row["depth"])
-    return [k for k in range(low + 1, above) if k not in left_out]
+    there = {k for other in among or [row] for k in droppable(other["strategy"], row["depth"])}
+    return [k for k in range(low + 1, above) if k in there and k not in left_out]
+
+
+def droppable(strategy: str, depth: int) -> Iterable[int]:
+    """The K from 1 at which a strategy exists, as `trials.select` has them."""
+    if strategy.startswith("drop "):
+        return [strategy.count("+") + 1]
+    if strategy == "symmetric":
+        return range(2 - depth % 2, depth, 2)
+    return range(1, depth // 2 + 1 if strategy.endswith("-alternate") else depth)
 
 
 def _possible_layers(row: Row) -> str:

@@ -11,9 +11,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from lp_sweep.analysis.needed import droppable, layers_needed
 from lp_sweep.analysis.tables import TABLES
 from lp_sweep.analysis.views import open_views
 from lp_sweep.storage.errors import SpecError
+from lp_sweep.trials.select import STRATEGIES, possible_k
 from tests.support.fake_records import FakeSweep
 
 
@@ -283,3 +285,22 @@ def test_an_answer_of_fewer_seeds_than_the_sweep_lists_says_so(fake: FakeSweep) 
     assert tables[2].rows[1][-1].endswith("n=1/2")
     assert any("n=1/2" in cell for row in means.rows for cell in row)
     assert all(any(note.startswith("n=") for note in table.notes) for table in tables[::2])
+
+
+@pytest.mark.parametrize("depth", [1, 5, 6, 12])
+@pytest.mark.parametrize("strategy", [*STRATEGIES, "drop 2", "drop 2+4", "random 1"])
+def test_only_k_that_a_strategy_has_count_as_not_tried(strategy: str, depth: int) -> None:
+    there = [k for k in possible_k(strategy, depth) if k]
+    if depth >= 5 and strategy not in ("drop", "random"):  # families, never rows of a table
+        assert list(droppable(strategy, depth)) == there
+
+
+def test_a_set_of_layers_and_symmetric_have_no_k_between(fake: FakeSweep) -> None:
+    fake.curve({0: 90.0})
+    fake.curve({2: 89.9, 4: 80.0}, strategy="symmetric")
+    fake.cell(k=2, strategy="drop 2+4", dropped=(2, 4), score=89.9)
+    fake.cell(k=2, strategy="drop 2+5", dropped=(2, 5), score=80.0)
+    found = {row["strategy"]: layers_needed(row) for row in answers(fake)}
+    assert found["symmetric"] == "10 of 12 (−0.10) n=1"
+    assert found["drop 2+4"] == "10 of 12 (−0.10) n=1"
+    assert found["drop 2+5"] == "12 of 12 n=1"
