@@ -92,6 +92,11 @@ def write_sweep(options: InitOptions) -> Written:
     try:
         if options.data is None:
             return _with_search(options, search)
+        if KINDS[options.kind].searches if options.kind else options.data.is_dir():
+            raise SpecError(
+                "search reads three files: give --corpus FILE, --queries FILE and --qrels FILE in "
+                "place of --data. Rows of anything else are one file."
+            )
         if named := [f"--{part}" for part, path in search.items() if path]:
             raise SpecError(f"--data and {named[0]} are two tasks. Leave one out.")
         return _with_rows(options, options.data)
@@ -276,20 +281,41 @@ def _refuse_identifiers(
 def _which_columns(options: InitOptions, data: Path, names: Sequence[str]) -> str:
     """Names the columns, and the command with the likely ones."""
     table = read_file(str(data), names).slice(0, 1000)
+    if options.kind == "tokens":
+        names = [name for name in names if pa.types.is_list(table.schema.field(name).type)] or names
     texts, distinct = {}, {}
     for name in names:
         values = [str(value) for value in table.column(name).to_pylist()]
         texts[name] = sum(character.isalpha() for value in values for character in value)
         distinct[name] = len(set(values))
-    label = " ".join(options.label) or min(
-        (name for name in names if name not in options.text and distinct[name] > 1),
-        key=lambda name: (distinct[name], texts[name]),
-        default=names[-1],
-    )
-    text = [*options.text] or [max(names, key=lambda name: (name != label, texts[name]))]
+    labels = list(options.label) or [
+        min(
+            (name for name in names if name not in options.text and distinct[name] > 1),
+            key=lambda name: (distinct[name], texts[name]),
+            default=names[-1],
+        )
+    ]
+    others = [name for name in names if name not in labels]
+    of_pairs = options.kind in ("embedding", "ranking")
+    longest = sorted(others or names, key=lambda name: -texts[name])[: 1 + of_pairs]
+    ranked = options.kind == "ranking"  # a query stands in several rows, a passage rarely
+    order = distinct.__getitem__ if ranked else list(names).index
+    columns = [*options.text] or sorted(longest, key=order)
+    group = options.group
+    if ranked and group is None:  # the id of a query is in several rows
+        left = (name for name in others if name not in columns)
+        group = next((name for name in left if 1 < distinct[name] < len(table)), None)
     words = ["lp-sweep", "init", str(options.file), "--data", str(data)]
-    words += [word for name in text for word in ("--text", name)]
-    command = shlex.join([*words, "--label", label])
+    for option, values in {
+        "--kind": [options.kind] if options.kind else [],
+        "--text": columns,
+        "--label": labels,
+        "--group": [group] if group else [],
+        "--dev": [str(options.dev)] if options.dev else [],
+        "--model": [options.model] if options.model else [],
+    }.items():
+        words += [word for value in values for word in (option, value)]
+    command = shlex.join(words)
     return (
         f"{data}: which column holds the texts, and which the labels? Its columns are "
         f"{listed(map(shown, names))}. For example: {command}"

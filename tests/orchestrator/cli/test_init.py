@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import json
+import shlex
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
@@ -146,6 +147,48 @@ def test_it_asks_for_the_columns_by_a_command(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
+    ("kind", "row", "columns"),
+    [
+        ("embedding", {"id": "{i}", "a": "one text {i}", "b": "another {i}", "y": 0.5}, "a b y"),
+        (
+            "ranking",
+            {"n": "{i}", "q": "{n}", "p": "passage {i}", "t": "query {n}", "y": 1},
+            "t p y q",
+        ),
+        (
+            "tokens",
+            {"id": "{i}", "words": ["some", "word{i}"], "tags": ["O", "B-{n}"]},
+            "words tags",
+        ),
+    ],
+    ids=lambda value: value if isinstance(value, str) else "",
+)
+def test_the_command_that_it_asks_with_runs(
+    tmp_path: Path, kind: str, row: dict[str, Any], columns: str
+) -> None:
+    text = "".join(
+        json.dumps(row)
+        .replace("{i}", str(i))
+        .replace("{n}", str(i // 5))
+        .replace("0.5", str(i % 9))
+        .replace('"y": 1', f'"y": {int(i % 5 == 1)}')
+        + "\n"
+        for i in range(200)
+    )
+    (tmp_path / "data.jsonl").write_text(text)
+    words = ["--data", "data.jsonl", "--kind", kind, "--model", str(MODEL)]
+    asked = sweep("init", *words, cwd=tmp_path)
+    assert asked.returncode == 2
+    command = shlex.split(asked.stderr.partition("lp-sweep ")[2])
+    done = sweep(*command, cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    task = of_task(tmp_path)
+    texts = task["text"] if isinstance(task["text"], list) else [task["text"]]
+    assert [*texts, task["label"], *filter(None, [task.get("group")])] == columns.split()
+    assert task["kind"] == kind
+
+
+@pytest.mark.parametrize(
     ("words", "named"),
     [
         (["--data", "data.csv", "--text", "texts", "--label", "verdict"], "'text'"),
@@ -157,11 +200,13 @@ def test_it_asks_for_the_columns_by_a_command(tmp_path: Path) -> None:
         (["--data", "same.csv", *COLUMNS, "--group", "user"], "--dev"),
         (["--data", "data.csv", "--text", "text", "--label", "text"], "--label"),
         (["--data", "data.csv", "--text", "text", *COLUMNS], "'text', 'text'"),
+        (["--data", "data.csv", *COLUMNS, "--kind", "retrieval"], "--qrels"),
+        (["--data", "."], "--corpus"),
         (["--data", "data.csv", "--text", "text", "--label", "name"], "30 values"),
     ],
     ids=[
         *("text", "group", "no-file", "format", "no-data", "one-class", "one-group"),
-        *("text-as-label", "text-twice", "identifier"),
+        *("text-as-label", "text-twice", "kind-of-search", "folder", "identifier"),
     ],
 )
 def test_what_can_not_be_used(tmp_path: Path, words: list[str], named: str) -> None:

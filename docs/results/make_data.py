@@ -1,0 +1,115 @@
+"""The retrieval and reranking sets of this folder's sweeps, made of GLUE's QNLI and of Cranfield.
+
+python docs/results/make_data.py GLUE CRANFIELD ENCODER OUT writes OUT/qnli-search (corpus, queries,
+qrels) and OUT/cranfield-rank (train, dev), in seconds: it draws nothing at random.
+"""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import torch
+from transformers import AutoModel, AutoTokenizer
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+QNLI_ROWS = 3000  # of 5,463
+CANDIDATES = 20  # passages a query that is scored
+NEGATIVES = 10  # passages a query that is trained on, beside its relevant ones
+TRAIN_QUERIES = 140
+
+
+def qnli_search(glue: Path, out: Path) -> None:
+    """QNLI's first validation rows as search: a question is a query, its answer its
+    one relevant document, and the sentences of all rows are the documents."""
+    rows = pq.read_table(glue / "qnli" / "validation.parquet").to_pylist()[:QNLI_ROWS]
+    sentences = {
+        text: f"d{number}" for number, text in enumerate(dict.fromkeys(r["sentence"] for r in rows))
+    }
+    answered = {row["question"]: row["sentence"] for row in rows if row["label"] == 0}  # entailment
+    queries = {text: f"q{number}" for number, text in enumerate(answered)}
+    write(out / "corpus.parquet", {"id": [*sentences.values()], "text": [*sentences]})
+    write(out / "queries.parquet", {"id": [*queries.values()], "text": [*queries]})
+    found = {
+        "query_id": [*queries.values()],
+        "doc_id": [sentences[sentence] for sentence in answered.values()],
+        "relevance": [1] * len(queries),
+    }
+    write(out / "qrels.parquet", found)
+
+
+def cranfield_rank(cranfield: Path, encoder: Path, out: Path) -> None:
+    """Rows of a query, a passage and 1 for a relevant one. The passages of a query that is scored
+    are the nearest by the encoder; of one that is trained on, its relevant ones and the nearest
+    others. Queries none of whose candidates is relevant are left out."""
+    documents = pq.read_table(cranfield / "corpus.parquet").to_pylist()
+    queries = pq.read_table(cranfield / "queries.parquet").to_pylist()
+    relevant: dict[str, set[str]] = {}
+    for row in pq.read_table(cranfield / "qrels.parquet").to_pylist():
+        relevant.setdefault(str(row["query_id"]), set()).add(str(row["doc_id"]))
+    passages = [f"{row['title']} {row['text']}".strip() for row in documents]
+    names = [str(row["id"]) for row in documents]
+    similar = embed(encoder, [row["text"] for row in queries]) @ embed(encoder, passages).T
+    rows: dict[str, list[dict[str, object]]] = {"train": [], "dev": []}
+    kept = 0
+    for query, order in zip(queries, np.argsort(-similar, axis=1, kind="stable"), strict=True):
+        wanted = relevant.get(str(query["id"]), set())
+        nearest = [int(place) for place in order[:CANDIDATES]]
+        if not wanted & {names[place] for place in nearest}:
+            continue
+        kept += 1
+        split = "train" if kept <= TRAIN_QUERIES else "dev"
+        if split == "train":
+            others = [int(place) for place in order if names[place] not in wanted][:NEGATIVES]
+            nearest = [place for place, name in enumerate(names) if name in wanted] + others
+        rows[split] += [
+            {
+                "query_id": str(query["id"]),
+                "query": query["text"],
+                "passage": passages[place],
+                "relevance": int(names[place] in wanted),
+            }
+            for place in nearest
+        ]
+    for split, found in rows.items():
+        write(out / f"{split}.parquet", {name: [row[name] for row in found] for name in found[0]})
+
+
+def embed(encoder: Path, texts: list[str]) -> NDArray[np.float32]:
+    """(texts, width): the mean over tokens, of length 1."""
+    tokenizer, model = (
+        AutoTokenizer.from_pretrained(encoder),
+        AutoModel.from_pretrained(encoder).eval(),
+    )
+    found = []
+    for start in range(0, len(texts), 32):
+        batch = tokenizer(
+            texts[start : start + 32],
+            padding=True,
+            truncation=True,
+            max_length=256,
+            return_tensors="pt",
+        )
+        with torch.inference_mode():
+            states = model(**batch).last_hidden_state
+        mask = batch["attention_mask"][:, :, None]
+        found.append(torch.nn.functional.normalize((states * mask).sum(1) / mask.sum(1), dim=1))
+    return torch.cat(found).numpy()
+
+
+def write(path: Path, columns: dict[str, list[object]]) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    pq.write_table(pa.table(columns), path)
+    print(path, len(next(iter(columns.values()))))
+
+
+if __name__ == "__main__":
+    glue, cranfield, encoder, out = map(Path, sys.argv[1:5])
+    qnli_search(glue, out / "qnli-search")
+    cranfield_rank(cranfield, encoder, out / "cranfield-rank")
