@@ -306,15 +306,15 @@ def _which_columns(options: InitOptions, data: Path, names: Sequence[str]) -> st
         left = (name for name in others if name not in columns)
         group = next((name for name in left if 1 < distinct[name] < len(table)), None)
     words = ["lp-sweep", "init", str(options.file), "--data", str(data)]
-    for option, values in {
-        "--kind": [options.kind] if options.kind else [],
-        "--text": columns,
-        "--label": labels,
-        "--group": [group] if group else [],
-        "--dev": [str(options.dev)] if options.dev else [],
-        "--model": [options.model] if options.model else [],
-    }.items():
-        words += [word for value in values for word in (option, value)]
+    given = [
+        ("--kind", options.kind),
+        *(("--text", name) for name in columns),
+        *(("--label", name) for name in labels),
+        ("--group", group),
+        ("--dev", options.dev),
+        ("--model", options.model),
+    ]
+    words += [str(word) for pair in given if pair[1] for word in pair]
     command = shlex.join(words)
     return (
         f"{data}: which column holds the texts, and which the labels? Its columns are "
