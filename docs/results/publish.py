@@ -1,0 +1,96 @@
+"""Adds the records of a finished sweep to records/, and prints this folder's tables again.
+
+python docs/results/publish.py STORE NAME... copies what sweeps NAME of STORE need, with paths of
+this machine taken out; without arguments it only prints the tables. Run it in the repository's
+root; NAME.yaml and a section of README.md with its commands and a line `| x |` a table come first.
+"""
+
+from __future__ import annotations
+
+import re
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+
+import pyarrow as pa
+from pyarrow import parquet as pq
+
+from lp_sweep.storage.packs import compact
+from lp_sweep.storage.store import Store
+
+RESULTS = Path("docs/results")
+RECORDS = RESULTS / "records"
+IDS = {"trials": "trial_id", "profiles": "profile_id", "predictions": "trial_id"}
+PRINTS = re.compile(r"lp-sweep (?:table|query) .*--format markdown")
+
+
+def publish(store: Path, names: list[str]) -> None:
+    """Raises SystemExit where a record still names a folder of this machine."""
+    there = {id_ for table in IDS for id_ in _ids(RECORDS / table, IDS[table])}
+    wanted: set[str] = set()
+    for name in names:
+        cells = pq.read_table(store / "sweeps" / f"{name}.parquet")
+        wanted |= {
+            id_ for column in ("trial_id", "profile_id") for id_ in cells[column].to_pylist()
+        }
+        pq.write_table(
+            _with(cells, "overrides", None),
+            RECORDS / "sweeps" / f"{name}.parquet",
+            compression="zstd",
+        )
+        text = (store / "sweeps" / f"{name}.yaml").read_text(encoding="utf-8").partition("\n")[2]
+        asked = f'# lp-sweep: {{"--file": "{RESULTS}/{name}.yaml", "--data-dir": "GLUE"}}\n'
+        (RECORDS / "sweeps" / f"{name}.yaml").write_text(asked + text, encoding="utf-8")
+    for table in IDS:
+        for file in sorted((store / table).glob("*.parquet")):
+            rows = pq.read_table(file)
+            of = {*rows[IDS[table]].to_pylist(), *rows["trial_id"].to_pylist()} - {None}
+            if file.stem in there or not of & (wanted | there):
+                continue
+            if "command" in rows.column_names:
+                ran = str(rows["command"][0])
+                name = next((name for name in names if f"{name}.yaml" in ran), None)
+                command = name and f"lp-sweep run {RESULTS}/{name}.yaml --inline --data-dir GLUE"
+                rows = _with(rows, "command", command)
+                if found := re.findall(r"'/[a-z]+/[^']*'", str(rows.to_pylist())):
+                    raise SystemExit(f"{file}: {found[0]} is a folder of this machine")
+            pq.write_table(rows, RECORDS / table / file.name, compression="zstd")
+    print(compact(Store(str(RECORDS)), settle=0))
+
+
+def _ids(folder: Path, column: str) -> set[str]:
+    return set(pq.read_table(folder, columns=[column])[column].to_pylist())
+
+
+def _with(rows: pa.Table, column: str, value: str | None) -> pa.Table:
+    if column not in rows.column_names:
+        return rows
+    at, field = rows.column_names.index(column), rows.schema.field(column)
+    return rows.set_column(at, field, pa.array([value] * len(rows), field.type))
+
+
+def print_again(page: Path) -> None:
+    """The tables after a block of commands are those that the commands print, in their order."""
+    out: list[str] = []
+    asked: list[str] = []
+    old = False  # in a table that was printed again
+    for line in page.read_text(encoding="utf-8").split("\n"):
+        if not line.startswith("|"):
+            old = False
+            out.append(line)
+            asked += [line] if PRINTS.fullmatch(line) else []
+        elif asked and not (out[-1].startswith("|") or old):
+            old = True
+            words = shlex.split(asked.pop(0))
+            done = subprocess.run(words, capture_output=True, text=True, check=True)
+            out += [row for row in done.stdout.split("\n") if row.startswith("|")]
+        elif not old:
+            out.append(line)
+    page.write_text("\n".join(out), encoding="utf-8")
+
+
+if __name__ == "__main__":
+    if sys.argv[1:]:
+        publish(Path(sys.argv[1]), sys.argv[2:])
+    print_again(RESULTS / "README.md")
