@@ -127,6 +127,7 @@ def _with_rows(options: InitOptions, data: Path) -> Written:
     made: dict[Path, bytes] = {}
     if options.dev is not None:
         sides = {"train": (data, rows.n), "dev": (options.dev, rows.n_dev)}
+        rows = rows._replace(together=0)  # nothing is split, so nothing has to stay on one side
     else:
         in_dev = split(rows.strata, rows.groups)
         if not 0 < in_dev.sum() < rows.n:

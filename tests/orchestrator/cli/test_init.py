@@ -128,11 +128,13 @@ def test_a_large_class_is_not_judged_by_accuracy(tmp_path: Path) -> None:
 
 
 def test_a_dev_set_of_your_own_is_used(tmp_path: Path) -> None:
-    write(tmp_path / "data.csv", rows())
+    write(tmp_path / "data.csv", [*rows(), *rows()[:9]])
     (tmp_path / "elsewhere").mkdir()
     write(tmp_path / "elsewhere" / "held-out.csv", rows(30))
     words = ["--data", "data.csv", *COLUMNS, "--dev", "elsewhere/held-out.csv"]
-    assert sweep("init", "elsewhere/s.yaml", *words, cwd=tmp_path).returncode == 0
+    done = sweep("init", "elsewhere/s.yaml", *words, cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert "one side" not in done.stderr, "nothing is split"
     task = of_task(tmp_path / "elsewhere", "s.yaml")
     assert (task["train"], task["dev"]) == ("../data.csv", "held-out.csv")
     assert not [*tmp_path.glob("**/*-train.csv")]
