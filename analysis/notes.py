@@ -126,11 +126,23 @@ def _task_of(row: Row, several: Sequence[str]) -> str:
     return f"{row['task']} ({place})" if place else str(row["task"])
 
 
+def baseline(metric: str | None) -> str:
+    """What a task's `majority` is the score of, in words."""
+    ranks = metric is not None and metric.partition("@")[0] in ("ndcg", "mrr")
+    return "Score of a random order" if ranks else "Majority-class score"
+
+
 def majorities(rows: Sequence[Row], *_: object) -> tuple[Note, ...]:
-    """One note with the majority-class score of each task that has one."""
-    known = {row["task"]: row["majority"] for row in rows if row["majority"] is not None}
-    said = ", ".join(f"{task} {value:.2f}" for task, value in known.items())
-    return (Note(f"Majority-class score: {said}."),) if known else ()
+    """One note with the majority-class score of each task that has one, or that of chance."""
+    known: dict[str, dict[str, float]] = {}
+    for row in rows:
+        if row["majority"] is not None:
+            known.setdefault(baseline(row.get("metric")), {})[row["task"]] = row["majority"]
+    lists = (
+        f"{what}: {', '.join(f'{task} {score:.2f}' for task, score in scores.items())}."
+        for what, scores in known.items()
+    )
+    return (Note(" ".join(lists)),) if known else ()
 
 
 _REDUCED = """

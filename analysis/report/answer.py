@@ -16,7 +16,7 @@ from types import MappingProxyType
 from typing import Any, NamedTuple
 
 from lp_sweep.analysis import needed, phrases
-from lp_sweep.analysis.notes import NOT_MEASURED, untaught
+from lp_sweep.analysis.notes import NOT_MEASURED, baseline, untaught
 from lp_sweep.analysis.report.page import Answer, Cell, Choice, Fact
 from lp_sweep.analysis.statistics import selection
 from lp_sweep.analysis.statistics.networks import Reader, reader
@@ -195,7 +195,7 @@ def _said(full: Row | None, depth: int) -> str:
     said = f"All {depth} layers: {full['mean']:.2f} {metric}, {seeds}."
     if full["majority"] is None:
         return said
-    return f"{said} Majority-class score: {full['majority']:.2f}."
+    return f"{said} {baseline(full['metric'])}: {full['majority']:.2f}."
 
 
 def _choice(rows: Sequence[Row], known: _Known) -> Choice:

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from lp_sweep.analysis.needed import layers_left
+from lp_sweep.analysis.notes import majorities
 from lp_sweep.analysis.render import render
 from lp_sweep.analysis.tabledef import Table
 from lp_sweep.analysis.tables import TABLES
@@ -553,3 +554,13 @@ def test_where_every_full_network_learned_there_is_no_mark(fake: FakeSweep, make
 )
 def test_a_set_of_answers_in_words(dropped: list[int], said: str) -> None:
     assert layers_left(12, dropped) == said
+
+
+def test_a_ranking_is_compared_with_a_random_order() -> None:
+    rows = [
+        {"task": "sst2", "majority": 50.0, "metric": "accuracy"},
+        {"task": "search", "majority": 32.5, "metric": "ndcg@10"},
+        {"task": "stsb", "majority": None, "metric": "pearson"},
+    ]
+    (note,) = majorities(rows)
+    assert note.text == "Majority-class score: sst2 50.00. Score of a random order: search 32.50."
