@@ -127,7 +127,7 @@ def _task_of(row: Row, several: Sequence[str]) -> str:
 
 
 def baseline(metric: str | None) -> str:
-    """What a task's `majority` is the score of, in words."""
+    """In words, which answer a task's `majority` is the score of."""
     ranks = metric is not None and metric.partition("@")[0] in ("ndcg", "mrr")
     return "Score of a random order" if ranks else "Majority-class score"
 

@@ -35,6 +35,7 @@ from lp_sweep.trials.kinds import kind_of
 DIRECT, FINETUNE_THEN_DROP, ITERATIVE = "direct", "finetune_then_drop", "iterative"
 UNTRAINED, ONE_SHOT = "untrained", "one_shot"
 PROCEDURES = (DIRECT, FINETUNE_THEN_DROP, ONE_SHOT, ITERATIVE, UNTRAINED)
+UNTAUGHT = (ONE_SHOT, UNTRAINED)  # whose network is scored as dropping left it
 STAGED = (FINETUNE_THEN_DROP, ONE_SHOT)  # that start from a full network that has learned the task
 
 _EPOCHS_PER_LAYER = 2  # the paper's
@@ -247,8 +248,7 @@ def first_layers(spec: TrialSpec, depth: int) -> tuple[int, ...]:
 
 def phases(spec: TrialSpec, depth: int) -> tuple[Phase, ...]:
     """The stages of a trial's own training; the last is the network that is scored."""
-    trains = spec.procedure not in (UNTRAINED, ONE_SHOT)
-    last = Phase(spec.kept_layers, spec.recipe.epochs if trains else 0)
+    last = Phase(spec.kept_layers, 0 if spec.procedure in UNTAUGHT else spec.recipe.epochs)
     if spec.procedure != ITERATIVE:
         return (last,)
     full = full_layers(depth)

@@ -14,6 +14,7 @@ import sys
 from pathlib import Path
 
 import pyarrow as pa
+import pyarrow.compute as pc
 from pyarrow import parquet as pq
 
 from lp_sweep.storage.packs import compact
@@ -22,6 +23,7 @@ from lp_sweep.storage.store import Store
 RESULTS = Path("docs/results")
 RECORDS = RESULTS / "records"
 IDS = {"trials": "trial_id", "profiles": "profile_id", "predictions": "trial_id"}
+MOST_LOGITS = 100  # a row; those of every word of a sentence would fill the folder
 PRINTS = re.compile(r"lp-sweep (?:table|query) .*--format markdown")
 
 
@@ -55,6 +57,9 @@ def publish(store: Path, names: list[str]) -> None:
                 rows = _with(rows, "command", command)
                 if found := re.findall(r"'/[a-z]+/[^']*'", str(rows.to_pylist())):
                     raise SystemExit(f"{file}: {found[0]} is a folder of this machine")
+            if "scores" in rows.column_names:
+                longest = pc.max(pc.list_value_length(rows["scores"])).as_py() or 0
+                rows = _with(rows, "scores", None) if longest > MOST_LOGITS else rows
             pq.write_table(rows, RECORDS / table / file.name, compression="zstd")
     print(compact(Store(str(RECORDS)), settle=0))
 

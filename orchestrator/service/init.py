@@ -297,9 +297,9 @@ def _which_columns(options: InitOptions, data: Path, names: Sequence[str]) -> st
         )
     ]
     others = [name for name in names if name not in labels]
-    of_pairs = options.kind in ("embedding", "ranking")
+    ranked = options.kind == "ranking"  # the query is in more rows than the passage
+    of_pairs = ranked or options.kind == "embedding"
     longest = sorted(others or names, key=lambda name: -texts[name])[: 1 + of_pairs]
-    ranked = options.kind == "ranking"  # a query stands in several rows, a passage rarely
     order = distinct.__getitem__ if ranked else list(names).index
     columns = [*options.text] or sorted(longest, key=order)
     group = options.group

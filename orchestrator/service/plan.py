@@ -35,7 +35,7 @@ from lp_sweep.storage.runs import Observer
 from lp_sweep.storage.specs import TEACHER, SpeedSpec
 from lp_sweep.storage.store import Store, is_store
 from lp_sweep.trials.feedforward_rules import NONE
-from lp_sweep.trials.procedures import DIRECT, ONE_SHOT, UNTRAINED, bridge_of
+from lp_sweep.trials.procedures import DIRECT, UNTAUGHT, bridge_of
 
 if TYPE_CHECKING:
     from lp_sweep.orchestrator.inputs.prefetch import Prefetched
@@ -311,9 +311,9 @@ def _kinds(plan: Plan) -> str:
 
 
 def _untrained(plan: Plan, ids: Iterable[str]) -> int:
-    """Of these, trials that train nothing of their own."""
+    """How many of these trials train nothing of their own."""
     specs = (plan.trials[id_].spec for id_ in ids if id_ in plan.trials)
-    return sum(getattr(spec, "procedure", "") in (UNTRAINED, ONE_SHOT) for spec in specs)
+    return sum(getattr(spec, "procedure", "") in UNTAUGHT for spec in specs)
 
 
 def _to_do(plan: Plan, work: Iterable[Work]) -> str:

@@ -277,7 +277,7 @@ def test_thresholds_give_the_highest_f1_of_each_label() -> None:
 @settings(max_examples=30, deadline=None)
 @drawn(st.integers(0, 10_000))
 def test_thresholds_give_the_highest_micro_f1(seed: int) -> None:
-    """Of all combinations of cuts, also for a label that is best never given."""
+    """No combination of cuts has a higher one, also where a label is best never given."""
     draw = np.random.default_rng(seed)
     marks = (draw.random((9, 3)) < [0.6, 0.3, 0.1]).astype(np.int8)
     logits = (draw.normal(size=marks.shape) + marks).round(1).astype(np.float32)
