@@ -7,8 +7,9 @@ from typing import Any
 
 from lp_sweep.analysis import phrases
 from lp_sweep.analysis.adaptive import DIP
-from lp_sweep.analysis.notes import LEARNED_NOTHING, NOT_SEARCHED, no_better
+from lp_sweep.analysis.notes import LEARNED_NOTHING, NOT_SEARCHED, barely, no_better
 from lp_sweep.storage.printable import ranges
+from lp_sweep.storage.select import askable_k
 
 Row = Mapping[str, Any]
 
@@ -85,7 +86,7 @@ def needs(row: Row, among: Sequence[Row] = ()) -> str:
     change = phrases.signed(-row["loss"], unit) if row["max_dropped_low"] else ""
     count = phrases.seeds(row["n_seeds"], row["n_seeds_asked"])
     way = ", ".join(filter(None, (network(row), change, count)))
-    way = f" ({'; '.join(filter(None, (way, doubt(row, among))))})"
+    way = f" ({'; '.join(filter(None, (way, doubt(row, among), barely(row))))})"
     beside = f"; with distillation {distilled}" if distilled else ""
     if distilled and is_distilled(row):
         return said + beside + way
@@ -138,17 +139,8 @@ def _between(row: Row, among: Sequence[Row]) -> list[int]:
         return []
     tried = {k for other in among or [row] for k in other["tried"] or ()}
     above = min((k for k in tried if k > low), default=row["depth"])
-    there = {k for other in among or [row] for k in droppable(other["strategy"], row["depth"])}
+    there = {k for other in among or [row] for k in askable_k(other["strategy"], row["depth"])}
     return [k for k in range(low + 1, above) if k in there and k not in left_out]
-
-
-def droppable(strategy: str, depth: int) -> Iterable[int]:
-    """The K from 1 at which a strategy exists, as `trials.select` has them."""
-    if strategy.startswith("drop "):
-        return [strategy.count("+") + 1]
-    if strategy == "symmetric":
-        return range(2 - depth % 2, depth, 2)
-    return range(1, depth // 2 + 1 if strategy.endswith("-alternate") else depth)
 
 
 def _possible_layers(row: Row) -> str:

@@ -71,6 +71,20 @@ def untaught(row: Row) -> str:
     )
 
 
+_BARELY = 5.0  # points
+
+
+def barely(row: Row) -> str:
+    """A clause, or "" if the full model is well above guessing: what has little to lose, loses
+    little. `row`: of the view `min_layers`."""
+    if row["majority"] is None or row["score_full"] is None or row["n_learned_nothing"]:
+        return ""
+    lead = row["score_full"] - row["majority"]
+    if lead >= max(_BARELY, row["delta"] if row["unit"] == "points" else 0):
+        return ""
+    return f"the full model is only {lead:.1f} points above guessing"
+
+
 def is_untaught(record: Row) -> bool:
     """Judges one trial's record as the view `min_layers` counts them."""
     last, majority = record["last"], record["majority"]

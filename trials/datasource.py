@@ -7,7 +7,7 @@ training run. Tokenises nothing; `encode` does.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -282,8 +282,9 @@ def _one_below_other(one: Labels, other: Labels) -> Labels:
     return np.concatenate(parts)
 
 
-def empty_texts(task: LoadedTask, source: TaskSource) -> Iterator[str]:
-    """A sentence for each column of a split in which texts say nothing. They are trained on."""
+def doubtful_rows(task: LoadedTask, source: TaskSource) -> Iterator[str]:
+    """A sentence for each column of a split in which texts say nothing, which are trained on;
+    and one for queries that any order ranks right."""
     files = source.files | {UNLABELLED: source.unlabelled}
     more = {} if task.unlabelled is None else {UNLABELLED: task.unlabelled}
     for split, rows in (task.splits | more).items():
@@ -293,12 +294,25 @@ def empty_texts(task: LoadedTask, source: TaskSource) -> Iterator[str]:
         for name, texts in zip(task.definition.text_columns, rows.texts, strict=False):
             if empty := sum(not _bare(text).strip("\0 ") for text in texts):
                 yield f"{where}: column {name!r} is empty in {empty} of {len(texts)} rows"
+    if kind_of(task.definition).scored_by == "queries":
+        yield from _doubtful_queries(task, source.files)
+
+
+def _doubtful_queries(task: LoadedTask, files: Mapping[str, str]) -> Iterator[str]:
+    dev = task.dev[task.main_split]
     if kind_of(task.definition).searches:
-        dev = task.dev[task.main_split]
         count, [every] = query_count(dev.labels), dev.texts
         for part, texts in ((QUERIES, every[:count]), (CORPUS, every[count:])):
             if empty := sum(not text.strip() for text in texts):
-                yield f"{source.files[part]}: {empty} of {len(texts)} texts are empty"
+                yield f"{files[part]}: {empty} of {len(texts)} texts are empty"
+        return
+    candidates = np.unique(dev.labels[:, 1], return_counts=True)[1]
+    if single := int((candidates == 1).sum()):
+        yield (
+            f"{files.get(task.main_split) or task.main_split}: {single} of {len(candidates)} "
+            "queries have a single passage, which any network ranks right. Remove them, or add "
+            "candidates"
+        )
 
 
 def _split_names(source: TaskSource) -> list[str]:

@@ -52,6 +52,7 @@ def tag_names(train: Rows, definition: TaskDefinition) -> tuple[str, ...]:
     """The definition's, else those of the train file's ClassLabel, else the sorted ones of the
     train rows, and for entities all tags of each of their types. Raises MissingInputError, also
     for tags outside the scheme where the metric is of entities."""
+    word_column(train, definition.text_columns[0])  # before all that is said of tags
     found = _tags(train, definition)
     names = definition.labels or feature_names(train, definition.label_column)
     values = found.items.unique().to_pylist()

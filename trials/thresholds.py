@@ -80,20 +80,26 @@ class FoldedThresholds:
 
     def fold(self, marks: Array, logits: Array, metric: str) -> None:
         """Those of train rows: (n, labels) each. Raises UnsupportedModelError."""
-        bias = _output_bias(self._model)
+        bias = output_bias(self._model)
+        if bias is None:
+            raise UnsupportedModelError(
+                f"{type(self._model).__name__} has no head whose output has a bias, and tuned "
+                "thresholds are put there. Remove `tune_thresholds` from the task."
+            )
         self._learned = bias.detach().clone()
         with torch.no_grad():
             bias.sub_(torch.from_numpy(best_thresholds(marks, logits, metric)).to(bias.device))
 
     def unfold(self) -> None:
-        if self._learned is not None:
+        bias = output_bias(self._model)
+        if self._learned is not None and bias is not None:
             with torch.no_grad():
-                _output_bias(self._model).copy_(self._learned)
+                bias.copy_(self._learned)
             self._learned = None
 
 
-def _output_bias(model: PreTrainedModel) -> nn.Parameter:
-    """(labels,) of the head's last linear."""
+def output_bias(model: PreTrainedModel) -> nn.Parameter | None:
+    """(labels,) of the head's last linear; None where it has none."""
     encoder = f"{model.base_model_prefix}."
     outputs = [
         module
@@ -102,9 +108,4 @@ def _output_bias(model: PreTrainedModel) -> nn.Parameter:
         and not name.startswith(encoder)
         and module.out_features == model.config.num_labels
     ]
-    if not outputs or outputs[-1].bias is None:
-        raise UnsupportedModelError(
-            f"{type(model).__name__} has no head whose output has a bias, and tuned thresholds "
-            "are put there. Remove `tune_thresholds` from the task."
-        )
-    return outputs[-1].bias
+    return outputs[-1].bias if outputs else None

@@ -16,7 +16,7 @@ from types import MappingProxyType
 from typing import Any, NamedTuple
 
 from lp_sweep.analysis import needed, phrases
-from lp_sweep.analysis.notes import NOT_MEASURED, baseline, untaught
+from lp_sweep.analysis.notes import NOT_MEASURED, barely, baseline, untaught
 from lp_sweep.analysis.report.page import Answer, Cell, Choice, Fact
 from lp_sweep.analysis.statistics import selection
 from lp_sweep.analysis.statistics.networks import Reader, reader
@@ -230,6 +230,8 @@ def _facts(best: Row, known: _Known) -> list[Fact]:
     if interval is not None:
         facts.append(Fact("90%", _credible(interval)))
     place = selection.Place(best["sweep"], best["model"], best["task"])
+    if little := barely(best):
+        facts.append(Fact("caution", little))
     if luck := selection.sentence(known.luck(place), best["delta"], best["unit"]):
         facts.append(Fact("luck", luck))
     if assumed := needed.assumption(best):

@@ -10,7 +10,8 @@ The answer is the largest K whose loss is within the limit. K is in the set if
 
 Each is wrong about the true answer in 4.5% of studies at most. The last 1% is for approximations,
 so that the set holds the answer in 90%. A K without a score can be the answer, and is in the set
-unless a larger one is surely within.
+unless a larger one is surely within: also one that was never asked for, where the strategy has such
+a K and a larger one was. Of what lies beyond the largest K that was asked for, a set says nothing.
 
 The loss is paired by seed and row. Its variance over seeds is in part pooled over other networks
 (`Spreads`), so that one or two seeds give a set as well. A search (`until: min_layers`) has a set
@@ -42,6 +43,7 @@ from lp_sweep.analysis.statistics.estimates import (
 )
 from lp_sweep.analysis.statistics.networks import Network, Reader, Row, compare, reader
 from lp_sweep.storage.catalog import Catalog
+from lp_sweep.storage.select import askable_k
 
 Unit = Literal["points", "percent"]
 _ITSELF = 0.045  # the chance that the answer's own loss is called beyond the limit
@@ -76,7 +78,9 @@ class Curve(NamedTuple):
 
     scores: Scores
     places: Mapping[tuple[int, int], int]  # (K, seed) -> its place in `scores`
-    ks: tuple[int, ...]  # ascending, 0 first; also those without a score
+    ks: tuple[
+        int, ...
+    ]  # ascending, 0 first; up to the largest asked for, those without a score as well
     spread: Spread
 
 
@@ -121,7 +125,9 @@ def curve_of(cells: Sequence[Row], spreads: Spreads, read: Reader) -> Curve | st
     scores = scores_of(compared.metric, compared.labels, compared.predicted, points)
     named = next((cell["metric"] for cell in cells if cell["metric"]), order[0].metric)
     spread = spreads.of(cells[0]["model"], cells[0]["task"], named)
-    ks = tuple(sorted({0, *(cell["k"] for cell in cells)}))
+    asked = {cell["k"] for cell in cells}
+    there = askable_k(cells[0]["strategy"], cells[0]["depth"])
+    ks = tuple(sorted({0, *asked, *(k for k in there if k < max(asked))}))
     return Curve(scores, {at: order.index(network) for at, network in found.items()}, ks, spread)
 
 

@@ -21,8 +21,6 @@ if TYPE_CHECKING:
 
 QNLI_ROWS = 3000  # of 5,463
 CANDIDATES = 20  # passages a query that is scored
-NEGATIVES = 10  # passages a query that is trained on, beside its relevant ones
-TRAIN_QUERIES = 140
 
 
 def qnli_search(glue: Path, out: Path) -> None:
@@ -44,41 +42,43 @@ def qnli_search(glue: Path, out: Path) -> None:
     write(out / "qrels.parquet", found)
 
 
-def cranfield_rank(cranfield: Path, encoder: Path, out: Path) -> None:
-    """Rows of a query, a passage and 1 for a relevant one. The passages of a query that is scored
-    are the nearest by the encoder; of one that is trained on, its relevant ones and the nearest
-    others. Queries none of whose candidates is relevant are left out."""
+def cranfield_rank(glue: Path, cranfield: Path, encoder: Path, out: Path) -> None:
+    """Rows of a query, a passage and 1 for a relevant one. Train: questions and sentences of QNLI,
+    where 1 is an answer. Dev: queries of Cranfield with the nearest abstracts by the encoder;
+    queries none of whose candidates is relevant are left out."""
+    pairs = pq.read_table(glue / "qnli" / "train.parquet").to_pylist()
+    train = [
+        row(pair["question"], pair["question"], pair["sentence"], pair["label"] == 0)
+        for pair in {(pair["question"], pair["sentence"]): pair for pair in pairs}.values()
+    ]
     documents = pq.read_table(cranfield / "corpus.parquet").to_pylist()
     queries = pq.read_table(cranfield / "queries.parquet").to_pylist()
     relevant: dict[str, set[str]] = {}
-    for row in pq.read_table(cranfield / "qrels.parquet").to_pylist():
-        relevant.setdefault(str(row["query_id"]), set()).add(str(row["doc_id"]))
-    passages = [f"{row['title']} {row['text']}".strip() for row in documents]
-    names = [str(row["id"]) for row in documents]
-    similar = embed(encoder, [row["text"] for row in queries]) @ embed(encoder, passages).T
-    rows: dict[str, list[dict[str, object]]] = {"train": [], "dev": []}
-    kept = 0
+    for judged in pq.read_table(cranfield / "qrels.parquet").to_pylist():
+        relevant.setdefault(str(judged["query_id"]), set()).add(str(judged["doc_id"]))
+    passages = [f"{document['title']} {document['text']}".strip() for document in documents]
+    names = [str(document["id"]) for document in documents]
+    similar = embed(encoder, [query["text"] for query in queries]) @ embed(encoder, passages).T
+    dev = []
     for query, order in zip(queries, np.argsort(-similar, axis=1, kind="stable"), strict=True):
         wanted = relevant.get(str(query["id"]), set())
         nearest = [int(place) for place in order[:CANDIDATES]]
-        if not wanted & {names[place] for place in nearest}:
-            continue
-        kept += 1
-        split = "train" if kept <= TRAIN_QUERIES else "dev"
-        if split == "train":
-            others = [int(place) for place in order if names[place] not in wanted][:NEGATIVES]
-            nearest = [place for place, name in enumerate(names) if name in wanted] + others
-        rows[split] += [
-            {
-                "query_id": str(query["id"]),
-                "query": query["text"],
-                "passage": passages[place],
-                "relevance": int(names[place] in wanted),
-            }
-            for place in nearest
-        ]
-    for split, found in rows.items():
+        if wanted & {names[place] for place in nearest}:
+            dev += [
+                row(query["id"], query["text"], passages[place], names[place] in wanted)
+                for place in nearest
+            ]
+    for split, found in (("train", train), ("dev", dev)):
         write(out / f"{split}.parquet", {name: [row[name] for row in found] for name in found[0]})
+
+
+def row(query_id: object, query: str, passage: str, relevant: bool) -> dict[str, object]:
+    return {
+        "query_id": str(query_id),
+        "query": query,
+        "passage": passage,
+        "relevance": int(relevant),
+    }
 
 
 def embed(encoder: Path, texts: list[str]) -> NDArray[np.float32]:
@@ -112,4 +112,4 @@ def write(path: Path, columns: dict[str, list[object]]) -> None:
 if __name__ == "__main__":
     glue, cranfield, encoder, out = map(Path, sys.argv[1:5])
     qnli_search(glue, out / "qnli-search")
-    cranfield_rank(cranfield, encoder, out / "cranfield-rank")
+    cranfield_rank(glue, cranfield, encoder, out / "cranfield-rank")

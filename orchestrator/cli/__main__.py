@@ -127,7 +127,7 @@ class _InitFlags:
 
     data: Annotated[
         Path | None,
-        typer.Option("--data", help="Your rows: CSV, TSV, JSONL or Parquet; split if no --dev."),
+        typer.Option("--data", help="Your rows: CSV, JSONL, Parquet, CoNLL; split if no --dev."),
     ] = None
     text: Annotated[
         list[str] | None, typer.Option("--text", help="Its column of texts; twice for pairs.")

@@ -46,7 +46,7 @@ def failures(ctx: typer.Context, incomplete: str) -> list[str]:
 
 def strategies() -> list[tuple[str, str]]:
     """Each with its line of help, which most shells show."""
-    from lp_sweep.trials.select import STRATEGIES
+    from lp_sweep.storage.select import STRATEGIES
 
     return [(name, strategy.help) for name, strategy in STRATEGIES.items()]
 

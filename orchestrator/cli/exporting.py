@@ -26,7 +26,7 @@ from lp_sweep.orchestrator.cli.options import (
 )
 from lp_sweep.orchestrator.cli.output import emit, say, stored
 from lp_sweep.storage.errors import SpecError
-from lp_sweep.trials.select import by_position
+from lp_sweep.storage.select import by_position
 
 app = typer.Typer()
 

@@ -136,7 +136,7 @@ class PlainReporter:
 
     def opened(self, queue: WorkQueue, slots: int) -> None:
         self.run.open(queue, slots)
-        self._print(f"{queue.waiting} to do on {slots} slots")
+        self._print(f"{queue.waiting} to do on {slots} slot{'s' * (slots != 1)}")
 
     def started(self, work: Work) -> None:
         slot = self.run.start(work)

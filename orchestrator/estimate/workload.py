@@ -14,11 +14,11 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from lp_sweep.storage.select import held_out_rows
 from lp_sweep.storage.specs import TEACHER, ProfileSpec, SpeedSpec, TrialSpec
 from lp_sweep.trials.kinds import kind_of
 from lp_sweep.trials.measures.pairs import RULE
 from lp_sweep.trials.procedures import BRIDGE_ROWS, ITERATIVE, imitated_layers, phases
-from lp_sweep.trials.select import held_out_rows
 from lp_sweep.trials.tasks import canonical_name
 
 if TYPE_CHECKING:  # `status` writes times by the estimate's words, and loads no YAML

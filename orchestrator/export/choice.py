@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from lp_sweep.analysis import needed
-from lp_sweep.analysis.notes import mixed_notes, untaught
+from lp_sweep.analysis.notes import barely, mixed_notes, untaught
 from lp_sweep.analysis.statistics import selection
 from lp_sweep.analysis.statistics.minimum import credible_sets
 from lp_sweep.analysis.statistics.networks import Answers, Network, Reader, answers_of
@@ -77,7 +77,8 @@ def best(catalog: Catalog, asked: Asked, read: Reader | None = None) -> Chosen:
     assumed = needed.assumption(row)
     searched = f"The answer of its search assumes: {assumed}." if assumed else ""
     mixed = mixed_notes(catalog, [row["model"]], sweep=row["sweep"], task=row["task"])
-    cautions = (untaught(row), *mixed, searched)
+    little = f"{barely(row).capitalize()}." if barely(row) else ""
+    cautions = (untaught(row), little, *mixed, searched)
     luck = ""
     if read:
         whole = selection.Place(row["sweep"], row["model"], row["task"], asked.strategy)

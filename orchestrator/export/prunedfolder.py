@@ -15,7 +15,7 @@ from lp_sweep.orchestrator.export.verify import Answer, ask
 from lp_sweep.orchestrator.inputs.models import ModelInput
 from lp_sweep.storage.errors import ExportError, SpecError
 from lp_sweep.storage.networks import write_sums
-from lp_sweep.trials.select import by_position, dropped_layers, find_rule, kept_layers
+from lp_sweep.storage.select import by_position, dropped_layers, find_rule, kept_layers
 
 _ROUNDING = 1e-5  # of two processes on one machine; x the largest state
 _LENGTHS = (16, 7, 3)  # tokens of the rows that states are compared on

@@ -46,6 +46,7 @@ from lp_sweep.storage.places import expanded
 from lp_sweep.storage.printable import metric_name
 from lp_sweep.storage.schema import PUBLISHED_VERSIONS
 from lp_sweep.storage.specs import TrialSpec
+from lp_sweep.trials.procedures import UNTRAINED
 
 if TYPE_CHECKING:
     from lp_sweep.orchestrator.export.choice import Asked
@@ -181,8 +182,9 @@ def _trained(
     found = from_store(wanted.where.store, record, folder)
     if isinstance(found, Trained):
         return found, None
+    way = "made" if spec.procedure == UNTRAINED else "trained"
     tell(
-        f"{record['trial_id']} is trained again: {found}. It took "
+        f"{record['trial_id']} is {way} again: {found}. It took "
         f"{record['seconds_total']:.0f} s on {record['device_name']}."
     )
     again = trained_again(spec, record, wanted.where, folder, device, tell)

@@ -22,7 +22,7 @@ from lp_sweep.orchestrator.inputs.weights import folder_problems
 from lp_sweep.storage.errors import PreflightError, TrialError
 from lp_sweep.storage.printable import also_in_train, listed
 from lp_sweep.storage.specs import Recipe
-from lp_sweep.trials.datasource import LoadedTask, dev_texts, empty_texts, load_task, overlap
+from lp_sweep.trials.datasource import LoadedTask, dev_texts, doubtful_rows, load_task, overlap
 from lp_sweep.trials.modelfiles import go_offline, type_problem
 from lp_sweep.trials.readers import is_cached
 from lp_sweep.trials.tasks import unnamed_positive
@@ -231,7 +231,7 @@ def read_rows(
             "also dev texts. Scores of students on them are optimistic: remove them from "
             f"{task.source.unlabelled}."
         )
-    return Rows(None, [*shared, *empty_texts(loaded, task.source)], loaded)
+    return Rows(None, [*shared, *doubtful_rows(loaded, task.source)], loaded)
 
 
 def _not_in_manifest(

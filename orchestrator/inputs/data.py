@@ -6,7 +6,7 @@ Reads what a user can wait for: the labels of all rows, the texts of a sample. I
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -32,9 +32,10 @@ class TaskData(NamedTuple):
     all that was read; None: all were. `steps`: of the optimiser. `cut`: share of the train rows
     longer than `max_length`, with the model that makes most tokens of them; None where no tokenizer
     is here. `shows`: seeds -> the smallest loss in points that the dev rows are likely to show; {}
-    for correlations. `unlabelled`: rows for students alone that were looked at; `cut` counts them
-    as well. `words`: of the train rows, where each has a tag; `lost`: the share of them without a
-    token. `called`: what the `classes` are. `fewest_steps`: with fewer a network learns little."""
+    where that is not known. `unlabelled`: rows for students alone that were looked at; `cut` counts
+    them as well. `words`: of the train rows, where each has a tag; `lost`: the share of them
+    without a token. `called`: what the `classes` are. `fewest_steps`: with fewer a network learns
+    little. `learns_from`, `scored_by`: what a row of train and of dev is."""
 
     task: str
     train_rows: int
@@ -56,14 +57,17 @@ class TaskData(NamedTuple):
     lost: float | None = None
     called: str = "classes"
     fewest_steps: int = FEWEST_STEPS
+    learns_from: str = "rows"
+    scored_by: str = "rows"
 
     def plain(self) -> dict[str, Any]:
         return self._asdict()
 
     def lines(self) -> Iterator[str]:
-        rows = f"{self.train_rows:,} train rows, {self.dev_rows:,} dev rows"
+        learns = f"train {self.learns_from}"
+        rows = f"{self.train_rows:,} {learns}, {self.dev_rows:,} dev {self.scored_by}"
         rows = f"more than {rows}" if self.train_rows == self.looked_at else rows
-        rows += f" (looked at the first {self.looked_at:,} train rows)" if self.looked_at else ""
+        rows += f" (looked at the first {self.looked_at:,} {learns})" if self.looked_at else ""
         shares = balance(self.called, self.classes, self.words or self.train_rows, 6)
         if self.words:
             yield f"{rows}; {self.words:,} words in train"
@@ -78,7 +82,7 @@ class TaskData(NamedTuple):
         if self.shows:
             one, more = self.shows.items()
             losses = f"{one[1]:.1f} points with {one[0]} seed, {more[1]:.1f} with {more[0]}"
-            yield f"smallest loss that the dev rows are likely to show: {losses}"
+            yield f"smallest loss that the dev {self.scored_by} are likely to show: {losses}"
         yield self._steps()
         if self.cut:
             share = f"{self.cut:.0%}" if self.cut >= 0.01 else "under 1%"
@@ -124,7 +128,8 @@ def looked_at(
         classes = {each: count for each, count in pairs if count}
     guess = majority_score(definition, train.labels, dev.labels, names)
     counts = kind.counts(dev.labels, len(names)) if names else np.array([])
-    scored = _rows_scored(definition.metric, counts, positive)
+    dev_rows = len(kind.stored_labels(dev.labels))
+    scored = _rows_scored(definition.metric, dev_rows, counts, names, positive)
     each = kind.rows_each
     rows, looked_at = len(train) * each, loaded.looked_at and loaded.looked_at * each
     found = [_cut(model, loaded.taught, recipe.max_length, words=kind.words) for model in models]
@@ -133,7 +138,7 @@ def looked_at(
         name,
         rows,
         looked_at,
-        len(kind_of(definition).stored_labels(dev.labels)),
+        dev_rows,
         classes,
         metric_name(definition.metric, definition.positive),
         None if guess is None else 100 * guess,
@@ -150,15 +155,28 @@ def looked_at(
         max((cut.words for cut in cuts), default=None) if kind.words else None,
         kind.called,
         0 if kind.embeds else FEWEST_STEPS,  # it begins with good vectors
+        kind.learns_from,
+        kind.scored_by,
     )
 
 
-def _rows_scored(metric: str, counts: np.ndarray, positive: int) -> float:
-    """The rows that count as much as so many rows of an accuracy; 0 for correlations and average
-    precision. Metrics in which each class weighs alike have the variance of the mean of the
-    classes' own. `counts`: dev rows of each class."""
+# rows of an accuracy that a dev row, or query, is worth: docs/statistics.md has the measurement
+_WORTH = {"pearson": 4, "spearman": 4, "ndcg@10": 2.5, "mrr@10": 1, "recall@100": 1}
+
+
+def _rows_scored(
+    metric: str, rows: int, counts: np.ndarray, names: Sequence[str], positive: int
+) -> float:
+    """The rows that count as much as so many rows of an accuracy; 0 for average precision. Metrics
+    in which each class weighs alike have the variance of the mean of the classes' own. `rows`: of
+    the dev set, or its queries; `counts`: dev rows, or words, of each class."""
+    if metric in _WORTH:
+        return rows * _WORTH[metric]
     if metric in ("accuracy", "micro_f1"):
         return float(counts.sum())
+    if metric == "entity_f1":  # each has one tag that begins it
+        begins = [name.startswith(("B-", "S-")) for name in names]
+        return float(counts[begins].sum())
     if metric == "f1":
         return float(counts[positive])
     if metric in ("macro_f1", "mcc"):

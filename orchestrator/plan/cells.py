@@ -15,9 +15,7 @@ from lp_sweep.orchestrator.sweepfile.entries import CellMatch
 from lp_sweep.orchestrator.sweepfile.yamlfile import Location
 from lp_sweep.storage.errors import SpecError
 from lp_sweep.storage.printable import choose, shown
-from lp_sweep.trials.feedforward_rules import NONE, needed_layers, some_removed
-from lp_sweep.trials.procedures import bridge_of, bridged_blocks
-from lp_sweep.trials.select import (
+from lp_sweep.storage.select import (
     STRATEGIES,
     dropped_layers,
     find_rule,
@@ -26,6 +24,8 @@ from lp_sweep.trials.select import (
     possible_k,
     rule_text,
 )
+from lp_sweep.trials.feedforward_rules import NONE, needed_layers, some_removed
+from lp_sweep.trials.procedures import bridge_of, bridged_blocks
 
 _MOST_CELLS = 500_000  # half a minute of planning and a gigabyte
 

@@ -15,11 +15,11 @@ import pyarrow.compute as pc
 
 from lp_sweep.storage.networks import has_network
 from lp_sweep.storage.schema import TRIALS
+from lp_sweep.storage.select import Measured
 from lp_sweep.storage.specs import TEACHER
 from lp_sweep.storage.store import Store, Unreadable
 from lp_sweep.storage.tablefiles import THREADS
 from lp_sweep.trials.measures.registry import MEASURES
-from lp_sweep.trials.select import Measured
 
 _TIMING = (
     *("trial_id", "model", "model_fingerprint", "task", "data_fingerprint"),

@@ -19,6 +19,12 @@ from lp_sweep.orchestrator.plan.plan import Cell, Plan, State, Work, state_of
 from lp_sweep.orchestrator.plan.searching import SearchState, search_states
 from lp_sweep.orchestrator.sweepfile.axes import FeedForward
 from lp_sweep.storage.identity import profile_id, trial_id, trial_ids
+from lp_sweep.storage.select import (
+    Measured,
+    dropped_layers,
+    find_strategy,
+    kept_layers,
+)
 from lp_sweep.storage.specs import (
     TEACHER,
     Distillation,
@@ -41,12 +47,6 @@ from lp_sweep.trials.procedures import (
     settled,
     stage_one,
     teacher_of,
-)
-from lp_sweep.trials.select import (
-    Measured,
-    dropped_layers,
-    find_strategy,
-    kept_layers,
 )
 from lp_sweep.trials.tasks import TaskSource, canonical_name
 

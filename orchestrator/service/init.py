@@ -32,7 +32,7 @@ from lp_sweep.storage.files import arriving
 from lp_sweep.storage.printable import listed, shown
 from lp_sweep.storage.specs import TaskDefinition, TaskKind
 from lp_sweep.trials.columns import Rows, feature_names
-from lp_sweep.trials.datasource import LoadedTask, empty_texts, load_task, text_keys
+from lp_sweep.trials.datasource import LoadedTask, doubtful_rows, load_task, text_keys
 from lp_sweep.trials.entities import OUTSIDE, is_tag
 from lp_sweep.trials.kinds import KINDS
 from lp_sweep.trials.readers import CONLL, column_names, conll_text, read_file, require_columns
@@ -52,6 +52,7 @@ TOKENS_A_WORD = 1.5
 FEW = 500  # dev rows, or queries
 _UNTRAINED = "procedures: [untrained, direct]   # as it is, and after imitating all layers"
 _ENCODER, _BI_ENCODER = "bert-base-cased", "sentence-transformers/all-MiniLM-L6-v2"
+_SIDES = ("train", "data", "rows")  # names of a file that say nothing: its folder's does
 _NO_NAME = re.compile(r"[^A-Za-z0-9._-]+")
 
 
@@ -142,6 +143,8 @@ def _with_rows(options: InitOptions, data: Path) -> Written:
         ):
             path = options.file.parent / f"{data.stem}-{side}{_suffix(data)}"
             made[path], sides[side] = part, (path, len(rows_of))
+        if KINDS[rows.kind].scored_by == "queries":
+            sides["dev"] = (path, len({rows.groups[row] for row in chosen["dev"].tolist()}))
     made[options.file] = _sweep(options, rows, sides).encode()
     return _written(options, made, list(_notes(rows, sides["dev"][1])))
 
@@ -175,7 +178,7 @@ def _with_search(options: InitOptions, parts: dict[str, Path | None]) -> Written
     if queries < asked:
         lines.append("    unjudged: skip")
         notes.append(f"{asked - queries:,} queries have no relevant document and are left out")
-    notes += empty_texts(loaded, source)
+    notes += doubtful_rows(loaded, source)
     if queries < FEW:
         notes.append(f"{queries} queries show only large losses: more make the answer surer")
     tasks = ["tasks:", *lines, _UNTRAINED]
@@ -188,7 +191,7 @@ class Looked(NamedTuple):
     """A user's rows, seen once."""
 
     n: int
-    n_dev: int  # of a dev set of one's own; else n
+    n_dev: int  # rows, or queries, of a dev set of one's own; else n
     kind: TaskKind
     metric: str
     counts: dict[str, int]  # rows by class, the largest first; empty for numbers
@@ -209,7 +212,9 @@ def _refuse_without_data(options: InitOptions) -> None:
         "--dev": options.dev,
     }
     if names := [name for name, value in given.items() if value]:
-        raise SpecError(f"{', '.join(names)} needs --data FILE: a CSV, TSV, JSONL or Parquet file.")
+        raise SpecError(
+            f"{', '.join(names)} needs --data FILE: a CSV, TSV, JSONL, Parquet or CoNLL file."
+        )
 
 
 def _looked_at(options: InitOptions, data: Path) -> Looked:
@@ -258,8 +263,8 @@ def _looked_at(options: InitOptions, data: Path) -> Looked:
     wanted = TOKENS_A_WORD * float(words) + 3
     length = next((length for length in LENGTHS if length >= wanted), LENGTHS[-1])
     together = len(keys) - len(set(keys))
-    n_dev = len(first.dev[first.main_split])
-    empty = list(dict.fromkeys(empty_texts(first, source)))
+    n_dev = len(KINDS[kind].stored_labels(first.dev[first.main_split].labels))
+    empty = list(dict.fromkeys(doubtful_rows(first, source)))
     return Looked(
         len(keys), n_dev, kind, metric, counts, strata, groups, together, empty, length, every
     )
@@ -373,7 +378,7 @@ def _load(
     """Checks all that a run checks. Raises SpecError, MissingInputError."""
     files = source.files
     definition = user_task(
-        name="rows",
+        name=Path(files["train"]).name,
         text=options.text,
         label=_label(options),
         kind=kind,
@@ -475,8 +480,10 @@ def _notes(rows: Looked, n_dev: int) -> Iterator[str]:
         words = sum(rows.counts.values()) if KINDS[rows.kind].words else 0
         shares = balance(KINDS[rows.kind].called, rows.counts, words or rows.n, 10)
         yield f"{rows.n:,} rows, {shares}"
+    elif rows.kind == "regression":
+        yield f"{rows.n:,} rows; the labels are numbers: regression"
     else:
-        yield f"{rows.n:,} rows; the labels are numbers: {rows.kind}"
+        yield f"{rows.n:,} rows"
     if rows.metric == "macro_f1":
         yield "one class is much larger than the others: macro_f1 judges, not accuracy"
     if rows.labels:
@@ -486,14 +493,15 @@ def _notes(rows: Looked, n_dev: int) -> Iterator[str]:
         again = "row repeats" if rows.together == 1 else "rows repeat"
         yield f"{rows.together:,} {again} the text of another: equal texts stay on one side"
     if n_dev < FEW:
-        size = "1 row" if n_dev == 1 else f"{n_dev} rows"
-        yield f"a dev set of {size} shows only large losses: more rows make the answer surer"
+        units = KINDS[rows.kind].scored_by
+        yield f"{n_dev} dev {units} show only large losses: more make the answer surer"
 
 
 def _sweep(options: InitOptions, rows: Looked, sides: dict[str, tuple[Path, int]]) -> str:
     """About 15 lines that run as they are."""
     assert options.data is not None
-    name = _NO_NAME.sub("-", options.data.stem).strip("-.") or "my-sweep"
+    stem = options.data.absolute().parent.name if options.data.stem in _SIDES else options.data.stem
+    name = _NO_NAME.sub("-", stem).strip("-.") or "my-sweep"
     n_train = sides["train"][1]
     epochs = min(MOST_EPOCHS, max(3, epochs_for(n_train, BATCH)))
     task = {
@@ -506,7 +514,8 @@ def _sweep(options: InitOptions, rows: Looked, sides: dict[str, tuple[Path, int]
         **({"kind": rows.kind} if rows.kind != "classification" else {}),
         "metric": rows.metric,
     }
-    why = {side: f"{count:,} rows" for side, (_, count) in sides.items()}
+    units = {"train": "rows", "dev": KINDS[rows.kind].scored_by}
+    why = {side: f"{count:,} {units[side]}" for side, (_, count) in sides.items()}
     lines = [f"{key}: {_scalar(value)}" for key, value in task.items()]
     lines = [
         f"{line}{f'   # {why[key]}' if key in why else ''}"

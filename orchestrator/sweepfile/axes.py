@@ -33,6 +33,16 @@ from lp_sweep.orchestrator.sweepfile.entries import (
     seed_list,
 )
 from lp_sweep.storage.printable import choose, short, shown
+from lp_sweep.storage.select import (
+    DROP,
+    RANDOM,
+    STRATEGIES,
+    Strategy,
+    find_rule,
+    find_strategy,
+    is_strategy,
+    listed_name,
+)
 from lp_sweep.storage.specs import SecondNorm
 from lp_sweep.trials.feedforward_rules import ALLOWED, NONE, canonical_rule
 from lp_sweep.trials.measures.registry import MEASURES, Measurement
@@ -43,16 +53,6 @@ from lp_sweep.trials.procedures import (
     PROCEDURES,
     Distill,
     Procedure,
-)
-from lp_sweep.trials.select import (
-    DROP,
-    RANDOM,
-    STRATEGIES,
-    Strategy,
-    find_rule,
-    find_strategy,
-    is_strategy,
-    listed_name,
 )
 
 WITHIN = (1.0, 2.0, 3.0)  # points, where `within:` is not given

@@ -158,7 +158,9 @@ class TaskEntry(Entry):
         min_length=1,
         description="sst2, mnli, qnli, qqp, stsb, rte, mrpc, cola, wnli, or one of your own",
     )
-    train: str | None = Field(None, description="CSV, TSV, JSONL or Parquet file")
+    train: str | None = Field(
+        None, description="CSV, TSV, JSONL or Parquet file; for kind tokens also CoNLL"
+    )
     dev: str | None = Field(None, description="the same: the rows to score (dev set)")
     corpus: str | None = Field(
         None,
@@ -273,7 +275,7 @@ class TaskEntry(Entry):
                 f"task {shown(self.name)} needs `text:`, the name of one or two columns"
             )
         if self.metric is not None:
-            choose("metric", self.metric, [m for kind in KINDS.values() for m in kind.metrics])
+            self._check_metric(self.metric)
         self._of_vectors()
         if self.unlabelled and KINDS[self.kind].embeds:
             raise ValueError(
@@ -281,6 +283,15 @@ class TaskEntry(Entry):
                 "the texts of `unlabelled:` to its `train:` file"
             )
         return self
+
+    def _check_metric(self, metric: str) -> None:
+        others = [name for name, kind in KINDS.items() if metric in kind.metrics]
+        if others and self.kind not in others:
+            raise ValueError(
+                f"metric {metric} is for kind {' or '.join(others)}, and kind {self.kind} has "
+                f"{', '.join(KINDS[self.kind].metrics)}: set `kind:`, or choose one of these"
+            )
+        choose(f"{self.kind} metric", metric, KINDS[self.kind].metrics)
 
     def _of_vectors(self) -> None:
         losses = KINDS[self.kind].losses

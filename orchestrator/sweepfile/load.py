@@ -30,7 +30,7 @@ from lp_sweep.orchestrator.sweepfile.yamlfile import (
 from lp_sweep.storage.errors import SpecError
 from lp_sweep.storage.printable import did_you_mean, nearest, shown
 from lp_sweep.storage.printable import listed as listed_names
-from lp_sweep.trials.select import STRATEGIES
+from lp_sweep.storage.select import STRATEGIES
 from lp_sweep.trials.tasks import TASKS, canonical_name
 
 _MOST_MISTAKES = 20

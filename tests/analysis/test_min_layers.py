@@ -11,11 +11,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lp_sweep.analysis.needed import droppable, layers_needed
+from lp_sweep.analysis.needed import answer_line, layers_needed
 from lp_sweep.analysis.tables import TABLES
 from lp_sweep.analysis.views import open_views
 from lp_sweep.storage.errors import SpecError
-from lp_sweep.trials.select import STRATEGIES, possible_k
 from tests.support.fake_records import FakeSweep
 
 
@@ -51,6 +50,18 @@ def test_the_largest_k_counts_not_the_first_violation(fake: FakeSweep) -> None:
     assert row["score_kept"] == pytest.approx(93.0)
     assert row["loss"] == pytest.approx(0.92)
     assert (row["n_seeds"], row["n_missing"]) == (1, 0)
+
+
+@pytest.mark.parametrize(
+    ("metric", "majority", "said"), [("accuracy", 0.5, True), ("f1", 0.0, False)]
+)
+def test_a_full_model_little_better_than_guessing_is_a_doubt(
+    fake: FakeSweep, metric: str, majority: float, said: bool
+) -> None:
+    for k, points in ((0, 51.8), (2, 51.5)):
+        fake.cell(k=k, score=points, majority=majority, metric=metric)
+    line = answer_line(answers(fake))
+    assert ("only 1.8 points above guessing" in line) == said
 
 
 def test_a_loss_of_exactly_delta_is_within_it(fake: FakeSweep) -> None:
@@ -285,14 +296,6 @@ def test_an_answer_of_fewer_seeds_than_the_sweep_lists_says_so(fake: FakeSweep) 
     assert tables[2].rows[1][-1].endswith("n=1/2")
     assert any("n=1/2" in cell for row in means.rows for cell in row)
     assert all(any(note.startswith("n=") for note in table.notes) for table in tables[::2])
-
-
-@pytest.mark.parametrize("depth", [1, 5, 6, 12])
-@pytest.mark.parametrize("strategy", [*STRATEGIES, "drop 2", "drop 2+4", "random 1"])
-def test_only_k_that_a_strategy_has_count_as_not_tried(strategy: str, depth: int) -> None:
-    there = [k for k in possible_k(strategy, depth) if k]
-    if depth >= 5 and strategy not in ("drop", "random"):  # families, never rows of a table
-        assert list(droppable(strategy, depth)) == there
 
 
 def test_a_set_of_layers_and_symmetric_have_no_k_between(fake: FakeSweep) -> None:

@@ -21,7 +21,7 @@ DIFFS = [block.text for block in blocks(read(PAGE), PAGE) if block.language == "
 
 def test_each_example_is_in_one_file() -> None:
     assert [diff.splitlines()[0] for diff in DIFFS] == [
-        "+++ trials/select.py",
+        "+++ storage/select.py",
         "+++ trials/measures/registry.py",
         "+++ analysis/tables.py",
         "+++ trials/familytable.py",

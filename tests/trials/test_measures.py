@@ -17,6 +17,7 @@ import torch
 from lp_sweep.orchestrator.plan.known import measurements
 from lp_sweep.storage.identity import canonical_json
 from lp_sweep.storage.schema import PROFILES
+from lp_sweep.storage.select import STRATEGIES
 from lp_sweep.storage.specs import ProfileSpec, Recipe
 from lp_sweep.trials.batches import BatchSizes, EncodedSplit
 from lp_sweep.trials.inputs import Inputs
@@ -25,7 +26,6 @@ from lp_sweep.trials.measures.influence import contribution_profile
 from lp_sweep.trials.measures.registry import MEASURES, Found, Subject
 from lp_sweep.trials.measures.states import layer_states
 from lp_sweep.trials.profile import make_subject
-from lp_sweep.trials.select import STRATEGIES
 from lp_sweep.trials.steps import Setting
 from lp_sweep.trials.trial import Try
 from tests.support.plain_jobs import load_inputs, run_profile, run_trial

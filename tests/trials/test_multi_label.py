@@ -16,6 +16,7 @@ import torch
 from hypothesis import given as drawn
 from hypothesis import settings
 from hypothesis import strategies as st
+from scipy.special import expit
 from sklearn.metrics import f1_score, precision_recall_curve
 
 from lp_sweep import Sweep, open_store
@@ -364,6 +365,17 @@ def test_a_network_learns_its_labels(tmp_path: Path, store: Store) -> None:
     assert record["last"] == pytest.approx(f1_score(marks, logits > 0, average="micro"))
     assert of_tally(np.array([row["tally"] for row in stored])) == pytest.approx(record["last"])
     assert run(pruned, store)["k"] == 2
+
+
+def test_a_head_begins_with_how_common_each_label_is(tmp_path: Path, store: Store) -> None:
+    still = {"recipe": RECIPE | {"learning_rate": 1e-12, "epochs": 1}}
+    full, _ = full_first(label_world(tmp_path / "world", **still))
+    run(full, store)
+    logits = np.array([row["scores"] for row in store.read("predictions", full["id"])])
+    given = [[name in row["label"] for name in ("bad", "good", "none")] for row in rows(320, 1)]
+    np.testing.assert_allclose(expit(logits.mean(0)), np.mean(given, 0), atol=0.1)
+    unknown = np.array([[1, 0], [1, 0], [0, 1], [-1, -1]], np.int8)
+    np.testing.assert_allclose(KIND.first_bias(unknown), np.log([3 / 2, 2 / 3]))
 
 
 def test_a_sweep_with_its_students_and_tables(

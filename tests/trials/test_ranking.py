@@ -18,7 +18,7 @@ from lp_sweep.storage.errors import MissingInputError, SpecError
 from lp_sweep.storage.specs import Distillation, TaskDefinition
 from lp_sweep.storage.store import Store
 from lp_sweep.trials.batches import epoch_order
-from lp_sweep.trials.datasource import load_task
+from lp_sweep.trials.datasource import doubtful_rows, load_task
 from lp_sweep.trials.distill import Teaching
 from lp_sweep.trials.graphs import GraphPass
 from lp_sweep.trials.kinds import KINDS, kind_of
@@ -56,6 +56,13 @@ def source(folder: Path, **splits: list[tuple[Any, ...]]) -> TaskSource:
 
 
 GOOD = [("x", "a", 0, 7), ("y", "a", 2, 8), ("x", "b", 1, 7), ("y", "c", 0, 8)]
+
+
+def test_queries_of_a_single_passage_are_noted(tmp_path: Path) -> None:
+    found = source(tmp_path, dev=[*GOOD, ("z", "a", 1, 9)])
+    [note] = doubtful_rows(load_task(PAIRS, found), found)
+    assert "dev.parquet: 1 of 3 queries have a single passage" in note
+    assert not [*doubtful_rows(load_task(PAIRS, source(tmp_path)), source(tmp_path))]
 
 
 def test_rows_of_a_query_are_found_wherever_they_are(tmp_path: Path) -> None:

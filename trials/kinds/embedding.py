@@ -35,6 +35,7 @@ class Embedding(Regression):
     metrics: tuple[str, ...] = ("spearman", "pearson")
     embeds = True
     rows_each = 2
+    learns_from, scored_by = "texts", "pairs"
     losses: tuple[str, ...] = LOSSES
 
     def __init__(self, *, dot: bool = False) -> None:

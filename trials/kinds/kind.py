@@ -33,6 +33,8 @@ class Kind(Protocol):
     searches: bool  # whether it is scored by the documents that it finds for queries
     rows_each: int  # of a split, for an example
     losses: tuple[str, ...]  # that a task may name; () where it has one of its own
+    learns_from: str  # in words, what a train row is: rows, texts, documents
+    scored_by: str  # in words, what a score is a mean over: rows, pairs, queries
     called: str  # in words, what the outputs of the head are: classes, labels, tags
     guessing: str  # in words, what the score of `guess` or `chance` is of
     whole_queries: bool  # whether batches take the rows of one query after those of another
@@ -55,6 +57,10 @@ class Kind(Protocol):
 
     def mean_loss(self, logits: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
         """The loss of (B, C) float32 logits and (B,) labels: a scalar."""
+
+    def first_bias(self, labels: Labels) -> Array | None:
+        """(C,) the bias of the head's output before training, from the train labels; None: as the
+        model draws it."""
 
     def no_labels(self, rows: int, outputs: int = 0) -> Labels:
         """(rows,), or (rows, outputs), of what stands for a label where there is none."""

@@ -28,6 +28,7 @@ class Labelled(ABC):
     searches = False
     rows_each = 1
     losses: tuple[str, ...] = ()
+    learns_from, scored_by = "rows", "rows"
     called = "classes"
     guessing = "always the same answer"
     whole_queries = False
@@ -46,6 +47,9 @@ class Labelled(ABC):
 
     def drawn(self, labels: Labels, limit: int) -> Array:
         return np.sort(np.random.default_rng(0).permutation(len(labels))[:limit])
+
+    def first_bias(self, labels: Labels) -> Array | None:
+        return None
 
     def restored(self, labels: Labels, scores: Sequence[Sequence[float]]) -> Array:
         rows = [np.asarray(row, np.float32) for row in scores]

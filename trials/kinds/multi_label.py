@@ -50,6 +50,14 @@ class MultiLabel(Labelled):
 
         return marks(rows, definition, names)
 
+    def first_bias(self, labels: Labels) -> Array:
+        """The log-odds of each label. From 0 the network first learns to say no to rare labels,
+        the same for every text, and few of its features outlive that (the prior of Lin et al. 2017,
+        *Focal loss for dense object detection*, section 3.3)."""
+        rows = labels[labels[:, 0] != _NO_LABEL]
+        has = rows.sum(axis=0, dtype=np.int64)
+        return np.asarray(np.log((has + 1) / (len(rows) - has + 1)))
+
     def no_labels(self, rows: int, outputs: int = 0) -> Labels:
         return np.full((rows, outputs), _NO_LABEL, np.int8)
 

@@ -29,6 +29,7 @@ class Ranking(Regression):
     help = "how relevant a passage is to a query; scored by the order of each query's passages"
     metrics: tuple[str, ...] = ("ndcg@10", "mrr@10")
     losses: tuple[str, ...] = ("bce", "listwise")
+    scored_by = "queries"
     guessing = "a random order"
     whole_queries = False
 

@@ -23,6 +23,7 @@ class Retrieval(Embedding):
     metrics: tuple[str, ...] = ("ndcg@10", "mrr@10", "recall@100")
     searches = True
     rows_each = 1
+    learns_from, scored_by = "documents", "queries"
 
     def problem(self, definition: TaskDefinition) -> str | None:
         if definition.labels:

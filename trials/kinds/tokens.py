@@ -34,6 +34,7 @@ class Tokens(Classification):
     metrics: tuple[str, ...] = ("entity_f1", "accuracy")
     problem_type: ProblemType = "token_classification"
     words = True
+    learns_from, scored_by = "sentences", "sentences"
     called = "tags"
 
     def problem(self, definition: TaskDefinition) -> str | None:

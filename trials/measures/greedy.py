@@ -13,6 +13,7 @@ import numpy as np
 import torch
 from transformers import PreTrainedModel
 
+from lp_sweep.storage.select import held_out_rows
 from lp_sweep.storage.specs import ProfileSpec
 from lp_sweep.trials.batches import BatchSizes, EncodedSplit, EncodedTask, Padding
 from lp_sweep.trials.device import precision_used
@@ -20,7 +21,6 @@ from lp_sweep.trials.finetune import NoSaver, finetune
 from lp_sweep.trials.metrics import score
 from lp_sweep.trials.procedures import Phase, full_layers
 from lp_sweep.trials.prune import keep_original
-from lp_sweep.trials.select import held_out_rows
 from lp_sweep.trials.steps import Setting, evaluate
 
 

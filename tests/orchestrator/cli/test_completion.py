@@ -11,7 +11,7 @@ import pytest
 
 from lp_sweep.analysis.tables import TABLES
 from lp_sweep.orchestrator.cli.options import Format
-from lp_sweep.trials.select import STRATEGIES
+from lp_sweep.storage.select import STRATEGIES
 from tests.support.fake_records import FakeSweep
 from tests.support.program import Done, sweep
 

@@ -406,5 +406,5 @@ def test_candidates_of_queries(tmp_path: Path) -> None:
         assert (len(train), len(dev), train & dev) == (32, 8, set())
     planned = sweep("plan", "sweep.yaml", "--offline", cwd=tmp_path)
     assert planned.returncode == 0, planned.stderr
-    assert "160 train rows, 8 dev rows" in planned.stdout
+    assert "160 train rows, 8 dev queries" in planned.stdout
     assert "a random order scores" in planned.stdout

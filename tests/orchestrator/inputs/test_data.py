@@ -6,7 +6,9 @@ import json
 from collections.abc import Sequence
 from pathlib import Path
 
+import pyarrow as pa
 import pytest
+from pyarrow import parquet as pq
 
 from lp_sweep.analysis.statistics.estimates import smallest_loss
 from lp_sweep.orchestrator.inputs.data import TaskData, looked_at
@@ -89,11 +91,36 @@ def test_rows_that_a_metric_scores(tmp_path: Path, metric: str, rows: int) -> No
     assert data.shows == pytest.approx({n: smallest_loss(rows, n) for n in (1, 3)})
 
 
-def test_a_correlation_promises_nothing(tmp_path: Path) -> None:
+def test_a_pair_of_a_correlation_is_worth_four_rows(tmp_path: Path) -> None:
     rows = [(f"a{i}", i / 2) for i in range(20)]
     data = look(tmp_path, rows, rows[:5], "pearson")
-    assert (data.classes, data.shows) == ({}, {})
+    assert data.classes == {}
+    assert data.shows == pytest.approx({n: smallest_loss(20, n) for n in (1, 3)})
     assert "Pearson" in "\n".join(data.lines())
+
+
+def test_entities_and_queries_are_what_a_score_is_of(tmp_path: Path) -> None:
+    tags = ["B-a", "I-a", "O", "B-b"]
+    words = pa.table({"words": [["Ada", "B.", "ran", "Ray"]] * 6, "tags": [tags] * 6})
+    pq.write_table(words, tmp_path / "words.parquet")
+    asked = [f"q{i // 2}" for i in range(8)]
+    texts = [f"text {i}" for i in range(8)]
+    columns = {"q": asked, "text": texts, "of": asked, "label": [0, 1] * 4}
+    pq.write_table(pa.table(columns), tmp_path / "queries.parquet")
+    tagging = TaskDefinition(
+        text_columns=("words",), label_column="tags", kind="tokens", metric="entity_f1"
+    )
+    ranking = TaskDefinition(
+        text_columns=("q", "text"),
+        kind="ranking",
+        metric="ndcg@10",
+        group="of",
+    )
+    for definition, name, rows in ((tagging, "words", 12), (ranking, "queries", 10)):
+        files = dict.fromkeys(("train", "dev"), str(tmp_path / f"{name}.parquet"))
+        loaded = load_task(definition, TaskSource(files=files))
+        shows = looked_at("own", loaded, RECIPE, ()).shows
+        assert shows == pytest.approx({n: smallest_loss(rows, n) for n in (1, 3)})
 
 
 def test_a_smaller_loss_shows_with_more_rows_and_more_seeds() -> None:

@@ -20,7 +20,7 @@ from lp_sweep.orchestrator.sweepfile.load import check
 from lp_sweep.orchestrator.sweepfile.yamlfile import Document
 from lp_sweep.storage.errors import LpSweepError, SpecError
 from lp_sweep.storage.identity import profile_id, trial_id
-from lp_sweep.trials.select import STRATEGIES, Measured
+from lp_sweep.storage.select import STRATEGIES, Measured
 from lp_sweep.trials.tasks import TASKS, TaskSource
 from tests.support.fuzzing import AWKWARD, assert_good_message, awkward, fuzz, outcome
 from tests.support.sweepfiles import PLAIN, make_inputs, planned

@@ -17,9 +17,9 @@ from lp_sweep.orchestrator.plan.planning import make_plan, missing_baselines
 from lp_sweep.orchestrator.service.plan import plan_json, plan_text
 from lp_sweep.orchestrator.sweepfile.load import check
 from lp_sweep.orchestrator.sweepfile.yamlfile import Document
+from lp_sweep.storage.select import STRATEGIES, Measured
 from lp_sweep.storage.specs import ProfileSpec, TrialSpec
 from lp_sweep.storage.store import Store
-from lp_sweep.trials.select import STRATEGIES, Measured
 from lp_sweep.trials.tasks import TASKS, TaskSource
 from tests.support.courses import taken
 from tests.support.sweepfiles import CPU, PLAIN, make_data, make_inputs, make_model, planned

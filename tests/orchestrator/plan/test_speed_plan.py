@@ -16,9 +16,9 @@ from lp_sweep.orchestrator.plan.selection import Selection, retry_selection
 from lp_sweep.orchestrator.service.plan import plan_json, plan_text
 from lp_sweep.storage.errors import SpecError
 from lp_sweep.storage.runs import Announcement
+from lp_sweep.storage.select import Measured
 from lp_sweep.storage.specs import SpeedSpec
 from lp_sweep.storage.store import Store
-from lp_sweep.trials.select import Measured
 from tests.support.courses import taken
 from tests.support.sweepfiles import PLAIN, make_inputs, planned
 

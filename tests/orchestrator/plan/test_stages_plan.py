@@ -25,8 +25,8 @@ from lp_sweep.orchestrator.plan.selection import Selection, retry_selection, tak
 from lp_sweep.orchestrator.service.plan import plan_json, plan_text
 from lp_sweep.storage.networks import CONFIG
 from lp_sweep.storage.runs import Presence, Progress
+from lp_sweep.storage.select import Measured, held_out_rows
 from lp_sweep.storage.store import Store
-from lp_sweep.trials.select import Measured, held_out_rows
 from tests.support.courses import taken
 from tests.support.stagedplans import FULL, ONE, STAGED, cell_trial, plan_of, spec, the_full
 from tests.support.sweepfiles import CPU, PLAIN, make_inputs, planned

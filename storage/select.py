@@ -230,6 +230,14 @@ def possible_k(name: str, depth: int) -> tuple[int, ...]:
     return _any(depth) if found is None else found.possible(depth)
 
 
+def askable_k(name: str, depth: int) -> tuple[int, ...]:
+    """The K from 1 that a sweep file can ask a strategy for; none of one that takes a threshold."""
+    found = find_strategy(name)
+    if found is not None and found.takes == "threshold":
+        return ()
+    return tuple(k for k in possible_k(name, depth) if k)
+
+
 def rule_text(name: str) -> str:
     found = find_strategy(name)
     return "0 <= K < depth" if found is None else found.rule
