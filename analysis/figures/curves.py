@@ -11,6 +11,7 @@ from lp_sweep.analysis import phrases
 from lp_sweep.analysis.figures import theme
 from lp_sweep.analysis.figures.numbers import FULL, PANEL
 from lp_sweep.analysis.figures.panels import OF_DIRECT, PRUNED_OF_DIRECT, Row, groups, heading
+from lp_sweep.storage.printable import ranges
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -218,12 +219,57 @@ def _cheapness(row: Row) -> float:
 def measured_on(row: Row) -> str:
     if row["speedup"] is None:
         return "speed not measured"
+    return _device(row)
+
+
+def _device(row: Row) -> str:
     return f"{theme.name(phrases.device(row))}, batch {phrases.batch(row)}"
 
 
 def network_label(row: Row) -> str:
     """`top K=6`, `all layers`."""
     return FULL if row["k"] == 0 else f"{theme.name(row['strategy'])} K={row['k']}"
+
+
+def embeddings(figure: Figure, rows: Sequence[Row], among: Sequence[Row] = ()) -> None:
+    """A panel per task, device and batch: score by texts a second, a marker per procedure, and the
+    layers of the best network of each depth."""
+    every = among or rows
+    names = dict.fromkeys(row["procedure"] for row in every if row["k"])
+    looks = {name: _look(name, place) for place, name in enumerate(names)}
+    looks[FULL] = {"color": "black", "marker": "D", "markersize": 5}
+    entries: dict[str, Any] = {}
+
+    def paint(axes: Axes, panel: Sequence[Row]) -> None:
+        axes.set_title(f"{_score_title(panel, every)}\n{_device(panel[0])}", loc="left")
+        axes.set_xlabel("texts a second")
+        for name in (*names, FULL):
+            of_it = [row for row in panel if name == (row["procedure"] if row["k"] else FULL)]
+            (drawn,) = axes.plot(*_rates(of_it), **looks[name] | {"linestyle": "none"})
+            entries.setdefault(theme.name(name), drawn)
+        for row in best_of_depths(panel):
+            (at,), (height,) = _rates([row])
+            place = {"xytext": (-5, 4), "textcoords": "offset points", "ha": "right"}
+            axes.annotate(layers_label(row), (at, height), fontsize=theme.SMALL, **place)
+        axes.margins(x=0.15, y=0.12)
+        theme.points_axis(axes, [row["mean"] for row in panel])
+
+    _grid(figure, groups(rows, *PANEL), PARETO_COLUMNS, paint, "points")
+    theme.legend(figure, entries)
+
+
+def best_of_depths(panel: Sequence[Row]) -> list[Row]:
+    """Without the full model; the fewest dropped first."""
+    best = {row["k"]: row for row in sorted(panel, key=lambda row: row["mean"]) if row["k"]}
+    return [best[k] for k in sorted(best)]
+
+
+def layers_label(row: Row) -> str:
+    return f"layers {ranges(row['kept_layers']).replace(',', ', ')}"
+
+
+def _rates(rows: Sequence[Row]) -> tuple[list[float], list[float]]:
+    return [row["texts_per_second"] for row in rows], [row["mean"] for row in rows]
 
 
 # -- strategies by layers dropped

@@ -225,6 +225,20 @@ _ALL = (
         f"for one) has a score on every task and seed, of the procedure direct: {_STATUS}",
     ),
     FigureDef(
+        name="embeddings",
+        title="Score of embeddings by texts a second",
+        numbers=numbers.embeddings,
+        needs=lambda row: row["k"] != 0,
+        paint=curves.embeddings,
+        by=numbers.PANEL,
+        say=text.embeddings,
+        height=lambda rows: 0.8 + 2.8 * curves.lines(rows, numbers.PANEL, curves.PARETO_COLUMNS),
+        asked="FROM trials WHERE vector_width IS NOT NULL",
+        not_asked="no embeddings in this store (`kind: embedding`)",
+        in_the_way="no speed of an embedding network is measured: add `measure: {speed: cpu, "
+        "speed_batches: [1, 64]}` to the sweep file, and run it again",
+    ),
+    FigureDef(
         name="heat-map",
         title="Strategies by layers dropped",
         numbers=numbers.curves,

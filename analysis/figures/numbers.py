@@ -247,6 +247,34 @@ def pareto(catalog: Catalog, most: int = 12) -> pa.Table:
     return per_task if len(found) <= most else catalog.query(_PARETO, {"over_tasks": True})
 
 
+_EMBEDDINGS = """
+WITH rates AS (
+    UNPIVOT (
+        SELECT sweep, model, task, metric, procedure, strategy, k, depth, kept_layers, mean,
+            device_name, device_type, threads, precision, length, profile_id, position,
+            texts_per_second_1 AS "1", texts_per_second_64 AS "64"
+        FROM embedding_table
+        WHERE feed_forward = 'none' AND mean IS NOT NULL
+    )
+    ON "1", "64" INTO NAME batch VALUE texts_per_second
+)
+SELECT * EXCLUDE (position) REPLACE (batch::INTEGER AS batch)
+FROM rates
+QUALIFY row_number() OVER (  -- a network counts once, whichever strategies chose it
+    PARTITION BY sweep, model, task, device_name, threads, precision, length, batch, kept_layers,
+        CASE WHEN k > 0 THEN procedure END
+    ORDER BY position
+) = 1
+ORDER BY sweep, model, task, device_name, batch, k, position
+"""
+
+
+def embeddings(catalog: Catalog) -> pa.Table:
+    """A row per task of embeddings, network and procedure, and device and batch that its speed was
+    measured on: `mean` in points, `texts_per_second`."""
+    return catalog.query(_EMBEDDINGS)
+
+
 # Networks that a cell asked for, not the first stages of other procedures. K=0 is the same trial
 # in each of them.
 _NETWORKS = """

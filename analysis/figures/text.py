@@ -211,5 +211,20 @@ def pareto(rows: Sequence[Row]) -> str:
     return _said(start, _DIRECT, parts=parts)
 
 
+def embeddings(rows: Sequence[Row]) -> str:
+    parts = []
+    for panel in groups(rows, *PANEL):
+        known = [row for row in panel if not row["k"]] + curves.best_of_depths(panel)
+        said = [
+            f"{curves.layers_label(row) if row['k'] else FULL} {row['mean']:.2f} at "
+            f"{row['texts_per_second']:.3g}"
+            for row in known
+        ]
+        parts.append(f"{_on(panel, rows)} in batches of {panel[0]['batch']}: {'; '.join(said)}.")
+    return _said(
+        "Score by texts a second; of each number of layers the best network is named.", parts=parts
+    )
+
+
 def _place(row: Row) -> str:
     return f"{row['size']:.0f}%" if row["speedup"] is None else f"×{row['speedup']:.2f}"
