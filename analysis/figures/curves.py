@@ -249,7 +249,11 @@ def embeddings(figure: Figure, rows: Sequence[Row], among: Sequence[Row] = ()) -
             entries.setdefault(theme.name(name), drawn)
         for row in best_of_depths(panel):
             (at,), (height,) = _rates([row])
-            place = {"xytext": (-5, 4), "textcoords": "offset points", "ha": "right"}
+            place: dict[str, Any] = {
+                "xytext": (-5, 4),
+                "textcoords": "offset points",
+                "ha": "right",
+            }
             axes.annotate(layers_label(row), (at, height), fontsize=theme.SMALL, **place)
         axes.margins(x=0.15, y=0.12)
         theme.points_axis(axes, [row["mean"] for row in panel])
