@@ -217,5 +217,5 @@ def sentence(found: Splits | str | None, within: float, unit: str) -> str:
     chosen = f"Chosen from {among} ({luck.networks} networks) on the same dev set"
     score, loss = (max(value, 0.0) for value in (luck.score, luck.loss))
     if max(score, loss) < _NONE:
-        return f"{chosen}: expect less than {_NONE:g} points of luck in its score {how}."
+        return f"{chosen}: that adds less than {_NONE:g} points to its score {how}."
     return f"{chosen}: expect about {score:.1f} points less, and {loss:.1f} more of loss {how}."

@@ -18,7 +18,13 @@ from lp_sweep.storage.select import held_out_rows
 from lp_sweep.storage.specs import TEACHER, ProfileSpec, SpeedSpec, TrialSpec
 from lp_sweep.trials.kinds import kind_of
 from lp_sweep.trials.measures.pairs import RULE
-from lp_sweep.trials.procedures import BRIDGE_ROWS, ITERATIVE, imitated_layers, phases
+from lp_sweep.trials.procedures import (
+    BRIDGE_ROWS,
+    ITERATIVE,
+    UNTAUGHT,
+    imitated_layers,
+    phases,
+)
 from lp_sweep.trials.tasks import canonical_name
 
 if TYPE_CHECKING:  # `status` writes times by the estimate's words, and loads no YAML
@@ -92,10 +98,13 @@ def training(
     dev: float,
     tokens: float,
     batch: int,
+    untaught: int = 0,
 ) -> Workload:
     """`layer`: its parameters; `layer_epochs`: epochs times the layers that each goes through;
-    `train` and `dev`: rows of so many `tokens`."""
-    flop = layer * layer_epochs * tokens * (_TRAINING * train + _SCORING * dev)
+    `untaught`: layers that are scored without an epoch; `train` and `dev`: rows of so many
+    `tokens`."""
+    scored = _SCORING * dev * (layer_epochs + untaught)
+    flop = layer * tokens * (_TRAINING * train * layer_epochs + scored)
     return Workload(flop, math.ceil(train / batch) * (layer_epochs + epochs))
 
 
@@ -104,6 +113,8 @@ def recorded(row: Mapping[str, Any], lengths: MeanLengths) -> Workload:
     layers, epochs, depth = row["layers"], row["epochs"], row["depth"]
     dropped = depth - layers if row["procedure"] == ITERATIVE else 0
     each = row["epochs_per_layer"] or 0
+    untaught = row["procedure"] in UNTAUGHT
+    epochs = 0 if untaught else epochs
     tokens = lengths.of(
         row["model_fingerprint"], row["data_fingerprint"], row["max_length"], row["task"]
     )
@@ -116,6 +127,7 @@ def recorded(row: Mapping[str, Any], lengths: MeanLengths) -> Workload:
         dev=(row["dev_tokens"] or 0) / tokens or row["dev_examples"] or 0,
         tokens=tokens,
         batch=row["batch_size"] or 32,
+        untaught=layers * untaught,
     )
 
 
@@ -140,6 +152,7 @@ def missing(work: Work, lengths: MeanLengths) -> Workload:
         dev=each * _limited(work.task.dev_rows, recipe.limit_dev),
         tokens=tokens,
         batch=recipe.batch_size,
+        untaught=len(spec.kept_layers) if spec.procedure in UNTAUGHT else 0,
     )
     watched = len(imitated_layers(spec, work.model.depth))  # of the teacher, in each step
     flop = _SCORING * _layer(work) * watched * epochs * tokens * train

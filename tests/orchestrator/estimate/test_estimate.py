@@ -118,6 +118,13 @@ def test_a_teachers_logits_are_a_pass_over_the_train_rows(tmp_path: Path) -> Non
     assert rates.seconds(measures["teacher"]) > rates.seconds(measures["similarity"])
 
 
+def test_a_network_that_is_scored_untrained_takes_a_pass_over_the_dev_rows(tmp_path: Path) -> None:
+    work, lengths = full_network(taught(tmp_path, "none")), MeanLengths(timing_columns())
+    as_it_is = replace(work, spec=replace(work.trial, procedure="untrained", kept_layers=(1, 2)))
+    a_row = 2 * 2 * (work.model.layer_parameters or 0) * lengths.of("", "", 32, work.task.name)
+    assert missing(as_it_is, lengths).flop == pytest.approx(a_row * work.task.dev_rows)
+
+
 @pytest.mark.parametrize(("kept", "watched"), [((1, 2), 1), ((1, 3), 1), ((2, 3, 4), 3)])
 def test_hidden_states_take_the_teachers_lower_layers_in_each_step(
     tmp_path: Path, kept: tuple[int, ...], watched: int
