@@ -1,11 +1,11 @@
-"""Losses of embeddings that are learned from pairs of texts. Vectors are (2B, H): the two texts of
-a pair are next to each other. Both losses compare the pairs of a whole batch with each other.
+"""Losses of embeddings that compare the texts of a whole batch with each other. Where they are
+learned from pairs, vectors are (2B, H): the two texts of a pair are next to each other.
 """
 
 from __future__ import annotations
 
 import torch
-from torch.nn.functional import cosine_similarity, cross_entropy, normalize
+from torch.nn.functional import cosine_similarity, cross_entropy, mse_loss, normalize
 
 _SCALE = 20.0  # of cosines, as in Sentence Transformers; a dot product is taken as it is
 
@@ -27,3 +27,12 @@ def in_batch_negatives(vectors: torch.Tensor, *, dot: bool = False) -> torch.Ten
     one, other = vectors[::2], vectors[1::2]
     alike = one @ other.T if dot else normalize(one, dim=-1) @ normalize(other, dim=-1).T * _SCALE
     return cross_entropy(alike, torch.arange(len(alike), device=alike.device))
+
+
+def similarity_gap(
+    vectors: torch.Tensor, teacher: torch.Tensor, *, dot: bool = False
+) -> torch.Tensor:
+    """Mean squared difference between the student's and the teacher's similarities of all texts of
+    a batch, (B, H) each, as in Tung and Mori 2019 (arXiv 1907.09682), of cosines. A scalar."""
+    own, other = (of if dot else normalize(of, dim=-1) for of in (vectors, teacher))
+    return mse_loss(own @ own.T, other @ other.T)

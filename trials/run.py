@@ -206,9 +206,9 @@ def _saver(job: Job, outbox: Outbox) -> Saver:
 
 
 def _most_halvings(job: Job) -> int:
-    """Smaller batches are another way to the same record, unless the pairs of a batch are compared
+    """Smaller batches are another way to the same record, unless the rows of a batch are compared
     with each other; and the speed of one is that of no other."""
-    if job.kind == "trial" and kind_of(job.trial.task).rows_together(job.trial.loss) > 1:
+    if job.kind == "trial" and kind_of(job.trial.task).compares_batch(job.trial.loss):
         return 0
     return 0 if job.kind == "speed" else MAX_HALVINGS
 

@@ -242,10 +242,10 @@ def train_step(
 def step_in_parts(
     learn: Pass, optimizer: torch.optim.Optimizer, split: EncodedSplit, rows: np.ndarray
 ) -> torch.Tensor:
-    """A step in as many passes as its micro-batches need: one, where the pairs of a batch are
+    """A step in as many passes as its micro-batches need: one, where the rows of a batch are
     compared with each other."""
     setting = learn.setting
-    if setting.rows_together > 1:
+    if kind_of(setting.definition).compares_batch(setting.loss):
         total = learn(split, rows, 1.0)
         update(learn.model, optimizer, setting.recipe)
         return total

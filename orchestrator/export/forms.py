@@ -409,9 +409,11 @@ class BiEncoder:
         return "all layers, untrained (K=0)"
 
     def loss(self, spec: TrialSpec, distill: Distillation) -> str:
-        squared = spec.loss or spec.task.similarity
+        squared = spec.loss == "imitate_mse" or spec.task.similarity
         near = "mean squared difference" if squared else "1 − cosine"
-        return f"{near} to the teacher's vector of each train text; no labels"
+        also = " + squared differences of the similarities in a batch"
+        also *= spec.loss == "imitate_similarities"
+        return f"{near} to the teacher's vector of each train text{also}; no labels"
 
     def usage(self, spec: TrialSpec, modules: Sequence[str]) -> str:
         lines = [f"vectors = {_WAYS[spec.task.pooling].code}"]

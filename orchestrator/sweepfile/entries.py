@@ -230,12 +230,22 @@ class TaskEntry(Entry):
         None, description="for embedding; default: as the model's folder says, else none"
     )
     loss: (
-        Literal["imitate", "imitate_mse", "cosent", "in_batch_negatives", "bce", "listwise"] | None
+        Literal[
+            "imitate",
+            "imitate_mse",
+            "imitate_similarities",
+            "cosent",
+            "in_batch_negatives",
+            "bce",
+            "listwise",
+        ]
+        | None
     ) = Field(
         None,
         description="for embedding, how pruned networks learn: imitate the full model's vectors "
-        "(the default; by the cosine, or imitate_mse by the squared difference), from pairs with "
-        "scores (cosent), or from pairs that belong together (in_batch_negatives). For ranking: "
+        "(the default; by the cosine, or imitate_mse by the squared difference; "
+        "imitate_similarities: also how alike the texts of a batch are), from pairs with scores "
+        "(cosent), or from pairs that belong together (in_batch_negatives). For ranking: "
         "bce (the default): is a passage relevant; listwise: the order of the passages that a "
         "batch has of a query",
     )

@@ -23,7 +23,7 @@ from lp_sweep.trials.batches import EncodedSplit
 from lp_sweep.trials.datasource import load_task, prompted
 from lp_sweep.trials.encode import load_tokenizer
 from lp_sweep.trials.kinds import KINDS, kind_of
-from lp_sweep.trials.pairloss import cosent, in_batch_negatives
+from lp_sweep.trials.pairloss import cosent, in_batch_negatives, similarity_gap
 from lp_sweep.trials.resident import resident
 from lp_sweep.trials.run import execute
 from lp_sweep.trials.steps import EagerPass
@@ -76,6 +76,19 @@ def test_other_pairs_of_the_batch_are_negatives(vectors: torch.Tensor, dot: bool
     assert float(loss.detach()) == pytest.approx(np.mean(parts), rel=1e-4)
 
 
+@pytest.mark.parametrize("dot", [False, True])
+def test_similarities_of_all_texts_of_a_batch(vectors: torch.Tensor, dot: bool) -> None:
+    teacher = torch.roll(vectors.detach(), 1, dims=1) * 2
+    gaps = [
+        (alike(vectors, i, j, dot=dot) - alike(teacher, i, j, dot=dot)) ** 2
+        for i in range(10)
+        for j in range(10)
+    ]
+    scale = 1 if dot else 20**2  # of cosines in the other losses
+    found = float(similarity_gap(vectors, teacher, dot=dot).detach())
+    assert found == pytest.approx(np.mean(gaps) / scale, rel=1e-4)
+
+
 @pytest.fixture
 def world(tmp_path: Path) -> Path:
     """Train rows have scores."""
@@ -93,7 +106,9 @@ def set_loss(file: Path, loss: str | None) -> Path:
     return changed
 
 
-@pytest.mark.parametrize("loss", ["imitate_mse", "cosent", "in_batch_negatives"])
+@pytest.mark.parametrize(
+    "loss", ["imitate_mse", "imitate_similarities", "cosent", "in_batch_negatives"]
+)
 def test_a_network_learns_by_each_loss(
     world: Path, loss: str, store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -107,7 +122,7 @@ def test_a_network_learns_by_each_loss(
     monkeypatch.setattr(EagerPass, "__call__", noted)
     file = set_loss(world, loss)
     todo = sorted(jobs(file), key=lambda job: job["kind"])
-    pairs = loss != "imitate_mse"
+    pairs = not loss.startswith("imitate")
     assert [job["kind"] for job in todo] == ["profile"] * (not pairs) + ["trial"] * 3
     for job in todo:
         assert execute(job, store.location)["status"] == "done"

@@ -18,9 +18,10 @@ if TYPE_CHECKING:
     from lp_sweep.trials.columns import Labels
 
 
-IMITATE, IMITATE_MSE, COSENT, IN_BATCH = LOSSES = (
+IMITATE, IMITATE_MSE, IMITATE_SIMILARITIES, COSENT, IN_BATCH = LOSSES = (
     "imitate",
     "imitate_mse",
+    "imitate_similarities",
     "cosent",
     "in_batch_negatives",
 )
@@ -45,6 +46,9 @@ class Embedding(Regression):
     def rows_together(self, loss: str) -> int:
         return 2 if loss in (COSENT, IN_BATCH) else 1
 
+    def compares_batch(self, loss: str) -> bool:
+        return loss in (IMITATE_SIMILARITIES, COSENT, IN_BATCH)
+
     def named_loss(
         self, loss: str, logits: torch.Tensor, target: torch.Tensor, teacher: torch.Tensor | None
     ) -> torch.Tensor:
@@ -57,6 +61,9 @@ class Embedding(Regression):
         if loss == IN_BATCH:
             return pairloss.in_batch_negatives(logits, dot=self.dot)
         assert teacher is not None, loss
+        if loss == IMITATE_SIMILARITIES:
+            own = self.imitation_loss(logits, teacher, 1.0)
+            return own + pairloss.similarity_gap(logits, teacher, dot=self.dot)
         return mse_loss(logits, teacher)
 
     def problem(self, definition: TaskDefinition) -> str | None:

@@ -79,6 +79,9 @@ class Kind(Protocol):
     def rows_together(self, loss: str) -> int:
         """Rows of a split that share a batch, one after the other: 2 where it learns from pairs."""
 
+    def compares_batch(self, loss: str) -> bool:
+        """Whether the rows of a batch are compared with each other: then it is not cut in parts."""
+
     def named_loss(
         self, loss: str, logits: torch.Tensor, target: torch.Tensor, teacher: torch.Tensor | None
     ) -> torch.Tensor:

@@ -37,6 +37,9 @@ class Labelled(ABC):
     def rows_together(self, loss: str) -> int:
         return 1
 
+    def compares_batch(self, loss: str) -> bool:
+        return False
+
     def named_loss(
         self, loss: str, logits: torch.Tensor, target: torch.Tensor, teacher: torch.Tensor | None
     ) -> torch.Tensor:
