@@ -36,7 +36,7 @@ from lp_sweep.storage.errors import DeviceOutOfMemoryError
 from lp_sweep.storage.specs import Recipe, TaskDefinition
 from lp_sweep.trials.batches import BatchSizes, EncodedSplit, EncodedTask, Padding
 from lp_sweep.trials.device import device_name, memory_errors, reproducible
-from lp_sweep.trials.finetune import NoSaver, finetune
+from lp_sweep.trials.finetune import Saver, finetune
 from lp_sweep.trials.forward import compute_used
 from lp_sweep.trials.procedures import Phase
 from lp_sweep.trials.steps import Setting
@@ -111,7 +111,7 @@ def network(setup: Setup, data: EncodedTask, shape: str = "bert-base", family: s
     return AutoModelForSequenceClassification.from_config(config)
 
 
-class _Watch(NoSaver):
+class _Watch(Saver):
     """Asked after each step whether it is time to save: it only looks at the clock."""
 
     def __init__(self, clock: Any) -> None:

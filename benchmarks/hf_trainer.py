@@ -125,13 +125,13 @@ def scores_of(job: dict[str, Any], padded_to: PaddedTo = "max_length") -> dict[s
     from lp_sweep.storage.specs import trial_spec_from_plain
     from lp_sweep.trials.datasource import load_task
     from lp_sweep.trials.metrics import score
-    from lp_sweep.trials.tasks import source_from_plain
+    from lp_sweep.trials.tasks import TaskSource
 
     spec = trial_spec_from_plain(job["spec"])
     recipe = {**job["spec"]["recipe"], "seed": spec.seed}
     task = load_task(
         spec.task,
-        source_from_plain(job["task"]["source"]),
+        TaskSource(**job["task"]["source"]),
         limit_train=spec.recipe.limit_train,
         limit_dev=spec.recipe.limit_dev,
         offline=True,

@@ -37,7 +37,7 @@ from lp_sweep.storage.specs import Compute, Distillation, Recipe, TaskDefinition
 from lp_sweep.trials.batches import BatchSizes, Padding
 from lp_sweep.trials.device import reproducible
 from lp_sweep.trials.distill import Teaching
-from lp_sweep.trials.finetune import NoSaver, finetune
+from lp_sweep.trials.finetune import Saver, finetune
 from lp_sweep.trials.procedures import Phase
 from lp_sweep.trials.prune import load_pruned
 from lp_sweep.trials.steps import Setting
@@ -102,7 +102,7 @@ def lp_sweep(
     return clock.steps()
 
 
-class _Watch(NoSaver):
+class _Watch(Saver):
     """Asked after each step whether it is time to save: it only looks at the clock."""
 
     def __init__(self, clock: Clock) -> None:

@@ -85,9 +85,7 @@ class EncodedSplit:
         assert self.words is not None
         return int(np.flatnonzero((self.words[rows] >= 0).any(axis=0)).max(initial=-1)) + 1
 
-    def batch(
-        self, indices: npt.ArrayLike, *, pad_id: int, pad_left: bool, pad_type_id: int = 0
-    ) -> dict[str, npt.NDArray[np.int64]]:
+    def batch(self, indices: npt.ArrayLike, padding: Padding) -> dict[str, npt.NDArray[np.int64]]:
         """`input_ids`, `attention_mask` and, where there are any, `token_type_ids`.
 
         Each (B, W): B indices, in their order, W the longest example among them.
@@ -96,18 +94,18 @@ class EncodedSplit:
         starts = self.offsets[rows]
         lengths = self.offsets[rows + 1] - starts  # (B,)
         width = int(lengths.max(initial=0))
-        first = (width - lengths if pad_left else np.zeros_like(lengths))[:, None]  # (B, 1)
+        first = (width - lengths if padding.left else np.zeros_like(lengths))[:, None]  # (B, 1)
         column = np.arange(width)
         mask = (column >= first) & (column < first + lengths[:, None])  # (B, W)
         ends = np.cumsum(lengths)
         # where in `tokens` each token of the batch is, row by row: (sum of lengths,)
         place = np.arange(int(lengths.sum())) + np.repeat(starts - ends + lengths, lengths)
         padded = {
-            "input_ids": _padded(mask, self.tokens[place], pad_id),
+            "input_ids": _padded(mask, self.tokens[place], padding.token_id),
             "attention_mask": mask.astype(np.int64),
         }
         if self.token_types is not None:
-            padded["token_type_ids"] = _padded(mask, self.token_types[place], pad_type_id)
+            padded["token_type_ids"] = _padded(mask, self.token_types[place], padding.type_id)
         return padded
 
 
@@ -248,10 +246,7 @@ def to_device(
     split: EncodedSplit, rows: np.ndarray, padding: Padding, device: torch.device
 ) -> dict[str, torch.Tensor]:
     """The rows padded to their own longest: each (B, T) int64 on `device`."""
-    batch = split.batch(
-        rows, pad_id=padding.token_id, pad_left=padding.left, pad_type_id=padding.type_id
-    )
-    return {name: onto(array, device) for name, array in batch.items()}
+    return {name: onto(array, device) for name, array in split.batch(rows, padding).items()}
 
 
 def chunks(order: np.ndarray, size: int) -> Iterator[np.ndarray]:

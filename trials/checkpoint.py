@@ -25,6 +25,7 @@ from torch import nn
 from lp_sweep.storage.runs import machine_key
 from lp_sweep.storage.store import Store
 from lp_sweep.trials.batches import MAX_HALVINGS, BatchSizes
+from lp_sweep.trials.finetune import Saver
 from lp_sweep.trials.job import announced
 from lp_sweep.trials.steps import EpochMetric, Progress
 
@@ -77,7 +78,7 @@ class Header:
         return cls(**plain | {"subject": subject, "epoch_metrics": metrics})
 
 
-class Checkpoints:
+class Checkpoints(Saver):
     """Reads and writes the checkpoint of one trial, for one try at it.
 
     `every`: seconds of training before the first and between two. `batch_size`: the recipe's.

@@ -10,9 +10,9 @@ from __future__ import annotations
 import json
 import re
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from difflib import get_close_matches
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -43,7 +43,7 @@ class Rows:
 def text_column(rows: Rows, name: str) -> pa.ChunkedArray:
     """Raises MissingInputError on nulls and on what is no text."""
     column = plain_column(rows, name)
-    if not _is_text(column.type):
+    if not (pa.types.is_string(column.type) or pa.types.is_large_string(column.type)):
         raise MissingInputError(
             f"{rows.where}: column {name!r} holds {short(str(column.type), 80)}, not text. Name a "
             "column of texts."
@@ -109,12 +109,32 @@ def class_codes(
     rows: Rows, definition: TaskDefinition, names: tuple[str, ...]
 ) -> npt.NDArray[np.int64]:
     """(n,) positions in `names`. Raises MissingInputError on nulls and on an unknown class."""
-    column = _class_column(rows, definition)
-    values = column.unique().to_pylist()
-    known = known_values(definition, names, values)
-    codes = pc.index_in(column, value_set=pa.array(known, pa.string()))
+    return coded(
+        rows, definition, names, _class_column(rows, definition), "class", lambda i: f"row {i + 1}"
+    )
+
+
+def coded(
+    rows: Rows,
+    definition: TaskDefinition,
+    names: Sequence[str],
+    values: pa.ChunkedArray,
+    what: str,
+    place: Callable[[int], str],
+) -> npt.NDArray[np.int64]:
+    """(n,) the position in `names` of each of n values of the label column, which are texts. Raises
+    MissingInputError for an unknown one: `what` it is, and its `place` by its position."""
+    known = known_values(definition, names, values.unique().to_pylist())
+    codes = pc.index_in(values, value_set=pa.array(known, pa.string()))
     if codes.null_count:
-        _refuse_class(rows, definition, column, codes, known)
+        first = int(np.flatnonzero(codes.is_null().to_numpy(zero_copy_only=False))[0])
+        got = values[first].as_py()
+        raise MissingInputError(
+            f"{rows.where}: unknown {what} {shown(got)} in column {definition.label_column!r}, "
+            f"{place(first)}. Known: {listed(known)}. They are those of the train rows, or of the "
+            f"task's `labels:`. Fix the rows, or list every {what} there."
+            f"{did_you_mean(got[:80], known[:100])}"
+        )
     return np.asarray(codes.to_numpy(), np.int64)
 
 
@@ -134,23 +154,6 @@ def _refuse_lookalikes(train: Rows, name: str, values: Sequence[str]) -> None:
             )
 
 
-def _refuse_class(
-    rows: Rows,
-    definition: TaskDefinition,
-    column: pa.ChunkedArray,
-    codes: pa.ChunkedArray,
-    known: list[str],
-) -> None:
-    row = int(np.flatnonzero(codes.is_null().to_numpy())[0])
-    got = column[row].as_py()
-    near = get_close_matches(got[:80], known[:100], n=1)
-    raise MissingInputError(
-        f"{rows.where}: unknown class {shown(got)} in column {definition.label_column!r}, "
-        f"row {row + 1}. Known: {listed(known)}. Fix the rows, or list every class in the task's "
-        "labels." + (f" Did you mean {shown(near[0])}?" if near else "")
-    )
-
-
 def _class_column(rows: Rows, definition: TaskDefinition) -> pa.ChunkedArray:
     """The classes as strings, none of them empty."""
     name = definition.label_column
@@ -158,7 +161,9 @@ def _class_column(rows: Rows, definition: TaskDefinition) -> pa.ChunkedArray:
     if pa.types.is_floating(column.type):
         column = _whole(rows, name, column)
     features = feature_names(rows, name)
-    if features and pa.types.is_integer(column.type) and _same_names(features, definition.labels):
+    # where a ClassLabel's names mean the task's, they count, not the numbers
+    same = not definition.labels or set(features) == set(definition.labels)
+    if features and pa.types.is_integer(column.type) and same:
         outside = pc.or_(pc.less(column, 0), pc.greater_equal(column, len(features)))
         _refuse(rows, name, outside, f"is none of 0 to {len(features) - 1}")
         column = pa.chunked_array([pa.array(features, pa.string()).take(column.combine_chunks())])
@@ -171,11 +176,6 @@ def _class_column(rows: Rows, definition: TaskDefinition) -> pa.ChunkedArray:
         ) from error
     _refuse(rows, name, pc.equal(column, ""), "is empty")
     return column
-
-
-def _same_names(features: tuple[str, ...], labels: Sequence[str]) -> bool:
-    """Whether a ClassLabel's names mean the task's: then they count, not the numbers."""
-    return not labels or set(features) == set(labels)
 
 
 def _whole(rows: Rows, name: str, column: pa.ChunkedArray) -> pa.ChunkedArray:
@@ -205,13 +205,10 @@ def known_values(
 ) -> list[str]:
     """How a column with these `values` writes the labels: by their names, or by their positions
     where the task lists names and the column holds whole numbers."""
-    if definition.labels and not _any_whole(names) and all_whole(values):
+    of_words = not any(_WHOLE.fullmatch(name) for name in names)
+    if definition.labels and of_words and all_whole(values):
         return [str(position) for position in range(len(names))]
     return list(names)
-
-
-def _any_whole(values: Sequence[str]) -> bool:
-    return any(_WHOLE.fullmatch(value) for value in values)
 
 
 def all_whole(values: Sequence[str]) -> bool:
@@ -229,6 +226,70 @@ def plain_column(rows: Rows, name: str) -> pa.ChunkedArray:
     return column
 
 
+class Items(NamedTuple):
+    """All items of a list column, one after the other."""
+
+    items: pa.Array  # (total,)
+    lengths: npt.NDArray[np.int64]  # (n,)
+    each: str  # what an item belongs to: a word, a label
+
+    def place(self, position: int) -> str:
+        """`row 3, word 2`."""
+        ends = self.lengths.cumsum()
+        row = int(np.searchsorted(ends, position, side="right"))
+        return f"row {row + 1}, {self.each} {position - ends[row] + self.lengths[row] + 1}"
+
+
+def list_items(rows: Rows, name: str, instead: str, each: str) -> Items:
+    """Raises MissingInputError for a column of no lists (`instead` says what to give), and for a
+    null in one."""
+    column = plain_column(rows, name)
+    if not pa.types.is_list(column.type) and not pa.types.is_large_list(column.type):
+        raise MissingInputError(
+            f"{rows.where}: column {name!r} holds {short(str(column.type), 80)}, not lists{instead}"
+        )
+    lists = pa.concat_arrays(column.chunks) if column.num_chunks else pa.array([], column.type)
+    lengths = pc.list_value_length(lists).to_numpy(zero_copy_only=False).astype(np.int64)
+    items = pc.list_flatten(lists)
+    if pa.types.is_dictionary(items.type):
+        items = items.dictionary_decode()
+    if pa.types.is_large_string(items.type) or pa.types.is_string_view(items.type):
+        items = items.cast(pa.string())
+    found = Items(items, lengths, each)
+    _refuse_items(rows, name, found, pc.is_null(items, nan_is_null=True), "holds a null")
+    return found
+
+
+def label_items(rows: Rows, name: str, instead: str, each: str, what: str) -> Items:
+    """Labels as texts, none of them empty; each is `what`."""
+    found = list_items(rows, name, instead, each)
+    items, features = found.items, feature_names(rows, name)
+    if features and pa.types.is_integer(items.type):
+        outside = pc.or_(pc.less(items, 0), pc.greater_equal(items, len(features)))
+        numbers = f"holds a number that is none of 0 to {len(features) - 1}"
+        _refuse_items(rows, name, found, outside, numbers)
+        return found._replace(items=pa.array(features, pa.string()).take(items))
+    try:
+        items = items.cast(pa.int64()) if pa.types.is_floating(items.type) else items
+        items = items.cast(pa.string())
+    except pa.ArrowException as error:
+        raise MissingInputError(
+            f"{rows.where}: column {name!r} holds lists of {short(str(items.type), 80)}, not of "
+            f"{what}s. Give names or whole numbers."
+        ) from error
+    _refuse_items(rows, name, found, pc.equal(items, ""), f"holds an empty {what}")
+    return found._replace(items=items)
+
+
+def _refuse_items(rows: Rows, name: str, found: Items, bad: pa.Array, problem: str) -> None:
+    first = np.flatnonzero(bad.to_numpy(zero_copy_only=False))
+    if len(first):
+        raise MissingInputError(
+            f"{rows.where}: column {name!r} {problem} in {found.place(int(first[0]))}. Fix "
+            "it, or remove it from its row."
+        )
+
+
 def _refuse(rows: Rows, name: str, bad: pa.ChunkedArray, what: str) -> None:
     """Raises MissingInputError naming the first row (from 1) where `bad` is true."""
     positions = np.flatnonzero(bad.to_numpy())
@@ -237,7 +298,3 @@ def _refuse(rows: Rows, name: str, bad: pa.ChunkedArray, what: str) -> None:
             f"{rows.where}: column {name!r} {what} in {len(positions)} of {len(bad)} rows, first "
             f"in row {positions[0] + 1}. Fill in or remove these rows."
         )
-
-
-def _is_text(kind: pa.DataType) -> bool:
-    return bool(pa.types.is_string(kind) or pa.types.is_large_string(kind))

@@ -21,12 +21,10 @@ from transformers import PreTrainedModel
 from lp_sweep.storage.errors import MissingInputError, UnsupportedModelError
 from lp_sweep.trials.families import LayerList, find_layers, refuse_family
 from lp_sweep.trials.load import NOT_SAFETENSORS, loading_errors, quiet
-from lp_sweep.trials.modelfiles import identity_files
+from lp_sweep.trials.modelfiles import INDEX, WEIGHTS, identity_files
 from lp_sweep.trials.plainload import load
 from lp_sweep.trials.prune import keep_layers
 from lp_sweep.trials.reduced import removal_of
-
-_WHOLE, _INDEX = "model.safetensors", "model.safetensors.index.json"
 
 
 class Whole(NamedTuple):
@@ -77,7 +75,7 @@ def cut(folder: Path, model: PreTrainedModel, kept: Sequence[int], target: Path)
     depth, prefix = len(found.layers), model.base_model_prefix
     keep_layers(model, kept)
     tensors = _renamed(_tensors(folder), found, prefix, sorted(kept), depth)
-    save_file(tensors, target / _WHOLE, metadata={"format": "pt"})
+    save_file(tensors, target / WEIGHTS, metadata={"format": "pt"})
     model.config.save_pretrained(target)
     for path in identity_files(folder):
         if path.name != "config.json" and path.suffix != ".safetensors":
@@ -86,10 +84,10 @@ def cut(folder: Path, model: PreTrainedModel, kept: Sequence[int], target: Path)
 
 def _tensors(folder: Path) -> dict[str, torch.Tensor]:
     """Those of model.safetensors, else of the files that the index names, as transformers takes."""
-    if (folder / _WHOLE).is_file():
-        return dict(load_file(folder / _WHOLE))
+    if (folder / WEIGHTS).is_file():
+        return dict(load_file(folder / WEIGHTS))
     try:
-        index: Any = json.loads((folder / _INDEX).read_text(encoding="utf-8"))
+        index: Any = json.loads((folder / INDEX).read_text(encoding="utf-8"))
         names = sorted(set(index["weight_map"].values()))
     except (OSError, ValueError, KeyError) as error:
         raise MissingInputError(f"model {str(folder)!r}: {NOT_SAFETENSORS}.") from error

@@ -21,7 +21,7 @@ from lp_sweep.trials.columns import Labels, Rows, text_column
 from lp_sweep.trials.kinds import COSENT, kind_of
 from lp_sweep.trials.kinds.tokens import NO_TAG
 from lp_sweep.trials.readers import column_names, read_file, read_hub, require_columns
-from lp_sweep.trials.retrieval import Collection, columns_of, first_queries, read_collection
+from lp_sweep.trials.retrieval import columns_of, first_queries, read_collection
 from lp_sweep.trials.search import query_count
 from lp_sweep.trials.tagged import word_column
 from lp_sweep.trials.tasks import CORPUS, QRELS, QUERIES, UNLABELLED, TaskSource, file_format
@@ -178,19 +178,16 @@ def _load_search(
         none = kind_of(definition).no_labels(len(chosen))
         train = Split(texts=([documents[row] for row in chosen],), labels=none)
         whole = len(documents) == len(found.documents)
+    asked = first_queries(found, _chosen(len(found.queries), limit_dev))
     return LoadedTask(
         train=train,
-        dev={QUERIES: _searched(first_queries(found, _chosen(len(found.queries), limit_dev)))},
+        dev={QUERIES: Split(texts=([*asked.queries, *asked.documents],), labels=asked.judged)},
         label_names=(),
         definition=definition,
         limit_train=limit_train,
         limit_dev=limit_dev,
         looked_at=None if whole else most,
     )
-
-
-def _searched(found: Collection) -> Split:
-    return Split(texts=([*found.queries, *found.documents],), labels=found.judged)
 
 
 class Overlap(NamedTuple):

@@ -81,7 +81,10 @@ def records_graphs(device: torch.device) -> bool:
 
 def onto(array: np.ndarray, device: torch.device) -> torch.Tensor:
     """The array's values on `device`, without a wait for what the device is still at."""
-    return _ready(array, device).to(device, non_blocking=True)
+    tensor = torch.from_numpy(np.ascontiguousarray(array))
+    # CUDA copies memory that is not pinned only when it is done with all before it
+    tensor = tensor.pin_memory() if device.type == "cuda" else tensor
+    return tensor.to(device, non_blocking=True)
 
 
 def all_onto(arrays: Sequence[np.ndarray], device: torch.device) -> tuple[torch.Tensor, ...]:
@@ -89,12 +92,6 @@ def all_onto(arrays: Sequence[np.ndarray], device: torch.device) -> tuple[torch.
     if device.type == "cpu":
         return tuple(torch.from_numpy(np.ascontiguousarray(array)) for array in arrays)
     return torch.split(onto(np.concatenate(arrays), device), [len(array) for array in arrays])
-
-
-def _ready(array: np.ndarray, device: torch.device) -> torch.Tensor:
-    """Pinned: CUDA copies other memory only when it is done with all before it."""
-    tensor = torch.from_numpy(np.ascontiguousarray(array))
-    return tensor.pin_memory() if device.type == "cuda" else tensor
 
 
 def autocast(precision: str, device: torch.device) -> contextlib.AbstractContextManager[object]:

@@ -8,9 +8,11 @@ processes from doing the same work, and without one they would only waste it.
 from __future__ import annotations
 
 import copy
+import hashlib
 import json
 import os
 import shutil
+import tempfile
 import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -32,8 +34,6 @@ from lp_sweep.trials.kinds.tokens import NO_TAG
 
 if TYPE_CHECKING:
     from transformers import BatchEncoding, PreTrainedTokenizerBase
-import hashlib
-import tempfile
 
 CACHE_VERSION = 3
 _META = "meta.json"

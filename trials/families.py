@@ -15,10 +15,8 @@ from transformers import PretrainedConfig, PreTrainedModel
 
 from lp_sweep.storage.errors import UnsupportedModelError
 from lp_sweep.trials.familytable import family_of
-from lp_sweep.trials.modelfiles import family_problem
+from lp_sweep.trials.modelfiles import DEPTH_FIELDS, family_problem
 from lp_sweep.trials.unpadded.pick import Picked, pick
-
-DEPTH_FIELDS = ("num_hidden_layers", "n_layers", "n_layer", "num_layers")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -20,7 +20,6 @@ import transformers
 from transformers import AutoConfig, PretrainedConfig, PreTrainedModel
 
 from lp_sweep.storage.errors import MissingInputError, UnsupportedModelError
-from lp_sweep.trials.families import find_layers
 from lp_sweep.trials.load import NOT_SAFETENSORS, loading_errors, quiet
 from lp_sweep.trials.reduced import (
     DROP,
@@ -28,7 +27,6 @@ from lp_sweep.trials.reduced import (
     Removal,
     feed_forward_of,
     original_layers,
-    parts,
     reduced_class,
     removal_of,
     take_out,
@@ -67,20 +65,6 @@ def remove_feed_forwards(
     take_out(model, removed, norm)
     layers = tuple(sorted((*before.layers, *map(int, removed))))
     write_removal(model.config, Removal(layers, norm))  # in place: modules share this object
-
-
-def feed_forward_parameters(model: PreTrainedModel) -> dict[int, int]:
-    """Parameters of each layer's feed-forward linears, norms not counted; 0 where it was removed.
-
-    Keys are the layers' numbers in the very first network, ascending.
-    Raises UnsupportedModelError for families not named in `familytable.FAMILIES`.
-    """
-    linears = feed_forward_of(model.config).linears
-    layers = zip(original_layers(model.config), find_layers(model).layers, strict=True)
-    return {
-        number: sum(p.numel() for part in parts(layer, linears) for p in part.parameters())
-        for number, layer in layers
-    }
 
 
 def load_network(folder: str | Path, *, local_files_only: bool = True) -> PreTrainedModel:

@@ -17,7 +17,7 @@ import time
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -35,7 +35,6 @@ from lp_sweep.trials.prune import keep_original
 from lp_sweep.trials.steps import (
     EagerPass,
     EpochMetric,
-    Pass,
     Progress,
     Setting,
     evaluate,
@@ -55,41 +54,25 @@ class Trained(NamedTuple):
     logits: dict[str, np.ndarray]  # split -> (rows, classes) float32, in the split's order
 
 
-class Saver(Protocol):
-    """Where a long training keeps its state: `trials.checkpoint`, or nowhere."""
-
-    def find(self, halvings: int) -> int:
-        """Look for the state of an earlier try; how often the micro-batch is halved, then."""
+class Saver:
+    """Where a long training keeps its state. Here nowhere: it always starts at its first step.
+    `trials.checkpoint` has one that keeps it in the store."""
 
     @property
     def epoch(self) -> int:
         """The epoch (from 0) that what was found is in; 0 where nothing was."""
-
-    def restore(self, model: nn.Module, optimizer: torch.optim.Optimizer) -> Progress:
-        """Put back what was found, if anything was, and say how far it is."""
-
-    def due(self) -> bool:
-        """Whether it is time to save."""
-
-    def save(
-        self, model: nn.Module, optimizer: torch.optim.Optimizer, progress: Progress
-    ) -> None: ...
-
-    def close(self) -> None: ...
-
-
-class NoSaver:
-    """For a training that always starts at its first step."""
-
-    epoch = 0
+        return 0
 
     def find(self, halvings: int) -> int:
+        """Look for the state of an earlier try; how often the micro-batch is halved, then."""
         return halvings
 
     def restore(self, model: nn.Module, optimizer: torch.optim.Optimizer) -> Progress:
+        """Put back what was found, if anything was, and say how far it is."""
         return Progress()
 
     def due(self) -> bool:
+        """Whether it is time to save."""
         return False
 
     def save(
@@ -126,18 +109,12 @@ def finetune(
             data, padding = inside.enter_context(words)
             setting = replace(setting, padding=padding)
         run = _Run(model, data, setting, saver, tell)
-        return _finetune(run, setting)
-
-
-def _finetune(run: _Run, setting: Setting) -> Trained:
-    logits: dict[str, np.ndarray] = {}
-    while run.progress.epoch < setting.epochs:
-        run.enter(phase_at(setting.course, run.progress.epoch))
-        run.train()
-        logits = run.evaluate()
-    if not setting.epochs:
-        logits = run.evaluate()
-    return Trained(run.progress, logits)
+        logits = run.evaluate() if not setting.epochs else {}
+        while run.progress.epoch < setting.epochs:
+            run.enter(phase_at(setting.course, run.progress.epoch))
+            run.train()
+            logits = run.evaluate()
+        return Trained(run.progress, logits)
 
 
 class _Run:
@@ -193,7 +170,7 @@ class _Run:
         used = compute_used(self.model, self.setting.recipe.compute, self.setting.device)
         return used == GRAPHS
 
-    def _pass(self) -> Pass:
+    def _pass(self) -> EagerPass:
         """Anew for each phase: what is held is of the layers that there were."""
         return (GraphPass if self._held() else EagerPass)(self.model, self.setting)
 

@@ -5,6 +5,9 @@ over the real tokens alone where the family has such a forward pass. Where it ha
 network's own, on a CPU for rows of like length at a time. `graphs` is `fast`, but that a GPU learns
 by CUDA graphs where the family can be held in one. All give the same numbers but for rounding, and
 draw other dropout masks: so `compute` is part of a trial's identity.
+
+The embedding of a text, by `pooling`: `mean` over its tokens, special ones included; `cls` the
+first; `last` the last. `orchestrator.inputs.models` reads what a folder says of its own.
 """
 
 from __future__ import annotations
@@ -29,11 +32,11 @@ from lp_sweep.trials.batches import (
     to_device,
 )
 from lp_sweep.trials.device import bound_by_launches, onto, records_graphs
-from lp_sweep.trials.families import classifies_tokens
+from lp_sweep.trials.families import classifies_tokens, sentence_states
 from lp_sweep.trials.familytable import family_of
 from lp_sweep.trials.measures.states import noted_sentences
-from lp_sweep.trials.pooling import padded_embeddings, unpadded_embeddings
-from lp_sweep.trials.unpadded.families import forward_pass_of, word_logits
+from lp_sweep.trials.unpadded.attention import grid
+from lp_sweep.trials.unpadded.families import as_asked, forward_pass_of, hidden_states, word_logits
 from lp_sweep.trials.unpadded.families import logits as unpadded_logits
 from lp_sweep.trials.unpadded.pick import Picked, pick
 from lp_sweep.trials.unpadded.tokens import RealTokens, barred, real_tokens
@@ -72,7 +75,8 @@ def forward(
 
         def output() -> torch.Tensor:
             if pooling:
-                return padded_embeddings(model, batch, real, pooling)
+                base: nn.Module = model.base_model  # type: ignore[assignment]
+                return pooled(base(**batch).last_hidden_state, real, pooling)  # without the head
             found: torch.Tensor = model(**batch).logits
             return found if split.words is None else _at_words(found, split, some, width, padding)
 
@@ -104,10 +108,41 @@ def by_place(
 ) -> torch.Tensor:
     """As `forward` gives it, over real tokens alone."""
     if pooling:
-        return unpadded_embeddings(model, tokens, pooling, states)
+        return _unpadded_embeddings(model, tokens, pooling, states)
     if tokens.words is not None:
         return word_logits(model, tokens, tokens.words)
     return unpadded_logits(model, tokens, states)
+
+
+def pooled(hidden: torch.Tensor, real: torch.Tensor, pooling: str) -> torch.Tensor:
+    """(B, T, H) and (B, T), non-zero on real tokens, give (B, H)."""
+    if pooling != "mean":
+        return sentence_states(hidden, real, last=pooling == "last")
+    weights = real.to(hidden.dtype)[..., None]
+    return (hidden * weights).sum(1) / weights.sum(1)
+
+
+def _unpadded_embeddings(
+    model: nn.Module, tokens: RealTokens, pooling: str, states: list[torch.Tensor] | None = None
+) -> torch.Tensor:
+    """(B, H) in the order that was asked for. See `unpadded.families.logits`."""
+    hidden = hidden_states(model, tokens, states)
+    if pooling != "mean":
+        index = tokens.last if pooling == "last" else tokens.first
+        return as_asked(tokens, pick(hidden, tokens.one_each(index)))
+    lengths = (tokens.last - tokens.first + 1)[:, None]
+    if tokens.packed:
+        here = torch.arange(len(hidden), device=hidden.device)
+        of_row = (here >= tokens.first[:, None]) & (here <= tokens.last[:, None])  # (B, N)
+        return of_row.to(hidden.dtype) @ hidden / lengths
+    found, begin = [], 0
+    sizes = [group.size for group in tokens.groups]
+    for group, own in zip(tokens.groups, torch.split(hidden, sizes), strict=True):
+        here = torch.arange(group.longest, device=hidden.device)
+        real = here < lengths[begin : begin + group.rows]
+        found.append(pooled(grid(group, own), real, pooling))
+        begin += group.rows
+    return as_asked(tokens, torch.cat(found))
 
 
 def compute_used(model: Any, compute: Compute, device: torch.device) -> str:

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -25,7 +25,7 @@ from transformers import PreTrainedModel
 
 from lp_sweep.trials.batches import EncodedSplit
 from lp_sweep.trials.forward import by_place
-from lp_sweep.trials.steps import Setting, batch_loss, step_in_parts, update
+from lp_sweep.trials.steps import EagerPass, Setting, update
 from lp_sweep.trials.unpadded.tokens import Bins, RealTokens, aligned, packed_tokens
 
 Run = Callable[[], torch.Tensor]
@@ -34,13 +34,6 @@ Run = Callable[[], torch.Tensor]
 class Recorded(NamedTuple):
     launch: Callable[[], object]
     loss: torch.Tensor  # where a launch leaves it
-
-
-class Recorder(Protocol):
-    def warm_up(self, run: Run) -> torch.Tensor:
-        """Run it where it will be recorded."""
-
-    def record(self, run: Run) -> Recorded: ...
 
 
 class CudaRecorder:
@@ -52,6 +45,7 @@ class CudaRecorder:
         self._pool = torch.cuda.graph_pool_handle()
 
     def warm_up(self, run: Run) -> torch.Tensor:
+        """Run it where it will be recorded."""
         current = torch.cuda.current_stream(self._device)
         self._stream.wait_stream(current)
         with torch.cuda.stream(self._stream):
@@ -66,14 +60,14 @@ class CudaRecorder:
         return Recorded(graph.replay, loss)
 
 
-class GraphPass:
-    """A `Pass` over packed rows. Without a recorder, as on a CPU, the same operations one by
+class GraphPass(EagerPass):
+    """Passes over packed rows. Without a recorder, as on a CPU, the same operations one by
     one."""
 
     def __init__(
-        self, model: PreTrainedModel, setting: Setting, recorder: Recorder | None = None
+        self, model: PreTrainedModel, setting: Setting, recorder: CudaRecorder | None = None
     ) -> None:
-        self.model, self.setting = model, setting
+        super().__init__(model, setting)
         if recorder is None and setting.device.type == "cuda":
             recorder = CudaRecorder(setting.device)
         self._recorder = recorder
@@ -89,7 +83,7 @@ class GraphPass:
     ) -> torch.Tensor:
         whole = len(rows) == self.setting.recipe.batch_size == self.setting.batches.training
         if self._recorder is None or not whole:
-            return step_in_parts(self, optimizer, split, rows)
+            return super().step(optimizer, split, rows)
         batch = self._packed(split, rows)
         if batch.bins.number in self._held:
             buffer, recorded = self._held[batch.bins.number]
@@ -144,10 +138,7 @@ class GraphPass:
         def ahead(model: nn.Module, states: list[torch.Tensor] | None) -> torch.Tensor:
             return by_place(model, buffer.tokens(), pooling, states)
 
-        loss = batch_loss(self.model, self.setting, buffer.target, buffer.taught, ahead)
-        part = loss * share
-        part.backward()  # type: ignore[no-untyped-call]
-        return part.detach()
+        return self.backward(buffer.target, buffer.taught, ahead, share)
 
 
 class _Batch(NamedTuple):

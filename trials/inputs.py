@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from transformers import PreTrainedModel
@@ -26,9 +26,6 @@ from lp_sweep.trials.modelfiles import go_offline, longest_row
 from lp_sweep.trials.prune import load_pruned
 from lp_sweep.trials.resident import Head, Source, Stamp, Words, resident
 from lp_sweep.trials.thresholds import output_bias
-
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
 
 
 class Inputs(NamedTuple):
@@ -65,7 +62,10 @@ def load_inputs(
     head = Head(encoded.num_labels, kind_of(spec.task).problem_type)
     model = _network(job, head, kept_layers, seed, start)
     if start is None:
-        _set_first_bias(model, kind_of(spec.task).first_bias(encoded.train.labels))
+        values, bias = kind_of(spec.task).first_bias(encoded.train.labels), output_bias(model)
+        if values is not None and bias is not None:
+            with torch.no_grad():
+                bias.copy_(torch.from_numpy(values))
     tokenizer = for_words(words.tokenizer) if kind_of(spec.task).words else words.tokenizer
     _check_fit(job, model.config, encoded)
     return Inputs(
@@ -77,13 +77,6 @@ def load_inputs(
         seconds_load=time.perf_counter() - loading,
         seconds_tokenise=loading - begun,
     )
-
-
-def _set_first_bias(model: PreTrainedModel, values: NDArray[Any] | None) -> None:
-    bias = None if values is None else output_bias(model)
-    if values is not None and bias is not None:
-        with torch.no_grad():
-            bias.copy_(torch.from_numpy(values))
 
 
 def with_rows_of(job: Job, inputs: Inputs, spec: ProfileSpec) -> Inputs:

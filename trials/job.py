@@ -32,7 +32,7 @@ from lp_sweep.storage.specs import (
 )
 from lp_sweep.storage.store import Store
 from lp_sweep.trials.modelfiles import needed_files
-from lp_sweep.trials.tasks import UNLABELLED, TaskSource, source_from_plain
+from lp_sweep.trials.tasks import UNLABELLED, TaskSource
 
 Spec = TrialSpec | ProfileSpec | SpeedSpec
 Keep = Literal["none", "best", "all"]
@@ -173,7 +173,7 @@ class Job:
             | {
                 "spec": _SPECS[kind](rest["spec"]),
                 "model": ModelPlace(**model),
-                "task": TaskPlace(task["name"], source_from_plain(task["source"])),
+                "task": TaskPlace(task["name"], TaskSource(**task["source"])),
                 "lesson": lesson and Lesson(**lesson),
                 "measures": tuple(
                     Measure(item["id"], profile_spec_from_plain(item["spec"])) for item in measures

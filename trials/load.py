@@ -7,7 +7,7 @@ must not depend on how many are left.
 from __future__ import annotations
 
 import os
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -52,7 +52,6 @@ def load_encoder(
     problem_type: ProblemType,
     revision: str | None = None,
     local_files_only: bool = False,
-    id2label: Mapping[int, str] | None = None,
 ) -> LoadedEncoder:
     """Load a checkpoint with a head for the task; `initialise_head` then gives the head its values.
 
@@ -68,7 +67,12 @@ def load_encoder(
     with loading_errors(path, "it can't be found. Check the name, the revision and the network"):
         config = AutoConfig.from_pretrained(str(path), trust_remote_code=False, **source)
     refuse_family(config)
-    _describe_task(config, num_labels, problem_type, id2label)
+    config.num_labels = num_labels
+    # transformers knows no other than those of sequences
+    config.problem_type = None if problem_type == "token_classification" else problem_type
+    for name in ("use_mems_eval", "use_mems_train"):  # XLNet: memories break on a ragged last batch
+        if hasattr(config, name):
+            setattr(config, name, False)
     # loading draws, and the caller's seed must not notice
     with torch.random.fork_rng(devices=[]), quiet(), loading_errors(path, NOT_SAFETENSORS):
         model, info = _class_for(config, problem_type).from_pretrained(
@@ -128,23 +132,6 @@ def _class_for(config: PretrainedConfig, problem_type: ProblemType) -> Any:
         else MODEL_FOR_SEQUENCE_CLASSIFICATION_MAPPING
     )
     return reduced_class(classes[type(config)])
-
-
-def _describe_task(
-    config: PretrainedConfig,
-    num_labels: int,
-    problem_type: ProblemType,
-    id2label: Mapping[int, str] | None,
-) -> None:
-    config.num_labels = num_labels
-    # transformers knows no other than those of sequences
-    config.problem_type = None if problem_type == "token_classification" else problem_type
-    if id2label is not None:
-        config.id2label = dict(id2label)
-        config.label2id = {label: index for index, label in id2label.items()}
-    for name in ("use_mems_eval", "use_mems_train"):  # XLNet: memories break on a ragged last batch
-        if hasattr(config, name):
-            setattr(config, name, False)
 
 
 def _refuse_incomplete(model: PreTrainedModel, fresh: Collection[str], path: str | Path) -> None:

@@ -20,46 +20,39 @@ from lp_sweep.trials.kinds import kind_of
 Array = npt.NDArray[Any]
 
 
-def accuracy(labels: Array, predicted: Array) -> float:
-    return float(np.mean(labels == predicted))
+def _of_classes(name: str, **settings: Any) -> Callable[[Array, Array], float]:
+    """scikit-learn's, of labels and predicted classes."""
 
+    def metric(labels: Array, predicted: Array) -> float:
+        from sklearn import metrics
 
-def f1(labels: Array, predicted: Array) -> float:
-    """F1 of class 1. 0.0 where no row is of class 1 or predicted so. `score` makes class 1 of the
-    task's positive class."""
-    from sklearn.metrics import f1_score
+        return float(getattr(metrics, name)(labels, predicted, **settings))
 
-    return float(f1_score(labels, predicted, pos_label=1, average="binary", zero_division=0.0))
-
-
-def macro_f1(labels: Array, predicted: Array) -> float:
-    """Mean of the F1 of each class that occurs among labels or predictions."""
-    from sklearn.metrics import f1_score
-
-    return float(f1_score(labels, predicted, average="macro", zero_division=0.0))
+    return metric
 
 
 def mcc(labels: Array, predicted: Array) -> float:
     """Matthews correlation of classes; 0.0 where either side is constant."""
-    from sklearn.metrics import matthews_corrcoef
-
     if _constant(labels) or _constant(predicted):
         return 0.0
-    return float(matthews_corrcoef(labels, predicted))
+    return _of_classes("matthews_corrcoef")(labels, predicted)
 
 
-def pearson(labels: Array, predicted: Array) -> float:
-    """Linear correlation; 0.0 where either side is constant."""
-    from scipy.stats import pearsonr
+def _of_numbers(name: str) -> Callable[[Array, Array], float]:
+    """scipy's correlation; 0.0 where either side is constant."""
 
-    return _correlation(pearsonr, labels, predicted)
+    def metric(labels: Array, predicted: Array) -> float:
+        from scipy import stats
 
+        if _constant(labels) or _constant(predicted):
+            return 0.0
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # predictions nearly constant: the value still stands
+            both = (np.asarray(each, np.float64) for each in (labels, predicted))
+            value = float(getattr(stats, name)(*both)[0])
+        return value if np.isfinite(value) else 0.0
 
-def spearman(labels: Array, predicted: Array) -> float:
-    """Rank correlation, ties at their mean rank; 0.0 where either side is constant."""
-    from scipy.stats import spearmanr
-
-    return _correlation(spearmanr, labels, predicted)
+    return metric
 
 
 def mean_average_precision(labels: Array, logits: Array) -> float:
@@ -74,12 +67,14 @@ def mean_average_precision(labels: Array, logits: Array) -> float:
 
 
 METRICS: dict[str, Callable[[Array, Array], float]] = {
-    "accuracy": accuracy,
-    "f1": f1,
-    "macro_f1": macro_f1,
+    "accuracy": lambda labels, predicted: float(np.mean(labels == predicted)),
+    # of class 1, which `score` makes of the task's positive class; 0.0 where no row is of it
+    "f1": _of_classes("f1_score", zero_division=0.0),
+    # the mean over each class that occurs among labels or predictions
+    "macro_f1": _of_classes("f1_score", average="macro", zero_division=0.0),
     "mcc": mcc,
-    "pearson": pearson,
-    "spearman": spearman,
+    "pearson": _of_numbers("pearsonr"),
+    "spearman": _of_numbers("spearmanr"),  # ties at their mean rank
     "mean_average_precision": mean_average_precision,
 }
 
@@ -149,15 +144,6 @@ def majority_score(
         return 0.0
     targets = kind.targets(dev_labels)
     return _scored(definition, definition.metric, targets, np.full_like(targets, one), names)
-
-
-def _correlation(of: Callable[[Array, Array], Any], labels: Array, predicted: Array) -> float:
-    if _constant(labels) or _constant(predicted):
-        return 0.0
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # predictions nearly constant: the value still stands
-        value = float(of(np.asarray(labels, np.float64), np.asarray(predicted, np.float64))[0])
-    return value if np.isfinite(value) else 0.0
 
 
 def _constant(values: Array) -> bool:

@@ -120,7 +120,9 @@ _IDENTITY_FILES = (
     "merges.txt",
     "*.model",
 )
-_INDEX = "model.safetensors.index.json"  # of several weight files; says nothing of its own
+# the index of several weight files says nothing of its own
+WEIGHTS, INDEX = "model.safetensors", "model.safetensors.index.json"
+DEPTH_FIELDS = ("num_hidden_layers", "n_layers", "n_layer", "num_layers")
 
 
 def identity_files(folder: Path) -> list[Path]:
@@ -131,7 +133,7 @@ def identity_files(folder: Path) -> list[Path]:
 
 def needed_files(folder: Path) -> list[Path]:
     """All that loading takes: whoever has these has the model."""
-    index = folder / _INDEX
+    index = folder / INDEX
     return [*identity_files(folder), *([index] if index.exists() else [])]
 
 

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -65,25 +65,15 @@ def word_logits_of(
 ) -> np.ndarray:
     """(answered words, classes) float32, sentence by sentence: each word's at its first token. A
     word that is cut off, or has no token, is not answered."""
-    order = sorted(range(len(sentences)), key=lambda row: -len(sentences[row]))
     parts: dict[int, np.ndarray] = {}
-    with torch.inference_mode():
-        for start in range(0, len(order), _BATCH):
-            rows = order[start : start + _BATCH]
-            inputs = tokenizer(
-                [list(sentences[row]) for row in rows],
-                is_split_into_words=True,
-                truncation=True,
-                max_length=max_length,
-                padding=True,
-                return_tensors="pt",
-            )
+    for rows, inputs in _batches(tokenizer, [sentences], max_length, is_split_into_words=True):
+        with torch.inference_mode():
             found = model(**inputs.to(model.device)).logits.float().cpu().numpy()
-            for place, row in enumerate(rows):
-                words = inputs.word_ids(place)
-                first = {word: at for at, word in reversed([*enumerate(words)])}
-                kept = [at for word, at in first.items() if word is not None]
-                parts[row] = found[place, sorted(kept)]
+        for place, row in enumerate(rows):
+            words = inputs.word_ids(place)
+            first = {word: at for at, word in reversed([*enumerate(words)])}
+            kept = [at for word, at in first.items() if word is not None]
+            parts[row] = found[place, sorted(kept)]
     return np.concatenate([parts[row] for row in range(len(sentences))])
 
 
@@ -102,20 +92,25 @@ def _answers(
     texts: Sequence[Sequence[str]],
     max_length: int,
 ) -> np.ndarray:
-    order = sorted(range(len(texts[0])), key=lambda row: -sum(len(column[row]) for column in texts))
-    parts = []
-    with torch.inference_mode():
-        for start in range(0, len(order), _BATCH):
-            rows = order[start : start + _BATCH]
-            inputs = tokenizer(
-                *([column[row] for row in rows] for column in texts),
-                truncation="longest_first",
-                max_length=max_length,
-                padding=True,
-                return_tensors="pt",
-            )
+    order, parts = list[int](), []
+    for rows, inputs in _batches(tokenizer, texts, max_length):
+        order += rows
+        with torch.inference_mode():
             parts.append(answer(inputs.to(device)).float().cpu().numpy())
     return np.concatenate(parts)[np.argsort(order)]
+
+
+def _batches(
+    tokenizer: Any, columns: Sequence[Sequence[Any]], max_length: int, **how: bool
+) -> Iterator[tuple[list[int], Any]]:
+    """The rows of each batch and its tokens, the longest rows first."""
+    rows = range(len(columns[0]))
+    order = sorted(rows, key=lambda row: -sum(len(column[row]) for column in columns))
+    for start in range(0, len(order), _BATCH):
+        part = order[start : start + _BATCH]
+        texts = ([column[row] for row in part] for column in columns)
+        cut: Any = {"truncation": "longest_first", "max_length": max_length, "padding": True}
+        yield part, tokenizer(*texts, **cut, return_tensors="pt", **how)
 
 
 def states_of(model: Any, ids: Sequence[Sequence[int]]) -> np.ndarray:

@@ -255,7 +255,7 @@ def phases(spec: TrialSpec, depth: int) -> tuple[Phase, ...]:
     dropped = sorted(set(full) - set(spec.kept_layers), reverse=True)
     return (
         *(
-            Phase(_without(full, dropped[:count]), spec.epochs_per_layer)
+            Phase(tuple(i for i in full if i not in dropped[:count]), spec.epochs_per_layer)
             for count in range(len(dropped))
         ),
         last,
@@ -269,7 +269,3 @@ def phase_at(course: Sequence[Phase], epoch: int) -> int:
         if epoch < 0:
             return position
     return len(course) - 1
-
-
-def _without(layers: Sequence[int], gone: Sequence[int]) -> tuple[int, ...]:
-    return tuple(layer for layer in layers if layer not in gone)

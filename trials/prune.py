@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import copy
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -58,7 +58,6 @@ def load_pruned(
     seed: int,
     revision: str | None = None,
     local_files_only: bool = False,
-    id2label: Mapping[int, str] | None = None,
     from_here: bool = False,
     trained: bool = False,
 ) -> PreTrainedModel:
@@ -77,7 +76,6 @@ def load_pruned(
         problem_type=problem_type,
         revision=revision,
         local_files_only=local_files_only,
-        id2label=id2label,
     )
     if trained and loaded.fresh:
         raise MissingInputError(

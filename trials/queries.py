@@ -7,8 +7,6 @@ file. A label is (relevance, number of the query).
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
@@ -17,8 +15,7 @@ import pyarrow.compute as pc
 from lp_sweep.storage.errors import MissingInputError
 from lp_sweep.storage.printable import shown
 from lp_sweep.storage.specs import TaskDefinition
-from lp_sweep.trials.columns import Rows, plain_column, text_column
-from lp_sweep.trials.readers import first_failing
+from lp_sweep.trials.columns import Rows, finite_numbers, plain_column, text_column
 
 Judged = npt.NDArray[np.float32]  # (n, 2)
 
@@ -62,12 +59,6 @@ def refuse_unscorable(dev: Rows, labels: Judged, definition: TaskDefinition) -> 
         )
 
 
-def by_query(labels: npt.NDArray[np.float32]) -> list[npt.NDArray[np.intp]]:
-    """The rows of each query, ascending; queries by their number."""
-    order = np.argsort(labels[:, 1], kind="stable")
-    return np.split(order, np.flatnonzero(np.diff(labels[order, 1])) + 1)
-
-
 def _relevance(rows: Rows, definition: TaskDefinition) -> npt.NDArray[np.float32]:
     name = definition.label_column
     column = rows.table.column(name)
@@ -77,22 +68,12 @@ def _relevance(rows: Rows, definition: TaskDefinition) -> npt.NDArray[np.float32
             f"{rows.where}: column {name!r} is empty in {column.null_count} of {len(column)} rows, "
             f"first in row {row + 1}. Write 0 for a passage that nobody judged relevant."
         )
-    try:
-        values = plain_column(rows, name).cast(pa.float64())
-    except pa.ArrowException as error:
-        row = first_failing(len(column), lambda count: column.slice(0, count).cast(pa.float64()))
-        raise MissingInputError(
-            f"{rows.where}: column {name!r} must hold the relevance as a number, and row {row + 1} "
-            f"holds {shown(column[row].as_py())}. Write 0 for a passage that is not relevant, and "
-            "a higher number for a more relevant one."
-        ) from error
-    found = values.to_numpy()
-    if (bad := np.flatnonzero(~np.isfinite(found))).size:
-        raise MissingInputError(
-            f"{rows.where}: column {name!r} holds {found[bad[0]]} in row {bad[0] + 1}. Write a "
-            "number, 0 for a passage that is not relevant."
-        )
-    return np.asarray(found, np.float32)
+    return finite_numbers(
+        rows,
+        name,
+        "must hold the relevance as a number",
+        "Write 0 for a passage that is not relevant, and a higher number for a more relevant one.",
+    )
 
 
 def _queries(rows: Rows, definition: TaskDefinition) -> npt.NDArray[np.float32]:
@@ -131,12 +112,3 @@ def _numbered(column: pa.ChunkedArray) -> npt.NDArray[np.int64]:
 def _named(rows: Rows, definition: TaskDefinition, row: int) -> str:
     name = definition.group or definition.text_columns[0]
     return f"query {shown(rows.table.column(name)[row].as_py())}"
-
-
-def whole_queries(labels: npt.NDArray[np.float32], most: int) -> npt.NDArray[np.intp]:
-    """At most so many rows of queries drawn at random, each whole; at least one query."""
-    groups: Sequence[npt.NDArray[np.intp]] = by_query(labels)
-    drawn = np.random.default_rng(0).permutation(len(groups))
-    ends = np.cumsum([len(groups[index]) for index in drawn])
-    count = max(1, int(np.searchsorted(ends, most, side="right")))
-    return np.sort(np.concatenate([groups[index] for index in drawn[:count]]))

@@ -18,6 +18,12 @@ import numpy.typing as npt
 Array = npt.NDArray[Any]
 
 
+def by_query(labels: Array) -> list[npt.NDArray[np.intp]]:
+    """The rows of each query, ascending; queries by their number. (n, 2): relevance and number."""
+    order = np.argsort(labels[:, 1], kind="stable")
+    return np.split(order, np.flatnonzero(np.diff(labels[order, 1])) + 1)
+
+
 def in_order(scores: Array, relevance: Array) -> Array:
     """(..., n) relevance by falling score. Of equal scores the less relevant is first: a network
     that scores all passages alike gets no credit for the order of a file."""

@@ -12,7 +12,7 @@ import csv as plain_csv
 import json
 import re
 from collections.abc import Callable, Generator, Iterator, Sequence
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, nullcontext
 from difflib import get_close_matches
 from itertools import accumulate, islice
 from pathlib import Path
@@ -104,7 +104,8 @@ def column_names(path: str) -> list[str]:
             return list(next(_json_rows(path)).content)
         if kind in CONLL:
             return _conll_names(kind, next(_sentences(path, kind)))
-        return _header(path, kind)
+        with closing(_csv_rows(path, kind)) as rows:
+            return next(rows)
 
 
 def read_file(path: str, columns: Sequence[str], most: int | None = None) -> pa.Table:
@@ -168,11 +169,6 @@ def _require_file(path: Path, kind: str) -> None:
         raise MissingInputError(f"{path}: is an empty file. Give a {kind} file with examples.")
     if other := other_than(path, kind):
         raise MissingInputError(f"{path}: can't be read as {kind}: it {other}.")
-
-
-def _header(path: str, kind: str) -> list[str]:
-    with closing(_csv_rows(path, kind)) as rows:
-        return next(rows)
 
 
 def _first_rows(path: str, kind: str, columns: Sequence[str], most: int) -> pa.Table:
@@ -374,7 +370,8 @@ def read_hub(
     try:
         builder = _cached_builder(source)
         if builder is None:
-            builder = _nothing_cached(source) if offline else hub_builder(source)
+            with _cache_only() if offline else nullcontext():
+                builder = hub_builder(source)
             _refuse_guess(source, builder)
             builder.download_and_prepare()
         rows = builder.as_dataset(split=source.splits[split]).with_format("arrow")
@@ -454,12 +451,6 @@ def _config(source: TaskSource) -> str:
     return str(default or "default")
 
 
-def _nothing_cached(source: TaskSource) -> Any:
-    """The reason, from `datasets`: the commit that it holds instead, or which configurations."""
-    with _cache_only():
-        return hub_builder(source)
-
-
 def _refuse_guess(source: TaskSource, builder: Any) -> None:
     """A builder over the cache is `datasets`' own guess at what was meant."""
     if builder.hash != source.revision:
@@ -478,7 +469,8 @@ def _refuse_guess(source: TaskSource, builder: Any) -> None:
 
 @contextmanager
 def _cache_only() -> Iterator[None]:
-    """Keeps `datasets` off the network, and from warning that it is."""
+    """Keeps `datasets` off the network, and from warning that it is. It then says what it holds
+    instead: another commit, or which configurations."""
     from datasets import config
 
     before = config.HF_HUB_OFFLINE

@@ -9,7 +9,6 @@ import contextlib
 import logging
 import sys
 import warnings
-from collections import deque
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
@@ -27,7 +26,7 @@ from lp_sweep.storage.underway import Teller
 from lp_sweep.trials.batches import MAX_HALVINGS, BatchSizes, whole_batch
 from lp_sweep.trials.checkpoint import FOLDER, Checkpoints, Subject, file_name
 from lp_sweep.trials.device import forget_frames, free_memory, pick_device, precision_used
-from lp_sweep.trials.finetune import NoSaver, Saver
+from lp_sweep.trials.finetune import Saver
 from lp_sweep.trials.job import Failure, Job, Lesson, Measure, Spec, attempt_row, placed
 from lp_sweep.trials.keep import Keeper, kept_network, needed_network
 from lp_sweep.trials.kinds import kind_of
@@ -186,7 +185,7 @@ def _logits(outbox: Outbox, lesson: Lesson) -> list[dict[str, Any]]:
 def _saver(job: Job, outbox: Outbox) -> Saver:
     every = job.place.checkpoint_every
     if not every or job.kind != "trial":
-        return NoSaver()
+        return Saver()
     spec, device = job.trial, pick_device(job.place.device)
     subject = Subject(
         job.id,
@@ -249,17 +248,16 @@ def _finished(job: Job, outbox: Outbox, keeper: Keeper, record: dict[str, Any]) 
     right after its record."""
     told = {"id": job.id, "status": "done", "seconds": record["seconds_total"]}
     if job.kind == "trial":
-        told |= {"last": record["last"], "metric": _metric(record)}
+        told |= {
+            "last": record["last"],
+            "metric": metric_name(record["metric"], record.get("positive")),
+        }
     if outbox.refusal is not None:
         return told | {"status": "spooled", "message": outbox.refusal}
     if job.kind == "trial":
         keeper.settle(record)
         outbox.delete(FOLDER, file_name(job.id))
     return told
-
-
-def _metric(record: Mapping[str, Any]) -> str:
-    return metric_name(record["metric"], record.get("positive"))
 
 
 LOG_BYTES = 16 * 1024
@@ -271,21 +269,15 @@ class Tail:
     """The last of the text that was added, without secrets."""
 
     def __init__(self) -> None:
-        self._parts: deque[str] = deque()
-        self._length = 0
-        self._cut = False
+        self._end, self._cut = "", False
 
     def add(self, text: str) -> None:
-        self._parts.append(text[-_KEPT:])
-        self._cut |= len(text) > _KEPT
-        self._length += len(self._parts[-1])
-        while self._length - len(self._parts[0]) >= _KEPT:
-            self._length -= len(self._parts.popleft())
-            self._cut = True
+        self._cut |= len(self._end) + len(text) > _KEPT
+        self._end = (self._end + text)[-_KEPT:]
 
     def text(self) -> str:
         """At most 16 kB of UTF-8."""
-        whole = "".join(self._parts)
+        whole = self._end
         if self._cut:  # half a line may begin with half a secret
             whole = whole.partition("\n")[2] or whole[LOG_BYTES:]
         content = redact_text(whole).encode("utf-8", "replace")

@@ -49,9 +49,10 @@ def nearest(queries: Array, documents: Array, k: int, *, dot: bool = False) -> t
     """(Q, k) float32 similarities and (Q, k) rows of the documents: the k most similar to each
     query, in no order; all where there are fewer."""
     k = min(k, len(documents))
+    queries = queries if dot else queries / _lengths(queries)[:, None]
     sizes = None if dot else _lengths(documents)
     parts = [
-        _nearest(_scaled(queries[first : first + _QUERIES], dot=dot), documents, sizes, k)
+        _nearest(queries[first : first + _QUERIES], documents, sizes, k)
         for first in range(0, len(queries), _QUERIES)
     ]
     similar, rows = zip(*parts, strict=True)
@@ -82,10 +83,6 @@ def similarities(judged: Array, vectors: Array, *, dot: bool = False) -> Array:
     one, other = (vectors[pairs[:, side]].astype(np.float64) for side in (0, 1))
     found = (one * other).sum(axis=1)
     return np.asarray(found if dot else found / (_lengths(one) * _lengths(other)))
-
-
-def _scaled(vectors: Array, *, dot: bool) -> Array:
-    return vectors if dot else vectors / _lengths(vectors)[:, None]
 
 
 def _lengths(vectors: Array) -> Array:

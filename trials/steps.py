@@ -11,7 +11,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -28,6 +28,8 @@ from lp_sweep.trials.kinds import kind_of
 from lp_sweep.trials.kinds.tokens import SILENT
 from lp_sweep.trials.procedures import Phase
 from lp_sweep.trials.reduced import original_layers
+
+Ahead = Callable[[nn.Module, list[torch.Tensor] | None], torch.Tensor]
 
 
 class EpochMetric(NamedTuple):
@@ -153,28 +155,15 @@ def decay(recipe: Recipe, step: int, total: int) -> float:
     return (total - step) / max(1, total - warmup)
 
 
-class Pass(Protocol):
-    """Adds `share` times the gradient of the rows' mean loss to the parameters' `.grad`, and gives
-    that part of the loss: a scalar on the device."""
-
-    model: nn.Module
-    setting: Setting
-
-    def __call__(self, split: EncodedSplit, rows: np.ndarray, share: float) -> torch.Tensor: ...
-
-    def step(
-        self, optimizer: torch.optim.Optimizer, split: EncodedSplit, rows: np.ndarray
-    ) -> torch.Tensor:
-        """Learn from a whole batch; its mean loss, the caller's until the next step."""
-
-
 class EagerPass:
-    """Operation by operation, in a shape of the rows' own."""
+    """Passes of rows through a network, operation by operation, in a shape of the rows' own."""
 
     def __init__(self, model: PreTrainedModel, setting: Setting) -> None:
         self.model, self.setting = model, setting
 
     def __call__(self, split: EncodedSplit, rows: np.ndarray, share: float) -> torch.Tensor:
+        """Adds `share` times the gradient of the rows' mean loss to the parameters' `.grad`, and
+        gives that part of the loss: a scalar on the device."""
         setting = self.setting
         target = onto(split.target(rows), setting.device)
         teaching = setting.teaching
@@ -185,7 +174,33 @@ class EagerPass:
             pooling = setting.definition.pooling
             return forward(model, split, rows, *where, states, pooling=pooling)
 
-        loss = batch_loss(self.model, setting, target, taught, ahead)
+        return self.backward(target, taught, ahead, share)
+
+    def backward(
+        self, target: torch.Tensor, taught: torch.Tensor | None, ahead: Ahead, share: float
+    ) -> torch.Tensor:
+        """The same, of rows that are on the device. `target` (B,); `taught` (B, C), the teacher's
+        logits; `ahead` passes the batch through a network: (B, C), and the states where a list
+        takes them."""
+        setting, teaching = self.setting, self.setting.teaching
+        kind = kind_of(setting.definition)
+        network = teaching.network if teaching else None
+        pairs = teaching.pairs(self.model) if teaching and network is not None else []
+        own: list[torch.Tensor] = []
+        others: list[torch.Tensor] = []
+        with autocast(setting.precision, setting.device):
+            logits = ahead(self.model, own if pairs else None)
+            if network is not None and pairs:
+                with torch.no_grad():
+                    ahead(network, others)
+        if setting.loss:
+            loss = kind.named_loss(setting.loss, logits.float(), target, taught)
+        elif teaching is None or taught is None:
+            loss = kind.mean_loss(logits.float(), target)
+        else:
+            loss = student_loss(logits, target, setting.definition, teaching.settings, taught)
+            if pairs:
+                loss = loss + hidden_loss(own, others, pairs) * teaching.settings.hidden_weight
         part = loss * share  # a whole batch's is times 1.0: the same bits
         part.backward()  # type: ignore[no-untyped-call]
         return part.detach()
@@ -193,42 +208,21 @@ class EagerPass:
     def step(
         self, optimizer: torch.optim.Optimizer, split: EncodedSplit, rows: np.ndarray
     ) -> torch.Tensor:
-        return step_in_parts(self, optimizer, split, rows)
-
-
-def batch_loss(
-    model: PreTrainedModel,
-    setting: Setting,
-    target: torch.Tensor,
-    taught: torch.Tensor | None,
-    ahead: Callable[[nn.Module, list[torch.Tensor] | None], torch.Tensor],
-) -> torch.Tensor:
-    """The mean loss of a batch, in fp32: a scalar. `target` (B,); `taught` (B, C), the teacher's
-    logits; `ahead` passes the batch through a network: (B, C), and the states where a list takes
-    them."""
-    teaching = setting.teaching
-    network = teaching.network if teaching else None
-    pairs = teaching.pairs(model) if teaching and network is not None else []
-    own: list[torch.Tensor] = []
-    others: list[torch.Tensor] = []
-    with autocast(setting.precision, setting.device):
-        logits = ahead(model, own if pairs else None)
-        if network is not None and pairs:
-            with torch.no_grad():
-                ahead(network, others)
-    if setting.loss:
-        kind = kind_of(setting.definition)
-        return kind.named_loss(setting.loss, logits.float(), target, taught)
-    if teaching is None or taught is None:
-        return kind_of(setting.definition).mean_loss(logits.float(), target)
-    loss = student_loss(logits, target, setting.definition, teaching.settings, taught)
-    if pairs:
-        loss = loss + hidden_loss(own, others, pairs) * teaching.settings.hidden_weight
-    return loss
+        """Learn from a whole batch; its mean loss, the caller's until the next step. In as many
+        passes as its micro-batches need: one, where the rows of a batch are compared with each
+        other."""
+        setting = self.setting
+        whole = kind_of(setting.definition).compares_batch(setting.loss)
+        size = len(rows) if whole else setting.batches.training
+        total = torch.zeros((), device=setting.device)
+        for part in chunks(rows, size):
+            total += self(split, part, split.answers(part) / max(1, split.answers(rows)))
+        update(self.model, optimizer, setting.recipe)
+        return total
 
 
 def train_step(
-    learn: Pass,
+    learn: EagerPass,
     optimizer: torch.optim.Optimizer,
     split: EncodedSplit,
     rows: np.ndarray,
@@ -237,23 +231,6 @@ def train_step(
     """Learn from `rows`; their mean loss, a scalar that is still on the device."""
     torch.manual_seed(stream(learn.setting.seed, step))
     return learn.step(optimizer, split, rows)
-
-
-def step_in_parts(
-    learn: Pass, optimizer: torch.optim.Optimizer, split: EncodedSplit, rows: np.ndarray
-) -> torch.Tensor:
-    """A step in as many passes as its micro-batches need: one, where the rows of a batch are
-    compared with each other."""
-    setting = learn.setting
-    if kind_of(setting.definition).compares_batch(setting.loss):
-        total = learn(split, rows, 1.0)
-        update(learn.model, optimizer, setting.recipe)
-        return total
-    total = torch.zeros((), device=setting.device)
-    for part in chunks(rows, setting.batches.training):
-        total += learn(split, part, split.answers(part) / max(1, split.answers(rows)))
-    update(learn.model, optimizer, setting.recipe)
-    return total
 
 
 def update(model: nn.Module, optimizer: torch.optim.Optimizer, recipe: Recipe) -> None:

@@ -6,40 +6,31 @@ first, whatever the file holds, and then positions in the task's `label_names`.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import NamedTuple
-
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from lp_sweep.storage.errors import MissingInputError
-from lp_sweep.storage.printable import did_you_mean, listed, short, shown
+from lp_sweep.storage.printable import short, shown
 from lp_sweep.storage.specs import TaskDefinition
-from lp_sweep.trials.columns import Rows, feature_names, known_values, plain_column
+from lp_sweep.trials.columns import (
+    Items,
+    Rows,
+    coded,
+    feature_names,
+    label_items,
+    list_items,
+    plain_column,
+)
 from lp_sweep.trials.entities import closure, first_stray, is_tag, scheme_of
 from lp_sweep.trials.kinds.tokens import NO_TAG
 
 _USE_ACCURACY = "If they are no entities, set `metric: accuracy`."
 
 
-class _Flat(NamedTuple):
-    """All items of a list column, one after the other."""
-
-    items: pa.Array  # (total,) strings
-    lengths: npt.NDArray[np.int64]  # (n,)
-
-    def place(self, position: int) -> tuple[int, int]:
-        """Row and word, from 1."""
-        ends = self.lengths.cumsum()
-        row = int(np.searchsorted(ends, position, side="right"))
-        return row + 1, int(position - ends[row] + self.lengths[row]) + 1
-
-
 def word_column(rows: Rows, name: str) -> pa.ChunkedArray:
     """Lists of words. Raises MissingInputError for others, and for a list without a word."""
-    found = _flat(rows, name)
+    found = _words(rows, name)
     if not pa.types.is_string(found.items.type):
         raise MissingInputError(
             f"{rows.where}: column {name!r} holds lists of {short(str(found.items.type), 80)}, not "
@@ -80,7 +71,7 @@ def tag_codes(
     MissingInputError for an unknown tag, for one that breaks the scheme, and for a row with more
     or fewer tags than words."""
     found = _tags(rows, definition)
-    words = _flat(rows, definition.text_columns[0]).lengths
+    words = _words(rows, definition.text_columns[0]).lengths
     if (other := np.flatnonzero(words != found.lengths)).size:
         row = int(other[0])
         raise MissingInputError(
@@ -89,39 +80,23 @@ def tag_codes(
             f"{definition.label_column!r}, and {len(other)} of {len(words)} rows are like it. Give "
             "each word one tag, or remove these rows."
         )
-    known = known_values(definition, names, found.items.unique().to_pylist())
-    codes = pc.index_in(found.items, value_set=pa.array(known, pa.string()))
-    if codes.null_count:
-        _refuse_unknown(rows, definition, found, codes, known)
+    codes = coded(rows, definition, names, found.items, "tag", found.place)
     made = np.full((len(words), int(words.max())), NO_TAG, np.int64)
-    made[np.arange(made.shape[1]) < words[:, None]] = codes.to_numpy()
+    made[np.arange(made.shape[1]) < words[:, None]] = codes
     if "entity_f1" in (definition.metric, *definition.extra_metrics):
         _refuse_stray(rows, definition, made, names)
     return made
 
 
-def _refuse_outside(rows: Rows, definition: TaskDefinition, found: _Flat) -> None:
+def _refuse_outside(rows: Rows, definition: TaskDefinition, found: Items) -> None:
     values = found.items.unique().to_pylist()
     if bad := [value for value in values if not is_tag(value)]:
-        row, word = found.place(found.items.index(bad[0]).as_py())
+        place = found.place(found.items.index(bad[0]).as_py())
         raise MissingInputError(
-            f"{rows.where}: tag {shown(bad[0])} in column {definition.label_column!r}, row {row}, "
-            f"word {word}, is outside the schemes BIO and BIOES: O, B-x, I-x, E-x, S-x. Fix it. "
+            f"{rows.where}: tag {shown(bad[0])} in column {definition.label_column!r}, {place}, is "
+            f"outside the schemes BIO and BIOES: O, B-x, I-x, E-x, S-x. Fix it. "
             f"{_USE_ACCURACY}"
         )
-
-
-def _refuse_unknown(
-    rows: Rows, definition: TaskDefinition, found: _Flat, codes: pa.Array, names: Sequence[str]
-) -> None:
-    first = int(np.flatnonzero(codes.is_null().to_numpy(zero_copy_only=False))[0])
-    row, word = found.place(first)
-    got = found.items[first].as_py()
-    raise MissingInputError(
-        f"{rows.where}: unknown tag {shown(got)} in column {definition.label_column!r}, row {row}, "
-        f"word {word}. Known, from the train rows or the task's labels: {listed(names)}. Fix the "
-        f"rows, or list every tag in the task's `labels:`.{did_you_mean(got, names)}"
-    )
 
 
 def _refuse_stray(
@@ -144,61 +119,26 @@ def _refuse_stray(
     )
 
 
-def _tags(rows: Rows, definition: TaskDefinition) -> _Flat:
-    """As strings, none of them empty."""
+_INSTEAD = (
+    ", one for each sentence. Parquet and JSONL have lists; a .conll file has a word a line and an "
+    "empty line after each sentence."
+)
+
+
+def _tags(rows: Rows, definition: TaskDefinition) -> Items:
     name = definition.label_column
-    found = _flat(rows, name)
-    items, features = found.items, feature_names(rows, name)
-    if features and pa.types.is_integer(items.type):
-        places = items.to_numpy()
-        _refuse(
-            rows, name, found, (places < 0) | (places >= len(features)), "has an unknown number"
-        )
-        return found._replace(items=pa.array(features, pa.string()).take(items))
-    try:
-        items = items.cast(pa.string())
-    except pa.ArrowException as error:
-        raise MissingInputError(
-            f"{rows.where}: column {name!r} holds lists of {short(str(items.type), 80)}, not of "
-            "tags. Give names or whole numbers."
-        ) from error
-    _refuse(rows, name, found, _true(pc.equal(items, "")), "has an empty tag")
-    return found._replace(items=items)
+    return _filled(rows, name, label_items(rows, name, _INSTEAD, "word", "tag"))
 
 
-def _flat(rows: Rows, name: str) -> _Flat:
-    column = plain_column(rows, name)
-    if not (pa.types.is_list(column.type) or pa.types.is_large_list(column.type)):
+def _words(rows: Rows, name: str) -> Items:
+    return _filled(rows, name, list_items(rows, name, _INSTEAD, "word"))
+
+
+def _filled(rows: Rows, name: str, found: Items) -> Items:
+    if (empty := np.flatnonzero(found.lengths == 0)).size:
         raise MissingInputError(
-            f"{rows.where}: column {name!r} holds {short(str(column.type), 80)}, not lists, one "
-            "for each sentence. Parquet and JSONL have lists; a .conll file has a word a line and "
-            "an empty line after each sentence."
+            f"{rows.where}: column {name!r} holds an empty list in {len(empty)} of "
+            f"{len(found.lengths)} rows, first in row {empty[0] + 1}. Remove these rows, or write "
+            "their words and tags."
         )
-    lists = pa.concat_arrays(column.chunks) if column.num_chunks else pa.array([], column.type)
-    lengths = pc.list_value_length(lists).to_numpy(zero_copy_only=False).astype(np.int64)
-    if (empty := np.flatnonzero(lengths == 0)).size:
-        raise MissingInputError(
-            f"{rows.where}: column {name!r} holds an empty list in {len(empty)} of {len(lengths)} "
-            f"rows, first in row {empty[0] + 1}. Remove these rows, or write their words and tags."
-        )
-    items = pc.list_flatten(lists)
-    if pa.types.is_dictionary(items.type):
-        items = items.dictionary_decode()
-    if pa.types.is_large_string(items.type) or pa.types.is_string_view(items.type):
-        items = items.cast(pa.string())
-    found = _Flat(items, lengths)
-    _refuse(rows, name, found, _true(pc.is_null(items, nan_is_null=True)), "holds a null")
     return found
-
-
-def _refuse(rows: Rows, name: str, found: _Flat, bad: npt.NDArray[np.bool_], what: str) -> None:
-    if bad.any():
-        row, word = found.place(int(bad.argmax()))
-        raise MissingInputError(
-            f"{rows.where}: column {name!r} {what} in row {row}, word {word}. Fix it, or remove "
-            "the row."
-        )
-
-
-def _true(mask: pa.Array) -> npt.NDArray[np.bool_]:
-    return np.asarray(mask.to_numpy(zero_copy_only=False), bool)

@@ -9,11 +9,10 @@ torch, transformers and datasets stay out of it.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
-from difflib import get_close_matches
 from pathlib import Path
-from typing import Any, NamedTuple, cast
+from typing import NamedTuple
 
 from lp_sweep.storage.errors import MissingInputError, SpecError
 from lp_sweep.storage.places import is_file
@@ -54,7 +53,7 @@ class TaskSource:
     """Where a task's rows are: `files`, or a hub data set.
 
     `files` and `splits` map our split names to a path or to the hub's split name: `train`, then
-    the dev splits, the main one first. `dataclasses.asdict` and `source_from_plain` are inverse.
+    the dev splits, the main one first. `TaskSource(**asdict(source))` is equal.
     """
 
     files: dict[str, str] = field(default_factory=dict)
@@ -74,11 +73,6 @@ class TaskSource:
 class UserTask(NamedTuple):
     definition: TaskDefinition
     source: TaskSource
-
-
-def source_from_plain(plain: Mapping[str, Any]) -> TaskSource:
-    """The inverse of `dataclasses.asdict`."""
-    return TaskSource(**plain)
 
 
 def _glue(
@@ -177,10 +171,9 @@ def user_task(
     name: str,
     text: str | Sequence[str],
     label: str | Sequence[str] = "label",
-    kind: str = "classification",
+    kind: TaskKind = "classification",
     metric: str | None = None,
-    extra_metrics: Sequence[str] = (),
-    labels: Sequence[object] = (),
+    labels: Sequence[str] = (),
     positive: str | None = None,
     pooling: str | None = None,
     similarity: str | None = None,
@@ -202,9 +195,9 @@ def user_task(
     dev_split: str = "validation",
     base_dir: Path | None = None,
 ) -> UserTask:
-    """A task of the sweep file's own: either `train` and `dev` files, or a hub `dataset`; of kind
-    retrieval `corpus`, `queries` and `qrels` files, and a `train` file where texts other than the
-    corpus are to be learned from.
+    """A task of the sweep file's own, whose entry was checked: either `train` and `dev` files, or a
+    hub `dataset`; of kind retrieval `corpus`, `queries` and `qrels` files, and a `train` file where
+    texts other than the corpus are to be learned from.
 
     Relative paths start at `base_dir`, the sweep file's folder. The metric is accuracy for classes
     and pearson for numbers unless named. A `revision` that is no commit can be planned with and not
@@ -212,19 +205,15 @@ def user_task(
     """
     if canonical_name(name):
         raise SpecError(f"task {name!r}: a GLUE task has this name. Choose another.")
-    known_kind = cast(TaskKind, _choice(name, "kind", kind, tuple(KINDS)))
-    allowed = KINDS[known_kind].metrics
-    searches = KINDS[known_kind].searches
-    metric = _choice(name, f"{kind} metric", metric or allowed[0], allowed)
-    if searches:
-        extra_metrics = extra_metrics or [other for other in allowed if other != metric]
+    metrics, searches = KINDS[kind].metrics, KINDS[kind].searches
+    metric = metric or metrics[0]
     definition = TaskDefinition(
         text_columns=(text,) if isinstance(text, str) else tuple(text),
-        **_label_columns(label),
-        kind=known_kind,
+        **({"label_column": label} if isinstance(label, str) else {"label_columns": tuple(label)}),
+        kind=kind,
         metric=metric,
-        extra_metrics=tuple(_choice(name, f"{kind} metric", m, allowed) for m in extra_metrics),
-        labels=tuple(_label_text(value) for value in labels),
+        extra_metrics=tuple(other for other in metrics if searches and other != metric),
+        labels=tuple(labels),
         positive=positive or "",
         pooling=pooling or "",
         similarity=similarity or "",
@@ -232,67 +221,21 @@ def user_task(
         document_prompt=document_prompt or "",
         tune_thresholds=tune_thresholds,
         group=group or "",
-        loss=""
-        if loss in (None, USUAL_LOSS)
-        else _choice(name, "loss", loss, KINDS["ranking"].losses),
+        loss="" if loss in (None, USUAL_LOSS) else loss,
     )
     _check_definition(name, definition)
-    if searches:
-        parts = {"train": train, CORPUS: corpus, QRELS: qrels, QUERIES: queries}
-        return UserTask(definition, _search_source(name, parts, base_dir or Path(), skip_unjudged))
     if dataset is None:
-        return UserTask(definition, _file_source(name, train, dev, base_dir or Path()))
+        parts = {"train": train, "validation": dev, CORPUS: corpus, QRELS: qrels, QUERIES: queries}
+        folder = (base_dir or Path()).absolute()
+        files = {part: str(folder / path) for part, path in parts.items() if path is not None}
+        for path in files.values():
+            file_format(path)
+        return UserTask(definition, TaskSource(files=files, skip_unjudged=skip_unjudged))
     if train is not None or dev is not None:
         raise SpecError(f"task {name!r}: has both files and a hub data set. Keep one of them.")
     splits = {"train": train_split, "validation": dev_split}
     source = TaskSource(dataset=dataset, config=config, revision=revision, splits=splits)
     return UserTask(definition, source)
-
-
-def _label_columns(label: str | Sequence[str]) -> dict[str, Any]:
-    """One column by its name, or several."""
-    return {"label_column": label} if isinstance(label, str) else {"label_columns": tuple(label)}
-
-
-def _file_source(
-    name: str, train: str | Path | None, dev: str | Path | None, base_dir: Path
-) -> TaskSource:
-    if train is None or dev is None:
-        raise SpecError(
-            f"task {name!r}: needs 'train' and 'dev', two files ({', '.join(FORMATS)}), or "
-            f"'dataset', a data set of the Hugging Face hub."
-        )
-    files = {"train": base_dir.absolute() / train, "validation": base_dir.absolute() / dev}
-    for path in files.values():
-        file_format(path)
-    return TaskSource(files={split: str(path) for split, path in files.items()})
-
-
-def _search_source(
-    name: str, parts: Mapping[str, str | Path | None], base_dir: Path, skip_unjudged: bool
-) -> TaskSource:
-    if missing := [part for part in (CORPUS, QUERIES, QRELS) if not parts[part]]:
-        raise SpecError(
-            f"task {name!r}: kind retrieval needs three files, 'corpus', 'queries' and 'qrels'. "
-            f"Add {listed(missing)}."
-        )
-    files = {part: str(base_dir.absolute() / path) for part, path in parts.items() if path}
-    for path in files.values():
-        file_format(path)
-    return TaskSource(files=files, skip_unjudged=skip_unjudged)
-
-
-def _choice(task: str, what: str, got: str, allowed: Sequence[str]) -> str:
-    if got in allowed:
-        return got
-    hint = "".join(f" Did you mean {near!r}?" for near in get_close_matches(got, allowed, n=1))
-    raise SpecError(
-        f"task {task!r}: unknown {what} {got!r}. Use one of {', '.join(allowed)}.{hint}"
-    )
-
-
-def _label_text(value: object) -> str:
-    return str(value).lower() if isinstance(value, bool) else str(value)  # as Arrow writes them
 
 
 def unnamed_positive(name: str, definition: TaskDefinition, classes: Sequence[str]) -> str | None:

@@ -28,7 +28,7 @@ from lp_sweep.trials.device import (
 )
 from lp_sweep.trials.distill import Teaching, logits_of
 from lp_sweep.trials.feedforward import remove_feed_forwards
-from lp_sweep.trials.finetune import NoSaver, Saver, Tell, Trained, finetune
+from lp_sweep.trials.finetune import Saver, Tell, Trained, finetune
 from lp_sweep.trials.forward import compute_used
 from lp_sweep.trials.inputs import Inputs, load_inputs, load_other
 from lp_sweep.trials.job import Job
@@ -56,7 +56,7 @@ class Try:
 
     halvings: int = 0  # of the micro-batch, since the whole batch found no memory
     deterministic: bool = True  # False: an operation has no such kernel on this device
-    saver: Saver = field(default_factory=NoSaver)
+    saver: Saver = field(default_factory=Saver)
     tell: Tell | None = None  # called after each step
     afterwards: Afterwards | None = None  # what is done with a trained network before it goes
     start: Path | None = None  # the folder of the network that stage one trained

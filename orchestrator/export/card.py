@@ -191,12 +191,14 @@ def _size(record: Record, facts: Facts) -> str:
     return f"{text}, {share:.0f}% of the {facts.full['params_total']:,} with all layers."
 
 
-def _speed(speed: Speed) -> str:
-    what = {"finetune": "a step of fine-tuning", "inference": "inference"}[speed.quantity]
+def _speed(speed: Mapping[str, Any]) -> str:
+    """Median and quartiles over the pairs."""
+    what = {"finetune": "a step of fine-tuning", "inference": "inference"}[speed["quantity"]]
+    low, high = speed["speedup_q25"], speed["speedup_q75"]
     return (
-        f"{speed.times:.2f} times as fast as all layers ({speed.low:.2f} to {speed.high:.2f}, "
-        f"quartiles): {what}, batches of {speed.batch} rows of {speed.length} tokens, "
-        f"{speed.precision}, {escaped(speed.device)}."
+        f"{speed['speedup']:.2f} times as fast as all layers ({low:.2f} to {high:.2f}, "
+        f"quartiles): {what}, batches of {speed['batch']} rows of {speed['max_length']} tokens, "
+        f"{speed['precision_used']}, {escaped(speed['device_name'])}."
     )
 
 
@@ -256,19 +258,6 @@ def _closing(record: Record, compared: str) -> str:
     )
 
 
-class Speed(NamedTuple):
-    """How many times as fast as all layers: median and quartiles over the pairs."""
-
-    quantity: str  # finetune, inference
-    batch: int
-    length: int  # tokens of each row
-    times: float
-    low: float
-    high: float
-    device: str
-    precision: str
-
-
 class Base(NamedTuple):
     """The pre-trained model."""
 
@@ -286,7 +275,7 @@ class Facts(NamedTuple):
     label_names: Sequence[str]
     interval: Interval  # points
     full: Mapping[str, Any] | None  # the record of all layers: same recipe, same seed
-    speeds: Sequence[Speed]
+    speeds: Sequence[Mapping[str, Any]]  # as `speeds_of` has them
     chosen: str  # how this network was chosen
     teacher: Record | None = None  # its profile, of a network that learned from one
     another: str | None = None  # why it is not quite the record's
@@ -336,24 +325,12 @@ def full_record(store: Store, spec: TrialSpec, depth: int) -> dict[str, Any] | N
     return rows[0] if rows else None
 
 
-def speeds_of(store: Store, record: Mapping[str, Any]) -> list[Speed]:
-    """The speeds of the record's network, in the store's order."""
+def speeds_of(store: Store, record: Mapping[str, Any]) -> list[Mapping[str, Any]]:
+    """The speeds of the record's network, in the store's order: of each its profile's columns, and
+    those of the timing."""
     listed = store.read_all("profiles").rows.to_pylist()
     own = [row for row in listed if row["measure"] == "speed" and _is_of(row, record)]
-    return [
-        Speed(
-            timing["quantity"],
-            timing["batch"],
-            row["max_length"],
-            timing["speedup"],
-            timing["speedup_q25"],
-            timing["speedup_q75"],
-            row["device_name"],
-            row["precision_used"],
-        )
-        for row in own
-        for timing in row["timings"] or ()
-    ]
+    return [row | timing for row in own for timing in row["timings"] or ()]
 
 
 def _is_of(row: Mapping[str, Any], record: Mapping[str, Any]) -> bool:

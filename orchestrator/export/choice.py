@@ -73,7 +73,9 @@ def best(catalog: Catalog, asked: Asked, read: Reader | None = None) -> Chosen:
     names = ("sweep", "model", "procedure", "task", "strategy")
     place = {name: row[name] for name in names} | {"kept": row["kept_layers"]}
     seeds = catalog.query(_SEEDS, place).to_pylist()
-    chosen = _one_seed(seeds, asked.seed, _reason(row, rows, asked))
+    among = "" if asked.strategy else " Chosen over all strategies of the sweep."
+    reason = f"{row['task']}: {needed.needs(row, rows)}.{among}"
+    chosen = _one_seed(seeds, asked.seed, reason)
     assumed = needed.assumption(row)
     searched = f"The answer of its search assumes: {assumed}." if assumed else ""
     mixed = mixed_notes(catalog, [row["model"]], sweep=row["sweep"], task=row["task"])
@@ -167,11 +169,6 @@ def _missing(row: Row) -> str:
     else:
         what = f"{row['n_missing']} pairs of K and seed are missing or failed"
     return f"{row['strategy']} may drop {can_drop} of {row['depth']} layers, since {what}"
-
-
-def _reason(row: Row, rows: Sequence[Row], asked: Asked) -> str:
-    among = "" if asked.strategy else " Chosen over all strategies of the sweep."
-    return f"{row['task']}: {needed.needs(row, rows)}.{among}"
 
 
 def _one_seed(seeds: Sequence[Row], wanted: int | None, reason: str) -> Chosen:

@@ -10,7 +10,7 @@ import json
 import shutil
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -34,13 +34,15 @@ class Compared(NamedTuple):
     stored: np.ndarray
 
 
-class Form(Protocol):
-    loads: str  # the class of transformers
-    compared: str  # what the check compares, in the singular
-    hub_task: str  # as the hub names the task
-    library: str
-    lead: str  # the card's first sentence, with a blank at its end; or ""
-    whole: str  # after "all 12 layers", of the full model's score
+class Form:
+    """As it stands, that of a network with a head, of classes or of a number."""
+
+    loads = "AutoModelForSequenceClassification"  # the class of transformers
+    compared = "logit"  # what the check compares, in the singular
+    hub_task = "text-classification"  # as the hub names the task
+    library = "transformers"
+    lead = ""  # the card's first sentence, with a blank at its end; or ""
+    whole = "same recipe and seed"  # after "all 12 layers", of the full model's score
 
     def refuse_onnx(self, trial: str) -> None:
         """Raises SpecError where there is no graph for it."""
@@ -50,28 +52,43 @@ class Form(Protocol):
 
     def expected(self, spec: TrialSpec, rows: DevRows) -> Compared:
         """The stored answers for the dev rows."""
+        return Compared(spec.task, rows.logits)
 
     def answered(self, spec: TrialSpec, rows: DevRows, values: np.ndarray) -> np.ndarray:
         """The same, from what `trials.plainload` gave."""
+        return values
 
     def scores(self, spec: TrialSpec, rows: DevRows, values: np.ndarray) -> Scores | None:
         """Those of the stored answers and of what `trials.plainload` gave; None where what is
         compared gives them."""
+        return None
 
     def made(self, spec: TrialSpec, task: str) -> str:
         """How its layers came to be, after "6 layers of bert, "."""
+        return f"fine-tuned on {task}"
 
     def teacher(self, distill: Distillation) -> str:
         """The teacher, in words that follow a model's name."""
+        learned = "a classifier that had learned the task"
+        return learned if distill.fine_tuned else "all layers (K=0)"
 
     def loss(self, spec: TrialSpec, distill: Distillation) -> str:
         """The loss, in words."""
+        classes = spec.task.kind in ("classification", "tokens")
+        at = f" at temperature T={distill.temperature:g}" if classes else ""
+        hidden = f" + {distill.hidden_weight:g} × hidden states" * bool(distill.hidden_weight)
+        labels = f"{1 - distill.alpha:g} × labels"
+        logits = f"{distill.alpha:g} × teacher's logits{at}{hidden}"
+        return f"{labels} + {logits} (alpha={distill.alpha:g})"
 
     def usage(self, spec: TrialSpec, modules: Sequence[str]) -> str:
         """Markdown with code that runs in the folder."""
+        return _CLASSIFY.format(length=spec.recipe.max_length)
 
     def inputs(self, columns: Sequence[str], most: str) -> str:
         """The input: its columns, `most` (the limit in words), and how a pair is given."""
+        pair = ' A pair goes in as `classify({"text": first, "text_pair": second})`.'
+        return f"{' and '.join(columns)}, {most}.{pair if len(columns) > 1 else ''}"
 
 
 _CLASSIFY = """\
@@ -83,55 +100,6 @@ model = AutoModelForSequenceClassification.from_pretrained(folder)
 tokenizer = AutoTokenizer.from_pretrained(folder)
 classify = pipeline("text-classification", model=folder, truncation=True, max_length={length})
 ```"""
-
-
-class Classifier:
-    """A network with a head, of classes or of a number."""
-
-    loads = "AutoModelForSequenceClassification"
-    compared = "logit"
-    hub_task = "text-classification"
-    library = "transformers"
-    lead = ""
-    whole = "same recipe and seed"
-
-    def refuse_onnx(self, trial: str) -> None:
-        pass
-
-    def finish(self, folder: Path, spec: TrialSpec, modules: Sequence[str]) -> None:
-        pass
-
-    def expected(self, spec: TrialSpec, rows: DevRows) -> Compared:
-        return Compared(spec.task, rows.logits)
-
-    def answered(self, spec: TrialSpec, rows: DevRows, values: np.ndarray) -> np.ndarray:
-        return values
-
-    def scores(self, spec: TrialSpec, rows: DevRows, values: np.ndarray) -> Scores | None:
-        return None
-
-    def made(self, spec: TrialSpec, task: str) -> str:
-        return f"fine-tuned on {task}"
-
-    def teacher(self, distill: Distillation) -> str:
-        learned = "a classifier that had learned the task"
-        return learned if distill.fine_tuned else "all layers (K=0)"
-
-    def loss(self, spec: TrialSpec, distill: Distillation) -> str:
-        classes = spec.task.kind in ("classification", "tokens")
-        at = f" at temperature T={distill.temperature:g}" if classes else ""
-        hidden = f" + {distill.hidden_weight:g} × hidden states" * bool(distill.hidden_weight)
-        labels = f"{1 - distill.alpha:g} × labels"
-        logits = f"{distill.alpha:g} × teacher's logits{at}{hidden}"
-        return f"{labels} + {logits} (alpha={distill.alpha:g})"
-
-    def usage(self, spec: TrialSpec, modules: Sequence[str]) -> str:
-        return _CLASSIFY.format(length=spec.recipe.max_length)
-
-    def inputs(self, columns: Sequence[str], most: str) -> str:
-        pair = ' A pair goes in as `classify({"text": first, "text_pair": second})`.'
-        return f"{' and '.join(columns)}, {most}.{pair if len(columns) > 1 else ''}"
-
 
 _LABEL = """\
 ```python
@@ -145,7 +113,7 @@ print([each["label"] for each in found if each["score"] > 0.5])
 ```"""
 
 
-class MultiLabeller(Classifier):
+class MultiLabeller(Form):
     """A classifier whose labels do not exclude each other."""
 
     def loss(self, spec: TrialSpec, distill: Distillation) -> str:
@@ -196,7 +164,7 @@ _ACTIVATIONS = {
 }
 
 
-class CrossEncoder(Classifier):
+class CrossEncoder(Form):
     """A classifier of one logit that Sentence Transformers loads."""
 
     hub_task = "text-ranking"
@@ -240,7 +208,7 @@ _JOINED = (
 _EACH = "It gives a tag for each token; that of a word is that of its first token."
 
 
-class Tagger(Classifier):
+class Tagger(Form):
     """A network with a head for each token: the logits of each word's first are compared."""
 
     loads = "AutoModelForTokenClassification"
@@ -334,7 +302,7 @@ _WAYS = {
 _OURS = ("Transformer", "Pooling", "Normalize")  # modules that the folder has
 
 
-class BiEncoder:
+class BiEncoder(Form):
     """A bare encoder that Sentence Transformers loads: cosines of pairs are compared."""
 
     loads = "AutoModel"
@@ -392,9 +360,6 @@ class BiEncoder:
 
     def answered(self, spec: TrialSpec, rows: DevRows, values: np.ndarray) -> np.ndarray:
         return kind_of(spec.task).answers(values)[:, None]
-
-    def scores(self, spec: TrialSpec, rows: DevRows, values: np.ndarray) -> Scores | None:
-        return None
 
     def made(self, spec: TrialSpec, task: str) -> str:
         if spec.procedure == UNTRAINED:
@@ -492,8 +457,8 @@ def _bare_encoder(folder: Path) -> Any:
 
 
 _FORMS: dict[TaskKind, type[Form]] = {
-    "classification": Classifier,
-    "regression": Classifier,
+    "classification": Form,
+    "regression": Form,
     "embedding": BiEncoder,
     "retrieval": Searcher,
     "multi_label": MultiLabeller,

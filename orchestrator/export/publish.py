@@ -19,9 +19,8 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from lp_sweep.analysis.views import open_views
-from lp_sweep.orchestrator.export.card import TAGS, escaped
+from lp_sweep.orchestrator.export.card import TAGS, escaped, shown_name
 from lp_sweep.orchestrator.export.folder import ABOUT, check_free, check_may_push, push, staged
-from lp_sweep.orchestrator.export.places import HUB
 from lp_sweep.orchestrator.export.trialfolder import PUBLISHED
 from lp_sweep.storage.errors import PreflightError, SpecError, StoreError
 from lp_sweep.storage.places import expanded
@@ -126,13 +125,11 @@ def _tables(store: Store, sweep: str | None) -> _Tables:
     if not ids:
         raise StoreError(f"nothing to publish in {store.location}: no trial is done yet.")
     found = store.read_all("trials", sorted(ids)).rows
-    names = pc.if_else(
-        pc.starts_with(found["model_fingerprint"], HUB),
-        pc.replace_substring_regex(found["model_fingerprint"], f"^{HUB}(.*)@.*$", r"\1"),
-        pa.array([_last(name) for name in found["model"].to_pylist()], pa.string()),
-    )
-    of_model = dict(zip(found["model"].to_pylist(), names.to_pylist(), strict=True))
-    listed = {n: of_model.get(n) or _last(n) for n in cells["model"].unique().to_pylist()}
+    models = found["model"].to_pylist()
+    prints = found["model_fingerprint"].to_pylist()
+    names = [shown_name(*each) for each in zip(prints, models, strict=True)]
+    of_model = dict(zip(models, names, strict=True))
+    listed = {n: of_model.get(n) or shown_name("", n) for n in cells["model"].unique().to_pylist()}
     taught = {p: _of_teacher(p, listed) for p in cells["procedure"].unique().to_pylist()}
     cells = _renamed(cells, [taught[p] for p in cells["procedure"].to_pylist()], "procedure")
     return _Tables(
@@ -141,15 +138,11 @@ def _tables(store: Store, sweep: str | None) -> _Tables:
     )
 
 
-def _last(name: str) -> str:
-    return Path(name).name or "model"
-
-
 def _of_teacher(procedure: str, names: Mapping[str, str]) -> str:
     """A procedure whose teacher, where it is another model, has its published name."""
     head, distill, taught = procedure.partition(" distill ")
     how, of, teacher = taught.partition(" of ")
-    return head + distill + how + of + (teacher and (names.get(teacher) or _last(teacher)))
+    return head + distill + how + of + (teacher and (names.get(teacher) or shown_name("", teacher)))
 
 
 def _renamed(table: pa.Table, names: Any, column: str = "model") -> pa.Table:

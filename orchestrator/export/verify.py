@@ -107,12 +107,16 @@ def verify(answer: Answer, expected: Expected) -> Verified:
 def _compare(logits: np.ndarray, expected: Expected) -> Verified:
     difference = float(np.abs(logits - expected.logits).max())
     largest = max(1.0, float(np.abs(expected.logits).max()))
-    scores = _scores(expected, logits)
+    kind = kind_of(expected.definition)
+    rounding = _SAME_SCORE if kind.counts_labels else expected.nearness.correlation
+    scores = expected.scores or _scores(expected, logits, rounding)
+    # a logit that differs by no more than the tolerance moves the label of a near tie alone
+    others = kind.other_labels(logits, expected.logits) if kind.counts_labels else 0
     found = Verified(
         examples=len(logits),
         largest_difference=difference,
         tolerance=expected.nearness.rounding * largest,
-        other_labels=_other_labels(logits, expected),
+        other_labels=others,
         score=scores.found,
         recorded_score=expected.score,
     )
@@ -134,23 +138,14 @@ def _compare(logits: np.ndarray, expected: Expected) -> Verified:
     return found
 
 
-def _scores(expected: Expected, logits: np.ndarray) -> Scores:
-    if expected.scores is not None:
-        return expected.scores
-    stored, found = (_score(expected, each) for each in (expected.logits, logits))
-    counts = kind_of(expected.definition).counts_labels
-    return Scores(stored, found, _SAME_SCORE if counts else expected.nearness.correlation)
-
-
-def _score(expected: Expected, logits: np.ndarray) -> float:
-    found = score(expected.definition, expected.labels, logits, expected.label_names)
-    return found[expected.definition.metric]
-
-
-def _other_labels(logits: np.ndarray, expected: Expected) -> int:
-    """A logit that differs by no more than the tolerance moves the label of a near tie alone."""
-    kind = kind_of(expected.definition)
-    return kind.other_labels(logits, expected.logits) if kind.counts_labels else 0
+def _scores(expected: Expected, logits: np.ndarray, rounding: float) -> Scores:
+    """Of what is compared itself."""
+    task = expected.definition
+    stored, found = (
+        score(task, expected.labels, each, expected.label_names)[task.metric]
+        for each in (expected.logits, logits)
+    )
+    return Scores(stored, found, rounding)
 
 
 def _check_score(found: Verified, expected: Expected, scores: Scores) -> None:

@@ -13,9 +13,10 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
-from lp_sweep.orchestrator.inputs.weights import INDEX, WEIGHTS, has_vocabulary
+from lp_sweep.orchestrator.inputs.weights import has_vocabulary
 from lp_sweep.storage.errors import PreflightError
 from lp_sweep.storage.files import arriving
+from lp_sweep.trials.modelfiles import INDEX, WEIGHTS
 from lp_sweep.trials.tasks import is_commit
 
 DEFAULT_REVISION = "main"

@@ -14,17 +14,12 @@ from typing import Any, NamedTuple
 
 from lp_sweep.orchestrator.inputs import hub
 from lp_sweep.orchestrator.inputs.pins import Pins
-from lp_sweep.orchestrator.inputs.weights import (
-    DEPTH_FIELDS,
-    Torn,
-    count_parameters,
-    shape_problems,
-)
+from lp_sweep.orchestrator.inputs.weights import Torn, count_parameters, shape_problems
 from lp_sweep.orchestrator.sweepfile.entries import DEEPEST, is_folder
 from lp_sweep.storage.errors import PreflightError, SpecError
 from lp_sweep.storage.printable import did_you_mean
 from lp_sweep.trials.feedforward_rules import REMOVED
-from lp_sweep.trials.modelfiles import folder_fingerprint, longest_row, type_problem
+from lp_sweep.trials.modelfiles import DEPTH_FIELDS, folder_fingerprint, longest_row, type_problem
 from lp_sweep.trials.tasks import is_commit
 
 # depth of well-known encoders, so that a plan needs neither a network nor a download
@@ -254,7 +249,7 @@ def _sentence_config(folder: Path) -> dict[str, Any]:
         next((named[n] for n in ("document", "passage", "corpus") if n in named), usual),
     )
     by_dot = str(config.get("similarity_fn_name")) in ("dot", "dot_product")
-    normalised = any(name.endswith("Normalize") for name in _module_types(folder))
+    normalised = any(kind.endswith("Normalize") for kind, _ in _modules(folder))
     return {
         "similarity": "dot" if by_dot and not normalised else "cosine",
         "default_prompt": usual,
@@ -262,22 +257,19 @@ def _sentence_config(folder: Path) -> dict[str, Any]:
     }
 
 
-def _module_types(folder: Path) -> list[str]:
+def _modules(folder: Path) -> list[tuple[str, Path]]:
+    """The type and the folder of each Sentence Transformers module; [] where it says none."""
     try:
         modules = json.loads((folder / "modules.json").read_text(encoding="utf-8"))
-        return [str(item["type"]) for item in modules]
+        return [(str(item["type"]), folder / item["path"]) for item in modules]
     except (OSError, ValueError, KeyError, TypeError):
         return []
 
 
 def _pooling(folder: Path) -> str | None:
     """As the folder's Sentence Transformers modules say; None where they say nothing of ours."""
-    try:
-        modules = json.loads((folder / "modules.json").read_text(encoding="utf-8"))
-        [place] = [item["path"] for item in modules if str(item["type"]).endswith("Pooling")]
-        config = read_config(folder / place / "config.json") or {}
-    except (OSError, ValueError, KeyError, TypeError):
-        return None
+    places = [place for kind, place in _modules(folder) if kind.endswith("Pooling")]
+    config = (read_config(places[0] / "config.json") if len(places) == 1 else None) or {}
     ways = {"mean_tokens": "mean", "cls_token": "cls", "lasttoken": "last"}
     chosen = [way for key, way in ways.items() if config.get(f"pooling_mode_{key}") is True]
     chosen += [config["pooling_mode"]] if config.get("pooling_mode") in ways.values() else []

@@ -13,6 +13,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
+from rich import filesize
+
 from lp_sweep.orchestrator.inputs import hub
 from lp_sweep.orchestrator.inputs.hub import (
     DEFAULT_REVISION,
@@ -52,7 +54,7 @@ class Prefetched(NamedTuple):
         """For a terminal."""
         lines = [
             f"{held.id}{f' ({held.config})' if held.config else ''}: {held.asked} is "
-            f"{held.commit[:12]}, {len(held.files)} files, {_size(held.bytes)}"
+            f"{held.commit[:12]}, {len(held.files)} files, {filesize.decimal(held.bytes)}"
             for held in (*self.manifest.models, *self.manifest.datasets)
         ]
         lines += [
@@ -226,12 +228,3 @@ def _retried(get: Callable[[], _Found], where: str) -> _Found:
         f"{where} can't be fetched: {reason}. Check the network and run `lp-sweep prefetch` again: "
         "whole files are kept."
     )
-
-
-def _size(count: int) -> str:
-    value, unit = float(count), "B"
-    for unit in ("B", "kB", "MB", "GB"):
-        if value < 1000 or unit == "GB":
-            break
-        value /= 1000
-    return f"{value:.0f} {unit}" if unit == "B" else f"{value:.1f} {unit}"

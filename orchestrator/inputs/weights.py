@@ -15,10 +15,8 @@ from pathlib import Path
 from typing import Any
 
 from lp_sweep.storage.printable import listed, short, shown
-from lp_sweep.trials.modelfiles import type_problem
+from lp_sweep.trials.modelfiles import DEPTH_FIELDS, INDEX, WEIGHTS, type_problem
 
-DEPTH_FIELDS = ("num_hidden_layers", "n_layers", "n_layer", "num_layers")
-WEIGHTS, INDEX = "model.safetensors", "model.safetensors.index.json"
 # by these a tokenizer knows words; the others only say how it treats them
 _VOCABULARIES = ("tokenizer.json", "vocab.txt", "vocab.json", "*.model")
 # heads that a sequence classifier does not load

@@ -18,8 +18,8 @@ import pytest
 from tests.docs.test_tutorial import ENCODER, ROOT, save_encoder
 from tests.support.hubserver import Hub, serve
 from tests.support.hubworld import World
+from tests.support.kindworlds import ranked as candidates
 from tests.support.toyworld import BAD, GOOD, PLAIN
-from tests.trials.test_ranking import rows as candidates
 
 
 def save_comments(folder: Path) -> None:

@@ -13,9 +13,9 @@ from transformers import BertConfig, BertModel
 
 from tests.support.hubserver import Hub, serve
 from tests.support.hubworld import World
+from tests.support.kindworlds import WRITERS, collection
 from tests.support.tiny import tiny_tokenizer
 from tests.support.toyworld import WORDS
-from tests.trials.test_retrieval import collection, write_jsonl, write_tsv
 
 ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs" / "tutorial-search.md").read_text(encoding="utf-8")
@@ -46,9 +46,9 @@ def test_every_command_of_the_page(tmp_path: Path) -> None:
     tables = collection()
     tables["queries"]["_id"].append("lonely")  # which init leaves out
     tables["queries"]["text"].append("w1")
-    write_jsonl(folder / "corpus.jsonl", tables["corpus"])
-    write_jsonl(folder / "queries.jsonl", tables["queries"])
-    write_tsv(folder / "qrels.tsv", tables["qrels"])
+    WRITERS["jsonl"](folder / "corpus.jsonl", tables["corpus"])
+    WRITERS["jsonl"](folder / "queries.jsonl", tables["queries"])
+    WRITERS["tsv"](folder / "qrels.tsv", tables["qrels"])
     hub.push("model", ENCODER, save_encoder(tmp_path / "encoder"))
     told = {}
     with serve(hub):

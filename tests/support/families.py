@@ -5,7 +5,7 @@ Not a test. Weights are random and the same in every run.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -68,52 +68,29 @@ DEBERTA = BERT_LIKE | {
     "position_biased_input": False,
     "type_vocab_size": 0,
 }
+_CONVOLUTION = {"conv_kernel_size": 3, "conv_act": "gelu"}
+
+
+def _like_bert(name: str, root: str = "", settings: dict[str, Any] = BERT_LIKE) -> Family:
+    path = root or name
+    return Family(
+        name=name,
+        model_type=name,
+        layers=f"{path}.encoder.layer",
+        embedding=f"{path}.embeddings",
+        settings=settings,
+    )
+
 
 FAMILIES = {
     family.name: family
     for family in (
-        Family(
-            name="bert",
-            model_type="bert",
-            layers="bert.encoder.layer",
-            embedding="bert.embeddings",
-            settings=BERT_LIKE,
-        ),
-        Family(
-            name="roberta",
-            model_type="roberta",
-            layers="roberta.encoder.layer",
-            embedding="roberta.embeddings",
-            settings=BERT_LIKE,
-        ),
-        Family(
-            name="xlm-roberta",
-            model_type="xlm-roberta",
-            layers="roberta.encoder.layer",
-            embedding="roberta.embeddings",
-            settings=BERT_LIKE,
-        ),
-        Family(
-            name="camembert",
-            model_type="camembert",
-            layers="roberta.encoder.layer",
-            embedding="roberta.embeddings",
-            settings=BERT_LIKE,
-        ),
-        Family(
-            name="electra",
-            model_type="electra",
-            layers="electra.encoder.layer",
-            embedding="electra.embeddings",
-            settings=BERT_LIKE | {"embedding_size": 8},
-        ),
-        Family(
-            name="mpnet",
-            model_type="mpnet",
-            layers="mpnet.encoder.layer",
-            embedding="mpnet.embeddings",
-            settings=BERT_LIKE,
-        ),
+        _like_bert("bert"),
+        _like_bert("roberta"),
+        _like_bert("xlm-roberta", "roberta"),
+        _like_bert("camembert", "roberta"),
+        _like_bert("electra", settings=BERT_LIKE | {"embedding_size": 8}),
+        _like_bert("mpnet"),
         Family(
             name="distilbert",
             model_type="distilbert",
@@ -136,19 +113,9 @@ FAMILIES = {
             depth_field="n_layer",
             settings={"d_model": 16, "n_head": 2, "d_inner": 24, "mem_len": 8, "pad_token_id": 1},
         ),
-        Family(
-            name="deberta-v2",
-            model_type="deberta-v2",
-            layers="deberta.encoder.layer",
-            embedding="deberta.embeddings",
-            settings=DEBERTA,
-        ),
-        Family(
-            name="deberta-v2-conv",
-            model_type="deberta-v2",
-            layers="deberta.encoder.layer",
-            embedding="deberta.embeddings",
-            settings=DEBERTA | {"conv_kernel_size": 3, "conv_act": "gelu"},
+        _like_bert("deberta-v2", "deberta", DEBERTA),
+        replace(
+            _like_bert("deberta-v2", "deberta", DEBERTA | _CONVOLUTION), name="deberta-v2-conv"
         ),
         Family(
             name="modernbert",

@@ -15,10 +15,11 @@ from lp_sweep.storage.specs import Recipe, TaskDefinition
 from lp_sweep.trials import forward as forward_module
 from lp_sweep.trials.batches import BatchSizes, EncodedSplit, Padding
 from lp_sweep.trials.forward import forward
+from lp_sweep.trials.graphs import GraphPass
 from lp_sweep.trials.kinds import ProblemType
 from lp_sweep.trials.procedures import Phase
 from lp_sweep.trials.prune import load_pruned
-from lp_sweep.trials.steps import Setting
+from lp_sweep.trials.steps import EagerPass, Setting
 from lp_sweep.trials.unpadded import tokens as tokens_module
 from tests.support.families import FAMILIES, save_pretrained
 
@@ -127,3 +128,22 @@ def setting(compute: Any, micro_batch: int = 4, device: torch.device = CPU, **ho
         course=(Phase((1, 2, 3), 1),),
         **how,
     )
+
+
+def one_pass(learn: EagerPass, split: EncodedSplit, rows: np.ndarray) -> tuple[float, Any]:
+    """Half the loss, and its gradient by each parameter."""
+    learn.model.zero_grad()
+    loss = float(learn(split, rows, 0.5))
+    found = learn.model.named_parameters()
+    return loss, {n: p.grad.clone() for n, p in found if p.grad is not None}
+
+
+def assert_learns_alike(model: PreTrainedModel, split: EncodedSplit, **how: Any) -> Any:
+    """Of four rows, with every compute; the gradients."""
+    rows = np.array([2, 0, 3, 1])
+    loss, expected = one_pass(EagerPass(model, setting("reference", **how)), split, rows)
+    for kind, compute in ((EagerPass, "fast"), (GraphPass, "graphs")):
+        other, found = one_pass(kind(model, setting(compute, **how)), split, rows)
+        assert other == pytest.approx(loss, abs=1e-5)
+        assert_same_gradients(found, expected)
+    return expected

@@ -13,7 +13,9 @@ import torch
 from torch import nn
 from transformers import PreTrainedModel
 
+from lp_sweep.trials.families import find_layers
 from lp_sweep.trials.prune import load_pruned
+from lp_sweep.trials.reduced import feed_forward_of, original_layers, parts
 from tests.support.families import VOCABULARY
 
 NUM_LABELS = 3
@@ -42,3 +44,14 @@ def logits(model: nn.Module) -> torch.Tensor:
     with torch.no_grad():
         result: torch.Tensor = model.eval()(**batch()).logits
     return result
+
+
+def feed_forward_parameters(model: PreTrainedModel) -> dict[int, int]:
+    """Parameters of each layer's feed-forward linears, by the layer's number in the very first
+    network; 0 where it was removed."""
+    linears = feed_forward_of(model.config).linears
+    layers = zip(original_layers(model.config), find_layers(model).layers, strict=True)
+    return {
+        number: sum(p.numel() for part in parts(layer, linears) for p in part.parameters())
+        for number, layer in layers
+    }

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Any
 
 import numpy as np
-import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 import torch
@@ -19,28 +17,23 @@ from lp_sweep.orchestrator.inputs.resolve import resolve
 from lp_sweep.orchestrator.plan.known import Known, timing_columns
 from lp_sweep.orchestrator.plan.planning import make_plan
 from lp_sweep.orchestrator.sweepfile.load import load_sweep
-from lp_sweep.storage.specs import Distillation, TaskDefinition
+from lp_sweep.storage.specs import TaskDefinition
 from lp_sweep.storage.store import Store
 from lp_sweep.trials.datasource import LoadedTask, Split, overlap
-from lp_sweep.trials.distill import Teaching
-from lp_sweep.trials.forward import forward
-from lp_sweep.trials.graphs import GraphPass
+from lp_sweep.trials.forward import forward, pooled
 from lp_sweep.trials.kinds import KINDS
-from lp_sweep.trials.pooling import pooled
 from lp_sweep.trials.run import execute
-from lp_sweep.trials.steps import EagerPass
 from tests.support.everyday import few
 from tests.support.families import FAMILIES, daily
 from tests.support.fastnets import (
     CPU,
-    assert_same_gradients,
     assert_within_1e5,
     network,
     setting,
     split_of,
-    without_dropout,
 )
-from tests.support.toyworld import RECIPE, jobs, save_world
+from tests.support.kindworlds import embedding_world
+from tests.support.toyworld import jobs
 
 WAYS = ["mean", "cls", "last"]
 LENGTHS = [3, 9, 1, 5]
@@ -76,28 +69,6 @@ def test_every_compute_embeds_alike(name: str, pooling: str, tmp_path: Path) -> 
             assert_within_1e5(found[place].numpy(), expected.numpy())
 
 
-@pytest.mark.parametrize("pooling", WAYS)
-def test_every_compute_learns_alike(pooling: str, tmp_path: Path) -> None:
-    model = without_dropout(network("bert", tmp_path)).train()
-    split, rows = split_of(LENGTHS), np.array([2, 0, 3, 1])
-    width = model.config.hidden_size
-    logits = np.random.default_rng(0).normal(size=(4, width)).astype(np.float32)
-    teaching = Teaching(settings=Distillation(alpha=1.0), logits=logits)
-    task = TaskDefinition(text_columns=("a", "b"), kind="embedding", pooling=pooling)
-
-    def one_pass(kind: Any, compute: str) -> tuple[float, Any]:
-        model.zero_grad()
-        loss = kind(model, setting(compute, teaching=teaching, definition=task))(split, rows, 1.0)
-        return float(loss), {n: p.grad for n, p in model.named_parameters() if p.grad is not None}
-
-    loss, expected = one_pass(EagerPass, "reference")
-    assert not [name for name in expected if name.startswith("classifier")]
-    for kind, compute in ((EagerPass, "fast"), (GraphPass, "graphs")):
-        other, found = one_pass(kind, compute)
-        assert other == pytest.approx(loss, abs=1e-5)
-        assert_same_gradients(found, expected)
-
-
 def test_an_answer_is_the_cosine_of_a_pair() -> None:
     vectors = np.array(
         [[1, 0], [0, 2], [3, 3], [1, 1], [1, 0], [-5, 0], [0, 0], [1, 1]], np.float32
@@ -108,40 +79,6 @@ def test_an_answer_is_the_cosine_of_a_pair() -> None:
 
 
 # -- a trial
-
-
-def pairs(folder: Path, rows: int = 24) -> dict[str, Any]:
-    """A task whose train rows have no label."""
-    draw = np.random.default_rng(5)
-    words = ["good", "bad", "film", "plot", "the", "a", "is", "was"]
-
-    def texts() -> list[str]:
-        return [" ".join(draw.choice(words, draw.integers(2, 7))) for _ in range(rows)]
-
-    pq.write_table(pa.table({"a": texts(), "b": texts()}), folder / "texts.parquet")
-    scores = draw.uniform(0, 5, rows)
-    pq.write_table(pa.table({"a": texts(), "b": texts(), "y": scores}), folder / "pairs.parquet")
-    return {
-        "name": "sim",
-        "kind": "embedding",
-        "train": "texts.parquet",
-        "dev": "pairs.parquet",
-        "text": ["a", "b"],
-        "label": "y",
-    }
-
-
-def embedding_world(folder: Path, **changes: Any) -> Path:
-    folder.mkdir(exist_ok=True)
-    return save_world(
-        folder,
-        tasks=[pairs(folder)],
-        procedures=["untrained", "direct"],
-        strategies=[{"name": "top", "k": [0, 2]}],
-        seeds=[1],
-        recipe=RECIPE | {"epochs": 2, "compute": "fast", "learning_rate": 1e-3},
-        **changes,
-    )
 
 
 def test_a_pruned_network_imitates_the_full_one(tmp_path: Path, store: Store) -> None:

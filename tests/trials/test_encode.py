@@ -47,7 +47,7 @@ def test_single_texts_without_token_types(tmp_path: Path) -> None:
     task = tiny_task(pair=False)
     train = encode_task(tiny_tokenizer(types=False), task, "sha256:x", 16, tmp_path).train
     assert train.token_types is None
-    assert set(train.batch([0], pad_id=0, pad_left=False)) == {"input_ids", "attention_mask"}
+    assert set(train.batch([0], Padding(0, 0, False))) == {"input_ids", "attention_mask"}
     assert example(train, 1) == [2, 3]
 
 
@@ -58,12 +58,7 @@ def test_chunks_and_padding_are_the_tokenizers_own(
     for xlnet in (False, True):
         tokenizer, task = tiny_tokenizer(xlnet=xlnet), tiny_task()
         train = encode_task(tokenizer, task, "sha256:x", 7, tmp_path).train
-        batch = train.batch(
-            [2, 0, 1],
-            pad_id=tokenizer.pad_token_id,
-            pad_left=tokenizer.padding_side == "left",
-            pad_type_id=tokenizer.pad_token_type_id,
-        )
+        batch = train.batch([2, 0, 1], Padding.of(tokenizer))
         texts = [[column[i] for i in (2, 0, 1)] for column in task.train.texts]
         expected = tokenizer(
             *texts, truncation="longest_first", max_length=7, padding=True, return_tensors="np"
@@ -89,7 +84,7 @@ def test_batch_holds_exactly_the_tokens(
         labels=np.zeros(len(rows), np.int64),
     )
     indices = data.draw(st.lists(st.integers(0, len(rows) - 1), max_size=10))
-    batch = split.batch(indices, pad_id=-7, pad_left=pad_left, pad_type_id=5)
+    batch = split.batch(indices, Padding(-7, 5, pad_left))
     width = max((len(rows[i]) for i in indices), default=0)
     assert {array.shape for array in batch.values()} == {(len(indices), width)}
     for position, i in enumerate(indices):

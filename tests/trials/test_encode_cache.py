@@ -13,6 +13,7 @@ from transformers import EsmTokenizer
 
 from lp_sweep.storage.errors import MissingInputError
 from lp_sweep.trials import encode
+from lp_sweep.trials.batches import Padding
 from lp_sweep.trials.encode import cache_key, encode_task, load_tokenizer, tokenizer_digest
 from tests.support.tiny import WORDS, example, tiny_task, tiny_tokenizer
 
@@ -146,7 +147,7 @@ def fill(cache_dir: Path, barrier, results, lock: bool) -> None:
     tokenizer, task = tiny_tokenizer(), tiny_task(rows=3000)
     barrier.wait(timeout=60)
     encoded = encode_task(tokenizer, task, "sha256:x", 16, cache_dir)
-    batch = encoded.train.batch(np.arange(3000), pad_id=0, pad_left=False)
+    batch = encoded.train.batch(np.arange(3000), Padding(0, 0, False))
     results.put((encoded.from_cache, int(batch["input_ids"].sum())))
 
 

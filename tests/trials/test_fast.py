@@ -18,7 +18,7 @@ from transformers import PreTrainedModel
 from lp_sweep.storage.specs import Recipe, TaskDefinition
 from lp_sweep.trials.batches import BatchSizes, EncodedTask, Padding, group_ends
 from lp_sweep.trials.feedforward import remove_feed_forwards
-from lp_sweep.trials.finetune import NoSaver, Trained, finetune
+from lp_sweep.trials.finetune import Saver, Trained, finetune
 from lp_sweep.trials.forward import compute_used, forward, may_be_cut
 from lp_sweep.trials.procedures import Phase
 from lp_sweep.trials.steps import Setting, evaluate
@@ -127,7 +127,7 @@ def trained(model: PreTrainedModel, data: EncodedTask, recipe: Recipe) -> Traine
         batches=BatchSizes.halved(recipe.batch_size, 0),
         course=COURSE,
     )
-    return finetune(model, data, setting, NoSaver())
+    return finetune(model, data, setting, Saver())
 
 
 @pytest.mark.usefixtures("many_groups")

@@ -28,15 +28,11 @@ from transformers import (
 )
 
 from lp_sweep.storage.errors import MissingInputError, UnsupportedModelError
-from lp_sweep.trials.feedforward import (
-    feed_forward_parameters,
-    load_network,
-    remove_feed_forwards,
-)
+from lp_sweep.trials.feedforward import load_network, remove_feed_forwards
 from lp_sweep.trials.feedforward_rules import canonical_rule, removed_feed_forwards
 from lp_sweep.trials.prune import keep_layers, parameter_counts
 from tests.support.families import CASES, DEBERTA, FAMILIES, VOCABULARY, Family, save_pretrained
-from tests.support.networks import load, logits
+from tests.support.networks import feed_forward_parameters, load, logits
 
 DEPTH = 4
 BERT_LINEARS = ("intermediate.dense", "output.dense")
@@ -311,8 +307,6 @@ def test_other_families_are_refused() -> None:
     weights = list(model.state_dict())
     with pytest.raises(UnsupportedModelError, match=r"this family. Use one of bert, roberta"):
         remove_feed_forwards(model, (1,))
-    with pytest.raises(UnsupportedModelError, match="this family"):
-        feed_forward_parameters(model)
     assert list(model.state_dict()) == weights
     assert not hasattr(model.config, "lp_sweep_removed_feed_forwards")
 

@@ -14,12 +14,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 from transformers import PreTrainedModel
 
-from lp_sweep.trials.batches import EncodedSplit, EncodedTask
+from lp_sweep.trials.batches import EncodedTask
 from lp_sweep.trials.familytable import FAMILIES as FAMILY_TABLE
-from lp_sweep.trials.finetune import NoSaver, finetune
+from lp_sweep.trials.finetune import Saver, finetune
 from lp_sweep.trials.forward import compute_used
 from lp_sweep.trials.graphs import GraphPass, Recorded, Run
-from lp_sweep.trials.steps import EagerPass, Pass, make_optimizer, set_rate, train_step
+from lp_sweep.trials.steps import EagerPass, make_optimizer, set_rate, train_step
 from lp_sweep.trials.unpadded.families import PASSES, hidden_states
 from lp_sweep.trials.unpadded.tokens import Bins, packed_tokens, real_tokens
 from tests.support.everyday import few
@@ -30,6 +30,7 @@ from tests.support.fastnets import (
     assert_within_1e5,
     network,
     of_two_texts,
+    one_pass,
     setting,
     spelling_the_padding,
     split_of,
@@ -41,12 +42,6 @@ HELD = [n for n, f in FAMILY_TABLE.items() if f.unpadded and PASSES[f.unpadded].
 
 def gradients(model: PreTrainedModel) -> dict[str, torch.Tensor]:
     return {n: p.grad.clone() for n, p in model.named_parameters() if p.grad is not None}
-
-
-def one_pass(learn: Pass, split: EncodedSplit, rows: np.ndarray) -> tuple[float, Any]:
-    learn.model.zero_grad()
-    loss = float(learn(split, rows, 0.5))
-    return loss, gradients(learn.model)
 
 
 @pytest.mark.parametrize("name", HELD)
@@ -221,7 +216,7 @@ def test_without_a_gpu_a_training_is_that_of_fast(tmp_path: Path) -> None:
         from_cache=False,
     )
     fast, graphs = (
-        finetune(network("bert", tmp_path / compute), data, setting(compute), NoSaver())
+        finetune(network("bert", tmp_path / compute), data, setting(compute), Saver())
         for compute in ("fast", "graphs")
     )
     assert graphs.progress.train_losses == fast.progress.train_losses

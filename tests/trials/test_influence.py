@@ -14,9 +14,8 @@ from transformers import PreTrainedModel
 
 from lp_sweep.trials.measures.influence import (
     angular_distances,
-    block_influence,
-    contribution_profile,
     cosine_sums,
+    mean_cosines,
 )
 from lp_sweep.trials.measures.states import layer_states
 from tests.support.families import FAMILIES, NAMES
@@ -69,7 +68,7 @@ def test_contribution_is_of_the_sentence_token(name: str, model: PreTrainedModel
             expected[layer] += cosine(before[place], after[place]) / len(LENGTHS)
     for size in (1, 2, 5):
         rows = batches(sentences(), size, left)
-        found = contribution_profile(layer_states(model, rows, only_sentence=True))
+        found = mean_cosines(map(cosine_sums, layer_states(model, rows, only_sentence=True)))
         assert found == pytest.approx(expected, abs=1e-5)
 
 
@@ -80,7 +79,7 @@ def test_block_influence_counts_every_real_token_once(name: str, model: PreTrain
             expected[layer] += sum(map(cosine, before, after)) / sum(LENGTHS)
     for size in (1, 2, 5):
         states = layer_states(model, batches(sentences(), size, left=name == "xlnet"))
-        found = block_influence(map(cosine_sums, states))
+        found = mean_cosines(map(cosine_sums, states))
         assert found == pytest.approx(expected, abs=1e-5)
 
 
@@ -111,12 +110,12 @@ def test_a_layer_that_does_nothing(tmp_path: Path) -> None:
         layer.attn.Wo.weight.zero_()
         layer.mlp.Wo.weight.zero_()
     seen = layer_states(model, batches(sentences(), 5))
-    assert block_influence(map(cosine_sums, seen))[1] == pytest.approx(1.0)
+    assert mean_cosines(map(cosine_sums, seen))[1] == pytest.approx(1.0)
     angle = angular_distances(layer_states(model, batches(sentences(LENGTHS * 8), 5)))[1, 2]
     assert angle == pytest.approx(0.0, abs=1e-7)  # and not nan: a cosine may be rounded beyond 1
 
 
-@pytest.mark.parametrize("measure", [contribution_profile, block_influence, angular_distances])
+@pytest.mark.parametrize("measure", [mean_cosines, angular_distances])
 def test_no_examples(measure) -> None:
     with pytest.raises(ValueError, match="no examples"):
         measure([])

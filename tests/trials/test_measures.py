@@ -22,7 +22,7 @@ from lp_sweep.storage.specs import ProfileSpec, Recipe
 from lp_sweep.trials.batches import BatchSizes, EncodedSplit
 from lp_sweep.trials.inputs import Inputs
 from lp_sweep.trials.measures import greedy as greedily
-from lp_sweep.trials.measures.influence import contribution_profile
+from lp_sweep.trials.measures.influence import cosine_sums, mean_cosines
 from lp_sweep.trials.measures.registry import MEASURES, Found, Subject
 from lp_sweep.trials.measures.states import layer_states
 from lp_sweep.trials.profile import make_subject
@@ -87,9 +87,8 @@ def test_none_changes_the_network(subject: Subject, measure: Callable[..., Found
 
 
 def test_contribution_is_of_the_dev_rows(subject: Subject, measure: Callable[..., Found]) -> None:
-    expected = contribution_profile(
-        layer_states(subject.model, subject.dev_batches(), only_sentence=True)
-    )
+    states = layer_states(subject.model, subject.dev_batches(), only_sentence=True)
+    expected = mean_cosines(map(cosine_sums, states))
     assert [value for _, value in measure("contribution").layers] == expected
 
 

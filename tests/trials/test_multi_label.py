@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import random
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -19,30 +18,22 @@ from hypothesis import strategies as st
 from scipy.special import expit
 from sklearn.metrics import f1_score, precision_recall_curve
 
-from lp_sweep import Sweep, open_store
-from lp_sweep.storage.errors import MissingInputError, SpecError
-from lp_sweep.storage.specs import Distillation, TaskDefinition
+from lp_sweep.storage.errors import MissingInputError
+from lp_sweep.storage.specs import TaskDefinition
 from lp_sweep.storage.store import Store
 from lp_sweep.trials.datasource import LoadedTask, Split, load_task, overlap
-from lp_sweep.trials.distill import Teaching
-from lp_sweep.trials.graphs import GraphPass
 from lp_sweep.trials.kinds import KINDS
 from lp_sweep.trials.metrics import majority_score, mean_average_precision, of_tally, score
-from lp_sweep.trials.run import execute
-from lp_sweep.trials.steps import EagerPass
-from lp_sweep.trials.tasks import TaskSource, user_task
+from lp_sweep.trials.tasks import TaskSource
 from lp_sweep.trials.thresholds import FoldedThresholds, best_thresholds
 from tests.support.families import FAMILIES, daily
 from tests.support.fastnets import (
-    assert_same_gradients,
     assert_within_1e5,
     network,
-    setting,
-    split_of,
-    without_dropout,
 )
+from tests.support.kindworlds import in_order, label_world, labelled, run
 from tests.support.rows import files
-from tests.support.toyworld import BAD, GOOD, PLAIN, RECIPE, jobs, save_world
+from tests.support.toyworld import RECIPE
 
 KIND = KINDS["multi_label"]
 LISTS = TaskDefinition(text_columns=("text",), kind="multi_label", metric="micro_f1")
@@ -136,24 +127,6 @@ def test_wrong_marks(tmp_path: Path) -> None:
         load_task(COLUMNS, files(tmp_path, rows, rows))
 
 
-@pytest.mark.parametrize(
-    ("changes", "message"),
-    [
-        ({"label": ["joy"]}, "two or more"),
-        ({"label": ["joy", "joy"]}, "all different"),
-        ({"label": ["joy", "text"]}, "must differ"),
-        ({"label": ["joy", "fear"], "labels": ["a", "b"]}, "remove `labels:`"),
-        ({"label": ["joy", "fear"], "kind": "classification"}, "kind: multi_label"),
-        ({"tune_thresholds": True, "kind": "classification"}, "kind: multi_label"),
-        ({"metric": "accuracy"}, "micro_f1, macro_f1"),
-    ],
-)
-def test_wrong_definitions(changes: dict[str, Any], message: str) -> None:
-    given = {"name": "n", "text": "text", "kind": "multi_label", "train": "a.csv", "dev": "b.csv"}
-    with pytest.raises(SpecError, match=message):
-        user_task(**given | changes)
-
-
 def test_what_dev_rows_share_with_train_rows() -> None:
     train = Split(texts=(["a", "b"],), labels=np.array([[1, 0], [0, 1]], np.int8))
     dev = Split(texts=(["a", "b", "c"],), labels=np.array([[1, 0], [1, 1], [1, 0]], np.int8))
@@ -236,29 +209,6 @@ def test_a_probe_of_a_label_that_all_or_no_rows_have() -> None:
 LENGTHS = [3, 9, 1, 5]
 
 
-@pytest.mark.parametrize("taught", [False, True], ids=["labels", "teacher"])
-def test_every_compute_learns_alike(taught: bool, tmp_path: Path) -> None:
-    model = without_dropout(network("bert", tmp_path)).train()
-    labels = model.config.num_labels
-    draw = np.random.default_rng(0)
-    marks = draw.integers(0, 2, (len(LENGTHS), labels)).astype(np.int8)
-    split, rows = replace(split_of(LENGTHS), labels=marks), np.array([2, 0, 3, 1])
-    logits = draw.normal(size=marks.shape).astype(np.float32)
-    teaching = Teaching(settings=Distillation(alpha=0.3), logits=logits) if taught else None
-
-    def one_pass(kind: Any, compute: str) -> tuple[float, Any]:
-        model.zero_grad()
-        how = setting(compute, teaching=teaching, definition=LISTS)
-        loss = kind(model, how)(split, rows, 1.0)
-        return float(loss), {n: p.grad for n, p in model.named_parameters() if p.grad is not None}
-
-    loss, expected = one_pass(EagerPass, "reference")
-    for kind, compute in ((EagerPass, "fast"), (GraphPass, "graphs")):
-        other, found = one_pass(kind, compute)
-        assert other == pytest.approx(loss, abs=1e-5)
-        assert_same_gradients(found, expected)
-
-
 # -- thresholds
 
 
@@ -315,53 +265,15 @@ def test_a_head_takes_thresholds_and_gives_them_back(name: str, tmp_path: Path) 
 # -- a trial
 
 
-def rows(count: int, seed: int) -> list[dict[str, Any]]:
-    """Good and bad words, and nothing at all."""
-    draw, made = random.Random(seed), []
-    for _ in range(count):
-        marks = [name for name in ("good", "bad") if draw.random() < 0.4]
-        words = draw.choices(PLAIN, k=draw.randint(2, 9))
-        for name in marks:
-            words.insert(draw.randrange(len(words)), draw.choice(GOOD if name == "good" else BAD))
-        made.append({"text": " ".join(words), "label": marks or ["none"]})
-    return made
-
-
-def label_world(folder: Path, task: dict[str, Any] | None = None, **changes: Any) -> Path:
-    folder.mkdir(exist_ok=True)
-    for name, count, seed in (("train", 320, 1), ("dev", 60, 2)):
-        pq.write_table(pa.Table.from_pylist(rows(count, seed)), folder / f"{name}.parquet")
-    entry = {
-        "name": "moods",
-        "kind": "multi_label",
-        "train": "train.parquet",
-        "dev": "dev.parquet",
-        "text": ["text"],
-    }
-    usual = {"tasks": [entry | (task or {})], "recipe": RECIPE | {"compute": "fast", "epochs": 8}}
-    return save_world(folder, **usual | changes)
-
-
-def run(job: dict[str, Any], store: Store) -> dict[str, Any]:
-    told = execute(job, store.location)
-    assert told["status"] == "done", told
-    (record,) = store.read("trials", job["id"])
-    return record
-
-
-def full_first(file: Path) -> list[dict[str, Any]]:
-    return sorted(jobs(file), key=lambda job: -len(job["spec"]["kept_layers"]))
-
-
 def test_a_network_learns_its_labels(tmp_path: Path, store: Store) -> None:
-    full, pruned = full_first(label_world(tmp_path / "world"))
+    full, pruned = in_order(label_world(tmp_path / "world"))
     record = run(full, store)
     assert record["last"] > 0.9 > record["majority"] + 0.2
     stored = sorted(store.read("predictions", full["id"]), key=lambda row: row["example"])
     logits = np.array([row["scores"] for row in stored])
     assert [row["prediction"] for row in stored] == (logits > 0).sum(1).tolist()
     names = ("bad", "good", "none")
-    marks = [[name in row["label"] for name in names] for row in rows(60, 2)]
+    marks = [[name in row["label"] for name in names] for row in labelled(60, 2)]
     assert record["last"] == pytest.approx(f1_score(marks, logits > 0, average="micro"))
     assert of_tally(np.array([row["tally"] for row in stored])) == pytest.approx(record["last"])
     assert run(pruned, store)["k"] == 2
@@ -369,34 +281,13 @@ def test_a_network_learns_its_labels(tmp_path: Path, store: Store) -> None:
 
 def test_a_head_begins_with_how_common_each_label_is(tmp_path: Path, store: Store) -> None:
     still = {"recipe": RECIPE | {"learning_rate": 1e-12, "epochs": 1}}
-    full, _ = full_first(label_world(tmp_path / "world", **still))
+    full, _ = in_order(label_world(tmp_path / "world", **still))
     run(full, store)
     logits = np.array([row["scores"] for row in store.read("predictions", full["id"])])
-    given = [[name in row["label"] for name in ("bad", "good", "none")] for row in rows(320, 1)]
+    given = [[name in row["label"] for name in ("bad", "good", "none")] for row in labelled(320, 1)]
     np.testing.assert_allclose(expit(logits.mean(0)), np.mean(given, 0), atol=0.1)
     unknown = np.array([[1, 0], [1, 0], [0, 1], [-1, -1]], np.int8)
     np.testing.assert_allclose(KIND.first_bias(unknown), np.log([3 / 2, 2 / 3]))
-
-
-def test_a_sweep_with_its_students_and_tables(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Intervals and tests draw rows with all their labels again."""
-    monkeypatch.setenv("LP_SWEEP_CACHE_DIR", str(tmp_path / "cache"))
-    file = label_world(tmp_path / "world", distill=["none", "logits"], seeds=[1, 2])
-    Sweep.from_yaml(file, store=tmp_path / "store").run(inline=True)
-    results = open_store(tmp_path / "store")
-    students = results.sql("SELECT last FROM trials WHERE distill IS NOT NULL")
-    assert len(students) == 2
-    assert min(row["last"] for row in students) > 0.8
-    for table, columns in (
-        ("intervals", {"over": "seeds and rows", "reason": None}),
-        ("significance", {"test": "seeds and rows", "n_examples": 60}),
-    ):
-        rows_of = [row for row in results.table(table) if row.get("seed") is None]
-        assert rows_of, table
-        for row in rows_of:
-            assert {name: row[name] for name in columns} == columns, row
 
 
 @pytest.mark.parametrize("procedure", ["direct", "finetune_then_drop", "iterative 1"])
@@ -409,7 +300,7 @@ def test_tuned_thresholds_are_in_the_stored_logits(
     scores = {}
     for tuned in (False, True):
         file = label_world(tmp_path / str(tuned), {"tune_thresholds": tuned}, **few)
-        for job in full_first(file):
+        for job in in_order(file):
             record = run({**job, "keep": "all"}, store)
         scores[tuned] = record["last"]
         stored = store.read("predictions", record["trial_id"])

@@ -16,21 +16,18 @@ import torch
 from lp_sweep.orchestrator.inputs.resolve import resolve
 from lp_sweep.orchestrator.sweepfile.load import load_sweep
 from lp_sweep.storage.errors import SpecError
-from lp_sweep.storage.identity import trial_id
-from lp_sweep.storage.specs import TrialSpec
 from lp_sweep.storage.store import Store
 from lp_sweep.trials.batches import EncodedSplit
 from lp_sweep.trials.datasource import load_task, prompted
 from lp_sweep.trials.encode import load_tokenizer
 from lp_sweep.trials.kinds import KINDS, kind_of
-from lp_sweep.trials.pairloss import cosent, in_batch_negatives, similarity_gap
+from lp_sweep.trials.kinds.embedding import Embedding
 from lp_sweep.trials.resident import resident
 from lp_sweep.trials.run import execute
 from lp_sweep.trials.steps import EagerPass
 from lp_sweep.trials.tasks import user_task
+from tests.support.kindworlds import collection, embedding_world, search_world, write
 from tests.support.toyworld import jobs
-from tests.trials.test_embedding import embedding_world
-from tests.trials.test_retrieval import collection, search_world, write
 
 # -- losses
 
@@ -40,6 +37,11 @@ def vectors() -> torch.Tensor:
     """The vectors of five pairs."""
     draw = torch.Generator().manual_seed(3)
     return (torch.randn(10, 6, generator=draw) * 2).requires_grad_()
+
+
+def loss_of(vectors: torch.Tensor, loss: str, scores: list[float], *, dot: bool) -> torch.Tensor:
+    target = torch.tensor(scores).repeat_interleave(2)
+    return Embedding(dot=dot).named_loss(loss, vectors, target, None)
 
 
 def alike(vectors: torch.Tensor, one: int, other: int, *, dot: bool) -> float:
@@ -52,7 +54,7 @@ def test_cosent_is_that_of_all_pairs_of_pairs(vectors: torch.Tensor, dot: bool) 
     scores = [0.0, 3.0, 3.0, 5.0, 1.0]
     own = [alike(vectors, 2 * i, 2 * i + 1, dot=dot) for i in range(5)]
     gaps = [exp(own[i] - own[j]) for i in range(5) for j in range(5) if scores[i] < scores[j]]
-    loss = cosent(vectors, torch.tensor(scores), dot=dot)
+    loss = loss_of(vectors, "cosent", scores, dot=dot)
     assert float(loss.detach()) == pytest.approx(log(1 + sum(gaps)), rel=1e-4)
     loss.backward()
     assert vectors.grad is not None
@@ -60,7 +62,7 @@ def test_cosent_is_that_of_all_pairs_of_pairs(vectors: torch.Tensor, dot: bool) 
 
 
 def test_equal_scores_teach_nothing(vectors: torch.Tensor) -> None:
-    cosent(vectors, torch.ones(5)).backward()
+    loss_of(vectors, "cosent", [1.0] * 5, dot=False).backward()
     assert vectors.grad is not None
     assert not vectors.grad.any()
 
@@ -72,7 +74,7 @@ def test_other_pairs_of_the_batch_are_negatives(vectors: torch.Tensor, dot: bool
         found = [alike(vectors, 2 * i, 2 * j + 1, dot=dot) for j in range(5)]
         top = max(found)
         parts.append(top + log(sum(exp(each - top) for each in found)) - found[i])
-    loss = in_batch_negatives(vectors, dot=dot)
+    loss = loss_of(vectors, "in_batch_negatives", [0.0] * 5, dot=dot)
     assert float(loss.detach()) == pytest.approx(np.mean(parts), rel=1e-4)
 
 
@@ -85,8 +87,15 @@ def test_similarities_of_all_texts_of_a_batch(vectors: torch.Tensor, dot: bool) 
         for j in range(10)
     ]
     scale = 1 if dot else 20**2  # of cosines in the other losses
-    found = float(similarity_gap(vectors, teacher, dot=dot).detach())
-    assert found == pytest.approx(np.mean(gaps) / scale, rel=1e-4)
+    kind, target = Embedding(dot=dot), torch.zeros(10)
+    found, own = (
+        float(loss.detach())
+        for loss in (
+            kind.named_loss("imitate_similarities", vectors, target, teacher),
+            kind.imitation_loss(vectors, teacher, 1.0),
+        )
+    )
+    assert found - own == pytest.approx(np.mean(gaps) / scale, rel=1e-4)
 
 
 @pytest.fixture
@@ -269,15 +278,3 @@ def test_by_the_dot_product_lengths_count() -> None:
     own, other = torch.tensor([[1.0, 0]]), torch.tensor([[3.0, 0]])
     assert float(kind_of(task).imitation_loss(own, other, 1.0)) == 2
     assert float(KINDS["embedding"].imitation_loss(own, other, 1.0)) == 0
-
-
-def test_neutral_settings_change_no_identifier() -> None:
-    plain = user_task(name="s", kind="embedding", text=["a", "b"], train="t.csv", dev="d.csv")
-    spelt = user_task(
-        name="s", kind="embedding", text=["a", "b"], train="t.csv", dev="d.csv",
-        similarity="", query_prompt="", document_prompt="",
-    )  # fmt: skip
-    shared: dict[str, Any] = {"model_fingerprint": "m", "data_fingerprint": "d", "seed": 1}
-    one = TrialSpec(task=plain.definition, kept_layers=(1,), **shared)
-    other = TrialSpec(task=spelt.definition, kept_layers=(1,), loss="", **shared)
-    assert trial_id(one) == trial_id(other)

@@ -1,4 +1,5 @@
-"""Every example of the paper, and the rules as properties over all depths."""
+"""Every example of the paper, the rules as properties over all depths, random draws, explicit
+lists, and what is chosen by a measurement."""
 
 from __future__ import annotations
 
@@ -8,9 +9,15 @@ from hypothesis import strategies as st
 
 from lp_sweep.storage.select import (
     STRATEGIES,
+    Measured,
     contribution_dropped,
     dropped_layers,
+    find_rule,
+    is_strategy,
     kept_layers,
+    listed_name,
+    possible_k,
+    rule_text,
 )
 
 RULES = {name: s for name, s in STRATEGIES.items() if s.by_position and not s.family}
@@ -95,3 +102,143 @@ def test_contribution_is_strictly_above_the_threshold() -> None:
 def test_contribution_leaves_a_layer() -> None:
     with pytest.raises(ValueError, match=r"no layer would stay.*0\.9300 or more"):
         contribution_dropped({1: 0.91, 2: 0.93}, 0.9)
+
+
+DEPTHS = st.integers(1, 48)
+DRAWS = st.integers(0, 10**9 - 1)
+# few values, so that ties are common
+VALUES = st.lists(st.sampled_from([0.1, 0.5, 0.9]), min_size=1, max_size=16)
+
+
+def by_layer(values: list[float]) -> Measured:
+    return Measured(dict(enumerate(values, start=1)))
+
+
+# -- random
+
+
+@pytest.mark.parametrize(
+    ("draw", "depth", "k", "dropped"),
+    [
+        (0, 12, 3, (4, 7, 9)),
+        (0, 12, 6, (3, 4, 7, 8, 9, 10)),
+        (1, 12, 6, (4, 5, 6, 7, 8, 11)),
+        (7, 24, 5, (3, 4, 7, 12, 20)),
+        (999_999_999, 4, 3, (1, 2, 3)),
+    ],
+)
+def test_random_sets_never_change(draw: int, depth: int, k: int, dropped: tuple[int, ...]) -> None:
+    assert dropped_layers(f"random {draw}", depth, k) == dropped
+
+
+@given(DRAWS, DEPTHS, st.data())
+def test_random_sets_hold_one_another(draw: int, depth: int, data: st.DataObject) -> None:
+    name = f"random {draw}"
+    k = data.draw(st.integers(0, depth - 1))
+    dropped = dropped_layers(name, depth, k)
+    assert len(set(dropped)) == k
+    assert list(dropped) == sorted(dropped)
+    assert set(dropped) <= set(range(1, depth + 1))
+    assert len(kept_layers(depth, dropped)) == depth - k
+    assert all(set(dropped_layers(name, depth, fewer)) < set(dropped) for fewer in range(k))
+    assert possible_k(name, depth) == tuple(range(depth))
+
+
+@given(DRAWS, st.integers(2, 24))
+def test_a_deeper_network_draws_the_same_order(draw: int, depth: int) -> None:
+    """A deeper network drops the layers that both have in the same order."""
+    name = f"random {draw}"
+    deeper = dropped_layers(name, 2 * depth, depth)
+    shared = [layer for layer in deeper if layer <= depth]
+    if len(shared) < depth:
+        assert dropped_layers(name, depth, len(shared)) == tuple(shared)
+
+
+@pytest.mark.parametrize(
+    "name", ["random", "random -1", "random x", "random 1234567890", "random1"]
+)
+def test_what_is_no_draw(name: str) -> None:
+    assert find_rule(name) is None
+    assert not is_strategy(name)
+    with pytest.raises(KeyError):
+        dropped_layers(name, 12, 2)
+
+
+# -- an explicit list
+
+
+@given(st.sets(st.integers(1, 40), min_size=1, max_size=10), DEPTHS)
+def test_a_list_drops_its_layers(layers: set[int], depth: int) -> None:
+    name = listed_name(list(layers))
+    if max(layers) <= depth and len(layers) < depth:
+        assert possible_k(name, depth) == (len(layers),)
+        assert dropped_layers(name, depth, len(layers)) == tuple(sorted(layers))
+        return
+    assert possible_k(name, depth) == ()
+    with pytest.raises(ValueError, match="possible K: none"):
+        dropped_layers(name, depth, len(layers))
+
+
+@pytest.mark.parametrize("name", ["drop", "drop 0", "drop 1+", "drop 1,2", "drop +1", "drop 12345"])
+def test_what_is_no_list(name: str) -> None:
+    assert not is_strategy(name)
+
+
+def test_a_lists_name_is_one_for_all_orders() -> None:
+    assert listed_name([5, 3, 3]) == "drop 3+5"
+    assert rule_text("drop 3+5") == "the layers 3, 5, of a deeper network"
+
+
+# -- chosen by a measurement
+
+
+@pytest.mark.parametrize("name", ["block-influence", "angular", "greedy"])
+def test_a_measured_strategy_has_no_rule(name: str) -> None:
+    assert is_strategy(name)
+    assert possible_k(name, 3) == (0, 1, 2)
+    with pytest.raises(KeyError):
+        dropped_layers(name, 3, 1)
+
+
+@given(VALUES, st.data())
+def test_block_influence_drops_what_changes_its_input_least(
+    values: list[float], data: st.DataObject
+) -> None:
+    found = by_layer(values)
+    k = data.draw(st.integers(0, len(values) - 1))
+    dropped = STRATEGIES["block-influence"].chosen(found, k)
+    kept = kept_layers(len(values), dropped)
+    assert len(dropped) == k
+    for gone in dropped:
+        for stays in kept:  # a higher cosine goes first; of equals the higher layer
+            assert (found.layers[gone], gone) > (found.layers[stays], stays)
+
+
+@given(st.integers(2, 10), st.data())
+def test_angular_drops_a_run_of_layers_whose_ends_are_nearest(
+    depth: int, data: st.DataObject
+) -> None:
+    blocks = {
+        (start, length): data.draw(st.sampled_from([0.1, 0.2, 0.3]))
+        for length in range(1, depth)
+        for start in range(1, depth - length + 2)
+    }
+    k = data.draw(st.integers(1, depth - 1))
+    dropped = STRATEGIES["angular"].chosen(Measured({}, blocks), k)
+    assert dropped == tuple(range(dropped[0], dropped[0] + k))
+    assert dropped[-1] <= depth
+    least = blocks[dropped[0], k]
+    for (start, length), value in blocks.items():
+        assert length != k or value > least or (value == least and start <= dropped[0])
+
+
+def test_angular_without_such_a_block_drops_nothing() -> None:
+    assert STRATEGIES["angular"].chosen(Measured({}, {(1, 1): 0.5}), 2) == ()
+
+
+@given(st.permutations(range(1, 9)), st.integers(0, 7))
+def test_greedy_drops_in_its_own_order(order: list[int], k: int) -> None:
+    """The layer that is left at the end has no step."""
+    steps = {layer: float(step) for step, layer in enumerate(order[:-1], start=1)}
+    found = Measured(steps | {order[-1]: 0.0})
+    assert STRATEGIES["greedy"].chosen(found, k) == tuple(sorted(order[:k]))

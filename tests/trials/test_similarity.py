@@ -10,7 +10,7 @@ import pytest
 import torch
 from transformers import PreTrainedModel
 
-from lp_sweep.trials.measures.influence import block_influence, cosine_sums, similarity_profile
+from lp_sweep.trials.measures.influence import cosine_sums, mean_cosines, similarity_profile
 from lp_sweep.trials.measures.states import LayerStates, layer_states
 from lp_sweep.trials.prune import keep_layers
 from tests.support.sentences import LENGTHS, batches, network, sentences, shaken
@@ -94,5 +94,5 @@ def test_the_two_means_over_tokens_have_two_names() -> None:
     after[0, :, 0] = after[1, :, 1] = 1.0
     old = LayerStates([before, before], [before], mask, torch.zeros(2, dtype=torch.int64))
     new = LayerStates([before, after], [before], mask, torch.zeros(2, dtype=torch.int64))
-    assert block_influence([cosine_sums(new)]) == [0.25]
+    assert mean_cosines([cosine_sums(new)]) == [0.25]
     assert similarity_profile([old], [new], [1])[1].tokens == 0.5

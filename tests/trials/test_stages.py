@@ -16,7 +16,7 @@ from lp_sweep.trials import trial as trialling
 from lp_sweep.trials.batches import BatchSizes
 from lp_sweep.trials.device import reproducible
 from lp_sweep.trials.families import find_layers
-from lp_sweep.trials.finetune import NoSaver, finetune
+from lp_sweep.trials.finetune import Saver, finetune
 from lp_sweep.trials.procedures import Phase
 from lp_sweep.trials.prune import keep_layers
 from lp_sweep.trials.run import execute
@@ -109,7 +109,7 @@ def test_it_is_fine_tuning_dropping_and_fine_tuning(world: Path, store: Store) -
                 batches=BatchSizes.halved(spec.recipe.batch_size, 0),
                 course=(Phase(kept, spec.recipe.epochs),),
             )
-            return finetune(inputs.model, inputs.encoded, setting, NoSaver()).logits["validation"]
+            return finetune(inputs.model, inputs.encoded, setting, Saver()).logits["validation"]
 
         once = trained(1, 2, 3, 4)
         keep_layers(inputs.model, [1, 2])

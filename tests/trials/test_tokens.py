@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-import random
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -20,8 +18,7 @@ from transformers import (
     RobertaTokenizerFast,
 )
 
-from lp_sweep import Sweep, open_store
-from lp_sweep.storage.errors import MissingInputError, SpecError
+from lp_sweep.storage.errors import MissingInputError
 from lp_sweep.storage.networks import fetch_network
 from lp_sweep.storage.specs import Distillation, TaskDefinition
 from lp_sweep.storage.store import Store
@@ -34,9 +31,7 @@ from lp_sweep.trials.forward import UNPADDED, compute_used, forward
 from lp_sweep.trials.kinds import KINDS
 from lp_sweep.trials.kinds.tokens import NO_TAG, SILENT, flat, unflat
 from lp_sweep.trials.metrics import majority_score, score
-from lp_sweep.trials.run import execute
 from lp_sweep.trials.steps import EagerPass, evaluate
-from lp_sweep.trials.tasks import user_task
 from tests.support.families import FAMILIES, daily
 from tests.support.fastnets import (
     CPU,
@@ -49,8 +44,8 @@ from tests.support.fastnets import (
     split_of,
     without_dropout,
 )
+from tests.support.kindworlds import in_order, run, tagged, token_world
 from tests.support.tiny import tiny_tokenizer
-from tests.support.toyworld import BAD, GOOD, PLAIN, RECIPE, jobs, save_world
 
 KIND = KINDS["tokens"]
 ENTITIES = TaskDefinition(
@@ -274,65 +269,7 @@ def test_what_guessing_scores() -> None:
     assert majority_score(ENTITIES, labels, labels, NAMES) == 0.0
 
 
-@pytest.mark.parametrize(
-    ("changes", "message"),
-    [
-        ({"text": ["a", "b"]}, "names one"),
-        ({"metric": "macro_f1"}, "entity_f1, accuracy"),
-        ({"labels": ["O", "O"]}, "all different"),
-    ],
-)
-def test_wrong_definitions(changes: dict[str, Any], message: str) -> None:
-    given = {"name": "n", "text": "t", "kind": "tokens", "train": "a.conll", "dev": "b.jsonl"}
-    with pytest.raises(SpecError, match=message):
-        user_task(**given | changes)
-
-
 # -- a trial
-
-
-def tagged(count: int, seed: int) -> list[dict[str, list[str]]]:
-    """Good words are one `x`, a bad word is a `y`."""
-    draw, made = random.Random(seed), []
-    for _ in range(count):
-        words, tags = [], []
-        for _ in range(draw.randint(1, 6)):
-            kind = draw.choice(["x", "y", "O", "O"])
-            words += {"x": GOOD, "y": draw.sample(BAD, 1), "O": draw.choices(PLAIN, k=2)}[kind]
-            tags += {"x": ["B-x", "I-x"], "y": ["B-y"], "O": ["O", "O"]}[kind]
-        made.append({"tokens": words, "tags": tags})
-    return made
-
-
-def token_world(folder: Path, task: dict[str, Any] | None = None, **changes: Any) -> Path:
-    folder.mkdir(exist_ok=True)
-    for name, count, seed in (("train", 160, 1), ("dev", 40, 2)):
-        lines = [json.dumps(row) + "\n" for row in tagged(count, seed)]
-        (folder / f"{name}.jsonl").write_text("".join(lines), encoding="utf-8")
-    entry = {
-        "name": "names",
-        "kind": "tokens",
-        "train": "train.jsonl",
-        "dev": "dev.jsonl",
-        "text": "tokens",
-        "label": "tags",
-    }
-    usual = {"tasks": [entry | (task or {})], "recipe": RECIPE | {"compute": "fast", "epochs": 6}}
-    return save_world(folder, **usual | changes)
-
-
-def run(job: dict[str, Any], store: Store) -> dict[str, Any]:
-    told = execute(job, store.location)
-    assert told["status"] == "done", told
-    (record,) = store.read("trials" if job["kind"] == "trial" else "profiles", job["id"])
-    return record
-
-
-def in_order(file: Path) -> list[dict[str, Any]]:
-    """Profiles first, then the deepest network."""
-    return sorted(
-        jobs(file), key=lambda job: (job["kind"], -len(job["spec"].get("kept_layers", [])))
-    )
 
 
 def test_a_network_learns_its_tags(tmp_path: Path, store: Store) -> None:
@@ -364,27 +301,3 @@ def test_a_network_learns_its_tags(tmp_path: Path, store: Store) -> None:
     inputs = tokenizer(lines[0]["tokens"], is_split_into_words=True, return_tensors="pt")
     with torch.no_grad():
         assert_within_1e5(logits[0], model(**inputs).logits[0, 1:-1].numpy())
-
-
-def test_a_sweep_with_its_students_and_tables(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A teacher answers for unlabelled sentences as well; intervals draw whole sentences."""
-    monkeypatch.setenv("LP_SWEEP_CACHE_DIR", str(tmp_path / "cache"))
-    more = [json.dumps({"tokens": row["tokens"]}) + "\n" for row in tagged(30, 3)]
-    task = {"unlabelled": "more.jsonl"}
-    file = token_world(tmp_path / "world", task, distill=["none", "logits"], seeds=[1, 2])
-    (file.parent / "more.jsonl").write_text("".join(more))
-    Sweep.from_yaml(file, store=tmp_path / "store").run(inline=True)
-    results = open_store(tmp_path / "store")
-    students = results.sql("SELECT last, train_examples FROM trials WHERE distill IS NOT NULL")
-    assert [row["train_examples"] for row in students] == [190, 190]
-    assert min(row["last"] for row in students) > 0.5
-    for table, columns in (
-        ("intervals", {"over": "seeds and rows", "reason": None}),
-        ("significance", {"test": "seeds and rows", "n_examples": 40}),
-    ):
-        rows_of = [row for row in results.table(table) if row.get("seed") is None]
-        assert rows_of, table
-        for row in rows_of:
-            assert {name: row[name] for name in columns} == columns, row

@@ -11,12 +11,11 @@ used.
 from __future__ import annotations
 
 from lp_sweep.storage.specs import TaskDefinition, TaskKind
-from lp_sweep.trials.kinds.embedding import COSENT, IMITATE, LOSSES, Embedding
+from lp_sweep.trials.kinds.embedding import COSENT, IMITATE, LOSSES, Embedding, Retrieval
 from lp_sweep.trials.kinds.kind import Kind, ProblemType
 from lp_sweep.trials.kinds.labelled import Classification, Regression
 from lp_sweep.trials.kinds.multi_label import MultiLabel
 from lp_sweep.trials.kinds.ranking import ListwiseRanking, Ranking
-from lp_sweep.trials.kinds.retrieval import Retrieval
 from lp_sweep.trials.kinds.tokens import Tokens
 
 __all__ = ["COSENT", "IMITATE", "KINDS", "LOSSES", "Kind", "ProblemType", "kind_of"]

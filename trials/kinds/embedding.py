@@ -1,4 +1,4 @@
-"""A vector for each text."""
+"""A vector for each text, scored by pairs of texts or by search."""
 
 from __future__ import annotations
 
@@ -25,6 +25,7 @@ IMITATE, IMITATE_MSE, IMITATE_SIMILARITIES, COSENT, IN_BATCH = LOSSES = (
     "cosent",
     "in_batch_negatives",
 )
+_SCALE = 20.0  # of cosines, as in Sentence Transformers; a dot product is taken as it is
 
 
 class Embedding(Regression):
@@ -54,17 +55,46 @@ class Embedding(Regression):
     ) -> torch.Tensor:
         from torch.nn.functional import mse_loss
 
-        from lp_sweep.trials import pairloss
-
         if loss == COSENT:
-            return pairloss.cosent(logits, target[::2], dot=self.dot)
+            return self._cosent(logits, target[::2])
         if loss == IN_BATCH:
-            return pairloss.in_batch_negatives(logits, dot=self.dot)
+            return self._in_batch_negatives(logits)
         assert teacher is not None, loss
         if loss == IMITATE_SIMILARITIES:
-            own = self.imitation_loss(logits, teacher, 1.0)
-            return own + pairloss.similarity_gap(logits, teacher, dot=self.dot)
+            return self.imitation_loss(logits, teacher, 1.0) + self._gap(logits, teacher)
         return mse_loss(logits, teacher)
+
+    def _cosent(self, vectors: torch.Tensor, scores: torch.Tensor) -> torch.Tensor:
+        """CoSENT (Su 2022, https://kexue.fm/archives/8847): log(1 + sum of exp(s_i - s_j)) over all
+        pairs i and j of the batch of which i should be less alike than j. scores: (B,), of (2B, H)
+        vectors. A scalar; 0 where all scores are equal."""
+        import torch
+        from torch.nn.functional import cosine_similarity
+
+        one, other = vectors[::2], vectors[1::2]
+        alike = (one * other).sum(-1) if self.dot else cosine_similarity(one, other) * _SCALE
+        less = scores[:, None] < scores[None, :]  # (B, B)
+        gaps = (alike[:, None] - alike[None, :]).masked_fill(~less, -torch.inf)
+        return torch.cat([alike.new_zeros(1), gaps.flatten()]).logsumexp(0)
+
+    def _in_batch_negatives(self, vectors: torch.Tensor) -> torch.Tensor:
+        """Cross-entropy of finding each first text's second one among all of the batch: multiple
+        negatives ranking (Henderson et al. 2017, arXiv 1705.00652, section 4.4). A scalar."""
+        import torch
+        from torch.nn.functional import cross_entropy, normalize
+
+        one, other = vectors[::2], vectors[1::2]
+        alike = one @ other.T if self.dot else normalize(one) @ normalize(other).T * _SCALE
+        return cross_entropy(alike, torch.arange(len(alike), device=alike.device))
+
+    def _gap(self, vectors: torch.Tensor, teacher: torch.Tensor) -> torch.Tensor:
+        """Mean squared difference between the student's and the teacher's similarities of all texts
+        of a batch, (B, H) each: that of Tung and Mori 2019 (arXiv 1907.09682), of cosines. A
+        scalar."""
+        from torch.nn.functional import mse_loss, normalize
+
+        own, other = (of if self.dot else normalize(of) for of in (vectors, teacher))
+        return mse_loss(own @ own.T, other @ other.T)
 
     def problem(self, definition: TaskDefinition) -> str | None:
         if len(definition.text_columns) != 2:
@@ -106,3 +136,53 @@ class Embedding(Regression):
 
     def described(self, names: Sequence[str]) -> str:
         return "an embedding of each text"
+
+
+class Retrieval(Embedding):
+    """An example is a query. The rows of its dev split are the queries, then the documents of the
+    corpus, and its labels what is judged: (J, 3), see `trials.search`."""
+
+    help = "as embedding, scored by search: corpus, queries and judgements in files of their own"
+    metrics: tuple[str, ...] = ("ndcg@10", "mrr@10", "recall@100")
+    searches = True
+    rows_each = 1
+    learns_from, scored_by = "documents", "queries"
+
+    def problem(self, definition: TaskDefinition) -> str | None:
+        if definition.labels:
+            return "kind retrieval has relevance, not 'labels'. Remove them."
+        return None
+
+    def stored_labels(self, labels: Labels) -> Array:
+        """The number of relevant documents."""
+        return np.bincount(labels[:, 0].astype(np.int64)).astype(np.float64)
+
+    def targets(self, labels: Array) -> Array:
+        return labels
+
+    def answers(self, logits: Array) -> Array:
+        return logits
+
+    def tally(
+        self, metric: str, targets: Array, answers: Array, names: tuple[str, ...]
+    ) -> Array | None:
+        from lp_sweep.trials.search import scores
+
+        found = scores(metric, targets, answers, dot=self.dot)
+        return np.column_stack([found, np.ones_like(found)])
+
+    def stored(
+        self, labels: Labels, logits: Array, metric: str, names: tuple[str, ...]
+    ) -> Iterator[dict[str, Any]]:
+        """`label`: the number of relevant documents; `prediction`: the query's own score; `scores`:
+        its similarity to each relevant document, in the order of the corpus."""
+        from lp_sweep.trials.search import similarities
+
+        tally = self.tally(metric, labels, logits, names)
+        relevant = self.stored_labels(labels)
+        ends = np.cumsum(relevant).astype(np.int64)
+        near = np.split(similarities(labels, logits, dot=self.dot), ends[:-1])
+        assert tally is not None
+        for count, own, similar in zip(relevant.tolist(), tally.tolist(), near, strict=True):
+            stored = {"label": count, "prediction": own[0], "scores": similar.tolist()}
+            yield stored | {"tally": own}

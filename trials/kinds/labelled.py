@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import warnings
-from abc import ABC, abstractmethod
-from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from lp_sweep.storage.specs import TaskDefinition
-from lp_sweep.trials.kinds.kind import Array, ProblemType
+from lp_sweep.trials.kinds.kind import Array, Kind, ProblemType
 
 if TYPE_CHECKING:
     import torch
@@ -21,75 +20,7 @@ PROBE_ITERATIONS = 1000
 _NO_CLASS = -100
 
 
-class Labelled(ABC):
-    """A row is an example and has a label."""
-
-    embeds = False
-    searches = False
-    rows_each = 1
-    losses: tuple[str, ...] = ()
-    learns_from, scored_by = "rows", "rows"
-    called = "classes"
-    guessing = "always the same answer"
-    whole_queries = False
-    words = False
-
-    def rows_together(self, loss: str) -> int:
-        return 1
-
-    def compares_batch(self, loss: str) -> bool:
-        return False
-
-    def named_loss(
-        self, loss: str, logits: torch.Tensor, target: torch.Tensor, teacher: torch.Tensor | None
-    ) -> torch.Tensor:
-        raise ValueError(f"{type(self).__name__} has no loss {loss!r}")
-
-    def refuse_unscorable(self, dev: Rows, labels: Labels, definition: TaskDefinition) -> None:
-        return  # each row has a score
-
-    def drawn(self, labels: Labels, limit: int) -> Array:
-        return np.sort(np.random.default_rng(0).permutation(len(labels))[:limit])
-
-    def first_bias(self, labels: Labels) -> Array | None:
-        return None
-
-    def restored(self, labels: Labels, scores: Sequence[Sequence[float]]) -> Array:
-        rows = [np.asarray(row, np.float32) for row in scores]
-        return np.stack(rows) if len({len(row) for row in rows}) == 1 else np.concatenate(rows)
-
-    def chance(self, targets: Array, metric: str) -> float | None:
-        return None
-
-    def stored_labels(self, labels: Labels) -> Array:
-        return labels
-
-    def targets(self, labels: Array) -> Array:
-        return labels
-
-    @abstractmethod
-    def answers(self, logits: Array) -> Array: ...
-
-    def counts(self, labels: Labels, outputs: int) -> Array:
-        return np.bincount(labels, minlength=outputs)
-
-    def other_labels(self, ours: Array, theirs: Array) -> int:
-        return int((self.answers(ours) != self.answers(theirs)).sum())
-
-    def tally(
-        self, metric: str, targets: Array, answers: Array, names: tuple[str, ...]
-    ) -> Array | None:
-        return None
-
-    def stored(
-        self, labels: Labels, logits: Array, metric: str, names: tuple[str, ...]
-    ) -> Iterator[dict[str, Any]]:
-        answers = self.answers(logits)
-        for label, answer, scores in zip(labels, answers, logits, strict=True):
-            yield {"label": float(label), "prediction": float(answer), "scores": scores.tolist()}
-
-
-class Classification(Labelled):
+class Classification(Kind):
     help = "one of several classes"
     metrics: tuple[str, ...] = ("accuracy", "f1", "macro_f1", "mcc")
     problem_type: ProblemType = "single_label_classification"
@@ -170,7 +101,7 @@ class Classification(Labelled):
         return f"one of {between.join(names)}"
 
 
-class Regression(Labelled):
+class Regression(Kind):
     help = "a number"
     metrics: tuple[str, ...] = ("pearson", "spearman")
     problem_type: ProblemType = "regression"

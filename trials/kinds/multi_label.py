@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from lp_sweep.storage.specs import TaskDefinition
-from lp_sweep.trials.kinds.kind import Array, ProblemType
-from lp_sweep.trials.kinds.labelled import Classification, Labelled
+from lp_sweep.trials.kinds.kind import Array, Kind, ProblemType
+from lp_sweep.trials.kinds.labelled import Classification
 
 if TYPE_CHECKING:
     import torch
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 _NO_LABEL = -1
 
 
-class MultiLabel(Labelled):
+class MultiLabel(Kind):
     """Labels are marks (n, C) of 0 and 1. A label is given where its logit is above 0, which is a
     probability above 0.5. Answers are the logits: average precision ranks by them."""
 

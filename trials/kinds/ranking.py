@@ -10,7 +10,7 @@ import numpy as np
 from lp_sweep.storage.specs import TaskDefinition
 from lp_sweep.trials.kinds.kind import Array
 from lp_sweep.trials.kinds.labelled import Regression
-from lp_sweep.trials.rankmetrics import chance_mrr, chance_ndcg, in_order, mrr, ndcg
+from lp_sweep.trials.rankmetrics import by_query, chance_mrr, chance_ndcg, in_order, mrr, ndcg
 
 if TYPE_CHECKING:
     import torch
@@ -31,7 +31,6 @@ class Ranking(Regression):
     losses: tuple[str, ...] = ("bce", "listwise")
     scored_by = "queries"
     guessing = "a random order"
-    whole_queries = False
 
     def problem(self, definition: TaskDefinition) -> str | None:
         if len(definition.text_columns) != 2:
@@ -57,17 +56,16 @@ class Ranking(Regression):
         refuse_unscorable(dev, np.asarray(labels, np.float32), definition)
 
     def drawn(self, labels: Labels, limit: int) -> Array:
-        from lp_sweep.trials.queries import whole_queries
-
-        return whole_queries(np.asarray(labels, np.float32), limit)
+        """Each query whole; at least one."""
+        groups = by_query(labels)
+        drawn = np.random.default_rng(0).permutation(len(groups))
+        ends = np.cumsum([len(groups[index]) for index in drawn])
+        count = max(1, int(np.searchsorted(ends, limit, side="right")))
+        return np.sort(np.concatenate([groups[index] for index in drawn[:count]]))
 
     def stored_labels(self, labels: Labels) -> Array:
         """The number of relevant passages of each query."""
-        from lp_sweep.trials.queries import by_query
-
-        return np.array(
-            [(labels[rows, 0] > 0).sum() for rows in by_query(np.asarray(labels))], float
-        )
+        return np.array([(labels[rows, 0] > 0).sum() for rows in by_query(labels)], float)
 
     def no_labels(self, rows: int, outputs: int = 0) -> Labels:
         return np.tile(np.array([np.nan, _NO_QUERY], np.float32), (rows, 1))
@@ -84,14 +82,9 @@ class Ranking(Regression):
         relevant = (target[:, 0] > 0).float()  # not a number is not
         return binary_cross_entropy_with_logits(logits.squeeze(-1), relevant, weight=known)
 
-    def answers(self, logits: Array) -> Array:
-        return np.asarray(logits, np.float64).reshape(len(logits))
-
     def tally(
         self, metric: str, targets: Array, answers: Array, names: tuple[str, ...]
     ) -> Array | None:
-        from lp_sweep.trials.queries import by_query
-
         groups = by_query(targets)
         shape = (len(groups), max(map(len, groups)))
         relevance, scores = np.zeros(shape), np.full(shape, -np.inf)
@@ -107,22 +100,16 @@ class Ranking(Regression):
     ) -> Iterator[dict[str, Any]]:
         """`label`: the number of relevant passages; `prediction`: the query's own score; `scores`:
         the logits of its rows in their order. Queries by their first rows."""
-        from lp_sweep.trials.queries import by_query
-
         answers = self.answers(logits)
         tally = self.tally(metric, labels, answers, names)
         assert tally is not None
         relevant = self.stored_labels(labels).tolist()
-        for rows, count, own in zip(
-            by_query(np.asarray(labels)), relevant, tally.tolist(), strict=True
-        ):
+        for rows, count, own in zip(by_query(labels), relevant, tally.tolist(), strict=True):
             numbers = {"label": count, "prediction": own[0]}
             yield {**numbers, "scores": answers[rows].tolist(), "tally": own}
 
     def restored(self, labels: Labels, scores: Sequence[Sequence[float]]) -> Array:
-        from lp_sweep.trials.queries import by_query
-
-        groups = by_query(np.asarray(labels))
+        groups = by_query(labels)
         found = np.empty((len(labels), 1), np.float32)
         for rows, each in zip(groups, scores, strict=True):
             found[rows, 0] = each
@@ -130,8 +117,6 @@ class Ranking(Regression):
 
     def chance(self, targets: Array, metric: str) -> float | None:
         """The mean score of all orders."""
-        from lp_sweep.trials.queries import by_query
-
         of_one = chance_ndcg if metric == "ndcg@10" else chance_mrr
         return float(np.mean([of_one(targets[rows, 0], _DEPTH) for rows in by_query(targets)]))
 

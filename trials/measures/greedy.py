@@ -17,7 +17,7 @@ from lp_sweep.storage.select import held_out_rows
 from lp_sweep.storage.specs import ProfileSpec
 from lp_sweep.trials.batches import BatchSizes, EncodedSplit, EncodedTask, Padding
 from lp_sweep.trials.device import precision_used
-from lp_sweep.trials.finetune import NoSaver, finetune
+from lp_sweep.trials.finetune import Saver, finetune
 from lp_sweep.trials.metrics import score
 from lp_sweep.trials.procedures import Phase, full_layers
 from lp_sweep.trials.prune import keep_original
@@ -65,7 +65,7 @@ def greedy_order(
         num_labels=data.num_labels,
         from_cache=data.from_cache,
     )
-    finetune(model, part, setting, NoSaver())
+    finetune(model, part, setting, Saver())
     return _dropped_one_by_one(model, layers, held_out, setting)
 
 

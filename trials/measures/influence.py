@@ -37,21 +37,14 @@ def cosine_sums(states: LayerStates) -> CosineSums:
     return CosineSums(cosines, int(states.mask.sum()))
 
 
-def block_influence(batches: Iterable[CosineSums]) -> list[float]:
-    """Pooled token mean of the cosine before and after each layer: all real tokens of all examples
-    count once. (`similarity` has the per-text token mean, which averages each text first.)
-
-    Block Influence is 1 - this (ShortGPT, Men et al. 2024, section 2.2): a layer with a high value
-    changes little. An example counts as often as it has tokens. Batching doesn't matter.
-    Raises ValueError when there is no example.
-    """
-    return mean_cosines(batches)
-
-
 def mean_cosines(batches: Iterable[CosineSums]) -> list[float]:
     """Mean cosine between what each layer receives and returns, in order: L numbers.
 
-    Sums are kept in float64. Raises ValueError when there is no example.
+    Over sentence tokens alone it is a layer's contribution. Over all real tokens it is the pooled
+    token mean (all tokens of all examples count once), and 1 - this is Block Influence (ShortGPT,
+    Men et al. 2024, section 2.2): a layer with a high value changes little. `similarity` has the
+    per-text token mean, which averages each text first. Sums are kept in float64, so batching
+    doesn't matter. Raises ValueError when there is no example.
     """
     sums, count = torch.zeros(0), 0
     for cosines, tokens in batches:
@@ -82,16 +75,6 @@ def angular_distances(batches: Iterable[LayerStates]) -> npt.NDArray[np.float64]
     if not count:
         raise ValueError("no examples to compare layers on; give at least one batch.")
     return np.triu((sums / count).cpu().numpy(), k=1)
-
-
-def contribution_profile(batches: Iterable[LayerStates]) -> list[float]:
-    """Mean cosine, over all examples, of the sentence token before and after each layer, in order.
-
-    batches: of sentence tokens alone (`layer_states(..., only_sentence=True)`); they may differ in
-    size. Sums are kept in float64, so batching doesn't matter.
-    Raises ValueError when there is no example.
-    """
-    return mean_cosines(map(cosine_sums, batches))
 
 
 class LayerSimilarity(NamedTuple):

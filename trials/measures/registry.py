@@ -107,15 +107,15 @@ class Subject:
 
 
 def _contribution(subject: Subject, spec: ProfileSpec) -> Found:
-    from lp_sweep.trials.measures.influence import contribution_profile
+    from lp_sweep.trials.measures.influence import cosine_sums, mean_cosines
 
-    return _by_layer(subject, contribution_profile(subject.states().sentence()))
+    return _by_layer(subject, mean_cosines(map(cosine_sums, subject.states().sentence())))
 
 
 def _block_influence(subject: Subject, spec: ProfileSpec) -> Found:
-    from lp_sweep.trials.measures.influence import block_influence
+    from lp_sweep.trials.measures.influence import mean_cosines
 
-    return _by_layer(subject, block_influence(subject.states().cosines()))
+    return _by_layer(subject, mean_cosines(subject.states().cosines()))
 
 
 def _by_layer(subject: Subject, values: Sequence[float]) -> Found:

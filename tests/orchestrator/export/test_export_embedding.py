@@ -27,19 +27,18 @@ from lp_sweep.orchestrator.plan.known import Known
 from lp_sweep.orchestrator.plan.planning import make_plan
 from lp_sweep.orchestrator.service import export as service
 from lp_sweep.orchestrator.sweepfile.load import load_sweep
-from lp_sweep.storage.errors import ExportError, SpecError
-from lp_sweep.storage.networks import SUMS, changed_files
+from lp_sweep.storage.errors import SpecError
+from lp_sweep.storage.networks import changed_files
 from lp_sweep.storage.specs import Recipe, TaskDefinition, TrialSpec
 from lp_sweep.storage.store import Store
+from lp_sweep.trials.forward import pooled
 from lp_sweep.trials.plainload import embeddings_of, load
-from lp_sweep.trials.pooling import pooled
 from lp_sweep.trials.run import execute
-from tests.support.exportworld import World, change_weights, in_this_process, swap_layers
+from tests.support.exportworld import World, in_this_process
 from tests.support.families import FAMILIES, save_pretrained
+from tests.support.kindworlds import embedding_world, search_world
 from tests.support.tiny import tiny_tokenizer
 from tests.support.toyworld import WORDS, jobs
-from tests.trials.test_embedding import WAYS, embedding_world
-from tests.trials.test_retrieval import search_world
 
 MODULES = ["Transformer", "Pooling", "Normalize"]
 
@@ -192,7 +191,7 @@ def _vectors(folder: Path, texts: list[str], pooling: str) -> np.ndarray:
 
 
 @pytest.mark.parametrize("family", ["bert", "xlnet"])
-@pytest.mark.parametrize("pooling", WAYS)
+@pytest.mark.parametrize("pooling", ["mean", "cls", "last"])
 def test_card_and_check_pool_as_a_trial_does(
     family: str, pooling: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -248,12 +247,7 @@ def test_what_was_not_kept_is_trained_again(made: Made, tmp_path: Path) -> None:
 
 
 def test_another_network_is_refused(made: Made, tmp_path: Path) -> None:
-    mine = made.world._replace(kept=made["direct"]).copy(tmp_path)
-    (mine.weights.parent / SUMS).unlink()
-    change_weights(mine.weights, swap_layers)
-    with pytest.raises(ExportError, match="a cosine differs from the stored one"):
-        mine.export(mine.kept, tmp_path / "out")
-    assert not (tmp_path / "out").exists()
+    made.world._replace(kept=made["direct"]).refuses_swapped_layers(tmp_path, "cosine")
 
 
 def test_a_graph_is_refused_before_anything_is_written(
@@ -309,11 +303,8 @@ def test_another_network_that_searches_is_refused(
     searching: Made, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     in_this_process(monkeypatch)
-    mine = searching.world._replace(kept=searching["direct"]).copy(tmp_path)
-    (mine.weights.parent / SUMS).unlink()
-    change_weights(mine.weights, swap_layers)
-    with pytest.raises(ExportError, match="a cosine differs from the stored one"):
-        mine.export(mine.kept, tmp_path / "out")
+    world = searching.world._replace(kept=searching["direct"])
+    world.refuses_swapped_layers(tmp_path, "cosine")
 
 
 def test_prompts_and_the_dot_product_are_in_the_folder(

@@ -17,15 +17,13 @@ from transformers import AutoModel
 from transformers.models.auto import modeling_auto
 
 from lp_sweep.orchestrator.inputs.weights import (
-    INDEX,
-    WEIGHTS,
     Torn,
     count_parameters,
     folder_problems,
     read_header,
     shard_names,
 )
-from lp_sweep.trials.modelfiles import type_problem, types
+from lp_sweep.trials.modelfiles import INDEX, WEIGHTS, type_problem, types
 from tests.support.families import CASES, save_pretrained
 from tests.support.tiny import tiny_tokenizer
 from tests.support.toyworld import save_model

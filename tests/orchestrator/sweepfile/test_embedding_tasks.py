@@ -49,7 +49,3 @@ def test_a_mistake_names_its_line(tmp_path: Path, text: str, match: str) -> None
 def test_it_scores_pairs() -> None:
     with pytest.raises(SpecError, match=r"'sim'.*two columns"):
         user_task(name="sim", kind="embedding", text="a", label="y", train="t.csv", dev="d.csv")
-    with pytest.raises(SpecError, match=r"'accuracy'.*spearman, pearson"):
-        user_task(
-            name="sim", kind="embedding", text=["a", "b"], metric="accuracy", train="t.csv", dev="d"
-        )

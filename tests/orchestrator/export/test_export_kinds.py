@@ -1,0 +1,195 @@
+"""`lp-sweep export` of several labels, of rankings and of tags: users' libraries give the answers
+that were scored."""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+import sys
+from collections.abc import Callable
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow.parquet as pq
+import pytest
+from huggingface_hub import ModelCard
+from transformers import AutoTokenizer
+
+from lp_sweep.storage.errors import ExportError, SpecError
+from lp_sweep.trials.plainload import load, logits_of
+from tests.support.exportworld import World, in_this_process, runs, two_networks
+from tests.support.kindworlds import in_order, label_world, ranking_world, tagged, token_world
+
+Worlds = Callable[[str], World]
+LABELS, TAGS = ("bad", "good", "none"), ("B-x", "I-x", "B-y", "I-y", "O")
+# the name of the task and of the metric on the hub, that of the metric here, words of the card
+KINDS = {
+    "half": ("text-classification", "f1", "micro_f1", "(sigmoid) for each of bad, good, none"),
+    "tuned": ("text-classification", "f1", "micro_f1", "threshold of each label was chosen"),
+    "bce": ("text-ranking", "ndcg@10", "ndcg@10", "the more relevant is the passage"),
+    "listwise": ("text-ranking", "ndcg@10", "ndcg@10", "the more relevant is the passage"),
+    "tags": ("token-classification", "f1", "entity_f1", "at its first token, one of B-x, I-x"),
+}
+
+
+def _file(name: str, folder: Path) -> Path:
+    if name in ("half", "tuned"):
+        return label_world(folder, {"tune_thresholds": name == "tuned"})
+    if name == "tags":  # which reads 9 tokens: not every sentence whole
+        return token_world(folder, recipe={"max_length": 9, "epochs": 3, "batch_size": 16})
+    file = ranking_world(folder, {"loss": name})
+    table = pq.read_table(folder / "dev.parquet")  # candidates of a query that are apart
+    table = table.take(np.random.default_rng(0).permutation(len(table)))
+    pq.write_table(table, folder / "dev.parquet")
+    return file
+
+
+@pytest.fixture(scope="module")
+def worlds(tmp_path_factory: pytest.TempPathFactory) -> Worlds:
+    """Networks of four layers and of two, by the name in KINDS."""
+    made: dict[str, World] = {}
+
+    def of(name: str) -> World:
+        if name not in made:
+            file = _file(name, tmp_path_factory.mktemp(name) / "world")
+            made[name] = two_networks(file, in_order(file))
+        return made[name]
+
+    return of
+
+
+def exported(made: World, out: Path) -> tuple[Any, list[dict[str, Any]], dict[str, Any]]:
+    """The export itself checks the folder in a process of its own. What it said, the stored
+    predictions, and the folder's config."""
+    done = made.export(made.kept, out)
+    assert done.interval is not None
+    stored = sorted(made.store.read("predictions", made.kept), key=lambda row: row["example"])
+    return done, stored, json.loads((out / "config.json").read_text())
+
+
+def told(program: str, out: Path, rows: Any) -> Any:
+    """What a user's program prints of these rows."""
+    (out.parent / "rows.json").write_text(json.dumps(rows))
+    command = [sys.executable, "-c", program, str(out), str(out.parent / "rows.json")]
+    done = subprocess.run(command, cwd=out.parent, capture_output=True, text=True, check=True)
+    return json.loads(done.stdout)
+
+
+_LABEL = """
+import json, sys
+from transformers import pipeline
+give = {{"truncation": True, "max_length": 32, **{given}}}
+label = pipeline("text-classification", model=sys.argv[1], top_k=None, **give)
+print(json.dumps(label(json.load(open(sys.argv[2])))))
+"""
+
+
+@pytest.mark.parametrize("name", ["half", "tuned"])
+@pytest.mark.parametrize("given", [{}, {"function_to_apply": "sigmoid"}], ids=["plain", "sigmoid"])
+def test_a_pipeline_gives_the_labels_that_were_scored(
+    worlds: Worlds, name: str, tmp_path: Path, given: dict[str, str]
+) -> None:
+    made, out = worlds(name), tmp_path / "out"
+    done, stored, config = exported(made, out)
+    assert (done.verified.examples, done.verified.other_labels) == (len(stored), 0)
+    texts = pq.read_table(Path(made.file).parent / "dev.parquet")["text"].to_pylist()
+    answer = told(_LABEL.format(given=given), out, texts)
+    found = [{each["label"]: each["score"] for each in row} for row in answer]
+    scores = np.array([[row[label] for label in LABELS] for row in found])
+    logits = np.array([row["scores"] for row in stored])
+    np.testing.assert_allclose(scores, 1 / (1 + np.exp(-logits)), atol=1e-5)
+    assert config["problem_type"] == "multi_label_classification"
+    assert [config["id2label"][str(i)] for i in range(3)] == [*LABELS]
+
+
+_TAG = """
+import json, sys
+from transformers import pipeline
+tag = pipeline("token-classification", model=sys.argv[1], aggregation_strategy="none",
+               ignore_labels=[])
+told = [[(each["start"], each["entity"]) for each in tag(" ".join(words))]
+        for words in json.load(open(sys.argv[2]))]
+print(json.dumps(told))
+"""
+
+
+def test_a_pipeline_gives_the_tags_that_were_scored(worlds: Worlds, tmp_path: Path) -> None:
+    out, sentences = tmp_path / "out", [row["tokens"] for row in tagged(40, 2)]
+    done, stored, config = exported(worlds("tags"), out)
+    assert done.verified.examples == sum(min(len(words), 7) for words in sentences)
+    assert done.verified.other_labels == 0
+    for row, words, found in zip(stored, sentences, told(_TAG, out, sentences), strict=True):
+        logits = np.reshape(row["scores"], (len(words), -1))[:7]
+        assert [tag for _, tag in found] == [TAGS[each] for each in logits.argmax(axis=1)]
+    assert config["architectures"] == ["BertForTokenClassification"]
+    assert [config["id2label"][str(i)] for i in range(5)] == [*TAGS]
+
+
+@pytest.mark.parametrize("name", ["bce", "listwise"])
+def test_the_folder_ranks_as_in_the_sweep(worlds: Worlds, name: str, tmp_path: Path) -> None:
+    made, out = worlds(name), tmp_path / "out"
+    done, stored, config = exported(made, out)
+    assert done.verified.score == pytest.approx(done.verified.recorded_score)
+    model, missing = load(out, "AutoModelForSequenceClassification")
+    assert not missing
+    table = pq.read_table(Path(made.file).parent / "dev.parquet").to_pydict()
+    texts = [table["query"], table["passage"]]
+    logits = logits_of(model, AutoTokenizer.from_pretrained(out), texts, 32)[:, 0]
+    of_query: dict[int, list[float]] = {}
+    for query, logit in zip(table["id"], logits.tolist(), strict=True):
+        of_query.setdefault(query, []).append(logit)
+    for found, row in zip(of_query.values(), stored, strict=True):
+        assert found == pytest.approx(row["scores"], abs=1e-5)
+    assert len(config["id2label"]) == 1
+    after = config["sentence_transformers"]["activation_fn"].rpartition(".")[2]
+    assert after == ("Identity" if name == "listwise" else "Sigmoid")
+    assert json.loads((out / "tokenizer_config.json").read_text())["model_max_length"] == 32
+
+
+@pytest.mark.parametrize("name", KINDS)
+def test_the_card_and_its_code(
+    worlds: Worlds, name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    in_this_process(monkeypatch)
+    made, out = worlds(name), tmp_path / "out"
+    made.export(made.kept, out)
+    card = ModelCard.load(out / "README.md")
+    (result,) = card.data.eval_results
+    found = (card.data.pipeline_tag, result.metric_type, result.metric_name)
+    assert found == (result.task_type, *KINDS[name][1:3]) == KINDS[name][:3]
+    assert KINDS[name][3] in card.text
+    assert ("threshold of each label was chosen" in card.text) == (name == "tuned")
+    codes = re.findall(r"```python\n(.*?)```", card.text, re.DOTALL)
+    ranks = card.data.library_name == "sentence-transformers"
+    assert (ranks, len(codes)) == ((True, 2) if name in ("bce", "listwise") else (False, 1))
+    for code in codes:
+        if "sentence_transformers" not in code or find_spec("sentence_transformers"):
+            runs(code, out)
+
+
+@pytest.mark.parametrize("name", KINDS)
+def test_another_network_is_refused(
+    worlds: Worlds, name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    in_this_process(monkeypatch)
+    worlds(name).refuses_swapped_layers(tmp_path)
+
+
+def test_a_graph_of_tags_is_refused(worlds: Worlds, tmp_path: Path) -> None:
+    with pytest.raises(SpecError, match="--onnx"):
+        worlds("tags").export(worlds("tags").kept, tmp_path / "out", onnx=True)
+
+
+def test_predictions_of_other_rows_are_refused(
+    worlds: Worlds, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    in_this_process(monkeypatch)
+    mine = worlds("bce").copy(tmp_path)
+    rows = mine.store.read("predictions", mine.kept)
+    mine.store.remove(f"predictions/{mine.kept}.parquet")
+    mine.store.put("predictions", mine.kept, rows[:-1])
+    with pytest.raises(ExportError, match="are not of the dev rows"):
+        mine.export(mine.kept, tmp_path / "out")
