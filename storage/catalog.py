@@ -22,7 +22,7 @@ from lp_sweep.storage import reading
 from lp_sweep.storage.errors import QueryError
 from lp_sweep.storage.printable import unknown_sweep
 from lp_sweep.storage.schema import LARGE, TABLES
-from lp_sweep.storage.setups import EARLIER, Setup, cells_of_setup, earlier_cells, earlier_setups
+from lp_sweep.storage.setups import EARLIER, Setup, cells_of_setup, earlier_setups
 from lp_sweep.storage.specs import TEACHER
 from lp_sweep.storage.store import Store, Unreadable
 
@@ -208,8 +208,7 @@ class _Records:
         names = None if self._sweep is None else [self._sweep]
         if self.setup is None:
             return self._read("sweeps", names)
-        earlier = earlier_cells(self._store, self._sweep)
-        return cells_of_setup(earlier.rows, self.setup, self._store.location)
+        return cells_of_setup(self._read(EARLIER, names), self.setup, self.location)
 
     def read(self, table: str) -> pa.Table:
         if table == "sweeps":

@@ -48,8 +48,7 @@ def planned(request: Request, *, patience: float = 0.0, cache_dir: Path | None =
     plan = make_plan(sweep, ledger.known)
     left = leftover(store, plan) if store is not None and is_part(request.overrides) else []
     sweep.notes.extend(missing_baselines(plan, left))
-    if store is not None and left:
-        sweep.notes.extend(trained_otherwise(store, plan, left))
+    sweep.notes.extend(trained_otherwise(plan, left))
     if store is not None:
         sweep.notes.extend(hidden_by(store, plan, part=is_part(request.overrides)))
     if store is not None and (wanted := plan.needed_networks() | plan.trained_again()):
