@@ -122,7 +122,9 @@ def open_catalog(
     try:
         with reading.ctrl_c():
             _fill(connection, records, deltas, copied=foreseen is None)
-            _define(connection, views, foreseen.held if foreseen else ())
+            for name, select in views.items():
+                kind = "TABLE" if foreseen and name in foreseen.held else "VIEW"
+                connection.execute(f'CREATE {kind} "{name}" AS {select}')
             reading.lock(connection)
     except duckdb.Error as error:
         connection.close()
@@ -151,14 +153,6 @@ def _fill(
                 connection.execute(f"CREATE VIEW store.{table} AS FROM arrow_{table}")
     unique = sorted({float(delta) for delta in deltas})
     _load(connection, "deltas", pa.table({"delta": pa.array(unique, pa.float64())}), create=True)
-
-
-def _define(
-    connection: duckdb.DuckDBPyConnection, views: Mapping[str, str], held: Collection[str]
-) -> None:
-    for name, select in views.items():
-        kind = "TABLE" if name in held else "VIEW"
-        connection.execute(f'CREATE {kind} "{name}" AS {select}')
 
 
 def _load(

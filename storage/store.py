@@ -15,9 +15,11 @@ newer schema is named in `Listing.unreadable` and never breaks a query.
 
 from __future__ import annotations
 
+import copy
 import shlex
 from collections.abc import Callable, Collection, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -84,7 +86,13 @@ class Store:
         return self.files.location
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return _reopen, (self.location, self.patience)
+        return partial(Store, patience=self.patience), (self.location,)
+
+    def asked_once(self) -> Store:
+        """The same store without patience, for what can wait for another look."""
+        other = copy.copy(self)
+        other.patience = 0
+        return other
 
     def _is_there(self) -> bool:
         def look() -> None:
@@ -281,10 +289,6 @@ class _NotThereError(OSError):
 
 class _NeverThereError(PermanentError):
     """Nothing is there, and a bucket does not come and go."""
-
-
-def _reopen(location: str, patience: float) -> Store:
-    return Store(location, patience=patience)
 
 
 def is_file_name(name: str) -> bool:

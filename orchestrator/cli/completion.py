@@ -61,7 +61,7 @@ def tasks(ctx: typer.Context) -> list[str]:
 
 
 def _names(ctx: typer.Context, listing: Callable[[Store], Collection[str]]) -> list[str]:
-    from lp_sweep.orchestrator.cli.options import DEFAULT_STORE
+    from lp_sweep.storage.places import DEFAULT_STORE
 
     location = ctx.params.get("store") or DEFAULT_STORE
     if "://" in location:

@@ -13,7 +13,6 @@ import typer
 
 from lp_sweep.orchestrator.cli import completion
 from lp_sweep.orchestrator.cli.options import (
-    ADVANCED,
     CacheDirOption,
     InputFlags,
     JsonOption,
@@ -22,6 +21,7 @@ from lp_sweep.orchestrator.cli.options import (
     StoreOption,
     SweepOption,
     Unit,
+    advanced,
     spread,
 )
 from lp_sweep.orchestrator.cli.output import emit, say, stored
@@ -53,11 +53,7 @@ class _ExportFlags(InputFlags):
     force: ForceOption = False
     accept_retrained: Annotated[
         bool,
-        typer.Option(
-            "--accept-retrained",
-            help="Accept a score that changed after training again.",
-            rich_help_panel=ADVANCED,
-        ),
+        advanced("--accept-retrained", "Accept a score that changed after training again."),
     ] = False
     onnx: Annotated[bool, typer.Option("--onnx", help="Also write onnx/model.onnx.")] = False
 

@@ -16,10 +16,12 @@ import typer
 from lp_sweep.orchestrator.cli import completion
 from lp_sweep.orchestrator.mirrors.kinds import MirrorKind
 from lp_sweep.storage.errors import SpecError
-from lp_sweep.storage.places import BUILT_IN as BUILT_IN
-from lp_sweep.storage.places import DEFAULT_STORE as DEFAULT_STORE
+from lp_sweep.storage.places import BUILT_IN
 
-ADVANCED = "Advanced"  # the list, in a command's help, of options that few need
+
+def advanced(flag: str, help: str, **settings: Any) -> Any:
+    """An option that few need: the help of a command lists these last."""
+    return typer.Option(flag, help=help, rich_help_panel="Advanced", **settings)
 
 
 class Format(StrEnum):
@@ -80,46 +82,28 @@ InlineOption = Annotated[
 ]
 CacheDirOption = Annotated[
     Path | None,
-    typer.Option(
-        "--cache-dir",
-        help="Folder on each node for cached tokens and unsent records.",
-        rich_help_panel=ADVANCED,
-    ),
+    advanced("--cache-dir", "Folder on each node for cached tokens and unsent records."),
 ]
 ClusterFileOption = Annotated[
     Path | None,
-    typer.Option(
-        "--cluster",
-        help="Cluster file for `ray up`, with sizes and prices.",
-        rich_help_panel=ADVANCED,
-    ),
+    advanced("--cluster", "Cluster file for `ray up`, with sizes and prices."),
 ]
 ManifestOption = Annotated[
     Path | None,
-    typer.Option(
-        "--manifest",
-        help="File of pinned revisions. [sweep.manifest.json next to sweep.yaml]",
-        rich_help_panel=ADVANCED,
-    ),
+    advanced("--manifest", "File of pinned revisions. [sweep.manifest.json next to sweep.yaml]"),
 ]
 FailFastOption = Annotated[
     bool, typer.Option("--fail-fast", help="Stop at the first failed trial.")
 ]
 MaxFailuresOption = Annotated[
     int | None,
-    typer.Option(
-        "--max-failures",
-        min=1,
-        help="Start no more trials after N failures.",
-        rich_help_panel=ADVANCED,
-    ),
+    advanced("--max-failures", "Start no more trials after N failures.", min=1),
 ]
 StopIfNothingLearnedOption = Annotated[
     bool,
-    typer.Option(
+    advanced(
         "--stop-if-nothing-learned",
-        help="Stop where a full model scores no better than always the same answer.",
-        rich_help_panel=ADVANCED,
+        "Stop where a full model scores no better than always the same answer.",
     ),
 ]
 MaxHoursOption = Annotated[
@@ -128,38 +112,26 @@ MaxHoursOption = Annotated[
 ]
 MaxCostOption = Annotated[
     float | None,
-    typer.Option(
-        "--max-cost",
-        min=0.0,
-        help="Stop at this cost of the machines, at the cluster file's prices.",
-        rich_help_panel=ADVANCED,
+    advanced(
+        "--max-cost", "Stop at this cost of the machines, at the cluster file's prices.", min=0.0
     ),
 ]
 MirrorOption = Annotated[
     list[MirrorKind] | None,
-    typer.Option(
+    advanced(
         "--mirror",
+        f"Also copy each finished trial to {', '.join(MirrorKind)}. May be repeated.",
         metavar="<tool>",
-        help=f"Also copy each finished trial to {', '.join(MirrorKind)}. May be repeated.",
-        rich_help_panel=ADVANCED,
     ),
 ]
 DetachOption = Annotated[
     bool,
-    typer.Option(
-        "--detach",
-        help="Run as a job of the cluster, independent of this terminal.",
-        rich_help_panel=ADVANCED,
-    ),
+    advanced("--detach", "Run as a job of the cluster, independent of this terminal."),
 ]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 EventsOption = Annotated[
     bool,
-    typer.Option(
-        "--events",
-        help="Print events as they happen, one JSON object per line.",
-        rich_help_panel=ADVANCED,
-    ),
+    advanced("--events", "Print events as they happen, one JSON object per line."),
 ]
 FormatOption = Annotated[Format, typer.Option("--format", "-f", help="Output format.")]
 SweepOption = Annotated[
@@ -172,11 +144,8 @@ SweepOption = Annotated[
 ]
 SetupOption = Annotated[
     int | None,
-    typer.Option(
-        "--setup",
-        min=1,
-        help="Show an earlier recipe, data or model: its number in `table setups`.",
-        rich_help_panel=ADVANCED,
+    advanced(
+        "--setup", "Show an earlier recipe, data or model: its number in `table setups`.", min=1
     ),
 ]
 TrialArgument = Annotated[

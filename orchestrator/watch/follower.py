@@ -185,8 +185,6 @@ def _slots(
     how_far: Mapping[str, Underway],
 ) -> list[Slot]:
     """The trials that a run holds, of those `held`, then its idle slots."""
-    known = len(run.held_since) == len(run.held)  # an older version does not say
-    moments = run.held_since if known else ("",) * len(run.held)
     busy = [
         Slot(
             place=run.host,
@@ -194,7 +192,7 @@ def _slots(
             seconds=_since(moment, now),
             underway=how_far.get(id_),
         )
-        for id_, moment in zip(run.held, moments, strict=True)
+        for id_, moment in zip(run.held, run.held_since, strict=True)
         if id_ in held
     ]
     idle = max(0, run.slots - len(busy))

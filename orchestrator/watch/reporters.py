@@ -7,7 +7,6 @@ events and keys, and changes none without raising `schema`.
 
 from __future__ import annotations
 
-import copy
 import datetime as dt
 import json
 import sys
@@ -336,10 +335,8 @@ class Elsewhere:
         if not new or time.monotonic() - self._looked < _LOOK_SECONDS:
             return {}
         self._looked = time.monotonic()
-        store = copy.copy(queue.store)
-        store.patience = 0
         try:
-            rows = store.read_all("trials", new, ("trial_id", "last")).rows
+            rows = queue.store.asked_once().read_all("trials", new, ("trial_id", "last")).rows
         except StoreError:
             return {}
         self._read |= new

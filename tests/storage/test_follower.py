@@ -6,7 +6,6 @@ import datetime as dt
 import json
 from collections import Counter
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -190,23 +189,6 @@ def test_a_trial_that_ended_is_not_at_work(fake: FakeSweep) -> None:
         picture = look(Follower(fake.store))
     assert [slot.work for slot in picture.slots] == [""]
     assert picture.done == 3
-
-
-@pytest.mark.parametrize(
-    "older", [{"held_since": None}, {"low_seconds": None}], ids=["slots", "band"]
-)
-def test_a_run_of_an_older_version_says_less(fake: FakeSweep, older: dict[str, Any]) -> None:
-    presence = Presence(fake.store, "demo", lambda: Progress(3, 0, 2, 1, 60.0, 30.0, 90.0))
-    with presence.announced():
-        presence.claim(fake.cells[3]["trial_id"])
-        [(name, text)] = fake.store.texts("runs").items()
-        told = {key: value for key, value in json.loads(text).items() if key not in older}
-        fake.store.put_text("runs", name, json.dumps(told))
-        picture = look(Follower(fake.store))
-    [slot] = picture.slots
-    assert (slot.seconds is None) is ("held_since" in older)
-    assert (picture.eta.low is None) is ("low_seconds" in older)
-    assert picture.eta.seconds is not None
 
 
 def test_which_sweep_is_shown(fake: FakeSweep) -> None:

@@ -8,8 +8,7 @@ from typing import Any
 
 import pytest
 
-from lp_sweep.orchestrator.engine.course import Nodes
-from lp_sweep.orchestrator.engine.learned import FullModels
+from lp_sweep.orchestrator.engine.course import FullModels, Nodes
 from lp_sweep.orchestrator.engine.others import Claims
 from lp_sweep.orchestrator.engine.workqueue import WorkQueue
 from lp_sweep.orchestrator.estimate.estimate import Rates

@@ -81,7 +81,7 @@ def test_plain_lines(queue: WorkQueue, capsys: pytest.CaptureFixture[str]) -> No
     captured = capsys.readouterr()
     assert captured.out == ""
     lines = captured.err.splitlines()
-    assert lines[0].endswith("5 to do on 1 slots")
+    assert lines[0].endswith("5 to do on 1 slot")
     assert lines[1].endswith("slot 0  start   ./model, contribution profile, mood")
     assert "failed  ./model, contribution profile, mood: no such file  [4 left" in lines[2]
 
