@@ -58,7 +58,7 @@ class Catalog:
     @property
     def location(self) -> str:
         """The store's location."""
-        return self._records.location
+        return self._records.store.location
 
     @property
     def unreadable(self) -> list[Unreadable]:
@@ -71,7 +71,7 @@ class Catalog:
 
     def earlier_setups(self) -> list[Setup]:
         """The setups of the shown sweeps that are stored besides today's cells."""
-        return self._records.earlier_setups()
+        return earlier_setups(self._records.store, self._records.sweep)
 
     def query(self, sql: str, parameters: Mapping[str, Any] | None = None) -> pa.Table:
         """The result of one reading statement; `$name` stands for a parameter.
@@ -181,8 +181,8 @@ class _Records:
         setup: int | None,
         columns: Collection[str] | None,
     ) -> None:
-        self._store = store
-        self._sweep = sweep
+        self.store = store
+        self.sweep = sweep
         self.setup = setup
         self._columns = columns  # of trials
         self.unreadable: list[Unreadable] = []
@@ -191,26 +191,19 @@ class _Records:
             raise unknown_sweep(sweep, known, store.location)
         self._cells = self._listed()
 
-    @property
-    def location(self) -> str:
-        return self._store.location
-
-    def earlier_setups(self) -> list[Setup]:
-        return earlier_setups(self._store, self._sweep)
-
     def _listed(self) -> pa.Table:
-        names = None if self._sweep is None else [self._sweep]
+        names = None if self.sweep is None else [self.sweep]
         if self.setup is None:
             return self._read("sweeps", names)
-        return cells_of_setup(self._read(EARLIER, names), self.setup, self.location)
+        return cells_of_setup(self._read(EARLIER, names), self.setup, self.store.location)
 
     def read(self, table: str) -> pa.Table:
         if table == "sweeps":
             return self._cells
-        if self._sweep is None:
+        if self.sweep is None:
             return self._read(table, None)
         if table == EARLIER:
-            return self._read(table, [self._sweep])
+            return self._read(table, [self.sweep])
         if table == "teacher_logits":  # no cell names them
             return self._read(table, None)
         wanted = _named(self._cells)
@@ -223,7 +216,7 @@ class _Records:
     def _attempts(self, rows: pa.Table, wanted: set[str]) -> pa.Table:
         """With those at measurements, speeds and first stages, of this sweep or of others on the
         same model and task: no cell of any sweep names them."""
-        others = self._store.names("sweeps") - {self._sweep}
+        others = self.store.names("sweeps") - {self.sweep}
         elsewhere = _named(self._read("sweeps", others)) - wanted
         return self._kept(rows, lambda id_, ours: id_ in wanted or (ours and id_ not in elsewhere))
 
@@ -253,7 +246,7 @@ class _Records:
     def _read(self, table: str, names: Iterable[str] | None) -> pa.Table:
         columns = self._columns if table == "trials" else None
         wanted = None if names is None else sorted(names)
-        listing = self._store.read_all(table, wanted, columns, in_order=columns is None)
+        listing = self.store.read_all(table, wanted, columns, in_order=columns is None)
         self.unreadable = list(dict.fromkeys([*self.unreadable, *listing.unreadable]))
         return listing.rows
 

@@ -141,17 +141,14 @@ def _submit_from_afar(
 ) -> None:
     file = request.sweep_file()
     _refuse_places_of_here(request, file, cluster)
-    said = [f"{name}={os.environ[name]}" for name in _set(_SAID)]
+    settings = {name: os.environ.get(f"LP_SWEEP_{name}") for name in _SAID}
+    said = [f"LP_SWEEP_{name}={value}" for name, value in settings.items() if value]
     command = f"exec {shlex.join(['env', *said, 'lp-sweep', *words])}"
     with tempfile.TemporaryDirectory(prefix="lp-sweep-") as name:
         folder = Path(name).resolve()
         if not request.is_built_in:
             _pack(request, file, cluster, folder)
         jobs.submit(id_, command, sweep=file.spec.name, folder=folder)
-
-
-def _set(names: Sequence[str]) -> list[str]:
-    return [name for name in (f"LP_SWEEP_{name}" for name in names) if os.environ.get(name)]
 
 
 def _refuse_places_of_here(request: Request, file: SweepFile, cluster: Path | None) -> None:

@@ -105,9 +105,6 @@ class Jobs:
             found = [job for job in self._client.list_jobs() if _OURS in (job.metadata or {})]
         return [_job(job) for job in sorted(found, key=lambda job: -(job.start_time or 0))]
 
-    def find(self, id_: str) -> Job | None:
-        return next((job for job in self.all() if job.id == id_), None)
-
     def follow(self, id_: str, write: Callable[[str], bool]) -> bool:
         """Everything that the job prints, from its beginning to its end; False: `write` gave
         False, nobody reads any more."""
@@ -135,7 +132,7 @@ class Jobs:
         """The job, over; None where it isn't after so many seconds."""
         until = time.monotonic() + seconds
         while time.monotonic() < until:
-            job = self.find(id_)
+            job = next((job for job in self.all() if job.id == id_), None)
             if job is None or job.over:
                 return job
             time.sleep(1.0)

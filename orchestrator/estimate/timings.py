@@ -146,12 +146,8 @@ def pair_of(row: Mapping[str, Any]) -> Pair:
 
 
 def usable(trials: pa.Table) -> pa.Table:
-    """The trials whose seconds show how long such a trial takes. An older record, which does not
-    say how it computed, did so in the default way. Those with a teacher's hidden states don't: how
-    many of its layers they went through is not among the columns."""
-    for name in ("compute", "precision"):
-        filled = pc.fill_null(trials[name], getattr(Recipe(), name))
-        trials = trials.set_column(trials.schema.get_field_index(name), name, filled)
+    """The trials whose seconds show how long such a trial takes. Those with a teacher's hidden
+    states don't: how many of its layers they went through is not among the columns."""
     keep = pa.chunked_array([pa.repeat(True, len(trials))])
     for name in ("resumed_from_step", "out_of_memory_retries"):
         keep = pc.and_(keep, pc.equal(pc.fill_null(trials[name], 0), 0))

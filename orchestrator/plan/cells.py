@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 from lp_sweep.orchestrator.inputs.models import ModelInput
 from lp_sweep.orchestrator.inputs.resolve import Sweep
-from lp_sweep.orchestrator.sweepfile.axes import FeedForward, StrategyEntry, canonical_strategy
+from lp_sweep.orchestrator.sweepfile.axes import FeedForward, canonical_strategy
 from lp_sweep.orchestrator.sweepfile.entries import CellMatch
 from lp_sweep.orchestrator.sweepfile.yamlfile import Location
 from lp_sweep.storage.errors import SpecError
@@ -104,7 +104,8 @@ def _points(
         yield from ((k, None) for k in possible)
         return
     location: Location = ("models", position, "k") if own else ("strategies", index, "k")
-    numbers = own if own is not None else _numbers(strategy)
+    of_all = strategy.k if isinstance(strategy.k, list) else []
+    numbers = of_all if own is None else own
     if strategy.until and 0 not in numbers:  # what every K is compared with
         yield 0, None
     for k in numbers:
@@ -114,10 +115,6 @@ def _points(
             _note(sweep, f"{model.name}: {name} has no network at K={k} (left out)")
         else:
             raise SpecError(_impossible(sweep, location, name, k, model))
-
-
-def _numbers(strategy: StrategyEntry) -> list[int]:
-    return strategy.k if isinstance(strategy.k, list) else []
 
 
 def _impossible(sweep: Sweep, location: Location, strategy: str, k: int, model: ModelInput) -> str:

@@ -70,7 +70,10 @@ class Follower:
         if chosen is None:
             return None
         self._trials.look()
-        self._forget_gone()
+        if gone := self._trials.forget_gone():  # set aside, or deleted by hand
+            self._sheets.clear()
+            for id_ in gone:
+                self._scored.pop(id_, None)
         sheet = self._sheet(chosen, files[chosen])
         if sheet is None:
             note = f"sweeps/{chosen}.parquet can't be read: see `lp-sweep doctor`"
@@ -113,13 +116,6 @@ class Follower:
         self._sheets[name] = info, sheet
         return sheet
 
-    def _forget_gone(self) -> None:
-        """Records that were set aside, or deleted by hand."""
-        if gone := self._trials.forget_gone():
-            self._sheets.clear()
-            for id_ in gone:
-                self._scored.pop(id_, None)
-
     def _read(self, sheet: Sheet) -> None:
         rows = self._trials.read(sheet.trials)
         points = points_of(rows)
@@ -153,28 +149,28 @@ class Follower:
         states = self._states_of(sheet, held)
         how_far = self._looks.of(held)
         slots = tuple(slot for run in runs for slot in _slots(run, held, sheet, now, how_far))
+        counts = states.counts
+        is_open = counts["trials_pending"] + counts["cells_deferred"]
+        # of the run that ends last: each counts all pending trials as its own
+        etas = [_left(run, now) for run in runs] if is_open else []
         used = sheet.seconds + states.seconds_lost + sum(slot.seconds or 0.0 for slot in slots)
         return Picture(
             sweep=name,
             at=now,
-            done=states.counts["trials_done"],
-            failed=states.counts["trials_failed"],
-            left=states.counts["trials_pending"],
+            done=counts["trials_done"],
+            failed=counts["trials_failed"],
+            left=counts["trials_pending"],
             slots=slots,
             waiting=states.waiting,
             failures=states.failures,
             slot_hours=used / 3600,
             elapsed=max((_since(run.started_at, now) or 0.0 for run in runs), default=None),
-            eta=_eta(runs, now) if _open(states.counts) else Eta(),
+            eta=max(etas, key=lambda eta: eta.seconds or 0.0, default=Eta()),
             curves=sheet.curves.curves(),
-            counts=states.counts,
+            counts=counts,
             unread=len(self._trials.unread(sheet.trials)),
             sweeps=sweeps,
         )
-
-
-def _open(counts: Mapping[str, int]) -> int:
-    return counts["trials_pending"] + counts["cells_deferred"]
 
 
 def _slots(
@@ -197,12 +193,6 @@ def _slots(
     ]
     idle = max(0, run.slots - len(busy))
     return [*busy, *[Slot(place=run.host, work="", seconds=None)] * idle]
-
-
-def _eta(runs: Sequence[Announcement], now: dt.datetime) -> Eta:
-    """The ETA of the run that ends last: each counts all pending trials as its own."""
-    etas = [_left(run, now) for run in runs]
-    return max(etas, key=lambda eta: eta.seconds or 0.0, default=Eta())
 
 
 def _left(run: Announcement, now: dt.datetime) -> Eta:

@@ -9,7 +9,6 @@ from typing import Any
 import pytest
 
 from lp_sweep.orchestrator.engine.course import FullModels, Nodes
-from lp_sweep.orchestrator.engine.others import Claims
 from lp_sweep.orchestrator.engine.workqueue import WorkQueue
 from lp_sweep.orchestrator.estimate.estimate import Rates
 from lp_sweep.orchestrator.plan.plan import Plan
@@ -34,7 +33,7 @@ Make = Callable[..., WorkQueue]
 
 @pytest.fixture
 def make(plan: Plan, store: Store) -> Make:
-    def make(claims: Claims | None = None, **settings: Any) -> WorkQueue:
+    def make(claims: Any = None, **settings: Any) -> WorkQueue:
         queue = WorkQueue(plan, store, CPU, lambda plan: None, **settings)
         queue.others.claims = claims
         return queue

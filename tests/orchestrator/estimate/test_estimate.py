@@ -177,7 +177,7 @@ def test_another_way_to_compute_widens_the_band(plan: Plan) -> None:
 
 def test_an_older_record_says_nothing_of_tokens(plan: Plan) -> None:
     work = full_network(plan)
-    older = {"train_tokens": None, "dev_tokens": None, "epochs_per_layer": None, "compute": None}
+    older = {"train_tokens": None, "dev_tokens": None, "epochs_per_layer": None}
     records = timing_columns([record(work, **older)])
     lengths = MeanLengths(records)
     assert lengths.of("m", "d", 128, "SST-2") == 13.4

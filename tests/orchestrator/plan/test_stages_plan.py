@@ -12,7 +12,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lp_sweep.orchestrator.engine.others import Claims
 from lp_sweep.orchestrator.engine.recorder import Recorder, blocked_by
 from lp_sweep.orchestrator.engine.workqueue import WorkQueue
 from lp_sweep.orchestrator.estimate.estimate import estimate
@@ -251,7 +250,7 @@ def queue_of(
     plan: Plan,
     store: Store,
     told: Told | None = None,
-    claims: Claims | None = None,
+    claims: Any = None,
     **settings: Any,
 ) -> WorkQueue:
     def on_blocked(work: Work, need: str) -> None:
