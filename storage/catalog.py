@@ -20,7 +20,6 @@ import pyarrow.compute as pc
 
 from lp_sweep.storage import reading
 from lp_sweep.storage.errors import QueryError
-from lp_sweep.storage.printable import unknown_sweep
 from lp_sweep.storage.schema import LARGE, TABLES
 from lp_sweep.storage.setups import EARLIER, Setup, cells_of_setup, earlier_setups
 from lp_sweep.storage.specs import TEACHER
@@ -187,15 +186,11 @@ class _Records:
         self._columns = columns  # of trials
         self.unreadable: list[Unreadable] = []
         # first of all: an unknown name is reported before anything else is read
-        if sweep is not None and sweep not in (known := store.names("sweeps")):
-            raise unknown_sweep(sweep, known, store.location)
-        self._cells = self._listed()
-
-    def _listed(self) -> pa.Table:
-        names = None if self.sweep is None else [self.sweep]
-        if self.setup is None:
-            return self._read("sweeps", names)
-        return cells_of_setup(self._read(EARLIER, names), self.setup, self.store.location)
+        names = None if sweep is None else store.sweeps(sweep)
+        if setup is None:
+            self._cells = self._read("sweeps", names)
+        else:
+            self._cells = cells_of_setup(self._read(EARLIER, names), setup, store.location)
 
     def read(self, table: str) -> pa.Table:
         if table == "sweeps":

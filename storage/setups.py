@@ -155,19 +155,16 @@ def cells_of_setup(earlier: pa.Table, number: int, location: str) -> pa.Table:
     """The rows of the table `earlier` that are of this number, as rows of `sweeps`. Raises
     SpecError where no sweep of them has it."""
     groups = numbered(earlier)
-    chosen = [(sweep, kinds) for (sweep, other), kinds in groups.items() if other == number]
+    of_number = {key: kinds for key, kinds in groups.items() if key[1] == number}
+    chosen = {(sweep, row["setup"]) for (sweep, _), kinds in of_number.items() for row in kinds}
     if not chosen:
         have = listed(f"{other} of {sweep!r}" for sweep, other in groups) or "none"
         raise SpecError(
             f"--setup {number}: no sweep here in {location} has an earlier setup {number}. "
             f"Earlier setups: {have}. `lp-sweep table setups` describes them."
         )
-    mask = pa.chunked_array([pa.array([False] * len(earlier), pa.bool_())])
-    for sweep, kinds in chosen:
-        ids = pa.array([row["setup"] for row in kinds], pa.string())
-        own = pc.and_(pc.equal(earlier["sweep"], sweep), pc.is_in(earlier["setup"], ids))
-        mask = pc.or_(mask, own)
-    return earlier.filter(mask)
+    own = zip(earlier["sweep"].to_pylist(), earlier["setup"].to_pylist(), strict=True)
+    return earlier.filter(pa.array([key in chosen for key in own], pa.bool_()))
 
 
 def settings_in(rows: Iterable[Row]) -> dict[str, str]:

@@ -32,10 +32,10 @@ from lp_sweep.storage.files import (
     Deadline,
     FileInfo,
     NotAFileError,
-    PermanentError,
     open_files,
 )
 from lp_sweep.storage.parquet import SUFFIX, NotARecordError
+from lp_sweep.storage.printable import unknown_sweep
 from lp_sweep.storage.schema import TABLES
 from lp_sweep.storage.tablefiles import THREADS, Contents, Listing, PackIds, TableFiles, Unreadable
 
@@ -95,17 +95,18 @@ class Store:
         return other
 
     def _is_there(self) -> bool:
-        def look() -> None:
-            if not self.files.exists():
-                raise _NotThereError if self.files.is_folder else _NeverThereError
+        def look() -> bool:
+            there = self.files.exists()
+            if not there and self.files.is_folder:  # a bucket does not come and go
+                raise _NotThereError
+            return there
 
         try:
-            self.perform(f"read the store {self.location}", look)
+            return self.perform(f"read the store {self.location}", look)
         except StoreError as error:
-            if isinstance(error.__cause__, _NotThereError | _NeverThereError):
+            if isinstance(error.__cause__, _NotThereError):
                 return False
             raise
-        return True
 
     def perform(self, what: str, action: Callable[[], T]) -> T:
         """The action's result. Raises FileNotFoundError, and StoreError for another OSError."""
@@ -196,6 +197,13 @@ class Store:
         empty or cut off, whose work is to be done again."""
         return self._of_table(table, lambda files: files.names(finished=finished))
 
+    def sweeps(self, only: str | None = None) -> list[str]:
+        """The names of all sweeps, or `only` this one. Raises SpecError where it is unknown."""
+        names = sorted(self.names("sweeps"))
+        if only is not None and only not in names:
+            raise unknown_sweep(only, names, self.location)
+        return names if only is None else [only]
+
     def read_all(
         self,
         table: str,
@@ -217,6 +225,11 @@ class Store:
         """The identifiers in each pack, by its path; none for an unreadable one. Raises
         FileNotFoundError when a pack is gone."""
         return self._of_table(table, lambda files: files.pack_ids(contents))
+
+    def pack_rows(self, table: str, path: str) -> parquet.PackRows:
+        """The rows of one pack. Raises FileNotFoundError and NotARecordError."""
+        read = partial(parquet.read_rows, self.files, path, table)
+        return self.perform(f"read {self.files.where(path)}", read)
 
     # -- other files
 
@@ -285,10 +298,6 @@ class Store:
 
 class _NotThereError(OSError):
     """Nothing is there: a wrong name, or a mount that is away and may come back."""
-
-
-class _NeverThereError(PermanentError):
-    """Nothing is there, and a bucket does not come and go."""
 
 
 def is_file_name(name: str) -> bool:

@@ -22,7 +22,7 @@ from pathlib import Path
 
 from lp_sweep.orchestrator.cli.jobcli import again
 from lp_sweep.orchestrator.cli.output import emit, say
-from lp_sweep.orchestrator.cluster.jobs import Jobs, server_of
+from lp_sweep.orchestrator.cluster.jobs import SERVER, Jobs
 from lp_sweep.orchestrator.engine.connection import is_job_server
 from lp_sweep.orchestrator.engine.runoptions import RunOptions
 from lp_sweep.orchestrator.inputs.request import Request
@@ -63,7 +63,7 @@ def submit(options: RunOptions, *, as_json: bool) -> int:
     file = options.sweep_file()
     if is_url(location := options.location(file)):
         parse_url(location)  # refuses one with a credential, which the job server would keep
-    jobs = Jobs(server_of(options.address))
+    jobs = Jobs(options.address or os.environ.get(SERVER))
     id_ = f"lp-sweep-{uuid.uuid4().hex[:8]}"
     words = job_words(sys.argv[1:])
     if is_job_server(jobs.address):

@@ -23,6 +23,7 @@ from lp_sweep.orchestrator.cli.options import (
     Unit,
     advanced,
     spread,
+    strategy_option,
 )
 from lp_sweep.orchestrator.cli.output import emit, say, stored
 from lp_sweep.storage.errors import SpecError
@@ -77,14 +78,7 @@ def export(
         Unit, typer.Option("--unit", help="--best: points, or percent of the full model's score.")
     ] = Unit.points,
     model: Annotated[str | None, typer.Option("--model", help="--best: only this model.")] = None,
-    strategy: Annotated[
-        str | None,
-        typer.Option(
-            "--strategy",
-            autocompletion=completion.strategies,
-            help="--best: only this strategy. [all]",
-        ),
-    ] = None,
+    strategy: Annotated[str | None, strategy_option("--best: only this strategy. [all]")] = None,
     seed: Annotated[
         int | None,
         typer.Option("--seed", help="--best: this seed. [the one with the median score]"),
@@ -126,14 +120,7 @@ def export(
 def prune(
     model: Annotated[str, typer.Argument(help="A model folder, or a hub model.")],
     out: OutOption,
-    strategy: Annotated[
-        str | None,
-        typer.Option(
-            "--strategy",
-            autocompletion=completion.strategies,
-            help=f"{by_position()}.",
-        ),
-    ] = None,
+    strategy: Annotated[str | None, strategy_option(f"{by_position()}.")] = None,
     k: Annotated[int | None, typer.Option("--k", help="How many layers to drop.")] = None,
     layers: Annotated[
         str | None, typer.Option("--layers", help="Layers to keep, such as 1,2,5; 1 is the lowest.")

@@ -24,6 +24,10 @@ def advanced(flag: str, help: str, **settings: Any) -> Any:
     return typer.Option(flag, help=help, rich_help_panel="Advanced", **settings)
 
 
+def strategy_option(help: str) -> Any:
+    return typer.Option("--strategy", autocompletion=completion.strategies, help=help)
+
+
 class Format(StrEnum):
     """How a table is printed."""
 
@@ -92,47 +96,7 @@ ManifestOption = Annotated[
     Path | None,
     advanced("--manifest", "File of pinned revisions. [sweep.manifest.json next to sweep.yaml]"),
 ]
-FailFastOption = Annotated[
-    bool, typer.Option("--fail-fast", help="Stop at the first failed trial.")
-]
-MaxFailuresOption = Annotated[
-    int | None,
-    advanced("--max-failures", "Start no more trials after N failures.", min=1),
-]
-StopIfNothingLearnedOption = Annotated[
-    bool,
-    advanced(
-        "--stop-if-nothing-learned",
-        "Stop where a full model scores no better than always the same answer.",
-    ),
-]
-MaxHoursOption = Annotated[
-    float | None,
-    typer.Option("--max-hours", min=0.0, help="Stop after this many hours."),
-]
-MaxCostOption = Annotated[
-    float | None,
-    advanced(
-        "--max-cost", "Stop at this cost of the machines, at the cluster file's prices.", min=0.0
-    ),
-]
-MirrorOption = Annotated[
-    list[MirrorKind] | None,
-    advanced(
-        "--mirror",
-        f"Also copy each finished trial to {', '.join(MirrorKind)}. May be repeated.",
-        metavar="<tool>",
-    ),
-]
-DetachOption = Annotated[
-    bool,
-    advanced("--detach", "Run as a job of the cluster, independent of this terminal."),
-]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON.")]
-EventsOption = Annotated[
-    bool,
-    advanced("--events", "Print events as they happen, one JSON object per line."),
-]
 FormatOption = Annotated[Format, typer.Option("--format", "-f", help="Output format.")]
 SweepOption = Annotated[
     str | None,
@@ -184,14 +148,45 @@ class RunFlags(InputFlags):
     inline: InlineOption = False
     address: AddressOption = None
     cache_dir: CacheDirOption = None
-    fail_fast: FailFastOption = False
-    max_failures: MaxFailuresOption = None
-    stop_if_nothing_learned: StopIfNothingLearnedOption = False
-    max_hours: MaxHoursOption = None
-    max_cost: MaxCostOption = None
+    fail_fast: Annotated[
+        bool, typer.Option("--fail-fast", help="Stop at the first failed trial.")
+    ] = False
+    max_failures: Annotated[
+        int | None,
+        advanced("--max-failures", "Start no more trials after N failures.", min=1),
+    ] = None
+    stop_if_nothing_learned: Annotated[
+        bool,
+        advanced(
+            "--stop-if-nothing-learned",
+            "Stop where a full model scores no better than always the same answer.",
+        ),
+    ] = False
+    max_hours: Annotated[
+        float | None,
+        typer.Option("--max-hours", min=0.0, help="Stop after this many hours."),
+    ] = None
+    max_cost: Annotated[
+        float | None,
+        advanced(
+            "--max-cost",
+            "Stop at this cost of the machines, at the cluster file's prices.",
+            min=0.0,
+        ),
+    ] = None
     cluster: ClusterFileOption = None
-    mirrors: MirrorOption = None
-    detach: DetachOption = False
+    mirrors: Annotated[
+        list[MirrorKind] | None,
+        advanced(
+            "--mirror",
+            f"Also copy each finished trial to {', '.join(MirrorKind)}. May be repeated.",
+            metavar="<tool>",
+        ),
+    ] = None
+    detach: Annotated[
+        bool,
+        advanced("--detach", "Run as a job of the cluster, independent of this terminal."),
+    ] = False
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -199,7 +194,10 @@ class Printing:
     """The output options of a command that trains."""
 
     as_json: JsonOption = False
-    events: EventsOption = False
+    events: Annotated[
+        bool,
+        advanced("--events", "Print events as they happen, one JSON object per line."),
+    ] = False
 
 
 def spread(command: Callable[..., None]) -> Callable[..., None]:

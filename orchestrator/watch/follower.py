@@ -26,10 +26,10 @@ from lp_sweep.orchestrator.watch.picture import (
     state_counts,
     waiting_trials,
 )
-from lp_sweep.storage.errors import SpecError, StoreError
+from lp_sweep.storage.errors import StoreError
 from lp_sweep.storage.files import FileInfo
 from lp_sweep.storage.parquet import id_column, schema_of
-from lp_sweep.storage.printable import printable
+from lp_sweep.storage.printable import printable, unknown_sweep
 from lp_sweep.storage.runs import Announcement, Observer
 from lp_sweep.storage.store import Store
 from lp_sweep.storage.tablefiles import record_name
@@ -98,8 +98,7 @@ class Follower:
         self, name: str | None, files: Mapping[str, FileInfo], runs: Sequence[Announcement]
     ) -> str | None:
         if name is not None and name not in files:
-            have = ", ".join(files) or "none"
-            raise SpecError(f"no sweep {name!r} in {self._store.location}. It has: {have}.")
+            raise unknown_sweep(name, files, self._store.location)
         at_work = [run.sweep for run in runs if run.sweep in files]  # the newest is the last
         newest = max(files, key=lambda sweep: (files[sweep].modified, sweep), default=None)
         return name or (at_work[-1] if at_work else newest)

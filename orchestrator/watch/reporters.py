@@ -79,7 +79,7 @@ class NotebookReporter(PlainReporter):
             self._line.update({"text/plain": line}, raw=True)
 
 
-class LiveReporter:
+class LiveReporter(Display):
     """One screen that follows the run. The cells of a plan are gone through by the painter's
     thread, once a plan; a score that comes in costs a look into a dictionary."""
 
@@ -130,9 +130,6 @@ class LiveReporter:
 
     def phase(self, text: str) -> None:
         self._painter.note(Text(printable(text), style="dim"))
-
-    def tick(self) -> None:
-        """The display refreshes itself."""
 
     def closed(self) -> None:
         self._painter.close()
@@ -216,7 +213,7 @@ def hours_of(plan: Plan, timings: pa.Table | None) -> float:
 _PROGRESS_SECONDS = 10.0  # between two events of progress
 
 
-class Relay:
+class Relay(Reporter):
     """A reporter that passes each event on to another."""
 
     def __init__(self, inner: Reporter) -> None:

@@ -201,7 +201,7 @@ def test_which_sweep_is_shown(fake: FakeSweep) -> None:
     assert look(follower).sweeps == ("demo", "other")
     with Presence(fake.store, "demo", lambda: Progress(0, 0, 1)).announced():
         assert look(follower).sweep == "demo", "the one at work"
-    with pytest.raises(SpecError, match=r"no sweep 'nope' in .*It has: demo, other"):
+    with pytest.raises(SpecError, match=r"no sweep named 'nope' in .*It has: demo, other"):
         follower.look("nope")
 
 
