@@ -20,9 +20,8 @@ import pyarrow.compute as pc
 
 from lp_sweep.storage import reading
 from lp_sweep.storage.errors import QueryError
-from lp_sweep.storage.printable import unknown_sweep
 from lp_sweep.storage.schema import LARGE, TABLES
-from lp_sweep.storage.setups import EARLIER, Setup, cells_of_setup, earlier_cells, earlier_setups
+from lp_sweep.storage.setups import EARLIER, Setup, cells_of_setup, earlier_setups
 from lp_sweep.storage.specs import TEACHER
 from lp_sweep.storage.store import Store, Unreadable
 
@@ -58,7 +57,7 @@ class Catalog:
     @property
     def location(self) -> str:
         """The store's location."""
-        return self._records.location
+        return self._records.store.location
 
     @property
     def unreadable(self) -> list[Unreadable]:
@@ -71,7 +70,7 @@ class Catalog:
 
     def earlier_setups(self) -> list[Setup]:
         """The setups of the shown sweeps that are stored besides today's cells."""
-        return self._records.earlier_setups()
+        return earlier_setups(self._records.store, self._records.sweep)
 
     def query(self, sql: str, parameters: Mapping[str, Any] | None = None) -> pa.Table:
         """The result of one reading statement; `$name` stands for a parameter.
@@ -122,7 +121,9 @@ def open_catalog(
     try:
         with reading.ctrl_c():
             _fill(connection, records, deltas, copied=foreseen is None)
-            _define(connection, views, foreseen.held if foreseen else ())
+            for name, select in views.items():
+                kind = "TABLE" if foreseen and name in foreseen.held else "VIEW"
+                connection.execute(f'CREATE {kind} "{name}" AS {select}')
             reading.lock(connection)
     except duckdb.Error as error:
         connection.close()
@@ -153,14 +154,6 @@ def _fill(
     _load(connection, "deltas", pa.table({"delta": pa.array(unique, pa.float64())}), create=True)
 
 
-def _define(
-    connection: duckdb.DuckDBPyConnection, views: Mapping[str, str], held: Collection[str]
-) -> None:
-    for name, select in views.items():
-        kind = "TABLE" if name in held else "VIEW"
-        connection.execute(f'CREATE {kind} "{name}" AS {select}')
-
-
 def _load(
     connection: duckdb.DuckDBPyConnection, table: str, rows: pa.Table, *, create: bool = False
 ) -> None:
@@ -187,37 +180,25 @@ class _Records:
         setup: int | None,
         columns: Collection[str] | None,
     ) -> None:
-        self._store = store
-        self._sweep = sweep
+        self.store = store
+        self.sweep = sweep
         self.setup = setup
         self._columns = columns  # of trials
         self.unreadable: list[Unreadable] = []
         # first of all: an unknown name is reported before anything else is read
-        if sweep is not None and sweep not in (known := store.names("sweeps")):
-            raise unknown_sweep(sweep, known, store.location)
-        self._cells = self._listed()
-
-    @property
-    def location(self) -> str:
-        return self._store.location
-
-    def earlier_setups(self) -> list[Setup]:
-        return earlier_setups(self._store, self._sweep)
-
-    def _listed(self) -> pa.Table:
-        names = None if self._sweep is None else [self._sweep]
-        if self.setup is None:
-            return self._read("sweeps", names)
-        earlier = earlier_cells(self._store, self._sweep)
-        return cells_of_setup(earlier.rows, self.setup, self._store.location)
+        names = None if sweep is None else store.sweeps(sweep)
+        if setup is None:
+            self._cells = self._read("sweeps", names)
+        else:
+            self._cells = cells_of_setup(self._read(EARLIER, names), setup, store.location)
 
     def read(self, table: str) -> pa.Table:
         if table == "sweeps":
             return self._cells
-        if self._sweep is None:
+        if self.sweep is None:
             return self._read(table, None)
         if table == EARLIER:
-            return self._read(table, [self._sweep])
+            return self._read(table, [self.sweep])
         if table == "teacher_logits":  # no cell names them
             return self._read(table, None)
         wanted = _named(self._cells)
@@ -230,7 +211,7 @@ class _Records:
     def _attempts(self, rows: pa.Table, wanted: set[str]) -> pa.Table:
         """With those at measurements, speeds and first stages, of this sweep or of others on the
         same model and task: no cell of any sweep names them."""
-        others = self._store.names("sweeps") - {self._sweep}
+        others = self.store.names("sweeps") - {self.sweep}
         elsewhere = _named(self._read("sweeps", others)) - wanted
         return self._kept(rows, lambda id_, ours: id_ in wanted or (ours and id_ not in elsewhere))
 
@@ -260,7 +241,7 @@ class _Records:
     def _read(self, table: str, names: Iterable[str] | None) -> pa.Table:
         columns = self._columns if table == "trials" else None
         wanted = None if names is None else sorted(names)
-        listing = self._store.read_all(table, wanted, columns, in_order=columns is None)
+        listing = self.store.read_all(table, wanted, columns, in_order=columns is None)
         self.unreadable = list(dict.fromkeys([*self.unreadable, *listing.unreadable]))
         return listing.rows
 

@@ -138,9 +138,7 @@ def _look(store: Store, folder: str, info: FileInfo) -> Finding | None:
 
 
 def _look_at_pack(store: Store, path: str, table: str) -> Finding | None:
-    found = store.perform(
-        f"read {store.files.where(path)}", lambda: parquet.read_rows(store.files, path, table)
-    )
+    found = store.pack_rows(table, path)
     if found.problem is None:
         return None
     return _finding(store, path, found.problem, "salvage" if len(found.rows) else "set aside")
@@ -198,7 +196,7 @@ def _mend(store: Store, finding: Finding, table: str) -> None:
             if name and is_file_name(name) and store.find(table, name) is None:
                 store.put(table, name, parquet.only(rows, table, [name]))
     if finding.action == "salvage":
-        rows = parquet.read_rows(store.files, finding.path, table).rows
+        rows = store.pack_rows(table, finding.path).rows
         pack = f"{table}/{parquet.PACKS}/{uuid.uuid4().hex}{SUFFIX}"
         store.write(pack, parquet.encode_pack(table, rows))
     if finding.action != "leave":

@@ -176,13 +176,9 @@ class Deadline:
             except _LASTING:
                 raise
             except OSError:
-                left = self._left()
+                self._end = self._end or time.monotonic() + self._patience
+                left = self._end - time.monotonic()
                 if left <= 0:
                     raise
             time.sleep(min(delay, left))
             delay = min(2 * delay, _LONGEST_DELAY)
-
-    def _left(self) -> float:
-        if self._end is None:
-            self._end = time.monotonic() + self._patience
-        return self._end - time.monotonic()

@@ -102,17 +102,18 @@ class Folder:
     def open(self, path: str) -> IO[bytes]:
         place = self.root / path
         try:
-            stream = open(place, "rb", opener=_at_once)  # noqa: SIM115
+            # without waiting for the other end of a pipe
+            opened = os.open(place, os.O_RDONLY | os.O_NONBLOCK)
         except OSError as error:
             if isinstance(error, FileNotFoundError) and not place.is_symlink():
                 self._check_there(path.rpartition("/")[0])
                 raise
             _check_a_file(place)
             raise
-        if not stat.S_ISREG(os.fstat(stream.fileno()).st_mode):
-            stream.close()
+        if not stat.S_ISREG(os.fstat(opened).st_mode):
+            os.close(opened)
             _check_a_file(place)
-        return stream
+        return os.fdopen(opened, "rb")
 
     def write(self, path: str, content: bytes) -> None:
         self._publish(path, lambda stream: stream.write(content))
@@ -179,11 +180,6 @@ class Folder:
 
     def free_bytes(self) -> int | None:
         return shutil.disk_usage(self.root).free
-
-
-def _at_once(path: str, flags: int) -> int:
-    """Opens without waiting for the other end of a pipe."""
-    return os.open(path, flags | os.O_NONBLOCK)
 
 
 def _info(entry: os.DirEntry[str]) -> FileInfo:

@@ -92,7 +92,7 @@ def _drop_packed(store: Store, table: str, contents: Contents) -> int:
 
 def _is_sound(store: Store, table: str, path: str) -> bool:
     try:
-        return _pack_rows(store, table, path).problem is None
+        return store.pack_rows(table, path).problem is None
     except (FileNotFoundError, NotARecordError):
         return False
 
@@ -115,7 +115,7 @@ def _pack_piece(store: Store, table: str, path: str) -> Iterator[_Piece]:
     try:
         size = partial(parquet.raw_bytes, store.files, path, table)
         if store.perform(f"read {path}", size) < PACK_BYTES // 2:
-            found = _pack_rows(store, table, path)
+            found = store.pack_rows(table, path)
             if found.problem is None:
                 yield _Piece(path, found.rows, True)
     except (FileNotFoundError, NotARecordError):  # merged by another compactor, or damaged
@@ -157,10 +157,6 @@ def _merge(store: Store, table: str, batch: list[_Piece]) -> int:
         return 0
     _delete(store, [piece.path for piece in batch])
     return sum(not piece.is_pack for piece in batch)
-
-
-def _pack_rows(store: Store, table: str, path: str) -> parquet.PackRows:
-    return store.perform(f"read {path}", partial(parquet.read_rows, store.files, path, table))
 
 
 def _delete(store: Store, paths: list[str]) -> None:

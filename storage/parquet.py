@@ -163,11 +163,6 @@ def check_ours(file: pq.ParquetFile, table: str) -> None:
         raise NotARecordError("written by a newer lp-sweep: update this one", newer=True)
 
 
-def looks_whole(tail: bytes) -> bool:
-    """Whether a file that ends so can be a whole Parquet file: a cheap look, no proof."""
-    return len(tail) >= 8 and tail.endswith(b"PAR1")
-
-
 def _digest_start(content: bytes) -> int:
     # Thrift writes the key, a byte for the field, the length (64 in one byte), then the value
     return content.rindex(_DIGEST_KEY) + len(_DIGEST_KEY) + 2

@@ -14,7 +14,6 @@ records stay whole even then.
 from __future__ import annotations
 
 import contextlib
-import copy
 import datetime as dt
 import hashlib
 import json
@@ -52,6 +51,7 @@ class Announcement(NamedTuple):
     updated_at: str
     beat: int
     held: tuple[str, ...] = ()  # identifiers of work
+    held_since: tuple[str, ...] = ()  # of each that is held
     done: int = 0
     failed: int = 0
     left: int = 0  # waiting or held
@@ -59,7 +59,6 @@ class Announcement(NamedTuple):
     seconds_left: float | None = None  # as of updated_at; None while nobody can say
     low_seconds: float | None = None  # the band, from here ...
     high_seconds: float | None = None  # ... to there
-    held_since: tuple[str, ...] = ()  # of each that is held; () in older files
 
     def sentence(self) -> str:
         """`sweep 'glue' on node-3 (pid 71) since 2026-11-21 10:02 UTC: 5 done, 12 left, ...`"""
@@ -150,8 +149,7 @@ class Presence:
 
     def __init__(self, store: Store, sweep: str, progress: Callable[[], Progress]) -> None:
         self._store, self._progress = store, progress
-        self._once = copy.copy(store)  # what can wait for the next beat is not insisted on
-        self._once.patience = 0
+        self._once = store.asked_once()
         self._observer = Observer(store)
         self.shared = False  # whether another run has been seen
         self.alive: frozenset[str] = frozenset()  # of other runs, when they were last looked at
@@ -248,7 +246,7 @@ def _parse(text: str) -> Announcement | None:
     try:
         plain: dict[str, Any] = json.loads(text)
         known = {name: plain[name] for name in Announcement._fields if name in plain}
-        lists = {"held": tuple(plain["held"]), "held_since": tuple(known.get("held_since", ()))}
+        lists = {name: tuple(plain[name]) for name in ("held", "held_since")}
         found = Announcement(**{**known, **lists})
     except (ValueError, TypeError, KeyError, RecursionError):
         return None
@@ -258,6 +256,7 @@ def _parse(text: str) -> Announcement | None:
     sound = all(isinstance(text, str) for text in (*texts, *moments))
     seconds = (found.seconds_left, found.low_seconds, found.high_seconds)
     told = all(each is None or type(each) in (int, float) for each in seconds)
+    told = told and len(found.held) == len(found.held_since)
     counted = all(type(number) is int and 0 <= number < _MOST for number in numbers)
     return found if sound and told and counted else None
 

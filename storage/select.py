@@ -53,21 +53,8 @@ class Strategy(NamedTuple):
         return not self.measure
 
 
-def _top(depth: int, k: int) -> tuple[int, ...]:
-    return tuple(range(depth - k + 1, depth + 1))
-
-
-def _bottom(depth: int, k: int) -> tuple[int, ...]:
-    del depth
-    return tuple(range(1, k + 1))
-
-
-def _even_alternate(depth: int, k: int) -> tuple[int, ...]:
-    return tuple(sorted(depth - 2 * i for i in range(k)))
-
-
-def _odd_alternate(depth: int, k: int) -> tuple[int, ...]:
-    return tuple(sorted(depth - 1 - 2 * i for i in range(k)))
+def _every_other(last: int, k: int) -> tuple[int, ...]:
+    return tuple(range(last - 2 * (k - 1), last + 1, 2))
 
 
 def _symmetric(depth: int, k: int) -> tuple[int, ...]:
@@ -156,13 +143,18 @@ CONTRIBUTION, RANDOM, DROP = "contribution", "random", "drop"
 
 # A new strategy is one entry here: see docs/extending.md
 STRATEGIES: dict[str, Strategy] = {
-    "top": Strategy("the highest K layers", _top),
-    "bottom": Strategy("the lowest K layers", _bottom),
+    "top": Strategy(
+        "the highest K layers", lambda depth, k: tuple(range(depth - k + 1, depth + 1))
+    ),
+    "bottom": Strategy("the lowest K layers", lambda depth, k: tuple(range(1, k + 1))),
     "even-alternate": Strategy(
-        "every other layer, from the last one down", _even_alternate, _alternate, "2 K <= depth"
+        "every other layer, from the last one down", _every_other, _alternate, "2 K <= depth"
     ),
     "odd-alternate": Strategy(
-        "every other layer, from the last but one down", _odd_alternate, _alternate, "2 K <= depth"
+        "every other layer, from the last but one down",
+        lambda depth, k: _every_other(depth - 1, k),
+        _alternate,
+        "2 K <= depth",
     ),
     "symmetric": Strategy("K layers in the middle", _symmetric, _same_parity, "depth - K is even"),
     CONTRIBUTION: Strategy(

@@ -10,25 +10,20 @@ from __future__ import annotations
 import json
 import shlex
 from collections.abc import Collection, Iterable, Iterator, Mapping, Set
-from dataclasses import asdict, replace
+from dataclasses import asdict
 from typing import Any, NamedTuple
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from lp_sweep.storage.errors import SpecError
-from lp_sweep.storage.identity import setup_id, setup_text
 from lp_sweep.storage.printable import listed
-from lp_sweep.storage.schema import TABLES
-from lp_sweep.storage.specs import Recipe, trial_spec_from_canonical
-from lp_sweep.storage.store import Listing, Store
+from lp_sweep.storage.specs import Recipe
+from lp_sweep.storage.store import Store
 
 EARLIER = "earlier"
 _OF = ("sweep", "model", "task", "setup")
 _COLUMNS = (*_OF, "settings", "trial_id")  # of cells
-_DIRECT = "direct"
-
-
 INSTEAD = " instead of "  # between the values of a recipe that differ
 Row = Mapping[str, Any]
 
@@ -45,84 +40,17 @@ class Setup(NamedTuple):
     finished: int
 
 
-def settings_of_trial(spec: str | None, procedure: str = "") -> str | None:
-    """The settings of a finished trial, from its record's `spec`; None where it can't be read, or
-    is of another procedure, or of a network without some feed-forwards. Without the frozen
-    layers: a trial's recipe only has those that it keeps."""
-    try:
-        trial = trial_spec_from_canonical(spec) if spec else None
-    except (KeyError, TypeError, ValueError):  # another version wrote it
-        return None
-    if trial is None or (
-        procedure and (trial.procedure != procedure or trial.removed_feed_forwards)
-    ):
-        return None
-    recipe = replace(trial.recipe, freeze_layers=())
-    return setup_text(trial.model_fingerprint, trial.task, trial.data_fingerprint, recipe)
-
-
 def earlier_setups(
     store: Store, sweep: str | None = None, done: Set[str] | None = None
 ) -> list[Setup]:
     """The setups of one sweep or of all, by sweep and number. `done`: the finished trials, where
     they are known already. Raises StoreError."""
-    earlier = earlier_cells(store, sweep, done).rows
+    names = None if sweep is None else [sweep]
+    earlier = store.read_all(EARLIER, names).rows
     if not len(earlier):
         return []
     done = store.names("trials", finished=True) if done is None else done
-    today = store.read_all("sweeps", None if sweep is None else [sweep], _COLUMNS).rows
-    if not any(today["settings"].to_pylist()):  # an older version wrote it
-        rows, settings = known_settings(store, today.to_pylist())
-        today = pa.Table.from_pylist(with_settings(rows, settings), today.schema)
-    return compared(earlier, today, done)
-
-
-def earlier_cells(store: Store, sweep: str | None = None, done: Set[str] | None = None) -> Listing:
-    """The rows of the table `earlier`, of one sweep or of all, with those that an older version
-    of lp-sweep left out of it. Raises StoreError."""
-    names = None if sweep is None else [sweep]
-    stored = store.read_all(EARLIER, names)
-    settings = store.read_all("sweeps", names, ["sweep", "settings"]).rows
-    known = settings.filter(pc.is_valid(settings["settings"]))["sweep"].unique()
-    older = set(settings["sweep"].unique().to_pylist()) - set(known.to_pylist())
-    if not older:
-        return stored
-    listed = store.read_all("sweeps", older).rows.to_pylist()
-    rows = pa.Table.from_pylist(unlisted_cells(store, listed, done), TABLES[EARLIER])
-    return stored._replace(rows=pa.concat_tables([stored.rows, rows]))
-
-
-def unlisted_cells(
-    store: Store, listed: Iterable[Row], done: Set[str] | None = None
-) -> list[dict[str, Any]]:
-    """Rows for the table `earlier`, of a listing by an older version, which forgot earlier cells:
-    the finished trials that no sweep lists, that no other trial went on from, and that have the
-    model, task, seed and layers of one of these cells in another setup. Of whole networks that were
-    pruned before they were trained. Raises StoreError."""
-    done = store.names("trials", finished=True) if done is None else done
-    cells = [store.read_all(table, columns=["trial_id"]).rows for table in ("sweeps", EARLIER)]
-    left = set(done).difference(*(rows["trial_id"].to_pylist() for rows in cells))
-    if not left:
-        return []
-    stages = store.read_all("trials", columns=["started_from"]).rows["started_from"].to_pylist()
-    left = left.difference(stages)
-    columns = ["spec", "model", "task", "seed", "kept_layers"]
-    found: dict[tuple[Any, ...], list[tuple[str, str]]] = {}
-    for trial in store.read_all("trials", left, columns).rows.to_pylist():
-        if text := settings_of_trial(trial["spec"], _DIRECT):
-            found.setdefault(_network(trial), []).append((trial["trial_id"], text))
-    rows, settings = known_settings(store, listed) if found else ([], {})
-    return [
-        {**row, "trial_id": id_, "setup": setup_id(text), "settings": text}
-        for row in rows
-        if row["procedure"] == _DIRECT and row["feed_forward"] in (None, "none")
-        for id_, text in found.get(_network(row), ())
-        if text != settings.get(row["setup"])
-    ]
-
-
-def _network(row: Row) -> tuple[Any, ...]:
-    return (row["model"], row["task"], row["seed"], tuple(row["kept_layers"] or ()))
+    return compared(earlier, store.read_all("sweeps", names, _COLUMNS).rows, done)
 
 
 def compared(earlier: pa.Table, today: pa.Table, done: Set[str]) -> list[Setup]:
@@ -227,19 +155,21 @@ def cells_of_setup(earlier: pa.Table, number: int, location: str) -> pa.Table:
     """The rows of the table `earlier` that are of this number, as rows of `sweeps`. Raises
     SpecError where no sweep of them has it."""
     groups = numbered(earlier)
-    chosen = [(sweep, kinds) for (sweep, other), kinds in groups.items() if other == number]
+    of_number = {key: kinds for key, kinds in groups.items() if key[1] == number}
+    chosen = {(sweep, row["setup"]) for (sweep, _), kinds in of_number.items() for row in kinds}
     if not chosen:
         have = listed(f"{other} of {sweep!r}" for sweep, other in groups) or "none"
         raise SpecError(
             f"--setup {number}: no sweep here in {location} has an earlier setup {number}. "
             f"Earlier setups: {have}. `lp-sweep table setups` describes them."
         )
-    mask = pa.chunked_array([pa.array([False] * len(earlier), pa.bool_())])
-    for sweep, kinds in chosen:
-        ids = pa.array([row["setup"] for row in kinds], pa.string())
-        own = pc.and_(pc.equal(earlier["sweep"], sweep), pc.is_in(earlier["setup"], ids))
-        mask = pc.or_(mask, own)
-    return earlier.filter(mask)
+    own = zip(earlier["sweep"].to_pylist(), earlier["setup"].to_pylist(), strict=True)
+    return earlier.filter(pa.array([key in chosen for key in own], pa.bool_()))
+
+
+def settings_in(rows: Iterable[Row]) -> dict[str, str]:
+    """The settings of each setup that the rows state."""
+    return {row["setup"]: row["settings"] for row in rows if row["settings"]}
 
 
 def with_settings(rows: list[dict[str, Any]], settings: Mapping[str, str]) -> list[dict[str, Any]]:
@@ -250,26 +180,6 @@ def with_settings(rows: list[dict[str, Any]], settings: Mapping[str, str]) -> li
         row["settings"] = settings.get(setup) if setup is not None and setup not in seen else None
         seen.add(setup)
     return rows
-
-
-def known_settings(
-    store: Store, rows: Iterable[Row]
-) -> tuple[list[dict[str, Any]], dict[str, str]]:
-    """Rows of `sweeps`, and the settings of their setups by identifier. What an older version left
-    out is read from the records of the trials. Raises StoreError."""
-    found = [dict(row) for row in rows]
-    settings = {row["setup"]: row["settings"] for row in found if row["settings"]}
-    ids = {r["trial_id"] for r in found if r["trial_id"] and r["setup"] not in settings}
-    if not ids:
-        return found, settings
-    trials = store.read_all("trials", ids, ["spec"]).rows.to_pylist()
-    texts = {row["trial_id"]: settings_of_trial(row["spec"]) for row in trials}
-    for row in found:
-        text = texts.get(row["trial_id"])
-        if text is not None and row["setup"] not in settings:
-            row["setup"] = row["setup"] or setup_id(text)
-            settings[row["setup"]] = text
-    return found, settings
 
 
 _MOST_TOLD = 3  # setups, each with a sentence of its own

@@ -268,7 +268,8 @@ class Outbox:
         self.refusal = None
         for record in records:
             self.spool.drop(record)
-        self._send_others()
+        if self.store is not None:  # what earlier tries left behind
+            flush(self.store, self.cache_dir, older_than=_OTHERS_SECONDS)
         return True
 
     def _send(self, records: Sequence[Record], name: str) -> None:
@@ -279,11 +280,6 @@ class Outbox:
                 send_network(self.store, network)
         for record in records:
             self.store.put(record.table, record.name, record.rows)
-
-    def _send_others(self) -> None:
-        """Sends what earlier tries left behind, now that the store is there."""
-        if self.store is not None:
-            flush(self.store, self.cache_dir, older_than=_OTHERS_SECONDS)
 
     def delete(self, folder: str, name: str) -> None:
         """From the store, if it is there: what stays is in nobody's way."""

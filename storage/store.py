@@ -15,9 +15,11 @@ newer schema is named in `Listing.unreadable` and never breaks a query.
 
 from __future__ import annotations
 
+import copy
 import shlex
 from collections.abc import Callable, Collection, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -30,10 +32,10 @@ from lp_sweep.storage.files import (
     Deadline,
     FileInfo,
     NotAFileError,
-    PermanentError,
     open_files,
 )
 from lp_sweep.storage.parquet import SUFFIX, NotARecordError
+from lp_sweep.storage.printable import unknown_sweep
 from lp_sweep.storage.schema import TABLES
 from lp_sweep.storage.tablefiles import THREADS, Contents, Listing, PackIds, TableFiles, Unreadable
 
@@ -84,20 +86,27 @@ class Store:
         return self.files.location
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return _reopen, (self.location, self.patience)
+        return partial(Store, patience=self.patience), (self.location,)
+
+    def asked_once(self) -> Store:
+        """The same store without patience, for what can wait for another look."""
+        other = copy.copy(self)
+        other.patience = 0
+        return other
 
     def _is_there(self) -> bool:
-        def look() -> None:
-            if not self.files.exists():
-                raise _NotThereError if self.files.is_folder else _NeverThereError
+        def look() -> bool:
+            there = self.files.exists()
+            if not there and self.files.is_folder:  # a bucket does not come and go
+                raise _NotThereError
+            return there
 
         try:
-            self.perform(f"read the store {self.location}", look)
+            return self.perform(f"read the store {self.location}", look)
         except StoreError as error:
-            if isinstance(error.__cause__, _NotThereError | _NeverThereError):
+            if isinstance(error.__cause__, _NotThereError):
                 return False
             raise
-        return True
 
     def perform(self, what: str, action: Callable[[], T]) -> T:
         """The action's result. Raises FileNotFoundError, and StoreError for another OSError."""
@@ -188,6 +197,13 @@ class Store:
         empty or cut off, whose work is to be done again."""
         return self._of_table(table, lambda files: files.names(finished=finished))
 
+    def sweeps(self, only: str | None = None) -> list[str]:
+        """The names of all sweeps, or `only` this one. Raises SpecError where it is unknown."""
+        names = sorted(self.names("sweeps"))
+        if only is not None and only not in names:
+            raise unknown_sweep(only, names, self.location)
+        return names if only is None else [only]
+
     def read_all(
         self,
         table: str,
@@ -209,6 +225,11 @@ class Store:
         """The identifiers in each pack, by its path; none for an unreadable one. Raises
         FileNotFoundError when a pack is gone."""
         return self._of_table(table, lambda files: files.pack_ids(contents))
+
+    def pack_rows(self, table: str, path: str) -> parquet.PackRows:
+        """The rows of one pack. Raises FileNotFoundError and NotARecordError."""
+        read = partial(parquet.read_rows, self.files, path, table)
+        return self.perform(f"read {self.files.where(path)}", read)
 
     # -- other files
 
@@ -277,14 +298,6 @@ class Store:
 
 class _NotThereError(OSError):
     """Nothing is there: a wrong name, or a mount that is away and may come back."""
-
-
-class _NeverThereError(PermanentError):
-    """Nothing is there, and a bucket does not come and go."""
-
-
-def _reopen(location: str, patience: float) -> Store:
-    return Store(location, patience=patience)
 
 
 def is_file_name(name: str) -> bool:

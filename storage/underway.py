@@ -8,7 +8,6 @@ can't be written or read is left out.
 from __future__ import annotations
 
 import contextlib
-import copy
 import json
 import math
 import threading
@@ -46,9 +45,7 @@ class Teller:
     training."""
 
     def __init__(self, store: Store | None, id_: str) -> None:
-        self._store, self._file = copy.copy(store), f"{id_}.json"
-        if self._store is not None:
-            self._store.patience = 0
+        self._store, self._file = store and store.asked_once(), f"{id_}.json"
         self._first: tuple[float, int] | None = None  # when the first step was told, and its number
         self._next = 0.0
         self._newest: Underway | None = None
@@ -94,8 +91,7 @@ class Looks:
     """Reads how far trials are, every few seconds at most."""
 
     def __init__(self, store: Store) -> None:
-        self._store = copy.copy(store)
-        self._store.patience = 0
+        self._store = store.asked_once()
         self._found: dict[str, Underway] = {}
         self._looked = -math.inf
 

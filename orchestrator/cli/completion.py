@@ -30,11 +30,6 @@ def trials(ctx: typer.Context) -> list[str]:
     return _names(ctx, lambda store: store.names("trials"))
 
 
-def trials_and_pretrained(ctx: typer.Context) -> list[str]:
-    """Trials, and `pretrained`: what `cka` compares a network with."""
-    return [*trials(ctx), "pretrained"]
-
-
 def failures(ctx: typer.Context, incomplete: str) -> list[str]:
     """Work that has failed, once its first letter is typed: else the shell offers sweep files."""
     from lp_sweep.orchestrator.plan.known import attempted_work
@@ -61,7 +56,7 @@ def tasks(ctx: typer.Context) -> list[str]:
 
 
 def _names(ctx: typer.Context, listing: Callable[[Store], Collection[str]]) -> list[str]:
-    from lp_sweep.orchestrator.cli.options import DEFAULT_STORE
+    from lp_sweep.storage.places import DEFAULT_STORE
 
     location = ctx.params.get("store") or DEFAULT_STORE
     if "://" in location:

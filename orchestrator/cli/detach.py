@@ -22,7 +22,7 @@ from pathlib import Path
 
 from lp_sweep.orchestrator.cli.jobcli import again
 from lp_sweep.orchestrator.cli.output import emit, say
-from lp_sweep.orchestrator.cluster.jobs import Jobs, server_of
+from lp_sweep.orchestrator.cluster.jobs import SERVER, Jobs
 from lp_sweep.orchestrator.engine.connection import is_job_server
 from lp_sweep.orchestrator.engine.runoptions import RunOptions
 from lp_sweep.orchestrator.inputs.request import Request
@@ -63,7 +63,7 @@ def submit(options: RunOptions, *, as_json: bool) -> int:
     file = options.sweep_file()
     if is_url(location := options.location(file)):
         parse_url(location)  # refuses one with a credential, which the job server would keep
-    jobs = Jobs(server_of(options.address))
+    jobs = Jobs(options.address or os.environ.get(SERVER))
     id_ = f"lp-sweep-{uuid.uuid4().hex[:8]}"
     words = job_words(sys.argv[1:])
     if is_job_server(jobs.address):
@@ -141,17 +141,14 @@ def _submit_from_afar(
 ) -> None:
     file = request.sweep_file()
     _refuse_places_of_here(request, file, cluster)
-    said = [f"{name}={os.environ[name]}" for name in _set(_SAID)]
+    settings = {name: os.environ.get(f"LP_SWEEP_{name}") for name in _SAID}
+    said = [f"LP_SWEEP_{name}={value}" for name, value in settings.items() if value]
     command = f"exec {shlex.join(['env', *said, 'lp-sweep', *words])}"
     with tempfile.TemporaryDirectory(prefix="lp-sweep-") as name:
         folder = Path(name).resolve()
         if not request.is_built_in:
             _pack(request, file, cluster, folder)
         jobs.submit(id_, command, sweep=file.spec.name, folder=folder)
-
-
-def _set(names: Sequence[str]) -> list[str]:
-    return [name for name in (f"LP_SWEEP_{name}" for name in names) if os.environ.get(name)]
 
 
 def _refuse_places_of_here(request: Request, file: SweepFile, cluster: Path | None) -> None:

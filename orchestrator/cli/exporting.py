@@ -13,7 +13,6 @@ import typer
 
 from lp_sweep.orchestrator.cli import completion
 from lp_sweep.orchestrator.cli.options import (
-    ADVANCED,
     CacheDirOption,
     InputFlags,
     JsonOption,
@@ -22,7 +21,9 @@ from lp_sweep.orchestrator.cli.options import (
     StoreOption,
     SweepOption,
     Unit,
+    advanced,
     spread,
+    strategy_option,
 )
 from lp_sweep.orchestrator.cli.output import emit, say, stored
 from lp_sweep.storage.errors import SpecError
@@ -53,11 +54,7 @@ class _ExportFlags(InputFlags):
     force: ForceOption = False
     accept_retrained: Annotated[
         bool,
-        typer.Option(
-            "--accept-retrained",
-            help="Accept a score that changed after training again.",
-            rich_help_panel=ADVANCED,
-        ),
+        advanced("--accept-retrained", "Accept a score that changed after training again."),
     ] = False
     onnx: Annotated[bool, typer.Option("--onnx", help="Also write onnx/model.onnx.")] = False
 
@@ -81,14 +78,7 @@ def export(
         Unit, typer.Option("--unit", help="--best: points, or percent of the full model's score.")
     ] = Unit.points,
     model: Annotated[str | None, typer.Option("--model", help="--best: only this model.")] = None,
-    strategy: Annotated[
-        str | None,
-        typer.Option(
-            "--strategy",
-            autocompletion=completion.strategies,
-            help="--best: only this strategy. [all]",
-        ),
-    ] = None,
+    strategy: Annotated[str | None, strategy_option("--best: only this strategy. [all]")] = None,
     seed: Annotated[
         int | None,
         typer.Option("--seed", help="--best: this seed. [the one with the median score]"),
@@ -130,14 +120,7 @@ def export(
 def prune(
     model: Annotated[str, typer.Argument(help="A model folder, or a hub model.")],
     out: OutOption,
-    strategy: Annotated[
-        str | None,
-        typer.Option(
-            "--strategy",
-            autocompletion=completion.strategies,
-            help=f"{by_position()}.",
-        ),
-    ] = None,
+    strategy: Annotated[str | None, strategy_option(f"{by_position()}.")] = None,
     k: Annotated[int | None, typer.Option("--k", help="How many layers to drop.")] = None,
     layers: Annotated[
         str | None, typer.Option("--layers", help="Layers to keep, such as 1,2,5; 1 is the lowest.")

@@ -16,10 +16,16 @@ import typer
 from lp_sweep.orchestrator.cli import completion
 from lp_sweep.orchestrator.mirrors.kinds import MirrorKind
 from lp_sweep.storage.errors import SpecError
-from lp_sweep.storage.places import BUILT_IN as BUILT_IN
-from lp_sweep.storage.places import DEFAULT_STORE as DEFAULT_STORE
+from lp_sweep.storage.places import BUILT_IN
 
-ADVANCED = "Advanced"  # the list, in a command's help, of options that few need
+
+def advanced(flag: str, help: str, **settings: Any) -> Any:
+    """An option that few need: the help of a command lists these last."""
+    return typer.Option(flag, help=help, rich_help_panel="Advanced", **settings)
+
+
+def strategy_option(help: str) -> Any:
+    return typer.Option("--strategy", autocompletion=completion.strategies, help=help)
 
 
 class Format(StrEnum):
@@ -80,87 +86,17 @@ InlineOption = Annotated[
 ]
 CacheDirOption = Annotated[
     Path | None,
-    typer.Option(
-        "--cache-dir",
-        help="Folder on each node for cached tokens and unsent records.",
-        rich_help_panel=ADVANCED,
-    ),
+    advanced("--cache-dir", "Folder on each node for cached tokens and unsent records."),
 ]
 ClusterFileOption = Annotated[
     Path | None,
-    typer.Option(
-        "--cluster",
-        help="Cluster file for `ray up`, with sizes and prices.",
-        rich_help_panel=ADVANCED,
-    ),
+    advanced("--cluster", "Cluster file for `ray up`, with sizes and prices."),
 ]
 ManifestOption = Annotated[
     Path | None,
-    typer.Option(
-        "--manifest",
-        help="File of pinned revisions. [sweep.manifest.json next to sweep.yaml]",
-        rich_help_panel=ADVANCED,
-    ),
-]
-FailFastOption = Annotated[
-    bool, typer.Option("--fail-fast", help="Stop at the first failed trial.")
-]
-MaxFailuresOption = Annotated[
-    int | None,
-    typer.Option(
-        "--max-failures",
-        min=1,
-        help="Start no more trials after N failures.",
-        rich_help_panel=ADVANCED,
-    ),
-]
-StopIfNothingLearnedOption = Annotated[
-    bool,
-    typer.Option(
-        "--stop-if-nothing-learned",
-        help="Stop where a full model scores no better than always the same answer.",
-        rich_help_panel=ADVANCED,
-    ),
-]
-MaxHoursOption = Annotated[
-    float | None,
-    typer.Option("--max-hours", min=0.0, help="Stop after this many hours."),
-]
-MaxCostOption = Annotated[
-    float | None,
-    typer.Option(
-        "--max-cost",
-        min=0.0,
-        help="Stop at this cost of the machines, at the cluster file's prices.",
-        rich_help_panel=ADVANCED,
-    ),
-]
-MirrorOption = Annotated[
-    list[MirrorKind] | None,
-    typer.Option(
-        "--mirror",
-        metavar="<tool>",
-        help=f"Also copy each finished trial to {', '.join(MirrorKind)}. May be repeated.",
-        rich_help_panel=ADVANCED,
-    ),
-]
-DetachOption = Annotated[
-    bool,
-    typer.Option(
-        "--detach",
-        help="Run as a job of the cluster, independent of this terminal.",
-        rich_help_panel=ADVANCED,
-    ),
+    advanced("--manifest", "File of pinned revisions. [sweep.manifest.json next to sweep.yaml]"),
 ]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON.")]
-EventsOption = Annotated[
-    bool,
-    typer.Option(
-        "--events",
-        help="Print events as they happen, one JSON object per line.",
-        rich_help_panel=ADVANCED,
-    ),
-]
 FormatOption = Annotated[Format, typer.Option("--format", "-f", help="Output format.")]
 SweepOption = Annotated[
     str | None,
@@ -172,11 +108,8 @@ SweepOption = Annotated[
 ]
 SetupOption = Annotated[
     int | None,
-    typer.Option(
-        "--setup",
-        min=1,
-        help="Show an earlier recipe, data or model: its number in `table setups`.",
-        rich_help_panel=ADVANCED,
+    advanced(
+        "--setup", "Show an earlier recipe, data or model: its number in `table setups`.", min=1
     ),
 ]
 TrialArgument = Annotated[
@@ -215,14 +148,45 @@ class RunFlags(InputFlags):
     inline: InlineOption = False
     address: AddressOption = None
     cache_dir: CacheDirOption = None
-    fail_fast: FailFastOption = False
-    max_failures: MaxFailuresOption = None
-    stop_if_nothing_learned: StopIfNothingLearnedOption = False
-    max_hours: MaxHoursOption = None
-    max_cost: MaxCostOption = None
+    fail_fast: Annotated[
+        bool, typer.Option("--fail-fast", help="Stop at the first failed trial.")
+    ] = False
+    max_failures: Annotated[
+        int | None,
+        advanced("--max-failures", "Start no more trials after N failures.", min=1),
+    ] = None
+    stop_if_nothing_learned: Annotated[
+        bool,
+        advanced(
+            "--stop-if-nothing-learned",
+            "Stop where a full model scores no better than always the same answer.",
+        ),
+    ] = False
+    max_hours: Annotated[
+        float | None,
+        typer.Option("--max-hours", min=0.0, help="Stop after this many hours."),
+    ] = None
+    max_cost: Annotated[
+        float | None,
+        advanced(
+            "--max-cost",
+            "Stop at this cost of the machines, at the cluster file's prices.",
+            min=0.0,
+        ),
+    ] = None
     cluster: ClusterFileOption = None
-    mirrors: MirrorOption = None
-    detach: DetachOption = False
+    mirrors: Annotated[
+        list[MirrorKind] | None,
+        advanced(
+            "--mirror",
+            f"Also copy each finished trial to {', '.join(MirrorKind)}. May be repeated.",
+            metavar="<tool>",
+        ),
+    ] = None
+    detach: Annotated[
+        bool,
+        advanced("--detach", "Run as a job of the cluster, independent of this terminal."),
+    ] = False
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -230,7 +194,10 @@ class Printing:
     """The output options of a command that trains."""
 
     as_json: JsonOption = False
-    events: EventsOption = False
+    events: Annotated[
+        bool,
+        advanced("--events", "Print events as they happen, one JSON object per line."),
+    ] = False
 
 
 def spread(command: Callable[..., None]) -> Callable[..., None]:

@@ -85,7 +85,9 @@ class Root(TyperGroup):
 
     def __init__(self, **settings: Any) -> None:
         super().__init__(**settings)
-        give_variables(self)
+        for option in options_of(self):  # errors then name the variable
+            if option.parameter.envvar is None and option.wanted:
+                option.parameter.envvar = variable_of(option.flag)
         for command in _all_commands(self):
             # a form that is not wrapped: what is copied has to be one line
             command.help = _EXAMPLE.sub("\b\nExample:\n  ", command.help or "")
@@ -94,7 +96,7 @@ class Root(TyperGroup):
 
     def format_options(self, ctx: Any, formatter: Any) -> None:
         rows = [row for name in FIRST for row in _rows(name, self.commands.get(name))]
-        own = [item for item in self.get_params(ctx) if not _of_completion(item)]
+        own = [p for p in self.get_params(ctx) if not str(p.name).endswith("_completion")]
         listed = {"Commands": rows, "More": ELSEWHERE.items(), "Options": _records(own, ctx)}
         _write(formatter, listed)
 
@@ -134,10 +136,6 @@ class Root(TyperGroup):
                 unknown.message += f". To change the sweep, write {key}=VALUE without dashes"
                 unknown.possibilities = None
             raise
-
-
-def _of_completion(parameter: Any) -> bool:
-    return str(parameter.name).endswith("_completion")
 
 
 def _format_options(command: Any, ctx: Any, formatter: Any) -> None:
@@ -257,10 +255,3 @@ def options_of(command: Any, name: str = "") -> Iterator[Option]:
 def variable_of(flag: str) -> str:
     """LP_SWEEP_DATA_DIR of `--data-dir`."""
     return PREFIX + flag.removeprefix("--").replace("-", "_").upper()
-
-
-def give_variables(root: Any) -> None:
-    """Gives each option its variable; errors then name it."""
-    for option in options_of(root):
-        if option.parameter.envvar is None and option.wanted:
-            option.parameter.envvar = variable_of(option.flag)

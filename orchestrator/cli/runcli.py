@@ -18,7 +18,6 @@ import typer
 from lp_sweep.orchestrator.cli import completion
 from lp_sweep.orchestrator.cli.interrupt import told_if_interrupted
 from lp_sweep.orchestrator.cli.options import (
-    DEFAULT_STORE,
     ClusterFileOption,
     DataDirOption,
     FileArgument,
@@ -35,6 +34,7 @@ from lp_sweep.orchestrator.cli.options import (
 )
 from lp_sweep.orchestrator.cli.output import emit, say, stored, warn_unreadable
 from lp_sweep.storage.errors import SpecError
+from lp_sweep.storage.places import DEFAULT_STORE
 from lp_sweep.storage.printable import on_terminal
 
 _IDENTIFIER = re.compile(r"^[tp]\d+-[0-9a-f]*$")

@@ -19,7 +19,7 @@ from lp_sweep.orchestrator.cli.options import (
 from lp_sweep.orchestrator.cli.output import emit, stored, warn_unreadable
 from lp_sweep.orchestrator.mirrors.kinds import MirrorKind, check_installed, open_mirror
 from lp_sweep.storage.errors import SpecError
-from lp_sweep.storage.printable import page, unknown_sweep
+from lp_sweep.storage.printable import page
 
 if TYPE_CHECKING:
     from lp_sweep.orchestrator.service.store import States
@@ -234,11 +234,8 @@ def mirror(
     kinds = dict.fromkeys(to)
     check_installed(kinds)
     opened = stored(store)
-    names = sorted(opened.names("sweeps"))
-    if sweep is not None and sweep not in names:
-        raise unknown_sweep(sweep, names, opened.location)
     told = []
-    for name in [sweep] if sweep else names:
+    for name in opened.sweeps(sweep):
         for kind in kinds:
             done = copy_trials(opened, name, open_mirror(kind, name))
             told.append({"to": kind.value, "sweep": name, **done._asdict()})

@@ -24,6 +24,7 @@ from lp_sweep.orchestrator.cli.options import (
     Unit,
     losses,
     spread,
+    strategy_option,
 )
 from lp_sweep.orchestrator.cli.output import doing, emit, say, stored, warn_unreadable
 from lp_sweep.storage.errors import SpecError
@@ -88,11 +89,7 @@ def table(
     ] = None,
     strategy: Annotated[
         list[str] | None,
-        typer.Option(
-            "--strategy",
-            autocompletion=completion.strategies,
-            help="Only this strategy; patterns such as 'random*' work. May be repeated.",
-        ),
+        strategy_option("Only this strategy; patterns such as 'random*' work. May be repeated."),
     ] = None,
     form: FormatOption = Format.table,
     as_json: JsonOption = False,
@@ -214,7 +211,8 @@ def cka(
     second: Annotated[
         str,
         typer.Argument(
-            autocompletion=completion.trials_and_pretrained, help="Another, or `pretrained`."
+            autocompletion=lambda ctx: [*completion.trials(ctx), "pretrained"],
+            help="Another, or `pretrained`.",
         ),
     ],
     file: Annotated[str, typer.Option("--file", help="The trials' sweep file.")] = "sweep.yaml",

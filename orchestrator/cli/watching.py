@@ -14,7 +14,7 @@ import socket
 import sys
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import closing, contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Protocol
@@ -108,7 +108,7 @@ def _face(as_json: bool) -> Iterator[Face]:
     else:
         # else the cursor that the display hides would stay away
         signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
-        with _Display(console) as face:
+        with closing(_Display(console)) as face:
             yield face
 
 
@@ -120,10 +120,7 @@ class _Display:
         self._painter = Painter(console, self._draw, leave=True)
         self._picture: Picture | None = None
 
-    def __enter__(self) -> _Display:
-        return self
-
-    def __exit__(self, *_: object) -> None:
+    def close(self) -> None:
         self._painter.close()
 
     def show(self, picture: Picture | None) -> bool:

@@ -24,7 +24,7 @@ from lp_sweep.storage.errors import PreflightError
 from lp_sweep.storage.printable import short
 
 STOP_SECONDS = 120  # from SIGTERM to SIGKILL; after Ray's own 3 s a run may not have ended in order
-_SERVER = "RAY_API_SERVER_ADDRESS"
+SERVER = "RAY_APISERVER_ADDRESS"
 _OURS = "lp_sweep"  # in a job's metadata: the version of the lp-sweep that made it
 _CHATTY = (
     "dashboard.modules.dashboard_sdk",
@@ -62,11 +62,6 @@ class Job(NamedTuple):
         return f"{self.id}: {self.status}, sweep {self.sweep!r}, since {self.began}"
 
 
-def server_of(address: str | None) -> str | None:
-    """The address of the job server or of its cluster; None: the cluster of this machine."""
-    return address or os.environ.get(_SERVER)
-
-
 class Jobs:
     """The runs among a cluster's jobs. Every method raises PreflightError where the server is away
     or refuses."""
@@ -81,7 +76,7 @@ class Jobs:
         with self._answered():
             if address:
                 knock(address)
-                os.environ[_SERVER] = address  # by this and RAY_ADDRESS Ray overrules its argument
+                os.environ[SERVER] = address  # by this and RAY_ADDRESS Ray overrules its argument
             from ray.job_submission import JobSubmissionClient
 
             for name in _CHATTY:
@@ -104,9 +99,6 @@ class Jobs:
         with self._answered():
             found = [job for job in self._client.list_jobs() if _OURS in (job.metadata or {})]
         return [_job(job) for job in sorted(found, key=lambda job: -(job.start_time or 0))]
-
-    def find(self, id_: str) -> Job | None:
-        return next((job for job in self.all() if job.id == id_), None)
 
     def follow(self, id_: str, write: Callable[[str], bool]) -> bool:
         """Everything that the job prints, from its beginning to its end; False: `write` gave
@@ -135,7 +127,7 @@ class Jobs:
         """The job, over; None where it isn't after so many seconds."""
         until = time.monotonic() + seconds
         while time.monotonic() < until:
-            job = self.find(id_)
+            job = next((job for job in self.all() if job.id == id_), None)
             if job is None or job.over:
                 return job
             time.sleep(1.0)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 import time
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -92,7 +93,8 @@ class Capacity:
     def _sizes(self) -> list[Size]:
         nodes = self._nodes()
         joined = sizes(workers(nodes), self._kind)
-        return sizes(nodes, self._kind) + still_coming(self._coming, joined)
+        still_coming = Counter(self._coming) - Counter(joined)
+        return [*sizes(nodes, self._kind), *still_coming.elements()]
 
 
 def sizes(nodes: Sequence[Mapping[str, Any]], accelerator: str | None = None) -> list[Size]:
@@ -139,15 +141,6 @@ def crowded_note(slots: Slots, other: Announcement) -> str:
         f"another run on this machine (pid {other.pid}) has {theirs}, this one {slots.number}"
         f"{together} on the same {device}, so both are slower: {fix} one. Nothing is lost"
     )
-
-
-def still_coming(coming: Sequence[Size], joined: Sequence[Size]) -> list[Size]:
-    """The nodes that an autoscaler may still start: `coming` without the workers that joined."""
-    left = list(coming)
-    for size in joined:
-        if size in left:
-            left.remove(size)
-    return left
 
 
 def file_on_head() -> ClusterFile | None:

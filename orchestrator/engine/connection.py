@@ -94,13 +94,22 @@ class OnRay:
                 course.lost_all(loss)
 
     def _on_ray(self, course: Course, signals: StopSignals) -> None:
-        """Raises RayLost, PreflightError, StoreError."""
-        per_trial = PerTrial.of(course.queue.plan.sweep.spec)
-        tell, joined = course.reporter.note, bool(self._address)
-        to = f"joining the Ray at {self._address}" if joined else "starting Ray on this machine"
+        """On the cluster that is named, or a local Ray of our own. Raises RayLost, PreflightError,
+        StoreError."""
+        address, tell = self._address, course.reporter.note
+        to = f"joining the Ray at {address}" if address else "starting Ray on this machine"
         course.reporter.phase(to)
-        with cluster(self._address, per_trial, tell, self._budget) as capacity:
-            open_run(course, capacity.slots, self.everywhere, capacity.accelerators, joined=joined)
+        with connection(address) as own, Lifeline(own).watched():
+            nodes = NodeTable()
+            if address:
+                tell(joined(address))
+            self._budget.watch(nodes)
+            file = file_on_head() if address else None
+            if file:
+                await_workers(file, nodes, tell)
+            capacity = Capacity(PerTrial.of(course.queue.plan.sweep.spec), nodes, file)
+            there = (capacity.slots, self.everywhere, capacity.accelerators)
+            open_run(course, *there, joined=bool(address))
             # not before Ray is set up: Tune reads some of its settings as it is imported
             from lp_sweep.orchestrator.engine.ray_tune import fit
 
@@ -111,23 +120,6 @@ class OnRay:
 def is_job_server(address: str | None) -> bool:
     """Whether an address is that of a cluster's job server, which may be on another machine."""
     return address is not None and address.startswith(_OF_A_SERVER)
-
-
-@contextmanager
-def cluster(
-    address: str | None, per_trial: PerTrial, tell: Callable[[str], None], budget: Budget
-) -> Iterator[Capacity]:
-    """Join the cluster that is named, or start a local Ray of our own. Raises RayLost inside once
-    that Ray is lost."""
-    with connection(address) as own, Lifeline(own).watched():
-        nodes = NodeTable()
-        if address:
-            tell(joined(address))
-        budget.watch(nodes)
-        file = file_on_head() if address else None
-        if file:
-            await_workers(file, nodes, tell)
-        yield Capacity(per_trial, nodes, file)
 
 
 @contextmanager

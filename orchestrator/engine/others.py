@@ -4,25 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from types import MappingProxyType
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 from lp_sweep.orchestrator.plan.known import attempted_work, failures
 from lp_sweep.orchestrator.plan.plan import Plan
 from lp_sweep.orchestrator.plan.selection import Selection
 from lp_sweep.storage.networks import has_network
-from lp_sweep.storage.runs import Announcement
+from lp_sweep.storage.runs import Presence
 from lp_sweep.storage.store import Store
-
-
-class Claims(Protocol):
-    """Keeps work apart from that of other runs: `storage.runs.Presence`, or nothing. `shared`:
-    other runs have been seen, so work that the plan lists as missing may be done by now."""
-
-    shared: bool
-
-    def claim(self, work_id: str) -> Announcement | None: ...
-    def release(self, work_id: str) -> None: ...
-    def others(self) -> list[Announcement]: ...
 
 
 class Verdict(NamedTuple):
@@ -41,7 +30,7 @@ class Others:
 
     def __init__(self, store: Store, selection: Selection) -> None:
         self.store = store
-        self.claims: Claims | None = None
+        self.claims: Presence | None = None
         self.holding: set[str] = set()  # work that was met in the hands of another
         self._selection = selection
 

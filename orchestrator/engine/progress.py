@@ -6,7 +6,7 @@ from __future__ import annotations
 import sys
 import time
 from collections.abc import Mapping
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 from lp_sweep.orchestrator.engine.workqueue import WorkQueue
 from lp_sweep.orchestrator.estimate.pace import Eta
@@ -44,8 +44,9 @@ class Note(NamedTuple):
     ends: bool = False
 
 
-class Reporter(Protocol):
-    """Events of a run, in the order they happen; all are called in one thread."""
+class Reporter:
+    """Events of a run, in the order they happen; all are called in one thread. What a reporter does
+    not show, it leaves out."""
 
     def planned(self, plan: Plan) -> None: ...
     def opened(self, queue: WorkQueue, slots: int) -> None: ...
@@ -57,7 +58,7 @@ class Reporter(Protocol):
     def closed(self) -> None: ...
 
 
-class Display(Reporter, Protocol):
+class Display(Reporter):
     """A reporter for a person, which keeps the state of the run."""
 
     run: Run
@@ -124,15 +125,12 @@ class Run:
         return time.monotonic() - self.started_at
 
 
-class PlainReporter:
+class PlainReporter(Display):
     """A line per event, for logs and pipes."""
 
     def __init__(self) -> None:
         self.run = Run()
         self._told = time.monotonic()
-
-    def planned(self, plan: Plan) -> None:
-        pass
 
     def opened(self, queue: WorkQueue, slots: int) -> None:
         self.run.open(queue, slots)
@@ -169,9 +167,6 @@ class PlainReporter:
         self._print(f"running {len(queue.live)}, {left} left, ETA {eta}, {used}")
         for id_, how_far in self.run.underway().items():
             self._print(f"  {describe(queue.live[id_])}: {how_far.text}")
-
-    def closed(self) -> None:
-        pass
 
     def _print(self, line: str, *, stays: bool = False) -> None:
         self._told = time.monotonic()

@@ -47,7 +47,7 @@ class Recorder:
         """The sweep's cells, for the views; written again when a profile opens deferred ones."""
         name = plan.sweep.name
         listed = self.store.find("sweeps", name) or []
-        listing = relisted(plan, listed, self.store, part=self.part, overrides=self.overrides)
+        listing = relisted(plan, listed, part=self.part, overrides=self.overrides)
         if listing.replaced:  # first: between the two writes no cell is missing from both tables
             earlier = with_earlier(self.store.find(EARLIER, name) or [], listing)
             self.store.put(EARLIER, name, pa.Table.from_pylist(earlier, TABLES[EARLIER]))

@@ -13,10 +13,9 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 
-from lp_sweep.orchestrator.engine.backlog import Backlog, Rank
+from lp_sweep.orchestrator.engine.backlog import Backlog, Outlook, Rank
 from lp_sweep.orchestrator.engine.growth import Growth, asked_trials
 from lp_sweep.orchestrator.engine.others import Others, Verdict
-from lp_sweep.orchestrator.engine.outlook import Outlook
 from lp_sweep.orchestrator.estimate.estimate import Rates
 from lp_sweep.orchestrator.estimate.pace import Pace
 from lp_sweep.orchestrator.plan.known import Known

@@ -30,7 +30,6 @@ from lp_sweep.orchestrator.estimate.timings import (
 from lp_sweep.orchestrator.estimate.workload import CPU, GPU, MeanLengths, recorded
 from lp_sweep.orchestrator.plan.known import read_ledger
 from lp_sweep.orchestrator.plan.naming import short_model
-from lp_sweep.storage.printable import unknown_sweep
 from lp_sweep.storage.store import Store, Unreadable
 
 _TOTAL = ("all", "all")
@@ -66,10 +65,7 @@ class _Trial(NamedTuple):
 
 def audit(store: Store, sweep: str) -> Audit:
     """By model and task, and in all. Raises SpecError for an unknown sweep, StoreError."""
-    names = sorted(store.names("sweeps"))
-    if sweep not in names:
-        raise unknown_sweep(sweep, names, store.location)
-    cells = store.read_all("sweeps", [sweep], ["trial_id"])
+    cells = store.read_all("sweeps", store.sweeps(sweep), ["trial_id"])
     ledger = read_ledger(store)
     ours = pc.is_in(ledger.timings["trial_id"], cells.rows["trial_id"].unique())
     records = ledger.timings.append_column("ours", ours)

@@ -146,20 +146,14 @@ def pair_of(row: Mapping[str, Any]) -> Pair:
 
 
 def usable(trials: pa.Table) -> pa.Table:
-    """The trials whose seconds show how long such a trial takes. An older record, which does not
-    say how it computed, did so in the default way. Those with a teacher's hidden states don't: how
-    many of its layers they went through is not among the columns."""
-    for name in ("compute", "precision"):
-        filled = pc.fill_null(trials[name], getattr(Recipe(), name))
-        trials = trials.set_column(trials.schema.get_field_index(name), name, filled)
-    keep = pa.chunked_array([pa.repeat(True, len(trials))])
+    """The trials whose seconds show how long such a trial takes. Those with a teacher's hidden
+    states don't: how many of its layers they went through is not among the columns."""
     for name in ("resumed_from_step", "out_of_memory_retries"):
-        keep = pc.and_(keep, pc.equal(pc.fill_null(trials[name], 0), 0))
-    hidden = pc.match_substring(pc.fill_null(trials["distill"], ""), "+hidden")
-    keep = pc.and_(keep, pc.invert(hidden))
+        trials = trials.filter(pc.equal(pc.fill_null(trials[name], 0), 0))
     for name in ("seconds_total", "train_examples", "epochs"):
-        keep = pc.and_(keep, pc.greater(pc.fill_null(trials[name], 0), 0))
-    return trials.filter(keep)
+        trials = trials.filter(pc.greater(pc.fill_null(trials[name], 0), 0))
+    hidden = pc.match_substring(pc.fill_null(trials["distill"], ""), "+hidden")
+    return trials.filter(pc.invert(hidden))
 
 
 def where(trials: pa.Table, values: Mapping[str, Any]) -> pa.Table:

@@ -134,6 +134,17 @@ class MirroredRun:
     started_at: dt.datetime | None
     ended_at: dt.datetime | None
 
+    @property
+    def last_epoch(self) -> int:
+        return max((point.epoch for point in self.curves), default=0)
+
+    def by_epoch(self) -> dict[int, dict[str, float]]:
+        """The curves: epoch, ascending -> metric -> value."""
+        found: dict[int, dict[str, float]] = {}
+        for point in sorted(self.curves, key=lambda point: point.epoch):
+            found.setdefault(point.epoch, {})[point.metric] = point.value
+        return found
+
 
 def run_of_record(sweep: str, record: Row, cells: Sequence[Row]) -> MirroredRun:
     """The run of a finished trial; `cells` are those of the sweep that it answers."""

@@ -89,9 +89,8 @@ def _tags(run: MirroredRun) -> dict[str, Any]:
 
 def _metrics(run: MirroredRun, at: int) -> list[Metric]:
     """Curves by epoch, then what is known at the end, at the last epoch."""
-    last = max((point.epoch for point in run.curves), default=0)
     curves = [Metric(point.metric, point.value, at, point.epoch) for point in run.curves]
-    return curves + [Metric(name, value, at, last) for name, value in run.results.items()]
+    return curves + [Metric(name, value, at, run.last_epoch) for name, value in run.results.items()]
 
 
 def _milliseconds(moment: dt.datetime | None) -> int:

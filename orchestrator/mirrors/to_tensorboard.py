@@ -56,7 +56,6 @@ class TensorBoardMirror:
 
 def _write_events(folder: Path, run: MirroredRun) -> None:
     wall_time = run.ended_at.timestamp() if run.ended_at else time.time()
-    last = max((point.epoch for point in run.curves), default=0)
     status = {"status": f"FAILED {run.failure}" if run.failure else "FINISHED"}
     told = {**run.params, **status}
     writer = EventsWriter(str(folder / "events"))
@@ -66,7 +65,10 @@ def _write_events(folder: Path, run: MirroredRun) -> None:
         for name, value in {**run.tags, **told}.items():
             summary = text(name, str(value))
             writer.write_event(Event(wall_time=wall_time, summary=summary))
-        points = [*run.curves, *((name, last, value) for name, value in run.results.items())]
+        points = [
+            *run.curves,
+            *((name, run.last_epoch, value) for name, value in run.results.items()),
+        ]
         for name, step, value in points:
             event = Event(wall_time=wall_time, step=step, summary=scalar(name, value))
             writer.write_event(event)

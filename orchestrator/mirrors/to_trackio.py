@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import datetime as dt
 import sqlite3
-from typing import Any
 
 from trackio.sqlite_storage import SQLiteStorage
 
@@ -36,8 +35,13 @@ class TrackioMirror:
         return key in self._keys
 
     def write(self, run: MirroredRun) -> None:
-        points = _by_step(run)
+        points = run.by_epoch()
+        # a run without a number would not be there
+        points.setdefault(run.last_epoch, {}).update(
+            {**run.results, "failed": float(run.failure is not None)}
+        )
         ended = run.ended_at or dt.datetime.now(dt.UTC)
+        failure = {"failure": run.failure} if run.failure else {}
         with answering(MirrorKind.trackio, *_REFUSALS):
             SQLiteStorage.bulk_log(
                 project=self._project,
@@ -46,22 +50,6 @@ class TrackioMirror:
                 metrics_list=[*points.values()],
                 steps=[*points],
                 timestamps=[ended.isoformat()] * len(points),
-                config=_config(run),
+                config={**run.params, **run.tags, **failure},
             )
         self._keys.add(run.key)
-
-
-def _by_step(run: MirroredRun) -> dict[int, dict[str, float]]:
-    """Curves by epoch; what is known at the end stands at the last. A run without a number would
-    not be there."""
-    last = max((point.epoch for point in run.curves), default=0)
-    found: dict[int, dict[str, float]] = {}
-    for point in sorted(run.curves, key=lambda point: point.epoch):
-        found.setdefault(point.epoch, {})[point.metric] = point.value
-    found.setdefault(last, {}).update({**run.results, "failed": float(run.failure is not None)})
-    return found
-
-
-def _config(run: MirroredRun) -> dict[str, Any]:
-    failure = {"failure": run.failure} if run.failure else {}
-    return {**run.params, **run.tags, **failure}

@@ -57,7 +57,7 @@ class WandbMirror:
                 settings=_settings(),
             ) as theirs,
         ):
-            for epoch, values in _by_epoch(run).items():
+            for epoch, values in run.by_epoch().items():
                 theirs.log(values, step=epoch)
             theirs.summary.update(dict(run.results))
             theirs.finish(exit_code=1 if run.failure else 0)
@@ -98,10 +98,3 @@ def _settings() -> Any:
         x_disable_machine_info=True,
         x_save_requirements=False,
     )
-
-
-def _by_epoch(run: MirroredRun) -> dict[int, dict[str, float]]:
-    found: dict[int, dict[str, float]] = {}
-    for point in sorted(run.curves, key=lambda point: point.epoch):
-        found.setdefault(point.epoch, {})[point.metric] = point.value
-    return found

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 from lp_sweep.orchestrator.inputs.models import ModelInput
 from lp_sweep.orchestrator.inputs.resolve import Sweep
-from lp_sweep.orchestrator.sweepfile.axes import FeedForward, StrategyEntry, canonical_strategy
+from lp_sweep.orchestrator.sweepfile.axes import FeedForward, canonical_strategy
 from lp_sweep.orchestrator.sweepfile.entries import CellMatch
 from lp_sweep.orchestrator.sweepfile.yamlfile import Location
 from lp_sweep.storage.errors import SpecError
@@ -59,8 +59,8 @@ def asked_cells(sweep: Sweep) -> list[Asked]:
             "sweep: sweeps over one store share their trials."
         )
     cells = [cell for cell in wanted if not any(matches(m, cell) for m in sweep.spec.exclude)]
-    empty = empty_removals(sweep, map(_reduced, cells))
-    cells = [cell for cell in cells if _reduced(cell) not in empty]
+    empty = _empty_networks(sweep, cells)
+    cells = [cell for cell in cells if _network(cell) not in empty]
     _note_idle_excludes(sweep, wanted)
     if not cells:
         where = sweep.document.where(("exclude",))
@@ -70,9 +70,9 @@ def asked_cells(sweep: Sweep) -> list[Asked]:
     return cells
 
 
-def _reduced(cell: Asked) -> Reduced:
-    bridge = bridge_of(cell.procedure)
-    return Reduced(cell.model, cell.strategy, cell.k, cell.feed_forward, bridge)
+def _network(cell: Asked) -> Asked:
+    """The cell of any task and seed."""
+    return cell._replace(task="", seed=0)
 
 
 def _multiplied(sweep: Sweep) -> Iterator[Asked]:
@@ -104,7 +104,8 @@ def _points(
         yield from ((k, None) for k in possible)
         return
     location: Location = ("models", position, "k") if own else ("strategies", index, "k")
-    numbers = own if own is not None else _numbers(strategy)
+    of_all = strategy.k if isinstance(strategy.k, list) else []
+    numbers = of_all if own is None else own
     if strategy.until and 0 not in numbers:  # what every K is compared with
         yield 0, None
     for k in numbers:
@@ -114,10 +115,6 @@ def _points(
             _note(sweep, f"{model.name}: {name} has no network at K={k} (left out)")
         else:
             raise SpecError(_impossible(sweep, location, name, k, model))
-
-
-def _numbers(strategy: StrategyEntry) -> list[int]:
-    return strategy.k if isinstance(strategy.k, list) else []
 
 
 def _impossible(sweep: Sweep, location: Location, strategy: str, k: int, model: ModelInput) -> str:
@@ -205,16 +202,6 @@ def _note(sweep: Sweep, text: str) -> None:
         sweep.notes.append(text)
 
 
-class Reduced(NamedTuple):
-    """The settings that decide whether a cell's removal, or its bridge, finds its layers."""
-
-    model: str
-    strategy: str
-    k: int | None
-    feed_forward: str
-    bridge: str
-
-
 def check_removals(sweep: Sweep) -> None:
     """Raises SpecError where a model has too few layers, whichever of them are dropped."""
     for index, label in enumerate(sweep.spec.feed_forward):
@@ -230,18 +217,18 @@ def check_removals(sweep: Sweep) -> None:
                 )
 
 
-def empty_removals(sweep: Sweep, networks: Iterable[Reduced]) -> set[Reduced]:
+def _empty_networks(sweep: Sweep, cells: Iterable[Asked]) -> set[Asked]:
     """Those whose strategy drops all that their feed-forwards could go from, or the layer that a
     bridge needs; a note names them. What a measurement chooses is known only later."""
     depths = {model.name: model.depth for model in sweep.models}
-    asked = dict.fromkeys(networks)
-    empty = [network for network in asked if _is_empty(network, depths[network.model])]
-    points: dict[tuple[str, str, str], list[str]] = defaultdict(list)
-    for model, strategy, k, label, bridge in empty:
-        what = f"leaves no network for feed_forward {shown(label)}"
-        if bridge:
+    networks = dict.fromkeys(map(_network, cells))
+    empty = [network for network in networks if _is_empty(network, depths[network.model])]
+    points: dict[tuple[str, str, str], dict[str, None]] = defaultdict(dict)
+    for network in empty:
+        what = f"leaves no network for feed_forward {shown(network.feed_forward)}"
+        if bridge := bridge_of(network.procedure):
             what = f"drops layer 1, and a bridge ({bridge}) needs a layer below it,"
-        points[model, strategy, what].append(str(k))
+        points[network.model, network.strategy, what][str(network.k)] = None
     notes = [
         f"{model}: {strategy} {what} at K={', '.join(k)} (left out)"
         for (model, strategy, what), k in points.items()
@@ -250,15 +237,15 @@ def empty_removals(sweep: Sweep, networks: Iterable[Reduced]) -> set[Reduced]:
     return set(empty)
 
 
-def _is_empty(network: Reduced, depth: int) -> bool:
-    rule = FeedForward.parse(network.feed_forward).rule
+def _is_empty(network: Asked, depth: int) -> bool:
+    rule, bridge = FeedForward.parse(network.feed_forward).rule, bridge_of(network.procedure)
     known = network.k is not None and find_rule(network.strategy) is not None
-    if not known or (rule == NONE and not network.bridge):
+    if not known or (rule == NONE and not bridge):
         return False
     kept = kept_layers(depth, dropped_layers(network.strategy, depth, network.k or 0))
     try:
         some_removed(rule, kept)
-        if network.bridge:
+        if bridge:
             bridged_blocks(kept, depth)
     except ValueError:
         return True

@@ -25,11 +25,9 @@ from lp_sweep.storage.setups import (
     EARLIER,
     compared,
     differences,
-    earlier_cells,
     hidden_notes,
-    known_settings,
     recipe_of,
-    unlisted_cells,
+    settings_in,
     with_settings,
 )
 from lp_sweep.storage.store import Store
@@ -64,14 +62,11 @@ def _settings(sweep: Sweep) -> dict[tuple[str, str], str]:
     }
 
 
-def relisted(
-    plan: Plan, listed: Iterable[Row], store: Store, *, part: bool, overrides: str = ""
-) -> Listing:
+def relisted(plan: Plan, listed: Iterable[Row], *, part: bool, overrides: str = "") -> Listing:
     """`listed`: rows of `sweeps` as they are in the store. A run of a `part` of a sweep keeps those
-    of the other cells. Raises StoreError."""
+    of the other cells."""
     before = {point(row): row for row in listed}
-    older_version = not any(row["settings"] for row in before.values())
-    settings = {row["setup"]: row["settings"] for row in before.values() if row["settings"]}
+    settings = settings_in(before.values())
     texts = _settings(plan.sweep)
     ids = {key: setup_id(text) for key, text in texts.items()}
     settings |= {ids[key]: text for key, text in texts.items()}
@@ -80,16 +75,12 @@ def relisted(
         row["overrides"] = _asked_by(row, before.get(asked), overrides)
         row["setup"] = ids[row["model"], row["task"]]
     merged = (before if part else {}) | cells
-    replaced, older = _replaced(before, merged, settings, store)
+    replaced = _replaced(before, merged, settings)
     rows = [
         {**row, "sweep": plan.sweep.name, "cell": index}
         for index, row in enumerate(merged.values())
     ]
-    if older_version and before:
-        forgotten = unlisted_cells(store, before.values())
-        older |= {row["setup"]: row["settings"] for row in forgotten}
-        replaced = [*forgotten, *replaced]
-    return Listing(with_settings(rows, settings), replaced, {**older, **settings})
+    return Listing(with_settings(rows, settings), replaced, settings)
 
 
 def _asked_by(row: Mapping[str, Any], listed: Mapping[str, Any] | None, overrides: str) -> str:
@@ -103,39 +94,33 @@ def _asked_by(row: Mapping[str, Any], listed: Mapping[str, Any] | None, override
 
 
 def _replaced(
-    before: Mapping[Any, Row], after: Mapping[Any, Row], settings: Mapping[str, str], store: Store
-) -> tuple[list[Row], dict[str, str]]:
-    """The rows of `before` with another setup than the same cell has in `after`, and the settings
-    of these. A cell that is no longer asked for counts where the recipe, the data or the model has
-    changed as well: cells of a shorter list of seeds are left out and not replaced."""
-    none: Row = {}
-    if all(after.get(key, none).get("setup") == row["setup"] for key, row in before.items()):
-        return [], {}
-    found, older = known_settings(store, before.values())
+    before: Mapping[Any, Row], after: Mapping[Any, Row], settings: Mapping[str, str]
+) -> list[Row]:
+    """The rows of `before` with another setup than the same cell has in `after`. A cell that is no
+    longer asked for counts where the recipe, the data or the model has changed as well: cells of a
+    shorter list of seeds are left out and not replaced."""
     pairs = {(row["model"], row["task"]) for row in after.values()}
     today = {row["setup"] for row in after.values()}
     recipes = [recipe_of(settings.get(id_)) for id_ in today]
     replaced = []
-    for row in found:
-        now = after.get(point(row))
-        if row["setup"] is None:
-            continue  # an older version did not say, and no record does
+    for key, row in before.items():
+        now = after.get(key)
         if now is None:
             changed = row["setup"] not in today and (
                 (row["model"], row["task"]) in pairs
-                or recipe_of(older.get(row["setup"])) not in recipes
+                or recipe_of(settings.get(row["setup"])) not in recipes
             )
         else:
             changed = row["setup"] != now["setup"]
         if changed:
             replaced.append(row)
-    return replaced, older
+    return replaced
 
 
 def with_earlier(earlier: Iterable[Row], listing: Listing) -> list[Row]:
     """Rows of the table `earlier` with those that are replaced now."""
     merged = {(row["setup"], *point(row)): row for row in earlier}
-    settings = {row["setup"]: row["settings"] for row in merged.values() if row["settings"]}
+    settings = settings_in(merged.values())
     merged |= {(row["setup"], *point(row)): dict(row) for row in listing.replaced}
     return with_settings(list(merged.values()), {**listing.settings, **settings})
 
@@ -146,10 +131,10 @@ def hidden_by(store: Store, plan: Plan, *, part: bool) -> list[str]:
     name = plan.sweep.name
     columns = ["sweep", "model", "task", "setup", "settings", "trial_id"]
     today = store.read_all("sweeps", [name], columns).rows
-    earlier = earlier_cells(store, name, plan.known.trials).rows
+    earlier = store.read_all(EARLIER, [name]).rows
     changes = _changes(today, plan, part=part)
-    if changes or not any(today["settings"].to_pylist()):  # an older version forgot cells
-        listing = relisted(plan, store.find("sweeps", name) or [], store, part=part)
+    if changes:
+        listing = relisted(plan, store.find("sweeps", name) or [], part=part)
         rows = with_earlier(store.find(EARLIER, name) or [], listing)
         earlier = pa.Table.from_pylist(rows, TABLES[EARLIER])
         today = pa.Table.from_pylist(listing.cells, TABLES["sweeps"])
@@ -168,23 +153,21 @@ def _changes(listed: pa.Table, plan: Plan, *, part: bool) -> bool:
 
 
 def leftover(store: Store, plan: Plan) -> list[dict[str, Any]]:
-    """The cells of the plan's sweep that the store lists beside its own: rows of `sweeps`. Raises
-    StoreError."""
-    own = {point(cell.row()) for cell in plan.cells}
-    return [row for row in store.find("sweeps", plan.sweep.name) or () if point(row) not in own]
+    """The cells of the plan's sweep that the store lists beside its own: rows of `sweeps`, each
+    with its settings. Raises StoreError."""
+    listed = store.find("sweeps", plan.sweep.name) or []
+    own, settings = {point(cell.row()) for cell in plan.cells}, settings_in(listed)
+    return [
+        {**row, "settings": settings.get(row["setup"])} for row in listed if point(row) not in own
+    ]
 
 
-def trained_otherwise(store: Store, plan: Plan, cells: Iterable[Row]) -> list[str]:
+def trained_otherwise(plan: Plan, cells: Iterable[Row]) -> list[str]:
     """A note where finished trials of the leftover cells have another recipe, data or model than
-    the plan. The tables would compare the two as if they were one. Raises StoreError."""
-    done = [row for row in cells if row["trial_id"] in plan.known.trials]
-    rows, settings = known_settings(store, done)
+    the plan. The tables would compare the two as if they were one."""
     name = plan.sweep.name
     today = {(name, *pair): text for pair, text in _settings(plan.sweep).items()}
-    ways = [
-        [*differences({**row, "sweep": name, "settings": settings.get(row["setup"])}, today)]
-        for row in rows
-    ]
+    ways = [[*differences(row, today)] for row in cells if row["trial_id"] in plan.known.trials]
     number = sum(map(bool, ways))
     if not number:
         return []

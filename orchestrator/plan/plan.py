@@ -15,7 +15,7 @@ from lp_sweep.orchestrator.inputs.resolve import Needed, Sweep, TaskInput, Train
 from lp_sweep.orchestrator.plan.cells import Asked
 from lp_sweep.orchestrator.plan.known import Known
 from lp_sweep.orchestrator.plan.searching import SearchState
-from lp_sweep.storage.specs import ProfileSpec, SpeedSpec, TrialSpec, WorkKind
+from lp_sweep.storage.specs import ProfileSpec, SpeedSpec, TrialSpec
 from lp_sweep.trials.job import Job, Lesson, Measure, ModelPlace, TaskPlace
 
 State = Literal["done", "failed", "pending", "deferred", "impossible", "not_needed"]
@@ -62,10 +62,6 @@ class Work:
     lesson: Lesson | None = None  # of a student
 
     @property
-    def kind(self) -> WorkKind:
-        return self.spec.kind
-
-    @property
     def trial(self) -> TrialSpec:
         """Its specification, where a trial is what it is."""
         assert isinstance(self.spec, TrialSpec)
@@ -103,10 +99,8 @@ class Plan:
 
     def missing(self) -> list[Work]:
         """All that is left to do; see `missing_trials` for what has a record already."""
-        return [*self.missing_profiles(), *self.missing_trials(), *self.missing_speeds()]
-
-    def missing_profiles(self) -> list[Work]:
-        return [work for id_, work in self.profiles.items() if id_ not in self.known.profiles]
+        profiles = [work for id_, work in self.profiles.items() if id_ not in self.known.profiles]
+        return [*profiles, *self.missing_trials(), *self.missing_speeds()]
 
     def missing_speeds(self) -> list[Work]:
         return [work for id_, work in self.speeds.items() if id_ not in self.known.profiles]

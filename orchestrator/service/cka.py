@@ -30,7 +30,12 @@ def compare(request: Request, names: tuple[str, str], cache_dir: Path) -> dict[s
     first = _work(made.plan, names[0])
     second = None if names[1] == PRETRAINED else _work(made.plan, names[1])
     for work in filter(None, (first, second)):
-        _check_kept(store, work)
+        if not has_network(store, work.id):
+            raise SpecError(
+                f"the network of {work.id} is not in {store.location}. `keep: all` keeps networks "
+                "trained from then on; `measure: {cka: pruned}` in the sweep file also measures "
+                "those trained before."
+            )
     measure = _measure(first, second)
     rows = store.find("profiles", measure.id) or _measured(
         store, first, measure, cache_dir, request.offline
@@ -48,15 +53,6 @@ def _work(plan: Plan, name: str) -> Work:
         f'{what} {name!r} in this sweep. `lp-sweep query "SELECT trial_id, strategy, k, task, seed '
         f'FROM cells"` lists them; the second may be {PRETRAINED!r}.'
     )
-
-
-def _check_kept(store: Store, work: Work) -> None:
-    if not has_network(store, work.id):
-        raise SpecError(
-            f"the network of {work.id} is not in {store.location}. `keep: all` keeps networks "
-            "trained from then on; `measure: {cka: pruned}` in the sweep file also measures those "
-            "trained before."
-        )
 
 
 def _measure(first: Work, second: Work | None) -> Measure:

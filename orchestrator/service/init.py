@@ -40,6 +40,7 @@ from lp_sweep.trials.search import query_count
 from lp_sweep.trials.tasks import CORPUS, QRELS, QUERIES, TaskSource, file_format, user_task
 
 SCHEMA = "lp-sweep.schema.json"
+_SCHEMA_LINE = f"# yaml-language-server: $schema={SCHEMA}\n"
 DEV_SHARE = 0.2
 MOST_DEV = 5000  # rows: more make every trial slower and the answer hardly surer
 MOST_CLASSES = 20  # that numbers stand for; more are measurements
@@ -88,7 +89,11 @@ def write_sweep(options: InitOptions) -> Written:
     search = {CORPUS: options.corpus, QUERIES: options.queries, QRELS: options.qrels}
     if options.data is None and not any(search.values()):
         _refuse_without_data(options)
-        text = _template() if options.full else _short(options)
+        template = files("lp_sweep.orchestrator") / "templates" / "sweep.yaml"
+        text = _SCHEMA_LINE + template.read_text(encoding="utf-8")
+        if not options.full:
+            tasks = ["tasks: [rte]   # GLUE, or your own data"]
+            text = _file("my-sweep", _model(options), tasks, 3, 128)
         return _written(options, {options.file: text.encode()}, [])
     try:
         if options.data is None:
@@ -411,20 +416,19 @@ def _group_column(options: InitOptions, data: Path, kind: TaskKind) -> list[Any]
 def _groups(keys: Sequence[object], named: Sequence[object] | None) -> list[int]:
     """One number for each row, the same where rows share a key or, through others, a name. A row
     whose name is missing is alone."""
-    parent: dict[object, object] = {}
+    from scipy.sparse import coo_array
+    from scipy.sparse.csgraph import connected_components
 
-    def root(node: object) -> object:
-        while (above := parent.setdefault(node, node)) != node:
-            parent[node] = parent[above]
-            node = above
-        return node
-
-    for row, key in enumerate(keys):
-        parent[root(("key", key))] = root(row)
-        if named is not None and named[row] not in (None, ""):
-            parent[root(("name", named[row]))] = root(row)
-    numbers: dict[object, int] = {}
-    return [numbers.setdefault(root(row), len(numbers)) for row in range(len(keys))]
+    n, hubs = len(keys), dict[object, int]()  # what rows share is a node beside the rows
+    shared = [(row, ("key", key)) for row, key in enumerate(keys)]
+    shared += [
+        (row, ("name", name)) for row, name in enumerate(named or ()) if name not in (None, "")
+    ]
+    rows = [row for row, _ in shared]
+    nodes = [n + hubs.setdefault(hub, len(hubs)) for _, hub in shared]
+    edges = coo_array((np.ones(len(rows)), (rows, nodes)), shape=(n + len(hubs),) * 2)
+    numbers: list[int] = connected_components(edges, directed=False)[1][:n].tolist()
+    return numbers
 
 
 def split(strata: Sequence[object], groups: Sequence[int]) -> np.ndarray[Any, np.dtype[np.bool_]]:
@@ -540,15 +544,10 @@ def _model(options: InitOptions) -> str:
     return path if path.startswith(".") else f"./{path}"
 
 
-def _short(options: InitOptions) -> str:
-    return _file("my-sweep", _model(options), ["tasks: [rte]   # GLUE, or your own data"], 3, 128)
-
-
 def _file(name: str, model: str, tasks: Sequence[str], epochs: int, length: int) -> str:
     recipe = f"learning_rate: 3e-5, batch_size: {BATCH}, epochs: {epochs}, max_length: {length}"
-    return "\n".join(
+    return _SCHEMA_LINE + "\n".join(
         [
-            f"# yaml-language-server: $schema={SCHEMA}",
             "schema_version: 1",
             f"name: {_scalar(name)}",
             f"models: [{_scalar(model)}]   # a hub id or a folder",
@@ -566,11 +565,6 @@ def _scalar(value: Any) -> str:
     """A value as YAML on one line."""
     text = yaml.safe_dump(value, default_flow_style=True, width=math.inf, allow_unicode=True)
     return text.removesuffix("\n").removesuffix("\n...")
-
-
-def _template() -> str:
-    text = (files("lp_sweep.orchestrator") / "templates" / "sweep.yaml").read_text(encoding="utf-8")
-    return f"# yaml-language-server: $schema={SCHEMA}\n{text}"
 
 
 def _written(options: InitOptions, made: dict[Path, bytes], notes: list[str]) -> Written:

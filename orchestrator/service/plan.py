@@ -54,12 +54,47 @@ class PlanAnswer(NamedTuple):
     data: Sequence[TaskData]  # of the tasks whose rows were read
 
     def plain(self) -> dict[str, Any]:
-        return plan_json(self.made.plan, self.estimate, self.slots, self.cost, self.data)
+        """One object. An estimate `at_most`, while a search may ask for more, has no band."""
+        plan, estimate = self.made.plan, self.estimate
+        return {
+            "sweep": plan.sweep.name,
+            "cells": [cell.row() for cell in plan.cells],
+            "totals": {
+                **plan.totals(),
+                "to_do": len(taken_on(plan)),
+                "slot_hours": round(estimate.hours, 3),
+            },
+            "data": [task.plain() for task in self.data],
+            "estimate": {
+                **estimate._asdict(),
+                "tasks": {task: hours._asdict() for task, hours in estimate.tasks.items()},
+                "at_most": estimate.at_most,
+                "slots": self.slots or None,
+                "wall_hours": estimate.wall(self.slots).expected if self.slots else None,
+            },
+            "cluster": _cost_json(self.cost) if self.cost else None,
+            "profiles": [
+                {
+                    "profile_id": id_,
+                    "model": work.model.name,
+                    "task": work.task.name,
+                    "state": state_of(id_, plan.known),
+                }
+                for id_, work in plan.profiles.items()
+            ],
+            "speeds": [_speed_row(plan, id_, work) for id_, work in plan.speeds.items()],
+            "notes": plan.sweep.notes,
+        }
 
     def text(self) -> str:
-        return plan_text(
-            self.made.plan, self.estimate, self.rates, self.slots, self.cost, self.data
-        )
+        plan = self.made.plan
+        lines = [f"sweep {plan.sweep.name}", *_counts(plan), *_hours(self.estimate, self.slots)]
+        lines += _cost_lines(self.cost) if self.cost else []
+        for task in self.data:
+            lines += ["", f"data of {task.task}", *(f"  {line}" for line in task.lines())]
+        lines += ["", *_matrix(plan), *_shared(plan), *_longest(plan, self.rates)]
+        lines += [f"note: {note}" for note in plan.sweep.notes]
+        return page(lines)
 
 
 def plan(request: Request, cluster_file: Path | None = None) -> PlanAnswer:
@@ -111,48 +146,6 @@ def prefetch(request: Request) -> Prefetched:
     )
 
 
-def plan_json(
-    plan: Plan,
-    estimate: Estimate,
-    slots: int = 0,
-    cost: Cost | None = None,
-    data: Sequence[TaskData] = (),
-) -> dict[str, Any]:
-    """One object: `cells` (a list), `totals`, `data` (of the tasks whose rows were read),
-    `estimate`, `cluster`, `profiles`, `speeds`, `notes`. `slots`: of the runs at work on the sweep,
-    0 where that is not known; `cost`: on the cluster that was named. An estimate `at_most`, while a
-    search may ask for more, has no band."""
-    return {
-        "sweep": plan.sweep.name,
-        "cells": [cell.row() for cell in plan.cells],
-        "totals": {
-            **plan.totals(),
-            "to_do": len(taken_on(plan)),
-            "slot_hours": round(estimate.hours, 3),
-        },
-        "data": [task.plain() for task in data],
-        "estimate": {
-            **estimate._asdict(),
-            "tasks": {task: hours._asdict() for task, hours in estimate.tasks.items()},
-            "at_most": estimate.at_most,
-            "slots": slots or None,
-            "wall_hours": estimate.wall(slots).expected if slots else None,
-        },
-        "cluster": _cost_json(cost) if cost else None,
-        "profiles": [
-            {
-                "profile_id": id_,
-                "model": work.model.name,
-                "task": work.task.name,
-                "state": state_of(id_, plan.known),
-            }
-            for id_, work in plan.profiles.items()
-        ],
-        "speeds": [_speed_row(plan, id_, work) for id_, work in plan.speeds.items()],
-        "notes": plan.sweep.notes,
-    }
-
-
 def _cost_json(cost: Cost) -> dict[str, Any]:
     """`price` and `price_per_hour` are null where the file lacks a price."""
     return {
@@ -181,24 +174,6 @@ def _speed_row(plan: Plan, id_: str, work: Work) -> dict[str, Any]:
     }
 
 
-def plan_text(
-    plan: Plan,
-    estimate: Estimate,
-    rates: Rates,
-    slots: int = 0,
-    cost: Cost | None = None,
-    data: Sequence[TaskData] = (),
-) -> str:
-    """The plan as text. `slots`, `cost` and `data` as for `plan_json`."""
-    lines = [f"sweep {plan.sweep.name}", *_counts(plan)]
-    lines += [*_hours(estimate, slots), *(_cost_lines(cost) if cost else [])]
-    for task in data:
-        lines += ["", f"data of {task.task}", *(f"  {line}" for line in task.lines())]
-    lines += ["", *_matrix(plan), *_shared(plan), *_longest(plan, rates)]
-    lines += [f"note: {note}" for note in plan.sweep.notes]
-    return page(lines)
-
-
 def _counts(plan: Plan) -> list[str]:
     """Cells, trials and measurements by state; a count of 0 has no line."""
     totals, to_do = plan.totals(), taken_on(plan)
@@ -223,7 +198,7 @@ def _counts(plan: Plan) -> list[str]:
         ("speeds", totals["speeds"], speeds),
         ("impossible", totals["cells_impossible"], _impossible(plan)),
     )
-    return [_count(*told) for told in counts if told[1]]
+    return [f"  {name:<10} {count:>9,}   {meaning}" for name, count, meaning in counts if count]
 
 
 def _of_measures(plan: Plan) -> dict[str, int]:
@@ -374,10 +349,6 @@ def _task(task: TaskInput) -> str:
     definition = task.definition
     metric = metric_name(definition.metric, definition.positive)
     return f"{task.name} ({heading('', metric).strip()})" if definition.positive else task.name
-
-
-def _count(name: str, count: int, meaning: str) -> str:
-    return f"  {name:<10} {count:>9,}   {meaning}"
 
 
 def _shared(plan: Plan) -> list[str]:

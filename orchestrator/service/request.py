@@ -46,12 +46,12 @@ def planned(request: Request, *, patience: float = 0.0, cache_dir: Path | None =
             flush(store, cache_dir)
         ledger = read_ledger(store)
     plan = make_plan(sweep, ledger.known)
-    left = leftover(store, plan) if store is not None and is_part(request.overrides) else []
+    part = is_part(request.overrides)
+    left = leftover(store, plan) if store is not None and part else []
     sweep.notes.extend(missing_baselines(plan, left))
-    if store is not None and left:
-        sweep.notes.extend(trained_otherwise(store, plan, left))
+    sweep.notes.extend(trained_otherwise(plan, left))
     if store is not None:
-        sweep.notes.extend(hidden_by(store, plan, part=is_part(request.overrides)))
-    if store is not None and (wanted := plan.needed_networks() | plan.trained_again()):
+        sweep.notes.extend(hidden_by(store, plan, part=part))
+        wanted = plan.needed_networks() | plan.trained_again()
         plan.known = with_networks(plan.known, store, wanted)
     return Planned(file, sweep, location, ledger, plan)

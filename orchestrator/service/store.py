@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 from lp_sweep.orchestrator.plan.known import attempted_work, failures
 from lp_sweep.orchestrator.watch.picture import COLUMNS, state_counts
 from lp_sweep.storage.errors import StoreError
-from lp_sweep.storage.printable import page, printable, unknown_sweep
+from lp_sweep.storage.printable import page, printable
 from lp_sweep.storage.runs import Announcement, Observer
 from lp_sweep.storage.setups import Setup, earlier_setups
 from lp_sweep.storage.store import Store, Unreadable, is_store
@@ -95,9 +95,7 @@ class States(NamedTuple):
 
 def sweep_states(store: Store, only: str | None = None) -> States:
     """Raises SpecError for an unknown name."""
-    names = sorted(store.names("sweeps"))
-    if only is not None and only not in names:
-        raise unknown_sweep(only, names, store.location)
+    names = store.sweeps(only)
     trials = store.read_all("trials", columns=["trial_id"], in_order=False)  # all bytes are checked
     done = set(trials.rows["trial_id"].to_pylist())
     attempts = store.read_all("attempts")
@@ -107,7 +105,7 @@ def sweep_states(store: Store, only: str | None = None) -> States:
     unreadable = [*trials.unreadable, *attempts.unreadable]
     states = States([], runs, unreadable, earlier, store.location, {})
     how_far = Looks(store).of([id_ for run in runs for id_ in run.held])
-    for name in names if only is None else [only]:
+    for name in names:
         listing = store.read_all("sweeps", [name], COLUMNS)
         states.unreadable.extend(listing.unreadable)
         if not listing.unreadable:

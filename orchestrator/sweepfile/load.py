@@ -195,7 +195,7 @@ def _key(override: str) -> str:
 
 def is_part(overrides: Sequence[str]) -> bool:
     """Whether the overrides only select along the axes; the rest is still asked for."""
-    keys = {override.partition("=")[0].strip() for override in overrides}
+    keys = set(map(_key, overrides))
     return bool(keys) and keys <= {*_AXES, "k", "threshold"}
 
 
@@ -268,7 +268,9 @@ def _apply(document: Document, override: str) -> Document:
             f"{', '.join(dict.fromkeys(allowed))}.{_meant(key, allowed)}"
         )
     if location in (("recipe", "lr"), ("recipe", "learning_rate")):  # the one that the file has
-        location = ("recipe", "lr" if "lr" in _section(document, "recipe") else "learning_rate")
+        recipe = document.content.get("recipe")
+        by_lr = isinstance(recipe, Mapping) and "lr" in recipe
+        location = ("recipe", "lr" if by_lr else "learning_rate")
     return with_override(document, location, parse_value(text, origin), origin)
 
 
@@ -348,8 +350,3 @@ def _with_key(
 
 def _listed(value: Any) -> list[Any]:
     return value if isinstance(value, list) else [] if value is None else [value]
-
-
-def _section(document: Document, key: str) -> Mapping[str, Any]:
-    section = document.content.get(key)
-    return section if isinstance(section, Mapping) else {}

@@ -26,10 +26,10 @@ from lp_sweep.orchestrator.watch.picture import (
     state_counts,
     waiting_trials,
 )
-from lp_sweep.storage.errors import SpecError, StoreError
+from lp_sweep.storage.errors import StoreError
 from lp_sweep.storage.files import FileInfo
 from lp_sweep.storage.parquet import id_column, schema_of
-from lp_sweep.storage.printable import printable
+from lp_sweep.storage.printable import printable, unknown_sweep
 from lp_sweep.storage.runs import Announcement, Observer
 from lp_sweep.storage.store import Store
 from lp_sweep.storage.tablefiles import record_name
@@ -70,7 +70,10 @@ class Follower:
         if chosen is None:
             return None
         self._trials.look()
-        self._forget_gone()
+        if gone := self._trials.forget_gone():  # set aside, or deleted by hand
+            self._sheets.clear()
+            for id_ in gone:
+                self._scored.pop(id_, None)
         sheet = self._sheet(chosen, files[chosen])
         if sheet is None:
             note = f"sweeps/{chosen}.parquet can't be read: see `lp-sweep doctor`"
@@ -95,8 +98,7 @@ class Follower:
         self, name: str | None, files: Mapping[str, FileInfo], runs: Sequence[Announcement]
     ) -> str | None:
         if name is not None and name not in files:
-            have = ", ".join(files) or "none"
-            raise SpecError(f"no sweep {name!r} in {self._store.location}. It has: {have}.")
+            raise unknown_sweep(name, files, self._store.location)
         at_work = [run.sweep for run in runs if run.sweep in files]  # the newest is the last
         newest = max(files, key=lambda sweep: (files[sweep].modified, sweep), default=None)
         return name or (at_work[-1] if at_work else newest)
@@ -112,13 +114,6 @@ class Follower:
         sheet = Sheet(listing.rows)
         self._sheets[name] = info, sheet
         return sheet
-
-    def _forget_gone(self) -> None:
-        """Records that were set aside, or deleted by hand."""
-        if gone := self._trials.forget_gone():
-            self._sheets.clear()
-            for id_ in gone:
-                self._scored.pop(id_, None)
 
     def _read(self, sheet: Sheet) -> None:
         rows = self._trials.read(sheet.trials)
@@ -153,28 +148,28 @@ class Follower:
         states = self._states_of(sheet, held)
         how_far = self._looks.of(held)
         slots = tuple(slot for run in runs for slot in _slots(run, held, sheet, now, how_far))
+        counts = states.counts
+        is_open = counts["trials_pending"] + counts["cells_deferred"]
+        # of the run that ends last: each counts all pending trials as its own
+        etas = [_left(run, now) for run in runs] if is_open else []
         used = sheet.seconds + states.seconds_lost + sum(slot.seconds or 0.0 for slot in slots)
         return Picture(
             sweep=name,
             at=now,
-            done=states.counts["trials_done"],
-            failed=states.counts["trials_failed"],
-            left=states.counts["trials_pending"],
+            done=counts["trials_done"],
+            failed=counts["trials_failed"],
+            left=counts["trials_pending"],
             slots=slots,
             waiting=states.waiting,
             failures=states.failures,
             slot_hours=used / 3600,
             elapsed=max((_since(run.started_at, now) or 0.0 for run in runs), default=None),
-            eta=_eta(runs, now) if _open(states.counts) else Eta(),
+            eta=max(etas, key=lambda eta: eta.seconds or 0.0, default=Eta()),
             curves=sheet.curves.curves(),
-            counts=states.counts,
+            counts=counts,
             unread=len(self._trials.unread(sheet.trials)),
             sweeps=sweeps,
         )
-
-
-def _open(counts: Mapping[str, int]) -> int:
-    return counts["trials_pending"] + counts["cells_deferred"]
 
 
 def _slots(
@@ -185,8 +180,6 @@ def _slots(
     how_far: Mapping[str, Underway],
 ) -> list[Slot]:
     """The trials that a run holds, of those `held`, then its idle slots."""
-    known = len(run.held_since) == len(run.held)  # an older version does not say
-    moments = run.held_since if known else ("",) * len(run.held)
     busy = [
         Slot(
             place=run.host,
@@ -194,17 +187,11 @@ def _slots(
             seconds=_since(moment, now),
             underway=how_far.get(id_),
         )
-        for id_, moment in zip(run.held, moments, strict=True)
+        for id_, moment in zip(run.held, run.held_since, strict=True)
         if id_ in held
     ]
     idle = max(0, run.slots - len(busy))
     return [*busy, *[Slot(place=run.host, work="", seconds=None)] * idle]
-
-
-def _eta(runs: Sequence[Announcement], now: dt.datetime) -> Eta:
-    """The ETA of the run that ends last: each counts all pending trials as its own."""
-    etas = [_left(run, now) for run in runs]
-    return max(etas, key=lambda eta: eta.seconds or 0.0, default=Eta())
 
 
 def _left(run: Announcement, now: dt.datetime) -> Eta:

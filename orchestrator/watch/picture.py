@@ -11,7 +11,7 @@ import datetime as dt
 import math
 from collections.abc import Iterable, Mapping, Set
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -160,14 +160,6 @@ def waiting_trials(cells: pa.Table, begun: Set[str]) -> tuple[Waiting, ...]:
     )
 
 
-class Line(NamedTuple):
-    """Whose scores one curve has."""
-
-    model: str
-    task: str
-    strategy: str
-
-
 class _Place:
     """One K of a line: the trials asked for, and the scores by now, in points."""
 
@@ -193,7 +185,8 @@ class Curves:
 
     def __init__(self, cells: Iterable[Mapping[str, Any]]) -> None:
         self._of_trial: dict[str, list[_Place]] = {}
-        self._lines: dict[Line, dict[int, _Place]] = {}  # by K
+        # model, task and strategy -> by K
+        self._lines: dict[tuple[str, str, str], dict[int, _Place]] = {}
         self._added: set[str] = set()
         self._made: tuple[Curve, ...] | None = None
         for cell in cells:
@@ -201,7 +194,7 @@ class Curves:
                 self._list(cell["trial_id"], cell)
 
     def _list(self, trial: str, row: Mapping[str, Any]) -> None:
-        line = Line(row["model"], row["task"], line_name(row))
+        line = (row["model"], row["task"], line_name(row))
         k = row["depth"] - len(row["kept_layers"])
         place = self._lines.setdefault(line, {}).setdefault(k, _Place())
         if row["search"] not in IDLE:
@@ -225,16 +218,11 @@ class Curves:
         made = self._made
         if made is None:
             made = self._made = tuple(
-                Curve(model=line.model, task=line.task, strategy=line.strategy, points=points)
-                for line, places in self._lines.items()
-                if (points := _points(places))
+                Curve(model=model, task=task, strategy=strategy, points=points)
+                for (model, task, strategy), places in self._lines.items()
+                if (points := tuple(p for k in sorted(places) if (p := places[k].point(k))))
             )
         return made
-
-
-def _points(places: Mapping[int, _Place]) -> tuple[Point, ...]:
-    found = (places[k].point(k) for k in sorted(places))
-    return tuple(point for point in found if point is not None)
 
 
 def line_name(row: Mapping[str, Any]) -> str:

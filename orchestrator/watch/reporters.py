@@ -7,7 +7,6 @@ events and keys, and changes none without raising `schema`.
 
 from __future__ import annotations
 
-import copy
 import datetime as dt
 import json
 import sys
@@ -80,7 +79,7 @@ class NotebookReporter(PlainReporter):
             self._line.update({"text/plain": line}, raw=True)
 
 
-class LiveReporter:
+class LiveReporter(Display):
     """One screen that follows the run. The cells of a plan are gone through by the painter's
     thread, once a plan; a score that comes in costs a look into a dictionary."""
 
@@ -131,9 +130,6 @@ class LiveReporter:
 
     def phase(self, text: str) -> None:
         self._painter.note(Text(printable(text), style="dim"))
-
-    def tick(self) -> None:
-        """The display refreshes itself."""
 
     def closed(self) -> None:
         self._painter.close()
@@ -217,7 +213,7 @@ def hours_of(plan: Plan, timings: pa.Table | None) -> float:
 _PROGRESS_SECONDS = 10.0  # between two events of progress
 
 
-class Relay:
+class Relay(Reporter):
     """A reporter that passes each event on to another."""
 
     def __init__(self, inner: Reporter) -> None:
@@ -336,10 +332,8 @@ class Elsewhere:
         if not new or time.monotonic() - self._looked < _LOOK_SECONDS:
             return {}
         self._looked = time.monotonic()
-        store = copy.copy(queue.store)
-        store.patience = 0
         try:
-            rows = store.read_all("trials", new, ("trial_id", "last")).rows
+            rows = queue.store.asked_once().read_all("trials", new, ("trial_id", "last")).rows
         except StoreError:
             return {}
         self._read |= new

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -130,27 +129,6 @@ def test_a_view_file_is_a_query_that_a_user_can_run(fake: FakeSweep) -> None:
         rows, same = catalog.query(text), catalog.query(f"FROM {view}")
         assert rows.schema == same.schema
         assert rows.num_rows == same.num_rows
-
-
-def test_a_file_that_is_no_record_is_named_and_skipped(fake: FakeSweep) -> None:
-    folder = Path(fake.store.location) / "trials"
-    good = next(folder.glob("*.parquet")).read_bytes()
-    (folder / "bad.parquet").write_bytes(good[:-200])
-    catalog = open_views(fake.store)
-    assert catalog.query("FROM trials").num_rows == 2
-    (unreadable,) = catalog.unreadable
-    assert unreadable.location == str(folder / "bad.parquet")
-    assert "not a whole Parquet file" in unreadable.reason
-
-
-def test_copied_files_count_once(fake: FakeSweep) -> None:
-    for table in ("trials", "sweeps"):
-        source = next((Path(fake.store.location) / table).glob("*.parquet"))
-        shutil.copy(source, source.with_name(f"copy of {source.name}"))
-    catalog = open_views(fake.store)
-    assert catalog.query("FROM trials").num_rows == 2
-    assert catalog.query("FROM cells").num_rows == 2
-    assert set(catalog.query("FROM task_table")["n_expected"].to_pylist()) == {1}
 
 
 def test_a_sweep_by_name_leaves_out_all_that_is_only_others(fake: FakeSweep) -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import random
 import signal
 import subprocess
-import sys
 import threading
 import time
 from collections.abc import Callable
@@ -23,7 +22,7 @@ from lp_sweep.storage.packs import compact
 from lp_sweep.storage.schema import SCHEMA_VERSION, TABLES
 from lp_sweep.storage.store import Store
 from tests.support.fake_records import FakeSweep
-from tests.support.storeworkers import trial
+from tests.support.storeworkers import start, trial
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -287,11 +286,6 @@ def test_a_pack_that_did_not_arrive_whole_costs_nothing(
 
 
 # -- killed, raced with
-
-
-def start(verb: str, *arguments: str) -> subprocess.Popen[str]:
-    command = [sys.executable, "-m", "tests.support.storeworkers", verb, *arguments]
-    return subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True)
 
 
 def first_line(process: subprocess.Popen[str]) -> str:

@@ -6,7 +6,6 @@ import datetime as dt
 import json
 from collections import Counter
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -192,23 +191,6 @@ def test_a_trial_that_ended_is_not_at_work(fake: FakeSweep) -> None:
     assert picture.done == 3
 
 
-@pytest.mark.parametrize(
-    "older", [{"held_since": None}, {"low_seconds": None}], ids=["slots", "band"]
-)
-def test_a_run_of_an_older_version_says_less(fake: FakeSweep, older: dict[str, Any]) -> None:
-    presence = Presence(fake.store, "demo", lambda: Progress(3, 0, 2, 1, 60.0, 30.0, 90.0))
-    with presence.announced():
-        presence.claim(fake.cells[3]["trial_id"])
-        [(name, text)] = fake.store.texts("runs").items()
-        told = {key: value for key, value in json.loads(text).items() if key not in older}
-        fake.store.put_text("runs", name, json.dumps(told))
-        picture = look(Follower(fake.store))
-    [slot] = picture.slots
-    assert (slot.seconds is None) is ("held_since" in older)
-    assert (picture.eta.low is None) is ("low_seconds" in older)
-    assert picture.eta.seconds is not None
-
-
 def test_which_sweep_is_shown(fake: FakeSweep) -> None:
     other = FakeSweep(fake.store.location, "other")
     other.cell(k=0)
@@ -219,7 +201,7 @@ def test_which_sweep_is_shown(fake: FakeSweep) -> None:
     assert look(follower).sweeps == ("demo", "other")
     with Presence(fake.store, "demo", lambda: Progress(0, 0, 1)).announced():
         assert look(follower).sweep == "demo", "the one at work"
-    with pytest.raises(SpecError, match=r"no sweep 'nope' in .*It has: demo, other"):
+    with pytest.raises(SpecError, match=r"no sweep named 'nope' in .*It has: demo, other"):
         follower.look("nope")
 
 

@@ -18,11 +18,10 @@ from hypothesis import strategies as st
 from lp_sweep.orchestrator.cli.output import complain, emit, say
 from lp_sweep.orchestrator.engine.progress import PlainReporter
 from lp_sweep.orchestrator.engine.workqueue import WorkQueue
-from lp_sweep.orchestrator.estimate.estimate import Rates, estimate
+from lp_sweep.orchestrator.estimate.estimate import Rates
 from lp_sweep.orchestrator.plan.known import Known
 from lp_sweep.orchestrator.plan.plan import Plan
 from lp_sweep.orchestrator.plan.planning import make_plan
-from lp_sweep.orchestrator.service.plan import plan_json, plan_text
 from lp_sweep.storage.errors import LpSweepError, StoreError
 from lp_sweep.storage.printable import listed, printable, short, shown
 from lp_sweep.storage.store import Store
@@ -31,7 +30,7 @@ from tests.support.fake_records import FakeSweep
 from tests.support.fuzzing import AWKWARD, awkward, fuzz
 from tests.support.program import sweep
 from tests.support.sqlworld import ESCAPES, refuse
-from tests.support.sweepfiles import PLAIN, find, make_inputs
+from tests.support.sweepfiles import PLAIN, answer_of, find, make_inputs
 
 HOSTILE = [
     *AWKWARD,
@@ -153,7 +152,7 @@ def test_no_name_reaches_the_screen_raw(
 ) -> None:
     plan = hostile_plan(tmp_path, name)
     rates = Rates([], gpu=False)
-    page = plan_text(plan, estimate(plan, rates), rates)
+    page = answer_of(plan, rates).text()
     reporter = PlainReporter()
     reporter.planned(plan)
     reporter.opened(WorkQueue(plan, Store(tmp_path, create=True), rates, lambda plan: None), 1)
@@ -168,9 +167,7 @@ def test_no_name_reaches_the_screen_raw(
         assert not ESCAPES.search(text), ascii(text)
         text.encode("utf-8")
     assert f"tasks {printable(name)}\n" in page
-    assert (
-        json.loads(json.dumps(plan_json(plan, estimate(plan, rates))))["cells"][0]["task"] == name
-    )
+    assert json.loads(json.dumps(answer_of(plan, rates).plain()))["cells"][0]["task"] == name
 
 
 def shortened(folder: Path, text: str, number: int) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -19,10 +18,10 @@ from lp_sweep.orchestrator.plan.planning import make_plan
 from lp_sweep.orchestrator.sweepfile.load import is_part
 from lp_sweep.storage.doctor import examine
 from lp_sweep.storage.errors import SpecError
-from lp_sweep.storage.identity import canonical_json, setup_id, setup_text, trial_id
+from lp_sweep.storage.identity import setup_id, setup_text
 from lp_sweep.storage.schema import TABLES
 from lp_sweep.storage.setups import compared, earlier_setups
-from lp_sweep.storage.specs import Recipe, TaskDefinition, trial_spec_from_canonical
+from lp_sweep.storage.specs import Recipe, TaskDefinition
 from lp_sweep.storage.store import Store
 from tests.support.program import sweep
 from tests.support.sweepfiles import PLAIN, find, make_data, make_inputs, make_model, run_of
@@ -201,47 +200,6 @@ def test_a_number_that_is_not_there_names_those_that_are(file: Path) -> None:
     with pytest.raises(SpecError, match=r"--setup 2.*1 of 'plain'.*table setups"):
         open_store(file.parent / "store", setup=2)
     assert list(examine(store_of(file))) == []
-
-
-def older(store: Store) -> None:
-    """As a store that a version without the table `earlier` has left."""
-    for path in Path(store.location).joinpath("earlier").glob("*"):
-        path.unlink()
-    rows = store.read("sweeps", "plain")
-    store.put("sweeps", "plain", [{**row, "settings": None} for row in rows])
-
-
-@pytest.mark.parametrize("begun", [True, False], ids=["the edit was run", "it is only planned"])
-def test_results_that_an_older_version_forgot_are_found(file: Path, begun: bool) -> None:
-    amend(file)
-    if begun:
-        run_of(file)
-    older(store_of(file))
-    if begun:
-        assert told(file) == [(1, ("epochs 3 instead of 1",), 8, 8)]
-        assert RECIPE in said(file, "status")
-        with open_store(file.parent / "store", setup=1) as earlier:
-            assert list(earlier.sql("SELECT count(*) AS n FROM cells")) == [{"n": 8}]
-    assert RECIPE in said(file, "plan", "sweep.yaml", "--data-dir", "glue")
-    begin(file)
-    assert told(file) == [(1, ("epochs 3 instead of 1",), 8, 8)]
-    (listing,) = Path(store_of(file).location).joinpath("earlier").glob("*.parquet")
-    assert listing.name == "plain.parquet", "the run has written it"
-
-
-def test_a_stage_that_another_trial_went_on_from_is_no_forgotten_result(file: Path) -> None:
-    """No cell lists it, and its frozen layers make its recipe another one."""
-    store = store_of(file)
-    older(store)
-    (first, *_) = sorted(store.names("trials"))
-    (record,) = store.read("trials", first)
-    spec = trial_spec_from_canonical(record["spec"])
-    stage = replace(spec, recipe=replace(spec.recipe, epochs=1, freeze_layers=(1, 2)))
-    row = record | {"trial_id": trial_id(stage), "spec": canonical_json(stage)}
-    store.put("trials", trial_id(stage), [row])
-    assert [finished for *_, finished in told(file)] == [1]
-    store.put("trials", first, [record | {"started_from": trial_id(stage)}])
-    assert told(file) == []
 
 
 def test_two_names_of_one_model_are_one_earlier_setup() -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import multiprocessing
 import os
 import threading
@@ -17,6 +16,7 @@ from lp_sweep.storage.store import Store
 from lp_sweep.trials import run as running
 from lp_sweep.trials.run import execute
 from tests.support.fake_records import FakeSweep, trial_record
+from tests.support.stores import fill_disk
 from tests.support.toyworld import jobs
 
 SHORT = ("recipe.epochs=1", "recipe.limit_train=32")
@@ -133,15 +133,9 @@ def test_two_stores_on_one_node_do_not_mix(world: Path, tmp_path: Path, store: S
 # -- a store that is full
 
 
-def fill_up(path: Path) -> None:
-    with path.open("wb", buffering=0) as stream, contextlib.suppress(OSError):
-        while True:
-            stream.write(bytes(4096))
-
-
 def test_a_full_store(world: Path, tmp_path: Path, small_disk: Path) -> None:
     store, job = Store(small_disk / "store", create=True), job_of(world, tmp_path)
-    fill_up(small_disk / "filler")
+    fill_disk(small_disk / "filler")
     answer = execute(job, store.location)
     assert answer["status"] == "spooled"
     assert "No space left on device" in answer["message"]

@@ -14,17 +14,16 @@ from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
-import pyarrow as pa
 import pytest
 
 from lp_sweep.analysis.views import open_views
 from lp_sweep.storage.doctor import examine, fix
 from lp_sweep.storage.errors import StoreError
 from lp_sweep.storage.packs import compact
-from lp_sweep.storage.schema import TABLES
 from lp_sweep.storage.store import Store, is_store
 from tests.support.everyday import few
-from tests.support.storeworkers import predictions, trial
+from tests.support.stores import fill_disk
+from tests.support.storeworkers import start, trial
 
 ROOT = Path(__file__).resolve().parents[2]
 HOSTILE = ["a 0", "a'; echo foo", 'a "b"', "ünï 🙂", "100%", "a%20b", "s3:", "a\\b", "k=v", "a\nb"]
@@ -187,9 +186,7 @@ def test_a_full_disk_tears_nothing_and_goes_on_after(small_disk: Path) -> None:
 def test_a_put_waits_for_room(small_disk: Path) -> None:
     store = Store(small_disk / "store", create=True, patience=20)
     filler = small_disk / "filler"
-    with contextlib.suppress(OSError), filler.open("wb", buffering=0) as stream:
-        while stream.write(b"x" * 4096):
-            pass
+    fill_disk(filler)
     thread = threading.Timer(1.0, filler.unlink)
     thread.start()
     begun = time.monotonic()
@@ -239,6 +236,7 @@ def as_nobody(code: str, *arguments: str) -> str:
 ASK = """
 from lp_sweep.storage.errors import StoreError
 from lp_sweep.storage.store import Store
+from tests.support.stores import fill_disk
 from tests.support.storeworkers import trial
 def told(action):
     try:
@@ -355,11 +353,6 @@ def test_patience_ends(tmp_path: Path) -> None:
 # -- SIGKILL, and many at once
 
 
-def start(verb: str, *arguments: str) -> subprocess.Popen[str]:
-    command = [sys.executable, "-m", "tests.support.storeworkers", verb, *arguments]
-    return subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True)
-
-
 @pytest.mark.slow
 def test_two_processes_write_one_record_while_a_third_reads(tmp_path: Path) -> None:
     store = Store(tmp_path, create=True)
@@ -395,13 +388,3 @@ def test_a_file_half_written_is_never_listed(
     store.put("trials", "t1-a", [trial("t1-a")])
     assert len(looked[0]) == 1, "the temporary file was there, whole, before the rename"
     assert everything(store) == {"t1-a.parquet"}
-
-
-def test_an_older_file_without_checksums_is_read(tmp_path: Path) -> None:
-    store = Store(tmp_path, create=True)
-    metadata = {b"lp_sweep.table": b"trials", b"lp_sweep.schema_version": b"1"}
-    rows = pa.Table.from_pylist([trial("t1-old")], TABLES["trials"].with_metadata(metadata))
-    pa.parquet.write_table(rows, tmp_path / "trials" / "t1-old.parquet")
-    store.put("predictions", "t1-old", predictions("t1-old"))
-    assert store.read("trials", "t1-old")[0]["last"] == 0.5
-    assert store.read_all("trials").unreadable == []

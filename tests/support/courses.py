@@ -1,4 +1,4 @@
-"""A run without an engine: what an engine would be given. Not a test."""
+"""A run without an engine, its queue and other runs: what an engine would be given. Not a test."""
 
 from __future__ import annotations
 
@@ -10,8 +10,10 @@ from lp_sweep.orchestrator.engine.progress import PlainReporter
 from lp_sweep.orchestrator.engine.recorder import Recorder
 from lp_sweep.orchestrator.engine.runoptions import RunOptions
 from lp_sweep.orchestrator.engine.workqueue import WorkQueue
-from lp_sweep.orchestrator.plan.plan import Work
-from lp_sweep.storage.runs import Presence
+from lp_sweep.orchestrator.plan.plan import Plan, Work
+from lp_sweep.storage.runs import Presence, Progress
+from lp_sweep.storage.store import Store
+from tests.support.sweepfiles import CPU
 
 ON_CPU = Slots(1, 1.0, 0.0)
 
@@ -28,3 +30,32 @@ def taken(queue: WorkQueue) -> Work:
     work = queue.take()
     assert work is not None
     return work
+
+
+def queue_of(plan: Plan, store: Store, **settings: Any) -> WorkQueue:
+    """A queue whose plan may grow unseen."""
+    return WorkQueue(plan, store, CPU, lambda plan: None, **settings)
+
+
+def presence_of(store: Store) -> Presence:
+    """A run that nothing is known of but that it is there."""
+    return Presence(store, "plain", lambda: Progress(0, 0, 1))
+
+
+def put_failure(store: Store, id_: str, error_type: str = "bug") -> None:
+    """The record of a last try at a piece of work."""
+    row = {"attempt_id": f"{id_}.1", "trial_id": id_, "error_type": error_type, "final": True}
+    store.put("attempts", f"{id_}.1", [row])
+
+
+class Clock:
+    """Seconds, which the test moves."""
+
+    def __init__(self) -> None:
+        self.seconds = 1000.0
+
+    def __call__(self) -> float:
+        return self.seconds
+
+    def after(self, hours: float) -> None:
+        self.seconds += 3600 * hours

@@ -1,6 +1,11 @@
-"""Where stores of each kind can be made. Not a test."""
+"""Where stores of each kind can be made, on small disks too. Not a test."""
 
 from __future__ import annotations
+
+import contextlib
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
@@ -10,3 +15,25 @@ def place_of(request: pytest.FixtureRequest) -> str:
     if request.param == "s3":
         return str(request.getfixturevalue("s3_location"))
     return str(request.getfixturevalue("tmp_path") / "store")
+
+
+@contextlib.contextmanager
+def mounted(folder: Path, size: str) -> Iterator[Path]:
+    """A real file system of its own at `folder`, in memory."""
+    folder.mkdir()
+    mount = ["mount", "-t", "tmpfs", "-o", f"size={size}", "none", str(folder)]
+    done = subprocess.run(mount, capture_output=True, text=True, check=False)
+    if done.returncode:
+        pytest.skip(f"mounting a file system is not permitted here: {done.stderr.strip()}")
+    try:
+        yield folder
+    finally:
+        subprocess.run(["umount", "--lazy", str(folder)], check=True)
+
+
+def fill_disk(path: Path) -> None:
+    """With one file, until the disk takes no more."""
+    for size in (2**22, 2**12):
+        with path.open("ab", buffering=0) as stream, contextlib.suppress(OSError):
+            while stream.write(b"0" * size):
+                pass

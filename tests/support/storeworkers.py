@@ -5,12 +5,22 @@ python -m tests.support.storeworkers VERB LOCATION [ARGUMENTS]
 
 from __future__ import annotations
 
+import subprocess
 import sys
 import time
+from pathlib import Path
 from typing import Any
 
 from lp_sweep.storage import packs
 from lp_sweep.storage.store import Store
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+def start(verb: str, *arguments: str) -> subprocess.Popen[str]:
+    """One of them, in a process of its own."""
+    command = [sys.executable, "-m", "tests.support.storeworkers", verb, *arguments]
+    return subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True)
 
 
 def trial(name: str, value: float = 0.5) -> dict[str, Any]:

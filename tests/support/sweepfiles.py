@@ -8,8 +8,9 @@ from __future__ import annotations
 import functools
 import io
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -17,14 +18,19 @@ from pyarrow import parquet as pq
 from safetensors.numpy import save_file
 
 from lp_sweep.orchestrator.engine.recorder import Recorder
-from lp_sweep.orchestrator.estimate.estimate import Rates
-from lp_sweep.orchestrator.inputs.resolve import Sweep, resolve
+from lp_sweep.orchestrator.estimate.estimate import Rates, estimate
+from lp_sweep.orchestrator.inputs.models import ModelInput
+from lp_sweep.orchestrator.inputs.resolve import Sweep, TaskInput, resolve
 from lp_sweep.orchestrator.plan.known import Known
 from lp_sweep.orchestrator.plan.plan import Plan
 from lp_sweep.orchestrator.plan.planning import make_plan
-from lp_sweep.orchestrator.sweepfile.load import is_part, load_sweep
+from lp_sweep.orchestrator.service.plan import PlanAnswer
+from lp_sweep.orchestrator.service.request import Planned
+from lp_sweep.orchestrator.sweepfile.load import check, is_part, load_sweep
+from lp_sweep.orchestrator.sweepfile.yamlfile import Document
 from lp_sweep.storage.identity import canonical_json
 from lp_sweep.storage.store import Store
+from lp_sweep.trials.tasks import TASKS, TaskSource
 
 # like the file of docs/sweep-file.md
 DEMO = """\
@@ -90,6 +96,27 @@ def find(file: Path, overrides: Sequence[str] = ()) -> Sweep:
     return resolve(load_sweep(file, overrides), data_dir=file.parent / "glue", offline=True)
 
 
+def bare_sweep(content: dict[str, Any], depths: Mapping[str, int]) -> Sweep:
+    """A sweep without files: models of the hub of these depths, and tasks of GLUE."""
+    document = Document(name="any.yaml", content=content)
+    spec = check(document)
+    return Sweep(
+        spec=spec,
+        document=document,
+        models=tuple(
+            ModelInput(m.id, m.id, None, depths[m.id], f"hub:{m.id}@main", None)
+            for m in spec.models
+        ),
+        tasks={
+            t.name: TaskInput(
+                t.name, TASKS[t.name].definition, TaskSource(), f"sha256:{t.name}", 9, 9
+            )
+            for t in spec.tasks
+        },
+        recipe=spec.recipe.to_recipe(),
+    )
+
+
 def planned(file: Path, *overrides: str, known: Known | None = None) -> Plan:
     return make_plan(find(file, overrides), known or Known.nothing())
 
@@ -106,3 +133,9 @@ def run_of(file: Path, *overrides: str) -> None:
 
 
 CPU = Rates([], gpu=False)
+
+
+def answer_of(plan: Plan, rates: Rates = CPU, *, slots: int = 0) -> PlanAnswer:
+    """The answer of `lp-sweep plan`. `slots`: of runs at work."""
+    made = Planned(None, plan.sweep, "", None, plan)  # type: ignore[arg-type]
+    return PlanAnswer(made, estimate(plan, rates), rates, slots, None, ())

@@ -103,17 +103,3 @@ def test_json_and_csv_are_one_piece(tmp_path: Path, numbers: tuple[str, ...]) ->
     header, *lines = read
     assert header == list(rows[0])
     assert len(lines) == len(rows)
-
-
-@pytest.mark.parametrize("name", ["intervals", "significance"])
-def test_tables_of_statistics(tmp_path: Path, name: str) -> None:
-    store(tmp_path)
-    asked = ("table", name, "--store", "store")
-    text = sweep(*asked, cwd=tmp_path)
-    assert (text.returncode, text.stderr) == (0, "")
-    assert text.stdout.strip()
-    rows = json.loads(sweep(*asked, "--json", cwd=tmp_path).stdout)
-    assert rows
-    lines = list(csv.reader(io.StringIO(sweep(*asked, "--format", "csv", cwd=tmp_path).stdout)))
-    assert lines[0] == list(rows[0])
-    assert len(lines) == 1 + len(rows)

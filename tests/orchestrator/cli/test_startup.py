@@ -7,7 +7,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from tests.support.fake_records import FakeSweep
+from tests.support.fake_records import store_with_scores
 from tests.support.sweepfiles import make_inputs
 
 # what no driver needs: a mistake is reported without the seconds that these take to load
@@ -48,9 +48,7 @@ assert pa.table({"a": [1, 2]}).to_pandas()["a"].sum() == 3, "who needs pandas la
 
 def test_what_is_not_needed_is_not_imported(tmp_path: Path) -> None:
     make_inputs(tmp_path)
-    fake = FakeSweep(tmp_path / "store")
-    fake.curve({0: 90.0, 6: 88.0})
-    fake.publish()
+    store_with_scores(tmp_path)
     code = [sys.executable, "-c", _CODE, json.dumps(COMMANDS)]
     done = subprocess.run(code, cwd=tmp_path, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr

@@ -12,15 +12,12 @@ import pytest
 from lp_sweep.orchestrator.cli.store import states_text
 from lp_sweep.orchestrator.service.store import sweep_states
 from lp_sweep.storage.runs import Observer, Presence, Progress
-from tests.support.fake_records import FakeSweep
+from tests.support.fake_records import FakeSweep, store_with_scores
 
 
 @pytest.fixture
 def fake(tmp_path: Path) -> FakeSweep:
-    fake = FakeSweep(tmp_path / "store")
-    fake.curve({0: 90.0, 6: 88.0})
-    fake.publish()
-    return fake
+    return store_with_scores(tmp_path)
 
 
 def test_a_run_says_when_it_ends(fake: FakeSweep) -> None:

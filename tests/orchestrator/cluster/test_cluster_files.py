@@ -22,6 +22,7 @@ from lp_sweep.orchestrator.cluster.compose import compose, pins, wheel_command_o
 from lp_sweep.orchestrator.cluster.validate import mistakes_of
 from lp_sweep.orchestrator.cluster.wanted import AWS, GCP, TAKES, Wanted
 from lp_sweep.storage.errors import SpecError
+from tests.support.clusterfiles import go_home
 
 ROOT = Path(__file__).resolve().parents[3]
 OWN = {"head_ip": "10.0.0.10", "worker_ips": ("10.0.0.11", "10.0.0.12")}
@@ -36,13 +37,7 @@ SHIPPED = {
 
 @pytest.fixture
 def at_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Where `ray up` is started, with all that a cluster file sends from here."""
-    for folder in ("dist", ".ssh", ".ray"):
-        (tmp_path / folder).mkdir()
-    for file in (".ssh/id_ed25519", ".ssh/lab key #1.pem", ".ray/auth_token"):
-        (tmp_path / file).touch()
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("HOME", str(tmp_path))
+    go_home(tmp_path, monkeypatch)
     return tmp_path
 
 

@@ -14,18 +14,14 @@ from typer.testing import CliRunner
 from lp_sweep.orchestrator.cli.__main__ import app
 from lp_sweep.orchestrator.cluster.validate import mistakes_of
 from lp_sweep.storage.errors import SpecError
+from tests.support.clusterfiles import go_home
 
 ROOT = Path(__file__).resolve().parents[3]
 
 
 @pytest.fixture(autouse=True)
 def _at_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    for folder in ("dist", ".ssh", ".ray"):
-        (tmp_path / folder).mkdir()
-    for file in (".ssh/id_ed25519", ".ray/auth_token"):
-        (tmp_path / file).touch()
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("HOME", str(tmp_path))
+    go_home(tmp_path, monkeypatch)
 
 
 def validated(content: object) -> list[str]:

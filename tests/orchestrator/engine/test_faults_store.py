@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import contextlib
 import shutil
 import subprocess
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -16,6 +13,7 @@ from tests.support.faults import assert_equal, sweep, wait_for
 from tests.support.program import command
 from tests.support.s3proxy import breaking_proxy
 from tests.support.s3server import BUCKET, Server, running_server
+from tests.support.stores import fill_disk, mounted
 from tests.support.toyworld import RECIPE, save_world
 
 pytestmark = pytest.mark.ray
@@ -39,29 +37,6 @@ def finished(store: Path) -> set[str]:
     return {path.name for path in store.glob("trials/t*.parquet")}
 
 
-@contextmanager
-def small_disk(folder: Path, size: str) -> Iterator[None]:
-    """A real file system of its own, in memory."""
-    folder.mkdir()
-    mounted = subprocess.run(
-        ["mount", "-t", "tmpfs", "-o", f"size={size}", "tmpfs", folder], capture_output=True
-    )
-    if mounted.returncode:
-        pytest.skip(f"mounting is not allowed here: {mounted.stderr.decode().strip()}")
-    try:
-        yield
-    finally:
-        subprocess.run(["umount", "-l", folder], check=True)
-
-
-def fill(path: Path) -> None:
-    """Until the disk takes no more."""
-    for size in (2**22, 2**12):
-        with path.open("ab", buffering=0) as stream, contextlib.suppress(OSError):
-            while stream.write(b"0" * size):
-                pass
-
-
 @pytest.mark.slow
 def test_a_store_that_goes_away_for_a_while(world: Path, tmp_path: Path) -> None:
     store, away = tmp_path / "store", tmp_path / "away"
@@ -81,11 +56,11 @@ def test_a_full_disk_stops_the_run_and_what_was_trained_waits(world: Path, tmp_p
     """The disk is full after two records; finished trials wait in the node's spool, and the next
     run brings them to the store without training them again."""
     disk = tmp_path / "disk"
-    with small_disk(disk, "200m"):  # little more than what a run wants to see free
+    with mounted(disk, "200m"):  # little more than what a run wants to see free
         store, filler = disk / "store", disk / "filler"
         with sweep(world, "sweep.yaml", "--store", store, LP_SWEEP_STORE_PATIENCE="2") as run:
             wait_for(lambda: len(finished(store)) >= 2, f"two records: {run.text()}")
-            fill(filler)
+            fill_disk(filler)
             assert run.wait() == 3, run.text()
         assert "No space left on device" in run.text()
         assert "Fix the store, then go on: lp-sweep run sweep.yaml" in run.text()
@@ -108,7 +83,7 @@ def test_a_full_disk_stops_the_run_and_what_was_trained_waits(world: Path, tmp_p
 def test_a_read_only_store_is_a_preflight_error(tmp_path: Path) -> None:
     save_world(tmp_path)
     disk = tmp_path / "disk"
-    with small_disk(disk, "64m"):
+    with mounted(disk, "64m"):
         Store(disk / "store", create=True)
         subprocess.run(["mount", "-o", "remount,ro", disk], check=True)
         with sweep(tmp_path, "sweep.yaml", "--store", disk / "store") as run:
@@ -120,7 +95,7 @@ def test_a_read_only_store_is_a_preflight_error(tmp_path: Path) -> None:
 @pytest.mark.slow
 def test_a_finished_sweep_needs_no_writing(world: Path, tmp_path: Path) -> None:
     disk = tmp_path / "disk"
-    with small_disk(disk, "64m"):
+    with mounted(disk, "64m"):
         shutil.copytree(world / "undisturbed", disk / "store")
         subprocess.run(["mount", "-o", "remount,ro", disk], check=True)
         with sweep(world, "sweep.yaml", "--store", disk / "store") as run:

@@ -7,16 +7,16 @@ from pathlib import Path
 
 import pytest
 
-from lp_sweep.orchestrator.engine import mps
-from lp_sweep.orchestrator.engine.mps import FOUND, STARTED, share_gpus, shared_note
+from lp_sweep.orchestrator.engine import opening
+from lp_sweep.orchestrator.engine.opening import FOUND, STARTED, share_gpus, shared_note
 
 
 @pytest.fixture
 def control(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """The program's text is the test's; what it is given goes to `asked`."""
     monkeypatch.setenv("PATH", str(tmp_path), prepend=":")
-    monkeypatch.setattr(mps, "_TRY", "")
-    return tmp_path / mps._CONTROL
+    monkeypatch.setattr(opening, "_TRY", "")
+    return tmp_path / opening._CONTROL
 
 
 def program(control: Path, text: str) -> None:
@@ -44,7 +44,7 @@ def test_a_daemon_that_nobody_can_use_is_stopped(
     control: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     program(control, "exit 0")
-    monkeypatch.setattr(mps, "_TRY", "raise SystemExit(1)")
+    monkeypatch.setattr(opening, "_TRY", "raise SystemExit(1)")
     assert "stopped again" in share_gpus()[1]
     assert (control.parent / "asked").read_text() == "quit\n"
 

@@ -63,7 +63,7 @@ def test_whose_run_asked_for_a_cell(file: Path, runs: list[str], told: dict[int,
 def noted(file: Path, *overrides: str) -> list[str]:
     store = Store(file.parent / "store")
     plan = make_plan(find(file, overrides), read_ledger(store).known)
-    return trained_otherwise(store, plan, leftover(store, plan))
+    return trained_otherwise(plan, leftover(store, plan))
 
 
 def test_a_part_beside_cells_of_another_recipe_is_noted(file: Path) -> None:

@@ -10,9 +10,8 @@ from ray.tune.search import Searcher
 from lp_sweep.orchestrator.engine import ray_tune
 from lp_sweep.orchestrator.engine.ray_tune import PlanSearcher
 from lp_sweep.orchestrator.engine.workqueue import WorkQueue
-from lp_sweep.orchestrator.estimate.estimate import Rates
 from lp_sweep.storage.store import Store
-from tests.support.courses import ON_CPU, course_of
+from tests.support.courses import ON_CPU, course_of, queue_of
 from tests.support.sweepfiles import make_inputs, planned
 
 
@@ -21,7 +20,7 @@ def queue(tmp_path: Path) -> WorkQueue:
     """A queue of four trials."""
     store = Store(tmp_path / "store", create=True)
     plan = planned(make_inputs(tmp_path), "task=rte")
-    return WorkQueue(plan, store, Rates([], gpu=False), lambda plan: None)
+    return queue_of(plan, store)
 
 
 def test_what_was_preempted_is_handed_out_again(queue: WorkQueue) -> None:

@@ -20,7 +20,6 @@ from lp_sweep.orchestrator.engine.capacity import (
     cut,
     mixed_note,
     sizes,
-    still_coming,
 )
 from lp_sweep.storage.errors import PreflightError, SpecError
 from lp_sweep.storage.runs import Announcement
@@ -69,12 +68,12 @@ def a_cluster(tmp_path: Path, **more: Any) -> ClusterFile:
 
 def test_what_an_autoscaler_may_start_counts(tmp_path: Path) -> None:
     file = a_cluster(tmp_path)
-    coming = file.coming()
-    assert coming == [(32.0, 4.0)] * 3 + [(8.0, 1.0)] * 7  # ten machines at most
+    assert file.coming() == [(32.0, 4.0)] * 3 + [(8.0, 1.0)] * 7  # ten machines at most
     there = [node(4)]
     capacity = Capacity(PerTrial(), lambda: there, file)
     assert capacity.slots == Slots(3 * 4 + 7, 1.0, 1.0)
-    assert still_coming(coming, [(32.0, 4.0), (8.0, 1.0)]) == [(32.0, 4.0)] * 2 + [(8.0, 1.0)] * 6
+    there += [node(32, 4), node(8, 1)]
+    assert Capacity(PerTrial(), lambda: there, file).slots == Slots(3 * 4 + 7, 1.0, 1.0), "joined"
 
 
 def test_a_head_that_is_like_its_workers_is_none_of_them(tmp_path: Path) -> None:

@@ -10,8 +10,8 @@ from lp_sweep.orchestrator.engine.recorder import Sources
 from lp_sweep.orchestrator.engine.workqueue import WorkQueue
 from lp_sweep.orchestrator.plan.plan import Plan
 from lp_sweep.storage.networks import CONFIG, KEPT_BY, WEIGHTS, has_network, kept_by
-from lp_sweep.storage.runs import Presence, Progress
 from lp_sweep.storage.store import Store
+from tests.support.courses import presence_of
 from tests.support.stagedplans import STAGED, cell_trial, plan_of, the_full
 from tests.support.sweepfiles import CPU
 
@@ -31,12 +31,8 @@ def keep(store: Store, plan: Plan, by: str) -> str:
     return full
 
 
-def a_run(store: Store) -> Presence:
-    return Presence(store, "toy", lambda: Progress(0, 0, 0))
-
-
 def sources(store: Store) -> Sources:
-    return Sources(store, a_run(store), keep_best=False)
+    return Sources(store, presence_of(store), keep_best=False)
 
 
 def test_what_a_best_kept_is_held_and_given_back(store: Store, plan: Plan) -> None:
@@ -49,7 +45,7 @@ def test_what_a_best_kept_is_held_and_given_back(store: Store, plan: Plan) -> No
 
 def test_the_last_run_releases(store: Store, plan: Plan) -> None:
     full = keep(store, plan, "need")
-    with a_run(store).announced():
+    with presence_of(store).announced():
         sources(store).release([full])
         assert has_network(store, full)
     sources(store).release([full])

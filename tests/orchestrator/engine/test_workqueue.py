@@ -8,21 +8,16 @@ from typing import Any
 
 import pytest
 
-from lp_sweep.orchestrator.engine.course import Nodes
-from lp_sweep.orchestrator.engine.learned import FullModels
-from lp_sweep.orchestrator.engine.others import Claims
+from lp_sweep.orchestrator.engine.course import FullModels, Nodes
 from lp_sweep.orchestrator.engine.workqueue import WorkQueue
-from lp_sweep.orchestrator.estimate.estimate import Rates
 from lp_sweep.orchestrator.plan.plan import Plan
 from lp_sweep.orchestrator.plan.selection import POLICIES, Selection, retry_selection
 from lp_sweep.storage import runs
 from lp_sweep.storage.errors import SpecError, StoreError
 from lp_sweep.storage.runs import Observer, Presence, Progress
 from lp_sweep.storage.store import Store
-from tests.support.courses import course_of, taken
+from tests.support.courses import course_of, presence_of, put_failure, queue_of, taken
 from tests.support.sweepfiles import make_inputs, planned
-
-CPU = Rates([], gpu=False)
 
 
 @pytest.fixture
@@ -35,8 +30,8 @@ Make = Callable[..., WorkQueue]
 
 @pytest.fixture
 def make(plan: Plan, store: Store) -> Make:
-    def make(claims: Claims | None = None, **settings: Any) -> WorkQueue:
-        queue = WorkQueue(plan, store, CPU, lambda plan: None, **settings)
+    def make(claims: Any = None, **settings: Any) -> WorkQueue:
+        queue = queue_of(plan, store, **settings)
         queue.others.claims = claims
         return queue
 
@@ -55,7 +50,7 @@ def test_a_full_model_that_learns_with_a_later_seed_ends_the_note(
 ) -> None:
     """As where a search asks for more seeds."""
     inputs = make_inputs(tmp_path)
-    queue = WorkQueue(planned(inputs, "task=rte", "seed=1"), store, CPU, lambda plan: None)
+    queue = queue_of(planned(inputs, "task=rte", "seed=1"), store)
     models, told = FullModels(queue), list[Any]()
     for seeds, share in (("1", 0.5), ("1,2", 0.5), ("1,2,3", 0.8), ("1,2,3,4", 0.5)):
         queue.plan = planned(inputs, "task=rte", f"seed={seeds}")
@@ -241,14 +236,10 @@ def test_what_failed_on_a_bad_node_is_tried_again(make: Make) -> None:
 # -- two runs on one store
 
 
-def presence(store: Store) -> Presence:
-    return Presence(store, "glue", lambda: Progress(1, 0, 2))
-
-
 def test_ctrl_c_at_once_leaves_no_announcement(
     store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    one = presence(store)
+    one = presence_of(store)
 
     def interrupted(folder: str) -> None:
         raise KeyboardInterrupt
@@ -261,7 +252,7 @@ def test_ctrl_c_at_once_leaves_no_announcement(
 
 
 def test_two_runs_share_the_work(make: Make, store: Store, plan: Plan) -> None:
-    with presence(store).announced() as one, presence(store).announced() as two:
+    with presence_of(store).announced() as one, presence_of(store).announced() as two:
         first, second = make(claims=one), make(claims=two)
         taken: list[str] = []
         while work := first.take():
@@ -275,8 +266,7 @@ def test_two_runs_share_the_work(make: Make, store: Store, plan: Plan) -> None:
         done, failed, *dropped = list(second.live)
         store.put("trials", done, [{"trial_id": done}])
         second.ended(done, None)
-        attempt = {"attempt_id": f"{failed}.1", "trial_id": failed, "error_type": "bug"}
-        store.put("attempts", f"{failed}.1", [attempt])
+        put_failure(store, failed)
         second.ended(failed, "bug")
         for id_ in dropped:
             second.lost(id_, "preempted")
@@ -290,7 +280,7 @@ def test_two_runs_share_the_work(make: Make, store: Store, plan: Plan) -> None:
 def test_a_store_that_goes_away_while_work_is_taken_leaves_nothing_live(
     make: Make, store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    with presence(store).announced() as one, presence(store).announced():
+    with presence_of(store).announced() as one, presence_of(store).announced():
         queue = make(claims=one)
         waiting = queue.waiting
 
@@ -312,7 +302,7 @@ def test_an_outage_does_not_make_other_runs_look_dead(
     """While the store is away nobody's beat can be seen; only time spent looking counts."""
     now = [1000.0]
     monkeypatch.setattr(runs.time, "monotonic", lambda: now[0])
-    far = presence(store)
+    far = presence_of(store)
     far._me = far._me._replace(machine="another machine")
     far._write()
     observer = Observer(store)
@@ -329,8 +319,8 @@ def test_an_outage_does_not_make_other_runs_look_dead(
 
 
 def test_the_work_of_a_killed_run_is_taken_over(make: Make, store: Store, plan: Plan) -> None:
-    with presence(store).announced() as one:
-        dead = presence(store)
+    with presence_of(store).announced() as one:
+        dead = presence_of(store)
         dead._me = dead._me._replace(pid=2**22 + 1)  # no such process
         queue = make(claims=dead)
         taken(queue)

@@ -5,20 +5,13 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from lp_sweep.orchestrator.estimate.estimate import Kind, Rates
+from lp_sweep.orchestrator.estimate.estimate import Kind
 from lp_sweep.orchestrator.estimate.pace import Pace, duration
 from lp_sweep.orchestrator.estimate.timings import Span
+from tests.support.courses import Clock
+from tests.support.sweepfiles import CPU
 
 RTE, QQP = Kind(60.0, ("bert", "rte")), Kind(900.0, ("bert", "qqp"))
-RATES = Rates([], gpu=False)
-
-
-class Clock:
-    def __init__(self) -> None:
-        self.seconds = 0.0
-
-    def __call__(self) -> float:
-        return self.seconds
 
 
 def pace(*took: float, kind: Kind = RTE, measured: bool = True) -> Pace:
@@ -33,14 +26,14 @@ def pace(*took: float, kind: Kind = RTE, measured: bool = True) -> Pace:
 
 
 def scale(run: Pace, *kinds: Kind) -> Span:
-    found = run.scale(RATES, dict.fromkeys(kinds or (RTE,), 10))
+    found = run.scale(CPU, dict.fromkeys(kinds or (RTE,), 10))
     assert found is not None
     return found
 
 
 def test_before_a_run_it_is_that_of_the_estimate() -> None:
     assert scale(pace()) == pytest.approx((1.0, 0.25, 4.0))
-    assert pace(measured=False).scale(RATES, {RTE: 10}) is None
+    assert pace(measured=False).scale(CPU, {RTE: 10}) is None
 
 
 def test_the_pace_of_the_run_corrects_it_and_narrows_its_band() -> None:

@@ -12,27 +12,13 @@ from lp_sweep.orchestrator.cluster.clusterfile import ClusterFile, read_cluster_
 from lp_sweep.orchestrator.engine.budget import Budget, BudgetStop, kind_of
 from lp_sweep.orchestrator.engine.ray_tune import EndOfFit, PlanSearcher
 from lp_sweep.orchestrator.engine.workqueue import WorkQueue
-from lp_sweep.orchestrator.estimate.estimate import Rates
 from lp_sweep.storage.errors import SpecError
 from lp_sweep.storage.store import Store
 from lp_sweep.trials.job import announce
-from tests.orchestrator.estimate.test_cost import PRICES, cluster_file
-from tests.support.courses import ON_CPU, course_of
+from tests.support.clusterfiles import PRICES, cluster_file
+from tests.support.courses import ON_CPU, Clock, course_of, queue_of
 from tests.support.program import sweep
 from tests.support.sweepfiles import make_inputs, planned
-
-
-class Clock:
-    """Seconds; `after` moves it."""
-
-    def __init__(self) -> None:
-        self.seconds = 1000.0
-
-    def __call__(self) -> float:
-        return self.seconds
-
-    def after(self, hours: float) -> None:
-        self.seconds += 3600 * hours
 
 
 @pytest.fixture
@@ -106,7 +92,7 @@ def test_the_kind_of_a_machine(file: ClusterFile, node: dict[str, Any], kind: st
 def queue(tmp_path: Path) -> WorkQueue:
     store = Store(tmp_path / "store", create=True)
     plan = planned(make_inputs(tmp_path), "task=rte")
-    return WorkQueue(plan, store, Rates([], gpu=False), lambda plan: None)
+    return queue_of(plan, store)
 
 
 def test_what_runs_has_half_a_minute(queue: WorkQueue, clock: Clock, tmp_path: Path) -> None:

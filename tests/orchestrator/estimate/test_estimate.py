@@ -10,17 +10,17 @@ from typing import Any
 
 import pytest
 
-from lp_sweep.orchestrator.estimate.estimate import Rates, estimate
+from lp_sweep.orchestrator.estimate.estimate import Estimate, Rates, estimate
 from lp_sweep.orchestrator.estimate.timings import usable
 from lp_sweep.orchestrator.estimate.workload import CPU, MeanLengths, missing, recorded
 from lp_sweep.orchestrator.inputs.resolve import resolve
 from lp_sweep.orchestrator.plan.known import Known, timing_columns
 from lp_sweep.orchestrator.plan.plan import Plan, Work
 from lp_sweep.orchestrator.plan.planning import make_plan
-from lp_sweep.orchestrator.service.plan import plan_json, plan_text
 from lp_sweep.orchestrator.sweepfile.load import load_sweep
 from lp_sweep.storage.specs import Recipe
 from tests.support.plain_jobs import run_trial
+from tests.support.sweepfiles import answer_of
 from tests.support.toyworld import save_world
 
 NOON = dt.datetime(2026, 1, 5, 12, tzinfo=dt.UTC)
@@ -148,7 +148,7 @@ def test_hidden_states_take_the_teachers_lower_layers_in_each_step(
 def test_a_plan_counts_students_and_their_teachers_logits(tmp_path: Path) -> None:
     plan = taught(tmp_path, "none", "logits", "logits+hidden")
     rates = Rates(gpu=False)
-    text = plan_text(plan, estimate(plan, rates), rates)
+    text = answer_of(plan, rates).text()
     assert re.search(r"distilled +2 .*logits.*: 1 missing\n", text)
     assert "by layer" not in text
 
@@ -160,7 +160,7 @@ def test_only_the_newest_trials_device_counts(plan: Plan) -> None:
     rows = [record(work, threads=1)] * 5 + [record(work)] * 4 + [record(work, **gpu)] * 3
     rates = Rates(rows, plan.sweep.recipe)
     assert (rates.trials, rates.device, rates.on_gpu) == (3, "H100", True)
-    assert "GPU time" in plan_text(plan, estimate(plan, rates), rates)
+    assert "GPU time" in answer_of(plan, rates).text()
     assert Rates(rows[:9], plan.sweep.recipe).device in (
         "EPYC with 1 thread",
         "EPYC with 2 threads",
@@ -184,7 +184,7 @@ def test_another_way_to_compute_widens_the_band(plan: Plan) -> None:
 
 def test_an_older_record_says_nothing_of_tokens(plan: Plan) -> None:
     work = full_network(plan)
-    older = {"train_tokens": None, "dev_tokens": None, "epochs_per_layer": None, "compute": None}
+    older = {"train_tokens": None, "dev_tokens": None, "epochs_per_layer": None}
     records = timing_columns([record(work, **older)])
     lengths = MeanLengths(records)
     assert lengths.of("m", "d", 128, "SST-2") == 13.4
@@ -220,26 +220,28 @@ def test_a_trial_counts_its_tokens(plan: Plan, tmp_path: Path) -> None:
 
 
 def test_json_and_text_say_the_band(plan: Plan) -> None:
-    rates = Rates([record(full_network(plan))] * 30, plan.sweep.recipe)
-    hours = estimate(plan, rates)
-    told = plan_json(plan, hours)["estimate"]
+    answer = answer_of(plan, Rates([record(full_network(plan))] * 30, plan.sweep.recipe))
+    told = answer.plain()["estimate"]
     assert set(told) >= {"hours", "low_hours", "high_hours", "trials", "device", "basis"}
     [of_task] = told["tasks"].values()
     assert of_task["expected"] == told["hours"]
-    assert re.search(
-        r"estimate   about [\d.]+ min \([\d.]+ to [\d.]+\) on", plan_text(plan, hours, rates)
-    )
+    assert re.search(r"estimate   about [\d.]+ min \([\d.]+ to [\d.]+\) on", answer.text())
 
 
 def test_the_hours_by_the_clock_where_runs_are_at_work(plan: Plan) -> None:
     rates = Rates([record(full_network(plan), seconds_total=3600.0)] * 30, plan.sweep.recipe)
-    hours = estimate(plan, rates)
-    told = plan_json(plan, hours, 4)["estimate"]
+    answer = answer_of(plan, rates)
+    hours = answer.estimate
+
+    def wall_hours(slots: int, found: Estimate = hours) -> Any:
+        told = answer._replace(slots=slots, estimate=found).plain()["estimate"]
+        return told["wall_hours"]
+
     quarter = max(hours.hours / 4, hours.longest_hours)
-    assert told["wall_hours"] == pytest.approx(quarter)
-    assert "on the 4 slots at work" in plan_text(plan, hours, rates, 4)
-    assert plan_json(plan, hours, 4000)["estimate"]["wall_hours"] == hours.longest_hours > 0
+    assert wall_hours(4) == pytest.approx(quarter)
+    assert "on the 4 slots at work" in answer._replace(slots=4).text()
+    assert wall_hours(4000) == hours.longest_hours > 0
     speeds = hours._replace(hours=hours.hours + 7.0, alone_hours=7.0)  # one at a time
-    assert plan_json(plan, speeds, 4)["estimate"]["wall_hours"] == pytest.approx(quarter + 7)
-    assert plan_json(plan, hours)["estimate"]["wall_hours"] is None
-    assert "slots at work" not in plan_text(plan, hours, rates)
+    assert wall_hours(4, speeds) == pytest.approx(quarter + 7)
+    assert wall_hours(0) is None
+    assert "slots at work" not in answer.text()

@@ -22,7 +22,7 @@ from lp_sweep.storage.select import Measured
 from lp_sweep.trials.modelfiles import folder_fingerprint
 from lp_sweep.trials.procedures import Distill, Procedure, teacher_of
 from tests.support.stagedplans import ONE, cell_trial, plan_of, spec, the_full
-from tests.support.sweepfiles import PLAIN, make_inputs, make_model, planned
+from tests.support.sweepfiles import CPU, PLAIN, make_inputs, make_model, planned
 
 LOGITS = "distill: [none, logits]"
 HIDDEN = "distill: [logits+hidden]"
@@ -78,7 +78,7 @@ def test_texts_without_labels_are_for_students_alone(tmp_path: Path) -> None:
         assert (spec(work).unlabelled, work.lesson.logits) == (measure.spec.unlabelled, measure.id)
     work = next(iter(students.values()))
     longer = replace(work, task=work.task._replace(unlabelled_rows=10_000))
-    assert Rates([], gpu=False).kind(longer).stated > Rates([], gpu=False).kind(work).stated
+    assert Rates(gpu=False).kind(longer).stated > CPU.kind(work).stated
 
 
 def test_texts_that_nobody_learns_from_are_a_note(tmp_path: Path) -> None:
@@ -113,7 +113,7 @@ def test_students_wait_for_what_they_need(tmp_path: Path, lines: str) -> None:
     name = f"direct distill logits{'+hidden' if hidden else ''}"
     assert plan.needs(student(plan, name)) == {full}
     assert plan.needed_networks() == ({full} if hidden else set())
-    backlog = Backlog(plan, Rates(gpu=False))
+    backlog = Backlog(plan, CPU)
     backlog.fill(plan, Selection())
     first = backlog.first()
     assert first is not None
@@ -147,7 +147,7 @@ def test_a_store_with_the_logits_needs_no_teacher(tmp_path: Path) -> None:
 
 def test_students_of_a_teacher_that_is_lost_fail(tmp_path: Path) -> None:
     plan = plan_of(tmp_path, LOGITS)
-    backlog = Backlog(plan, Rates(gpu=False))
+    backlog = Backlog(plan, CPU)
     backlog.fill(plan, Selection())
     assert student(plan) in backlog.lost(the_full(plan))
 

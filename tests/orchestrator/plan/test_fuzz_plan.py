@@ -12,18 +12,13 @@ import pytest
 import yaml
 from hypothesis import strategies as st
 
-from lp_sweep.orchestrator.inputs.models import ModelInput
-from lp_sweep.orchestrator.inputs.resolve import Sweep, TaskInput
 from lp_sweep.orchestrator.plan.plan import Known, Plan
 from lp_sweep.orchestrator.plan.planning import make_plan
-from lp_sweep.orchestrator.sweepfile.load import check
-from lp_sweep.orchestrator.sweepfile.yamlfile import Document
 from lp_sweep.storage.errors import LpSweepError, SpecError
 from lp_sweep.storage.identity import profile_id, trial_id
 from lp_sweep.storage.select import STRATEGIES, Measured
-from lp_sweep.trials.tasks import TASKS, TaskSource
-from tests.support.fuzzing import AWKWARD, assert_good_message, awkward, fuzz, outcome
-from tests.support.sweepfiles import PLAIN, make_inputs, planned
+from tests.support.fuzzing import assert_good_message, awkward, fuzz, outcome
+from tests.support.sweepfiles import PLAIN, bare_sweep, make_inputs, planned
 
 RULES = {name: s for name, s in STRATEGIES.items() if s.by_position and not s.family}
 
@@ -74,30 +69,10 @@ def asked(draw: Any) -> dict[str, Any]:
     }
 
 
-def sweep_of(content: dict[str, Any]) -> Sweep:
-    document = Document(name="any.yaml", content=content)
-    spec = check(document)
-    return Sweep(
-        spec=spec,
-        document=document,
-        models=tuple(
-            ModelInput(m.id, m.id, None, DEPTHS[m.id], f"hub:{m.id}@main", None)
-            for m in spec.models
-        ),
-        tasks={
-            t.name: TaskInput(
-                t.name, TASKS[t.name].definition, TaskSource(), f"sha256:{t.name}", 9, 9
-            )
-            for t in spec.tasks
-        },
-        recipe=spec.recipe.to_recipe(),
-    )
-
-
 def plan_of(content: dict[str, Any], known: Known | None = None) -> Plan | None:
     """None where every cell is excluded."""
     try:
-        return make_plan(sweep_of(content), known or Known.nothing())
+        return make_plan(bare_sweep(content, DEPTHS), known or Known.nothing())
     except SpecError as error:
         if "every one is excluded" not in str(error):
             raise
@@ -229,13 +204,6 @@ def named(folder: Path, place: str, name: str) -> None:
 
 PLACES = ("id", "revision", "data_dir", "store", "glue", *OWN, "label", "metric", "kind", "dataset")
 test_names = fuzz(named, 5_000, place=st.sampled_from(PLACES), name=awkward | st.text(max_size=30))
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("place", PLACES)
-def test_every_awkward_name(tmp_path: Path, place: str) -> None:
-    for name in AWKWARD:
-        named(tmp_path, place, name)
 
 
 @pytest.mark.parametrize("depth", [10**12, 2**70, -1, True, 1.5, "12", None, [12]], ids=str)

@@ -2,27 +2,30 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from lp_sweep.orchestrator.engine.workqueue import WorkQueue
 from lp_sweep.orchestrator.estimate.estimate import estimate
-from lp_sweep.orchestrator.inputs.models import ModelInput
-from lp_sweep.orchestrator.inputs.resolve import Sweep, TaskInput
 from lp_sweep.orchestrator.plan.known import Known, read_ledger
 from lp_sweep.orchestrator.plan.plan import Plan
 from lp_sweep.orchestrator.plan.planning import make_plan, missing_baselines
-from lp_sweep.orchestrator.service.plan import plan_json, plan_text
-from lp_sweep.orchestrator.sweepfile.load import check
-from lp_sweep.orchestrator.sweepfile.yamlfile import Document
 from lp_sweep.storage.select import STRATEGIES, Measured
 from lp_sweep.storage.specs import ProfileSpec, TrialSpec
 from lp_sweep.storage.store import Store
-from lp_sweep.trials.tasks import TASKS, TaskSource
-from tests.support.courses import taken
-from tests.support.sweepfiles import CPU, PLAIN, make_data, make_inputs, make_model, planned
+from tests.support.courses import put_failure, taken
+from tests.support.sweepfiles import (
+    CPU,
+    PLAIN,
+    answer_of,
+    bare_sweep,
+    make_data,
+    make_inputs,
+    make_model,
+    planned,
+)
 
 RULES = {name: s for name, s in STRATEGIES.items() if s.by_position and not s.family}
 
@@ -61,12 +64,7 @@ def test_six_layers_even_one_is_top_one(tmp_path: Path) -> None:
     plan = planned(make_inputs(tmp_path, text, depth=6), "task=rte", "seed=42")
     assert [cell.kept for cell in plan.cells] == [(1, 2, 3, 4, 5)] * 2
     assert len(plan.trials) == 1
-    assert "layers 1-5: top K=1 = even-alternate K=1" in plan_text(plan, estimate(plan, CPU), CPU)
-
-
-def test_tasks_and_seeds_are_never_merged(tmp_path: Path) -> None:
-    plan = planned(make_inputs(tmp_path))
-    assert len(plan.trials) == len(plan.cells) == 8
+    assert "layers 1-5: top K=1 = even-alternate K=1" in answer_of(plan).text()
 
 
 def test_one_model_under_two_names_is_trained_once(tmp_path: Path) -> None:
@@ -93,7 +91,7 @@ def test_deferred_cells_become_trials_when_the_profile_is_known(tmp_path: Path) 
     assert [cell.dropped for cell in after.cells] == [(3, 7), (3, 7), ()]
     assert [cell.row()["k"] for cell in after.cells] == [2, 2, 0]
     assert len(after.trials) == 2  # 0.94 and 0.9 pick one network
-    assert after.missing_profiles() == []
+    assert after.profiles.keys() <= after.known.profiles.keys()
     assert {cell.profile_id for cell in after.cells} == set(before.profiles)
 
 
@@ -112,7 +110,7 @@ def test_a_threshold_that_leaves_no_layer_is_impossible(tmp_path: Path) -> None:
     plan = planned(file, known=known)
     assert {cell.state for cell in plan.cells} == {"impossible"}
     assert plan.totals()["cells_impossible"] == 4
-    assert "no layer would stay" in plan_text(plan, estimate(plan, CPU), CPU)
+    assert "no layer would stay" in answer_of(plan).text()
 
 
 @pytest.mark.parametrize(
@@ -156,7 +154,7 @@ def test_states_from_a_store(tmp_path: Path) -> None:
     for id_ in (done, both):
         store.put("trials", id_, [{"trial_id": id_}])
     for id_ in (failed, both):
-        store.put("attempts", f"{id_}.0a1b", [{"attempt_id": f"{id_}.0a1b", "trial_id": id_}])
+        put_failure(store, id_)
     profile = next(id_ for id_, work in blank.profiles.items() if work.task.name == "rte")
     layers = [{"layer": n, "value": value} for n, value in cosines(above=(1,)).items()]
     store.put("profiles", profile, [{"profile_id": profile, "layers": layers}])
@@ -177,9 +175,9 @@ def test_a_profile_that_failed_is_told_as_failed(tmp_path: Path) -> None:
     file = make_inputs(tmp_path, CONTRIBUTION)
     failed = {next(iter(planned(file).profiles)): "numeric_divergence"}
     plan = planned(file, known=Known(frozenset(), failed, {}))
-    profiles = plan_json(plan, estimate(plan, CPU))["profiles"]
+    profiles = answer_of(plan).plain()["profiles"]
     assert [profile["state"] for profile in profiles] == ["failed", "pending"]
-    text = plan_text(plan, estimate(plan, CPU), CPU)
+    text = answer_of(plan).text()
     assert "cells waiting for a profile, a measurement (1 failed, 1 missing)" in text
 
 
@@ -189,7 +187,8 @@ def test_a_torn_profile_is_measured_again(tmp_path: Path) -> None:
     for id_ in planned(file).profiles:
         Path(store.location, "profiles", f"{id_}.parquet").write_bytes(b"PAR1")
     plan = planned(file, known=read_ledger(store).known)
-    assert len(plan.missing_profiles()) == 2
+    assert len(plan.profiles) == 2
+    assert not plan.known.profiles
 
 
 # -- identity by content
@@ -298,10 +297,8 @@ def test_the_queue_gives_profiles_then_the_longest(tmp_path: Path) -> None:
     plans: list[Plan] = []
     queue = WorkQueue(planned(file, "task=rte", "seed=42"), store, CPU, plans.append)
     assert queue.waiting == 4
-    before = queue.outlook.remaining_seconds()
     profile = taken(queue)
     assert isinstance(profile.spec, ProfileSpec)
-    assert queue.outlook.remaining_seconds() == pytest.approx(before)
     depths = []
     work = taken(queue)
     depths.append(len(work.spec.kept_layers))
@@ -317,56 +314,19 @@ def test_the_queue_gives_profiles_then_the_longest(tmp_path: Path) -> None:
     assert depths == [12, 10, 8, 6]  # 8: what the profile opened; the failed one is not given again
     assert list(queue.failed.values()) == ["out_of_memory"]
     assert len(queue.done) == 4
-    assert (queue.waiting, queue.live, queue.outlook.remaining_seconds()) == (0, {}, 0)
-
-
-def test_a_job_is_plain_data(tmp_path: Path) -> None:
-    for work in planned(make_inputs(tmp_path)).trials.values():
-        job = json.loads(json.dumps(work.job().to_plain()))
-        assert job["id"] == work.id
-        assert job["kind"] == "trial"
-
-
-# -- properties
-
-
-def sweep_of(depths: list[int], strategies: list[tuple[str, list[int]]], seeds: int = 1) -> Sweep:
-    """A sweep without files: models of these depths under the hub names m0, m1, ..."""
-    content = {
-        "schema_version": 1,
-        "name": "property",
-        "models": [{"id": f"m{i}", "layers": depth} for i, depth in enumerate(depths)],
-        "tasks": ["rte", "mrpc"],
-        "seeds": list(range(seeds)),
-        "strategies": [{"name": name, "k": k} for name, k in strategies]
-        + [{"name": "contribution", "threshold": [0.9, 0.5]}],
-    }
-    document = Document(name="property.yaml", content=content)
-    return Sweep(
-        spec=check(document),
-        document=document,
-        models=tuple(
-            ModelInput(f"m{i}", f"m{i}", None, depth, f"hub:m{i}@main", None)
-            for i, depth in enumerate(depths)
-        ),
-        tasks={
-            name: TaskInput(name, TASKS[name].definition, TaskSource(), f"sha256:{name}", 100, 10)
-            for name in ("rte", "mrpc")
-        },
-        recipe=check(document).recipe.to_recipe(),
-    )
+    assert (queue.waiting, queue.live) == (0, {})
 
 
 @pytest.mark.slow
 def test_a_hundred_thousand_cells() -> None:
-    sweep = sweep_of([12] * 5, [("top", list(range(12))), ("bottom", list(range(12)))], seeds=385)
-    plan = make_plan(sweep, Known.nothing())
+    models = [f"m{i}" for i in range(5)]
+    strategies: list[Any] = [{"name": name, "k": "all"} for name in ("top", "bottom")]
+    strategies.append({"name": "contribution", "threshold": [0.9, 0.5]})
+    content = {"schema_version": 1, "name": "many", "models": models, "tasks": ["rte", "mrpc"]}
+    content |= {"seeds": list(range(385)), "strategies": strategies}
+    plan = make_plan(bare_sweep(content, dict.fromkeys(models, 12)), Known.nothing())
     assert plan.totals()["cells"] == 5 * 2 * 385 * 26 == 100_100
     assert plan.totals()["trials"] == 5 * 2 * 385 * 23
     assert plan.totals()["profiles"] == 10
-    hours = estimate(plan, CPU)
-    assert len(plan_json(plan, hours)["cells"]) == 100_100
-    assert "100,100" in plan_text(plan, hours, CPU)
-
-
-# -- what planning imports
+    assert len(answer_of(plan).plain()["cells"]) == 100_100
+    assert "100,100" in answer_of(plan).text()

@@ -14,21 +14,17 @@ from lp_sweep.orchestrator.cli.farewell import answer_command
 from lp_sweep.orchestrator.cli.store import states_text
 from lp_sweep.orchestrator.engine.recorder import Recorder
 from lp_sweep.orchestrator.engine.workqueue import WorkQueue
-from lp_sweep.orchestrator.estimate.estimate import Rates, estimate
 from lp_sweep.orchestrator.export.choice import VIEWS, Asked, best
 from lp_sweep.orchestrator.plan.known import read_ledger
 from lp_sweep.orchestrator.plan.plan import Plan, Work
 from lp_sweep.orchestrator.plan.planning import make_plan
 from lp_sweep.orchestrator.plan.selection import retry_selection
-from lp_sweep.orchestrator.service.plan import plan_json, plan_text
 from lp_sweep.orchestrator.service.store import sweep_states
 from lp_sweep.storage.errors import SpecError
-from lp_sweep.storage.runs import Presence, Progress
 from lp_sweep.storage.store import Store
-from tests.support.courses import taken
-from tests.support.sweepfiles import PLAIN, find, make_inputs, make_model
+from tests.support.courses import presence_of, put_failure, taken
+from tests.support.sweepfiles import CPU, PLAIN, answer_of, find, make_inputs, make_model
 
-CPU = Rates([], gpu=False)
 LOSSES = [0, 0.1, 0.2, 0.3, 0.5, 0.8, 1.6, 2.4, 4, 15, 20, 25]
 ANSWERS = {1.0: 5, 2.0: 6, 3.0: 7}
 TOP = "{name: top, k: all, until: min_layers}"
@@ -83,7 +79,7 @@ class World:
         k, seed = place(work)
         points = score(k, seed)
         if points is None:
-            self.fail(work)
+            put_failure(self.store, work.id)
             queue.ended(work.id, "bug")
             return
         self.record(work, points)
@@ -93,10 +89,6 @@ class World:
         self.trained.append(place(work))
         row = {"trial_id": work.id, "last": points / 100, "metric": "accuracy"}
         self.store.put("trials", work.id, [row])
-
-    def fail(self, work: Work) -> None:
-        attempt = {"attempt_id": f"{work.id}.1", "trial_id": work.id, "error_type": "bug"}
-        self.store.put("attempts", f"{work.id}.1", [attempt])
 
     def answers(self) -> dict[float, int | None]:
         with open_views(self.store) as catalog:
@@ -138,17 +130,16 @@ def test_the_first_plan_asks_for_a_few_k_of_one_seed(world: World) -> None:
     assert asked(plan) == {(0, 1), (3, 1), (6, 1), (9, 1)}
     totals = plan.totals()
     assert (totals["cells"], totals["trials"], totals["cells_deferred"]) == (60, 4, 56)
-    page = plan_text(plan, estimate(plan, CPU), CPU)
+    page = answer_of(plan).text()
     assert "  search            56   more cells at most for `until: min_layers`" in page
     assert "  deferred " not in page
 
 
 def test_the_estimate_of_a_search_is_the_most_and_has_no_band(world: World) -> None:
     plan = world.plan()
-    hours = estimate(plan, CPU)
-    told = plan_json(plan, hours)["estimate"]
+    told = answer_of(plan).plain()["estimate"]
     assert (told["at_most"], told["low_hours"], told["high_hours"]) == (True, None, None)
-    page = plan_text(plan, hours, CPU, 2)
+    page = answer_of(plan, slots=2).text()
     assert "a search rarely needs all of it" in page
     assert "estimate   at most " in page
 
@@ -157,9 +148,8 @@ def test_the_estimate_of_an_ended_search_has_its_band_again(tmp_path: Path) -> N
     world = World(tmp_path)
     world.run()
     plan = World(tmp_path, TOP, "{name: bottom, k: [1]}").plan()
-    hours = estimate(plan, CPU)
-    assert not plan_json(plan, hours)["estimate"]["at_most"]
-    assert "estimate   about " in plan_text(plan, hours, CPU)
+    assert not answer_of(plan).plain()["estimate"]["at_most"]
+    assert "estimate   about " in answer_of(plan).text()
 
 
 def test_it_ends_when_the_answer_is_known_and_run_again_does_nothing(finished: World) -> None:
@@ -353,10 +343,8 @@ def test_a_score_that_is_no_number_is_not_waited_for(world: World) -> None:
 
 
 def test_two_runs_share_a_search(world: World) -> None:
-    def presence() -> Presence:
-        return Presence(world.store, "plain", lambda: Progress(1, 0, 2))
-
-    with presence().announced() as one, presence().announced() as other:
+    first, second = presence_of(world.store), presence_of(world.store)
+    with first.announced() as one, second.announced() as other:
         runs = [(world.queue(), one), (world.queue(), other)]
         for queue, claims in runs:
             queue.others.claims = claims
@@ -399,7 +387,7 @@ def test_what_a_search_never_trained_is_named_as_an_assumption(finished: World) 
     assert "at most 7 points less" in note
     assert "unless 1 or 2 dip" in "".join(finished.shown(TABLES["min-layers-interval"]))
     plan = finished.plan()
-    pages = (plan_text(plan, estimate(plan, CPU), CPU), states_text(sweep_states(finished.store)))
+    pages = (answer_of(plan).text(), states_text(sweep_states(finished.store)))
     assert all("does not dip" in page and "table min-layers" in page for page in pages)
     with open_views(finished.store, deltas=(1,), only=VIEWS) as catalog:
         assert (

@@ -8,21 +8,19 @@ from pathlib import Path
 import pytest
 
 from lp_sweep.orchestrator.engine.workqueue import WorkQueue
-from lp_sweep.orchestrator.estimate.estimate import Rates, estimate
+from lp_sweep.orchestrator.estimate.estimate import estimate
 from lp_sweep.orchestrator.plan.known import Known
 from lp_sweep.orchestrator.plan.plan import Plan
 from lp_sweep.orchestrator.plan.planning import make_plan
 from lp_sweep.orchestrator.plan.selection import Selection, retry_selection
-from lp_sweep.orchestrator.service.plan import plan_json, plan_text
 from lp_sweep.storage.errors import SpecError
 from lp_sweep.storage.runs import Announcement
 from lp_sweep.storage.select import Measured
 from lp_sweep.storage.specs import SpeedSpec
 from lp_sweep.storage.store import Store
 from tests.support.courses import taken
-from tests.support.sweepfiles import PLAIN, make_inputs, planned
+from tests.support.sweepfiles import CPU, PLAIN, answer_of, make_inputs, planned
 
-CPU = Rates([], gpu=False)
 TIMED = PLAIN + "measure: {speed: cpu}\n"
 
 
@@ -116,12 +114,12 @@ def test_another_device_is_refused_with_what_is_allowed(tmp_path: Path, wrong: s
 
 def test_a_plan_says_how_many_are_missing(plan: Plan) -> None:
     plan.known = with_known(plan, speeds=1)
-    told = json.loads(json.dumps(plan_json(plan, estimate(plan, CPU))))
+    told = json.loads(json.dumps(answer_of(plan).plain()))
     assert [told["totals"][f"speeds{end}"] for end in ("", "_done", "_pending")] == [2, 1, 1]
     assert [speed["state"] for speed in told["speeds"]] == ["done", "pending"]
     assert told["speeds"][1]["kept_layers"] == list(range(1, 11))
     assert told["totals"]["profiles"] == 0
-    text = plan_text(plan, estimate(plan, CPU), CPU)
+    text = answer_of(plan).text()
     assert "speeds             2   networks to time, one at a time: 1 done, 1 missing" in text
     assert "8 to fine-tune, 1 to time" in text
 

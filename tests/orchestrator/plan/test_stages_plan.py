@@ -12,7 +12,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lp_sweep.orchestrator.engine.others import Claims
 from lp_sweep.orchestrator.engine.recorder import Recorder, blocked_by
 from lp_sweep.orchestrator.engine.workqueue import WorkQueue
 from lp_sweep.orchestrator.estimate.estimate import estimate
@@ -22,14 +21,13 @@ from lp_sweep.orchestrator.plan.naming import describe, short_model
 from lp_sweep.orchestrator.plan.plan import Plan, Work
 from lp_sweep.orchestrator.plan.planning import make_plan
 from lp_sweep.orchestrator.plan.selection import Selection, retry_selection, taken_on
-from lp_sweep.orchestrator.service.plan import plan_json, plan_text
 from lp_sweep.storage.networks import CONFIG
-from lp_sweep.storage.runs import Presence, Progress
+from lp_sweep.storage.runs import Presence
 from lp_sweep.storage.select import Measured, held_out_rows
 from lp_sweep.storage.store import Store
-from tests.support.courses import taken
+from tests.support.courses import presence_of, put_failure, taken
 from tests.support.stagedplans import FULL, ONE, STAGED, cell_trial, plan_of, spec, the_full
-from tests.support.sweepfiles import CPU, PLAIN, make_inputs, planned
+from tests.support.sweepfiles import CPU, PLAIN, answer_of, make_inputs, planned
 
 LENGTHS = MeanLengths(timing_columns([]))
 
@@ -110,7 +108,7 @@ def test_a_measurement_may_leave_no_feed_forward_to_remove(tmp_path: Path, label
     known = Known(frozenset(), {}, dict.fromkeys(before.profiles, found))
     plan = planned(file, *ONE, known=known)
     assert [cell.state for cell in plan.cells] == ["impossible"]
-    text = plan_text(plan, estimate(plan, CPU), CPU)
+    text = answer_of(plan).text()
     assert "no layer would stay whose feed-forward" in text
 
 
@@ -155,7 +153,7 @@ def test_a_measurement_added_to_a_finished_sweep(tmp_path: Path) -> None:
     [measure] = plan.missing_measures(full)
     assert measure.spec.trial == full
     assert plan.job(plan.trials[full], network=False).measures[0].id == measure.id
-    text = plan_text(plan, estimate(plan, CPU), CPU)
+    text = answer_of(plan).text()
     assert "measures           1   of trained networks, by layer: 1 missing\n" in text
     assert (
         "to do              1   by `lp-sweep run`: 1 done but to train again, since their network "
@@ -164,13 +162,13 @@ def test_a_measurement_added_to_a_finished_sweep(tmp_path: Path) -> None:
     retrained = estimate(plan, CPU).hours
     assert retrained > CPU.seconds(plan.trials[full]) / 3600
     plan.known = plan.known._replace(networks={full})
-    text = plan_text(plan, estimate(plan, CPU), CPU)
+    text = answer_of(plan).text()
     assert "to do              1   by `lp-sweep run`: 1 done but to measure\n" in text
     assert "longest trial" not in text
     assert 0 < estimate(plan, CPU).hours < retrained / 2
-    assert plan_json(plan, estimate(plan, CPU))["totals"] | {
+    assert answer_of(plan).plain()["totals"] | {
         "to_do": 1, "trials_pending": 0, "measures_done": 0, "measures_pending": 1,
-    } == plan_json(plan, estimate(plan, CPU))["totals"]  # fmt: skip
+    } == answer_of(plan).plain()["totals"]  # fmt: skip
 
 
 def test_a_measurement_has_the_network_trained_again_that_it_is_compared_with(
@@ -183,7 +181,7 @@ def test_a_measurement_has_the_network_trained_again_that_it_is_compared_with(
     assert estimate(plan, CPU).hours > trained
     assert {work.id for work in taken_on(plan)} == {full, pruned}
     assert queue_of(plan, store).waiting == 2  # a run does what the plan says
-    text = plan_text(plan, estimate(plan, CPU), CPU)
+    text = answer_of(plan).text()
     assert "to do              2   by `lp-sweep run`: 2 done but to train again, since" in text
     plan.known = plan.known._replace(networks={full})
     assert [work.id for work in taken_on(plan)] == [pruned]
@@ -199,19 +197,19 @@ def test_what_is_to_do_and_of_what_kinds(tmp_path: Path) -> None:
         "to do              5   by `lp-sweep run`: 2 to fine-tune, 1 done but to train again, "
         "since their network is needed and was not kept, 1 done but to measure, 1 pre-trained "
         "to measure; 1 failed before and may work now\n"
-    ) in plan_text(plan, estimate(plan, CPU), CPU)
+    ) in answer_of(plan).text()
 
 
 def test_networks_that_are_not_trained_are_counted_apart(tmp_path: Path) -> None:
     plan = plan_of(tmp_path, "procedures: [finetune_then_drop, one_shot]", "k=0,2,3")
-    text = plan_text(plan, estimate(plan, CPU), CPU)
+    text = answer_of(plan).text()
     assert "networks (3 to fine-tune, 2 to score untrained); cells" in text
     assert "`lp-sweep run`: 3 to fine-tune, 2 to score untrained\n" in text
 
 
 def test_a_measurement_that_failed_for_good_is_not_to_do(tmp_path: Path) -> None:
     plan, *_ = measured(tmp_path)
-    text = plan_text(plan, estimate(plan, CPU), CPU)
+    text = answer_of(plan).text()
     assert "measures           1   of trained networks, by layer: 1 failed" in text
     assert "to do" not in text
 
@@ -251,7 +249,7 @@ def queue_of(
     plan: Plan,
     store: Store,
     told: Told | None = None,
-    claims: Claims | None = None,
+    claims: Any = None,
     **settings: Any,
 ) -> WorkQueue:
     def on_blocked(work: Work, need: str) -> None:
@@ -360,7 +358,7 @@ def test_a_need_that_another_run_does_unblocks(tmp_path: Path, store: Store) -> 
     plan = plan_of(tmp_path, STAGED, "k=2")
     full, staged = the_full(plan), cell_trial(plan, procedure="finetune_then_drop")
 
-    with presence(store).announced() as one, presence(store).announced() as two:
+    with presence_of(store).announced() as one, presence_of(store).announced() as two:
         mine, others = queue_of(plan, store, claims=one), queue_of(plan, store, claims=two)
         assert taken(others).id == full
         assert [work.id for work in iter(mine.take, None)] == [cell_trial(plan, procedure="direct")]
@@ -448,13 +446,12 @@ def test_a_measurement_that_failed_in_another_run_is_left_alone(
     """The other run recorded the trial, and its measurement failed for good meanwhile."""
     plan, _, measure = measured(tmp_path)
     plan.known = Known(frozenset(), {}, {})
-    attempt = {"attempt_id": f"{measure}.1", "trial_id": measure, "error_type": "bug"}
 
     with one_of_two(store) as one:
         queue = queue_of(plan, store, claims=one)
         for id_ in plan.trials:
             record(store, id_, network=True)
-        store.put("attempts", f"{measure}.1", [attempt | {"final": True}])
+        put_failure(store, measure)
         assert queue.take() is None
         assert queue.done_elsewhere == set(plan.trials)
         assert queue.failed == {measure: "bug"}
@@ -465,8 +462,7 @@ def test_a_retry_by_name_tries_it_again_beside_another_run(tmp_path: Path, store
     plan, pruned, measure = measured(tmp_path)
     for id_ in plan.trials:
         record(store, id_, network=True)
-    attempt = {"attempt_id": f"{measure}.1", "trial_id": measure, "error_type": "bug"}
-    store.put("attempts", f"{measure}.1", [attempt | {"final": True}])
+    put_failure(store, measure)
     with one_of_two(store) as one:
         chosen = retry_selection(None, [measure], plan)
         queue = queue_of(plan, store, claims=one, selection=chosen)
@@ -483,8 +479,7 @@ def test_what_fails_in_another_run_before_its_turn_is_left_alone(
         held = taken(queue)
         other = ({mine, theirs} - {held.id}).pop()
         for id_ in (held.id, other):
-            attempt = {"attempt_id": f"{id_}.1", "trial_id": id_, "error_type": "bug"}
-            store.put("attempts", f"{id_}.1", [attempt | {"final": True}])
+            put_failure(store, id_)
         assert queue.take() is None
         assert queue.failed == {other: "bug"}
         queue.ended(held.id, "bug")
@@ -492,14 +487,10 @@ def test_what_fails_in_another_run_before_its_turn_is_left_alone(
         assert queue.take() == held
 
 
-def presence(store: Store) -> Presence:
-    return Presence(store, "plain", lambda: Progress(0, 0, 1))
-
-
 @contextmanager
 def one_of_two(store: Store) -> Iterator[Presence]:
     """A run that has seen another on the store."""
-    with presence(store).announced() as one, presence(store).announced():
+    with presence_of(store).announced() as one, presence_of(store).announced():
         yield one
 
 
@@ -567,13 +558,13 @@ def test_work_is_named_with_what_is_not_usual(tmp_path: Path) -> None:
 
 def test_a_plan_names_its_procedures_and_feed_forwards(tmp_path: Path) -> None:
     plan = plan_of(tmp_path, "procedures: [direct, iterative]\nfeed_forward: [none, top 1]")
-    text = plan_text(plan, estimate(plan, CPU), CPU)
+    text = answer_of(plan).text()
     assert "  procedures direct, iterative\n" in text
     assert "  feed-forwards that go none, top 1\n" in text
     assert "top K=0 = top K=0 iterative" in text
     assert "top K=2 = top K=2 iterative" not in text
     usual = plan_of(tmp_path, "")
-    text = plan_text(usual, estimate(usual, CPU), CPU)
+    text = answer_of(usual).text()
     assert "procedures" not in text
     assert "feed-forwards" not in text
 

@@ -182,7 +182,7 @@ def test_it_listens_to_this_machine_alone(page: Page) -> None:
 def test_an_unknown_sweep_is_said_so(page: Page) -> None:
     answer = page.ask("/state.json?sweep=%3Cb%3E")
     assert answer.status == 404
-    assert "no sweep '<b>' in" in answer.json["error"]
+    assert "no sweep named '<b>' in" in answer.json["error"]
     assert answer.headers["content-type"] == "application/json"
 
 
@@ -220,7 +220,7 @@ def test_a_taken_port_is_said_so(page: Page, tmp_path: Path) -> None:
     ("arguments", "code", "told"),
     [
         (["--store", "nowhere"], 4, "no store at"),
-        (["--sweep", "nope"], 2, "no sweep 'nope' in"),
+        (["--sweep", "nope"], 2, "no sweep named 'nope' in"),
         (["--port", "70000"], 2, "less than or equal to 65535"),
     ],
 )

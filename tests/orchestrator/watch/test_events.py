@@ -13,25 +13,23 @@ from rich.console import Console
 
 from lp_sweep.orchestrator.engine.progress import Facts, PlainReporter
 from lp_sweep.orchestrator.engine.workqueue import WorkQueue
-from lp_sweep.orchestrator.estimate.estimate import Rates
 from lp_sweep.orchestrator.plan.known import Known
 from lp_sweep.orchestrator.watch import reporters
 from lp_sweep.orchestrator.watch.reporters import EventReporter, LiveReporter
 from lp_sweep.storage.store import Store
-from tests.support.courses import taken
+from tests.support.courses import queue_of, taken
 from tests.support.program import command, environment, sweep
 from tests.support.sweepfiles import make_inputs, planned
 from tests.support.toyworld import save_world
 
 ROOT = Path(__file__).resolve().parents[3]
-CPU = Rates([], gpu=False)
 
 
 @pytest.fixture
 def queue(tmp_path: Path) -> WorkQueue:
     """Eight trials: two tasks, two seeds, K of 0 and 2."""
     plan = planned(make_inputs(tmp_path))
-    return WorkQueue(plan, Store(tmp_path / "s", create=True), CPU, lambda plan: None)
+    return queue_of(plan, Store(tmp_path / "s", create=True))
 
 
 class Stream:

@@ -13,7 +13,6 @@ from lp_sweep.orchestrator.engine.progress import (
     Run,
 )
 from lp_sweep.orchestrator.engine.workqueue import WorkQueue
-from lp_sweep.orchestrator.estimate.estimate import Rates
 from lp_sweep.orchestrator.estimate.pace import Pace
 from lp_sweep.orchestrator.inputs.resolve import resolve
 from lp_sweep.orchestrator.plan.known import Known
@@ -21,7 +20,7 @@ from lp_sweep.orchestrator.plan.planning import make_plan
 from lp_sweep.orchestrator.sweepfile.load import load_sweep
 from lp_sweep.orchestrator.watch.reporters import LiveReporter
 from lp_sweep.storage.store import Store
-from tests.support.courses import taken
+from tests.support.courses import Clock, queue_of, taken
 from tests.support.toyworld import save_world
 
 
@@ -38,7 +37,7 @@ def new_queue(folder: Path) -> WorkQueue:
         strategies=[{"name": "top", "k": [0, 2]}, {"name": "contribution", "threshold": 0.5}],
     )
     plan = make_plan(resolve(load_sweep(path)), Known.nothing())
-    return WorkQueue(plan, Store(folder / "s", create=True), Rates([]), lambda plan: None)
+    return queue_of(plan, Store(folder / "s", create=True))
 
 
 def test_notes_and_failures_stand_above_the_display(queue: WorkQueue) -> None:
@@ -81,23 +80,13 @@ def test_plain_lines(queue: WorkQueue, capsys: pytest.CaptureFixture[str]) -> No
     captured = capsys.readouterr()
     assert captured.out == ""
     lines = captured.err.splitlines()
-    assert lines[0].endswith("5 to do on 1 slots")
+    assert lines[0].endswith("5 to do on 1 slot")
     assert lines[1].endswith("slot 0  start   ./model, contribution profile, mood")
     assert "failed  ./model, contribution profile, mood: no such file  [4 left" in lines[2]
 
 
-class Hands:
-    """A clock that the test moves."""
-
-    def __init__(self) -> None:
-        self.seconds = 0.0
-
-    def __call__(self) -> float:
-        return self.seconds
-
-
 def test_what_is_left_is_shared_by_the_slots() -> None:
-    hands = Hands()
+    hands = Clock()
     pace = Pace(measured=True, now=hands)
     assert pace.seconds_left([], 600.0, 100.0) is None  # no slots yet
     pace.slots = 2
@@ -109,7 +98,7 @@ def test_what_is_left_is_shared_by_the_slots() -> None:
 
 
 def test_a_run_ends_no_sooner_than_its_longest_piece() -> None:
-    pace = Pace(measured=True, now=Hands())
+    pace = Pace(measured=True, now=Clock())
     pace.slots = 10
     assert pace.seconds_left([], 1000.0, 500.0) == 500.0
     pace.started("a")
