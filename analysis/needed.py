@@ -206,5 +206,6 @@ def seed_spread(row: Row) -> str:
     """`0.42`, `1.00 assumed`."""
     if row["seed_sd"] is None:
         return "search" if row["credible"] else ""
-    mark = {"model and task": "", "task": " other models"}.get(row["seed_sd_from"], " assumed")
+    marks = {"model and task": "", "task": " other models", "untrained": " untrained"}
+    mark = marks.get(row["seed_sd_from"], " assumed")
     return f"{row['seed_sd']:.2f}{mark}"

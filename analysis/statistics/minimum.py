@@ -67,7 +67,7 @@ SCHEMA = pa.schema(
         ("n_seeds", pa.int64()),
         ("n_examples", pa.int64()),
         ("seed_sd", pa.float64()),  # points: of one network's score over seeds, as it is pooled
-        ("seed_sd_from", pa.string()),  # model and task, task, assumed
+        ("seed_sd_from", pa.string()),  # model and task, task, assumed, untrained
         ("reason", pa.string()),  # why there is no set
     ]
 )
@@ -125,6 +125,8 @@ def curve_of(cells: Sequence[Row], spreads: Spreads, read: Reader) -> Curve | st
     scores = scores_of(compared.metric, compared.labels, compared.predicted, points)
     named = next((cell["metric"] for cell in cells if cell["metric"]), order[0].metric)
     spread = spreads.of(cells[0]["model"], cells[0]["task"], named)
+    if cells[0]["procedure"].split()[0] == UNTRAINED:
+        spread = NO_SEED
     asked = {cell["k"] for cell in cells}
     there = askable_k(cells[0]["strategy"], cells[0]["depth"])
     ks = tuple(sorted({0, *asked, *(k for k in there if k < max(asked))}))
@@ -213,7 +215,7 @@ class Spread(NamedTuple):
 
     variance: float  # points²
     freedom: int
-    source: str  # model and task, task, assumed
+    source: str  # model and task, task, assumed, untrained
 
     @property
     def sd(self) -> float:
@@ -225,6 +227,8 @@ class Squares(NamedTuple):
     freedom: int
 
 
+UNTRAINED = "untrained"  # the procedure of networks that no seed plays a part in
+NO_SEED = Spread(0.0, WEIGHT, UNTRAINED)
 ASSUMED = Spread(ASSUMED_SD**2, _ASSUMED_FREEDOM, "assumed")
 
 

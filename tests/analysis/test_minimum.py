@@ -59,6 +59,18 @@ def test_a_k_that_was_never_asked_for_can_be_the_answer(fake: FakeSweep) -> None
     assert found["symmetric"]["credible"] == [2]
 
 
+def test_no_seed_plays_a_part_in_untrained_networks(fake: FakeSweep) -> None:
+    for k, n_right in ((0, 900), (1, 896)):
+        for procedure in ("direct", "untrained bridge linear"):
+            network(fake, right(n_right, n=1000), k=k, procedure=procedure)
+    found = {row["procedure"]: row for row in long(fake, TABLES["min-layers-interval"])}
+    assert found["direct"]["seed_sd_from"] == "assumed"
+    assert found["direct"]["credible"] == [0, 1]
+    untrained = found["untrained bridge linear"]
+    assert (untrained["seed_sd"], untrained["seed_sd_from"]) == (0.0, "untrained")
+    assert untrained["credible"] == [1]
+
+
 def test_a_loss_at_the_limit_leaves_both_answers(fake: FakeSweep) -> None:
     network(fake, right(900, n=1000), k=0)
     network(fake, right(880, n=1000), k=2)
