@@ -111,7 +111,7 @@ def is_distilled(row: Row) -> bool:
 def possible_span(row: Row, among: Sequence[Row] = ()) -> str:
     """`6`, `4–6`: how many layers the answer may be."""
     depth, most, between = row["depth"], _most(row, among), _between(row, among)
-    if between and between[-1] < depth - 1:  # else nothing smaller was tried: the answer has no end
+    if between and max(_tried(row, among)) > between[-1]:  # else nothing smaller was tried
         most = max(most, between[-1])
     return phrases.span(depth - most, depth - row["max_dropped_low"])
 
@@ -131,14 +131,17 @@ def _most(row: Row, among: Sequence[Row]) -> int:
     return max(int(other["max_dropped_high"]) for other in among or [row])
 
 
+def _tried(row: Row, among: Sequence[Row]) -> set[int]:
+    return {0, *(k for other in among or [row] for k in other["tried"] or ())}
+
+
 def _between(row: Row, among: Sequence[Row]) -> list[int]:
     """The K above a known answer and below the next that was tried. Of those that a search left out
     `unless` speaks."""
     low, left_out = row["max_dropped_low"], row["untried"] or ()
     if row["max_dropped"] is None or _most(row, among) > low:
         return []
-    tried = {k for other in among or [row] for k in other["tried"] or ()}
-    above = min((k for k in tried if k > low), default=row["depth"])
+    above = min((k for k in _tried(row, among) if k > low), default=row["depth"])
     there = {k for other in among or [row] for k in askable_k(other["strategy"], row["depth"])}
     return [k for k in range(low + 1, above) if k in there and k not in left_out]
 

@@ -298,6 +298,14 @@ def test_an_answer_of_fewer_seeds_than_the_sweep_lists_says_so(fake: FakeSweep) 
     assert all(any(note.startswith("n=") for note in table.notes) for table in tables[::2])
 
 
+@pytest.mark.parametrize("strategy", ["top", "symmetric", "odd-alternate"])
+def test_beyond_the_largest_k_that_was_tried_an_answer_has_no_span(
+    fake: FakeSweep, strategy: str
+) -> None:
+    fake.curve({0: 90.0, 2: 89.9}, strategy=strategy, depth=6)
+    assert layers_needed(answer(fake)).startswith("4 of 6 (K=")
+
+
 def test_a_set_of_layers_and_symmetric_have_no_k_between(fake: FakeSweep) -> None:
     fake.curve({0: 90.0})
     fake.curve({2: 89.9, 4: 80.0}, strategy="symmetric")
