@@ -16,6 +16,8 @@ import pyarrow.parquet as pq
 import torch
 from transformers import AutoModel, AutoTokenizer
 
+from lp_sweep.trials.rankmetrics import ndcg
+
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
@@ -68,6 +70,9 @@ def cranfield_rank(glue: Path, cranfield: Path, encoder: Path, out: Path) -> Non
                 row(query["id"], query["text"], passages[place], names[place] in wanted)
                 for place in nearest
             ]
+    relevance = np.array([row["relevance"] for row in dev], np.float64).reshape(-1, CANDIDATES)
+    own = 100 * ndcg(relevance, relevance, 10).mean()
+    print(f"{len(relevance)} queries; nDCG@10 of the encoder's own order: {own:.2f}")
     for split, found in (("train", train), ("dev", dev)):
         write(out / f"{split}.parquet", {name: [row[name] for row in found] for name in found[0]})
 

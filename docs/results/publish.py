@@ -23,7 +23,7 @@ from lp_sweep.storage.store import Store
 RESULTS = Path("docs/results")
 RECORDS = RESULTS / "records"
 IDS = {"trials": "trial_id", "profiles": "profile_id", "predictions": "trial_id"}
-MOST_LOGITS = 100  # a row; those of every word of a sentence would fill the folder
+MOST_LOGITS = 20  # a row; those of every word, or of 28 emotions, would fill the folder
 PRINTS = re.compile(r"lp-sweep (?:table|query) .*--format markdown")
 
 
@@ -48,7 +48,8 @@ def publish(store: Path, names: list[str]) -> None:
         for file in sorted((store / table).glob("*.parquet")):
             rows = pq.read_table(file)
             of = {*rows[IDS[table]].to_pylist(), *rows["trial_id"].to_pylist()} - {None}
-            if file.stem in there or not of & (wanted | there):
+            speed = table == "profiles" and rows["measure"][0].as_py() == "speed"
+            if file.stem in there or not (speed or of & (wanted | there)):
                 continue
             if "command" in rows.column_names:
                 ran = str(rows["command"][0])
