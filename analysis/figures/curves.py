@@ -247,14 +247,17 @@ def embeddings(figure: Figure, rows: Sequence[Row], among: Sequence[Row] = ()) -
             of_it = [row for row in panel if name == (row["procedure"] if row["k"] else FULL)]
             (drawn,) = axes.plot(*_rates(of_it), **looks[name] | {"linestyle": "none"})
             entries.setdefault(theme.name(name), drawn)
+        middle = sum(axes.get_xlim()) / 2  # a label points to it, and stays in the panel
         for row in best_of_depths(panel):
             (at,), (height,) = _rates([row])
-            place: dict[str, Any] = {
-                "xytext": (-5, 4),
-                "textcoords": "offset points",
-                "ha": "right",
-            }
-            axes.annotate(layers_label(row), (at, height), fontsize=theme.SMALL, **place)
+            axes.annotate(
+                layers_label(row),
+                (at, height),
+                (6 if at < middle else -6, 2),
+                textcoords="offset points",
+                ha="left" if at < middle else "right",
+                fontsize=theme.SMALL,
+            )
         axes.margins(x=0.15, y=0.12)
         theme.points_axis(axes, [row["mean"] for row in panel])
 
