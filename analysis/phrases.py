@@ -10,6 +10,7 @@ from lp_sweep.analysis.notes import (
     NOT_MEASURED,
     NOT_NEEDED,
 )
+from lp_sweep.storage.printable import ranges
 
 Row = Mapping[str, Any]
 
@@ -113,6 +114,11 @@ def kept(rows: Sequence[Row]) -> str:
     depth = rows[0]["depth"]
     counts = [depth - row["k"] for row in rows if row["k"] is not None]
     return f"{span(min(counts), max(counts)) if counts else '?'} of {depth}"
+
+
+def layers(kept: Sequence[int]) -> str:
+    """`layers 1-4, 6`"""
+    return f"layers {ranges(kept).replace(',', ', ')}"
 
 
 def kept_of_mean(row: Row) -> str:

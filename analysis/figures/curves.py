@@ -11,7 +11,6 @@ from lp_sweep.analysis import phrases
 from lp_sweep.analysis.figures import theme
 from lp_sweep.analysis.figures.numbers import FULL, PANEL
 from lp_sweep.analysis.figures.panels import OF_DIRECT, PRUNED_OF_DIRECT, Row, groups, heading
-from lp_sweep.storage.printable import ranges
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -251,7 +250,7 @@ def embeddings(figure: Figure, rows: Sequence[Row], among: Sequence[Row] = ()) -
         for row in best_of_depths(panel):
             (at,), (height,) = _rates([row])
             axes.annotate(
-                layers_label(row),
+                phrases.layers(row["kept_layers"]),
                 (at, height),
                 (6 if at < middle else -6, 2),
                 textcoords="offset points",
@@ -269,10 +268,6 @@ def best_of_depths(panel: Sequence[Row]) -> list[Row]:
     """Without the full model; the fewest dropped first."""
     best = {row["k"]: row for row in sorted(panel, key=lambda row: row["mean"]) if row["k"]}
     return [best[k] for k in sorted(best)]
-
-
-def layers_label(row: Row) -> str:
-    return f"layers {ranges(row['kept_layers']).replace(',', ', ')}"
 
 
 def _rates(rows: Sequence[Row]) -> tuple[list[float], list[float]]:

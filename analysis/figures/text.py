@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from lp_sweep.analysis import phrases
 from lp_sweep.analysis.figures import curves, panels, theme
 from lp_sweep.analysis.figures.curves import network_name
 from lp_sweep.analysis.figures.numbers import FULL, PANEL
@@ -216,7 +217,7 @@ def embeddings(rows: Sequence[Row]) -> str:
     for panel in groups(rows, *PANEL):
         known = [row for row in panel if not row["k"]] + curves.best_of_depths(panel)
         said = [
-            f"{curves.layers_label(row) if row['k'] else FULL} {row['mean']:.2f} at "
+            f"{phrases.layers(row['kept_layers']) if row['k'] else FULL} {row['mean']:.2f} at "
             f"{row['texts_per_second']:.3g}"
             for row in known
         ]

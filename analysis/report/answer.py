@@ -22,7 +22,7 @@ from lp_sweep.analysis.statistics import selection
 from lp_sweep.analysis.statistics.networks import Reader, reader
 from lp_sweep.analysis.tabledef import Table
 from lp_sweep.storage.catalog import Catalog
-from lp_sweep.storage.printable import metric_name, ranges
+from lp_sweep.storage.printable import metric_name
 
 Row = Mapping[str, Any]
 _TASK = ("sweep", "model", "task")
@@ -239,7 +239,7 @@ def _facts(best: Row, known: _Known) -> list[Fact]:
     kept = tuple(best["kept_layers"] or range(1, best["depth"] + 1))
     if best["max_dropped_low"] and best["procedure"] != "direct":
         facts.append(Fact("procedure", best["procedure"]))
-    facts.append(Fact("keeps", f"layers {ranges(kept).replace(',', ', ')}"))
+    facts.append(Fact("keeps", phrases.layers(kept)))
     return facts + _size_and_speed(known.sizes.get((best["sweep"], best["model"], kept), ()))
 
 

@@ -78,9 +78,7 @@ class Curve(NamedTuple):
 
     scores: Scores
     places: Mapping[tuple[int, int], int]  # (K, seed) -> its place in `scores`
-    ks: tuple[
-        int, ...
-    ]  # ascending, 0 first; up to the largest asked for, those without a score as well
+    ks: tuple[int, ...]  # 0 to the largest asked for, ascending; also those without a score
     spread: Spread
 
 

@@ -139,7 +139,7 @@ def _compare(logits: np.ndarray, expected: Expected) -> Verified:
 
 
 def _scores(expected: Expected, logits: np.ndarray, rounding: float) -> Scores:
-    """Of what is compared itself."""
+    """The main metric from the stored logits and from those that were found."""
     task = expected.definition
     stored, found = (
         score(task, expected.labels, each, expected.label_names)[task.metric]

@@ -139,7 +139,7 @@ def one_pass(learn: EagerPass, split: EncodedSplit, rows: np.ndarray) -> tuple[f
 
 
 def assert_learns_alike(model: PreTrainedModel, split: EncodedSplit, **how: Any) -> Any:
-    """Of four rows, with every compute; the gradients."""
+    """The gradients of four rows, with every compute."""
     rows = np.array([2, 0, 3, 1])
     loss, expected = one_pass(EagerPass(model, setting("reference", **how)), split, rows)
     for kind, compute in ((EagerPass, "fast"), (GraphPass, "graphs")):

@@ -1,4 +1,4 @@
-"""What every kind of task answers; as it stands, where a row is an example with a label."""
+"""The answers of every kind of task; the defaults are for a row that is an example with a label."""
 
 from __future__ import annotations
 

@@ -71,7 +71,7 @@ def exported(made: World, out: Path) -> tuple[Any, list[dict[str, Any]], dict[st
 
 
 def told(program: str, out: Path, rows: Any) -> Any:
-    """What a user's program prints of these rows."""
+    """A user's program reads these rows and prints."""
     (out.parent / "rows.json").write_text(json.dumps(rows))
     command = [sys.executable, "-c", program, str(out), str(out.parent / "rows.json")]
     done = subprocess.run(command, cwd=out.parent, capture_output=True, text=True, check=True)
