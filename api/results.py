@@ -14,7 +14,7 @@ from lp_sweep.analysis.paper.compare import paper_table
 from lp_sweep.analysis.render import render, render_rows
 from lp_sweep.orchestrator.service.store import existing, history, logs_text, sweep_states
 from lp_sweep.orchestrator.service.tables import TableAsked, draw, make_table
-from lp_sweep.storage import doctor, migrate, packs
+from lp_sweep.storage import doctor, packs
 from lp_sweep.storage.catalog import Catalog
 from lp_sweep.storage.errors import SpecError
 from lp_sweep.storage.places import DEFAULT_STORE
@@ -49,7 +49,7 @@ def open_store(
 
 class Results:
     """A store as it was when this was made: `refresh()` reads what came since. Read-only, but for
-    `compact`, `doctor(fix=True)` and `migrate`."""
+    `compact` and `doctor(fix=True)`."""
 
     def __init__(
         self, location: str, sweep: str | None, setup: int | None, within: Sequence[float]
@@ -188,10 +188,6 @@ class Results:
         if fix:
             doctor.fix(self._store, findings)
         return [item._asdict() for item in findings]
-
-    def migrate(self) -> dict[str, int]:
-        """Give the records of an older lp-sweep the identifiers of this one."""
-        return migrate.migrate(self._store)._asdict()
 
     def close(self) -> None:
         self._catalog.close()

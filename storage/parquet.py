@@ -124,16 +124,6 @@ def decode(content: bytes, table: str, columns: Collection[str] | None = None) -
         raise NotARecordError(explain(error)) from error
 
 
-def has_checksum(content: bytes) -> bool:
-    """Whether damage to these bytes could be found: the earliest versions wrote no digest. Raises
-    NotARecordError."""
-    try:
-        metadata = pq.ParquetFile(pa.BufferReader(content)).metadata.metadata
-    except (OSError, pa.ArrowException) as error:
-        raise NotARecordError(explain(error)) from error
-    return _DIGEST_KEY in (metadata or {})
-
-
 def decode_record(
     content: bytes, table: str, name: str, columns: Collection[str] | None = None
 ) -> pa.Table:
@@ -171,7 +161,7 @@ def _digest_start(content: bytes) -> int:
 def _digest_problem(content: bytes, file: pq.ParquetFile) -> str | None:
     told = (file.metadata.metadata or {}).get(_DIGEST_KEY)
     if told is None:
-        return None  # written before files had one
+        return "not a whole Parquet file (it has no checksum)"
     start = _digest_start(content)
     if content[start : start + len(_ZEROS)] != told:
         return "not a whole Parquet file (its checksum can't be found)"

@@ -167,13 +167,6 @@ class Store:
         except NotARecordError as error:
             raise StoreError(f"can't read {where}: {error}") from error
 
-    def has_checksum(self, table: str, name: str) -> bool:
-        """Whether damage to the file of a readable record could be found; a pack always has one."""
-        try:
-            return parquet.has_checksum(self.content(_path(table, name + SUFFIX)))
-        except (FileNotFoundError, NotARecordError):
-            return True
-
     def _rows(self, table: str, name: str) -> list[dict[str, Any]]:
         _path(table, name)
         found = self._of_table(table, lambda files: files.record(name))

@@ -29,6 +29,7 @@ PRINTS = re.compile(r"lp-sweep (?:table|query) .*--format markdown")
 
 def publish(store: Path, names: list[str]) -> None:
     """Raises SystemExit where a record still names a folder of this machine."""
+    target = Store(str(RECORDS))
     there = {id_ for table in IDS for id_ in _ids(RECORDS / table, IDS[table])}
     wanted: set[str] = set()
     for name in names:
@@ -36,11 +37,7 @@ def publish(store: Path, names: list[str]) -> None:
         wanted |= {
             id_ for column in ("trial_id", "profile_id") for id_ in cells[column].to_pylist()
         }
-        pq.write_table(
-            _with(cells, "overrides", None),
-            RECORDS / "sweeps" / f"{name}.parquet",
-            compression="zstd",
-        )
+        target.put("sweeps", name, _with(cells, "overrides", None))
         text = (store / "sweeps" / f"{name}.yaml").read_text(encoding="utf-8").partition("\n")[2]
         asked = f'# lp-sweep: {{"--file": "{RESULTS}/{name}.yaml", "--data-dir": "GLUE"}}\n'
         (RECORDS / "sweeps" / f"{name}.yaml").write_text(asked + text, encoding="utf-8")
@@ -61,8 +58,8 @@ def publish(store: Path, names: list[str]) -> None:
             if "scores" in rows.column_names:
                 longest = pc.max(pc.list_value_length(rows["scores"])).as_py() or 0
                 rows = _with(rows, "scores", None) if longest > MOST_LOGITS else rows
-            pq.write_table(rows, RECORDS / table / file.name, compression="zstd")
-    print(compact(Store(str(RECORDS)), settle=0))
+            target.put(table, file.stem, rows)
+    print(compact(target, settle=0))
 
 
 def _ids(folder: Path, column: str) -> set[str]:

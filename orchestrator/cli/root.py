@@ -30,7 +30,7 @@ SECTIONS = {
     "Help": ("help",),
 }
 # what few need: `help more` names it, `help COMMAND` has the rest
-RARE = ("resume", "schema", "paper", "show", "cka", "prune", "migrate", "cluster watch-spot")
+RARE = ("resume", "schema", "paper", "show", "cka", "prune", "cluster watch-spot")
 EXIT_CODES = {
     "0": "complete",
     "1": "some trials failed",

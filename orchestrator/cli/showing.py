@@ -40,8 +40,6 @@ def show_text(found: History) -> str:
         rest = {name: value for name, value in shown.items() if name not in _NOT_SHOWN}
         lines += ["recipe and times", *(_line(name, value) for name, value in rest.items())]
         lines += ["", *_numbers(found.record)] if "measure" in found.record else []
-    if not found.has_checksum:
-        lines += ["", "note: the record has no checksum, so damage to it can't be found"]
     lines += [""] * bool(found.attempts) + [attempt_line(attempt) for attempt in found.attempts]
     if found.attempts:
         lines.append(f"tracebacks: lp-sweep logs {found.id}")

@@ -192,23 +192,6 @@ def _findings_text(store: Store, findings: list[Finding], *, fixed: bool) -> str
     return page(lines)
 
 
-@app.command()
-def migrate(store: StoreOption = None, as_json: JsonOption = False) -> None:
-    """Copy records of an older lp-sweep to this version's identifiers; the old ones stay.
-
-    Example: lp-sweep migrate --store lp-sweep-store
-    """
-    from lp_sweep.storage import migrate
-    from lp_sweep.storage.identity import IDENTITY_VERSION
-
-    done = migrate.migrate(stored(store))
-    text = (
-        f"{done.moved} records have identifiers of version {IDENTITY_VERSION} now, {done.kept} had "
-        f"them before, {done.unknown} are of a version that can't be migrated"
-    )
-    emit(json.dumps(done._asdict()) if as_json else text)
-
-
 _MIRRORED = (
     "{to}  {sweep}: {written} trials written, {failures} of them failures; {there} were there"
 )

@@ -136,7 +136,6 @@ class History(NamedTuple):
     id: str
     record: Mapping[str, Any] | None
     attempts: list[Mapping[str, Any]]
-    has_checksum: bool = True  # False: the earliest versions wrote none
 
     def plain(self) -> dict[str, Any]:
         """Values as JSON has them; a number that is not finite is None."""
@@ -159,8 +158,7 @@ def history(store: Store, name: str) -> History:
     names = [item for item in store.names("attempts") if attempted_work(item) == id_]
     attempts = store.read_all("attempts", names).rows.to_pylist()
     attempts.sort(key=lambda attempt: str(attempt["ended_at"]))
-    has_checksum = not rows or store.has_checksum(table, id_)
-    return History(id_, rows[0] if rows else None, attempts, has_checksum)
+    return History(id_, rows[0] if rows else None, attempts)
 
 
 def _find(store: Store, name: str) -> str:

@@ -41,6 +41,7 @@ def line_of(bundle: Path, tmp_path: Path, step: gpu_day.Step) -> dict[str, Any]:
     return gpu_day.run(step, Namespace(device="cpu", bundle=bundle), environment)
 
 
+@pytest.mark.slow
 def test_a_step_that_fails_is_a_line(bundle: Path, tmp_path: Path) -> None:
     line = line_of(bundle, tmp_path, gpu_day.Step(1, 60, "speed", ("no such task",)))
     assert line["status"] == "failed"

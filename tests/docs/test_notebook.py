@@ -58,6 +58,7 @@ display.note("nothing more")
 """
 
 
+@pytest.mark.slow
 def test_a_run_is_one_line_of_its_cell(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """In a real kernel; what fails and notes stay."""
     monkeypatch.setenv("JUPYTER_PLATFORM_DIRS", "1")

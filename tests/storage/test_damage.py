@@ -88,15 +88,9 @@ def test_a_damaged_record_is_unreadable(record: bytes, change) -> None:
     ],
 )
 def test_every_single_flipped_bit_is_noticed(record: bytes, every: int) -> None:
-    """The key of the checksum itself may be damaged, nothing else."""
-    unnoticed = []
     for place in range(0, len(record), every):
         found = decoded(flipped(record, place, 1 << place % 8, 1))
-        if not isinstance(found, str):
-            assert found == decoded(record)
-            unnoticed.append(place)
-    key = record.rindex(b"lp_sweep.sha256")
-    assert all(key - 8 <= place <= key + 24 for place in unnoticed), unnoticed
+        assert isinstance(found, str), place
 
 
 @pytest.mark.parametrize(

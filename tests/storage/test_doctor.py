@@ -11,8 +11,7 @@ import pyarrow as pa
 import pytest
 from pyarrow import parquet as pq
 
-from lp_sweep.orchestrator.cli.showing import show_text
-from lp_sweep.orchestrator.service.store import history, sweep_states
+from lp_sweep.orchestrator.service.store import sweep_states
 from lp_sweep.storage import doctor, parquet
 from lp_sweep.storage.doctor import examine, fix
 from lp_sweep.storage.packs import compact
@@ -152,28 +151,6 @@ def test_status_counts_what_can_be_read_and_names_the_rest(store: Store) -> None
         "t1-b.parquet",
         "t1-d.parquet",
     ]
-
-
-def unsigned(store: Store, name: str) -> None:
-    """The record as the earliest versions wrote it: without a digest of its bytes."""
-    path = f"trials/{name}.parquet"
-    rows = pq.read_table(pa.BufferReader(store.content(path)))
-    sink = pa.BufferOutputStream()
-    pq.write_table(parquet.to_table("trials", rows), sink)
-    store.write(path, sink.getvalue().to_pybytes())
-
-
-def test_a_record_without_a_checksum_is_listed_and_marked(store: Store) -> None:
-    assert "checksum" not in show_text(history(store, "t1-a"))
-    unsigned(store, "t1-a")
-    (finding,) = examine(store)
-    assert "t1-a" in finding.location
-    assert "no checksum" in finding.reason
-    fix(store, [finding])
-    assert store.read_all("trials").unreadable == [], "it counts all the same"
-    assert "the record has no checksum" in show_text(history(store, "t1-a"))
-    assert history(store, "t1-a").plain()["has_checksum"] is False
-    assert "checksum" not in show_text(history(store, "t1-b"))
 
 
 def test_a_damaged_pack_is_salvaged(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:

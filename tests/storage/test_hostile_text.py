@@ -183,7 +183,6 @@ VERBS = [
     "publish --to published",
     "doctor",
     "doctor --json",
-    "migrate",
     "compact",
     "doctor --fix",
 ]

@@ -50,7 +50,7 @@ def test_it_is_read_by_every_verb(older: Path) -> None:
     for words in (
         *(["status"], ["table", "tasks"], ["table", "min-layers"], ["table", "speed"]),
         *(["show", min(rows)], ["logs", min(store.names("attempts")).rpartition(".")[0]]),
-        *(["query", "FROM cells"], ["doctor"], ["migrate"]),
+        *(["query", "FROM cells"], ["doctor"]),
     ):
         said = sweep(*words, "--store", "store", cwd=older)
         found = 1 if words == ["doctor"] else 0  # the half file, which is old by now

@@ -84,8 +84,11 @@ def test_every_compute_learns_alike(
 
 @pytest.mark.parametrize(
     ("world", "examples", "learned", "least"),
-    [(label_world, 60, 320, 0.8), (ranking_world, 16, 300, 0.7), (token_world, 40, 190, 0.5)],
-    ids=["multi_label", "ranking", "tokens"],
+    [
+        pytest.param(label_world, 60, 320, 0.8, id="multi_label", marks=pytest.mark.slow),
+        pytest.param(ranking_world, 16, 300, 0.7, id="ranking", marks=pytest.mark.slow),
+        pytest.param(token_world, 40, 190, 0.5, id="tokens"),
+    ],
 )
 def test_a_sweep_with_its_students_and_tables(
     world: Callable[..., Path],

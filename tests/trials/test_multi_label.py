@@ -291,7 +291,13 @@ def test_a_head_begins_with_how_common_each_label_is(tmp_path: Path, store: Stor
     np.testing.assert_allclose(KIND.first_bias(unknown), np.log([3 / 2, 2 / 3]))
 
 
-@pytest.mark.parametrize("procedure", ["direct", "finetune_then_drop", "iterative 1"])
+@pytest.mark.parametrize(
+    "procedure",
+    [
+        "finetune_then_drop",
+        *(pytest.param(name, marks=pytest.mark.slow) for name in ("direct", "iterative 1")),
+    ],
+)
 def test_tuned_thresholds_are_in_the_stored_logits(
     procedure: str, tmp_path: Path, store: Store
 ) -> None:

@@ -337,7 +337,7 @@ def measured_alone(world: Path, tmp_path_factory: pytest.TempPathFactory) -> lis
         pytest.param(512 << 20, 1, id="whole states kept"),
         # rows x states x H x 4 bytes
         pytest.param(60 * 5 * 32 * 4, 2, id="sentence tokens kept", marks=pytest.mark.slow),
-        pytest.param(0, 5, id="nothing kept"),
+        pytest.param(0, 5, id="nothing kept", marks=pytest.mark.slow),
     ],
 )
 def test_a_network_goes_over_the_dev_rows_once(

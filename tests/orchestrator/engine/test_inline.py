@@ -56,6 +56,7 @@ def lp_sweep(
     )
 
 
+@pytest.mark.slow
 def test_the_quickstart_needs_no_ray(tmp_path: Path) -> None:
     """And goes on in the folder that it has written."""
     small = ("task=toy-sentiment", "seed=1", "strategy=top", "k=4")  # of no speed
@@ -185,6 +186,7 @@ def test_what_a_shell_says_of_all_runs_gives_way(
     assert sweep(*words, cwd=tmp_path, env=env).returncode == 0
 
 
+@pytest.mark.slow
 def test_breakpoint_in_a_trial_opens_the_debugger(tmp_path: Path) -> None:
     save_world(tmp_path, recipe=SHORT, strategies=[{"name": "top", "k": [0]}])
     stop = "import lp_sweep.trials.run as run\nreal = run.run_trial\n"

@@ -34,6 +34,12 @@ KINDS = {
     "tags": ("token-classification", "f1", "entity_f1", "at its first token, one of B-x, I-x"),
 }
 
+# one of labels, of rankings and of tags is enough for every day
+EACH = [
+    pytest.param(name, marks=[pytest.mark.slow] if name in ("half", "listwise") else [])
+    for name in KINDS
+]
+
 
 def _file(name: str, folder: Path) -> Path:
     if name in ("half", "tuned"):
@@ -87,8 +93,14 @@ print(json.dumps(label(json.load(open(sys.argv[2])))))
 """
 
 
-@pytest.mark.parametrize("name", ["half", "tuned"])
-@pytest.mark.parametrize("given", [{}, {"function_to_apply": "sigmoid"}], ids=["plain", "sigmoid"])
+@pytest.mark.parametrize(
+    ("name", "given"),
+    [
+        ("tuned", {}),
+        pytest.param("half", {}, marks=pytest.mark.slow),
+        pytest.param("tuned", {"function_to_apply": "sigmoid"}, marks=pytest.mark.slow),
+    ],
+)
 def test_a_pipeline_gives_the_labels_that_were_scored(
     worlds: Worlds, name: str, tmp_path: Path, given: dict[str, str]
 ) -> None:
@@ -128,7 +140,7 @@ def test_a_pipeline_gives_the_tags_that_were_scored(worlds: Worlds, tmp_path: Pa
     assert [config["id2label"][str(i)] for i in range(5)] == [*TAGS]
 
 
-@pytest.mark.parametrize("name", ["bce", "listwise"])
+@pytest.mark.parametrize("name", ["bce", pytest.param("listwise", marks=pytest.mark.slow)])
 def test_the_folder_ranks_as_in_the_sweep(worlds: Worlds, name: str, tmp_path: Path) -> None:
     made, out = worlds(name), tmp_path / "out"
     done, stored, config = exported(made, out)
@@ -149,7 +161,7 @@ def test_the_folder_ranks_as_in_the_sweep(worlds: Worlds, name: str, tmp_path: P
     assert json.loads((out / "tokenizer_config.json").read_text())["model_max_length"] == 32
 
 
-@pytest.mark.parametrize("name", KINDS)
+@pytest.mark.parametrize("name", EACH)
 def test_the_card_and_its_code(
     worlds: Worlds, name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -170,7 +182,7 @@ def test_the_card_and_its_code(
             runs(code, out)
 
 
-@pytest.mark.parametrize("name", KINDS)
+@pytest.mark.parametrize("name", EACH)
 def test_another_network_is_refused(
     worlds: Worlds, name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
