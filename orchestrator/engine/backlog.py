@@ -1,8 +1,8 @@
 """The work that a run still has to hand out, in its order, or waiting for networks.
 
 Profiles come first, since cells wait for them, then trials whose networks others need, then all
-other trials, and speeds at the end; within a rank the longest first. Networks are named by the
-trials. Pure bookkeeping over a plan; knows no store.
+other trials, and speeds at the end; within a rank the longest first. A network is named by the
+trial that trains it. Pure bookkeeping over a plan; knows no store.
 """
 
 from __future__ import annotations

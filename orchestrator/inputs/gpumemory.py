@@ -95,7 +95,8 @@ def check_gpus(spec: SweepSpec, trials: Sequence[Training], gpus: Sequence[GpuIn
         elif whole > min(gpu.total_bytes for gpu in gpus) * share:
             notes.append(
                 f"model {name!r}: a whole batch may need {_gib(whole)}, more than some GPUs have "
-                f"for a trial: it is then halved, up to {_HALVINGS} times, at the same result size"
+                f"for a trial: the micro-batch is then halved, at most {_HALVINGS} times, and the "
+                "effective batch stays the same"
             )
     if problems:
         raise PreflightError("\n".join(problems))
