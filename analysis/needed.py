@@ -163,7 +163,17 @@ def credible_layers(row: Row) -> str:
     """The answers in layers that stay, fewest first."""
     if row["reason"]:
         return f"no set: {row['reason']}"
-    return layers_left(row["depth"], row["credible"]) + unless(row)
+    return likely_layers(row) + unless(row)
+
+
+def likely_layers(row: Row) -> str:
+    """`4 or 5`, `at most 3`: of a row with a 90% set, fewest first. Where the smallest network that
+    was tried is in the set, a smaller one may do as well."""
+    depth, largest = row["depth"], max(row["credible"])
+    smaller = 0 < largest >= max(_tried(row, ())) and largest < max(
+        askable_k(row["strategy"], depth), default=0
+    )
+    return layers_left(depth, row["credible"], fewer=smaller)
 
 
 def unless(row: Row) -> str:
@@ -190,8 +200,8 @@ def _assumed(row: Row) -> list[int]:
     return [k for k in row["untried"] or () if k not in (row.get("credible") or ())]
 
 
-def layers_left(depth: int, dropped: Sequence[int]) -> str:
-    """`5 to 7 or 9`: how many layers stay where so many are dropped."""
+def layers_left(depth: int, dropped: Sequence[int], *, fewer: bool = False) -> str:
+    """`5 to 7 or 9`: how many layers stay where so many are dropped. `at most 7 or 9`: or more."""
     spans: list[list[int]] = []
     for layers in sorted(depth - k for k in dropped):
         if spans and spans[-1][1] == layers - 1:
@@ -199,6 +209,8 @@ def layers_left(depth: int, dropped: Sequence[int]) -> str:
         else:
             spans.append([layers, layers])
     parts: list[str] = []
+    if fewer:
+        parts, spans = [f"at most {spans[0][1]}"], spans[1:]
     for low, high in spans:
         long = high - low > 1
         parts += [f"{low} to {high}"] if long else map(str, range(low, high + 1))
@@ -208,7 +220,7 @@ def layers_left(depth: int, dropped: Sequence[int]) -> str:
 def seed_spread(row: Row) -> str:
     """`0.42`, `1.00 assumed`."""
     if row["seed_sd"] is None:
-        return "search" if row["credible"] else ""
+        return "(search)" if row["credible"] else ""
     marks = {"model and task": "", "task": " other models", "untrained": " untrained"}
     mark = marks.get(row["seed_sd_from"], " assumed")
     return f"{row['seed_sd']:.2f}{mark}"

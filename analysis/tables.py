@@ -417,8 +417,8 @@ TABLES: dict[str, TableDef] = {
                 " assumed$",
             ),
             Note(
-                "search: `until: min_layers` ran other seeds for other K and has a set of its own.",
-                "^search$",
+                "(search): `until: min_layers` ran other seeds for other K, so it has its own set.",
+                r"^\(search\)$",
             ),
             notes.SEARCHED_FOR,
             _UNTRIED,

@@ -54,9 +54,14 @@ def text_column(rows: Rows, name: str) -> pa.ChunkedArray:
 def numbers(rows: Rows, definition: TaskDefinition) -> npt.NDArray[np.float32]:
     """(n,) regression targets. Raises MissingInputError on nulls, NaN and what is no number."""
     fix = "Fix it, name another label column, or set kind: classification."
-    return finite_numbers(
-        rows, definition.label_column, f"must hold numbers for {definition.kind}", fix
-    )
+    name = definition.label_column
+    found = finite_numbers(rows, name, f"must hold numbers for {definition.kind}", fix)
+    if len(found) > 1 and np.ptp(found) == 0:
+        raise MissingInputError(
+            f"{rows.where}: column {name!r} holds {found[0]:g} in every row, and no score can be "
+            "correlated with that. Check the column and the file."
+        )
+    return found
 
 
 def finite_numbers(
@@ -154,6 +159,9 @@ def _refuse_lookalikes(train: Rows, name: str, values: Sequence[str]) -> None:
             )
 
 
+_OF_LISTS = "; lists are for kind: multi_label or tokens"
+
+
 def _class_column(rows: Rows, definition: TaskDefinition) -> pa.ChunkedArray:
     """The classes as strings, none of them empty."""
     name = definition.label_column
@@ -167,12 +175,13 @@ def _class_column(rows: Rows, definition: TaskDefinition) -> pa.ChunkedArray:
         outside = pc.or_(pc.less(column, 0), pc.greater_equal(column, len(features)))
         _refuse(rows, name, outside, f"is none of 0 to {len(features) - 1}")
         column = pa.chunked_array([pa.array(features, pa.string()).take(column.combine_chunks())])
+    nested = pa.types.is_list(column.type) or pa.types.is_large_list(column.type)
     try:
         column = column.cast(pa.string())
     except pa.ArrowException as error:
         raise MissingInputError(
             f"{rows.where}: column {name!r} holds {short(str(column.type), 80)}, not classes. Name "
-            "a column of names, whole numbers or booleans."
+            f"a column of names, whole numbers or booleans{_OF_LISTS * nested}."
         ) from error
     _refuse(rows, name, pc.equal(column, ""), "is empty")
     return column

@@ -54,6 +54,7 @@ class LoadedTask:
     looked_at: int | None = None  # first train rows that `train` is of; None: of all
     unlabelled: Split | None = None  # for students alone
     more_unlabelled: bool = False  # than were looked at
+    strangers: int = 0  # judgements of queries that are not there
 
     @property
     def taught(self) -> Split:
@@ -187,6 +188,7 @@ def _load_search(
         limit_train=limit_train,
         limit_dev=limit_dev,
         looked_at=None if whole else most,
+        strangers=found.strangers,
     )
 
 
@@ -298,6 +300,12 @@ def doubtful_rows(task: LoadedTask, source: TaskSource) -> Iterator[str]:
 def _doubtful_queries(task: LoadedTask, files: Mapping[str, str]) -> Iterator[str]:
     dev = task.dev[task.main_split]
     if kind_of(task.definition).searches:
+        if task.strangers:
+            judge = "judgement is" if task.strangers == 1 else "judgements are"
+            yield (
+                f"{files[QRELS]}: {task.strangers:,} {judge} of queries that {files[QUERIES]} does "
+                "not have, and left out"
+            )
         count, [every] = query_count(dev.labels), dev.texts
         for part, texts in ((QUERIES, every[:count]), (CORPUS, every[count:])):
             if empty := sum(not text.strip() for text in texts):

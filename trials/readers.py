@@ -86,13 +86,19 @@ def require_columns(where: str, present: Sequence[str], wanted: Sequence[str]) -
             continue
         near = get_close_matches(column, present[:1000], n=1)
         hint = f" Did you mean {shown(near[0])}?" if near and not count else ""
-        if len(present) == 1 and set(present[0]) & {";", "\t"}:
-            hint = " Fields are kept apart by commas in a .csv file, by tabs in a .tsv file."
+        hint = field_hint(present) or hint
         raise MissingInputError(
             f"{where}: {'two columns' if count else 'no column'} {shown(column)}. Columns: "
             f"{listed(present)}. Name the task's columns as the file does, or rename them "
             f"there.{hint}"
         )
+
+
+def field_hint(present: Sequence[str]) -> str:
+    """Where one column looks like several."""
+    if len(present) != 1 or not set(present[0]) & {",", ";", "\t"}:
+        return ""
+    return " Fields are kept apart by commas in a .csv file, by tabs in a .tsv file."
 
 
 def column_names(path: str) -> list[str]:
@@ -227,7 +233,9 @@ def _json_rows(path: str) -> Iterator[_JsonRow]:
             except (ValueError, RecursionError) as error:  # too many brackets
                 raise ValueError(f"line {number} is not JSON: {error}") from error
             if not isinstance(row, dict):
-                raise ValueError(f"line {number} is no JSON object, one a line")
+                raise ValueError(
+                    f"line {number} is no JSON object. Write one object a line, not an array"
+                )
             yield _JsonRow(number, row)
             empty = False
     if empty:

@@ -21,7 +21,7 @@ import pyarrow as pa
 from lp_sweep.storage.errors import MissingInputError
 from lp_sweep.storage.printable import listed, shown
 from lp_sweep.trials.columns import Rows, finite_numbers, plain_column, text_column
-from lp_sweep.trials.readers import column_names, read_file
+from lp_sweep.trials.readers import column_names, field_hint, read_file
 from lp_sweep.trials.tasks import CORPUS, QRELS, QUERIES
 
 # the names of a column, the first that a file has counts; a title may be missing
@@ -40,11 +40,12 @@ _TITLE = "title"
 
 class Collection(NamedTuple):
     """`judged` (J, 3) float64: the query's position, the document's, the relevance; ascending by
-    query. Each query has one."""
+    query. Each query has one. `strangers`: judgements of queries that are not there."""
 
     queries: list[str]
     documents: list[str]
     judged: npt.NDArray[np.float64]
+    strangers: int = 0
 
 
 def columns_of(part: str, path: str) -> dict[str, str]:
@@ -54,9 +55,10 @@ def columns_of(part: str, path: str) -> dict[str, str]:
     for what, names in _COLUMNS[part].items():
         name = next((name for name in names if name in present), None)
         if name is None:
+            hint = field_hint(present) or " Rename them as BEIR has them."
             raise MissingInputError(
                 f"{path}: {part} needs a column {' or '.join(map(shown, names))}. Columns: "
-                f"{listed(present)}. Rename them as BEIR has them."
+                f"{listed(present)}.{hint}"
             )
         found[what] = name
     if part == CORPUS and _TITLE in present:
@@ -79,13 +81,13 @@ def read_collection(
     documents = _documents(corpus)
     texts = _texts(queries)
     query_of, document_of = _numbered(queries), _numbered(corpus)
-    judged = _judged(_rows(QRELS, files[QRELS]), query_of, document_of, whole=whole)
+    judged, strangers = _judged(_rows(QRELS, files[QRELS]), query_of, document_of, whole=whole)
     if whole:
         kept = _answered(queries, len(texts), judged, files[QRELS], skip=skip_unjudged)
     else:
         kept = np.unique(judged[:, 0]).astype(np.int64)
     judged[:, 0] = np.searchsorted(kept, judged[:, 0])
-    return Collection([texts[row] for row in kept], documents, judged)
+    return Collection([texts[row] for row in kept], documents, judged, strangers)
 
 
 def first_queries(found: Collection, rows: npt.NDArray[np.int64]) -> Collection:
@@ -93,7 +95,7 @@ def first_queries(found: Collection, rows: npt.NDArray[np.int64]) -> Collection:
     here = np.isin(found.judged[:, 0], rows)
     judged = found.judged[here]
     judged[:, 0] = np.searchsorted(rows, judged[:, 0])
-    return Collection([found.queries[row] for row in rows], found.documents, judged)
+    return found._replace(queries=[found.queries[row] for row in rows], judged=judged)
 
 
 class _Part(NamedTuple):
@@ -150,13 +152,15 @@ def _numbered(part: _Part) -> dict[str, int]:
 
 def _judged(
     part: _Part, query_of: Mapping[str, int], document_of: Mapping[str, int], *, whole: bool
-) -> npt.NDArray[np.float64]:
-    """(J, 3): those above 0."""
+) -> tuple[npt.NDArray[np.float64], int]:
+    """(J, 3): those above 0. And how many judge a query that is not there."""
     relevance = finite_numbers(part.rows, part.columns["relevance"])
     pairs: dict[tuple[int, int], float] = {}
     names = zip(*(_identifiers(part, what) for what in ("query", "document")), strict=True)
+    strangers = 0
     for row, (query, document) in enumerate(names):
         if query not in query_of:
+            strangers += 1
             continue
         if document in document_of:
             pairs[query_of[query], document_of[document]] = float(relevance[row])
@@ -166,7 +170,7 @@ def _judged(
                 "corpus does not have. Add it to the corpus, or remove the row."
             )
     found = [(query, document, value) for (query, document), value in pairs.items() if value > 0]
-    return np.array(sorted(found), np.float64).reshape(-1, 3)
+    return np.array(sorted(found), np.float64).reshape(-1, 3), strangers
 
 
 def _answered(

@@ -265,7 +265,7 @@ def _credible(row: Row) -> str:
 
 def _can_be(row: Row) -> str:
     """`6, 10 or 12 layers`"""
-    left = needed.layers_left(row["depth"], row["credible"])
+    left = needed.likely_layers(row)
     return f"{left} layer{'' if left == '1' else 's'}"
 
 

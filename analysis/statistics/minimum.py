@@ -6,7 +6,9 @@ The answer is the largest K whose loss is within the limit. K is in the set if
 - no larger K is surely within it. With a chance of 95.5% none is called so wrongly, however many
   there are: each of the m that may be is tested at 4% / m, after those that are surely beyond the
   limit are put aside at 0.5% in all (Romano, Shaikh and Wolf 2014, *A practical two-step method for
-  testing moment inequalities*).
+  testing moment inequalities*). A smaller K has more larger ones, so its test is stricter and may
+  let it pass where that of a larger K did not; then that larger K is in the set as well, since it
+  has at least as much for it.
 
 Each is wrong about the true answer in 4.5% of studies at most. The last 1% is for approximations,
 so that the set holds the answer in 90%. A K without a score can be the answer, and is in the set
@@ -173,16 +175,16 @@ def answer_set(beyond: Mapping[int, Estimate | None]) -> list[int]:
     known = {k: loss for k, loss in beyond.items() if loss is not None}
     each = _ASIDE / max(1, len(known))
     aside = {k for k, loss in known.items() if loss.mean > half_width(loss, each)}
-    can_be = []
-    for k in sorted({0, *beyond}):
-        own = beyond.get(k)
-        if own is not None and own.mean > half_width(own, _ITSELF):
-            continue
+
+    def none_larger_is(k: int) -> bool:
         larger = [loss for other, loss in known.items() if other > k and other not in aside]
         tail = (_LARGER - _ASIDE) / max(1, len(larger))
-        if not any(loss.mean + half_width(loss, tail) <= 0 for loss in larger):
-            can_be.append(k)
-    return can_be
+        return not any(loss.mean + half_width(loss, tail) <= 0 for loss in larger)
+
+    ks = sorted({0, *beyond})
+    least = next(k for k in ks if none_larger_is(k))
+    surely = {k for k, loss in known.items() if loss.mean > half_width(loss, _ITSELF)}
+    return [k for k in ks if k >= least and k not in surely]
 
 
 def _row(answer: Row, curve: Curve | str) -> dict[str, Any]:

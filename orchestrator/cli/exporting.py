@@ -109,8 +109,8 @@ def export(
     done = export_trial(ExportOptions(trial=trial, best=wanted, **vars(flags)))
     score = f"{done.metric} {done.score:.2f}"
     if done.interval:
-        score += f" (95% {done.interval[0]:.2f} to {done.interval[1]:.2f} over dev examples)"
-    same = f"the same as in the store on {done.verified.examples} examples"
+        score += f" (95% {done.interval[0]:.2f} to {done.interval[1]:.2f} over the dev set)"
+    same = f"its {done.verified.examples:,} answers are those in the store"
     say(f"{len(done.kept_layers)} layers, {score}; {same}. How to load it: {done.folder}/README.md")
     told = done._asdict() | {"verified": done.verified._asdict()}
     _finish(told, push_to_hub, private, as_json)

@@ -46,6 +46,7 @@ from lp_sweep.storage.places import expanded
 from lp_sweep.storage.printable import metric_name
 from lp_sweep.storage.schema import PUBLISHED_VERSIONS
 from lp_sweep.storage.specs import TrialSpec
+from lp_sweep.trials.kinds import kind_of
 from lp_sweep.trials.procedures import UNTRAINED
 
 if TYPE_CHECKING:
@@ -129,7 +130,8 @@ def export(wanted: Wanted, tell: Callable[[str], None]) -> Exported:
         form_of(spec.task).finish(folder, spec, modules)
         found = (trained.record, trained.predictions, inputs.source)
         rows = dev_rows(spec, *found, offline=where.offline)
-        tell(f"loading the folder in a new process, and comparing {len(rows.said)} dev examples")
+        scored = f"{len(rows.said):,} dev {kind_of(spec.task).scored_by}"
+        tell(f"loading the folder in a new process, and comparing its answers on {scored}")
         verified = _verified(folder, spec, trained.record, rows, device)
         facts = _facts(wanted, spec, trained.record, rows, inputs)
         facts = facts._replace(another=another, modules=modules)

@@ -150,7 +150,8 @@ def _hub_model(
         raise SpecError(
             f"unknown model {name!r}: no such folder, no config in the Hugging Face cache, and "
             f"{why_unknown}.{did_you_mean(name, [*others, *KNOWN_DEPTHS])} "
-            f"If the name is right, state its depth: {{id: {name}, layers: 12}}."
+            f"If the name is right, fetch it with `lp-sweep prefetch`, or state how many layers it "
+            f"has: {{id: {name}, layers: 12}}."
         )
     _agree(name, layers, config_depth(config))
     _refuse_kind(name, config)

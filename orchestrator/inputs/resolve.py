@@ -30,6 +30,7 @@ from lp_sweep.trials.datasource import data_fingerprint, unlabelled_fingerprint
 from lp_sweep.trials.familytable import FAMILIES, family_of
 from lp_sweep.trials.feedforward_rules import NONE
 from lp_sweep.trials.kinds import IMITATE, KINDS
+from lp_sweep.trials.readers import CONLL
 from lp_sweep.trials.tasks import (
     CORPUS,
     QUERIES,
@@ -53,7 +54,6 @@ _GLUE_ROWS = {
     "cola": (8551, 1043),
     "wnli": (635, 71),
 }
-_BYTES_PER_ROW = 150  # of a text file, where nothing better is known
 
 
 class TaskInput(NamedTuple):
@@ -372,6 +372,10 @@ def _rows(name: str, source: TaskSource) -> tuple[int, int]:
 
 
 def _count(path: Path) -> int:
+    """A text file's lines, or sentences: a cell of several lines counts as several rows."""
     if path.suffix == ".parquet":
         return int(pq.read_metadata(path).num_rows)
-    return path.stat().st_size // _BYTES_PER_ROW
+    with path.open("rb") as file:
+        if path.suffix[1:] in CONLL:
+            return sum(not line.strip() for line in file)
+        return max(0, sum(1 for _ in file) - (path.suffix in (".csv", ".tsv")))

@@ -307,6 +307,11 @@ def _which_columns(options: InitOptions, data: Path, names: Sequence[str]) -> st
         )
     ]
     others = [name for name in names if name not in labels]
+    if {*labels} & {*options.text}:
+        return (
+            f"{data}: which column holds the labels? Its columns are {listed(map(shown, names))}, "
+            "and none is left for them. Add a column of labels."
+        )
     ranked = options.kind == "ranking"  # the query is in more rows than the passage
     of_pairs = ranked or options.kind == "embedding"
     longest = sorted(others or names, key=lambda name: -texts[name])[: 1 + of_pairs]
@@ -397,10 +402,10 @@ def _load(
 
 
 def _entities(file: str, options: InitOptions) -> bool:
-    """Whether all tags are of BIO or BIOES."""
+    """Whether a tag is that of an entity in BIO or BIOES. Loading then refuses tags outside."""
     rows = read_file(file, options.label[:1]).column(0).to_pylist()
     tags = {str(tag) for row in rows if isinstance(row, list) for tag in row}
-    return all(map(is_tag, tags)) and tags != {OUTSIDE}
+    return any(map(is_tag, tags - {OUTSIDE}))
 
 
 def _label(options: InitOptions) -> str | list[str]:
@@ -490,8 +495,11 @@ def _notes(rows: Looked, n_dev: int) -> Iterator[str]:
         yield f"{rows.n:,} rows"
     if rows.metric == "macro_f1":
         yield "one class is much larger than the others: macro_f1 judges, not accuracy"
-    if rows.labels:
-        yield f"{rows.strata.count(-1):,} rows have no label: none of the labels fits them"
+    if KINDS[rows.kind].words and rows.metric == "accuracy":
+        yield "no tag begins with B- or I-: accuracy judges, not entity F1"
+    if rows.labels and (bare := rows.strata.count(-1)):
+        have = "row has" if bare == 1 else "rows have"
+        yield f"{bare:,} {have} no label: none of the labels fits them"
     yield from rows.empty
     if rows.together:
         again = "row repeats" if rows.together == 1 else "rows repeat"

@@ -278,7 +278,8 @@ class TaskEntry(Entry):
             self._only_named()
         elif (self.train is None or self.dev is None) and self.dataset is None:
             raise ValueError(
-                f"task {shown(self.name)} needs `train:` and `dev:` files, or `dataset:`"
+                f"task {shown(self.name)} needs `train:` and `dev:` files, or "
+                "`dataset:`. `lp-sweep init --data FILE` splits one file"
             )
         elif self.text is None or not 1 <= len(self.text) <= 2:
             raise ValueError(
@@ -332,7 +333,8 @@ class TaskEntry(Entry):
                 f"task {shown(self.name)} is scored by search, and needs `corpus:`, `queries:` and "
                 f"`qrels:` files. Add `{missing[0]}:`."
             )
-        if extra := [name for name in ("dev", "dataset", "labels") if getattr(self, name)]:
+        given = ["label"] if "label" in self.model_fields_set and not self.train else []
+        if extra := [name for name in ("dev", "dataset", "labels") if getattr(self, name)] + given:
             raise ValueError(
                 f"task {shown(self.name)} is scored by its corpus, queries and qrels: remove "
                 f"`{extra[0]}:`"

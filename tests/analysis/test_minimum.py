@@ -176,6 +176,13 @@ def test_a_larger_k_that_is_surely_within_rules_out_the_smaller_ones() -> None:
     assert answer_set({}) == [0]
 
 
+def test_a_larger_k_has_at_least_as_much_for_it() -> None:
+    """K=4 is tested against one larger K, and K=0 against five: of the two only K=0 passes."""
+    found = answer_set({1: loss(0), 2: loss(0), 3: loss(0), 4: loss(0), 5: loss(-0.18)})
+    assert found == [0, 1, 2, 3, 4, 5]
+    assert answer_set({5: loss(-0.18)}) == [5], "enough for one test"
+
+
 def test_more_candidates_need_more_evidence() -> None:
     just = {9: loss(-0.18)}  # 1.8 standard errors within the limit: enough for one test
     assert answer_set(just) == [9]

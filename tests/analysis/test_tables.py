@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from lp_sweep.analysis.needed import layers_left
+from lp_sweep.analysis.needed import layers_left, likely_layers
 from lp_sweep.analysis.notes import majorities
 from lp_sweep.analysis.render import render
 from lp_sweep.analysis.tabledef import Table
@@ -554,6 +554,16 @@ def test_where_every_full_network_learned_there_is_no_mark(fake: FakeSweep, make
 )
 def test_a_set_of_answers_in_words(dropped: list[int], said: str) -> None:
     assert layers_left(12, dropped) == said
+
+
+def test_a_set_that_ends_at_the_smallest_network_tried_may_go_on() -> None:
+    assert layers_left(12, [8, 9, 10], fewer=True) == "at most 4"
+    assert layers_left(12, [3, 5, 6, 9], fewer=True) == "at most 3, 6, 7 or 9"
+    rows = {"reason": None, "depth": 6, "untried": None, "strategy": "top"}
+    assert likely_layers({**rows, "credible": [0, 3], "tried": [3]}) == "at most 3 or 6"
+    assert likely_layers({**rows, "credible": [3], "tried": [3, 5]}) == "3"
+    assert likely_layers({**rows, "credible": [5], "tried": [5]}) == "1"
+    assert likely_layers({**rows, "credible": [0], "tried": [3]}) == "6"
 
 
 def test_a_ranking_is_compared_with_a_random_order() -> None:

@@ -75,6 +75,7 @@ WRONG_TRAIN = {
     "unknown class": (HEADER + "a,neg\nb,poss\n", NAMED, "'poss'.*row 2.*Did you mean 'pos'"),
     "out of range": (HEADER + "a,0\nb,2\n", NAMED, r"class '2'.*Known: 0, 1\."),
     "unlabelled": (HEADER + "a,0\nb,-1\n", NAMED, "unknown class '-1'"),
+    "one number": (HEADER + "a,1\nb,1\n", NUMBERS, "holds 1 in every row"),
     "NaN": (HEADER + "a,1\nb,nan\n", NUMBERS, "not a finite number.*row 2"),
     "f1 of three": (HEADER + "a,x\nb,y\nc,z\n", replace(ONE, metric="f1"), "Use macro_f1"),
 }

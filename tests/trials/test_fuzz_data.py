@@ -227,7 +227,6 @@ WORKS: dict[str, tuple[str | bytes, str | bytes, TaskDefinition]] = {
     "one-row-dev": (GOOD, HEADER + "a,neg", ONE),
     "two-rows": (HEADER + "a,neg\nb,pos\n", HEADER + "a,neg\n", ONE),
     "nan-that-is-a-class": (HEADER + "a,nan\nb,pos\n", HEADER + "a,pos\n", NAN_IS_MEANT),
-    "same-target": (HEADER + "a,1\nb,1\n", HEADER + "a,1\n", NUMBERS),
 }  # fmt: skip
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +19,7 @@ from lp_sweep.orchestrator.plan.planning import make_plan
 from lp_sweep.orchestrator.sweepfile.load import load_sweep
 from lp_sweep.storage.errors import MissingInputError, SpecError
 from lp_sweep.storage.store import Store
-from lp_sweep.trials.datasource import load_task, overlap
+from lp_sweep.trials.datasource import doubtful_rows, load_task, overlap
 from lp_sweep.trials.retrieval import read_collection
 from lp_sweep.trials.run import execute
 from lp_sweep.trials.tasks import UserTask, user_task
@@ -118,6 +119,16 @@ def test_no_common_query(tmp_path: Path) -> None:
     for skip in (False, True):
         with pytest.raises(MissingInputError, match=r"qrels.parquet: .*queries.parquet"):
             load_task(*task(tmp_path, tables, skip_unjudged=skip))
+
+
+def test_judgements_of_other_queries_are_counted(tmp_path: Path) -> None:
+    made = task(tmp_path, collection())
+    assert not [*doubtful_rows(load_task(*made), made.source)]
+    tables = collection()
+    tables["qrels"]["query-id"] = ["other", *tables["qrels"]["query-id"][1:]]
+    made = task(tmp_path, tables, skip_unjudged=True)
+    [note] = doubtful_rows(load_task(*made), made.source)
+    assert re.search(r"qrels.parquet: 1 judgement .*queries.parquet", note)
 
 
 def test_unjudged_queries_may_be_left_out(tmp_path: Path) -> None:
@@ -259,6 +270,7 @@ strategies: [{name: top, k: [0, 2]}]
     [
         ("corpus: c.jsonl, queries: q.jsonl", r"sweep.yaml:5.*'find'.*Add `qrels:`"),
         (f"{KEYS}, dev: d.csv", r"sweep.yaml:5.*'find'.*remove `dev:`"),
+        (f"{KEYS}, label: score", r"sweep.yaml:5.*'find'.*remove `label:`"),
         (f"{KEYS}, text: [a]", r"sweep.yaml:5.*'find'.*`text:`.*`train:`"),
         (f"{KEYS}, unjudged: keep", r"unjudged.*'refuse' or 'skip'"),
         (f"{KEYS}, kind: classification", r"'find'.*`kind: embedding`"),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import json
+import re
 import shlex
 from collections import Counter
 from collections.abc import Sequence
@@ -382,6 +383,14 @@ def test_tags_of_words(tmp_path: Path) -> None:
     assert done.returncode == 0, done.stderr
     task = of_task(tmp_path, "two.yaml")
     assert (task["kind"], task["metric"]) == ("tokens", "accuracy")
+    assert "accuracy" in done.stderr
+
+    (tmp_path / "typo.conll").write_text(
+        "".join(lines[i % 3].format(i) for i in range(60)) + "a\tx\n"
+    )
+    done = sweep("init", "typo.yaml", "--data", "typo.conll", *columns, cwd=tmp_path)
+    assert done.returncode == 4
+    assert re.search(r"typo.conll: tag 'x' .*row 61, word 1", done.stderr), done.stderr
 
 
 def test_candidates_of_queries(tmp_path: Path) -> None:

@@ -240,7 +240,7 @@ def test_the_hours_by_the_clock_where_runs_are_at_work(plan: Plan) -> None:
     quarter = max(hours.hours / 4, hours.longest_hours)
     assert wall_hours(4) == pytest.approx(quarter)
     assert "on the 4 slots at work" in answer._replace(slots=4).text()
-    assert wall_hours(4000) == hours.longest_hours > 0
+    assert wall_hours(4000) == pytest.approx(hours.longest_hours)
     speeds = hours._replace(hours=hours.hours + 7.0, alone_hours=7.0)  # one at a time
     assert wall_hours(4, speeds) == pytest.approx(quarter + 7)
     assert wall_hours(0) is None

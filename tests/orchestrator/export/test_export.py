@@ -111,7 +111,7 @@ def test_the_folder_is_a_model_of_plain_transformers(made: World, tmp_path: Path
         "lp_sweep.json",
         SUMS,
     }
-    assert "60 examples" in done.stderr
+    assert "60 answers" in done.stderr
 
     texts = [row["text"] for row in _dev_rows(made)]
     program = [sys.executable, "-c", ALONE, str(folder), json.dumps(texts)]
