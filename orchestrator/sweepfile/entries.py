@@ -159,7 +159,8 @@ class TaskEntry(Entry):
         description="sst2, mnli, qnli, qqp, stsb, rte, mrpc, cola, wnli, or one of your own",
     )
     train: str | None = Field(
-        None, description="file of train rows: CSV, TSV, JSONL or Parquet; for kind tokens also CoNLL"
+        None,
+        description="file of train rows: CSV, TSV, JSONL or Parquet; for kind tokens also CoNLL",
     )
     dev: str | None = Field(None, description="a file of the rows to score (dev set)")
     corpus: str | None = Field(
@@ -437,7 +438,7 @@ class RecipeEntry(Entry):
 
 
 class CellMatch(Entry):
-    """Selects cells by their values. Each key takes a value or a list; `*` and `?` match any text."""
+    """Cells by their values. Each key takes a value or a list; in texts, `*` and `?` match any."""
 
     model: Texts | None = Field(None, description="as in `models`")
     procedure: Texts | None = Field(None, description="such as `iterative 3`")

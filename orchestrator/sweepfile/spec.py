@@ -110,7 +110,9 @@ class SweepSpec(Entry):
     resources_per_trial: Resources = Field(
         Resources(), description="by default one GPU, or a group of cores on a CPU machine"
     )
-    trials_per_gpu: int = Field(1, ge=1, le=100, description="number of small trials that share a GPU")
+    trials_per_gpu: int = Field(
+        1, ge=1, le=100, description="number of small trials that share a GPU"
+    )
     checkpoint_every: Annotated[
         float | None, BeforeValidator(duration, json_schema_input_type=float | str | None)
     ] = Field(
