@@ -25,8 +25,8 @@ recipe: {learning_rate: 2e-5, batch_size: 32, epochs: 3, max_length: 128}
 ```
 
 This page lists every key. `lp-sweep init` writes a short file, `lp-sweep init --full` one with
-every key, commented. `lp-sweep init --data rows.csv --text COLUMN --label COLUMN` writes one for your own
-rows. `lp-sweep schema` prints a JSON Schema, with which editors complete keys, and
+every key, commented. `lp-sweep init --data rows.csv --text COLUMN --label COLUMN` writes one for
+your own rows. `lp-sweep schema` prints a JSON Schema, with which editors complete keys, and
 `lp-sweep schema --markdown` prints this page.
 
 - You can write a single entry without its list, and a name instead of an entry
