@@ -545,7 +545,7 @@ def worker(setup: Setup, start: float) -> dict[str, Any]:
 
 
 def depth_speed(setup: Setup) -> dict[str, Any]:
-    """What `measure: {speed: cuda}` measures: the full network against half of its layers."""
+    """Measure as `measure: {speed: cuda}` does: the full network against half of its layers."""
     from lp_sweep.trials.measures.pairs import RULE, Rule
     from lp_sweep.trials.measures.speed import Load, compare_networks
     from lp_sweep.trials.prune import keep_layers

@@ -261,7 +261,7 @@ def _of_words(
 
 
 def _first_tokens(words: list[int | None]) -> dict[int, int]:
-    """Of the words that have a token, where the first one is."""
+    """The place of the first token of each word that has one."""
     places = reversed([*enumerate(words)])
     return {word: place for place, word in places if word is not None}
 

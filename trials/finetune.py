@@ -255,7 +255,7 @@ class _Run:
         progress.train_losses.append(mean)
 
     def _rows(self, examples: np.ndarray) -> np.ndarray:
-        """Of these examples, in their order; the rows of one stay together."""
+        """The rows of these examples, in their order; the rows of one example stay together."""
         together = self.setting.rows_together
         if together == 1:
             return examples

@@ -142,7 +142,7 @@ class GraphPass(EagerPass):
 
 
 class _Batch(NamedTuple):
-    """What a step reads, on the host."""
+    """The input of a step, on the host."""
 
     bins: Bins
     labels: np.ndarray  # (B,)
@@ -157,7 +157,7 @@ _ALIGNED = 8  # bytes
 
 
 class _Buffer:
-    """What a step reads, on the device: one tensor of bytes, and views into it."""
+    """The input of a step, on the device: one tensor of bytes, and views into it."""
 
     def __init__(self, batch: _Batch, device: torch.device) -> None:
         self._count, self._length = batch.bins.number, batch.bins.length

@@ -271,7 +271,7 @@ Sentence = list[list[str]]  # words, each with its columns
 
 
 def _conll_names(kind: str, first: Sentence) -> list[str]:
-    """Of a .conll file `tokens` for the first column, `tags` for the last, and numbers between."""
+    """Column names. A .conll file has `tokens` first, `tags` last, and numbers between."""
     if kind == "conllu":
         return [*_CONLLU]
     width = len(first[0])

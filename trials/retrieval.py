@@ -49,7 +49,7 @@ class Collection(NamedTuple):
 
 
 def columns_of(part: str, path: str) -> dict[str, str]:
-    """What a column holds -> its name in the file. Raises MissingInputError."""
+    """Map each kind of column to its name in the file. Raises MissingInputError."""
     present = column_names(path)
     found = {}
     for what, names in _COLUMNS[part].items():

@@ -40,7 +40,7 @@ _HOPELESS = ("diverged", "out_of_memory")
 
 
 class _Way(NamedTuple):
-    """What a try does without, for what the tries before it met."""
+    """The settings of a try, after the failures of the tries before it."""
 
     halvings: int  # of the micro-batch
     deterministic: bool = True

@@ -270,7 +270,7 @@ def _check_definition(name: str, definition: TaskDefinition) -> None:
 
 
 def _check_labels(name: str, definition: TaskDefinition) -> None:
-    """What tasks of several labels alone have."""
+    """Refuse keys of multi_label tasks in other tasks."""
     if kind_of(definition).problem_type == "multi_label_classification":
         return
     if definition.label_columns:
@@ -286,7 +286,7 @@ def _check_labels(name: str, definition: TaskDefinition) -> None:
 
 
 def _check_ranking(name: str, definition: TaskDefinition) -> None:
-    """What rankings alone have."""
+    """Refuse keys of rankings in other tasks, and a wrong `group:`."""
     for key, value in (("group", definition.group), ("loss", definition.loss)):
         if value and definition.kind != "ranking":
             raise SpecError(

@@ -1,8 +1,8 @@
-"""Adds the records of a finished sweep to records/, and prints this folder's tables again.
+"""Add the records of a finished sweep to records/, and write the tables of README.md again.
 
-python docs/results/publish.py STORE NAME... copies what sweeps NAME of STORE need, with paths of
-this machine taken out; without arguments it only prints the tables. Run it in the repository's
-root; NAME.yaml and a section of README.md with its commands and a line `| x |` a table come first.
+python docs/results/publish.py STORE NAME... copies what sweeps NAME of STORE need, without paths of
+this machine; without arguments it only writes the tables. Run it in the repository's root. Before,
+add NAME.yaml, and a section to README.md with the commands and a line `| x |` for each table.
 """
 
 from __future__ import annotations

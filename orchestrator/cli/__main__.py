@@ -36,8 +36,8 @@ _ALIASES = {"md": "markdown", "tex": "latex"}  # of words that options take
 app = typer.Typer(
     name="lp-sweep",
     cls=Root,
-    help="How many layers of an encoder does your task need? Sweeps of layer-pruned, fine-tuned "
-    "networks on Ray; every number in SQL.",
+    help="How many layers of an encoder does your task need? Fine-tunes layer-pruned networks in a "
+    "sweep on Ray, and answers in tables, SQL and a report.",
     no_args_is_help=True,
     add_completion=True,
     pretty_exceptions_enable=False,
@@ -127,7 +127,9 @@ class _InitFlags:
 
     data: Annotated[
         Path | None,
-        typer.Option("--data", help="Your rows: CSV, JSONL, Parquet, CoNLL; split if no --dev."),
+        typer.Option(
+            "--data", help="File of your rows: CSV, JSONL, Parquet, CoNLL; split if no --dev."
+        ),
     ] = None
     text: Annotated[
         list[str] | None, typer.Option("--text", help="Its column of texts; twice for pairs.")
@@ -138,7 +140,7 @@ class _InitFlags:
     ] = None
     group: Annotated[
         str | None,
-        typer.Option("--group", help="A column whose equal values stay on one side of the split."),
+        typer.Option("--group", help="Keep rows with the same value of this column together."),
     ] = None
     dev: Annotated[Path | None, typer.Option("--dev", help="A dev set of your own.")] = None
     kind: Annotated[

@@ -46,19 +46,19 @@ def _root() -> None:
 class _ClusterFlags:
     """The options of `init`: fields of `Wanted`, with lists and numbers still as text."""
 
-    gpus: Annotated[int | None, typer.Option("--gpus", help="Most GPUs in all. [8]")] = None
+    gpus: Annotated[int | None, typer.Option("--gpus", help="Maximum number of GPUs. [8]")] = None
     gpu_type: Annotated[
-        str | None, typer.Option("--gpu-type", help="Such as t4, a10g, l4, a100. [a10g, l4]")
+        str | None, typer.Option("--gpu-type", help="GPU: t4, a10g, l4, a100, ... [a10g, l4]")
     ] = None
     max_price: Annotated[
-        float | None, typer.Option("--max-price", help="The most an hour of a spot machine costs.")
+        float | None, typer.Option("--max-price", help="Maximum hourly price of a spot machine.")
     ] = None
     on_demand: Annotated[
         bool, typer.Option("--on-demand", help="Use on-demand instances, not spot.")
     ] = False
     prices: Annotated[
         list[str] | None,
-        typer.Option("--price", help="What an hour costs you: gpu=0.6, head=0.2. For estimates."),
+        typer.Option("--price", help="Hourly prices, for estimates: gpu=0.6, head=0.2."),
     ] = None
     region: Annotated[str | None, typer.Option("--region", help="[us-west-2, us-central1]")] = None
     project: Annotated[str | None, typer.Option("--project", help="gcp: the project's id.")] = None

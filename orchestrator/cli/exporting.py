@@ -176,7 +176,7 @@ def publish(
     offline: OfflineOption = False,
     as_json: JsonOption = False,
 ) -> None:
-    """Publish a store's results as a data set: scores and recipes, nothing of your machines.
+    """Publish a store's scores and recipes as a data set, without paths or hosts.
 
     Example: lp-sweep publish --to results --store lp-sweep-store
     """

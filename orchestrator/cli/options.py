@@ -82,7 +82,7 @@ AddressOption = Annotated[
 ]
 InlineOption = Annotated[
     bool,
-    typer.Option("--inline", help="One trial after another in this process, without Ray."),
+    typer.Option("--inline", help="Train one trial after another in this process, without Ray."),
 ]
 CacheDirOption = Annotated[
     Path | None,
@@ -159,7 +159,7 @@ class RunFlags(InputFlags):
         bool,
         advanced(
             "--stop-if-nothing-learned",
-            "Stop where a full model scores no better than always the same answer.",
+            "Stop if a full model scores no better than the majority class.",
         ),
     ] = False
     max_hours: Annotated[

@@ -23,9 +23,9 @@ ELSEWHERE = {
 }
 SECTIONS = {
     "Train": ("quickstart", "init", "plan", "prefetch", "run", "retry"),
-    "Ask": ("status", "dashboard", "table", "query", "report", "logs"),
-    "Take away": ("export", "publish"),
-    "Keep a store": ("compact", "doctor", "mirror"),
+    "Read results": ("status", "dashboard", "table", "query", "report", "logs"),
+    "Export": ("export", "publish"),
+    "Maintain a store": ("compact", "doctor", "mirror"),
     "A cluster": ("cluster", "attach", "stop"),
     "Help": ("help",),
 }

@@ -217,7 +217,7 @@ def quickstart(
     inline: InlineOption = False,
     as_json: JsonOption = False,
 ) -> None:
-    """Write a toy sweep with its model and data, which ship with lp-sweep, and run it.
+    """Write a toy sweep with its model and data into a folder, and run it.
 
     Example: lp-sweep quickstart task=toy-sentiment
     """

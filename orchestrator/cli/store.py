@@ -40,7 +40,7 @@ def status(
         str | None, typer.Option("--every", help="With --watch: time between updates. [5s]")
     ] = None,
 ) -> None:
-    """Show the progress of the sweeps of a store, and who runs them.
+    """Show the progress of a store's sweeps, and the active runs.
 
     Example: lp-sweep status --store lp-sweep-store --watch
     """
@@ -129,7 +129,7 @@ def show(trial: TrialArgument, store: StoreOption = None, as_json: JsonOption = 
 
 @app.command()
 def logs(trial: TrialArgument, store: StoreOption = None, as_json: JsonOption = False) -> None:
-    """Print how a trial went: each failed attempt with its traceback, then its epochs.
+    """Print each failed attempt of a trial with its traceback, then its epochs.
 
     Example: lp-sweep logs t1-0c1f
     """
@@ -160,7 +160,7 @@ def doctor(
     ] = False,
     as_json: JsonOption = False,
 ) -> None:
-    """List torn, foreign and leftover files of a store; exit 1 if there are some.
+    """List damaged, foreign and leftover files of a store; exit 1 if there are any.
 
     Example: lp-sweep doctor --fix
     """

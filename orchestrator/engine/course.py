@@ -262,8 +262,8 @@ class FullModels:
 
     def note(self, work: Work) -> Note | None:
         """Once for a model and task: all seeds of the full model that are asked for are done, and
-        none scores better than always the same answer. Its end, where a search asks for more seeds
-        and one of them does."""
+        none scores better than always guessing one label. A second note follows if a search
+        asks for more seeds and one of them does."""
         pair, queue = _pair(work), self._queue
         if pair in self._looked - self._untaught or not _is_full(work):
             return None
@@ -294,9 +294,9 @@ class FullModels:
         if steps < FEWEST_STEPS:
             advice = f"more recipe.epochs ({steps} optimiser steps are few)"
         said = (
-            f"{name} learned nothing on {pair[1]}: it scores {scores}, "
-            f"and always the same answer {100 * rows[0]['majority']:.2f}. No pruned network can be "
-            f"judged by it. Try {advice}; --stop-if-nothing-learned ends such a run here"
+            f"{name} learned nothing on {pair[1]}: it scores {scores}, and always guessing one "
+            f"label scores {100 * rows[0]['majority']:.2f}. No pruned network can be judged by it. "
+            f"Try {advice}; --stop-if-nothing-learned ends such a run here"
         )
         return Note(said, about)
 

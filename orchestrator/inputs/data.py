@@ -52,7 +52,7 @@ class TaskData(NamedTuple):
     shows: dict[int, float]
     unlabelled: int = 0
     more_unlabelled: bool = False
-    guessing: str = "always the same answer"
+    guessing: str = "always guessing one label"
     words: int = 0
     lost: float | None = None
     called: str = "classes"

@@ -87,20 +87,20 @@ class StrategyEntry(Entry):
         None, description="for contribution: layers with a higher cosine are dropped"
     )
     measured_on: str | None = Field(
-        None, description="own: on each trial's task; or the name of one task for all"
+        None, description="own: measure on each trial's task; or the name of one task for all"
     )
     draws: (
         Annotated[list[Annotated[int, Field(ge=0, lt=10**9)]], BeforeValidator(seed_list)] | None
     ) = Field(
         None,
-        description="for random: numbers; each draws other layers, as a strategy of its own",
+        description="for random: numbers; each one draws other layers and is its own strategy",
         min_length=1,
     )
     until: Literal["min_layers"] | None = Field(
         None, description="run only the trials that decide the fewest layers a task needs"
     )
     within: Floats | None = Field(None, description="for until: allowed losses, in points")
-    max_seeds: PositiveInt | None = Field(None, description="for until: use at most so many seeds")
+    max_seeds: PositiveInt | None = Field(None, description="for until: the most seeds to use")
 
     @model_validator(mode="before")
     @classmethod
@@ -247,7 +247,7 @@ _START = " start=teacher"
 
 
 class DistillEntry(Entry):
-    """How pruned networks learn from a teacher: a trained network, mostly the full one."""
+    """How pruned networks learn from a teacher: a trained network, usually the full one."""
 
     teacher: str = Field(
         _FULL,
@@ -261,7 +261,9 @@ class DistillEntry(Entry):
         description="imitate the teacher's logits; with hidden, also the sentence token after each "
         "kept layer but the last",
     )
-    temperature: float = Field(2.0, gt=0, le=100, description="of the softmax of both, for classes")
+    temperature: float = Field(
+        2.0, gt=0, le=100, description="softmax temperature of both networks, for classes"
+    )
     alpha: float = Field(
         0.5, gt=0, le=1, description="weight of the teacher; 1 - alpha is that of the labels"
     )
@@ -280,8 +282,8 @@ class DistillEntry(Entry):
             raise ValueError("`hidden_weight:` is for logits+hidden: remove it, or change `loss:`")
         if self.teacher != _FULL and self.loss != "logits":
             raise ValueError(
-                "`loss: logits+hidden` needs `teacher: full`: layers of another model have no "
-                "layers of the student as their like. Use `loss: logits`."
+                "`loss: logits+hidden` needs `teacher: full`: another model's layers do not match "
+                "the student's. Use `loss: logits`."
             )
         return self
 
@@ -425,17 +427,17 @@ else:
 
 
 class MeasureEntry(_ByLayer):
-    """Measurements of networks: layer by layer, and their speed. A full one keeps all its
+    """Measurements of networks, layer by layer, and of their speed. A full network keeps all its
     layers."""
 
-    probe_rows: PositiveInt = Field(10_000, description="for probes: train rows, at most")
+    probe_rows: PositiveInt = Field(10_000, description="for probes: the most train rows to use")
     speed: Devices | None = Field(
-        None, description="time of a batch compared with the full model: on cpu, cuda or both"
+        None, description="measure the speed compared with the full model: on cpu, cuda or both"
     )
     speed_length: PositiveInt | None = Field(
         None,
-        description="for speed: tokens in each timed row; default 128, or fewer for a model that "
-        "takes no more",
+        description="for speed: tokens in each timed row; default 128, or fewer if the model "
+        "takes fewer",
     )
     speed_batches: Annotated[list[PositiveInt] | None, BeforeValidator(listed)] = Field(
         None,

@@ -159,9 +159,10 @@ class TaskEntry(Entry):
         description="sst2, mnli, qnli, qqp, stsb, rte, mrpc, cola, wnli, or one of your own",
     )
     train: str | None = Field(
-        None, description="CSV, TSV, JSONL or Parquet file; for kind tokens also CoNLL"
+        None,
+        description="file of train rows: CSV, TSV, JSONL or Parquet; for kind tokens also CoNLL",
     )
-    dev: str | None = Field(None, description="the same: the rows to score (dev set)")
+    dev: str | None = Field(None, description="a file of the rows to score (dev set)")
     corpus: str | None = Field(
         None,
         min_length=1,
@@ -183,13 +184,13 @@ class TaskEntry(Entry):
     unlabelled: str | None = Field(
         None,
         min_length=1,
-        description="a file of more texts, without labels: networks that learn from a teacher "
-        "(`distill`) also learn its answers to these",
+        description="a file of texts without labels, for `distill`: students also learn the "
+        "teacher's answers to these",
     )
     config: str | None = Field(None, description="configuration of the hub data set")
     revision: str | None = Field(None, description="branch, tag or commit of the hub data set")
     train_split: str = Field("train", description="name of the hub data set's split to train on")
-    dev_split: str = Field("validation", description="name of its split to score")
+    dev_split: str = Field("validation", description="name of the hub data set's split to score")
     text: Texts | None = Field(None, description="one or two text columns")
     label: Annotated[
         Annotated[str, Tag("column")] | Annotated[Texts, Tag("columns")],
@@ -246,8 +247,8 @@ class TaskEntry(Entry):
         "(the default; by the cosine, or imitate_mse by the squared difference; "
         "imitate_similarities: also how alike the texts of a batch are), from pairs with scores "
         "(cosent), or from pairs that belong together (in_batch_negatives). For ranking: "
-        "bce (the default): is a passage relevant; listwise: the order of the passages that a "
-        "batch has of a query",
+        "bce (the default): is a passage relevant; listwise: the order of a query's passages in "
+        "a batch",
     )
     group: str | None = Field(
         None,
@@ -256,8 +257,8 @@ class TaskEntry(Entry):
     )
     tune_thresholds: bool = Field(
         False,
-        description="for multi_label: choose a threshold for each label on the train rows, for "
-        "micro F1 where that is the metric, else for the label's F1; default: a probability of 0.5",
+        description="for multi_label: choose a threshold for each label on the train rows: for "
+        "micro F1 if that is the metric, else for the label's F1; default: a probability of 0.5",
     )
 
     @model_validator(mode="before")
@@ -385,7 +386,7 @@ class RecipeEntry(Entry):
         Recipe().max_length,
         ge=4,
         le=8192,
-        description="longer rows are cut to so many tokens",
+        description="tokens per row; longer rows are cut",
     )
     weight_decay: float = Field(
         Recipe().weight_decay, ge=0, description="for AdamW; not used for biases and norms"
@@ -418,8 +419,8 @@ class RecipeEntry(Entry):
         Recipe().group_by_length,
         description="batches of rows of similar length; changes the results",
     )
-    limit_train: PositiveInt | None = Field(None, description="use only so many train rows")
-    limit_dev: PositiveInt | None = Field(None, description="use only so many dev rows")
+    limit_train: PositiveInt | None = Field(None, description="the most train rows to use")
+    limit_dev: PositiveInt | None = Field(None, description="the most dev rows to use")
     freeze: FreezeEntry = Field(FreezeEntry(), description="parts that do not learn")
 
     @model_validator(mode="before")
@@ -439,7 +440,7 @@ class RecipeEntry(Entry):
 
 
 class CellMatch(Entry):
-    """Cells by their values: each key a value or a list, texts with `*` and `?`."""
+    """Cells by their values. Each key takes a value or a list; in texts, `*` and `?` match any."""
 
     model: Texts | None = Field(None, description="as in `models`")
     procedure: Texts | None = Field(None, description="such as `iterative 3`")

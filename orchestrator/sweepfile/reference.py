@@ -24,18 +24,18 @@ strategies:
 recipe: {learning_rate: 2e-5, batch_size: 32, epochs: 3, max_length: 128}
 ```
 
-This page lists every key; `lp-sweep schema --markdown` prints it. `lp-sweep init` writes a short
-file, `lp-sweep init --data rows.csv --text COLUMN --label COLUMN` one for your own rows, and
-`lp-sweep init --full` one with every key, commented. `lp-sweep schema` prints a JSON Schema, with
-which editors complete keys.
+This page lists every key. `lp-sweep init` writes a short file, `lp-sweep init --full` one with
+every key, commented. `lp-sweep init --data rows.csv --text COLUMN --label COLUMN` writes one for
+your own rows. `lp-sweep schema` prints a JSON Schema, with which editors complete keys, and
+`lp-sweep schema --markdown` prints this page.
 
 - You can write a single entry without its list, and a name instead of an entry
   (`models: bert-base-cased`, `strategies: [{name: top, k: 2}, drop 3+5]`).
-- Paths are relative to the sweep file. A model may be a network that another sweep kept (`keep`):
+- Paths are relative to the sweep file. A model may be a network that another sweep kept (`keep`);
   it gets a new classification head.
 - `key=value` on the command line replaces a key (`seed=42,43`, `recipe.learning_rate=3e-5`).
-  `task=`, `model=`, `strategy=` and `seed=` replace the file's list and keep each entry's settings
-  from the file. A name that is not in the file is added, with a note.
+  `task=`, `model=`, `strategy=` and `seed=` replace a list and keep each entry's settings from the
+  file. A name that is not in the file is added, with a note.
 - Unknown keys are errors; the message suggests the nearest key."""
 
 # the name of a part in the schema -> its place in a sweep file

@@ -69,13 +69,13 @@ class SweepSpec(Entry):
         default=["none"],
         min_length=1,
         description="`none`, `logits`, `logits+hidden`: whether pruned networks also learn from "
-        "the full one",
+        "the full network",
     )
     bridge: Bridges = Field(
         default=["none"],
         min_length=1,
         description="`none`, `linear`: whether a fitted linear map, merged into the layer below, "
-        "takes the place of each dropped block of layers",
+        "replaces each dropped block of layers",
     )
     feed_forward: FeedForwards = Field(
         default=["none"], min_length=1, description="kept layers that lose their feed-forward block"
@@ -110,14 +110,16 @@ class SweepSpec(Entry):
     resources_per_trial: Resources = Field(
         Resources(), description="by default one GPU, or a group of cores on a CPU machine"
     )
-    trials_per_gpu: int = Field(1, ge=1, le=100, description="so many small trials share one GPU")
+    trials_per_gpu: int = Field(
+        1, ge=1, le=100, description="number of small trials that share a GPU"
+    )
     checkpoint_every: Annotated[
         float | None, BeforeValidator(duration, json_schema_input_type=float | str | None)
     ] = Field(
         300.0, description="seconds, or 30s, 5m, 1h, off; a shorter trial writes no checkpoint"
     )
     keep: Literal["none", "best", "all"] = Field(
-        "none", description="trained weights to keep; best: those of the best seed of each network"
+        "none", description="trained weights to keep; best: only the best seed of each network"
     )
 
     @property

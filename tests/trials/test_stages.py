@@ -123,7 +123,7 @@ def test_it_is_fine_tuning_dropping_and_fine_tuning(world: Path, store: Store) -
 def test_one_shot_is_fine_tuning_and_dropping(
     world: Path, store: Store, tmp_path: Path, bridge: str
 ) -> None:
-    """What is left is the fine-tuned network's own layers; with a map, but for where it went."""
+    """The kept layers are those of the fine-tuned network, except where a map was merged."""
     first, second = staged(world, procedure="one_shot", bridge=bridge)
     left: dict[str, torch.Tensor] = {}
 

@@ -38,7 +38,7 @@ class Kind(ABC):
     learns_from = "rows"  # in words, what a train row is: rows, texts, documents
     scored_by = "rows"  # in words, what a score is a mean over: rows, pairs, queries
     called = "classes"  # in words, what the outputs of the head are: classes, labels, tags
-    guessing = "always the same answer"  # in words, what the score of `guess` or `chance` is of
+    guessing = "always guessing one label"  # whose score `guess` or `chance` is, in words
     whole_queries = False  # whether batches take the rows of one query after those of another
     words = False  # whether an example is a list of words, each with a label of its own
 
@@ -140,8 +140,8 @@ class Kind(ABC):
     def stored(
         self, labels: Labels, logits: Array, metric: str, names: tuple[str, ...]
     ) -> Iterator[dict[str, Any]]:
-        """What the table of predictions holds of each example of a split: `label`, `prediction`,
-        `scores` and `tally`, of the main metric. What is left out is null."""
+        """A row of the table of predictions for each example of a split: `label`, `prediction`,
+        `scores` and `tally` of the main metric. A missing key is null."""
         answers = self.answers(logits)
         for label, answer, scores in zip(labels, answers, logits, strict=True):
             yield {"label": float(label), "prediction": float(answer), "scores": scores.tolist()}

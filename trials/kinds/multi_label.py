@@ -134,7 +134,7 @@ class MultiLabel(Kind):
         return given
 
     def probe(self, train: Array, dev: Array, labels: Array) -> Array:
-        """Of each label by itself, decision values of a logistic regression."""
+        """(n, C) decision values of one logistic regression for each label."""
         one = Classification()
         values = np.empty((len(dev), labels.shape[1]))
         for index, has in enumerate(labels.T.astype(np.int64)):

@@ -54,7 +54,7 @@ def test_another_task_is_less_sure() -> None:
 
 @pytest.mark.parametrize(("ended", "left"), [(2, 60), (10, 60), (40, 10)])
 def test_most_bands_hold(ended: int, left: int) -> None:
-    """What is left takes a total within the band, on a device that no rate has foreseen."""
+    """The remaining trials take a total within the band, on a device without a stated rate."""
     draw = np.random.default_rng(7)
 
     def held() -> bool:

@@ -1,5 +1,5 @@
-"""What a plan makes of procedures, feed-forwards and measurements, and how its queue hands them
-out: what needs another trial's network waits for it, and fails with it."""
+"""Plans with procedures, feed-forwards and measurements, and the order of their queue: a trial that
+needs another trial's network waits for it, and fails with it."""
 
 from __future__ import annotations
 
