@@ -309,7 +309,7 @@ class BiEncoder(Form):
     compared = "cosine"
     hub_task = "sentence-similarity"
     library = "sentence-transformers"
-    lead = "A bi-encoder maps a text to a vector; the cosine of two says how alike they are. "
+    lead = "A bi-encoder maps a text to a vector; texts that are alike have similar vectors. "
     whole = "untrained"
 
     def refuse_onnx(self, trial: str) -> None:

@@ -125,7 +125,7 @@ def looked_at(
     if names:
         learned = kind.counts(train.labels, len(names)).tolist()
         pairs = sorted(zip(names, learned, strict=True), key=lambda pair: -pair[1])
-        classes = {each: count for each, count in pairs if count}
+        classes = {each: count for each, count in pairs if count or not kind.words}
     guess = majority_score(definition, train.labels, dev.labels, names)
     counts = kind.counts(dev.labels, len(names)) if names else np.array([])
     dev_rows = len(kind.stored_labels(dev.labels))

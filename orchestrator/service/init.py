@@ -252,7 +252,7 @@ def _looked_at(options: InitOptions, data: Path) -> Looked:
     else:
         found = KINDS[kind].counts(train.labels, len(first.label_names))
         in_order = sorted(zip(first.label_names, found.tolist(), strict=True), key=lambda x: -x[1])
-        counts = {name: count for name, count in in_order if count}
+        counts = {name: count for name, count in in_order if count or not KINDS[kind].words}
         tags = _tags(train.labels, len(found)) if KINDS[kind].words else train.labels
         strata = _strata(tags, found)
         _refuse_identifiers(data, " ".join(options.label), counts, names)
