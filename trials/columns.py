@@ -53,7 +53,9 @@ def text_column(rows: Rows, name: str) -> pa.ChunkedArray:
 
 def numbers(rows: Rows, definition: TaskDefinition) -> npt.NDArray[np.float32]:
     """(n,) regression targets. Raises MissingInputError on nulls, NaN and what is no number."""
-    fix = "Fix it, name another label column, or set kind: classification."
+    fix = "Fix it, or name another label column."
+    if definition.kind == "regression":
+        fix = "Fix it, name another label column, or set kind: classification."
     name = definition.label_column
     found = finite_numbers(rows, name, f"must hold numbers for {definition.kind}", fix)
     if len(found) > 1 and np.ptp(found) == 0:

@@ -65,7 +65,7 @@ def _listed(rows: Rows, definition: TaskDefinition) -> Items:
     """An empty list may be a row that nobody labelled, unless the task lists its labels."""
     instead = (
         " of labels. JSONL and Parquet have lists; of columns of 0 and 1, one for each label, give "
-        "all names: `label: [first, second]`."
+        "all names: `label: [first, second]`. One column of 0 and 1 is for kind: classification."
     )
     found = label_items(rows, definition.label_column, instead, "label", "label")
     empty = np.flatnonzero(found.lengths == 0)

@@ -77,8 +77,8 @@ def tag_codes(
         raise MissingInputError(
             f"{rows.where}: row {row + 1} has {words[row]} words in column "
             f"{definition.text_columns[0]!r} and {found.lengths[row]} tags in column "
-            f"{definition.label_column!r}, and {len(other)} of {len(words)} rows are like it. Give "
-            "each word one tag, or remove these rows."
+            f"{definition.label_column!r}. {len(other)} of {len(words)} rows have unequal numbers. "
+            "Give each word one tag, or remove these rows."
         )
     codes = coded(rows, definition, names, found.items, "tag", found.place)
     made = np.full((len(words), int(words.max())), NO_TAG, np.int64)

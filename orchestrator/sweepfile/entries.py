@@ -419,8 +419,12 @@ class RecipeEntry(Entry):
         Recipe().group_by_length,
         description="batches of rows of similar length; changes the results",
     )
-    limit_train: PositiveInt | None = Field(None, description="the most train rows to use")
-    limit_dev: PositiveInt | None = Field(None, description="the most dev rows to use")
+    limit_train: PositiveInt | None = Field(
+        None, description="the most train rows to use; the same random ones for each network"
+    )
+    limit_dev: PositiveInt | None = Field(
+        None, description="the most dev rows to use; the same random ones for each network"
+    )
     freeze: FreezeEntry = Field(FreezeEntry(), description="parts that do not learn")
 
     @model_validator(mode="before")
