@@ -93,7 +93,11 @@ def encode_groups(
         for group in groups:
             writer.write_table(to_table(table, group), row_group_size=max(1, len(group)))
         writer.add_key_value_metadata({**(metadata or {}), _DIGEST_KEY: _ZEROS})
-    content: bytes = sink.getvalue().to_pybytes()
+    return signed(sink.getvalue().to_pybytes())
+
+
+def signed(content: bytes) -> bytes:
+    """A file whose digest is zeros, with its digest."""
     start = _digest_start(content)
     digest = hashlib.sha256(content).hexdigest().encode()
     return content[:start] + digest + content[start + len(digest) :]

@@ -13,6 +13,7 @@ import pyarrow as pa
 import pytest
 from pyarrow import parquet as pq
 
+from lp_sweep.storage import parquet
 from lp_sweep.storage.errors import StoreError
 from lp_sweep.storage.schema import SCHEMA_VERSION, TABLES
 from lp_sweep.storage.store import Store, is_store
@@ -217,9 +218,11 @@ class Spoilt:
 
 def rewritten(change: Callable[[pa.Table], pa.Table]) -> Callable[[bytes], bytes]:
     def spoil(content: bytes) -> bytes:
-        sink = pa.BufferOutputStream()
-        pq.write_table(change(pq.read_table(pa.BufferReader(content))), sink)
-        return bytes(sink.getvalue().to_pybytes())
+        rows, sink = change(pq.read_table(pa.BufferReader(content))), pa.BufferOutputStream()
+        with pq.ParquetWriter(sink, rows.schema) as writer:
+            writer.write_table(rows)
+            writer.add_key_value_metadata({"lp_sweep.sha256": "0" * 64})
+        return parquet.signed(sink.getvalue().to_pybytes())
 
     return spoil
 

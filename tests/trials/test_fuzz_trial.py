@@ -102,7 +102,6 @@ TRAINS: dict[str, tuple[list[Row], list[Row], dict[str, Any], float | None]] = {
     "two-rows": ([("good", "pos"), ("bad", "neg")], [("good", "pos")], {}, None),
     "a-class-without-rows": (PLAIN, PLAIN[:8], {"labels": ["neg", "none", "pos"]}, None),
     "same-text-everywhere": ([("w1", label) for _, label in PLAIN], [("w1", "pos")] * 3, {}, None),
-    "constant-targets": ([(text, 1) for text, _ in PLAIN], [("w1", 1)] * 3, REGRESSION, 0.0),
     "constant-predictions": (NUMBERS, [("w1", n) for n in range(4)], REGRESSION, 0.0),
     "one-row-regression": (NUMBERS, NUMBERS[:1], REGRESSION, 0.0),
     "names-as-labels": (
@@ -157,8 +156,10 @@ def test_a_profile_of_odd_rows_is_of_cosines(tmp_path: Path, model: Path, dev: l
         ([("a", "pos")] * 4, PLAIN, {}, "every row is of class 'pos'"),
         ([*PLAIN, ("a", "nan")], PLAIN, {}, "a missing value written as text"),
         (NUMBERS, [("a", "x")], REGRESSION, "row 1 holds 'x'"),
+        ([(text, 1) for text, _ in PLAIN], NUMBERS, REGRESSION, "holds 1 in every row"),
+        (NUMBERS, [("w1", 1)] * 3, REGRESSION, "holds 1 in every row"),
     ],
-    ids=["one-class", "nan", "word-target"],
+    ids=["one-class", "nan", "word-target", "constant-targets", "constant-dev-targets"],
 )
 def test_what_can_not_be_trained_is_a_missing_input(
     tmp_path: Path,
