@@ -161,9 +161,6 @@ def _refuse_lookalikes(train: Rows, name: str, values: Sequence[str]) -> None:
             )
 
 
-_OF_LISTS = "; lists are for kind: multi_label or tokens"
-
-
 def _class_column(rows: Rows, definition: TaskDefinition) -> pa.ChunkedArray:
     """The classes as strings, none of them empty."""
     name = definition.label_column
@@ -177,13 +174,13 @@ def _class_column(rows: Rows, definition: TaskDefinition) -> pa.ChunkedArray:
         outside = pc.or_(pc.less(column, 0), pc.greater_equal(column, len(features)))
         _refuse(rows, name, outside, f"is none of 0 to {len(features) - 1}")
         column = pa.chunked_array([pa.array(features, pa.string()).take(column.combine_chunks())])
-    nested = pa.types.is_list(column.type) or pa.types.is_large_list(column.type)
+    lists = "; lists are for kind: multi_label or tokens" * _is_list(column)
     try:
         column = column.cast(pa.string())
     except pa.ArrowException as error:
         raise MissingInputError(
             f"{rows.where}: column {name!r} holds {short(str(column.type), 80)}, not classes. Name "
-            f"a column of names, whole numbers or booleans{_OF_LISTS * nested}."
+            f"a column of names, whole numbers or booleans{lists}."
         ) from error
     _refuse(rows, name, pc.equal(column, ""), "is empty")
     return column
@@ -251,11 +248,15 @@ class Items(NamedTuple):
         return f"row {row + 1}, {self.each} {position - ends[row] + self.lengths[row] + 1}"
 
 
+def _is_list(column: pa.ChunkedArray) -> bool:
+    return bool(pa.types.is_list(column.type) or pa.types.is_large_list(column.type))
+
+
 def list_items(rows: Rows, name: str, instead: str, each: str) -> Items:
     """Raises MissingInputError for a column of no lists (`instead` says what to give), and for a
     null in one."""
     column = plain_column(rows, name)
-    if not pa.types.is_list(column.type) and not pa.types.is_large_list(column.type):
+    if not _is_list(column):
         raise MissingInputError(
             f"{rows.where}: column {name!r} holds {short(str(column.type), 80)}, not lists{instead}"
         )

@@ -283,7 +283,7 @@ def _one_below_other(one: Labels, other: Labels) -> Labels:
 
 def doubtful_rows(task: LoadedTask, source: TaskSource) -> Iterator[str]:
     """A sentence for each column of a split in which texts say nothing, which are trained on;
-    and one for queries that any order ranks right."""
+    and one for queries that any order ranks right, or judgements of queries that are not there."""
     files = source.files | {UNLABELLED: source.unlabelled}
     more = {} if task.unlabelled is None else {UNLABELLED: task.unlabelled}
     for split, rows in (task.splits | more).items():
