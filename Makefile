@@ -52,7 +52,7 @@ build/ns/.ready: Makefile $(wildcard api/*.py)
 check: setup build/ns/.ready
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
-	$(BIN)/mypy -p lp_sweep
+	$(BIN)/mypy -p lp_sweep -p benchmarks
 	PYTHONPATH=build/parts $(BIN)/lint-imports
 
 # a Ray mostly waits, while the others compute: both at a time
@@ -92,25 +92,25 @@ bench: setup
 	@test -d "$(MODEL)" && test -d "$(GLUE)" || { echo "make bench MODEL=folder GLUE=folder: see docs/performance.md"; exit 2; }
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check accelerate
 	mkdir -p $(FIGURES)
-	$(BIN)/python benchmarks/trial_cpu.py --model $(MODEL) --data-dir $(GLUE) --out $(FIGURES)/trial-cpu.json
-	$(BIN)/python benchmarks/parity.py --model $(MODEL) --data-dir $(GLUE) --runs $(FIGURES)/parity-runs.jsonl --out $(FIGURES)/parity.json
-	$(BIN)/python benchmarks/sweep_cpu.py --model $(MODEL) --data-dir $(GLUE) --repeats 2 --out $(FIGURES)/sweep-cpu.json
-	$(BIN)/python benchmarks/sweep_cpu.py --quickstart --out $(FIGURES)/sweep-quickstart.json
-	$(BIN)/python benchmarks/between_trials.py --model $(MODEL) --data-dir $(GLUE) --out $(FIGURES)/between-trials.json
-	$(BIN)/python benchmarks/between_trials.py --model $(MODEL) --data-dir $(GLUE) --tasks rte mrpc --k 0 1 --seeds 1 --rows 1500 --out $(FIGURES)/slot-busy.json
-	$(BIN)/python benchmarks/resident_memory.py --out $(FIGURES)/resident-memory.json
-	$(BIN)/python benchmarks/driver_overhead.py --out $(FIGURES)/driver-overhead.json
-	$(BIN)/python benchmarks/at_scale.py --out $(FIGURES)/at-scale.json
-	$(BIN)/python benchmarks/scale.py --out $(FIGURES)/scale.json
-	$(BIN)/python benchmarks/speed_by_depth.py --model $(MODEL) --rounds 1 --out $(FIGURES)/speed-by-depth.json
-	$(BIN)/python benchmarks/adaptive.py --out $(FIGURES)/adaptive.json
-	$(BIN)/python benchmarks/coverage.py --out $(FIGURES)/coverage.json
-	$(BIN)/python benchmarks/report.py
+	$(BIN)/python -m benchmarks.trial_cpu --model $(MODEL) --data-dir $(GLUE) --out $(FIGURES)/trial-cpu.json
+	$(BIN)/python -m benchmarks.parity --model $(MODEL) --data-dir $(GLUE) --runs $(FIGURES)/parity-runs.jsonl --out $(FIGURES)/parity.json
+	$(BIN)/python -m benchmarks.sweep_cpu --model $(MODEL) --data-dir $(GLUE) --repeats 2 --out $(FIGURES)/sweep-cpu.json
+	$(BIN)/python -m benchmarks.sweep_cpu --quickstart --out $(FIGURES)/sweep-quickstart.json
+	$(BIN)/python -m benchmarks.between_trials --model $(MODEL) --data-dir $(GLUE) --out $(FIGURES)/between-trials.json
+	$(BIN)/python -m benchmarks.between_trials --model $(MODEL) --data-dir $(GLUE) --tasks rte mrpc --k 0 1 --seeds 1 --rows 1500 --out $(FIGURES)/slot-busy.json
+	$(BIN)/python -m benchmarks.resident_memory --out $(FIGURES)/resident-memory.json
+	$(BIN)/python -m benchmarks.driver_overhead --out $(FIGURES)/driver-overhead.json
+	$(BIN)/python -m benchmarks.at_scale --out $(FIGURES)/at-scale.json
+	$(BIN)/python -m benchmarks.scale --out $(FIGURES)/scale.json
+	$(BIN)/python -m benchmarks.speed_by_depth --model $(MODEL) --rounds 1 --out $(FIGURES)/speed-by-depth.json
+	$(BIN)/python -m benchmarks.adaptive --out $(FIGURES)/adaptive.json
+	$(BIN)/python -m benchmarks.coverage --out $(FIGURES)/coverage.json
+	$(BIN)/python -m benchmarks.report
 
 # what benchmarks/gpu_day.py takes along to a GPU without a network: tokens, shapes, wheels
 gpu-bundle: setup
 	@test -d "$(MODEL)" && test -d "$(GLUE)" || { echo "make gpu-bundle MODEL=folder GLUE=folder: see docs/performance.md"; exit 2; }
-	$(BIN)/python benchmarks/gpu_bundle.py --model $(MODEL) --data-dir $(GLUE) --out .gpu
+	$(BIN)/python -m benchmarks.gpu_bundle --model $(MODEL) --data-dir $(GLUE) --out .gpu
 
 clean:
 	rm -rf build dist .mypy_cache .ruff_cache .pytest_cache *.egg-info

@@ -1,7 +1,7 @@
 """How many trials `until: min_layers` needs, and how often its answer is off, on known curves.
 
-    python benchmarks/adaptive.py [--repetitions 200] [--out adaptive.json]
-    python benchmarks/adaptive.py --store docs/results/records --sweep minilm-sst2
+    python -m benchmarks.adaptive [--repetitions 200] [--out adaptive.json]
+    python -m benchmarks.adaptive --store docs/results/records --sweep minilm-sst2
 
 Each repetition draws a grid of every K and five seeds around a curve of losses and replays the
 search over it, for losses of 1, 2 and 3 points; with noise of each trial alone, and with noise half
@@ -110,13 +110,13 @@ def losses_of(curve: str, depth: int) -> list[float]:
     return losses
 
 
-def drawn(losses: list[float], deviation: float, shared: float, seed: int) -> dict:
+def drawn(losses: list[float], deviation: float, shared: float, seed: int) -> Scores:
     """Scores by (K, seed). The same `seed` draws the same noise for every curve."""
     rng = np.random.default_rng(seed)
     common = rng.normal(0, deviation * shared**0.5, SEEDS)
     own = rng.normal(0, deviation * (1 - shared) ** 0.5, (len(losses), SEEDS))
     return {
-        (k, s): FULL_SCORE - losses[k] + common[s] + own[k, s]
+        Pair(k, s): FULL_SCORE - losses[k] + common[s] + own[k, s]
         for k in range(len(losses))
         for s in range(SEEDS)
     }
@@ -129,7 +129,7 @@ def is_off(losses: list[float], k: int, delta: float) -> bool:
 
 def grid_losses(grid: Scores) -> dict[int, float]:
     ks, seeds = ({pair[part] for pair in grid} for part in (0, 1))
-    return {k: sum(grid[0, s] - grid[k, s] for s in seeds) / len(seeds) for k in ks}
+    return {k: sum(grid[Pair(0, s)] - grid[Pair(k, s)] for s in seeds) / len(seeds) for k in ks}
 
 
 def simulate(deviation: float, shared: float, depth: int, curve: str, repetitions: int) -> Row:
@@ -182,16 +182,16 @@ HEADING = (
 )
 
 
-def stored_grids(store: str, sweep: str) -> Iterator[tuple[str, dict[tuple[int, int], float]]]:
+def stored_grids(store: str, sweep: str) -> Iterator[tuple[str, Scores]]:
     """Each curve of which every K and seed that was asked for is done, and its scores."""
     with open_views(Store(store), sweep=sweep) as catalog:
         rows = catalog.query(
             "SELECT concat_ws(' ', model, procedure, strategy, task) AS curve, k, seed, score "
             "FROM cells WHERE feed_forward = 'none' AND threshold IS NULL ORDER BY curve"
         ).to_pylist()
-    curves: dict[str, dict[tuple[int, int], float]] = {}
+    curves: dict[str, dict[Pair, float]] = {}
     for row in rows:
-        curves.setdefault(row["curve"], {})[row["k"], row["seed"]] = row["score"]
+        curves.setdefault(row["curve"], {})[Pair(row["k"], row["seed"])] = row["score"]
     for curve, grid in curves.items():
         if None not in grid.values() and any(k == 0 for k, _ in grid):
             yield curve, grid

@@ -1,6 +1,6 @@
 """How long commands take over a sweep of 100,000 cells and a compacted store of 100,000 records.
 
-    python benchmarks/at_scale.py --out at-scale.json [--seeds 435] [--keep FOLDER] [--all]
+    python -m benchmarks.at_scale --out at-scale.json [--seeds 435] [--keep FOLDER] [--all]
 
 Each command is a process of its own, as a user starts it; what its start and its imports take is
 told beside: it is what the command takes with 4 seeds, over 920 records. The records are made up,

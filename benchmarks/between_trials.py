@@ -1,6 +1,6 @@
 """Measures how long a slot waits between two trials of a real `lp-sweep run` on a local Ray.
 
-    python benchmarks/between_trials.py --model FOLDER --data-dir GLUE --out between-trials.json
+    python -m benchmarks.between_trials --model FOLDER --data-dir GLUE --out between-trials.json
     ... --tasks rte mrpc --k 0 1 --seeds 1 --rows 1500 --out slot-busy.json
 
 The wait lasts from the end of one trial to the first step of the next: the first writes its record,

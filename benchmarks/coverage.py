@@ -1,6 +1,6 @@
 """How often each interval and set of `docs/statistics.md` holds the truth, in simulated studies.
 
-    python benchmarks/coverage.py [--studies 1000] [--out benchmarks/results/coverage.json]
+    python -m benchmarks.coverage [--studies 1000] [--out benchmarks/results/coverage.json]
 
 A study is one model on one task: a network for each K and seed, scored by accuracy on one dev set.
 Network (K, s) answers a text rightly with probability 90% - loss(K) + a seed's luck of `seed_sd`

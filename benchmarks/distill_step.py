@@ -1,6 +1,6 @@
 """Measures what a teacher adds to a training step of its student, on one CPU thread.
 
-    python benchmarks/distill_step.py --model FOLDER --data-dir GLUE --out distill-step.json
+    python -m benchmarks.distill_step --model FOLDER --data-dir GLUE --out distill-step.json
 
 The student keeps the lower half of the model's layers. `logits`: the teacher's are at hand, as in
 a sweep. `logits+hidden`: the teacher's layers below the student's last run in each step. Rows,
@@ -16,11 +16,11 @@ import statistics
 from pathlib import Path
 from typing import Any
 
-from clocks import CpuClock
-from glue_rows import TEXTS, rows_of, words_of
 from transformers import AutoConfig, AutoTokenizer
-from trial_cpu import BATCH, cpu_name, lp_sweep, ratios
 
+from benchmarks.clocks import CpuClock
+from benchmarks.glue_rows import TEXTS, rows_of, words_of
+from benchmarks.trial_cpu import BATCH, cpu_name, lp_sweep, ratios
 from lp_sweep.storage.specs import Distillation
 
 SIDES = {

@@ -1,6 +1,6 @@
 """CPU of the driver for each trial, where a trial costs nothing: flat, however many there are.
 
-    python benchmarks/driver_overhead.py [--trials 100 1000 10000] --out driver-overhead.json
+    python -m benchmarks.driver_overhead [--trials 100 1000 10000] --out driver-overhead.json
 
 A real `lp-sweep run` on a local Ray, its trials replaced by ones that make a record at once (as
 tests/orchestrator/engine/test_scale.py does it). The CPU seconds are those of the driver's process
@@ -22,10 +22,9 @@ from typing import Any, NamedTuple
 
 import psutil
 
-ROOT = Path(__file__).parent.parent
-sys.path.insert(0, str(ROOT))
+from tests.support.toyworld import save_world
 
-from tests.support.toyworld import save_world  # noqa: E402
+ROOT = Path(__file__).parent.parent
 
 
 def measure(trials: int) -> dict[str, Any]:

@@ -44,7 +44,7 @@ def words_of(folder: Path, task: str, tokenizer: Any) -> np.ndarray:
 
 
 def encoded_task(
-    tokenizer: Any, texts: Any, labels: np.ndarray, classes: int, words: np.ndarray
+    tokenizer: Any, texts: Any, labels: Any, classes: int, words: np.ndarray
 ) -> EncodedTask:
     """The rows as `train`. `dev` is made up, and no step reads it: its rows have each of the words
     once, and so the network is cut to these."""

@@ -1,10 +1,10 @@
 """Makes the folder that gpu_day.py takes along to a machine without a network.
 
-    python benchmarks/gpu_bundle.py --model FOLDER --data-dir GLUE --out .gpu [--tables]
+    python -m benchmarks.gpu_bundle --model FOLDER --data-dir GLUE --out .gpu [--tables]
 
 Token arrays of about 3,200 rows of each GLUE task, two shapes of BERT, and the wheels that such a
-machine lacks (Python 3.12, Linux). `--tables` adds DuckDB, 23 MiB, for the tables of the sweep that
-runs there. Not a benchmark.
+machine lacks for lp-sweep and its GPU tests (Python 3.12, Linux). `--tables` adds DuckDB, 23 MiB,
+for the tables of the sweep that runs there. Not a benchmark.
 """
 
 from __future__ import annotations
@@ -17,11 +17,15 @@ import sys
 from pathlib import Path
 
 import numpy as np
-from glue_rows import LENGTH, TEXTS, rows_of
 from transformers import AutoTokenizer, BertConfig
 
+from benchmarks.glue_rows import LENGTH, TEXTS, rows_of
+
 ROWS = 3_400  # 3,200 to train on and 200 dev rows
-WHEELS = ("pydantic", "pydantic_core", "annotated-types", "typing-inspection")
+WHEELS = (
+    *("pydantic", "pydantic_core", "annotated-types", "typing-inspection"),
+    *("pytest", "pytest-timeout", "hypothesis", "sortedcontainers", "iniconfig", "pluggy"),
+)
 SHAPES = {
     "bert-base": {},
     "minilm": {"hidden_size": 384, "num_hidden_layers": 6, "intermediate_size": 1536},

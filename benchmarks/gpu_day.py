@@ -1,8 +1,8 @@
 """Everything worth measuring in the first half hour on a GPU, most valuable first.
 
     make gpu-bundle MODEL=FOLDER GLUE=FOLDER
-    python benchmarks/gpu_day.py --stage 1 --out DIR
-    python benchmarks/gpu_report.py DIR/results.jsonl
+    python -m benchmarks.gpu_day --stage 1 --out DIR
+    python -m benchmarks.gpu_report DIR/results.jsonl
 
 Runs on a machine with torch, transformers and accelerate that reaches no network: all else is in
 the bundle. lp-sweep need not be installed. Each step is a process with a time limit of its own, and
@@ -72,7 +72,7 @@ def packages(bundle: Path, folder: Path) -> dict[str, str]:
     for wheel in sorted((bundle / "wheels").glob("*.whl")):
         with zipfile.ZipFile(wheel) as archive:
             archive.extractall(folder / "wheels")
-    paths = [ROOT, ROOT / "benchmarks", folder / "ours"]
+    paths = [ROOT, folder / "ours"]
     tag = f"{sys.version_info.major}{sys.version_info.minor}"
     built = {path.name for path in (folder / "wheels").rglob(f"*cpython-{tag}-*.so")}
     if built:  # for this Python
@@ -83,7 +83,7 @@ def packages(bundle: Path, folder: Path) -> dict[str, str]:
 def run(step: Step, options: Any, environment: dict[str, str]) -> dict[str, Any]:
     """The line of a step."""
     arguments = [options.device, str(options.bundle.resolve()), *map(json.dumps, step.arguments)]
-    command = [sys.executable, str(ROOT / "benchmarks" / "gpu_steps.py"), step.name, *arguments]
+    command = [sys.executable, "-m", "benchmarks.gpu_steps", step.name, *arguments]
     line = {"stage": step.stage, "step": step.name, "arguments": step.arguments}
     begun = time.perf_counter()
     try:

@@ -1,6 +1,6 @@
 """Writes what gpu_day.py measured into docs/performance.md: tables and a roofline figure.
 
-    python benchmarks/gpu_report.py DIR/results.jsonl
+    python -m benchmarks.gpu_report DIR/results.jsonl
 
 Takes the last line of each step that ended well. Lines of a rehearsal on a CPU are refused, since
 their figures mean nothing; `--print` shows the tables of any file without writing them.
@@ -11,6 +11,7 @@ from __future__ import annotations
 import argparse
 import json
 import statistics
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -27,7 +28,8 @@ Lines = dict[tuple[str, ...], dict[str, Any]]
 def read(path: Path) -> tuple[Lines, list[dict[str, Any]]]:
     """The result of each step, by its name and arguments, and the lines of steps that failed and
     were not repeated. A line that was cut off is skipped."""
-    found, failed = {}, {}
+    found: Lines = {}
+    failed: Lines = {}
     for text in path.read_text(encoding="utf-8").splitlines():
         try:
             line = json.loads(text)
@@ -42,7 +44,7 @@ def read(path: Path) -> tuple[Lines, list[dict[str, Any]]]:
     return found, list(failed.values())
 
 
-def table(head: tuple[str, ...], rows: list[tuple[object, ...]]) -> str:
+def table(head: tuple[str, ...], rows: Sequence[tuple[object, ...]]) -> str:
     lines = [head, tuple("---" for _ in head), *rows]
     return "\n".join("| " + " | ".join(str(cell) for cell in row) + " |" for row in lines) + "\n"
 

@@ -29,9 +29,9 @@ os.environ.setdefault("HF_HUB_OFFLINE", "1")
 
 import numpy as np
 import torch
-from clocks import CpuClock, GpuClock
 from transformers import AutoConfig, AutoModelForSequenceClassification, set_seed
 
+from benchmarks.clocks import CpuClock, GpuClock
 from lp_sweep.storage.errors import DeviceOutOfMemoryError
 from lp_sweep.storage.specs import Recipe, TaskDefinition
 from lp_sweep.trials.batches import BatchSizes, EncodedSplit, EncodedTask, Padding
@@ -42,6 +42,7 @@ from lp_sweep.trials.procedures import Phase
 from lp_sweep.trials.steps import Setting
 
 BATCH, LENGTH, RATE = 32, 128, 2e-5
+PADDING = Padding(0, 0, False)
 COMPUTES = ("reference", "fast", "graphs")
 TINY = {"hidden_size": 32, "num_attention_heads": 2, "intermediate_size": 64}
 CPU_ROWS = BATCH * 6 + 8
@@ -147,7 +148,7 @@ def trial(
         ),
         seed=1,
         device=setup.device,
-        padding=Padding(0, 0, False),
+        padding=PADDING,
         precision=precision or setup.precision,
         batches=BatchSizes(micro_batch, 64).on(setup.device),
         course=(Phase(tuple(range(1, depth + 1)), epochs),),
@@ -181,9 +182,11 @@ def trainer(
             clock.mark()
 
     def collate(rows: list[int]) -> dict[str, torch.Tensor]:
-        batch = data.train.batch(rows, pad_id=0, pad_left=False, pad_type_id=0)
+        batch = data.train.batch(rows, PADDING)
         beyond = 0 if dynamic else LENGTH - batch["input_ids"].shape[1]
-        padded = {name: np.pad(array, ((0, 0), (0, beyond))) for name, array in batch.items()}
+        padded: dict[str, Any] = {
+            name: np.pad(array, ((0, 0), (0, beyond))) for name, array in batch.items()
+        }
         padded["labels"] = data.train.labels[rows]
         return {name: torch.from_numpy(array) for name, array in padded.items()}
 
@@ -263,7 +266,7 @@ def _attention(setup: Setup) -> dict[str, Any]:
 
     shape = setup.of((8, 12, 128, 64), (2, 2, 16, 8))
     dtype = setup.of(torch.bfloat16, torch.float32)
-    found = {}
+    found: dict[str, float | str] = {}
     for backend in (SDPBackend.EFFICIENT_ATTENTION, SDPBackend.CUDNN_ATTENTION, SDPBackend.MATH):
         values = torch.randn(shape, device=setup.device, dtype=dtype, requires_grad=True)
         mask = torch.zeros(shape[0], 1, shape[2], shape[2], device=setup.device, dtype=dtype)
@@ -514,7 +517,8 @@ def side_by_side(setup: Setup, count: int, mps: bool) -> dict[str, Any]:
         subprocess.run(["nvidia-cuda-mps-control", "-d"], check=True, timeout=20)
     try:
         start = time.time() + setup.of(40, 25)
-        command = [sys.executable, __file__, "worker", str(setup.device), str(setup.bundle)]
+        command = [sys.executable, "-m", "benchmarks.gpu_steps", "worker"]
+        command += [str(setup.device), str(setup.bundle)]
         workers = [
             subprocess.Popen([*command, str(start)], stdout=subprocess.PIPE, text=True)
             for _ in range(count)

@@ -4,7 +4,7 @@ fp32, AdamW, linear decay. Batches are padded in one of two ways: every example 
 the GLUE example `run_glue.py` does by default, or each batch to its own longest example
 (`DataCollatorWithPadding`). Layers that are not kept are taken out of the encoder's list, as a
 user's own script would do it. As a script it trains one network and prints its scores:
-`python benchmarks/hf_trainer.py JOB.json`, with a job of lp-sweep. Needs `pip install accelerate`.
+`python -m benchmarks.hf_trainer JOB.json`, with a job of lp-sweep. Needs `pip install accelerate`.
 """
 
 from __future__ import annotations
@@ -20,7 +20,6 @@ os.environ.setdefault("HF_HUB_OFFLINE", "1")
 
 import numpy as np
 import torch
-from clocks import Clock
 from datasets import Dataset
 from transformers import (
     AutoModelForSequenceClassification,
@@ -32,6 +31,8 @@ from transformers import (
     default_data_collator,
     set_seed,
 )
+
+from benchmarks.clocks import Clock
 
 PaddedTo = Literal["max_length", "longest"]
 

@@ -1,7 +1,7 @@
 """Does a trial of lp-sweep score what the Hugging Face Trainer scores? Dropout on, other seeds.
 
     pip install accelerate
-    python benchmarks/parity.py --model FOLDER --data-dir GLUE --runs runs.jsonl --out parity.json
+    python -m benchmarks.parity --model FOLDER --data-dir GLUE --runs runs.jsonl --out parity.json
 
 Each side fine-tunes the full model on the same rows with the same recipe, and is scored on the same
 dev rows; no seed is used twice. lp-sweep's side is the trial as a sweep runs it (`compute: fast`);
@@ -92,7 +92,7 @@ def tost(a: Sequence[float], b: Sequence[float]) -> Equivalence:
 
 def jobs_of(options: Any, name: str, seeds: int, folder: Path) -> list[dict[str, Any]]:
     """One for each of lp-sweep's seeds and then each of the Trainer's."""
-    from sweep_cpu import jobs
+    from benchmarks.sweep_cpu import jobs
 
     task = TASKS[name]
     sweep = {
@@ -118,8 +118,7 @@ def _absolute(task: dict[str, Any]) -> dict[str, Any]:
 
 def points(job: dict[str, Any]) -> float:
     """The score of a job's network, trained by the side that its seed says."""
-    from hf_trainer import scores_of
-
+    from benchmarks.hf_trainer import scores_of
     from lp_sweep.trials.job import Job
     from lp_sweep.trials.trial import run_trial
 
@@ -181,7 +180,8 @@ def summary(runs: list[dict[str, Any]], name: str) -> dict[str, Any] | None:
 
 def main() -> None:
     import torch
-    from trial_cpu import cpu_name
+
+    from benchmarks.trial_cpu import cpu_name
 
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter

@@ -1,6 +1,6 @@
 """Fine-tune the quickstart encoder with layers removed, and print what that costs.
 
-    python benchmarks/quickstart_calibration.py
+    python -m benchmarks.quickstart_calibration
 
 Plain PyTorch and transformers on one CPU thread, nothing of lp_sweep: an independent check that
 the toy tasks behave (see quickstart/README.md, whose tables this prints).
@@ -40,7 +40,7 @@ def load_pruned(model_dir: Path, kept: list[int], n_labels: int, seed: int) -> t
     model.config.num_hidden_layers = len(kept)
     torch.manual_seed(seed)
     torch.nn.init.normal_(model.classifier.weight, std=model.config.initializer_range)
-    return model  # type: ignore[no-any-return]
+    return model
 
 
 def read(data_dir: Path, task: str, part: str) -> Rows:

@@ -1,6 +1,6 @@
 """Writes the tables of the documentation from the figures in benchmarks/results.
 
-    python benchmarks/report.py
+    python -m benchmarks.report
 
 Each table is between `<!-- NAME -->` and `<!-- end -->` in a page. For a benchmark that has not
 been run, the page shows "Not measured yet."

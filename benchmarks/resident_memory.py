@@ -1,6 +1,6 @@
 """The memory of one worker over 200 trials: it keeps what it read, and must not grow.
 
-    python benchmarks/resident_memory.py --models FOLDER [FOLDER ...] --out resident-memory.json
+    python -m benchmarks.resident_memory --models FOLDER [FOLDER ...] --out resident-memory.json
 
 Two encoders (without --models two small ones) and three small tasks by turns, so that no two trials
 in a row share a network or tokens; every tenth trial diverges. Prints the process's resident set
@@ -12,7 +12,6 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import sys
 import tempfile
 from pathlib import Path
 from statistics import linear_regression
@@ -20,7 +19,6 @@ from typing import Any
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
-sys.path.insert(0, str(Path(__file__).resolve().parent.parent))  # for the tests' small world
 
 import psutil
 import yaml

@@ -1,6 +1,6 @@
 """Measures what a driver needs, and what its slots lose, with hundreds of simulated slots.
 
-    python benchmarks/scale.py --out benchmarks/results/scale.json [--seeds 87] [--driver-ms 14.1]
+    python -m benchmarks.scale --out benchmarks/results/scale.json [--seeds 87] [--driver-ms 14.1]
 
 Real: the plan of 20,010 trials, the queue, the searcher, the callback with its lines of text, the
 claims in `runs/`, the attempts of lost workers, and a store in a folder. The CPU time and the
@@ -23,7 +23,6 @@ import contextlib
 import itertools
 import json
 import os
-import sys
 import tempfile
 import time
 from collections.abc import Iterator
@@ -34,8 +33,6 @@ from typing import Any
 
 import numpy as np
 import psutil
-
-sys.path.insert(0, str(Path(__file__).parent.parent))
 
 from benchmarks.at_scale import DEPTH, planned, record, write_sweep
 from benchmarks.simulation import Driver, Setting, Simulation

@@ -1,7 +1,7 @@
 """How the speed-up follows the number of layers dropped from the top, on one model and one device.
 
-    python benchmarks/speed_by_depth.py --model FOLDER --out speed.json
-    python benchmarks/speed_by_depth.py --bert-base --pairs 3 --warm-ups 1 --depths 12 9 6
+    python -m benchmarks.speed_by_depth --model FOLDER --out speed.json
+    python -m benchmarks.speed_by_depth --bert-base --pairs 3 --warm-ups 1 --depths 12 9 6
 
 What is timed, and how, is that of `measure: {speed: ...}` (trials/measures/speed.py). Beside each
 ratio stands L/(L-K), what it would be of a network that is its layers alone, and the difference in
@@ -19,9 +19,9 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from bert_shape import model_folder
 from transformers import PreTrainedModel
 
+from benchmarks.bert_shape import model_folder
 from lp_sweep.trials.device import device_name, pick_device
 from lp_sweep.trials.families import find_layers
 from lp_sweep.trials.measures.pairs import RULE, Rule

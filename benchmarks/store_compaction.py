@@ -1,6 +1,6 @@
 """How long a listing and a reading of many records take, before and after compaction.
 
-python benchmarks/store_compaction.py [--records 10000] [--store s3://bucket/prefix]
+python -m benchmarks.store_compaction [--records 10000] [--store s3://bucket/prefix]
 
 Writes records of the usual width into a new store and prints seconds; without --store into a
 temporary folder, which is deleted.

@@ -1,8 +1,8 @@
 """A whole sweep by lp-sweep against a shell loop over the Hugging Face Trainer, in wall-clock.
 
     pip install accelerate
-    python benchmarks/sweep_cpu.py --model FOLDER --data-dir GLUE --out sweep-cpu.json
-    python benchmarks/sweep_cpu.py --quickstart --out sweep-quickstart.json
+    python -m benchmarks.sweep_cpu --model FOLDER --data-dir GLUE --out sweep-cpu.json
+    python -m benchmarks.sweep_cpu --quickstart --out sweep-quickstart.json
 
 The loop starts one process after another (hf_trainer.py), one for each cell whose layers are
 chosen by position; it may use every core. lp-sweep does the same cells, into an empty store with
@@ -87,7 +87,7 @@ def loop(found: list[dict[str, Any]], folder: Path) -> Side:
         path = folder / f"{number}.json"
         path.write_text(json.dumps(job), encoding="utf-8")
         ended = subprocess.run(
-            [sys.executable, str(HERE / "hf_trainer.py"), str(path)],
+            [sys.executable, "-m", "benchmarks.hf_trainer", str(path)],
             check=True,
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,

@@ -1,7 +1,7 @@
 """Training steps of lp-sweep against those of the Hugging Face Trainer, on one CPU thread.
 
     pip install accelerate
-    python benchmarks/trial_cpu.py --model FOLDER --data-dir GLUE --out trial-cpu.json
+    python -m benchmarks.trial_cpu --model FOLDER --data-dir GLUE --out trial-cpu.json
 
 There are two baselines, both transformers' own Trainer in fp32: every example padded to 128 tokens,
 as `run_glue.py` does by default, and each batch padded to its longest example (dynamic padding,
@@ -28,11 +28,11 @@ os.environ.setdefault("HF_HUB_OFFLINE", "1")
 
 import numpy as np
 import torch
-from clocks import Clock, CpuClock
-from glue_rows import LENGTH, TEXTS, encoded_task, rows_of, words_of
-from hf_trainer import step_seconds
 from transformers import AutoTokenizer, PreTrainedModel
 
+from benchmarks.clocks import Clock, CpuClock
+from benchmarks.glue_rows import LENGTH, TEXTS, encoded_task, rows_of, words_of
+from benchmarks.hf_trainer import step_seconds
 from lp_sweep.storage.specs import Compute, Distillation, Recipe, TaskDefinition
 from lp_sweep.trials.batches import BatchSizes, Padding
 from lp_sweep.trials.device import reproducible
@@ -79,10 +79,16 @@ def lp_sweep(
     model = network(kept_layers)
     recipe = Recipe(learning_rate=2e-5, batch_size=BATCH, epochs=1, compute=compute)
     layers = tuple(kept_layers or range(1, model.config.num_hidden_layers + 1))
-    teaching = distill and Teaching(
-        settings=distill,
-        logits=np.zeros((len(labels), classes), np.float32),
-        network=network(range(1, max(layers[:-1]) + 1)).eval() if distill.hidden_weight else None,
+    teaching = (
+        None
+        if distill is None
+        else Teaching(
+            settings=distill,
+            logits=np.zeros((len(labels), classes), np.float32),
+            network=network(range(1, max(layers[:-1]) + 1)).eval()
+            if distill.hidden_weight
+            else None,
+        )
     )
     setting = Setting(
         definition=TaskDefinition(text_columns=("text",), kind=kind, metric="pearson")

@@ -58,13 +58,17 @@ def id_column(table: str) -> str:
     return str(TABLES[table].names[0])
 
 
-def to_table(table: str, rows: Iterable[Mapping[str, Any]] | pa.Table) -> pa.Table:
-    """Raises pa.ArrowException for a value that does not fit its column."""
-    schema = TABLES[table].with_metadata(
+def _schema(table: str) -> pa.Schema:
+    return TABLES[table].with_metadata(
         {TABLE_KEY: table.encode(), VERSION_KEY: str(SCHEMA_VERSION).encode()}
     )
+
+
+def to_table(table: str, rows: Iterable[Mapping[str, Any]] | pa.Table) -> pa.Table:
+    """Raises pa.ArrowException for a value that does not fit its column."""
+    schema = _schema(table)
     content = rows if isinstance(rows, pa.Table) else pa.Table.from_pylist(list(rows), schema)
-    return content.cast(schema)
+    return content if content.schema.equals(schema, check_metadata=True) else content.cast(schema)
 
 
 def encode(table: str, rows: Iterable[Mapping[str, Any]] | pa.Table) -> bytes:
@@ -85,7 +89,7 @@ def encode_groups(
     sink = pa.BufferOutputStream()
     with pq.ParquetWriter(
         sink,
-        to_table(table, []).schema,
+        _schema(table),
         compression="zstd" if compress else "none",
         use_dictionary=compress,
         write_page_checksum=True,

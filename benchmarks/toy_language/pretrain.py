@@ -101,7 +101,7 @@ def train_stage(
         chosen = labels != IGNORED
         hidden = model.bert(**batch).last_hidden_state[chosen]  # (masked words, H)
         loss = torch.nn.functional.cross_entropy(model.cls.predictions(hidden), labels[chosen])
-        loss.backward()  # type: ignore[no-untyped-call]
+        loss.backward()
         torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         optimizer.step()
         optimizer.zero_grad()

@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from statsmodels.stats.contingency_tables import mcnemar
+from statsmodels.stats.multitest import multipletests
 
 from lp_sweep.analysis.statistics.estimates import (
     RESAMPLES,
@@ -236,6 +237,11 @@ def test_seeds_that_disagree_widen_the_interval() -> None:
 def test_holm_keeps_the_order_it_was_given() -> None:
     assert holm([0.01, 0.04, 0.03]) == pytest.approx([0.03, 0.06, 0.06])
     assert holm([]) == []
+
+
+@given(st.lists(st.floats(0, 1), min_size=1, max_size=20))
+def test_holm_is_that_of_statsmodels(ps: list[float]) -> None:
+    assert holm(ps) == pytest.approx(multipletests(ps, method="holm")[1])
 
 
 def one_dev_set(rng: np.random.Generator, n: int = 300, seeds: int = 3) -> tuple[Any, Any, Any]:

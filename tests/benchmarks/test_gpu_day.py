@@ -13,7 +13,6 @@ import numpy as np
 import pytest
 from transformers import BertConfig
 
-sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))
 from benchmarks import gpu_day, gpu_report
 
 
@@ -59,6 +58,14 @@ def test_a_rehearsed_step(compute: str, bundle: Path, tmp_path: Path) -> None:
     line = line_of(bundle, tmp_path, gpu_day.Step(1, 120, "smoke", (compute,)))
     assert line["status"] == "done", line["error"]
     assert line["found"]["waits"] == 0
+
+
+@pytest.mark.slow
+def test_a_rehearsed_race(bundle: Path, tmp_path: Path) -> None:
+    pytest.importorskip("accelerate", reason="needs accelerate: pip install accelerate")
+    line = line_of(bundle, tmp_path, gpu_day.Step(1, 120, "speed", ("sst2",)))
+    assert line["status"] == "done", line["error"]
+    assert [*line["found"]["sides"]] == ["trainer", "fast", "graphs"]
 
 
 def side(ms: float, seconds: float) -> list[dict[str, float]]:

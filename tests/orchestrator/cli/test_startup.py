@@ -12,7 +12,7 @@ from tests.support.sweepfiles import make_inputs
 
 # what no driver needs: a mistake is reported without the seconds that these take to load
 HEAVY = ["torch", "ray", "transformers", "datasets", "sklearn", "mlflow"]
-READING = [*HEAVY, "pandas", "yaml", "scipy", "statsmodels"]
+READING = [*HEAVY, "pandas", "yaml", "scipy"]
 AT = ["--store", "store"]
 # in this order: what one has loaded the next ones may need
 COMMANDS = [
