@@ -43,7 +43,8 @@ class Kind(NamedTuple):
 class Rates:
     """How long each piece of work takes, by the trials of the device that the newest one of
     `trials` ran on: `Ledger.timings`, or rows as a store has them. `gpu`: whether the work runs on
-    GPUs, where there are no timings to show it."""
+    GPUs, where there are no timings to show it. `tokens`: mean length of a sample of a task's rows,
+    by its name."""
 
     def __init__(
         self,
@@ -51,9 +52,10 @@ class Rates:
         recipe: Recipe | None = None,
         *,
         gpu: bool | None = None,
+        tokens: Mapping[str, float] | None = None,
     ) -> None:
         records = trials if isinstance(trials, pa.Table) else timing_columns(trials)
-        self._lengths = MeanLengths(records)
+        self._lengths = MeanLengths(records, tokens)
         found = evidence(records, self._lengths, recipe or Recipe())
         self.trials, self.device = found.number, found.device
         self.on_gpu = found.on_gpu if found.number else _has_gpu() if gpu is None else gpu

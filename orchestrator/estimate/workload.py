@@ -68,9 +68,11 @@ class Workload(NamedTuple):
 
 class MeanLengths:
     """Tokens per example, after truncation, as records counted them: of the model and task, else
-    of the task with another model's vocabulary, else a stated number."""
+    of the task with another model's vocabulary; else of a `sample`, by the task's name; else a
+    stated number."""
 
-    def __init__(self, trials: pa.Table) -> None:
+    def __init__(self, trials: pa.Table, sample: Mapping[str, float] | None = None) -> None:
+        self._sample = sample or {}
         self._counted: dict[tuple[Any, ...], float] = {}
         keys = ["model_fingerprint", "data_fingerprint", "max_length"]
         counted = trials.filter(pc.greater(trials["train_tokens"], 0)).group_by(keys)
@@ -85,6 +87,8 @@ class MeanLengths:
         for name in (model, None):
             if found := self._counted.get((name, data, max_length)):
                 return found
+        if found := self._sample.get(task):
+            return found
         stated = _GLUE_TOKENS.get(canonical_name(task) or "", _TOKENS)
         return min(stated, max_length or stated)
 

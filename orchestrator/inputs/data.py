@@ -35,7 +35,8 @@ class TaskData(NamedTuple):
     where that is not known. `unlabelled`: rows for students alone that were looked at; `cut` counts
     them as well. `words`: of the train rows, where each has a tag; `lost`: the share of them
     without a token. `called`: what the `classes` are. `fewest_steps`: with fewer a network learns
-    little. `learns_from`, `scored_by`: what a row of train and of dev is."""
+    little. `learns_from`, `scored_by`: what a row of train and of dev is. `tokens`: the mean
+    of a text after truncation, of the same model as `cut`."""
 
     task: str
     train_rows: int
@@ -59,6 +60,7 @@ class TaskData(NamedTuple):
     fewest_steps: int = FEWEST_STEPS
     learns_from: str = "rows"
     scored_by: str = "rows"
+    tokens: float | None = None
 
     def plain(self) -> dict[str, Any]:
         return self._asdict()
@@ -157,6 +159,7 @@ def looked_at(
         0 if kind.embeds else FEWEST_STEPS,  # it begins with good vectors
         kind.learns_from,
         kind.scored_by,
+        max((cut.tokens for cut in cuts), default=None),
     )
 
 
@@ -186,9 +189,10 @@ def _rows_scored(
 
 
 class _Cut(NamedTuple):
-    """Shares, from a sample: of the rows that have more tokens than `max_length`; and of the words
-    that have none of those that are left."""
+    """From a sample: the tokens of a row after truncation, the share of the rows that have more
+    than `max_length`, and of the words that have none of those that are left."""
 
+    tokens: float
     rows: float
     words: float = 0.0
 
@@ -209,9 +213,10 @@ def _cut(model: ModelInput, rows: Split, max_length: int, *, words: bool) -> _Cu
     texts = [tuple(column[row] for column in rows.texts) for row in chosen]
     encode = tokenizer.encode_batch if words else tokenizer.encode_batch_fast  # without word_ids
     encoded = encode([each if len(each) > 1 else each[0] for each in texts], is_pretokenized=words)
-    cut = sum(len(row.ids) > max_length for row in encoded) / len(encoded)
+    lengths = np.array([len(row.ids) for row in encoded])
+    found = _Cut(float(lengths.clip(max=max_length).mean()), float((lengths > max_length).mean()))
     if not words:
-        return _Cut(cut)
+        return found
     room = max_length - tokenizer.num_special_tokens_to_add(False)
     there = [{*[word for word in row.word_ids if word is not None][:room]} for row in encoded]
-    return _Cut(cut, 1 - sum(map(len, there)) / sum(len(each[0]) for each in texts))
+    return found._replace(words=1 - sum(map(len, there)) / sum(len(each[0]) for each in texts))

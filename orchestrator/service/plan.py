@@ -111,7 +111,8 @@ def plan(request: Request, cluster_file: Path | None = None) -> PlanAnswer:
         made.sweep.notes.extend(notes)
         largest = at_its_largest(file, PerTrial.of(made.sweep.spec)) if file else None
         gpu = bool(largest.slots.gpus) if largest else None  # what the rule of thumb is to be of
-        rates = Rates(made.ledger.timings, made.sweep.recipe, gpu=gpu)
+        tokens = {task.task: task.tokens for task in data if task.tokens}
+        rates = Rates(made.ledger.timings, made.sweep.recipe, gpu=gpu, tokens=tokens)
         hours = estimate(made.plan, rates)
     price = None
     if largest:

@@ -118,6 +118,15 @@ def test_a_teachers_logits_are_a_pass_over_the_train_rows(tmp_path: Path) -> Non
     assert rates.seconds(measures["teacher"]) > rates.seconds(measures["similarity"])
 
 
+def test_a_counted_sample_stands_for_a_length_until_a_record_has_it(plan: Plan) -> None:
+    work = full_network(plan)
+    sampled = {work.task.name: 7.0}
+    assert MeanLengths(timing_columns(), sampled).of("", "", 32, work.task.name) == 7
+    counted = MeanLengths(timing_columns([record(work)]), sampled)
+    asked = (work.model.fingerprint, work.task.fingerprint, work.trial.recipe.max_length)
+    assert counted.of(*asked, work.task.name) not in (7, 64)
+
+
 def test_a_network_that_is_scored_untrained_takes_a_pass_over_the_dev_rows(tmp_path: Path) -> None:
     work, lengths = full_network(taught(tmp_path, "none")), MeanLengths(timing_columns())
     as_it_is = replace(work, spec=replace(work.trial, procedure="untrained", kept_layers=(1, 2)))

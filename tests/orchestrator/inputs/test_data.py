@@ -68,6 +68,7 @@ def test_texts_that_are_cut_as_the_models_own_tokenizer_counts(tmp_path: Path) -
     tokenizer = load_tokenizer(TOY)
     lengths = [len(tokenizer(text)["input_ids"]) for text, _ in train]
     assert data.cut == sum(length > RECIPE.max_length for length in lengths) / 4 == 0.5
+    assert data.tokens == sum(min(length, RECIPE.max_length) for length in lengths) / 4
     assert "50% of the texts are cut at max_length 8" in "\n".join(data.lines())
 
 
