@@ -177,7 +177,8 @@ measured AS (  -- of a model without a measured speed: a row per network, with i
     FROM speed_table
     WHERE feed_forward = 'none'
     QUALIFY inference_speedup IS NOT NULL OR (
-        count(inference_speedup) OVER (PARTITION BY sweep, model) = 0
+        params_percent IS NOT NULL  -- the full model has a record
+        AND count(inference_speedup) OVER (PARTITION BY sweep, model) = 0
         AND row_number() OVER (PARTITION BY sweep, model, kept_layers) = 1
     )
 ),

@@ -254,6 +254,14 @@ def test_without_a_speed_the_front_is_of_size(tmp_path: Path) -> None:
     assert front == {("top", 2, 90), ("bottom", 4, 80)}
 
 
+def test_until_the_full_model_has_a_record_no_size_is_drawn(tmp_path: Path) -> None:
+    fake = FakeSweep(tmp_path)
+    fake.cell(k=0)
+    fake.cell(k=2, score=90.0)
+    with open_views(fake.publish()) as opened:
+        assert [name for name in FIGURES if FIGURES[name](opened)] == ["2", "score", "heat-map"]
+
+
 def test_axes_stay_inside_0_to_100_and_have_the_lines_across(catalog: Catalog) -> None:
     from matplotlib.figure import Figure
 

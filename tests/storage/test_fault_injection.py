@@ -49,7 +49,7 @@ def test_some_changes_of_each_verb(
     told = tried(faulty_disk, tmp_path, verb, fault, 12)
     assert told["wrong"] == []
     assert told["changes"] > 15
-    assert told["tried"] > 2
+    assert told["tried"] > 1
 
 
 @pytest.mark.slow
