@@ -229,7 +229,9 @@ def train_step(
     step: int,
 ) -> torch.Tensor:
     """Learn from `rows`; their mean loss, a scalar that is still on the device."""
-    torch.manual_seed(stream(learn.setting.seed, step))
+    # torch.manual_seed formats a stack trace for each kind of device that is not in use: 0.1 ms
+    seeds = torch.default_generator if learn.setting.device.type == "cpu" else torch
+    seeds.manual_seed(stream(learn.setting.seed, step))
     return learn.step(optimizer, split, rows)
 
 

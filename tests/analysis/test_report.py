@@ -301,6 +301,7 @@ DISTILLED: dict[str, tuple[dict[int, float], dict[int, float | None], str, tuple
 }
 
 
+@pytest.mark.slow
 def test_the_answer_tells_whether_distillation_helps(tmp_path: Path) -> None:
     fake = FakeSweep(tmp_path)
     for task, (plain, distilled, *_) in DISTILLED.items():
@@ -320,6 +321,7 @@ def test_the_answer_tells_whether_distillation_helps(tmp_path: Path) -> None:
         assert f"{task}: {line}" in lead
 
 
+@pytest.mark.slow
 def test_a_card_has_both_answers_and_the_page_the_gain(tmp_path: Path) -> None:
     fake = FakeSweep(tmp_path / "store")
     fake.curve({0: 90.0, 1: 89.5, 2: 85.0})
@@ -421,6 +423,7 @@ def test_without_all_layers_there_is_no_answer(tmp_path: Path) -> None:
     assert answer.choices[0].doubt == "no score with all layers to compare with"
 
 
+@pytest.mark.slow
 def test_an_answer_of_a_network_that_learned_nothing_says_so(tmp_path: Path) -> None:
     fake = FakeSweep(tmp_path / "store")
     for seed, full in ((42, 50.0), (43, 50.0), (44, 80.0)):
@@ -606,6 +609,7 @@ def test_a_store_with_failures_only_is_a_page(tmp_path: Path) -> None:
     assert "Without a score: 2 of 2 cells" in gaps_of(fake.store).sentences[0]
 
 
+@pytest.mark.slow
 def test_several_sweeps_are_one_page_or_one_is_chosen(tmp_path: Path) -> None:
     for name, model in (("one", "bert"), ("two", "xlnet")):
         fake = FakeSweep(tmp_path / "store", name)
@@ -625,6 +629,7 @@ def test_several_sweeps_are_one_page_or_one_is_chosen(tmp_path: Path) -> None:
     assert min_layers.endswith(" --sweep two")
 
 
+@pytest.mark.slow
 def test_names_of_any_text_stay_text(tmp_path: Path) -> None:
     fake = FakeSweep(tmp_path / "store")
     for name in HOSTILE:

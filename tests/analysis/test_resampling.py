@@ -239,9 +239,10 @@ def test_holm_keeps_the_order_it_was_given() -> None:
     assert holm([]) == []
 
 
-@given(st.lists(st.floats(0, 1), min_size=1, max_size=20))
-def test_holm_is_that_of_statsmodels(ps: list[float]) -> None:
-    assert holm(ps) == pytest.approx(multipletests(ps, method="holm")[1])
+def test_holm_is_that_of_statsmodels() -> None:
+    for n in (1, 2, 30):
+        ps = np.random.default_rng(n).random(n).round(1) ** 4  # some are equal, some 0
+        assert holm([*ps]) == pytest.approx(multipletests(ps, method="holm")[1])
 
 
 def one_dev_set(rng: np.random.Generator, n: int = 300, seeds: int = 3) -> tuple[Any, Any, Any]:

@@ -41,7 +41,7 @@ def tried(library: Path, folder: Path, verb: str, fault: str, step: int) -> dict
 
 @pytest.mark.parametrize(
     ("verb", "fault"),
-    few(zip(VERBS, ["killed", "full", "killed", "full", "killed"], strict=True), 2),
+    few(zip(VERBS, ["killed", "full", "killed", "full", "killed"], strict=True), 1),
 )
 def test_some_changes_of_each_verb(
     faulty_disk: Path, tmp_path: Path, verb: str, fault: str

@@ -57,6 +57,7 @@ def test_it_is_read_by_every_verb(older: Path) -> None:
         assert (said.returncode, "Traceback (" in said.stderr) == (found, False), (words, said)
 
 
+@pytest.mark.slow
 def test_the_rest_is_done_and_what_was_done_stays(older: Path) -> None:
     store = Store(older / "store")
     before = rows_of(store)

@@ -307,6 +307,7 @@ def learning_more(world: Path, store: Store, **distill: Any) -> tuple[Job, dict[
     return student, store.read("trials", student["id"])[0]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("settings", [{}, {"alpha": 1.0}, {"hidden_weight": 1.0}], ids=str)
 def test_a_student_learns_from_more_texts_than_its_teacher(
     world: Path, store: Store, settings: dict[str, Any]
@@ -400,6 +401,7 @@ def graduate(world: Path, store: Store, student: Job, labels: tuple[str, ...]) -
     return {**student, **plain, "lesson": None}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("turned", [False, True], ids=["in order", "turned"])
 def test_a_folder_teaches_by_the_names_of_its_classes(
     world: Path, store: Store, turned: bool

@@ -186,6 +186,7 @@ def test_two_that_end_at_once_leave_one(
     assert kept(store) == {first}
 
 
+@pytest.mark.slow
 def test_a_record_that_was_not_kept_still_counts(
     world: Path, store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -197,6 +198,7 @@ def test_a_record_that_was_not_kept_still_counts(
     assert kept(store) == set()
 
 
+@pytest.mark.slow
 def test_best_deletes_only_what_a_best_kept(
     world: Path, store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -209,6 +211,7 @@ def test_best_deletes_only_what_a_best_kept(
     assert store.listing(f"weights/{second}") == []
 
 
+@pytest.mark.slow
 def test_what_an_all_meets_stays(
     world: Path, store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -218,6 +221,7 @@ def test_what_an_all_meets_stays(
     assert kept(store) == {first, second}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("marked", few([False, True], 1))
 def test_a_best_that_does_a_trial_again_takes_over_no_network(
     world: Path, store: Store, monkeypatch: pytest.MonkeyPatch, marked: bool
@@ -244,6 +248,7 @@ def test_what_waited_on_a_node_is_compared_when_it_is_sent(
     assert kept(store) == {second if better else first}
 
 
+@pytest.mark.slow
 def test_a_record_that_cannot_be_compared_is_in_nobodys_way(
     world: Path, store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -266,6 +266,7 @@ def test_a_head_takes_thresholds_and_gives_them_back(name: str, tmp_path: Path) 
 # -- a trial
 
 
+@pytest.mark.slow
 def test_a_network_learns_its_labels(tmp_path: Path, store: Store) -> None:
     full, pruned = in_order(label_world(tmp_path / "world"))
     record = run(full, store)

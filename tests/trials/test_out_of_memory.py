@@ -207,6 +207,7 @@ def test_an_error_holds_no_network() -> None:
     assert held[0]() is None
 
 
+@pytest.mark.slow
 def test_a_halving_of_before_is_counted(
     world: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -226,6 +227,7 @@ def test_a_halving_of_before_is_counted(
     assert len(store.names("attempts")) == 1
 
 
+@pytest.mark.slow
 def test_a_profile_halves_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def full(split: Any, rows: Any, *rest: Any) -> Any:
         if len(rows) > 20:

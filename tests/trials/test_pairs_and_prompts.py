@@ -26,6 +26,7 @@ from lp_sweep.trials.resident import resident
 from lp_sweep.trials.run import execute
 from lp_sweep.trials.steps import EagerPass
 from lp_sweep.trials.tasks import user_task
+from tests.support.everyday import few
 from tests.support.kindworlds import collection, embedding_world, search_world, write
 from tests.support.toyworld import jobs
 
@@ -116,7 +117,7 @@ def set_loss(file: Path, loss: str | None) -> Path:
 
 
 @pytest.mark.parametrize(
-    "loss", ["imitate_mse", "imitate_similarities", "cosent", "in_batch_negatives"]
+    "loss", few(["imitate_mse", "imitate_similarities", "cosent", "in_batch_negatives"], 2)
 )
 def test_a_network_learns_by_each_loss(
     world: Path, loss: str, store: Store, monkeypatch: pytest.MonkeyPatch

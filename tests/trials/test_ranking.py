@@ -21,6 +21,7 @@ from lp_sweep.trials.kinds import KINDS, kind_of
 from lp_sweep.trials.metrics import majority_score, of_tally, score
 from lp_sweep.trials.rankmetrics import chance_ndcg, ndcg
 from lp_sweep.trials.tasks import TaskSource
+from tests.support.everyday import few
 from tests.support.kindworlds import in_order, ranked, ranking_world, run
 
 KIND = KINDS["ranking"]
@@ -176,7 +177,7 @@ LENGTHS = [3, 9, 1, 5]
 # -- a trial
 
 
-@pytest.mark.parametrize("loss", ["bce", "listwise"])
+@pytest.mark.parametrize("loss", few(["bce", "listwise"], 1))
 def test_a_network_learns_to_rank(loss: str, tmp_path: Path, store: Store) -> None:
     full, pruned = in_order(ranking_world(tmp_path / "world", {"loss": loss}))
     record = run(full, store)

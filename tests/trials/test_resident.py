@@ -217,7 +217,9 @@ def rewrite(path: Path, old: bytes, new: bytes) -> None:
     ("file", "old", "new"),
     [
         pytest.param("config.json", b'"gelu"', b'"relu"', id="config"),
-        pytest.param("tokenizer.json", b'"good"', b'"GOOD"', id="tokenizer"),
+        pytest.param(
+            "tokenizer.json", b'"good"', b'"GOOD"', id="tokenizer", marks=pytest.mark.slow
+        ),
     ],
 )
 def test_a_folder_that_changed_is_read_again(
@@ -277,6 +279,7 @@ def test_no_more_than_two_encoders_stay(tmp_path: Path, monkeypatch: pytest.Monk
     assert not kept._encoders.values()
 
 
+@pytest.mark.slow
 def test_what_is_short_of_memory_gets_all(
     world: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

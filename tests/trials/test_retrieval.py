@@ -230,6 +230,7 @@ def test_a_trial_finds_what_search_by_hand_finds(tmp_path: Path, store: Store) -
     assert told == {"ndcg@10", "mrr@10", "recall@100"}
 
 
+@pytest.mark.slow
 def test_every_compute_scores_alike(tmp_path: Path) -> None:
     found = {}
     for compute in ("reference", "fast"):

@@ -118,6 +118,7 @@ def counted(world: Path) -> list[dict[str, Any]]:
         hook.remove()
 
 
+@pytest.mark.slow
 def test_the_ratio_is_of_the_full_network_to_the_pruned_one(counted: list[dict[str, Any]]) -> None:
     for row in counted:
         layers = len(row["kept_layers"])
@@ -240,6 +241,7 @@ def with_room(monkeypatch: pytest.MonkeyPatch, **largest: int) -> None:
         monkeypatch.setattr(timing, name, short(getattr(timing, name), most))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("of_inference", "of_finetuning"), [(8, 2), (2, 8)])
 def test_what_has_no_room_at_a_larger_batch_is_left_out_alone(
     world: Path, monkeypatch: pytest.MonkeyPatch, of_inference: int, of_finetuning: int

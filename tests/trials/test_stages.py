@@ -267,6 +267,7 @@ def test_a_cut_off_one_goes_on_with_the_layers_it_had(
     assert assert_same(store, job, undisturbed)["resumed_from_step"] == step
 
 
+@pytest.mark.slow
 def test_a_checkpoint_that_does_not_fit_starts_it_anew_with_all_layers(
     world: Path, store: Store, undisturbed: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -290,6 +291,7 @@ def test_feed_forwards_go_before_the_training(world: Path) -> None:
         assert whole[name] - less[name] == FEED_FORWARD
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kept", [(1, 4), (1, 2, 3, 4)], ids=["and layers", "alone"])
 def test_feed_forwards_go_between_the_stages(
     world: Path, store: Store, kept: tuple[int, ...]

@@ -219,6 +219,7 @@ def test_a_known_model_is_planned_without_hub_and_cache(fetched: World, tmp_path
 # -- offline
 
 
+@pytest.mark.slow
 def test_a_trial_runs_from_the_cache_and_asks_nobody(away: World) -> None:
     """No hub, and connections to anything but loopback are refused and written down."""
     (away.folder / "guard").mkdir()

@@ -32,6 +32,7 @@ def test_an_amended_sweep_trains_the_difference(tmp_path: Path) -> None:
     assert {store.read("trials", name)[0]["seed"] for name in added} == {3}
 
 
+@pytest.mark.slow
 def test_a_part_of_a_sweep_leaves_the_other_cells_listed(tmp_path: Path) -> None:
     save_world(tmp_path, seeds=[1, 2])
     run("run", "sweep.yaml", "seed=1", "k=0", cwd=tmp_path)
@@ -43,6 +44,7 @@ def test_a_part_of_a_sweep_leaves_the_other_cells_listed(tmp_path: Path) -> None
     assert (status[0]["cells"], status[0]["cells_done"]) == (4, 4)
 
 
+@pytest.mark.slow
 def test_a_record_that_a_crash_emptied_is_made_again(tmp_path: Path) -> None:
     save_world(tmp_path, strategies=[{"name": "top", "k": [0]}])
     run("run", "sweep.yaml", cwd=tmp_path)

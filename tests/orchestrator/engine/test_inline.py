@@ -216,11 +216,12 @@ def test_from_python(tmp_path: Path) -> None:
     assert len(Store(tmp_path / "store").names("attempts")) == 4
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("number", "code"),
     [
         pytest.param(signal.SIGINT, 130, id="ctrl-c"),
-        pytest.param(signal.SIGTERM, 3, id="terminated", marks=pytest.mark.slow),
+        pytest.param(signal.SIGTERM, 3, id="terminated"),
     ],
 )
 def test_an_interrupted_sweep_goes_on(tmp_path: Path, number: signal.Signals, code: int) -> None:

@@ -58,12 +58,14 @@ def local_ray() -> dict[str, Any]:
     return found
 
 
+@pytest.mark.slow
 def test_a_local_ray_listens_on_loopback_alone(local_ray: dict[str, Any]) -> None:
     found = local_ray["listening"]
     assert {"gcs_server", "raylet"} <= {name for name, _ in found}
     assert {ip.removeprefix("::ffff:") for _, ip in found} <= {"127.0.0.1", "::1"}, found
 
 
+@pytest.mark.slow
 def test_our_table_of_nodes_is_rays(local_ray: dict[str, Any]) -> None:
     ours, rays = local_ray["ours"], local_ray["rays"]
     assert ours == [{name: node[name] for name in ours[0]} for node in rays]

@@ -303,6 +303,7 @@ def test_what_came_in_the_way_meanwhile_stays(tmp_path: Path, what: str) -> None
     assert [path.name for path in tmp_path.iterdir()] == ["out"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("number", few([signal.SIGINT, signal.SIGTERM, signal.SIGHUP], 1))
 def test_an_export_that_is_ended_leaves_nothing(
     made: World, tmp_path: Path, number: signal.Signals

@@ -162,9 +162,8 @@ def blocks(card: str) -> list[str]:
     return re.findall(r"```python\n(.*?)```", card, re.DOTALL)
 
 
-@pytest.mark.parametrize(
-    "library", ["sentence_transformers", pytest.param("transformers", marks=pytest.mark.slow)]
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("library", ["sentence_transformers", "transformers"])
 def test_the_code_of_the_card_runs(made: Made, tmp_path: Path, library: str) -> None:
     """With both libraries it gives the same vectors, of length 1 as the model's own."""
     if find_spec(library) is None:

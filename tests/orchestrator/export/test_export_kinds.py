@@ -34,12 +34,6 @@ KINDS = {
     "tags": ("token-classification", "f1", "entity_f1", "at its first token, one of B-x, I-x"),
 }
 
-# one of labels, of rankings and of tags is enough for every day
-EACH = [
-    pytest.param(name, marks=[pytest.mark.slow] if name in ("half", "listwise") else [])
-    for name in KINDS
-]
-
 
 def _file(name: str, folder: Path) -> Path:
     if name in ("half", "tuned"):
@@ -140,7 +134,8 @@ def test_a_pipeline_gives_the_tags_that_were_scored(worlds: Worlds, tmp_path: Pa
     assert [config["id2label"][str(i)] for i in range(5)] == [*TAGS]
 
 
-@pytest.mark.parametrize("name", ["bce", pytest.param("listwise", marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["bce", "listwise"])
 def test_the_folder_ranks_as_in_the_sweep(worlds: Worlds, name: str, tmp_path: Path) -> None:
     made, out = worlds(name), tmp_path / "out"
     done, stored, config = exported(made, out)
@@ -161,7 +156,8 @@ def test_the_folder_ranks_as_in_the_sweep(worlds: Worlds, name: str, tmp_path: P
     assert json.loads((out / "tokenizer_config.json").read_text())["model_max_length"] == 32
 
 
-@pytest.mark.parametrize("name", EACH)
+@pytest.mark.slow
+@pytest.mark.parametrize("name", KINDS)
 def test_the_card_and_its_code(
     worlds: Worlds, name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -182,7 +178,8 @@ def test_the_card_and_its_code(
             runs(code, out)
 
 
-@pytest.mark.parametrize("name", EACH)
+@pytest.mark.slow
+@pytest.mark.parametrize("name", KINDS)
 def test_another_network_is_refused(
     worlds: Worlds, name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -195,6 +192,7 @@ def test_a_graph_of_tags_is_refused(worlds: Worlds, tmp_path: Path) -> None:
         worlds("tags").export(worlds("tags").kept, tmp_path / "out", onnx=True)
 
 
+@pytest.mark.slow
 def test_predictions_of_other_rows_are_refused(
     worlds: Worlds, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

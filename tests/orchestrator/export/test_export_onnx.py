@@ -29,15 +29,8 @@ def saved(name: str, folder: Path) -> Path:
     return folder / "out"
 
 
-def families() -> list[Any]:
-    return [
-        name if name == "bert" else pytest.param(name, marks=pytest.mark.slow)
-        for name in FAMILIES
-        if name != "xlnet"
-    ]
-
-
-@pytest.mark.parametrize("name", families())
+@pytest.mark.slow
+@pytest.mark.parametrize("name", [name for name in FAMILIES if name != "xlnet"])
 def test_the_graph_is_the_network(
     name: str, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:

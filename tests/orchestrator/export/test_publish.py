@@ -118,6 +118,7 @@ def world(tmp_path: Path) -> Iterator[World]:
         yield World(tmp_path, hub)
 
 
+@pytest.mark.slow
 def test_the_hub_gets_it_in_one_commit(store: Store, world: World) -> None:
     words = ("publish", "--to", "hf://datasets/me/results", "--store", "store", "--private")
     command = ("-m", "lp_sweep.orchestrator.cli", *words, "--json")
