@@ -86,6 +86,8 @@ def on_terminal(text: str, stream: TextIO) -> str:
         width = os.get_terminal_size(stream.fileno()).columns
     except (OSError, ValueError):  # a file, a pipe, a test's stream
         return text
+    if not width:  # a terminal that tells no size, such as that of `ssh -tt` from a script
+        return text
     return "\n".join(_broken(line, width) for line in text.split("\n"))
 
 

@@ -263,10 +263,12 @@ def test_completion_offers_no_such_name(tmp_path: Path) -> None:
 def test_prose_is_broken_between_words_on_a_terminal_alone(tmp_path: Path) -> None:
     """A command stays whole, to be copied; in backticks it is a word."""
     leader, follower = os.openpty()
-    fcntl.ioctl(follower, termios.TIOCSWINSZ, struct.pack("HHHH", 24, 30, 0, 0))
     prose = "  estimate   at most 22 min on one slot: `lp-sweep run sweep.yaml` does it"
     command = "Go on: lp-sweep run sweep.yaml --store /a/b/c"
     with os.fdopen(follower, "w") as terminal, os.fdopen(leader):
+        fcntl.ioctl(follower, termios.TIOCSWINSZ, struct.pack("HHHH", 0, 0, 0, 0))
+        assert on_terminal(prose, terminal) == prose, "it tells no size"
+        fcntl.ioctl(follower, termios.TIOCSWINSZ, struct.pack("HHHH", 24, 30, 0, 0))
         prose_lines = on_terminal(f"{prose}\n{command}", terminal).split("\n")
     assert prose_lines == [
         "  estimate   at most 22 min on",
