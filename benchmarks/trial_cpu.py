@@ -79,17 +79,14 @@ def lp_sweep(
     model = network(kept_layers)
     recipe = Recipe(learning_rate=2e-5, batch_size=BATCH, epochs=1, compute=compute)
     layers = tuple(kept_layers or range(1, model.config.num_hidden_layers + 1))
-    teaching = (
-        None
-        if distill is None
-        else Teaching(
+    teaching = None
+    if distill is not None:
+        below = range(1, max(layers[:-1]) + 1) if distill.hidden_weight else None
+        teaching = Teaching(
             settings=distill,
             logits=np.zeros((len(labels), classes), np.float32),
-            network=network(range(1, max(layers[:-1]) + 1)).eval()
-            if distill.hidden_weight
-            else None,
+            network=below and network(below).eval(),
         )
-    )
     setting = Setting(
         definition=TaskDefinition(text_columns=("text",), kind=kind, metric="pearson")
         if classes == 1
