@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pyarrow.parquet as pq
 
-from lp_sweep.trials.batches import EncodedSplit, EncodedTask
+from lp_sweep.trials.data.batches import EncodedSplit, EncodedTask
 
 LENGTH = 128  # tokens of a row at most
 TEXTS = {

@@ -34,12 +34,12 @@ from transformers import AutoConfig, AutoModelForSequenceClassification, set_see
 from benchmarks.clocks import CpuClock, GpuClock
 from lp_sweep.storage.errors import DeviceOutOfMemoryError
 from lp_sweep.storage.specs import Recipe, TaskDefinition
-from lp_sweep.trials.batches import BatchSizes, EncodedSplit, EncodedTask, Padding
+from lp_sweep.trials.data.batches import BatchSizes, EncodedSplit, EncodedTask, Padding
 from lp_sweep.trials.device import device_name, memory_errors, reproducible
-from lp_sweep.trials.finetune import Saver, finetune
-from lp_sweep.trials.forward import compute_used
-from lp_sweep.trials.procedures import Phase
-from lp_sweep.trials.steps import Setting
+from lp_sweep.trials.fast.forward import compute_used
+from lp_sweep.trials.train.finetune import Saver, finetune
+from lp_sweep.trials.train.procedures import Phase
+from lp_sweep.trials.train.steps import Setting
 
 BATCH, LENGTH, RATE = 32, 128, 2e-5
 PADDING = Padding(0, 0, False)
@@ -311,8 +311,8 @@ def tests(setup: Setup) -> dict[str, Any]:
     """The tests that need a GPU; on a CPU one file of others."""
     root = Path(__file__).parents[1]
     chosen = setup.of(
-        ["tests/trials/test_gpu.py", "-m", "gpu"],
-        ["tests/trials/test_launches.py", "-k", "bert and fast"],
+        ["tests/trials/fast/test_gpu.py", "-m", "gpu"],
+        ["tests/trials/fast/test_launches.py", "-k", "bert and fast"],
     )
     with tempfile.TemporaryDirectory() as folder:
         report = Path(folder) / "junit.xml"
@@ -552,7 +552,7 @@ def depth_speed(setup: Setup) -> dict[str, Any]:
     """Measure as `measure: {speed: cuda}` does: the full network against half of its layers."""
     from lp_sweep.trials.measures.pairs import RULE, Rule
     from lp_sweep.trials.measures.speed import Load, compare_networks
-    from lp_sweep.trials.prune import keep_layers
+    from lp_sweep.trials.model.prune import keep_layers
 
     data = task(setup, "mrpc", 4)
     full = network(setup, data).to(setup.device)

@@ -124,9 +124,9 @@ def scores_of(job: dict[str, Any], padded_to: PaddedTo = "max_length") -> dict[s
     same default in a Recipe and in the Trainer.
     """
     from lp_sweep.storage.specs import trial_spec_from_plain
-    from lp_sweep.trials.datasource import load_task
-    from lp_sweep.trials.metrics import score
-    from lp_sweep.trials.tasks import TaskSource
+    from lp_sweep.trials.data.datasource import load_task
+    from lp_sweep.trials.data.tasks import TaskSource
+    from lp_sweep.trials.train.metrics import score
 
     spec = trial_spec_from_plain(job["spec"])
     recipe = {**job["spec"]["recipe"], "seed": spec.seed}

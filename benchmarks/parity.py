@@ -119,8 +119,8 @@ def _absolute(task: dict[str, Any]) -> dict[str, Any]:
 def points(job: dict[str, Any]) -> float:
     """The score of a job's network, trained by the side that its seed says."""
     from benchmarks.hf_trainer import scores_of
-    from lp_sweep.trials.job import Job
-    from lp_sweep.trials.trial import run_trial
+    from lp_sweep.trials.worker.job import Job
+    from lp_sweep.trials.worker.trial import run_trial
 
     if job["spec"]["seed"] > TRAINER_SEEDS:
         return 100 * scores_of(job, "longest")[job["spec"]["task"]["metric"]]

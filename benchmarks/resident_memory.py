@@ -28,7 +28,7 @@ from lp_sweep.orchestrator.plan.known import Known
 from lp_sweep.orchestrator.plan.planning import make_plan
 from lp_sweep.orchestrator.sweepfile.load import load_sweep
 from lp_sweep.storage.store import Store
-from lp_sweep.trials.run import execute
+from lp_sweep.trials.worker.run import execute
 from tests.support.toyworld import save_data, save_model
 
 MIB = 2**20

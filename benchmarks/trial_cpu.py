@@ -34,13 +34,13 @@ from benchmarks.clocks import Clock, CpuClock
 from benchmarks.glue_rows import LENGTH, TEXTS, encoded_task, rows_of, words_of
 from benchmarks.hf_trainer import step_seconds
 from lp_sweep.storage.specs import Compute, Distillation, Recipe, TaskDefinition
-from lp_sweep.trials.batches import BatchSizes, Padding
+from lp_sweep.trials.data.batches import BatchSizes, Padding
 from lp_sweep.trials.device import reproducible
-from lp_sweep.trials.distill import Teaching
-from lp_sweep.trials.finetune import Saver, finetune
-from lp_sweep.trials.procedures import Phase
-from lp_sweep.trials.prune import load_pruned
-from lp_sweep.trials.steps import Setting
+from lp_sweep.trials.model.prune import load_pruned
+from lp_sweep.trials.train.distill import Teaching
+from lp_sweep.trials.train.finetune import Saver, finetune
+from lp_sweep.trials.train.procedures import Phase
+from lp_sweep.trials.train.steps import Setting
 
 BATCH = 32
 RECIPE = {"batch_size": BATCH, "epochs": 1, "learning_rate": 2e-5, "max_length": LENGTH}

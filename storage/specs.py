@@ -68,7 +68,7 @@ class TaskDefinition:
     label_columns: tuple[str, ...] = ()  # of 0 and 1, one for each label; then no label_column
     group: str = ""  # the column that the rows of a query share; empty: the query's text
     loss: str = ""  # of a ranking: listwise; empty: binary cross-entropy
-    tune_thresholds: bool = False  # of several labels: see trials/thresholds.py
+    tune_thresholds: bool = False  # of several labels: see trials/train/thresholds.py
 
     def __post_init__(self) -> None:
         for name in ("text_columns", "extra_metrics", "labels", "label_columns"):
@@ -84,8 +84,8 @@ class Distillation:
     """How a pruned network (the student) learns from a trained one (the teacher).
 
     The loss is `(1 - alpha) * loss of the labels + alpha * loss of the teacher's logits`, and
-    `hidden_weight` times the loss of the hidden states: see trials/distill.py. The teacher has the
-    trial's own task, seed and recipe, so these name it.
+    `hidden_weight` times the loss of the hidden states: see trials/train/distill.py. The teacher
+    has the trial's own task, seed and recipe, so these name it.
     """
 
     teacher: str = ""  # the fingerprint of another model; empty: the trial's own, with all layers
@@ -120,7 +120,7 @@ class TrialSpec:
     seed: int
     recipe: Recipe = field(default_factory=Recipe)
     procedure: str = (
-        "direct"  # or finetune_then_drop, one_shot, iterative: see trials/procedures.py
+        "direct"  # or finetune_then_drop, one_shot, iterative: see trials/train/procedures.py
     )
     freeze_dropped: bool = False  # in the first stage of finetune_then_drop
     epochs_per_layer: int = 2  # of iterative
@@ -128,7 +128,7 @@ class TrialSpec:
     second_norm: SecondNorm = "keep"  # the LayerNorm after a removed feed-forward
     distill: Distillation | None = None
     loss: str = ""  # of an embedding; empty: it imitates the full model by the cosine
-    bridge: str = ""  # what takes the place of dropped layers: "linear", see trials/bridge.py
+    bridge: str = ""  # what takes the place of dropped layers: "linear", see trials/train/bridge.py
 
     def __post_init__(self) -> None:
         kept = _ascending(self.kept_layers)

@@ -133,7 +133,7 @@ def reproducible(threads: int | None, *, strict: bool = False) -> Iterator[None]
     Attention on CUDA is not cuDNN's, which plans for 23 to 70 ms at each new shape.
 
     In this mode PyTorch also writes NaN into every new tensor. That costs time and shows only reads
-    of memory that nobody wrote, of which there are none (tests/trials/test_run.py), so it is off.
+    of memory that nobody wrote. There are none (tests/trials/worker/test_run.py), so it is off.
     """
     threads_before = torch.get_num_threads()
     enabled_before = torch.are_deterministic_algorithms_enabled()

@@ -179,7 +179,7 @@ def _ranks(weights: Array, values: Array) -> Array:
 
 def _correlation(n: Array, x: Array, y: Array, xx: Array, yy: Array, xy: Array) -> Array:
     """From the number of examples and the sums over them; 0 where either side is constant, as in
-    `trials.metrics`."""
+    `trials.train.metrics`."""
     spread_x, spread_y = xx - x**2 / n, yy - y**2 / n
     varies = (spread_x > _NO_SPREAD * xx) & (spread_y > _NO_SPREAD * yy)
     scale = np.sqrt(np.where(varies, spread_x * spread_y, 1))

@@ -16,7 +16,7 @@ import pyarrow.parquet as pq
 import torch
 from transformers import AutoModel, AutoTokenizer
 
-from lp_sweep.trials.rankmetrics import ndcg
+from lp_sweep.trials.kinds.rankmetrics import ndcg
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

@@ -325,7 +325,7 @@ def _watch(
 
 def _announce(folder: Path, seconds: float) -> None:
     """To the trials on this machine. Imported by now: a watcher stays small while it waits."""
-    from lp_sweep.trials.job import announce
+    from lp_sweep.trials.worker.job import announce
 
     try:
         announce(folder, seconds)

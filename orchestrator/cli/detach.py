@@ -32,7 +32,7 @@ from lp_sweep.storage.bucket import parse_url
 from lp_sweep.storage.errors import PreflightError, SpecError
 from lp_sweep.storage.files import is_url
 from lp_sweep.storage.printable import listed
-from lp_sweep.trials.modelfiles import needed_files
+from lp_sweep.trials.model.modelfiles import needed_files
 
 # of the head's shell, for the driver alone: workers have what their nodes have. --json is of the
 # command that sends the run

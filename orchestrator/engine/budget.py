@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 from lp_sweep.orchestrator.cluster.clusterfile import HEAD, PRICES, ClusterFile, Kind
 from lp_sweep.orchestrator.engine.workqueue import WorkQueue
 from lp_sweep.storage.errors import SpecError
-from lp_sweep.trials.job import announce
+from lp_sweep.trials.worker.job import announce
 
 _GRACE_SECONDS = 30.0  # for trials to end, or to write their checkpoints
 _LOOK_SECONDS = 5.0  # between two looks at the machines

@@ -26,7 +26,7 @@ from lp_sweep.orchestrator.plan.selection import policy
 from lp_sweep.storage.errors import StoreError
 from lp_sweep.storage.printable import listed
 from lp_sweep.storage.runs import Announcement, Presence
-from lp_sweep.trials.job import Place
+from lp_sweep.trials.worker.job import Place
 
 _LOOK_SECONDS = 2.0  # between two looks at what other runs hold
 _IN_A_ROW = 3  # different trials that fail on a node, with no success between
@@ -145,8 +145,8 @@ class Course:
         self.reporter.started(work)
 
     def ended(self, work: Work, told: Mapping[str, Any]) -> None:
-        """A worker has answered: what `trials.run.execute` gave, and the `node_id` that it ran on.
-        What has ended before, when its engine died, is left as it is."""
+        """Handles a worker's answer: the result of `trials.worker.run.execute`, and the node's id.
+        Work that ended before, when its engine died, is left as it is."""
         if work.id not in self.queue.live:
             return
         status, node = told["status"], told.get("node_id")

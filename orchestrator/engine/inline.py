@@ -77,7 +77,7 @@ def _execute(job: dict[str, Any]) -> Mapping[str, Any] | Loss:
     """Runs a job. Its prints go to stderr: stdout is the command's own."""
     import torch
 
-    from lp_sweep.trials.run import execute
+    from lp_sweep.trials.worker.run import execute
 
     job = json.loads(json.dumps(job))  # as a worker of its own would get it
     try:

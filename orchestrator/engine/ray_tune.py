@@ -212,7 +212,7 @@ class TrialActor(tune.Trainable):  # type: ignore[misc]
         import ray
 
         from lp_sweep.storage.errors import StoreError
-        from lp_sweep.trials.run import execute
+        from lp_sweep.trials.worker.run import execute
 
         job = json.loads(self._job)
         node = ray.get_runtime_context().get_node_id()

@@ -17,7 +17,7 @@ from lp_sweep.storage.runs import Presence
 from lp_sweep.storage.schema import TABLES
 from lp_sweep.storage.setups import EARLIER
 from lp_sweep.storage.store import Store
-from lp_sweep.trials.job import Failure, attempt_row
+from lp_sweep.trials.worker.job import Failure, attempt_row
 
 
 class Loss(NamedTuple):

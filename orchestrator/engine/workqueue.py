@@ -26,7 +26,7 @@ from lp_sweep.storage.networks import keep_while_needed
 from lp_sweep.storage.runs import Progress
 from lp_sweep.storage.select import Measured
 from lp_sweep.storage.store import Store
-from lp_sweep.trials.job import Job
+from lp_sweep.trials.worker.job import Job
 
 _BLOCKED = "missing_input"  # how work fails that waits for a network of what failed
 

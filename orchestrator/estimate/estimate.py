@@ -27,7 +27,7 @@ from lp_sweep.orchestrator.plan.known import timing_columns
 from lp_sweep.orchestrator.plan.plan import Plan, Work
 from lp_sweep.orchestrator.plan.selection import taken_on
 from lp_sweep.storage.specs import TEACHER, Recipe, TrialSpec
-from lp_sweep.trials.procedures import imitated_layers
+from lp_sweep.trials.train.procedures import imitated_layers
 
 _SPEEDS = "speeds"  # they belong to no task
 _OTHER_WAY = 2.0  # timings of another way to compute are right within this factor

@@ -16,16 +16,16 @@ import pyarrow.compute as pc
 
 from lp_sweep.storage.select import held_out_rows
 from lp_sweep.storage.specs import TEACHER, ProfileSpec, SpeedSpec, TrialSpec
+from lp_sweep.trials.data.tasks import canonical_name
 from lp_sweep.trials.kinds import kind_of
 from lp_sweep.trials.measures.pairs import RULE
-from lp_sweep.trials.procedures import (
+from lp_sweep.trials.train.procedures import (
     BRIDGE_ROWS,
     ITERATIVE,
     UNTAUGHT,
     imitated_layers,
     phases,
 )
-from lp_sweep.trials.tasks import canonical_name
 
 if TYPE_CHECKING:  # `status` writes times by the estimate's words, and loads no YAML
     from lp_sweep.orchestrator.plan.plan import Work

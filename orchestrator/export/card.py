@@ -22,9 +22,9 @@ from lp_sweep.storage.identity import trial_id
 from lp_sweep.storage.printable import also_in_train, metric_name, printable, ranges
 from lp_sweep.storage.specs import Distillation, TrialSpec
 from lp_sweep.storage.store import Store
+from lp_sweep.trials.data.tasks import TaskSource
 from lp_sweep.trials.kinds import Kind, kind_of
-from lp_sweep.trials.procedures import FINETUNE_THEN_DROP
-from lp_sweep.trials.tasks import TaskSource
+from lp_sweep.trials.train.procedures import FINETUNE_THEN_DROP
 
 Record = Mapping[str, Any]
 TAGS = ["lp-sweep", "layer-pruning"]

@@ -19,10 +19,10 @@ from lp_sweep.orchestrator.export.verify import Scores
 from lp_sweep.storage.errors import SpecError
 from lp_sweep.storage.specs import Distillation, TaskDefinition, TaskKind, TrialSpec
 from lp_sweep.trials.kinds import kind_of
+from lp_sweep.trials.kinds.search import similarities
 from lp_sweep.trials.kinds.tokens import SILENT
-from lp_sweep.trials.metrics import of_tally, score
-from lp_sweep.trials.procedures import UNTRAINED
-from lp_sweep.trials.search import similarities
+from lp_sweep.trials.train.metrics import of_tally, score
+from lp_sweep.trials.train.procedures import UNTRAINED
 
 Record = Mapping[str, Any]
 
@@ -55,11 +55,11 @@ class Form:
         return Compared(spec.task, rows.logits)
 
     def answered(self, spec: TrialSpec, rows: DevRows, values: np.ndarray) -> np.ndarray:
-        """The same, from what `trials.plainload` gave."""
+        """The same, from what `trials.model.plainload` gave."""
         return values
 
     def scores(self, spec: TrialSpec, rows: DevRows, values: np.ndarray) -> Scores | None:
-        """Those of the stored answers and of what `trials.plainload` gave; None where what is
+        """Those of the stored answers and of what `trials.model.plainload` gave; None where what is
         compared gives them."""
         return None
 
@@ -440,7 +440,7 @@ def _bare_encoder(folder: Path) -> Any:
     where the network had one."""
     from transformers import AutoModelForSequenceClassification
 
-    from lp_sweep.trials.load import quiet
+    from lp_sweep.trials.model.load import quiet
 
     bare = folder / ".bare"
     with quiet():

@@ -21,7 +21,7 @@ from lp_sweep.storage.store import Store
 from lp_sweep.storage.underway import EVERY_SECONDS, Looks
 
 if TYPE_CHECKING:
-    from lp_sweep.trials.job import Job, Lesson
+    from lp_sweep.trials.worker.job import Job, Lesson
 
 Tell = Callable[[str], None]
 # of a kept network: no other file leaves the store. Whether one is missing, the check finds out
@@ -80,7 +80,7 @@ def trained_again(
 ) -> Trained:
     """Trains the one trial, in a store of its own that is gone afterwards, with the threads and the
     micro-batch that it had. `tell` hears how far it is. Raises ExportError where that fails."""
-    from lp_sweep.trials.run import execute
+    from lp_sweep.trials.worker.run import execute
 
     job = job_of(spec, record, where)
     place = replace(job.place, device=device, threads=record["threads"], keep="all")
@@ -125,7 +125,7 @@ def _in_order(
     job: Job, spec: TrialSpec, record: Mapping[str, Any], stored: Store, store: Store
 ) -> Iterator[Job]:
     """The job, after those whose networks it needs. A student's logits are copied to `store`."""
-    from lp_sweep.trials.procedures import stage_one, teacher_of
+    from lp_sweep.trials.train.procedures import stage_one, teacher_of
 
     first = stage_one(spec, record["depth"])
     lesson = _lesson(record, stored, store) if spec.distill else None
@@ -138,7 +138,7 @@ def _in_order(
 
 def _lesson(record: Mapping[str, Any], stored: Store, store: Store) -> Lesson:
     """Raises ExportError where the teacher's logits are not in the store."""
-    from lp_sweep.trials.job import Lesson
+    from lp_sweep.trials.worker.job import Lesson
 
     found = taught_by(stored, record)
     logits = found and stored.find("teacher_logits", found["profile_id"])

@@ -21,11 +21,11 @@ from lp_sweep.storage.identity import trial_id
 from lp_sweep.storage.networks import has_network
 from lp_sweep.storage.specs import TrialSpec, trial_spec_from_canonical
 from lp_sweep.storage.store import Store
-from lp_sweep.trials.datasource import data_fingerprint, unlabelled_fingerprint
-from lp_sweep.trials.job import Job, ModelPlace, Place, TaskPlace
+from lp_sweep.trials.data.datasource import data_fingerprint, unlabelled_fingerprint
+from lp_sweep.trials.data.tasks import TaskSource, canonical_name, glue_source
 from lp_sweep.trials.kinds import kind_of
-from lp_sweep.trials.procedures import DIRECT, full_layers, settled
-from lp_sweep.trials.tasks import TaskSource, canonical_name, glue_source
+from lp_sweep.trials.train.procedures import DIRECT, full_layers, settled
+from lp_sweep.trials.worker.job import Job, ModelPlace, Place, TaskPlace
 
 HUB = "hub:"
 
@@ -203,7 +203,7 @@ def dev_rows(
 ) -> DevRows:
     """`predictions`: rows of PREDICTIONS. Raises MissingInputError where the data can't be read,
     ExportError where the two don't belong together."""
-    from lp_sweep.trials.datasource import load_task, prompted
+    from lp_sweep.trials.data.datasource import load_task, prompted
 
     recipe = spec.recipe
     task = load_task(

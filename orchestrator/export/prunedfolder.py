@@ -78,8 +78,8 @@ def prune(
 ) -> Pruned:
     """Write the `kept` layers (1-based) of the model in `files` as the folder `out`. `tell` takes a
     line of progress. Raises LpSweepError; then `out` is as it was before."""
-    from lp_sweep.trials.cutting import cut, own_classes, read_whole
-    from lp_sweep.trials.plainload import states_of
+    from lp_sweep.trials.model.cutting import cut, own_classes, read_whole
+    from lp_sweep.trials.model.plainload import states_of
 
     network, missing = read_whole(files)
     kinds = ["AutoModel", *own_classes(network)]

@@ -47,7 +47,7 @@ from lp_sweep.storage.printable import metric_name
 from lp_sweep.storage.schema import PUBLISHED_VERSIONS
 from lp_sweep.storage.specs import TrialSpec
 from lp_sweep.trials.kinds import kind_of
-from lp_sweep.trials.procedures import UNTRAINED
+from lp_sweep.trials.train.procedures import UNTRAINED
 
 if TYPE_CHECKING:
     from lp_sweep.orchestrator.export.choice import Asked
@@ -164,8 +164,8 @@ def refuse_unsupported(record: Mapping[str, Any], *, onnx: bool) -> None:
         raise SpecError(
             f"{record['trial_id']} has no feed-forward in layers {', '.join(map(str, removed))}: "
             "transformers has no class for such a network, and `from_pretrained` would put random "
-            "weights there. A kept one is loaded by lp_sweep.trials.feedforward.load_network, from "
-            "weights/<trial> of the store; --best chooses among whole networks alone."
+            "weights there. Load a kept one with lp_sweep.trials.model.feedforward.load_network "
+            "from weights/<trial> of the store; --best chooses among whole networks alone."
         )
 
 
@@ -281,7 +281,7 @@ def _plain(value: Any) -> str:
 
 
 def _onnx(folder: Path, spec: TrialSpec, rows: DevRows, tell: Callable[[str], None]) -> float:
-    from lp_sweep.trials.onnxgraph import write_onnx
+    from lp_sweep.trials.model.onnxgraph import write_onnx
 
     tell("writing onnx/model.onnx, and comparing it in onnxruntime")
     return write_onnx(folder, rows.texts, spec.recipe.max_length)

@@ -23,7 +23,7 @@ from lp_sweep.storage.errors import ExportError
 from lp_sweep.storage.printable import metric_name, short
 from lp_sweep.storage.specs import TaskDefinition
 from lp_sweep.trials.kinds import kind_of
-from lp_sweep.trials.metrics import score
+from lp_sweep.trials.train.metrics import score
 
 _SAME_SCORE = 1e-9  # shares; of the very same answers
 _NEAR_SCORE = 1e-4  # of a correlation, which every rounding of a logit moves
@@ -175,7 +175,7 @@ _UNWANTED = ("HF_", "HUGGINGFACE_", "TRANSFORMERS_", "LP_SWEEP_")  # tokens and 
 
 
 class Answer(NamedTuple):
-    """See `trials.plainload`."""
+    """See `trials.model.plainload`."""
 
     values: np.ndarray
     missing: dict[str, list[str]]
@@ -184,7 +184,7 @@ class Answer(NamedTuple):
 
 def ask(folder: Path, request: Mapping[str, Any]) -> Answer:
     """Runs the network in `folder`. Raises ExportError where it can't be loaded."""
-    program = files("lp_sweep.trials") / "plainload.py"
+    program = files("lp_sweep.trials.model") / "plainload.py"
     with tempfile.TemporaryDirectory(prefix="lp-sweep-") as name:
         scratch = Path(name)
         (scratch / "request.json").write_text(json.dumps(request), encoding="utf-8")

@@ -22,10 +22,10 @@ from lp_sweep.orchestrator.inputs.weights import folder_problems
 from lp_sweep.storage.errors import PreflightError, TrialError
 from lp_sweep.storage.printable import also_in_train, listed
 from lp_sweep.storage.specs import Recipe
-from lp_sweep.trials.datasource import LoadedTask, dev_texts, doubtful_rows, load_task, overlap
-from lp_sweep.trials.modelfiles import go_offline, type_problem
-from lp_sweep.trials.readers import is_cached
-from lp_sweep.trials.tasks import unnamed_positive
+from lp_sweep.trials.data.datasource import LoadedTask, dev_texts, doubtful_rows, load_task, overlap
+from lp_sweep.trials.data.readers import is_cached
+from lp_sweep.trials.data.tasks import unnamed_positive
+from lp_sweep.trials.model.modelfiles import go_offline, type_problem
 
 _WHILE_ONE_WAITS = 32 << 20  # bytes of files: some 150,000 rows, in under a second
 _FIRST_ROWS = 50_000  # of a larger train file

@@ -18,9 +18,9 @@ from lp_sweep.orchestrator.inputs import hub
 from lp_sweep.orchestrator.inputs.models import ModelInput
 from lp_sweep.storage.printable import listed, metric_name, shown
 from lp_sweep.storage.specs import Recipe
-from lp_sweep.trials.datasource import LoadedTask, Split
+from lp_sweep.trials.data.datasource import LoadedTask, Split
 from lp_sweep.trials.kinds import kind_of
-from lp_sweep.trials.metrics import majority_score, positive_label
+from lp_sweep.trials.train.metrics import majority_score, positive_label
 
 FEWEST_STEPS = 100  # optimiser steps that fine-tuning needs to get anywhere
 SAMPLE = 2_000  # rows whose tokens are counted

@@ -16,8 +16,8 @@ from typing import Any, Literal, NamedTuple
 from lp_sweep.orchestrator.inputs.weights import has_vocabulary
 from lp_sweep.storage.errors import PreflightError
 from lp_sweep.storage.files import arriving
-from lp_sweep.trials.modelfiles import INDEX, WEIGHTS
-from lp_sweep.trials.tasks import is_commit
+from lp_sweep.trials.data.tasks import is_commit
+from lp_sweep.trials.model.modelfiles import INDEX, WEIGHTS
 
 DEFAULT_REVISION = "main"
 Kind = Literal["model", "dataset"]

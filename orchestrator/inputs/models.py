@@ -18,9 +18,14 @@ from lp_sweep.orchestrator.inputs.weights import Torn, count_parameters, shape_p
 from lp_sweep.orchestrator.sweepfile.entries import DEEPEST, is_folder
 from lp_sweep.storage.errors import PreflightError, SpecError
 from lp_sweep.storage.printable import did_you_mean
-from lp_sweep.trials.feedforward_rules import REMOVED
-from lp_sweep.trials.modelfiles import DEPTH_FIELDS, folder_fingerprint, longest_row, type_problem
-from lp_sweep.trials.tasks import is_commit
+from lp_sweep.trials.data.tasks import is_commit
+from lp_sweep.trials.model.feedforward_rules import REMOVED
+from lp_sweep.trials.model.modelfiles import (
+    DEPTH_FIELDS,
+    folder_fingerprint,
+    longest_row,
+    type_problem,
+)
 
 # depth of well-known encoders, so that a plan needs neither a network nor a download
 KNOWN_DEPTHS = {

@@ -20,8 +20,8 @@ from lp_sweep.orchestrator.inputs.models import ModelInput
 from lp_sweep.orchestrator.inputs.resolve import Sweep, TaskInput
 from lp_sweep.orchestrator.inputs.room import MARGIN, Probe, existing, unseen
 from lp_sweep.storage.errors import PreflightError
-from lp_sweep.trials.modelfiles import go_offline
-from lp_sweep.trials.readers import is_cached
+from lp_sweep.trials.data.readers import is_cached
+from lp_sweep.trials.model.modelfiles import go_offline
 
 CLOCK_SECONDS = 5.0  # that a clock may be off: more, and the times of records mislead
 _SAME = ("python", "ray", "lp_sweep", "code")  # what a trial must have in common with its driver
@@ -69,7 +69,7 @@ class Look(NamedTuple):
 
 def node_versions() -> dict[str, str]:
     """As a record names them, and `ray`."""
-    from lp_sweep.trials.provenance import versions  # loads torch
+    from lp_sweep.trials.worker.provenance import versions  # loads torch
 
     return versions() | {"ray": metadata.version("ray")}
 

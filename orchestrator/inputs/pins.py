@@ -23,7 +23,7 @@ from lp_sweep.orchestrator.inputs.hub import DEFAULT_REVISION, Kind, Refused
 from lp_sweep.orchestrator.sweepfile.load import SweepFile
 from lp_sweep.storage.errors import PreflightError
 from lp_sweep.storage.files import arriving
-from lp_sweep.trials.tasks import is_commit
+from lp_sweep.trials.data.tasks import is_commit
 
 
 class _Entry(BaseModel):

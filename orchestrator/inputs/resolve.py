@@ -26,12 +26,9 @@ from lp_sweep.storage.errors import LpSweepError, PreflightError, SpecError, Tri
 from lp_sweep.storage.places import expanded
 from lp_sweep.storage.printable import short, shown
 from lp_sweep.storage.specs import Recipe, TaskDefinition
-from lp_sweep.trials.datasource import data_fingerprint, unlabelled_fingerprint
-from lp_sweep.trials.familytable import FAMILIES, family_of
-from lp_sweep.trials.feedforward_rules import NONE
-from lp_sweep.trials.kinds import IMITATE, KINDS
-from lp_sweep.trials.readers import CONLL
-from lp_sweep.trials.tasks import (
+from lp_sweep.trials.data.datasource import data_fingerprint, unlabelled_fingerprint
+from lp_sweep.trials.data.readers import CONLL
+from lp_sweep.trials.data.tasks import (
     CORPUS,
     QUERIES,
     TASKS,
@@ -41,6 +38,9 @@ from lp_sweep.trials.tasks import (
     is_commit,
     user_task,
 )
+from lp_sweep.trials.kinds import IMITATE, KINDS
+from lp_sweep.trials.model.familytable import FAMILIES, family_of
+from lp_sweep.trials.model.feedforward_rules import NONE
 
 # rows of the official GLUE splits: train, dev (MNLI: matched and mismatched)
 _GLUE_ROWS = {

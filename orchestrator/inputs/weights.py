@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from lp_sweep.storage.printable import listed, short, shown
-from lp_sweep.trials.modelfiles import DEPTH_FIELDS, INDEX, WEIGHTS, type_problem
+from lp_sweep.trials.model.modelfiles import DEPTH_FIELDS, INDEX, WEIGHTS, type_problem
 
 # by these a tokenizer knows words; the others only say how it treats them
 _VOCABULARIES = ("tokenizer.json", "vocab.txt", "vocab.json", "*.model")

@@ -24,8 +24,8 @@ from lp_sweep.storage.select import (
     possible_k,
     rule_text,
 )
-from lp_sweep.trials.feedforward_rules import NONE, needed_layers, some_removed
-from lp_sweep.trials.procedures import bridge_of, bridged_blocks
+from lp_sweep.trials.model.feedforward_rules import NONE, needed_layers, some_removed
+from lp_sweep.trials.train.procedures import bridge_of, bridged_blocks
 
 _MOST_CELLS = 500_000  # half a minute of planning and a gigabyte
 

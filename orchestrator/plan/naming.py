@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from lp_sweep.storage.printable import printable, ranges
 from lp_sweep.storage.specs import SpeedSpec, TrialSpec
-from lp_sweep.trials.procedures import DIRECT, Procedure, distill_label
+from lp_sweep.trials.train.procedures import DIRECT, Procedure, distill_label
 
 if TYPE_CHECKING:
     from lp_sweep.orchestrator.plan.plan import Work

@@ -16,7 +16,7 @@ from lp_sweep.orchestrator.plan.cells import Asked
 from lp_sweep.orchestrator.plan.known import Known
 from lp_sweep.orchestrator.plan.searching import SearchState
 from lp_sweep.storage.specs import ProfileSpec, SpeedSpec, TrialSpec
-from lp_sweep.trials.job import Job, Lesson, Measure, ModelPlace, TaskPlace
+from lp_sweep.trials.worker.job import Job, Lesson, Measure, ModelPlace, TaskPlace
 
 State = Literal["done", "failed", "pending", "deferred", "impossible", "not_needed"]
 
@@ -73,7 +73,7 @@ class Work:
         return self.lesson.watched(self.trial) if self.lesson else None
 
     def job(self) -> Job:
-        """For `lp_sweep.trials.run`; `Plan.job` adds what others want of it."""
+        """For `lp_sweep.trials.worker.run`; `Plan.job` adds what others want of it."""
         model = self.model
         return Job(
             id=self.id,

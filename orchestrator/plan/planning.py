@@ -33,11 +33,11 @@ from lp_sweep.storage.specs import (
     TaskDefinition,
     TrialSpec,
 )
-from lp_sweep.trials.feedforward_rules import NONE, some_removed
-from lp_sweep.trials.job import Lesson, Measure
+from lp_sweep.trials.data.tasks import TaskSource, canonical_name
 from lp_sweep.trials.kinds import kind_of
 from lp_sweep.trials.measures.registry import MEASURES
-from lp_sweep.trials.procedures import (
+from lp_sweep.trials.model.feedforward_rules import NONE, some_removed
+from lp_sweep.trials.train.procedures import (
     DIRECT,
     UNTRAINED,
     Procedure,
@@ -48,7 +48,7 @@ from lp_sweep.trials.procedures import (
     stage_one,
     teacher_of,
 )
-from lp_sweep.trials.tasks import TaskSource, canonical_name
+from lp_sweep.trials.worker.job import Lesson, Measure
 
 # cells of a search that are not planned; their trials are known all the same
 _IDLE: dict[SearchState | None, State] = {"waiting": "deferred", "not_needed": "not_needed"}

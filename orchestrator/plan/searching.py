@@ -20,7 +20,7 @@ from lp_sweep.orchestrator.plan.cells import Asked
 from lp_sweep.orchestrator.plan.known import Known
 from lp_sweep.orchestrator.sweepfile.axes import WITHIN, StrategyEntry
 from lp_sweep.storage.errors import SpecError
-from lp_sweep.trials.procedures import Procedure
+from lp_sweep.trials.train.procedures import Procedure
 
 # a cell is run, or was; may be asked for later; was not needed for the answer
 SearchState = Literal["asked", "waiting", "not_needed"]

@@ -15,7 +15,7 @@ from lp_sweep.storage.identity import profile_id
 from lp_sweep.storage.networks import has_network
 from lp_sweep.storage.specs import ProfileSpec
 from lp_sweep.storage.store import Store
-from lp_sweep.trials.job import Measure, Place
+from lp_sweep.trials.worker.job import Measure, Place
 
 PRETRAINED = "pretrained"
 
@@ -78,7 +78,7 @@ def _measure(first: Work, second: Work | None) -> Measure:
 def _measured(
     store: Store, work: Work, measure: Measure, cache_dir: Path, offline: bool
 ) -> list[dict[str, Any]]:
-    from lp_sweep.trials.run import execute
+    from lp_sweep.trials.worker.run import execute
 
     job = replace(
         work.job(), measures=(measure,), place=Place(cache_dir=cache_dir, offline=offline)

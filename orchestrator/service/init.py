@@ -31,13 +31,13 @@ from lp_sweep.storage.errors import MissingInputError, PreflightError, SpecError
 from lp_sweep.storage.files import arriving
 from lp_sweep.storage.printable import listed, shown
 from lp_sweep.storage.specs import TaskDefinition, TaskKind
-from lp_sweep.trials.columns import Rows, feature_names
-from lp_sweep.trials.datasource import LoadedTask, doubtful_rows, load_task, text_keys
-from lp_sweep.trials.entities import OUTSIDE, is_tag
+from lp_sweep.trials.data.columns import Rows, feature_names
+from lp_sweep.trials.data.datasource import LoadedTask, doubtful_rows, load_task, text_keys
+from lp_sweep.trials.data.readers import CONLL, column_names, conll_text, read_file, require_columns
+from lp_sweep.trials.data.tasks import CORPUS, QRELS, QUERIES, TaskSource, file_format, user_task
 from lp_sweep.trials.kinds import KINDS
-from lp_sweep.trials.readers import CONLL, column_names, conll_text, read_file, require_columns
-from lp_sweep.trials.search import query_count
-from lp_sweep.trials.tasks import CORPUS, QRELS, QUERIES, TaskSource, file_format, user_task
+from lp_sweep.trials.kinds.entities import OUTSIDE, is_tag
+from lp_sweep.trials.kinds.search import query_count
 
 SCHEMA = "lp-sweep.schema.json"
 _SCHEMA_LINE = f"# yaml-language-server: $schema={SCHEMA}\n"

@@ -34,8 +34,8 @@ from lp_sweep.storage.printable import metric_name, page, ranges
 from lp_sweep.storage.runs import Observer
 from lp_sweep.storage.specs import TEACHER, SpeedSpec
 from lp_sweep.storage.store import Store, is_store
-from lp_sweep.trials.feedforward_rules import NONE
-from lp_sweep.trials.procedures import DIRECT, UNTAUGHT, bridge_of
+from lp_sweep.trials.model.feedforward_rules import NONE
+from lp_sweep.trials.train.procedures import DIRECT, UNTAUGHT, bridge_of
 
 if TYPE_CHECKING:
     from lp_sweep.orchestrator.inputs.prefetch import Prefetched

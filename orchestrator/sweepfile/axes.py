@@ -44,9 +44,9 @@ from lp_sweep.storage.select import (
     listed_name,
 )
 from lp_sweep.storage.specs import SecondNorm
-from lp_sweep.trials.feedforward_rules import ALLOWED, NONE, canonical_rule
 from lp_sweep.trials.measures.registry import MEASURES, Measurement
-from lp_sweep.trials.procedures import (
+from lp_sweep.trials.model.feedforward_rules import ALLOWED, NONE, canonical_rule
+from lp_sweep.trials.train.procedures import (
     FINETUNE_THEN_DROP,
     HIDDEN_WEIGHT,
     ITERATIVE,

@@ -25,8 +25,8 @@ from pydantic import (
 
 from lp_sweep.storage.printable import choose, shown
 from lp_sweep.storage.specs import Compute, Precision, Recipe, Schedule, TaskKind
+from lp_sweep.trials.data.tasks import CORPUS, QRELS, QUERIES, TASKS, canonical_name
 from lp_sweep.trials.kinds import KINDS
-from lp_sweep.trials.tasks import CORPUS, QRELS, QUERIES, TASKS, canonical_name
 
 _OF_VECTORS = ("pooling", "similarity", "prompts", "loss")
 SEARCHED = (CORPUS, QUERIES, QRELS)

@@ -31,7 +31,7 @@ from lp_sweep.storage.errors import SpecError
 from lp_sweep.storage.printable import did_you_mean, nearest, shown
 from lp_sweep.storage.printable import listed as listed_names
 from lp_sweep.storage.select import STRATEGIES
-from lp_sweep.trials.tasks import TASKS, canonical_name
+from lp_sweep.trials.data.tasks import TASKS, canonical_name
 
 _MOST_MISTAKES = 20
 # sections that become a text, so that no annotation names them

@@ -43,10 +43,10 @@ from lp_sweep.orchestrator.sweepfile.entries import (
 from lp_sweep.storage.printable import choose
 from lp_sweep.storage.printable import listed as listed_names
 from lp_sweep.storage.select import find_strategy
-from lp_sweep.trials.feedforward_rules import NONE
+from lp_sweep.trials.data.tasks import canonical_name
 from lp_sweep.trials.kinds import KINDS
-from lp_sweep.trials.procedures import DIRECT, PROCEDURES, UNTRAINED, Procedure
-from lp_sweep.trials.tasks import canonical_name
+from lp_sweep.trials.model.feedforward_rules import NONE
+from lp_sweep.trials.train.procedures import DIRECT, PROCEDURES, UNTRAINED, Procedure
 
 
 class SweepSpec(Entry):

@@ -18,8 +18,8 @@ import pyarrow.compute as pc
 
 from lp_sweep.orchestrator.estimate.pace import Eta
 from lp_sweep.storage.underway import Underway
-from lp_sweep.trials.feedforward_rules import NONE
-from lp_sweep.trials.procedures import DIRECT
+from lp_sweep.trials.model.feedforward_rules import NONE
+from lp_sweep.trials.train.procedures import DIRECT
 
 SCHEMA = 1  # of the JSON; a later one only adds keys
 

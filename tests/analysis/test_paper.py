@@ -35,7 +35,7 @@ from lp_sweep.analysis.render import FORMATS, render
 from lp_sweep.analysis.tabledef import Table
 from lp_sweep.analysis.views import open_views
 from lp_sweep.storage.errors import SpecError
-from lp_sweep.trials.tasks import TASKS as GLUE
+from lp_sweep.trials.data.tasks import TASKS as GLUE
 from tests.support.everyday import few
 from tests.support.fake_records import FakeSweep
 

@@ -9,7 +9,7 @@ from statistics import mean
 import pytest
 
 from lp_sweep.analysis.paper.numbers import DEPTHS, MISPRINTS, NUMBERS, TASKS, UNSTABLE, Number
-from lp_sweep.trials.tasks import TASKS as GLUE
+from lp_sweep.trials.data.tasks import TASKS as GLUE
 
 DEV_ROWS = {"sst2": 872, "mnli": 9815, "qnli": 5463, "qqp": 40430, "rte": 277, "mrpc": 408}
 ROUNDING = 0.0051  # of two printed decimals

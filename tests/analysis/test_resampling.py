@@ -28,7 +28,7 @@ from lp_sweep.analysis.statistics.resampling import (
     resampled_scores,
     scores,
 )
-from lp_sweep.trials import metrics
+from lp_sweep.trials.train import metrics
 from tests.support.everyday import few
 
 CLASSES = {"accuracy": 3, "f1": 2, "macro_f1": 3, "mcc": 3}

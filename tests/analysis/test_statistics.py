@@ -16,7 +16,7 @@ from lp_sweep.analysis.tables import TABLES
 from lp_sweep.analysis.views import open_views
 from lp_sweep.orchestrator.export.choice import stored_answers
 from lp_sweep.storage.catalog import Catalog
-from lp_sweep.trials.metrics import METRICS
+from lp_sweep.trials.train.metrics import METRICS
 from tests.support.answered import long, network, right
 from tests.support.fake_records import FakeSweep
 

@@ -24,7 +24,7 @@ def test_each_example_is_in_one_file() -> None:
         "+++ storage/select.py",
         "+++ trials/measures/registry.py",
         "+++ analysis/tables.py",
-        "+++ trials/familytable.py",
+        "+++ trials/model/familytable.py",
     ]
 
 
@@ -121,8 +121,8 @@ def test_the_family_loses_feed_forwards(copy: Copy) -> None:
         "-c",
         "import torch\n"
         "from transformers import Data2VecTextConfig, Data2VecTextForSequenceClassification\n"
-        "from lp_sweep.trials.feedforward import remove_feed_forwards\n"
-        "from lp_sweep.trials.prune import keep_layers\n"
+        "from lp_sweep.trials.model.feedforward import remove_feed_forwards\n"
+        "from lp_sweep.trials.model.prune import keep_layers\n"
         "config = Data2VecTextConfig(vocab_size=20, hidden_size=8, num_hidden_layers=4,\n"
         "    num_attention_heads=2, intermediate_size=16)\n"
         "model = Data2VecTextForSequenceClassification(config)\n"

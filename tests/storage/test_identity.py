@@ -28,7 +28,7 @@ from lp_sweep.storage.specs import (
     trial_spec_from_canonical,
     trial_spec_from_plain,
 )
-from lp_sweep.trials.tasks import TASKS
+from lp_sweep.trials.data.tasks import TASKS
 
 TASK = TaskDefinition(text_columns=("sentence",))
 TRIAL = TrialSpec(

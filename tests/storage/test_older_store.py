@@ -20,7 +20,7 @@ from lp_sweep.storage.doctor import examine, fix
 from lp_sweep.storage.packs import compact
 from lp_sweep.storage.schema import TRIALS
 from lp_sweep.storage.store import Store
-from lp_sweep.trials.run import execute
+from lp_sweep.trials.worker.run import execute
 from tests.support.program import command, sweep
 from tests.support.toyworld import jobs
 

@@ -14,8 +14,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lp_sweep.storage.redact import REMOVED, redact_command, redact_text
-from lp_sweep.trials.job import Failure
-from lp_sweep.trials.run import execute
+from lp_sweep.trials.worker.job import Failure
+from lp_sweep.trials.worker.run import execute
 from tests.support.toyworld import jobs, save_world
 
 NONE: dict[str, str] = {}
@@ -197,7 +197,7 @@ def test_a_failure_holds_no_secret(tmp_path: Path, monkeypatch: pytest.MonkeyPat
 
 def test_nor_does_a_stored_attempt(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from lp_sweep.storage.store import Store
-    from lp_sweep.trials import run as running
+    from lp_sweep.trials.worker import run as running
 
     secret = "Zqhunter2hunter2"
 

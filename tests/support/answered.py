@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from lp_sweep.analysis.views import open_views
-from lp_sweep.trials.metrics import METRICS
+from lp_sweep.trials.train.metrics import METRICS
 from tests.support.fake_records import FakeSweep
 
 

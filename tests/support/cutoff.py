@@ -9,9 +9,9 @@ import pytest
 import torch
 
 from lp_sweep.storage.store import Store
-from lp_sweep.trials import checkpoint
-from lp_sweep.trials import finetune as finetuning
-from lp_sweep.trials.run import execute
+from lp_sweep.trials.train import finetune as finetuning
+from lp_sweep.trials.worker import checkpoint
+from lp_sweep.trials.worker.run import execute
 
 # what a try measures of itself, and where it began
 OF_THE_TRY = {

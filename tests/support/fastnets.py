@@ -12,15 +12,15 @@ import torch
 from transformers import PreTrainedModel
 
 from lp_sweep.storage.specs import Recipe, TaskDefinition
-from lp_sweep.trials import forward as forward_module
-from lp_sweep.trials.batches import BatchSizes, EncodedSplit, Padding
-from lp_sweep.trials.forward import forward
-from lp_sweep.trials.graphs import GraphPass
+from lp_sweep.trials.data.batches import BatchSizes, EncodedSplit, Padding
+from lp_sweep.trials.fast import forward as forward_module
+from lp_sweep.trials.fast import tokens as tokens_module
+from lp_sweep.trials.fast.forward import forward
 from lp_sweep.trials.kinds import ProblemType
-from lp_sweep.trials.procedures import Phase
-from lp_sweep.trials.prune import load_pruned
-from lp_sweep.trials.steps import EagerPass, Setting
-from lp_sweep.trials.unpadded import tokens as tokens_module
+from lp_sweep.trials.model.prune import load_pruned
+from lp_sweep.trials.train.graphs import GraphPass
+from lp_sweep.trials.train.procedures import Phase
+from lp_sweep.trials.train.steps import EagerPass, Setting
 from tests.support.families import FAMILIES, save_pretrained
 
 CPU = torch.device("cpu")

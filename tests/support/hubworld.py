@@ -66,7 +66,7 @@ print(json.dumps({"job": job, "heavy": heavy}))
 WORKER = """
 import json, sys
 from lp_sweep.storage.store import Store
-from lp_sweep.trials.run import execute
+from lp_sweep.trials.worker.run import execute
 job = json.loads(sys.argv[1])
 told = execute(job, "store")
 (record,) = Store("store").read("trials", job["id"]) if told["status"] == "done" else (None,)

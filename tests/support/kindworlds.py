@@ -13,7 +13,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from lp_sweep.storage.store import Store
-from lp_sweep.trials.run import execute
+from lp_sweep.trials.worker.run import execute
 from tests.support.toyworld import BAD, GOOD, PLAIN, RECIPE, jobs, save_world
 
 Rows = list[dict[str, Any]]

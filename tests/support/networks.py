@@ -13,9 +13,9 @@ import torch
 from torch import nn
 from transformers import PreTrainedModel
 
-from lp_sweep.trials.families import find_layers
-from lp_sweep.trials.prune import load_pruned
-from lp_sweep.trials.reduced import feed_forward_of, original_layers, parts
+from lp_sweep.trials.model.families import find_layers
+from lp_sweep.trials.model.prune import load_pruned
+from lp_sweep.trials.model.reduced import feed_forward_of, original_layers, parts
 from tests.support.families import VOCABULARY
 
 NUM_LABELS = 3

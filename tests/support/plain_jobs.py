@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from lp_sweep.trials import inputs, profile, trial
-from lp_sweep.trials import profile as speed
-from lp_sweep.trials.inputs import Inputs
-from lp_sweep.trials.job import Job
 from lp_sweep.trials.measures.pairs import RULE, Rule
-from lp_sweep.trials.trial import Try
+from lp_sweep.trials.worker import inputs, profile, trial
+from lp_sweep.trials.worker import profile as speed
+from lp_sweep.trials.worker.inputs import Inputs
+from lp_sweep.trials.worker.job import Job
+from lp_sweep.trials.worker.trial import Try
 
 Plain = Mapping[str, Any]
 

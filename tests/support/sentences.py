@@ -10,7 +10,7 @@ from pathlib import Path
 import torch
 from transformers import PreTrainedModel
 
-from lp_sweep.trials.prune import load_pruned
+from lp_sweep.trials.model.prune import load_pruned
 from tests.support.families import FAMILIES, VOCABULARY, save_pretrained
 
 LENGTHS = (9, 3, 6, 2, 9)

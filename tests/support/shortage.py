@@ -16,7 +16,7 @@ from typing import Any
 
 import torch
 
-from lp_sweep.trials.run import execute
+from lp_sweep.trials.worker.run import execute
 
 
 def main() -> None:

@@ -11,7 +11,7 @@ import torch
 from lp_sweep.storage.identity import profile_id, trial_id
 from lp_sweep.storage.specs import ProfileSpec, TrialSpec, trial_spec_from_plain
 from lp_sweep.storage.store import Store
-from lp_sweep.trials.procedures import stage_one
+from lp_sweep.trials.train.procedures import stage_one
 from tests.support.toyworld import jobs
 
 DEPTH = 4  # of the toy world's model

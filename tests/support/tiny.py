@@ -5,8 +5,8 @@ from tokenizers import Tokenizer, models, pre_tokenizers, processors
 from transformers import PreTrainedTokenizerFast
 
 from lp_sweep.storage.specs import TaskDefinition
-from lp_sweep.trials.batches import EncodedSplit
-from lp_sweep.trials.datasource import LoadedTask, Split
+from lp_sweep.trials.data.batches import EncodedSplit
+from lp_sweep.trials.data.datasource import LoadedTask, Split
 
 WORDS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "a", "b", "c", "d"]
 

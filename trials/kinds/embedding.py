@@ -15,7 +15,7 @@ from lp_sweep.trials.kinds.labelled import Regression
 if TYPE_CHECKING:
     import torch
 
-    from lp_sweep.trials.columns import Labels
+    from lp_sweep.trials.data.columns import Labels
 
 
 IMITATE, IMITATE_MSE, IMITATE_SIMILARITIES, COSENT, IN_BATCH = LOSSES = (
@@ -166,7 +166,7 @@ class Retrieval(Embedding):
     def tally(
         self, metric: str, targets: Array, answers: Array, names: tuple[str, ...]
     ) -> Array | None:
-        from lp_sweep.trials.search import scores
+        from lp_sweep.trials.kinds.search import scores
 
         found = scores(metric, targets, answers, dot=self.dot)
         return np.column_stack([found, np.ones_like(found)])
@@ -176,7 +176,7 @@ class Retrieval(Embedding):
     ) -> Iterator[dict[str, Any]]:
         """`label`: the number of relevant documents; `prediction`: the query's own score; `scores`:
         its similarity to each relevant document, in the order of the corpus."""
-        from lp_sweep.trials.search import similarities
+        from lp_sweep.trials.kinds.search import similarities
 
         tally = self.tally(metric, labels, logits, names)
         relevant = self.stored_labels(labels)

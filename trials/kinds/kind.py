@@ -14,7 +14,7 @@ from lp_sweep.storage.specs import TaskDefinition
 if TYPE_CHECKING:
     import torch
 
-    from lp_sweep.trials.columns import Labels, Rows
+    from lp_sweep.trials.data.columns import Labels, Rows
 
 Array = npt.NDArray[Any]
 # the head: as transformers names one of sequences, and `token_classification`
@@ -87,7 +87,7 @@ class Kind(ABC):
     def imitation_loss(
         self, logits: torch.Tensor, teacher: torch.Tensor, temperature: float
     ) -> torch.Tensor:
-        """How far (B, C) float32 logits are from the teacher's: a scalar. See trials/distill.py."""
+        """The loss of (B, C) float32 logits against the teacher's: a scalar (train/distill.py)."""
 
     def rows_together(self, loss: str) -> int:
         """Rows of a split that share a batch, one after the other: 2 where it learns from pairs."""

@@ -14,7 +14,7 @@ from lp_sweep.trials.kinds.kind import Array, Kind, ProblemType
 if TYPE_CHECKING:
     import torch
 
-    from lp_sweep.trials.columns import Labels, Rows
+    from lp_sweep.trials.data.columns import Labels, Rows
 
 PROBE_ITERATIONS = 1000
 _NO_CLASS = -100
@@ -33,12 +33,12 @@ class Classification(Kind):
         return None
 
     def label_names(self, train: Rows, definition: TaskDefinition) -> tuple[str, ...]:
-        from lp_sweep.trials.columns import class_names
+        from lp_sweep.trials.data.columns import class_names
 
         return class_names(train, definition)
 
     def labels(self, rows: Rows, definition: TaskDefinition, names: tuple[str, ...]) -> Labels:
-        from lp_sweep.trials.columns import class_codes
+        from lp_sweep.trials.data.columns import class_codes
 
         return class_codes(rows, definition, names)
 
@@ -114,7 +114,7 @@ class Regression(Kind):
         return ()
 
     def labels(self, rows: Rows, definition: TaskDefinition, names: tuple[str, ...]) -> Labels:
-        from lp_sweep.trials.columns import numbers
+        from lp_sweep.trials.data.columns import numbers
 
         return numbers(rows, definition)
 

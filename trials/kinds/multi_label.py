@@ -14,7 +14,7 @@ from lp_sweep.trials.kinds.labelled import Classification
 if TYPE_CHECKING:
     import torch
 
-    from lp_sweep.trials.columns import Labels, Rows
+    from lp_sweep.trials.data.columns import Labels, Rows
 
 _NO_LABEL = -1
 
@@ -41,12 +41,12 @@ class MultiLabel(Kind):
         return None
 
     def label_names(self, train: Rows, definition: TaskDefinition) -> tuple[str, ...]:
-        from lp_sweep.trials.labelsets import set_names
+        from lp_sweep.trials.kinds.labelsets import set_names
 
         return set_names(train, definition)
 
     def labels(self, rows: Rows, definition: TaskDefinition, names: tuple[str, ...]) -> Labels:
-        from lp_sweep.trials.labelsets import marks
+        from lp_sweep.trials.kinds.labelsets import marks
 
         return marks(rows, definition, names)
 

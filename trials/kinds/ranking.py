@@ -10,12 +10,12 @@ import numpy as np
 from lp_sweep.storage.specs import TaskDefinition
 from lp_sweep.trials.kinds.kind import Array
 from lp_sweep.trials.kinds.labelled import Regression
-from lp_sweep.trials.rankmetrics import by_query, chance_mrr, chance_ndcg, in_order, mrr, ndcg
+from lp_sweep.trials.kinds.rankmetrics import by_query, chance_mrr, chance_ndcg, in_order, mrr, ndcg
 
 if TYPE_CHECKING:
     import torch
 
-    from lp_sweep.trials.columns import Labels, Rows
+    from lp_sweep.trials.data.columns import Labels, Rows
 
 _DEPTH = 10
 _NO_QUERY = -1.0
@@ -40,18 +40,18 @@ class Ranking(Regression):
         return None
 
     def label_names(self, train: Rows, definition: TaskDefinition) -> tuple[str, ...]:
-        from lp_sweep.trials.queries import refuse_unlearnable
+        from lp_sweep.trials.kinds.queries import refuse_unlearnable
 
         refuse_unlearnable(train, definition)
         return ()
 
     def labels(self, rows: Rows, definition: TaskDefinition, names: tuple[str, ...]) -> Labels:
-        from lp_sweep.trials.queries import judged
+        from lp_sweep.trials.kinds.queries import judged
 
         return judged(rows, definition)
 
     def refuse_unscorable(self, dev: Rows, labels: Labels, definition: TaskDefinition) -> None:
-        from lp_sweep.trials.queries import refuse_unscorable
+        from lp_sweep.trials.kinds.queries import refuse_unscorable
 
         refuse_unscorable(dev, np.asarray(labels, np.float32), definition)
 

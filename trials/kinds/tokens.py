@@ -9,14 +9,14 @@ import numpy as np
 
 from lp_sweep.storage.errors import MissingInputError
 from lp_sweep.storage.specs import TaskDefinition
-from lp_sweep.trials.entities import f1_tally, scheme_of
+from lp_sweep.trials.kinds.entities import f1_tally, scheme_of
 from lp_sweep.trials.kinds.kind import Array, ProblemType
 from lp_sweep.trials.kinds.labelled import Classification
 
 if TYPE_CHECKING:
     import torch
 
-    from lp_sweep.trials.columns import Labels, Rows
+    from lp_sweep.trials.data.columns import Labels, Rows
 
 NO_TAG = -100  # in (n, W) tags: no word, or one without a tag
 NO_ANSWER = -1
@@ -43,12 +43,12 @@ class Tokens(Classification):
         return super().problem(definition)
 
     def label_names(self, train: Rows, definition: TaskDefinition) -> tuple[str, ...]:
-        from lp_sweep.trials.tagged import tag_names
+        from lp_sweep.trials.kinds.tagged import tag_names
 
         return tag_names(train, definition)
 
     def labels(self, rows: Rows, definition: TaskDefinition, names: tuple[str, ...]) -> Labels:
-        from lp_sweep.trials.tagged import tag_codes
+        from lp_sweep.trials.kinds.tagged import tag_codes
 
         return tag_codes(rows, definition, names)
 

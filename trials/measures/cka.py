@@ -15,7 +15,7 @@ import numpy.typing as npt
 import torch
 from transformers import PreTrainedModel
 
-from lp_sweep.trials.measures.states import Batch, Site, layer_states
+from lp_sweep.trials.model.states import Batch, Site, layer_states
 
 MAX_BYTES = 512 * 2**20
 _ROWS = 1024  # turned into float64 at once

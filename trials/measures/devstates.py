@@ -14,8 +14,8 @@ import torch
 from transformers import PreTrainedModel
 
 from lp_sweep.trials.measures.influence import CosineSums, cosine_sums
-from lp_sweep.trials.measures.states import Batch, LayerStates, layer_states
-from lp_sweep.trials.reduced import original_layers
+from lp_sweep.trials.model.reduced import original_layers
+from lp_sweep.trials.model.states import Batch, LayerStates, layer_states
 
 MAX_BYTES = 512 << 20  # of states, on the host
 

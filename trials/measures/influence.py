@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from lp_sweep.trials.measures.states import LayerStates
+from lp_sweep.trials.model.states import LayerStates
 
 
 class CosineSums(NamedTuple):

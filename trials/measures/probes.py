@@ -14,8 +14,8 @@ import numpy.typing as npt
 
 from lp_sweep.storage.specs import TaskDefinition
 from lp_sweep.trials.kinds import kind_of
-from lp_sweep.trials.measures.states import LayerStates
-from lp_sweep.trials.metrics import score
+from lp_sweep.trials.model.states import LayerStates
+from lp_sweep.trials.train.metrics import score
 
 Vectors = npt.NDArray[np.float32]
 Array = npt.NDArray[Any]

@@ -20,9 +20,9 @@ if TYPE_CHECKING:
     import torch
     from transformers import PreTrainedModel
 
-    from lp_sweep.trials.batches import EncodedSplit, EncodedTask, Padding
+    from lp_sweep.trials.data.batches import EncodedSplit, EncodedTask, Padding
     from lp_sweep.trials.measures.devstates import DevStates, Keep
-    from lp_sweep.trials.measures.states import Batch, Site
+    from lp_sweep.trials.model.states import Batch, Site
 
 _GREEDY_SEED = 0  # of its own fine-tuning: every seed of the sweep has the layers that it chose
 
@@ -68,7 +68,7 @@ class Subject:
 
     def batches(self, split: EncodedSplit, rows: np.ndarray | None = None) -> Iterator[Batch]:
         """The rows (all where None) in their order of length: the same batches each time."""
-        from lp_sweep.trials.batches import chunks, to_device
+        from lp_sweep.trials.data.batches import chunks, to_device
 
         rows = np.arange(len(split)) if rows is None else rows
         order = rows[np.argsort(split.lengths[rows], kind="stable")]
@@ -86,7 +86,7 @@ class Subject:
         return self._states(self.other(), self.keep_other)
 
     def _states(self, model: PreTrainedModel, keep: Keep | None) -> DevStates:
-        from lp_sweep.trials.batches import chunks
+        from lp_sweep.trials.data.batches import chunks
         from lp_sweep.trials.measures.devstates import DevStates
 
         ordered = np.sort(self.dev.lengths)
@@ -101,7 +101,7 @@ class Subject:
 
     @property
     def batch_size(self) -> int:
-        from lp_sweep.trials.batches import EVALUATION_BATCH, BatchSizes
+        from lp_sweep.trials.data.batches import EVALUATION_BATCH, BatchSizes
 
         return BatchSizes.halved(EVALUATION_BATCH, self.halvings).evaluation
 
@@ -157,7 +157,7 @@ def _greedy(subject: Subject, spec: ProfileSpec) -> Found:
 
 def _probes(subject: Subject, spec: ProfileSpec) -> Found:
     from lp_sweep.trials.measures.probes import probe_scores, sentence_vectors
-    from lp_sweep.trials.measures.states import layer_states
+    from lp_sweep.trials.model.states import layer_states
 
     train = subject.encoded.train
     rows = np.random.default_rng(0).permutation(len(train))[: spec.rows]
@@ -212,7 +212,7 @@ def _cka(subject: Subject, spec: ProfileSpec) -> Found:
 
 
 def _teacher(subject: Subject, spec: ProfileSpec) -> Found:
-    from lp_sweep.trials.steps import evaluate
+    from lp_sweep.trials.train.steps import evaluate
 
     model, train = subject.model, subject.encoded.train
     found = evaluate(
@@ -227,7 +227,7 @@ def _teacher(subject: Subject, spec: ProfileSpec) -> Found:
 
 
 def _original(config: Any) -> list[int]:
-    from lp_sweep.trials.reduced import original_layers
+    from lp_sweep.trials.model.reduced import original_layers
 
     return original_layers(config)
 

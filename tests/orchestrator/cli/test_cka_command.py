@@ -12,7 +12,7 @@ from lp_sweep.orchestrator.service import cka
 from lp_sweep.orchestrator.service.request import Request, planned
 from lp_sweep.storage.errors import LpSweepError
 from lp_sweep.storage.store import Store
-from lp_sweep.trials.run import execute
+from lp_sweep.trials.worker.run import execute
 from tests.support.toyworld import RECIPE, save_world
 
 

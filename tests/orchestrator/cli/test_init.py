@@ -21,7 +21,7 @@ from pyarrow import parquet as pq
 
 from lp_sweep.orchestrator.service.init import DEV_SHARE, split
 from lp_sweep.orchestrator.sweepfile.load import load_sweep
-from lp_sweep.trials.readers import column_names, read_file
+from lp_sweep.trials.data.readers import column_names, read_file
 from tests.support.kindworlds import collection
 from tests.support.kindworlds import write as write_parts
 from tests.support.program import sweep

@@ -12,7 +12,7 @@ import pytest
 
 from lp_sweep.orchestrator.cli import clustercli
 from lp_sweep.orchestrator.cluster.spotwatch import CLOUDS, Notice, drain, wait_for_notice
-from lp_sweep.trials.job import announced
+from lp_sweep.trials.worker.job import announced
 from tests.support.metadata import Answer, Metadata, action, serving
 from tests.support.program import sweep
 

@@ -26,7 +26,7 @@ def test_a_lost_worker_is_a_failed_attempt_and_the_sweep_goes_on(tmp_path: Path)
         "    import importlib.abc\n"
         "    class Killer(importlib.abc.MetaPathFinder):\n"
         "        def find_spec(self, name, path=None, target=None):\n"
-        "            if name == 'lp_sweep.trials.run':\n"
+        "            if name == 'lp_sweep.trials.worker.run':\n"
         "                os._exit(9)\n"
         "    sys.meta_path.insert(0, Killer())\n",
         encoding="utf-8",
@@ -52,7 +52,7 @@ BREAKS = """
 import importlib.abc, os, sys
 class Breaks(importlib.abc.MetaPathFinder):
     def find_spec(self, name, path=None, target=None):
-        if name == "lp_sweep.trials.finetune":
+        if name == "lp_sweep.trials.train.finetune":
             raise RuntimeError("this node has a broken driver")
 if os.environ.get("LP_SWEEP_TEST_BROKEN"):
     sys.meta_path.insert(0, Breaks())

@@ -189,7 +189,7 @@ def test_what_a_shell_says_of_all_runs_gives_way(
 @pytest.mark.slow
 def test_breakpoint_in_a_trial_opens_the_debugger(tmp_path: Path) -> None:
     save_world(tmp_path, recipe=SHORT, strategies=[{"name": "top", "k": [0]}])
-    stop = "import lp_sweep.trials.run as run\nreal = run.run_trial\n"
+    stop = "import lp_sweep.trials.worker.run as run\nreal = run.run_trial\n"
     stop += (
         "def stopped(*given):\n    breakpoint()\n    return real(*given)\nrun.run_trial = stopped\n"
     )

@@ -14,7 +14,7 @@ from lp_sweep.orchestrator.engine.ray_tune import EndOfFit, PlanSearcher
 from lp_sweep.orchestrator.engine.workqueue import WorkQueue
 from lp_sweep.storage.errors import SpecError
 from lp_sweep.storage.store import Store
-from lp_sweep.trials.job import announce
+from lp_sweep.trials.worker.job import announce
 from tests.support.clusterfiles import PRICES, cluster_file
 from tests.support.courses import ON_CPU, Clock, course_of, queue_of
 from tests.support.program import sweep

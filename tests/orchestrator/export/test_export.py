@@ -46,7 +46,7 @@ from lp_sweep.storage.networks import SUMS, changed_files
 from lp_sweep.storage.places import run_with
 from lp_sweep.storage.schema import TABLES, TRIALS
 from lp_sweep.storage.store import Store
-from lp_sweep.trials.run import execute
+from lp_sweep.trials.worker.run import execute
 from tests.support.everyday import few
 from tests.support.exportworld import (
     QUICK,

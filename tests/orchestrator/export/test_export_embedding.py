@@ -31,9 +31,9 @@ from lp_sweep.storage.errors import SpecError
 from lp_sweep.storage.networks import changed_files
 from lp_sweep.storage.specs import Recipe, TaskDefinition, TrialSpec
 from lp_sweep.storage.store import Store
-from lp_sweep.trials.forward import pooled
-from lp_sweep.trials.plainload import embeddings_of, load
-from lp_sweep.trials.run import execute
+from lp_sweep.trials.fast.forward import pooled
+from lp_sweep.trials.model.plainload import embeddings_of, load
+from lp_sweep.trials.worker.run import execute
 from tests.support.exportworld import World, in_this_process
 from tests.support.families import FAMILIES, save_pretrained
 from tests.support.kindworlds import embedding_world, search_world

@@ -19,7 +19,7 @@ from huggingface_hub import ModelCard
 from transformers import AutoTokenizer
 
 from lp_sweep.storage.errors import ExportError, SpecError
-from lp_sweep.trials.plainload import load, logits_of
+from lp_sweep.trials.model.plainload import load, logits_of
 from tests.support.exportworld import World, in_this_process, runs, two_networks
 from tests.support.kindworlds import in_order, label_world, ranking_world, tagged, token_world
 

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from lp_sweep.storage.errors import ExportError, UnsupportedModelError
-from lp_sweep.trials import onnxgraph
+from lp_sweep.trials.model import onnxgraph
 from tests.support.families import FAMILIES
 from tests.support.sentences import network
 from tests.support.tiny import tiny_tokenizer

@@ -17,9 +17,9 @@ from lp_sweep.storage.identity import canonical_json, trial_id
 from lp_sweep.storage.shipped import ship
 from lp_sweep.storage.specs import Distillation, TrialSpec, trial_spec_from_plain
 from lp_sweep.storage.store import Store
-from lp_sweep.trials.datasource import data_fingerprint
-from lp_sweep.trials.job import data_files, model_files
-from lp_sweep.trials.tasks import TASKS, glue_source
+from lp_sweep.trials.data.datasource import data_fingerprint
+from lp_sweep.trials.data.tasks import TASKS, glue_source
+from lp_sweep.trials.worker.job import data_files, model_files
 from tests.support.sweepfiles import make_data
 from tests.support.toyworld import jobs, save_world
 

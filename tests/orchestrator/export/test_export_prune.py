@@ -18,7 +18,7 @@ from lp_sweep.orchestrator.export.prunedfolder import chosen_layers
 from lp_sweep.orchestrator.service.export import prune_model
 from lp_sweep.storage.errors import ExportError, LpSweepError, SpecError
 from lp_sweep.storage.networks import changed_files
-from lp_sweep.trials.plainload import load, states_of
+from lp_sweep.trials.model.plainload import load, states_of
 from tests.support.exportworld import answer_here
 from tests.support.families import FAMILIES, daily, save_pretrained
 from tests.support.hubserver import Hub, serve

@@ -10,7 +10,7 @@ import pytest
 from lp_sweep.orchestrator.export.verify import Answer, Expected, Nearness, Verified, verify
 from lp_sweep.storage.errors import ExportError
 from lp_sweep.storage.specs import TaskDefinition
-from lp_sweep.trials.metrics import score
+from lp_sweep.trials.train.metrics import score
 
 TASK = TaskDefinition(text_columns=("text",))
 NUMBERS = TaskDefinition(text_columns=("text",), kind="regression", metric="pearson")

@@ -34,7 +34,7 @@ from lp_sweep.orchestrator.sweepfile.load import load_sweep
 from lp_sweep.storage.errors import PreflightError
 from lp_sweep.storage.specs import Recipe
 from lp_sweep.storage.store import Store
-from lp_sweep.trials.load import load_encoder
+from lp_sweep.trials.model.load import load_encoder
 from tests.support.program import sweep
 from tests.support.toyworld import save_world, sweep_content
 

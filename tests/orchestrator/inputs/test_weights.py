@@ -23,7 +23,7 @@ from lp_sweep.orchestrator.inputs.weights import (
     read_header,
     shard_names,
 )
-from lp_sweep.trials.modelfiles import INDEX, WEIGHTS, type_problem, types
+from lp_sweep.trials.model.modelfiles import INDEX, WEIGHTS, type_problem, types
 from tests.support.families import CASES, save_pretrained
 from tests.support.tiny import tiny_tokenizer
 from tests.support.toyworld import save_model

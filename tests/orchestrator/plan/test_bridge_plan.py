@@ -9,7 +9,7 @@ import pytest
 
 from lp_sweep.orchestrator.plan.naming import describe
 from lp_sweep.storage.errors import SpecError
-from lp_sweep.trials.procedures import Procedure, stage_one, teacher_of
+from lp_sweep.trials.train.procedures import Procedure, stage_one, teacher_of
 from tests.support.stagedplans import cell_trial, plan_of, spec, the_full
 from tests.support.sweepfiles import PLAIN, make_inputs, make_model, planned
 

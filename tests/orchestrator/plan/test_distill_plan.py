@@ -19,8 +19,8 @@ from lp_sweep.orchestrator.sweepfile.load import load_sweep
 from lp_sweep.storage.errors import SpecError
 from lp_sweep.storage.identity import trial_id
 from lp_sweep.storage.select import Measured
-from lp_sweep.trials.modelfiles import folder_fingerprint
-from lp_sweep.trials.procedures import Distill, Procedure, teacher_of
+from lp_sweep.trials.model.modelfiles import folder_fingerprint
+from lp_sweep.trials.train.procedures import Distill, Procedure, teacher_of
 from tests.support.stagedplans import ONE, cell_trial, plan_of, spec, the_full
 from tests.support.sweepfiles import CPU, PLAIN, make_inputs, make_model, planned
 

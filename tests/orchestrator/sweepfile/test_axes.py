@@ -19,8 +19,8 @@ from lp_sweep.orchestrator.sweepfile.axes import (
 from lp_sweep.orchestrator.sweepfile.load import load_sweep
 from lp_sweep.orchestrator.sweepfile.spec import SweepSpec
 from lp_sweep.storage.errors import SpecError
-from lp_sweep.trials.feedforward_rules import ALLOWED
-from lp_sweep.trials.procedures import Procedure
+from lp_sweep.trials.model.feedforward_rules import ALLOWED
+from lp_sweep.trials.train.procedures import Procedure
 from tests.support.sweepfiles import PLAIN, make_inputs, planned
 
 TOP = "  - {name: top, k: [0, 2]}\n"

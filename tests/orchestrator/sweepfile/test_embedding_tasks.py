@@ -8,7 +8,7 @@ import pytest
 
 from lp_sweep.orchestrator.sweepfile.load import load_sweep
 from lp_sweep.storage.errors import SpecError
-from lp_sweep.trials.tasks import user_task
+from lp_sweep.trials.data.tasks import user_task
 
 TEXT = """schema_version: 1
 name: x

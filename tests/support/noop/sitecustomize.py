@@ -25,7 +25,7 @@ def _train_nothing(run: Any) -> None:
 
 
 def _noop_trial(job: Any, *_: Any) -> dict[str, Any]:
-    from lp_sweep.trials.trial import identity_columns
+    from lp_sweep.trials.worker.trial import identity_columns
 
     time.sleep(float(os.environ.get("LP_SWEEP_TEST_SECONDS", "0")))
     if str(job.trial.seed) == os.environ.get("LP_SWEEP_TEST_LEAK"):
@@ -74,6 +74,6 @@ class _Finder(importlib.abc.MetaPathFinder):
 
 
 if os.environ.get("LP_SWEEP_TEST_NOOP"):
-    sys.meta_path.insert(0, _Finder("lp_sweep.trials.run", _train_nothing))
+    sys.meta_path.insert(0, _Finder("lp_sweep.trials.worker.run", _train_nothing))
 if os.environ.get("LP_SWEEP_TEST_STEP_SECONDS"):
-    sys.meta_path.insert(0, _Finder("lp_sweep.trials.checkpoint", _rest_after_each_step))
+    sys.meta_path.insert(0, _Finder("lp_sweep.trials.worker.checkpoint", _rest_after_each_step))

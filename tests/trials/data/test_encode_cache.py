@@ -1,0 +1,173 @@
+"""The token cache: its key, torn folders, and several processes at once."""
+
+import json
+import multiprocessing
+import shutil
+from contextlib import nullcontext
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+from transformers import EsmTokenizer
+
+from lp_sweep.storage.errors import MissingInputError
+from lp_sweep.trials.data import encode
+from lp_sweep.trials.data.batches import Padding
+from lp_sweep.trials.data.encode import cache_key, encode_task, load_tokenizer, tokenizer_digest
+from tests.support.tiny import WORDS, example, tiny_task, tiny_tokenizer
+
+
+def test_second_time_comes_from_the_cache(tmp_path: Path) -> None:
+    first = encode_task(tiny_tokenizer(), tiny_task(), "sha256:x", 16, tmp_path)
+    second = encode_task(tiny_tokenizer(), tiny_task(), "sha256:x", 16, tmp_path)
+    assert (first.from_cache, second.from_cache) == (False, True)
+    for one, other in zip(
+        (first.train, *first.dev.values()), (second.train, *second.dev.values()), strict=True
+    ):
+        for name in ("tokens", "offsets", "token_types", "labels"):
+            np.testing.assert_array_equal(getattr(one, name), getattr(other, name))
+    assert not [path for path in tmp_path.iterdir() if path.name.startswith(".")]
+
+
+def test_key_changes_with_all_that_counts() -> None:
+    definition = tiny_task().definition
+    settings = {
+        "digest": tokenizer_digest(tiny_tokenizer()),
+        "definition": definition,
+        "fingerprint": "sha256:x",
+        "limits": (None, None),
+        "max_length": 16,
+    }
+    changes = [
+        {},
+        {"fingerprint": "sha256:y"},
+        {"max_length": 17},
+        {"limits": (3, None)},
+        {"limits": (None, 3)},
+        {"definition": replace(definition, label_column="other")},
+        {"digest": tokenizer_digest(tiny_tokenizer([*WORDS, "e"]))},
+        {"digest": tokenizer_digest(tiny_tokenizer(types=False))},
+        {"digest": tokenizer_digest(tiny_tokenizer(xlnet=True))},
+    ]
+    keys = [cache_key(**(settings | change)) for change in changes]
+    assert len(set(keys)) == len(keys)
+
+
+def test_two_models_in_folders_of_one_name_do_not_meet(tmp_path: Path) -> None:
+    for parent, words in (("one", WORDS), ("two", [*WORDS[:4], "d", "c", "b", "a"])):
+        tiny_tokenizer(words).save_pretrained(tmp_path / parent / "model")
+    encoded = [
+        encode_task(
+            load_tokenizer(tmp_path / parent / "model"), tiny_task(), "sha256:x", 16, tmp_path / "c"
+        )
+        for parent in ("one", "two")
+    ]
+    assert not encoded[1].from_cache
+    assert [example(task.train, 0)[1] for task in encoded] == [4, 7]
+
+
+def test_digest_is_the_same_for_a_copy_and_after_use(tmp_path: Path) -> None:
+    tokenizer = tiny_tokenizer()
+    before = tokenizer_digest(tokenizer)
+    tokenizer(["a b"], truncation=True, max_length=3, padding="max_length")
+    assert tokenizer_digest(tokenizer) == before
+    for folder in ("x", "y"):
+        tokenizer.save_pretrained(tmp_path / folder)
+    copies = [load_tokenizer(tmp_path / folder) for folder in ("x", "y")]
+    assert tokenizer_digest(copies[0]) == tokenizer_digest(copies[1])
+
+
+def test_digest_of_a_slow_tokenizer_is_of_its_files(tmp_path: Path) -> None:
+    digests = []
+    for folder, words in (("a", "L A"), ("b", "L A"), ("c", "A L")):
+        (tmp_path / folder).mkdir()
+        vocabulary = tmp_path / folder / "vocab.txt"
+        vocabulary.write_text("\n".join(f"<cls> <pad> <eos> <unk> {words} <mask>".split()))
+        tokenizer = EsmTokenizer(str(vocabulary))
+        assert not tokenizer.is_fast
+        digests.append(tokenizer_digest(tokenizer))
+    assert digests[0] == digests[1] != digests[2]
+
+
+def cut_short(folder: Path) -> None:
+    file = folder / "1.tokens.npy"
+    file.write_bytes(file.read_bytes()[:-4])
+
+
+TEARS = {
+    "file gone": lambda folder: (folder / "0.labels.npy").unlink(),
+    "file cut short": cut_short,
+    "meta cut short": lambda folder: (folder / "meta.json").write_text('{"spl'),
+    "meta foreign": lambda folder: (folder / "meta.json").write_text("[]"),
+    "no dev split": lambda folder: (folder / "meta.json").write_text(
+        json.dumps({"splits": ["train"], "label_names": [], "bytes": {}})
+    ),
+}
+
+
+@pytest.mark.parametrize("tear", TEARS.values(), ids=TEARS)
+def test_torn_folder_is_made_again(tmp_path: Path, tear) -> None:
+    first = encode_task(tiny_tokenizer(), tiny_task(), "sha256:x", 16, tmp_path)
+    (folder,) = (path for path in tmp_path.iterdir() if path.is_dir())
+    tear(folder)
+    again = encode_task(tiny_tokenizer(), tiny_task(), "sha256:x", 16, tmp_path)
+    assert not again.from_cache
+    np.testing.assert_array_equal(again.train.tokens, first.train.tokens)
+    assert encode_task(tiny_tokenizer(), tiny_task(), "sha256:x", 16, tmp_path).from_cache
+    assert [path for path in tmp_path.iterdir() if path.is_dir()] == [folder]
+
+
+def test_cache_that_cannot_be_written(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    with pytest.raises(MissingInputError, match=r"can't write tokens to .*another cache folder"):
+        encode_task(tiny_tokenizer(), tiny_task(), "sha256:x", 16, tmp_path / "file" / "cache")
+
+
+def test_folder_that_another_process_made_meanwhile_stays(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rename = Path.rename
+
+    def late(self: Path, target: Path) -> Path:
+        if self.name.startswith(".new-"):
+            shutil.copytree(self, target)
+        return rename(self, target)
+
+    monkeypatch.setattr(Path, "rename", late)
+    encoded = encode_task(tiny_tokenizer(), tiny_task(), "sha256:x", 16, tmp_path)
+    assert example(encoded.train, 1) == [2, 3, 4, 3]
+    assert len([path for path in tmp_path.iterdir() if path.is_dir()]) == 1
+    assert encode_task(tiny_tokenizer(), tiny_task(), "sha256:x", 16, tmp_path).from_cache
+
+
+def fill(cache_dir: Path, barrier, results, lock: bool) -> None:
+    if not lock:
+        encode._one_at_a_time = lambda folder: nullcontext()
+    tokenizer, task = tiny_tokenizer(), tiny_task(rows=3000)
+    barrier.wait(timeout=60)
+    encoded = encode_task(tokenizer, task, "sha256:x", 16, cache_dir)
+    batch = encoded.train.batch(np.arange(3000), Padding(0, 0, False))
+    results.put((encoded.from_cache, int(batch["input_ids"].sum())))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("lock", [True, False], ids=["locked", "no lock"])
+def test_processes_that_fill_at_once(tmp_path: Path, lock: bool) -> None:
+    context = multiprocessing.get_context("spawn")
+    count = 3
+    barrier, results = context.Barrier(count), context.Queue()
+    processes = [
+        context.Process(target=fill, args=(tmp_path, barrier, results, lock)) for _ in range(count)
+    ]
+    for process in processes:
+        process.start()
+    got = [results.get(timeout=90) for _ in processes]
+    for process in processes:
+        process.join(timeout=30)
+        assert process.exitcode == 0
+    assert len({total for _, total in got}) == 1
+    made = sum(not from_cache for from_cache, _ in got)
+    assert made == 1 if lock else made >= 1
+    assert len([path for path in tmp_path.iterdir() if path.is_dir()]) == 1
+    assert encode_task(tiny_tokenizer(), tiny_task(rows=3000), "sha256:x", 16, tmp_path).from_cache

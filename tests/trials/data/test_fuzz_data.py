@@ -1,0 +1,341 @@
+"""Task files of any content: examples that can be trained on, or one message with file and row."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import re
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from hypothesis import strategies as st
+from pyarrow import parquet as pq
+
+from lp_sweep.storage.errors import LpSweepError, MissingInputError
+from lp_sweep.storage.specs import TaskDefinition
+from lp_sweep.trials.data.datasource import LoadedTask, Split, data_fingerprint, load_task
+from lp_sweep.trials.data.tasks import TaskSource
+from tests.support.everyday import few
+from tests.support.fuzzing import AWKWARD, assert_good_message, awkward, fuzz, outcome
+from tests.support.rows import GOOD, HEADER, NAMED, NUMBERS, ONE, files, parquet
+
+KINDS = ("csv", "tsv", "jsonl", "parquet")
+DEFINITIONS = (ONE, NAMED, NUMBERS, replace(ONE, text_columns=("text", "other"), metric="f1"))
+
+
+def check_task(task: LoadedTask) -> None:
+    """Checks everything that a training run relies on."""
+    assert len(task.train) > 0
+    for split in task.splits.values():
+        check_split(split, task)
+
+
+def check_split(split: Split, task: LoadedTask) -> None:
+    assert {len(texts) for texts in split.texts} == {len(split.labels)}
+    assert all(isinstance(text, str) for texts in split.texts for text in texts)
+    assert all(text.encode() is not None for texts in split.texts for text in texts)
+    if task.definition.kind == "regression":
+        assert split.labels.dtype == np.float32
+        assert np.isfinite(split.labels).all()
+    else:
+        assert split.labels.dtype == np.int64
+        assert 0 <= split.labels.min() <= split.labels.max() < len(task.label_names)
+        assert len(set(task.label_names)) == len(task.label_names) >= 2
+        assert all(isinstance(name, str) and name for name in task.label_names)
+
+
+def lawful(source: TaskSource, definition: TaskDefinition) -> Any:
+    """Reads as the plan does, then as a trial does."""
+    said = "Entry" * (b"Entry" in Path(source.files["train"]).read_bytes())  # no class of ours
+    planned = outcome(lambda: data_fingerprint(source, definition))
+    result = outcome(lambda: load_task(definition, source))
+    for found in (planned, result):
+        if isinstance(found, LpSweepError):
+            assert isinstance(found, MissingInputError)
+            assert_good_message(found, re.escape(str(Path(source.files["train"]).parent)), said)
+    if isinstance(result, LoadedTask):
+        assert not isinstance(planned, LpSweepError), planned
+        check_task(result)
+    return result
+
+
+# -- any bytes, any cells
+
+cells = st.one_of(
+    awkward,
+    st.sampled_from(
+        ["a", "neg", "pos", "0", "1", "1.5", "-1", "true", '"', '"a', 'a"', "a,b", "\t"]
+    ),
+    st.integers().map(str),
+    st.floats().map(str),
+)
+rows = st.lists(st.lists(cells, min_size=1, max_size=3), max_size=6)
+
+
+def read_bytes(folder: Path, content: bytes, kind: str, definition: TaskDefinition) -> None:
+    lawful(files(folder, content, content, kind=kind), definition)
+
+
+def read_cells(folder: Path, lines: list[list[str]], kind: str, definition: TaskDefinition) -> None:
+    comma = "\t" if kind == "tsv" else ","
+    text = comma.join(("text", "label")) + "\n" + "\n".join(comma.join(line) for line in lines)
+    lawful(files(folder, text.encode("utf-8", "replace"), GOOD, kind=kind), definition)
+
+
+def read_values(folder: Path, lines: list[Any], definition: TaskDefinition) -> None:
+    text = "\n".join(json.dumps(line) for line in lines).encode("utf-8", "replace")
+    lawful(files(folder, text, text, kind="jsonl"), definition)
+
+
+some = st.sampled_from(DEFINITIONS)
+heads = st.sampled_from(
+    [b"", GOOD.encode(), b'{"text": "a", "label": 1}\n', b"text\tlabel\na\t1\n"]
+)
+test_bytes = fuzz(
+    read_bytes,
+    10_000,
+    content=st.tuples(heads, st.binary(max_size=60), heads).map(b"".join),
+    kind=st.sampled_from(KINDS),
+    definition=some,
+)
+test_cells = fuzz(
+    read_cells, 10_000, lines=rows, kind=st.sampled_from(["csv", "tsv"]), definition=some
+)
+values = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | awkward,
+    lambda inner: st.lists(inner, max_size=2) | st.dictionaries(awkward, inner, max_size=2),
+    max_leaves=3,
+)
+test_json = fuzz(
+    read_values,
+    10_000,
+    lines=st.lists(
+        st.fixed_dictionaries({}, optional={"text": awkward | values, "label": values}) | values,
+        max_size=5,
+    ),
+    definition=some,
+)
+
+
+def good_parquet(folder: Path) -> bytes:
+    texts, labels = pa.array(["a", "bb", "", "é🙂"] * 3), pa.array([0, 1, 1, 0] * 3)
+    source = parquet(folder, ["neg", "pos"], text=texts, label=labels, other=texts)
+    return Path(source.files["train"]).read_bytes()
+
+
+def read_torn(folder: Path, cut: float, flips: list[tuple[float, int]]) -> None:
+    content = bytearray(good_parquet(folder))
+    for place, byte in flips:
+        content[int(place * (len(content) - 1))] = byte
+    del content[int(cut * len(content)) :]
+    path = folder / "torn.parquet"
+    path.write_bytes(bytes(content))
+    lawful(TaskSource(files={"train": str(path), "validation": str(path)}), ONE)
+
+
+test_torn_parquet = fuzz(
+    read_torn,
+    20_000,
+    cut=st.sampled_from([1.0, 1.0, 1.0]) | st.floats(0, 1),
+    flips=st.lists(st.tuples(st.floats(0, 1), st.integers(0, 255)), max_size=3),
+)
+
+T, L = pa.array(["a", "b", "c"]), pa.array([0, 1, 0])
+KINDS_OF_COLUMN = {
+    "struct": pa.array([{"a": "x"}] * 3),
+    "list": pa.array([["x"]] * 3),
+    "map": pa.array([[("a", 1)]] * 3, pa.map_(pa.string(), pa.int64())),
+    "null": pa.nulls(3),
+    "binary": pa.array([b"a", b"b", b"c"]),
+    "not-utf-8": pa.array([b"\xff", b"b", b"c"]),
+    "fixed": pa.array([b"ab", b"cd", b"ef"], pa.binary(2)),
+    "broken-text": pa.StringArray.from_buffers(
+        3, pa.py_buffer(np.arange(4, dtype=np.int32).tobytes()), pa.py_buffer(b"\xffab")
+    ),
+    "view": T.cast(pa.string_view()),
+    "large": T.cast(pa.large_string()),
+    "dictionary": T.dictionary_encode(),
+    "dictionary-of-numbers": L.dictionary_encode(),
+    "dictionary-with-null": pa.array(["a", None, "b"]).dictionary_encode(),
+    "uint64": pa.array([2**64 - 1, 0, 0], pa.uint64()),
+    "half": pa.array(np.array([0, 1, 0], np.float16)),
+    "infinite": pa.array([0.0, np.inf, 1.0]),
+    "huge": pa.array([0.0, 1e300, 1.0]),
+    "decimal": pa.array([1, 2, 1]).cast(pa.decimal128(30, 2)),
+    "date": pa.array([1, 2, 1], pa.int32()).cast(pa.date32()),
+    "duration": pa.array([1, 2, 1], pa.duration("us")),
+    "time": pa.array([1, 2, 1], pa.timestamp("us")),
+    "bool": pa.array([True, False, None]),
+    "uuid": pa.array([b"a" * 16, b"b" * 16, b"a" * 16], pa.uuid()),
+    "bool8": pa.ExtensionArray.from_storage(pa.bool8(), pa.array([1, 0, 1], pa.int8())),
+    "none": pa.array([], pa.string()),
+}
+
+
+@pytest.mark.parametrize("place", ["text", "label"])
+@pytest.mark.parametrize("column", few(KINDS_OF_COLUMN.values()), ids=KINDS_OF_COLUMN.keys())
+def test_any_type_of_column(tmp_path: Path, column: pa.Array, place: str) -> None:
+    rest = {"text": T[: len(column)], "label": L[: len(column)], "other": T[: len(column)]}
+    for definition in DEFINITIONS:
+        lawful(parquet(tmp_path, **{**rest, place: column}), definition)
+
+
+@pytest.mark.parametrize("kind", ["view", "large", "dictionary"])
+def test_text_of_any_layout_is_text(tmp_path: Path, kind: str) -> None:
+    texts = KINDS_OF_COLUMN[kind]
+    task = load_task(ONE, parquet(tmp_path, text=texts, label=texts))
+    assert task.train.texts == (["a", "b", "c"],)
+    assert task.label_names == ("a", "b", "c")
+
+
+@pytest.mark.parametrize(
+    "metadata",
+    [
+        *(b"", b"{", b"null", b"[]", b"\xff", b'{"info": null}', b"[" * 100_000),
+        *(
+            json.dumps({"info": {"features": {"label": {"names": names}}}}).encode()
+            for names in (["x", "x"], ["", "y"], [1, 2], ["x", None], "ab", {"x": 1}, [["x"]], [])
+        ),
+    ],
+    ids=lambda metadata: repr(metadata[-30:]),
+)
+def test_class_names_that_mean_nothing_are_not_used(tmp_path: Path, metadata: bytes) -> None:
+    table = pa.table({"text": T, "label": L}).replace_schema_metadata({b"huggingface": metadata})
+    pq.write_table(table, tmp_path / "rows.parquet")
+    path = str(tmp_path / "rows.parquet")
+    task = lawful(TaskSource(files={"train": path, "validation": path}), ONE)
+    assert task.label_names == ("0", "1")
+
+
+# -- what a user should be told
+
+LONG = "word " * 20_000  # 100,000 characters
+NAN_IS_MEANT = replace(ONE, labels=("nan", "pos"))
+WORKS: dict[str, tuple[str | bytes, str | bytes, TaskDefinition]] = {
+    "empty-text": (HEADER + ",neg\n\"\",pos\n", GOOD, ONE),
+    "blank-text": (HEADER + '" \t ",neg\n\u3000,pos\n', GOOD, ONE),
+    "long-text": (HEADER + f"{LONG},neg\n{LONG},pos\n", GOOD, ONE),
+    "nul-emoji-rtl": (HEADER + "a\0b,neg\n👨‍👩‍👧\u202eabc,pos\nשלום,neg\n", GOOD, ONE),
+    "byte-order-mark": (b"\xef\xbb\xbf" + GOOD.encode(), GOOD, ONE),
+    "carriage-returns": (GOOD.replace("\n", "\r\n"), GOOD.replace("\n", "\r"), ONE),
+    "blank-lines": ("\n" + GOOD.replace("\n", "\n\n"), GOOD, ONE),
+    "one-class-dev": (GOOD, HEADER + "a,pos\n", ONE),
+    "one-row-dev": (GOOD, HEADER + "a,neg", ONE),
+    "two-rows": (HEADER + "a,neg\nb,pos\n", HEADER + "a,neg\n", ONE),
+    "nan-that-is-a-class": (HEADER + "a,nan\nb,pos\n", HEADER + "a,pos\n", NAN_IS_MEANT),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("train", "dev", "definition"), WORKS.values(), ids=WORKS.keys())
+def test_it_just_works(
+    tmp_path: Path, train: str | bytes, dev: str | bytes, definition: TaskDefinition
+) -> None:
+    task = lawful(files(tmp_path, train, dev), definition)
+    assert isinstance(task, LoadedTask), task
+
+
+LATIN_1 = (GOOD + "é,neg\n").encode("latin-1")
+UTF16, UTF8_SURROGATE = GOOD.encode("utf-16"), HEADER.encode() + b"\xed\xa0\x80,pos\nb,neg\n"
+JSON = '{"text":"a","label":1}\n'
+TOLD: dict[str, tuple[str, str | bytes, TaskDefinition, str]] = {
+    # file, content, definition, what is said after the file's name
+    "nan": ("csv", HEADER + "a,NaN\nb,pos\n", ONE, "'label' holds 'NaN': a missing value"),
+    "na": ("csv", HEADER + "a,<NA>\nb,pos\n", ONE, "'label' holds '<NA>': a missing value"),
+    "empty": ("csv", HEADER + "a,\nb,pos\n", ONE, "'label' is empty in 1 of 2 rows.*in row 1"),
+    "spaces": ("csv", HEADER + "a,pos\nb,pos \n", ONE, "'pos', 'pos ': alike but for spaces"),
+    "unknown": ("csv", HEADER + "a,neg\nb,\x1b[31m\n", NAMED, r"'\\x1b\[31m' .* row 2. Known:"),
+    "swapped": ("csv", f"label,text\n{LONG},pos\nb,neg\n", NAMED, "class 'word word.* row 1"),
+    "word": ("csv", HEADER + "a,1\nb,x\n", NUMBERS, "numbers for regression, and row 2 holds 'x'"),
+    "no-number": ("csv", HEADER + "a,1\nb,\n", NUMBERS, "row 2 holds ''"),
+    "decimal-comma": ("csv", HEADER + 'a,"1,5"\n', NUMBERS, "row 1 holds '1,5'"),
+    "too-large": ("csv", HEADER + "a,1\nb,1e300\n", NUMBERS, "not a finite number.*row 2"),
+    "latin-1": ("csv", LATIN_1, ONE, r"line 5 \(b'.xe9,neg.n'\). Save it as UTF-8"),
+    "latin-1-head": ("tsv", "té\tlabel\n".encode("latin-1"), ONE, "UTF-8: line 1"),
+    "surrogate": ("csv", UTF8_SURROGATE, ONE, "not UTF-8: line 2"),
+    "utf-16": ("csv", UTF16, ONE, "is UTF-16, not UTF-8: save it as UTF-8"),
+    "utf-16-bare": ("csv", GOOD.encode("utf-16-be"), ONE, "is UTF-16, not UTF-8"),
+    "utf-16-json": ("jsonl", UTF16, ONE, "is UTF-16, not UTF-8"),
+    "gzip": ("csv", gzip.compress(GOOD.encode()), ONE, "is compressed by gzip: unpack it"),
+    "gzip-parquet": ("parquet", gzip.compress(GOOD.encode()), ONE, "compressed by gzip"),
+    "spreadsheet": ("csv", b"PK\x03\x04" + bytes(60), ONE, "a spreadsheet: .*its table as CSV"),
+    "parquet-as-csv": ("csv", b"PAR1" + bytes(60), ONE, "give it the suffix .parquet"),
+    "csv-as-parquet": ("parquet", GOOD, ONE, "can't be read as parquet.*whole parquet file"),
+    "empty-file": ("csv", "", ONE, "is an empty file"),
+    "empty-json": ("jsonl", "", ONE, "is an empty file"),
+    "empty-parquet": ("parquet", "", ONE, "is an empty file"),
+    "blank": ("csv", "\n\n", ONE, "empty lines only"),
+    "blank-json": ("jsonl", "\n \n", ONE, "empty lines only"),
+    "header": ("csv", HEADER, ONE, "has no rows"),
+    "ragged": ("csv", HEADER + "a,0\nb\n", ONE, "Row #3: Expected 2 columns, got 1: b"),
+    "too-many": ("csv", HEADER + "a,0\nb,1,2\n", ONE, "Row #3: Expected 2 columns, got 3"),
+    "open-quote": ("csv", HEADER + 'a,0\n"b,1\n' + "c,0\n" * 9999, ONE, "Row #3: .*quotation mark"),
+    "open-header": ("csv", '"text,label\n' + "a,0\n" * 99_999, ONE, "quotation mark"),
+    "semicolons": ("csv", "text;label\na;0\n", ONE, "no column 'text'.*kept apart by commas"),
+    "twice": ("csv", "text,text,label\na,b,0\n", ONE, "two columns 'text'"),
+    "other-columns": ("csv", ",".join(f"c{n}" for n in range(5000)) + "\n", ONE, r"c19, \.\.\.\. "),
+    "list": ("jsonl", '[{"text": "a", "label": 1}]', ONE, "line 1 is no JSON object"),
+    "pretty": ("jsonl", '{\n"text": "a",\n"label": 1}', ONE, "line 1 is not JSON"),
+    "mixed": ("jsonl", JSON + '{"text":"b","label":"x"}', ONE, "line 2: 'label' is 'x', a value"),
+    "wide": ("jsonl", '{"text":"a","label":' + "9" * 30 + "}", ONE, "line 1: 'label' .*64 bits"),
+    "digits": ("jsonl", '{"text":"a","label":' + "9" * 5000 + "}", ONE, "line 1 is not JSON"),
+    "deep": ("jsonl", '{"text":' + "[" * 100_000, ONE, "line 1 is not JSON"),
+    "half": ("jsonl", '{"text":"\\ud800","label":1}', ONE, "line 1: 'text' .*half a character"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("kind", "content", "definition", "message"), TOLD.values(), ids=TOLD)
+def test_the_message_says_where_and_what_to_do(
+    tmp_path: Path, kind: str, content: str | bytes, definition: TaskDefinition, message: str
+) -> None:
+    result = lawful(files(tmp_path, content, GOOD, kind=kind), definition)
+    assert isinstance(result, MissingInputError), result
+    assert str(result).startswith(f"{tmp_path}/train.{kind}: ")
+    assert re.search(message, str(result)), str(result)
+
+
+def _folder(path: Path) -> None:
+    path.mkdir()
+
+
+def _loop(path: Path) -> None:
+    path.symlink_to(path)
+
+
+@pytest.mark.parametrize(
+    ("name", "make", "message"),
+    [
+        ("a.csv", _folder, "is a folder. Name a csv file"),
+        ("a.csv", _loop, "no such file"),
+        ("a.csv", lambda path: None, "no such file"),
+        ("a\0.csv", lambda path: None, "no such file"),
+        ("x" * 300 + ".csv", lambda path: None, "can't be read as csv: .*too long"),
+        ("a.csv.gz", Path.touch, "can't read a file whose name ends in '.gz'"),
+        ("a", Path.touch, "can't read a file whose name ends in ''"),
+    ],
+    ids=["folder", "loop", "missing", "nul", "long", "gz", "bare"],
+)
+def test_what_is_no_file(
+    tmp_path: Path, name: str, make: Callable[[Path], object], message: str
+) -> None:
+    make(tmp_path / name)
+    path = f"{tmp_path}/{name}"
+    with pytest.raises(MissingInputError, match=message):
+        load_task(ONE, TaskSource(files={"train": path, "validation": path}))
+
+
+@pytest.mark.parametrize(
+    "name", few(name for name in AWKWARD if name and "/" not in name), ids=repr
+)
+def test_a_file_of_any_name_is_read(tmp_path: Path, name: str) -> None:
+    path = tmp_path / f"{name[:200]}.csv"
+    if "\0" in name:
+        return
+    path.write_text(GOOD, encoding="utf-8")
+    source = TaskSource(files={"train": str(path), "validation": str(path)})
+    assert data_fingerprint(source, ONE).startswith("sha256:")
+    assert len(load_task(ONE, source).train) == 3

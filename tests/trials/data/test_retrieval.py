@@ -1,0 +1,291 @@
+"""`kind: embedding` with a corpus: its files, a trial and its record, and what a plan says."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from transformers import AutoModel, AutoTokenizer
+
+from lp_sweep.orchestrator.inputs.checks import check_small_files
+from lp_sweep.orchestrator.inputs.resolve import Needed, resolve
+from lp_sweep.orchestrator.plan.known import Known
+from lp_sweep.orchestrator.plan.planning import make_plan
+from lp_sweep.orchestrator.sweepfile.load import load_sweep
+from lp_sweep.storage.errors import MissingInputError, SpecError
+from lp_sweep.storage.store import Store
+from lp_sweep.trials.data.datasource import doubtful_rows, load_task, overlap
+from lp_sweep.trials.data.retrieval import read_collection
+from lp_sweep.trials.data.tasks import UserTask, user_task
+from lp_sweep.trials.worker.run import execute
+from tests.support.kindworlds import WRITERS, Table, collection, search_world, write
+from tests.support.toyworld import jobs
+
+
+def task(folder: Path, tables: dict[str, Table] | None = None, **changes: Any) -> UserTask:
+    files = write(folder, tables or collection())
+    return user_task(name="find", kind="retrieval", text=[], **files | changes)
+
+
+# -- the files
+
+
+@pytest.mark.parametrize("suffix", WRITERS)
+def test_every_format_reads_alike(tmp_path: Path, suffix: str) -> None:
+    tables = collection()
+    found = read_collection(write(tmp_path, tables, suffix), skip_unjudged=False)
+    corpus = tables["corpus"]
+    assert found.queries == tables["queries"]["text"]
+    assert found.documents[5] == f"{corpus['title'][5]} {corpus['text'][5]}"
+    wanted = {
+        (int(query[1:]), int(document[1:]), value)
+        for query, document, value in zip(*tables["qrels"].values(), strict=True)
+    }
+    assert {tuple(row) for row in found.judged.tolist()} == wanted
+    assert np.all(np.diff(found.judged[:, 0]) >= 0)
+
+
+def test_other_names_numbers_and_no_title(tmp_path: Path) -> None:
+    files = write(
+        tmp_path,
+        {
+            "corpus": {"id": [7, 8], "text": ["a", "b"]},
+            "queries": {"id": [1], "text": ["a"]},
+            "qrels": {"query_id": [1, 1], "doc_id": [8, 7], "relevance": [0, 3]},
+        },
+    )
+    found = read_collection(files, skip_unjudged=False)
+    assert found.documents == ["a", "b"]
+    assert found.judged.tolist() == [[0, 0, 3]]
+
+
+def test_a_missing_title_is_none(tmp_path: Path) -> None:
+    tables = collection()
+    files = write(tmp_path, tables)
+    rows = [{"_id": "d0", "title": "t", "text": "x"}, {"_id": "d1", "title": None, "text": "y"}]
+    (tmp_path / "c.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    tables["qrels"] = {"query-id": ["q0"], "corpus-id": ["d1"], "score": [1]}
+    files = write(tmp_path, tables) | {"corpus": str(tmp_path / "c.jsonl")}
+    assert read_collection(files, skip_unjudged=True).documents == ["t x", "y"]
+
+
+def changed(part: str, column: str, row: int, value: Any) -> dict[str, Table]:
+    tables = collection()
+    tables[part][column][row] = value
+    return tables
+
+
+def without(part: str, column: str) -> dict[str, Table]:
+    tables = collection()
+    del tables[part][column]
+    return tables
+
+
+def unjudged(tables: dict[str, Table]) -> dict[str, Table]:
+    """The second query's judgements are 0."""
+    tables["qrels"]["score"][2:4] = [0, -1]
+    return tables
+
+
+@pytest.mark.parametrize(
+    ("tables", "match"),
+    [
+        (unjudged(collection()), r"queries.parquet: 1 of 9 queries.*qrels.*'q1'.*row 2.*unjudged"),
+        (changed("qrels", "corpus-id", 3, "d99"), r"qrels.parquet: row 4.*'d99'.*corpus"),
+        (changed("qrels", "score", 3, None), r"qrels.parquet: column 'score'.*row 4"),
+        (changed("qrels", "query-id", 3, None), r"qrels.parquet: column 'query-id'.*row 4"),
+        (changed("corpus", "_id", 8, "d3"), r"corpus.parquet: rows 4 and 9.*_id 'd3'"),
+        (changed("queries", "_id", 8, "q3"), r"queries.parquet: rows 4 and 9.*'q3'"),
+        (changed("corpus", "text", 8, None), r"corpus.parquet: column 'text'.*row 9"),
+        (without("qrels", "score"), r"qrels.parquet: qrels.*'score' or 'relevance'.*query-id"),
+        (without("corpus", "_id"), r"corpus.parquet: corpus.*'_id' or 'id'"),
+    ],
+)
+def test_bad_rows_name_file_row_and_remedy(
+    tmp_path: Path, tables: dict[str, Table], match: str
+) -> None:
+    with pytest.raises(MissingInputError, match=match):
+        load_task(*task(tmp_path, tables))
+
+
+def test_no_common_query(tmp_path: Path) -> None:
+    tables = collection()
+    tables["queries"]["_id"] = [f"other{i}" for i in range(9)]
+    for skip in (False, True):
+        with pytest.raises(MissingInputError, match=r"qrels.parquet: .*queries.parquet"):
+            load_task(*task(tmp_path, tables, skip_unjudged=skip))
+
+
+def test_judgements_of_other_queries_are_counted(tmp_path: Path) -> None:
+    made = task(tmp_path, collection())
+    assert not [*doubtful_rows(load_task(*made), made.source)]
+    tables = collection()
+    tables["qrels"]["query-id"] = ["other", *tables["qrels"]["query-id"][1:]]
+    made = task(tmp_path, tables, skip_unjudged=True)
+    [note] = doubtful_rows(load_task(*made), made.source)
+    assert re.search(r"qrels.parquet: 1 judgement .*queries.parquet", note)
+
+
+def test_unjudged_queries_may_be_left_out(tmp_path: Path) -> None:
+    tables = unjudged(collection())
+    loaded = load_task(*task(tmp_path, tables, skip_unjudged=True))
+    split = loaded.dev["queries"]
+    assert split.texts[0][:8] == [t for i, t in enumerate(tables["queries"]["text"]) if i != 1]
+    assert list(np.unique(split.labels[:, 0])) == [*range(8)]
+
+
+def test_a_limit_is_one_of_queries(tmp_path: Path) -> None:
+    made = task(tmp_path)
+    whole, some = load_task(*made), load_task(*made, limit_dev=3, limit_train=5)
+    assert (len(whole.dev["queries"]), len(some.dev["queries"])) == (9 + 40, 3 + 40)
+    assert list(np.unique(some.dev["queries"].labels[:, 0])) == [0, 1, 2]
+    here = [whole.dev["queries"].texts[0].index(t) for t in some.dev["queries"].texts[0][:3]]
+    pairs = whole.dev["queries"].labels
+    wanted = [tuple(row[1:]) for query in here for row in pairs[pairs[:, 0] == query].tolist()]
+    assert [tuple(row[1:]) for row in some.dev["queries"].labels.tolist()] == wanted
+    assert len(some.train) == 5
+
+
+def test_it_learns_from_the_corpus_and_never_from_queries(tmp_path: Path) -> None:
+    loaded = load_task(*task(tmp_path))
+    assert loaded.train.texts == (loaded.dev["queries"].texts[0][9:],)
+    assert overlap(loaded)[:3] == (0, 0, 9)
+    WRITERS["jsonl"](
+        tmp_path / "own.jsonl", {"a": ["x", "y"], "b": ["z", loaded.dev["queries"].texts[0][0]]}
+    )
+    own = user_task(
+        name="find", kind="retrieval", text=["a", "b"], train=tmp_path / "own.jsonl",
+        **write(tmp_path, collection()),
+    )  # fmt: skip
+    loaded = load_task(*own)
+    assert loaded.train.texts[0] == ["x", "y"]
+    assert overlap(loaded)[:3] == (1, 0, 9)
+
+
+def test_a_first_look_at_a_large_corpus(tmp_path: Path) -> None:
+    """Judgements of documents that were not read are no error."""
+    loaded = load_task(*task(tmp_path), most=10)
+    assert len(loaded.train) == 10
+    assert loaded.looked_at == 10
+    judged = loaded.dev["queries"].labels
+    assert judged[:, 1].max() <= 10
+    assert set(np.unique(judged[:, 0])) == set(range(int(judged[:, 0].max()) + 1))
+
+
+# -- in a sweep
+
+
+def ranked_by_hand(folder: Path, tables: dict[str, Table]) -> list[float]:
+    """nDCG@10 of each query, one text and one document at a time."""
+    model = AutoModel.from_pretrained(folder / "model").eval()
+    tokenizer = AutoTokenizer.from_pretrained(folder / "model")
+
+    def vector(text: str) -> np.ndarray:
+        with torch.no_grad():
+            state = model(**tokenizer(text, return_tensors="pt")).last_hidden_state[0].mean(0)
+        return state.numpy() / np.linalg.norm(state.numpy())
+
+    corpus, queries = tables["corpus"], tables["queries"]
+    documents = {
+        name: vector(f"{title} {text}") for name, title, text in zip(*corpus.values(), strict=True)
+    }
+    gains: dict[str, dict[str, float]] = {}
+    for query, document, value in zip(*tables["qrels"].values(), strict=True):
+        gains.setdefault(query, {})[document] = value
+    found = []
+    for name, text in zip(*queries.values(), strict=True):
+        own = vector(text)
+        best = sorted(documents, key=lambda other: -float(own @ documents[other]))[:10]
+        told = sum(gains[name].get(d, 0) / np.log2(2 + rank) for rank, d in enumerate(best))
+        ideal = sorted(gains[name].values(), reverse=True)
+        found.append(told / sum(gain / np.log2(2 + rank) for rank, gain in enumerate(ideal)))
+    return found
+
+
+def test_a_trial_finds_what_search_by_hand_finds(tmp_path: Path, store: Store) -> None:
+    file = search_world(tmp_path / "world")
+    for job in sorted(jobs(file), key=lambda job: job["kind"]):
+        assert execute(job, store.location)["status"] == "done"
+    rows = store.read_all("trials").rows.to_pylist()
+    full, alone, taught = sorted(rows, key=lambda row: (row["k"], row["procedure"] == "direct"))
+    assert (full["metric"], full["majority"]) == ("ndcg@10", None)
+    assert (full["dev_examples"], full["train_examples"]) == (9, 40)
+    assert taught["train_losses"][1] < taught["train_losses"][0]
+    one, other = (store.read("predictions", row["trial_id"]) for row in (alone, taught))
+    assert [row["scores"] for row in one] != [row["scores"] for row in other]
+
+    expected = ranked_by_hand(file.parent, collection())
+    stored = store.read("predictions", full["trial_id"])
+    assert [row["prediction"] for row in stored] == pytest.approx(expected)
+    assert [row["tally"] for row in stored] == [[row["prediction"], 1.0] for row in stored]
+    assert full["last"] == pytest.approx(np.mean(expected))
+    assert {row["label"] for row in stored} == {2.0}
+    assert {len(row["scores"]) for row in stored} == {2}
+    told = {item["metric"] for item in full["epoch_metrics"]}
+    assert told == {"ndcg@10", "mrr@10", "recall@100"}
+
+
+@pytest.mark.slow
+def test_every_compute_scores_alike(tmp_path: Path) -> None:
+    found = {}
+    for compute in ("reference", "fast"):
+        file = search_world(tmp_path / compute)
+        every = jobs(file, f"recipe.compute={compute}")
+        (job,) = (job for job in every if len(job["spec"].get("kept_layers", ())) == 4)
+        store = Store(tmp_path / f"store-{compute}", create=True)
+        execute(job, store.location)
+        found[compute] = store.read("predictions", job["id"])
+    for one, other in zip(*found.values(), strict=True):
+        assert one["tally"] == other["tally"]
+        assert one["scores"] == pytest.approx(other["scores"], abs=1e-5)
+
+
+def test_a_plan_says_what_the_rows_are(tmp_path: Path) -> None:
+    sweep = resolve(load_sweep(search_world(tmp_path / "world")))
+    (found,) = sweep.tasks.values()
+    assert (found.train_rows, found.dev_rows) == (40, 49)
+    plan = make_plan(sweep, Known.nothing())
+    assert len(plan.trials) == 3
+    notes, (data,) = check_small_files(sweep, Needed([*sweep.models], [found]))
+    assert not notes
+    assert (data.train_rows, data.dev_rows, data.metric) == (40, 9, "ndcg@10")
+
+
+KEYS = "corpus: c.jsonl, queries: q.jsonl, qrels: r.tsv"
+TEXT = """schema_version: 1
+name: x
+models: [./model]
+tasks:
+  - {name: find, kind: embedding, KEYS}
+strategies: [{name: top, k: [0, 2]}]
+"""
+
+
+@pytest.mark.parametrize(
+    ("keys", "match"),
+    [
+        ("corpus: c.jsonl, queries: q.jsonl", r"sweep.yaml:5.*'find'.*Add `qrels:`"),
+        (f"{KEYS}, dev: d.csv", r"sweep.yaml:5.*'find'.*remove `dev:`"),
+        (f"{KEYS}, label: score", r"sweep.yaml:5.*'find'.*remove `label:`"),
+        (f"{KEYS}, text: [a]", r"sweep.yaml:5.*'find'.*`text:`.*`train:`"),
+        (f"{KEYS}, unjudged: keep", r"unjudged.*'refuse' or 'skip'"),
+        (f"{KEYS}, kind: classification", r"'find'.*`kind: embedding`"),
+        (f"{KEYS}, metric: spearman", r"sweep.yaml:5.*spearman is for .*retrieval has ndcg@10"),
+    ],
+)
+def test_a_mistake_names_its_line(tmp_path: Path, keys: str, match: str) -> None:
+    text = TEXT.replace("KEYS", keys)
+    if "classification" in keys:
+        text = text.replace("kind: embedding, ", "")
+    (tmp_path / "sweep.yaml").write_text(text)
+    with pytest.raises(SpecError, match=match):
+        load_sweep(tmp_path / "sweep.yaml")
+
+
+def test_its_metrics_are_those_of_search(tmp_path: Path) -> None:
+    assert task(tmp_path, metric="mrr@10").definition.extra_metrics == ("ndcg@10", "recall@100")

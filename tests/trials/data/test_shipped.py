@@ -1,0 +1,165 @@
+"""A sweep's own files on a node that does not have them."""
+
+from __future__ import annotations
+
+import shutil
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from lp_sweep.orchestrator.engine.opening import look_at_store, see, ship_inputs
+from lp_sweep.orchestrator.inputs.resolve import resolve
+from lp_sweep.orchestrator.inputs.room import probe
+from lp_sweep.orchestrator.plan.known import Known
+from lp_sweep.orchestrator.plan.plan import Plan
+from lp_sweep.orchestrator.plan.planning import make_plan
+from lp_sweep.orchestrator.sweepfile.load import load_sweep
+from lp_sweep.storage import shipped
+from lp_sweep.storage.errors import PreflightError
+from lp_sweep.storage.store import Store
+from lp_sweep.trials.worker.job import Job, Place, placed
+from lp_sweep.trials.worker.resident import resident
+from lp_sweep.trials.worker.run import execute
+from tests.support.toyworld import jobs, save_world, sweep_content
+
+SMALL = ("k=1", "recipe.epochs=1", "recipe.limit_train=8", "recipe.limit_dev=4")
+
+
+class Machines:
+    """A driver's disk, a store, and another machine's cache folder."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.sweep = save_world(folder / "driver")
+        self.store = Store(folder / "store", create=True)
+
+    def plan(self) -> Plan:
+        return make_plan(resolve(load_sweep(self.sweep, SMALL)), Known.nothing())
+
+    def job(self) -> dict[str, Any]:
+        return jobs(self.sweep, *SMALL, cache=self.folder / "node")[0]
+
+    def lose_the_files(self) -> None:
+        """Moves the driver's files away: the node does not have them."""
+        (self.folder / "driver").rename(self.folder / "elsewhere")
+        resident().forget()
+
+
+@pytest.fixture
+def machines(tmp_path: Path) -> Machines:
+    (tmp_path / "driver").mkdir()
+    return Machines(tmp_path)
+
+
+def test_a_node_without_the_files_makes_the_same_record(machines: Machines) -> None:
+    job, alone = machines.job(), Store(machines.folder / "alone", create=True)
+    assert execute(job, alone.location)["status"] == "done"
+    shutil.rmtree(machines.folder / "node")
+    assert ship_inputs(machines.plan(), machines.store) == 2  # a model and a data set
+    assert ship_inputs(machines.plan(), machines.store) == 0
+    machines.lose_the_files()
+    assert execute(job, machines.store.location)["status"] == "done"
+    ours, theirs = (s.read("trials", job["id"])[0] for s in (machines.store, alone))
+    assert ours["train_losses"] == theirs["train_losses"]
+    assert ours["epoch_metrics"] == theirs["epoch_metrics"]
+
+
+def test_texts_without_labels_reach_the_nodes_that_need_them(machines: Machines) -> None:
+    content = sweep_content(distill=["logits"])
+    content["tasks"][0]["unlabelled"] = "more.jsonl"
+    machines.sweep.write_text(yaml.safe_dump(content), encoding="utf-8")
+    (machines.folder / "driver/more.jsonl").write_text('{"text": "good w1"}\n')
+    plan = machines.plan()
+    assert ship_inputs(plan, machines.store) == 3
+    place = Place(cache_dir=machines.folder / "node")
+    found = [replace(plan.job(work, network=False), place=place) for work in plan.trials.values()]
+    machines.lose_the_files()
+    for job in found:
+        source = placed(job, machines.store).task.source
+        assert Path(source.unlabelled).read_text() == '{"text": "good w1"}\n'
+        assert Path(source.unlabelled).suffix == ".jsonl"
+        assert Path(source.files["train"]).is_file()
+        plain = replace(job, spec=replace(job.trial, distill=None), measures=())
+        assert placed(plain, machines.store).task.source.unlabelled == job.task.source.unlabelled
+
+
+def test_what_was_not_sent_is_named(machines: Machines) -> None:
+    job = machines.job()
+    machines.lose_the_files()
+    told = execute(job, machines.store.location)
+    assert (told["status"], told["error_type"]) == ("failed", "missing_input")
+    assert job["model"]["path"] in told["message"]
+
+
+def test_a_half_sent_model_is_not_there(machines: Machines) -> None:
+    plan = machines.plan()
+    ship_inputs(plan, machines.store)
+    job = Job.from_plain(machines.job())
+    machines.lose_the_files()
+    fingerprint = job.spec.model_fingerprint
+    (text,) = [
+        path
+        for path in (machines.folder / "store/inputs").glob("*/complete.json")
+        if fingerprint in path.read_text(encoding="utf-8")
+    ]
+    (text.parent / "model.safetensors").unlink()
+    assert shipped.fetch(machines.store, fingerprint, machines.folder / "node") is None
+    assert not list((machines.folder / "node").glob("inputs/*/"))
+    text.unlink()
+    assert shipped.fetch(machines.store, fingerprint, machines.folder / "node") is None
+    assert placed(job, machines.store).model == job.model
+
+
+def test_slots_of_a_node_fetch_at_once(machines: Machines) -> None:
+    ship_inputs(machines.plan(), machines.store)
+    fingerprint = machines.job()["spec"]["data_fingerprint"]
+
+    def fetch(_: int) -> Path | None:
+        return shipped.fetch(machines.store, fingerprint, machines.folder / "node")
+
+    with ThreadPoolExecutor(8) as pool:
+        (folder,) = set(pool.map(fetch, range(16)))
+    assert folder
+    assert {path.name for path in folder.iterdir()} == {"train.csv", "validation.csv"}
+    assert [path.name for path in folder.parent.iterdir() if path.is_dir()] == [folder.name]
+
+
+def test_a_node_says_whether_it_sees_the_store(machines: Machines, tmp_path: Path) -> None:
+    where, cache = machines.store.location, str(tmp_path / "node")
+    with probe(machines.store) as name:
+        assert see(where, cache, name)[1:] == (True, 0)
+        assert see(str(tmp_path / "absent"), cache, name)[1:] == (False, 0)
+    assert see(where, cache, name)[1:] == (False, 0)
+
+
+class Nodes:
+    """In place of Ray's: one, on which another run has just written its version of the sweep."""
+
+    def __init__(self, machines: Machines, location: str) -> None:
+        self.machines, self.location = machines, location
+
+    def __call__(self, function: Any, location: str, *arguments: str) -> dict[str, Any]:
+        self.machines.store.put_text("sweeps", "toy.yaml", "of another run")
+        return {"node": function(self.location, *arguments)}
+
+
+def look(machines: Machines, location: str) -> list[str]:
+    nodes, cache = Nodes(machines, location), machines.folder / "node"
+    machines.store.put_text("sweeps", "toy.yaml", "of this run")
+    return list(look_at_store(machines.plan(), machines.store, cache, nodes))
+
+
+def test_a_run_that_starts_with_this_one_hides_no_store(machines: Machines) -> None:
+    assert look(machines, machines.store.location) == []
+    assert machines.store.listing("runs") == []
+
+
+def test_another_store_by_the_name_of_this_one_is_refused(machines: Machines) -> None:
+    other = Store(machines.folder / "other", create=True)
+    with pytest.raises(PreflightError, match="1 of 1 nodes don't see the store"):
+        look(machines, other.location)
+    assert machines.store.listing("runs") == []

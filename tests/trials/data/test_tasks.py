@@ -1,0 +1,145 @@
+"""Definitions of tasks: GLUE's nine, users' own, and where their rows are."""
+
+from dataclasses import asdict
+from pathlib import Path
+
+import pytest
+
+from lp_sweep.storage.errors import MissingInputError, SpecError
+from lp_sweep.trials.data.tasks import (
+    GLUE_REVISION,
+    TASKS,
+    TaskSource,
+    canonical_name,
+    glue_source,
+    user_task,
+)
+from lp_sweep.trials.kinds import KINDS, Kind
+from lp_sweep.trials.train.metrics import METRICS
+
+COMMIT = "0123456789abcdef0123456789abcdef01234567"
+
+
+@pytest.mark.parametrize(
+    ("written", "name"),
+    [
+        ("sst2", "sst2"),
+        ("SST-2", "sst2"),
+        ("sst_2", "sst2"),
+        ("STS-B", "stsb"),
+        ("sts-b", "stsb"),
+        ("QQP", "qqp"),
+        ("CoLA", "cola"),
+        ("mnli", "mnli"),
+        ("sst", None),
+        ("reviews", None),
+        ("", None),
+    ],
+)
+def test_canonical_name(written: str, name: str | None) -> None:
+    assert canonical_name(written) == name
+
+
+def test_main_metrics_are_the_papers() -> None:
+    assert {name: task.definition.metric for name, task in TASKS.items()} == {
+        **dict.fromkeys(("sst2", "mnli", "qnli", "qqp", "rte", "mrpc", "wnli"), "accuracy"),
+        "stsb": "pearson",
+        "cola": "mcc",
+    }
+    extra = {name: task.definition.extra_metrics for name, task in TASKS.items()}
+    assert {name: metrics for name, metrics in extra.items() if metrics} == {
+        "stsb": ("spearman",),
+        "cola": ("accuracy",),
+        "mrpc": ("f1",),
+        "qqp": ("f1",),
+    }
+
+
+def test_every_metric_has_a_kind_and_a_function() -> None:
+    for kind in KINDS.values():
+        tallied = type(kind).tally is not Kind.tally
+        assert tallied or set(kind.metrics) <= METRICS.keys()
+    assert METRICS.keys() <= {name for kind in KINDS.values() for name in kind.metrics}
+    for task in TASKS.values():
+        used = {task.definition.metric, *task.definition.extra_metrics}
+        assert used <= set(KINDS[task.definition.kind].metrics)
+
+
+def test_glue_without_a_folder_is_the_hub_at_a_commit() -> None:
+    source = glue_source("stsb", None)
+    assert (source.dataset, source.config, source.revision) == (
+        "nyu-mll/glue",
+        "stsb",
+        GLUE_REVISION,
+    )
+    assert len(GLUE_REVISION) == 40
+
+
+def test_glue_folder_that_lacks_the_task_is_an_error_not_the_hub(tmp_path: Path) -> None:
+    (tmp_path / "mnli").mkdir()
+    (tmp_path / "mnli/train.parquet").touch()
+    (tmp_path / "mnli/validation_matched.parquet").touch()
+    with pytest.raises(MissingInputError, match=r"validation_mismatched\.parquet.*nyu-mll/glue"):
+        glue_source("mnli", tmp_path)
+    (tmp_path / "mnli/validation_mismatched.parquet").touch()
+    assert glue_source("mnli", tmp_path).dataset is None
+
+
+def test_source_round_trips_through_plain_data(tmp_path: Path) -> None:
+    for source in (
+        glue_source("mnli", None),
+        user_task(name="mine", text="t", train="a b.csv", dev="é.tsv", base_dir=tmp_path).source,
+    ):
+        assert TaskSource(**asdict(source)) == source
+
+
+def test_user_files_start_at_the_sweep_files_folder(tmp_path: Path) -> None:
+    elsewhere = tmp_path / "elsewhere" / "dev.jsonl"
+    definition, source = user_task(
+        name="mine", text=["a", "b"], label="y", train="train.csv", dev=elsewhere, base_dir=tmp_path
+    )
+    assert source.files == {"train": str(tmp_path / "train.csv"), "validation": str(elsewhere)}
+    assert (definition.text_columns, definition.label_column) == (("a", "b"), "y")
+    assert (definition.kind, definition.metric) == ("classification", "accuracy")
+
+
+def test_user_hub_task() -> None:
+    task = user_task(
+        name="mine",
+        text="t",
+        kind="regression",
+        dataset="someone/rows",
+        config="en",
+        revision=COMMIT,
+        dev_split="test",
+    )
+    assert task.source.splits == {"train": "train", "validation": "test"}
+    assert (task.definition.metric, task.definition.extra_metrics) == ("pearson", ())
+
+
+FILES = {"train": "a.csv", "dev": "b.csv"}
+HUB = {"dataset": "x/y", "revision": COMMIT}
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({**FILES, "name": "SST-2"}, "GLUE task has this name"),
+        ({**FILES, "text": []}, "one or two columns"),
+        ({**FILES, "text": ["a", "b", "c"]}, "one or two columns"),
+        ({**FILES, "text": ["a", "a"]}, "must differ"),
+        ({**FILES, "label": "t"}, "must differ"),
+        ({**FILES, "labels": ["a", "b"], "kind": "regression"}, "regression has numbers"),
+        ({**FILES, "labels": ["a", "a"]}, "all different"),
+        ({**FILES, "labels": ["a"]}, "two or more"),
+        ({**FILES, **HUB}, "both files and a hub data set"),
+    ],
+)
+def test_wrong_user_tasks(options: dict[str, object], message: str) -> None:
+    with pytest.raises(SpecError, match=message):
+        user_task(**{"name": "mine", "text": "t", **options})  # type: ignore[arg-type]
+
+
+def test_unknown_suffix() -> None:
+    with pytest.raises(MissingInputError, match=r"'\.xlsx'.*\.parquet, \.csv"):
+        user_task(name="mine", text="t", train="a.xlsx", dev="b.csv")

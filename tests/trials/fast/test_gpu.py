@@ -1,0 +1,148 @@
+"""A trial on a real CUDA device. Skipped, with a reason, where there is none."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from lp_sweep.storage.store import Store
+from lp_sweep.trials.fast.forward import forward
+from lp_sweep.trials.measures.pairs import Rule
+from lp_sweep.trials.train import finetune as finetuning
+from lp_sweep.trials.train import steps as passes
+from lp_sweep.trials.train.graphs import GraphPass
+from lp_sweep.trials.train.steps import EagerPass, make_optimizer, train_step
+from lp_sweep.trials.worker import checkpoint
+from lp_sweep.trials.worker.run import execute
+from tests.support.fastnets import network, setting, split_of, without_dropout
+from tests.support.plain_jobs import run_speed, run_trial
+from tests.support.toyworld import jobs, save_world
+
+pytestmark = [
+    pytest.mark.gpu,
+    pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device"),
+]
+
+
+def test_a_seed_fixes_the_result_on_cuda(tmp_path: Path) -> None:
+    world = save_world(tmp_path)
+    job = {**jobs(world, "k=0")[0], "device": "cuda"}
+    first, second = run_trial(job), run_trial(job)
+    assert first["predictions"] == second["predictions"]
+    assert first["record"]["train_losses"] == second["record"]["train_losses"]
+    assert first["record"]["device_type"] == "cuda"
+    assert first["record"]["peak_memory_bytes"] > 0
+
+
+def test_auto_precision_is_bf16_where_the_gpu_has_it(tmp_path: Path) -> None:
+    job = {**jobs(save_world(tmp_path), "k=0", "recipe.precision=auto")[0], "device": "cuda"}
+    record = run_trial(job)["record"]
+    expected = "bf16" if torch.cuda.is_bf16_supported(including_emulation=False) else "fp32"
+    assert record["precision_used"] == expected
+    assert record["last"] > record["majority"]
+
+
+def test_out_of_memory_on_cuda_halves_the_micro_batch(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(model: Any, split: Any, rows: Any, *rest: Any, **how: Any) -> Any:
+        if len(rows) > 8:
+            torch.empty(2**50, device="cuda")  # a real refusal of the allocator
+        return forward(model, split, rows, *rest, **how)
+
+    monkeypatch.setattr(passes, "forward", full)
+    store = Store(tmp_path / "store", create=True)
+    job = {**jobs(save_world(tmp_path), "k=2", "recipe.epochs=1")[0], "device": "cuda"}
+    assert execute(job, store.location)["status"] == "done"
+    record = store.read("trials", job["id"])[0]
+    assert (record["micro_batch"], record["out_of_memory_retries"]) == (8, 1)
+    assert dict(record["versions"])["nvidia_driver"]
+
+
+def test_a_checkpoint_on_cuda_goes_on_with_the_same_result(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    job = {**jobs(save_world(tmp_path), "k=2")[0], "device": "cuda", "checkpoint_every": 3600.0}
+    undisturbed = run_trial(job)
+    store, real, last = Store(tmp_path / "store", create=True), finetuning.train_step, [0]
+
+    def train_step(*args: Any) -> Any:
+        last[0] = args[4]
+        if last[0] == 21:
+            raise KeyboardInterrupt
+        return real(*args)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(finetuning, "train_step", train_step)
+        patch.setattr(checkpoint.Checkpoints, "due", lambda self: last[0] == 20)
+        with pytest.raises(KeyboardInterrupt):
+            execute(job, store.location)
+    execute(job, store.location)
+    record = store.read("trials", job["id"])[0]
+    assert record["resumed_from_step"] == 21
+    assert record["train_losses"] == undisturbed["record"]["train_losses"]
+    assert store.read("predictions", job["id"]) == undisturbed["predictions"]
+
+
+@pytest.mark.parametrize("name", ["bert", "roberta", "distilbert", "electra"])
+def test_a_graph_learns_as_the_reference_does(name: str, tmp_path: Path) -> None:
+    """Forty steps, with rows of many lengths, and batches that are not full."""
+    draw, gpu = np.random.default_rng(3), torch.device("cuda")
+    split = split_of([int(n) for n in draw.integers(1, 20, 32)])
+    batches = [draw.permutation(32)[: 3 if step % 7 == 6 else 4] for step in range(40)]
+    losses, weights = [], []
+    for kind, compute in ((GraphPass, "graphs"), (EagerPass, "reference")):
+        model = without_dropout(network(name, tmp_path / compute)).train().to(gpu)
+        learn = kind(model, setting(compute, device=gpu))
+        optimizer = make_optimizer(model, learn.setting.recipe, capturable=kind is GraphPass)
+        losses.append(
+            [float(train_step(learn, optimizer, split, b, i)) for i, b in enumerate(batches)]
+        )
+        weights.append(torch.cat([p.detach().flatten() for p in model.parameters()]))
+        if isinstance(learn, GraphPass):
+            assert {2, 3} <= set(learn._held), "no graph was recorded"
+    torch.testing.assert_close(losses[0], losses[1], atol=1e-4, rtol=1e-4)
+    torch.testing.assert_close(weights[0], weights[1], atol=1e-3, rtol=0)
+
+
+def test_a_trial_by_graphs_says_so_and_its_seed_fixes_the_result(tmp_path: Path) -> None:
+    (job,) = jobs(save_world(tmp_path), "k=2", "recipe.compute=graphs", "recipe.precision=auto")
+    first, second = (run_trial({**job, "device": "cuda"}) for _ in range(2))
+    assert first["record"]["compute_used"] == "graphs"
+    assert first["record"]["deterministic"] is True
+    assert first["record"]["train_losses"] == second["record"]["train_losses"]
+    assert first["predictions"] == second["predictions"]
+    assert first["record"]["last"] > first["record"]["majority"]
+
+
+def test_dropout_of_a_graph_is_drawn_anew_for_each_step(tmp_path: Path) -> None:
+    gpu = torch.device("cuda")
+    model = network("bert", tmp_path).train().to(gpu)
+    for module in model.modules():
+        if isinstance(module, torch.nn.Dropout):
+            module.p = 0.3
+    learn, still = (
+        GraphPass(model, setting("graphs", device=gpu)),
+        torch.optim.SGD(model.parameters(), lr=0.0),
+    )
+    split, rows = split_of([3, 9, 5, 7]), np.arange(4)
+    train_step(learn, still, split, rows, 0)  # the first goes without a graph
+    losses = [float(train_step(learn, still, split, rows, step)) for step in (0, 1, 2, 0)]
+    assert learn._held
+    assert losses[0] == losses[3]
+    assert len(set(losses)) == 3
+
+
+def test_a_speed_on_cuda_is_of_both_batches(tmp_path: Path) -> None:
+    world = save_world(tmp_path, measure={"speed": "cuda", "speed_length": 16})
+    job = next(job for job in jobs(world, "k=2") if job["kind"] == "speed") | {"device": "cuda"}
+    record = run_speed(job, Rule(warm_ups=2, pairs=4, rounds=1))["record"]
+    assert (record["device_type"], record["kept_layers"]) == ("cuda", [1, 2])
+    assert {(t["quantity"], t["batch"]) for t in record["timings"]} == {
+        (quantity, batch) for quantity in ("inference", "finetune") for batch in (32, 256)
+    }
+    assert all(t["full_ms"] > 0 < t["pruned_ms"] for t in record["timings"])

@@ -1,0 +1,171 @@
+"""A training step on a GPU has no operation that makes the host wait, and none that sorts when it
+has to be deterministic. Shown on a CPU, with the layout that a GPU gets."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from lp_sweep.storage.errors import UnsupportedDeviceError
+from lp_sweep.storage.specs import Distillation
+from lp_sweep.trials.data.batches import Padding
+from lp_sweep.trials.device import pick_device, precision_used
+from lp_sweep.trials.fast import forward as forward_module
+from lp_sweep.trials.fast import tokens as tokens_module
+from lp_sweep.trials.fast.forward import compute_used, forward, unasked_mask
+from lp_sweep.trials.fast.networks import PASSES
+from lp_sweep.trials.model.familytable import FAMILIES as FAMILY_TABLE
+from lp_sweep.trials.train.distill import Teaching
+from lp_sweep.trials.train.graphs import GraphPass
+from lp_sweep.trials.train.steps import EagerPass, make_optimizer, train_step
+from tests.support.fastnets import PAD, network, of_two_texts, setting, split_of
+
+# CUDA waits for the first two; the others are sums into places, which are sorts when deterministic
+COSTLY = (
+    "_local_scalar_dense",
+    "nonzero",
+    "index_add",
+    "index_copy",
+    "index_put",
+    "scatter_add",
+    "masked_select",
+)
+# what is left, by family and compute: docs/performance.md has the same table
+SLOW = {
+    ("xlnet", "reference"): {"index_add"},
+    ("xlnet", "fast"): {"scatter_add"},
+    ("deberta-v2", "reference"): {"scatter_add"},
+    ("deberta-v2", "fast"): {"scatter_add"},
+}
+NAMES = ("bert", "roberta", "xlnet", "distilbert", "mpnet", "deberta-v2", "modernbert")
+
+
+class Costly(TorchDispatchMode):
+    """Notes the costly operations that run inside, forward and backward."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.found: set[str] = set()
+        self.seen: set[str] = set()
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        name = func.name().removeprefix("aten::")
+        self.seen.add(name)
+        self.found |= {costly for costly in COSTLY if name.startswith((costly, f"_{costly}"))}
+        if name.startswith("index.Tensor") and any(
+            index is not None and index.dtype in (torch.bool, torch.uint8) for index in args[1]
+        ):
+            self.found.add("boolean indexing")
+        return func(*args, **(kwargs or {}))
+
+
+@pytest.fixture(autouse=True)
+def like_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    for module in (forward_module, tokens_module):
+        monkeypatch.setattr(module, "bound_by_launches", lambda device: True)
+
+
+def costly(model: Any, compute: Any, split: Any = None, **how: Any) -> set[str]:
+    model.train()
+    for module in model.modules():
+        if isinstance(module, nn.Dropout):
+            module.p = 0.1
+    padding = Padding(PAD, 0, model.config.model_type == "xlnet")
+    where = replace(setting(compute, **how), padding=padding)
+    learn = (GraphPass if compute == "graphs" else EagerPass)(model, where)
+    optimizer = make_optimizer(model, where.recipe)
+    with Costly() as mode:
+        train_step(learn, optimizer, split or split_of([3, 9, 5, 17]), np.arange(4), 0)
+    assert {"_fused_adamw_", "mm"} <= mode.seen  # it looks into both directions and the update
+    return mode.found
+
+
+@pytest.mark.parametrize("compute", ["reference", "fast", "graphs"])
+@pytest.mark.parametrize("name", NAMES)
+def test_a_step_neither_waits_nor_sorts(name: str, compute: str, tmp_path: Path) -> None:
+    unpadded = FAMILY_TABLE[name].unpadded
+    if compute == "graphs" and not (unpadded and PASSES[unpadded].on_device):
+        pytest.skip("learns as with `fast`")
+    model = network(name, tmp_path)
+    if name == "bert" and compute != "reference":  # BERT looks up its own types in an index
+        assert costly(model, compute, of_two_texts(split_of([3, 9, 5, 17]))) == set()
+    assert costly(model, compute) == SLOW.get((name, compute), set())
+
+
+@pytest.mark.parametrize("compute", ["reference", "fast", "graphs"])
+def test_nor_does_one_that_imitates_hidden_states(compute: str, tmp_path: Path) -> None:
+    model, teacher = network("bert", tmp_path), network("bert", tmp_path / "teacher").eval()
+    teaching = Teaching(
+        settings=Distillation(hidden_weight=1.0),
+        logits=np.zeros((4, 2), np.float32),
+        network=teacher.requires_grad_(False),
+    )
+    assert costly(model, compute, teaching=teaching) == set()
+
+
+@pytest.mark.parametrize("name", ["bert", "mpnet", "distilbert", "modernbert"])
+@pytest.mark.parametrize("lengths", [[3, 9, 5, 17], [6, 6]], ids=["ragged", "even"])
+def test_a_mask_that_is_not_asked_is_the_same_mask(
+    name: str, lengths: list[int], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model, split = network(name, tmp_path).eval(), split_of(lengths)
+    how = (split, np.arange(len(lengths)), Padding(PAD, 0, False), torch.device("cpu"), "reference")
+    found = forward(model, *how)
+    monkeypatch.setattr(forward_module, "unasked_mask", lambda model, real: real)
+    torch.testing.assert_close(found, forward(model, *how), atol=1e-5, rtol=1e-5)
+    real = torch.ones(2, 9, dtype=torch.int64)
+    assert unasked_mask(model, real) is not real
+
+
+def test_a_filler_far_from_all_text_looks_at_something(tmp_path: Path) -> None:
+    """Else its softmax is NaN where a kernel does not guard against that, and spreads."""
+    model, real = network("modernbert", tmp_path), torch.ones(2, 19, dtype=torch.int64)
+    real[0, 3:] = 0  # beyond the window of any text
+    masks = unasked_mask(model, real)
+    assert isinstance(masks, dict)
+    assert all((mask == 0).any(-1).all() for mask in masks.values())
+    assert (masks["sliding_attention"][0, 0, :3, 3:] < 0).all()  # no text looks at a filler
+
+
+def test_a_head_that_reads_the_mask_gets_its_own(tmp_path: Path) -> None:
+    model, real = network("modernbert", tmp_path), torch.ones(2, 9, dtype=torch.int64)
+    model.config.classifier_pooling = "mean"
+    assert unasked_mask(model, real) is real
+
+
+@pytest.mark.parametrize("wanted", ["mps", "xpu:0"])
+def test_another_device_is_refused_by_name(wanted: str) -> None:
+    with pytest.raises(UnsupportedDeviceError, match=rf"{wanted}.*'cpu'"):
+        pick_device(wanted)
+
+
+def test_bf16_is_asked_of_no_gpu_without_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    old = torch.device("cuda")
+    monkeypatch.setattr(torch.cuda, "is_bf16_supported", lambda **how: False)
+    monkeypatch.setattr(torch.cuda, "get_device_name", lambda device: "Tesla V100")
+    assert precision_used("auto", old) == precision_used("fp32", old) == "fp32"
+    with pytest.raises(UnsupportedDeviceError, match=r"bf16.*Tesla V100.*precision"):
+        precision_used("bf16", old)
+    assert precision_used("bf16", torch.device("cpu")) == "bf16"
+
+
+def test_an_amd_gpu_takes_the_plain_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    model, gpu = network("bert", tmp_path), torch.device("cuda")
+    assert compute_used(model, "graphs", gpu) == "graphs"
+    monkeypatch.setattr(torch.version, "hip", "7.1")
+    assert compute_used(model, "graphs", gpu) == "unpadded"
+
+
+def test_the_docs_name_the_slow_families() -> None:
+    text = (Path(__file__).parents[3] / "docs" / "performance.md").read_text(encoding="utf-8")
+    table = text.partition("| family | `compute` | operation |")[2].partition("\n\n")[0]
+    named = re.findall(r"^\| ([\w-]+) \| `(\w+)` \| `(\w+)`", table, re.MULTILINE)
+    assert {(family, compute): {what} for family, compute, what in named} == SLOW

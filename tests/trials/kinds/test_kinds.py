@@ -1,0 +1,120 @@
+"""Rules that hold for several kinds of tasks: definitions, each way to compute, a whole sweep."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from lp_sweep import Sweep, open_store
+from lp_sweep.storage.errors import SpecError
+from lp_sweep.storage.specs import Distillation, TaskDefinition
+from lp_sweep.trials.data.tasks import user_task
+from lp_sweep.trials.kinds import KINDS
+from lp_sweep.trials.train.distill import Teaching
+from tests.support.fastnets import assert_learns_alike, network, split_of, without_dropout
+from tests.support.kindworlds import label_world, ranking_world, tagged, token_world
+
+
+@pytest.mark.parametrize(
+    ("kind", "changes", "message"),
+    [
+        ("multi_label", {"label": ["joy"]}, "two or more"),
+        ("multi_label", {"label": ["joy", "joy"]}, "all different"),
+        ("multi_label", {"label": ["joy", "text"]}, "must differ"),
+        ("multi_label", {"label": ["joy", "fear"], "labels": ["a", "b"]}, "remove `labels:`"),
+        ("classification", {"label": ["joy", "fear"]}, "kind: multi_label"),
+        ("classification", {"tune_thresholds": True}, "kind: multi_label"),
+        ("ranking", {}, "two columns"),
+        ("ranking", {"text": ["q", "p"], "labels": ["a", "b"]}, "not one of `labels:`"),
+        ("regression", {"loss": "listwise"}, "`loss:` is for kind: ranking"),
+        ("regression", {"group": "id"}, "`group:` is for kind: ranking"),
+        ("tokens", {"text": ["a", "b"]}, "names one"),
+        ("tokens", {"labels": ["O", "O"]}, "all different"),
+    ],
+)
+def test_wrong_definitions(kind: Any, changes: dict[str, Any], message: str) -> None:
+    given = {"name": "n", "text": "text", "train": "a.csv", "dev": "b.csv"}
+    with pytest.raises(SpecError, match=message):
+        user_task(kind=kind, **given | changes)
+
+
+# queries 0 and 1, not one after the other
+_RELEVANCE = np.array([[0, 0], [2, 1], [1, 0], [0, 1]], np.float32)
+_MARKS = np.array([[1, 0], [0, 0], [1, 1], [0, 1]], np.int8)
+_PAIR = TaskDefinition(text_columns=("a", "b"), kind="embedding")
+_RANK = TaskDefinition(text_columns=("q", "p"), kind="ranking", metric="ndcg@10")
+
+
+@pytest.mark.parametrize("taught", [False, True], ids=["labels", "teacher"])
+@pytest.mark.parametrize(
+    ("task", "labels", "outputs"),
+    [
+        (TaskDefinition(text_columns=("t",), kind="multi_label", metric="micro_f1"), _MARKS, 2),
+        (_RANK, _RELEVANCE, 1),
+        (replace(_RANK, loss="listwise"), _RELEVANCE, 1),
+        *(
+            (replace(_PAIR, pooling=way), np.zeros(4, np.float32), 2)
+            for way in ("mean", "cls", "last")
+        ),
+    ],
+    ids=["multi_label", "bce", "listwise", "mean", "cls", "last"],
+)
+def test_every_compute_learns_alike(
+    task: TaskDefinition, labels: np.ndarray, outputs: int, taught: bool, tmp_path: Path
+) -> None:
+    embeds = KINDS[task.kind].embeds
+    if embeds and not taught:
+        pytest.skip("an embedding is learned from a teacher")
+    model = without_dropout(network("bert", tmp_path, num_labels=outputs)).train()
+    width = model.config.hidden_size if embeds else outputs
+    logits = np.random.default_rng(0).normal(size=(4, width)).astype(np.float32)
+    settings = Distillation(alpha=1.0 if embeds else 0.3)
+    teaching = Teaching(settings=settings, logits=logits) if taught else None
+    split = replace(split_of([3, 9, 1, 5]), labels=labels)
+    gradients = assert_learns_alike(model, split, definition=task, teaching=teaching)
+    if embeds:
+        assert not [name for name in gradients if name.startswith("classifier")]
+
+
+@pytest.mark.parametrize(
+    ("world", "examples", "learned", "least"),
+    [
+        pytest.param(label_world, 60, 320, 0.8, id="multi_label", marks=pytest.mark.slow),
+        pytest.param(ranking_world, 16, 300, 0.7, id="ranking", marks=pytest.mark.slow),
+        pytest.param(token_world, 40, 190, 0.5, id="tokens"),
+    ],
+)
+def test_a_sweep_with_its_students_and_tables(
+    world: Callable[..., Path],
+    examples: int,
+    learned: int,
+    least: float,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Intervals and tests draw whole examples again: a query with all its passages, a sentence. A
+    teacher of tags answers for unlabelled sentences as well."""
+    monkeypatch.setenv("LP_SWEEP_CACHE_DIR", str(tmp_path / "cache"))
+    task = {"unlabelled": "more.jsonl"} if world is token_world else None
+    file = world(tmp_path / "world", task, distill=["none", "logits"], seeds=[1, 2])
+    more = [json.dumps({"tokens": row["tokens"]}) + "\n" for row in tagged(30, 3)]
+    (file.parent / "more.jsonl").write_text("".join(more))
+    Sweep.from_yaml(file, store=tmp_path / "store").run(inline=True)
+    results = open_store(tmp_path / "store")
+    students = results.sql("SELECT last, train_examples FROM trials WHERE distill IS NOT NULL")
+    assert [row["train_examples"] for row in students] == [learned, learned]
+    assert min(row["last"] for row in students) > least
+    for table, columns in (
+        ("intervals", {"over": "seeds and rows", "reason": None}),
+        ("significance", {"test": "seeds and rows", "n_examples": examples}),
+    ):
+        rows_of = [row for row in results.table(table) if row.get("seed") is None]
+        assert rows_of, table
+        for row in rows_of:
+            assert {name: row[name] for name in columns} == columns, row

@@ -1,0 +1,316 @@
+"""Several labels for a text: what a file may hold, scores, losses, thresholds, a trial."""
+
+from __future__ import annotations
+
+import itertools
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+import torch
+from hypothesis import given as drawn
+from hypothesis import settings
+from hypothesis import strategies as st
+from scipy.special import expit
+from sklearn.metrics import f1_score, precision_recall_curve
+
+from lp_sweep.storage.errors import MissingInputError
+from lp_sweep.storage.specs import TaskDefinition
+from lp_sweep.storage.store import Store
+from lp_sweep.trials.data.datasource import LoadedTask, Split, load_task, overlap
+from lp_sweep.trials.data.tasks import TaskSource
+from lp_sweep.trials.kinds import KINDS
+from lp_sweep.trials.train.metrics import majority_score, mean_average_precision, of_tally, score
+from lp_sweep.trials.train.thresholds import FoldedThresholds, best_thresholds
+from tests.support.families import FAMILIES, daily
+from tests.support.fastnets import (
+    assert_within_1e5,
+    network,
+)
+from tests.support.kindworlds import in_order, label_world, labelled, run
+from tests.support.rows import files
+from tests.support.toyworld import RECIPE
+
+KIND = KINDS["multi_label"]
+LISTS = TaskDefinition(text_columns=("text",), kind="multi_label", metric="micro_f1")
+COLUMNS = replace(LISTS, label_columns=("joy", "fear"))
+MARKS = np.array([[1, 0, 1], [0, 0, 1], [1, 1, 0], [0, 0, 0]], np.int8)
+LOGITS = np.array([[2, -1, -1], [1, -1, 3], [0.5, 2, -2], [-1, -2, 1]], np.float32)
+
+
+def lists(folder: Path, train: pa.Array, dev: pa.Array | None = None) -> TaskSource:
+    made = {}
+    for name, labels in (("train", train), ("dev", train if dev is None else dev)):
+        path = folder / f"{name}.parquet"
+        pq.write_table(pa.table({"text": ["t"] * len(labels), "label": labels}), path)
+        made[name] = str(path)
+    return TaskSource(files=made)
+
+
+# -- what a file holds
+
+
+@pytest.mark.parametrize(
+    ("values", "labels", "names", "marks"),
+    [
+        ([["b", "a"], ["a"]], (), ("a", "b"), [[1, 1], [1, 0]]),
+        ([["a", "a"], ["b"]], (), ("a", "b"), [[1, 0], [0, 1]]),
+        ([["b"], []], ("b", "c", "a"), ("b", "c", "a"), [[1, 0, 0], [0, 0, 0]]),
+        ([[10, 9], [9]], (), ("9", "10"), [[1, 1], [1, 0]]),
+        ([[1], [0, 1]], ("joy", "fear"), ("joy", "fear"), [[0, 1], [1, 1]]),
+    ],
+    ids=["names", "twice", "own order, and none", "numbers", "positions"],
+)
+def test_lists_of_labels(
+    tmp_path: Path, values: Any, labels: tuple[str, ...], names: tuple[str, ...], marks: Any
+) -> None:
+    task = load_task(replace(LISTS, labels=labels), lists(tmp_path, pa.array(values)))
+    assert (task.label_names, task.train.labels.tolist()) == (names, marks)
+    assert task.num_labels == len(names)
+
+
+def test_a_list_of_class_labels(tmp_path: Path) -> None:
+    features = '{"info": {"features": {"label": {"feature": {"names": ["joy", "fear", "awe"]}}}}}'
+    source = lists(tmp_path, pa.array([[2], [0, 2]]))
+    for path in source.files.values():
+        table = pq.read_table(path).replace_schema_metadata({"huggingface": features})
+        pq.write_table(table, path)
+    task = load_task(LISTS, source)
+    assert task.label_names == ("joy", "fear", "awe")
+    assert task.train.labels.tolist() == [[0, 0, 1], [1, 0, 1]]
+
+
+def test_columns_of_marks(tmp_path: Path) -> None:
+    rows = "text,joy,fear\na,1,0\nb,0,0\nc,True,1\n"
+    task = load_task(COLUMNS, files(tmp_path, rows, rows))
+    assert (task.label_names, task.train.labels.tolist()) == (
+        ("joy", "fear"),
+        [[1, 0], [0, 0], [1, 1]],
+    )
+    numbers = pa.table({"text": ["a", "b"], "joy": [1.0, 0.0], "fear": [True, False]})
+    pq.write_table(numbers, tmp_path / "marks.parquet")
+    source = TaskSource(files=dict.fromkeys(("train", "dev"), str(tmp_path / "marks.parquet")))
+    assert load_task(COLUMNS, source).train.labels.tolist() == [[1, 1], [0, 0]]
+
+
+WRONG_LISTS = {
+    "empty": ([["a"], [], ["b"]], "empty list in 1 of 3 rows, first in row 2.*`labels:"),
+    "null": ([["a"], None, ["b"]], "'label' is empty in 1 of 3 rows, first in row 2"),
+    "null inside": ([["a"], ["b", None]], "null in row 2"),
+    "empty name": ([["a"], ["b", ""]], "empty label in row 2"),
+    "one label": ([["a"], ["a"]], "one label.*'a'.*kind: classification"),
+    "texts": (["a", "b"], r"holds string, not lists.*`label: \[first, second\]`"),
+    "fractions": ([[0.5], [1.0]], "lists of double.*names or whole numbers"),
+}
+
+
+@pytest.mark.parametrize(("values", "message"), WRONG_LISTS.values(), ids=WRONG_LISTS)
+def test_wrong_lists(tmp_path: Path, values: Any, message: str) -> None:
+    with pytest.raises(MissingInputError, match=message) as caught:
+        load_task(LISTS, lists(tmp_path, pa.array(values)))
+    assert str(tmp_path / "train.parquet") in str(caught.value)
+
+
+def test_an_unknown_label_of_a_dev_row(tmp_path: Path) -> None:
+    source = lists(tmp_path, pa.array([["joy"], ["fear"]]), pa.array([["joy"], ["joy", "faer"]]))
+    with pytest.raises(MissingInputError, match=r"dev.*'faer'.*row 2.*Did you mean 'fear'"):
+        load_task(LISTS, source)
+
+
+def test_wrong_marks(tmp_path: Path) -> None:
+    rows = "text,joy,fear\na,1,0\nb,0,2\n"
+    with pytest.raises(MissingInputError, match=r"train.csv.*'fear' must hold 0 or 1.*row 2.*'2'"):
+        load_task(COLUMNS, files(tmp_path, rows, rows))
+
+
+def test_what_dev_rows_share_with_train_rows() -> None:
+    train = Split(texts=(["a", "b"],), labels=np.array([[1, 0], [0, 1]], np.int8))
+    dev = Split(texts=(["a", "b", "c"],), labels=np.array([[1, 0], [1, 1], [1, 0]], np.int8))
+    task = LoadedTask(train=train, dev={"dev": dev}, label_names=("x", "y"), definition=LISTS)
+    assert overlap(task)[:2] == (2, 1)
+
+
+# -- scores and losses
+
+
+def test_scores_are_those_of_scikit_learn() -> None:
+    definition = replace(LISTS, extra_metrics=("macro_f1", "mean_average_precision"))
+    found = score(definition, MARKS, LOGITS)
+    assert found["micro_f1"] == pytest.approx(f1_score(MARKS, LOGITS > 0, average="micro"))
+    assert found["macro_f1"] == pytest.approx(f1_score(MARKS, LOGITS > 0, average="macro"))
+    # of label 1: right at ranks 1 and 3; of label 2 at rank 1; of label 3 at ranks 1 and 3
+    assert found["mean_average_precision"] == pytest.approx(((1 + 2 / 3) / 2 * 2 + 1) / 3)
+
+
+def test_a_label_that_nobody_has_and_nobody_gives_is_left_out() -> None:
+    marks, logits = np.pad(MARKS, ((0, 0), (0, 1))), np.pad(LOGITS, ((0, 0), (0, 1)))
+    for metric in KIND.metrics:
+        definition = replace(LISTS, metric=metric)
+        assert score(definition, marks, logits) == score(definition, MARKS, LOGITS), metric
+    assert mean_average_precision(np.zeros_like(MARKS), LOGITS) == 0.0
+
+
+@pytest.mark.parametrize("metric", ["micro_f1", "macro_f1"])
+def test_rows_add_up_to_the_score(metric: str) -> None:
+    """Also of some of the rows, as resampling takes them."""
+    for rows in ([0, 1, 2, 3], [0, 0, 3], [1]):
+        tally = KIND.tally(metric, MARKS[rows], LOGITS[rows], ())
+        assert tally is not None
+        expected = score(replace(LISTS, metric=metric), MARKS[rows], LOGITS[rows])[metric]
+        assert of_tally(tally) == pytest.approx(expected)
+    assert KIND.tally("mean_average_precision", MARKS, LOGITS, ()) is None
+
+
+def test_rows_of_each_label_are_counted() -> None:
+    assert KIND.counts(np.array([[1, 0, 1], [1, 0, 0], [-1, -1, -1]], np.int8), 3).tolist() == [
+        2,
+        0,
+        1,
+    ]
+
+
+def test_always_the_same_labels() -> None:
+    train = np.array([[1, 0, 0], [1, 0, 0], [1, 0, 1], [-1, -1, -1]], np.int8)
+    assert KIND.guess(train, "micro_f1", 1).tolist() == [1, -1, -1]
+    assert KIND.guess(train, "macro_f1", 1).tolist() == [1, 1, 1]
+    # label 1 of 4 rows: half of them rightly, and two of the four labels that there are
+    assert majority_score(LISTS, train, MARKS) == pytest.approx(2 * 2 / (4 + 5))
+
+
+def test_losses() -> None:
+    logits, target = torch.from_numpy(LOGITS), torch.from_numpy(MARKS)
+    expected = torch.nn.BCEWithLogitsLoss()(logits, target.float())
+    assert KIND.mean_loss(logits, target) == pytest.approx(float(expected))
+    both = torch.cat([target, torch.from_numpy(KIND.no_labels(4, 3))])
+    found = KIND.labelled_loss(torch.cat([logits, logits * 9]), both)
+    assert found == pytest.approx(float(expected) / 2)
+    # that of the teacher itself is the least
+    near, far = (
+        KIND.imitation_loss(each, logits, 2.0) for each in (logits, torch.from_numpy(LOGITS + 0.5))
+    )
+    assert near < far
+    student = logits.clone().requires_grad_()
+    KIND.imitation_loss(student, logits, 2.0).backward()
+    assert student.grad is not None
+    assert float(student.grad.abs().max()) < 1e-7
+
+
+def test_a_probe_of_a_label_that_all_or_no_rows_have() -> None:
+    vectors = np.array([[0.0], [1.0], [2.0], [3.0]])
+    labels = np.array([[0, 1, 0], [0, 1, 0], [1, 1, 0], [1, 1, 0]], np.int8)
+    found = KIND.probe(vectors, vectors, labels)
+    assert (found > 0).astype(int).tolist() == labels.tolist()
+
+
+LENGTHS = [3, 9, 1, 5]
+
+
+# -- thresholds
+
+
+def test_thresholds_give_the_highest_f1_of_each_label() -> None:
+    draw = np.random.default_rng(3)
+    marks = draw.integers(0, 2, (40, 3)).astype(np.int8)
+    logits = (draw.normal(size=marks.shape) + marks).round(1).astype(np.float32)  # some are equal
+    found = best_thresholds(marks, logits, "macro_f1")
+    for label in range(3):
+        right, all_of, _ = precision_recall_curve(marks[:, label], logits[:, label])
+        highest = (2 * right * all_of / np.maximum(right + all_of, 1e-9)).max()
+        given = logits[:, label] > found[label]
+        assert f1_score(marks[:, label], given) == pytest.approx(highest)
+    assert best_thresholds(np.zeros_like(marks), logits, "macro_f1").tolist() == [0, 0, 0]
+
+
+@settings(max_examples=30, deadline=None)
+@drawn(st.integers(0, 10_000))
+def test_thresholds_give_the_highest_micro_f1(seed: int) -> None:
+    """No combination of cuts has a higher one, also where a label is best never given."""
+    draw = np.random.default_rng(seed)
+    marks = (draw.random((9, 3)) < [0.6, 0.3, 0.1]).astype(np.int8)
+    logits = (draw.normal(size=marks.shape) + marks).round(1).astype(np.float32)
+    cuts = [np.append(np.unique(of) - 0.05, of.max() + 0.05) for of in logits.T]
+    every = (logits > np.array(each) for each in itertools.product(*cuts))
+    sums = ((2 * (marks & given).sum(), marks.sum() + given.sum()) for given in every)
+    highest = max(part / max(1, whole) for part, whole in sums)
+    given = logits > best_thresholds(marks, logits, "micro_f1")
+    assert f1_score(marks, given, average="micro", zero_division=0) == pytest.approx(highest)
+
+
+def test_a_network_that_knows_nothing_gives_the_most_common_label() -> None:
+    """For micro F1. Each label's own F1 is highest where all rows get it."""
+    marks = np.array([[1, 0], [1, 0], [1, 0], [0, 1]], np.int8)
+    logits = np.zeros((4, 2), np.float32)
+    assert (logits > best_thresholds(marks, logits, "micro_f1")).tolist() == 4 * [[True, False]]
+    assert (logits > best_thresholds(marks, logits, "macro_f1")).all()
+
+
+@pytest.mark.parametrize("name", daily(*FAMILIES))
+def test_a_head_takes_thresholds_and_gives_them_back(name: str, tmp_path: Path) -> None:
+    model = network(name, tmp_path).eval()
+    ids = torch.tensor([[5, 6, 7]])
+    before = model(input_ids=ids).logits.detach().numpy()
+    marks = np.eye(model.config.num_labels, dtype=np.int8)
+    logits = marks * 3.0 - 1
+    thresholds = FoldedThresholds(model)
+    thresholds.fold(marks, logits, "macro_f1")
+    found = model(input_ids=ids).logits.detach().numpy()
+    assert_within_1e5(found, before - best_thresholds(marks, logits, "macro_f1"))
+    thresholds.unfold()
+    np.testing.assert_array_equal(model(input_ids=ids).logits.detach().numpy(), before)
+
+
+# -- a trial
+
+
+@pytest.mark.slow
+def test_a_network_learns_its_labels(tmp_path: Path, store: Store) -> None:
+    full, pruned = in_order(label_world(tmp_path / "world"))
+    record = run(full, store)
+    assert record["last"] > 0.9 > record["majority"] + 0.2
+    stored = sorted(store.read("predictions", full["id"]), key=lambda row: row["example"])
+    logits = np.array([row["scores"] for row in stored])
+    assert [row["prediction"] for row in stored] == (logits > 0).sum(1).tolist()
+    names = ("bad", "good", "none")
+    marks = [[name in row["label"] for name in names] for row in labelled(60, 2)]
+    assert record["last"] == pytest.approx(f1_score(marks, logits > 0, average="micro"))
+    assert of_tally(np.array([row["tally"] for row in stored])) == pytest.approx(record["last"])
+    assert run(pruned, store)["k"] == 2
+
+
+def test_a_head_begins_with_how_common_each_label_is(tmp_path: Path, store: Store) -> None:
+    still = {"recipe": RECIPE | {"learning_rate": 1e-12, "epochs": 1}}
+    full, _ = in_order(label_world(tmp_path / "world", **still))
+    run(full, store)
+    logits = np.array([row["scores"] for row in store.read("predictions", full["id"])])
+    given = [[name in row["label"] for name in ("bad", "good", "none")] for row in labelled(320, 1)]
+    np.testing.assert_allclose(expit(logits.mean(0)), np.mean(given, 0), atol=0.1)
+    unknown = np.array([[1, 0], [1, 0], [0, 1], [-1, -1]], np.int8)
+    np.testing.assert_allclose(KIND.first_bias(unknown), np.log([3 / 2, 2 / 3]))
+
+
+@pytest.mark.parametrize(
+    "procedure",
+    [
+        "finetune_then_drop",
+        *(pytest.param(name, marks=pytest.mark.slow) for name in ("direct", "iterative 1")),
+    ],
+)
+def test_tuned_thresholds_are_in_the_stored_logits(
+    procedure: str, tmp_path: Path, store: Store
+) -> None:
+    """After few steps no probability of a label is above 0.5; a threshold of its own finds it."""
+    few = {"recipe": RECIPE | {"compute": "fast", "epochs": 1, "learning_rate": 3e-4}}
+    few["procedures"] = [procedure]
+    scores = {}
+    for tuned in (False, True):
+        file = label_world(tmp_path / str(tuned), {"tune_thresholds": tuned}, **few)
+        for job in in_order(file):
+            record = run({**job, "keep": "all"}, store)
+        scores[tuned] = record["last"]
+        stored = store.read("predictions", record["trial_id"])
+        assert of_tally(np.array([row["tally"] for row in stored])) == pytest.approx(record["last"])
+    assert scores[True] > scores[False]

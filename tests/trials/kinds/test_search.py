@@ -1,0 +1,95 @@
+"""Exact search in blocks, against all similarities at once."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from lp_sweep.trials.kinds import rankmetrics, search
+from lp_sweep.trials.kinds.search import METRICS, nearest, scores, similarities
+
+QUERIES, DOCUMENTS, WIDTH = 7, 230, 8
+
+
+@pytest.fixture(scope="module")
+def vectors() -> np.ndarray:
+    """Vectors of unequal length: a dot product sees that, a cosine does not."""
+    draw = np.random.default_rng(1)
+    sizes = draw.uniform(0.5, 3, (QUERIES + DOCUMENTS, 1))
+    return (draw.normal(size=(QUERIES + DOCUMENTS, WIDTH)) * sizes).astype(np.float32)
+
+
+@pytest.fixture(scope="module")
+def relevance() -> np.ndarray:
+    """(Q, D): each query has some, one of them many."""
+    draw = np.random.default_rng(2)
+    found = draw.integers(1, 5, (QUERIES, DOCUMENTS)) * (draw.random((QUERIES, DOCUMENTS)) < 0.05)
+    found[0] = 1
+    found[:, 3] = 2
+    return found.astype(float)
+
+
+def judged(relevance: np.ndarray) -> np.ndarray:
+    pairs = np.argwhere(relevance > 0)
+    return np.column_stack([pairs, relevance[relevance > 0]])
+
+
+def all_at_once(vectors: np.ndarray, *, dot: bool) -> np.ndarray:
+    one, other = vectors[:QUERIES].astype(float), vectors[QUERIES:].astype(float)
+    lengths = [np.linalg.norm(each, axis=1) for each in (one, other)]
+    return one @ other.T / (1 if dot else np.outer(*lengths))
+
+
+@pytest.mark.parametrize("dot", [False, True])
+@pytest.mark.parametrize("blocks", [(3, 40), (1024, 1 << 24), (2, 1)])
+def test_the_nearest_are_those_of_all_similarities(
+    vectors: np.ndarray, dot: bool, blocks: tuple[int, int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(search, "_QUERIES", blocks[0])
+    monkeypatch.setattr(search, "_BLOCK", blocks[1])
+    similar, rows = nearest(vectors[:QUERIES], vectors[QUERIES:], 10, dot=dot)
+    expected = all_at_once(vectors, dot=dot)
+    for query in range(QUERIES):
+        best = np.argsort(-expected[query])[:10]
+        assert set(rows[query]) == set(best)
+        np.testing.assert_allclose(similar[query], expected[query][rows[query]], rtol=1e-5)
+
+
+@pytest.mark.parametrize("dot", [False, True])
+@pytest.mark.parametrize("metric", METRICS)
+def test_a_score_is_that_of_the_whole_ranking(
+    vectors: np.ndarray, relevance: np.ndarray, metric: str, dot: bool
+) -> None:
+    order = np.argsort(-all_at_once(vectors, dot=dot), axis=1)
+    ranked = np.take_along_axis(relevance, order, axis=1)
+    expected = {
+        "ndcg@10": rankmetrics.ndcg(ranked, relevance, 10),
+        "mrr@10": rankmetrics.mrr(ranked, 10),
+        "recall@100": rankmetrics.recall(ranked, relevance, 100),
+    }[metric]
+    assert len(set(expected)) > 1
+    np.testing.assert_allclose(scores(metric, judged(relevance), vectors, dot=dot), expected)
+
+
+def test_equal_texts_tie_whatever_their_batches_rounded() -> None:
+    """A document that nobody judged has the vector of a relevant one, but for rounding."""
+    near = 1 + 4 * np.finfo(np.float32).eps
+    vectors = np.array([[1, 0], [1, 1], [1, near], [0, 1]], np.float32)
+    for relevant in (0, 1):
+        found = scores("mrr@10", np.array([[0.0, relevant, 1.0]]), vectors)
+        assert found == [0.5], relevant
+
+
+def test_similarities_are_of_the_judged_pairs(vectors: np.ndarray, relevance: np.ndarray) -> None:
+    for dot in (False, True):
+        expected = all_at_once(vectors, dot=dot)[relevance > 0]
+        np.testing.assert_allclose(
+            similarities(judged(relevance), vectors, dot=dot), expected, rtol=1e-6
+        )
+
+
+def test_fewer_documents_than_a_ranking_is_deep() -> None:
+    vectors = np.eye(4, dtype=np.float32)[[0, 1, 0, 1, 2]]  # two queries, three documents
+    pairs = np.array([[0, 0, 1], [1, 2, 1]], float)
+    assert list(scores("mrr@10", pairs, vectors)) == [1, pytest.approx(1 / 3)]
+    assert list(scores("recall@100", pairs, vectors)) == [1, 1]

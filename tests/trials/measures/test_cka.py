@@ -1,0 +1,153 @@
+"""Linear CKA in mini-batches, against the definition on the whole matrices."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from lp_sweep.trials.measures import cka
+from lp_sweep.trials.measures.cka import Features, linear_cka, network_cka
+from lp_sweep.trials.model.states import Site, layer_states
+from tests.support.sentences import LENGTHS, batches, network, sentences, shaken
+
+seeds = st.integers(0, 2**32 - 1)
+
+
+def direct(x: np.ndarray, y: np.ndarray) -> float:
+    """By examples x examples, the other way round: HSIC of the centred Gram matrices."""
+    middle = np.eye(len(x)) - 1 / len(x)
+    k, g = middle @ x @ x.T @ middle, middle @ y @ y.T @ middle
+    return float((k * g).sum() / np.sqrt((k * k).sum() * (g * g).sum()))
+
+
+def drawn(rng: np.random.Generator, rows: int, widths: list[int], offset: float = 0.0):
+    """One (rows, width) of float64 for each width, correlated among each other."""
+    common = rng.normal(size=(rows, 3))
+    return [
+        offset * rng.normal(size=width)
+        + common @ rng.normal(size=(3, width))
+        + rng.normal(size=(rows, width))
+        for width in widths
+    ]
+
+
+def features(layers: list[np.ndarray], cuts: list[int]) -> Features:
+    def run() -> Iterator[list[torch.Tensor]]:
+        for start, end in zip([0, *cuts], [*cuts, len(layers[0])], strict=True):
+            yield [torch.from_numpy(layer[start:end]) for layer in layers]
+
+    return run
+
+
+@st.composite
+def worlds(draw: st.DrawFn):
+    rng = np.random.default_rng(draw(seeds))
+    rows = draw(st.integers(2, 30))
+    widths = st.lists(st.integers(1, 7), min_size=1, max_size=4)
+    offset = draw(st.sampled_from([0.0, 1.0, 1e6]))
+    first, second = (drawn(rng, rows, draw(widths), offset) for _ in range(2))
+    cuts = sorted(draw(st.lists(st.integers(0, rows), max_size=4)))  # empty batches, too
+    return first, second, cuts
+
+
+@given(worlds(), st.integers(1, 2000))
+def test_cka_is_the_definition_however_it_is_batched_and_passed(world, max_bytes: int) -> None:
+    first, second, cuts = world
+    centred = ([x - x.mean(axis=0) for x in side] for side in (first, second))
+    expected = [[direct(x, y) for y in ys] for xs, ys in [tuple(centred)] for x in xs]
+    found = linear_cka(features(first, cuts), features(second, cuts), max_bytes=max_bytes)
+    np.testing.assert_allclose(found, expected, rtol=1e-6, atol=1e-9)
+
+
+@given(seeds, st.floats(1e-3, 1e3), st.floats(-1e3, 1e3))
+def test_rotation_scale_and_place_do_not_matter(seed: int, scale: float, offset: float) -> None:
+    rng = np.random.default_rng(seed)
+    first, second = drawn(rng, 20, [5, 3]), drawn(rng, 20, [4])
+    turned = [x @ np.linalg.qr(rng.normal(size=(x.shape[1],) * 2))[0] * scale + offset
+              for x in first]  # fmt: skip
+    expected = linear_cka(features(first, []), features(second, []))
+    found = linear_cka(features(turned, [7]), features(second, [7]))
+    np.testing.assert_allclose(found, expected, rtol=1e-6)
+    assert ((expected > 0) & (expected <= 1 + 1e-12)).all()
+
+
+@given(worlds())
+def test_with_itself_it_is_one_and_symmetric(world) -> None:
+    layers, _, cuts = world
+    found = linear_cka(features(layers, cuts), features(layers, cuts))
+    np.testing.assert_allclose(np.diag(found), 1.0, rtol=1e-9)
+    np.testing.assert_allclose(found, found.T, rtol=1e-9)
+
+
+def test_stretching_one_direction_does_matter() -> None:
+    """Invariance to any invertible map would make all wide layers alike."""
+    (x,) = drawn(np.random.default_rng(1), 20, [5])
+    stretched = x * np.array([50.0, 1, 1, 1, 1])
+    assert linear_cka(features([x], []), features([stretched], []))[0, 0] < 0.9
+
+
+def test_a_long_batch_is_taken_in_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
+    first, second = (drawn(np.random.default_rng(seed), 20, [5, 3]) for seed in (1, 2))
+    expected = linear_cka(features(first, []), features(second, []))
+    monkeypatch.setattr(cka, "_ROWS", 3)
+    found = linear_cka(features(first, [11]), features(second, [11]))
+    np.testing.assert_allclose(found, expected, rtol=1e-12)
+
+
+@pytest.mark.parametrize("kind", [np.float32, np.float64], ids=["float32", "float64"])
+def test_a_layer_that_is_always_the_same_has_none(kind: type) -> None:
+    rng = np.random.default_rng(1)
+    (x,) = drawn(rng, 20, [4])
+    same = np.tile(rng.normal(size=3), (20, 1)).astype(kind)
+    same = np.where(rng.random(same.shape) < 0.5, same, np.nextafter(same, kind(9)))  # rounding
+    layers = features([x.astype(kind), same.astype(kind)], [8])
+    found = linear_cka(layers, layers)
+    np.testing.assert_array_equal(np.isnan(found), [[False, True], [True, True]])
+
+
+def test_no_examples_and_examples_that_differ() -> None:
+    (x,) = drawn(np.random.default_rng(1), 20, [4])
+    with pytest.raises(ValueError, match="no examples"):
+        linear_cka(list, list)
+    with pytest.raises(ValueError, match="no examples"):
+        linear_cka(features([x[:0]], []), features([x[:0]], []))
+    with pytest.raises(ValueError, match="batches of different sizes"):
+        linear_cka(features([x], [5]), features([x], [6]))
+    with pytest.raises(ValueError, match="zip"):
+        linear_cka(features([x], [5]), features([x], [5, 20]))
+
+
+@pytest.mark.parametrize(
+    ("name", "tokens", "site"),
+    [("bert", False, "layer"), ("xlnet", True, "layer"), ("xlnet", False, "attention")],
+)
+def test_networks(name: str, tokens: bool, site: Site, tmp_path: Path) -> None:
+    full = network(name, tmp_path)
+    small = shaken(network(name, tmp_path / "small", kept_layers=[1, 4]))
+    left = name == "xlnet"
+    rows = sentences(LENGTHS * 4)
+
+    def collected(model) -> list[np.ndarray]:
+        states = list(layer_states(model, batches(rows, 7, left), site))
+        parts = [s.tokens() if tokens else s.sentence() for s in states]
+        return [torch.cat(layer).double().numpy() for layer in zip(*parts, strict=True)]
+
+    firsts, seconds = collected(full), collected(small)
+    expected = [[direct(x, y) for y in seconds] for x in firsts]
+    for size, max_bytes in ((3, 2**20), (20, 8 * 16 * 16 * 4)):
+        found = network_cka(
+            full,
+            small,
+            lambda size=size: batches(rows, size, left),
+            site=site,
+            tokens=tokens,
+            max_bytes=max_bytes,
+        )
+        assert found.shape == ((5, 3) if site == "layer" else (4, 2))
+        np.testing.assert_allclose(found, expected, atol=1e-5)

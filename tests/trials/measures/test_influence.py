@@ -1,0 +1,121 @@
+"""Contribution, block influence and angular distances, against calculations by hand on tiny real
+models."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+from transformers import PreTrainedModel
+
+from lp_sweep.trials.measures.influence import (
+    angular_distances,
+    cosine_sums,
+    mean_cosines,
+)
+from lp_sweep.trials.model.states import layer_states
+from tests.support.families import FAMILIES, NAMES
+from tests.support.sentences import LENGTHS, batches, network, sentences
+
+DEPTH = 4
+
+
+@pytest.fixture(params=NAMES)
+def name(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
+
+
+@pytest.fixture
+def model(name: str, tmp_path: Path) -> PreTrainedModel:
+    return network(name, tmp_path, DEPTH)
+
+
+def seen(name: str, model: PreTrainedModel) -> list[list[tuple[np.ndarray, np.ndarray]]]:
+    """Input and output of each layer, each (T, H): one sentence at a time, no padding."""
+    found = []
+    for row in sentences():
+        states: list[tuple[np.ndarray, np.ndarray]] = []
+
+        def note(_: nn.Module, given: tuple[torch.Tensor], output: object, to=states) -> None:
+            output = output if isinstance(output, torch.Tensor) else output[0]
+            # one sentence: dropping the batch axis, wherever it is, leaves (T, H)
+            to.append(tuple(s.squeeze(1 if name == "xlnet" else 0).double().numpy()
+                            for s in (given[0], output)))  # fmt: skip
+
+        layers = model.get_submodule(FAMILIES[name].layers)
+        handles = [layer.register_forward_hook(note) for layer in layers]
+        with torch.no_grad():
+            model.base_model(input_ids=row[None])
+        for handle in handles:
+            handle.remove()
+        found.append(states)
+    return found
+
+
+def cosine(a: np.ndarray, b: np.ndarray) -> float:
+    return float(a @ b / (np.linalg.norm(a) * np.linalg.norm(b)))
+
+
+def test_contribution_is_of_the_sentence_token(name: str, model: PreTrainedModel) -> None:
+    left, place = name == "xlnet", -1 if name == "xlnet" else 0
+    expected = [0.0] * DEPTH
+    for states in seen(name, model):
+        for layer, (before, after) in enumerate(states):
+            expected[layer] += cosine(before[place], after[place]) / len(LENGTHS)
+    for size in (1, 2, 5):
+        rows = batches(sentences(), size, left)
+        found = mean_cosines(map(cosine_sums, layer_states(model, rows, only_sentence=True)))
+        assert found == pytest.approx(expected, abs=1e-5)
+
+
+def test_block_influence_counts_every_real_token_once(name: str, model: PreTrainedModel) -> None:
+    expected = [0.0] * DEPTH
+    for states in seen(name, model):
+        for layer, (before, after) in enumerate(states):
+            expected[layer] += sum(map(cosine, before, after)) / sum(LENGTHS)
+    for size in (1, 2, 5):
+        states = layer_states(model, batches(sentences(), size, left=name == "xlnet"))
+        found = mean_cosines(map(cosine_sums, states))
+        assert found == pytest.approx(expected, abs=1e-5)
+
+
+def test_angles_between_sentence_tokens(name: str, model: PreTrainedModel) -> None:
+    expected = np.zeros((DEPTH + 1, DEPTH + 1))
+    for states in seen(name, model):
+        place = -1 if name == "xlnet" else 0
+        vectors = [states[0][0][place], *(after[place] for _, after in states)]
+        for low in range(DEPTH + 1):
+            for high in range(low + 1, DEPTH + 1):
+                angle = math.acos(cosine(vectors[low], vectors[high])) / math.pi
+                expected[low, high] += angle / len(LENGTHS)
+    for size in (1, 2, 5):
+        found = angular_distances(
+            layer_states(
+                model, batches(sentences(), size, left=name == "xlnet"), only_sentence=True
+            )
+        )
+        np.testing.assert_allclose(found, expected, atol=1e-5)
+    assert (expected[np.triu_indices(DEPTH + 1, 1)] > 1e-3).all()  # so there was something to see
+
+
+def test_a_layer_that_does_nothing(tmp_path: Path) -> None:
+    """ModernBERT's: only its layers add to what they are given."""
+    model = network("modernbert", tmp_path, DEPTH)
+    layer = model.get_submodule(FAMILIES["modernbert"].layers)[1]
+    with torch.no_grad():
+        layer.attn.Wo.weight.zero_()
+        layer.mlp.Wo.weight.zero_()
+    seen = layer_states(model, batches(sentences(), 5))
+    assert mean_cosines(map(cosine_sums, seen))[1] == pytest.approx(1.0)
+    angle = angular_distances(layer_states(model, batches(sentences(LENGTHS * 8), 5)))[1, 2]
+    assert angle == pytest.approx(0.0, abs=1e-7)  # and not nan: a cosine may be rounded beyond 1
+
+
+@pytest.mark.parametrize("measure", [mean_cosines, angular_distances])
+def test_no_examples(measure) -> None:
+    with pytest.raises(ValueError, match="no examples"):
+        measure([])

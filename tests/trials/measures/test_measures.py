@@ -1,0 +1,263 @@
+"""Every measurement by its name, on a tiny trained network that lost layers."""
+
+from __future__ import annotations
+
+import json
+from collections import defaultdict
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, cast
+
+import numpy as np
+import pyarrow as pa
+import pytest
+import torch
+
+from lp_sweep.orchestrator.plan.known import measurements
+from lp_sweep.storage.identity import canonical_json
+from lp_sweep.storage.schema import PROFILES
+from lp_sweep.storage.select import STRATEGIES
+from lp_sweep.storage.specs import ProfileSpec, Recipe
+from lp_sweep.trials.data.batches import BatchSizes, EncodedSplit
+from lp_sweep.trials.measures import greedy as greedily
+from lp_sweep.trials.measures.influence import cosine_sums, mean_cosines
+from lp_sweep.trials.measures.registry import MEASURES, Found, Subject
+from lp_sweep.trials.model.states import layer_states
+from lp_sweep.trials.train.steps import Setting
+from lp_sweep.trials.worker.inputs import Inputs
+from lp_sweep.trials.worker.profile import make_subject
+from lp_sweep.trials.worker.trial import Try
+from tests.support.plain_jobs import load_inputs, run_profile, run_trial
+from tests.support.staging import DEPTH, Job, made, spec_of
+from tests.support.toyworld import jobs
+
+KEPT = [2, 4]
+
+
+@pytest.fixture(scope="module")
+def job(world: Path) -> Job:
+    return made(world, kept_layers=tuple(KEPT), recipe={"epochs": 3})
+
+
+def profile_spec(job: Job, **settings: Any) -> ProfileSpec:
+    spec = spec_of(job)
+    return ProfileSpec(
+        model_fingerprint=spec.model_fingerprint,
+        task=spec.task,
+        data_fingerprint=spec.data_fingerprint,
+        max_length=spec.recipe.max_length,
+        **settings,
+    )
+
+
+def pretrained(job: Job) -> Inputs:
+    return load_inputs(job, spec_of(job), range(1, DEPTH + 1), 1)
+
+
+def subject_of(inputs: Inputs, other: Inputs) -> Subject:
+    return make_subject(inputs, torch.device("cpu"), 2, lambda: other.model)
+
+
+@pytest.fixture(scope="module")
+def subject(job: Job) -> Subject:
+    """Layers 2 and 4, trained; beside the pre-trained network."""
+    found: list[Inputs] = []
+    look = cast(Any, lambda inputs, record, device: found.append(inputs))
+    run_trial(job, Try(afterwards=look))
+    return subject_of(found[0], pretrained(job))
+
+
+@pytest.fixture(scope="module")
+def measure(subject: Subject, job: Job) -> Callable[..., Found]:
+    """Measure the trained network."""
+    return lambda name, **settings: MEASURES[name].run(subject, profile_spec(job, **settings))
+
+
+def test_none_changes_the_network(subject: Subject, measure: Callable[..., Found]) -> None:
+    before = {name: value.clone() for name, value in subject.model.state_dict().items()}
+    for name in MEASURES.keys() - {"greedy"}:  # which trains one of its own
+        measure(name)
+    for name, value in subject.model.state_dict().items():
+        assert torch.equal(value, before[name])
+    assert not subject.model.training
+
+
+# -- layers are named as in the very first network
+
+
+def test_contribution_is_of_the_dev_rows(subject: Subject, measure: Callable[..., Found]) -> None:
+    states = layer_states(subject.model, subject.dev_batches(), only_sentence=True)
+    expected = mean_cosines(map(cosine_sums, states))
+    assert [value for _, value in measure("contribution").layers] == expected
+
+
+def test_the_ends_of_every_run_of_layers(measure: Callable[..., Found]) -> None:
+    found = {(v.layer, v.other): v.value for v in measure("angular").values}
+    assert found.keys() == {(2, 2), (2, 4), (4, 4)}
+
+
+@pytest.mark.parametrize("k", [1, 2, 3])
+def test_the_run_that_turns_least_is_what_angular_drops(job: Job, k: int) -> None:
+    """From the matrix to the layers: `layer` and `other` are both in the run."""
+    inputs = pretrained(job)
+    found = MEASURES["angular"].run(subject_of(inputs, inputs), profile_spec(job))
+    row: dict[str, Any] = {"profile_id": "p1-a", "measure": "angular", "layers": []}
+    row["values"] = [value._asdict() for value in found.values]
+    known = measurements(pa.Table.from_pylist([row], schema=PROFILES))["p1-a"]
+    assert known.blocks.keys() == {
+        (start, length) for start in range(1, DEPTH + 1) for length in range(1, DEPTH + 2 - start)
+    }
+    turned = {(v.layer, v.other): v.value for v in found.values}
+    start = min(range(1, DEPTH + 2 - k), key=lambda start: turned[start, start + k - 1] or 0)
+    assert STRATEGIES["angular"].chosen(known, k) == tuple(range(start, start + k))
+
+
+# -- probes
+
+
+def test_probes_read_the_task_off_the_last_layer(
+    subject: Subject, measure: Callable[..., Found]
+) -> None:
+    assert {v.layer for v in measure("probes").values} == {0, *KEPT}
+    scores = {v.layer: v.value for v in measure("probes").values if v.name == "accuracy"}
+    _, counts = np.unique(subject.dev.labels, return_counts=True)
+    chance = counts.max() / counts.sum()
+    assert scores[0] <= chance + 0.05  # the sentence token knows nothing yet
+    assert scores[4] > chance + 0.2
+
+
+# -- two networks
+
+
+def test_similarity_is_by_original_layer(measure: Callable[..., Found], job: Job) -> None:
+    found = measure("similarity").values
+    assert {(v.name, v.layer, v.other) for v in found} == {
+        (name, layer, layer) for name in ("sentence", "tokens") for layer in (0, *KEPT)
+    }
+    assert all(v.value is not None and v.value < 0.9999 for v in found if v.layer)
+    inputs = pretrained(job)
+    own = MEASURES["similarity"].run(subject_of(inputs, inputs), profile_spec(job)).values
+    assert {v.layer for v in own} == set(range(DEPTH + 1))
+    assert [v.value for v in own] == pytest.approx([1.0] * len(own), abs=1e-6)
+
+
+def test_cka_names_the_layers_of_both(measure: Callable[..., Found], job: Job) -> None:
+    by_site: dict[str, set[tuple[int, int | None]]] = defaultdict(set)
+    for value in measure("cka").values:
+        by_site[value.name].add((value.layer, value.other))
+    there = range(DEPTH + 1)
+    assert by_site["layer"] == {(layer, other) for layer in (0, *KEPT) for other in there}
+    assert by_site["attention"] == {(layer, other) for layer in KEPT for other in there[1:]}
+
+
+def test_cka_of_a_network_with_itself(subject: Subject, job: Job) -> None:
+    itself = replace(subject, other=lambda: subject.model)
+    found = MEASURES["cka"].run(itself, profile_spec(job)).values
+    for site in ("layer", "attention"):
+        matrix = {(v.layer, v.other): v.value for v in found if v.name == site}
+        for layer in KEPT:
+            assert matrix[layer, layer] == pytest.approx(1.0, abs=1e-6)
+        for (layer, other), value in matrix.items():
+            # the sentence token is the same for all examples at first: nothing to compare
+            assert (value is None) == (0 in (layer, other))
+            if value is not None:
+                assert value == pytest.approx(matrix[other or 0, layer], abs=1e-6)
+        assert matrix[2, 4] is not None
+        assert matrix[2, 4] < 0.9999
+
+
+# -- greedy
+
+
+GREEDY: dict[str, Any] = {
+    "recipe": Recipe(learning_rate=2e-3, batch_size=16, epochs=1, max_length=32),
+    "seed": 1,
+}
+
+
+def greedy(job: Job, change: Callable[[Inputs], Inputs] = lambda inputs: inputs) -> Found:
+    inputs = change(pretrained(job))
+    return MEASURES["greedy"].run(subject_of(inputs, inputs), profile_spec(job, **GREEDY))
+
+
+@pytest.fixture(scope="module")
+def order(job: Job) -> Found:
+    return greedy(job)
+
+
+def test_greedy_drops_every_layer_but_one(order: Found) -> None:
+    assert [layer for layer, _ in order.layers] == [1, 2, 3, 4]
+    assert sorted(value for _, value in order.layers) == [0, 1, 2, 3]
+    steps = {layer: int(value) for layer, value in order.layers if value}
+    assert {v.layer: v.other for v in order.values} == steps
+    assert all(v.value is not None and 0 <= v.value <= 1 for v in order.values)
+
+
+def test_greedy_never_looks_at_the_dev_rows(job: Job, order: Found) -> None:
+    def other_dev(inputs: Inputs) -> Inputs:
+        few = inputs.encoded.train.take(np.arange(7))
+        wrong = replace(few, labels=1 - few.labels)
+        return inputs._replace(encoded=replace(inputs.encoded, dev={"validation": wrong}))
+
+    assert greedy(job, other_dev) == order
+
+
+def test_greedy_judges_on_rows_that_it_did_not_learn_from(
+    job: Job, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rows: dict[str, set[bytes]] = {}
+
+    def finetune(model: Any, data: Any, *args: Any) -> None:
+        rows["learned"] = _texts(data.train)
+        rows["held out"] = _texts(data.dev["held_out"])
+
+    judged: list[set[bytes]] = []
+    real = greedily.evaluate
+
+    def evaluate(model: Any, split: Any, *args: Any, **settings: Any) -> Any:
+        judged.append(_texts(split))
+        return real(model, split, *args, **settings)
+
+    monkeypatch.setattr(greedily, "finetune", finetune)
+    monkeypatch.setattr(greedily, "evaluate", evaluate)
+    greedy(job)
+    inputs = pretrained(job)
+    assert rows["learned"] | rows["held out"] == _texts(inputs.encoded.train)
+    assert not rows["learned"] & rows["held out"]
+    assert all(split == rows["held out"] for split in judged)
+    assert len(judged) == 4 + 3 + 2
+
+
+def test_greedy_trains_in_batches_that_fit(job: Job, monkeypatch: pytest.MonkeyPatch) -> None:
+    """After a profile ran out of memory, the micro-batches of its fine-tuning are also halved."""
+    tried: list[BatchSizes] = []
+
+    def finetune(model: Any, data: Any, setting: Setting, saver: Any) -> None:
+        tried.append(setting.batches)
+
+    monkeypatch.setattr(greedily, "finetune", finetune)
+    plain = json.loads(canonical_json(profile_spec(job, measure="greedy", **GREEDY)))
+    run_profile({**job, "kind": "profile", "spec": plain}, halvings=2)
+    assert tried == [BatchSizes.halved(plain["recipe"]["batch_size"], 2)]
+
+
+def _texts(split: EncodedSplit) -> set[bytes]:
+    return {
+        split.tokens[start:end].tobytes()
+        for start, end in zip(split.offsets, split.offsets[1:], strict=False)
+    }
+
+
+def test_a_greedy_profile_is_what_its_strategy_drops_by(world: Path, order: Found) -> None:
+    profile = next(
+        job
+        for job in jobs(world, "strategies=[{name: greedy, k: [1, 2]}]", "recipe.epochs=1")
+        if job["kind"] == "profile"
+    )
+    record = run_profile(profile)["record"]
+    assert record["measure"] == "greedy"
+    known = measurements(pa.Table.from_pylist([record], schema=PROFILES))[profile["id"]]
+    first = {int(value): layer for layer, value in known.layers.items()}
+    assert STRATEGIES["greedy"].chosen(known, 1) == (first[1],)
+    assert STRATEGIES["greedy"].chosen(known, 2) == tuple(sorted((first[1], first[2])))

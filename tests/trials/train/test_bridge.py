@@ -1,0 +1,279 @@
+"""A linear map in place of dropped layers: the fit, the merge, and the worker's way to them."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import pytest
+import torch
+from transformers import PreTrainedModel
+
+from lp_sweep.storage.errors import UnsupportedModelError
+from lp_sweep.storage.store import Store
+from lp_sweep.trials.model.families import find_layers
+from lp_sweep.trials.model.feedforward import remove_feed_forwards
+from lp_sweep.trials.model.prune import keep_original
+from lp_sweep.trials.model.states import layer_states
+from lp_sweep.trials.train.bridge import RIDGE, Batches, Moments, bridge, calibration
+from lp_sweep.trials.train.procedures import BRIDGE_ROWS, bridged_blocks
+from lp_sweep.trials.worker.run import execute
+from tests.support.cutoff import assert_same, cut_off
+from tests.support.families import NAMES
+from tests.support.fastnets import CPU, PAD, assert_same_logits, network, split_of
+from tests.support.staging import made, spec_of, staged
+
+LENGTHS = [*range(3, 20), *range(3, 20)]  # 374 tokens, of rows that are not all of one length
+WIDTH = 16
+
+
+class Ends(NamedTuple):
+    """The parts of a layer, written by hand: its last linear, the norm after the sum (None: the
+    norm is before the MLP), and whether states are (T, B, H)."""
+
+    down: str
+    norm: str | None
+    time_first: bool = False
+
+
+ENDS = {
+    "modernbert": Ends("mlp.Wo", None),
+    "bert": Ends("output.dense", "output.LayerNorm"),
+    "distilbert": Ends("ffn.lin2", "output_layer_norm"),
+    "xlnet": Ends("ff.layer_2", "ff.layer_norm", True),
+}
+
+
+def made_of(name: str, folder: Path, depth: int = 4) -> PreTrainedModel:
+    """In fp64, so that nothing but arithmetic is compared."""
+    return network(name, folder, depth=depth).double().eval()
+
+
+def batches_of(name: str, seed: int = 0) -> Batches:
+    from lp_sweep.trials.data.batches import Padding
+
+    return calibration(split_of(LENGTHS, seed), Padding(PAD, 0, name == "xlnet"), CPU, 5)
+
+
+def sums(model: PreTrainedModel, name: str, layer: int, batches: Batches) -> tuple[Any, Any]:
+    """(N, H) twice: the MLP's output M of the layer (a place from 0) and the sum S = Y + M."""
+    ends, module = ENDS[name], find_layers(model).layers[layer]
+    found: dict[str, list[Any]] = {"mlp": [], "sum": []}
+
+    def note(place: str, states: torch.Tensor, mask: torch.Tensor) -> None:
+        found[place].append((states.transpose(0, 1) if ends.time_first else states)[mask != 0])
+
+    for batch in batches():
+        mask = batch["attention_mask"]
+        down = module.get_submodule(ends.down)
+        hooks = [down.register_forward_hook(lambda _, __, out, m=mask: note("mlp", out, m))]
+        if ends.norm:
+            norm = module.get_submodule(ends.norm)
+            hooks += [norm.register_forward_hook(lambda _, a, __, m=mask: note("sum", a[0], m))]
+        else:
+            hooks += [
+                module.register_forward_hook(
+                    lambda _, __, out, m=mask: note(
+                        "sum", out if isinstance(out, torch.Tensor) else out[0], m
+                    )
+                )
+            ]
+        with torch.no_grad():
+            model(**batch)
+        for hook in hooks:
+            hook.remove()
+    mlp, total = (torch.cat(found[place]).numpy() for place in ("mlp", "sum"))
+    return mlp, total
+
+
+def least_squares(mlp: Any, rest: Any, each: Any, *, shift: bool) -> tuple[Any, Any]:
+    """D and the shift of M D + shift = R by numpy, with the ridge as further rows; `each` (N,) is
+    what a token's squared error counts."""
+    width, one = mlp.shape[1], np.sqrt(each)[:, None]
+    mlp, rest = mlp * one, rest * one
+    weight = np.sqrt(RIDGE * np.square(mlp).sum(0).mean())
+    ones = [one] if shift else []
+    rows = np.hstack([mlp, *ones])
+    ridge = np.hstack([weight * np.eye(width), *([np.zeros((width, 1))] if shift else [])])
+    right = np.vstack([rest, np.zeros((width, width))])
+    found = np.linalg.lstsq(np.vstack([rows, ridge]), right, rcond=None)[0]
+    return found[:width], found[width] if shift else np.zeros(width)
+
+
+def states_of(model: PreTrainedModel, batches: Batches) -> torch.Tensor:
+    """(N, H): the real tokens after the last layer."""
+    return torch.cat([found.tokens()[-1] for found in layer_states(model, batches())])
+
+
+def left_of(model: PreTrainedModel, whole: PreTrainedModel, batches: Batches) -> float:
+    """Squared distance of the states after the last layer."""
+    return float((states_of(model, batches) - states_of(whole, batches)).square().sum())
+
+
+@pytest.mark.parametrize("shift", [False, True])
+def test_the_fit_is_least_squares(shift: bool) -> None:
+    draw = np.random.default_rng(0)
+    mlp, rest = draw.normal(1.0, 1.0, (2, 50, 5))
+    each = draw.uniform(0.1, 3.0, 50)
+    found = Moments(5, CPU)
+    for part in (slice(0, 20), slice(20, 50)):
+        found.add(*(torch.from_numpy(array[part]) for array in (mlp, rest, each)))
+    fitted = found.solve(RIDGE, shift=shift)
+    change, moved = least_squares(mlp, rest, each, shift=shift)
+    np.testing.assert_allclose(fitted.map.numpy(), np.eye(5) + change, atol=1e-12)
+    if shift:
+        assert fitted.shift is not None
+        np.testing.assert_allclose(fitted.shift.numpy(), moved, atol=1e-12)
+    squares = (np.square(error).sum(1) @ each for error in (rest - mlp @ change - moved, rest))
+    assert fitted.left == pytest.approx(next(squares) / next(squares))
+
+
+def test_texts_that_say_nothing_leave_the_identity() -> None:
+    found = Moments(3, CPU)
+    found.add(torch.tensor([[1.0, 0.0, 0.0]]), torch.tensor([[2.0, 2.0, 2.0]]), torch.ones(1))
+    fitted = found.solve(RIDGE, shift=False)
+    assert torch.equal(fitted.map[1:], torch.eye(3, dtype=torch.float64)[1:])
+
+
+@pytest.mark.parametrize("name", ENDS)
+@pytest.mark.parametrize("kept", [(1, 4), (1, 2)], ids=["inside", "top"])
+def test_the_merged_network_is_the_one_with_the_map(
+    name: str, kept: tuple[int, ...], tmp_path: Path
+) -> None:
+    """Its state after the kept layer is norm(Y + M T + shift), norm and target the block's last."""
+    whole, batches = made_of(name, tmp_path), batches_of(name)
+    below, last = bridged_blocks(kept, 4)[0][0] - 2, bridged_blocks(kept, 4)[0][-1] - 1
+    mlp, total = sums(whole, name, below, batches)
+    _, target = sums(whole, name, last, batches)
+    down = find_layers(whole).layers[below].get_submodule(ENDS[name].down)
+    each = 1 / target.var(1, ddof=1)
+    change, moved = least_squares(mlp, target - total, each, shift=down.bias is not None)
+    expected = torch.from_numpy(total + mlp @ change + moved)
+    if ENDS[name].norm:
+        expected = find_layers(whole).layers[last].get_submodule(ENDS[name].norm)(expected)
+    model = copy.deepcopy(whole)
+    [fit] = bridge(model, kept, batches)
+    assert (fit.layer, len(find_layers(model).layers)) == (below + 1, 2)
+    found = torch.cat([each.tokens()[below + 1] for each in layer_states(model, batches())])
+    torch.testing.assert_close(found, expected, atol=1e-9, rtol=1e-9)
+    errors = (target - total - mlp @ change - moved, target - total)
+    left, change_of_block = (np.square(error).sum(1) @ each for error in errors)
+    assert fit.left == pytest.approx(left / change_of_block)
+
+
+@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("kept", [(1, 4), (1, 2), (1, 3)], ids=["inside", "top", "two blocks"])
+def test_it_comes_nearer_on_other_texts(name: str, kept: tuple[int, ...], tmp_path: Path) -> None:
+    whole = made_of(name, tmp_path)
+    model, dropped = copy.deepcopy(whole), copy.deepcopy(whole)
+    keep_original(dropped, kept)
+    fits = bridge(model, kept, batches_of(name))
+    assert all(0 < fit.left < 1 for fit in fits)
+    others = batches_of(name, seed=1)
+    assert left_of(model, whole, others) < 0.95 * left_of(dropped, whole, others)
+    assert {n: p.shape for n, p in model.named_parameters()} == {
+        n: p.shape for n, p in dropped.named_parameters()
+    }
+
+
+@pytest.mark.parametrize("name", ["modernbert", "bert"])
+def test_an_upper_map_makes_up_for_the_lower_one(name: str, tmp_path: Path) -> None:
+    """It is fitted to the states that it will be given, not to those of the full network."""
+    whole, batches = made_of(name, tmp_path), batches_of(name)
+    model, lower, upper = (copy.deepcopy(whole) for _ in range(3))
+    assert [fit.layer for fit in bridge(model, (1, 3), batches)] == [1, 3]
+    bridge(lower, (1, 3, 4), batches)
+    keep_original(lower, (1, 3))
+    bridge(upper, (1, 2, 3), batches)
+    alone = find_layers(upper).layers[2].state_dict()
+    find_layers(lower).layers[1].load_state_dict(alone)
+    assert left_of(model, whole, batches) < 0.999 * left_of(lower, whole, batches)
+
+
+@pytest.mark.parametrize("name", ["modernbert", "bert"])
+def test_both_ways_to_compute_agree(name: str, tmp_path: Path) -> None:
+    model = network(name, tmp_path, depth=4).eval()
+    bridge(model, (1, 4), batches_of(name))
+    assert_same_logits(model, split_of([3, 9, 5]))
+
+
+def test_at_most_so_many_rows_are_read() -> None:
+    from lp_sweep.trials.data.batches import Padding
+
+    split = split_of([3] * (BRIDGE_ROWS + 5))
+    rows = calibration(split, Padding(PAD, 0, False), CPU, 64)
+    assert sum(len(batch["input_ids"]) for batch in rows()) == BRIDGE_ROWS
+
+
+def nothing() -> Iterator[Mapping[str, torch.Tensor]]:
+    return iter(())
+
+
+def test_a_layer_without_feed_forward_is_refused(tmp_path: Path) -> None:
+    model = network("bert", tmp_path)
+    remove_feed_forwards(model, [1])
+    with pytest.raises(UnsupportedModelError, match=r"bert: layer 1 .*feed-forward.*bridge: none"):
+        bridge(model, (1, 3), nothing)
+
+
+def test_another_family_is_refused(tmp_path: Path) -> None:
+    model = network("bert", tmp_path)
+    model.config.model_type = "esm"
+    with pytest.raises(UnsupportedModelError, match=r"esm: .*bridged.*bert.*modernbert"):
+        bridge(model, (1, 3), nothing)
+
+
+# -- the worker
+
+
+def done(store: Store, *jobs: Any) -> dict[str, Any]:
+    """The record of the last."""
+    for job in jobs:
+        assert execute(job, store.location)["status"] == "done"
+    return store.read("trials", jobs[-1]["id"])[0]
+
+
+def test_a_trial_with_a_bridge(world: Path, store: Store) -> None:
+    job = made(world, bridge="linear", kept_layers=(1, 4))
+    record, plain = done(store, job), done(store, made(world, kept_layers=(1, 4)))
+    assert (record["bridge"], plain["bridge"]) == ("linear", None)
+    [left] = record["bridge_left"]
+    assert left["layer"] == 1
+    assert 0 < left["value"] < 1
+    assert record["seconds_bridge"] > 0
+    assert (plain["bridge_left"], plain["seconds_bridge"]) == (None, None)
+    assert record["kept_layers"] == [1, 4]
+    assert record["params_total"] == plain["params_total"]
+    assert record["train_losses"] != plain["train_losses"]
+
+
+def test_the_seed_fixes_it_also_where_it_is_cut_off(
+    world: Path, store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    job = made(world, bridge="linear", kept_layers=(1, 4))
+    record = done(store, job)
+    expected = {"record": record, "predictions": store.read("predictions", job["id"])}
+    other = Store(tmp_path / "other", create=True)
+    cut_off(job, other, monkeypatch, record["steps"] // 2)
+    assert execute(job | {"checkpoint_every": 1.0}, other.location)["status"] == "done"
+    assert assert_same(other, job, expected)["resumed_from_step"] == record["steps"] // 2
+
+
+def test_it_is_fitted_to_the_network_that_the_layers_go_from(world: Path, store: Store) -> None:
+    """That of stage one, where there is one."""
+    first, second = staged(world, bridge="linear", kept_layers=(1, 4))
+    assert spec_of(first).bridge == ""
+    record = done(store, first, second)
+    other = done(store, made(world, bridge="linear", kept_layers=(1, 4)))
+    assert record["bridge_left"] != other["bridge_left"]
+
+
+def test_without_layer_1_there_is_nothing_to_merge_it_into(world: Path) -> None:
+    with pytest.raises(ValueError, match="layer 1"):
+        bridged_blocks((2, 3), 4)
+    assert bridged_blocks((1, 3, 6), 8) == [(2,), (4, 5), (7, 8)]
+    assert replace(spec_of(made(world)), bridge="linear").bridge == "linear"

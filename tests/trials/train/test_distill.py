@@ -1,0 +1,439 @@
+"""Learning from a teacher: the losses, the states that are imitated, the worker's way to them."""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+import shutil
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from scipy.special import softmax
+
+from lp_sweep.storage.identity import profile_id
+from lp_sweep.storage.specs import Distillation, ProfileSpec, TaskDefinition, TrialSpec
+from lp_sweep.storage.store import Store
+from lp_sweep.trials.data.datasource import data_fingerprint, unlabelled_fingerprint
+from lp_sweep.trials.data.tasks import TaskSource
+from lp_sweep.trials.fast.forward import forward
+from lp_sweep.trials.fast.networks import PASSES
+from lp_sweep.trials.kinds import kind_of
+from lp_sweep.trials.model.modelfiles import folder_fingerprint
+from lp_sweep.trials.model.prune import keep_layers
+from lp_sweep.trials.model.states import layer_states
+from lp_sweep.trials.train.distill import Teaching, hidden_loss, student_loss
+from lp_sweep.trials.train.procedures import imitated_layers, teacher_of
+from lp_sweep.trials.train.steps import EagerPass, evaluate
+from lp_sweep.trials.worker.job import Lesson
+from lp_sweep.trials.worker.resident import resident
+from lp_sweep.trials.worker.run import execute
+from tests.support.cutoff import assert_same, cut_off
+from tests.support.everyday import few
+from tests.support.families import FAMILIES, daily
+from tests.support.fastnets import (
+    CPU,
+    assert_learns_alike,
+    assert_within_1e5,
+    network,
+    one_pass,
+    setting,
+    split_of,
+    without_dropout,
+)
+from tests.support.plain_jobs import load_inputs
+from tests.support.staging import DEPTH, Job, made, measurement, spec_of, with_spec
+
+CLASSES = TaskDefinition(text_columns=("text",))
+NUMBERS = replace(CLASSES, kind="regression", metric="pearson")
+LENGTHS = [3, 9, 1, 5]
+
+
+@pytest.mark.parametrize("alpha", [0.3, 1.0])
+@pytest.mark.parametrize("temperature", [1.0, 4.0])
+def test_the_loss_of_classes_is_hintons(alpha: float, temperature: float) -> None:
+    draw = np.random.default_rng(0)
+    student, teacher = draw.normal(size=(2, 6, 3))
+    labels = draw.integers(0, 3, 6)
+    p, q = (softmax(logits / temperature, axis=1) for logits in (teacher, student))
+    divergence = (p * np.log(p / q)).sum(axis=1).mean() * temperature**2
+    of_labels = -np.log(softmax(student, axis=1)[np.arange(6), labels]).mean()
+    found = student_loss(
+        torch.tensor(student),
+        torch.tensor(labels),
+        CLASSES,
+        Distillation(alpha=alpha, temperature=temperature),
+        torch.tensor(teacher, dtype=torch.float32),
+    )
+    assert float(found) == pytest.approx((1 - alpha) * of_labels + alpha * divergence, rel=1e-5)
+
+
+def test_the_loss_of_numbers_mixes_squared_differences() -> None:
+    found = student_loss(
+        torch.tensor([[1.0], [2.0]]),
+        torch.tensor([0.0, 4.0]),
+        NUMBERS,
+        Distillation(alpha=0.25),
+        torch.tensor([[1.0], [5.0]]),
+    )
+    assert float(found) == pytest.approx(0.75 * (1 + 4) / 2 + 0.25 * (0 + 9) / 2)
+
+
+def test_without_labels_they_do_not_count() -> None:
+    logits, teacher = torch.randn(4, 3), torch.randn(4, 3)
+    losses = {
+        float(student_loss(logits, labels, CLASSES, Distillation(alpha=1.0), teacher))
+        for labels in (torch.tensor([0, 1, 2, 0]), torch.tensor([2, 2, 1, 1]))
+    }
+    assert len(losses) == 1
+
+
+@pytest.mark.parametrize("definition", [CLASSES, NUMBERS], ids=["classes", "numbers"])
+def test_a_row_without_a_label_learns_from_the_teacher_alone(definition: TaskDefinition) -> None:
+    """The mean is over all rows, and its gradient is a number where none has a label."""
+    kind = kind_of(definition)
+    settings = Distillation(alpha=0.3, unlabelled="sha256:00")
+    width = 3 if kind.counts_labels else 1
+    student, teacher = torch.randn(2, 4, width, generator=torch.Generator().manual_seed(0))
+    labels = np.concatenate([np.array([1, 0], kind.no_labels(0).dtype), kind.no_labels(2)])
+
+    def loss(rows: slice, alpha: float = 0.3) -> float:
+        logits = student[rows].clone().requires_grad_()
+        target, how = torch.from_numpy(labels[rows]), replace(settings, alpha=alpha)
+        found = student_loss(logits, target, definition, how, teacher[rows])
+        found.backward()  # type: ignore[no-untyped-call]
+        assert logits.grad is not None
+        assert bool(logits.grad.isfinite().all())
+        return float(found.detach())
+
+    plain = replace(settings, unlabelled="")
+    labelled = student_loss(
+        student[:2], torch.from_numpy(labels[:2]), definition, plain, teacher[:2]
+    )
+    assert loss(slice(2, 4)) == pytest.approx(0.3 * loss(slice(2, 4), alpha=1.0))
+    assert loss(slice(0, 2)) == pytest.approx(float(labelled))
+    assert loss(slice(0, 4)) == pytest.approx((loss(slice(0, 2)) + loss(slice(2, 4))) / 2)
+
+
+def test_hidden_states_are_compared_at_unit_length() -> None:
+    one, other = torch.tensor([[3.0, 0.0]]), torch.tensor([[0.0, 7.0]])
+    assert float(hidden_loss([one, one], [one * 5, other], [(0, 0), (1, 1)])) == pytest.approx(1.0)
+
+
+def teaching(teacher: Any, rows: int, **settings: Any) -> Teaching:
+    draw = np.random.default_rng(1)
+    return Teaching(
+        settings=Distillation(**settings),
+        logits=draw.normal(size=(rows, 2)).astype(np.float32),
+        network=teacher,
+    )
+
+
+@pytest.mark.parametrize("name", daily(*FAMILIES))
+@pytest.mark.parametrize("compute", ["reference", "fast"])
+@pytest.mark.parametrize("pooling", ["", "mean"])
+def test_sentence_states_are_those_of_every_layer(
+    name: str, compute: Any, pooling: str, tmp_path: Path
+) -> None:
+    """As `layer_states` reads them, in the rows' order."""
+    model = network(name, tmp_path).eval()
+    split, rows = split_of(LENGTHS), np.array([2, 0, 3, 1])
+    how = setting(compute)
+    states: list[torch.Tensor] = []
+    with torch.no_grad():
+        forward(model, split, rows, how.padding, CPU, compute, states, pooling=pooling)
+    batch = split.batch(rows, how.padding)
+    whole = {key: torch.from_numpy(value) for key, value in batch.items()}
+    [expected] = layer_states(model, [whole], only_sentence=True)
+    for found, layer in zip(states, expected.sentence()[1:], strict=True):
+        assert_within_1e5(found.numpy(), layer.numpy())
+
+
+def test_all_kept_layers_but_the_last_imitate_their_own(tmp_path: Path) -> None:
+    student = network("bert", tmp_path, depth=4)
+    keep_layers(student, [1, 3, 4])
+    assert teaching(None, 4).pairs(student) == [(0, 0), (1, 2)]
+    spec = TrialSpec(
+        model_fingerprint="sha256:00",
+        kept_layers=(1, 3, 4),
+        task=CLASSES,
+        data_fingerprint="sha256:00",
+        seed=1,
+        distill=Distillation(hidden_weight=1.0),
+    )
+    assert [*imitated_layers(spec, 4)] == [1, 2, 3]
+
+
+@pytest.mark.parametrize("name", few([n for n in PASSES if n != "xlnet"], 1))
+@pytest.mark.parametrize(("weight", "unlabelled"), [(0.0, ""), (3.0, ""), (0.0, "sha256:00")])
+def test_every_compute_teaches_alike(
+    name: str, weight: float, unlabelled: str, tmp_path: Path
+) -> None:
+    """Loss and gradients of a student are the reference's, without padding and in a fixed shape."""
+    model = without_dropout(network(name, tmp_path)).train()
+    teacher = network(name, tmp_path / "teacher").eval().requires_grad_(False)
+    split, rows = split_of(LENGTHS), np.array([2, 0, 3, 1])
+    settings = {"alpha": 0.7, "hidden_weight": weight, "unlabelled": unlabelled}
+    how = {"teaching": teaching(teacher if weight else None, 4, **settings)}
+    loss, _ = one_pass(EagerPass(model, setting("reference", **how)), split, rows)
+    plain, _ = one_pass(EagerPass(model, setting("reference")), split, rows)
+    assert loss != pytest.approx(plain, abs=1e-3)
+    if unlabelled:
+        split = replace(split, labels=np.where(rows > 1, kind_of(CLASSES).no_labels(4), 0))
+        less, _ = one_pass(EagerPass(model, setting("reference", **how)), split, rows)
+        assert less < loss - 1e-3
+    assert_learns_alike(model, split, **how)
+    assert all(parameter.grad is None for parameter in teacher.parameters())
+
+
+# -- the worker
+
+
+def taught(world: Path, **distill: Any) -> tuple[Job, Job]:
+    """The trial of the teacher, with the measurement that a student reads, and the student."""
+    job = made(world, distill=Distillation(**distill))
+    teacher = with_spec(job, teacher_of(spec_of(job), DEPTH), network=True)
+    measure = measurement(
+        teacher,
+        "teacher",
+        limit_train=spec_of(teacher).recipe.limit_train,
+        unlabelled=distill.get("unlabelled", ""),
+    )
+    lesson = Lesson(teacher["id"], measure["id"])
+    return teacher | {"measures": [measure]}, job | {"lesson": lesson._asdict()}
+
+
+@pytest.mark.parametrize("weight", [0.0, 1.0])
+def test_a_student_learns_from_the_stored_logits(world: Path, store: Store, weight: float) -> None:
+    teacher, student = taught(world, hidden_weight=weight, temperature=3.0)
+    for job in (teacher, student):
+        assert execute(job, store.location)["status"] == "done"
+    [record] = store.read("trials", student["id"])
+    label = "logits+hidden T=3" if weight else "logits T=3"
+    assert (record["distill"], record["teacher"]) == (label, teacher["id"])
+    assert record["seconds_teacher"] > 0
+    [full] = store.read("trials", teacher["id"])
+    assert (full["distill"], full["teacher"], full["seconds_teacher"]) == (None, None, None)
+    logits = store.read("teacher_logits", student["lesson"]["logits"])
+    assert [row["example"] for row in logits] == list(range(full["train_examples"]))
+    plain = made(world)
+    assert execute(plain, store.location)["status"] == "done"
+    own, other = (store.read("trials", job["id"])[0] for job in (student, plain))
+    assert own["train_losses"] != other["train_losses"]
+
+
+def test_a_student_that_is_cut_off_goes_on_as_if_nothing_had_been(
+    world: Path, store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    teacher, student = taught(world)
+    for job in (teacher, student):
+        assert execute(job, store.location)["status"] == "done"
+    [record] = store.read("trials", student["id"])
+    expected = {"record": record, "predictions": store.read("predictions", student["id"])}
+    other, logits = Store(tmp_path / "other", create=True), student["lesson"]["logits"]
+    other.put("teacher_logits", logits, store.read("teacher_logits", logits))
+    cut_off(student, other, monkeypatch, record["steps"] // 2)
+    again = execute(student | {"checkpoint_every": 1.0}, other.location)
+    assert again["status"] == "done"
+    assert assert_same(other, student, expected)["resumed_from_step"] == record["steps"] // 2
+
+
+def test_a_done_teacher_is_measured_once_more(world: Path, store: Store) -> None:
+    """Its record came before anybody learned from it; its network is kept, or trained again."""
+    teacher, student = taught(world)
+    assert execute(teacher | {"measures": [], "network": False}, store.location)["status"] == "done"
+    before = store.read("trials", teacher["id"])
+    for job in (teacher | {"network": False}, student):
+        assert execute(job, store.location)["status"] == "done"
+    assert store.read("trials", teacher["id"]) == before
+
+
+def test_a_student_without_its_teacher_is_a_missing_input(world: Path, store: Store) -> None:
+    _, student = taught(world)
+    found = execute(student, store.location)
+    assert (found["status"], found["error_type"]) == ("failed", "missing_input")
+    assert student["lesson"]["teacher"] in found["message"]
+    assert not store.names("trials")
+
+
+def test_a_teacher_of_other_rows_is_a_missing_input(world: Path, store: Store) -> None:
+    teacher, student = taught(world)
+    assert execute(teacher, store.location)["status"] == "done"
+    spec = spec_of(student)
+    fewer = with_spec(student, replace(spec, recipe=replace(spec.recipe, limit_train=5)))
+    found = execute(fewer, store.location)
+    assert (found["status"], found["error_type"]) == ("failed", "missing_input")
+    assert "rows" in found["message"]
+
+
+def test_lost_logits_are_computed_again(world: Path, store: Store) -> None:
+    teacher, student = taught(world)
+    assert execute(teacher, store.location)["status"] == "done"
+    logits = student["lesson"]["logits"]
+    before = store.read("teacher_logits", logits)
+    store.remove(f"teacher_logits/{logits}.parquet")
+    for job in (teacher, student):
+        assert execute(job, store.location)["status"] == "done"
+    assert store.read("teacher_logits", logits) == before
+
+
+# -- texts without labels
+
+
+MORE = "note,text\na,good w1 w2\nb,w3 poor\nc,w4 fine w5 w6\nd,bad\ne,w7 w8\n"
+
+
+def with_more(world: Path, job: Job, text: str = MORE, name: str = "more.csv") -> Job:
+    """The job with the place of unlabelled texts."""
+    (world.parent / name).write_text(text, encoding="utf-8")
+    source = {**job["task"]["source"], "unlabelled": str(world.parent / name)}
+    return {**job, "task": {**job["task"], "source": source}}
+
+
+def learning_more(world: Path, store: Store, **distill: Any) -> tuple[Job, dict[str, Any]]:
+    """A student that learned from them, and its record."""
+    plain = with_more(world, made(world))
+    source = TaskSource(**plain["task"]["source"])
+    print_ = unlabelled_fingerprint(source, spec_of(plain).task)
+    teacher, student = (
+        with_more(world, job) for job in taught(world, unlabelled=print_, **distill)
+    )
+    for job in (teacher, student):
+        assert execute(job, store.location)["status"] == "done"
+    return student, store.read("trials", student["id"])[0]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("settings", [{}, {"alpha": 1.0}, {"hidden_weight": 1.0}], ids=str)
+def test_a_student_learns_from_more_texts_than_its_teacher(
+    world: Path, store: Store, settings: dict[str, Any]
+) -> None:
+    student, record = learning_more(world, store, **settings)
+    [full] = store.read("trials", student["lesson"]["teacher"])
+    assert record["train_examples"] == full["train_examples"] + 5
+    assert record["distill"].endswith(" unlabelled")
+    assert full["distill"] is None
+    assert record["steps"] == math.ceil(record["train_examples"] / 16)
+    assert math.isfinite(record["train_losses"][0])
+    for name in ("majority", "dev_in_train", "dev_relabelled", "data_fingerprint"):
+        assert record[name] == full[name]
+    logits = store.read("teacher_logits", student["lesson"]["logits"])
+    assert [row["example"] for row in logits] == list(range(record["train_examples"]))
+    [_, fewer] = taught(world, **settings)
+    assert execute(taught(world, **settings)[0], store.location)["status"] == "done"
+    assert execute(fewer, store.location)["status"] == "done"
+    few = store.read("teacher_logits", fewer["lesson"]["logits"])
+    assert [row["scores"] for row in few] == [
+        pytest.approx(row["scores"], abs=1e-5) for row in logits[: len(few)]
+    ]
+
+
+def test_without_a_weight_of_labels_none_counts(world: Path, store: Store) -> None:
+    """Each train row could have another one: the student's network is the same."""
+    student, record = learning_more(world, store, alpha=1.0)
+    source = {**student["task"]["source"], "files": dict(student["task"]["source"]["files"])}
+    rows = Path(source["files"]["train"]).read_text(encoding="utf-8").splitlines()
+    turned = [
+        row.replace(",pos", ",?").replace(",neg", ",pos").replace(",?", ",neg") for row in rows
+    ]
+    other = world.parent / "turned.csv"
+    other.write_text("\n".join(turned), encoding="utf-8")
+    source["files"]["train"] = str(other)
+    spec = spec_of(student)
+    print_ = data_fingerprint(TaskSource(**source), spec.task)
+    job = with_spec(student, replace(spec, data_fingerprint=print_))
+    job = {**job, "task": {**job["task"], "source": source}}
+    assert execute(job, store.location)["status"] == "done"
+    assert store.read("trials", job["id"])[0]["epoch_metrics"] == record["epoch_metrics"]
+
+
+def test_what_is_measured_of_a_student_is_of_the_labelled_rows(world: Path, store: Store) -> None:
+    student, _ = learning_more(world, store)
+    probes = measurement(student, "probes", rows=1000)
+    found = execute({**student, "measures": [probes], "keep": "all"}, store.location)
+    assert (found["status"], found.get("measures_failed")) == ("done", None)
+    [row] = store.read("profiles", probes["id"])
+    assert all(0 <= item["value"] <= 1 for item in row["values"])
+
+
+def test_texts_that_have_changed_since_the_plan_are_a_missing_input(
+    world: Path, store: Store
+) -> None:
+    student, _ = learning_more(world, store)
+    spec = replace(spec_of(student), seed=9)
+    shutil.rmtree(world.parent / "cache")
+    resident().forget()
+    later = with_more(world, with_spec(student, spec), MORE + "f,w9\n")
+    found = execute(later, store.location)
+    assert (found["status"], found["error_type"]) == ("failed", "missing_input")
+    assert "changed since the run was planned" in found["message"]
+
+
+# -- a teacher that has learned its task before
+
+
+def graduate(world: Path, store: Store, student: Job, labels: tuple[str, ...]) -> Job:
+    """The profile of a folder whose classifier is the network of a kept trial, its classes in the
+    order of `labels`."""
+    full = with_spec(student, teacher_of(spec_of(student), DEPTH), lesson=None, keep="all")
+    assert execute(full, store.location)["status"] == "done"
+    folder = world.parent / "graduate"
+    shutil.copytree(Path(store.location) / "weights" / full["id"], folder, dirs_exist_ok=True)
+    config = json.loads((folder / "config.json").read_text())
+    config["id2label"] = {str(index): label for index, label in enumerate(labels)}
+    config["label2id"] = {label: index for index, label in enumerate(labels)}
+    (folder / "config.json").write_text(json.dumps(config))
+    trial = spec_of(student)
+    spec = ProfileSpec(
+        model_fingerprint=folder_fingerprint(folder),
+        task=trial.task,
+        data_fingerprint=trial.data_fingerprint,
+        max_length=trial.recipe.max_length,
+        measure="teacher",
+        limit_train=trial.recipe.limit_train,
+    )
+    model = {**student["model"], "name": "./graduate", "path": str(folder)}
+    plain = {"id": profile_id(spec), "kind": "profile", "spec": asdict(spec), "model": model}
+    return {**student, **plain, "lesson": None}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("turned", [False, True], ids=["in order", "turned"])
+def test_a_folder_teaches_by_the_names_of_its_classes(
+    world: Path, store: Store, turned: bool
+) -> None:
+    student = made(world, distill=Distillation(teacher="sha256:00", fine_tuned=True))
+    names = ("neg", "pos")
+    job = graduate(world, store, student, names[::-1] if turned else names)
+    assert execute(job, store.location)["status"] == "done"
+    lesson = Lesson("", job["id"])._asdict()
+    assert execute(student | {"lesson": lesson}, store.location)["status"] == "done"
+    [record] = store.read("trials", student["id"])
+    assert (record["teacher"], record["distill"]) == (job["id"], "logits")
+    own = np.array([row["scores"] for row in store.read("teacher_logits", job["id"])])
+    store.remove(f"teacher_logits/{job['id']}.parquet")
+    assert execute(job, store.location)["status"] == "done"  # once more: they are gone
+    again = np.array([row["scores"] for row in store.read("teacher_logits", job["id"])])
+    assert np.array_equal(own, again)
+    inputs = load_inputs(student, spec_of(student), None, 0, Path(job["model"]["path"]))
+    logits = evaluate(inputs.model, inputs.encoded.train, inputs.padding, precision="fp32")
+    assert_within_1e5(own, logits[:, ::-1] if turned else logits)
+
+
+def test_a_folder_of_other_classes_is_a_missing_input(world: Path, store: Store) -> None:
+    student = made(world, distill=Distillation(teacher="sha256:00", fine_tuned=True))
+    found = execute(graduate(world, store, student, ("no", "yes")), store.location)
+    assert (found["status"], found["error_type"]) == ("failed", "missing_input")
+    assert re.search("no, yes.*neg, pos", found["message"])
+
+
+def test_a_folder_without_a_classifier_is_a_missing_input(world: Path, store: Store) -> None:
+    student = made(world, distill=Distillation(teacher="sha256:00", fine_tuned=True))
+    job = graduate(world, store, student, ("neg", "pos"))
+    found = execute(job | {"model": student["model"]}, store.location)
+    assert (found["status"], found["error_type"]) == ("failed", "missing_input")
+    assert "no classifier for 2 classes" in found["message"]

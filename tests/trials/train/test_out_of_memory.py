@@ -1,0 +1,260 @@
+"""A real shortage of memory: a process whose address space is limited, and what a trial does."""
+
+from __future__ import annotations
+
+import errno
+import gc
+import json
+import os
+import random
+import subprocess
+import sys
+import weakref
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+import torch
+from transformers import BertConfig, BertForSequenceClassification
+
+from lp_sweep.storage.errors import DeviceOutOfMemoryError
+from lp_sweep.storage.store import Store
+from lp_sweep.trials import device as devices
+from lp_sweep.trials.data import batches as batching
+from lp_sweep.trials.data.batches import to_device
+from lp_sweep.trials.device import forget_frames, is_out_of_memory, memory_errors
+from lp_sweep.trials.fast.forward import forward
+from lp_sweep.trials.train import steps as passes
+from lp_sweep.trials.worker.resident import resident
+from lp_sweep.trials.worker.run import execute
+from tests.support.plain_jobs import run_profile
+from tests.support.toyworld import PLAIN, WORDS, jobs, save_world
+
+SMALL = ("recipe.batch_size=2", "recipe.limit_dev=2", "recipe.epochs=1")
+LARGE = ("recipe.batch_size=64", "recipe.max_length=256", "recipe.epochs=1")
+
+# of what a step of 64 rows takes: more than 16 rows need, and less than 8
+ROOM_OF_HALF, ROOM_OF_NONE = 0.6, 0.08
+
+
+class Result(NamedTuple):
+    """The results of a large trial, and of a small one after it."""
+
+    large: dict[str, Any]
+    after: dict[str, Any]
+    taken: int  # KiB by the large one, at its most
+    record: dict[str, Any] | None  # of the large one
+    attempts: list[dict[str, Any]]
+
+
+@pytest.fixture(scope="module")
+def world(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A network whose steps of 64 long rows take some 300 MiB, and without dropout."""
+    folder = tmp_path_factory.mktemp("large world")
+    sweep = save_world(folder)
+    config = BertConfig(
+        vocab_size=len(WORDS),
+        hidden_size=32,
+        num_hidden_layers=2,
+        num_attention_heads=2,
+        intermediate_size=2048,
+        max_position_embeddings=256,
+        initializer_range=0.1,
+        hidden_dropout_prob=0.0,
+        attention_probs_dropout_prob=0.0,
+    )
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(3)
+        BertForSequenceClassification(config).bert.save_pretrained(folder / "model")
+    draw = random.Random(1)
+    lines = [
+        f"{' '.join(draw.choices(PLAIN, k=200))} {word}" for word in ["good,pos", "bad,neg"] * 64
+    ]
+    (folder / "train.csv").write_text("text,label\n" + "\n".join(lines), encoding="utf-8")
+    return sweep
+
+
+def with_room(world: Path, folder: Path, room: int) -> Result:
+    """The trials in a process of their own that can take `room` KiB more; 0: all it likes."""
+    folder.mkdir(exist_ok=True)
+    plans = [
+        jobs(world, "k=0", *SMALL, "recipe.limit_train=4"),
+        jobs(world, "k=0", *LARGE),
+        jobs(world, "k=1", *SMALL, "recipe.limit_train=8"),
+    ]
+    chosen = [plan[0] for plan in plans]
+    (folder / "jobs.json").write_text(json.dumps(chosen), encoding="utf-8")
+    store = Store(folder / "store", create=True)
+    arguments = [folder / "jobs.json", store.location, room, folder / "out.json"]
+    program = Path(__file__).parents[2] / "support" / "shortage.py"
+    done = subprocess.run(
+        [sys.executable, str(program), *map(str, arguments)],
+        env={**os.environ, "MALLOC_ARENA_MAX": "1", "OMP_NUM_THREADS": "1"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    told = json.loads((folder / "out.json").read_text(encoding="utf-8"))
+    if room and not told["enforced"]:
+        pytest.skip("this platform does not hold a process to RLIMIT_AS")
+    attempts = [store.read("attempts", name)[0] for name in store.names("attempts")]
+    attempts.sort(key=lambda row: row["started_at"])
+    stored = store.find("trials", chosen[1]["id"])
+    return Result(
+        told["large"], told["after"], told["taken"], stored[0] if stored else None, attempts
+    )
+
+
+@pytest.fixture(scope="module")
+def whole(world: Path, tmp_path_factory: pytest.TempPathFactory) -> Result:
+    """With all the memory it likes: what a step takes is another number on each machine, since
+    allocators and kernels differ."""
+    return with_room(world, tmp_path_factory.mktemp("whole"), 0)
+
+
+@pytest.mark.slow
+def test_the_micro_batch_is_halved_until_it_fits(
+    world: Path, whole: Result, tmp_path: Path
+) -> None:
+    short = with_room(world, tmp_path, int(whole.taken * ROOM_OF_HALF))
+    assert whole.record
+    assert short.record
+    assert (whole.record["micro_batch"], whole.record["out_of_memory_retries"]) == (64, 0)
+    retries = short.record["out_of_memory_retries"]
+    assert retries in (1, 2)
+    assert short.record["micro_batch"] == 64 // 2**retries
+    assert short.record["batch_size"] == 64
+    assert short.record["steps"] == whole.record["steps"] == 2
+    assert short.record["train_losses"] == pytest.approx(whole.record["train_losses"], abs=1e-5)
+    assert short.record["last"] == pytest.approx(whole.record["last"], abs=0.05)
+
+    assert [row["micro_batch"] for row in short.attempts] == [64, 32][:retries]
+    assert {row["final"] for row in short.attempts} == {False}
+    assert {row["error_type"] for row in short.attempts} == {"out_of_memory"}
+    assert "a batch of 64 does not fit" in short.attempts[0]["message"]
+    assert short.after["status"] == "done"
+
+
+@pytest.mark.slow
+def test_where_nothing_fits_the_trial_has_failed_and_the_worker_lives(
+    world: Path, whole: Result, tmp_path: Path
+) -> None:
+    result = with_room(world, tmp_path, int(whole.taken * ROOM_OF_NONE))
+    assert (result.large["status"], result.large["error_type"]) == ("failed", "out_of_memory")
+    assert result.record is None
+    assert [row["micro_batch"] for row in result.attempts] == [64, 32, 16, 8]
+    assert [row["final"] for row in result.attempts] == [False, False, False, True]
+    assert result.after["status"] == "done"  # in the same process, under the same limit
+
+
+@pytest.mark.parametrize(
+    ("error", "short"),
+    [
+        pytest.param(torch.OutOfMemoryError("CUDA out of memory."), True, id="cuda"),
+        pytest.param(RuntimeError("CUBLAS_STATUS_ALLOC_FAILED when calling"), True, id="cublas"),
+        pytest.param(MemoryError(), True, id="python"),
+        pytest.param(OSError(errno.ENOMEM, "Cannot allocate memory"), True, id="system"),
+        pytest.param(OSError(errno.ENOSPC, "No space left on device"), False, id="disk"),
+        pytest.param(RuntimeError("shape mismatch"), False, id="another"),
+        pytest.param(torch.AcceleratorError("CUDA error: out of memory"), True, id="driver"),
+        pytest.param(torch.AcceleratorError("CUDA error: illegal access"), False, id="broken"),
+    ],
+)
+@pytest.mark.usefixtures("device_that_works")
+def test_what_counts_as_a_shortage(error: Exception, short: bool) -> None:
+    assert is_out_of_memory(error) is short
+    with (
+        pytest.raises(DeviceOutOfMemoryError if short else type(error)),
+        memory_errors(4),
+    ):
+        raise error
+
+
+@pytest.fixture
+def device_that_works(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(devices, "_can_allocate", lambda: True)
+
+
+def test_a_device_that_allocates_nothing_any_more_is_broken() -> None:
+    assert not is_out_of_memory(torch.AcceleratorError("CUDA error: out of memory"))  # none here
+
+
+def test_a_real_allocation_counts() -> None:
+    with (
+        pytest.raises(DeviceOutOfMemoryError, match="a batch of 4 does not fit"),
+        memory_errors(4),
+    ):
+        torch.empty(2**55)
+
+
+def test_an_error_holds_no_network() -> None:
+    """Else the memory of the first try would still be taken in the second."""
+
+    def fails() -> None:
+        network = torch.nn.Linear(3, 3)
+        held.append(weakref.ref(network))
+        try:
+            raise RuntimeError("first")
+        except RuntimeError as error:
+            raise MemoryError from error
+
+    held: list[weakref.ref[Any]] = []
+    with pytest.raises(MemoryError) as caught:
+        fails()
+    forget_frames(caught.value)
+    gc.collect()
+    assert held[0]() is None
+
+
+@pytest.mark.slow
+def test_a_halving_of_before_is_counted(
+    world: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A worker that was killed had used two of the three: 64 and 32 are not tried again."""
+
+    def full(model: Any, split: Any, rows: Any, *rest: Any, **how: Any) -> Any:
+        if len(rows) > 8:
+            raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2 GiB")
+        return forward(model, split, rows, *rest, **how)
+
+    monkeypatch.setattr(passes, "forward", full)
+    store = Store(tmp_path, create=True)
+    job = {**jobs(world, "k=0", *LARGE)[0], "halvings": 2}
+    assert execute(job, store.location)["status"] == "done"
+    record = store.read("trials", job["id"])[0]
+    assert (record["micro_batch"], record["out_of_memory_retries"]) == (8, 3)
+    assert len(store.names("attempts")) == 1
+
+
+@pytest.mark.slow
+def test_a_profile_halves_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(split: Any, rows: Any, *rest: Any) -> Any:
+        if len(rows) > 20:
+            raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2 GiB")
+        return to_device(split, rows, *rest)
+
+    sweep = save_world(tmp_path, strategies=[{"name": "contribution", "threshold": [0.9]}])
+    job = next(job for job in jobs(sweep) if job["kind"] == "profile")
+    store = Store(tmp_path / "store", create=True)
+    whole = run_profile(job)["record"]
+    resident().forget()  # else the pass is not made again
+    monkeypatch.setattr(batching, "to_device", full)
+    assert execute(job, store.location)["status"] == "done"
+    halved = store.read("profiles", job["id"])[0]
+    assert [item["value"] for item in halved["layers"]] == pytest.approx(
+        [item["value"] for item in whole["layers"]], abs=1e-6
+    )
+    rows = store.read_all("attempts").rows.to_pylist()
+    assert sorted(row["micro_batch"] for row in rows) == [32, 64]
+    assert not any(row["final"] for row in rows)
+
+
+@pytest.mark.slow
+def test_a_process_that_asked_duckdb_too_ends_without_a_word() -> None:
+    """An export that trains again does: what stays frozen, DuckDB would report as leaked."""
+    program = "import duckdb\nfrom lp_sweep.trials.device import free_memory\nfree_memory()"
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=True
+    )
+    assert (done.stdout, done.stderr) == ("", "")

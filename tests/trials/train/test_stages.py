@@ -1,0 +1,306 @@
+"""Networks that come about in stages, on a tiny real model: frozen, dropped, gone on from."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any, cast
+
+import numpy as np
+import pytest
+import torch
+
+from lp_sweep.storage import networks
+from lp_sweep.storage.store import Store
+from lp_sweep.trials.data.batches import BatchSizes
+from lp_sweep.trials.device import reproducible
+from lp_sweep.trials.model.families import find_layers
+from lp_sweep.trials.model.prune import keep_layers
+from lp_sweep.trials.train import finetune as finetuning
+from lp_sweep.trials.train.finetune import Saver, finetune
+from lp_sweep.trials.train.procedures import Phase
+from lp_sweep.trials.train.steps import Setting
+from lp_sweep.trials.worker import trial as trialling
+from lp_sweep.trials.worker.run import execute
+from lp_sweep.trials.worker.trial import Try
+from tests.support.cutoff import STEPS, assert_same, cut_off, other_network
+from tests.support.plain_jobs import load_inputs, run_trial
+from tests.support.staging import made, spec_of, staged, weights
+
+FEED_FORWARD = 32 * 64 + 64 + 64 * 32 + 32  # parameters of one of the toy BERT's
+
+
+# -- frozen
+
+
+def changed(job: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> dict[str, bool]:
+    """Parameter -> whether the training changed any bit of it."""
+    before: dict[str, torch.Tensor] = {}
+    after: dict[str, torch.Tensor] = {}
+
+    real = trialling.load_inputs
+
+    def load(*args: Any) -> Any:
+        inputs = real(*args)
+        before.update(weights(inputs.model))
+        return inputs
+
+    def look(inputs: Any, record: Any, device: Any) -> None:
+        after.update(weights(inputs.model))
+
+    monkeypatch.setattr(trialling, "load_inputs", load)
+    run_trial(job, Try(afterwards=cast(Any, look)))
+    assert set(before) == set(after)
+    return {name: not torch.equal(value, after[name]) for name, value in before.items()}
+
+
+def is_in(name: str, *places: str) -> bool:
+    return name.startswith(places)
+
+
+@pytest.mark.parametrize(
+    ("recipe", "places"),
+    [
+        pytest.param({}, (), id="nothing"),
+        pytest.param({"freeze_embeddings": True}, ("bert.embeddings",), id="embeddings"),
+        # by its original index: layer 4 is the second that is left
+        pytest.param({"freeze_layers": (4,)}, ("bert.encoder.layer.1.",), id="a layer"),
+        pytest.param(
+            {"freeze_embeddings": True, "freeze_layers": (1, 2, 3, 4), "weight_decay": 0.1},
+            ("bert.embeddings", "bert.encoder"),
+            id="all but the head",
+        ),
+    ],
+)
+def test_what_is_frozen_stays_bit_by_bit_and_all_else_learns(
+    world: Path, monkeypatch: pytest.MonkeyPatch, recipe: dict[str, Any], places: tuple[str, ...]
+) -> None:
+    job = made(world, kept_layers=(2, 4), recipe=recipe)
+    learned = changed(job, monkeypatch)
+    still = {name for name, moved in learned.items() if not moved}
+    # no text is of a second segment, so its embedding has no gradient; nor has a far position's:
+    # but these are rows of a parameter that learns
+    assert still == {name for name in learned if places and is_in(name, *places)}
+
+
+# -- finetune_then_drop
+
+
+def test_it_is_fine_tuning_dropping_and_fine_tuning(world: Path, store: Store) -> None:
+    first, second = staged(world)
+    for job in (first, second):
+        assert execute(job, store.location)["status"] == "done"
+    full, small = (store.read("trials", job["id"])[0] for job in (first, second))
+    assert (full["started_from"], small["started_from"]) == (None, first["id"])
+    assert (full["kept_layers"], small["kept_layers"]) == ([1, 2, 3, 4], [1, 2])
+    assert (full["procedure"], small["procedure"]) == ("direct", "finetune_then_drop")
+
+    spec = spec_of(first)
+    with reproducible(1):
+        inputs = load_inputs(first, spec, spec.kept_layers, spec.seed)
+
+        def trained(*kept: int) -> np.ndarray:
+            setting = Setting(
+                definition=spec.task,
+                recipe=spec.recipe,
+                seed=spec.seed,
+                device=torch.device("cpu"),
+                padding=inputs.padding,
+                precision="fp32",
+                batches=BatchSizes.halved(spec.recipe.batch_size, 0),
+                course=(Phase(kept, spec.recipe.epochs),),
+            )
+            return finetune(inputs.model, inputs.encoded, setting, Saver()).logits["validation"]
+
+        once = trained(1, 2, 3, 4)
+        keep_layers(inputs.model, [1, 2])
+        twice = trained(1, 2)
+    for job, logits in ((first, once), (second, twice)):
+        stored = [row["scores"] for row in store.read("predictions", job["id"])]
+        assert np.array_equal(np.array(stored, dtype=np.float32), logits)
+
+
+@pytest.mark.parametrize("bridge", ["", "linear"])
+def test_one_shot_is_fine_tuning_and_dropping(
+    world: Path, store: Store, tmp_path: Path, bridge: str
+) -> None:
+    """The kept layers are those of the fine-tuned network, except where a map was merged."""
+    first, second = staged(world, procedure="one_shot", bridge=bridge)
+    left: dict[str, torch.Tensor] = {}
+
+    def look(inputs: Any, record: Any, device: Any) -> None:
+        left.update(weights(inputs.model))
+
+    assert execute(first, store.location)["status"] == "done"
+    assert networks.fetch_network(store, first["id"], tmp_path)
+    full = load_inputs(first, spec_of(first), None, 0, tmp_path).model
+    found = run_trial(second, Try(start=tmp_path, afterwards=cast(Any, look)))
+    record, own = found["record"], weights(full)
+    assert (record["steps"], record["best_epoch"], record["kept_layers"]) == (0, 0, [1, 2])
+    moved = {name for name, value in left.items() if not torch.equal(value, own[name])}
+    assert bool(moved) == bool(bridge)
+    assert all(is_in(name, "bert.encoder.layer.1.output.") for name in moved)
+
+
+def test_the_layers_to_drop_may_be_frozen_before(
+    world: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first, _ = staged(world, freeze_dropped=True)
+    learned = changed(first, monkeypatch)
+    assert {name for name, moved in learned.items() if not moved} == {
+        name for name in learned if is_in(name, "bert.encoder.layer.2.", "bert.encoder.layer.3.")
+    }
+
+
+def test_without_its_network_it_fails_and_says_so(world: Path, store: Store) -> None:
+    first, second = staged(world)
+    answer = execute(second, store.location)
+    assert (answer["status"], answer["error_type"]) == ("failed", "missing_input")
+    for said in (f"the network of trial {first['id']}", store.location, "Run the sweep again"):
+        assert said in answer["message"]
+    assert not store.names("trials")
+    assert [row["trial_id"] for row in store.read_all("attempts").rows.to_pylist()] == [
+        second["id"]
+    ]
+
+
+def test_while_the_store_is_away_that_is_what_is_said(
+    world: Path, store: Store, tmp_path: Path
+) -> None:
+    Path(store.location).rename(tmp_path / "away")
+    job = {**staged(world)[1], "cache_dir": str(tmp_path / "cache")}
+    answer = execute(job, store.location)
+    assert answer["error_type"] == "missing_input"
+    assert "can't fetch" in answer["message"]
+    assert "Run the sweep again" not in answer["message"]
+
+
+def test_it_never_starts_from_the_pre_trained_network(world: Path) -> None:
+    """Its identifier would be that of another training."""
+    with pytest.raises(ValueError, match="finetune_then_drop, started from None"):
+        run_trial(staged(world)[1])
+
+
+# -- iterative
+
+
+def iterative(world: Path, **changes: Any) -> dict[str, Any]:
+    """An epoch each with 4 and 3 layers, then two with 2: 16 steps each."""
+    recipe = {"limit_train": 4 * STEPS, "batch_size": 4, "epochs": 2, "warmup_ratio": 0.1}
+    return made(world, recipe=recipe, procedure="iterative", epochs_per_layer=1, **changes)
+
+
+@pytest.fixture(scope="module")
+def undisturbed(world: Path) -> dict[str, Any]:
+    return run_trial(iterative(world))
+
+
+def test_layers_go_on_the_way(world: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """From the highest down, in one run of the schedule and of AdamW."""
+    layers, rates, drops = [], [], 0
+    evaluate, train_step, enter = finetuning.evaluate, finetuning.train_step, finetuning._Run.enter
+
+    def spy_evaluate(model: Any, *args: Any, **settings: Any) -> Any:
+        layers.append((len(find_layers(model).layers), list(model.config.lp_sweep_kept_layers)))
+        return evaluate(model, *args, **settings)
+
+    def spy_step(model: Any, optimizer: Any, *args: Any) -> Any:
+        rates.append(optimizer.param_groups[0]["lr"])
+        return train_step(model, optimizer, *args)
+
+    def spy_enter(self: Any, phase: int) -> None:
+        nonlocal drops
+        drops += phase != self.phase
+        before = {p: s["exp_avg"].clone() for p, s in self.optimizer.state.items()}
+        enter(self, phase)
+        for parameter in self.model.parameters():
+            if before:
+                state = self.optimizer.state[parameter]
+                assert torch.equal(state["exp_avg"], before[parameter])
+                assert state["step"] == len(rates)
+
+    monkeypatch.setattr(finetuning, "evaluate", spy_evaluate)
+    monkeypatch.setattr(finetuning, "train_step", spy_step)
+    monkeypatch.setattr(finetuning._Run, "enter", spy_enter)
+    record = run_trial(iterative(world, kept_layers=(2, 4)))["record"]
+    assert layers == [(4, [1, 2, 3, 4]), (3, [1, 2, 4]), (2, [2, 4]), (2, [2, 4])]
+    assert drops == 2
+    assert record["steps"] == len(rates) == 4 * STEPS
+    top = rates.index(max(rates))
+    assert top == 7  # a tenth of all steps, not of a phase's
+    falls = np.diff(rates[top:])
+    assert np.allclose(falls, falls[0])
+    assert rates[-1] == pytest.approx(-falls[0])
+
+
+def test_its_record_is_of_the_last_network(
+    undisturbed: dict[str, Any], world: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    record = undisturbed["record"]
+    direct = run_trial(made(world))["record"]
+    assert record["params_total"] == direct["params_total"]
+    assert record["train_examples_per_second"] is record["dev_examples_per_second"] is None
+    assert direct["train_examples_per_second"] > 0
+    assert [item["epoch"] for item in record["epoch_metrics"]] == [1, 2, 3, 4]
+    scores = iter([0.9, 0.8, 0.7, 0.6])
+    monkeypatch.setattr(finetuning, "score", lambda *_, **__: {"accuracy": next(scores)})
+    record = run_trial(iterative(world))["record"]
+    assert (record["best"], record["best_epoch"], record["last"]) == (0.7, 3, 0.6)
+
+
+@pytest.mark.parametrize(
+    "step",
+    [
+        pytest.param(STEPS + 1, id="right after a drop"),
+        pytest.param(2 * STEPS + 10, id="last phase"),
+    ],
+)
+def test_a_cut_off_one_goes_on_with_the_layers_it_had(
+    world: Path,
+    store: Store,
+    undisturbed: dict[str, Any],
+    monkeypatch: pytest.MonkeyPatch,
+    step: int,
+) -> None:
+    job = {**iterative(world), "checkpoint_every": 3600.0}
+    cut_off(job, store, monkeypatch, step)
+    execute(job, store.location)
+    assert assert_same(store, job, undisturbed)["resumed_from_step"] == step
+
+
+@pytest.mark.slow
+def test_a_checkpoint_that_does_not_fit_starts_it_anew_with_all_layers(
+    world: Path, store: Store, undisturbed: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    job = {**iterative(world), "checkpoint_every": 3600.0, "keep": "all"}
+    cut_off(job, store, monkeypatch, 2 * STEPS + 10)
+    other_network(Path(store.location) / "checkpoints" / f"{job['id']}.safetensors")
+    with pytest.warns(UserWarning, match="not those of this network"):
+        execute(job, store.location)
+    assert assert_same(store, job, undisturbed)["resumed_from_step"] == 0
+    assert networks.has_network(store, job["id"])
+
+
+# -- without feed-forwards
+
+
+def test_feed_forwards_go_before_the_training(world: Path) -> None:
+    whole = run_trial(made(world))["record"]
+    less = run_trial(made(world, removed_feed_forwards=(2,)))["record"]
+    assert less["removed_feed_forwards"] == [2]
+    for name in ("params_total", "params_encoder"):
+        assert whole[name] - less[name] == FEED_FORWARD
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kept", [(1, 4), (1, 2, 3, 4)], ids=["and layers", "alone"])
+def test_feed_forwards_go_between_the_stages(
+    world: Path, store: Store, kept: tuple[int, ...]
+) -> None:
+    first, second = staged(world, kept_layers=kept, removed_feed_forwards=(4,))
+    for job in (first, second):
+        assert execute({**job, "keep": "all"}, store.location)["status"] == "done"
+    full, less = (store.read("trials", job["id"])[0] for job in (first, second))
+    assert (full["removed_feed_forwards"], less["removed_feed_forwards"]) == ([], [4])
+    layer = full["params_encoder"] // 4
+    assert less["params_encoder"] == layer * len(kept) - FEED_FORWARD
+    assert networks.has_network(store, second["id"])

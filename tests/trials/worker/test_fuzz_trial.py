@@ -1,0 +1,255 @@
+"""Real trials on rows that a careful person would not have: they end in a record of true numbers,
+or in one that says what is wrong with the rows. And names as hostile as they come: nothing is
+written outside the store and the cache."""
+
+from __future__ import annotations
+
+import csv
+import gc
+import json
+import math
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import strategies as st
+
+from lp_sweep.analysis.views import open_views
+from lp_sweep.orchestrator.inputs.resolve import resolve
+from lp_sweep.orchestrator.plan.known import Known
+from lp_sweep.orchestrator.plan.planning import make_plan
+from lp_sweep.orchestrator.sweepfile.load import load_sweep
+from lp_sweep.storage.store import Store
+from lp_sweep.trials.train.metrics import METRICS
+from lp_sweep.trials.worker.run import execute
+from tests.support.everyday import few
+from tests.support.fuzzing import fuzz
+from tests.support.toyworld import rows, save_model, sweep_content
+
+RECIPE = {"learning_rate": 2e-3, "batch_size": 8, "epochs": 2, "max_length": 16}
+LONG = "good " * 20_000  # 100,000 characters
+Row = tuple[str, Any]
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    gc.freeze()  # a trial collects garbage: not what the imports have made
+    yield save_model(tmp_path_factory.mktemp("model"), depth=2)
+    gc.unfreeze()
+
+
+def write(path: Path, lines: list[Row]) -> None:
+    with path.open("w", newline="", encoding="utf-8") as stream:
+        csv.writer(stream).writerows([("text", "label"), *lines])
+
+
+def run(
+    folder: Path,
+    model: Path,
+    train: list[Row],
+    dev: list[Row],
+    *,
+    strategy: str = "top",
+    **task: Any,
+) -> dict[str, Any]:
+    """The answer of a worker that was given this task."""
+    write(folder / "train.csv", train)
+    write(folder / "dev.csv", dev)
+    own = {"name": "own", "train": "train.csv", "dev": "dev.csv", "text": ["text"], **task}
+    strategies = [{"name": "contribution", "threshold": 0.5}]
+    content = sweep_content(
+        models=[str(model)],
+        tasks=[own],
+        recipe=RECIPE,
+        strategies=[{"name": "top", "k": [0]}] if strategy == "top" else strategies,
+    )
+    (folder / "sweep.yaml").write_text(json.dumps(content), encoding="utf-8")
+    plan = make_plan(resolve(load_sweep(folder / "sweep.yaml")), Known.nothing())
+    (work,) = plan.trials.values() or plan.profiles.values()
+    Store(folder / "store", create=True)
+    place = {"cache_dir": str(folder / "cache"), "device": "cpu", "threads": 1}
+    return execute({**work.job().to_plain(), **place}, str(folder / "store"))
+
+
+def not_finite(value: Any, at: str = "") -> list[str]:
+    """Where a NaN or an infinity stands."""
+    if isinstance(value, float):
+        return [] if math.isfinite(value) else [at]
+    if isinstance(value, dict):
+        return [found for key, item in value.items() for found in not_finite(item, f"{at}.{key}")]
+    if isinstance(value, list):
+        return [found for i, item in enumerate(value) for found in not_finite(item, f"{at}.{i}")]
+    return []
+
+
+PLAIN = [(row["text"], row["label"]) for row in rows(24, seed=1)]
+NUMBERS = [(text, index % 5) for index, (text, _) in enumerate(PLAIN)]
+REGRESSION = {"kind": "regression", "metric": "pearson"}
+
+TRAINS: dict[str, tuple[list[Row], list[Row], dict[str, Any], float | None]] = {
+    # train, dev, more of the task, the score where it is certain
+    "empty-texts": ([("", label) for _, label in PLAIN], [("", "pos"), ("", "neg")], {}, 0.5),
+    "blank-texts": ([(" \t\u3000", label) for _, label in PLAIN], PLAIN, {}, None),
+    "long-text": ([*PLAIN, (LONG, "pos")], [(LONG, "pos"), *PLAIN], {}, None),
+    "odd-characters": ([*PLAIN, ("a\0b 👨‍👩‍👧 \u202eשלום \x1b[31m", "pos")], PLAIN, {}, None),
+    "one-class-dev": (PLAIN, [("good", "pos")] * 5, {}, None),
+    "one-class-dev-f1": (PLAIN, [("bad", "neg")] * 5, {"metric": "f1"}, 0.0),
+    "one-class-dev-mcc": (PLAIN, [("good", "pos")] * 5, {"metric": "mcc"}, 0.0),
+    "one-row-dev": (PLAIN, [("good", "pos")], {}, None),
+    "two-rows": ([("good", "pos"), ("bad", "neg")], [("good", "pos")], {}, None),
+    "a-class-without-rows": (PLAIN, PLAIN[:8], {"labels": ["neg", "none", "pos"]}, None),
+    "same-text-everywhere": ([("w1", label) for _, label in PLAIN], [("w1", "pos")] * 3, {}, None),
+    "constant-predictions": (NUMBERS, [("w1", n) for n in range(4)], REGRESSION, 0.0),
+    "one-row-regression": (NUMBERS, NUMBERS[:1], REGRESSION, 0.0),
+    "names-as-labels": (
+        [(text, f"\x1b[31m{label}\n") for text, label in PLAIN],
+        [("good", "\x1b[31mpos\n")],
+        {},
+        None,
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("train", "dev", "task", "score"), few(TRAINS.values()), ids=TRAINS.keys())
+def test_the_record_holds_only_true_numbers(
+    tmp_path: Path,
+    model: Path,
+    train: list[Row],
+    dev: list[Row],
+    task: dict[str, Any],
+    score: float | None,
+) -> None:
+    answer = run(tmp_path, model, train, dev, **task)
+    assert answer["status"] == "done", answer
+    store = Store(tmp_path / "store")
+    (record,) = store.read("trials", answer["id"])
+    assert not_finite(record) == []
+    assert score is None or record["last"] == score
+    assert record["train_examples"] == len(train)
+    predictions = store.read("predictions", answer["id"])
+    assert not_finite(predictions) == []
+    assert len(predictions) == len(dev) == record["dev_examples"]
+    catalog = open_views(store)
+    assert catalog.query("SELECT score FROM trials").to_pylist() == [
+        {"score": record["last"] * 100}
+    ]
+    assert catalog.unreadable == []
+
+
+@pytest.mark.parametrize(
+    "dev", [[("", "pos")] * 3, [(LONG, "pos")], [("good", "pos")]], ids=["empty", "long", "one"]
+)
+def test_a_profile_of_odd_rows_is_of_cosines(tmp_path: Path, model: Path, dev: list[Row]) -> None:
+    answer = run(tmp_path, model, PLAIN, dev, strategy="contribution")
+    assert answer["status"] == "done", answer
+    (record,) = Store(tmp_path / "store").read("profiles", answer["id"])
+    assert not_finite(record) == []
+    assert all(-1 <= item["value"] <= 1 for item in record["layers"])
+
+
+@pytest.mark.parametrize(
+    ("train", "dev", "task", "message"),
+    [
+        ([("a", "pos")] * 4, PLAIN, {}, "every row is of class 'pos'"),
+        ([*PLAIN, ("a", "nan")], PLAIN, {}, "a missing value written as text"),
+        (NUMBERS, [("a", "x")], REGRESSION, "row 1 holds 'x'"),
+        ([(text, 1) for text, _ in PLAIN], NUMBERS, REGRESSION, "holds 1 in every row"),
+        (NUMBERS, [("w1", 1)] * 3, REGRESSION, "holds 1 in every row"),
+    ],
+    ids=["one-class", "nan", "word-target", "constant-targets", "constant-dev-targets"],
+)
+def test_what_can_not_be_trained_is_a_missing_input(
+    tmp_path: Path,
+    model: Path,
+    train: list[Row],
+    dev: list[Row],
+    task: dict[str, Any],
+    message: str,
+) -> None:
+    answer = run(tmp_path, model, train, dev, **task)
+    assert (answer["status"], answer["error_type"]) == ("failed", "missing_input")
+    assert message in answer["message"]
+    assert not Store(tmp_path / "store").names("trials")
+
+
+def finite_score(folder: Path, pairs: list[tuple[float, float]], metric: str) -> None:
+    """Any finite predictions have a score that is a number."""
+    labels, predicted = (np.array(column) for column in zip(*pairs, strict=True))
+    value = METRICS[metric](labels, predicted)
+    assert -1.000001 <= value <= 1.000001
+
+
+numbers = st.floats(allow_nan=False, allow_infinity=False) | st.sampled_from([0.0, 1.0, 1e308])
+test_correlations = fuzz(
+    finite_score,
+    5_000,
+    pairs=st.lists(st.tuples(numbers, numbers), min_size=1, max_size=6),
+    metric=st.sampled_from(["pearson", "spearman"]),
+)
+
+
+# -- names
+
+HOSTILE = [
+    "../../up",
+    'it\'s "quoted" \\ 100%s {x} $HOME `id` $(id);b&&c|d*?[a]',
+    "line\nbreak\t\x1b[31mred\x1b[0m\u202e 日本語 🙂",
+]
+MORE = [
+    "--store",
+    "x" * 200,
+    "/tmp/absolute",
+    "~root",
+    "-rf",
+    ".hidden",
+    "con.parquet",
+    " ",
+    "a b  c",
+    "%",
+    "...",
+]
+
+
+def snapshot(folder: Path) -> set[Path]:
+    return {path for path in folder.rglob("*")}
+
+
+@pytest.mark.parametrize(
+    "name", [*HOSTILE, *(pytest.param(name, marks=pytest.mark.slow) for name in MORE)], ids=ascii
+)
+def test_no_name_leads_out_of_the_store(tmp_path: Path, model: Path, name: str) -> None:
+    """The name of a task, of a model's folder and of a data folder."""
+    place = tmp_path / "a" / "b" / "place"
+    as_folder = name.replace("/", "_").replace("~", "_")
+    inside = place / as_folder
+    inside.mkdir(parents=True)
+    world = inside / "sweep.yaml"
+    for part, own in (("train.csv", PLAIN[:8]), ("dev.csv", PLAIN[8:])):
+        write(inside / part, own)
+    shutil.copytree(model, inside / as_folder)
+    content = sweep_content(
+        models=[f"./{as_folder}"],
+        tasks=[{"name": name, "train": "train.csv", "dev": "dev.csv", "text": "text"}],
+        recipe={**RECIPE, "epochs": 1},
+        strategies=[{"name": "top", "k": [0]}],
+    )
+    world.write_text(json.dumps(content), encoding="utf-8")
+    before = snapshot(tmp_path)
+    plan = make_plan(resolve(load_sweep(world)), Known.nothing())
+    (work,) = plan.trials.values()
+    assert snapshot(tmp_path) == before
+    store, cache = Store(place / "store", create=True), place / "cache"
+    job = {**work.job().to_plain(), "cache_dir": str(cache), "device": "cpu", "threads": 1}
+    answer = execute(job, str(place / "store"))
+    assert answer["status"] == "done", answer
+    new = snapshot(tmp_path) - before
+    assert all(path.is_relative_to(place / "store") or path.is_relative_to(cache) for path in new)
+    (record,) = store.read("trials", answer["id"])
+    assert record["task"] == name
+    asked = open_views(store).query(
+        "SELECT count(*) AS n FROM trials WHERE task = $name", {"name": name}
+    )
+    assert asked.to_pylist() == [{"n": 1}]

@@ -1,0 +1,331 @@
+"""Kept networks: plain transformers loads them, and of a group of seeds only the best one stays."""
+
+from __future__ import annotations
+
+import csv
+import json
+from pathlib import Path
+from typing import Any, cast
+
+import numpy as np
+import pytest
+import torch
+from transformers import AutoModelForSequenceClassification, AutoTokenizer
+
+from lp_sweep.storage import networks
+from lp_sweep.storage.errors import SpecError
+from lp_sweep.storage.spool import flush
+from lp_sweep.storage.store import Store
+from lp_sweep.trials.model.prune import load_pruned
+from lp_sweep.trials.worker import keep as keeping
+from lp_sweep.trials.worker import run as running
+from lp_sweep.trials.worker.run import execute
+from tests.support.everyday import few
+from tests.support.toyworld import jobs, save_world
+
+QUICK = ("recipe.epochs=1", "recipe.limit_train=16")  # a step: what is learned is not looked at
+
+
+def kept(store: Store) -> set[str]:
+    """The trials of which a whole network is there."""
+    folder = Path(store.location) / "weights"
+    return {path.parent.name for path in folder.glob("*/config.json")}
+
+
+def test_a_kept_network_is_the_one_that_was_scored(
+    world: Path, store: Store, tmp_path: Path
+) -> None:
+    job = {**jobs(world, "k=2")[0], "keep": "all"}
+    answer = execute(job, store.location)
+    assert kept(store) == {job["id"]}
+    folder = tmp_path / "copied"
+    folder.mkdir()
+    for item in store.listing(f"weights/{job['id']}"):
+        assert store.fetch_file(f"weights/{job['id']}", item.name, folder / item.name)
+    names = {path.name for path in folder.iterdir()}
+    assert {"config.json", "model.safetensors", "tokenizer.json"} <= names
+    assert not [name for name in names if name.endswith((".bin", ".pt", ".pkl"))]
+
+    model = AutoModelForSequenceClassification.from_pretrained(folder).eval()
+    tokenizer = AutoTokenizer.from_pretrained(folder)
+    assert model.config.num_hidden_layers == 2
+    assert model.config.lp_sweep_kept_layers == [1, 2]
+    assert model.config.id2label == {0: "neg", 1: "pos"}
+    with (world.parent / "dev.csv").open(encoding="utf-8") as stream:
+        rows = list(csv.DictReader(stream))
+    inputs = tokenizer([row["text"] for row in rows], padding=True, return_tensors="pt")
+    with torch.inference_mode():
+        logits = model(**inputs).logits
+    said = [model.config.id2label[int(index)] for index in logits.argmax(1)]
+    right = np.mean([one == row["label"] for one, row in zip(said, rows, strict=True)])
+    assert right == answer["last"]
+    stored = [row["scores"] for row in store.read("predictions", job["id"])]
+    np.testing.assert_allclose(logits.numpy(), np.array(stored), atol=1e-5)
+
+
+def test_a_kept_network_is_a_model_of_its_own(world: Path, store: Store) -> None:
+    """Another sweep may start from it: its layers are 1..L there, whatever they were before."""
+    job = {**jobs(world, "k=2", "strategies=[{name: bottom, k: [2]}]", "recipe.epochs=1")[0]}
+    execute({**job, "keep": "all"}, store.location)
+    assert store.read("trials", job["id"])[0]["kept_layers"] == [3, 4]
+    folder = Path(store.location) / "weights" / job["id"]
+    text = (world.parent / "sweep.yaml").read_text(encoding="utf-8")
+    again = world.parent / "again.yaml"
+    again.write_text(text.replace("./model", str(folder)), encoding="utf-8")
+    one = "strategies=[{name: bottom, k: [1]}]"
+    for job in jobs(again, one, "measure.similarity=pruned", "recipe.epochs=1"):
+        execute({**job, "keep": "all"}, store.location)
+        (record,) = store.read("trials", job["id"])
+        assert (record["depth"], record["kept_layers"]) == (2, [2])
+        config = json.loads(store.read_text(f"weights/{job['id']}", "config.json") or "")
+        assert config["lp_sweep_kept_layers"] == [2]
+        assert config["lp_sweep_original_depth"] == 2
+
+
+def test_the_head_of_a_kept_network_is_not_a_sweeps(world: Path, store: Store) -> None:
+    """It knows another task, or the other layers: each seed draws a head."""
+    job = jobs(world, "k=2", *QUICK)[0]
+    execute({**job, "keep": "all"}, store.location)
+    folder = Path(store.location) / "weights" / job["id"]
+
+    def head(seed: int, *, from_here: bool) -> torch.Tensor:
+        return load_pruned(
+            folder,
+            kept_layers=None,
+            num_labels=2,
+            problem_type="single_label_classification",
+            seed=seed,
+            from_here=from_here,
+        ).classifier.weight.detach()
+
+    assert torch.equal(head(1, from_here=False), head(2, from_here=False))
+    assert torch.equal(head(1, from_here=True), head(1, from_here=True))
+    assert not torch.equal(head(1, from_here=True), head(2, from_here=True))
+
+
+def test_a_network_without_feed_forwards_is_no_model_of_a_sweep(tmp_path: Path) -> None:
+    world = save_world(tmp_path)
+    config = tmp_path / "model" / "config.json"
+    plain = json.loads(config.read_text(encoding="utf-8"))
+    config.write_text(json.dumps(plain | {"lp_sweep_removed_feed_forwards": [3]}), encoding="utf-8")
+    with pytest.raises(SpecError, match=r"lost the feed-forwards of layers \[3\] in a sweep"):
+        jobs(world)
+
+
+def test_nothing_is_kept_by_default(world: Path, store: Store) -> None:
+    execute(jobs(world, "k=2", *QUICK)[0], store.location)
+    assert kept(store) == set()
+    assert not (Path(store.location) / "weights").exists()
+
+
+def scored(
+    world: Path,
+    store: Store,
+    monkeypatch: pytest.MonkeyPatch,
+    seed: int,
+    score: float,
+    *,
+    mode: str = "best",
+    status: str = "done",
+    **axes: Any,
+) -> str:
+    """A trial of `seed` that reaches `score`; gives its identifier."""
+    overrides = [f"{name}={value}" for name, value in ({"k": 2} | axes).items()]
+    job = jobs(world, f"seed={seed}", *QUICK, *overrides)[0]
+    real = running.run_trial
+
+    def run_trial(job: Any, attempt: Any) -> Any:
+        def afterwards(inputs: Any, record: Any, device: Any) -> None:
+            record["last"] = score
+            attempt.afterwards(inputs, record, device)
+
+        return real(job, running.Try(afterwards=cast(Any, afterwards)))
+
+    with monkeypatch.context() as patch:
+        patch.setattr(running, "run_trial", run_trial)
+        assert execute({**job, "keep": mode}, store.location)["status"] == status
+    return str(job["id"])
+
+
+def test_the_best_seed_stays(world: Path, store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    first = scored(world, store, monkeypatch, 1, 0.7)
+    assert kept(store) == {first}
+    scored(world, store, monkeypatch, 2, 0.6)
+    assert kept(store) == {first}
+    third = scored(world, store, monkeypatch, 3, 0.8)
+    assert kept(store) == {third}
+    assert store.listing(f"weights/{first}") == []  # nothing of it is left
+
+
+@pytest.mark.slow
+def test_of_equal_seeds_the_lowest_stays(
+    world: Path, store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    scored(world, store, monkeypatch, 4, 0.7)
+    third = scored(world, store, monkeypatch, 3, 0.7)
+    scored(world, store, monkeypatch, 5, 0.7)
+    assert kept(store) == {third}
+
+
+@pytest.mark.slow
+def test_groups_do_not_compete(world: Path, store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Other layers, another recipe: another group."""
+    one = scored(world, store, monkeypatch, 1, 0.9)
+    two = scored(world, store, monkeypatch, 1, 0.1, k=0)
+    three = scored(world, store, monkeypatch, 1, 0.1, **{"recipe.lr": 1e-4})
+    assert kept(store) == {one, two, three}
+
+
+def test_two_that_end_at_once_leave_one(
+    world: Path, store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Neither sees the other before it has saved; the last to be recorded sees both."""
+    monkeypatch.setattr(keeping.Keeper, "_beaten", lambda self, record: False)
+    first = scored(world, store, monkeypatch, 1, 0.7)
+    scored(world, store, monkeypatch, 2, 0.6)
+    assert kept(store) == {first}
+
+
+@pytest.mark.slow
+def test_a_record_that_was_not_kept_still_counts(
+    world: Path, store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """`best` is the best of all stored seeds, not of those that have a network."""
+    job = jobs(world, "k=2", "seed=9", *QUICK)[0]
+    execute(job, store.location)
+    best = store.read("trials", job["id"])[0]["last"]
+    scored(world, store, monkeypatch, 1, best - 0.1)
+    assert kept(store) == set()
+
+
+@pytest.mark.slow
+def test_best_deletes_only_what_a_best_kept(
+    world: Path, store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first = scored(world, store, monkeypatch, 1, 0.6, mode="all")
+    second = scored(world, store, monkeypatch, 2, 0.7)
+    third = scored(world, store, monkeypatch, 3, 0.8)
+    assert kept(store) == {first, third}
+    assert networks.kept_by(store, first) == "all"
+    assert networks.kept_by(store, third) == "best"
+    assert store.listing(f"weights/{second}") == []
+
+
+@pytest.mark.slow
+def test_what_an_all_meets_stays(
+    world: Path, store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first = scored(world, store, monkeypatch, 1, 0.6)
+    scored(world, store, monkeypatch, 1, 0.6, mode="all")  # the record is there
+    second = scored(world, store, monkeypatch, 2, 0.7)
+    assert kept(store) == {first, second}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("marked", few([False, True], 1))
+def test_a_best_that_does_a_trial_again_takes_over_no_network(
+    world: Path, store: Store, monkeypatch: pytest.MonkeyPatch, marked: bool
+) -> None:
+    first = scored(world, store, monkeypatch, 1, 0.6, mode="all")
+    if not marked:
+        store.delete(f"weights/{first}", "kept-by.txt")
+    (Path(store.location) / "trials" / f"{first}.parquet").unlink()
+    scored(world, store, monkeypatch, 1, 0.6)
+    second = scored(world, store, monkeypatch, 2, 0.7)
+    assert kept(store) == {first, second}
+
+
+@pytest.mark.parametrize("better", few([True, False], 1))
+def test_what_waited_on_a_node_is_compared_when_it_is_sent(
+    world: Path, store: Store, monkeypatch: pytest.MonkeyPatch, better: bool
+) -> None:
+    first = scored(world, store, monkeypatch, 1, 0.7)
+    place, away = Path(store.location), Path(store.location).with_name("away")
+    place.rename(away)
+    second = scored(world, store, monkeypatch, 2, 0.8 if better else 0.6, status="spooled")
+    away.rename(place)
+    assert flush(store, jobs(world, "k=2")[0]["cache_dir"]) == (3, 0)
+    assert kept(store) == {second if better else first}
+
+
+@pytest.mark.slow
+def test_a_record_that_cannot_be_compared_is_in_nobodys_way(
+    world: Path, store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first = scored(world, store, monkeypatch, 1, 0.5)
+    own = store.read("trials", first)[0]
+    foreign = [{"seed": None}, {"last": None}, {"last": float("nan")}]
+    foreign += [{"spec": None}, {"spec": "[]"}, {"spec": "{"}]
+    for number, changes in enumerate(foreign):
+        name = f"t1-foreign{number}"
+        store.put("trials", name, [{**own, "trial_id": name, "last": 1.0, **changes}])
+    assert networks.is_best(store, own)
+    second = scored(world, store, monkeypatch, 2, 0.6)
+    assert kept(store) == {second}
+    assert not store.names("attempts")
+
+
+def test_whatever_keeps_networks_from_being_compared_costs_no_trial(
+    world: Path, store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*args: Any) -> Any:
+        raise TypeError("a bug of ours")
+
+    monkeypatch.setattr(networks, "_look", fail)
+    with pytest.warns(UserWarning, match="networks beside t1-.*: a bug of ours"):
+        first = scored(world, store, monkeypatch, 1, 0.5)
+    assert kept(store) == {first}
+
+
+def test_a_network_that_cannot_be_saved_costs_no_record(
+    world: Path, store: Store, tmp_path: Path
+) -> None:
+    job = {**jobs(world, "k=2", *QUICK, cache=tmp_path / "c")[0], "keep": "all"}
+    (tmp_path / "c").mkdir()
+    (tmp_path / "c" / "spool").write_text("in the way", encoding="utf-8")
+    with (
+        pytest.warns(UserWarning, match=f"network of {job['id']} not kept"),
+        pytest.warns(UserWarning, match="can't write to this node's spool"),
+    ):
+        assert execute(job, store.location)["status"] == "done"
+    assert kept(store) == set()
+
+
+def test_a_network_waits_with_its_record(world: Path, store: Store, tmp_path: Path) -> None:
+    job = {**jobs(world, "k=2", *QUICK, cache=tmp_path / "c")[0], "keep": "all"}
+    (tmp_path / "store").rename(tmp_path / "away")
+    assert execute(job, store.location)["status"] == "spooled"
+    (tmp_path / "away").rename(tmp_path / "store")
+    assert flush(store, tmp_path / "c") == (3, 0)
+    assert kept(store) == {job["id"]}
+    assert not list((tmp_path / "c").glob("spool/*/weights/*"))
+
+
+def test_the_config_comes_last_and_goes_first(
+    world: Path, store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    order: list[str] = []
+    put, delete = Store.put_file, Store.delete
+
+    def spy_put(self: Store, folder: str, name: str, source: Path) -> str:
+        order.append(f"+{name}")
+        return put(self, folder, name, source)
+
+    def spy_delete(self: Store, folder: str, name: str) -> None:
+        order.append(f"-{name}")
+        delete(self, folder, name)
+
+    monkeypatch.setattr(Store, "put_file", spy_put)
+    monkeypatch.setattr(Store, "delete", spy_delete)
+    job = {**jobs(world, "k=2", *QUICK)[0], "keep": "all"}
+    execute(job, store.location)
+    assert [name for name in order if name[0] == "+"][-1] == "+config.json"
+    order.clear()
+    networks.delete_network(store, job["id"])
+    assert order[0] == "-config.json"
+    assert store.listing(f"weights/{job['id']}") == []
+
+
+def test_an_unknown_mode_is_refused(world: Path, store: Store) -> None:
+    with pytest.raises(ValueError, match=r"keep: 'some'\. Use none, best or all"):
+        execute({**jobs(world, "k=2")[0], "keep": "some"}, store.location)

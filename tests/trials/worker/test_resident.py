@@ -1,0 +1,368 @@
+"""A worker keeps things between trials, and still each trial is as in a fresh process."""
+
+from __future__ import annotations
+
+import gc
+import json
+import os
+import subprocess
+import sys
+import weakref
+from collections.abc import Iterator
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+from transformers import PreTrainedModel
+
+from lp_sweep.storage.identity import profile_id
+from lp_sweep.storage.specs import ProfileSpec
+from lp_sweep.storage.store import Store
+from lp_sweep.trials.measures import devstates
+from lp_sweep.trials.model.families import scalars
+from lp_sweep.trials.model.prune import load_original, load_pruned
+from lp_sweep.trials.model.states import layer_states
+from lp_sweep.trials.train import steps as passes
+from lp_sweep.trials.worker import resident as residing
+from lp_sweep.trials.worker.resident import Head, Original, Resident, Source, resident
+from lp_sweep.trials.worker.run import execute
+from tests.support.families import CASES, Family, save_pretrained
+from tests.support.staging import Job, made, measurement, spec_of
+from tests.support.toyworld import save_data, save_model, save_world
+
+TWO = Head(2, "single_label_classification")
+
+
+@pytest.fixture(autouse=True)
+def nothing_resident() -> Iterator[None]:
+    resident().forget()
+    yield
+    resident().forget()
+
+
+# -- a network
+
+
+def same_network(one: PreTrainedModel, other: PreTrainedModel) -> None:
+    """To the last bit, and in all that decides what it does or how it is saved."""
+    assert type(one) is type(other)
+    assert str(one) == str(other)
+    assert one.config.to_dict() == other.config.to_dict()
+    assert one.config._attn_implementation == other.config._attn_implementation
+    for ours, theirs in (
+        (dict(one.named_parameters()), dict(other.named_parameters())),
+        (dict(one.named_buffers()), dict(other.named_buffers())),
+    ):
+        assert list(ours) == list(theirs)
+        for name, tensor in ours.items():
+            assert torch.equal(tensor, theirs[name]), name
+            assert tensor.requires_grad == theirs[name].requires_grad
+            assert tensor.dtype == theirs[name].dtype
+    for (name, ours), theirs in zip(one.named_modules(), other.modules(), strict=True):
+        assert scalars(ours) == scalars(theirs), name
+        assert ours.training == theirs.training
+
+
+def spoil(model: nn.Module) -> None:
+    """Damages the network more than any trial would."""
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.fill_(torch.nan)
+    model.train().requires_grad_(False)
+    model.config.problem_type = "spoilt"
+
+
+@pytest.mark.parametrize("family", CASES)
+def test_a_network_is_what_loading_gives(family: Family, tmp_path: Path) -> None:
+    path = save_pretrained(family, 4, tmp_path)
+    options: dict[str, Any] = {"local_files_only": True, **TWO._asdict()}
+    original = Original(load_original(path, **options))
+    torch.manual_seed(5)
+    before = torch.random.get_rng_state()
+    for kept, seed in ((None, 1), ([1, 4], 1), ([1, 4], 2), ([1, 2, 3], 1), (None, 1)):
+        loaded = load_pruned(path, kept_layers=kept, seed=seed, from_here=True, **options)
+        ours = original.network(kept, seed)
+        assert torch.equal(torch.random.get_rng_state(), before)
+        same_network(ours, loaded)
+        spoil(ours)
+    last = load_pruned(path, kept_layers=[1, 3], seed=3, from_here=True, **options)
+    same_network(original.become([1, 3], 3), last)
+
+
+def test_a_bad_choice_of_layers_is_refused_each_time(world: Path) -> None:
+    source = Source(str(world.parent / "model"), None, True)
+    for _ in range(2):
+        with pytest.raises(ValueError, match=r"out of range; layers are 1\.\.4"):
+            resident().network(source, TWO, [1, 5], 1)
+    assert resident().network(source, TWO, [1, 2], 1).config.num_hidden_layers == 2
+
+
+# -- trials
+
+TIMINGS = ("seconds", "_at", "_per_second", "peak_memory", "attempt_id", "traceback")
+
+
+def outcome_of(store: Store, job: Job) -> dict[str, Any]:
+    """All that a job left in a store, but for when and how long."""
+
+    def rows(table: str, name: str) -> list[dict[str, Any]]:
+        return [
+            {name: value for name, value in row.items() if not any(t in name for t in TIMINGS)}
+            for row in store.find(table, name) or []
+        ]
+
+    attempts = [row for n in sorted(store.names("attempts")) for row in rows("attempts", n)]
+    weights = Path(store.location) / "weights" / job["id"]
+    return {
+        "error": next(
+            (row["error_type"] for row in attempts if row["trial_id"] == job["id"]), None
+        ),
+        "record": rows("trials", job["id"]),
+        "predictions": rows("predictions", job["id"]),
+        "measures": [rows("profiles", item["id"]) for item in (job, *(job.get("measures") or ()))],
+        "network": {path.name: path.read_bytes() for path in sorted(weights.glob("*"))},
+    }
+
+
+UNLIKE: dict[str, Any] = {  # in the order that they run in one process
+    "diverged": {"recipe": {"learning_rate": 1e30}},
+    "fast": {"recipe": {"compute": "fast"}},
+    "all layers": {"kept_layers": (1, 2, 3, 4)},
+    "plain": {},
+    "frozen": {"recipe": {"freeze_layers": (1,), "freeze_embeddings": True}},
+    "no feed-forward": {"removed_feed_forwards": (2,)},
+    "iterative": {"procedure": "iterative", "epochs_per_layer": 1, "kept_layers": (1, 2)},
+    "other seed": {"seed": 2, "recipe": {"compute": "fast"}},
+    "again, measured": {"seed": 3},
+}
+
+
+def unlike_jobs(world: Path) -> list[Job]:
+    """Trials that do different things to their networks; the last one's is measured, too."""
+    short = {"limit_train": 48, "limit_dev": 20}
+    found = [
+        made(world, **{**changes, "recipe": short | changes.get("recipe", {})})
+        for changes in UNLIKE.values()
+    ]
+    measures = [measurement(found[-1], name) for name in ("similarity", "cka")]
+    return [*found[:-1], {**found[-1], "measures": measures, "keep": "all"}]
+
+
+@pytest.fixture(scope="module")
+def unlike_alone(world: Path, tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
+    """The result of each of the unlike trials in a fresh process."""
+    return alone(unlike_jobs(world), tmp_path_factory.mktemp("alone"))
+
+
+def alone(todo: list[Job], folder: Path) -> list[dict[str, Any]]:
+    store = Store(folder, create=True)
+    for job in todo:
+        resident().forget()
+        execute(job, store.location)
+    resident().forget()
+    return [outcome_of(store, job) for job in todo]
+
+
+@pytest.mark.parametrize(
+    "step",
+    [pytest.param(1, id="in order"), pytest.param(-1, id="backwards", marks=pytest.mark.slow)],
+)
+def test_no_trial_sees_what_came_before(
+    world: Path, unlike_alone: list[dict[str, Any]], tmp_path: Path, step: int
+) -> None:
+    todo, store = unlike_jobs(world), Store(tmp_path, create=True)
+    for job in todo[::step]:
+        execute(job, store.location)
+    assert unlike_alone[-1]["network"]
+    assert all(unlike_alone[-1]["measures"][1:])
+    assert [found["error"] for found in unlike_alone] == ["diverged", *[None] * 8]
+    assert [outcome_of(store, job) for job in todo] == unlike_alone
+
+
+@pytest.mark.slow
+def test_a_trial_is_that_of_a_fresh_process(world: Path, tmp_path: Path) -> None:
+    todo = unlike_jobs(world)[3:6]
+    together, alone = (Store(tmp_path / name, create=True) for name in ("t", "a"))
+    for job in reversed(todo):
+        execute(job, together.location)
+    code = "import json, sys; from lp_sweep.trials.worker.run import execute; "
+    code += "execute(json.loads(sys.argv[1]), sys.argv[2])"
+    for job in todo:
+        subprocess.run([sys.executable, "-c", code, json.dumps(job), alone.location], check=True)
+        assert outcome_of(together, job) == outcome_of(alone, job)
+
+
+# -- what it stands for
+
+
+def last_of(job: Job, folder: Path) -> dict[str, Any]:
+    store = Store(folder, create=True)
+    execute(job, store.location)
+    return outcome_of(store, job)
+
+
+def rewrite(path: Path, old: bytes, new: bytes) -> None:
+    """In place; the file's name, size and time stay."""
+    content, times = path.read_bytes(), path.stat()
+    assert old in content
+    assert len(old) == len(new)
+    path.write_bytes(content.replace(old, new))
+    os.utime(path, ns=(times.st_atime_ns, times.st_mtime_ns))
+
+
+@pytest.mark.parametrize(
+    ("file", "old", "new"),
+    [
+        pytest.param("config.json", b'"gelu"', b'"relu"', id="config"),
+        pytest.param(
+            "tokenizer.json", b'"good"', b'"GOOD"', id="tokenizer", marks=pytest.mark.slow
+        ),
+    ],
+)
+def test_a_folder_that_changed_is_read_again(
+    tmp_path: Path, file: str, old: bytes, new: bytes
+) -> None:
+    job = made(save_world(tmp_path))
+    before = last_of(job, tmp_path / "before")
+    rewrite(tmp_path / "model" / file, old, new)
+    after = last_of(job, tmp_path / "after")
+    assert after != before
+    resident().forget()
+    assert last_of(job, tmp_path / "fresh") == after
+
+
+def test_what_may_move_unseen_has_no_stamp(tmp_path: Path) -> None:
+    assert Source("owner/name", "main", False).stamp() is None
+    assert Source("owner/name", None, False).stamp() is None
+    assert Source("owner/name", "0" * 40, False).stamp() is not None
+    assert Source(str(save_model(tmp_path)), None, False).stamp() is not None
+
+
+def test_rows_are_not_read_where_their_tokens_are(tmp_path: Path) -> None:
+    world = save_world(tmp_path)
+    before = last_of(made(world), tmp_path / "before")
+    later = made(world)
+    (tmp_path / "train.csv").unlink()
+    resident().forget()  # another process on the node
+    assert last_of(later, tmp_path / "after") == before
+
+
+def test_rows_that_changed_since_the_plan_are_refused(tmp_path: Path) -> None:
+    world = save_world(tmp_path)
+    job = made(world)
+    save_data(tmp_path, train=40)
+    store = Store(tmp_path / "store", create=True)
+    told = execute(job, store.location)
+    assert told["error_type"] == "missing_input"
+    assert "have changed since the run was planned" in told["message"]
+    assert execute(made(world), store.location)["status"] == "done"
+
+
+# -- how much
+
+
+def test_no_more_than_two_encoders_stay(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    sources = [Source(str(save_model(tmp_path / str(n))), None, True) for n in range(3)]
+    kept = Resident()
+    for source in sources:
+        kept.network(source, TWO, [1], 1)
+    assert len(kept._encoders.values()) == 2
+    size = load_original(tmp_path / "0", **TWO._asdict()).model.num_parameters() * 4
+    monkeypatch.setattr(residing, "MAX_ENCODER_BYTES", size)
+    kept.network(sources[1], TWO, [1], 1)
+    assert len(kept._encoders.values()) == 1
+    monkeypatch.setattr(residing, "MAX_ENCODER_BYTES", size - 1)
+    kept.network(sources[1], TWO, [1], 1)
+    assert not kept._encoders.values()
+
+
+@pytest.mark.slow
+def test_what_is_short_of_memory_gets_all(
+    world: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def no_room(*args: Any, **how: Any) -> Any:
+        assert resident()._encoders.values()
+        raise torch.OutOfMemoryError("no room")
+
+    monkeypatch.setattr(passes, "forward", no_room)
+    found = last_of(made(world), tmp_path)
+    assert found["error"] == "out_of_memory"
+    assert not resident()._encoders.values()
+
+
+def test_a_network_is_gone_when_its_trial_is(world: Path, tmp_path: Path) -> None:
+    """Without the collector: what was set aside from it must not hold one."""
+    execute(made(world), Store(tmp_path, create=True).location)
+    source = Source(str(world.parent / "model"), None, False)
+    gc.disable()
+    try:
+        network = weakref.ref(resident().network(source, TWO, [1, 2], 1))
+        resident().forget()
+        assert network() is None
+    finally:
+        gc.enable()
+
+
+# -- one way over the dev rows
+
+
+def measured(world: Path) -> list[Job]:
+    """Every measurement that looks at the states of the pre-trained network, and a trial whose
+    network is compared with them."""
+    trial = made(world)
+    spec = spec_of(trial)
+    found = []
+    for measure in ("contribution", "block_influence", "angular", "probes"):
+        profile = ProfileSpec(
+            model_fingerprint=spec.model_fingerprint,
+            task=spec.task,
+            data_fingerprint=spec.data_fingerprint,
+            max_length=spec.recipe.max_length,
+            measure=measure,
+            rows=50,
+        )
+        place = {"kind": "profile", "id": profile_id(profile), "spec": asdict(profile)}
+        found.append({**trial, **place})
+    return [*found, {**trial, "measures": [measurement(trial, "similarity")]}]
+
+
+@pytest.fixture(scope="module")
+def measured_alone(world: Path, tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
+    return alone(measured(world), tmp_path_factory.mktemp("measured alone"))
+
+
+@pytest.mark.parametrize(
+    ("room", "passes"),
+    [
+        pytest.param(512 << 20, 1, id="whole states kept"),
+        # rows x states x H x 4 bytes
+        pytest.param(60 * 5 * 32 * 4, 2, id="sentence tokens kept", marks=pytest.mark.slow),
+        pytest.param(0, 5, id="nothing kept", marks=pytest.mark.slow),
+    ],
+)
+def test_a_network_goes_over_the_dev_rows_once(
+    world: Path,
+    measured_alone: list[dict[str, Any]],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    room: int,
+    passes: int,
+) -> None:
+    together = Store(tmp_path, create=True)
+    ways: list[tuple[int, int]] = []  # depth and rows of each
+
+    def counted(model: Any, batches: Any, *rest: Any, **options: Any) -> Any:
+        seen = list(batches)
+        ways.append((model.config.num_hidden_layers, sum(len(b["input_ids"]) for b in seen)))
+        return layer_states(model, seen, *rest, **options)
+
+    monkeypatch.setattr(devstates, "layer_states", counted)
+    monkeypatch.setattr(devstates, "MAX_BYTES", room)
+    for job, expected in zip(measured(world), measured_alone, strict=True):
+        assert execute(job, together.location)["status"] == "done"
+        assert outcome_of(together, job) == expected
+    assert ways.count((4, 60)) == passes
+    assert ways.count((2, 60)) == 1  # the trained network's own

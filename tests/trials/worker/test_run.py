@@ -1,0 +1,401 @@
+"""One trial on a tiny real model: the loop, the record, determinism, and failures as outcomes."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from sklearn.metrics import f1_score
+
+from lp_sweep.storage.schema import PREDICTIONS, PROFILES, TRIALS
+from lp_sweep.storage.specs import Recipe
+from lp_sweep.storage.store import Store
+from lp_sweep.trials.fast.forward import forward
+from lp_sweep.trials.train import finetune as finetuning
+from lp_sweep.trials.train import steps as passes
+from lp_sweep.trials.train.steps import decay, make_optimizer, train_step
+from lp_sweep.trials.worker import trial
+from lp_sweep.trials.worker.run import execute
+from tests.support.plain_jobs import run_profile, run_trial
+from tests.support.toyworld import jobs, save_model, save_world
+
+QUICK = ("recipe.epochs=1", "recipe.limit_train=16")  # a step: what is learned is not looked at
+
+
+@pytest.fixture(scope="module")
+def outcome(world: Path) -> dict[str, Any]:
+    return run_trial(jobs(world, "k=0")[0])
+
+
+def test_the_record_has_every_column(outcome: dict[str, Any]) -> None:
+    record = outcome["record"]
+    bridged = {"bridge", "bridge_left", "seconds_bridge"}
+    assert set(record) | bridged == set(TRIALS.names)
+    may_be_null = {"model_revision", "limit_train", "limit_dev", "command", "started_from"}
+    may_be_null |= {"positive", "positive_label", "distill", "teacher", "seconds_teacher"}
+    may_be_null |= {*bridged, "vector_width"}
+    assert {name for name, value in record.items() if value is None} <= may_be_null
+    assert record["kept_layers"] == [1, 2, 3, 4]
+    assert record["steps"] == 48  # 256 rows, batch 16, 3 epochs
+    assert record["train_examples"] == 256
+    assert record["dev_examples"] == 60
+    assert record["device_type"] == "cpu"
+    assert record["threads"] == 1
+    assert record["seconds_total"] >= record["seconds_train"] + record["seconds_evaluate"]
+    assert {"lp_sweep", "torch", "transformers", "python"} <= set(record["versions"])
+
+
+def test_it_learns(outcome: dict[str, Any]) -> None:
+    record = outcome["record"]
+    assert record["last"] > record["majority"] + 0.2
+    assert record["train_losses"][1] < record["train_losses"][0] - 0.1
+
+
+def test_last_and_best_are_of_the_epochs(world: Path) -> None:
+    record = run_trial(jobs(world, "k=0", "recipe.epochs=4", "recipe.lr=8e-3")[0])["record"]
+    curve = [item["value"] for item in record["epoch_metrics"] if item["metric"] == "accuracy"]
+    assert [item["epoch"] for item in record["epoch_metrics"]] == [1, 2, 3, 4]
+    assert record["last"] == curve[-1]
+    assert record["best"] == max(curve) == curve[record["best_epoch"] - 1]
+
+
+def test_predictions_recompute_the_score(outcome: dict[str, Any]) -> None:
+    rows = outcome["predictions"]
+    assert all({*row, "tally"} == set(PREDICTIONS.names) for row in rows)
+    assert [row["example"] for row in rows] == list(range(60))
+    right = np.mean([row["label"] == row["prediction"] for row in rows])
+    assert right == outcome["record"]["last"]
+    assert all(int(np.argmax(row["scores"])) == row["prediction"] for row in rows)
+
+
+def test_a_seed_fixes_the_result(world: Path, outcome: dict[str, Any]) -> None:
+    torch.manual_seed(12345)  # what came before in a reused worker must not matter
+    torch.rand(7)
+    again = run_trial(jobs(world, "k=0")[0])
+    assert again["predictions"] == outcome["predictions"]
+    assert again["record"]["train_losses"] == outcome["record"]["train_losses"]
+    other = run_trial(jobs(world, "k=0", "seed=2")[0])
+    assert other["record"]["train_losses"] != outcome["record"]["train_losses"]
+
+
+def test_fewer_layers_fewer_parameters(world: Path, outcome: dict[str, Any]) -> None:
+    pruned = run_trial(jobs(world, "k=2")[0])["record"]
+    assert pruned["kept_layers"] == [1, 2]
+    assert pruned["dropped_layers"] == [3, 4]
+    assert pruned["params_encoder"] * 2 == outcome["record"]["params_encoder"]
+    assert (
+        outcome["record"]["params_total"] - pruned["params_total"]
+        == outcome["record"]["params_encoder"] - pruned["params_encoder"]
+    )
+
+
+def test_data_order_and_head_do_not_depend_on_depth(
+    world: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The rows of each step and the random state at its start, for two depths."""
+    seen: dict[int, list[tuple[Any, ...]]] = {}
+    heads: dict[int, torch.Tensor] = {}
+
+    for k in (0, 2):
+        steps: list[tuple[Any, ...]] = []
+
+        def spy(
+            model: Any, split: Any, rows: Any, *rest: Any, steps: Any = steps, **how: Any
+        ) -> Any:
+            steps.append((rows.tolist(), torch.random.get_rng_state().sum().item()))
+            return forward(model, split, rows, *rest, **how)
+
+        def look(model: Any, recipe: Any, k: int = k, **how: Any) -> Any:
+            heads[k] = model.classifier.weight.detach().clone()
+            return make_optimizer(model, recipe, **how)
+
+        monkeypatch.setattr(passes, "forward", spy)
+        monkeypatch.setattr(finetuning, "make_optimizer", look)
+        run_trial(jobs(world, f"k={k}")[0])
+        seen[k] = [step for step in steps if len(step[0]) == 16 and len(steps) > 1]
+    training = 16  # steps of an epoch
+    assert seen[0][:training] == seen[2][:training]
+    assert torch.equal(heads[0], heads[2])
+
+
+def test_bf16_is_another_precision(world: Path, outcome: dict[str, Any]) -> None:
+    record = run_trial(jobs(world, "k=0", "recipe.precision=bf16")[0])["record"]
+    assert record["precision_used"] == "bf16"
+    assert record["train_losses"] != outcome["record"]["train_losses"]
+    assert record["last"] > record["majority"]
+
+
+def test_auto_precision_on_a_cpu_is_fp32(world: Path) -> None:
+    record = run_trial(jobs(world, "k=0", *QUICK, "recipe.precision=auto")[0])["record"]
+    assert record["precision_used"] == "fp32"
+
+
+def test_regression(tmp_path: Path) -> None:
+    task = {"name": "stars", "kind": "regression", "train": "n.csv", "dev": "d.csv"}
+    world = save_world(tmp_path, tasks=[{**task, "text": ["text"], "metric": "pearson"}])
+    lines = [f"{'good ' * (i % 5)}w1,{i % 5}" for i in range(60)]
+    for name, rows in (("n.csv", lines), ("d.csv", lines[5:])):
+        (tmp_path / name).write_text("text,label\n" + "\n".join(rows), encoding="utf-8")
+    result = run_trial(jobs(world, "k=0", "recipe.epochs=4")[0])
+    assert result["record"]["metric"] == "pearson"
+    assert result["record"]["last"] > 0.5
+    assert {len(row["scores"]) for row in result["predictions"]} == {1}
+
+
+def test_f1_of_a_named_class(tmp_path: Path) -> None:
+    task = {"name": "claims", "text": ["text"], "metric": "f1", "positive": "neg"}
+    world = save_world(tmp_path, tasks=[{**task, "train": "train.csv", "dev": "dev.csv"}])
+    with (tmp_path / "dev.csv").open("a") as dev, (tmp_path / "train.csv").open() as train:
+        dev.write(list(train)[1])
+    result = run_trial(jobs(world, "k=0", "recipe.epochs=1", "recipe.lr=1e-3")[0])
+    record, rows = result["record"], result["predictions"]
+    labels, answers = ([int(row[name]) for row in rows] for name in ("label", "prediction"))
+    assert record["last"] == f1_score(labels, answers, pos_label=0)
+    assert record["last"] != f1_score(labels, answers, pos_label=1)
+    assert record["majority"] == f1_score(labels, [0] * len(labels), pos_label=0)
+    assert (record["positive"], record["positive_label"]) == ("neg", 0)
+    assert (record["dev_in_train"], record["dev_relabelled"]) == (1, 0)
+
+
+def test_a_profile_gives_every_layer(world: Path) -> None:
+    job = next(
+        job
+        for job in jobs(world, "strategies=[{name: contribution, threshold: 0.5}]")
+        if job["kind"] == "profile"
+    )
+    record = run_profile(job)["record"]
+    first, last = map(PROFILES.names.index, ("removed_feed_forwards", "others_busy_cores"))
+    of_speeds = PROFILES.names[first : last + 1]
+    assert set(record) == set(PROFILES.names) - {*of_speeds}
+    assert [item["layer"] for item in record["layers"]] == [1, 2, 3, 4]
+    assert all(-1 <= item["value"] <= 1 for item in record["layers"])
+    assert record["dev_examples"] == 60
+
+
+def test_execute_stores_the_record_last(world: Path, tmp_path: Path) -> None:
+    store = Store(tmp_path, create=True)
+    job = jobs(world, "k=2")[0]
+    answer = execute(job, str(tmp_path))
+    assert answer["status"] == "done"
+    assert answer["id"] == job["id"]
+    assert store.names("trials") == store.names("predictions") == {job["id"]}
+    stored = store.read("trials", job["id"])[0]
+    assert stored["last"] == answer["last"]
+    assert stored["versions"]
+    assert not store.names("attempts")
+
+
+def test_a_recorded_trial_is_not_done_again(world: Path, tmp_path: Path) -> None:
+    job = jobs(world, "k=2", *QUICK)[0]
+    first = execute(job, str(tmp_path))
+    written = (tmp_path / "trials" / f"{job['id']}.parquet").stat().st_mtime_ns
+    assert execute(job, str(tmp_path)) == first
+    assert (tmp_path / "trials" / f"{job['id']}.parquet").stat().st_mtime_ns == written
+
+
+def test_what_a_lost_worker_left_beside_its_record_goes(world: Path, tmp_path: Path) -> None:
+    store = Store(tmp_path, create=True)
+    job = jobs(world, "k=2", *QUICK)[0]
+    execute(job, str(tmp_path))
+    (tmp_path / "left").write_bytes(b"x")
+    store.put_file("checkpoints", f"{job['id']}.safetensors", tmp_path / "left")
+    assert execute(job, str(tmp_path))["status"] == "done"
+    assert store.listing("checkpoints") == []
+
+
+def test_a_torn_record_is_made_again(world: Path, tmp_path: Path) -> None:
+    job = jobs(world, "k=2", *QUICK)[0]
+    first = execute(job, str(tmp_path))
+    path = tmp_path / "trials" / f"{job['id']}.parquet"
+    path.write_bytes(path.read_bytes()[:-30])
+    assert execute(job, str(tmp_path))["last"] == first["last"]
+    assert Store(tmp_path).read("trials", job["id"])[0]["last"] == first["last"]
+
+
+def test_a_depth_that_is_not_the_models_is_refused(world: Path, tmp_path: Path) -> None:
+    job = jobs(world, "k=0")[0]
+    job["model"] = {**job["model"], "depth": 5}
+    answer = execute(job, str(tmp_path))
+    assert answer["error_type"] == "missing_input"
+    assert "has 4 layers, the plan expected 5" in answer["message"]
+
+
+def test_texts_longer_than_the_models_positions_are_refused(tmp_path: Path) -> None:
+    """Where the plan could not know: it had no config of a hub's model."""
+    world = save_world(tmp_path)
+    line = "good " * 100
+    (tmp_path / "train.csv").write_text(f"text,label\n{line},pos\nbad,neg\n", encoding="utf-8")
+    job = jobs(world, "k=0")[0]
+    job["spec"]["recipe"]["max_length"] = 100
+    answer = execute(job, str(tmp_path))
+    assert answer["error_type"] == "missing_input"
+    assert "a text has 100 tokens and model './model' takes 64" in answer["message"]
+
+
+@pytest.mark.parametrize(
+    ("override", "error_type", "message"),
+    [
+        pytest.param("recipe.lr=1e30", "diverged", "epoch 1 is", id="diverged"),
+        pytest.param("seed=1", "bug", "no attribute 'epochs'", id="bug"),
+    ],
+)
+def test_a_failure_is_an_outcome(
+    world: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    override: str,
+    error_type: str,
+    message: str,
+) -> None:
+    job = jobs(world, "k=0", override)[0]
+    if error_type == "bug":
+        monkeypatch.delattr(trial.Setting, "epochs")
+    answer = execute(job, str(tmp_path))
+    assert (answer["status"], answer["error_type"]) == ("failed", error_type)
+    store = Store(tmp_path)
+    assert not store.names("trials")
+    row = store.read("attempts", next(iter(store.names("attempts"))))[0]
+    assert row["trial_id"] == job["id"]
+    assert row["error_type"] == error_type
+    assert message in row["message"]
+    assert "Traceback" in row["traceback"]
+    assert row["host"]
+
+
+def test_a_missing_model_is_a_missing_input(world: Path, tmp_path: Path) -> None:
+    job = jobs(world, "k=0")[0]
+    job["model"] = {**job["model"], "path": str(tmp_path / "gone")}
+    assert execute({**job, "offline": True}, str(tmp_path))["error_type"] == "missing_input"
+
+
+def test_out_of_memory_is_typed(
+    world: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*args: Any, **how: Any) -> Any:
+        raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2 GiB")
+
+    monkeypatch.setattr(passes, "forward", full)
+    answer = execute(jobs(world, "k=0")[0], str(tmp_path))
+    assert answer["error_type"] == "out_of_memory"
+    assert "a batch of 2 does not fit" in answer["message"]
+
+
+def test_an_epochs_loss_is_the_mean_over_its_rows(
+    world: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """256 rows in batches of 48: the last one has 16 rows and counts a third of the others."""
+    batches: list[tuple[int, float]] = []  # rows and mean loss of each
+
+    def noted(*args: Any) -> torch.Tensor:
+        loss = train_step(*args)
+        batches.append((len(args[3]), float(loss)))
+        return loss
+
+    monkeypatch.setattr(finetuning, "train_step", noted)
+    job = jobs(world, "k=2", "recipe.epochs=1", "recipe.batch_size=48")[0]
+    (found,) = run_trial(job)["record"]["train_losses"]
+    counts, losses = zip(*batches, strict=True)
+    assert counts == (48, 48, 48, 48, 48, 16)
+    assert found == pytest.approx(np.average(losses, weights=counts), abs=1e-7)
+    assert abs(found - np.mean(losses)) > 1e-5, "these batches can't tell the two means apart"
+
+
+def settings_of_torch() -> tuple[Any, ...]:
+    return (
+        torch.get_num_threads(),
+        torch.are_deterministic_algorithms_enabled(),
+        torch.is_deterministic_algorithms_warn_only_enabled(),
+        torch.utils.deterministic.fill_uninitialized_memory,
+        torch.backends.cuda.cudnn_sdp_enabled(),
+    )
+
+
+@pytest.mark.parametrize("enabled", [False, True])
+def test_a_trial_leaves_no_settings_behind(world: Path, enabled: bool) -> None:
+    untouched = settings_of_torch()
+    try:
+        torch.use_deterministic_algorithms(enabled, warn_only=enabled)
+        torch.utils.deterministic.fill_uninitialized_memory = enabled
+        before = settings_of_torch()
+        run_trial(jobs(world, "k=2", *QUICK)[0])
+        assert settings_of_torch() == before
+    finally:
+        torch.use_deterministic_algorithms(untouched[1], warn_only=untouched[2])
+        torch.utils.deterministic.fill_uninitialized_memory = untouched[3]
+
+
+def test_an_operation_without_a_deterministic_kernel_is_named_and_recorded(
+    world: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As on a GPU, where a trial is strict."""
+
+    def refused(*args: Any, **how: Any) -> torch.Tensor:
+        torch.zeros(2).put_(torch.tensor([0]), torch.ones(1))  # one that refuses on a CPU
+        return forward(*args, **how)
+
+    monkeypatch.setattr(passes, "forward", refused)
+    monkeypatch.setattr(trial, "_strict", lambda job, attempt: attempt.deterministic)
+    store, job = Store(tmp_path, create=True), jobs(world, "k=2", *QUICK)[0]
+    with pytest.warns(UserWarning, match=r"put_.*deterministic"):
+        assert execute(job, store.location)["status"] == "done"
+    assert store.read("trials", job["id"])[0]["deterministic"] is False
+    (attempt,) = store.read_all("attempts").rows.to_pylist()
+    assert (attempt["error_type"], attempt["final"]) == ("not_deterministic", False)
+    assert "put_" in attempt["message"]
+
+
+@pytest.mark.parametrize("compute", ["fast", "reference"])
+def test_new_memory_is_not_filled_and_never_read(
+    world: Path, monkeypatch: pytest.MonkeyPatch, compute: str
+) -> None:
+    """Where PyTorch fills every new tensor with NaN, a trial's result is the same to the last bit:
+    so no number that was not written before is in it, and the time for the filling can be saved."""
+    job = jobs(world, "k=2", "recipe.epochs=1", f"recipe.compute={compute}")[0]
+    filled = []
+
+    def seen(model: Any, *others: Any) -> Any:
+        filled.append(torch.utils.deterministic.fill_uninitialized_memory)
+        torch.utils.deterministic.fill_uninitialized_memory = wanted or filled[-1]
+        return finetuning.finetune(model, *others)
+
+    monkeypatch.setattr(trial, "finetune", seen)
+    wanted = False
+    plain = run_trial(job)
+    wanted = True
+    with_nan = run_trial(job)
+    assert filled == [False, False]
+    assert with_nan["predictions"] == plain["predictions"]
+    assert with_nan["record"]["train_losses"] == plain["record"]["train_losses"]
+
+
+def test_linear_decay_and_warm_up() -> None:
+    plain = Recipe()
+    assert [decay(plain, step, 4) for step in range(4)] == [1.0, 0.75, 0.5, 0.25]
+    warm = dataclasses.replace(plain, warmup_ratio=0.5)
+    assert [decay(warm, step, 4) for step in range(4)] == [0.0, 0.5, 1.0, 0.5]
+    constant = dataclasses.replace(plain, schedule="constant", warmup_ratio=0.25)
+    assert [decay(constant, step, 4) for step in range(4)] == [0.0, 1.0, 1.0, 1.0]
+
+
+def test_weight_decay_spares_biases_and_norms(tmp_path: Path) -> None:
+    from lp_sweep.trials.model.prune import load_pruned
+
+    model = load_pruned(
+        save_model(tmp_path),
+        kept_layers=None,
+        num_labels=2,
+        problem_type="single_label_classification",
+        seed=0,
+    )
+    groups = make_optimizer(model, Recipe(weight_decay=0.1)).param_groups
+    assert [group["weight_decay"] for group in groups] == [0.1, 0.0]
+    assert all(parameter.dim() > 1 for parameter in groups[0]["params"])
+    assert all(parameter.dim() == 1 for parameter in groups[1]["params"])
+    total = sum(parameter.numel() for group in groups for parameter in group["params"])
+    assert total == sum(parameter.numel() for parameter in model.parameters())
+    assert math.isclose(groups[0]["lr"], 2e-5)

@@ -1,0 +1,1 @@
+"""Rows of a task, from files or the hub to encoded batches."""

@@ -1,0 +1,312 @@
+"""Columns of rows to texts and labels: every check of what they hold. Pure, reads nothing.
+
+Classes become names first, whatever the file holds (names, numbers, booleans, positions in a
+ClassLabel), and then positions in the task's `label_names`: files that number the same names
+differently agree.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from lp_sweep.storage.errors import MissingInputError
+from lp_sweep.storage.printable import did_you_mean, listed, short, shown
+from lp_sweep.storage.specs import TaskDefinition
+from lp_sweep.trials.data.readers import first_failing
+
+_WHOLE = re.compile(r"-?\d{1,18}", re.ASCII)  # longer ones are names
+
+Labels = (
+    npt.NDArray[np.int64] | npt.NDArray[np.float32] | npt.NDArray[np.float64] | npt.NDArray[np.int8]
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rows:
+    """One split as it was read."""
+
+    where: str  # for messages
+    table: pa.Table
+    whole: bool = True  # False: only the first rows
+
+
+def text_column(rows: Rows, name: str) -> pa.ChunkedArray:
+    """Raises MissingInputError on nulls and on what is no text."""
+    column = plain_column(rows, name)
+    if not (pa.types.is_string(column.type) or pa.types.is_large_string(column.type)):
+        raise MissingInputError(
+            f"{rows.where}: column {name!r} holds {short(str(column.type), 80)}, not text. Name a "
+            "column of texts."
+        )
+    return column
+
+
+def numbers(rows: Rows, definition: TaskDefinition) -> npt.NDArray[np.float32]:
+    """(n,) regression targets. Raises MissingInputError on nulls, NaN and what is no number."""
+    fix = "Fix it, or name another label column."
+    if definition.kind == "regression":
+        fix = "Fix it, name another label column, or set kind: classification."
+    name = definition.label_column
+    found = finite_numbers(rows, name, f"must hold numbers for {definition.kind}", fix)
+    if len(found) > 1 and np.ptp(found) == 0:
+        raise MissingInputError(
+            f"{rows.where}: column {name!r} holds {found[0]:g} in every row, and no score can be "
+            "correlated with that. Check the column and the file."
+        )
+    return found
+
+
+def finite_numbers(
+    rows: Rows, name: str, wanted: str = "must hold numbers", fix: str = "Fix the row."
+) -> npt.NDArray[np.float32]:
+    """(n,). Raises MissingInputError on nulls, NaN and what is no number."""
+    column = plain_column(rows, name)
+    try:
+        values = column.cast(pa.float64())
+    except pa.ArrowException as error:
+        row = first_failing(len(column), lambda count: column.slice(0, count).cast(pa.float64()))
+        raise MissingInputError(
+            f"{rows.where}: column {name!r} {wanted}, and row {row + 1} holds "
+            f"{shown(column[row].as_py())}. {fix}"
+        ) from error
+    with np.errstate(over="ignore"):
+        targets = np.asarray(values.to_numpy(), np.float32)
+    _refuse(rows, name, pa.chunked_array([~np.isfinite(targets)]), "is not a finite number")
+    return targets
+
+
+def class_names(train: Rows, definition: TaskDefinition) -> tuple[str, ...]:
+    """The names of classes 0..n-1: the definition's, else those of the train file's ClassLabel,
+    else its sorted values (numbers by value). Raises MissingInputError, also if all train rows
+    are of one class."""
+    values = _class_column(train, definition).unique().to_pylist()
+    if len(values) < 2:
+        raise MissingInputError(
+            f"{train.where}: every row is of class {shown(values[0])}. Training needs two classes "
+            f"or more: check the label column {definition.label_column!r} and the file."
+        )
+    names = definition.labels or feature_names(train, definition.label_column)
+    if not names:
+        _refuse_lookalikes(train, definition.label_column, values)
+        names = tuple(sorted(values, key=int if all_whole(values) else str))
+    if "f1" in (definition.metric, *definition.extra_metrics) and len(names) != 2:
+        raise MissingInputError(
+            f"{train.where}: f1 needs two classes, this task has {len(names)}. Use macro_f1."
+        )
+    if definition.positive and definition.positive not in names:
+        raise MissingInputError(
+            f"{train.where}: `positive: {definition.positive}` is no class of column "
+            f"{definition.label_column!r}. Its classes are {listed(map(shown, names))}."
+            f"{did_you_mean(definition.positive, names)}"
+        )
+    return names
+
+
+def class_codes(
+    rows: Rows, definition: TaskDefinition, names: tuple[str, ...]
+) -> npt.NDArray[np.int64]:
+    """(n,) positions in `names`. Raises MissingInputError on nulls and on an unknown class."""
+    return coded(
+        rows, definition, names, _class_column(rows, definition), "class", lambda i: f"row {i + 1}"
+    )
+
+
+def coded(
+    rows: Rows,
+    definition: TaskDefinition,
+    names: Sequence[str],
+    values: pa.ChunkedArray,
+    what: str,
+    place: Callable[[int], str],
+) -> npt.NDArray[np.int64]:
+    """(n,) the position in `names` of each of n values of the label column, which are texts. Raises
+    MissingInputError for an unknown one: `what` it is, and its `place` by its position."""
+    known = known_values(definition, names, values.unique().to_pylist())
+    codes = pc.index_in(values, value_set=pa.array(known, pa.string()))
+    if codes.null_count:
+        first = int(np.flatnonzero(codes.is_null().to_numpy(zero_copy_only=False))[0])
+        got = values[first].as_py()
+        raise MissingInputError(
+            f"{rows.where}: unknown {what} {shown(got)} in column {definition.label_column!r}, "
+            f"{place(first)}. Known: {listed(known)}. They are those of the train rows, or of the "
+            f"task's `labels:`. Fix the rows, or list every {what} there."
+            f"{did_you_mean(got[:80], known[:100])}"
+        )
+    return np.asarray(codes.to_numpy(), np.int64)
+
+
+def _refuse_lookalikes(train: Rows, name: str, values: Sequence[str]) -> None:
+    """Names that no one would give two classes, or any: nobody has said that they are meant."""
+    nothing = [value for value in values if value.strip().lower() in ("nan", "<na>", "")]
+    bare = Counter(value.strip() for value in values)
+    spaced = [value for value in values if bare[value.strip()] > 1]
+    for same, why in (
+        (nothing, "a missing value written as text"),
+        (spaced, "alike but for spaces"),
+    ):
+        if same:
+            raise MissingInputError(
+                f"{train.where}: column {name!r} holds {', '.join(map(shown, same[:2]))}: {why}. "
+                "Fix the rows, or list every class in the task's labels if they are correct."
+            )
+
+
+def _class_column(rows: Rows, definition: TaskDefinition) -> pa.ChunkedArray:
+    """The classes as strings, none of them empty."""
+    name = definition.label_column
+    column = plain_column(rows, name)
+    if pa.types.is_floating(column.type):
+        column = _whole(rows, name, column)
+    features = feature_names(rows, name)
+    # where a ClassLabel's names mean the task's, they count, not the numbers
+    same = not definition.labels or set(features) == set(definition.labels)
+    if features and pa.types.is_integer(column.type) and same:
+        outside = pc.or_(pc.less(column, 0), pc.greater_equal(column, len(features)))
+        _refuse(rows, name, outside, f"is none of 0 to {len(features) - 1}")
+        column = pa.chunked_array([pa.array(features, pa.string()).take(column.combine_chunks())])
+    lists = "; lists are for kind: multi_label or tokens" * _is_list(column)
+    try:
+        column = column.cast(pa.string())
+    except pa.ArrowException as error:
+        raise MissingInputError(
+            f"{rows.where}: column {name!r} holds {short(str(column.type), 80)}, not classes. Name "
+            f"a column of names, whole numbers or booleans{lists}."
+        ) from error
+    _refuse(rows, name, pc.equal(column, ""), "is empty")
+    return column
+
+
+def _whole(rows: Rows, name: str, column: pa.ChunkedArray) -> pa.ChunkedArray:
+    try:
+        return column.cast(pa.int64())
+    except pa.ArrowException as error:
+        raise MissingInputError(
+            f"{rows.where}: column {name!r} holds fractions, not classes: {short(str(error), 80)}. "
+            "Set kind: regression, or name another label column."
+        ) from error
+
+
+def feature_names(rows: Rows, name: str) -> tuple[str, ...]:
+    """The names of a ClassLabel, as `datasets` writes them into the schema; () without."""
+    metadata = rows.table.schema.metadata or {}
+    try:
+        feature = json.loads(metadata[b"huggingface"])["info"]["features"][name]
+        names = feature.get("feature", feature)["names"]  # of a list: its items
+    except (AttributeError, KeyError, TypeError, ValueError, RecursionError):
+        return ()
+    texts = isinstance(names, list) and all(isinstance(item, str) and item for item in names)
+    return tuple(names) if texts and len(set(names)) == len(names) else ()
+
+
+def known_values(
+    definition: TaskDefinition, names: Sequence[str], values: Sequence[str]
+) -> list[str]:
+    """How a column with these `values` writes the labels: by their names, or by their positions
+    where the task lists names and the column holds whole numbers."""
+    of_words = not any(_WHOLE.fullmatch(name) for name in names)
+    if definition.labels and of_words and all_whole(values):
+        return [str(position) for position in range(len(names))]
+    return list(names)
+
+
+def all_whole(values: Sequence[str]) -> bool:
+    return all(_WHOLE.fullmatch(value) for value in values)
+
+
+def plain_column(rows: Rows, name: str) -> pa.ChunkedArray:
+    """The column without nulls, its dictionary decoded; of a kind that Arrow can take rows of."""
+    column = rows.table.column(name)
+    if pa.types.is_dictionary(column.type):
+        column = column.cast(column.type.value_type)
+    if pa.types.is_string_view(column.type):
+        column = column.cast(pa.large_string())
+    _refuse(rows, name, pc.is_null(column, nan_is_null=True), "is empty")
+    return column
+
+
+class Items(NamedTuple):
+    """All items of a list column, one after the other."""
+
+    items: pa.Array  # (total,)
+    lengths: npt.NDArray[np.int64]  # (n,)
+    each: str  # what an item belongs to: a word, a label
+
+    def place(self, position: int) -> str:
+        """`row 3, word 2`."""
+        ends = self.lengths.cumsum()
+        row = int(np.searchsorted(ends, position, side="right"))
+        return f"row {row + 1}, {self.each} {position - ends[row] + self.lengths[row] + 1}"
+
+
+def _is_list(column: pa.ChunkedArray) -> bool:
+    return bool(pa.types.is_list(column.type) or pa.types.is_large_list(column.type))
+
+
+def list_items(rows: Rows, name: str, instead: str, each: str) -> Items:
+    """Raises MissingInputError for a column of no lists (`instead` says what to give), and for a
+    null in one."""
+    column = plain_column(rows, name)
+    if not _is_list(column):
+        raise MissingInputError(
+            f"{rows.where}: column {name!r} holds {short(str(column.type), 80)}, not lists{instead}"
+        )
+    lists = pa.concat_arrays(column.chunks) if column.num_chunks else pa.array([], column.type)
+    lengths = pc.list_value_length(lists).to_numpy(zero_copy_only=False).astype(np.int64)
+    items = pc.list_flatten(lists)
+    if pa.types.is_dictionary(items.type):
+        items = items.dictionary_decode()
+    if pa.types.is_large_string(items.type) or pa.types.is_string_view(items.type):
+        items = items.cast(pa.string())
+    found = Items(items, lengths, each)
+    _refuse_items(rows, name, found, pc.is_null(items, nan_is_null=True), "holds a null")
+    return found
+
+
+def label_items(rows: Rows, name: str, instead: str, each: str, what: str) -> Items:
+    """Labels as texts, none of them empty; each is `what`."""
+    found = list_items(rows, name, instead, each)
+    items, features = found.items, feature_names(rows, name)
+    if features and pa.types.is_integer(items.type):
+        outside = pc.or_(pc.less(items, 0), pc.greater_equal(items, len(features)))
+        numbers = f"holds a number that is none of 0 to {len(features) - 1}"
+        _refuse_items(rows, name, found, outside, numbers)
+        return found._replace(items=pa.array(features, pa.string()).take(items))
+    try:
+        items = items.cast(pa.int64()) if pa.types.is_floating(items.type) else items
+        items = items.cast(pa.string())
+    except pa.ArrowException as error:
+        raise MissingInputError(
+            f"{rows.where}: column {name!r} holds lists of {short(str(items.type), 80)}, not of "
+            f"{what}s. Give names or whole numbers."
+        ) from error
+    _refuse_items(rows, name, found, pc.equal(items, ""), f"holds an empty {what}")
+    return found._replace(items=items)
+
+
+def _refuse_items(rows: Rows, name: str, found: Items, bad: pa.Array, problem: str) -> None:
+    first = np.flatnonzero(bad.to_numpy(zero_copy_only=False))
+    if len(first):
+        raise MissingInputError(
+            f"{rows.where}: column {name!r} {problem} in {found.place(int(first[0]))}. Fix "
+            "it, or remove it from its row."
+        )
+
+
+def _refuse(rows: Rows, name: str, bad: pa.ChunkedArray, what: str) -> None:
+    """Raises MissingInputError naming the first row (from 1) where `bad` is true."""
+    positions = np.flatnonzero(bad.to_numpy())
+    if len(positions):
+        raise MissingInputError(
+            f"{rows.where}: column {name!r} {what} in {len(positions)} of {len(bad)} rows, first "
+            f"in row {positions[0] + 1}. Fill in or remove these rows."
+        )

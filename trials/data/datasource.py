@@ -1,0 +1,393 @@
+"""From where a task's rows are to texts and labels, and the fingerprint that stands for the rows.
+
+Checks here, once, everything about the rows that would otherwise break or silently falsify a
+training run. Tokenises nothing; `encode` does.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import pyarrow as pa
+
+from lp_sweep.storage.errors import MissingInputError
+from lp_sweep.storage.specs import TaskDefinition
+from lp_sweep.trials.data.columns import Labels, Rows, text_column
+from lp_sweep.trials.data.readers import column_names, read_file, read_hub, require_columns
+from lp_sweep.trials.data.retrieval import columns_of, first_queries, read_collection
+from lp_sweep.trials.data.tasks import CORPUS, QRELS, QUERIES, UNLABELLED, TaskSource, file_format
+from lp_sweep.trials.kinds import COSENT, kind_of
+from lp_sweep.trials.kinds.search import query_count
+from lp_sweep.trials.kinds.tagged import word_column
+from lp_sweep.trials.kinds.tokens import NO_TAG
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Split:
+    """n rows: one or two lists of n texts, and n labels: int64 classes, float32 numbers, int8 marks
+    (n, labels), or float32 relevance and query (n, 2); of words (`Kind.words`) a text is a list,
+    and labels are tags (n, W); of a retrieval task's dev set the texts of the queries, then of the
+    documents, and what is judged."""
+
+    texts: tuple[list[Any], ...]
+    labels: Labels
+
+    def __len__(self) -> int:
+        return len(self.texts[0])
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LoadedTask:
+    """The rows of a task, and what they were made by. The first dev split is the main one."""
+
+    train: Split
+    dev: dict[str, Split]
+    label_names: tuple[str, ...]  # () for regression
+    definition: TaskDefinition
+    limit_train: int | None = None
+    limit_dev: int | None = None
+    looked_at: int | None = None  # first train rows that `train` is of; None: of all
+    unlabelled: Split | None = None  # for students alone
+    more_unlabelled: bool = False  # than were looked at
+    strangers: int = 0  # judgements of queries that are not there
+
+    @property
+    def taught(self) -> Split:
+        """The rows of a student: train, then those without a label."""
+        if self.unlabelled is None:
+            return self.train
+        parts = self.train, self.unlabelled
+        return Split(
+            texts=tuple([*a, *b] for a, b in zip(*(part.texts for part in parts), strict=True)),
+            labels=_one_below_other(self.train.labels, self.unlabelled.labels),
+        )
+
+    @property
+    def num_labels(self) -> int:
+        """Outputs of the head: one for regression."""
+        return len(self.label_names) or 1
+
+    @property
+    def splits(self) -> dict[str, Split]:
+        """Train, then dev."""
+        return {"train": self.train, **self.dev}
+
+    @property
+    def main_split(self) -> str:
+        return next(iter(self.dev))
+
+
+def data_fingerprint(source: TaskSource, definition: TaskDefinition) -> str:
+    """`sha256:<digest>` of the files' bytes, or `hub:<id>@<revision>:<config>:<splits>`.
+
+    Names and folders don't count; which file trains and which one tests, and the format it is read
+    in, do. Raises MissingInputError if a file or a column of `definition` is missing, so that a
+    plan says so before anything runs.
+    """
+    if source.dataset is not None:
+        splits = ",".join(f"{ours}={theirs}" for ours, theirs in source.splits.items())
+        return f"hub:{source.dataset}@{source.revision}:{source.config or ''}:{splits}"
+    digest = hashlib.sha256()
+    for split, path in source.files.items():
+        if split in (CORPUS, QRELS, QUERIES):
+            columns_of(split, path)
+        else:
+            require_columns(path, column_names(path), _columns(definition, split))
+        with Path(path).open("rb") as file:
+            content = hashlib.file_digest(file, "sha256").hexdigest()
+        digest.update(f"{split} {file_format(path)} {content}\n".encode())
+    return f"sha256:{digest.hexdigest()}"
+
+
+def unlabelled_fingerprint(source: TaskSource, definition: TaskDefinition) -> str:
+    """The same of the file without labels; empty where there is none."""
+    return data_fingerprint(_unlabelled(source), definition) if source.unlabelled else ""
+
+
+def _unlabelled(source: TaskSource) -> TaskSource:
+    return TaskSource(files={UNLABELLED: source.unlabelled})
+
+
+def load_task(
+    definition: TaskDefinition,
+    source: TaskSource,
+    *,
+    limit_train: int | None = None,
+    limit_dev: int | None = None,
+    offline: bool = False,
+    most: int | None = None,
+    unlabelled: bool = False,
+    loss: str = "",
+) -> LoadedTask:
+    """Read, check and number the rows, of train the first `most`. Raises MissingInputError.
+
+    `unlabelled`: also the source's rows without a label, if it has any, again the first `most`.
+    `loss`: of an embedding; of train it says whether labels are read.
+
+    A limit takes a random subset, the same for every seed, in the file's order. Class labels are
+    looked up in `definition.labels`; whole numbers are positions in it unless its names are numbers
+    themselves. Without `definition.labels` the classes are those that the train file's ClassLabel
+    names, else its sorted values.
+    """
+    if kind_of(definition).searches:
+        return _load_search(definition, source, limit_train, limit_dev, most, loss)
+    train, *dev = _split_names(source)
+    rows = {train: _read(source, train, definition, offline, most, loss)}
+    rows |= {split: _read(source, split, definition, offline) for split in dev}
+    label_names = kind_of(definition).label_names(rows[train], definition)
+    more = None
+    if unlabelled and source.unlabelled:
+        more = _read(_unlabelled(source), UNLABELLED, definition, offline, most)
+    return LoadedTask(
+        train=_split(definition, label_names, rows[train], limit_train),
+        dev={
+            name: _split(definition, label_names, rows[name], limit_dev, scored=True)
+            for name in dev
+        },
+        label_names=label_names,
+        definition=definition,
+        limit_train=limit_train,
+        limit_dev=limit_dev,
+        looked_at=None if rows[train].whole else most,
+        unlabelled=None if more is None else _split(definition, label_names, more, None),
+        more_unlabelled=more is not None and not more.whole,
+    )
+
+
+def _load_search(
+    definition: TaskDefinition,
+    source: TaskSource,
+    limit_train: int | None,
+    limit_dev: int | None,
+    most: int | None,
+    loss: str,
+) -> LoadedTask:
+    """A task that is scored by search. Its train texts are those of its train file, else the
+    documents."""
+    found = read_collection(source.files, skip_unjudged=source.skip_unjudged, most=most)
+    if "train" in source.files:
+        rows = _read(source, "train", definition, True, most, loss)
+        train, whole = _split(definition, (), rows, limit_train), rows.whole
+    else:
+        documents = found.documents[:most]
+        chosen = _chosen(len(documents), limit_train)
+        none = kind_of(definition).no_labels(len(chosen))
+        train = Split(texts=([documents[row] for row in chosen],), labels=none)
+        whole = len(documents) == len(found.documents)
+    asked = first_queries(found, _chosen(len(found.queries), limit_dev))
+    return LoadedTask(
+        train=train,
+        dev={QUERIES: Split(texts=([*asked.queries, *asked.documents],), labels=asked.judged)},
+        label_names=(),
+        definition=definition,
+        limit_train=limit_train,
+        limit_dev=limit_dev,
+        looked_at=None if whole else most,
+        strangers=found.strangers,
+    )
+
+
+class Overlap(NamedTuple):
+    """Dev rows, of all dev splits, whose texts are also those of a train row."""
+
+    rows: int
+    relabelled: int  # of them those whose label none of these train rows has
+    of: int  # dev rows in all
+
+
+def overlap(task: LoadedTask) -> Overlap:
+    """Texts are compared without the white space around them. Takes memory for the dev rows alone:
+    the train rows go by. Of a search the queries count."""
+    if kind_of(task.definition).searches:
+        return _overlap_of_queries(task)
+    labels: dict[tuple[str, ...], set[bytes]] = {
+        key: set() for key in text_keys(*task.dev.values())
+    }
+    for key, label in zip(text_keys(task.train), _bits(task.train.labels), strict=True):
+        if key in labels:
+            labels[key].add(label)
+    rows = relabelled = 0
+    learned = not kind_of(task.definition).embeds  # whether the labels of train play a part
+    for split in task.dev.values():
+        for key, label in zip(text_keys(split), _bits(split.labels), strict=True):
+            rows += bool(labels[key])
+            relabelled += learned and bool(labels[key]) and label not in labels[key]
+    return Overlap(rows, relabelled, sum(map(len, task.dev.values())))
+
+
+def _overlap_of_queries(task: LoadedTask) -> Overlap:
+    learned = {text.strip() for texts in task.train.texts for text in texts}
+    split = task.dev[task.main_split]
+    queries = split.texts[0][: query_count(split.labels)]
+    return Overlap(sum(text.strip() in learned for text in queries), 0, len(queries))
+
+
+def prompted(definition: TaskDefinition, split: Split, *, scored: bool) -> tuple[list[str], ...]:
+    """The texts of a split as they go into the network, each after its prompt. `scored`: the split
+    is one of dev."""
+    query, document = definition.query_prompt, definition.document_prompt
+    if not (query or document):
+        return split.texts
+    if scored and kind_of(definition).searches:
+        count = query_count(split.labels)
+        [texts] = split.texts
+        return ([(query if i < count else document) + text for i, text in enumerate(texts)],)
+    prompts = (query, document) if len(split.texts) == 2 else (document,)
+    return tuple(
+        [prompt + text for text in texts]
+        for prompt, texts in zip(prompts, split.texts, strict=True)
+    )
+
+
+def dev_texts(task: LoadedTask) -> int:
+    """The unlabelled rows whose texts are also those of a dev row."""
+    if task.unlabelled is None:
+        return 0
+    keys = set(text_keys(*task.dev.values()))
+    return sum(key in keys for key in text_keys(task.unlabelled))
+
+
+def text_keys(*splits: Split) -> Iterator[tuple[str, ...]]:
+    """The texts of each row, by which rows are called the same; of words the words."""
+    for split in splits:
+        yield from zip(*(map(_bare, texts) for texts in split.texts), strict=True)
+
+
+def _bare(text: str | list[str]) -> str:
+    return text.strip() if isinstance(text, str) else "\0".join(text)
+
+
+def _bits(labels: Labels) -> Iterator[bytes]:
+    """Each row's, to be compared with those of another split, whose rows of tags may be longer."""
+    for label in labels:
+        tags = np.atleast_1d(label)
+        yield tags[tags != NO_TAG].tobytes()
+
+
+def _one_below_other(one: Labels, other: Labels) -> Labels:
+    if one.ndim == 1:
+        return np.concatenate([one, other])
+    width = max(one.shape[1], other.shape[1])
+    wide = [((0, 0), (0, width - part.shape[1])) for part in (one, other)]
+    parts = [
+        np.pad(part, by, constant_values=NO_TAG)
+        for part, by in zip((one, other), wide, strict=True)
+    ]
+    return np.concatenate(parts)
+
+
+def doubtful_rows(task: LoadedTask, source: TaskSource) -> Iterator[str]:
+    """A sentence for each column of a split in which texts say nothing, which are trained on;
+    and one for queries that any order ranks right, or judgements of queries that are not there."""
+    files = source.files | {UNLABELLED: source.unlabelled}
+    more = {} if task.unlabelled is None else {UNLABELLED: task.unlabelled}
+    for split, rows in (task.splits | more).items():
+        if split == QUERIES:
+            continue
+        where = files.get(split) or f"{source.dataset} {source.config or ''} {split}"
+        for name, texts in zip(task.definition.text_columns, rows.texts, strict=False):
+            if empty := sum(not _bare(text).strip("\0 ") for text in texts):
+                yield f"{where}: column {name!r} is empty in {empty} of {len(texts)} rows"
+    if kind_of(task.definition).scored_by == "queries":
+        yield from _doubtful_queries(task, source.files)
+
+
+def _doubtful_queries(task: LoadedTask, files: Mapping[str, str]) -> Iterator[str]:
+    dev = task.dev[task.main_split]
+    if kind_of(task.definition).searches:
+        if task.strangers:
+            judge = "judgement is" if task.strangers == 1 else "judgements are"
+            yield (
+                f"{files[QRELS]}: {task.strangers:,} {judge} of queries that {files[QUERIES]} does "
+                "not have, and left out"
+            )
+        count, [every] = query_count(dev.labels), dev.texts
+        for part, texts in ((QUERIES, every[:count]), (CORPUS, every[count:])):
+            if empty := sum(not text.strip() for text in texts):
+                yield f"{files[part]}: {empty} of {len(texts)} texts are empty"
+        return
+    candidates = np.unique(dev.labels[:, 1], return_counts=True)[1]
+    if single := int((candidates == 1).sum()):
+        yield (
+            f"{files.get(task.main_split) or task.main_split}: {single} of {len(candidates)} "
+            "queries have a single passage, which any network ranks right. Remove them, or add "
+            "candidates"
+        )
+
+
+def _split_names(source: TaskSource) -> list[str]:
+    names = list(source.files or source.splits)
+    if len(names) < 2 or names[0] != "train":
+        raise MissingInputError(
+            f"a task needs a 'train' split and then one or more dev splits, got {names}."
+        )
+    return names
+
+
+def _columns(definition: TaskDefinition, split: str, *, scored_train: bool = False) -> list[str]:
+    """Rows that an embedding is learned from need no label, but of `scored_train`."""
+    kind = kind_of(definition)
+    if split == UNLABELLED or (kind.embeds and split == "train" and not scored_train):
+        return [*definition.text_columns]
+    columns = [*definition.text_columns, *definition.all_label_columns, definition.group]
+    return [*dict.fromkeys(filter(None, columns))]
+
+
+def _read(
+    source: TaskSource,
+    split: str,
+    definition: TaskDefinition,
+    offline: bool,
+    most: int | None = None,
+    loss: str = "",
+) -> Rows:
+    columns = _columns(definition, split, scored_train=loss == COSENT)
+    one_more = None if most is None else most + 1
+    if source.dataset is None:
+        where = source.files[split]
+        table = read_file(where, columns, one_more)
+    else:
+        where = f"{source.dataset} {source.config or ''} {split}"
+        table = read_hub(source, split, columns, offline=offline, most=one_more)
+    if not table.num_rows:
+        raise MissingInputError(f"{where}: has no rows. Give a file with examples.")
+    whole = most is None or table.num_rows <= most
+    return Rows(where=where, table=table.slice(0, most), whole=whole)
+
+
+def _split(
+    definition: TaskDefinition,
+    label_names: tuple[str, ...],
+    rows: Rows,
+    limit: int | None,
+    *,
+    scored: bool = False,
+) -> Split:
+    kind, total = kind_of(definition), rows.table.num_rows
+    column = word_column if kind.words else text_column
+    texts = [column(rows, name) for name in definition.text_columns]
+    labels = kind.no_labels(total, len(label_names))
+    if {*definition.all_label_columns} <= {*rows.table.column_names}:
+        labels = kind.labels(rows, definition, label_names)
+        if scored:
+            kind.refuse_unscorable(rows, labels, definition)
+    chosen = np.arange(total)
+    if limit is not None and limit < total:
+        chosen = kind.drawn(labels, limit)
+    try:
+        lists = tuple(each.take(pa.array(chosen)).to_pylist() for each in texts)
+    except UnicodeDecodeError as error:
+        raise MissingInputError(f"{rows.where}: {error}. Save it as UTF-8.") from error
+    return Split(texts=lists, labels=labels[chosen])
+
+
+def _chosen(total: int, limit: int | None) -> np.ndarray:
+    """The positions that a limit leaves, ascending."""
+    if limit is None or limit >= total:
+        return np.arange(total)
+    return np.sort(np.random.default_rng(0).permutation(total)[:limit])

@@ -1,0 +1,360 @@
+"""Texts to tokens, once per (tokenizer, rows, max_length), kept as memory-mapped flat arrays.
+
+A cache folder's name is a digest of everything that its content comes from, never the name of a
+model or data folder: two models of one name don't meet. It appears whole, by a rename; a lock keeps
+processes from doing the same work, and without one they would only waste it.
+"""
+
+from __future__ import annotations
+
+import copy
+import hashlib
+import json
+import os
+import shutil
+import tempfile
+import uuid
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import numpy.typing as npt
+from filelock import FileLock, Timeout
+
+from lp_sweep.storage.errors import MissingInputError
+from lp_sweep.storage.identity import content_hash
+from lp_sweep.storage.specs import TaskDefinition
+from lp_sweep.trials.data.batches import EncodedSplit, EncodedTask
+from lp_sweep.trials.data.datasource import LoadedTask, Split, overlap, prompted
+from lp_sweep.trials.kinds import kind_of
+from lp_sweep.trials.kinds.tokens import NO_TAG
+
+if TYPE_CHECKING:
+    from transformers import BatchEncoding, PreTrainedTokenizerBase
+
+CACHE_VERSION = 3
+_META = "meta.json"
+_LOCK_SECONDS = 1800.0  # then do the work ourselves
+_CHUNK = 10_000  # texts tokenised at once: bounds the memory of Python lists
+
+
+def encode_task(
+    tokenizer: PreTrainedTokenizerBase,
+    task: LoadedTask,
+    fingerprint: str,
+    max_length: int,
+    cache_dir: Path,
+) -> EncodedTask:
+    """Tokenise, or open what an earlier call or another process left in `cache_dir`.
+
+    `fingerprint` is that of the rows in `task`, of which the unlabelled ones follow train's. Texts
+    of more than `max_length` tokens lose them from the longer of a pair first. Raises
+    MissingInputError if the cache can't be written.
+    """
+    limits = (task.limit_train, task.limit_dev)
+    digest = tokenizer_digest(tokenizer)
+    folder = cache_dir / cache_key(digest, task.definition, fingerprint, limits, max_length)
+    found = open_tokens(folder)
+    if found is not None:
+        return found
+    try:
+        cache_dir.mkdir(parents=True, exist_ok=True)
+        with _one_at_a_time(folder):
+            return open_tokens(folder) or _build(tokenizer, task, max_length, folder)
+    except OSError as error:
+        raise MissingInputError(
+            f"can't write tokens to {cache_dir}: {error}. Free space there or name another cache "
+            f"folder."
+        ) from error
+
+
+def cache_key(
+    digest: str,
+    definition: TaskDefinition,
+    fingerprint: str,
+    limits: tuple[int | None, int | None],
+    max_length: int,
+) -> str:
+    """64 hex digits, of everything that decides the tokens and labels: the tokenizer's digest, the
+    rows and the limits on their number (of train and dev), and how they are read."""
+    return content_hash(
+        {
+            "version": CACHE_VERSION,
+            "tokenizer": digest,
+            "data": fingerprint,
+            "definition": asdict(definition),
+            "limits": list(limits),
+            "max_length": max_length,
+        }
+    )
+
+
+def open_tokens(folder: Path) -> EncodedTask | None:
+    """The contents of a cache folder; None if it is missing or torn."""
+    try:
+        meta = json.loads((folder / _META).read_text(encoding="utf-8"))
+        sizes: dict[str, int] = meta["bytes"]
+        if any((folder / name).stat().st_size != size for name, size in sizes.items()):
+            return None
+        dev = {name: _map_split(folder, i) for i, name in enumerate(meta["splits"])}
+        label_names = tuple(meta["label_names"])
+        train = dev.pop("train")
+        found = {name: int(meta[name]) for name in ("dev_in_train", "dev_relabelled")}
+    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+        return None
+    if not dev:
+        return None
+    return EncodedTask(
+        train=train,
+        dev=dev,
+        label_names=label_names,
+        num_labels=len(label_names) or 1,
+        from_cache=True,
+        **found,
+    )
+
+
+@contextmanager
+def _one_at_a_time(folder: Path) -> Iterator[None]:
+    lock = FileLock(folder.with_suffix(".lock"))
+    with suppress(Timeout):
+        lock.acquire(timeout=_LOCK_SECONDS)
+    try:
+        yield
+    finally:
+        lock.release()
+
+
+def _build(
+    tokenizer: PreTrainedTokenizerBase, task: LoadedTask, max_length: int, folder: Path
+) -> EncodedTask:
+    tokenizer = copy.deepcopy(tokenizer)  # a call leaves its truncation behind in it
+    temporary = folder.with_name(f".new-{uuid.uuid4().hex}")
+    temporary.mkdir()
+    try:
+        sizes: dict[str, int] = {}
+        kind = kind_of(task.definition)
+        arrays = _of_words if kind.words else _arrays
+        for position, (name, split) in enumerate((task.splits | {"train": task.taught}).items()):
+            texts = prompted(task.definition, split, scored=name != "train")
+            rows = Split(texts=texts, labels=split.labels)
+            rows = _apart(rows) if kind.embeds else rows
+            for content, array in arrays(tokenizer, rows, max_length).items():
+                file = f"{position}.{content}.npy"
+                sizes[file] = _save(temporary / file, array)
+        both = overlap(task)
+        meta = {
+            "splits": list(task.splits),
+            "label_names": list(task.label_names),
+            "dev_in_train": both.rows,
+            "dev_relabelled": both.relabelled,
+            "bytes": sizes,
+        }
+        (temporary / _META).write_text(json.dumps(meta), encoding="utf-8")
+        built = open_tokens(temporary)  # its maps stay good when the folder moves
+        assert built is not None, temporary
+        _publish(temporary, folder)
+        return replace(built, from_cache=False)
+    finally:
+        shutil.rmtree(temporary, ignore_errors=True)
+
+
+def _apart(split: Split) -> Split:
+    """Each text of an example as a row of its own, with the example's label."""
+    if len(split.texts) == 1:
+        return split
+    texts = [text for example in zip(*split.texts, strict=True) for text in example]
+    labels: Any = np.repeat(split.labels, len(split.texts))
+    return Split(texts=(texts,), labels=labels)
+
+
+def _arrays(
+    tokenizer: PreTrainedTokenizerBase, split: Split, max_length: int
+) -> dict[str, npt.NDArray[Any]]:
+    parts = []
+    for start in range(0, len(split), _CHUNK):
+        texts = [column[start : start + _CHUNK] for column in split.texts]
+        parts.append(_chunk_arrays(tokenizer, _encoded(tokenizer, max_length, *texts)))
+    return {**_joined(parts), "labels": split.labels}
+
+
+def _encoded(
+    tokenizer: PreTrainedTokenizerBase, max_length: int, *texts: list[str], **how: bool
+) -> BatchEncoding:
+    return tokenizer(
+        *texts,
+        truncation="longest_first",
+        max_length=max_length,
+        return_attention_mask=False,
+        return_token_type_ids="token_type_ids" in tokenizer.model_input_names,
+        **how,
+    )
+
+
+def _chunk_arrays(
+    tokenizer: PreTrainedTokenizerBase, chunk: BatchEncoding
+) -> dict[str, npt.NDArray[Any]]:
+    arrays: dict[str, npt.NDArray[Any]] = {
+        "tokens": _flat(chunk["input_ids"], np.int32),
+        "lengths": np.array([len(ids) for ids in chunk["input_ids"]], np.int64),
+    }
+    if "token_type_ids" in tokenizer.model_input_names:
+        arrays["token_types"] = _flat(chunk["token_type_ids"], np.uint8)
+    return arrays
+
+
+def _joined(parts: list[dict[str, npt.NDArray[Any]]]) -> dict[str, npt.NDArray[Any]]:
+    arrays = {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
+    arrays["offsets"] = np.concatenate([[0], np.cumsum(arrays.pop("lengths"))]).astype(np.int64)
+    return arrays
+
+
+def for_words(tokenizer: PreTrainedTokenizerBase) -> PreTrainedTokenizerBase:
+    """A copy that takes lists of words as it would take them in a text. A byte-level tokenizer
+    (RoBERTa's, ModernBERT's) knows a word by the blank before it, and would take none for that of a
+    list. Raises MissingInputError for one that does not say which word a token is of."""
+    tokenizer = copy.deepcopy(tokenizer)
+    if not tokenizer.is_fast:
+        raise MissingInputError(
+            f"tokenizer of {tokenizer.name_or_path!r}: it does not say which word a token is of, "
+            "which a task of kind tokens needs. Save it as tokenizer.json: load it with "
+            "AutoTokenizer, and save_pretrained into the model's folder."
+        )
+    backend = tokenizer.backend_tokenizer
+    state = json.loads(backend.to_str())
+    if _blank_before_words(state["pre_tokenizer"]):
+        backend.pre_tokenizer = type(backend).from_str(json.dumps(state)).pre_tokenizer
+        tokenizer.add_prefix_space = True  # what save_pretrained writes, and loading goes by
+    return tokenizer
+
+
+def _blank_before_words(state: Any) -> bool:
+    """Sets it in the state of a pre-tokenizer; whether there was anything to set."""
+    changed = False
+    for part in [state, *((state or {}).get("pretokenizers") or ())]:
+        if part and part["type"] == "ByteLevel" and not part["add_prefix_space"]:
+            part["add_prefix_space"] = changed = True
+    return changed
+
+
+def _of_words(
+    tokenizer: PreTrainedTokenizerBase, split: Split, max_length: int
+) -> dict[str, npt.NDArray[Any]]:
+    """As `_arrays`, of sentences; and `words` (n, V), as in `EncodedSplit`."""
+    tokenizer = for_words(tokenizer)
+    parts, firsts = [], []
+    for start in range(0, len(split), _CHUNK):
+        sentences: Any = split.texts[0][start : start + _CHUNK]
+        chunk = _encoded(tokenizer, max_length, sentences, is_split_into_words=True)
+        parts.append(_chunk_arrays(tokenizer, chunk))
+        firsts += [_first_tokens(encoding.word_ids) for encoding in chunk.encodings]
+    widest = max((max(row, default=-1) for row in firsts), default=-1) + 1
+    words = np.full((len(split), widest), -1, np.int32)
+    for row, first in enumerate(firsts):
+        words[row, list(first)] = list(first.values())
+    tags = np.full((len(split), max(widest, split.labels.shape[1])), NO_TAG, np.int64)
+    tags[:, : split.labels.shape[1]] = split.labels
+    return {**_joined(parts), "labels": tags, "words": words}
+
+
+def _first_tokens(words: list[int | None]) -> dict[int, int]:
+    """The place of the first token of each word that has one."""
+    places = reversed([*enumerate(words)])
+    return {word: place for place, word in places if word is not None}
+
+
+def _flat(rows: list[list[int]], kind: type[np.integer[Any]]) -> npt.NDArray[Any]:
+    return np.fromiter((value for row in rows for value in row), kind)
+
+
+def _save(path: Path, array: npt.NDArray[Any]) -> int:
+    """The file's size in bytes."""
+    with path.open("wb") as file:
+        np.save(file, array, allow_pickle=False)
+        file.flush()
+        os.fsync(file.fileno())  # the rename must not reach the disk before the content
+        return file.tell()
+
+
+def _publish(temporary: Path, folder: Path) -> None:
+    """Put `temporary` in the place of `folder`, which at most holds what couldn't be opened."""
+    torn = folder.with_name(f".torn-{uuid.uuid4().hex}")
+    with suppress(FileNotFoundError):
+        folder.rename(torn)
+    with suppress(OSError):  # another process was first: its content is the same
+        temporary.rename(folder)
+    shutil.rmtree(torn, ignore_errors=True)
+
+
+def _map_split(folder: Path, position: int) -> EncodedSplit:
+    arrays = {
+        name: np.load(path, mmap_mode="r").view(np.ndarray)
+        for name in ("tokens", "offsets", "token_types", "labels", "words")
+        if (path := folder / f"{position}.{name}.npy").exists()
+    }
+    return EncodedSplit(**{"token_types": None, **arrays})
+
+
+def load_tokenizer(
+    path_or_id: str | Path, revision: str | None = None, local_files_only: bool = False
+) -> PreTrainedTokenizerBase:
+    """The tokenizer of a model folder or a hub id. Runs no code of the model's own.
+
+    Raises MissingInputError, also for a folder without tokenizer files: transformers 5 then returns
+    a tokenizer that knows no word, and every text would become unknown tokens.
+    """
+    from transformers import AutoTokenizer
+
+    try:
+        tokenizer = AutoTokenizer.from_pretrained(
+            str(path_or_id),
+            revision=revision or "main",
+            local_files_only=local_files_only,
+            trust_remote_code=False,
+        )
+    except Exception as error:  # hub, JSON and Rust errors of many types, all about the input
+        raise MissingInputError(
+            f"tokenizer of {str(path_or_id)!r}: can't be loaded: {type(error).__name__}: {error}. "
+            f"Check the path or hub id and the network, or copy the tokenizer's files into the "
+            f"model's folder."
+        ) from error
+    if not set(tokenizer.get_vocab()) - set(tokenizer.all_special_tokens):
+        raise MissingInputError(
+            f"tokenizer of {str(path_or_id)!r}: its vocabulary has no words, so its files are "
+            f"missing. Copy them (tokenizer.json, or the vocabulary) into the model's folder."
+        )
+    return tokenizer
+
+
+def tokenizer_digest(tokenizer: PreTrainedTokenizerBase) -> str:
+    """64 hex digits of what decides the tokens: the same for a tokenizer and its copy anywhere, and
+    before and after use."""
+    return content_hash(
+        {
+            "class": type(tokenizer).__name__,
+            "special": {name: str(token) for name, token in tokenizer.special_tokens_map.items()},
+            "inputs": list(tokenizer.model_input_names),
+            "sides": [tokenizer.padding_side, tokenizer.truncation_side],
+            "split_special_tokens": bool(getattr(tokenizer, "split_special_tokens", False)),
+            "content": _fast_content(tokenizer) if tokenizer.is_fast else _slow_content(tokenizer),
+        }
+    )
+
+
+def _fast_content(tokenizer: PreTrainedTokenizerBase) -> dict[str, Any]:
+    content: dict[str, Any] = json.loads(tokenizer.backend_tokenizer.to_str())
+    # state that the last call left behind
+    return {key: value for key, value in content.items() if key not in ("truncation", "padding")}
+
+
+def _slow_content(tokenizer: PreTrainedTokenizerBase) -> dict[str, str]:
+    """Digest of each vocabulary and configuration file that it saves."""
+    with tempfile.TemporaryDirectory() as folder:
+        tokenizer.save_pretrained(folder)
+        return {
+            path.name: hashlib.sha256(path.read_bytes()).hexdigest()
+            for path in Path(folder).iterdir()
+        }

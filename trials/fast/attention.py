@@ -1,0 +1,137 @@
+"""Attention within each row of a batch without padding."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import NamedTuple
+
+import torch
+from torch import nn
+from torch.nn.functional import scaled_dot_product_attention
+
+from lp_sweep.trials.fast.tokens import Group, RealTokens
+from lp_sweep.trials.pick import Picked, pick
+
+
+class Grids(NamedTuple):
+    """A group of B rows, the longest of L tokens, by heads of D numbers. A of the tokens of a row
+    ask: all L, or one."""
+
+    group: Group
+    query: torch.Tensor  # (B, heads, A, D)
+    key: torch.Tensor  # (B, heads, L, D)
+    value: torch.Tensor  # (B, heads, L, D)
+    one_each: bool
+
+    def flat(self, found: torch.Tensor) -> torch.Tensor:
+        """(B, heads, A, D) as (n, heads x D), of the n tokens that asked."""
+        heads, size = found.shape[1], found.shape[3]
+        tokens = found.transpose(1, 2).reshape(-1, heads * size)
+        if self.one_each or self.group.cells is None:
+            return tokens
+        return pick(tokens, self.group.cells.read)
+
+
+def grids(
+    tokens: RealTokens, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, heads: int
+) -> Iterator[Grids]:
+    """For each group. key, value: (N, H). query: (N, H), or (B, H) for one token a row."""
+    one_each = len(query) == len(tokens.first) and len(key) != len(query)
+    sizes = [group.size for group in tokens.groups]
+    asked = torch.split(query, [group.rows for group in tokens.groups] if one_each else sizes)
+    for group, own, keys, values in zip(
+        tokens.groups, asked, torch.split(key, sizes), torch.split(value, sizes), strict=True
+    ):
+        yield Grids(
+            group,
+            by_heads(own.unsqueeze(1) if one_each else grid(group, own), heads),
+            by_heads(grid(group, keys), heads),
+            by_heads(grid(group, values), heads),
+            one_each,
+        )
+
+
+def grid(group: Group, flat: torch.Tensor) -> torch.Tensor:
+    """The group's (n, H) as (B, L, H); where there is no token, the row's last."""
+    if group.cells is not None:
+        flat = pick(flat, group.cells.fill)
+    return flat.view(group.rows, group.longest, flat.shape[1])
+
+
+def by_heads(grid: torch.Tensor, heads: int) -> torch.Tensor:
+    """(B, L, H) as (B, heads, L, H / heads)."""
+    rows, length, hidden = grid.shape
+    return grid.view(rows, length, heads, hidden // heads).transpose(1, 2)
+
+
+_STEPS = 2**16
+
+
+def dropped_out(values: torch.Tensor, share: float) -> torch.Tensor:
+    """`values` with a share of them zero and the others scaled to the same mean; any shape."""
+    gone = round(share * _STEPS)
+    if gone == 0:
+        return values
+    if values.is_cuda or gone == _STEPS:
+        return nn.functional.dropout(values, share)
+    drawn = torch.empty((values.numel() + 3) // 4, dtype=torch.int64).random_(-(2**63), None)
+    bits = drawn.view(torch.int16)[: values.numel()].view(values.shape)
+    kept = (bits >= gone - _STEPS // 2).to(values.dtype)
+    return values * kept.mul_(_STEPS / (_STEPS - gone))
+
+
+class _Dropout(nn.Dropout):
+    def forward(self, input: torch.Tensor) -> torch.Tensor:
+        return dropped_out(input, self.p) if self.training else input
+
+
+@contextmanager
+def quick_dropout(model: nn.Module) -> Iterator[None]:
+    """While inside, the network's own dropout modules draw like this."""
+    _become(model, nn.Dropout, _Dropout)
+    try:
+        yield
+    finally:  # of the modules that it has by then
+        _become(model, _Dropout, nn.Dropout)
+
+
+def _become(model: nn.Module, before: type[nn.Dropout], after: type[nn.Dropout]) -> None:
+    for module in model.modules():
+        if type(module) is before:
+            module.__class__ = after
+
+
+def attend(
+    tokens: RealTokens,
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    *,
+    heads: int,
+    dropout: float,
+    only: Picked | None = None,
+) -> torch.Tensor:
+    """Softmax attention of each row over its own tokens.
+
+    key, value: (N, H). query: (N, H), or (B, H) for one token a row, the result likewise; with
+    `only` the result is (B, H) in either case.
+    """
+    parts = grids(tokens, query, key, value, heads)
+    mixed = torch.cat([part.flat(_mixed(part, dropout)) for part in parts])
+    if only is None or len(mixed) == len(only.taken):
+        return mixed
+    return pick(mixed, only)
+
+
+def _mixed(part: Grids, dropout: float) -> torch.Tensor:
+    """(B, heads, A, D). On a CPU with dropout the library takes a slow way, that guards against
+    rows without a token: there are none here."""
+    query, key, value = part.query, part.key, part.value
+    mask = part.group.mask
+    if not dropout or query.is_cuda:
+        return scaled_dot_product_attention(query, key, value, attn_mask=mask, dropout_p=dropout)
+    scores = query * query.shape[-1] ** -0.5 @ key.transpose(2, 3)
+    if mask is not None:
+        scores = scores + mask
+    return dropped_out(scores.softmax(-1), dropout) @ value

@@ -1,0 +1,266 @@
+"""A batch through a network: as the network does it by itself, or without most of the padding.
+
+`compute: reference` takes the network's own forward pass, padded to the longest row. `fast` goes
+over the real tokens alone where the family has such a forward pass. Where it has none, it is the
+network's own, on a CPU for rows of like length at a time. `graphs` is `fast`, but that a GPU learns
+by CUDA graphs where the family can be held in one. All give the same numbers but for rounding, and
+draw other dropout masks: so `compute` is part of a trial's identity.
+
+The embedding of a text, by `pooling`: `mean` over its tokens, special ones included; `cls` the
+first; `last` the last. `orchestrator.inputs.models` reads what a folder says of its own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import torch
+from torch import nn
+from transformers import PreTrainedModel
+
+from lp_sweep.storage.specs import Compute, Recipe
+from lp_sweep.trials.data.batches import (
+    EncodedSplit,
+    EncodedTask,
+    Padding,
+    group_ends,
+    longest_first,
+    to_device,
+)
+from lp_sweep.trials.device import bound_by_launches, onto, records_graphs
+from lp_sweep.trials.fast.attention import grid
+from lp_sweep.trials.fast.networks import as_asked, forward_pass_of, hidden_states, word_logits
+from lp_sweep.trials.fast.networks import logits as unpadded_logits
+from lp_sweep.trials.fast.tokens import RealTokens, barred, real_tokens
+from lp_sweep.trials.model.families import classifies_tokens, sentence_states
+from lp_sweep.trials.model.familytable import family_of
+from lp_sweep.trials.model.states import noted_sentences
+from lp_sweep.trials.pick import Picked, pick
+
+UNPADDED, GROUPED, PADDED, GRAPHS = "unpadded", "grouped", "padded", "graphs"
+# without the padding's columns, so that no forward pass knows a token by its number
+BY_PLACE = (UNPADDED, GRAPHS)
+# what one group more costs, in tokens through a small encoder on a CPU
+_GROUP = 32
+
+
+def forward(
+    model: nn.Module,
+    split: EncodedSplit,
+    rows: np.ndarray,
+    padding: Padding,
+    device: torch.device,
+    compute: Compute,
+    states: list[torch.Tensor] | None = None,
+    *,
+    pooling: str = "",
+) -> torch.Tensor:
+    """Logits (B, C) of B rows, on `device`, where the network is; with `pooling` embeddings (B, H);
+    of words (B, V, C), of which those without a token mean nothing.
+    `states` takes the sentence tokens after each layer, (B, H)."""
+    used = compute_used(model, compute, device)
+    if used in BY_PLACE:
+        return by_place(model, real_tokens(split, rows, device), pooling, states)
+    width = 0 if split.words is None else split.most_words(rows)
+
+    def padded(some: np.ndarray) -> list[torch.Tensor]:
+        batch: dict[str, Any] = to_device(split, some, padding, device)
+        real = batch["attention_mask"]
+        if bound_by_launches(device):
+            batch["attention_mask"] = unasked_mask(model, real)
+
+        def output() -> torch.Tensor:
+            if pooling:
+                base: nn.Module = model.base_model  # type: ignore[assignment]
+                return pooled(base(**batch).last_hidden_state, real, pooling)  # without the head
+            found: torch.Tensor = model(**batch).logits
+            return found if split.words is None else _at_words(found, split, some, width, padding)
+
+        if states is None:
+            return [output()]
+        with noted_sentences(model, real) as noted:
+            found = output()
+        return [found, *(noted[layer] for layer in sorted(noted))]
+
+    logits, *noted = _grouped(padded, split, rows) if used == GROUPED else padded(rows)
+    if states is not None:
+        states.extend(noted)
+    return logits
+
+
+def _at_words(
+    logits: torch.Tensor, split: EncodedSplit, rows: np.ndarray, width: int, padding: Padding
+) -> torch.Tensor:
+    """(B, V, C) of (B, T, C), V being `width`."""
+    assert split.words is not None
+    places = np.maximum(split.words[rows, :width], 0).astype(np.int64)
+    if padding.left:
+        places += logits.shape[1] - split.lengths_of(rows)[:, None]
+    return logits.take_along_dim(onto(places, logits.device)[..., None], dim=1)
+
+
+def by_place(
+    model: nn.Module, tokens: RealTokens, pooling: str, states: list[torch.Tensor] | None
+) -> torch.Tensor:
+    """As `forward` gives it, over real tokens alone."""
+    if pooling:
+        return _unpadded_embeddings(model, tokens, pooling, states)
+    if tokens.words is not None:
+        return word_logits(model, tokens, tokens.words)
+    return unpadded_logits(model, tokens, states)
+
+
+def pooled(hidden: torch.Tensor, real: torch.Tensor, pooling: str) -> torch.Tensor:
+    """(B, T, H) and (B, T), non-zero on real tokens, give (B, H)."""
+    if pooling != "mean":
+        return sentence_states(hidden, real, last=pooling == "last")
+    weights = real.to(hidden.dtype)[..., None]
+    return (hidden * weights).sum(1) / weights.sum(1)
+
+
+def _unpadded_embeddings(
+    model: nn.Module, tokens: RealTokens, pooling: str, states: list[torch.Tensor] | None = None
+) -> torch.Tensor:
+    """(B, H) in the order that was asked for. See `fast.networks.logits`."""
+    hidden = hidden_states(model, tokens, states)
+    if pooling != "mean":
+        index = tokens.last if pooling == "last" else tokens.first
+        return as_asked(tokens, pick(hidden, tokens.one_each(index)))
+    lengths = (tokens.last - tokens.first + 1)[:, None]
+    if tokens.packed:
+        here = torch.arange(len(hidden), device=hidden.device)
+        of_row = (here >= tokens.first[:, None]) & (here <= tokens.last[:, None])  # (B, N)
+        return of_row.to(hidden.dtype) @ hidden / lengths
+    found, begin = [], 0
+    sizes = [group.size for group in tokens.groups]
+    for group, own in zip(tokens.groups, torch.split(hidden, sizes), strict=True):
+        here = torch.arange(group.longest, device=hidden.device)
+        real = here < lengths[begin : begin + group.rows]
+        found.append(pooled(grid(group, own), real, pooling))
+        begin += group.rows
+    return as_asked(tokens, torch.cat(found))
+
+
+def compute_used(model: Any, compute: Compute, device: torch.device) -> str:
+    """The way that is taken, as a record names it: not every family has a forward pass without
+    padding, and a GPU waits for launches rather than for padding."""
+    if compute == "reference":
+        return PADDED
+    found = forward_pass_of(model)
+    if found is not None:
+        held = compute == "graphs" and records_graphs(device) and found.on_device
+        held = held and not classifies_tokens(model)  # a graph would hold places of words
+        return GRAPHS if held else UNPADDED
+    return PADDED if bound_by_launches(device) else GROUPED
+
+
+def _grouped(
+    padded: Callable[[np.ndarray], list[torch.Tensor]], split: EncodedSplit, rows: np.ndarray
+) -> list[torch.Tensor]:
+    order = longest_first(split.lengths_of(rows))
+    ends = group_ends(split.lengths_of(rows[order]), _GROUP)
+    groups = [padded(group) for group in np.split(rows[order], ends[:-1])]
+    device = groups[0][0].device
+    back = Picked(onto(np.argsort(order, kind="stable"), device), onto(order, device))
+    return [pick(torch.cat(parts), back) for parts in zip(*groups, strict=True)]
+
+
+def unasked_mask(model: Any, real: torch.Tensor) -> torch.Tensor | dict[str, torch.Tensor]:
+    """The attention mask that the network takes as it is; from (B, T), non-zero on real tokens.
+
+    transformers looks into a mask of that shape, and a GPU's host waits for the answer.
+    """
+    config = model.config
+    shape = family_of(config.model_type).mask
+    if shape == "rows" or getattr(config, "classifier_pooling", "cls") != "cls":
+        return real  # a head that takes the mean reads the mask itself
+    cells = barred(real[:, None, None] == 0)
+    if shape == "cells":
+        return cells
+    place = torch.arange(real.shape[1], device=real.device)
+    apart = (place - place[:, None]).abs()
+    hidden = (real == 0)[:, None, None] | (apart > config.sliding_window)
+    # a filler far from all text looks at itself: a softmax over nothing would be NaN
+    return {"full_attention": cells, "sliding_attention": barred(hidden & (apart > 0))}
+
+
+def may_be_cut(model: PreTrainedModel, recipe: Recipe) -> bool:
+    """Whether the rows that no token names would stay as they are, and nothing but the table of
+    words goes by a token's number: a padded forward pass may know the padding by it."""
+    learns = not recipe.weight_decay and not recipe.freeze_embeddings
+    return learns and compute_used(model, recipe.compute, model.device) in BY_PLACE
+
+
+@contextmanager
+def task_words(
+    model: PreTrainedModel,
+    data: EncodedTask,
+    padding: Padding,
+    teacher: PreTrainedModel | None = None,
+) -> Iterator[tuple[EncodedTask, Padding]]:
+    """While inside, the network, and a `teacher` that reads the same tokens, know the words of
+    `data` (and the padding) alone, by the numbers that the data and the padding have here.
+    Afterwards they know all of them again."""
+    words = _words(model)
+    size, padding_row = len(words.weight), words.padding_idx
+    rows = _named(data, padding, padding_row, size)
+    number = np.zeros(size, np.int32)
+    number[rows] = np.arange(len(rows))
+    with ExitStack() as inside:
+        for network in filter(None, (model, teacher)):
+            inside.enter_context(_cut(network, rows, number))
+        yield _renamed(data, number), padding._replace(token_id=int(number[padding.token_id]))
+
+
+@contextmanager
+def _cut(model: PreTrainedModel, rows: np.ndarray, number: np.ndarray) -> Iterator[None]:
+    """While inside, the table of words has these rows alone; `number` is each one's new place."""
+    words = _words(model)
+    whole: Any = words.weight
+    padding_row = words.padding_idx
+    kept = torch.from_numpy(rows).to(whole.device)
+    own = nn.Parameter(whole.detach()[kept], requires_grad=whole.requires_grad)
+    _set(model, own, None if padding_row is None else int(number[padding_row]))
+    try:
+        yield
+    finally:
+        with torch.no_grad():
+            whole[kept] = _words(model).weight
+        _set(model, whole, padding_row)
+
+
+def _words(model: PreTrainedModel) -> nn.Embedding:
+    """Asked for anew each time: a network may be put back to a copy of itself."""
+    words = model.get_input_embeddings()
+    assert isinstance(words, nn.Embedding)
+    return words
+
+
+def _set(model: PreTrainedModel, weight: nn.Parameter, padding_row: int | None) -> None:
+    """And the config: who drops layers compares the network with it."""
+    words = _words(model)
+    words.weight, words.padding_idx = weight, padding_row
+    words.num_embeddings = model.config.vocab_size = len(weight)
+
+
+def _named(data: EncodedTask, padding: Padding, padding_row: int | None, size: int) -> np.ndarray:
+    """(R,) int64, ascending: the rows that any token, of train or dev, names. And all up to the
+    padding's: its number in the config then is one that the table has."""
+    named = np.zeros(size, bool)
+    named[: 0 if padding_row is None else padding_row + 1] = True
+    named[padding.token_id] = True
+    for split in (data.train, *data.dev.values()):
+        named[split.tokens] = True
+    return np.flatnonzero(named)
+
+
+def _renamed(data: EncodedTask, number: np.ndarray) -> EncodedTask:
+    def renamed(split: EncodedSplit) -> EncodedSplit:
+        return replace(split, tokens=number[split.tokens])
+
+    dev = {name: renamed(split) for name, split in data.dev.items()}
+    return replace(data, train=renamed(data.train), dev=dev)

@@ -1,0 +1,221 @@
+"""The forward passes that families name in `familytable`, over tokens (N, H) in place of (B, T, H).
+
+The modules are the network's own, and do what they do in its own forward pass; only how they follow
+one another is said here again. By name, not from structure: others have children of these names and
+use them in another order.
+"""
+
+# mypy: disable-error-code="no-any-return"
+# (a network's own modules have no types)
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import torch
+from torch import nn
+
+from lp_sweep.trials.fast import xlnet
+from lp_sweep.trials.fast.attention import attend
+from lp_sweep.trials.fast.tokens import RealTokens, Words
+from lp_sweep.trials.model.familytable import family_of
+from lp_sweep.trials.pick import Picked, pick
+
+Layer = Callable[[Any, torch.Tensor, RealTokens, Picked | None, Any], torch.Tensor]
+
+
+class ForwardPass(NamedTuple):
+    """`embed` gives (N, H). A layer takes and gives (N, H), and with `only` gives the (B, H) of
+    those tokens alone; it gets what `shared` made once for all layers. `head` makes the logits
+    (B, C) of the sentence tokens (B, H), `tagger` those of any tokens, (P, C) of (P, H), in a
+    network that classifies tokens. `on_device`: nothing in it asks the host for a number, so a
+    CUDA graph can hold it, and its attention keeps the rows of a bin apart."""
+
+    embed: Callable[[Any, RealTokens], torch.Tensor]
+    layers: Callable[[Any], nn.ModuleList]
+    layer: Layer
+    head: Callable[[Any, torch.Tensor], torch.Tensor]
+    shared: Callable[[Any, RealTokens], Any] = lambda model, tokens: None
+    sentence_last: bool = False  # the sentence token is the last of a text, not the first
+    supported: Callable[[Any], bool] = lambda config: True  # by its config
+    on_device: bool = True
+    tagger: Callable[[Any, torch.Tensor], torch.Tensor] = lambda model, states: model.classifier(
+        model.dropout(states)
+    )
+
+
+def _bert_embed(model: Any, tokens: RealTokens) -> torch.Tensor:
+    base = model.base_model
+    words = base.embeddings
+    after_padding = family_of(model.config.model_type).positions == "after padding"
+    positions = _counted(words, tokens) if after_padding else tokens.positions
+    types = torch.zeros_like(tokens.ids) if tokens.types is None else tokens.types
+    hidden = words(
+        input_ids=tokens.ids[None],
+        token_type_ids=types[None],
+        position_ids=positions[None],
+    )
+    if hasattr(base, "embeddings_project"):
+        hidden = base.embeddings_project(hidden)
+    return hidden[0]
+
+
+def _counted(words: Any, tokens: RealTokens) -> torch.Tensor:
+    """(N,) from after the padding's own number; a padding token in the text itself has that one and
+    is not counted."""
+    real = (tokens.ids != words.word_embeddings.padding_idx).long()
+    counts = real.cumsum(0)
+    begins = torch.arange(len(real), device=real.device) - tokens.positions
+    before = (counts - real).index_select(0, begins)
+    return (counts - before) * real + words.padding_idx
+
+
+def _bert_layer(
+    layer: Any, hidden: torch.Tensor, tokens: RealTokens, only: Picked | None, _: None
+) -> torch.Tensor:
+    own = layer.attention.self
+    asking = hidden if only is None else pick(hidden, only)
+    mixed = attend(
+        tokens,
+        own.query(hidden if tokens.packed else asking),
+        own.key(hidden),
+        own.value(hidden),
+        heads=own.num_attention_heads,
+        dropout=own.dropout.p if own.training else 0.0,
+        only=only,
+    )
+    attended = layer.attention.output(mixed, asking)
+    return layer.output(layer.intermediate(attended), attended)
+
+
+def _bert_head(model: Any, sentence: torch.Tensor) -> torch.Tensor:
+    return model.classifier(model.dropout(model.bert.pooler(sentence[:, None])))
+
+
+def _roberta_head(model: Any, sentence: torch.Tensor) -> torch.Tensor:
+    return model.classifier(sentence[:, None])
+
+
+def _distilbert_embed(model: Any, tokens: RealTokens) -> torch.Tensor:
+    words = model.distilbert.embeddings
+    return words(input_ids=tokens.ids[None], position_ids=tokens.positions[None])[0]
+
+
+def _distilbert_layer(
+    layer: Any, hidden: torch.Tensor, tokens: RealTokens, only: Picked | None, _: None
+) -> torch.Tensor:
+    own = layer.attention
+    asking = hidden if only is None else pick(hidden, only)
+    mixed = attend(
+        tokens,
+        own.q_lin(hidden if tokens.packed else asking),
+        own.k_lin(hidden),
+        own.v_lin(hidden),
+        heads=own.n_heads,
+        dropout=own.dropout.p if own.training else 0.0,
+        only=only,
+    )
+    attended = layer.sa_layer_norm(own.out_lin(mixed) + asking)
+    return layer.output_layer_norm(layer.ffn(attended) + attended)
+
+
+def _distilbert_head(model: Any, sentence: torch.Tensor) -> torch.Tensor:
+    pooled = nn.functional.relu(model.pre_classifier(sentence))
+    return model.classifier(model.dropout(pooled))
+
+
+def _encoder_layers(model: Any) -> nn.ModuleList:
+    return model.base_model.encoder.layer
+
+
+PASSES = {
+    "bert": ForwardPass(_bert_embed, _encoder_layers, _bert_layer, _bert_head),
+    "roberta": ForwardPass(_bert_embed, _encoder_layers, _bert_layer, _roberta_head),
+    "distilbert": ForwardPass(
+        _distilbert_embed,
+        lambda model: model.distilbert.transformer.layer,
+        _distilbert_layer,
+        _distilbert_head,
+    ),
+    "xlnet": ForwardPass(
+        xlnet.embed,
+        lambda model: model.transformer.layer,
+        xlnet.layer,
+        xlnet.head,
+        shared=xlnet.relations,
+        sentence_last=True,
+        supported=xlnet.supported,
+        on_device=False,  # its table of distances is made by the host
+        tagger=lambda model, states: model.classifier(model.transformer.dropout(states)),
+    ),
+}
+
+
+def forward_pass_of(model: Any) -> ForwardPass | None:
+    """None: this network has no forward pass without padding."""
+    if getattr(model.config, "is_decoder", False):
+        return None
+    found = PASSES.get(family_of(model.config.model_type).unpadded or "")
+    return found if found is not None and found.supported(model.config) else None
+
+
+def logits(
+    model: Any, tokens: RealTokens, states: list[torch.Tensor] | None = None
+) -> torch.Tensor:
+    """(B, C). In the last layer only the sentence tokens ask, and go on: nothing else of it is
+    read. The network is one that `forward_pass_of` knows. `states` takes the sentence tokens after
+    each layer, (B, H)."""
+    way = PASSES[family_of(model.config.model_type).unpadded or ""]
+    sentence = _sentence(way, tokens)
+    hidden, shared = _below(way, model, tokens, sentence, states)
+    asked = as_asked(tokens, way.layer(way.layers(model)[-1], hidden, tokens, sentence, shared))
+    if states is not None:
+        states.append(asked)
+    return way.head(model, asked)
+
+
+def word_logits(model: Any, tokens: RealTokens, words: Words) -> torch.Tensor:
+    """(B, V, C) of each word, in the order of the rows that were asked; of a word without a token
+    they mean nothing, and no gradient comes from there."""
+    way = PASSES[family_of(model.config.model_type).unpadded or ""]
+    answered = pick(hidden_states(model, tokens), words.picked)
+    return way.tagger(model, answered).view(*words.shape, model.config.num_labels)
+
+
+def hidden_states(
+    model: Any, tokens: RealTokens, states: list[torch.Tensor] | None = None
+) -> torch.Tensor:
+    """(N, H) of all tokens after the last layer; `states` as for `logits`."""
+    way = PASSES[family_of(model.config.model_type).unpadded or ""]
+    sentence = _sentence(way, tokens)
+    hidden, shared = _below(way, model, tokens, sentence, states)
+    hidden = way.layer(way.layers(model)[-1], hidden, tokens, None, shared)
+    if states is not None:
+        states.append(as_asked(tokens, pick(hidden, sentence)))
+    return hidden
+
+
+def as_asked(tokens: RealTokens, vectors: torch.Tensor) -> torch.Tensor:
+    """(B, H) of the rows as they lie, in the order that was asked for."""
+    return vectors if tokens.asked is None else pick(vectors, tokens.asked)
+
+
+def _sentence(way: ForwardPass, tokens: RealTokens) -> Picked:
+    return tokens.one_each(tokens.last if way.sentence_last else tokens.first)
+
+
+def _below(
+    way: ForwardPass,
+    model: Any,
+    tokens: RealTokens,
+    sentence: Picked,
+    states: list[torch.Tensor] | None,
+) -> tuple[torch.Tensor, Any]:
+    """(N, H) before the last layer, and what all layers share."""
+    hidden, shared = way.embed(model, tokens), way.shared(model, tokens)
+    for layer in way.layers(model)[:-1]:
+        hidden = way.layer(layer, hidden, tokens, None, shared)
+        if states is not None:
+            states.append(as_asked(tokens, pick(hidden, sentence)))
+    return hidden, shared

@@ -1,0 +1,247 @@
+"""A batch without padding: its rows' tokens one after another, and where each belongs.
+
+`real_tokens`: the tokens alone, the longest row first; attention alone is padded, group by group.
+`Bins`: rows packed into bins of one length, for a CUDA graph, which holds one shape.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from lp_sweep.trials.data.batches import EncodedSplit, group_ends, longest_first
+from lp_sweep.trials.device import all_onto, bound_by_launches, compute_dtype
+from lp_sweep.trials.pick import Picked
+
+# What one group more costs, in attention scores of one head: the smaller, the less padding. About
+# where a step of a 6-layer MiniLM is fastest on a CPU. A GPU is never short of arithmetic here.
+_GROUP = 3000
+_ALIGNED = 8  # tokens: on a GPU attention is padded to a multiple, since its kernels align the mask
+
+Ints = npt.NDArray[np.int64]
+
+
+class Cells(NamedTuple):
+    """Where the n tokens of a group are in its grid of rows x longest cells."""
+
+    fill: Picked  # the token of each cell; in a cell without one, the row's last
+    read: Picked  # the cell of each token
+
+
+class Group(NamedTuple):
+    """Rows that attend in one call, and follow the rows of the group before."""
+
+    rows: int
+    size: int  # tokens
+    longest: int  # tokens of a row
+    cells: Cells | None  # None: nothing is padded
+    mask: (
+        torch.Tensor | None
+    )  # (rows, 1, 1 or longest, longest), 0 or -inf; None: all attend to all
+
+
+class Words(NamedTuple):
+    """V words of each of B rows, in the order that was asked for."""
+
+    picked: Picked  # the token of each; of a word that has none, its row's first
+    shape: tuple[int, int]  # (B, V)
+
+
+class RealTokens(NamedTuple):
+    """B rows of N tokens in all, in the order of the groups."""
+
+    ids: torch.Tensor  # (N,) int64
+    types: torch.Tensor | None  # (N,) int64; None where the tokenizer has none
+    positions: torch.Tensor  # (N,) int64, from 0 in each row
+    row: torch.Tensor  # (N,) int64: which of the B rows each token is of; bins: 0 for a filler
+    first: torch.Tensor  # (B,) int64: where in the N each row begins, with its sentence token
+    last: torch.Tensor  # (B,) int64: where it ends
+    groups: tuple[Group, ...]
+    asked: Picked | None  # from these rows to the first, second, ... that was asked; None: as asked
+    packed: bool = False  # a group's rows are bins: several rows share one, next to fillers
+    words: Words | None = None  # of a task that has a label for each
+
+    def one_each(self, index: torch.Tensor) -> Picked:
+        """index: (B,) `first` or `last`. The token of each row there."""
+        here = torch.arange(len(self.row), device=index.device)
+        return Picked(index, self.row, (index.index_select(0, self.row) != here)[:, None])
+
+
+def real_tokens(
+    split: EncodedSplit, rows: npt.NDArray[np.integer], device: torch.device
+) -> RealTokens:
+    """These rows of a split on `device`."""
+    gpu = bound_by_launches(device)
+    order = longest_first(split.lengths_of(rows))
+    lengths = split.lengths_of(rows[order])
+    firsts = np.cumsum(lengths) - lengths
+    inside = np.arange(int(lengths.sum())) - np.repeat(firsts, lengths)
+    source = np.repeat(split.offsets[rows[order]], lengths) + inside
+    ends = [len(rows)] if gpu else group_ends(lengths**2, _GROUP)
+    begins = [0, *ends[:-1]]
+    grids = [
+        _Grid(lengths[begin:end], aligned if gpu else int)
+        for begin, end in zip(begins, ends, strict=True)
+    ]
+    padded = [grid for grid in grids if grid.padded]
+    ids, types, positions, row, first, last, asked, back, *cells = all_onto(
+        [
+            split.tokens[source].astype(np.int64),
+            np.zeros(0, np.int64)
+            if split.token_types is None
+            else split.token_types[source].astype(np.int64),
+            inside,
+            np.repeat(np.arange(len(rows)), lengths),
+            firsts,
+            firsts + lengths - 1,
+            np.argsort(order, kind="stable"),
+            order,
+            *(array for grid in padded for array in grid.arrays()),
+        ],
+        device,
+    )
+    parts = iter(cells)
+    return RealTokens(
+        ids=ids,
+        types=None if split.token_types is None else types,
+        positions=positions,
+        row=row,
+        first=first,
+        last=last,
+        groups=tuple(
+            grid.group(next(parts), next(parts), next(parts)) if grid.padded else grid.full()
+            for grid in grids
+        ),
+        asked=Picked(asked, back),
+        words=_words(split, rows, firsts[np.argsort(order, kind="stable")], device),
+    )
+
+
+def _words(
+    split: EncodedSplit, rows: npt.NDArray[np.integer], firsts: Ints, device: torch.device
+) -> Words | None:
+    """firsts: (B,) where in the N tokens each of `rows` begins."""
+    if split.words is None:
+        return None
+    own = split.words[rows, : split.most_words(rows)]
+    taken = (firsts[:, None] + np.maximum(own, 0)).ravel()
+    there = np.flatnonzero(own.ravel() >= 0)
+    back = np.full(int(split.lengths_of(rows).sum()), -1, np.int64)
+    back[taken[there]] = there
+    place, token = all_onto([taken, back], device)
+    left = (token < 0)[:, None]
+    return Words(Picked(place, token.clamp(min=0), left), own.shape)
+
+
+class _Grid:
+    """A group's rows, of falling `lengths` (B,), as cells."""
+
+    def __init__(self, lengths: Ints, filled: Callable[[int], int]) -> None:
+        self.lengths = lengths
+        self.longest = filled(int(lengths[0]))
+        self.padded = bool((lengths < self.longest).any())
+
+    def arrays(self) -> tuple[Ints, Ints, Ints]:
+        """The token of each cell, the cell of each token, and each row's length."""
+        column = np.arange(self.longest)
+        firsts = np.cumsum(self.lengths) - self.lengths
+        token = firsts[:, None] + np.minimum(column, self.lengths[:, None] - 1)
+        cell = np.flatnonzero(column < self.lengths[:, None])
+        return token.ravel(), cell, self.lengths
+
+    def group(self, token: torch.Tensor, cell: torch.Tensor, lengths: torch.Tensor) -> Group:
+        beyond = torch.arange(self.longest, device=lengths.device) >= lengths[:, None]
+        cells = Cells(Picked(token, cell), Picked(cell, token, beyond.view(-1, 1)))
+        return self.full()._replace(cells=cells, mask=barred(beyond)[:, None, None])
+
+    def full(self) -> Group:
+        return Group(len(self.lengths), int(self.lengths.sum()), self.longest, None, None)
+
+
+def aligned(length: int) -> int:
+    """`length` tokens filled up to what attention on a GPU is fast with."""
+    return -(-length // _ALIGNED) * _ALIGNED
+
+
+def barred(where: torch.Tensor) -> torch.Tensor:
+    """0, or -inf where attention must not look; in the dtype that attention computes in."""
+    zeros = torch.zeros(where.shape, dtype=compute_dtype(where.device), device=where.device)
+    return zeros.masked_fill(where, -torch.inf)
+
+
+class Bins(NamedTuple):
+    """Rows packed into bins of `length` tokens, on the host: what a pass reads, in int64."""
+
+    number: int
+    length: int
+    ids: Ints  # (number x length,)
+    types: Ints  # (number x length,), or (0,)
+    positions: Ints  # (number x length,), from 0 in each row
+    owner: Ints  # (number x length,): which row a token is of; -1: a filler
+    first: Ints  # (B,)
+    last: Ints  # (B,)
+
+    @classmethod
+    def packed(
+        cls,
+        split: EncodedSplit,
+        rows: npt.NDArray[np.integer],
+        length: int,
+        filler: int,
+        type_filler: int,
+    ) -> Bins:
+        """First fit, in the order of the rows. `length` is at least that of the longest."""
+        lengths = split.lengths_of(rows)
+        room: list[int] = []
+        firsts = np.empty(len(rows), np.int64)
+        for index, needed in enumerate(lengths.tolist()):
+            bin_ = next((b for b, left in enumerate(room) if left >= needed), len(room))
+            if bin_ == len(room):
+                room.append(length)
+            firsts[index] = (bin_ + 1) * length - room[bin_]
+            room[bin_] -= needed
+        inside = np.arange(int(lengths.sum())) - np.repeat(np.cumsum(lengths) - lengths, lengths)
+        source = np.repeat(split.offsets[rows], lengths) + inside
+        place = np.repeat(firsts, lengths) + inside
+
+        def spread(values: npt.NDArray[np.integer], filler: int) -> Ints:
+            found = np.full(len(room) * length, filler, np.int64)
+            found[place] = values
+            return found
+
+        types = split.token_types
+        return cls(
+            len(room),
+            length,
+            spread(split.tokens[source], filler),
+            np.zeros(0, np.int64) if types is None else spread(types[source], type_filler),
+            spread(inside, 0),
+            spread(np.repeat(np.arange(len(rows)), lengths), -1),
+            firsts,
+            firsts + lengths - 1,
+        )
+
+    def arrays(self) -> tuple[Ints, ...]:
+        return self[2:]
+
+
+def packed_tokens(count: int, length: int, *arrays: torch.Tensor) -> RealTokens:
+    """From `Bins.arrays()` on a device, without a question to it. Fillers attend to one another."""
+    ids, types, positions, owner, first, last = arrays
+    owners = owner.view(count, 1, length)
+    mask = barred(owners.transpose(1, 2) != owners)
+    return RealTokens(
+        ids=ids,
+        types=types if len(types) else None,
+        positions=positions,
+        row=owner.clamp(min=0),
+        first=first,
+        last=last,
+        groups=(Group(count, count * length, length, None, mask[:, None]),),
+        asked=None,
+        packed=True,
+    )

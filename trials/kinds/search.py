@@ -1,0 +1,110 @@
+"""Exact search: every query against every document, and how well each query is answered.
+
+Similarities are made block by block: memory holds a block of them, never queries x documents. What
+is judged is (J, 3) float64: the query's row, the document's row (from 0, of the documents) and the
+relevance, above 0; ascending by query. Vectors are (Q + D, H): the queries', then the documents'.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from lp_sweep.trials.kinds import rankmetrics
+
+Array = npt.NDArray[Any]
+
+_QUERIES = 1024  # at once
+_BLOCK = 1 << 24  # similarities at once: 64 MiB
+_DEPTH = 100  # of a ranking: no metric looks further
+_DIGITS = 6  # of a similarity: equal texts in other batches differ by rounding, and tie
+
+METRICS: dict[str, Callable[[Array, Array], Array]] = {
+    "ndcg@10": lambda ranked, judged: rankmetrics.ndcg(ranked, judged, 10),
+    "mrr@10": lambda ranked, judged: rankmetrics.mrr(ranked, 10),
+    "recall@100": lambda ranked, judged: rankmetrics.recall(ranked, judged, 100),
+}
+
+
+def query_count(judged: Array) -> int:
+    """Each query has a relevant document."""
+    return int(judged[-1, 0]) + 1
+
+
+def scores(metric: str, judged: Array, vectors: Array, *, dot: bool = False) -> Array:
+    """(Q,) one of METRICS for each query, as a share. `dot`: by the dot product, else by the
+    cosine."""
+    count = query_count(judged)
+    similar, found = nearest(vectors[:count], vectors[count:], _DEPTH, dot=dot)
+    scale = np.maximum(np.abs(similar).max(axis=1, keepdims=True), np.finfo(np.float32).tiny)
+    similar = np.round(similar / scale, _DIGITS)
+    ranked = rankmetrics.in_order(similar, _relevance(judged, found, len(vectors) - count))
+    return METRICS[metric](ranked, _padded(judged, count))
+
+
+def nearest(queries: Array, documents: Array, k: int, *, dot: bool = False) -> tuple[Array, Array]:
+    """(Q, k) float32 similarities and (Q, k) rows of the documents: the k most similar to each
+    query, in no order; all where there are fewer."""
+    k = min(k, len(documents))
+    queries = queries if dot else queries / _lengths(queries)[:, None]
+    sizes = None if dot else _lengths(documents)
+    parts = [
+        _nearest(queries[first : first + _QUERIES], documents, sizes, k)
+        for first in range(0, len(queries), _QUERIES)
+    ]
+    similar, rows = zip(*parts, strict=True)
+    return np.concatenate(similar), np.concatenate(rows)
+
+
+def _nearest(queries: Array, documents: Array, sizes: Array | None, k: int) -> tuple[Array, Array]:
+    best: Array = np.empty((len(queries), 0), np.float32)
+    rows: Array = np.empty((len(queries), 0), np.int64)
+    block = max(k, _BLOCK // len(queries))
+    for first in range(0, len(documents), block):
+        part = slice(first, first + block)
+        found = queries @ documents[part].T  # (Q, block)
+        if sizes is not None:
+            found /= sizes[part]
+        numbers = np.broadcast_to(np.arange(first, first + found.shape[1]), found.shape)
+        best, rows = np.hstack([best, found]), np.hstack([rows, numbers])
+        if best.shape[1] > k:
+            kept = np.argpartition(best, -k, axis=1)[:, -k:]
+            best, rows = (np.take_along_axis(each, kept, axis=1) for each in (best, rows))
+    return best, rows
+
+
+def similarities(judged: Array, vectors: Array, *, dot: bool = False) -> Array:
+    """(J,) float64 of each judged document with its query."""
+    count = query_count(judged)
+    pairs = judged[:, :2].astype(np.int64) + np.array([0, count])
+    one, other = (vectors[pairs[:, side]].astype(np.float64) for side in (0, 1))
+    found = (one * other).sum(axis=1)
+    return np.asarray(found if dot else found / (_lengths(one) * _lengths(other)))
+
+
+def _lengths(vectors: Array) -> Array:
+    """(n,) never 0."""
+    lengths = np.linalg.norm(vectors, axis=1)
+    return np.asarray(np.maximum(lengths, np.finfo(vectors.dtype).tiny))
+
+
+def _relevance(judged: Array, found: Array, documents: int) -> Array:
+    """(Q, k) of the documents that were found; 0 where nobody judged them."""
+    keys = judged[:, 0] * documents + judged[:, 1]
+    order = np.argsort(keys)
+    asked = np.arange(len(found))[:, None] * documents + found
+    place = np.minimum(np.searchsorted(keys[order], asked), len(keys) - 1)
+    return np.where(keys[order][place] == asked, judged[order, 2][place], 0.0)
+
+
+def _padded(judged: Array, count: int) -> Array:
+    """(Q, m) all judgements of each query, filled up with 0."""
+    queries = judged[:, 0].astype(np.int64)
+    sizes = np.bincount(queries, minlength=count)
+    place = np.arange(len(judged)) - (np.cumsum(sizes) - sizes)[queries]
+    filled = np.zeros((count, sizes.max()))
+    filled[queries, place] = judged[:, 2]
+    return filled

@@ -1,0 +1,1 @@
+"""Encoders: families, checkpoints, and networks with fewer layers or feed-forwards."""

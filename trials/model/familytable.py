@@ -1,0 +1,131 @@
+"""The model families, one entry each: what differs between them and can't be read from a network.
+
+A family that is not listed can be pruned, trained and measured all the same: `families` finds its
+layers from structure. An entry goes by name, since other families have children of the same names
+and use them in another order. Imports no torch, so that a plan can ask.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Literal
+
+Positions = Literal["from 0", "after padding", "after 1", "by distance", "endless"]
+MaskShape = Literal["rows", "cells", "cells by layer type"]
+Instead = Literal["identity", "nothing", "norm", "norm after attention", "norm in a sequence"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FeedForward:
+    """Where a layer has its feed-forward, and what takes the place of each child that has a part of
+    it (see `reduced`)."""
+
+    linears: tuple[str, str]
+    norm: str
+    instead: Mapping[str, Instead]
+    norm_can_stay: bool = True
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Family:
+    """The needs of a type of model beyond its structure; the defaults suit one not listed.
+
+    feed_forward: None where it can't be removed. unpadded: the forward pass over real tokens alone,
+    by its name in `fast.networks.PASSES`. after_attention: the child of a layer that returns
+    the state after self-attention; with `given`, it is what the child is given. positions: how they
+    are counted in the model's table, or that there is no table to come to the end of: positions
+    are turned into angles or distances ("by distance": and by a table, if `position_biased_input`).
+    time_first: layers see (T, B, H). both_ways: transformers lists it as a causal model only.
+    mask: the shape in which it takes an attention mask without a look at its values, for which a
+    GPU would wait: (B, T), (B, 1, 1, T), or one (B, 1, T or 1, T) for each type of layer.
+    """
+
+    feed_forward: FeedForward | None = None
+    unpadded: str | None = None
+    after_attention: str | None = None
+    given: bool = False
+    positions: Positions = "from 0"
+    time_first: bool = False
+    both_ways: bool = False
+    mask: MaskShape = "rows"
+
+
+BERT_FEED_FORWARD = FeedForward(
+    linears=("intermediate.dense", "output.dense"),
+    norm="output.LayerNorm",
+    instead={"intermediate": "identity", "output": "norm after attention"},
+)
+_BERT = Family(
+    feed_forward=BERT_FEED_FORWARD,
+    unpadded="bert",
+    after_attention="attention.output",
+    mask="cells",
+)
+_ROBERTA = replace(_BERT, unpadded="roberta", positions="after padding")
+_POSITIONS_ALONE = {
+    **dict.fromkeys(
+        (
+            *("data2vec-text", "esm", "ibert", "longformer", "luke"),
+            *("roberta-prelayernorm", "xlm-roberta-xl", "xmod"),
+        ),
+        Family(positions="after padding"),
+    ),
+    **dict.fromkeys(("eurobert", "nomic_bert", "t5", "mt5", "umt5"), Family(positions="endless")),
+}
+
+# A new family is one entry here: see docs/extending.md
+FAMILIES: dict[str, Family] = {
+    **_POSITIONS_ALONE,
+    "bert": _BERT,
+    "roberta": _ROBERTA,
+    "xlm-roberta": _ROBERTA,
+    "camembert": _ROBERTA,
+    "electra": replace(_BERT, unpadded="roberta"),
+    "mpnet": Family(
+        feed_forward=BERT_FEED_FORWARD,
+        after_attention="attention.LayerNorm",
+        positions="after 1",
+        mask="cells",
+    ),
+    "deberta": replace(_BERT, unpadded=None, positions="by distance", mask="rows"),
+    "deberta-v2": replace(_BERT, unpadded=None, positions="by distance", mask="rows"),
+    "distilbert": Family(
+        feed_forward=FeedForward(
+            linears=("ffn.lin1", "ffn.lin2"),
+            norm="output_layer_norm",
+            instead={"ffn": "nothing", "output_layer_norm": "norm"},
+        ),
+        unpadded="distilbert",
+        after_attention="sa_layer_norm",  # the residual is added outside `attention`
+        mask="cells",
+    ),
+    "xlnet": Family(
+        feed_forward=FeedForward(
+            linears=("ff.layer_1", "ff.layer_2"),
+            norm="ff.layer_norm",
+            instead={"ff": "norm in a sequence"},
+        ),
+        unpadded="xlnet",
+        after_attention="rel_attn",
+        positions="endless",
+        time_first=True,
+        both_ways=True,
+    ),
+    "modernbert": Family(
+        feed_forward=FeedForward(
+            linears=("mlp.Wi", "mlp.Wo"),
+            norm="mlp_norm",
+            instead={"mlp": "nothing", "mlp_norm": "identity"},
+            norm_can_stay=False,  # before the MLP, off the residual path: alone it has no effect
+        ),
+        after_attention="mlp_norm",  # the sum exists only as what this norm is given
+        given=True,
+        positions="endless",
+        mask="cells by layer type",
+    ),
+}
+
+
+def family_of(model_type: object) -> Family:
+    return FAMILIES.get(str(model_type), Family())

@@ -1,0 +1,158 @@
+"""A model by its files alone: may its type be pruned, how long a row may be, its fingerprint.
+
+Imports no torch, so that a plan can ask. The types come from transformers' own lists, which are
+read as text, since importing them loads torch.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import re
+import sys
+from collections.abc import Mapping
+from functools import cache
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+from lp_sweep.storage.printable import did_you_mean, shown
+from lp_sweep.trials.model.familytable import Positions, family_of
+
+_LIST = "MODEL_FOR_{}_MAPPING_NAMES"
+_TRY = "Use an encoder, such as bert-base-cased, roberta-base or answerdotai/ModernBERT-base."
+
+
+def family_problem(config: Mapping[str, Any]) -> str | None:
+    """Why no layer of such a model can be removed here; None where one can."""
+    kind = str(config.get("model_type", "it"))
+    if kind == "albert" or "num_hidden_groups" in config:
+        return (
+            f"{kind}: its layers share one set of weights, so there is no layer to remove and a "
+            "shorter network would not be smaller. Use a model whose layers have weights of their "
+            "own, for example bert-base-cased."
+        )
+    if config.get("is_encoder_decoder") or kind in types("SEQ_TO_SEQ_CAUSAL_LM"):
+        return f"{kind} is an encoder-decoder, and lp-sweep prunes encoders only. {_TRY}"
+    if config.get("is_decoder") or _is_decoder(kind) or _writes(config):
+        return (
+            f"{kind} is a decoder (it reads from left to right only), and lp-sweep prunes encoders "
+            f"only. {_TRY}"
+        )
+    return None
+
+
+def type_problem(config: Mapping[str, Any]) -> str | None:
+    """The same, and why transformers can't classify texts with it."""
+    problem, kind = family_problem(config), config.get("model_type")
+    known = types("SEQUENCE_CLASSIFICATION")
+    if problem or kind is None or not known or kind in known:
+        return problem
+    return (
+        f"model type {shown(kind)} has no text classifier in the installed transformers, and code "
+        f"that comes with a model is not run.{did_you_mean(str(kind), known)} {_TRY}"
+    )
+
+
+def _writes(config: Mapping[str, Any]) -> bool:
+    """Without a type: whether the checkpoint is of a causal language model."""
+    kinds = config.get("architectures")
+    return "model_type" not in config and any(
+        str(kind).endswith(("ForCausalLM", "LMHeadModel"))
+        for kind in (kinds if isinstance(kinds, list) else ())
+    )
+
+
+def _is_decoder(kind: str) -> bool:
+    causal = kind in types("CAUSAL_LM") and kind not in types("MASKED_LM")
+    return causal and not family_of(kind).both_ways
+
+
+@cache
+def types(task: str) -> frozenset[str]:
+    """The model types that transformers lists for a task; none where its source is not there."""
+    found = find_spec("transformers")
+    if found is None or found.origin is None:
+        return frozenset()
+    path = Path(found.origin).with_name("models") / "auto" / "modeling_auto.py"
+    try:
+        text = path.read_text(encoding="utf-8")
+    except OSError:
+        return frozenset()
+    listed = text.partition(f"\n{_LIST.format(task)} = OrderedDict(")[2].partition("\n)")[0]
+    return frozenset(re.findall(r'^\s+\("([\w.-]+)",', listed, re.MULTILINE))
+
+
+_PADDING = 1  # of those whose table counts from after it, where the config does not say it
+
+
+def longest_row(config: Mapping[str, Any]) -> int | None:
+    """Tokens of a row, at most, of a model with this config.json. None: as many as one likes, or
+    the config does not say."""
+    positions, counted = config.get("max_position_embeddings"), _positions(config)
+    if type(positions) is not int or positions <= 0 or counted == "endless":
+        return None
+    if not counted.startswith("after"):
+        return positions
+    padding = config.get("pad_token_id") if counted == "after padding" else None
+    return positions - 1 - (padding if type(padding) is int else _PADDING)
+
+
+def _positions(config: Mapping[str, Any]) -> Positions:
+    """How the family counts positions, and this config."""
+    counted = family_of(config.get("model_type")).positions
+    if config.get("position_embedding_type") == "rotary":
+        return "endless"
+    if counted == "by distance" and not config.get("position_biased_input", True):
+        return "endless"
+    return counted
+
+
+_IDENTITY_FILES = (
+    "config.json",
+    "*.safetensors",
+    "tokenizer.json",
+    "tokenizer_config.json",
+    "special_tokens_map.json",
+    "added_tokens.json",
+    "vocab.json",
+    "vocab.txt",
+    "merges.txt",
+    "*.model",
+)
+# the index of several weight files says nothing of its own
+WEIGHTS, INDEX = "model.safetensors", "model.safetensors.index.json"
+DEPTH_FIELDS = ("num_hidden_layers", "n_layers", "n_layer", "num_layers")
+
+
+def identity_files(folder: Path) -> list[Path]:
+    """Those that decide what is trained, by name."""
+    paths = {path for pattern in _IDENTITY_FILES for path in folder.glob(pattern)}
+    return sorted(paths, key=lambda path: path.name)
+
+
+def needed_files(folder: Path) -> list[Path]:
+    """All that loading takes: whoever has these has the model."""
+    index = folder / INDEX
+    return [*identity_files(folder), *([index] if index.exists() else [])]
+
+
+def folder_fingerprint(folder: Path) -> str:
+    """`sha256:` over the content of the files that decide what is trained, not over their place."""
+    whole = hashlib.sha256()
+    for path in identity_files(folder):
+        with path.open("rb") as stream:
+            whole.update(
+                f"{path.name}\0{hashlib.file_digest(stream, 'sha256').hexdigest()}".encode()
+            )
+    return f"sha256:{whole.hexdigest()}"
+
+
+def go_offline() -> None:
+    """From now on the Hugging Face libraries answer from their caches or fail at once."""
+    os.environ["HF_HUB_OFFLINE"] = "1"
+    os.environ.pop("HF_DATASETS_OFFLINE", None)  # a 0 there would overrule the line above
+    for name in ("huggingface_hub.constants", "datasets.config"):
+        module = sys.modules.get(name)
+        if module is not None:
+            module.HF_HUB_OFFLINE = True  # type: ignore[attr-defined]

@@ -1,0 +1,1 @@
+"""Fine-tuning: one step, the loop, the procedures and distillation."""

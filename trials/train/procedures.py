@@ -1,0 +1,271 @@
+"""How a pruned network comes about: in which stages it is fine-tuned. Pure; imports no torch.
+
+`direct`              drop, then fine-tune.
+`untrained`           drop, and train nothing: for embeddings, which are there without training.
+`finetune_then_drop`  fine-tune the full network (stage one, a trial of its own that every K shares
+                      unless the layers to drop are frozen in it), drop, fine-tune again.
+`one_shot`            fine-tune the full network, drop, and train no more: what dropping alone
+                      costs a network that is in use.
+`iterative`           drop one layer, from the highest down, after every `epochs_per_layer` epochs,
+                      then the recipe's own epochs; one run of the optimiser and of its schedule.
+
+Poor Man's BERT, section 5 ("Layer-Dropping using Fine-tuned Models", "Iterative Dropping"). Where
+nothing is dropped all are `direct`, or for embeddings `untrained`: there is one full network to
+compare with.
+
+A linear map may take the place of each dropped block of layers (`trials/train/bridge.py`), before
+what stays is trained: `direct bridge linear`.
+
+Each of them can also learn from a teacher (`trials/train/distill.py`): `direct distill logits`. The
+teacher is mostly the full network of the same model, task, seed and recipe, a trial of its own.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import replace
+from functools import cache
+from itertools import pairwise
+from typing import NamedTuple
+
+from lp_sweep.storage.specs import Distillation, TrialSpec
+from lp_sweep.trials.kinds import kind_of
+
+DIRECT, FINETUNE_THEN_DROP, ITERATIVE = "direct", "finetune_then_drop", "iterative"
+UNTRAINED, ONE_SHOT = "untrained", "one_shot"
+PROCEDURES = (DIRECT, FINETUNE_THEN_DROP, ONE_SHOT, ITERATIVE, UNTRAINED)
+UNTAUGHT = (ONE_SHOT, UNTRAINED)  # whose network is scored as dropping left it
+STAGED = (FINETUNE_THEN_DROP, ONE_SHOT)  # that start from a full network that has learned the task
+
+_EPOCHS_PER_LAYER = 2  # the paper's
+_LABEL = re.compile(r"^(?P<name>[a-z_]+)(?: (?P<frozen>frozen)| (?P<epochs>[1-9]\d{0,3}))?$")
+BRIDGE, LINEAR = " bridge ", "linear"
+BRIDGE_ROWS = 2000  # train rows that one is fitted on, at most; the same for every seed
+DISTILL = " distill "
+HIDDEN_WEIGHT = 1.0  # of the loss of hidden states, where the sweep gives none
+_NUMBER = r"\d+(?:\.\d+)?(?:e-?\d+)?"
+_DISTILL = re.compile(
+    rf"^logits(?P<hidden>\+hidden(?:=(?P<weight>{_NUMBER}))?)?(?: T=(?P<temperature>{_NUMBER}))?"
+    rf"(?: alpha=(?P<alpha>{_NUMBER}))?(?: of (?P<teacher>\S.*))?$"
+)
+
+
+class Distill(NamedTuple):
+    """A distillation as a sweep names it: `teacher` is another model's name, or a folder; empty:
+    the model's own full network. The rest is as in `Distillation`."""
+
+    teacher: str = ""
+    temperature: float = 2.0
+    alpha: float = 0.5
+    hidden_weight: float = 0.0
+
+    @property
+    def label(self) -> str:
+        """`logits`, `logits+hidden T=4 alpha=0.9 of bert-large-cased`."""
+        usual, weight = Distill(), self.hidden_weight
+        hidden = f"+hidden{'' if weight == HIDDEN_WEIGHT else f'={_text(weight)}'}"
+        words = [f"logits{hidden if weight else ''}"]
+        if self.temperature != usual.temperature:
+            words.append(f"T={_text(self.temperature)}")
+        if self.alpha != usual.alpha:
+            words.append(f"alpha={_text(self.alpha)}")
+        return " ".join([*words, *([f"of {self.teacher}"] if self.teacher else [])])
+
+    @classmethod
+    def parse(cls, label: str) -> Distill:
+        """The inverse of `label`. Raises ValueError."""
+        found = _DISTILL.match(label)
+        if found is None:
+            raise ValueError(f"unknown distillation {label!r}")
+        usual = cls()
+        return cls(
+            found["teacher"] or "",
+            float(found["temperature"] or usual.temperature),
+            float(found["alpha"] or usual.alpha),
+            float(found["weight"] or HIDDEN_WEIGHT) if found["hidden"] else 0.0,
+        )
+
+    def with_teacher(
+        self, fingerprint: str, *, fine_tuned: bool = False, unlabelled: str = ""
+    ) -> Distillation:
+        named = {"teacher": fingerprint, "fine_tuned": fine_tuned, "unlabelled": unlabelled}
+        return Distillation(**self._asdict() | named)
+
+
+def _text(number: float) -> str:
+    return repr(float(number)).removesuffix(".0")
+
+
+class Procedure(NamedTuple):
+    """A procedure with its settings; `label` is how it is named in a sweep and in tables."""
+
+    name: str
+    freeze_dropped: bool = False
+    epochs_per_layer: int = _EPOCHS_PER_LAYER
+    distill: Distill | None = None
+    bridge: str = ""
+
+    @property
+    def label(self) -> str:
+        """`direct`, `finetune_then_drop frozen`, `iterative 3`, `direct bridge linear`, `direct
+        distill logits`."""
+        bridge = f"{BRIDGE}{self.bridge}" if self.bridge else ""
+        return self._own_label + bridge + (f"{DISTILL}{self.distill.label}" if self.distill else "")
+
+    @property
+    def _own_label(self) -> str:
+        if self.name == FINETUNE_THEN_DROP and self.freeze_dropped:
+            return f"{self.name} frozen"
+        if self.name == ITERATIVE and self.epochs_per_layer != _EPOCHS_PER_LAYER:
+            return f"{self.name} {self.epochs_per_layer}"
+        return self.name
+
+    @classmethod
+    def parse(cls, label: str) -> Procedure:
+        """The inverse of `label`. Raises ValueError."""
+        own, _, distill = label.partition(DISTILL)
+        own, _, bridge = own.partition(BRIDGE)
+        found = _LABEL.match(own)
+        name = found["name"] if found else None
+        if found is None or name not in PROCEDURES:
+            raise ValueError(f"unknown procedure {label!r}")
+        if found["frozen"] and name != FINETUNE_THEN_DROP:
+            raise ValueError(f"{name} has no frozen layers: that is for {FINETUNE_THEN_DROP}")
+        if found["epochs"] and name != ITERATIVE:
+            raise ValueError(f"{name} drops all layers at once: a number is for {ITERATIVE}")
+        if bridge not in ("", LINEAR):
+            raise ValueError(f"unknown bridge {bridge!r}")
+        if bridge and name == ITERATIVE:
+            raise ValueError(f"{name} drops one layer at a time: there is no block to bridge")
+        if distill and name == ONE_SHOT:
+            raise ValueError(f"{name} trains no pruned network: there is no student to distil to")
+        taught = Distill.parse(distill) if distill else None
+        epochs = int(found["epochs"] or _EPOCHS_PER_LAYER)
+        return cls(name, bool(found["frozen"]), epochs, taught, bridge)
+
+
+@cache
+def bridge_of(label: str) -> str:
+    """The bridge of a procedure, by its label; empty: none. Raises ValueError."""
+    return Procedure.parse(label).bridge
+
+
+class Phase(NamedTuple):
+    """Epochs of a training in which the network keeps its layers."""
+
+    kept_layers: tuple[int, ...]
+    epochs: int
+
+
+def full_layers(depth: int) -> tuple[int, ...]:
+    return tuple(range(1, depth + 1))
+
+
+def settled(spec: TrialSpec, depth: int) -> TrialSpec:
+    """The same trial under the one name that it has: nothing dropped, so nothing to drop later."""
+    dropped = set(full_layers(depth)) - set(spec.kept_layers)
+    whole = not dropped and not spec.removed_feed_forwards
+    if spec.bridge and not dropped:
+        spec = replace(spec, bridge="")
+    if kind_of(spec.task).embeds:
+        return replace(spec, procedure=UNTRAINED, distill=None, loss="") if whole else spec
+    if whole and spec.distill is not None and not spec.distill.teacher:
+        spec = replace(spec, distill=None)  # it is the teacher
+    staged = dropped or (spec.procedure in STAGED and spec.removed_feed_forwards)
+    if not staged:
+        return replace(spec, procedure=DIRECT)
+    return spec if dropped else replace(spec, freeze_dropped=False)
+
+
+def stage_one(spec: TrialSpec, depth: int) -> TrialSpec | None:
+    """The trial whose network this one goes on from; None where it starts from the pre-trained."""
+    if spec.procedure not in STAGED:
+        return None
+    full = full_layers(depth)
+    frozen = set(full) - set(spec.kept_layers) if spec.freeze_dropped else set()
+    recipe = replace(
+        spec.recipe, freeze_layers=tuple(sorted(frozen | set(spec.recipe.freeze_layers)))
+    )
+    return replace(
+        spec,
+        kept_layers=full,
+        procedure=DIRECT,
+        removed_feed_forwards=(),
+        recipe=recipe,
+        distill=None,
+        bridge="",
+    )
+
+
+def distill_label(spec: TrialSpec) -> str | None:
+    """How the trial learns from its teacher, without that one's name: `logits T=4`, `logits
+    unlabelled`. None where it has none, or its task has one way alone."""
+    if spec.distill is None or kind_of(spec.task).embeds:
+        return None
+    found = spec.distill
+    label = Distill("", found.temperature, found.alpha, found.hidden_weight).label
+    return f"{label} unlabelled" if found.unlabelled else label
+
+
+def teacher_of(spec: TrialSpec, depth: int) -> TrialSpec:
+    """The trial that a student learns from: the full network, of `depth` layers, of its own model
+    or of the one that its `distill` names."""
+    assert spec.distill is not None
+    return replace(
+        spec,
+        model_fingerprint=spec.distill.teacher or spec.model_fingerprint,
+        kept_layers=full_layers(depth),
+        procedure=DIRECT,
+        removed_feed_forwards=(),
+        distill=None,
+        bridge="",
+    )
+
+
+def imitated_layers(spec: TrialSpec, depth: int) -> range:
+    """The teacher's first layers, up to the last whose states a student imitates. 1-based."""
+    if spec.distill is None or not spec.distill.needs_network:
+        return range(0)
+    one_by_one = spec.procedure == ITERATIVE  # it begins with all layers
+    return range(1, depth if one_by_one else max(spec.kept_layers[:-1], default=0) + 1)
+
+
+def bridged_blocks(kept_layers: Sequence[int], depth: int) -> list[tuple[int, ...]]:
+    """The runs of dropped layers, from the lowest up: each has a bridge, that is merged into the
+    layer below. Raises ValueError where layer 1 is dropped: it has none."""
+    ends = [*sorted(kept_layers), depth + 1]
+    if ends[0] != 1:
+        raise ValueError("a bridge is merged into the layer below it, so layer 1 has to stay")
+    runs = (tuple(range(one + 1, other)) for one, other in pairwise(ends))
+    return [run for run in runs if run]
+
+
+def first_layers(spec: TrialSpec, depth: int) -> tuple[int, ...]:
+    """The layers that a trial's network is loaded with: a bridge is fitted to all of them."""
+    return full_layers(depth) if spec.bridge else phases(spec, depth)[0].kept_layers
+
+
+def phases(spec: TrialSpec, depth: int) -> tuple[Phase, ...]:
+    """The stages of a trial's own training; the last is the network that is scored."""
+    last = Phase(spec.kept_layers, 0 if spec.procedure in UNTAUGHT else spec.recipe.epochs)
+    if spec.procedure != ITERATIVE:
+        return (last,)
+    full = full_layers(depth)
+    dropped = sorted(set(full) - set(spec.kept_layers), reverse=True)
+    return (
+        *(
+            Phase(tuple(i for i in full if i not in dropped[:count]), spec.epochs_per_layer)
+            for count in range(len(dropped))
+        ),
+        last,
+    )
+
+
+def phase_at(course: Sequence[Phase], epoch: int) -> int:
+    """The position of the phase that an epoch (from 0) belongs to; the last one after the end."""
+    for position, phase in enumerate(course):
+        epoch -= phase.epochs
+        if epoch < 0:
+            return position
+    return len(course) - 1

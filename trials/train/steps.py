@@ -1,0 +1,289 @@
+"""One optimiser step and all it needs: the setting, the optimiser, the loss, the forward and
+backward pass; and an evaluation.
+
+A step takes the recipe's batch in as many passes as its micro-batches need. The gradient is that of
+the whole batch's mean loss, whatever the micro-batch. The random stream starts again at each step
+from (seed, step), and runs on through the micro-batches.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from torch import nn
+from transformers import PreTrainedModel
+
+from lp_sweep.storage.specs import Compute, Recipe, TaskDefinition
+from lp_sweep.trials.data.batches import EVALUATION_BATCH, BatchSizes, EncodedSplit, Padding, chunks
+from lp_sweep.trials.device import autocast, onto
+from lp_sweep.trials.fast.forward import forward
+from lp_sweep.trials.kinds import kind_of
+from lp_sweep.trials.kinds.tokens import SILENT
+from lp_sweep.trials.model.families import embedding_path, find_layers
+from lp_sweep.trials.model.reduced import original_layers
+from lp_sweep.trials.train.distill import Teaching, hidden_loss, student_loss
+from lp_sweep.trials.train.procedures import Phase
+
+Ahead = Callable[[nn.Module, list[torch.Tensor] | None], torch.Tensor]
+
+
+class EpochMetric(NamedTuple):
+    epoch: int  # from 1
+    split: str
+    metric: str
+    value: float  # a fraction, not points
+
+
+@dataclass(slots=True, kw_only=True)
+class Progress:
+    """Changes as the training goes on.
+
+    An epoch is finished when it has been evaluated: its mean loss is in `train_losses` then.
+    """
+
+    step: int = 0  # optimiser steps done, over all epochs
+    train_losses: list[float] = field(default_factory=list)  # mean over each epoch's rows
+    epoch_metrics: list[EpochMetric] = field(default_factory=list)
+    step_losses: torch.Tensor = field(default_factory=lambda: torch.zeros(0))  # of this epoch
+    seconds_train: float = 0.0
+    seconds_evaluate: float = 0.0
+    seconds_before: float = 0.0  # of earlier tries in all: loading and writing too
+    resumed_from_step: int = 0
+
+    @property
+    def epoch(self) -> int:
+        """The epoch under way, from 0."""
+        return len(self.train_losses)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Setting:
+    """The recipe, and what this device makes of it."""
+
+    definition: TaskDefinition
+    recipe: Recipe
+    seed: int
+    device: torch.device
+    padding: Padding
+    precision: str  # fp32 or bf16
+    batches: BatchSizes
+    course: tuple[Phase, ...]
+    label_names: tuple[str, ...] = ()
+    teaching: Teaching | None = None
+    loss: str = ""  # one of the kind's `losses`; empty: its own
+
+    @property
+    def rows_together(self) -> int:
+        """Rows that share a batch: 2 of a pair."""
+        return kind_of(self.definition).rows_together(self.loss)
+
+    @property
+    def epochs(self) -> int:
+        """The sum over all phases."""
+        return sum(phase.epochs for phase in self.course)
+
+
+def freeze(model: PreTrainedModel, recipe: Recipe) -> None:
+    """The recipe's layers, by their original indices, and the embedding block; all else learns."""
+    frozen = set(recipe.freeze_layers)
+    model.requires_grad_(True)
+    if recipe.freeze_embeddings:
+        model.get_submodule(embedding_path(model)).requires_grad_(False)
+    for original, layer in zip(
+        original_layers(model.config), find_layers(model).layers, strict=True
+    ):
+        if original in frozen:
+            layer.requires_grad_(False)
+
+
+def make_optimizer(
+    model: nn.Module, recipe: Recipe, *, capturable: bool = False
+) -> torch.optim.AdamW:
+    """AdamW over what learns; weight decay is not for biases and norms. `capturable`: a CUDA graph
+    can hold its step, which reads the learning rate from the device."""
+    decayed: list[nn.Parameter] = []
+    plain: list[nn.Parameter] = []
+    for module in model.modules():
+        norm = "norm" in type(module).__name__.lower()
+        for name, parameter in module.named_parameters(recurse=False):
+            if parameter.requires_grad:
+                (plain if norm or name == "bias" else decayed).append(parameter)
+    seen: set[int] = set()  # tied weights stand once
+    groups: list[dict[str, Any]] = [
+        {
+            "params": [p for p in parameters if not (id(p) in seen or seen.add(id(p)))],  # type: ignore[func-returns-value]
+            "weight_decay": weight_decay,
+        }
+        for parameters, weight_decay in ((decayed, recipe.weight_decay), (plain, 0.0))
+    ]
+    groups = [group for group in groups if group["params"]]
+    rate: float | torch.Tensor = recipe.learning_rate
+    if capturable and groups:
+        rate = torch.tensor(rate, device=groups[0]["params"][0].device)
+    return torch.optim.AdamW(
+        groups,
+        lr=rate,
+        betas=(recipe.adam_beta1, recipe.adam_beta2),
+        eps=recipe.adam_epsilon,
+        fused=True,
+        capturable=capturable,
+    )
+
+
+def set_rate(optimizer: torch.optim.Optimizer, recipe: Recipe, step: int, total: int) -> None:
+    """The learning rate of `step` (from 0) of `total`."""
+    rate = recipe.learning_rate * decay(recipe, step, total)
+    for group in optimizer.param_groups:
+        if isinstance(group["lr"], torch.Tensor):
+            group["lr"].fill_(rate)
+        else:
+            group["lr"] = rate
+
+
+def decay(recipe: Recipe, step: int, total: int) -> float:
+    """Factor on the learning rate at `step` (from 0): warm-up, then linear to 0 or constant."""
+    warmup = math.ceil(recipe.warmup_ratio * total)
+    if step < warmup:
+        return step / warmup
+    if recipe.schedule == "constant":
+        return 1.0
+    return (total - step) / max(1, total - warmup)
+
+
+class EagerPass:
+    """Passes of rows through a network, operation by operation, in a shape of the rows' own."""
+
+    def __init__(self, model: PreTrainedModel, setting: Setting) -> None:
+        self.model, self.setting = model, setting
+
+    def __call__(self, split: EncodedSplit, rows: np.ndarray, share: float) -> torch.Tensor:
+        """Adds `share` times the gradient of the rows' mean loss to the parameters' `.grad`, and
+        gives that part of the loss: a scalar on the device."""
+        setting = self.setting
+        target = onto(split.target(rows), setting.device)
+        teaching = setting.teaching
+        taught = None if teaching is None else onto(teaching.logits[rows], setting.device)
+
+        def ahead(model: nn.Module, states: list[torch.Tensor] | None) -> torch.Tensor:
+            where = (setting.padding, setting.device, setting.recipe.compute)
+            pooling = setting.definition.pooling
+            return forward(model, split, rows, *where, states, pooling=pooling)
+
+        return self.backward(target, taught, ahead, share)
+
+    def backward(
+        self, target: torch.Tensor, taught: torch.Tensor | None, ahead: Ahead, share: float
+    ) -> torch.Tensor:
+        """The same, of rows that are on the device. `target` (B,); `taught` (B, C), the teacher's
+        logits; `ahead` passes the batch through a network: (B, C), and the states where a list
+        takes them."""
+        setting, teaching = self.setting, self.setting.teaching
+        kind = kind_of(setting.definition)
+        network = teaching.network if teaching else None
+        pairs = teaching.pairs(self.model) if teaching and network is not None else []
+        own: list[torch.Tensor] = []
+        others: list[torch.Tensor] = []
+        with autocast(setting.precision, setting.device):
+            logits = ahead(self.model, own if pairs else None)
+            if network is not None and pairs:
+                with torch.no_grad():
+                    ahead(network, others)
+        if setting.loss:
+            loss = kind.named_loss(setting.loss, logits.float(), target, taught)
+        elif teaching is None or taught is None:
+            loss = kind.mean_loss(logits.float(), target)
+        else:
+            loss = student_loss(logits, target, setting.definition, teaching.settings, taught)
+            if pairs:
+                loss = loss + hidden_loss(own, others, pairs) * teaching.settings.hidden_weight
+        part = loss * share  # a whole batch's is times 1.0: the same bits
+        part.backward()  # type: ignore[no-untyped-call]
+        return part.detach()
+
+    def step(
+        self, optimizer: torch.optim.Optimizer, split: EncodedSplit, rows: np.ndarray
+    ) -> torch.Tensor:
+        """Learn from a whole batch; its mean loss, the caller's until the next step. In as many
+        passes as its micro-batches need: one, where the rows of a batch are compared with each
+        other."""
+        setting = self.setting
+        whole = kind_of(setting.definition).compares_batch(setting.loss)
+        size = len(rows) if whole else setting.batches.training
+        total = torch.zeros((), device=setting.device)
+        for part in chunks(rows, size):
+            total += self(split, part, split.answers(part) / max(1, split.answers(rows)))
+        update(self.model, optimizer, setting.recipe)
+        return total
+
+
+def train_step(
+    learn: EagerPass,
+    optimizer: torch.optim.Optimizer,
+    split: EncodedSplit,
+    rows: np.ndarray,
+    step: int,
+) -> torch.Tensor:
+    """Learn from `rows`; their mean loss, a scalar that is still on the device."""
+    # torch.manual_seed formats a stack trace for each kind of device that is not in use: 0.1 ms
+    seeds = torch.default_generator if learn.setting.device.type == "cpu" else torch
+    seeds.manual_seed(stream(learn.setting.seed, step))
+    return learn.step(optimizer, split, rows)
+
+
+def update(model: nn.Module, optimizer: torch.optim.Optimizer, recipe: Recipe) -> None:
+    """Clip the gradient, move the weights by it, and let go of it."""
+    nn.utils.clip_grad_norm_(model.parameters(), recipe.max_grad_norm)
+    optimizer.step()
+    optimizer.zero_grad(set_to_none=True)
+
+
+def stream(seed: int, step: int) -> int:
+    """A 63-bit seed for one step's dropout, the same for every depth."""
+    return int(np.random.SeedSequence((seed, step)).generate_state(1, np.uint64)[0] >> 1)
+
+
+def _of_words(split: EncodedSplit, order: np.ndarray, parts: Sequence[torch.Tensor]) -> np.ndarray:
+    """`parts`: logits (B, V, C) of rows in this order."""
+    words = split.words
+    assert words is not None
+    result = np.full((*split.labels.shape, parts[0].shape[-1]), SILENT, np.float32)
+    begin = 0
+    for part in parts:
+        rows = order[begin : begin + len(part)]
+        row, word = np.nonzero(words[rows, : part.shape[1]] >= 0)
+        result[rows[row], word] = part.cpu().numpy()[row, word]
+        begin += len(part)
+    return result
+
+
+def evaluate(
+    model: nn.Module,
+    split: EncodedSplit,
+    padding: Padding,
+    *,
+    precision: str,
+    batch_size: int = EVALUATION_BATCH,
+    compute: Compute = "reference",
+    pooling: str = "",
+) -> np.ndarray:
+    """Logits (rows, classes), or with `pooling` embeddings (rows, H), float32 in the split's order;
+    computed sorted by length. Of words (rows, W, classes), `SILENT` for one without a token."""
+    model.eval()
+    device = next(model.parameters()).device
+    order = np.argsort(split.lengths, kind="stable")[::-1]
+    parts = []
+    with torch.inference_mode(), autocast(precision, device):
+        for rows in chunks(order, batch_size):
+            found = forward(model, split, rows, padding, device, compute, pooling=pooling)
+            parts.append(found.float())
+    if split.words is not None:
+        return _of_words(split, order, parts)
+    values = torch.cat(parts).cpu().numpy()
+    result = np.empty_like(values)
+    result[order] = values
+    return result

@@ -1,1 +1,0 @@
-"""The forward pass over real tokens alone: no row is padded but inside the attention."""

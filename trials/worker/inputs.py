@@ -1,0 +1,180 @@
+"""The inputs of a job: its network and its task's tokens, checked against each other."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch
+from transformers import PreTrainedModel
+
+from lp_sweep.storage.errors import MissingInputError
+from lp_sweep.storage.specs import ProfileSpec, TrialSpec
+from lp_sweep.trials.data.batches import EncodedTask, Padding
+from lp_sweep.trials.data.datasource import (
+    LoadedTask,
+    data_fingerprint,
+    load_task,
+    unlabelled_fingerprint,
+)
+from lp_sweep.trials.data.encode import cache_key, encode_task, for_words, open_tokens
+from lp_sweep.trials.kinds import COSENT, kind_of
+from lp_sweep.trials.model.modelfiles import go_offline, longest_row
+from lp_sweep.trials.model.prune import load_pruned
+from lp_sweep.trials.train.thresholds import output_bias
+from lp_sweep.trials.worker.job import Job
+from lp_sweep.trials.worker.resident import Head, Source, Stamp, Words, resident
+
+
+class Inputs(NamedTuple):
+    """A network on the CPU, a task's tokens, and what the tokenizer says of padding."""
+
+    model: PreTrainedModel
+    tokenizer: Any
+    encoded: EncodedTask
+    padding: Padding
+    origin: Stamp | None  # of the files of the job's pre-trained model
+    seconds_load: float
+    seconds_tokenise: float
+
+
+def load_inputs(
+    job: Job,
+    spec: TrialSpec | ProfileSpec,
+    kept_layers: Sequence[int] | None,
+    seed: int,
+    start: Path | None = None,
+) -> Inputs:
+    """Tokens come from the cache where they are there. Raises TrialError for what doesn't fit.
+
+    `start`: the folder of a trained network to go on from, in place of the pre-trained model;
+    `kept_layers`: None keeps all that it has.
+    """
+    begun = time.perf_counter()
+    if job.place.offline:
+        go_offline()
+    origin = _source(job).stamp()  # before anything is read: what is written later has another
+    words = resident().words(_source(job))
+    encoded = _encoded(job, spec, words, spec.unlabelled)
+    loading = time.perf_counter()
+    head = Head(encoded.num_labels, kind_of(spec.task).problem_type)
+    model = _network(job, head, kept_layers, seed, start)
+    if start is None:
+        values, bias = kind_of(spec.task).first_bias(encoded.train.labels), output_bias(model)
+        if values is not None and bias is not None:
+            with torch.no_grad():
+                bias.copy_(torch.from_numpy(values))
+    tokenizer = for_words(words.tokenizer) if kind_of(spec.task).words else words.tokenizer
+    _check_fit(job, model.config, encoded)
+    return Inputs(
+        model,
+        tokenizer,
+        encoded,
+        Padding.of(words.tokenizer),
+        origin,
+        seconds_load=time.perf_counter() - loading,
+        seconds_tokenise=loading - begun,
+    )
+
+
+def with_rows_of(job: Job, inputs: Inputs, spec: ProfileSpec) -> Inputs:
+    """The inputs of a trial for a measurement of its network: a teacher answers for more rows than
+    it learned from, and what is measured of a student is of the labelled ones."""
+    if spec.unlabelled == job.trial.unlabelled:
+        return inputs
+    words = resident().words(_source(job))
+    return inputs._replace(encoded=_encoded(job, job.trial, words, spec.unlabelled))
+
+
+def load_other(
+    job: Job, inputs: Inputs, folder: Path | None, kept_layers: Sequence[int] | None = None
+) -> PreTrainedModel:
+    """A second network for the same task: the one in `folder`, else the pre-trained one."""
+    task = job.trial.task if job.kind == "trial" else job.profile.task
+    head = Head(inputs.model.config.num_labels, kind_of(task).problem_type)
+    return _network(job, head, kept_layers, 0, folder).eval()
+
+
+def _source(job: Job) -> Source:
+    return Source(job.model.path, job.model.revision, job.place.offline)
+
+
+def _network(
+    job: Job, head: Head, kept_layers: Sequence[int] | None, seed: int, folder: Path | None
+) -> PreTrainedModel:
+    """The trained one in `folder`, which nobody will ask for again, else the pre-trained one."""
+    if folder is None:
+        return resident().network(_source(job), head, kept_layers, seed)
+    return load_pruned(
+        folder, kept_layers=kept_layers, seed=seed, local_files_only=True, **head._asdict()
+    )
+
+
+def _encoded(job: Job, spec: TrialSpec | ProfileSpec, words: Words, unlabelled: str) -> EncodedTask:
+    """Rows are read only where their tokens are not in the cache. `unlabelled`: the fingerprint of
+    those that follow the train rows; empty: none."""
+    if spec.kind == "trial":
+        limits, length = (spec.recipe.limit_train, spec.recipe.limit_dev), spec.recipe.max_length
+    else:
+        limits, length = (spec.limit_train, spec.limit_dev), spec.max_length
+    cache_dir = job.place.cache_dir
+    loss = spec.loss if spec.kind == "trial" else ""
+    rows = f"{spec.data_fingerprint} {unlabelled}".rstrip()
+    rows += " scored" if loss == COSENT else ""
+    key = cache_key(words.digest, spec.task, rows, limits, length)
+
+    def make() -> EncodedTask:
+        found = open_tokens(cache_dir / key)
+        if found is not None:
+            return found
+        task = _rows(job, spec, limits, unlabelled, loss)
+        return encode_task(words.tokenizer, task, rows, length, cache_dir)
+
+    return resident().tokens(cache_dir / key, make)
+
+
+def _rows(
+    job: Job,
+    spec: TrialSpec | ProfileSpec,
+    limits: tuple[int | None, int | None],
+    unlabelled: str,
+    loss: str,
+) -> LoadedTask:
+    """Raises MissingInputError, also for rows that are not those of the plan: their tokens would
+    stand for others."""
+    source = job.task.source
+    task = load_task(
+        spec.task,
+        source,
+        limit_train=limits[0],
+        limit_dev=limits[1],
+        offline=job.place.offline,
+        unlabelled=bool(unlabelled),
+        loss=loss,
+    )
+    more = unlabelled_fingerprint(source, spec.task) if unlabelled else ""
+    if (data_fingerprint(source, spec.task), more) != (spec.data_fingerprint, unlabelled):
+        raise MissingInputError(
+            f"task {job.task.name!r}: its files have changed since the run was planned. "
+            "Start the run again: it makes a new plan."
+        )
+    return task
+
+
+def _check_fit(job: Job, config: Any, data: EncodedTask) -> None:
+    """The plan's depth is the model's, and no row is longer than the model's positions."""
+    planned, found = job.model.depth, getattr(config, "lp_sweep_original_depth", None)
+    if found is not None and found != planned:
+        raise MissingInputError(
+            f"model {job.model.name!r} has {found} layers, the plan expected {planned}. "
+            f"Give the right depth: {{id: {job.model.name}, layers: {found}}}."
+        )
+    positions = longest_row(config.to_dict())
+    longest = max(int(split.lengths.max()) for split in (data.train, *data.dev.values()))
+    if positions is not None and positions < longest:
+        raise MissingInputError(
+            f"a text has {longest} tokens and model {job.model.name!r} takes {positions}. "
+            f"Set recipe.max_length to {positions} or less."
+        )

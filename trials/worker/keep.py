@@ -1,0 +1,161 @@
+"""Which trained networks stay, and in what form: `none`, `best` or `all`.
+
+A kept network is a folder of the store, `weights/<trial_id>/`, that plain transformers loads:
+safetensors, the pruned config, the tokenizer. `storage/networks.py` says which of them stay.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import shutil
+import tempfile
+import time
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from lp_sweep.storage.errors import MissingInputError, StoreError
+from lp_sweep.storage.networks import (
+    ALL,
+    BEST,
+    KEPT_BY,
+    NEED,
+    fetch_network,
+    has_network,
+    is_best,
+    keep_for_good,
+    keep_while_needed,
+    settle,
+    write_sums,
+)
+from lp_sweep.storage.spool import Outbox
+from lp_sweep.trials.model.load import quiet
+from lp_sweep.trials.worker.inputs import Inputs
+
+
+class Keeper:
+    """Keeps or deletes one trial's network. `needed`: other trials go on from it."""
+
+    def __init__(self, mode: str, outbox: Outbox, *, needed: bool = False) -> None:
+        if mode not in ("none", BEST, ALL):
+            raise ValueError(f"keep: {mode!r}. Use none, best or all.")
+        self.needed = needed
+        self.mode = NEED if needed and mode != ALL else mode
+        self.outbox = outbox
+        self._is_beaten = False  # of the trial just trained: then nothing of it was saved
+
+    def lacks(self, trial: str) -> bool:
+        """Whether a record alone is not enough, since the network that others need is not there.
+        What a `best` kept is held from now on. Raises StoreError."""
+        store = self.outbox.store
+        if not self.needed or store is None:
+            return False
+        if self.mode == NEED:
+            keep_while_needed(store, trial)
+        return not has_network(store, trial)
+
+    def keep(self, inputs: Inputs, record: dict[str, Any]) -> None:
+        """Save the trained network to the node's spool, if it is to be kept. A network that can't
+        be saved is a warning: the record is worth more."""
+        self._is_beaten = self.mode == BEST and self._beaten(record)
+        if self.mode == "none" or self._is_beaten:
+            return
+
+        def save(folder: Path) -> None:
+            save_network(inputs, folder)
+            write_sums(folder)  # of what never changes: whose it is does
+            (folder / KEPT_BY).write_text(f"{self.mode}\n", encoding="utf-8")
+
+        try:
+            self.outbox.spool.put_network(record["trial_id"], save)
+        except torch.AcceleratorError:
+            raise
+        except Exception as error:
+            warnings.warn(f"network of {record['trial_id']} not kept: {error}", stacklevel=2)
+
+    def _beaten(self, record: dict[str, Any]) -> bool:
+        if self.outbox.store is None:
+            return False
+        try:
+            return not is_best(self.outbox.store, record)
+        except torch.AcceleratorError:
+            raise
+        except Exception:
+            return False  # it can be deleted later
+
+    def settle(self, record: dict[str, Any]) -> None:
+        """Once the record is in the store: what of its group is to go goes, what is to stay stays.
+        Whatever is in the way is a warning: the trial is done."""
+        store = self.outbox.store
+        if self.mode == "none" or store is None:
+            return
+        try:
+            if self.mode == ALL:
+                keep_for_good(store, record["trial_id"])
+            elif self.mode == BEST:
+                settle(store, record, look=not self._is_beaten)
+        except torch.AcceleratorError:
+            raise
+        except Exception as error:
+            warnings.warn(f"networks beside {record['trial_id']}: {error}", stacklevel=2)
+
+
+def save_network(inputs: Inputs, folder: Path) -> None:
+    """Config, weights and tokenizer, as plain transformers loads them; without some of its
+    feed-forwards a network is for `feedforward.load_network`."""
+    config = inputs.model.config
+    if inputs.encoded.label_names:
+        config.id2label = dict(enumerate(inputs.encoded.label_names))
+        config.label2id = {label: index for index, label in config.id2label.items()}
+    with quiet():
+        inputs.model.save_pretrained(folder)
+        inputs.tokenizer.save_pretrained(folder)
+
+
+_ABANDONED_SECONDS = 86_400.0
+
+
+@contextmanager
+def kept_network(outbox: Outbox, trial: str) -> Iterator[Path | None]:
+    """The folder of a copy, which plain transformers loads; None where the store has no network of
+    the trial. Raises MissingInputError where the store refuses: another run may find it there."""
+    scratch = outbox.cache_dir / "networks"
+    scratch.mkdir(parents=True, exist_ok=True)
+    _remove_abandoned(scratch)
+    with tempfile.TemporaryDirectory(dir=scratch) as name:
+        folder = Path(name)
+        try:
+            found = outbox.store is not None and fetch_network(outbox.store, trial, folder)
+        except StoreError as error:
+            raise MissingInputError(f"can't fetch the network of {trial}. {error}") from error
+        yield folder if found else None
+
+
+@contextmanager
+def needed_network(outbox: Outbox, trial: str | None) -> Iterator[Path | None]:
+    """That of the trial that a job needs; None where it needs none. Raises MissingInputError."""
+    if trial is None:
+        yield None
+        return
+    with kept_network(outbox, trial) as folder:
+        if folder is None and outbox.store is None:
+            raise MissingInputError(f"can't fetch the network of {trial}. {outbox.refusal}")
+        if folder is None:
+            raise MissingInputError(
+                f"the network of trial {trial}, which this one starts from, is not in the store "
+                f"{outbox.location}. Run the sweep again: it trains that network again."
+            )
+        yield folder
+
+
+def _remove_abandoned(scratch: Path) -> None:
+    """Copies of workers that were killed: a day old, and no training needs one for so long."""
+    latest = time.time() - _ABANDONED_SECONDS
+    for path in scratch.iterdir():
+        with contextlib.suppress(OSError):  # gone meanwhile
+            if path.stat().st_mtime < latest:
+                shutil.rmtree(path, ignore_errors=True)

@@ -1,0 +1,139 @@
+"""Where and with what a record was made: host, device, library and code versions."""
+
+from __future__ import annotations
+
+import datetime as dt
+import functools
+import hashlib
+import json
+import platform
+import re
+import shutil
+import socket
+import subprocess
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from lp_sweep.trials.device import device_name
+
+_LIBRARIES = (
+    "torch",
+    "transformers",
+    "tokenizers",
+    "safetensors",
+    "datasets",
+    "numpy",
+    "pyarrow",
+    "scikit-learn",
+    "scipy",
+)
+_ROOT = Path(__file__).resolve().parents[2]
+_ROOMS = ("storage", "trials", "analysis", "orchestrator")
+_DRIVER_FILE = Path("/proc/driver/nvidia/version")
+_SECONDS = 10  # for a command that only prints
+
+
+def now() -> dt.datetime:
+    return dt.datetime.now(dt.UTC)
+
+
+def where(device: torch.device, started_at: dt.datetime) -> dict[str, Any]:
+    """The columns that every record has of the machine and the moment."""
+    return {
+        "host": socket.gethostname(),
+        "device_type": device.type,
+        "device_name": device_name(device),
+        "threads": torch.get_num_threads(),
+        "started_at": started_at,
+        "ended_at": now(),
+        "versions": versions(),
+    }
+
+
+@functools.cache
+def versions() -> dict[str, str]:
+    """`lp_sweep`, `code`, `git`, `python`, `platform`, `cuda`, `cudnn`, `nvidia_driver` and the
+    libraries that make the numbers; what is not there or can't be known is left out."""
+    found = {
+        "lp_sweep": _version("lp-sweep"),
+        "code": code_digest(_ROOT),
+        "git": git_state(_ROOT) or _installed_commit(),
+        "python": platform.python_version(),
+        "platform": platform.platform(),
+        "cuda": torch.version.cuda,
+        "cudnn": _cudnn(),
+        "nvidia_driver": nvidia_driver(_DRIVER_FILE),
+    }
+    known = {name: value for name, value in found.items() if value}
+    return known | {name: _version(name) for name in _LIBRARIES}
+
+
+def _cudnn() -> str | None:
+    version: int | None = torch.backends.cudnn.version()  # type: ignore[no-untyped-call]
+    return None if version is None else str(version)
+
+
+def code_digest(root: Path) -> str:
+    """12 hex digits of lp-sweep's own source as it runs: tells apart what one commit can't, a wheel
+    or a changed checkout."""
+    digest = hashlib.sha256()
+    for path in sorted(path for room in _ROOMS for path in (root / room).rglob("*.py")):
+        digest.update(
+            path.relative_to(root).as_posix().encode() + b"\0" + path.read_bytes() + b"\0"
+        )
+    return digest.hexdigest()[:12]
+
+
+def git_state(root: Path) -> str | None:
+    """The commit, `-dirty` with uncommitted changes; None outside a checkout."""
+    if not (root / ".git").exists():
+        return None
+    # no tag: with one, git would write it instead of the commit
+    options = ["--always", "--dirty", "--abbrev=40", "--exclude=*"]
+    return _said("git", "-C", str(root), "describe", *options)
+
+
+def _installed_commit() -> str | None:
+    """The source that pip recorded when it installed from a repository (PEP 610)."""
+    try:
+        text = metadata.distribution("lp-sweep").read_text("direct_url.json")
+        commit = json.loads(text or "{}").get("vcs_info", {}).get("commit_id")
+    except (metadata.PackageNotFoundError, OSError, ValueError, AttributeError):
+        return None
+    return commit if isinstance(commit, str) else None
+
+
+def nvidia_driver(file: Path) -> str | None:
+    """`570.86.10`: as the kernel module says, else as nvidia-smi does; None without either."""
+    try:
+        found = re.search(r"Module\b.*?\s(\d+\.\d+(?:\.\d+)?)\s", file.read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        found = None
+    if found:
+        return found[1]
+    said = _said("nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader")
+    return said.splitlines()[0].strip() if said else None
+
+
+def _version(package: str) -> str:
+    try:
+        return metadata.version(package)
+    except metadata.PackageNotFoundError:
+        return "unknown"
+
+
+def _said(*command: str) -> str | None:
+    """The output of a command; None if it is missing, fails or takes too long."""
+    program = shutil.which(command[0])
+    if program is None:
+        return None
+    try:
+        answer = subprocess.run(
+            [program, *command[1:]], capture_output=True, text=True, timeout=_SECONDS, check=True
+        )
+    except (OSError, subprocess.SubprocessError, UnicodeError):
+        return None
+    return answer.stdout.strip() or None

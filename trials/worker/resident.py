@@ -1,0 +1,225 @@
+"""Kept in a worker from one trial to the next: tokenizers, tokens, pre-trained encoders, and
+what the last of these made of a task's dev rows.
+
+A trial starts from what `load_tokenizer`, `open_tokens` and `load_pruned` would give it, to the
+last bit, whatever the trials before it did: tokens are read-only, a network is a copy. What a name
+stands for may change (a folder is written anew, a branch moves): a thing is kept under a stamp of
+its files, and what has none is read each time.
+"""
+
+from __future__ import annotations
+
+import copy
+import functools
+import os
+from collections.abc import Callable, Hashable, Sequence
+from pathlib import Path
+from typing import Any, Generic, NamedTuple, TypeVar
+
+from torch import nn
+from transformers import PreTrainedModel
+
+from lp_sweep.trials.data.batches import EncodedTask
+from lp_sweep.trials.data.encode import load_tokenizer, tokenizer_digest
+from lp_sweep.trials.data.tasks import is_commit
+from lp_sweep.trials.kinds import ProblemType
+from lp_sweep.trials.measures.devstates import DevPass
+from lp_sweep.trials.model.load import LoadedEncoder, initialise_head
+from lp_sweep.trials.model.prune import finish, keep_layers, load_original
+
+K = TypeVar("K", bound=Hashable)
+V = TypeVar("V")
+
+
+class Shelf(Generic[K, V]):
+    """Has `room` for so many; what was asked for least lately goes before something new is made,
+    so that the two never need memory at once."""
+
+    def __init__(self, room: int) -> None:
+        self._room = room
+        self._items: dict[K, V] = {}  # in the order of their last use
+
+    def get(self, key: K, make: Callable[[], V]) -> V:
+        """The kept value, else the one of `make`. If `make` raises, nothing is kept."""
+        if key in self._items:
+            item = self._items.pop(key)
+        else:
+            self.leave(self._room - 1)
+            item = make()
+        self._items[key] = item
+        return item
+
+    def leave(self, number: int) -> None:
+        """Let go of all but the `number` that were used last."""
+        while len(self._items) > number:
+            del self._items[next(iter(self._items))]
+
+    def drop(self, key: K) -> None:
+        self._items.pop(key, None)
+
+    def values(self) -> list[V]:
+        """In the order of their last use."""
+        return list(self._items.values())
+
+
+_CHOICES = 16  # of layers, whose modules are kept: some 5 kB a module, and no tensor
+
+
+class Original:
+    """One encoder with one kind of head, as `prune.load_original` gives it."""
+
+    def __init__(self, loaded: LoadedEncoder) -> None:
+        self._model, self._fresh = loaded
+        self._pruned: Shelf[tuple[int, ...] | None, PreTrainedModel] = Shelf(_CHOICES)
+
+    @property
+    def bytes(self) -> int:
+        """Bytes of its parameters."""
+        return sum(p.numel() * p.element_size() for p in self._model.parameters())
+
+    def network(self, kept_layers: Sequence[int] | None, seed: int) -> PreTrainedModel:
+        """A new network of these layers, as `load_pruned` would read it; raises what that does."""
+        kept = None if kept_layers is None else tuple(kept_layers)
+        network = copy.deepcopy(self._pruned.get(kept, lambda: self._prune(kept)))
+        initialise_head(network, self._fresh, seed)
+        return network
+
+    def _prune(self, kept: tuple[int, ...] | None) -> PreTrainedModel:
+        """Modules of their own, the tensors still the original's: only what stays is copied."""
+        tensors = [*self._model.parameters(), *self._model.buffers()]
+        shallow = copy.deepcopy(self._model, {id(tensor): tensor for tensor in tensors})
+        if kept is not None:
+            keep_layers(shallow, kept)
+        return shallow
+
+    def become(self, kept_layers: Sequence[int] | None, seed: int) -> PreTrainedModel:
+        """The same without a copy: the original itself, which is of no further use."""
+        return finish(LoadedEncoder(self._model, self._fresh), kept_layers, seed)
+
+    def sharing(self, others: Sequence[Original]) -> Original:
+        """This one, with the tensors of the others, which were read from the same files with other
+        heads: memory holds an encoder once. (What a head's draw overwrites may be shared, too.)"""
+        theirs = {name: value for other in others for name, value in other._parameters().items()}
+        for name, parameter in self._parameters().items():
+            if name in theirs and theirs[name].shape == parameter.shape:
+                path, _, leaf = name.rpartition(".")
+                setattr(self._model.get_submodule(path), leaf, theirs[name])
+        return self
+
+    def _parameters(self) -> dict[str, nn.Parameter]:
+        return dict(self._model.named_parameters(remove_duplicate=False))
+
+
+MAX_ENCODERS = 2
+MAX_ENCODER_BYTES = 2 << 30  # of all that are kept: on the host, and in each worker of a node
+_HEADS, _TOKENIZERS, _TASKS = 8, 4, 16
+
+Stamp = tuple[object, ...]
+
+
+class Source(NamedTuple):
+    """Where a model is: a folder, or a hub id at a revision."""
+
+    path: str
+    revision: str | None
+    offline: bool
+
+    @property
+    def options(self) -> dict[str, Any]:
+        """As loading takes them, beside the path."""
+        return {"revision": self.revision, "local_files_only": self.offline}
+
+    def stamp(self) -> Stamp | None:
+        """Two equal stamps stand for the same files; None where nothing can promise that."""
+        if not Path(self.path).is_dir():
+            return (self.path, self.revision) if is_commit(self.revision) else None
+        try:
+            with os.scandir(self.path) as entries:
+                files = [(entry.name, entry.stat()) for entry in entries if entry.is_file()]
+        except OSError:  # loading says what is wrong
+            return None
+        # the time of a change of the file's entry can't be set back, as that of its content can
+        known = [
+            (name, found.st_ino, found.st_size, found.st_mtime_ns, found.st_ctime_ns)
+            for name, found in files
+        ]
+        return (str(Path(self.path).absolute()), *sorted(known))
+
+
+class Head(NamedTuple):
+    """The parts that a task adds to an encoder."""
+
+    num_labels: int
+    problem_type: ProblemType
+
+
+class Words(NamedTuple):
+    """A tokenizer, which is not to be changed, and its digest."""
+
+    tokenizer: Any
+    digest: str
+
+
+class Resident:
+    """Bounded: so many of each, and of the encoders so many bytes; the oldest go first."""
+
+    def __init__(self) -> None:
+        self._words: Shelf[Stamp, Words] = Shelf(_TOKENIZERS)
+        self._tasks: Shelf[Path, EncodedTask] = Shelf(_TASKS)
+        self._encoders: Shelf[Stamp, Shelf[Head, Original]] = Shelf(MAX_ENCODERS)
+        self._passes: Shelf[Hashable, DevPass] = Shelf(1)
+
+    def words(self, source: Source) -> Words:
+        """Raises MissingInputError as `load_tokenizer` does."""
+
+        def read() -> Words:
+            tokenizer = load_tokenizer(source.path, **source.options)
+            return Words(tokenizer, tokenizer_digest(tokenizer))
+
+        stamp = source.stamp()
+        return read() if stamp is None else self._words.get(stamp, read)
+
+    def tokens(self, folder: Path, make: Callable[[], EncodedTask]) -> EncodedTask:
+        """Those of a folder of the token cache, whose name says what it holds."""
+        return self._tasks.get(folder, make)
+
+    def network(
+        self, source: Source, head: Head, kept_layers: Sequence[int] | None, seed: int
+    ) -> PreTrainedModel:
+        """A network of its own for a trial: see `load_pruned`, also for what is raised."""
+
+        def read() -> Original:
+            return Original(load_original(source.path, **source.options, **head._asdict()))
+
+        stamp = source.stamp()
+        if stamp is None:
+            return read().become(kept_layers, seed)
+        heads = self._encoders.get(stamp, lambda: Shelf(_HEADS))
+        original = heads.get(head, lambda: read().sharing(heads.values()))
+        if original.bytes > MAX_ENCODER_BYTES:
+            self._encoders.drop(stamp)
+            return original.become(kept_layers, seed)
+        if self._encoder_bytes() > MAX_ENCODER_BYTES:
+            self._encoders.leave(1)
+        return original.network(kept_layers, seed)
+
+    def _encoder_bytes(self) -> int:
+        """Heads of one encoder share its tensors."""
+        return sum(
+            original.bytes for heads in self._encoders.values() for original in heads.values()[:1]
+        )
+
+    def dev_pass(self, key: Hashable, make: Callable[[], DevPass]) -> DevPass:
+        """The last pass over dev rows, if it is that of `key`."""
+        return self._passes.get(key, make)
+
+    def forget(self) -> None:
+        """Let go of everything, for one who needs the memory."""
+        for shelf in (self._words, self._tasks, self._encoders, self._passes):
+            shelf.leave(0)
+
+
+@functools.cache
+def resident() -> Resident:
+    """This process's."""
+    return Resident()

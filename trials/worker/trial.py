@@ -1,0 +1,274 @@
+"""One trial, from its specification to its record: load, select, delete, seed, fine-tune, evaluate.
+
+Plain data in, plain data out; runs in a terminal as well as in a worker, and imports no Ray.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from lp_sweep.storage.identity import IDENTITY_VERSION, canonical_json
+from lp_sweep.storage.specs import TrialSpec
+from lp_sweep.trials.data.batches import BatchSizes, EncodedTask
+from lp_sweep.trials.device import (
+    memory_errors,
+    peak_memory_bytes,
+    pick_device,
+    precision_used,
+    reproducible,
+    reset_peak_memory,
+)
+from lp_sweep.trials.fast.forward import compute_used
+from lp_sweep.trials.kinds import kind_of
+from lp_sweep.trials.model.feedforward import remove_feed_forwards
+from lp_sweep.trials.model.prune import parameter_counts
+from lp_sweep.trials.train.bridge import bridge, calibration
+from lp_sweep.trials.train.distill import Teaching, logits_of
+from lp_sweep.trials.train.finetune import Saver, Tell, Trained, finetune
+from lp_sweep.trials.train.metrics import majority_score, positive_label
+from lp_sweep.trials.train.procedures import (
+    STAGED,
+    Phase,
+    distill_label,
+    first_layers,
+    imitated_layers,
+    phases,
+)
+from lp_sweep.trials.train.steps import Setting
+from lp_sweep.trials.worker.inputs import Inputs, load_inputs, load_other
+from lp_sweep.trials.worker.job import Job
+from lp_sweep.trials.worker.provenance import now, where
+
+if TYPE_CHECKING:
+    from lp_sweep.trials.worker.profile import Afterwards
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Try:
+    """Differences between attempts at one trial."""
+
+    halvings: int = 0  # of the micro-batch, since the whole batch found no memory
+    deterministic: bool = True  # False: an operation has no such kernel on this device
+    saver: Saver = field(default_factory=Saver)
+    tell: Tell | None = None  # called after each step
+    afterwards: Afterwards | None = None  # what is done with a trained network before it goes
+    start: Path | None = None  # the folder of the network that stage one trained
+    teacher: Path | None = None  # the folder of the teacher's network, where its states are needed
+    logits: Sequence[Mapping[str, Any]] = ()  # the teacher's, of the train rows
+
+
+def run_trial(job: Job, attempt: Try = Try()) -> dict[str, Any]:
+    """`{"record": one row of TRIALS, "predictions": rows of PREDICTIONS}`.
+
+    `attempt.start` is the folder of the network that `job.start` names. Raises TrialError for what
+    is not a bug.
+    """
+    spec = job.trial
+    batches = BatchSizes.halved(spec.recipe.batch_size, attempt.halvings)
+    with (
+        reproducible(job.place.threads, strict=_strict(job, attempt)),
+        memory_errors(batches.training),
+    ):
+        return _run_trial(job, spec, batches, attempt)
+
+
+def _strict(job: Job, attempt: Try) -> bool:
+    """A CPU's kernels are deterministic, but for some that PyTorch does not promise."""
+    return attempt.deterministic and pick_device(job.place.device).type != "cpu"
+
+
+def _run_trial(job: Job, spec: TrialSpec, batches: BatchSizes, attempt: Try) -> dict[str, Any]:
+    started_at, begun = now(), time.perf_counter()
+    device = pick_device(job.place.device)
+    reset_peak_memory(device)
+    if (spec.procedure in STAGED) != (attempt.start is not None):
+        raise ValueError(f"{job.id}: {spec.procedure}, started from {attempt.start}")
+    course = phases(spec, job.model.depth)
+    layers = first_layers(spec, job.model.depth)
+    inputs = load_inputs(job, spec, layers, spec.seed, attempt.start)
+    bridged = _bridged(spec, inputs, batches, device) if spec.bridge else {}
+    learning = time.perf_counter()
+    teaching = _teaching(job, spec, inputs, attempt, device) if spec.distill else None
+    seconds_teacher = time.perf_counter() - learning if teaching else None
+    remove_feed_forwards(inputs.model, spec.removed_feed_forwards, second_norm=spec.second_norm)
+    setting = Setting(
+        definition=spec.task,
+        recipe=spec.recipe,
+        seed=spec.seed,
+        device=device,
+        padding=inputs.padding,
+        precision=precision_used(spec.recipe.precision, device),
+        batches=batches.on(device),
+        course=course,
+        label_names=inputs.encoded.label_names,
+        teaching=teaching,
+        loss=spec.loss,
+    )
+    trained = finetune(inputs.model, inputs.encoded, setting, attempt.saver, attempt.tell)
+    record = {
+        **identity_columns(job),
+        **score_columns(spec, inputs.encoded, trained, course),
+        **_run_columns(job, inputs, setting, trained),
+        **bridged,
+        "seconds_teacher": seconds_teacher,
+        "out_of_memory_retries": attempt.halvings,
+        "deterministic": attempt.deterministic,
+        "seconds_total": time.perf_counter() - begun + trained.progress.seconds_before,
+        **where(device, started_at),
+    }
+    if attempt.afterwards:
+        attempt.afterwards(inputs, record, device)
+    return {
+        "record": record,
+        "predictions": prediction_rows(job.id, spec, inputs.encoded, trained),
+    }
+
+
+def _bridged(
+    spec: TrialSpec, inputs: Inputs, batches: BatchSizes, device: torch.device
+) -> dict[str, Any]:
+    """Drops layers and puts bridges in their place. The columns of it."""
+    begun = time.perf_counter()
+    rows = calibration(inputs.encoded.train, inputs.padding, device, batches.evaluation)
+    fits = bridge(inputs.model.to(device), spec.kept_layers, rows)
+    return {
+        "bridge": spec.bridge,
+        "bridge_left": [{"layer": fit.layer, "value": fit.left} for fit in fits],
+        "seconds_bridge": time.perf_counter() - begun,
+    }
+
+
+def _teaching(
+    job: Job, spec: TrialSpec, inputs: Inputs, attempt: Try, device: torch.device
+) -> Teaching:
+    assert spec.distill is not None
+    embeds = kind_of(spec.task).embeds
+    logits = logits_of(attempt.logits, inputs.encoded, job.id, embeds=embeds)
+    if not spec.distill.needs_network:
+        return Teaching(settings=spec.distill, logits=logits)
+    layers = imitated_layers(spec, job.model.depth)
+    network = load_other(job, inputs, attempt.teacher, layers).requires_grad_(False).to(device)
+    return Teaching(settings=spec.distill, logits=logits, network=network)
+
+
+def measure_trained(job: Job, attempt: Try, folder: Path) -> None:
+    """Measure the trained network in `folder`, of a trial that has its record."""
+    spec = job.trial
+    batches = BatchSizes.halved(spec.recipe.batch_size, attempt.halvings)
+    with reproducible(job.place.threads), memory_errors(batches.training):
+        device = pick_device(job.place.device)
+        inputs = load_inputs(job, spec, None, spec.seed, folder)
+        if attempt.afterwards:
+            attempt.afterwards.measure(inputs, device)
+
+
+def _run_columns(job: Job, inputs: Inputs, setting: Setting, trained: Trained) -> dict[str, Any]:
+    """How it was trained: what is not identity and not a score."""
+    embeds = kind_of(job.trial.task).embeds  # then the head is of no use
+    counts = parameter_counts(inputs.model.base_model if embeds else inputs.model)
+    return {
+        "model_revision": job.model.revision,  # a commit: a run refuses less
+        "precision_used": setting.precision,
+        "compute_used": compute_used(inputs.model, setting.recipe.compute, setting.device),
+        "params_total": counts.total,
+        "params_encoder": counts.encoder,
+        "vector_width": inputs.model.config.hidden_size if embeds else None,
+        "params_embedding": counts.embedding,
+        "micro_batch": setting.batches.training,
+        "distill": distill_label(job.trial),
+        "teacher": job.lesson.source if job.lesson else None,
+        "started_from": job.start,
+        "resumed_from_step": trained.progress.resumed_from_step,
+        "seconds_load": inputs.seconds_load,
+        "seconds_tokenise": inputs.seconds_tokenise,
+        "peak_memory_bytes": peak_memory_bytes(setting.device),
+        "command": job.place.command,
+    }
+
+
+def identity_columns(job: Job) -> dict[str, Any]:
+    spec, depth = job.trial, job.model.depth
+    dropped = [layer for layer in range(1, depth + 1) if layer not in spec.kept_layers]
+    return {
+        "trial_id": job.id,
+        "identity_version": IDENTITY_VERSION,
+        "spec": canonical_json(spec),
+        "model": job.model.name,
+        "model_fingerprint": spec.model_fingerprint,
+        "depth": depth,
+        "kept_layers": list(spec.kept_layers),
+        "dropped_layers": dropped,
+        "k": len(dropped),
+        "procedure": spec.procedure,
+        "task": job.task.name,
+        "data_fingerprint": spec.data_fingerprint,
+        "seed": spec.seed,
+        "freeze_dropped": spec.freeze_dropped,
+        "epochs_per_layer": spec.epochs_per_layer,
+        "removed_feed_forwards": list(spec.removed_feed_forwards),
+        "second_norm": spec.second_norm,
+        **{name: getattr(spec.recipe, name) for name in spec.recipe.__slots__},
+        "freeze_layers": list(spec.recipe.freeze_layers),
+    }
+
+
+def score_columns(
+    spec: TrialSpec, data: EncodedTask, trained: Trained, course: Sequence[Phase]
+) -> dict[str, Any]:
+    """`best` is of the epochs with the network's final layers; the speed of a training that dropped
+    layers on the way is that of no one network, and left out."""
+    main_split, main = next(iter(data.dev.items()))
+    done = trained.progress
+    curve = [
+        item.value
+        for item in done.epoch_metrics
+        if item.split == main_split and item.metric == spec.task.metric
+    ]
+    final = range(len(curve) - max(1, course[-1].epochs), len(curve))
+    best = max(final, key=curve.__getitem__)
+    kind = kind_of(spec.task)
+    dev_rows = sum(len(split) for split in data.dev.values())
+    examples = sum(len(kind.stored_labels(split.labels)) for split in data.dev.values())
+    rate = len(curve) if len(course) == 1 else None
+    learned = rate and course[-1].epochs
+    positive = positive_label(spec.task, data.label_names)
+    return {
+        "metric": spec.task.metric,
+        "positive": spec.task.positive or None,
+        "positive_label": positive if spec.task.positive else None,
+        "last": curve[-1],
+        "best": curve[best],
+        "best_epoch": best + 1 if done.step else 0,
+        "majority": majority_score(spec.task, data.train.labels, main.labels, data.label_names),
+        "epoch_metrics": [item._asdict() for item in done.epoch_metrics],
+        "train_losses": done.train_losses,
+        "train_examples": len(data.train),
+        "dev_examples": examples // kind.rows_each,
+        "dev_in_train": data.dev_in_train,
+        "dev_relabelled": data.dev_relabelled,
+        "train_tokens": data.train.token_count,
+        "dev_tokens": sum(split.token_count for split in data.dev.values()),
+        "steps": done.step,
+        "seconds_train": done.seconds_train,
+        "seconds_evaluate": done.seconds_evaluate,
+        "train_examples_per_second": learned and learned * len(data.train) / done.seconds_train,
+        "dev_examples_per_second": rate and rate * dev_rows / done.seconds_evaluate,
+    }
+
+
+def prediction_rows(
+    trial: str, spec: TrialSpec, data: EncodedTask, trained: Trained
+) -> list[dict[str, Any]]:
+    of_each = partial(kind_of(spec.task).stored, metric=spec.task.metric, names=data.label_names)
+    return [
+        {"trial_id": trial, "split": name, "example": index, **found}
+        for name, split in data.dev.items()
+        for index, found in enumerate(of_each(split.labels, trained.logits[name]))
+    ]
