@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import json
 import random
 from collections.abc import Callable
@@ -169,7 +170,12 @@ def collection(documents: int = 40, queries: int = 9) -> dict[str, Table]:
 
 
 def _write_parquet(path: Path, table: Table) -> None:
-    pq.write_table(pa.table(table), path)
+    pq.write_table(pa.table(table), path, row_group_size=2)
+
+
+def _write_csv(path: Path, table: Table) -> None:
+    with path.open("w", newline="", encoding="utf-8") as stream:
+        csv.writer(stream).writerows([list(table), *zip(*table.values(), strict=True)])
 
 
 def _write_jsonl(path: Path, table: Table) -> None:
@@ -185,6 +191,7 @@ def _write_tsv(path: Path, table: Table) -> None:
 WRITERS: dict[str, Callable[[Path, Table], None]] = {
     "parquet": _write_parquet,
     "jsonl": _write_jsonl,
+    "csv": _write_csv,
     "tsv": _write_tsv,
 }
 

@@ -8,11 +8,9 @@ from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
 
 from lp_sweep.storage.errors import MissingInputError
-from lp_sweep.storage.specs import TaskDefinition
 from lp_sweep.trials.data import readers
 from lp_sweep.trials.data.datasource import (
     LoadedTask,
@@ -23,47 +21,27 @@ from lp_sweep.trials.data.datasource import (
     unlabelled_fingerprint,
 )
 from lp_sweep.trials.data.tasks import GLUE_REVISION, TASKS, TaskSource, glue_source
+from tests.support.kindworlds import WRITERS
 from tests.support.rows import GOOD, HEADER, ONE, files, parquet
 
 GLUE = Path(
     os.environ.get("LP_SWEEP_DATA_DIR", Path(__file__).resolve().parents[3] / "../shared/glue")
 )
-OFFICIAL_DEV = {
-    "sst2": [872],
-    "mnli": [9815, 9832],
-    "qnli": [5463],
-    "qqp": [40430],
-    "stsb": [1500],
-    "rte": [277],
-    "mrpc": [408],
-    "cola": [1043],
-    "wnli": [71],
-}
+OFFICIAL_DEV = {"sst2": [872], "mnli": [9815, 9832], "qnli": [5463], "qqp": [40430], "rte": [277]}
+OFFICIAL_DEV |= {"stsb": [1500], "mrpc": [408], "cola": [1043], "wnli": [71]}
 
 
-@pytest.mark.parametrize("kind", ["csv", "tsv", "jsonl", "parquet"])
+@pytest.mark.parametrize("kind", WRITERS)
 def test_the_first_rows_of_a_large_file(tmp_path: Path, kind: str) -> None:
     """All dev rows are read, and only the first train rows."""
     texts, labels = ["a", 'b "x"', "c", "bad"], ["yes", "no", "yes", "yes"]
-    path = {name: tmp_path / f"{name}.{kind}" for name in ("train", "dev")}
-    for file in path.values():
-        if kind == "parquet":
-            table = pa.table({"text": texts, "label": labels})
-            pq.write_table(table, file, row_group_size=2)
-        elif kind == "jsonl":
-            rows = zip(texts, labels, strict=True)
-            file.write_text("".join(json.dumps({"text": t, "label": y}) + "\n" for t, y in rows))
-        else:
-            mark = "," if kind == "csv" else "\t"
-            said = [f'"{t.replace(chr(34), chr(34) * 2)}"' if kind == "csv" else t for t in texts]
-            rows = zip(["text", *said], ["label", *labels], strict=True)
-            file.write_text("".join(f"{t}{mark}{y}\n" for t, y in rows))
-    source = TaskSource(files={name: str(file) for name, file in path.items()})
-    definition = TaskDefinition(text_columns=("text",), label_column="label")
-    part = load_task(definition, source, most=3)
+    path = tmp_path / f"rows.{kind}"
+    WRITERS[kind](path, {"text": texts, "label": labels})
+    source = TaskSource(files={"train": str(path), "dev": str(path)})
+    part = load_task(ONE, source, most=3)
     assert (part.train.texts, len(part.dev["dev"]), part.looked_at) == ((texts[:3],), 4, 3)
     assert part.label_names == ("no", "yes")
-    whole = load_task(definition, source, most=4)
+    whole = load_task(ONE, source, most=4)
     assert (whole.train.texts, whole.looked_at) == ((texts,), None)
 
 
@@ -84,17 +62,6 @@ def test_glue_task_loads_with_the_official_dev_size(name: str) -> None:
     assert len(task.train.texts) == len(definition.text_columns)
     assert task.train.labels.dtype == (np.float32 if name == "stsb" else np.int64)
     assert data_fingerprint(source, definition).startswith("sha256:")
-
-
-def test_mnli_dev_splits_differ() -> None:
-    if not (GLUE / "mnli").is_dir():
-        pytest.skip(f"no GLUE rows of mnli in {GLUE}: set LP_SWEEP_DATA_DIR")
-    task = load_task(TASKS["mnli"].definition, glue_source("mnli", GLUE))
-    assert task.main_split == "validation_matched"
-    matched, mismatched = task.dev.values()
-    assert np.bincount(matched.labels).tolist() == [3479, 3123, 3213]
-    assert np.bincount(mismatched.labels).tolist() == [3463, 3129, 3240]
-    assert matched.texts[0][:50] != mismatched.texts[0][:50]
 
 
 # -- files
@@ -158,7 +125,7 @@ def test_limits_are_a_fixed_random_subset_in_file_order(tmp_path: Path) -> None:
     assert numbers(load_task(ONE, source, limit_train=100)) == list(range(100))
 
 
-# -- fingerprints
+# -- rows of both sets, fingerprints
 
 
 def test_dev_rows_that_also_occur_in_train(tmp_path: Path) -> None:
@@ -174,34 +141,20 @@ def test_dev_rows_that_also_occur_in_train(tmp_path: Path) -> None:
     assert overlap(few).of == 2, "of the rows that are used"
 
 
-def test_fingerprint_is_of_content_and_roles(tmp_path: Path) -> None:
-    folders = [tmp_path / name for name in ("a 0", "b", "c", "d", "e")]
-    for folder in folders:
-        folder.mkdir()
+def test_fingerprint_is_of_content_roles_and_format(tmp_path: Path) -> None:
     other = GOOD + "d,pos\n"
-    sources = [
-        files(folders[0], GOOD, other),
-        files(folders[1], GOOD, other),  # the same elsewhere
-        files(folders[2], other, GOOD),  # roles exchanged
-        files(folders[3], GOOD, GOOD),
-        files(folders[4], GOOD + "\n", other),
-    ]
-    prints = [data_fingerprint(source, ONE) for source in sources]
-    assert prints[0] == prints[1]
-    assert len(set(prints)) == 4
+    prints = []
+    for i, rows in enumerate([(GOOD, other), (GOOD, other), (other, GOOD), (GOOD, GOOD)]):
+        (tmp_path / f"{i} 0").mkdir()
+        prints.append(data_fingerprint(files(tmp_path / f"{i} 0", *rows), ONE))
+    assert prints[0] == prints[1], "the same elsewhere"
+    assert len(set(prints)) == 3
     assert all(re.fullmatch("sha256:[0-9a-f]{64}", value) for value in prints)
-
-
-def test_fingerprint_is_of_the_format_too(tmp_path: Path) -> None:
-    header_of_both = "text,label\ttext\tlabel\n"  # one file, two readings
-    prints = [
-        data_fingerprint(files(tmp_path, *[header_of_both] * 2, kind=kind), definition)
-        for kind, definition in (
-            ("csv", replace(ONE, label_column="label\ttext\tlabel")),
-            ("tsv", ONE),
-        )
-    ]
-    assert prints[0] != prints[1]
+    rows = "text,label\ttext\tlabel\n"  # one content, two readings
+    as_csv = replace(ONE, label_column="label\ttext\tlabel")
+    assert data_fingerprint(files(tmp_path, rows, rows), as_csv) != data_fingerprint(
+        files(tmp_path, rows, rows, kind="tsv"), ONE
+    )
 
 
 def test_fingerprint_of_the_hub_names_commit_and_splits() -> None:
@@ -210,15 +163,14 @@ def test_fingerprint_of_the_hub_names_commit_and_splits() -> None:
     )
 
 
-@pytest.mark.parametrize("kind", ["csv", "jsonl", "parquet"])
-def test_fingerprint_finds_a_missing_column_before_anything_runs(tmp_path: Path, kind: str) -> None:
-    if kind == "parquet":
-        source = parquet(tmp_path, text=pa.array(["a"]), label=pa.array([0]))
-    else:
-        rows = GOOD if kind == "csv" else '{"text": "a", "label": 1}\n'
-        source = files(tmp_path, rows, rows, kind=kind)
-    with pytest.raises(MissingInputError, match=r"no column 'labels'.*Did you mean 'label'"):
-        data_fingerprint(source, replace(ONE, label_column="labels"))
+def test_fingerprint_finds_a_missing_column_before_anything_runs(tmp_path: Path) -> None:
+    for source in (
+        parquet(tmp_path, text=pa.array(["a"]), label=pa.array([0])),
+        files(tmp_path, GOOD),
+        files(tmp_path, '{"text": "a", "label": 1}\n', kind="jsonl"),
+    ):
+        with pytest.raises(MissingInputError, match=r"no column 'labels'.*Did you mean 'label'"):
+            data_fingerprint(source, replace(ONE, label_column="labels"))
 
 
 def more(folder: Path, content: str, name: str = "more.csv") -> TaskSource:
@@ -228,12 +180,13 @@ def more(folder: Path, content: str, name: str = "more.csv") -> TaskSource:
 
 
 def test_texts_without_labels_follow_the_train_rows(tmp_path: Path) -> None:
-    source = more(tmp_path, "note,label,text\n1,oops,d\n2,,e\n")
+    source = more(tmp_path, "note,label,text\n1,oops,d\n2,, b \n")
     found = load_task(ONE, source, limit_train=2, unlabelled=True)
     assert found.unlabelled is not None
-    assert (len(found.train), found.unlabelled.texts) == (2, (["d", "e"],))
-    assert found.taught.texts == ([*found.train.texts[0], "d", "e"],)
+    assert (len(found.train), found.unlabelled.texts) == (2, (["d", " b "],))
+    assert found.taught.texts == ([*found.train.texts[0], "d", " b "],)
     assert list(found.taught.labels[:2]) == list(found.train.labels)
+    assert dev_texts(found) == 1
     assert load_task(ONE, source).unlabelled is None  # who does not ask reads none
     assert load_task(ONE, files(tmp_path, GOOD), unlabelled=True).unlabelled is None
 
@@ -248,28 +201,14 @@ def test_more_texts_do_not_change_the_fingerprint_of_the_data(tmp_path: Path) ->
     assert unlabelled_fingerprint(more(tmp_path, "text\ne\n"), ONE) != first
 
 
-def test_unlabelled_texts_of_the_dev_set_are_counted(tmp_path: Path) -> None:
-    found = load_task(ONE, more(tmp_path, "text\nd\n b \nb\n"), unlabelled=True)
-    assert dev_texts(found) == 2
-
-
 @pytest.mark.parametrize(
-    ("name", "content", "said"),
-    [
-        ("more.csv", "texts\nd\n", r"more\.csv.*no column 'text'.*texts"),
-        ("more.csv", "text\n", r"more\.csv.*no rows"),
-        ("more.csv", "", r"more\.csv"),
-        ("more.jsonl", '{"text": "d"}\n{"text": null}\n', r"more\.jsonl.*'text' is empty.*row 2"),
-        ("more.jsonl", '{"text": 1}\n', r"more\.jsonl.*'text' holds int64, not text"),
-        ("more.xlsx", "text\nd\n", r"more\.xlsx.*\.parquet, \.csv"),
-        ("absent/more.csv", None, r"absent/more\.csv"),
-    ],
+    ("content", "said"), [("texts\nd\n", "no column 'text'.*texts"), (None, "no such file")]
 )
 def test_a_file_of_texts_that_can_not_be_read(
-    tmp_path: Path, name: str, content: str | None, said: str
+    tmp_path: Path, content: str | None, said: str
 ) -> None:
-    if content is not None:
-        more(tmp_path, content, name)
-    source = replace(files(tmp_path, GOOD), unlabelled=str(tmp_path / name))
-    with pytest.raises(MissingInputError, match=said):
+    source = more(tmp_path, content or "")
+    if content is None:
+        Path(source.unlabelled).unlink()
+    with pytest.raises(MissingInputError, match=rf"more\.csv.*{said}"):
         load_task(ONE, source, unlabelled=True)

@@ -28,19 +28,8 @@ def test_tokens_types_and_labels(tmp_path: Path) -> None:
     assert train.token_types[:7].tolist() == [0, 0, 0, 0, 0, 1, 1]
     assert train.lengths.tolist() == [7, 4, 9]
     assert train.labels.tolist() == [0, 1, 0]
-    assert (train.tokens.dtype, train.offsets.dtype, train.token_types.dtype) == (
-        np.int32,
-        np.int64,
-        np.uint8,
-    )
     assert list(encoded.dev) == ["validation_matched", "validation_mismatched"]
     assert (encoded.label_names, encoded.num_labels, len(train)) == (("x", "y"), 2, 3)
-
-
-def test_longest_of_a_pair_loses_tokens_first(tmp_path: Path) -> None:
-    train = encode_task(tiny_tokenizer(), tiny_task(), "sha256:x", 6, tmp_path).train
-    assert example(train, 0) == [2, 4, 5, 3, 7, 3]
-    assert example(train, 2) == [2, 7, 3, 5, 5, 3]
 
 
 def test_single_texts_without_token_types(tmp_path: Path) -> None:
@@ -101,13 +90,10 @@ def test_batch_holds_exactly_the_tokens(
 # -- loading
 
 
-def test_folder_without_tokenizer_files_is_refused(tmp_path: Path) -> None:
+def test_a_tokenizer_that_is_not_there(tmp_path: Path) -> None:
     (tmp_path / "config.json").write_text('{"model_type": "bert"}')
     with pytest.raises(MissingInputError, match="its vocabulary has no words"):
         load_tokenizer(tmp_path, local_files_only=True)
-
-
-def test_tokenizer_that_is_not_there(tmp_path: Path) -> None:
     with pytest.raises(MissingInputError, match=r"can't be loaded.*Check the path or hub id"):
         load_tokenizer(tmp_path / "nothing", local_files_only=True)
 

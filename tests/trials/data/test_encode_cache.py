@@ -1,8 +1,6 @@
 """The token cache: its key, torn folders, and several processes at once."""
 
-import json
 import multiprocessing
-import shutil
 from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
@@ -13,15 +11,19 @@ from transformers import EsmTokenizer
 
 from lp_sweep.storage.errors import MissingInputError
 from lp_sweep.trials.data import encode
-from lp_sweep.trials.data.batches import Padding
+from lp_sweep.trials.data.batches import EncodedTask, Padding
 from lp_sweep.trials.data.encode import cache_key, encode_task, load_tokenizer, tokenizer_digest
-from tests.support.tiny import WORDS, example, tiny_task, tiny_tokenizer
+from tests.support.tiny import WORDS, tiny_task, tiny_tokenizer
+
+
+def encoded(cache_dir: Path) -> EncodedTask:
+    return encode_task(tiny_tokenizer(), tiny_task(), "sha256:x", 16, cache_dir)
 
 
 def test_second_time_comes_from_the_cache(tmp_path: Path) -> None:
-    first = encode_task(tiny_tokenizer(), tiny_task(), "sha256:x", 16, tmp_path)
-    second = encode_task(tiny_tokenizer(), tiny_task(), "sha256:x", 16, tmp_path)
+    first, second = encoded(tmp_path), encoded(tmp_path)
     assert (first.from_cache, second.from_cache) == (False, True)
+    assert list(first.dev) == list(second.dev)
     for one, other in zip(
         (first.train, *first.dev.values()), (second.train, *second.dev.values()), strict=True
     ):
@@ -46,25 +48,12 @@ def test_key_changes_with_all_that_counts() -> None:
         {"limits": (3, None)},
         {"limits": (None, 3)},
         {"definition": replace(definition, label_column="other")},
-        {"digest": tokenizer_digest(tiny_tokenizer([*WORDS, "e"]))},
+        {"digest": tokenizer_digest(tiny_tokenizer([*WORDS[:4], "d", "c", "b", "a"]))},
         {"digest": tokenizer_digest(tiny_tokenizer(types=False))},
         {"digest": tokenizer_digest(tiny_tokenizer(xlnet=True))},
     ]
     keys = [cache_key(**(settings | change)) for change in changes]
     assert len(set(keys)) == len(keys)
-
-
-def test_two_models_in_folders_of_one_name_do_not_meet(tmp_path: Path) -> None:
-    for parent, words in (("one", WORDS), ("two", [*WORDS[:4], "d", "c", "b", "a"])):
-        tiny_tokenizer(words).save_pretrained(tmp_path / parent / "model")
-    encoded = [
-        encode_task(
-            load_tokenizer(tmp_path / parent / "model"), tiny_task(), "sha256:x", 16, tmp_path / "c"
-        )
-        for parent in ("one", "two")
-    ]
-    assert not encoded[1].from_cache
-    assert [example(task.train, 0)[1] for task in encoded] == [4, 7]
 
 
 def test_digest_is_the_same_for_a_copy_and_after_use(tmp_path: Path) -> None:
@@ -95,50 +84,32 @@ def cut_short(folder: Path) -> None:
     file.write_bytes(file.read_bytes()[:-4])
 
 
+NO_DEV = '{"splits": ["train"], "label_names": [], "bytes": {}}'
 TEARS = {
     "file gone": lambda folder: (folder / "0.labels.npy").unlink(),
     "file cut short": cut_short,
     "meta cut short": lambda folder: (folder / "meta.json").write_text('{"spl'),
     "meta foreign": lambda folder: (folder / "meta.json").write_text("[]"),
-    "no dev split": lambda folder: (folder / "meta.json").write_text(
-        json.dumps({"splits": ["train"], "label_names": [], "bytes": {}})
-    ),
+    "no dev split": lambda folder: (folder / "meta.json").write_text(NO_DEV),
 }
 
 
 @pytest.mark.parametrize("tear", TEARS.values(), ids=TEARS)
 def test_torn_folder_is_made_again(tmp_path: Path, tear) -> None:
-    first = encode_task(tiny_tokenizer(), tiny_task(), "sha256:x", 16, tmp_path)
+    first = encoded(tmp_path)
     (folder,) = (path for path in tmp_path.iterdir() if path.is_dir())
     tear(folder)
-    again = encode_task(tiny_tokenizer(), tiny_task(), "sha256:x", 16, tmp_path)
+    again = encoded(tmp_path)
     assert not again.from_cache
     np.testing.assert_array_equal(again.train.tokens, first.train.tokens)
-    assert encode_task(tiny_tokenizer(), tiny_task(), "sha256:x", 16, tmp_path).from_cache
+    assert encoded(tmp_path).from_cache
     assert [path for path in tmp_path.iterdir() if path.is_dir()] == [folder]
 
 
 def test_cache_that_cannot_be_written(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     with pytest.raises(MissingInputError, match=r"can't write tokens to .*another cache folder"):
-        encode_task(tiny_tokenizer(), tiny_task(), "sha256:x", 16, tmp_path / "file" / "cache")
-
-
-def test_folder_that_another_process_made_meanwhile_stays(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    rename = Path.rename
-
-    def late(self: Path, target: Path) -> Path:
-        if self.name.startswith(".new-"):
-            shutil.copytree(self, target)
-        return rename(self, target)
-
-    monkeypatch.setattr(Path, "rename", late)
-    encoded = encode_task(tiny_tokenizer(), tiny_task(), "sha256:x", 16, tmp_path)
-    assert example(encoded.train, 1) == [2, 3, 4, 3]
-    assert len([path for path in tmp_path.iterdir() if path.is_dir()]) == 1
-    assert encode_task(tiny_tokenizer(), tiny_task(), "sha256:x", 16, tmp_path).from_cache
+        encoded(tmp_path / "file" / "cache")
 
 
 def fill(cache_dir: Path, barrier, results, lock: bool) -> None:
@@ -170,4 +141,3 @@ def test_processes_that_fill_at_once(tmp_path: Path, lock: bool) -> None:
     made = sum(not from_cache for from_cache, _ in got)
     assert made == 1 if lock else made >= 1
     assert len([path for path in tmp_path.iterdir() if path.is_dir()]) == 1
-    assert encode_task(tiny_tokenizer(), tiny_task(rows=3000), "sha256:x", 16, tmp_path).from_cache

@@ -28,16 +28,9 @@ KINDS = ("csv", "tsv", "jsonl", "parquet")
 DEFINITIONS = (ONE, NAMED, NUMBERS, replace(ONE, text_columns=("text", "other"), metric="f1"))
 
 
-def check_task(task: LoadedTask) -> None:
-    """Checks everything that a training run relies on."""
-    assert len(task.train) > 0
-    for split in task.splits.values():
-        check_split(split, task)
-
-
 def check_split(split: Split, task: LoadedTask) -> None:
+    """Checks everything that a training run relies on."""
     assert {len(texts) for texts in split.texts} == {len(split.labels)}
-    assert all(isinstance(text, str) for texts in split.texts for text in texts)
     assert all(text.encode() is not None for texts in split.texts for text in texts)
     if task.definition.kind == "regression":
         assert split.labels.dtype == np.float32
@@ -60,7 +53,9 @@ def lawful(source: TaskSource, definition: TaskDefinition) -> Any:
             assert_good_message(found, re.escape(str(Path(source.files["train"]).parent)), said)
     if isinstance(result, LoadedTask):
         assert not isinstance(planned, LpSweepError), planned
-        check_task(result)
+        assert len(result.train) > 0
+        for split in result.splits.values():
+            check_split(split, result)
     return result
 
 
@@ -196,10 +191,10 @@ def test_text_of_any_layout_is_text(tmp_path: Path, kind: str) -> None:
 @pytest.mark.parametrize(
     "metadata",
     [
-        *(b"", b"{", b"null", b"[]", b"\xff", b'{"info": null}', b"[" * 100_000),
+        *(b"{", b"null", b"\xff", b'{"info": null}', b"[" * 100_000),
         *(
             json.dumps({"info": {"features": {"label": {"names": names}}}}).encode()
-            for names in (["x", "x"], ["", "y"], [1, 2], ["x", None], "ab", {"x": 1}, [["x"]], [])
+            for names in (["x", "x"], ["", "y"], [1, 2], "ab")
         ),
     ],
     ids=lambda metadata: repr(metadata[-30:]),
@@ -217,16 +212,13 @@ def test_class_names_that_mean_nothing_are_not_used(tmp_path: Path, metadata: by
 LONG = "word " * 20_000  # 100,000 characters
 NAN_IS_MEANT = replace(ONE, labels=("nan", "pos"))
 WORKS: dict[str, tuple[str | bytes, str | bytes, TaskDefinition]] = {
-    "empty-text": (HEADER + ",neg\n\"\",pos\n", GOOD, ONE),
     "blank-text": (HEADER + '" \t ",neg\n\u3000,pos\n', GOOD, ONE),
     "long-text": (HEADER + f"{LONG},neg\n{LONG},pos\n", GOOD, ONE),
     "nul-emoji-rtl": (HEADER + "a\0b,neg\n👨‍👩‍👧\u202eabc,pos\nשלום,neg\n", GOOD, ONE),
-    "byte-order-mark": (b"\xef\xbb\xbf" + GOOD.encode(), GOOD, ONE),
     "carriage-returns": (GOOD.replace("\n", "\r\n"), GOOD.replace("\n", "\r"), ONE),
     "blank-lines": ("\n" + GOOD.replace("\n", "\n\n"), GOOD, ONE),
     "one-class-dev": (GOOD, HEADER + "a,pos\n", ONE),
     "one-row-dev": (GOOD, HEADER + "a,neg", ONE),
-    "two-rows": (HEADER + "a,neg\nb,pos\n", HEADER + "a,neg\n", ONE),
     "nan-that-is-a-class": (HEADER + "a,nan\nb,pos\n", HEADER + "a,pos\n", NAN_IS_MEANT),
 }  # fmt: skip
 
@@ -245,44 +237,43 @@ JSON = '{"text":"a","label":1}\n'
 TOLD: dict[str, tuple[str, str | bytes, TaskDefinition, str]] = {
     # file, content, definition, what is said after the file's name
     "nan": ("csv", HEADER + "a,NaN\nb,pos\n", ONE, "'label' holds 'NaN': a missing value"),
-    "na": ("csv", HEADER + "a,<NA>\nb,pos\n", ONE, "'label' holds '<NA>': a missing value"),
     "empty": ("csv", HEADER + "a,\nb,pos\n", ONE, "'label' is empty in 1 of 2 rows.*in row 1"),
     "spaces": ("csv", HEADER + "a,pos\nb,pos \n", ONE, "'pos', 'pos ': alike but for spaces"),
     "unknown": ("csv", HEADER + "a,neg\nb,\x1b[31m\n", NAMED, r"'\\x1b\[31m' .* row 2. Known:"),
     "swapped": ("csv", f"label,text\n{LONG},pos\nb,neg\n", NAMED, "class 'word word.* row 1"),
+    "one-class": ("csv", HEADER + "a,neg\nb,neg\n", NAMED, "every row is of class 'neg'"),
+    "typo": ("csv", HEADER + "a,neg\nb,poss\n", NAMED, "'poss'.*row 2.*Did you mean 'pos'"),
+    "out-of-range": ("csv", HEADER + "a,0\nb,2\n", NAMED, r"class '2'.*Known: 0, 1\."),
+    "one-number": ("csv", HEADER + "a,1\nb,1\n", NUMBERS, "holds 1 in every row"),
+    "f1-of-three": ("csv", HEADER + "a,x\nb,y\nc,z\n", replace(ONE, metric="f1"), "Use macro_f1"),
     "word": ("csv", HEADER + "a,1\nb,x\n", NUMBERS, "numbers for regression, and row 2 holds 'x'"),
-    "no-number": ("csv", HEADER + "a,1\nb,\n", NUMBERS, "row 2 holds ''"),
-    "decimal-comma": ("csv", HEADER + 'a,"1,5"\n', NUMBERS, "row 1 holds '1,5'"),
     "too-large": ("csv", HEADER + "a,1\nb,1e300\n", NUMBERS, "not a finite number.*row 2"),
     "latin-1": ("csv", LATIN_1, ONE, r"line 5 \(b'.xe9,neg.n'\). Save it as UTF-8"),
     "latin-1-head": ("tsv", "té\tlabel\n".encode("latin-1"), ONE, "UTF-8: line 1"),
     "surrogate": ("csv", UTF8_SURROGATE, ONE, "not UTF-8: line 2"),
     "utf-16": ("csv", UTF16, ONE, "is UTF-16, not UTF-8: save it as UTF-8"),
     "utf-16-bare": ("csv", GOOD.encode("utf-16-be"), ONE, "is UTF-16, not UTF-8"),
-    "utf-16-json": ("jsonl", UTF16, ONE, "is UTF-16, not UTF-8"),
     "gzip": ("csv", gzip.compress(GOOD.encode()), ONE, "is compressed by gzip: unpack it"),
     "gzip-parquet": ("parquet", gzip.compress(GOOD.encode()), ONE, "compressed by gzip"),
-    "spreadsheet": ("csv", b"PK\x03\x04" + bytes(60), ONE, "a spreadsheet: .*its table as CSV"),
     "parquet-as-csv": ("csv", b"PAR1" + bytes(60), ONE, "give it the suffix .parquet"),
     "csv-as-parquet": ("parquet", GOOD, ONE, "can't be read as parquet.*whole parquet file"),
     "empty-file": ("csv", "", ONE, "is an empty file"),
-    "empty-json": ("jsonl", "", ONE, "is an empty file"),
-    "empty-parquet": ("parquet", "", ONE, "is an empty file"),
     "blank": ("csv", "\n\n", ONE, "empty lines only"),
     "blank-json": ("jsonl", "\n \n", ONE, "empty lines only"),
     "header": ("csv", HEADER, ONE, "has no rows"),
     "ragged": ("csv", HEADER + "a,0\nb\n", ONE, "Row #3: Expected 2 columns, got 1: b"),
-    "too-many": ("csv", HEADER + "a,0\nb,1,2\n", ONE, "Row #3: Expected 2 columns, got 3"),
     "open-quote": ("csv", HEADER + 'a,0\n"b,1\n' + "c,0\n" * 9999, ONE, "Row #3: .*quotation mark"),
     "open-header": ("csv", '"text,label\n' + "a,0\n" * 99_999, ONE, "quotation mark"),
     "semicolons": ("csv", "text;label\na;0\n", ONE, "no column 'text'.*kept apart by commas"),
     "twice": ("csv", "text,text,label\na,b,0\n", ONE, "two columns 'text'"),
     "other-columns": ("csv", ",".join(f"c{n}" for n in range(5000)) + "\n", ONE, r"c19, \.\.\.\. "),
+    "null": ("jsonl", JSON + '{"text":null,"label":2}', ONE, "'text' is empty in 1 of 2.*row 2"),
+    "absent": ("jsonl", JSON + '{"text":"b"}', ONE, "'label' is empty"),
+    "latin-1-json": ("jsonl", b'{"text":"\xff","label":1}', ONE, "Save it as UTF-8"),
     "list": ("jsonl", '[{"text": "a", "label": 1}]', ONE, "line 1 is no JSON object"),
     "pretty": ("jsonl", '{\n"text": "a",\n"label": 1}', ONE, "line 1 is not JSON"),
     "mixed": ("jsonl", JSON + '{"text":"b","label":"x"}', ONE, "line 2: 'label' is 'x', a value"),
     "wide": ("jsonl", '{"text":"a","label":' + "9" * 30 + "}", ONE, "line 1: 'label' .*64 bits"),
-    "digits": ("jsonl", '{"text":"a","label":' + "9" * 5000 + "}", ONE, "line 1 is not JSON"),
     "deep": ("jsonl", '{"text":' + "[" * 100_000, ONE, "line 1 is not JSON"),
     "half": ("jsonl", '{"text":"\\ud800","label":1}', ONE, "line 1: 'text' .*half a character"),
 }  # fmt: skip
@@ -292,32 +283,23 @@ TOLD: dict[str, tuple[str, str | bytes, TaskDefinition, str]] = {
 def test_the_message_says_where_and_what_to_do(
     tmp_path: Path, kind: str, content: str | bytes, definition: TaskDefinition, message: str
 ) -> None:
-    result = lawful(files(tmp_path, content, GOOD, kind=kind), definition)
+    dev = JSON if kind == "jsonl" else GOOD
+    result = lawful(files(tmp_path, content, dev, kind=kind), definition)
     assert isinstance(result, MissingInputError), result
     assert str(result).startswith(f"{tmp_path}/train.{kind}: ")
     assert re.search(message, str(result)), str(result)
 
 
-def _folder(path: Path) -> None:
-    path.mkdir()
-
-
-def _loop(path: Path) -> None:
-    path.symlink_to(path)
-
-
 @pytest.mark.parametrize(
     ("name", "make", "message"),
     [
-        ("a.csv", _folder, "is a folder. Name a csv file"),
-        ("a.csv", _loop, "no such file"),
-        ("a.csv", lambda path: None, "no such file"),
+        ("a.csv", Path.mkdir, "is a folder. Name a csv file"),
+        ("a.csv", lambda path: path.symlink_to(path), "no such file"),
         ("a\0.csv", lambda path: None, "no such file"),
         ("x" * 300 + ".csv", lambda path: None, "can't be read as csv: .*too long"),
         ("a.csv.gz", Path.touch, "can't read a file whose name ends in '.gz'"),
-        ("a", Path.touch, "can't read a file whose name ends in ''"),
     ],
-    ids=["folder", "loop", "missing", "nul", "long", "gz", "bare"],
+    ids=["folder", "loop", "nul", "long", "gz"],
 )
 def test_what_is_no_file(
     tmp_path: Path, name: str, make: Callable[[Path], object], message: str
@@ -329,12 +311,10 @@ def test_what_is_no_file(
 
 
 @pytest.mark.parametrize(
-    "name", few(name for name in AWKWARD if name and "/" not in name), ids=repr
+    "name", few(name for name in AWKWARD if name and not {"/", "\0"} & {*name}), ids=repr
 )
 def test_a_file_of_any_name_is_read(tmp_path: Path, name: str) -> None:
     path = tmp_path / f"{name[:200]}.csv"
-    if "\0" in name:
-        return
     path.write_text(GOOD, encoding="utf-8")
     source = TaskSource(files={"train": str(path), "validation": str(path)})
     assert data_fingerprint(source, ONE).startswith("sha256:")

@@ -40,53 +40,33 @@ def test_the_network_takes_so_many_tokens_and_no_more(name: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("config", "longest"),
+    ("model_type", "settings", "longest"),
     [
-        pytest.param({"model_type": "bert", "max_position_embeddings": 512}, 512, id="bert"),
+        pytest.param("roberta", {"max_position_embeddings": 514}, 512, id="padding not said"),
         pytest.param(
-            {"model_type": "roberta", "max_position_embeddings": 514}, 512, id="padding not said"
-        ),
-        pytest.param(
-            {
-                "model_type": "esm",
-                "max_position_embeddings": 9,
-                "position_embedding_type": "rotary",
-            },
+            "esm",
+            {"max_position_embeddings": 9, "position_embedding_type": "rotary"},
             None,
             id="angles",
         ),
-        pytest.param(
-            {"model_type": "deberta-v2", "max_position_embeddings": 512}, 512, id="biased input"
-        ),
-        pytest.param({"model_type": "bert"}, None, id="not said"),
-        pytest.param({"model_type": ["x"], "max_position_embeddings": "512"}, None, id="nonsense"),
+        pytest.param("deberta-v2", {"max_position_embeddings": 512}, 512, id="biased input"),
+        pytest.param("bert", {}, None, id="not said"),
+        pytest.param(["x"], {"max_position_embeddings": "512"}, None, id="nonsense"),
     ],
-)  # fmt: skip
-def test_what_a_config_says(config: dict[str, Any], longest: int | None) -> None:
-    assert longest_row(config) == longest
-
-
-def limited(folder: Path, text: str = PLAIN) -> Path:
-    """A sweep file beside a model that takes rows of 512 tokens."""
-    file = make_inputs(folder, text)
-    config = folder / "folder/of/a/model/config.json"
-    said = json.loads(config.read_text()) | {"max_position_embeddings": 512}
-    config.write_text(json.dumps(said))
-    return file
+)
+def test_what_a_config_says(model_type: Any, settings: dict[str, Any], longest: int | None) -> None:
+    assert longest_row({"model_type": model_type} | settings) == longest
 
 
 def test_a_plan_refuses_rows_that_the_model_can_not_take(tmp_path: Path) -> None:
-    file = limited(tmp_path)
-    assert find(file, ["recipe.max_length=512"]).models[0].longest_row == 512
-    with pytest.raises(
-        SpecError,
-        match=r"recipe\.max_length.*6400.*'\./folder/of/a/model'.*at most 512 tokens",
-    ):
-        find(file, ["recipe.max_length=6400"])
-
-
-def test_a_plan_refuses_such_rows_to_be_timed(tmp_path: Path) -> None:
-    file = limited(tmp_path)
+    file = make_inputs(tmp_path, PLAIN)
+    config = tmp_path / "folder/of/a/model/config.json"
+    config.write_text(json.dumps(json.loads(config.read_text()) | {"max_position_embeddings": 512}))
     find(file, ["measure.speed_length=600"])  # no speed is asked for
-    with pytest.raises(SpecError, match=r"measure\.speed_length is 600.*at most 512"):
-        find(file, ["measure.speed=cpu", "measure.speed_length=600"])
+    assert find(file, ["recipe.max_length=512"]).models[0].longest_row == 512
+    for message, *changes in (
+        (r"recipe\.max_length.*6400.*'\./folder/of/a/model'.*512", "recipe.max_length=6400"),
+        (r"speed_length is 600.*at most 512", "measure.speed=cpu", "measure.speed_length=600"),
+    ):
+        with pytest.raises(SpecError, match=message):
+            find(file, changes)

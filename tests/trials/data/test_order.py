@@ -34,18 +34,14 @@ def test_the_plain_order_is_that_of_every_stored_record() -> None:
 def test_batches_of_like_length() -> None:
     lengths = np.random.default_rng(0).integers(3, 128, 3210)
 
-    def spread(grouped: bool) -> float:
+    def batches(grouped: bool) -> list[np.ndarray]:
         order = epoch_order(lengths, seed=1, epoch=0, batch_size=32, group_by_length=grouped)
-        return float(np.mean([np.ptp(lengths[batch]) for batch in np.split(order[:3200], 100)]))
+        return [lengths[batch] for batch in np.split(order[:3200], 100)]
 
-    assert spread(True) < 5 < 100 < spread(False)
-
-
-def test_long_batches_come_at_any_time() -> None:
-    """Not the longest first, as the learning rate falls."""
-    lengths = np.random.default_rng(0).integers(3, 128, 3200)
-    order = epoch_order(lengths, seed=1, epoch=0, batch_size=32, group_by_length=True)
-    means = [lengths[batch].mean() for batch in np.split(order, 100)]
+    spread, usual = (np.mean([np.ptp(batch) for batch in batches(way)]) for way in (True, False))
+    assert spread < 5 < 100 < usual
+    # long ones come at any time: not first, as the learning rate falls
+    means = [batch.mean() for batch in batches(True)]
     assert abs(np.corrcoef(means, np.arange(100))[0, 1]) < 0.3
 
 
@@ -57,3 +53,14 @@ def test_epochs_of_little_data_have_other_batches() -> None:
         return {frozenset(batch.tolist()) for batch in np.split(order, 10)}
 
     assert not batches(0) & batches(1)
+
+
+def test_the_rows_of_a_query_follow_each_other() -> None:
+    queries = np.random.default_rng(0).integers(0, 9, 60)
+    order, other = (
+        epoch_order(np.ones(60), seed=1, epoch=epoch, batch_size=8, groups=queries)
+        for epoch in (0, 1)
+    )
+    assert sorted(order) == [*range(60)]
+    assert np.count_nonzero(np.diff(queries[order])) == len(np.unique(queries)) - 1
+    assert queries[other].tolist() != queries[order].tolist()

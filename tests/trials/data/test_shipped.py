@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -11,9 +12,8 @@ from typing import Any
 import pytest
 import yaml
 
-from lp_sweep.orchestrator.engine.opening import look_at_store, see, ship_inputs
+from lp_sweep.orchestrator.engine.opening import look_at_store, ship_inputs
 from lp_sweep.orchestrator.inputs.resolve import resolve
-from lp_sweep.orchestrator.inputs.room import probe
 from lp_sweep.orchestrator.plan.known import Known
 from lp_sweep.orchestrator.plan.plan import Plan
 from lp_sweep.orchestrator.plan.planning import make_plan
@@ -51,7 +51,6 @@ class Machines:
 
 @pytest.fixture
 def machines(tmp_path: Path) -> Machines:
-    (tmp_path / "driver").mkdir()
     return Machines(tmp_path)
 
 
@@ -128,38 +127,20 @@ def test_slots_of_a_node_fetch_at_once(machines: Machines) -> None:
     assert [path.name for path in folder.parent.iterdir() if path.is_dir()] == [folder.name]
 
 
-def test_a_node_says_whether_it_sees_the_store(machines: Machines, tmp_path: Path) -> None:
-    where, cache = machines.store.location, str(tmp_path / "node")
-    with probe(machines.store) as name:
-        assert see(where, cache, name)[1:] == (True, 0)
-        assert see(str(tmp_path / "absent"), cache, name)[1:] == (False, 0)
-    assert see(where, cache, name)[1:] == (False, 0)
+@pytest.mark.parametrize("seen", [True, False])
+def test_a_node_that_sees_another_store_by_this_name_is_refused(
+    machines: Machines, seen: bool
+) -> None:
+    """A run that writes its version of the sweep at the same time hides no store."""
+    store = machines.store
+    location = store.location if seen else Store(machines.folder / "other", create=True).location
 
+    def ask(function: Any, _: str, *arguments: str) -> dict[str, Any]:
+        store.put_text("sweeps", "toy.yaml", "of another run")
+        return {"node": function(location, *arguments)}
 
-class Nodes:
-    """In place of Ray's: one, on which another run has just written its version of the sweep."""
-
-    def __init__(self, machines: Machines, location: str) -> None:
-        self.machines, self.location = machines, location
-
-    def __call__(self, function: Any, location: str, *arguments: str) -> dict[str, Any]:
-        self.machines.store.put_text("sweeps", "toy.yaml", "of another run")
-        return {"node": function(self.location, *arguments)}
-
-
-def look(machines: Machines, location: str) -> list[str]:
-    nodes, cache = Nodes(machines, location), machines.folder / "node"
-    machines.store.put_text("sweeps", "toy.yaml", "of this run")
-    return list(look_at_store(machines.plan(), machines.store, cache, nodes))
-
-
-def test_a_run_that_starts_with_this_one_hides_no_store(machines: Machines) -> None:
-    assert look(machines, machines.store.location) == []
-    assert machines.store.listing("runs") == []
-
-
-def test_another_store_by_the_name_of_this_one_is_refused(machines: Machines) -> None:
-    other = Store(machines.folder / "other", create=True)
-    with pytest.raises(PreflightError, match="1 of 1 nodes don't see the store"):
-        look(machines, other.location)
-    assert machines.store.listing("runs") == []
+    store.put_text("sweeps", "toy.yaml", "of this run")
+    refused = pytest.raises(PreflightError, match="1 of 1 nodes don't see the store")
+    with nullcontext() if seen else refused:
+        assert list(look_at_store(machines.plan(), store, machines.folder / "node", ask)) == []
+    assert store.listing("runs") == []

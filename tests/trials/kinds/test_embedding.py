@@ -25,13 +25,7 @@ from lp_sweep.trials.kinds import KINDS
 from lp_sweep.trials.worker.run import execute
 from tests.support.everyday import few
 from tests.support.families import FAMILIES, daily
-from tests.support.fastnets import (
-    CPU,
-    assert_within_1e5,
-    network,
-    setting,
-    split_of,
-)
+from tests.support.fastnets import CPU, assert_within_1e5, network, setting, split_of
 from tests.support.kindworlds import embedding_world
 from tests.support.toyworld import jobs
 
@@ -53,18 +47,17 @@ def test_padding_on_either_side_is_left_out(pooling: str) -> None:
 
 @pytest.mark.parametrize("name", daily(*FAMILIES))
 @pytest.mark.parametrize("pooling", few(WAYS, 2))
+@torch.no_grad()
 def test_every_compute_embeds_alike(name: str, pooling: str, tmp_path: Path) -> None:
     """As the bare encoder of transformers, pooled by hand."""
     model = network(name, tmp_path).eval()
     split, rows = split_of(LENGTHS), np.array([2, 0, 3, 1])
     how = setting("fast")
     for compute in ("reference", "fast"):
-        with torch.no_grad():
-            found = forward(model, split, rows, how.padding, CPU, compute, pooling=pooling)
+        found = forward(model, split, rows, how.padding, CPU, compute, pooling=pooling)
         for place, row in enumerate(rows):
             ids = torch.tensor(split.tokens[split.offsets[row] : split.offsets[row + 1]])[None]
-            with torch.no_grad():
-                states = model.base_model(input_ids=ids.long()).last_hidden_state[0]
+            states = model.base_model(input_ids=ids.long()).last_hidden_state[0]
             expected = {"mean": states.mean(0), "cls": states[0], "last": states[-1]}[pooling]
             assert_within_1e5(found[place].numpy(), expected.numpy())
 
@@ -89,11 +82,7 @@ def test_a_pruned_network_imitates_the_full_one(tmp_path: Path, store: Store) ->
         assert execute(job, store.location)["status"] == "done"
     rows = store.read_all("trials").rows.to_pylist()
     full, alone, taught = sorted(rows, key=lambda row: (row["k"], row["procedure"] == "direct"))
-    assert [row["procedure"] for row in (full, alone, taught)] == [
-        "untrained",
-        "untrained",
-        "direct",
-    ]
+    assert (alone["procedure"], taught["procedure"]) == ("untrained", "direct")
     assert (full["steps"], full["train_losses"], full["best_epoch"]) == (0, [], 0)
     assert taught["train_losses"][1] < taught["train_losses"][0]
     assert (taught["dev_examples"], taught["majority"]) == (24, None)  # pairs

@@ -15,7 +15,6 @@ import torch
 from lp_sweep.storage.errors import MissingInputError
 from lp_sweep.storage.specs import TaskDefinition
 from lp_sweep.storage.store import Store
-from lp_sweep.trials.data.batches import epoch_order
 from lp_sweep.trials.data.datasource import doubtful_rows, load_task
 from lp_sweep.trials.data.tasks import TaskSource
 from lp_sweep.trials.kinds import KINDS, kind_of
@@ -70,14 +69,12 @@ WRONG_DEV = {
     "single passages": ([("x", "a", 1, 7), ("y", "b", 1, 8)], {}, "single passage.*`group:`"),
     "no judgement": ([*GOOD, ("x", "c", None, 7)], {}, "'r' is empty.*row 5.*Write 0"),
     "no number": ([("x", "a", "much", 7)], {}, "relevance as a number, and row 1 holds 'much'"),
-    "not finite": ([("x", "a", float("inf"), 7)], {}, "finite number.*row 1"),
     "twice": ([*GOOD, ("x", "b", 1, 7)], {}, "query 'x' has the same passage in rows 3 and 5"),
     "two texts": (
         [*GOOD, ("xx", "c", 1, 7)],
         {"group": "id"},
         "query 7 has two texts in column 'q', in rows 1 and 5",
     ),
-    "no query": ([*GOOD, (None, "c", 1, 7)], {}, "'q' is empty.*row 5"),
     "no name": ([*GOOD, ("x", "c", 1, None)], {"group": "id"}, "'id' is empty.*row 5"),
 }
 
@@ -148,10 +145,8 @@ def test_losses() -> None:
     twice = torch.cat([logits, logits])
     assert KIND.labelled_loss(twice, both) == pytest.approx(float(expected) / 2)
 
-    first = -(0.25 * torch.tensor([0.5, 2.0, 1.0]).log_softmax(0)[1]) - (
-        0.75 * torch.tensor([0.5, 2.0, 1.0]).log_softmax(0)[2]
-    )
-    second = -torch.tensor([1.0, 3.0]).log_softmax(0)[0]
+    scores = torch.tensor([0.5, 2.0, 1.0]).log_softmax(0)
+    first, second = -(scores[1] + 3 * scores[2]) / 4, -torch.tensor([1.0, 3.0]).log_softmax(0)[0]
     kind = kind_of(LISTWISE)
     found = kind.mean_loss(logits, target)
     assert found == pytest.approx(float(first + second) / 5)
@@ -160,26 +155,12 @@ def test_losses() -> None:
     assert kind.mean_loss(logits[:2], alone) == 0, "one passage is no list"
 
 
-def test_batches_of_lists_take_one_query_after_the_other() -> None:
-    queries = np.random.default_rng(0).integers(0, 9, 60)
-    lengths = np.ones(60, np.int64)
-    order = epoch_order(lengths, seed=1, epoch=0, batch_size=8, groups=queries)
-    assert sorted(order) == [*range(60)]
-    changes = np.flatnonzero(np.diff(queries[order]))
-    assert len(changes) == len(np.unique(queries)) - 1
-    other = epoch_order(lengths, seed=1, epoch=1, batch_size=8, groups=queries)
-    assert queries[other].tolist() != queries[order].tolist()
-
-
-LENGTHS = [3, 9, 1, 5]
-
-
 # -- a trial
 
 
 @pytest.mark.parametrize("loss", few(["bce", "listwise"], 1))
 def test_a_network_learns_to_rank(loss: str, tmp_path: Path, store: Store) -> None:
-    full, pruned = in_order(ranking_world(tmp_path / "world", {"loss": loss}))
+    full, _ = in_order(ranking_world(tmp_path / "world", {"loss": loss}))
     record = run(full, store)
     assert record["last"] > 0.9 > record["majority"] + 0.1
     assert record["dev_examples"] == 16, "queries"
@@ -189,4 +170,3 @@ def test_a_network_learns_to_rank(loss: str, tmp_path: Path, store: Store) -> No
     relevant = [row["relevance"] > 0 for row in ranked(16, 2)]
     assert [row["label"] for row in stored] == np.reshape(relevant, (16, 5)).sum(1).tolist()
     assert of_tally(np.array([row["tally"] for row in stored])) == pytest.approx(record["last"])
-    assert run(pruned, store)["k"] == 2

@@ -18,21 +18,12 @@ from tests.support.sentences import LENGTHS, batches, network, sentences, shaken
 KEPT = [1, 3, 4]
 
 
-@pytest.fixture(params=["bert", "xlnet"])
-def name(request: pytest.FixtureRequest) -> str:
-    return str(request.param)
-
-
-@pytest.fixture
-def pretrained(name: str, tmp_path: Path) -> PreTrainedModel:
-    return network(name, tmp_path)
-
-
-@pytest.fixture
-def finetuned(pretrained: PreTrainedModel) -> PreTrainedModel:
-    model = copy.deepcopy(pretrained)
-    keep_layers(model, KEPT)
-    return shaken(model)
+def two_networks(name: str, folder: Path) -> tuple[PreTrainedModel, PreTrainedModel]:
+    """As it was pre-trained, and pruned and changed."""
+    pretrained = network(name, folder)
+    finetuned = copy.deepcopy(pretrained)
+    keep_layers(finetuned, KEPT)
+    return pretrained, shaken(finetuned)
 
 
 def states(model: PreTrainedModel, row: torch.Tensor) -> list[torch.Tensor]:
@@ -42,9 +33,9 @@ def states(model: PreTrainedModel, row: torch.Tensor) -> list[torch.Tensor]:
     return [state[0].double() for state in found]
 
 
-def test_similarity_is_the_calculation_by_hand(
-    name: str, pretrained: PreTrainedModel, finetuned: PreTrainedModel
-) -> None:
+@pytest.mark.parametrize("name", ["bert", "xlnet"])
+def test_similarity_is_the_calculation_by_hand(name: str, tmp_path: Path) -> None:
+    pretrained, finetuned = two_networks(name, tmp_path)
     expected = np.zeros((4, 2))
     for row in sentences():
         old, new = states(pretrained, row), states(finetuned, row)
@@ -62,25 +53,16 @@ def test_similarity_is_the_calculation_by_hand(
     assert (np.abs(expected) < 0.999).all()
 
 
-@pytest.mark.parametrize(
-    ("kept", "message"),
-    [
+def test_layers_that_do_not_fit(tmp_path: Path) -> None:
+    rows = batches(sentences(), 5)
+    old, new = ([*layer_states(model, rows)] for model in two_networks("bert", tmp_path))
+    for kept, message in (
         ([1, 3], "network of 3 layers"),
         ([1, 3, 3], "network of 3 layers"),
         ([1, 3, 5], r"out of range; layers are 1\.\.4"),
-    ],
-    ids=["few", "twice", "high"],
-)
-def test_layers_that_do_not_fit(tmp_path: Path, kept: list[int], message: str) -> None:
-    pretrained = network("bert", tmp_path)
-    finetuned = copy.deepcopy(pretrained)
-    keep_layers(finetuned, KEPT)
-    rows = batches(sentences(), 5)
-    with pytest.raises(ValueError, match=message):
-        similarity_profile(layer_states(pretrained, rows), layer_states(finetuned, rows), kept)
-
-
-def test_no_examples() -> None:
+    ):
+        with pytest.raises(ValueError, match=message):
+            similarity_profile(old, new, kept)
     with pytest.raises(ValueError, match="no examples"):
         similarity_profile([], [], KEPT)
 

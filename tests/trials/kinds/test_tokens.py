@@ -99,25 +99,17 @@ def test_words_that_are_cut_off_are_not_learned_and_count_as_wrong(tmp_path: Pat
     assert score(ENTITIES, split.labels, right, NAMES)["entity_f1"] == pytest.approx(2 / 3)
 
 
-def test_a_byte_level_tokenizer_sees_the_blank_before_each_word() -> None:
-    tokenizer = tiny_tokenizer(["[PAD]", "[UNK]", "[CLS]", "[SEP]", "a", "Ġa", "Ġb"])
-    tokenizer.backend_tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
-    before = tokenizer([["a", "b"]], is_split_into_words=True)["input_ids"][0]
-    assert before == [2, 4, 1, 3], "else nothing is to be done"
-    found = for_words(tokenizer)([["a", "b"]], is_split_into_words=True)["input_ids"][0]
-    assert found == [2, 5, 6, 3]
-    assert tokenizer([["a", "b"]], is_split_into_words=True)["input_ids"][0] == before
-
-
-def test_that_tokenizer_is_saved(tmp_path: Path) -> None:
+def test_a_byte_level_tokenizer_sees_the_blank_before_each_word(tmp_path: Path) -> None:
     words = {"<s>": 0, "<pad>": 1, "</s>": 2, "<unk>": 3, "Ġ": 4, "a": 5, "b": 6, "Ġa": 7, "Ġb": 8}
     tokenizer = RobertaTokenizerFast(
         vocab=words, merges=[("Ġ", "a"), ("Ġ", "b")], mask_token=AddedToken("<mask>")
     )
-    for_words(tokenizer).save_pretrained(tmp_path)
-    loaded = AutoTokenizer.from_pretrained(tmp_path)
-    for text in (loaded("a b"), loaded(["a", "b"], is_split_into_words=True)):
-        assert text["input_ids"] == [0, 7, 8, 2]
+    before = tokenizer.backend_tokenizer.to_str()
+    found = for_words(tokenizer)
+    assert tokenizer.backend_tokenizer.to_str() == before
+    found.save_pretrained(tmp_path)
+    for each in (found, AutoTokenizer.from_pretrained(tmp_path)):
+        assert each(["a", "b"], is_split_into_words=True)["input_ids"] == [0, 7, 8, 2]
 
 
 def test_sentences_of_both_splits() -> None:
@@ -148,6 +140,7 @@ def tagger(name: str, folder: Path) -> PreTrainedModel:
 
 @pytest.mark.parametrize("overhead", [1, 10**6], ids=["many groups", "one group"])
 @pytest.mark.parametrize("name", daily(*FAMILIES))
+@torch.no_grad()
 def test_every_compute_answers_alike(
     name: str, overhead: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -159,19 +152,17 @@ def test_every_compute_answers_alike(
     assert split.words is not None
     padding = Padding(PAD, 0, name == "xlnet")
     for compute in ("reference", "fast"):
-        with torch.no_grad():
-            found = forward(model, split, rows, padding, CPU, compute)
+        found = forward(model, split, rows, padding, CPU, compute)
         assert found.shape == (4, 3, 2)
         for place, row in enumerate(rows):
             ids = torch.tensor(split.tokens[split.offsets[row] : split.offsets[row + 1]])
-            with torch.no_grad():
-                expected = model(input_ids=ids[None].long()).logits[0]
+            expected = model(input_ids=ids[None].long()).logits[0]
             there = split.words[row] >= 0
             alone = expected[split.words[row][there]]
             torch.testing.assert_close(found[place, there], alone, atol=5e-5, rtol=1e-5)
 
 
-@pytest.mark.parametrize("name", ["bert", "xlnet", "distilbert"])
+@pytest.mark.parametrize("name", ["bert", "xlnet"])
 @pytest.mark.parametrize("taught", [False, True], ids=["labels", "teacher"])
 def test_every_compute_learns_alike(name: str, taught: bool, tmp_path: Path) -> None:
     model = without_dropout(tagger(name, tmp_path)).train()
@@ -185,7 +176,7 @@ def test_every_compute_learns_alike(name: str, taught: bool, tmp_path: Path) -> 
 
     def passes(compute: str, *parts: np.ndarray) -> tuple[float, dict[str, Any]]:
         model.zero_grad()
-        how = replace(setting(compute, teaching=teaching, definition=ENTITIES))
+        how = setting(compute, teaching=teaching, definition=ENTITIES)
         how = replace(how, padding=Padding(PAD, 0, name == "xlnet"))
         learn, total = EagerPass(model, how), 0.0
         for part in parts:
@@ -273,11 +264,10 @@ def test_what_guessing_scores() -> None:
 
 
 def test_a_network_learns_its_tags(tmp_path: Path, store: Store) -> None:
-    full, pruned = in_order(token_world(tmp_path / "world"))
-    record, smaller = run({**full, "keep": "all"}, store), run(pruned, store)
+    full, _ = in_order(token_world(tmp_path / "world"))
+    record = run({**full, "keep": "all"}, store)
     assert record["last"] > 0.8
-    assert record["majority"] == 0.0
-    assert smaller["compute_used"] == "unpadded"
+    assert (record["majority"], record["compute_used"]) == (0.0, "unpadded")
     stored = sorted(store.read("predictions", full["id"]), key=lambda row: row["example"])
     part, whole = np.array([row["tally"] for row in stored]).sum(axis=0)
     assert record["last"] == pytest.approx(part / whole)
