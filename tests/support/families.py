@@ -137,6 +137,14 @@ FAMILIES = {
 }
 
 
+DEBERTA_1 = replace(
+    FAMILIES["deberta-v2"],
+    name="deberta",
+    model_type="deberta",
+    settings={name: value for name, value in DEBERTA.items() if name != "position_buckets"},
+)
+
+
 def save_pretrained(family: Family, depth: int, folder: Path) -> Path:
     """Save a "pre-trained" masked-language model of this family: an encoder without our head."""
     with torch.random.fork_rng(devices=[]):

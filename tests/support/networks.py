@@ -1,11 +1,8 @@
-"""Tiny networks of the families, loaded and run as the tests of pruning and reducing want them.
-
-Not a test.
-"""
+"""Loads and runs tiny networks of every family."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +16,7 @@ from lp_sweep.trials.model.reduced import feed_forward_of, original_layers, part
 from tests.support.families import VOCABULARY
 
 NUM_LABELS = 3
+Checkpoint = Callable[[str, int], Path]  # the folder of a family's checkpoint of this depth
 
 
 def load(path: Path, kept: Sequence[int] | None = None, **changes: Any) -> PreTrainedModel:

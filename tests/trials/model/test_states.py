@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Callable
 
 import pytest
@@ -14,8 +13,9 @@ from lp_sweep.storage.errors import UnsupportedModelError
 from lp_sweep.trials.model import states as states_module
 from lp_sweep.trials.model.feedforward import remove_feed_forwards
 from lp_sweep.trials.model.states import LayerStates, Site, layer_states
-from tests.support.families import DEBERTA, NAMES, VOCABULARY
-from tests.support.sentences import LENGTHS, batches, network, padded, sentences
+from tests.support.families import NAMES, VOCABULARY
+from tests.support.networks import Checkpoint, load
+from tests.support.sentences import LENGTHS, batches, padded, sentences
 
 DEPTH = 4
 
@@ -26,14 +26,8 @@ def name(request: pytest.FixtureRequest) -> str:
 
 
 @pytest.fixture(scope="module")
-def model(name: str, tmp_path_factory: pytest.TempPathFactory) -> PreTrainedModel:
-    if name != "deberta":
-        return network(name, tmp_path_factory.mktemp(name), DEPTH)
-    settings = DEBERTA | {"num_hidden_layers": DEPTH, "vocab_size": VOCABULARY, "pad_token_id": 1}
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(1)
-        config = AutoConfig.for_model("deberta", **settings)
-        return AutoModelForSequenceClassification.from_config(config).eval()
+def model(name: str, checkpoint: Checkpoint) -> PreTrainedModel:
+    return load(checkpoint(name, DEPTH))
 
 
 def states_of(
@@ -65,12 +59,7 @@ def test_layers_are_the_hidden_states_where_these_are_the_layers_own(
     strangers = {"modernbert": DEPTH, "deberta-v2-conv": 1}  # final norm, convolution
     for index, (ours, theirs) in enumerate(zip(found.layers, expected, strict=True)):
         assert alike(ours, theirs) == (index != strangers.get(name)), index
-
-
-def test_inputs_are_the_outputs_before(name: str, model: PreTrainedModel) -> None:
-    found = states_of(model)
-    assert len(found.inputs) == DEPTH
-    for index, (given, before) in enumerate(zip(found.inputs, found.layers, strict=False)):
+    for index, (given, before) in enumerate(zip(found.inputs, found.layers[:-1], strict=True)):
         assert torch.equal(given, before) == ((name, index) != ("deberta-v2-conv", 1)), index
 
 
@@ -93,8 +82,8 @@ def test_the_rest_of_a_layer_turns_attention_into_its_output(
             assert alike(rest(layer, attention), output)
 
 
-def test_without_a_feed_forward_a_layer_is_its_attention(model: PreTrainedModel) -> None:
-    reduced = copy.deepcopy(model)
+def test_without_a_feed_forward_a_layer_is_its_attention(name: str, checkpoint: Checkpoint) -> None:
+    reduced = load(checkpoint(name, DEPTH))
     remove_feed_forwards(reduced, [2], second_norm="drop")
     attention, layers = states_of(reduced, "attention").layers, states_of(reduced).layers[1:]
     for index, (inside, after) in enumerate(zip(attention, layers, strict=True)):
@@ -102,49 +91,38 @@ def test_without_a_feed_forward_a_layer_is_its_attention(model: PreTrainedModel)
 
 
 @pytest.mark.parametrize("site", ["layer", "attention"])
-def test_padding_does_not_matter(name: str, model: PreTrainedModel, site: Site) -> None:
-    """XLNet's is on the left."""
+def test_padding_does_not_matter_nor_what_else_is_kept(
+    name: str, model: PreTrainedModel, site: Site
+) -> None:
     left = name == "xlnet"
     alone = list(layer_states(model, batches(sentences(), 1, left), site))
-    assert all(bool(one.mask.all()) for one in alone)
-    together = states_of(model, site)
+    together, only = states_of(model, site), states_of(model, site, only_sentence=True)
+    assert only.mask.shape == (len(LENGTHS), 1)
+    assert [len(one) for one in only.inputs] == [len(LENGTHS)] * DEPTH
     for index in range(len(together.layers)):
         assert alike(together.tokens()[index], torch.cat([one.tokens()[index] for one in alone]))
         expected = [one.layers[index][0, -1 if left else 0] for one in alone]
         assert alike(together.sentence()[index], torch.stack(expected))
+        assert torch.equal(only.sentence()[index], together.sentence()[index])
+        assert torch.equal(only.tokens()[index], together.sentence()[index])
 
 
-@pytest.mark.parametrize("site", ["layer", "attention"])
-def test_only_the_sentence_token(model: PreTrainedModel, site: Site) -> None:
-    found, whole = states_of(model, site, only_sentence=True), states_of(model, site)
-    assert len(found.layers) == len(whole.layers)
-    assert found.mask.shape == (len(LENGTHS), 1)
-    for a, b, c in zip(found.sentence(), found.tokens(), whole.sentence(), strict=True):
-        assert torch.equal(a, c)
-        assert torch.equal(b, c)
-    assert [len(one) for one in found.inputs] == [len(LENGTHS)] * DEPTH
-
-
-def test_model_is_as_before_between_batches(model: PreTrainedModel) -> None:
+def test_model_is_as_before_between_batches(name: str, checkpoint: Checkpoint) -> None:
+    model = load(checkpoint(name, DEPTH))
     expected = states_of(model).layers
-    dropouts = [module for module in model.modules() if isinstance(module, nn.Dropout)]
-    before = [module.p for module in dropouts]
-    for module in dropouts:
-        module.p = 0.5
+    for module in model.modules():
+        if isinstance(module, nn.Dropout):
+            module.p = 0.5
     model.train()
     states_module.find_layers(model).layers[0].eval()  # a part in another mode stays in it
     modes, hooks = [module.training for module in model.modules()], hooks_of(model)
-    left = model.config.model_type == "xlnet"
-    for found in layer_states(model, batches(sentences(), 5, left)):
+    for found in layer_states(model, batches(sentences(), 5, name == "xlnet")):
         assert [module.training for module in model.modules()] == modes
         assert hooks_of(model) == hooks
         assert torch.is_grad_enabled()
         for ours, theirs in zip(found.layers, expected, strict=True):
             assert torch.equal(ours, theirs)  # no dropout
             assert not ours.requires_grad
-    for module, p in zip(dropouts, before, strict=True):
-        module.p = p
-    model.eval()
 
 
 def test_unknown_attention_is_refused_at_once() -> None:
@@ -157,10 +135,11 @@ def test_unknown_attention_is_refused_at_once() -> None:
 
 
 def test_states_that_are_no_sentences_are_refused(
-    model: PreTrainedModel, monkeypatch: pytest.MonkeyPatch
+    checkpoint: Checkpoint, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    wrong, hooks = model.config.model_type != "xlnet", hooks_of(model)
-    monkeypatch.setattr(states_module, "time_comes_first", lambda _: wrong)
+    model = load(checkpoint("bert", DEPTH))
+    hooks = hooks_of(model)
+    monkeypatch.setattr(states_module, "time_comes_first", lambda _: True)
     with pytest.raises(UnsupportedModelError, match=r"mixes tokens"):
         states_of(model)
     assert hooks_of(model) == hooks

@@ -18,6 +18,7 @@ from scipy.special import softmax
 from lp_sweep.storage.identity import profile_id
 from lp_sweep.storage.specs import Distillation, ProfileSpec, TaskDefinition, TrialSpec
 from lp_sweep.storage.store import Store
+from lp_sweep.trials.data.batches import Padding
 from lp_sweep.trials.data.datasource import data_fingerprint, unlabelled_fingerprint
 from lp_sweep.trials.data.tasks import TaskSource
 from lp_sweep.trials.fast.forward import forward
@@ -34,9 +35,10 @@ from lp_sweep.trials.worker.resident import resident
 from lp_sweep.trials.worker.run import execute
 from tests.support.cutoff import assert_same, cut_off
 from tests.support.everyday import few
-from tests.support.families import FAMILIES, daily
+from tests.support.families import NAMES
 from tests.support.fastnets import (
     CPU,
+    PAD,
     assert_learns_alike,
     assert_within_1e5,
     network,
@@ -53,8 +55,7 @@ NUMBERS = replace(CLASSES, kind="regression", metric="pearson")
 LENGTHS = [3, 9, 1, 5]
 
 
-@pytest.mark.parametrize("alpha", [0.3, 1.0])
-@pytest.mark.parametrize("temperature", [1.0, 4.0])
+@pytest.mark.parametrize(("alpha", "temperature"), [(0.3, 4.0), (1.0, 1.0)])
 def test_the_loss_of_classes_is_hintons(alpha: float, temperature: float) -> None:
     draw = np.random.default_rng(0)
     student, teacher = draw.normal(size=(2, 6, 3))
@@ -81,15 +82,6 @@ def test_the_loss_of_numbers_mixes_squared_differences() -> None:
         torch.tensor([[1.0], [5.0]]),
     )
     assert float(found) == pytest.approx(0.75 * (1 + 4) / 2 + 0.25 * (0 + 9) / 2)
-
-
-def test_without_labels_they_do_not_count() -> None:
-    logits, teacher = torch.randn(4, 3), torch.randn(4, 3)
-    losses = {
-        float(student_loss(logits, labels, CLASSES, Distillation(alpha=1.0), teacher))
-        for labels in (torch.tensor([0, 1, 2, 0]), torch.tensor([2, 2, 1, 1]))
-    }
-    assert len(losses) == 1
 
 
 @pytest.mark.parametrize("definition", [CLASSES, NUMBERS], ids=["classes", "numbers"])
@@ -133,24 +125,20 @@ def teaching(teacher: Any, rows: int, **settings: Any) -> Teaching:
     )
 
 
-@pytest.mark.parametrize("name", daily(*FAMILIES))
-@pytest.mark.parametrize("compute", ["reference", "fast"])
-@pytest.mark.parametrize("pooling", ["", "mean"])
-def test_sentence_states_are_those_of_every_layer(
-    name: str, compute: Any, pooling: str, tmp_path: Path
-) -> None:
+@pytest.mark.parametrize("name", NAMES)
+def test_sentence_states_are_those_of_every_layer(name: str, tmp_path: Path) -> None:
     """As `layer_states` reads them, in the rows' order."""
-    model = network(name, tmp_path).eval()
+    model, padding = network(name, tmp_path).eval(), Padding(PAD, 0, False)
     split, rows = split_of(LENGTHS), np.array([2, 0, 3, 1])
-    how = setting(compute)
-    states: list[torch.Tensor] = []
-    with torch.no_grad():
-        forward(model, split, rows, how.padding, CPU, compute, states, pooling=pooling)
-    batch = split.batch(rows, how.padding)
-    whole = {key: torch.from_numpy(value) for key, value in batch.items()}
+    whole = {key: torch.from_numpy(array) for key, array in split.batch(rows, padding).items()}
     [expected] = layer_states(model, [whole], only_sentence=True)
-    for found, layer in zip(states, expected.sentence()[1:], strict=True):
-        assert_within_1e5(found.numpy(), layer.numpy())
+    ways: list[tuple[Any, str]] = [(c, p) for c in ("reference", "fast") for p in ("", "mean")]
+    for compute, pooling in ways:
+        states: list[torch.Tensor] = []
+        with torch.no_grad():
+            forward(model, split, rows, padding, CPU, compute, states, pooling=pooling)
+        for found, layer in zip(states, expected.sentence()[1:], strict=True):
+            assert_within_1e5(found.numpy(), layer.numpy())
 
 
 def test_all_kept_layers_but_the_last_imitate_their_own(tmp_path: Path) -> None:
@@ -207,78 +195,65 @@ def taught(world: Path, **distill: Any) -> tuple[Job, Job]:
     return teacher | {"measures": [measure]}, job | {"lesson": lesson._asdict()}
 
 
-@pytest.mark.parametrize("weight", [0.0, 1.0])
-def test_a_student_learns_from_the_stored_logits(world: Path, store: Store, weight: float) -> None:
-    teacher, student = taught(world, hidden_weight=weight, temperature=3.0)
-    for job in (teacher, student):
+def done(store: Store, *jobs: Job) -> dict[str, Any]:
+    """The record of the last."""
+    for job in jobs:
         assert execute(job, store.location)["status"] == "done"
-    [record] = store.read("trials", student["id"])
-    label = "logits+hidden T=3" if weight else "logits T=3"
-    assert (record["distill"], record["teacher"]) == (label, teacher["id"])
+    return store.read("trials", jobs[-1]["id"])[0]
+
+
+def assert_missing_input(store: Store, job: Job, nouns: str) -> None:
+    found = execute(job, store.location)
+    assert (found["status"], found["error_type"]) == ("failed", "missing_input")
+    assert re.search(nouns, found["message"])
+
+
+def test_a_student_learns_from_the_stored_logits(world: Path, store: Store) -> None:
+    teacher, student = taught(world, hidden_weight=1.0, temperature=3.0)
+    record = done(store, teacher, student)
+    assert (record["distill"], record["teacher"]) == ("logits+hidden T=3", teacher["id"])
     assert record["seconds_teacher"] > 0
     [full] = store.read("trials", teacher["id"])
     assert (full["distill"], full["teacher"], full["seconds_teacher"]) == (None, None, None)
     logits = store.read("teacher_logits", student["lesson"]["logits"])
     assert [row["example"] for row in logits] == list(range(full["train_examples"]))
-    plain = made(world)
-    assert execute(plain, store.location)["status"] == "done"
-    own, other = (store.read("trials", job["id"])[0] for job in (student, plain))
-    assert own["train_losses"] != other["train_losses"]
+    assert record["train_losses"] != done(store, made(world))["train_losses"]
 
 
 def test_a_student_that_is_cut_off_goes_on_as_if_nothing_had_been(
     world: Path, store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     teacher, student = taught(world)
-    for job in (teacher, student):
-        assert execute(job, store.location)["status"] == "done"
-    [record] = store.read("trials", student["id"])
+    record = done(store, teacher, student)
     expected = {"record": record, "predictions": store.read("predictions", student["id"])}
     other, logits = Store(tmp_path / "other", create=True), student["lesson"]["logits"]
     other.put("teacher_logits", logits, store.read("teacher_logits", logits))
     cut_off(student, other, monkeypatch, record["steps"] // 2)
-    again = execute(student | {"checkpoint_every": 1.0}, other.location)
-    assert again["status"] == "done"
+    done(other, student | {"checkpoint_every": 1.0})
     assert assert_same(other, student, expected)["resumed_from_step"] == record["steps"] // 2
 
 
 def test_a_done_teacher_is_measured_once_more(world: Path, store: Store) -> None:
     """Its record came before anybody learned from it; its network is kept, or trained again."""
     teacher, student = taught(world)
-    assert execute(teacher | {"measures": [], "network": False}, store.location)["status"] == "done"
-    before = store.read("trials", teacher["id"])
-    for job in (teacher | {"network": False}, student):
-        assert execute(job, store.location)["status"] == "done"
-    assert store.read("trials", teacher["id"]) == before
+    before = done(store, teacher | {"measures": [], "network": False})
+    done(store, teacher | {"network": False}, student)
+    assert store.read("trials", teacher["id"]) == [before]
 
 
-def test_a_student_without_its_teacher_is_a_missing_input(world: Path, store: Store) -> None:
-    _, student = taught(world)
-    found = execute(student, store.location)
-    assert (found["status"], found["error_type"]) == ("failed", "missing_input")
-    assert student["lesson"]["teacher"] in found["message"]
+def test_logits_that_are_lost_are_computed_again(world: Path, store: Store) -> None:
+    teacher, student = taught(world)
+    assert_missing_input(store, student, student["lesson"]["teacher"])
     assert not store.names("trials")
-
-
-def test_a_teacher_of_other_rows_is_a_missing_input(world: Path, store: Store) -> None:
-    teacher, student = taught(world)
-    assert execute(teacher, store.location)["status"] == "done"
-    spec = spec_of(student)
-    fewer = with_spec(student, replace(spec, recipe=replace(spec.recipe, limit_train=5)))
-    found = execute(fewer, store.location)
-    assert (found["status"], found["error_type"]) == ("failed", "missing_input")
-    assert "rows" in found["message"]
-
-
-def test_lost_logits_are_computed_again(world: Path, store: Store) -> None:
-    teacher, student = taught(world)
-    assert execute(teacher, store.location)["status"] == "done"
+    done(store, teacher)
     logits = student["lesson"]["logits"]
     before = store.read("teacher_logits", logits)
     store.remove(f"teacher_logits/{logits}.parquet")
-    for job in (teacher, student):
-        assert execute(job, store.location)["status"] == "done"
+    done(store, teacher)
     assert store.read("teacher_logits", logits) == before
+    spec = spec_of(student)
+    fewer = with_spec(student, replace(spec, recipe=replace(spec.recipe, limit_train=5)))
+    assert_missing_input(store, fewer, "rows")
 
 
 # -- texts without labels
@@ -302,13 +277,11 @@ def learning_more(world: Path, store: Store, **distill: Any) -> tuple[Job, dict[
     teacher, student = (
         with_more(world, job) for job in taught(world, unlabelled=print_, **distill)
     )
-    for job in (teacher, student):
-        assert execute(job, store.location)["status"] == "done"
-    return student, store.read("trials", student["id"])[0]
+    return student, done(store, teacher, student)
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("settings", [{}, {"alpha": 1.0}, {"hidden_weight": 1.0}], ids=str)
+@pytest.mark.parametrize("settings", [{}, {"hidden_weight": 1.0}], ids=str)
 def test_a_student_learns_from_more_texts_than_its_teacher(
     world: Path, store: Store, settings: dict[str, Any]
 ) -> None:
@@ -323,9 +296,8 @@ def test_a_student_learns_from_more_texts_than_its_teacher(
         assert record[name] == full[name]
     logits = store.read("teacher_logits", student["lesson"]["logits"])
     assert [row["example"] for row in logits] == list(range(record["train_examples"]))
-    [_, fewer] = taught(world, **settings)
-    assert execute(taught(world, **settings)[0], store.location)["status"] == "done"
-    assert execute(fewer, store.location)["status"] == "done"
+    teacher, fewer = taught(world, **settings)
+    done(store, teacher, fewer)
     few = store.read("teacher_logits", fewer["lesson"]["logits"])
     assert [row["scores"] for row in few] == [
         pytest.approx(row["scores"], abs=1e-5) for row in logits[: len(few)]
@@ -336,22 +308,21 @@ def test_without_a_weight_of_labels_none_counts(world: Path, store: Store) -> No
     """Each train row could have another one: the student's network is the same."""
     student, record = learning_more(world, store, alpha=1.0)
     source = {**student["task"]["source"], "files": dict(student["task"]["source"]["files"])}
-    rows = Path(source["files"]["train"]).read_text(encoding="utf-8").splitlines()
-    turned = [
-        row.replace(",pos", ",?").replace(",neg", ",pos").replace(",?", ",neg") for row in rows
-    ]
+    rows = Path(source["files"]["train"]).read_text(encoding="utf-8")
     other = world.parent / "turned.csv"
-    other.write_text("\n".join(turned), encoding="utf-8")
+    turned = rows.replace(",pos", ",?").replace(",neg", ",pos").replace(",?", ",neg")
+    other.write_text(turned, encoding="utf-8")
     source["files"]["train"] = str(other)
     spec = spec_of(student)
     print_ = data_fingerprint(TaskSource(**source), spec.task)
     job = with_spec(student, replace(spec, data_fingerprint=print_))
     job = {**job, "task": {**job["task"], "source": source}}
-    assert execute(job, store.location)["status"] == "done"
-    assert store.read("trials", job["id"])[0]["epoch_metrics"] == record["epoch_metrics"]
+    assert done(store, job)["epoch_metrics"] == record["epoch_metrics"]
 
 
-def test_what_is_measured_of_a_student_is_of_the_labelled_rows(world: Path, store: Store) -> None:
+def test_a_student_is_measured_on_labelled_rows_and_its_texts_may_not_change(
+    world: Path, store: Store
+) -> None:
     student, _ = learning_more(world, store)
     probes = measurement(student, "probes", rows=1000)
     found = execute({**student, "measures": [probes], "keep": "all"}, store.location)
@@ -359,18 +330,11 @@ def test_what_is_measured_of_a_student_is_of_the_labelled_rows(world: Path, stor
     [row] = store.read("profiles", probes["id"])
     assert all(0 <= item["value"] <= 1 for item in row["values"])
 
-
-def test_texts_that_have_changed_since_the_plan_are_a_missing_input(
-    world: Path, store: Store
-) -> None:
-    student, _ = learning_more(world, store)
-    spec = replace(spec_of(student), seed=9)
     shutil.rmtree(world.parent / "cache")
     resident().forget()
-    later = with_more(world, with_spec(student, spec), MORE + "f,w9\n")
-    found = execute(later, store.location)
-    assert (found["status"], found["error_type"]) == ("failed", "missing_input")
-    assert "changed since the run was planned" in found["message"]
+    later = with_spec(student, replace(spec_of(student), seed=9))
+    later = with_more(world, later, MORE + "f,w9\n")
+    assert_missing_input(store, later, "changed since the run was planned")
 
 
 # -- a teacher that has learned its task before
@@ -380,7 +344,7 @@ def graduate(world: Path, store: Store, student: Job, labels: tuple[str, ...]) -
     """The profile of a folder whose classifier is the network of a kept trial, its classes in the
     order of `labels`."""
     full = with_spec(student, teacher_of(spec_of(student), DEPTH), lesson=None, keep="all")
-    assert execute(full, store.location)["status"] == "done"
+    done(store, full)
     folder = world.parent / "graduate"
     shutil.copytree(Path(store.location) / "weights" / full["id"], folder, dirs_exist_ok=True)
     config = json.loads((folder / "config.json").read_text())
@@ -410,9 +374,7 @@ def test_a_folder_teaches_by_the_names_of_its_classes(
     names = ("neg", "pos")
     job = graduate(world, store, student, names[::-1] if turned else names)
     assert execute(job, store.location)["status"] == "done"
-    lesson = Lesson("", job["id"])._asdict()
-    assert execute(student | {"lesson": lesson}, store.location)["status"] == "done"
-    [record] = store.read("trials", student["id"])
+    record = done(store, student | {"lesson": Lesson("", job["id"])._asdict()})
     assert (record["teacher"], record["distill"]) == (job["id"], "logits")
     own = np.array([row["scores"] for row in store.read("teacher_logits", job["id"])])
     store.remove(f"teacher_logits/{job['id']}.parquet")
@@ -424,16 +386,10 @@ def test_a_folder_teaches_by_the_names_of_its_classes(
     assert_within_1e5(own, logits[:, ::-1] if turned else logits)
 
 
-def test_a_folder_of_other_classes_is_a_missing_input(world: Path, store: Store) -> None:
+def test_a_folder_without_a_classifier_for_these_classes_is_a_missing_input(
+    world: Path, store: Store
+) -> None:
     student = made(world, distill=Distillation(teacher="sha256:00", fine_tuned=True))
-    found = execute(graduate(world, store, student, ("no", "yes")), store.location)
-    assert (found["status"], found["error_type"]) == ("failed", "missing_input")
-    assert re.search("no, yes.*neg, pos", found["message"])
-
-
-def test_a_folder_without_a_classifier_is_a_missing_input(world: Path, store: Store) -> None:
-    student = made(world, distill=Distillation(teacher="sha256:00", fine_tuned=True))
-    job = graduate(world, store, student, ("neg", "pos"))
-    found = execute(job | {"model": student["model"]}, store.location)
-    assert (found["status"], found["error_type"]) == ("failed", "missing_input")
-    assert "no classifier for 2 classes" in found["message"]
+    job = graduate(world, store, student, ("no", "yes"))
+    assert_missing_input(store, job, "no, yes.*neg, pos")
+    assert_missing_input(store, job | {"model": student["model"]}, "no classifier for 2 classes")

@@ -153,7 +153,6 @@ def test_where_nothing_fits_the_trial_has_failed_and_the_worker_lives(
     [
         pytest.param(torch.OutOfMemoryError("CUDA out of memory."), True, id="cuda"),
         pytest.param(RuntimeError("CUBLAS_STATUS_ALLOC_FAILED when calling"), True, id="cublas"),
-        pytest.param(MemoryError(), True, id="python"),
         pytest.param(OSError(errno.ENOMEM, "Cannot allocate memory"), True, id="system"),
         pytest.param(OSError(errno.ENOSPC, "No space left on device"), False, id="disk"),
         pytest.param(RuntimeError("shape mismatch"), False, id="another"),
@@ -161,19 +160,12 @@ def test_where_nothing_fits_the_trial_has_failed_and_the_worker_lives(
         pytest.param(torch.AcceleratorError("CUDA error: illegal access"), False, id="broken"),
     ],
 )
-@pytest.mark.usefixtures("device_that_works")
-def test_what_counts_as_a_shortage(error: Exception, short: bool) -> None:
-    assert is_out_of_memory(error) is short
-    with (
-        pytest.raises(DeviceOutOfMemoryError if short else type(error)),
-        memory_errors(4),
-    ):
-        raise error
-
-
-@pytest.fixture
-def device_that_works(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_counts_as_a_shortage(
+    error: Exception, short: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(devices, "_can_allocate", lambda: True)
+    with pytest.raises(DeviceOutOfMemoryError if short else type(error)), memory_errors(4):
+        raise error
 
 
 def test_a_device_that_allocates_nothing_any_more_is_broken() -> None:
@@ -181,10 +173,8 @@ def test_a_device_that_allocates_nothing_any_more_is_broken() -> None:
 
 
 def test_a_real_allocation_counts() -> None:
-    with (
-        pytest.raises(DeviceOutOfMemoryError, match="a batch of 4 does not fit"),
-        memory_errors(4),
-    ):
+    too_large = "a batch of 4 does not fit"
+    with pytest.raises(DeviceOutOfMemoryError, match=too_large), memory_errors(4):
         torch.empty(2**55)
 
 
