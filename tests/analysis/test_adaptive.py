@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-from typing import Any
 
 import numpy as np
 import pytest
@@ -25,7 +24,6 @@ from benchmarks.adaptive import (
 )
 from lp_sweep.analysis.adaptive.posterior import Pair, draw, falling
 from lp_sweep.analysis.adaptive.search import RISK, Curve, credible, largest_within, next_step
-from tests.support.everyday import few
 
 DELTAS = (1, 2, 3)
 Grid = dict[tuple[int, int], float]
@@ -58,14 +56,6 @@ def test_noise_is_learnt_from_repetitions() -> None:
         assert 0.6 < spread / (deviation * (2 / 5) ** 0.5) < 1.6
 
 
-def test_what_all_k_of_a_seed_share_cancels() -> None:
-    """Two seeds of K=0 that are far apart say nothing of a loss that both show."""
-    apart = {(0, 1): 90.0, (0, 2): 80.0, (1, 1): 89.0, (1, 2): 79.1, (2, 1): 85.1, (2, 2): 75.0}
-    losses = draw((0, 1, 2), apart).losses[:, 1]
-    assert abs(np.median(losses) - 0.95) < 0.2
-    assert np.quantile(losses, 0.75) - np.quantile(losses, 0.25) < 4  # alone: ten points apart
-
-
 def test_a_dip_that_the_scores_show_is_not_smoothed_away() -> None:
     grid = grid_of([0, 0, 4, 0, 6, 9], 0.2)
     assert (draw((0, 1, 2, 3, 4, 5), grid).losses[:, 3] < 1).mean() > 0.9
@@ -90,20 +80,18 @@ def test_the_set_holds_what_no_tail_rules_out() -> None:
 
 
 @pytest.mark.parametrize("curve", CURVES)
-@pytest.mark.parametrize("depth", few([12, 24], 1))
-def test_without_noise_the_answer_is_true_and_most_is_never_run(curve: str, depth: int) -> None:
-    losses = losses_of(curve, depth)
+def test_without_noise_the_answer_is_true_and_most_is_never_run(curve: str) -> None:
+    losses = losses_of(curve, 12)
     found = replay(grid_of(losses), DELTAS)
     assert not any(is_off(losses, answer.k, answer.delta) for answer in found.answers)
     assert {answer.why for answer in found.answers} == {"decided"}
-    assert len(found.trials) < 0.3 * 5 * depth
+    assert len(found.trials) < 0.3 * 5 * 12
 
 
 @pytest.mark.parametrize("deviation", [0.3, 2.0])
-@pytest.mark.parametrize("seed", few(range(2), 1))
-def test_the_grids_answer_is_the_answer_or_in_its_set(deviation: float, seed: int) -> None:
+def test_the_grids_answer_is_the_answer_or_in_its_set(deviation: float) -> None:
     for curve in CURVES:
-        grid = grid_of(losses_of(curve, 12), deviation, seed)
+        grid = grid_of(losses_of(curve, 12), deviation)
         found = replay(grid, DELTAS)
         for answer in found.answers:
             assert of_grid(grid, answer.delta) in answer.credible
@@ -145,18 +133,12 @@ def test_the_next_larger_k_is_run_even_where_it_hardly_can_be_the_answer() -> No
     assert (step.ask, step.answers[0].why) == ((Pair(5, 0),), None)
 
 
-@pytest.mark.parametrize("done", [(), (0,), (0, 3), (0, 9), (3, 6)])
+@pytest.mark.parametrize("done", [(), (0, 3), (3, 6)])
 def test_the_first_batch_comes_before_all_else(done: tuple[int, ...]) -> None:
     grid = grid_of(losses_of("flat, falling", 12), 0.3)
     step = next_step(curve_of({Pair(k, 0): grid[k, 0] for k in done}), DELTAS)
     assert {*step.ask} == {Pair(k, 0) for k in (0, 3, 6, 9) if k not in done}
     assert step.answers == ()
-
-
-def test_a_dip_is_found() -> None:
-    losses = losses_of("with a dip", 12)
-    found = [replay(grid_of(losses, 0.3, seed), (1,)).answers[0].k for seed in range(4)]
-    assert set(found) == {6}
 
 
 def test_the_same_scores_in_any_order_give_the_same_step() -> None:
@@ -174,27 +156,22 @@ def test_it_goes_on_from_any_part_of_the_grid() -> None:
     losses = losses_of("flat, falling", 12)
     grid = grid_of(losses, 0.3)
     rng = np.random.default_rng(3)
-    for _ in range(4):
-        chosen = rng.choice(len(grid), 20, replace=False)
-        points = {
-            Pair(*pair): grid[pair]
-            for pair in np.array(list(grid))[chosen].tolist()
-            for pair in [tuple(pair)]
-        }
+    for _ in range(3):
+        points = {Pair(*pair): grid[*pair] for pair in rng.permutation(list(grid))[:20].tolist()}
         while (step := next_step(curve_of(points), DELTAS)).ask:
             assert not points.keys() & {*step.ask}
             points |= {pair: grid[pair] for pair in step.ask}
         assert not any(is_off(losses, answer.k, answer.delta) for answer in step.answers)
 
 
-def curve_of(points: dict[Pair, float], **settings: Any) -> Curve:
-    return Curve(ks=tuple(range(12)), seeds=tuple(range(5)), points=points, **settings)
+def curve_of(points: dict[Pair, float]) -> Curve:
+    return Curve(ks=tuple(range(12)), seeds=tuple(range(5)), points=points)
 
 
 # -- a dip at a K that the first batch does not see
 
 
-@pytest.mark.parametrize("place", few([2, 4, 5, 7, 8, 10], 3))
+@pytest.mark.parametrize("place", [2, 5, 8])
 def test_a_hidden_dip_is_in_the_set_and_no_answer_is_decided_without_it(place: int) -> None:
     losses = [*DIPPED]
     losses[place] = DIP_LOSS
@@ -230,12 +207,10 @@ def test_the_set_of_a_curve_with_a_hidden_dip_holds_the_truth() -> None:
 
 
 def test_a_failed_pair_is_not_asked_again_and_another_seed_takes_its_place() -> None:
-    grid = grid_of(losses_of("steep", 12), 0.3)
-    found = replay(grid, DELTAS, failing=[(0, 0), (2, 1), (1, 2)])
-    well = [pair for pair in found.trials if pair != (0, 0)]
+    losses = losses_of("steep", 12)
+    found = replay(grid_of(losses, 0.3), DELTAS, failing=[(0, 0), (2, 1), (1, 2)])
     assert len(set(found.trials)) == len(found.trials)
-    assert all(seed != 0 for _, seed in well if (0, 0) in well)
-    assert not any(is_off(losses_of("steep", 12), a.k, a.delta) for a in found.answers)
+    assert not any(is_off(losses, a.k, a.delta) for a in found.answers)
 
 
 def test_a_k_that_always_fails_stays_in_the_set_where_it_could_be_the_answer() -> None:
@@ -251,7 +226,7 @@ def test_without_a_full_network_there_is_no_answer() -> None:
     assert found.answers == ()
 
 
-@pytest.mark.parametrize("ks", [(0,), (0, 5), (0, 2, 7)])
+@pytest.mark.parametrize("ks", [(0,), (0, 2, 7)])
 def test_few_k(ks: tuple[int, ...]) -> None:
     grid = {(k, s): 90 - k for k in ks for s in (1, 2)}
     found = replay(grid, (2,))

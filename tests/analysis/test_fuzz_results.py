@@ -14,7 +14,6 @@ from hypothesis import strategies as st
 
 from lp_sweep.analysis.render import FORMATS, render_rows
 from lp_sweep.storage.errors import QueryError
-from tests.support.everyday import few
 from tests.support.fuzzing import run
 from tests.support.sqlworld import ESCAPES, World, refuse, standing_in
 
@@ -108,17 +107,15 @@ columns = st.lists(st.tuples(st.sampled_from(EACH), st.sampled_from(NAMES)), min
 
 
 @pytest.mark.parametrize(
-    "examples", [40, pytest.param(5_000, marks=pytest.mark.slow)], ids=["everyday", "long"]
+    "examples", [20, pytest.param(5_000, marks=pytest.mark.slow)], ids=["everyday", "long"]
 )
 def test_results(world: World, examples: int) -> None:
-    run(
-        examples,
-        lambda columns, rows: rendered(world, columns, rows),
-        columns=columns,
-        rows=st.integers(0, 2),
-    )
+    def law(columns: list[tuple[str, str]], rows: int) -> None:
+        rendered(world, columns, rows)
+
+    run(examples, law, columns=columns, rows=st.integers(0, 2))
 
 
-@pytest.mark.parametrize("value", few(EACH))
-def test_each_value(world: World, value: str) -> None:
-    rendered(world, [(value, "a"), ("1", "b")], 1)
+def test_each_value(world: World) -> None:
+    for value in EACH:
+        rendered(world, [(value, "a"), ("1", "b")], 1)

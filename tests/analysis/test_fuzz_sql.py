@@ -17,7 +17,6 @@ from hypothesis import strategies as st
 from lp_sweep.analysis import views
 from lp_sweep.storage import reading
 from lp_sweep.storage.errors import QueryError
-from tests.support.everyday import few
 from tests.support.fuzzing import AWKWARD, run
 from tests.support.program import sweep
 from tests.support.sqlworld import ESCAPES, World, standing_in
@@ -33,51 +32,30 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
 
 REFUSED = """
 EXPLAIN ANALYZE COMMIT
-explain analyze rollback
-EXPLAIN ANALYZE BEGIN
-EXPLAIN ANALYZE CHECKPOINT
-EXPLAIN ANALYZE VACUUM
-EXPLAIN (ANALYZE) COMMIT
 EXPLAIN (FORMAT json, ANALYZE) COMMIT
-EXPLAIN EXPLAIN ANALYZE COMMIT
 /* SELECT */ EXPLAIN ANALYZE /**/ COMMIT
 EXPLAIN PRAGMA threads=1
 EXPLAIN ANALYZE SET threads = 1
 EXPLAIN ANALYZE LOAD httpfs
 EXPLAIN ANALYZE PREPARE q AS FROM trials
-EXPLAIN COPY (FROM store.trials) TO 'out.file'
 EXPLAIN ANALYZE COPY (FROM store.trials) TO 'out.file'
-COPY (FROM store.trials) TO '/dev/stdout'
 COPY (PIVOT trials ON task) TO 'out.file'
-COPY FROM DATABASE memory TO x
 CREATE TABLE t AS PIVOT trials ON task
-CREATE TEMP TABLE t AS PIVOT trials ON task
 INSERT INTO store.trials PIVOT trials ON task
-WITH x AS (FROM trials) INSERT INTO store.trials FROM x
 WITH x AS (DELETE FROM store.trials RETURNING *) FROM x
 TRUNCATE store.trials
-COMMENT ON TABLE store.trials IS 'x'
-ANALYZE
-UPDATE EXTENSIONS
 FORCE INSTALL httpfs
-INSTALL x FROM community
 LOAD 'x.duckdb_extension'
-ATTACH ':memory:' AS x
-ATTACH 'x.db' (READ_ONLY)
 ATTACH 'https://example.org/x.db'
 EXPORT DATABASE 'out.file'
-IMPORT DATABASE 'out.file'
 CREATE SECRET (TYPE s3)
 SET VARIABLE x = 1
-PRAGMA database_list
 CALL checkpoint()
 FROM 'secret.csv'
 FROM "secret.csv"
 FROM '*.parquet'
 FROM '/proc/self/environ'
 DESCRIBE 'secret.csv'
-SUMMARIZE 'secret.parquet'
-EXPLAIN FROM 'secret.csv'
 PIVOT (FROM 'secret.csv') ON a
 PIVOT trials ON (SELECT content FROM read_text('secret.csv'))
 FROM query('DROP TABLE store.trials')
@@ -106,53 +84,36 @@ MORE = [
     "SELECT 1 --\n; DROP TABLE store.trials",
     "SELECT " + "(SELECT * FROM " * 60_000,
     f"SELECT '{'x' * 300_000}'",
-    *(f"FROM {reader}('secret.{kind}')" for reader in READERS.split() for kind in ("csv", "*")),
+    *(f"FROM {reader}('secret.*')" for reader in READERS.split()),
 ]
 
 
-@pytest.mark.parametrize(
-    "sql", few([*REFUSED.strip().splitlines(), *MORE], 30), ids=lambda sql: ascii(sql)[:60]
-)
-def test_it_is_refused(world: World, sql: str) -> None:
-    assert isinstance(world.ask(sql), QueryError)
+def test_what_is_refused(world: World) -> None:
+    for sql in [*REFUSED.strip().splitlines(), *MORE]:
+        assert isinstance(world.ask(sql), QueryError), sql[:60]
 
 
 ANSWERED = """
 EXPLAIN SELECT 1
-explain select 1;
-/* a */ EXPLAIN ANALYZE FROM trials
 EXPLAIN (FORMAT json) FROM trials
-EXPLAIN PIVOT trials ON task
 /* a */ PIVOT trials ON task USING sum(k)
 WITH x AS (FROM trials) PIVOT x ON task
-SELECT * FROM (PIVOT trials ON task)
-UNPIVOT trials ON k
-(SELECT 1)
 VALUES (1)
-TABLE trials
 SUMMARIZE trials
 DESCRIBE trials
-SHOW TABLES
 SELECT 1;;
 SELECT 'COMMIT; DROP TABLE trials'
 FROM duckdb_secrets()
-FROM duckdb_settings()
 FROM task_table PIVOT (first(mean) FOR task IN ('SST-2'))
 FROM store.sweeps
-EXPLAIN SELECT * FROM min_layers
 FROM query('SELECT 1')
-FROM repeat('x', 3)
 WITH RECURSIVE t(n) AS (SELECT 1 UNION ALL SELECT n + 1 FROM t WHERE n < 50) FROM t
 """
 
 
-@pytest.mark.parametrize(
-    "sql",
-    [*ANSWERED.strip().splitlines(), "-- a\nEXPLAIN SELECT 1"],
-    ids=lambda sql: ascii(sql)[:60],
-)
-def test_it_is_answered(world: World, sql: str) -> None:
-    assert isinstance(world.ask(sql), pa.Table)
+def test_what_is_answered(world: World) -> None:
+    for sql in [*ANSWERED.strip().splitlines(), "-- a\nEXPLAIN SELECT 1"]:
+        assert isinstance(world.ask(sql), pa.Table), sql
 
 
 # -- any statement made of these
@@ -196,15 +157,14 @@ def statements() -> st.SearchStrategy[str]:
     )
 
 
-def asked(world: World, sql: str) -> None:
-    world.ask(sql)
-
-
 @pytest.mark.parametrize(
-    "examples", [100, pytest.param(20_000, marks=pytest.mark.slow)], ids=["everyday", "long"]
+    "examples", [50, pytest.param(20_000, marks=pytest.mark.slow)], ids=["everyday", "long"]
 )
 def test_statements(world: World, examples: int) -> None:
-    run(examples, lambda sql: asked(world, sql), sql=statements())
+    def law(sql: str) -> None:
+        world.ask(sql)
+
+    run(examples, law, sql=statements())
 
 
 # -- bounds
@@ -239,9 +199,6 @@ def test_memory_is_half_of_what_duckdb_would_take() -> None:
     [
         "SELECT lpad('a', 70000000, 'b')",
         pytest.param("SELECT len(range(1000000000))", marks=pytest.mark.slow),
-        pytest.param(
-            "SELECT string_agg(range::VARCHAR, ',') FROM range(30000000)", marks=pytest.mark.slow
-        ),
     ],
 )
 def test_no_value_outgrows_the_limit_of_the_process(world: World, sql: str) -> None:
@@ -292,10 +249,7 @@ def test_a_statement_that_ends_the_transaction_leaves_the_next_one_alone() -> No
 
 ENDLESS = {
     "recursion": "WITH RECURSIVE t AS (SELECT 1 AS n UNION ALL SELECT n + 1 FROM t) FROM t",
-    "product": "SELECT sum(a.range * b.range) FROM range(100000000) a, range(100000000) b",
-    "sleep": "SELECT pg_sleep(1000)",
     "huge": "SELECT lpad('a', 2000000000, 'b')",  # DuckDB does not stop amid one value
-    "sort": "SELECT list_sort(range(300000000))[1]",
 }
 READY = """
 from lp_sweep.analysis import render, views
@@ -327,15 +281,9 @@ def interrupted(world: World, sql: str, seconds: float) -> tuple[int, str, str]:
     return running.returncode, output, errors
 
 
-@pytest.mark.parametrize(
-    "name",
-    [
-        "recursion",
-        *(pytest.param(n, marks=pytest.mark.slow) for n in ("huge", "product", "sleep", "sort")),
-    ],
-)
+@pytest.mark.parametrize("name", ["recursion", pytest.param("huge", marks=pytest.mark.slow)])
 def test_ctrl_c_ends_an_endless_query(world: World, name: str) -> None:
-    code, output, errors = interrupted(world, ENDLESS[name], 1.5)
+    code, output, errors = interrupted(world, ENDLESS[name], 1.0)
     assert (code, output) == (130, "")
     assert "Traceback" not in errors
 
@@ -377,10 +325,6 @@ def test_ctrl_c_while_views_are_parsed(world: World, monkeypatch: pytest.MonkeyP
     [
         "COPY trials TO 'out.csv'",
         "SELECT error(chr(27) || '[31mred' || chr(10) || 'next')",
-        "SELEC 1",
-        "FROM 'secret.csv'",
-        "EXPLAIN ANALYZE COMMIT",
-        "SELECT 1; SELECT 2",
         "",
         "SELECT '\udcff'",
     ],

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import tempfile
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -32,11 +31,6 @@ from lp_sweep.analysis.tables import TABLES
 from lp_sweep.analysis.views import open_views
 from tests.support.answered import long, network, right
 from tests.support.fake_records import FakeSweep
-
-
-@pytest.fixture
-def fake(tmp_path: Path) -> FakeSweep:
-    return FakeSweep(tmp_path)
 
 
 def test_a_clear_answer_is_alone_in_its_set(fake: FakeSweep) -> None:
@@ -79,19 +73,7 @@ def test_a_loss_at_the_limit_leaves_both_answers(fake: FakeSweep) -> None:
     assert (row["seed_sd"], row["seed_sd_from"]) == (1.0, "assumed")
 
 
-def test_seeds_that_a_strategy_does_not_share_with_the_full_model(fake: FakeSweep) -> None:
-    for seed in (1, 2):
-        network(fake, right(90), k=0, seed=seed)
-    network(fake, right(90), k=2, seed=1)
-    for seed in (1, 2):
-        network(fake, right(20), k=4, seed=seed)
-    (row,) = long(fake, TABLES["min-layers-interval"])
-    assert (row["n_seeds"], row["credible"]) == (1, [0, 1, 2, 3]), (
-        "100 rows are too few to be sure of K=2"
-    )
-
-
-def test_the_spread_of_one_seed_comes_fromother_networks_of_the_task(fake: FakeSweep) -> None:
+def test_the_spread_of_one_seed_comes_from_other_networks_of_the_task(fake: FakeSweep) -> None:
     for seed, luck in enumerate((0, 4, 8)):
         network(fake, right(900, n=1000), k=0, seed=seed, model="other")
         network(fake, right(888 + luck, n=1000), k=2, seed=seed, model="other")
@@ -101,11 +83,7 @@ def test_the_spread_of_one_seed_comes_fromother_networks_of_the_task(fake: FakeS
     assert found["other"]["seed_sd_from"] == "model and task"
     (alone,) = (row for name, row in found.items() if name != "other")
     assert alone["seed_sd_from"] == "task"
-    assert (
-        alone["seed_sd"]
-        == found["other"]["seed_sd"]
-        == pytest.approx((0.16 / 2 / 2 * 4) ** 0.5 / 2**0.5, rel=0.5)
-    )
+    assert alone["seed_sd"] == found["other"]["seed_sd"] == pytest.approx(0.28, rel=0.5)
 
 
 def test_a_missing_network_can_be_the_answer(fake: FakeSweep) -> None:
@@ -127,7 +105,7 @@ CURVES = st.dictionaries(
 )
 
 
-@settings(max_examples=8)
+@settings(max_examples=6)
 @given(curve=CURVES, delta=st.sampled_from([0, 5, 10]), percent=st.booleans())
 def test_the_answer_of_the_view_is_in_the_set(curve: Any, delta: float, percent: bool) -> None:
     with tempfile.TemporaryDirectory() as folder:
@@ -153,10 +131,9 @@ def test_the_answer_of_the_view_is_in_the_set(curve: Any, delta: float, percent:
 
 
 def test_impossible_cells_alone_are_no_curve(fake: FakeSweep) -> None:
-    network(fake, right(90), k=0, seed=1)
-    network(fake, right(10), k=1, seed=1)
-    impossible = {"strategy": "contribution", "threshold": 0.1, "state": "pending"}
-    fake.cell(**impossible, dropped=range(1, 13), seed=9)
+    network(fake, right(90), k=0)
+    network(fake, right(10), k=1)
+    fake.cell(strategy="contribution", threshold=0.1, dropped=range(1, 13), seed=9)
     rows = {row["strategy"]: row for row in long(fake, TABLES["min-layers-interval"])}
     assert (rows["top"]["credible"], rows["contribution"]["reason"]) == ([0], "no K=0")
 
@@ -174,13 +151,6 @@ def test_a_larger_k_that_is_surely_within_rules_out_the_smaller_ones() -> None:
     assert answer_set({1: loss(5), 2: loss(5), 3: loss(5)}) == [0]
     assert answer_set({1: loss(-5), 2: None, 3: loss(5)}) == [1, 2], "never run"
     assert answer_set({}) == [0]
-
-
-def test_a_larger_k_has_at_least_as_much_for_it() -> None:
-    """K=4 is tested against one larger K, and K=0 against five: of the two only K=0 passes."""
-    found = answer_set({1: loss(0), 2: loss(0), 3: loss(0), 4: loss(0), 5: loss(-0.18)})
-    assert found == [0, 1, 2, 3, 4, 5]
-    assert answer_set({5: loss(-0.18)}) == [5], "enough for one test"
 
 
 def test_more_candidates_need_more_evidence() -> None:
@@ -293,8 +263,3 @@ def test_the_residuals_are_those_of_the_whole_design(scores: dict[tuple[int, int
     rest = points - design @ fitted
     assert found.freedom == len(points) - rank
     assert found.total == pytest.approx(rest @ rest, abs=1e-6)
-
-
-def test_ten_thousand_seeds_take_no_matrix_of_their_own() -> None:
-    scores = {(seed % 3, seed): 90.0 + seed % 7 for seed in range(10_000)}
-    assert left_over(scores) == (0.0, 0)

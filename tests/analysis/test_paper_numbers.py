@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import math
-from collections import defaultdict
+from collections import Counter, defaultdict
 from statistics import mean
 
 import pytest
 
-from lp_sweep.analysis.paper.numbers import DEPTHS, MISPRINTS, NUMBERS, TASKS, UNSTABLE, Number
+from lp_sweep.analysis.paper.equivalence import DEV_ROWS
+from lp_sweep.analysis.paper.numbers import MISPRINTS, NUMBERS, TASKS, UNSTABLE, Number
 from lp_sweep.trials.data.tasks import TASKS as GLUE
 
-DEV_ROWS = {"sst2": 872, "mnli": 9815, "qnli": 5463, "qqp": 40430, "rte": 277, "mrpc": 408}
 ROUNDING = 0.0051  # of two printed decimals
 
 
@@ -20,9 +20,7 @@ def printed(table: int, quantity: str) -> list[Number]:
 
 
 def test_every_number_is_there_once_with_its_source() -> None:
-    counts: dict[int, int] = defaultdict(int)
-    for number in NUMBERS:
-        counts[number.table] += 1
+    counts = Counter(number.table for number in NUMBERS)
     assert counts == {1: 84 + 63, 2: 45, 3: 4 * 12 - 3, 4: 15, 5: 20, 6: 63 + 42}
     assert len({n.source for n in NUMBERS}) == len(NUMBERS)
     assert {n.task for n in NUMBERS} - {None} == set(TASKS)
@@ -34,12 +32,7 @@ def test_some_numbers_by_hand() -> None:
     one = of["Table 1, DistilBERT, drop 2, RTE, change"]
     assert (one.model, one.k, one.task, one.value) == ("distilbert-base-cased", 2, "rte", 2.53)
     two = of["Table 2, XLNet, 3%, QQP"]
-    assert (two.model, two.delta, two.value, two.quantity) == (
-        "xlnet-base-cased",
-        3,
-        9,
-        "max_dropped",
-    )
+    assert (two.model, two.delta, two.value) == ("xlnet-base-cased", 3, 9)
     three = [of[f"Table 3, XLNet, drop 4, {column}"].value for column in (
         "Loss", "Param.", "Fine-tuning speedup", "Inference time")]  # fmt: skip
     assert three == [0.23, 86, 1.49, 32]
@@ -78,20 +71,3 @@ def test_a_score_is_a_share_of_the_dev_rows() -> None:
         if n.value not in {round(share, 2) for share in shares}:
             none.add(n.source)
     assert none == {"Table 5, BERT-6, SST-2", "Table 6, RoBERTa, drop 6, QNLI"}
-
-
-def test_no_speedup_but_the_known_one_is_beyond_what_the_layers_allow() -> None:
-    beyond = set()
-    for n in printed(3, "finetune_speedup"):
-        depth = DEPTHS[n.model]
-        if n.value > depth / (depth - int(n.k or 0)) + ROUNDING:
-            beyond.add(n.source)
-    assert beyond == {"Table 3, BERT, drop 2, Fine-tuning speedup"}
-
-
-def test_the_claims_of_the_text_that_the_tables_deny() -> None:
-    change = {n.source: n.value for n in NUMBERS if n.quantity == "change"}
-    assert change["Table 1, BERT, drop 4, MRPC, change"] == -8.58
-    assert change["Table 6, RoBERTa, drop 6, MNLI, change"] == -2.00
-    full = mean(n.value for n in printed(1, "score") if (n.model[:5], n.k) == ("xlnet", 0))
-    assert 100 * (1 - 1.81 / full) == pytest.approx(97.9, abs=0.05)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -11,14 +10,10 @@ from lp_sweep.analysis.render import render
 from lp_sweep.analysis.tabledef import Table
 from lp_sweep.analysis.tables import TABLES
 from lp_sweep.analysis.views import open_views
+from tests.support.answered import lines
 from tests.support.fake_records import FakeSweep
 
 DRAWN = {0: (3, 5), 1: (2, 8), 2: (1, 9)}
-
-
-@pytest.fixture
-def fake(tmp_path: Path) -> FakeSweep:
-    return FakeSweep(tmp_path)
 
 
 def draws(fake: FakeSweep, scores: list[float | None], **axes: Any) -> None:
@@ -30,10 +25,6 @@ def draws(fake: FakeSweep, scores: list[float | None], **axes: Any) -> None:
 def table(fake: FakeSweep, **asked: Any) -> Table:
     with open_views(fake.publish()) as catalog:
         return TABLES["random-control"](catalog, **asked)
-
-
-def lines(table: Table) -> list[dict[str, str]]:
-    return [dict(zip(table.columns, row, strict=True)) for row in table.rows]
 
 
 def test_a_strategy_minus_the_mean_of_the_draws(fake: FakeSweep) -> None:
@@ -69,18 +60,13 @@ def test_a_draw_that_is_not_complete_is_not_in_the_mean(fake: FakeSweep) -> None
     assert (line["random"], line["above"]) == ("79.00 ±1.41 n=2/3", "2/2")
 
 
-@pytest.mark.parametrize(
-    ("top", "drawn", "said"),
-    [(84.0, None, ("missing (0/1)", "84.00", "")), (None, 80.0, ("80.00 n=1", "missing", ""))],
-    ids=["no draw", "no top"],
-)
-def test_without_one_side_there_is_no_difference(
-    fake: FakeSweep, top: float | None, drawn: float | None, said: tuple[str, ...]
-) -> None:
-    fake.cell(k=2, score=top)
-    draws(fake, [drawn])
-    (line,) = lines(table(fake))
-    assert (line["random"], line["mean"], line["difference"]) == said
+def test_without_one_side_there_is_no_difference(fake: FakeSweep) -> None:
+    fake.cell(k=2, score=84.0)
+    draws(fake, [None])
+    fake.cell(k=2, model="xlnet")
+    draws(fake, [80.0], model="xlnet")
+    sides = [(line["random"], line["mean"], line["difference"]) for line in lines(table(fake))]
+    assert sides == [("missing (0/1)", "84.00", ""), ("80.00 n=1", "missing", "")]
 
 
 def test_the_control_stands_alone_and_k_0_is_none(fake: FakeSweep) -> None:
@@ -105,9 +91,9 @@ def test_a_threshold_stands_beside_the_k_that_it_came_to(fake: FakeSweep) -> Non
     assert (line["strategy"], line["difference"]) == ("contribution t=0.9", "+7.00")
 
 
-@pytest.mark.parametrize("terminal", [True, False])
-def test_without_a_draw_it_says_what_to_add(fake: FakeSweep, terminal: bool) -> None:
+def test_without_a_draw_it_says_what_to_add(fake: FakeSweep) -> None:
     fake.curve({2: 84.0})
-    text = render(table(fake), terminal=terminal, width=200)
-    assert "(no rows)" in text
-    assert "takes `{name: random, k: [2, 4], draws: 0-4}` among the strategies" in text
+    for terminal in (True, False):
+        text = render(table(fake), terminal=terminal, width=200)
+        assert "(no rows)" in text
+        assert "takes `{name: random, k: [2, 4], draws: 0-4}` among the strategies" in text

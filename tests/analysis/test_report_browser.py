@@ -164,14 +164,6 @@ def test_print_has_all_that_is_folded(window: Browser, page: Path, tmp_path: Pat
     assert (tmp_path / "page.pdf").read_bytes().startswith(b"%PDF")
 
 
-def test_names_run_nothing(window: Browser, page: Path) -> None:
-    window.open(page)
-    assert window.run("return document.images.length") == 0
-    assert window.run("return document.scripts.length") == 1
-    text = window.run("return document.getElementById('tasks').textContent")
-    assert HOSTILE[0] in text
-
-
 def test_the_policy_refuses_a_script_that_is_not_its_own(
     window: Browser, page: Path, tmp_path: Path
 ) -> None:

@@ -29,7 +29,6 @@ from lp_sweep.analysis.statistics.resampling import (
     scores,
 )
 from lp_sweep.trials.train import metrics
-from tests.support.everyday import few
 
 CLASSES = {"accuracy": 3, "f1": 2, "macro_f1": 3, "mcc": 3}
 SEED = st.integers(0, 2**32 - 1)
@@ -100,16 +99,6 @@ def test_a_network_is_drawn_the_same_alone_and_beside_others(metric: str) -> Non
     np.testing.assert_allclose(three, np.cov(100 * drawn, rowvar=False), rtol=1e-9)
 
 
-def test_tallies_of_single_values_are_their_mean() -> None:
-    values = np.random.default_rng(0).random((50, 2))  # as nDCG of 50 queries
-    tallies = np.stack([values, np.ones_like(values)], axis=-1)
-    found = paired_test(TALLY, np.zeros(50), tallies[:, :1], tallies[:, 1:])
-    change = 100 * (values[:, 1] - values[:, 0])
-    assert found.change == pytest.approx(change.mean())
-    width = 2 * 1.96 * change.std() / 50**0.5
-    assert found.high - found.low == pytest.approx(width, rel=0.05)
-
-
 @pytest.mark.parametrize("merged", [True, False])
 def test_drawn_scores_spread_as_a_binomial(merged: bool) -> None:
     labels = np.zeros(400)
@@ -132,7 +121,6 @@ def answers_of(both: int, b: int, c: int, neither: int) -> tuple[Any, Any, Any]:
     ("table", "p"),
     [
         ((80, 10, 2, 8), 2 * (1 + 12 + 66) / 2**12),  # by hand: a binomial of 12 tosses
-        ((50, 5, 5, 40), 1.0),
         ((90, 0, 0, 10), 1.0),
     ],
 )
@@ -146,15 +134,7 @@ def test_accuracy_of_one_seed_is_tested_by_mcnemar(table: Any, p: float) -> None
     assert found.low <= found.change <= found.high
 
 
-def test_the_interval_of_rows_agrees_with_mcnemar_on_many_examples() -> None:
-    labels, full, pruned = answers_of(700, 60, 40, 200)
-    exact = paired_test("accuracy", labels, full, pruned).p
-    twice = paired_test("accuracy", labels, full.repeat(2, axis=1), pruned.repeat(2, axis=1))
-    assert twice.test == "seeds and rows"  # two seeds that say the same: the rows are left
-    assert twice.p == pytest.approx(exact, abs=0.02)
-
-
-@pytest.mark.parametrize("metric", METRICS)
+@pytest.mark.parametrize("metric", ["accuracy", "mcc", "spearman"])
 def test_the_order_of_the_examples_does_not_matter_but_their_pairs_do(metric: str) -> None:
     rng = np.random.default_rng(3)
     labels = rng.integers(2, size=300).astype(float)
@@ -166,10 +146,8 @@ def test_the_order_of_the_examples_does_not_matter_but_their_pairs_do(metric: st
     order = rng.permutation(300)
     paired = paired_test(metric, labels, full, pruned)
     shuffled = paired_test(metric, labels[order], full[order], pruned[order])
-    close = {
-        "abs": 1e-9 if metric in CLASSES else 0.6
-    }  # unmerged examples are drawn in their order
-    assert shuffled[:4] == pytest.approx(paired[:4], **close)
+    near = 1e-9 if metric in CLASSES else 0.6  # unmerged examples are drawn in their order
+    assert shuffled[:4] == pytest.approx(paired[:4], abs=near)
     own = resampled_scores(metric, patterns_of(metric, labels, full), 2000, rng)[:, 0]
     assert paired.high - paired.low < 100 * 2 * own.std(), "unpaired it would be five times that"
 
@@ -181,7 +159,7 @@ def test_no_change_and_constant_answers() -> None:
     assert found[:4] == (0, 0, 0, 1)
 
 
-@pytest.mark.parametrize("seeds", [1, 2, 3, 10])
+@pytest.mark.parametrize("seeds", [1, 3])
 def test_p_is_where_the_interval_reaches_zero(seeds: int) -> None:
     found = Estimate(1.5, 0.3 if seeds > 1 else 0.0, seeds - 1, 0.2)
     p = two_sided_p(found)
@@ -192,7 +170,7 @@ def test_p_is_where_the_interval_reaches_zero(seeds: int) -> None:
     assert two_sided_p(found._replace(mean=1e6, seeds=0.0)) == pytest.approx(0, abs=1e-11)
 
 
-@pytest.mark.parametrize("metric", METRICS)
+@pytest.mark.parametrize("metric", ["accuracy", "macro_f1", "pearson"])
 def test_the_covariance_over_rows_is_that_of_resampled_scores(metric: str) -> None:
     rng = np.random.default_rng(2)
     labels = rng.integers(2, size=200).astype(float)
@@ -234,12 +212,8 @@ def test_seeds_that_disagree_widen_the_interval() -> None:
     assert apart.high - apart.low > 1.5 * (alike.high - alike.low)
 
 
-def test_holm_keeps_the_order_it_was_given() -> None:
-    assert holm([0.01, 0.04, 0.03]) == pytest.approx([0.03, 0.06, 0.06])
-    assert holm([]) == []
-
-
 def test_holm_is_that_of_statsmodels() -> None:
+    assert holm([]) == []
     for n in (1, 2, 30):
         ps = np.random.default_rng(n).random(n).round(1) ** 4  # some are equal, some 0
         assert holm([*ps]) == pytest.approx(multipletests(ps, method="holm")[1])
@@ -263,20 +237,7 @@ def test_the_interval_of_a_change_holds_the_truth_about_as_often_as_it_says(seed
     assert 0.90 <= covered <= 0.985  # seeds drawn with examples of their own cover 0.8
 
 
-def test_a_change_of_nothing_is_rarely_significant() -> None:
-    rng = np.random.default_rng(6)
-    ps = []
-    for _ in range(300):
-        labels, full, _ = one_dev_set(rng)
-        pruned = full ^ (rng.random(len(full)) < 0.05)[:, None]
-        pruned = np.where(rng.random((len(full), 1)) < 0.5, pruned, full)
-        swap = rng.random((len(full), 1)) < 0.5  # which is which is a toss: no change on average
-        first, second = np.where(swap, pruned, full), np.where(swap, full, pruned)
-        ps.append(paired_test("accuracy", labels, first, second).p)
-    assert np.mean(np.array(ps) <= 0.05) <= 0.09
-
-
-@pytest.mark.parametrize("seeds", few([2, 3, 5, 10], 2))
+@pytest.mark.parametrize("seeds", [2, 5])
 @pytest.mark.parametrize("share", [0.0, 0.4, 1.0], ids=["rows", "both", "seeds"])
 def test_an_interval_over_seeds_and_rows_covers_what_it_says(seeds: int, share: float) -> None:
     """A percentile bootstrap over seeds covered .51, .75, .79 and .91."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -11,24 +11,12 @@ import pytest
 
 from lp_sweep.analysis.render import FORMATS, render
 from lp_sweep.analysis.statistics.networks import Network
-from lp_sweep.analysis.tabledef import Table
 from lp_sweep.analysis.tables import TABLES
 from lp_sweep.analysis.views import open_views
 from lp_sweep.orchestrator.export.choice import stored_answers
-from lp_sweep.storage.catalog import Catalog
 from lp_sweep.trials.train.metrics import METRICS
-from tests.support.answered import long, network, right
+from tests.support.answered import lines, long, network, right
 from tests.support.fake_records import FakeSweep
-
-
-@pytest.fixture
-def fake(tmp_path: Path) -> FakeSweep:
-    return FakeSweep(tmp_path)
-
-
-def lines(table: Table) -> list[dict[str, str]]:
-    return [dict(zip(table.columns, row, strict=True)) for row in table.rows]
-
 
 # --- significance
 
@@ -126,65 +114,35 @@ def test_answers_are_matched_by_example_not_by_row(fake: FakeSweep, tmp_path: Pa
     for sweep, rows in ((fake, None), (shuffled, order)):
         network(sweep, np.where(right(90) == 1, labels, 1 - labels), labels, k=0)
         network(sweep, np.where(right(85) == 1, labels, 1 - labels), labels, k=6, order=rows)
-    assert long(fake, TABLES["significance"]) == long(shuffled, TABLES["significance"])
-    assert long(fake, TABLES["significance"])[0]["b"] == 5
-    assert long(fake, TABLES["min-layers-interval"]) == long(
-        shuffled, TABLES["min-layers-interval"]
-    )
-
-
-def nothing(fake: FakeSweep) -> None:
-    fake.cell(k=6, score=90.0)
-
-
-def other_examples(fake: FakeSweep) -> None:
-    network(fake, right(80, n=99), k=6)
-
-
-def other_labels(fake: FakeSweep) -> None:
-    network(fake, 1 - right(10), 1 - right(0), k=6)
-    row = fake.cells[-1]
-    assert row["k"] == 6
-    fake.cells.pop()
-    network(fake, 1 - right(0), np.r_[0.0, np.ones(99)], k=6, seed=42)
-
-
-def not_a_number(fake: FakeSweep) -> None:
-    fake.cell(k=6, score=float("nan"))
+    tables = [TABLES["significance"], TABLES["min-layers-interval"]]
+    (tested,), answer = (long(fake, table) for table in tables)
+    assert tested["b"] == 5
+    assert [long(shuffled, table) for table in tables] == [[tested], answer]
 
 
 def another_score(fake: FakeSweep) -> None:
-    row = fake.cell(k=6, score=80.0)
-    fake.predictions(row["trial_id"], [True] * 100)
+    fake.predictions(fake.cell(k=6, score=80.0)["trial_id"], [True] * 100)
 
 
-def another_metric(fake: FakeSweep) -> None:
-    network(fake, right(80), k=6, metric="f1")
+NOT_TESTED: dict[str, Callable[[FakeSweep], Any]] = {
+    "no predictions": lambda fake: fake.cell(k=6, score=90.0),
+    "different examples": lambda fake: network(fake, right(80, n=99), k=6),
+    "different labels": lambda fake: network(fake, 1 - right(0), np.r_[0.0, np.ones(99)], k=6),
+    "a score is no number": lambda fake: fake.cell(k=6, score=float("nan")),
+    "predictions do not give the score": another_score,
+    "different metrics": lambda fake: network(fake, right(80), k=6, metric="f1"),
+    "failed": lambda fake: fake.cell(k=6, state="failed"),
+}
 
 
-def failed(fake: FakeSweep) -> None:
-    fake.cell(k=6, state="failed")
-
-
-@pytest.mark.parametrize(
-    ("make", "reason"),
-    [
-        (nothing, "no predictions"),
-        (other_examples, "different examples"),
-        (other_labels, "different labels"),
-        (not_a_number, "a score is no number"),
-        (another_score, "predictions do not give the score"),
-        (another_metric, "different metrics"),
-        (failed, "failed"),
-    ],
-)
-def test_what_can_not_be_tested_says_why(fake: FakeSweep, make: Any, reason: str) -> None:
+@pytest.mark.parametrize("reason", NOT_TESTED)
+def test_what_can_not_be_tested_says_why(fake: FakeSweep, reason: str) -> None:
     network(fake, right(90), k=0)
-    make(fake)
+    NOT_TESTED[reason](fake)
     (row,) = long(fake, TABLES["significance"])
     assert (row["reason"], row["p"], row["p_holm"]) == (reason, None, None)
     (answer,) = long(fake, TABLES["min-layers-interval"])
-    if make in (failed, not_a_number):  # without a score it can be the answer
+    if reason in ("failed", "a score is no number"):  # without a score it can be the answer
         assert answer["credible"] == [*range(7)]
     else:
         assert (answer["credible"], answer["reason"]) == (None, reason)
@@ -250,19 +208,8 @@ def test_distillation_over_seeds_is_paired_and_corrected(fake: FakeSweep) -> Non
 @pytest.mark.parametrize(
     ("procedures", "plain", "shown"),
     [
-        (["direct", "direct distill logits"], "direct", "logits"),
-        (
-            ["direct", "finetune_then_drop distill logits T=4"],
-            "direct",
-            "logits T=4, start: teacher",
-        ),
-        (
-            ["direct", "finetune_then_drop", "finetune_then_drop distill logits"],
-            "finetune_then_drop",
-            "logits, finetune_then_drop",
-        ),
+        (["direct", "finetune_then_drop distill T=4"], "direct", "T=4, start: teacher"),
         (["iterative 3", "iterative 3 distill logits"], "iterative 3", "logits, iterative 3"),
-        (["direct", "direct bridge linear"], "direct", "bridge linear"),
         (["direct", "direct bridge linear distill logits"], "direct", "logits, bridge linear"),
         (
             ["direct", "finetune_then_drop", "finetune_then_drop bridge linear"],
@@ -295,11 +242,9 @@ def test_what_is_missing_of_a_distillation_is_shown(fake: FakeSweep) -> None:
     some, pending, alone = lines(TABLES["distillation"](open_views(fake.publish())))
     assert (some["plain"], some["distilled"]) == ("80.00", "88.00 n=1/2")
     assert some["gain"] == "1 of 2 seeds missing"
-    assert (pending["plain"], pending["distilled"], pending["gain"]) == (
-        *("missing", "80.00"),
-        "pending",
-    )
-    assert (alone["plain"], alone["distilled"], alone["gain"]) == ("–", "70.00", "no plain one")
+    sides = ("plain", "distilled", "gain")
+    assert [pending[side] for side in sides] == ["missing", "80.00", "pending"]
+    assert [alone[side] for side in sides] == ["–", "70.00", "no plain one"]
 
 
 def test_a_full_model_that_learned_from_another_model_is_a_distilled_network(
@@ -368,25 +313,19 @@ def test_the_tables_say_it_in_words(fake: FakeSweep) -> None:
     assert (undecided["layers"], undecided["90%"]) == ("4–12 of 12", "no set: no K=0")
 
 
-@pytest.fixture(scope="module")
-def of_two_models(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Catalog]:
-    fake = FakeSweep(tmp_path_factory.mktemp("two"))
-    for model in ("bert", "a|b"):
+def test_tables_narrow_to_models_and_strategies_and_render(fake: FakeSweep) -> None:
+    name = 'it\'s a|"model"'
+    for model in ("bert", name):
         for strategy in ("top", "bottom"):
             network(fake, right(90), k=0, model=model, strategy=strategy)
             network(fake, right(80), k=2, model=model, strategy=strategy)
             network(fake, right(85), k=2, model=model, strategy=strategy, procedure=TAUGHT)
         network(fake, right(70), k=2, model=model, strategy="random 0", dropped=(3, 5))
-    with open_views(fake.publish()) as catalog:
-        yield catalog
-
-
-@pytest.mark.parametrize(
-    "name", [n for n in TABLES if "strategy" in TABLES[n].takes and n != "embeddings"]
-)
-def test_tables_narrow_and_render(of_two_models: Catalog, name: str) -> None:
-    table = TABLES[name](of_two_models, models=["a|b"], strategies=["top"])
-    found = {(row["model"], row["strategy"]) for row in table.long.to_pylist()}
-    assert found == {("a|b", "top")}
-    for format in FORMATS:
-        assert render(table, format, terminal=False)
+    catalog = open_views(fake.publish())
+    for make in [table for key, table in TABLES.items() if table.takes and key != "embeddings"]:
+        table = make(catalog, models=[name], strategies=["top"])
+        long = table.long.to_pylist()
+        assert {row["model"] for row in long} == {name}
+        assert "strategy" not in make.takes or {row["strategy"] for row in long} == {"top"}
+        for format in FORMATS:
+            assert render(table, format, terminal=False)

@@ -1,4 +1,4 @@
-"""Done cells whose answers to the dev examples are known. Not a test."""
+"""Done cells whose answers to the dev examples are known, and tables as rows. Not a test."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 
+from lp_sweep.analysis.tabledef import Table
 from lp_sweep.analysis.views import open_views
 from lp_sweep.trials.train.metrics import METRICS
 from tests.support.fake_records import FakeSweep
@@ -43,3 +44,8 @@ def right(n_right: int, n: int = 100) -> Any:
 def long(fake: FakeSweep, table: Any, deltas: tuple[float, ...] = (1,), **asked: Any) -> list[Any]:
     with open_views(fake.publish(), deltas=deltas, only=table.views) as catalog:
         return table(catalog, **asked).long.to_pylist()
+
+
+def lines(table: Table) -> list[dict[str, str]]:
+    """What a person reads of a table, each row by its headings."""
+    return [dict(zip(table.columns, row, strict=True)) for row in table.rows]
