@@ -332,13 +332,6 @@ def test_a_compactor_killed_over_and_over_loses_and_doubles_nothing(tmp_path: Pa
     assert files(store) == (0, 1)
 
 
-def looking_with(store: Store, files: Any) -> Store:
-    """The same store, seen through other `files`."""
-    reader = Store(store.location)
-    reader.files = files
-    return reader
-
-
 class Interrupted:
     """Files that run a whole compaction during one of the looks at them. A listing then shows
     what was there before and is there still: systems promise no more."""
@@ -399,7 +392,9 @@ def test_a_compaction_at_any_moment_of_a_look(
             compact(store)
         names += fill(store, 3, "c")
         interrupted = Interrupted(store, moment)
-        assert look(looking_with(store, interrupted), names), f"at look {moment}"
+        reader = Store(store.location)
+        reader.files = interrupted  # type: ignore[assignment]
+        assert look(reader, names), f"at look {moment}"
         if interrupted.left >= 0:
             break  # it was done before that moment came
         assert files(store) == (0, 1)

@@ -88,16 +88,7 @@ def test_trial_id_is_pinned(spec: TrialSpec, expected: str) -> None:
             "p1-495f93ced428e6af4705",
             id="rte-limited",
         ),
-    ],
-)
-def test_profile_id_is_pinned(spec: ProfileSpec, expected: str) -> None:
-    assert profile_id(spec) == expected
-
-
-@pytest.mark.parametrize(
-    ("spec", "expected"),
-    [
-        pytest.param(SPEED, "p1-3ac9e1acff35a74fe711", id="all-defaults"),
+        pytest.param(SPEED, "p1-3ac9e1acff35a74fe711", id="a speed"),
         pytest.param(
             replace(
                 SPEED,
@@ -108,11 +99,11 @@ def test_profile_id_is_pinned(spec: ProfileSpec, expected: str) -> None:
                 second_norm="drop",
             ),
             "p1-2682a677c89ed94d9d81",
-            id="reduced-on-a-gpu",
+            id="a speed on a gpu",
         ),
     ],
 )
-def test_the_id_of_a_speed_is_pinned(spec: SpeedSpec, expected: str) -> None:
+def test_profile_id_is_pinned(spec: ProfileSpec | SpeedSpec, expected: str) -> None:
     assert profile_id(spec) == expected
 
 

@@ -272,27 +272,6 @@ def test_a_server_killed_and_started_again_within_the_patience(tmp_path: Path) -
             server.kill()
 
 
-@own_server
-@pytest.mark.slow
-def test_a_server_that_stops_for_a_while(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """SIGSTOP: connections are taken and nothing is said, as when a machine is overloaded."""
-    monkeypatch.setattr(bucket, "_SILENCE_SECONDS", 1)
-    server = Server(tmp_path / "server.log")
-    try:
-        location = f"s3://{BUCKET}/p?endpoint_override={server.endpoint[7:]}&scheme=http"
-        store = Store(location, create=True, patience=60)
-        store.put("trials", "t1-a", [trial("t1-a")])
-        server.process.send_signal(signal.SIGSTOP)
-        back = threading.Timer(3, server.process.send_signal, [signal.SIGCONT])
-        back.start()
-        store.put("trials", "t1-b", [trial("t1-b")])
-        assert store.names("trials") == {"t1-a", "t1-b"}
-        assert len(store.read_all("trials").rows) == 2
-        back.join()
-    finally:
-        server.kill()
-
-
 def test_no_credential_is_anywhere_in_a_store(s3_location: str, s3_endpoint: str) -> None:
     store = Store(s3_location, create=True)
     store.put("trials", "t1-a", [trial("t1-a")])
