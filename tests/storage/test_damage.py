@@ -130,5 +130,4 @@ def test_readers_never_raise_on_a_store_of_rubbish(tmp_path: Path) -> None:
     listing = store.read_all("trials")
     assert listing.rows["trial_id"].to_pylist() == ["t1-good"]
     assert len(listing.unreadable) >= 2 * len(rubbish) - 2
-    assert isinstance(listing.rows, pa.Table)
     assert "t1-good" in store.names("trials", finished=True)

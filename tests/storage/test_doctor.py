@@ -7,16 +7,15 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-import pyarrow as pa
 import pytest
-from pyarrow import parquet as pq
 
 from lp_sweep.orchestrator.service.store import sweep_states
 from lp_sweep.storage import doctor, parquet
 from lp_sweep.storage.doctor import examine, fix
 from lp_sweep.storage.packs import compact
-from lp_sweep.storage.schema import SCHEMA_VERSION, TABLES
+from lp_sweep.storage.schema import TABLES
 from lp_sweep.storage.store import Store
+from tests.support.stores import newer
 from tests.support.storeworkers import predictions, trial
 
 
@@ -56,25 +55,20 @@ def test_a_store_in_order(store: Store) -> None:
     assert whole_store(store) == before
 
 
-def newer(content: bytes) -> bytes:
-    rows = pq.read_table(pa.BufferReader(content))
-    metadata = {**rows.schema.metadata, b"lp_sweep.schema_version": str(SCHEMA_VERSION + 1)}
-    sink = pa.BufferOutputStream()
-    pq.write_table(rows.replace_schema_metadata(metadata), sink)
-    return bytes(sink.getvalue().to_pybytes())
-
-
 BAD = {
     "zero-bytes": ("trials/t1-x.parquet", lambda good: b"", "empty"),
-    "cut": ("trials/t1-x.parquet", lambda good: good[:-100], "not a whole Parquet file"),
     "flipped": (
         "trials/t1-x.parquet",
         lambda good: good[:99] + bytes([good[99] ^ 4]) + good[100:],
         "not a whole Parquet file",
     ),
     "of-another-table": ("profiles/p1-x.parquet", lambda good: good, "not written by lp-sweep"),
-    "foreign": ("trials/notes.txt", lambda good: b"mine", "not a file of lp-sweep"),
-    "yaml-among-trials": ("trials/demo.yaml", lambda good: b"a: 1", "not a file of lp-sweep"),
+    "foreign": ("trials/demo.yaml", lambda good: b"a: 1", "not a file of lp-sweep"),
+    "without-a-row": (
+        "trials/t1-x.parquet",
+        lambda good: parquet.encode("trials", []),
+        "a record without a row",
+    ),
     "cut-pack": ("trials/packs/0af.parquet", lambda good: good[:-99], "not a whole Parquet file"),
 }
 
@@ -115,14 +109,6 @@ def test_a_file_of_a_newer_version_is_named_and_never_moved(store: Store) -> Non
     assert all("newer lp-sweep" in f.reason for f in findings)
     fix(store, findings)
     assert whole_store(store) == before
-
-
-def test_a_trial_without_a_row_is_no_record(store: Store) -> None:
-    store.put("trials", "t1-x", [])
-    (finding,) = examine(store)
-    assert finding.reason == "a record without a row"
-    fix(store, [finding])
-    assert store.names("trials") == {"t1-a", "t1-b"}
 
 
 def test_a_copy_is_moved_and_what_only_it_has_gets_its_name(store: Store) -> None:
@@ -185,20 +171,15 @@ def test_a_record_that_was_mended_meanwhile_stays(store: Store) -> None:
 
 def test_checkpoints_of_finished_trials_go(store: Store) -> None:
     compact(store, settle=0)
-    for name in ("t1-a", "t1-c"):
+    for name in ("t1-a", "t1-c", "t1-torn"):
         store.put_text("checkpoints", f"{name}.safetensors", "state")
-    (finding,) = examine(store)
+    store.files.write("trials/t1-torn.parquet", b"torn")
+    _, finding = examine(store)
     assert finding.location.endswith("t1-a.safetensors")
     assert finding.remedy == "--fix deletes it"
     fix(store, [finding])
-    assert [info.name for info in store.listing("checkpoints")] == ["t1-c.safetensors"]
-
-
-def test_a_torn_trial_keeps_its_checkpoint(store: Store) -> None:
-    store.put_text("checkpoints", "t1-x.safetensors", "state")
-    store.files.write("trials/t1-x.parquet", b"torn")
-    fix(store, examine(store))
-    assert [info.name for info in store.listing("checkpoints")] == ["t1-x.safetensors"]
+    left = [info.name for info in store.listing("checkpoints")]
+    assert left == ["t1-c.safetensors", "t1-torn.safetensors"]
 
 
 def test_what_a_stopped_write_left_is_deleted_after_an_hour(tmp_path: Path) -> None:
@@ -216,30 +197,20 @@ def test_what_a_stopped_write_left_is_deleted_after_an_hour(tmp_path: Path) -> N
     assert len([path for path in tmp_path.rglob(".*") if path.is_file()]) == 9
 
 
-def test_halves_of_networks_are_deleted_after_a_day(
-    store: Store, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    for path in ("t1-a/config.json", "t1-a/a", "t1-b/a", "t1-b/kept-by.txt"):
+def test_networks_of_before_today(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Halves are deleted; whole ones that nothing came to use are named."""
+    for path in ("t1-half/a", "t1-half/kept-by.txt", "t1-whole/a", "t1-whole/config.json"):
         store.files.write(f"weights/{path}", b"{}")
-    assert examine(store) == []
-    monkeypatch.setattr(doctor, "_DAY", -60.0)
-    found = examine(store)
-    assert [finding.path for finding in found] == ["weights/t1-b/a", "weights/t1-b/kept-by.txt"]
-    fix(store, found)
-    assert examine(store) == []
-    assert len(store.listing("weights/t1-a")) == 2
-
-
-def test_networks_that_nothing_came_to_use_are_named_after_a_day(
-    store: Store, monkeypatch: pytest.MonkeyPatch
-) -> None:
     for trial_id, by in (("t1-a", "need"), ("t1-b", "need, best"), ("t1-c", "best")):
         store.files.write(f"weights/{trial_id}/config.json", b"{}")
         store.files.write(f"weights/{trial_id}/kept-by.txt", by.encode())
     assert examine(store) == []
     monkeypatch.setattr(doctor, "_DAY", -60.0)
     found = examine(store)
-    assert [finding.path for finding in found] == ["weights/t1-a", "weights/t1-b"]
+    needed = ["weights/t1-a", "weights/t1-b"]
+    halves = ["weights/t1-half/a", "weights/t1-half/kept-by.txt"]
+    assert [finding.path for finding in found] == needed + halves
     assert "for trials that go on from it" in found[0].reason
     fix(store, found)
-    assert examine(store) == found
+    assert [finding.path for finding in examine(store)] == needed
+    assert len(store.listing("weights/t1-whole")) == 2

@@ -64,15 +64,6 @@ def test_it_says_what_status_says(location: str) -> None:
     json.dumps(picture_json(picture), allow_nan=False)
 
 
-def test_seeds_make_a_mean_and_a_spread(fake: FakeSweep) -> None:
-    [top] = look(Follower(fake.store)).curves
-    assert [(p.k, p.n, p.asked, p.mean) for p in top.points][:2] == [
-        (0, 2, 2, 90.5),
-        (6, 1, 2, 88.0),
-    ]
-    assert top.points[0].sd == pytest.approx(0.5**0.5)
-
-
 def test_hours_are_those_of_records_and_of_failed_tries(fake: FakeSweep) -> None:
     records = fake.store.read_all("trials").rows["seconds_total"].to_pylist()
     row = fake.cells[-2]

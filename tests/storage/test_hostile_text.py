@@ -21,13 +21,13 @@ import pytest
 
 from lp_sweep.analysis.tables import TABLES as TABLES_SHOWN
 from lp_sweep.orchestrator.cli import completion
-from lp_sweep.orchestrator.cli.__main__ import main
 from lp_sweep.orchestrator.cli.output import complain, emit, say
 from lp_sweep.storage.printable import on_terminal, page
 from lp_sweep.storage.schema import TABLES
 from lp_sweep.storage.store import Store
 from tests.support.everyday import few
 from tests.support.fake_records import FakeSweep
+from tests.support.program import Terminal, sweep
 from tests.support.sqlworld import ESCAPES
 from tests.support.sweepfiles import make_inputs
 
@@ -39,38 +39,6 @@ EVIL = (
 IN_A_NAME = EVIL.replace("\x00", "").replace("\\", "").replace("/", "")[:80]
 NAMES = frozenset({"trial_id", "profile_id", "attempt_id", "sweep"})  # of records
 STYLE = re.compile(r"\x1b\[[0-9;]*m")  # what rich writes for a terminal
-
-
-class Terminal(io.StringIO):
-    """Taken for a terminal, or not."""
-
-    def __init__(self, screen: bool) -> None:
-        super().__init__()
-        self.screen = screen
-
-    def isatty(self) -> bool:
-        return self.screen
-
-
-class Said(NamedTuple):
-    code: int
-    out: str
-    err: str
-
-
-def lp_sweep(*arguments: str, cwd: Path, screen: bool = False) -> Said:
-    out, err = Terminal(screen), Terminal(False)
-    plain = {name: value for name, value in os.environ.items() if not name.startswith("LP_SWEEP_")}
-    with (
-        contextlib.chdir(cwd),
-        contextlib.redirect_stdout(out),
-        contextlib.redirect_stderr(err),
-        mock.patch.dict(os.environ, plain | {"LP_SWEEP_OFFLINE": "1"}, clear=True),
-        mock.patch.object(sys, "argv", ["lp-sweep", *arguments]),
-        pytest.raises(SystemExit) as end,
-    ):
-        main()
-    return Said(int(end.value.code or 0), out.getvalue(), err.getvalue())
 
 
 def spoilt(value: Any, kind: pa.DataType, evil: str) -> Any:
@@ -206,21 +174,17 @@ DRAWN = [verb for verb in VERBS if verb.startswith(("query", "table", "paper"))]
     ],
 )
 def test_nothing_of_it_acts(world: World, verb: str, screen: bool) -> None:
-    said = run(world, verb, screen)
-    assert said.code in (0, 1, 2, 4), said.err[-2000:]
-    assert "Traceback (" not in said.err
-    shown = STYLE.sub("", said.out) if screen else said.out
+    words = [world.names.get(word, word.replace("+", " ")) for word in verb.split()]
+    done = sweep(*words, "--store", "store", cwd=world.folder, screen=screen)
+    assert done.returncode in (0, 1, 2, 4), done.stderr[-2000:]
+    assert "Traceback (" not in done.stderr
+    shown = STYLE.sub("", done.stdout) if screen else done.stdout
     data = verb.endswith("csv") and not screen  # a file or a pipe gets the values as they are
-    for text in (said.err, *([] if data else [shown])):
+    for text in (done.stderr, *([] if data else [shown])):
         assert not ESCAPES.search(text.replace("\t", " ")), ascii(text)
         if not verb.startswith("logs"):  # which prints tracebacks in their own lines
             assert not re.search("^PLANTED", text, re.MULTILINE), text
-    assert "\x1b[8m" not in said.out or data
-
-
-def run(world: World, verb: str, screen: bool) -> Said:
-    words = [world.names.get(word, word.replace("+", " ")) for word in verb.split()]
-    return lp_sweep(*words, "--store", "store", cwd=world.folder, screen=screen)
+    assert "\x1b[8m" not in done.stdout or data
 
 
 def test_a_pages_lines_are_ours() -> None:
@@ -229,7 +193,8 @@ def test_a_pages_lines_are_ours() -> None:
 
 def test_a_verb_that_forgets_is_clean_all_the_same() -> None:
     for screen in (False, True):
-        out, err = Terminal(screen), Terminal(screen)
+        kind = Terminal if screen else io.StringIO
+        out, err = kind(), kind()
         with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
             emit(EVIL)
             emit(EVIL, form="table")

@@ -1,7 +1,8 @@
 """Identifiers: pinned, and made from exactly what determines a result."""
 
 import json
-from dataclasses import MISSING, asdict, fields, replace
+from collections.abc import Callable
+from dataclasses import MISSING, asdict, fields, is_dataclass, replace
 from typing import Any
 
 import pytest
@@ -61,104 +62,7 @@ SPEED = SpeedSpec(
     kept_layers=(1, 2, 3),
     device_type="cpu",
 )
-# a value that is not the default, for every field there is
-OTHER: dict[type, dict[str, Any]] = {
-    TrialSpec: {
-        "model_fingerprint": "hub:roberta-base@main",
-        "kept_layers": (1, 2),
-        "task": TASKS["rte"].definition,
-        "data_fingerprint": "sha256:01",
-        "seed": 43,
-        "recipe": Recipe(epochs=4),
-        "procedure": "iterative",
-        "freeze_dropped": True,
-        "epochs_per_layer": 3,
-        "removed_feed_forwards": (3,),
-        "second_norm": "drop",
-        "distill": Distillation(),
-        "bridge": "linear",
-        "loss": "cosent",
-    },
-    Distillation: {
-        "teacher": "sha256:02",
-        "fine_tuned": True,
-        "temperature": 5.0,
-        "alpha": 1.0,
-        "hidden_weight": 1.0,
-        "unlabelled": "sha256:03",
-    },
-    Recipe: {
-        "learning_rate": 3e-5,
-        "batch_size": 16,
-        "epochs": 4,
-        "max_length": 64,
-        "weight_decay": 0.01,
-        "adam_beta1": 0.8,
-        "adam_beta2": 0.98,
-        "adam_epsilon": 1e-6,
-        "max_grad_norm": 0.5,
-        "warmup_ratio": 0.1,
-        "schedule": "constant",
-        "precision": "bf16",
-        "limit_train": 100,
-        "limit_dev": 100,
-        "freeze_embeddings": True,
-        "freeze_layers": (2,),
-    },
-    TaskDefinition: {
-        "text_columns": ("sentence1",),
-        "label_column": "y",
-        "kind": "regression",
-        "metric": "f1",
-        "extra_metrics": ("mcc",),
-        "labels": ("a", "b"),
-        "similarity": "dot",
-        "query_prompt": "query: ",
-        "document_prompt": "passage: ",
-        "label_columns": ("a", "b"),
-        "group": "q",
-        "loss": "listwise",
-        "tune_thresholds": True,
-    },
-    ProfileSpec: {
-        "model_fingerprint": "hub:roberta-base@main",
-        "task": TASKS["rte"].definition,
-        "data_fingerprint": "sha256:01",
-        "max_length": 64,
-        "limit_dev": 100,
-        "measure": "similarity",
-        "trial": "t1-00",
-        "against": "t1-01",
-        "limit_train": 100,
-        "rows": 1000,
-        "recipe": Recipe(epochs=4),
-        "seed": 1,
-        "unlabelled": "sha256:03",
-    },
-    SpeedSpec: {
-        "model_fingerprint": "hub:roberta-base@main",
-        "kept_layers": (1, 2),
-        "device_type": "cuda",
-        "removed_feed_forwards": (3,),
-        "second_norm": "drop",
-        "precision": "bf16",
-        "length": 64,
-        "batches": (32, 256),
-    },
-}
-# what else must be so for a field to matter at all
-NEEDS: dict[str, dict[str, Any]] = {
-    "freeze_dropped": {"procedure": "finetune_then_drop"},
-    "epochs_per_layer": {"procedure": "iterative"},
-    "second_norm": {"removed_feed_forwards": (1,)},
-}
-
-
-def changes(kind: type) -> list[Any]:
-    return [
-        pytest.param(item.name, OTHER[kind].get(item.name), id=f"{kind.__name__}.{item.name}")
-        for item in fields(kind)
-    ]
+KINDS = (TrialSpec, Distillation, Recipe, TaskDefinition, ProfileSpec, SpeedSpec)
 
 
 @pytest.mark.parametrize(
@@ -184,16 +88,7 @@ def test_trial_id_is_pinned(spec: TrialSpec, expected: str) -> None:
             "p1-495f93ced428e6af4705",
             id="rte-limited",
         ),
-    ],
-)
-def test_profile_id_is_pinned(spec: ProfileSpec, expected: str) -> None:
-    assert profile_id(spec) == expected
-
-
-@pytest.mark.parametrize(
-    ("spec", "expected"),
-    [
-        pytest.param(SPEED, "p1-3ac9e1acff35a74fe711", id="all-defaults"),
+        pytest.param(SPEED, "p1-3ac9e1acff35a74fe711", id="a speed"),
         pytest.param(
             replace(
                 SPEED,
@@ -204,11 +99,11 @@ def test_profile_id_is_pinned(spec: ProfileSpec, expected: str) -> None:
                 second_norm="drop",
             ),
             "p1-2682a677c89ed94d9d81",
-            id="reduced-on-a-gpu",
+            id="a speed on a gpu",
         ),
     ],
 )
-def test_the_id_of_a_speed_is_pinned(spec: SpeedSpec, expected: str) -> None:
+def test_profile_id_is_pinned(spec: ProfileSpec | SpeedSpec, expected: str) -> None:
     assert profile_id(spec) == expected
 
 
@@ -218,7 +113,7 @@ def test_defaults_are_pinned() -> None:
         kind.__name__: {
             item.name: item.default for item in fields(kind) if item.default is not MISSING
         }
-        for kind in OTHER
+        for kind in KINDS
     }
     assert defaults == {
         "TrialSpec": {
@@ -301,15 +196,9 @@ def test_defaults_are_pinned() -> None:
 @pytest.mark.parametrize(
     "same",
     [
-        pytest.param(replace(TRIAL, kept_layers=tuple(range(12, 0, -1))), id="layers-unordered"),
-        pytest.param(replace(TRIAL, kept_layers=(*range(1, 13), 12)), id="layer-twice"),
+        pytest.param(replace(TRIAL, kept_layers=(12, *range(12, 0, -1))), id="layers"),
         pytest.param(replace(TRIAL, procedure="direct", recipe=Recipe(epochs=3)), id="spelt-out"),
-        pytest.param(
-            replace(TRIAL, recipe=Recipe(max_grad_norm=1, weight_decay=0)), id="int-for-float"
-        ),
-        pytest.param(
-            replace(TRIAL, task=replace(TASK, extra_metrics=(), labels=())), id="empty-tuples"
-        ),
+        pytest.param(replace(TRIAL, recipe=Recipe(max_grad_norm=1)), id="int-for-float"),
     ],
 )
 def test_spelling_does_not_matter(same: TrialSpec) -> None:
@@ -321,21 +210,71 @@ def test_int_and_float_are_one_value_off_the_default_too() -> None:
     assert trial_id(replace(TRIAL, recipe=one)) == trial_id(replace(TRIAL, recipe=other))
 
 
-@pytest.mark.parametrize(("name", "value"), changes(TrialSpec))
-def test_every_field_of_a_trial_matters(name: str, value: Any) -> None:
-    base = replace(TRIAL, **NEEDS.get(name, {}))
-    assert trial_id(replace(base, **{name: value})) != trial_id(base)
+def another(value: Any) -> Any:
+    """A value that is not this one, of the same type where there is one."""
+    if is_dataclass(value):
+        name = fields(value)[0].name
+        return replace(value, **{name: another(getattr(value, name))})
+    if isinstance(value, bool):
+        return not value
+    if isinstance(value, tuple):
+        return value[:-1] or (2,)
+    if isinstance(value, str):
+        return f"{value}x"
+    return 100 if value is None else value + 1
+
+
+# what else must be so for a field to matter at all
+NEEDS: dict[str, dict[str, Any]] = {
+    "freeze_dropped": {"procedure": "finetune_then_drop"},
+    "epochs_per_layer": {"procedure": "iterative"},
+    "second_norm": {"removed_feed_forwards": (1,)},
+}
+BASES: dict[type, Any] = {
+    TrialSpec: TRIAL,
+    Distillation: DISTILLED.distill,
+    Recipe: Recipe(epochs=9),  # the change itself must tell, not the presence of a recipe
+    TaskDefinition: TASK,
+    ProfileSpec: PROFILE,
+    SpeedSpec: SPEED,
+}
+
+
+def identifiers(value: Any) -> list[str]:
+    """Of the trial or profile that has the value."""
+    if isinstance(value, TrialSpec):
+        return [trial_id(value)]
+    if isinstance(value, Distillation):
+        return [trial_id(replace(DISTILLED, distill=value))]
+    if isinstance(value, Recipe):
+        return [trial_id(replace(TRIAL, recipe=value))]
+    if isinstance(value, TaskDefinition):
+        return [trial_id(replace(TRIAL, task=value)), profile_id(replace(PROFILE, task=value))]
+    return [profile_id(value)]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_every_field_matters(kind: type) -> None:
+    for item in fields(kind):
+        base = replace(BASES[kind], **NEEDS.get(item.name, {}))
+        old = getattr(base, item.name)
+        new = Distillation() if item.name == "distill" else another(old)
+        changed = zip(
+            identifiers(base), identifiers(replace(base, **{item.name: new})), strict=True
+        )
+        assert all(one != other for one, other in changed), item.name
 
 
 @pytest.mark.parametrize(
     "idle",
     [
-        pytest.param({"freeze_dropped": True}, id="freeze_dropped"),
-        pytest.param({"epochs_per_layer": 5}, id="epochs_per_layer"),
-        pytest.param({"second_norm": "drop"}, id="second_norm"),
-        pytest.param({"removed_feed_forwards": (13,)}, id="feed-forward of no kept layer"),
-        pytest.param({"recipe": Recipe(freeze_layers=(13,))}, id="no kept layer frozen"),
+        {"freeze_dropped": True},
+        {"epochs_per_layer": 5},
+        {"second_norm": "drop"},
+        {"removed_feed_forwards": (13,)},
+        {"recipe": Recipe(freeze_layers=(13,))},
     ],
+    ids=str,
 )
 def test_what_is_of_no_use_makes_no_second_identifier(idle: dict[str, Any]) -> None:
     assert trial_id(replace(TRIAL, **idle)) == trial_id(TRIAL)
@@ -348,13 +287,6 @@ def test_what_is_frozen_anyway_makes_no_second_identifier() -> None:
     learns = replace(staged, freeze_dropped=False)
     other = replace(learns, recipe=replace(learns.recipe, freeze_layers=(7,)))
     assert trial_id(other) != trial_id(learns)
-
-
-@pytest.mark.parametrize(("name", "value"), changes(Distillation))
-def test_every_field_of_a_distillation_matters(name: str, value: Any) -> None:
-    assert DISTILLED.distill is not None
-    other = replace(DISTILLED, distill=replace(DISTILLED.distill, **{name: value}))
-    assert trial_id(other) != trial_id(DISTILLED)
 
 
 @pytest.mark.parametrize(
@@ -374,32 +306,6 @@ def test_a_setting_that_teaches_nothing_makes_no_second_identifier(
     assert trial_id(one) == trial_id(other)
 
 
-@pytest.mark.parametrize(("name", "value"), changes(Recipe))
-def test_every_field_of_the_recipe_matters(name: str, value: Any) -> None:
-    # off the default already, so that the change itself must tell and not the recipe's presence
-    base = Recipe(batch_size=8) if name == "epochs" else Recipe(epochs=9)
-    changed = replace(base, **{name: value})
-    assert trial_id(replace(TRIAL, recipe=changed)) != trial_id(replace(TRIAL, recipe=base))
-
-
-@pytest.mark.parametrize(("name", "value"), changes(TaskDefinition))
-def test_every_field_of_the_task_matters(name: str, value: Any) -> None:
-    task = replace(TASK, **{name: value})
-    assert trial_id(replace(TRIAL, task=task)) != trial_id(TRIAL)
-    assert profile_id(replace(PROFILE, task=task)) != profile_id(PROFILE)
-
-
-@pytest.mark.parametrize(("name", "value"), changes(ProfileSpec))
-def test_every_field_of_a_profile_matters(name: str, value: Any) -> None:
-    assert profile_id(replace(PROFILE, **{name: value})) != profile_id(PROFILE)
-
-
-@pytest.mark.parametrize(("name", "value"), changes(SpeedSpec))
-def test_every_field_of_a_speed_matters(name: str, value: Any) -> None:
-    base = replace(SPEED, **NEEDS.get(name, {}))
-    assert profile_id(replace(base, **{name: value})) != profile_id(base)
-
-
 def test_spelling_does_not_matter_of_a_speed() -> None:
     same = replace(SPEED, kept_layers=(3, 2, 1, 1), second_norm="drop", batches=(32, 32))
     assert profile_id(same) == profile_id(SPEED)
@@ -412,11 +318,22 @@ def test_text_order_and_field_borders_matter() -> None:
     assert len({id_of("a", "b"), id_of("b", "a"), id_of("ab"), id_of("a,b")}) == 4
 
 
-@pytest.mark.parametrize("spec", [TRIAL, PRUNED, MNLI], ids=["default", "pruned", "mnli"])
-def test_trial_round_trip(spec: TrialSpec) -> None:
-    again = trial_spec_from_plain(json.loads(json.dumps(asdict(spec))))
-    assert again == spec
-    assert trial_id(again) == trial_id(spec)
+@pytest.mark.parametrize(
+    ("spec", "from_plain"),
+    [
+        (PRUNED, trial_spec_from_plain),
+        (DISTILLED, trial_spec_from_plain),
+        (replace(PROFILE, recipe=Recipe(freeze_layers=(1,)), seed=0), profile_spec_from_plain),
+        (PROFILE, profile_spec_from_plain),
+        (
+            replace(SPEED, removed_feed_forwards=(2,), batches=(32, 256)),
+            speed_spec_from_plain,
+        ),
+    ],
+    ids=["trial", "distilled", "greedy", "profile", "speed"],
+)
+def test_a_spec_comes_back_from_json(spec: Any, from_plain: Callable[[Any], Any]) -> None:
+    assert from_plain(json.loads(json.dumps(asdict(spec)))) == spec
 
 
 SPECS = st.builds(
@@ -463,47 +380,27 @@ def test_the_stored_text_of_a_spec_gives_it_back(spec: TrialSpec) -> None:
     assert trial_id(spec) == f"t1-{content_hash(payload)[:20]}"
 
 
-@pytest.mark.parametrize("text", ["", "[]", "{}", "null", '{"kept_layers": [1], "task": 3}'])
+@pytest.mark.parametrize("text", ["", "[]", "{}", '{"kept_layers": [1], "task": 3}'])
 def test_another_text_is_no_spec(text: str) -> None:
     with pytest.raises((KeyError, TypeError, ValueError)):
         trial_spec_from_canonical(text)
 
 
 @pytest.mark.parametrize(
-    "profile",
-    [PROFILE, replace(PROFILE, recipe=Recipe(freeze_layers=(1,)), seed=0)],
-    ids=["plain", "greedy"],
-)
-def test_profile_round_trip(profile: ProfileSpec) -> None:
-    again = profile_spec_from_plain(json.loads(json.dumps(asdict(profile))))
-    assert again == profile
-    assert profile_id(again) == profile_id(profile)
-
-
-@pytest.mark.parametrize("seed", [0, 7, 42, -1, 2**62])
-@pytest.mark.parametrize(
     "spec",
     [
-        TRIAL,
         PRUNED,
-        MNLI,
         replace(TRIAL, seed=-3, removed_feed_forwards=(1,), second_norm="drop"),
         replace(TRIAL, data_fingerprint='"seed":42,', model_fingerprint='\\"seed":'),
         replace(TRIAL, task=replace(TASK, labels=('"seed":42', "seed"))),
     ],
-    ids=["plain", "recipe", "mnli", "later fields", "hostile names", "hostile labels"],
+    ids=["recipe", "later fields", "hostile names", "hostile labels"],
 )
-def test_identifiers_of_seeds_are_those_of_the_trials(spec: TrialSpec, seed: int) -> None:
-    assert trial_ids(spec)(seed) == trial_id(replace(spec, seed=seed))
+def test_identifiers_of_seeds_are_those_of_the_trials(spec: TrialSpec) -> None:
+    for seed in (0, 42, -1, 2**62):
+        assert trial_ids(spec)(seed) == trial_id(replace(spec, seed=seed))
 
 
 @given(SPECS, st.integers(0, 2**31))
 def test_another_seed_changes_nothing_else(spec: TrialSpec, seed: int) -> None:
     assert spec.with_seed(seed) == replace(spec, seed=seed)
-
-
-def test_speed_round_trip() -> None:
-    spec = replace(SPEED, removed_feed_forwards=(2,), batches=(32, 256))
-    again = speed_spec_from_plain(json.loads(json.dumps(asdict(spec))))
-    assert again == spec
-    assert profile_id(again) == profile_id(spec)

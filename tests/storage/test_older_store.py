@@ -8,7 +8,6 @@ records lack columns of today's, such as `compute`, which was always `reference`
 
 from __future__ import annotations
 
-import subprocess
 import tarfile
 from pathlib import Path
 from typing import Any
@@ -21,7 +20,7 @@ from lp_sweep.storage.packs import compact
 from lp_sweep.storage.schema import TRIALS
 from lp_sweep.storage.store import Store
 from lp_sweep.trials.worker.run import execute
-from tests.support.program import command, sweep
+from tests.support.program import sweep
 from tests.support.toyworld import jobs
 
 AS_THEN = "recipe.compute=reference"
@@ -76,24 +75,5 @@ def test_the_rest_is_done_and_what_was_done_stays(older: Path) -> None:
     with open_views(store) as catalog:
         told = catalog.query("SELECT count(*) AS n, count(score) AS scored FROM trials").to_pylist()
         assert told == [{"n": 6, "scored": 6}]
-        assert (
-            catalog.query(
-                "FROM predictions WHERE trial_id NOT IN (SELECT trial_id FROM trials)"
-            ).num_rows
-            == 0
-        )
-
-
-@pytest.mark.slow
-@pytest.mark.ray
-def test_a_run_goes_on_from_it(older: Path) -> None:
-    done = subprocess.run(
-        command("run", "sweep.yaml", AS_THEN, "--store", "store", "--cache-dir", "cache"),
-        cwd=older,
-        capture_output=True,
-        text=True,
-        timeout=300,
-    )
-    assert done.returncode == 0, done.stderr
-    assert "done in this run" in done.stderr
-    assert len(rows_of(Store(older / "store"))) >= 6
+        lone = "FROM predictions WHERE trial_id NOT IN (SELECT trial_id FROM trials)"
+        assert catalog.query(lone).num_rows == 0

@@ -69,7 +69,7 @@ def test_what_a_run_would_no_longer_show_is_in_the_plan(file: Path) -> None:
     assert told(file) == [], "nothing is written"
 
 
-@pytest.mark.parametrize("words", [("status",), ("table", "tasks"), ("table", "tasks", "--json")])
+@pytest.mark.parametrize("words", [("status",), ("table", "tasks", "--json")])
 def test_every_answer_names_what_it_does_not_show(file: Path, words: tuple[str, ...]) -> None:
     assert "not shown" not in said(file, *words)
     amend(file)
@@ -172,17 +172,15 @@ def test_parts_that_are_run_one_by_one_are_one_setup(file: Path) -> None:
     assert told(file) == [(1, ("epochs 3 instead of 1",), 8, 8)]
 
 
-def test_cells_of_a_shorter_list_are_no_earlier_setup(file: Path) -> None:
-    file.write_text(PLAIN.replace("[42, 43]", "[42]").replace("[rte, mrpc]", "[rte]"))
+@pytest.mark.parametrize(
+    ("recipe", "expected"),
+    [("", []), ("recipe: {epochs: 1}\n", [(1, ("epochs 3 instead of 1",), 8, 8)])],
+    ids=["the same recipe", "another recipe"],
+)
+def test_cells_of_a_shorter_list(file: Path, recipe: str, expected: list[Any]) -> None:
+    file.write_text(PLAIN.replace("[42, 43]", "[42]").replace("[rte, mrpc]", "[rte]") + recipe)
     begin(file)
-    assert told(file) == []
-
-
-def test_cells_that_are_dropped_with_the_recipe_are(file: Path) -> None:
-    text = PLAIN.replace("[42, 43]", "[7]").replace("[rte, mrpc]", "[rte]")
-    file.write_text(text + "recipe: {epochs: 1}\n")
-    begin(file)
-    assert told(file) == [(1, ("epochs 3 instead of 1",), 8, 8)]
+    assert told(file) == expected
 
 
 def test_only_finished_trials_are_worth_a_note(file: Path) -> None:

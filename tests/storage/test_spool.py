@@ -93,23 +93,12 @@ def test_what_the_spool_has_is_sent_and_not_done_again(
 def test_with_patience_it_waits_for_the_store(world: Path, tmp_path: Path, store: Store) -> None:
     job = job_of(world, tmp_path, store_patience=60.0)
     (tmp_path / "store").rename(tmp_path / "away")
-    back = threading.Timer(1.0, (tmp_path / "away").rename, [tmp_path / "store"])
+    back = threading.Timer(0.5, (tmp_path / "away").rename, [tmp_path / "store"])
     back.start()
     assert execute(job, store.location)["status"] == "done"
     back.join()
     assert store.names("trials") == {job["id"]}
     assert waiting(job, store) == []
-
-
-def test_the_next_trial_brings_what_waits(world: Path, tmp_path: Path, store: Store) -> None:
-    first, second = job_of(world, tmp_path), job_of(world, tmp_path, "seed=2")
-    (tmp_path / "store").rename(tmp_path / "away")
-    execute(first, store.location)
-    for path in Spool(tmp_path / "cache", store.location).root.glob("*/*"):
-        os.utime(path, (0, 0))  # younger ones may be on their way by their own worker
-    (tmp_path / "away").rename(tmp_path / "store")
-    execute(second, store.location)
-    assert store.names("trials") == {first["id"], second["id"]}
 
 
 def test_a_failure_waits_too(world: Path, tmp_path: Path, store: Store) -> None:
@@ -121,83 +110,78 @@ def test_a_failure_waits_too(world: Path, tmp_path: Path, store: Store) -> None:
     assert store.read_all("attempts").rows["trial_id"].to_pylist() == [job["id"]]
 
 
-def test_two_stores_on_one_node_do_not_mix(world: Path, tmp_path: Path, store: Store) -> None:
-    job = job_of(world, tmp_path)
-    (tmp_path / "store").rename(tmp_path / "away")
-    execute(job, store.location)
+# -- a worker's outbox
+
+
+def records(folder: Path, seed: int = 0) -> list[Record]:
+    """The predictions and the record of a trial."""
+    row = FakeSweep(folder / "unused").cell(k=2, seed=seed)
+    answer = {"example": 0, "label": 1.0, "prediction": 1.0, "scores": [0.5]}
+    predictions = {"trial_id": row["trial_id"], "split": "validation", **answer}
+    return [
+        Record("predictions", row["trial_id"], [predictions]),
+        Record("trials", row["trial_id"], [trial_record(row, 50.0 + seed)]),
+    ]
+
+
+def fill(folder: Path, store: Store, count: int = 1) -> list[str]:
+    """So many trials in the spool of `folder/cache`."""
+    spool, names = Spool(folder / "cache", store.location), []
+    for seed in range(count):
+        made = records(folder, seed)
+        assert all(map(spool.put, made))
+        names.append(made[0].name)
+    return names
+
+
+def test_the_next_trial_brings_what_waits(tmp_path: Path, store: Store) -> None:
+    (name,) = fill(tmp_path, store)
+    for path in Spool(tmp_path / "cache", store.location).root.glob("*/*"):
+        os.utime(path, (0, 0))  # younger ones may be on their way by their own worker
+    mine = records(tmp_path, seed=7)
+    assert Outbox(store.location, tmp_path / "cache").send(*mine)
+    assert store.names("trials") == {name, mine[0].name}
+
+
+def test_two_stores_on_one_node_do_not_mix(tmp_path: Path, store: Store) -> None:
+    fill(tmp_path, store)
     other = Store(tmp_path / "other", create=True)
-    assert flush(other, job["cache_dir"]) == Flushed(sent=0, waiting=0)
-    assert not other.names("trials")
+    assert flush(other, tmp_path / "cache") == Flushed(sent=0, waiting=0)
 
 
-# -- a store that is full
-
-
-def test_a_full_store(world: Path, tmp_path: Path, small_disk: Path) -> None:
-    store, job = Store(small_disk / "store", create=True), job_of(world, tmp_path)
+def test_a_full_store(tmp_path: Path, small_disk: Path) -> None:
+    store, mine = Store(small_disk / "store", create=True), records(tmp_path)
     fill_disk(small_disk / "filler")
-    answer = execute(job, store.location)
-    assert answer["status"] == "spooled"
-    assert "No space left on device" in answer["message"]
-    assert store.names("trials") == set()
-    assert flush(store, job["cache_dir"]) == Flushed(sent=0, waiting=2)
+    outbox = Outbox(store.location, tmp_path / "cache")
+    assert not outbox.send(*mine)
+    assert "No space left on device" in str(outbox.refusal)
+    assert flush(store, tmp_path / "cache") == Flushed(sent=0, waiting=2)
     (small_disk / "filler").unlink()
-    assert flush(store, job["cache_dir"]) == Flushed(sent=2, waiting=0)
-    assert store.read("trials", job["id"])[0]["last"] == answer["last"]
+    assert flush(store, tmp_path / "cache") == Flushed(sent=2, waiting=0)
+    assert store.names("trials") == {mine[0].name}
 
 
-# -- a spool that can't be written
-
-
-def test_without_a_spool_the_store_is_tried_all_the_same(
-    world: Path, tmp_path: Path, store: Store
-) -> None:
-    job = job_of(world, tmp_path)
+def test_without_a_spool_the_store_is_tried_all_the_same(tmp_path: Path, store: Store) -> None:
     (tmp_path / "cache").mkdir()
     (tmp_path / "cache" / "spool").write_text("in the way", encoding="utf-8")
+    mine, outbox = records(tmp_path), Outbox(store.location, tmp_path / "cache")
     with pytest.warns(UserWarning, match="can't write to this node's spool"):
-        assert execute(job, store.location)["status"] == "done"
-    assert store.names("trials") == {job["id"]}
-
-
-def test_without_either_the_loss_is_told(world: Path, tmp_path: Path, store: Store) -> None:
-    job = job_of(world, tmp_path)
-    (tmp_path / "cache").mkdir()
-    (tmp_path / "cache" / "spool").write_text("in the way", encoding="utf-8")
+        assert outbox.send(*mine)
+    assert store.names("trials") == {mine[0].name}
     (tmp_path / "store").rename(tmp_path / "away")
     with (
         pytest.warns(UserWarning, match="can't write to this node's spool"),
-        pytest.raises(StoreError, match=f"the record of {job['id']} is lost"),
+        pytest.raises(StoreError, match=f"the record of {mine[0].name} is lost"),
     ):
-        execute(job, store.location)
+        outbox.send(*mine)
 
 
 # -- flush
 
 
-def fill(cache: Path, store: Store, count: int) -> list[str]:
-    """So many records in the spool, each with predictions."""
-    spool, fake = Spool(cache, store.location), FakeSweep(cache / "unused")
-    names = []
-    for seed in range(count):
-        row = fake.cell(k=2, seed=seed)
-        predictions = {
-            "trial_id": row["trial_id"],
-            "split": "validation",
-            "example": 0,
-            "label": 1.0,
-            "prediction": 1.0,
-            "scores": [0.5],
-        }
-        assert spool.put(Record("trials", row["trial_id"], [trial_record(row, 50.0 + seed)]))
-        assert spool.put(Record("predictions", row["trial_id"], [predictions]))
-        names.append(row["trial_id"])
-    return names
-
-
 @pytest.mark.slow
 def test_two_processes_may_flush_at_once(tmp_path: Path, store: Store) -> None:
-    names = fill(tmp_path / "cache", store, 40)
+    names = fill(tmp_path, store, 40)
     context = multiprocessing.get_context("fork")
     both = [context.Process(target=flush, args=(store, tmp_path / "cache")) for _ in range(2)]
     for process in both:
@@ -212,13 +196,10 @@ def test_two_processes_may_flush_at_once(tmp_path: Path, store: Store) -> None:
     assert flush(store, tmp_path / "cache") == Flushed(0, 0)
 
 
-@pytest.mark.parametrize("harm", [b"", None], ids=["empty", "truncated"])
-def test_a_torn_spool_file_is_set_aside_and_stops_nothing(
-    tmp_path: Path, store: Store, harm: bytes | None
-) -> None:
-    names = fill(tmp_path / "cache", store, 3)
+def test_a_torn_spool_file_is_set_aside_and_stops_nothing(tmp_path: Path, store: Store) -> None:
+    names = fill(tmp_path, store, 3)
     torn = Spool(tmp_path / "cache", store.location).root / "trials" / f"{names[1]}.parquet"
-    torn.write_bytes(torn.read_bytes()[:-20] if harm is None else harm)
+    torn.write_bytes(torn.read_bytes()[:-20])
     with pytest.warns(UserWarning, match="set aside .*: not a whole Parquet file"):
         assert flush(store, tmp_path / "cache") == Flushed(sent=5, waiting=0)
     assert store.names("trials") == {names[0], names[2]}
@@ -228,24 +209,18 @@ def test_a_torn_spool_file_is_set_aside_and_stops_nothing(
 
 
 def test_a_record_that_the_store_has_is_not_written_again(tmp_path: Path, store: Store) -> None:
-    (name,) = fill(tmp_path / "cache", store, 1)
+    name, torn = fill(tmp_path, store, 2)
     kept = trial_record(FakeSweep(tmp_path / "unused").cell(k=2, seed=0), 99.0)
     store.put("trials", name, [kept])
-    assert flush(store, tmp_path / "cache") == Flushed(sent=2, waiting=0)
+    (tmp_path / "store" / "trials" / f"{torn}.parquet").write_bytes(b"PAR1")
+    assert flush(store, tmp_path / "cache") == Flushed(sent=4, waiting=0)
     assert store.read("trials", name)[0]["last"] == 0.99
-    assert store.names("predictions") == {name}
-
-
-def test_a_torn_record_in_the_store_is_replaced(tmp_path: Path, store: Store) -> None:
-    (name,) = fill(tmp_path / "cache", store, 1)
-    (tmp_path / "store" / "trials" / f"{name}.parquet").write_bytes(b"PAR1")
-    flush(store, tmp_path / "cache")
-    assert store.read("trials", name)[0]["last"] == 0.5
+    assert store.read("trials", torn)[0]["last"] == 0.51, "a torn one is replaced"
 
 
 def test_predictions_go_before_the_record(tmp_path: Path, store: Store) -> None:
     """A flush that breaks off leaves no record without its predictions."""
-    fill(tmp_path / "cache", store, 1)
+    fill(tmp_path, store)
     order: list[str] = []
     put = store.put
 
@@ -259,12 +234,12 @@ def test_predictions_go_before_the_record(tmp_path: Path, store: Store) -> None:
 
 
 def test_what_is_written_just_now_is_left_to_its_worker(tmp_path: Path, store: Store) -> None:
-    fill(tmp_path / "cache", store, 1)
+    fill(tmp_path, store)
     assert flush(store, tmp_path / "cache", older_than=60.0) == Flushed(sent=0, waiting=2)
 
 
 def test_the_checkpoint_of_a_flushed_trial_goes(tmp_path: Path, store: Store) -> None:
-    (name,) = fill(tmp_path / "cache", store, 1)
+    (name,) = fill(tmp_path, store)
     (tmp_path / "file").write_bytes(b"x")
     store.put_file("checkpoints", f"{name}.safetensors", tmp_path / "file")
     flush(store, tmp_path / "cache")
@@ -272,7 +247,7 @@ def test_the_checkpoint_of_a_flushed_trial_goes(tmp_path: Path, store: Store) ->
 
 
 def test_an_outbox_finds_what_waits(tmp_path: Path, store: Store) -> None:
-    (name,) = fill(tmp_path / "cache", store, 1)
+    (name,) = fill(tmp_path, store)
     (tmp_path / "store").rename(tmp_path / "away")
     outbox = Outbox(store.location, tmp_path / "cache")
     rows = outbox.find("trials", name)

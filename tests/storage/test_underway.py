@@ -85,7 +85,6 @@ def test_a_loss_that_is_no_number_is_left_out(store: Store) -> None:
 @pytest.mark.parametrize(
     "text",
     [
-        "",
         "[]",
         "{",
         '{"step": 1}',

@@ -25,13 +25,25 @@ class Done(NamedTuple):
     stderr: str
 
 
+class Terminal(io.StringIO):
+    """Taken for a terminal."""
+
+    def isatty(self) -> bool:
+        return True
+
+
 def sweep(
-    *arguments: str, cwd: Path, env: Mapping[str, str] | None = None, stdin: str = ""
+    *arguments: str,
+    cwd: Path,
+    env: Mapping[str, str] | None = None,
+    stdin: str = "",
+    screen: bool = False,
 ) -> Done:
-    """`lp-sweep ARGUMENTS` in `cwd`, without what the caller has in LP_SWEEP_*."""
+    """`lp-sweep ARGUMENTS` in `cwd`, without what the caller has in LP_SWEEP_*. `screen`:
+    stdout is a terminal."""
     clean = {key: value for key, value in os.environ.items() if not key.startswith("LP_SWEEP_")}
     environment = {**clean, "LP_SWEEP_OFFLINE": "1", **(env or {})}
-    out, err = io.StringIO(), io.StringIO()
+    out, err = Terminal() if screen else io.StringIO(), io.StringIO()
     with (
         contextlib.chdir(cwd),
         contextlib.redirect_stdout(out),

@@ -7,7 +7,11 @@ import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
+import pyarrow as pa
 import pytest
+from pyarrow import parquet as pq
+
+from lp_sweep.storage.schema import SCHEMA_VERSION
 
 
 def place_of(request: pytest.FixtureRequest) -> str:
@@ -37,3 +41,12 @@ def fill_disk(path: Path) -> None:
         with path.open("ab", buffering=0) as stream, contextlib.suppress(OSError):
             while stream.write(b"0" * size):
                 pass
+
+
+def newer(content: bytes) -> bytes:
+    """The file as a later version of lp-sweep would write it."""
+    rows = pq.read_table(pa.BufferReader(content))
+    metadata = {**rows.schema.metadata, b"lp_sweep.schema_version": str(SCHEMA_VERSION + 1)}
+    sink = pa.BufferOutputStream()
+    pq.write_table(rows.replace_schema_metadata(metadata), sink)
+    return bytes(sink.getvalue().to_pybytes())

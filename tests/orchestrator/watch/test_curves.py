@@ -95,9 +95,9 @@ def test_with_less_room_means_and_then_blocks_alone() -> None:
     assert text(given, width=30, ascii_only=True)[1] == "rte top     750 90.0 to 80.0"
 
 
-@pytest.mark.parametrize("ks", [1, 13, 25, 48])
-@pytest.mark.parametrize("width", [20, 60, 80, 200])
-def test_names_of_any_length_stay_within_the_width_of_numbers(width: int, ks: int) -> None:
-    lines = text(curve(*[50.0] * ks, task="a-task-with-a-long-name" * 4), width=width)
-    assert lines[1].startswith("a-t")
-    assert len(lines) == 2
+@pytest.mark.parametrize("ks", [1, 25])
+def test_a_long_name_is_one_line(ks: int) -> None:
+    for width in (20, 80, 200):
+        lines = text(curve(*[50.0] * ks, task="a-task-with-a-long-name" * 4), width=width)
+        assert lines[1].startswith("a-t")
+        assert len(lines) == 2

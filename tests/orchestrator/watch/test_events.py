@@ -175,16 +175,9 @@ def test_a_run_tells_its_events_and_how_it_ended(tmp_path: Path) -> None:
     assert "no Ray at 127.0.0.1:1" in events[-1]["error"]
 
 
-@pytest.mark.parametrize("verb", ["run", "resume", "retry"])
-def test_events_and_json_are_not_both_printed(tmp_path: Path, verb: str) -> None:
-    told = sweep(verb, "sweep.yaml", "--events", "--json", cwd=tmp_path)
-    assert (told.returncode, told.stdout) == (2, "")
-    assert "--events is JSON already" in told.stderr
-    assert "Keep one of them." in told.stderr
-
-
-def test_a_plan_has_no_events(tmp_path: Path) -> None:
-    told = sweep("run", "sweep.yaml", "--events", "--dry-run", cwd=tmp_path)
+@pytest.mark.parametrize("words", [("retry", "--json"), ("run", "--dry-run")], ids=" ".join)
+def test_events_are_of_a_run_and_alone(tmp_path: Path, words: tuple[str, str]) -> None:
+    told = sweep(words[0], "sweep.yaml", "--events", words[1], cwd=tmp_path)
     assert (told.returncode, told.stdout) == (2, "")
     assert "--events" in told.stderr
     assert "--json" in told.stderr

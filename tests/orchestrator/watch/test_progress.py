@@ -26,18 +26,14 @@ from tests.support.toyworld import save_world
 
 @pytest.fixture
 def queue(tmp_path: Path) -> WorkQueue:
-    return new_queue(tmp_path)
-
-
-def new_queue(folder: Path) -> WorkQueue:
     """A queue of five pieces of work."""
     path = save_world(
-        folder,
+        tmp_path,
         seeds=[1, 2],
         strategies=[{"name": "top", "k": [0, 2]}, {"name": "contribution", "threshold": 0.5}],
     )
     plan = make_plan(resolve(load_sweep(path)), Known.nothing())
-    return queue_of(plan, Store(folder / "s", create=True))
+    return queue_of(plan, Store(tmp_path / "s", create=True))
 
 
 def test_notes_and_failures_stand_above_the_display(queue: WorkQueue) -> None:

@@ -154,7 +154,6 @@ def test_terminals_of_other_kinds(terminal: Terminal, colour: bool, moves: bool)
     ("arguments", "code", "told"),
     [
         (["--watch", "--every", "soon"], 2, "--every 'soon': a time such as 5s"),
-        (["--watch", "--every", "off"], 2, "--every 'off'"),
         (["--every", "5s"], 2, "--every needs --watch"),
         (["--watch", "--sweep", "nope"], 2, "no sweep named 'nope' in"),
         (["--store", "nowhere"], 4, "no store at"),
