@@ -259,16 +259,19 @@ def test_a_task_that_would_mislead_is_refused(tmp_path: Path, task: str, nouns: 
         ({"model_type": "t5", "is_encoder_decoder": True}, "t5 is an encoder-decoder"),
         ({"model_type": "bret"}, "type 'bret'.*mean 'bert'"),
         ({"model_type": "esm"}, "bridge.*esm.*bert.*modernbert"),
-        *[({"num_hidden_layers": n}, "num_hidden_layers") for n in (10**12, -1, True, 1.5, "12")],
+        *[({"num_hidden_layers": n}, "num_hidden_layers") for n in (10**12, -1, True, "12")],
+        *[(text, "no readable config.json") for text in ("[" * 100_000, "\xff", "[]")],
     ],
-    ids=str,
+    ids=lambda value: ascii(value)[:30],
 )
 def test_a_model_that_can_not_be_pruned_is_refused(
-    tmp_path: Path, config: dict[str, Any], nouns: str
+    tmp_path: Path, config: dict[str, Any] | str, nouns: str
 ) -> None:
     file = make_inputs(tmp_path, PLAIN + ("bridge: linear\n" if "bridge" in nouns else ""))
     place = tmp_path / "folder/of/a/model/config.json"
-    place.write_text(json.dumps(json.loads(place.read_text()) | config))
+    if not isinstance(config, str):
+        config = json.dumps(json.loads(place.read_text()) | config)
+    place.write_text(config, encoding="latin-1")
     said = mistake(file)
     assert re.match(rf"{file}:\d: .*{nouns}", said), said
 
