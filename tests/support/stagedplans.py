@@ -7,6 +7,7 @@ from typing import Any
 
 from lp_sweep.orchestrator.plan.known import Known
 from lp_sweep.orchestrator.plan.plan import Plan, Work
+from lp_sweep.storage.select import Measured
 from lp_sweep.storage.specs import TrialSpec
 from lp_sweep.trials.train.procedures import full_layers
 from tests.support.sweepfiles import PLAIN, make_inputs, planned
@@ -46,3 +47,19 @@ def cell_trial(plan: Plan, **asked: Any) -> str:
     }
     assert id_ is not None
     return id_
+
+
+def all_done(plan: Plan) -> Known:
+    """All trials and measurements of the plan; no network is kept."""
+    measures = (item.id for found in plan.measures.values() for item in found)
+    done = dict.fromkeys([*measures, *plan.profiles], Measured({}))
+    return Known(frozenset(plan.trials), {}, done)
+
+
+def failed_measurement(folder: Path, kind: str = "bug") -> tuple[Plan, str, str]:
+    """A finished sweep, one of whose measurements has failed: of which trial, and which."""
+    plan = plan_of(folder, "measure: {cka: pruned}", "k=2")
+    pruned = plan.cells[0].trial_id or ""
+    [item] = plan.measures[pruned]
+    plan.known = Known(frozenset(plan.trials), {item.id: kind}, {})
+    return plan, pruned, item.id

@@ -70,14 +70,9 @@ def test_texts_that_are_cut_as_the_models_own_tokenizer_counts(tmp_path: Path) -
     assert data.cut == sum(length > RECIPE.max_length for length in lengths) / 4 == 0.5
     assert data.tokens == sum(min(length, RECIPE.max_length) for length in lengths) / 4
     assert "50% of the texts are cut at max_length 8" in "\n".join(data.lines())
-
-
-def test_without_a_tokenizer_nothing_is_said_of_lengths(tmp_path: Path) -> None:
-    (tmp_path / "model").mkdir()
-    (tmp_path / "model" / "tokenizer.json").write_text("{", encoding="utf-8")
-    bare = MODEL._replace(path=str(tmp_path / "model"))
-    rows = [(LONG, "yes"), ("bad", "no")]
-    assert look(tmp_path, rows, rows, models=[bare]).cut is None
+    (tmp_path / "tokenizer.json").write_text("{", encoding="utf-8")  # a trial says what is wrong
+    torn = MODEL._replace(path=str(tmp_path))
+    assert look(tmp_path, train, train[:2], models=[torn]).cut is None
 
 
 @pytest.mark.parametrize(
@@ -112,21 +107,13 @@ def test_entities_and_queries_are_what_a_score_is_of(tmp_path: Path) -> None:
         text_columns=("words",), label_column="tags", kind="tokens", metric="entity_f1"
     )
     ranking = TaskDefinition(
-        text_columns=("q", "text"),
-        kind="ranking",
-        metric="ndcg@10",
-        group="of",
+        text_columns=("q", "text"), kind="ranking", metric="ndcg@10", group="of"
     )
     for definition, name, rows in ((tagging, "words", 12), (ranking, "queries", 10)):
         files = dict.fromkeys(("train", "dev"), str(tmp_path / f"{name}.parquet"))
         loaded = load_task(definition, TaskSource(files=files))
         shows = looked_at("own", loaded, RECIPE, ()).shows
         assert shows == pytest.approx({n: smallest_loss(rows, n) for n in (1, 3)})
-
-
-def test_a_smaller_loss_shows_with_more_rows_and_more_seeds() -> None:
-    assert smallest_loss(5000, 3) < smallest_loss(872, 3) < smallest_loss(872, 1)
-    assert smallest_loss(872, 1) < smallest_loss(120, 1)
 
 
 def test_the_plan_has_it(tmp_path: Path) -> None:

@@ -48,6 +48,7 @@ def folder(whole: Path, tmp_path: Path) -> Path:
 def test_a_whole_model_of_every_family(family: Any, tmp_path: Path) -> None:
     save_pretrained(family, DEPTH, tmp_path)
     tiny_tokenizer().save_pretrained(tmp_path)
+    assert type_problem(family.config(DEPTH).to_dict()) is None
     assert folder_problems(tmp_path, depth=DEPTH) == []
     assert "layers, the plan expects 5" in folder_problems(tmp_path, depth=5)[0]
     encoder = AutoModel.from_pretrained(tmp_path)
@@ -56,13 +57,6 @@ def test_a_whole_model_of_every_family(family: Any, tmp_path: Path) -> None:
     assert counted is not None
     # a pooler that the checkpoint does not have is not counted: a bound from below
     assert 0.8 * parameters <= counted <= parameters
-
-
-def test_the_built_in_model_passes() -> None:
-    from importlib.resources import as_file, files
-
-    with as_file(files("lp_sweep.quickstart") / "model") as model:
-        assert folder_problems(model, depth=12) == []
 
 
 def cut(name: str) -> Callable[[Path], None]:
@@ -107,7 +101,6 @@ def shallow(folder: Path) -> None:
         (edited(max_position_embeddings=10**9), "max_position_embeddings .* weights have 64"),
         (edited(hidden_size="32"), "hidden_size '32', and the weights have 32"),
         (edited(model_type="gpt2"), "gpt2 is a decoder .* encoders only"),
-        (edited(model_type="t5"), "t5 is an encoder-decoder"),
         (edited(model_type="albert"), "albert: its layers share one set of weights"),
         (gone("tokenizer.json"), "no tokenizer vocabulary"),
         (cut("tokenizer.json"), "tokenizer.json is not complete JSON"),
@@ -130,11 +123,6 @@ def test_positions_with_two_for_padding_are_no_mistake(folder: Path) -> None:
 )
 def test_types_are_those_that_transformers_lists(task: str) -> None:
     assert types(task) == set(getattr(modeling_auto, f"MODEL_FOR_{task}_MAPPING_NAMES"))
-
-
-@pytest.mark.parametrize("family", CASES)
-def test_no_encoder_is_taken_for_a_decoder(family: Any) -> None:
-    assert type_problem(family.config(DEPTH).to_dict()) is None
 
 
 def test_sizes_of_a_manifest_are_held_against_the_files(folder: Path) -> None:
@@ -185,20 +173,18 @@ def test_no_torn_file_passes_for_whole(whole: Path, data: st.DataObject) -> None
     assert read_header(whole / WEIGHTS)
 
 
-@given(header=st.binary(max_size=200))
-def test_no_header_is_too_odd(whole: Path, header: bytes) -> None:
-    path = whole.parent / "odd.safetensors"
-    path.write_bytes(len(header).to_bytes(8, "little") + header)
-    with pytest.raises(Torn, match=r"odd\.safetensors"):
-        read_header(path)
-
-
 @pytest.mark.parametrize(
-    "entry", [[], {"shape": [2]}, {"shape": 2, "data_offsets": [0, 8]}, {"data_offsets": ["x"]}]
+    "header",
+    [
+        b"",
+        b"\xff{",
+        b'{"w": []}',
+        b'{"w": {"shape": [2]}}',
+        b'{"w": {"shape": 2, "data_offsets": [0, 8]}}',
+    ],
 )
-def test_a_header_of_another_kind(tmp_path: Path, entry: object) -> None:
-    text = json.dumps({"w": entry}).encode()
+def test_a_header_of_another_kind(tmp_path: Path, header: bytes) -> None:
     path = tmp_path / WEIGHTS
-    path.write_bytes(len(text).to_bytes(8, "little") + text)
+    path.write_bytes(len(header).to_bytes(8, "little") + header)
     with pytest.raises(Torn, match=r"not a whole safetensors"):
         read_header(path)

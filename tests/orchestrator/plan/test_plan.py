@@ -12,7 +12,7 @@ from lp_sweep.orchestrator.estimate.estimate import estimate
 from lp_sweep.orchestrator.plan.known import Known, read_ledger
 from lp_sweep.orchestrator.plan.plan import Plan
 from lp_sweep.orchestrator.plan.planning import make_plan, missing_baselines
-from lp_sweep.storage.select import STRATEGIES, Measured
+from lp_sweep.storage.select import STRATEGIES, Measured, held_out_rows
 from lp_sweep.storage.specs import ProfileSpec, TrialSpec
 from lp_sweep.storage.store import Store
 from tests.support.courses import put_failure, taken
@@ -30,6 +30,7 @@ from tests.support.sweepfiles import (
 RULES = {name: s for name, s in STRATEGIES.items() if s.by_position and not s.family}
 
 CONTRIBUTION = PLAIN.replace("{name: top, k: [0, 2]}", "{name: contribution, threshold: [0.9]}")
+SECTION = "contribution: {measured_on: mrpc}\n"
 UNBASED = "exclude: [{procedure: [iterative], k: [0]}]\n"
 
 
@@ -84,8 +85,8 @@ def test_deferred_cells_become_trials_when_the_profile_is_known(tmp_path: Path) 
     before = planned(file, "task=rte", "seed=42")
     assert [cell.state for cell in before.cells] == ["deferred"] * 3
     assert before.trials == {}
-    assert [cell.row()["k"] for cell in before.cells] == [None] * 3
-    assert [cell.row()["kept_layers"] for cell in before.cells] == [None] * 3
+    rows = [cell.row() for cell in before.cells]
+    assert [(row["k"], row["kept_layers"]) for row in rows] == [(None, None)] * 3
     known = with_profiles(before, cosines(above=(3, 7)))
     after = planned(file, "task=rte", "seed=42", known=known)
     assert [cell.dropped for cell in after.cells] == [(3, 7), (3, 7), ()]
@@ -114,33 +115,28 @@ def test_a_threshold_that_leaves_no_layer_is_impossible(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("measured_on", "profiles"),
-    [("", ["rte", "mrpc"]), ("own", ["rte", "mrpc"]), ("mrpc", ["mrpc"]), ("MRPC", ["mrpc"])],
+    ("text", "profiles"),
+    [
+        (CONTRIBUTION, ["rte", "mrpc"]),
+        (CONTRIBUTION.replace("[0.9]", "[0.9], measured_on: MRPC"), ["mrpc"]),
+        (CONTRIBUTION.replace("[0.9]", "[0.9], measured_on: own") + SECTION, ["rte", "mrpc"]),
+        (CONTRIBUTION + SECTION, ["mrpc"]),
+        (PLAIN + "include: [{strategy: contribution, threshold: 0.9}]\n" + SECTION, ["mrpc"]),
+    ],
+    ids=["own", "strategy", "own-first", "section", "included"],
 )
-@pytest.mark.parametrize("place", ["strategy", "section", "included"])
-def test_measured_on(tmp_path: Path, measured_on: str, profiles: list[str], place: str) -> None:
-    text = CONTRIBUTION if place != "included" else PLAIN
-    if place == "included":
-        text += "include: [{strategy: contribution, threshold: 0.9}]\n"
-    if measured_on and place == "strategy":
-        text = text.replace("[0.9]}", f"[0.9], measured_on: {measured_on}}}")
-    elif measured_on:
-        text += f"contribution: {{measured_on: {measured_on}}}\n"
+def test_measured_on(tmp_path: Path, text: str, profiles: list[str]) -> None:
     plan = planned(make_inputs(tmp_path, text))
     # RTE and MRPC have other definitions here, though the same rows
     assert [work.task.name for work in plan.profiles.values()] == profiles
-    spec = next(iter(plan.profiles.values())).spec
-    assert isinstance(spec, ProfileSpec)
 
 
 def test_a_profile_does_not_depend_on_what_only_training_uses(tmp_path: Path) -> None:
     file = make_inputs(tmp_path, CONTRIBUTION)
-    one = planned(file)
-    assert (
-        planned(file, "recipe.lr=1e-3", "recipe.limit_train=2", "seed=1").profiles.keys()
-        == one.profiles.keys()
-    )
-    assert planned(file, "recipe.max_length=64").profiles.keys() != one.profiles.keys()
+    profiles = planned(file).profiles.keys()
+    training = ("recipe.lr=1e-3", "recipe.limit_train=2", "seed=1")
+    assert planned(file, *training).profiles.keys() == profiles
+    assert planned(file, "recipe.max_length=64").profiles.keys() != profiles
 
 
 # -- what a store says
@@ -155,7 +151,8 @@ def test_states_from_a_store(tmp_path: Path) -> None:
         store.put("trials", id_, [{"trial_id": id_}])
     for id_ in (failed, both):
         put_failure(store, id_)
-    profile = next(id_ for id_, work in blank.profiles.items() if work.task.name == "rte")
+    profile, torn = blank.profiles  # of rte and mrpc
+    Path(store.location, "profiles", f"{torn}.parquet").write_bytes(b"PAR1")
     layers = [{"layer": n, "value": value} for n, value in cosines(above=(1,)).items()]
     store.put("profiles", profile, [{"profile_id": profile, "layers": layers}])
     plan = planned(file, "seed=42", known=read_ledger(store).known)
@@ -166,8 +163,8 @@ def test_states_from_a_store(tmp_path: Path) -> None:
     assert contribution["rte"].state == "pending"
     assert contribution["mrpc"].state == "deferred"
     totals = plan.totals()
-    assert (totals["trials_done"], totals["trials_failed"], totals["trials_pending"]) == (2, 1, 2)
-    assert (totals["profiles"], totals["profiles_done"], totals["profiles_failed"]) == (2, 1, 0)
+    assert [totals[f"trials_{end}"] for end in ("done", "failed", "pending")] == [2, 1, 2]
+    assert [totals[f"profiles_{end}"] for end in ("done", "failed", "pending")] == [1, 0, 1]
     assert {work.id for work in plan.missing_trials()} == set(plan.trials) - {done, both}
 
 
@@ -179,16 +176,6 @@ def test_a_profile_that_failed_is_told_as_failed(tmp_path: Path) -> None:
     assert [profile["state"] for profile in profiles] == ["failed", "pending"]
     text = answer_of(plan).text()
     assert "cells waiting for a profile, a measurement (1 failed, 1 missing)" in text
-
-
-def test_a_torn_profile_is_measured_again(tmp_path: Path) -> None:
-    file = make_inputs(tmp_path, CONTRIBUTION)
-    store = Store(tmp_path / "store", create=True)
-    for id_ in planned(file).profiles:
-        Path(store.location, "profiles", f"{id_}.parquet").write_bytes(b"PAR1")
-    plan = planned(file, known=read_ledger(store).known)
-    assert len(plan.profiles) == 2
-    assert not plan.known.profiles
 
 
 # -- identity by content
@@ -236,17 +223,9 @@ def test_a_models_own_k(tmp_path: Path) -> None:
     ).replace("[0, 2]}", "[0, 8]}\n  - {name: symmetric, k: [0, 8]}")
     make_model(tmp_path / "small", depth=4)
     plan = planned(make_inputs(tmp_path, text), "task=rte", "seed=42")
-    points = [(c.asked.model, c.asked.strategy, c.asked.k) for c in plan.cells]
-    assert points == [
-        ("./small", "top", 0),
-        ("./small", "top", 1),
-        ("./small", "top", 3),
-        ("./small", "symmetric", 0),
-        ("./folder/of/a/model", "top", 0),
-        ("./folder/of/a/model", "top", 8),
-        ("./folder/of/a/model", "symmetric", 0),
-        ("./folder/of/a/model", "symmetric", 8),
-    ]
+    own = [*[("./small", "top", k) for k in (0, 1, 3)], ("./small", "symmetric", 0)]
+    usual = [("./folder/of/a/model", name, k) for name in ("top", "symmetric") for k in (0, 8)]
+    assert [(c.asked.model, c.asked.strategy, c.asked.k) for c in plan.cells] == own + usual
     assert plan.sweep.notes == [
         "./small: symmetric has no network at K=1 (left out)",
         "./small: symmetric has no network at K=3 (left out)",
@@ -274,17 +253,19 @@ def test_a_missing_baseline_is_noted(tmp_path: Path, text: str, said: list[str])
 
 
 def test_the_estimate_falls_as_the_store_fills(tmp_path: Path) -> None:
-    file = make_inputs(tmp_path)
-    plan = planned(file)
+    plan = planned(make_inputs(tmp_path))
     first = estimate(plan, CPU)
-    assert first.hours > 0
     assert "stated rate" in first.basis
-    half = frozenset(list(plan.trials)[:4])
-    assert 0 < estimate(planned(file, known=Known(half, {}, {})), CPU).hours < first.hours
-    whole = Known(frozenset(plan.trials), {}, {})
-    nothing = estimate(planned(file, known=whole), CPU)
-    assert nothing[:3] == (0.0, 0.0, 0.0)
-    assert nothing.basis == "nothing is missing"
+    plan.known = Known(frozenset(list(plan.trials)[:4]), {}, {})
+    assert 0 < estimate(plan, CPU).hours < first.hours
+    plan.known = Known(frozenset(plan.trials), {}, {})
+    nothing = estimate(plan, CPU)
+    assert (*nothing[:3], nothing.basis) == (0.0, 0.0, 0.0, "nothing is missing")
+
+
+def test_a_greedy_selection_holds_out_a_tenth() -> None:
+    rows = (0, 1, 9, 100, 20_000, 10**6)
+    assert [held_out_rows(number) for number in rows] == [0, 1, 1, 10, 2000, 2000]
 
 
 # -- the queue

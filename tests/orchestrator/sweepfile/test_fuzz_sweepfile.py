@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import re
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -93,13 +92,9 @@ values = st.recursive(
 
 def locations(content: Any, at: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
     found = [at]
-    items = content.items() if isinstance(content, dict) else ()
-    for key, value in (
-        items
-        if isinstance(content, dict)
-        else enumerate(content if isinstance(content, list) else ())
-    ):
-        found += locations(value, (*at, key))
+    if isinstance(content, dict | list):
+        for key, value in content.items() if isinstance(content, dict) else enumerate(content):
+            found += locations(value, (*at, key))
     return found
 
 
@@ -200,9 +195,7 @@ test_overrides = fuzz(
 
 BOMBS = {
     "deep-lists": "a: " + "[" * 100_000,
-    "deep-mappings": "a: " + "{a: " * 5_000,
     "deep-blocks": "".join(" " * depth + "a:\n" for depth in range(400)),
-    "deep-items": "- " * 50_000,
     "deep-keys": "? " * 50_000,
     "laughs": "a: &a [x,x,x,x,x,x,x,x,x]\n"
     + "".join(f"{b}: &{b} [{','.join(['*' + a] * 9)}]\n" for a, b in pairwise("abcdefghij")),
@@ -213,66 +206,27 @@ BOMBS = {
     ),
     "laughing-keys": "a: &a [x, x]\nb: &b [*a, *a]\n? *b\n: 1\n",
     "long-line": "name: " + "x" * 250_000,
-    "long-number": "name: " + "9" * 250_000,
     "huge-number": "name: 0x" + "f" * 250_000,
     "sexagesimal": "name: " + ":".join(["59"] * 50_000),
-    "many-keys": "\n".join(f"k{number}: 1" for number in range(20_000)),
     "many-values": "seeds: [" + "1," * 120_000 + "1]",
     "many-seeds": PLAIN.replace("[42, 43]", str([f"{n}0000-{n}9999" for n in range(1, 9000)])),
     "many-mistakes": PLAIN.replace("[42, 43]", "[" + "x," * 9_000 + "]"),
     "long-seed": PLAIN.replace("[42, 43]", "9" * 9_000 + "-" + "9" * 9_001),
-    "megabytes": "#" * 5_000_000,
+    "long-procedure": f"{PLAIN}procedures: {'x' * 50_000}",
+    "long-words": f"{PLAIN}procedures: [direct {'x' * 50_000}]",
+    "long-rule": f"{PLAIN}feed_forward: {'x' * 50_000}",
+    "long-count": f"{PLAIN}feed_forward: [top {'9' * 3000}]",
+    "long-layer": f"{PLAIN}feed_forward: [[{'9' * 3000}]]",
     "nul": "\0" * 200_000,
-    "blank": " " * 200_000,
-    "lines": "\n" * 200_000,
     "quotes": "name: '" + "'" * 200_000,
-    "anchors": "a: [" + ",".join(f"&a{n} 1" for n in range(15_000)) + "]",
 }
 
 
-@pytest.mark.parametrize("text", BOMBS.values(), ids=BOMBS.keys())
+@pytest.mark.parametrize("text", BOMBS.values(), ids=BOMBS)
 def test_a_bomb_is_refused_soon(tmp_path: Path, text: str, monkeypatch: Any) -> None:
     monkeypatch.chdir(tmp_path)
     (tmp_path / "sweep.yaml").write_text(text)
     result = outcome(lambda: load_sweep(Path("sweep.yaml")))
     assert isinstance(result, SpecError)
     assert_good_message(result, PLACE)
-
-
-@pytest.mark.parametrize(
-    ("override", "message"),
-    [
-        ("k=" + "[" * 5_000, "nested 20 deep"),
-        ("seed=" + "9" * 5_000, "is no int"),
-        ("a" + ".a" * 5_000 + "=1", "unknown key"),
-        ("models." + "9" * 5_000 + "=1", "models is a list of 2, .* has no '9999"),
-        ("model=[&a [x,x,x], &b [*a,*a,*a], &c [*b,*b,*b], [*c,*c,*c]]", "must be a mapping"),
-        ("name=\x1b[31m", r"can't read '\\x1b\[31m' as a YAML value"),
-        ('task="\\e[31m"', r"unknown task '\\x1b\[31m'"),
-        ("model='" + "x" * 300_000 + "'", "too long"),
-    ],
-    ids=["deep", "number", "dots", "index", "aliases", "escape", "escaped", "long"],
-)
-def test_an_override_is_bounded_too(tmp_path: Path, override: str, message: str) -> None:
-    (tmp_path / "sweep.yaml").write_text(yaml.safe_dump(FULL))
-    result = outcome(lambda: load_sweep(tmp_path / "sweep.yaml", [override]))
-    assert isinstance(result, SpecError)
-    assert_good_message(result, "override ")
-    assert re.search(message, str(result)), str(result)
-
-
-@pytest.mark.parametrize("number", [str(2**63), "-" + "9" * 30, "0x" + "f" * 40, "9" * 5_000])
-def test_a_number_that_no_column_holds_is_refused(tmp_path: Path, number: str) -> None:
-    (tmp_path / "sweep.yaml").write_text(PLAIN + f"recipe: {{limit_train: {number}}}\n")
-    result = outcome(lambda: load_sweep(tmp_path / "sweep.yaml"))
-    assert isinstance(result, SpecError)
-    assert re.search(r"sweep\.yaml:9: .* is no int \(.*(18|4300) digits", str(result))
-
-
-def test_a_file_of_gigabytes_is_not_read(tmp_path: Path) -> None:
-    """A wrong name may be a model's weights."""
-    with (tmp_path / "sweep.yaml").open("wb") as stream:
-        stream.truncate(8 << 30)
-    result = outcome(lambda: load_sweep(tmp_path / "sweep.yaml"))
-    assert isinstance(result, SpecError)
-    assert "has more than 256 KiB" in str(result)
+    assert all(len(line) < 700 for line in str(result).splitlines())

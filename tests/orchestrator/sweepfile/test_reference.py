@@ -1,36 +1,64 @@
-"""docs/sweep-file.md is the schema, and says something of every key."""
+"""What is published of the format: docs/sweep-file.md and the JSON schema."""
 
 from __future__ import annotations
 
+import json
 import re
 from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 
 from lp_sweep.orchestrator.sweepfile.load import load_sweep
 from lp_sweep.orchestrator.sweepfile.reference import reference
 from lp_sweep.orchestrator.sweepfile.spec import SweepSpec
 from tests.support.program import sweep
+from tests.support.sweepfiles import PLAIN
 
 PAGE = Path(__file__).parents[3] / "docs" / "sweep-file.md"
-SCHEMA = SweepSpec.model_json_schema()
-PARTS = {"the file": SCHEMA, **SCHEMA["$defs"]}
+SCHEMA = json.loads(json.dumps(SweepSpec.model_json_schema()))
 
 
 def test_the_page_is_what_the_command_prints(tmp_path: Path) -> None:
     assert PAGE.read_text(encoding="utf-8") == sweep("schema", "--markdown", cwd=tmp_path).stdout
 
 
-@pytest.mark.parametrize("part", PARTS.values(), ids=PARTS)
-def test_every_key_is_described_and_on_the_page(part: dict[str, Any]) -> None:
+def test_every_part_is_closed_and_every_key_is_described_on_the_page() -> None:
     page = reference()
-    for name, field in part["properties"].items():
-        assert field.get("description"), name
-        assert f"| `{name}` |" in page
+    for part in (SCHEMA, *SCHEMA["$defs"].values()):
+        assert part["additionalProperties"] is False, part["title"]
+        for name, field in part["properties"].items():
+            assert field.get("description"), name
+            assert f"| `{name}` |" in page
+    assert set(SCHEMA["required"]) == {"schema_version", "name", "models", "tasks", "strategies"}
 
 
 def test_the_file_of_the_page_is_right(tmp_path: Path) -> None:
     (text,) = re.findall(r"```yaml\n(.*?)```", reference(), re.DOTALL)
     (tmp_path / "sweep.yaml").write_text(text, encoding="utf-8")
     assert load_sweep(tmp_path / "sweep.yaml").spec.name == "demo"
+
+
+@pytest.mark.parametrize(
+    ("section", "value", "right"),
+    [
+        ("procedures", ["direct", {"name": "iterative", "epochs_per_layer": 3}], True),
+        ("procedures", [{"name": "iterative", "epoch": 3}], False),
+        ("feed_forward", ["top 3", [9, 10], {"remove": "all", "second_norm": "drop"}], True),
+        ("feed_forward", [{"remove": "all", "second_norm": "no"}], False),
+        ("measure", {"probes": ["pretrained", "full"], "probe_rows": 10}, True),
+        ("measure", {"probes": ["fool"]}, False),
+        ("recipe", {"freeze": {"layers": [1, 2], "embeddings": True}}, True),
+        ("strategies", [{"name": "random", "k": [1], "draws": [0, 1]}], True),
+        ("strategies", [{"name": "drop", "layers": [3, 5]}], True),
+        ("strategies", [{"name": "drop", "layrs": [3, 5]}], False),
+    ],
+)
+def test_the_json_schema_tells_right_from_wrong(section: str, value: Any, right: bool) -> None:
+    jsonschema = pytest.importorskip("jsonschema")
+    content = yaml.safe_load(PLAIN) | {section: value}
+    content["models"] = [{"id": name} for name in content["models"]]
+    content["tasks"] = [{"name": name} for name in content["tasks"]]
+    errors = list(jsonschema.Draft202012Validator(SCHEMA).iter_errors(content))
+    assert (errors == []) is right, errors
