@@ -19,7 +19,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pyarrow import parquet as pq
 
-from lp_sweep.orchestrator.service.init import DEV_SHARE, split
+from lp_sweep.orchestrator.service.initrows import DEV_SHARE, split
 from lp_sweep.orchestrator.sweepfile.load import load_sweep
 from lp_sweep.trials.data.readers import column_names, read_file
 from tests.support.kindworlds import collection
