@@ -176,7 +176,8 @@ def init(
 
     Example: lp-sweep init --data reviews.csv --text text --label verdict
     """
-    from lp_sweep.orchestrator.service.init import InitOptions, write_sweep
+    from lp_sweep.orchestrator.service.init import write_sweep
+    from lp_sweep.orchestrator.service.initrows import InitOptions
 
     options = vars(flags) | {"text": tuple(flags.text or ()), "label": tuple(flags.label or ())}
     written = write_sweep(InitOptions(file=file, **options))

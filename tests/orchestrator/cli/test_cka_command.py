@@ -1,89 +1,83 @@
-"""`lp-sweep cka`: two kept networks of a sweep compared, and what it says where that can't be."""
+"""`lp-sweep cka`: two kept networks of a sweep, compared."""
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from lp_sweep.orchestrator.cli.showing import layers_text
+from lp_sweep.orchestrator.inputs.request import Request
+from lp_sweep.orchestrator.plan.plan import Work
 from lp_sweep.orchestrator.service import cka
-from lp_sweep.orchestrator.service.request import Request, planned
-from lp_sweep.storage.errors import LpSweepError
+from lp_sweep.orchestrator.service.request import planned
 from lp_sweep.storage.store import Store
 from lp_sweep.trials.worker.run import execute
+from tests.support.program import Done, sweep
 from tests.support.toyworld import RECIPE, save_world
 
-
-class World:
-    """A sweep of K = 0 and 2 whose networks were kept, and of K = 1, whose network was not."""
-
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
-        file = save_world(
-            folder, strategies=[{"name": "top", "k": [0, 2, 1]}], recipe={**RECIPE, "epochs": 1}
-        )
-        self.request = Request(str(file), [], str(folder / "store"), None, False)
-        store = Store(folder / "store", create=True)
-        self.ids = list(planned(self.request).plan.trials)
-        for work, keep in zip(
-            planned(self.request).plan.trials.values(), ("all", "all", "none"), strict=True
-        ):
-            execute(
-                work.job().to_plain() | {"cache_dir": str(folder / "cache"), "keep": keep},
-                store.location,
-            )
-
-    def compare(self, first: str, second: str) -> dict[str, Any]:
-        return cka.compare(self.request, (first, second), self.folder / "cache")
+Numbers = dict[tuple[int, int], float | None]  # by layer of the first and of the second network
 
 
 @pytest.fixture(scope="module")
-def world(tmp_path_factory: pytest.TempPathFactory) -> World:
-    return World(tmp_path_factory.mktemp("world"))
+def world(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Networks of K = 0 and 2 that were kept, and one of K = 1 that was not."""
+    folder = tmp_path_factory.mktemp("world")
+    strategies = [{"name": "top", "k": [0, 2, 1]}]
+    save_world(folder, strategies=strategies, recipe={**RECIPE, "epochs": 1})
+    store = Store(folder / "lp-sweep-store", create=True)
+    for work, keep in zip(works(folder), ("all", "all", "none"), strict=True):
+        job = work.job().to_plain() | {"cache_dir": str(folder / "cache"), "keep": keep}
+        execute(job, store.location)
+    return folder
 
 
-def matrix(row: dict[str, Any], site: str) -> dict[tuple[int, int], float | None]:
-    return {(v["layer"], v["other"]): v["value"] for v in row["values"] if v["name"] == site}
+def works(folder: Path) -> list[Work]:
+    return [*planned(Request(str(folder / "sweep.yaml"))).plan.trials.values()]
 
 
-def test_layers_are_named_by_their_original_numbers(world: World) -> None:
-    full, pruned, _ = world.ids
-    layers = matrix(world.compare(pruned, full), "layer")
+def compare(world: Path, first: str, second: str, *words: str) -> Done:
+    return sweep("cka", first, second, "--cache-dir", "cache", *words, cwd=world)
+
+
+def numbers(done: Done, site: str) -> Numbers:
+    values = json.loads(done.stdout)["values"]
+    return {(v["layer"], v["other"]): v["value"] for v in values if v["name"] == site}
+
+
+def test_layers_keep_their_original_numbers_and_are_like_themselves(world: Path) -> None:
+    full, pruned, _ = (work.id for work in works(world))
+    layers = numbers(compare(world, pruned, full, "--json"), "layer")
     assert set(layers) == {(row, column) for row in range(3) for column in range(5)}
-    assert all(value is None for (row, column), value in layers.items() if not row or not column)
-    assert all(0 < value <= 1 + 1e-9 for value in layers.values() if value is not None)
-
-
-def test_a_network_is_like_itself(world: World) -> None:
-    full = world.ids[0]
+    for place, value in layers.items():
+        assert value is None if 0 in place else 0 < (value or 0) <= 1 + 1e-9
+    itself = compare(world, full, full, "--json")
     for site in ("layer", "attention"):
-        values = matrix(world.compare(full, full), site)
-        assert [values[i, i] for i in range(1, 5)] == pytest.approx([1.0] * 4)
+        assert [numbers(itself, site)[i, i] for i in range(1, 5)] == pytest.approx([1.0] * 4)
 
 
-def test_it_is_stored_and_measured_once(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    full, pruned, _ = world.ids
-    first = world.compare(full[:8], "pretrained")
+def test_a_comparison_is_stored_and_measured_once(
+    world: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    full = works(world)[0].id
+    first = compare(world, full[:8], "pretrained")
+    assert f"cka of the network of {full} (rows) with the pre-trained one (columns)" in first.stdout
     monkeypatch.setattr(cka, "_measured", lambda *_: pytest.fail("measured again"))
-    assert world.compare(full, "pretrained") == first
-    assert f"cka of the network of {full} (rows) with the pre-trained one (columns)" in "\n".join(
-        layers_text(first)
-    )
-    del pruned
+    assert compare(world, full, "pretrained") == first
 
 
 @pytest.mark.parametrize(
-    ("first", "second", "message"),
+    ("first", "second", "nouns"),
     [
-        ("t1-zz", "pretrained", "there is no trial 't1-zz' in this sweep"),
-        ("t1-", "pretrained", "3 trials begin with 't1-'"),
-        ("{2}", "{0}", r"the network of t1-\w+ is not in .*keep: all"),
-        ("{0}", "{2}", r"the network of t1-\w+ is not in .*keep: all"),
+        ("t1-zz", "pretrained", ["no trial 't1-zz'", "lp-sweep query"]),
+        ("t1-", "pretrained", ["3 trials", "'t1-'"]),
+        ("{2}", "{0}", ["{2}", "keep: all"]),
+        ("{0}", "{2}", ["{2}", "keep: all"]),
     ],
     ids=["unknown", "several", "not kept", "the other not kept"],
 )
-def test_what_can_not_be_compared(world: World, first: str, second: str, message: str) -> None:
-    with pytest.raises(LpSweepError, match=message):
-        world.compare(first.format(*world.ids), second.format(*world.ids))
+def test_what_can_not_be_compared(world: Path, first: str, second: str, nouns: list[str]) -> None:
+    ids = [work.id for work in works(world)]
+    done = compare(world, first.format(*ids), second.format(*ids))
+    assert (done.returncode, done.stdout) == (2, "")
+    assert all(noun.format(*ids) in done.stderr for noun in nouns)

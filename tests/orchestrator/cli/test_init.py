@@ -19,15 +19,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pyarrow import parquet as pq
 
-from lp_sweep.orchestrator.service.init import DEV_SHARE, split
+from lp_sweep.orchestrator.service.initrows import DEV_SHARE, split
 from lp_sweep.orchestrator.sweepfile.load import load_sweep
 from lp_sweep.trials.data.readers import column_names, read_file
 from tests.support.kindworlds import collection
 from tests.support.kindworlds import write as write_parts
 from tests.support.program import sweep
 
-MODEL = Path(__file__).parents[3] / "quickstart" / "model"
+MODEL = str(Path(__file__).parents[3] / "quickstart" / "model")
 Rows = list[dict[str, Any]]
+DATA = ["--data", "data.csv"]
 COLUMNS = ["--text", "text", "--label", "verdict"]
 HOSTILE = ['a "quoted" word', "two, fields", "naïve ☕", "'", "# no comment", "- item: x", "=1+1"]
 
@@ -68,6 +69,20 @@ def read(path: Path, names: Sequence[str]) -> list[tuple[str, ...]]:
     return [tuple(map(str, row.values())) for row in table.to_pylist()]
 
 
+def init(folder: Path, *words: str, code: int = 0) -> str:
+    """What it says."""
+    done = sweep("init", *words, cwd=folder)
+    assert (done.returncode, done.stdout) == (code, ""), done.stderr
+    assert "Traceback" not in done.stderr
+    return done.stderr
+
+
+def planned(folder: Path, *words: str) -> str:
+    done = sweep("plan", "sweep.yaml", "--offline", *words, cwd=folder)
+    assert done.returncode == 0, done.stderr
+    return done.stdout + done.stderr
+
+
 def of_task(folder: Path, file: str = "sweep.yaml") -> dict[str, Any]:
     content = yaml.safe_load((folder / file).read_text(encoding="utf-8"))
     return dict(content["tasks"][0])
@@ -77,23 +92,20 @@ def of_task(folder: Path, file: str = "sweep.yaml") -> dict[str, Any]:
 def test_rows_become_a_sweep_that_can_be_planned(tmp_path: Path, suffix: str) -> None:
     data = tmp_path / f"my reviews{suffix}"
     write(data, rows())
-    done = sweep("init", "--data", data.name, *COLUMNS, "--model", str(MODEL), cwd=tmp_path)
-    assert (done.returncode, done.stdout) == (0, ""), done.stderr
-    assert "lp-sweep plan sweep.yaml" in done.stderr
+    told = init(tmp_path, "--data", data.name, *COLUMNS, "--model", MODEL)
+    assert "lp-sweep plan sweep.yaml" in told
     lines = (tmp_path / "sweep.yaml").read_text(encoding="utf-8").splitlines()
     assert lines[0] == "# yaml-language-server: $schema=lp-sweep.schema.json"
     assert json.loads((tmp_path / "lp-sweep.schema.json").read_bytes())["title"] == "SweepSpec"
     assert len(lines) <= 18
-    assert yaml.safe_load("\n".join(lines))["models"] == [str(MODEL)], "an absolute path stays one"
+    assert yaml.safe_load("\n".join(lines))["models"] == [MODEL], "an absolute path stays one"
     task = of_task(tmp_path)
     names = column_names(str(tmp_path / task["train"]))
     sides = {side: read(tmp_path / task[side], names) for side in ("train", "dev")}
     assert sorted(sides["train"] + sides["dev"]) == sorted(read(data, names)), "no row is changed"
     assert len(sides["dev"]) == 60
     assert Counter(row[names.index("verdict")] for row in sides["dev"]) == {"good": 40, "bad": 20}
-    planned = sweep("plan", "sweep.yaml", "--store", "store", cwd=tmp_path)
-    assert planned.returncode == 0, planned.stderr
-    assert "also occur in train" not in planned.stdout + planned.stderr
+    assert "also occur in train" not in planned(tmp_path)
 
 
 def test_groups_and_repeated_texts_stay_on_one_side(tmp_path: Path) -> None:
@@ -101,9 +113,7 @@ def test_groups_and_repeated_texts_stay_on_one_side(tmp_path: Path) -> None:
     for row in content[::10]:
         row["text"] = " the same "
     write(tmp_path / "data.csv", content)
-    words = ["init", "--data", "data.csv", *COLUMNS, "--group", "user"]
-    done = sweep(*words, cwd=tmp_path)
-    assert "29 rows" in done.stderr
+    assert "29 rows" in init(tmp_path, *DATA, *COLUMNS, "--group", "user")
     task = of_task(tmp_path)
     for name in ("user", "text"):
         train, dev = ({*read(tmp_path / task[side], [name])} for side in ("train", "dev"))
@@ -113,39 +123,49 @@ def test_groups_and_repeated_texts_stay_on_one_side(tmp_path: Path) -> None:
 
 def test_numbers_are_a_regression(tmp_path: Path) -> None:
     write(tmp_path / "data.csv", rows())
-    sweep("init", "--data", "data.csv", "--text", "text", "--label", "stars", cwd=tmp_path)
+    init(tmp_path, *DATA, "--text", "text", "--label", "stars")
     task = of_task(tmp_path)
     assert (task["kind"], task["metric"]) == ("regression", "pearson")
 
 
-def test_a_large_class_is_not_judged_by_accuracy(tmp_path: Path) -> None:
+def test_a_large_class_is_not_judged_by_accuracy_and_empty_texts_are_reported(
+    tmp_path: Path,
+) -> None:
     content = rows()
     for row in content[:280]:
         row["verdict"] = "good"
+    content[3]["text"] = content[5]["text"] = "  "
     write(tmp_path / "data.csv", content)
-    done = sweep("init", "--data", "data.csv", *COLUMNS, cwd=tmp_path)
+    told = init(tmp_path, *DATA, *COLUMNS)
     assert of_task(tmp_path)["metric"] == "macro_f1"
-    assert "macro_f1" in done.stderr
+    assert "macro_f1" in told
+    assert "column 'text' is empty in 2 of 300 rows" in told
 
 
 def test_a_dev_set_of_your_own_is_used(tmp_path: Path) -> None:
     write(tmp_path / "data.csv", [*rows(), *rows()[:9]])
     (tmp_path / "elsewhere").mkdir()
     write(tmp_path / "elsewhere" / "held-out.csv", rows(30))
-    words = ["--data", "data.csv", *COLUMNS, "--dev", "elsewhere/held-out.csv"]
-    done = sweep("init", "elsewhere/s.yaml", *words, cwd=tmp_path)
-    assert done.returncode == 0, done.stderr
-    assert "one side" not in done.stderr, "nothing is split"
+    dev = ["--dev", "elsewhere/held-out.csv", "--model", "a, b"]
+    told = init(tmp_path, "elsewhere/s.yaml", *DATA, *COLUMNS, *dev)
+    assert "one side" not in told, "nothing is split"
     task = of_task(tmp_path / "elsewhere", "s.yaml")
     assert (task["train"], task["dev"]) == ("../data.csv", "held-out.csv")
     assert not [*tmp_path.glob("**/*-train.csv")]
+    assert load_sweep(tmp_path / "elsewhere" / "s.yaml").spec.models[0].id == "a, b"
+
+
+def test_without_data_it_is_for_glue(tmp_path: Path) -> None:
+    init(tmp_path)
+    assert load_sweep(tmp_path / "sweep.yaml").spec.tasks[0].name == "rte"
+    init(tmp_path, "full.yaml", "--full")
+    assert len((tmp_path / "full.yaml").read_text(encoding="utf-8").splitlines()) > 50
 
 
 def test_it_asks_for_the_columns_by_a_command(tmp_path: Path) -> None:
     write(tmp_path / "data.csv", rows())
-    done = sweep("init", "--data", "data.csv", cwd=tmp_path)
-    assert done.returncode == 2
-    assert "lp-sweep init sweep.yaml --data data.csv --text text --label verdict" in done.stderr
+    told = init(tmp_path, *DATA, code=2)
+    assert "lp-sweep init sweep.yaml --data data.csv --text text --label verdict" in told
     assert [*tmp_path.iterdir()] == [tmp_path / "data.csv"]
 
 
@@ -179,12 +199,8 @@ def test_the_command_that_it_asks_with_runs(
         for i in range(200)
     )
     (tmp_path / "data.jsonl").write_text(text)
-    words = ["--data", "data.jsonl", "--kind", kind, "--model", str(MODEL)]
-    asked = sweep("init", *words, cwd=tmp_path)
-    assert asked.returncode == 2
-    command = shlex.split(asked.stderr.partition("lp-sweep ")[2])
-    done = sweep(*command, cwd=tmp_path)
-    assert done.returncode == 0, done.stderr
+    asked = init(tmp_path, "--data", "data.jsonl", "--kind", kind, "--model", MODEL, code=2)
+    init(tmp_path, *shlex.split(asked.partition("lp-sweep init ")[2]))
     task = of_task(tmp_path)
     texts = task["text"] if isinstance(task["text"], list) else [task["text"]]
     assert [*texts, task["label"], *filter(None, [task.get("group")])] == columns.split()
@@ -226,30 +242,21 @@ def test_what_can_not_be_used(tmp_path: Path, words: list[str], named: str) -> N
 
 def test_nothing_is_overwritten_unasked(tmp_path: Path) -> None:
     write(tmp_path / "data.csv", rows())
-    words = ["init", "--data", "data.csv", *COLUMNS]
-    assert sweep(*words, cwd=tmp_path).returncode == 0
-    assert sweep(*words, cwd=tmp_path).returncode == 0, "the same content"
+    words = [*DATA, *COLUMNS]
+    init(tmp_path, *words)
+    init(tmp_path, *words)  # the same content
     (tmp_path / "data-dev.csv").write_text("mine")
-    refused = sweep(*words, cwd=tmp_path)
-    assert refused.returncode == 2
-    assert "data-dev.csv" in refused.stderr
-    assert "--force" in refused.stderr
+    refused = init(tmp_path, *words, code=2)
+    assert "data-dev.csv" in refused
+    assert "--force" in refused
     assert (tmp_path / "data-dev.csv").read_text() == "mine"
-    assert sweep(*words, "--force", cwd=tmp_path).returncode == 0
+    init(tmp_path, *words, "--force")
 
 
 def test_a_class_of_one_row_is_trained_on() -> None:
     in_dev = split(["rare", "a", "a", "b", "b"], range(5))
     assert in_dev.sum() > 0
     assert not in_dev[0]
-
-
-def test_empty_texts_are_reported(tmp_path: Path) -> None:
-    content = rows()
-    content[3]["text"] = content[5]["text"] = "  "
-    write(tmp_path / "data.csv", content)
-    done = sweep("init", "--data", "data.csv", *COLUMNS, cwd=tmp_path)
-    assert "column 'text' is empty in 2 of 300 rows" in done.stderr
 
 
 @given(
@@ -275,29 +282,21 @@ def test_split_rule(drawn: list[tuple[str, int]], alone: bool) -> None:
 
 
 def test_pairs_of_a_bi_encoder(tmp_path: Path) -> None:
-    """Texts are the rows that a length is for, and the file runs without labels in train."""
+    """Each text is a row of tokens, and the file runs without labels in train."""
     pairs = [{**row, "other": f"w{i} " * 30, "text": "a b"} for i, row in enumerate(rows())]
-    write(tmp_path / "pairs.csv", pairs)
-    columns = ["--kind", "embedding", "--text", "text", "--text", "other", "--label", "stars"]
-    done = sweep("init", "--data", "pairs.csv", *columns, cwd=tmp_path)
-    assert done.returncode == 0, done.stderr
+    write(tmp_path / "data.csv", pairs)
+    texts = ["--kind", "embedding", "--text", "text"]
+    init(tmp_path, *DATA, *texts, "--text", "other", "--label", "stars")
     content = yaml.safe_load((tmp_path / "sweep.yaml").read_text(encoding="utf-8"))
     assert content["models"] == ["sentence-transformers/all-MiniLM-L6-v2"]
     assert content["procedures"] == ["untrained", "direct"]
-    task = of_task(tmp_path)
-    assert (task["kind"], task["metric"], task["text"]) == (
-        "embedding",
-        "spearman",
-        ["text", "other"],
-    )
     assert content["recipe"]["max_length"] == 64
-    planned = sweep("plan", "sweep.yaml", f"model={MODEL}", "--offline", cwd=tmp_path)
-    assert planned.returncode == 0, planned.stderr
-    again = sweep(
-        "init", "one.yaml", "--data", "pairs.csv", *columns[:4], *columns[6:], cwd=tmp_path
-    )
-    assert again.returncode == 2
-    assert "kind embedding" in again.stderr
+    task = of_task(tmp_path)
+    assert (task["kind"], task["metric"]) == ("embedding", "spearman")
+    assert task["text"] == ["text", "other"]
+    planned(tmp_path, f"model={MODEL}")
+    told = init(tmp_path, "one.yaml", *DATA, *texts, "--label", "stars", code=2)
+    assert "kind embedding" in told
 
 
 def test_a_collection_to_search(tmp_path: Path) -> None:
@@ -306,21 +305,18 @@ def test_a_collection_to_search(tmp_path: Path) -> None:
     tables["queries"]["text"].append("w1")
     files = write_parts(tmp_path, tables)
     words = [word for part, path in files.items() for word in (f"--{part}", path)]
-    found = sweep("init", *words, cwd=tmp_path)
-    assert found.returncode == 0, found.stderr
+    told = init(tmp_path, *words)
     for noun in ("40 documents, 9 queries, 18 judgements", "1 queries have no relevant"):
-        assert noun in found.stderr
+        assert noun in told
     task = of_task(tmp_path)
     assert (task["kind"], task["unjudged"], task["qrels"]) == ("embedding", "skip", "qrels.parquet")
     load_sweep(tmp_path / "sweep.yaml")
-    for missing, named in (
-        ([*words[:4]], "--qrels"),
+    for wrong, named in (
+        (words[:4], "--qrels"),
         ([*words, "--kind", "classification"], "--kind classification"),
         ([*words, "--data", "rows.csv"], "--data and --corpus"),
     ):
-        again = sweep("init", *missing, "--force", cwd=tmp_path)
-        assert again.returncode == 2
-        assert named in again.stderr
+        assert named in init(tmp_path, *wrong, "--force", code=2)
 
 
 def test_several_labels(tmp_path: Path) -> None:
@@ -328,32 +324,21 @@ def test_several_labels(tmp_path: Path) -> None:
     sets = [["good"], ["good", "rare"], [], ["bad", "good"]]
     content = [{**row, "labels": sets[i % 4]} for i, row in enumerate(rows())]
     write(tmp_path / "lists.jsonl", content)
-    columns = ["--text", "text", "--label", "labels", "--kind", "multi_label"]
-    done = sweep("init", "--data", "lists.jsonl", *columns, "--model", str(MODEL), cwd=tmp_path)
-    assert done.returncode == 0, done.stderr
-    assert "75 rows have no label" in done.stderr
-    assert "3 labels: 'good' 75%" in done.stderr
+    columns = ["--text", "text", "--label", "labels", "--kind", "multi_label", "--model", MODEL]
+    told = init(tmp_path, "--data", "lists.jsonl", *columns)
+    assert "75 rows have no label" in told
+    assert "3 labels: 'good' 75%" in told
     task = of_task(tmp_path)
-    assert (task["kind"], task["metric"], task["label"], task["labels"]) == (
-        "multi_label",
-        "micro_f1",
-        "labels",
-        ["bad", "good", "rare"],
-    )
+    assert (task["kind"], task["metric"]) == ("multi_label", "micro_f1")
+    assert (task["label"], task["labels"]) == ("labels", ["bad", "good", "rare"])
     dev = [json.loads(line) for line in (tmp_path / "lists-dev.jsonl").read_text().splitlines()]
     assert Counter(map(str, (row["labels"] for row in dev))) == dict.fromkeys(map(str, sets), 15)
-    planned = sweep("plan", "sweep.yaml", "--offline", cwd=tmp_path)
-    assert planned.returncode == 0, planned.stderr
-    assert "3 labels: 'good' 75%, 'bad' 25%, 'rare' 25%" in planned.stdout
+    assert "3 labels: 'good' 75%, 'bad' 25%, 'rare' 25%" in planned(tmp_path)
 
-    marks = [
-        {"text": row["text"], "good": i % 2, "bad": int(i % 3 == 0)}
-        for i, row in enumerate(content)
-    ]
-    write(tmp_path / "marks.csv", marks)
-    columns = ["--text", "text", "--label", "good", "--label", "bad"]
-    done = sweep("init", "two.yaml", "--data", "marks.csv", *columns, cwd=tmp_path)
-    assert done.returncode == 0, done.stderr
+    marks = [{"text": row["text"], "good": i % 2, "bad": int(i % 3 == 0)} for i, row in
+             enumerate(content)]  # fmt: skip
+    write(tmp_path / "data.csv", marks)
+    init(tmp_path, "two.yaml", *DATA, "--text", "text", "--label", "good", "--label", "bad")
     task = of_task(tmp_path, "two.yaml")
     assert (task["kind"], task["label"]) == ("multi_label", ["good", "bad"])
     assert "labels" not in task
@@ -362,58 +347,46 @@ def test_several_labels(tmp_path: Path) -> None:
 def test_tags_of_words(tmp_path: Path) -> None:
     """Entities by BIO are scored as such; other tags by accuracy."""
     lines = ["Ann\tB-x\nLee\tI-x\n\n", "no\tO\n\n", "w{0}\tO\nw{0}\tO\n\n"]
-    (tmp_path / "people.conll").write_text("".join(lines[i % 3].format(i) for i in range(60)))
-    columns = ["--text", "tokens", "--label", "tags", "--model", str(MODEL)]
-    done = sweep("init", "--data", "people.conll", *columns, "--kind", "tokens", cwd=tmp_path)
-    assert done.returncode == 0, done.stderr
-    assert "60 rows, 3 tags: 'O' 60%, 'B-x' 20%, 'I-x' 20%" in done.stderr
+    people = "".join(lines[i % 3].format(i) for i in range(60))
+    (tmp_path / "people.conll").write_text(people)
+    columns = ["--text", "tokens", "--label", "tags", "--model", MODEL]
+    told = init(tmp_path, "--data", "people.conll", *columns, "--kind", "tokens")
+    assert "60 rows, 3 tags: 'O' 60%, 'B-x' 20%, 'I-x' 20%" in told
     task = of_task(tmp_path)
     assert (task["kind"], task["metric"]) == ("tokens", "entity_f1")
-    dev = read_file(str(tmp_path / "people-dev.conll"), ["tokens", "tags"]).to_pylist()
-    train = read_file(str(tmp_path / "people-train.conll"), ["tokens", "tags"]).to_pylist()
+    train, dev = (
+        read_file(str(tmp_path / task[side]), ["tokens", "tags"]).to_pylist()
+        for side in ("train", "dev")
+    )
     assert len(dev) + len(train) == 60
     assert {"tokens": ["Ann", "Lee"], "tags": ["B-x", "I-x"]} in [*dev, *train]
-    planned = sweep("plan", "sweep.yaml", "--offline", cwd=tmp_path)
-    assert planned.returncode == 0, planned.stderr
-    assert "words in train" in planned.stdout
+    assert "words in train" in planned(tmp_path)
 
     content = [{"tokens": ["a", f"b{i}"], "tags": ["DET", "NOUN"]} for i in range(30)]
-    (tmp_path / "parts.jsonl").write_text("".join(json.dumps(row) + "\n" for row in content))
-    done = sweep("init", "two.yaml", "--data", "parts.jsonl", *columns, cwd=tmp_path)
-    assert done.returncode == 0, done.stderr
+    write(tmp_path / "parts.jsonl", content)
+    assert "accuracy" in init(tmp_path, "two.yaml", "--data", "parts.jsonl", *columns)
     task = of_task(tmp_path, "two.yaml")
     assert (task["kind"], task["metric"]) == ("tokens", "accuracy")
-    assert "accuracy" in done.stderr
 
-    (tmp_path / "typo.conll").write_text(
-        "".join(lines[i % 3].format(i) for i in range(60)) + "a\tx\n"
-    )
-    done = sweep("init", "typo.yaml", "--data", "typo.conll", *columns, cwd=tmp_path)
-    assert done.returncode == 4
-    assert re.search(r"typo.conll: tag 'x' .*row 61, word 1", done.stderr), done.stderr
+    (tmp_path / "typo.conll").write_text(f"{people}a\tx\n")
+    told = init(tmp_path, "typo.yaml", "--data", "typo.conll", *columns, code=4)
+    assert re.search(r"typo.conll: tag 'x' .*row 61, word 1", told), told
 
 
-def test_candidates_of_queries(tmp_path: Path) -> None:
-    """All rows of a query are on one side, with a group or without."""
+@pytest.mark.parametrize("group", [[], ["--group", "n"]], ids=["by text", "by number"])
+def test_candidates_of_a_query_are_on_one_side(tmp_path: Path, group: list[str]) -> None:
     content = [
         {"q": f"text {i // 5}", "n": i // 5, "p": f"passage {i}", "r": int(i % 5 == 1)}
         for i in range(200)
     ]
-    write(tmp_path / "search.csv", content)
+    write(tmp_path / "data.csv", content)
     columns = ["--kind", "ranking", "--text", "q", "--text", "p", "--label", "r"]
-    for file, group in (("sweep.yaml", []), ("named.yaml", ["--group", "n"])):
-        words = ["init", file, "--data", "search.csv", *columns, *group, "--model", str(MODEL)]
-        done = sweep(*words, "--force", cwd=tmp_path)
-        assert done.returncode == 0, done.stderr
-        task = of_task(tmp_path, file)
-        assert (task["kind"], task["metric"], task["text"]) == ("ranking", "ndcg@10", ["q", "p"])
-        assert task.get("group") == ("n" if group else None)
-        train, dev = (
-            {row[0] for row in read(tmp_path / f"search-{side}.csv", ["q"])}
-            for side in ("train", "dev")
-        )
-        assert (len(train), len(dev), train & dev) == (32, 8, set())
-    planned = sweep("plan", "sweep.yaml", "--offline", cwd=tmp_path)
-    assert planned.returncode == 0, planned.stderr
-    assert "160 train rows, 8 dev queries" in planned.stdout
-    assert "a random order scores" in planned.stdout
+    init(tmp_path, *DATA, *columns, *group, "--model", MODEL)
+    task = of_task(tmp_path)
+    assert (task["kind"], task["metric"], task["text"]) == ("ranking", "ndcg@10", ["q", "p"])
+    assert task.get("group") == ("n" if group else None)
+    train, dev = ({*read(tmp_path / task[side], ["q"])} for side in ("train", "dev"))
+    assert (len(train), len(dev), train & dev) == (32, 8, set())
+    shown = planned(tmp_path)
+    assert "160 train rows, 8 dev queries" in shown
+    assert "a random order scores" in shown

@@ -1,5 +1,4 @@
-"""Ctrl-C before the first trial: it is told, with the command that goes on. What comes later is
-`test_driver_signals.py`'s."""
+"""Ctrl-C before the first trial prints the command that goes on. Later: `test_driver_signals.py`."""
 
 from __future__ import annotations
 

@@ -19,7 +19,7 @@ def value(name: str, layer: int, number: float | None, other: int | None = None)
 
 
 def shown(folder: Path, **row: Any) -> str:
-    """The end of what is shown: all of it but what stands for a trial, too."""
+    """What `show` prints below the fields that a trial has as well."""
     store = Store(folder / "store", create=True)
     plain = {"profile_id": PROFILE, "model": "bert", "task": "rte", "dev_examples": 277}
     store.put("profiles", PROFILE, [plain | row])
@@ -66,8 +66,8 @@ def test_a_matrix(tmp_path: Path) -> None:
     ]
 
 
-@pytest.mark.parametrize("values", [None, [], [value("a\x1b", 1, 0.5)], [{}]])
+@pytest.mark.parametrize("values", [None, [value("a\x1b", 1, 0.5)], [{}]])
 def test_whatever_a_profile_holds(tmp_path: Path, values: Any) -> None:
     text = shown(tmp_path, measure="probes", layers=None, values=values)
-    assert text.isprintable() or "\x1b" not in text
+    assert "\x1b" not in text
     assert "values" in history(Store(tmp_path / "store"), PROFILE).plain()["record"]

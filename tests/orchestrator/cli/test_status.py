@@ -1,4 +1,4 @@
-"""`lp-sweep status` shows the active runs of a store."""
+"""`lp-sweep status` shows the active runs of a store, as they announce themselves."""
 
 from __future__ import annotations
 
@@ -20,9 +20,12 @@ def fake(tmp_path: Path) -> FakeSweep:
     return store_with_scores(tmp_path)
 
 
+def announcing(fake: FakeSweep, *counts: int, **more: Any) -> Presence:
+    return Presence(fake.store, "demo", lambda: Progress(*counts, **more))
+
+
 def test_a_run_says_when_it_ends(fake: FakeSweep) -> None:
-    progress = Progress(3, 0, 9, slots=4, seconds_left=5400.0)
-    with Presence(fake.store, "demo", lambda: progress).announced():
+    with announcing(fake, 3, 0, 9, slots=4, seconds_left=5400.0).announced():
         states = sweep_states(fake.store)
         line = states_text(states).splitlines()[-1]
         [told] = states.plain()[0]["running"]
@@ -34,42 +37,44 @@ def test_a_run_says_when_it_ends(fake: FakeSweep) -> None:
 
 
 def test_a_run_that_can_not_say_yet(fake: FakeSweep) -> None:
-    with Presence(fake.store, "demo", lambda: Progress(0, 0, 9)).announced():
+    with announcing(fake, 0, 0, 9).announced():
         states = sweep_states(fake.store)
     assert states_text(states).endswith("0 done, 9 left, 0 running")
     assert states.plain()[0]["running"][0]["ends_at"] is None
 
 
-def test_what_a_later_version_says_beside_is_left_out(fake: FakeSweep) -> None:
-    with Presence(fake.store, "demo", lambda: Progress(0, 0, 9)).announced():
+@pytest.mark.parametrize(
+    ("more", "runs"),
+    [
+        ({"mood": "good"}, 1),  # of a later version
+        ({"slots": 10**400}, 0),
+        ({"done": -1}, 0),
+        ({"pid": 1.5}, 0),
+    ],
+)
+def test_a_file_that_no_run_of_ours_wrote_is_no_run(
+    fake: FakeSweep, more: dict[str, Any], runs: int
+) -> None:
+    with announcing(fake, 0, 0, 9).announced():
         [(name, text)] = fake.store.texts("runs").items()
-        fake.store.put_text("runs", name, json.dumps(json.loads(text) | {"mood": "good"}))
-        assert [run.sweep for run in Observer(fake.store).living()] == ["demo"]
-
-
-@pytest.mark.parametrize("odd", [{"slots": 10**400}, {"done": -1}, {"pid": 1.5}])
-def test_counts_that_no_run_has_are_not_ours(fake: FakeSweep, odd: dict[str, Any]) -> None:
-    with Presence(fake.store, "demo", lambda: Progress(0, 0, 9)).announced():
-        [(name, text)] = fake.store.texts("runs").items()
-        fake.store.put_text("runs", name, json.dumps(json.loads(text) | odd))
-        assert Observer(fake.store).living() == []
+        fake.store.put_text("runs", name, json.dumps(json.loads(text) | more))
+        assert len(Observer(fake.store).living()) == runs
 
 
 def test_the_runs_of_this_machine_are_known(fake: FakeSweep) -> None:
-    mine, other = (Presence(fake.store, "demo", lambda: Progress(0, 0, 9, 2)) for _ in range(2))
+    mine, other = (announcing(fake, 0, 0, 9, 2) for _ in range(2))
     with mine.announced():
         assert mine.beside() == []
         with other.announced():
             assert [run.slots for run in mine.beside()] == [2]
-            names = fake.store.texts("runs")
-            for name, text in names.items():
+            for name, text in fake.store.texts("runs").items():
                 elsewhere = json.loads(text) | {"machine": "another boot"}
                 fake.store.put_text("runs", name, json.dumps(elsewhere))
             assert (len(mine.others()), mine.beside()) == (1, [])
 
 
 def test_what_is_held_says_since_when(fake: FakeSweep) -> None:
-    presence = Presence(fake.store, "demo", lambda: Progress(0, 0, 2))
+    presence = announcing(fake, 0, 0, 2)
     with presence.announced():
         presence.claim("t1-b")
         presence.claim("t1-a")
@@ -77,8 +82,7 @@ def test_what_is_held_says_since_when(fake: FakeSweep) -> None:
         presence.release("t1-b")
         presence.claim("t1-c")
         [later] = Observer(fake.store).living()
-    assert run.held == ("t1-a", "t1-b")
+    assert (run.held, later.held) == (("t1-a", "t1-b"), ("t1-a", "t1-c"))
     assert len(run.held_since) == 2
     assert dt.datetime.fromisoformat(run.held_since[0]).tzinfo
-    assert later.held == ("t1-a", "t1-c")
     assert later.held_since[0] == run.held_since[0]

@@ -10,14 +10,13 @@ import pytest
 
 from lp_sweep.analysis.tables import TABLES
 from lp_sweep.analysis.views import open_views
-from lp_sweep.orchestrator.service.tables import TableAsked as Asked
-from lp_sweep.orchestrator.service.tables import make_table
+from lp_sweep.orchestrator.service.tables import TableAsked, make_table
 from lp_sweep.storage.store import Store
 from tests.support.answered import network, right
 from tests.support.fake_records import FakeSweep
 from tests.support.program import sweep
 
-BRACKETS = "./a[b]"  # a name that is a pattern, too
+BRACKETS = "./a[b]"  # this name is also a pattern
 
 
 @pytest.fixture(scope="module")
@@ -50,7 +49,7 @@ def found(folder: Path, name: str, *narrow: str) -> list[dict[str, Any]]:
 
 def test_md_is_markdown(world: Path) -> None:
     short, long = (
-        sweep("table", "tasks", "--store", "store", "--format", form, cwd=world).stdout
+        sweep("table", "strategies", "--store", "store", "--format", form, cwd=world).stdout
         for form in ("md", "markdown")
     )
     assert short == long
@@ -58,22 +57,17 @@ def test_md_is_markdown(world: Path) -> None:
 
 
 @pytest.mark.parametrize("name", OF_CELLS)
-def test_every_table_takes_models(world: Path, name: str) -> None:
+def test_every_table_takes_models_and_strategies(world: Path, name: str) -> None:
     assert {row["model"] for row in found(world, name, "--model", BRACKETS)} == {BRACKETS}
-    both = found(world, name, "--model", BRACKETS, "--model", "bert")
-    assert {row["model"] for row in both} == {"bert", BRACKETS}
-
-
-@pytest.mark.parametrize("name", [name for name in OF_CELLS if name != "speed"])
-def test_every_table_but_speed_takes_strategies(world: Path, name: str) -> None:
-    assert {row["strategy"] for row in found(world, name, "--strategy", "bottom")} == {"bottom"}
+    if name != "speed":
+        rows = found(world, name, "--strategy", "bottom")
+        assert {row["strategy"] for row in rows} == {"bottom"}
+        assert {row["model"] for row in rows} == {"bert", BRACKETS}
 
 
 @pytest.mark.parametrize("name", OF_CELLS)
-def test_the_views_and_columns_that_are_read_are_all_that_a_table_says(
-    world: Path, name: str
-) -> None:
-    asked = Asked(name, "points", ("*",), () if name == "speed" else ("*",))
+def test_a_table_names_all_views_and_columns_that_it_reads(world: Path, name: str) -> None:
+    asked = TableAsked(name, "points", ("*",), () if name == "speed" else ("*",))
     store = Store(world / "store")
     with open_views(store) as whole, open_views(store, only=TABLES[name].views) as narrow:
         assert make_table(narrow, asked) == make_table(whole, asked)
@@ -81,15 +75,18 @@ def test_the_views_and_columns_that_are_read_are_all_that_a_table_says(
         assert ("host" in columns) == ("trials" in TABLES[name].views)
 
 
-def test_less_asked_for_is_less_corrected(world: Path) -> None:
-    everything = found(world, "significance")
+def test_fewer_comparisons_are_corrected_less(world: Path) -> None:
+    several = ("--model", BRACKETS, "--model", "bert")
+    both = found(world, "significance", *several)
+    assert both[0]["n_tests"] == 8
+    assert {row["model"] for row in both} == {"bert", BRACKETS}
     (one,) = found(world, "significance", "--model", "bert", "--strategy", "top")
-    assert (one["n_tests"], everything[0]["n_tests"]) == (1, 8)
+    assert one["n_tests"] == 1
 
 
 def test_a_pattern_takes_all_that_match(world: Path) -> None:
-    rows = found(world, "intervals", "--strategy", "random*", "--model", "bert")
-    assert [row["strategy"] for row in rows] == ["random 0", "random 1"]
+    rows = found(world, "strategies", "--strategy", "random*", "--model", "bert")
+    assert {row["strategy"] for row in rows} == {"random 0", "random 1"}
 
 
 @pytest.mark.parametrize(
@@ -102,7 +99,9 @@ def test_a_pattern_takes_all_that_match(world: Path) -> None:
     ],
     ids=["model", "strategy", "speed", "setups"],
 )
-def test_what_there_is_not_is_said(world: Path, asked: list[str], message: str) -> None:
+def test_an_unknown_or_needless_name_is_refused(
+    world: Path, asked: list[str], message: str
+) -> None:
     done = sweep("table", *asked, "--store", "store", cwd=world)
     assert (done.returncode, done.stdout) == (2, "")
     assert message in done.stderr

@@ -1,0 +1,361 @@
+"""A user's file of rows, as `init` sees it: the task it makes, and its split into train and dev.
+
+The same share of each class goes to the dev set, and rows of one group or with the same text stay
+on one side.
+"""
+
+from __future__ import annotations
+
+import shlex
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import pyarrow as pa
+from pyarrow import csv
+from pyarrow import parquet as pq
+
+from lp_sweep.storage.errors import SpecError
+from lp_sweep.storage.printable import listed, shown
+from lp_sweep.storage.specs import TaskKind
+from lp_sweep.trials.data.columns import Rows, feature_names
+from lp_sweep.trials.data.datasource import LoadedTask, doubtful_rows, load_task, text_keys
+from lp_sweep.trials.data.readers import CONLL, column_names, conll_text, read_file, require_columns
+from lp_sweep.trials.data.tasks import TaskSource, file_format, user_task
+from lp_sweep.trials.kinds import KINDS
+from lp_sweep.trials.kinds.entities import OUTSIDE, is_tag
+
+DEV_SHARE = 0.2
+MOST_DEV = 5000  # rows: more make every trial slower and the answer hardly more certain
+MOST_CLASSES = 20  # that numbers stand for; more are measurements
+UNBALANCED = 0.75  # the share of the largest class from which accuracy says little
+LENGTHS = (32, 64, 128, 256, 512)  # tokens
+TOKENS_A_WORD = 1.5
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class InitOptions:
+    """The options of `init`. `text` and `label` name columns of `data`."""
+
+    file: Path = Path("sweep.yaml")
+    data: Path | None = None
+    dev: Path | None = None  # a dev set that exists: nothing is split
+    text: Sequence[str] = ()
+    label: Sequence[str] = ()  # several: of 0 and 1
+    group: str | None = None  # rows with the same value stay on one side
+    kind: TaskKind | None = None  # None: as the labels look
+    corpus: Path | None = None  # documents to search, with queries and judgements
+    queries: Path | None = None
+    qrels: Path | None = None
+    model: str | None = None  # None: a usual one of the kind
+    full: bool = False
+    force: bool = False
+
+
+class RowFile(NamedTuple):
+    """What a look at a user's rows found."""
+
+    n: int
+    n_dev: int  # rows, or queries, of a dev set of the user's own; else n
+    kind: TaskKind
+    metric: str
+    counts: dict[str, int]  # rows by class, the largest first; empty for numbers
+    strata: Sequence[object]  # one for each row: its class, or its tenth of the numbers
+    groups: Sequence[int]  # one for each row: rows with the same number stay on one side
+    repeated: int  # rows that share a text with an earlier one
+    empty: list[str]  # a sentence for each column with empty texts
+    max_length: int
+    labels: Sequence[str]  # all of them, if the task has to name them
+
+
+def look_at(options: InitOptions, data: Path) -> RowFile:
+    """Reads the rows as a run would. Raises SpecError, MissingInputError."""
+    names = column_names(str(data))
+    _check_columns(options, data, names)
+    labels = read_file(str(data), options.label)
+    kind = options.kind or _kind(labels, read_file(str(data), options.text[:1], 1))
+    source = TaskSource(files={"train": str(data), "dev": str(options.dev or data)})
+    named = _named_labels(str(data), labels) if kind == "multi_label" else ()
+    loaded = _load(options, kind, source, named)
+    train, rules = loaded.train, KINDS[kind]
+    keys = [*text_keys(train)]
+    counts: dict[str, int] = {}
+    if rules.counts_labels:
+        counts, strata = _classes(loaded)
+        _refuse_identifiers(data, " ".join(options.label), counts, names)
+    else:
+        strata = _tenths(train.labels)
+    return RowFile(
+        n=len(keys),
+        n_dev=len(rules.stored_labels(loaded.dev[loaded.main_split].labels)),
+        kind=kind,
+        metric=_metric(loaded, counts),
+        counts=counts,
+        strata=strata,
+        groups=_groups(keys, _group_column(options, data, kind)),
+        repeated=len(keys) - len(set(keys)),
+        empty=list(dict.fromkeys(doubtful_rows(loaded, source))),
+        max_length=_length(keys, alone=rules.embeds),
+        labels=named,
+    )
+
+
+def _check_columns(options: InitOptions, data: Path, names: Sequence[str]) -> None:
+    if not options.text or not options.label:
+        raise SpecError(_which_columns(options, data, names))
+    chosen = [*options.text, *options.label]
+    require_columns(str(data), names, [*chosen, *filter(None, [options.group])])
+    if len(set(chosen)) <= len(options.text):
+        raise SpecError(
+            f"{data}: --text and --label must name different columns, got "
+            f"{listed(map(shown, chosen))}. Its columns are {listed(map(shown, names))}."
+        )
+
+
+def _classes(loaded: LoadedTask) -> tuple[dict[str, int], list[object]]:
+    """Rows by class, the largest first; and the class, or the rarest label, of each row."""
+    rules, labels = KINDS[loaded.definition.kind], loaded.train.labels
+    found = rules.counts(labels, len(loaded.label_names))
+    in_order = sorted(zip(loaded.label_names, found.tolist(), strict=True), key=lambda x: -x[1])
+    counts = {name: count for name, count in in_order if count or not rules.words}
+    return counts, _strata(_tags(labels, len(found)) if rules.words else labels, found)
+
+
+def _tenths(labels: np.ndarray[Any, Any]) -> list[object]:
+    """The tenth of the numbers that each row is in; 0 for labels that are no single numbers."""
+    if labels.ndim != 1:
+        return [0] * len(labels)
+    order = np.argsort(np.argsort(labels, kind="stable"), kind="stable")
+    return list((order * 10 // len(order)).tolist())
+
+
+def _metric(loaded: LoadedTask, counts: dict[str, int]) -> str:
+    metric = loaded.definition.metric
+    offered = KINDS[loaded.definition.kind].metrics
+    if metric == "accuracy" and "macro_f1" in offered:
+        largest = max(counts.values())
+        return "macro_f1" if largest > UNBALANCED * len(loaded.train.labels) else metric
+    return metric
+
+
+def _length(keys: Sequence[tuple[str, ...]], *, alone: bool) -> int:
+    """Tokens that hold 99% of the rows. `alone`: each text of a row is encoded by itself."""
+    sizes = [[len(text.replace("\0", " ").split()) for text in key] for key in keys]
+    words = float(np.quantile([max(size) if alone else sum(size) for size in sizes], 0.99))
+    return fitting_length(words, LENGTHS)
+
+
+def fitting_length(words: float, lengths: Sequence[int]) -> int:
+    """The smallest of the lengths for texts of so many words, or the largest."""
+    return next((n for n in lengths if n >= TOKENS_A_WORD * words + 3), lengths[-1])
+
+
+def _refuse_identifiers(
+    data: Path, label: str, counts: dict[str, int], names: Sequence[str]
+) -> None:
+    """Raises SpecError if most classes have a single row: they are names, not labels."""
+    single = sum(count == 1 for count in counts.values())
+    if len(counts) > MOST_CLASSES and single > len(counts) / 2:
+        raise SpecError(
+            f"{data}: column {label!r} has {len(counts):,} values in "
+            f"{sum(counts.values()):,} rows, {single:,} of them in a single row. No class "
+            f"can be learned from one row: name the column of labels with --label. Columns: "
+            f"{listed(map(shown, names))}."
+        )
+
+
+def _which_columns(options: InitOptions, data: Path, names: Sequence[str]) -> str:
+    """A question that lists the columns, and the command with the likely ones."""
+    table = read_file(str(data), names).slice(0, 1000)
+    if options.kind == "tokens":
+        names = [name for name in names if pa.types.is_list(table.schema.field(name).type)] or names
+    texts, distinct = {}, {}
+    for name in names:
+        values = [str(value) for value in table.column(name).to_pylist()]
+        texts[name] = sum(character.isalpha() for value in values for character in value)
+        distinct[name] = len(set(values))
+    labels = list(options.label) or [
+        min(
+            (name for name in names if name not in options.text and distinct[name] > 1),
+            key=lambda name: (distinct[name], texts[name]),
+            default=names[-1],
+        )
+    ]
+    others = [name for name in names if name not in labels]
+    if {*labels} & {*options.text}:
+        return (
+            f"{data}: which column holds the labels? Its columns are {listed(map(shown, names))}, "
+            "and none is left for them. Add a column of labels."
+        )
+    ranked = options.kind == "ranking"  # the query is in more rows than the passage
+    of_pairs = ranked or options.kind == "embedding"
+    longest = sorted(others or names, key=lambda name: -texts[name])[: 1 + of_pairs]
+    order = distinct.__getitem__ if ranked else list(names).index
+    columns = [*options.text] or sorted(longest, key=order)
+    group = options.group
+    if ranked and group is None:  # the id of a query is in several rows
+        left = (name for name in others if name not in columns)
+        group = next((name for name in left if 1 < distinct[name] < len(table)), None)
+    words = ["lp-sweep", "init", str(options.file), "--data", str(data)]
+    given = [
+        ("--kind", options.kind),
+        *(("--text", name) for name in columns),
+        *(("--label", name) for name in labels),
+        ("--group", group),
+        ("--dev", options.dev),
+        ("--model", options.model),
+    ]
+    words += [str(word) for pair in given if pair[1] for word in pair]
+    command = shlex.join(words)
+    return (
+        f"{data}: which column holds the texts, and which the labels? Its columns are "
+        f"{listed(map(shown, names))}. For example: {command}"
+    )
+
+
+def _strata(labels: np.ndarray[Any, Any], counts: np.ndarray[Any, Any]) -> list[object]:
+    """The class of each row, or its rarest label; -1 for a row without labels."""
+    if labels.ndim == 1:
+        return list(labels.tolist())
+    has = labels > 0
+    rarest = np.where(has, counts, counts.max() + 1).argmin(axis=1)
+    return list(np.where(has.any(axis=1), rarest, -1).tolist())
+
+
+def _tags(labels: np.ndarray[Any, Any], tags: int) -> np.ndarray[Any, Any]:
+    """(n, tags): 1 where a word of the row has the tag, from (n, W) labels."""
+    marks = np.zeros((len(labels), tags), np.int8)
+    rows, words = np.nonzero(labels >= 0)
+    marks[rows, labels[rows, words]] = 1
+    return marks
+
+
+def _named_labels(where: str, labels: pa.Table) -> tuple[str, ...]:
+    """All labels of a column of lists if some list is empty: the task then has to name them."""
+    if labels.num_columns > 1 or not pa.types.is_list(labels.schema.types[0]):
+        return ()
+    lists = labels.column(0).to_pylist()
+    if [] not in lists:
+        return ()
+    named = feature_names(Rows(where=where, table=labels), labels.column_names[0])
+    return named or tuple(sorted({str(label) for labels in lists for label in labels or ()}))
+
+
+def _kind(labels: pa.Table, texts: pa.Table) -> TaskKind:
+    """Tags if the texts are lists; several labels if the labels are lists or several columns;
+    regression if they are fractions, or numbers with more values than classes have."""
+    if pa.types.is_list(texts.schema.types[0]):
+        return "tokens"
+    if labels.num_columns > 1 or pa.types.is_list(labels.schema.types[0]):
+        return "multi_label"
+    values = set(labels.column(0).to_pylist())
+    try:
+        numbers = [float(value) for value in values]
+    except (TypeError, ValueError):
+        return "classification"
+    measured = len(values) > MOST_CLASSES or not all(map(float.is_integer, numbers))
+    return "regression" if measured else "classification"
+
+
+def _load(
+    options: InitOptions, kind: TaskKind, source: TaskSource, labels: tuple[str, ...]
+) -> LoadedTask:
+    files = source.files
+    definition = user_task(
+        name=Path(files["train"]).name,
+        text=options.text,
+        label=label_of(options),
+        kind=kind,
+        metric="accuracy" if kind == "tokens" and not _entities(files["train"], options) else None,
+        labels=labels,
+        group=options.group if kind == "ranking" else None,
+        train=files["train"],
+        dev=files["dev"],
+    ).definition
+    return load_task(definition, source)
+
+
+def _entities(file: str, options: InitOptions) -> bool:
+    """Whether some tag is an entity's in BIO or BIOES. Loading then refuses any other tag."""
+    rows = read_file(file, options.label[:1]).column(0).to_pylist()
+    tags = {str(tag) for row in rows if isinstance(row, list) for tag in row}
+    return any(map(is_tag, tags - {OUTSIDE}))
+
+
+def label_of(options: InitOptions) -> str | list[str]:
+    return options.label[0] if len(options.label) == 1 else [*options.label]
+
+
+def _group_column(options: InitOptions, data: Path, kind: TaskKind) -> list[Any] | None:
+    """The values by which rows stay together; the rows of a query always do."""
+    name = options.group or (options.text[0] if kind == "ranking" else None)
+    return list(read_file(str(data), [name]).column(0).to_pylist()) if name else None
+
+
+def _groups(keys: Sequence[object], named: Sequence[object] | None) -> list[int]:
+    """One number for each row: the same for rows that share a key or a name, directly or through
+    other rows. A missing name is shared with nobody."""
+    from scipy.sparse import coo_array
+    from scipy.sparse.csgraph import connected_components
+
+    n, hubs = len(keys), dict[object, int]()  # a row is a node, and so is what rows share
+    shared = [(row, ("key", key)) for row, key in enumerate(keys)]
+    shared += [
+        (row, ("name", name)) for row, name in enumerate(named or ()) if name not in (None, "")
+    ]
+    rows = [row for row, _ in shared]
+    nodes = [n + hubs.setdefault(hub, len(hubs)) for _, hub in shared]
+    edges = coo_array((np.ones(len(rows)), (rows, nodes)), shape=(n + len(hubs),) * 2)
+    numbers: list[int] = connected_components(edges, directed=False)[1][:n].tolist()
+    return numbers
+
+
+def split(strata: Sequence[object], groups: Sequence[int]) -> np.ndarray[Any, np.dtype[np.bool_]]:
+    """(n,) whether each row goes to the dev set: the same share of each stratum, as near as whole
+    groups allow. The share is DEV_SHARE, or less to make MOST_DEV rows. Deterministic."""
+    n = len(groups)
+    share = min(DEV_SHARE, MOST_DEV / n)
+    sizes = Counter(strata)
+    left = {stratum: round(share * count) for stratum, count in sizes.items()}
+    if not any(left.values()):  # each class has a few rows; train needs a single one
+        left = {stratum: min(1, count - 1) for stratum, count in sizes.items()}
+    members: dict[int, list[int]] = {}
+    for row, group in enumerate(groups):
+        members.setdefault(group, []).append(row)
+    every = list(members.values())
+    np.random.default_rng(0).shuffle(every)
+    in_dev = np.zeros(n, bool)
+    for rows in sorted(every, key=len, reverse=True):  # large groups first, while there is room
+        counts = Counter(strata[row] for row in rows)
+        if all(count <= left[stratum] for stratum, count in counts.items()):
+            in_dev[rows] = True
+            for stratum, count in counts.items():
+                left[stratum] -= count
+    return in_dev
+
+
+def suffix_of_parts(data: Path) -> str:
+    return ".csv" if file_format(data) == "tsv" else data.suffix
+
+
+def parts(data: Path, *parts: np.ndarray[Any, Any]) -> Iterator[bytes]:
+    """The content of a file for each part of the rows, with all columns; a TSV becomes a CSV."""
+    kind = file_format(data)
+    if kind == "jsonl":
+        lines = [line for line in data.read_bytes().split(b"\n") if line.strip()]
+        for rows in parts:
+            yield b"".join(lines[row].rstrip(b"\r") + b"\n" for row in rows)
+        return
+    table = read_file(str(data), column_names(str(data)))
+    if kind in CONLL:
+        for rows in parts:
+            yield conll_text(table.take(pa.array(rows)))
+        return
+    write = pq.write_table if kind == "parquet" else csv.write_csv
+    for rows in parts:
+        sink = pa.BufferOutputStream()
+        write(table.take(pa.array(rows)), sink)
+        yield sink.getvalue().to_pybytes()
