@@ -50,6 +50,8 @@ class Sweep:
             stderr=self._stream,
             stdout=self._stream,
             start_new_session=True,
+            # a shell's background job inherits an ignored SIGINT
+            preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),
         )
 
     def text(self) -> str:

@@ -8,72 +8,52 @@ import os
 import pty
 import subprocess
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from lp_sweep.storage.store import Store
-from tests.support.program import cells, command, environment, record_path, run
+from tests.support.program import command, environment, record_path, run
 from tests.support.toyworld import save_world
 
 pytestmark = pytest.mark.ray
 
 CONTRIBUTION = {"name": "contribution", "threshold": [0.2, 0.21, 0.999]}
+SCORED = "SELECT strategy, k, count(*) AS n FROM cells WHERE score IS NOT NULL GROUP BY ALL"
+OFF = """
+SELECT t.trial_id, max(abs(t.last - p.right)) AS off FROM trials t
+JOIN (SELECT trial_id, avg((label = prediction)::int) AS right FROM predictions GROUP BY 1) p
+USING (trial_id) GROUP BY 1
+"""
 
 
-@pytest.fixture(scope="module")
-def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with a sweep of two seeds, two rules and a deferred strategy that has been run."""
-    folder = tmp_path_factory.mktemp("a 'sweep' with  spaces")
-    save_world(
-        folder,
-        seeds=[1, 2],
-        strategies=[{"name": "top", "k": [0, 2]}, {"name": "bottom", "k": [0, 1]}, CONTRIBUTION],
-    )
+def answer(folder: Path, *words: str) -> Any:
+    return json.loads(run(*words, "--json", cwd=folder).stdout)
+
+
+def test_a_sweep_is_run_asked_and_run_again(tmp_path: Path) -> None:
+    """Two seeds, two rules and a strategy that waits for a profile."""
+    folder = tmp_path / "a 'sweep' with  spaces"
+    folder.mkdir()
+    strategies = [{"name": "top", "k": [0, 2]}, {"name": "bottom", "k": [0, 1]}, CONTRIBUTION]
+    save_world(folder, seeds=[1, 2], strategies=strategies)
     run("run", "sweep.yaml", cwd=folder)
-    return folder
-
-
-def test_every_cell_is_done(finished: Path) -> None:
-    made = cells(finished)
-    assert len(made) == 2 * (2 + 2 + 3)
-    assert {cell["state"] for cell in made} <= {"done", "impossible"}
-    store = Store(finished / "lp-sweep-store")
-    wanted = {cell["trial_id"] for cell in made if cell["trial_id"]}
+    cells = answer(folder, "plan", "sweep.yaml")["cells"]
+    assert len(cells) == 2 * (2 + 2 + 3)
+    assert {cell["state"] for cell in cells} <= {"done", "impossible"}
+    store = Store(folder / "lp-sweep-store")
+    wanted = {cell["trial_id"] for cell in cells if cell["trial_id"]}
     assert store.names("trials") == store.names("predictions") == wanted
     assert len(store.names("profiles")) == 1
 
-
-def test_a_finished_sweep_is_a_no_op(finished: Path) -> None:
-    store = Store(finished / "lp-sweep-store")
-    before = {name: record_path(store, name).stat().st_mtime for name in store.names("trials")}
-    done = run("resume", "sweep.yaml", cwd=finished)
-    assert "nothing was missing" in done.stderr
-    assert before == {
-        name: record_path(store, name).stat().st_mtime for name in store.names("trials")
-    }
-
-
-def test_tables_and_sql_of_a_real_run(finished: Path) -> None:
-    rows = json.loads(
-        run(
-            "query",
-            "SELECT strategy, k, count(*) AS n FROM cells WHERE score IS NOT NULL GROUP BY ALL",
-            "--json",
-            cwd=finished,
-        ).stdout
-    )
+    rows = answer(folder, "query", SCORED)
     assert {(row["strategy"], row["k"]): row["n"] for row in rows}["top", 2] == 2
-    table = run("table", "min-layers", cwd=finished).stdout
-    assert "of 4" in table
-    predicted = run(
-        "query",
-        "SELECT t.trial_id, max(abs(t.last - p.right)) AS off FROM trials t JOIN (SELECT trial_id, "
-        "avg((label = prediction)::int) AS right FROM predictions GROUP BY 1) p USING (trial_id) "
-        "GROUP BY 1",
-        "--json",
-        cwd=finished,
-    )
-    assert all(row["off"] < 1e-9 for row in json.loads(predicted.stdout))
+    assert "of 4" in run("table", "min-layers", cwd=folder).stdout
+    assert all(row["off"] < 1e-9 for row in answer(folder, "query", OFF))
+
+    before = {name: record_path(store, name).stat().st_mtime for name in wanted}
+    assert "nothing was missing" in run("resume", "sweep.yaml", cwd=folder).stderr
+    assert before == {name: record_path(store, name).stat().st_mtime for name in wanted}
 
 
 @pytest.mark.slow

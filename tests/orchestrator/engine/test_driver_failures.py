@@ -6,6 +6,7 @@ import json
 import re
 import subprocess
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -13,39 +14,44 @@ from lp_sweep.storage.store import Store
 from tests.support.program import command, environment, run
 from tests.support.toyworld import RECIPE, save_world
 
-pytestmark = pytest.mark.ray
+pytestmark = [pytest.mark.ray, pytest.mark.slow]
 
 
-@pytest.mark.slow
-def test_a_lost_worker_is_a_failed_attempt_and_the_sweep_goes_on(tmp_path: Path) -> None:
-    """A worker that dies at each try: the model's folder holds a file that kills its reader."""
-    save_world(tmp_path, seeds=[1], strategies=[{"name": "top", "k": [0]}])
-    (tmp_path / "sitecustomize.py").write_text(
-        "import os, sys\n"
-        "if 'default_worker.py' in ' '.join(sys.orig_argv):\n"
-        "    import importlib.abc\n"
-        "    class Killer(importlib.abc.MetaPathFinder):\n"
-        "        def find_spec(self, name, path=None, target=None):\n"
-        "            if name == 'lp_sweep.trials.worker.run':\n"
-        "                os._exit(9)\n"
-        "    sys.meta_path.insert(0, Killer())\n",
-        encoding="utf-8",
-    )
+def run_with(folder: Path, **settings: str) -> tuple[str, list[dict[str, Any]]]:
+    """Runs a sweep of one trial that fails: what was printed, and its attempts."""
+    save_world(folder, seeds=[1], strategies=[{"name": "top", "k": [0]}])
     done = subprocess.run(
         command("run", "sweep.yaml"),
-        cwd=tmp_path,
+        cwd=folder,
         capture_output=True,
         text=True,
-        env=environment(tmp_path) | {"PYTHONPATH": str(tmp_path)},
+        env=environment(folder) | settings,
         timeout=300,
     )
     assert done.returncode == 1, done.stderr
-    assert "worker_lost" in done.stderr
-    store = Store(tmp_path / "lp-sweep-store")
-    rows = store.read_all("attempts").rows.to_pylist()
-    assert {row["error_type"] for row in rows} == {"worker_lost"}
-    assert sorted(row["final"] for row in rows) == [False, False, False, True]
-    assert re.search("died|lost|exit", rows[0]["traceback"])
+    assert "Traceback (most" not in done.stderr
+    return done.stderr, Store(folder / "lp-sweep-store").read_all("attempts").rows.to_pylist()
+
+
+KILLS = """
+import os, sys
+if "default_worker.py" in " ".join(sys.orig_argv):
+    import importlib.abc
+    class Killer(importlib.abc.MetaPathFinder):
+        def find_spec(self, name, path=None, target=None):
+            if name == "lp_sweep.trials.worker.run":
+                os._exit(9)
+    sys.meta_path.insert(0, Killer())
+"""
+
+
+def test_a_lost_worker_is_a_failed_attempt_and_the_sweep_goes_on(tmp_path: Path) -> None:
+    (tmp_path / "sitecustomize.py").write_text(KILLS, encoding="utf-8")
+    said, attempts = run_with(tmp_path, PYTHONPATH=str(tmp_path))
+    assert "worker_lost" in said
+    assert {row["error_type"] for row in attempts} == {"worker_lost"}
+    assert sorted(row["final"] for row in attempts) == [False, False, False, True]
+    assert re.search("died|lost|exit", attempts[0]["traceback"])
 
 
 BREAKS = """
@@ -59,7 +65,6 @@ if os.environ.get("LP_SWEEP_TEST_BROKEN"):
 """
 
 
-@pytest.mark.slow
 def test_a_node_on_which_trials_fail_in_a_row_is_set_aside(tmp_path: Path) -> None:
     """One of two nodes fails at each trial; the sweep completes on the other."""
     from ray.cluster_utils import Cluster
@@ -83,24 +88,12 @@ def test_a_node_on_which_trials_fail_in_a_row_is_set_aside(tmp_path: Path) -> No
     assert all("broken driver" in row["traceback"] for row in attempts)
 
 
-@pytest.mark.slow
 def test_a_node_out_of_memory_ends_the_trial_and_not_the_sweep(tmp_path: Path) -> None:
     """Ray's memory monitor kills the workers at once, each time: tried with three smaller
     micro-batches, then failed; `run` leaves it alone then, `retry` does not."""
-    save_world(tmp_path, seeds=[1], strategies=[{"name": "top", "k": [0]}])
     pressed = {"RAY_memory_usage_threshold": "0.001", "RAY_memory_monitor_refresh_ms": "50"}
-    done = subprocess.run(
-        command("run", "sweep.yaml"),
-        cwd=tmp_path,
-        capture_output=True,
-        text=True,
-        env=environment(tmp_path) | pressed,
-        timeout=300,
-    )
-    assert done.returncode == 1, done.stderr
-    assert "(out_of_memory)" in done.stderr
-    assert "Traceback (most" not in done.stderr
-    attempts = Store(tmp_path / "lp-sweep-store").read_all("attempts").rows.to_pylist()
+    said, attempts = run_with(tmp_path, **pressed)
+    assert "(out_of_memory)" in said
     assert {row["error_type"] for row in attempts} == {"out_of_memory"}
     assert sorted(row["final"] for row in attempts) == [False, False, False, True]
     again = run("run", "sweep.yaml", cwd=tmp_path, code=1)

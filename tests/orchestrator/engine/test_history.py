@@ -62,7 +62,7 @@ def twice(trained: list[Span], stopped: list[Span], lease: float) -> list[tuple[
 
 
 def history(
-    folder: Path, *, jumps: float = 0, late: float = 0, lease: float = 60, stops: int = 0
+    folder: Path, *, jumps: float, late: float, lease: float = 60, stops: int = 0
 ) -> list[Span]:
     """Plays three drivers with random faults, and checks the rules that must always hold."""
     make_inputs(folder)
@@ -99,24 +99,15 @@ def history(
     return trained
 
 
-@pytest.mark.parametrize(
-    "trouble",
-    [
-        pytest.param({}, id="none", marks=pytest.mark.slow),
-        pytest.param({"jumps": 7200.0}, id="clocks jump by two hours", marks=pytest.mark.slow),
-        pytest.param({"late": 0.5}, id="listings come late", marks=pytest.mark.slow),
-        pytest.param({"jumps": 7200.0, "late": 0.5}, id="both"),
-    ],
-)
-def test_no_trial_has_two_trainers(tmp_path: Path, trouble: dict[str, float]) -> None:
-    trained = history(tmp_path, **trouble)
+CLOCKS_JUMP_AND_LISTINGS_COME_LATE = {"jumps": 7200.0, "late": 0.5}
+
+
+def test_no_trial_has_two_trainers(tmp_path: Path) -> None:
+    trained = history(tmp_path, **CLOCKS_JUMP_AND_LISTINGS_COME_LATE)
     assert len(trained) == len(plan_of(tmp_path).trials)
     assert {span.driver for span in trained} == set(DRIVERS)
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("trouble", [{}, {"jumps": 7200.0, "late": 0.5}], ids=["none", "both"])
-def test_drivers_that_are_stopped_for_longer_than_a_claim_lasts(
-    tmp_path: Path, trouble: dict[str, float]
-) -> None:
-    history(tmp_path, lease=6, stops=6, **trouble)
+def test_drivers_that_are_stopped_for_longer_than_a_claim_lasts(tmp_path: Path) -> None:
+    history(tmp_path, lease=6, stops=6, **CLOCKS_JUMP_AND_LISTINGS_COME_LATE)

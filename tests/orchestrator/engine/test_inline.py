@@ -1,4 +1,4 @@
-"""`--inline`: the same queue in one process, without Ray."""
+"""`--inline`: whole runs in this process, without Ray, and the policies that all engines share."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ import re
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 from typing import Any
 
@@ -16,14 +15,20 @@ import pytest
 
 from lp_sweep import Sweep
 from lp_sweep.orchestrator.cli.store import states_text
+from lp_sweep.orchestrator.engine import connection
 from lp_sweep.orchestrator.service.store import sweep_states
 from lp_sweep.storage import underway
 from lp_sweep.storage.errors import SpecError
 from lp_sweep.storage.store import Store
-from tests.support.program import sweep
+from tests.support.faults import assert_equal, wait_for
+from tests.support.faults import sweep as started
+from tests.support.program import Done, record_path, sweep
+from tests.support.stores import mounted
 from tests.support.toyworld import RECIPE, save_world
 
 SHORT = RECIPE | {"epochs": 1}
+DIVERGING = RECIPE | {"learning_rate": 1e30, "epochs": 1}
+FULL = [{"name": "top", "k": [0]}]
 # a machine on which Ray is not installed
 _WITHOUT_RAY = """
 import importlib.abc, sys
@@ -37,16 +42,24 @@ class Without(importlib.abc.MetaPathFinder):
     def __getattr__(self, name):
         return getattr(self.finder, name)
 sys.meta_path[:] = [Without(finder) for finder in sys.meta_path]
-from lp_sweep.orchestrator.cli.__main__ import main
-main()
 """
+_BREAKS = """
+import lp_sweep.trials.worker.run as run
+real = run.run_trial
+def stopped(*given):
+    breakpoint()
+    return real(*given)
+run.run_trial = stopped
+"""
+_MAIN = "from lp_sweep.orchestrator.cli.__main__ import main\nmain()\n"
 
 
-def lp_sweep(
-    folder: Path, *words: str, program: str = _WITHOUT_RAY, typed: str = ""
+def new_process(
+    folder: Path, changes: str, *words: str, typed: str = ""
 ) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "-c", program, *words],
+    """`lp-sweep WORDS` in a Python with these changes."""
+    done = subprocess.run(
+        [sys.executable, "-c", changes + _MAIN, *words],
         cwd=folder,
         capture_output=True,
         text=True,
@@ -54,39 +67,49 @@ def lp_sweep(
         env=os.environ | {"LP_SWEEP_CACHE_DIR": str(folder / "cache")},
         timeout=300,
     )
+    assert done.returncode == 0, done.stderr
+    return done
+
+
+def run(*words: str, cwd: Path, code: int = 0, **settings: str) -> Done:
+    env = {"LP_SWEEP_INLINE": "1", "LP_SWEEP_CACHE_DIR": str(cwd / "cache")} | settings
+    done = sweep(*words, cwd=cwd, env=env)
+    assert done.returncode == code, done.stderr
+    return done
+
+
+# -- without Ray
 
 
 @pytest.mark.slow
 def test_the_quickstart_needs_no_ray(tmp_path: Path) -> None:
-    """And goes on in the folder that it has written."""
-    small = ("task=toy-sentiment", "seed=1", "strategy=top", "k=4")  # of no speed
-    short = ("recipe.epochs=1", "recipe.limit_train=32")
-    done = lp_sweep(tmp_path, "quickstart", *small, *short, "--json")
-    assert done.returncode == 0, done.stderr
+    small = ("task=toy-sentiment", "seed=1", "strategy=top", "k=4")
+    small += ("recipe.epochs=1", "recipe.limit_train=32")
+    done = new_process(tmp_path, _WITHOUT_RAY, "quickstart", *small, "--json")
     assert json.loads(done.stdout)["totals"]["trials_done"] == 1
     folder = tmp_path / "lp-sweep-quickstart"
     held = {"README.md", "data", "lp-sweep-store", "model", "sweep.yaml"}
     assert {path.name for path in folder.iterdir()} == held
-    again = lp_sweep(folder, "run", *("sweep.yaml", *small, *short), "--inline")
+    again = new_process(folder, _WITHOUT_RAY, "run", "sweep.yaml", *small, "--inline")
     assert "nothing was missing" in again.stderr, "its own store is the default there"
-    assert "nothing was missing" in lp_sweep(tmp_path, "quickstart", *small, *short).stderr
+    again = new_process(tmp_path, _WITHOUT_RAY, "quickstart", *small)
+    assert "nothing was missing" in again.stderr
 
 
 def test_the_quickstart_overwrites_nothing(tmp_path: Path) -> None:
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine" / "sweep.yaml").write_text("name: mine")
-    done = lp_sweep(tmp_path, "quickstart", "--out", "mine")
-    assert (done.returncode, done.stdout) == (2, "")
+    done = run("quickstart", "--out", "mine", cwd=tmp_path, code=2)
     assert re.search(r"mine exists.*--out", done.stderr)
     assert [path.name for path in (tmp_path / "mine").iterdir()] == ["sweep.yaml"]
 
 
 def test_a_sweep_runs_to_its_end_where_ray_is_not_installed(tmp_path: Path) -> None:
-    """With a profile before the trials that wait for it."""
-    contribution = {"name": "contribution", "threshold": [0.02, 0.1, 0.2, 0.999]}
-    save_world(tmp_path, strategies=[{"name": "top", "k": [0, 2]}, contribution], recipe=SHORT)
-    done = lp_sweep(tmp_path, "run", "sweep.yaml", "--inline", "--json")
-    assert done.returncode == 0, done.stderr
+    """A profile is measured before the trials that wait for it."""
+    contribution = {"name": "contribution", "threshold": [0.02, 0.999]}
+    recipe = SHORT | {"limit_train": 64}
+    save_world(tmp_path, strategies=[{"name": "top", "k": [0, 2]}, contribution], recipe=recipe)
+    done = new_process(tmp_path, _WITHOUT_RAY, "run", "sweep.yaml", "--inline", "--json")
     told = json.loads(done.stdout)
     totals = told["totals"]
     assert (totals["cells_deferred"], totals["cells_pending"]) == (0, 0)
@@ -95,41 +118,54 @@ def test_a_sweep_runs_to_its_end_where_ray_is_not_installed(tmp_path: Path) -> N
     assert "lp-sweep report --out report.html" in done.stderr
     store = Store(tmp_path / "lp-sweep-store")
     assert len(store.names("trials")) == totals["trials"] > 1
-    assert "nothing was missing" in lp_sweep(tmp_path, "resume", "--inline").stderr
+    assert "nothing was missing" in run("resume", cwd=tmp_path).stderr
 
 
-def test_without_ray_a_run_names_inline(tmp_path: Path) -> None:
+def test_without_ray_a_run_names_inline(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     save_world(tmp_path)
-    done = lp_sweep(tmp_path, "run", "sweep.yaml")
+    monkeypatch.delitem(sys.modules, "ray", raising=False)
+    monkeypatch.setattr(connection, "find_spec", lambda name: None)
+    done = sweep("run", "sweep.yaml", cwd=tmp_path)
     assert (done.returncode, done.stdout) == (4, "")
-    [error] = [line for line in done.stderr.splitlines() if line.startswith("error: ")]
-    assert re.search(r"Ray is not installed.*--inline", error)
-    assert "Traceback" not in done.stderr
+    assert re.search(r"error: Ray is not installed.*--inline", done.stderr)
 
 
-def test_a_full_model_that_learns_nothing_is_told_and_can_end_the_run(tmp_path: Path) -> None:
-    """At a rate of nearly 0, and with labels of which one is far the most common."""
-    save_world(
-        tmp_path, recipe=SHORT | {"learning_rate": 1e-12}, strategies=[{"name": "top", "k": [0, 2]}]
-    )
-    words = ("run", "sweep.yaml", "--inline", "--stop-if-nothing-learned")
-    done = sweep(*words, cwd=tmp_path, env={"LP_SWEEP_CACHE_DIR": str(tmp_path / "cache")})
-    assert done.returncode == 3, done.stderr
-    assert re.search(
-        r"note .*learned nothing on mood.*Try .*recipe\.(epochs|learning_rate)", done.stderr
-    )
-    assert "a full model learned nothing" in done.stderr
-    assert "--stop-if-nothing-learned" not in done.stderr.rpartition("go on as it is")[2]
+def test_options_of_a_cluster_are_refused(tmp_path: Path) -> None:
+    save_world(tmp_path)
+    options = ("--address auto", "--cluster cluster.yaml", "--detach", "--max-cost 3")
+    for option in options:
+        done = run("run", "sweep.yaml", *option.split(), cwd=tmp_path, code=2)
+        assert re.search(f"--inline.*{option.partition(' ')[0]}", done.stderr)
+
+
+@pytest.mark.slow
+def test_breakpoint_in_a_trial_opens_the_debugger(tmp_path: Path) -> None:
+    save_world(tmp_path, recipe=SHORT, strategies=FULL)
+    words = ("run", "sweep.yaml", "--inline", "--json")
+    done = new_process(tmp_path, _BREAKS, *words, typed="p 6 * 7\nc\n")
+    assert re.search(r"\(Pdb\) .*42", done.stderr, re.DOTALL)
+    assert json.loads(done.stdout)["done"] == 1, "the debugger's words are not among the data"
+
+
+# -- what a run does, and shows
+
+
+def test_an_amended_sweep_trains_the_difference(tmp_path: Path) -> None:
+    save_world(tmp_path, seeds=[1], recipe=SHORT)
+    run("run", "sweep.yaml", cwd=tmp_path)
     store = Store(tmp_path / "lp-sweep-store")
-    kept = store.read_all("trials", columns=["k"]).rows["k"].to_pylist()
-    assert set(kept) == {0}
+    before = store.names("trials")
+    done = run("run", "sweep.yaml", "seed=1,2", cwd=tmp_path)
+    assert "2 done in this run" in done.stderr
+    added = store.names("trials") - before
+    assert {store.read("trials", name)[0]["seed"] for name in added} == {2}
 
 
 def test_status_tells_how_far_a_long_trial_is(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Looked at in the middle of a training, as any other process sees it."""
-    save_world(tmp_path, recipe=SHORT, strategies=[{"name": "top", "k": [0]}], seeds=[1])
+    save_world(tmp_path, recipe=SHORT, strategies=FULL)
     monkeypatch.setenv("LP_SWEEP_CACHE_DIR", str(tmp_path / "cache"))
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(underway, "EVERY_SECONDS", 0.0)
@@ -147,104 +183,138 @@ def test_status_tells_how_far_a_long_trial_is(
     Sweep.from_yaml(tmp_path / "sweep.yaml").run(inline=True)
     [(text, [plain])] = seen
     assert re.search(r"mood, seed 1: step \d+ of \d+, loss \d\.\d+, 0:\d\d left", text)
-    [run] = plain["running"]
-    [how_far] = run["underway"].values()
+    [state] = plain["running"]
+    [how_far] = state["underway"].values()
     assert 0 < how_far["step"] <= how_far["steps"]
     assert not Store(tmp_path / "lp-sweep-store").texts(underway.FOLDER)
 
 
-@pytest.mark.parametrize(
-    ("words", "option"),
-    [
-        (["--address", "auto"], "--address"),
-        (["--cluster", "cluster.yaml"], "--cluster"),
-        (["--detach"], "--detach"),
-        (["--max-cost", "3"], "--max-cost"),
-    ],
-)
-def test_what_needs_a_cluster_is_refused(tmp_path: Path, words: list[str], option: str) -> None:
-    save_world(tmp_path)
-    done = sweep("run", "sweep.yaml", "--inline", *words, cwd=tmp_path)
-    assert done.returncode == 2
-    assert re.search(f"--inline.*{option}", done.stderr)
-
-
-def test_what_a_shell_says_of_all_runs_gives_way(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    save_world(tmp_path, recipe=SHORT, strategies=[{"name": "top", "k": [0]}])
-    monkeypatch.setenv("RAY_ADDRESS", "10.0.0.1:6379")
-    cache = {"LP_SWEEP_CACHE_DIR": str(tmp_path / "cache")}
-    env = cache | {"LP_SWEEP_CLUSTER": "./no-such.yaml", "LP_SWEEP_MAX_COST": "3.0"}
-    words = ("run", "sweep.yaml", "--inline")
-    done = sweep(*words, "--fail-fast", "--max-hours", "0", cwd=tmp_path, env=env)
-    assert done.returncode == 3, done.stderr
-    again = re.search(r"Go on: (.*)", done.stderr)
-    assert again
-    assert "--inline" in again[1]
-    assert not re.search("--(address|cluster|max-cost)", again[1])
-    assert sweep(*words, cwd=tmp_path, env=env).returncode == 0
+@pytest.mark.slow
+def test_torn_and_foreign_records_are_done_again(tmp_path: Path) -> None:
+    save_world(tmp_path, recipe=SHORT, seeds=[1, 2])
+    for name in ("store", "undisturbed"):
+        run("run", "sweep.yaml", "--store", name, cwd=tmp_path)
+    store = Store(tmp_path / "store")
+    torn, empty, *_ = (record_path(store, name) for name in store.names("trials"))
+    torn.write_bytes(torn.read_bytes()[:-40])
+    empty.write_bytes(b"")
+    foreign = torn.with_name("notes.parquet")
+    foreign.write_bytes(b"PAR1 my notes")
+    done = run("run", "sweep.yaml", "--store", "store", cwd=tmp_path)
+    assert "2 done in this run" in done.stderr
+    foreign.unlink()
+    assert_equal(store, Store(tmp_path / "undisturbed"))
 
 
 @pytest.mark.slow
-def test_breakpoint_in_a_trial_opens_the_debugger(tmp_path: Path) -> None:
-    save_world(tmp_path, recipe=SHORT, strategies=[{"name": "top", "k": [0]}])
-    stop = "import lp_sweep.trials.worker.run as run\nreal = run.run_trial\n"
-    stop += (
-        "def stopped(*given):\n    breakpoint()\n    return real(*given)\nrun.run_trial = stopped\n"
-    )
-    program = stop + "from lp_sweep.orchestrator.cli.__main__ import main\nmain()\n"
-    words = ("run", "sweep.yaml", "--inline", "--json")
-    done = lp_sweep(tmp_path, *words, program=program, typed="p 6 * 7\nc\n")
-    assert done.returncode == 0, done.stderr
-    assert re.search(r"\(Pdb\) .*42", done.stderr, re.DOTALL)
-    assert json.loads(done.stdout)["done"] == 1  # the debugger's words are not among the data
+def test_a_read_only_store(tmp_path: Path) -> None:
+    """A finished sweep writes nothing; a missing trial is refused before it is trained."""
+    save_world(tmp_path, recipe=SHORT, strategies=FULL)
+    with mounted(tmp_path / "disk", "200m"):
+        run("run", "sweep.yaml", "--store", "disk/store", cwd=tmp_path)
+        subprocess.run(["mount", "-o", "remount,ro", tmp_path / "disk"], check=True)
+        done = run("run", "sweep.yaml", "--store", "disk/store", cwd=tmp_path)
+        assert "nothing was missing" in done.stderr
+        done = run("run", "sweep.yaml", "seed=2", "--store", "disk/store", cwd=tmp_path, code=4)
+    assert "Read-only file system" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+# -- what ends a run
+
+
+def test_a_limit_of_hours_ends_a_run(tmp_path: Path) -> None:
+    """The command that goes on has none of the cluster settings of the shell."""
+    save_world(tmp_path)
+    shell = {"RAY_ADDRESS": "10.0.0.1:6379", "LP_SWEEP_CLUSTER": "./no.yaml"}
+    shell["LP_SWEEP_MAX_COST"] = "3.0"
+    words = ("run", "sweep.yaml", "--max-hours", "0", "--json")
+    done = run(*words, cwd=tmp_path, code=3, **shell)
+    assert re.search(r"this run has used 0\.\d\d hours; the next one starts counting", done.stderr)
+    last = done.stderr.splitlines()[-1]
+    assert "stopped by max-hours: 0 done in this run. Go on: lp-sweep run sweep.yaml" in last
+    assert last.endswith(" --max-hours 0.0 --offline --inline")
+    assert not re.search("--(address|cluster|max-cost)", last)
+    told = json.loads(done.stdout)
+    assert told["stopped_by"] == "max-hours"
+    assert told["used"]["hours"] > 0
+
+
+def test_a_full_model_that_learns_nothing_can_end_a_run(tmp_path: Path) -> None:
+    save_world(tmp_path, recipe=SHORT | {"learning_rate": 1e-12})
+    done = run("run", "sweep.yaml", "--stop-if-nothing-learned", cwd=tmp_path, code=3)
+    advice = r"note .*learned nothing on mood.*Try .*recipe\.(epochs|learning_rate)"
+    assert re.search(advice, done.stderr)
+    assert "a full model learned nothing" in done.stderr
+    assert "--stop-if-nothing-learned" not in done.stderr.rpartition("go on as it is")[2]
+    kept = Store(tmp_path / "lp-sweep-store").read_all("trials", columns=["k"]).rows
+    assert kept["k"].to_pylist() == [0]
+
+
+def test_a_limit_of_failures_ends_a_run(tmp_path: Path) -> None:
+    save_world(tmp_path, seeds=[1, 2, 3], recipe=DIVERGING, strategies=FULL)
+    done = run("run", "sweep.yaml", "--max-failures", "2", cwd=tmp_path, code=1)
+    assert "stopped after 2 failures. Go on with the rest: lp-sweep run" in done.stderr
+    assert len(Store(tmp_path / "lp-sweep-store").names("attempts")) == 2
+
+
+def test_a_failed_trial_ends_no_run_and_is_left_alone_but_by_retry(tmp_path: Path) -> None:
+    save_world(tmp_path, seeds=[1, 2], recipe=DIVERGING, strategies=FULL)
+    first = run("run", "sweep.yaml", cwd=tmp_path, code=1)
+    assert first.stderr.count("(diverged)") == 2
+    assert "Retry them: lp-sweep retry sweep.yaml --store " in first.stderr
+    assert "Traceback (most" not in first.stderr
+    store = Store(tmp_path / "lp-sweep-store")
+    assert len(store.names("attempts")) == 2
+    plan = json.loads(run("plan", "sweep.yaml", "--json", cwd=tmp_path).stdout)
+    assert {cell["state"] for cell in plan["cells"]} == {"failed"}
+    status = json.loads(run("status", "--json", cwd=tmp_path).stdout)
+    assert status[0]["trials_failed"] == 2
+    assert "failed" in run("table", "tasks", cwd=tmp_path).stdout
+    again = run("run", "sweep.yaml", cwd=tmp_path, code=1)
+    assert "0 done in this run; 2 of the sweep's trials failed" in again.stderr
+    trial = min(row["trial_id"] for row in store.read_all("attempts").rows.to_pylist())
+    for words, attempts in (([trial[:12]], 3), (["--type", "bug"], 3), (["--type", "diverged"], 5)):
+        run("retry", "sweep.yaml", *words, cwd=tmp_path, code=1)
+        assert len(store.names("attempts")) == attempts, words
+    logs = run("logs", trial, cwd=tmp_path).stdout
+    assert logs.count("  diverged on ") == logs.count("DivergedError: ") == 3
+    shown = json.loads(run("show", trial[:12], "--json", cwd=tmp_path).stdout)
+    assert (shown["id"], shown["record"]) == (trial, None)
+    commands = [attempt["command"] for attempt in shown["attempts"]]
+    assert f"lp-sweep retry sweep.yaml {trial[:12]}" in commands
 
 
 def test_from_python(tmp_path: Path) -> None:
-    save_world(tmp_path, recipe=SHORT | {"learning_rate": 1e30}, seeds=[1, 2])
+    save_world(tmp_path, recipe=DIVERGING, seeds=[1, 2])
     made = Sweep.from_yaml(tmp_path / "sweep.yaml", "k=0", store=tmp_path / "store")
+    cache = tmp_path / "cache"
     with pytest.raises(SpecError, match=r"--inline.*--address"):
         made.run(inline=True, address="auto")
-    run = made.run(inline=True, fail_fast=True, cache_dir=tmp_path / "cache")
+    run = made.run(inline=True, fail_fast=True, cache_dir=cache)
     assert (run.done, run.stopped_by, run.exit_code) == (0, "failures", 1)
     assert list(run.failed.values()) == ["diverged"]
-    run = made.run(inline=True, cache_dir=tmp_path / "cache")  # the one is left alone
-    assert (len(run.failed), run.stopped_by, run.exit_code) == (1, None, 1)
-    again = made.retry(error_type="diverged", inline=True, cache_dir=tmp_path / "cache")
+    run = made.run(inline=True, cache_dir=cache)
+    assert (len(run.failed), run.stopped_by, run.exit_code) == (1, None, 1), "one is left alone"
+    again = made.retry(error_type="diverged", inline=True, cache_dir=cache)
     assert (len(again.failed), again.exit_code) == (2, 1)
-    assert len(Store(tmp_path / "store").names("attempts")) == 4
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("number", "code"),
-    [
-        pytest.param(signal.SIGINT, 130, id="ctrl-c"),
-        pytest.param(signal.SIGTERM, 3, id="terminated"),
-    ],
+    ("number", "code", "by"),
+    [(signal.SIGINT, 130, "Ctrl-C"), (signal.SIGTERM, 3, "SIGTERM")],
+    ids=["ctrl-c", "terminated"],
 )
-def test_an_interrupted_sweep_goes_on(tmp_path: Path, number: signal.Signals, code: int) -> None:
+def test_an_interrupted_trial_leaves_its_checkpoint(
+    tmp_path: Path, number: signal.Signals, code: int, by: str
+) -> None:
     save_world(tmp_path, seeds=[1, 2], recipe=RECIPE | {"epochs": 400}, checkpoint_every="1s")
-    words = ("sweep.yaml", "k=0", "--inline")
-    with (tmp_path / "log.txt").open("w") as log:
-        process = subprocess.Popen(
-            [sys.executable, "-m", "lp_sweep.orchestrator.cli", "run", *words],
-            cwd=tmp_path,
-            env=os.environ | {"LP_SWEEP_CACHE_DIR": str(tmp_path / "cache")},
-            stderr=log,
-            # a shell's background job inherits an ignored SIGINT
-            preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),
-        )
-        checkpoints = tmp_path / "lp-sweep-store" / "checkpoints"
-        end = time.monotonic() + 200
-        while not list(checkpoints.glob("[!.]*")) and time.monotonic() < end:
-            assert process.poll() is None
-            time.sleep(0.1)
-        process.send_signal(number)
+    checkpoints = tmp_path / "lp-sweep-store" / "checkpoints"
+    with started(tmp_path, "sweep.yaml", "k=0", "--inline") as process:
+        wait_for(lambda: list(checkpoints.glob("[!.]*")), "a checkpoint", 200)
+        process.process.send_signal(number)
         assert process.wait(60) == code
-    text = (tmp_path / "log.txt").read_text()
-    by = "Ctrl-C" if number == signal.SIGINT else number.name
-    assert f"stopped by {by}: 0 done in this run. Go on: lp-sweep run" in text
-    assert "Traceback" not in text
-    assert list(checkpoints.glob("*"))  # the next run goes on from there
+    assert f"stopped by {by}: 0 done in this run. Go on: lp-sweep run" in process.text()
+    assert "Traceback" not in process.text()
+    assert list(checkpoints.glob("*"))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -14,6 +15,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
+from unittest import mock
 
 import psutil
 import pytest
@@ -23,52 +25,33 @@ from lp_sweep.orchestrator.engine.connection import connection
 from lp_sweep.orchestrator.engine.raycompat import in_thread
 from lp_sweep.storage.errors import PreflightError
 from lp_sweep.storage.store import Store
+from tests.support.courses import Clock
 from tests.support.faults import Sweep, sweep, wait_for, with_changes
 from tests.support.toyworld import save_world
 
-STARTS_LATE = "The current node timed out during startup. This could happen because"
 DAEMONS = ["gcs_server", "raylet"]
+SIGNALS = pytest.mark.parametrize(
+    "number", [signal.SIGKILL, signal.SIGSTOP], ids=["killed", "stopped"]
+)
 
 
-@pytest.mark.parametrize("failures", [1, 2])
-def test_a_ray_that_fails_to_start_is_tried_once_more(
-    monkeypatch: pytest.MonkeyPatch, failures: int
-) -> None:
+def test_a_ray_that_fails_to_start_is_tried_once_more(monkeypatch: pytest.MonkeyPatch) -> None:
     import ray
 
-    calls: list[Any] = []
-
-    def init(**options: Any) -> None:
-        calls.append(options)
-        if len(calls) <= failures:
-            raise Exception(STARTS_LATE)  # the very type that Ray raises
-
+    late = Exception("The current node timed out during startup.")  # the very type that Ray raises
+    init = mock.Mock(side_effect=[late, None])
     monkeypatch.setattr(ray, "init", init)
-    if failures == 1:
-        with connection(None):
-            pass
-    else:
-        with (
-            pytest.raises(
-                PreflightError, match=r"timed out during startup.*session_latest"
-            ) as told,
-            connection(None),
-        ):
-            pass
-        assert told.value.exit_code == 4
-    assert len(calls) == 2
-
-
-def test_a_cluster_that_refuses_in_any_way_is_one_sentence(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    import ray
-
-    def init(**options: Any) -> None:
-        raise Exception("Ray is out of order")
-
-    monkeypatch.setattr(ray, "init", init)
-    with pytest.raises(PreflightError, match=r"at auto: Ray is out of order"), connection("auto"):
+    with connection(None):
+        pass
+    assert init.call_count == 2
+    init.side_effect = late
+    with (
+        pytest.raises(PreflightError, match=r"timed out during startup.*session_latest") as told,
+        connection(None),
+    ):
+        pass
+    assert (init.call_count, told.value.exit_code) == (4, 4)
+    with pytest.raises(PreflightError, match=r"at auto: .* timed out"), connection("auto"):
         pass
 
 
@@ -79,13 +62,13 @@ def test_a_ray_that_is_the_users_stays(
     """As in a notebook: it is neither joined nor shut down, and nothing is changed for it."""
     import ray
 
-    before, calls = dict(os.environ), []
+    before, init, shutdown = dict(os.environ), mock.Mock(), mock.Mock()
     monkeypatch.setattr(ray, "is_initialized", lambda: True)
-    monkeypatch.setattr(ray, "init", lambda **options: calls.append("init"))
-    monkeypatch.setattr(ray, "shutdown", lambda: calls.append("shutdown"))
+    monkeypatch.setattr(ray, "init", init)
+    monkeypatch.setattr(ray, "shutdown", shutdown)
     with pytest.raises(PreflightError, match=r"ray\.shutdown\(\)"), connection(address):
         pass
-    assert not calls
+    assert not [*init.mock_calls, *shutdown.mock_calls]
     assert before == dict(os.environ)
 
 
@@ -156,31 +139,25 @@ def test_a_signal_at_the_end_of_the_watch_does_not_outlive_it() -> None:
         signal.signal(signal.SIGURG, before)
 
 
-@contextmanager
-def clock(monkeypatch: pytest.MonkeyPatch) -> Iterator[SimpleNamespace]:
-    now = SimpleNamespace(seconds=1000.0)
-    with monkeypatch.context() as patch:
-        patch.setattr(lifeline, "time", SimpleNamespace(monotonic=lambda: now.seconds))
-        yield now
-
-
 def test_time_in_which_nobody_looked_is_no_silence(monkeypatch: pytest.MonkeyPatch) -> None:
     """The driver was suspended for an hour, and its head answers once it is asked again."""
-    with clock(monkeypatch) as now:
-        life = bare_lifeline()
-        life._head = SimpleNamespace(check_alive=lambda nodes, timeout: 1 // 0)
-        now.seconds += 3600
-        assert not life._silent()
-        looks = 1
-        while not (why := life._silent()):
-            now.seconds, looks = now.seconds + 6, looks + 1
-        assert "not answered" in why
-        assert lifeline.SILENT_SECONDS < 6 * looks < lifeline.SILENT_SECONDS + 20
-        life._head = SimpleNamespace(check_alive=lambda nodes, timeout: [True])
-        assert not life._silent()
-        life._head = SimpleNamespace(check_alive=lambda nodes, timeout: 1 // 0)
-        now.seconds += 6
-        assert not life._silent()
+    now = Clock()
+    monkeypatch.setattr(lifeline, "time", SimpleNamespace(monotonic=now))
+    life = bare_lifeline()
+    silent = SimpleNamespace(check_alive=lambda nodes, timeout: 1 // 0)
+    life._head = silent
+    now.after(1)
+    assert not life._silent()
+    looks = 1
+    while not (why := life._silent()):
+        now.seconds, looks = now.seconds + 6, looks + 1
+    assert "not answered" in why
+    assert lifeline.SILENT_SECONDS < 6 * looks < lifeline.SILENT_SECONDS + 20
+    life._head = SimpleNamespace(check_alive=lambda nodes, timeout: [True])
+    assert not life._silent()
+    life._head = silent
+    now.seconds += 6
+    assert not life._silent()
 
 
 def test_daemons_are_alive_and_of_this_ray(tmp_path: Path) -> None:
@@ -199,11 +176,8 @@ def test_daemons_are_alive_and_of_this_ray(tmp_path: Path) -> None:
         dead, living = started(), started()
     family = {child.pid: child for child in psutil.Process().children()}
     try:
-        wait_for(
-            lambda: all(family[p.pid].name() == "raylet" for p in (theirs, living)),
-            "their names",
-            5,
-        )
+        raylets = [family[process.pid] for process in (theirs, living)]
+        wait_for(lambda: {process.name() for process in raylets} == {"raylet"}, "their names", 5)
         dead.kill()
         wait_for(lambda: family[dead.pid].status() == psutil.STATUS_ZOMBIE, "its end", 5)
         assert [process.pid for process in own.daemons()] == [living.pid]
@@ -262,39 +236,25 @@ def daemon(run: Sweep, name: str) -> psutil.Process:
     return next(child for child in children if child.name() == name)
 
 
-def seconds_until(condition: Any, what: str, at_most: float) -> float:
-    began = time.monotonic()
-    wait_for(condition, what, at_most)
-    return time.monotonic() - began
-
-
 @pytest.mark.ray
 @pytest.mark.slow
 @pytest.mark.parametrize("name", DAEMONS)
-@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSTOP], ids=["killed", "stopped"])
+@SIGNALS
 def test_a_lost_local_ray_is_followed_by_another(
     tmp_path: Path, name: str, number: signal.Signals
 ) -> None:
     """Within 60 s the run trains on another Ray, or has ended with 3 and goes on when repeated."""
     with on_its_way(tmp_path) as run:
-        before = run.text().count(" start ")
         old = run.relatives()
         daemon(run, name).send_signal(number)
-        seconds = seconds_until(
-            lambda: (
-                run.process.poll() is not None
-                or run.text().partition("Ray was lost")[2].count(" start ")
-            ),
-            f"progress or an end: {run.text()}",
-            60,
-        )
-        print(f"{name} {number.name}: {seconds:.0f} s, {before} started before")
+        ended, text = run.process.poll, run.text
+        trains = "Ray was lost.* start "
+        wait_for(lambda: ended() is not None or re.search(trains, text(), re.DOTALL), text(), 60)
         assert "Ray was lost" in run.text()
         assert not [process for process in old if alive(process)]
         code = run.wait()
         assert code in (0, 3), run.text()
         assert "Traceback" not in run.text()
-        print(f"ended with {code}")
     if code == 3:
         with sweep(tmp_path, "sweep.yaml", **with_changes(LP_SWEEP_TEST_NOOP="1")) as again:
             assert again.wait() == 0, again.text()
@@ -309,15 +269,13 @@ def alive(process: psutil.Process) -> bool:
 @pytest.mark.ray
 @pytest.mark.slow
 @pytest.mark.parametrize("name", DAEMONS)
-@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSTOP], ids=["killed", "stopped"])
+@SIGNALS
 def test_ctrl_c_while_ray_is_lost(tmp_path: Path, name: str, number: signal.Signals) -> None:
     with on_its_way(tmp_path) as run:
         daemon(run, name).send_signal(number)
         time.sleep(0.5)
         run.process.send_signal(signal.SIGINT)
-        seconds = seconds_until(lambda: run.process.poll() is not None, run.text(), 30)
-        print(f"{name} {number.name}: {seconds:.0f} s to {run.process.returncode}")
-        assert run.process.returncode in (130, 3), run.text()
+        assert run.wait(30) in (130, 3), run.text()
         assert "Go on: " in run.text()
         assert not run.relatives()
 
@@ -357,7 +315,7 @@ def head() -> Iterator[tuple[str, psutil.Process]]:
 @pytest.mark.ray
 @pytest.mark.slow
 @pytest.mark.parametrize("interrupted", [False, True], ids=["left alone", "ctrl-c"])
-@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSTOP], ids=["killed", "stopped"])
+@SIGNALS
 def test_a_lost_head_ends_the_run(
     tmp_path: Path, number: signal.Signals, interrupted: bool
 ) -> None:
@@ -367,9 +325,6 @@ def test_a_lost_head_ends_the_run(
         if interrupted:
             time.sleep(0.5)
             run.process.send_signal(signal.SIGINT)
-        seconds = seconds_until(
-            lambda: run.process.poll() is not None, run.text(), 60 if interrupted else 90
-        )
-        print(f"{number.name}: {seconds:.0f} s to {run.process.returncode}")
-        assert run.process.returncode in ((130, 3) if interrupted else (3,)), run.text()
+        code = run.wait(60 if interrupted else 90)
+        assert code in ((130, 3) if interrupted else (3,)), run.text()
         assert "Go on: " in run.text()

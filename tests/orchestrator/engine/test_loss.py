@@ -50,23 +50,15 @@ def test_what_a_loss_was(
     assert (found.error_type, found.node) == (error_type, fate.node)
 
 
-def test_of_an_actor_that_ray_does_not_know_nothing_is_known() -> None:
+def test_nothing_is_known_of_an_actor_that_ray_does_not_know() -> None:
     assert fate_of(None) == fate_of("not an id") == fate_of("ab" * 16) == Fate()
 
 
 def test_tune_leaves_a_preempted_trial_to_us(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Else it goes on inside Tune, as often as it likes, and no attempt is recorded."""
-    trial = Trial("trainable", stub=True)
-    assert trial.should_recover()
-    assert not _recovers_after_preemption(monkeypatch, _TUNE_ENVIRONMENT)
-    assert _recovers_after_preemption(monkeypatch, {})  # what the setting is for
-
-
-def _recovers_after_preemption(monkeypatch: pytest.MonkeyPatch, settings: dict[str, str]) -> bool:
+    """Otherwise Tune itself retries it without end, and no attempt is recorded."""
     name = "RAY_TRAIN_COUNT_PREEMPTION_AS_FAILURE"
-    monkeypatch.delenv(name, raising=False)
-    if name in settings:
-        monkeypatch.setenv(name, settings[name])
-    trial = Trial("trainable", stub=True)
-    trial._handle_ray_actor_error(RayActorError(preempted=True))
-    return bool(trial.should_recover())
+    for value, retried in (("0", True), (_TUNE_ENVIRONMENT[name], False)):
+        monkeypatch.setenv(name, value)
+        trial = Trial("trainable", stub=True)
+        trial._handle_ray_actor_error(RayActorError(preempted=True))
+        assert trial.should_recover() == retried

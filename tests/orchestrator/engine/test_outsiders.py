@@ -8,7 +8,6 @@ import shutil
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
 
 import psutil
 import pytest
@@ -16,7 +15,7 @@ import pytest
 from tests.support.faults import with_changes
 from tests.support.toyworld import save_world
 
-pytestmark = [pytest.mark.ray]
+pytestmark = pytest.mark.ray
 
 LISTENING = """
 import json, psutil, ray
@@ -49,26 +48,16 @@ exec "$@"
 """
 
 
-@pytest.fixture(scope="module")
-def local_ray() -> dict[str, Any]:
+@pytest.mark.slow
+def test_a_local_ray_listens_on_loopback_alone() -> None:
     done = subprocess.run(
         [sys.executable, "-c", LISTENING], capture_output=True, text=True, timeout=120, check=True
     )
-    found: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
-    return found
-
-
-@pytest.mark.slow
-def test_a_local_ray_listens_on_loopback_alone(local_ray: dict[str, Any]) -> None:
-    found = local_ray["listening"]
-    assert {"gcs_server", "raylet"} <= {name for name, _ in found}
-    assert {ip.removeprefix("::ffff:") for _, ip in found} <= {"127.0.0.1", "::1"}, found
-
-
-@pytest.mark.slow
-def test_our_table_of_nodes_is_rays(local_ray: dict[str, Any]) -> None:
-    ours, rays = local_ray["ours"], local_ray["rays"]
-    assert ours == [{name: node[name] for name in ours[0]} for node in rays]
+    found = json.loads(done.stdout.splitlines()[-1])
+    listening, ours, rays = found["listening"], found["ours"], found["rays"]
+    assert {"gcs_server", "raylet"} <= {name for name, _ in listening}
+    assert {ip.removeprefix("::ffff:") for _, ip in listening} <= {"127.0.0.1", "::1"}, listening
+    assert ours == [{name: node[name] for name in ours[0]} for node in rays], "as Ray's own table"
 
 
 @pytest.mark.slow

@@ -13,7 +13,6 @@ from lp_sweep.orchestrator.plan.known import Known, read_ledger
 from lp_sweep.orchestrator.plan.listing import leftover, trained_otherwise
 from lp_sweep.orchestrator.plan.planning import make_plan
 from lp_sweep.orchestrator.sweepfile.load import is_part
-from lp_sweep.storage.redact import redact_command
 from lp_sweep.storage.store import Store
 from tests.support.program import sweep
 from tests.support.sweepfiles import PLAIN, find, make_data, make_inputs, make_model, run_of
@@ -26,12 +25,10 @@ def file(tmp_path: Path) -> Path:
 
 def asked(file: Path, *runs: str) -> dict[int, set[str]]:
     """The overrides that the store has for each seed, after runs that were stopped at once."""
-    store = Store(file.parent / "store", create=True)
     for words in runs:
         overrides = words.split()
-        recorder = Recorder(
-            store, part=is_part(overrides), overrides=redact_command(overrides), command=""
-        )
+        store = Store(file.parent / "store", create=True)
+        recorder = Recorder(store, part=is_part(overrides), overrides=words, command="")
         recorder.cells(make_plan(find(file, ["task=rte", *overrides]), Known.nothing()))
     told: dict[int, set[str]] = {}
     for row in store.read_all("sweeps").rows.to_pylist():
@@ -66,8 +63,15 @@ def noted(file: Path, *overrides: str) -> list[str]:
     return trained_otherwise(plan, leftover(store, plan))
 
 
-def test_a_part_beside_cells_of_another_recipe_is_noted(file: Path) -> None:
+def plan_text(file: Path, *overrides: str) -> str:
+    words = ("plan", "sweep.yaml", "--store", "store", "--data-dir", "glue", *overrides)
+    return sweep(*words, cwd=file.parent).stdout
+
+
+def test_a_part_beside_cells_of_another_recipe(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The plan notes them before a run, and tables after it."""
     run_of(file)
+    store = Store(file.parent / "store")
     assert noted(file, "seed=43") == noted(file, "task=rte", "k=0,4", "seed=7") == []
     file.write_text(PLAIN + "recipe: {epochs: 5, learning_rate: 3e-5, freeze: {layers: [12]}}\n")
     (note,) = noted(file, "seed=43")
@@ -76,14 +80,24 @@ def test_a_part_beside_cells_of_another_recipe_is_noted(file: Path) -> None:
         "(learning_rate 2e-05 instead of 3e-05; epochs 3 instead of 5; freeze_layers none instead "
         "of 12), and its tables compare them"
     )
-    assert noted(file) == [], "all of them are asked for anew"
+    assert noted(file) == [], "all of them are asked for again"
+    monkeypatch.chdir(file.parent)
+    assert "trained in another way" not in plan_text(file)
+    assert "(learning_rate 2e-05 instead" in plan_text(file, "seed=43")
+    run_of(file, "seed=43", "task=rte")
+    with open_views(store) as catalog:
+        (note,) = mixed_notes(catalog)
+    assert "cells of sweep plain were trained in more than one way (rte)" in note
+    run_of(file)
+    with open_views(store) as catalog:
+        assert list(mixed_notes(catalog)) == []
 
 
 def test_a_part_beside_cells_of_other_data_or_another_model_is_noted(file: Path) -> None:
     run_of(file)
     make_data(file.parent / "glue", rows=6)
     (note,) = noted(file, "seed=43", "task=rte")
-    assert "4 cells of" not in note, "of MRPC nothing is known: it is not asked for"
+    assert "4 cells of" not in note, "nothing is known of MRPC: it is not asked for"
     assert "trained in another way (other data of task 'rte'), and" in note
     make_data(file.parent / "glue")
     make_model(file.parent / "folder/of/a/model", weight=1.0)
@@ -92,33 +106,8 @@ def test_a_part_beside_cells_of_other_data_or_another_model_is_noted(file: Path)
     assert "other weights of model './folder/of/a/model'" in note
 
 
-def test_a_plan_says_it(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    run_of(file)
-    monkeypatch.chdir(file.parent)
-    file.write_text(PLAIN + "recipe: {epochs: 5}\n")
-    asked = ("plan", "sweep.yaml", "--store", "store", "--data-dir", "glue")
-    assert "trained in another way" not in sweep(*asked, cwd=file.parent).stdout
-    assert "(epochs 3 instead of 5)" in sweep(*asked, "seed=43", cwd=file.parent).stdout
-
-
 def test_the_baseline_of_a_part_may_be_listed(file: Path) -> None:
-    asked = ("plan", "sweep.yaml", "--store", "store", "--data-dir", "glue", "k=2")
     run_of(file, "k=2", "seed=7")
-    assert "has no K=0 cell" in sweep(*asked, cwd=file.parent).stdout
+    assert "has no K=0 cell" in plan_text(file, "k=2")
     run_of(file, "k=0")
-    assert "has no K=0 cell" not in sweep(*asked, cwd=file.parent).stdout
-
-
-def test_a_table_knows_of_the_cells_of_an_amended_file(file: Path) -> None:
-    run_of(file)
-    store = Store(file.parent / "store")
-    with open_views(store) as catalog:
-        assert list(mixed_notes(catalog)) == []
-    file.write_text(PLAIN + "recipe: {epochs: 5}\n")
-    run_of(file, "seed=43", "task=rte")
-    with open_views(store) as catalog:
-        (note,) = mixed_notes(catalog)
-    assert "cells of sweep plain were trained in more than one way (rte)" in note
-    run_of(file)
-    with open_views(store) as catalog:
-        assert list(mixed_notes(catalog)) == []
+    assert "has no K=0 cell" not in plan_text(file, "k=2")

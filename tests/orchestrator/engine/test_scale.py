@@ -21,55 +21,42 @@ def count(store: Path) -> int:
     return len(list(store.glob("trials/t*.parquet")))
 
 
+def written(store: Path) -> dict[Path, int]:
+    """Record -> when it was written, in nanoseconds."""
+    return {path: path.stat().st_mtime_ns for path in store.glob("trials/t*.parquet")}
+
+
 def memory(run: Sweep) -> int:
     return int(psutil.Process(run.process.pid).memory_info().rss)
-
-
-def run_killed_once(folder: Path, trials: int) -> tuple[list[tuple[int, int]], str]:
-    """(records, bytes of the driver) as the run after the kill went on, and what it printed."""
-    save_world(folder, seeds=f"0-{trials - 1}", strategies=[{"name": "top", "k": [0]}])
-    store = folder / "lp-sweep-store"
-    with sweep(folder, "sweep.yaml", **NOOP) as run:
-        wait_for(
-            lambda: run.process.poll() is not None or count(store) >= trials * 2 // 5,
-            "the middle",
-            900,
-        )
-        assert run.process.poll() is None, run.text()[-2000:]
-        run.kill()
-        wait_for(lambda: not run.relatives(), "its Ray has gone", 60)
-    before = {path: path.stat().st_mtime_ns for path in store.glob("trials/t*.parquet")}
-    assert 0 < len(before) < trials
-    samples = []
-    with sweep(folder, "sweep.yaml", **NOOP) as run:
-        while run.process.poll() is None:
-            done = count(store)
-            samples.append((done, memory(run)))
-            wait_for(
-                lambda done=done: (
-                    run.process.poll() is not None or count(store) >= done + trials // 50
-                ),
-                "progress",
-                300,
-            )
-        assert run.wait() == 0, run.text()[-2000:]
-    after = {path: path.stat().st_mtime_ns for path in store.glob("trials/t*.parquet")}
-    assert before.items() <= after.items()  # what was done was not done again
-    assert f"{trials - len(before)} done in this run" in run.text()
-    rows = Store(store).read_all("trials").rows
-    assert sorted(rows["seed"].to_pylist()) == list(range(trials))
-    return samples, run.text()
-
-
-@pytest.mark.slow
-def test_a_hundred_trials(tmp_path: Path) -> None:
-    run_killed_once(tmp_path, 100)
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(3600)
 def test_ten_thousand_trials_and_the_drivers_memory_stays_flat(tmp_path: Path) -> None:
-    samples, _ = run_killed_once(tmp_path, 10_000)
+    trials = 10_000
+    save_world(tmp_path, seeds=f"0-{trials - 1}", strategies=[{"name": "top", "k": [0]}])
+    store = tmp_path / "lp-sweep-store"
+    with sweep(tmp_path, "sweep.yaml", **NOOP) as run:
+        ended = run.process.poll
+        middle = trials * 2 // 5
+        wait_for(lambda: ended() is not None or count(store) >= middle, "the middle", 900)
+        assert ended() is None, run.text()[-2000:]
+        run.kill()
+        wait_for(lambda: not run.relatives(), "its Ray has gone", 60)
+    before = written(store)
+    assert 0 < len(before) < trials
+    samples = []  # records, and bytes of the driver
+    with sweep(tmp_path, "sweep.yaml", **NOOP) as run:
+        ended = run.process.poll
+        while ended() is None:
+            samples.append((count(store), memory(run)))
+            more = samples[-1][0] + trials // 50
+            wait_for(lambda more=more: ended() is not None or count(store) >= more, "progress")
+        assert run.wait() == 0, run.text()[-2000:]
+    assert before.items() <= written(store).items(), "what was done was not done again"
+    assert f"{trials - len(before)} done in this run" in run.text()
+    rows = Store(store).read_all("trials").rows
+    assert sorted(rows["seed"].to_pylist()) == list(range(trials))
     print(*(f"{done} records: {size / MEGABYTE:.0f} MB" for done, size in samples), sep="\n")
     settled = [size for done, size in samples if done >= 6500]  # the first Tuner is full by then
     assert max(settled) - min(settled) < 150 * MEGABYTE

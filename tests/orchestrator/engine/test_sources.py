@@ -35,7 +35,7 @@ def sources(store: Store) -> Sources:
     return Sources(store, presence_of(store), keep_best=False)
 
 
-def test_what_a_best_kept_is_held_and_given_back(store: Store, plan: Plan) -> None:
+def test_a_network_that_a_best_kept_is_held_and_given_back(store: Store, plan: Plan) -> None:
     full = keep(store, plan, "best")
     sources(store).hold(plan)
     assert kept_by(store, full) == "need, best"  # no better seed deletes it now
@@ -43,27 +43,14 @@ def test_what_a_best_kept_is_held_and_given_back(store: Store, plan: Plan) -> No
     assert kept_by(store, full) == "best"
 
 
-def test_the_last_run_releases(store: Store, plan: Plan) -> None:
-    full = keep(store, plan, "need")
-    with presence_of(store).announced():
-        sources(store).release([full])
-        assert has_network(store, full)
-    sources(store).release([full])
-    assert not has_network(store, full)
-
-
-@pytest.mark.parametrize("by", ["all", "best"])
-def test_what_others_keep_stays(store: Store, plan: Plan, by: str) -> None:
-    full = keep(store, plan, by)
-    sources(store).release([full])
-    assert kept_by(store, full) == by
-
-
-def test_only_what_nothing_needs_is_idle(store: Store, plan: Plan) -> None:
+def test_the_last_run_releases_what_nothing_needs(store: Store, plan: Plan) -> None:
     full = keep(store, plan, "need")
     sources(store).release_idle(plan)
     assert has_network(store, full)
     plan.known = plan.known._replace(trials=frozenset(plan.trials))
+    with presence_of(store).announced():
+        sources(store).release_idle(plan)
+        assert has_network(store, full)
     sources(store).release_idle(plan)
     assert not has_network(store, full)
 
