@@ -22,7 +22,6 @@ import pyarrow.compute as pc
 from lp_sweep.storage.errors import MissingInputError
 from lp_sweep.storage.printable import did_you_mean, listed, short, shown
 from lp_sweep.storage.specs import TaskDefinition
-from lp_sweep.trials.data.readers import first_failing
 
 _WHOLE = re.compile(r"-?\d{1,18}", re.ASCII)  # longer ones are names
 
@@ -310,3 +309,18 @@ def _refuse(rows: Rows, name: str, bad: pa.ChunkedArray, what: str) -> None:
             f"{rows.where}: column {name!r} {what} in {len(positions)} of {len(bad)} rows, first "
             f"in row {positions[0] + 1}. Fill in or remove these rows."
         )
+
+
+def first_failing(count: int, try_first: Callable[[int], object]) -> int:
+    """Position of the first of `count` values that can't be converted. `try_first(n)` converts the
+    first n; bisection, since a conversion is fast and its error rarely names the row."""
+    good, bad = 0, count  # the first `good` convert, the first `bad` don't
+    while bad - good > 1:
+        middle = (good + bad) // 2
+        try:
+            try_first(middle)
+        except (pa.ArrowException, OverflowError, UnicodeEncodeError):
+            bad = middle
+        else:
+            good = middle
+    return bad - 1

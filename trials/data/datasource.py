@@ -18,13 +18,13 @@ import pyarrow as pa
 from lp_sweep.storage.errors import MissingInputError
 from lp_sweep.storage.specs import TaskDefinition
 from lp_sweep.trials.data.columns import Labels, Rows, text_column
-from lp_sweep.trials.data.readers import column_names, read_file, read_hub, require_columns
+from lp_sweep.trials.data.hub import read_hub
+from lp_sweep.trials.data.readers import column_names, read_file, require_columns
 from lp_sweep.trials.data.retrieval import columns_of, first_queries, read_collection
 from lp_sweep.trials.data.tasks import CORPUS, QRELS, QUERIES, UNLABELLED, TaskSource, file_format
 from lp_sweep.trials.kinds import COSENT, kind_of
 from lp_sweep.trials.kinds.search import query_count
-from lp_sweep.trials.kinds.tagged import word_column
-from lp_sweep.trials.kinds.tokens import NO_TAG
+from lp_sweep.trials.kinds.tokens import NO_TAG, word_column
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
