@@ -74,13 +74,13 @@ class Tokens(Classification):
             )
         if "entity_f1" not in (definition.metric, *definition.extra_metrics):
             return names or tuple(sorted(values))
-        if outside := [name for name in names if not is_tag(name)]:
+        if outside := [name for name in names or values if not is_tag(name)]:
+            where = "" if names else f", {found.place(found.items.index(outside[0]).as_py())},"
             raise MissingInputError(
-                f"{train.where}: tag {shown(outside[0])} of column {definition.label_column!r} is "
-                f"outside the schemes BIO and BIOES: O, B-x, I-x, E-x, S-x. {_USE_ACCURACY}"
+                f"{train.where}: tag {shown(outside[0])} in column {definition.label_column!r}"
+                f"{where} is outside the schemes BIO and BIOES: O, B-x, I-x, E-x, S-x. "
+                f"{'' if names else 'Fix it. '}{_USE_ACCURACY}"
             )
-        if not names:
-            _refuse_outside(train, definition, found)
         return names or closure(values)
 
     def labels(self, rows: Rows, definition: TaskDefinition, names: tuple[str, ...]) -> Labels:
@@ -222,17 +222,6 @@ def word_column(rows: Rows, name: str) -> pa.ChunkedArray:
             "of words. Name a column of words."
         )
     return plain_column(rows, name)
-
-
-def _refuse_outside(rows: Rows, definition: TaskDefinition, found: Items) -> None:
-    values = found.items.unique().to_pylist()
-    if bad := [value for value in values if not is_tag(value)]:
-        place = found.place(found.items.index(bad[0]).as_py())
-        raise MissingInputError(
-            f"{rows.where}: tag {shown(bad[0])} in column {definition.label_column!r}, {place}, is "
-            f"outside the schemes BIO and BIOES: O, B-x, I-x, E-x, S-x. Fix it. "
-            f"{_USE_ACCURACY}"
-        )
 
 
 def _refuse_stray(
