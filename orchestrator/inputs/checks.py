@@ -23,7 +23,7 @@ from lp_sweep.storage.errors import PreflightError, TrialError
 from lp_sweep.storage.printable import also_in_train, listed
 from lp_sweep.storage.specs import Recipe
 from lp_sweep.trials.data.datasource import LoadedTask, dev_texts, doubtful_rows, load_task, overlap
-from lp_sweep.trials.data.readers import is_cached
+from lp_sweep.trials.data.hub import is_cached
 from lp_sweep.trials.data.tasks import unnamed_positive
 from lp_sweep.trials.model.modelfiles import go_offline, type_problem
 

@@ -20,7 +20,7 @@ from lp_sweep.orchestrator.inputs.models import ModelInput
 from lp_sweep.orchestrator.inputs.resolve import Sweep, TaskInput
 from lp_sweep.orchestrator.inputs.room import MARGIN, Probe, existing, unseen
 from lp_sweep.storage.errors import PreflightError
-from lp_sweep.trials.data.readers import is_cached
+from lp_sweep.trials.data.hub import is_cached
 from lp_sweep.trials.model.modelfiles import go_offline
 
 CLOCK_SECONDS = 5.0  # that a clock may be off: more, and the times of records mislead

@@ -37,7 +37,7 @@ from lp_sweep.orchestrator.inputs.resolve import Sweep, TaskInput, local_fingerp
 from lp_sweep.orchestrator.inputs.weights import folder_problems
 from lp_sweep.orchestrator.sweepfile.load import SweepFile
 from lp_sweep.storage.errors import MissingInputError, PreflightError
-from lp_sweep.trials.data.readers import hub_builder, read_hub
+from lp_sweep.trials.data.hub import hub_builder, read_hub
 
 _TRIES = 2  # of the libraries' own five
 _Found = TypeVar("_Found")

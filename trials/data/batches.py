@@ -1,7 +1,7 @@
-"""A task as tokens: flat arrays, the order an epoch takes them in, and the batches made of them.
+"""A task as tokens: flat arrays, the order of an epoch, and batches.
 
-The order depends on (seed, epoch) alone, never on a network's depth. Rows of nearly one length can
-form groups, each padded to its own longest row only: the gradient is the same but for rounding.
+The order depends on (seed, epoch) only, never on a network's depth. Rows of similar length can form
+groups, each padded to its own longest row: the gradient is the same but for rounding.
 """
 
 from __future__ import annotations
@@ -29,9 +29,9 @@ class EncodedSplit:
     tokens: npt.NDArray[np.int32]  # (T,)
     offsets: npt.NDArray[np.int64]  # (n + 1,)
     token_types: npt.NDArray[np.uint8] | None  # (T,), None where the tokenizer has none
-    # (n,) classes or numbers; (n, .) marks, relevance, or tags; what is judged of a search
+    # (n,) classes or numbers; (n, .) marks, relevance, or tags; the judgements of a search
     labels: Labels
-    # (n, V) the token that each word is answered at, from its row's first; -1: it has none
+    # (n, V) the position in its row of each word's first token; -1: it has none
     words: npt.NDArray[np.int32] | None = None
 
     def __len__(self) -> int:
@@ -53,7 +53,7 @@ class EncodedSplit:
         return found
 
     def take(self, indices: npt.ArrayLike) -> EncodedSplit:
-        """These examples, in this order, in memory of their own."""
+        """A copy with these examples, in this order."""
         rows = np.asarray(indices, np.int64)
         lengths = self.lengths[rows]
         offsets = np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64)
@@ -67,8 +67,8 @@ class EncodedSplit:
         )
 
     def target(self, rows: npt.NDArray[np.integer]) -> Labels:
-        """The labels of B rows, (B, ...). Of words (B, V): `NO_TAG` where there is no token, and
-        `NO_ANSWER` for a token without a tag."""
+        """(B, ...) labels of B rows. For words (B, V): `NO_TAG` if there is no token, `NO_ANSWER`
+        for a token without a tag."""
         if self.words is None:
             labels: Labels = self.labels[rows]
             return labels
@@ -77,11 +77,11 @@ class EncodedSplit:
         return np.asarray(np.where(asked >= 0, tags, NO_TAG), np.int64)
 
     def answers(self, rows: npt.NDArray[np.integer]) -> int:
-        """The answers that the mean loss of these rows is of: one each, or those of all words."""
+        """Number of answers in the mean loss of these rows: one each, or one for each word."""
         return len(rows) if self.words is None else int((self.words[rows] >= 0).sum())
 
     def most_words(self, rows: npt.NDArray[np.integer]) -> int:
-        """The last word of any of these rows that has a token, from 1."""
+        """The largest number (from 1) of a word with a token in these rows."""
         assert self.words is not None
         return int(np.flatnonzero((self.words[rows] >= 0).any(axis=0)).max(initial=-1)) + 1
 
@@ -91,8 +91,7 @@ class EncodedSplit:
         Each (B, W): B indices, in their order, W the longest example among them.
         """
         rows = np.asarray(indices, np.int64)
-        starts = self.offsets[rows]
-        lengths = self.offsets[rows + 1] - starts  # (B,)
+        starts, lengths = self.offsets[rows], self.lengths_of(rows)  # (B,)
         width = int(lengths.max(initial=0))
         first = (width - lengths if padding.left else np.zeros_like(lengths))[:, None]  # (B, 1)
         column = np.arange(width)
@@ -118,8 +117,8 @@ class EncodedTask:
     label_names: tuple[str, ...]
     num_labels: int
     from_cache: bool
-    dev_in_train: int | None = None  # dev rows, of all splits, whose texts also occur in train
-    dev_relabelled: int | None = None  # of them those with another label there
+    dev_in_train: int | None = None  # dev rows of all splits whose texts also occur in train
+    dev_relabelled: int | None = None  # those of them with another label there
 
 
 def _padded(mask: npt.NDArray[np.bool_], values: npt.NDArray[Any], pad: int) -> Any:
@@ -141,13 +140,12 @@ def epoch_order(
     group_by_length: bool = False,
     groups: npt.NDArray[Any] | None = None,
 ) -> npt.NDArray[np.intp]:
-    """A permutation of the n rows, cut into batches as it stands.
+    """A permutation of the n rows; consecutive rows form batches.
 
-    `group_by_length`: rows of like length share a batch, as in the Trainer's option of that name.
-    A random order is sorted in parts of 50 batches, at least four parts; then whole batches change
-    places all over the epoch, so that length says nothing about the time of a step.
-    `groups`: (n,), the group of each row; those of one group follow each other, whatever their
-    length.
+    `group_by_length`: rows of similar length share a batch, as with the Trainer's option of that
+    name. A random order is sorted in parts of 50 batches, at least four parts. Then whole batches
+    are shuffled over the epoch, so that length does not depend on the step.
+    `groups`: (n,) the group of each row; rows of a group follow each other.
     """
     draw = np.random.default_rng((seed, epoch))
     order = draw.permutation(len(lengths))
@@ -167,15 +165,15 @@ def epoch_order(
 
 
 def longest_first(lengths: npt.NDArray[np.integer]) -> npt.NDArray[np.intp]:
-    """The order in which groups are cut: by falling length, equal ones as they come."""
+    """The order in which `group_ends` cuts rows: by falling length, stable."""
     return np.argsort(-lengths, kind="stable")
 
 
 def group_ends(costs: npt.NDArray[np.integer], overhead: int) -> list[int]:
-    """Where each group ends, of rows sorted by falling length, at the least cost in all.
+    """Where to cut rows, sorted by falling length, into groups of the least total cost.
 
-    costs: (B,) what a row costs when padded to the length of each, falling. A group costs its
-    number of rows times the cost of its first, and `overhead`.
+    costs: (B,) falling, the cost of a row padded to the length of each. A group costs its number
+    of rows times the cost of its first one, plus `overhead`.
     """
     count = len(costs)
     least = np.zeros(count + 1, np.int64)  # of the first n rows
@@ -192,7 +190,7 @@ def group_ends(costs: npt.NDArray[np.integer], overhead: int) -> list[int]:
 
 EVALUATION_BATCH = 64
 MAX_HALVINGS = 3
-_GPU_EVALUATION = 4  # times the batch
+_GPU_EVALUATION = 4  # times as many rows per batch
 
 
 class Padding(NamedTuple):
@@ -219,7 +217,7 @@ class Padding(NamedTuple):
 
 
 class BatchSizes(NamedTuple):
-    """Examples of one forward pass. The recipe's batch, of one optimiser step, stays what it is."""
+    """Examples in one forward pass. The recipe's batch, for an optimiser step, does not change."""
 
     training: int
     evaluation: int
@@ -229,14 +227,15 @@ class BatchSizes(NamedTuple):
         return cls(math.ceil(batch_size / 2**times), EVALUATION_BATCH // 2**times)
 
     def on(self, device: torch.device) -> BatchSizes:
-        """Where launches are the limit, more rows are evaluated at once."""
+        """More rows are evaluated at once where kernel launches are the bottleneck."""
         if not bound_by_launches(device):
             return self
         return self._replace(evaluation=self.evaluation * _GPU_EVALUATION)
 
 
 def whole_batch(spec: TrialSpec | ProfileSpec | SpeedSpec) -> int:
-    """The batch of a specification, of a speed the smallest; what has no recipe only evaluates."""
+    """The batch size of a specification: the smallest of a speed measurement, and the evaluation
+    batch if there is no recipe."""
     if spec.kind == "speed":
         return min(spec.batches)
     return spec.recipe.batch_size if spec.recipe else EVALUATION_BATCH
@@ -245,11 +244,11 @@ def whole_batch(spec: TrialSpec | ProfileSpec | SpeedSpec) -> int:
 def to_device(
     split: EncodedSplit, rows: np.ndarray, padding: Padding, device: torch.device
 ) -> dict[str, torch.Tensor]:
-    """The rows padded to their own longest: each (B, T) int64 on `device`."""
+    """These rows padded to the longest of them: each (B, T) int64 on `device`."""
     return {name: onto(array, device) for name, array in split.batch(rows, padding).items()}
 
 
 def chunks(order: np.ndarray, size: int) -> Iterator[np.ndarray]:
-    """`order` in pieces of `size`, the last one as long as it is."""
+    """Pieces of `size`; the last one may be shorter."""
     for start in range(0, len(order), size):
         yield order[start : start + size]

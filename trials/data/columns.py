@@ -1,7 +1,7 @@
-"""Columns of rows to texts and labels: every check of what they hold. Pure, reads nothing.
+"""Converts columns to texts and labels, and checks their values. Reads no file.
 
 Classes become names first, whatever the file holds (names, numbers, booleans, positions in a
-ClassLabel), and then positions in the task's `label_names`: files that number the same names
+ClassLabel), and then positions in the task's `label_names`. So files that number the same names
 differently agree.
 """
 
@@ -22,7 +22,6 @@ import pyarrow.compute as pc
 from lp_sweep.storage.errors import MissingInputError
 from lp_sweep.storage.printable import did_you_mean, listed, short, shown
 from lp_sweep.storage.specs import TaskDefinition
-from lp_sweep.trials.data.readers import first_failing
 
 _WHOLE = re.compile(r"-?\d{1,18}", re.ASCII)  # longer ones are names
 
@@ -33,7 +32,7 @@ Labels = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rows:
-    """One split as it was read."""
+    """One split, as read."""
 
     where: str  # for messages
     table: pa.Table
@@ -41,7 +40,7 @@ class Rows:
 
 
 def text_column(rows: Rows, name: str) -> pa.ChunkedArray:
-    """Raises MissingInputError on nulls and on what is no text."""
+    """Raises MissingInputError for nulls and values that are no text."""
     column = plain_column(rows, name)
     if not (pa.types.is_string(column.type) or pa.types.is_large_string(column.type)):
         raise MissingInputError(
@@ -52,7 +51,7 @@ def text_column(rows: Rows, name: str) -> pa.ChunkedArray:
 
 
 def numbers(rows: Rows, definition: TaskDefinition) -> npt.NDArray[np.float32]:
-    """(n,) regression targets. Raises MissingInputError on nulls, NaN and what is no number."""
+    """(n,) regression targets, not all equal. Raises MissingInputError as `finite_numbers`."""
     fix = "Fix it, or name another label column."
     if definition.kind == "regression":
         fix = "Fix it, name another label column, or set kind: classification."
@@ -69,7 +68,7 @@ def numbers(rows: Rows, definition: TaskDefinition) -> npt.NDArray[np.float32]:
 def finite_numbers(
     rows: Rows, name: str, wanted: str = "must hold numbers", fix: str = "Fix the row."
 ) -> npt.NDArray[np.float32]:
-    """(n,). Raises MissingInputError on nulls, NaN and what is no number."""
+    """(n,). Raises MissingInputError for nulls, infinite values and values that are no number."""
     column = plain_column(rows, name)
     try:
         values = column.cast(pa.float64())
@@ -87,8 +86,8 @@ def finite_numbers(
 
 def class_names(train: Rows, definition: TaskDefinition) -> tuple[str, ...]:
     """The names of classes 0..n-1: the definition's, else those of the train file's ClassLabel,
-    else its sorted values (numbers by value). Raises MissingInputError, also if all train rows
-    are of one class."""
+    else its sorted values (numbers by value). Raises MissingInputError, also for fewer than two
+    classes."""
     values = _class_column(train, definition).unique().to_pylist()
     if len(values) < 2:
         raise MissingInputError(
@@ -115,7 +114,9 @@ def class_names(train: Rows, definition: TaskDefinition) -> tuple[str, ...]:
 def class_codes(
     rows: Rows, definition: TaskDefinition, names: tuple[str, ...]
 ) -> npt.NDArray[np.int64]:
-    """(n,) positions in `names`. Raises MissingInputError on nulls and on an unknown class."""
+    """(n,) positions in `names`. Raises MissingInputError for nulls and unknown classes.
+
+    If the definition lists names that are no numbers, whole numbers are positions in that list."""
     return coded(
         rows, definition, names, _class_column(rows, definition), "class", lambda i: f"row {i + 1}"
     )
@@ -129,8 +130,8 @@ def coded(
     what: str,
     place: Callable[[int], str],
 ) -> npt.NDArray[np.int64]:
-    """(n,) the position in `names` of each of n values of the label column, which are texts. Raises
-    MissingInputError for an unknown one: `what` it is, and its `place` by its position."""
+    """(n,) positions in `names` of n texts from the label column. Raises MissingInputError for an
+    unknown one, which it calls a `what`, in `place(position)`."""
     known = known_values(definition, names, values.unique().to_pylist())
     codes = pc.index_in(values, value_set=pa.array(known, pa.string()))
     if codes.null_count:
@@ -146,7 +147,8 @@ def coded(
 
 
 def _refuse_lookalikes(train: Rows, name: str, values: Sequence[str]) -> None:
-    """Names that no one would give two classes, or any: nobody has said that they are meant."""
+    """Raises MissingInputError for unlisted names that are probably mistakes: `nan`, blanks, and
+    names that differ only by spaces."""
     nothing = [value for value in values if value.strip().lower() in ("nan", "<na>", "")]
     bare = Counter(value.strip() for value in values)
     spaced = [value for value in values if bare[value.strip()] > 1]
@@ -162,13 +164,13 @@ def _refuse_lookalikes(train: Rows, name: str, values: Sequence[str]) -> None:
 
 
 def _class_column(rows: Rows, definition: TaskDefinition) -> pa.ChunkedArray:
-    """The classes as strings, none of them empty."""
+    """The classes as non-empty strings."""
     name = definition.label_column
     column = plain_column(rows, name)
     if pa.types.is_floating(column.type):
         column = _whole(rows, name, column)
     features = feature_names(rows, name)
-    # where a ClassLabel's names mean the task's, they count, not the numbers
+    # a ClassLabel's names count, not its numbers, if they are the task's names
     same = not definition.labels or set(features) == set(definition.labels)
     if features and pa.types.is_integer(column.type) and same:
         outside = pc.or_(pc.less(column, 0), pc.greater_equal(column, len(features)))
@@ -197,11 +199,11 @@ def _whole(rows: Rows, name: str, column: pa.ChunkedArray) -> pa.ChunkedArray:
 
 
 def feature_names(rows: Rows, name: str) -> tuple[str, ...]:
-    """The names of a ClassLabel, as `datasets` writes them into the schema; () without."""
+    """The names of a ClassLabel, which `datasets` writes into the schema; () if there are none."""
     metadata = rows.table.schema.metadata or {}
     try:
         feature = json.loads(metadata[b"huggingface"])["info"]["features"][name]
-        names = feature.get("feature", feature)["names"]  # of a list: its items
+        names = feature.get("feature", feature)["names"]  # of a list: those of its items
     except (AttributeError, KeyError, TypeError, ValueError, RecursionError):
         return ()
     texts = isinstance(names, list) and all(isinstance(item, str) and item for item in names)
@@ -211,8 +213,8 @@ def feature_names(rows: Rows, name: str) -> tuple[str, ...]:
 def known_values(
     definition: TaskDefinition, names: Sequence[str], values: Sequence[str]
 ) -> list[str]:
-    """How a column with these `values` writes the labels: by their names, or by their positions
-    where the task lists names and the column holds whole numbers."""
+    """How a column with these `values` writes the labels: as names, or as positions if the task
+    lists names that are no numbers and the column holds whole numbers."""
     of_words = not any(_WHOLE.fullmatch(name) for name in names)
     if definition.labels and of_words and all_whole(values):
         return [str(position) for position in range(len(names))]
@@ -224,7 +226,7 @@ def all_whole(values: Sequence[str]) -> bool:
 
 
 def plain_column(rows: Rows, name: str) -> pa.ChunkedArray:
-    """The column without nulls, its dictionary decoded; of a kind that Arrow can take rows of."""
+    """The column, refused if it has nulls, with dictionaries and string views decoded."""
     column = rows.table.column(name)
     if pa.types.is_dictionary(column.type):
         column = column.cast(column.type.value_type)
@@ -235,11 +237,11 @@ def plain_column(rows: Rows, name: str) -> pa.ChunkedArray:
 
 
 class Items(NamedTuple):
-    """All items of a list column, one after the other."""
+    """The items of a list column, concatenated."""
 
     items: pa.Array  # (total,)
     lengths: npt.NDArray[np.int64]  # (n,)
-    each: str  # what an item belongs to: a word, a label
+    each: str  # the word for an item's place: word, label
 
     def place(self, position: int) -> str:
         """`row 3, word 2`."""
@@ -253,8 +255,8 @@ def _is_list(column: pa.ChunkedArray) -> bool:
 
 
 def list_items(rows: Rows, name: str, instead: str, each: str) -> Items:
-    """Raises MissingInputError for a column of no lists (`instead` says what to give), and for a
-    null in one."""
+    """Raises MissingInputError for a column without lists (`instead` says what to write), and for a
+    null in a list."""
     column = plain_column(rows, name)
     if not _is_list(column):
         raise MissingInputError(
@@ -273,7 +275,7 @@ def list_items(rows: Rows, name: str, instead: str, each: str) -> Items:
 
 
 def label_items(rows: Rows, name: str, instead: str, each: str, what: str) -> Items:
-    """Labels as texts, none of them empty; each is `what`."""
+    """Labels as non-empty texts, called `what` in messages."""
     found = list_items(rows, name, instead, each)
     items, features = found.items, feature_names(rows, name)
     if features and pa.types.is_integer(items.type):
@@ -310,3 +312,18 @@ def _refuse(rows: Rows, name: str, bad: pa.ChunkedArray, what: str) -> None:
             f"{rows.where}: column {name!r} {what} in {len(positions)} of {len(bad)} rows, first "
             f"in row {positions[0] + 1}. Fill in or remove these rows."
         )
+
+
+def first_failing(count: int, try_first: Callable[[int], object]) -> int:
+    """Position of the first of `count` values that can't be converted. `try_first(n)` converts the
+    first n; bisection, since a conversion is fast and its error rarely names the row."""
+    good, bad = 0, count  # the first `good` convert, the first `bad` don't
+    while bad - good > 1:
+        middle = (good + bad) // 2
+        try:
+            try_first(middle)
+        except (pa.ArrowException, OverflowError, UnicodeEncodeError):
+            bad = middle
+        else:
+            good = middle
+    return bad - 1

@@ -1,7 +1,6 @@
-"""From where a task's rows are to texts and labels, and the fingerprint that stands for the rows.
+"""Reads a task's rows as texts and labels, and fingerprints them.
 
-Checks here, once, everything about the rows that would otherwise break or silently falsify a
-training run. Tokenises nothing; `encode` does.
+All checks of rows that would otherwise break or silently falsify a training run happen here, once.
 """
 
 from __future__ import annotations
@@ -18,21 +17,24 @@ import pyarrow as pa
 from lp_sweep.storage.errors import MissingInputError
 from lp_sweep.storage.specs import TaskDefinition
 from lp_sweep.trials.data.columns import Labels, Rows, text_column
-from lp_sweep.trials.data.readers import column_names, read_file, read_hub, require_columns
-from lp_sweep.trials.data.retrieval import columns_of, first_queries, read_collection
+from lp_sweep.trials.data.hub import read_hub
+from lp_sweep.trials.data.readers import column_names, read_file, require_columns
+from lp_sweep.trials.data.retrieval import columns_of, read_collection
 from lp_sweep.trials.data.tasks import CORPUS, QRELS, QUERIES, UNLABELLED, TaskSource, file_format
-from lp_sweep.trials.kinds import COSENT, kind_of
+from lp_sweep.trials.kinds import COSENT, Kind, kind_of
 from lp_sweep.trials.kinds.search import query_count
-from lp_sweep.trials.kinds.tagged import word_column
-from lp_sweep.trials.kinds.tokens import NO_TAG
+from lp_sweep.trials.kinds.tokens import NO_TAG, word_column
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Split:
-    """n rows: one or two lists of n texts, and n labels: int64 classes, float32 numbers, int8 marks
-    (n, labels), or float32 relevance and query (n, 2); of words (`Kind.words`) a text is a list,
-    and labels are tags (n, W); of a retrieval task's dev set the texts of the queries, then of the
-    documents, and what is judged."""
+    """n rows: one or two lists of n texts, and n labels.
+
+    Labels are int64 classes, float32 numbers, int8 marks (n, labels), or float32 relevance and
+    query (n, 2). For tags (`Kind.words`) a text is a list of words, and labels are (n, W). A
+    retrieval task's dev set has the texts of the queries, then of the documents; its labels are
+    the judgements.
+    """
 
     texts: tuple[list[Any], ...]
     labels: Labels
@@ -43,7 +45,7 @@ class Split:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LoadedTask:
-    """The rows of a task, and what they were made by. The first dev split is the main one."""
+    """The rows of a task, and how they were selected. The first dev split is the main one."""
 
     train: Split
     dev: dict[str, Split]
@@ -51,14 +53,14 @@ class LoadedTask:
     definition: TaskDefinition
     limit_train: int | None = None
     limit_dev: int | None = None
-    looked_at: int | None = None  # first train rows that `train` is of; None: of all
-    unlabelled: Split | None = None  # for students alone
-    more_unlabelled: bool = False  # than were looked at
-    strangers: int = 0  # judgements of queries that are not there
+    looked_at: int | None = None  # only so many first train rows were read; None: all
+    unlabelled: Split | None = None  # only students learn from these
+    more_unlabelled: bool = False  # the file has more of them than were read
+    strangers: int = 0  # judgements of queries that are not in the file of queries
 
     @property
     def taught(self) -> Split:
-        """The rows of a student: train, then those without a label."""
+        """The rows a student learns from: train, then the unlabelled ones."""
         if self.unlabelled is None:
             return self.train
         parts = self.train, self.unlabelled
@@ -85,9 +87,8 @@ class LoadedTask:
 def data_fingerprint(source: TaskSource, definition: TaskDefinition) -> str:
     """`sha256:<digest>` of the files' bytes, or `hub:<id>@<revision>:<config>:<splits>`.
 
-    Names and folders don't count; which file trains and which one tests, and the format it is read
-    in, do. Raises MissingInputError if a file or a column of `definition` is missing, so that a
-    plan says so before anything runs.
+    The role of each file and its format count; names and folders don't. Raises MissingInputError
+    if a file or a column of `definition` is missing, so that planning reports it.
     """
     if source.dataset is not None:
         splits = ",".join(f"{ours}={theirs}" for ours, theirs in source.splits.items())
@@ -105,7 +106,7 @@ def data_fingerprint(source: TaskSource, definition: TaskDefinition) -> str:
 
 
 def unlabelled_fingerprint(source: TaskSource, definition: TaskDefinition) -> str:
-    """The same of the file without labels; empty where there is none."""
+    """The fingerprint of the unlabelled file; empty if there is none."""
     return data_fingerprint(_unlabelled(source), definition) if source.unlabelled else ""
 
 
@@ -124,15 +125,11 @@ def load_task(
     unlabelled: bool = False,
     loss: str = "",
 ) -> LoadedTask:
-    """Read, check and number the rows, of train the first `most`. Raises MissingInputError.
+    """Reads and checks a task's rows. Raises MissingInputError.
 
-    `unlabelled`: also the source's rows without a label, if it has any, again the first `most`.
-    `loss`: of an embedding; of train it says whether labels are read.
-
-    A limit takes a random subset, the same for every seed, in the file's order. Class labels are
-    looked up in `definition.labels`; whole numbers are positions in it unless its names are numbers
-    themselves. Without `definition.labels` the classes are those that the train file's ClassLabel
-    names, else its sorted values.
+    `limit_train` and `limit_dev` take a random subset in the file's order, the same for every
+    seed. `most` reads only so many first rows of train, and of the unlabelled file. `unlabelled`:
+    read that file too, if there is one. `loss`: of an embedding, which may need train labels.
     """
     if kind_of(definition).searches:
         return _load_search(definition, source, limit_train, limit_dev, most, loss)
@@ -167,19 +164,19 @@ def _load_search(
     most: int | None,
     loss: str,
 ) -> LoadedTask:
-    """A task that is scored by search. Its train texts are those of its train file, else the
-    documents."""
+    """A task scored by search. Its train texts are those of its train file, or the documents."""
+    kind = kind_of(definition)
     found = read_collection(source.files, skip_unjudged=source.skip_unjudged, most=most)
     if "train" in source.files:
         rows = _read(source, "train", definition, True, most, loss)
         train, whole = _split(definition, (), rows, limit_train), rows.whole
     else:
         documents = found.documents[:most]
-        chosen = _chosen(len(documents), limit_train)
-        none = kind_of(definition).no_labels(len(chosen))
-        train = Split(texts=([documents[row] for row in chosen],), labels=none)
+        none = kind.no_labels(len(documents))
+        chosen = _limited(kind, none, limit_train)
+        train = Split(texts=([documents[row] for row in chosen],), labels=none[chosen])
         whole = len(documents) == len(found.documents)
-    asked = first_queries(found, _chosen(len(found.queries), limit_dev))
+    asked = found.only(_limited(kind, kind.no_labels(len(found.queries)), limit_dev))
     return LoadedTask(
         train=train,
         dev={QUERIES: Split(texts=([*asked.queries, *asked.documents],), labels=asked.judged)},
@@ -193,16 +190,16 @@ def _load_search(
 
 
 class Overlap(NamedTuple):
-    """Dev rows, of all dev splits, whose texts are also those of a train row."""
+    """Dev rows whose texts also occur in a train row, over all dev splits."""
 
     rows: int
-    relabelled: int  # of them those whose label none of these train rows has
-    of: int  # dev rows in all
+    relabelled: int  # those of them with a label that none of these train rows has
+    of: int  # all dev rows
 
 
 def overlap(task: LoadedTask) -> Overlap:
-    """Texts are compared without the white space around them. Takes memory for the dev rows alone:
-    the train rows go by. Of a search the queries count."""
+    """Compares texts without surrounding white space. For a search only the queries count. Holds
+    the dev rows in memory and streams the train rows."""
     if kind_of(task.definition).searches:
         return _overlap_of_queries(task)
     labels: dict[tuple[str, ...], set[bytes]] = {
@@ -212,7 +209,7 @@ def overlap(task: LoadedTask) -> Overlap:
         if key in labels:
             labels[key].add(label)
     rows = relabelled = 0
-    learned = not kind_of(task.definition).embeds  # whether the labels of train play a part
+    learned = not kind_of(task.definition).embeds  # an embedding ignores train labels
     for split in task.dev.values():
         for key, label in zip(text_keys(split), _bits(split.labels), strict=True):
             rows += bool(labels[key])
@@ -228,8 +225,7 @@ def _overlap_of_queries(task: LoadedTask) -> Overlap:
 
 
 def prompted(definition: TaskDefinition, split: Split, *, scored: bool) -> tuple[list[str], ...]:
-    """The texts of a split as they go into the network, each after its prompt. `scored`: the split
-    is one of dev."""
+    """The texts of a split with their prompts in front. `scored`: it is a dev split."""
     query, document = definition.query_prompt, definition.document_prompt
     if not (query or document):
         return split.texts
@@ -245,7 +241,7 @@ def prompted(definition: TaskDefinition, split: Split, *, scored: bool) -> tuple
 
 
 def dev_texts(task: LoadedTask) -> int:
-    """The unlabelled rows whose texts are also those of a dev row."""
+    """Number of unlabelled rows whose texts also occur in a dev row."""
     if task.unlabelled is None:
         return 0
     keys = set(text_keys(*task.dev.values()))
@@ -253,7 +249,7 @@ def dev_texts(task: LoadedTask) -> int:
 
 
 def text_keys(*splits: Split) -> Iterator[tuple[str, ...]]:
-    """The texts of each row, by which rows are called the same; of words the words."""
+    """Yields each row's texts, as compared to find equal rows."""
     for split in splits:
         yield from zip(*(map(_bare, texts) for texts in split.texts), strict=True)
 
@@ -263,7 +259,7 @@ def _bare(text: str | list[str]) -> str:
 
 
 def _bits(labels: Labels) -> Iterator[bytes]:
-    """Each row's, to be compared with those of another split, whose rows of tags may be longer."""
+    """Yields each row's label as bytes, without the padding of tags, which differs by split."""
     for label in labels:
         tags = np.atleast_1d(label)
         yield tags[tags != NO_TAG].tobytes()
@@ -282,8 +278,8 @@ def _one_below_other(one: Labels, other: Labels) -> Labels:
 
 
 def doubtful_rows(task: LoadedTask, source: TaskSource) -> Iterator[str]:
-    """A sentence for each column of a split in which texts say nothing, which are trained on;
-    and one for queries that any order ranks right, or judgements of queries that are not there."""
+    """Yields notes on empty texts, on queries that any order ranks right, and on judgements of
+    queries that are not in the file of queries. Such rows are used nevertheless."""
     files = source.files | {UNLABELLED: source.unlabelled}
     more = {} if task.unlabelled is None else {UNLABELLED: task.unlabelled}
     for split, rows in (task.splits | more).items():
@@ -330,7 +326,7 @@ def _split_names(source: TaskSource) -> list[str]:
 
 
 def _columns(definition: TaskDefinition, split: str, *, scored_train: bool = False) -> list[str]:
-    """Rows that an embedding is learned from need no label, but of `scored_train`."""
+    """Train rows of an embedding need no label unless `scored_train`."""
     kind = kind_of(definition)
     if split == UNLABELLED or (kind.embeds and split == "train" and not scored_train):
         return [*definition.text_columns]
@@ -376,9 +372,7 @@ def _split(
         labels = kind.labels(rows, definition, label_names)
         if scored:
             kind.refuse_unscorable(rows, labels, definition)
-    chosen = np.arange(total)
-    if limit is not None and limit < total:
-        chosen = kind.drawn(labels, limit)
+    chosen = _limited(kind, labels, limit)
     try:
         lists = tuple(each.take(pa.array(chosen)).to_pylist() for each in texts)
     except UnicodeDecodeError as error:
@@ -386,8 +380,8 @@ def _split(
     return Split(texts=lists, labels=labels[chosen])
 
 
-def _chosen(total: int, limit: int | None) -> np.ndarray:
-    """The positions that a limit leaves, ascending."""
-    if limit is None or limit >= total:
-        return np.arange(total)
-    return np.sort(np.random.default_rng(0).permutation(total)[:limit])
+def _limited(kind: Kind, labels: Labels, limit: int | None) -> np.ndarray:
+    """Ascending positions of the rows within a limit."""
+    if limit is None or limit >= len(labels):
+        return np.arange(len(labels))
+    return kind.drawn(labels, limit)

@@ -1,8 +1,8 @@
-"""Texts to tokens, once per (tokenizer, rows, max_length), kept as memory-mapped flat arrays.
+"""Tokenises texts once per (tokenizer, rows, max_length), and caches memory-mapped flat arrays.
 
-A cache folder's name is a digest of everything that its content comes from, never the name of a
-model or data folder: two models of one name don't meet. It appears whole, by a rename; a lock keeps
-processes from doing the same work, and without one they would only waste it.
+A cache folder's name is a digest of everything that determines its content, so two models of the
+same name never share one. A rename publishes it whole. A lock keeps processes from doing the same
+work twice; results are right without it.
 """
 
 from __future__ import annotations
@@ -28,6 +28,7 @@ from lp_sweep.storage.errors import MissingInputError
 from lp_sweep.storage.identity import content_hash
 from lp_sweep.storage.specs import TaskDefinition
 from lp_sweep.trials.data.batches import EncodedSplit, EncodedTask
+from lp_sweep.trials.data.columns import Labels
 from lp_sweep.trials.data.datasource import LoadedTask, Split, overlap, prompted
 from lp_sweep.trials.kinds import kind_of
 from lp_sweep.trials.kinds.tokens import NO_TAG
@@ -37,8 +38,8 @@ if TYPE_CHECKING:
 
 CACHE_VERSION = 3
 _META = "meta.json"
-_LOCK_SECONDS = 1800.0  # then do the work ourselves
-_CHUNK = 10_000  # texts tokenised at once: bounds the memory of Python lists
+_LOCK_SECONDS = 1800.0  # then this process does the work itself
+_CHUNK = 10_000  # texts per call of the tokenizer: bounds the memory of Python lists
 
 
 def encode_task(
@@ -48,11 +49,11 @@ def encode_task(
     max_length: int,
     cache_dir: Path,
 ) -> EncodedTask:
-    """Tokenise, or open what an earlier call or another process left in `cache_dir`.
+    """Tokenises the rows, or opens the cache that an earlier call or another process has written.
 
-    `fingerprint` is that of the rows in `task`, of which the unlabelled ones follow train's. Texts
-    of more than `max_length` tokens lose them from the longer of a pair first. Raises
-    MissingInputError if the cache can't be written.
+    `fingerprint` identifies the rows of `task`; unlabelled rows follow train's. Texts longer than
+    `max_length` tokens are cut, the longer one of a pair first. Raises MissingInputError if the
+    cache can't be written.
     """
     limits = (task.limit_train, task.limit_dev)
     digest = tokenizer_digest(tokenizer)
@@ -78,8 +79,8 @@ def cache_key(
     limits: tuple[int | None, int | None],
     max_length: int,
 ) -> str:
-    """64 hex digits, of everything that decides the tokens and labels: the tokenizer's digest, the
-    rows and the limits on their number (of train and dev), and how they are read."""
+    """64 hex digits that depend on everything that determines tokens and labels: the tokenizer's
+    digest, the rows, the limits of train and dev, and how rows are read."""
     return content_hash(
         {
             "version": CACHE_VERSION,
@@ -93,7 +94,7 @@ def cache_key(
 
 
 def open_tokens(folder: Path) -> EncodedTask | None:
-    """The contents of a cache folder; None if it is missing or torn."""
+    """The contents of a cache folder; None if it is missing or incomplete."""
     try:
         meta = json.loads((folder / _META).read_text(encoding="utf-8"))
         sizes: dict[str, int] = meta["bytes"]
@@ -131,18 +132,17 @@ def _one_at_a_time(folder: Path) -> Iterator[None]:
 def _build(
     tokenizer: PreTrainedTokenizerBase, task: LoadedTask, max_length: int, folder: Path
 ) -> EncodedTask:
-    tokenizer = copy.deepcopy(tokenizer)  # a call leaves its truncation behind in it
+    tokenizer = copy.deepcopy(tokenizer)  # a call changes its truncation settings
     temporary = folder.with_name(f".new-{uuid.uuid4().hex}")
     temporary.mkdir()
     try:
         sizes: dict[str, int] = {}
         kind = kind_of(task.definition)
-        arrays = _of_words if kind.words else _arrays
         for position, (name, split) in enumerate((task.splits | {"train": task.taught}).items()):
             texts = prompted(task.definition, split, scored=name != "train")
             rows = Split(texts=texts, labels=split.labels)
             rows = _apart(rows) if kind.embeds else rows
-            for content, array in arrays(tokenizer, rows, max_length).items():
+            for content, array in _arrays(tokenizer, rows, max_length, words=kind.words).items():
                 file = f"{position}.{content}.npy"
                 sizes[file] = _save(temporary / file, array)
         both = overlap(task)
@@ -154,7 +154,7 @@ def _build(
             "bytes": sizes,
         }
         (temporary / _META).write_text(json.dumps(meta), encoding="utf-8")
-        built = open_tokens(temporary)  # its maps stay good when the folder moves
+        built = open_tokens(temporary)  # memory maps stay valid when the folder moves
         assert built is not None, temporary
         _publish(temporary, folder)
         return replace(built, from_cache=False)
@@ -163,7 +163,7 @@ def _build(
 
 
 def _apart(split: Split) -> Split:
-    """Each text of an example as a row of its own, with the example's label."""
+    """Makes each text of an example a row of its own, with the example's label."""
     if len(split.texts) == 1:
         return split
     texts = [text for example in zip(*split.texts, strict=True) for text in example]
@@ -172,67 +172,72 @@ def _apart(split: Split) -> Split:
 
 
 def _arrays(
-    tokenizer: PreTrainedTokenizerBase, split: Split, max_length: int
+    tokenizer: PreTrainedTokenizerBase, split: Split, max_length: int, *, words: bool
 ) -> dict[str, npt.NDArray[Any]]:
-    parts = []
+    """The arrays of an `EncodedSplit`; `words`: its texts are lists of words."""
+    tokenizer = for_words(tokenizer) if words else tokenizer
+    types = "token_type_ids" in tokenizer.model_input_names
+    parts, firsts = [], []
     for start in range(0, len(split), _CHUNK):
         texts = [column[start : start + _CHUNK] for column in split.texts]
-        parts.append(_chunk_arrays(tokenizer, _encoded(tokenizer, max_length, *texts)))
-    return {**_joined(parts), "labels": split.labels}
+        chunk = tokenizer(
+            *texts,
+            truncation="longest_first",
+            max_length=max_length,
+            return_attention_mask=False,
+            return_token_type_ids=types,
+            is_split_into_words=words,
+        )
+        parts.append(_chunk_arrays(chunk, types=types))
+        if words:
+            firsts += [_first_tokens(encoding.word_ids) for encoding in chunk.encodings]
+    arrays = {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
+    arrays["offsets"] = np.concatenate([[0], np.cumsum(arrays.pop("lengths"))]).astype(np.int64)
+    return arrays | (_tagged(split.labels, firsts) if words else {"labels": split.labels})
 
 
-def _encoded(
-    tokenizer: PreTrainedTokenizerBase, max_length: int, *texts: list[str], **how: bool
-) -> BatchEncoding:
-    return tokenizer(
-        *texts,
-        truncation="longest_first",
-        max_length=max_length,
-        return_attention_mask=False,
-        return_token_type_ids="token_type_ids" in tokenizer.model_input_names,
-        **how,
-    )
-
-
-def _chunk_arrays(
-    tokenizer: PreTrainedTokenizerBase, chunk: BatchEncoding
-) -> dict[str, npt.NDArray[Any]]:
+def _chunk_arrays(chunk: BatchEncoding, *, types: bool) -> dict[str, npt.NDArray[Any]]:
     arrays: dict[str, npt.NDArray[Any]] = {
         "tokens": _flat(chunk["input_ids"], np.int32),
         "lengths": np.array([len(ids) for ids in chunk["input_ids"]], np.int64),
     }
-    if "token_type_ids" in tokenizer.model_input_names:
+    if types:
         arrays["token_types"] = _flat(chunk["token_type_ids"], np.uint8)
     return arrays
 
 
-def _joined(parts: list[dict[str, npt.NDArray[Any]]]) -> dict[str, npt.NDArray[Any]]:
-    arrays = {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
-    arrays["offsets"] = np.concatenate([[0], np.cumsum(arrays.pop("lengths"))]).astype(np.int64)
-    return arrays
+def _tagged(labels: Labels, firsts: list[dict[int, int]]) -> dict[str, npt.NDArray[Any]]:
+    """`words` (n, V) from each row's first tokens, and tags that are at least as wide."""
+    widest = max((max(row, default=-1) for row in firsts), default=-1) + 1
+    words = np.full((len(firsts), widest), -1, np.int32)
+    for row, first in enumerate(firsts):
+        words[row, list(first)] = list(first.values())
+    tags = np.full((len(firsts), max(widest, labels.shape[1])), NO_TAG, np.int64)
+    tags[:, : labels.shape[1]] = labels
+    return {"labels": tags, "words": words}
 
 
 def for_words(tokenizer: PreTrainedTokenizerBase) -> PreTrainedTokenizerBase:
-    """A copy that takes lists of words as it would take them in a text. A byte-level tokenizer
-    (RoBERTa's, ModernBERT's) knows a word by the blank before it, and would take none for that of a
-    list. Raises MissingInputError for one that does not say which word a token is of."""
+    """A copy that tokenises a list of words like the same words in a text: a byte-level tokenizer
+    (RoBERTa's, ModernBERT's) marks a word by the blank before it, which words in a list lack.
+    Raises MissingInputError for a tokenizer that does not map tokens to words."""
     tokenizer = copy.deepcopy(tokenizer)
     if not tokenizer.is_fast:
         raise MissingInputError(
-            f"tokenizer of {tokenizer.name_or_path!r}: it does not say which word a token is of, "
-            "which a task of kind tokens needs. Save it as tokenizer.json: load it with "
+            f"tokenizer of {tokenizer.name_or_path!r}: it does not map tokens to words, which a "
+            "task of kind tokens needs. Save it as tokenizer.json: load it with "
             "AutoTokenizer, and save_pretrained into the model's folder."
         )
     backend = tokenizer.backend_tokenizer
     state = json.loads(backend.to_str())
     if _blank_before_words(state["pre_tokenizer"]):
         backend.pre_tokenizer = type(backend).from_str(json.dumps(state)).pre_tokenizer
-        tokenizer.add_prefix_space = True  # what save_pretrained writes, and loading goes by
+        tokenizer.add_prefix_space = True  # save_pretrained writes this, and loading uses it
     return tokenizer
 
 
 def _blank_before_words(state: Any) -> bool:
-    """Sets it in the state of a pre-tokenizer; whether there was anything to set."""
+    """Sets `add_prefix_space` in the state of a pre-tokenizer; False if nothing changed."""
     changed = False
     for part in [state, *((state or {}).get("pretokenizers") or ())]:
         if part and part["type"] == "ByteLevel" and not part["add_prefix_space"]:
@@ -240,28 +245,8 @@ def _blank_before_words(state: Any) -> bool:
     return changed
 
 
-def _of_words(
-    tokenizer: PreTrainedTokenizerBase, split: Split, max_length: int
-) -> dict[str, npt.NDArray[Any]]:
-    """As `_arrays`, of sentences; and `words` (n, V), as in `EncodedSplit`."""
-    tokenizer = for_words(tokenizer)
-    parts, firsts = [], []
-    for start in range(0, len(split), _CHUNK):
-        sentences: Any = split.texts[0][start : start + _CHUNK]
-        chunk = _encoded(tokenizer, max_length, sentences, is_split_into_words=True)
-        parts.append(_chunk_arrays(tokenizer, chunk))
-        firsts += [_first_tokens(encoding.word_ids) for encoding in chunk.encodings]
-    widest = max((max(row, default=-1) for row in firsts), default=-1) + 1
-    words = np.full((len(split), widest), -1, np.int32)
-    for row, first in enumerate(firsts):
-        words[row, list(first)] = list(first.values())
-    tags = np.full((len(split), max(widest, split.labels.shape[1])), NO_TAG, np.int64)
-    tags[:, : split.labels.shape[1]] = split.labels
-    return {**_joined(parts), "labels": tags, "words": words}
-
-
 def _first_tokens(words: list[int | None]) -> dict[int, int]:
-    """The place of the first token of each word that has one."""
+    """The position of each word's first token, for words that have one."""
     places = reversed([*enumerate(words)])
     return {word: place for place, word in places if word is not None}
 
@@ -271,7 +256,7 @@ def _flat(rows: list[list[int]], kind: type[np.integer[Any]]) -> npt.NDArray[Any
 
 
 def _save(path: Path, array: npt.NDArray[Any]) -> int:
-    """The file's size in bytes."""
+    """Returns the file's size in bytes."""
     with path.open("wb") as file:
         np.save(file, array, allow_pickle=False)
         file.flush()
@@ -280,7 +265,7 @@ def _save(path: Path, array: npt.NDArray[Any]) -> int:
 
 
 def _publish(temporary: Path, folder: Path) -> None:
-    """Put `temporary` in the place of `folder`, which at most holds what couldn't be opened."""
+    """Moves `temporary` to `folder`, replacing an incomplete one."""
     torn = folder.with_name(f".torn-{uuid.uuid4().hex}")
     with suppress(FileNotFoundError):
         folder.rename(torn)
@@ -301,10 +286,10 @@ def _map_split(folder: Path, position: int) -> EncodedSplit:
 def load_tokenizer(
     path_or_id: str | Path, revision: str | None = None, local_files_only: bool = False
 ) -> PreTrainedTokenizerBase:
-    """The tokenizer of a model folder or a hub id. Runs no code of the model's own.
+    """Loads the tokenizer of a model folder or a hub id. Never runs the model's own code.
 
-    Raises MissingInputError, also for a folder without tokenizer files: transformers 5 then returns
-    a tokenizer that knows no word, and every text would become unknown tokens.
+    Raises MissingInputError, also for a folder without tokenizer files: transformers 5 returns an
+    empty tokenizer for it, and every text would become unknown tokens.
     """
     from transformers import AutoTokenizer
 
@@ -330,8 +315,8 @@ def load_tokenizer(
 
 
 def tokenizer_digest(tokenizer: PreTrainedTokenizerBase) -> str:
-    """64 hex digits of what decides the tokens: the same for a tokenizer and its copy anywhere, and
-    before and after use."""
+    """64 hex digits that depend on everything that determines the tokens; the same for every copy
+    of a tokenizer, before and after use."""
     return content_hash(
         {
             "class": type(tokenizer).__name__,
@@ -346,12 +331,12 @@ def tokenizer_digest(tokenizer: PreTrainedTokenizerBase) -> str:
 
 def _fast_content(tokenizer: PreTrainedTokenizerBase) -> dict[str, Any]:
     content: dict[str, Any] = json.loads(tokenizer.backend_tokenizer.to_str())
-    # state that the last call left behind
+    # the last call leaves these behind
     return {key: value for key, value in content.items() if key not in ("truncation", "padding")}
 
 
 def _slow_content(tokenizer: PreTrainedTokenizerBase) -> dict[str, str]:
-    """Digest of each vocabulary and configuration file that it saves."""
+    """The digest of each vocabulary and configuration file that the tokenizer saves."""
     with tempfile.TemporaryDirectory() as folder:
         tokenizer.save_pretrained(folder)
         return {

@@ -1,9 +1,7 @@
-"""Rows of one split as an Arrow table: parquet, csv, tsv, jsonl and CoNLL files, or a hub data set.
+"""Reads Parquet, CSV, TSV, JSONL and CoNLL files as Arrow tables.
 
-Knows columns by name, not what they mean. Whatever can't be read is a MissingInputError that says
-how to fix it. Rows of the hub are of the commit that was asked for, never of another: `datasets`
-falls back to the latest one cached (or to a folder of this name) when the hub doesn't answer, and
-that is refused. The hub is asked only for what the cache doesn't hold.
+Knows columns by name only, not what they mean. A file that can't be read raises a
+MissingInputError that says how to fix it.
 """
 
 from __future__ import annotations
@@ -11,8 +9,8 @@ from __future__ import annotations
 import csv as plain_csv
 import json
 import re
-from collections.abc import Callable, Generator, Iterator, Sequence
-from contextlib import closing, contextmanager, nullcontext
+from collections.abc import Generator, Iterator, Sequence
+from contextlib import closing, contextmanager
 from difflib import get_close_matches
 from itertools import accumulate, islice
 from pathlib import Path
@@ -24,7 +22,8 @@ from pyarrow import parquet as pq
 
 from lp_sweep.storage.errors import MissingInputError
 from lp_sweep.storage.printable import listed, short, shown
-from lp_sweep.trials.data.tasks import TaskSource, file_format, is_commit
+from lp_sweep.trials.data.columns import first_failing
+from lp_sweep.trials.data.tasks import file_format
 
 _TEXTS = ("csv", "tsv", "jsonl", "conll", "conllu")
 _MAGIC = {
@@ -44,11 +43,9 @@ _WIDE = {
 }
 
 
-def other_than(path: Path, kind: str) -> str | None:
-    """`is compressed by gzip: unpack it`, or None where the bytes may be what `kind` says.
-
-    kind: a value of `tasks.FORMATS`. Raises OSError.
-    """
+def _other_format(path: Path, kind: str) -> str | None:
+    """What a file is instead of `kind` (`is compressed by gzip: unpack it`), from its first bytes;
+    None if they fit."""
     with path.open("rb") as stream:
         first = stream.read(64)
     for magic, what in _MAGIC.items():
@@ -64,8 +61,8 @@ def other_than(path: Path, kind: str) -> str | None:
     return encoding and f"is {encoding}, not UTF-8: save it as UTF-8"
 
 
-def first_bad_line(path: Path) -> str:
-    """`line 3 (b'caf\\xe9')`: the first that is not UTF-8; empty where there is none."""
+def _first_bad_line(path: Path) -> str:
+    """The first line that is not UTF-8, as `line 3 (b'caf\\xe9')`; empty if there is none."""
     with path.open("rb") as lines:
         for number, line in enumerate(lines, start=1):
             try:
@@ -95,14 +92,14 @@ def require_columns(where: str, present: Sequence[str], wanted: Sequence[str]) -
 
 
 def field_hint(present: Sequence[str]) -> str:
-    """Where one column looks like several."""
+    """A hint for a file whose only column looks like several; empty for others."""
     if len(present) != 1 or not set(present[0]) & {",", ";", "\t"}:
         return ""
-    return " Fields are kept apart by commas in a .csv file, by tabs in a .tsv file."
+    return " Fields are separated by commas in a .csv file, by tabs in a .tsv file."
 
 
 def column_names(path: str) -> list[str]:
-    """From the file's header only (jsonl: its first row)."""
+    """The columns that the file's header names (jsonl: its first row)."""
     with _readable(path) as kind:
         if kind == "parquet":
             return list(pq.read_schema(path).names)
@@ -115,12 +112,10 @@ def column_names(path: str) -> list[str]:
 
 
 def read_file(path: str, columns: Sequence[str], most: int | None = None) -> pa.Table:
-    """The `columns` of a file, of its first rows if there are more than `most`. csv and tsv give
-    text in every column.
+    """Reads these columns of the first `most` rows, or of all. Columns of csv and tsv are text.
 
-    A row of a CoNLL file is a sentence, and each of its columns a list (see `_sentences`). A tsv
-    has no quoting (GLUE's own files hold lone quotation marks); a csv has, and a field may hold
-    line breaks.
+    A row of a CoNLL file is a sentence, and each of its columns is a list. A csv file has quoting
+    and fields may hold line breaks; a tsv file has none (GLUE's hold lone quotation marks).
     """
     require_columns(path, column_names(path), columns)
     with _readable(path) as kind:
@@ -133,7 +128,7 @@ def read_file(path: str, columns: Sequence[str], most: int | None = None) -> pa.
                 )
                 groups = range(sum(rows < most for rows in [*before][:-1]))
             table = file.read_row_groups(groups, columns=list(columns)).slice(0, most)
-            table.validate(full=True)  # that texts are UTF-8, of which a file is not asked
+            table.validate(full=True)  # reading does not check that texts are UTF-8
             return table
         if kind == "jsonl":
             rows = list(islice(_json_rows(path), most))
@@ -144,13 +139,13 @@ def read_file(path: str, columns: Sequence[str], most: int | None = None) -> pa.
             return _first_rows(path, kind, columns, most)
         try:
             return csv.read_csv(path, **_csv_options(kind, columns))
-        except pa.ArrowInvalid:  # only in one thread does Arrow say which row it is
+        except pa.ArrowInvalid:  # with a single thread, Arrow's error names the row
             return csv.read_csv(path, **_csv_options(kind, columns, threads=False))
 
 
 @contextmanager
 def _readable(path: str) -> Iterator[str]:
-    """The file's format; what its reader raises becomes a MissingInputError."""
+    """Yields the file's format. Turns errors of its reader into MissingInputError."""
     kind = file_format(path)
     try:
         _require_file(Path(path), kind)
@@ -159,7 +154,7 @@ def _readable(path: str) -> Iterator[str]:
         reason = short(str(error))
         fix = f"Check that it is a whole {kind} file."
         if isinstance(error, UnicodeError) or "UTF8" in reason.upper().replace("-", ""):
-            line = first_bad_line(Path(path)) if kind != "parquet" else ""
+            line = _first_bad_line(Path(path)) if kind != "parquet" else ""
             reason, fix = f"not UTF-8: {line or reason}", "Save it as UTF-8."
         elif str(error).count('"') % 2 or isinstance(error, plain_csv.Error):
             fix = "Close every quotation mark: an open one includes the lines below it."
@@ -173,7 +168,7 @@ def _require_file(path: Path, kind: str) -> None:
         raise MissingInputError(f"{path}: no such file. Check the task's paths and folders.")
     if path.stat().st_size == 0:
         raise MissingInputError(f"{path}: is an empty file. Give a {kind} file with examples.")
-    if other := other_than(path, kind):
+    if other := _other_format(path, kind):
         raise MissingInputError(f"{path}: can't be read as {kind}: it {other}.")
 
 
@@ -185,8 +180,8 @@ def _first_rows(path: str, kind: str, columns: Sequence[str], most: int) -> pa.T
 
 
 def _csv_rows(path: str, kind: str) -> Generator[list[str]]:
-    """At least the header. Not by Arrow's streaming reader: it reads ahead in a thread of its own,
-    which a program that ends at once can abort on."""
+    """The header, then the rows. Not with Arrow's streaming reader: it reads ahead in a thread of
+    its own, which can abort a program that exits right away."""
     empty = True
     with Path(path).open(encoding="utf-8-sig", newline="") as lines:
         if kind == "tsv":
@@ -222,7 +217,7 @@ class _JsonRow(NamedTuple):
 
 
 def _json_rows(path: str) -> Iterator[_JsonRow]:
-    """At least one. Raises ValueError with the line."""
+    """Yields one row or more. Raises ValueError with the line."""
     empty = True
     with Path(path).open(encoding="utf-8-sig", newline="\n") as lines:
         for number, line in enumerate(lines, start=1):
@@ -234,7 +229,7 @@ def _json_rows(path: str) -> Iterator[_JsonRow]:
                 raise ValueError(f"line {number} is not JSON: {error}") from error
             if not isinstance(row, dict):
                 raise ValueError(
-                    f"line {number} is no JSON object. Write one object a line, not an array"
+                    f"line {number} is no JSON object. Write one object per line, not an array"
                 )
             yield _JsonRow(number, row)
             empty = False
@@ -243,7 +238,7 @@ def _json_rows(path: str) -> Iterator[_JsonRow]:
 
 
 def _json_column(rows: Sequence[_JsonRow], name: str) -> pa.Array:
-    """Raises ValueError with the first line whose value is not like those before it."""
+    """Raises ValueError with the first line whose value has another type than those before."""
     values = [row.content.get(name) for row in rows]
     try:
         return pa.array(values)
@@ -262,16 +257,14 @@ def _json_column(rows: Sequence[_JsonRow], name: str) -> pa.Array:
 CONLL = ("conll", "conllu")
 # https://universaldependencies.org/format.html
 _CONLLU = ("id", "form", "lemma", "upos", "xpos", "feats", "head", "deprel", "deps", "misc")
-_NO_WORD = re.compile(
-    r"\d+[-.]\d+"
-)  # of CoNLL-U: a range of words, or a node that is not in the text
+_NO_WORD = re.compile(r"\d+[-.]\d+")  # CoNLL-U: a range of words, or a node not in the text
 _DOCUMENT = "-DOCSTART-"
 
 Sentence = list[list[str]]  # words, each with its columns
 
 
 def _conll_names(kind: str, first: Sentence) -> list[str]:
-    """Column names. A .conll file has `tokens` first, `tags` last, and numbers between."""
+    """A .conll file has `tokens` first, `tags` last, and numbered columns in between."""
     if kind == "conllu":
         return [*_CONLLU]
     width = len(first[0])
@@ -293,19 +286,17 @@ def _conll_table(sentences: list[Sentence], kind: str, columns: Sequence[str]) -
 
 
 def conll_text(table: pa.Table) -> bytes:
-    """A file of these rows, of lists of one length each."""
-    columns = table.to_pydict().values()
-    sentences = zip(*columns, strict=True)
-    text = (
-        "".join("\t".join(word) + "\n" for word in zip(*sentence, strict=True))
-        for sentence in sentences
+    """Writes rows as a CoNLL file; the lists of a row have equal length."""
+    sentences = zip(*table.to_pydict().values(), strict=True)
+    lines = (
+        "".join("\t".join(word) + "\n" for word in zip(*row, strict=True)) for row in sentences
     )
-    return "".join(f"{sentence}\n" for sentence in text).encode()
+    return "".join(f"{sentence}\n" for sentence in lines).encode()
 
 
 def _sentences(path: str, kind: str) -> Iterator[Sentence]:
-    """At least one: a word a line, its columns apart by tabs or spaces, an empty line after each
-    sentence. Raises ValueError with the line."""
+    """Yields one sentence or more: a word per line, columns separated by tabs or spaces, an empty
+    line after each sentence. Raises ValueError with the line."""
     words: Sentence = []
     empty, width = True, len(_CONLLU) if kind == "conllu" else 0
     for number, word in _conll_lines(path, kind):
@@ -326,8 +317,8 @@ def _sentences(path: str, kind: str) -> Iterator[Sentence]:
 
 
 def _conll_lines(path: str, kind: str) -> Iterator[tuple[int, list[str]]]:
-    """The number of each line, from 1, and its columns; none where a sentence ends. Left out: the
-    begin of a document, and in CoNLL-U comments and what is no word."""
+    """Yields each line's number (from 1) and columns, none at the end of a sentence. Skips
+    `-DOCSTART-` lines, and in CoNLL-U comments, word ranges and empty nodes."""
     with Path(path).open(encoding="utf-8-sig", newline="\n") as lines:
         for number, line in enumerate(lines, start=1):
             bare = line.rstrip("\r\n")
@@ -338,165 +329,3 @@ def _conll_lines(path: str, kind: str) -> Iterator[tuple[int, list[str]]]:
             conllu = kind == "conllu" and (bare[0] == "#" or _NO_WORD.fullmatch(word[0]))
             if not conllu and word[0] != _DOCUMENT:
                 yield number, word
-
-
-def first_failing(count: int, try_first: Callable[[int], object]) -> int:
-    """The position of the first of `count` values that makes `try_first(n)`, a conversion of the
-    first n, fail. By halving: a conversion is quick, and its error rarely says where."""
-    good, bad = 0, count  # the first `good` convert, the first `bad` don't
-    while bad - good > 1:
-        middle = (good + bad) // 2
-        try:
-            try_first(middle)
-        except (pa.ArrowException, OverflowError, UnicodeEncodeError):
-            bad = middle
-        else:
-            good = middle
-    return bad - 1
-
-
-def read_hub(
-    source: TaskSource,
-    split: str,
-    columns: Sequence[str],
-    *,
-    offline: bool,
-    most: int | None = None,
-) -> pa.Table:
-    """The `columns` of a split of a hub data set; from the cache, without asking, if it is there.
-    Of its first rows if there are more than `most`.
-
-    Raises MissingInputError: not there, another commit, or fewer rows than were once written.
-    """
-    where = f"{source.dataset}@{source.revision}"
-    if not is_commit(source.revision):
-        raise MissingInputError(
-            f"{where}: a branch can change, the rows must not. Write `revision:` and a commit of "
-            f"40 hex digits from https://huggingface.co/datasets/{source.dataset}/commits/main, or "
-            f"let `lp-sweep prefetch` find it."
-        )
-    try:
-        builder = _cached_builder(source)
-        if builder is None:
-            with _cache_only() if offline else nullcontext():
-                builder = hub_builder(source)
-            _refuse_guess(source, builder)
-            builder.download_and_prepare()
-        rows = builder.as_dataset(split=source.splits[split]).with_format("arrow")
-        wanted = int(builder.info.splits[source.splits[split]].num_examples)
-        table = rows[:most]
-    except MissingInputError:
-        raise
-    except Exception as error:  # the hub's clients raise dozens of types, from three libraries
-        raise MissingInputError(
-            f"{where}: can't load {source.config or 'the default configuration'}, split "
-            f"{source.splits[split]!r}, {'offline ' if offline else ''}from the Hugging Face hub: "
-            f"{type(error).__name__}: {error}. Check the names and the network, load it with "
-            f"`lp-sweep prefetch` where there is one, or use local files."
-        ) from error
-    if rows.num_rows != wanted:
-        raise MissingInputError(
-            f"{where}: the cache in {builder.cache_dir} has {rows.num_rows} of {wanted} rows of "
-            f"split {source.splits[split]!r}. Delete that folder and load it again "
-            f"(`lp-sweep prefetch`)."
-        )
-    require_columns(where, table.column_names, columns)
-    return table.select(list(columns))
-
-
-def is_cached(source: TaskSource) -> bool:
-    """Whether the cache has the data set at its commit; whether it is whole `read_hub` says."""
-    return _cached_builder(source) is not None
-
-
-def hub_builder(source: TaskSource) -> Any:
-    """The hub's view of a data set: its configuration, its files. Downloads only the card."""
-    import datasets
-
-    return datasets.load_dataset_builder(source.dataset, source.config, revision=source.revision)
-
-
-def _cached_builder(source: TaskSource) -> Any:
-    """A builder over `<cache>/<namespace>___<name>/<config>/<version>/<commit>`, None without.
-
-    `datasets` itself would take the latest of all commits there.
-    """
-    from datasets import config
-    from datasets.naming import camelcase_to_snakecase
-    from datasets.packaged_modules.cache.cache import Cache
-
-    *namespace, name = str(source.dataset).split("/")
-    root = Path(config.HF_DATASETS_CACHE).expanduser()
-    folder = root / "___".join([*namespace, camelcase_to_snakecase(name)]) / _config(source)
-    versions = sorted(path.name for path in folder.iterdir()) if folder.is_dir() else []
-    for version in versions:
-        if (folder / version / str(source.revision) / "dataset_info.json").is_file():
-            with _quiet():
-                return Cache(
-                    repo_id=source.dataset,
-                    dataset_name=name,
-                    config_name=folder.name,
-                    version=version,
-                    hash=source.revision,
-                )
-    return None
-
-
-def _config(source: TaskSource) -> str:
-    """The configuration's name; the default one's is in the data set's card, if it has several."""
-    if source.config is not None:
-        return source.config
-    from datasets.utils.metadata import MetadataConfigs
-    from huggingface_hub import DatasetCard, try_to_load_from_cache
-
-    card = try_to_load_from_cache(
-        str(source.dataset), "README.md", revision=source.revision, repo_type="dataset"
-    )
-    if not isinstance(card, str):
-        return "default"
-    named = MetadataConfigs.from_dataset_card_data(DatasetCard.load(card).data)
-    default = named.get_default_config_name() or (next(iter(named)) if len(named) == 1 else None)
-    return str(default or "default")
-
-
-def _refuse_guess(source: TaskSource, builder: Any) -> None:
-    """A builder over the cache is `datasets`' own guess at what was meant."""
-    if builder.hash != source.revision:
-        raise MissingInputError(
-            f"{source.dataset}@{source.revision}: the hub wasn't asked or didn't answer, and the "
-            f"cache or a folder of this name has revision {builder.hash}. Load the right one "
-            f"while online (`lp-sweep prefetch`)."
-        )
-    if builder.name == "cache":
-        raise MissingInputError(
-            f"{source.dataset}@{source.revision}: the cache holds configuration "
-            f"{builder.config.name!r}, which may not be the default one. "
-            f"Name it in the task: config: {builder.config.name}."
-        )
-
-
-@contextmanager
-def _cache_only() -> Iterator[None]:
-    """Keeps `datasets` off the network, and from warning that it is. It then says what it holds
-    instead: another commit, or which configurations."""
-    from datasets import config
-
-    before = config.HF_HUB_OFFLINE
-    config.HF_HUB_OFFLINE = True
-    try:
-        with _quiet():
-            yield
-    finally:
-        config.HF_HUB_OFFLINE = before
-
-
-@contextmanager
-def _quiet() -> Iterator[None]:
-    from datasets.utils import logging
-
-    verbosity = logging.get_verbosity()
-    logging.set_verbosity_error()
-    try:
-        yield
-    finally:
-        logging.set_verbosity(verbosity)

@@ -1,12 +1,10 @@
-"""The files of a retrieval task, in the layout of BEIR (Thakur et al. 2021, arXiv 2104.08663).
+"""Reads the files of a retrieval task, in BEIR's layout (Thakur et al. 2021, arXiv 2104.08663).
 
-corpus   `_id` or `id`, `text`, and a `title` where there is one: a document is title, blank, text
+corpus   `_id` or `id`, `text`, and optionally `title`: a document is title, blank, text
 queries  `_id` or `id`, `text`
 qrels    `query-id`, `corpus-id`, `score`, or `query_id`, `doc_id`, `relevance`. Above 0 is
-         relevant, a higher number more so. Of two judgements of one pair the last counts; those
-         of queries that are not in the file of queries are left out.
-
-Parquet, JSONL, TSV and CSV. Checks, once, all that would falsify a score.
+         relevant, a higher number more so. The last of two judgements of a pair counts, and
+         judgements of queries that are not in the file of queries are skipped.
 """
 
 from __future__ import annotations
@@ -24,7 +22,7 @@ from lp_sweep.trials.data.columns import Rows, finite_numbers, plain_column, tex
 from lp_sweep.trials.data.readers import column_names, field_hint, read_file
 from lp_sweep.trials.data.tasks import CORPUS, QRELS, QUERIES
 
-# the names of a column, the first that a file has counts; a title may be missing
+# the names that a column may have; the first one in the file counts
 _ID = ("_id", "id")
 _COLUMNS: dict[str, dict[str, tuple[str, ...]]] = {
     CORPUS: {"id": _ID, "text": ("text",)},
@@ -39,17 +37,24 @@ _TITLE = "title"
 
 
 class Collection(NamedTuple):
-    """`judged` (J, 3) float64: the query's position, the document's, the relevance; ascending by
-    query. Each query has one. `strangers`: judgements of queries that are not there."""
+    """`judged` (J, 3) float64: the query's position, the document's, the relevance above 0;
+    ascending by query, and at least one for each. `strangers`: the number of judgements of queries
+    that are not in the file of queries."""
 
     queries: list[str]
     documents: list[str]
     judged: npt.NDArray[np.float64]
     strangers: int = 0
 
+    def only(self, rows: npt.NDArray[np.int64]) -> Collection:
+        """The same with only these queries; `rows` ascending."""
+        judged = self.judged[np.isin(self.judged[:, 0], rows)]
+        judged[:, 0] = np.searchsorted(rows, judged[:, 0])
+        return self._replace(queries=[self.queries[row] for row in rows], judged=judged)
+
 
 def columns_of(part: str, path: str) -> dict[str, str]:
-    """Map each kind of column to its name in the file. Raises MissingInputError."""
+    """Maps each column's role to its name in the file. Raises MissingInputError."""
     present = column_names(path)
     found = {}
     for what, names in _COLUMNS[part].items():
@@ -69,11 +74,10 @@ def columns_of(part: str, path: str) -> dict[str, str]:
 def read_collection(
     files: Mapping[str, str], *, skip_unjudged: bool, most: int | None = None
 ) -> Collection:
-    """Raises MissingInputError for a query without a relevant document (or leaves it out), for one
-    identifier of two rows, and for a judgement of a document that is not there.
+    """Raises MissingInputError for a query without a relevant document (`skip_unjudged` skips it),
+    for an identifier used twice, and for a judgement of a document that is not in the corpus.
 
-    `most`: reads so many documents of a larger corpus, for a look; those that are not read are not
-    missed.
+    `most` reads only so many documents of a larger corpus and ignores judgements of the others.
     """
     corpus = _rows(CORPUS, files[CORPUS], None if most is None else most + 1)
     whole = most is None or corpus.rows.table.num_rows <= most
@@ -88,14 +92,6 @@ def read_collection(
         kept = np.unique(judged[:, 0]).astype(np.int64)
     judged[:, 0] = np.searchsorted(kept, judged[:, 0])
     return Collection([texts[row] for row in kept], documents, judged, strangers)
-
-
-def first_queries(found: Collection, rows: npt.NDArray[np.int64]) -> Collection:
-    """The same with these queries alone; `rows` ascending."""
-    here = np.isin(found.judged[:, 0], rows)
-    judged = found.judged[here]
-    judged[:, 0] = np.searchsorted(rows, judged[:, 0])
-    return found._replace(queries=[found.queries[row] for row in rows], judged=judged)
 
 
 class _Part(NamedTuple):
@@ -127,7 +123,7 @@ def _documents(part: _Part) -> list[str]:
 
 
 def _identifiers(part: _Part, what: str) -> list[str]:
-    """As texts: a file may hold numbers. Raises MissingInputError where one is missing."""
+    """Identifiers as texts: a file may hold numbers. Raises MissingInputError for a null."""
     column = plain_column(part.rows, part.columns[what])
     try:
         return list(column.cast(pa.string()).to_pylist())
@@ -153,7 +149,7 @@ def _numbered(part: _Part) -> dict[str, int]:
 def _judged(
     part: _Part, query_of: Mapping[str, int], document_of: Mapping[str, int], *, whole: bool
 ) -> tuple[npt.NDArray[np.float64], int]:
-    """(J, 3): those above 0. And how many judge a query that is not there."""
+    """(J, 3) judgements above 0, and the number of judgements of unknown queries."""
     relevance = finite_numbers(part.rows, part.columns["relevance"])
     pairs: dict[tuple[int, int], float] = {}
     names = zip(*(_identifiers(part, what) for what in ("query", "document")), strict=True)
@@ -176,8 +172,8 @@ def _judged(
 def _answered(
     part: _Part, count: int, judged: npt.NDArray[np.float64], qrels: str, *, skip: bool
 ) -> npt.NDArray[np.int64]:
-    """The positions of the queries with a relevant document. Raises MissingInputError for another
-    one, unless `skip` leaves it out."""
+    """Positions of the queries with a relevant document. Raises MissingInputError for others,
+    unless `skip`."""
     kept = np.unique(judged[:, 0]).astype(np.int64)
     if not len(kept):
         raise MissingInputError(

@@ -1,9 +1,8 @@
-"""Tasks and the places of their rows: GLUE's nine tasks and users' own. Reads no rows.
+"""Definitions of tasks (GLUE's nine and users' own) and where their rows are. Reads no rows.
 
 A `TaskDefinition` (columns, labels, metric) is part of a trial's identity. A `TaskSource` (files or
-a hub data set) is not, it only travels to the workers as plain data. `datasource` reads the rows
-and makes the fingerprint that stands for them in the identity. Planning imports this module, so
-torch, transformers and datasets stay out of it.
+a hub data set) is not: the fingerprint of the rows is, which `datasource` computes. Planning
+imports this module, so it never imports torch, transformers or datasets.
 """
 
 from __future__ import annotations
@@ -24,9 +23,9 @@ GLUE_DATASET = "nyu-mll/glue"
 GLUE_REVISION = "bcdcba79d07bc864c1c254ccfcedcce55bcc9a8c"
 
 USUAL_LOSS = "bce"
-UNLABELLED = "unlabelled"  # the name of a split that has no labels
+UNLABELLED = "unlabelled"  # the split of rows without labels
 CORPUS, QRELS, QUERIES = "corpus", "qrels", "queries"  # the files of a retrieval task
-# suffix of a file -> how it is read
+# file suffix -> format
 FORMATS: dict[str, str] = {
     ".parquet": "parquet",
     ".csv": "csv",
@@ -40,33 +39,32 @@ FORMATS: dict[str, str] = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GlueTask:
-    """One task of the GLUE benchmark. `config` is its name in `nyu-mll/glue` and its folder's."""
+    """A task of the GLUE benchmark. `config`: its name in `nyu-mll/glue`, and its folder's."""
 
     config: str
     title: str  # as papers print it
     definition: TaskDefinition
-    dev_splits: tuple[str, ...] = ("validation",)  # the first is the one that tables use
+    dev_splits: tuple[str, ...] = ("validation",)  # tables use the first
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TaskSource:
-    """Where a task's rows are: `files`, or a hub data set.
+    """Where a task's rows are: in `files`, or in a hub data set.
 
-    `files` and `splits` map our split names to a path or to the hub's split name: `train`, then
-    the dev splits, the main one first. `TaskSource(**asdict(source))` is equal.
+    `files` and `splits` map our split names to paths or to the hub's split names: `train`, then
+    the dev splits, the main one first.
     """
 
     files: dict[str, str] = field(default_factory=dict)
     dataset: str | None = None
     config: str | None = None
-    revision: str | None = None  # a commit: what a branch holds changes
+    revision: str | None = None  # a commit: the rows of a branch can change
     splits: dict[str, str] = field(default_factory=dict)
     unlabelled: str = ""  # a file of texts for students; empty: none
-    skip_unjudged: bool = False  # queries without a relevant document are left out, not refused
+    skip_unjudged: bool = False  # skip queries without a relevant document, else refuse them
 
     @property
     def paths(self) -> list[str]:
-        """All its files."""
         return [*self.files.values(), *([self.unlabelled] if self.unlabelled else [])]
 
 
@@ -119,21 +117,21 @@ TASKS: dict[str, GlueTask] = {task.config: task for task in _ALL}
 
 
 def is_commit(revision: str | None) -> bool:
-    """Whether it is a whole commit hash: the only revision that can't move."""
+    """Whether it is a full commit hash, the only revision that can't change."""
     return bool(re.fullmatch(r"[0-9a-f]{40}", revision or ""))
 
 
 def canonical_name(name: str) -> str | None:
-    """The key in `TASKS` of a GLUE task as anyone writes it ('SST-2', 'sts_b'), else None."""
+    """The key in `TASKS` for any spelling of a GLUE task ('SST-2', 'sts_b'), else None."""
     normalised = _normalised(name)
     return normalised if normalised in TASKS else None
 
 
 def glue_source(name: str, data_dir: Path | None) -> TaskSource:
-    """The rows of the GLUE task `name` (a key of `TASKS`).
+    """Where the rows of the GLUE task `name` (a key of `TASKS`) are.
 
-    With a `data_dir`: `<data_dir>/<name>/<split>.parquet`, and MissingInputError if a split isn't
-    there: other rows than the ones asked for are never taken. Without: the hub, at a fixed commit.
+    With a `data_dir`: `<data_dir>/<name>/<split>.parquet`. Raises MissingInputError if a split is
+    missing, and never falls back to the hub. Without: the hub, at a fixed commit.
     """
     task = TASKS[name]
     splits = ("train", *task.dev_splits)
@@ -156,12 +154,12 @@ def glue_source(name: str, data_dir: Path | None) -> TaskSource:
 
 
 def file_format(path: str | Path) -> str:
-    """A value of `FORMATS`. Raises MissingInputError on any other suffix."""
+    """A value of `FORMATS`. Raises MissingInputError for an unknown suffix."""
     suffix = Path(path).suffix.lower()
     if suffix not in FORMATS:
         raise MissingInputError(
             f"{path}: can't read a file whose name ends in {suffix!r}. Readable: "
-            f"{', '.join(FORMATS)}. Convert it, or give it the suffix of what it holds."
+            f"{', '.join(FORMATS)}. Convert it, or give it the suffix of its content."
         )
     return FORMATS[suffix]
 
@@ -195,13 +193,13 @@ def user_task(
     dev_split: str = "validation",
     base_dir: Path | None = None,
 ) -> UserTask:
-    """A task of the sweep file's own, whose entry was checked: either `train` and `dev` files, or a
-    hub `dataset`; of kind retrieval `corpus`, `queries` and `qrels` files, and a `train` file where
-    texts other than the corpus are to be learned from.
+    """A user's own task, from a checked entry of the sweep file.
 
-    Relative paths start at `base_dir`, the sweep file's folder. The metric is accuracy for classes
-    and pearson for numbers unless named. A `revision` that is no commit can be planned with and not
-    read. Raises SpecError; looks for no file yet.
+    It has `train` and `dev` files, or a hub `dataset`. A task of kind retrieval has `corpus`,
+    `queries` and `qrels` files, and a `train` file to learn from other texts than the corpus.
+    Relative paths start at `base_dir`, the sweep file's folder. The metric defaults to the kind's
+    first. A `revision` that is no commit can be planned but not read. Does not look for files.
+    Raises SpecError.
     """
     if canonical_name(name):
         raise SpecError(f"task {name!r}: a GLUE task has this name. Choose another.")
@@ -239,8 +237,8 @@ def user_task(
 
 
 def unnamed_positive(name: str, definition: TaskDefinition, classes: Sequence[str]) -> str | None:
-    """Why the main metric f1 of these classes needs `positive`, None where it does not. Of 0 and 1
-    (or false and true) it is 1; of names nobody knows which one is meant."""
+    """Why the main metric f1 needs `positive:` with these classes; None if it does not. It
+    defaults to 1 of 0 and 1 (or true); for other names there is no default."""
     if definition.metric != "f1" or definition.positive or len(classes) != 2:
         return None
     if tuple(value.lower() for value in classes) in (("0", "1"), ("false", "true")):
@@ -248,7 +246,7 @@ def unnamed_positive(name: str, definition: TaskDefinition, classes: Sequence[st
     first, second = map(shown, classes)
     return (
         f"task {name!r}: metric f1 scores one class, and the classes are {first} and {second}. "
-        f"Say which one: write `positive: {first}` or `positive: {second}` in the task's "
+        f"Choose one: write `positive: {first}` or `positive: {second}` in the task's "
         "entry, or choose macro_f1 for both."
     )
 
@@ -270,7 +268,7 @@ def _check_definition(name: str, definition: TaskDefinition) -> None:
 
 
 def _check_labels(name: str, definition: TaskDefinition) -> None:
-    """Refuse keys of multi_label tasks in other tasks."""
+    """Refuses keys of multi_label tasks in other tasks."""
     if kind_of(definition).problem_type == "multi_label_classification":
         return
     if definition.label_columns:
@@ -286,7 +284,7 @@ def _check_labels(name: str, definition: TaskDefinition) -> None:
 
 
 def _check_ranking(name: str, definition: TaskDefinition) -> None:
-    """Refuse keys of rankings in other tasks, and a wrong `group:`."""
+    """Refuses keys of rankings in other tasks, and a wrong `group:`."""
     for key, value in (("group", definition.group), ("loss", definition.loss)):
         if value and definition.kind != "ranking":
             raise SpecError(

@@ -1,11 +1,9 @@
-"""The kinds of tasks, one object in one file each: all that differs between classes, numbers and
-vectors.
+"""The kinds of tasks: all that differs between classes, numbers, label sets, tags and vectors.
 
-A kind knows its metrics, how a label column becomes numbers, what the head is, the loss, how logits
-become answers, what is stored of each example, the score of always guessing, the probe of a layer,
-and what a model card says of its answers. `KINDS` is the table; nobody else asks for a kind by its
-name. Planning imports this package, so torch, pyarrow and scikit-learn are imported where they are
-used.
+A kind knows its metrics, how a label column becomes numbers, the head, the loss, how logits become
+answers, what is stored of each example, the score of guessing, the probe of a layer, and what a
+model card says. `KINDS` is the table; other code asks `kind_of` instead of comparing names.
+Planning imports this package, so torch and scikit-learn are imported where they are used.
 """
 
 from __future__ import annotations
@@ -29,15 +27,10 @@ KINDS: dict[TaskKind, Kind] = {
     "ranking": Ranking(),
     "tokens": Tokens(),
 }
-
-
 _BY_DOT_PRODUCT: dict[TaskKind, Kind] = {
     "embedding": Embedding(dot=True),
     "retrieval": Retrieval(dot=True),
 }
-
-
-# of rankings whose `loss:` is not the usual one
 _LISTWISE = ListwiseRanking()
 
 

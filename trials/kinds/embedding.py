@@ -1,4 +1,4 @@
-"""A vector for each text, scored by pairs of texts or by search."""
+"""A vector for each text, scored on pairs of texts or by search."""
 
 from __future__ import annotations
 
@@ -9,14 +9,13 @@ import numpy as np
 
 from lp_sweep.storage.errors import MissingInputError
 from lp_sweep.storage.specs import TaskDefinition
+from lp_sweep.trials.data.columns import Labels
 from lp_sweep.trials.kinds.kind import Array
 from lp_sweep.trials.kinds.labelled import Regression
+from lp_sweep.trials.kinds.search import scores, similarities
 
 if TYPE_CHECKING:
     import torch
-
-    from lp_sweep.trials.data.columns import Labels
-
 
 IMITATE, IMITATE_MSE, IMITATE_SIMILARITIES, COSENT, IN_BATCH = LOSSES = (
     "imitate",
@@ -25,13 +24,13 @@ IMITATE, IMITATE_MSE, IMITATE_SIMILARITIES, COSENT, IN_BATCH = LOSSES = (
     "cosent",
     "in_batch_negatives",
 )
-_SCALE = 20.0  # of cosines, as in Sentence Transformers; a dot product is taken as it is
+_SCALE = 20.0  # for cosines, as in Sentence Transformers; dot products are not scaled
 
 
 class Embedding(Regression):
-    """Two texts of an example are two rows of a split, one after the other, each with the score of
-    both. There is no head: `logits` are embeddings (2n, H). A pruned network imitates the
-    embeddings of the pre-trained full model, and no label is looked at in training."""
+    """The two texts of a pair are consecutive rows of a split, each with the pair's score. There is
+    no head: `logits` are embeddings (2n, H). By default a pruned network imitates the embeddings
+    of the pre-trained full model, without looking at labels."""
 
     help = "a vector for each text; scored by the cosines of pairs of texts"
     metrics: tuple[str, ...] = ("spearman", "pearson")
@@ -41,7 +40,7 @@ class Embedding(Regression):
     losses: tuple[str, ...] = LOSSES
 
     def __init__(self, *, dot: bool = False) -> None:
-        """`dot`: vectors are compared by the dot product, else by the cosine."""
+        """`dot`: compare vectors by the dot product instead of the cosine."""
         self.dot = dot
 
     def rows_together(self, loss: str) -> int:
@@ -66,8 +65,8 @@ class Embedding(Regression):
 
     def _cosent(self, vectors: torch.Tensor, scores: torch.Tensor) -> torch.Tensor:
         """CoSENT (Su 2022, https://kexue.fm/archives/8847): log(1 + sum of exp(s_i - s_j)) over all
-        pairs i and j of the batch of which i should be less alike than j. scores: (B,), of (2B, H)
-        vectors. A scalar; 0 where all scores are equal."""
+        text pairs i and j of the batch where i has the lower score. (2B, H) vectors, (B,) scores;
+        0 if all scores are equal."""
         import torch
         from torch.nn.functional import cosine_similarity
 
@@ -78,8 +77,8 @@ class Embedding(Regression):
         return torch.cat([alike.new_zeros(1), gaps.flatten()]).logsumexp(0)
 
     def _in_batch_negatives(self, vectors: torch.Tensor) -> torch.Tensor:
-        """Cross-entropy of finding each first text's second one among all of the batch: multiple
-        negatives ranking (Henderson et al. 2017, arXiv 1705.00652, section 4.4). A scalar."""
+        """Cross-entropy of finding each first text's partner among all second texts of the batch:
+        multiple negatives ranking (Henderson et al. 2017, arXiv 1705.00652, section 4.4)."""
         import torch
         from torch.nn.functional import cross_entropy, normalize
 
@@ -89,8 +88,7 @@ class Embedding(Regression):
 
     def _gap(self, vectors: torch.Tensor, teacher: torch.Tensor) -> torch.Tensor:
         """Mean squared difference between the student's and the teacher's similarities of all texts
-        of a batch, (B, H) each: that of Tung and Mori 2019 (arXiv 1907.09682), of cosines. A
-        scalar."""
+        of a batch (Tung and Mori 2019, arXiv 1907.09682, with cosines). (B, H) each."""
         from torch.nn.functional import mse_loss, normalize
 
         own, other = (of if self.dot else normalize(of) for of in (vectors, teacher))
@@ -107,7 +105,7 @@ class Embedding(Regression):
     def imitation_loss(
         self, logits: torch.Tensor, teacher: torch.Tensor, temperature: float
     ) -> torch.Tensor:
-        """1 - cosine; where lengths matter, the squared difference."""
+        """1 - cosine; for dot products, where lengths matter, the squared difference."""
         from torch.nn.functional import cosine_similarity, mse_loss
 
         if self.dot:
@@ -139,8 +137,8 @@ class Embedding(Regression):
 
 
 class Retrieval(Embedding):
-    """An example is a query. The rows of its dev split are the queries, then the documents of the
-    corpus, and its labels what is judged: (J, 3), see `trials.search`."""
+    """An example is a query. The rows of a dev split are the queries, then the documents of the
+    corpus; its labels are the judgements, (J, 3) as in `search`."""
 
     help = "as embedding, scored by search: corpus, queries and judgements in files of their own"
     metrics: tuple[str, ...] = ("ndcg@10", "mrr@10", "recall@100")
@@ -166,18 +164,14 @@ class Retrieval(Embedding):
     def tally(
         self, metric: str, targets: Array, answers: Array, names: tuple[str, ...]
     ) -> Array | None:
-        from lp_sweep.trials.kinds.search import scores
-
         found = scores(metric, targets, answers, dot=self.dot)
         return np.column_stack([found, np.ones_like(found)])
 
     def stored(
         self, labels: Labels, logits: Array, metric: str, names: tuple[str, ...]
     ) -> Iterator[dict[str, Any]]:
-        """`label`: the number of relevant documents; `prediction`: the query's own score; `scores`:
-        its similarity to each relevant document, in the order of the corpus."""
-        from lp_sweep.trials.kinds.search import similarities
-
+        """`label`: the query's number of relevant documents; `prediction`: its score; `scores`: its
+        similarity to each relevant document, in the order of the corpus."""
         tally = self.tally(metric, labels, logits, names)
         relevant = self.stored_labels(labels)
         ends = np.cumsum(relevant).astype(np.int64)

@@ -1,10 +1,10 @@
-"""Entities in rows of tags, and what each row adds to their F1: strict, of BIO and of BIOES.
+"""Finds entities in rows of BIO or BIOES tags, and counts them for a strict F1.
 
-BIO: an entity begins with B-x and goes on with I-x. BIOES: it is S-x alone, or B-x, any I-x, E-x.
-Tags that do not follow the scheme are no entity (an I-x after O; in BIOES a B-x without its E-x),
-and an entity is found where its type, its first and its last word are those of a labelled one.
+BIO: an entity begins with B-x and continues with I-x. BIOES: it is S-x, or B-x, any I-x, then E-x.
+Tags that break the scheme are no entity (an I-x after O; in BIOES a B-x without its E-x). An entity
+is right if its type, first word and last word are those of a labelled one.
 This is seqeval's `mode="strict"` with IOB2 and IOBES (Nakayama 2018): see
-tests/trials/kinds/test_entities.py. conlleval (CoNLL 2000) takes a lone I-x for an entity.
+tests/trials/kinds/test_entities.py. conlleval (CoNLL 2000) counts a lone I-x as an entity.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ _BIO, _BIOES = "BI", "BIES"
 
 
 class Scheme(NamedTuple):
-    """The parts of each tag, by its number; what is no tag (-1) is outside."""
+    """The parts of each tag, indexed by its number; -1 (no tag) is outside."""
 
     prefixes: Array  # (C + 1,) one letter each, the last O
     types: Array  # (C + 1,) int64, 0 outside
-    closed: bool  # BIOES: an entity says where it ends
+    closed: bool  # BIOES: the end of an entity is tagged
 
 
 def is_tag(name: str) -> bool:
@@ -36,8 +36,8 @@ def is_tag(name: str) -> bool:
 
 
 def closure(names: Sequence[str]) -> tuple[str, ...]:
-    """The tags of the scheme that these are of, all of each type, O last: what a network has to
-    know to tag an entity of any length. Takes tags alone (`is_tag`)."""
+    """Completes tags (see `is_tag`) to all tags of each type in their scheme, O last, so that a
+    network can tag entities of any length."""
     found = [match for name in names if (match := _TAG.fullmatch(name))]
     letters = _BIOES if {match[1] for match in found} & {"E", "S"} else _BIO
     types = sorted({match[2] for match in found})
@@ -46,7 +46,7 @@ def closure(names: Sequence[str]) -> tuple[str, ...]:
 
 @functools.lru_cache(maxsize=64)
 def scheme_of(names: tuple[str, ...]) -> Scheme:
-    """Takes tags alone."""
+    """The scheme of these tags (see `is_tag`)."""
     parts = [_TAG.fullmatch(name) for name in names]
     types = sorted({match[2] for match in parts if match})
     return Scheme(
@@ -66,7 +66,7 @@ class Entities(NamedTuple):
 
 
 def entities(tags: Array, scheme: Scheme) -> Entities:
-    """Those of (n, W) numbers of tags; negative where a row has no word, or the word no tag."""
+    """Entities in (n, W) numbers of tags; negative: no word, or no tag."""
     width = tags.shape[1]
     apart = np.pad(np.maximum(tags, -1), ((0, 0), (0, 1)), constant_values=-1).ravel()
     prefix, types = scheme.prefixes[apart], scheme.types[apart]  # -1: the last
@@ -83,7 +83,7 @@ def entities(tags: Array, scheme: Scheme) -> Entities:
 
 
 def first_stray(tags: Array, scheme: Scheme) -> tuple[int, int] | None:
-    """Row and word, from 0, of the first tag that is part of no entity, though not O."""
+    """Row and word, from 0, of the first tag other than O outside any entity."""
     found = entities(tags, scheme)
     steps = np.zeros((len(tags), tags.shape[1] + 1), np.int64)
     steps[found.rows, found.first] += 1
@@ -94,8 +94,8 @@ def first_stray(tags: Array, scheme: Scheme) -> tuple[int, int] | None:
 
 
 def f1_tally(targets: Array, answers: Array, scheme: Scheme) -> Array:
-    """(n, 2): twice the entities found, and those labelled and those answered, of each row of two
-    (n, W) arrays of tags. F1 is the ratio of the sums."""
+    """(n, 2) for two (n, W) arrays of tags: twice each row's right entities, and its labelled plus
+    answered entities. F1 is the ratio of their sums."""
     n, width = targets.shape
     labelled, answered = entities(targets, scheme), entities(answers, scheme)
 

@@ -1,4 +1,4 @@
-"""The answers of every kind of task; the defaults are for a row that is an example with a label."""
+"""What a kind of task defines. The defaults suit a row that is one example with one label."""
 
 from __future__ import annotations
 
@@ -10,14 +10,13 @@ import numpy as np
 import numpy.typing as npt
 
 from lp_sweep.storage.specs import TaskDefinition
+from lp_sweep.trials.data.columns import Labels, Rows
 
 if TYPE_CHECKING:
     import torch
 
-    from lp_sweep.trials.data.columns import Labels, Rows
-
 Array = npt.NDArray[Any]
-# the head: as transformers names one of sequences, and `token_classification`
+# the head: a problem type of transformers, or `token_classification`
 ProblemType = Literal[
     "single_label_classification",
     "multi_label_classification",
@@ -30,21 +29,21 @@ class Kind(ABC):
     help: str
     metrics: tuple[str, ...]  # the first is the default
     problem_type: ProblemType
-    counts_labels: bool  # whether two answers are the same or not, rather than near or far
-    embeds = False  # whether it maps each text to a vector, and learns from the full model alone
-    searches = False  # whether it is scored by the documents that it finds for queries
-    rows_each = 1  # of a split, for an example
-    losses: tuple[str, ...] = ()  # that a task may name; () where it has one of its own
-    learns_from = "rows"  # in words, what a train row is: rows, texts, documents
-    scored_by = "rows"  # in words, what a score is a mean over: rows, pairs, queries
-    called = "classes"  # in words, what the outputs of the head are: classes, labels, tags
-    guessing = "always guessing one label"  # whose score `guess` or `chance` is, in words
-    whole_queries = False  # whether batches take the rows of one query after those of another
-    words = False  # whether an example is a list of words, each with a label of its own
+    counts_labels: bool  # two answers are equal or not, rather than near or far
+    embeds = False  # maps each text to a vector, and learns from the full model alone
+    searches = False  # is scored by the documents that it finds for queries
+    rows_each = 1  # rows of a split for each example
+    losses: tuple[str, ...] = ()  # that `loss:` may name; () if there is no choice
+    learns_from = "rows"  # the word for train rows: rows, texts, documents
+    scored_by = "rows"  # the word for what a score averages over: rows, pairs, queries
+    called = "classes"  # the word for outputs of the head: classes, labels, tags
+    guessing = "always guessing one label"  # describes `guess` or `chance`
+    whole_queries = False  # batches take all rows of a query, then those of the next
+    words = False  # an example is a list of words, each with its own label
 
     @abstractmethod
     def problem(self, definition: TaskDefinition) -> str | None:
-        """Why a definition is none of this kind."""
+        """Why a definition does not fit this kind; None if it does."""
 
     @abstractmethod
     def label_names(self, train: Rows, definition: TaskDefinition) -> tuple[str, ...]:
@@ -52,14 +51,14 @@ class Kind(ABC):
 
     @abstractmethod
     def labels(self, rows: Rows, definition: TaskDefinition, names: tuple[str, ...]) -> Labels:
-        """(n,) of n rows. Raises MissingInputError for what is no label."""
+        """(n,) labels. Raises MissingInputError for a value that is no label."""
 
     def refuse_unscorable(self, dev: Rows, labels: Labels, definition: TaskDefinition) -> None:
-        """Raises MissingInputError for dev rows that are no matter of a score."""
+        """Raises MissingInputError for dev rows that can't be scored."""
         return
 
     def drawn(self, labels: Labels, limit: int) -> Array:
-        """About so many of n rows, drawn at random, always the same: ascending places."""
+        """Ascending positions of about `limit` rows: a random subset, always the same."""
         return np.sort(np.random.default_rng(0).permutation(len(labels))[:limit])
 
     @abstractmethod
@@ -67,13 +66,13 @@ class Kind(ABC):
         """The loss of (B, C) float32 logits and (B,) labels: a scalar."""
 
     def first_bias(self, labels: Labels) -> Array | None:
-        """(C,) the bias of the head's output before training, from the train labels; None: as the
-        model draws it."""
+        """(C,) the head's output bias before training, from the train labels; None: the model's
+        own initialisation."""
         return None
 
     @abstractmethod
     def no_labels(self, rows: int, outputs: int = 0) -> Labels:
-        """(rows,), or (rows, outputs), of what stands for a label where there is none."""
+        """(rows,) or (rows, outputs) placeholders for rows without a label."""
 
     def counts(self, labels: Labels, outputs: int) -> Array:
         """(outputs,) rows that have each label."""
@@ -81,7 +80,7 @@ class Kind(ABC):
 
     @abstractmethod
     def labelled_loss(self, logits: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
-        """As `mean_loss`, over all B rows; those of `no_labels` add 0 to the sum."""
+        """As `mean_loss`, but rows of `no_labels` add 0 to the sum and count in the mean."""
 
     @abstractmethod
     def imitation_loss(
@@ -90,27 +89,27 @@ class Kind(ABC):
         """The loss of (B, C) float32 logits against the teacher's: a scalar (train/distill.py)."""
 
     def rows_together(self, loss: str) -> int:
-        """Rows of a split that share a batch, one after the other: 2 where it learns from pairs."""
+        """Consecutive rows that must share a batch: 2 for a loss over pairs."""
         return 1
 
     def compares_batch(self, loss: str) -> bool:
-        """Whether the rows of a batch are compared with each other: then it is not cut in parts."""
+        """Whether the loss compares rows of a batch with each other, so it can't be split."""
         return False
 
     def named_loss(
         self, loss: str, logits: torch.Tensor, target: torch.Tensor, teacher: torch.Tensor | None
     ) -> torch.Tensor:
-        """One of `losses`, of (B, C) float32 logits, (B,) labels and the teacher's logits: a
-        scalar."""
+        """One of `losses`: a scalar from (B, C) float32 logits, (B,) labels, the teacher's
+        logits."""
         raise ValueError(f"{type(self).__name__} has no loss {loss!r}")
 
     def stored_labels(self, labels: Labels) -> Array:
-        """(n,) the label of each of n examples as the table of predictions has it, from the labels
-        of a split as they were read."""
+        """(n,) the labels of n examples in the table of predictions, from those of a split's
+        rows."""
         return labels
 
     def targets(self, labels: Array) -> Array:
-        """(n,) what n answers should be, from the labels of the rows of a split."""
+        """(n,) the right answers, from the labels of a split's rows."""
         return labels
 
     @abstractmethod
@@ -118,44 +117,43 @@ class Kind(ABC):
         """(n,) answers for (n, C) finite logits."""
 
     def other_labels(self, ours: Array, theirs: Array) -> int:
-        """Examples to which two networks' (n, C) logits give different labels."""
+        """Number of examples with different labels by two networks' (n, C) logits."""
         return int((self.answers(ours) != self.answers(theirs)).sum())
 
     @abstractmethod
     def guess(self, train_labels: Array, metric: str, positive: int) -> Array | int | None:
-        """The answer that guessing gives for every row; None where that scores 0.0."""
+        """The answer of guessing, the same for every row; None where that scores 0.0."""
 
     @abstractmethod
     def probe(self, train: Array, dev: Array, labels: Array) -> Array:
-        """Logits of a linear model for the dev rows: (n, C) or (n,)."""
+        """Logits for the dev rows, (n, C) or (n,), of a linear model fitted to the train rows."""
 
     def tally(
         self, metric: str, targets: Array, answers: Array, names: tuple[str, ...]
     ) -> Array | None:
-        """(n, 2m): what each of n examples adds to the m pairs of sums that a metric is the mean
-        ratio of (see `metrics.of_tally`); None where it is not of that sort. `names`: as of
-        `label_names`."""
+        """(n, 2m) what each of n examples adds to m pairs of sums; the metric is the mean of their
+        ratios (see `metrics.of_tally`). None for other metrics. `names`: from `label_names`."""
         return None
 
     def stored(
         self, labels: Labels, logits: Array, metric: str, names: tuple[str, ...]
     ) -> Iterator[dict[str, Any]]:
-        """A row of the table of predictions for each example of a split: `label`, `prediction`,
-        `scores` and `tally` of the main metric. A missing key is null."""
+        """Yields each example's row of the table of predictions: `label`, `prediction`, `scores`,
+        and the main metric's `tally`. A missing key is null."""
         answers = self.answers(logits)
         for label, answer, scores in zip(labels, answers, logits, strict=True):
             yield {"label": float(label), "prediction": float(answer), "scores": scores.tolist()}
 
     def restored(self, labels: Labels, scores: Sequence[Sequence[float]]) -> Array:
-        """(n, C) logits of a split's rows, from the `scores` that are stored; of rows of unequal
-        length one after the other."""
+        """(n, C) logits of a split's rows from the stored `scores`; rows of unequal length are
+        concatenated."""
         rows = [np.asarray(row, np.float32) for row in scores]
         return np.stack(rows) if len({len(row) for row in rows}) == 1 else np.concatenate(rows)
 
     def chance(self, targets: Array, metric: str) -> float | None:
-        """The score of a random answer; None where `guess` has a better one."""
+        """The expected score of a random answer; None where `guess` scores better."""
         return None
 
     @abstractmethod
     def described(self, names: Sequence[str]) -> str:
-        """The network's output, for a model card; `names` are safe to print."""
+        """Describes the network's output in a model card. `names` are safe to print."""

@@ -9,12 +9,11 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from lp_sweep.storage.specs import TaskDefinition
+from lp_sweep.trials.data.columns import Labels, Rows, class_codes, class_names, numbers
 from lp_sweep.trials.kinds.kind import Array, Kind, ProblemType
 
 if TYPE_CHECKING:
     import torch
-
-    from lp_sweep.trials.data.columns import Labels, Rows
 
 PROBE_ITERATIONS = 1000
 _NO_CLASS = -100
@@ -33,13 +32,9 @@ class Classification(Kind):
         return None
 
     def label_names(self, train: Rows, definition: TaskDefinition) -> tuple[str, ...]:
-        from lp_sweep.trials.data.columns import class_names
-
         return class_names(train, definition)
 
     def labels(self, rows: Rows, definition: TaskDefinition, names: tuple[str, ...]) -> Labels:
-        from lp_sweep.trials.data.columns import class_codes
-
         return class_codes(rows, definition, names)
 
     def mean_loss(self, logits: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
@@ -69,13 +64,13 @@ class Classification(Kind):
         return np.asarray(logits.argmax(axis=1), np.int64)
 
     def guess(self, train_labels: Array, metric: str, positive: int) -> int | None:
-        """The most common class of the train rows (the lowest of equals); with f1 the positive
-        class, since any other scores 0."""
+        """The most common class of the train rows (the lowest in a tie); for f1 the positive class,
+        since any other scores 0."""
         labels = train_labels[train_labels != _NO_CLASS]
         return positive if metric == "f1" else int(np.bincount(labels).argmax())
 
     def probe(self, train: Array, dev: Array, labels: Array) -> Array:
-        """Decision values of a logistic regression, in the columns of the classes' own numbers."""
+        """Decision values of a logistic regression, (n, C): column c is class c."""
         from sklearn.exceptions import ConvergenceWarning
         from sklearn.linear_model import LogisticRegression
 
@@ -87,11 +82,11 @@ class Classification(Kind):
             return values
         probe = LogisticRegression(solver="lbfgs", C=1.0, max_iter=PROBE_ITERATIONS)
         with warnings.catch_warnings():
-            # The problem is convex and standardised: after so many steps the scores no longer move.
+            # convex and standardised: after this many iterations the scores no longer change
             warnings.simplefilter("ignore", ConvergenceWarning)
             probe.fit(train, labels)
         decision = probe.decision_function(dev)
-        if len(present) == 2:  # (N,): how far the second is ahead of the first
+        if len(present) == 2:  # (n,): the margin of the second class over the first
             decision = np.stack([np.zeros_like(decision), decision], axis=1)
         values[:, present] = decision
         return values
@@ -114,8 +109,6 @@ class Regression(Kind):
         return ()
 
     def labels(self, rows: Rows, definition: TaskDefinition, names: tuple[str, ...]) -> Labels:
-        from lp_sweep.trials.data.columns import numbers
-
         return numbers(rows, definition)
 
     def mean_loss(self, logits: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
@@ -151,7 +144,4 @@ class Regression(Kind):
         return np.asarray(Ridge(alpha=1.0).fit(train, labels).predict(dev))
 
     def described(self, names: Sequence[str]) -> str:
-        return (
-            "one number, a regression's: the logit itself. In a pipeline take "
-            '`function_to_apply="none"`'
-        )
+        return 'one number, the logit itself. In a pipeline use `function_to_apply="none"`'

@@ -1,4 +1,5 @@
-"""Several labels for a text, or none."""
+"""Several labels for a text, or none: a list of labels in each row, or a column of 0 and 1 for
+each label."""
 
 from __future__ import annotations
 
@@ -6,21 +7,35 @@ from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
 
+from lp_sweep.storage.errors import MissingInputError
+from lp_sweep.storage.printable import shown
 from lp_sweep.storage.specs import TaskDefinition
+from lp_sweep.trials.data.columns import (
+    Items,
+    Labels,
+    Rows,
+    all_whole,
+    coded,
+    feature_names,
+    label_items,
+    plain_column,
+)
 from lp_sweep.trials.kinds.kind import Array, Kind, ProblemType
 from lp_sweep.trials.kinds.labelled import Classification
 
 if TYPE_CHECKING:
     import torch
 
-    from lp_sweep.trials.data.columns import Labels, Rows
-
 _NO_LABEL = -1
+_MARKS = {"0": 0, "1": 1, "false": 0, "true": 1, "0.0": 0, "1.0": 1}
 
 
 class MultiLabel(Kind):
-    """Labels are marks (n, C) of 0 and 1. A label is given where its logit is above 0, which is a
+    """Labels are marks (n, C) of 0 and 1. A label is predicted where its logit is above 0, a
     probability above 0.5. Answers are the logits: average precision ranks by them."""
 
     help = "several labels for each text, or none"
@@ -41,19 +56,37 @@ class MultiLabel(Kind):
         return None
 
     def label_names(self, train: Rows, definition: TaskDefinition) -> tuple[str, ...]:
-        from lp_sweep.trials.kinds.labelsets import set_names
-
-        return set_names(train, definition)
+        """The names of the label columns; for lists the definition's, else those of the file's
+        ClassLabel, else the sorted labels of the train rows. Raises MissingInputError, also for
+        fewer than two."""
+        if definition.label_columns:
+            return definition.label_columns
+        found = _listed(train, definition).items.unique().to_pylist()
+        names = definition.labels or feature_names(train, definition.label_column)
+        names = names or tuple(sorted(found, key=int if all_whole(found) else str))
+        if len(names) < 2:
+            raise MissingInputError(
+                f"{train.where}: column {definition.label_column!r} has one label in all rows, "
+                f"{shown(names[0])}. Set kind: classification and give each row a class, or check "
+                "the file."
+            )
+        return names
 
     def labels(self, rows: Rows, definition: TaskDefinition, names: tuple[str, ...]) -> Labels:
-        from lp_sweep.trials.kinds.labelsets import marks
-
-        return marks(rows, definition, names)
+        """(n, labels) marks. Raises MissingInputError for values that are no label, and for an
+        empty list where the task does not name its labels."""
+        if definition.label_columns:
+            return np.stack([_marked(rows, name) for name in definition.label_columns], axis=1)
+        found = _listed(rows, definition)
+        codes = coded(rows, definition, names, found.items, "label", found.place)
+        made = np.zeros((rows.table.num_rows, len(names)), np.int8)
+        made[np.repeat(np.arange(len(made)), found.lengths), codes] = 1
+        return made
 
     def first_bias(self, labels: Labels) -> Array:
-        """The log-odds of each label. From 0 the network first learns to say no to rare labels,
-        the same for every text, and few of its features outlive that (the prior of Lin et al. 2017,
-        *Focal loss for dense object detection*, section 3.3)."""
+        """The log-odds of each label. With a bias of 0 the network first learns to reject rare
+        labels for every text, which destroys features (the prior of Lin et al. 2017, *Focal loss
+        for dense object detection*, section 3.3)."""
         rows = labels[labels[:, 0] != _NO_LABEL]
         has = rows.sum(axis=0, dtype=np.int64)
         return np.asarray(np.log((has + 1) / (len(rows) - has + 1)))
@@ -85,7 +118,7 @@ class MultiLabel(Kind):
     def imitation_loss(
         self, logits: torch.Tensor, teacher: torch.Tensor, temperature: float
     ) -> torch.Tensor:
-        """Binary cross-entropy to the teacher's probabilities; they have no temperature."""
+        """Binary cross-entropy with the teacher's probabilities, without a temperature."""
         from torch.nn.functional import binary_cross_entropy_with_logits
 
         return binary_cross_entropy_with_logits(logits, teacher.sigmoid())
@@ -99,8 +132,8 @@ class MultiLabel(Kind):
     def tally(
         self, metric: str, targets: Array, answers: Array, names: tuple[str, ...]
     ) -> Array | None:
-        """F1 is 2 * true positives / (labels + predictions): for micro_f1 of a row in all, for
-        macro_f1 of each label by itself."""
+        """F1 is 2 * true positives / (labels + predictions), summed over a row's labels for
+        micro_f1 and kept for each label for macro_f1."""
         if metric not in ("micro_f1", "macro_f1"):
             return None
         given = answers > 0
@@ -120,9 +153,9 @@ class MultiLabel(Kind):
             yield {**numbers, "scores": scores.tolist(), "tally": each}
 
     def guess(self, train_labels: Array, metric: str, positive: int) -> Array:
-        """(C,) of logits 1 and -1, the same labels for every row. For macro_f1 all labels: none
-        scores more for being left out. For micro_f1 the most common ones, as many as score best on
-        the train rows."""
+        """(C,) logits 1 and -1, the same labels for every row: for macro_f1 all of them, since
+        leaving one out never scores more; for micro_f1 the most common ones, as many as score best
+        on the train rows."""
         rows = train_labels[train_labels[:, 0] != _NO_LABEL]
         counts = rows.sum(axis=0, dtype=np.int64)
         given = np.ones(len(counts))
@@ -147,3 +180,40 @@ class MultiLabel(Kind):
         return (
             f"a probability (sigmoid) for each of {between.join(names)}; a label is given above 0.5"
         )
+
+
+def _listed(rows: Rows, definition: TaskDefinition) -> Items:
+    """Raises MissingInputError for an empty list, which may be a row that nobody labelled, unless
+    the task lists its labels."""
+    instead = (
+        " of labels. JSONL and Parquet have lists; for a column of 0 and 1 for each label, name "
+        "all of them: `label: [first, second]`. One column of 0 and 1 is for kind: classification."
+    )
+    found = label_items(rows, definition.label_column, instead, "label", "label")
+    empty = np.flatnonzero(found.lengths == 0)
+    if len(empty) and not definition.labels:
+        raise MissingInputError(
+            f"{rows.where}: column {definition.label_column!r} holds an empty list in {len(empty)} "
+            f"of {len(found.lengths)} rows, first in row {empty[0] + 1}. If no label fits these "
+            "texts, list all labels in the task: `labels: [first, second]`; an empty list "
+            "then means that. Else label or remove these rows."
+        )
+    return found
+
+
+def _marked(rows: Rows, name: str) -> npt.NDArray[np.int8]:
+    """(n,) marks from a column of 0 and 1."""
+    column = plain_column(rows, name)
+    try:
+        texts = pc.utf8_lower(column.cast(pa.string()))
+        codes = pc.index_in(texts, value_set=pa.array(_MARKS, pa.string()))
+    except pa.ArrowException:
+        codes = pa.nulls(len(column), pa.int32())
+    if codes.null_count:
+        row = int(np.flatnonzero(codes.is_null().to_numpy())[0])
+        raise MissingInputError(
+            f"{rows.where}: column {name!r} must hold 0 or 1, and row {row + 1} holds "
+            f"{shown(column[row].as_py())}. Fix it, or leave the column out of the task's `label:`."
+        )
+    found: npt.NDArray[np.int8] = np.array([*_MARKS.values()], np.int8)[codes.to_numpy()]
+    return found

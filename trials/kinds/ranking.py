@@ -1,4 +1,8 @@
-"""How relevant a passage is to a query."""
+"""How relevant a passage is to a query.
+
+A row is one passage for one query, and its label is (relevance, number of the query). The rows of a
+query are its candidates, wherever they are in the file.
+"""
 
 from __future__ import annotations
 
@@ -6,8 +10,14 @@ from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
 
+from lp_sweep.storage.errors import MissingInputError
+from lp_sweep.storage.printable import shown
 from lp_sweep.storage.specs import TaskDefinition
+from lp_sweep.trials.data.columns import Labels, Rows, finite_numbers, plain_column, text_column
 from lp_sweep.trials.kinds.kind import Array
 from lp_sweep.trials.kinds.labelled import Regression
 from lp_sweep.trials.kinds.rankmetrics import by_query, chance_mrr, chance_ndcg, in_order, mrr, ndcg
@@ -15,15 +25,12 @@ from lp_sweep.trials.kinds.rankmetrics import by_query, chance_mrr, chance_ndcg,
 if TYPE_CHECKING:
     import torch
 
-    from lp_sweep.trials.data.columns import Labels, Rows
-
 _DEPTH = 10
 _NO_QUERY = -1.0
 
 
 class Ranking(Regression):
-    """A cross-encoder: a row is a query with one passage, and its label (relevance, number of the
-    query). An example is a query with all its rows. There is one logit. It learns by binary
+    """A cross-encoder with one logit. An example is a query with all its rows. It learns by binary
     cross-entropy whether the relevance is above 0."""
 
     help = "how relevant a passage is to a query; scored by the order of each query's passages"
@@ -40,23 +47,44 @@ class Ranking(Regression):
         return None
 
     def label_names(self, train: Rows, definition: TaskDefinition) -> tuple[str, ...]:
-        from lp_sweep.trials.kinds.queries import refuse_unlearnable
-
-        refuse_unlearnable(train, definition)
+        """Has none. Raises MissingInputError if all rows or no rows are relevant."""
+        relevant = _relevance(train, definition) > 0
+        if relevant.all() or not relevant.any():
+            what = "every passage is" if relevant.all() else "no passage is"
+            raise MissingInputError(
+                f"{train.where}: {what} relevant (column {definition.label_column!r}), so there is "
+                "nothing to learn. Give each query passages that answer it, with a relevance above "
+                "0, and others with 0."
+            )
         return ()
 
     def labels(self, rows: Rows, definition: TaskDefinition, names: tuple[str, ...]) -> Labels:
-        from lp_sweep.trials.kinds.queries import judged
-
-        return judged(rows, definition)
+        """(n, 2) float32. Raises MissingInputError for a value that is no relevance, a query with
+        two texts, and a passage that a query has twice."""
+        return np.stack([_relevance(rows, definition), _queries(rows, definition)], axis=1)
 
     def refuse_unscorable(self, dev: Rows, labels: Labels, definition: TaskDefinition) -> None:
-        from lp_sweep.trials.kinds.queries import refuse_unscorable
-
-        refuse_unscorable(dev, np.asarray(labels, np.float32), definition)
+        """Raises MissingInputError if every query has a single passage, or one has no relevant
+        passage."""
+        relevance, queries = np.asarray(labels, np.float32).T
+        numbers, first, counts = np.unique(queries, return_index=True, return_counts=True)
+        if counts.max() == 1:
+            raise MissingInputError(
+                f"{dev.where}: every query has a single passage, so there is nothing to rank. Name "
+                "the column that the rows of a query share with `group:`, or add candidates."
+            )
+        best = np.full(len(numbers), -np.inf)
+        np.maximum.at(best, np.searchsorted(numbers, queries), relevance)
+        if (bad := np.flatnonzero(best <= 0)).size:
+            query = _named(dev, definition, int(first[bad[0]]))
+            raise MissingInputError(
+                f"{dev.where}: {len(bad)} of {len(numbers)} queries have no passage with a "
+                f"relevance above 0, first {query} in row {first[bad[0]] + 1}: no ranking of them "
+                "is right or wrong. Judge a passage of each, or remove these queries' rows."
+            )
 
     def drawn(self, labels: Labels, limit: int) -> Array:
-        """Each query whole; at least one."""
+        """Whole queries, at least one."""
         groups = by_query(labels)
         drawn = np.random.default_rng(0).permutation(len(groups))
         ends = np.cumsum([len(groups[index]) for index in drawn])
@@ -98,8 +126,8 @@ class Ranking(Regression):
     def stored(
         self, labels: Labels, logits: Array, metric: str, names: tuple[str, ...]
     ) -> Iterator[dict[str, Any]]:
-        """`label`: the number of relevant passages; `prediction`: the query's own score; `scores`:
-        the logits of its rows in their order. Queries by their first rows."""
+        """One row for each query, in the order of their first rows. `label`: its number of relevant
+        passages; `prediction`: its score; `scores`: the logits of its rows."""
         answers = self.answers(logits)
         tally = self.tally(metric, labels, answers, names)
         assert tally is not None
@@ -116,7 +144,7 @@ class Ranking(Regression):
         return found
 
     def chance(self, targets: Array, metric: str) -> float | None:
-        """The mean score of all orders."""
+        """The mean score over all orders of each query's passages."""
         of_one = chance_ndcg if metric == "ndcg@10" else chance_mrr
         return float(np.mean([of_one(targets[rows, 0], _DEPTH) for rows in by_query(targets)]))
 
@@ -128,9 +156,9 @@ class Ranking(Regression):
 
 
 class ListwiseRanking(Ranking):
-    """Learns the order of the passages that a batch has of a query: the cross-entropy of the
-    softmax over their logits to the shares of their relevance (ListNet, Cao et al. 2007, with the
-    relevance itself in place of its exponential). Batches take one query after the other."""
+    """Learns the order of a query's passages in a batch: cross-entropy between the softmax of their
+    logits and their shares of the relevance (ListNet, Cao et al. 2007, with the relevance itself
+    in place of its exponential). Batches take one query after the other."""
 
     whole_queries = True
 
@@ -148,3 +176,58 @@ class ListwiseRanking(Ranking):
 
     def labelled_loss(self, logits: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
         return self.mean_loss(logits, target)
+
+
+def _relevance(rows: Rows, definition: TaskDefinition) -> npt.NDArray[np.float32]:
+    name = definition.label_column
+    column = rows.table.column(name)
+    if column.null_count:
+        row = int(np.flatnonzero(column.is_null().to_numpy())[0])
+        raise MissingInputError(
+            f"{rows.where}: column {name!r} is empty in {column.null_count} of {len(column)} rows, "
+            f"first in row {row + 1}. Write 0 for a passage that nobody judged relevant."
+        )
+    return finite_numbers(
+        rows,
+        name,
+        "must hold the relevance as a number",
+        "Write 0 for a passage that is not relevant, and a higher number for a more relevant one.",
+    )
+
+
+def _queries(rows: Rows, definition: TaskDefinition) -> npt.NDArray[np.float32]:
+    """(n,) the number of each row's query, counted from 0 in the order of their first rows."""
+    query, passage = (text_column(rows, name) for name in definition.text_columns)
+    names = query if not definition.group else plain_column(rows, definition.group)
+    numbers = _numbered(names)
+    if definition.group:
+        texts = _numbered(query)
+        first = np.unique(numbers, return_index=True)[1]
+        if (bad := np.flatnonzero(texts != texts[first][numbers])).size:
+            row = int(bad[0])
+            raise MissingInputError(
+                f"{rows.where}: {_named(rows, definition, row)} has two texts in column "
+                f"{definition.text_columns[0]!r}, in rows {first[numbers[row]] + 1} and {row + 1}. "
+                "Rows of one query need one text: correct it, or name another column in `group:`."
+            )
+    pairs = np.stack([numbers, _numbered(passage)], axis=1)
+    _, at, inverse = np.unique(pairs, axis=0, return_index=True, return_inverse=True)
+    if (twice := np.flatnonzero(at[inverse.ravel()] != np.arange(len(pairs)))).size:
+        row = int(twice[0])
+        raise MissingInputError(
+            f"{rows.where}: {_named(rows, definition, row)} has the same passage in rows "
+            f"{at[inverse.ravel()[row]] + 1} and {row + 1}. Remove one of them."
+        )
+    return numbers.astype(np.float32)
+
+
+def _numbered(column: pa.ChunkedArray) -> npt.NDArray[np.int64]:
+    """(n,) the same number for equal values, counted from 0 in the order of their first rows."""
+    codes = pc.dictionary_encode(column).combine_chunks()
+    indices = codes.indices if isinstance(codes, pa.DictionaryArray) else codes.chunk(0).indices
+    return np.asarray(indices.to_numpy(zero_copy_only=False), np.int64)
+
+
+def _named(rows: Rows, definition: TaskDefinition, row: int) -> str:
+    name = definition.group or definition.text_columns[0]
+    return f"query {shown(rows.table.column(name)[row].as_py())}"

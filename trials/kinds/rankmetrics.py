@@ -1,10 +1,9 @@
 """Scores of a ranking, query by query: nDCG, MRR, recall. Pure NumPy.
 
-Relevance is an array (..., n): each last axis is the ranking of one query, the best first. A number
-above 0 is relevant, a higher one more so; 0 and less is not relevant, so shorter rankings are
-padded with 0. `judged` (..., m) holds all judgements of the query in any order, also those of
-passages that were not retrieved. A query without a relevant passage scores 0, as in trec_eval:
-refuse it, or leave it out, before.
+`ranked` (..., n) is the relevance of each query's passages, best rank first. Above 0 is relevant, a
+higher number more so; 0 and below is not, so shorter rankings are padded with 0. `judged` (..., m)
+holds all judgements of the query in any order, also of passages that were not retrieved. A query
+without a relevant passage scores 0, as in trec_eval: callers refuse such queries or skip them.
 """
 
 from __future__ import annotations
@@ -19,14 +18,14 @@ Array = npt.NDArray[Any]
 
 
 def by_query(labels: Array) -> list[npt.NDArray[np.intp]]:
-    """The rows of each query, ascending; queries by their number. (n, 2): relevance and number."""
+    """The rows of each query, ascending, for (n, 2) labels of relevance and query number."""
     order = np.argsort(labels[:, 1], kind="stable")
     return np.split(order, np.flatnonzero(np.diff(labels[order, 1])) + 1)
 
 
 def in_order(scores: Array, relevance: Array) -> Array:
-    """(..., n) relevance by falling score. Of equal scores the less relevant is first: a network
-    that scores all passages alike gets no credit for the order of a file."""
+    """(..., n) relevance by falling score. In a tie the less relevant passage comes first, so a
+    network with equal scores gets no credit for the order of the file."""
     order = np.lexsort((relevance, -np.asarray(scores)), axis=-1)
     return np.take_along_axis(np.asarray(relevance), order, axis=-1)
 
@@ -59,8 +58,8 @@ def chance_ndcg(judged: Array, k: int) -> float:
 
 
 def chance_mrr(judged: Array, k: int) -> float:
-    """The mean `mrr` over all orders of the (n,) judged passages: r of them are relevant, and of
-    all C(n, r) places that they may have C(n - i, r - 1) begin at rank i."""
+    """The mean `mrr` over all orders of the (n,) judged passages. Of the C(n, r) placements of the
+    r relevant ones, C(n - i, r - 1) have the first at rank i."""
     n, relevant = len(judged), int((np.asarray(judged) > 0).sum())
     if not relevant:
         return 0.0

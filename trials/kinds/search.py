@@ -1,8 +1,8 @@
 """Exact search: every query against every document, and how well each query is answered.
 
-Similarities are made block by block: memory holds a block of them, never queries x documents. What
-is judged is (J, 3) float64: the query's row, the document's row (from 0, of the documents) and the
-relevance, above 0; ascending by query. Vectors are (Q + D, H): the queries', then the documents'.
+Similarities are computed block by block, so memory never holds queries x documents. `judged` is
+(J, 3) float64: the query's row, the document's row (from 0, among the documents) and the relevance,
+above 0; ascending by query. `vectors` are (Q + D, H): the queries', then the documents'.
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ from lp_sweep.trials.kinds import rankmetrics
 
 Array = npt.NDArray[Any]
 
-_QUERIES = 1024  # at once
-_BLOCK = 1 << 24  # similarities at once: 64 MiB
+_QUERIES = 1024  # per block
+_BLOCK = 1 << 24  # similarities per block: 64 MiB
 _DEPTH = 100  # of a ranking: no metric looks further
-_DIGITS = 6  # of a similarity: equal texts in other batches differ by rounding, and tie
+_DIGITS = 6  # equal texts in different batches differ by rounding, and should tie
 
 METRICS: dict[str, Callable[[Array, Array], Array]] = {
     "ndcg@10": lambda ranked, judged: rankmetrics.ndcg(ranked, judged, 10),
@@ -30,13 +30,13 @@ METRICS: dict[str, Callable[[Array, Array], Array]] = {
 
 
 def query_count(judged: Array) -> int:
-    """Each query has a relevant document."""
+    """Q: each query has a judged document."""
     return int(judged[-1, 0]) + 1
 
 
 def scores(metric: str, judged: Array, vectors: Array, *, dot: bool = False) -> Array:
-    """(Q,) one of METRICS for each query, as a share. `dot`: by the dot product, else by the
-    cosine."""
+    """(Q,) each query's score, from 0 to 1, by one of METRICS. `dot`: rank by the dot product
+    instead of the cosine."""
     count = query_count(judged)
     similar, found = nearest(vectors[:count], vectors[count:], _DEPTH, dot=dot)
     scale = np.maximum(np.abs(similar).max(axis=1, keepdims=True), np.finfo(np.float32).tiny)
@@ -46,8 +46,8 @@ def scores(metric: str, judged: Array, vectors: Array, *, dot: bool = False) -> 
 
 
 def nearest(queries: Array, documents: Array, k: int, *, dot: bool = False) -> tuple[Array, Array]:
-    """(Q, k) float32 similarities and (Q, k) rows of the documents: the k most similar to each
-    query, in no order; all where there are fewer."""
+    """(Q, k) float32 similarities and (Q, k) document rows: the k most similar to each query,
+    unordered; fewer if there are fewer documents."""
     k = min(k, len(documents))
     queries = queries if dot else queries / _lengths(queries)[:, None]
     sizes = None if dot else _lengths(documents)
@@ -77,7 +77,7 @@ def _nearest(queries: Array, documents: Array, sizes: Array | None, k: int) -> t
 
 
 def similarities(judged: Array, vectors: Array, *, dot: bool = False) -> Array:
-    """(J,) float64 of each judged document with its query."""
+    """(J,) float64 similarity of each judged document to its query."""
     count = query_count(judged)
     pairs = judged[:, :2].astype(np.int64) + np.array([0, count])
     one, other = (vectors[pairs[:, side]].astype(np.float64) for side in (0, 1))
@@ -86,13 +86,13 @@ def similarities(judged: Array, vectors: Array, *, dot: bool = False) -> Array:
 
 
 def _lengths(vectors: Array) -> Array:
-    """(n,) never 0."""
+    """(n,) norms, never 0."""
     lengths = np.linalg.norm(vectors, axis=1)
     return np.asarray(np.maximum(lengths, np.finfo(vectors.dtype).tiny))
 
 
 def _relevance(judged: Array, found: Array, documents: int) -> Array:
-    """(Q, k) of the documents that were found; 0 where nobody judged them."""
+    """(Q, k) relevance of the found documents; 0 for unjudged ones."""
     keys = judged[:, 0] * documents + judged[:, 1]
     order = np.argsort(keys)
     asked = np.arange(len(found))[:, None] * documents + found
@@ -101,7 +101,7 @@ def _relevance(judged: Array, found: Array, documents: int) -> Array:
 
 
 def _padded(judged: Array, count: int) -> Array:
-    """(Q, m) all judgements of each query, filled up with 0."""
+    """(Q, m) all judgements of each query, padded with 0."""
     queries = judged[:, 0].astype(np.int64)
     sizes = np.bincount(queries, minlength=count)
     place = np.arange(len(judged)) - (np.cumsum(sizes) - sizes)[queries]

@@ -1,4 +1,4 @@
-"""A tag for each word of a sentence."""
+"""A tag for each word of a sentence. A row is a list of words and a list of as many tags."""
 
 from __future__ import annotations
 
@@ -6,29 +6,46 @@ from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
 
 from lp_sweep.storage.errors import MissingInputError
+from lp_sweep.storage.printable import short, shown
 from lp_sweep.storage.specs import TaskDefinition
-from lp_sweep.trials.kinds.entities import f1_tally, scheme_of
+from lp_sweep.trials.data.columns import (
+    Items,
+    Labels,
+    Rows,
+    coded,
+    feature_names,
+    label_items,
+    list_items,
+    plain_column,
+)
+from lp_sweep.trials.kinds.entities import closure, f1_tally, first_stray, is_tag, scheme_of
 from lp_sweep.trials.kinds.kind import Array, ProblemType
 from lp_sweep.trials.kinds.labelled import Classification
 
 if TYPE_CHECKING:
     import torch
 
-    from lp_sweep.trials.data.columns import Labels, Rows
-
 NO_TAG = -100  # in (n, W) tags: no word, or one without a tag
 NO_ANSWER = -1
-# the logits of a word that has no token: it was cut off at max_length, or is of no known character
+# the logits of a word without a token: cut off at max_length, or made of unknown characters
 SILENT = float(np.finfo(np.float32).min)
+
+_USE_ACCURACY = "If they are no entities, set `metric: accuracy`."
+_INSTEAD = (
+    ", one for each sentence. Parquet and JSONL have lists; a .conll file has a word per line and "
+    "an empty line after each sentence."
+)
 
 
 class Tokens(Classification):
-    """Labels are (n, W) tags of n sentences of at most W words, `NO_TAG` after the last; logits are
-    (n, W, C), `SILENT` where there is no answer: such a word counts as wrong, as `O` for entities.
-    A word is answered at its first token. Of an example is stored how many words it has, and how
-    many have the right tag."""
+    """Labels are (n, W) tags of n sentences of at most W words, `NO_TAG` after the last. Logits are
+    (n, W, C), `SILENT` for a word without an answer, which counts as wrong, or as `O` for
+    entities. A word is answered at its first token. The table of predictions has each sentence's
+    number of words, and of words with the right tag."""
 
     help = "a tag for each word; `text:` and `label:` name columns of lists"
     metrics: tuple[str, ...] = ("entity_f1", "accuracy")
@@ -43,14 +60,48 @@ class Tokens(Classification):
         return super().problem(definition)
 
     def label_names(self, train: Rows, definition: TaskDefinition) -> tuple[str, ...]:
-        from lp_sweep.trials.kinds.tagged import tag_names
-
-        return tag_names(train, definition)
+        """The definition's, else those of the file's ClassLabel, else the sorted tags of the train
+        rows, for entities completed to all tags of each type. Raises MissingInputError, also for
+        tags outside the scheme if the metric is of entities."""
+        word_column(train, definition.text_columns[0])  # a wrong column of words is reported first
+        found = _tags(train, definition)
+        names = definition.labels or feature_names(train, definition.label_column)
+        values = found.items.unique().to_pylist()
+        if not names and len(values) < 2:
+            raise MissingInputError(
+                f"{train.where}: every word has the tag {shown(values[0])}. Training needs two "
+                f"tags or more: check the column {definition.label_column!r} and the file."
+            )
+        if "entity_f1" not in (definition.metric, *definition.extra_metrics):
+            return names or tuple(sorted(values))
+        if outside := [name for name in names or values if not is_tag(name)]:
+            where = "" if names else f", {found.place(found.items.index(outside[0]).as_py())},"
+            raise MissingInputError(
+                f"{train.where}: tag {shown(outside[0])} in column {definition.label_column!r}"
+                f"{where} is outside the schemes BIO and BIOES: O, B-x, I-x, E-x, S-x. "
+                f"{'' if names else 'Fix it. '}{_USE_ACCURACY}"
+            )
+        return names or closure(values)
 
     def labels(self, rows: Rows, definition: TaskDefinition, names: tuple[str, ...]) -> Labels:
-        from lp_sweep.trials.kinds.tagged import tag_codes
-
-        return tag_codes(rows, definition, names)
+        """(n, W) positions in `names`. Raises MissingInputError for an unknown tag, for one that
+        breaks the scheme, and for a row with unequal numbers of words and tags."""
+        found = _tags(rows, definition)
+        words = _words(rows, definition.text_columns[0]).lengths
+        if (other := np.flatnonzero(words != found.lengths)).size:
+            row = int(other[0])
+            raise MissingInputError(
+                f"{rows.where}: row {row + 1} has {words[row]} words in column "
+                f"{definition.text_columns[0]!r} and {found.lengths[row]} tags in column "
+                f"{definition.label_column!r}. {len(other)} of {len(words)} rows have unequal "
+                "numbers. Give each word one tag, or remove these rows."
+            )
+        codes = coded(rows, definition, names, found.items, "tag", found.place)
+        made = np.full((len(words), int(words.max())), NO_TAG, np.int64)
+        made[np.arange(made.shape[1]) < words[:, None]] = codes
+        if "entity_f1" in (definition.metric, *definition.extra_metrics):
+            _refuse_stray(rows, definition, made, names)
+        return made
 
     def no_labels(self, rows: int, outputs: int = 1) -> Labels:
         return np.empty((rows, 0), np.int64)
@@ -63,11 +114,11 @@ class Tokens(Classification):
         return np.asarray((labels >= 0).sum(axis=1))
 
     def mean_loss(self, logits: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
-        """Over the words that are answered and have a tag. (B, V, C) and (B, V)."""
+        """Mean over the words that have an answer and a tag. (B, V, C) and (B, V)."""
         return self._sum(logits, target) / (target >= 0).sum().clamp(min=1)
 
     def labelled_loss(self, logits: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
-        """Over the words that are answered."""
+        """The same sum, divided by the number of words that have an answer."""
         return self._sum(logits, target) / (target != NO_TAG).sum().clamp(min=1)
 
     @staticmethod
@@ -80,7 +131,7 @@ class Tokens(Classification):
     def imitation_loss(
         self, logits: torch.Tensor, teacher: torch.Tensor, temperature: float
     ) -> torch.Tensor:
-        """Over the words that the teacher answers. (B, V, C) and at least so many words."""
+        """Mean over the words that the teacher answers. (B, V, C), and (B, V or more, C)."""
         import torch
         from torch.nn.functional import kl_div, log_softmax
 
@@ -96,7 +147,7 @@ class Tokens(Classification):
         return np.where(logits[..., 0] > SILENT, logits.argmax(axis=-1), NO_ANSWER)
 
     def guess(self, train_labels: Array, metric: str, positive: int) -> int | None:
-        """The most common tag; with entity F1 no tag scores anything for every word."""
+        """The most common tag; None for entity F1, where the same tag for every word scores 0."""
         if metric == "entity_f1":
             return None
         return int(np.bincount(train_labels[train_labels >= 0]).argmax())
@@ -114,7 +165,7 @@ class Tokens(Classification):
     def stored(
         self, labels: Labels, logits: Array, metric: str, names: tuple[str, ...]
     ) -> Iterator[dict[str, Any]]:
-        """`scores`: the logits of all words, one word after the other."""
+        """`scores` are the logits of all words, one word after the other."""
         answers = self.answers(logits)
         tallies, right = (self.tally(each, labels, answers, names) for each in (metric, "accuracy"))
         assert tallies is not None
@@ -135,7 +186,7 @@ class Tokens(Classification):
 
     def probe(self, train: Array, dev: Array, labels: Array) -> Array:
         raise MissingInputError(
-            "probes are of the sentence token, and a task of kind tokens has a label for each word"
+            "probes use the sentence token, and a task of kind tokens has a label for each word"
         )
 
     def described(self, names: Sequence[str]) -> str:
@@ -143,7 +194,7 @@ class Tokens(Classification):
 
 
 def flat(logits: Array) -> Iterator[list[float]]:
-    """(n, W, C) logits as n lists, word after word, up to the last one that is answered."""
+    """(n, W, C) logits as n lists, word after word, up to the last word with an answer."""
     answered = logits[..., 0] > SILENT
     ends = np.where(answered.any(axis=1), answered.shape[1] - answered[:, ::-1].argmax(axis=1), 0)
     for row, end in zip(logits, ends, strict=True):
@@ -159,4 +210,54 @@ def unflat(rows: Sequence[Sequence[float]], words: int, classes: int) -> Array:
         if len(each) > words:
             raise ValueError(f"{len(each)} words, not {words}")
         row[: len(each)] = each
+    return found
+
+
+def word_column(rows: Rows, name: str) -> pa.ChunkedArray:
+    """Lists of words. Raises MissingInputError for others, and for a list without a word."""
+    found = _words(rows, name)
+    if not pa.types.is_string(found.items.type):
+        raise MissingInputError(
+            f"{rows.where}: column {name!r} holds lists of {short(str(found.items.type), 80)}, not "
+            "of words. Name a column of words."
+        )
+    return plain_column(rows, name)
+
+
+def _refuse_stray(
+    rows: Rows,
+    definition: TaskDefinition,
+    codes: npt.NDArray[np.int64],
+    names: tuple[str, ...],
+) -> None:
+    scheme = scheme_of(names)
+    stray = first_stray(codes, scheme)
+    if stray is None:
+        return
+    rule = "begin each entity with B-x and go on with I-x"
+    if scheme.closed:
+        rule = "write S-x for a single word, else B-x, I-x and E-x at the end"
+    raise MissingInputError(
+        f"{rows.where}: tag {shown(names[codes[stray]])} in column {definition.label_column!r}, "
+        f"row {stray[0] + 1}, word {stray[1] + 1}, is part of no entity, and would not be scored. "
+        f"{rule[0].upper()}{rule[1:]}. {_USE_ACCURACY}"
+    )
+
+
+def _tags(rows: Rows, definition: TaskDefinition) -> Items:
+    name = definition.label_column
+    return _filled(rows, name, label_items(rows, name, _INSTEAD, "word", "tag"))
+
+
+def _words(rows: Rows, name: str) -> Items:
+    return _filled(rows, name, list_items(rows, name, _INSTEAD, "word"))
+
+
+def _filled(rows: Rows, name: str, found: Items) -> Items:
+    if (empty := np.flatnonzero(found.lengths == 0)).size:
+        raise MissingInputError(
+            f"{rows.where}: column {name!r} holds an empty list in {len(empty)} of "
+            f"{len(found.lengths)} rows, first in row {empty[0] + 1}. Remove these rows, or write "
+            "their words and tags."
+        )
     return found

@@ -264,7 +264,7 @@ TOLD: dict[str, tuple[str, str | bytes, TaskDefinition, str]] = {
     "ragged": ("csv", HEADER + "a,0\nb\n", ONE, "Row #3: Expected 2 columns, got 1: b"),
     "open-quote": ("csv", HEADER + 'a,0\n"b,1\n' + "c,0\n" * 9999, ONE, "Row #3: .*quotation mark"),
     "open-header": ("csv", '"text,label\n' + "a,0\n" * 99_999, ONE, "quotation mark"),
-    "semicolons": ("csv", "text;label\na;0\n", ONE, "no column 'text'.*kept apart by commas"),
+    "semicolons": ("csv", "text;label\na;0\n", ONE, "no column 'text'.*separated by commas"),
     "twice": ("csv", "text,text,label\na,b,0\n", ONE, "two columns 'text'"),
     "other-columns": ("csv", ",".join(f"c{n}" for n in range(5000)) + "\n", ONE, r"c19, \.\.\.\. "),
     "null": ("jsonl", JSON + '{"text":null,"label":2}', ONE, "'text' is empty in 1 of 2.*row 2"),

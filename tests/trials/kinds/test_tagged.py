@@ -14,9 +14,11 @@ from lp_sweep.storage.errors import MissingInputError
 from lp_sweep.storage.specs import TaskDefinition
 from lp_sweep.trials.data.columns import Rows
 from lp_sweep.trials.data.readers import column_names, read_file
-from lp_sweep.trials.kinds.tagged import tag_codes, tag_names, word_column
+from lp_sweep.trials.kinds import KINDS
+from lp_sweep.trials.kinds.tokens import word_column
 from tests.support.kindworlds import WRITERS
 
+KIND = KINDS["tokens"]
 ENTITIES = TaskDefinition(text_columns=("tokens",), label_column="tags", metric="entity_f1")
 PARTS = replace(ENTITIES, metric="accuracy")
 WORDS, TAGS = [["Ann", "left", "New", "York"], ["No"]], [["B-p", "O", "B-l", "I-l"], ["O"]]
@@ -53,9 +55,9 @@ def test_files(tmp_path: Path, kind: str) -> None:
         path.write_bytes((TABS if kind == "tabs" else CONLL).encode())
     found = table(path)
     assert word_column(found, "tokens").to_pylist() == WORDS
-    names = tag_names(found, ENTITIES)
+    names = KIND.label_names(found, ENTITIES)
     assert names == ("B-l", "I-l", "B-p", "I-p", "O")
-    codes = tag_codes(found, ENTITIES, names)
+    codes = KIND.labels(found, ENTITIES, names)
     assert codes.tolist() == [[2, 4, 0, 1], [4, -100, -100, -100]]
 
 
@@ -96,12 +98,12 @@ def test_tags_as_numbers() -> None:
         {"huggingface": json.dumps({"info": {"features": features}})}
     )
     found = replace(named, table=with_names)
-    names = tag_names(found, ENTITIES)
+    names = KIND.label_names(found, ENTITIES)
     assert names == ("O", "B-p", "I-p")
-    assert tag_codes(found, ENTITIES, names).tolist() == [[1, 2]]
+    assert KIND.labels(found, ENTITIES, names).tolist() == [[1, 2]]
     listed = replace(ENTITIES, labels=("O", "B-p", "I-p"))
-    assert tag_codes(named, listed, tag_names(named, listed)).tolist() == [[1, 2]]
-    assert tag_names(named, PARTS) == ("1", "2")
+    assert KIND.labels(named, listed, KIND.label_names(named, listed)).tolist() == [[1, 2]]
+    assert KIND.label_names(named, PARTS) == ("1", "2")
 
 
 WRONG = {
@@ -134,15 +136,15 @@ WRONG = {
 def test_what_can_be_wrong(columns: dict[str, Any], said: str) -> None:
     found = rows(**columns)
     with pytest.raises(MissingInputError, match=rf"f\.parquet.*{said}"):
-        tag_codes(found, ENTITIES, tag_names(found, ENTITIES))
+        KIND.labels(found, ENTITIES, KIND.label_names(found, ENTITIES))
 
 
 def test_a_tag_that_train_does_not_have() -> None:
     train = rows(tokens=[["a", "b"]], tags=[["B-per", "O"]])
     dev = rows(tokens=[["a"], ["b"]], tags=[["I-per"], ["B-pre"]])
-    names = tag_names(train, ENTITIES)
+    names = KIND.label_names(train, ENTITIES)
     with pytest.raises(MissingInputError, match=r"'B-pre'.*row 2, word 1.*labels:.*'B-per'"):
-        tag_codes(dev, ENTITIES, names)
+        KIND.labels(dev, ENTITIES, names)
     listed = replace(ENTITIES, labels=("O", "per"))
     with pytest.raises(MissingInputError, match=r"'per'.*outside"):
-        tag_names(train, listed)
+        KIND.label_names(train, listed)
