@@ -18,7 +18,7 @@ from lp_sweep.trials.model.families import find_layers
 from lp_sweep.trials.model.feedforward import remove_feed_forwards
 from lp_sweep.trials.model.prune import keep_original
 from lp_sweep.trials.model.states import layer_states
-from lp_sweep.trials.train.bridge import RIDGE, Batches, Moments, bridge, calibration
+from lp_sweep.trials.train.bridge import RIDGE, Batches, bridge, calibration
 from lp_sweep.trials.train.procedures import BRIDGE_ROWS, bridged_blocks
 from lp_sweep.trials.worker.run import execute
 from tests.support.cutoff import assert_same, cut_off
@@ -72,13 +72,7 @@ def sums(model: PreTrainedModel, name: str, layer: int, batches: Batches) -> tup
             norm = module.get_submodule(ends.norm)
             hooks += [norm.register_forward_hook(lambda _, a, __, m=mask: note("sum", a[0], m))]
         else:
-            hooks += [
-                module.register_forward_hook(
-                    lambda _, __, out, m=mask: note(
-                        "sum", out if isinstance(out, torch.Tensor) else out[0], m
-                    )
-                )
-            ]
+            hooks += [module.register_forward_hook(lambda _, __, out, m=mask: note("sum", out, m))]
         with torch.no_grad():
             model(**batch)
         for hook in hooks:
@@ -109,31 +103,6 @@ def states_of(model: PreTrainedModel, batches: Batches) -> torch.Tensor:
 def left_of(model: PreTrainedModel, whole: PreTrainedModel, batches: Batches) -> float:
     """Squared distance of the states after the last layer."""
     return float((states_of(model, batches) - states_of(whole, batches)).square().sum())
-
-
-@pytest.mark.parametrize("shift", [False, True])
-def test_the_fit_is_least_squares(shift: bool) -> None:
-    draw = np.random.default_rng(0)
-    mlp, rest = draw.normal(1.0, 1.0, (2, 50, 5))
-    each = draw.uniform(0.1, 3.0, 50)
-    found = Moments(5, CPU)
-    for part in (slice(0, 20), slice(20, 50)):
-        found.add(*(torch.from_numpy(array[part]) for array in (mlp, rest, each)))
-    fitted = found.solve(RIDGE, shift=shift)
-    change, moved = least_squares(mlp, rest, each, shift=shift)
-    np.testing.assert_allclose(fitted.map.numpy(), np.eye(5) + change, atol=1e-12)
-    if shift:
-        assert fitted.shift is not None
-        np.testing.assert_allclose(fitted.shift.numpy(), moved, atol=1e-12)
-    squares = (np.square(error).sum(1) @ each for error in (rest - mlp @ change - moved, rest))
-    assert fitted.left == pytest.approx(next(squares) / next(squares))
-
-
-def test_texts_that_say_nothing_leave_the_identity() -> None:
-    found = Moments(3, CPU)
-    found.add(torch.tensor([[1.0, 0.0, 0.0]]), torch.tensor([[2.0, 2.0, 2.0]]), torch.ones(1))
-    fitted = found.solve(RIDGE, shift=False)
-    assert torch.equal(fitted.map[1:], torch.eye(3, dtype=torch.float64)[1:])
 
 
 @pytest.mark.parametrize(

@@ -19,7 +19,7 @@ from lp_sweep.storage.identity import profile_id
 from lp_sweep.storage.specs import Distillation, ProfileSpec, TaskDefinition, TrialSpec
 from lp_sweep.storage.store import Store
 from lp_sweep.trials.data.batches import Padding
-from lp_sweep.trials.data.datasource import data_fingerprint, unlabelled_fingerprint
+from lp_sweep.trials.data.datasource import unlabelled_fingerprint
 from lp_sweep.trials.data.tasks import TaskSource
 from lp_sweep.trials.fast.forward import forward
 from lp_sweep.trials.fast.networks import PASSES
@@ -259,81 +259,39 @@ def test_logits_that_are_lost_are_computed_again(world: Path, store: Store) -> N
 # -- texts without labels
 
 
-MORE = "note,text\na,good w1 w2\nb,w3 poor\nc,w4 fine w5 w6\nd,bad\ne,w7 w8\n"
-
-
-def with_more(world: Path, job: Job, text: str = MORE, name: str = "more.csv") -> Job:
-    """The job with the place of unlabelled texts."""
-    (world.parent / name).write_text(text, encoding="utf-8")
-    source = {**job["task"]["source"], "unlabelled": str(world.parent / name)}
+def with_more(job: Job, texts: Path) -> Job:
+    source = {**job["task"]["source"], "unlabelled": str(texts)}
     return {**job, "task": {**job["task"], "source": source}}
 
 
-def learning_more(world: Path, store: Store, **distill: Any) -> tuple[Job, dict[str, Any]]:
-    """A student that learned from them, and its record."""
-    plain = with_more(world, made(world))
-    source = TaskSource(**plain["task"]["source"])
-    print_ = unlabelled_fingerprint(source, spec_of(plain).task)
-    teacher, student = (
-        with_more(world, job) for job in taught(world, unlabelled=print_, **distill)
-    )
-    return student, done(store, teacher, student)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("settings", [{}, {"hidden_weight": 1.0}], ids=str)
 def test_a_student_learns_from_more_texts_than_its_teacher(
-    world: Path, store: Store, settings: dict[str, Any]
+    world: Path, store: Store, tmp_path: Path
 ) -> None:
-    student, record = learning_more(world, store, **settings)
-    [full] = store.read("trials", student["lesson"]["teacher"])
+    texts = tmp_path / "more.csv"
+    texts.write_text("note,text\na,good w1 w2\nb,w3 poor\nc,w4 fine w5 w6\nd,bad\ne,w7 w8\n")
+    plain = with_more(made(world), texts)
+    source, task = TaskSource(**plain["task"]["source"]), spec_of(plain).task
+    pair = taught(world, unlabelled=unlabelled_fingerprint(source, task))
+    teacher, student = (with_more(job, texts) for job in pair)
+    full, record = done(store, teacher), done(store, student)
     assert record["train_examples"] == full["train_examples"] + 5
-    assert record["distill"].endswith(" unlabelled")
-    assert full["distill"] is None
     assert record["steps"] == math.ceil(record["train_examples"] / 16)
-    assert math.isfinite(record["train_losses"][0])
+    assert (full["distill"], record["distill"]) == (None, "logits unlabelled")
     for name in ("majority", "dev_in_train", "dev_relabelled", "data_fingerprint"):
         assert record[name] == full[name]
     logits = store.read("teacher_logits", student["lesson"]["logits"])
     assert [row["example"] for row in logits] == list(range(record["train_examples"]))
-    teacher, fewer = taught(world, **settings)
-    done(store, teacher, fewer)
-    few = store.read("teacher_logits", fewer["lesson"]["logits"])
-    assert [row["scores"] for row in few] == [
-        pytest.approx(row["scores"], abs=1e-5) for row in logits[: len(few)]
-    ]
 
-
-def test_without_a_weight_of_labels_none_counts(world: Path, store: Store) -> None:
-    """Each train row could have another one: the student's network is the same."""
-    student, record = learning_more(world, store, alpha=1.0)
-    source = {**student["task"]["source"], "files": dict(student["task"]["source"]["files"])}
-    rows = Path(source["files"]["train"]).read_text(encoding="utf-8")
-    other = world.parent / "turned.csv"
-    turned = rows.replace(",pos", ",?").replace(",neg", ",pos").replace(",?", ",neg")
-    other.write_text(turned, encoding="utf-8")
-    source["files"]["train"] = str(other)
-    spec = spec_of(student)
-    print_ = data_fingerprint(TaskSource(**source), spec.task)
-    job = with_spec(student, replace(spec, data_fingerprint=print_))
-    job = {**job, "task": {**job["task"], "source": source}}
-    assert done(store, job)["epoch_metrics"] == record["epoch_metrics"]
-
-
-def test_a_student_is_measured_on_labelled_rows_and_its_texts_may_not_change(
-    world: Path, store: Store
-) -> None:
-    student, _ = learning_more(world, store)
-    probes = measurement(student, "probes", rows=1000)
+    probes = measurement(student, "probes", rows=1000)  # of the labelled rows
     found = execute({**student, "measures": [probes], "keep": "all"}, store.location)
     assert (found["status"], found.get("measures_failed")) == ("done", None)
     [row] = store.read("profiles", probes["id"])
     assert all(0 <= item["value"] <= 1 for item in row["values"])
 
+    texts.write_text(texts.read_text() + "f,w9\n")
     shutil.rmtree(world.parent / "cache")
     resident().forget()
-    later = with_spec(student, replace(spec_of(student), seed=9))
-    later = with_more(world, later, MORE + "f,w9\n")
+    later = with_more(with_spec(student, replace(spec_of(student), seed=9)), texts)
     assert_missing_input(store, later, "changed since the run was planned")
 
 

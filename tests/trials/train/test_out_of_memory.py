@@ -28,7 +28,7 @@ from lp_sweep.trials.train import steps as passes
 from lp_sweep.trials.worker.resident import resident
 from lp_sweep.trials.worker.run import execute
 from tests.support.plain_jobs import run_profile
-from tests.support.toyworld import PLAIN, WORDS, jobs, save_world
+from tests.support.toyworld import PLAIN, jobs, save_world
 
 SMALL = ("recipe.batch_size=2", "recipe.limit_dev=2", "recipe.epochs=1")
 LARGE = ("recipe.batch_size=64", "recipe.max_length=256", "recipe.epochs=1")
@@ -38,12 +38,12 @@ ROOM_OF_HALF, ROOM_OF_NONE = 0.6, 0.08
 
 
 class Result(NamedTuple):
-    """The results of a large trial, and of a small one after it."""
+    """A large trial, and what became of a small one after it in the same process."""
 
     large: dict[str, Any]
     after: dict[str, Any]
     taken: int  # KiB by the large one, at its most
-    record: dict[str, Any] | None  # of the large one
+    records: list[dict[str, Any]]  # of the large one
     attempts: list[dict[str, Any]]
 
 
@@ -52,20 +52,16 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A network whose steps of 64 long rows take some 300 MiB, and without dropout."""
     folder = tmp_path_factory.mktemp("large world")
     sweep = save_world(folder)
-    config = BertConfig(
-        vocab_size=len(WORDS),
-        hidden_size=32,
-        num_hidden_layers=2,
-        num_attention_heads=2,
-        intermediate_size=2048,
-        max_position_embeddings=256,
-        initializer_range=0.1,
-        hidden_dropout_prob=0.0,
-        attention_probs_dropout_prob=0.0,
-    )
+    config = json.loads((folder / "model" / "config.json").read_text()) | {
+        "num_hidden_layers": 2,
+        "intermediate_size": 2048,
+        "max_position_embeddings": 256,
+        "hidden_dropout_prob": 0.0,
+        "attention_probs_dropout_prob": 0.0,
+    }
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(3)
-        BertForSequenceClassification(config).bert.save_pretrained(folder / "model")
+        BertForSequenceClassification(BertConfig(**config)).bert.save_pretrained(folder / "model")
     draw = random.Random(1)
     lines = [
         f"{' '.join(draw.choices(PLAIN, k=200))} {word}" for word in ["good,pos", "bad,neg"] * 64
@@ -75,20 +71,18 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def with_room(world: Path, folder: Path, room: int) -> Result:
-    """The trials in a process of their own that can take `room` KiB more; 0: all it likes."""
-    folder.mkdir(exist_ok=True)
-    plans = [
-        jobs(world, "k=0", *SMALL, "recipe.limit_train=4"),
-        jobs(world, "k=0", *LARGE),
-        jobs(world, "k=1", *SMALL, "recipe.limit_train=8"),
+    """The trials in a process of their own that can take `room` KiB more; 0: no limit."""
+    chosen = [
+        jobs(world, "k=0", *SMALL, "recipe.limit_train=4")[0],
+        jobs(world, "k=0", *LARGE)[0],
+        jobs(world, "k=1", *SMALL, "recipe.limit_train=8")[0],
     ]
-    chosen = [plan[0] for plan in plans]
     (folder / "jobs.json").write_text(json.dumps(chosen), encoding="utf-8")
     store = Store(folder / "store", create=True)
-    arguments = [folder / "jobs.json", store.location, room, folder / "out.json"]
     program = Path(__file__).parents[2] / "support" / "shortage.py"
+    arguments = [program, folder / "jobs.json", store.location, room, folder / "out.json"]
     done = subprocess.run(
-        [sys.executable, str(program), *map(str, arguments)],
+        [sys.executable, *map(str, arguments)],
         env={**os.environ, "MALLOC_ARENA_MAX": "1", "OMP_NUM_THREADS": "1"},
         capture_output=True,
         text=True,
@@ -96,20 +90,21 @@ def with_room(world: Path, folder: Path, room: int) -> Result:
     )
     assert done.returncode == 0, done.stderr
     told = json.loads((folder / "out.json").read_text(encoding="utf-8"))
-    if room and not told["enforced"]:
+    if room and not told.pop("enforced"):
         pytest.skip("this platform does not hold a process to RLIMIT_AS")
     attempts = [store.read("attempts", name)[0] for name in store.names("attempts")]
-    attempts.sort(key=lambda row: row["started_at"])
-    stored = store.find("trials", chosen[1]["id"])
     return Result(
-        told["large"], told["after"], told["taken"], stored[0] if stored else None, attempts
+        told["large"],
+        told["after"],
+        told["taken"],
+        store.find("trials", chosen[1]["id"]) or [],
+        sorted(attempts, key=lambda row: row["started_at"]),
     )
 
 
 @pytest.fixture(scope="module")
 def whole(world: Path, tmp_path_factory: pytest.TempPathFactory) -> Result:
-    """With all the memory it likes: what a step takes is another number on each machine, since
-    allocators and kernels differ."""
+    """Without a limit: what a step takes differs between machines."""
     return with_room(world, tmp_path_factory.mktemp("whole"), 0)
 
 
@@ -118,20 +113,19 @@ def test_the_micro_batch_is_halved_until_it_fits(
     world: Path, whole: Result, tmp_path: Path
 ) -> None:
     short = with_room(world, tmp_path, int(whole.taken * ROOM_OF_HALF))
-    assert whole.record
-    assert short.record
-    assert (whole.record["micro_batch"], whole.record["out_of_memory_retries"]) == (64, 0)
-    retries = short.record["out_of_memory_retries"]
+    [expected], [record] = whole.records, short.records
+    assert (expected["micro_batch"], expected["out_of_memory_retries"]) == (64, 0)
+    retries = record["out_of_memory_retries"]
     assert retries in (1, 2)
-    assert short.record["micro_batch"] == 64 // 2**retries
-    assert short.record["batch_size"] == 64
-    assert short.record["steps"] == whole.record["steps"] == 2
-    assert short.record["train_losses"] == pytest.approx(whole.record["train_losses"], abs=1e-5)
-    assert short.record["last"] == pytest.approx(whole.record["last"], abs=0.05)
+    assert (record["micro_batch"], record["batch_size"]) == (64 // 2**retries, 64)
+    assert record["steps"] == expected["steps"] == 2
+    assert record["train_losses"] == pytest.approx(expected["train_losses"], abs=1e-5)
+    assert record["last"] == pytest.approx(expected["last"], abs=0.05)
 
     assert [row["micro_batch"] for row in short.attempts] == [64, 32][:retries]
-    assert {row["final"] for row in short.attempts} == {False}
-    assert {row["error_type"] for row in short.attempts} == {"out_of_memory"}
+    assert {(row["final"], row["error_type"]) for row in short.attempts} == {
+        (False, "out_of_memory")
+    }
     assert "a batch of 64 does not fit" in short.attempts[0]["message"]
     assert short.after["status"] == "done"
 
@@ -142,7 +136,7 @@ def test_where_nothing_fits_the_trial_has_failed_and_the_worker_lives(
 ) -> None:
     result = with_room(world, tmp_path, int(whole.taken * ROOM_OF_NONE))
     assert (result.large["status"], result.large["error_type"]) == ("failed", "out_of_memory")
-    assert result.record is None
+    assert not result.records
     assert [row["micro_batch"] for row in result.attempts] == [64, 32, 16, 8]
     assert [row["final"] for row in result.attempts] == [False, False, False, True]
     assert result.after["status"] == "done"  # in the same process, under the same limit
