@@ -2,21 +2,17 @@
 
 from __future__ import annotations
 
-import csv
 import datetime as dt
-import io
 import json
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from typer.testing import CliRunner
 
-from lp_sweep.orchestrator.cli.__main__ import app
 from lp_sweep.orchestrator.estimate.audit import audit
-from lp_sweep.storage.errors import SpecError
 from tests.support.fake_records import STARTED, FakeSweep
+from tests.support.program import Done, sweep
 
 TASKS = {"sst2": 13.0, "rte": 66.0}  # tokens of an example
 SEEDS = range(6)
@@ -92,22 +88,15 @@ def test_what_says_nothing_is_left_out_and_counted(fake: FakeSweep) -> None:
     assert any(note.startswith("Left out: 2 trials") for note in found.notes)
 
 
-def test_an_unknown_sweep(fake: FakeSweep) -> None:
-    with pytest.raises(SpecError, match=r"no sweep named 'nightly' in .*It has: demo"):
-        audit(fake.store, "nightly")
+def test_as_a_command(fake: FakeSweep, tmp_path: Path) -> None:
+    def said(name: str, *options: str) -> Done:
+        return sweep("plan", "--audit", name, "--store", "store", *options, cwd=tmp_path)
 
-
-def test_as_a_command(fake: FakeSweep) -> None:
-    def said(*options: str) -> str:
-        words = ["plan", "--audit", "demo", "--store", fake.store.location, *options]
-        result = CliRunner().invoke(app, words)
-        assert result.exit_code == 0, result.output
-        return result.stdout
-
-    text = said()
-    assert text.startswith("Estimated against actual time of sweep demo")
-    assert "in the band" in text
-    assert {row["task"] for row in json.loads(said("--json"))} == {"rte", "sst2", "all"}
-    rows = list(csv.DictReader(io.StringIO(said("--format", "csv"))))
-    assert [row["trials"] for row in rows] == ["18", "18", "36"]
-    assert said("--format", "markdown").count("|") > 30
+    assert said("demo").stdout.startswith("Estimated against actual time of sweep demo")
+    rows = json.loads(said("demo", "--json").stdout)
+    assert [(row["task"], row["trials"]) for row in rows] == [
+        ("rte", 18),
+        ("sst2", 18),
+        ("all", 36),
+    ]
+    assert "no sweep named 'nightly' in" in said("nightly").stderr

@@ -52,7 +52,7 @@ def test_another_task_is_less_sure() -> None:
     assert other.high / other.low > 2 * same.high / same.low  # type: ignore[operator]
 
 
-@pytest.mark.parametrize(("ended", "left"), [(2, 60), (10, 60), (40, 10)])
+@pytest.mark.parametrize(("ended", "left"), [(2, 60), (40, 10)])
 def test_most_bands_hold(ended: int, left: int) -> None:
     """The remaining trials take a total within the band, on a device without a stated rate."""
     draw = np.random.default_rng(7)
@@ -67,12 +67,7 @@ def test_most_bands_hold(ended: int, left: int) -> None:
 
 @pytest.mark.parametrize(
     ("seconds", "text"),
-    [
-        ((0.0, 0.0, 0.0), "0 s (0 to 0)"),
-        ((42.0, None, None), "42 s"),
-        ((176.0, 60.0, 780.0), "2.9 min (1.0 to 13)"),
-        ((360_000.0, 90_000.0, 1_440_000.0), "100 h (25 to 400)"),
-    ],
+    [((42.0, None, None), "42 s"), ((176.0, 60.0, 780.0), "2.9 min (1.0 to 13)")],
 )
 def test_times_in_the_readers_scale(
     seconds: tuple[float, float | None, float | None], text: str

@@ -16,17 +16,10 @@ from tests.support.program import Done, sweep
 from tests.support.sweepfiles import make_inputs
 
 
-def an_estimate(hours: float, longest: float, alone: float) -> Estimate:
-    basis = "from 9 trials"
-    return Estimate(hours, hours / 2, 2 * hours, 9, "A10G", True, basis, longest, alone)
-
-
-def costs(
-    folder: Path, hours: float, longest: float, prices: Any = PRICES, alone: float = 0.0
-) -> Cost:
-    file = read_cluster_file(cluster_file(folder, prices))
-    estimated = an_estimate(hours, longest, alone)
-    return cost(estimated, file, file.largest(), slots=10, on_gpu=True)
+def costs(folder: Path, hours: float, longest: float, alone: float = 0.0) -> Cost:
+    file = read_cluster_file(cluster_file(folder, PRICES))
+    told = Estimate(hours, hours / 2, 2 * hours, 9, "A10G", True, "from 9", longest, alone)
+    return cost(told, file, file.largest(), slots=10, on_gpu=True)
 
 
 def test_all_machines_are_paid_for_the_whole_time(tmp_path: Path) -> None:
@@ -39,6 +32,7 @@ def test_all_machines_are_paid_for_the_whole_time(tmp_path: Path) -> None:
 
 def test_no_cluster_ends_before_the_longest_trial(tmp_path: Path) -> None:
     assert costs(tmp_path, 40.0, 6.0).hours == Span(6.0, 3.0, 12.0)
+    assert costs(tmp_path, 47.0, 1.0, alone=7.0).hours == Span(11.0, 5.5, 22.0)
     assert costs(tmp_path, 0.0, 0.0).price == Span(0.0, 0.0, 0.0)
 
 

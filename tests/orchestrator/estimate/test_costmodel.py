@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import itertools
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from lp_sweep.orchestrator.estimate.timings import PRIOR, Pair, Ratios, Span, added
-from lp_sweep.orchestrator.estimate.workload import CPU, GPU, Device, training
 
 RATIOS = st.lists(st.floats(0.01, 100), min_size=1, max_size=60)
 
@@ -37,10 +34,6 @@ def test_the_nearest_timings_count(pair: Pair, median: float) -> None:
     assert known.of(pair).median == median
 
 
-def test_without_timings_the_stated_rate_has_a_wide_band() -> None:
-    assert ratios().of(("bert", "sst2")) == PRIOR == (1.0, 0.25, 4.0)
-
-
 @given(RATIOS)
 def test_the_band_holds_the_median(values: list[float]) -> None:
     for pair in (("bert", "sst2"), ("bert", "rte"), ("new", "rte")):
@@ -57,40 +50,16 @@ def test_a_device_of_another_speed_scales_everything(values: list[float], speed:
     assert fast == pytest.approx([speed * value for value in slow])
 
 
-def test_more_timings_make_a_narrower_band() -> None:
-    widths = [
-        found.high / found.low
-        for number in (1, 3, 10, 50)
-        for found in [ratios(bert_sst2=[1.0, 1.2] * number).of(("bert", "sst2"))]
-    ]
+def test_more_timings_make_a_narrower_band_and_one_wild_one_moves_little() -> None:
+    pair = ("bert", "sst2")
+    found = [ratios(bert_sst2=[1.0, 1.2] * number).of(pair) for number in (1, 3, 10, 50)]
+    widths = [ratio.high / ratio.low for ratio in [ratios().of(pair), *found]]
+    assert ratios().of(pair) == PRIOR == (1.0, 0.25, 4.0)
     assert widths == sorted(widths, reverse=True)
-    assert widths[0] > 2 > 1.3 > widths[-1]
-
-
-def test_one_wild_trial_moves_little() -> None:
-    calm, shaken = (ratios(bert_sst2=[1.0] * 20 + more).of(("bert", "sst2")) for more in ([], [30]))
-    assert shaken.median == calm.median
-    assert shaken.high == calm.high
-
-
-def test_only_the_newest_timings_count() -> None:
-    assert ratios(bert_sst2=[9.0] * 200 + [1.0] * 50).of(("bert", "sst2")).median == 1.0
-
-
-AMOUNTS = {
-    "layer": 7e6, "epochs": 3, "layer_epochs": 36, "train": 1e4, "dev": 1e3, "tokens": 50,
-    "batch": 32,
-}  # fmt: skip
-
-
-@pytest.mark.parametrize("device", [CPU, GPU], ids=["CPU", "GPU"])
-@given(name=st.sampled_from(sorted(AMOUNTS.keys() - {"batch"})), factor=st.integers(1, 1000))
-def test_more_never_takes_less(device: Device, name: str, factor: int) -> None:
-    less, more = (
-        training(**amounts).seconds(device)
-        for amounts in (AMOUNTS, AMOUNTS | {name: factor * AMOUNTS[name]})
-    )
-    assert more >= less > 0
+    assert widths[1] > 2 > 1.3 > widths[-1]
+    calm, shaken = (ratios(bert_sst2=[1.0] * 20 + more).of(pair) for more in ([], [30.0]))
+    assert (shaken.median, shaken.high) == (calm.median, calm.high)
+    assert ratios(bert_sst2=[9.0] * 200 + [1.0] * 50).of(pair).median == 1.0  # only the newest
 
 
 def test_bands_add_up() -> None:
@@ -98,5 +67,3 @@ def test_bands_add_up() -> None:
     assert added(spans) == (11, 8.5, 14)
     assert added([]) == (0, 0, 0)
     assert added([*spans, Span(5, None, None)]) == (16, None, None)
-    for one, other in itertools.pairwise(spans):
-        assert added([one.times(3), other]) == added([one, one, one, other])

@@ -20,8 +20,7 @@ from lp_sweep.orchestrator.mirrors.copying import copy_trials
 from lp_sweep.orchestrator.mirrors.kinds import MirrorKind, open_mirror
 from lp_sweep.storage.errors import LpSweepError
 from lp_sweep.storage.store import Store
-from tests.support.mirrorworld import SECRET, lp_sweep, mirrored_store, trial_of
-from tests.support.toyworld import save_world
+from tests.support.mirrorworld import SECRET, mirrored_store, trial_of
 
 pytest.importorskip("mlflow", reason="needs MLflow: pip install 'lp-sweep[mlflow]'")
 SERVES = find_spec("sqlalchemy") and find_spec("uvicorn")
@@ -163,14 +162,3 @@ def test_a_server_that_is_not_there_is_one_sentence_without_its_password(
         copied(store)
     assert SECRET not in str(told.value)
     assert "\n" not in str(told.value)
-
-
-@pytest.mark.slow
-@pytest.mark.ray
-def test_a_run_shows_its_trials_at_a_server(server: str, tmp_path: Path) -> None:
-    save_world(tmp_path, name="live")
-    there = {"MLFLOW_TRACKING_URI": server}
-    done = lp_sweep("run", "sweep.yaml", "--mirror", "mlflow", cwd=tmp_path, **there)
-    assert done.returncode == 0, done.stderr
-    again = lp_sweep("mirror", "--to", "mlflow", cwd=tmp_path, **there)
-    assert again.stdout == "mlflow  live: 0 trials written, 0 of them failures; 2 were there\n"

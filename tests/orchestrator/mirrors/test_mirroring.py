@@ -112,24 +112,14 @@ def test_what_a_mirror_throws_is_a_note(store: Store, monkeypatch: pytest.Monkey
     assert last.startswith("not every trial of this run is in tensorboard")
 
 
-class Spy(PlainReporter):
-    def __init__(self) -> None:
-        super().__init__()
-        self.told: list[str] = []
-
-    def note(self, text: str, about: str = "", ends: bool = False) -> None:
-        self.told.append(text)
-
-
 def test_only_trials_that_ended_are_handed_on(
     store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     mirror = follow(store, monkeypatch, Kept)
     handed: list[str] = []
     monkeypatch.setattr(mirror, "ended", handed.append)
-    reporter = MirroringReporter(Spy(), [mirror])
-    ends = [("t1-a", "done"), ("t1-b", "failed"), ("p1-c", "done"), ("t1-d", "lost")]
-    for id_, status in ends:
+    reporter = MirroringReporter(PlainReporter(), [mirror])
+    for id_, status in (("t1-a", "done"), ("t1-b", "failed"), ("p1-c", "done"), ("t1-d", "lost")):
         reporter.ended(id_, status, "")
     mirror.close(20)
     assert handed == ["t1-a", "t1-b"]

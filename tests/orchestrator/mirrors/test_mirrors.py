@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -35,42 +36,36 @@ def folders(runs: Path) -> dict[str, Path]:
 
 
 def test_each_trial_is_a_run_with_its_curves(store: Store, tmp_path: Path) -> None:
-    assert copied(store) == (3, 1, 0)
+    pending = next(row for row in store.read("sweeps", "demo") if row["k"] == 10)
+    FakeSweep(store.location).failure(pending["trial_id"], pending, "preempted", final=False)
+    assert copied(store) == (3, 1, 0)  # a try that another will follow is no run
     found = folders(tmp_path / "runs" / "demo")
     assert len(found) == 3
     run = found[trial_of(store, strategy="top", k=4)]
     assert run.name.startswith("bert_layers_1-8_of_12_SST-2_seed_42--t1-")
     curves = scalars(run)
-    assert [step for step, _ in curves["validation/accuracy"]] == [1, 2, 3]
-    assert [value for _, value in curves["validation/accuracy"]] == pytest.approx([0.9] * 3)
+    assert curves["validation/accuracy"] == [(step, pytest.approx(0.9)) for step in (1, 2, 3)]
     assert [value for _, value in curves["train/loss"]] == pytest.approx([0.6, 0.4, 0.3])
     assert curves["last"] == [(3, pytest.approx(0.9))]
     assert curves["params_total"][0][1] == pytest.approx(79_000_000)
     told = texts(run)
-    assert told["model"] == "bert"
-    assert told["kept_layers"] == "1-8"
-    assert told["learning_rate"] == "3e-05"
-    assert told["strategies"] == "top K=4"
-    assert told["status"] == "FINISHED"
-    assert told["lp_sweep.sweep"] == "demo"
-    assert told["lp_sweep.trial_id"] == trial_of(store, strategy="top", k=4)
+    assert told.items() >= {
+        "model": "bert", "kept_layers": "1-8", "learning_rate": "3e-05", "strategies": "top K=4",
+        "status": "FINISHED", "lp_sweep.sweep": "demo",
+        "lp_sweep.trial_id": trial_of(store, strategy="top", k=4),
+    }.items()  # fmt: skip
     assert {event.wall_time for event in events(run) if event.summary.value} == {
         store.read("trials", told["lp_sweep.trial_id"])[0]["ended_at"].timestamp()
     }
-
-
-def test_a_failure_is_a_run_that_says_so_and_a_trial_of_two_cells_is_one(
-    store: Store, tmp_path: Path
-) -> None:
-    copied(store)
-    found = folders(tmp_path / "runs" / "demo")
-    assert texts(found[trial_of(store, k=0)])["strategies"] == "bottom K=0, top K=0"
+    two_cells = texts(found[trial_of(store, k=0)])
+    assert two_cells["strategies"] == "bottom K=0, top K=0"
     (key,) = (key for key in found if "." in key)
-    told = texts(found[key])
-    assert key.partition(".")[0] == told["lp_sweep.trial_id"] == trial_of(store, k=8)
-    assert told["status"] == "FAILED out_of_memory: the device has no room for a batch of 32"
-    assert told["lp_sweep.error_type"] == "out_of_memory"
-    assert told["kept_layers"] == "1-4"
+    failed = texts(found[key])
+    assert key.partition(".")[0] == failed["lp_sweep.trial_id"] == trial_of(store, k=8)
+    assert failed.items() >= {
+        "status": "FAILED out_of_memory: the device has no room for a batch of 32",
+        "lp_sweep.error_type": "out_of_memory", "kept_layers": "1-4",
+    }.items()  # fmt: skip
 
 
 def test_nothing_is_written_twice_and_no_secret(store: Store, tmp_path: Path) -> None:
@@ -83,13 +78,14 @@ def test_nothing_is_written_twice_and_no_secret(store: Store, tmp_path: Path) ->
     assert SECRET.encode() not in content
 
 
-def test_a_model_of_a_folder_is_no_hidden_run(store: Store, tmp_path: Path) -> None:
+def test_a_second_sweep_whose_model_is_a_folder(store: Store, tmp_path: Path) -> None:
     fake = FakeSweep(tmp_path / "store", "folders")
     fake.cell(k=4, score=90.0, model="./bert")
     fake.publish()
+    assert copied(store) == (3, 1, 0)
     assert copied(store, "folders") == (1, 0, 0)
     (run,) = (tmp_path / "runs" / "folders").iterdir()
-    assert run.name.startswith("bert_layers_1-8")
+    assert run.name.startswith("bert_layers_1-8")  # no hidden folder
     assert copied(store, "folders") == (0, 0, 1)
 
 
@@ -106,18 +102,6 @@ def test_a_trial_that_failed_and_was_done_later(store: Store, tmp_path: Path) ->
     store.put("trials", row["trial_id"], [{**done, "trial_id": row["trial_id"]}])
     assert copied(store) == (1, 0, 2)
     assert row["trial_id"] in folders(tmp_path / "runs" / "demo")
-
-
-def test_a_try_that_was_followed_by_another_is_no_run(store: Store) -> None:
-    pending = next(row for row in store.read("sweeps", "demo") if row["k"] == 10)
-    fake = FakeSweep(store.location)
-    fake.failure(pending["trial_id"], pending, "preempted", final=False)
-    assert copied(store) == (3, 1, 0)
-
-
-def test_two_sweeps_over_one_store(store: Store, tmp_path: Path) -> None:
-    mirrored_store(tmp_path / "store", "other")
-    assert copied(store) == copied(store, "other") == (3, 1, 0)
 
 
 def test_a_run_that_was_not_written_whole_is_written_again(
@@ -163,21 +147,17 @@ def test_the_command(store: Store, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("arguments", "code", "message"),
+    ("arguments", "message"),
     [
-        (["--to", "tensorbord"], 2, "Did you mean 'tensorboard'"),
-        ([], 2, "Missing option '--to'"),
-        (["--to", "tensorboard", "--sweep", "dmo"], 2, "It has: demo. Did you mean 'demo'"),
-        (["--to", "tensorboard", "--store", "nope"], 4, "no store at"),
+        (["--to", "tensorbord"], "Did you mean 'tensorboard'"),
+        (["--to", "tensorboard", "--sweep", "dmo"], "It has: demo. Did you mean 'demo'"),
     ],
+    ids=["mirror", "sweep"],
 )
-def test_mistakes(
-    store: Store, tmp_path: Path, arguments: list[str], code: int, message: str
-) -> None:
+def test_mistakes(store: Store, tmp_path: Path, arguments: list[str], message: str) -> None:
     done = sweep("mirror", *arguments, cwd=tmp_path, env={"LP_SWEEP_STORE": "store"})
-    assert done.returncode == code
+    assert done.returncode == 2
     assert message in done.stderr
-    assert "Traceback" not in done.stderr
 
 
 @pytest.mark.parametrize("arguments", [["mirror", "--to"], ["run", "--mirror"]], ids=" ".join)
@@ -187,7 +167,4 @@ def test_a_missing_package_is_told_before_anything_begins(
     monkeypatch.setattr(kinds, "find_spec", lambda name: None)
     done = sweep(*arguments, "mlflow", cwd=tmp_path, env={"LP_SWEEP_STORE": "store"})
     assert (done.returncode, done.stdout) == (4, "")
-    assert done.stderr == (
-        "error: the mirror mlflow needs the package mlflow, which is not installed here. "
-        "Install it: pip install 'lp-sweep[mlflow]'\n"
-    )
+    assert re.search("package mlflow.*pip install 'lp-sweep.mlflow.'", done.stderr)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -15,8 +16,6 @@ from lp_sweep.trials.measures import cka
 from lp_sweep.trials.measures.cka import Features, linear_cka, network_cka
 from lp_sweep.trials.model.states import Site, layer_states
 from tests.support.sentences import LENGTHS, batches, network, sentences, shaken
-
-seeds = st.integers(0, 2**32 - 1)
 
 
 def direct(x: np.ndarray, y: np.ndarray) -> float:
@@ -47,7 +46,7 @@ def features(layers: list[np.ndarray], cuts: list[int]) -> Features:
 
 @st.composite
 def worlds(draw: st.DrawFn):
-    rng = np.random.default_rng(draw(seeds))
+    rng = np.random.default_rng(draw(st.integers(0, 2**32 - 1)))
     rows = draw(st.integers(2, 30))
     widths = st.lists(st.integers(1, 7), min_size=1, max_size=4)
     offset = draw(st.sampled_from([0.0, 1.0, 1e6]))
@@ -63,33 +62,6 @@ def test_cka_is_the_definition_however_it_is_batched_and_passed(world, max_bytes
     expected = [[direct(x, y) for y in ys] for xs, ys in [tuple(centred)] for x in xs]
     found = linear_cka(features(first, cuts), features(second, cuts), max_bytes=max_bytes)
     np.testing.assert_allclose(found, expected, rtol=1e-6, atol=1e-9)
-
-
-@given(seeds, st.floats(1e-3, 1e3), st.floats(-1e3, 1e3))
-def test_rotation_scale_and_place_do_not_matter(seed: int, scale: float, offset: float) -> None:
-    rng = np.random.default_rng(seed)
-    first, second = drawn(rng, 20, [5, 3]), drawn(rng, 20, [4])
-    turned = [x @ np.linalg.qr(rng.normal(size=(x.shape[1],) * 2))[0] * scale + offset
-              for x in first]  # fmt: skip
-    expected = linear_cka(features(first, []), features(second, []))
-    found = linear_cka(features(turned, [7]), features(second, [7]))
-    np.testing.assert_allclose(found, expected, rtol=1e-6)
-    assert ((expected > 0) & (expected <= 1 + 1e-12)).all()
-
-
-@given(worlds())
-def test_with_itself_it_is_one_and_symmetric(world) -> None:
-    layers, _, cuts = world
-    found = linear_cka(features(layers, cuts), features(layers, cuts))
-    np.testing.assert_allclose(np.diag(found), 1.0, rtol=1e-9)
-    np.testing.assert_allclose(found, found.T, rtol=1e-9)
-
-
-def test_stretching_one_direction_does_matter() -> None:
-    """Invariance to any invertible map would make all wide layers alike."""
-    (x,) = drawn(np.random.default_rng(1), 20, [5])
-    stretched = x * np.array([50.0, 1, 1, 1, 1])
-    assert linear_cka(features([x], []), features([stretched], []))[0, 0] < 0.9
 
 
 def test_a_long_batch_is_taken_in_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -123,31 +95,22 @@ def test_no_examples_and_examples_that_differ() -> None:
         linear_cka(features([x], [5]), features([x], [5, 20]))
 
 
-@pytest.mark.parametrize(
-    ("name", "tokens", "site"),
-    [("bert", False, "layer"), ("xlnet", True, "layer"), ("xlnet", False, "attention")],
-)
-def test_networks(name: str, tokens: bool, site: Site, tmp_path: Path) -> None:
-    full = network(name, tmp_path)
-    small = shaken(network(name, tmp_path / "small", kept_layers=[1, 4]))
-    left = name == "xlnet"
+@pytest.mark.parametrize(("tokens", "site"), [(True, "layer"), (False, "attention")])
+def test_networks(tokens: bool, site: Site, tmp_path: Path) -> None:
+    """XLNet's, whose padding and sentence token are at the other end."""
+    full = network("xlnet", tmp_path)
+    small = shaken(network("xlnet", tmp_path / "small", kept_layers=[1, 4]))
     rows = sentences(LENGTHS * 4)
 
     def collected(model) -> list[np.ndarray]:
-        states = list(layer_states(model, batches(rows, 7, left), site))
+        states = list(layer_states(model, batches(rows, 7, left=True), site))
         parts = [s.tokens() if tokens else s.sentence() for s in states]
         return [torch.cat(layer).double().numpy() for layer in zip(*parts, strict=True)]
 
     firsts, seconds = collected(full), collected(small)
     expected = [[direct(x, y) for y in seconds] for x in firsts]
     for size, max_bytes in ((3, 2**20), (20, 8 * 16 * 16 * 4)):
-        found = network_cka(
-            full,
-            small,
-            lambda size=size: batches(rows, size, left),
-            site=site,
-            tokens=tokens,
-            max_bytes=max_bytes,
-        )
+        make = partial(batches, rows, size, left=True)
+        found = network_cka(full, small, make, site=site, tokens=tokens, max_bytes=max_bytes)
         assert found.shape == ((5, 3) if site == "layer" else (4, 2))
         np.testing.assert_allclose(found, expected, atol=1e-5)

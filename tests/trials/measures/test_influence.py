@@ -4,6 +4,7 @@ models."""
 from __future__ import annotations
 
 import math
+from itertools import combinations
 from pathlib import Path
 
 import numpy as np
@@ -22,16 +23,6 @@ from tests.support.families import FAMILIES, NAMES
 from tests.support.sentences import LENGTHS, batches, network, sentences
 
 DEPTH = 4
-
-
-@pytest.fixture(params=NAMES)
-def name(request: pytest.FixtureRequest) -> str:
-    return str(request.param)
-
-
-@pytest.fixture
-def model(name: str, tmp_path: Path) -> PreTrainedModel:
-    return network(name, tmp_path, DEPTH)
 
 
 def seen(name: str, model: PreTrainedModel) -> list[list[tuple[np.ndarray, np.ndarray]]]:
@@ -60,46 +51,29 @@ def cosine(a: np.ndarray, b: np.ndarray) -> float:
     return float(a @ b / (np.linalg.norm(a) * np.linalg.norm(b)))
 
 
-def test_contribution_is_of_the_sentence_token(name: str, model: PreTrainedModel) -> None:
-    left, place = name == "xlnet", -1 if name == "xlnet" else 0
-    expected = [0.0] * DEPTH
+@pytest.mark.parametrize("name", NAMES)
+def test_contribution_block_influence_and_angles(name: str, tmp_path: Path) -> None:
+    """Of the sentence token; of every real token, each once; between sentence tokens."""
+    model = network(name, tmp_path, DEPTH)
+    left, place = (True, -1) if name == "xlnet" else (False, 0)
+    contribution, influence = np.zeros(DEPTH), np.zeros(DEPTH)
+    angles = np.zeros((DEPTH + 1, DEPTH + 1))
     for states in seen(name, model):
         for layer, (before, after) in enumerate(states):
-            expected[layer] += cosine(before[place], after[place]) / len(LENGTHS)
-    for size in (1, 2, 5):
-        rows = batches(sentences(), size, left)
-        found = mean_cosines(map(cosine_sums, layer_states(model, rows, only_sentence=True)))
-        assert found == pytest.approx(expected, abs=1e-5)
-
-
-def test_block_influence_counts_every_real_token_once(name: str, model: PreTrainedModel) -> None:
-    expected = [0.0] * DEPTH
-    for states in seen(name, model):
-        for layer, (before, after) in enumerate(states):
-            expected[layer] += sum(map(cosine, before, after)) / sum(LENGTHS)
-    for size in (1, 2, 5):
-        states = layer_states(model, batches(sentences(), size, left=name == "xlnet"))
-        found = mean_cosines(map(cosine_sums, states))
-        assert found == pytest.approx(expected, abs=1e-5)
-
-
-def test_angles_between_sentence_tokens(name: str, model: PreTrainedModel) -> None:
-    expected = np.zeros((DEPTH + 1, DEPTH + 1))
-    for states in seen(name, model):
-        place = -1 if name == "xlnet" else 0
+            contribution[layer] += cosine(before[place], after[place]) / len(LENGTHS)
+            influence[layer] += sum(map(cosine, before, after)) / sum(LENGTHS)
         vectors = [states[0][0][place], *(after[place] for _, after in states)]
-        for low in range(DEPTH + 1):
-            for high in range(low + 1, DEPTH + 1):
-                angle = math.acos(cosine(vectors[low], vectors[high])) / math.pi
-                expected[low, high] += angle / len(LENGTHS)
+        for low, high in combinations(range(DEPTH + 1), 2):
+            angle = math.acos(cosine(vectors[low], vectors[high])) / math.pi
+            angles[low, high] += angle / len(LENGTHS)
     for size in (1, 2, 5):
-        found = angular_distances(
-            layer_states(
-                model, batches(sentences(), size, left=name == "xlnet"), only_sentence=True
-            )
-        )
-        np.testing.assert_allclose(found, expected, atol=1e-5)
-    assert (expected[np.triu_indices(DEPTH + 1, 1)] > 1e-3).all()  # so there was something to see
+        whole = [*layer_states(model, batches(sentences(), size, left))]
+        sentence = [*layer_states(model, batches(sentences(), size, left), only_sentence=True)]
+        found = mean_cosines(map(cosine_sums, sentence))
+        assert found == pytest.approx(contribution, abs=1e-5)
+        assert mean_cosines(map(cosine_sums, whole)) == pytest.approx(influence, abs=1e-5)
+        np.testing.assert_allclose(angular_distances(sentence), angles, atol=1e-5)
+    assert (angles[np.triu_indices(DEPTH + 1, 1)] > 1e-3).all()  # so there was something to see
 
 
 def test_a_layer_that_does_nothing(tmp_path: Path) -> None:

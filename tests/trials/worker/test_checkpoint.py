@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import itertools
 import json
 import multiprocessing
 import os
 import random
 import subprocess
 import time
-import warnings
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +21,6 @@ from lp_sweep.storage import underway
 from lp_sweep.storage.runs import machine_key
 from lp_sweep.storage.specs import Recipe
 from lp_sweep.storage.store import Store
-from lp_sweep.trials.model.prune import load_pruned
 from lp_sweep.trials.train import finetune as finetuning
 from lp_sweep.trials.train.steps import make_optimizer
 from lp_sweep.trials.worker import checkpoint
@@ -30,8 +28,8 @@ from lp_sweep.trials.worker.job import announce, announced
 from lp_sweep.trials.worker.run import execute
 from lp_sweep.trials.worker.trial import Try
 from tests.support.cutoff import STEPS, CutOff, assert_same, cut_off, other_network, write_state
-from tests.support.everyday import few
 from tests.support.families import CASES, Family, save_pretrained
+from tests.support.networks import load
 from tests.support.plain_jobs import run_trial
 from tests.support.toyworld import jobs
 
@@ -54,18 +52,14 @@ def undisturbed(world: Path) -> dict[int, dict[str, Any]]:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("halvings", [0, 1], ids=["whole", "micro-batches"])
-def test_killed_at_random_moments_it_ends_as_if_nothing_had_been(
-    world: Path, store: Store, halvings: int
-) -> None:
+def test_killed_at_random_moments_it_ends_as_if_nothing_had_been(world: Path, store: Store) -> None:
     rows = 256  # so that it does not end before it is killed
-    undisturbed = run_trial(job_of(world, rows), Try(halvings=halvings))
-    job = job_of(world, rows, checkpoint_every=0.02, halvings=halvings)
+    undisturbed = run_trial(job_of(world, rows), Try(halvings=1))
+    job = job_of(world, rows, checkpoint_every=0.02, halvings=1)
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(["lp_sweep.trials.worker.run"])
-    draw = random.Random(halvings)
-    kills = 0
-    while kills < 3:
+    draw = random.Random(1)
+    for _ in range(3):
         before = _modified(store)
         process = context.Process(target=execute, args=(job, store.location))
         process.start()
@@ -75,13 +69,11 @@ def test_killed_at_random_moments_it_ends_as_if_nothing_had_been(
         process.kill()
         process.join()
         assert process.exitcode == -9, "it ended before it was killed"
-        kills += 1
     assert not store.names("trials")
     assert execute(job, store.location)["status"] == "done"
     record = assert_same(store, job, undisturbed)
     assert record["resumed_from_step"] > 0
-    assert record["micro_batch"] == (4, 2)[halvings]
-    assert record["out_of_memory_retries"] == halvings
+    assert (record["micro_batch"], record["out_of_memory_retries"]) == (2, 1)
     assert not store.names("attempts")
 
 
@@ -108,8 +100,20 @@ def test_it_goes_on_from_the_step_it_was_at(
 ) -> None:
     job = job_of(world, checkpoint_every=3600.0)
     cut_off(job, store, monkeypatch, step)
+    before = checkpoint.Header.parse(checkpoint.read_state(stored(store, job)))
+    assert before.seconds_total > before.seconds_train > 0
+    began = time.perf_counter()
     execute(job, store.location)
-    assert assert_same(store, job, undisturbed[0])["resumed_from_step"] == step
+    elapsed = time.perf_counter() - began
+    record = assert_same(store, job, undisturbed[0])
+    assert record["resumed_from_step"] == step
+    assert record["seconds_train"] > before.seconds_train  # of all tries
+    assert record["seconds_evaluate"] > before.seconds_evaluate
+    assert before.seconds_total < record["seconds_total"] < before.seconds_total + elapsed
+
+
+def stored(store: Store, job: dict[str, Any]) -> Path:
+    return Path(store.location) / "checkpoints" / f"{job['id']}.safetensors"
 
 
 def test_lost_in_an_evaluation_it_goes_on_at_the_evaluation(
@@ -140,70 +144,46 @@ def test_lost_in_an_evaluation_it_goes_on_at_the_evaluation(
     assert assert_same(store, job, undisturbed[0])["resumed_from_step"] == 3 * STEPS
 
 
-def test_seconds_are_of_all_tries(
-    world: Path, store: Store, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    job = job_of(world, checkpoint_every=3600.0)
-    cut_off(job, store, monkeypatch, 2 * STEPS + 10)
-    text = checkpoint.read_state(next((Path(store.location) / "checkpoints").iterdir()))
-    header = checkpoint.Header.parse(text)
-    assert header.seconds_total > header.seconds_train > 0
-    began = time.perf_counter()
-    execute(job, store.location)
-    elapsed = time.perf_counter() - began
-    record = store.read("trials", job["id"])[0]
-    assert record["seconds_train"] > header.seconds_train
-    assert record["seconds_evaluate"] > header.seconds_evaluate
-    assert header.seconds_total < record["seconds_total"] < header.seconds_total + elapsed
-
-
 # -- when to write
 
 
-def test_a_short_training_writes_none(
-    world: Path, store: Store, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    written: list[Any] = []
-    monkeypatch.setattr(checkpoint, "write_state", lambda *args: written.append(args))
-    execute(job_of(world, checkpoint_every=300.0), store.location)
-    assert not written
-
-
-@pytest.mark.parametrize("every", [None, 0])
-def test_off_is_off(world: Path, store: Store, every: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_off_is_off(world: Path, store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(checkpoint.Checkpoints, "__init__", None)
-    assert execute(job_of(world, checkpoint_every=every), store.location)["status"] == "done"
+    assert execute(job_of(world, checkpoint_every=0), store.location)["status"] == "done"
 
 
-def steps_written(job: dict[str, Any], store: Store, monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """The steps after which a trial writes, with a clock that goes on by a second for each look."""
+@pytest.mark.parametrize(
+    ("every", "leaving", "expected"),
+    [
+        pytest.param(30.0, False, [30], id="the interval, from the start on"),
+        pytest.param(3600.0, True, [20, 40], id="on a machine that will soon be taken"),
+    ],
+)
+def test_the_steps_after_which_it_is_written(
+    world: Path,
+    store: Store,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    every: float,
+    leaving: bool,
+    expected: list[int],
+) -> None:
+    """By a clock that goes on by a second for each look."""
     clock = iter(range(10_000))
     monkeypatch.setattr(checkpoint.time, "monotonic", lambda: float(next(clock)))
     monkeypatch.setattr(underway.Teller, "__call__", lambda *_: None)  # it looks there, too
     steps: list[int] = []
-    monkeypatch.setattr(
-        checkpoint, "write_state", lambda path, text, *rest: steps.append(json.loads(text)["step"])
-    )
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # nothing was written, so nothing can be put
-        execute(job, store.location)
-    return steps
 
+    def write_state(path: Path, text: str, *rest: Any) -> None:
+        steps.append(json.loads(text)["step"])
+        path.write_text("state", encoding="utf-8")
 
-def test_the_interval_counts_from_the_start_and_from_the_last_one(
-    world: Path, store: Store, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    steps = steps_written(job_of(world, checkpoint_every=30.0), store, monkeypatch)
-    assert [second - first for first, second in zip([0, *steps], steps, strict=False)] == [30]
-
-
-def test_on_a_machine_that_will_soon_be_taken_they_come_more_often(
-    world: Path, store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    job = job_of(world, checkpoint_every=3600.0, cache_dir=str(tmp_path / "cache"))
-    announce(tmp_path / "cache", 600.0)
-    steps = steps_written(job, store, monkeypatch)
-    assert [second - first for first, second in itertools.pairwise([0, *steps])] == [20, 20]
+    monkeypatch.setattr(checkpoint, "write_state", write_state)
+    if leaving:
+        announce(tmp_path / "cache", 600.0)
+    job = job_of(world, checkpoint_every=every, cache_dir=str(tmp_path / "cache"))
+    execute(job, store.location)
+    assert steps == expected
 
 
 def test_a_notice_is_of_its_time(tmp_path: Path) -> None:
@@ -229,10 +209,6 @@ def test_a_checkpoint_that_cannot_be_written_is_a_warning(
 # -- what is not gone on from
 
 
-def _truncate(path: Path) -> None:
-    path.write_bytes(path.read_bytes()[:-100])
-
-
 def _flip(path: Path) -> None:
     """One bit of one weight."""
     content = bytearray(path.read_bytes())
@@ -244,96 +220,78 @@ def _foreign(path: Path) -> None:
     save_file({"a": torch.zeros(3)}, path, metadata={"format": "pt"})
 
 
-def _change(**header: Any) -> Any:
+def _change(path: Path, change: Callable[[dict[str, Any]], dict[str, Any]]) -> None:
     """Another header, with a checksum that is right."""
-
-    def change(path: Path) -> None:
-        text = json.loads(checkpoint.read_state(path)) | header
-        with safe_open(path, framework="pt") as file:
-            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
-        write_state(path, json.dumps(text), tensors)
-
-    return change
+    header = json.loads(checkpoint.read_state(path))
+    with safe_open(path, framework="pt") as file:
+        tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+    write_state(path, json.dumps(header | change(header)), tensors)
 
 
-OTHER_TRIAL = ["t1-00000000000000000000", 1, "{}", "fp32", "cpu"]
+def _other_format(path: Path) -> None:
+    _change(path, lambda header: {"format": 2})
 
 
-@pytest.mark.parametrize(
-    ("harm", "reason"),
-    few(
-        [
-            pytest.param(_truncate, "", id="truncated"),
-            pytest.param(_flip, "its checksum is wrong", id="a bit flipped"),
-            pytest.param(_foreign, "lp-sweep did not write it", id="foreign"),
-            pytest.param(_change(format=2), "its format is 2", id="another format"),
-            pytest.param(
-                _change(subject=OTHER_TRIAL), "its trial_id is 't1-0000", id="another trial"
-            ),
-            pytest.param(_change(more=1), "unexpected keyword", id="an unknown field"),
-            pytest.param(other_network, "not those of this network", id="another network"),
-        ],
-        4,
-    ),
-)
+def _other_precision(path: Path) -> None:
+    """The record names one precision: all of its steps are of that one."""
+    _change(path, lambda header: {"subject": [*header["subject"][:3], "bf16", "cpu"]})
+
+
 def test_what_is_torn_or_foreign_is_ignored_with_a_warning(
     world: Path,
     store: Store,
     undisturbed: dict[int, dict[str, Any]],
     monkeypatch: pytest.MonkeyPatch,
-    harm: Any,
-    reason: str,
 ) -> None:
     job = job_of(world, checkpoint_every=3600.0)
     cut_off(job, store, monkeypatch, STEPS + 7)
-    harm(Path(store.location) / "checkpoints" / f"{job['id']}.safetensors")
-    with pytest.warns(UserWarning, match=f"{job['id']}: ignored, .*{reason}"):
+    path = stored(store, job)
+    whole, header = path.read_bytes(), checkpoint.Header.parse(checkpoint.read_state(path))
+    place = (store.location, Path(job["cache_dir"]), header.subject)
+    for harm, reason in {
+        _flip: "its checksum is wrong",
+        _foreign: "lp-sweep did not write it",
+        _other_format: "its format is 2",
+        _other_precision: "its precision is 'bf16'",
+    }.items():
+        harm(path)
+        saver = checkpoint.Checkpoints(*place, every=1.0, batch_size=4)
+        with pytest.warns(UserWarning, match=f"{job['id']}: ignored, .*{reason}"):
+            saver.find(0)
+        assert saver.epoch == 0
+        path.write_bytes(whole)
+    other_network(path)
+    with pytest.warns(UserWarning, match=f"{job['id']}: ignored, .*not those of this network"):
         execute(job, store.location)
     assert assert_same(store, job, undisturbed[0])["resumed_from_step"] == 0
-
-
-def test_of_another_precision_it_is_ignored(
-    world: Path, store: Store, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The record says one precision: all of its steps are of that one."""
-    job = job_of(world, checkpoint_every=3600.0)
-    cut_off(job, store, monkeypatch, 5)
-    path = Path(store.location) / "checkpoints" / f"{job['id']}.safetensors"
-    subject = checkpoint.Header.parse(checkpoint.read_state(path)).subject
-    _change(subject=list(subject._replace(precision="bf16")))(path)
-    with pytest.warns(UserWarning, match="its precision is 'bf16'"):
-        execute(job, store.location)
-    assert store.read("trials", job["id"])[0]["resumed_from_step"] == 0
 
 
 # -- with micro-batches
 
 
-def test_halvings_of_the_checkpoint_are_taken_over(
+@pytest.mark.parametrize(
+    ("before", "now", "resumed"),
+    [
+        # the worker that ran out of memory was killed later: only the checkpoint knows
+        pytest.param(1, 0, 40, id="the checkpoint's are taken over"),
+        # the record's micro-batch is that of all its steps
+        pytest.param(0, 1, 0, id="one of larger micro-batches is ignored"),
+    ],
+)
+def test_one_record_is_of_one_micro_batch(
     world: Path,
     store: Store,
     undisturbed: dict[int, dict[str, Any]],
     monkeypatch: pytest.MonkeyPatch,
+    before: int,
+    now: int,
+    resumed: int,
 ) -> None:
-    """The worker that ran out of memory was killed later, and nobody knows but the checkpoint."""
-    cut_off(job_of(world, halvings=1), store, monkeypatch, 40)
-    job = job_of(world, checkpoint_every=3600.0)
+    cut_off(job_of(world, halvings=before), store, monkeypatch, 40)
+    job = job_of(world, checkpoint_every=3600.0, halvings=now)
     execute(job, store.location)
     record = assert_same(store, job, undisturbed[1])
-    assert (record["resumed_from_step"], record["out_of_memory_retries"]) == (40, 1)
-
-
-def test_a_checkpoint_of_larger_micro_batches_is_not_gone_on_from(
-    world: Path,
-    store: Store,
-    undisturbed: dict[int, dict[str, Any]],
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    """Out of memory after a checkpoint: the record's micro-batch is that of all its steps."""
-    cut_off(job_of(world), store, monkeypatch, 40)
-    job = job_of(world, checkpoint_every=3600.0, halvings=1)
-    execute(job, store.location)
-    assert assert_same(store, job, undisturbed[1])["resumed_from_step"] == 0
+    assert (record["resumed_from_step"], record["out_of_memory_retries"]) == (resumed, 1)
 
 
 def test_one_of_a_training_that_diverged_is_deleted(world: Path, store: Store) -> None:
@@ -345,45 +303,31 @@ def test_one_of_a_training_that_diverged_is_deleted(world: Path, store: Store) -
 # -- the node's copies, in a folder that machines may share
 
 
-def _pid_of_the_dead() -> int:
+def test_only_the_copies_of_who_is_dead_go(store: Store, tmp_path: Path) -> None:
     process = subprocess.Popen(["true"])
     process.wait()
-    return process.pid
-
-
-DAY = 86_400.0
-
-
-@pytest.mark.parametrize(
-    ("name", "age", "stays"),
-    [
-        pytest.param("{here}.{dead}.t1-a.safetensors", 0.0, False, id="dead"),
-        pytest.param("{here}.{alive}.t1-a.safetensors", 0.0, True, id="alive"),
-        pytest.param("{there}.{dead}.t1-a.safetensors", DAY / 2, True, id="another machine's"),
-        pytest.param("{there}.{dead}.t1-a.safetensors", 2 * DAY, False, id="another's, old"),
-        pytest.param("{dead}.t1-a.safetensors", 0.0, True, id="of nobody knows which machine"),
-        pytest.param(".0123abcd.tmp", DAY / 2, True, id="a download"),
-        pytest.param(".0123abcd.tmp", 2 * DAY, False, id="a killed download"),
-        pytest.param("notes.txt", 2 * DAY, True, id="not ours"),
-    ],
-)
-def test_only_the_copies_of_who_is_dead_go(
-    store: Store, tmp_path: Path, name: str, age: float, stays: bool
-) -> None:
+    here, there, dead, alive = machine_key(), "0" * len(machine_key()), process.pid, os.getpid()
+    stay = {  # name -> age in days
+        f"{here}.{alive}.t1-a.safetensors": 0.0,
+        f"{there}.{dead}.t1-a.safetensors": 0.5,
+        f"{dead}.t1-a.safetensors": 0.0,  # nobody knows of which machine
+        ".0123abcd.tmp": 0.5,  # a download
+        "notes.txt": 2.0,
+    }
+    go = {
+        f"{here}.{dead}.t1-a.safetensors": 0.0,
+        f"{there}.{dead}.t1-b.safetensors": 2.0,
+        ".4567abcd.tmp": 2.0,  # a download that was killed
+    }
     folder = tmp_path / "cache" / "checkpoints"
     folder.mkdir(parents=True)
-    there = "0" * len(machine_key())
-    path = folder / name.format(
-        here=machine_key(), there=there, dead=_pid_of_the_dead(), alive=os.getpid()
-    )
-    path.write_bytes(b"state")
-    os.utime(path, (time.time() - age,) * 2)
+    for name, days in (stay | go).items():
+        (folder / name).write_bytes(b"state")
+        os.utime(folder / name, (time.time() - 86_400 * days,) * 2)
     subject = checkpoint.Subject("t1-b", 1, "{}", "fp32", "cpu")
-    tries = checkpoint.Checkpoints(
-        store.location, tmp_path / "cache", subject, every=1.0, batch_size=4
-    )
-    assert tries.find(0) == 0
-    assert path.exists() == stays
+    place = (store.location, tmp_path / "cache", subject)
+    assert checkpoint.Checkpoints(*place, every=1.0, batch_size=4).find(0) == 0
+    assert {path.name for path in folder.iterdir()} == stay.keys()
 
 
 # -- every family
@@ -394,14 +338,8 @@ def test_every_familys_state_comes_back(family: Family, tmp_path: Path) -> None:
     folder = save_pretrained(family, 3, tmp_path / "model")
     rows = torch.randint(2, 30, (4, 6), generator=torch.Generator().manual_seed(0))
 
-    def load() -> tuple[Any, Any]:
-        model = load_pruned(
-            folder,
-            kept_layers=None,
-            num_labels=2,
-            problem_type="single_label_classification",
-            seed=0,
-        ).train()
+    def fresh() -> tuple[Any, Any]:
+        model = load(folder).train()
         return model, make_optimizer(model, Recipe(learning_rate=1e-2))
 
     def step(model: Any, optimizer: Any) -> None:
@@ -410,11 +348,11 @@ def test_every_familys_state_comes_back(family: Family, tmp_path: Path) -> None:
         optimizer.step()
         optimizer.zero_grad()
 
-    model, optimizer = load()
+    model, optimizer = fresh()
     step(model, optimizer)
     checkpoint.write_state(tmp_path / "state", "text", model, optimizer, torch.tensor([0.5]))
     assert checkpoint.read_state(tmp_path / "state") == "text"
-    again, its_optimizer = load()
+    again, its_optimizer = fresh()
     assert checkpoint.load_state(tmp_path / "state", again, its_optimizer).tolist() == [0.5]
     for one, other in ((model, optimizer), (again, its_optimizer)):
         step(one, other)

@@ -25,7 +25,6 @@ from lp_sweep.orchestrator.sweepfile.load import load_sweep
 from lp_sweep.storage.store import Store
 from lp_sweep.trials.train.metrics import METRICS
 from lp_sweep.trials.worker.run import execute
-from tests.support.everyday import few
 from tests.support.fuzzing import fuzz
 from tests.support.toyworld import rows, save_model, sweep_content
 
@@ -92,18 +91,12 @@ REGRESSION = {"kind": "regression", "metric": "pearson"}
 TRAINS: dict[str, tuple[list[Row], list[Row], dict[str, Any], float | None]] = {
     # train, dev, more of the task, the score where it is certain
     "empty-texts": ([("", label) for _, label in PLAIN], [("", "pos"), ("", "neg")], {}, 0.5),
-    "blank-texts": ([(" \t\u3000", label) for _, label in PLAIN], PLAIN, {}, None),
     "long-text": ([*PLAIN, (LONG, "pos")], [(LONG, "pos"), *PLAIN], {}, None),
     "odd-characters": ([*PLAIN, ("a\0b 👨‍👩‍👧 \u202eשלום \x1b[31m", "pos")], PLAIN, {}, None),
-    "one-class-dev": (PLAIN, [("good", "pos")] * 5, {}, None),
-    "one-class-dev-f1": (PLAIN, [("bad", "neg")] * 5, {"metric": "f1"}, 0.0),
     "one-class-dev-mcc": (PLAIN, [("good", "pos")] * 5, {"metric": "mcc"}, 0.0),
-    "one-row-dev": (PLAIN, [("good", "pos")], {}, None),
     "two-rows": ([("good", "pos"), ("bad", "neg")], [("good", "pos")], {}, None),
     "a-class-without-rows": (PLAIN, PLAIN[:8], {"labels": ["neg", "none", "pos"]}, None),
-    "same-text-everywhere": ([("w1", label) for _, label in PLAIN], [("w1", "pos")] * 3, {}, None),
     "constant-predictions": (NUMBERS, [("w1", n) for n in range(4)], REGRESSION, 0.0),
-    "one-row-regression": (NUMBERS, NUMBERS[:1], REGRESSION, 0.0),
     "names-as-labels": (
         [(text, f"\x1b[31m{label}\n") for text, label in PLAIN],
         [("good", "\x1b[31mpos\n")],
@@ -113,7 +106,7 @@ TRAINS: dict[str, tuple[list[Row], list[Row], dict[str, Any], float | None]] = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize(("train", "dev", "task", "score"), few(TRAINS.values()), ids=TRAINS.keys())
+@pytest.mark.parametrize(("train", "dev", "task", "score"), TRAINS.values(), ids=TRAINS.keys())
 def test_the_record_holds_only_true_numbers(
     tmp_path: Path,
     model: Path,
@@ -139,9 +132,7 @@ def test_the_record_holds_only_true_numbers(
     assert catalog.unreadable == []
 
 
-@pytest.mark.parametrize(
-    "dev", [[("", "pos")] * 3, [(LONG, "pos")], [("good", "pos")]], ids=["empty", "long", "one"]
-)
+@pytest.mark.parametrize("dev", [[("", "pos")] * 3, [("good", "pos")]], ids=["empty", "one"])
 def test_a_profile_of_odd_rows_is_of_cosines(tmp_path: Path, model: Path, dev: list[Row]) -> None:
     answer = run(tmp_path, model, PLAIN, dev, strategy="contribution")
     assert answer["status"] == "done", answer
@@ -155,11 +146,9 @@ def test_a_profile_of_odd_rows_is_of_cosines(tmp_path: Path, model: Path, dev: l
     [
         ([("a", "pos")] * 4, PLAIN, {}, "every row is of class 'pos'"),
         ([*PLAIN, ("a", "nan")], PLAIN, {}, "a missing value written as text"),
-        (NUMBERS, [("a", "x")], REGRESSION, "row 1 holds 'x'"),
-        ([(text, 1) for text, _ in PLAIN], NUMBERS, REGRESSION, "holds 1 in every row"),
         (NUMBERS, [("w1", 1)] * 3, REGRESSION, "holds 1 in every row"),
     ],
-    ids=["one-class", "nan", "word-target", "constant-targets", "constant-dev-targets"],
+    ids=["one-class", "nan", "constant-dev-targets"],
 )
 def test_what_can_not_be_trained_is_a_missing_input(
     tmp_path: Path,
@@ -198,28 +187,13 @@ HOSTILE = [
     'it\'s "quoted" \\ 100%s {x} $HOME `id` $(id);b&&c|d*?[a]',
     "line\nbreak\t\x1b[31mred\x1b[0m\u202e 日本語 🙂",
 ]
-MORE = [
-    "--store",
-    "x" * 200,
-    "/tmp/absolute",
-    "~root",
-    "-rf",
-    ".hidden",
-    "con.parquet",
-    " ",
-    "a b  c",
-    "%",
-    "...",
-]
 
 
 def snapshot(folder: Path) -> set[Path]:
     return {path for path in folder.rglob("*")}
 
 
-@pytest.mark.parametrize(
-    "name", [*HOSTILE, *(pytest.param(name, marks=pytest.mark.slow) for name in MORE)], ids=ascii
-)
+@pytest.mark.parametrize("name", HOSTILE, ids=ascii)
 def test_no_name_leads_out_of_the_store(tmp_path: Path, model: Path, name: str) -> None:
     """The name of a task, of a model's folder and of a data folder."""
     place = tmp_path / "a" / "b" / "place"

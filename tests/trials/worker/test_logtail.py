@@ -67,9 +67,7 @@ def test_a_library_that_took_hold_of_stderr_before(capsys: pytest.CaptureFixture
     assert "weights are new" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize(
-    "piece", ["x" * 100 + "\n", "é" * 50_000, "a"], ids=["lines", "one", "drops"]
-)
+@pytest.mark.parametrize("piece", ["x" * 100 + "\n", "é" * 50_000], ids=["lines", "one"])
 def test_the_tail_is_bounded_and_is_the_end(piece: str) -> None:
     tail = Tail()
     for _ in range(200_000 // len(piece)):
@@ -89,8 +87,9 @@ def test_half_a_secret_at_the_cut_does_not_stay() -> None:
     for length in range(730, 790):
         tail = Tail()
         tail.add("--token Zq12345678 and more\n" + filler + "z" * length)
-        assert "2345678" not in tail.text()
-        assert tail.text().count(f"password={REMOVED}") > 30
+        text = tail.text()
+        assert "2345678" not in text
+        assert text.count(f"password={REMOVED}") > 30
     assert tail._cut
 
 
