@@ -35,16 +35,41 @@ def interval(row: dict[str, Any]) -> tuple[int | None, int, int]:
     return row["max_dropped"], row["max_dropped_low"], row["max_dropped_high"]
 
 
-def test_the_largest_k_counts_not_the_first_violation(fake: FakeSweep) -> None:
-    fake.curve({0: 93.92, 2: 93.35, 4: 92.78, 5: 93.0, 6: 92.2})  # XLNet, SST-2: K=4 loses 1.14
-    row = answer(fake)
-    assert interval(row) == (5, 5, 5)
-    assert row["min_layers_kept"] == 7
-    assert row["kept_layers"] == [1, 2, 3, 4, 5, 6, 7]
-    assert row["score_full"] == pytest.approx(93.92)
-    assert row["score_kept"] == pytest.approx(93.0)
-    assert row["loss"] == pytest.approx(0.92)
-    assert (row["n_seeds"], row["n_missing"]) == (1, 0)
+# score by K (None: no score yet) of each seed, and the answer within a point: its K, known or not,
+# and the least and the most that it may be
+FOUND: dict[str, tuple[list[dict[int, float | None]], tuple[int | None, int, int]]] = {
+    "K=4 loses 1.14, K=5 less": ([{0: 93.92, 2: 93.35, 4: 92.78, 5: 93.0, 6: 92.2}], (5, 5, 5)),
+    "paired by seed": ([{0: 90.0, 2: 89.5}, {0: 80.0, 2: 78.7}], (2, 2, 2)),
+    "exactly 1, but for float noise": (
+        [{0: 93.5, 3: 93.8}, {0: 90.0, 3: 85.8}, {0: 91.2, 3: 92.1}],
+        (3, 3, 3),
+    ),
+    "a missing seed": ([{0: 90.0, 2: 89.5, 4: 89.4}, {0: 90.0, 2: 89.5, 4: None}], (None, 2, 4)),
+    "missing, below the answer": ([{0: 90.0, 4: None, 6: 89.8}], (6, 6, 6)),
+    "all layers missing": ([{0: None, 2: 89.5, 4: 80.0}], (None, 0, 4)),
+    "all layers not listed": ([{2: 89.5}], (None, 0, 2)),
+    "only all layers, missing": ([{0: None}], (None, 0, 0)),
+}
+
+
+def test_the_answer_and_what_missing_scores_leave_open(fake: FakeSweep) -> None:
+    for task, (curves, _) in FOUND.items():
+        for seed, curve in enumerate(curves):
+            for k, score in curve.items():
+                fake.cell(k=k, score=score, seed=seed, task=task)
+    found = {row["task"]: row for row in answers(fake)}
+    assert {task: interval(row) for task, row in found.items()} == {
+        task: expected for task, (_, expected) in FOUND.items()
+    }
+    known, paired, exact, seed, *_ = found.values()
+    assert (known["min_layers_kept"], known["kept_layers"]) == (7, [1, 2, 3, 4, 5, 6, 7])
+    assert (known["score_full"], known["score_kept"]) == pytest.approx((93.92, 93.0))
+    assert (known["n_seeds"], known["n_missing"]) == (1, 0)
+    assert (paired["n_seeds"], paired["loss"]) == (2, pytest.approx(0.9))
+    assert exact["loss"] > 1
+    assert (seed["min_layers_kept"], seed["n_seeds"], seed["n_missing"]) == (None, 2, 1)
+    assert seed["loss"] == pytest.approx(0.5), "of max_dropped_low, not of a mean over one seed"
+    assert [found[task]["n_missing"] for task in list(FOUND)[4:6]] == [1, 3]
 
 
 def test_a_full_model_little_better_than_guessing_is_a_doubt(fake: FakeSweep) -> None:
@@ -56,60 +81,17 @@ def test_a_full_model_little_better_than_guessing_is_a_doubt(fake: FakeSweep) ->
     assert "guessing" not in rare
 
 
-def test_a_loss_of_exactly_delta_is_within_it(fake: FakeSweep) -> None:
-    for seed, full, pruned in ((1, 85.5, 76.8), (2, 92.9, 84.1), (3, 83.5, 92.0)):
-        fake.curve({0: full, 3: pruned}, seed=seed)
-    row = answer(fake, delta=3)
-    assert row["max_dropped"] == 3
-    assert row["loss"] > 3, "3.000000000000005, as floats add up"
-
-
-def test_points_and_percent_differ(fake: FakeSweep) -> None:
-    fake.curve({0: 50.0, 2: 49.2, 4: 48.8})
-    assert answer(fake, unit="points")["max_dropped"] == 2
-    percent = answer(fake, unit="percent")
-    assert percent["max_dropped"] == 0  # 0.8 of 50 points are 1.6 percent
-    wider = answer(fake, delta=2, unit="percent")
+def test_percent_is_of_the_full_models_score(fake: FakeSweep) -> None:
+    """Where that is not positive, no loss will do."""
+    fake.curve({0: 50.0, 2: 49.2, 4: 48.8})  # 0.8 of 50 points are 1.6 percent
+    small = {(0.0, 0.0): 2, (0.0, -1.0): 0, (-5.0, -5.0): 2, (-5.0, -6.0): 0}
+    for full, pruned in small:
+        fake.curve({0: full, 2: pruned}, task=f"{full} {pruned}")
+    largest = [row["max_dropped"] for row in answers(fake, unit="percent")]
+    assert largest == [0, *small.values()]
+    assert answers(fake)[0]["max_dropped"] == 2
+    wider = answers(fake, delta=2, unit="percent")[0]
     assert (wider["max_dropped"], wider["loss"]) == (2, pytest.approx(1.6))
-
-
-@pytest.mark.parametrize(
-    ("full", "pruned", "dropped"),
-    [(0.0, 0.0, 2), (0.0, -1.0, 0), (-5.0, -5.0, 2), (-5.0, -6.0, 0)],
-)
-def test_percent_of_a_score_that_is_not_positive(
-    fake: FakeSweep, full: float, pruned: float, dropped: int
-) -> None:
-    fake.curve({0: full, 2: pruned}, task="CoLA")
-    assert answer(fake, unit="percent")["max_dropped"] == dropped
-
-
-def test_losses_are_paired_by_seed(fake: FakeSweep) -> None:
-    fake.curve({0: 90.0, 2: 89.5}, seed=1)
-    fake.curve({0: 80.0, 2: 78.7}, seed=2)
-    row = answer(fake)
-    assert (row["max_dropped"], row["n_seeds"]) == (2, 2)
-    assert row["loss"] == pytest.approx(0.9)
-
-
-def test_a_seed_that_is_missing_makes_the_answer_an_interval(fake: FakeSweep) -> None:
-    fake.curve({0: 90.0, 2: 89.5, 4: 89.4}, seed=1)
-    fake.curve({0: 90.0, 2: 89.5}, seed=2)
-    fake.cell(k=4, seed=2, state="failed")
-    row = answer(fake)
-    assert interval(row) == (None, 2, 4)
-    assert row["min_layers_kept"] is None
-    assert (row["n_seeds"], row["n_missing"]) == (2, 1)
-    assert row["loss"] == pytest.approx(0.5), "of max_dropped_low, not of a mean over one seed"
-
-
-def test_without_full_depth_there_is_only_an_interval(fake: FakeSweep) -> None:
-    fake.cell(k=0)
-    assert interval(answer(fake)) == (None, 0, 0)
-    fake.curve({2: 89.5, 4: 80.0})
-    row = answer(fake)
-    assert interval(row) == (None, 0, 4)
-    assert (row["score_full"], row["n_seeds"], row["n_missing"]) == (None, 0, 3)
 
 
 def test_strategies_share_the_full_network(fake: FakeSweep) -> None:
@@ -128,19 +110,17 @@ def test_a_strategy_that_only_lists_full_depth_has_no_answer_of_its_own(fake: Fa
     assert [row["strategy"] for row in answers(fake)] == ["bottom"]
 
 
-def test_full_depth_is_found_by_its_layers_if_at_all(fake: FakeSweep) -> None:
-    fake.curve({2: 89.5})
-    assert interval(answer(fake)) == (None, 0, 2)
-    fake.cell(strategy="contribution", threshold=0.99, dropped=(), score=90.0)
-    assert answer(fake, strategy="top")["max_dropped"] == 2
-
-
-def test_a_deferred_cell_might_drop_all_but_one_layer(fake: FakeSweep) -> None:
-    fake.curve({0: 90.0})
-    fake.cell(strategy="contribution", threshold=0.95, dropped=(3, 5), score=89.8)
-    fake.cell(strategy="contribution", threshold=0.9, state="deferred")
-    row = answer(fake, strategy="contribution")
-    assert interval(row) == (None, 2, 11)
+def test_thresholds_by_what_they_came_to(fake: FakeSweep) -> None:
+    axes = {"strategy": "contribution", "task": "full depth by its layers"}
+    fake.cell(threshold=0.99, dropped=(), score=90.0, **axes)
+    fake.curve({2: 89.5}, task=axes["task"])
+    fake.curve({0: 90.0}, task="deferred")  # a deferred cell may drop all but one layer
+    axes["task"] = "deferred"
+    fake.cell(threshold=0.95, dropped=(3, 5), score=89.8, **axes)
+    fake.cell(threshold=0.9, state="deferred", **axes)
+    found = {(row["task"], row["strategy"]): interval(row) for row in answers(fake)}
+    assert found["full depth by its layers", "top"] == (2, 2, 2)
+    assert found["deferred", "contribution"] == (None, 2, 11)
 
 
 def test_sweeps_models_and_procedures_are_not_mixed(fake: FakeSweep) -> None:

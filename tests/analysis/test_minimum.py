@@ -33,44 +33,48 @@ from tests.support.answered import long, network, right
 from tests.support.fake_records import FakeSweep
 
 
-def test_a_clear_answer_is_alone_in_its_set(fake: FakeSweep) -> None:
+def test_which_answers_the_scores_do_not_rule_out(fake: FakeSweep) -> None:
     for seed in (1, 2, 3):
         for k, n_right in ((0, 900), (1, 890), (2, 900), (3, 700)):
-            network(fake, right(n_right + (seed * k) % 3, n=1000), k=k, seed=seed)
-    (row,) = long(fake, TABLES["min-layers-interval"])
-    assert (row["max_dropped"], row["credible"]) == (2, [2])
-    assert (row["n_seeds"], row["n_examples"]) == (3, 1000)
-    assert row["seed_sd_from"] == "model and task"
+            network(fake, right(n_right + (seed * k) % 3, 1000), k=k, seed=seed, task="clear")
+    for k, n_right in ((0, 900), (1, 896)):
+        for procedure in ("direct", "untrained bridge linear"):
+            network(fake, right(n_right, 1000), k=k, procedure=procedure, task="untrained")
+    for seed, luck in enumerate((0, 1)):
+        for k in (0, 2):
+            of = {"metric": "f1", "positive": "fraud", "positive_label": 1, "task": "F1"}
+            network(fake, right(80 - k * luck), k=k, seed=seed, **of)
+    network(fake, right(90), k=0, task="impossible")
+    network(fake, right(10), k=1, task="impossible")
+    of = {"strategy": "contribution", "threshold": 0.1, "task": "impossible"}
+    fake.cell(dropped=range(1, 13), seed=9, **of)
+    clear, direct, bare, f1, top, threshold = long(fake, TABLES["min-layers-interval"])
+    assert (clear["max_dropped"], clear["credible"]) == (2, [2])
+    assert (clear["n_seeds"], clear["n_examples"]) == (3, 1000)
+    assert clear["seed_sd_from"] == f1["seed_sd_from"] == OWN
+    assert (direct["seed_sd_from"], direct["credible"]) == ("assumed", [0, 1])
+    assert (bare["seed_sd"], bare["seed_sd_from"], bare["credible"]) == (0.0, "untrained", [1])
+    assert (top["credible"], threshold["reason"]) == ([0], "no K=0"), "no curve without a network"
 
 
-def test_a_k_that_was_never_asked_for_can_be_the_answer(fake: FakeSweep) -> None:
+def test_what_was_not_run_or_lies_at_the_limit_can_be_the_answer(fake: FakeSweep) -> None:
     for k, n_right in ((0, 2700), (2, 2700), (5, 1500)):
         network(fake, right(n_right, n=3000), k=k)
         network(fake, right(n_right, n=3000), k=k, strategy="symmetric" if k != 5 else "top")
-    table = TABLES["min-layers-interval"]
-    found = {row["strategy"]: row for row in long(fake, table, deltas=(8,))}
-    assert found["top"]["credible"] == [2, 3, 4], "beyond K=5 nothing is said"
-    assert found["symmetric"]["credible"] == [2]
-
-
-def test_no_seed_plays_a_part_in_untrained_networks(fake: FakeSweep) -> None:
-    for k, n_right in ((0, 900), (1, 896)):
-        for procedure in ("direct", "untrained bridge linear"):
-            network(fake, right(n_right, n=1000), k=k, procedure=procedure)
-    found = {row["procedure"]: row for row in long(fake, TABLES["min-layers-interval"])}
-    assert found["direct"]["seed_sd_from"] == "assumed"
-    assert found["direct"]["credible"] == [0, 1]
-    untrained = found["untrained bridge linear"]
-    assert (untrained["seed_sd"], untrained["seed_sd_from"]) == (0.0, "untrained")
-    assert untrained["credible"] == [1]
-
-
-def test_a_loss_at_the_limit_leaves_both_answers(fake: FakeSweep) -> None:
-    network(fake, right(900, n=1000), k=0)
-    network(fake, right(880, n=1000), k=2)
-    (row,) = long(fake, TABLES["min-layers-interval"], deltas=(2,))
-    assert (row["max_dropped"], row["credible"]) == (2, [0, 1, 2])
-    assert (row["seed_sd"], row["seed_sd_from"]) == (1.0, "assumed")
+        network(fake, right(n_right, n=3000), k=k, task="failed")
+    fake.cell(k=1, state="failed", task="failed")
+    fake.cell(k=4, state="pending", task="failed")
+    network(fake, right(900, n=1000), k=0, task="limit")
+    network(fake, right(820, n=1000), k=2, task="limit")
+    rows = long(fake, TABLES["min-layers-interval"], deltas=(8,))
+    found = {(row["task"], row["strategy"]): row for row in rows}
+    assert found["SST-2", "top"]["credible"] == [2, 3, 4], "beyond K=5 nothing is said"
+    assert found["SST-2", "symmetric"]["credible"] == [2], "it has no K=3"
+    assert found["failed", "top"]["max_dropped"] is None
+    assert found["failed", "top"]["credible"] == [2, 3, 4], "K=2 surely is within 8 points"
+    limit = found["limit", "top"]
+    assert (limit["max_dropped"], limit["credible"]) == (2, [0, 1, 2])
+    assert (limit["seed_sd"], limit["seed_sd_from"]) == (1.0, "assumed")
 
 
 def test_the_spread_of_one_seed_comes_from_other_networks_of_the_task(fake: FakeSweep) -> None:
@@ -84,17 +88,6 @@ def test_the_spread_of_one_seed_comes_from_other_networks_of_the_task(fake: Fake
     (alone,) = (row for name, row in found.items() if name != "other")
     assert alone["seed_sd_from"] == "task"
     assert alone["seed_sd"] == found["other"]["seed_sd"] == pytest.approx(0.28, rel=0.5)
-
-
-def test_a_missing_network_can_be_the_answer(fake: FakeSweep) -> None:
-    for k, n_right in ((0, 2700), (2, 2700), (6, 1500)):
-        network(fake, right(n_right, n=3000), k=k)
-    fake.cell(k=1, state="failed")
-    fake.cell(k=4, state="pending")
-    (row,) = long(fake, TABLES["min-layers-interval"], deltas=(8,))
-    assert row["max_dropped"] is None
-    assert {2, 4} <= {*row["credible"]}
-    assert 0 not in row["credible"], "K=2 surely is within 8 points"
 
 
 N = 20
@@ -128,14 +121,6 @@ def test_the_answer_of_the_view_is_in_the_set(curve: Any, delta: float, percent:
     never = {k for k, seeds in curve.items() if k and all(n is None for n in seeds)}
     if never:
         assert max(never) in found or max(found) > max(never)
-
-
-def test_impossible_cells_alone_are_no_curve(fake: FakeSweep) -> None:
-    network(fake, right(90), k=0)
-    network(fake, right(10), k=1)
-    fake.cell(strategy="contribution", threshold=0.1, dropped=range(1, 13), seed=9)
-    rows = {row["strategy"]: row for row in long(fake, TABLES["min-layers-interval"])}
-    assert (rows["top"]["credible"], rows["contribution"]["reason"]) == ([0], "no K=0")
 
 
 # --- the rule
@@ -212,15 +197,6 @@ def test_sweeps_that_share_trials_count_them_once(fake: FakeSweep) -> None:
     assert len({cell["sweep"] for cell in cells}) == 2
     first = cells[0]
     assert Spreads(cells).of(first["model"], first["task"], first["metric"]).freedom == 2
-
-
-def test_a_task_with_a_positive_class_has_a_spread(fake: FakeSweep) -> None:
-    for seed, luck in enumerate((0, 1)):
-        for k in (0, 2):
-            answers = right(80 - k * luck, n=100)
-            network(fake, answers, metric="f1", k=k, seed=seed, positive="fraud", positive_label=1)
-    (row,) = long(fake, TABLES["min-layers-interval"])
-    assert row["seed_sd_from"] == OWN
 
 
 # --- simulated studies

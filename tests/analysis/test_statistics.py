@@ -120,32 +120,34 @@ def test_answers_are_matched_by_example_not_by_row(fake: FakeSweep, tmp_path: Pa
     assert [long(shuffled, table) for table in tables] == [[tested], answer]
 
 
-def another_score(fake: FakeSweep) -> None:
-    fake.predictions(fake.cell(k=6, score=80.0)["trial_id"], [True] * 100)
-
-
-NOT_TESTED: dict[str, Callable[[FakeSweep], Any]] = {
-    "no predictions": lambda fake: fake.cell(k=6, score=90.0),
-    "different examples": lambda fake: network(fake, right(80, n=99), k=6),
-    "different labels": lambda fake: network(fake, 1 - right(0), np.r_[0.0, np.ones(99)], k=6),
-    "a score is no number": lambda fake: fake.cell(k=6, score=float("nan")),
-    "predictions do not give the score": another_score,
-    "different metrics": lambda fake: network(fake, right(80), k=6, metric="f1"),
-    "failed": lambda fake: fake.cell(k=6, state="failed"),
+# by the reason, which is the name of the task: what is beside the network with all layers
+NOT_TESTED: dict[str, Callable[[FakeSweep, str], Any]] = {
+    "no predictions": lambda fake, task: fake.cell(k=6, score=90.0, task=task),
+    "different examples": lambda fake, task: network(fake, right(80, n=99), k=6, task=task),
+    "different labels": lambda fake, task: network(
+        fake, 1 - right(0), np.r_[0.0, np.ones(99)], k=6, task=task
+    ),
+    "a score is no number": lambda fake, task: fake.cell(k=6, score=float("nan"), task=task),
+    "predictions do not give the score": lambda fake, task: fake.predictions(
+        fake.cell(k=6, score=80.0, task=task)["trial_id"], [True] * 100
+    ),
+    "different metrics": lambda fake, task: network(fake, right(80), k=6, metric="f1", task=task),
+    "failed": lambda fake, task: fake.cell(k=6, state="failed", task=task),
 }
 
 
-@pytest.mark.parametrize("reason", NOT_TESTED)
-def test_what_can_not_be_tested_says_why(fake: FakeSweep, reason: str) -> None:
-    network(fake, right(90), k=0)
-    NOT_TESTED[reason](fake)
-    (row,) = long(fake, TABLES["significance"])
-    assert (row["reason"], row["p"], row["p_holm"]) == (reason, None, None)
-    (answer,) = long(fake, TABLES["min-layers-interval"])
-    if reason in ("failed", "a score is no number"):  # without a score it can be the answer
-        assert answer["credible"] == [*range(7)]
-    else:
-        assert (answer["credible"], answer["reason"]) == (None, reason)
+def test_what_can_not_be_tested_says_why(fake: FakeSweep) -> None:
+    for task, make in NOT_TESTED.items():
+        network(fake, right(90), k=0, task=task)
+        make(fake, task)
+    tests = long(fake, TABLES["significance"])
+    assert {row["task"]: row["reason"] for row in tests} == {task: task for task in NOT_TESTED}
+    assert {(row["p"], row["p_holm"]) for row in tests} == {(None, None)}
+    for row in long(fake, TABLES["min-layers-interval"]):
+        if row["task"] in ("failed", "a score is no number"):  # it can be the answer
+            assert row["credible"] == [*range(7)]
+        else:
+            assert (row["credible"], row["reason"]) == (None, row["task"])
 
 
 def test_a_seed_that_is_missing_leaves_no_test_over_seeds(fake: FakeSweep) -> None:
@@ -205,29 +207,28 @@ def test_distillation_over_seeds_is_paired_and_corrected(fake: FakeSweep) -> Non
     assert (alone["n_tests"], alone["p_holm"]) == (1, bottom["p"])
 
 
-@pytest.mark.parametrize(
-    ("procedures", "plain", "shown"),
-    [
-        (["direct", "finetune_then_drop distill T=4"], "direct", "T=4, start: teacher"),
-        (["iterative 3", "iterative 3 distill logits"], "iterative 3", "logits, iterative 3"),
-        (["direct", "direct bridge linear distill logits"], "direct", "logits, bridge linear"),
-        (
-            ["direct", "finetune_then_drop", "finetune_then_drop bridge linear"],
-            "finetune_then_drop",
-            "bridge linear, finetune_then_drop",
-        ),
-    ],
-)
-def test_the_plain_network_is_of_the_same_procedure_else_direct(
-    fake: FakeSweep, procedures: list[str], plain: str, shown: str
-) -> None:
-    for count, procedure in enumerate(procedures):
-        network(fake, right(80 + count), k=6, procedure=procedure)
-    (row,) = long(fake, TABLES["distillation"])
-    assert (row["plain"], row["mean_plain"]) == (plain, 80 + len(procedures) - 2)
+# by what the table shows: the procedures, of which the last is compared with `plain`
+BESIDE: dict[str, tuple[str, str]] = {
+    "T=4, start: teacher": ("direct, finetune_then_drop distill T=4", "direct"),
+    "logits, iterative 3": ("iterative 3, iterative 3 distill logits", "iterative 3"),
+    "logits, bridge linear": ("direct, direct bridge linear distill logits", "direct"),
+    "bridge linear, finetune_then_drop": (
+        "direct, finetune_then_drop, finetune_then_drop bridge linear",
+        "finetune_then_drop",
+    ),
+}
+
+
+def test_the_plain_network_is_of_the_same_procedure_else_direct(fake: FakeSweep) -> None:
+    for task, (procedures, _) in BESIDE.items():
+        for count, procedure in enumerate(procedures.split(", ")):
+            network(fake, right(80 + count), k=6, procedure=procedure, task=task)
     table = TABLES["distillation"](open_views(fake.publish()))
-    assert [line["distill"] for line in lines(table)] == [shown]
-    assert any("finetune_then_drop" in note for note in table.notes) == ("start" in shown)
+    for shown, row in zip(lines(table), table.long.to_pylist(), strict=True):
+        procedures, plain = BESIDE[row["task"]]
+        assert shown["distill"] == row["task"]
+        assert (row["plain"], row["mean_plain"]) == (plain, 80 + procedures.count(",") - 1)
+    assert any("finetune_then_drop" in note for note in table.notes)
     assert "procedure" not in table.columns
 
 

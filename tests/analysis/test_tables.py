@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import re
 from pathlib import Path
 from typing import Any
@@ -39,6 +40,7 @@ def test_a_cell_is_done_failed_deferred_or_pending(fake: FakeSweep) -> None:
     fake.failure(preempted["trial_id"], preempted, error_type="preempted", final=False)
     recovered = fake.cell(k=8, score=80.0)
     fake.failure(recovered["trial_id"], recovered)
+    fake.cell(strategy="contribution", threshold=0.9, state="failed", task="RTE")  # its profile
     found = rows(fake, "SELECT state, error_type, k FROM cells ORDER BY cell")
     assert [(row["state"], row["error_type"], row["k"]) for row in found] == [
         ("done", None, 0),
@@ -47,14 +49,10 @@ def test_a_cell_is_done_failed_deferred_or_pending(fake: FakeSweep) -> None:
         ("deferred", None, None),
         ("pending", None, 6),  # it is tried again
         ("done", None, 8),  # a later attempt went through
+        ("failed", "out_of_memory", None),
     ]
-
-
-def test_a_cell_whose_profile_failed_is_failed_until_there_is_one(fake: FakeSweep) -> None:
-    fake.cell(strategy="contribution", threshold=0.9, state="failed", task="RTE")
-    assert rows(fake, "FROM cells")[0]["state"] == "failed"
     fake.profile([0.5] * 12, task="RTE")
-    assert rows(fake, "FROM cells")[0]["state"] == "deferred"
+    assert rows(fake, "FROM cells WHERE task = 'RTE'")[0]["state"] == "deferred"
 
 
 def test_a_change_is_against_the_same_sweep_model_procedure_task_and_seed(fake: FakeSweep) -> None:
@@ -101,31 +99,29 @@ def test_a_student_has_its_own_k0_unless_a_plain_full_model_is_listed(fake: Fake
     assert (answer["max_dropped"], answer["n_missing"]) == (None, 2)
 
 
-def test_a_score_that_is_no_number_is_missing(fake: FakeSweep) -> None:
-    fake.cell(k=0, score=88.0, task="STS-B")
-    fake.cell(k=6, score=float("nan"), task="STS-B")
-    (row,) = rows(fake, "FROM task_table WHERE k = 6")
-    assert (row["mean"], row["n"], row["n_expected"]) == (None, 0, 1)
-
-
 def test_layers_and_epochs_are_long(fake: FakeSweep) -> None:
     fake.profile([0.9, 0.8, 0.7])
     fake.cell(k=0, score=90.0)
-    layers = rows(fake, "SELECT layer, value FROM layers ORDER BY layer")
+    with open_views(fake.publish()) as catalog:
+        layers = catalog.query("SELECT layer, value FROM layers ORDER BY layer").to_pylist()
+        epochs = catalog.query("SELECT * FROM epochs ORDER BY epoch").to_pylist()
     assert [(row["layer"], row["value"]) for row in layers] == [(1, 0.9), (2, 0.8), (3, 0.7)]
-    epochs = rows(fake, "SELECT epoch, split, metric, value FROM epochs ORDER BY epoch")
     assert [row["epoch"] for row in epochs] == [1, 2, 3]
-    assert (*epochs[0].values(),) == (1, "validation", "accuracy", 0.9)
+    first = epochs[0]
+    assert (first["split"], first["metric"], first["value"]) == ("validation", "accuracy", 0.9)
 
 
 # --- tasks
 
 
-def test_a_threshold_that_is_resolved_for_some_seeds_stays_one_row(fake: FakeSweep) -> None:
+def test_seeds_without_a_score_are_counted(fake: FakeSweep) -> None:
     fake.cell(strategy="contribution", threshold=0.9, dropped=(3, 5), score=89.0)
     fake.cell(strategy="contribution", threshold=0.9, seed=43, state="deferred")
-    (row,) = rows(fake, "FROM task_table")
-    assert (row["k"], row["n"], row["n_expected"], row["n_deferred"]) == (2, 1, 2, 1)
+    fake.cell(k=6, score=float("nan"), task="STS-B")
+    threshold, no_number = rows(fake, "FROM task_table ORDER BY position")
+    assert (threshold["k"], threshold["n"], threshold["n_expected"]) == (2, 1, 2)
+    assert threshold["n_deferred"] == 1
+    assert (no_number["mean"], no_number["n"], no_number["n_expected"]) == (None, 0, 1)
 
 
 def three_seeds(fake: FakeSweep) -> None:
@@ -285,16 +281,22 @@ def test_a_speed_that_was_not_measured_is_not_derived(fake: FakeSweep) -> None:
 
 
 def test_one_measurement_is_that_of_all_tasks_seeds_and_procedures(fake: FakeSweep) -> None:
-    for task in ("SST-2", "RTE"):
-        for seed in (42, 43):
-            fake.cell(k=6, score=90.0, task=task, seed=seed)
-            fake.cell(k=6, score=90.0, task=task, seed=seed, procedure="iterative")
+    for task, seed in itertools.product(("SST-2", "RTE"), (42, 43)):
+        fake.cell(k=6, score=90.0, task=task, seed=seed)
+        fake.cell(k=6, score=90.0, task=task, seed=seed, procedure="iterative")
     fake.cell(strategy="bottom", k=6, score=88.0)
+    reduced = fake.cell(k=6, score=89.0, seed=44, removed_feed_forwards=[5, 6])
+    reduced["feed_forward"] = "top 2"
     fake.speed(1.94, 1.97)
-    top, bottom = rows(fake, "FROM speed_table ORDER BY kept_layers")
-    assert (top["finetune_speedup"], top["n_trials"]) == (1.94, 8)
+    fake.speed(2.4, 2.5, removed_feed_forwards=[5, 6], width=0.06, others_busy_cores=0.9)
+    table = TABLES["speed"](open_views(fake.publish()))
+    plain, bottom, removed = table.long.to_pylist()
+    assert (plain["finetune_speedup"], plain["n_trials"]) == (1.94, 8)
     assert bottom["kept_layers"] == [7, 8, 9, 10, 11, 12]
     assert (bottom["finetune_speedup"], bottom["n_trials"]) == (None, 1), "another network"
+    assert (removed["feed_forward"], removed["finetune_speedup"]) == ("top 2", 2.4)
+    assert lines(table)[2]["fine-tuning"] == "×2.40 (2.33–2.47) unsteady busy"
+    assert [note.partition(":")[0] for note in table.notes[-2:]] == ["unsteady", "busy"]
 
 
 def test_a_ratio_is_never_taken_across_devices_or_batches(fake: FakeSweep) -> None:
@@ -321,24 +323,6 @@ def test_a_ratio_is_never_taken_across_devices_or_batches(fake: FakeSweep) -> No
     table = TABLES["speed"](open_views(fake.store))
     assert len({(line["device"], line["batch"]) for line in lines(table)}) == 8
     assert any("no ratios across devices" in note for note in table.notes)
-
-
-def test_a_removed_feed_forward_is_another_network(fake: FakeSweep) -> None:
-    fake.cell(k=6, score=90.0)
-    reduced = fake.cell(k=6, score=89.0, seed=43, removed_feed_forwards=[5, 6])
-    reduced["feed_forward"] = "top 2"
-    fake.speed(1.9, 1.9)
-    fake.speed(2.4, 2.5, removed_feed_forwards=[5, 6])
-    found = rows(fake, "SELECT feed_forward, finetune_speedup FROM speed_table ORDER BY ALL")
-    assert [tuple(row.values()) for row in found] == [("none", 1.9), ("top 2", 2.4)]
-
-
-def test_what_speaks_against_a_speed_stands_beside_it(fake: FakeSweep) -> None:
-    fake.cell(k=6, score=90.0)
-    fake.speed(1.9, 1.9, width=0.06, others_busy_cores=0.9)
-    table = TABLES["speed"](open_views(fake.publish()))
-    assert lines(table)[0]["fine-tuning"] == "×1.90 (1.84–1.96) unsteady busy"
-    assert [note.partition(":")[0] for note in table.notes[-2:]] == ["unsteady", "busy"]
 
 
 # --- layout
